@@ -1,0 +1,64 @@
+"""The recipe of Joint MoE Scaling Laws (Ludziejewski et al., ICML 2025, Sec. 5.1 and App. A), at the paper's sizes.
+
+One model of App. H, trunk and branches (d_model 512, E = 8: 79M active, 211M in total):
+
+    python -m jmoe.train --config=configs/joint_moe.py --workdir=DIR \\
+        --config.model.d_model=512 --config.model.n_experts=8 \\
+        --config.n_tokens='(500_000_000, 1_000_000_000, 2_000_000_000)'
+
+n_blocks = n_heads = d_model / 64 and d_ff = 3 d_model follow from d_model. Everything is counted in tokens.
+"""
+
+from ml_collections import ConfigDict
+
+
+def get_config() -> ConfigDict:
+    config = ConfigDict()
+    config.seed = 0
+    config.n_tokens = (2_000_000_000,)  # budgets: one trunk, one decay branch for each
+
+    config.model = model = ConfigDict()
+    model.d_model = 512
+    model.n_blocks = model.get_oneway_ref("d_model") // 64
+    model.n_heads = model.get_oneway_ref("d_model") // 64
+    model.d_ff = model.get_oneway_ref("d_model") * 3
+    model.vocab_size = 50_257
+    model.n_experts = 1
+    model.capacity_factor = 1.0  # training; evaluation drops nothing
+    model.group_tokens = 8_192  # tokens that share one capacity; part of the mathematics, not of the mesh
+    model.rope_base = 10_000.0
+    model.init_scale = 0.1
+    model.dtype = "bfloat16"  # attention, RoPE, router and norms stay float32
+
+    config.loss = ConfigDict()
+    config.loss.load_balance = 0.01
+    config.loss.router_z = 0.001
+
+    config.data = data = ConfigDict()
+    data.path = ""  # empty: Python sources of this machine; else a glob of .txt, .jsonl or .parquet
+    data.validation_path = ""  # empty: 1% of the documents, held out by hash
+    data.fingerprint = ""  # refuse any other corpus
+    data.seq_len = 512
+    data.validation_tokens = 1_048_576
+
+    config.batch_tokens = ((0, 65_536), (500_000_000, 131_072), (1_000_000_000, 262_144))  # (from token, batch)
+
+    config.optimizer = optimizer = ConfigDict()
+    # Eq. 10: peak = exp(constant + n_active ln(n_active) + n_experts ln(n_experts)), unrounded as in the authors' code
+    optimizer.lr_law = ConfigDict()
+    optimizer.lr_law.constant = 8.391640956234012
+    optimizer.lr_law.n_active = -0.8121798244457074
+    optimizer.lr_law.n_experts = -0.25
+    optimizer.warmup_tokens = 130_000_000
+    optimizer.decay_fraction = 0.2  # the last part of each budget, linearly to zero
+    optimizer.b1 = 0.9
+    optimizer.b2 = 0.999
+    optimizer.weight_decay = 0.1
+    optimizer.grad_clip = 0.1
+
+    config.mesh = ConfigDict()
+    config.mesh.expert = 1  # devices that share one copy of the experts; the rest are data parallel
+
+    config.log_every = 10  # steps
+    config.checkpoint_every = 500  # steps
+    return config

@@ -1,0 +1,112 @@
+"""What every command shares: flags parsed, a user's mistake told in one sentence, exit codes.
+
+Exit codes: 0 done, 1 unusable flags (absl), 2 a mistake that one sentence explains, 130 Ctrl-C, 143 SIGTERM.
+"""
+
+import errno
+import os
+import sys
+
+from absl import app, flags, logging
+
+
+class UserError(Exception):
+    """Something only the user can mend: the message says what, where, the value found and the values allowed."""
+
+
+class Interrupted(Exception):
+    """A signal asked for an orderly stop and the work is saved; `signum` gives the exit code 128 + signum."""
+
+    def __init__(self, message: str, signum: int):
+        super().__init__(message)
+        self.signum = signum
+
+
+def run(main) -> None:
+    """Parses flags, calls `main(argv)` and exits; UserError and Interrupted end in one line on stderr.
+
+    An OSError that names a full, read-only or forbidden path is the user's to mend as well.
+    """
+
+    def guarded(argv):
+        try:
+            if len(argv) > 1:
+                raise UserError(f"unexpected argument {argv[1]!r}: every option is a flag, --name=value")
+            if flags.FLAGS["verbosity"].using_default_value:
+                logging.set_verbosity(logging.WARNING)  # orbax tells every step of a save
+            return main(argv)
+        except UserError as error:
+            _fail(str(error), 2)
+        except Interrupted as error:
+            _fail(str(error), 128 + error.signum)
+        except KeyboardInterrupt:
+            _fail("interrupted; the same command resumes", 130)
+        except Exception as error:  # noqa: BLE001  an orbax or tensorstore error may wrap the disk's
+            message = disk_error(error)
+            if message is None:
+                raise
+            _fail(message, 2)
+
+    app.run(guarded, flags_parser=_parse)
+
+
+def disk_error(error: BaseException | None) -> str | None:
+    """One sentence for an unusable disk anywhere in `error`'s chain of causes, or None."""
+    kinds = {errno.ENOSPC: "no space left", errno.EROFS: "read-only file system", errno.EACCES: "permission denied",
+             errno.EDQUOT: "disk quota exceeded", errno.ENOTDIR: "not a directory", errno.EPERM: "not permitted"}
+    seen = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        if isinstance(error, OSError) and error.errno in kinds:
+            return f"cannot write {error.filename or 'the workdir'}: {kinds[error.errno]}"
+        if "No space left" in str(error) or "ENOSPC" in str(error):
+            return "cannot write the workdir: no space left"
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def make_workdir(path: str) -> None:
+    """Creates `path` and proves that it can be written, before any work is done.
+
+    Raises:
+      UserError: naming the path and the reason.
+    """
+    try:
+        os.makedirs(path, exist_ok=True)
+        probe = os.path.join(path, f".probe-{os.getpid()}")
+        with open(probe, "wb") as file:
+            file.write(b"\0" * 4096)
+        os.remove(probe)
+    except OSError as error:
+        raise UserError(f"--workdir={path} cannot be written: {os.strerror(error.errno)}") from None
+
+
+def _fail(message: str, code: int) -> None:
+    print(f"error: {message}" if code == 2 else message, file=sys.stderr, flush=True)
+    # Background threads of a failed save must not hold the process up.
+    sys.stdout.flush()
+    os._exit(code)
+
+
+def _parse(argv):
+    try:
+        argv = flags.FLAGS(argv)
+    except flags.Error as error:
+        _fail(f"{error}\nPass --help to see the flags.", 2)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:  # an unknown --config.field
+        text = " ".join(str(error.args[0] if error.args else error).split())
+        _fail(f"--config has no such field or value: {text}", 2)
+    return argv
+
+
+def read_config(holder):
+    """The ConfigDict behind the config flag `holder`, locked.
+
+    Raises:
+      UserError: the file is missing, fails to run or defines no get_config().
+    """
+    try:
+        return holder.value.lock()
+    except Exception as error:  # ml_collections keeps a failed load to itself until the first use
+        reason = " ".join(str(error).split("to load: ")[-1].split())
+        raise UserError(f"--{holder.name}: {reason}") from None

@@ -1,0 +1,29 @@
+"""Parameters and FLOPs of a config, counted as the paper counts them (Eq. 11-12, App. A.2). Plain Python."""
+
+
+def n_active(model) -> int:
+    """Parameters that one token uses, embedding and head included, norms and router not (Eq. 12)."""
+    return _n_parameters(model, 1)
+
+
+def n_total(model) -> int:
+    """All parameters, embedding and head included, norms and router not (Eq. 11)."""
+    return _n_parameters(model, model.n_experts)
+
+
+def n_uncounted(model) -> int:
+    """Parameters outside the paper's count: the norms' scales and, when E > 1, the routers."""
+    norms = (2 * model.n_blocks + 1) * model.d_model
+    routers = model.n_blocks * model.d_model * model.n_experts if model.n_experts > 1 else 0
+    return norms + routers
+
+
+def training_flops(model, n_tokens: int) -> int:
+    """6 N_active D: forward and backward, attention scores, router and padding left out."""
+    return 6 * n_active(model) * n_tokens
+
+
+def _n_parameters(model, n_experts: int) -> int:
+    attention = 4 * model.d_model**2
+    expert = 3 * model.d_model * model.d_ff
+    return 2 * model.d_model * model.vocab_size + model.n_blocks * (attention + n_experts * expert)

@@ -1,0 +1,87 @@
+"""Batches by index: row i of the shuffled corpus is always the same row, so the position is the step alone.
+
+Axis legend: B rows of the batch, T positions; a row holds T + 1 tokens, inputs and targets.
+"""
+
+import grain.python as grain
+import jax
+import numpy as np
+
+from jmoe import sharding
+from jmoe.cli import UserError
+
+
+class Rows:
+    """Fixed-length rows of a flat token array: row i is tokens [i T, i T + T], the last one being a target only."""
+
+    def __init__(self, tokens: np.ndarray, seq_len: int):
+        self._tokens, self._seq_len = tokens, seq_len
+
+    def __len__(self) -> int:
+        return (len(self._tokens) - 1) // self._seq_len
+
+    def __getitem__(self, index) -> np.ndarray:
+        start = int(index) * self._seq_len
+        return np.asarray(self._tokens[start : start + self._seq_len + 1], np.int32)
+
+
+def training_batches(corpus, config, schedule, mesh, segment, start: int):
+    """Yields the batch [B, T + 1] of each step in [start, segment.stop) as arrays spread over the mesh.
+
+    Rows are shuffled anew in each epoch from config.seed. Each process reads only the rows of its own devices, a few
+    steps ahead in threads.
+    """
+    seq_len = config.data.seq_len
+    rows = grain.MapDataset.source(_checked(corpus.train, seq_len, "training")).shuffle(config.seed).repeat()
+
+    def read(step):
+        n_rows = schedule.batch_at(step) // seq_len
+        first = schedule.tokens_at(step) // seq_len
+        lo, hi = _own_rows(mesh, n_rows, seq_len)
+        return np.stack([rows[i] for i in range(first + lo, first + hi)]), n_rows
+
+    steps = grain.MapDataset.range(start, segment.stop).map(read)
+    options = grain.ReadOptions(num_threads=2, prefetch_buffer_size=4)
+    for local, n_rows in steps.to_iter_dataset(options):
+        yield _spread(local, mesh, n_rows, seq_len)
+
+
+def validation_batches(corpus, config, mesh):
+    """Yields (batch [B, T + 1], weight [B]) over about config.data.validation_tokens held-out tokens.
+
+    The rows are spread evenly over the held-out documents and are the same for every model; B is the smallest training
+    batch, and rows that only fill up the last batch weigh zero.
+    """
+    seq_len = config.data.seq_len
+    rows = _checked(corpus.validation, seq_len, "held-out")
+    n_rows = min(len(rows), max(1, config.data.validation_tokens // seq_len))
+    chosen = np.linspace(0, len(rows) - 1, n_rows).astype(int)
+    size = config.batch_tokens[0][1] // seq_len
+    lo, hi = _own_rows(mesh, size, seq_len)
+    for start in range(0, n_rows, size):
+        weight = (np.arange(start, start + size) < n_rows).astype(np.float32)
+        index = chosen[np.minimum(np.arange(start, start + size), n_rows - 1)]
+        local = np.stack([rows[i] for i in index[lo:hi]])
+        yield _spread(local, mesh, size, seq_len), _spread(weight[lo:hi], mesh, size)
+
+
+def _checked(tokens, seq_len: int, name: str) -> Rows:
+    rows = Rows(tokens, seq_len)
+    if not len(rows):
+        raise UserError(f"the {name} text has {len(tokens)} tokens, less than one row of config.data.seq_len={seq_len}")
+    return rows
+
+
+def _sharding(mesh):
+    return jax.sharding.NamedSharding(mesh, sharding.TOKENS)
+
+
+def _own_rows(mesh, n_rows: int, seq_len: int) -> tuple[int, int]:
+    """The range of rows that this process's devices hold; devices of a process lie side by side in the mesh."""
+    slices = [index[0].indices(n_rows)[:2]
+              for index in _sharding(mesh).addressable_devices_indices_map((n_rows, seq_len + 1)).values()]
+    return min(lo for lo, _ in slices), max(hi for _, hi in slices)
+
+
+def _spread(local: np.ndarray, mesh, n_rows: int, *_):
+    return jax.make_array_from_process_local_data(_sharding(mesh), local, (n_rows,) + local.shape[1:])

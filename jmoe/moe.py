@@ -1,0 +1,134 @@
+"""The Switch layer: top-1 routing under a capacity, sort-based dispatch into fixed buffers, combine by gather.
+
+Axis legend: G groups, S tokens of a group, E experts, C capacity (slots of an expert in a group), K = E C slots,
+D d_model, F d_ff, X devices on the expert axis.
+
+Groups are part of the config. A group's tokens are served in their order; those past an expert's capacity are dropped:
+the layer adds nothing to them and the residual carries them on (Fedus et al. 2021).
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from jmoe import sharding
+
+METRICS = ("load_balance", "router_z", "drop_rate", "router_entropy", "max_load")
+
+
+def route(logits_GSE):
+    """Top-1 routing in float32.
+
+    Returns:
+      expert_GS: the chosen expert; gate_GS: its softmax probability, not renormalised, so that the router learns from
+      the language-model loss; and per group, before anything is dropped, balance_G = E sum_e mean_s(prob) fraction_e,
+      z_G = mean_s logsumexp^2, entropy_G = mean_s entropy of the router (nats), load_GE = fraction of tokens.
+    """
+    n_experts = logits_GSE.shape[-1]
+    prob_GSE = jax.nn.softmax(logits_GSE)
+    expert_GS = jnp.argmax(logits_GSE, axis=-1)
+    gate_GS = jnp.max(prob_GSE, axis=-1)
+    load_GE = jnp.mean(jax.nn.one_hot(expert_GS, n_experts), axis=1)
+    balance_G = n_experts * jnp.sum(jnp.mean(prob_GSE, axis=1) * load_GE, axis=-1)
+    z_G = jnp.mean(jax.nn.logsumexp(logits_GSE, axis=-1) ** 2, axis=-1)
+    entropy_G = -jnp.mean(jnp.sum(prob_GSE * jax.nn.log_softmax(logits_GSE), axis=-1), axis=-1)
+    return expert_GS, gate_GS, balance_G, z_G, entropy_G, load_GE
+
+
+def assign(expert_GS, n_experts: int, capacity: int):
+    """Slots by a stable sort: each expert serves its tokens in their order until it is full.
+
+    Returns:
+      token_of_slot_GK: the token in each slot, S where the slot is empty;
+      slot_of_token_GS: the slot of each token, K where the token is dropped.
+    """
+    n_tokens = expert_GS.shape[1]
+    order_GS = jnp.argsort(expert_GS, axis=-1, stable=True)
+    rank_GS = jnp.argsort(order_GS, axis=-1)
+    count_GE = jnp.sum(jax.nn.one_hot(expert_GS, n_experts, dtype=jnp.int32), axis=1)
+    first_GE = jnp.cumsum(count_GE, axis=-1) - count_GE
+
+    position_GS = rank_GS - jnp.take_along_axis(first_GE, expert_GS, axis=-1)
+    slot_of_token_GS = jnp.where(position_GS < capacity, expert_GS * capacity + position_GS, n_experts * capacity)
+
+    position_C = jnp.arange(capacity)
+    sorted_GEC = jnp.minimum(first_GE[:, :, None] + position_C, n_tokens - 1)
+    token_GK = jnp.take_along_axis(order_GS, sorted_GEC.reshape(len(expert_GS), -1), axis=-1)
+    full_GK = (position_C < count_GE[:, :, None]).reshape(token_GK.shape)
+    return jnp.where(full_GK, token_GK, n_tokens), slot_of_token_GS
+
+
+@jax.custom_vjp
+def move(x_GID, source_GO, inverse_GI):
+    """y[g, o] = x[g, source[g, o]], zero where source is out of range; `inverse` is the way back.
+
+    The gradient is the same gather along `inverse`, never a scatter-add.
+    """
+    return jnp.take_along_axis(x_GID, source_GO[:, :, None], axis=1, mode="fill", fill_value=0)
+
+
+def _move_forward(x_GID, source_GO, inverse_GI):
+    return move(x_GID, source_GO, inverse_GI), (source_GO, inverse_GI)
+
+
+def _move_backward(residual, dy_GOD):
+    source_GO, inverse_GI = residual
+    return move(dy_GOD, inverse_GI, source_GO), None, None
+
+
+move.defvjp(_move_forward, _move_backward)
+
+
+def experts(x_END, gate_EDF, up_EDF, down_EFD):
+    """SwiGLU of every expert on its own N rows."""
+    hidden_ENF = jax.nn.silu(x_END @ gate_EDF) * (x_END @ up_EDF)
+    return hidden_ENF @ down_EFD
+
+
+def switch(x_ND, router_DE, gate_EDF, up_EDF, down_EFD, *, group_tokens: int, capacity_factor: float | None, mesh):
+    """Switch layer over N tokens, spread over all devices of `mesh`; experts over its expert axis.
+
+    Args:
+      router_DE: float32; the router works in float32, the experts in x's dtype.
+      capacity_factor: C = int(S capacity_factor / E); None drops nothing (C = S).
+
+    Returns:
+      y_ND, zero for dropped tokens, and METRICS as float32 scalars, means over all groups.
+    """
+    n_experts = router_DE.shape[1]
+    capacity = group_tokens if capacity_factor is None else min(group_tokens, int(group_tokens * capacity_factor / n_experts))
+    local = functools.partial(_switch_local, group_tokens=group_tokens, capacity=capacity,
+                              n_devices=mesh.shape["expert"])
+    weights = [jax.sharding.reshard(w, sharding.EXPERTS) for w in (gate_EDF, up_EDF, down_EFD)]
+    y_ND, metrics = jax.shard_map(
+        local, mesh=mesh, in_specs=(sharding.TOKENS, sharding.REPLICATED) + (sharding.EXPERTS,) * 3,
+        out_specs=(sharding.TOKENS, sharding.REPLICATED))(x_ND, router_DE, *weights)
+    return y_ND, dict(zip(METRICS, metrics))
+
+
+def _switch_local(x_ND, router_DE, gate_EDF, up_EDF, down_EFD, *, group_tokens, capacity, n_devices):
+    """One device's tokens and experts; here the weights' E counts the local experts only."""
+    n_experts, d_model = router_DE.shape[1], x_ND.shape[1]
+    x_GSD = x_ND.reshape(-1, group_tokens, d_model)
+    logits_GSE = x_GSD.astype(jnp.float32) @ router_DE
+    expert_GS, gate_GS, balance_G, z_G, entropy_G, load_GE = route(logits_GSE)
+    token_of_slot_GK, slot_of_token_GS = assign(expert_GS, n_experts, capacity)
+
+    slots_GKD = move(x_GSD, token_of_slot_GK, slot_of_token_GS)
+    slots_GECD = slots_GKD.reshape(-1, n_experts, capacity, d_model)
+    if n_devices > 1:  # every expert's slots to its device: [G, E, C, D] -> [G X, E / X, C, D]
+        slots_GECD = jax.lax.all_to_all(slots_GECD, "expert", split_axis=1, concat_axis=0, tiled=True)
+    n_groups, n_local = slots_GECD.shape[:2]
+    slots_END = slots_GECD.swapaxes(0, 1).reshape(n_local, n_groups * capacity, d_model)
+    slots_END = experts(slots_END, gate_EDF, up_EDF, down_EFD)
+    slots_GECD = slots_END.reshape(n_local, n_groups, capacity, d_model).swapaxes(0, 1)
+    if n_devices > 1:
+        slots_GECD = jax.lax.all_to_all(slots_GECD, "expert", split_axis=0, concat_axis=1, tiled=True)
+    y_GSD = move(slots_GECD.reshape(slots_GKD.shape), slot_of_token_GS, token_of_slot_GK)
+    y_GSD = y_GSD * gate_GS[:, :, None].astype(y_GSD.dtype)
+
+    drop_G = jnp.mean(slot_of_token_GS == n_experts * capacity, axis=-1, dtype=jnp.float32)
+    metrics = (balance_G, z_G, drop_G, entropy_G, jnp.max(load_GE, axis=-1) * n_experts)
+    metrics = jax.lax.pmean(jnp.stack([jnp.mean(m) for m in metrics]), ("data", "expert"))
+    return y_GSD.reshape(x_ND.shape), tuple(metrics)

@@ -1,0 +1,109 @@
+"""When: batch sizes, learning rate, trunk and branches, all counted in tokens. Plain Python, no arrays.
+
+A run is one trunk at constant learning rate and, for each budget D in `config.n_tokens`, one branch that leaves the
+trunk at 80% of D and decays to zero at D (Sec. 5.1.3). Step t sees the tokens [tokens_at(t), tokens_at(t + 1)): the
+position in the data is one integer and follows from the step.
+"""
+
+import dataclasses
+import math
+
+from jmoe import counts
+from jmoe.cli import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class Segment:
+    """Steps [start, stop) of the trunk (`decays` false) or of one branch (true)."""
+
+    name: str  # directory under the workdir
+    start: int
+    stop: int
+    decays: bool
+
+
+class Schedule:
+    """The schedule of one config.
+
+    Raises:
+      UserError: batches, budgets or warm-up that do not fit together, naming the fields and both numbers.
+    """
+
+    def __init__(self, config):
+        self._phases = _phases(config)
+        optimizer = config.optimizer
+        self.warmup_tokens = optimizer.warmup_tokens
+        self.decay_fraction = optimizer.decay_fraction
+        if not 0 < self.decay_fraction < 1:
+            raise UserError(f"config.optimizer.decay_fraction={self.decay_fraction} must lie between 0 and 1")
+        law = optimizer.lr_law
+        self.peak = math.exp(law.constant + law.n_active * math.log(counts.n_active(config.model))
+                             + law.n_experts * math.log(config.model.n_experts))  # Eq. 10, full active count
+
+        budgets = tuple(config.n_tokens)
+        if not budgets or list(budgets) != sorted(set(budgets)) or not all(isinstance(b, int) for b in budgets):
+            raise UserError(f"config.n_tokens={budgets} must be whole numbers of tokens, ascending, none twice")
+        first = (1 - self.decay_fraction) * budgets[0]
+        if self.warmup_tokens > first:
+            raise UserError(f"config.optimizer.warmup_tokens={self.warmup_tokens} is longer than the constant part of "
+                            f"the smallest budget in config.n_tokens, {first:.0f} tokens of {budgets[0]}")
+        self.segments = []  # trunk up to a fork, its branch, trunk up to the next fork, ...
+        trunk = 0
+        for budget in budgets:
+            fork, stop = self.step_at((1 - self.decay_fraction) * budget), self.step_at(budget)
+            if not trunk < fork < stop:
+                raise UserError(f"config.n_tokens={budgets}: budget {budget} has no step of its own at "
+                                f"batches of {self.batch_at(stop)} tokens; space the budgets wider")
+            self.segments.append(Segment("trunk", trunk, fork, False))
+            self.segments.append(Segment(f"branch-{budget}", fork, stop, True))
+            trunk = fork
+
+    def tokens_at(self, step: int) -> int:
+        """Tokens seen before `step`."""
+        first_step, first_token, batch = self._phase(lambda phase: phase[0] <= step)
+        return first_token + (step - first_step) * batch
+
+    def batch_at(self, step: int) -> int:
+        """Tokens in the batch of `step`."""
+        return self._phase(lambda phase: phase[0] <= step)[2]
+
+    def step_at(self, n_tokens: float) -> int:
+        """The first step before which at least `n_tokens` were seen."""
+        first_step, first_token, batch = self._phase(lambda phase: phase[1] < n_tokens or phase[1] == 0)
+        return first_step + math.ceil((n_tokens - first_token) / batch)
+
+    def learning_rate(self, step: int, segment: Segment) -> float:
+        """Learning rate of `step`: zero at step 0, linear warm-up, peak, and in a branch linearly to zero."""
+        n_tokens = self.tokens_at(step)
+        rate = self.peak * min(1.0, n_tokens / max(self.warmup_tokens, 1))
+        if segment.decays:
+            fork, stop = self.tokens_at(segment.start), self.tokens_at(segment.stop)
+            rate *= (stop - n_tokens) / (stop - fork)
+        return rate
+
+    def _phase(self, holds):
+        return next(phase for phase in reversed(self._phases) if holds(phase))
+
+
+def _phases(config) -> list[tuple[int, int, int]]:
+    """(first step, first token, batch tokens) of each phase of the batch ramp; a phase starts on a whole step."""
+    row, group = config.data.seq_len, config.model.group_tokens
+    phases = []
+    for from_token, batch in config.batch_tokens:
+        if batch <= 0 or batch % row:
+            raise UserError(f"config.batch_tokens: {batch} is no multiple of config.data.seq_len={row}")
+        if config.model.n_experts > 1 and batch % group:
+            raise UserError(f"config.batch_tokens: {batch} is no multiple of config.model.group_tokens={group}")
+        if not phases:
+            if from_token != 0:
+                raise UserError(f"config.batch_tokens must start at token 0, not {from_token}")
+            phases.append((0, 0, batch))
+        else:
+            step, token, previous = phases[-1]
+            if from_token <= token:
+                raise UserError(f"config.batch_tokens: {from_token} does not come after {token}")
+            steps = math.ceil((from_token - token) / previous)
+            phases.append((step + steps, token + steps * previous, batch))
+    if not phases:
+        raise UserError("config.batch_tokens is empty: it needs at least ((0, tokens),)")
+    return phases

@@ -1,0 +1,342 @@
+"""Trains one trunk and its decay branches: python -m jmoe.train --config=configs/NAME.py --workdir=DIR.
+
+Started again it goes on from the last checkpoint and skips what is done. Each branch ends with a validation loss and
+`DIR/branch-N/result.json`, the row that runs.csv is made of. Losses are in nats per token.
+"""
+
+import functools
+import json
+import os
+import pathlib
+import signal
+import sys
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from absl import flags
+from flax import nnx
+from ml_collections import config_flags
+from tqdm import tqdm
+
+from jmoe import __version__, checkpoint, cli, corpus, counts, data, moe, sharding
+from jmoe.cli import UserError
+from jmoe.model import Decoder
+from jmoe.schedule import Schedule
+
+CONFIG = config_flags.DEFINE_config_file("config", None, "Configuration, e.g. configs/quickstart.py; override a field "
+                                         "by --config.model.n_experts=8.", lock_config=True)
+WORKDIR = flags.DEFINE_string("workdir", None, "Directory of this run: checkpoints, metrics, results.")
+
+
+def main(_):
+    config = cli.read_config(CONFIG)
+    cli.make_workdir(WORKDIR.value)
+    with _signals() as stop_signal:
+        train(config, pathlib.Path(WORKDIR.value).absolute(), stop_signal)
+
+
+def train(config, workdir: pathlib.Path, stop_signal=lambda: 0) -> list[dict]:
+    """Runs every segment of `config` that is not done yet; returns the results of the branches.
+
+    Raises:
+      UserError: a config, corpus or workdir that can't be used. Interrupted: `stop_signal()` gave a signal number.
+    """
+    check_model(config.model)
+    schedule = Schedule(config)
+    mesh = sharding.make_mesh(config)
+    text = corpus.load(config.data)
+    record = checkpoint.make_record(config, text.fingerprint)
+    with jax.set_mesh(mesh):
+        run = _Run(config, workdir, schedule, mesh, text, record, stop_signal)
+        results = []
+        for trunk, branch in zip(schedule.segments[::2], schedule.segments[1::2]):
+            result = run.result(branch)
+            if result is None:
+                result = run.branch(trunk, branch)
+            results.append(result)
+        return results
+
+
+def check_model(model) -> None:
+    """Raises UserError for sizes that no model can have, naming fields and values."""
+    for name in ("d_model", "n_blocks", "n_heads", "d_ff", "vocab_size", "n_experts", "group_tokens"):
+        if model[name] < 1:
+            raise UserError(f"config.model.{name}={model[name]} must be at least 1")
+    if model.d_model % (2 * model.n_heads):
+        raise UserError(f"config.model.d_model={model.d_model} must be an even multiple of n_heads={model.n_heads}")
+    if model.vocab_size < corpus.VOCAB_SIZE:
+        raise UserError(f"config.model.vocab_size={model.vocab_size} is below the tokenizer's {corpus.VOCAB_SIZE}")
+    if model.n_experts > 1 and int(model.group_tokens * model.capacity_factor / model.n_experts) < 1:
+        raise UserError(f"config.model.capacity_factor={model.capacity_factor} leaves no slot to each of "
+                        f"{model.n_experts} experts in groups of {model.group_tokens} tokens")
+
+
+def make_optimizer(config) -> optax.GradientTransformation:
+    """AdamW on everything, after clipping by global norm; the learning rate is applied outside."""
+    return optax.chain(optax.clip_by_global_norm(config.grad_clip),
+                       optax.scale_by_adam(config.b1, config.b2),
+                       optax.add_decayed_weights(config.weight_decay))
+
+
+def init_params(config) -> dict:
+    """Float32 parameters as a plain tree with the names of sharding.PARAMETERS; the same on any mesh."""
+    return nnx.to_pure_dict(nnx.state(Decoder(config.model, nnx.Rngs(params=config.seed))))
+
+
+def apply_model(params, tokens_BT, config, capacity_factor, mesh):
+    """Decoder.__call__ on a plain tree of parameters."""
+    graphdef, state = nnx.split(nnx.eval_shape(lambda: Decoder(config.model, nnx.Rngs(params=0))))
+    nnx.replace_by_pure_dict(state, params)
+    return nnx.merge(graphdef, state)(tokens_BT, config.model, capacity_factor, mesh)
+
+
+def loss_fn(params, batch, config, mesh):
+    """Cross-entropy plus weighted balance and z losses, summed over layers; batch [B, T + 1].
+
+    Returns:
+      loss and metrics: cross_entropy (nats per token), and moe.METRICS, losses summed and the rest averaged over layers.
+    """
+    logits_BTV, layers = apply_model(params, batch[:, :-1], config, config.model.capacity_factor, mesh)
+    cross_entropy = jnp.mean(optax.softmax_cross_entropy_with_integer_labels(logits_BTV, batch[:, 1:]))
+    metrics = {"cross_entropy": cross_entropy}
+    loss = cross_entropy
+    if layers:
+        summed = {"load_balance", "router_z"}
+        metrics |= {name: jnp.sum(x) if name in summed else jnp.mean(x) for name, x in layers.items()}
+        loss += config.loss.load_balance * metrics["load_balance"] + config.loss.router_z * metrics["router_z"]
+    return loss, metrics
+
+
+def make_train_step(config, mesh):
+    """The compiled step (params, opt_state, batch [B, T + 1], learning rate) -> (params, opt_state, metrics)."""
+    optimizer = make_optimizer(config.optimizer)
+
+    @functools.partial(jax.jit, donate_argnums=(0, 1))
+    def train_step(params, opt_state, batch, learning_rate):
+        (loss, metrics), grads = jax.value_and_grad(loss_fn, has_aux=True)(params, batch, config, mesh)
+        updates, opt_state = optimizer.update(grads, opt_state, params)
+        params = jax.tree.map(lambda p, u: p - learning_rate * u, params, updates)
+        return params, opt_state, metrics | {"loss": loss, "grad_norm": optax.global_norm(grads)}
+
+    return train_step
+
+
+def make_eval_step(config, mesh):
+    """The compiled (params, batch [B, T + 1], weight [B]) -> (summed nats, tokens), nothing dropped."""
+
+    @jax.jit
+    def eval_step(params, batch, weight):
+        logits_BTV, _ = apply_model(params, batch[:, :-1], config, None, mesh)
+        nats_BT = optax.softmax_cross_entropy_with_integer_labels(logits_BTV, batch[:, 1:])
+        return jnp.sum(nats_BT * weight[:, None]), jnp.sum(weight) * nats_BT.shape[1]
+
+    return eval_step
+
+
+class _Run:
+    """One workdir being worked on: everything that the segments share."""
+
+    def __init__(self, config, workdir, schedule, mesh, text, record, stop_signal):
+        self.config, self.workdir, self.schedule, self.mesh = config, workdir, schedule, mesh
+        self.text, self.record, self.stop_signal = text, record, stop_signal
+        self.train_step, self.eval_step = make_train_step(config, mesh), make_eval_step(config, mesh)
+        abstract = jax.eval_shape(lambda: init_params(config))
+        self.placement = sharding.parameter_shardings(mesh, abstract)
+        place = lambda a, s: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=s)
+        self.abstract_params = jax.tree.map(place, abstract, self.placement)
+        self.init_opt_state = jax.jit(make_optimizer(config.optimizer).init)
+        self.abstract_opt_state = jax.eval_shape(self.init_opt_state, self.abstract_params)
+
+    def result(self, branch):
+        """The finished branch's result, or None.
+
+        Raises:
+          UserError: it was made under another configuration or corpus.
+        """
+        path = self.workdir / branch.name / "result.json"
+        if not path.exists():
+            return None
+        result = json.loads(path.read_text())
+        checkpoint.check_record(result["record"], self.record, str(path))
+        return result
+
+    def branch(self, trunk, branch) -> dict:
+        """Trains `branch`, and `trunk` before it where that is not done; writes and returns the result."""
+        started = time.monotonic()
+        saved = self._checkpoints(branch)
+        if steps := saved.steps():
+            step = steps[-1]
+            state = self._restore(saved, step)
+        else:
+            step, state = branch.start, self._trunk(trunk)
+        params, _ = self._steps(branch, step, state, saved)
+        loss = self._evaluate(params)
+        saved.close()
+        metrics = [line for line in _read_lines(self.workdir / branch.name / "metrics.jsonl")]
+        mean = lambda name: float(np.mean([line[name] for line in metrics if name in line] or [0.0]))
+        n_tokens, model = self.schedule.tokens_at(branch.stop), self.config.model
+        result = {
+            "n_active": counts.n_active(model), "n_total": counts.n_total(model), "n_tokens": n_tokens,
+            "n_experts": model.n_experts, "loss": loss, "train_loss": mean("cross_entropy"),
+            "drop_rate": mean("drop_rate"), "d_model": model.d_model, "n_blocks": model.n_blocks,
+            "flops": counts.training_flops(model, n_tokens), "peak_learning_rate": self.schedule.peak,
+            "seed": self.config.seed, "corpus_fingerprint": self.text.fingerprint, "jmoe_version": __version__,
+            "jax_version": jax.__version__, "device": jax.devices()[0].device_kind, "n_devices": jax.device_count(),
+            "seconds": round(time.monotonic() - started, 1), "record": self.record,
+        }
+        if jax.process_index() == 0:
+            _write(self.workdir / branch.name / "result.json", json.dumps(result, indent=1))
+        self._say(f"{branch.name}: validation loss {loss:.4f} nats per token after {n_tokens} tokens")
+        return result
+
+    def _trunk(self, trunk):
+        """The state at the trunk's end, from the nearest checkpoint at or before it, else from the beginning."""
+        saved = self._checkpoints(trunk)
+        steps = [step for step in saved.steps() if step <= trunk.stop]
+        if steps:
+            step, state = steps[-1], self._restore(saved, steps[-1])
+        else:
+            params = jax.jit(lambda: init_params(self.config), out_shardings=self.placement)()
+            step, state = 0, (params, self.init_opt_state(params))
+        state = self._steps(trunk, step, state, saved)
+        saved.close()
+        return state
+
+    def _steps(self, segment, start: int, state, saved):
+        """Steps [start, segment.stop), checkpoints on the way and at the end; returns (params, opt_state)."""
+        params, opt_state = state
+        schedule, config = self.schedule, self.config
+        log = _Log(self.workdir / segment.name / "metrics.jsonl", start)
+        bar = tqdm(total=segment.stop, initial=start, desc=segment.name, unit=" steps", disable=None, leave=False)
+        pending = None  # metrics are fetched one step late, so that the device never waits for the host
+
+        def settle():
+            if pending is None:
+                return
+            step, metrics = pending
+            values = {name: float(x) for name, x in jax.device_get(metrics).items()}
+            if not np.isfinite(values["loss"]) or not np.isfinite(values["grad_norm"]):
+                good = max(saved.steps(), default=None)
+                raise UserError(
+                    f"non-finite loss at step {step} of {segment.name} (loss {values['loss']}, gradient norm "
+                    f"{values['grad_norm']}); the last good checkpoint is {'none' if good is None else good}; try a lower "
+                    "config.optimizer.lr_law.constant or a longer warmup_tokens")
+            bar.set_postfix(loss=f"{values['cross_entropy']:.3f}", refresh=False)
+            if step % config.log_every == 0 or step == segment.stop - 1:
+                log.write({"step": step, "n_tokens": schedule.tokens_at(step + 1),
+                           "learning_rate": schedule.learning_rate(step, segment)} | values)
+
+        batches = data.training_batches(self.text, config, schedule, self.mesh, segment, start)
+        for step, batch in zip(range(start, segment.stop), batches):
+            rate = np.float32(schedule.learning_rate(step, segment))
+            params, opt_state, metrics = self.train_step(params, opt_state, batch, rate)
+            settle()
+            pending = step, metrics
+            bar.update()
+            signum = self.stop_signal()
+            if signum or ((step + 1) % config.checkpoint_every == 0 and step + 1 < segment.stop):
+                settle()
+                pending = None
+                saved.save(step + 1, params, opt_state, self.record)
+            if signum:
+                saved.wait()
+                raise cli.Interrupted(f"stopped by signal {signum}; saved step {step + 1} of {segment.name}; the same "
+                                      "command resumes", signum)
+        settle()
+        bar.close()
+        log.close()
+        saved.save(segment.stop, params, opt_state, self.record)
+        saved.wait()
+        return params, opt_state
+
+    def _evaluate(self, params) -> float:
+        """Validation loss in nats per token, nothing dropped."""
+        sums = [self.eval_step(params, *batch) for batch in data.validation_batches(self.text, self.config, self.mesh)]
+        nats, n_tokens = np.sum(jax.device_get(sums), axis=0, dtype=np.float64)
+        if not np.isfinite(nats):
+            raise UserError("the validation loss is not finite")
+        return float(nats / n_tokens)
+
+    def _checkpoints(self, segment):
+        keep = () if segment.decays else [s.stop for s in self.schedule.segments if not s.decays]
+        return checkpoint.Checkpoints(self.workdir / segment.name / "checkpoints", keep)
+
+    def _restore(self, saved, step: int):
+        self._say(f"resuming from {saved.directory}/{step}")
+        return saved.restore(step, self.abstract_params, self.abstract_opt_state, self.record)
+
+    def _say(self, text: str) -> None:
+        if jax.process_index() == 0:
+            tqdm.write(text, file=sys.stderr)
+
+
+class _Log:
+    """metrics.jsonl of one segment: a line of that step's metrics every config.log_every steps.
+
+    Lines at or after the step that training resumes from are cut off, so that no step appears twice.
+    """
+
+    def __init__(self, path: pathlib.Path, start: int):
+        self._file = None
+        if jax.process_index() == 0:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            kept = [line for line in _read_lines(path) if line["step"] < start]
+            _write(path, "".join(json.dumps(line) + "\n" for line in kept))
+            self._file = open(path, "a", buffering=1)
+
+    def write(self, values: dict) -> None:
+        if self._file:
+            self._file.write(json.dumps(values) + "\n")
+
+    def close(self) -> None:
+        if self._file:
+            self._file.close()
+
+
+def _read_lines(path: pathlib.Path):
+    """Whole lines of a JSONL file; a last line that a kill cut short is left out."""
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+
+
+def _write(path: pathlib.Path, text: str) -> None:
+    """Whole or not at all."""
+    temporary = path.with_name(path.name + ".tmp")
+    with open(temporary, "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+class _signals:
+    """SIGTERM and Ctrl-C ask for a checkpoint and a stop after the step in flight; a second one stops at once."""
+
+    def __enter__(self):
+        self._received = 0
+
+        def ask(signum, _):
+            if self._received or jax.process_count() > 1:
+                os._exit(128 + signum)
+            self._received = signum
+
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(signum, ask)
+        return lambda: self._received
+
+    def __exit__(self, *_):
+        for signum, default in ((signal.SIGTERM, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler)):
+            signal.signal(signum, default)
+
+
+def run():
+    flags.mark_flags_as_required(["config", "workdir"])
+    cli.run(main)
+
+
+if __name__ == "__main__":
+    run()
