@@ -1,0 +1,20 @@
+"""Scaling laws of dense and mixture-of-experts language models: fit them, predict with them, plan by them.
+
+Standalone: needs jax, jaxopt, numpy, scipy, absl, matplotlib, tqdm and pyarrow, and nothing of the trainer. Start at
+`python -m fit help`.
+
+  laws/         one file per law: its parameters, log-space prediction, start grid and published presets
+  runs.py       read and check tables of runs
+  lawfile.py    a law with its coefficients: presets, law.json, prediction
+  regress.py    fit a law to runs: objective, search over many starts
+  uncertainty.py  bootstrap, profile likelihood, what the data does not pin down
+  architecture.py  (n_active, n_experts) to width, n_total, key-value cache, exact counts, learning rate
+  optimum.py    the best (n_active, n_tokens, n_experts) under constraints
+  solvers.py    the only module that knows jaxopt
+  tables.py, figures.py, report.py  the paper's tables and figures for any law
+  commands/     one file per command: its flags and its output
+"""
+
+
+class UserError(Exception):
+  """A mistake in what the user gave, told in one sentence; the command line prints it and exits with 2."""

@@ -1,0 +1,50 @@
+"""From (n_active, n_experts) to width, total parameters, cache, exact counts and learning rate.
+
+Decoder with an untied embedding and head, multi-head attention (4 d^2 weights a block) and a SwiGLU feed-forward layer of
+width 3 d (9 d^2 weights an expert), one expert active (App. A):
+
+  n_active = 2 d V + 13 n_blocks d^2        n_total = 2 d V + (4 + 9 E) n_blocks d^2        n_blocks = d / width_per_block
+"""
+import dataclasses
+
+import numpy as np
+from absl import flags
+
+FLOPS_PER_PARAMETER_TRAINING = 6
+FLOPS_PER_PARAMETER_INFERENCE = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Architecture:
+  """vocab_size in tokens; width_per_block: d_model / n_blocks, which is d_model / n_heads too. Defaults: the paper's."""
+  vocab_size: int = 50257
+  width_per_block: int = 64
+
+  def n_active(self, d_model):
+    """Active parameters (Eq. 12) of any width, whole blocks or not."""
+    return 2 * d_model * self.vocab_size + 13 * d_model**3 / self.width_per_block
+
+  def n_total(self, d_model, n_experts):
+    """All parameters (Eq. 11)."""
+    return 2 * d_model * self.vocab_size + (4 + 9 * n_experts) * d_model**3 / self.width_per_block
+
+  def d_model(self, n_active):
+    """The (real) width whose n_active this is: the positive root of Eq. 12, by Cardano's formula, any shape."""
+    # t^3 + p t = q with one real root; in hyperbolic form it loses no digits.
+    p = 2 * self.vocab_size * self.width_per_block / 13
+    q = np.asarray(n_active, float) * self.width_per_block / 13
+    return 2 * np.sqrt(p / 3) * np.sinh(np.arcsinh(1.5 * q / p * np.sqrt(3 / p)) / 3)
+
+  def kv_elements(self, d_model, kv_tokens):
+    """Elements of the key-value cache of kv_tokens tokens: 2 T n_blocks d_model (Sec. 4.3)."""
+    return 2 * kv_tokens * d_model**2 / self.width_per_block
+
+
+def define_flags(f):
+  flags.DEFINE_integer("vocab_size", 50257, "Tokens in the vocabulary: embedding and head are n_active too.",
+                       lower_bound=1, flag_values=f)
+  flags.DEFINE_integer("width_per_block", 64, "d_model / n_blocks, and d_model / n_heads.", lower_bound=1, flag_values=f)
+
+
+def from_flags(f):
+  return Architecture(f.vocab_size, f.width_per_block)
