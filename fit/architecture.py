@@ -40,6 +40,52 @@ class Architecture:
     return 2 * kv_tokens * d_model**2 / self.width_per_block
 
 
+@dataclasses.dataclass(frozen=True)
+class Model:
+  """A decoder that can be built: whole blocks, one head a block, width a multiple of width_per_block."""
+  architecture: Architecture
+  n_blocks: int
+  n_experts: int
+
+  @property
+  def d_model(self):
+    return self.n_blocks * self.architecture.width_per_block
+
+  @property
+  def n_active(self):
+    """As the law counts it: no norms, no router (Eq. 12)."""
+    return 2 * self.d_model * self.architecture.vocab_size + 13 * self.n_blocks * self.d_model**2
+
+  @property
+  def n_total(self):
+    """As the law counts it (Eq. 11)."""
+    return 2 * self.d_model * self.architecture.vocab_size + (4 + 9 * self.n_experts) * self.n_blocks * self.d_model**2
+
+  @property
+  def exact_parameters(self):
+    """Every weight: n_total, two norms a block and a last one, and a router a block where there are experts."""
+    router = self.n_blocks * self.d_model * self.n_experts if self.n_experts > 1 else 0
+    return self.n_total + (2 * self.n_blocks + 1) * self.d_model + router
+
+  def exact_flops_per_token(self, sequence):
+    """FLOPs of one token's forward pass at `sequence` tokens of context: two a weight it is multiplied with (the
+    embedding is looked up, not multiplied), scores and values of attention over the whole context, and the router."""
+    d = self.d_model
+    weights = 13 * self.n_blocks * d**2 + d * self.architecture.vocab_size
+    router = self.n_blocks * d * self.n_experts if self.n_experts > 1 else 0
+    return 2 * (weights + router) + 4 * self.n_blocks * d * sequence
+
+
+def learning_rate(n_active, n_experts):
+  """Peak learning rate of Eq. 10 with the digits of its authors' code, which takes the full active count; the paper's
+  text says non-embedding instead, and small models would get 2 to 6 times more."""
+  return np.exp(8.391640956234012 - 0.8121798244457074 * np.log(n_active) - 0.25 * np.log(n_experts))
+
+
+# Sec. 5.1.1: (from this many tokens seen, tokens in a batch)
+BATCH_RAMP = ((0, 65_536), (500_000_000, 131_072), (1_000_000_000, 262_144))
+
+
 def define_flags(f):
   flags.DEFINE_integer("vocab_size", 50257, "Tokens in the vocabulary: embedding and head are n_active too.",
                        lower_bound=1, flag_values=f)
