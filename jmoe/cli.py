@@ -32,8 +32,6 @@ def run(main) -> None:
         try:
             if len(argv) > 1:
                 raise UserError(f"unexpected argument {argv[1]!r}: every option is a flag, --name=value")
-            if flags.FLAGS["verbosity"].using_default_value:
-                logging.set_verbosity(logging.WARNING)  # orbax tells every step of a save
             return main(argv)
         except UserError as error:
             _fail(str(error), 2)
@@ -47,6 +45,7 @@ def run(main) -> None:
                 raise
             _fail(message, 2)
 
+    _drop_echoes()
     app.run(guarded, flags_parser=_parse)
 
 
@@ -88,7 +87,22 @@ def _fail(message: str, code: int) -> None:
     os._exit(code)
 
 
+def _drop_echoes() -> None:
+    """A failed save or restore leaves callbacks that find their event loop closed; they only hide the cause."""
+
+    def quiet(hook, exception_of):
+        def call(*args):
+            if "Event loop is closed" not in str(exception_of(*args)):
+                hook(*args)
+
+        return call
+
+    sys.excepthook = quiet(sys.excepthook, lambda kind, error, trace: error)
+    sys.unraisablehook = quiet(sys.unraisablehook, lambda unraisable: unraisable.exc_value)
+
+
 def _parse(argv):
+    logging.set_verbosity(logging.FATAL)  # libraries tell every step, and every error twice; --verbosity=0 shows it
     try:
         argv = flags.FLAGS(argv)
     except flags.Error as error:

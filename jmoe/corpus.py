@@ -103,13 +103,13 @@ def documents(path: pathlib.Path):
         import pyarrow.parquet
 
         try:
-            table = pyarrow.parquet.ParquetFile(path)
-            if "text" not in table.schema_arrow.names:
-                raise UserError(f"{path}: no column 'text'; it has {', '.join(table.schema_arrow.names)}")
-            for batch in table.iter_batches(columns=["text"]):
-                for text in batch.column(0).to_pylist():
-                    if text is not None:
-                        yield text.encode()
+            with pyarrow.parquet.ParquetFile(path) as table:
+                if "text" not in table.schema_arrow.names:
+                    raise UserError(f"{path}: no column 'text'; it has {', '.join(table.schema_arrow.names)}")
+                for batch in table.iter_batches(columns=["text"]):
+                    for text in batch.column(0).to_pylist():
+                        if text is not None:
+                            yield text.encode()
         except (pyarrow.ArrowException, AttributeError) as error:
             raise UserError(f"{path}: not a Parquet file with text: {error}") from None
     else:
@@ -132,26 +132,27 @@ def _prepare(files, held_out) -> pathlib.Path:
     counts = {"train": 0, "validation": 0}
     work = pathlib.Path(tempfile.mkdtemp(prefix="preparing-", dir=_cache()))
     try:
-        spools = {name: open(work / f"{name}.bin", "wb") for name in counts}
         smallest = None  # what to hold out where no hash falls below 1%
         todo = [("validation", path) for path in held_out] + [("train", path) for path in files]
-        for split, path in tqdm(todo, desc="reading text", unit=" files", disable=None, leave=False):
-            try:
-                for document in documents(path):
-                    key = hashlib.sha256(document).digest()
-                    if not document or key in seen:
-                        continue
-                    seen.add(key)
-                    hashes.update(split[0].encode() + key)
-                    chosen = "validation" if not held_out and int.from_bytes(key[:8]) % 100 == 0 else split
-                    if chosen == "train" and (smallest is None or key < smallest[0]):
-                        smallest = (key, spools["train"].tell(), len(document))
-                    counts[chosen] += 1
-                    spools[chosen].write(_tokens(document).tobytes())
-            except OSError as error:
-                raise UserError(f"{path} cannot be read: {error.strerror}") from None
-        for spool in spools.values():
-            spool.close()
+        with open(work / "train.bin", "wb") as train, open(work / "validation.bin", "wb") as validation:
+            spools = {"train": train, "validation": validation}
+            for split, path in tqdm(todo, desc="reading text", unit=" files", disable=None, leave=False):
+                try:
+                    for document in documents(path):
+                        key = hashlib.sha256(document).digest()
+                        if not document or key in seen:
+                            continue
+                        seen.add(key)
+                        hashes.update(split[0].encode() + key)
+                        chosen = "validation" if not held_out and int.from_bytes(key[:8]) % 100 == 0 else split
+                        if chosen == "train" and (smallest is None or key < smallest[0]):
+                            smallest = (key, train.tell(), len(document))
+                        counts[chosen] += 1
+                        spools[chosen].write(_tokens(document).tobytes())
+                except OSError as error:
+                    if error.filename is None:  # ours, not the file's: no space left
+                        raise
+                    raise UserError(f"{path} cannot be read: {error.strerror}") from None
         if not counts["validation"] and counts["train"] > 1:
             _hold_out(work, *smallest[1:])
             counts = {"train": counts["train"] - 1, "validation": 1}

@@ -119,7 +119,7 @@ def make_train_step(config, mesh):
         (loss, metrics), grads = jax.value_and_grad(loss_fn, has_aux=True)(params, batch, config, mesh)
         updates, opt_state = optimizer.update(grads, opt_state, params)
         params = jax.tree.map(lambda p, u: p - learning_rate * u, params, updates)
-        return params, opt_state, metrics | {"loss": loss, "grad_norm": optax.global_norm(grads)}
+        return params, opt_state, metrics | {"loss": loss, "grad_norm": optax.tree.norm(grads)}
 
     return train_step
 
@@ -145,10 +145,13 @@ class _Run:
         self.train_step, self.eval_step = make_train_step(config, mesh), make_eval_step(config, mesh)
         abstract = jax.eval_shape(lambda: init_params(config))
         self.placement = sharding.parameter_shardings(mesh, abstract)
-        place = lambda a, s: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=s)
-        self.abstract_params = jax.tree.map(place, abstract, self.placement)
+        self.abstract_params = jax.tree.map(
+            lambda a, s: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=s), abstract, self.placement)
         self.init_opt_state = jax.jit(make_optimizer(config.optimizer).init)
-        self.abstract_opt_state = jax.eval_shape(self.init_opt_state, self.abstract_params)
+        self.abstract_opt_state = jax.tree.map(  # types carry their specs; restoring needs the devices as well
+            lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=jax.NamedSharding(
+                mesh, a.sharding.spec if a.sharding else sharding.REPLICATED)),
+            jax.eval_shape(self.init_opt_state, self.abstract_params))
 
     def result(self, branch):
         """The finished branch's result, or None.
@@ -199,11 +202,17 @@ class _Run:
         if steps:
             step, state = steps[-1], self._restore(saved, steps[-1])
         else:
-            params = jax.jit(lambda: init_params(self.config), out_shardings=self.placement)()
+            params = self._init()
             step, state = 0, (params, self.init_opt_state(params))
         state = self._steps(trunk, step, state, saved)
         saved.close()
         return state
+
+    def _init(self):
+        init = jax.jit(lambda: init_params(self.config), out_shardings=self.placement).lower()
+        # on CPU the optimised random numbers would take longer to compile than a small model to train
+        cheap = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else {}
+        return init.compile(cheap)()
 
     def _steps(self, segment, start: int, state, saved):
         """Steps [start, segment.stop), checkpoints on the way and at the end; returns (params, opt_state)."""

@@ -7,8 +7,8 @@
 def get_sweep():
     """(config file, one dict of overrides for each job); a job is one trunk with its branches."""
     jobs = [
-        {"model.d_model": d_model, "model.n_experts": n_experts, "n_tokens": (262_144, 524_288, 1_048_576)}
-        for d_model in (32, 48, 64)
+        {"model.d_model": d_model, "model.n_experts": n_experts, "n_tokens": (393_216, 786_432, 1_572_864)}
+        for d_model in (16, 24, 32)
         for n_experts in (1, 2, 4, 8)
     ]
     return "configs/quickstart.py", jobs

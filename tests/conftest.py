@@ -1,0 +1,29 @@
+"""Eight virtual CPU devices, a private cache, and a small corpus shared by the tests."""
+
+import os
+import pathlib
+
+os.environ["JAX_PLATFORMS"] = "cpu"
+# compiling dominates the tests, so it optimises little; the mathematics is the same
+os.environ["XLA_FLAGS"] = (os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+                           " --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true")
+
+import pytest  # noqa: E402
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache(tmp_path_factory):
+    """Nothing that a test prepares or compiles lands in the user's cache; compiled steps are shared by the processes."""
+    path = tmp_path_factory.mktemp("cache")
+    os.environ["JMOE_CACHE"] = str(path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def text_glob(tmp_path_factory) -> str:
+    """A few hundred small files of real text: modules of the standard library."""
+    folder = tmp_path_factory.mktemp("text")
+    sources = sorted(pathlib.Path(os.__file__).parent.glob("*.py"))
+    for source in sources:
+        (folder / f"{source.stem}.txt").write_bytes(source.read_bytes())
+    return f"{folder}/*.txt"

@@ -1,0 +1,159 @@
+"""The decoder against a plain NumPy one in float64, counts, causality, and equality across meshes."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, NamedSharding
+
+from configs import joint_moe, quickstart
+from jmoe import counts, sharding, train
+
+
+def tiny(n_experts=1, **model):
+    config = quickstart.get_config()
+    config.model.update(dict(d_model=32, n_blocks=2, n_heads=2, n_experts=n_experts, group_tokens=64) | model)
+    config.data.seq_len = 32
+    config.batch_tokens = ((0, 512),)
+    return config
+
+
+def make_params(config, mesh):
+    abstract = jax.eval_shape(lambda: train.init_params(config))
+    return jax.jit(lambda: train.init_params(config), out_shardings=sharding.parameter_shardings(mesh, abstract))()
+
+
+def tokens_on(mesh, shape, seed=0):
+    tokens = np.random.default_rng(seed).integers(0, 257, shape)
+    return jax.device_put(jnp.asarray(tokens, jnp.int32), NamedSharding(mesh, sharding.TOKENS))
+
+
+def numpy_decoder(params, tokens_BT, model):
+    """Logits of the dense decoder, one row, one head, one position at a time where it matters."""
+    p = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
+    norm = lambda x, scale: x / np.sqrt(np.mean(x**2, -1, keepdims=True) + 1e-6) * scale
+    d, h = model.d_model, model.n_heads
+    k = d // h
+    logits = []
+    for row in tokens_BT:
+        x = p["embed"][row]
+        for i in range(model.n_blocks):
+            b = jax.tree.map(lambda a: a[i], p["blocks"])
+            q, key, v = np.split(norm(x, b["attention_norm"]) @ b["qkv"], 3, axis=1)
+            heads = np.zeros_like(x)
+            for j in range(h):
+                part = slice(j * k, (j + 1) * k)
+                turn = lambda vectors: np.array([rotate(vector, t, model.rope_base) for t, vector in enumerate(vectors)])
+                qj, kj = turn(q[:, part]), turn(key[:, part])
+                for t in range(len(row)):
+                    score = np.exp(qj[t] @ kj[: t + 1].T / np.sqrt(k))
+                    heads[t, part] = score / score.sum() @ v[: t + 1, part]
+            x = x + heads @ b["out"]
+            y = norm(x, b["mlp_norm"])
+            gate = y @ b["gate"]
+            x = x + (gate / (1 + np.exp(-gate)) * (y @ b["up"])) @ b["down"]
+        logits.append(norm(x, p["final_norm"]) @ p["head"])
+    return np.array(logits)
+
+
+def rotate(vector, t, base):
+    """RoPE as complex numbers."""
+    half = len(vector) // 2
+    z = vector[:half] + 1j * vector[half:]
+    z = z * np.exp(1j * t * base ** (-np.arange(half) * 2 / len(vector)))
+    return np.concatenate([z.real, z.imag])
+
+
+def test_dense_logits_equal_numpy():
+    config = tiny()
+    mesh = sharding.make_mesh(config, jax.devices()[:1])
+    with jax.set_mesh(mesh):
+        params = jax.tree.map(lambda x: 3 * x, make_params(config, mesh))  # larger weights show more
+        tokens = tokens_on(mesh, (2, 24))
+        logits, metrics = train.apply_model(params, tokens, config, 1.0, mesh)
+    assert metrics == {}
+    expected = numpy_decoder(jax.device_get(params), np.asarray(tokens), config.model)
+    assert expected.std() > 0.1
+    np.testing.assert_allclose(logits, expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("n_experts", [1, 4])
+def test_no_position_sees_the_future(n_experts):
+    """The gradient of the logits at t reaches the embedding only through the tokens up to t of its own row."""
+    config = tiny(n_experts)
+    mesh = sharding.make_mesh(config, jax.devices()[:1])
+    t = 11
+    with jax.set_mesh(mesh):
+        params = make_params(config, mesh)
+        tokens = np.arange(64).reshape(2, 32) % 257  # every token once, so its embedding stands for its position
+        placed = jax.device_put(jnp.asarray(tokens), NamedSharding(mesh, sharding.TOKENS))
+
+        only_t = np.zeros((2, 32, 1), np.float32)
+        only_t[1, t] = 1
+        only_t = jax.device_put(only_t, NamedSharding(mesh, sharding.TOKENS))
+
+        def at_t(embed):
+            logits, _ = train.apply_model(params | {"embed": embed}, placed, config, None, mesh)
+            return jnp.sum(logits**2 * only_t)
+
+        touched = np.abs(jax.device_get(jax.grad(at_t)(params["embed"]))).sum(axis=1) > 0
+    assert set(np.flatnonzero(touched)) == set(tokens[1, : t + 1])
+
+
+@pytest.mark.parametrize("n_experts", [1, 8])
+def test_counts_equal_the_built_model(n_experts):
+    for config in (tiny(n_experts), joint_moe.get_config()):
+        config.model.n_experts = n_experts
+        built = sum(x.size for x in jax.tree.leaves(jax.eval_shape(lambda: train.init_params(config))))
+        assert built == counts.n_total(config.model) + counts.n_uncounted(config.model)
+        if n_experts == 1:
+            assert counts.n_active(config.model) == counts.n_total(config.model)
+
+
+@pytest.mark.parametrize("d_model, n_experts, n_active, n_total",
+                         [(512, 32, "79M", "664M"), (1664, 4, "1.1B", "3.0B"), (1024, 32, "321M", "5.0B"), (2304, 1, "2.7B", "2.7B")])
+def test_sizes_of_the_papers_table(d_model, n_experts, n_active, n_total):
+    model = joint_moe.get_config().model
+    model.d_model, model.n_experts = d_model, n_experts
+
+    def printed(n):
+        return f"{n / 1e9:.1f}B" if n >= 1e9 else f"{n / 1e6:.0f}M"
+
+    assert (printed(counts.n_active(model)), printed(counts.n_total(model))) == (n_active, n_total)
+
+
+@pytest.mark.parametrize("n_experts, expert_axis", [(1, 1), (8, 1), (8, 4), (8, 8)])
+def test_the_mesh_changes_nothing(n_experts, expert_axis):
+    """Three steps on eight devices equal three on one: same losses, same drops."""
+    histories = []
+    for n_devices, axis in ((1, 1), (8, expert_axis)):
+        config = tiny(n_experts)
+        config.mesh.expert = axis
+        mesh = sharding.make_mesh(config, jax.devices()[:n_devices])
+        with jax.set_mesh(mesh):
+            params = make_params(config, mesh)
+            opt_state = jax.jit(train.make_optimizer(config.optimizer).init)(params)
+            step = train.make_train_step(config, mesh)
+            history = []
+            for i in range(3):
+                params, opt_state, metrics = step(params, opt_state, tokens_on(mesh, (16, 33), i), np.float32(1e-2))
+                history.append(jax.device_get(metrics))
+        histories.append(history)
+    for one, eight in zip(*histories):
+        assert one.keys() == eight.keys()
+        for name in one:
+            rtol = 1e-5 if name in ("loss", "cross_entropy", "drop_rate") else 1e-4
+            np.testing.assert_allclose(eight[name], one[name], rtol=rtol, err_msg=name)
+    if n_experts > 1:
+        assert histories[0][0]["drop_rate"] > 0
+
+
+def test_parameters_rest_spread_over_the_mesh():
+    config = tiny(8)
+    config.mesh.expert = 2
+    mesh = sharding.make_mesh(config)
+    with jax.set_mesh(mesh):
+        params = make_params(config, mesh)
+    assert {x.addressable_shards[0].data.size * 8 for x in (params["blocks"]["gate"], params["blocks"]["down"])} == {
+        params["blocks"]["gate"].size}
+    assert params["embed"].addressable_shards[0].data.size * 4 == params["embed"].size
