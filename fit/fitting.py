@@ -9,6 +9,7 @@ import numpy as np
 from fit import UserError
 from fit import regress
 from fit import runs as runs_lib
+from fit import uncertainty
 from fit.laws import FORMS
 
 
@@ -80,8 +81,13 @@ def _rms(x):
   return float(np.sqrt(np.mean(x**2)))
 
 
-def fit_file(path, form, settings, holdout="none", weights="none", select="objective", mix_corpora=False, quiet=False):
-  """Fits the law `form` to the runs in `path`; returns the record that law.json holds. Raises UserError."""
+def fit_file(path, form, settings, holdout="none", weights="none", select="objective", mix_corpora=False, quiet=False,
+             bootstrap=0, bootstrap_form="replacement", percentiles=(10., 90.)):
+  """Fits the law `form` to the runs in `path`; returns the record that law.json holds. Raises UserError.
+
+  holdout, weights: rules as held_out and run_weights take them; select: objective or rmse; bootstrap: how many draws, in
+  bootstrap_form replacement or paper.
+  """
   law = FORMS[form]
   runs = runs_lib.read_runs(path, law.COLUMNS, mix_corpora)
   out = held_out(runs, holdout)
@@ -97,7 +103,11 @@ def fit_file(path, form, settings, holdout="none", weights="none", select="objec
               for i in near]
     best = near[int(np.argmin(scores))]
     free, value = found.frees[best], float(found.objectives[best])
-  coefficients = dict(zip(law.COEFFICIENTS, np.asarray(law.to_coefficients(free)).tolist()))
+    found = dataclasses.replace(found, free=free, objective=value)
+  coefficients = found.coefficients
+  if not all(np.isfinite(v) for v in coefficients.values()):
+    raise UserError(f"{path}: the {form} law's best fit runs off to infinity ({coefficients}); give more runs, or a small "
+                    "--weight_decay such as 1e-7")
   record = dict(
       form=form, coefficients=coefficients, objective=value,
       settings=dict(dataclasses.asdict(settings), holdout=holdout, weights=weights, select=select),
@@ -114,7 +124,30 @@ def fit_file(path, form, settings, holdout="none", weights="none", select="objec
       versions={name: importlib.metadata.version(name) for name in ("jax", "jaxopt", "numpy")}
       | {"python": platform.python_version()},
   )
+  if len(train) > regress.SEARCH_RUNS:
+    return record  # with so many runs nothing is left open, and each of the following would take hours
+  if form == "joint":
+    record["separate"] = alone = uncertainty.separate(train, settings, weight)
+    for name, part in (("separate_fitted", train), ("separate_held_out", validation)):
+      record[name] = separate_errors(alone, part)
+  record["profile"] = uncertainty.profile(form, train, settings, weight, found)
+  record["warnings"] = uncertainty.warnings(form, train, found, record["profile"])
+  if bootstrap:
+    draws = uncertainty.bootstrap(form, train, settings, weight, found, bootstrap, bootstrap_form)
+    record["bootstrap"] = dict(form=bootstrap_form, percentiles=list(percentiles), draws=draws.tolist(), intervals={
+        name: np.percentile(draws[:, i], percentiles).tolist() for i, name in enumerate(law.COEFFICIENTS)})
   return record
+
+
+def separate_errors(alone, runs):
+  """Errors of the laws fitted to each number of experts alone, over the runs that have one; None if none has."""
+  rows = np.array([f"{e:g}" in alone for e in runs.n_experts], bool)
+  if not rows.any():
+    return None
+  law, runs = FORMS["chinchilla"], subset(runs, rows)
+  log_loss = np.concatenate([np.asarray(law.log_loss(law.to_free(alone[f"{e:g}"]["coefficients"]), np.log(n), np.log(d), e))
+                             for n, d, e in zip(runs.n_active[:, None], runs.n_tokens[:, None], runs.n_experts)])
+  return dict(runs=len(runs), rmse_nats=_rms(np.exp(log_loss) - runs.loss), rmse_log=_rms(log_loss - np.log(runs.loss)))
 
 
 def summary(record):
@@ -128,6 +161,16 @@ def summary(record):
   if out:
     yield (f"mean relative error on {out['runs']} held-out runs: {out['mean_relative_error']:.2%} "
            f"(largest {out['max_relative_error']:.2%}, RMSE {out['rmse_nats']:.4f} nats)")
+  for name, words in (("separate_fitted", "fitted"), ("separate_held_out", "held-out")):
+    if record.get(name):
+      yield (f"a separate Chinchilla law for each number of experts: RMSE {record[name]['rmse_nats']:.4f} nats on "
+             f"{record[name]['runs']} {words} runs")
+  if "bootstrap" in record:
+    low, high = record["bootstrap"]["percentiles"]
+    yield f"{low:g}th to {high:g}th percentile of {len(record['bootstrap']['draws'])} bootstrap fits: " + ", ".join(
+        f"{name} {a:.4g} to {b:.4g}" for name, (a, b) in record["bootstrap"]["intervals"].items())
+    if record["bootstrap"]["form"] == "paper":
+      yield "  (80% of the runs without replacement, the paper's form: about half too narrow by construction)"
   for warning in record.get("warnings", []):
     yield f"warning: {warning}"
 

@@ -6,6 +6,7 @@
 runs. Written as half a sum of squares (the Huber loss by its square root) for Levenberg-Marquardt; L-BFGS minimises the
 same number.
 """
+import concurrent.futures
 import dataclasses
 import functools
 
@@ -18,7 +19,11 @@ from fit import UserError
 from fit import solvers
 from fit.laws import FORMS
 
-BATCH = 64  # starts compiled together: their Jacobians of a few hundred runs stay in the cache
+BATCH = 32  # starts compiled together: their Jacobians of a few hundred runs stay in the cache
+THREADS = 2  # batches at a time
+LARGEST_JACOBIAN = 2_000_000  # runs times starts in a batch
+PER_START = ("root_weight", "pin", "pin_at", "pin_weight")  # data that may differ from start to start: see prepare
+ROUNDS, STEPS = 5, 40  # of the search: steps in a round, the better half goes on to the next
 SEARCH_RUNS = 2000  # above so many runs the search uses a sample of them and only its best starts see all
 
 
@@ -51,7 +56,10 @@ class Fit:
 
 @functools.lru_cache(maxsize=None)
 def residual_function(form):
-  """residuals(x [n], data) -> [n_runs + n]; x are the law's parameters for centred columns, data as prepare gives."""
+  """residuals(x [n], data) -> [n_runs + n + 1]; x are the law's parameters for centred columns, data as prepare gives.
+
+  The last one holds coefficient number data["pin"] at data["pin_at"], for profiles; its weight is 0 otherwise.
+  """
   law = FORMS[form]
 
   def residuals(x, data):
@@ -61,7 +69,9 @@ def residual_function(form):
     tail = jnp.sqrt(jnp.where(beyond, 2 * delta * size - delta**2, 1.0))  # double where: no NaN in its gradient
     r = jnp.where(beyond, jnp.sign(r) * tail, r)
     free = law.recentre(x, -data["shift_n"], -data["shift_d"])
-    return jnp.concatenate([data["root_weight"] * r, jnp.sqrt(data["weight_decay"]) * free])
+    pinned = jnp.log(jnp.abs(law.to_coefficients(free)[data["pin"]]) / data["pin_at"])
+    return jnp.concatenate([data["root_weight"] * r, jnp.sqrt(data["weight_decay"]) * free,
+                            data["pin_weight"] * pinned[None]])
   return residuals
 
 
@@ -73,7 +83,8 @@ def prepare(runs, settings, weights=None):
   shift_n, shift_d = ln_n.mean(), ln_d.mean()
   return dict(ln_n=ln_n - shift_n, ln_d=ln_d - shift_d, n_experts=runs.n_experts, log_loss=np.log(runs.loss),
               root_weight=np.sqrt(weights * scale), delta=np.float64(settings.huber_delta),
-              weight_decay=np.float64(settings.weight_decay), shift_n=shift_n, shift_d=shift_d)
+              weight_decay=np.float64(settings.weight_decay), shift_n=shift_n, shift_d=shift_d,
+              pin=0, pin_at=np.float64(1), pin_weight=np.float64(0))
 
 
 def objective(form, free, data):
@@ -88,17 +99,72 @@ def take(data, rows):
   return {k: v[rows] if k in per_run else v for k, v in data.items()}
 
 
-def run_batches(solve, starts, data, progress=None):
-  """solve over all starts in batches of one compiled size; returns stacked (x, objective, gradient norm)."""
-  batch = min(BATCH, len(starts))
-  padded = np.concatenate([starts, np.repeat(starts[-1:], -len(starts) % batch, axis=0)])
+def run_batches(solve, x, data, progress=None):
+  """solve from every row of x [k, n]; returns (x, objective [k], gradient norm [k]).
+
+  Entries of data named in PER_START are shared, or have a leading axis of k. Batches have one compiled size and run
+  THREADS at a time: XLA spreads such small operations over threads poorly.
+  """
+  k, batch = len(x), max(1, min(BATCH, LARGEST_JACOBIAN // len(data["ln_n"])))
+  per_start = {name: np.asarray(data[name]) for name in PER_START}
+  per_start = {name: np.broadcast_to(v, (k, *v.shape[-1:])) if name == "root_weight" else np.broadcast_to(v, (k,))
+               for name, v in per_start.items()}
+
+  def work(start):
+    rows = np.minimum(np.arange(start, start + batch), k - 1)  # the last batch repeats its last row
+    with jax.enable_x64(True):  # each thread has its own setting
+      out = solve(x[rows], data | {name: v[rows] for name, v in per_start.items()})
+      return [np.asarray(o) for o in out]
   outs = []
-  for i in range(0, len(padded), batch):
-    outs.append([np.asarray(o) for o in solve(padded[i:i + batch], data)])
-    if progress is not None:
-      progress.update(min(batch, len(starts) - i))
-      progress.set_postfix_str(f"best objective {np.nanmin(np.concatenate([o[1] for o in outs])):.6g}")
-  return [np.concatenate(o)[:len(starts)] for o in zip(*outs)]
+  with concurrent.futures.ThreadPoolExecutor(THREADS) as threads:
+    for out in threads.map(work, range(0, k, batch)):
+      outs.append(out)
+      if progress is not None:
+        progress.update(min(batch, k - len(outs) * batch + batch))
+  return [np.concatenate(o)[:k] for o in zip(*outs)]
+
+
+def centre(form, frees, data, back=False):
+  """Parameters [starts, n] for centred columns (or, with back, for the law's own)."""
+  sign = -1 if back else 1
+  recentre = jax.jit(jax.vmap(FORMS[form].recentre, in_axes=(0, None, None)))
+  return np.asarray(recentre(np.asarray(frees), sign * data["shift_n"], sign * data["shift_d"]))
+
+
+def polish(form, x, data, rounds=40, each=False):
+  """Levenberg-Marquardt from x [k, n] until the best objective stands still, or with `each` every one of them.
+
+  Returns (x, objectives, gradient norms); an objective that is not finite becomes infinite.
+  """
+  solve = solvers.least_squares(residual_function(form), PER_START, STEPS)
+  before = np.full(len(x), np.inf)
+  for _ in range(rounds):
+    x, values, gradients = run_batches(solve, x, data)
+    values = np.where(np.isfinite(values), values, np.inf)
+    if np.all(values >= before * (1 - 1e-6)) if each else values.min() >= before.min() * (1 - 1e-10):
+      break
+    before = values
+  return x, values, gradients
+
+
+def search(form, starts, data, settings, quiet=False):
+  """All starts [k, n] (for centred columns) in rounds; after each round the better half goes on. Returns (x, objectives)
+  of every start where it stopped."""
+  rounds, steps = (ROUNDS, STEPS) if settings.solver == "lm" else (1, 300)
+  solve = solvers.SOLVERS[settings.solver](residual_function(form), PER_START, steps)
+  x, values = np.array(starts), np.full(len(starts), np.inf)
+  going = np.arange(len(starts))
+  with tqdm.tqdm(total=len(starts), desc=f"fit {form}", unit="start", disable=quiet, leave=False) as progress:
+    for i in range(rounds):
+      progress.reset(len(going))
+      progress.set_description(f"fit {form}, round {i + 1} of {rounds}")
+      found, value, _ = run_batches(solve, x[going], data, progress)
+      x[going], values[going] = found, np.where(np.isfinite(value), value, np.inf)
+      progress.set_postfix_str(f"best objective {values.min():.6g}")
+      if len(going) <= BATCH:
+        break
+      going = going[np.argsort(values[going], kind="stable")[:max(BATCH, len(going) // 2)]]
+  return x, values
 
 
 def fit(form, runs, settings=Settings(), weights=None, quiet=False):
@@ -106,31 +172,22 @@ def fit(form, runs, settings=Settings(), weights=None, quiet=False):
   law = FORMS[form]
   check_enough(form, runs)
   data = prepare(runs, settings, weights)
-  centre = jax.vmap(lambda f, n, d: law.recentre(f, n, d), in_axes=(0, None, None))
   rng = np.random.default_rng(settings.seed)
   starts = law.starts()
   if 0 < settings.starts < len(starts):
-    starts = starts[rng.choice(len(starts), settings.starts, replace=False)]
-  starts = np.asarray(centre(starts, data["shift_n"], data["shift_d"]))
-
-  search = data
-  if len(runs) > SEARCH_RUNS:
-    search = take(data, np.sort(rng.choice(len(runs), SEARCH_RUNS, replace=False)))
-  residuals = residual_function(form)
-  solve = solvers.SOLVERS[settings.solver](residuals, 100 if settings.solver == "lm" else 300, 1e-10, None)
-  with tqdm.tqdm(total=len(starts), desc=f"fit {form}", unit="start", disable=quiet, leave=False) as progress:
-    x, values, _ = run_batches(solve, starts, search, progress)
-  values = np.where(np.isfinite(values), values, np.inf)
-  # The best few go on to the end, whatever solver found them.
-  best = np.argsort(values, kind="stable")[:8 if len(runs) <= SEARCH_RUNS else 2]
-  polish = solvers.least_squares(residuals, 2000 if len(runs) <= SEARCH_RUNS else 100, 1e-13, None)
-  polished, polished_values, errors = [np.asarray(o) for o in polish(x[best], data)]
-  if len(runs) <= SEARCH_RUNS:
-    x[best], values[best] = polished, polished_values
-  winner = int(np.nanargmin(polished_values))
-  frees = np.asarray(centre(x, -data["shift_n"], -data["shift_d"]))
-  free = np.asarray(law.recentre(polished[winner], -data["shift_n"], -data["shift_d"]))
-  return Fit(form, free, float(polished_values[winner]), frees, values, float(errors[winner]))
+    starts = starts[np.sort(rng.choice(len(starts), settings.starts, replace=False))]
+  starts = centre(form, starts, data)
+  sample = take(data, np.sort(rng.choice(len(runs), SEARCH_RUNS, replace=False))) if len(runs) > SEARCH_RUNS else data
+  x, values = search(form, starts, sample, settings, quiet)
+  order = np.argsort(values, kind="stable")[:BATCH if sample is data else 1]
+  best, best_values, gradients = polish(form, x[order], data, rounds=40 if sample is data else 2)
+  if not np.isfinite(best_values).any():
+    raise UserError(f"{runs.path}: no start of the {form} law led to a finite objective")
+  if sample is data:
+    x[order], values[order] = best, best_values
+  winner = int(np.argmin(best_values))
+  free = centre(form, best[winner:winner + 1], data, back=True)[0]
+  return Fit(form, free, float(best_values[winner]), centre(form, x, data, back=True), values, float(gradients[winner]))
 
 
 def check_enough(form, runs):

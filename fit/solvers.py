@@ -11,33 +11,34 @@ with warnings.catch_warnings():
   import jaxopt
 
 
-@functools.lru_cache(maxsize=None)
-def least_squares(residuals, maxiter, tol, data_axes):
-  """Levenberg-Marquardt on 0.5 sum residuals(x, data)^2, compiled for a batch of starts.
+def _batched(solver, batched):
+  def one(x, data):
+    x, state = solver.run(x, data)
+    return x, state.value, state.error
 
-  Returns run(x [batch, n], data) -> (x [batch, n], objective [batch], gradient norm [batch]); data_axes is None where
-  all starts share the data, else the axes of the batch in it, as for jax.vmap.
+  def run(x, data):
+    return jax.vmap(one, in_axes=(0, {name: 0 if name in batched else None for name in data}))(x, data)
+  return jax.jit(run)
+
+
+@functools.lru_cache(maxsize=None)
+def least_squares(residuals, batched, maxiter):
+  """Levenberg-Marquardt on 0.5 sum residuals(x, data)^2 from a batch of starts.
+
+  Returns run(x [batch, n], data) -> (x [batch, n], objective [batch], gradient norm [batch]), compiled. `batched` names
+  the entries of the dictionary data that have a leading axis of the batch too; all starts share the others.
   """
-  solver = jaxopt.LevenbergMarquardt(
-      residuals, maxiter=maxiter, tol=tol, damping_parameter=1e-3, solver="cholesky", materialize_jac=True,
-      implicit_diff=False)
-
-  def run(x, data):
-    x, state = solver.run(x, data)
-    return x, state.value, state.error
-  return jax.jit(jax.vmap(run, in_axes=(0, data_axes)))
+  return _batched(jaxopt.LevenbergMarquardt(
+      residuals, maxiter=maxiter, tol=1e-13, damping_parameter=1e-3, solver="cholesky", materialize_jac=True,
+      implicit_diff=False), batched)
 
 
 @functools.lru_cache(maxsize=None)
-def lbfgs(residuals, maxiter, tol, data_axes):
-  """As least_squares, by L-BFGS on the same objective (slower by far, but what the paper used)."""
-  solver = jaxopt.LBFGS(lambda x, data: 0.5 * jnp.sum(residuals(x, data) ** 2), maxiter=maxiter, tol=tol,
-                        linesearch="zoom", history_size=20, implicit_diff=False)
-
-  def run(x, data):
-    x, state = solver.run(x, data)
-    return x, state.value, state.error
-  return jax.jit(jax.vmap(run, in_axes=(0, data_axes)))
+def lbfgs(residuals, batched, maxiter):
+  """As least_squares, by L-BFGS on the same objective: slower by far, but what the paper used."""
+  return _batched(jaxopt.LBFGS(
+      lambda x, data: 0.5 * jnp.sum(residuals(x, data) ** 2), maxiter=maxiter, tol=1e-10, linesearch="zoom",
+      history_size=20, implicit_diff=False), batched)
 
 
 SOLVERS = {"lm": least_squares, "lbfgs": lbfgs}

@@ -24,6 +24,11 @@ def define_flags(f):
   flags.DEFINE_enum("solver", "lm", ["lm", "lbfgs"], "Levenberg-Marquardt, or L-BFGS as in the paper.", flag_values=f)
   flags.DEFINE_enum("select", "objective", ["objective", "rmse"], "Which start wins: the lowest objective, or the lowest "
                     "RMSE of fitted plus held-out runs, as in the paper.", flag_values=f)
+  flags.DEFINE_integer("bootstrap", 0, "Fits to resampled runs, for intervals; 100 is usual.", lower_bound=0,
+                       flag_values=f)
+  flags.DEFINE_enum("bootstrap_form", "replacement", ["replacement", "paper"], "Resample with replacement, or as the paper "
+                    "80% of the runs without: about half too narrow by construction.", flag_values=f)
+  flags.DEFINE_list("percentiles", ["10", "90"], "Ends of the bootstrap's intervals.", flag_values=f)
   flags.DEFINE_integer("seed", 0, "Of the choice of starts and of the bootstrap.", lower_bound=0, flag_values=f)
   flags.DEFINE_bool("mix_corpora", False, "Fit runs of several corpora together.", flag_values=f)
 
@@ -44,6 +49,17 @@ def settings_of(f):
   return regress.Settings(f.huber_delta, f.reduction, f.weight_decay, starts, f.solver, f.seed)
 
 
+def percentiles_of(f):
+  """The two percentiles of --percentiles; UserError unless they rise within 0 and 100."""
+  try:
+    low, high = (float(text) for text in f.percentiles)
+    if 0 <= low < high <= 100:
+      return low, high
+  except ValueError:
+    pass
+  raise UserError(f"--percentiles={','.join(f.percentiles)}: expected two rising numbers from 0 to 100, such as 10,90")
+
+
 def run(f):
   for name in ("runs", "out"):
     if f[name].value is None:
@@ -51,7 +67,8 @@ def run(f):
   from fit import fitting
   settings = settings_of(f)
   record = fitting.fit_file(f.runs, f.form, settings, holdout=f.holdout, weights=f.weights, select=f.select,
-                            mix_corpora=f.mix_corpora)
+                            mix_corpora=f.mix_corpora, bootstrap=f.bootstrap, bootstrap_form=f.bootstrap_form,
+                            percentiles=percentiles_of(f))
   fitting.save(record, f.out)
   for line in fitting.summary(record):
     print(line)

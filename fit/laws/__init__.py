@@ -2,7 +2,7 @@
 
 A law module holds COLUMNS (what it reads of a run besides the loss), COEFFICIENTS (as published), FREE (what the solver
 moves), log_loss, recentre, to_free, to_coefficients, starts, PRESETS (published coefficients with their source),
-PROFILED and PINNED_BY (coefficients that data often leaves open, and what would settle them) and, where the law is a
+PROFILED and PINNED_BY (coefficients that data often leaves open, and the runs that would settle them) and, where the law is a
 Chinchilla law at each number of experts, at_experts: that alone makes it plannable.
 """
 from fit.laws import chinchilla

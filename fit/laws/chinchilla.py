@@ -14,7 +14,7 @@ COEFFICIENTS = ("A", "B", "E", "alpha", "beta")
 FREE = ("ln A", "ln B", "ln E", "alpha", "beta")
 
 PROFILED = ("E",)
-PINNED_BY = {"E": "runs nearer to the irreducible loss (larger n_active together with more n_tokens)"}
+PINNED_BY = {"E": {"n_active": 10, "n_tokens": 10}}  # as in the joint law
 
 
 def log_loss(free, ln_n, ln_d, n_experts):

@@ -22,11 +22,8 @@ COEFFICIENTS = ("a", "alpha", "delta", "gamma", "b", "beta", "omega", "zeta", "E
 FREE = ("ln a", "alpha", "delta", "gamma", "ln b", "beta", "omega", "zeta", "ln E_start", "t", "ln c")
 
 PROFILED = ("E_start", "E_max", "c")
-PINNED_BY = {
-    "E_start": "runs at n_experts = 1 and 2 over more sizes and token counts",
-    "E_max": "runs with several times more experts",
-    "c": "runs nearer to the irreducible loss (larger n_active together with more n_tokens)",
-}
+# Runs that would settle them: a column at this many times its largest value so far, or (0) at its smallest.
+PINNED_BY = {"E_start": {"n_experts": 0}, "E_max": {"n_experts": 8}, "c": {"n_active": 10, "n_tokens": 10}}
 
 
 def log_expert_scale(n_experts, log_start, t):
