@@ -38,6 +38,24 @@ class FittedLaw:
     return self.law.at_experts(self.coefficients, np.asarray(n_experts, float))
 
   @property
+  def draws(self):
+    """The bootstrap's coefficients by name, each [n_draws]; None where the law has none."""
+    bootstrap = self.record.get("bootstrap")
+    return bootstrap and dict(zip(self.law.COEFFICIENTS, np.array(bootstrap["draws"], float).T))
+
+  @property
+  def percentiles(self):
+    """The ends of the bootstrap's intervals."""
+    return self.record["bootstrap"]["percentiles"]
+
+  def predict_interval(self, n_active, n_tokens, n_experts):
+    """(low, high) percentiles of the loss over the bootstrap's draws; needs draws."""
+    log_loss = jax.jit(jax.vmap(self.law.log_loss, in_axes=(0, None, None, None)))(
+        np.stack([self.law.to_free(dict(zip(self.draws, row))) for row in zip(*self.draws.values())]),
+        np.log(np.asarray(n_active, float)), np.log(np.asarray(n_tokens, float)), np.asarray(n_experts, float))
+    return np.exp(np.percentile(np.asarray(log_loss), self.percentiles, axis=0))
+
+  @property
   def knows_experts(self):
     return "n_experts" in self.law.COLUMNS
 

@@ -91,6 +91,8 @@ def plan(fitted, architecture, constraints, experts):
                 constraints={k: v for k, v in vars(constraints).items() if v is not None},
                 optima=rows, infeasible=out, best=best,
                 buildable=buildable(fitted, architecture, constraints, found))
+  if fitted.draws:
+    result["bootstrap"] = bootstrap(fitted, architecture, constraints, found.n_experts)
   if constraints.max_tokens is not None and constraints.flops is not None:
     free = optimum.optima(fitted, architecture, dataclasses.replace(constraints, max_tokens=None), experts)
     result["loss_of_token_cap"] = best["loss"] - float(np.nanmin(free.loss))
@@ -102,6 +104,26 @@ def plan(fitted, architecture, constraints, experts):
     if "training_flops" in ranges and constraints.flops > 10 * ranges["training_flops"][1]:
       result["extrapolation"] = constraints.flops / ranges["training_flops"][1]
   return result
+
+
+def bootstrap(fitted, architecture, constraints, experts):
+  """The plan solved again for each draw: intervals at each number of experts, and how often each is the best."""
+  usable, per_experts = None, []
+  for e in experts:
+    per_experts.append(np.broadcast_arrays(*fitted.law.at_experts(fitted.draws, e)))
+    fine = (per_experts[-1][1] < 0) & (per_experts[-1][3] < 0)
+    usable = fine if usable is None else usable & fine
+  if not usable.any():
+    return None
+  solved = [optimum.solve([v[usable] for v in reduced], e, architecture, constraints)
+            for reduced, e in zip(per_experts, experts)]
+  losses = np.stack([np.where(s.feasible, s.loss, np.inf) for s in solved])
+  best = np.argmin(losses, axis=0)
+  rows = [dict(n_experts=int(e), best_in_draws=int(np.sum(best == i)))
+          | {name: np.percentile(getattr(s, name), fitted.percentiles).tolist()
+             for name in ("n_active", "n_tokens", "loss")} for i, (e, s) in enumerate(zip(experts, solved)) if s.feasible.all()]
+  return dict(form=fitted.record["bootstrap"]["form"], percentiles=fitted.percentiles, draws=int(usable.sum()),
+              draws_without_optimum=int((~usable).sum()), optima=rows)
 
 
 def buildable(fitted, architecture, constraints, found):
@@ -141,6 +163,11 @@ def against_dense(fitted, architecture, constraints, best):
               inference_flops_ratio=best["n_active"] / float(dense.n_active))
 
 
+def rounded(x):
+  """x to two significant digits, for budgets that people read."""
+  return float(f"{x:.1e}")
+
+
 def amount(x):
   """A count for people: 9.71B, 1.68M."""
   for size, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "K")):
@@ -161,6 +188,17 @@ def text(plan):
                  f"{' <- best' if row is plan['best'] else ''}")
   for row in plan["infeasible"]:
     lines.append(f"{row['n_experts']:9d} not feasible: {row['why']}")
+  if plan.get("bootstrap"):
+    b = plan["bootstrap"]
+    often = max(b["optima"], key=lambda row: row["best_in_draws"])
+    lines.append(f"\nE = {often['n_experts']} is the best in {often['best_in_draws']} of {b['draws']} bootstrap fits; "
+                 f"{b['percentiles'][0]:g}th to {b['percentiles'][1]:g}th percentile"
+                 + (" (80% of the runs without replacement: about half too narrow by construction):" if b["form"] == "paper"
+                    else ":"))
+    for row in b["optima"]:
+      lines.append(f"{row['n_experts']:9d} n_active {' to '.join(map(amount, row['n_active'])):16} n_tokens "
+                   f"{' to '.join(map(amount, row['n_tokens'])):16} loss {row['loss'][0]:.4f} to {row['loss'][1]:.4f}, best in "
+                   f"{row['best_in_draws']}")
   built, dense = plan["buildable"], plan.get("dense")
   if built:
     lines.append(f"\nbuildable: n_experts {built['n_experts']}, d_model {built['d_model']}, {built['n_blocks']} blocks, "
@@ -172,7 +210,7 @@ def text(plan):
                  f"{built['exact_training_flops']:.4g} exactly ({SEQUENCE} tokens of context)")
     lines.append(f"  learning rate {built['learning_rate']:.3e}; batch " + ", ".join(
         f"{tokens:,} tokens" + (f" from {amount(start)}" if start else "") for start, tokens in built["batch_tokens"]))
-  if dense:
+  if dense and plan["best"]["n_experts"] > 1:
     needed = dense["flops_for_the_same_loss"]
     lines.append(f"\nagainst the best dense model (n_active {amount(dense['n_active'])}, {amount(dense['n_tokens'])} tokens, "
                  f"loss {dense['loss']:.4f}): loss {dense['loss_saved']:.4f} lower, "

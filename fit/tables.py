@@ -103,12 +103,12 @@ TABLES = {"1": table_1, "2": table_2, "4": table_4, "5": table_5}
 
 def text(rows):
   """Rows as an aligned table for people."""
-  cells = [list(rows[0])] + [[_cell(v) for v in row.values()] for row in rows]
+  cells = [list(rows[0])] + [[cell(v) for v in row.values()] for row in rows]
   widths = [max(map(len, column)) for column in zip(*cells)]
-  return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(line, widths)) for line in cells)
+  return "\n".join("  ".join(word.rjust(width) for word, width in zip(line, widths)) for line in cells)
 
 
-def _cell(value):
+def cell(value):
   if value is None:
     return "-"
   if isinstance(value, bool):

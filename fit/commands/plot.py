@@ -73,8 +73,8 @@ def draw(which, fitted, architecture, experts, budgets, runs_path):
     return figures.fit_quality(fitted, runs, fitting.held_out(runs, rule))
   low, high = figures.compute_range(fitted)
   published = "settings" not in fitted.record
-  several = budgets or [low, (low * high) ** .5, high]
-  one = budgets[0] if budgets else {"1a": 1e22}.get(which, 5e22) if published else high
+  several = budgets or [planning.rounded(v) for v in (low, (low * high) ** .5, high)]
+  one = budgets[0] if budgets else {"1a": 1e22}.get(which, 5e22) if published else planning.rounded(high)
   if which == "1a":
     return figures.memory_curves(fitted, architecture, experts, one)
   if which == "2a":

@@ -43,8 +43,14 @@ def run(f):
   predicted = fitted.predict(**values)
   if f.runs is None:
     print(f"{predicted[0]:.6f}")
+    if fitted.draws:
+      low, high = fitted.predict_interval(**values)
+      print(f"{fitted.percentiles[0]:g}th to {fitted.percentiles[1]:g}th percentile of the fit: {low[0]:.6f} to {high[0]:.6f}")
     return
   if "predicted_loss" in table.columns:
     raise UserError(f"{f.runs}: column predicted_loss is there already")
   table.columns["predicted_loss"] = [float(v) for v in predicted]
+  if fitted.draws:
+    low, high = fitted.predict_interval(**values)
+    table.columns |= {"predicted_loss_low": low.tolist(), "predicted_loss_high": high.tolist()}
   runs_lib.write(table, f.out)
