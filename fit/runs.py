@@ -186,15 +186,20 @@ class replacing:
     self.path = path
 
   def __enter__(self):
+    self.temporary = self.make()
+    return self.temporary
+
+  def make(self):
+    """An empty file beside the path."""
     folder, name = os.path.split(os.path.abspath(self.path))
     if os.path.isdir(self.path):
       raise UserError(f"{self.path}: cannot be written: it is a folder")
     try:
-      handle, self.temporary = tempfile.mkstemp(dir=folder, prefix=f".{name}.", suffix=os.path.splitext(name)[1])
+      handle, temporary = tempfile.mkstemp(dir=folder, prefix=f".{name}.", suffix=os.path.splitext(name)[1])
     except OSError as e:
       raise UserError(f"{self.path}: cannot be written: {e.strerror}") from e
     os.close(handle)
-    return self.temporary
+    return temporary
 
   def __exit__(self, kind, error, trace):
     if kind is None:
@@ -206,6 +211,11 @@ class replacing:
     os.unlink(self.temporary)
     if isinstance(error, OSError):
       raise UserError(f"{self.path}: cannot be written: {error.strerror or error}") from error
+
+
+def check_writable(path):
+  """UserError if no file can be written at `path`: better told before the work than after."""
+  os.unlink(replacing(path).make())
 
 
 def write_text(path, text):

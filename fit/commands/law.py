@@ -5,6 +5,7 @@
 from absl import flags
 
 from fit import UserError
+from fit import runs as runs_lib
 
 
 def define_flags(f):
@@ -66,6 +67,7 @@ def run(f):
       raise UserError(f"--{name} is missing")
   from fit import fitting
   settings = settings_of(f)
+  runs_lib.check_writable(f.out)
   record = fitting.fit_file(f.runs, f.form, settings, holdout=f.holdout, weights=f.weights, select=f.select,
                             mix_corpora=f.mix_corpora, bootstrap=f.bootstrap, bootstrap_form=f.bootstrap_form,
                             percentiles=percentiles_of(f))

@@ -23,6 +23,7 @@ def run(f):
   from fit import fitting
   from fit import report
   fitted = lawfile.load(f.law)
+  runs_lib.check_writable(f.out)
   if "settings" in fitted.record:
     summary = list(fitting.summary(fitted.record))
   else:
