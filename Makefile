@@ -1,13 +1,24 @@
 # `make demo` runs the main job, `make test` every test. Both make .venv first; PYTHON picks the interpreter (>= 3.11).
 PYTHON ?= python3
 DEMO ?= runs/demo
+# the architecture of configs/quickstart.py, as the plan and the pictures need it
+TINY := --vocab_size=257 --width_per_block=8 --experts=1,2,4,8
 BIN := .venv/bin
 export JAX_PLATFORMS ?= cpu
 
 .PHONY: demo test clean
 
+# The main job: sweep, law, pictures, plan. Each line is a command to copy. Started again it skips what is done.
 demo: .venv/.installed
 	$(BIN)/python -m launch.sweep --sweep=configs/sweeps/quickstart.py --workdir=$(DEMO) --backend=local
+	$(BIN)/python -m fit law --runs=$(DEMO)/runs.csv --form=joint --holdout=largest-compute:3 --weight_decay=1e-5 --out=$(DEMO)/law.json
+	$(BIN)/python -m fit plot --law=$(DEMO)/law.json --runs=$(DEMO)/runs.csv $(TINY) --out_dir=$(DEMO)/plots
+	$(BIN)/python -m fit plan --law=$(DEMO)/law.json --flops=1e13 $(TINY)
+	@echo
+	@echo "runs      $(DEMO)/runs.csv (each one traced to its folder under $(DEMO)/jobs)"
+	@echo "law       $(DEMO)/law.json"
+	@echo "pictures  $(DEMO)/plots"
+	@echo "next      $(BIN)/python -m fit plan --law=joint-moe-2025 --flops=1e22 --memory_gb=80 --kv_tokens=16384"
 
 test: .venv/.installed
 	$(BIN)/python -m pytest

@@ -47,8 +47,16 @@ def load(data) -> Corpus:
 
     Raises:
       UserError: no file matches, a file can't be read, nothing can be held out, the corpus is shorter than a row, or
-        its fingerprint is not the one that `data.fingerprint` demands.
+        its fingerprint is not the one that `data.fingerprint` demands; or the cache can't be written.
     """
+    try:
+        return _load(data)
+    except OSError as error:
+        raise UserError(f"the cache of prepared text, {cache_dir()}, cannot be used: {error.strerror}; set JMOE_CACHE to "
+                        "another folder") from None
+
+
+def _load(data) -> Corpus:
     wanted = data.fingerprint
     if wanted and (folder := _folder(wanted)).exists():
         return _open(folder)
@@ -150,7 +158,7 @@ def _prepare(files, held_out) -> pathlib.Path:
                         counts[chosen] += 1
                         spools[chosen].write(_tokens(document).tobytes())
                 except OSError as error:
-                    if error.filename is None:  # ours, not the file's: no space left
+                    if error.filename != str(path):  # ours, not the file's
                         raise
                     raise UserError(f"{path} cannot be read: {error.strerror}") from None
         if not counts["validation"] and counts["train"] > 1:

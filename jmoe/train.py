@@ -21,7 +21,7 @@ from flax import nnx
 from ml_collections import config_flags
 from tqdm import tqdm
 
-from jmoe import __version__, checkpoint, cli, corpus, counts, data, moe, sharding
+from jmoe import __version__, checkpoint, cli, corpus, counts, data, sharding
 from jmoe.cli import UserError
 from jmoe.model import Decoder
 from jmoe.schedule import Schedule
@@ -178,7 +178,7 @@ class _Run:
         params, _ = self._steps(branch, step, state, saved)
         loss = self._evaluate(params)
         saved.close()
-        metrics = [line for line in _read_lines(self.workdir / branch.name / "metrics.jsonl")]
+        metrics = _read_lines(self.workdir / branch.name / "metrics.jsonl")
         mean = lambda name: float(np.mean([line[name] for line in metrics if name in line] or [0.0]))
         n_tokens, model = self.schedule.tokens_at(branch.stop), self.config.model
         result = {

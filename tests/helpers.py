@@ -34,7 +34,9 @@ def write_config(folder, text_glob, **replace):
 
 def environment(n_devices: int = 1) -> dict:
     flags = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-    return os.environ | {"XLA_FLAGS": f"--xla_force_host_platform_device_count={n_devices} {flags}", "JAX_PLATFORMS": "cpu"}
+    compiled = os.path.join(os.environ["JMOE_CACHE"], "compiled")  # one compilation for all the starts of a config
+    return os.environ | {"XLA_FLAGS": f"--xla_force_host_platform_device_count={n_devices} {flags}", "JAX_PLATFORMS": "cpu",
+                         "JAX_COMPILATION_CACHE_DIR": compiled, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
 
 
 def command(module: str, *flags) -> list[str]:

@@ -3,14 +3,17 @@
 import hashlib
 import json
 
+import jax
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
 from ml_collections import ConfigDict
 
-from jmoe import corpus, data
+from configs import quickstart
+from jmoe import corpus, data, sharding
 from jmoe.cli import UserError
+from jmoe.schedule import Schedule
 
 DOCUMENTS = [f"document {i}: " + "äöü and plain text " * (i % 7 + 1) for i in range(400)]
 
@@ -129,6 +132,39 @@ def test_a_damaged_cache_is_named(tmp_path):
     path.write_bytes(path.read_bytes()[:-10])
     with pytest.raises(UserError, match="damaged"):
         corpus.load(settings(tmp_path / "a.jsonl"))
+
+
+def test_an_unusable_cache_is_named(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("not a folder")
+    (tmp_path / "a.txt").write_text("x")
+    monkeypatch.setenv("JMOE_CACHE", str(tmp_path / "file"))
+    with pytest.raises(UserError, match="JMOE_CACHE"):
+        corpus.load(settings(tmp_path / "a.txt"))
+
+
+def test_batches_follow_from_the_step_alone():
+    """Entered anywhere, the data goes on as if it had run from the start; an epoch sees every row once, the next in another order."""
+    config = quickstart.get_config()
+    config.data.seq_len, config.n_tokens, config.batch_tokens = 16, (4096,), ((0, 128), (1024, 256))
+    config.optimizer.warmup_tokens = 128
+    config.model.d_model = 16
+    tokens = np.arange(16 * 80 + 1, dtype=np.uint16)  # 80 rows: the run is a little over three epochs
+    text = corpus.Corpus("", tokens, tokens, {})
+    plan = Schedule(config)
+    mesh = sharding.make_mesh(config, jax.devices()[:1])
+    trunk, branch = plan.segments
+    whole = [np.asarray(b) for b in data.training_batches(text, config, plan, mesh, trunk, 0)]
+    assert [len(b) for b in whole[:9]] == [8] * 8 + [16]
+    for start in (0, 3, 8, 11):
+        again = [np.asarray(b) for b in data.training_batches(text, config, plan, mesh, trunk, start)]
+        assert len(again) == len(whole) - start
+        for one, other in zip(whole[start:], again):
+            np.testing.assert_array_equal(one, other)
+    rows = np.concatenate(whole)[:, 0] // 16
+    first, second = rows[:80], rows[80:160]
+    assert sorted(first) == sorted(second) == list(range(80))
+    assert list(first) != list(second) and list(first) != list(range(80))
+    np.testing.assert_array_equal(np.concatenate(whole)[:, 1:], np.concatenate(whole)[:, :-1] + 1)
 
 
 def test_rows_cover_the_tokens_and_share_one_at_the_seam():

@@ -1,7 +1,6 @@
 """Training as a user sees it: killed and resumed, wrong inputs, full and read-only disks. Real processes throughout."""
 
 import json
-import os
 import random
 import signal
 import subprocess

@@ -1,7 +1,6 @@
 """Sweeps on the local pool: real trainers, killed ones too."""
 
 import csv
-import json
 import os
 import random
 import re
@@ -141,10 +140,13 @@ def test_dry_run_describes_and_writes_nothing(tmp_path):
     done = helpers.run("launch.sweep", "--sweep=configs/sweeps/quickstart.py", f"--workdir={tmp_path / 'x'}", "--dry_run")
     assert done.returncode == 0, done.stderr
     _, jobs = quickstart.get_sweep()
-    assert f"{3 * len(jobs)} runs in {len(jobs)} jobs" in done.stdout
+    assert f"{sum(len(job['n_tokens']) for job in jobs)} runs in {len(jobs)} jobs" in done.stdout
     assert not (tmp_path / "x").exists()
-    # one trunk to 0.8 of the largest budget and a fifth of each: 0.8 * 4 + 0.2 * 7 of 7 units
-    assert f"saves {1 - (0.8 * 4 + 0.2 * 7) / 7:.0%}" in done.stdout
+    # a trunk to 0.8 of the largest budget and a fifth of each, at 6 N_active FLOPs a token
+    n_active = lambda d: 2 * d * 257 + d // 16 * 13 * d**2
+    alone = sum(6 * n_active(job["model.d_model"]) * sum(job["n_tokens"]) for job in jobs)
+    shared = sum(6 * n_active(job["model.d_model"]) * (0.8 * max(job["n_tokens"]) + 0.2 * sum(job["n_tokens"])) for job in jobs)
+    assert f"saves {1 - shared / alone:.0%}" in done.stdout
 
 
 @pytest.mark.parametrize("text, words", [

@@ -1,4 +1,4 @@
-"""The demo's sweep: 3 widths x E in {1, 2, 4, 8} x 3 budgets = 36 runs from 12 trunks, minutes on two cores.
+"""The demo's sweep: 3 widths x E in {1, 2, 4, 8} x 3 token budgets = 36 runs from 12 trunks, minutes on two cores.
 
     python -m launch.sweep --sweep=configs/sweeps/quickstart.py --workdir=runs/demo --backend=local
 """
