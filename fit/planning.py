@@ -11,6 +11,7 @@ from fit import optimum
 from fit.architecture import FLOPS_PER_PARAMETER_INFERENCE as INFERENCE
 from fit.architecture import FLOPS_PER_PARAMETER_TRAINING as TRAINING
 
+LARGEST = 1e40  # of any amount that a flag gives
 SEQUENCE = 512  # tokens of context in training, for the exact FLOPs
 
 
@@ -32,8 +33,8 @@ def define_flags(f):
 def positive(f, name, zero=False):
   """The flag's value, None as it is; UserError unless it is a positive finite number (or 0 where zero)."""
   value = f[name].value
-  if value is not None and not (math.isfinite(value) and (value > 0 or (zero and value == 0))):
-    raise UserError(f"--{name}={value:g}: expected a {'non-negative' if zero else 'positive'} number")
+  if value is not None and not (1e-12 <= value <= LARGEST or (zero and value == 0)):
+    raise UserError(f"--{name}={value:g}: expected a {'non-negative' if zero else 'positive'} number up to {LARGEST:g}")
   return value
 
 
@@ -45,7 +46,7 @@ def positive_list(f, name):
       numbers.append(float(text))
     except ValueError:
       numbers.append(math.nan)
-    if not 0 < numbers[-1] < math.inf:
+    if not 1e-12 <= numbers[-1] <= LARGEST:
       raise UserError(f"--{name}: found {text!r}, expected positive numbers separated by commas")
   return numbers
 
