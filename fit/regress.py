@@ -180,11 +180,13 @@ def fit(form, runs, settings=Settings(), weights=None, quiet=False):
   sample = take(data, np.sort(rng.choice(len(runs), SEARCH_RUNS, replace=False))) if len(runs) > SEARCH_RUNS else data
   x, values = search(form, starts, sample, settings, quiet)
   order = np.argsort(values, kind="stable")[:BATCH if sample is data else 1]
-  best, best_values, gradients = polish(form, x[order], data, rounds=40 if sample is data else 2)
+  best, best_values, gradients = polish(form, x[order], data, rounds=40 if sample is data else 1)
   if not np.isfinite(best_values).any():
     raise UserError(f"{runs.path}: no start of the {form} law led to a finite objective")
   if sample is data:
     x[order], values[order] = best, best_values
+  else:  # the others never saw all runs: nothing to compare
+    x, values = best, best_values
   winner = int(np.argmin(best_values))
   free = centre(form, best[winner:winner + 1], data, back=True)[0]
   return Fit(form, free, float(best_values[winner]), centre(form, x, data, back=True), values, float(gradients[winner]))

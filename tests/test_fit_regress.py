@@ -1,4 +1,5 @@
 """Fitting: the objective, recovery of known laws, published optima, hold-outs, uncertainty."""
+
 import dataclasses
 
 import fit_runs
@@ -17,209 +18,227 @@ TRUE = joint.to_free(fit_runs.TABLE_3)
 
 @pytest.fixture(scope="module", autouse=True)
 def float64():
-  with jax.enable_x64(True):
-    yield
+    with jax.enable_x64(True):
+        yield
 
 
 @pytest.fixture(scope="module")
 def noisy():
-  """The paper's grid with noise, and the default fit to it."""
-  runs = fit_runs.paper_runs(noise=.002, seed=1)
-  return runs, regress.fit("joint", runs, quiet=True)
+    """The paper's grid with noise, and the default fit to it."""
+    runs = fit_runs.paper_runs(noise=0.002, seed=1)
+    return runs, regress.fit("joint", runs, quiet=True)
 
 
 def numpy_objective(free, runs, settings, weights):
-  """The objective as the docstring of regress states it, in NumPy and scipy."""
-  c = dict(zip(joint.COEFFICIENTS, np.asarray(joint.to_coefficients(free))))
-  r = np.log(fit_runs.joint_loss(runs.n_active, runs.n_tokens, runs.n_experts, c)) - np.log(runs.loss)
-  losses = weights * scipy.special.huber(settings.huber_delta, r)
-  total = losses.sum() if settings.reduction == "sum" else losses.mean()
-  return total + settings.weight_decay / 2 * np.sum(np.square(free))
+    """The objective as the docstring of regress states it, in NumPy and scipy."""
+    c = dict(zip(joint.COEFFICIENTS, np.asarray(joint.to_coefficients(free))))
+    r = np.log(fit_runs.joint_loss(runs.n_active, runs.n_tokens, runs.n_experts, c)) - np.log(runs.loss)
+    losses = weights * scipy.special.huber(settings.huber_delta, r)
+    total = losses.sum() if settings.reduction == "sum" else losses.mean()
+    return total + settings.weight_decay / 2 * np.sum(np.square(free))
 
 
 @pytest.mark.parametrize("reduction", ["sum", "mean"])
 def test_objective_is_huber_with_weights_and_decay(reduction):
-  runs, rng = fit_runs.paper_runs(noise=.02), np.random.default_rng(0)
-  settings = regress.Settings(huber_delta=.01, reduction=reduction, weight_decay=1e-5)
-  weights = rng.uniform(0, 2, len(runs))
-  data = regress.prepare(runs, settings, weights)
-  for scale in (0, .01, .3):
-    free = TRUE + scale * rng.normal(size=11) * [1, .1, .1, .01, 1, .1, .1, .01, .1, 1, .1]
-    assert regress.objective("joint", free, data) == pytest.approx(numpy_objective(free, runs, settings, weights), rel=1e-9)
+    runs, rng = fit_runs.paper_runs(noise=0.02), np.random.default_rng(0)
+    settings = regress.Settings(huber_delta=0.01, reduction=reduction, weight_decay=1e-5)
+    weights = rng.uniform(0, 2, len(runs))
+    data = regress.prepare(runs, settings, weights)
+    for scale in (0, 0.01, 0.3):
+        free = TRUE + scale * rng.normal(size=11) * [1, 0.1, 0.1, 0.01, 1, 0.1, 0.1, 0.01, 0.1, 1, 0.1]
+        assert regress.objective("joint", free, data) == pytest.approx(
+            numpy_objective(free, runs, settings, weights), rel=1e-9
+        )
 
 
 def test_gradient_is_exact_on_both_sides_of_delta():
-  runs = fit_runs.paper_runs(noise=.02)
-  data = regress.prepare(runs, regress.Settings(huber_delta=.01))
-  residuals = regress.residual_function("joint")
-  x = np.asarray(joint.recentre(TRUE, data["shift_n"], data["shift_d"]))
-  value = lambda x: float(.5 * jnp.sum(residuals(x, data) ** 2))
-  gradient = np.asarray(jax.grad(lambda x: .5 * jnp.sum(residuals(x, data) ** 2))(x))
-  central = np.array([(value(x + h) - value(x - h)) / 2e-6 for h in 1e-6 * np.eye(11)])
-  np.testing.assert_allclose(gradient, central, rtol=1e-4, atol=1e-6)
+    runs = fit_runs.paper_runs(noise=0.02)
+    data = regress.prepare(runs, regress.Settings(huber_delta=0.01))
+    residuals = regress.residual_function("joint")
+    x = np.asarray(joint.recentre(TRUE, data["shift_n"], data["shift_d"]))
+    value = lambda x: float(0.5 * jnp.sum(residuals(x, data) ** 2))
+    gradient = np.asarray(jax.grad(lambda x: 0.5 * jnp.sum(residuals(x, data) ** 2))(x))
+    central = np.array([(value(x + h) - value(x - h)) / 2e-6 for h in 1e-6 * np.eye(11)])
+    np.testing.assert_allclose(gradient, central, rtol=1e-4, atol=1e-6)
 
 
 def test_noise_free_losses_give_the_law_back():
-  runs = fit_runs.paper_runs()
-  found = regress.fit("joint", runs, quiet=True)
-  n = np.geomspace(runs.n_active.min(), runs.n_active.max(), 12)[:, None, None]
-  d = np.geomspace(runs.n_tokens.min(), runs.n_tokens.max(), 12)[:, None]
-  e = np.arange(1., 33.)
-  predicted = np.exp(joint.log_loss(found.free, np.log(n), np.log(d), e))
-  np.testing.assert_allclose(predicted, fit_runs.joint_loss(n, d, e, fit_runs.TABLE_3), rtol=1e-6)
+    runs = fit_runs.paper_runs()
+    found = regress.fit("joint", runs, quiet=True)
+    n = np.geomspace(runs.n_active.min(), runs.n_active.max(), 12)[:, None, None]
+    d = np.geomspace(runs.n_tokens.min(), runs.n_tokens.max(), 12)[:, None]
+    e = np.arange(1.0, 33.0)
+    predicted = np.exp(joint.log_loss(found.free, np.log(n), np.log(d), e))
+    np.testing.assert_allclose(predicted, fit_runs.joint_loss(n, d, e, fit_runs.TABLE_3), rtol=1e-6)
 
 
 def test_noisy_fit_beats_the_truth_on_its_objective(noisy):
-  runs, found = noisy
-  data = regress.prepare(runs, regress.Settings())
-  assert found.objective <= regress.objective("joint", TRUE, data)
-  assert found.objective == pytest.approx(regress.objective("joint", found.free, data), rel=1e-9)
-  assert found.coefficients["E_start"] < found.coefficients["E_max"]
+    runs, found = noisy
+    data = regress.prepare(runs, regress.Settings())
+    assert found.objective <= regress.objective("joint", TRUE, data)
+    assert found.objective == pytest.approx(regress.objective("joint", found.free, data), rel=1e-9)
+    assert found.coefficients["E_start"] < found.coefficients["E_max"]
 
 
 @pytest.mark.parametrize("seed", [3, 7])
 def test_held_out_lowest_losses_are_predicted(seed):
-  """Short form of benchmarks/fit_coverage.py, which does 20 seeds."""
-  runs = fit_runs.paper_runs(noise=.002, seed=seed)
-  out = fitting.held_out(runs, "lowest-loss:30")
-  train = fitting.subset(runs, ~out)
-  found = regress.fit("joint", train, regress.Settings(starts=128), quiet=True)
-  assert found.objective <= regress.objective("joint", TRUE, regress.prepare(train, regress.Settings()))
-  assert fitting.errors(joint, found.free, fitting.subset(runs, out))["rmse_log"] <= .0025
+    """Short form of benchmarks/fit_coverage.py, which does 20 seeds."""
+    runs = fit_runs.paper_runs(noise=0.002, seed=seed)
+    out = fitting.held_out(runs, "lowest-loss:30")
+    train = fitting.subset(runs, ~out)
+    found = regress.fit("joint", train, regress.Settings(starts=128), quiet=True)
+    assert found.objective <= regress.objective("joint", TRUE, regress.prepare(train, regress.Settings()))
+    assert fitting.errors(joint, found.free, fitting.subset(runs, out))["rmse_log"] <= 0.0025
 
 
 def test_no_local_search_improves_the_fit(noisy):
-  """scipy, started at the optimum on the objective in NumPy, finds nothing better."""
-  runs, found = noisy
-  data = regress.prepare(runs, regress.Settings())
-  residuals = regress.residual_function("joint")
-  fun = jax.jit(jax.value_and_grad(lambda x: .5 * jnp.sum(residuals(x, data) ** 2)))
-  x = np.asarray(joint.recentre(found.free, data["shift_n"], data["shift_d"]))
-  better = scipy.optimize.minimize(lambda x: [np.asarray(v) for v in fun(x)], x, jac=True, method="BFGS",
-                                   options=dict(gtol=1e-12))
-  assert better.fun >= found.objective * (1 - 1e-6)
+    """scipy, started at the optimum on the objective in NumPy, finds nothing better."""
+    runs, found = noisy
+    data = regress.prepare(runs, regress.Settings())
+    residuals = regress.residual_function("joint")
+    fun = jax.jit(jax.value_and_grad(lambda x: 0.5 * jnp.sum(residuals(x, data) ** 2)))
+    x = np.asarray(joint.recentre(found.free, data["shift_n"], data["shift_d"]))
+    better = scipy.optimize.minimize(
+        lambda x: [np.asarray(v) for v in fun(x)], x, jac=True, method="BFGS", options=dict(gtol=1e-12)
+    )
+    assert better.fun >= found.objective * (1 - 1e-6)
 
 
 def test_chinchilla_optimum_of_the_public_points():
-  """Besiroglu et al. 2024: true minimum 1.018274e-3; coefficients within a tenth of their standard errors."""
-  runs = fit_runs.chinchilla_runs()
-  settings = regress.Settings(huber_delta=1e-3)
-  found = regress.fit("chinchilla", runs, settings, quiet=True)
-  assert len(runs) == 240 and found.objective <= 1.01828e-3
-  optimum = dict(A=477.83, B=2143.4, E=1.81722, alpha=.34731, beta=.36717)
-  errors = dict(A=124.52, B=1293.28, E=.0257, alpha=.0154, beta=.0206)
-  for name, value in found.coefficients.items():
-    assert abs(value - optimum[name]) <= errors[name] / 10
-  assert np.mean(found.objectives <= 1.01 * found.objective) > .9  # of 243 starts
+    """Besiroglu et al. 2024: true minimum 1.018274e-3; coefficients within a tenth of their standard errors."""
+    runs = fit_runs.chinchilla_runs()
+    settings = regress.Settings(huber_delta=1e-3)
+    found = regress.fit("chinchilla", runs, settings, quiet=True)
+    assert len(runs) == 240 and found.objective <= 1.01828e-3
+    optimum = dict(A=477.83, B=2143.4, E=1.81722, alpha=0.34731, beta=0.36717)
+    errors = dict(A=124.52, B=1293.28, E=0.0257, alpha=0.0154, beta=0.0206)
+    for name, value in found.coefficients.items():
+        assert abs(value - optimum[name]) <= errors[name] / 10
+    assert np.mean(found.objectives <= 1.01 * found.objective) > 0.9  # of 243 starts
 
 
 def test_both_solvers_reach_the_same_objective():
-  runs = fit_runs.chinchilla_runs()
-  settings = regress.Settings(huber_delta=1e-3, starts=8)
-  lm = regress.fit("chinchilla", runs, settings, quiet=True)
-  data = regress.prepare(runs, settings)
-  starts = regress.centre("chinchilla", chinchilla.starts()[:8], data)
-  _, values = regress.search("chinchilla", starts, data, dataclasses.replace(settings, solver="lbfgs"), quiet=True)
-  converged = values[values <= 1.01 * lm.objective]
-  assert len(converged) and converged.min() == pytest.approx(lm.objective, rel=1e-6)
+    runs = fit_runs.chinchilla_runs()
+    settings = regress.Settings(huber_delta=1e-3, starts=8)
+    lm = regress.fit("chinchilla", runs, settings, quiet=True)
+    data = regress.prepare(runs, settings)
+    starts = regress.centre("chinchilla", chinchilla.starts()[:8], data)
+    _, values = regress.search("chinchilla", starts, data, dataclasses.replace(settings, solver="lbfgs"), quiet=True)
+    converged = values[values <= 1.01 * lm.objective]
+    assert len(converged) and converged.min() == pytest.approx(lm.objective, rel=1e-6)
 
 
 def test_clark_needs_no_tokens_and_is_recovered():
-  law = FORMS["clark"]
-  c = law.PRESETS["clark-2022-sbase"]["coefficients"]
-  runs = fit_runs.paper_runs()
-  runs.n_tokens = np.ones(len(runs))
-  runs.loss = np.exp(np.asarray(law.log_loss(law.to_free(c), np.log(runs.n_active), 0., runs.n_experts)))
-  found = regress.fit("clark", runs, regress.Settings(starts=32), quiet=True)
-  fitted = np.exp(np.asarray(law.log_loss(found.free, np.log(runs.n_active), 0., runs.n_experts)))
-  np.testing.assert_allclose(fitted, runs.loss, rtol=1e-6)
+    law = FORMS["clark"]
+    c = law.PRESETS["clark-2022-sbase"]["coefficients"]
+    runs = fit_runs.paper_runs()
+    runs.n_tokens = np.ones(len(runs))
+    runs.loss = np.exp(np.asarray(law.log_loss(law.to_free(c), np.log(runs.n_active), 0.0, runs.n_experts)))
+    found = regress.fit("clark", runs, regress.Settings(starts=32), quiet=True)
+    fitted = np.exp(np.asarray(law.log_loss(found.free, np.log(runs.n_active), 0.0, runs.n_experts)))
+    np.testing.assert_allclose(fitted, runs.loss, rtol=1e-6)
 
 
 def test_weight_two_is_the_run_twice():
-  runs, settings = fit_runs.paper_runs(noise=.01, seed=2), regress.Settings()
-  weights = np.where(np.arange(len(runs)) % 3 == 0, 2., 1.)
-  twice = fitting.subset(runs, np.repeat(np.arange(len(runs)), weights.astype(int)))
-  for free in (TRUE, TRUE * 1.01):
-    assert regress.objective("joint", free, regress.prepare(runs, settings, weights)) == pytest.approx(
-        regress.objective("joint", free, regress.prepare(twice, settings)), rel=1e-9)
+    runs, settings = fit_runs.paper_runs(noise=0.01, seed=2), regress.Settings()
+    weights = np.where(np.arange(len(runs)) % 3 == 0, 2.0, 1.0)
+    twice = fitting.subset(runs, np.repeat(np.arange(len(runs)), weights.astype(int)))
+    for free in (TRUE, TRUE * 1.01):
+        assert regress.objective("joint", free, regress.prepare(runs, settings, weights)) == pytest.approx(
+            regress.objective("joint", free, regress.prepare(twice, settings)), rel=1e-9
+        )
 
 
 def test_holdout_rules():
-  runs = fit_runs.paper_runs(noise=.002)
-  out = fitting.held_out(runs, "lowest-loss:30")
-  assert out.sum() == 30 and runs.loss[out].max() <= runs.loss[~out].min()
-  compute = runs.n_active * runs.n_tokens
-  out = fitting.held_out(runs, "largest-compute:20%")
-  assert out.sum() == 54 and compute[out].min() >= compute[~out].max()
-  runs.table.columns["split"] = ["validation" if i < 7 else "train" for i in range(len(runs))]
-  assert fitting.held_out(runs, "column:split").nonzero()[0].tolist() == list(range(7))
-  for rule, words in (("lowest-loss:0", "0 of 270"), ("largest-compute:100%", "270 of 270"), ("lowest-loss:x", "'x'"),
-                      ("best:3", "expected none"), ("column:fold", "column fold")):
-    with pytest.raises(UserError, match=words):
-      fitting.held_out(runs, rule)
+    runs = fit_runs.paper_runs(noise=0.002)
+    out = fitting.held_out(runs, "lowest-loss:30")
+    assert out.sum() == 30 and runs.loss[out].max() <= runs.loss[~out].min()
+    compute = runs.n_active * runs.n_tokens
+    out = fitting.held_out(runs, "largest-compute:20%")
+    assert out.sum() == 54 and compute[out].min() >= compute[~out].max()
+    runs.table.columns["split"] = ["validation" if i < 7 else "train" for i in range(len(runs))]
+    assert fitting.held_out(runs, "column:split").nonzero()[0].tolist() == list(range(7))
+    for rule, words in (
+        ("lowest-loss:0", "0 of 270"),
+        ("largest-compute:100%", "270 of 270"),
+        ("lowest-loss:x", "'x'"),
+        ("best:3", "expected none"),
+        ("column:fold", "column fold"),
+    ):
+        with pytest.raises(UserError, match=words):
+            fitting.held_out(runs, rule)
 
 
 def test_bootstrap_draws_lie_around_the_fit(noisy):
-  """Each draw beats the whole fit on its own resample; without replacement the spread is about half (sqrt(.2 / .8))."""
-  runs, found = noisy
-  settings = regress.Settings()
-  draws = {how: uncertainty.bootstrap("joint", runs, settings, np.ones(len(runs)), found, 48, how)
-           for how in ("replacement", "paper")}
-  points = (np.log([3e8, 1e9]), np.log([8e9, 4e10]), np.array([1., 16.]))
-  spread = {}
-  for how, coefficients in draws.items():
-    free = np.stack([joint.to_free(dict(zip(joint.COEFFICIENTS, row))) for row in coefficients])
-    predicted = np.stack([joint.log_loss(f, *points) for f in free])
-    spread[how] = predicted.std(axis=0)
-    assert np.all(np.abs(predicted.mean(axis=0) - joint.log_loss(found.free, *points)) < 3 * spread[how])
-  assert np.all(spread["paper"] > .3 * spread["replacement"]) and np.all(spread["paper"] < .8 * spread["replacement"])
+    """Each draw beats the whole fit on its own resample; without replacement the spread is about half (sqrt(.2 / .8))."""
+    runs, found = noisy
+    settings = regress.Settings()
+    draws = {
+        how: uncertainty.bootstrap("joint", runs, settings, np.ones(len(runs)), found, 48, how)
+        for how in ("replacement", "paper")
+    }
+    points = (np.log([3e8, 1e9]), np.log([8e9, 4e10]), np.array([1.0, 16.0]))
+    spread = {}
+    for how, coefficients in draws.items():
+        free = np.stack([joint.to_free(dict(zip(joint.COEFFICIENTS, row))) for row in coefficients])
+        predicted = np.stack([joint.log_loss(f, *points) for f in free])
+        spread[how] = predicted.std(axis=0)
+        assert np.all(np.abs(predicted.mean(axis=0) - joint.log_loss(found.free, *points)) < 3 * spread[how])
+    assert np.all(spread["paper"] > 0.3 * spread["replacement"]) and np.all(
+        spread["paper"] < 0.8 * spread["replacement"]
+    )
 
 
 def test_profile_is_an_interval_of_near_equal_objective(noisy):
-  """At its end the profiled coefficient costs n ln(S / S_best) = 1.64, found again with scipy holding it there."""
-  runs, found = noisy
-  settings, data = regress.Settings(), regress.prepare(runs, regress.Settings())
-  profiles = uncertainty.profile("joint", runs, settings, np.ones(len(runs)), found)
-  assert profiles["c"]["low"] < found.coefficients["c"] < profiles["c"]["high"]
-  index, end = joint.COEFFICIENTS.index("c"), profiles["c"]["low"]
-  residuals = regress.residual_function("joint")
-  x = np.array(joint.recentre(found.free, data["shift_n"], data["shift_d"]))
-  fun = jax.jit(jax.value_and_grad(lambda y: .5 * jnp.sum(residuals(jnp.append(y, np.log(end)), data) ** 2)))
-  held = scipy.optimize.minimize(lambda y: [np.asarray(v) for v in fun(y)], x[:10], jac=True, method="BFGS",
-                                 options=dict(gtol=1e-10, maxiter=3000))
-  assert index == 10
-  assert len(runs) * np.log(held.fun / found.objective) == pytest.approx(1.642, abs=.25)
+    """At its end the profiled coefficient costs n ln(S / S_best) = 1.64, found again with scipy holding it there."""
+    runs, found = noisy
+    settings, data = regress.Settings(), regress.prepare(runs, regress.Settings())
+    profiles = uncertainty.profile("joint", runs, settings, np.ones(len(runs)), found)
+    assert profiles["c"]["low"] < found.coefficients["c"] < profiles["c"]["high"]
+    index, end = joint.COEFFICIENTS.index("c"), profiles["c"]["low"]
+    residuals = regress.residual_function("joint")
+    x = np.array(joint.recentre(found.free, data["shift_n"], data["shift_d"]))
+    fun = jax.jit(jax.value_and_grad(lambda y: 0.5 * jnp.sum(residuals(jnp.append(y, np.log(end)), data) ** 2)))
+    held = scipy.optimize.minimize(
+        lambda y: [np.asarray(v) for v in fun(y)],
+        x[:10],
+        jac=True,
+        method="BFGS",
+        options=dict(gtol=1e-10, maxiter=3000),
+    )
+    assert index == 10
+    assert len(runs) * np.log(held.fun / found.objective) == pytest.approx(1.642, abs=0.25)
 
 
 def test_unpinned_coefficient_is_named_with_what_it_takes():
-  """With 1, 2 and 4 experts only, nothing settles E_max; with up to 32 it is settled far better."""
-  runs = fit_runs.paper_runs(noise=.002, seed=5)
-  few, weights = fitting.subset(runs, runs.n_experts <= 4), (runs.n_experts <= 4).astype(float)
-  settings = regress.Settings(weight_decay=1e-7, starts=64)
-  found = regress.fit("joint", runs, settings, weights, quiet=True)
-  profiles = uncertainty.profile("joint", runs, settings, weights, found)
-  said = " ".join(uncertainty.warnings("joint", few, found, profiles))
-  assert "E_max" in said and "n_experts = 32" in said
+    """With 1, 2 and 4 experts only, nothing settles E_max; with up to 32 it is settled far better."""
+    runs = fit_runs.paper_runs(noise=0.002, seed=5)
+    few, weights = fitting.subset(runs, runs.n_experts <= 4), (runs.n_experts <= 4).astype(float)
+    settings = regress.Settings(weight_decay=1e-7, starts=64)
+    found = regress.fit("joint", runs, settings, weights, quiet=True)
+    profiles = uncertainty.profile("joint", runs, settings, weights, found)
+    said = " ".join(uncertainty.warnings("joint", few, found, profiles))
+    assert "E_max" in said and "n_experts = 32" in said
 
 
 def test_separate_laws_bound_the_joint_law(noisy):
-  """Sec. 5.2: a law for each number of experts can emulate the joint one, so its objective on the fit is no worse."""
-  runs, found = noisy
-  settings = regress.Settings()
-  alone = uncertainty.separate(runs, settings, np.ones(len(runs)))
-  assert set(alone) == {"1", "2", "4", "8", "16", "32"}
-  law, data = FORMS["chinchilla"], regress.prepare(runs, settings)
-  total = 0.
-  for e, fitted in alone.items():
-    part = regress.take(data, np.flatnonzero(runs.n_experts == float(e)))
-    total += regress.objective("chinchilla", law.to_free(fitted["coefficients"]), part)
-  assert total <= found.objective
+    """Sec. 5.2: a law for each number of experts can emulate the joint one, so its objective on the fit is no worse."""
+    runs, found = noisy
+    settings = regress.Settings()
+    alone = uncertainty.separate(runs, settings, np.ones(len(runs)))
+    assert set(alone) == {"1", "2", "4", "8", "16", "32"}
+    law, data = FORMS["chinchilla"], regress.prepare(runs, settings)
+    total = 0.0
+    for e, fitted in alone.items():
+        part = regress.take(data, np.flatnonzero(runs.n_experts == float(e)))
+        total += regress.objective("chinchilla", law.to_free(fitted["coefficients"]), part)
+    assert total <= found.objective
 
 
 def test_too_few_runs_are_refused():
-  runs = fit_runs.paper_runs()
-  with pytest.raises(UserError, match="1 distinct run to fit"):
-    regress.fit("joint", fitting.subset(runs, np.zeros(50, int)), quiet=True)
-  dense = fitting.subset(runs, runs.n_experts == 1)
-  with pytest.raises(UserError, match="column n_experts"):
-    regress.fit("joint", dense, quiet=True)
+    runs = fit_runs.paper_runs()
+    with pytest.raises(UserError, match="1 distinct run to fit"):
+        regress.fit("joint", fitting.subset(runs, np.zeros(50, int)), quiet=True)
+    dense = fitting.subset(runs, runs.n_experts == 1)
+    with pytest.raises(UserError, match="column n_experts"):
+        regress.fit("joint", dense, quiet=True)
