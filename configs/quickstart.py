@@ -1,4 +1,4 @@
-"""The recipe of configs/joint_moe.py scaled to a laptop: bytes, short rows, narrow models, seconds to minutes on a core.
+"""The recipe of configs/joint_moe.py at laptop size: bytes, short rows, narrow models, seconds to minutes on a core.
 
     python -m jmoe.train --config=configs/quickstart.py --workdir=runs/one --config.model.n_experts=8
 

@@ -12,8 +12,15 @@ from orbax.checkpoint.checkpoint_managers import preservation_policy
 from jmoe.cli import UserError
 
 # A later start may change these: they say where and how long, not what each step computes.
-FREE_FIELDS = ("n_tokens", "mesh", "log_every", "checkpoint_every", "data.fingerprint", "data.path",
-               "data.validation_path", "data.validation_tokens")
+FREE_FIELDS = (
+    "n_tokens",
+    "mesh",
+    "log_every",
+    "checkpoint_every",
+    "data.fingerprint",
+    "data.path",
+    "data.validation_path",
+)  # the corpus itself is compared by its fingerprint
 
 
 class Checkpoints:
@@ -21,10 +28,12 @@ class Checkpoints:
 
     def __init__(self, directory, keep=()):
         policy = preservation_policy.AnyPreservationPolicy(
-            [preservation_policy.LatestN(2), preservation_policy.CustomSteps(list(keep))])
+            [preservation_policy.LatestN(2), preservation_policy.CustomSteps(list(keep))]
+        )
         self.directory = directory
         self._manager = ocp.CheckpointManager(
-            directory, options=ocp.CheckpointManagerOptions(preservation_policy=policy, cleanup_tmp_directories=True))
+            directory, options=ocp.CheckpointManagerOptions(preservation_policy=policy, cleanup_tmp_directories=True)
+        )
 
     def steps(self) -> list[int]:
         """Steps of the whole checkpoints, ascending."""
@@ -34,9 +43,14 @@ class Checkpoints:
         """Starts a save of the state before `step`; returns once the arrays are copied."""
         if step in self.steps():
             return
-        self._manager.save(step, args=ocp.args.Composite(
-            params=ocp.args.StandardSave(params), opt_state=ocp.args.StandardSave(opt_state),
-            record=ocp.args.JsonSave(record)))
+        self._manager.save(
+            step,
+            args=ocp.args.Composite(
+                params=ocp.args.StandardSave(params),
+                opt_state=ocp.args.StandardSave(opt_state),
+                record=ocp.args.JsonSave(record),
+            ),
+        )
 
     def restore(self, step: int, params, opt_state, record: dict):
         """(params, opt_state) at `step`, placed like the abstract trees given.
@@ -46,8 +60,12 @@ class Checkpoints:
         """
         written = self._manager.restore(step, args=ocp.args.Composite(record=ocp.args.JsonRestore())).record
         check_record(written, record, f"{self.directory}/{step}")
-        state = self._manager.restore(step, args=ocp.args.Composite(
-            params=ocp.args.StandardRestore(params), opt_state=ocp.args.StandardRestore(opt_state)))
+        state = self._manager.restore(
+            step,
+            args=ocp.args.Composite(
+                params=ocp.args.StandardRestore(params), opt_state=ocp.args.StandardRestore(opt_state)
+            ),
+        )
         return state.params, state.opt_state
 
     def wait(self) -> None:
@@ -62,21 +80,28 @@ def make_record(config, fingerprint: str) -> dict:
     """What a checkpoint says of its run, in JSON types."""
     from jmoe import __version__
 
-    return {"config": json.loads(config.to_json()), "corpus_fingerprint": fingerprint, "jmoe": __version__,
-            "jax": jax.__version__}
+    return {
+        "config": json.loads(config.to_json()),
+        "corpus_fingerprint": fingerprint,
+        "jmoe": __version__,
+        "jax": jax.__version__,
+    }
 
 
 def check_record(written: dict, present: dict, where: str) -> None:
     """Raises UserError naming each field in which two records describe different mathematics."""
     old, new = _flat(written["config"]), _flat(present["config"])
-    names = sorted(name for name in old.keys() | new.keys()
-                   if old.get(name) != new.get(name) and not name.startswith(FREE_FIELDS))
+    names = sorted(
+        name for name in old.keys() | new.keys() if old.get(name) != new.get(name) and not name.startswith(FREE_FIELDS)
+    )
     differences = [f"config.{name} was {old.get(name)}, is {new.get(name)}" for name in names]
     if written["corpus_fingerprint"] != present["corpus_fingerprint"]:
         differences.append(f"the corpus was {written['corpus_fingerprint']}, is {present['corpus_fingerprint']}")
     if differences:
-        raise UserError(f"{where} belongs to another run: {'; '.join(differences)}. Take another --workdir or the "
-                        "values it began with")
+        raise UserError(
+            f"{where} belongs to another run: {'; '.join(differences)}. Take another --workdir or the "
+            "values it began with"
+        )
 
 
 def _flat(tree: dict, prefix: str = "") -> dict:

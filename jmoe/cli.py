@@ -51,8 +51,14 @@ def run(main) -> None:
 
 def disk_error(error: BaseException | None) -> str | None:
     """One sentence for an unusable disk anywhere in `error`'s chain of causes, or None."""
-    kinds = {errno.ENOSPC: "no space left", errno.EROFS: "read-only file system", errno.EACCES: "permission denied",
-             errno.EDQUOT: "disk quota exceeded", errno.ENOTDIR: "not a directory", errno.EPERM: "not permitted"}
+    kinds = {
+        errno.ENOSPC: "no space left",
+        errno.EROFS: "read-only file system",
+        errno.EACCES: "permission denied",
+        errno.EDQUOT: "disk quota exceeded",
+        errno.ENOTDIR: "not a directory",
+        errno.EPERM: "not permitted",
+    }
     seen = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))

@@ -52,8 +52,10 @@ def load(data) -> Corpus:
     try:
         return _load(data)
     except OSError as error:
-        raise UserError(f"the cache of prepared text, {cache_dir()}, cannot be used: {error.strerror}; set JMOE_CACHE to "
-                        "another folder") from None
+        raise UserError(
+            f"the cache of prepared text, {cache_dir()}, cannot be used: {error.strerror}; set JMOE_CACHE to "
+            "another folder"
+        ) from None
 
 
 def _load(data) -> Corpus:
@@ -62,17 +64,24 @@ def _load(data) -> Corpus:
         return _open(folder)
     files = source_files(data.path)
     held_out = source_files(data.validation_path) if data.validation_path else []
-    listing = _cache("listings") / _digest([RULES] + [f"{kind} {path} {path.stat().st_size} {path.stat().st_mtime_ns}"
-                                                     for kind, paths in (("train", files), ("held out", held_out))
-                                                     for path in paths])
+    listing = _cache("listings") / _digest(
+        [RULES]
+        + [
+            f"{kind} {path} {path.stat().st_size} {path.stat().st_mtime_ns}"
+            for kind, paths in (("train", files), ("held out", held_out))
+            for path in paths
+        ]
+    )
     if listing.exists() and (folder := _folder(listing.read_text())).exists():
         corpus = _open(folder)
     else:
         corpus = _open(_prepare(files, held_out))
         _write(listing, corpus.fingerprint)
     if wanted and corpus.fingerprint != wanted:
-        raise UserError(f"config.data.fingerprint={wanted} but the files at hand make corpus {corpus.fingerprint}: "
-                        f"they changed since; use the cache that holds {wanted} or start afresh")
+        raise UserError(
+            f"config.data.fingerprint={wanted} but the files at hand make corpus {corpus.fingerprint}: "
+            f"they changed since; use the cache that holds {wanted} or start afresh"
+        )
     return corpus
 
 
@@ -91,7 +100,9 @@ def source_files(pattern: str) -> list[pathlib.Path]:
     if not paths:
         raise UserError(f"config.data.path={pattern!r} matches no file")
     if wrong := [path for path in paths if path.suffix not in SUFFIXES]:
-        raise UserError(f"config.data.path={pattern!r} matches {str(wrong[0])!r}, which is none of {', '.join(SUFFIXES)}")
+        raise UserError(
+            f"config.data.path={pattern!r} matches {str(wrong[0])!r}, which is none of {', '.join(SUFFIXES)}"
+        )
     return paths
 
 
@@ -165,10 +176,17 @@ def _prepare(files, held_out) -> pathlib.Path:
             _hold_out(work, *smallest[1:])
             counts = {"train": counts["train"] - 1, "validation": 1}
         if not counts["train"] or not counts["validation"]:
-            raise UserError(f"config.data: {sum(counts.values())} different document(s) can't be split into training and "
-                            "validation; give more, or held-out files by config.data.validation_path")
-        manifest = {"rules": RULES, "files": len(files), "documents": counts, "vocab_size": VOCAB_SIZE,
-                    "tokens": {name: (work / f"{name}.bin").stat().st_size // 2 for name in counts}}
+            raise UserError(
+                f"config.data: {sum(counts.values())} different document(s) can't be split into training and "
+                "validation; give more, or held-out files by config.data.validation_path"
+            )
+        manifest = {
+            "rules": RULES,
+            "files": len(files),
+            "documents": counts,
+            "vocab_size": VOCAB_SIZE,
+            "tokens": {name: (work / f"{name}.bin").stat().st_size // 2 for name in counts},
+        }
         _write(work / "manifest.json", json.dumps(manifest, indent=1))
         folder = _folder(hashes.hexdigest()[:16])
         try:

@@ -78,8 +78,10 @@ def _sharding(mesh):
 
 def _own_rows(mesh, n_rows: int, seq_len: int) -> tuple[int, int]:
     """The range of rows that this process's devices hold; devices of a process lie side by side in the mesh."""
-    slices = [index[0].indices(n_rows)[:2]
-              for index in _sharding(mesh).addressable_devices_indices_map((n_rows, seq_len + 1)).values()]
+    slices = [
+        index[0].indices(n_rows)[:2]
+        for index in _sharding(mesh).addressable_devices_indices_map((n_rows, seq_len + 1)).values()
+    ]
     return min(lo for lo, _ in slices), max(hi for _, hi in slices)
 
 

@@ -19,8 +19,9 @@ class Block(nnx.Module):
 
         def weight(*shape):
             # fan-in is the axis before last; leading axes are experts
-            init = nnx.initializers.variance_scaling(config.init_scale, "fan_in", "truncated_normal",
-                                                     batch_axis=tuple(range(len(shape) - 2)))
+            init = nnx.initializers.variance_scaling(
+                config.init_scale, "fan_in", "truncated_normal", batch_axis=tuple(range(len(shape) - 2))
+            )
             return nnx.Param(init(rngs.params(), shape))
 
         self.attention_norm = nnx.Param(jnp.ones(d))
@@ -49,8 +50,13 @@ class Block(nnx.Module):
         else:
             weights = [w[...].astype(x_BTD.dtype) for w in (self.gate, self.up, self.down)]
             y_ND, metrics = moe.switch(
-                h_ND, reshard(self.router[...], sharding.REPLICATED), *weights,
-                group_tokens=config.group_tokens, capacity_factor=capacity_factor, mesh=mesh)
+                h_ND,
+                reshard(self.router[...], sharding.REPLICATED),
+                *weights,
+                group_tokens=config.group_tokens,
+                capacity_factor=capacity_factor,
+                mesh=mesh,
+            )
         return x_BTD + y_ND.reshape(b, t, d), metrics
 
 

@@ -97,13 +97,19 @@ def switch(x_ND, router_DE, gate_EDF, up_EDF, down_EFD, *, group_tokens: int, ca
       y_ND, zero for dropped tokens, and METRICS as float32 scalars, means over all groups.
     """
     n_experts = router_DE.shape[1]
-    capacity = group_tokens if capacity_factor is None else min(group_tokens, int(group_tokens * capacity_factor / n_experts))
-    local = functools.partial(_switch_local, group_tokens=group_tokens, capacity=capacity,
-                              n_devices=mesh.shape["expert"])
+    capacity = (
+        group_tokens if capacity_factor is None else min(group_tokens, int(group_tokens * capacity_factor / n_experts))
+    )
+    local = functools.partial(
+        _switch_local, group_tokens=group_tokens, capacity=capacity, n_devices=mesh.shape["expert"]
+    )
     weights = [jax.sharding.reshard(w, sharding.EXPERTS) for w in (gate_EDF, up_EDF, down_EFD)]
     y_ND, metrics = jax.shard_map(
-        local, mesh=mesh, in_specs=(sharding.TOKENS, sharding.REPLICATED) + (sharding.EXPERTS,) * 3,
-        out_specs=(sharding.TOKENS, sharding.REPLICATED))(x_ND, router_DE, *weights)
+        local,
+        mesh=mesh,
+        in_specs=(sharding.TOKENS, sharding.REPLICATED) + (sharding.EXPERTS,) * 3,
+        out_specs=(sharding.TOKENS, sharding.REPLICATED),
+    )(x_ND, router_DE, *weights)
     return y_ND, dict(zip(METRICS, metrics))
 
 

@@ -37,23 +37,30 @@ class Schedule:
         if not 0 < self.decay_fraction < 1:
             raise UserError(f"config.optimizer.decay_fraction={self.decay_fraction} must lie between 0 and 1")
         law = optimizer.lr_law
-        self.peak = math.exp(law.constant + law.n_active * math.log(counts.n_active(config.model))
-                             + law.n_experts * math.log(config.model.n_experts))  # Eq. 10, full active count
+        self.peak = math.exp(
+            law.constant
+            + law.n_active * math.log(counts.n_active(config.model))
+            + law.n_experts * math.log(config.model.n_experts)
+        )  # Eq. 10, full active count
 
         budgets = tuple(config.n_tokens)
         if not budgets or list(budgets) != sorted(set(budgets)) or not all(isinstance(b, int) for b in budgets):
             raise UserError(f"config.n_tokens={budgets} must be whole numbers of tokens, ascending, none twice")
         first = (1 - self.decay_fraction) * budgets[0]
         if self.warmup_tokens > first:
-            raise UserError(f"config.optimizer.warmup_tokens={self.warmup_tokens} is longer than the constant part of "
-                            f"the smallest budget in config.n_tokens, {first:.0f} tokens of {budgets[0]}")
+            raise UserError(
+                f"config.optimizer.warmup_tokens={self.warmup_tokens} is longer than the constant part of "
+                f"the smallest budget in config.n_tokens, {first:.0f} tokens of {budgets[0]}"
+            )
         self.segments = []  # trunk up to a fork, its branch, trunk up to the next fork, ...
         trunk = 0
         for budget in budgets:
             fork, stop = self.step_at((1 - self.decay_fraction) * budget), self.step_at(budget)
             if not trunk < fork < stop:
-                raise UserError(f"config.n_tokens={budgets}: budget {budget} has no step of its own at "
-                                f"batches of {self.batch_at(stop)} tokens; space the budgets wider")
+                raise UserError(
+                    f"config.n_tokens={budgets}: budget {budget} has no step of its own at "
+                    f"batches of {self.batch_at(stop)} tokens; space the budgets wider"
+                )
             self.segments.append(Segment("trunk", trunk, fork, False))
             self.segments.append(Segment(f"branch-{budget}", fork, stop, True))
             trunk = fork

@@ -5,7 +5,8 @@ and are gathered where they are used. Nothing a token sees depends on the mesh: 
 """
 
 import jax
-from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from jmoe.cli import UserError
 
@@ -45,15 +46,21 @@ def make_mesh(config, devices=None) -> jax.sharding.Mesh:
         raise UserError(f"config.model.n_experts={model.n_experts} does not divide over config.mesh.expert={expert}")
     data = n_devices // expert
     if model.d_model % data:
-        raise UserError(f"config.model.d_model={model.d_model} does not divide over the {data} devices of the data axis")
+        raise UserError(
+            f"config.model.d_model={model.d_model} does not divide over the {data} devices of the data axis"
+        )
     for _, batch in config.batch_tokens:
         if batch // config.data.seq_len % n_devices:
-            raise UserError(f"config.batch_tokens: {batch} tokens are {batch // config.data.seq_len} rows of "
-                            f"config.data.seq_len={config.data.seq_len}, which do not divide over {n_devices} devices")
+            raise UserError(
+                f"config.batch_tokens: {batch} tokens are {batch // config.data.seq_len} rows of "
+                f"config.data.seq_len={config.data.seq_len}, which do not divide over {n_devices} devices"
+            )
         if model.n_experts > 1 and batch // model.group_tokens % n_devices:
-            raise UserError(f"config.batch_tokens: {batch} tokens are {batch // model.group_tokens} groups of "
-                            f"config.model.group_tokens={model.group_tokens}, which do not divide over "
-                            f"{n_devices} devices; smaller groups divide further but are another model")
+            raise UserError(
+                f"config.batch_tokens: {batch} tokens are {batch // model.group_tokens} groups of "
+                f"config.model.group_tokens={model.group_tokens}, which do not divide over "
+                f"{n_devices} devices; smaller groups divide further but are another model"
+            )
     return jax.make_mesh((data, expert), ("data", "expert"), axis_types=(AxisType.Explicit,) * 2, devices=devices)
 
 

@@ -26,8 +26,12 @@ from jmoe.cli import UserError
 from jmoe.model import Decoder
 from jmoe.schedule import Schedule
 
-CONFIG = config_flags.DEFINE_config_file("config", None, "Configuration, e.g. configs/quickstart.py; override a field "
-                                         "by --config.model.n_experts=8.", lock_config=True)
+CONFIG = config_flags.DEFINE_config_file(
+    "config",
+    None,
+    "Configuration, e.g. configs/quickstart.py; override a field by --config.model.n_experts=8.",
+    lock_config=True,
+)
 WORKDIR = flags.DEFINE_string("workdir", None, "Directory of this run: checkpoints, metrics, results.")
 
 
@@ -70,15 +74,19 @@ def check_model(model) -> None:
     if model.vocab_size < corpus.VOCAB_SIZE:
         raise UserError(f"config.model.vocab_size={model.vocab_size} is below the tokenizer's {corpus.VOCAB_SIZE}")
     if model.n_experts > 1 and int(model.group_tokens * model.capacity_factor / model.n_experts) < 1:
-        raise UserError(f"config.model.capacity_factor={model.capacity_factor} leaves no slot to each of "
-                        f"{model.n_experts} experts in groups of {model.group_tokens} tokens")
+        raise UserError(
+            f"config.model.capacity_factor={model.capacity_factor} leaves no slot to each of "
+            f"{model.n_experts} experts in groups of {model.group_tokens} tokens"
+        )
 
 
 def make_optimizer(config) -> optax.GradientTransformation:
     """AdamW on everything, after clipping by global norm; the learning rate is applied outside."""
-    return optax.chain(optax.clip_by_global_norm(config.grad_clip),
-                       optax.scale_by_adam(config.b1, config.b2),
-                       optax.add_decayed_weights(config.weight_decay))
+    return optax.chain(
+        optax.clip_by_global_norm(config.grad_clip),
+        optax.scale_by_adam(config.b1, config.b2),
+        optax.add_decayed_weights(config.weight_decay),
+    )
 
 
 def init_params(config) -> dict:
@@ -146,12 +154,17 @@ class _Run:
         abstract = jax.eval_shape(lambda: init_params(config))
         self.placement = sharding.parameter_shardings(mesh, abstract)
         self.abstract_params = jax.tree.map(
-            lambda a, s: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=s), abstract, self.placement)
+            lambda a, s: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=s), abstract, self.placement
+        )
         self.init_opt_state = jax.jit(make_optimizer(config.optimizer).init)
         self.abstract_opt_state = jax.tree.map(  # types carry their specs; restoring needs the devices as well
-            lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=jax.NamedSharding(
-                mesh, a.sharding.spec if a.sharding else sharding.REPLICATED)),
-            jax.eval_shape(self.init_opt_state, self.abstract_params))
+            lambda a: jax.ShapeDtypeStruct(
+                a.shape,
+                a.dtype,
+                sharding=jax.NamedSharding(mesh, a.sharding.spec if a.sharding else sharding.REPLICATED),
+            ),
+            jax.eval_shape(self.init_opt_state, self.abstract_params),
+        )
 
     def result(self, branch):
         """The finished branch's result, or None.
@@ -182,13 +195,25 @@ class _Run:
         mean = lambda name: float(np.mean([line[name] for line in metrics if name in line] or [0.0]))
         n_tokens, model = self.schedule.tokens_at(branch.stop), self.config.model
         result = {
-            "n_active": counts.n_active(model), "n_total": counts.n_total(model), "n_tokens": n_tokens,
-            "n_experts": model.n_experts, "loss": loss, "train_loss": mean("cross_entropy"),
-            "drop_rate": mean("drop_rate"), "d_model": model.d_model, "n_blocks": model.n_blocks,
-            "flops": counts.training_flops(model, n_tokens), "peak_learning_rate": self.schedule.peak,
-            "seed": self.config.seed, "corpus_fingerprint": self.text.fingerprint, "jmoe_version": __version__,
-            "jax_version": jax.__version__, "device": jax.devices()[0].device_kind, "n_devices": jax.device_count(),
-            "seconds": round(time.monotonic() - started, 1), "record": self.record,
+            "n_active": counts.n_active(model),
+            "n_total": counts.n_total(model),
+            "n_tokens": n_tokens,
+            "n_experts": model.n_experts,
+            "loss": loss,
+            "train_loss": mean("cross_entropy"),
+            "drop_rate": mean("drop_rate"),
+            "d_model": model.d_model,
+            "n_blocks": model.n_blocks,
+            "flops": counts.training_flops(model, n_tokens),
+            "peak_learning_rate": self.schedule.peak,
+            "seed": self.config.seed,
+            "corpus_fingerprint": self.text.fingerprint,
+            "jmoe_version": __version__,
+            "jax_version": jax.__version__,
+            "device": jax.devices()[0].device_kind,
+            "n_devices": jax.device_count(),
+            "seconds": round(time.monotonic() - started, 1),
+            "record": self.record,
         }
         if jax.process_index() == 0:
             _write(self.workdir / branch.name / "result.json", json.dumps(result, indent=1))
@@ -232,11 +257,18 @@ class _Run:
                 raise UserError(
                     f"non-finite loss at step {step} of {segment.name} (loss {values['loss']}, gradient norm "
                     f"{values['grad_norm']}); the last good checkpoint is {'none' if good is None else good}; try a lower "
-                    "config.optimizer.lr_law.constant or a longer warmup_tokens")
+                    "config.optimizer.lr_law.constant or a longer warmup_tokens"
+                )
             bar.set_postfix(loss=f"{values['cross_entropy']:.3f}", refresh=False)
             if step % config.log_every == 0 or step == segment.stop - 1:
-                log.write({"step": step, "n_tokens": schedule.tokens_at(step + 1),
-                           "learning_rate": schedule.learning_rate(step, segment)} | values)
+                log.write(
+                    {
+                        "step": step,
+                        "n_tokens": schedule.tokens_at(step + 1),
+                        "learning_rate": schedule.learning_rate(step, segment),
+                    }
+                    | values
+                )
 
         batches = data.training_batches(self.text, config, schedule, self.mesh, segment, start)
         for step, batch in zip(range(start, segment.stop), batches):
@@ -252,8 +284,10 @@ class _Run:
                 saved.save(step + 1, params, opt_state, self.record)
             if signum:
                 saved.wait()
-                raise cli.Interrupted(f"stopped by signal {signum}; saved step {step + 1} of {segment.name}; the same "
-                                      "command resumes", signum)
+                raise cli.Interrupted(
+                    f"stopped by signal {signum}; saved step {step + 1} of {segment.name}; the same command resumes",
+                    signum,
+                )
         settle()
         bar.close()
         log.close()

@@ -47,10 +47,19 @@ class Job:
 
     def command(self, fingerprint: str) -> list[str]:
         """The argument list of its trainer; no shell ever reads it."""
-        flags = [f"--config.{field}={value!r}" if not isinstance(value, str) else f"--config.{field}={value}"
-                 for field, value in self.overrides.items()]
-        return [sys.executable, "-m", "jmoe.train", f"--config={self.config_file}", f"--workdir={self.folder}",
-                f"--config.data.fingerprint={fingerprint}", *flags]
+        flags = [
+            f"--config.{field}={value!r}" if not isinstance(value, str) else f"--config.{field}={value}"
+            for field, value in self.overrides.items()
+        ]
+        return [
+            sys.executable,
+            "-m",
+            "jmoe.train",
+            f"--config={self.config_file}",
+            f"--workdir={self.folder}",
+            f"--config.data.fingerprint={fingerprint}",
+            *flags,
+        ]
 
 
 def load(path: str, workdir: pathlib.Path) -> list[Job]:

@@ -1,6 +1,7 @@
 """The embedded backend: a pool of trainer processes on this machine, one for each GPU or share of the cores."""
 
 import glob
+import json
 import os
 import signal
 import subprocess
@@ -83,8 +84,15 @@ def _start(job, place, fingerprint):
     job.folder.mkdir(parents=True, exist_ok=True)
     pin = (lambda: os.sched_setaffinity(0, place["cores"])) if place["cores"] else None
     with open(job.folder / "log.txt", "ab") as log:
-        return subprocess.Popen(job.command(fingerprint), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                                env=os.environ | place["env"], preexec_fn=pin, start_new_session=True)
+        return subprocess.Popen(
+            job.command(fingerprint),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=os.environ | place["env"],
+            preexec_fn=pin,
+            start_new_session=True,
+        )
 
 
 def _cause(job, code: int) -> str:
@@ -102,9 +110,14 @@ class _Progress:
         self._n_runs = sum(len(job.branches) for job in jobs)
         self._cost = {job.name: job.flops / job.training_tokens for job in jobs}
         self._last = {job.name: self._tokens(job)[0] for job in jobs}
-        total = sum(job.flops for job in jobs)
-        self._bar = tqdm(total=total, initial=self._flops(), unit="flop", unit_scale=True, smoothing=0.05, disable=None,
-                         bar_format="{desc} {percentage:3.0f}%|{bar}| {elapsed} so far, {remaining} left {postfix}")
+        self._total, self._first, self._began = sum(job.flops for job in jobs), self._flops(), time.monotonic()
+        self._bar = tqdm(
+            total=self._total,
+            initial=self._first,
+            smoothing=0.05,
+            disable=None,
+            bar_format="{desc} {percentage:3.0f}%|{bar}| {elapsed} so far, {remaining} left{postfix}",
+        )
         skipped = sum(map(len, self._known.values()))
         if skipped:
             self.say(f"{skipped} of {self._n_runs} runs were done before")
@@ -118,8 +131,10 @@ class _Progress:
             for name in sorted(results.keys() - self._known[job.name], key=lambda name: results[name]["n_tokens"]):
                 self._known[job.name].add(name)
                 run = results[name]
-                self.say(f"run {self._done()} of {self._n_runs}: d_model {run['d_model']}, {run['n_experts']} experts, "
-                         f"{run['n_tokens']} tokens: loss {run['loss']:.4f}")
+                self.say(
+                    f"run {self._done()} of {self._n_runs}: d_model {run['d_model']}, {run['n_experts']} experts, "
+                    f"{run['n_tokens']} tokens: loss {run['loss']:.4f}; {self._left()} left"
+                )
             self._last[job.name], loss = self._tokens(job)
             if job in running and loss is not None:
                 losses.append(f"{job.name.rsplit('-', 1)[0]} {loss:.2f}")
@@ -138,13 +153,16 @@ class _Progress:
     def _done(self) -> int:
         return sum(map(len, self._known.values()))
 
+    def _left(self) -> str:
+        done = self._flops() - self._first
+        seconds = (time.monotonic() - self._began) * (self._total - self._first - done) / done if done else float("inf")
+        return tqdm.format_interval(seconds) if done else "unknown time"
+
     def _flops(self) -> float:
         return sum(self._last[name] * self._cost[name] for name in self._last)
 
     def _tokens(self, job) -> tuple[int, float | None]:
         """Tokens trained so far over trunk and branches, and the newest loss."""
-        import json
-
         segments = {}
         for segment in job.schedule.segments:  # the trunk's pieces share a folder
             first = min(segments.get(segment.name, (segment.start,))[0], segment.start)

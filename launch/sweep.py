@@ -9,7 +9,8 @@ import pathlib
 from absl import flags
 
 from jmoe import cli, corpus, counts
-from launch import collect, jobs as jobs_lib, local
+from launch import collect, local
+from launch import jobs as jobs_lib
 
 SWEEP = flags.DEFINE_string("sweep", None, "Sweep file, e.g. configs/sweeps/quickstart.py.")
 WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the sweep: jobs, logs, runs.csv.")
@@ -28,8 +29,10 @@ def main(_):
     n_rows, missing = collect.collect(jobs, workdir / "runs.csv")
     print(f"{workdir / 'runs.csv'}: {n_rows} runs")
     if missing:
-        raise cli.UserError(f"{len(missing)} of {n_rows + len(missing)} runs are missing from {workdir / 'runs.csv'}: "
-                            f"{', '.join(missing)}; {'; '.join(failed.values())}")
+        raise cli.UserError(
+            f"{len(missing)} of {n_rows + len(missing)} runs are missing from {workdir / 'runs.csv'}: "
+            f"{', '.join(missing)}; {'; '.join(failed.values())}"
+        )
 
 
 def describe(jobs) -> None:
@@ -40,9 +43,13 @@ def describe(jobs) -> None:
         budgets = ", ".join(f"{job.schedule.tokens_at(branch.stop):,}" for branch in job.branches)
         print(f"{job.name:24} {counts.n_active(model):12,} {counts.n_total(model):13,} {job.flops:9.2e}  {budgets}")
     flops = sum(job.flops for job in jobs)
-    alone = sum(counts.training_flops(job.config.model, job.schedule.tokens_at(b.stop)) for job in jobs for b in job.branches)
-    print(f"{sum(len(job.branches) for job in jobs)} runs in {len(jobs)} jobs, {flops:.3e} FLOPs; "
-          f"one by one {alone:.3e}: sharing trunks saves {1 - flops / alone:.0%}")
+    alone = sum(
+        counts.training_flops(job.config.model, job.schedule.tokens_at(b.stop)) for job in jobs for b in job.branches
+    )
+    print(
+        f"{sum(len(job.branches) for job in jobs)} runs in {len(jobs)} jobs, {flops:.3e} FLOPs; "
+        f"one by one {alone:.3e}: sharing trunks saves {1 - flops / alone:.0%}"
+    )
 
 
 def pin_corpus(jobs, path: pathlib.Path) -> dict[str, str]:

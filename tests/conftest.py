@@ -5,8 +5,10 @@ import pathlib
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 # compiling dominates the tests, so it optimises little; the mathematics is the same
-os.environ["XLA_FLAGS"] = (os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
-                           " --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true")
+os.environ["XLA_FLAGS"] = (
+    os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+    " --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+)
 
 import pytest  # noqa: E402
 

@@ -35,8 +35,12 @@ def write_config(folder, text_glob, **replace):
 def environment(n_devices: int = 1) -> dict:
     flags = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
     compiled = os.path.join(os.environ["JMOE_CACHE"], "compiled")  # one compilation for all the starts of a config
-    return os.environ | {"XLA_FLAGS": f"--xla_force_host_platform_device_count={n_devices} {flags}", "JAX_PLATFORMS": "cpu",
-                         "JAX_COMPILATION_CACHE_DIR": compiled, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    return os.environ | {
+        "XLA_FLAGS": f"--xla_force_host_platform_device_count={n_devices} {flags}",
+        "JAX_PLATFORMS": "cpu",
+        "JAX_COMPILATION_CACHE_DIR": compiled,
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    }
 
 
 def command(module: str, *flags) -> list[str]:
@@ -44,8 +48,9 @@ def command(module: str, *flags) -> list[str]:
 
 
 def run(module: str, *flags, n_devices: int = 1, **options) -> subprocess.CompletedProcess:
-    return subprocess.run(command(module, *flags), env=environment(n_devices), capture_output=True, text=True,
-                          timeout=300, **options)
+    return subprocess.run(
+        command(module, *flags), env=environment(n_devices), capture_output=True, text=True, timeout=300, **options
+    )
 
 
 def fails(module: str, *flags, n_devices: int = 1) -> str:
@@ -53,6 +58,8 @@ def fails(module: str, *flags, n_devices: int = 1) -> str:
     done = run(module, *flags, n_devices=n_devices)
     assert done.returncode == 2, (done.returncode, done.stdout, done.stderr)
     assert "Traceback" not in done.stderr, done.stderr
-    sentences = [line for line in done.stderr.splitlines() if line.startswith("error: ") or "Error" in line or "flag" in line]
+    sentences = [
+        line for line in done.stderr.splitlines() if line.startswith("error: ") or "Error" in line or "flag" in line
+    ]
     assert sentences, done.stderr
     return done.stderr

@@ -96,15 +96,18 @@ def test_the_default_corpus_is_this_machines_python(tmp_path):
     assert files == sorted(files) and all(path.suffix == ".py" for path in files)
 
 
-@pytest.mark.parametrize("name, content, words", [
-    ("a.jsonl", b'{"text": "x"}\n{"body": "y"}\n', ["a.jsonl", "line 2", "'text'"]),
-    ("a.jsonl", b'{"text": 5}\n', ["a.jsonl", "line 1"]),
-    ("a.jsonl", b"not json\n", ["a.jsonl", "line 1"]),
-    ("a.parquet", b"not parquet", ["a.parquet"]),
-    ("a.csv", b"text\nx\n", ["a.csv", ".txt, .jsonl, .parquet"]),
-    ("a.txt", b"only one document", ["validation_path"]),
-    ("a.txt", b"", ["validation_path"]),
-])
+@pytest.mark.parametrize(
+    "name, content, words",
+    [
+        ("a.jsonl", b'{"text": "x"}\n{"body": "y"}\n', ["a.jsonl", "line 2", "'text'"]),
+        ("a.jsonl", b'{"text": 5}\n', ["a.jsonl", "line 1"]),
+        ("a.jsonl", b"not json\n", ["a.jsonl", "line 1"]),
+        ("a.parquet", b"not parquet", ["a.parquet"]),
+        ("a.csv", b"text\nx\n", ["a.csv", ".txt, .jsonl, .parquet"]),
+        ("a.txt", b"only one document", ["validation_path"]),
+        ("a.txt", b"", ["validation_path"]),
+    ],
+)
 def test_unusable_files_are_named(tmp_path, name, content, words):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError) as error:

@@ -43,7 +43,9 @@ def numpy_decoder(params, tokens_BT, model):
             heads = np.zeros_like(x)
             for j in range(h):
                 part = slice(j * k, (j + 1) * k)
-                turn = lambda vectors: np.array([rotate(vector, t, model.rope_base) for t, vector in enumerate(vectors)])
+                turn = lambda vectors: np.array(
+                    [rotate(vector, t, model.rope_base) for t, vector in enumerate(vectors)]
+                )
                 qj, kj = turn(q[:, part]), turn(key[:, part])
                 for t in range(len(row)):
                     score = np.exp(qj[t] @ kj[: t + 1].T / np.sqrt(k))
@@ -110,8 +112,10 @@ def test_counts_equal_the_built_model(n_experts):
             assert counts.n_active(config.model) == counts.n_total(config.model)
 
 
-@pytest.mark.parametrize("d_model, n_experts, n_active, n_total",
-                         [(512, 32, "79M", "664M"), (1664, 4, "1.1B", "3.0B"), (1024, 32, "321M", "5.0B"), (2304, 1, "2.7B", "2.7B")])
+@pytest.mark.parametrize(
+    "d_model, n_experts, n_active, n_total",
+    [(512, 32, "79M", "664M"), (1664, 4, "1.1B", "3.0B"), (1024, 32, "321M", "5.0B"), (2304, 1, "2.7B", "2.7B")],
+)
 def test_sizes_of_the_papers_table(d_model, n_experts, n_active, n_total):
     model = joint_moe.get_config().model
     model.d_model, model.n_experts = d_model, n_experts
@@ -155,5 +159,6 @@ def test_parameters_rest_spread_over_the_mesh():
     with jax.set_mesh(mesh):
         params = make_params(config, mesh)
     assert {x.addressable_shards[0].data.size * 8 for x in (params["blocks"]["gate"], params["blocks"]["down"])} == {
-        params["blocks"]["gate"].size}
+        params["blocks"]["gate"].size
+    }
     assert params["embed"].addressable_shards[0].data.size * 4 == params["embed"].size

@@ -19,7 +19,13 @@ def test_the_papers_batch_ramp():
     schedule = Schedule(paper())
     # 64K until 0.5B tokens: 7630 steps reach 500,039,680; then 128K: 3815 more reach 1,000,079,360; then 256K
     assert [schedule.batch_at(step) for step in (0, 7629, 7630, 11444, 11445, 10**6)] == [
-        65536, 65536, 131072, 131072, 262144, 262144]
+        65536,
+        65536,
+        131072,
+        131072,
+        262144,
+        262144,
+    ]
     assert schedule.tokens_at(7630) == 500_039_680
     assert schedule.tokens_at(11445) == 1_000_079_360
     assert schedule.tokens_at(11446) == 1_000_079_360 + 262_144
@@ -35,7 +41,11 @@ def test_steps_and_tokens_are_inverse():
 def test_trunk_and_branches():
     schedule = Schedule(paper())
     assert [(s.name, s.decays) for s in schedule.segments] == [
-        ("trunk", False), ("branch-1000000000", True), ("trunk", False), ("branch-2000000000", True)]
+        ("trunk", False),
+        ("branch-1000000000", True),
+        ("trunk", False),
+        ("branch-2000000000", True),
+    ]
     trunk, branch, rest, last = schedule.segments
     assert trunk.stop == branch.start == rest.start and rest.stop == last.start
     assert 0 <= schedule.tokens_at(trunk.stop) - 800_000_000 < 131_072
@@ -63,16 +73,19 @@ def test_more_experts_lower_the_rate():
     assert Schedule(paper(n_experts=16)).peak == pytest.approx(Schedule(paper()).peak / 2)
 
 
-@pytest.mark.parametrize("change, words", [
-    (dict(n_tokens=()), "n_tokens=()"),
-    (dict(n_tokens=(200, 100)), "ascending"),
-    (dict(n_tokens=(100_000_000,)), "warmup_tokens=130000000"),
-    (dict(n_tokens=(2_000_000_000, 2_000_000_001)), "wider"),
-    (dict(batch_tokens=()), "empty"),
-    (dict(batch_tokens=((5, 65536),)), "token 0"),
-    (dict(batch_tokens=((0, 65536), (0, 131072))), "does not come after"),
-    (dict(batch_tokens=((0, 65537),)), "65537"),
-])
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        (dict(n_tokens=()), "n_tokens=()"),
+        (dict(n_tokens=(200, 100)), "ascending"),
+        (dict(n_tokens=(100_000_000,)), "warmup_tokens=130000000"),
+        (dict(n_tokens=(2_000_000_000, 2_000_000_001)), "wider"),
+        (dict(batch_tokens=()), "empty"),
+        (dict(batch_tokens=((5, 65536),)), "token 0"),
+        (dict(batch_tokens=((0, 65536), (0, 131072))), "does not come after"),
+        (dict(batch_tokens=((0, 65537),)), "65537"),
+    ],
+)
 def test_what_does_not_fit_is_refused(change, words):
     config = paper()
     config.update(change)
@@ -81,5 +94,6 @@ def test_what_does_not_fit_is_refused(change, words):
 
 
 def test_every_token_of_a_short_run_is_counted():
-    schedule = Schedule(quickstart.get_config())
-    assert schedule.tokens_at(schedule.segments[-1].stop) == 786_432
+    config = quickstart.get_config()
+    schedule = Schedule(config)
+    assert schedule.tokens_at(schedule.segments[-1].stop) == config.n_tokens[-1]

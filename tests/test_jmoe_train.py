@@ -6,10 +6,9 @@ import signal
 import subprocess
 import time
 
+import helpers
 import numpy as np
 import pytest
-
-import helpers
 
 
 @pytest.fixture(scope="module")
@@ -18,7 +17,9 @@ def config(tmp_path_factory, text_glob):
 
 
 def train(config, workdir, *flags, **options):
-    return helpers.run("jmoe.train", f"--config={config}", f"--workdir={workdir}", "--config.model.n_experts=4", *flags, **options)
+    return helpers.run(
+        "jmoe.train", f"--config={config}", f"--workdir={workdir}", "--config.model.n_experts=4", *flags, **options
+    )
 
 
 def outcome(workdir) -> dict:
@@ -73,7 +74,8 @@ def test_a_second_start_does_nothing_again(undisturbed, config):
     before = {path: path.stat().st_mtime_ns for path in undisturbed.rglob("*")}
     assert train(config, undisturbed).returncode == 0
     assert {path: path.stat().st_mtime_ns for path in undisturbed.rglob("*") if path.is_file()} == {
-        path: time for path, time in before.items() if path.is_file()}
+        path: time for path, time in before.items() if path.is_file()
+    }
 
 
 def test_killed_at_random_it_ends_bit_identical(undisturbed, config, tmp_path):
@@ -82,7 +84,9 @@ def test_killed_at_random_it_ends_bit_identical(undisturbed, config, tmp_path):
     command = helpers.command("jmoe.train", f"--config={config}", f"--workdir={tmp_path}", "--config.model.n_experts=4")
     kills = 0
     while kills < 6:
-        process = subprocess.Popen(command, env=helpers.environment(), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            command, env=helpers.environment(), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+        )
         # the moment is a place in the run rather than a time: after so many further logged steps
         target, deadline = progress(tmp_path) + chance.randint(1, 9), time.monotonic() + 120
         while process.poll() is None and progress(tmp_path) < target and time.monotonic() < deadline:
@@ -113,7 +117,10 @@ def progress(workdir) -> int:
 def test_a_signal_saves_and_says_so(undisturbed, config, tmp_path, signum):
     process = subprocess.Popen(
         helpers.command("jmoe.train", f"--config={config}", f"--workdir={tmp_path}", "--config.model.n_experts=4"),
-        env=helpers.environment(), stderr=subprocess.PIPE, text=True)
+        env=helpers.environment(),
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     while progress(tmp_path) < 3 and process.poll() is None:
         time.sleep(0.005)
     process.send_signal(signum)
@@ -127,8 +134,16 @@ def test_a_signal_saves_and_says_so(undisturbed, config, tmp_path, signum):
 def test_it_goes_on_with_the_same_tokens_on_eight_devices(undisturbed, config, tmp_path):
     """Begun on one device, ended on eight with the experts spread: the same run to float accuracy."""
     process = subprocess.Popen(
-        helpers.command("jmoe.train", f"--config={config}", f"--workdir={tmp_path}", "--config.model.n_experts=4",
-                        "--config.model.group_tokens=32"), env=helpers.environment(), stderr=subprocess.DEVNULL)
+        helpers.command(
+            "jmoe.train",
+            f"--config={config}",
+            f"--workdir={tmp_path}",
+            "--config.model.n_experts=4",
+            "--config.model.group_tokens=32",
+        ),
+        env=helpers.environment(),
+        stderr=subprocess.DEVNULL,
+    )
     while progress(tmp_path) < 12 and process.poll() is None:
         time.sleep(0.005)
     process.send_signal(signal.SIGTERM)
@@ -148,23 +163,29 @@ def test_another_config_is_refused_with_the_difference(undisturbed, config):
     assert "config.model.n_experts was 4, is 8" in said
 
 
-@pytest.mark.parametrize("flags, words", [
-    (["--config.data.path=/nowhere/*.txt"], ["config.data.path='/nowhere/*.txt'", "no file"]),
-    (["--config.modle.d_model=8"], ["modle", "model"]),
-    (["--config.model.d_model=big"], ["config.model.d_model", "big"]),
-    (["--unknown=1"], ["unknown"]),
-    (["stray"], ["stray"]),
-    (["--config.model.n_heads=3"], ["d_model=32", "n_heads=3"]),
-    (["--config.model.n_experts=0"], ["n_experts=0", "at least 1"]),
-    (["--config.model.vocab_size=200"], ["vocab_size=200", "257"]),
-    (["--config.model.n_experts=4", "--config.model.capacity_factor=0.001"], ["capacity_factor=0.001", "4 experts"]),
-    (["--config.batch_tokens=((0, 100),)"], ["100", "seq_len=32"]),
-    (["--config.batch_tokens=((0, 320),)", "--config.model.n_experts=2"], ["320", "group_tokens=256"]),
-    (["--config.n_tokens=(16384, 8192)"], ["n_tokens", "ascending"]),
-    (["--config.n_tokens=(8192, 8193)"], ["8193", "wider"]),
-    (["--config.optimizer.warmup_tokens=100000"], ["warmup_tokens=100000", "8192"]),
-    (["--config.data.fingerprint=0123456789abcdef"], ["0123456789abcdef", "changed"]),
-])
+@pytest.mark.parametrize(
+    "flags, words",
+    [
+        (["--config.data.path=/nowhere/*.txt"], ["config.data.path='/nowhere/*.txt'", "no file"]),
+        (["--config.modle.d_model=8"], ["modle", "model"]),
+        (["--config.model.d_model=big"], ["config.model.d_model", "big"]),
+        (["--unknown=1"], ["unknown"]),
+        (["stray"], ["stray"]),
+        (["--config.model.n_heads=3"], ["d_model=32", "n_heads=3"]),
+        (["--config.model.n_experts=0"], ["n_experts=0", "at least 1"]),
+        (["--config.model.vocab_size=200"], ["vocab_size=200", "257"]),
+        (
+            ["--config.model.n_experts=4", "--config.model.capacity_factor=0.001"],
+            ["capacity_factor=0.001", "4 experts"],
+        ),
+        (["--config.batch_tokens=((0, 100),)"], ["100", "seq_len=32"]),
+        (["--config.batch_tokens=((0, 320),)", "--config.model.n_experts=2"], ["320", "group_tokens=256"]),
+        (["--config.n_tokens=(16384, 8192)"], ["n_tokens", "ascending"]),
+        (["--config.n_tokens=(8192, 8193)"], ["8193", "wider"]),
+        (["--config.optimizer.warmup_tokens=100000"], ["warmup_tokens=100000", "8192"]),
+        (["--config.data.fingerprint=0123456789abcdef"], ["0123456789abcdef", "changed"]),
+    ],
+)
 def test_a_mistake_is_told_in_one_sentence(config, tmp_path, flags, words):
     said = helpers.fails("jmoe.train", f"--config={config}", f"--workdir={tmp_path / 'run'}", *flags)
     for word in words:
@@ -172,12 +193,15 @@ def test_a_mistake_is_told_in_one_sentence(config, tmp_path, flags, words):
     assert not list(tmp_path.rglob("result.json"))
 
 
-@pytest.mark.parametrize("flags, words", [
-    (["--config.mesh.expert=3"], ["mesh.expert=3", "8 devices"]),
-    (["--config.model.n_experts=4", "--config.mesh.expert=8"], ["n_experts=4", "mesh.expert=8"]),
-    (["--config.model.n_experts=4"], ["group_tokens=256", "8 devices"]),
-    (["--config.batch_tokens=((0, 128),)"], ["4 rows", "8 devices"]),
-])
+@pytest.mark.parametrize(
+    "flags, words",
+    [
+        (["--config.mesh.expert=3"], ["mesh.expert=3", "8 devices"]),
+        (["--config.model.n_experts=4", "--config.mesh.expert=8"], ["n_experts=4", "mesh.expert=8"]),
+        (["--config.model.n_experts=4"], ["group_tokens=256", "8 devices"]),
+        (["--config.batch_tokens=((0, 128),)"], ["4 rows", "8 devices"]),
+    ],
+)
 def test_what_does_not_divide_over_the_mesh_is_refused(config, tmp_path, flags, words):
     said = helpers.fails("jmoe.train", f"--config={config}", f"--workdir={tmp_path}", *flags, n_devices=8)
     for word in words:
@@ -190,7 +214,9 @@ def test_missing_config_file(tmp_path):
 
 
 def test_a_diverging_run_stops_with_the_step(config, tmp_path):
-    said = helpers.fails("jmoe.train", f"--config={config}", f"--workdir={tmp_path}", "--config.optimizer.lr_law.constant=90.0")
+    said = helpers.fails(
+        "jmoe.train", f"--config={config}", f"--workdir={tmp_path}", "--config.optimizer.lr_law.constant=90.0"
+    )
     assert "non-finite loss at step" in said and "last good checkpoint" in said
     assert not list(tmp_path.rglob("result.json"))
 

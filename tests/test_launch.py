@@ -8,9 +8,9 @@ import signal
 import subprocess
 import time
 
+import helpers
 import pytest
 
-import helpers
 from configs.sweeps import quickstart
 
 SWEEP = """
@@ -52,7 +52,8 @@ def test_runs_csv_has_the_laws_columns_first_and_traces_each_run(undisturbed):
     assert list(table[0])[:5] == ["n_active", "n_total", "n_tokens", "n_experts", "loss"]
     assert len(table) == 8
     assert {(r["d_model"], r["n_experts"], r["n_tokens"]) for r in table} == {
-        (d, e, n) for d in ("16", "32") for e in ("1", "4") for n in ("8192", "16384")}
+        (d, e, n) for d in ("16", "32") for e in ("1", "4") for n in ("8192", "16384")
+    }
     assert len({r["corpus_fingerprint"] for r in table}) == 1
     for row in table:
         assert 2 < float(row["loss"]) < 6
@@ -75,7 +76,10 @@ def test_trainers_and_sweep_killed_at_random_end_with_the_same_table(sweep, undi
     for _ in range(2):
         process = subprocess.Popen(
             helpers.command("launch.sweep", f"--sweep={sweep}", f"--workdir={tmp_path}", "--backend=local"),
-            env=helpers.environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            env=helpers.environment(),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         target = steps(tmp_path) + 15
         while process.poll() is None and steps(tmp_path) < target:
             time.sleep(0.01)
@@ -110,7 +114,11 @@ def children(pid: int) -> list[int]:
 def test_ctrl_c_stops_and_resumes(sweep, undisturbed, tmp_path):
     process = subprocess.Popen(
         helpers.command("launch.sweep", f"--sweep={sweep}", f"--workdir={tmp_path}", "--backend=local"),
-        env=helpers.environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        env=helpers.environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     while process.poll() is None and steps(tmp_path) < 10:
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
@@ -137,7 +145,9 @@ def get_sweep():
 
 
 def test_dry_run_describes_and_writes_nothing(tmp_path):
-    done = helpers.run("launch.sweep", "--sweep=configs/sweeps/quickstart.py", f"--workdir={tmp_path / 'x'}", "--dry_run")
+    done = helpers.run(
+        "launch.sweep", "--sweep=configs/sweeps/quickstart.py", f"--workdir={tmp_path / 'x'}", "--dry_run"
+    )
     assert done.returncode == 0, done.stderr
     _, jobs = quickstart.get_sweep()
     assert f"{sum(len(job['n_tokens']) for job in jobs)} runs in {len(jobs)} jobs" in done.stdout
@@ -145,18 +155,23 @@ def test_dry_run_describes_and_writes_nothing(tmp_path):
     # a trunk to 0.8 of the largest budget and a fifth of each, at 6 N_active FLOPs a token
     n_active = lambda d: 2 * d * 257 + d // 16 * 13 * d**2
     alone = sum(6 * n_active(job["model.d_model"]) * sum(job["n_tokens"]) for job in jobs)
-    shared = sum(6 * n_active(job["model.d_model"]) * (0.8 * max(job["n_tokens"]) + 0.2 * sum(job["n_tokens"])) for job in jobs)
+    shared = sum(
+        6 * n_active(job["model.d_model"]) * (0.8 * max(job["n_tokens"]) + 0.2 * sum(job["n_tokens"])) for job in jobs
+    )
     assert f"saves {1 - shared / alone:.0%}" in done.stdout
 
 
-@pytest.mark.parametrize("text, words", [
-    ("def get_sweep():\n    return 'nowhere.py', [{}]", ["nowhere.py"]),
-    ("x = 1", ["get_sweep"]),
-    ("def get_sweep(:", ["SyntaxError"]),
-    ("def get_sweep():\n    return 'configs/quickstart.py', []", ["no job"]),
-    ("def get_sweep():\n    return 'configs/quickstart.py', [{'model.d_modle': 3}]", ["d_modle"]),
-    ("def get_sweep():\n    return 'configs/quickstart.py', [{'n_tokens': (5, 4)}]", ["n_tokens", "ascending"]),
-])
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("def get_sweep():\n    return 'nowhere.py', [{}]", ["nowhere.py"]),
+        ("x = 1", ["get_sweep"]),
+        ("def get_sweep(:", ["SyntaxError"]),
+        ("def get_sweep():\n    return 'configs/quickstart.py', []", ["no job"]),
+        ("def get_sweep():\n    return 'configs/quickstart.py', [{'model.d_modle': 3}]", ["d_modle"]),
+        ("def get_sweep():\n    return 'configs/quickstart.py', [{'n_tokens': (5, 4)}]", ["n_tokens", "ascending"]),
+    ],
+)
 def test_an_unusable_sweep_is_refused(tmp_path, text, words):
     (tmp_path / "sweep.py").write_text(text)
     said = helpers.fails("launch.sweep", f"--sweep={tmp_path / 'sweep.py'}", f"--workdir={tmp_path / 'run'}")
