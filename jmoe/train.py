@@ -281,7 +281,7 @@ class _Run:
             if signum or ((step + 1) % config.checkpoint_every == 0 and step + 1 < segment.stop):
                 settle()
                 pending = None
-                saved.save(step + 1, params, opt_state, self.record)
+                saved.save(step + 1, params, opt_state, self._record_at(step + 1))
             if signum:
                 saved.wait()
                 raise cli.Interrupted(
@@ -291,7 +291,7 @@ class _Run:
         settle()
         bar.close()
         log.close()
-        saved.save(segment.stop, params, opt_state, self.record)
+        saved.save(segment.stop, params, opt_state, self._record_at(segment.stop))
         saved.wait()
         return params, opt_state
 
@@ -306,6 +306,10 @@ class _Run:
     def _checkpoints(self, segment):
         keep = () if segment.decays else [s.stop for s in self.schedule.segments if not s.decays]
         return checkpoint.Checkpoints(self.workdir / segment.name / "checkpoints", keep)
+
+    def _record_at(self, step: int) -> dict:
+        """The record with the position in the data: tokens seen before `step`."""
+        return self.record | {"n_tokens": self.schedule.tokens_at(step)}
 
     def _restore(self, saved, step: int):
         self._say(f"resuming from {saved.directory}/{step}")
