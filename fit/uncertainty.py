@@ -29,7 +29,8 @@ def distinct_optima(found, most=3):
 def bootstrap(form, runs, settings, weights, found, draws, how):
   """Coefficients [draws, n] of fits to resampled runs, each from the best optima of the whole fit.
 
-  how: "replacement" draws as many runs as there are, with replacement; "paper" takes 80% of them without (App. F).
+  how: "replacement" draws with replacement as many runs as there are less one for each coefficient, for the scatter around
+  a fit is that much too small; "paper" takes 80% of the runs without replacement (App. F).
   """
   law, data = FORMS[form], regress.prepare(runs, settings, weights)
   rng, n = np.random.default_rng([settings.seed, 1]), len(runs)
@@ -39,7 +40,7 @@ def bootstrap(form, runs, settings, weights, found, draws, how):
     for row in counts:
       row[rng.choice(n, kept, replace=False)] = 1
   else:
-    counts = rng.multinomial(n, np.full(n, 1 / n), size=draws).astype(float)
+    counts = rng.multinomial(max(n - len(law.FREE), n // 2), np.full(n, 1 / n), size=draws).astype(float)
   starts = regress.centre(form, distinct_optima(found), data)
   k = len(starts)
   weight = data["root_weight"] * np.sqrt(np.repeat(counts, k, axis=0))
