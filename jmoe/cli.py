@@ -47,7 +47,9 @@ def run(main) -> None:
 
     if {"--help", "-h", "-help", "--helpshort"} & set(sys.argv[1:]):
         module = sys.modules[main.__module__]
-        print(module.__doc__, flags.FLAGS.module_help(sys.argv[0] if module.__name__ == "__main__" else module), sep="\n")
+        print(
+            module.__doc__, flags.FLAGS.module_help(sys.argv[0] if module.__name__ == "__main__" else module), sep="\n"
+        )
         return
     _drop_echoes()
     app.run(guarded, flags_parser=_parse)

@@ -37,9 +37,25 @@ WORKDIR = flags.DEFINE_string("workdir", None, "Directory of this run: checkpoin
 
 def main(_):
     config = cli.read_config(CONFIG)
+    join_processes()
     cli.make_workdir(WORKDIR.value)
     with _signals() as stop_signal:
         train(config, pathlib.Path(WORKDIR.value).absolute(), stop_signal)
+
+
+def join_processes() -> None:
+    """Joins the other processes of this run: those that JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID
+    name, else a Slurm job's tasks, which jax finds by itself."""
+    if address := os.environ.get("JAX_COORDINATOR_ADDRESS"):
+        try:
+            place = int(os.environ["JAX_NUM_PROCESSES"]), int(os.environ["JAX_PROCESS_ID"])
+        except (KeyError, ValueError) as error:
+            raise UserError(
+                f"JAX_COORDINATOR_ADDRESS={address} needs whole numbers in JAX_NUM_PROCESSES and JAX_PROCESS_ID: {error}"
+            ) from None
+        jax.distributed.initialize(address, *place)
+    elif int(os.environ.get("SLURM_NTASKS", 1)) > 1:
+        jax.distributed.initialize()
 
 
 def train(config, workdir: pathlib.Path, stop_signal=lambda: 0) -> list[dict]:

@@ -3,6 +3,7 @@
 import json
 import random
 import signal
+import socket
 import subprocess
 import time
 
@@ -156,6 +157,42 @@ def test_it_goes_on_with_the_same_tokens_on_eight_devices(undisturbed, config, t
         one, other = (json.loads((folder / branch / "result.json").read_text()) for folder in (alone, tmp_path))
         assert abs(one["loss"] - other["loss"]) < 1e-3
         assert other["n_devices"] == 8 and one["n_devices"] == 1
+
+
+def test_two_processes_of_four_devices_equal_one_device(config, tmp_path):
+    """Real processes, joined by jax.distributed, experts spread over four devices: the same losses and drops."""
+    flags = ["--config.model.group_tokens=32", "--config.mesh.expert=4", "--config.model.n_experts=4"]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    together = tmp_path / "together"
+    processes = [
+        subprocess.Popen(
+            helpers.command("jmoe.train", f"--config={config}", f"--workdir={together}", *flags),
+            env=helpers.environment(4)
+            | {
+                "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}",
+                "JAX_NUM_PROCESSES": "2",
+                "JAX_PROCESS_ID": str(i),
+            },
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for i in range(2)
+    ]
+    said = [process.communicate(timeout=300)[1] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], said
+    alone = tmp_path / "alone"
+    assert train(config, alone, "--config.model.group_tokens=32").returncode == 0
+    for name in ("branch-8192", "branch-16384"):
+        one, other = (json.loads((folder / name / "result.json").read_text()) for folder in (alone, together))
+        assert other["n_devices"] == 8
+        for column in ("loss", "train_loss", "drop_rate"):
+            assert abs(one[column] - other[column]) < 1e-4, column
+    # the first steps agree to float accuracy, before rounding has had time to grow
+    for one, other in list(zip(*(outcome(folder)["trunk/metrics.jsonl"] for folder in (alone, together))))[:5]:
+        assert abs(json.loads(one)["loss"] - json.loads(other)["loss"]) < 1e-5
+        assert json.loads(one)["drop_rate"] == pytest.approx(json.loads(other)["drop_rate"], abs=1e-6)
 
 
 def test_another_config_is_refused_with_the_difference(undisturbed, config):
