@@ -130,10 +130,10 @@ def fit_file(path, form, settings, holdout="none", weights="none", select="objec
     record["separate"] = alone = uncertainty.separate(train, settings, weight)
     for name, part in (("separate_fitted", train), ("separate_held_out", validation)):
       record[name] = separate_errors(alone, part)
-  record["profile"] = uncertainty.profile(form, train, settings, weight, found)
+  record["profile"] = uncertainty.profile(form, train, settings, weight, found, quiet)
   record["warnings"] = uncertainty.warnings(form, train, found, record["profile"])
   if bootstrap:
-    draws = uncertainty.bootstrap(form, train, settings, weight, found, bootstrap, bootstrap_form)
+    draws = uncertainty.bootstrap(form, train, settings, weight, found, bootstrap, bootstrap_form, quiet)
     record["bootstrap"] = dict(form=bootstrap_form, percentiles=list(percentiles), draws=draws.tolist(), intervals={
         name: np.percentile(draws[:, i], percentiles).tolist() for i, name in enumerate(law.COEFFICIENTS)})
   return record

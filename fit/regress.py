@@ -131,15 +131,18 @@ def centre(form, frees, data, back=False):
   return np.asarray(recentre(np.asarray(frees), sign * data["shift_n"], sign * data["shift_d"]))
 
 
-def polish(form, x, data, rounds=40, each=False):
+def polish(form, x, data, rounds=40, each=False, label=None):
   """Levenberg-Marquardt from x [k, n] until the best objective stands still, or with `each` every one of them.
 
-  Returns (x, objectives, gradient norms); an objective that is not finite becomes infinite.
+  Returns (x, objectives, gradient norms); an objective that is not finite becomes infinite. With a label a progress bar
+  of it counts the starts of each round; most polishing ends before the last.
   """
   solve = solvers.least_squares(residual_function(form), PER_START, STEPS)
   before = np.full(len(x), np.inf)
-  for _ in range(rounds):
-    x, values, gradients = run_batches(solve, x, data)
+  for i in range(rounds):
+    with tqdm.tqdm(total=len(x), desc=f"{label}, round {i + 1} of at most {rounds}", unit="fit", disable=label is None,
+                   leave=False) as progress:
+      x, values, gradients = run_batches(solve, x, data, progress)
     values = np.where(np.isfinite(values), values, np.inf)
     if np.all(values >= before * (1 - 1e-6)) if each else values.min() >= before.min() * (1 - 1e-10):
       break
@@ -180,7 +183,8 @@ def fit(form, runs, settings=Settings(), weights=None, quiet=False):
   sample = take(data, np.sort(rng.choice(len(runs), SEARCH_RUNS, replace=False))) if len(runs) > SEARCH_RUNS else data
   x, values = search(form, starts, sample, settings, quiet)
   order = np.argsort(values, kind="stable")[:BATCH if sample is data else 1]
-  best, best_values, gradients = polish(form, x[order], data, rounds=40 if sample is data else 1)
+  best, best_values, gradients = polish(form, x[order], data, rounds=40 if sample is data else 1,
+                                          label=None if quiet else "best starts")
   if not np.isfinite(best_values).any():
     raise UserError(f"{runs.path}: no start of the {form} law led to a finite objective")
   if sample is data:

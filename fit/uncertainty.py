@@ -26,7 +26,7 @@ def distinct_optima(found, most=3):
   return np.stack(rows)
 
 
-def bootstrap(form, runs, settings, weights, found, draws, how):
+def bootstrap(form, runs, settings, weights, found, draws, how, quiet=True):
   """Coefficients [draws, n] of fits to resampled runs, each from the best optima of the whole fit.
 
   how: "replacement" draws with replacement as many runs as there are less one for each coefficient, for the scatter around
@@ -44,13 +44,14 @@ def bootstrap(form, runs, settings, weights, found, draws, how):
   starts = regress.centre(form, distinct_optima(found), data)
   k = len(starts)
   weight = data["root_weight"] * np.sqrt(np.repeat(counts, k, axis=0))
-  x, values, _ = regress.polish(form, np.tile(starts, (draws, 1)), data | {"root_weight": weight}, rounds=5, each=True)
+  x, values, _ = regress.polish(form, np.tile(starts, (draws, 1)), data | {"root_weight": weight}, rounds=5, each=True,
+                                label=None if quiet else f"bootstrap of {draws}")
   best = np.argmin(values.reshape(draws, k), axis=1)
   x = x.reshape(draws, k, -1)[np.arange(draws), best]
   return np.asarray(law.to_coefficients(regress.centre(form, x, data, back=True)))
 
 
-def profile(form, runs, settings, weights, found):
+def profile(form, runs, settings, weights, found, quiet=True):
   """For each of the law's PROFILED coefficients: its LEVEL interval by likelihood ratio, None where an end is open.
 
   The coefficient is held at values around its best one and all others are fitted again. With noise of unknown size the
@@ -68,7 +69,8 @@ def profile(form, runs, settings, weights, found):
   start = regress.centre(form, found.free[None], data)
   pins, ats = np.concatenate(pins), np.concatenate(ats)
   held = data | dict(pin=pins, pin_at=ats, pin_weight=np.full(len(pins), 1e2 * np.sqrt(found.objective + 1e-30)))
-  _, objectives, _ = regress.polish(form, np.repeat(start, len(pins), axis=0), held, rounds=8, each=True)
+  _, objectives, _ = regress.polish(form, np.repeat(start, len(pins), axis=0), held, rounds=8, each=True,
+                                    label=None if quiet else "profiles")
   threshold = scipy.stats.chi2.ppf(LEVEL, 1)
   size = max(found.objective, 1e-18 * len(runs))  # noise-free losses: nothing below rounding
   for i, name in enumerate(law.PROFILED):
@@ -124,10 +126,15 @@ def warnings(form, runs, found, profiles):
             "any value tried" if p["low"] is None else f"anything from {p['low']:.4g} to {p['high']:.4g}")
     extra, what = more_runs(runs, law.PINNED_BY[name])
     then = dict(zip(law.COEFFICIENTS, standard_errors(form, runs, found.free, extra)))[name]
-    out.append(f"the runs do not pin down {name}: {span} fits as well ({LEVEL:.0%}), best {p['value']:.4g}; {MORE_RUNS} more "
-               f"runs with {what} would bring its standard error from {now[name] / p['value']:.0%} to "
-               f"{then / p['value']:.0%} of it")
-  loose = [name for name in law.COEFFICIENTS if name not in profiles and now[name] > abs(coefficients[name])]
+    if then > p["value"]:
+      outlook = f"{MORE_RUNS} more runs with {what} would not be enough either"
+    else:
+      outlook = (f"{MORE_RUNS} more runs with {what} would bring its standard error from {now[name] / p['value']:.0%} to "
+                 f"{then / p['value']:.0%} of it")
+    out.append(f"the runs do not pin down {name}: {span} fits as well ({LEVEL:.0%}), best {p['value']:.4g}; {outlook}")
+  scales = {name.removeprefix("ln ") for name in law.FREE}  # positive by construction
+  loose = [name for name in law.COEFFICIENTS
+           if name not in profiles and (name not in scales or name in law.FREE) and now[name] > abs(coefficients[name])]
   if loose:
     out.append(f"the runs do not settle the sign of {', '.join(loose)} (standard error larger than the value); "
                "use the law for predictions near its runs, not its coefficients")
