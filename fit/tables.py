@@ -123,4 +123,5 @@ def interval_note(fitted):
   if b["form"] == "paper":
     return (f"{low:g}th and {high:g}th percentiles of {len(b['draws'])} fits to 80% of the runs without replacement, the "
             "paper's form: about half as wide as the spread of new data, by construction")
-  return f"{low:g}th and {high:g}th percentiles of {len(b['draws'])} fits to the runs resampled with replacement"
+  return (f"{low:g}th and {high:g}th percentiles of {len(b['draws'])} fits to the runs resampled with replacement; on "
+          "the paper's grid with 0.2% of noise, 10th to 90th held the true optimum in about 75% of simulations, not 80%")

@@ -119,10 +119,10 @@ def test_chinchilla_optimum_of_the_public_points():
 
 def test_both_solvers_reach_the_same_objective():
     runs = fit_runs.chinchilla_runs()
-    settings = regress.Settings(huber_delta=1e-3, starts=8)
+    settings = regress.Settings(huber_delta=1e-3, starts=4)
     lm = regress.fit("chinchilla", runs, settings, quiet=True)
     data = regress.prepare(runs, settings)
-    starts = regress.centre("chinchilla", chinchilla.starts()[:8], data)
+    starts = regress.centre("chinchilla", chinchilla.starts()[:4], data)
     _, values = regress.search("chinchilla", starts, data, dataclasses.replace(settings, solver="lbfgs"), quiet=True)
     converged = values[values <= 1.01 * lm.objective]
     assert len(converged) and converged.min() == pytest.approx(lm.objective, rel=1e-6)
