@@ -17,4 +17,4 @@ Standalone: needs jax, jaxopt, numpy, scipy, absl, matplotlib, tqdm and pyarrow,
 
 
 class UserError(Exception):
-  """A mistake in what the user gave, told in one sentence; the command line prints it and exits with 2."""
+    """A mistake in what the user gave, told in one sentence; the command line prints it and exits with 2."""

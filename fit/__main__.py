@@ -1,4 +1,5 @@
 """Command line of fit: python -m fit COMMAND --flags; see python -m fit help."""
+
 import importlib
 import os
 import sys
@@ -16,61 +17,65 @@ COMMANDS = {
 
 
 def main():
-  """Entry point; exits with 0, with 2 and one sentence on a user's mistake, or with 130 when interrupted."""
-  try:
-    sys.exit(run(sys.argv[1:]))
-  except KeyboardInterrupt:
-    print("fit: interrupted", file=sys.stderr)
-    sys.exit(130)
-  except BrokenPipeError:  # the reader of our output left, as `head` does
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    sys.exit(0)
+    """Entry point; exits with 0, with 2 and one sentence on a user's mistake, or with 130 when interrupted."""
+    try:
+        sys.exit(run(sys.argv[1:]))
+    except KeyboardInterrupt:
+        print("fit: interrupted", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:  # the reader of our output left, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
 
 
 def run(arguments):
-  """Runs one command; returns its exit code."""
-  os.environ.setdefault("JAX_PLATFORMS", "cpu")  # small float64 problems: an accelerator would only slow them
-  if not arguments or arguments[0] in ("help", "--help", "-h", "--helpfull", "--helpshort"):
-    print("Fit scaling laws of dense and mixture-of-experts models, predict with them, plan by them.\n\n"
-          "python -m fit COMMAND --flags\n")
-    for name, what in COMMANDS.items():
-      print(f"  {name:8} {what}")
-    print("\npython -m fit COMMAND --help tells its flags, with an example.")
-    return 0
-  name, *rest = arguments
-  try:
-    if name not in COMMANDS:
-      raise UserError(f"unknown command {name!r}; commands: {', '.join(COMMANDS)}")
-    return _command(importlib.import_module(f"fit.commands.{name}"), name, rest)
-  except UserError as e:
-    print(f"fit {name}: {e}", file=sys.stderr)
-    return 2
+    """Runs one command; returns its exit code."""
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")  # small float64 problems: an accelerator would only slow them
+    if not arguments or arguments[0] in ("help", "--help", "-h", "--helpfull", "--helpshort"):
+        print(
+            "Fit scaling laws of dense and mixture-of-experts models, predict with them, plan by them.\n\n"
+            "python -m fit COMMAND --flags\n"
+        )
+        for name, what in COMMANDS.items():
+            print(f"  {name:8} {what}")
+        print("\npython -m fit COMMAND --help tells its flags, with an example.")
+        return 0
+    name, *rest = arguments
+    try:
+        if name not in COMMANDS:
+            raise UserError(f"unknown command {name!r}; commands: {', '.join(COMMANDS)}")
+        return _command(importlib.import_module(f"fit.commands.{name}"), name, rest)
+    except UserError as e:
+        print(f"fit {name}: {e}", file=sys.stderr)
+        return 2
 
 
 def _command(module, name, arguments):
-  from absl import flags
-  f = flags.FlagValues()
-  flags.DEFINE_bool("help", False, "Shows this text.", short_name="h", flag_values=f)
-  module.define_flags(f)
-  if any(a in ("--help", "-help", "-h") for a in arguments):
-    print(f"{module.__doc__.strip()}\n\nflags:")
-    for key in sorted(f.flag_values_dict()):
-      if key not in ("help", "h"):
-        flag = f[key]
-        default = "" if flag.default is None else f" (default {flag.default_as_str})"
-        print(f"  --{key}: {flag.help}{default}")
+    from absl import flags
+
+    f = flags.FlagValues()
+    flags.DEFINE_bool("help", False, "Shows this text.", short_name="h", flag_values=f)
+    module.define_flags(f)
+    if any(a in ("--help", "-help", "-h") for a in arguments):
+        print(f"{module.__doc__.strip()}\n\nflags:")
+        for key in sorted(f.flag_values_dict()):
+            if key not in ("help", "h"):
+                flag = f[key]
+                default = "" if flag.default is None else f" (default {flag.default_as_str})"
+                print(f"  --{key}: {flag.help}{default}")
+        return 0
+    try:
+        positional = f(["fit", *arguments])[1:]
+    except flags.Error as e:
+        raise UserError(" ".join(str(e).split())) from e
+    if positional:
+        raise UserError(f"found {positional[0]!r}, expected only flags such as --name=value")
+    import jax
+
+    with jax.enable_x64(True):
+        module.run(f)
     return 0
-  try:
-    positional = f(["fit", *arguments])[1:]
-  except flags.Error as e:
-    raise UserError(" ".join(str(e).split())) from e
-  if positional:
-    raise UserError(f"found {positional[0]!r}, expected only flags such as --name=value")
-  import jax
-  with jax.enable_x64(True):
-    module.run(f)
-  return 0
 
 
 if __name__ == "__main__":
-  main()
+    main()

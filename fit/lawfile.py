@@ -1,4 +1,5 @@
 """A law with its coefficients: a published preset, or the law.json that a fit wrote."""
+
 import dataclasses
 import json
 import os
@@ -14,75 +15,87 @@ PRESETS = {name: form for form, law in FORMS.items() for name in law.PRESETS}
 
 @dataclasses.dataclass
 class FittedLaw:
-  """name: preset or file; form: key of FORMS; coefficients by name; record: all that stands in the file."""
-  name: str
-  form: str
-  coefficients: dict
-  record: dict
+    """name: preset or file; form: key of FORMS; coefficients by name; record: all that stands in the file."""
 
-  @property
-  def law(self):
-    return FORMS[self.form]
+    name: str
+    form: str
+    coefficients: dict
+    record: dict
 
-  def predict(self, n_active, n_tokens, n_experts):
-    """Loss in nats per token; arguments broadcast together; those that the law does not use may be anything."""
-    log_loss = jax.jit(self.law.log_loss)(self.law.to_free(self.coefficients), np.log(np.asarray(n_active, float)),
-                                          np.log(np.asarray(n_tokens, float)), np.asarray(n_experts, float))
-    return np.exp(np.asarray(log_loss))
+    @property
+    def law(self):
+        return FORMS[self.form]
 
-  def at_experts(self, n_experts):
-    """(m, mu, n, nu, c) at each n_experts (Eq. 5); UserError where the law has no such form."""
-    if not hasattr(self.law, "at_experts"):
-      raise UserError(f"--law={self.name}: the {self.form} law knows no n_tokens, so it has no optimum of size and "
-                      f"tokens; use a law of form {' or '.join(f for f, law in FORMS.items() if hasattr(law, 'at_experts'))}")
-    return self.law.at_experts(self.coefficients, np.asarray(n_experts, float))
+    def predict(self, n_active, n_tokens, n_experts):
+        """Loss in nats per token; arguments broadcast together; those that the law does not use may be anything."""
+        log_loss = jax.jit(self.law.log_loss)(
+            self.law.to_free(self.coefficients),
+            np.log(np.asarray(n_active, float)),
+            np.log(np.asarray(n_tokens, float)),
+            np.asarray(n_experts, float),
+        )
+        return np.exp(np.asarray(log_loss))
 
-  @property
-  def draws(self):
-    """The bootstrap's coefficients by name, each [n_draws]; None where the law has none."""
-    bootstrap = self.record.get("bootstrap")
-    return bootstrap and dict(zip(self.law.COEFFICIENTS, np.array(bootstrap["draws"], float).T))
+    def at_experts(self, n_experts):
+        """(m, mu, n, nu, c) at each n_experts (Eq. 5); UserError where the law has no such form."""
+        if not hasattr(self.law, "at_experts"):
+            raise UserError(
+                f"--law={self.name}: the {self.form} law knows no n_tokens, so it has no optimum of size and "
+                f"tokens; use a law of form {' or '.join(f for f, law in FORMS.items() if hasattr(law, 'at_experts'))}"
+            )
+        return self.law.at_experts(self.coefficients, np.asarray(n_experts, float))
 
-  @property
-  def percentiles(self):
-    """The ends of the bootstrap's intervals."""
-    return self.record["bootstrap"]["percentiles"]
+    @property
+    def draws(self):
+        """The bootstrap's coefficients by name, each [n_draws]; None where the law has none."""
+        bootstrap = self.record.get("bootstrap")
+        return bootstrap and dict(zip(self.law.COEFFICIENTS, np.array(bootstrap["draws"], float).T))
 
-  def predict_interval(self, n_active, n_tokens, n_experts):
-    """(low, high) percentiles of the loss over the bootstrap's draws; needs draws."""
-    log_loss = jax.jit(jax.vmap(self.law.log_loss, in_axes=(0, None, None, None)))(
-        np.stack([self.law.to_free(dict(zip(self.draws, row))) for row in zip(*self.draws.values())]),
-        np.log(np.asarray(n_active, float)), np.log(np.asarray(n_tokens, float)), np.asarray(n_experts, float))
-    return np.exp(np.percentile(np.asarray(log_loss), self.percentiles, axis=0))
+    @property
+    def percentiles(self):
+        """The ends of the bootstrap's intervals."""
+        return self.record["bootstrap"]["percentiles"]
 
-  @property
-  def knows_experts(self):
-    return "n_experts" in self.law.COLUMNS
+    def predict_interval(self, n_active, n_tokens, n_experts):
+        """(low, high) percentiles of the loss over the bootstrap's draws; needs draws."""
+        log_loss = jax.jit(jax.vmap(self.law.log_loss, in_axes=(0, None, None, None)))(
+            np.stack([self.law.to_free(dict(zip(self.draws, row))) for row in zip(*self.draws.values())]),
+            np.log(np.asarray(n_active, float)),
+            np.log(np.asarray(n_tokens, float)),
+            np.asarray(n_experts, float),
+        )
+        return np.exp(np.percentile(np.asarray(log_loss), self.percentiles, axis=0))
+
+    @property
+    def knows_experts(self):
+        return "n_experts" in self.law.COLUMNS
 
 
 def load(name):
-  """The law of a preset's name or of a law.json; UserError if it is neither, or does not hold a whole law."""
-  if name in PRESETS:
-    preset = FORMS[PRESETS[name]].PRESETS[name]
-    return FittedLaw(name, PRESETS[name], preset["coefficients"], preset)
-  if not os.path.exists(name):
-    raise UserError(f"--law={name}: no such file, nor a published law; published laws: {', '.join(PRESETS)}")
-  try:
-    with open(name, encoding="utf-8") as f:
-      record = json.load(f)
-  except OSError as e:
-    raise UserError(f"--law={name}: cannot be read: {e.strerror}") from e
-  except (ValueError, RecursionError) as e:
-    raise UserError(f"--law={name}: is not JSON: {e}") from e
-  if not isinstance(record, dict) or record.get("form") not in FORMS:
-    raise UserError(f"--law={name}: has no form that is one of {', '.join(FORMS)}")
-  law, coefficients = FORMS[record["form"]], record.get("coefficients")
-  for key in law.COEFFICIENTS:
-    value = coefficients.get(key) if isinstance(coefficients, dict) else None
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or not np.isfinite(value):
-      raise UserError(f"--law={name}: coefficient {key} is {json.dumps(value)}, expected a finite number")
-  fitted = FittedLaw(name, record["form"], {k: float(coefficients[k]) for k in law.COEFFICIENTS}, record)
-  with np.errstate(all="ignore"):
-    if not np.all(np.isfinite(law.to_free(fitted.coefficients))):
-      raise UserError(f"--law={name}: its coefficients make no law (a scale that is not positive, or E_start >= E_max)")
-  return fitted
+    """The law of a preset's name or of a law.json; UserError if it is neither, or does not hold a whole law."""
+    if name in PRESETS:
+        preset = FORMS[PRESETS[name]].PRESETS[name]
+        return FittedLaw(name, PRESETS[name], preset["coefficients"], preset)
+    if not os.path.exists(name):
+        raise UserError(f"--law={name}: no such file, nor a published law; published laws: {', '.join(PRESETS)}")
+    try:
+        with open(name, encoding="utf-8") as f:
+            record = json.load(f)
+    except OSError as e:
+        raise UserError(f"--law={name}: cannot be read: {e.strerror}") from e
+    except (ValueError, RecursionError) as e:
+        raise UserError(f"--law={name}: is not JSON: {e}") from e
+    if not isinstance(record, dict) or record.get("form") not in FORMS:
+        raise UserError(f"--law={name}: has no form that is one of {', '.join(FORMS)}")
+    law, coefficients = FORMS[record["form"]], record.get("coefficients")
+    for key in law.COEFFICIENTS:
+        value = coefficients.get(key) if isinstance(coefficients, dict) else None
+        if not isinstance(value, (int, float)) or isinstance(value, bool) or not np.isfinite(value):
+            raise UserError(f"--law={name}: coefficient {key} is {json.dumps(value)}, expected a finite number")
+    fitted = FittedLaw(name, record["form"], {k: float(coefficients[k]) for k in law.COEFFICIENTS}, record)
+    with np.errstate(all="ignore"):
+        if not np.all(np.isfinite(law.to_free(fitted.coefficients))):
+            raise UserError(
+                f"--law={name}: its coefficients make no law (a scale that is not positive, or E_start >= E_max)"
+            )
+    return fitted

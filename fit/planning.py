@@ -1,13 +1,13 @@
 """A plan: the optima under constraints, the best model that can be built, and what it saves against a dense one."""
+
 import dataclasses
 import math
 
 import numpy as np
 from absl import flags
 
-from fit import UserError
+from fit import UserError, optimum
 from fit import architecture as architecture_lib
-from fit import optimum
 from fit.architecture import FLOPS_PER_PARAMETER_INFERENCE as INFERENCE
 from fit.architecture import FLOPS_PER_PARAMETER_TRAINING as TRAINING
 
@@ -16,236 +16,326 @@ SEQUENCE = 512  # tokens of context in training, for the exact FLOPs
 
 
 def define_flags(f):
-  """The flags of a plan; shared by plan and report."""
-  flags.DEFINE_float("flops", None, "Training FLOPs (6 n_active n_tokens), shared with --inference_tokens.", flag_values=f)
-  flags.DEFINE_float("memory_gb", None, "Memory of one device in GB (1e9 bytes), for weights and cache.", flag_values=f)
-  flags.DEFINE_integer("devices", 1, "Devices that share weights and cache.", lower_bound=1, flag_values=f)
-  flags.DEFINE_float("bytes_per_parameter", 2, "2 is bfloat16.", flag_values=f)
-  flags.DEFINE_float("kv_tokens", 0, "Tokens in the key-value cache, over all sequences.", flag_values=f)
-  flags.DEFINE_float("bytes_per_kv_element", 2, "2 is bfloat16.", flag_values=f)
-  flags.DEFINE_float("inference_tokens", 0, "Tokens to serve over the model's life, at 2 n_active FLOPs each, out of "
-                     "--flops.", flag_values=f)
-  flags.DEFINE_float("max_tokens", None, "Training tokens that there are.", flag_values=f)
-  flags.DEFINE_list("experts", [str(e) for e in optimum.EXPERTS], "Numbers of experts allowed.", flag_values=f)
-  architecture_lib.define_flags(f)
+    """The flags of a plan; shared by plan and report."""
+    flags.DEFINE_float(
+        "flops", None, "Training FLOPs (6 n_active n_tokens), shared with --inference_tokens.", flag_values=f
+    )
+    flags.DEFINE_float(
+        "memory_gb", None, "Memory of one device in GB (1e9 bytes), for weights and cache.", flag_values=f
+    )
+    flags.DEFINE_integer("devices", 1, "Devices that share weights and cache.", lower_bound=1, flag_values=f)
+    flags.DEFINE_float("bytes_per_parameter", 2, "2 is bfloat16.", flag_values=f)
+    flags.DEFINE_float("kv_tokens", 0, "Tokens in the key-value cache, over all sequences.", flag_values=f)
+    flags.DEFINE_float("bytes_per_kv_element", 2, "2 is bfloat16.", flag_values=f)
+    flags.DEFINE_float(
+        "inference_tokens",
+        0,
+        "Tokens to serve over the model's life, at 2 n_active FLOPs each, out of --flops.",
+        flag_values=f,
+    )
+    flags.DEFINE_float("max_tokens", None, "Training tokens that there are.", flag_values=f)
+    flags.DEFINE_list("experts", [str(e) for e in optimum.EXPERTS], "Numbers of experts allowed.", flag_values=f)
+    architecture_lib.define_flags(f)
 
 
 def positive(f, name, zero=False):
-  """The flag's value, None as it is; UserError unless it is a positive finite number (or 0 where zero)."""
-  value = f[name].value
-  if value is not None and not (1e-12 <= value <= LARGEST or (zero and value == 0)):
-    raise UserError(f"--{name}={value:g}: expected a {'non-negative' if zero else 'positive'} number up to {LARGEST:g}")
-  return value
+    """The flag's value, None as it is; UserError unless it is a positive finite number (or 0 where zero)."""
+    value = f[name].value
+    if value is not None and not (1e-12 <= value <= LARGEST or (zero and value == 0)):
+        raise UserError(
+            f"--{name}={value:g}: expected a {'non-negative' if zero else 'positive'} number up to {LARGEST:g}"
+        )
+    return value
 
 
 def positive_list(f, name):
-  """The flag's values as numbers, which must be positive; UserError otherwise."""
-  numbers = []
-  for text in f[name].value:
-    try:
-      numbers.append(float(text))
-    except ValueError:
-      numbers.append(math.nan)
-    if not 1e-12 <= numbers[-1] <= LARGEST:
-      raise UserError(f"--{name}: found {text!r}, expected positive numbers separated by commas")
-  return numbers
+    """The flag's values as numbers, which must be positive; UserError otherwise."""
+    numbers = []
+    for text in f[name].value:
+        try:
+            numbers.append(float(text))
+        except ValueError:
+            numbers.append(math.nan)
+        if not 1e-12 <= numbers[-1] <= LARGEST:
+            raise UserError(f"--{name}: found {text!r}, expected positive numbers separated by commas")
+    return numbers
 
 
 def experts_of(f):
-  """The numbers of experts of --experts, sorted; UserError unless whole numbers from 1 up."""
-  numbers = positive_list(f, "experts")
-  if not numbers or any(e != int(e) or e > 1e6 for e in numbers):
-    raise UserError(f"--experts={','.join(f.experts)}: expected whole numbers from 1 to 1000000, separated by commas")
-  return sorted({int(e) for e in numbers})
+    """The numbers of experts of --experts, sorted; UserError unless whole numbers from 1 up."""
+    numbers = positive_list(f, "experts")
+    if not numbers or any(e != int(e) or e > 1e6 for e in numbers):
+        raise UserError(
+            f"--experts={','.join(f.experts)}: expected whole numbers from 1 to 1000000, separated by commas"
+        )
+    return sorted({int(e) for e in numbers})
 
 
 def constraints_of(f):
-  """(Constraints, experts) that the flags ask for; UserError where one is out of range."""
-  memory = positive(f, "memory_gb")
-  return optimum.Constraints(
-      flops=positive(f, "flops"), memory_bytes=None if memory is None else memory * 1e9 * f.devices,
-      bytes_per_parameter=positive(f, "bytes_per_parameter"), kv_tokens=positive(f, "kv_tokens", zero=True),
-      bytes_per_kv_element=positive(f, "bytes_per_kv_element"),
-      inference_tokens=positive(f, "inference_tokens", zero=True), max_tokens=positive(f, "max_tokens"),
-  ), experts_of(f)
+    """(Constraints, experts) that the flags ask for; UserError where one is out of range."""
+    memory = positive(f, "memory_gb")
+    return optimum.Constraints(
+        flops=positive(f, "flops"),
+        memory_bytes=None if memory is None else memory * 1e9 * f.devices,
+        bytes_per_parameter=positive(f, "bytes_per_parameter"),
+        kv_tokens=positive(f, "kv_tokens", zero=True),
+        bytes_per_kv_element=positive(f, "bytes_per_kv_element"),
+        inference_tokens=positive(f, "inference_tokens", zero=True),
+        max_tokens=positive(f, "max_tokens"),
+    ), experts_of(f)
 
 
 def plan(fitted, architecture, constraints, experts):
-  """The whole plan as a dictionary of plain numbers, ready for JSON. Raises UserError if nothing is feasible."""
-  found = optimum.optima(fitted, architecture, constraints, experts)
-  low, high = optimum.near_optimal(fitted, architecture, constraints, found)
-  rows, out = [], []
-  for i, e in enumerate(found.n_experts):
-    if not found.feasible[i]:
-      out.append(dict(n_experts=int(e), why=optimum.why_infeasible(architecture, constraints, e)))
-      continue
-    row = dict(n_experts=int(e), n_active=float(found.n_active[i]), n_total=float(found.n_total[i]),
-               n_tokens=float(found.n_tokens[i]), loss=float(found.loss[i]), d_model=float(found.d_model[i]),
-               size_bound=str(found.size_bound[i]),
-               memory_bytes=float(optimum.memory_bytes(architecture, constraints, found.d_model[i], e)),
-               training_flops=float(TRAINING * found.n_active[i] * found.n_tokens[i]),
-               inference_flops_per_token=float(INFERENCE * found.n_active[i]),
-               near_optimal_n_active=[float(low[i]), float(high[i])] if np.isfinite(low[i]) else None)
-    rows.append(row)
-  best = min(rows, key=lambda row: row["loss"])
-  result = dict(law=fitted.name, form=fitted.form,
-                constraints={k: v for k, v in vars(constraints).items() if v is not None},
-                optima=rows, infeasible=out, best=best,
-                buildable=buildable(fitted, architecture, constraints, found))
-  if fitted.draws:
-    result["bootstrap"] = bootstrap(fitted, architecture, constraints, found.n_experts)
-  if constraints.max_tokens is not None and constraints.flops is not None:
-    free = optimum.optima(fitted, architecture, dataclasses.replace(constraints, max_tokens=None), experts)
-    result["loss_of_token_cap"] = best["loss"] - float(np.nanmin(free.loss))
-  if constraints.flops is not None:
-    result["dense"] = against_dense(fitted, architecture, constraints, best)
-    result["rule_of_thumb"] = optimum.rule_of_thumb(fitted, architecture, constraints.flops,
-                                                    optimum.allowed_experts(fitted, experts))
-    ranges = fitted.record.get("runs", {}).get("ranges", {})
-    if "training_flops" in ranges and constraints.flops > 10 * ranges["training_flops"][1]:
-      result["extrapolation"] = constraints.flops / ranges["training_flops"][1]
-  return result
+    """The whole plan as a dictionary of plain numbers, ready for JSON. Raises UserError if nothing is feasible."""
+    found = optimum.optima(fitted, architecture, constraints, experts)
+    low, high = optimum.near_optimal(fitted, architecture, constraints, found)
+    rows, out = [], []
+    for i, e in enumerate(found.n_experts):
+        if not found.feasible[i]:
+            out.append(dict(n_experts=int(e), why=optimum.why_infeasible(architecture, constraints, e)))
+            continue
+        row = dict(
+            n_experts=int(e),
+            n_active=float(found.n_active[i]),
+            n_total=float(found.n_total[i]),
+            n_tokens=float(found.n_tokens[i]),
+            loss=float(found.loss[i]),
+            d_model=float(found.d_model[i]),
+            size_bound=str(found.size_bound[i]),
+            memory_bytes=float(optimum.memory_bytes(architecture, constraints, found.d_model[i], e)),
+            training_flops=float(TRAINING * found.n_active[i] * found.n_tokens[i]),
+            inference_flops_per_token=float(INFERENCE * found.n_active[i]),
+            near_optimal_n_active=[float(low[i]), float(high[i])] if np.isfinite(low[i]) else None,
+        )
+        rows.append(row)
+    best = min(rows, key=lambda row: row["loss"])
+    result = dict(
+        law=fitted.name,
+        form=fitted.form,
+        constraints={k: v for k, v in vars(constraints).items() if v is not None},
+        optima=rows,
+        infeasible=out,
+        best=best,
+        buildable=buildable(fitted, architecture, constraints, found),
+    )
+    if fitted.draws:
+        result["bootstrap"] = bootstrap(fitted, architecture, constraints, found.n_experts)
+    if constraints.max_tokens is not None and constraints.flops is not None:
+        free = optimum.optima(fitted, architecture, dataclasses.replace(constraints, max_tokens=None), experts)
+        result["loss_of_token_cap"] = best["loss"] - float(np.nanmin(free.loss))
+    if constraints.flops is not None:
+        result["dense"] = against_dense(fitted, architecture, constraints, best)
+        result["rule_of_thumb"] = optimum.rule_of_thumb(
+            fitted, architecture, constraints.flops, optimum.allowed_experts(fitted, experts)
+        )
+        ranges = fitted.record.get("runs", {}).get("ranges", {})
+        if "training_flops" in ranges and constraints.flops > 10 * ranges["training_flops"][1]:
+            result["extrapolation"] = constraints.flops / ranges["training_flops"][1]
+    return result
 
 
 def bootstrap(fitted, architecture, constraints, experts):
-  """The plan solved again for each draw: intervals at each number of experts, and how often each is the best."""
-  usable, per_experts = None, []
-  for e in experts:
-    per_experts.append(np.broadcast_arrays(*fitted.law.at_experts(fitted.draws, e)))
-    fine = (per_experts[-1][1] < 0) & (per_experts[-1][3] < 0)
-    usable = fine if usable is None else usable & fine
-  if not usable.any():
-    return None
-  solved = [optimum.solve([v[usable] for v in reduced], e, architecture, constraints)
-            for reduced, e in zip(per_experts, experts)]
-  losses = np.stack([np.where(s.feasible, s.loss, np.inf) for s in solved])
-  best = np.argmin(losses, axis=0)
-  rows = [dict(n_experts=int(e), best_in_draws=int(np.sum(best == i)))
-          | {name: np.percentile(getattr(s, name), fitted.percentiles).tolist()
-             for name in ("n_active", "n_tokens", "loss")} for i, (e, s) in enumerate(zip(experts, solved)) if s.feasible.all()]
-  return dict(form=fitted.record["bootstrap"]["form"], percentiles=fitted.percentiles, draws=int(usable.sum()),
-              draws_without_optimum=int((~usable).sum()), optima=rows)
+    """The plan solved again for each draw: intervals at each number of experts, and how often each is the best."""
+    usable, per_experts = None, []
+    for e in experts:
+        per_experts.append(np.broadcast_arrays(*fitted.law.at_experts(fitted.draws, e)))
+        fine = (per_experts[-1][1] < 0) & (per_experts[-1][3] < 0)
+        usable = fine if usable is None else usable & fine
+    if not usable.any():
+        return None
+    solved = [
+        optimum.solve([v[usable] for v in reduced], e, architecture, constraints)
+        for reduced, e in zip(per_experts, experts)
+    ]
+    losses = np.stack([np.where(s.feasible, s.loss, np.inf) for s in solved])
+    best = np.argmin(losses, axis=0)
+    rows = [
+        dict(n_experts=int(e), best_in_draws=int(np.sum(best == i)))
+        | {
+            name: np.percentile(getattr(s, name), fitted.percentiles).tolist()
+            for name in ("n_active", "n_tokens", "loss")
+        }
+        for i, (e, s) in enumerate(zip(experts, solved))
+        if s.feasible.all()
+    ]
+    return dict(
+        form=fitted.record["bootstrap"]["form"],
+        percentiles=fitted.percentiles,
+        draws=int(usable.sum()),
+        draws_without_optimum=int((~usable).sum()),
+        optima=rows,
+    )
 
 
 def buildable(fitted, architecture, constraints, found):
-  """The best model of whole blocks: each number of experts with the two depths around its optimum. None if none fits."""
-  best = None
-  for i in np.flatnonzero(found.feasible):
-    blocks = found.d_model[i] / architecture.width_per_block
-    for n_blocks in {max(1, math.floor(blocks + 1e-9)), math.ceil(blocks - 1e-9)}:
-      model = architecture_lib.Model(architecture, n_blocks, int(found.n_experts[i]))
-      memory = optimum.memory_bytes(architecture, constraints, model.d_model, model.n_experts)
-      n_tokens = math.floor(optimum.tokens(constraints, model.n_active))
-      if (constraints.memory_bytes is not None and memory > constraints.memory_bytes) or n_tokens < 1:
-        continue
-      m, mu, n, nu, c = fitted.at_experts(model.n_experts)
-      loss = float(m * model.n_active**mu + n * float(n_tokens)**nu + c)
-      if best is None or loss < best["loss"]:
-        best = dict(n_experts=model.n_experts, d_model=model.d_model, n_blocks=n_blocks, n_heads=n_blocks,
-                    d_ff=3 * model.d_model, vocab_size=architecture.vocab_size, n_active=model.n_active,
-                    n_total=model.n_total, exact_parameters=model.exact_parameters, n_tokens=n_tokens, loss=loss,
-                    memory_bytes=float(memory), training_flops=TRAINING * model.n_active * n_tokens,
+    """The best model of whole blocks: each number of experts with the two depths around its optimum. None if none fits."""
+    best = None
+    for i in np.flatnonzero(found.feasible):
+        blocks = found.d_model[i] / architecture.width_per_block
+        for n_blocks in {max(1, math.floor(blocks + 1e-9)), math.ceil(blocks - 1e-9)}:
+            model = architecture_lib.Model(architecture, n_blocks, int(found.n_experts[i]))
+            memory = optimum.memory_bytes(architecture, constraints, model.d_model, model.n_experts)
+            n_tokens = math.floor(optimum.tokens(constraints, model.n_active))
+            if (constraints.memory_bytes is not None and memory > constraints.memory_bytes) or n_tokens < 1:
+                continue
+            m, mu, n, nu, c = fitted.at_experts(model.n_experts)
+            loss = float(m * model.n_active**mu + n * float(n_tokens) ** nu + c)
+            if best is None or loss < best["loss"]:
+                best = dict(
+                    n_experts=model.n_experts,
+                    d_model=model.d_model,
+                    n_blocks=n_blocks,
+                    n_heads=n_blocks,
+                    d_ff=3 * model.d_model,
+                    vocab_size=architecture.vocab_size,
+                    n_active=model.n_active,
+                    n_total=model.n_total,
+                    exact_parameters=model.exact_parameters,
+                    n_tokens=n_tokens,
+                    loss=loss,
+                    memory_bytes=float(memory),
+                    training_flops=TRAINING * model.n_active * n_tokens,
                     exact_forward_flops_per_token=model.exact_flops_per_token(SEQUENCE),
                     exact_training_flops=3 * model.exact_flops_per_token(SEQUENCE) * n_tokens,
                     learning_rate=float(architecture_lib.learning_rate(model.n_active, model.n_experts)),
-                    batch_tokens=[list(step) for step in architecture_lib.BATCH_RAMP if step[0] < n_tokens])
-  return best
+                    batch_tokens=[list(step) for step in architecture_lib.BATCH_RAMP if step[0] < n_tokens],
+                )
+    return best
 
 
 def against_dense(fitted, architecture, constraints, best):
-  """What the best plan saves against the best dense model under the same constraints (Fig. 2b)."""
-  dense = optimum.solve(fitted.at_experts(1.0), 1.0, architecture, constraints)
-  if not dense.feasible:
-    return None
-  needed = optimum.flops_of_dense(fitted, architecture, constraints, best["loss"])
-  return dict(n_active=float(dense.n_active), n_tokens=float(dense.n_tokens), loss=float(dense.loss),
-              loss_saved=float(dense.loss) - best["loss"], flops_for_the_same_loss=needed,
-              flops_saved=None if needed is None else 1 - constraints.flops / needed,
-              inference_flops_ratio=best["n_active"] / float(dense.n_active))
+    """What the best plan saves against the best dense model under the same constraints (Fig. 2b)."""
+    dense = optimum.solve(fitted.at_experts(1.0), 1.0, architecture, constraints)
+    if not dense.feasible:
+        return None
+    needed = optimum.flops_of_dense(fitted, architecture, constraints, best["loss"])
+    return dict(
+        n_active=float(dense.n_active),
+        n_tokens=float(dense.n_tokens),
+        loss=float(dense.loss),
+        loss_saved=float(dense.loss) - best["loss"],
+        flops_for_the_same_loss=needed,
+        flops_saved=None if needed is None else 1 - constraints.flops / needed,
+        inference_flops_ratio=best["n_active"] / float(dense.n_active),
+    )
 
 
 def rounded(x):
-  """x to two significant digits, for budgets that people read."""
-  return float(f"{x:.1e}")
+    """x to two significant digits, for budgets that people read."""
+    return float(f"{x:.1e}")
 
 
 def amount(x):
-  """A count for people: 9.71B, 1.68M."""
-  for size, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "K")):
-    if abs(x) >= size:
-      return f"{x / size:.3g}{letter}" if abs(x) < 1000 * size else f"{x / size:.0f}{letter}"
-  return f"{x:.3g}"
+    """A count for people: 9.71B, 1.68M."""
+    for size, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "K")):
+        if abs(x) >= size:
+            return f"{x / size:.3g}{letter}" if abs(x) < 1000 * size else f"{x / size:.0f}{letter}"
+    return f"{x:.3g}"
 
 
 def text(plan):
-  """The plan as a table for people, and what follows from it."""
-  lines = [f"{'n_experts':>9} {'n_active':>9} {'n_total':>9} {'n_tokens':>9} {'loss':>8} {'memory GB':>9}  "
-           f"{'n_active within 0.1% of the best':33} size bound by"]
-  for row in plan["optima"]:
-    near = row["near_optimal_n_active"]
-    lines.append(f"{row['n_experts']:9d} {amount(row['n_active']):>9} {amount(row['n_total']):>9} "
-                 f"{amount(row['n_tokens']):>9} {row['loss']:8.4f} {row['memory_bytes'] / 1e9:9.3g}  "
-                 f"{' to '.join(map(amount, near)) if near else '-':33} {row['size_bound'] or '-'}"
-                 f"{' <- best' if row is plan['best'] else ''}")
-  for row in plan["infeasible"]:
-    lines.append(f"{row['n_experts']:9d} not feasible: {row['why']}")
-  if plan.get("bootstrap"):
-    b = plan["bootstrap"]
-    often = max(b["optima"], key=lambda row: row["best_in_draws"])
-    lines.append(f"\nE = {often['n_experts']} is the best in {often['best_in_draws']} of {b['draws']} bootstrap fits; "
-                 f"{b['percentiles'][0]:g}th to {b['percentiles'][1]:g}th percentile"
-                 + (" (80% of the runs without replacement: about half too narrow by construction):" if b["form"] == "paper"
-                    else ":"))
-    for row in b["optima"]:
-      lines.append(f"{row['n_experts']:9d} n_active {' to '.join(map(amount, row['n_active'])):16} n_tokens "
-                   f"{' to '.join(map(amount, row['n_tokens'])):16} loss {row['loss'][0]:.4f} to {row['loss'][1]:.4f}, best in "
-                   f"{row['best_in_draws']}")
-  built, dense = plan["buildable"], plan.get("dense")
-  if built:
-    lines.append(f"\nbuildable: n_experts {built['n_experts']}, d_model {built['d_model']}, {built['n_blocks']} blocks, "
-                 f"{built['n_heads']} heads, d_ff {built['d_ff']}, vocabulary {built['vocab_size']:,}; "
-                 f"{built['n_tokens']:,} tokens, loss {built['loss']:.4f}")
-    lines.append(f"  parameters {built['exact_parameters']:,} with norms and routers ({built['n_active']:,} active, "
-                 f"{built['n_total']:,} in total as the law counts)")
-    lines.append(f"  training FLOPs {built['training_flops']:.4g} as the law counts, "
-                 f"{built['exact_training_flops']:.4g} exactly ({SEQUENCE} tokens of context)")
-    lines.append(f"  learning rate {built['learning_rate']:.3e}; batch " + ", ".join(
-        f"{tokens:,} tokens" + (f" from {amount(start)}" if start else "") for start, tokens in built["batch_tokens"]))
-  if dense and plan["best"]["n_experts"] > 1:
-    needed = dense["flops_for_the_same_loss"]
-    lines.append(f"\nagainst the best dense model (n_active {amount(dense['n_active'])}, {amount(dense['n_tokens'])} tokens, "
-                 f"loss {dense['loss']:.4f}): loss {dense['loss_saved']:.4f} lower, "
-                 + (f"{dense['flops_saved']:.0%} of its FLOPs saved" if needed else "which no budget brings a dense model to")
-                 + f", {dense['inference_flops_ratio']:.0%} of its inference FLOPs per token")
-  if "loss_of_token_cap" in plan:
-    lines.append(f"the cap on tokens costs {plan['loss_of_token_cap']:.4f} nats")
-  for row in plan.get("rule_of_thumb", []):
-    lines.append(f"rule of thumb, E = {row['n_experts']} of a compute-optimal dense model's size on E times its tokens: loss "
-                 f"{row['loss']:.4f} against {row['dense_loss']:.4f}, {'holds' if row['holds'] else 'does not hold'} "
-                 f"({row['flops_ratio']:.2f} of its FLOPs)")
-  if "extrapolation" in plan:
-    lines.append(f"warning: this budget is {plan['extrapolation']:.3g} times the largest that the law was fitted to")
-  return "\n".join(lines)
+    """The plan as a table for people, and what follows from it."""
+    lines = [
+        f"{'n_experts':>9} {'n_active':>9} {'n_total':>9} {'n_tokens':>9} {'loss':>8} {'memory GB':>9}  "
+        f"{'n_active within 0.1% of the best':33} size bound by"
+    ]
+    for row in plan["optima"]:
+        near = row["near_optimal_n_active"]
+        lines.append(
+            f"{row['n_experts']:9d} {amount(row['n_active']):>9} {amount(row['n_total']):>9} "
+            f"{amount(row['n_tokens']):>9} {row['loss']:8.4f} {row['memory_bytes'] / 1e9:9.3g}  "
+            f"{' to '.join(map(amount, near)) if near else '-':33} {row['size_bound'] or '-'}"
+            f"{' <- best' if row is plan['best'] else ''}"
+        )
+    for row in plan["infeasible"]:
+        lines.append(f"{row['n_experts']:9d} not feasible: {row['why']}")
+    if plan.get("bootstrap"):
+        b = plan["bootstrap"]
+        often = max(b["optima"], key=lambda row: row["best_in_draws"])
+        lines.append(
+            f"\nE = {often['n_experts']} is the best in {often['best_in_draws']} of {b['draws']} bootstrap fits; "
+            f"{b['percentiles'][0]:g}th to {b['percentiles'][1]:g}th percentile"
+            + (
+                " (80% of the runs without replacement: about half too narrow by construction):"
+                if b["form"] == "paper"
+                else ":"
+            )
+        )
+        for row in b["optima"]:
+            lines.append(
+                f"{row['n_experts']:9d} n_active {' to '.join(map(amount, row['n_active'])):16} n_tokens "
+                f"{' to '.join(map(amount, row['n_tokens'])):16} loss {row['loss'][0]:.4f} to {row['loss'][1]:.4f}, best in "
+                f"{row['best_in_draws']}"
+            )
+    built, dense = plan["buildable"], plan.get("dense")
+    if built:
+        lines.append(
+            f"\nbuildable: n_experts {built['n_experts']}, d_model {built['d_model']}, {built['n_blocks']} blocks, "
+            f"{built['n_heads']} heads, d_ff {built['d_ff']}, vocabulary {built['vocab_size']:,}; "
+            f"{built['n_tokens']:,} tokens, loss {built['loss']:.4f}"
+        )
+        lines.append(
+            f"  parameters {built['exact_parameters']:,} with norms and routers ({built['n_active']:,} active, "
+            f"{built['n_total']:,} in total as the law counts)"
+        )
+        lines.append(
+            f"  training FLOPs {built['training_flops']:.4g} as the law counts, "
+            f"{built['exact_training_flops']:.4g} exactly ({SEQUENCE} tokens of context)"
+        )
+        lines.append(
+            f"  learning rate {built['learning_rate']:.3e}; batch "
+            + ", ".join(
+                f"{tokens:,} tokens" + (f" from {amount(start)}" if start else "")
+                for start, tokens in built["batch_tokens"]
+            )
+        )
+    if dense and plan["best"]["n_experts"] > 1:
+        needed = dense["flops_for_the_same_loss"]
+        lines.append(
+            f"\nagainst the best dense model (n_active {amount(dense['n_active'])}, {amount(dense['n_tokens'])} tokens, "
+            f"loss {dense['loss']:.4f}): loss {dense['loss_saved']:.4f} lower, "
+            + (
+                f"{dense['flops_saved']:.0%} of its FLOPs saved"
+                if needed
+                else "which no budget brings a dense model to"
+            )
+            + f", {dense['inference_flops_ratio']:.0%} of its inference FLOPs per token"
+        )
+    if "loss_of_token_cap" in plan:
+        lines.append(f"the cap on tokens costs {plan['loss_of_token_cap']:.4f} nats")
+    for row in plan.get("rule_of_thumb", []):
+        lines.append(
+            f"rule of thumb, E = {row['n_experts']} of a compute-optimal dense model's size on E times its tokens: loss "
+            f"{row['loss']:.4f} against {row['dense_loss']:.4f}, {'holds' if row['holds'] else 'does not hold'} "
+            f"({row['flops_ratio']:.2f} of its FLOPs)"
+        )
+    if "extrapolation" in plan:
+        lines.append(
+            f"warning: this budget is {plan['extrapolation']:.3g} times the largest that the law was fitted to"
+        )
+    return "\n".join(lines)
 
 
 def config(plan):
-  """Python source of a training config for the plan's buildable model."""
-  built = plan["buildable"]
-  given = ", ".join(f"{k} {v:g}" for k, v in plan["constraints"].items() if v)
-  ramp = ", ".join(f"{tokens:,} tokens" + (f" from {start:,}" if start else "") for start, tokens in built["batch_tokens"])
-  if built["d_model"] != 64 * built["n_blocks"]:
-    depth = f"  config.model.n_blocks = {built['n_blocks']}\n  config.model.n_heads = {built['n_heads']}\n"
-  else:
-    depth = ""
-  return f'''"""{built['n_experts']} experts, {amount(built['n_active'])} active and {amount(built['n_total'])} total parameters, \
-{amount(built['n_tokens'])} tokens; predicted loss {built['loss']:.4f} nats per token.
+    """Python source of a training config for the plan's buildable model."""
+    built = plan["buildable"]
+    given = ", ".join(f"{k} {v:g}" for k, v in plan["constraints"].items() if v)
+    ramp = ", ".join(
+        f"{tokens:,} tokens" + (f" from {start:,}" if start else "") for start, tokens in built["batch_tokens"]
+    )
+    if built["d_model"] != 64 * built["n_blocks"]:
+        depth = f"  config.model.n_blocks = {built['n_blocks']}\n  config.model.n_heads = {built['n_heads']}\n"
+    else:
+        depth = ""
+    return f'''"""{built["n_experts"]} experts, {amount(built["n_active"])} active and {amount(built["n_total"])} total parameters, \
+{amount(built["n_tokens"])} tokens; predicted loss {built["loss"]:.4f} nats per token.
 
-Planned by the law {plan['law']} under: {given}.
+Planned by the law {plan["law"]} under: {given}.
 
     python -m jmoe.train --config=THIS_FILE --workdir=DIR
 
-Exactly {built['exact_parameters']:,} parameters and {built['exact_training_flops']:.4g} training FLOPs.
-The recipe gives a peak learning rate of {built['learning_rate']:.4e} (Eq. 10) and batches of
+Exactly {built["exact_parameters"]:,} parameters and {built["exact_training_flops"]:.4g} training FLOPs.
+The recipe gives a peak learning rate of {built["learning_rate"]:.4e} (Eq. 10) and batches of
 {ramp}.
 """
 
@@ -254,9 +344,9 @@ from configs import joint_moe
 
 def get_config():
   config = joint_moe.get_config()
-  config.model.d_model = {built['d_model']}  # n_blocks, n_heads and d_ff follow from it
-{depth}  config.model.n_experts = {built['n_experts']}
-  config.model.vocab_size = {built['vocab_size']}
-  config.n_tokens = ({built['n_tokens']},)  # the last 20% decay
+  config.model.d_model = {built["d_model"]}  # n_blocks, n_heads and d_ff follow from it
+{depth}  config.model.n_experts = {built["n_experts"]}
+  config.model.vocab_size = {built["vocab_size"]}
+  config.n_tokens = ({built["n_tokens"]},)  # the last 20% decay
   return config
 '''

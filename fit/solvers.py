@@ -1,4 +1,5 @@
 """The only module that knows jaxopt: least squares and L-BFGS from many starts at once, and bisection."""
+
 import functools
 import warnings
 
@@ -7,38 +8,56 @@ import jax.numpy as jnp
 import numpy as np
 
 with warnings.catch_warnings():
-  warnings.simplefilter("ignore", DeprecationWarning)  # jaxopt says on import that it is no longer maintained
-  import jaxopt
+    warnings.simplefilter("ignore", DeprecationWarning)  # jaxopt says on import that it is no longer maintained
+    import jaxopt
 
 
 def _batched(solver, batched):
-  def one(x, data):
-    x, state = solver.run(x, data)
-    return x, state.value, state.error
+    def one(x, data):
+        x, state = solver.run(x, data)
+        return x, state.value, state.error
 
-  def run(x, data):
-    return jax.vmap(one, in_axes=(0, {name: 0 if name in batched else None for name in data}))(x, data)
-  return jax.jit(run)
+    def run(x, data):
+        return jax.vmap(one, in_axes=(0, {name: 0 if name in batched else None for name in data}))(x, data)
+
+    return jax.jit(run)
 
 
 @functools.lru_cache(maxsize=None)
 def least_squares(residuals, batched, maxiter):
-  """Levenberg-Marquardt on 0.5 sum residuals(x, data)^2 from a batch of starts.
+    """Levenberg-Marquardt on 0.5 sum residuals(x, data)^2 from a batch of starts.
 
-  Returns run(x [batch, n], data) -> (x [batch, n], objective [batch], gradient norm [batch]), compiled. `batched` names
-  the entries of the dictionary data that have a leading axis of the batch too; all starts share the others.
-  """
-  return _batched(jaxopt.LevenbergMarquardt(
-      residuals, maxiter=maxiter, tol=1e-13, damping_parameter=1e-3, solver="cholesky", materialize_jac=True,
-      implicit_diff=False), batched)
+    Returns run(x [batch, n], data) -> (x [batch, n], objective [batch], gradient norm [batch]), compiled. `batched` names
+    the entries of the dictionary data that have a leading axis of the batch too; all starts share the others.
+    """
+    return _batched(
+        jaxopt.LevenbergMarquardt(
+            residuals,
+            maxiter=maxiter,
+            tol=1e-13,
+            damping_parameter=1e-3,
+            solver="cholesky",
+            materialize_jac=True,
+            implicit_diff=False,
+        ),
+        batched,
+    )
 
 
 @functools.lru_cache(maxsize=None)
 def lbfgs(residuals, batched, maxiter):
-  """As least_squares, by L-BFGS on the same objective: slower by far, but what the paper used."""
-  return _batched(jaxopt.LBFGS(
-      lambda x, data: 0.5 * jnp.sum(residuals(x, data) ** 2), maxiter=maxiter, tol=1e-10, linesearch="zoom",
-      history_size=20, implicit_diff=False), batched)
+    """As least_squares, by L-BFGS on the same objective: slower by far, but what the paper used."""
+    return _batched(
+        jaxopt.LBFGS(
+            lambda x, data: 0.5 * jnp.sum(residuals(x, data) ** 2),
+            maxiter=maxiter,
+            tol=1e-10,
+            linesearch="zoom",
+            history_size=20,
+            implicit_diff=False,
+        ),
+        batched,
+    )
 
 
 SOLVERS = {"lm": least_squares, "lbfgs": lbfgs}
@@ -46,25 +65,26 @@ SOLVERS = {"lm": least_squares, "lbfgs": lbfgs}
 
 @functools.lru_cache(maxsize=None)
 def _bisection(function):
-  def run(low, high, *data):
-    solver = jaxopt.Bisection(function, low, high, maxiter=100, tol=0.0, check_bracket=False)
-    return solver.run(None, *data).params
-  return jax.jit(jax.vmap(run))
+    def run(low, high, *data):
+        solver = jaxopt.Bisection(function, low, high, maxiter=100, tol=0.0, check_bracket=False)
+        return solver.run(None, *data).params
+
+    return jax.jit(jax.vmap(run))
 
 
 def root(function, low, high, *data):
-  """Where function(x, *data) changes sign between low and high, elementwise, to the last bits of a float64.
+    """Where function(x, *data) changes sign between low and high, elementwise, to the last bits of a float64.
 
-  low, high and data broadcast together to the shape of the result. NaN where the signs at both ends do not differ:
-  jaxopt's compiled bisection alone would return an end point there without a word. `function` takes scalars or arrays;
-  the same function object is compiled once.
-  """
-  low, high, *data = np.broadcast_arrays(low, high, *data)
-  shape, arguments = low.shape, [np.asarray(v, float).ravel() for v in (low, high, *data)]
-  at_low = np.asarray(function(arguments[0], *arguments[2:]))
-  at_high = np.asarray(function(arguments[1], *arguments[2:]))
-  with np.errstate(invalid="ignore"):
-    brackets = np.sign(at_low) * np.sign(at_high) < 0
-  x = np.where(brackets, np.asarray(_bisection(function)(*arguments)), np.nan)
-  x = np.where(at_high == 0, arguments[1], np.where(at_low == 0, arguments[0], x))
-  return x.reshape(shape)
+    low, high and data broadcast together to the shape of the result. NaN where the signs at both ends do not differ:
+    jaxopt's compiled bisection alone would return an end point there without a word. `function` takes scalars or arrays;
+    the same function object is compiled once.
+    """
+    low, high, *data = np.broadcast_arrays(low, high, *data)
+    shape, arguments = low.shape, [np.asarray(v, float).ravel() for v in (low, high, *data)]
+    at_low = np.asarray(function(arguments[0], *arguments[2:]))
+    at_high = np.asarray(function(arguments[1], *arguments[2:]))
+    with np.errstate(invalid="ignore"):
+        brackets = np.sign(at_low) * np.sign(at_high) < 0
+    x = np.where(brackets, np.asarray(_bisection(function)(*arguments)), np.nan)
+    x = np.where(at_high == 0, arguments[1], np.where(at_low == 0, arguments[0], x))
+    return x.reshape(shape)

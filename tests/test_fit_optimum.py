@@ -1,4 +1,5 @@
 """Optima against brute force, the paper's Tables 1 and 2, and counts written out by hand."""
+
 import dataclasses
 import importlib.util
 import json
@@ -7,247 +8,288 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fit import UserError, architecture, lawfile, optimum, planning, solvers, tables
 
 PAPER = architecture.Architecture()
 # Printed cells of Table 1: (n_active, n_tokens).
-TABLE_1 = {1e20: {1: (1.7e9, 9.7e9), 2: (1.5e9, 11.4e9), 4: (1.2e9, 13.9e9), 8: (990e6, 17e9), 16: (810e6, 20.7e9)},
-           5e20: {1: (4e9, 21e9), 2: (3.5e9, 24e9), 4: (3e9, 28e9), 8: (2.5e9, 33.2e9), 16: (2.1e9, 39e9)},
-           1e21: {1: (5.7e9, 29.3e9), 2: (5e9, 33e9), 4: (4.4e9, 38e9), 8: (3.8e9, 44.3e9), 16: (3.3e9, 51.2e9)}}
+TABLE_1 = {
+    1e20: {1: (1.7e9, 9.7e9), 2: (1.5e9, 11.4e9), 4: (1.2e9, 13.9e9), 8: (990e6, 17e9), 16: (810e6, 20.7e9)},
+    5e20: {1: (4e9, 21e9), 2: (3.5e9, 24e9), 4: (3e9, 28e9), 8: (2.5e9, 33.2e9), 16: (2.1e9, 39e9)},
+    1e21: {1: (5.7e9, 29.3e9), 2: (5e9, 33e9), 4: (4.4e9, 38e9), 8: (3.8e9, 44.3e9), 16: (3.3e9, 51.2e9)},
+}
 
 
 @pytest.fixture(scope="module", autouse=True)
 def float64():
-  with jax.enable_x64(True):
-    yield
+    with jax.enable_x64(True):
+        yield
 
 
 @pytest.fixture(scope="module")
 def law():
-  return lawfile.load("joint-moe-2025")
+    return lawfile.load("joint-moe-2025")
 
 
 def rounding(printed):
-  """Half a unit of the last digit of a printed cell: two significant digits for sizes, three for most tokens."""
-  shown = f"{printed:.2e}"
-  last = 2 if shown[3] != "0" else 1
-  return .5 * 10. ** (int(shown[-3:]) - last)
+    """Half a unit of the last digit of a printed cell: two significant digits for sizes, three for most tokens."""
+    shown = f"{printed:.2e}"
+    last = 2 if shown[3] != "0" else 1
+    return 0.5 * 10.0 ** (int(shown[-3:]) - last)
 
 
 @pytest.mark.parametrize("flops", TABLE_1)
 def test_table_1(law, flops):
-  """Tokens, printed with up to three digits, within 1.5%; sizes, printed with two, within 1.5% of what rounds to them."""
-  for row in tables.table_1(law, PAPER, budgets=(flops,)):
-    size, trained = TABLE_1[flops][row["n_experts"]]
-    assert row["n_tokens"] == pytest.approx(trained, rel=.015)
-    assert (size - rounding(size)) * .985 <= row["n_active"] <= (size + rounding(size)) * 1.015
-    assert row["n_active"] * row["n_tokens"] == pytest.approx(flops / 6)
+    """Tokens, printed with up to three digits, within 1.5%; sizes, printed with two, within 1.5% of what rounds to them."""
+    for row in tables.table_1(law, PAPER, budgets=(flops,)):
+        size, trained = TABLE_1[flops][row["n_experts"]]
+        assert row["n_tokens"] == pytest.approx(trained, rel=0.015)
+        assert (size - rounding(size)) * 0.985 <= row["n_active"] <= (size + rounding(size)) * 1.015
+        assert row["n_active"] * row["n_tokens"] == pytest.approx(flops / 6)
 
 
 def test_table_2(law):
-  rows = tables.table_2(law, PAPER)
-  assert sum(row["agrees"] for row in rows) == 9
-  gaps = {(row["flops"], row["memory_gb"]): row["loss_gap"] for row in rows if not row["agrees"]}
-  assert gaps == {(1e21, 24): pytest.approx(.004, abs=5e-4), (1e23, 80): pytest.approx(.006, abs=5e-4),
-                  (1e24, 640): pytest.approx(.007, abs=5e-4)}
+    rows = tables.table_2(law, PAPER)
+    assert sum(row["agrees"] for row in rows) == 9
+    gaps = {(row["flops"], row["memory_gb"]): row["loss_gap"] for row in rows if not row["agrees"]}
+    assert gaps == {
+        (1e21, 24): pytest.approx(0.004, abs=5e-4),
+        (1e23, 80): pytest.approx(0.006, abs=5e-4),
+        (1e24, 640): pytest.approx(0.007, abs=5e-4),
+    }
 
 
 def brute_force(reduced, e, constraints, points=400_001):
-  """The best loss and n_active on a fine grid of widths; every constraint checked by its own definition."""
-  m, mu, n, nu, c = (float(v) for v in reduced)
-  low, high = np.log(64.), np.log(3e6)
-  for _ in range(3):  # a finer grid around the best point of the last
-    d = np.exp(np.linspace(low, high, points))
-    size = 2 * d * 50257 + 13 * d**3 / 64
-    total = 2 * d * 50257 + (4 + 9 * e) * d**3 / 64
-    trained = np.full(points, np.inf if constraints.max_tokens is None else constraints.max_tokens)
-    if constraints.flops is not None:
-      trained = np.minimum(trained, (constraints.flops - 2 * size * constraints.inference_tokens) / (6 * size))
-    fine = trained >= 1
-    if constraints.memory_bytes is not None:
-      cache = 2 * constraints.kv_tokens * d**2 / 64
-      fine &= (constraints.bytes_per_parameter * total + constraints.bytes_per_kv_element * cache
-               <= constraints.memory_bytes)
-    if not fine.any():
-      return None
-    loss = np.where(fine, m * size**mu + n * np.where(fine, trained, 1.)**nu + c, np.inf)
-    best = int(np.argmin(loss))
-    step = (high - low) / (points - 1)
-    low, high = np.log(d[best]) - 3 * step, np.log(d[best]) + 3 * step
-  return float(loss[best]), float(size[best])
+    """The best loss and n_active on a fine grid of widths; every constraint checked by its own definition."""
+    m, mu, n, nu, c = (float(v) for v in reduced)
+    low, high = np.log(64.0), np.log(3e6)
+    for _ in range(3):  # a finer grid around the best point of the last
+        d = np.exp(np.linspace(low, high, points))
+        size = 2 * d * 50257 + 13 * d**3 / 64
+        total = 2 * d * 50257 + (4 + 9 * e) * d**3 / 64
+        trained = np.full(points, np.inf if constraints.max_tokens is None else constraints.max_tokens)
+        if constraints.flops is not None:
+            trained = np.minimum(trained, (constraints.flops - 2 * size * constraints.inference_tokens) / (6 * size))
+        fine = trained >= 1
+        if constraints.memory_bytes is not None:
+            cache = 2 * constraints.kv_tokens * d**2 / 64
+            fine &= (
+                constraints.bytes_per_parameter * total + constraints.bytes_per_kv_element * cache
+                <= constraints.memory_bytes
+            )
+        if not fine.any():
+            return None
+        loss = np.where(fine, m * size**mu + n * np.where(fine, trained, 1.0) ** nu + c, np.inf)
+        best = int(np.argmin(loss))
+        step = (high - low) / (points - 1)
+        low, high = np.log(d[best]) - 3 * step, np.log(d[best]) + 3 * step
+    return float(loss[best]), float(size[best])
 
 
-@given(flops=st.one_of(st.none(), st.floats(18, 25)), memory=st.one_of(st.none(), st.floats(7.5, 13)),
-       kv=st.sampled_from([0., 1024., 16384., 1e6]), served=st.sampled_from([0., 1e9, 1e11, 1e13]),
-       cap=st.one_of(st.none(), st.floats(7, 13)), e=st.sampled_from([1, 2, 8, 64]),
-       name=st.sampled_from(["joint-moe-2025", "chinchilla-refit-2024"]))
+@given(
+    flops=st.one_of(st.none(), st.floats(18, 25)),
+    memory=st.one_of(st.none(), st.floats(7.5, 13)),
+    kv=st.sampled_from([0.0, 1024.0, 16384.0, 1e6]),
+    served=st.sampled_from([0.0, 1e9, 1e11, 1e13]),
+    cap=st.one_of(st.none(), st.floats(7, 13)),
+    e=st.sampled_from([1, 2, 8, 64]),
+    name=st.sampled_from(["joint-moe-2025", "chinchilla-refit-2024"]),
+)
 @settings(max_examples=80, deadline=None)
 def test_constrained_optimum_is_brute_force(flops, memory, kv, served, cap, e, name):
-  power = lambda x: None if x is None else 10.**x
-  if flops is None and (memory is None or cap is None):
-    return
-  constraints = optimum.Constraints(flops=power(flops), memory_bytes=power(memory), kv_tokens=kv, max_tokens=power(cap),
-                                    inference_tokens=served if flops is not None else 0.)
-  with jax.enable_x64(True):
-    reduced = lawfile.load(name).at_experts(e)
-    found = optimum.solve(reduced, e, PAPER, constraints)
-    expected = brute_force(reduced, e, constraints)
-  assert bool(found.feasible) == (expected is not None)
-  if expected is not None:
-    assert float(found.loss) == pytest.approx(expected[0], rel=1e-6)
-    assert float(found.loss) <= expected[0] * (1 + 1e-12)  # never worse than a point of the grid
-    used = 6 * found.n_active * found.n_tokens + 2 * found.n_active * constraints.inference_tokens
-    assert flops is None or used <= constraints.flops * (1 + 1e-9)
-    assert memory is None or (optimum.memory_bytes(PAPER, constraints, found.d_model, e)
-                              <= constraints.memory_bytes * (1 + 1e-9))
-    assert cap is None or found.n_tokens <= constraints.max_tokens
+    power = lambda x: None if x is None else 10.0**x
+    if flops is None and (memory is None or cap is None):
+        return
+    constraints = optimum.Constraints(
+        flops=power(flops),
+        memory_bytes=power(memory),
+        kv_tokens=kv,
+        max_tokens=power(cap),
+        inference_tokens=served if flops is not None else 0.0,
+    )
+    with jax.enable_x64(True):
+        reduced = lawfile.load(name).at_experts(e)
+        found = optimum.solve(reduced, e, PAPER, constraints)
+        expected = brute_force(reduced, e, constraints)
+    assert bool(found.feasible) == (expected is not None)
+    if expected is not None:
+        assert float(found.loss) == pytest.approx(expected[0], rel=1e-6)
+        assert float(found.loss) <= expected[0] * (1 + 1e-12)  # never worse than a point of the grid
+        used = 6 * found.n_active * found.n_tokens + 2 * found.n_active * constraints.inference_tokens
+        assert flops is None or used <= constraints.flops * (1 + 1e-9)
+        assert memory is None or (
+            optimum.memory_bytes(PAPER, constraints, found.d_model, e) <= constraints.memory_bytes * (1 + 1e-9)
+        )
+        assert cap is None or found.n_tokens <= constraints.max_tokens
 
 
 def test_inference_optimum_size_is_brute_force(law):
-  """The loss is flat at its optimum, so the size is compared too: with inference tokens it solves an equation."""
-  constraints = optimum.Constraints(flops=1e22, inference_tokens=1e11)
-  for e in (1, 8):
-    _, size = brute_force(law.at_experts(e), e, constraints)
-    assert float(optimum.solve(law.at_experts(e), e, PAPER, constraints).n_active) == pytest.approx(size, rel=1e-5)
+    """The loss is flat at its optimum, so the size is compared too: with inference tokens it solves an equation."""
+    constraints = optimum.Constraints(flops=1e22, inference_tokens=1e11)
+    for e in (1, 8):
+        _, size = brute_force(law.at_experts(e), e, constraints)
+        assert float(optimum.solve(law.at_experts(e), e, PAPER, constraints).n_active) == pytest.approx(size, rel=1e-5)
 
 
 def test_sardana_inference_optimum():
-  """Sardana et al. 2024: the quality of a 30B Chinchilla model with 5T tokens of inference is cheapest at 16.4B on 3.27T,
-  by Hoffmann's law; so that budget's optimum is that model."""
-  constraints = optimum.Constraints(flops=6 * 16.4e9 * 3.27e12 + 2 * 16.4e9 * 5e12, inference_tokens=5e12)
-  chinchilla = lawfile.load("chinchilla-2022")
-  found = optimum.solve(chinchilla.at_experts(1), 1, PAPER, constraints)
-  assert float(found.n_active) == pytest.approx(16.4e9, rel=.03)
-  assert float(found.n_tokens) == pytest.approx(3.27e12, rel=.05)
-  assert float(found.loss) == pytest.approx(float(chinchilla.predict(30e9, 1.56e12, 1)), rel=1e-3)
+    """Sardana et al. 2024: the quality of a 30B Chinchilla model with 5T tokens of inference is cheapest at 16.4B on 3.27T,
+    by Hoffmann's law; so that budget's optimum is that model."""
+    constraints = optimum.Constraints(flops=6 * 16.4e9 * 3.27e12 + 2 * 16.4e9 * 5e12, inference_tokens=5e12)
+    chinchilla = lawfile.load("chinchilla-2022")
+    found = optimum.solve(chinchilla.at_experts(1), 1, PAPER, constraints)
+    assert float(found.n_active) == pytest.approx(16.4e9, rel=0.03)
+    assert float(found.n_tokens) == pytest.approx(3.27e12, rel=0.05)
+    assert float(found.loss) == pytest.approx(float(chinchilla.predict(30e9, 1.56e12, 1)), rel=1e-3)
 
 
 def test_loss_falls_as_constraints_loosen(law):
-  for name, values in dict(flops=np.geomspace(1e19, 1e25, 30), memory_bytes=np.geomspace(1e9, 1e12, 30)).items():
-    constraints = dataclasses.replace(optimum.Constraints(flops=1e22, memory_bytes=4e10, kv_tokens=4096.), **{name: values})
-    assert np.all(np.diff(optimum.solve(law.at_experts(4), 4., PAPER, constraints).loss) <= 1e-12)
+    for name, values in dict(flops=np.geomspace(1e19, 1e25, 30), memory_bytes=np.geomspace(1e9, 1e12, 30)).items():
+        constraints = dataclasses.replace(
+            optimum.Constraints(flops=1e22, memory_bytes=4e10, kv_tokens=4096.0), **{name: values}
+        )
+        assert np.all(np.diff(optimum.solve(law.at_experts(4), 4.0, PAPER, constraints).loss) <= 1e-12)
 
 
 def test_near_optimal_band_ends_at_a_tenth_of_a_percent(law):
-  for constraints in (optimum.Constraints(flops=1e22), optimum.Constraints(flops=1e22, inference_tokens=1e11),
-                      optimum.Constraints(flops=1e22, memory_bytes=8e10), optimum.Constraints(flops=1e21, max_tokens=2e10)):
-    found = optimum.optima(law, PAPER, constraints)
-    low, high = optimum.near_optimal(law, PAPER, constraints, found)
-    target = 1.001 * found.loss.min()
-    assert np.isfinite(low).any()
-    for i in np.flatnonzero(np.isfinite(low)):
-      m, mu, n, nu, c = law.at_experts(found.n_experts[i])
-      loss = lambda size: m * size**mu + n * optimum.tokens(constraints, size)**nu + c
-      for end, outside in ((low[i], low[i] * .99), (high[i], high[i] * 1.01)):
-        assert loss(end) <= target * (1 + 1e-9)
-        memory = optimum.memory_bytes(PAPER, constraints, PAPER.d_model(outside), found.n_experts[i])
-        fits = constraints.memory_bytes is None or memory <= constraints.memory_bytes
-        assert not fits or loss(outside) > target
+    for constraints in (
+        optimum.Constraints(flops=1e22),
+        optimum.Constraints(flops=1e22, inference_tokens=1e11),
+        optimum.Constraints(flops=1e22, memory_bytes=8e10),
+        optimum.Constraints(flops=1e21, max_tokens=2e10),
+    ):
+        found = optimum.optima(law, PAPER, constraints)
+        low, high = optimum.near_optimal(law, PAPER, constraints, found)
+        target = 1.001 * found.loss.min()
+        assert np.isfinite(low).any()
+        for i in np.flatnonzero(np.isfinite(low)):
+            m, mu, n, nu, c = law.at_experts(found.n_experts[i])
+            loss = lambda size: m * size**mu + n * optimum.tokens(constraints, size) ** nu + c
+            for end, outside in ((low[i], low[i] * 0.99), (high[i], high[i] * 1.01)):
+                assert loss(end) <= target * (1 + 1e-9)
+                memory = optimum.memory_bytes(PAPER, constraints, PAPER.d_model(outside), found.n_experts[i])
+                fits = constraints.memory_bytes is None or memory <= constraints.memory_bytes
+                assert not fits or loss(outside) > target
 
 
 def test_flops_of_dense_inverts_the_optimum(law):
-  for constraints in (optimum.Constraints(flops=1e21), optimum.Constraints(flops=1e22, memory_bytes=8e10, kv_tokens=16384.,
-                                                                         inference_tokens=1e11)):
-    best = np.nanmin(optimum.optima(law, PAPER, constraints).loss)
-    needed = optimum.flops_of_dense(law, PAPER, constraints, best)
-    dense = optimum.optima(law, PAPER, dataclasses.replace(constraints, flops=needed), [1])
-    assert dense.loss[0] == pytest.approx(best, rel=1e-9) and needed > constraints.flops
-  # 24 GB never hold a dense model as good as 32 experts without a limit.
-  assert optimum.flops_of_dense(law, PAPER, optimum.Constraints(flops=1e22, memory_bytes=1e9), 2.07) is None
+    for constraints in (
+        optimum.Constraints(flops=1e21),
+        optimum.Constraints(flops=1e22, memory_bytes=8e10, kv_tokens=16384.0, inference_tokens=1e11),
+    ):
+        best = np.nanmin(optimum.optima(law, PAPER, constraints).loss)
+        needed = optimum.flops_of_dense(law, PAPER, constraints, best)
+        dense = optimum.optima(law, PAPER, dataclasses.replace(constraints, flops=needed), [1])
+        assert dense.loss[0] == pytest.approx(best, rel=1e-9) and needed > constraints.flops
+    # 24 GB never hold a dense model as good as 32 experts without a limit.
+    assert optimum.flops_of_dense(law, PAPER, optimum.Constraints(flops=1e22, memory_bytes=1e9), 2.07) is None
 
 
 def _line(x, target):
-  return jnp.exp(x) - target
+    return jnp.exp(x) - target
 
 
 def test_root_tells_a_missing_sign_change():
-  found = solvers.root(_line, 0., [2., 2., 1.], [3., 100., 1.])
-  np.testing.assert_allclose(found, [np.log(3), np.nan, 0.], rtol=1e-14)
+    found = solvers.root(_line, 0.0, [2.0, 2.0, 1.0], [3.0, 100.0, 1.0])
+    np.testing.assert_allclose(found, [np.log(3), np.nan, 0.0], rtol=1e-14)
 
 
-@pytest.mark.parametrize("constraints, words", [
-    (optimum.Constraints(flops=1e21, memory_bytes=1e6), ["--memory_gb", "13 times", "0.001 GB"]),
-    (optimum.Constraints(flops=1e21, inference_tokens=1e15), ["--flops", "13 times", "--inference_tokens"]),
-    (optimum.Constraints(flops=1e3), ["--flops", "single token"]),
-    (optimum.Constraints(memory_bytes=1e9), ["nothing bounds"]),
-    (optimum.Constraints(memory_bytes=1e9, max_tokens=1e9, inference_tokens=1e9), ["--inference_tokens", "--flops"])])
+@pytest.mark.parametrize(
+    "constraints, words",
+    [
+        (optimum.Constraints(flops=1e21, memory_bytes=1e6), ["--memory_gb", "13 times", "0.001 GB"]),
+        (optimum.Constraints(flops=1e21, inference_tokens=1e15), ["--flops", "13 times", "--inference_tokens"]),
+        (optimum.Constraints(flops=1e3), ["--flops", "single token"]),
+        (optimum.Constraints(memory_bytes=1e9), ["nothing bounds"]),
+        (
+            optimum.Constraints(memory_bytes=1e9, max_tokens=1e9, inference_tokens=1e9),
+            ["--inference_tokens", "--flops"],
+        ),
+    ],
+)
 def test_what_cannot_be_met_is_named(law, constraints, words):
-  with pytest.raises(UserError) as e:
-    optimum.optima(law, PAPER, constraints)
-  assert all(word in str(e.value) for word in words) and "\n" not in str(e.value)
+    with pytest.raises(UserError) as e:
+        optimum.optima(law, PAPER, constraints)
+    assert all(word in str(e.value) for word in words) and "\n" not in str(e.value)
 
 
 def test_law_that_does_not_fall_is_refused():
-  rising = lawfile.FittedLaw("x", "chinchilla", dict(A=1., B=1., E=1., alpha=-.1, beta=.3), {})
-  with pytest.raises(UserError, match="does not fall"):
-    optimum.optima(rising, PAPER, optimum.Constraints(flops=1e20))
+    rising = lawfile.FittedLaw("x", "chinchilla", dict(A=1.0, B=1.0, E=1.0, alpha=-0.1, beta=0.3), {})
+    with pytest.raises(UserError, match="does not fall"):
+        optimum.optima(rising, PAPER, optimum.Constraints(flops=1e20))
 
 
 def test_width_inverts_n_active():
-  for shape in (PAPER, architecture.Architecture(vocab_size=257, width_per_block=32)):
-    d = np.geomspace(1, 1e6, 100)
-    np.testing.assert_allclose(shape.d_model(shape.n_active(d)), d, rtol=1e-12)
+    for shape in (PAPER, architecture.Architecture(vocab_size=257, width_per_block=32)):
+        d = np.geomspace(1, 1e6, 100)
+        np.testing.assert_allclose(shape.d_model(shape.n_active(d)), d, rtol=1e-12)
 
 
 def test_counts_of_the_paper():
-  """App. H prints 321M active and 5.0B in total for d = 1024 and E = 32, and 79M and 211M for d = 512 and E = 8."""
-  wide, narrow = architecture.Model(PAPER, 16, 32), architecture.Model(PAPER, 8, 8)
-  assert (wide.n_active, wide.n_total) == (321030144, 5001873408)
-  assert round(narrow.n_active / 1e6) == 79 and round(narrow.n_total / 1e6) == 211
-  assert architecture.learning_rate(321030144, 8) == pytest.approx(
-      np.exp(8.39 - .81 * np.log(321030144) - .25 * np.log(8)), rel=.06)  # Eq. 10 as printed, two digits
+    """App. H prints 321M active and 5.0B in total for d = 1024 and E = 32, and 79M and 211M for d = 512 and E = 8."""
+    wide, narrow = architecture.Model(PAPER, 16, 32), architecture.Model(PAPER, 8, 8)
+    assert (wide.n_active, wide.n_total) == (321030144, 5001873408)
+    assert round(narrow.n_active / 1e6) == 79 and round(narrow.n_total / 1e6) == 211
+    assert architecture.learning_rate(321030144, 8) == pytest.approx(
+        np.exp(8.39 - 0.81 * np.log(321030144) - 0.25 * np.log(8)), rel=0.06
+    )  # Eq. 10 as printed, two digits
 
 
 def test_exact_parameters_weight_by_weight():
-  for e in (1, 4):
-    model = architecture.Model(architecture.Architecture(vocab_size=257, width_per_block=32), 3, e)
-    d, f = 96, 288
-    block = [d * 3 * d, d * d] + e * [d * f, d * f, f * d] + ([d * e] if e > 1 else []) + [d, d]
-    assert model.exact_parameters == 3 * sum(block) + 257 * d + d * 257 + d
+    for e in (1, 4):
+        model = architecture.Model(architecture.Architecture(vocab_size=257, width_per_block=32), 3, e)
+        d, f = 96, 288
+        block = [d * 3 * d, d * d] + e * [d * f, d * f, f * d] + ([d * e] if e > 1 else []) + [d, d]
+        assert model.exact_parameters == 3 * sum(block) + 257 * d + d * 257 + d
 
 
 def test_buildable_is_best_of_all_depths(law):
-  constraints = optimum.Constraints(flops=3e20, memory_bytes=24e9, kv_tokens=16384., inference_tokens=1e10)
-  plan = planning.plan(law, PAPER, constraints, [1, 2, 4, 8, 16, 32])
-  candidates = []
-  for e in (1, 2, 4, 8, 16, 32):
-    for blocks in range(1, 80):
-      d = 64 * blocks
-      size, total = 2 * d * 50257 + 13 * blocks * d**2, 2 * d * 50257 + (4 + 9 * e) * blocks * d**2
-      trained = np.floor((3e20 - 2 * size * 1e10) / (6 * size))
-      if trained >= 1 and 2 * total + 2 * 2 * 16384 * blocks * d <= 24e9:
-        candidates.append((float(law.predict(size, trained, e)), e, blocks, trained))
-  loss, e, blocks, trained = min(candidates)
-  built = plan["buildable"]
-  assert (built["n_experts"], built["n_blocks"], built["n_tokens"]) == (e, blocks, trained)
-  assert built["loss"] == pytest.approx(loss, rel=1e-12)
-  assert built["training_flops"] == 6 * built["n_active"] * built["n_tokens"] <= 3e20
-  json.dumps(plan, allow_nan=False)
+    constraints = optimum.Constraints(flops=3e20, memory_bytes=24e9, kv_tokens=16384.0, inference_tokens=1e10)
+    plan = planning.plan(law, PAPER, constraints, [1, 2, 4, 8, 16, 32])
+    candidates = []
+    for e in (1, 2, 4, 8, 16, 32):
+        for blocks in range(1, 80):
+            d = 64 * blocks
+            size, total = 2 * d * 50257 + 13 * blocks * d**2, 2 * d * 50257 + (4 + 9 * e) * blocks * d**2
+            trained = np.floor((3e20 - 2 * size * 1e10) / (6 * size))
+            if trained >= 1 and 2 * total + 2 * 2 * 16384 * blocks * d <= 24e9:
+                candidates.append((float(law.predict(size, trained, e)), e, blocks, trained))
+    loss, e, blocks, trained = min(candidates)
+    built = plan["buildable"]
+    assert (built["n_experts"], built["n_blocks"], built["n_tokens"]) == (e, blocks, trained)
+    assert built["loss"] == pytest.approx(loss, rel=1e-12)
+    assert built["training_flops"] == 6 * built["n_active"] * built["n_tokens"] <= 3e20
+    json.dumps(plan, allow_nan=False)
 
 
 def test_emitted_config_is_the_plan(law, tmp_path):
-  plan = planning.plan(law, PAPER, optimum.Constraints(flops=1e20, memory_bytes=8e9), [1, 2, 4, 8])
-  path = tmp_path / "planned.py"
-  path.write_text(planning.config(plan))
-  spec = importlib.util.spec_from_file_location("planned", path)
-  module = importlib.util.module_from_spec(spec)
-  spec.loader.exec_module(module)
-  config, built = module.get_config(), plan["buildable"]
-  for name in ("d_model", "n_blocks", "n_heads", "d_ff", "vocab_size", "n_experts"):
-    assert config.model[name] == built[name]
-  assert config.n_tokens == (built["n_tokens"],)
-  law = config.optimizer.lr_law
-  assert built["learning_rate"] == pytest.approx(np.exp(
-      law.constant + law.n_active * np.log(built["n_active"]) + law.n_experts * np.log(built["n_experts"])), rel=1e-12)
-  assert [tuple(step) for step in built["batch_tokens"]] == [s for s in config.batch_tokens if s[0] < built["n_tokens"]]
+    plan = planning.plan(law, PAPER, optimum.Constraints(flops=1e20, memory_bytes=8e9), [1, 2, 4, 8])
+    path = tmp_path / "planned.py"
+    path.write_text(planning.config(plan))
+    spec = importlib.util.spec_from_file_location("planned", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    config, built = module.get_config(), plan["buildable"]
+    for name in ("d_model", "n_blocks", "n_heads", "d_ff", "vocab_size", "n_experts"):
+        assert config.model[name] == built[name]
+    assert config.n_tokens == (built["n_tokens"],)
+    law = config.optimizer.lr_law
+    assert built["learning_rate"] == pytest.approx(
+        np.exp(law.constant + law.n_active * np.log(built["n_active"]) + law.n_experts * np.log(built["n_experts"])),
+        rel=1e-12,
+    )
+    assert [tuple(step) for step in built["batch_tokens"]] == [
+        s for s in config.batch_tokens if s[0] < built["n_tokens"]
+    ]
 
 
 def test_rule_of_thumb_holds_for_the_published_law(law):
-  rows = optimum.rule_of_thumb(law, PAPER, 1e21, [1, 2, 4, 8, 16])
-  dense = optimum.optima(law, PAPER, optimum.Constraints(flops=1e21), [1])
-  assert [row["n_experts"] for row in rows] == [2, 4, 8]
-  for row in rows:
-    assert row["holds"] and row["n_tokens"] == pytest.approx(row["n_experts"] * dense.n_tokens[0])
-    assert PAPER.n_total(PAPER.d_model(row["n_active"]), row["n_experts"]) == pytest.approx(dense.n_total[0], rel=1e-9)
+    rows = optimum.rule_of_thumb(law, PAPER, 1e21, [1, 2, 4, 8, 16])
+    dense = optimum.optima(law, PAPER, optimum.Constraints(flops=1e21), [1])
+    assert [row["n_experts"] for row in rows] == [2, 4, 8]
+    for row in rows:
+        assert row["holds"] and row["n_tokens"] == pytest.approx(row["n_experts"] * dense.n_tokens[0])
+        assert PAPER.n_total(PAPER.d_model(row["n_active"]), row["n_experts"]) == pytest.approx(
+            dense.n_total[0], rel=1e-9
+        )

@@ -1,33 +1,33 @@
 """The best n_active, n_tokens and n_experts for a law under constraints, and the best model that can be built.
 
-  python -m fit plan --law=joint-moe-2025 --flops=1e22 --memory_gb=80 --kv_tokens=16384
+python -m fit plan --law=joint-moe-2025 --flops=1e22 --memory_gb=80 --kv_tokens=16384
 """
+
 import json
 
 from absl import flags
 
-from fit import UserError
+from fit import UserError, lawfile, planning
 from fit import architecture as architecture_lib
-from fit import lawfile
-from fit import planning
 from fit import runs as runs_lib
 
 
 def define_flags(f):
-  flags.DEFINE_string("law", None, "A law.json, or the name of a published law.", flag_values=f)
-  flags.DEFINE_bool("json", False, "Print the plan as JSON.", flag_values=f)
-  flags.DEFINE_string("emit_config", None, "Write a training config of the best buildable model to this file (.py).",
-                      flag_values=f)
-  planning.define_flags(f)
+    flags.DEFINE_string("law", None, "A law.json, or the name of a published law.", flag_values=f)
+    flags.DEFINE_bool("json", False, "Print the plan as JSON.", flag_values=f)
+    flags.DEFINE_string(
+        "emit_config", None, "Write a training config of the best buildable model to this file (.py).", flag_values=f
+    )
+    planning.define_flags(f)
 
 
 def run(f):
-  if f.law is None:
-    raise UserError("--law is missing: a law.json, or one of " + ", ".join(lawfile.PRESETS))
-  constraints, experts = planning.constraints_of(f)
-  plan = planning.plan(lawfile.load(f.law), architecture_lib.from_flags(f), constraints, experts)
-  if f.emit_config is not None:
-    if plan["buildable"] is None:
-      raise UserError("--emit_config: no model of whole blocks meets the constraints")
-    runs_lib.write_text(f.emit_config, planning.config(plan))
-  print(json.dumps(plan, indent=1, allow_nan=False) if f.json else planning.text(plan))
+    if f.law is None:
+        raise UserError("--law is missing: a law.json, or one of " + ", ".join(lawfile.PRESETS))
+    constraints, experts = planning.constraints_of(f)
+    plan = planning.plan(lawfile.load(f.law), architecture_lib.from_flags(f), constraints, experts)
+    if f.emit_config is not None:
+        if plan["buildable"] is None:
+            raise UserError("--emit_config: no model of whole blocks meets the constraints")
+        runs_lib.write_text(f.emit_config, planning.config(plan))
+    print(json.dumps(plan, indent=1, allow_nan=False) if f.json else planning.text(plan))

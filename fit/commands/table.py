@@ -1,48 +1,52 @@
 """Make one of the paper's tables for a law: 1 (compute-optimal), 2 (best E under memory), 4 (law at each E), 5 (bootstrap).
 
-  python -m fit table --law=joint-moe-2025 --which=2
-  python -m fit table --law=law.json --which=5 --out=table_5.csv
+python -m fit table --law=joint-moe-2025 --which=2
+python -m fit table --law=law.json --which=5 --out=table_5.csv
 """
+
 from absl import flags
 
-from fit import UserError
+from fit import UserError, lawfile, planning
 from fit import architecture as architecture_lib
-from fit import lawfile
-from fit import planning
 from fit import runs as runs_lib
 
 
 def define_flags(f):
-  flags.DEFINE_string("law", None, "A law.json, or the name of a published law.", flag_values=f)
-  flags.DEFINE_enum("which", None, ["1", "2", "4", "5"], "Table of the paper.", flag_values=f)
-  flags.DEFINE_string("out", None, "Also write it here (.csv, .jsonl, .parquet).", flag_values=f)
-  flags.DEFINE_list("flops", [], "Training budgets for tables 1, 2 and 5; default: the paper's.", flag_values=f)
-  flags.DEFINE_list("memory_gb", [], "Memories for table 2; default: 24, 80 and 640.", flag_values=f)
-  flags.DEFINE_list("experts", [], "Numbers of experts; default: the paper's for that table.", flag_values=f)
-  architecture_lib.define_flags(f)
+    flags.DEFINE_string("law", None, "A law.json, or the name of a published law.", flag_values=f)
+    flags.DEFINE_enum("which", None, ["1", "2", "4", "5"], "Table of the paper.", flag_values=f)
+    flags.DEFINE_string("out", None, "Also write it here (.csv, .jsonl, .parquet).", flag_values=f)
+    flags.DEFINE_list("flops", [], "Training budgets for tables 1, 2 and 5; default: the paper's.", flag_values=f)
+    flags.DEFINE_list("memory_gb", [], "Memories for table 2; default: 24, 80 and 640.", flag_values=f)
+    flags.DEFINE_list("experts", [], "Numbers of experts; default: the paper's for that table.", flag_values=f)
+    architecture_lib.define_flags(f)
 
 
 def run(f):
-  if f.law is None:
-    raise UserError("--law is missing: a law.json, or one of " + ", ".join(lawfile.PRESETS))
-  if f.which is None:
-    raise UserError("--which is missing: 1, 2, 4 or 5")
-  from fit import tables
-  fitted = lawfile.load(f.law)
-  options = {}
-  if f.experts:
-    options["experts"] = planning.experts_of(f)
-  if f.flops and f.which != "4":
-    options["budgets"] = tuple(planning.positive_list(f, "flops"))
-  if f.memory_gb and f.which == "2":
-    options["memories_gb"] = tuple(planning.positive_list(f, "memory_gb"))
-  rows = tables.TABLES[f.which](fitted, architecture_lib.from_flags(f), **options)
-  print(tables.text(rows))
-  if f.which == "2" and "agrees" in rows[0]:
-    print(f"{sum(row['agrees'] for row in rows)} of {len(rows)} cells agree with the paper; loss_gap is how much worse its "
-          "cell is by its own law")
-  if f.which == "5":
-    print(tables.interval_note(fitted))
-  if f.out is not None:
-    runs_lib.write(runs_lib.Table(f.out, {name: [row[name] for row in rows] for name in rows[0]}, list(range(len(rows)))),
-                   f.out)
+    if f.law is None:
+        raise UserError("--law is missing: a law.json, or one of " + ", ".join(lawfile.PRESETS))
+    if f.which is None:
+        raise UserError("--which is missing: 1, 2, 4 or 5")
+    from fit import tables
+
+    fitted = lawfile.load(f.law)
+    options = {}
+    if f.experts:
+        options["experts"] = planning.experts_of(f)
+    if f.flops and f.which != "4":
+        options["budgets"] = tuple(planning.positive_list(f, "flops"))
+    if f.memory_gb and f.which == "2":
+        options["memories_gb"] = tuple(planning.positive_list(f, "memory_gb"))
+    rows = tables.TABLES[f.which](fitted, architecture_lib.from_flags(f), **options)
+    print(tables.text(rows))
+    if f.which == "2" and "agrees" in rows[0]:
+        print(
+            f"{sum(row['agrees'] for row in rows)} of {len(rows)} cells agree with the paper; loss_gap is how much worse its "
+            "cell is by its own law"
+        )
+    if f.which == "5":
+        print(tables.interval_note(fitted))
+    if f.out is not None:
+        runs_lib.write(
+            runs_lib.Table(f.out, {name: [row[name] for row in rows] for name in rows[0]}, list(range(len(rows)))),
+            f.out,
+        )

@@ -5,8 +5,7 @@ moves), log_loss, recentre, to_free, to_coefficients, starts, PRESETS (published
 PROFILED and PINNED_BY (coefficients that data often leaves open, and the runs that would settle them) and, where the law is a
 Chinchilla law at each number of experts, at_experts: that alone makes it plannable.
 """
-from fit.laws import chinchilla
-from fit.laws import clark
-from fit.laws import joint
+
+from fit.laws import chinchilla, clark, joint
 
 FORMS = {"joint": joint, "chinchilla": chinchilla, "clark": clark}

@@ -4,6 +4,7 @@
 
 L is the loss in nats per token, N = n_active, D = n_tokens. E is the irreducible loss, not a number of experts.
 """
+
 import itertools
 
 import jax.numpy as jnp
@@ -18,52 +19,64 @@ PINNED_BY = {"E": {"n_active": 10, "n_tokens": 10}}  # as in the joint law
 
 
 def log_loss(free, ln_n, ln_d, n_experts):
-  """ln L by log-sum-exp; `free` [5] in the order of FREE, ln_n and ln_d broadcast together; n_experts is not used."""
-  log_a, log_b, log_e, alpha, beta = free
-  return jnp.logaddexp(jnp.logaddexp(log_a - alpha * ln_n, log_b - beta * ln_d), log_e)
+    """ln L by log-sum-exp; `free` [5] in the order of FREE, ln_n and ln_d broadcast together; n_experts is not used."""
+    log_a, log_b, log_e, alpha, beta = free
+    return jnp.logaddexp(jnp.logaddexp(log_a - alpha * ln_n, log_b - beta * ln_d), log_e)
 
 
 def recentre(free, shift_n, shift_d):
-  """The same law with ln N and ln D measured from shift_n and shift_d."""
-  log_a, log_b, log_e, alpha, beta = free
-  return jnp.stack([log_a - alpha * shift_n, log_b - beta * shift_d, log_e, alpha, beta])
+    """The same law with ln N and ln D measured from shift_n and shift_d."""
+    log_a, log_b, log_e, alpha, beta = free
+    return jnp.stack([log_a - alpha * shift_n, log_b - beta * shift_d, log_e, alpha, beta])
 
 
 def to_free(c):
-  """Coefficients (a dictionary) to the solver's vector [5]."""
-  return np.array([np.log(c["A"]), np.log(c["B"]), np.log(c["E"]), c["alpha"], c["beta"]])
+    """Coefficients (a dictionary) to the solver's vector [5]."""
+    return np.array([np.log(c["A"]), np.log(c["B"]), np.log(c["E"]), c["alpha"], c["beta"]])
 
 
 def to_coefficients(free):
-  """The solver's vector [..., 5] to coefficients [..., 5] in the order of COEFFICIENTS."""
-  free = jnp.asarray(free)
-  return jnp.concatenate([jnp.exp(free[..., :3]), free[..., 3:]], axis=-1)
+    """The solver's vector [..., 5] to coefficients [..., 5] in the order of COEFFICIENTS."""
+    free = jnp.asarray(free)
+    return jnp.concatenate([jnp.exp(free[..., :3]), free[..., 3:]], axis=-1)
 
 
 def at_experts(c, n_experts):
-  """(m, mu, n, nu, c) of L = m N^mu + n D^nu + c; the same for every n_experts, which only gives the shape."""
-  one = np.ones_like(n_experts, dtype=float)
-  return c["A"] * one, -c["alpha"] * one, c["B"] * one, -c["beta"] * one, c["E"] * one
+    """(m, mu, n, nu, c) of L = m N^mu + n D^nu + c; the same for every n_experts, which only gives the shape."""
+    one = np.ones_like(n_experts, dtype=float)
+    return c["A"] * one, -c["alpha"] * one, c["B"] * one, -c["beta"] * one, c["E"] * one
 
 
 def starts():
-  """Start grid of 3^5 = 243 rows of FREE: the paper's values (App. B) for A, B, E, alpha and beta, with the larger A
-  and B that compute-optimal data calls for."""
-  return np.array(list(itertools.product(np.log([30, 300, 3000]), np.log([30, 300, 3000]), np.log([.5, 1, 2]),
-                                         [.05, .25, .5], [.05, .25, .5])))
+    """Start grid of 3^5 = 243 rows of FREE: the paper's values (App. B) for A, B, E, alpha and beta, with the larger A
+    and B that compute-optimal data calls for."""
+    return np.array(
+        list(
+            itertools.product(
+                np.log([30, 300, 3000]),
+                np.log([30, 300, 3000]),
+                np.log([0.5, 1, 2]),
+                [0.05, 0.25, 0.5],
+                [0.05, 0.25, 0.5],
+            )
+        )
+    )
 
 
 PRESETS = {
     "chinchilla-2022": dict(
-        coefficients=dict(A=406.4, B=410.7, E=1.6934, alpha=.3392, beta=.2849),
+        coefficients=dict(A=406.4, B=410.7, E=1.6934, alpha=0.3392, beta=0.2849),
         source="Hoffmann et al. 2022, arXiv 2203.15556, approach 3",
-        note="E, alpha and beta with the digits of its LaTeX source; the text prints 1.69, .34, .28"),
+        note="E, alpha and beta with the digits of its LaTeX source; the text prints 1.69, .34, .28",
+    ),
     "chinchilla-refit-2024": dict(
-        coefficients=dict(A=482.01, B=2085.43, E=1.8172, alpha=.3478, beta=.3658),
+        coefficients=dict(A=482.01, B=2085.43, E=1.8172, alpha=0.3478, beta=0.3658),
         source="Besiroglu et al. 2024, arXiv 2404.10102",
-        note="240 points read off Hoffmann et al.'s Figure 4, the 5 highest losses dropped"),
+        note="240 points read off Hoffmann et al.'s Figure 4, the 5 highest losses dropped",
+    ),
     "fine-grained-dense-2024": dict(
-        coefficients=dict(A=16.3, B=26.7, E=.47, alpha=.126, beta=.127),
+        coefficients=dict(A=16.3, B=26.7, E=0.47, alpha=0.126, beta=0.127),
         source="Krajewski et al. 2024, arXiv 2402.07871, the dense law",
-        note="its N leaves the embedding out"),
+        note="its N leaves the embedding out",
+    ),
 }

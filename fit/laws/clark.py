@@ -5,6 +5,7 @@ Ludziejewski et al.; no n_tokens column is needed.
 
 L is the loss in nats per token, N = n_active, E = n_experts. All models must have seen the same number of tokens.
 """
+
 import itertools
 
 import jax.numpy as jnp
@@ -19,47 +20,67 @@ FREE = ("a", "b", "c", "d", "ln E_start", "t")
 PROFILED = ("E_start", "E_max")
 PINNED_BY = {name: joint.PINNED_BY[name] for name in PROFILED}
 
-_LN10 = np.log(10.)
+_LN10 = np.log(10.0)
 
 
 def log_loss(free, ln_n, ln_d, n_experts):
-  """ln L; `free` [6] in the order of FREE, ln_n and n_experts broadcast together; ln_d is not used."""
-  a, b, c, d, log_start, t = free
-  e = joint.log_expert_scale(n_experts, log_start, t)
-  return a * ln_n + b * e + c * ln_n * e / _LN10 + d * _LN10
+    """ln L; `free` [6] in the order of FREE, ln_n and n_experts broadcast together; ln_d is not used."""
+    a, b, c, d, log_start, t = free
+    e = joint.log_expert_scale(n_experts, log_start, t)
+    return a * ln_n + b * e + c * ln_n * e / _LN10 + d * _LN10
 
 
 def recentre(free, shift_n, shift_d):
-  """The same law with ln N measured from shift_n."""
-  a, b, c, d, log_start, t = free
-  return jnp.stack([a, b + c * shift_n / _LN10, c, d + a * shift_n / _LN10, log_start, t])
+    """The same law with ln N measured from shift_n."""
+    a, b, c, d, log_start, t = free
+    return jnp.stack([a, b + c * shift_n / _LN10, c, d + a * shift_n / _LN10, log_start, t])
 
 
 def to_free(c):
-  """Coefficients (a dictionary) to the solver's vector [6]."""
-  return np.array([c["a"], c["b"], c["c"], c["d"], np.log(c["E_start"]), np.log(c["E_max"] / c["E_start"] - 1)])
+    """Coefficients (a dictionary) to the solver's vector [6]."""
+    return np.array([c["a"], c["b"], c["c"], c["d"], np.log(c["E_start"]), np.log(c["E_max"] / c["E_start"] - 1)])
 
 
 def to_coefficients(free):
-  """The solver's vector [..., 6] to coefficients [..., 6] in the order of COEFFICIENTS."""
-  free = jnp.asarray(free)
-  log_start, t = free[..., 4], free[..., 5]
-  return jnp.concatenate([free[..., :4], jnp.exp(log_start)[..., None],
-                          jnp.exp(log_start + jnp.logaddexp(0., t))[..., None]], axis=-1)
+    """The solver's vector [..., 6] to coefficients [..., 6] in the order of COEFFICIENTS."""
+    free = jnp.asarray(free)
+    log_start, t = free[..., 4], free[..., 5]
+    return jnp.concatenate(
+        [free[..., :4], jnp.exp(log_start)[..., None], jnp.exp(log_start + jnp.logaddexp(0.0, t))[..., None]], axis=-1
+    )
 
 
 def starts():
-  """Start grid of 3^6 = 729 rows of FREE."""
-  return np.array(list(itertools.product([-.2, -.1, -.05], [-.2, -.1, 0], [-.02, 0, .02], [.8, 1.1, 1.4],
-                                         np.log([1.5, 2, 4]), np.log([30., 150, 500]))))
+    """Start grid of 3^6 = 729 rows of FREE."""
+    return np.array(
+        list(
+            itertools.product(
+                [-0.2, -0.1, -0.05],
+                [-0.2, -0.1, 0],
+                [-0.02, 0, 0.02],
+                [0.8, 1.1, 1.4],
+                np.log([1.5, 2, 4]),
+                np.log([30.0, 150, 500]),
+            )
+        )
+    )
 
 
 _SOURCE = "Clark et al. 2022, arXiv 2202.01169, Table 3; every model saw 130B tokens"
 PRESETS = {
     "clark-2022-sbase": dict(
-        coefficients=dict(a=-.082, b=-.108, c=.009, d=1.104, E_start=1.847, E_max=314.478), source=_SOURCE, note="S-BASE"),
+        coefficients=dict(a=-0.082, b=-0.108, c=0.009, d=1.104, E_start=1.847, E_max=314.478),
+        source=_SOURCE,
+        note="S-BASE",
+    ),
     "clark-2022-rl": dict(
-        coefficients=dict(a=-.083, b=-.126, c=.012, d=1.111, E_start=1.880, E_max=469.982), source=_SOURCE, note="RL-R"),
+        coefficients=dict(a=-0.083, b=-0.126, c=0.012, d=1.111, E_start=1.880, E_max=469.982),
+        source=_SOURCE,
+        note="RL-R",
+    ),
     "clark-2022-hash": dict(
-        coefficients=dict(a=-.087, b=-.136, c=.012, d=1.157, E_start=4.175, E_max=477.741), source=_SOURCE, note="HASH"),
+        coefficients=dict(a=-0.087, b=-0.136, c=0.012, d=1.157, E_start=4.175, E_max=477.741),
+        source=_SOURCE,
+        note="HASH",
+    ),
 }

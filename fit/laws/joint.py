@@ -10,6 +10,7 @@ E_start is printed as 2.0732. The paper's own Table 4 follows from its Table 3 w
 1e-4, the rounding of the other coefficients, while 2.0732 leaves m 1.2e-3 and n 2.6e-3 off at E = 1. The preset
 `joint-moe-2025` uses 2.0832; `joint-moe-2025-as-printed` keeps 2.0732.
 """
+
 import itertools
 
 import jax
@@ -27,69 +28,139 @@ PINNED_BY = {"E_start": {"n_experts": 0}, "E_max": {"n_experts": 8}, "c": {"n_ac
 
 
 def log_expert_scale(n_experts, log_start, t):
-  """ln Ê of Eq. 4, any shape, computed in logarithms so that no t overflows."""
-  log_start, t = jnp.asarray(log_start), jnp.asarray(t)
-  log_inverse = log_start + jax.nn.softplus(-t)  # of 1/E_start - 1/E_max
-  log_max = log_start + jax.nn.softplus(t)
-  extra = jnp.maximum(jnp.asarray(n_experts) - 1.0, 1e-300)  # the logarithm's argument; no effect at E = 1
-  return -jnp.logaddexp(-jnp.logaddexp(jnp.log(extra), log_inverse), -log_max)
+    """ln Ê of Eq. 4, any shape, computed in logarithms so that no t overflows."""
+    log_start, t = jnp.asarray(log_start), jnp.asarray(t)
+    log_inverse = log_start + jax.nn.softplus(-t)  # of 1/E_start - 1/E_max
+    log_max = log_start + jax.nn.softplus(t)
+    extra = jnp.maximum(jnp.asarray(n_experts) - 1.0, 1e-300)  # the logarithm's argument; no effect at E = 1
+    return -jnp.logaddexp(-jnp.logaddexp(jnp.log(extra), log_inverse), -log_max)
 
 
 def log_loss(free, ln_n, ln_d, n_experts):
-  """ln L by log-sum-exp; `free` [11] in the order of FREE, the rest broadcast together."""
-  log_a, alpha, delta, gamma, log_b, beta, omega, zeta, log_start, t, log_c = free
-  e = log_expert_scale(n_experts, log_start, t)
-  size = log_a + delta * e + (alpha + gamma * e) * ln_n
-  data = log_b + omega * e + (beta + zeta * e) * ln_d
-  return jnp.logaddexp(jnp.logaddexp(size, data), log_c)
+    """ln L by log-sum-exp; `free` [11] in the order of FREE, the rest broadcast together."""
+    log_a, alpha, delta, gamma, log_b, beta, omega, zeta, log_start, t, log_c = free
+    e = log_expert_scale(n_experts, log_start, t)
+    size = log_a + delta * e + (alpha + gamma * e) * ln_n
+    data = log_b + omega * e + (beta + zeta * e) * ln_d
+    return jnp.logaddexp(jnp.logaddexp(size, data), log_c)
 
 
 def recentre(free, shift_n, shift_d):
-  """The same law with ln N and ln D measured from shift_n and shift_d: log_loss(recentre(f, u, v), x - u, y - v) is
-  log_loss(f, x, y). Centred columns make the normal equations well conditioned."""
-  log_a, alpha, delta, gamma, log_b, beta, omega, zeta, log_start, t, log_c = free
-  return jnp.stack([log_a + alpha * shift_n, alpha, delta + gamma * shift_n, gamma,
-                    log_b + beta * shift_d, beta, omega + zeta * shift_d, zeta, log_start, t, log_c])
+    """The same law with ln N and ln D measured from shift_n and shift_d: log_loss(recentre(f, u, v), x - u, y - v) is
+    log_loss(f, x, y). Centred columns make the normal equations well conditioned."""
+    log_a, alpha, delta, gamma, log_b, beta, omega, zeta, log_start, t, log_c = free
+    return jnp.stack(
+        [
+            log_a + alpha * shift_n,
+            alpha,
+            delta + gamma * shift_n,
+            gamma,
+            log_b + beta * shift_d,
+            beta,
+            omega + zeta * shift_d,
+            zeta,
+            log_start,
+            t,
+            log_c,
+        ]
+    )
 
 
 def to_free(c):
-  """Coefficients (a dictionary) to the solver's vector [11]."""
-  return np.array([np.log(c["a"]), c["alpha"], c["delta"], c["gamma"], np.log(c["b"]), c["beta"], c["omega"],
-                   c["zeta"], np.log(c["E_start"]), np.log(c["E_max"] / c["E_start"] - 1), np.log(c["c"])])
+    """Coefficients (a dictionary) to the solver's vector [11]."""
+    return np.array(
+        [
+            np.log(c["a"]),
+            c["alpha"],
+            c["delta"],
+            c["gamma"],
+            np.log(c["b"]),
+            c["beta"],
+            c["omega"],
+            c["zeta"],
+            np.log(c["E_start"]),
+            np.log(c["E_max"] / c["E_start"] - 1),
+            np.log(c["c"]),
+        ]
+    )
 
 
 def to_coefficients(free):
-  """The solver's vector [..., 11] to coefficients [..., 11] in the order of COEFFICIENTS."""
-  log_a, alpha, delta, gamma, log_b, beta, omega, zeta, log_start, t, log_c = jnp.moveaxis(jnp.asarray(free), -1, 0)
-  log_max = log_start + jax.nn.softplus(t)
-  return jnp.stack([jnp.exp(log_a), alpha, delta, gamma, jnp.exp(log_b), beta, omega, zeta,
-                    jnp.exp(log_start), jnp.exp(log_max), jnp.exp(log_c)], axis=-1)
+    """The solver's vector [..., 11] to coefficients [..., 11] in the order of COEFFICIENTS."""
+    log_a, alpha, delta, gamma, log_b, beta, omega, zeta, log_start, t, log_c = jnp.moveaxis(jnp.asarray(free), -1, 0)
+    log_max = log_start + jax.nn.softplus(t)
+    return jnp.stack(
+        [
+            jnp.exp(log_a),
+            alpha,
+            delta,
+            gamma,
+            jnp.exp(log_b),
+            beta,
+            omega,
+            zeta,
+            jnp.exp(log_start),
+            jnp.exp(log_max),
+            jnp.exp(log_c),
+        ],
+        axis=-1,
+    )
 
 
 def at_experts(c, n_experts):
-  """(m, mu, n, nu, c) of L = m N^mu + n D^nu + c at this number of experts (Eq. 5, Table 4), any shape."""
-  e = 1 / (1 / (n_experts - 1 + 1 / (1 / c["E_start"] - 1 / c["E_max"])) + 1 / c["E_max"])
-  return (c["a"] * e ** c["delta"], c["alpha"] + c["gamma"] * np.log(e),
-          c["b"] * e ** c["omega"], c["beta"] + c["zeta"] * np.log(e), c["c"] + 0 * e)
+    """(m, mu, n, nu, c) of L = m N^mu + n D^nu + c at this number of experts (Eq. 5, Table 4), any shape."""
+    e = 1 / (1 / (n_experts - 1 + 1 / (1 / c["E_start"] - 1 / c["E_max"])) + 1 / c["E_max"])
+    return (
+        c["a"] * e ** c["delta"],
+        c["alpha"] + c["gamma"] * np.log(e),
+        c["b"] * e ** c["omega"],
+        c["beta"] + c["zeta"] * np.log(e),
+        c["c"] + 0 * e,
+    )
 
 
 def starts():
-  """The paper's start grid (App. B), 3^9 = 19,683 rows of FREE. It prints positive alpha and beta; the law has their
-  negatives. Starts of E_start and E_max are not printed: 2 and 300 here."""
-  grid = itertools.product(np.log([30, 100, 300]), [-.05, -.25, -.5], [-.5, 0, .5], [-.5, 0, .5],
-                           np.log([30, 100, 300]), [-.05, -.25, -.5], [-.5, 0, .5], [-.5, 0, .5],
-                           [np.log(2.)], [np.log(300 / 2 - 1.)], np.log([.5, 1, 2]))
-  return np.array(list(grid))
+    """The paper's start grid (App. B), 3^9 = 19,683 rows of FREE. It prints positive alpha and beta; the law has their
+    negatives. Starts of E_start and E_max are not printed: 2 and 300 here."""
+    grid = itertools.product(
+        np.log([30, 100, 300]),
+        [-0.05, -0.25, -0.5],
+        [-0.5, 0, 0.5],
+        [-0.5, 0, 0.5],
+        np.log([30, 100, 300]),
+        [-0.05, -0.25, -0.5],
+        [-0.5, 0, 0.5],
+        [-0.5, 0, 0.5],
+        [np.log(2.0)],
+        [np.log(300 / 2 - 1.0)],
+        np.log([0.5, 1, 2]),
+    )
+    return np.array(list(grid))
 
 
-_TABLE_3 = dict(a=35.91, alpha=-.1889, delta=-.2285, gamma=.0098, b=35.98, beta=-.1775, omega=.5529, zeta=-.0259,
-                E_start=2.0832, E_max=290.4521, c=1.3637)
+_TABLE_3 = dict(
+    a=35.91,
+    alpha=-0.1889,
+    delta=-0.2285,
+    gamma=0.0098,
+    b=35.98,
+    beta=-0.1775,
+    omega=0.5529,
+    zeta=-0.0259,
+    E_start=2.0832,
+    E_max=290.4521,
+    c=1.3637,
+)
 _SOURCE = "Ludziejewski et al. 2025, arXiv 2502.05172, Table 3"
 PRESETS = {
     "joint-moe-2025": dict(
-        coefficients=_TABLE_3, source=_SOURCE,
-        note="E_start read as 2.0832: the printed 2.0732 does not give the paper's own Table 4"),
+        coefficients=_TABLE_3,
+        source=_SOURCE,
+        note="E_start read as 2.0832: the printed 2.0732 does not give the paper's own Table 4",
+    ),
     "joint-moe-2025-as-printed": dict(
-        coefficients=_TABLE_3 | {"E_start": 2.0732}, source=_SOURCE,
-        note="E_start as printed, 2.0732; the paper's Table 4 follows from 2.0832 instead"),
+        coefficients=_TABLE_3 | {"E_start": 2.0732},
+        source=_SOURCE,
+        note="E_start as printed, 2.0732; the paper's Table 4 follows from 2.0832 instead",
+    ),
 }
