@@ -110,6 +110,9 @@ def isoflop(fitted, architecture, experts, budgets):
             axis.plot(free.n_tokens[i], free.loss[i], "o", color=_colour(experts, e), markersize=4)
             columns.add(flops=flops, n_experts=e, n_active=size, n_tokens=d, loss=loss)
         axis.set(xscale="log", xlabel="training tokens", title=f"{flops:.3g} training FLOPs")
+        optima = free.loss[free.feasible]
+        if optima.size:  # the curves' far ends would flatten what lies between them
+            axis.set_ylim(0.98 * optima.min(), 1.25 * optima.max())
     axes[0].set_ylabel("loss (nats per token)")
     axes[0].legend(fontsize=8)
     return figure, columns

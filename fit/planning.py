@@ -283,7 +283,7 @@ def text(plan):
             f"{built['exact_training_flops']:.4g} exactly ({SEQUENCE} tokens of context)"
         )
         lines.append(
-            f"  learning rate {built['learning_rate']:.3e}; batch "
+            f"  by the paper's recipe: learning rate {built['learning_rate']:.3e}; batch "
             + ", ".join(
                 f"{tokens:,} tokens" + (f" from {amount(start)}" if start else "")
                 for start, tokens in built["batch_tokens"]
@@ -324,7 +324,7 @@ def config(plan):
         f"{tokens:,} tokens" + (f" from {start:,}" if start else "") for start, tokens in built["batch_tokens"]
     )
     if built["d_model"] != 64 * built["n_blocks"]:
-        depth = f"  config.model.n_blocks = {built['n_blocks']}\n  config.model.n_heads = {built['n_heads']}\n"
+        depth = f"    config.model.n_blocks = {built['n_blocks']}\n    config.model.n_heads = {built['n_heads']}\n"
     else:
         depth = ""
     return f'''"""{built["n_experts"]} experts, {amount(built["n_active"])} active and {amount(built["n_total"])} total parameters, \
@@ -343,10 +343,10 @@ from configs import joint_moe
 
 
 def get_config():
-  config = joint_moe.get_config()
-  config.model.d_model = {built["d_model"]}  # n_blocks, n_heads and d_ff follow from it
-{depth}  config.model.n_experts = {built["n_experts"]}
-  config.model.vocab_size = {built["vocab_size"]}
-  config.n_tokens = ({built["n_tokens"]},)  # the last 20% decay
-  return config
+    config = joint_moe.get_config()
+    config.model.d_model = {built["d_model"]}  # n_blocks, n_heads and d_ff follow from it
+{depth}    config.model.n_experts = {built["n_experts"]}
+    config.model.vocab_size = {built["vocab_size"]}
+    config.n_tokens = ({built["n_tokens"]},)  # the last 20% decay
+    return config
 '''

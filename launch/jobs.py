@@ -68,11 +68,11 @@ def load(path: str, workdir: pathlib.Path) -> list[Job]:
     Raises:
       UserError: the file, its config file or an override can't be used.
     """
-    sweep = _module(path, "--sweep")
+    sweep = load_module(path, "--sweep")
     if not hasattr(sweep, "get_sweep"):
         raise UserError(f"--sweep={path} defines no get_sweep()")
     config_file, overrides = sweep.get_sweep()
-    base = _module(config_file, f"the config of --sweep={path}")
+    base = load_module(config_file, f"the config of --sweep={path}")
     jobs = {}
     for override in overrides:
         config = base.get_config().lock()
@@ -89,13 +89,14 @@ def load(path: str, workdir: pathlib.Path) -> list[Job]:
     return list(jobs.values())
 
 
-def _module(path: str, what: str):
+def load_module(path: str, what: str):
+    """The Python file at `path` as a module; UserError, naming it as `what`, where it is none or fails."""
     spec = importlib.util.spec_from_file_location("sweep_" + hashlib.sha256(path.encode()).hexdigest()[:8], path)
     if not path.endswith(".py") or not pathlib.Path(path).is_file():
         raise UserError(f"{what}: {path!r} is no Python file")
     module = importlib.util.module_from_spec(spec)
     try:
-        spec.loader.exec_module(module)
+        spec.loader.execload_module(module)
     except Exception as error:
         raise UserError(f"{what}: {path} fails: {type(error).__name__}: {error}") from None
     return module

@@ -1,0 +1,74 @@
+"""The loop closed: what fit plans, jmoe trains, and what launch writes, fit reads. Only files pass between them."""
+
+import json
+import subprocess
+import sys
+
+import jax
+import pytest
+
+import helpers
+from configs import quickstart
+from jmoe import counts, sharding, train
+from jmoe.schedule import Schedule
+from launch import jobs
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--flops=1e20"],
+        ["--flops=1e22", "--memory_gb=24", "--kv_tokens=16384"],
+        ["--flops=1e19", "--vocab_size=32000", "--width_per_block=128"],
+    ],
+)
+def test_a_plan_becomes_a_config_that_the_trainer_takes(tmp_path, flags):
+    path = tmp_path / "planned.py"
+    done = helpers.run("fit", "plan", "--law=joint-moe-2025", *flags, "--json", f"--emit_config={path}")
+    assert done.returncode == 0, done.stderr
+    built = json.loads(done.stdout)["buildable"]
+    config = jobs.load_module(str(path), "planned").get_config().lock()
+    train.check_model(config.model)
+    schedule = Schedule(config)
+    sharding.make_mesh(config, jax.devices()[:1])
+    assert counts.n_active(config.model) == built["n_active"]
+    assert counts.n_total(config.model) == built["n_total"]
+    assert counts.n_total(config.model) + counts.n_uncounted(config.model) == built["exact_parameters"]
+    assert schedule.peak == pytest.approx(built["learning_rate"], rel=1e-6)
+    assert 0 <= schedule.tokens_at(schedule.segments[-1].stop) - built["n_tokens"] < 262_144
+    assert config.n_tokens == (built["n_tokens"],)
+
+
+def test_fit_imports_nothing_of_the_rest():
+    names = "import sys, fit.__main__, fit.commands.law, fit.commands.plan, fit.commands.plot, fit.commands.report; "
+    done = subprocess.run(
+        [sys.executable, "-c", names + "print(*sorted({name.split('.')[0] for name in sys.modules}))"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert not {"jmoe", "launch", "configs", "flax", "orbax", "grain"} & set(done.stdout.split())
+
+
+def test_quickstart_is_the_papers_recipe_but_for_its_size():
+    """What the two configs differ in is what quickstart.py says, and no more."""
+    from configs import joint_moe
+
+    def flat(config):
+        return dict(cli_flat(config.to_dict()))
+
+    def cli_flat(tree, prefix=""):
+        for name, value in tree.items():
+            if isinstance(value, dict):
+                yield from cli_flat(value, f"{prefix}{name}.")
+            else:
+                yield prefix + name, value
+
+    paper, quick = flat(joint_moe.get_config()), flat(quickstart.get_config())
+    assert paper.keys() == quick.keys()
+    differences = {name for name in paper if paper[name] != quick[name]}
+    assert "model.capacity_factor" not in differences and "optimizer.decay_fraction" not in differences
+    assert {name for name in differences if name.startswith(("loss.", "optimizer."))} == {
+        "optimizer.lr_law.constant",
+        "optimizer.warmup_tokens",
+    }
