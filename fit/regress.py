@@ -161,7 +161,7 @@ def polish(form, x, data, rounds=40, each=False, label=None):
             total=len(x),
             desc=f"{label}, round {i + 1} of at most {rounds}",
             unit="fit",
-            disable=label is None,
+            disable=True if label is None else None,
             leave=False,
         ) as progress:
             x, values, gradients = run_batches(solve, x, data, progress)
@@ -179,7 +179,9 @@ def search(form, starts, data, settings, quiet=False):
     solve = solvers.SOLVERS[settings.solver](residual_function(form), PER_START, steps)
     x, values = np.array(starts), np.full(len(starts), np.inf)
     going = np.arange(len(starts))
-    with tqdm.tqdm(total=len(starts), desc=f"fit {form}", unit="start", disable=quiet, leave=False) as progress:
+    with tqdm.tqdm(
+        total=len(starts), desc=f"fit {form}", unit="start", disable=True if quiet else None, leave=False
+    ) as progress:
         for i in range(rounds):
             progress.reset(len(going))
             progress.set_description(f"fit {form}, round {i + 1} of {rounds}")
