@@ -2,11 +2,12 @@
 
 import json
 import os
+import pty
 import re
 import signal
 import subprocess
 import sys
-import time
+import termios
 
 import fit_runs
 import numpy as np
@@ -248,6 +249,8 @@ def test_plan_loads_nothing_of_the_trainer():
 
 
 def test_interrupt_leaves_no_law(folder, tmp_path):
+    terminal, stderr = pty.openpty()  # the progress bar that shows the search has begun wants a terminal
+    termios.tcsetwinsize(stderr, (40, 150))
     process = subprocess.Popen(
         [
             sys.executable,
@@ -259,12 +262,21 @@ def test_interrupt_leaves_no_law(folder, tmp_path):
             "--starts=paper",
         ],
         env=ENV,
-        stderr=subprocess.PIPE,
-        text=True,
+        stderr=stderr,
+        # a test run in the background inherits an ignored SIGINT
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
-    while "start" not in process.stderr.read(200):  # the search has begun
-        time.sleep(0.05)
+    os.close(stderr)
+    said = b""
+    while b"start/s" not in said:
+        said += os.read(terminal, 4096)
     process.send_signal(signal.SIGINT)
-    said = process.communicate(timeout=120)[1]
-    assert process.returncode == 130 and said.splitlines()[-1].endswith("fit: interrupted") and "Traceback" not in said
+    try:
+        while part := os.read(terminal, 4096):
+            said += part
+    except OSError:  # how a terminal says that its other end has closed
+        pass
+    os.close(terminal)
+    assert process.wait(timeout=60) == 130
+    assert said.rstrip().endswith(b"fit: interrupted") and b"Traceback" not in said
     assert list(tmp_path.iterdir()) == []
