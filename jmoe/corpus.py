@@ -17,7 +17,7 @@ import tempfile
 import numpy as np
 from tqdm import tqdm
 
-from jmoe.cli import UserError
+from jmoe.cli import UserError, write_whole
 
 END_OF_TEXT = 256  # bytes are their own tokens
 VOCAB_SIZE = 257
@@ -76,7 +76,7 @@ def _load(data) -> Corpus:
         corpus = _open(folder)
     else:
         corpus = _open(_prepare(files, held_out))
-        _write(listing, corpus.fingerprint)
+        write_whole(listing, corpus.fingerprint)
     if wanted and corpus.fingerprint != wanted:
         raise UserError(
             f"config.data.fingerprint={wanted} but the files at hand make corpus {corpus.fingerprint}: "
@@ -187,7 +187,7 @@ def _prepare(files, held_out) -> pathlib.Path:
             "vocab_size": VOCAB_SIZE,
             "tokens": {name: (work / f"{name}.bin").stat().st_size // 2 for name in counts},
         }
-        _write(work / "manifest.json", json.dumps(manifest, indent=1))
+        write_whole(work / "manifest.json", json.dumps(manifest, indent=1))
         folder = _folder(hashes.hexdigest()[:16])
         try:
             work.rename(folder)
@@ -234,10 +234,3 @@ def _cache(*parts: str) -> pathlib.Path:
 
 def _digest(lines) -> str:
     return hashlib.sha256("\n".join(map(str, lines)).encode("utf-8", "surrogateescape")).hexdigest()[:16]
-
-
-def _write(path: pathlib.Path, text: str) -> None:
-    """Whole or not at all."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(text)
-    temporary.replace(path)

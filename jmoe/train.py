@@ -22,7 +22,7 @@ from ml_collections import config_flags
 from tqdm import tqdm
 
 from jmoe import __version__, checkpoint, cli, corpus, counts, data, sharding
-from jmoe.cli import UserError
+from jmoe.cli import UserError, write_whole
 from jmoe.model import Decoder
 from jmoe.schedule import Schedule
 
@@ -232,7 +232,7 @@ class _Run:
             "record": self.record,
         }
         if jax.process_index() == 0:
-            _write(self.workdir / branch.name / "result.json", json.dumps(result, indent=1))
+            write_whole(self.workdir / branch.name / "result.json", json.dumps(result, indent=1))
         self._say(f"{branch.name}: validation loss {loss:.4f} nats per token after {n_tokens} tokens")
         return result
 
@@ -347,7 +347,7 @@ class _Log:
         if jax.process_index() == 0:
             path.parent.mkdir(parents=True, exist_ok=True)
             kept = [line for line in _read_lines(path) if line["step"] < start]
-            _write(path, "".join(json.dumps(line) + "\n" for line in kept))
+            write_whole(path, "".join(json.dumps(line) + "\n" for line in kept))
             self._file = open(path, "a", buffering=1)
 
     def write(self, values: dict) -> None:
@@ -364,16 +364,6 @@ def _read_lines(path: pathlib.Path):
     if not path.exists():
         return []
     return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
-
-
-def _write(path: pathlib.Path, text: str) -> None:
-    """Whole or not at all."""
-    temporary = path.with_name(path.name + ".tmp")
-    with open(temporary, "w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
 
 
 class _signals:

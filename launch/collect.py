@@ -1,8 +1,10 @@
 """runs.csv: one row for each finished branch of a sweep, the law's columns first, then what traces the run."""
 
 import csv
-import os
+import io
 import pathlib
+
+from jmoe.cli import write_whole
 
 LAW_COLUMNS = ("n_active", "n_total", "n_tokens", "n_experts", "loss")
 
@@ -21,12 +23,9 @@ def collect(jobs, path: pathlib.Path) -> tuple[int, list[str]]:
             overrides = " ".join(f"{field}={value!r}" for field, value in job.overrides.items())
             rows.append(result | {"run": run, "config": job.config_file, "overrides": overrides})
     columns = list(LAW_COLUMNS) + [name for name in (rows[0] if rows else {}) if name not in LAW_COLUMNS]
-    temporary = path.with_name(path.name + ".tmp")
-    with open(temporary, "w", newline="") as file:
-        writer = csv.DictWriter(file, columns)
-        writer.writeheader()
-        writer.writerows(rows)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    table = io.StringIO()
+    writer = csv.DictWriter(table, columns)
+    writer.writeheader()
+    writer.writerows(rows)
+    write_whole(path, table.getvalue())
     return len(rows), missing

@@ -96,7 +96,7 @@ def load_module(path: str, what: str):
         raise UserError(f"{what}: {path!r} is no Python file")
     module = importlib.util.module_from_spec(spec)
     try:
-        spec.loader.execload_module(module)
+        spec.loader.exec_module(module)
     except Exception as error:
         raise UserError(f"{what}: {path} fails: {type(error).__name__}: {error}") from None
     return module

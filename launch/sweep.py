@@ -64,9 +64,7 @@ def pin_corpus(jobs, path: pathlib.Path) -> dict[str, str]:
         if key not in prepared:
             prepared[key] = corpus.load(data).fingerprint
         pinned[job.name] = prepared[key]
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps({"sweep": SWEEP.value, "jobs": pinned}, indent=1))
-    temporary.replace(path)
+    cli.write_whole(path, json.dumps({"sweep": SWEEP.value, "jobs": pinned}, indent=1))
     return pinned
 
 
