@@ -251,11 +251,13 @@ def test_plan_loads_nothing_of_the_trainer():
 def test_interrupt_leaves_no_law(folder, tmp_path):
     terminal, stderr = pty.openpty()  # the progress bar that shows the search has begun wants a terminal
     termios.tcsetwinsize(stderr, (40, 150))
+    # a test run in the background inherits an ignored SIGINT, so the command sets its own handler first
+    main = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); import fit.__main__ as m; m.main()"
     process = subprocess.Popen(
         [
             sys.executable,
-            "-m",
-            "fit",
+            "-c",
+            main,
             "law",
             f"--runs={folder}/runs.csv",
             f"--out={tmp_path}/law.json",
@@ -263,8 +265,6 @@ def test_interrupt_leaves_no_law(folder, tmp_path):
         ],
         env=ENV,
         stderr=stderr,
-        # a test run in the background inherits an ignored SIGINT
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     os.close(stderr)
     said = b""
