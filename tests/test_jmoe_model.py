@@ -7,7 +7,7 @@ import pytest
 from jax.sharding import NamedSharding
 
 from configs import joint_moe, quickstart
-from jmoe import counts, sharding, train
+from jmoe import counts, sharding, step
 
 
 def tiny(n_experts=1, **model):
@@ -19,8 +19,8 @@ def tiny(n_experts=1, **model):
 
 
 def make_params(config, mesh):
-    abstract = jax.eval_shape(lambda: train.init_params(config))
-    return jax.jit(lambda: train.init_params(config), out_shardings=sharding.parameter_shardings(mesh, abstract))()
+    abstract = jax.eval_shape(lambda: step.init_params(config))
+    return jax.jit(lambda: step.init_params(config), out_shardings=sharding.parameter_shardings(mesh, abstract))()
 
 
 def tokens_on(mesh, shape, seed=0):
@@ -72,7 +72,7 @@ def test_dense_logits_equal_numpy():
     with jax.set_mesh(mesh):
         params = jax.tree.map(lambda x: 3 * x, make_params(config, mesh))  # larger weights show more
         tokens = tokens_on(mesh, (2, 24))
-        logits, metrics = train.apply_model(params, tokens, config, 1.0, mesh)
+        logits, metrics = step.apply_model(params, tokens, config, 1.0, mesh)
     assert metrics == {}
     expected = numpy_decoder(jax.device_get(params), np.asarray(tokens), config.model)
     assert expected.std() > 0.1
@@ -95,7 +95,7 @@ def test_no_position_sees_the_future(n_experts):
         only_t = jax.device_put(only_t, NamedSharding(mesh, sharding.TOKENS))
 
         def at_t(embed):
-            logits, _ = train.apply_model(params | {"embed": embed}, placed, config, None, mesh)
+            logits, _ = step.apply_model(params | {"embed": embed}, placed, config, None, mesh)
             return jnp.sum(logits**2 * only_t)
 
         touched = np.abs(jax.device_get(jax.grad(at_t)(params["embed"]))).sum(axis=1) > 0
@@ -106,7 +106,7 @@ def test_no_position_sees_the_future(n_experts):
 def test_counts_equal_the_built_model(n_experts):
     for config in (tiny(n_experts), joint_moe.get_config()):
         config.model.n_experts = n_experts
-        built = sum(x.size for x in jax.tree.leaves(jax.eval_shape(lambda: train.init_params(config))))
+        built = sum(x.size for x in jax.tree.leaves(jax.eval_shape(lambda: step.init_params(config))))
         assert built == counts.n_total(config.model) + counts.n_uncounted(config.model)
         if n_experts == 1:
             assert counts.n_active(config.model) == counts.n_total(config.model)
@@ -136,11 +136,11 @@ def test_the_mesh_changes_nothing(n_experts, expert_axis):
         mesh = sharding.make_mesh(config, jax.devices()[:n_devices])
         with jax.set_mesh(mesh):
             params = make_params(config, mesh)
-            opt_state = jax.jit(train.make_optimizer(config.optimizer).init)(params)
-            step = train.make_train_step(config, mesh)
+            opt_state = jax.jit(step.make_optimizer(config.optimizer).init)(params)
+            train_step = step.make_train_step(config, mesh)
             history = []
             for i in range(3):
-                params, opt_state, metrics = step(params, opt_state, tokens_on(mesh, (16, 33), i), np.float32(1e-2))
+                params, opt_state, metrics = train_step(params, opt_state, tokens_on(mesh, (16, 33), i), np.float32(1e-2))
                 history.append(jax.device_get(metrics))
         histories.append(history)
     for one, eight in zip(*histories):
