@@ -5,7 +5,6 @@ Exit codes: 0 done, 1 unusable flags (absl), 2 a mistake that one sentence expla
 
 import errno
 import os
-import pathlib
 import sys
 
 from absl import app, flags, logging
@@ -75,32 +74,6 @@ def disk_error(error: BaseException | None) -> str | None:
             return "cannot write the workdir: no space left"
         error = error.__cause__ or error.__context__
     return None
-
-
-def write_whole(path: pathlib.Path, text: str) -> None:
-    """Writes a file so that it is there whole or not at all, whatever kills the process or fills the disk."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    with open(temporary, "w", newline="") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-
-
-def make_workdir(path: str) -> None:
-    """Creates `path` and proves that it can be written, before any work is done.
-
-    Raises:
-      UserError: naming the path and the reason.
-    """
-    try:
-        os.makedirs(path, exist_ok=True)
-        probe = os.path.join(path, f".probe-{os.getpid()}")
-        with open(probe, "wb") as file:
-            file.write(b"\0" * 4096)
-        os.remove(probe)
-    except OSError as error:
-        raise UserError(f"--workdir={path} cannot be written: {os.strerror(error.errno)}") from None
 
 
 def _fail(message: str, code: int) -> None:

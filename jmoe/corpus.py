@@ -17,7 +17,8 @@ import tempfile
 import numpy as np
 from tqdm import tqdm
 
-from jmoe.cli import UserError, write_whole
+from jmoe.cli import UserError
+from jmoe.storage import write_whole
 
 END_OF_TEXT = 256  # bytes are their own tokens
 VOCAB_SIZE = 257

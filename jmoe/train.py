@@ -6,7 +6,6 @@ Started again it goes on from the last checkpoint and skips what is done. Each b
 
 import json
 import os
-import pathlib
 import signal
 import sys
 import time
@@ -14,13 +13,15 @@ import time
 import jax
 import numpy as np
 from absl import flags
+from etils import epath
 from ml_collections import config_flags
 from tqdm import tqdm
 
-from jmoe import __version__, checkpoint, cli, corpus, counts, data, sharding
-from jmoe.cli import UserError, write_whole
+from jmoe import __version__, checkpoint, cli, corpus, counts, data, sharding, storage
+from jmoe.cli import UserError
 from jmoe.schedule import Schedule
 from jmoe.step import init_params, make_eval_step, make_optimizer, make_train_step
+from jmoe.storage import read_lines, write_whole
 
 CONFIG = config_flags.DEFINE_config_file(
     "config",
@@ -34,9 +35,9 @@ WORKDIR = flags.DEFINE_string("workdir", None, "Directory of this run: checkpoin
 def main(_):
     config = cli.read_config(CONFIG)
     join_processes()
-    cli.make_workdir(WORKDIR.value)
+    workdir = storage.workdir(WORKDIR.value)
     with _signals() as stop_signal:
-        train(config, pathlib.Path(WORKDIR.value).absolute(), stop_signal)
+        train(config, workdir, stop_signal)
 
 
 def join_processes() -> None:
@@ -54,7 +55,7 @@ def join_processes() -> None:
         jax.distributed.initialize()
 
 
-def train(config, workdir: pathlib.Path, stop_signal=lambda: 0) -> list[dict]:
+def train(config, workdir: epath.Path, stop_signal=lambda: 0) -> list[dict]:
     """Runs every segment of `config` that is not done yet; returns the results of the branches.
 
     Raises:
@@ -139,7 +140,7 @@ class _Run:
         params, _ = self._steps(branch, step, state, saved)
         loss = self._evaluate(params)
         saved.close()
-        metrics = _read_lines(self.workdir / branch.name / "metrics.jsonl")
+        metrics = read_lines(self.workdir / branch.name / "metrics.jsonl")
         mean = lambda name: float(np.mean([line[name] for line in metrics if name in line] or [0.0]))
         n_tokens, model = self.schedule.tokens_at(branch.stop), self.config.model
         result = {
@@ -274,11 +275,11 @@ class _Log:
     Lines at or after the step that training resumes from are cut off, so that no step appears twice.
     """
 
-    def __init__(self, path: pathlib.Path, start: int):
+    def __init__(self, path: epath.Path, start: int):
         self._file = None
         if jax.process_index() == 0:
             path.parent.mkdir(parents=True, exist_ok=True)
-            kept = [line for line in _read_lines(path) if line["step"] < start]
+            kept = [line for line in read_lines(path) if line["step"] < start]
             write_whole(path, "".join(json.dumps(line) + "\n" for line in kept))
             self._file = open(path, "a", buffering=1)
 
@@ -289,13 +290,6 @@ class _Log:
     def close(self) -> None:
         if self._file:
             self._file.close()
-
-
-def _read_lines(path: pathlib.Path):
-    """Whole lines of a JSONL file; a last line that a kill cut short is left out."""
-    if not path.exists():
-        return []
-    return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
 
 
 class _signals:

@@ -4,7 +4,7 @@ import csv
 import io
 import pathlib
 
-from jmoe.cli import write_whole
+from jmoe.storage import write_whole
 
 LAW_COLUMNS = ("n_active", "n_total", "n_tokens", "n_experts", "loss")
 

@@ -8,7 +8,7 @@ import pathlib
 
 from absl import flags
 
-from jmoe import cli, corpus, counts
+from jmoe import cli, corpus, counts, storage
 from launch import collect, local
 from launch import jobs as jobs_lib
 
@@ -23,7 +23,7 @@ def main(_):
     jobs = jobs_lib.load(SWEEP.value, workdir)
     if DRY_RUN.value:
         return describe(jobs)
-    cli.make_workdir(workdir)
+    storage.workdir(WORKDIR.value)
     fingerprints = pin_corpus(jobs, workdir / "sweep.json")
     failed = local.run(jobs, fingerprints)
     n_rows, missing = collect.collect(jobs, workdir / "runs.csv")
@@ -64,7 +64,7 @@ def pin_corpus(jobs, path: pathlib.Path) -> dict[str, str]:
         if key not in prepared:
             prepared[key] = corpus.load(data).fingerprint
         pinned[job.name] = prepared[key]
-    cli.write_whole(path, json.dumps({"sweep": SWEEP.value, "jobs": pinned}, indent=1))
+    storage.write_whole(path, json.dumps({"sweep": SWEEP.value, "jobs": pinned}, indent=1))
     return pinned
 
 
