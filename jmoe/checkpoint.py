@@ -1,13 +1,20 @@
 """Orbax checkpoints of one segment: parameters, optimizer state, and a record of the run that wrote them.
 
-Saves are asynchronous and atomic: a step directory is there whole or not at all.
+Saves are asynchronous and atomic: a step directory is there whole or not at all. What a disk does to it afterwards is
+found by checksums of the values, which lie in the record, are computed on the devices and are the same on any mesh.
 """
 
+import hashlib
 import json
+import sys
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import orbax.checkpoint as ocp
+from jax.experimental import multihost_utils
 from orbax.checkpoint.checkpoint_managers import preservation_policy
+from tqdm import tqdm
 
 from jmoe.cli import UserError
 
@@ -21,6 +28,12 @@ FREE_FIELDS = (
     "data.path",
     "data.validation_path",
 )  # the corpus itself is compared by its fingerprint
+VERSIONS = ("jmoe", "jax", "orbax")
+ELSEWHERE = "another process could not read it"
+
+
+class Damaged(Exception):
+    """A checkpoint that is not what was saved; the message is the reason."""
 
 
 class Checkpoints:
@@ -31,42 +44,75 @@ class Checkpoints:
             [preservation_policy.LatestN(2), preservation_policy.CustomSteps(list(keep))]
         )
         self.directory = directory
+        self._damaged = []  # steps that restore() skipped; the next save removes them
         self._manager = ocp.CheckpointManager(
-            directory, options=ocp.CheckpointManagerOptions(preservation_policy=policy, cleanup_tmp_directories=True)
+            directory,
+            options=ocp.CheckpointManagerOptions(
+                preservation_policy=policy,
+                cleanup_tmp_directories=True,
+                save_root_metadata=False,
+                lightweight_initialize=True,  # a damaged step must not keep the others from being listed
+            ),
         )
 
     def steps(self) -> list[int]:
-        """Steps of the whole checkpoints, ascending."""
-        return sorted(self._manager.all_steps())
+        """Steps of the whole checkpoints, ascending, without those that restore() found damaged."""
+        return sorted(set(self._manager.all_steps()) - set(self._damaged))
 
     def save(self, step: int, params, opt_state, record: dict) -> None:
-        """Starts a save of the state before `step`; returns once the arrays are copied."""
+        """Starts a save of the state before `step`; returns once the arrays are copied.
+
+        Raises:
+          UserError: the state is not finite; the checkpoints there are stay as they are.
+        """
         if step in self.steps():
             return
+        sums, finite = checksums({"params": params, "opt_state": opt_state})
+        if not finite:
+            raise self.diverged(f"the state after step {step - 1} is not finite")
+        for damaged in self._damaged:
+            self._manager.delete(damaged)
+        self._damaged = []
         self._manager.save(
             step,
             args=ocp.args.Composite(
                 params=ocp.args.StandardSave(params),
                 opt_state=ocp.args.StandardSave(opt_state),
-                record=ocp.args.JsonSave(record),
+                record=ocp.args.JsonSave(_sealed(record | {"step": step, "checksums": sums})),
             ),
+            force=True,  # also a step before the newest, where a budget was added to a longer run
         )
 
-    def restore(self, step: int, params, opt_state, record: dict):
-        """(params, opt_state) at `step`, placed like the abstract trees given.
+    def restore(self, params, opt_state, record: dict, last: int | None = None):
+        """(step, params, opt_state) of the newest sound checkpoint, at or before step `last`; None if there is none.
+
+        The arrays are placed like the abstract trees given. Each damaged checkpoint is named on stderr with the reason.
+        With several processes all of them take the same one.
 
         Raises:
           UserError: the checkpoint was written under another configuration or corpus; the differences are named.
         """
-        written = self._manager.restore(step, args=ocp.args.Composite(record=ocp.args.JsonRestore())).record
-        check_record(written, record, f"{self.directory}/{step}")
-        state = self._manager.restore(
-            step,
-            args=ocp.args.Composite(
-                params=ocp.args.StandardRestore(params), opt_state=ocp.args.StandardRestore(opt_state)
-            ),
+        for step in reversed([step for step in self.steps() if last is None or step <= last]):
+            where = self.directory / str(step)
+            written = self._sound(step, lambda: read_record(where))
+            if written is None:
+                continue
+            check_record(written, record, str(where))
+            state = self._sound(step, lambda: read_arrays(where, written, params=params, opt_state=opt_state))
+            if state is not None:
+                _say(f"resuming from {where}{_newer_versions(written, record)}")
+                return step, state["params"], state["opt_state"]
+        if self._damaged:
+            _say(f"WARNING: no sound checkpoint is left in {self.directory}: starting this part over")
+        return None
+
+    def diverged(self, what: str) -> UserError:
+        """The sentence for a run whose numbers are no longer finite."""
+        good = max(self.steps(), default=None)
+        return UserError(
+            f"{what}; the last good checkpoint is {'none' if good is None else self.directory / str(good)}; try a lower "
+            "config.optimizer.lr_law.constant or a longer config.optimizer.warmup_tokens"
         )
-        return state.params, state.opt_state
 
     def wait(self) -> None:
         """Until every save is whole on disk."""
@@ -74,6 +120,107 @@ class Checkpoints:
 
     def close(self) -> None:
         self._manager.close()
+
+    def _sound(self, step: int, read):
+        """`read()`, or None on every process where it finds damage on any of them."""
+        value, reason = None, None
+        try:
+            value = read()
+        except Damaged as error:
+            reason = str(error)
+        if jax.process_count() > 1 and not np.all(multihost_utils.process_allgather(reason is None)):
+            reason = reason or ELSEWHERE
+        if reason is None:
+            return value
+        self._damaged.append(step)
+        everywhere = reason != ELSEWHERE  # a process that saw the damage itself tells what it saw
+        _say(f"WARNING: the checkpoint {self.directory / str(step)} is damaged and skipped: {reason}", everywhere)
+        return None
+
+
+def read_record(folder) -> dict:
+    """The record of the checkpoint `folder`, as it was written.
+
+    Raises:
+      Damaged: it is missing or altered.
+    """
+    record = _read(lambda: ocp.JsonCheckpointHandler().restore(folder / "record", args=ocp.args.JsonRestore()))
+    if not isinstance(record, dict) or record != _sealed(record):
+        raise Damaged("its record is altered or was written without checksums")
+    if str(record["step"]) != folder.name:
+        raise Damaged(f"it holds step {record['step']}")
+    return record
+
+
+def read_arrays(folder, record: dict, **trees) -> dict:
+    """The trees of arrays called `params` and `opt_state` in the checkpoint `folder`, placed like the abstract ones.
+
+    Raises:
+      Damaged: arrays are missing, or their values are not those that were saved; the first one is named.
+    """
+    restored = {
+        name: _read(lambda: ocp.StandardCheckpointHandler().restore(folder / name, args=ocp.args.StandardRestore(tree)))
+        for name, tree in trees.items()
+    }
+    sums, _ = checksums(restored)
+    if wrong := [name for name in sums if sums[name] != record["checksums"].get(name)]:
+        raise Damaged(f"{len(wrong)} of {len(sums)} arrays are not what was saved, {wrong[0]} first")
+    return restored
+
+
+def _read(read):
+    """`read()`; Damaged for an error that lies in the files and not in the machine, the network or the permissions."""
+    try:
+        return read()
+    except Exception as error:  # noqa: BLE001  each layer of storage raises its own
+        passing = ("UNAVAILABLE", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "PERMISSION_DENIED", "UNAUTHENTICATED")
+        elsewhere = isinstance(error, MemoryError) or (
+            isinstance(error, OSError)
+            and not isinstance(error, (FileNotFoundError, NotADirectoryError, IsADirectoryError))
+        )
+        if elsewhere or any(word in str(error) for word in passing):
+            raise
+        raise Damaged(f"{type(error).__name__}: {' '.join(str(error).split())[:200]}") from None
+
+
+def checksums(tree) -> tuple[dict[str, str], bool]:
+    """64 bits, in hex, for each array by its path, and whether every number is finite.
+
+    They depend on every value and its place and not on the mesh; a single changed value always changes them. Waits for
+    the arrays.
+    """
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    sums = jax.device_get([_checksum(leaf) for _, leaf in leaves])
+    named = {
+        jax.tree_util.keystr(path, simple=True, separator="/"): f"{a:08x}{b:08x}"
+        for (path, _), (a, b, _) in zip(leaves, sums)
+    }
+    return named, all(finite for _, _, finite in sums)
+
+
+@jax.jit
+def _checksum(x):
+    """Two sums modulo 2^32 over the elements of x, in which each is mixed with its place; and whether x is finite."""
+    place = jnp.uint32(x.ndim)
+    for axis in range(x.ndim):
+        place = _mix(place * jnp.uint32(31) + jax.lax.broadcasted_iota(jnp.uint32, x.shape, axis))
+    bits = jax.lax.bitcast_convert_type(x, f"uint{8 * x.dtype.itemsize}").astype(jnp.uint32)
+    first = _mix(bits ^ place)
+    second = _mix(first ^ jnp.uint32(0x9E3779B9))
+    return jnp.sum(first, dtype=jnp.uint32), jnp.sum(second, dtype=jnp.uint32), jnp.all(jnp.isfinite(x))
+
+
+def _mix(x):
+    """MurmurHash3's finalizer: a bijection of uint32 in which every bit depends on every bit."""
+    x = (x ^ (x >> 16)) * jnp.uint32(0x85EBCA6B)
+    x = (x ^ (x >> 13)) * jnp.uint32(0xC2B2AE35)
+    return x ^ (x >> 16)
+
+
+def _sealed(record: dict) -> dict:
+    """The record with a hash over all of it."""
+    body = {name: value for name, value in record.items() if name != "sha256"}
+    return body | {"sha256": hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()}
 
 
 def make_record(config, fingerprint: str) -> dict:
@@ -85,6 +232,7 @@ def make_record(config, fingerprint: str) -> dict:
         "corpus_fingerprint": fingerprint,
         "jmoe": __version__,
         "jax": jax.__version__,
+        "orbax": ocp.__version__,
     }
 
 
@@ -104,6 +252,12 @@ def check_record(written: dict, present: dict, where: str) -> None:
         )
 
 
+def _newer_versions(written: dict, present: dict) -> str:
+    """A warning where the packages are not those that wrote the checkpoint, else nothing."""
+    changed = [f"{name} {written[name]}, now {present[name]}" for name in VERSIONS if written[name] != present[name]]
+    return f"; WARNING: it was written by {'; '.join(changed)}: the last bits may differ from there" if changed else ""
+
+
 def _flat(tree: dict, prefix: str = "") -> dict:
     flat = {}
     for key, value in tree.items():
@@ -112,3 +266,8 @@ def _flat(tree: dict, prefix: str = "") -> dict:
         else:
             flat[prefix + key] = value
     return flat
+
+
+def _say(text: str, everywhere: bool = False) -> None:
+    if everywhere or jax.process_index() == 0:
+        tqdm.write(text, file=sys.stderr)

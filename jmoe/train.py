@@ -132,11 +132,7 @@ class _Run:
         """Trains `branch`, and `trunk` before it where that is not done; writes and returns the result."""
         started = time.monotonic()
         saved = self._checkpoints(branch)
-        if steps := saved.steps():
-            step = steps[-1]
-            state = self._restore(saved, step)
-        else:
-            step, state = branch.start, self._trunk(trunk)
+        step, *state = self._restore(saved) or (branch.start, *self._trunk(trunk))
         params, _ = self._steps(branch, step, state, saved)
         loss = self._evaluate(params)
         saved.close()
@@ -172,9 +168,8 @@ class _Run:
     def _trunk(self, trunk):
         """The state at the trunk's end, from the nearest checkpoint at or before it, else from the beginning."""
         saved = self._checkpoints(trunk)
-        steps = [step for step in saved.steps() if step <= trunk.stop]
-        if steps:
-            step, state = steps[-1], self._restore(saved, steps[-1])
+        if restored := self._restore(saved, trunk.stop):
+            step, *state = restored
         else:
             params = self._init()
             step, state = 0, (params, self.init_opt_state(params))
@@ -260,9 +255,8 @@ class _Run:
         """The record with the position in the data: tokens seen before `step`."""
         return self.record | {"n_tokens": self.schedule.tokens_at(step)}
 
-    def _restore(self, saved, step: int):
-        self._say(f"resuming from {saved.directory}/{step}")
-        return saved.restore(step, self.abstract_params, self.abstract_opt_state, self.record)
+    def _restore(self, saved, last: int | None = None):
+        return saved.restore(self.abstract_params, self.abstract_opt_state, self.record, last)
 
     def _say(self, text: str) -> None:
         if jax.process_index() == 0:
