@@ -110,8 +110,8 @@ class Checkpoints:
         """The sentence for a run whose numbers are no longer finite."""
         good = max(self.steps(), default=None)
         return UserError(
-            f"{what}; the last good checkpoint is {'none' if good is None else self.directory / str(good)}; try a lower "
-            "config.optimizer.lr_law.constant or a longer config.optimizer.warmup_tokens"
+            f"{what}; the last good checkpoint is {'none' if good is None else self.directory / str(good)}; try "
+            "a lower config.optimizer.lr_law.constant or a longer config.optimizer.warmup_tokens"
         )
 
     def wait(self) -> None:
@@ -136,6 +136,11 @@ class Checkpoints:
         everywhere = reason != ELSEWHERE  # a process that saw the damage itself tells what it saw
         _say(f"WARNING: the checkpoint {self.directory / str(step)} is damaged and skipped: {reason}", everywhere)
         return None
+
+
+def steps_in(directory) -> list[int]:
+    """Steps of the whole checkpoints in a folder, ascending; none where it does not exist."""
+    return sorted(ocp.utils.checkpoint_steps(directory)) if directory.exists() else []
 
 
 def read_record(folder) -> dict:
@@ -211,7 +216,9 @@ def _checksum(x):
     first = _mix(bits ^ place)
     second = _mix(first ^ jnp.uint32(0x9E3779B9))
     combine = lambda one, other: (one[0] + other[0], one[1] + other[1], one[2] & other[2])
-    return jax.lax.reduce((first, second, jnp.isfinite(x)), (jnp.uint32(0), jnp.uint32(0), True), combine, range(x.ndim))
+    return jax.lax.reduce(
+        (first, second, jnp.isfinite(x)), (jnp.uint32(0), jnp.uint32(0), True), combine, range(x.ndim)
+    )
 
 
 def _mix(x):

@@ -54,7 +54,7 @@ def validation_batches(corpus, config, mesh):
     """
     seq_len = config.data.seq_len
     rows = _checked(corpus.validation, seq_len, "held-out")
-    n_rows = min(len(rows), max(1, config.data.validation_tokens // seq_len))
+    n_rows = n_validation_rows(corpus, config)
     chosen = np.linspace(0, len(rows) - 1, n_rows).astype(int)
     size = config.batch_tokens[0][1] // seq_len
     lo, hi = _own_rows(mesh, size, seq_len)
@@ -63,6 +63,12 @@ def validation_batches(corpus, config, mesh):
         index = chosen[np.minimum(np.arange(start, start + size), n_rows - 1)]
         local = np.stack([rows[i] for i in index[lo:hi]])
         yield _spread(local, mesh, size, seq_len), _spread(weight[lo:hi], mesh, size)
+
+
+def n_validation_rows(corpus, config) -> int:
+    """Rows of the held-out text that are evaluated."""
+    rows = Rows(corpus.validation, config.data.seq_len)
+    return min(len(rows), max(1, config.data.validation_tokens // config.data.seq_len))
 
 
 def _checked(tokens, seq_len: int, name: str) -> Rows:

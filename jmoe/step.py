@@ -7,9 +7,12 @@ import functools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from flax import nnx
 
+from jmoe import sharding
+from jmoe.cli import UserError
 from jmoe.model import Decoder
 
 
@@ -25,6 +28,20 @@ def make_optimizer(config) -> optax.GradientTransformation:
 def init_params(config) -> dict:
     """Float32 parameters as a plain tree with the names of sharding.PARAMETERS; the same on any mesh."""
     return nnx.to_pure_dict(nnx.state(Decoder(config.model, nnx.Rngs(params=config.seed))))
+
+
+def abstract_state(config, mesh):
+    """(params, opt_state) as ShapeDtypeStructs placed on `mesh`: what a step takes, a checkpoint holds, a compiler needs."""
+    abstract = jax.eval_shape(lambda: init_params(config))
+    params = jax.tree.map(
+        lambda a, s: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=s),
+        abstract,
+        sharding.parameter_shardings(mesh, abstract),
+    )
+    with jax.set_mesh(mesh):
+        opt_state = jax.eval_shape(make_optimizer(config.optimizer).init, params)
+    place = lambda a: jax.NamedSharding(mesh, a.sharding.spec if a.sharding else sharding.REPLICATED)
+    return params, jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=place(a)), opt_state)
 
 
 def apply_model(params, tokens_BT, config, capacity_factor, mesh):
@@ -75,3 +92,16 @@ def make_eval_step(config, mesh):
         return jnp.sum(nats_BT * weight[:, None]), jnp.sum(weight) * nats_BT.shape[1]
 
     return eval_step
+
+
+def mean_loss(eval_step, params, batches) -> float:
+    """Nats per token over the (batch, weight) pairs of data.validation_batches.
+
+    Raises:
+      UserError: it is not finite.
+    """
+    sums = [eval_step(params, *batch) for batch in batches]
+    nats, n_tokens = np.sum(jax.device_get(sums), axis=0, dtype=np.float64)
+    if not np.isfinite(nats):
+        raise UserError("the validation loss is not finite")
+    return float(nats / n_tokens)

@@ -19,13 +19,18 @@ def is_remote(path) -> bool:
     return "://" in os.fspath(path)
 
 
-def workdir(path: str) -> epath.Path:
+def absolute(path: str) -> epath.Path:
+    """What a flag names, independent of the folder that the program runs in."""
+    return epath.Path(path if is_remote(path) else os.path.abspath(os.path.expanduser(path)))
+
+
+def make_workdir(path: str) -> epath.Path:
     """`path` made absolute, created, and proved to be writable before any work is done.
 
     Raises:
       UserError: naming the path and the reason.
     """
-    folder = epath.Path(path if is_remote(path) else os.path.abspath(os.path.expanduser(path)))
+    folder = absolute(path)
     probe = folder / f".probe-{uuid.uuid4().hex}"  # hosts may share it, and have processes of the same number
     try:
         folder.mkdir(parents=True, exist_ok=True)

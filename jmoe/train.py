@@ -5,8 +5,6 @@ Started again it goes on from the last checkpoint and skips what is done. Each b
 """
 
 import json
-import os
-import signal
 import sys
 import time
 
@@ -17,10 +15,10 @@ from etils import epath
 from ml_collections import config_flags
 from tqdm import tqdm
 
-from jmoe import __version__, checkpoint, cli, corpus, counts, data, sharding, storage
+from jmoe import __version__, checkpoint, cli, corpus, counts, data, processes, sharding, storage
 from jmoe.cli import UserError
 from jmoe.schedule import Schedule
-from jmoe.step import init_params, make_eval_step, make_optimizer, make_train_step
+from jmoe.step import abstract_state, init_params, make_eval_step, make_optimizer, make_train_step, mean_loss
 from jmoe.storage import read_lines, write_whole
 
 CONFIG = config_flags.DEFINE_config_file(
@@ -29,30 +27,13 @@ CONFIG = config_flags.DEFINE_config_file(
     "Configuration, e.g. configs/quickstart.py; override a field by --config.model.n_experts=8.",
     lock_config=True,
 )
-WORKDIR = flags.DEFINE_string("workdir", None, "Directory of this run: checkpoints, metrics, results.")
+WORKDIR = flags.DEFINE_string("workdir", None, "Directory of this run, local or gs://: checkpoints, metrics, results.")
 
 
 def main(_):
     config = cli.read_config(CONFIG)
-    join_processes()
-    workdir = storage.workdir(WORKDIR.value)
-    with _signals() as stop_signal:
-        train(config, workdir, stop_signal)
-
-
-def join_processes() -> None:
-    """Joins the other processes of this run: those that JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID
-    name, else a Slurm job's tasks, which jax finds by itself."""
-    if address := os.environ.get("JAX_COORDINATOR_ADDRESS"):
-        try:
-            place = int(os.environ["JAX_NUM_PROCESSES"]), int(os.environ["JAX_PROCESS_ID"])
-        except (KeyError, ValueError) as error:
-            raise UserError(
-                f"JAX_COORDINATOR_ADDRESS={address} needs whole numbers in JAX_NUM_PROCESSES and JAX_PROCESS_ID: {error}"
-            ) from None
-        jax.distributed.initialize(address, *place)
-    elif int(os.environ.get("SLURM_NTASKS", 1)) > 1:
-        jax.distributed.initialize()
+    with processes.joined(), processes.stop_signal() as stop_signal:
+        train(config, storage.make_workdir(WORKDIR.value), stop_signal)
 
 
 def train(config, workdir: epath.Path, stop_signal=lambda: 0) -> list[dict]:
@@ -100,20 +81,9 @@ class _Run:
         self.config, self.workdir, self.schedule, self.mesh = config, workdir, schedule, mesh
         self.text, self.record, self.stop_signal = text, record, stop_signal
         self.train_step, self.eval_step = make_train_step(config, mesh), make_eval_step(config, mesh)
-        abstract = jax.eval_shape(lambda: init_params(config))
-        self.placement = sharding.parameter_shardings(mesh, abstract)
-        self.abstract_params = jax.tree.map(
-            lambda a, s: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=s), abstract, self.placement
-        )
+        self.abstract = abstract_state(config, mesh)
+        self.placement = jax.tree.map(lambda a: a.sharding, self.abstract[0])
         self.init_opt_state = jax.jit(make_optimizer(config.optimizer).init)
-        self.abstract_opt_state = jax.tree.map(  # types carry their specs; restoring needs the devices as well
-            lambda a: jax.ShapeDtypeStruct(
-                a.shape,
-                a.dtype,
-                sharding=jax.NamedSharding(mesh, a.sharding.spec if a.sharding else sharding.REPLICATED),
-            ),
-            jax.eval_shape(self.init_opt_state, self.abstract_params),
-        )
 
     def result(self, branch):
         """The finished branch's result, or None.
@@ -134,7 +104,7 @@ class _Run:
         saved = self._checkpoints(branch)
         step, *state = self._restore(saved) or (branch.start, *self._trunk(trunk))
         params, _ = self._steps(branch, step, state, saved)
-        loss = self._evaluate(params)
+        loss = mean_loss(self.eval_step, params, data.validation_batches(self.text, self.config, self.mesh))
         saved.close()
         metrics = read_lines(self.workdir / branch.name / "metrics.jsonl")
         mean = lambda name: float(np.mean([line[name] for line in metrics if name in line] or [0.0]))
@@ -239,14 +209,6 @@ class _Run:
         saved.wait()
         return params, opt_state
 
-    def _evaluate(self, params) -> float:
-        """Validation loss in nats per token, nothing dropped."""
-        sums = [self.eval_step(params, *batch) for batch in data.validation_batches(self.text, self.config, self.mesh)]
-        nats, n_tokens = np.sum(jax.device_get(sums), axis=0, dtype=np.float64)
-        if not np.isfinite(nats):
-            raise UserError("the validation loss is not finite")
-        return float(nats / n_tokens)
-
     def _checkpoints(self, segment):
         keep = () if segment.decays else [s.stop for s in self.schedule.segments if not s.decays]
         return checkpoint.Checkpoints(self.workdir / segment.name / "checkpoints", keep)
@@ -256,7 +218,7 @@ class _Run:
         return self.record | {"n_tokens": self.schedule.tokens_at(step)}
 
     def _restore(self, saved, last: int | None = None):
-        return saved.restore(self.abstract_params, self.abstract_opt_state, self.record, last)
+        return saved.restore(*self.abstract, self.record, last)
 
     def _say(self, text: str) -> None:
         if jax.process_index() == 0:
@@ -284,26 +246,6 @@ class _Log:
     def close(self) -> None:
         if self._file:
             self._file.close()
-
-
-class _signals:
-    """SIGTERM and Ctrl-C ask for a checkpoint and a stop after the step in flight; a second one stops at once."""
-
-    def __enter__(self):
-        self._received = 0
-
-        def ask(signum, _):
-            if self._received or jax.process_count() > 1:
-                os._exit(128 + signum)
-            self._received = signum
-
-        for signum in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(signum, ask)
-        return lambda: self._received
-
-    def __exit__(self, *_):
-        for signum, default in ((signal.SIGTERM, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler)):
-            signal.signal(signum, default)
 
 
 def run():

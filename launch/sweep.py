@@ -23,7 +23,7 @@ def main(_):
     jobs = jobs_lib.load(SWEEP.value, workdir)
     if DRY_RUN.value:
         return describe(jobs)
-    storage.workdir(WORKDIR.value)
+    storage.make_workdir(WORKDIR.value)
     fingerprints = pin_corpus(jobs, workdir / "sweep.json")
     failed = local.run(jobs, fingerprints)
     n_rows, missing = collect.collect(jobs, workdir / "runs.csv")

@@ -1,0 +1,146 @@
+"""Validation loss of a checkpoint, nothing dropped: python -m jmoe.evaluate --workdir=DIR [--segment=trunk] [--step=N].
+
+The config is the checkpoint's own. Other text or another mesh is given by the same flags as in training:
+
+    python -m jmoe.evaluate --workdir=runs/one --config.data.path='books/*.txt' --config.data.validation_tokens=100_000
+
+The loss is the mean over held-out text in nats per token; bits per byte divide it by ln 2 and by the bytes that a token
+of the held-out text stands for, so that they compare over tokenizers.
+"""
+
+import json
+import math
+
+import jax
+from absl import flags
+from etils import epath
+from ml_collections import config_flags
+from tqdm import tqdm
+
+from configs import joint_moe
+from jmoe import checkpoint, cli, corpus, data, processes, sharding, storage
+from jmoe.cli import UserError
+from jmoe.step import abstract_state, make_eval_step, mean_loss
+
+CONFIG = config_flags.DEFINE_config_dict(
+    "config",
+    joint_moe.get_config(),
+    "Text and mesh other than in training: --config.data.path=..., --config.mesh.expert=8.",
+)
+WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the run, local or gs://.")
+SEGMENT = flags.DEFINE_string("segment", None, "trunk or branch-N; without it the last branch that has a checkpoint.")
+STEP = flags.DEFINE_integer("step", None, "Step of the checkpoint; without it the newest.")
+JSON = flags.DEFINE_string("json", None, "Also write the result to this file, local or gs://.")
+
+
+def main(_):
+    overrides = dict(flags.FLAGS["config"].override_values)
+    if wrong := [name for name in overrides if not name.startswith(("data.", "mesh."))]:
+        raise UserError(
+            f"--config.{wrong[0]} is the checkpoint's own; only config.data and config.mesh can be set here"
+        )
+    with processes.joined():
+        result = evaluate(storage.absolute(WORKDIR.value), SEGMENT.value, STEP.value, overrides)
+        if jax.process_index() == 0:
+            print(
+                f"{result['segment']}, step {result['step']}: {result['loss']:.4f} nats per token, "
+                f"{result['bits_per_byte']:.4f} bits per byte; {result['n_validation_tokens']} held-out tokens of corpus "
+                f"{result['corpus_fingerprint']}"
+            )
+            if JSON.value:
+                storage.write_whole(storage.absolute(JSON.value), json.dumps(result, indent=1))
+
+
+def evaluate(workdir: epath.Path, segment: str | None, step: int | None, overrides: dict) -> dict:
+    """The loss of one checkpoint under `workdir` with what identifies it.
+
+    Args:
+      overrides: fields of config.data and config.mesh by their dotted names, in place of the checkpoint's own.
+
+    Raises:
+      UserError: no such segment or step, a damaged checkpoint, or text or a mesh that can't be used.
+    """
+    folder = find(workdir, segment, step)
+    try:
+        record = checkpoint.read_record(folder)
+        config = make_config(record, overrides)
+        mesh = sharding.make_mesh(config)
+        with jax.set_mesh(mesh):
+            params, _ = abstract_state(config, mesh)
+            params = checkpoint.read_arrays(folder, record, params=params)["params"]
+    except checkpoint.Damaged as error:
+        raise UserError(f"the checkpoint {folder} is damaged: {error}") from None
+    text = corpus.load(config.data)
+    with jax.set_mesh(mesh):
+        batches = data.validation_batches(text, config, mesh)
+        bar = tqdm(batches, desc="evaluating", unit=" batches", disable=None, leave=False)
+        loss = mean_loss(make_eval_step(config, mesh), params, bar)
+    return {
+        "segment": folder.parent.parent.name,
+        "step": int(folder.name),
+        "n_tokens": record["n_tokens"],
+        "loss": loss,
+        "bits_per_byte": loss / math.log(2) / bytes_per_token(text),
+        "n_validation_tokens": data.n_validation_rows(text, config) * config.data.seq_len,
+        "corpus_fingerprint": text.fingerprint,
+        "data_path": config.data.path,
+        "checkpoint": str(folder),
+    }
+
+
+def find(workdir: epath.Path, segment: str | None, step: int | None) -> epath.Path:
+    """The folder of the checkpoint that is meant.
+
+    Raises:
+      UserError: naming what is there.
+    """
+    steps = {}
+    for folder in workdir.iterdir() if workdir.exists() else ():
+        there = checkpoint.steps_in(folder / "checkpoints")
+        if there:
+            steps[folder.name] = there
+    if not steps:
+        raise UserError(f"--workdir={workdir} holds no checkpoint")
+    known = "; ".join(f"{name}: {', '.join(map(str, there))}" for name, there in sorted(steps.items()))
+    if segment is None:  # the largest budget, the trunk only where it is alone
+        budget = lambda name: (name != "trunk", int(name.rpartition("-")[2]) if "-" in name else 0)
+        candidates = [name for name in steps if step is None or step in steps[name]]
+        segment = max(candidates, key=budget, default=None)
+        if segment is None:
+            raise UserError(f"--step={step} has no checkpoint in {workdir}; there are {known}")
+    if segment not in steps:
+        raise UserError(f"--segment={segment} has no checkpoint in {workdir}; there are {known}")
+    if step is None:
+        step = steps[segment][-1]
+    if step not in steps[segment]:
+        raise UserError(f"--step={step} has no checkpoint in {workdir / segment}; there are {known}")
+    return workdir / segment / "checkpoints" / str(step)
+
+
+def make_config(record: dict, overrides: dict):
+    """The config that a checkpoint was trained with, for the devices and the text of this evaluation."""
+    config = joint_moe.get_config()  # fields that the checkpoint's version did not have yet keep their defaults
+    written = {name: value for name, value in record["config"].items() if name != "mesh"}
+    config.update(written)
+    # the text of the run unless another is named: then it has another fingerprint
+    elsewhere = {"data.path", "data.validation_path"} & overrides.keys()
+    config.data.fingerprint = "" if elsewhere else record["corpus_fingerprint"]
+    config.update_from_flattened_dict(overrides)
+    # the loss does not depend on the batch, which only has to divide over the devices
+    unit = math.lcm(config.data.seq_len, config.model.group_tokens) * jax.device_count()
+    config.batch_tokens = ((0, -(-config.batch_tokens[0][1] // unit) * unit),)
+    return config.lock()
+
+
+def bytes_per_token(text) -> float:
+    """Mean bytes of text that a token of the held-out split stands for; an end-of-text stands for none."""
+    return float((text.validation[:] != corpus.END_OF_TEXT).mean())
+
+
+def run():
+    flags.mark_flag_as_required("workdir")
+    cli.run(main)
+
+
+if __name__ == "__main__":
+    run()
