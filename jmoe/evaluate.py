@@ -44,8 +44,8 @@ def main(_):
         if jax.process_index() == 0:
             print(
                 f"{result['segment']}, step {result['step']}: {result['loss']:.4f} nats per token, "
-                f"{result['bits_per_byte']:.4f} bits per byte; {result['n_validation_tokens']} held-out tokens of corpus "
-                f"{result['corpus_fingerprint']}"
+                f"{result['bits_per_byte']:.4f} bits per byte; {result['n_validation_tokens']} held-out tokens "
+                f"of corpus {result['corpus_fingerprint']}"
             )
             if JSON.value:
                 storage.write_whole(storage.absolute(JSON.value), json.dumps(result, indent=1))
