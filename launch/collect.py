@@ -1,31 +1,32 @@
-"""runs.csv: one row for each finished branch of a sweep, the law's columns first, then what traces the run."""
+"""Writes runs.csv, one row for each finished run of a sweep: python -m launch.collect --workdir=DIR [--mix=code].
 
-import csv
-import io
-import pathlib
+The law's columns come first, then what traces the run. Runs that are missing are named with the reason. Results of
+two versions of the code, of two corpora, or of a config that is not the sweep's are refused, unless --mix names them.
+"""
 
-from jmoe.storage import write_whole
+from absl import flags
 
-LAW_COLUMNS = ("n_active", "n_total", "n_tokens", "n_experts", "loss")
+from jmoe import cli, storage
+from launch import jobs as jobs_lib
+from launch import table
+
+WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the sweep, a folder or gs://...")
+MIX = flags.DEFINE_multi_enum(
+    "mix", [], jobs_lib.MIXABLE, "What runs.csv may hold two versions of; may be given again."
+)
 
 
-def collect(jobs, path: pathlib.Path) -> tuple[int, list[str]]:
-    """Writes `path`, whole or not at all; returns the number of rows and the runs that are missing."""
-    rows, missing = [], []
-    for job in jobs:
-        results = job.results()
-        for branch in job.branches:
-            run = f"{job.folder.parent.name}/{job.name}/{branch.name}"
-            if branch.name not in results:
-                missing.append(run)
-                continue
-            result = {name: value for name, value in results[branch.name].items() if name != "record"}
-            overrides = " ".join(f"{field}={value!r}" for field, value in job.overrides.items())
-            rows.append(result | {"run": run, "config": job.config_file, "overrides": overrides})
-    columns = list(LAW_COLUMNS) + [name for name in (rows[0] if rows else {}) if name not in LAW_COLUMNS]
-    table = io.StringIO()
-    writer = csv.DictWriter(table, columns)
-    writer.writeheader()
-    writer.writerows(rows)
-    write_whole(path, table.getvalue())
-    return len(rows), missing
+def main(_):
+    sweep = jobs_lib.read(storage.absolute(WORKDIR.value))
+    sweep.mix = sorted({*sweep.mix, *MIX.value})
+    told, _ = table.write(sweep)
+    print(told)
+
+
+def run():
+    flags.mark_flags_as_required(["workdir"])
+    cli.run(main)
+
+
+if __name__ == "__main__":
+    run()

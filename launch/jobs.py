@@ -1,51 +1,98 @@
-"""What a sweep is: a Python file whose get_sweep() returns a config file and a list of overrides, one for each job.
+"""What a sweep is: a Python file whose get_sweep() returns a config file and what to vary in it.
 
-A job is one trunk with its branches, run by one `jmoe.train` in DIR/jobs/NAME. NAME ends in a hash of the resolved
-config, so the same sweep started twice starts nothing twice.
+What varies is either a grid, {field: values}, every combination of which is a job, or a list with a dict of overrides
+for each job. A job is one trunk with its branches, run by one `jmoe.train` in DIR/jobs/NAME. NAME ends in a hash of the
+resolved config, so the same sweep started twice starts nothing twice. All that is known of the jobs stands in
+DIR/sweep.json; every other command reads it there and resolves no config again.
 """
 
 import dataclasses
 import hashlib
+import importlib
+import importlib.metadata
 import importlib.util
+import itertools
 import json
+import os
 import pathlib
 import sys
 
-from ml_collections import config_dict
+from etils import epath
 
 from jmoe import counts
 from jmoe.cli import UserError
 from jmoe.schedule import Schedule
+from jmoe.storage import is_remote, write_whole
+
+MIXABLE = ("code", "corpus", "config")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class Job:
     name: str
+    folder: epath.Path
     config_file: str
     overrides: dict
-    config: config_dict.ConfigDict
-    schedule: Schedule
-    folder: pathlib.Path
-
-    @property
-    def branches(self):
-        return [segment for segment in self.schedule.segments if segment.decays]
+    d_model: int
+    n_experts: int
+    n_active: int
+    n_total: int
+    budgets: dict[str, int]  # branch: n_tokens as the config names them
+    segments: dict[str, list[int]]  # trunk or branch: the tokens [first, last) that it trains on
+    corpus: str = ""  # fingerprint
+    code: list[str] = dataclasses.field(default_factory=list)  # every version that trained it, in order
 
     @property
     def training_tokens(self) -> int:
         """Tokens that the job computes: the trunk once and every branch."""
-        return sum(self.schedule.tokens_at(s.stop) - self.schedule.tokens_at(s.start) for s in self.schedule.segments)
+        return sum(last - first for first, last in self.segments.values())
 
     @property
     def flops(self) -> int:
-        return counts.training_flops(self.config.model, self.training_tokens)
+        return 6 * self.n_active * self.training_tokens
+
+    @property
+    def here(self) -> pathlib.Path:
+        """Its folder on this machine, for lock and log: the job's own, or one in the cache when that is on gs://."""
+        if not is_remote(self.folder):
+            return pathlib.Path(self.folder)
+        from jmoe.corpus import cache_dir
+
+        return cache_dir() / "sweeps" / short_hash(os.fspath(self.folder.parent)) / self.name
+
+    @property
+    def log(self) -> pathlib.Path:
+        return self.here / "log.txt"
 
     def results(self) -> dict[str, dict]:
         """Finished branches by name."""
-        paths = {branch.name: self.folder / branch.name / "result.json" for branch in self.branches}
-        return {name: json.loads(path.read_text()) for name, path in paths.items() if path.exists()}
+        paths = {branch: self.folder / branch / "result.json" for branch in self.budgets}
+        return {branch: json.loads(path.read_text()) for branch, path in paths.items() if path.exists()}
 
-    def command(self, fingerprint: str) -> list[str]:
+    def done(self) -> bool:
+        return all((self.folder / branch / "result.json").exists() for branch in self.budgets)
+
+    def progress(self) -> tuple[int, float | None]:
+        """Tokens trained so far over trunk and branches, and the newest cross-entropy."""
+        tokens, newest = 0, (0.0, None)
+        for segment, (first, _) in self.segments.items():
+            path = self.folder / segment / "metrics.jsonl"
+            try:
+                line = json.loads(_tail(path).split(b"\n")[-2])
+                tokens += line["n_tokens"] - first
+                newest = max(newest, (path.stat().mtime or 0, line["cross_entropy"]))
+            except (OSError, IndexError, ValueError):
+                continue
+        return tokens, newest[1]
+
+    def failure(self) -> dict:
+        """{"cause", "tries", "tokens", "for_good"} of its last failure since the sweep was started; empty if none."""
+        try:
+            return json.loads((self.folder / "failure.json").read_text())
+        except (OSError, ValueError):
+            return {}
+
+    def command(self) -> list[str]:
         """The argument list of its trainer; no shell ever reads it."""
         flags = [
             f"--config.{field}={value!r}" if not isinstance(value, str) else f"--config.{field}={value}"
@@ -56,14 +103,72 @@ class Job:
             "-m",
             "jmoe.train",
             f"--config={self.config_file}",
-            f"--workdir={self.folder}",
-            f"--config.data.fingerprint={fingerprint}",
+            f"--workdir={os.fspath(self.folder)}",
+            f"--config.data.fingerprint={self.corpus}",
             *flags,
         ]
 
 
-def load(path: str, workdir: pathlib.Path) -> list[Job]:
-    """The jobs of a sweep file, every config resolved and checked.
+@dataclasses.dataclass
+class Sweep:
+    """A sweep begun in `workdir`, as its sweep.json tells."""
+
+    workdir: epath.Path
+    file: str
+    backend: str
+    retries: int  # of a job that died without explaining itself
+    mix: list[str]  # of MIXABLE, what runs.csv may hold two versions of
+    options: dict  # the backend's own
+    jobs: list[Job]
+
+    @property
+    def id(self) -> str:
+        """What the schedulers know it by."""
+        return "jmoe-" + short_hash(os.fspath(self.workdir))
+
+    @property
+    def engine(self):
+        """The module that runs it: launch.local, launch.slurm or launch.gke."""
+        return importlib.import_module(f"launch.{self.backend}")
+
+    def write(self) -> None:
+        jobs = {}
+        for job in self.jobs:
+            jobs[job.name] = {f.name: getattr(job, f.name) for f in dataclasses.fields(job)}
+            del jobs[job.name]["name"], jobs[job.name]["folder"]
+        fields = {name: getattr(self, name) for name in ("file", "backend", "retries", "mix", "options")}
+        write_whole(self.workdir / "sweep.json", json.dumps(fields | {"jobs": jobs}, indent=1))
+
+
+def read(workdir: epath.Path) -> Sweep:
+    """The sweep begun in `workdir`.
+
+    Raises:
+      UserError: none was, or its sweep.json is damaged.
+    """
+    path = workdir / "sweep.json"
+    try:
+        fields = json.loads(path.read_text())
+        jobs = fields.pop("jobs")
+        return Sweep(workdir, jobs=[_job_from(name, workdir, values) for name, values in jobs.items()], **fields)
+    except FileNotFoundError:
+        raise UserError(f"--workdir={os.fspath(workdir)} holds no sweep: there is no {path}") from None
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise UserError(f"{path} is damaged ({error}); start the sweep again to write it anew") from None
+
+
+def _job_from(name, workdir, values):
+    values["overrides"] = {field: _tuples(value) for field, value in values["overrides"].items()}
+    return Job(name, workdir / "jobs" / name, **values)
+
+
+def _tuples(value):
+    """JSON turned the tuples of a config into lists."""
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
+def load(path: str, workdir: epath.Path) -> tuple[list[Job], dict]:
+    """The jobs of a sweep file with their configs by name, every one resolved and checked.
 
     Raises:
       UserError: the file, its config file or an override can't be used.
@@ -71,27 +176,82 @@ def load(path: str, workdir: pathlib.Path) -> list[Job]:
     sweep = load_module(path, "--sweep")
     if not hasattr(sweep, "get_sweep"):
         raise UserError(f"--sweep={path} defines no get_sweep()")
-    config_file, overrides = sweep.get_sweep()
+    try:
+        config_file, varied = sweep.get_sweep()
+    except (TypeError, ValueError) as error:
+        raise UserError(
+            f"--sweep={path}: get_sweep() must return (config file, grid or list of dicts): {error}"
+        ) from None
+    if isinstance(varied, dict):
+        varied = [dict(zip(varied, values)) for values in itertools.product(*varied.values())]
     base = load_module(config_file, f"the config of --sweep={path}")
-    jobs = {}
-    for override in overrides:
-        config = base.get_config().lock()
+    jobs, configs = {}, {}
+    for overrides in varied:
         try:
-            config.update_from_flattened_dict(override)
+            config = resolve(base, overrides)
         except (KeyError, AttributeError, TypeError, ValueError) as error:
             message = " ".join(str(error.args[0] if error.args else error).split())
-            raise UserError(f"--sweep={path}: job {override}: {message}") from None
-        digest = hashlib.sha256(config.to_json(sort_keys=True).encode()).hexdigest()[:8]
-        name = f"d{config.model.d_model}-e{config.model.n_experts}-{digest}"
-        jobs[name] = Job(name, config_file, override, config, Schedule(config), workdir / "jobs" / name)
+            raise UserError(f"--sweep={path}: job {overrides}: {message}") from None
+        model, schedule = config.model, Schedule(config)
+        segments = {}  # the trunk's pieces share a folder
+        for s in schedule.segments:
+            first = segments.get(s.name, [schedule.tokens_at(s.start)])[0]
+            segments[s.name] = [first, schedule.tokens_at(s.stop)]
+        name = f"d{model.d_model}-e{model.n_experts}-{digest(json.loads(config.to_json()))}"
+        jobs[name] = Job(
+            name,
+            workdir / "jobs" / name,
+            config_file,
+            dict(overrides),
+            model.d_model,
+            model.n_experts,
+            counts.n_active(model),
+            counts.n_total(model),
+            {f"branch-{budget}": budget for budget in config.n_tokens},
+            segments,
+        )
+        configs[name] = config
     if not jobs:
         raise UserError(f"--sweep={path} has no job")
-    return list(jobs.values())
+    return list(jobs.values()), configs
+
+
+def resolve(base, overrides: dict):
+    """The config of a module with get_config(), with the overrides of one job."""
+    config = base.get_config().lock()
+    config.update_from_flattened_dict(overrides)
+    return config
+
+
+def check_config(job: Job) -> None:
+    """Raises UserError if the job's config file gives another config than the one the job was named after."""
+    found = digest(json.loads(resolve(load_module(job.config_file, f"job {job.name}"), job.overrides).to_json()))
+    if found != job.name[-8:]:
+        raise UserError(
+            f"{job.config_file} was edited since job {job.name} was made: its config is {found} now; undo that, "
+            "or start the sweep again with --mix=config"
+        )
+
+
+def digest(config: dict) -> str:
+    """Eight hex digits that tell two configs apart, from a config in JSON types."""
+    return short_hash(json.dumps(config, sort_keys=True))
+
+
+def code_version() -> str:
+    """What the trainer is: a hash of its source, and jax's version."""
+    folder = pathlib.Path(counts.__file__).parent
+    sources = "".join(f"{path.name}\n{path.read_text()}" for path in sorted(folder.rglob("*.py")))
+    return f"{short_hash(sources)}-jax{importlib.metadata.version('jax')}"
+
+
+def short_hash(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:8]
 
 
 def load_module(path: str, what: str):
     """The Python file at `path` as a module; UserError, naming it as `what`, where it is none or fails."""
-    spec = importlib.util.spec_from_file_location("sweep_" + hashlib.sha256(path.encode()).hexdigest()[:8], path)
+    spec = importlib.util.spec_from_file_location("sweep_" + short_hash(path), path)
     if not path.endswith(".py") or not pathlib.Path(path).is_file():
         raise UserError(f"{what}: {path!r} is no Python file")
     module = importlib.util.module_from_spec(spec)
@@ -100,3 +260,12 @@ def load_module(path: str, what: str):
     except Exception as error:
         raise UserError(f"{what}: {path} fails: {type(error).__name__}: {error}") from None
     return module
+
+
+def _tail(path, n_bytes: int = 4096) -> bytes:
+    """The file's end; the whole file where it is an object."""
+    if is_remote(path):
+        return path.read_bytes()
+    with open(path, "rb") as file:
+        file.seek(max(0, os.path.getsize(path) - n_bytes))
+        return file.read()

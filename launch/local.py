@@ -1,17 +1,18 @@
 """The embedded backend: a pool of trainer processes on this machine, one for each GPU or share of the cores."""
 
 import glob
-import json
 import os
+import pathlib
 import signal
-import subprocess
 import time
 
 from tqdm import tqdm
 
-from jmoe.cli import Interrupted
+from jmoe.cli import Interrupted, UserError
+from jmoe.storage import is_remote
+from launch import trainer
 
-RETRIES = 1  # of a job that died; one that explained itself (exit code 2) is not tried again
+POLL_SECONDS = 0.3
 
 
 def workers(n_jobs: int) -> list[dict]:
@@ -31,75 +32,79 @@ def workers(n_jobs: int) -> list[dict]:
     return [{"env": {}, "cores": cores[i::n]} for i in range(n)]
 
 
-def run(jobs, fingerprints: dict[str, str]) -> dict[str, str]:
-    """Runs every job that is not finished, largest first; returns why by name for those that failed for good.
+def run(sweep) -> None:
+    """Runs every job that is not finished, largest first; the causes of failures are kept in the jobs' folders.
 
     Raises:
-      Interrupted: on Ctrl-C or SIGTERM, once the trainers have saved and stopped.
+      Interrupted: on Ctrl-C or SIGTERM, once the trainers have saved and stopped. UserError: another launch.sweep is at
+        work on this workdir, or the code or a config was edited meanwhile.
     """
-    todo = [job for job in jobs if len(job.results()) < len(job.branches)]
-    todo.sort(key=lambda job: job.flops)
+    own = trainer.lock_file(_lock_path(sweep))
+    if own is None:
+        raise UserError(
+            f"another launch.sweep works on {os.fspath(sweep.workdir)}: launch.status tells, launch.cancel stops it"
+        )
+    todo = sorted((job for job in sweep.jobs if not job.done()), key=lambda job: job.flops)
+    for job in todo:
+        trainer.forget_cause(job)
     places = workers(len(todo)) if todo else []
-    running, tries, failed = {}, {}, {}
-    progress = _Progress(jobs)
+    running = {}
+    progress = _Progress(sweep.jobs)
     received = []
     before = {s: signal.signal(s, lambda signum, _: received.append(signum)) for s in (signal.SIGINT, signal.SIGTERM)}
     try:
         while (todo or running) and not received:
-            while todo and places:
-                place, job = places.pop(0), todo.pop()
-                running[job.name] = (job, place, _start(job, place, fingerprints[job.name]))
-            time.sleep(0.3)
-            for name, (job, place, process) in list(running.items()):
-                code = process.poll()
+            for job in reversed(todo):
+                if not places:
+                    break
+                if started := trainer.start(job, places[0]["env"], places[0]["cores"]):
+                    running[job.name] = started, places.pop(0)
+            todo = [job for job in todo if job.name not in running]  # an earlier start's trainer may still be saving
+            time.sleep(POLL_SECONDS)
+            for name, (started, place) in list(running.items()):
+                code = started.process.poll()
                 if code is None:
                     continue
                 del running[name]
                 places.append(place)
-                tries[name] = tries.get(name, 0) + 1
                 if code == 0:
+                    trainer.forget_cause(started.job)
                     continue
-                cause = _cause(job, code)
-                if code == 2 or tries[name] > RETRIES:
-                    failed[name] = cause
-                    progress.say(f"{name} failed: {cause}")
-                else:
-                    progress.say(f"{name} died, trying again: {cause}")
-                    todo.append(job)
-            progress.update([job for job, _, _ in running.values()])
+                failure = trainer.failed(started, code, sweep.retries)
+                progress.say(f"{name} {'failed' if failure['for_good'] else 'died, trying again'}: {failure['cause']}")
+                if not failure["for_good"]:
+                    todo.append(started.job)
+            progress.update([started.job for started, _ in running.values()])
     finally:
-        for _, _, process in running.values():
-            process.terminate()
-        for _, _, process in running.values():
-            process.wait()
+        for started, _ in running.values():
+            started.process.terminate()
+        for started, _ in running.values():
+            started.process.wait()
         progress.close()
         for signum, handler in before.items():
             signal.signal(signum, handler)
+        own.close()
     if received:
         raise Interrupted("stopped; what is trained is saved, and the same command goes on from there", received[0])
-    return failed
 
 
-def _start(job, place, fingerprint):
-    job.folder.mkdir(parents=True, exist_ok=True)
-    pin = (lambda: os.sched_setaffinity(0, place["cores"])) if place["cores"] else None
-    with open(job.folder / "log.txt", "ab") as log:
-        return subprocess.Popen(
-            job.command(fingerprint),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env=os.environ | place["env"],
-            preexec_fn=pin,
-            start_new_session=True,
-        )
+def states(sweep) -> dict[str, str]:
+    """Jobs that this machine is training now."""
+    return {job.name: "running" for job in sweep.jobs if trainer.running(job) is not None}
 
 
-def _cause(job, code: int) -> str:
-    """The last line of its log, with its exit code."""
-    lines = (job.folder / "log.txt").read_text(errors="replace").strip().splitlines()
-    how = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
-    return f"{lines[-1] if lines else 'no output'} ({how}; {job.folder / 'log.txt'})"
+def cancel(sweep) -> str:
+    """Asks launch.sweep on this machine, and trainers that outlived one, to save and stop."""
+    pids = [pid for job in sweep.jobs if (pid := trainer.running(job))]
+    if pid := trainer.holder(_lock_path(sweep)):
+        pids = [pid]  # it stops its own
+    for pid in pids:
+        os.kill(pid, signal.SIGTERM)
+    return f"asked {len(pids)} process{'es' * (len(pids) != 1)} to save and stop"
+
+
+def _lock_path(sweep) -> pathlib.Path:
+    return sweep.jobs[0].here.parent / "sweep.lock"
 
 
 class _Progress:
@@ -107,9 +112,11 @@ class _Progress:
 
     def __init__(self, jobs):
         self._jobs, self._known = jobs, {job.name: set(job.results()) for job in jobs}
-        self._n_runs = sum(len(job.branches) for job in jobs)
+        self._every = 10.0 if is_remote(jobs[0].folder) else 0.0  # seconds: objects are slow to look at
+        self._next = 0.0
+        self._n_runs = sum(len(job.budgets) for job in jobs)
         self._cost = {job.name: job.flops / job.training_tokens for job in jobs}
-        self._last = {job.name: self._tokens(job)[0] for job in jobs}
+        self._last = {job.name: job.progress()[0] for job in jobs}
         self._total, self._first, self._began = sum(job.flops for job in jobs), self._flops(), time.monotonic()
         self._bar = tqdm(
             total=self._total,
@@ -123,9 +130,12 @@ class _Progress:
             self.say(f"{skipped} of {self._n_runs} runs were done before")
 
     def update(self, running) -> None:
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + self._every
         losses = []
         for job in self._jobs:
-            if job not in running and self._known[job.name] == {b.name for b in job.branches}:
+            if job not in running and self._known[job.name] == set(job.budgets):
                 continue
             results = job.results()
             for name in sorted(results.keys() - self._known[job.name], key=lambda name: results[name]["n_tokens"]):
@@ -135,7 +145,7 @@ class _Progress:
                     f"run {self._done()} of {self._n_runs}: d_model {run['d_model']}, {run['n_experts']} experts, "
                     f"{run['n_tokens']} tokens: loss {run['loss']:.4f}; {self._left()} left"
                 )
-            self._last[job.name], loss = self._tokens(job)
+            self._last[job.name], loss = job.progress()
             if job in running and loss is not None:
                 losses.append(f"{job.name.rsplit('-', 1)[0]} {loss:.2f}")
         self._bar.set_description_str(f"run {min(self._done() + 1, self._n_runs)} of {self._n_runs}", refresh=False)
@@ -147,6 +157,7 @@ class _Progress:
         tqdm.write(text)
 
     def close(self) -> None:
+        self._next = 0.0
         self.update([])
         self._bar.close()
 
@@ -160,22 +171,3 @@ class _Progress:
 
     def _flops(self) -> float:
         return sum(self._last[name] * self._cost[name] for name in self._last)
-
-    def _tokens(self, job) -> tuple[int, float | None]:
-        """Tokens trained so far over trunk and branches, and the newest loss."""
-        segments = {}
-        for segment in job.schedule.segments:  # the trunk's pieces share a folder
-            first = min(segments.get(segment.name, (segment.start,))[0], segment.start)
-            segments[segment.name] = (first, segment.stop)
-        tokens, newest = 0, (0.0, None)
-        for name, (start, _) in segments.items():
-            path = job.folder / name / "metrics.jsonl"
-            try:
-                with open(path, "rb") as file:
-                    file.seek(max(0, path.stat().st_size - 4096))
-                    line = json.loads(file.read().split(b"\n")[-2])
-                tokens += line["n_tokens"] - job.schedule.tokens_at(start)
-                newest = max(newest, (path.stat().st_mtime, line["cross_entropy"]))
-            except (OSError, IndexError, ValueError):
-                continue
-        return tokens, newest[1]

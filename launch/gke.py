@@ -1,0 +1,234 @@
+"""The GKE backend: a JobSet for each job, queued by Kueue, on TPU slices or GPU machines.
+
+Fields are those of jobset.x-k8s.io/v1alpha2, batch/v1 and core/v1. A pod that ends with exit code 2 fails its JobSet;
+anything else, a preempted spot machine above all, restarts it, and launch.task decides what counts as a failed try. The
+job and its flags are read from sweep.json in the workdir: nothing of them stands in a manifest but the job's name.
+"""
+
+import os
+
+from jmoe.cli import UserError
+from jmoe.storage import is_remote
+from launch import accelerators, trainer
+
+GROUP, VERSION, PLURAL = "jobset.x-k8s.io", "v1alpha2", "jobsets"
+REPLICATED_JOB = "slice"
+COORDINATOR_PORT = 8482  # jax's own for a coordinator on Cloud TPU
+SECONDS_TO_SAVE = 25  # of the 30 that GKE gives a spot machine
+MAX_RESTARTS = 100  # for whatever never gets as far as launch.task's own count
+SWEEP, JOB = "jmoe/sweep", "jmoe/job"  # labels
+
+
+def submit(sweep) -> str:
+    """Creates the JobSet of each job that is neither finished nor there already; returns what it did.
+
+    Raises:
+      UserError: no cluster can be reached, or it refuses.
+    """
+    there = states(sweep)
+    todo = [job for job in sweep.jobs if there.get(job.name, "failed").startswith("failed") and not job.done()]
+    api, namespace = _api(), sweep.options["namespace"]
+    for job in todo:
+        trainer.forget_cause(job)
+        if job.name in there:  # failed for good before; a JobSet cannot be started twice
+            _checked(api.delete_namespaced_custom_object, GROUP, VERSION, namespace, PLURAL, _name(sweep, job))
+        _checked(api.create_namespaced_custom_object, GROUP, VERSION, namespace, PLURAL, jobset(sweep, job))
+    return f"created {len(todo)} JobSets in namespace {namespace}; {len(there)} were there before"
+
+
+def states(sweep) -> dict[str, str]:
+    """Jobs that have a JobSet, with its state."""
+    found = {}
+    for item in _list(sweep):
+        conditions = {c["type"] for c in item.get("status", {}).get("conditions", []) if c["status"] == "True"}
+        state = next((s for s in ("Completed", "Failed", "Suspended") if s in conditions), "running")
+        restarts = item.get("status", {}).get("restarts", 0)
+        name = item["metadata"]["labels"][JOB]
+        found[name] = ("queued" if state == "Suspended" else state.lower()) + f", {restarts} restarts" * bool(restarts)
+    return found
+
+
+def cancel(sweep) -> str:
+    """Deletes the sweep's JobSets; running trainers get SIGTERM and the grace period to save."""
+    items = _list(sweep)
+    for item in items:
+        _checked(
+            _api().delete_namespaced_custom_object,
+            GROUP, VERSION, sweep.options["namespace"], PLURAL, item["metadata"]["name"],
+        )  # fmt: skip
+    return f"deleted {len(items)} JobSets"
+
+
+def log(sweep, job) -> str:
+    """What the job's first pod printed."""
+    import kubernetes
+
+    api, namespace = kubernetes.client.CoreV1Api(_api().api_client), sweep.options["namespace"]
+    pods = _checked(
+        api.list_namespaced_pod, namespace, label_selector=f"jobset.sigs.k8s.io/jobset-name={_name(sweep, job)}"
+    )
+    names = sorted(pod.metadata.name for pod in pods.items)
+    if not names:
+        raise UserError(f"job {job.name} has no pod in namespace {namespace}")
+    return _checked(api.read_namespaced_pod_log, names[0], namespace)
+
+
+def process_environment() -> dict[str, str]:
+    """jax's coordinates of this pod among the job's pods, from what Kubernetes tells it; {} for a single pod."""
+    n_hosts, n_slices = int(os.environ["JMOE_HOSTS"]), int(os.environ["JMOE_SLICES"])
+    if n_hosts * n_slices == 1:
+        return {}
+    place = int(os.environ["JMOE_SLICE_INDEX"]) * n_hosts + int(os.environ["JOB_COMPLETION_INDEX"])
+    return {"JAX_NUM_PROCESSES": str(n_hosts * n_slices), "JAX_PROCESS_ID": str(place)}
+
+
+def jobset(sweep, job) -> dict:
+    """The manifest of one job."""
+    options, name = sweep.options, _name(sweep, job)
+    place = accelerators.parse(options["accelerator"], options["n_slices"])
+    labels = {SWEEP: sweep.id, JOB: job.name}
+    command = ["python", "-m", "launch.task", f"--workdir={os.fspath(sweep.workdir)}", f"--job={job.name}"]
+    container = {
+        "name": "trainer",
+        "image": options["image"],
+        "command": [literal(argument) for argument in command],
+        "env": _environment(sweep, name, place),
+        "resources": _resources(place),
+    }
+    node = {
+        "cloud.google.com/gke-tpu-accelerator": place.accelerator.gke,
+        "cloud.google.com/gke-tpu-topology": place.topology,
+    }
+    if not place.accelerator.is_tpu:
+        node = {"cloud.google.com/gke-accelerator": place.accelerator.gke}
+    tolerations = [{"key": next(iter(_resources(place)["limits"])), "operator": "Exists", "effect": "NoSchedule"}]
+    if options["spot"]:
+        node["cloud.google.com/gke-spot"] = "true"
+        tolerations.append(
+            {"key": "cloud.google.com/gke-spot", "operator": "Equal", "value": "true", "effect": "NoSchedule"}
+        )
+    pod = {
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": SECONDS_TO_SAVE,
+        "nodeSelector": node,
+        "tolerations": tolerations,
+        "containers": [container],
+    }
+    if options["service_account"]:
+        pod["serviceAccountName"] = options["service_account"]
+    spec = {
+        "parallelism": place.n_hosts,
+        "completions": place.n_hosts,
+        "completionMode": "Indexed",
+        "backoffLimit": 0,
+        "podFailurePolicy": {
+            "rules": [
+                {"action": "FailJob", "onExitCodes": {"containerName": "trainer", "operator": "In", "values": [2]}}
+            ]
+        },
+        "template": {"metadata": {"labels": labels}, "spec": pod},
+    }
+    annotations = {}
+    if place.accelerator.is_tpu:  # each slice is a node pool of its own
+        annotations["alpha.jobset.sigs.k8s.io/exclusive-topology"] = "cloud.google.com/gke-nodepool"
+    return {
+        "apiVersion": f"{GROUP}/{VERSION}",
+        "kind": "JobSet",
+        "metadata": {
+            "name": name,
+            "namespace": options["namespace"],
+            "labels": labels | {"kueue.x-k8s.io/queue-name": options["queue"]},
+            "annotations": annotations,
+        },
+        "spec": {
+            "suspend": True,  # until Kueue admits all of its pods at once
+            "network": {"enableDNSHostnames": True},
+            "failurePolicy": {
+                "maxRestarts": MAX_RESTARTS,
+                "rules": [{"name": "for_good", "action": "FailJobSet", "onJobFailureReasons": ["PodFailurePolicy"]}],
+            },
+            "replicatedJobs": [{"name": REPLICATED_JOB, "replicas": place.n_slices, "template": {"spec": spec}}],
+        },
+    }
+
+
+def yaml_of(sweep) -> str:
+    """Every manifest of the sweep, for kubectl and for reading."""
+    import yaml
+
+    return yaml.safe_dump_all([jobset(sweep, job) for job in sweep.jobs], sort_keys=False)
+
+
+def literal(argument: str) -> str:
+    """An argument that Kubernetes hands on as it stands: it would expand $(NAME) in commands, and $$ is its escape."""
+    return argument.replace("$", "$$")
+
+
+def check(sweep) -> None:
+    """Raises UserError for options that no JobSet can be made from."""
+    for name in ("image", "accelerator", "queue"):
+        if not sweep.options[name]:
+            raise UserError(f"--backend=gke needs --{name}")
+    accelerators.parse(sweep.options["accelerator"], sweep.options["n_slices"])
+    if not is_remote(sweep.workdir):
+        raise UserError(f"--backend=gke needs a --workdir on gs://, not {os.fspath(sweep.workdir)}: pods share no disk")
+
+
+def _environment(sweep, name: str, place) -> list[dict]:
+    env = [
+        {"name": "JAX_COMPILATION_CACHE_DIR", "value": literal(os.fspath(sweep.workdir / "compiled"))},
+        {"name": "JMOE_HOSTS", "value": str(place.n_hosts)},
+        {"name": "JMOE_SLICES", "value": str(place.n_slices)},
+        {
+            "name": "JMOE_SLICE_INDEX",
+            "valueFrom": {"fieldRef": {"fieldPath": "metadata.labels['jobset.sigs.k8s.io/job-index']"}},
+        },
+    ]
+    if place.n_hosts * place.n_slices > 1:
+        address = f"{name}-{REPLICATED_JOB}-0-0.{name}:{COORDINATOR_PORT}"
+        env.append({"name": "JAX_COORDINATOR_ADDRESS", "value": address})
+    return env
+
+
+def _resources(place) -> dict:
+    chips = {"google.com/tpu" if place.accelerator.is_tpu else "nvidia.com/gpu": place.chips_per_host}
+    return {"requests": chips, "limits": dict(chips)}
+
+
+def _name(sweep, job) -> str:
+    return f"{sweep.id}-{job.name}"
+
+
+def _list(sweep) -> list[dict]:
+    return _checked(
+        _api().list_namespaced_custom_object,
+        GROUP, VERSION, sweep.options["namespace"], PLURAL, label_selector=f"{SWEEP}={sweep.id}",
+    )["items"]  # fmt: skip
+
+
+def _api():
+    try:
+        import kubernetes
+    except ImportError:
+        raise UserError("--backend=gke needs the kubernetes client: pip install -e '.[gke]'") from None
+    try:
+        kubernetes.config.load_kube_config()
+    except kubernetes.config.ConfigException as error:
+        raise UserError(
+            f"--backend=gke finds no cluster: {error}; gcloud container clusters get-credentials makes one known"
+        ) from None
+    return kubernetes.client.CustomObjectsApi()
+
+
+def _checked(call, *args, **kwargs):
+    import kubernetes
+    import urllib3
+
+    try:
+        return call(*args, **kwargs)
+    except kubernetes.client.ApiException as error:
+        raise UserError(
+            f"the cluster refuses: {error.status} {error.reason}: {(error.body or '').strip()[:500]}"
+        ) from None
+    except urllib3.exceptions.HTTPError as error:
+        raise UserError(f"the cluster cannot be reached: {error}") from None

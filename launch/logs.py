@@ -1,0 +1,38 @@
+"""Prints what the trainer of one job printed: python -m launch.logs --workdir=DIR --job=NAME."""
+
+import sys
+
+from absl import flags
+
+from jmoe import cli, storage
+from launch import jobs as jobs_lib
+
+WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the sweep, a folder or gs://...")
+JOB = flags.DEFINE_string("job", None, "Name of the job, as launch.status prints it; its beginning is enough.")
+
+
+def main(_):
+    sweep = jobs_lib.read(storage.absolute(WORKDIR.value))
+    jobs = [job for job in sweep.jobs if job.name.startswith(JOB.value)]
+    if len(jobs) != 1:
+        names = ", ".join(job.name for job in (jobs or sweep.jobs)[:10])
+        raise cli.UserError(f"--job={JOB.value} names {len(jobs)} jobs; there are {names}{', ...' * (len(jobs) > 10)}")
+    if sweep.backend == "gke":
+        from launch import gke
+
+        print(gke.log(sweep, jobs[0]))
+        return
+    if not jobs[0].log.exists():
+        raise cli.UserError(f"job {jobs[0].name} has not started on this machine: there is no {jobs[0].log}")
+    with open(jobs[0].log, "rb") as log:
+        for line in log:
+            sys.stdout.buffer.write(line)
+
+
+def run():
+    flags.mark_flags_as_required(["workdir", "job"])
+    cli.run(main)
+
+
+if __name__ == "__main__":
+    run()

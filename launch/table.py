@@ -1,0 +1,72 @@
+"""runs.csv: one row for each finished run of a sweep, the law's columns first, then what traces the run."""
+
+import csv
+import io
+import json
+import os
+
+from jmoe import cli, storage
+from launch import jobs as jobs_lib
+
+LAW_COLUMNS = ("n_active", "n_total", "n_tokens", "n_experts", "loss")
+VERSIONS = {"code": "code", "jmoe_version": "code", "jax_version": "code", "corpus_fingerprint": "corpus"}
+
+
+def write(sweep) -> tuple[str, bool]:
+    """Writes runs.csv, whole or not at all; returns what it holds and what is missing, in words, and if it is complete.
+
+    Raises:
+      UserError: versions would mix.
+    """
+    rows, missing = collect(sweep)
+    path = sweep.workdir / "runs.csv"
+    columns = list(LAW_COLUMNS) + [name for name in (rows[0] if rows else {}) if name not in LAW_COLUMNS]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns)
+    writer.writeheader()
+    writer.writerows(rows)
+    storage.write_whole(path, text.getvalue())
+    if not missing:
+        return f"{os.fspath(path)}: {len(rows)} runs", True
+    lines = [f"{len(missing)} of {len(rows) + len(missing)} runs are missing from {os.fspath(path)}:"]
+    return "\n".join(lines + [f"  {run}: {why}" for run, why in missing.items()]), False
+
+
+def collect(sweep) -> tuple[list[dict], dict[str, str]]:
+    """Rows of the finished runs, and why each of the others is missing.
+
+    Raises:
+      UserError: two versions of code or corpus, or a config that is not the sweep's, and sweep.mix does not allow it.
+    """
+    rows, missing = [], {}
+    for job in sweep.jobs:
+        results = job.results()
+        why = (job.failure().get("cause") or "not finished") if len(results) < len(job.budgets) else ""
+        for branch in job.budgets:
+            run = f"jobs/{job.name}/{branch}"
+            if branch not in results:
+                missing[run] = why
+                continue
+            result = results[branch]
+            record = result.pop("record")
+            if "config" not in sweep.mix and not _is_config_of(job, record["config"]):
+                raise cli.UserError(f"{run} was trained under another config than its job's; --mix=config takes it")
+            overrides = " ".join(f"{field}={value!r}" for field, value in job.overrides.items())
+            traces = {"run": run, "code": "+".join(job.code), "config": job.config_file, "overrides": overrides}
+            rows.append(result | traces)
+    for column, kind in VERSIONS.items():
+        found = {}
+        for row in rows:
+            found.setdefault(row[column], []).append(row["run"])
+        if len(found) > 1 and kind not in sweep.mix:
+            told = "; ".join(f"{value} in {len(runs)} runs, first {runs[0]}" for value, runs in found.items())
+            raise cli.UserError(f"runs.csv would mix two of {column}: {told}. --mix={kind} allows it")
+    return rows, missing
+
+
+def _is_config_of(job, config: dict) -> bool:
+    """Whether a result's config is the one that the job is named after; only the corpus was pinned since."""
+    config = json.loads(json.dumps(config))
+    config["data"]["fingerprint"] = job.overrides.get("data.fingerprint", config["data"]["fingerprint"])
+    unpinned = config | {"data": config["data"] | {"fingerprint": ""}}
+    return job.name[-8:] in (jobs_lib.digest(config), jobs_lib.digest(unpinned))

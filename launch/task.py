@@ -1,0 +1,99 @@
+"""What a scheduler runs for one job: python -m launch.task --workdir=DIR --job=NAME | --array=FILE.
+
+Everything else it reads from DIR/sweep.json. On Slurm it starts the trainer on the job's nodes through srun, tries
+again after a failure, and requeues the job when the trainer was asked to stop; in a JobSet's pod it runs the trainer
+once and leaves restarts to Kubernetes. Exit codes are those of jmoe.train, with 2 for what another try would not mend.
+"""
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+
+from absl import flags
+
+from jmoe import cli, storage
+from jmoe.storage import epath
+from launch import gke, slurm, trainer
+from launch import jobs as jobs_lib
+
+WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the sweep, a folder or gs://...")
+JOB = flags.DEFINE_string("job", None, "Name of the job.")
+ARRAY = flags.DEFINE_string("array", None, "JSON list of job names; SLURM_ARRAY_TASK_ID picks one.")
+
+
+def main(_):
+    sweep = jobs_lib.read(storage.absolute(WORKDIR.value))
+    name = JOB.value or json.loads(epath.Path(ARRAY.value).read_text())[int(os.environ["SLURM_ARRAY_TASK_ID"])]
+    job = next((job for job in sweep.jobs if job.name == name), None)
+    if job is None:
+        raise cli.UserError(f"job {name} is no longer in {sweep.workdir}/sweep.json")
+    signal.signal(signal.SIGTERM, lambda *_: None)  # the scheduler asks the trainer itself; here it only ends the wait
+    sys.exit(in_pod(sweep, job) if sweep.backend == "gke" else in_allocation(sweep, job))
+
+
+def in_allocation(sweep, job) -> int:
+    """Tries until the job is done, fails for good, or the allocation is being taken away."""
+    while not job.done():
+        started = _start(job, prefix=slurm.STEP)
+        code = started.process.wait()
+        if code == 0:
+            break
+        if code in trainer.STOPPED:
+            slurm.requeue()
+            return code
+        if slurm.ending():  # killed with its allocation: no failure of its own
+            return code
+        failure = trainer.failed(started, code, sweep.retries)
+        print(f"{job.name}: {failure['cause']}", flush=True)
+        if failure["for_good"]:
+            return 2
+    trainer.forget_cause(job)
+    return 0
+
+
+def in_pod(sweep, job) -> int:
+    """Runs the trainer once, as this pod's share of it, and copies what it prints to the pod's log."""
+    if job.done():
+        return 0
+    place = gke.process_environment()
+    started = _start(job, env=place)
+    signal.signal(signal.SIGTERM, lambda *_: started.process.terminate())
+    copy = threading.Thread(target=_copy, args=(job.log, started))
+    copy.start()
+    code = started.process.wait()
+    copy.join()
+    if code in (0, *trainer.STOPPED):
+        return code
+    if place.get("JAX_PROCESS_ID", "0") != "0" and not trainer.explained(code, started.cause(code)):
+        return 1  # the first pod fails with it and counts the try
+    return 2 if trainer.failed(started, code, sweep.retries)["for_good"] else 1
+
+
+def _start(job, **options):
+    while not (started := trainer.start(job, **options)):
+        time.sleep(1)  # an earlier trainer is still saving
+    return started
+
+
+def _copy(path, started) -> None:
+    with open(path, "rb") as log:
+        while True:
+            over = started.process.poll() is not None
+            sys.stdout.buffer.write(log.read())
+            sys.stdout.flush()
+            if over:
+                return
+            time.sleep(0.5)
+
+
+def run():
+    flags.mark_flags_as_required(["workdir"])
+    flags.mark_flags_as_mutual_exclusive(["job", "array"], required=True)
+    cli.run(main)
+
+
+if __name__ == "__main__":
+    run()

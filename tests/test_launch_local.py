@@ -1,0 +1,269 @@
+"""Sweeps on the local pool: real trainers, and they and the sweep itself killed; at length with JMOE_SOAK=1 (`make soak`)."""
+
+import csv
+import json
+import os
+import pathlib
+import random
+import re
+import shutil
+import signal
+import subprocess
+import time
+
+import helpers
+import pytest
+
+SOAK = bool(os.environ.get("JMOE_SOAK"))
+SWEEP = """
+def get_sweep():
+    return {config!r}, {{"model.d_model": {widths}, "model.n_experts": {experts}}}
+"""
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory, text_glob):
+    folder = tmp_path_factory.mktemp("sweep")
+    path = folder / "sweep.py"
+    widths, experts = ((16, 32, 48), (1, 2, 4, 8)) if SOAK else ((16, 32), (1, 4))
+    config = str(helpers.write_config(folder, text_glob))
+    path.write_text(SWEEP.format(config=config, widths=widths, experts=experts))
+    return path
+
+
+def launch(sweep, workdir, *flags):
+    return helpers.run("launch.sweep", f"--sweep={sweep}", f"--workdir={workdir}", "--retries=1000", *flags)
+
+
+def rows(workdir):
+    """runs.csv without its times."""
+    with open(workdir / "runs.csv", newline="") as file:
+        return [{name: value for name, value in row.items() if name != "seconds"} for row in csv.DictReader(file)]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(sweep, tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("undisturbed")
+    done = launch(sweep, workdir)
+    assert done.returncode == 0, done.stderr
+    return workdir
+
+
+def test_runs_csv_has_the_laws_columns_first_and_traces_each_run(undisturbed):
+    table = rows(undisturbed)
+    assert list(table[0])[:5] == ["n_active", "n_total", "n_tokens", "n_experts", "loss"]
+    assert len(table) == (24 if SOAK else 8)
+    assert len({(r["d_model"], r["n_experts"], r["n_tokens"]) for r in table}) == len(table)
+    assert {r["n_tokens"] for r in table} == {"8192", "16384"}
+    assert len({r["corpus_fingerprint"] for r in table}) == len({r["code"] for r in table}) == 1
+    for row in table:
+        assert 2 < float(row["loss"]) < 6
+        assert (float(row["drop_rate"]) > 0) == (row["n_experts"] != "1")
+        assert (undisturbed / row["run"] / "result.json").exists()
+        assert {"seed", "jmoe_version", "jax_version", "config", "overrides"} <= row.keys()
+
+
+def test_a_second_start_starts_nothing(sweep, undisturbed):
+    before = (undisturbed / "runs.csv").read_bytes()
+    logs = {path: path.stat().st_size for path in undisturbed.rglob("log.txt")}
+    done = launch(sweep, undisturbed)
+    n_runs = len(rows(undisturbed))
+    assert done.returncode == 0 and f"{n_runs} of {n_runs} runs were done before" in done.stdout
+    assert (undisturbed / "runs.csv").read_bytes() == before
+    assert logs and {path: path.stat().st_size for path in undisturbed.rglob("log.txt")} == logs
+
+
+def test_killed_and_stopped_at_random_it_ends_with_the_same_table(sweep, undisturbed, tmp_path):
+    """Trainers die by SIGKILL, the sweep three times; then Ctrl-C, then launch.cancel."""
+    chance = random.Random(1)
+    for _ in range(3):
+        process = begin(sweep, tmp_path)
+        for _ in range(8 if SOAK else 1):
+            if not wait_for_steps(process, tmp_path, chance.randrange(1, 40)):
+                break
+            for pid in chance.sample(victims := children(process.pid), k=min(1, len(victims))):
+                kill(pid)
+        wait_for_steps(process, tmp_path, chance.randrange(1, 20))
+        orphans = children(process.pid)
+        process.kill()
+        process.communicate()
+        if chance.random() < 0.5:  # the others save and stop by themselves while the next sweep starts
+            for pid in orphans:
+                kill(pid)
+        assert one_trainer_for_each_job(tmp_path)
+
+    process = begin(sweep, tmp_path)
+    if wait_for_steps(process, tmp_path, 5):
+        refused = helpers.fails("launch.sweep", f"--sweep={sweep}", f"--workdir={tmp_path}")
+        assert "another launch.sweep" in refused
+        process.send_signal(signal.SIGINT)
+        said = process.communicate()[1]
+        assert process.returncode == 130 and "the same command goes on" in said and "Traceback" not in said
+        assert not children(process.pid)
+        assert not (tmp_path / "runs.csv").exists()
+
+    process = begin(sweep, tmp_path)
+    if wait_for_steps(process, tmp_path, 5):
+        status = helpers.run("launch.status", f"--workdir={tmp_path}").stdout
+        assert " running " in status and "% trained" in status, status
+        assert "asked 1 process" in helpers.run("launch.cancel", f"--workdir={tmp_path}").stdout
+        process.communicate()
+        assert process.returncode == 143
+
+    done = launch(sweep, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert rows(tmp_path) == rows(undisturbed)
+    times = re.compile(rb"(?m)^(.*?),([^,]*),(jobs/)")  # seconds stand before the run's folder
+    same = [times.sub(rb"\1,,\3", (folder / "runs.csv").read_bytes()) for folder in (tmp_path, undisturbed)]
+    assert same[0] == same[1]
+
+
+def begin(sweep, workdir):
+    return subprocess.Popen(
+        helpers.command("launch.sweep", f"--sweep={sweep}", f"--workdir={workdir}", "--retries=1000"),
+        env=helpers.environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def wait_for_steps(process, workdir, n: int) -> bool:
+    """Until `n` more steps are logged; False if the sweep ended before."""
+    target = steps(workdir) + n
+    while process.poll() is None and steps(workdir) < target:
+        time.sleep(0.01)
+    return process.poll() is None
+
+
+def steps(workdir) -> int:
+    """Steps logged so far, those that a kill took back included."""
+    return sum(path.read_bytes().count(b"\n") for path in workdir.glob("jobs/*/*/metrics.jsonl"))
+
+
+def children(pid: int) -> list[int]:
+    done = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True)
+    return [int(line) for line in done.stdout.split()]
+
+
+def kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
+def one_trainer_for_each_job(workdir) -> bool:
+    done = subprocess.run(["pgrep", "-af", f"jmoe.train.*{workdir}"], capture_output=True, text=True)
+    folders = re.findall(r"--workdir=(\S+)", done.stdout)
+    return len(folders) == len(set(folders))
+
+
+def test_jobs_that_fail_for_good_are_told_and_stop_no_other(sweep, tmp_path):
+    config = re.search(r"return '(.*?)'", sweep.read_text()).group(1)
+    (tmp_path / "sweep.py").write_text(f"""
+def get_sweep():
+    return {config!r}, [
+        {{"optimizer.lr_law.constant": 90.0, "model.d_model": 16}},
+        {{"model.d_ff": 2_000_000_000, "model.d_model": 16}},
+        {{"model.d_model": 16}},
+    ]
+""")
+    workdir = tmp_path / "run"
+    done = helpers.run("launch.sweep", f"--sweep={tmp_path / 'sweep.py'}", f"--workdir={workdir}")
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert "4 of 6 runs are missing" in done.stderr
+    assert len(rows(workdir)) == 2
+    status = helpers.run("launch.status", f"--workdir={workdir}").stdout.splitlines()
+    assert [line.split()[2] for line in status[:3]] == ["failed", "failed", "done"]
+    assert "non-finite loss at step" in status[0]
+    assert "out of memory" in status[1].lower() and "1 failed try:" in status[1]
+    assert "2 of 6 runs done; 3 jobs on local: 1 done, 2 failed" in status[3]
+    collected = helpers.run("launch.collect", f"--workdir={workdir}")
+    assert collected.returncode == 0
+    assert collected.stdout.count("non-finite loss") == collected.stdout.lower().count("out of memory") == 2
+    assert len(rows(workdir)) == 2
+    logs = helpers.run("launch.logs", f"--workdir={workdir}", f"--job={status[0].split()[0]}").stdout
+    assert "error: non-finite loss at step" in logs
+
+
+def test_two_versions_never_mix_silently(sweep, undisturbed, tmp_path):
+    """Another config, other code, another corpus: refused by name, taken when named."""
+    workdir = tmp_path / "run"
+    shutil.copytree(undisturbed, workdir)
+    start = [f"--sweep={tmp_path / 'sweep.py'}", f"--workdir={workdir}"]
+    n_rows = len(rows(undisturbed))
+    config = re.search(r"return '(.*?)'", sweep.read_text()).group(1)
+    edited = tmp_path / "edited.py"
+    original = pathlib.Path(config).read_text()
+    edited.write_text(original)
+    (tmp_path / "sweep.py").write_text(sweep.read_text().replace(config, str(edited)))
+    assert f"{n_rows} of {n_rows} runs were done before" in helpers.run("launch.sweep", *start).stdout
+
+    edited.write_text(original.replace("    return config", "    config.loss.router_z = 0.5\n    return config"))
+    said = helpers.fails("launch.sweep", *start)
+    assert "--mix=config" in said and "was edited" in said
+
+    path = workdir / "sweep.json"
+    begun = json.loads(path.read_text())
+    name = list(begun["jobs"])[0]
+    edited.write_text(original)
+    changed = json.loads(path.read_text())
+    changed["jobs"][name]["code"] = ["0ld0c0de-jax0.9"]
+    path.write_text(json.dumps(changed))
+    said = helpers.fails("launch.sweep", *start)
+    assert "--mix=code" in said and "0ld0c0de-jax0.9" in said
+    said = helpers.fails("launch.collect", f"--workdir={workdir}")
+    assert "--mix=code" in said and "0ld0c0de-jax0.9 in 2 runs" in said and name in said
+    assert helpers.run("launch.sweep", *start, "--mix=code").returncode == 0
+    assert {row["code"] for row in rows(workdir)} == {"0ld0c0de-jax0.9", begun["jobs"][name]["code"][0]}
+
+    result = next(workdir.glob(f"jobs/{name}/*/result.json"))
+    other = json.loads(result.read_text()) | {"corpus_fingerprint": "f" * 16}
+    result.write_text(json.dumps(other))
+    said = helpers.fails("launch.collect", f"--workdir={workdir}")
+    assert "--mix=corpus" in said and "f" * 16 in said
+    other["record"]["config"]["loss"]["router_z"] = 0.5
+    result.write_text(json.dumps(other))
+    said = helpers.fails("launch.collect", f"--workdir={workdir}")
+    assert "--mix=config" in said and result.parent.name in said
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("def get_sweep():\n    return 'nowhere.py', [{}]", ["nowhere.py"]),
+        ("x = 1", ["get_sweep"]),
+        ("def get_sweep(:", ["SyntaxError"]),
+        ("def get_sweep():\n    return 'configs/quickstart.py'", ["get_sweep() must return"]),
+        ("def get_sweep():\n    return 'configs/quickstart.py', []", ["no job"]),
+        ("def get_sweep():\n    return 'configs/quickstart.py', {'seed': ()}", ["no job"]),
+        ("def get_sweep():\n    return 'configs/quickstart.py', [{'model.d_modle': 3}]", ["d_modle"]),
+        ("def get_sweep():\n    return 'configs/quickstart.py', [{'n_tokens': (5, 4)}]", ["n_tokens", "ascending"]),
+    ],
+)
+def test_an_unusable_sweep_is_refused(tmp_path, text, words):
+    (tmp_path / "sweep.py").write_text(text)
+    said = helpers.fails("launch.sweep", f"--sweep={tmp_path / 'sweep.py'}", f"--workdir={tmp_path / 'run'}")
+    for word in words:
+        assert word in said
+    assert not (tmp_path / "run" / "runs.csv").exists()
+
+
+def test_commands_without_a_sweep_say_so(tmp_path):
+    for module, *flags in (["status"], ["collect"], ["cancel"], ["logs", "--job=x"]):
+        assert "holds no sweep" in helpers.fails(f"launch.{module}", f"--workdir={tmp_path}", *flags)
+
+
+ODD = "no such $(touch pwned) `touch pwned` 'file' \"here\"\n*.txt; touch pwned"
+
+
+def test_values_reach_the_trainer_unharmed(tmp_path, sweep):
+    """Spaces, quotes, newlines and $(...) in a flag, in the sweep's file and in its folder: no shell reads them."""
+    config = re.search(r"return '(.*?)'", sweep.read_text()).group(1)
+    folder = tmp_path / 'it\'s $(touch pwned) a "folder"\nhere'
+    folder.mkdir()
+    (folder / "sweep.py").write_text(f"def get_sweep():\n    return {config!r}, [{{'data.path': {ODD!r}}}]")
+    said = helpers.fails("launch.sweep", f"--sweep={folder / 'sweep.py'}", f"--workdir={folder / 'run'}")
+    assert repr(ODD) in said
+    assert not list(tmp_path.rglob("pwned")) and not os.path.exists("pwned")
