@@ -9,6 +9,7 @@ Standalone: needs jax, jaxopt, numpy, scipy, absl, matplotlib, tqdm and pyarrow,
   regress.py    fit a law to runs: objective, search over many starts
   uncertainty.py  bootstrap, profile likelihood, what the data does not pin down
   architecture.py  (n_active, n_experts) to width, n_total, key-value cache, exact counts, learning rate
+  learning_rate.py  the best rate of each model in a table of runs; Eq. 10
   optimum.py    the best (n_active, n_tokens, n_experts) under constraints
   solvers.py    the only module that knows jaxopt
   tables.py, figures.py, report.py  the paper's tables and figures for any law

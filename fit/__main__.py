@@ -12,6 +12,7 @@ COMMANDS = {
     "plan": "the best size, tokens and experts under constraints",
     "table": "the paper's tables for any law",
     "plot": "the paper's figures for any law, and a fit's own",
+    "lr": "fit the law of peak learning rates (Eq. 10)",
     "report": "one HTML page with every table and figure",
 }
 

@@ -1,0 +1,13 @@
+"""memory_matched.py at laptop size: dense 204k parameters against E = 2 (197k in total) and E = 4 (180k), equal FLOPs.
+
+python -m launch.sweep --sweep=configs/sweeps/memory_matched_small.py --workdir=runs/memory
+"""
+
+from configs import quickstart
+from configs.sweeps import memory_matched
+
+
+def get_sweep():
+    """(config file, one dict of overrides for each model)."""
+    models = (48, 1), (40, 2), (32, 4)
+    return "configs/quickstart.py", memory_matched.matched(quickstart.get_config(), models, (500_000, 1_000_000))

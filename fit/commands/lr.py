@@ -1,0 +1,57 @@
+"""Fit the law of peak learning rates, Eq. 10: ln LR = constant + n_active ln(n_active) + n_experts ln(n_experts).
+
+python -m fit lr --runs=runs.csv --experts=1,8
+
+Takes the best learning rate of each model from runs that differ in peak_learning_rate alone, and fits by least squares;
+numbers of experts that --experts leaves out are predicted, as a check (the paper fits 1 and 8, checks 4 and 32).
+"""
+
+import json
+
+import numpy as np
+from absl import flags
+
+from fit import UserError, learning_rate
+from fit import runs as runs_lib
+from fit.planning import experts_of
+
+
+def define_flags(f):
+    flags.DEFINE_string(
+        "runs",
+        None,
+        "Table of runs with n_active, n_experts, n_tokens, loss and peak_learning_rate (.csv, .jsonl, .parquet).",
+        flag_values=f,
+    )
+    flags.DEFINE_list("experts", [], "Numbers of experts to fit; all of them if not given.", flag_values=f)
+    flags.DEFINE_string("out", None, "Where the coefficients go (JSON).", flag_values=f)
+
+
+def run(f):
+    if f.runs is None:
+        raise UserError("--runs is missing: a table with the column peak_learning_rate, as launch.sweep writes it")
+    optima = learning_rate.best_rates(runs_lib.read(f.runs))
+    found = sorted({o.n_experts for o in optima})
+    wanted = experts_of(f) if f.experts else found
+    if absent := [e for e in wanted if e not in found]:
+        there = ", ".join(f"{e:g}" for e in found)
+        raise UserError(f"--experts={','.join(f.experts)}: {absent[0]:g} is in none of the runs, which have {there}")
+    fitted = [o for o in optima if o.n_experts in wanted]
+    law = learning_rate.fit(fitted, f.runs)
+    print(f"{'n_experts':>9} {'n_active':>13} {'n_tokens':>15} {'best LR':>10} {'law':>10} {'law/best':>8}  loss lost")
+    for o in optima:
+        rate = learning_rate.predict(law, o.n_active, o.n_experts)
+        notes = ["" if o in fitted else "not fitted"] + ["best at the end of its grid: widen it"] * o.at_edge
+        print(
+            f"{o.n_experts:9g} {o.n_active:13,.0f} {o.n_tokens:15,.0f} {o.rate:10.3e} {rate:10.3e} {rate / o.rate:8.2f}"
+            f"  {learning_rate.loss_lost(o, rate):9.5f} {'; '.join(note for note in notes if note)}".rstrip()
+        )
+    print("\n" + "\n".join(f"config.optimizer.lr_law.{name} = {value:.6f}" for name, value in law.items()))
+    print(f"root mean square error of ln LR: {learning_rate.rms_error(law, fitted):.4f} on {len(fitted)} fitted models")
+    if checked := [o for o in optima if o not in fitted]:
+        print(f"  {learning_rate.rms_error(law, checked):.4f} on {len(checked)} not fitted")
+    if f.out:
+        record = {"lr_law": law, "experts": wanted, "optima": [o.as_dict() for o in optima]}
+        runs_lib.write_text(f.out, json.dumps(record, indent=1, default=float))
+    if not np.isfinite(list(law.values())).all():
+        raise UserError(f"{f.runs}: the fit is not finite")
