@@ -57,7 +57,9 @@ def get_config() -> ConfigDict:
     optimizer.grad_clip = 0.1
 
     config.mesh = ConfigDict()
-    config.mesh.expert = 1  # devices that share one copy of the experts; the rest are data parallel
+    config.mesh.expert = 1  # devices that share one copy of the experts
+    config.mesh.model = 1  # devices that share each head and expert; the rest are data parallel
+    config.remat = "full"  # what the backward pass recomputes: "none", "dots" (all but matmuls) or "full"
 
     config.log_every = 10  # steps
     config.checkpoint_every = 500  # steps

@@ -22,6 +22,7 @@ from jmoe.cli import UserError
 FREE_FIELDS = (
     "n_tokens",
     "mesh",
+    "remat",
     "log_every",
     "checkpoint_every",
     "data.fingerprint",

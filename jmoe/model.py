@@ -2,62 +2,72 @@
 
 Axis legend: B rows, T positions, N = B T tokens, V vocabulary, D d_model, H heads, K = D / H, F d_ff, E experts.
 Modules are pytrees: blocks are stacked along a leading axis of layers by vmap and run by one scan, rematerialised.
-Parameters are float32 and cast where they are used; norms, attention, RoPE and router compute in float32.
+Calls run inside sharding.per_device: B, H, F and E count what this device has. Parameters are float32 and cast where
+they are used; norms, attention, RoPE and router compute in float32.
 """
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jax.sharding import reshard
 
 from jmoe import moe, sharding
+
+REMAT = {  # what the backward pass finds saved: config.remat
+    "none": jax.checkpoint_policies.everything_saveable,
+    "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+    "full": jax.checkpoint_policies.nothing_saveable,
+}
 
 
 class Block(nnx.Module):
     def __init__(self, config, rngs: nnx.Rngs):
-        d, f, e = config.d_model, config.d_ff, config.n_experts
+        d, f, e, h = config.d_model, config.d_ff, config.n_experts, config.n_heads
 
         def weight(*shape):
             # fan-in is the axis before last; leading axes are experts
             init = nnx.initializers.variance_scaling(
                 config.init_scale, "fan_in", "truncated_normal", batch_axis=tuple(range(len(shape) - 2))
             )
-            return nnx.Param(init(rngs.params(), shape))
+            return init(rngs.params(), shape)
 
         self.attention_norm = nnx.Param(jnp.ones(d))
-        self.qkv = weight(d, 3 * d)
-        self.out = weight(d, d)
+        self.qkv = nnx.Param(weight(d, 3 * d).reshape(d, 3, h, d // h))
+        self.out = nnx.Param(weight(d, d).reshape(h, d // h, d))
         self.mlp_norm = nnx.Param(jnp.ones(d))
         lead = (e,) if e > 1 else ()
         if e > 1:
-            self.router = weight(d, e)
-        self.gate = weight(*lead, d, f)
-        self.up = weight(*lead, d, f)
-        self.down = weight(*lead, f, d)
+            self.router = nnx.Param(weight(d, e))
+        self.gate = nnx.Param(weight(*lead, d, f))
+        self.up = nnx.Param(weight(*lead, d, f))
+        self.down = nnx.Param(weight(*lead, f, d))
 
-    def __call__(self, x_BTD, config, capacity_factor, mesh):
-        """Returns x_BTD and the layer's moe.METRICS (empty when E = 1)."""
-        use = lambda param: reshard(param[...].astype(x_BTD.dtype), sharding.REPLICATED)
+    def __call__(self, x_BTD, config, capacity_factor):
+        """x_BTD, and the layer's moe.METRICS on this device: none when E = 1 or capacity_factor=None drops nothing."""
         b, t, d = x_BTD.shape
-        h_BTD = rms_norm(x_BTD, self.attention_norm)
-        qkv = (h_BTD @ use(self.qkv)).reshape(b, t, 3, config.n_heads, d // config.n_heads)
-        heads_BTD = attention(qkv[:, :, 0], qkv[:, :, 1], qkv[:, :, 2], config.rope_base).reshape(b, t, d)
-        x_BTD += heads_BTD.astype(x_BTD.dtype) @ use(self.out)
+        cast = lambda param: param[...].astype(x_BTD.dtype)
+        whole = lambda param, dim: sharding.gather(sharding.vary(cast(param), "expert"), dim)
 
-        h_ND = rms_norm(x_BTD, self.mlp_norm).reshape(b * t, d)
+        h_ND = rms_norm(x_BTD, self.attention_norm[...]).reshape(b * t, d)
+        qkv_DO, out_OD = whole(self.qkv, 0).reshape(d, -1), whole(self.out, 2).reshape(-1, d)
+        qkv = (h_ND @ qkv_DO).reshape(b, t, 3, -1, d // config.n_heads)
+        heads_BTHK = attention(qkv[:, :, 0], qkv[:, :, 1], qkv[:, :, 2], config.rope_base)
+        y_ND = heads_BTHK.astype(x_BTD.dtype).reshape(b * t, -1) @ out_OD
+        x_BTD += sharding.total(y_ND, ("model",)).reshape(b, t, d)
+
+        h_ND = rms_norm(x_BTD, self.mlp_norm[...]).reshape(b * t, d)
+        metrics = {}
         if config.n_experts == 1:
-            y_ND, metrics = (jax.nn.silu(h_ND @ use(self.gate)) * (h_ND @ use(self.up))) @ use(self.down), {}
+            y_ND = moe.experts(h_ND, whole(self.gate, 0), whole(self.up, 0), whole(self.down, 1))
         else:
-            weights = [w[...].astype(x_BTD.dtype) for w in (self.gate, self.up, self.down)]
-            y_ND, metrics = moe.switch(
-                h_ND,
-                reshard(self.router[...], sharding.REPLICATED),
-                *weights,
-                group_tokens=config.group_tokens,
-                capacity_factor=capacity_factor,
-                mesh=mesh,
-            )
-        return x_BTD + y_ND.reshape(b, t, d), metrics
+            spread = (self.gate, 1), (self.up, 1), (self.down, 2)
+            experts = [sharding.gather(cast(param), dim) for param, dim in spread]
+            if capacity_factor is None:
+                experts = [sharding.gather(weight, 0, "expert") for weight in experts]
+                y_ND = moe.dropless(h_ND, self.router[...], *experts)
+            else:
+                options = dict(group_tokens=config.group_tokens, capacity_factor=capacity_factor)
+                y_ND, metrics = moe.switch(h_ND, self.router[...], *experts, **options)
+        return x_BTD + sharding.total(y_ND, ("model",)).reshape(b, t, d), metrics
 
 
 class Decoder(nnx.Module):
@@ -71,25 +81,24 @@ class Decoder(nnx.Module):
         self.final_norm = nnx.Param(jnp.ones(d))
         self.head = nnx.Param(init(rngs.params(), (d, v)))
 
-    def __call__(self, tokens_BT, config, capacity_factor, mesh):
-        """Float32 logits_BTV and moe.METRICS with a leading axis of layers (empty when E = 1).
+    def __call__(self, tokens_BT, config, capacity_factor, remat="full"):
+        """x_BTD before the head, head_DV, and moe.METRICS with a leading axis of layers.
 
         capacity_factor=None drops nothing.
         """
-        embed_VD = reshard(self.embed[...].astype(config.dtype), sharding.REPLICATED)
-        x_BTD = embed_VD.at[tokens_BT].get(out_sharding=sharding.TOKENS)
-        run = jax.checkpoint(lambda x, block: block(x, config, capacity_factor, mesh))
-        x_BTD, metrics = jax.lax.scan(run, x_BTD, self.blocks)
-        x_BTD = rms_norm(x_BTD, self.final_norm)
-        logits_BTV = x_BTD @ reshard(self.head[...].astype(x_BTD.dtype), sharding.REPLICATED)
-        return logits_BTV.astype(jnp.float32), metrics
+        dtype = jnp.dtype(config.dtype)
+        whole = lambda param, dim: sharding.gather(sharding.vary(param[...].astype(dtype), "expert"), dim)
+        x_BTD = whole(self.embed, 1)[tokens_BT]
+        run = lambda x_BTD, block: block(x_BTD, config, capacity_factor)
+        x_BTD, metrics = jax.lax.scan(jax.checkpoint(run, policy=REMAT[remat]), x_BTD, self.blocks)
+        return rms_norm(x_BTD, self.final_norm[...]), whole(self.head, 0), metrics
 
 
 def rms_norm(x, scale):
     """x / rms(x) * scale over the last axis, in float32, back in x's dtype."""
     x32 = x.astype(jnp.float32)
     x32 *= jax.lax.rsqrt(jnp.mean(x32**2, axis=-1, keepdims=True) + 1e-6)
-    return (x32 * reshard(scale[...], sharding.REPLICATED)).astype(x.dtype)
+    return (x32 * scale).astype(x.dtype)
 
 
 def rope(x_BTHK, base: float):

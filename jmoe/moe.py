@@ -7,14 +7,12 @@ Groups are part of the config. A group's tokens are served in their order; those
 the layer adds nothing to them and the residual carries them on (Fedus et al. 2021).
 """
 
-import functools
-
 import jax
 import jax.numpy as jnp
 
-from jmoe import sharding
-
-METRICS = ("load_balance", "router_z", "drop_rate", "router_entropy", "max_load")
+# Of one layer: the two losses before their weights, share of tokens dropped, entropy of the router in nats, tokens of
+# the busiest and the idlest expert of a group over the fair share.
+METRICS = ("load_balance", "router_z", "drop_rate", "router_entropy", "max_load", "min_load")
 
 
 def route(logits_GSE):
@@ -86,55 +84,72 @@ def experts(x_END, gate_EDF, up_EDF, down_EFD):
     return hidden_ENF @ down_EFD
 
 
-def switch(x_ND, router_DE, gate_EDF, up_EDF, down_EFD, *, group_tokens: int, capacity_factor: float | None, mesh):
-    """Switch layer over N tokens, spread over all devices of `mesh`; experts over its expert axis.
+def switch(x_ND, router_DE, gate_EDF, up_EDF, down_EFD, *, group_tokens: int, capacity_factor: float):
+    """Switch layer on one device's tokens and its share of the experts; runs inside sharding.per_device.
 
     Args:
-      router_DE: float32; the router works in float32, the experts in x's dtype.
-      capacity_factor: C = int(S capacity_factor / E); None drops nothing (C = S).
+      x_ND: whole groups of tokens.
+      router_DE: float32, over all experts; the router works in float32, the experts in x's dtype.
+      gate_EDF, up_EDF, down_EFD: this device's E / X experts, and of F its share on the model axis.
+      capacity_factor: C = int(S capacity_factor / E), S at most.
 
     Returns:
-      y_ND, zero for dropped tokens, and METRICS as float32 scalars, means over all groups.
+      y_ND, zero for dropped tokens, to be summed over the model axis; METRICS as float32 scalars, means over the local
+      groups.
     """
-    n_experts = router_DE.shape[1]
-    capacity = (
-        group_tokens if capacity_factor is None else min(group_tokens, int(group_tokens * capacity_factor / n_experts))
-    )
-    local = functools.partial(
-        _switch_local, group_tokens=group_tokens, capacity=capacity, n_devices=mesh.shape["expert"]
-    )
-    weights = [jax.sharding.reshard(w, sharding.EXPERTS) for w in (gate_EDF, up_EDF, down_EFD)]
-    y_ND, metrics = jax.shard_map(
-        local,
-        mesh=mesh,
-        in_specs=(sharding.TOKENS, sharding.REPLICATED) + (sharding.EXPERTS,) * 3,
-        out_specs=(sharding.TOKENS, sharding.REPLICATED),
-    )(x_ND, router_DE, *weights)
-    return y_ND, dict(zip(METRICS, metrics))
-
-
-def _switch_local(x_ND, router_DE, gate_EDF, up_EDF, down_EFD, *, group_tokens, capacity, n_devices):
-    """One device's tokens and experts; here the weights' E counts the local experts only."""
     n_experts, d_model = router_DE.shape[1], x_ND.shape[1]
+    capacity = min(group_tokens, int(group_tokens * capacity_factor / n_experts))
     x_GSD = x_ND.reshape(-1, group_tokens, d_model)
-    logits_GSE = x_GSD.astype(jnp.float32) @ router_DE
-    expert_GS, gate_GS, balance_G, z_G, entropy_G, load_GE = route(logits_GSE)
+    expert_GS, gate_GS, balance_G, z_G, entropy_G, load_GE = route(x_GSD.astype(jnp.float32) @ router_DE)
     token_of_slot_GK, slot_of_token_GS = assign(expert_GS, n_experts, capacity)
 
     slots_GKD = move(x_GSD, token_of_slot_GK, slot_of_token_GS)
     slots_GECD = slots_GKD.reshape(-1, n_experts, capacity, d_model)
-    if n_devices > 1:  # every expert's slots to its device: [G, E, C, D] -> [G X, E / X, C, D]
+    spread = jax.lax.axis_size("expert") > 1
+    if spread:  # every expert's slots to its device: [G, E, C, D] -> [G X, E / X, C, D]
         slots_GECD = jax.lax.all_to_all(slots_GECD, "expert", split_axis=1, concat_axis=0, tiled=True)
     n_groups, n_local = slots_GECD.shape[:2]
     slots_END = slots_GECD.swapaxes(0, 1).reshape(n_local, n_groups * capacity, d_model)
     slots_END = experts(slots_END, gate_EDF, up_EDF, down_EFD)
     slots_GECD = slots_END.reshape(n_local, n_groups, capacity, d_model).swapaxes(0, 1)
-    if n_devices > 1:
+    if spread:
         slots_GECD = jax.lax.all_to_all(slots_GECD, "expert", split_axis=0, concat_axis=1, tiled=True)
     y_GSD = move(slots_GECD.reshape(slots_GKD.shape), slot_of_token_GS, token_of_slot_GK)
     y_GSD = y_GSD * gate_GS[:, :, None].astype(y_GSD.dtype)
 
     drop_G = jnp.mean(slot_of_token_GS == n_experts * capacity, axis=-1, dtype=jnp.float32)
-    metrics = (balance_G, z_G, drop_G, entropy_G, jnp.max(load_GE, axis=-1) * n_experts)
-    metrics = jax.lax.pmean(jnp.stack([jnp.mean(m) for m in metrics]), ("data", "expert"))
-    return y_GSD.reshape(x_ND.shape), tuple(metrics)
+    load_GE *= n_experts
+    metrics = (balance_G, z_G, drop_G, entropy_G, jnp.max(load_GE, axis=-1), jnp.min(load_GE, axis=-1))
+    return y_GSD.reshape(x_ND.shape), dict(zip(METRICS, map(jnp.mean, metrics)))
+
+
+def dropless(x_ND, router_DE, gate_EDF, up_EDF, down_EFD, *, block: int = 256):
+    """The same layer with nothing dropped, for evaluation: all E experts here, a block of one expert's tokens at a time.
+
+    Each expert's tokens fill up whole blocks, so N tokens cost at most N + E `block` rows of one expert.
+
+    Returns:
+      y_ND, to be summed over the model axis.
+    """
+    n_tokens, n_experts = len(x_ND), router_DE.shape[1]
+    block = min(block, n_tokens)
+    prob_NE = jax.nn.softmax(x_ND.astype(jnp.float32) @ router_DE)
+    expert_N, gate_N = jnp.argmax(prob_NE, axis=-1), jnp.max(prob_NE, axis=-1)
+    count_E = jnp.sum(jax.nn.one_hot(expert_N, n_experts, dtype=jnp.int32), axis=0)
+    end_E = jnp.cumsum(-(-count_E // block))  # in blocks
+    n_blocks = n_tokens // block + n_experts
+    expert_of_block = jnp.minimum(jnp.searchsorted(end_E, jnp.arange(n_blocks), side="right"), n_experts - 1)
+
+    order_N = jnp.argsort(expert_N, stable=True)
+    first_E = jnp.cumsum(count_E) - count_E
+    rank_N = jnp.argsort(order_N) - first_E[expert_N]  # a token's place in the queue of its expert
+    slot_N = (end_E - -(-count_E // block))[expert_N] * block + rank_N
+    token_K = jnp.full(n_blocks * block, n_tokens).at[slot_N].set(jnp.arange(n_tokens))
+    slots = jnp.take(x_ND, token_K, axis=0, mode="fill", fill_value=0).reshape(n_blocks, block, -1)
+
+    def one_block(args):
+        rows, e = args
+        return experts(rows, gate_EDF[e], up_EDF[e], down_EFD[e])
+
+    y = jax.lax.map(one_block, (slots, expert_of_block)).reshape(n_blocks * block, -1)
+    return y[slot_N] * gate_N[:, None].astype(y.dtype)

@@ -1,7 +1,9 @@
-"""The mesh and every partition spec. Axes: `data` (batch, and parameters and optimizer state), `expert` (experts).
+"""The mesh, every partition spec, and the collectives between them.
 
-Tokens are spread over all devices. Parameters rest sharded along d_model over `data`, experts over `expert` as well,
-and are gathered where they are used. Nothing a token sees depends on the mesh: groups belong to the config.
+Mesh axes: `data` (batch; parameters and optimizer state rest spread over it), `expert` (batch, and experts), `model`
+(attention heads and d_ff; Megatron's tensor parallelism). Tokens are spread over data and expert and are the same on
+every device of the model axis. The whole model runs per device, in one shard_map; weights are gathered where they are
+used. Nothing a token sees depends on the mesh: groups belong to the config.
 """
 
 import jax
@@ -10,62 +12,70 @@ from jax.sharding import PartitionSpec as P
 
 from jmoe.cli import UserError
 
-TOKENS = P(("data", "expert"))  # the leading axis of batches, rows, activations and groups
-EXPERTS = P("expert")  # the leading axis of an expert's weights in use
+AXES = ("data", "expert", "model")
+ROWS = ("data", "expert")  # the axes that tokens are spread over
+TOKENS = P(ROWS)  # the leading axis of batches and activations
 REPLICATED = P()
 
 # Resting place of each parameter; those of the blocks have a leading axis of layers.
 PARAMETERS = {
     "embed": P(None, "data"),
     "head": P("data", None),
-    "final_norm": P("data"),
+    "final_norm": P(),
     "blocks": {
-        "attention_norm": P(None, "data"),
-        "qkv": P(None, "data", None),
-        "out": P(None, None, "data"),
-        "mlp_norm": P(None, "data"),
-        "router": P(None, "data", None),
-        "gate": P(None, "expert", "data", None),
-        "up": P(None, "expert", "data", None),
-        "down": P(None, "expert", None, "data"),
+        "attention_norm": P(),
+        "qkv": P(None, "data", None, "model", None),  # [layers, D, 3, H, K]
+        "out": P(None, "model", None, "data"),  # [layers, H, K, D]
+        "mlp_norm": P(),
+        "router": P(),
+        "gate": P(None, "expert", "data", "model"),  # [layers, E, D, F]
+        "up": P(None, "expert", "data", "model"),
+        "down": P(None, "expert", "model", "data"),
     },
 }
 
 
 def make_mesh(config, devices=None) -> jax.sharding.Mesh:
-    """A (data, expert) mesh over all devices.
+    """A (data, expert, model) mesh over all devices.
 
     Raises:
-      UserError: devices, experts, d_model or a batch that do not divide, naming both numbers.
+      UserError: devices, experts, sizes or a batch that do not divide, naming both numbers.
     """
     devices = jax.devices() if devices is None else devices
-    n_devices, expert, model = len(devices), config.mesh.expert, config.model
-    if expert < 1 or n_devices % expert:
-        raise UserError(f"config.mesh.expert={expert} does not divide the {n_devices} devices")
-    if model.n_experts % expert:
-        raise UserError(f"config.model.n_experts={model.n_experts} does not divide over config.mesh.expert={expert}")
-    data = n_devices // expert
-    if model.d_model % data:
+    n_devices, model, expert, tensor = len(devices), config.model, config.mesh.expert, config.mesh.model
+    if expert < 1 or tensor < 1 or n_devices % (expert * tensor):
         raise UserError(
-            f"config.model.d_model={model.d_model} does not divide over the {data} devices of the data axis"
+            f"config.mesh.expert={expert} times config.mesh.model={tensor} does not divide the {n_devices} devices"
         )
+    n_rows = n_devices // tensor
+    data = n_rows // expert
+
+    for name, value, axis, size in (
+        ("model.n_experts", model.n_experts, f"config.mesh.expert={expert}", expert if model.n_experts > 1 else 1),
+        ("model.d_model", model.d_model, f"the {data} devices of the data axis", data),
+        ("model.n_heads", model.n_heads, f"config.mesh.model={tensor}", tensor),
+        ("model.d_ff", model.d_ff, f"config.mesh.model={tensor}", tensor),
+        ("data.seq_len", config.data.seq_len, f"config.mesh.model={tensor}", tensor),
+    ):
+        if value % size:
+            raise UserError(f"config.{name}={value} does not divide over {axis}")
     for _, batch in config.batch_tokens:
-        if batch // config.data.seq_len % n_devices:
+        if batch // config.data.seq_len % n_rows:
             raise UserError(
                 f"config.batch_tokens: {batch} tokens are {batch // config.data.seq_len} rows of "
-                f"config.data.seq_len={config.data.seq_len}, which do not divide over {n_devices} devices"
+                f"config.data.seq_len={config.data.seq_len}, which do not divide over {n_rows} devices"
             )
-        if model.n_experts > 1 and batch // model.group_tokens % n_devices:
+        if model.n_experts > 1 and batch // model.group_tokens % n_rows:
             raise UserError(
                 f"config.batch_tokens: {batch} tokens are {batch // model.group_tokens} groups of "
                 f"config.model.group_tokens={model.group_tokens}, which do not divide over "
-                f"{n_devices} devices; smaller groups divide further but are another model"
+                f"{n_rows} devices; smaller groups divide further but are another model"
             )
-    return jax.make_mesh((data, expert), ("data", "expert"), axis_types=(AxisType.Explicit,) * 2, devices=devices)
+    return jax.make_mesh((data, expert, tensor), AXES, axis_types=(AxisType.Explicit,) * 3, devices=devices)
 
 
-def parameter_shardings(mesh, params):
-    """NamedShardings for a tree of parameters with the names of PARAMETERS; dense blocks have no expert axis."""
+def parameter_specs(params):
+    """PartitionSpecs for a tree of parameters with the names of PARAMETERS; dense blocks have no axis of experts."""
 
     def one(path, leaf):
         spec = PARAMETERS
@@ -73,6 +83,54 @@ def parameter_shardings(mesh, params):
             spec = spec[key.key]
         if len(spec) > leaf.ndim:  # E = 1: gate, up and down without the axis of experts
             spec = P(*(axis for axis in spec if axis != "expert"))
-        return NamedSharding(mesh, spec)
+        return spec
 
     return jax.tree_util.tree_map_with_path(one, params)
+
+
+def parameter_shardings(mesh, params):
+    """parameter_specs as NamedShardings on `mesh`."""
+    return jax.tree.map(lambda spec: NamedSharding(mesh, spec), parameter_specs(params))
+
+
+def per_device(function, mesh, in_specs, out_specs):
+    """`function` run on each device's shards; collectives inside name the mesh axes."""
+    used = lambda specs: jax.tree.map(lambda spec: _used(mesh, spec), specs)
+    mapped = jax.shard_map(function, mesh=mesh, in_specs=used(in_specs), out_specs=used(out_specs))
+
+    def call(*args):
+        out = mapped(*(jax.sharding.reshard(arg, specs) for arg, specs in zip(args, used(in_specs))))
+        leaf = lambda spec: isinstance(spec, P)
+        return jax.tree.map(lambda spec, part: jax.sharding.reshard(part, spec), out_specs, out, is_leaf=leaf)
+
+    return call
+
+
+def _used(mesh, spec):
+    """`spec` without the axes that have one device, over which nothing is ever spread, gathered or summed."""
+    wide = lambda axes: tuple(axis for axis in (axes if isinstance(axes, tuple) else (axes,)) if mesh.shape[axis] > 1)
+    return P(*(axes and wide(axes) or None for axes in spec))
+
+
+def _wide(axes):
+    return tuple(axis for axis in axes if jax.lax.axis_size(axis) > 1)
+
+
+def vary(x, axis):
+    """`x`, the same on every device of `axis`, counted as different: its gradient is summed over them once, here."""
+    return jax.lax.pcast(x, axis, to="varying") if _wide((axis,)) else x
+
+
+def gather(weight, dim: int, axis: str = "data"):
+    """A weight whole along `dim`, which rests spread over `axis`; its gradient is scattered back the same way."""
+    return jax.lax.all_gather(weight, axis, axis=dim, tiled=True) if _wide((axis,)) else weight
+
+
+def total(x, axes=AXES):
+    """The sum of each device's `x` over mesh axes."""
+    return jax.lax.psum(x, _wide(axes)) if _wide(axes) else x
+
+
+def mean(x, axes=AXES):
+    """The mean of each device's `x` over mesh axes."""
+    return jax.lax.pmean(x, _wide(axes)) if _wide(axes) else x

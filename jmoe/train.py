@@ -165,7 +165,7 @@ class _Run:
             if pending is None:
                 return
             step, metrics = pending
-            values = {name: float(x) for name, x in jax.device_get(metrics).items()}
+            values = jax.tree.map(lambda x: x.tolist(), jax.device_get(metrics))
             if not np.isfinite(values["loss"]) or not np.isfinite(values["grad_norm"]):
                 good = max(saved.steps(), default=None)
                 raise UserError(

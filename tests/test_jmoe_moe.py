@@ -7,7 +7,9 @@ import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jmoe import moe
+from jmoe import moe, sharding
+
+SPECS = P(sharding.ROWS), P(), P("expert", None, "model"), P("expert", None, "model"), P("expert", "model")
 
 
 def reference(x_ND, router_DE, gate_EDF, up_EDF, down_EFD, group_tokens, capacity_factor):
@@ -51,21 +53,32 @@ def make_inputs(n_tokens, n_experts, d_model=16, d_ff=24, skew=0.0):
     )
 
 
-def make_mesh(data, expert):
-    n = data * expert
-    return jax.make_mesh(
-        (data, expert), ("data", "expert"), axis_types=(AxisType.Explicit,) * 2, devices=jax.devices()[:n]
-    )
+def make_mesh(*shape):
+    n = int(np.prod(shape))
+    return jax.make_mesh(shape, sharding.AXES, axis_types=(AxisType.Explicit,) * 3, devices=jax.devices()[:n])
 
 
 def place(mesh, inputs, dtype=jnp.float32):
-    specs = [P(("data", "expert")), P(), P("expert"), P("expert"), P("expert")]
-    return [jax.device_put(jnp.asarray(x, dtype), NamedSharding(mesh, spec)) for x, spec in zip(inputs, specs)]
+    return [jax.device_put(jnp.asarray(x, dtype), NamedSharding(mesh, spec)) for x, spec in zip(inputs, SPECS)]
+
+
+def switch(mesh, **options):
+    """The layer over a whole mesh, as a function of global arrays; dropless where capacity_factor is None."""
+
+    def local(*arrays):
+        if options["capacity_factor"] is None:
+            arrays = arrays[:2] + tuple(sharding.gather(w, 0, "expert") for w in arrays[2:])
+            y_ND, metrics = moe.dropless(*arrays, block=16), {}
+        else:
+            y_ND, metrics = moe.switch(*arrays, **options)
+        return sharding.total(y_ND, ("model",)), jax.tree.map(lambda m: sharding.mean(m, sharding.ROWS), metrics)
+
+    return sharding.per_device(local, mesh, SPECS, (sharding.TOKENS, sharding.REPLICATED))
 
 
 def run_switch(mesh, arrays, **options):
     with jax.set_mesh(mesh):
-        return jax.jit(lambda *a: moe.switch(*a, mesh=mesh, **options))(*arrays)
+        return jax.jit(switch(mesh, **options))(*arrays)
 
 
 @pytest.mark.parametrize(
@@ -74,13 +87,23 @@ def run_switch(mesh, arrays, **options):
 def test_equals_numpy_token_by_token(n_experts, capacity_factor, skew):
     inputs = make_inputs(192, n_experts, skew=skew)
     y, dropped, balance, z = reference(*inputs, 64, capacity_factor)
-    mesh = make_mesh(1, 1)
+    mesh = make_mesh(1, 1, 1)
     got, metrics = run_switch(mesh, place(mesh, inputs), group_tokens=64, capacity_factor=capacity_factor)
     np.testing.assert_allclose(got, y, atol=2e-5)
     assert [n for n in range(192) if not np.any(got[n])] == dropped
     assert (len(dropped) > 0) == (capacity_factor is not None)
+    if capacity_factor is None:
+        return
     np.testing.assert_allclose(metrics["drop_rate"], len(dropped) / 192, atol=1e-6)
     np.testing.assert_allclose([metrics["load_balance"], metrics["router_z"]], [balance, z], rtol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(2, 4, 1), (2, 2, 2)])
+def test_nothing_is_dropped_on_any_mesh(shape):
+    inputs = make_inputs(512, 8, skew=1.0)
+    y, _, _, _ = reference(*inputs, 64, None)
+    mesh = make_mesh(*shape)
+    np.testing.assert_allclose(run_switch(mesh, place(mesh, inputs), capacity_factor=None)[0], y, atol=5e-5)
 
 
 def test_routing_table_worked_by_hand():
@@ -99,7 +122,7 @@ def test_an_overfull_expert_serves_the_first_tokens():
 
 def loss(mesh, options):
     def f(*arrays):
-        y, metrics = moe.switch(*arrays, mesh=mesh, **options)
+        y, metrics = switch(mesh, **options)(*arrays)
         weight = jnp.sin(jnp.arange(y.size).reshape(y.shape))  # every output matters, each differently
         return (
             jnp.sum(y * jax.sharding.reshard(weight, P(("data", "expert")))) / len(y)
@@ -110,14 +133,14 @@ def loss(mesh, options):
     return f
 
 
-@pytest.mark.parametrize("data, expert", [(1, 8), (2, 4), (4, 2), (8, 1)])
-def test_eight_devices_equal_one_in_value_and_gradient(data, expert):
+@pytest.mark.parametrize("shape", [(1, 8, 1), (2, 4, 1), (8, 1, 1), (1, 1, 8), (2, 2, 2)])
+def test_eight_devices_equal_one_in_value_and_gradient(shape):
     inputs, options = make_inputs(512, 8, skew=0.2), dict(group_tokens=64, capacity_factor=1.0)
     results = []
-    for mesh in (make_mesh(1, 1), make_mesh(data, expert)):
+    for mesh in (make_mesh(1, 1, 1), make_mesh(*shape)):
         arrays = place(mesh, inputs)
         with jax.set_mesh(mesh):
-            y, metrics = jax.jit(lambda *a: moe.switch(*a, mesh=mesh, **options))(*arrays)
+            y, metrics = jax.jit(switch(mesh, **options))(*arrays)
             value, grads = jax.jit(jax.value_and_grad(loss(mesh, options), argnums=tuple(range(5))))(*arrays)
         results.append(jax.device_get((y, metrics, value, grads)))
     assert 0 < results[0][1]["drop_rate"] < 1
@@ -127,7 +150,7 @@ def test_eight_devices_equal_one_in_value_and_gradient(data, expert):
 
 def test_gradient_is_the_numerical_one():
     inputs, options = make_inputs(64, 4, d_model=6, d_ff=5, skew=0.3), dict(group_tokens=32, capacity_factor=1.0)
-    mesh = make_mesh(1, 1)
+    mesh = make_mesh(1, 1, 1)
     with jax.enable_x64(True), jax.set_mesh(mesh):
         arrays = place(mesh, inputs, jnp.float64)
         f = jax.jit(loss(mesh, options))
@@ -142,10 +165,10 @@ def test_gradient_is_the_numerical_one():
 
 
 def test_the_router_learns_from_the_outputs_alone():
-    x, router, *weights = place(mesh := make_mesh(1, 1), make_inputs(64, 4))
+    x, router, *weights = place(mesh := make_mesh(1, 1, 1), make_inputs(64, 4))
 
     def outputs(router):
-        return jnp.sum(moe.switch(x, router, *weights, mesh=mesh, group_tokens=64, capacity_factor=None)[0] ** 2)
+        return jnp.sum(switch(mesh, group_tokens=64, capacity_factor=1.0)(x, router, *weights)[0] ** 2)
 
     with jax.set_mesh(mesh):
         grad = jax.jit(jax.grad(outputs))(router)
@@ -153,9 +176,9 @@ def test_the_router_learns_from_the_outputs_alone():
 
 
 def test_backward_has_no_scatter_over_tokens():
-    """The gradient of dispatch and combine is a gather: no scatter in the lowered program touches an array of width d."""
+    """The gradient of dispatch and combine is a gather: no scatter in the program touches an array of width d."""
     inputs = make_inputs(128, 4, d_model=40)
-    mesh = make_mesh(1, 1)
+    mesh = make_mesh(1, 1, 1)
     arrays = place(mesh, inputs)
     with jax.set_mesh(mesh):
         text = (
