@@ -6,6 +6,8 @@ Calls run inside sharding.per_device: B, H, F and E count what this device has. 
 they are used; norms, attention, RoPE and router compute in float32.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -112,10 +114,11 @@ def rope(x_BTHK, base: float):
 
 
 def attention(q_BTHK, k_BTHK, v_BTHK, rope_base: float):
-    """Causal multi-head attention in float32; returns [B, T, H, K]."""
+    """Causal multi-head attention in float32, the products too; returns [B, T, H, K]."""
+    product = functools.partial(jnp.einsum, precision=jax.lax.Precision.HIGHEST)  # else TPUs and GPUs round the inputs
     q, k, v = rope(q_BTHK, rope_base), rope(k_BTHK, rope_base), v_BTHK.astype(jnp.float32)
-    score_BHTT = jnp.einsum("bqhk,bshk->bhqs", q, k) / jnp.sqrt(jnp.float32(q.shape[-1]))
+    score_BHTT = product("bqhk,bshk->bhqs", q, k) / jnp.sqrt(jnp.float32(q.shape[-1]))
     t = q.shape[1]
     causal_TT = jnp.arange(t)[:, None] >= jnp.arange(t)[None, :]
     score_BHTT = jnp.where(causal_TT, score_BHTT, -jnp.inf)
-    return jnp.einsum("bhqs,bshk->bqhk", jax.nn.softmax(score_BHTT), v)
+    return product("bhqs,bshk->bqhk", jax.nn.softmax(score_BHTT), v)

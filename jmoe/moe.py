@@ -15,6 +15,11 @@ import jax.numpy as jnp
 METRICS = ("load_balance", "router_z", "drop_rate", "router_entropy", "max_load", "min_load")
 
 
+def logits_of(x_D, router_DE):
+    """Router logits [..., E], in true float32 whatever the backend's default for matrices is."""
+    return jnp.matmul(x_D.astype(jnp.float32), router_DE, precision=jax.lax.Precision.HIGHEST)
+
+
 def route(logits_GSE):
     """Top-1 routing in float32.
 
@@ -100,7 +105,7 @@ def switch(x_ND, router_DE, gate_EDF, up_EDF, down_EFD, *, group_tokens: int, ca
     n_experts, d_model = router_DE.shape[1], x_ND.shape[1]
     capacity = min(group_tokens, int(group_tokens * capacity_factor / n_experts))
     x_GSD = x_ND.reshape(-1, group_tokens, d_model)
-    expert_GS, gate_GS, balance_G, z_G, entropy_G, load_GE = route(x_GSD.astype(jnp.float32) @ router_DE)
+    expert_GS, gate_GS, balance_G, z_G, entropy_G, load_GE = route(logits_of(x_GSD, router_DE))
     token_of_slot_GK, slot_of_token_GS = assign(expert_GS, n_experts, capacity)
 
     slots_GKD = move(x_GSD, token_of_slot_GK, slot_of_token_GS)
@@ -133,7 +138,7 @@ def dropless(x_ND, router_DE, gate_EDF, up_EDF, down_EFD, *, block: int = 256):
     """
     n_tokens, n_experts = len(x_ND), router_DE.shape[1]
     block = min(block, n_tokens)
-    prob_NE = jax.nn.softmax(x_ND.astype(jnp.float32) @ router_DE)
+    prob_NE = jax.nn.softmax(logits_of(x_ND, router_DE))
     expert_N, gate_N = jnp.argmax(prob_NE, axis=-1), jnp.max(prob_NE, axis=-1)
     count_E = jnp.sum(jax.nn.one_hot(expert_N, n_experts, dtype=jnp.int32), axis=0)
     end_E = jnp.cumsum(-(-count_E // block))  # in blocks

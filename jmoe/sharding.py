@@ -7,6 +7,7 @@ used. Nothing a token sees depends on the mesh: groups belong to the config.
 """
 
 import jax
+from jax.experimental import mesh_utils
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -71,7 +72,9 @@ def make_mesh(config, devices=None) -> jax.sharding.Mesh:
                 f"config.model.group_tokens={model.group_tokens}, which do not divide over "
                 f"{n_rows} devices; smaller groups divide further but are another model"
             )
-    return jax.make_mesh((data, expert, tensor), AXES, axis_types=(AxisType.Explicit,) * 3, devices=devices)
+    # an axis may be a part of one of a TPU torus's: 8 of 4 x 4 x 4 chips
+    placed = mesh_utils.create_device_mesh((data, expert, tensor), devices, allow_split_physical_axes=True)
+    return jax.sharding.Mesh(placed, AXES, axis_types=(AxisType.Explicit,) * 3)
 
 
 def parameter_specs(params):
