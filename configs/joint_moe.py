@@ -62,5 +62,6 @@ def get_config() -> ConfigDict:
     config.remat = "full"  # what the backward pass recomputes: "none", "dots" (all but matmuls) or "full"
 
     config.log_every = 10  # steps
+    config.profile_steps = ()  # (first, last): trace steps first to last - 1 of each segment that has them
     config.checkpoint_every = 500  # steps
     return config

@@ -24,6 +24,7 @@ FREE_FIELDS = (
     "mesh",
     "remat",
     "log_every",
+    "profile_steps",
     "checkpoint_every",
     "data.fingerprint",
     "data.path",

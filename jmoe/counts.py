@@ -23,6 +23,19 @@ def training_flops(model, n_tokens: int) -> int:
     return 6 * n_active(model) * n_tokens
 
 
+def matmul_flops_per_token(model, seq_len: int) -> dict[str, int]:
+    """FLOPs of one token's matmuls, forward and twice backward, by part: what MFU counts.
+
+    `parameters` leaves out the embedding, which is looked up; `attention` is scores and values over rows of seq_len.
+    """
+    d, n_blocks, n_experts = model.d_model, model.n_blocks, model.n_experts
+    return {
+        "parameters": 6 * (n_active(model) - d * model.vocab_size),
+        "attention": 12 * n_blocks * d * seq_len,
+        "router": 6 * n_blocks * d * n_experts if n_experts > 1 else 0,
+    }
+
+
 def _n_parameters(model, n_experts: int) -> int:
     attention = 4 * model.d_model**2
     expert = 3 * model.d_model * model.d_ff

@@ -129,7 +129,7 @@ def switch(x_ND, router_DE, gate_EDF, up_EDF, down_EFD, *, group_tokens: int, ca
 
 
 def dropless(x_ND, router_DE, gate_EDF, up_EDF, down_EFD, *, block: int = 256):
-    """The same layer with nothing dropped, for evaluation: all E experts here, a block of one expert's tokens at a time.
+    """The same layer with nothing dropped, for evaluation: all E experts here, a block of an expert's tokens at a time.
 
     Each expert's tokens fill up whole blocks, so N tokens cost at most N + E `block` rows of one expert.
 

@@ -17,6 +17,7 @@ from tqdm import tqdm
 
 from jmoe import __version__, checkpoint, cli, corpus, counts, data, processes, sharding, storage
 from jmoe.cli import UserError
+from jmoe.observe import Log, Profile, Speed, progress
 from jmoe.schedule import Schedule
 from jmoe.step import abstract_state, init_params, make_eval_step, make_optimizer, make_train_step, mean_loss
 from jmoe.storage import read_lines, write_whole
@@ -157,8 +158,9 @@ class _Run:
         """Steps [start, segment.stop), checkpoints on the way and at the end; returns (params, opt_state)."""
         params, opt_state = state
         schedule, config = self.schedule, self.config
-        log = _Log(self.workdir / segment.name / "metrics.jsonl", start)
-        bar = tqdm(total=segment.stop, initial=start, desc=segment.name, unit=" steps", disable=None, leave=False)
+        folder = self.workdir / segment.name
+        log, bar, profile = Log(folder, start), progress(segment, start), Profile(config, folder, segment.stop)
+        speed = Speed(config, schedule.tokens_at(start))
         pending = None  # metrics are fetched one step late, so that the device never waits for the host
 
         def settle():
@@ -170,24 +172,26 @@ class _Run:
                 good = max(saved.steps(), default=None)
                 raise UserError(
                     f"non-finite loss at step {step} of {segment.name} (loss {values['loss']}, gradient norm "
-                    f"{values['grad_norm']}); the last good checkpoint is {'none' if good is None else good}; try a lower "
-                    "config.optimizer.lr_law.constant or a longer warmup_tokens"
+                    f"{values['grad_norm']}); the last good checkpoint is {'none' if good is None else good}; try a "
+                    "lower config.optimizer.lr_law.constant or a longer warmup_tokens"
                 )
-            bar.set_postfix(loss=f"{values['cross_entropy']:.3f}", refresh=False)
             if step % config.log_every == 0 or step == segment.stop - 1:
-                log.write(
-                    {
-                        "step": step,
-                        "n_tokens": schedule.tokens_at(step + 1),
-                        "learning_rate": schedule.learning_rate(step, segment),
-                    }
-                    | values
+                n_tokens = schedule.tokens_at(step + 1)
+                rate = schedule.learning_rate(step, segment)
+                measured = speed.measure(n_tokens)
+                log.write(step, {"n_tokens": n_tokens, "learning_rate": rate} | values, measured)
+                bar.set_postfix_str(
+                    f"loss {values['cross_entropy']:.3f}, {measured['tokens_per_second']:,.0f} tokens/s"
+                    + (f", MFU {measured['mfu']:.1%}" if "mfu" in measured else ""),
+                    refresh=False,
                 )
 
         batches = data.training_batches(self.text, config, schedule, self.mesh, segment, start)
-        for step, batch in zip(range(start, segment.stop), batches):
+        for step, batch in zip(range(start, segment.stop), speed.waited(batches)):
             rate = np.float32(schedule.learning_rate(step, segment))
+            profile.before(step)
             params, opt_state, metrics = self.train_step(params, opt_state, batch, rate)
+            profile.after(step, metrics)
             settle()
             pending = step, metrics
             bar.update()
@@ -195,6 +199,7 @@ class _Run:
             if signum or ((step + 1) % config.checkpoint_every == 0 and step + 1 < segment.stop):
                 settle()
                 pending = None
+                log.sync()
                 saved.save(step + 1, params, opt_state, self._record_at(step + 1))
             if signum:
                 saved.wait()
@@ -223,29 +228,6 @@ class _Run:
     def _say(self, text: str) -> None:
         if jax.process_index() == 0:
             tqdm.write(text, file=sys.stderr)
-
-
-class _Log:
-    """metrics.jsonl of one segment: a line of that step's metrics every config.log_every steps.
-
-    Lines at or after the step that training resumes from are cut off, so that no step appears twice.
-    """
-
-    def __init__(self, path: epath.Path, start: int):
-        self._file = None
-        if jax.process_index() == 0:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            kept = [line for line in read_lines(path) if line["step"] < start]
-            write_whole(path, "".join(json.dumps(line) + "\n" for line in kept))
-            self._file = open(path, "a", buffering=1)
-
-    def write(self, values: dict) -> None:
-        if self._file:
-            self._file.write(json.dumps(values) + "\n")
-
-    def close(self) -> None:
-        if self._file:
-            self._file.close()
 
 
 def run():

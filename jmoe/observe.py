@@ -1,0 +1,177 @@
+"""What a segment says while it runs: metrics.jsonl, speed.jsonl, TensorBoard events and the progress line.
+
+metrics.jsonl holds what was computed and is the same however often the run was killed; speed.jsonl holds how fast:
+
+  tokens_per_second  over the steps since the line before
+  mfu                model FLOPs utilisation: tokens_per_second x counts.matmul_flops_per_token / (devices x peak FLOP/s
+                     of one): active parameters only, no padding slots, no recomputation; left out on a CPU
+  input_wait         share of the time that the loop waited for its next batch
+  memory_bytes       most memory that a device had in use so far; on CPU, the process
+  seconds            since the segment was started or resumed
+"""
+
+import json
+import pathlib
+import resource
+import sys
+import tempfile
+import time
+
+import jax
+from etils import epath
+from tensorboard.compat.proto import event_pb2, summary_pb2
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
+from tqdm import tqdm
+
+from jmoe import chips, counts
+from jmoe.storage import is_remote, read_lines, write_whole
+
+
+class Log:
+    """The files of one segment, written by the first process. Lines at or after step `start` are cut off, so that no
+    step appears twice."""
+
+    def __init__(self, folder: epath.Path, start: int):
+        self._files = {}
+        if jax.process_index():
+            return
+        folder.mkdir(parents=True, exist_ok=True)
+        self._files = {name: _Lines(folder / f"{name}.jsonl", start) for name in ("metrics", "speed")}
+        self._folder, self._scratch = folder, None
+        if is_remote(folder):
+            self._scratch = tempfile.TemporaryDirectory(prefix="jmoe-events-")
+        self._events = EventFileWriter(self._scratch.name if self._scratch else str(folder), flush_secs=10)
+        begun = event_pb2.SessionLog(status=event_pb2.SessionLog.START)  # TensorBoard forgets what lies at or after it
+        self._events.add_event(event_pb2.Event(wall_time=time.time(), step=start, session_log=begun))
+
+    def write(self, step: int, metrics: dict, speed: dict) -> None:
+        """One step's values; `layers` stay lists in JSONL and become a scalar for each layer in TensorBoard."""
+        if not self._files:
+            return
+        self._files["metrics"].write({"step": step} | metrics)
+        self._files["speed"].write({"step": step} | speed)
+        scalars = {name: value for name, value in metrics.items() if name != "layers"}
+        scalars |= {f"speed/{name}": value for name, value in speed.items()}
+        for name, values in metrics.get("layers", {}).items():
+            scalars |= {f"layers/{name}/{i:02d}": value for i, value in enumerate(values)}
+        values = [summary_pb2.Summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items()]
+        summary = summary_pb2.Summary(value=values)
+        self._events.add_event(event_pb2.Event(wall_time=time.time(), step=step, summary=summary))
+
+    def sync(self) -> None:
+        """What object storage has to see: objects can't be appended to, so they are written anew at each checkpoint."""
+        if not self._files:
+            return
+        self._events.flush()
+        for file in self._files.values():
+            file.sync()
+        if self._scratch:
+            for path in pathlib.Path(self._scratch.name).iterdir():
+                epath.Path(path).copy(self._folder / path.name, overwrite=True)
+
+    def close(self) -> None:
+        if self._files:
+            self.sync()
+            self._events.close()
+            self._files = {}
+            if self._scratch:
+                self._scratch.cleanup()
+
+
+class _Lines:
+    def __init__(self, path: epath.Path, start: int):
+        self._path, self._lines, self._file = path, [], None
+        kept = [json.dumps(line) for line in read_lines(path) if line["step"] < start]
+        write_whole(path, "".join(line + "\n" for line in kept))
+        if is_remote(path):
+            self._lines = kept
+        else:
+            self._file = open(path, "a", buffering=1)
+
+    def write(self, values: dict) -> None:
+        line = json.dumps(values)
+        if self._file:
+            self._file.write(line + "\n")
+        else:
+            self._lines.append(line)
+
+    def sync(self) -> None:
+        if not self._file:
+            write_whole(self._path, "".join(line + "\n" for line in self._lines))
+
+
+class Speed:
+    """Measures one segment's loop: `waited` wraps the input, `measure` gives the values since it was called before."""
+
+    def __init__(self, config, n_tokens: int):
+        self._flops_per_token = sum(counts.matmul_flops_per_token(config.model, config.data.seq_len).values())
+        self._began = self._last = time.monotonic()
+        self._n_tokens, self._wait = n_tokens, 0.0
+
+    def waited(self, batches):
+        """The same batches; the time until each is there counts as waiting."""
+        batches = iter(batches)
+        while True:
+            began = time.monotonic()
+            batch = next(batches, None)
+            self._wait += time.monotonic() - began
+            if batch is None:
+                return
+            yield batch
+
+    def measure(self, n_tokens: int) -> dict:
+        """The fields of speed.jsonl after `n_tokens` of the run."""
+        now = time.monotonic()
+        elapsed = max(now - self._last, 1e-9)
+        rate = (n_tokens - self._n_tokens) / elapsed
+        speed = {"tokens_per_second": round(rate, 1)}
+        if chip := chips.of_device(jax.devices()[0]):
+            speed["mfu"] = round(rate * self._flops_per_token / (jax.device_count() * chip.flops), 4)
+        speed |= {
+            "input_wait": round(self._wait / elapsed, 4),
+            "memory_bytes": _memory_bytes(),
+            "seconds": round(now - self._began, 3),
+        }
+        self._last, self._n_tokens, self._wait = now, n_tokens, 0.0
+        return speed
+
+
+def _memory_bytes() -> int:
+    stats = [device.memory_stats() for device in jax.local_devices()]
+    if all(stats):
+        return max(s["peak_bytes_in_use"] for s in stats)
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+class Profile:
+    """Traces the steps [first, last) of config.profile_steps into `folder`, for TensorBoard's profiler and Perfetto."""
+
+    def __init__(self, config, folder: epath.Path, stop: int):
+        self._first, self._last = tuple(config.profile_steps) or (None, stop)
+        self._last = min(self._last, stop)
+        self._folder, self._running = folder, None
+
+    def before(self, step: int) -> None:
+        if step == self._first:
+            self._running = tempfile.TemporaryDirectory(prefix="jmoe-trace-") if is_remote(self._folder) else True
+            jax.profiler.start_trace(self._running.name if is_remote(self._folder) else str(self._folder))
+
+    def after(self, step: int, outputs) -> None:
+        if self._running and step + 1 >= self._last:
+            jax.block_until_ready(outputs)
+            jax.profiler.stop_trace()
+            if is_remote(self._folder):
+                trace = epath.Path(self._running.name) / "plugins"
+                for path in filter(epath.Path.is_file, trace.glob("profile/*/*")):
+                    target = self._folder / "plugins" / path.relative_to(trace)
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    path.copy(target, overwrite=True)
+                self._running.cleanup()
+            self._running = None
+
+
+def progress(segment, start: int) -> tqdm:
+    """The progress line: steps of the segment; only on a terminal."""
+    hidden = True if jax.process_index() else None
+    return tqdm(total=segment.stop, initial=start, desc=segment.name, unit=" steps", disable=hidden, leave=False)
