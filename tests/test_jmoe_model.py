@@ -3,11 +3,13 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from jax.sharding import NamedSharding
 
 from configs import joint_moe, quickstart
 from jmoe import counts, sharding, step
+from jmoe.model import REMAT
 
 
 def tiny(n_experts=1, **model):
@@ -166,3 +168,65 @@ def test_parameters_rest_spread_over_the_mesh():
         params["blocks"]["gate"].size
     }
     assert params["embed"].addressable_shards[0].data.size * 4 == params["embed"].size
+
+
+@pytest.mark.parametrize("n_tokens, vocab_size, n_chunks", [(48, 257, 1), (48, 257, 6), (30, 11, 30)])
+def test_chunked_cross_entropy_equals_the_plain_one(monkeypatch, n_tokens, vocab_size, n_chunks):
+    """Value and gradient, in as many chunks as the limit on logits asks for."""
+    monkeypatch.setattr(step, "LOGITS_BYTES", n_tokens // n_chunks * vocab_size * 4)
+    keys = jax.random.split(jax.random.key(0), 3)
+    x_ND = jax.random.normal(keys[0], (n_tokens, 16))
+    head_DV = jax.random.normal(keys[1], (16, vocab_size))
+    target_N = jax.random.randint(keys[2], (n_tokens,), 0, vocab_size)
+    plain = lambda x, head: jnp.mean(optax.softmax_cross_entropy_with_integer_labels(x @ head, target_N))
+    chunked = lambda x, head: step.mean_cross_entropy(x, head, target_N)
+    assert f"length={n_chunks}" in str(jax.make_jaxpr(chunked)(x_ND, head_DV)).replace(" ", "")
+    expected, gradient = jax.value_and_grad(lambda *a: 3 * plain(*a), argnums=(0, 1))(x_ND, head_DV)
+    got, got_gradient = jax.jit(jax.value_and_grad(lambda *a: 3 * chunked(*a), argnums=(0, 1)))(x_ND, head_DV)
+    np.testing.assert_allclose(got, expected, rtol=1e-6)
+    for a, b in zip(got_gradient, gradient):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-7)
+    np.testing.assert_allclose(
+        step.cross_entropy(x_ND, head_DV, target_N),
+        optax.softmax_cross_entropy_with_integer_labels(x_ND @ head_DV, target_N),
+        rtol=1e-5,
+    )
+
+
+@pytest.mark.parametrize("n_experts", [1, 4])
+def test_the_gradient_of_the_loss_is_the_numerical_one(n_experts):
+    """Of every parameter; of a mixture, of those that come after the one choice of experts, which would flip."""
+    config = tiny(n_experts, d_model=16, n_blocks=2 if n_experts == 1 else 1)
+    mesh = sharding.make_mesh(config, jax.devices()[:1])
+    checked = 0
+    with jax.set_mesh(mesh):
+        params = jax.tree.map(lambda x: 2 * x, make_params(config, mesh))
+        batch = tokens_on(mesh, (16, 33))
+        loss = jax.jit(lambda params: step.loss_fn(params, batch, config, mesh)[0])
+        grads = jax.device_get(jax.jit(jax.grad(lambda p: step.loss_fn(p, batch, config, mesh)[0]))(params))
+        rng = np.random.default_rng(0)
+        for path, grad in jax.tree_util.tree_leaves_with_path(grads):
+            if n_experts > 1 and path[-1].key not in ("gate", "up", "down", "final_norm", "head"):
+                continue
+            noise = rng.normal(size=grad.shape)
+            direction = np.float32(grad / np.linalg.norm(grad) + noise / np.linalg.norm(noise))
+            shifted = lambda size: jax.tree_util.tree_map_with_path(
+                lambda p, x: x + size * direction if p == path else x, params
+            )
+            numerical = (loss(shifted(1e-2)) - loss(shifted(-1e-2))) / 2e-2
+            np.testing.assert_allclose(numerical, np.sum(grad * direction), rtol=0.02, atol=1e-4, err_msg=str(path))
+            checked += 1
+    assert checked == (10 if n_experts == 1 else 5)
+
+
+def test_what_is_saved_for_the_backward_pass_changes_nothing():
+    grads = []
+    for remat in REMAT:
+        config = tiny(4)
+        config.remat = remat
+        mesh = sharding.make_mesh(config, jax.devices()[:1])
+        with jax.set_mesh(mesh):
+            params, batch = make_params(config, mesh), tokens_on(mesh, (16, 33))
+            grads.append(jax.jit(jax.grad(lambda p: step.loss_fn(p, batch, config, mesh)[0]))(params))
+    for other in grads[1:]:
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), grads[0], other)
