@@ -1,7 +1,6 @@
 """Eight virtual CPU devices, a private cache, and a small corpus shared by the tests."""
 
 import os
-import pathlib
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 # compiling dominates the tests, so it optimises little; the mathematics is the same
@@ -10,6 +9,7 @@ os.environ["XLA_FLAGS"] = (
     " --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 )
 
+import helpers  # noqa: E402
 import pytest  # noqa: E402
 
 
@@ -23,9 +23,11 @@ def cache(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def text_glob(tmp_path_factory) -> str:
-    """A few hundred small files of real text: modules of the standard library."""
-    folder = tmp_path_factory.mktemp("text")
-    sources = sorted(pathlib.Path(os.__file__).parent.glob("*.py"))
-    for source in sources:
-        (folder / f"{source.stem}.txt").write_bytes(source.read_bytes())
-    return f"{folder}/*.txt"
+    return helpers.write_text(tmp_path_factory.mktemp("text"))
+
+
+@pytest.fixture(scope="session")
+def bucket():
+    """A gs:// folder served by a process on this machine, for this process and those it starts."""
+    with helpers.bucket() as path:
+        yield path

@@ -1,8 +1,12 @@
 """Real processes, run as a user runs them, and a configuration small enough to run many times."""
 
+import contextlib
 import os
+import pathlib
+import socket
 import subprocess
 import sys
+import time
 
 CONFIG = """
 from configs import quickstart
@@ -23,6 +27,13 @@ def get_config():
     config.checkpoint_every = 5
     return config
 """
+
+
+def write_text(folder) -> str:
+    """A few hundred small files of real text, modules of the standard library; returns their glob."""
+    for source in sorted(pathlib.Path(os.__file__).parent.glob("*.py")):
+        (folder / f"{source.stem}.txt").write_bytes(source.read_bytes())
+    return f"{folder}/*.txt"
 
 
 def write_config(folder, text_glob, **replace):
@@ -47,6 +58,35 @@ def command(module: str, *flags) -> list[str]:
     return [sys.executable, "-m", module, *map(str, flags)]
 
 
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+def start(module: str, *flags, n_processes: int = 1, n_devices: int = 1, stderr=subprocess.PIPE) -> list:
+    """The processes of one run, joined by jax.distributed where there are several; `n_devices` on each."""
+    joined = {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{free_port()}", "JAX_NUM_PROCESSES": str(n_processes)}
+    places = [joined | {"JAX_PROCESS_ID": str(i)} for i in range(n_processes)] if n_processes > 1 else [{}]
+    return [
+        subprocess.Popen(
+            command(module, *flags),
+            env=environment(n_devices) | place,
+            stdout=subprocess.DEVNULL,
+            stderr=stderr,
+            text=True,
+        )
+        for place in places
+    ]
+
+
+def wait_until(condition, processes=(), seconds: float = 200.0) -> None:
+    """Until `condition()` holds, a process has ended, or far too long has passed."""
+    deadline = time.monotonic() + seconds
+    while not condition() and all(p.poll() is None for p in processes) and time.monotonic() < deadline:
+        time.sleep(0.005)
+
+
 def run(module: str, *flags, n_devices: int = 1, **options) -> subprocess.CompletedProcess:
     return subprocess.run(
         command(module, *flags), env=environment(n_devices), capture_output=True, text=True, timeout=300, **options
@@ -63,3 +103,34 @@ def fails(module: str, *flags, n_devices: int = 1) -> str:
     ]
     assert sentences, done.stderr
     return done.stderr
+
+
+@contextlib.contextmanager
+def bucket():
+    """A gs:// folder without a cloud: a real server of the GCS API as a process, its objects in memory.
+
+    Meanwhile the environment of this process and of those it starts points there.
+    """
+    port, name = free_port(), "jmoe-test"
+    program = os.path.join(os.path.dirname(sys.executable), "gcp-storage-emulator")
+    flags = ["start", "--host=127.0.0.1", f"--port={port}", "--in-memory", f"--default-bucket={name}"]
+    server = subprocess.Popen([program, *flags], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def answers() -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", port)) == 0
+
+    variables = "TENSORSTORE_GCS_HTTP_URL", "STORAGE_EMULATOR_HOST"
+    before = {variable: os.environ.pop(variable, None) for variable in variables}
+    try:
+        wait_until(answers, [server], 60)
+        assert answers(), "the storage emulator does not start"
+        os.environ |= dict.fromkeys(variables, f"http://127.0.0.1:{port}")
+        yield f"gs://{name}"
+    finally:
+        server.kill()
+        server.wait()
+        for variable, value in before.items():
+            os.environ.pop(variable, None)
+            if value is not None:
+                os.environ[variable] = value

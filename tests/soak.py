@@ -1,0 +1,197 @@
+"""Kills training runs with SIGKILL at random moments, saves included, until each is done: make soak.
+
+Whatever happened on the way, a run must end with the results, the logged steps and the parameters of one that nothing
+disturbed, bit for bit, and every start must go on from the newest save that was whole when the kill came.
+
+    python tests/soak.py --kills=60
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import pathlib
+import random
+import re
+import shutil
+import signal
+import sys
+import tempfile
+import time
+
+import helpers
+import numpy as np
+from etils import epath
+from tqdm import tqdm
+
+FLAGS = ["--config.model.n_experts=4", "--config.model.group_tokens=128"]
+CLOCKS = {"seconds"}  # what two runs of the same bits may say differently
+
+
+def start(config, workdir, n_processes: int, log):
+    flags = [f"--config={config}", f"--workdir={workdir}", *FLAGS]
+    return helpers.start("jmoe.train", *flags, n_processes=n_processes, stderr=log)
+
+
+def kill_until_done(config, workdir: pathlib.Path, n_kills: int, n_processes: int, chance: random.Random) -> list[str]:
+    """Starts the run and kills one or all of its processes, `n_kills` times or until it is done, then lets it end.
+
+    Returns what each kill hit, "start", "step" or "save".
+    """
+    hits, log_path = [], workdir.with_name(workdir.name + ".log")
+    newest = {}
+    while True:
+        log_path.write_text("")
+        with open(log_path, "a") as log:
+            processes = start(config, workdir, n_processes, log)
+            moment = chance.choice(("start", "step", "save", "save")) if len(hits) < n_kills else None
+            if moment is None:
+                wait_for(processes)
+            else:
+                wait_for_moment(moment, workdir, processes, chance)
+                saving = any(workdir.rglob("*.orbax-checkpoint-tmp*"))
+                alone = moment != "start" and chance.random() < 0.5  # who waits for a first meeting waits five minutes
+                for victim in [chance.choice(processes)] if alone else processes:
+                    victim.send_signal(signal.SIGKILL)
+                codes = wait_for(processes)
+                hits.append("save" if saving else moment if moment != "save" else "step")
+        said = log_path.read_text()
+        check_resumed(said, newest)
+        if moment is None:
+            assert all(process.returncode == 0 for process in processes), said
+            return hits
+        if all(code == 0 for code in codes):
+            hits.pop()  # it was done before the signal came
+            return hits
+        assert all(code != 0 for code in codes) or "validation loss" in said, (codes, said)
+        newest = saves(workdir)
+
+
+def wait_for(processes) -> list[int]:
+    """Exit codes; a process whose fellow was killed must not hang for ever."""
+    try:
+        return [process.wait(timeout=200) for process in processes]
+    finally:
+        for process in processes:
+            process.send_signal(signal.SIGABRT)  # one that hangs tells where; no other is left
+
+
+def wait_for_moment(moment: str, workdir, processes, chance) -> None:
+    if moment == "start":
+        time.sleep(chance.random() * 3)
+    elif moment == "step":  # a place in the run rather than a time: after so many further logged steps
+        target = progress(workdir) + chance.randint(1, 9)
+        helpers.wait_until(lambda: progress(workdir) >= target, processes)
+        time.sleep(chance.random() * 0.05)
+    else:
+        for _ in range(chance.randint(1, 2)):
+            helpers.wait_until(lambda: not any(workdir.rglob("*.orbax-checkpoint-tmp*")), processes)
+            helpers.wait_until(lambda: any(workdir.rglob("*.orbax-checkpoint-tmp*")), processes)
+        time.sleep(chance.random() * chance.choice((0, 0.02, 0.1)))
+
+
+def check_resumed(said: str, newest: dict[str, int]) -> None:
+    """The first thing that a start resumed in a segment is the newest save that the last kill left there."""
+    assert "damaged" not in said, said
+    seen = set()
+    for segment, step in re.findall(r"resuming from \S*/(trunk|branch-\d+)/checkpoints/(\d+)", said):
+        if segment not in seen and segment != "trunk":  # a trunk is also entered at the fork of a later branch
+            assert int(step) == newest.get(segment, int(step)), (segment, step, newest)
+        elif segment == "trunk" and not seen:
+            assert int(step) == newest.get(segment, int(step)), (segment, step, newest)
+        seen.add(segment)
+
+
+def saves(workdir) -> dict[str, int]:
+    """The newest whole save of each segment."""
+    found = {}
+    for folder in workdir.glob("*/checkpoints/[0-9]*"):
+        if folder.name.isdigit():
+            segment = folder.parent.parent.name
+            found[segment] = max(found.get(segment, 0), int(folder.name))
+    return found
+
+
+def progress(workdir) -> int:
+    """Logged steps of all segments."""
+    return sum(path.read_bytes().count(b"\n") for path in workdir.glob("*/metrics.jsonl"))
+
+
+def outcome(workdir: epath.Path) -> dict:
+    """Everything a run says of itself apart from times: results, every logged step, checksums of every last array."""
+    said = {}
+    for path in sorted(workdir.glob("*/result.json")):
+        said[path.parent.name, "result"] = without_clocks(json.loads(path.read_text()))
+    for path in sorted(workdir.glob("*/metrics.jsonl")):
+        lines = path.read_text().splitlines()
+        said[path.parent.name, "metrics"] = [without_clocks(json.loads(line)) for line in lines]
+    for segment, step in saves(workdir).items():
+        record = json.loads((workdir / segment / "checkpoints" / str(step) / "record" / "metadata").read_text())
+        said[segment, "arrays"] = record["checksums"]
+    return said
+
+
+def without_clocks(values: dict) -> dict:
+    return {name: value for name, value in values.items() if name not in CLOCKS}
+
+
+def final_params(workdir, segment: str = "branch-16384") -> dict:
+    """The parameters of the newest checkpoint by their path, as Orbax alone reads them, without a mesh."""
+    import jax
+    import orbax.checkpoint as ocp
+
+    folder = epath.Path(workdir) / segment / "checkpoints"
+    folder = max((path for path in folder.iterdir() if path.name.isdigit()), key=lambda path: int(path.name)) / "params"
+    reader = ocp.PyTreeCheckpointHandler()
+    kinds = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), reader.metadata(folder).tree)
+    params = reader.restore(folder, args=ocp.args.PyTreeRestore(restore_args=kinds))
+    return {jax.tree_util.keystr(path): x for path, x in jax.tree_util.tree_leaves_with_path(params)}
+
+
+def assert_same_run(one, other) -> None:
+    """Two workdirs hold the same run to the last bit."""
+    said = outcome(epath.Path(one)), outcome(epath.Path(other))
+    assert said[0].keys() == said[1].keys()
+    for name in said[0]:
+        assert said[0][name] == said[1][name], name
+    params = final_params(one), final_params(other)
+    assert params[0].keys() == params[1].keys()
+    for name in params[0]:
+        np.testing.assert_array_equal(params[0][name], params[1][name], err_msg=name)
+
+
+def main():
+    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    flags.add_argument("--kills", type=int, default=60, help="over all runs, half of them on two processes")
+    flags.add_argument("--seed", type=int, default=random.randrange(10**6), help="of the moments; printed")
+    flags = flags.parse_args()
+    print(f"seed {flags.seed}: the same seed chooses the same kinds of moments", flush=True)
+    chance, began = random.Random(flags.seed), time.monotonic()
+    with contextlib.ExitStack() as stack:
+        folder = pathlib.Path(tempfile.mkdtemp(prefix="jmoe-soak-"))
+        stack.push(lambda kind, *_: print(f"kept: {folder}") if kind else shutil.rmtree(folder))
+        os.environ["JMOE_CACHE"] = str(folder / "cache")
+        (folder / "text").mkdir()
+        config = helpers.write_config(folder, helpers.write_text(folder / "text"))
+        bar = tqdm(total=flags.kills, desc="killing", unit=" kills", disable=None)
+        for n_processes, n_kills in ((1, flags.kills - flags.kills // 2), (2, flags.kills // 2)):
+            undisturbed = folder / f"undisturbed-{n_processes}"
+            kill_until_done(config, undisturbed, 0, n_processes, chance)
+            hits, n_runs = [], 0
+            while len(hits) < n_kills:
+                n_runs += 1
+                workdir = folder / f"killed-{n_processes}-{n_runs}"
+                hits += kill_until_done(config, workdir, min(10, n_kills - len(hits)), n_processes, chance)
+                assert_same_run(undisturbed, workdir)
+                bar.update(len(hits) - bar.n + (flags.kills - flags.kills // 2 if n_processes == 2 else 0))
+            counted = ", ".join(f"{hits.count(kind)} in a {kind}" for kind in ("start", "step", "save"))
+            print(
+                f"{n_processes} process(es): {len(hits)} kills ({counted}) over {n_runs} runs, each the same to the "
+                f"last bit as the undisturbed one; {time.monotonic() - began:.0f} s so far",
+                flush=True,
+            )
+        bar.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
