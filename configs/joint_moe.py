@@ -35,8 +35,12 @@ def get_config() -> ConfigDict:
     config.loss.router_z = 0.001
 
     config.data = data = ConfigDict()
-    data.path = ""  # empty: Python sources of this machine; else a glob of .txt, .jsonl or .parquet
-    data.validation_path = ""  # empty: 1% of the documents, held out by hash
+    data.path = ""  # empty: Python sources of this machine; a glob of .txt, .jsonl or .parquet; a folder made by
+    # jmoe.prepare, which brings its own tokenizer and held-out text; or tfds:NAME/CONFIG:SPLIT
+    data.validation_path = ""  # files or TFDS; empty: 1% of the documents, held out by hash
+    data.text_field = "text"  # of .jsonl, .parquet and TFDS
+    data.tokenizer = "gpt2"  # or bytes, the path of a tokenizer.json, or of GPT-2's own vocab.bpe
+    data.end_of_text = ""  # the token that ends a document, where a tokenizer.json leaves that open
     data.fingerprint = ""  # refuse any other corpus
     data.seq_len = 512
     data.validation_tokens = 1_048_576

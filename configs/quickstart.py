@@ -19,6 +19,7 @@ def get_config():
     config.model.group_tokens = 1_024
     config.model.dtype = "float32"
 
+    config.data.tokenizer = "bytes"
     config.data.seq_len = 128
     config.data.validation_tokens = 65_536
     config.batch_tokens = ((0, 1_024),)

@@ -26,8 +26,11 @@ FREE_FIELDS = (
     "log_every",
     "profile_steps",
     "checkpoint_every",
+    "data.end_of_text",
     "data.fingerprint",
     "data.path",
+    "data.text_field",
+    "data.tokenizer",
     "data.validation_path",
 )  # the corpus itself is compared by its fingerprint
 VERSIONS = ("jmoe", "jax", "orbax")

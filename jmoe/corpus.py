@@ -1,39 +1,71 @@
-"""Text to tokens, once: documents deduplicated by content, in a fixed order, bytes with an end-of-text after each.
+"""Prepared tokens: opened and checked, and text prepared into a cache, once.
 
-1% of the documents, chosen by their hash, are held out for validation. The tokens lie in a cache directory under their
-fingerprint, a hash of every document and of the rules here, so that two corpora can't be mistaken for one another.
+A prepared folder holds `train-00000.bin`, ..., `validation-00000.bin`, ... (flat little-endian uint16, or uint32 from
+65,536 tokens on: documents in a fixed order, an end-of-text after each) and `manifest.json`, as jmoe/build.py writes
+them. Its fingerprint is a hash of every document and of the rules: no two corpora can be mistaken for one another.
 """
 
+import bisect
+import contextlib
 import dataclasses
-import glob
+import fcntl
 import hashlib
 import json
 import os
 import pathlib
 import shutil
-import sysconfig
+import sys
 import tempfile
 
 import numpy as np
+from etils import epath
 from tqdm import tqdm
 
+from jmoe import build, sources, tokenizer
 from jmoe.cli import UserError
-from jmoe.storage import write_whole
+from jmoe.storage import is_remote, write_whole
 
-END_OF_TEXT = 256  # bytes are their own tokens
-VOCAB_SIZE = 257
-RULES = "bytes, end-of-text 256, dedup by sha256, 1% by hash, v1"
-SUFFIXES = (".txt", ".jsonl", ".parquet")
+CHEAP_BYTES = 2**26  # shards up to this size in all are hashed whenever they are opened; others by --verify
+
+
+class Tokens:
+    """Shards as one flat array of tokens: len() and slices of step 1."""
+
+    def __init__(self, shards: list[np.ndarray]):
+        self._shards = shards
+        self._ends = np.cumsum([len(shard) for shard in shards]).tolist()
+
+    def __len__(self) -> int:
+        return self._ends[-1]
+
+    def __getitem__(self, part: slice) -> np.ndarray:
+        start, stop, _ = part.indices(len(self))
+        i, pieces = bisect.bisect_right(self._ends, start), []
+        while start < stop:
+            at = start - (self._ends[i] - len(self._shards[i]))
+            pieces.append(self._shards[i][at : at + stop - start])
+            start, i = start + len(pieces[-1]), i + 1
+        return pieces[0] if len(pieces) == 1 else np.concatenate([self._shards[0][:0], *pieces])
 
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:
-    """Tokens as flat memory maps (uint16) and what identifies them."""
+    """Tokens, memory-mapped, and what identifies them."""
 
     fingerprint: str
-    train: np.ndarray
-    validation: np.ndarray
+    train: Tokens
+    validation: Tokens
     manifest: dict
+
+    @property
+    def vocab_size(self) -> int:
+        return self.manifest["tokenizer"]["vocab_size"]
+
+    @property
+    def validation_bytes_per_token(self) -> float:
+        """UTF-8 bytes of the held-out text over its tokens, ends of text included: bits per byte are
+        nats per token / ln(2) / this."""
+        return self.manifest["bytes"]["validation"] / self.manifest["tokens"]["validation"]
 
 
 def cache_dir() -> pathlib.Path:
@@ -43,195 +75,170 @@ def cache_dir() -> pathlib.Path:
     return pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "jmoe"
 
 
-def load(data) -> Corpus:
-    """The corpus of `config.data`, from the cache or prepared now.
+def load(data, vocab_size: int | None = None) -> Corpus:
+    """The corpus of `config.data`: a prepared folder, or text from the cache or prepared into it now.
+
+    Args:
+      data: the section `data` of a config.
+      vocab_size: refuse a tokenizer of more tokens, before any text is prepared.
 
     Raises:
-      UserError: no file matches, a file can't be read, nothing can be held out, the corpus is shorter than a row, or
-        its fingerprint is not the one that `data.fingerprint` demands; or the cache can't be written.
+      UserError: no file matches, a file can't be read, nothing can be held out, the tokenizer can't be had or has too
+        many tokens, or the fingerprint is not the one that `data.fingerprint` demands; or the cache can't be written.
     """
-    try:
-        return _load(data)
-    except OSError as error:
-        raise UserError(
-            f"the cache of prepared text, {cache_dir()}, cannot be used: {error.strerror}; set JMOE_CACHE to "
-            "another folder"
-        ) from None
-
-
-def _load(data) -> Corpus:
-    wanted = data.fingerprint
-    if wanted and (folder := _folder(wanted)).exists():
-        return _open(folder)
-    files = source_files(data.path)
-    held_out = source_files(data.validation_path) if data.validation_path else []
-    listing = _cache("listings") / _digest(
-        [RULES]
-        + [
-            f"{kind} {path} {path.stat().st_size} {path.stat().st_mtime_ns}"
-            for kind, paths in (("train", files), ("held out", held_out))
-            for path in paths
-        ]
-    )
-    if listing.exists() and (folder := _folder(listing.read_text())).exists():
-        corpus = _open(folder)
+    if _is_prepared(data.path):
+        corpus = _given(data)
     else:
-        corpus = _open(_prepare(files, held_out))
-        write_whole(listing, corpus.fingerprint)
-    if wanted and corpus.fingerprint != wanted:
+        try:
+            corpus = _cached(data, vocab_size)
+        except OSError as error:
+            raise UserError(
+                f"the cache of prepared text, {cache_dir()}, cannot be used: {error.strerror}; set JMOE_CACHE to "
+                "another folder"
+            ) from None
+    _check_vocabulary(vocab_size, corpus.manifest["tokenizer"])
+    if data.fingerprint and corpus.fingerprint != data.fingerprint:
         raise UserError(
-            f"config.data.fingerprint={wanted} but the files at hand make corpus {corpus.fingerprint}: "
-            f"they changed since; use the cache that holds {wanted} or start afresh"
+            f"config.data.fingerprint={data.fingerprint} but the files at hand make corpus {corpus.fingerprint}: "
+            f"they changed since; use the cache that holds {data.fingerprint} or start afresh"
         )
     return corpus
 
 
-def source_files(pattern: str) -> list[pathlib.Path]:
-    """Files of a glob, sorted; the empty pattern means this Python's standard library and installed packages.
+def open_folder(folder: pathlib.Path, verify: bool = False) -> Corpus:
+    """A prepared folder; the sizes of its shards are checked, and their hashes where that is cheap or `verify`.
 
     Raises:
-      UserError: nothing matches, or a file is of no known kind.
+      UserError: naming the shard or manifest that is missing or damaged.
     """
-    if not pattern:
-        roots = dict.fromkeys(pathlib.Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib"))
-        found = {path for root in roots for path in root.rglob("*.py")}
-        return sorted(path for path in found if path.is_file())
-    paths = sorted(pathlib.Path(path) for path in glob.glob(os.path.expanduser(pattern), recursive=True))
-    paths = [path for path in paths if path.is_file()]
-    if not paths:
-        raise UserError(f"config.data.path={pattern!r} matches no file")
-    if wrong := [path for path in paths if path.suffix not in SUFFIXES]:
-        raise UserError(
-            f"config.data.path={pattern!r} matches {str(wrong[0])!r}, which is none of {', '.join(SUFFIXES)}"
-        )
-    return paths
-
-
-def documents(path: pathlib.Path):
-    """Yields the documents of one file as bytes: a whole .txt or .py, the `text` of each row of .jsonl or .parquet.
-
-    Raises:
-      UserError: naming file and row.
-    """
-    if path.suffix == ".jsonl":
-        with open(path, "rb") as lines:
-            for number, line in enumerate(lines, 1):
-                if line.strip():
-                    yield _text(line, path, number)
-    elif path.suffix == ".parquet":
-        import pyarrow
-        import pyarrow.parquet
-
-        try:
-            with pyarrow.parquet.ParquetFile(path) as table:
-                if "text" not in table.schema_arrow.names:
-                    raise UserError(f"{path}: no column 'text'; it has {', '.join(table.schema_arrow.names)}")
-                for batch in table.iter_batches(columns=["text"]):
-                    for text in batch.column(0).to_pylist():
-                        if text is not None:
-                            yield text.encode()
-        except (pyarrow.ArrowException, AttributeError) as error:
-            raise UserError(f"{path}: not a Parquet file with text: {error}") from None
-    else:
-        yield path.read_bytes()
-
-
-def _text(line: bytes, path, number: int) -> bytes:
+    damaged = f"the prepared corpus {folder} is damaged: {{}}; delete it and prepare it again"
     try:
-        text = json.loads(line)["text"]
-        if not isinstance(text, str):
-            raise TypeError
-        return text.encode("utf-8", "surrogatepass")
-    except (ValueError, KeyError, TypeError):
-        raise UserError(f"{path}, line {number}: not a JSON object with a string field 'text'") from None
-
-
-def _prepare(files, held_out) -> pathlib.Path:
-    """Tokenises everything into the cache; returns the folder. Complete or absent, never half."""
-    seen, hashes = set(), hashlib.sha256(RULES.encode())
-    counts = {"train": 0, "validation": 0}
-    work = pathlib.Path(tempfile.mkdtemp(prefix="preparing-", dir=_cache()))
-    try:
-        smallest = None  # what to hold out where no hash falls below 1%
-        todo = [("validation", path) for path in held_out] + [("train", path) for path in files]
-        with open(work / "train.bin", "wb") as train, open(work / "validation.bin", "wb") as validation:
-            spools = {"train": train, "validation": validation}
-            for split, path in tqdm(todo, desc="reading text", unit=" files", disable=None, leave=False):
-                try:
-                    for document in documents(path):
-                        key = hashlib.sha256(document).digest()
-                        if not document or key in seen:
-                            continue
-                        seen.add(key)
-                        hashes.update(split[0].encode() + key)
-                        chosen = "validation" if not held_out and int.from_bytes(key[:8]) % 100 == 0 else split
-                        if chosen == "train" and (smallest is None or key < smallest[0]):
-                            smallest = (key, train.tell(), len(document))
-                        counts[chosen] += 1
-                        spools[chosen].write(_tokens(document).tobytes())
-                except OSError as error:
-                    if error.filename != str(path):  # ours, not the file's
-                        raise
-                    raise UserError(f"{path} cannot be read: {error.strerror}") from None
-        if not counts["validation"] and counts["train"] > 1:
-            _hold_out(work, *smallest[1:])
-            counts = {"train": counts["train"] - 1, "validation": 1}
-        if not counts["train"] or not counts["validation"]:
-            raise UserError(
-                f"config.data: {sum(counts.values())} different document(s) can't be split into training and "
-                "validation; give more, or held-out files by config.data.validation_path"
-            )
-        manifest = {
-            "rules": RULES,
-            "files": len(files),
-            "documents": counts,
-            "vocab_size": VOCAB_SIZE,
-            "tokens": {name: (work / f"{name}.bin").stat().st_size // 2 for name in counts},
-        }
-        write_whole(work / "manifest.json", json.dumps(manifest, indent=1))
-        folder = _folder(hashes.hexdigest()[:16])
-        try:
-            work.rename(folder)
-        except OSError:  # another process was first with the same tokens
-            if not folder.exists():
-                raise
-        return folder
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
-
-
-def _tokens(document: bytes) -> np.ndarray:
-    return np.append(np.frombuffer(document, np.uint8).astype(np.uint16), np.uint16(END_OF_TEXT))
-
-
-def _hold_out(work, start: int, length: int) -> None:
-    """Moves one document from train.bin to validation.bin."""
-    tokens = np.fromfile(work / "train.bin", np.uint16)
-    first, last = start // 2, start // 2 + length + 1
-    tokens[first:last].tofile(work / "validation.bin")
-    np.delete(tokens, slice(first, last)).tofile(work / "train.bin")
-
-
-def _open(folder: pathlib.Path) -> Corpus:
-    try:
-        train, validation = (np.memmap(folder / f"{name}.bin", np.uint16, "r") for name in ("train", "validation"))
         manifest = json.loads((folder / "manifest.json").read_text())
-        if manifest["tokens"] != {"train": len(train), "validation": len(validation)}:
-            raise ValueError("token counts differ from its manifest")
-    except (OSError, ValueError, KeyError) as error:
-        raise UserError(f"the prepared corpus {folder} is damaged ({error}); delete it to prepare it again") from None
-    return Corpus(folder.name, train, validation, manifest)
+        if manifest["sha256"] != build.manifest_sha256(manifest):
+            raise ValueError("its content differs from its own hash")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(damaged.format(f"manifest.json ({error})")) from None
+    dtype = tokenizer.token_dtype(manifest["tokenizer"]["vocab_size"])
+    verify = verify or sum(manifest["tokens"].values()) * dtype.itemsize <= CHEAP_BYTES
+    splits = {}
+    for split in build.SPLITS:
+        splits[split] = []
+        for shard in manifest["shards"][split]:
+            path, size = folder / shard["file"], shard["tokens"] * dtype.itemsize
+            found = path.stat().st_size if path.exists() else None
+            if found != size:
+                what = "is missing" if found is None else f"has {found} bytes instead of {size}"
+                raise UserError(damaged.format(f"{shard['file']} {what}"))
+            if verify and _sha256(path) != shard["sha256"]:
+                raise UserError(damaged.format(f"{shard['file']} differs from its hash in manifest.json"))
+            splits[split].append(np.memmap(path, dtype, "r").view(np.ndarray))  # slices of a memmap are slow
+    return Corpus(manifest["fingerprint"], Tokens(splits["train"]), Tokens(splits["validation"]), manifest)
 
 
-def _folder(fingerprint: str) -> pathlib.Path:
-    return _cache() / fingerprint
+@contextlib.contextmanager
+def locked(path: pathlib.Path, wait: bool = True):
+    """Holds the lock file `path`, which the end of the process, however it comes, gives back.
+
+    Raises:
+      BlockingIOError: another process holds it, unless `wait`.
+    """
+    with open(path, "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if not wait:
+                raise
+            tqdm.write("waiting for another process that prepares the same text", file=sys.stderr)
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _is_prepared(path: str) -> bool:
+    if is_remote(path):
+        return True
+    return bool(path) and os.path.exists(os.path.join(os.path.expanduser(path), "manifest.json"))
+
+
+def _given(data) -> Corpus:
+    """The prepared folder at data.path."""
+    if data.validation_path:
+        raise UserError(
+            f"config.data.validation_path={data.validation_path!r}: the prepared folder {data.path} brings its own "
+            "held-out text; leave the field empty"
+        )
+    if is_remote(data.path):
+        return open_folder(_fetched(data.path))
+    return open_folder(pathlib.Path(data.path).expanduser())
+
+
+def _fetched(path: str) -> pathlib.Path:
+    """A prepared folder in object storage, copied into the cache once."""
+    remote = epath.Path(path)
+    try:
+        text = (remote / "manifest.json").read_text()
+        manifest = json.loads(text)
+        shards = [shard["file"] for split in build.SPLITS for shard in manifest["shards"][split]]
+        folder = _cache() / f"{manifest['fingerprint']}-{manifest['sha256'][:16]}"
+        if folder.exists():
+            return folder
+        work = pathlib.Path(tempfile.mkdtemp(prefix="fetching-", dir=_cache()))
+        try:
+            for name in tqdm(shards, desc=f"fetching {path}", unit=" shards", disable=None, leave=False):
+                (remote / name).copy(work / name)
+            (work / "manifest.json").write_text(text)
+            open_folder(work, verify=True)
+            _move(work, folder)
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+        return folder
+    except UserError:
+        raise
+    except Exception as error:  # noqa: BLE001  object stores raise their clients' own
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise UserError(f"config.data.path={path}: no prepared folder can be fetched from there: {reason}") from None
+
+
+def _cached(data, vocab_size) -> Corpus:
+    if data.fingerprint and (folder := _cache() / data.fingerprint).exists():
+        return open_folder(folder)
+    text, encoder = sources.find(data), tokenizer.load(data.tokenizer, data.end_of_text)
+    _check_vocabulary(vocab_size, encoder.describe())
+    digest = build.digest(text, encoder)
+    listing = _cache("listings") / digest
+    with locked(_cache("locks") / digest):
+        if listing.exists() and (folder := _cache() / listing.read_text()).exists():
+            return open_folder(folder)
+        work = _cache(f"preparing-{digest}")
+        fingerprint = build.build(text, data, encoder, work)["fingerprint"]
+        folder = _cache() / fingerprint
+        _move(work, folder)
+        shutil.rmtree(work, ignore_errors=True)  # where the same documents were there from other files
+        write_whole(listing, fingerprint)
+        return open_folder(folder)
+
+
+def _check_vocabulary(vocab_size: int | None, described: dict) -> None:
+    if vocab_size is not None and vocab_size < described["vocab_size"]:
+        raise UserError(
+            f"config.model.vocab_size={vocab_size} is below the {described['vocab_size']} tokens of the tokenizer "
+            f"{described['name']!r}"
+        )
+
+
+def _move(work: pathlib.Path, folder: pathlib.Path) -> None:
+    try:
+        work.rename(folder)
+    except OSError:  # another process was first with the same tokens
+        if not folder.exists():
+            raise
+
+
+def _sha256(path: pathlib.Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _cache(*parts: str) -> pathlib.Path:
-    path = cache_dir().joinpath("corpora", *parts)
+    path = cache_dir().joinpath("tokens", *parts)
     path.mkdir(parents=True, exist_ok=True)
     return path
-
-
-def _digest(lines) -> str:
-    return hashlib.sha256("\n".join(map(str, lines)).encode("utf-8", "surrogateescape")).hexdigest()[:16]

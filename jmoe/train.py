@@ -46,7 +46,7 @@ def train(config, workdir: epath.Path, stop_signal=lambda: 0) -> list[dict]:
     check_model(config.model)
     schedule = Schedule(config)
     mesh = sharding.make_mesh(config)
-    text = corpus.load(config.data)
+    text = corpus.load(config.data, config.model.vocab_size)
     record = checkpoint.make_record(config, text.fingerprint)
     with jax.set_mesh(mesh):
         run = _Run(config, workdir, schedule, mesh, text, record, stop_signal)
@@ -66,8 +66,6 @@ def check_model(model) -> None:
             raise UserError(f"config.model.{name}={model[name]} must be at least 1")
     if model.d_model % (2 * model.n_heads):
         raise UserError(f"config.model.d_model={model.d_model} must be an even multiple of n_heads={model.n_heads}")
-    if model.vocab_size < corpus.VOCAB_SIZE:
-        raise UserError(f"config.model.vocab_size={model.vocab_size} is below the tokenizer's {corpus.VOCAB_SIZE}")
     if model.n_experts > 1 and int(model.group_tokens * model.capacity_factor / model.n_experts) < 1:
         raise UserError(
             f"config.model.capacity_factor={model.capacity_factor} leaves no slot to each of "

@@ -1,0 +1,71 @@
+"""Tokenises text once, in parallel: python -m jmoe.prepare --config=configs/NAME.py --out_dir=DIR.
+
+    python -m jmoe.prepare --config=configs/joint_moe.py --config.data.path='fineweb/*.parquet' --out_dir=fineweb-gpt2
+    python -m jmoe.train --config=configs/joint_moe.py --config.data.path=fineweb-gpt2 --workdir=DIR
+
+Text, tokenizer and what is held out are those of config.data. Killed and started again it goes on, and ends with the
+same bytes. --verify prepares nothing and hashes the shards of DIR.
+"""
+
+import os
+import pathlib
+
+from absl import flags
+from ml_collections import config_flags
+
+from jmoe import build, cli, corpus, sources, tokenizer
+from jmoe.cli import UserError
+from jmoe.storage import is_remote
+
+CONFIG = config_flags.DEFINE_config_file(
+    "config", None, "Configuration; its section data says what to prepare.", lock_config=True
+)
+OUT_DIR = flags.DEFINE_string("out_dir", None, "Folder of shards and manifest.json; --config.data.path of a training.")
+WORKERS = flags.DEFINE_integer("workers", len(os.sched_getaffinity(0)), "Processes that tokenise.", lower_bound=1)
+SHARD_TOKENS = flags.DEFINE_integer("shard_tokens", build.SHARD_TOKENS, "Tokens in a file.", lower_bound=1)
+VERIFY = flags.DEFINE_bool("verify", False, "Only check every shard of --out_dir against its hash.")
+
+
+def main(_):
+    if is_remote(OUT_DIR.value):
+        raise UserError(f"--out_dir={OUT_DIR.value}: prepare into a local folder and copy it there")
+    folder = pathlib.Path(OUT_DIR.value).expanduser().absolute()
+    if not VERIFY.value:
+        if CONFIG.value is None:
+            raise UserError("--config must say what to prepare")
+        prepare(cli.read_config(CONFIG).data, folder)
+    manifest = corpus.open_folder(folder, verify=VERIFY.value).manifest
+    for split in build.SPLITS:
+        n_documents, n_tokens, n_bytes = (manifest[what][split] for what in ("documents", "tokens", "bytes"))
+        print(
+            f"{split}: {n_documents:,} documents, {n_tokens:,} tokens of {n_bytes / n_tokens:.3f} bytes, "
+            f"{len(manifest['shards'][split])} shards"
+        )
+    print(f"corpus {manifest['fingerprint']} by tokenizer {manifest['tokenizer']['name']} in {folder}")
+
+
+def prepare(data, folder: pathlib.Path) -> None:
+    """Prepares the text of `config.data` in `folder`, unless that was done.
+
+    Raises:
+      UserError: a source or tokenizer that can't be used, or `folder` holds tokens of other text.
+    """
+    text, encoder = sources.find(data), tokenizer.load(data.tokenizer, data.end_of_text)
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with corpus.locked(folder / ".lock", wait=False):
+            if not (folder / "manifest.json").exists():
+                build.build(text, data, encoder, folder, WORKERS.value, SHARD_TOKENS.value)
+            elif corpus.open_folder(folder).manifest["source"]["inputs"] != build.digest(text, encoder):
+                raise UserError(f"--out_dir={folder} holds tokens of other text; choose another folder")
+    except BlockingIOError:
+        raise UserError(f"--out_dir={folder}: another process is preparing it") from None
+
+
+def run():
+    flags.mark_flags_as_required(["out_dir"])
+    cli.run(main)
+
+
+if __name__ == "__main__":
+    run()
