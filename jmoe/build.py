@@ -65,9 +65,16 @@ def build(
     manifest["source"] = {"train": data.path, "validation": data.validation_path, "inputs": work.name[6:]}
     manifest["sha256"] = manifest_sha256(manifest)
     write_whole(folder / "manifest.json", json.dumps(manifest, indent=1))
+    clean(folder)
+    return manifest
+
+
+def clean(folder: pathlib.Path) -> None:
+    """Removes what a finished preparation, or a kill at its very end, leaves beside shards and manifest."""
     for stale in folder.glob("units-*"):
         shutil.rmtree(stale)
-    return manifest
+    for stale in folder.glob("manifest.json.*"):
+        stale.unlink()
 
 
 def manifest_sha256(manifest: dict) -> str:

@@ -58,6 +58,8 @@ def prepare(data, folder: pathlib.Path) -> None:
                 build.build(text, data, encoder, folder, WORKERS.value, SHARD_TOKENS.value)
             elif corpus.open_folder(folder).manifest["source"]["inputs"] != build.digest(text, encoder):
                 raise UserError(f"--out_dir={folder} holds tokens of other text; choose another folder")
+            else:
+                build.clean(folder)
     except BlockingIOError:
         raise UserError(f"--out_dir={folder}: another process is preparing it") from None
 

@@ -14,10 +14,12 @@ import pathlib
 import re
 import sysconfig
 
+from etils import epath
+
 from jmoe.cli import UserError
 
 SUFFIXES = (".txt", ".jsonl", ".parquet")
-PIECE_BYTES = 2**24  # what a process reads at a time, and what a kill can cost it
+PIECE_BYTES = 2**22  # what a process reads at a time, and what a kill costs it
 TFDS = re.compile(r"tfds:(?P<name>[^:\[\]]+(:\d+\.\d+\.\d+)?):(?P<split>[^:].*)")
 
 
@@ -74,7 +76,10 @@ def find(data) -> Text:
 
 def _find(pattern: str, name: str) -> list[str]:
     if pattern.startswith("tfds:"):
-        _tfds(pattern)
+        try:
+            _tfds(pattern)
+        except UserError as error:
+            raise UserError(f"config.data.{name}: {error}") from None
         return [pattern]
     if not pattern:  # this Python's standard library and installed packages
         roots = dict.fromkeys(pathlib.Path(sysconfig.get_path(key)) for key in ("stdlib", "purelib", "platlib"))
@@ -100,22 +105,21 @@ def _stamp(path: str):
     if not path.startswith("tfds:"):
         stat = os.stat(path)
         return [f"{path} {stat.st_size} {stat.st_mtime_ns}"]
-    builder, split = _tfds(path)
-    files = [os.stat(file) for file in builder.info.splits[split].filepaths]
-    return [f"{path} {builder.info.full_name}"] + [f"{stat.st_size} {stat.st_mtime_ns}" for stat in files]
+    _, info, split = _tfds(path)
+    files = [epath.Path(file).stat() for file in split.filepaths]
+    return [f"{path} {info.full_name}"] + [f"{stat.length} {stat.mtime}" for stat in files]
 
 
 def _pieces(path: str, field: str):
     """Cuts a source where documents end."""
     if path.startswith("tfds:"):
-        builder, split = _tfds(path)
-        if field not in builder.info.features:
+        source, info, split = _tfds(path)
+        if field not in info.features:
             raise UserError(
-                f"config.data.text_field={field!r} is no feature of {path}; it has {', '.join(builder.info.features)}"
+                f"config.data.text_field={field!r} is no feature of {path}; it has {', '.join(info.features)}"
             )
-        info = builder.info.splits[split]
-        n = info.num_examples
-        size = max(1, info.num_bytes // n) if n else 1
+        n = len(source)
+        size = max(1, split.num_bytes // max(n, 1))
         step = max(1, PIECE_BYTES // size)
         for start in range(0, n, step):
             stop = min(n, start + step)
@@ -202,35 +206,41 @@ def _lines(piece: Piece, field: str):
 
 @functools.lru_cache
 def _tfds(path: str):
-    """(builder, split) of tfds:NAME/CONFIG:SPLIT, prepared in $TFDS_DATA_DIR, else ~/tensorflow_datasets."""
+    """(data source, info of the dataset, info of the split) of tfds:NAME/CONFIG:SPLIT, which must be prepared already.
+
+    TFDS looks in $TFDS_DATA_DIR, else in ~/tensorflow_datasets.
+    """
     import tensorflow_datasets as tfds
 
     parts = TFDS.fullmatch(path)
     if not parts:
-        raise UserError(f"config.data.path={path!r} is not of the form tfds:NAME:SPLIT or tfds:NAME/CONFIG:SPLIT")
+        raise UserError(f"{path!r} is not of the form tfds:NAME:SPLIT or tfds:NAME/CONFIG:SPLIT")
     try:
-        builder = tfds.builder(parts["name"])
-        builder.info.splits[parts["split"]].num_examples
-    except (ValueError, KeyError, AssertionError, tfds.core.DatasetNotFoundError) as error:
-        raise UserError(f"config.data.path={path!r}: {_first_line(error)}") from None
-    return builder, parts["split"]
+        info = tfds.builder(parts["name"]).info
+        if not info.splits:
+            raise UserError(
+                f"{path!r} is not prepared in {info.data_dir}; prepare it by "
+                f"`tfds build {parts['name']} --file_format=array_record`, or set TFDS_DATA_DIR"
+            )
+        source = tfds.data_source(parts["name"], split=parts["split"], download=False)
+        return source, info, info.splits[parts["split"]]
+    except tfds.core.DatasetNotFoundError:
+        raise UserError(f"{path!r} is not found in {tfds.core.constants.DATA_DIR}; set TFDS_DATA_DIR") from None
+    except (ValueError, KeyError, NotImplementedError) as error:
+        raise UserError(f"{path!r}: {' '.join(str(error).split())[:300]}") from None
 
 
 def _records(piece: Piece, field: str):
-    import tensorflow_datasets as tfds
-
-    parts = TFDS.fullmatch(piece.path)
-    try:
-        source = tfds.data_source(parts["name"], split=parts["split"], download=False)
-        for start in range(piece.start, piece.stop, 1000):
-            for record in source.__getitems__(range(start, min(start + 1000, piece.stop))):
-                text = record[field]
-                if not isinstance(text, str | bytes):
-                    raise UserError(f"config.data.text_field={field!r} of {piece.path} holds {type(text)}, not text")
-                yield text.encode() if isinstance(text, str) else text
-    except NotImplementedError as error:
-        raise UserError(f"config.data.path={piece.path!r}: {_first_line(error)}") from None
-
-
-def _first_line(error) -> str:
-    return str(error).strip().splitlines()[0]
+    source, _, _ = _tfds(piece.path)
+    for start in range(piece.start, piece.stop, 1000):
+        indices = range(start, min(start + 1000, piece.stop))
+        try:
+            records = source.__getitems__(indices)
+        except Exception as error:  # noqa: BLE001  ArrayRecord and protobuf raise what they like
+            raise UserError(f"{piece.path}, records {start} to {indices[-1]}: cannot be read: {error}") from None
+        for record in records:
+            if not isinstance(record[field], str | bytes):
+                raise UserError(
+                    f"config.data.text_field={field!r} of {piece.path} holds {type(record[field]).__name__}, not text"
+                )
+            yield record[field].encode() if isinstance(record[field], str) else record[field]
