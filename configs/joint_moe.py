@@ -6,7 +6,8 @@ One model of App. H, trunk and branches (d_model 512, E = 8: 79M active, 211M in
         --config.model.d_model=512 --config.model.n_experts=8 \\
         --config.n_tokens='(500_000_000, 1_000_000_000, 2_000_000_000)'
 
-n_blocks = n_heads = d_model / 64 and d_ff = 3 d_model follow from d_model. Everything is counted in tokens.
+n_blocks = n_heads = d_model / 64 and d_ff = 3 d_model follow from d_model. Everything is counted in tokens. GPT-2's
+vocabulary is downloaded once; without the net give its file, --config.data.tokenizer=/PATH/vocab.bpe, or try bytes.
 """
 
 from ml_collections import ConfigDict
@@ -35,8 +36,8 @@ def get_config() -> ConfigDict:
     config.loss.router_z = 0.001
 
     config.data = data = ConfigDict()
-    data.path = ""  # empty: Python sources of this machine; a glob of .txt, .jsonl or .parquet; a folder made by
-    # jmoe.prepare, which brings its own tokenizer and held-out text; or tfds:NAME/CONFIG:SPLIT
+    data.path = ""  # empty: Python sources of this machine; else a glob of .txt, .jsonl or .parquet, a folder that
+    # jmoe.prepare made, or tfds:NAME/CONFIG:SPLIT
     data.validation_path = ""  # files or TFDS; empty: 1% of the documents, held out by hash
     data.text_field = "text"  # of .jsonl, .parquet and TFDS
     data.tokenizer = "gpt2"  # or bytes, the path of a tokenizer.json, or of GPT-2's own vocab.bpe

@@ -166,9 +166,22 @@ def _given(data) -> Corpus:
             f"config.data.validation_path={data.validation_path!r}: the prepared folder {data.path} brings its own "
             "held-out text; leave the field empty"
         )
-    if is_remote(data.path):
-        return open_folder(_fetched(data.path))
-    return open_folder(pathlib.Path(data.path).expanduser())
+    corpus = open_folder(_fetched(data.path) if is_remote(data.path) else pathlib.Path(data.path).expanduser())
+    made_by = corpus.manifest["tokenizer"]
+    if not _names(data.tokenizer, made_by):
+        raise UserError(
+            f"config.data.tokenizer={data.tokenizer!r} is not the tokenizer that {data.path} was prepared by: "
+            f"{made_by['name']} of {made_by['vocab_size']} tokens"
+        )
+    return corpus
+
+
+def _names(name: str, described: dict) -> bool:
+    """Whether config.data.tokenizer is the tokenizer of a manifest; its file need not be on this machine."""
+    path = pathlib.Path(name).expanduser()
+    if name != described["name"] and path.is_file():
+        return _sha256(path) == described["sha256"]
+    return path.name == described["name"]
 
 
 def _fetched(path: str) -> pathlib.Path:

@@ -70,7 +70,7 @@ def evaluate(workdir: epath.Path, segment: str | None, step: int | None, overrid
             params = checkpoint.read_arrays(folder, record, params=params)["params"]
     except checkpoint.Damaged as error:
         raise UserError(f"the checkpoint {folder} is damaged: {error}") from None
-    text = corpus.load(config.data)
+    text = corpus.load(config.data, config.model.vocab_size)
     with jax.set_mesh(mesh):
         batches = data.validation_batches(text, config, mesh)
         bar = tqdm(batches, desc="evaluating", unit=" batches", disable=None, leave=False)
@@ -80,7 +80,7 @@ def evaluate(workdir: epath.Path, segment: str | None, step: int | None, overrid
         "step": int(folder.name),
         "n_tokens": record["n_tokens"],
         "loss": loss,
-        "bits_per_byte": loss / math.log(2) / bytes_per_token(text),
+        "bits_per_byte": loss / math.log(2) / text.validation_bytes_per_token,
         "n_validation_tokens": data.n_validation_rows(text, config) * config.data.seq_len,
         "corpus_fingerprint": text.fingerprint,
         "data_path": config.data.path,
@@ -123,18 +123,13 @@ def make_config(record: dict, overrides: dict):
     written = {name: value for name, value in record["config"].items() if name != "mesh"}
     config.update(written)
     # the text of the run unless another is named: then it has another fingerprint
-    elsewhere = {"data.path", "data.validation_path"} & overrides.keys()
+    elsewhere = {name for name in overrides if name.startswith("data.")} - {"data.seq_len", "data.validation_tokens"}
     config.data.fingerprint = "" if elsewhere else record["corpus_fingerprint"]
     config.update_from_flattened_dict(overrides)
     # the loss does not depend on the batch, which only has to divide over the devices
     unit = math.lcm(config.data.seq_len, config.model.group_tokens) * jax.device_count()
     config.batch_tokens = ((0, -(-config.batch_tokens[0][1] // unit) * unit),)
     return config.lock()
-
-
-def bytes_per_token(text) -> float:
-    """Mean bytes of text that a token of the held-out split stands for; an end-of-text stands for none."""
-    return float((text.validation[:] != corpus.END_OF_TEXT).mean())
 
 
 def run():

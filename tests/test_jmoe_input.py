@@ -253,7 +253,10 @@ def prepared(places, vocabularies, tmp_path_factory):
 
 
 def test_a_prepared_folder_is_the_text_it_was_made_of(prepared, places, vocabularies, own_cache):
-    one, other = corpus.load(settings(places["parquet"], vocabularies["json"])), corpus.load(settings(prepared))
+    one, other = (
+        corpus.load(settings(places["parquet"], vocabularies["json"])),
+        corpus.load(settings(prepared, vocabularies["json"])),
+    )
     assert one.fingerprint == other.fingerprint
     for split in ("train", "validation"):
         np.testing.assert_array_equal(getattr(one, split)[:], getattr(other, split)[:])
@@ -311,11 +314,11 @@ def test_training_on_it(kind, prepared, places, vocabularies, text_glob, tmp_pat
 
 
 def test_a_vocabulary_too_small_for_the_tokenizer(prepared, vocabularies, text_glob, own_cache):
-    for data in (settings(prepared), settings(text_glob, vocabularies["json"])):
+    for data in (settings(prepared, vocabularies["json"]), settings(text_glob, vocabularies["json"])):
         with pytest.raises(UserError, match=r"config.model.vocab_size=699 is below the 700 tokens.*tokenizer.json"):
             corpus.load(data, vocab_size=699)
     assert not list(corpus.cache_dir().rglob("*.bin"))  # said before any text was read
-    assert corpus.load(settings(prepared), vocab_size=700).vocab_size == 700
+    assert corpus.load(settings(prepared, vocabularies["json"]), vocab_size=700).vocab_size == 700
 
 
 @pytest.fixture
@@ -341,7 +344,7 @@ def copy(prepared, tmp_path):
         ("manifest.json", lambda b: b"{}", "manifest.json"),
     ],
 )
-def test_damage_is_named(copy, name, damage, words, monkeypatch):
+def test_damage_is_named(copy, name, damage, words):
     content = damage((copy / name).read_bytes())
     (copy / name).unlink()
     if content is not None:
@@ -356,7 +359,7 @@ def test_verify_reads_every_byte_of_a_large_corpus(copy, monkeypatch):
     content = bytearray((copy / "train-00003.bin").read_bytes())
     content[77] ^= 1
     (copy / "train-00003.bin").write_bytes(content)
-    corpus.load(settings(copy))
+    corpus.load(settings(copy, "tokenizer.json"))  # its file need not be at hand
     with pytest.raises(UserError, match="train-00003.bin differs"):
         corpus.open_folder(copy, verify=True)
     assert "train-00003.bin differs" in helpers.fails("jmoe.prepare", f"--out_dir={copy}", "--verify")
@@ -442,12 +445,16 @@ def test_two_at_once_do_not_write_over_each_other(places, vocabularies, prepared
         (dict(path="tfds:mnist:train"), ["mnist", "not prepared", "tfds build mnist --file_format=array_record"]),
         (dict(path="{folder}"), ["is a folder without a manifest.json", "/*.txt"]),
         (dict(path="{prepared}", validation_path="x.txt"), ["config.data.validation_path='x.txt'", "its own"]),
-        (dict(path="{prepared}", fingerprint="0123456789abcdef"), ["0123456789abcdef"]),
+        (dict(path="{prepared}", tokenizer="tokenizer.json", fingerprint="0123456789abcdef"), ["0123456789abcdef"]),
+        (dict(path="{prepared}"), ["config.data.tokenizer='bytes'", "tokenizer.json of 700 tokens"]),
+        (dict(path="{prepared}", tokenizer="{other}"), ["other.json", "tokenizer.json of 700 tokens"]),
     ],
 )
 def test_what_cannot_be_used_is_named(places, prepared, tmp_path, own_cache, fields, words):
+    (tmp_path / "other.json").write_text("{}")
     fields = {"path": places["jsonl"]} | {
-        name: value.format(folder=tmp_path, prepared=prepared) for name, value in fields.items()
+        name: value.format(folder=tmp_path, prepared=prepared, other=tmp_path / "other.json")
+        for name, value in fields.items()
     }
     with pytest.raises(UserError) as error:
         corpus.load(settings(**fields))
