@@ -96,11 +96,11 @@ def jobset(sweep, job) -> dict:
         "resources": _resources(place),
     }
     node = {
-        "cloud.google.com/gke-tpu-accelerator": place.accelerator.gke,
+        "cloud.google.com/gke-tpu-accelerator": accelerators.GKE[place.kind],
         "cloud.google.com/gke-tpu-topology": place.topology,
     }
-    if not place.accelerator.is_tpu:
-        node = {"cloud.google.com/gke-accelerator": place.accelerator.gke}
+    if not place.is_tpu:
+        node = {"cloud.google.com/gke-accelerator": accelerators.GKE[place.kind]}
     tolerations = [{"key": next(iter(_resources(place)["limits"])), "operator": "Exists", "effect": "NoSchedule"}]
     if options["spot"]:
         node["cloud.google.com/gke-spot"] = "true"
@@ -129,7 +129,7 @@ def jobset(sweep, job) -> dict:
         "template": {"metadata": {"labels": labels}, "spec": pod},
     }
     annotations = {}
-    if place.accelerator.is_tpu:  # each slice is a node pool of its own
+    if place.is_tpu:  # each slice is a node pool of its own
         annotations["alpha.jobset.sigs.k8s.io/exclusive-topology"] = "cloud.google.com/gke-nodepool"
     return {
         "apiVersion": f"{GROUP}/{VERSION}",
@@ -191,7 +191,9 @@ def _environment(sweep, name: str, place) -> list[dict]:
 
 
 def _resources(place) -> dict:
-    chips = {"google.com/tpu" if place.accelerator.is_tpu else "nvidia.com/gpu": place.chips_per_host}
+    chips = {
+        "google.com/tpu" if place.is_tpu else "nvidia.com/gpu": str(place.chips_per_host)
+    }  # a quantity
     return {"requests": chips, "limits": dict(chips)}
 
 

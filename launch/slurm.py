@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 
 from jmoe.cli import UserError
 from jmoe.storage import is_remote, write_whole
@@ -18,6 +19,7 @@ from launch import trainer
 SCRIPT = '#!/bin/sh\nexec "$@"\n'
 STEP = ("srun", "--export=ALL", "--kill-on-bad-exit=1")  # one trainer process for each task of the job
 SECONDS_TO_SAVE = 120  # SIGTERM comes this long before the time limit
+OURS = ("--array", "--comment", "--job-name", "-a", "-J", "--parsable", "--wrap")
 LARGEST_ARRAY = 1_000  # Slurm's default MaxArraySize is 1,001
 EXPORT = ("PATH", "HOME", "USER", "LANG", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "TMPDIR", "SLURM_CONF")
 EXPORT_PREFIXES = ("PYTHON", "JAX_", "XLA_", "JMOE_", "XDG_", "TPU_", "CUDA_", "NCCL_", "TENSORSTORE_")
@@ -28,8 +30,10 @@ def submit(sweep) -> str:
     """Queues every job that is neither finished nor queued, and a collect after them; returns what it did.
 
     Raises:
-      UserError: Slurm is missing or refuses.
+      UserError: Slurm is missing or refuses, or an option of --sbatch is not the user's.
     """
+    if wrong := [option for option in sweep.options["sbatch"] if option.split("=")[0] in OURS]:
+        raise UserError(f"--sbatch={wrong[0]}: {', '.join(OURS)} are set by the sweep itself")
     queued = states(sweep)
     todo = [job for job in sweep.jobs if job.name not in queued and not job.done()]
     if not todo:
@@ -83,12 +87,26 @@ def cancel(sweep) -> str:
 def requeue() -> None:
     """Queues this job again after its trainer saved and stopped, unless Slurm is ending it for a reason of its own."""
     if not ending():
-        _call("scontrol", "requeue", os.environ["SLURM_JOB_ID"])
+        _call("scontrol", "requeue", _task())
 
 
 def ending() -> bool:
     """Whether Slurm is taking this allocation away: cancelled, preempted, requeued, or its node lost."""
-    return _call("squeue", "-h", "-j", os.environ["SLURM_JOB_ID"], "-o", "%T").strip() != "RUNNING"
+    return _call("squeue", "-h", "-j", _task(), "-o", "%T").strip() != "RUNNING"
+
+
+def end_step() -> None:
+    """Ends trainers of this array task that outlived their srun, and waits until they are gone."""
+    while steps := [
+        step for step in _call("squeue", "-h", "-s", "-j", _task(), "-o", "%i").split() if step[-1].isdigit()
+    ]:
+        subprocess.run(["scancel", *steps], capture_output=True)
+        time.sleep(1)
+
+
+def _task() -> str:
+    """This array task; the id of one of them is the whole array's as well."""
+    return f"{os.environ['SLURM_ARRAY_JOB_ID']}_{os.environ['SLURM_ARRAY_TASK_ID']}"
 
 
 def _sbatch(sweep, folder, script, name, options, command) -> str:

@@ -22,7 +22,7 @@ RETRIES = flags.DEFINE_integer(
 MIX = flags.DEFINE_multi_enum("mix", [], jobs_lib.MIXABLE, "What the sweep may hold two versions of; it remembers.")
 DRY_RUN = flags.DEFINE_bool("dry_run", False, "Print what would run, and what it costs; start and write nothing.")
 ACCELERATOR = flags.DEFINE_string(
-    "accelerator", None, f"What a job runs on, as v5e:4x4 or h100:8; of {', '.join(accelerators.ACCELERATORS)}."
+    "accelerator", None, f"What a job runs on, as v5e:4x4 or H100:8; of {', '.join(accelerators.GKE)}."
 )
 MFU = flags.DEFINE_float("mfu", 0.4, "Model FLOPs utilisation that the costs assume.", 1e-6, 1)
 DOLLARS = flags.DEFINE_float("dollars_per_hour", None, "Price of one accelerator (chip), for --dry_run.", 0)
@@ -75,8 +75,8 @@ def describe(jobs) -> list[str]:
     """Lines on each job and on all, in the paper's counts (6 N_active D), with hours and price where asked for."""
     cost = lambda flops: ""
     if ACCELERATOR.value:
-        kind = accelerators.parse(ACCELERATOR.value).kind
-        peak = accelerators.ACCELERATORS[kind].peak_flops
+        place = accelerators.parse(ACCELERATOR.value)
+        kind, peak = place.kind, place.peak_flops
         hours = lambda flops: flops / (peak * MFU.value * 3600)
         price = lambda flops: f", ${hours(flops) * DOLLARS.value:,.2f}" if DOLLARS.value is not None else ""
         cost = lambda flops: f"  {hours(flops):,.2f} {kind}-hours{price(flops)}"

@@ -41,6 +41,8 @@ def in_allocation(sweep, job) -> int:
         code = started.process.wait()
         if code == 0:
             break
+        if code < 0:  # srun itself was killed
+            slurm.end_step()
         if code in trainer.STOPPED:
             slurm.requeue()
             return code

@@ -134,3 +134,18 @@ def bucket():
             os.environ.pop(variable, None)
             if value is not None:
                 os.environ[variable] = value
+
+
+def odd_path() -> str:
+    """A value that any shell on its way would spoil or run."""
+    return "no such $(touch pwned) `touch pwned` $HOME 'file' \"here\"\n*.txt; touch pwned"
+
+
+def fingerprint(text_glob) -> str:
+    """Of the corpus of these files, which is prepared now: a trainer told it needs no path."""
+    from configs import quickstart
+    from jmoe import corpus
+
+    config = quickstart.get_config()
+    config.data.path = text_glob
+    return corpus.load(config.data).fingerprint

@@ -66,7 +66,7 @@ def test_joint_moe_takes_the_listed_tokens_to_the_batch():
 
 def test_dry_run_prices_a_sweep():
     """Hours are FLOPs over peak times MFU; the price is theirs."""
-    *_, total, assumed = dry_run("quickstart", "--accelerator=h100", "--mfu=0.5", "--dollars_per_hour=1e6")
+    *_, total, assumed = dry_run("quickstart", "--accelerator=H100", "--mfu=0.5", "--dollars_per_hour=1e6")
     _, jobs = quickstart.get_sweep()
     assert f"{sum(len(job['n_tokens']) for job in jobs)} runs in {len(jobs)} jobs" in total
     n_active = lambda d: 2 * d * 257 + d // 8 * 13 * d**2
@@ -78,7 +78,7 @@ def test_dry_run_prices_a_sweep():
     assert not pathlib.Path("nowhere").exists()
     start = ("launch.sweep", "--sweep=configs/sweeps/quickstart.py", "--workdir=nowhere", "--dry_run")
     assert "needs --accelerator" in helpers.fails(*start, "--dollars_per_hour=2")
-    assert "none of a100, h100" in helpers.fails(*start, "--accelerator=h1000")
+    assert "none of A100, H100" in helpers.fails(*start, "--accelerator=H1000")
 
 
 def test_names_are_stable_and_tell_configs_apart():

@@ -1,0 +1,254 @@
+"""Manifests against the published fields and golden files; the official client against a server that stores JobSets.
+
+No cluster is at hand: what Kubernetes, JobSet and Kueue do with these manifests is not tested, only what jmoe does.
+"""
+
+import contextlib
+import http.server
+import json
+import pathlib
+import re
+import threading
+
+import helpers
+import pytest
+import yaml
+from etils import epath
+from kubernetes import client
+
+from launch import gke
+from launch import jobs as jobs_lib
+
+GOLDEN = pathlib.Path(__file__).parent / "data" / "gke"
+# Fields by type: kubernetes-sigs/jobset, api/jobset/v1alpha2/jobset_types.go (release 0.8 to 0.11).
+JOBSET = {
+    "JobSet": {"apiVersion", "kind", "metadata", "spec"},
+    "JobSetSpec": {
+        "replicatedJobs", "network", "successPolicy", "failurePolicy", "startupPolicy", "suspend", "coordinator",
+        "managedBy", "ttlSecondsAfterFinished",
+    },
+    "ReplicatedJob": {"name", "groupName", "template", "replicas", "dependsOn"},
+    "Network": {"enableDNSHostnames", "subdomain", "publishNotReadyAddresses"},
+    "FailurePolicy": {"maxRestarts", "restartStrategy", "rules"},
+    "FailurePolicyRule": {"name", "action", "onJobFailureReasons", "targetReplicatedJobs"},
+}  # fmt: skip
+ACTIONS = {"FailJobSet", "RestartJobSet", "RestartJobSetAndIgnoreMaxRestarts"}
+# Labels: GKE's and Kueue's documentation.
+NODE_LABELS = {
+    "cloud.google.com/gke-tpu-accelerator", "cloud.google.com/gke-tpu-topology", "cloud.google.com/gke-accelerator",
+    "cloud.google.com/gke-spot",
+}  # fmt: skip
+OPTIONS = dict(image="registry/jmoe:1", queue="team", namespace="default", service_account=None, spot=True, n_slices=1)
+CASES = {
+    "tpu_slice": dict(accelerator="v5e:4x4"),
+    "tpu_multislice": dict(accelerator="v5p:2x2x2", n_slices=2, service_account="trainer"),
+    "gpu_machines": dict(accelerator="H100:2x8", spot=False),
+    "gpu": dict(accelerator="A100:1"),
+}
+
+
+def manifest(workdir="gs://bucket/sweep", **options) -> dict:
+    folder = epath.Path(workdir)
+    job = jobs_lib.Job("d32-e4-01234567", folder / "jobs/d32-e4-01234567", "c.py", {}, 32, 4, 1, 2, {}, {})
+    sweep = jobs_lib.Sweep(folder, "sweep.py", "gke", 1, [], OPTIONS | options, [job])
+    return gke.jobset(sweep, job)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_manifest_is_the_golden_one(case):
+    """The files under tests/data/gke were read by people."""
+    assert manifest(**CASES[case]) == yaml.safe_load((GOLDEN / f"{case}.yaml").read_text())
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_field_is_a_published_one(case):
+    jobset = manifest(**CASES[case])
+    spec = jobset["spec"]
+    (replicated,) = spec["replicatedJobs"]
+    for part, kind in (
+        (jobset, "JobSet"), (spec, "JobSetSpec"), (replicated, "ReplicatedJob"), (spec["network"], "Network"),
+        (spec["failurePolicy"], "FailurePolicy"),
+        *((rule, "FailurePolicyRule") for rule in spec["failurePolicy"]["rules"]),
+    ):  # fmt: skip
+        assert part.keys() <= JOBSET[kind]
+    assert {rule["action"] for rule in spec["failurePolicy"]["rules"]} <= ACTIONS
+    check(jobset["metadata"], "V1ObjectMeta")
+    check(replicated["template"], "V1JobTemplateSpec")
+    pod = replicated["template"]["spec"]["template"]["spec"]
+    assert pod["nodeSelector"].keys() <= NODE_LABELS
+    for text in [jobset["metadata"]["name"], *jobset["metadata"]["labels"].values()]:
+        assert re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", text) and len(text) <= 63
+
+
+def check(value, kind: str) -> None:
+    """Every field of `value` is one of kubernetes' own model `kind`, and what it holds is of the field's type."""
+    if inner := re.fullmatch(r"(?:list|dict\(str, )\[?(.*?)[\])]", kind):
+        for part in value.values() if isinstance(value, dict) else value:
+            check(part, inner.group(1))
+    elif kind.startswith("V1"):
+        model = getattr(client, kind)
+        names = {published: name for name, published in model.attribute_map.items()}
+        for field, part in value.items():
+            assert field in names, f"{kind} has no field {field}"
+            check(part, model.openapi_types[names[field]])
+        model(**{names[field]: part for field, part in value.items()})  # raises where a required field is missing
+    else:
+        assert isinstance(value, {"str": str, "int": int, "bool": bool}.get(kind, object)), (kind, value)
+
+
+def test_the_checker_finds_what_is_wrong():
+    job = manifest(**CASES["gpu"])["spec"]["replicatedJobs"][0]["template"]
+    check(job, "V1JobTemplateSpec")
+    for path, value in (("nodeSelectors", {}), ("containers", [{"image": "x", "cmd": []}]), ("restartPolicy", 1)):
+        broken = json.loads(json.dumps(job))
+        broken["spec"]["template"]["spec"][path] = value
+        with pytest.raises((AssertionError, ValueError)):
+            check(broken, "V1JobTemplateSpec")
+
+
+@pytest.mark.parametrize(
+    "accelerator, n_slices, n_hosts, chips",
+    [
+        ("v5e:2x4", 1, 1, 8),
+        ("v5e:4x4", 1, 4, 4),
+        ("v5p:2x2x1", 1, 1, 4),
+        ("v5p:8x8x8", 1, 128, 4),
+        ("v6e:16x16", 3, 64, 4),
+        ("H100:8", 1, 1, 8),
+        ("H100:2x8", 1, 2, 8),
+    ],
+)
+def test_machines_of_a_slice(accelerator, n_slices, n_hosts, chips):
+    spec = manifest(accelerator=accelerator, n_slices=n_slices)["spec"]["replicatedJobs"][0]
+    job = spec["template"]["spec"]
+    assert (spec["replicas"], job["parallelism"], job["completions"]) == (n_slices, n_hosts, n_hosts)
+    (container,) = job["template"]["spec"]["containers"]
+    assert list(container["resources"]["limits"].values()) == [str(chips)]
+    names = [variable["name"] for variable in container["env"]]
+    assert ("JAX_COORDINATOR_ADDRESS" in names) == (n_slices * n_hosts > 1)
+
+
+def test_arguments_reach_the_container_unharmed():
+    """Kubernetes expands $(NAME) in a command, makes $$ one $, and leaves all else alone."""
+    odd = 'gs://bucket/it\'s $(PATH) $$(HOME) $x "here"\n; touch pwned'
+    (container,) = manifest(workdir=odd, **CASES["gpu"])["spec"]["replicatedJobs"][0]["template"]["spec"]["template"][
+        "spec"
+    ]["containers"]
+    seen = [expand(argument, {"PATH": "pwned", "HOME": "pwned"}) for argument in container["command"]]
+    assert seen == ["python", "-m", "launch.task", f"--workdir={odd}", "--job=d32-e4-01234567"]
+    (cache,) = [v["value"] for v in container["env"] if v["name"] == "JAX_COMPILATION_CACHE_DIR"]
+    assert expand(cache, {"PATH": "pwned"}) == f"{odd}/compiled"
+
+
+def expand(text: str, environment: dict) -> str:
+    """Kubernetes' rules of expansion, as its documentation of `command` gives them."""
+    value = lambda m: "$" if m[0] == "$$" else environment.get(m[1], m[0])
+    return re.sub(r"\$\$|\$\(([A-Za-z_][\w.-]*)\)", value, text)
+
+
+@pytest.mark.parametrize(
+    "flags, words",
+    [
+        (["--workdir=gs://b/x", "--queue=q", "--accelerator=v5e:4x4"], "needs --image"),
+        (["--workdir=gs://b/x", "--image=i", "--queue=q"], "needs --accelerator"),
+        (["--workdir=x", "--image=i", "--queue=q", "--accelerator=v5e:4x4"], "needs a --workdir on gs://"),
+        (["--workdir=gs://b/x", "--image=i", "--queue=q", "--accelerator=v5e:4by4"], "v5e:4by4"),
+    ],
+)
+def test_what_no_jobset_can_be_made_from_is_refused(flags, words):
+    start = ("launch.sweep", "--sweep=configs/sweeps/quickstart.py", "--backend=gke", "--dry_run")
+    assert words in helpers.fails(*start, *flags)
+
+
+def test_dry_run_writes_manifests_that_kubectl_takes():
+    flags = ["--workdir=gs://b/x", "--image=i", "--queue=q", "--accelerator=v5e:4x4", "--dollars_per_hour=1"]
+    start = ("launch.sweep", "--sweep=configs/sweeps/quickstart.py", "--backend=gke", "--dry_run")
+    done = helpers.run(*start, *flags)
+    assert done.returncode == 0, done.stderr
+    documents = list(yaml.safe_load_all(done.stdout))
+    assert len(documents) == 12 and all(document["kind"] == "JobSet" for document in documents)
+    assert "v5e-hours" in done.stdout
+
+
+class Server(http.server.ThreadingHTTPServer):
+    """What kube-apiserver does with custom objects, as far as this client asks: create once, list by label, delete."""
+
+    daemon_threads = True
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.jobsets = {}
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        name = body["metadata"]["name"]
+        if name in self.server.jobsets:
+            return self._answer(409, {"message": f"{name} already exists"})
+        self.server.jobsets[name] = body
+        self._answer(201, body)
+
+    def do_GET(self):
+        selector = re.search(r"labelSelector=([^&]*)", self.path)
+        key, value = selector.group(1).replace("%2F", "/").replace("%3D", "=").split("=")
+        found = [j for j in self.server.jobsets.values() if j["metadata"]["labels"].get(key) == value]
+        self._answer(200, {"items": found})
+
+    def do_DELETE(self):
+        self._answer(200, self.server.jobsets.pop(self.path.split("?")[0].rsplit("/", 1)[1]))
+
+    def _answer(self, code, body):
+        data = json.dumps(body).encode()
+        self.send_response(code)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_):
+        pass
+
+
+@contextlib.contextmanager
+def cluster(folder, monkeypatch):
+    server = Server()
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    config = {
+        "current-context": "c",
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{server.server_port}"}}],
+        "users": [{"name": "u", "user": {}}],
+    }
+    (folder / "kubeconfig").write_text(yaml.safe_dump(config))
+    monkeypatch.setenv("KUBECONFIG", str(folder / "kubeconfig"))
+    try:
+        yield server.jobsets
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_a_sweep_is_applied_once_shown_and_cancelled(tmp_path, monkeypatch, bucket, text_glob):
+    workdir = f"{bucket}/applied"
+    config = helpers.write_config(tmp_path, text_glob)
+    sweep = tmp_path / "sweep.py"
+    sweep.write_text(f"def get_sweep():\n    return {str(config)!r}, {{'model.n_experts': (1, 4)}}\n")
+    flags = ["--backend=gke", "--image=i", "--queue=q", "--accelerator=v5e:1x1"]
+    start = ("launch.sweep", f"--sweep={sweep}", f"--workdir={workdir}", *flags)
+    with cluster(tmp_path, monkeypatch) as jobsets:
+        first = helpers.run(*start)
+        assert first.returncode == 0, first.stderr
+        assert "created 2 JobSets" in first.stdout and len(jobsets) == 2
+        assert "created 0 JobSets" in helpers.run(*start).stdout
+        one, other = jobsets.values()
+        one["status"] = {"conditions": [{"type": "Failed", "status": "True"}], "restarts": 3}
+        other["status"] = {"conditions": [{"type": "Suspended", "status": "True"}]}
+        status = helpers.run("launch.status", f"--workdir={workdir}").stdout
+        assert re.search(r"e1-\w+ +0/2 failed", status) and re.search(r"e4-\w+ +0/2 queued", status), status
+        assert "created 1 JobSets" in helpers.run(*start).stdout and len(jobsets) == 2  # the failed one anew
+        assert all("status" not in j for j in jobsets.values() if j["metadata"]["name"] == one["metadata"]["name"])
+        assert "2 JobSets" in helpers.run("launch.cancel", f"--workdir={workdir}").stdout
+        assert not jobsets
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    assert "finds no cluster" in helpers.fails(*start)

@@ -1,0 +1,193 @@
+"""Sweeps on a real Slurm of one node with two cores; at length with JMOE_SOAK=1 (`make soak`)."""
+
+import csv
+import json
+import os
+import random
+import re
+import subprocess
+import time
+
+import helpers
+import pytest
+import slurm
+
+SOAK = bool(os.environ.get("JMOE_SOAK"))
+SECRET = "hunter2-never-in-a-log"
+
+if reason := slurm.missing():
+    pytest.skip(f"SKIPPED, SLURM IS NOT TESTED: {reason}", allow_module_level=True)
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    cluster = slurm.Cluster()
+    yield cluster
+    cluster.stop()
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory, text_glob):
+    return str(helpers.write_config(tmp_path_factory.mktemp("config"), text_glob))
+
+
+def write_sweep(folder, config, varied) -> str:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "sweep.py"
+    path.write_text(f"def get_sweep():\n    return {config!r}, {varied!r}\n")
+    return str(path)
+
+
+@pytest.fixture
+def run(cluster):
+    """Runs a command of launch as a user of that Slurm would, with a secret in the environment."""
+
+    def call(module, *flags):
+        env = helpers.environment() | cluster.environment | {"MY_API_TOKEN": SECRET}
+        return subprocess.run(helpers.command(module, *flags), env=env, capture_output=True, text=True, timeout=120)
+
+    return call
+
+
+def losses(workdir):
+    with open(workdir / "runs.csv", newline="") as file:
+        return {row["run"]: (row["loss"], row["train_loss"], row["drop_rate"]) for row in csv.DictReader(file)}
+
+
+def steps(workdir) -> int:
+    return sum(path.read_bytes().count(b"\n") for path in workdir.glob("jobs/*/*/metrics.jsonl"))
+
+
+def wait(condition, what, seconds=600):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.1)
+
+
+def test_signalled_drained_and_requeued_it_ends_with_the_same_losses(cluster, run, config, tmp_path):
+    varied = {"model.d_model": (16, 32, 48), "model.n_experts": (1, 2, 4, 8)} if SOAK else {"model.n_experts": (1, 4)}
+    sweep, workdir, chance = (
+        write_sweep(tmp_path, config, varied),
+        tmp_path / "it's $(touch pwned) 100% x",
+        random.Random(1),
+    )
+    start = ("launch.sweep", f"--sweep={sweep}", f"--workdir={workdir}", "--backend=slurm", "--retries=1000")
+    n_jobs = 12 if SOAK else 2
+    submitted = run(*start)
+    assert submitted.returncode == 0, submitted.stderr
+    assert f"submitted {n_jobs} jobs" in submitted.stdout
+    again = run(*start)
+    assert f"nothing to submit: {n_jobs} jobs are queued or running" in again.stdout, again.stderr
+
+    name = next(json.loads(path.read_text()) for path in (workdir / "slurm").glob("*.json"))
+    events = ["signal", "drain", "kill", "requeue"] * (3 if SOAK else 1)
+    for event in events:
+        target = steps(workdir) + chance.randrange(1, 15)
+        wait(lambda: eligible_now(cluster) or steps(workdir) > target or finished(cluster), "no step was trained")
+        ids = cluster.call("squeue", "-h", "-t", "RUNNING", "-o", "%F_%K", f"--name={sweep_id(workdir)}").stdout.split()
+        if not ids:
+            continue
+        if event == "drain":
+            cluster.call("scontrol", "update", f"NodeName={cluster.host}", "State=DRAIN", "Reason=test")
+            cluster.call("scontrol", "requeue", ids[0])
+            status = run("launch.status", f"--workdir={workdir}").stdout
+            assert f"of {2 * n_jobs} runs done; {n_jobs} jobs on slurm" in status, status
+            assert re.search(r" (pending|completing) ", status), status
+            time.sleep(2 if SOAK else 0.5)
+            cluster.call("scontrol", "update", f"NodeName={cluster.host}", "State=RESUME")
+        elif event == "requeue":
+            cluster.call("scontrol", "requeue", chance.choice(ids), check=False)
+        elif event == "kill":  # scancel --signal=KILL would cancel the job
+            if pids := subprocess.run(
+                ["pgrep", "-f", "jmoe.train.*% x"], capture_output=True, text=True
+            ).stdout.split():
+                subprocess.run(["kill", "-9", chance.choice(pids)], check=False)
+        else:
+            cluster.call("scancel", "--signal=TERM", chance.choice(ids), check=False)
+    wait(lambda: eligible_now(cluster) or not queue(cluster), "the queue does not empty")
+    assert (workdir / "runs.csv").exists(), "the collect after the array did not run"
+    found = losses(workdir)
+    assert len(found) == 2 * n_jobs and {run.split("/")[1] for run in found} == set(name)
+    assert "0 jobs are queued" in run(*start).stdout
+    assert SECRET not in "".join(path.read_text(errors="replace") for path in everything(workdir, cluster.folder))
+    assert not list(tmp_path.rglob("pwned")) and not os.path.exists("pwned")
+    resumed = "".join(path.read_text() for path in workdir.glob("jobs/*/log.txt"))
+    assert "stopped by signal 15" in resumed
+
+    alone = tmp_path / "alone"
+    done = helpers.run("launch.sweep", f"--sweep={sweep}", f"--workdir={alone}")
+    assert done.returncode == 0, done.stderr
+    assert losses(alone) == found
+
+
+def sweep_id(workdir) -> str:
+    from etils import epath
+
+    from launch import jobs
+
+    return jobs.read(epath.Path(workdir)).id
+
+
+def queue(cluster) -> str:
+    return cluster.call("squeue", "-h", "-r", "-o", "%i %j %T %r").stdout
+
+
+def finished(cluster) -> bool:
+    return "jmoe" not in queue(cluster).replace("-collect", "")
+
+
+def eligible_now(cluster) -> None:
+    """Slurm holds a requeued job back for two minutes; a test need not wait for that."""
+    for line in queue(cluster).splitlines():
+        if "BeginTime" in line:
+            cluster.call("scontrol", "update", f"JobId={line.split()[0]}", "StartTime=now", check=False)
+
+
+def everything(*folders):
+    return [path for folder in folders for path in folder.rglob("*") if path.is_file() and "spool" not in path.parts]
+
+
+def test_two_tasks_odd_flags_and_a_failure(cluster, run, config, text_glob, tmp_path):
+    """A job of two tasks trains as one process does; flags arrive unharmed; a failure is told and harms no other."""
+    odd, fingerprint = helpers.odd_path(), helpers.fingerprint(text_glob)
+    jobs = [
+        {"n_tokens": (8_192,), "data.path": odd, "data.fingerprint": fingerprint},
+        {"n_tokens": (8_192,), "optimizer.lr_law.constant": 90.0},
+    ]
+    sweep, workdir = write_sweep(tmp_path, config, jobs), tmp_path / "two"
+    start = ("launch.sweep", f"--sweep={sweep}", f"--workdir={workdir}", "--backend=slurm")
+    submitted = run(*start, "--sbatch=--ntasks=2", "--sbatch=--comment=not ours", "--sbatch=--nice=1")
+    assert submitted.returncode == 2 and "--comment" in submitted.stderr
+    assert run(*start, "--sbatch=--ntasks=2", "--sbatch=--nice=1").returncode == 0
+    wait(lambda: not queue(cluster), "the queue does not empty")
+    with open(workdir / "runs.csv", newline="") as file:
+        (row,) = csv.DictReader(file)
+    assert row["n_devices"] == "2"
+    record = json.loads((workdir / row["run"] / "result.json").read_text())["record"]
+    assert record["config"]["data"]["path"] == odd
+    status = run("launch.status", f"--workdir={workdir}").stdout
+    assert "1 done, 1 failed" in status and "non-finite loss" in status
+    assert "non-finite loss" in run("launch.collect", f"--workdir={workdir}").stdout
+
+    alone = helpers.run(
+        "jmoe.train", f"--config={config}", f"--workdir={tmp_path / 'alone'}", "--config.n_tokens=(8192,)"
+    )
+    assert alone.returncode == 0, alone.stderr
+    loss = json.loads((tmp_path / "alone" / "branch-8192" / "result.json").read_text())["loss"]
+    assert float(row["loss"]) == pytest.approx(loss, abs=1e-5)
+
+
+def test_cancelled_jobs_stay_cancelled_and_go_on_when_asked(cluster, run, config, tmp_path):
+    sweep, workdir = write_sweep(tmp_path, config, {"n_tokens": ((8_192, 163_840),)}), tmp_path / "cancelled"
+    start = ("launch.sweep", f"--sweep={sweep}", f"--workdir={workdir}", "--backend=slurm")
+    assert run(*start).returncode == 0
+    wait(lambda: steps(workdir) > 3, "no step was trained")
+    assert "running" in run("launch.status", f"--workdir={workdir}").stdout
+    assert "cancelled 1 jobs" in run("launch.cancel", f"--workdir={workdir}").stdout
+    wait(lambda: not queue(cluster), "the queue does not empty")
+    assert "1 waiting" in run("launch.status", f"--workdir={workdir}").stdout
+    assert "stopped by signal 15" in run("launch.logs", f"--workdir={workdir}", "--job=d32").stdout
+    assert "submitted 1 jobs" in run(*start).stdout
+    run("launch.cancel", f"--workdir={workdir}")
+    wait(lambda: not queue(cluster), "the queue does not empty")
