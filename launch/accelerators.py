@@ -6,7 +6,6 @@ import math
 from jmoe.chips import CHIPS
 from jmoe.cli import UserError
 
-
 # The value of GKE's node label (its documentation of GPU and TPU node pools) for each of jmoe.chips.
 GKE = {
     "A100": "nvidia-a100-80gb",

@@ -191,9 +191,7 @@ def _environment(sweep, name: str, place) -> list[dict]:
 
 
 def _resources(place) -> dict:
-    chips = {
-        "google.com/tpu" if place.is_tpu else "nvidia.com/gpu": str(place.chips_per_host)
-    }  # a quantity
+    chips = {"google.com/tpu" if place.is_tpu else "nvidia.com/gpu": str(place.chips_per_host)}  # a quantity
     return {"requests": chips, "limits": dict(chips)}
 
 

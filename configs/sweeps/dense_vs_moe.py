@@ -1,7 +1,7 @@
 """Does a mixture of 8 experts beat a dense model of the same FLOPs? Two models x 3 seeds x 4 budgets, minutes on two cores.
 
-    python -m launch.sweep --sweep=configs/sweeps/dense_vs_moe.py --workdir=runs/dense_vs_moe --backend=local
-    python -m benchmarks.dense_vs_moe --runs=runs/dense_vs_moe/runs.csv --out=benchmarks/dense_vs_moe.png
+python -m launch.sweep --sweep=configs/sweeps/dense_vs_moe.py --workdir=runs/dense_vs_moe --backend=local
+python -m benchmarks.dense_vs_moe --runs=runs/dense_vs_moe/runs.csv --out=benchmarks/dense_vs_moe.png
 """
 
 
