@@ -169,7 +169,7 @@ def _tokenizer_json(path: str, end_of_text: str) -> Tokenizer:
     encoder.no_padding()
 
     def encode(text):
-        return np.array(encoder.encode(text, add_special_tokens=False).ids, np.uint32)
+        return np.array(encoder.encode_batch_fast([text], add_special_tokens=False)[0].ids, np.uint32)
 
     sha256 = hashlib.sha256(content).hexdigest()
     rules = f"tokenizer.json {sha256[:16]}, end-of-text {end}, parts of {PART}"

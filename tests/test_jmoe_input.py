@@ -8,6 +8,7 @@ import pathlib
 import random
 import signal
 import subprocess
+import sys
 import time
 
 import helpers
@@ -280,9 +281,13 @@ def test_a_prepared_folder_is_the_text_it_was_made_of(prepared, places, vocabula
 
 def test_a_second_start_prepares_nothing_and_other_text_is_refused(prepared, places, vocabularies):
     before = {path: path.stat().st_mtime_ns for path in prepared.glob("*.*n")}
+    (prepared / "units-0123").mkdir()  # as a kill in the last moment leaves them
+    (prepared / "units-0123" / "000000.npz").write_bytes(b"")
+    (prepared / "manifest.json.123.tmp").write_text("{")
     done = helpers.run(*prepare(places, vocabularies, prepared))
     assert done.returncode == 0, done.stderr
     assert {path: path.stat().st_mtime_ns for path in prepared.glob("*.*n")} == before
+    assert {path.name for path in prepared.iterdir()} == {path.name for path in before} | {".lock"}
     said = helpers.fails(*prepare(places, vocabularies, prepared, source="jsonl"))
     assert f"--out_dir={prepared}" in said and "other text" in said
 
@@ -363,6 +368,50 @@ def test_verify_reads_every_byte_of_a_large_corpus(copy, monkeypatch):
     with pytest.raises(UserError, match="train-00003.bin differs"):
         corpus.open_folder(copy, verify=True)
     assert "train-00003.bin differs" in helpers.fails("jmoe.prepare", f"--out_dir={copy}", "--verify")
+
+
+REMOTE = """
+import os, pathlib, sys
+from etils import epath
+from configs import quickstart
+from jmoe import cli, corpus
+local, remote = pathlib.Path(sys.argv[1]), epath.Path(sys.argv[2])
+data = quickstart.get_config().data
+data.update(path=str(remote), tokenizer="tokenizer.json")
+def load():
+    try:
+        made = corpus.load(data)
+        print(made.fingerprint, int(made.train[:].sum()), int(made.validation[:].sum()))
+    except cli.UserError as error:
+        print(error)
+load()
+for path in local.iterdir():
+    if path.name != "train-00001.bin":
+        (remote / path.name).write_bytes(path.read_bytes())
+load()
+(remote / "train-00001.bin").write_bytes((local / "train-00001.bin").read_bytes())
+load()
+(remote / "train-00001.bin").unlink()
+load()  # from the cache
+"""
+
+
+def test_a_prepared_folder_in_object_storage(prepared, vocabularies, tmp_path):
+    """Fetched whole into the cache, or named as missing; a second load takes it from there."""
+    with helpers.bucket() as bucket:
+        done = subprocess.run(
+            [sys.executable, "-c", REMOTE, str(prepared), f"{bucket}/tokens"],
+            env=helpers.environment() | {"JMOE_CACHE": str(tmp_path)},
+            capture_output=True,
+            text=True,
+        )
+    assert done.returncode == 0, done.stderr
+    nothing, half, whole, again = done.stdout.splitlines()
+    made = corpus.load(settings(prepared, vocabularies["json"]))
+    assert whole == again == f"{made.fingerprint} {made.train[:].sum()} {made.validation[:].sum()}"
+    for said in nothing, half:
+        assert said.startswith(f"config.data.path={bucket}/tokens: no prepared folder can be fetched from there")
+    assert not list(tmp_path.rglob("fetching-*"))
 
 
 @pytest.fixture(scope="module")
