@@ -2,7 +2,8 @@
 
 Slurm's own queue is the record of what was submitted: array tasks carry the sweep's id as their name, and as their
 comment the list that their index looks up. The batch script is fixed; names and flags pass through argument lists and
-JSON only, and of the environment only the variables of EXPORT reach a job.
+JSON only, and of the environment only the variables of EXPORT reach a job. Ask for GPUs by node (--gpus-per-node): jax
+does not find its processes where --gpus-per-task binds them.
 """
 
 import datetime
@@ -67,7 +68,7 @@ def submit(sweep) -> str:
 def states(sweep) -> dict[str, str]:
     """Jobs in Slurm's queue, with their state there and, while waiting, the reason."""
     lists, found = {}, {}
-    for line in _call("squeue", "-h", "-r", f"--name={sweep.id}", "-o", "%K|%k|%T|%r").splitlines():
+    for line in _call("squeue", "-h", "-r", "--me", f"--name={sweep.id}", "-o", "%K|%k|%T|%r").splitlines():
         index, comment, state, reason = line.split("|", 3)
         if comment not in lists:
             lists[comment] = json.loads((_folder(sweep) / f"{comment}.json").read_text())

@@ -87,9 +87,9 @@ def wait_until(condition, processes=(), seconds: float = 200.0) -> None:
         time.sleep(0.005)
 
 
-def run(module: str, *flags, n_devices: int = 1, **options) -> subprocess.CompletedProcess:
+def run(module: str, *flags, n_devices: int = 1, timeout: float = 300, **options) -> subprocess.CompletedProcess:
     return subprocess.run(
-        command(module, *flags), env=environment(n_devices), capture_output=True, text=True, timeout=300, **options
+        command(module, *flags), env=environment(n_devices), capture_output=True, text=True, timeout=timeout, **options
     )
 
 

@@ -32,7 +32,9 @@ def sweep(tmp_path_factory, text_glob):
 
 
 def launch(sweep, workdir, *flags):
-    return helpers.run("launch.sweep", f"--sweep={sweep}", f"--workdir={workdir}", "--retries=1000", *flags)
+    return helpers.run(
+        "launch.sweep", f"--sweep={sweep}", f"--workdir={workdir}", "--retries=1000", *flags, timeout=3600
+    )
 
 
 def rows(workdir):

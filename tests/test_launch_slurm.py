@@ -116,7 +116,7 @@ def test_signalled_drained_and_requeued_it_ends_with_the_same_losses(cluster, ru
     assert "stopped by signal 15" in resumed
 
     alone = tmp_path / "alone"
-    done = helpers.run("launch.sweep", f"--sweep={sweep}", f"--workdir={alone}")
+    done = helpers.run("launch.sweep", f"--sweep={sweep}", f"--workdir={alone}", timeout=3600)
     assert done.returncode == 0, done.stderr
     assert losses(alone) == found
 
