@@ -58,7 +58,7 @@ def steps(workdir) -> int:
     return sum(path.read_bytes().count(b"\n") for path in workdir.glob("jobs/*/*/metrics.jsonl"))
 
 
-def wait(condition, what, seconds=600):
+def wait(condition, what, seconds=3600 if SOAK else 300):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, what
