@@ -28,7 +28,6 @@ def get_config():
     config.optimizer.lr_law.constant = 3.552
     config.optimizer.warmup_tokens = 32_768
 
-    config.remat = "none"
     config.log_every = 10
     config.checkpoint_every = 200
     return config
