@@ -1,0 +1,271 @@
+"""Compiles the train step for chips that need not be here, and says what it would cost on each of them:
+
+    python -m jmoe.compile --config=configs/mixtral.py --topology=v5p:8x8x8
+    python -m jmoe.compile --config=configs/joint_moe.py --config.model.d_model=1024      # for the devices at hand
+
+The step is the one that jmoe.train runs, at the largest batch of config.batch_tokens, made by the real compiler (libtpu
+for a TPU topology). Printed per device: memory against what the chip has, FLOPs against the model's, collectives, and a
+roofline. FLOPs and bytes come from the compiled program with every loop counted as often as it runs; XLA's own cost
+analysis counts a loop once, and the line beside it shows that both agree when this is done here as well.
+
+Model FLOPs count the matmuls that the mathematics needs, forward and twice backward: every active parameter but the
+embedding (a lookup), the router, attention over the whole row. No padding, no recomputation. MFU = model FLOPs / (step
+time x peak FLOP/s). The step time lies between the largest of compute, memory and network time (all overlapped) and their
+sum (nothing overlapped); every part runs at the published peak, so this is a bound, not a prediction.
+
+JAX_EXEC_TIME_OPTIMIZATION_EFFORT=-1 compiles two to three times faster and schedules less well: same FLOPs and collectives.
+
+Exit codes: 0 fits, 2 a mistake that one sentence explains, 3 does not fit.
+"""
+
+import dataclasses
+import importlib.util
+import json
+import os
+import pathlib
+import re
+import sys
+
+import jax
+import jax.numpy as jnp
+from absl import flags
+
+from jmoe import cli, counts, hlo, sharding
+from jmoe.cli import UserError
+from jmoe.step import init_params, make_optimizer, make_train_step
+from jmoe.train import CONFIG, check_model
+
+TOPOLOGY = flags.DEFINE_string(
+    "topology", None, "TPU slice such as v5e:4x4, v5p:8x8x8, v6e:16x16, v4:4x4x4; default: the devices at hand."
+)
+JSON = flags.DEFINE_string("json", None, "Also write everything to this file.")
+
+DOES_NOT_FIT = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Chip:
+    """Published peaks of one chip. `network`: bytes a second that leave it over all its links (half of the published
+    bidirectional figure)."""
+
+    flops: float  # bfloat16 FLOP/s, dense
+    capacity: float  # bytes of main memory
+    bandwidth: float  # bytes a second of main memory
+    network: float
+
+
+GiB = 2**30
+CHIPS = {
+    # cloud.google.com/tpu/docs: the system architecture page of each version; v4's links from Jouppi et al. 2023
+    "v4": Chip(275e12, 32 * GiB, 1228e9, 300e9),
+    "v5e": Chip(197e12, 16 * GiB, 819e9, 200e9),
+    "v5p": Chip(459e12, 95 * GiB, 2765e9, 600e9),
+    "v6e": Chip(918e12, 32 * GiB, 1638e9, 400e9),
+    # NVIDIA's data sheets, SXM, without sparsity; jax's device_kind begins so
+    "NVIDIA A100": Chip(312e12, 80 * GiB, 2039e9, 300e9),
+    "NVIDIA H100": Chip(989e12, 80 * GiB, 3350e9, 450e9),
+    "NVIDIA H200": Chip(989e12, 141e9, 4800e9, 450e9),
+}
+
+
+class DoesNotFit(Exception):
+    """The compiler found no way to fit the program into the chip's memory."""
+
+
+def topology_devices(name: str):
+    """The devices of a TPU slice that need not exist.
+
+    Raises:
+      UserError: libtpu is not installed, or there is no such slice.
+    """
+    if importlib.util.find_spec("libtpu") is None:
+        raise UserError(f"--topology={name} needs the TPU compiler: install the [tpu] extra, pip install -e '.[tpu]'")
+    if name.partition(":")[0] not in [chip for chip in CHIPS if chip.startswith("v")]:
+        raise UserError(f"--topology={name} is none of v4:XxYxZ, v5e:XxY, v5p:XxYxZ, v6e:XxY, for example v5e:4x4")
+    # libtpu looks for a TPU's metadata server and complains at length that this is no TPU host
+    for variable, value in {
+        "TPU_SKIP_MDS_QUERY": "1",
+        "TPU_ACCELERATOR_TYPE": "v5litepod-1",
+        "TPU_WORKER_HOSTNAMES": "localhost",
+        "TPU_MIN_LOG_LEVEL": "3",
+    }.items():
+        os.environ.setdefault(variable, value)
+    jax.config.update("jax_platforms", "cpu")
+    from jax.experimental import topologies
+
+    options = {"chip_config_name": "megacore"} if name.startswith("v4:") else {}  # both cores of a chip as one device
+    try:
+        return topologies.get_topology_desc(platform="tpu", topology_name=name, **options).devices
+    except Exception as error:  # noqa: BLE001  libtpu's own kinds of error
+        reason = " ".join(str(error).split("\n")[0].split())
+        raise UserError(
+            f"--topology={name} is no slice that libtpu knows ({reason}); accepted are v4:XxYxZ, v5e:XxY, v5p:XxYxZ and "
+            "v6e:XxY with X and Y multiples of 2, for example v5e:4x4 or v5p:8x8x8"
+        ) from None
+
+
+def compile_step(config, devices):
+    """Compiles the train step of `config` at its largest batch for `devices`.
+
+    Returns:
+      mesh, and jax.stages.Compiled.
+
+    Raises:
+      UserError: a config that is no model or does not divide over the devices. DoesNotFit.
+    """
+    check_model(config.model)
+    mesh = sharding.make_mesh(config, devices)
+    seq_len = config.data.seq_len
+    n_rows = max(batch for _, batch in config.batch_tokens) // seq_len
+    tokens = jax.NamedSharding(mesh, sharding.TOKENS)
+    with jax.set_mesh(mesh):
+        params, opt_state = _abstract_state(config, mesh)
+        batch = jax.ShapeDtypeStruct((n_rows, seq_len + 1), jnp.int32, sharding=tokens)
+        rate = jax.ShapeDtypeStruct((), jnp.float32)
+        lowered = make_train_step(config, mesh).lower(params, opt_state, batch, rate)
+        try:
+            return mesh, lowered.compile()
+        except jax.errors.JaxRuntimeError as error:
+            if "RESOURCE_EXHAUSTED" not in str(error):
+                raise
+            found = re.search(r"Used [\d.]+\w* of [\d.]+\w* hbm[^\n]*?(?=\.\s|\n|$)", str(error))
+            raise DoesNotFit(found[0] if found else str(error).split("\n")[0]) from None
+
+
+def _abstract_state(config, mesh):
+    abstract = jax.eval_shape(lambda: init_params(config))
+    placement = sharding.parameter_shardings(mesh, abstract)
+    params = jax.tree.map(lambda a, s: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=s), abstract, placement)
+    place = lambda a: jax.NamedSharding(mesh, a.sharding.spec if a.sharding else sharding.REPLICATED)
+    opt_state = jax.eval_shape(make_optimizer(config.optimizer).init, params)
+    return params, jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=place(a)), opt_state)
+
+
+def report(config, mesh, compiled, chip: Chip | None) -> dict:
+    """Everything about one compiled step, per device and step; bytes, FLOPs and seconds."""
+    program = hlo.Program(compiled.as_text())
+    n_devices, n_tokens = mesh.size, max(batch for _, batch in config.batch_tokens)
+    sizes, once = compiled.memory_analysis(), compiled.cost_analysis()
+    memory = {
+        "arguments": sizes.argument_size_in_bytes,
+        "outputs_not_donated": sizes.output_size_in_bytes - sizes.alias_size_in_bytes,
+        "temporaries": sizes.temp_size_in_bytes,
+        "program": sizes.generated_code_size_in_bytes,
+    }
+    memory["peak"] = sum(memory.values())
+    flops = {
+        "matmul": program.matmul_flops(),
+        "elementwise": program.elementwise_flops(),
+        "model": {
+            name: per_token * n_tokens // n_devices
+            for name, per_token in counts.matmul_flops_per_token(config.model, config.data.seq_len).items()
+        },
+        "loops_once": program.matmul_flops(loops_once=True) + program.elementwise_flops(loops_once=True),
+        "loops_once_by_xla": int(once["flops"]),
+    }
+    model_flops = sum(flops["model"].values())
+    flops["compiled_over_model"] = (flops["matmul"] + flops["elementwise"]) / model_flops
+    collectives = {}
+    for one in program.collectives():
+        total = collectives.setdefault(one.kind, {"number": 0, "bytes": 0})
+        total["number"] += one.times
+        total["bytes"] += one.times * one.bytes
+    arrays = sorted(program.arrays().items(), key=lambda item: -item[0].bytes)
+    result = {
+        "mesh": dict(mesh.shape),
+        "n_devices": n_devices,
+        "n_active": counts.n_active(config.model),
+        "n_total": counts.n_total(config.model),
+        "n_tokens": n_tokens,
+        "jax_version": jax.__version__,
+        "memory_bytes": memory,
+        "fits": chip is None or memory["peak"] <= chip.capacity,
+        "flops": flops,
+        "main_memory_bytes": program.main_memory_bytes(),
+        "collectives": collectives,
+        "largest_arrays": [{"array": str(a), "bytes": a.bytes, "source": source} for a, source in arrays[:8]],
+    }
+    if chip:
+        parts = {
+            "compute": flops["matmul"] / chip.flops,
+            "memory": result["main_memory_bytes"] / chip.bandwidth,
+            "network": sum(total["bytes"] for total in collectives.values()) / chip.network,
+        }
+        mfu = lambda seconds: model_flops / (seconds * chip.flops)
+        overlapped, serial = max(parts.values()), sum(parts.values())
+        result["chip"] = dataclasses.asdict(chip)
+        result["roofline_seconds"] = parts | {"overlapped": overlapped, "serial": serial}
+        result["mfu"] = {"overlapped": mfu(overlapped), "serial": mfu(serial)}
+    return result
+
+
+def table(r: dict, title: str) -> str:
+    """The report as lines to read."""
+    memory, flops, model = r["memory_bytes"], r["flops"], sum(r["flops"]["model"].values())
+    capacity = f" of {r['chip']['capacity'] / GiB:.0f}" if "chip" in r else ""
+    mesh = ", ".join(f"{axis} {size}" for axis, size in r["mesh"].items())
+    lines = [
+        f"{title}: {r['n_active'] / 1e6:,.0f}M active, {r['n_total'] / 1e9:.2f}B total; {r['n_devices']} devices ({mesh}), "
+        f"{r['n_tokens']:,} tokens a step",
+        "per device and step",
+        f"  memory      peak {memory['peak'] / GiB:.2f}{capacity} GiB: arguments {memory['arguments'] / GiB:.2f}, temporaries "
+        f"{memory['temporaries'] / GiB:.2f}, outputs beside the donated {memory['outputs_not_donated'] / GiB:.2f}, program "
+        f"{memory['program'] / GiB:.2f}",
+        f"  FLOPs       {(flops['matmul'] + flops['elementwise']) / 1e12:.2f}T compiled (matmuls {flops['matmul'] / 1e12:.2f}T), "
+        f"{model / 1e12:.2f}T the model's: "
+        + ", ".join(f"{name} {value / 1e12:.2f}T" for name, value in flops["model"].items())
+        + f"; compiled / model {flops['compiled_over_model']:.3f}",
+        f"              loops counted once {flops['loops_once'] / 1e12:.3f}T, by XLA's cost analysis "
+        f"{flops['loops_once_by_xla'] / 1e12:.3f}T",
+        f"  main memory {r['main_memory_bytes'] / 1e9:.1f} GB read and written",
+        "  collectives   number      GB sent",
+    ]
+    for kind, total in sorted(r["collectives"].items()):
+        lines.append(f"    {kind:18}{total['number']:5}{total['bytes'] / 1e9:11.3f}")
+    if not r["collectives"]:
+        lines.append("    none")
+    lines.append("  largest arrays")
+    for one in r["largest_arrays"][:4]:
+        lines.append(f"    {one['bytes'] / GiB:7.3f} GiB  {one['array']:28} {one['source']}")
+    if "chip" in r:
+        parts, mfu = r["roofline_seconds"], r["mfu"]
+        lines.append(
+            f"  roofline    compute {1e3 * parts['compute']:.1f} ms, memory {1e3 * parts['memory']:.1f} ms, network "
+            f"{1e3 * parts['network']:.1f} ms: step {1e3 * parts['overlapped']:.1f} ms overlapped, {1e3 * parts['serial']:.1f} "
+            f"ms not; MFU at most {mfu['overlapped']:.1%}, {mfu['serial']:.1%} with nothing overlapped"
+        )
+    else:
+        lines.append("  roofline    no published peaks of these devices are listed here")
+    return "\n".join(lines + [f"  {'fits' if r['fits'] else 'DOES NOT FIT'}"])
+
+
+def main(_):
+    config = cli.read_config(CONFIG)
+    if TOPOLOGY.value:
+        devices = topology_devices(TOPOLOGY.value)
+        chip = CHIPS[TOPOLOGY.value.partition(":")[0]]
+    else:
+        devices = jax.devices()
+        chip = next((c for name, c in CHIPS.items() if devices[0].device_kind.startswith(name)), None)
+    title = TOPOLOGY.value or f"{devices[0].device_kind} x {len(devices)}"
+    print(f"compiling for {title} ({len(devices)} devices); may take minutes", file=sys.stderr)
+    try:
+        mesh, compiled = compile_step(config, devices)
+    except DoesNotFit as error:
+        result = {"fits": False, "n_devices": len(devices), "compiler": str(error)}
+        print(f"{title}: DOES NOT FIT; the compiler says: {error}")
+    else:
+        result = report(config, mesh, compiled, chip)
+        print(table(result, title))
+    if JSON.value:
+        cli.write_whole(pathlib.Path(JSON.value), json.dumps({"topology": TOPOLOGY.value} | result, indent=1) + "\n")
+    return 0 if result["fits"] else DOES_NOT_FIT
+
+
+def run():
+    flags.mark_flags_as_required(["config"])
+    cli.run(main)
+
+
+if __name__ == "__main__":
+    run()
