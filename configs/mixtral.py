@@ -3,7 +3,7 @@
     python -m jmoe.compile --config=configs/mixtral.py --topology=v5p:8x8x8
 
 The size is Mixtral's, the mathematics this trainer's: top-1 where Mixtral chooses 2 of 8 experts, 32 heads of keys and
-values where it shares 8 (grouped-query attention), rows of 4,096 tokens. So 8.2B parameters are active and 47.6B in
+values where it shares 8 (grouped-query attention), rows of 4,096 tokens. So 8.0B parameters are active and 47.5B in
 all, against Mixtral's 12.9B and 46.7B.
 """
 

@@ -10,10 +10,11 @@ analysis counts a loop once, and the line beside it shows that both agree when t
 
 Model FLOPs count the matmuls that the mathematics needs, forward and twice backward: every active parameter but the
 embedding (a lookup), the router, attention over the whole row. No padding, no recomputation. MFU = model FLOPs / (step
-time x peak FLOP/s). The step time lies between the largest of compute, memory and network time (all overlapped) and their
-sum (nothing overlapped); every part runs at the published peak, so this is a bound, not a prediction.
+time x peak FLOP/s). The step time lies between the largest of compute, memory and network time (all overlapped) and
+their sum (nothing overlapped). Each runs at its published peak, all links of a chip at once, so it is a bound, not a
+prediction.
 
-JAX_EXEC_TIME_OPTIMIZATION_EFFORT=-1 compiles two to three times faster and schedules less well: same FLOPs and collectives.
+JAX_EXEC_TIME_OPTIMIZATION_EFFORT=-1 compiles two to three times faster, with the same FLOPs and more memory traffic.
 
 Exit codes: 0 fits, 2 a mistake that one sentence explains, 3 does not fit.
 """
@@ -30,7 +31,7 @@ import jax
 import jax.numpy as jnp
 from absl import flags
 
-from jmoe import cli, counts, hlo, sharding
+from jmoe import cli, counts, hlo, sharding, storage
 from jmoe.cli import UserError
 from jmoe.step import init_params, make_optimizer, make_train_step
 from jmoe.train import CONFIG, check_model
@@ -39,8 +40,6 @@ TOPOLOGY = flags.DEFINE_string(
     "topology", None, "TPU slice such as v5e:4x4, v5p:8x8x8, v6e:16x16, v4:4x4x4; default: the devices at hand."
 )
 JSON = flags.DEFINE_string("json", None, "Also write everything to this file.")
-
-DOES_NOT_FIT = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,8 +81,9 @@ def topology_devices(name: str):
         raise UserError(f"--topology={name} needs the TPU compiler: install the [tpu] extra, pip install -e '.[tpu]'")
     if name.partition(":")[0] not in [chip for chip in CHIPS if chip.startswith("v")]:
         raise UserError(f"--topology={name} is none of v4:XxYxZ, v5e:XxY, v5p:XxYxZ, v6e:XxY, for example v5e:4x4")
-    # libtpu looks for a TPU's metadata server and complains at length that this is no TPU host
+    # libtpu looks for a metadata server, complains at length that this is no TPU host, and takes a lock of the chips
     for variable, value in {
+        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
         "TPU_SKIP_MDS_QUERY": "1",
         "TPU_ACCELERATOR_TYPE": "v5litepod-1",
         "TPU_WORKER_HOSTNAMES": "localhost",
@@ -99,8 +99,8 @@ def topology_devices(name: str):
     except Exception as error:  # noqa: BLE001  libtpu's own kinds of error
         reason = " ".join(str(error).split("\n")[0].split())
         raise UserError(
-            f"--topology={name} is no slice that libtpu knows ({reason}); accepted are v4:XxYxZ, v5e:XxY, v5p:XxYxZ and "
-            "v6e:XxY with X and Y multiples of 2, for example v5e:4x4 or v5p:8x8x8"
+            f"--topology={name} is no slice that libtpu knows ({reason}); accepted are v4:XxYxZ, v5e:XxY, v5p:XxYxZ "
+            "and v6e:XxY with X and Y multiples of 2, for example v5e:4x4 or v5p:8x8x8"
         ) from None
 
 
@@ -165,8 +165,8 @@ def report(config, mesh, compiled, chip: Chip | None) -> dict:
     }
     model_flops = sum(flops["model"].values())
     flops["compiled_over_model"] = (flops["matmul"] + flops["elementwise"]) / model_flops
-    collectives = {}
-    for one in program.collectives():
+    collectives, each = {}, program.collectives()
+    for one in each:
         total = collectives.setdefault(one.kind, {"number": 0, "bytes": 0})
         total["number"] += one.times
         total["bytes"] += one.times * one.bytes
@@ -183,6 +183,7 @@ def report(config, mesh, compiled, chip: Chip | None) -> dict:
         "flops": flops,
         "main_memory_bytes": program.main_memory_bytes(),
         "collectives": collectives,
+        "each_collective": [dataclasses.asdict(one) for one in each],
         "largest_arrays": [{"array": str(a), "bytes": a.bytes, "source": source} for a, source in arrays[:8]],
     }
     if chip:
@@ -201,42 +202,53 @@ def report(config, mesh, compiled, chip: Chip | None) -> dict:
 
 def table(r: dict, title: str) -> str:
     """The report as lines to read."""
-    memory, flops, model = r["memory_bytes"], r["flops"], sum(r["flops"]["model"].values())
-    capacity = f" of {r['chip']['capacity'] / GiB:.0f}" if "chip" in r else ""
+    memory, flops = r["memory_bytes"], r["flops"]
+    model = sum(flops["model"].values())
+    capacity = f" of {_gib(r['chip']['capacity'])}" if "chip" in r else ""
     mesh = ", ".join(f"{axis} {size}" for axis, size in r["mesh"].items())
     lines = [
-        f"{title}: {r['n_active'] / 1e6:,.0f}M active, {r['n_total'] / 1e9:.2f}B total; {r['n_devices']} devices ({mesh}), "
+        f"{title}: {_si(r['n_active'])} active, {_si(r['n_total'])} total; {r['n_devices']} devices ({mesh}), "
         f"{r['n_tokens']:,} tokens a step",
         "per device and step",
-        f"  memory      peak {memory['peak'] / GiB:.2f}{capacity} GiB: arguments {memory['arguments'] / GiB:.2f}, temporaries "
-        f"{memory['temporaries'] / GiB:.2f}, outputs beside the donated {memory['outputs_not_donated'] / GiB:.2f}, program "
-        f"{memory['program'] / GiB:.2f}",
-        f"  FLOPs       {(flops['matmul'] + flops['elementwise']) / 1e12:.2f}T compiled (matmuls {flops['matmul'] / 1e12:.2f}T), "
-        f"{model / 1e12:.2f}T the model's: "
-        + ", ".join(f"{name} {value / 1e12:.2f}T" for name, value in flops["model"].items())
-        + f"; compiled / model {flops['compiled_over_model']:.3f}",
-        f"              loops counted once {flops['loops_once'] / 1e12:.3f}T, by XLA's cost analysis "
-        f"{flops['loops_once_by_xla'] / 1e12:.3f}T",
-        f"  main memory {r['main_memory_bytes'] / 1e9:.1f} GB read and written",
-        "  collectives   number      GB sent",
+        f"  memory       peak {_gib(memory['peak'])}{capacity}: arguments {_gib(memory['arguments'])}, temporaries "
+        f"{_gib(memory['temporaries'])}, outputs beside the donated {_gib(memory['outputs_not_donated'])}, program "
+        f"{_gib(memory['program'])}",
+        f"  FLOPs        {_si(flops['matmul'] + flops['elementwise'])} compiled (matmuls {_si(flops['matmul'])}), "
+        f"{flops['compiled_over_model']:.3f} times the model's {_si(model)}: "
+        + ", ".join(f"{name} {_si(value)}" for name, value in flops["model"].items()),
+        f"               with loops counted once {_si(flops['loops_once'])}, by XLA's cost analysis "
+        f"{_si(flops['loops_once_by_xla'])}",
+        f"  main memory  {_si(r['main_memory_bytes'])}B read and written",
+        "  collectives          number   sent",
     ]
     for kind, total in sorted(r["collectives"].items()):
-        lines.append(f"    {kind:18}{total['number']:5}{total['bytes'] / 1e9:11.3f}")
-    if not r["collectives"]:
-        lines.append("    none")
+        lines.append(f"    {kind:20}{total['number']:5}  {_si(total['bytes'])}B")
     lines.append("  largest arrays")
     for one in r["largest_arrays"][:4]:
-        lines.append(f"    {one['bytes'] / GiB:7.3f} GiB  {one['array']:28} {one['source']}")
+        lines.append(f"    {_gib(one['bytes']):10}  {one['array']:28} {one['source']}")
     if "chip" in r:
         parts, mfu = r["roofline_seconds"], r["mfu"]
-        lines.append(
-            f"  roofline    compute {1e3 * parts['compute']:.1f} ms, memory {1e3 * parts['memory']:.1f} ms, network "
-            f"{1e3 * parts['network']:.1f} ms: step {1e3 * parts['overlapped']:.1f} ms overlapped, {1e3 * parts['serial']:.1f} "
-            f"ms not; MFU at most {mfu['overlapped']:.1%}, {mfu['serial']:.1%} with nothing overlapped"
-        )
+        times = ", ".join(f"{part} {1e3 * parts[part]:.1f} ms" for part in ("compute", "memory", "network"))
+        lines += [
+            f"  roofline     {times}",
+            f"               step {1e3 * parts['overlapped']:.1f} ms, MFU {mfu['overlapped']:.1%} if all of it overlaps; "
+            f"{1e3 * parts['serial']:.1f} ms, {mfu['serial']:.1%} if nothing does",
+        ]
     else:
-        lines.append("  roofline    no published peaks of these devices are listed here")
-    return "\n".join(lines + [f"  {'fits' if r['fits'] else 'DOES NOT FIT'}"])
+        lines.append("  roofline     unknown: no published peaks of these devices are listed here")
+    return "\n".join(lines + ["  fits" if r["fits"] else "  DOES NOT FIT"])
+
+
+def _gib(n_bytes: float) -> str:
+    return f"{n_bytes / GiB:.3g} GiB"
+
+
+def _si(value: float) -> str:
+    """Four digits and a prefix of 1000s."""
+    for prefix, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if value >= size:
+            return f"{value / size:.4g} {prefix}"
+    return f"{value:.4g} "
 
 
 def main(_):
@@ -258,8 +270,10 @@ def main(_):
         result = report(config, mesh, compiled, chip)
         print(table(result, title))
     if JSON.value:
-        cli.write_whole(pathlib.Path(JSON.value), json.dumps({"topology": TOPOLOGY.value} | result, indent=1) + "\n")
-    return 0 if result["fits"] else DOES_NOT_FIT
+        storage.write_whole(
+            pathlib.Path(JSON.value), json.dumps({"topology": TOPOLOGY.value} | result, indent=1) + "\n"
+        )
+    return 0 if result["fits"] else 3
 
 
 def run():

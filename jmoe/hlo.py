@@ -1,8 +1,8 @@
 """What a compiled program does, read from XLA's optimised text: matmuls, memory traffic, collectives, arrays.
 
-XLA's own cost analysis counts the body of a loop once; here every instruction counts as often as it runs, so a scan over
-layers counts each layer. All numbers are per device. TPU text marks arrays that live on chip by the memory space S(1);
-they cost no traffic of the main memory.
+XLA's own cost analysis counts the body of a loop once; here every instruction counts as often as it runs, so a scan
+over layers counts each layer. All numbers are per device. TPU text marks arrays that live on chip by the memory space
+S(1); they cost no traffic of the main memory.
 """
 
 import dataclasses
@@ -14,7 +14,6 @@ _HEADER = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{$")
 _INSTRUCTION = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = (.*)$")
 _ARRAY = re.compile(r"\b(pred|bf16|token|[a-z]+(\d+)\w*)\[([\d,]*)\](\{[^{}]*\})?")
 _NAME = re.compile(r"%([\w.\-]+)")
-_CALLED = re.compile(r"\b(?:calls|body|to_apply|branch_computations|called_computations)=\{?([^{}]*?%[\w.\-]+[^{},]*(?:, %[\w.\-]+)*)")
 
 COLLECTIVES = ("all-to-all", "all-gather", "reduce-scatter", "all-reduce", "collective-permute")
 # One FLOP an element, as XLA counts them.
@@ -119,7 +118,9 @@ class Program:
         if said := re.search(r'"known_trip_count":\{"n":"(\d+)"', loop.attributes):
             return int(said[1])
         instructions = self.computations[_attribute(loop, "condition")].values()
-        limits = {int(i.arguments) for i in instructions if i.opcode == "constant" and re.fullmatch(r"\d+", i.arguments)}
+        limits = {
+            int(i.arguments) for i in instructions if i.opcode == "constant" and re.fullmatch(r"\d+", i.arguments)
+        }
         if len(limits) != 1:
             raise ValueError(f"loop {loop.name}: its condition compares with {sorted(limits)}, not with one constant")
         return limits.pop()
@@ -201,7 +202,9 @@ class Program:
         if contracted is None:
             return 0
         left = self._operand(computation, instruction, 0)
-        return 2 * instruction.arrays[0].elements * math.prod(left.dims[int(i)] for i in re.findall(r"\d+", contracted[1]))
+        return (
+            2 * instruction.arrays[0].elements * math.prod(left.dims[int(i)] for i in re.findall(r"\d+", contracted[1]))
+        )
 
     def _traffic(self, computation, instruction) -> int:
         table, opcode = self.computations[computation], instruction.opcode
@@ -268,7 +271,7 @@ class Program:
 def _instruction(name: str, text: str, is_root: bool) -> Instruction:
     """Splits `TYPE opcode(arguments), attributes`."""
     end = _closing(text, 0) if text.startswith("(") else text.index(" ")
-    kind, _, text = text[:end], text[end], text[end:].lstrip()
+    kind, text = text[:end], text[end:].lstrip()
     opening = text.index("(")
     closing = _closing(text, opening)
     arguments, attributes = text[opening + 1 : closing - 1], text[closing:]
@@ -330,7 +333,9 @@ def _sent(kind: str, size: int, group: int) -> int:
 
 def _convolution(instruction: Instruction, image: Array, kernel: Array) -> int:
     """FLOPs of a convolution; places where the window meets padding or the holes of a dilated image cost nothing."""
-    image_labels, kernel_labels, out_labels = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", instruction.attributes).groups()
+    image_labels, kernel_labels, out_labels = re.search(
+        r"dim_labels=(\w+)_(\w+)->(\w+)", instruction.attributes
+    ).groups()
     window = re.search(r"window=\{([^}]*)\}", instruction.attributes)
     fields = dict(field.split("=") for field in window[1].split()) if window else {}
 
@@ -342,7 +347,9 @@ def _convolution(instruction: Instruction, image: Array, kernel: Array) -> int:
     n = len(spatial)
     strides, dilations = field("stride", n, "1"), field("lhs_dilate", n, "1")
     kernel_dilations, pads = field("rhs_dilate", n, "1"), field("pad", n, "0_0")
-    flops = 2 * out.dims[out_labels.index("b")] * out.dims[out_labels.index("f")] * kernel.dims[kernel_labels.index("i")]
+    flops = (
+        2 * out.dims[out_labels.index("b")] * out.dims[out_labels.index("f")] * kernel.dims[kernel_labels.index("i")]
+    )
     for i, label in enumerate(spatial):
         stride, dilation, kernel_dilation = int(strides[i]), int(dilations[i]), int(kernel_dilations[i])
         low = int(pads[i].split("_")[0])
