@@ -31,40 +31,16 @@ import jax
 import jax.numpy as jnp
 from absl import flags
 
-from jmoe import cli, counts, hlo, sharding, storage
+from jmoe import chips, cli, counts, hlo, sharding, storage
+from jmoe.chips import GiB
 from jmoe.cli import UserError
-from jmoe.step import init_params, make_optimizer, make_train_step
+from jmoe.step import abstract_state, make_train_step
 from jmoe.train import CONFIG, check_model
 
 TOPOLOGY = flags.DEFINE_string(
     "topology", None, "TPU slice such as v5e:4x4, v5p:8x8x8, v6e:16x16, v4:4x4x4; default: the devices at hand."
 )
 JSON = flags.DEFINE_string("json", None, "Also write everything to this file.")
-
-
-@dataclasses.dataclass(frozen=True)
-class Chip:
-    """Published peaks of one chip. `network`: bytes a second that leave it over all its links (half of the published
-    bidirectional figure)."""
-
-    flops: float  # bfloat16 FLOP/s, dense
-    capacity: float  # bytes of main memory
-    bandwidth: float  # bytes a second of main memory
-    network: float
-
-
-GiB = 2**30
-CHIPS = {
-    # cloud.google.com/tpu/docs: the system architecture page of each version; v4's links from Jouppi et al. 2023
-    "v4": Chip(275e12, 32 * GiB, 1228e9, 300e9),
-    "v5e": Chip(197e12, 16 * GiB, 819e9, 200e9),
-    "v5p": Chip(459e12, 95 * GiB, 2765e9, 600e9),
-    "v6e": Chip(918e12, 32 * GiB, 1638e9, 400e9),
-    # NVIDIA's data sheets, SXM, without sparsity; jax's device_kind begins so
-    "NVIDIA A100": Chip(312e12, 80 * GiB, 2039e9, 300e9),
-    "NVIDIA H100": Chip(989e12, 80 * GiB, 3350e9, 450e9),
-    "NVIDIA H200": Chip(989e12, 141e9, 4800e9, 450e9),
-}
 
 
 class DoesNotFit(Exception):
@@ -79,7 +55,7 @@ def topology_devices(name: str):
     """
     if importlib.util.find_spec("libtpu") is None:
         raise UserError(f"--topology={name} needs the TPU compiler: install the [tpu] extra, pip install -e '.[tpu]'")
-    if name.partition(":")[0] not in [chip for chip in CHIPS if chip.startswith("v")]:
+    if name.partition(":")[0] not in chips.TPU_KINDS.values():
         raise UserError(f"--topology={name} is none of v4:XxYxZ, v5e:XxY, v5p:XxYxZ, v6e:XxY, for example v5e:4x4")
     # libtpu looks for a metadata server, complains at length that this is no TPU host, and takes a lock of the chips
     for variable, value in {
@@ -119,7 +95,7 @@ def compile_step(config, devices):
     n_rows = max(batch for _, batch in config.batch_tokens) // seq_len
     tokens = jax.NamedSharding(mesh, sharding.TOKENS)
     with jax.set_mesh(mesh):
-        params, opt_state = _abstract_state(config, mesh)
+        params, opt_state = abstract_state(config, mesh)
         batch = jax.ShapeDtypeStruct((n_rows, seq_len + 1), jnp.int32, sharding=tokens)
         rate = jax.ShapeDtypeStruct((), jnp.float32)
         lowered = make_train_step(config, mesh).lower(params, opt_state, batch, rate)
@@ -132,16 +108,7 @@ def compile_step(config, devices):
             raise DoesNotFit(found[0] if found else str(error).split("\n")[0]) from None
 
 
-def _abstract_state(config, mesh):
-    abstract = jax.eval_shape(lambda: init_params(config))
-    placement = sharding.parameter_shardings(mesh, abstract)
-    params = jax.tree.map(lambda a, s: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=s), abstract, placement)
-    place = lambda a: jax.NamedSharding(mesh, a.sharding.spec if a.sharding else sharding.REPLICATED)
-    opt_state = jax.eval_shape(make_optimizer(config.optimizer).init, params)
-    return params, jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=place(a)), opt_state)
-
-
-def report(config, mesh, compiled, chip: Chip | None) -> dict:
+def report(config, mesh, compiled, chip: chips.Chip | None) -> dict:
     """Everything about one compiled step, per device and step; bytes, FLOPs and seconds."""
     program = hlo.Program(compiled.as_text())
     n_devices, n_tokens = mesh.size, max(batch for _, batch in config.batch_tokens)
@@ -231,8 +198,8 @@ def table(r: dict, title: str) -> str:
         times = ", ".join(f"{part} {1e3 * parts[part]:.1f} ms" for part in ("compute", "memory", "network"))
         lines += [
             f"  roofline     {times}",
-            f"               step {1e3 * parts['overlapped']:.1f} ms, MFU {mfu['overlapped']:.1%} if all of it overlaps; "
-            f"{1e3 * parts['serial']:.1f} ms, {mfu['serial']:.1%} if nothing does",
+            f"               step {1e3 * parts['overlapped']:.1f} ms (MFU {mfu['overlapped']:.1%}) if all overlaps, "
+            f"{1e3 * parts['serial']:.1f} ms (MFU {mfu['serial']:.1%}) if nothing does",
         ]
     else:
         lines.append("  roofline     unknown: no published peaks of these devices are listed here")
@@ -240,7 +207,8 @@ def table(r: dict, title: str) -> str:
 
 
 def _gib(n_bytes: float) -> str:
-    return f"{n_bytes / GiB:.3g} GiB"
+    """Three digits in GiB or, below a hundredth, in MiB."""
+    return f"{n_bytes / GiB:.3g} GiB" if n_bytes >= GiB / 100 else f"{n_bytes / 2**20:.3g} MiB"
 
 
 def _si(value: float) -> str:
@@ -253,12 +221,7 @@ def _si(value: float) -> str:
 
 def main(_):
     config = cli.read_config(CONFIG)
-    if TOPOLOGY.value:
-        devices = topology_devices(TOPOLOGY.value)
-        chip = CHIPS[TOPOLOGY.value.partition(":")[0]]
-    else:
-        devices = jax.devices()
-        chip = next((c for name, c in CHIPS.items() if devices[0].device_kind.startswith(name)), None)
+    devices = topology_devices(TOPOLOGY.value) if TOPOLOGY.value else jax.devices()
     title = TOPOLOGY.value or f"{devices[0].device_kind} x {len(devices)}"
     print(f"compiling for {title} ({len(devices)} devices); may take minutes", file=sys.stderr)
     try:
@@ -267,7 +230,7 @@ def main(_):
         result = {"fits": False, "n_devices": len(devices), "compiler": str(error)}
         print(f"{title}: DOES NOT FIT; the compiler says: {error}")
     else:
-        result = report(config, mesh, compiled, chip)
+        result = report(config, mesh, compiled, chips.of_device(devices[0]))
         print(table(result, title))
     if JSON.value:
         storage.write_whole(

@@ -65,7 +65,7 @@ class Instruction:
     def source(self) -> str:
         """Where in the program it was written, "" if XLA does not say."""
         found = re.search(r'op_name="([^"]*)"', self.attributes)
-        return found[1] if found else ""
+        return found[1].replace("\\'", "'") if found else ""
 
 
 @dataclasses.dataclass(frozen=True)
