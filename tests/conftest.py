@@ -31,3 +31,14 @@ def bucket():
     """A gs:// folder served by a process on this machine, for this process and those it starts."""
     with helpers.bucket() as path:
         yield path
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Prints the tables that tests recorded (record_property("table", ...)), passed or not."""
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if getattr(report, "when", None) == "call":
+                for name, value in report.user_properties:
+                    if name == "table":
+                        terminalreporter.section(report.nodeid.split("::")[-1])
+                        terminalreporter.write_line(value)

@@ -1,0 +1,201 @@
+"""The train step through real compilers: libtpu for slices that are not here, XLA's for the CPU.
+
+FLOPs, bytes and shapes are predicted here from the config alone and looked for in the compiled program.
+"""
+
+import json
+import os
+import subprocess
+import sys
+
+import jax
+import pytest
+
+from configs import joint_moe, mixtral, quickstart
+from jmoe import compile as jmoe_compile
+from jmoe import counts, hlo
+
+FLAGS_5B = (  # of App. H: 321M active, 5.0B in all
+    "--config=configs/joint_moe.py",
+    "--config.model.d_model=1024",
+    "--config.model.n_experts=32",
+    "--config.mesh.expert=16",
+    "--config.batch_tokens=((0, 262144),)",
+)
+
+
+def model_5b():
+    config = joint_moe.get_config()
+    config.model.d_model, config.model.n_experts, config.mesh.expert = 1024, 32, 16
+    config.batch_tokens = ((0, 262_144),)
+    return config
+
+
+def run_compile(*flags, xla_flags=""):
+    """jmoe.compile as a process of its own, without the flags of the tests' own XLA."""
+    environment = os.environ | {"JAX_EXEC_TIME_OPTIMIZATION_EFFORT": "-1", "XLA_FLAGS": xla_flags}
+    command = [sys.executable, "-m", "jmoe.compile", *flags]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+
+
+def compiled(folder, record, *flags):
+    pytest.importorskip("libtpu", reason="SKIPPED: nothing was compiled for a TPU, libtpu (the [tpu] extra) is missing")
+    done = run_compile(*flags, f"--json={folder}/report.json")
+    record("table", f"python -m jmoe.compile {' '.join(flags)}\n{done.stdout}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads((folder / "report.json").read_text())
+
+
+def expected_flops(config, n_tokens):
+    """Matmul FLOPs of `n_tokens`: the model's, and the forward pass of the layers again for their gradients.
+
+    Of a dense layer's forward pass the last matmul is not needed again; a Switch layer's is, for the router's gradient.
+    """
+    model, d = config.model, config.model.d_model
+    once = sum(counts.matmul_flops_per_token(model, config.data.seq_len).values())
+    head = 6 * d * model.vocab_size
+    again = (once - head) / 3 - (2 * model.n_blocks * d * model.d_ff if model.n_experts == 1 else 0)
+    return n_tokens * (once + again)
+
+
+def all_to_all_bytes(config, n_tokens, n_devices, n_times):
+    """Bytes that leave a device: every slot's row to its expert's device and back, but for the 1 / X that stay."""
+    model, x = config.model, config.mesh.expert
+    groups = n_tokens // model.group_tokens // n_devices
+    slots = groups * model.n_experts * int(model.group_tokens * model.capacity_factor / model.n_experts)
+    return model.n_blocks * n_times * slots * model.d_model * 2 * (x - 1) // x
+
+
+def activation_bytes(config, n_tokens):
+    """The activations of one device's tokens that a rematerialised step must hold as a whole, by name."""
+    model = config.model
+    return {
+        "inputs of all layers, kept for the backward pass": model.n_blocks * n_tokens * model.d_model * 2,
+        "float32 scores of one layer": n_tokens * model.n_heads * config.data.seq_len * 4,
+        "queries, keys and values of one layer": n_tokens * 3 * model.d_model * 2,
+        "hidden units of one layer": n_tokens * model.d_ff * 2,
+    }
+
+
+def check(report, config):
+    n_devices, n_tokens = report["n_devices"], report["n_tokens"]
+    share = n_tokens // n_devices
+    assert report["fits"] and report["memory_bytes"]["peak"] < report["chip"]["capacity"]
+
+    flops = report["flops"]
+    # the parser sees what XLA sees, as long as it counts loops as XLA does
+    assert flops["loops_once"] == pytest.approx(flops["loops_once_by_xla"], rel=0.01)
+    # and with the loops counted, the matmuls are the model's and the recomputed layers', nothing else
+    assert flops["matmul"] == pytest.approx(expected_flops(config, share), rel=0.005)
+    assert 1 < flops["compiled_over_model"] <= 1.4
+
+    # 2 forward, 2 recomputed, 2 backward a layer
+    moved = report["collectives"]["all-to-all"]
+    assert moved["number"] == 6 * config.model.n_blocks
+    assert moved["bytes"] == all_to_all_bytes(config, n_tokens, n_devices, 6)
+
+    largest = report["largest_arrays"][0]
+    assert largest["bytes"] <= max(activation_bytes(config, share).values()), largest
+
+
+def test_a_5b_model_of_32_experts_on_16_chips(tmp_path, record_property):
+    config = model_5b()
+    report = compiled(tmp_path, record_property, *FLAGS_5B, "--topology=v5e:4x4")
+    assert report["n_total"] > 4.9e9 and 300e6 < report["n_active"] < 700e6
+    check(report, config)
+
+
+def test_a_model_of_mixtrals_size_on_512_chips(tmp_path, record_property):
+    report = compiled(tmp_path, record_property, "--config=configs/mixtral.py", "--topology=v5p:8x8x8")
+    assert report["n_total"] > 45e9
+    check(report, mixtral.get_config())
+
+
+def test_what_does_not_fit_exits_with_3(tmp_path):
+    pytest.importorskip("libtpu", reason="SKIPPED: nothing was compiled for a TPU, libtpu (the [tpu] extra) is missing")
+    too_much = ("--config.model.d_model=256", "--config.model.n_blocks=2", "--config.batch_tokens=((0, 268435456),)")
+    flags = ("--config=configs/joint_moe.py", *too_much, "--topology=v5e:2x2", f"--json={tmp_path}/report.json")
+    done = run_compile(*flags)
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert "DOES NOT FIT" in done.stdout and "memory" in done.stdout and "Traceback" not in done.stderr
+    assert json.loads((tmp_path / "report.json").read_text())["fits"] is False
+
+
+@pytest.mark.parametrize("name", ["v9:2x2", "v5e", "4x4", "v5e:3x3", "v5p:0x2x2", "v5e:x", "v6e:4*4", ""])
+def test_unknown_topologies_name_the_accepted_forms(name):
+    pytest.importorskip("libtpu", reason="SKIPPED: topologies are known to libtpu (the [tpu] extra) alone")
+    with pytest.raises(jmoe_compile.UserError) as told:
+        jmoe_compile.topology_devices(name)
+    assert f"--topology={name} " in str(told.value) and "v5e:4x4" in str(told.value)
+
+
+def test_mistakes_exit_with_2_and_one_sentence():
+    done = run_compile("--config=configs/quickstart.py", "--topology=v9:2x2")
+    assert done.returncode == 2 and "v5p:XxYxZ" in done.stderr and "Traceback" not in done.stderr
+
+    without_libtpu = "import sys; sys.modules['libtpu'] = None; from jmoe import compile; compile.run()"
+    command = [sys.executable, "-c", without_libtpu, "--config=configs/quickstart.py", "--topology=v5e:2x2"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2 and "[tpu]" in done.stderr and "Traceback" not in done.stderr
+
+
+def small(n_experts, n_blocks):
+    config = quickstart.get_config()
+    model = config.model
+    model.d_model, model.n_heads, model.d_ff, model.vocab_size = 256, 4, 768, 1024
+    model.n_experts, model.n_blocks, model.group_tokens = n_experts, n_blocks, 512
+    config.data.seq_len = 64
+    config.batch_tokens = ((0, 1_024),)
+    return config
+
+
+@pytest.mark.parametrize("n_experts", [1, 8])
+def test_flops_per_token_agree_with_xlas_cost_analysis(n_experts, record_property):
+    """One layer, so that no loop hides anything from XLA: 6 n_active per token and the stated differences."""
+    config = small(n_experts, 1)
+    _, compiled = jmoe_compile.compile_step(config, jax.devices()[:1])
+    program = hlo.Program(compiled.as_text())
+    model, n_tokens = config.model, 1_024
+    part = counts.matmul_flops_per_token(model, config.data.seq_len)
+    items = {
+        "6 n_active": 6 * counts.n_active(model),
+        "embedding, looked up": -6 * model.d_model * model.vocab_size,
+        "attention over the row": part["attention"],
+        "router": part["router"],
+        "layers run again": (expected_flops(config, 1) - sum(part.values())),
+        "elementwise": program.elementwise_flops() / n_tokens,
+    }
+    by_xla = compiled.cost_analysis()["flops"] / n_tokens
+    lines = [f"{value / by_xla:8.1%} {name}" for name, value in items.items()]
+    record_property("table", f"FLOPs per token, {n_experts} experts, of XLA's {by_xla:,.0f}:\n" + "\n".join(lines))
+    assert sum(items.values()) == pytest.approx(by_xla, rel=0.01)
+    assert items["elementwise"] < 0.1 * by_xla
+    assert counts.training_flops(model, n_tokens) == 6 * counts.n_active(model) * n_tokens
+
+
+@pytest.mark.parametrize("n_experts", [1, 8])
+def test_loops_count_as_often_as_they_run(n_experts):
+    config = small(n_experts, 3)
+    _, compiled = jmoe_compile.compile_step(config, jax.devices()[:1])
+    program = hlo.Program(compiled.as_text())
+    assert program.matmul_flops() == pytest.approx(expected_flops(config, 1_024), rel=0.005)
+    once = program.matmul_flops(loops_once=True) + program.elementwise_flops(loops_once=True)
+    assert once == pytest.approx(compiled.cost_analysis()["flops"], rel=0.01)
+    assert once < 0.6 * program.matmul_flops()
+
+
+def test_bytes_of_all_to_all_and_reductions_hardly_grow_with_the_devices(tmp_path):
+    """The same work for each device on 8 and on 64, here of the CPU; the expert axis keeps its size."""
+    sent = {}
+    for n in (8, 64):
+        flags = (f"--config.batch_tokens=((0, {n * 4096}),)", "--config.model.n_experts=8", "--config.mesh.expert=8")
+        wide = ("--config.model.d_model=64", "--config.model.n_blocks=2", "--config.model.dtype=bfloat16")
+        cpu = f"--xla_force_host_platform_device_count={n} --xla_backend_optimization_level=0"
+        path = tmp_path / f"{n}.json"
+        done = run_compile("--config=configs/quickstart.py", *flags, *wide, f"--json={path}", xla_flags=cpu)
+        assert done.returncode == 0, done.stderr
+        sent[n] = json.loads(path.read_text())["collectives"]
+    assert sent[64]["all-to-all"] == sent[8]["all-to-all"]
+    print(sent)
+    total = {n: sum(kinds[kind]["bytes"] for kind in kinds if kind != "all-gather") for n, kinds in sent.items()}
+    assert total[64] < 1.1 * total[8]
