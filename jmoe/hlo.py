@@ -125,10 +125,15 @@ class Program:
             raise ValueError(f"loop {loop.name}: its condition compares with {sorted(limits)}, not with one constant")
         return limits.pop()
 
-    def matmul_flops(self, *, loops_once: bool = False) -> int:
-        """Two FLOPs for each multiplication and addition of dots and convolutions (the TPU's form of a dot)."""
+    def matmul_flops(self, *, loops_once: bool = False, passes: bool = False) -> int:
+        """Two FLOPs for each multiplication and addition of dots and convolutions (the TPU's form of a dot).
+
+        passes: times the bfloat16 products that a float32 product of that precision is made of on a TPU.
+        """
         return sum(
-            (1 if loops_once else times) * self._matmul(computation, instruction)
+            (1 if loops_once else times)
+            * (_passes(instruction.attributes) if passes else 1)
+            * self._matmul(computation, instruction)
             for computation, instruction, times, _ in self.runs
         )
 
@@ -305,6 +310,11 @@ def _called(instruction: Instruction) -> list[str]:
     if found := re.search(r"\bbranch_computations=\{([^}]*)\}", instruction.attributes):
         return _NAME.findall(found[1])
     return re.findall(r"\b(?:calls|to_apply|true_computation|false_computation)=%?([\w.\-]+)", instruction.attributes)
+
+
+def _passes(attributes: str) -> int:
+    found = re.search(r"operand_precision=\{(\w+),(\w+)\}", attributes)
+    return max({"high": 3, "highest": 6}.get(precision, 1) for precision in found.groups()) if found else 1
 
 
 def _group_size(attributes: str) -> int:

@@ -83,6 +83,10 @@ def check(report, config):
     assert report["fits"] and report["memory_bytes"]["peak"] < report["chip"]["capacity"]
 
     flops = report["flops"]
+    layers_again = 4 / 3  # config.remat = "full"
+    part = counts.matmul_flops_per_token(config.model, config.data.seq_len)
+    in_float32 = 5 * (part["attention"] + part["router"]) * layers_again * share
+    assert flops["matmul_passes"] - flops["matmul"] == pytest.approx(in_float32, rel=0.01)
     # the parser sees what XLA sees, as long as it counts loops as XLA does
     assert flops["loops_once"] == pytest.approx(flops["loops_once_by_xla"], rel=0.01)
     # and with the loops counted, the matmuls are the model's and the recomputed layers', nothing else
@@ -146,6 +150,7 @@ def small(n_experts, n_blocks):
     model.n_experts, model.n_blocks, model.group_tokens = n_experts, n_blocks, 512
     config.data.seq_len = 64
     config.batch_tokens = ((0, 1_024),)
+    config.remat = "full"
     return config
 
 
