@@ -6,7 +6,7 @@ TINY := --vocab_size=257 --width_per_block=8 --experts=1,2,4,8
 BIN := .venv/bin
 export JAX_PLATFORMS ?= cpu
 
-.PHONY: demo test clean
+.PHONY: demo test soak clean
 
 # The main job: sweep, law, pictures, plan. Each line is a command to copy. Started again it skips what is done.
 demo: .venv/.installed
@@ -22,6 +22,10 @@ demo: .venv/.installed
 
 test: .venv/.installed
 	$(BIN)/python -m pytest
+
+# Long: runs killed at random moments, each compared with an undisturbed one.
+soak: .venv/.installed
+	$(BIN)/python tests/soak.py --kills=60
 
 .venv/.installed: setup.cfg pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"Python 3.11 or later is needed, this is {sys.version.split()[0]}; choose another by make PYTHON=...")'

@@ -167,11 +167,9 @@ class _Run:
             step, metrics = pending
             values = jax.tree.map(lambda x: x.tolist(), jax.device_get(metrics))
             if not np.isfinite(values["loss"]) or not np.isfinite(values["grad_norm"]):
-                good = max(saved.steps(), default=None)
-                raise UserError(
+                raise saved.diverged(
                     f"non-finite loss at step {step} of {segment.name} (loss {values['loss']}, gradient norm "
-                    f"{values['grad_norm']}); the last good checkpoint is {'none' if good is None else good}; try a "
-                    "lower config.optimizer.lr_law.constant or a longer warmup_tokens"
+                    f"{values['grad_norm']})"
                 )
             if step % config.log_every == 0 or step == segment.stop - 1:
                 n_tokens = schedule.tokens_at(step + 1)

@@ -2,14 +2,15 @@
 
 import json
 import random
+import re
+import shutil
 import signal
-import socket
 import subprocess
-import time
 
 import helpers
 import numpy as np
 import pytest
+import soak
 
 
 @pytest.fixture(scope="module")
@@ -23,29 +24,6 @@ def train(config, workdir, *flags, **options):
     )
 
 
-def outcome(workdir) -> dict:
-    """Everything a run says of itself apart from times: results, every logged step, every byte of the last parameters."""
-    said = {}
-    for path in sorted(workdir.glob("*/*.json*")):
-        if path.name == "result.json":
-            result = json.loads(path.read_text())
-            del result["seconds"]
-            said[str(path.relative_to(workdir))] = result
-        elif path.name == "metrics.jsonl":
-            said[str(path.relative_to(workdir))] = path.read_text().splitlines()
-    return said
-
-
-def final_params(workdir) -> dict:
-    import orbax.checkpoint as ocp
-
-    manager = ocp.CheckpointManager(workdir / "branch-16384" / "checkpoints")
-    try:
-        return manager.restore(manager.latest_step(), args=ocp.args.Composite(params=ocp.args.StandardRestore())).params
-    finally:
-        manager.close()
-
-
 @pytest.fixture(scope="module")
 def undisturbed(config, tmp_path_factory):
     workdir = tmp_path_factory.mktemp("undisturbed")
@@ -55,18 +33,17 @@ def undisturbed(config, tmp_path_factory):
 
 
 def test_a_run_learns_and_says_what_it_was(undisturbed):
-    said = outcome(undisturbed)
-    small, large = said["branch-8192/result.json"], said["branch-16384/result.json"]
+    said = soak.outcome(undisturbed)
+    small, large = said["branch-8192", "result"], said["branch-16384", "result"]
     assert (small["n_tokens"], large["n_tokens"]) == (8192, 16384)
     assert large["loss"] < small["loss"] < np.log(257)
     assert large["n_experts"] == 4 and large["n_active"] < large["n_total"]
     assert large["n_active"] == 2 * 32 * 257 + 13 * 32**2 and large["n_total"] == 2 * 32 * 257 + 40 * 32**2
     assert len(large["corpus_fingerprint"]) == 16
-    first = json.loads(said["trunk/metrics.jsonl"][0])
-    last = json.loads(said["branch-16384/metrics.jsonl"][-1])
+    first, last = said["trunk", "metrics"][0], said["branch-16384", "metrics"][-1]
     assert first["learning_rate"] == 0 and 0 < last["learning_rate"] < large["peak_learning_rate"] / 2
     assert abs(first["cross_entropy"] - np.log(257)) < 0.3
-    trunk = [json.loads(line) for line in said["trunk/metrics.jsonl"]]
+    trunk = said["trunk", "metrics"]
     assert [line["step"] for line in trunk] == list(range(len(trunk)))
     assert np.isclose(max(line["learning_rate"] for line in trunk), large["peak_learning_rate"])
 
@@ -79,39 +56,20 @@ def test_a_second_start_does_nothing_again(undisturbed, config):
     }
 
 
-def test_killed_at_random_it_ends_bit_identical(undisturbed, config, tmp_path):
-    """SIGKILL at random moments, saves included, until a start is left alone."""
-    chance = random.Random(0)
-    command = helpers.command("jmoe.train", f"--config={config}", f"--workdir={tmp_path}", "--config.model.n_experts=4")
-    kills = 0
-    while kills < 6:
-        process = subprocess.Popen(
-            command, env=helpers.environment(), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
-        )
-        # the moment is a place in the run rather than a time: after so many further logged steps
-        target, deadline = progress(tmp_path) + chance.randint(1, 9), time.monotonic() + 120
-        while process.poll() is None and progress(tmp_path) < target and time.monotonic() < deadline:
-            time.sleep(0.002)
-        time.sleep(chance.random() * 0.05)
-        process.kill()
-        if process.wait() == 0:  # it was done before the signal came
-            break
-        kills += 1
-    assert kills >= 4
-    done = train(config, tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert outcome(tmp_path) == outcome(undisturbed)
-    one, other = final_params(undisturbed), final_params(tmp_path)
-    assert one.keys() == other.keys()
-    for name in ("embed", "head", "final_norm"):
-        np.testing.assert_array_equal(one[name], other[name])
-    for name in one["blocks"]:
-        np.testing.assert_array_equal(one["blocks"][name], other["blocks"][name])
+def test_killed_at_random_it_ends_bit_identical(config, tmp_path):
+    """SIGKILL at random moments, saves included, until a start is left alone; make soak does more of it."""
+    soak.kill_until_done(config, tmp_path / "undisturbed", 0, 1, random.Random(0))
+    hits = soak.kill_until_done(config, tmp_path / "killed", 4, 1, random.Random(0))
+    assert len(hits) >= 3
+    soak.assert_same_run(tmp_path / "undisturbed", tmp_path / "killed")
 
 
-def progress(workdir) -> int:
-    """Logged steps of all segments."""
-    return sum(path.read_bytes().count(b"\n") for path in workdir.glob("*/metrics.jsonl"))
+def test_two_processes_killed_at_random_end_bit_identical(config, tmp_path):
+    """One or both of them: the other one ends as well, and the run is the undisturbed one in the end."""
+    soak.kill_until_done(config, tmp_path / "undisturbed", 0, 2, random.Random(0))
+    hits = soak.kill_until_done(config, tmp_path / "killed", 2, 2, random.Random(3))
+    assert hits
+    soak.assert_same_run(tmp_path / "undisturbed", tmp_path / "killed")
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
@@ -122,82 +80,112 @@ def test_a_signal_saves_and_says_so(undisturbed, config, tmp_path, signum):
         stderr=subprocess.PIPE,
         text=True,
     )
-    while progress(tmp_path) < 3 and process.poll() is None:
-        time.sleep(0.005)
+    helpers.wait_until(lambda: soak.progress(tmp_path) >= 3, [process])
     process.send_signal(signum)
     said = process.communicate()[1]
     assert process.returncode == 128 + signum, said
     assert "saved step" in said and "Traceback" not in said
     assert train(config, tmp_path).returncode == 0
-    assert outcome(tmp_path) == outcome(undisturbed)
+    soak.assert_same_run(tmp_path, undisturbed)
 
 
-def test_it_goes_on_with_the_same_tokens_on_eight_devices(undisturbed, config, tmp_path):
-    """Begun on one device, ended on eight with the experts spread: the same run to float accuracy."""
-    process = subprocess.Popen(
-        helpers.command(
-            "jmoe.train",
-            f"--config={config}",
-            f"--workdir={tmp_path}",
-            "--config.model.n_experts=4",
-            "--config.model.group_tokens=32",
-        ),
-        env=helpers.environment(),
-        stderr=subprocess.DEVNULL,
-    )
-    while progress(tmp_path) < 12 and process.poll() is None:
-        time.sleep(0.005)
-    process.send_signal(signal.SIGTERM)
-    assert process.wait() == 128 + signal.SIGTERM
-    eight = train(config, tmp_path, "--config.model.group_tokens=32", "--config.mesh.expert=4", n_devices=8)
-    assert eight.returncode == 0, eight.stderr
-    alone = tmp_path / "alone"
-    assert train(config, alone, "--config.model.group_tokens=32").returncode == 0
-    for branch in ("branch-8192", "branch-16384"):
-        one, other = (json.loads((folder / branch / "result.json").read_text()) for folder in (alone, tmp_path))
+SPREAD = ["--config.model.n_experts=4", "--config.model.group_tokens=32"]
+
+
+@pytest.fixture(scope="module")
+def alone(config, tmp_path_factory):
+    """The run on one device that runs on other meshes are compared with."""
+    workdir = tmp_path_factory.mktemp("alone")
+    done = train(config, workdir, *SPREAD)
+    assert done.returncode == 0, done.stderr
+    return workdir
+
+
+def results(workdir):
+    return {name: json.loads((workdir / name / "result.json").read_text()) for name in ("branch-8192", "branch-16384")}
+
+
+def test_it_goes_on_with_the_same_tokens_on_other_devices_and_hosts(alone, config, tmp_path):
+    """One device, then eight with the experts spread, two processes of four, and eight again: the same run to float
+    accuracy, and each stop by SIGTERM to one process alone saves and ends all of them with 143."""
+    flags = [f"--config={config}", f"--workdir={tmp_path}", *SPREAD]
+    for n_processes, n_devices, spread in ((1, 1, 1), (1, 8, 4), (2, 4, 4)):
+        target = soak.progress(tmp_path) + 4
+        processes = helpers.start(
+            "jmoe.train", *flags, f"--config.mesh.expert={spread}", n_processes=n_processes, n_devices=n_devices
+        )
+        helpers.wait_until(lambda: soak.progress(tmp_path) >= target, processes)
+        processes[-1].send_signal(signal.SIGTERM)
+        said = [process.communicate(timeout=200)[1] for process in processes]
+        assert [process.returncode for process in processes] == [128 + signal.SIGTERM] * n_processes, said
+        assert all("saved step" in text for text in said), said
+        assert len({re.search(r"saved step \d+", text).group() for text in said}) == 1
+    done = train(config, tmp_path, *SPREAD, "--config.mesh.expert=4", n_devices=8)
+    assert done.returncode == 0, done.stderr
+    for one, other in zip(results(alone).values(), results(tmp_path).values()):
         assert abs(one["loss"] - other["loss"]) < 1e-3
         assert other["n_devices"] == 8 and one["n_devices"] == 1
+    for segment in ("trunk", "branch-16384"):  # every step once, on the same tokens
+        one, other = (soak.outcome(folder)[segment, "metrics"] for folder in (alone, tmp_path))
+        assert [(line["step"], line["n_tokens"]) for line in one] == [
+            (line["step"], line["n_tokens"]) for line in other
+        ]
+        assert np.allclose([line["loss"] for line in one], [line["loss"] for line in other], atol=2e-3)
 
 
-def test_two_processes_of_four_devices_equal_one_device(config, tmp_path):
+def test_two_processes_of_four_devices_equal_one_device(alone, config, tmp_path):
     """Real processes, joined by jax.distributed, experts spread over four devices: the same losses and drops."""
-    flags = ["--config.model.group_tokens=32", "--config.mesh.expert=4", "--config.model.n_experts=4"]
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    together = tmp_path / "together"
-    processes = [
-        subprocess.Popen(
-            helpers.command("jmoe.train", f"--config={config}", f"--workdir={together}", *flags),
-            env=helpers.environment(4)
-            | {
-                "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}",
-                "JAX_NUM_PROCESSES": "2",
-                "JAX_PROCESS_ID": str(i),
-            },
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for i in range(2)
-    ]
+    flags = [f"--config={config}", f"--workdir={tmp_path}", *SPREAD, "--config.mesh.expert=4"]
+    processes = helpers.start("jmoe.train", *flags, n_processes=2, n_devices=4)
     said = [process.communicate(timeout=300)[1] for process in processes]
     assert [process.returncode for process in processes] == [0, 0], said
-    alone = tmp_path / "alone"
-    assert train(config, alone, "--config.model.group_tokens=32").returncode == 0
-    for name in ("branch-8192", "branch-16384"):
-        one, other = (json.loads((folder / name / "result.json").read_text()) for folder in (alone, together))
+    for one, other in zip(results(alone).values(), results(tmp_path).values()):
         assert other["n_devices"] == 8
         for column in ("loss", "train_loss", "drop_rate"):
             assert abs(one[column] - other[column]) < 1e-4, column
     # the first steps agree to float accuracy, before rounding has had time to grow
-    for one, other in list(zip(*(outcome(folder)["trunk/metrics.jsonl"] for folder in (alone, together))))[:5]:
-        assert abs(json.loads(one)["loss"] - json.loads(other)["loss"]) < 1e-5
-        assert json.loads(one)["drop_rate"] == pytest.approx(json.loads(other)["drop_rate"], abs=1e-6)
+    for one, other in list(zip(*(soak.outcome(folder)["trunk", "metrics"] for folder in (alone, tmp_path))))[:5]:
+        assert abs(one["loss"] - other["loss"]) < 1e-5
+        assert one["drop_rate"] == pytest.approx(other["drop_rate"], abs=1e-6)
+
+
+def test_a_mistake_ends_every_process_with_its_sentence(config, tmp_path):
+    flags = [f"--config={config}", f"--workdir={tmp_path}", "--config.data.path=/nowhere/*.txt"]
+    for process in helpers.start("jmoe.train", *flags, n_processes=2):
+        said = process.communicate(timeout=200)[1]
+        assert process.returncode == 2 and "error: config.data.path='/nowhere/*.txt' matches no file" in said, said
 
 
 def test_another_config_is_refused_with_the_difference(undisturbed, config):
     said = helpers.fails("jmoe.train", f"--config={config}", f"--workdir={undisturbed}", "--config.model.n_experts=8")
     assert "config.model.n_experts was 4, is 8" in said
+
+
+@pytest.mark.parametrize("part", ["trunk", "branch-16384"])
+def test_another_config_is_refused_by_unfinished_parts_too(undisturbed, config, tmp_path, part):
+    """Before there is a result it is the checkpoint that knows what it was."""
+    shutil.copytree(undisturbed / part, tmp_path / part, ignore=shutil.ignore_patterns("result.json"))
+    budget = "--config.n_tokens=(16384,)"  # with its own trunk done, the branch is looked at first
+    said = helpers.fails("jmoe.train", f"--config={config}", f"--workdir={tmp_path}", budget, "--config.seed=1")
+    assert f"{tmp_path}/{part}/checkpoints/" in said and "config.seed was 0, is 1" in said
+
+
+def test_a_damaged_checkpoint_is_skipped_for_the_one_before(undisturbed, config, tmp_path):
+    """First the newest of the branch, then all of the branch, then the trunk's as well: the same bits every time."""
+    newest = "branch-16384/checkpoints/40", "branch-16384/checkpoints/35", "trunk/checkpoints"
+    for count in (1, 2, 3):
+        workdir = tmp_path / str(count)
+        shutil.copytree(undisturbed, workdir)
+        (workdir / "branch-16384" / "result.json").unlink()
+        for path in newest[:count]:
+            for array in (workdir / path).glob("**/params/**/d/*"):
+                array.write_bytes(array.read_bytes()[:-7])
+        done = train(config, workdir)
+        assert done.returncode == 0, done.stderr
+        assert done.stderr.count("is damaged and skipped") == (1, 2, 5)[count - 1], done.stderr
+        assert ("starting this part over" in done.stderr) == (count > 1)
+        assert "Traceback" not in done.stderr
+        soak.assert_same_run(workdir, undisturbed)
 
 
 @pytest.mark.parametrize(
@@ -250,11 +238,14 @@ def test_missing_config_file(tmp_path):
     assert "config" in helpers.fails("jmoe.train", f"--workdir={tmp_path}")
 
 
-def test_a_diverging_run_stops_with_the_step(config, tmp_path):
-    said = helpers.fails(
-        "jmoe.train", f"--config={config}", f"--workdir={tmp_path}", "--config.optimizer.lr_law.constant=90.0"
-    )
-    assert "non-finite loss at step" in said and "last good checkpoint" in said
+def test_a_diverging_run_stops_with_the_step_and_keeps_a_good_checkpoint(config, tmp_path):
+    """Saved after every step, the last that is kept is finite although the next parameters were not."""
+    flags = [f"--config={config}", f"--workdir={tmp_path}", "--config.checkpoint_every=1"]
+    said = helpers.fails("jmoe.train", *flags, "--config.optimizer.lr_law.constant=90.0")
+    assert "not finite" in said or "non-finite loss at step" in said
+    good = max(int(path.name) for path in (tmp_path / "trunk" / "checkpoints").iterdir() if path.name.isdigit())
+    assert f"the last good checkpoint is {tmp_path}/trunk/checkpoints/{good}; try a lower" in said
+    assert all(np.isfinite(x).all() for x in soak.final_params(tmp_path, "trunk").values())
     assert not list(tmp_path.rglob("result.json"))
 
 
@@ -288,6 +279,6 @@ def test_a_full_workdir(config, tmp_path, size, undisturbed):
         subprocess.run(["mount", "-o", "remount,size=64m", folder], check=True)
         done = train(config, folder)
         assert done.returncode == 0, done.stderr
-        assert outcome(folder) == outcome(undisturbed)
+        soak.assert_same_run(folder, undisturbed)
     finally:
         subprocess.run(["umount", folder], check=True)
