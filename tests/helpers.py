@@ -112,9 +112,9 @@ def bucket():
     Meanwhile the environment of this process and of those it starts points there.
     """
     port, name = free_port(), "jmoe-test"
-    program = os.path.join(os.path.dirname(sys.executable), "gcp-storage-emulator")
+    program = str(pathlib.Path(__file__).with_name("gcs_server.py"))
     flags = ["start", "--host=127.0.0.1", f"--port={port}", "--in-memory", f"--default-bucket={name}"]
-    server = subprocess.Popen([program, *flags], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    server = subprocess.Popen([sys.executable, program, *flags], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     def answers() -> bool:
         with socket.socket() as probe:

@@ -1,0 +1,81 @@
+"""Workdirs in object storage: real trainers against a real server of the GCS API on this machine."""
+
+import json
+import shutil
+import signal
+
+import helpers
+import pytest
+import soak
+from etils import epath
+
+from jmoe import checkpoint, storage
+from jmoe.cli import UserError
+
+FLAGS = ["--config.model.n_experts=4", "--config.n_tokens=(8192,)"]
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory, text_glob):
+    return helpers.write_config(tmp_path_factory.mktemp("config"), text_glob)
+
+
+def test_a_run_in_a_bucket_stopped_and_resumed_is_the_local_one(config, bucket, tmp_path):
+    """Checkpoints, metrics and results, with the newest checkpoint damaged as well."""
+    workdir = epath.Path(f"{bucket}/runs/one")
+    flags = [f"--config={config}", f"--workdir={workdir}", *FLAGS]
+    processes = helpers.start("jmoe.train", *flags)
+    helpers.wait_until(lambda: len(checkpoint.steps_in(workdir / "trunk" / "checkpoints")) == 2, processes)
+    processes[0].send_signal(signal.SIGTERM)
+    said = processes[0].communicate(timeout=200)[1]
+    assert processes[0].returncode == 128 + signal.SIGTERM and "saved step" in said, said
+    newest = checkpoint.steps_in(workdir / "trunk" / "checkpoints")[-1]
+    array = max(
+        (workdir / "trunk" / "checkpoints" / str(newest) / "params").glob("**/d/*"), key=lambda p: p.stat().length
+    )
+    content = bytearray(array.read_bytes())
+    content[len(content) // 2] ^= 4
+    array.write_bytes(bytes(content))
+    done = helpers.run("jmoe.train", *flags)
+    assert done.returncode == 0, done.stderr
+    assert f"{newest} is damaged and skipped" in done.stderr and "credentials" not in done.stderr, done.stderr
+
+    local = tmp_path / "local"
+    assert helpers.run("jmoe.train", f"--config={config}", f"--workdir={local}", *FLAGS).returncode == 0
+    fetched = tmp_path / "fetched"
+    for path in workdir.glob("**/*"):
+        if not path.is_dir():
+            target = fetched / path.relative_to(workdir)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(path.read_bytes())
+    soak.assert_same_run(fetched, local)
+
+    said = helpers.run("jmoe.evaluate", f"--workdir={workdir}", f"--json={bucket}/runs/loss.json")
+    assert said.returncode == 0, said.stderr
+    loss = json.loads(epath.Path(f"{bucket}/runs/loss.json").read_text())["loss"]
+    assert loss == json.loads((local / "branch-8192" / "result.json").read_text())["loss"]
+
+
+def test_a_bucket_that_is_not_there(config, bucket):
+    said = helpers.fails("jmoe.train", f"--config={config}", "--workdir=gs://no-such-bucket/run")
+    assert "--workdir=gs://no-such-bucket/run cannot be written" in said and "no-such-bucket" in said
+    said = helpers.fails("jmoe.evaluate", f"--workdir={bucket}/nothing")
+    assert f"--workdir={bucket}/nothing holds no checkpoint" in said
+
+
+def test_files_are_whole_or_absent_on_both_kinds(bucket, tmp_path):
+    for folder in (storage.make_workdir(f"{bucket}/a b/'c'"), storage.make_workdir(f"{tmp_path}/a b/'c'")):
+        assert storage.read_lines(folder / "lines.jsonl") == []
+        storage.write_whole(folder / "lines.jsonl", '{"a": 1}\n{"a": 2}\n{"a"')
+        assert storage.read_lines(folder / "lines.jsonl") == [{"a": 1}, {"a": 2}]
+        storage.write_whole(folder / "lines.jsonl", "")
+        assert [path.name for path in folder.iterdir()] == ["lines.jsonl"]
+
+
+def test_a_relative_workdir_is_where_the_command_was_given(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert storage.make_workdir("runs/one") == epath.Path(tmp_path / "runs" / "one")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="--workdir=file/run cannot be written: Not a directory"):
+        storage.make_workdir("file/run")
+    shutil.rmtree(tmp_path / "runs")
