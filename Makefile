@@ -23,9 +23,10 @@ demo: .venv/.installed
 test: .venv/.installed
 	$(BIN)/python -m pytest
 
-# Long: runs killed at random moments, each compared with an undisturbed one.
+# Long: runs and sweeps killed at random moments, each compared with an undisturbed one.
 soak: .venv/.installed
 	$(BIN)/python tests/soak.py --kills=60
+	JMOE_SOAK=1 $(BIN)/python -m pytest tests/test_launch_local.py tests/test_launch_slurm.py
 
 .venv/.installed: setup.cfg pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"Python 3.11 or later is needed, this is {sys.version.split()[0]}; choose another by make PYTHON=...")'

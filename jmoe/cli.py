@@ -1,6 +1,7 @@
 """What every command shares: flags parsed, a user's mistake told in one sentence, exit codes.
 
-Exit codes: 0 done, 1 unusable flags (absl), 2 a mistake that one sentence explains, 130 Ctrl-C, 143 SIGTERM.
+Exit codes: 0 done, 2 a mistake that one sentence explains, 130 Ctrl-C, 143 SIGTERM; anything else is a failure (1 with
+a traceback, 134 where jax aborts a process because another one of its run was lost).
 """
 
 import errno

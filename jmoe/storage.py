@@ -6,10 +6,13 @@ import os
 import pathlib
 import uuid
 
+import fsspec
 from etils import epath
 
 from jmoe.cli import UserError
 
+# other processes write beside this one, and what gcsfs once listed it would not look up again
+fsspec.config.conf.setdefault("gs", {})["use_listings_cache"] = False
 # gcsfs asks for a bucket's type by credentials that anonymous or emulated access has not, and warns at every call
 logging.getLogger("gcsfs").addFilter(lambda record: "Could not determine bucket type" not in record.getMessage())
 

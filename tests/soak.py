@@ -184,8 +184,8 @@ def main():
                 n_done += len(hits)
                 counted = ", ".join(f"{hits.count(kind)} in a {kind}" for kind in ("start", "step", "save"))
                 print(
-                    f"run {n_runs} of {n_processes} process(es): {len(hits)} kills ({counted}), the same to the last bit "
-                    f"as the undisturbed one; {n_done} of {n_kills} kills, {time.monotonic() - began:.0f} s so far",
+                    f"run {n_runs} of {n_processes} process(es): {len(hits)} kills ({counted}), the same to the last "
+                    f"bit as the undisturbed one; {n_done} of {n_kills} kills, {time.monotonic() - began:.0f} s so far",
                     flush=True,
                 )
 

@@ -249,6 +249,52 @@ def test_a_diverging_run_stops_with_the_step_and_keeps_a_good_checkpoint(config,
     assert not list(tmp_path.rglob("result.json"))
 
 
+def evaluate(workdir, *flags, **options) -> dict:
+    done = helpers.run("jmoe.evaluate", f"--workdir={workdir}", f"--json={workdir}/loss.json", *flags, **options)
+    assert done.returncode == 0, done.stderr
+    return json.loads((workdir / "loss.json").read_text())
+
+
+def test_evaluate_tells_the_loss_of_any_checkpoint(undisturbed, config, tmp_path):
+    """Without a config file: the run's own results bit for bit, the trunk, other devices, other text."""
+    shutil.copytree(undisturbed, tmp_path / "run")
+    last = evaluate(tmp_path / "run")
+    assert (last["segment"], last["n_tokens"]) == ("branch-16384", 16384)
+    assert last["loss"] == json.loads((undisturbed / "branch-16384" / "result.json").read_text())["loss"]
+    first = evaluate(tmp_path / "run", "--segment=branch-8192")
+    assert first["loss"] == json.loads((undisturbed / "branch-8192" / "result.json").read_text())["loss"]
+    spread = evaluate(tmp_path / "run", "--step=34", "--config.mesh.expert=4", n_devices=8)
+    assert spread["segment"] == "trunk" and last["loss"] < spread["loss"] < first["loss"]
+    for name in "ab":
+        (tmp_path / f"{name}.txt").write_text(f"{name} zebra quietly juggled vexing waltz nymphs " * 99)
+    other = evaluate(tmp_path / "run", f"--config.data.path={tmp_path}/[ab].txt")
+    assert other["loss"] > last["loss"] and other["corpus_fingerprint"] != last["corpus_fingerprint"]
+    # bytes are tokens: a bit per byte is ln 2 nats, but for the few ends of text
+    assert 1 < other["bits_per_byte"] * np.log(2) / other["loss"] < 1.01
+
+
+@pytest.mark.parametrize(
+    "flags, words",
+    [
+        (["--step=7"], ["--step=7", "branch-16384: 35, 40", "trunk: 21, 30, 34"]),
+        (["--segment=branch-1"], ["--segment=branch-1", "branch-8192: 24"]),
+        (["--config.model.d_model=64"], ["config.model.d_model", "checkpoint's own"]),
+    ],
+)
+def test_evaluate_names_what_is_there(undisturbed, flags, words):
+    said = helpers.fails("jmoe.evaluate", f"--workdir={undisturbed}", *flags)
+    for word in words:
+        assert word in said
+
+
+def test_evaluate_refuses_a_damaged_checkpoint(undisturbed, tmp_path):
+    shutil.copytree(undisturbed / "trunk", tmp_path / "trunk")
+    for array in (tmp_path / "trunk" / "checkpoints" / "34").glob("params/**/d/*"):
+        array.write_bytes(array.read_bytes()[:-7])
+    said = helpers.fails("jmoe.evaluate", f"--workdir={tmp_path}")
+    assert f"the checkpoint {tmp_path}/trunk/checkpoints/34 is damaged" in said
+
+
 def mount(folder, options):
     """A small file system of our own; skips loudly where the tests may not mount."""
     folder.mkdir()
