@@ -112,7 +112,8 @@ class Checkpoints:
         return None
 
     def diverged(self, what: str) -> UserError:
-        """The sentence for a run whose numbers are no longer finite."""
+        """The sentence for a run whose numbers are no longer finite; what is being saved is whole before it is told."""
+        self.wait()
         good = max(self.steps(), default=None)
         return UserError(
             f"{what}; the last good checkpoint is {'none' if good is None else self.directory / str(good)}; try "
