@@ -77,29 +77,31 @@ def test_a_second_start_starts_nothing(sweep, undisturbed):
 
 def test_killed_and_stopped_at_random_it_ends_with_the_same_table(sweep, undisturbed, tmp_path):
     """Trainers die by SIGKILL, the sweep three times; then Ctrl-C, then launch.cancel."""
-    chance = random.Random(1)
+    chance, n_killed = random.Random(1), 0
     for _ in range(3):
         process = begin(sweep, tmp_path)
         for _ in range(8 if SOAK else 1):
-            if not wait_for_steps(process, tmp_path, chance.randrange(1, 40)):
-                break
+            wait_for_steps(process, tmp_path, chance.randrange(1, 12))
             for pid in chance.sample(victims := children(process.pid), k=min(1, len(victims))):
                 kill(pid)
-        wait_for_steps(process, tmp_path, chance.randrange(1, 20))
+                n_killed += 1
+        assert wait_for_steps(process, tmp_path, chance.randrange(1, 12)), "the sweep ended before it was killed"
         orphans = children(process.pid)
         process.kill()
-        process.communicate()
+        process.wait()
         if chance.random() < 0.5:  # the others save and stop by themselves while the next sweep starts
             for pid in orphans:
                 kill(pid)
         assert one_trainer_for_each_job(tmp_path)
+    assert n_killed >= (20 if SOAK else 2)
 
     process = begin(sweep, tmp_path)
     if wait_for_steps(process, tmp_path, 5):
         refused = helpers.fails("launch.sweep", f"--sweep={sweep}", f"--workdir={tmp_path}")
         assert "another launch.sweep" in refused
         process.send_signal(signal.SIGINT)
-        said = process.communicate()[1]
+        process.wait()
+        said = (tmp_path / "stderr.txt").read_text()
         assert process.returncode == 130 and "the same command goes on" in said and "Traceback" not in said
         assert not children(process.pid)
         assert not (tmp_path / "runs.csv").exists()
@@ -109,7 +111,7 @@ def test_killed_and_stopped_at_random_it_ends_with_the_same_table(sweep, undistu
         status = helpers.run("launch.status", f"--workdir={tmp_path}").stdout
         assert " running " in status and "% trained" in status, status
         assert "asked 1 process" in helpers.run("launch.cancel", f"--workdir={tmp_path}").stdout
-        process.communicate()
+        process.wait()
         assert process.returncode == 143
 
     done = launch(sweep, tmp_path)
@@ -121,13 +123,13 @@ def test_killed_and_stopped_at_random_it_ends_with_the_same_table(sweep, undistu
 
 
 def begin(sweep, workdir):
-    return subprocess.Popen(
-        helpers.command("launch.sweep", f"--sweep={sweep}", f"--workdir={workdir}", "--retries=1000"),
-        env=helpers.environment(),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    with open(workdir / "stderr.txt", "w") as said:
+        return subprocess.Popen(
+            helpers.command("launch.sweep", f"--sweep={sweep}", f"--workdir={workdir}", "--retries=1000"),
+            env=helpers.environment(),
+            stdout=subprocess.DEVNULL,
+            stderr=said,
+        )
 
 
 def wait_for_steps(process, workdir, n: int) -> bool:
