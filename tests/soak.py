@@ -147,13 +147,13 @@ def final_params(workdir, segment: str = "branch-16384") -> dict:
     return {jax.tree_util.keystr(path): x for path, x in jax.tree_util.tree_leaves_with_path(params)}
 
 
-def assert_same_run(one, other) -> None:
+def assert_same_run(one, other, segment: str = "branch-16384") -> None:
     """Two workdirs hold the same run to the last bit."""
     said = outcome(epath.Path(one)), outcome(epath.Path(other))
     assert said[0].keys() == said[1].keys()
     for name in said[0]:
         assert said[0][name] == said[1][name], name
-    params = final_params(one), final_params(other)
+    params = final_params(one, segment), final_params(other, segment)
     assert params[0].keys() == params[1].keys()
     for name in params[0]:
         np.testing.assert_array_equal(params[0][name], params[1][name], err_msg=name)
