@@ -1,0 +1,29 @@
+"""The benchmarks run, and the layer that ours is measured against computes the same. Nothing here is timed."""
+
+import json
+
+import helpers
+
+
+def test_one_hot_dispatch_is_the_same_layer(tmp_path):
+    sizes = (
+        "--n_tokens=256",
+        "--d_model=16",
+        "--d_ff=24",
+        "--n_experts=4",
+        "--rounds=1",
+        f"--json={tmp_path}/layer.json",
+    )
+    done = helpers.run("benchmarks.moe_layer", *sizes)
+    assert done.returncode == 0, done.stderr
+    written = json.loads((tmp_path / "layer.json").read_text())
+    assert [row["layer"] for row in written["rows"]] == ["dense", "switch E=4", "one-hot E=4"]
+    assert float(written["notes"].rsplit(" ", 1)[1]) < 1e-4
+    for row in written["rows"]:
+        assert f"{row['ms']:.3g}" in done.stdout
+
+
+def test_the_sweep_benchmark_runs():
+    done = helpers.run("benchmarks.sweep", "--d_model=16", "--n_experts=4", "--together=3", "--rounds=1")
+    assert done.returncode == 0, done.stderr
+    assert "3 of E=4" in done.stdout
