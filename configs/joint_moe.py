@@ -30,6 +30,7 @@ def get_config() -> ConfigDict:
     model.rope_base = 10_000.0
     model.init_scale = 0.1
     model.dtype = "bfloat16"  # attention, RoPE, router and norms stay float32
+    model.attention = "float32"  # "flash": the backend's kernel, its inputs rounded to bfloat16
 
     config.loss = ConfigDict()
     config.loss.load_balance = 0.01

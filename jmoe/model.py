@@ -3,7 +3,7 @@
 Axis legend: B rows, T positions, N = B T tokens, V vocabulary, D d_model, H heads, K = D / H, F d_ff, E experts.
 Modules are pytrees: blocks are stacked along a leading axis of layers by vmap and run by one scan, rematerialised.
 Calls run inside sharding.per_device: B, H, F and E count what this device has. Parameters are float32 and cast where
-they are used; norms, attention, RoPE and router compute in float32.
+they are used; norms, attention (but for "flash"), RoPE and router compute in float32.
 """
 
 import functools
@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jmoe import moe, sharding
+from jmoe import flash, moe, sharding
 
 REMAT = {  # what the backward pass finds saved: config.remat
     "none": jax.checkpoint_policies.everything_saveable,
@@ -52,7 +52,7 @@ class Block(nnx.Module):
         h_ND = rms_norm(x_BTD, self.attention_norm[...]).reshape(b * t, d)
         qkv_DO, out_OD = whole(self.qkv, 0).reshape(d, -1), whole(self.out, 2).reshape(-1, d)
         qkv = (h_ND @ qkv_DO).reshape(b, t, 3, -1, d // config.n_heads)
-        heads_BTHK = attention(qkv[:, :, 0], qkv[:, :, 1], qkv[:, :, 2], config.rope_base)
+        heads_BTHK = attention(qkv[:, :, 0], qkv[:, :, 1], qkv[:, :, 2], config.rope_base, config.attention)
         y_ND = heads_BTHK.astype(x_BTD.dtype).reshape(b * t, -1) @ out_OD
         x_BTD += sharding.total(y_ND, ("model",)).reshape(b, t, d)
 
@@ -113,10 +113,15 @@ def rope(x_BTHK, base: float):
     return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
 
 
-def attention(q_BTHK, k_BTHK, v_BTHK, rope_base: float):
-    """Causal multi-head attention in float32, the products too; returns [B, T, H, K]."""
-    product = functools.partial(jnp.einsum, precision=jax.lax.Precision.HIGHEST)  # else TPUs and GPUs round the inputs
+def attention(q_BTHK, k_BTHK, v_BTHK, rope_base: float, kind: str = "float32"):
+    """Causal multi-head attention; returns [B, T, H, K].
+
+    `kind` is config.model.attention: "float32", the products too, or "flash" (jmoe/flash.py); RoPE is float32 in both.
+    """
     q, k, v = rope(q_BTHK, rope_base), rope(k_BTHK, rope_base), v_BTHK.astype(jnp.float32)
+    if kind == "flash":
+        return flash.attention(q, k, v)
+    product = functools.partial(jnp.einsum, precision=jax.lax.Precision.HIGHEST)  # else TPUs and GPUs round the inputs
     score_BHTT = product("bqhk,bshk->bhqs", q, k) / jnp.sqrt(jnp.float32(q.shape[-1]))
     t = q.shape[1]
     causal_TT = jnp.arange(t)[:, None] >= jnp.arange(t)[None, :]

@@ -64,6 +64,8 @@ def check_model(model) -> None:
     for name in ("d_model", "n_blocks", "n_heads", "d_ff", "vocab_size", "n_experts", "group_tokens"):
         if model[name] < 1:
             raise UserError(f"config.model.{name}={model[name]} must be at least 1")
+    if model.attention not in ("float32", "flash"):
+        raise UserError(f"config.model.attention={model.attention!r} must be 'float32' or 'flash'")
     if model.d_model % (2 * model.n_heads):
         raise UserError(f"config.model.d_model={model.d_model} must be an even multiple of n_heads={model.n_heads}")
     if model.n_experts > 1 and int(model.group_tokens * model.capacity_factor / model.n_experts) < 1:

@@ -1,0 +1,45 @@
+"""Causal attention in bfloat16 with sums in float32 and no T x T array in memory: config.model.attention = "flash".
+
+Axis legend: B rows, T positions, H heads on this device, K = D / H, C positions of a block of queries.
+
+On a GPU cuDNN's kernel; elsewhere blocks of queries in plain JAX, which round inputs and probabilities alike, so that a
+test needs no accelerator. On a TPU too: splash_attention as jax 0.10 ships it does not tell how its outputs vary over a
+mesh, and shard_map takes no kernel that does not.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+
+BLOCK = 512  # queries at a time where there is no kernel
+
+
+def attention(q_BTHK, k_BTHK, v_BTHK):
+    """softmax(q k / sqrt(K)) v over the positions up to the query's own; returns bfloat16 [B, T, H, K]."""
+    platform = jax.sharding.get_abstract_mesh().abstract_device.platform
+    kernel = _cudnn if platform == "gpu" else blocks
+    return kernel(*(x.astype(jnp.bfloat16) for x in (q_BTHK, k_BTHK, v_BTHK)))
+
+
+def _cudnn(q_BTHK, k_BTHK, v_BTHK):
+    return jax.nn.dot_product_attention(q_BTHK, k_BTHK, v_BTHK, is_causal=True, implementation="cudnn")
+
+
+def blocks(q_BTHK, k_BTHK, v_BTHK):
+    """The same in plain JAX, a block of queries against all keys at a time, rematerialised; in float32 it is exact."""
+    b, t, h, k = q_BTHK.shape
+    block = BLOCK if t % BLOCK == 0 else t
+    product = functools.partial(jnp.einsum, precision="highest", preferred_element_type=jnp.float32)
+
+    @jax.checkpoint
+    def one(args):
+        start, q_BCHK = args
+        score_BHCT = product("bqhk,bshk->bhqs", q_BCHK, k_BTHK) * k**-0.5
+        causal_CT = start + jnp.arange(block)[:, None] >= jnp.arange(t)[None, :]
+        probability_BHCT = jax.nn.softmax(jnp.where(causal_CT, score_BHCT, -jnp.inf))
+        return product("bhqs,bshk->bqhk", probability_BHCT.astype(v_BTHK.dtype), v_BTHK).astype(q_BCHK.dtype)
+
+    q_XBCHK = q_BTHK.reshape(b, t // block, block, h, k).swapaxes(0, 1)
+    y_XBCHK = jax.lax.map(one, (jnp.arange(0, t, block), q_XBCHK))
+    return y_XBCHK.swapaxes(0, 1).reshape(b, t, h, k)
