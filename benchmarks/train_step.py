@@ -133,6 +133,7 @@ def loop(config, mesh) -> str:
                 file.write(text[: 2**22 if name == "train" else 2**16])
         config.data.path = os.path.join(cache, "train.txt")
         config.data.validation_path = os.path.join(cache, "validation.txt")
+        config.data.tokenizer = "bytes"
         config.optimizer.warmup_tokens = 0
         config.n_tokens = (10_000 * config.batch_tokens[0][1],)
         text = corpus.load(config.data, config.model.vocab_size)
