@@ -1,5 +1,6 @@
 """Checkpoints that a disk has damaged: found, named and skipped, whatever file it is and on whichever mesh."""
 
+import gc
 import json
 import os
 import random
@@ -73,6 +74,13 @@ def restore(folder, mesh, **options):
 def assert_is(found, mesh, step):
     assert found is not None and found[0] == step
     jax.tree.map(np.testing.assert_array_equal, tuple(found[1:]), state(mesh, step))
+
+
+@pytest.fixture(autouse=True)
+def leftovers():
+    """What failed reads left behind is found and forgotten here, not in whichever test runs next."""
+    yield
+    gc.collect()
 
 
 @pytest.fixture(scope="module")
