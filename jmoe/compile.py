@@ -34,9 +34,11 @@ from absl import flags
 from jmoe import chips, cli, counts, hlo, sharding, storage
 from jmoe.chips import GiB
 from jmoe.cli import UserError
+from jmoe.model import check_model
 from jmoe.step import abstract_state, make_train_step
-from jmoe.train import CONFIG, check_model
+from jmoe.train import CONFIG
 
+flags.declare_key_flag("config")  # for --help
 TOPOLOGY = flags.DEFINE_string(
     "topology", None, "TPU slice such as v5e:4x4, v5p:8x8x8, v6e:16x16, v4:4x4x4; default: the devices at hand."
 )

@@ -16,7 +16,7 @@ from ml_collections import config_flags
 from tqdm import tqdm
 
 from jmoe import __version__, checkpoint, cli, corpus, counts, data, processes, sharding, storage
-from jmoe.cli import UserError
+from jmoe.model import check_model
 from jmoe.observe import Log, Profile, Speed, progress
 from jmoe.schedule import Schedule
 from jmoe.step import abstract_state, init_params, make_eval_step, make_optimizer, make_train_step, mean_loss
@@ -57,22 +57,6 @@ def train(config, workdir: epath.Path, stop_signal=lambda: 0) -> list[dict]:
                 result = run.branch(trunk, branch)
             results.append(result)
         return results
-
-
-def check_model(model) -> None:
-    """Raises UserError for sizes that no model can have, naming fields and values."""
-    for name in ("d_model", "n_blocks", "n_heads", "d_ff", "vocab_size", "n_experts", "group_tokens"):
-        if model[name] < 1:
-            raise UserError(f"config.model.{name}={model[name]} must be at least 1")
-    if model.attention not in ("float32", "flash"):
-        raise UserError(f"config.model.attention={model.attention!r} must be 'float32' or 'flash'")
-    if model.d_model % (2 * model.n_heads):
-        raise UserError(f"config.model.d_model={model.d_model} must be an even multiple of n_heads={model.n_heads}")
-    if model.n_experts > 1 and int(model.group_tokens * model.capacity_factor / model.n_experts) < 1:
-        raise UserError(
-            f"config.model.capacity_factor={model.capacity_factor} leaves no slot to each of "
-            f"{model.n_experts} experts in groups of {model.group_tokens} tokens"
-        )
 
 
 class _Run:

@@ -4,12 +4,13 @@ import json
 import subprocess
 import sys
 
+import helpers
 import jax
 import pytest
 
-import helpers
 from configs import quickstart
-from jmoe import counts, sharding, train
+from jmoe import counts, sharding
+from jmoe.model import check_model
 from jmoe.schedule import Schedule
 from launch import jobs
 
@@ -28,7 +29,7 @@ def test_a_plan_becomes_a_config_that_the_trainer_takes(tmp_path, flags):
     assert done.returncode == 0, done.stderr
     built = json.loads(done.stdout)["buildable"]
     config = jobs.load_module(str(path), "planned").get_config().lock()
-    train.check_model(config.model)
+    check_model(config.model)
     schedule = Schedule(config)
     sharding.make_mesh(config, jax.devices()[:1])
     assert counts.n_active(config.model) == built["n_active"]
