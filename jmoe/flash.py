@@ -2,15 +2,16 @@
 
 Axis legend: B rows, T positions, H heads on this device, K = D / H, C positions of a block of queries.
 
-On a GPU cuDNN's kernel; elsewhere blocks of queries in plain JAX, which round inputs and probabilities alike, so that a
-test needs no accelerator. On a TPU too: splash_attention as jax 0.10 ships it does not tell how its outputs vary over a
-mesh, and shard_map takes no kernel that does not.
+On a GPU cuDNN's kernel, on a TPU that of jmoe/tpu_flash.py; elsewhere, and for shapes that it does not take, blocks of
+queries in plain JAX, which round inputs and probabilities alike, so that a test needs no accelerator.
 """
 
 import functools
 
 import jax
 import jax.numpy as jnp
+
+from jmoe import tpu_flash
 
 BLOCK = 512  # queries at a time where there is no kernel
 
@@ -19,6 +20,8 @@ def attention(q_BTHK, k_BTHK, v_BTHK):
     """softmax(q k / sqrt(K)) v over the positions up to the query's own; returns bfloat16 [B, T, H, K]."""
     platform = jax.sharding.get_abstract_mesh().abstract_device.platform
     kernel = _cudnn if platform == "gpu" else blocks
+    if platform == "tpu" and tpu_flash.fits(*q_BTHK.shape[1::2]):
+        kernel = tpu_flash.attention
     return kernel(*(x.astype(jnp.bfloat16) for x in (q_BTHK, k_BTHK, v_BTHK)))
 
 

@@ -204,6 +204,10 @@ class Program:
             contracted = re.search(r"lhs_contracting_dims=\{([\d,]*)\}", instruction.attributes)
         elif opcode == "custom-call" and "__cublas" in instruction.attributes:
             contracted = re.search(r'"lhs_contracting_dimensions":\[([^\]]*)\]', instruction.attributes)
+        elif opcode == "custom-call" and (
+            said := re.search(r'"cost_estimate":\{"flops":"(\d+)"', instruction.attributes)
+        ):
+            return int(said[1])  # a Pallas kernel's own count; its text is not HLO
         if contracted is None:
             return 0
         left = self._operand(computation, instruction, 0)

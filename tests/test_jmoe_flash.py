@@ -1,4 +1,7 @@
-"""Attention in blocks against the float32 one, in value and gradient; the flash path through a whole training step."""
+"""Attention in blocks and the TPU's kernels against the float32 one, in value and gradient; a whole step with flash.
+
+The kernels run here in Pallas's interpreters: the plain one, and the TPU's, whose memory is NaN until it is written.
+"""
 
 import functools
 
@@ -6,9 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental.pallas import tpu as pltpu
+from jax.sharding import PartitionSpec as P
 
 from configs import quickstart
-from jmoe import flash, sharding
+from jmoe import compile as jmoe_compile
+from jmoe import flash, sharding, tpu_flash
 from jmoe.step import init_params, loss_fn
 
 
@@ -25,15 +31,64 @@ def exact(q, k, v):
     return jnp.einsum("bhqs,bshk->bqhk", jax.nn.softmax(score), v)
 
 
+def differences(got, inputs):
+    """Relative to the float32 attention: of the output and of the three gradients."""
+    want = value_and_gradients(exact, *inputs)
+    return [float(np.linalg.norm(np.float32(a) - b) / np.linalg.norm(b)) for a, b in zip(got, want)]
+
+
+def normal(*shape):
+    return [jax.random.normal(key, shape) for key in jax.random.split(jax.random.key(0), 4)]
+
+
+kernels = functools.partial(tpu_flash.attention, interpret=True)
+kernels_as_on_a_tpu = functools.partial(tpu_flash.attention, interpret=pltpu.InterpretParams())
+
+
+@pytest.mark.parametrize(
+    "function, shape",
+    [
+        (flash.blocks, (2, 2 * flash.BLOCK, 2, 16)),
+        (kernels, (2, 128, 1, 16)),  # one block
+        (kernels, (2, 384, 2, 64)),  # three blocks of 128
+        (kernels, (1, 512, 2, 128)),  # one of 512
+        (kernels, (1, 2_048, 1, 128)),
+        (kernels_as_on_a_tpu, (1, 384, 2, 64)),
+    ],
+)
 @pytest.mark.parametrize("dtype, tolerance", [(jnp.float32, 1e-6), (jnp.bfloat16, 1e-2)])
-def test_blocks_equal_attention_over_all_positions_at_once(dtype, tolerance):
-    shape = 2, 2 * flash.BLOCK, 2, 16
-    inputs = [jax.random.normal(key, shape) for key in jax.random.split(jax.random.key(0), 4)]
-    got = value_and_gradients(flash.blocks, *(x.astype(dtype) for x in inputs))
-    for a, b in zip(got, value_and_gradients(exact, *inputs)):
-        difference = np.linalg.norm(np.float32(a) - b) / np.linalg.norm(b)
+def test_blocks_and_kernels_equal_attention_over_all_positions_at_once(function, shape, dtype, tolerance):
+    inputs = normal(*shape)
+    for difference in differences(value_and_gradients(function, *(x.astype(dtype) for x in inputs)), inputs):
         assert difference < tolerance
         assert dtype == jnp.float32 or difference > 1e-4  # it was rounded, or float32 was measured against itself
+
+
+def test_kernels_are_the_same_spread_over_a_mesh():
+    """shard_map with its check of what varies, as the model runs: rows over data, heads over model."""
+    inputs, spec = normal(2, 256, 4, 16), P("data", None, "model")
+    mesh = jax.make_mesh((2, 2), ("data", "model"), devices=jax.devices()[:4])
+    spread = jax.shard_map(
+        lambda *inputs: value_and_gradients(kernels, *inputs), mesh=mesh, in_specs=(spec,) * 4, out_specs=(spec,) * 4
+    )
+    got = jax.jit(spread)(*(jax.device_put(x, jax.NamedSharding(mesh, spec)) for x in inputs))
+    assert max(differences(got, inputs)) < 1e-6
+
+
+@pytest.mark.parametrize(
+    "t, k, taken",
+    [(128, 64, True), (2_048, 128, True), (8_192, 128, True), (16_384, 128, False), (192, 64, False), (256, 8, False)],
+)
+def test_a_tpu_takes_the_kernels_where_they_fit_and_blocks_elsewhere(t, k, taken):
+    pytest.importorskip("libtpu", reason="SKIPPED: nothing was compiled for a TPU, libtpu (the [tpu] extra) is missing")
+    mesh = jax.sharding.Mesh(jmoe_compile.topology_devices("v5e:2x2")[:1], ("data",))
+    x = jax.ShapeDtypeStruct((2, t, 2, k), jnp.float32, sharding=jax.NamedSharding(mesh, P()))
+    with jax.set_mesh(mesh):
+        run = jax.shard_map(
+            lambda *inputs: value_and_gradients(flash.attention, *inputs), mesh=mesh, in_specs=P(), out_specs=P()
+        )
+        text = jax.jit(run).lower(x, x, x, x).compile().as_text()
+    assert text.count("tpu_custom_call") == (2 if taken else 0)
 
 
 def test_flash_is_a_small_rounding_away_from_float32_on_any_mesh():
