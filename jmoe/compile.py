@@ -6,7 +6,9 @@
 The step is the one that jmoe.train runs, at the largest batch of config.batch_tokens, made by the real compiler (libtpu
 for a TPU topology). Printed per device: memory against what the chip has, FLOPs against the model's, collectives, and a
 roofline. FLOPs and bytes come from the compiled program with every loop counted as often as it runs; XLA's own cost
-analysis counts a loop once, and the line beside it shows that both agree when this is done here as well.
+analysis counts a loop once, and the line beside it shows that both agree when this is done here as well. A Pallas
+kernel counts as the products that it says it makes (jmoe/tpu_flash.py: none in blocks above the diagonal), and its
+arrays as read or written once.
 
 Model FLOPs count the matmuls that the mathematics needs, forward and twice backward: every active parameter but the
 embedding (a lookup), the router, attention over the whole row. No padding, no recomputation. MFU = model FLOPs / (step
@@ -154,7 +156,7 @@ def report(config, mesh, compiled, chip: chips.Chip | None) -> dict:
         "main_memory_bytes": program.main_memory_bytes(),
         "collectives": collectives,
         "each_collective": [dataclasses.asdict(one) for one in each],
-        "largest_arrays": [{"array": str(a), "bytes": a.bytes, "source": source} for a, source in arrays[:8]],
+        "largest_arrays": [{"array": str(a), "bytes": a.bytes, "source": source} for a, source in arrays[:32]],
     }
     if chip:
         parts = {

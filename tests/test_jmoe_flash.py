@@ -48,20 +48,23 @@ kernels_as_on_a_tpu = functools.partial(tpu_flash.attention, interpret=pltpu.Int
 @pytest.mark.parametrize(
     "function, shape",
     [
-        (flash.blocks, (2, 2 * flash.BLOCK, 2, 16)),
-        (kernels, (2, 128, 1, 16)),  # one block
-        (kernels, (2, 384, 2, 64)),  # three blocks of 128
-        (kernels, (1, 512, 2, 128)),  # one of 512
-        (kernels, (1, 2_048, 1, 128)),
-        (kernels_as_on_a_tpu, (1, 384, 2, 64)),
+        pytest.param(flash.blocks, (1, 2_048, 2, 128), id="blocks"),
+        pytest.param(kernels, (2, 128, 1, 16), id="kernels of 128, one block"),
+        pytest.param(kernels, (2, 384, 2, 64), id="kernels of 64, three blocks"),
+        pytest.param(kernels, (1, 2_048, 2, 128), id="kernels of 128, four blocks"),
+        pytest.param(kernels_as_on_a_tpu, (1, 384, 2, 64), id="kernels as on a TPU"),
     ],
 )
-@pytest.mark.parametrize("dtype, tolerance", [(jnp.float32, 1e-6), (jnp.bfloat16, 1e-2)])
-def test_blocks_and_kernels_equal_attention_over_all_positions_at_once(function, shape, dtype, tolerance):
+@pytest.mark.parametrize("dtype, tolerance", [(jnp.float32, 5e-6), (jnp.bfloat16, 1e-2)])
+def test_blocks_and_kernels_equal_attention_over_all_positions_at_once(
+    function, shape, dtype, tolerance, record_property
+):
     inputs = normal(*shape)
-    for difference in differences(value_and_gradients(function, *(x.astype(dtype) for x in inputs)), inputs):
-        assert difference < tolerance
-        assert dtype == jnp.float32 or difference > 1e-4  # it was rounded, or float32 was measured against itself
+    found = differences(value_and_gradients(function, *(x.astype(dtype) for x in inputs)), inputs)
+    names = "output", "gradient of queries", "keys", "values"
+    record_property("table", ", ".join(f"{name} {one:.2g}" for name, one in zip(names, found)))
+    assert max(found) < tolerance
+    assert dtype == jnp.float32 or min(found) > 1e-4  # it was rounded, or float32 was measured against itself
 
 
 def test_kernels_are_the_same_spread_over_a_mesh():
@@ -87,7 +90,8 @@ def test_a_tpu_takes_the_kernels_where_they_fit_and_blocks_elsewhere(t, k, taken
         run = jax.shard_map(
             lambda *inputs: value_and_gradients(flash.attention, *inputs), mesh=mesh, in_specs=P(), out_specs=P()
         )
-        text = jax.jit(run).lower(x, x, x, x).compile().as_text()
+        lowered = jax.jit(run).lower(x, x, x, x)
+        text = lowered.compile().as_text() if taken else lowered.as_text()  # the TPU's compiler takes them, too
     assert text.count("tpu_custom_call") == (2 if taken else 0)
 
 
