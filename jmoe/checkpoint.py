@@ -44,6 +44,8 @@ class Damaged(Exception):
 class Checkpoints:
     """The checkpoints under `directory`; keeps the newest two and the steps in `keep`, where branches fork."""
 
+    _saving = None  # of all in this process, the one that saved last: saves of two managers must not overlap
+
     def __init__(self, directory, keep=()):
         policy = preservation_policy.AnyPreservationPolicy(
             [preservation_policy.LatestN(2), preservation_policy.CustomSteps(list(keep))]
@@ -75,6 +77,9 @@ class Checkpoints:
         sums, finite = checksums({"params": params, "opt_state": opt_state})
         if not finite:
             raise self.diverged(f"the state after step {step - 1} is not finite")
+        if Checkpoints._saving not in (None, self):
+            Checkpoints._saving.wait()
+        Checkpoints._saving = self
         for damaged in self._damaged:
             self._manager.delete(damaged)
         self._damaged = []
@@ -126,6 +131,8 @@ class Checkpoints:
 
     def close(self) -> None:
         self._manager.close()
+        if Checkpoints._saving is self:
+            Checkpoints._saving = None
 
     def _sound(self, step: int, read):
         """`read()`, or None on every process where it finds damage on any of them."""

@@ -1,29 +1,137 @@
-"""Several small models in one compiled step: equal shapes; seeds, learning rates and budgets of their own.
+"""Several small models trained in one compiled step: equal shapes; seeds, learning rates and budgets of their own.
 
-The step is mapped over a leading axis M of models, so that they share every kernel; each is the model that it would be
-alone, within float tolerance.
+Their states lie in one stack, the step is mapped over its leading axis M, and they share every kernel. Each model keeps
+its own workdir, checkpoints and logs and is the model that it would be alone, within float tolerance; what the others
+do changes nothing in it.
 """
+
+import functools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from jmoe import step
+from jmoe import loop, sharding, step
+from jmoe.cli import Interrupted, UserError
+from jmoe.model import check_model
+from jmoe.schedule import alike
 
 
-def stack(trees):
-    """Trees of equal structure and shapes as one, with a leading axis M."""
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
+def train_together(configs, workdirs, stop_signal=lambda: 0, tell=lambda m, error: None) -> list:
+    """`train.train` of each config in its workdir, all in one compiled step.
+
+    A None among the configs leaves its place in the stack empty, so that the program, and with it every bit, stays the
+    same when some models are done. A model that fails is told at once by tell(m, UserError), and the others go on.
+
+    Returns:
+      for each config its results, None, or the UserError that it failed with.
+
+    Raises:
+      UserError: the configs differ in more than schedule.OWN_FIELDS. Interrupted: `stop_signal()` gave a signal number,
+        and every model is saved.
+    """
+    first = next(config for config in configs if config is not None)
+    for config in configs:
+        if config is not None and alike(config) != alike(first):
+            raise UserError("models trained together must have equal configs but for seed, learning rate and budgets")
+    check_model(first.model)
+    mesh = sharding.make_mesh(first)
+    outcomes, stopped = [None] * len(configs), None
+    with jax.set_mesh(mesh):
+        stack, eval_step = _Stack(first, mesh, len(configs)), step.make_eval_step(first, mesh)
+        running = {
+            m: loop.steps(config, workdirs[m], mesh, eval_step, stop_signal)
+            for m, config in enumerate(configs)
+            if config is not None
+        }
+        answers = dict.fromkeys(running)
+        while running:
+            asked = {}
+            for m, model in list(running.items()):
+                try:
+                    asked[m] = model.send(answers[m])
+                    continue
+                except StopIteration as end:
+                    outcomes[m] = end.value
+                except UserError as error:
+                    outcomes[m] = error
+                    tell(m, error)
+                except Interrupted as signal:
+                    stopped = signal
+                del running[m]
+            answers = stack.step(asked)
+    if stopped:
+        raise Interrupted("stopped; every model is saved; the same command resumes", stopped.signum)
+    return outcomes
 
 
-def unstack(tree) -> list:
-    """The inverse of `stack`."""
-    leaves, structure = jax.tree.flatten(tree)
-    return [structure.unflatten(model) for model in zip(*leaves)]
+class _Stack:
+    """(params, opt_state) of M models with a leading axis M, and the step that trains any of them at once."""
+
+    def __init__(self, config, mesh, n_models: int):
+        self._n_models, self._train_step = n_models, make_train_step(config, mesh)
+
+        def empty(a):
+            spec = jax.sharding.PartitionSpec(None, *a.sharding.spec)
+            return jnp.zeros((n_models, *a.shape), a.dtype, device=jax.NamedSharding(mesh, spec))
+
+        self.state = jax.tree.map(empty, step.abstract_state(config, mesh))
+
+    def step(self, asked: dict) -> dict:
+        """What loop.steps is sent for what it yielded, by model; batches of unequal size take a step for each size."""
+        answers = {}
+        for size in sorted({batch.shape for _, batch, _ in asked.values()}):
+            rates, active, batches = np.zeros(self._n_models, np.float32), np.zeros(self._n_models, bool), {}
+            for m, (state, batch, rate) in asked.items():
+                if batch.shape == size:
+                    if not isinstance(state, _Row):
+                        self.state = _put(self.state, tuple(state), m)
+                    batches[m], rates[m], active[m] = batch, rate, True
+            anything = next(iter(batches.values()))
+            batches = [batches.get(m, anything) for m in range(self._n_models)]
+            *self.state, metrics = self._train_step(*self.state, batches, rates, active)
+            self.state = tuple(self.state)
+            metrics = functools.cache(functools.partial(jax.device_get, metrics))
+            answers |= {m: (_Row(self, m), functools.partial(_of, metrics, m)) for m in np.flatnonzero(active).tolist()}
+        return answers
+
+
+class _Row:
+    """The state of model m, which stays in the stack; unpacking it copies it out."""
+
+    def __init__(self, stack: _Stack, m: int):
+        self._stack, self._m = stack, m
+
+    def __iter__(self):
+        return iter(_take(self._stack.state, self._m))
 
 
 def make_train_step(config, mesh):
-    """step.make_train_step over stacked models: batch [M, B, T + 1], learning rate [M], metrics with a leading M.
+    """The compiled step (params, opt_state, list of M batches [B, T + 1], learning rates [M], active [M]) -> (params,
+    opt_state, metrics), trees with a leading axis M of models; those that are not active stay as they are.
 
     `config` gives the shapes and the optimizer's constants, which all models share.
     """
-    return jax.jit(jax.vmap(step.make_train_step(config, mesh)), donate_argnums=(0, 1))
+    train_step = jax.vmap(step.make_train_step(config, mesh))
+
+    @functools.partial(jax.jit, donate_argnums=(0, 1))
+    def together(params, opt_state, batches, learning_rates, active):
+        *state, metrics = train_step(params, opt_state, jnp.stack(batches), learning_rates)
+        keep = lambda new, old: jnp.where(active.reshape(-1, *(1,) * (new.ndim - 1)), new, old)
+        return *jax.tree.map(keep, tuple(state), (params, opt_state)), metrics
+
+    return together
+
+
+@functools.partial(jax.jit, donate_argnums=0)
+def _put(stacked, one, m):
+    return jax.tree.map(lambda a, b: jax.lax.dynamic_update_index_in_dim(a, b, m, 0), stacked, one)
+
+
+@jax.jit
+def _take(stacked, m):
+    return jax.tree.map(lambda a: jax.lax.dynamic_index_in_dim(a, m, 0, keepdims=False), stacked)
+
+
+def _of(metrics, m: int):
+    return jax.tree.map(lambda a: a[m], metrics())

@@ -73,6 +73,8 @@ class Log:
         if self._files:
             self.sync()
             self._events.close()
+            for file in self._files.values():
+                file.close()
             self._files = {}
             if self._scratch:
                 self._scratch.cleanup()
@@ -98,6 +100,10 @@ class _Lines:
     def sync(self) -> None:
         if not self._file:
             write_whole(self._path, "".join(line + "\n" for line in self._lines))
+
+    def close(self) -> None:
+        if self._file:
+            self._file.close()
 
 
 class Speed:
@@ -145,7 +151,12 @@ def _memory_bytes() -> int:
 
 
 class Profile:
-    """Traces the steps [first, last) of config.profile_steps into `folder`, for TensorBoard's profiler and Perfetto."""
+    """Traces the steps [first, last) of config.profile_steps into `folder`, for TensorBoard's profiler and Perfetto.
+
+    A process traces all that it does: of models trained together the first one traces the steps of all.
+    """
+
+    _tracing = False
 
     def __init__(self, config, folder: epath.Path, stop: int):
         self._first, self._last = tuple(config.profile_steps) or (None, stop)
@@ -153,14 +164,16 @@ class Profile:
         self._folder, self._running = folder, None
 
     def before(self, step: int) -> None:
-        if step == self._first:
+        if step == self._first and not Profile._tracing:
+            Profile._tracing = True
             self._running = tempfile.TemporaryDirectory(prefix="jmoe-trace-") if is_remote(self._folder) else True
             jax.profiler.start_trace(self._running.name if is_remote(self._folder) else str(self._folder))
 
-    def after(self, step: int, outputs) -> None:
+    def after(self, step: int, wait) -> None:
         if self._running and step + 1 >= self._last:
-            jax.block_until_ready(outputs)
+            wait()
             jax.profiler.stop_trace()
+            Profile._tracing = False
             if is_remote(self._folder):
                 trace = epath.Path(self._running.name) / "plugins"
                 for path in filter(epath.Path.is_file, trace.glob("profile/*/*")):

@@ -6,10 +6,24 @@ position in the data is one integer and follows from the step.
 """
 
 import dataclasses
+import functools
+import json
 import math
 
 from jmoe import counts
 from jmoe.cli import UserError
+
+# Fields in which models that are trained together may differ: the compiled step knows nothing of them.
+OWN_FIELDS = ("seed", "n_tokens", "optimizer.lr_law", "optimizer.warmup_tokens", "optimizer.decay_fraction")
+
+
+def alike(config) -> dict:
+    """The config as JSON without OWN_FIELDS: equal for models that can be trained together."""
+    fields = json.loads(config.to_json())
+    for name in OWN_FIELDS:
+        *path, last = name.split(".")
+        del functools.reduce(dict.__getitem__, path, fields)[last]
+    return fields
 
 
 @dataclasses.dataclass(frozen=True)

@@ -29,9 +29,13 @@ def make_optimizer(config) -> optax.GradientTransformation:
     )
 
 
-def init_params(config) -> dict:
-    """Float32 parameters as a plain tree with the names of sharding.PARAMETERS; the same on any mesh."""
-    return nnx.to_pure_dict(nnx.state(Decoder(config.model, nnx.Rngs(params=config.seed))))
+def init_params(config, seed=None) -> dict:
+    """Float32 parameters as a plain tree with the names of sharding.PARAMETERS; the same on any mesh.
+
+    A `seed` given as a traced uint32 stands for config.seed, so that seeds share one compiled program.
+    """
+    seed = np.uint32(config.seed % 2**32) if seed is None else seed
+    return nnx.to_pure_dict(nnx.state(Decoder(config.model, nnx.Rngs(params=jax.random.key(seed)))))
 
 
 def abstract_state(config, mesh):

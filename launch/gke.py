@@ -1,4 +1,4 @@
-"""The GKE backend: a JobSet for each job, queued by Kueue, on TPU slices or GPU machines.
+"""The GKE backend: a JobSet for each job, or group of jobs trained together, queued by Kueue, on TPU slices or GPUs.
 
 Fields are those of jobset.x-k8s.io/v1alpha2, batch/v1 and core/v1. A pod that ends with exit code 2 fails its JobSet;
 anything else, a preempted spot machine above all, restarts it, and launch.task decides what counts as a failed try. The
@@ -10,6 +10,7 @@ import os
 from jmoe.cli import UserError
 from jmoe.storage import is_remote
 from launch import accelerators, trainer
+from launch.jobs import jobs_of
 
 GROUP, VERSION, PLURAL = "jobset.x-k8s.io", "v1alpha2", "jobsets"
 REPLICATED_JOB = "slice"
@@ -17,6 +18,7 @@ COORDINATOR_PORT = 8482  # jax's own for a coordinator on Cloud TPU
 SECONDS_TO_SAVE = 25  # of the 30 that GKE gives a spot machine
 MAX_RESTARTS = 100  # for whatever never gets as far as launch.task's own count
 SWEEP, JOB = "jmoe/sweep", "jmoe/job"  # labels
+JOBS = "jmoe/jobs"  # annotation: the names of all jobs of the JobSet
 
 
 def submit(sweep) -> str:
@@ -26,13 +28,17 @@ def submit(sweep) -> str:
       UserError: no cluster can be reached, or it refuses.
     """
     there = states(sweep)
-    todo = [job for job in sweep.jobs if there.get(job.name, "failed").startswith("failed") and not job.done()]
+    free = lambda group: all(there.get(job.name, "failed").startswith("failed") for job in group.jobs)
+    todo = [group for group in sweep.groups() if free(group) and not group.done()]
     api, namespace = _api(), sweep.options["namespace"]
-    for job in todo:
+    for job in jobs_of(todo):
         trainer.forget_cause(job)
-        if job.name in there:  # failed for good before; a JobSet cannot be started twice
-            _checked(api.delete_namespaced_custom_object, GROUP, VERSION, namespace, PLURAL, _name(sweep, job))
-        _checked(api.create_namespaced_custom_object, GROUP, VERSION, namespace, PLURAL, jobset(sweep, job))
+    again = {job.name for job in jobs_of(todo)} & there.keys()  # failed before; a JobSet cannot be started twice
+    for item in _list(sweep) if again else ():
+        if again & set(_jobs_in(item)):
+            _checked(api.delete_namespaced_custom_object, GROUP, VERSION, namespace, PLURAL, item["metadata"]["name"])
+    for group in todo:
+        _checked(api.create_namespaced_custom_object, GROUP, VERSION, namespace, PLURAL, jobset(sweep, group))
     return f"created {len(todo)} JobSets in namespace {namespace}; {len(there)} were there before"
 
 
@@ -43,8 +49,8 @@ def states(sweep) -> dict[str, str]:
         conditions = {c["type"] for c in item.get("status", {}).get("conditions", []) if c["status"] == "True"}
         state = next((s for s in ("Completed", "Failed", "Suspended") if s in conditions), "running")
         restarts = item.get("status", {}).get("restarts", 0)
-        name = item["metadata"]["labels"][JOB]
-        found[name] = ("queued" if state == "Suspended" else state.lower()) + f", {restarts} restarts" * bool(restarts)
+        told = ("queued" if state == "Suspended" else state.lower()) + f", {restarts} restarts" * bool(restarts)
+        found |= dict.fromkeys(_jobs_in(item), told)
     return found
 
 
@@ -60,13 +66,14 @@ def cancel(sweep) -> str:
 
 
 def log(sweep, job) -> str:
-    """What the job's first pod printed."""
+    """What the first pod of the job's JobSet printed."""
     import kubernetes
 
+    name = next((item["metadata"]["name"] for item in _list(sweep) if job.name in _jobs_in(item)), None)
+    if name is None:
+        raise UserError(f"job {job.name} has no JobSet in namespace {sweep.options['namespace']}")
     api, namespace = kubernetes.client.CoreV1Api(_api().api_client), sweep.options["namespace"]
-    pods = _checked(
-        api.list_namespaced_pod, namespace, label_selector=f"jobset.sigs.k8s.io/jobset-name={_name(sweep, job)}"
-    )
+    pods = _checked(api.list_namespaced_pod, namespace, label_selector=f"jobset.sigs.k8s.io/jobset-name={name}")
     names = sorted(pod.metadata.name for pod in pods.items)
     if not names:
         raise UserError(f"job {job.name} has no pod in namespace {namespace}")
@@ -82,12 +89,14 @@ def process_environment() -> dict[str, str]:
     return {"JAX_NUM_PROCESSES": str(n_hosts * n_slices), "JAX_PROCESS_ID": str(place)}
 
 
-def jobset(sweep, job) -> dict:
-    """The manifest of one job."""
-    options, name = sweep.options, _name(sweep, job)
+def jobset(sweep, group) -> dict:
+    """The manifest for one group of jobs."""
+    options, name = sweep.options, f"{sweep.id}-{group.name}"
     place = accelerators.parse(options["accelerator"], options["n_slices"])
-    labels = {SWEEP: sweep.id, JOB: job.name}
-    command = ["python", "-m", "launch.task", f"--workdir={os.fspath(sweep.workdir)}", f"--job={job.name}"]
+    labels = {SWEEP: sweep.id, JOB: group.name}
+    names = [job.name for job in group.jobs]
+    command = ["python", "-m", "launch.task", f"--workdir={os.fspath(sweep.workdir)}"]
+    command += [f"--job={job}" for job in names]
     container = {
         "name": "trainer",
         "image": options["image"],
@@ -128,7 +137,7 @@ def jobset(sweep, job) -> dict:
         },
         "template": {"metadata": {"labels": labels}, "spec": pod},
     }
-    annotations = {}
+    annotations = {JOBS: ",".join(names)}
     if place.is_tpu:  # each slice is a node pool of its own
         annotations["alpha.jobset.sigs.k8s.io/exclusive-topology"] = "cloud.google.com/gke-nodepool"
     return {
@@ -156,7 +165,7 @@ def yaml_of(sweep) -> str:
     """Every manifest of the sweep, for kubectl and for reading."""
     import yaml
 
-    return yaml.safe_dump_all([jobset(sweep, job) for job in sweep.jobs], sort_keys=False)
+    return yaml.safe_dump_all([jobset(sweep, group) for group in sweep.groups()], sort_keys=False)
 
 
 def literal(argument: str) -> str:
@@ -195,8 +204,9 @@ def _resources(place) -> dict:
     return {"requests": chips, "limits": dict(chips)}
 
 
-def _name(sweep, job) -> str:
-    return f"{sweep.id}-{job.name}"
+def _jobs_in(item) -> list[str]:
+    """The jobs that a JobSet trains."""
+    return item["metadata"]["annotations"][JOBS].split(",")
 
 
 def _list(sweep) -> list[dict]:

@@ -13,6 +13,7 @@ import importlib.metadata
 import importlib.util
 import itertools
 import json
+import math
 import os
 import pathlib
 import sys
@@ -21,7 +22,7 @@ from etils import epath
 
 from jmoe import counts
 from jmoe.cli import UserError
-from jmoe.schedule import Schedule
+from jmoe.schedule import Schedule, alike
 from jmoe.storage import is_remote, write_whole
 
 MIXABLE = ("code", "corpus", "config")
@@ -39,6 +40,7 @@ class Job:
     n_total: int
     budgets: dict[str, int]  # branch: n_tokens as the config names them
     segments: dict[str, list[int]]  # trunk or branch: the tokens [first, last) that it trains on
+    shape: str = ""  # equal for jobs that can be trained together
     corpus: str = ""  # fingerprint
     code: list[str] = dataclasses.field(default_factory=list)  # every version that trained it, in order
 
@@ -110,6 +112,40 @@ class Job:
 
 
 @dataclasses.dataclass
+class Group:
+    """Jobs that one trainer trains: a single one, or several of equal shape in one compiled step."""
+
+    jobs: list[Job]
+
+    @property
+    def name(self) -> str:
+        return self.jobs[0].name
+
+    @property
+    def log(self) -> pathlib.Path:
+        return self.jobs[0].log
+
+    @property
+    def flops(self) -> int:
+        return sum(job.flops for job in self.jobs)
+
+    def done(self) -> bool:
+        return all(job.done() for job in self.jobs)
+
+    def command(self) -> list[str]:
+        """The argument list of the trainer."""
+        if len(self.jobs) == 1:
+            return self.jobs[0].command()
+        workdir = os.fspath(self.jobs[0].folder.parent.parent)
+        names = [f"--job={job.name}" for job in self.jobs]
+        return [sys.executable, "-m", "launch.together", f"--workdir={workdir}", *names]
+
+
+def jobs_of(groups) -> list[Job]:
+    return [job for group in groups for job in group.jobs]
+
+
+@dataclasses.dataclass
 class Sweep:
     """A sweep begun in `workdir`, as its sweep.json tells."""
 
@@ -130,6 +166,28 @@ class Sweep:
     def engine(self):
         """The module that runs it: launch.local, launch.slurm or launch.gke."""
         return importlib.import_module(f"launch.{self.backend}")
+
+    def groups(self) -> list[Group]:
+        """The jobs, up to options["together"] of equal shape in a group, spread evenly; whatever of them is done."""
+        together, shapes, found = self.options.get("together", 1), {}, []
+        for job in self.jobs:
+            shapes.setdefault((job.shape or job.name, job.corpus), []).append(job)
+        for jobs in shapes.values():
+            jobs.sort(key=lambda job: -job.training_tokens)  # those of one length side by side
+            size = math.ceil(len(jobs) / math.ceil(len(jobs) / together))
+            found += [Group(jobs[first : first + size]) for first in range(0, len(jobs), size)]
+        return found
+
+    def group(self, names) -> Group:
+        """The jobs of these names.
+
+        Raises:
+          UserError: the sweep has no such job.
+        """
+        jobs = {job.name: job for job in self.jobs}
+        if gone := [name for name in names if name not in jobs]:
+            raise UserError(f"job {gone[0]} is not, or no longer, in {self.workdir}/sweep.json")
+        return Group([jobs[name] for name in names])
 
     def write(self) -> None:
         jobs = {}
@@ -209,6 +267,7 @@ def load(path: str, workdir: epath.Path) -> tuple[list[Job], dict]:
             counts.n_total(model),
             {f"branch-{budget}": budget for budget in config.n_tokens},
             segments,
+            short_hash(json.dumps(alike(config), sort_keys=True)),
         )
         configs[name] = config
     if not jobs:
@@ -223,14 +282,21 @@ def resolve(base, overrides: dict):
     return config
 
 
-def check_config(job: Job) -> None:
-    """Raises UserError if the job's config file gives another config than the one the job was named after."""
-    found = digest(json.loads(resolve(load_module(job.config_file, f"job {job.name}"), job.overrides).to_json()))
+def config_of(job: Job):
+    """The job's config as its command gives it to the trainer.
+
+    Raises:
+      UserError: the config file gives another config than the one the job was named after.
+    """
+    config = resolve(load_module(job.config_file, f"job {job.name}"), job.overrides)
+    found = digest(json.loads(config.to_json()))
     if found != job.name[-8:]:
         raise UserError(
             f"{job.config_file} was edited since job {job.name} was made: its config is {found} now; undo that, "
             "or start the sweep again with --mix=config"
         )
+    config.data.fingerprint = job.corpus
+    return config
 
 
 def digest(config: dict) -> str:

@@ -11,6 +11,7 @@ from tqdm import tqdm
 from jmoe.cli import Interrupted, UserError
 from jmoe.storage import is_remote
 from launch import trainer
+from launch.jobs import jobs_of
 
 POLL_SECONDS = 0.3
 
@@ -44,8 +45,8 @@ def run(sweep) -> None:
         raise UserError(
             f"another launch.sweep works on {os.fspath(sweep.workdir)}: launch.status tells, launch.cancel stops it"
         )
-    todo = sorted((job for job in sweep.jobs if not job.done()), key=lambda job: job.flops)
-    for job in todo:
+    todo = sorted((group for group in sweep.groups() if not group.done()), key=lambda group: group.flops)
+    for job in jobs_of(todo):
         trainer.forget_cause(job)
     places = workers(len(todo)) if todo else []
     running = {}
@@ -54,12 +55,14 @@ def run(sweep) -> None:
     before = {s: signal.signal(s, lambda signum, _: received.append(signum)) for s in (signal.SIGINT, signal.SIGTERM)}
     try:
         while (todo or running) and not received:
-            for job in reversed(todo):
+            for group in reversed(todo):
                 if not places:
                     break
-                if started := trainer.start(job, places[0]["env"], places[0]["cores"]):
-                    running[job.name] = started, places.pop(0)
-            todo = [job for job in todo if job.name not in running]  # an earlier start's trainer may still be saving
+                if started := trainer.start(group, places[0]["env"], places[0]["cores"]):
+                    running[group.name] = started, places.pop(0)
+            todo = [
+                group for group in todo if group.name not in running
+            ]  # an earlier start's trainer may still be saving
             time.sleep(POLL_SECONDS)
             for name, (started, place) in list(running.items()):
                 code = started.process.poll()
@@ -68,13 +71,16 @@ def run(sweep) -> None:
                 del running[name]
                 places.append(place)
                 if code == 0:
-                    trainer.forget_cause(started.job)
+                    for job in started.group.jobs:
+                        trainer.forget_cause(job)
                     continue
-                failure = trainer.failed(started, code, sweep.retries)
-                progress.say(f"{name} {'failed' if failure['for_good'] else 'died, trying again'}: {failure['cause']}")
-                if not failure["for_good"]:
-                    todo.append(started.job)
-            progress.update([started.job for started, _ in running.values()])
+                failures = trainer.failed(started, code, sweep.retries)
+                for job, failure in failures.items():
+                    how = "failed" if failure["for_good"] else "died, trying again"
+                    progress.say(f"{job} {how}: {failure['cause']}")
+                if not all(failure["for_good"] for failure in failures.values()):
+                    todo.append(started.group)
+            progress.update(jobs_of(started.group for started, _ in running.values()))
     finally:
         for started, _ in running.values():
             started.process.terminate()
@@ -95,9 +101,9 @@ def states(sweep) -> dict[str, str]:
 
 def cancel(sweep) -> str:
     """Asks launch.sweep on this machine, and trainers that outlived one, to save and stop."""
-    pids = [pid for job in sweep.jobs if (pid := trainer.running(job))]
+    pids = {pid for job in sweep.jobs if (pid := trainer.running(job))}
     if pid := trainer.holder(_lock_path(sweep)):
-        pids = [pid]  # it stops its own
+        pids = {pid}  # it stops its own
     for pid in pids:
         os.kill(pid, signal.SIGTERM)
     return f"asked {len(pids)} process{'es' * (len(pids) != 1)} to save and stop"

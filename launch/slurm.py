@@ -1,9 +1,9 @@
-"""The Slurm backend: one job array for a sweep, one array task for each job.
+"""The Slurm backend: one job array for a sweep, one array task for each job, or group of jobs trained together.
 
 Slurm's own queue is the record of what was submitted: array tasks carry the sweep's id as their name, and as their
-comment the list that their index looks up. The batch script is fixed; names and flags pass through argument lists and
-JSON only, and of the environment only the variables of EXPORT reach a job. Ask for GPUs by node (--gpus-per-node): jax
-does not find its processes where --gpus-per-task binds them.
+comment the list of jobs that their index looks up. The batch script is fixed; names and flags pass through argument
+lists and JSON only, and of the environment only the variables of EXPORT reach a job. Ask for GPUs by node
+(--gpus-per-node): jax does not find its processes where --gpus-per-task binds them.
 """
 
 import datetime
@@ -16,6 +16,7 @@ import time
 from jmoe.cli import UserError
 from jmoe.storage import is_remote, write_whole
 from launch import trainer
+from launch.jobs import jobs_of
 
 SCRIPT = '#!/bin/sh\nexec "$@"\n'
 STEP = ("srun", "--export=ALL", "--kill-on-bad-exit=1")  # one trainer process for each task of the job
@@ -36,21 +37,21 @@ def submit(sweep) -> str:
     if wrong := [option for option in sweep.options["sbatch"] if option.split("=")[0] in OURS]:
         raise UserError(f"--sbatch={wrong[0]}: {', '.join(OURS)} are set by the sweep itself")
     queued = states(sweep)
-    todo = [job for job in sweep.jobs if job.name not in queued and not job.done()]
+    todo = [group for group in sweep.groups() if not group.done() and not any(job.name in queued for job in group.jobs)]
     if not todo:
         return f"nothing to submit: {len(queued)} jobs are queued or running, the others done"
-    todo.sort(key=lambda job: -job.flops)
+    todo.sort(key=lambda group: -group.flops)
     folder = _folder(sweep)
     script = folder / "run.sh"
     write_whole(script, SCRIPT)
     arrays = []
     for start in range(0, len(todo), LARGEST_ARRAY):
         part = todo[start : start + LARGEST_ARRAY]
-        for job in part:
+        for job in jobs_of(part):
             trainer.forget_cause(job)
         comment = f"{datetime.datetime.now():%Y%m%d-%H%M%S-%f}"
         names = folder / f"{comment}.json"
-        write_whole(names, json.dumps([job.name for job in part]))
+        write_whole(names, json.dumps([[job.name for job in group.jobs] for group in part]))
         task = [sys.executable, "-m", "launch.task", f"--workdir={os.fspath(sweep.workdir)}", f"--array={names}"]
         options = [
             f"--array=0-{len(part) - 1}",
@@ -62,7 +63,9 @@ def submit(sweep) -> str:
     after = [sys.executable, "-m", "launch.collect", f"--workdir={os.fspath(sweep.workdir)}"]
     waits = [f"--dependency=afterany:{':'.join(arrays)}", "--ntasks=1"]
     _sbatch(sweep, folder, script, f"{sweep.id}-collect", [*_only_where(sweep.options["sbatch"]), *waits], after)
-    return f"submitted {len(todo)} jobs as array {', '.join(arrays)}; {len(queued)} were queued or running before"
+    return (
+        f"submitted {len(jobs_of(todo))} jobs as array {', '.join(arrays)}; {len(queued)} were queued or running before"
+    )
 
 
 def states(sweep) -> dict[str, str]:
@@ -73,7 +76,7 @@ def states(sweep) -> dict[str, str]:
         if comment not in lists:
             lists[comment] = json.loads((_folder(sweep) / f"{comment}.json").read_text())
         waits = "" if state == "RUNNING" or reason == "None" else f" ({reason})"
-        found[lists[comment][int(index)]] = state.lower() + waits
+        found |= dict.fromkeys(lists[comment][int(index)], state.lower() + waits)
     return found
 
 

@@ -19,6 +19,12 @@ BACKEND = flags.DEFINE_enum("backend", "local", ["local", "slurm", "gke"], "Wher
 RETRIES = flags.DEFINE_integer(
     "retries", 1, "How often a job that died is tried again without getting further than before.", lower_bound=0
 )
+TOGETHER = flags.DEFINE_integer(
+    "together",
+    1,
+    "How many jobs that differ in seed, learning rate or budgets alone are trained in one step at most.",
+    1,
+)
 MIX = flags.DEFINE_multi_enum("mix", [], jobs_lib.MIXABLE, "What the sweep may hold two versions of; it remembers.")
 DRY_RUN = flags.DEFINE_bool("dry_run", False, "Print what would run, and what it costs; start and write nothing.")
 ACCELERATOR = flags.DEFINE_string(
@@ -45,11 +51,15 @@ def main(_):
         "slurm": {"sbatch": SBATCH.value},
         "gke": {f.name: f.value for f in (IMAGE, QUEUE, NAMESPACE, SERVICE_ACCOUNT, ACCELERATOR, N_SLICES, SPOT)},
     }[BACKEND.value]
+    options["together"] = TOGETHER.value
     sweep = jobs_lib.Sweep(workdir, SWEEP.value, BACKEND.value, RETRIES.value, MIX.value, options, jobs)
     if sweep.backend == "gke":
         gke.check(sweep)
     if DRY_RUN.value:
         lines = describe(jobs)
+        if TOGETHER.value > 1:
+            sizes = [len(group.jobs) for group in sweep.groups()]
+            lines.append(f"--together={TOGETHER.value}: {len(sizes)} trainers, of up to {max(sizes)} jobs each")
         if sweep.backend == "gke":  # what it prints is what kubectl takes
             lines = [f"# {line}" for line in lines] + [gke.yaml_of(sweep)]
         print("\n".join(lines))

@@ -1,5 +1,7 @@
 """What a scheduler runs for one job: python -m launch.task --workdir=DIR --job=NAME | --array=FILE.
 
+Several jobs, --job=NAME --job=NAME, are trained together.
+
 Everything else it reads from DIR/sweep.json. On Slurm it starts the trainer on the job's nodes through srun, tries
 again after a failure, and requeues the job when the trainer was asked to stop; in a JobSet's pod it runs the trainer
 once and leaves restarts to Kubernetes. Exit codes are those of jmoe.train, with 2 for what another try would not mend.
@@ -20,24 +22,22 @@ from launch import gke, slurm, trainer
 from launch import jobs as jobs_lib
 
 WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the sweep, a folder or gs://...")
-JOB = flags.DEFINE_string("job", None, "Name of the job.")
-ARRAY = flags.DEFINE_string("array", None, "JSON list of job names; SLURM_ARRAY_TASK_ID picks one.")
+JOB = flags.DEFINE_multi_string("job", None, "Name of the job; may be given again.")
+ARRAY = flags.DEFINE_string("array", None, "JSON list of lists of job names; SLURM_ARRAY_TASK_ID picks a list.")
 
 
 def main(_):
     sweep = jobs_lib.read(storage.absolute(WORKDIR.value))
-    name = JOB.value or json.loads(epath.Path(ARRAY.value).read_text())[int(os.environ["SLURM_ARRAY_TASK_ID"])]
-    job = next((job for job in sweep.jobs if job.name == name), None)
-    if job is None:
-        raise cli.UserError(f"job {name} is no longer in {sweep.workdir}/sweep.json")
+    names = JOB.value or json.loads(epath.Path(ARRAY.value).read_text())[int(os.environ["SLURM_ARRAY_TASK_ID"])]
+    group = sweep.group(names)
     signal.signal(signal.SIGTERM, lambda *_: None)  # the scheduler asks the trainer itself; here it only ends the wait
-    sys.exit(in_pod(sweep, job) if sweep.backend == "gke" else in_allocation(sweep, job))
+    sys.exit(in_pod(sweep, group) if sweep.backend == "gke" else in_allocation(sweep, group))
 
 
-def in_allocation(sweep, job) -> int:
-    """Tries until the job is done, fails for good, or the allocation is being taken away."""
-    while not job.done():
-        started = _start(job, prefix=slurm.STEP)
+def in_allocation(sweep, group) -> int:
+    """Tries until every job is done or has failed for good, or the allocation is being taken away."""
+    while not group.done():
+        started = _start(group, prefix=slurm.STEP)
         code = started.process.wait()
         if code == 0:
             break
@@ -48,22 +48,24 @@ def in_allocation(sweep, job) -> int:
             return code
         if slurm.ending():  # killed with its allocation: no failure of its own
             return code
-        failure = trainer.failed(started, code, sweep.retries)
-        print(f"{job.name}: {failure['cause']}", flush=True)
-        if failure["for_good"]:
+        failures = trainer.failed(started, code, sweep.retries)
+        for job, failure in failures.items():
+            print(f"{job}: {failure['cause']}", flush=True)
+        if all(failure["for_good"] for failure in failures.values()):
             return 2
-    trainer.forget_cause(job)
+    for job in group.jobs:
+        trainer.forget_cause(job)
     return 0
 
 
-def in_pod(sweep, job) -> int:
+def in_pod(sweep, group) -> int:
     """Runs the trainer once, as this pod's share of it, and copies what it prints to the pod's log."""
-    if job.done():
+    if group.done():
         return 0
     place = gke.process_environment()
-    started = _start(job, env=place)
+    started = _start(group, env=place)
     signal.signal(signal.SIGTERM, lambda *_: started.process.terminate())
-    copy = threading.Thread(target=_copy, args=(job.log, started))
+    copy = threading.Thread(target=_copy, args=(group.log, started))
     copy.start()
     code = started.process.wait()
     copy.join()
@@ -71,11 +73,11 @@ def in_pod(sweep, job) -> int:
         return code
     if place.get("JAX_PROCESS_ID", "0") != "0" and not trainer.explained(code, started.cause(code)):
         return 1  # the first pod fails with it and counts the try
-    return 2 if trainer.failed(started, code, sweep.retries)["for_good"] else 1
+    return 2 if all(failure["for_good"] for failure in trainer.failed(started, code, sweep.retries).values()) else 1
 
 
-def _start(job, **options):
-    while not (started := trainer.start(job, **options)):
+def _start(group, **options):
+    while not (started := trainer.start(group, **options)):
         time.sleep(1)  # an earlier trainer is still saving
     return started
 

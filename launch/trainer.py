@@ -1,10 +1,11 @@
 """One trainer process: at most one for each job, with a log, and with the cause kept when it fails.
 
-A lock file tells whether a trainer of the job runs on this machine. The trainer inherits the lock, so that it is held
-as long as the trainer lives, whatever becomes of the process that started it; and the trainer is told to stop (SIGTERM)
-when that process dies.
+It trains a jobs.Group, most often of a single job. Each job's lock file tells whether a trainer of the job runs on this
+machine. The trainer inherits the locks, so that they are held as long as the trainer lives, whatever becomes of the
+process that started it; and the trainer is told to stop (SIGTERM) when that process dies.
 """
 
+import contextlib
 import ctypes
 import fcntl
 import json
@@ -24,14 +25,14 @@ _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 class Trainer:
-    """A running trainer of `job`; start() makes it."""
+    """A running trainer of `group`; start() makes it."""
 
-    def __init__(self, job, process, log_start: int):
-        self.job, self.process, self._log_start = job, process, log_start
+    def __init__(self, group, process, log_start: int):
+        self.group, self.process, self._log_start = group, process, log_start
 
     def cause(self, code: int) -> str:
         """Why it ended with `code`: its own error line, else the last thing it said."""
-        with open(self.job.log, "rb") as log:
+        with open(self.group.log, "rb") as log:
             log.seek(self._log_start)
             lines = log.read().decode(errors="replace").splitlines()
         lines = [line.strip() for line in lines if line.strip() and not line.startswith(("srun:", "slurmstepd"))]
@@ -39,22 +40,30 @@ class Trainer:
         how = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
         if code in (-signal.SIGKILL, 128 + signal.SIGKILL):
             how += ", which is also how a machine out of memory ends a process"
-        return f"{(errors or lines or ['no output'])[-1][:2000]} ({how}; {self.job.log})"
+        if len(self.group.jobs) > 1:
+            how += f"; {len(self.group.jobs)} jobs together, --together takes fewer"
+        return f"{(errors or lines or ['no output'])[-1][:2000]} ({how}; {self.group.log})"
 
 
-def start(job, env: dict | None = None, cores: list[int] | None = None, prefix=()) -> Trainer | None:
-    """Starts the trainer of `job` behind the argument list `prefix`; None if an earlier trainer still runs.
+def start(group, env: dict | None = None, cores: list[int] | None = None, prefix=()) -> Trainer | None:
+    """Starts the trainer of `group` behind the argument list `prefix`; None if an earlier one of any job still runs.
 
     Raises:
-      UserError: the config file or the code are not those that the job was made with.
+      UserError: a config file or the code are not those that a job was made with.
     """
-    if (version := jobs_lib.code_version()) != job.code[-1]:
-        raise jobs_lib.UserError(f"job {job.name} belongs to code {job.code[-1]}, this machine has {version}")
-    jobs_lib.check_config(job)
-    job.here.mkdir(parents=True, exist_ok=True)
-    with open(_lock_path(job), "a+") as lock, open(job.log, "ab") as log:
-        if not _acquire(lock):
+    for job in group.jobs:
+        if (version := jobs_lib.code_version()) != job.code[-1]:
+            raise jobs_lib.UserError(f"job {job.name} belongs to code {job.code[-1]}, this machine has {version}")
+        jobs_lib.config_of(job)
+        job.here.mkdir(parents=True, exist_ok=True)
+    with contextlib.ExitStack() as files:
+        locks = [files.enter_context(open(_lock_path(job), "a+")) for job in group.jobs]
+        if not all(map(_acquire, locks)):
             return None
+        for job in group.jobs[1:]:
+            with open(job.log, "a") as log:
+                log.write(f"trained together with {group.name}; the log is {group.log}\n")
+        log = files.enter_context(open(group.log, "ab"))
         parent, log_start = os.getpid(), log.tell()
 
         def prepare():
@@ -66,18 +75,19 @@ def start(job, env: dict | None = None, cores: list[int] | None = None, prefix=(
                 os.sched_setaffinity(0, cores)
 
         process = subprocess.Popen(
-            [*prefix, *job.command()],
+            [*prefix, *group.command()],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             env=environment() | (env or {}),
             preexec_fn=prepare,
-            pass_fds=(lock.fileno(),),
+            pass_fds=[lock.fileno() for lock in locks],
             start_new_session=True,
         )
-        lock.truncate(0)
-        lock.write(str(process.pid))
-        return Trainer(job, process, log_start)
+        for lock in locks:
+            lock.truncate(0)
+            lock.write(str(process.pid))
+        return Trainer(group, process, log_start)
 
 
 def environment() -> dict:
@@ -99,19 +109,38 @@ def explained(code: int, cause: str) -> bool:
     return code == 2 or "out of memory allocating" in cause.lower()
 
 
-def failed(trainer: Trainer, code: int, retries: int) -> dict:
-    """Keeps the cause in the job's folder and returns it; "for_good" tells that another try would be in vain.
+def failed(trainer: Trainer, code: int, retries: int) -> dict[str, dict]:
+    """Keeps the cause in the folder of each job that is not done, and returns it by job.
 
-    That is so when it is explained, or after more than `retries` tries in a row that got no further than those before.
+    "for_good" tells that another try would be in vain: the cause is explained, perhaps by the trainer itself for one of
+    its jobs, or more than `retries` tries in a row got no further than those before.
     """
-    job, cause = trainer.job, trainer.cause(code)
+    cause = trainer.cause(code)
+    failures = {}
+    for job in trainer.group.jobs:
+        if job.done():
+            forget_cause(job)
+        else:
+            before = job.failure()
+            failures[job.name] = (
+                before if before.get("for_good") else _failed(job, cause, explained(code, cause), retries)
+            )
+    return failures
+
+
+def fail(job, error: Exception) -> None:
+    """Keeps what a trainer of several jobs found wrong with one of them."""
+    _failed(job, str(error), True, 0)
+
+
+def _failed(job, cause: str, for_good: bool, retries: int) -> dict:
     before, tokens = job.failure(), job.progress()[0]
     tries = before.get("tries", 0) + 1 if tokens <= before.get("tokens", -1) else 1
     failure = {
         "cause": cause,
         "tries": tries,
         "tokens": max(tokens, before.get("tokens", 0)),
-        "for_good": explained(code, cause) or tries > retries,
+        "for_good": for_good or tries > retries,
     }
     write_whole(job.folder / "failure.json", json.dumps(failure, indent=1))
     return failure

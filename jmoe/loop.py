@@ -1,0 +1,191 @@
+"""The loop of one run in its workdir: trunk and decay branches, checkpoints on the way, a result for each branch.
+
+The compiled train step is not here: `steps` asks for each step and is told what came of it, so that it serves one model
+(jmoe/train.py) and several at once (jmoe/many.py). Losses are in nats per token.
+"""
+
+import contextlib
+import json
+import sys
+import time
+
+import jax
+import numpy as np
+from etils import epath
+from tqdm import tqdm
+
+from jmoe import __version__, checkpoint, cli, corpus, counts, data
+from jmoe.observe import Log, Profile, Speed, progress
+from jmoe.schedule import Schedule
+from jmoe.step import abstract_state, init_params, make_optimizer, mean_loss
+from jmoe.storage import read_lines, write_whole
+
+
+def steps(config, workdir: epath.Path, mesh, eval_step, stop_signal):
+    """Everything in a run but its train steps, which whoever drives this generator makes.
+
+    Yields (state, batch [B, T + 1], learning rate) and is sent (state after the step, a function that waits for the
+    step's metrics and returns them). A state unpacks to (params, opt_state). Returns the results.
+    """
+    schedule = Schedule(config)
+    text = corpus.load(config.data, config.model.vocab_size)
+    record = checkpoint.make_record(config, text.fingerprint)
+    run = _Run(config, workdir, schedule, mesh, text, record, eval_step, stop_signal)
+    results = []
+    for trunk, branch in zip(schedule.segments[::2], schedule.segments[1::2]):
+        result = run.result(branch)
+        if result is None:
+            result = yield from run.branch(trunk, branch)
+        results.append(result)
+    return results
+
+
+class _Run:
+    """One workdir being worked on: everything that the segments share."""
+
+    def __init__(self, config, workdir, schedule, mesh, text, record, eval_step, stop_signal):
+        self.config, self.workdir, self.schedule, self.mesh = config, workdir, schedule, mesh
+        self.text, self.record, self.eval_step, self.stop_signal = text, record, eval_step, stop_signal
+        self.abstract = abstract_state(config, mesh)
+        self.placement = jax.tree.map(lambda a: a.sharding, self.abstract[0])
+        self.init_opt_state = jax.jit(make_optimizer(config.optimizer).init)
+
+    def result(self, branch):
+        """The finished branch's result, or None.
+
+        Raises:
+          UserError: it was made under another configuration or corpus.
+        """
+        path = self.workdir / branch.name / "result.json"
+        if not path.exists():
+            return None
+        result = json.loads(path.read_text())
+        checkpoint.check_record(result["record"], self.record, str(path))
+        return result
+
+    def branch(self, trunk, branch):
+        """Trains `branch`, and `trunk` before it where that is not done; writes and returns the result."""
+        started = time.monotonic()
+        with contextlib.closing(self._checkpoints(branch)) as saved:
+            step, *state = self._restore(saved) or (branch.start, *(yield from self._trunk(trunk)))
+            params, _ = yield from self._steps(branch, step, state, saved)
+        loss = mean_loss(self.eval_step, params, data.validation_batches(self.text, self.config, self.mesh))
+        metrics = read_lines(self.workdir / branch.name / "metrics.jsonl")
+        mean = lambda name: float(np.mean([line[name] for line in metrics if name in line] or [0.0]))
+        n_tokens, model = self.schedule.tokens_at(branch.stop), self.config.model
+        result = {
+            "n_active": counts.n_active(model),
+            "n_total": counts.n_total(model),
+            "n_tokens": n_tokens,
+            "n_experts": model.n_experts,
+            "loss": loss,
+            "train_loss": mean("cross_entropy"),
+            "drop_rate": mean("drop_rate"),
+            "d_model": model.d_model,
+            "n_blocks": model.n_blocks,
+            "flops": counts.training_flops(model, n_tokens),
+            "peak_learning_rate": self.schedule.peak,
+            "seed": self.config.seed,
+            "corpus_fingerprint": self.text.fingerprint,
+            "jmoe_version": __version__,
+            "jax_version": jax.__version__,
+            "device": jax.devices()[0].device_kind,
+            "n_devices": jax.device_count(),
+            "seconds": round(time.monotonic() - started, 1),
+            "record": self.record,
+        }
+        if jax.process_index() == 0:
+            write_whole(self.workdir / branch.name / "result.json", json.dumps(result, indent=1))
+        self._say(f"{branch.name}: validation loss {loss:.4f} nats per token after {n_tokens} tokens")
+        return result
+
+    def _trunk(self, trunk):
+        """The state at the trunk's end, from the nearest checkpoint at or before it, else from the beginning."""
+        with contextlib.closing(self._checkpoints(trunk)) as saved:
+            if restored := self._restore(saved, trunk.stop):
+                step, *state = restored
+            else:
+                params = self._init()
+                step, state = 0, (params, self.init_opt_state(params))
+            return (yield from self._steps(trunk, step, state, saved))
+
+    def _init(self):
+        seed = np.uint32(self.config.seed % 2**32)
+        init = jax.jit(lambda seed: init_params(self.config, seed), out_shardings=self.placement).lower(seed)
+        # on CPU the optimised random numbers would take longer to compile than a small model to train
+        cheap = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else {}
+        return init.compile(cheap)(seed)
+
+    def _steps(self, segment, start: int, state, saved):
+        """Steps [start, segment.stop), checkpoints on the way and at the end; returns the state after them."""
+        with contextlib.closing(Log(self.workdir / segment.name, start)) as log, progress(segment, start) as bar:
+            state = yield from self._logged_steps(segment, start, state, saved, log, bar)
+        saved.save(segment.stop, *state, self._record_at(segment.stop))
+        saved.wait()
+        return state
+
+    def _logged_steps(self, segment, start: int, state, saved, log, bar):
+        schedule, config = self.schedule, self.config
+        profile = Profile(config, self.workdir / segment.name, segment.stop)
+        speed = Speed(config, schedule.tokens_at(start))
+        pending = None  # metrics are fetched one step late, so that the device never waits for the host
+
+        def settle():
+            if pending is None:
+                return
+            step, metrics = pending
+            values = jax.tree.map(lambda x: x.tolist(), metrics())
+            if not np.isfinite(values["loss"]) or not np.isfinite(values["grad_norm"]):
+                raise saved.diverged(
+                    f"non-finite loss at step {step} of {segment.name} (loss {values['loss']}, gradient norm "
+                    f"{values['grad_norm']})"
+                )
+            if step % config.log_every == 0 or step == segment.stop - 1:
+                n_tokens = schedule.tokens_at(step + 1)
+                rate = schedule.learning_rate(step, segment)
+                measured = speed.measure(n_tokens)
+                log.write(step, {"n_tokens": n_tokens, "learning_rate": rate} | values, measured)
+                bar.set_postfix_str(
+                    f"loss {values['cross_entropy']:.3f}, {measured['tokens_per_second']:,.0f} tokens/s"
+                    + (f", MFU {measured['mfu']:.1%}" if "mfu" in measured else ""),
+                    refresh=False,
+                )
+
+        batches = data.training_batches(self.text, config, schedule, self.mesh, segment, start)
+        for step, batch in zip(range(start, segment.stop), speed.waited(batches)):
+            rate = np.float32(schedule.learning_rate(step, segment))
+            profile.before(step)
+            state, metrics = yield state, batch, rate
+            profile.after(step, metrics)
+            settle()
+            pending = step, metrics
+            bar.update()
+            signum = self.stop_signal()
+            if signum or ((step + 1) % config.checkpoint_every == 0 and step + 1 < segment.stop):
+                settle()
+                pending = None
+                log.sync()
+                saved.save(step + 1, *state, self._record_at(step + 1))
+            if signum:
+                saved.wait()
+                raise cli.Interrupted(
+                    f"stopped by signal {signum}; saved step {step + 1} of {segment.name}; the same command resumes",
+                    signum,
+                )
+        settle()
+        return state
+
+    def _checkpoints(self, segment):
+        keep = () if segment.decays else [s.stop for s in self.schedule.segments if not s.decays]
+        return checkpoint.Checkpoints(self.workdir / segment.name / "checkpoints", keep)
+
+    def _record_at(self, step: int) -> dict:
+        """The record with the position in the data: tokens seen before `step`."""
+        return self.record | {"n_tokens": self.schedule.tokens_at(step)}
+
+    def _restore(self, saved, last: int | None = None):
+        return saved.restore(*self.abstract, self.record, last)
+
+    def _say(self, text: str) -> None:
+        if jax.process_index() == 0:
+            tqdm.write(text, file=sys.stderr)

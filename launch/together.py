@@ -1,0 +1,44 @@
+"""Trains several jobs of a sweep in one compiled step: python -m launch.together --workdir=DIR --job=NAME --job=NAME.
+
+launch.sweep --together=N starts it. Jobs that are done, or failed for good, keep their place and are left alone; one
+that fails now is told in its folder, the others go on, and the exit code is 2.
+"""
+
+import jax
+from absl import flags
+
+from jmoe import cli, many, processes, storage
+from launch import jobs as jobs_lib
+from launch import trainer
+
+WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the sweep, a folder or gs://...")
+JOBS = flags.DEFINE_multi_string("job", None, "Name of a job; given for each of them.")
+
+
+def main(_):
+    jobs = jobs_lib.read(storage.absolute(WORKDIR.value)).group(JOBS.value).jobs
+    failed = {job.name: job.failure()["cause"] for job in jobs if job.failure().get("for_good")}
+
+    def tell(m: int, error: Exception) -> None:
+        failed[jobs[m].name] = str(error)
+        if jax.process_index() == 0:
+            print(f"{jobs[m].name}: {error}", flush=True)
+            trainer.fail(jobs[m], error)
+
+    with processes.joined(), processes.stop_signal() as stop_signal:
+        configs = [None if job.done() or job.name in failed else jobs_lib.config_of(job) for job in jobs]
+        if any(config is not None for config in configs):
+            folders = [storage.make_workdir(str(job.folder)) for job in jobs]
+            many.train_together(configs, folders, stop_signal, tell)
+        if failed:
+            name, cause = next(iter(failed.items()))
+            raise cli.UserError(f"{len(failed)} of {len(jobs)} jobs failed, {name} first: {cause}")
+
+
+def run():
+    flags.mark_flags_as_required(["workdir", "job"])
+    cli.run(main)
+
+
+if __name__ == "__main__":
+    run()
