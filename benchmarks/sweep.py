@@ -69,8 +69,8 @@ def compare(config, device) -> tuple[dict, dict]:
         states = []
         for config.seed in range(n_models):
             states.append(train_step.start(config))
-        state = many.stack(states)
-        singles = list(batches)
+        state = jax.tree.map(lambda *leaves: jax.numpy.stack(leaves), *states)
+        singles, active = list(batches), np.ones(n_models, bool)
 
         def one_by_one():
             metrics = []
@@ -82,7 +82,7 @@ def compare(config, device) -> tuple[dict, dict]:
 
         def together():
             for _ in range(STEPS):
-                *state[:], metrics = step(*state, batches, rates)
+                *state[:], metrics = step(*state, singles, rates, active)
             return metrics
 
         return measure.in_turn({"one by one": one_by_one, "together": together}, measure.ROUNDS.value)

@@ -15,6 +15,7 @@ from etils import epath
 from tqdm import tqdm
 
 from jmoe import __version__, checkpoint, cli, corpus, counts, data
+from jmoe.cli import UserError
 from jmoe.observe import Log, Profile, Speed, progress
 from jmoe.schedule import Schedule
 from jmoe.step import abstract_state, init_params, make_optimizer, mean_loss
@@ -118,8 +119,14 @@ class _Run:
 
     def _steps(self, segment, start: int, state, saved):
         """Steps [start, segment.stop), checkpoints on the way and at the end; returns the state after them."""
-        with contextlib.closing(Log(self.workdir / segment.name, start)) as log, progress(segment, start) as bar:
-            state = yield from self._logged_steps(segment, start, state, saved, log, bar)
+        log = Log(self.workdir / segment.name, start)
+        try:
+            with progress(segment, start) as bar:
+                state = yield from self._logged_steps(segment, start, state, saved, log, bar)
+        except (UserError, cli.Interrupted):  # other runs of this process may go on; after a disk's error none does
+            log.close()
+            raise
+        log.close()
         saved.save(segment.stop, *state, self._record_at(segment.stop))
         saved.wait()
         return state
