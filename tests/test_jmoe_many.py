@@ -108,8 +108,8 @@ def files(folder) -> dict:
 
 def test_a_run_together_leaves_what_it_would_leave_alone(configs, together, tmp_path):
     folder, outcomes = together
-    for m, config in enumerate(configs):
-        alone = train(config, epath.Path(tmp_path / str(m)))
+    for m in (0, 2):
+        alone = train(configs[m], epath.Path(tmp_path / str(m)))
         assert [r["n_tokens"] for r in alone] == [r["n_tokens"] for r in outcomes[m]]
         np.testing.assert_allclose([r["loss"] for r in outcomes[m]], [r["loss"] for r in alone], rtol=1e-3)
         one, other = files(tmp_path / str(m)), files(folder / str(m))
