@@ -16,6 +16,9 @@ time x peak FLOP/s). The step time lies between the largest of compute, memory a
 their sum (nothing overlapped). Each runs at its published peak, all links of a chip at once, and a float32 product of
 attention or the router takes the time of 6 bfloat16 ones: a bound, not a prediction.
 
+--compare_remat does this for each config.remat instead, prints memory and FLOPs side by side and names the cheapest, by
+FLOPs, of those that fit.
+
 JAX_EXEC_TIME_OPTIMIZATION_EFFORT=-1 compiles two to three times faster, with the same FLOPs and more memory traffic.
 
 Exit codes: 0 fits, 2 a mistake that one sentence explains, 3 does not fit.
@@ -36,13 +39,16 @@ from absl import flags
 from jmoe import chips, cli, counts, hlo, sharding, storage
 from jmoe.chips import GiB
 from jmoe.cli import UserError
-from jmoe.model import check_model
+from jmoe.model import REMAT, check_model
 from jmoe.step import abstract_state, make_train_step
 from jmoe.train import CONFIG
 
 flags.declare_key_flag("config")  # for --help
 TOPOLOGY = flags.DEFINE_string(
     "topology", None, "TPU slice such as v5e:4x4, v5p:8x8x8, v6e:16x16, v4:4x4x4; default: the devices at hand."
+)
+COMPARE_REMAT = flags.DEFINE_bool(
+    "compare_remat", False, "Compare every config.remat, and name the cheapest that fits."
 )
 JSON = flags.DEFINE_string("json", None, "Also write everything to this file.")
 
@@ -109,7 +115,8 @@ def compile_step(config, devices):
             if "RESOURCE_EXHAUSTED" not in str(error):
                 raise
             found = re.search(r"Used [\d.]+\w* of [\d.]+\w* hbm[^\n]*?(?=\.\s|\n|$)", str(error))
-            raise DoesNotFit(found[0] if found else str(error).split("\n")[0]) from None
+            reason = found[0] if found else str(error).split("\n")[0].removeprefix("RESOURCE_EXHAUSTED: ")
+            raise DoesNotFit(reason) from None
 
 
 def report(config, mesh, compiled, chip: chips.Chip | None) -> dict:
@@ -172,6 +179,37 @@ def report(config, mesh, compiled, chip: chips.Chip | None) -> dict:
     return result
 
 
+def measure(config, devices) -> dict:
+    """The report of `config` compiled for `devices`; without "flops" where the compiler found no way to fit it."""
+    try:
+        mesh, compiled = compile_step(config, devices)
+    except DoesNotFit as error:
+        return {"fits": False, "n_devices": len(devices), "compiler": str(error)}
+    return report(config, mesh, compiled, chips.of_device(devices[0]))
+
+
+def remat_table(results: dict, title: str) -> str:
+    """Reports by config.remat as lines to read."""
+    lines = [f"{title}, per device and step", "  remat  temporaries  peak        FLOPs over the model's"]
+    for name, r in results.items():
+        if "flops" in r:
+            memory, ratio = r["memory_bytes"], r["flops"]["compiled_over_model"]
+            lines.append(
+                f"  {name:5}  {_gib(memory['temporaries']):11}  {_gib(memory['peak']):10}  {ratio:.3f}"
+                + ("" if r["fits"] else "  DOES NOT FIT")
+            )
+        else:
+            lines.append(f"  {name:5}  {_refused(r)}")
+    fitting = [name for name, r in results.items() if r["fits"]]
+    cheapest = min(fitting, key=lambda name: results[name]["flops"]["compiled_over_model"], default=None)
+    lines.append(f"  the cheapest that fits: --config.remat={cheapest}" if cheapest else "  NONE FITS")
+    return "\n".join(lines)
+
+
+def _refused(r: dict) -> str:
+    return f"DOES NOT FIT; the compiler says: {r['compiler']}"
+
+
 def table(r: dict, title: str) -> str:
     """The report as lines to read."""
     memory, flops = r["memory_bytes"], r["flops"]
@@ -229,19 +267,22 @@ def main(_):
     devices = topology_devices(TOPOLOGY.value) if TOPOLOGY.value else jax.devices()
     title = TOPOLOGY.value or f"{devices[0].device_kind} x {len(devices)}"
     print(f"compiling for {title} ({len(devices)} devices); may take minutes", file=sys.stderr)
-    try:
-        mesh, compiled = compile_step(config, devices)
-    except DoesNotFit as error:
-        result = {"fits": False, "n_devices": len(devices), "compiler": str(error)}
-        print(f"{title}: DOES NOT FIT; the compiler says: {error}")
+    if COMPARE_REMAT.value:
+        results = {}
+        for name in REMAT:
+            config.remat = name
+            results[name] = measure(config, devices)
+        fits, result = any(r["fits"] for r in results.values()), {"remat": results}
+        print(remat_table(results, title))
     else:
-        result = report(config, mesh, compiled, chips.of_device(devices[0]))
-        print(table(result, title))
+        result = measure(config, devices)
+        fits = result["fits"]
+        print(table(result, title) if "flops" in result else f"{title}: {_refused(result)}")
     if JSON.value:
         storage.write_whole(
             pathlib.Path(JSON.value), json.dumps({"topology": TOPOLOGY.value} | result, indent=1) + "\n"
         )
-    return 0 if result["fits"] else 3
+    return 0 if fits else 3
 
 
 def run():

@@ -47,7 +47,7 @@ def compiled(folder, record, *flags):
     done = run_compile(*flags, f"--json={folder}/report.json")
     record("table", f"python -m jmoe.compile {' '.join(flags)}\n{done.stdout}")
     assert done.returncode == 0, done.stdout + done.stderr
-    return json.loads((folder / "report.json").read_text())
+    return json.loads((folder / "report.json").read_text()) | {"printed": done.stdout}
 
 
 def expected_flops(config, n_tokens):
@@ -142,6 +142,26 @@ def test_a_model_of_mixtrals_size_on_512_chips(tmp_path, record_property):
     report = compiled(tmp_path, record_property, "--config=configs/mixtral.py", FLASH[0], "--topology=v5p:8x8x8")
     assert report["n_total"] > 45e9
     check(report, config)
+
+
+def test_the_cheapest_remat_that_fits_is_named(tmp_path, record_property):
+    """A dense model whose activations outgrow a v5e's 16 GiB with nothing recomputed; dots saves every matmul's."""
+    config = joint_moe.get_config()
+    config.model.d_model, config.model.attention, config.data.seq_len = 256, "flash", 2_048
+    config.model.n_blocks, n_tokens = 8, 524_288
+    flags = "--config.model.d_model=256", "--config.model.n_blocks=8", f"--config.batch_tokens=((0, {n_tokens}),)"
+    compare = "--config=configs/joint_moe.py", *FLASH, *flags, "--topology=v5e:2x2", "--compare_remat"
+    report = compiled(tmp_path, record_property, *compare)
+    assert report["printed"].endswith("the cheapest that fits: --config.remat=dots\n")
+    result = report["remat"]
+    assert [name for name, report in result.items() if report["fits"]] == ["dots", "full"]
+    matmuls = {name: result[name]["flops"]["matmul"] for name in ("dots", "full")}
+    assert matmuls["full"] == pytest.approx(expected_flops(config, n_tokens / 4), rel=0.005)
+    layers = (
+        2 * config.model.n_blocks * (4 * 256**2 + 2 * 256 * 768) * n_tokens / 4
+    )  # run again: all but the last matmul
+    assert matmuls["full"] - matmuls["dots"] == pytest.approx(layers, rel=0.005)
+    assert result["full"]["memory_bytes"]["peak"] < result["dots"]["memory_bytes"]["peak"]
 
 
 def test_what_does_not_fit_exits_with_3(tmp_path):
