@@ -20,6 +20,11 @@ def logits_of(x_D, router_DE):
     return jnp.matmul(x_D.astype(jnp.float32), router_DE, precision=jax.lax.Precision.HIGHEST)
 
 
+def count(expert_GS, n_experts: int):
+    """How many of a group's tokens chose each expert, int32 [G, E]."""
+    return jnp.sum(jax.nn.one_hot(expert_GS, n_experts, dtype=jnp.int32), axis=1)
+
+
 def route(logits_GSE):
     """Top-1 routing in float32.
 
@@ -29,27 +34,33 @@ def route(logits_GSE):
       z_G = mean_s logsumexp^2, entropy_G = mean_s entropy of the router (nats), load_GE = fraction of tokens.
     """
     n_experts = logits_GSE.shape[-1]
-    prob_GSE = jax.nn.softmax(logits_GSE)
     expert_GS = jnp.argmax(logits_GSE, axis=-1)
+    # softmax, logsumexp and log_softmax by one exponential
+    max_GS = jax.lax.stop_gradient(jnp.max(logits_GSE, axis=-1))
+    shifted_GSE = logits_GSE - max_GS[:, :, None]
+    exp_GSE = jnp.exp(shifted_GSE)
+    norm_GS = jnp.sum(exp_GSE, axis=-1)
+    prob_GSE = exp_GSE / norm_GS[:, :, None]
     gate_GS = jnp.max(prob_GSE, axis=-1)
-    load_GE = jnp.mean(jax.nn.one_hot(expert_GS, n_experts), axis=1)
+    load_GE = count(expert_GS, n_experts) / expert_GS.shape[1]
     balance_G = n_experts * jnp.sum(jnp.mean(prob_GSE, axis=1) * load_GE, axis=-1)
-    z_G = jnp.mean(jax.nn.logsumexp(logits_GSE, axis=-1) ** 2, axis=-1)
-    entropy_G = -jnp.mean(jnp.sum(prob_GSE * jax.nn.log_softmax(logits_GSE), axis=-1), axis=-1)
+    z_G = jnp.mean((jnp.log(norm_GS) + max_GS) ** 2, axis=-1)
+    entropy_G = jnp.mean(jnp.log(norm_GS) - jnp.sum(prob_GSE * shifted_GSE, axis=-1), axis=-1)
     return expert_GS, gate_GS, balance_G, z_G, entropy_G, load_GE
 
 
 def assign(expert_GS, n_experts: int, capacity: int):
-    """Slots by a stable sort: each expert serves its tokens in their order until it is full.
+    """Slots by a sort: each expert serves its tokens in their order until it is full.
 
     Returns:
       token_of_slot_GK: the token in each slot, S where the slot is empty;
       slot_of_token_GS: the slot of each token, K where the token is dropped.
     """
     n_tokens = expert_GS.shape[1]
-    order_GS = jnp.argsort(expert_GS, axis=-1, stable=True)
+    # keys of expert and token (their product stays below 2^31) sort quicker than stable pairs
+    order_GS = jnp.sort(expert_GS * n_tokens + jnp.arange(n_tokens), axis=-1, stable=False) % n_tokens
     rank_GS = jnp.argsort(order_GS, axis=-1)
-    count_GE = jnp.sum(jax.nn.one_hot(expert_GS, n_experts, dtype=jnp.int32), axis=1)
+    count_GE = count(expert_GS, n_experts)
     first_GE = jnp.cumsum(count_GE, axis=-1) - count_GE
 
     position_GS = rank_GS - jnp.take_along_axis(first_GE, expert_GS, axis=-1)
@@ -120,7 +131,9 @@ def switch(x_ND, router_DE, gate_EDF, up_EDF, down_EFD, *, group_tokens: int, ca
     if spread:
         slots_GECD = jax.lax.all_to_all(slots_GECD, "expert", split_axis=0, concat_axis=1, tiled=True)
     y_GSD = move(slots_GECD.reshape(slots_GKD.shape), slot_of_token_GS, token_of_slot_GK)
-    y_GSD = y_GSD * gate_GS[:, :, None].astype(y_GSD.dtype)
+    y_GSD = jnp.einsum(
+        "gsd,gs->gsd", y_GSD, gate_GS.astype(y_GSD.dtype)
+    )  # its gradient is a dot product, quick anywhere
 
     drop_G = jnp.mean(slot_of_token_GS == n_experts * capacity, axis=-1, dtype=jnp.float32)
     load_GE *= n_experts
