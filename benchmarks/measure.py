@@ -14,17 +14,20 @@ ROUNDS = flags.DEFINE_integer("rounds", 11, "How often the arms take turns.")
 JSON = flags.DEFINE_string("json", None, "Also write the figures to this file.")
 
 
-def in_turn(arms: dict, rounds: int) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+def in_turn(arms: dict, rounds: int, settle: bool = False) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
     """Seconds of each call of each arm, and CPU seconds of this process in it (host's work alone on an accelerator).
 
     A round calls every arm once, so that a busy machine slows all of them alike; CPU seconds feel it less. An arm is
-    a function that starts its work and returns arrays to wait for; each is called once before, to compile.
+    a function that starts its work and returns arrays to wait for; each is called once before, to compile. `settle`:
+    an arm is called untimed before each timed call, or it pays for the memory that a larger arm before it gave back.
     """
     for arm in arms.values():
         jax.block_until_ready(arm())
     wall, cpu = {name: [] for name in arms}, {name: [] for name in arms}
     for _ in range(rounds):
         for name, arm in arms.items():
+            if settle:
+                jax.block_until_ready(arm())
             begin, begin_cpu = time.perf_counter(), time.process_time()
             jax.block_until_ready(arm())
             wall[name].append(time.perf_counter() - begin)

@@ -3,7 +3,8 @@
     python -m benchmarks.moe_layer [--json=PATH]
 
 Forward and backward, gradients of tokens and weights, T tokens in one group, capacity factor 1, in float32 on a CPU and
-bfloat16 elsewhere. The arms take turns in one process; times are medians, ratios medians of the rounds' ratios.
+bfloat16 elsewhere. The arms take turns in one process, each call timed after one that is not; times are medians, ratios
+medians of the rounds' ratios.
 """
 
 import functools
@@ -88,7 +89,7 @@ def main(_):
             for e in EXPERTS.value
             for a, b in zip(arms[f"switch E={e}"](), arms[f"one-hot E={e}"]())
         )
-        seconds, cpu = measure.in_turn(arms, measure.ROUNDS.value)
+        seconds, cpu = measure.in_turn(arms, measure.ROUNDS.value, settle=True)
 
     chip = chips.of_device(device)
     rows = []

@@ -131,9 +131,8 @@ def switch(x_ND, router_DE, gate_EDF, up_EDF, down_EFD, *, group_tokens: int, ca
     if spread:
         slots_GECD = jax.lax.all_to_all(slots_GECD, "expert", split_axis=0, concat_axis=1, tiled=True)
     y_GSD = move(slots_GECD.reshape(slots_GKD.shape), slot_of_token_GS, token_of_slot_GK)
-    y_GSD = jnp.einsum(
-        "gsd,gs->gsd", y_GSD, gate_GS.astype(y_GSD.dtype)
-    )  # its gradient is a dot product, quick anywhere
+    # an einsum, so that the gate's gradient is one too: XLA's CPU backend is slow at sums of products in one group
+    y_GSD = jnp.einsum("gsd,gs->gsd", y_GSD, gate_GS.astype(y_GSD.dtype))
 
     drop_G = jnp.mean(slot_of_token_GS == n_experts * capacity, axis=-1, dtype=jnp.float32)
     load_GE *= n_experts
