@@ -66,6 +66,9 @@ def get_config() -> ConfigDict:
     config.mesh.expert = 1  # devices that share one copy of the experts
     config.mesh.model = 1  # devices that share each head and expert; the rest are data parallel
     config.remat = "full"  # what the backward pass recomputes: "none", "dots" (all but matmuls) or "full"
+    config.unroll = (
+        False  # each layer compiled by itself: takes longer, and nothing is copied through the scan's stacks
+    )
 
     config.log_every = 10  # steps
     config.profile_steps = ()  # (first, last): trace steps first to last - 1 of each segment that has them

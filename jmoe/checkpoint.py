@@ -23,6 +23,7 @@ FREE_FIELDS = (
     "n_tokens",
     "mesh",
     "remat",
+    "unroll",
     "log_every",
     "profile_steps",
     "checkpoint_every",

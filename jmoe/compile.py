@@ -99,7 +99,7 @@ def compile_step(config, devices):
     Raises:
       UserError: a config that is no model or does not divide over the devices. DoesNotFit.
     """
-    check_model(config.model)
+    check_model(config)
     mesh = sharding.make_mesh(config, devices)
     seq_len = config.data.seq_len
     n_rows = max(batch for _, batch in config.batch_tokens) // seq_len

@@ -15,20 +15,36 @@ from flax import nnx
 from jmoe import flash, moe, sharding
 from jmoe.cli import UserError
 
+FLOAT32 = ("attention_norm", "mlp_norm", "router")  # of a block; all else is a matrix, multiplied in config.dtype
+
+
+def products(primitive, *_, **params) -> bool:
+    """The policy that saves what weights and attention kernels give, so that no product with a weight is made again.
+
+    Such a product has no batch axis, or that of the experts; attention's own products have two, rows and heads.
+    """
+    if primitive.name == "dot_general":
+        return len(params["dimension_numbers"][1][0]) <= 1
+    return primitive.name in ("pallas_call", "dot_product_attention_fwd_wrapper")
+
+
 REMAT = {  # what the backward pass finds saved: config.remat
     "none": jax.checkpoint_policies.everything_saveable,
-    "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+    "dots": products,
     "full": jax.checkpoint_policies.nothing_saveable,
 }
 
 
-def check_model(model) -> None:
-    """Raises UserError for sizes that no model can have, naming fields and values."""
+def check_model(config) -> None:
+    """Raises UserError for sizes and choices that no model can have, naming fields and values."""
+    model = config.model
     for name in ("d_model", "n_blocks", "n_heads", "d_ff", "vocab_size", "n_experts", "group_tokens"):
         if model[name] < 1:
             raise UserError(f"config.model.{name}={model[name]} must be at least 1")
     if model.attention not in ("float32", "flash"):
         raise UserError(f"config.model.attention={model.attention!r} must be 'float32' or 'flash'")
+    if config.remat not in REMAT:
+        raise UserError(f"config.remat={config.remat!r} must be one of {', '.join(REMAT)}")
     if model.d_model % (2 * model.n_heads):
         raise UserError(f"config.model.d_model={model.d_model} must be an even multiple of n_heads={model.n_heads}")
     if model.n_experts > 1 and int(model.group_tokens * model.capacity_factor / model.n_experts) < 1:
@@ -63,8 +79,7 @@ class Block(nnx.Module):
     def __call__(self, x_BTD, config, capacity_factor):
         """x_BTD, and the layer's moe.METRICS on this device: none when E = 1 or capacity_factor=None drops nothing."""
         b, t, d = x_BTD.shape
-        cast = lambda param: param[...].astype(x_BTD.dtype)
-        whole = lambda param, dim: sharding.gather(sharding.vary(cast(param), "expert"), dim)
+        whole = lambda param, dim: sharding.gather(sharding.vary(param[...], "expert"), dim)
 
         h_ND = rms_norm(x_BTD, self.attention_norm[...]).reshape(b * t, d)
         qkv_DO, out_OD = whole(self.qkv, 0).reshape(d, -1), whole(self.out, 2).reshape(-1, d)
@@ -79,7 +94,7 @@ class Block(nnx.Module):
             y_ND = moe.experts(h_ND, whole(self.gate, 0), whole(self.up, 0), whole(self.down, 1))
         else:
             spread = (self.gate, 1), (self.up, 1), (self.down, 2)
-            experts = [sharding.gather(cast(param), dim) for param, dim in spread]
+            experts = [sharding.gather(param[...], dim) for param, dim in spread]
             if capacity_factor is None:
                 experts = [sharding.gather(weight, 0, "expert") for weight in experts]
                 y_ND = moe.dropless(h_ND, self.router[...], *experts)
@@ -100,16 +115,16 @@ class Decoder(nnx.Module):
         self.final_norm = nnx.Param(jnp.ones(d))
         self.head = nnx.Param(init(rngs.params(), (d, v)))
 
-    def __call__(self, tokens_BT, config, capacity_factor, remat="full"):
+    def __call__(self, tokens_BT, config, capacity_factor, remat="full", unroll=False):
         """x_BTD before the head, head_DV, and moe.METRICS with a leading axis of layers.
 
-        capacity_factor=None drops nothing.
+        The blocks' weights but FLOAT32 are taken in config.dtype. capacity_factor=None drops nothing.
         """
         dtype = jnp.dtype(config.dtype)
         whole = lambda param, dim: sharding.gather(sharding.vary(param[...].astype(dtype), "expert"), dim)
         x_BTD = whole(self.embed, 1)[tokens_BT]
         run = lambda x_BTD, block: block(x_BTD, config, capacity_factor)
-        x_BTD, metrics = jax.lax.scan(jax.checkpoint(run, policy=REMAT[remat]), x_BTD, self.blocks)
+        x_BTD, metrics = jax.lax.scan(jax.checkpoint(run, policy=REMAT[remat]), x_BTD, self.blocks, unroll=unroll)
         return rms_norm(x_BTD, self.final_norm[...]), whole(self.head, 0), metrics
 
 

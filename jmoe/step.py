@@ -14,9 +14,9 @@ from flax import nnx
 
 from jmoe import sharding
 from jmoe.cli import UserError
-from jmoe.model import Decoder
+from jmoe.model import FLOAT32, Decoder
 
-LOGITS_BYTES = 2**26  # float32 logits of one chunk on one device; all of them never exist at once
+LOGITS_BYTES = 2**26  # float32 logits of one chunk on one device, unless the head's gradient is larger
 SUMMED = ("load_balance", "router_z")  # over layers; the other metrics of a layer are averaged
 
 
@@ -54,9 +54,12 @@ def abstract_state(config, mesh):
 
 def decode_local(params, tokens_BT, config, capacity_factor):
     """Decoder.__call__ on a plain tree of parameters."""
+    # here and not in each block: the scan would move float32 weights in both passes, and float32 gradients
+    cast = lambda name, weight: weight if name in FLOAT32 else weight.astype(config.model.dtype)
+    params = params | {"blocks": {name: cast(name, weight) for name, weight in params["blocks"].items()}}
     graphdef, state = nnx.split(nnx.eval_shape(lambda: Decoder(config.model, nnx.Rngs(params=0))))
     nnx.replace_by_pure_dict(state, params)
-    return nnx.merge(graphdef, state)(tokens_BT, config.model, capacity_factor, config.remat)
+    return nnx.merge(graphdef, state)(tokens_BT, config.model, capacity_factor, config.remat, config.unroll)
 
 
 def apply_model(params, tokens_BT, config, capacity_factor, mesh):
@@ -71,11 +74,13 @@ def apply_model(params, tokens_BT, config, capacity_factor, mesh):
 
 
 def _chunks(x_ND, target_N, vocab_size):
-    """x_CND and target_CN, in the fewest equal chunks whose logits fit LOGITS_BYTES."""
-    n = len(x_ND)
-    chunks = next(
-        c for c in range(1, n + 1) if n % c == 0 and n // c * vocab_size * 4 <= max(LOGITS_BYTES, vocab_size * 4)
-    )
+    """x_CND and target_CN, in the fewest equal chunks whose logits fit LOGITS_BYTES or twice the head's gradient.
+
+    Each chunk reads and writes that gradient: shorter ones would do little else.
+    """
+    n, d_model = x_ND.shape
+    most = max(LOGITS_BYTES // (4 * vocab_size), 2 * d_model)
+    chunks = next(c for c in range(1, n + 1) if n % c == 0 and n // c <= most)
     return x_ND.reshape(chunks, n // chunks, -1), target_N.reshape(chunks, -1)
 
 

@@ -36,7 +36,7 @@ def train(config, workdir: epath.Path, stop_signal=lambda: 0) -> list[dict]:
     Raises:
       UserError: a config, corpus or workdir that can't be used. Interrupted: `stop_signal()` gave a signal number.
     """
-    check_model(config.model)
+    check_model(config)
     mesh = sharding.make_mesh(config)
     with jax.set_mesh(mesh):
         train_step, answer = make_train_step(config, mesh), None
