@@ -19,7 +19,7 @@ from jmoe.step import make_train_step
 
 TOGETHER = flags.DEFINE_integer("together", 8, "Models in one step.")
 EXPERTS = flags.DEFINE_multi_integer("n_experts", [1, 8], "Numbers of experts.")
-D_MODEL = flags.DEFINE_integer("d_model", 0, "Width of the models; 0: 64 on a CPU, 256 elsewhere.")
+D_MODEL = flags.DEFINE_integer("d_model", 0, "Width of the models; 0: 64 on a CPU, 128 elsewhere.")
 STEPS = 5
 
 NOTES = """\
@@ -30,13 +30,13 @@ def main(_):
     device, n_models, rows = jax.devices()[0], TOGETHER.value, []
     cpu = device.platform == "cpu"
     config = joint_moe.get_config()
-    config.model.d_model = D_MODEL.value or (64 if cpu else 256)
-    config.model.vocab_size = 512 if cpu else 50_304
+    config.model.d_model = D_MODEL.value or (64 if cpu else 128)
+    config.model.vocab_size = 512  # with 50k tokens the head alone of one model fills an accelerator
     config.model.dtype = "float32" if cpu else "bfloat16"
     config.model.n_heads = config.model.n_blocks = max(2, config.model.d_model // 64)
     config.model.group_tokens = 1_024
     config.data.seq_len = 128 if cpu else 512
-    config.batch_tokens = ((0, 1_024 if cpu else 8_192),)
+    config.batch_tokens = ((0, 1_024 if cpu else 4_096),)
     for n_experts in EXPERTS.value:
         config.model.n_experts = n_experts
         seconds, cpu = compare(config, device)

@@ -24,7 +24,32 @@ CHIPS = {
     "H100": Chip(989e12, 80 * GiB, 3350e9, 450e9),
     "H200": Chip(989e12, 141e9, 4800e9, 450e9),
 }
+# What XLA's compiler asks of a GPU, for compiling without one: name, compute capability, cores, float32 units and bytes
+# of shared memory of a core, of which one block may have so many, bytes of L2, GHz, bytes (the same data sheets).
+GPUS = {
+    "A100": ("NVIDIA A100-SXM4-80GB", 8, 108, 64, 167_936, 166_912, 41_943_040, 1.41, 84_929_347_584),
+    "H100": ("NVIDIA H100 80GB HBM3", 9, 132, 128, 233_472, 232_448, 52_428_800, 1.98, 84_929_347_584),
+    "H200": ("NVIDIA H200", 9, 132, 128, 233_472, 232_448, 52_428_800, 1.98, 150_754_820_096),
+}
 TPU_KINDS = {"TPU v4": "v4", "TPU v5 lite": "v5e", "TPU v5": "v5p", "TPU v6 lite": "v6e"}  # jax's device_kind
+
+
+def gpu_target(kind: str) -> str:
+    """XLA's GpuTargetConfigProto of one of GPUS, as text."""
+    name, capability, cores, units, shared, shared_block, l2, clock, memory = GPUS[kind]
+    return f"""
+gpu_device_info {{
+  threads_per_block_limit: 1024 threads_per_warp: 32 threads_per_core_limit: 2048
+  shared_memory_per_block: 49152 shared_memory_per_core: {shared} shared_memory_per_block_optin: {shared_block}
+  core_count: {cores} fpus_per_core: {units} clock_rate_ghz: {clock} l2_cache_size: {l2}
+  block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535
+  registers_per_core_limit: 65536 registers_per_block_limit: 65536
+  memory_bandwidth: {int(CHIPS[kind].bandwidth)} device_memory_size: {memory}
+  cuda_compute_capability {{ major: {capability} }}
+}}
+platform_name: "CUDA" dnn_version_info {{ major: 9 minor: 10 }} runtime_version {{ major: 12 minor: 8 }}
+device_description_str: "{name}"
+"""
 
 
 def of_device(device) -> Chip | None:

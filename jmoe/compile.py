@@ -1,14 +1,15 @@
 """Compiles the train step for chips that need not be here, and says what it would cost on each of them:
 
-    python -m jmoe.compile --config=configs/mixtral.py --topology=v5p:8x8x8
+    python -m jmoe.compile --config=configs/mixtral.py --topology=v5p:8x8x8      # or H100:8x8
     python -m jmoe.compile --config=configs/joint_moe.py --config.model.d_model=1024      # for the devices at hand
 
 The step is the one that jmoe.train runs, at the largest batch of config.batch_tokens, made by the real compiler (libtpu
-for a TPU topology). Printed per device: memory against what the chip has, FLOPs against the model's, collectives, and a
-roofline. FLOPs and bytes come from the compiled program with every loop counted as often as it runs; XLA's own cost
-analysis counts a loop once, and the line beside it shows that both agree when this is done here as well. A Pallas
-kernel counts as the products that it says it makes (jmoe/tpu_flash.py: none in blocks above the diagonal), and its
-arrays as read or written once.
+for a TPU slice; the [cuda] extra's for GPUs, which picks matmul kernels unmeasured where there is no GPU). Printed per
+device: memory against what the chip has, FLOPs against the model's, collectives, and a roofline. FLOPs and bytes come
+from the compiled program with every loop counted as often as it runs; XLA's own cost analysis counts a loop once, and
+the line beside it shows that both agree when this is done here as well. A Pallas kernel counts as the products that it
+says it makes (jmoe/tpu_flash.py: none in blocks above the diagonal), and its arrays as read or written once; cuDNN's
+attention as the products of its shapes, half of them where it is causal.
 
 Model FLOPs count the matmuls that the mathematics needs, forward and twice backward: every active parameter but the
 embedding (a lookup), the router, attention over the whole row. No padding, no recomputation. MFU = model FLOPs / (step
@@ -45,7 +46,10 @@ from jmoe.train import CONFIG
 
 flags.declare_key_flag("config")  # for --help
 TOPOLOGY = flags.DEFINE_string(
-    "topology", None, "TPU slice such as v5e:4x4, v5p:8x8x8, v6e:16x16, v4:4x4x4; default: the devices at hand."
+    "topology",
+    None,
+    "TPU slice such as v5e:4x4, v5p:8x8x8, v6e:16x16, v4:4x4x4, or GPUs as H100:8 on one machine, H100:2x8 on two; "
+    "default: the devices at hand.",
 )
 COMPARE_REMAT = flags.DEFINE_bool(
     "compare_remat", False, "Compare every config.remat, and name the cheapest that fits."
@@ -58,15 +62,21 @@ class DoesNotFit(Exception):
 
 
 def topology_devices(name: str):
-    """The devices of a TPU slice that need not exist.
+    """The devices of a TPU slice or of machines with GPUs that need not exist.
 
     Raises:
-      UserError: libtpu is not installed, or there is no such slice.
+      UserError: their compiler is not installed, or there is no such slice.
     """
+    kind, _, size = name.partition(":")
+    if kind in chips.GPUS:
+        return _gpus(name, kind, size)
     if importlib.util.find_spec("libtpu") is None:
         raise UserError(f"--topology={name} needs the TPU compiler: install the [tpu] extra, pip install -e '.[tpu]'")
     if name.partition(":")[0] not in chips.TPU_KINDS.values():
-        raise UserError(f"--topology={name} is none of v4:XxYxZ, v5e:XxY, v5p:XxYxZ, v6e:XxY, for example v5e:4x4")
+        raise UserError(
+            f"--topology={name} is none of v4:XxYxZ, v5e:XxY, v5p:XxYxZ, v6e:XxY, or {', '.join(chips.GPUS)} as H100:8, "
+            "for example v5e:4x4 or H100:2x8"
+        )
     # libtpu looks for a metadata server, complains at length that this is no TPU host, and takes a lock of the chips
     for variable, value in {
         "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
@@ -88,6 +98,18 @@ def topology_devices(name: str):
             f"--topology={name} is no slice that libtpu knows ({reason}); accepted are v4:XxYxZ, v5e:XxY, v5p:XxYxZ "
             "and v6e:XxY with X and Y multiples of 2, for example v5e:4x4 or v5p:8x8x8"
         ) from None
+
+
+def _gpus(name: str, kind: str, size: str):
+    if not any(importlib.util.find_spec(f"jax_cuda{version}_plugin") for version in (12, 13)):
+        raise UserError(f"--topology={name} needs the GPU compiler: install the [cuda] extra, pip install -e '.[cuda]'")
+    if not (found := re.fullmatch(r"(?:(\d+)x)?(\d+)", size)) or "0" in found.groups():
+        raise UserError(f"--topology={name} is neither {kind}:GPUS nor {kind}:MACHINESxGPUS, for example {kind}:2x8")
+    jax.config.update("jax_platforms", "cpu")
+    from jax.experimental import topologies
+
+    shape = f"1x{found[1] or 1}x{found[2]}"
+    return topologies.get_topology_desc(platform="cuda", target_config=chips.gpu_target(kind), topology=shape).devices
 
 
 def compile_step(config, devices):
@@ -140,7 +162,7 @@ def report(config, mesh, compiled, chip: chips.Chip | None) -> dict:
             for name, per_token in counts.matmul_flops_per_token(config.model, config.data.seq_len).items()
         },
         "loops_once": program.matmul_flops(loops_once=True) + program.elementwise_flops(loops_once=True),
-        "loops_once_by_xla": int(once["flops"]),
+        "loops_once_by_xla": int(once["flops"]) if once else None,  # it has none for GPUs that are not here
     }
     model_flops = sum(flops["model"].values())
     flops["compiled_over_model"] = (flops["matmul"] + flops["elementwise"]) / model_flops
@@ -227,7 +249,7 @@ def table(r: dict, title: str) -> str:
         f"{flops['compiled_over_model']:.3f} times the model's {_si(model)}: "
         + ", ".join(f"{name} {_si(value)}" for name, value in flops["model"].items()),
         f"               with loops counted once {_si(flops['loops_once'])}, by XLA's cost analysis "
-        f"{_si(flops['loops_once_by_xla'])}",
+        + (_si(flops["loops_once_by_xla"]) if flops["loops_once_by_xla"] else "unknown"),
         f"  main memory  {_si(r['main_memory_bytes'])}B read and written",
         "  collectives          number   sent",
     ]

@@ -208,12 +208,22 @@ class Program:
             said := re.search(r'"cost_estimate":\{"flops":"(\d+)"', instruction.attributes)
         ):
             return int(said[1])  # a Pallas kernel's own count; its text is not HLO
+        elif opcode == "custom-call" and "__cudnn$fmha" in instruction.attributes:
+            return self._cudnn_attention(computation, instruction)
         if contracted is None:
             return 0
         left = self._operand(computation, instruction, 0)
         return (
             2 * instruction.arrays[0].elements * math.prod(left.dims[int(i)] for i in re.findall(r"\d+", contracted[1]))
         )
+
+    def _cudnn_attention(self, computation, instruction) -> int:
+        """2 products of [B, H, T, T] and K forward, 5 backward; where it is causal cuDNN makes half of each."""
+        scores = re.search(r'"intermediate_tensor_shape":.*?"dimensions":\s*\[([^\]]*)\]', instruction.attributes)
+        elements = math.prod(int(n) for n in re.findall(r"\d+", scores[1]))
+        products = 5 if "Backward" in instruction.attributes else 2
+        half = 2 if re.search(r'"mask_type":\s*"CAUSAL"', instruction.attributes) else 1
+        return products * 2 * elements * self._operand(computation, instruction, 0).dims[-1] // half
 
     def _traffic(self, computation, instruction) -> int:
         table, opcode = self.computations[computation], instruction.opcode

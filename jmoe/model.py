@@ -19,13 +19,13 @@ FLOAT32 = ("attention_norm", "mlp_norm", "router")  # of a block; all else is a 
 
 
 def products(primitive, *_, **params) -> bool:
-    """The policy that saves what weights and attention kernels give, so that no product with a weight is made again.
+    """The policy that saves what weights and attention kernels give, and what other devices sent.
 
-    Such a product has no batch axis, or that of the experts; attention's own products have two, rows and heads.
+    A product with a weight has no batch axis, or that of the experts; attention's own have two, rows and heads.
     """
     if primitive.name == "dot_general":
         return len(params["dimension_numbers"][1][0]) <= 1
-    return primitive.name in ("pallas_call", "dot_product_attention_fwd_wrapper")
+    return primitive.name in ("pallas_call", "dot_product_attention_fwd_wrapper", "all_to_all")
 
 
 REMAT = {  # what the backward pass finds saved: config.remat

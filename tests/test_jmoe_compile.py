@@ -3,6 +3,7 @@
 FLOPs, bytes and shapes are predicted here from the config alone and looked for in the compiled program.
 """
 
+import importlib.util
 import json
 import math
 import os
@@ -163,6 +164,48 @@ def test_the_cheapest_remat_that_fits_is_named(tmp_path, record_property):
     again = 2 * config.model.n_blocks * layer * n_tokens / 4
     assert matmuls["full"] - matmuls["dots"] == pytest.approx(again, rel=0.005)
     assert result["full"]["memory_bytes"]["peak"] < result["dots"]["memory_bytes"]["peak"]
+
+
+def test_a_step_for_gpus_that_are_not_here(tmp_path, record_property):
+    """Eight H100 with an expert each: cuDNN's attention, the model's matmuls and no other, two all-to-alls each way."""
+    if not any(importlib.util.find_spec(f"jax_cuda{version}_plugin") for version in (12, 13)):
+        pytest.skip("SKIPPED: nothing was compiled for a GPU, the [cuda] extra (5 GB) is missing")
+    sizes = "--config.model.d_model=512", "--config.model.n_blocks=4", "--config.model.n_heads=4", "--config.remat=dots"
+    mesh = "--config.model.n_experts=8", "--config.mesh.expert=8", "--config.batch_tokens=((0, 65536),)"
+    report = compiled(
+        tmp_path, record_property, "--config=configs/joint_moe.py", *FLASH, *sizes, *mesh, "--topology=H100:8"
+    )
+    flops, share = report["flops"], 65_536 // 8
+    attention = 7 * 2 * 4 * 512 * 2_048 / 2 * share  # 2 products forward and 5 backward of 4 layers, half of each
+    model = flops["model"]["parameters"] + flops["model"]["router"]
+    assert flops["matmul"] == pytest.approx(model + attention, rel=0.005)
+    slots = 65_536 // 8 * 512 * 2  # bytes of a device's slots
+    assert report["collectives"]["all-to-all"] == {"number": 4 * 4, "bytes": 4 * 4 * slots * 7 // 8}
+    assert report["fits"] and report["chip"]["capacity"] == 80 * 2**30
+
+
+def test_gpus_without_their_compiler_or_none_are_refused():
+    for topology in ("H100:0x8", "H100:2x2x2", "H100:"):
+        done = run_compile("--config=configs/joint_moe.py", f"--topology={topology}")
+        assert done.returncode == 2 and topology in done.stderr and "Traceback" not in done.stderr, done.stderr
+    assert "A100, H100, H200" in run_compile("--config=configs/joint_moe.py", "--topology=B7:1").stderr
+
+
+def test_cudnn_attention_counts_its_products():
+    """Text as XLA prints it, shortened."""
+    call = """
+ENTRY %main (q: bf16[2,64,3,16]) -> bf16[2,64,3,16] {{
+  %q = bf16[2,64,3,16]{{3,2,1,0}} parameter(0)
+  ROOT %a = (bf16[2,3,64,16]{{3,1,2,0}}, f32[2,3,64]{{2,1,0}}) custom-call(%q, %q, %q), custom_call_target="{target}", \
+backend_config={{"cudnn_fmha_backend_config": {{"intermediate_tensor_shape": {{"element_type": "BF16", \
+"dimensions": ["2", "3", "64", "64"], "tuple_shapes": []}}, "mask_type": "{mask}"}}}}
+}}
+"""
+    flops = lambda target, mask: hlo.Program(call.format(target=target, mask=mask)).matmul_flops()
+    product = 2 * 2 * 3 * 64 * 64 * 16
+    assert flops("__cudnn$fmhaSoftmax", "NO_MASK") == 2 * product
+    assert flops("__cudnn$fmhaSoftmax", "CAUSAL") == product
+    assert flops("__cudnn$fmhaSoftmaxBackward", "CAUSAL") == 5 * product // 2
 
 
 def test_what_does_not_fit_exits_with_3(tmp_path):
