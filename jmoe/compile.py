@@ -74,8 +74,8 @@ def topology_devices(name: str):
         raise UserError(f"--topology={name} needs the TPU compiler: install the [tpu] extra, pip install -e '.[tpu]'")
     if name.partition(":")[0] not in chips.TPU_KINDS.values():
         raise UserError(
-            f"--topology={name} is none of v4:XxYxZ, v5e:XxY, v5p:XxYxZ, v6e:XxY, or {', '.join(chips.GPUS)} as H100:8, "
-            "for example v5e:4x4 or H100:2x8"
+            f"--topology={name} is none of v4:XxYxZ, v5e:XxY, v5p:XxYxZ, v6e:XxY, for example v5e:4x4, or of "
+            f"{', '.join(chips.GPUS)}, for example H100:2x8"
         )
     # libtpu looks for a metadata server, complains at length that this is no TPU host, and takes a lock of the chips
     for variable, value in {
