@@ -105,7 +105,12 @@ def _tokenise(units, paths, data, tokenizer, n_workers: int) -> None:
             (data.tokenizer, data.end_of_text, data.text_field),
         )
         try:
-            running = {pool.submit(_work, unit, path): unit for unit, path in todo}
+            # workers inherit the mask: a Ctrl-C while they start is heard by this process alone, and just after
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            try:
+                running = {pool.submit(_work, unit, path): unit for unit, path in todo}
+            finally:
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
             for done in concurrent.futures.as_completed(running):
                 done.result()
                 bar.update(size(running[done]))
@@ -120,7 +125,6 @@ def _tokenise(units, paths, data, tokenizer, n_workers: int) -> None:
 
 def _start_worker(name: str, end_of_text: str, field: str) -> None:
     global _worker
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears Ctrl-C as well, and ends
     threading.Thread(target=lambda: (multiprocessing.parent_process().join(), os._exit(1)), daemon=True).start()
     _worker = field, tokenizer_lib.load(name, end_of_text)
 

@@ -153,7 +153,7 @@ def test_two_tasks_odd_flags_and_a_failure(cluster, run, config, text_glob, tmp_
     told and harms no other."""
     odd, fingerprint = helpers.odd_path(), helpers.fingerprint(text_glob)
     one = {"n_tokens": (8_192,), "data.path": odd, "data.fingerprint": fingerprint}
-    jobs = [one, one | {"optimizer.lr_law.constant": 90.0}, one | {"model.n_blocks": 2}]
+    jobs = [one, one | {"optimizer.lr_law.constant": 90.0}]
     sweep, workdir = write_sweep(tmp_path, config, jobs), tmp_path / "two"
     start = ("launch.sweep", f"--sweep={sweep}", f"--workdir={workdir}", "--backend=slurm", "--together=2")
     submitted = run(*start, "--sbatch=--ntasks=2", "--sbatch=--comment=not ours", "--sbatch=--nice=1")
@@ -162,20 +162,18 @@ def test_two_tasks_odd_flags_and_a_failure(cluster, run, config, text_glob, tmp_
     wait(lambda: not queue(cluster), "the queue does not empty")
     with open(workdir / "runs.csv", newline="") as file:
         rows = list(csv.DictReader(file))
-    assert [row["n_devices"] for row in rows] == ["2", "2"]
-    for row in rows:
-        record = json.loads((workdir / row["run"] / "result.json").read_text())["record"]
-        assert record["config"]["data"]["path"] == odd
+    assert [row["n_devices"] for row in rows] == ["2"]
+    record = json.loads((workdir / rows[0]["run"] / "result.json").read_text())["record"]
+    assert record["config"]["data"]["path"] == odd
     status = run("launch.status", f"--workdir={workdir}").stdout
-    assert "2 done, 1 failed" in status and "non-finite loss" in status
+    assert "1 done, 1 failed" in status and "non-finite loss" in status
     assert "non-finite loss" in run("launch.collect", f"--workdir={workdir}").stdout
 
-    for i, row in enumerate(rows, start=1):
-        flags = [f"--config={config}", f"--workdir={tmp_path / f'alone{i}'}", "--config.n_tokens=(8192,)"]
-        alone = helpers.run("jmoe.train", *flags, f"--config.model.n_blocks={i}")
-        assert alone.returncode == 0, alone.stderr
-        loss = json.loads((tmp_path / f"alone{i}" / "branch-8192" / "result.json").read_text())["loss"]
-        assert float(row["loss"]) == pytest.approx(loss, abs=1e-4 if i == 1 else 1e-5)
+    flags = f"--config={config}", f"--workdir={tmp_path / 'alone'}", "--config.n_tokens=(8192,)"
+    alone = helpers.run("jmoe.train", *flags)
+    assert alone.returncode == 0, alone.stderr
+    loss = json.loads((tmp_path / "alone" / "branch-8192" / "result.json").read_text())["loss"]
+    assert float(rows[0]["loss"]) == pytest.approx(loss, abs=1e-4)
 
 
 def test_cancelled_jobs_stay_cancelled_and_go_on_when_asked(cluster, run, config, tmp_path):
