@@ -16,6 +16,7 @@ from jmoe.check import check_mesh
 AXES = ("data", "expert", "model")
 ROWS = ("data", "expert")  # the axes that tokens are spread over
 TOKENS = P(ROWS)  # the leading axis of batches and activations
+MICROBATCHES = P(None, ROWS)  # microbatches, rows, positions
 REPLICATED = P()
 
 # Resting place of each parameter; those of the blocks have a leading axis of layers.
