@@ -32,13 +32,15 @@ def steps(config, workdir: epath.Path, mesh, eval_step, stop_signal):
     text = corpus.load(config.data, config.model.vocab_size)
     record = checkpoint.make_record(config, text.fingerprint)
     run = _Run(config, workdir, schedule, mesh, text, record, eval_step, stop_signal)
-    results = []
-    for trunk, branch in zip(schedule.segments[::2], schedule.segments[1::2]):
-        result = run.result(branch)
-        if result is None:
-            result = yield from run.branch(trunk, branch)
-        results.append(result)
-    return results
+    segments, results = list(zip(schedule.segments[::2], schedule.segments[1::2])), {}
+    for _, branch in segments:
+        results[branch] = run.result(branch)
+    if todo := [branch for branch, result in results.items() if result is None]:
+        run.say(data.check_text(text, config, schedule, todo[-1]))
+    for trunk, branch in segments:
+        if results[branch] is None:
+            results[branch] = yield from run.branch(trunk, branch)
+    return list(results.values())
 
 
 class _Run:
@@ -74,6 +76,7 @@ class _Run:
         metrics = read_lines(self.workdir / branch.name / "metrics.jsonl")
         mean = lambda name: float(np.mean([line[name] for line in metrics if name in line] or [0.0]))
         n_tokens, model = self.schedule.tokens_at(branch.stop), self.config.model
+        n_training_tokens = data.n_training_tokens(self.text, self.config)
         result = {
             "n_active": counts.n_active(model),
             "n_total": counts.n_total(model),
@@ -87,6 +90,9 @@ class _Run:
             "flops": counts.training_flops(model, n_tokens),
             "peak_learning_rate": self.schedule.peak,
             "seed": self.config.seed,
+            "unique_tokens": min(n_tokens, n_training_tokens),
+            "epochs": n_tokens / n_training_tokens,
+            "validation_tokens": data.n_validation_tokens(self.text, self.config),
             "corpus_fingerprint": self.text.fingerprint,
             "jmoe_version": __version__,
             "jax_version": jax.__version__,
@@ -97,7 +103,7 @@ class _Run:
         }
         if jax.process_index() == 0:
             write_whole(self.workdir / branch.name / "result.json", json.dumps(result, indent=1))
-        self._say(f"{branch.name}: validation loss {loss:.4f} nats per token after {n_tokens} tokens")
+        self.say(f"{branch.name}: validation loss {loss:.4f} nats per token after {n_tokens} tokens")
         return result
 
     def _trunk(self, trunk):
@@ -193,6 +199,6 @@ class _Run:
     def _restore(self, saved, last: int | None = None):
         return saved.restore(*self.abstract, self.record, last)
 
-    def _say(self, text: str) -> None:
-        if jax.process_index() == 0:
+    def say(self, text: str) -> None:
+        if text and jax.process_index() == 0:
             tqdm.write(text, file=sys.stderr)
