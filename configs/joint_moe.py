@@ -50,6 +50,7 @@ def get_config() -> ConfigDict:
     data.on_bad_document = "fail"  # what is no text (not UTF-8, no string, null) is named; "skip" leaves it out, counted
 
     config.batch_tokens = ((0, 65_536), (500_000_000, 131_072), (1_000_000_000, 262_144))  # (from token, batch)
+    config.microbatch_tokens = 0  # tokens of a batch worked on at once, whole groups, gradients summed: less memory; 0: all
 
     config.optimizer = optimizer = ConfigDict()
     # Eq. 10: peak = exp(constant + n_active ln(n_active) + n_experts ln(n_experts)), unrounded as in the authors' code
@@ -71,6 +72,12 @@ def get_config() -> ConfigDict:
     config.unroll = (
         False  # each layer compiled by itself: takes longer, and nothing is copied through the scan's stacks
     )
+
+    config.chip = ConfigDict()  # of one device, where jmoe/chips.py does not know it or you know better; 0: as published
+    config.chip.flops = 0.0  # peak FLOP/s, dense bfloat16: what MFU is a share of
+    config.chip.memory = 0.0  # bytes
+    config.chip.bandwidth = 0.0  # bytes a second of the memory
+    config.chip.network = 0.0  # bytes a second that leave over all fast links
 
     config.log_every = 10  # steps
     config.profile_steps = ()  # (first, last): trace steps first to last - 1 of each segment that has them

@@ -16,6 +16,7 @@ from jax.experimental import multihost_utils
 from orbax.checkpoint.checkpoint_managers import preservation_policy
 from tqdm import tqdm
 
+from jmoe.check import record_of
 from jmoe.cli import UserError
 
 # A later start may change these: they say where and how long, not what each step computes.
@@ -24,6 +25,8 @@ FREE_FIELDS = (
     "mesh",
     "remat",
     "unroll",
+    "microbatch_tokens",
+    "chip",
     "log_every",
     "profile_steps",
     "checkpoint_every",
@@ -255,7 +258,7 @@ def make_record(config, fingerprint: str) -> dict:
     from jmoe import __version__
 
     return {
-        "config": json.loads(config.to_json()),
+        "config": record_of(config),
         "corpus_fingerprint": fingerprint,
         "jmoe": __version__,
         "jax": jax.__version__,

@@ -38,9 +38,10 @@ import jax.numpy as jnp
 from absl import flags
 
 from jmoe import chips, cli, counts, hlo, sharding, storage
+from jmoe.check import check_config
 from jmoe.chips import GiB
 from jmoe.cli import UserError
-from jmoe.model import REMAT, check_model
+from jmoe.model import REMAT
 from jmoe.step import abstract_state, make_train_step
 from jmoe.train import CONFIG
 
@@ -121,7 +122,7 @@ def compile_step(config, devices):
     Raises:
       UserError: a config that is no model or does not divide over the devices. DoesNotFit.
     """
-    check_model(config)
+    check_config(config)
     mesh = sharding.make_mesh(config, devices)
     seq_len = config.data.seq_len
     n_rows = max(batch for _, batch in config.batch_tokens) // seq_len

@@ -20,6 +20,7 @@ from tqdm import tqdm
 
 from configs import joint_moe
 from jmoe import checkpoint, cli, corpus, data, processes, sharding, storage
+from jmoe.check import check_config
 from jmoe.cli import UserError
 from jmoe.step import abstract_state, make_eval_step, mean_loss
 
@@ -130,6 +131,8 @@ def make_config(record: dict, overrides: dict):
     elsewhere = {name for name in overrides if name.startswith("data.")} - {"data.seq_len", "data.validation_tokens"}
     config.data.fingerprint = "" if elsewhere else record["corpus_fingerprint"]
     config.update_from_flattened_dict(overrides)
+    check_config(config)
+    config.microbatch_tokens = 0
     # the loss does not depend on the batch, which only has to divide over the devices
     unit = math.lcm(config.data.seq_len, config.model.group_tokens) * jax.device_count()
     config.batch_tokens = ((0, -(-config.batch_tokens[0][1] // unit) * unit),)

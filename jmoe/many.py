@@ -13,7 +13,7 @@ import numpy as np
 
 from jmoe import loop, sharding, step
 from jmoe.cli import Interrupted, UserError
-from jmoe.model import check_model
+from jmoe.check import check_config
 from jmoe.schedule import alike
 
 
@@ -34,7 +34,7 @@ def train_together(configs, workdirs, stop_signal=lambda: 0, tell=lambda m, erro
     for config in configs:
         if config is not None and alike(config) != alike(first):
             raise UserError("models trained together must have equal configs but for seed, learning rate and budgets")
-    check_model(first)
+    check_config(first)
     mesh = sharding.make_mesh(first)
     outcomes, stopped = [None] * len(configs), None
     with jax.set_mesh(mesh):

@@ -13,7 +13,6 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jmoe import flash, moe, sharding
-from jmoe.cli import UserError
 
 FLOAT32 = ("attention_norm", "mlp_norm", "router")  # of a block; all else is a matrix, multiplied in config.dtype
 
@@ -33,25 +32,6 @@ REMAT = {  # what the backward pass finds saved: config.remat
     "dots": products,
     "full": jax.checkpoint_policies.nothing_saveable,
 }
-
-
-def check_model(config) -> None:
-    """Raises UserError for sizes and choices that no model can have, naming fields and values."""
-    model = config.model
-    for name in ("d_model", "n_blocks", "n_heads", "d_ff", "vocab_size", "n_experts", "group_tokens"):
-        if model[name] < 1:
-            raise UserError(f"config.model.{name}={model[name]} must be at least 1")
-    if model.attention not in ("float32", "flash"):
-        raise UserError(f"config.model.attention={model.attention!r} must be 'float32' or 'flash'")
-    if config.remat not in REMAT:
-        raise UserError(f"config.remat={config.remat!r} must be one of {', '.join(REMAT)}")
-    if model.d_model % (2 * model.n_heads):
-        raise UserError(f"config.model.d_model={model.d_model} must be an even multiple of n_heads={model.n_heads}")
-    if model.n_experts > 1 and int(model.group_tokens * model.capacity_factor / model.n_experts) < 1:
-        raise UserError(
-            f"config.model.capacity_factor={model.capacity_factor} leaves no slot to each of "
-            f"{model.n_experts} experts in groups of {model.group_tokens} tokens"
-        )
 
 
 class Block(nnx.Module):

@@ -7,10 +7,10 @@ position in the data is one integer and follows from the step.
 
 import dataclasses
 import functools
-import json
 import math
 
 from jmoe import counts
+from jmoe.check import check_config, record_of
 from jmoe.cli import UserError
 
 # Fields in which models that are trained together may differ: the compiled step knows nothing of them.
@@ -19,7 +19,7 @@ OWN_FIELDS = ("seed", "n_tokens", "optimizer.lr_law", "optimizer.warmup_tokens",
 
 def alike(config) -> dict:
     """The config as JSON without OWN_FIELDS: equal for models that can be trained together."""
-    fields = json.loads(config.to_json())
+    fields = record_of(config)
     for name in OWN_FIELDS:
         *path, last = name.split(".")
         del functools.reduce(dict.__getitem__, path, fields)[last]
@@ -40,26 +40,26 @@ class Schedule:
     """The schedule of one config.
 
     Raises:
-      UserError: batches, budgets or warm-up that do not fit together, naming the fields and both numbers.
+      UserError: what check.check_config refuses, or budgets and a warm-up that do not fit together.
     """
 
     def __init__(self, config):
+        check_config(config)
         self._phases = _phases(config)
         optimizer = config.optimizer
         self.warmup_tokens = optimizer.warmup_tokens
         self.decay_fraction = optimizer.decay_fraction
-        if not 0 < self.decay_fraction < 1:
-            raise UserError(f"config.optimizer.decay_fraction={self.decay_fraction} must lie between 0 and 1")
         law = optimizer.lr_law
-        self.peak = math.exp(
+        log_peak = (
             law.constant
             + law.n_active * math.log(counts.n_active(config.model))
             + law.n_experts * math.log(config.model.n_experts)
         )  # Eq. 10, full active count
+        if not -80 < log_peak < 80:
+            raise UserError(f"config.optimizer.lr_law gives a peak learning rate of e^{log_peak:g}, beyond any float32")
+        self.peak = math.exp(log_peak)
 
         budgets = tuple(config.n_tokens)
-        if not budgets or list(budgets) != sorted(set(budgets)) or not all(isinstance(b, int) for b in budgets):
-            raise UserError(f"config.n_tokens={budgets} must be whole numbers of tokens, ascending, none twice")
         first = (1 - self.decay_fraction) * budgets[0]
         if self.warmup_tokens > first:
             raise UserError(
@@ -108,23 +108,12 @@ class Schedule:
 
 def _phases(config) -> list[tuple[int, int, int]]:
     """(first step, first token, batch tokens) of each phase of the batch ramp; a phase starts on a whole step."""
-    row, group = config.data.seq_len, config.model.group_tokens
     phases = []
     for from_token, batch in config.batch_tokens:
-        if batch <= 0 or batch % row:
-            raise UserError(f"config.batch_tokens: {batch} is no multiple of config.data.seq_len={row}")
-        if config.model.n_experts > 1 and batch % group:
-            raise UserError(f"config.batch_tokens: {batch} is no multiple of config.model.group_tokens={group}")
         if not phases:
-            if from_token != 0:
-                raise UserError(f"config.batch_tokens must start at token 0, not {from_token}")
             phases.append((0, 0, batch))
         else:
             step, token, previous = phases[-1]
-            if from_token <= token:
-                raise UserError(f"config.batch_tokens: {from_token} does not come after {token}")
             steps = math.ceil((from_token - token) / previous)
             phases.append((step + steps, token + steps * previous, batch))
-    if not phases:
-        raise UserError("config.batch_tokens is empty: it needs at least ((0, tokens),)")
     return phases

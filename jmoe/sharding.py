@@ -11,7 +11,7 @@ from jax.experimental import mesh_utils
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jmoe.cli import UserError
+from jmoe.check import check_mesh
 
 AXES = ("data", "expert", "model")
 ROWS = ("data", "expert")  # the axes that tokens are spread over
@@ -40,40 +40,12 @@ def make_mesh(config, devices=None) -> jax.sharding.Mesh:
     """A (data, expert, model) mesh over all devices.
 
     Raises:
-      UserError: devices, experts, sizes or a batch that do not divide, naming both numbers.
+      UserError: what check.check_mesh refuses.
     """
     devices = jax.devices() if devices is None else devices
-    n_devices, model, expert, tensor = len(devices), config.model, config.mesh.expert, config.mesh.model
-    if expert < 1 or tensor < 1 or n_devices % (expert * tensor):
-        raise UserError(
-            f"config.mesh.expert={expert} times config.mesh.model={tensor} does not divide the {n_devices} devices"
-        )
-    n_rows = n_devices // tensor
-    data = n_rows // expert
-
-    for name, value, axis, size in (
-        ("model.n_experts", model.n_experts, f"config.mesh.expert={expert}", expert if model.n_experts > 1 else 1),
-        ("model.d_model", model.d_model, f"the {data} devices of the data axis", data),
-        ("model.n_heads", model.n_heads, f"config.mesh.model={tensor}", tensor),
-        ("model.d_ff", model.d_ff, f"config.mesh.model={tensor}", tensor),
-        ("data.seq_len", config.data.seq_len, f"config.mesh.model={tensor}", tensor),
-    ):
-        if value % size:
-            raise UserError(f"config.{name}={value} does not divide over {axis}")
-    for _, batch in config.batch_tokens:
-        if batch // config.data.seq_len % n_rows:
-            raise UserError(
-                f"config.batch_tokens: {batch} tokens are {batch // config.data.seq_len} rows of "
-                f"config.data.seq_len={config.data.seq_len}, which do not divide over {n_rows} devices"
-            )
-        if model.n_experts > 1 and batch // model.group_tokens % n_rows:
-            raise UserError(
-                f"config.batch_tokens: {batch} tokens are {batch // model.group_tokens} groups of "
-                f"config.model.group_tokens={model.group_tokens}, which do not divide over "
-                f"{n_rows} devices; smaller groups divide further but are another model"
-            )
+    sizes = check_mesh(config, len(devices))
     # an axis may be a part of one of a TPU torus's: 8 of 4 x 4 x 4 chips
-    placed = mesh_utils.create_device_mesh((data, expert, tensor), devices, allow_split_physical_axes=True)
+    placed = mesh_utils.create_device_mesh(sizes, devices, allow_split_physical_axes=True)
     return jax.sharding.Mesh(placed, AXES, axis_types=(AxisType.Explicit,) * 3)
 
 

@@ -12,7 +12,7 @@ from etils import epath
 from ml_collections import config_flags
 
 from jmoe import cli, loop, processes, sharding, storage
-from jmoe.model import check_model
+from jmoe.check import check_config
 from jmoe.step import make_eval_step, make_train_step
 
 CONFIG = config_flags.DEFINE_config_file(
@@ -36,7 +36,7 @@ def train(config, workdir: epath.Path, stop_signal=lambda: 0) -> list[dict]:
     Raises:
       UserError: a config, corpus or workdir that can't be used. Interrupted: `stop_signal()` gave a signal number.
     """
-    check_model(config)
+    check_config(config)
     mesh = sharding.make_mesh(config)
     with jax.set_mesh(mesh):
         train_step, answer = make_train_step(config, mesh), None

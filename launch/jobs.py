@@ -21,6 +21,7 @@ import sys
 from etils import epath
 
 from jmoe import counts
+from jmoe.check import record_of
 from jmoe.cli import UserError
 from jmoe.schedule import Schedule, alike
 from jmoe.storage import is_remote, write_whole
@@ -255,7 +256,7 @@ def load(path: str, workdir: epath.Path) -> tuple[list[Job], dict]:
         for s in schedule.segments:
             first = segments.get(s.name, [schedule.tokens_at(s.start)])[0]
             segments[s.name] = [first, schedule.tokens_at(s.stop)]
-        name = f"d{model.d_model}-e{model.n_experts}-{digest(json.loads(config.to_json()))}"
+        name = f"d{model.d_model}-e{model.n_experts}-{digest(record_of(config))}"
         jobs[name] = Job(
             name,
             workdir / "jobs" / name,
@@ -289,7 +290,7 @@ def config_of(job: Job):
       UserError: the config file gives another config than the one the job was named after.
     """
     config = resolve(load_module(job.config_file, f"job {job.name}"), job.overrides)
-    found = digest(json.loads(config.to_json()))
+    found = digest(record_of(config))
     if found != job.name[-8:]:
         raise UserError(
             f"{job.config_file} was edited since job {job.name} was made: its config is {found} now; undo that, "

@@ -10,7 +10,7 @@ import pytest
 
 from configs import quickstart
 from jmoe import counts, sharding
-from jmoe.model import check_model
+from jmoe.check import check_config
 from jmoe.schedule import Schedule
 from launch import jobs
 
@@ -29,7 +29,7 @@ def test_a_plan_becomes_a_config_that_the_trainer_takes(tmp_path, flags):
     assert done.returncode == 0, done.stderr
     built = json.loads(done.stdout)["buildable"]
     config = jobs.load_module(str(path), "planned").get_config().lock()
-    check_model(config)
+    check_config(config)
     schedule = Schedule(config)
     sharding.make_mesh(config, jax.devices()[:1])
     assert counts.n_active(config.model) == built["n_active"]
