@@ -130,8 +130,16 @@ def open_folder(folder: pathlib.Path, verify: bool = False) -> Corpus:
                 raise UserError(damaged.format(f"{shard['file']} {what}"))
             if verify and _sha256(path) != shard["sha256"]:
                 raise UserError(damaged.format(f"{shard['file']} differs from its hash in manifest.json"))
-            splits[split].append(np.memmap(path, dtype, "r").view(np.ndarray))  # slices of a memmap are slow
+            tokens = np.memmap(path, dtype, "r").view(np.ndarray)  # slices of a memmap are slow
+            if verify and (largest := int(tokens.max())) >= manifest["tokenizer"]["vocab_size"]:
+                raise UserError(damaged.format(f"{shard['file']} holds token {largest}, beyond the vocabulary"))
+            splits[split].append(tokens)
     return Corpus(manifest["fingerprint"], Tokens(splits["train"]), Tokens(splits["validation"]), manifest)
+
+
+def told_skipped(n: int) -> str:
+    """The sentence about documents that were no text."""
+    return f"WARNING: {n} bad document(s) skipped; --config.data.on_bad_document=fail names the first"
 
 
 @contextlib.contextmanager
@@ -221,11 +229,6 @@ def _cached(data, vocab_size) -> Corpus:
         if manifest["skipped"]:
             tqdm.write(told_skipped(manifest["skipped"]), file=sys.stderr)
         return open_folder(folder)
-
-
-def told_skipped(n: int) -> str:
-    """The sentence about documents that were no text."""
-    return f"WARNING: {n} bad document(s) skipped; --config.data.on_bad_document=fail names the first"
 
 
 def _check_vocabulary(vocab_size: int | None, described: dict) -> None:

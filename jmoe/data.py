@@ -3,14 +3,11 @@
 Axis legend: B rows of the batch, T positions; a row holds T + 1 tokens, inputs and targets.
 """
 
-import math
-
 import grain.python as grain
 import jax
 import numpy as np
 
-from jmoe import sharding
-from jmoe.cli import UserError
+from jmoe import sharding, supply
 
 
 class Rows:
@@ -20,7 +17,7 @@ class Rows:
         self._tokens, self._seq_len = tokens, seq_len
 
     def __len__(self) -> int:
-        return (len(self._tokens) - 1) // self._seq_len
+        return supply.n_rows(self._tokens, self._seq_len)
 
     def read(self, indices) -> np.ndarray:
         """Rows [len(indices), T + 1] as int32."""
@@ -31,53 +28,6 @@ class Rows:
         return rows
 
 
-def check_text(corpus, config, schedule, segment) -> str:
-    """That the corpus suffices for all training up to the end of `segment`, before any is done.
-
-    A law's tokens are fresh ones: repeats are an error unless config.data.max_epochs permits them.
-
-    Returns:
-      a warning, or nothing: there are fewer held-out tokens than config.data.validation_tokens.
-
-    Raises:
-      UserError: naming the tokens that are asked and those that there are.
-    """
-    data, found, n_tokens = config.data, n_training_tokens(corpus, config), schedule.tokens_at(segment.stop)
-    _rows(corpus.train, data.seq_len, "training")
-    batch = schedule.batch_at(segment.stop - 1)
-    if batch > found:
-        raise UserError(
-            f"the training text has {found:,} tokens in whole rows, less than one batch of {batch:,} in "
-            "config.batch_tokens: give more text or smaller batches"
-        )
-    if n_tokens > data.max_epochs * found:
-        raise UserError(
-            f"the run asks for {n_tokens:,} training tokens and corpus {corpus.fingerprint} has {found:,}, seen "
-            f"{n_tokens / found:.3g} times, where config.data.max_epochs={data.max_epochs:g} permits "
-            f"{data.max_epochs * found:,.0f}: give more text, a smaller budget in config.n_tokens, or permit repeats by "
-            f"--config.data.max_epochs={math.ceil(n_tokens / found)}"
-        )
-    return check_held_out(corpus, config)
-
-
-def check_held_out(corpus, config) -> str:
-    """As check_text, of the held-out text alone."""
-    asked, seq_len = config.data.validation_tokens, config.data.seq_len
-    found = len(_rows(corpus.validation, seq_len, "held-out")) * seq_len
-    if found >= asked // seq_len * seq_len:
-        return ""
-    return (
-        f"WARNING: the held-out text has {found:,} tokens in whole rows, fewer than "
-        f"config.data.validation_tokens={asked:,}: the loss is measured on those"
-    )
-
-
-def n_training_tokens(corpus, config) -> int:
-    """Distinct training tokens: those in whole rows."""
-    seq_len = config.data.seq_len
-    return len(Rows(corpus.train, seq_len)) * seq_len
-
-
 def training_batches(corpus, config, schedule, mesh, segment, start: int):
     """Yields the batch [B, T + 1] of each step in [start, segment.stop) as arrays spread over the mesh.
 
@@ -85,7 +35,7 @@ def training_batches(corpus, config, schedule, mesh, segment, start: int):
     steps ahead in threads.
     """
     seq_len = config.data.seq_len
-    rows = _rows(corpus.train, seq_len, "training")
+    rows = Rows(corpus.train, seq_len)
     # row numbers go through grain, not rows, which would take three times as long
     order = grain.MapDataset.range(len(rows)).shuffle(config.seed).repeat()
 
@@ -108,7 +58,7 @@ def validation_batches(corpus, config, mesh):
     batch, and rows that only fill up the last batch weigh zero.
     """
     seq_len = config.data.seq_len
-    rows, chosen = _rows(corpus.validation, seq_len, "held-out"), _validation_rows(corpus, config)
+    rows, chosen = Rows(corpus.validation, seq_len), _validation_rows(corpus, config)
     n_rows = len(chosen)
     size = config.batch_tokens[0][1] // seq_len
     lo, hi = _own_rows(mesh, size, seq_len)
@@ -119,36 +69,17 @@ def validation_batches(corpus, config, mesh):
         yield _spread(local, mesh, size, seq_len), _spread(weight[lo:hi], mesh, size)
 
 
-def validation_size(corpus, config) -> tuple[int, float]:
-    """(tokens, UTF-8 bytes that they stand for) of the held-out text that is evaluated: the targets of its rows."""
-    rows = Rows(corpus.validation, config.data.seq_len)
-    counts = np.zeros(corpus.vocab_size, np.int64)
-    for row in _validation_rows(corpus, config):
-        counts += np.bincount(rows.read([row])[0, 1:], minlength=len(counts))
-    return int(counts.sum()), float(counts @ corpus.token_bytes)
-
-
-def n_validation_tokens(corpus, config) -> int:
-    """Held-out tokens that are evaluated."""
-    return len(_validation_rows(corpus, config)) * config.data.seq_len
+def validation_bytes(corpus, config) -> float:
+    """UTF-8 bytes of text that the evaluated tokens stand for: the targets of the rows of validation_batches."""
+    rows, of_token = Rows(corpus.validation, config.data.seq_len), corpus.token_bytes
+    return float(sum(of_token[rows.read([row])[0, 1:]].sum() for row in _validation_rows(corpus, config)))
 
 
 def _validation_rows(corpus, config) -> np.ndarray:
     """The rows of the held-out text that are evaluated."""
-    data, n_rows = config.data, len(Rows(corpus.validation, config.data.seq_len))
-    return np.linspace(0, n_rows - 1, min(n_rows, max(1, data.validation_tokens // data.seq_len))).astype(int)
-
-
-def _rows(tokens, seq_len: int, name: str) -> Rows:
-    rows = Rows(tokens, seq_len)
-    if not len(rows):
-        raise UserError(
-            f"the {name} text has {len(tokens)} tokens, less than one row of config.data.seq_len={seq_len}: give more "
-            "text"
-            + (", its own by config.data.validation_path," if name == "held-out" else "")
-            + " or a shorter config.data.seq_len"
-        )
-    return rows
+    seq_len = config.data.seq_len
+    n_rows = supply.n_rows(corpus.validation, seq_len)
+    return np.linspace(0, n_rows - 1, supply.n_validation_tokens(corpus, config) // seq_len).astype(int)
 
 
 def _sharding(mesh):

@@ -19,7 +19,7 @@ from ml_collections import config_flags
 from tqdm import tqdm
 
 from configs import joint_moe
-from jmoe import checkpoint, cli, corpus, data, processes, sharding, storage
+from jmoe import checkpoint, cli, corpus, data, processes, sharding, storage, supply
 from jmoe.check import check_config
 from jmoe.cli import UserError
 from jmoe.step import abstract_state, make_eval_step, mean_loss
@@ -73,13 +73,13 @@ def evaluate(workdir: epath.Path, segment: str | None, step: int | None, overrid
     except checkpoint.Damaged as error:
         raise UserError(f"the checkpoint {folder} is damaged: {error}") from None
     text = corpus.load(config.data, config.model.vocab_size)
-    if (warning := data.check_held_out(text, config)) and jax.process_index() == 0:
+    if (warning := supply.check_held_out(text, config)) and jax.process_index() == 0:
         tqdm.write(warning, file=sys.stderr)
     with jax.set_mesh(mesh):
         batches = data.validation_batches(text, config, mesh)
         bar = tqdm(batches, desc="evaluating", unit=" batches", disable=None, leave=False)
         loss = mean_loss(make_eval_step(config, mesh), params, bar)
-    n_tokens, n_bytes = data.validation_size(text, config)
+    n_tokens, n_bytes = supply.n_validation_tokens(text, config), data.validation_bytes(text, config)
     return {
         "segment": folder.parent.parent.name,
         "step": int(folder.name),

@@ -52,11 +52,11 @@ def _fill(order, sizes, share: int):
 
 
 def cut_at(document: bytes, tail: int) -> int:
-    """Where a tail of about `tail` bytes begins: after a line's end, else between two characters."""
+    """Where a tail of about `tail` bytes begins: after a line's end or a space, else between two characters."""
     start = len(document) - tail
-    line_end = document.find(b"\n", start, start + tail // 2)
-    if line_end >= 0:
-        return line_end + 1
+    for mark in (b"\n", b" "):
+        if (found := document.find(mark, start, start + tail // 2)) >= 0:
+            return found + 1
     while start < len(document) - 1 and 0x80 <= document[start] < 0xC0:  # within a character of UTF-8
         start += 1
     return start

@@ -14,7 +14,7 @@ import numpy as np
 from etils import epath
 from tqdm import tqdm
 
-from jmoe import __version__, checkpoint, cli, corpus, counts, data
+from jmoe import __version__, checkpoint, cli, corpus, counts, data, supply
 from jmoe.cli import UserError
 from jmoe.observe import Log, Profile, Speed, progress
 from jmoe.schedule import Schedule
@@ -36,7 +36,7 @@ def steps(config, workdir: epath.Path, mesh, eval_step, stop_signal):
     for _, branch in segments:
         results[branch] = run.result(branch)
     if todo := [branch for branch, result in results.items() if result is None]:
-        run.say(data.check_text(text, config, schedule, todo[-1]))
+        run.say(supply.check(text, config, schedule, todo[-1]))
     for trunk, branch in segments:
         if results[branch] is None:
             results[branch] = yield from run.branch(trunk, branch)
@@ -76,7 +76,7 @@ class _Run:
         metrics = read_lines(self.workdir / branch.name / "metrics.jsonl")
         mean = lambda name: float(np.mean([line[name] for line in metrics if name in line] or [0.0]))
         n_tokens, model = self.schedule.tokens_at(branch.stop), self.config.model
-        n_training_tokens = data.n_training_tokens(self.text, self.config)
+        n_training_tokens = supply.n_training_tokens(self.text, self.config)
         result = {
             "n_active": counts.n_active(model),
             "n_total": counts.n_total(model),
@@ -92,7 +92,7 @@ class _Run:
             "seed": self.config.seed,
             "unique_tokens": min(n_tokens, n_training_tokens),
             "epochs": n_tokens / n_training_tokens,
-            "validation_tokens": data.n_validation_tokens(self.text, self.config),
+            "validation_tokens": supply.n_validation_tokens(self.text, self.config),
             "corpus_fingerprint": self.text.fingerprint,
             "jmoe_version": __version__,
             "jax_version": jax.__version__,

@@ -13,7 +13,7 @@ import pathlib
 from absl import flags
 from ml_collections import config_flags
 
-from jmoe import build, cli, corpus, sources, tokenizer
+from jmoe import build, cli, corpus, sources, supply, tokenizer
 from jmoe.cli import UserError
 from jmoe.manifest import SPLITS
 from jmoe.storage import is_remote
@@ -33,10 +33,12 @@ def main(_):
     if is_remote(OUT_DIR.value):
         raise UserError(f"--out_dir={OUT_DIR.value}: prepare into a local folder and copy it there")
     folder = pathlib.Path(OUT_DIR.value).expanduser().absolute()
+    data = None
     if not VERIFY.value:
         if CONFIG.value is None:
             raise UserError("--config must say what to prepare")
-        prepare(cli.read_config(CONFIG).data, folder)
+        data = cli.read_config(CONFIG).data
+        prepare(data, folder)
     manifest = corpus.open_folder(folder, verify=VERIFY.value).manifest
     for split in SPLITS:
         n_documents, n_tokens, n_bytes = (manifest[what][split] for what in ("documents", "tokens", "bytes"))
@@ -46,6 +48,8 @@ def main(_):
         )
     if manifest.get("skipped"):
         print(corpus.told_skipped(manifest["skipped"]))
+    if data and (warning := supply.held_out_warning(manifest["tokens"]["validation"], data)):
+        print(warning)
     print(f"corpus {manifest['fingerprint']} by tokenizer {manifest['tokenizer']['name']} in {folder}")
 
 
