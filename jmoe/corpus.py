@@ -224,7 +224,10 @@ def _cached(data, vocab_size) -> Corpus:
         manifest = build.build(text, data, encoder, work)
         folder = _cache() / manifest["fingerprint"]
         _move(work, folder)
-        shutil.rmtree(work, ignore_errors=True)  # where the same documents were there from other files
+        if work.exists():  # the same documents were there from other files, or from an earlier version
+            if "token_bytes" not in open_folder(folder).manifest:
+                shutil.copytree(work, folder, dirs_exist_ok=True, copy_function=os.replace)
+            shutil.rmtree(work, ignore_errors=True)
         write_whole(listing, manifest["fingerprint"])
         if manifest["skipped"]:
             tqdm.write(told_skipped(manifest["skipped"]), file=sys.stderr)

@@ -3,15 +3,15 @@
 import hashlib
 import json
 import pathlib
+import shutil
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
-
 from text_fixtures import settings
 
-from jmoe import corpus, sources
+from jmoe import corpus, manifest, sources
 from jmoe.cli import UserError
 
 DOCUMENTS = [f"document {i}: " + "äöü and plain text " * (i % 7 + 1) for i in range(400)]
@@ -89,6 +89,19 @@ def test_a_damaged_cache_is_named(tmp_path):
     path.write_bytes(path.read_bytes()[:-10])
     with pytest.raises(UserError, match="damaged.*train-00000.bin has .* bytes instead of"):
         corpus.load(settings(tmp_path / "a.jsonl"))
+
+
+def test_a_cache_of_an_earlier_version_gets_what_came_later(tmp_path):
+    """The same fingerprint, as the documents and the split are the same; now with the bytes of each token."""
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": d}) + "\n" for d in DOCUMENTS))
+    made = corpus.load(settings(tmp_path / "a.jsonl"))
+    folder = corpus.cache_dir() / "tokens" / made.fingerprint
+    old = {name: value for name, value in made.manifest.items() if name not in ("token_bytes", "sha256")}
+    (folder / "manifest.json").write_text(json.dumps(old | {"sha256": manifest.sha256(old)}))
+    shutil.rmtree(corpus.cache_dir() / "tokens" / "listings")
+    again = corpus.load(settings(tmp_path / "a.jsonl"))
+    assert again.manifest == made.manifest and list(again.token_bytes) == [1] * 256 + [0]
+    assert not list((corpus.cache_dir() / "tokens").glob("preparing-*"))
 
 
 def test_an_unusable_cache_is_named(tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from text_fixtures import settings
 
 from configs import quickstart
-from jmoe import build, corpus, holdout, supply
+from jmoe import build, corpus, holdout, sources, supply, tokenizer
 from jmoe.cli import UserError
 
 
@@ -93,6 +93,41 @@ def test_one_document_of_most_of_the_text_is_not_held_out_whole(tmp_path, own_ca
     tokens = made.manifest["tokens"]
     assert 0.004 < tokens["validation"] / sum(tokens.values()) < 0.02
     assert any(giant.endswith(d) and len(d) < 0.02 * len(giant) for d in decode(made.validation))
+
+
+def test_a_cut_document_survives_a_kill(tmp_path, monkeypatch):
+    """In the last moment, when the shards are written: the next start ends with the same bytes."""
+    (tmp_path / "a.txt").write_text(lines("a", 900))
+    (tmp_path / "b.txt").write_text(lines("b", 2000))
+    where = settings(tmp_path / "*.txt")
+    start = lambda name: build.build(sources.find(where), where, tokenizer.load("bytes"), tmp_path / name, 1, 5000)
+    start("whole")
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(build, "write_whole", killed)
+        with pytest.raises(KeyboardInterrupt):
+            start("killed")
+    assert list((tmp_path / "killed").glob("units-*/*.npz"))
+    start("killed")
+    files = lambda name: {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()}
+    assert files("killed") == files("whole") and len(files("whole")) > 10
+
+
+def test_text_that_changes_meanwhile_is_named(tmp_path, monkeypatch):
+    (tmp_path / "a.txt").write_text(lines("a", 900))
+    where = settings(tmp_path / "a.txt")
+    choose = holdout.choose
+
+    def then_edited(*arguments):
+        (tmp_path / "a.txt").write_text("something else")
+        return choose(*arguments)
+
+    monkeypatch.setattr(holdout, "choose", then_edited)
+    with pytest.raises(UserError, match="a.txt changed while it was prepared"):
+        build.build(sources.find(where), where, tokenizer.load("bytes"), tmp_path / "out")
 
 
 def test_the_same_text_is_held_out_by_every_tokenizer(tmp_path, vocabularies, own_cache):

@@ -105,3 +105,59 @@ def test_an_unusable_gpt2_vocabulary(tmp_path):
     path.write_text("#version: 0.2\na b\nc\n")
     with pytest.raises(UserError, match="vocab.bpe', line 3"):
         tokenizer.load(str(path))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda b: b.removeprefix(b"#version: 0.2\n"),
+        lambda b: b.replace(b"\n", b"\r\n"),
+        lambda b: b.rstrip(b"\n"),
+        lambda b: b"\xef\xbb\xbf" + b,
+    ],
+    ids=["no header", "CRLF", "no last line end", "byte order mark"],
+)
+def test_equal_vocabularies_are_the_same_tokenizer(vocabularies, tmp_path, change):
+    """However the file is written and wherever it lies: the same rules, so the same corpora."""
+    other = tmp_path / "merges.txt"
+    other.write_bytes(change(pathlib.Path(vocabularies["gpt2"]).read_bytes()))
+    one, two = tokenizer.load(vocabularies["gpt2"]), tokenizer.load(str(other))
+    assert (one.rules, one.sha256, one.vocab_size) == (two.rules, two.sha256, two.vocab_size)
+    assert tokenizer.is_of(str(other), one.describe()) and tokenizer.is_of(vocabularies["gpt2"], two.describe())
+    assert list(one.encode(b"def f(self):")) == list(two.encode(b"def f(self):"))
+
+
+def test_text_prepared_by_a_copy_of_gpt2s_file_is_gpt2s(vocabularies, tmp_path, own_cache, monkeypatch):
+    """By name or by any path, at hand or not; without the net and without the file. A small vocabulary plays GPT-2."""
+    published = tokenizer.load(vocabularies["gpt2"])
+    monkeypatch.setattr(tokenizer, "GPT2_SHA256", published.sha256)
+    monkeypatch.setattr(tokenizer, "GPT2_SIZE", published.vocab_size)
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path / "nothing"))
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")  # nothing listens there
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": f"text {i}"}) + "\n" for i in range(300)))
+    made = corpus.load(settings(tmp_path / "a.jsonl", vocabularies["gpt2"]))
+    assert made.manifest["tokenizer"]["name"] == "gpt2"
+    folder = corpus.cache_dir() / "tokens" / made.fingerprint
+    for name in ("gpt2", vocabularies["gpt2"], "/elsewhere/vocab.bpe", "/elsewhere/merges.txt"):
+        assert corpus.load(settings(folder, name)).fingerprint == made.fingerprint
+    assert corpus.load(settings(tmp_path / "a.jsonl", "gpt2")).fingerprint == made.fingerprint
+    with pytest.raises(UserError, match="config.data.tokenizer='bytes'"):
+        corpus.load(settings(folder, "bytes"))
+    (tmp_path / "b.jsonl").write_text("".join(json.dumps({"text": f"other {i}"}) + "\n" for i in range(300)))
+    with pytest.raises(UserError, match="--config.data.tokenizer=/PATH/vocab.bpe"):
+        corpus.load(settings(tmp_path / "b.jsonl", "gpt2"))
+
+
+def test_the_bytes_of_tokens_that_are_no_bytes(tmp_path, own_cache):
+    """Words with marks of their own, blanks dropped: over all that is held out they make its bytes."""
+    words = {"[UNK]": 0, "</s>": 1, "\u2581haus": 2, "##ung": 3, "<0x0A>": 4, "ä": 5, "w1": 6}
+    encoder = tokenizers.Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
+    encoder.pre_tokenizer = pre_tokenizers.Whitespace()
+    encoder.save(str(tmp_path / "tokenizer.json"))
+    made = tokenizer.load(str(tmp_path / "tokenizer.json"))
+    assert list(made.byte_lengths()) == [5, 0, 5, 3, 1, 2, 2]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": f"w1  ä {i} w1"}) + "\n" for i in range(300)))
+    text = corpus.load(settings(tmp_path / "a.jsonl", tmp_path / "tokenizer.json"))
+    total = text.token_bytes[text.validation[:]].sum()
+    assert total == pytest.approx(text.manifest["bytes"]["validation"], rel=1e-6)
+    assert text.token_bytes[5] == pytest.approx(text.token_bytes[6]) and text.token_bytes[1] == 0
