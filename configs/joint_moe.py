@@ -73,7 +73,7 @@ def get_config() -> ConfigDict:
 
     config.chip = ConfigDict()  # of one device, where jmoe/chips.py does not know it or you know better; 0: as published
     config.chip.flops = 0.0  # peak FLOP/s, dense bfloat16: what MFU is a share of
-    config.chip.memory = 0.0  # bytes
+    config.chip.capacity = 0.0  # bytes of memory
     config.chip.bandwidth = 0.0  # bytes a second of the memory
     config.chip.network = 0.0  # bytes a second that leave over all fast links
 

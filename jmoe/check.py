@@ -13,7 +13,7 @@ from jmoe.cli import UserError
 NEUTRAL = {
     "microbatch_tokens": 0,
     "chip.flops": 0.0,
-    "chip.memory": 0.0,
+    "chip.capacity": 0.0,
     "chip.bandwidth": 0.0,
     "chip.network": 0.0,
 }
@@ -112,7 +112,7 @@ FIELDS = {
     "remat": _one_of("none", "dots", "full"),
     "unroll": ("True or False", lambda x: isinstance(x, bool)),
     "chip.flops": _NOT_NEGATIVE,
-    "chip.memory": _NOT_NEGATIVE,
+    "chip.capacity": _NOT_NEGATIVE,
     "chip.bandwidth": _NOT_NEGATIVE,
     "chip.network": _NOT_NEGATIVE,
     "log_every": _whole(1),

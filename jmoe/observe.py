@@ -111,6 +111,7 @@ class Speed:
 
     def __init__(self, config, n_tokens: int):
         self._flops_per_token = sum(counts.matmul_flops_per_token(config.model, config.data.seq_len).values())
+        self._chip = chips.of_device(jax.devices()[0], config.get("chip"))
         self._began = self._last = time.monotonic()
         self._n_tokens, self._wait = n_tokens, 0.0
 
@@ -131,8 +132,8 @@ class Speed:
         elapsed = max(now - self._last, 1e-9)
         rate = (n_tokens - self._n_tokens) / elapsed
         speed = {"tokens_per_second": round(rate, 1)}
-        if chip := chips.of_device(jax.devices()[0]):
-            speed["mfu"] = round(rate * self._flops_per_token / (jax.device_count() * chip.flops), 4)
+        if self._chip and self._chip.flops:
+            speed["mfu"] = round(rate * self._flops_per_token / (jax.device_count() * self._chip.flops), 4)
         speed |= {
             "input_wait": round(self._wait / elapsed, 4),
             "memory_bytes": _memory_bytes(),

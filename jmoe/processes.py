@@ -13,7 +13,7 @@ import traceback
 import jax
 from jax.experimental import multihost_utils
 
-from jmoe.cli import Interrupted, UserError, disk_error
+from jmoe.cli import Failure, Interrupted, UserError, disk_error
 
 # Seconds until a silent process counts as dead, which ends the others; and how long one that is done waits for them.
 PATIENCE = {"heartbeat_timeout_seconds": 60, "shutdown_timeout_seconds": 60}
@@ -37,6 +37,9 @@ def joined():
         _leave()
         raise
     except Exception as error:
+        if isinstance(error, Failure) and jax.process_count() > 1:
+            print(f"error: {error}", file=sys.stderr, flush=True)
+            os._exit(1)
         if jax.process_count() == 1 or disk_error(error):
             raise
         traceback.print_exc()
