@@ -29,6 +29,8 @@ def get_config() -> ConfigDict:
     model.group_tokens = 8_192  # tokens that share one capacity; part of the mathematics, not of the mesh
     model.rope_base = 10_000.0
     model.init_scale = 0.1
+    model.norm = "layer"  # LayerNorm with bias, as in the authors' code; or "rms"
+    model.final_norm = False  # an RMSNorm before the head; the authors' code has none
     model.dtype = "bfloat16"  # attention, RoPE, router and norms stay float32
     model.attention = "float32"  # "flash": the backend's kernel, its inputs rounded to bfloat16
 
@@ -75,7 +77,7 @@ def get_config() -> ConfigDict:
 
     config.chip = ConfigDict()  # of one device, where jmoe/chips.py does not know it or you know better; 0: as published
     config.chip.flops = 0.0  # peak FLOP/s, dense bfloat16: what MFU is a share of
-    config.chip.memory = 0.0  # bytes
+    config.chip.capacity = 0.0  # bytes of memory
     config.chip.bandwidth = 0.0  # bytes a second of the memory
     config.chip.network = 0.0  # bytes a second that leave over all fast links
 

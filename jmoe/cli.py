@@ -1,7 +1,12 @@
 """What every command shares: flags parsed, a user's mistake told in one sentence, exit codes.
 
-Exit codes: 0 done, 2 a mistake that one sentence explains, 130 Ctrl-C, 143 SIGTERM; anything else is a failure (1 with
-a traceback, 134 where jax aborts a process because another one of its run was lost).
+Exit codes:
+    0    done
+    2    a mistake that one sentence explains: another try would end the same way
+    75   the object store gave no answer for minutes: the same command goes on from what is saved
+    130  Ctrl-C, 143 SIGTERM: saved and stopped
+anything else is a failure that another try may not meet: 1 with a traceback, 134 where jax aborts a process because
+another one of its run was lost.
 """
 
 import errno
@@ -15,12 +20,23 @@ class UserError(Exception):
     """Something only the user can mend: the message says what, where, the value found and the values allowed."""
 
 
+class Failure(Exception):
+    """What no other flag of this machine's owner mends for sure, told in one sentence; the exit code is 1."""
+
+
 class Interrupted(Exception):
     """A signal asked for an orderly stop and the work is saved; `signum` gives the exit code 128 + signum."""
 
     def __init__(self, message: str, signum: int):
         super().__init__(message)
         self.signum = signum
+
+
+class Unavailable(Exception):
+    """An object store that gave no answer for as long as storage.Patience lasts; the message says which and why."""
+
+
+UNAVAILABLE = 75  # exit code; sysexits.h calls it a temporary failure
 
 
 def run(main) -> None:
@@ -36,11 +52,15 @@ def run(main) -> None:
             return main(argv)
         except UserError as error:
             _fail(str(error), 2)
+        except Failure as error:
+            _fail(str(error), 1)
         except Interrupted as error:
             _fail(str(error), 128 + error.signum)
         except KeyboardInterrupt:
             _fail("interrupted; the same command resumes", 130)
-        except Exception as error:  # noqa: BLE001  an orbax or tensorstore error may wrap the disk's
+        except Exception as error:  # noqa: BLE001  an orbax or tensorstore error may wrap the disk's or the store's
+            if outage := unavailable(error):
+                _fail(outage, UNAVAILABLE)
             message = disk_error(error)
             if message is None:
                 raise
@@ -56,8 +76,13 @@ def run(main) -> None:
     app.run(guarded, flags_parser=_parse)
 
 
-def disk_error(error: BaseException | None) -> str | None:
-    """One sentence for an unusable disk anywhere in `error`'s chain of causes, or None."""
+def unavailable(error: BaseException) -> str | None:
+    """The sentence of an Unavailable anywhere in `error`'s chain of causes, or None."""
+    return next((str(cause) for cause in _causes(error) if isinstance(cause, Unavailable)), None)
+
+
+def disk_error(error: BaseException) -> str | None:
+    """One sentence for an unusable disk, or a bucket that may not be used, in `error`'s chain of causes, or None."""
     kinds = {
         errno.ENOSPC: "no space left",
         errno.EROFS: "read-only file system",
@@ -66,19 +91,27 @@ def disk_error(error: BaseException | None) -> str | None:
         errno.ENOTDIR: "not a directory",
         errno.EPERM: "not permitted",
     }
-    seen = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        if isinstance(error, OSError) and error.errno in kinds:
-            return f"cannot write {error.filename or 'the workdir'}: {kinds[error.errno]}"
-        if "No space left" in str(error) or "ENOSPC" in str(error):
+    for cause in _causes(error):
+        if isinstance(cause, OSError) and cause.errno in kinds:
+            return f"cannot write {cause.filename or 'the workdir'}: {kinds[cause.errno]}"
+        if "No space left" in str(cause) or "ENOSPC" in str(cause):
             return "cannot write the workdir: no space left"
-        error = error.__cause__ or error.__context__
+        if isinstance(cause, OSError) and str(cause).startswith("Forbidden: "):  # gcsfs's 403
+            return " ".join(str(cause).split())
     return None
 
 
+def _causes(error: BaseException | None):
+    """`error` and what it was raised from, each once."""
+    seen = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__
+
+
 def _fail(message: str, code: int) -> None:
-    print(f"error: {message}" if code == 2 else message, file=sys.stderr, flush=True)
+    print(f"error: {message}" if code in (1, 2) else message, file=sys.stderr, flush=True)
     # Background threads of a failed save must not hold the process up.
     sys.stdout.flush()
     os._exit(code)

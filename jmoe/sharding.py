@@ -16,6 +16,7 @@ from jmoe.check import check_mesh
 AXES = ("data", "expert", "model")
 ROWS = ("data", "expert")  # the axes that tokens are spread over
 TOKENS = P(ROWS)  # the leading axis of batches and activations
+MICROBATCHES = P(None, ROWS)  # microbatches, rows, positions
 REPLICATED = P()
 
 # Resting place of each parameter; those of the blocks have a leading axis of layers.
@@ -25,9 +26,11 @@ PARAMETERS = {
     "final_norm": P(),
     "blocks": {
         "attention_norm": P(),
+        "attention_norm_bias": P(),
         "qkv": P(None, "data", None, "model", None),  # [layers, D, 3, H, K]
         "out": P(None, "model", None, "data"),  # [layers, H, K, D]
         "mlp_norm": P(),
+        "mlp_norm_bias": P(),
         "router": P(),
         "gate": P(None, "expert", "data", "model"),  # [layers, E, D, F]
         "up": P(None, "expert", "data", "model"),

@@ -13,6 +13,7 @@ import optax
 from flax import nnx
 
 from jmoe import sharding
+from jmoe.check import microbatch_tokens
 from jmoe.cli import UserError
 from jmoe.model import FLOAT32, Decoder
 
@@ -160,13 +161,35 @@ def loss_fn(params, batch, config, mesh):
     return loss, {"cross_entropy": nats} | means | {"layers": layers}
 
 
+def gradient(params, batch, config, mesh):
+    """((loss, metrics), gradient) of loss_fn over a batch [B, T + 1], config.microbatch_tokens at a time.
+
+    The loss is a mean over groups of tokens, and a microbatch holds as many whole groups of each device as any other: so
+    the mean over microbatches is the batch's, of the same groups, whatever their number.
+    """
+    one = lambda rows: jax.value_and_grad(loss_fn, has_aux=True)(params, rows, config, mesh)
+    n_tokens, micro = batch.shape[0] * (batch.shape[1] - 1), microbatch_tokens(config)
+    if micro in (0, n_tokens):
+        return one(batch)
+    n = n_tokens // micro
+    split = lambda rows: rows.reshape(n, -1, rows.shape[1])  # of each device's own rows, so that none moves
+    microbatches = sharding.per_device(split, mesh, (sharding.TOKENS,), sharding.MICROBATCHES)(batch)
+
+    def add(total, rows):
+        values, grads = one(rows)
+        return jax.tree.map(jnp.add, total, grads), values
+
+    total, values = jax.lax.scan(add, jax.tree.map(jnp.zeros_like, params), microbatches)
+    return jax.tree.map(lambda x: jnp.mean(x, axis=0), values), jax.tree.map(lambda x: x / n, total)
+
+
 def make_train_step(config, mesh):
     """The compiled step (params, opt_state, batch [B, T + 1], learning rate) -> (params, opt_state, metrics)."""
     optimizer = make_optimizer(config.optimizer)
 
     @functools.partial(jax.jit, donate_argnums=(0, 1))
     def train_step(params, opt_state, batch, learning_rate):
-        (loss, metrics), grads = jax.value_and_grad(loss_fn, has_aux=True)(params, batch, config, mesh)
+        (loss, metrics), grads = gradient(params, batch, config, mesh)
         updates, opt_state = optimizer.update(grads, opt_state, params)
         params = jax.tree.map(lambda p, u: p - learning_rate * u, params, updates)
         return params, opt_state, {"loss": loss} | metrics | {"grad_norm": optax.tree.norm(grads)}

@@ -1,16 +1,20 @@
-"""The storage emulator, with the header by which the real service tells an object's generation.
+"""The storage emulator, with two things of the real service that it lacks.
 
-tensorstore compares generations when it reads an object again, and fails on an object that came without one.
+The header by which the service tells an object's generation: tensorstore compares generations when it reads an object
+again, and fails on an object that came without one. And preconditions: ifGenerationMatch, which a lease is made of.
 
     python tests/gcs_server.py start --port=PORT --in-memory --default-bucket=NAME
 """
 
+import http
 import sys
+import threading
 
 from gcp_storage_emulator.exceptions import NotFound
 from gcp_storage_emulator.handlers import objects
 
 plain_download = objects.download
+writing = threading.Lock()  # a precondition and its write are one
 
 
 def download(request, response, storage, *args, **kwargs):
@@ -22,7 +26,30 @@ def download(request, response, storage, *args, **kwargs):
     plain_download(request, response, storage, *args, **kwargs)
 
 
-objects.download = download  # before the server builds its table of handlers
+def conditional(plain, name_of):
+    """`plain`, refused with 412 where the query asks for another generation than the object's; 0 is no object."""
+
+    def handler(request, response, storage, *args, **kwargs):
+        with writing:
+            if wanted := request.query.get("ifGenerationMatch"):
+                try:
+                    generation = storage.get_file_obj(request.params["bucket_name"], name_of(request))["generation"]
+                except NotFound:
+                    generation = "0"
+                if wanted[0] != generation:
+                    _ = request.data  # or the next request on this connection would begin with it
+                    response.status = http.HTTPStatus.PRECONDITION_FAILED
+                    response.json({"error": {"code": 412, "message": "conditionNotMet"}})
+                    return
+            plain(request, response, storage, *args, **kwargs)
+
+    return handler
+
+
+# before the server builds its table of handlers
+objects.download = download
+objects.insert = conditional(objects.insert, lambda request: request.query["name"][0])
+objects.delete = conditional(objects.delete, lambda request: request.params["object_id"])
 
 if __name__ == "__main__":
     from gcp_storage_emulator.__main__ import main

@@ -1,0 +1,273 @@
+"""Who owns a workdir: at most one process at a time works there, and everybody else can see which one.
+
+On a file system the owner holds an exclusive lock (flock) on a file, which ends with the process, however it ends; what
+stands in the file tells who it is. The lock belongs to the file and not to its name: a symlink, another spelling of the
+path and another mount lead to the same owner, on this machine and on others that share the folder.
+
+On gs:// the owner holds a lease: an object that is only ever written over the generation that the writer saw last, so
+that of two writers one fails. The owner writes it anew every BEAT seconds. Who finds a lease watches it: a beat means
+that the owner lives; EXPIRY seconds without one, in which the store could be read, mean that it is gone, and the lease
+is taken over, which is told. No clocks of two machines are compared. An owner that finds its lease taken (it was
+stopped, or cut off, for longer than that) ends at once, for its files are another's now.
+"""
+
+import contextlib
+import dataclasses
+import errno
+import fcntl
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+from etils import epath
+
+from jmoe.cli import UserError
+from jmoe.storage import is_remote
+
+BEAT = 10.0  # seconds
+EXPIRY = 60.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Owner:
+    """A process, told apart from every other one on this machine and elsewhere."""
+
+    host: str
+    boot: str  # of the machine: tells two machines of one name, and a machine from itself before it was restarted
+    namespace: str  # of process ids: a container has its own
+    pid: int
+    started: str  # by the kernel's clock: process ids are used again
+    what: str = ""  # the program, for people
+
+    @classmethod
+    def of(cls, pid: int | None = None, what: str = "") -> "Owner":
+        """The process `pid` of this machine, by default this one."""
+        pid = pid or os.getpid()
+        return cls(socket.gethostname(), _boot(), _namespace(), pid, _started(pid), what)
+
+    def is_near(self) -> bool:
+        """Whether it runs, or ran, on this machine and under process ids that mean the same here."""
+        return (self.boot, self.namespace) == (_boot(), _namespace()) and (bool(_boot()) or self.host == _host())
+
+    def lives_here(self) -> bool:
+        """Whether it runs on this machine, and a signal to its process id would reach it and no other."""
+        return self.is_near() and bool(self.started) and _started(self.pid) == self.started
+
+    def send(self, signum: int) -> bool:
+        """Sends it a signal; False, and nothing is sent, where it does not live here."""
+        try:
+            handle = os.pidfd_open(self.pid) if hasattr(os, "pidfd_open") else None
+        except OSError:
+            return False
+        try:
+            if not self.lives_here():  # looked at while the handle keeps the process id from meaning another
+                return False
+            if handle is None:
+                os.kill(self.pid, signum)
+            else:
+                signal.pidfd_send_signal(handle, signum)
+            return True
+        except ProcessLookupError:
+            return False
+        finally:
+            if handle is not None:
+                os.close(handle)
+
+    def __str__(self) -> str:
+        where = f"on {self.host}" if self.is_near() or self.host != _host() else "in another container or on a namesake"
+        return f"{self.what or 'a process'} (process {self.pid} {where})"
+
+
+class Taken(UserError):
+    """Another process is the owner; `owner` is None where it did not say who it is."""
+
+    def __init__(self, path, owner: Owner | None):
+        super().__init__(f"{os.fspath(path)} is held by {owner or 'a process that did not say which'}")
+        self.owner = owner
+
+
+@contextlib.contextmanager
+def hold(path: epath.Path, what: str, wait: float = 0.0):
+    """Makes this process the owner that the file or object `path` stands for, until the block is left.
+
+    Args:
+      path: on gs:// an object; else a file, which is made where it is missing, with its folder.
+      what: the program, for people.
+      wait: seconds to wait for an owner that lives before it is respected.
+
+    Raises:
+      Taken: another process is the owner. UserError: the file system has no locks.
+    """
+    me = Owner.of(what=what)
+    if is_remote(path):
+        with _Lease(path, me).held(wait):
+            yield
+        return
+    deadline = time.monotonic() + max(wait, 0.5)  # whoever only looks who holds the file holds it for a moment
+    while (file := lock(pathlib.Path(path))) is None:
+        if time.monotonic() > deadline:
+            raise Taken(path, owner(path))
+        time.sleep(0.05)
+    with file:
+        sign(file, me)
+        yield
+
+
+def owner(path) -> Owner | None:
+    """Who holds `path`, as far as one can tell by looking at it once: nothing is written.
+
+    An owner with pid 0 is one that did not say who it is. A lease whose owner is gone is held until somebody takes it.
+    """
+    try:
+        if is_remote(path):
+            return _read(epath.Path(path).read_text())
+        with open(path) as file:
+            return None if _acquire(file, fcntl.LOCK_SH) else _read(file.read())
+    except FileNotFoundError:
+        return None
+
+
+def lock(path: pathlib.Path):
+    """The open file, locked until it and every process that inherited it are closed; None if another one holds it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = open(path, "a+")
+    if _acquire(file, fcntl.LOCK_EX):
+        return file
+    file.close()
+    return None
+
+
+def sign(file, owner: Owner) -> None:
+    """Writes into a locked file who holds it."""
+    file.truncate(0)
+    file.write(json.dumps(dataclasses.asdict(owner)))
+    file.flush()
+
+
+def _acquire(file, kind: int) -> bool:
+    try:
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
+        return True
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in (errno.ENOTSUP, errno.ENOLCK, errno.ENOSYS, errno.EINVAL):
+            raise
+        raise UserError(
+            f"{file.name} cannot be locked ({error.strerror}), and nothing else keeps two processes apart there; mount "
+            "the file system with flock, or take another --workdir"
+        ) from None
+
+
+def _read(text: str) -> Owner:
+    try:
+        return Owner(**json.loads(text))
+    except (ValueError, TypeError):
+        return Owner("", "", "", 0, "")
+
+
+class _Lease:
+    """The lease that the object `path` stands for."""
+
+    def __init__(self, path, me: Owner):
+        import tensorstore
+
+        bucket, _, self._key = os.fspath(path).partition("://")[2].partition("/")
+        self._store = tensorstore.KvStore.open({"driver": "gcs", "bucket": bucket}).result()
+        self._path, self._me, self._over = path, me, threading.Event()
+
+    @contextlib.contextmanager
+    def held(self, wait: float):
+        self._generation = self._take(wait)
+        heart = threading.Thread(target=self._beat, daemon=True)
+        heart.start()
+        try:
+            yield
+        finally:
+            self._over.set()
+            heart.join()
+            with contextlib.suppress(Exception):  # it expires by itself
+                self._store.write(self._key, None, if_equal=self._generation).result(EXPIRY)
+
+    def _take(self, wait: float):
+        """Writes the lease where there is none or its owner is gone; returns its generation."""
+        deadline, seen, watched, before = time.monotonic() + wait, None, 0.0, time.monotonic()
+        while True:
+            found = self._store.read(self._key).result()
+            generation, now = found.stamp.generation, time.monotonic()
+            holder = _read(found.value.decode(errors="replace")) if found.state == "value" else None
+            if generation == seen:
+                watched += min(now - before, 2.0)  # a store that cannot be read is no sign of the owner's silence
+            elif seen is not None and holder and now > deadline:
+                raise Taken(self._path, holder)
+            else:
+                watched = 0.0
+            seen, before = generation, now
+            gone = holder and holder.is_near() and not holder.lives_here()
+            if holder is None or gone or watched >= EXPIRY:
+                if written := self._write(seen):
+                    if holder:
+                        how = "which has ended" if gone else f"of which nothing was heard for {EXPIRY:.0f} s"
+                        print(f"{os.fspath(self._path)} was held by {holder}, {how}: taken over", file=sys.stderr)
+                    return written
+            else:
+                time.sleep(1.0)
+
+    def _write(self, generation):
+        """Writes the lease over `generation`; the new generation, or None if another process was there first."""
+        text = json.dumps(dataclasses.asdict(self._me))
+        written = self._store.write(self._key, text, if_equal=generation).result().generation
+        if not written:  # or this very text was written, and the answer lost on its way
+            found = self._store.read(self._key).result()
+            written = found.stamp.generation if found.value == text.encode() else None
+        return written
+
+    def _beat(self) -> None:
+        while not self._over.wait(BEAT):
+            try:
+                written = self._write(self._generation)
+            except Exception:  # noqa: BLE001  the store cannot be reached, for anybody else neither perhaps
+                continue
+            if not written:
+                print(f"error: {os.fspath(self._path)} was taken over; this process ends at once", file=sys.stderr)
+                sys.stderr.flush()
+                os._exit(1)
+            self._generation = written
+
+
+def _host() -> str:
+    return socket.gethostname()
+
+
+def _boot() -> str:
+    return _text("/proc/sys/kernel/random/boot_id")
+
+
+def _namespace() -> str:
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return ""
+
+
+def _started(pid: int) -> str:
+    """When the process was started, in the kernel's or ps's words; empty if there is none."""
+    if text := _text(f"/proc/{pid}/stat"):
+        return text.rpartition(")")[2].split()[19]
+    if os.path.exists("/proc/self/stat"):
+        return ""
+    done = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True)
+    return " ".join(done.stdout.split())
+
+
+def _text(path: str) -> str:
+    try:
+        return pathlib.Path(path).read_text().strip()
+    except OSError:
+        return ""

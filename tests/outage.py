@@ -1,0 +1,122 @@
+"""A proxy before the served bucket that fails for a while: busy, unauthorised, connections reset, bodies cut short.
+
+It runs in threads of the test, which says what goes wrong and when, and sees each request that was made.
+"""
+
+import collections
+import contextlib
+import http.client
+import http.server
+import json
+import socket
+import struct
+import threading
+import time
+
+FAULTS = ("503", "401", "reset", "cut")
+
+
+class Proxy:
+    """Passes requests on to the server on `port`; `url` is its own address."""
+
+    def __init__(self, port: int):
+        self._port, self._lock = port, threading.Lock()
+        self._plan = []  # outages to come: [request that begins it, fault, seconds]
+        self._fault, self._until = None, 0.0
+        self.failed = collections.Counter()  # requests that went wrong, by fault
+        self.deleted = []  # objects that were deleted
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+            proxy = self
+            do_GET = do_POST = do_PUT = do_DELETE = do_PATCH = do_HEAD = lambda handler: self._answer(handler)
+            log_message = lambda *_: None
+
+        class Server(http.server.ThreadingHTTPServer):
+            handle_error = lambda *_: None  # a client that hangs up
+
+        self._server = Server(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def fail(self, fault: str, seconds: float, at: str = "") -> None:
+        """From the first request "METHOD PATH" that holds `at`, after the outages planned before are over."""
+        with self._lock:
+            self._plan.append((at, fault, seconds))
+
+    def over(self) -> bool:
+        """Whether every planned outage has been and is over."""
+        with self._lock:
+            return not self._plan and time.monotonic() >= self._until
+
+    def _fault_of(self, request: str) -> str | None:
+        with self._lock:
+            if time.monotonic() < self._until:
+                self.failed[self._fault] += 1
+                return self._fault
+            if self._plan and self._plan[0][0] in request:
+                _, self._fault, seconds = self._plan.pop(0)
+                self._until = time.monotonic() + seconds
+                self.failed[self._fault] += 1
+                return self._fault
+            return None
+
+    def _answer(self, handler) -> None:
+        body = self._body_of(handler)
+        fault = self._fault_of(f"{handler.command} {handler.path}")
+        if fault == "reset":
+            handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            handler.close_connection = True
+            handler.connection.close()
+        elif fault in ("503", "401"):
+            error = {"error": {"code": int(fault), "message": f"the proxy says {fault}"}}
+            _send(handler, int(fault), {"Content-Type": "application/json"}, json.dumps(error).encode())
+        else:
+            connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=60)
+            connection.request(handler.command, handler.path, body, dict(handler.headers))
+            answer = connection.getresponse()
+            content = answer.read()
+            connection.close()
+            if handler.command == "DELETE":
+                self.deleted.append(handler.path)
+            _send(handler, answer.status, dict(answer.getheaders()), content, cut=fault == "cut")
+
+    def _body_of(self, handler) -> bytes:
+        if handler.headers.get("Transfer-Encoding", "") == "chunked":
+            body = b""
+            while size := int(handler.rfile.readline().split(b";")[0], 16):
+                body += handler.rfile.read(size)
+                handler.rfile.readline()
+            handler.rfile.readline()
+            del handler.headers["Transfer-Encoding"]
+            return body
+        return handler.rfile.read(int(handler.headers.get("Content-Length", 0)))
+
+
+def _send(handler, status: int, headers: dict, content: bytes, cut: bool = False) -> None:
+    """An answer; `cut` short, its connection closed before all that was announced is sent."""
+    handler.send_response_only(status)
+    for name, value in headers.items():
+        if name.lower() not in ("content-length", "transfer-encoding", "connection"):
+            handler.send_header(name, value)
+    if status != 204:
+        handler.send_header("Content-Length", str(len(content)))
+    handler.end_headers()
+    if handler.command != "HEAD":
+        handler.wfile.write(content[: len(content) // 2] if cut else content)
+    handler.wfile.flush()
+    handler.close_connection |= cut
+
+
+@contextlib.contextmanager
+def proxy(url: str):
+    """A Proxy before the server at `url`, http://127.0.0.1:PORT."""
+    served = Proxy(int(url.rpartition(":")[2]))
+    try:
+        yield served
+    finally:
+        served.close()
