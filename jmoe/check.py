@@ -11,9 +11,11 @@ from jmoe.cli import UserError
 # Fields that came later and change nothing at these values: a record or a job's name says nothing of them then, so that
 # what was made before they came stays what it is.
 NEUTRAL = {
+    "data.max_epochs": 1.0,
+    "data.on_bad_document": "fail",
     "microbatch_tokens": 0,
     "chip.flops": 0.0,
-    "chip.memory": 0.0,
+    "chip.capacity": 0.0,
     "chip.bandwidth": 0.0,
     "chip.network": 0.0,
 }
@@ -65,6 +67,7 @@ def _is_steps(x) -> bool:
 _POSITIVE = _number(" above 0", lambda x: x > 0)
 _NOT_NEGATIVE = _number(", 0 or more", lambda x: x >= 0)
 _BETA = _number(" from 0 to below 1", lambda x: 0 <= x < 1)
+_BOOL = "True or False", lambda x: isinstance(x, bool)
 _TEXT = "text", lambda x: isinstance(x, str)
 
 # What each field may be: words for people, and the test. tests/test_jmoe_check.py sees to it that none is missing.
@@ -84,6 +87,8 @@ FIELDS = {
     "model.group_tokens": _whole(1),
     "model.rope_base": _number(" above 1", lambda x: x > 1),
     "model.init_scale": _POSITIVE,
+    "model.norm": _one_of("layer", "rms"),
+    "model.final_norm": _BOOL,
     "model.dtype": _one_of("bfloat16", "float32"),
     "model.attention": _one_of("float32", "flash"),
     "loss.load_balance": _NOT_NEGATIVE,
@@ -96,6 +101,8 @@ FIELDS = {
     "data.fingerprint": _TEXT,
     "data.seq_len": _whole(1),
     "data.validation_tokens": _whole(1),
+    "data.max_epochs": _POSITIVE,
+    "data.on_bad_document": _one_of("fail", "skip"),
     "batch_tokens": ("pairs (from token, tokens of a batch), as ((0, 65_536),)", _is_ramp),
     "microbatch_tokens": _whole(0),
     "optimizer.lr_law.constant": _number("", lambda x: True),
@@ -110,9 +117,9 @@ FIELDS = {
     "mesh.expert": _whole(1),
     "mesh.model": _whole(1),
     "remat": _one_of("none", "dots", "full"),
-    "unroll": ("True or False", lambda x: isinstance(x, bool)),
+    "unroll": _BOOL,
     "chip.flops": _NOT_NEGATIVE,
-    "chip.memory": _NOT_NEGATIVE,
+    "chip.capacity": _NOT_NEGATIVE,
     "chip.bandwidth": _NOT_NEGATIVE,
     "chip.network": _NOT_NEGATIVE,
     "log_every": _whole(1),

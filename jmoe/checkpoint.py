@@ -32,6 +32,8 @@ FREE_FIELDS = (
     "checkpoint_every",
     "data.end_of_text",
     "data.fingerprint",
+    "data.max_epochs",
+    "data.on_bad_document",
     "data.path",
     "data.text_field",
     "data.tokenizer",
@@ -49,6 +51,7 @@ class Checkpoints:
     """The checkpoints under `directory`; keeps the newest two and the steps in `keep`, where branches fork."""
 
     _saving = None  # of all in this process, the one that saved last: saves of two managers must not overlap
+    _own = set()  # what this process saved: to read that again is no resume
 
     def __init__(self, directory, keep=()):
         policy = preservation_policy.AnyPreservationPolicy(
@@ -87,6 +90,7 @@ class Checkpoints:
         for damaged in self._damaged:
             self._manager.delete(damaged)
         self._damaged = []
+        Checkpoints._own.add(str(self.directory / str(step)))
         self._manager.save(
             step,
             args=ocp.args.Composite(
@@ -114,7 +118,8 @@ class Checkpoints:
             check_record(written, record, str(where))
             state = self._sound(step, lambda: read_arrays(where, written, params=params, opt_state=opt_state))
             if state is not None:
-                _say(f"resuming from {where}{_newer_versions(written, record)}")
+                if str(where) not in Checkpoints._own:
+                    _say(f"resuming from {where}{_newer_versions(written, record)}")
                 return step, state["params"], state["opt_state"]
         if self._damaged:
             _say(f"WARNING: no sound checkpoint is left in {self.directory}: starting this part over")

@@ -7,23 +7,48 @@ GiB = 2**30
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
-    flops: float  # bfloat16 FLOP/s, dense
-    capacity: float  # bytes of main memory
-    bandwidth: float  # bytes a second of main memory
-    network: float  # bytes a second that leave over all fast links (ICI, NVLink): half of the bidirectional figure
+    """One device's peaks; 0 where unknown."""
+
+    flops: float = 0.0  # bfloat16 FLOP/s, dense
+    capacity: float = 0.0  # bytes of main memory
+    bandwidth: float = 0.0  # bytes a second of main memory
+    network: float = 0.0  # bytes a second that leave over all fast links (ICI, NVLink): half of the bidirectional figure
 
 
-# TPU: cloud.google.com/tpu/docs, system architecture of each version; links of v4 from Jouppi et al. 2023
-# (arXiv:2304.01433). GPU: NVIDIA's data sheets, SXM, without sparsity.
+# TPU: docs.cloud.google.com/tpu/docs, the page of each version ("TPU v5p", "TPU7x (Ironwood)", ...); links of v4 from
+# Jouppi et al. 2023 (arXiv:2304.01433). Each of the two TensorCores of a TPU7x chip is a device: half of the chip's.
+# GPU: NVIDIA's data sheets "A100 Tensor Core GPU", "H100 Tensor Core GPU" (SXM, PCIe and NVL), "H200 Tensor Core GPU",
+# "DGX B200" (an eighth of it) and "GB200 NVL72" (a 72nd), without sparsity.
 CHIPS = {
     "v4": Chip(275e12, 32 * GiB, 1228e9, 300e9),
     "v5e": Chip(197e12, 16 * GiB, 819e9, 200e9),
     "v5p": Chip(459e12, 95 * GiB, 2765e9, 600e9),
     "v6e": Chip(918e12, 32 * GiB, 1638e9, 400e9),
+    "tpu7x": Chip(2307e12 / 2, 96 * GiB, 7380e9 / 2, 600e9 / 2),
+    "A100-40GB": Chip(312e12, 40 * GiB, 1555e9, 300e9),
+    "A100-PCIe": Chip(312e12, 80 * GiB, 1935e9, 300e9),
     "A100": Chip(312e12, 80 * GiB, 2039e9, 300e9),
+    "H100-PCIe": Chip(756e12, 80 * GiB, 2000e9, 300e9),
+    "H100-NVL": Chip(835e12, 94e9, 3900e9, 300e9),
     "H100": Chip(989e12, 80 * GiB, 3350e9, 450e9),
+    "H200-NVL": Chip(836e12, 141e9, 4800e9, 450e9),
     "H200": Chip(989e12, 141e9, 4800e9, 450e9),
+    "B200": Chip(2250e12, 180e9, 8000e9, 900e9),
+    "GB200": Chip(2500e12, 186e9, 8000e9, 900e9),
 }
+# Words of a GPU's name as its driver gives it, the first that are all there: "NVIDIA A100-SXM4-40GB", "NVIDIA H100 PCIe".
+GPU_NAMES = (
+    ("A100 40GB", "A100-40GB"),
+    ("A100 PCIE", "A100-PCIe"),
+    ("A100", "A100"),
+    ("H100 PCIE", "H100-PCIe"),
+    ("H100 NVL", "H100-NVL"),
+    ("H100", "H100"),
+    ("H200 NVL", "H200-NVL"),
+    ("H200", "H200"),
+    ("B200", "B200"),
+    ("GB200", "GB200"),
+)
 # What XLA's compiler asks of a GPU, for compiling without one: name, compute capability, cores, float32 units and bytes
 # of shared memory of a core, of which one block may have so many, bytes of L2, GHz, bytes (the same data sheets).
 GPUS = {
@@ -31,7 +56,7 @@ GPUS = {
     "H100": ("NVIDIA H100 80GB HBM3", 9, 132, 128, 233_472, 232_448, 52_428_800, 1.98, 84_929_347_584),
     "H200": ("NVIDIA H200", 9, 132, 128, 233_472, 232_448, 52_428_800, 1.98, 150_754_820_096),
 }
-TPU_KINDS = {"TPU v4": "v4", "TPU v5 lite": "v5e", "TPU v5": "v5p", "TPU v6 lite": "v6e"}  # jax's device_kind
+TPU_KINDS = {"TPU v4": "v4", "TPU v5 lite": "v5e", "TPU v5": "v5p", "TPU v6 lite": "v6e", "TPU7x": "tpu7x"}  # jax's device_kind
 
 
 def gpu_target(kind: str) -> str:
@@ -52,7 +77,18 @@ device_description_str: "{name}"
 """
 
 
-def of_device(device) -> Chip | None:
-    """The peaks of a jax device, None where no published ones are listed (a CPU)."""
-    kind = device.device_kind
-    return next((chip for name, chip in CHIPS.items() if name == TPU_KINDS.get(kind) or f" {name}" in kind), None)
+def of_device(device, own=None) -> Chip | None:
+    """The peaks of a jax device, None where none are known (a CPU).
+
+    `own` is config.chip, whose figures other than 0 take the place of the published ones. A GPU's part (MIG) has none.
+    """
+    own = {name: value for name, value in (own or {}).items() if value}
+    chip = CHIPS.get(TPU_KINDS.get(device.device_kind) or _gpu(device.device_kind))
+    return dataclasses.replace(chip or Chip(), **own) if own else chip
+
+
+def _gpu(kind: str) -> str | None:
+    words = set(kind.upper().replace("-", " ").split())
+    if "MIG" in words:
+        return None
+    return next((name for needed, name in GPU_NAMES if words.issuperset(needed.split())), None)

@@ -20,6 +20,10 @@ class UserError(Exception):
     """Something only the user can mend: the message says what, where, the value found and the values allowed."""
 
 
+class Failure(Exception):
+    """What no other flag of this machine's owner mends for sure, told in one sentence; the exit code is 1."""
+
+
 class Interrupted(Exception):
     """A signal asked for an orderly stop and the work is saved; `signum` gives the exit code 128 + signum."""
 
@@ -48,6 +52,8 @@ def run(main) -> None:
             return main(argv)
         except UserError as error:
             _fail(str(error), 2)
+        except Failure as error:
+            _fail(str(error), 1)
         except Interrupted as error:
             _fail(str(error), 128 + error.signum)
         except KeyboardInterrupt:
@@ -105,7 +111,7 @@ def _causes(error: BaseException | None):
 
 
 def _fail(message: str, code: int) -> None:
-    print(f"error: {message}" if code == 2 else message, file=sys.stderr, flush=True)
+    print(f"error: {message}" if code in (1, 2) else message, file=sys.stderr, flush=True)
     # Background threads of a failed save must not hold the process up.
     sys.stdout.flush()
     os._exit(code)

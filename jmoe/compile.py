@@ -22,6 +22,9 @@ FLOPs, of those that fit.
 
 JAX_EXEC_TIME_OPTIMIZATION_EFFORT=-1 compiles two to three times faster, with the same FLOPs and more memory traffic.
 
+A step that does not fit is compiled again with halved config.microbatch_tokens, and the largest that fits is named.
+Other peaks than the published ones, or those of a chip that jmoe/chips.py does not list, are given by config.chip.
+
 Exit codes: 0 fits, 2 a mistake that one sentence explains, 3 does not fit.
 """
 
@@ -34,32 +37,26 @@ import re
 import sys
 
 import jax
-import jax.numpy as jnp
 from absl import flags
 
-from jmoe import chips, cli, counts, hlo, sharding, storage
-from jmoe.check import check_config
-from jmoe.chips import GiB
+from jmoe import chips, cli, counts, hlo, storage
+from jmoe.check import microbatch_tokens
 from jmoe.cli import UserError
+from jmoe.memory import DoesNotFit, compile_step, gib, largest_microbatch, of_step
 from jmoe.model import REMAT
-from jmoe.step import abstract_state, make_train_step
 from jmoe.train import CONFIG
 
 flags.declare_key_flag("config")  # for --help
 TOPOLOGY = flags.DEFINE_string(
     "topology",
     None,
-    "TPU slice such as v5e:4x4, v5p:8x8x8, v6e:16x16, v4:4x4x4, or GPUs as H100:8 on one machine, H100:2x8 on two; "
+    "TPU slice such as v5e:4x4, v5p:8x8x8, v6e:16x16, v4:4x4x4, tpu7x:4x4x4, or GPUs as H100:8 on one machine, H100:2x8 on two; "
     "default: the devices at hand.",
 )
 COMPARE_REMAT = flags.DEFINE_bool(
     "compare_remat", False, "Compare every config.remat, and name the cheapest that fits."
 )
 JSON = flags.DEFINE_string("json", None, "Also write everything to this file.")
-
-
-class DoesNotFit(Exception):
-    """The compiler found no way to fit the program into the chip's memory."""
 
 
 def topology_devices(name: str):
@@ -75,7 +72,7 @@ def topology_devices(name: str):
         raise UserError(f"--topology={name} needs the TPU compiler: install the [tpu] extra, pip install -e '.[tpu]'")
     if name.partition(":")[0] not in chips.TPU_KINDS.values():
         raise UserError(
-            f"--topology={name} is none of v4:XxYxZ, v5e:XxY, v5p:XxYxZ, v6e:XxY, for example v5e:4x4, or of "
+            f"--topology={name} is none of v4:XxYxZ, v5e:XxY, v5p:XxYxZ, v6e:XxY, tpu7x:XxYxZ, for example v5e:4x4, or of "
             f"{', '.join(chips.GPUS)}, for example H100:2x8"
         )
     # libtpu looks for a metadata server, complains at length that this is no TPU host, and takes a lock of the chips
@@ -96,8 +93,8 @@ def topology_devices(name: str):
     except Exception as error:  # noqa: BLE001  libtpu's own kinds of error
         reason = " ".join(str(error).split("\n")[0].split())
         raise UserError(
-            f"--topology={name} is no slice that libtpu knows ({reason}); accepted are v4:XxYxZ, v5e:XxY, v5p:XxYxZ "
-            "and v6e:XxY with X and Y multiples of 2, for example v5e:4x4 or v5p:8x8x8"
+            f"--topology={name} is no slice that libtpu knows ({reason}); accepted are v4:XxYxZ, v5e:XxY, v5p:XxYxZ, "
+            "tpu7x:XxYxZ and v6e:XxY with X and Y multiples of 2, for example v5e:4x4 or v5p:8x8x8"
         ) from None
 
 
@@ -113,47 +110,11 @@ def _gpus(name: str, kind: str, size: str):
     return topologies.get_topology_desc(platform="cuda", target_config=chips.gpu_target(kind), topology=shape).devices
 
 
-def compile_step(config, devices):
-    """Compiles the train step of `config` at its largest batch for `devices`.
-
-    Returns:
-      mesh, and jax.stages.Compiled.
-
-    Raises:
-      UserError: a config that is no model or does not divide over the devices. DoesNotFit.
-    """
-    check_config(config)
-    mesh = sharding.make_mesh(config, devices)
-    seq_len = config.data.seq_len
-    n_rows = max(batch for _, batch in config.batch_tokens) // seq_len
-    tokens = jax.NamedSharding(mesh, sharding.TOKENS)
-    with jax.set_mesh(mesh):
-        params, opt_state = abstract_state(config, mesh)
-        batch = jax.ShapeDtypeStruct((n_rows, seq_len + 1), jnp.int32, sharding=tokens)
-        rate = jax.ShapeDtypeStruct((), jnp.float32)
-        lowered = make_train_step(config, mesh).lower(params, opt_state, batch, rate)
-        try:
-            return mesh, lowered.compile()
-        except jax.errors.JaxRuntimeError as error:
-            if "RESOURCE_EXHAUSTED" not in str(error):
-                raise
-            found = re.search(r"Used [\d.]+\w* of [\d.]+\w* hbm[^\n]*?(?=\.\s|\n|$)", str(error))
-            reason = found[0] if found else str(error).split("\n")[0].removeprefix("RESOURCE_EXHAUSTED: ")
-            raise DoesNotFit(reason) from None
-
-
 def report(config, mesh, compiled, chip: chips.Chip | None) -> dict:
     """Everything about one compiled step, per device and step; bytes, FLOPs and seconds."""
     program = hlo.Program(compiled.as_text())
     n_devices, n_tokens = mesh.size, max(batch for _, batch in config.batch_tokens)
-    sizes, once = compiled.memory_analysis(), compiled.cost_analysis()
-    memory = {
-        "arguments": sizes.argument_size_in_bytes,
-        "outputs_not_donated": sizes.output_size_in_bytes - sizes.alias_size_in_bytes,
-        "temporaries": sizes.temp_size_in_bytes,
-        "program": sizes.generated_code_size_in_bytes,
-    }
-    memory["peak"] = sum(memory.values())
+    memory, once = of_step(compiled), compiled.cost_analysis()
     flops = {
         "matmul": program.matmul_flops(),
         "matmul_passes": program.matmul_flops(passes=True),
@@ -181,7 +142,7 @@ def report(config, mesh, compiled, chip: chips.Chip | None) -> dict:
         "n_tokens": n_tokens,
         "jax_version": jax.__version__,
         "memory_bytes": memory,
-        "fits": chip is None or memory["peak"] <= chip.capacity,
+        "fits": not (chip and chip.capacity) or memory["peak"] <= chip.capacity,
         "flops": flops,
         "main_memory_bytes": program.main_memory_bytes(),
         "collectives": collectives,
@@ -189,14 +150,15 @@ def report(config, mesh, compiled, chip: chips.Chip | None) -> dict:
         "largest_arrays": [{"array": str(a), "bytes": a.bytes, "source": source} for a, source in arrays[:32]],
     }
     if chip:
+        result["chip"] = dataclasses.asdict(chip)
+    if chip and chip.flops and chip.bandwidth and (chip.network or not each):
         parts = {
             "compute": flops["matmul_passes"] / chip.flops,
             "memory": result["main_memory_bytes"] / chip.bandwidth,
-            "network": sum(total["bytes"] for total in collectives.values()) / chip.network,
+            "network": sum(total["bytes"] for total in collectives.values()) / (chip.network or 1),
         }
         mfu = lambda seconds: model_flops / (seconds * chip.flops)
         overlapped, serial = max(parts.values()), sum(parts.values())
-        result["chip"] = dataclasses.asdict(chip)
         result["roofline_seconds"] = parts | {"overlapped": overlapped, "serial": serial}
         result["mfu"] = {"overlapped": mfu(overlapped), "serial": mfu(serial)}
     return result
@@ -208,7 +170,25 @@ def measure(config, devices) -> dict:
         mesh, compiled = compile_step(config, devices)
     except DoesNotFit as error:
         return {"fits": False, "n_devices": len(devices), "compiler": str(error)}
-    return report(config, mesh, compiled, chips.of_device(devices[0]))
+    return report(config, mesh, compiled, chips.of_device(devices[0], config.get("chip")))
+
+
+def smaller(config, devices) -> tuple[dict, str]:
+    """What of config.microbatch_tokens makes a step fit that does not: as JSON, and as a line to read."""
+    tried = {}
+
+    def fits(other) -> bool:
+        n_tokens = microbatch_tokens(other)
+        print(f"compiling with --config.microbatch_tokens={n_tokens}", file=sys.stderr)
+        tried[n_tokens] = measure(other, devices)
+        return tried[n_tokens]["fits"]
+
+    found = largest_microbatch(config, devices, fits)
+    if found:
+        peak = tried[found]["memory_bytes"]["peak"]
+        return {"microbatch_tokens": found, "peak": peak}, f"  fits by --config.microbatch_tokens={found}: peak {gib(peak)}"
+    least = f", not even {min(tried)} tokens at once" if tried else ": none divides"
+    return {"microbatch_tokens": None}, f"  NO config.microbatch_tokens FITS{least}; more devices or config.mesh spread it"
 
 
 def remat_table(results: dict, title: str) -> str:
@@ -218,7 +198,7 @@ def remat_table(results: dict, title: str) -> str:
         if "flops" in r:
             memory, ratio = r["memory_bytes"], r["flops"]["compiled_over_model"]
             lines.append(
-                f"  {name:5}  {_gib(memory['temporaries']):11}  {_gib(memory['peak']):10}  {ratio:.3f}"
+                f"  {name:5}  {gib(memory['temporaries']):11}  {gib(memory['peak']):10}  {ratio:.3f}"
                 + ("" if r["fits"] else "  DOES NOT FIT")
             )
         else:
@@ -237,15 +217,15 @@ def table(r: dict, title: str) -> str:
     """The report as lines to read."""
     memory, flops = r["memory_bytes"], r["flops"]
     model = sum(flops["model"].values())
-    capacity = f" of {_gib(r['chip']['capacity'])}" if "chip" in r else ""
+    capacity = f" of {gib(r['chip']['capacity'])}" if r.get("chip", {}).get("capacity") else ""
     mesh = ", ".join(f"{axis} {size}" for axis, size in r["mesh"].items())
     lines = [
         f"{title}: {_si(r['n_active'])} active, {_si(r['n_total'])} total; {r['n_devices']} devices ({mesh}), "
         f"{r['n_tokens']:,} tokens a step",
         "per device and step",
-        f"  memory       peak {_gib(memory['peak'])}{capacity}: arguments {_gib(memory['arguments'])}, temporaries "
-        f"{_gib(memory['temporaries'])}, outputs beside the donated {_gib(memory['outputs_not_donated'])}, program "
-        f"{_gib(memory['program'])}",
+        f"  memory       peak {gib(memory['peak'])}{capacity}: arguments {gib(memory['arguments'])}, temporaries "
+        f"{gib(memory['temporaries'])}, outputs beside the donated {gib(memory['outputs_not_donated'])}, program "
+        f"{gib(memory['program'])}",
         f"  FLOPs        {_si(flops['matmul'] + flops['elementwise'])} compiled (matmuls {_si(flops['matmul'])}), "
         f"{flops['compiled_over_model']:.3f} times the model's {_si(model)}: "
         + ", ".join(f"{name} {_si(value)}" for name, value in flops["model"].items()),
@@ -258,8 +238,8 @@ def table(r: dict, title: str) -> str:
         lines.append(f"    {kind:20}{total['number']:5}  {_si(total['bytes'])}B")
     lines.append("  largest arrays")
     for one in r["largest_arrays"][:4]:
-        lines.append(f"    {_gib(one['bytes']):10}  {one['array']:28} {one['source']}")
-    if "chip" in r:
+        lines.append(f"    {gib(one['bytes']):10}  {one['array']:28} {one['source']}")
+    if "mfu" in r:
         parts, mfu = r["roofline_seconds"], r["mfu"]
         times = ", ".join(f"{part} {1e3 * parts[part]:.1f} ms" for part in ("compute", "memory", "network"))
         lines += [
@@ -268,13 +248,8 @@ def table(r: dict, title: str) -> str:
             f"{1e3 * parts['serial']:.1f} ms (MFU {mfu['serial']:.1%}) if nothing does",
         ]
     else:
-        lines.append("  roofline     unknown: no published peaks of these devices are listed here")
+        lines.append("  roofline     unknown: the peaks of these devices are not listed here; config.chip takes them")
     return "\n".join(lines + ["  fits" if r["fits"] else "  DOES NOT FIT"])
-
-
-def _gib(n_bytes: float) -> str:
-    """Three digits in GiB or, below a hundredth, in MiB."""
-    return f"{n_bytes / GiB:.3g} GiB" if n_bytes >= GiB / 100 else f"{n_bytes / 2**20:.3g} MiB"
 
 
 def _si(value: float) -> str:
@@ -301,6 +276,9 @@ def main(_):
         result = measure(config, devices)
         fits = result["fits"]
         print(table(result, title) if "flops" in result else f"{title}: {_refused(result)}")
+        if not fits:
+            result["fitting"], told = smaller(config, devices)
+            print(told)
     if JSON.value:
         storage.write_whole(
             pathlib.Path(JSON.value), json.dumps({"topology": TOPOLOGY.value} | result, indent=1) + "\n"

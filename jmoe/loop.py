@@ -14,9 +14,9 @@ import numpy as np
 from etils import epath
 from tqdm import tqdm
 
-from jmoe import __version__, checkpoint, cli, corpus, counts, data
+from jmoe import __version__, checkpoint, cli, corpus, counts, data, processes, supply
 from jmoe.cli import UserError
-from jmoe.observe import Log, Profile, Speed, progress
+from jmoe.observe import Log, Profile, Progress, Speed
 from jmoe.schedule import Schedule
 from jmoe.step import abstract_state, init_params, make_optimizer, mean_loss
 from jmoe.storage import read_lines, write_whole
@@ -32,12 +32,19 @@ def steps(config, workdir: epath.Path, mesh, eval_step, stop_signal):
     text = corpus.load(config.data, config.model.vocab_size)
     record = checkpoint.make_record(config, text.fingerprint)
     run = _Run(config, workdir, schedule, mesh, text, record, eval_step, stop_signal)
-    results = []
-    for trunk, branch in zip(schedule.segments[::2], schedule.segments[1::2]):
-        result = run.result(branch)
-        if result is None:
-            result = yield from run.branch(trunk, branch)
-        results.append(result)
+    branches = schedule.segments[1::2]
+    if all(results := list(map(run.result, branches))):
+        run.say(f"{workdir}: all {len(results)} branches are done")
+        return results
+    last = max(i for i, result in enumerate(results) if result is None)
+    if warning := supply.check(text, config, schedule, branches[last]):
+        run.say(warning)
+    with processes.owned(workdir):
+        results = list(map(run.result, branches))  # another trainer may have worked until now
+        run.banner([branch for branch, result in zip(branches, results) if result is None])
+        for i, (trunk, branch) in enumerate(zip(schedule.segments[::2], branches)):
+            if results[i] is None:
+                results[i] = yield from run.branch(trunk, branch)
     return results
 
 
@@ -50,6 +57,28 @@ class _Run:
         self.abstract = abstract_state(config, mesh)
         self.placement = jax.tree.map(lambda a: a.sharding, self.abstract[0])
         self.init_opt_state = jax.jit(make_optimizer(config.optimizer).init)
+
+    def banner(self, missing) -> None:
+        """Says what is going to be trained, on what and where."""
+        model, schedule, config = self.config.model, self.schedule, self.config
+        self._missing = {branch.name for branch in missing}
+        sizes = f"{counts.n_active(model):,} active of {counts.n_total(model):,} parameters"
+        mixture = f"{model.n_experts} experts" if model.n_experts > 1 else "dense"
+        mesh = ", ".join(f"{axis} {size}" for axis, size in self.mesh.shape.items())
+        trunk = schedule.segments[-2].stop
+        self.say(
+            f"{self.workdir}: {sizes} ({mixture}, d_model {model.d_model}, {model.n_blocks} blocks); trunk of {trunk:,} "
+            f"steps, {schedule.tokens_at(trunk):,} tokens, and {len(missing)} of {len(config.n_tokens)} branches, to "
+            f"{', '.join(f'{schedule.tokens_at(branch.stop):,}' for branch in missing)} tokens; corpus "
+            f"{self.text.fingerprint} of {len(self.text.train):,} training tokens; {jax.device_count()} x "
+            f"{jax.devices()[0].device_kind} ({mesh})"
+        )
+
+    def _to_go(self, segment, start: int) -> int:
+        """Tokens that the run trains from step `start` of `segment` on."""
+        later = self.schedule.segments[self.schedule.segments.index(segment) + 1 :]
+        left = [(segment.start, segment.stop) for segment in later if not segment.decays or segment.name in self._missing]
+        return sum(self.schedule.tokens_at(b) - self.schedule.tokens_at(a) for a, b in [(start, segment.stop), *left])
 
     def result(self, branch):
         """The finished branch's result, or None.
@@ -74,6 +103,7 @@ class _Run:
         metrics = read_lines(self.workdir / branch.name / "metrics.jsonl")
         mean = lambda name: float(np.mean([line[name] for line in metrics if name in line] or [0.0]))
         n_tokens, model = self.schedule.tokens_at(branch.stop), self.config.model
+        n_training_tokens = supply.n_training_tokens(self.text, self.config)
         result = {
             "n_active": counts.n_active(model),
             "n_total": counts.n_total(model),
@@ -87,6 +117,9 @@ class _Run:
             "flops": counts.training_flops(model, n_tokens),
             "peak_learning_rate": self.schedule.peak,
             "seed": self.config.seed,
+            "unique_tokens": min(n_tokens, n_training_tokens),
+            "epochs": n_tokens / n_training_tokens,
+            "validation_tokens": supply.n_validation_tokens(self.text, self.config),
             "corpus_fingerprint": self.text.fingerprint,
             "jmoe_version": __version__,
             "jax_version": jax.__version__,
@@ -97,7 +130,7 @@ class _Run:
         }
         if jax.process_index() == 0:
             write_whole(self.workdir / branch.name / "result.json", json.dumps(result, indent=1))
-        self._say(f"{branch.name}: validation loss {loss:.4f} nats per token after {n_tokens} tokens")
+        self.say(f"{branch.name}: validation loss {loss:.4f} nats per token after {n_tokens} tokens")
         return result
 
     def _trunk(self, trunk):
@@ -119,9 +152,9 @@ class _Run:
 
     def _steps(self, segment, start: int, state, saved):
         """Steps [start, segment.stop), checkpoints on the way and at the end; returns the state after them."""
-        log = Log(self.workdir / segment.name, start)
+        log = Log(self.workdir / segment.name, start, segment.stop)
         try:
-            with progress(segment, start) as bar:
+            with Progress(segment, start, self.schedule.tokens_at(start), self._to_go(segment, start)) as bar:
                 state = yield from self._logged_steps(segment, start, state, saved, log, bar)
         except (UserError, cli.Interrupted):  # other runs of this process may go on; after a disk's error none does
             log.close()
@@ -147,16 +180,12 @@ class _Run:
                     f"non-finite loss at step {step} of {segment.name} (loss {values['loss']}, gradient norm "
                     f"{values['grad_norm']})"
                 )
+            n_tokens, measured = schedule.tokens_at(step + 1), None
             if step % config.log_every == 0 or step == segment.stop - 1:
-                n_tokens = schedule.tokens_at(step + 1)
                 rate = schedule.learning_rate(step, segment)
                 measured = speed.measure(n_tokens)
                 log.write(step, {"n_tokens": n_tokens, "learning_rate": rate} | values, measured)
-                bar.set_postfix_str(
-                    f"loss {values['cross_entropy']:.3f}, {measured['tokens_per_second']:,.0f} tokens/s"
-                    + (f", MFU {measured['mfu']:.1%}" if "mfu" in measured else ""),
-                    refresh=False,
-                )
+            bar.told(step, n_tokens, values["cross_entropy"], measured)
 
         batches = data.training_batches(self.text, config, schedule, self.mesh, segment, start)
         for step, batch in zip(range(start, segment.stop), speed.waited(batches)):
@@ -166,7 +195,7 @@ class _Run:
             profile.after(step, metrics)
             settle()
             pending = step, metrics
-            bar.update()
+            bar.advance()
             signum = self.stop_signal()
             if signum or ((step + 1) % config.checkpoint_every == 0 and step + 1 < segment.stop):
                 settle()
@@ -193,6 +222,6 @@ class _Run:
     def _restore(self, saved, last: int | None = None):
         return saved.restore(*self.abstract, self.record, last)
 
-    def _say(self, text: str) -> None:
+    def say(self, text: str) -> None:
         if jax.process_index() == 0:
             tqdm.write(text, file=sys.stderr)

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jmoe import loop, sharding, step
+from jmoe import loop, memory, sharding, step
 from jmoe.cli import Interrupted, UserError
 from jmoe.check import check_config
 from jmoe.schedule import alike
@@ -32,12 +32,13 @@ def train_together(configs, workdirs, stop_signal=lambda: 0, tell=lambda m, erro
     """
     first = next(config for config in configs if config is not None)
     for config in configs:
+        if config is not None:
+            check_config(config)
         if config is not None and alike(config) != alike(first):
             raise UserError("models trained together must have equal configs but for seed, learning rate and budgets")
-    check_config(first)
     mesh = sharding.make_mesh(first)
     outcomes, stopped = [None] * len(configs), None
-    with jax.set_mesh(mesh):
+    with jax.set_mesh(mesh), memory.explained(first, mesh, len(configs)):
         stack, eval_step = _Stack(first, mesh, len(configs)), step.make_eval_step(first, mesh)
         running = {
             m: loop.steps(config, workdirs[m], mesh, eval_step, stop_signal)

@@ -11,6 +11,7 @@ metrics.jsonl holds what was computed and is the same however often the run was 
 """
 
 import json
+import os
 import pathlib
 import resource
 import sys
@@ -27,13 +28,20 @@ from jmoe import chips, counts
 from jmoe.storage import is_remote, read_lines, write_whole
 
 
-class Log:
-    """The files of one segment, written by the first process. Lines at or after step `start` are cut off, so that no
-    step appears twice."""
+LINE_SECONDS = 60.0  # from one line to the next where progress is not shown on a terminal
 
-    def __init__(self, folder: epath.Path, start: int):
+
+class Log:
+    """The files of one segment, written by the first process, for steps [start, stop).
+
+    Lines at or after step `start` are cut off, so that no step appears twice. But a trunk that went further than `stop`
+    before, for a larger budget, keeps all its lines, which are those of the run that went on from there; then nothing is
+    written.
+    """
+
+    def __init__(self, folder: epath.Path, start: int, stop: int):
         self._files = {}
-        if jax.process_index():
+        if jax.process_index() or any(line["step"] >= stop for line in read_lines(folder / "metrics.jsonl")):
             return
         folder.mkdir(parents=True, exist_ok=True)
         self._files = {name: _Lines(folder / f"{name}.jsonl", start) for name in ("metrics", "speed")}
@@ -59,7 +67,8 @@ class Log:
         self._events.add_event(event_pb2.Event(wall_time=time.time(), step=step, summary=summary))
 
     def sync(self) -> None:
-        """What object storage has to see: objects can't be appended to, so they are written anew at each checkpoint."""
+        """Everything written so far is on disk after it, before the checkpoint of the same steps is: neither a crash of
+        the machine nor a kill leaves a checkpoint whose steps were never logged. Objects are written anew."""
         if not self._files:
             return
         self._events.flush()
@@ -98,7 +107,10 @@ class _Lines:
             self._lines.append(line)
 
     def sync(self) -> None:
-        if not self._file:
+        if self._file:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        else:
             write_whole(self._path, "".join(line + "\n" for line in self._lines))
 
     def close(self) -> None:
@@ -111,6 +123,7 @@ class Speed:
 
     def __init__(self, config, n_tokens: int):
         self._flops_per_token = sum(counts.matmul_flops_per_token(config.model, config.data.seq_len).values())
+        self._chip = chips.of_device(jax.devices()[0], config.get("chip"))
         self._began = self._last = time.monotonic()
         self._n_tokens, self._wait = n_tokens, 0.0
 
@@ -131,8 +144,8 @@ class Speed:
         elapsed = max(now - self._last, 1e-9)
         rate = (n_tokens - self._n_tokens) / elapsed
         speed = {"tokens_per_second": round(rate, 1)}
-        if chip := chips.of_device(jax.devices()[0]):
-            speed["mfu"] = round(rate * self._flops_per_token / (jax.device_count() * chip.flops), 4)
+        if self._chip and self._chip.flops:
+            speed["mfu"] = round(rate * self._flops_per_token / (jax.device_count() * self._chip.flops), 4)
         speed |= {
             "input_wait": round(self._wait / elapsed, 4),
             "memory_bytes": _memory_bytes(),
@@ -184,7 +197,45 @@ class Profile:
             self._running = None
 
 
-def progress(segment, start: int) -> tqdm:
-    """The progress line: steps of the segment; only on a terminal."""
-    hidden = True if jax.process_index() else None
-    return tqdm(total=segment.stop, initial=start, desc=segment.name, unit=" steps", disable=hidden, leave=False)
+class Progress:
+    """A segment's steps as a bar on a terminal, elsewhere as about a line a minute; the first process shows them."""
+
+    def __init__(self, segment, start: int, n_tokens: int, to_go: int):
+        """`n_tokens` of the run are trained before step `start`, and `to_go` follow, over all segments to come."""
+        self._segment, self._shown = segment, jax.process_index() == 0
+        hidden = None if self._shown else True
+        self._bar = tqdm(
+            total=segment.stop, initial=start, desc=segment.name, unit=" steps", disable=hidden, leave=False
+        )
+        self._last, self._n_tokens, self._end = time.monotonic(), n_tokens, n_tokens + to_go
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._bar.close()
+
+    def advance(self) -> None:
+        """One more step is on its way."""
+        self._bar.update()
+
+    def told(self, step: int, n_tokens: int, loss: float, measured: dict | None) -> None:
+        """`step` ended with this loss, after `n_tokens`; `measured` are the fields of speed.jsonl where it is logged."""
+        if not self._bar.disable:
+            if measured:
+                mfu = f", MFU {measured['mfu']:.1%}" if "mfu" in measured else ""
+                text = f"loss {loss:.3f}, {measured['tokens_per_second']:,.0f} tokens/s{mfu}"
+                self._bar.set_postfix_str(text, refresh=False)
+            return
+        now = time.monotonic()
+        if not self._shown or now - self._last < LINE_SECONDS:
+            return
+        rate = (n_tokens - self._n_tokens) / max(now - self._last, 1e-9)
+        self._last, self._n_tokens = now, n_tokens
+        left = tqdm.format_interval((self._end - n_tokens) / rate)
+        print(
+            f"{self._segment.name}: step {step + 1} of {self._segment.stop}, {n_tokens:,} tokens, loss {loss:.4f}, "
+            f"{rate:,.0f} tokens/s, {left} left",
+            file=sys.stderr,
+            flush=True,
+        )

@@ -11,9 +11,11 @@ import sys
 import traceback
 
 import jax
+import numpy as np
 from jax.experimental import multihost_utils
 
-from jmoe.cli import Interrupted, UserError, disk_error
+from jmoe import ownership
+from jmoe.cli import Failure, Interrupted, UserError, disk_error
 
 # Seconds until a silent process counts as dead, which ends the others; and how long one that is done waits for them.
 PATIENCE = {"heartbeat_timeout_seconds": 60, "shutdown_timeout_seconds": 60}
@@ -37,6 +39,9 @@ def joined():
         _leave()
         raise
     except Exception as error:
+        if isinstance(error, Failure) and jax.process_count() > 1:
+            print(f"error: {error}", file=sys.stderr, flush=True)
+            os._exit(1)
         if jax.process_count() == 1 or disk_error(error):
             raise
         traceback.print_exc()
@@ -64,6 +69,32 @@ def _leave() -> None:
     if jax.process_count() > 1:
         with contextlib.suppress(Exception):  # one that waited in vain still tells its own error
             jax.distributed.shutdown()
+
+
+@contextlib.contextmanager
+def owned(workdir):
+    """Keeps other trainers out of a workdir until the block is left; the first process of a run does it for all.
+
+    Raises:
+      UserError: another one is at work there, in every process of this run and naming who it is.
+    """
+    with contextlib.ExitStack() as held:
+        path, refused = workdir / "train.lock", None
+        if jax.process_index() == 0:
+            try:
+                held.enter_context(ownership.hold(path, "jmoe.train"))
+            except UserError as error:
+                refused = error
+        everywhere = [refused is not None]
+        if jax.process_count() > 1:
+            everywhere = multihost_utils.process_allgather(np.array(refused is not None))
+        if np.any(everywhere):
+            refused = refused or ownership.Taken(path, ownership.owner(path))
+            if isinstance(refused, ownership.Taken):
+                refused = f"another trainer is at work in {workdir}, {refused.owner or 'which did not say who it is'}; "
+                refused += "two would spoil each other's files: wait until it is done, or take another --workdir"
+            raise UserError(str(refused))
+        yield
 
 
 @contextlib.contextmanager

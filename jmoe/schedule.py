@@ -55,7 +55,7 @@ class Schedule:
             + law.n_active * math.log(counts.n_active(config.model))
             + law.n_experts * math.log(config.model.n_experts)
         )  # Eq. 10, full active count
-        if not -80 < log_peak < 80:
+        if not -88 < log_peak < 88:
             raise UserError(f"config.optimizer.lr_law gives a peak learning rate of e^{log_peak:g}, beyond any float32")
         self.peak = math.exp(log_peak)
 

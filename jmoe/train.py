@@ -11,7 +11,7 @@ from absl import flags
 from etils import epath
 from ml_collections import config_flags
 
-from jmoe import cli, loop, processes, sharding, storage
+from jmoe import cli, loop, memory, processes, sharding, storage
 from jmoe.check import check_config
 from jmoe.step import make_eval_step, make_train_step
 
@@ -38,7 +38,7 @@ def train(config, workdir: epath.Path, stop_signal=lambda: 0) -> list[dict]:
     """
     check_config(config)
     mesh = sharding.make_mesh(config)
-    with jax.set_mesh(mesh):
+    with jax.set_mesh(mesh), memory.explained(config, mesh):
         train_step, answer = make_train_step(config, mesh), None
         work = loop.steps(config, workdir, mesh, make_eval_step(config, mesh), stop_signal)
         while True:

@@ -1,0 +1,158 @@
+"""Whether a step fits a device's memory: what the compiler reserves, and what to change where it does not."""
+
+import contextlib
+import math
+import os
+import re
+
+import jax
+import jax.numpy as jnp
+
+from jmoe import check, sharding
+from jmoe.chips import GiB
+from jmoe.cli import Failure, UserError
+from jmoe.step import abstract_state, make_train_step
+
+
+class DoesNotFit(Exception):
+    """The compiler found no way to fit the program into the chip's memory."""
+
+
+def compile_step(config, devices):
+    """Compiles the train step of `config` at its largest batch for `devices`.
+
+    Returns:
+      mesh, and jax.stages.Compiled.
+
+    Raises:
+      UserError: a config that is no model or does not divide over the devices. DoesNotFit.
+    """
+    check.check_config(config)
+    mesh = sharding.make_mesh(config, devices)
+    seq_len = config.data.seq_len
+    n_rows = max(batch for _, batch in config.batch_tokens) // seq_len
+    tokens = jax.NamedSharding(mesh, sharding.TOKENS)
+    with jax.set_mesh(mesh):
+        params, opt_state = abstract_state(config, mesh)
+        batch = jax.ShapeDtypeStruct((n_rows, seq_len + 1), jnp.int32, sharding=tokens)
+        rate = jax.ShapeDtypeStruct((), jnp.float32)
+        lowered = make_train_step(config, mesh).lower(params, opt_state, batch, rate)
+        try:
+            return mesh, lowered.compile()
+        except jax.errors.JaxRuntimeError as error:
+            if "RESOURCE_EXHAUSTED" not in str(error):
+                raise
+            found = re.search(r"Used [\d.]+\w* of [\d.]+\w* hbm[^\n]*?(?=\.\s|\n|$)", str(error))
+            reason = found[0] if found else str(error).split("\n")[0].removeprefix("RESOURCE_EXHAUSTED: ")
+            raise DoesNotFit(reason) from None
+
+
+def of_step(compiled) -> dict[str, int]:
+    """Bytes that a compiled step takes on each device, by part, and `peak`, their sum."""
+    sizes = compiled.memory_analysis()
+    memory = {
+        "arguments": sizes.argument_size_in_bytes,
+        "outputs_not_donated": sizes.output_size_in_bytes - sizes.alias_size_in_bytes,
+        "temporaries": sizes.temp_size_in_bytes,
+        "program": sizes.generated_code_size_in_bytes,
+    }
+    return memory | {"peak": sum(memory.values())}
+
+
+def of_state(config, mesh) -> int:
+    """Bytes of parameters and optimizer state on each device."""
+    size = lambda a: math.prod(a.sharding.shard_shape(a.shape)) * a.dtype.itemsize
+    return sum(map(size, jax.tree.leaves(abstract_state(config, mesh))))
+
+
+def microbatches(config, n_devices: int) -> list[int]:
+    """Tokens of the microbatches that `config` could take on `n_devices` in place of its own, largest first, halving."""
+    largest = max(batch for _, batch in config.batch_tokens)
+    size = check.microbatch_tokens(config) or largest
+    common = math.gcd(*(batch for _, batch in config.batch_tokens))
+    found, size = [], common if common < size else size // 2
+    while size:
+        try:
+            other = with_microbatches(config, size)
+            check.check_config(other)
+            check.check_mesh(other, n_devices)
+        except UserError:
+            return found
+        found.append(size)
+        size //= 2
+    return found
+
+
+def with_microbatches(config, n_tokens: int):
+    """The config with another config.microbatch_tokens."""
+    other = config.copy_and_resolve_references()
+    with other.unlocked():
+        other.microbatch_tokens = n_tokens
+    return other
+
+
+def largest_microbatch(config, devices, fits) -> int | None:
+    """The largest of `microbatches` for which `fits(config)` holds, by bisection; None if there is none."""
+    sizes = microbatches(config, len(devices))
+    first, last = 0, len(sizes)  # all before `first` do not fit, from `last` on all do
+    while first < last:
+        middle = (first + last) // 2
+        if fits(with_microbatches(config, sizes[middle])):
+            last = middle
+        else:
+            first = middle + 1
+    return sizes[last] if last < len(sizes) else None
+
+
+@contextlib.contextmanager
+def explained(config, mesh, n_models: int = 1):
+    """Turns a device's or the host's lack of memory into Failure, one sentence that tells what would help."""
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        raise Failure(_sentence(str(error), config, mesh, n_models)) from error
+
+
+def _sentence(error: str, config, mesh, n_models: int) -> str:
+    asked = re.search(r"allocat\w*:? ([\d.]+ ?[KMGT]?i?[bB]?\w*)", error)
+    device = jax.local_devices()[0]
+    limit, state = _limit(device), n_models * of_state(config, mesh)
+    what = f"out of memory allocating {asked[1] if asked else 'what the step takes'} on {device.device_kind}"
+    each = f"of {gib(limit)}" if limit else "of unknown memory"
+    if limit and state > limit:
+        return (
+            f"{what}: parameters and optimizer state alone take {gib(state)} {each} on each device; they spread over "
+            "more devices, or over these by config.mesh, else take a smaller model"
+        )
+    try:
+        peak = n_models * of_step(compile_step(config, list(mesh.devices.flat))[1])["peak"]
+        predicted = f"takes {gib(peak)} {each}"
+    except DoesNotFit as refused:
+        predicted = f"does not fit ({refused})"
+    except Exception:  # noqa: BLE001  a compiler that is out of memory itself
+        predicted = f"takes more than the {gib(state)} of parameters and optimizer state {each}"
+    helps = [] if config.remat == "full" else ["--config.remat=full"]
+    helps += [f"--config.microbatch_tokens={size}" for size in microbatches(config, mesh.size)[:1]]
+    helps.append("a mesh of more devices")
+    if n_models > 1:
+        helps.append(f"fewer than {n_models} models together")
+    return (
+        f"{what}: by jmoe.compile the step {predicted} on each device, of which parameters and optimizer state "
+        f"{gib(state)}; {', '.join(helps[:-1]) + ' or ' * (len(helps) > 1) + helps[-1]} would take less"
+    )
+
+
+def _limit(device) -> int:
+    """Bytes that jax may use on a device, on a CPU those of the machine; 0 if unknown."""
+    if stats := device.memory_stats():
+        return stats.get("bytes_limit", 0)
+    with contextlib.suppress(ValueError, OSError):
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return 0
+
+
+def gib(n_bytes: float) -> str:
+    """Three digits in GiB or, below a hundredth, in MiB."""
+    return f"{n_bytes / GiB:.3g} GiB" if n_bytes >= GiB / 100 else f"{n_bytes / 2**20:.3g} MiB"
