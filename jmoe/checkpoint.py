@@ -32,6 +32,8 @@ FREE_FIELDS = (
     "checkpoint_every",
     "data.end_of_text",
     "data.fingerprint",
+    "data.max_epochs",
+    "data.on_bad_document",
     "data.path",
     "data.text_field",
     "data.tokenizer",

@@ -14,7 +14,7 @@ import numpy as np
 from etils import epath
 from tqdm import tqdm
 
-from jmoe import __version__, checkpoint, cli, corpus, counts, data, processes
+from jmoe import __version__, checkpoint, cli, corpus, counts, data, processes, supply
 from jmoe.cli import UserError
 from jmoe.observe import Log, Profile, Progress, Speed
 from jmoe.schedule import Schedule
@@ -38,7 +38,10 @@ def steps(config, workdir: epath.Path, mesh, eval_step, stop_signal):
         return results
     with processes.owned(workdir):
         results = list(map(run.result, branches))  # another trainer may have worked until now
-        run.banner([branch for branch, result in zip(branches, results) if result is None])
+        todo = [branch for branch, result in zip(branches, results) if result is None]
+        if todo:
+            run.say(supply.check(text, config, schedule, todo[-1]))
+        run.banner(todo)
         for i, (trunk, branch) in enumerate(zip(schedule.segments[::2], branches)):
             if results[i] is None:
                 results[i] = yield from run.branch(trunk, branch)
@@ -100,6 +103,7 @@ class _Run:
         metrics = read_lines(self.workdir / branch.name / "metrics.jsonl")
         mean = lambda name: float(np.mean([line[name] for line in metrics if name in line] or [0.0]))
         n_tokens, model = self.schedule.tokens_at(branch.stop), self.config.model
+        n_training_tokens = supply.n_training_tokens(self.text, self.config)
         result = {
             "n_active": counts.n_active(model),
             "n_total": counts.n_total(model),
@@ -113,6 +117,9 @@ class _Run:
             "flops": counts.training_flops(model, n_tokens),
             "peak_learning_rate": self.schedule.peak,
             "seed": self.config.seed,
+            "unique_tokens": min(n_tokens, n_training_tokens),
+            "epochs": n_tokens / n_training_tokens,
+            "validation_tokens": supply.n_validation_tokens(self.text, self.config),
             "corpus_fingerprint": self.text.fingerprint,
             "jmoe_version": __version__,
             "jax_version": jax.__version__,
@@ -216,5 +223,5 @@ class _Run:
         return saved.restore(*self.abstract, self.record, last)
 
     def say(self, text: str) -> None:
-        if jax.process_index() == 0:
+        if text and jax.process_index() == 0:
             tqdm.write(text, file=sys.stderr)

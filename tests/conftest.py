@@ -12,6 +12,8 @@ os.environ["XLA_FLAGS"] = (
 import helpers  # noqa: E402
 import pytest  # noqa: E402
 
+pytest_plugins = ["text_fixtures"]
+
 
 @pytest.fixture(scope="session", autouse=True)
 def cache(tmp_path_factory):
