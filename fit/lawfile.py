@@ -1,5 +1,6 @@
-"""A law with its coefficients: a published preset, or the law.json that a fit wrote."""
+"""A law with its coefficients and the models it was fitted to: a published preset, or the law.json that a fit wrote."""
 
+import collections
 import dataclasses
 import json
 import os
@@ -7,9 +8,14 @@ import os
 import jax
 import numpy as np
 
-from fit import UserError
+from fit import UserError, models
+from fit.architecture import FLOPS_PER_PARAMETER_TRAINING as TRAINING
+from fit.architecture import PAPER, Architecture
 from fit.laws import FORMS
+from fit.words import amount
 
+EXPERTS = (1, 2, 4, 8, 16, 32)  # the paper's
+ROUNDING = 1e-9  # a value that computes to the end of a range is inside it
 PRESETS = {name: form for form, law in FORMS.items() for name in law.PRESETS}
 
 
@@ -70,6 +76,86 @@ class FittedLaw:
     def knows_experts(self):
         return "n_experts" in self.law.COLUMNS
 
+    @property
+    def published(self):
+        """Whether this is a paper's law, not one that a fit wrote."""
+        return self.name in PRESETS
+
+    @property
+    def models(self):
+        """What is known of the models that the law was fitted to, as fit/models.py lists it; None where it is not known."""
+        return collections.defaultdict(lambda: None, self.record.get("models") or {})
+
+    @property
+    def architecture(self):
+        """The Architecture that the law was fitted to; the paper's where it says nothing."""
+        return self.shaped()
+
+    def shaped(self, vocab_size=None, width_per_block=None):
+        """The Architecture asked for; None takes the law's own. UserError where its runs had several and none has most."""
+        asked = dict(vocab_size=vocab_size, width_per_block=width_per_block)
+        for name in asked:
+            found = (self.models["differing"] or {}).get(name)
+            if asked[name] is None and self.models[name] is None and found:
+                raise UserError(
+                    f"--law={self.name}: its runs have {len(found)} values of {name} ({', '.join(map(str, found[:4]))}"
+                    f"{', ...' if len(found) > 4 else ''}), none of them in most: say which by --{name}"
+                )
+            asked[name] = asked[name] or self.models[name] or getattr(PAPER, name)
+        return Architecture(**asked)
+
+    @property
+    def experts(self):
+        """The numbers of experts that a plan compares unless told otherwise: those fitted, else the paper's."""
+        return tuple(self.models["n_experts"] or EXPERTS) if self.knows_experts else (1,)
+
+    @property
+    def ranges(self):
+        """{column: (low, high)} of the runs fitted: n_active, n_tokens, n_experts, training_flops, where they are known."""
+        found = (self.record.get("runs") or {}).get("ranges") or {}
+        names = ("n_active", "n_tokens", "n_experts", "training_flops")
+        return {name: tuple(found[name]) for name in names if found.get(name)}
+
+    def extrapolation(self, n_active=None, n_tokens=None, n_experts=None, flops=None):
+        """What of these (numbers; flops of training, 6 n_active n_tokens unless given) lies outside what was fitted.
+
+        Returns a list of {column, value, low, high, factor}, empty inside; `factor` > 1 says how far outside. The column
+        unique_tokens is n_tokens against the tokens of the text that the law was fitted on (low is 0).
+        """
+        if flops is None and n_active is not None and n_tokens is not None:
+            flops = TRAINING * n_active * n_tokens
+        asked = dict(n_active=n_active, n_tokens=n_tokens, n_experts=n_experts, training_flops=flops)
+        ranges = {name: ends for name, ends in self.ranges.items() if name in (*self.law.COLUMNS, "training_flops")}
+        if "n_tokens" in self.law.COLUMNS and self.models["unique_tokens"]:
+            asked["unique_tokens"], ranges["unique_tokens"] = n_tokens, (0, self.models["unique_tokens"])
+        outside = []
+        for column, (low, high) in ranges.items():
+            value = asked[column]
+            if value is None or low * (1 - ROUNDING) <= value <= high * (1 + ROUNDING):
+                continue
+            factor = value / high if value > high else low / value
+            outside.append(dict(column=column, value=float(value), low=low, high=high, factor=float(factor)))
+        return outside
+
+
+def in_words(outside):
+    """What FittedLaw.extrapolation found, in words for people: "n_tokens 7 times above 1.31M, ..."; "" for nothing."""
+    words = []
+    for o in outside:
+        name, factor, high = o["column"], f"{amount(o['factor'])} times", o["value"] > o["high"]
+        end = o["high"] if high else o["low"]
+        end = f"{end:.3g}" if name == "training_flops" else amount(end)
+        if name == "unique_tokens":
+            words.append(f"n_tokens {factor} the {end} of the text")
+        else:
+            words.append(f"{name} {factor} {'above' if high else 'below'} {end}")
+    return ", ".join(words)
+
+
+def warning_of(outside):
+    """The sentence that every command says of an answer outside what was fitted; "" for one inside."""
+    return f"outside the fitted range: {in_words(outside)}" if outside else ""
+
 
 def load(name):
     """The law of a preset's name or of a law.json; UserError if it is neither, or does not hold a whole law."""
@@ -87,6 +173,7 @@ def load(name):
         raise UserError(f"--law={name}: is not JSON: {e}") from e
     if not isinstance(record, dict) or record.get("form") not in FORMS:
         raise UserError(f"--law={name}: has no form that is one of {', '.join(FORMS)}")
+    models.check(record.get("models"), f"--law={name}")
     law, coefficients = FORMS[record["form"]], record.get("coefficients")
     for key in law.COEFFICIENTS:
         value = coefficients.get(key) if isinstance(coefficients, dict) else None

@@ -10,6 +10,7 @@ from fit import UserError, optimum
 from fit import architecture as architecture_lib
 from fit.architecture import FLOPS_PER_PARAMETER_INFERENCE as INFERENCE
 from fit.architecture import FLOPS_PER_PARAMETER_TRAINING as TRAINING
+from fit.words import amount, rounded  # noqa: F401  rounded is taken from here
 
 LARGEST = 1e40  # of any amount that a flag gives
 SEQUENCE = 512  # tokens of context in training, for the exact FLOPs
@@ -35,7 +36,7 @@ def define_flags(f):
         flag_values=f,
     )
     flags.DEFINE_float("max_tokens", None, "Training tokens that there are.", flag_values=f)
-    flags.DEFINE_list("experts", [str(e) for e in optimum.EXPERTS], "Numbers of experts allowed.", flag_values=f)
+    flags.DEFINE_list("experts", None, "Numbers of experts allowed. Default: those fitted.", flag_values=f)
     architecture_lib.define_flags(f)
 
 
@@ -62,7 +63,7 @@ def positive_list(f, name):
     return numbers
 
 
-def experts_of(f):
+def parse_experts(f):
     """The numbers of experts of --experts, sorted; UserError unless whole numbers from 1 up."""
     numbers = positive_list(f, "experts")
     if not numbers or any(e != int(e) or e > 1e6 for e in numbers):
@@ -72,8 +73,21 @@ def experts_of(f):
     return sorted({int(e) for e in numbers})
 
 
+def experts_of(f, fitted):
+    """The numbers of experts of --experts, else those that the law was fitted to.
+
+    UserError unless whole numbers from 1 up, and 1 alone for a law of dense models.
+    """
+    if f.experts is None:
+        return fitted.experts
+    asked = parse_experts(f)
+    if not fitted.knows_experts and asked != [1]:
+        raise UserError(f"--experts={','.join(f.experts)}: the {fitted.form} law --law={fitted.name} is of dense models")
+    return asked
+
+
 def constraints_of(f):
-    """(Constraints, experts) that the flags ask for; UserError where one is out of range."""
+    """The Constraints that the flags ask for; UserError where one is out of range."""
     memory = positive(f, "memory_gb")
     return optimum.Constraints(
         flops=positive(f, "flops"),
@@ -83,7 +97,7 @@ def constraints_of(f):
         bytes_per_kv_element=positive(f, "bytes_per_kv_element"),
         inference_tokens=positive(f, "inference_tokens", zero=True),
         max_tokens=positive(f, "max_tokens"),
-    ), experts_of(f)
+    )
 
 
 def plan(fitted, architecture, constraints, experts):
@@ -219,19 +233,6 @@ def against_dense(fitted, architecture, constraints, best):
         flops_saved=None if needed is None else 1 - constraints.flops / needed,
         inference_flops_ratio=best["n_active"] / float(dense.n_active),
     )
-
-
-def rounded(x):
-    """x to two significant digits, for budgets that people read."""
-    return float(f"{x:.1e}")
-
-
-def amount(x):
-    """A count for people: 9.71B, 1.68M."""
-    for size, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "K")):
-        if abs(x) >= size:
-            return f"{x / size:.3g}{letter}" if abs(x) < 1000 * size else f"{x / size:.0f}{letter}"
-    return f"{x:.3g}"
 
 
 def text(plan):

@@ -84,6 +84,8 @@ class _Run:
             "drop_rate": mean("drop_rate"),
             "d_model": model.d_model,
             "n_blocks": model.n_blocks,
+            "width_per_block": model.d_model / model.n_blocks,
+            "vocab_size": model.vocab_size,
             "flops": counts.training_flops(model, n_tokens),
             "peak_learning_rate": self.schedule.peak,
             "seed": self.config.seed,

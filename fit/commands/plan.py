@@ -24,8 +24,9 @@ def define_flags(f):
 def run(f):
     if f.law is None:
         raise UserError("--law is missing: a law.json, or one of " + ", ".join(lawfile.PRESETS))
-    constraints, experts = planning.constraints_of(f)
-    plan = planning.plan(lawfile.load(f.law), architecture_lib.from_flags(f), constraints, experts)
+    fitted = lawfile.load(f.law)
+    constraints, experts = planning.constraints_of(f), planning.experts_of(f, fitted)
+    plan = planning.plan(fitted, architecture_lib.from_flags(f, fitted), constraints, experts)
     if f.emit_config is not None:
         if plan["buildable"] is None:
             raise UserError("--emit_config: no model of whole blocks meets the constraints")

@@ -17,7 +17,7 @@ def define_flags(f):
     flags.DEFINE_string("out", None, "Also write it here (.csv, .jsonl, .parquet).", flag_values=f)
     flags.DEFINE_list("flops", [], "Training budgets for tables 1, 2 and 5; default: the paper's.", flag_values=f)
     flags.DEFINE_list("memory_gb", [], "Memories for table 2; default: 24, 80 and 640.", flag_values=f)
-    flags.DEFINE_list("experts", [], "Numbers of experts; default: the paper's for that table.", flag_values=f)
+    flags.DEFINE_list("experts", None, "Numbers of experts. Default: those fitted.", flag_values=f)
     architecture_lib.define_flags(f)
 
 
@@ -30,13 +30,13 @@ def run(f):
 
     fitted = lawfile.load(f.law)
     options = {}
-    if f.experts:
-        options["experts"] = planning.experts_of(f)
+    if f.experts is not None or not fitted.published:
+        options["experts"] = planning.experts_of(f, fitted)
     if f.flops and f.which != "4":
         options["budgets"] = tuple(planning.positive_list(f, "flops"))
     if f.memory_gb and f.which == "2":
         options["memories_gb"] = tuple(planning.positive_list(f, "memory_gb"))
-    rows = tables.TABLES[f.which](fitted, architecture_lib.from_flags(f), **options)
+    rows = tables.TABLES[f.which](fitted, architecture_lib.from_flags(f, fitted), **options)
     print(tables.text(rows))
     if f.which == "2" and "agrees" in rows[0]:
         print(
