@@ -7,8 +7,9 @@ L is the loss in nats per token, N = n_active, D = n_tokens. E is the irreducibl
 
 import itertools
 
-import jax.numpy as jnp
 import numpy as np
+
+from fit.arrays import array_module
 
 COLUMNS = ("n_active", "n_tokens")
 COEFFICIENTS = ("A", "B", "E", "alpha", "beta")
@@ -21,13 +22,14 @@ PINNED_BY = {"E": {"n_active": 10, "n_tokens": 10}}  # as in the joint law
 def log_loss(free, ln_n, ln_d, n_experts):
     """ln L by log-sum-exp; `free` [5] in the order of FREE, ln_n and ln_d broadcast together; n_experts is not used."""
     log_a, log_b, log_e, alpha, beta = free
-    return jnp.logaddexp(jnp.logaddexp(log_a - alpha * ln_n, log_b - beta * ln_d), log_e)
+    xp = array_module(log_a, ln_n)
+    return xp.logaddexp(xp.logaddexp(log_a - alpha * ln_n, log_b - beta * ln_d), log_e)
 
 
 def recentre(free, shift_n, shift_d):
     """The same law with ln N and ln D measured from shift_n and shift_d."""
     log_a, log_b, log_e, alpha, beta = free
-    return jnp.stack([log_a - alpha * shift_n, log_b - beta * shift_d, log_e, alpha, beta])
+    return array_module(log_a).stack([log_a - alpha * shift_n, log_b - beta * shift_d, log_e, alpha, beta])
 
 
 def to_free(c):
@@ -37,8 +39,8 @@ def to_free(c):
 
 def to_coefficients(free):
     """The solver's vector [..., 5] to coefficients [..., 5] in the order of COEFFICIENTS."""
-    free = jnp.asarray(free)
-    return jnp.concatenate([jnp.exp(free[..., :3]), free[..., 3:]], axis=-1)
+    xp = array_module(free)
+    return xp.concatenate([xp.exp(free[..., :3]), free[..., 3:]], axis=-1)
 
 
 def at_experts(c, n_experts):

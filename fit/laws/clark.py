@@ -8,9 +8,9 @@ L is the loss in nats per token, N = n_active, E = n_experts. All models must ha
 
 import itertools
 
-import jax.numpy as jnp
 import numpy as np
 
+from fit.arrays import array_module
 from fit.laws import joint
 
 COLUMNS = ("n_active", "n_experts")
@@ -33,7 +33,7 @@ def log_loss(free, ln_n, ln_d, n_experts):
 def recentre(free, shift_n, shift_d):
     """The same law with ln N measured from shift_n."""
     a, b, c, d, log_start, t = free
-    return jnp.stack([a, b + c * shift_n / _LN10, c, d + a * shift_n / _LN10, log_start, t])
+    return array_module(a).stack([a, b + c * shift_n / _LN10, c, d + a * shift_n / _LN10, log_start, t])
 
 
 def to_free(c):
@@ -43,11 +43,9 @@ def to_free(c):
 
 def to_coefficients(free):
     """The solver's vector [..., 6] to coefficients [..., 6] in the order of COEFFICIENTS."""
-    free = jnp.asarray(free)
-    log_start, t = free[..., 4], free[..., 5]
-    return jnp.concatenate(
-        [free[..., :4], jnp.exp(log_start)[..., None], jnp.exp(log_start + jnp.logaddexp(0.0, t))[..., None]], axis=-1
-    )
+    xp = array_module(free)
+    log_start, t = free[..., 4:5], free[..., 5:]
+    return xp.concatenate([free[..., :4], xp.exp(log_start), xp.exp(log_start + xp.logaddexp(0.0, t))], axis=-1)
 
 
 def starts():
