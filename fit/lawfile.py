@@ -5,14 +5,13 @@ import dataclasses
 import json
 import os
 
-import jax
 import numpy as np
 
 from fit import UserError, models
 from fit.architecture import FLOPS_PER_PARAMETER_TRAINING as TRAINING
 from fit.architecture import PAPER, Architecture
 from fit.laws import FORMS
-from fit.words import amount
+from fit.units import amount
 
 EXPERTS = (1, 2, 4, 8, 16, 32)  # the paper's
 ROUNDING = 1e-9  # a value that computes to the end of a range is inside it
@@ -34,13 +33,13 @@ class FittedLaw:
 
     def predict(self, n_active, n_tokens, n_experts):
         """Loss in nats per token; arguments broadcast together; those that the law does not use may be anything."""
-        log_loss = jax.jit(self.law.log_loss)(
+        log_loss = self.law.log_loss(
             self.law.to_free(self.coefficients),
             np.log(np.asarray(n_active, float)),
             np.log(np.asarray(n_tokens, float)),
             np.asarray(n_experts, float),
         )
-        return np.exp(np.asarray(log_loss))
+        return np.exp(log_loss)
 
     def at_experts(self, n_experts):
         """(m, mu, n, nu, c) at each n_experts (Eq. 5); UserError where the law has no such form."""
@@ -64,13 +63,11 @@ class FittedLaw:
 
     def predict_interval(self, n_active, n_tokens, n_experts):
         """(low, high) percentiles of the loss over the bootstrap's draws; needs draws."""
-        log_loss = jax.jit(jax.vmap(self.law.log_loss, in_axes=(0, None, None, None)))(
-            np.stack([self.law.to_free(dict(zip(self.draws, row))) for row in zip(*self.draws.values())]),
-            np.log(np.asarray(n_active, float)),
-            np.log(np.asarray(n_tokens, float)),
-            np.asarray(n_experts, float),
-        )
-        return np.exp(np.percentile(np.asarray(log_loss), self.percentiles, axis=0))
+        n_active, n_tokens, n_experts = np.broadcast_arrays(n_active, n_tokens, n_experts)
+        free = np.stack([self.law.to_free(dict(zip(self.draws, row))) for row in zip(*self.draws.values())], axis=1)
+        free = free.reshape(*free.shape, *[1] * n_active.ndim)  # [coefficients, draws, 1 ...]
+        log_loss = self.law.log_loss(free, np.log(n_active, dtype=float), np.log(n_tokens, dtype=float), n_experts)
+        return np.exp(np.percentile(log_loss, self.percentiles, axis=0))
 
     @property
     def knows_experts(self):

@@ -10,7 +10,7 @@ from fit import UserError, optimum
 from fit import architecture as architecture_lib
 from fit.architecture import FLOPS_PER_PARAMETER_INFERENCE as INFERENCE
 from fit.architecture import FLOPS_PER_PARAMETER_TRAINING as TRAINING
-from fit.words import amount, rounded  # noqa: F401  rounded is taken from here
+from fit.units import amount
 
 LARGEST = 1e40  # of any amount that a flag gives
 SEQUENCE = 512  # tokens of context in training, for the exact FLOPs
@@ -233,6 +233,11 @@ def against_dense(fitted, architecture, constraints, best):
         flops_saved=None if needed is None else 1 - constraints.flops / needed,
         inference_flops_ratio=best["n_active"] / float(dense.n_active),
     )
+
+
+def rounded(x):
+    """x to two significant digits, for budgets that people read."""
+    return float(f"{x:.1e}")
 
 
 def text(plan):
