@@ -5,7 +5,6 @@ import warnings
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # jaxopt says on import that it is no longer maintained
