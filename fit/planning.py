@@ -133,6 +133,7 @@ def plan(fitted, architecture, constraints, experts):
     result = dict(
         law=fitted.name,
         form=fitted.form,
+        **dataclasses.asdict(architecture),
         constraints={k: v for k, v in vars(constraints).items() if v is not None},
         optima=rows,
         infeasible=out,
@@ -249,12 +250,13 @@ def bootstrap(fitted, architecture, constraints, experts):
 
 
 def buildable(fitted, architecture, constraints, found):
-    """The best model of whole blocks: each number of experts with the two depths around its optimum. None if none fits."""
+    """The best model of whole blocks: each number of experts with the depths around its optimum. None if none fits."""
     best, sequence = None, fitted.models["seq_len"] or SEQUENCE
     base, _ = base_config(fitted, architecture)
     for i in np.flatnonzero(found.feasible):
         blocks = found.d_model[i] / architecture.width_per_block
-        for n_blocks in {max(1, math.floor(blocks + 1e-9)), math.ceil(blocks - 1e-9)}:
+        below = math.floor(blocks + 1e-9)
+        for n_blocks in {max(1, below - 1), max(1, below), math.ceil(blocks - 1e-9)}:  # below by 1 if norms do not fit
             model = architecture_lib.Model(architecture, n_blocks, int(found.n_experts[i]))
             memory = constraints.bytes_per_parameter * model.exact_parameters
             memory += constraints.bytes_per_kv_element * model.kv_elements(constraints.kv_tokens)
