@@ -9,16 +9,13 @@ import math
 import numpy as np
 from absl import flags
 
-from fit import UserError, lawfile, optimum
+from fit import UserError, marks, optimum, recipe
 from fit import architecture as architecture_lib
 from fit.architecture import FLOPS_PER_PARAMETER_INFERENCE as INFERENCE
 from fit.architecture import FLOPS_PER_PARAMETER_TRAINING as TRAINING
 
-PAPERS_CONFIG = "configs/joint_moe.py"
 LARGEST = 1e40  # of any amount that a flag gives
 SEQUENCE = 512  # tokens of context in training, for the exact FLOPs, where the law does not tell
-SMALLEST_TUNED = 1e7  # n_active below which Eq. 10 is far outside what it was tuned on
-DECIDED = 0.8  # share of the draws in which the best number of experts must be the best
 
 
 def define_flags(f):
@@ -128,7 +125,7 @@ def plan(fitted, architecture, constraints, experts):
             inference_flops_per_token=float(INFERENCE * found.n_active[i]),
             near_optimal_n_active=[float(low[i]), float(high[i])] if np.isfinite(low[i]) else None,
         )
-        rows.append(marked(fitted, row))
+        rows.append(marks.marked(fitted, row))
     best = min(rows, key=lambda row: row["loss"])
     result = dict(
         law=fitted.name,
@@ -149,71 +146,10 @@ def plan(fitted, architecture, constraints, experts):
         result["dense"] = against_dense(fitted, architecture, constraints, best)
         asked = optimum.allowed_experts(fitted, experts)
         result["rule_of_thumb"] = [
-            marked(fitted, row) for row in optimum.rule_of_thumb(fitted, architecture, constraints.flops, asked)
+            marks.marked(fitted, row) for row in optimum.rule_of_thumb(fitted, architecture, constraints.flops, asked)
         ]
-    result["base_config"], result["overrides"] = base_config(fitted, architecture)
-    return result | marks(fitted, architecture, result, experts)
-
-
-def marked(fitted, row):
-    """The row with what of it lies outside what the law was fitted to, as FittedLaw.extrapolation tells."""
-    return row | dict(extrapolation=fitted.extrapolation(row["n_active"], row["n_tokens"], row["n_experts"]))
-
-
-def marks(fitted, architecture, plan, experts):
-    """What to know before trusting the best row: outside what was fitted, at the edge of the experts allowed (best_at_edge),
-    undecided by the draws (best_undecided, None without draws); and that in sentences (warnings)."""
-    best, sentences = plan["best"], []
-    e = best["n_experts"]
-    if best["extrapolation"]:
-        sentences.append("the best is " + lawfile.warning_of(best["extrapolation"]))
-    at_edge = fitted.knows_experts and len(experts) > 1 and (e == max(experts) or e == min(experts) > 1)
-    if at_edge:
-        sentences.append(
-            f"the best number of experts, {e}, is the {'largest' if e == max(experts) else 'smallest'} of those compared: "
-            "one beyond may be better"
-        )
-    undecided, drawn = None, plan.get("bootstrap")
-    if drawn:
-        wins = {row["n_experts"]: row["best_in_draws"] for row in drawn["optima"]}
-        undecided = wins.get(e, 0) < DECIDED * drawn["draws"]
-    if undecided:
-        told = ", ".join(f"{n} in {w}" for n, w in sorted(wins.items(), key=lambda item: -item[1]) if w)
-        sentences.append(f"the best number of experts is undecided: of {drawn['draws']} bootstrap fits it is {told}")
-    if not fitted.ranges:
-        sentences.append("the law does not say what range it was fitted to")
-    unknown = [name for name in ("vocab_size", "width_per_block") if fitted.models[name] is None]
-    if unknown and architecture == architecture_lib.PAPER:
-        sentences.append(
-            f"the law does not say the {' and '.join(unknown)} of its models; taken to be "
-            + " and ".join(f"{getattr(architecture, name):,}" for name in unknown)
-        )
-    return dict(best_at_edge=at_edge, best_undecided=undecided, warnings=sentences)
-
-
-def base_config(fitted, architecture):
-    """(config file, overrides) that the runs of the law were trained with; (None, {}) where nothing tells.
-
-    A law that names no config has the paper's where its models have the paper's shape.
-    """
-    if fitted.models["base_config"]:
-        return fitted.models["base_config"], fitted.models["overrides"] or {}
-    several = (fitted.models["differing"] or {}).get("config")
-    return (None if several or architecture != architecture_lib.PAPER else PAPERS_CONFIG), {}
-
-
-def learning_rate(fitted, base, n_active, n_experts):
-    """(peak learning rate, where it is from in words), (None, why) where none is known: the law of the runs' own rates,
-    else Eq. 10 where they may have had the paper's recipe and the size allows."""
-    law = fitted.models["learning_rate"]
-    if law:
-        rate = law["constant"] + law["n_active"] * math.log(n_active) + law["n_experts"] * math.log(n_experts)
-        return math.exp(rate), "Eq. 10" if fitted.published else "by the law of the fitted runs' rates"
-    if base != PAPERS_CONFIG:
-        return None, "the fitted runs followed no law of learning rates"
-    if n_active < SMALLEST_TUNED:
-        return None, "Eq. 10 was tuned on far larger models"
-    return float(architecture_lib.learning_rate(n_active, n_experts)), "Eq. 10"
+    result["base_config"], result["overrides"] = recipe.base_config(fitted, architecture)
+    return result | marks.of_plan(fitted, architecture, result, experts)
 
 
 def bootstrap(fitted, architecture, constraints, experts):
@@ -252,7 +188,7 @@ def bootstrap(fitted, architecture, constraints, experts):
 def buildable(fitted, architecture, constraints, found):
     """The best model of whole blocks: each number of experts with the depths around its optimum. None if none fits."""
     best, sequence = None, fitted.models["seq_len"] or SEQUENCE
-    base, _ = base_config(fitted, architecture)
+    base, _ = recipe.base_config(fitted, architecture)
     for i in np.flatnonzero(found.feasible):
         blocks = found.d_model[i] / architecture.width_per_block
         below = math.floor(blocks + 1e-9)
@@ -285,12 +221,12 @@ def buildable(fitted, architecture, constraints, found):
                     exact_training_flops=3 * model.exact_flops_per_token(sequence) * n_tokens,
                 )
     if best:
-        best["learning_rate"], best["learning_rate_from"] = learning_rate(
+        best["learning_rate"], best["learning_rate_from"] = recipe.learning_rate(
             fitted, base, best["n_active"], best["n_experts"]
         )
         ramp = [list(step) for step in architecture_lib.BATCH_RAMP if step[0] < best["n_tokens"]]
-        best["batch_tokens"] = ramp if base == PAPERS_CONFIG else None
-        best = marked(fitted, best)
+        best["batch_tokens"] = ramp if base == recipe.PAPERS_CONFIG else None
+        best = marks.marked(fitted, best)
     return best
 
 
@@ -301,7 +237,7 @@ def against_dense(fitted, architecture, constraints, best):
         return None
     needed = optimum.flops_of_dense(fitted, architecture, constraints, best["loss"])
     row = dict(n_experts=1, n_active=float(dense.n_active), n_tokens=float(dense.n_tokens), loss=float(dense.loss))
-    return marked(fitted, row) | dict(
+    return marks.marked(fitted, row) | dict(
         loss_saved=float(dense.loss) - best["loss"],
         flops_for_the_same_loss=needed,
         flops_saved=None if needed is None else 1 - constraints.flops / needed,
