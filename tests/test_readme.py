@@ -58,7 +58,8 @@ def blocks(path) -> list[list[str]]:
     ]
 
 
-COMMANDS = [command for block in blocks(ROOT / "README.md") for command in block]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+COMMANDS = [command for page in PAGES for block in blocks(page) for command in block]
 
 
 @pytest.fixture(scope="module")
