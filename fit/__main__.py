@@ -37,7 +37,7 @@ def main():
 
 
 def _interrupted(signum, frame):
-    """Ctrl-C: KeyboardInterrupt; but while Python imports, where an exception can be lost in a callback, the end at once."""
+    """Ctrl-C: KeyboardInterrupt; the end at once while Python imports, where a callback can lose an exception."""
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
             os.write(2, b"fit: interrupted\n")
@@ -70,8 +70,8 @@ def run(arguments):
         package = (e.name or "").partition(".")[0]
         if package in ("", "fit"):
             raise
-        pip = PIP_NAMES.get(package, package)
-        print(f"fit {name}: the package {package} is missing: install it by python -m pip install {pip}", file=sys.stderr)
+        how = f"python -m pip install {PIP_NAMES.get(package, package)}"
+        print(f"fit {name}: the package {package} is missing: install it by {how}", file=sys.stderr)
         return 2
 
 

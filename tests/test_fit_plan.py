@@ -198,7 +198,7 @@ def test_a_config_elsewhere_is_found_again(folder, tmp_path, capsys):
 
 REFUSED = {
     "law.json --flops=1e19": "times above 69.7K; learning rate",
-    "law.json --flops=2e12 --vocab_size=300": "vocabulary of 257, the model has 300; name a config that serves by --base_config",
+    "law.json --flops=2e12 --vocab_size=300": "vocabulary of 257, the model has 300; name a config that serves",
     "joint-moe-2025 --flops=1e20 --vocab_size=257": "vocabulary of 50,257",
     "joint-moe-2025 --flops=1e13": "times below 500M; learning rate",
     "unknown.json --flops=2e12": "names no config",
@@ -218,7 +218,7 @@ def test_a_config_that_would_not_serve_is_refused(folder, tmp_path, capsys, argu
 
 
 def test_learning_rates_come_from_the_runs(folder, capsys):
-    """From the rates that the runs had; from Eq. 10 for a law of the paper's models that says none; else none is known."""
+    """From the rates that the runs had; from Eq. 10 for a law of the paper's models that says none; else none."""
     found = plan(capsys, "--flops=2e12", law=f"{folder}/law.json")["buildable"]
     assert found["learning_rate_from"] == "by the law of the fitted runs' rates" and found["learning_rate"] < 0.02
     fit_runs.write_demo_law(folder / "rates.json", learning_rate=None)
@@ -340,4 +340,5 @@ def test_predictions_outside_are_marked(folder, tmp_path, capsys):
 def test_inside_is_what_extrapolation_leaves_unmarked(folder):
     law = lawfile.load(f"{folder}/law.json")
     n, d, e = np.array([1e3, 2e4, 2e4, 2e4]), np.array([5e5, 5e5, 1e7, 5e5]), np.array([1, 8, 8, 16])
-    assert law.inside(n, d, e).tolist() == [not law.extrapolation(*row) for row in zip(n, d, e)] == [False, True, False, False]
+    one_by_one = [not law.extrapolation(*row) for row in zip(n, d, e)]
+    assert law.inside(n, d, e).tolist() == one_by_one == [False, True, False, False]
