@@ -132,7 +132,7 @@ def _learning_rate(table):
     law = np.linalg.lstsq(design, rate, rcond=None)[0]
     if np.abs(design @ law - rate).max() > 1e-6:
         return None
-    return dict(zip(("constant", "n_active", "n_experts"), law.tolist()))
+    return {name: float(f"{v:.10g}") for name, v in zip(("constant", "n_active", "n_experts"), law)}
 
 
 def check(entry, where):

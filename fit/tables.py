@@ -161,7 +161,11 @@ def table_5(fitted, architecture, experts=None, budgets=None):
                     draws=len(best),
                 )
             )
-            rows[-1] = _marked(fitted, rows[-1], flops=flops, n_experts=int(e))
+            outside = {}  # the interval's ends, the farther of both
+            for size, trained in ((ends[0], ends[3]), (ends[1], ends[2])):
+                for o in fitted.extrapolation(size, trained, int(e), flops):
+                    outside[o["column"]] = max(o, outside.get(o["column"], o), key=lambda o: o["factor"])
+            rows[-1]["outside_fitted_range"] = lawfile.in_words(outside.values())
     return rows
 
 

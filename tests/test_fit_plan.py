@@ -126,6 +126,17 @@ def test_a_file_named_like_the_paper_is_not_compared_with_it(folder, capsys):
         assert ("cells agree with the paper" in capsys.readouterr().out) == compared
 
 
+def test_table_5_marks_the_ends_of_its_intervals(folder, capsys):
+    record = json.loads((folder / "law.json").read_text())
+    draws = [[value * (1 + 0.001 * i) for value in fit_runs.TINY.values()] for i in range(5)]
+    record["bootstrap"] = dict(form="replacement", percentiles=[0, 100], draws=draws)
+    (folder / "intervals.json").write_text(json.dumps(record))
+    assert command_line.run(["table", f"--law={folder}/intervals.json", "--which=5", "--flops=1e11", "--json"]) == 0
+    for row in json.loads(capsys.readouterr().out):
+        factor = 14880 / row["n_active_low"]
+        assert factor > 1 and f"n_active {factor:.3g} times below 14.9K" in row["outside_fitted_range"]
+
+
 # The emitted config.
 
 
@@ -178,6 +189,19 @@ def test_the_emitted_config_trains(folder, tmp_path, capsys, text_glob):
         wanted = dict(built, width_per_block=8, seq_len=built["sequence"])[name]
         assert result[name] == wanted
     assert result["peak_learning_rate"] == pytest.approx(built["learning_rate"])
+
+
+def test_a_sweep_around_the_plan_of_the_demos_law(folder, tmp_path):
+    """No flag of shape: config, width and experts are the law's; a sweep of short runs warms up over a third of each."""
+    sweep = "from configs.sweeps import planned\n\ndef get_sweep():\n    return planned.get_sweep({!r}, ({!r},))\n"
+    for flops in ("2e9", "2e12"):
+        (tmp_path / "sweep.py").write_text(sweep.format(f"{folder}/law.json", f"--flops={flops}"))
+        made, configs = jobs.load(str(tmp_path / "sweep.py"), epath.Path(tmp_path / "work"))
+        assert {job.n_experts for job in made} == {1, 2, 4, 8} and made[0].config_file == "configs/quickstart.py"
+        for job in made:
+            (n_tokens,) = job.budgets.values()
+            assert 6 * job.n_active * n_tokens == pytest.approx(float(flops), rel=1e-4)
+            assert configs[job.name].optimizer.warmup_tokens == min(32_768, n_tokens // 3)
 
 
 def test_what_all_runs_overrode_is_in_the_config(tmp_path, capsys):
