@@ -49,7 +49,7 @@ def get_config() -> ConfigDict:
     data.seq_len = 512
     data.validation_tokens = 1_048_576
     data.max_epochs = 1.0  # how often the training text may be seen; a law's tokens are fresh ones
-    data.on_bad_document = "fail"  # what is no text (not UTF-8, no string, null) is named; "skip" leaves it out, counted
+    data.on_bad_document = "fail"  # what is no text (not UTF-8, null) is named; "skip" leaves it out and counts
 
     config.batch_tokens = ((0, 65_536), (500_000_000, 131_072), (1_000_000_000, 262_144))  # (from token, batch)
     config.microbatch_tokens = 0  # tokens of a batch worked on at once, whole groups, gradients summed: less memory; 0: all

@@ -36,12 +36,12 @@ def steps(config, workdir: epath.Path, mesh, eval_step, stop_signal):
     if all(results := list(map(run.result, branches))):
         run.say(f"{workdir}: all {len(results)} branches are done")
         return results
+    last = max(i for i, result in enumerate(results) if result is None)
+    if warning := supply.check(text, config, schedule, branches[last]):
+        run.say(warning)
     with processes.owned(workdir):
         results = list(map(run.result, branches))  # another trainer may have worked until now
-        todo = [branch for branch, result in zip(branches, results) if result is None]
-        if todo:
-            run.say(supply.check(text, config, schedule, todo[-1]))
-        run.banner(todo)
+        run.banner([branch for branch, result in zip(branches, results) if result is None])
         for i, (trunk, branch) in enumerate(zip(schedule.segments[::2], branches)):
             if results[i] is None:
                 results[i] = yield from run.branch(trunk, branch)
@@ -226,5 +226,5 @@ class _Run:
         return saved.restore(*self.abstract, self.record, last)
 
     def say(self, text: str) -> None:
-        if text and jax.process_index() == 0:
+        if jax.process_index() == 0:
             tqdm.write(text, file=sys.stderr)

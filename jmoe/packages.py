@@ -6,7 +6,8 @@ import types
 
 from jmoe.cli import UserError
 
-INSTALLED_AS = {"tensorflow_datasets": "tensorflow-datasets", "tiktoken_ext": "tiktoken"}  # where pip's name is not the module's
+# where pip's name is not the module's
+INSTALLED_AS = {"tensorflow_datasets": "tensorflow-datasets", "tiktoken_ext": "tiktoken"}
 
 
 def needed(module: str, reader: str) -> types.ModuleType:

@@ -67,7 +67,7 @@ def prepare(data, folder: pathlib.Path) -> None:
                 build.build(text, data, encoder, folder, WORKERS.value, SHARD_TOKENS.value)
             elif corpus.open_folder(folder).manifest["source"]["inputs"] != build.digest(text, data, encoder):
                 raise UserError(
-                    f"--out_dir={folder} holds tokens of other text, or was prepared by other rules; choose another folder"
+                    f"--out_dir={folder} holds tokens of other text or of other rules; choose another folder"
                 )
             else:
                 build.clean(folder)
