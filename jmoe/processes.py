@@ -13,7 +13,7 @@ import traceback
 import jax
 from jax.experimental import multihost_utils
 
-from jmoe.cli import Interrupted, UserError, disk_error
+from jmoe.cli import Interrupted, UserError, disk_error, unavailable
 
 # Seconds until a silent process counts as dead, which ends the others; and how long one that is done waits for them.
 PATIENCE = {"heartbeat_timeout_seconds": 60, "shutdown_timeout_seconds": 60}
@@ -37,7 +37,7 @@ def joined():
         _leave()
         raise
     except Exception as error:
-        if jax.process_count() == 1 or disk_error(error):
+        if jax.process_count() == 1 or disk_error(error) or unavailable(error):
             raise
         traceback.print_exc()
         print("this process failed, or lost another one of its run; the same command resumes", file=sys.stderr)

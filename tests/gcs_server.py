@@ -1,6 +1,7 @@
-"""The storage emulator, with the header by which the real service tells an object's generation.
+"""The storage emulator, with two things that the real service does and it does not.
 
-tensorstore compares generations when it reads an object again, and fails on an object that came without one.
+The header that tells an object's generation: tensorstore compares generations when it reads an object again, and fails
+on an object that came without one. And whoever did not hear that an upload is complete may send its end once more.
 
     python tests/gcs_server.py start --port=PORT --in-memory --default-bucket=NAME
 """
@@ -22,6 +23,26 @@ def download(request, response, storage, *args, **kwargs):
     plain_download(request, response, storage, *args, **kwargs)
 
 
+plain_upload, uploaded = objects.upload_partial, {}
+
+
+def upload_partial(request, response, storage, *args, **kwargs):
+    name = request.query["upload_id"][0]
+    if name in uploaded:
+        response.json(uploaded[name])
+        return
+    tell = response.json
+
+    def json(told):
+        if "name" in told:  # the object, not an error
+            uploaded[name] = told
+        tell(told)
+
+    response.json = json
+    plain_upload(request, response, storage, *args, **kwargs)
+
+
+objects.upload_partial = upload_partial
 objects.download = download  # before the server builds its table of handlers
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import socket
 import struct
 import threading
 import time
+import urllib.parse
 
 FAULTS = ("503", "401", "reset", "cut")
 
@@ -48,6 +49,10 @@ class Proxy:
         with self._lock:
             self._plan.append((at, fault, seconds))
 
+    def end(self) -> None:
+        with self._lock:
+            self._plan, self._until = [], 0.0
+
     def over(self) -> bool:
         """Whether every planned outage has been and is over."""
         with self._lock:
@@ -67,12 +72,12 @@ class Proxy:
 
     def _answer(self, handler) -> None:
         body = self._body_of(handler)
-        fault = self._fault_of(f"{handler.command} {handler.path}")
+        fault = self._fault_of(f"{handler.command} {urllib.parse.unquote(handler.path)}")
         if fault == "reset":
             handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             handler.close_connection = True
             handler.connection.close()
-        elif fault in ("503", "401"):
+        elif fault in ("503", "401", "403"):
             error = {"error": {"code": int(fault), "message": f"the proxy says {fault}"}}
             _send(handler, int(fault), {"Content-Type": "application/json"}, json.dumps(error).encode())
         else:
@@ -82,7 +87,7 @@ class Proxy:
             content = answer.read()
             connection.close()
             if handler.command == "DELETE":
-                self.deleted.append(handler.path)
+                self.deleted.append(urllib.parse.unquote(handler.path))
             _send(handler, answer.status, dict(answer.getheaders()), content, cut=fault == "cut")
 
     def _body_of(self, handler) -> bytes:
@@ -98,7 +103,10 @@ class Proxy:
 
 
 def _send(handler, status: int, headers: dict, content: bytes, cut: bool = False) -> None:
-    """An answer; `cut` short, its connection closed before all that was announced is sent."""
+    """An answer; `cut` short, its connection closed before all that was announced is sent, or anything of an empty one."""
+    handler.close_connection |= cut
+    if cut and not content:
+        return
     handler.send_response_only(status)
     for name, value in headers.items():
         if name.lower() not in ("content-length", "transfer-encoding", "connection"):
@@ -109,7 +117,6 @@ def _send(handler, status: int, headers: dict, content: bytes, cut: bool = False
     if handler.command != "HEAD":
         handler.wfile.write(content[: len(content) // 2] if cut else content)
     handler.wfile.flush()
-    handler.close_connection |= cut
 
 
 @contextlib.contextmanager
