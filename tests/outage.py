@@ -8,12 +8,14 @@ import contextlib
 import http.client
 import http.server
 import json
+import os
 import socket
 import struct
 import threading
 import time
 import urllib.parse
 
+SECONDS = 100 if os.environ.get("JMOE_SOAK") else 1  # that an outage takes
 FAULTS = ("503", "401", "reset", "cut")
 
 
@@ -50,8 +52,11 @@ class Proxy:
             self._plan.append((at, fault, seconds))
 
     def end(self) -> None:
+        """Of every outage; nothing has failed or been deleted so far."""
         with self._lock:
             self._plan, self._until = [], 0.0
+            self.failed.clear()
+            self.deleted.clear()
 
     def over(self) -> bool:
         """Whether every planned outage has been and is over."""

@@ -1,6 +1,7 @@
 """A bucket that does not answer for a while: waited for, never taken for damage, and nothing is deleted.
 
-The outages take a second or two; with JMOE_SOAK=1 a hundred.
+The outages take a second; with JMOE_SOAK=1 a hundred. Whole runs and sweeps in outages: test_jmoe_storage.py and
+test_launch_gs.py.
 """
 
 import gc
@@ -10,46 +11,21 @@ import helpers
 import jax
 import outage
 import pytest
-import soak
 from etils import epath
-from etils.epath import backend
 from test_jmoe_checkpoint import RECORD, abstract, assert_is, mesh_of, restore, state, write
-from test_jmoe_storage import fetch
 
 from jmoe import checkpoint, cli, gcs, storage
 from jmoe.cli import Unavailable, UserError
 
-SOAK = bool(os.environ.get("JMOE_SOAK"))
-SECONDS = 100 if SOAK else 1
-VARIABLES = "STORAGE_EMULATOR_HOST", "TENSORSTORE_GCS_HTTP_URL"
 
 # reads that fail leave callbacks that find their event loop closed; jmoe.cli drops these echoes in the programs
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
-@pytest.fixture(scope="module")
-def proxy(bucket):
-    """A proxy before the bucket, for this process and those that it starts."""
-
-    def forget():  # clients keep the address that they were made with
-        backend._FileSystemSpecBackend._get_filesystem.cache_clear()
-        gcs.Store.clear_instance_cache()
-
-    with outage.proxy(os.environ[VARIABLES[0]]) as proxy, pytest.MonkeyPatch.context() as patch:
-        for variable in VARIABLES:
-            patch.setenv(variable, proxy.url)
-        patch.setenv("JMOE_STORE_PATIENCE", "1000" if SOAK else "60")
-        forget()
-        yield proxy
-    forget()
-
-
 @pytest.fixture(autouse=True)
 def quiet(proxy):
-    """Every test begins without an outage, and without what failed reads left behind."""
+    """Every test begins without an outage, and leaves nothing of its failed reads behind."""
     proxy.end()
-    proxy.failed.clear()
-    proxy.deleted.clear()
     yield
     gc.collect()
 
@@ -98,7 +74,7 @@ def test_a_resume_waits_for_the_store(fault, proxy, saved, capfd):
     """At the listing, at the record and at the arrays: the newest checkpoint is taken, and every object stays."""
     before = content(saved)
     for at in ("checkpoints", "10/record/metadata", "10/params/d/"):
-        proxy.fail(fault, SECONDS, at=at)
+        proxy.fail(fault, outage.SECONDS, at=at)
     assert_is(restore(saved, mesh_of(2, 2)), mesh_of(2, 2), 10)
     assert proxy.over() and proxy.failed[fault] >= 3
     said = capfd.readouterr().err
@@ -145,38 +121,6 @@ def test_a_forbidden_bucket_is_the_users_to_mend(proxy, bucket):
     with pytest.raises(OSError) as error:
         (epath.Path(bucket) / "a").write_text("")
     assert "Forbidden" in cli.disk_error(error.value) and cli.unavailable(error.value) is None
-
-
-def test_training_through_outages(proxy, bucket, tmp_path, text_glob):
-    """At the start, in saves, at a resume and at the result: the run ends as one on a disk, bit for bit."""
-    config = helpers.write_config(tmp_path, text_glob)
-    flags = [f"--config={config}", "--config.model.n_experts=4", "--config.n_tokens=(8192,)"]
-    workdir = epath.Path(f"{bucket}/outages")
-    array = "uploadType=media&name=outages/trunk/checkpoints/{}/params"  # TensorStore's upload
-    proxy.fail("401", 2 * SECONDS)
-    proxy.fail("503", SECONDS, at=array.format(5))
-    proxy.fail("cut", 2 * SECONDS, at=array.format(10))
-    proxy.fail("401", 5, at=array.format(15))  # TensorStore takes it for an answer
-    first = helpers.run("jmoe.train", *flags, f"--workdir={workdir}", timeout=3000)
-    assert first.returncode == cli.UNAVAILABLE and "Traceback" not in first.stderr, first.stderr
-    assert "error: gs://" in first.stderr and "the same command goes on" in first.stderr, first.stderr
-    assert set(proxy.failed) == {"401", "503", "cut"}
-
-    proxy.end()
-    assert checkpoint.steps_in(workdir / "trunk" / "checkpoints") == [5, 10]
-    proxy.deleted.clear()
-    proxy.fail("401", 2 * SECONDS, at="trunk/checkpoints/10")
-    proxy.fail("503", SECONDS, at="trunk/checkpoints/10/record/metadata")
-    proxy.fail("reset", SECONDS, at="trunk/checkpoints/10/params/d/")
-    proxy.fail("cut", 2 * SECONDS, at="branch-8192/result.json&")
-    second = helpers.run("jmoe.train", *flags, f"--workdir={workdir}", timeout=3000)
-    assert second.returncode == 0 and proxy.over(), second.stderr
-    assert "resuming from gs://jmoe-test/outages/trunk/checkpoints/10" in second.stderr, second.stderr
-    assert "damaged" not in second.stderr and "starting this part over" not in second.stderr
-    local = helpers.run("jmoe.train", *flags, f"--workdir={tmp_path / 'local'}")
-    assert local.returncode == 0, local.stderr
-    fetch(workdir, tmp_path / "fetched")
-    soak.assert_same_run(tmp_path / "fetched", tmp_path / "local", "branch-8192")
 
 
 def test_a_start_in_a_long_outage_ends_with_a_code_that_is_tried_again(proxy, bucket, tmp_path, text_glob, monkeypatch):
