@@ -19,7 +19,7 @@ from jmoe.cli import UserError
 from jmoe.observe import Log, Profile, Progress, Speed
 from jmoe.schedule import Schedule
 from jmoe.step import abstract_state, init_params, make_optimizer, mean_loss
-from jmoe.storage import read_lines, write_whole
+from jmoe.storage import Damaged, read_lines, read_sealed, sealed, write_whole
 
 
 def steps(config, workdir: epath.Path, mesh, eval_step, stop_signal):
@@ -81,16 +81,19 @@ class _Run:
         return sum(self.schedule.tokens_at(b) - self.schedule.tokens_at(a) for a, b in [(start, segment.stop), *left])
 
     def result(self, branch):
-        """The finished branch's result, or None.
+        """The finished branch's result, or None, also where it is damaged: the last checkpoint gives it again.
 
         Raises:
           UserError: it was made under another configuration or corpus.
         """
         path = self.workdir / branch.name / "result.json"
-        if not path.exists():
+        try:
+            result = read_sealed(path)
+        except Damaged as error:
+            self.say(f"WARNING: {error}; it is made again from the last checkpoint")
             return None
-        result = json.loads(path.read_text())
-        checkpoint.check_record(result["record"], self.record, str(path))
+        if result is not None:
+            checkpoint.check_record(result["record"], self.record, str(path))
         return result
 
     def branch(self, trunk, branch):
@@ -132,7 +135,7 @@ class _Run:
             "record": self.record,
         }
         if jax.process_index() == 0:
-            write_whole(self.workdir / branch.name / "result.json", json.dumps(result, indent=1))
+            write_whole(self.workdir / branch.name / "result.json", json.dumps(sealed(result), indent=1))
         self.say(f"{branch.name}: validation loss {loss:.4f} nats per token after {n_tokens} tokens")
         return result
 

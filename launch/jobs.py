@@ -6,6 +6,7 @@ resolved config, so the same sweep started twice starts nothing twice. All that 
 DIR/sweep.json; every other command reads it there and resolves no config again.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import importlib
@@ -24,7 +25,7 @@ from jmoe import counts
 from jmoe.check import record_of
 from jmoe.cli import UserError
 from jmoe.schedule import Schedule, alike
-from jmoe.storage import is_remote, write_whole
+from jmoe.storage import Damaged, is_remote, read_sealed, write_whole
 
 MIXABLE = ("code", "corpus", "config")
 
@@ -68,12 +69,15 @@ class Job:
         return self.here / "log.txt"
 
     def results(self) -> dict[str, dict]:
-        """Finished branches by name."""
-        paths = {branch: self.folder / branch / "result.json" for branch in self.budgets}
-        return {branch: json.loads(path.read_text()) for branch, path in paths.items() if path.exists()}
+        """Finished branches by name; one whose result.json is damaged is not finished: its trainer writes it anew."""
+        found = {}
+        for branch in self.budgets:
+            with contextlib.suppress(Damaged):
+                found[branch] = read_sealed(self.folder / branch / "result.json")
+        return {branch: result for branch, result in found.items() if result is not None}
 
     def done(self) -> bool:
-        return all((self.folder / branch / "result.json").exists() for branch in self.budgets)
+        return len(self.results()) == len(self.budgets)
 
     def progress(self) -> tuple[int, float | None]:
         """Tokens trained so far over trunk and branches, and the newest cross-entropy."""

@@ -9,7 +9,7 @@ import time
 from tqdm import tqdm
 
 from jmoe import cli
-from jmoe.cli import Interrupted, UserError
+from jmoe.cli import UNAVAILABLE, Interrupted, UserError
 from jmoe.storage import is_remote
 from launch import trainer
 from launch.jobs import jobs_of
@@ -74,6 +74,10 @@ def run(sweep) -> None:
                 if code == 0:
                     for job in started.group.jobs:
                         trainer.forget_cause(job)
+                    continue
+                if code == UNAVAILABLE:  # nothing is wrong with the job
+                    progress.say(f"{name}: {started.cause(code)}; trying again")
+                    todo.append(started.group)
                     continue
                 failures = trainer.failed(started, code, sweep.retries)
                 for job, failure in failures.items():

@@ -45,7 +45,8 @@ def collect(sweep) -> tuple[list[dict], dict[str, str]]:
         for branch in job.budgets:
             run = f"jobs/{job.name}/{branch}"
             if branch not in results:
-                missing[run] = why
+                damaged = (job.folder / branch / "result.json").exists()
+                missing[run] = "result.json is damaged; starting the sweep again writes it anew" if damaged else why
                 continue
             result = results[branch]
             record = result.pop("record")
