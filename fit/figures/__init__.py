@@ -6,8 +6,11 @@
   quality.py  predicted against measured (5)
 """
 
+import numpy as np
+
 from fit import UserError, optimum, units
 from fit import runs as runs_lib
+from fit.architecture import FLOPS_PER_PARAMETER_TRAINING as TRAINING
 
 FIGURES = {  # name: caption
     "1a": "Figure 1a: loss under a memory limit",
@@ -21,6 +24,7 @@ FIGURES = {  # name: caption
 FORMATS = ("pdf", "png", "svg")
 COLUMN, PAGE = 3.35, 6.75  # inches: a column of a page, and its whole width
 PAPER_FLOPS = (1e20, 1e21, 1e22)  # of its figures, for a published law
+NEAR = 1.25  # a run belongs to a budget within this factor of it
 PAPER_ONE = {"1a": 1e22, "3": 5e22, "4": 5e22}
 
 
@@ -57,7 +61,7 @@ def draw(which, fitted, architecture, experts, budgets=(), runs=None, out=None):
                 raise UserError("--figure=5 needs --runs")
             return quality.fit_quality(fitted, runs, out)
         if which == "2a":
-            return flops.isoflop(fitted, experts, several, runs)
+            return flops.isoflop(fitted, experts, list(budgets) or budgets_of(fitted, runs), runs)
         if which == "2b":
             return flops.savings(fitted, experts, several)
         if which == "memory":
@@ -72,12 +76,21 @@ def draw(which, fitted, architecture, experts, budgets=(), runs=None, out=None):
         return memory.best_experts(fitted, architecture, experts, one, sizes, *served)
 
 
-def budgets_of(fitted):
-    """Three training budgets that suit a law: its paper's, or over the upper half of its runs."""
+def budgets_of(fitted, runs=None):
+    """Three training budgets that suit a law: its paper's, or over the upper two thirds of its runs; with runs, thereabouts
+    those that most of them are near."""
     if fitted.published or "training_flops" not in fitted.ranges:
         return list(PAPER_FLOPS)
     low, high = fitted.ranges["training_flops"]
-    return [units.rounded(low ** (1 - share) * high**share) for share in (1 / 3, 2 / 3, 1)]
+    if runs is None:
+        return [units.rounded(low ** (1 - share) * high**share) for share in (1 / 3, 2 / 3, 1)]
+    spent = np.log(TRAINING * runs.n_active * runs.n_tokens)
+    budgets = []
+    for start in (0.2, 0.5, 0.8):
+        tried = np.log(low) + np.log(high / low) * np.linspace(start, start + 0.2, 20)
+        near = [np.sum(np.abs(spent - at) < np.log(NEAR)) for at in tried]
+        budgets.append(units.rounded(np.exp(tried[np.argmax(near)])))
+    return budgets
 
 
 def dense_optimum(fitted, architecture, flops):

@@ -4,10 +4,7 @@ import numpy as np
 
 from fit import UserError, optimum, units
 from fit.architecture import FLOPS_PER_PARAMETER_TRAINING as TRAINING
-from fit.figures import style
-
-NEAR = 1.25  # a run belongs to a budget within this factor of it
-
+from fit.figures import NEAR, style
 
 def isoflop(fitted, experts, budgets, runs=None):
     """Fig. 2a: loss against tokens at each training budget, the optimum of each curve marked; runs NEAR a budget as points.
@@ -17,7 +14,7 @@ def isoflop(fitted, experts, budgets, runs=None):
     experts = optimum.allowed_experts(fitted, experts)
     looks = style.looks(fitted, experts)
     figure, axes = style.panels(len(budgets), sharey=True)
-    columns, seen, handles = style.Columns(), [], [style.handle("optimum", marker="o", markerfacecolor="white")]
+    columns, seen, notes = style.Columns(), [], [style.handle("optimum", marker="o", markerfacecolor="white")]
     for axis, flops in zip(axes, budgets):
         at = {e: fitted.at_experts(e) for e in experts}
         best = {e: _optimal_tokens(flops, *reduced) for e, reduced in at.items()}
@@ -41,8 +38,8 @@ def isoflop(fitted, experts, budgets, runs=None):
     axes[0].set_ylabel("loss (nats per token)")
     if runs is not None:
         label = f"runs within {NEAR - 1:.0%} of the budget"
-        handles.append(style.handle(label, marker="o", markeredgecolor="black", color="0.6"))
-    style.legend(figure, [*style.expert_handles(looks, experts), *handles], fitted)
+        notes.append(style.handle(label, marker="o", markeredgecolor="black", color="0.6"))
+    style.legends(figure, fitted, looks, notes)
     return figure, columns
 
 
@@ -87,8 +84,8 @@ def savings(fitted, experts, budgets):
     style.log_axis(axis.xaxis, flops[0], flops[-1], units.flops_math)
     shown = np.concatenate([np.asarray(line.get_ydata(), float) for line in axis.lines])
     style.log_axis(axis.yaxis, 0.95 * np.nanmin(shown), 1.1 * np.nanmax(shown), "{:.3g}×".format)
-    axis.set(xlabel="training FLOPs of the mixture", ylabel="dense FLOPs for the same loss, ratio")
-    style.legend(figure, style.expert_handles(looks, experts), fitted)
+    axis.set(xlabel="training FLOPs of the mixture", ylabel="dense FLOPs for equal loss, ratio")
+    style.legends(figure, fitted, looks)
     return figure, columns
 
 

@@ -42,8 +42,8 @@ def memory_curves(fitted, architecture, experts, flops):
     style.log_axis(axis.xaxis, grid[0], grid[-1])
     title = f"{units.flops_math(flops)} training FLOPs"
     axis.set(xlabel="total parameters", ylabel="loss (nats per token)", title=title)
-    optima = style.handle("compute-optimal", marker="o", markerfacecolor="white")
-    style.legend(figure, [*style.expert_handles(looks, experts), optima], fitted)
+    optima = style.handle("optimum", marker="o", markerfacecolor="white")
+    style.legends(figure, fitted, looks, [optima])
     return figure, columns
 
 
@@ -95,10 +95,9 @@ def matched_memory(fitted, architecture, experts, flops, kv_tokens, inference_to
             _draw(fitted, axis, dense, found, shown, e, looks[e], columns, more, every=(7 * i, 40))
         axis.set(title=title)
     style.log_axis(axes[0].xaxis, *style.extent(axes))
-    axes[0].set_ylabel("loss (nats per token)")
+    axes[0].set_ylabel(f"loss (nats per token)\nat {units.flops_math(flops)} FLOPs")
     axes[1].set_xlabel("parameters of the dense model of equal memory")
-    figure.suptitle(f"{units.flops_math(flops)} FLOPs of training and inference", fontsize=8)
-    style.legend(figure, style.expert_handles(looks, experts), fitted)
+    style.legends(figure, fitted, looks)
     return figure, columns
 
 
@@ -147,13 +146,12 @@ def best_experts(fitted, architecture, experts, flops, sizes, kv_tokens, inferen
             )
         style.experts_axis(axis.xaxis, experts)
         axis.set(xlabel="number of experts E", title=title)
-    axes[0].set_ylabel("loss (nats per token)")
-    figure.suptitle(f"{units.flops_math(flops)} FLOPs of training and inference", fontsize=8)
-    handles = [
+    axes[0].set_ylabel(f"loss (nats per token)\nat {units.flops_math(flops)} FLOPs")
+    lines = [
         style.handle(f"memory of a dense {units.amount(size)}", **grey | dict(linestyle="-"))
         for size, grey in zip(sizes, greys)
     ]
-    style.legend(figure, [*handles, style.handle("best E", **RING)], fitted)
+    style.legends(figure, fitted, notes=[*lines, style.handle("best E", **RING)])
     return figure, columns
 
 
@@ -187,7 +185,7 @@ def experts_against_memory(fitted, architecture, experts, budgets):
     style.experts_axis(axes[0].yaxis, experts)
     style.log_axis(axes[0].xaxis, grid[0], grid[-1], units.memory)
     axes[0].set_ylabel("best number of experts E")
-    style.legend(figure, [], fitted)
+    style.legends(figure, fitted)
     return figure, columns
 
 

@@ -5,7 +5,7 @@ import numpy as np
 
 from fit.figures import PAGE, style
 
-MOST_SIZES = 10  # lines of n_active in a panel
+MOST_SIZES = 16  # lines of n_active in a panel
 MANY = 3000  # points from here on are stored as an image within PDF and SVG
 
 
@@ -28,12 +28,10 @@ def fit_quality(fitted, runs, out):
         panels[0].set_ylabel("loss (nats per token)")
         bar = figure.colorbar(matplotlib.cm.ScalarMappable(norm, colours), ax=panels, label="active parameters", pad=0.02)
         style.log_axis(bar.ax.yaxis, norm.vmin, norm.vmax)
-    handles = style.expert_handles(looks, experts, line="none")
-    if out.any():
-        handles.append(style.handle("held out", marker="o", markerfacecolor="white"))
+    notes = [style.handle("held out", marker="o", markerfacecolor="white")] if out.any() else []
     if shown:
-        handles += [style.handle("law", linestyle="-"), style.handle("runs", marker="o", markersize=3)]
-    style.legend(figure, handles, fitted if shown else None)
+        notes += [style.handle("law", linestyle="-"), style.handle("runs", marker="o", markersize=3)]
+    style.legends(figure, fitted, looks, notes, line="none")
     columns = dict(n_active=runs.n_active, n_tokens=runs.n_tokens, n_experts=runs.n_experts, loss=runs.loss)
     columns |= dict(predicted_loss=predicted, held_out=out)
     return figure, {name: values.tolist() for name, values in columns.items()}
@@ -73,16 +71,15 @@ def _predicted_against_measured(scatter, residuals, runs, predicted, out, looks)
     residuals.axhline(0, color="0.5", linewidth=0.8, zorder=0)
     largest = 1.15 * max(np.abs(relative).max(), 1e-3)
     residuals.set(xlabel="measured loss (nats per token)", ylabel="residual (%)", ylim=(-largest, largest))
-    scatter.set(ylabel="predicted loss (nats per token)", title="predicted against measured")
+    scatter.set(ylabel="predicted loss", title="all runs")
 
 
 def _loss_against_tokens(fitted, axis, runs, e, norm, colours):
     rows = runs.n_experts == e
     sizes = np.unique(runs.n_active[rows])
-    if len(sizes) > MOST_SIZES:  # lines at some of them; every run is a point
+    if many := len(sizes) > MOST_SIZES:  # lines at some of them; every run is a point
         sizes = sizes[np.linspace(0, len(sizes) - 1, MOST_SIZES).round().astype(int)]
     ends = runs.n_tokens[rows].min(), runs.n_tokens[rows].max()
-    many = len(sizes) == MOST_SIZES
     for size in sizes:
         mine = runs.n_tokens[rows & (runs.n_active == size)]
         d = np.geomspace(*(ends if many else (mine.min(), mine.max())), 50)

@@ -42,6 +42,7 @@ RC = {
     "legend.frameon": False,
     "legend.columnspacing": 1.2,
     "legend.handletextpad": 0.5,
+    "legend.handlelength": 1.6,
     "pdf.fonttype": 42,  # letters stay letters
     "svg.hashsalt": "fit",  # the same picture is the same bytes
 }
@@ -81,13 +82,14 @@ class Columns(dict):
 
 
 def looks(fitted, experts):
-    """{number of experts: its color and marker}, for those drawn; the law's fitted ones take part, so that each keeps its
+    """{number of experts: its color and marker} for those drawn. The law's fitted ones take part, so that each keeps its
     colour from picture to picture."""
     numbers = sorted({float(e) for e in (*experts, *fitted.experts)})
     scale = LIGHTEST / max(np.log(numbers[-1]), np.log(2))
-    return {
+    every = {
         e: dict(color=EXPERTS_MAP(scale * np.log(e)), marker=MARKERS[i % len(MARKERS)]) for i, e in enumerate(numbers)
     }
+    return {e: every[e] for e in sorted(set(map(float, experts)))}
 
 
 def inside(fitted, n_active, n_tokens, n_experts):
@@ -146,25 +148,35 @@ def point(axis, x, y, look, **how):
     axis.plot(x, y, look["marker"], color=look["color"], markerfacecolor="white", markeredgewidth=1, **how)
 
 
-def legend(figure, handles, fitted=None):
-    """A legend below the axes, never over data, in as few rows as fit; it explains dashes and bands where they are drawn."""
+def legends(figure, fitted, looks=None, notes=(), line="-"):
+    """Legends outside the axes, never over data: the numbers of experts above them, whatever else needs a word below."""
+    if looks:
+        _legend(figure, "upper", [handle(f"E = {e:g}", linestyle=line, **look) for e, look in looks.items()])
+    notes = list(notes)
     dashed = [line for axis in figure.axes for line in axis.lines if line.get_linestyle() == "--"]
     if any(np.isfinite(np.asarray(line.get_ydata(), float)).any() for line in dashed):
-        handles = [*handles, handle("outside the fitted ranges", linestyle="--", linewidth=0.9)]
-    if fitted is not None and fitted.draws:
+        notes.append(handle("extrapolated", linestyle="--", linewidth=0.9))
+    if fitted.draws and any(axis.collections for axis in figure.axes):
         low, high = fitted.percentiles
-        label = f"{low:g}th to {high:g}th percentile of {len(next(iter(fitted.draws.values())))} fits"
-        handles = [*handles, patches.Patch(color="0.3", alpha=0.2, linewidth=0, label=label)]
+        label = f"{low:g}–{high:g}% of {len(next(iter(fitted.draws.values())))} bootstrap fits"
+        notes.append(patches.Patch(color="0.3", alpha=0.2, linewidth=0, label=label))
+    if notes:
+        _legend(figure, "lower", notes)
+
+
+def _legend(figure, where, handles):
+    """A legend in as few rows as fit the figure."""
     for columns in range(len(handles), 0, -1):
-        drawn = figure.legend(handles=handles, loc="outside lower center", ncols=columns)
+        by_rows = [h for i in range(columns) for h in handles[i::columns]]  # matplotlib fills column by column
+        drawn = figure.legend(handles=by_rows, loc=f"outside {where} center", ncols=columns)
         if columns == 1 or drawn.get_window_extent(figure.canvas.get_renderer()).width < figure.bbox.width:
             return
         drawn.remove()
 
 
-def expert_handles(all_looks, experts, line="-"):
-    """Legend entries of the numbers of experts drawn."""
-    return [lines.Line2D([], [], linestyle=line, label=f"E = {e:g}", **all_looks[float(e)]) for e in experts]
+def handle(label, **look):
+    """Another legend entry, in grey unless told otherwise."""
+    return lines.Line2D([], [], **dict(linestyle="none", color="0.3") | look, label=label)
 
 
 def ink_on(colour):
@@ -176,11 +188,6 @@ def extent(axes, beyond=1.0):
     """(least, most) x that is drawn on any of the axes, and a factor beyond on a logarithmic scale."""
     spans = [axis.dataLim.intervalx for axis in axes]
     return min(low for low, _ in spans) / beyond, max(high for _, high in spans) * beyond
-
-
-def handle(label, **look):
-    """Another legend entry, in grey unless told otherwise."""
-    return lines.Line2D([], [], **dict(linestyle="none", color="0.3") | look, label=label)
 
 
 def log_axis(axis, low, high, words=units.amount):
