@@ -71,9 +71,13 @@ class Model:
 
     @property
     def exact_parameters(self):
-        """Every weight: n_total, two norms a block and a last one, and a router a block where there are experts."""
+        """Every weight: n_total, two norms with bias a block, and a router a block where there are experts."""
         router = self.n_blocks * self.d_model * self.n_experts if self.n_experts > 1 else 0
-        return self.n_total + (2 * self.n_blocks + 1) * self.d_model + router
+        return self.n_total + 4 * self.n_blocks * self.d_model + router
+
+    def kv_elements(self, kv_tokens):
+        """Elements of the key-value cache of kv_tokens tokens."""
+        return 2 * kv_tokens * self.n_blocks * self.d_model
 
     def exact_flops_per_token(self, sequence):
         """FLOPs of one token's forward pass at `sequence` tokens of context: two a weight it is multiplied with (the

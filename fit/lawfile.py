@@ -5,17 +5,16 @@ import dataclasses
 import json
 import os
 
-import jax
 import numpy as np
 
 from fit import UserError, models
 from fit.architecture import FLOPS_PER_PARAMETER_TRAINING as TRAINING
 from fit.architecture import PAPER, Architecture
 from fit.laws import FORMS
-from fit.words import amount
+from fit.units import amount
 
 EXPERTS = (1, 2, 4, 8, 16, 32)  # the paper's
-ROUNDING = 1e-9  # a value that computes to the end of a range is inside it
+ROUNDING = 5e-3  # less than this share outside a range is inside: three digits would not show it
 PRESETS = {name: form for form, law in FORMS.items() for name in law.PRESETS}
 
 
@@ -34,13 +33,13 @@ class FittedLaw:
 
     def predict(self, n_active, n_tokens, n_experts):
         """Loss in nats per token; arguments broadcast together; those that the law does not use may be anything."""
-        log_loss = jax.jit(self.law.log_loss)(
+        log_loss = self.law.log_loss(
             self.law.to_free(self.coefficients),
             np.log(np.asarray(n_active, float)),
             np.log(np.asarray(n_tokens, float)),
             np.asarray(n_experts, float),
         )
-        return np.exp(np.asarray(log_loss))
+        return np.exp(log_loss)
 
     def at_experts(self, n_experts):
         """(m, mu, n, nu, c) at each n_experts (Eq. 5); UserError where the law has no such form."""
@@ -64,13 +63,11 @@ class FittedLaw:
 
     def predict_interval(self, n_active, n_tokens, n_experts):
         """(low, high) percentiles of the loss over the bootstrap's draws; needs draws."""
-        log_loss = jax.jit(jax.vmap(self.law.log_loss, in_axes=(0, None, None, None)))(
-            np.stack([self.law.to_free(dict(zip(self.draws, row))) for row in zip(*self.draws.values())]),
-            np.log(np.asarray(n_active, float)),
-            np.log(np.asarray(n_tokens, float)),
-            np.asarray(n_experts, float),
-        )
-        return np.exp(np.percentile(np.asarray(log_loss), self.percentiles, axis=0))
+        n_active, n_tokens, n_experts = np.broadcast_arrays(n_active, n_tokens, n_experts)
+        free = np.stack([self.law.to_free(dict(zip(self.draws, row))) for row in zip(*self.draws.values())], axis=1)
+        free = free.reshape(*free.shape, *[1] * n_active.ndim)  # [coefficients, draws, 1 ...]
+        log_loss = self.law.log_loss(free, np.log(n_active, dtype=float), np.log(n_tokens, dtype=float), n_experts)
+        return np.exp(np.percentile(log_loss, self.percentiles, axis=0))
 
     @property
     def knows_experts(self):
@@ -122,20 +119,29 @@ class FittedLaw:
         Returns a list of {column, value, low, high, factor}, empty inside; `factor` > 1 says how far outside. The column
         unique_tokens is n_tokens against the tokens of the text that the law was fitted on (low is 0).
         """
+        outside = []
+        for column, (value, low, high) in self._asked(n_active, n_tokens, n_experts, flops).items():
+            if not low * (1 - ROUNDING) <= value <= high * (1 + ROUNDING):
+                factor = value / high if value > high else low / value
+                outside.append(dict(column=column, value=float(value), low=low, high=high, factor=float(factor)))
+        return outside
+
+    def inside(self, n_active=None, n_tokens=None, n_experts=None, flops=None):
+        """Whether extrapolation finds nothing, for arrays that broadcast together."""
+        ranges = self._asked(n_active, n_tokens, n_experts, flops).values()
+        fine = [(low * (1 - ROUNDING) <= value) & (value <= high * (1 + ROUNDING)) for value, low, high in ranges]
+        return np.logical_and.reduce(np.broadcast_arrays(True, *fine))
+
+    def _asked(self, n_active, n_tokens, n_experts, flops):
+        """{column: (value asked, low, high)} of what is asked and known."""
         if flops is None and n_active is not None and n_tokens is not None:
             flops = TRAINING * n_active * n_tokens
-        asked = dict(n_active=n_active, n_tokens=n_tokens, n_experts=n_experts, training_flops=flops)
-        ranges = {name: ends for name, ends in self.ranges.items() if name in (*self.law.COLUMNS, "training_flops")}
-        if "n_tokens" in self.law.COLUMNS and self.models["unique_tokens"]:
-            asked["unique_tokens"], ranges["unique_tokens"] = n_tokens, (0, self.models["unique_tokens"])
-        outside = []
-        for column, (low, high) in ranges.items():
-            value = asked[column]
-            if value is None or low * (1 - ROUNDING) <= value <= high * (1 + ROUNDING):
-                continue
-            factor = value / high if value > high else low / value
-            outside.append(dict(column=column, value=float(value), low=low, high=high, factor=float(factor)))
-        return outside
+        values = dict(n_active=n_active, n_tokens=n_tokens, n_experts=n_experts, training_flops=flops)
+        columns = [name for name in (*self.law.COLUMNS, "training_flops") if name in self.ranges]
+        asked = {name: (values[name], *self.ranges[name]) for name in columns if values[name] is not None}
+        if "n_tokens" in self.law.COLUMNS and n_tokens is not None and self.models["unique_tokens"]:
+            asked["unique_tokens"] = n_tokens, 0, self.models["unique_tokens"]
+        return asked
 
 
 def in_words(outside):

@@ -6,6 +6,7 @@
   n_experts                    the numbers of experts that were fitted, ascending
   base_config, overrides       the config file of the runs, and the fields that all of them override in it alike, each
                                value as Python source
+  seq_len                      tokens in a row of training text
   learning_rate                constant, n_active, n_experts of Eq. 10 where it gives every run's peak_learning_rate
   corpus, unique_tokens        fingerprint of the text and how many training tokens it has
   differing                    column: the values found, where a column that should be one value is several
@@ -33,6 +34,7 @@ def from_table(table, rows=slice(None)):
     return dict(
         vocab_size=_most_common(table, "vocab_size", differing),
         width_per_block=_most_common(table, "width_per_block", differing),
+        seq_len=_most_common(table, "seq_len", differing),
         n_experts=_experts(table, rows),
         base_config=config,
         overrides=_overrides(table, differing) if config else {},
@@ -129,6 +131,7 @@ def check(entry, where):
     fields = dict(
         vocab_size=(whole, "a whole number from 1 up"),
         width_per_block=(whole, "a whole number from 1 up"),
+        seq_len=(whole, "a whole number from 1 up"),
         unique_tokens=(whole, "a whole number from 1 up"),
         n_experts=(lambda v: isinstance(v, list) and v and all(map(whole, v)), "a list of whole numbers from 1 up"),
         base_config=(text, "the path of a config file"),

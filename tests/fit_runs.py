@@ -114,6 +114,7 @@ def demo_runs(noise=0.01, seed=0):
                     n_blocks=model.n_blocks,
                     width_per_block=model.d_model / model.n_blocks,
                     vocab_size=model.vocab_size,
+                    seq_len=config.data.seq_len,
                     peak_learning_rate=float(np.exp(rate)),
                     corpus_fingerprint="1a2b3c",
                     config=config_file,

@@ -151,6 +151,7 @@ _RUNS = dict(
 _MODELS = dict(
     vocab_size=50257,
     width_per_block=64,
+    seq_len=512,
     n_experts=[1, 2, 4, 8, 16, 32],
     base_config="configs/joint_moe.py",
     learning_rate=dict(constant=8.391640956234012, n_active=-0.8121798244457074, n_experts=-0.25),
