@@ -23,7 +23,9 @@ ul.warnings li { background: var(--warn); padding: .5rem .8rem; border-radius: .
 .scroll { overflow-x: auto } details .scroll { max-height: 24rem; overflow-y: auto }
 table { border-collapse: collapse; font-size: .85rem; font-variant-numeric: tabular-nums }
 th, td { text-align: right; padding: .25rem .7rem; border-bottom: 1px solid var(--line); white-space: nowrap }
-th:first-child, td:first-child { text-align: left; padding-left: 0 }
+th { white-space: normal; vertical-align: bottom }
+th:first-child, td:first-child { text-align: left; padding-left: 0; position: sticky; left: 0; background: var(--back) }
+.words { text-align: left; white-space: normal; min-width: 22rem }
 figure { margin: 1rem 0 } img { display: block; max-width: 100%; height: auto; background: #fff; border-radius: .3rem }
 .wide img { min-width: 40rem }
 pre { font-size: .8rem; white-space: pre-wrap; overflow-wrap: anywhere }
@@ -35,6 +37,9 @@ TITLES = {
     "4": "Table 4: the law at each number of experts",
     "5": "Table 5: bootstrap intervals of the optima",
 }
+WORDS = 40  # letters from which on a cell is a sentence, and wrapped
+BYTES = {"memory_bytes": 1, "memory_gb": 1e9}  # column: bytes in its unit
+HEADS = dict.fromkeys(BYTES, "memory")  # its cells have their own units
 COUNTS = ("n_active", "n_total", "n_tokens", "dense_parameters", "unique_tokens")
 NAMES = {
     "n_active": "active parameters",
@@ -48,7 +53,7 @@ NAMES = {
 def page(fitted, architecture, runs=None, out=None):
     """The page as text; runs and out as figures.measured gives them. What the law cannot give is left out, saying why."""
     name = os.path.basename(fitted.name)
-    title = f"{fitted.form} scaling law {name}"
+    title = f"{fitted.form.capitalize()} scaling law: {name}"
     parts = [f"<h1>{_text(title)}</h1>", f"<p>{_text(_origin(fitted))}</p>"]
     warnings = [line.removeprefix("warning: ") for line in _summary(fitted) if line.startswith("warning: ")]
     if warnings:
@@ -157,22 +162,11 @@ def _interval(low, high):
 def _table_section(fitted, architecture, which):
     parts = [f"<h2>{TITLES[which]}</h2>"]
     try:
-        parts.append(_table(tables.TABLES[which](fitted, architecture, **_table_options(fitted, architecture, which))))
-        if which == "5":
-            parts.append(f'<p class="soft">{_text(tables.interval_note(fitted))}</p>')
+        rows = tables.TABLES[which](fitted, architecture)
+        parts += [_table(rows), f'<p class="soft">{_text(tables.note(which, fitted, rows))}</p>']
     except UserError as e:
         parts.append(f"<p>{_text(e)}</p>")
     return "\n".join(parts)
-
-
-def _table_options(fitted, architecture, which):
-    """Budgets and memories that suit a fitted law; a published law has its paper's."""
-    if fitted.published:
-        return {}
-    options = dict(experts=fitted.experts)
-    if which != "4":
-        options["budgets"] = tuple(figures.budgets_of(fitted))
-    return options
 
 
 def _figure_section(fitted, architecture, which, runs, out):
@@ -195,9 +189,12 @@ def _figure_section(fitted, architecture, which, runs, out):
 
 
 def _table(rows):
-    head = "".join(f"<th>{_text(name)}</th>" for name in rows[0])
+    words = {name for row in rows for name, value in row.items() if len(str(value)) > WORDS and isinstance(value, str)}
+    tag = {name: ' class="words"' if name in words else "" for name in rows[0]}
+    head = "".join(f"<th{tag[name]}>{_text(HEADS.get(name, name))}</th>" for name in rows[0])
     body = "".join(
-        "<tr>" + "".join(f"<td>{_text(_cell(name, value))}</td>" for name, value in row.items()) + "</tr>" for row in rows
+        "<tr>" + "".join(f"<td{tag[name]}>{_text(_cell(name, value))}</td>" for name, value in row.items()) + "</tr>"
+        for row in rows
     )
     return f'<div class="scroll"><table><tr>{head}</tr>{body}</table></div>'
 
@@ -210,6 +207,6 @@ def _cell(name, value):
         return units.flops(value)
     if name.removesuffix("_low").removesuffix("_high") in COUNTS:
         return units.amount(value)
-    if name == "memory_bytes":
-        return units.memory(value)
+    if name in BYTES:
+        return units.memory(value * BYTES[name])
     return f"{value:.4f}" if name.endswith("loss") else tables.cell(value)

@@ -23,7 +23,7 @@ def isoflop(fitted, experts, budgets, runs=None):
         size = flops / (TRAINING * d)
         for e, (m, mu, n, nu, c) in at.items():
             loss = m * size**mu + n * d**nu + c
-            within, ends = style.inside(fitted, size, d, e), style.band(fitted, size, d, e)
+            within, ends = fitted.inside(size, d, e), style.band(fitted, size, d, e)
             style.curve(axis, d, loss, within, looks[e], ends)
             if np.isfinite(best[e]):
                 style.point(axis, best[e], m * (flops / (TRAINING * best[e])) ** mu + n * best[e] ** nu + c, looks[e])
@@ -60,6 +60,8 @@ def _tokens_shown(fitted, flops, needed):
     needed = np.concatenate([np.ravel(v) for v in needed])
     if np.isfinite(needed).any():
         return np.nanmin(needed) / 4, np.nanmax(needed) * 4
+    if "n_active" not in fitted.ranges:
+        raise UserError(f"--law={fitted.name}: has no optimum, nor says what sizes it was fitted to: nothing to draw")
     low, high = fitted.ranges["n_active"]
     return flops / (TRAINING * high) / 2, flops / (TRAINING * low) * 2
 
@@ -76,7 +78,7 @@ def savings(fitted, experts, budgets):
         if fitted.draws:
             at = [fitted.law.at_experts(style.drawn(fitted), number) for number in (e, 1.0)]
             ends = style.percentiles(fitted, _dense_over_flops(*at, flops)[2])
-        within = style.inside(fitted, size, tokens, e)
+        within = fitted.inside(size, tokens, e)
         style.curve(axis, flops, ratio, within, looks[e], ends, every=(i % 6, 6))
         columns.add(n_experts=e, flops=flops, dense_flops_over_flops=ratio, extrapolated=~within)
     if not np.isfinite(columns["dense_flops_over_flops"]).any():

@@ -50,7 +50,7 @@ def memory_curves(fitted, architecture, experts, flops):
 def _draw(fitted, axis, x, found, shown, e, look, columns, more, every=None):
     """The losses of the models `found` over x [k], where `shown`, on an axis, and their numbers into columns."""
     size, tokens = found.n_active, found.n_tokens
-    within = style.inside(fitted, size, tokens, e)
+    within = fitted.inside(size, tokens, e)
     ends = style.band(fitted, size, tokens, e)
     if ends is not None:
         ends = np.where(shown, ends, np.nan)
@@ -129,7 +129,7 @@ def best_experts(fitted, architecture, experts, flops, sizes, kv_tokens, inferen
             found = _solve(fitted, architecture, dataclasses.replace(base, memory_bytes=memory), experts)
             if not found.feasible.any():
                 continue
-            within = style.inside(fitted, found.n_active, found.n_tokens, experts)
+            within = fitted.inside(found.n_active, found.n_tokens, experts)
             style.curve(axis, experts, found.loss, within, grey, style.band(fitted, found.n_active, found.n_tokens, experts))
             for e, loss in zip(experts, found.loss):
                 axis.plot(e, loss, grey["marker"], color=looks[e]["color"], markersize=3.5)
@@ -172,7 +172,7 @@ def experts_against_memory(fitted, architecture, experts, budgets):
         rows = np.argmin([np.where(f.feasible, f.loss, np.inf) for f in found], axis=0), np.arange(len(grid))
         best = experts[rows[0]]
         size, tokens = (np.stack([getattr(f, name) for f in found])[rows] for name in ("n_active", "n_tokens"))
-        within = style.inside(fitted, size, tokens, best)
+        within = fitted.inside(size, tokens, best)
         ends = _spread_of_best(fitted, architecture, experts, dataclasses.replace(limit, memory_bytes=grid[::4]))
         if ends is not None:
             axis.fill_between(grid[::4], *ends, step="mid", color="0.3", alpha=0.15, linewidth=0)

@@ -85,7 +85,7 @@ def _loss_against_tokens(fitted, axis, runs, e, norm, colours):
         d = np.geomspace(*(ends if many else (mine.min(), mine.max())), 50)
         loss = fitted.predict(size, d, e)
         look = dict(color=colours(norm(size)), marker="")
-        style.curve(axis, d, loss, style.inside(fitted, size, d, e), look, style.band(fitted, size, d, e))
+        style.curve(axis, d, loss, fitted.inside(size, d, e), look, style.band(fitted, size, d, e))
     axis.scatter(
         runs.n_tokens[rows],
         runs.loss[rows],

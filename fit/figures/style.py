@@ -12,7 +12,6 @@ from matplotlib import colors, lines, patches, ticker
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from fit import units
-from fit.architecture import FLOPS_PER_PARAMETER_TRAINING as TRAINING
 from fit.figures import COLUMN, PAGE
 
 DPI = 200  # of PNG
@@ -90,18 +89,6 @@ def looks(fitted, experts):
         e: dict(color=EXPERTS_MAP(scale * np.log(e)), marker=MARKERS[i % len(MARKERS)]) for i, e in enumerate(numbers)
     }
     return {e: every[e] for e in sorted(set(map(float, experts)))}
-
-
-def inside(fitted, n_active, n_tokens, n_experts):
-    """Whether the runs that the law was fitted to reach so far in size, tokens, experts and FLOPs; boolean, any shape."""
-    amounts = dict(n_active=n_active, n_tokens=n_tokens, n_experts=n_experts)
-    amounts["training_flops"] = TRAINING * np.asarray(n_active, float) * n_tokens
-    result = np.True_
-    for name, values in amounts.items():
-        if name in fitted.ranges:
-            low, high = fitted.ranges[name]
-            result = result & (values >= low * (1 - 1e-9)) & (values <= high * (1 + 1e-9))
-    return result
 
 
 def band(fitted, n_active, n_tokens, n_experts):
