@@ -12,7 +12,8 @@ Standalone: needs jax, jaxopt, numpy, scipy, absl, matplotlib, tqdm and pyarrow,
   learning_rate.py  the best rate of each model in a table of runs; Eq. 10
   optimum.py    the best (n_active, n_tokens, n_experts) under constraints
   solvers.py    the only module that knows jaxopt
-  tables.py, figures.py, report.py  the paper's tables and figures for any law
+  tables.py, figures/, report.py  the paper's tables and figures for any law
+  units.py      numbers as people read them
   commands/     one file per command: its flags and its output
 """
 

@@ -38,6 +38,7 @@ TITLES = {
     "5": "Table 5: bootstrap intervals of the optima",
 }
 WORDS = 40  # letters from which on a cell is a sentence, and wrapped
+MOST_ROWS = 5000  # of the numbers behind a picture: a million would make the page unusable
 BYTES = {"memory_bytes": 1, "memory_gb": 1e9}  # column: bytes in its unit
 HEADS = dict.fromkeys(BYTES, "memory")  # its cells have their own units
 COUNTS = ("n_active", "n_total", "n_tokens", "dense_parameters", "unique_tokens")
@@ -181,10 +182,11 @@ def _figure_section(fitted, architecture, which, runs, out):
     wide = figure.get_figwidth() > figures.COLUMN
     width, height = (round(96 * inches * 1.3) for inches in figure.get_size_inches())
     rows = [dict(zip(columns, values)) for values in zip(*columns.values())]
+    counted = f"{len(rows)} rows" if len(rows) <= MOST_ROWS else f"the first {MOST_ROWS} of {len(rows)} rows"
     return (
         f'<h2>{_text(caption)}</h2>\n<figure class="{"scroll wide" if wide else "scroll"}">'
         f'<img alt="{_text(caption)}" width="{width}" height="{height}" src="data:image/png;base64,{data}"></figure>'
-        f"<details><summary>numbers ({len(rows)} rows)</summary>{_table(rows)}</details>"
+        f"<details><summary>numbers ({counted})</summary>{_table(rows[:MOST_ROWS])}</details>"
     )
 
 

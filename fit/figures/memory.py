@@ -80,7 +80,7 @@ def matched_memory(fitted, architecture, experts, flops, kv_tokens, inference_to
     figure, axes = style.panels(3, sharex=True, sharey=True)
     scenarios = (
         ("weights only", 0.0, 0.0),
-        (f"cache of {units.amount(kv_tokens)} tokens too", kv_tokens, 0.0),
+        (f"cache of {kv_tokens:,.0f} tokens too", kv_tokens, 0.0),
         (f"and {units.amount(inference_tokens)} tokens of inference", kv_tokens, inference_tokens),
     )
     for axis, (title, cache, served) in zip(axes, scenarios):
@@ -118,7 +118,7 @@ def best_experts(fitted, architecture, experts, flops, sizes, kv_tokens, inferen
     figure, axes = style.panels(3, sharex=True, sharey=True)
     scenarios = (
         ("weights only", 0.0, 0.0),
-        (f"cache of {units.amount(kv_tokens)} tokens too", kv_tokens, 0.0),
+        (f"cache of {kv_tokens:,.0f} tokens too", kv_tokens, 0.0),
         (f"{units.amount(inference_tokens)} tokens of inference", 0.0, inference_tokens),
     )
     greys = [dict(color=str(0.65 * i / max(len(sizes) - 1, 1)), marker=m) for i, m in zip(range(len(sizes)), "os^DvP")]

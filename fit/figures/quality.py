@@ -5,7 +5,7 @@ import numpy as np
 
 from fit.figures import PAGE, style
 
-MOST_SIZES = 16  # lines of n_active in a panel
+MOST_SIZES, SOME_SIZES = 16, 6  # of n_active, each with a line; beyond so many, lines of some of them
 MANY = 3000  # points from here on are stored as an image within PDF and SVG
 
 
@@ -77,8 +77,8 @@ def _predicted_against_measured(scatter, residuals, runs, predicted, out, looks)
 def _loss_against_tokens(fitted, axis, runs, e, norm, colours):
     rows = runs.n_experts == e
     sizes = np.unique(runs.n_active[rows])
-    if many := len(sizes) > MOST_SIZES:  # lines at some of them; every run is a point
-        sizes = sizes[np.linspace(0, len(sizes) - 1, MOST_SIZES).round().astype(int)]
+    if many := len(sizes) > MOST_SIZES:
+        sizes = sizes[np.linspace(0, len(sizes) - 1, SOME_SIZES).round().astype(int)]
     ends = runs.n_tokens[rows].min(), runs.n_tokens[rows].max()
     for size in sizes:
         mine = runs.n_tokens[rows & (runs.n_active == size)]

@@ -153,10 +153,11 @@ def legends(figure, fitted, looks=None, notes=(), line="-"):
 
 def _legend(figure, where, handles):
     """A legend in as few rows as fit the figure."""
-    for columns in range(len(handles), 0, -1):
+    for rows in range(1, len(handles) + 1):
+        columns = -(-len(handles) // rows)
         by_rows = [h for i in range(columns) for h in handles[i::columns]]  # matplotlib fills column by column
         drawn = figure.legend(handles=by_rows, loc=f"outside {where} center", ncols=columns)
-        if columns == 1 or drawn.get_window_extent(figure.canvas.get_renderer()).width < figure.bbox.width:
+        if rows == len(handles) or drawn.get_window_extent(figure.canvas.get_renderer()).width < figure.bbox.width:
             return
         drawn.remove()
 
