@@ -1,4 +1,4 @@
-"""One self-contained HTML page: a law, its fit, every table and figure of the paper for it, and the numbers behind them."""
+"""One self-contained HTML page: a law, its fit, the paper's tables and figures for it, and the numbers behind them."""
 
 import base64
 import html
@@ -52,7 +52,7 @@ NAMES = {
 
 
 def page(fitted, architecture, runs=None, out=None):
-    """The page as text; runs and out as figures.measured gives them. What the law cannot give is left out, saying why."""
+    """The page as text; runs and out as figures.measured gives them. For what the law cannot give it says why."""
     name = os.path.basename(fitted.name)
     title = f"{fitted.form.capitalize()} scaling law: {name}"
     parts = [f"<h1>{_text(title)}</h1>", f"<p>{_text(_origin(fitted))}</p>"]
@@ -60,14 +60,15 @@ def page(fitted, architecture, runs=None, out=None):
     if warnings:
         parts.append('<ul class="warnings">' + "".join(f"<li>{_text(w)}</li>" for w in warnings) + "</ul>")
     if fitted.ranges:
-        parts += ["<h2>What it was fitted to</h2>", _table(_reach(fitted)), f"<p>{_text(_models(fitted, architecture))}</p>"]
+        parts += ["<h2>What it was fitted to</h2>", _table(_reach(fitted))]
+        parts.append(f"<p>{_text(_models(fitted, architecture))}</p>")
     if quality := _quality(fitted.record):
         parts += ["<h2>Errors</h2>", _table(quality)]
     parts += ["<h2>Coefficients</h2>", _table(_coefficients(fitted))]
     parts += [_table_section(fitted, architecture, which) for which in tables.TABLES]
     parts += [_figure_section(fitted, architecture, which, runs, out) for which in figures.FIGURES]
-    record = _text(json.dumps(fitted.record, indent=1))
-    parts.append(f"<h2>The law as JSON</h2><details><summary>all that is recorded</summary><pre>{record}</pre></details>")
+    record = f"<pre>{_text(json.dumps(fitted.record, indent=1))}</pre>"
+    parts.append(f"<h2>The law as JSON</h2><details><summary>all that is recorded</summary>{record}</details>")
     head = (
         f'<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{_text(title)}</title><style>{STYLE}</style>"
@@ -97,9 +98,9 @@ def _origin(fitted):
 def _models(fitted, architecture):
     """One sentence: the models and the text of the fitted runs."""
     words = [f"Models of width {architecture.width_per_block} a block with a vocabulary of {architecture.vocab_size:,}"]
-    for name, what in (("base_config", "config"), ("corpus", "corpus fingerprint"), ("unique_tokens", "training tokens")):
-        value = fitted.models[name]
-        if value:
+    named = dict(base_config="config", corpus="corpus fingerprint", unique_tokens="training tokens in the text")
+    for name, what in named.items():
+        if value := fitted.models[name]:
             words.append(f"{what} {units.amount(value) if name in COUNTS else str(value)[:60]}")
     return "; ".join(words) + ". What lies outside these ranges is dashed in the pictures."
 

@@ -15,17 +15,28 @@ from fit.architecture import Architecture
 from fit.figures import style
 
 SMALL = dict(
-    a=19.0, alpha=-0.35, delta=-0.12, gamma=0.004, b=125.0, beta=-0.4, omega=-0.1, zeta=0.01, E_start=2.0, E_max=60.0, c=1.0
+    a=19.0,
+    alpha=-0.35,
+    delta=-0.12,
+    gamma=0.004,
+    b=125.0,
+    beta=-0.4,
+    omega=-0.1,
+    zeta=0.01,
+    E_start=2.0,
+    E_max=60.0,
+    c=1.0,
 )
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A law of models of a few ten thousand parameters with its runs, as a fit to a quick sweep leaves them, and the same
-    law without draws."""
+    """A law of models of a few ten thousand parameters with its runs, as a fit to a quick sweep leaves them, and the
+    same law without draws."""
     folder = tmp_path_factory.mktemp("figures")
     shape, rng = Architecture(257, 8), np.random.default_rng(0)
-    grid = [(shape.n_active(d), t, e) for d in (16.0, 24.0, 32.0) for e in (1, 2, 4, 8) for t in (327680, 655360, 1310720)]
+    tokens = (327680, 655360, 1310720)
+    grid = [(shape.n_active(d), t, e) for d in (16.0, 24.0, 32.0) for e in (1, 2, 4, 8) for t in tokens]
     n, d, e = (np.array(column, float) for column in zip(*grid))
     loss = fit_runs.joint_loss(n, d, e, SMALL) * np.exp(0.006 * rng.normal(size=len(n)))
     table = fit_runs.runs_lib.Table("small", {}, list(range(len(n))))
@@ -146,7 +157,8 @@ def test_a_colour_is_a_number_of_experts(drawn):
     seen = {}
     for which in ("1a", "2a", "2b", "3", "5"):
         for handle in drawn[which][0].legends[0].legend_handles:
-            seen.setdefault(handle.get_label(), set()).add((matplotlib.colors.to_hex(handle.get_color()), handle.get_marker()))
+            look = matplotlib.colors.to_hex(handle.get_color()), handle.get_marker()
+            seen.setdefault(handle.get_label(), set()).add(look)
     assert list(seen) == ["E = 1", "E = 2", "E = 4", "E = 8"] and all(len(looks) == 1 for looks in seen.values())
     colours, markers = zip(*(look for looks in seen.values() for look in looks))
     assert len(set(markers)) == 4
@@ -188,7 +200,8 @@ def test_runs_near_a_budget_are_points_on_its_curves(drawn, runs):
 
 def test_bands_where_there_are_draws(drawn, law, folder):
     def bands(figure):
-        return [c for axis in figure.axes for c in axis.collections if type(c) is not matplotlib.collections.PathCollection]
+        points = matplotlib.collections.PathCollection
+        return [c for axis in figure.axes for c in axis.collections if not isinstance(c, points)]
 
     sure = lawfile.load(str(folder / "sure.json"))
     for which in ("1a", "2a", "2b", "3", "4"):
@@ -215,7 +228,8 @@ def test_the_savings_are_those_of_the_law(drawn, law):
     for flops, ratio in zip(columns["flops"][rows], columns["dense_flops_over_flops"][rows]):
         sizes = np.geomspace(1e3, 1e7, 20001)
         best = [
-            fit_runs.joint_loss(sizes, spent / (6 * sizes), e, SMALL).min() for e, spent in ((8, flops), (1, ratio * flops))
+            fit_runs.joint_loss(sizes, spent / (6 * sizes), e, SMALL).min()
+            for e, spent in ((8, flops), (1, ratio * flops))
         ]
         assert best[0] == pytest.approx(best[1], rel=1e-6) and ratio > 1
 

@@ -4,9 +4,9 @@
   python -m fit plot --law=law.json --figure=2a --flops=1e20,1e21 --runs=runs.csv --out=isoflop.svg
   python -m fit plot --law=law.json --runs=runs.csv --out_dir=plots --format=png,pdf
 
-The last form draws what a new fit needs: predicted against measured with its residuals, isoFLOP curves, and the best number
-of experts against memory. Budgets, sizes and numbers of experts follow from the runs that the law was fitted to; lines are
-dashed where no run reaches, and bands are the percentiles of the bootstrap's fits (fit law --bootstrap=100).
+The last form draws what a new fit needs: predicted against measured with its residuals, isoFLOP curves, and the best
+number of experts against memory. Budgets, sizes and numbers of experts follow from the runs that the law was fitted to;
+lines are dashed where no run reaches, and bands are percentiles of the bootstrap's fits (fit law --bootstrap=100).
 """
 
 import os
@@ -23,7 +23,11 @@ OF_A_FIT = {"5": "predicted_against_measured", "2a": "isoflop", "memory": "best_
 def define_flags(f):
     flags.DEFINE_string("law", None, "A law.json, or the name of a published law.", flag_values=f)
     flags.DEFINE_enum(
-        "figure", None, list(figures.FIGURES), "Figure of the paper, or memory for best E against memory.", flag_values=f
+        "figure",
+        None,
+        list(figures.FIGURES),
+        "Figure of the paper, or memory for best E against memory.",
+        flag_values=f,
     )
     flags.DEFINE_string(
         "out", None, "With --figure: the picture; its ending says the format, unless --format does.", flag_values=f

@@ -1,9 +1,9 @@
 """The paper's figures for any law, and a fit's own: draw() makes one of FIGURES.
 
-  style.py    sizes, colours, units on axes, dashes where a law is extrapolated, bands, formats
-  flops.py    isoFLOP curves (2a) and savings (2b) against training compute
-  memory.py   loss under a memory limit (1a), models of equal memory (3), the best number of experts (4, memory)
-  quality.py  predicted against measured (5)
+style.py    sizes, colours, units on axes, dashes where a law is extrapolated, bands, formats
+flops.py    isoFLOP curves (2a) and savings (2b) against training compute
+memory.py   loss under a memory limit (1a), models of equal memory (3), the best number of experts (4, memory)
+quality.py  predicted against measured (5)
 """
 
 import numpy as np
@@ -36,8 +36,8 @@ def save(figure, path, kind, **how):
 
 
 def measured(fitted, path):
-    """(runs, boolean [n_runs]: those that the fit kept out) of a table of runs; none is known to be kept out of runs other
-    than those that the law was fitted to. UserError where they cannot be read."""
+    """(runs, boolean [n_runs]: those that the fit kept out) of a table of runs; UserError where it cannot be read.
+    In a table other than the one that the law was fitted to, none is known to be kept out."""
     from fit import fitting
 
     runs = runs_lib.read_runs(path, fitted.law.COLUMNS, mix_corpora=True)
@@ -71,14 +71,16 @@ def draw(which, fitted, architecture, experts, budgets=(), runs=None, out=None):
         if which == "3":
             return memory.matched_memory(fitted, architecture, experts, one, *_served(fitted, architecture, one, 8192))
         size = dense_optimum(fitted, architecture, one)[0]
-        sizes = (2e9, 5e9, 10e9) if fitted.published else tuple(units.rounded(share * size) for share in (0.3, 0.7, 1.4))
+        sizes = (
+            (2e9, 5e9, 10e9) if fitted.published else tuple(units.rounded(share * size) for share in (0.3, 0.7, 1.4))
+        )
         served = _served(fitted, architecture, one, 32768)
         return memory.best_experts(fitted, architecture, experts, one, sizes, *served)
 
 
 def budgets_of(fitted, runs=None):
-    """Three training budgets that suit a law: its paper's, or over the upper two thirds of its runs; with runs, thereabouts
-    those that most of them are near."""
+    """Three training budgets that suit a law: its paper's, or over the upper two thirds of its runs; with runs,
+    thereabouts those that most of them are near."""
     if fitted.published or "training_flops" not in fitted.ranges:
         return list(PAPER_FLOPS)
     low, high = fitted.ranges["training_flops"]

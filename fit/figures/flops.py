@@ -6,8 +6,9 @@ from fit import UserError, optimum, units
 from fit.architecture import FLOPS_PER_PARAMETER_TRAINING as TRAINING
 from fit.figures import NEAR, style
 
+
 def isoflop(fitted, experts, budgets, runs=None):
-    """Fig. 2a: loss against tokens at each training budget, the optimum of each curve marked; runs NEAR a budget as points.
+    """Fig. 2a: loss against tokens at each training budget, each curve's optimum marked; runs NEAR a budget as points.
 
     Needs no optimum: a law whose loss does not fall with size or tokens is drawn over the sizes it was fitted to.
     """
@@ -19,7 +20,8 @@ def isoflop(fitted, experts, budgets, runs=None):
         at = {e: fitted.at_experts(e) for e in experts}
         best = {e: _optimal_tokens(flops, *reduced) for e, reduced in at.items()}
         points = {} if runs is None else _near(runs, flops, experts)
-        d = np.geomspace(*_tokens_shown(fitted, flops, [*best.values(), *(d for d, _ in points.values())]), style.POINTS)
+        needed = [*best.values(), *(tokens for tokens, _ in points.values())]
+        d = np.geomspace(*_tokens_shown(fitted, flops, needed), style.POINTS)
         size = flops / (TRAINING * d)
         for e, (m, mu, n, nu, c) in at.items():
             loss = m * size**mu + n * d**nu + c
@@ -92,8 +94,8 @@ def savings(fitted, experts, budgets):
 
 
 def _dense_over_flops(reduced, dense, flops):
-    """(n_active, n_tokens) of the compute-optimal mixture, and the FLOPs of the compute-optimal dense model of equal loss
-    over the mixture's; NaN where there is none."""
+    """(n_active, n_tokens) of the compute-optimal mixture, and the FLOPs of the compute-optimal dense model of equal
+    loss over the mixture's; NaN where there is none."""
     m, mu, n, nu, c = reduced
     with np.errstate(all="ignore"):
         size, tokens = optimum.compute_optimal(m, mu, n, nu, flops)

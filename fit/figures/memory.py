@@ -86,7 +86,8 @@ def matched_memory(fitted, architecture, experts, flops, kv_tokens, inference_to
     for axis, (title, cache, served) in zip(axes, scenarios):
         base = _scenario(flops, cache, served)
         top = np.nanmax(optimum.optima(fitted, architecture, base, experts).n_total)
-        dense = np.geomspace(max(architecture.n_active(2.0 * architecture.width_per_block), top / 1e4), top, style.POINTS)
+        smallest = architecture.n_active(2.0 * architecture.width_per_block)
+        dense = np.geomspace(max(smallest, top / 1e4), top, style.POINTS)
         memory = optimum.memory_bytes(architecture, base, architecture.d_model(dense), 1)
         for i, e in enumerate(experts):
             found = _solve(fitted, architecture, dataclasses.replace(base, memory_bytes=memory), e)
@@ -112,7 +113,8 @@ def _scenario(flops, kv_tokens, inference_tokens):
 
 
 def best_experts(fitted, architecture, experts, flops, sizes, kv_tokens, inference_tokens):
-    """Fig. 4: loss against E for a few memory sizes (parameters of a dense model), in three scenarios; the best starred."""
+    """Fig. 4: loss against E for a few memory sizes (parameters of a dense model), in three scenarios; a ring around
+    the best."""
     experts = optimum.allowed_experts(fitted, experts)
     looks, columns = style.looks(fitted, experts), style.Columns()
     figure, axes = style.panels(3, sharex=True, sharey=True)
@@ -130,7 +132,8 @@ def best_experts(fitted, architecture, experts, flops, sizes, kv_tokens, inferen
             if not found.feasible.any():
                 continue
             within = fitted.inside(found.n_active, found.n_tokens, experts)
-            style.curve(axis, experts, found.loss, within, grey, style.band(fitted, found.n_active, found.n_tokens, experts))
+            ends = style.band(fitted, found.n_active, found.n_tokens, experts)
+            style.curve(axis, experts, found.loss, within, grey, ends)
             for e, loss in zip(experts, found.loss):
                 axis.plot(e, loss, grey["marker"], color=looks[e]["color"], markersize=3.5)
             best = int(np.nanargmin(found.loss))
@@ -148,7 +151,7 @@ def best_experts(fitted, architecture, experts, flops, sizes, kv_tokens, inferen
         axis.set(xlabel="number of experts E", title=title)
     axes[0].set_ylabel(f"loss (nats per token)\nat {units.flops_math(flops)} FLOPs")
     lines = [
-        style.handle(f"memory of a dense {units.amount(size)}", **grey | dict(linestyle="-"))
+        style.handle(f"memory of a {units.amount(size)} dense model", **grey | dict(linestyle="-"))
         for size, grey in zip(sizes, greys)
     ]
     style.legends(figure, fitted, notes=[*lines, style.handle("best E", **RING)])
@@ -156,8 +159,8 @@ def best_experts(fitted, architecture, experts, flops, sizes, kv_tokens, inferen
 
 
 def experts_against_memory(fitted, architecture, experts, budgets):
-    """The best E against memory (weights of 2 bytes, no cache) at each training budget, and how the draws spread; Table 2
-    as a picture."""
+    """The best E against memory (weights of 2 bytes, no cache) at each training budget, and how the draws spread;
+    Table 2 as a picture."""
     experts = optimum.allowed_experts(fitted, experts)
     looks, columns = style.looks(fitted, experts), style.Columns()
     figure, axes = style.panels(len(budgets), height=2.3, sharex=True, sharey=True)

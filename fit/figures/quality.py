@@ -10,8 +10,8 @@ MANY = 3000  # points from here on are stored as an image within PDF and SVG
 
 
 def fit_quality(fitted, runs, out):
-    """Predicted against measured loss by E, held-out runs (`out`, boolean) hollow, with the residuals below; beside it loss
-    against tokens for the least and a larger E, lines predicted, points measured."""
+    """Predicted against measured loss by E, held-out runs (`out`, boolean) hollow, with the residuals below; beside it
+    loss against tokens for the least and a larger E, lines predicted, points measured."""
     predicted = fitted.predict(runs.n_active, runs.n_tokens, runs.n_experts)
     experts = sorted(set(runs.n_experts))
     looks = style.looks(fitted, experts)
@@ -26,7 +26,8 @@ def fit_quality(fitted, runs, out):
             _loss_against_tokens(fitted, axis, runs, e, norm, colours)
         style.log_axis(panels[0].xaxis, *style.extent(panels, 1.1))
         panels[0].set_ylabel("loss (nats per token)")
-        bar = figure.colorbar(matplotlib.cm.ScalarMappable(norm, colours), ax=panels, label="active parameters", pad=0.02)
+        scale = matplotlib.cm.ScalarMappable(norm, colours)
+        bar = figure.colorbar(scale, ax=panels, label="active parameters", pad=0.02)
         style.log_axis(bar.ax.yaxis, norm.vmin, norm.vmax)
     notes = [style.handle("held out", marker="o", markerfacecolor="white")] if out.any() else []
     if shown:

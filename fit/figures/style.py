@@ -81,8 +81,8 @@ class Columns(dict):
 
 
 def looks(fitted, experts):
-    """{number of experts: its color and marker} for those drawn. The law's fitted ones take part, so that each keeps its
-    colour from picture to picture."""
+    """{number of experts: its color and marker} for those drawn. The law's fitted ones take part, so that each keeps
+    its colour from picture to picture."""
     numbers = sorted({float(e) for e in (*experts, *fitted.experts)})
     scale = LIGHTEST / max(np.log(numbers[-1]), np.log(2))
     every = {
@@ -115,8 +115,8 @@ def percentiles(fitted, values):
 
 
 def curve(axis, x, y, within, look, ends=None, every=None):
-    """Draws y over x [k]: solid where `within`, in thin dashes elsewhere, with the band between `ends` shaded and a marker
-    at `every` so many points."""
+    """Draws y over x [k]: solid where `within`, in thin dashes elsewhere, with the band between `ends` shaded and a
+    marker at `every` so many points."""
     within = np.broadcast_to(within, np.shape(x))
     touching = ~within  # dashes begin where the solid line ends
     touching[1:] |= ~within[:-1]
@@ -136,7 +136,7 @@ def point(axis, x, y, look, **how):
 
 
 def legends(figure, fitted, looks=None, notes=(), line="-"):
-    """Legends outside the axes, never over data: the numbers of experts above them, whatever else needs a word below."""
+    """Legends outside the axes, never over data: numbers of experts above them, whatever else needs a word below."""
     if looks:
         _legend(figure, "upper", [handle(f"E = {e:g}", linestyle=line, **look) for e, look in looks.items()])
     notes = list(notes)
@@ -180,17 +180,15 @@ def extent(axes, beyond=1.0):
 
 def log_axis(axis, low, high, words=units.amount):
     """Makes an axis (axes.xaxis or .yaxis) logarithmic from low to high, with ticks that `words` reads out."""
-    set_scale, set_limits = (
-        (axis.axes.set_xscale, axis.axes.set_xlim) if axis.axis_name == "x" else (axis.axes.set_yscale, axis.axes.set_ylim)
-    )
-    set_scale("log")
-    set_limits(low, high)
-    axis.set_major_locator(ticker.FixedLocator(_ticks(low, high)))
+    name = axis.axis_name
+    axis.axes.set(**{f"{name}scale": "log", f"{name}lim": (low, high)})
+    several = name == "x" and axis.axes.get_subplotspec().get_gridspec().ncols > 1
+    axis.set_major_locator(ticker.FixedLocator(_ticks(low, high, 4 if several else 5)))
     axis.set_major_formatter(ticker.FuncFormatter(lambda x, _: words(x)))
     axis.set_minor_locator(ticker.NullLocator())
 
 
-def _ticks(low, high, most=5):
+def _ticks(low, high, most):
     """At most `most` round numbers from low to high, as many as may be."""
     decades = np.arange(np.floor(np.log10(low)), np.ceil(np.log10(high)) + 1)
     for leading, step in (
