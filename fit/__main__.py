@@ -25,7 +25,7 @@ PIP_NAMES = {"absl": "absl-py"}
 def main():
     """Entry point; exits with 0, with 2 and one sentence on a user's mistake, or with 130 when interrupted."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, _leave)
+        signal.signal(signal.SIGINT, _interrupted)
     try:
         sys.exit(run(sys.argv[1:]))
     except KeyboardInterrupt:
@@ -36,10 +36,14 @@ def main():
         sys.exit(0)
 
 
-def _leave(signum, frame):
-    """Ctrl-C while Python imports, when an exception could be lost in a callback or change its kind: nothing is at stake."""
-    os.write(2, b"fit: interrupted\n")
-    os._exit(130)
+def _interrupted(signum, frame):
+    """Ctrl-C: KeyboardInterrupt; the end at once while Python imports, where a callback can lose an exception."""
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            os.write(2, b"fit: interrupted\n")
+            os._exit(130)
+        frame = frame.f_back
+    raise KeyboardInterrupt
 
 
 def run(arguments):
@@ -66,8 +70,8 @@ def run(arguments):
         package = (e.name or "").partition(".")[0]
         if package in ("", "fit"):
             raise
-        pip = PIP_NAMES.get(package, package)
-        print(f"fit {name}: the package {package} is missing: install it by python -m pip install {pip}", file=sys.stderr)
+        how = f"python -m pip install {PIP_NAMES.get(package, package)}"
+        print(f"fit {name}: the package {package} is missing: install it by {how}", file=sys.stderr)
         return 2
 
 
@@ -91,10 +95,7 @@ def _command(module, name, arguments):
         raise UserError(" ".join(str(e).split())) from e
     if positional:
         raise UserError(f"found {positional[0]!r}, expected only flags such as --name=value")
-    float64 = _float64() if name in COMPILED else contextlib.nullcontext()
-    if signal.getsignal(signal.SIGINT) is _leave:  # from here on there is something to clean up
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    with float64:
+    with _float64() if name in COMPILED else contextlib.nullcontext():
         module.run(f)
     return 0
 

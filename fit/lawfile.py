@@ -80,7 +80,7 @@ class FittedLaw:
 
     @property
     def models(self):
-        """What is known of the models that the law was fitted to, as fit/models.py lists it; None where it is not known."""
+        """What is known of the models that the law was fitted to, as fit/models.py lists it; None where unknown."""
         return collections.defaultdict(lambda: None, self.record.get("models") or {})
 
     @property
@@ -89,7 +89,7 @@ class FittedLaw:
         return self.shaped()
 
     def shaped(self, vocab_size=None, width_per_block=None):
-        """The Architecture asked for; None takes the law's own. UserError where its runs had several and none has most."""
+        """The Architecture asked for; None takes the law's own. UserError where its runs had several, none in most."""
         asked = dict(vocab_size=vocab_size, width_per_block=width_per_block)
         for name in asked:
             found = (self.models["differing"] or {}).get(name)
@@ -108,7 +108,7 @@ class FittedLaw:
 
     @property
     def ranges(self):
-        """{column: (low, high)} of the runs fitted: n_active, n_tokens, n_experts, training_flops, where they are known."""
+        """{column: (low, high)} of the runs fitted: n_active, n_tokens, n_experts, training_flops, where known."""
         found = (self.record.get("runs") or {}).get("ranges") or {}
         names = ("n_active", "n_tokens", "n_experts", "training_flops")
         return {name: tuple(found[name]) for name in names if found.get(name)}

@@ -12,18 +12,18 @@ def marked(fitted, row):
 
 
 def of_plan(fitted, architecture, plan, experts):
-    """What to know before trusting the best row: what of it lies outside what was fitted (extrapolation), whether it is at
-    the edge of the experts allowed (best_at_edge) or undecided by the draws (best_undecided, None without draws); and that
-    in sentences (warnings)."""
+    """What to know before trusting the best row: what of it lies outside what was fitted (extrapolation), whether its
+    experts are at the edge of those compared (best_at_edge) or undecided by the draws (best_undecided, None without
+    draws); and that in sentences (warnings)."""
     best, sentences = plan["best"], []
     e = best["n_experts"]
     if best["extrapolation"]:
         sentences.append("the best is " + lawfile.warning_of(best["extrapolation"]))
     edge = fitted.knows_experts and at_edge(experts, e)
     if edge:
+        which = "largest" if e == max(experts) else "smallest"
         sentences.append(
-            f"the best number of experts, {e}, is the {'largest' if e == max(experts) else 'smallest'} of those compared: "
-            "one beyond may be better"
+            f"the best number of experts, {e}, is the {which} of those compared: one beyond may be better"
         )
     undecided, drawn = None, plan.get("bootstrap")
     if drawn:

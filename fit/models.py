@@ -9,6 +9,7 @@
   seq_len                      tokens in a row of training text
   learning_rate                constant, n_active, n_experts of Eq. 10 where it gives every run's peak_learning_rate
   corpus, unique_tokens        fingerprint of the text and how many training tokens it has
+  repeats                      [how many runs saw text more than once, the most epochs], where the runs tell epochs
   differing                    column: the values found, where a column that should be one value is several
 """
 
@@ -40,7 +41,7 @@ def from_table(table, rows=slice(None)):
         overrides=_overrides(table, differing) if config else {},
         learning_rate=_learning_rate(table),
         corpus=_only(table, "corpus_fingerprint", differing),
-        unique_tokens=_most_common(table, "unique_tokens", differing),
+        **_text(table),
         differing=differing,
     )
 
@@ -70,6 +71,18 @@ def _most_common(table, name, differing):
     if others:
         differing[name] = sorted({value, *(v for v, _ in others)})
     return int(round(value)) if 2 * count > len(values) and round(value) >= 1 else None
+
+
+def _text(table):
+    """unique_tokens and repeats, from n_tokens and the epochs that they are of the text."""
+    n_tokens, epochs = _numbers(table, "n_tokens"), _numbers(table, "epochs")
+    if n_tokens is None or epochs is None:
+        return dict(unique_tokens=None, repeats=None)
+    repeated = epochs > 1 + 1e-9
+    return dict(
+        unique_tokens=max(1, int(round(np.median(n_tokens / epochs)))),
+        repeats=[int(repeated.sum()), float(epochs.max())] if repeated.any() else None,
+    )
 
 
 def _experts(table, rows):
@@ -108,7 +121,7 @@ def is_literal(source):
 
 
 def _learning_rate(table):
-    """Eq. 10's three numbers where they give every run's peak_learning_rate to 6 digits; None where no such law does."""
+    """Eq. 10's three numbers where they give every run's peak_learning_rate to 6 digits; else None."""
     columns = [_numbers(table, name) for name in ("peak_learning_rate", "n_active", "n_experts")]
     if any(values is None for values in columns):
         return None
@@ -119,7 +132,7 @@ def _learning_rate(table):
     law = np.linalg.lstsq(design, rate, rcond=None)[0]
     if np.abs(design @ law - rate).max() > 1e-6:
         return None
-    return dict(zip(("constant", "n_active", "n_experts"), law.tolist()))
+    return {name: float(f"{v:.10g}") for name, v in zip(("constant", "n_active", "n_experts"), law)}
 
 
 def check(entry, where):
@@ -134,6 +147,7 @@ def check(entry, where):
         seq_len=(whole, "a whole number from 1 up"),
         unique_tokens=(whole, "a whole number from 1 up"),
         n_experts=(lambda v: isinstance(v, list) and v and all(map(whole, v)), "a list of whole numbers from 1 up"),
+        repeats=(lambda v: isinstance(v, list) and len(v) == 2 and all(map(number, v)), "a list of two numbers"),
         base_config=(text, "the path of a config file"),
         corpus=(text, "a fingerprint"),
         overrides=(lambda v: mapping(v) and all(text(x) and is_literal(x) for x in v.values()), "fields and literals"),
@@ -153,10 +167,16 @@ def check(entry, where):
 
 
 def notes(entry):
-    """Sentences on the columns that should be one value for all runs and are several."""
+    """Sentences on text seen twice, and on the columns that should be one value for all runs and are several."""
+    if entry.get("repeats"):
+        count, most = entry["repeats"]
+        yield (
+            f"{count} runs saw text more than once (up to {most:.3g} epochs): a law of fresh tokens does not hold for them"
+        )
     for name, found in (entry.get("differing") or {}).items():
         taken = entry.get(name) or (entry.get("overrides") or {}).get(name)
         yield (
             f"the runs have {len(found)} values of {name} ({', '.join(map(str, found[:4]))}"
-            f"{', ...' if len(found) > 4 else ''}): " + (f"most have {taken}, which is taken" if taken else "none is taken")
+            f"{', ...' if len(found) > 4 else ''}): "
+            + (f"most have {taken}, which is taken" if taken else "none is taken")
         )

@@ -32,15 +32,18 @@ def source(fitted, plan, base=None):
     elif not os.path.exists(base):
         raise UserError(f"--base_config={base}: no such file")
     begin, get_config = _start(base)
-    as_run = [f"    config.{field} = {ast.literal_eval(value)!r}  # as the runs had it\n" for field, value in overrides.items()]
+    as_run = [
+        f"    config.{field} = {ast.literal_eval(value)!r}  # as the runs had it\n" for field, value in overrides.items()
+    ]
     warmup = built["n_tokens"] // WARMUP
     return (
         f'"""{_docstring(plan, base)}"""\n\n{begin}\n\n\ndef get_config():\n    config = {get_config}\n'
         + "".join(f"    config.model.{name} = {built[name]}\n" for name in SHAPE)
         + "".join(as_run)
         + f"    config.n_tokens = ({built['n_tokens']:_},)\n"
-        + f"    config.optimizer.warmup_tokens = min(config.optimizer.warmup_tokens, {warmup:_})  # a third of the run\n"
-        "    return config\n"
+        + "    # a third of the run at most\n"
+        + f"    config.optimizer.warmup_tokens = min(config.optimizer.warmup_tokens, {warmup:_})\n"
+        + "    return config\n"
     )
 
 
@@ -50,7 +53,7 @@ def _check(fitted, built, base):
     if base is None:
         several = (fitted.models["differing"] or {}).get("config")
         why = f"its runs had {len(several)} configs: {', '.join(several[:4])}" if several else "it names no config"
-        raise UserError(f"--emit_config: what the runs of --law={fitted.name} were trained with is open, {why}{another}")
+        raise UserError(f"--emit_config: --law={fitted.name} leaves open how its runs were trained: {why}{another}")
     known = fitted if fitted.models["base_config"] else lawfile.load("joint-moe-2025")
     vocabulary = known.models["vocab_size"]
     if built["vocab_size"] != vocabulary:
@@ -66,8 +69,8 @@ def _check(fitted, built, base):
     ]
     if far:
         raise UserError(
-            f"--emit_config: {lawfile.warning_of(far)}; learning rate, batch and warm-up of {base} were tuned nowhere near"
-            + another
+            f"--emit_config: {lawfile.warning_of(far)}; learning rate, batch and warm-up of {base} were tuned nowhere "
+            f"near{another}"
         )
 
 
@@ -84,8 +87,8 @@ def _docstring(plan, base):
     given = ", ".join(f"{k} {v:g}" for k, v in plan["constraints"].items() if v)
     rate = built["learning_rate"]
     told = [
-        f"{built['n_experts']} experts, {amount(built['n_active'])} active and {amount(built['n_total'])} total parameters, "
-        f"{amount(built['n_tokens'])} tokens; predicted loss {built['loss']:.4f} nats per token.\n",
+        f"{built['n_experts']} experts, {amount(built['n_active'])} active and {amount(built['n_total'])} total "
+        f"parameters, {amount(built['n_tokens'])} tokens; predicted loss {built['loss']:.4f} nats per token.\n",
         f"Planned by the law {plan['law']} under: {given}.",
     ]
     if built["extrapolation"]:

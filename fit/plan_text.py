@@ -19,14 +19,15 @@ def text(plan):
 
 
 def _optima(plan):
-    """One line for each number of experts. What of it lies outside the fitted range stands at its end, but for the FLOPs:
-    they are those asked for, and the warning below tells them."""
+    """One line for each number of experts. What of it lies outside the fitted range stands at its end, but for the
+    FLOPs: they are those asked for, and the warning below tells them."""
     outside = [
         lawfile.in_words([o for o in row["extrapolation"] if o["column"] != "training_flops"]) for row in plan["optima"]
     ]
     lines = [
         f"{'n_experts':>9} {'n_active':>9} {'n_total':>9} {'n_tokens':>9} {'loss':>8} {'memory':>9}  "
-        f"{'n_active within 0.1% of the best':33} {'size bound by':13}{' outside the fitted range' * any(outside)}".rstrip()
+        f"{'n_active within 0.1% of the best':33} {'size bound by':13}"
+        f"{' outside the fitted range' * any(outside)}".rstrip()
     ]
     for row, words in zip(plan["optima"], outside):
         near = row["near_optimal_n_active"]

@@ -83,7 +83,7 @@ def experts_of(f, fitted):
         return fitted.experts
     asked = parse_experts(f)
     if not fitted.knows_experts and asked != [1]:
-        raise UserError(f"--experts={','.join(f.experts)}: the {fitted.form} law --law={fitted.name} is of dense models")
+        raise UserError(f"--experts={','.join(f.experts)}: --law={fitted.name} is a law of dense models")
     return asked
 
 

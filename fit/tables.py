@@ -29,8 +29,8 @@ def budgets_of(fitted, papers):
 
 
 def memories_of(fitted, architecture, budgets):
-    """(memories in GB, tokens in the cache) of Table 2: the paper's; for other budgets than its, once, 3 and 10 times the
-    weights of the best dense model of the middle budget, without a cache."""
+    """(memories in GB, tokens in the cache) of Table 2: the paper's, or where the law has budgets of its own, once, 3 and
+    10 times the weights of the best dense model of the middle budget, without a cache."""
     if budgets == TABLE_2_FLOPS or budgets != budgets_of(fitted, TABLE_2_FLOPS):
         return TABLE_2_MEMORY_GB, KV_TOKENS
     middle = optimum.Constraints(flops=sorted(budgets)[len(budgets) // 2])
@@ -161,7 +161,11 @@ def table_5(fitted, architecture, experts=None, budgets=None):
                     draws=len(best),
                 )
             )
-            rows[-1] = _marked(fitted, rows[-1], flops=flops, n_experts=int(e))
+            outside = {}  # the interval's ends, the farther of both
+            for size, trained in ((ends[0], ends[3]), (ends[1], ends[2])):
+                for o in fitted.extrapolation(size, trained, int(e), flops):
+                    outside[o["column"]] = max(o, outside.get(o["column"], o), key=lambda o: o["factor"])
+            rows[-1]["outside_fitted_range"] = lawfile.in_words(outside.values())
     return rows
 
 

@@ -92,7 +92,7 @@ def write_csv(path, runs, **more):
 
 
 def demo_runs(noise=0.01, seed=0):
-    """(Runs, more columns) as launch.sweep writes them for configs/sweeps/quickstart.py, with losses from TINY and noise."""
+    """(Runs, more columns) as launch.sweep writes them for configs/sweeps/quickstart.py; losses from TINY and noise."""
     from configs import quickstart
     from configs.sweeps.quickstart import get_sweep
 
@@ -134,11 +134,12 @@ def write_demo_csv(path, noise=0.01, seed=0, **more):
 
 
 def write_demo_law(path, **changes):
-    """A law.json as `fit law` makes it of the demo's runs, with TINY's coefficients: nothing is fitted. `changes` go into
-    its `models`."""
+    """A law.json as `fit law` makes it of the demo's runs, with TINY's coefficients: nothing is fitted. `changes` go
+    into its `models`."""
     runs, columns = demo_runs()
-    table = runs_lib.Table("the demo", columns | {"n_active": runs.n_active.tolist(), "n_experts": runs.n_experts.tolist()}, [])
-    ranges = {name: [getattr(runs, name).min(), getattr(runs, name).max()] for name in ("n_active", "n_tokens", "n_experts")}
+    sizes = {name: getattr(runs, name) for name in ("n_active", "n_tokens", "n_experts")}
+    table = runs_lib.Table("the demo", columns | {name: values.tolist() for name, values in sizes.items()}, [])
+    ranges = {name: [values.min(), values.max()] for name, values in sizes.items()}
     flops = 6 * runs.n_active * runs.n_tokens
     record = dict(
         form="joint",

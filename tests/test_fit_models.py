@@ -63,6 +63,16 @@ def test_tokens_that_the_text_does_not_have(law):
     assert law.extrapolation(n_tokens=1000) == []
 
 
+def test_text_seen_more_than_once_is_told():
+    runs = fit_runs.demo_runs()[0]
+    sizes = dict(n_tokens=runs.n_tokens.tolist())
+    once = models.from_table(table(**sizes, epochs=(runs.n_tokens / 2_000_128).tolist()))
+    assert once["unique_tokens"] == 2_000_128 and once["repeats"] is None and not [*models.notes(once)]
+    twice = models.from_table(table(**sizes, epochs=(runs.n_tokens / 524_288).tolist()))
+    assert twice["unique_tokens"] == 524_288 and twice["repeats"] == [24, 2.5]
+    assert "24 runs saw text more than once (up to 2.5 epochs)" in next(models.notes(twice))
+
+
 def test_runs_that_differ_give_no_default(law):
     few = models.from_table(table(vocab_size=[257] * 30 + [512] * 6))
     assert few["vocab_size"] == 257 and few["differing"] == {"vocab_size": [257, 512]}
@@ -84,9 +94,8 @@ def test_overrides_that_all_runs_share_are_kept():
     found = models.from_table(table(overrides=ours))
     assert found["overrides"] == {"data.path": "'my text/*.txt'", "optimizer.b2": "0.95"}
     mixed = models.from_table(table(overrides=[*ours[:-1], ours[-1].replace("0.95", "0.9")]))
-    assert mixed["overrides"] == {"data.path": "'my text/*.txt'"} and mixed["differing"] == {
-        "optimizer.b2": ["0.9", "0.95"]
-    }
+    assert mixed["overrides"] == {"data.path": "'my text/*.txt'"}
+    assert mixed["differing"] == {"optimizer.b2": ["0.9", "0.95"]}
     assert models.from_table(table(overrides=["x=__import__('os')"] * 36))["overrides"] == {}
 
 

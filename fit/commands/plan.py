@@ -19,7 +19,7 @@ def define_flags(f):
         "emit_config", None, "Write a training config of the best buildable model to this file (.py).", flag_values=f
     )
     flags.DEFINE_string(
-        "base_config", None, "Config file that --emit_config starts from. Default: that of the law's runs.", flag_values=f
+        "base_config", None, "Config file that --emit_config starts from; default: the law's own.", flag_values=f
     )
     planning.define_flags(f)
 

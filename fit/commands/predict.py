@@ -21,7 +21,10 @@ def define_flags(f):
         "runs", None, "A table of models (.csv, .jsonl, .parquet) instead of a single one.", flag_values=f
     )
     flags.DEFINE_string(
-        "out", None, "With --runs: where the table goes, with the columns predicted_loss and outside_fitted_range.", flag_values=f
+        "out",
+        None,
+        "With --runs: where the table goes, with the columns predicted_loss and outside_fitted_range.",
+        flag_values=f,
     )
 
 

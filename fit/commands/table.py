@@ -17,11 +17,16 @@ def define_flags(f):
     flags.DEFINE_string("law", None, "A law.json, or the name of a published law.", flag_values=f)
     flags.DEFINE_enum("which", None, ["1", "2", "4", "5"], "Table of the paper.", flag_values=f)
     flags.DEFINE_string("out", None, "Also write it here (.csv, .jsonl, .parquet).", flag_values=f)
-    flags.DEFINE_list("flops", [], "Training budgets for tables 1, 2 and 5; default: the paper's, or over the fitted range.", flag_values=f)
     flags.DEFINE_list(
-        "memory_gb", [], "Memories for table 2; default: 24, 80 and 640, or around the best dense model's.", flag_values=f
+        "flops",
+        [],
+        "Training budgets for tables 1, 2 and 5; default: the paper's, or over the fitted range.",
+        flag_values=f,
     )
-    flags.DEFINE_float("kv_tokens", None, "Tokens in table 2's cache; default: the paper's 16,384, or 0.", flag_values=f)
+    flags.DEFINE_list(
+        "memory_gb", [], "Memories for table 2; default: 24, 80 and 640, or the best dense model's.", flag_values=f
+    )
+    flags.DEFINE_float("kv_tokens", None, "Tokens in table 2's cache; default: 16,384, or 0.", flag_values=f)
     flags.DEFINE_bool("json", False, "Print the rows as JSON.", flag_values=f)
     flags.DEFINE_list("experts", None, "Numbers of experts. Default: those fitted.", flag_values=f)
     architecture_lib.define_flags(f)
