@@ -39,7 +39,7 @@ import sys
 import jax
 from absl import flags
 
-from jmoe import chips, cli, counts, hlo, storage
+from jmoe import chips, cli, counts, hlo, processes, storage
 from jmoe.check import microbatch_tokens
 from jmoe.cli import UserError
 from jmoe.memory import DoesNotFit, compile_step, gib, largest_microbatch, of_step
@@ -262,7 +262,7 @@ def _si(value: float) -> str:
 
 def main(_):
     config = cli.read_config(CONFIG)
-    devices = topology_devices(TOPOLOGY.value) if TOPOLOGY.value else jax.devices()
+    devices = topology_devices(TOPOLOGY.value) if TOPOLOGY.value else processes.devices()
     title = TOPOLOGY.value or f"{devices[0].device_kind} x {len(devices)}"
     print(f"compiling for {title} ({len(devices)} devices); may take minutes", file=sys.stderr)
     if COMPARE_REMAT.value:
@@ -288,7 +288,7 @@ def main(_):
 
 def run():
     flags.mark_flags_as_required(["config"])
-    cli.run(main)
+    cli.run(main, fields=("",))
 
 
 if __name__ == "__main__":

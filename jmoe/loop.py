@@ -70,7 +70,7 @@ class _Run:
             f"{self.workdir}: {sizes} ({mixture}, d_model {model.d_model}, {model.n_blocks} blocks); trunk of {trunk:,} "
             f"steps, {schedule.tokens_at(trunk):,} tokens, and {len(missing)} of {len(config.n_tokens)} branches, to "
             f"{', '.join(f'{schedule.tokens_at(branch.stop):,}' for branch in missing)} tokens; corpus "
-            f"{self.text.fingerprint} of {len(self.text.train):,} training tokens; {jax.device_count()} x "
+            f"{self.text.fingerprint} of {len(self.text.train):,} training tokens; {self.mesh.size} x "
             f"{jax.devices()[0].device_kind} ({mesh})"
         )
 

@@ -155,4 +155,6 @@ def _limit(device) -> int:
 
 def gib(n_bytes: float) -> str:
     """Three digits in GiB or, below a hundredth, in MiB."""
+    if n_bytes >= 1_000 * GiB:
+        return f"{n_bytes / GiB:,.0f} GiB"
     return f"{n_bytes / GiB:.3g} GiB" if n_bytes >= GiB / 100 else f"{n_bytes / 2**20:.3g} MiB"

@@ -4,6 +4,7 @@ With one process the same functions only turn signals into an orderly stop.
 """
 
 import contextlib
+import importlib.util
 import itertools
 import os
 import signal
@@ -33,6 +34,7 @@ def joined():
       UserError: the environment variables are not whole numbers.
     """
     _join()
+    devices()
     try:
         yield
     except (UserError, Interrupted):
@@ -51,6 +53,25 @@ def joined():
     _leave()
 
 
+def devices() -> list:
+    """jax.devices(); UserError where JAX_PLATFORMS names some that cannot be had here."""
+    try:
+        return jax.devices()
+    except (RuntimeError, AssertionError) as error:  # jax asserts where it knows no plugin of the platform
+        platform = jax.config.jax_platforms or ""
+        reason = " ".join(str(error).split()).partition(" (set JAX_PLATFORMS=")[0]
+        installed = lambda *names: any(map(importlib.util.find_spec, names))
+        if "cuda" in platform and not installed("jax_cuda12_plugin", "jax_cuda13_plugin"):
+            hint = "install the [cuda] extra, pip install -e '.[cuda]'"
+        elif "tpu" in platform and not installed("libtpu"):
+            hint = "install the [tpu] extra, pip install -e '.[tpu]'"
+        else:
+            hint = "JAX_PLATFORMS is cpu, cuda or tpu, and this machine must have such a device"
+        raise UserError(
+            f"JAX_PLATFORMS={platform}: jax has no such device here{': ' * bool(reason)}{reason}; {hint}"
+        ) from None
+
+
 def _join() -> None:
     if address := os.environ.get("JAX_COORDINATOR_ADDRESS"):
         try:
@@ -61,7 +82,8 @@ def _join() -> None:
                 f"JAX_PROCESS_ID: {error}"
             ) from None
         jax.distributed.initialize(address, *place, **PATIENCE)
-    elif int(os.environ.get("SLURM_NTASKS", 1)) > 1:
+    elif int(os.environ.get("SLURM_STEP_NUM_TASKS", 1)) > 1:
+        # srun sets it; SLURM_NTASKS is there for a batch script's own processes as well, which nobody else joins
         jax.distributed.initialize(**PATIENCE)
 
 

@@ -8,6 +8,7 @@ import time
 
 from tqdm import tqdm
 
+from jmoe import cli
 from jmoe.cli import Interrupted, UserError
 from jmoe.storage import is_remote
 from launch import trainer
@@ -18,7 +19,7 @@ POLL_SECONDS = 0.3
 
 def workers(n_jobs: int) -> list[dict]:
     """Environment and cores of each worker: one for each GPU, one for all TPU chips, else one for each core."""
-    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count()))
+    cores = cli.cores()
     platform = os.environ.get("JAX_PLATFORMS", "")
     gpus = len(glob.glob("/dev/nvidia[0-9]*")) if platform in ("", "cuda", "gpu") else 0
     if visible := os.environ.get("CUDA_VISIBLE_DEVICES") if gpus else None:
