@@ -14,6 +14,7 @@ import time
 from etils import epath
 
 from launch import jobs as jobs_lib
+from launch import record
 
 N_JOBS, REPEATS = 1_000, 5
 
@@ -47,7 +48,7 @@ def write_sweep(folder: pathlib.Path) -> None:
             if segment in job.budgets and i % 3 == 1:
                 (job.folder / segment / "result.json").write_text("{}")
         (job.folder / "lock").write_text("1")
-    jobs_lib.Sweep(epath.Path(folder), str(sweep), "local", 1, [], {}, jobs).write()
+    record.Sweep(epath.Path(folder), str(sweep), "local", 1, [], {}, jobs).write()
 
 
 if __name__ == "__main__":

@@ -41,13 +41,15 @@ def get_config() -> ConfigDict:
     config.data = data = ConfigDict()
     data.path = ""  # empty: Python sources of this machine; else a glob of .txt, .jsonl or .parquet, a folder that
     # jmoe.prepare made, or tfds:NAME/CONFIG:SPLIT
-    data.validation_path = ""  # files or TFDS; empty: 1% of the documents, held out by hash
+    data.validation_path = ""  # files or TFDS; empty: 1% of the text, held out by hash
     data.text_field = "text"  # of .jsonl, .parquet and TFDS
     data.tokenizer = "gpt2"  # or bytes, the path of a tokenizer.json, or of GPT-2's own vocab.bpe
     data.end_of_text = ""  # the token that ends a document, where a tokenizer.json leaves that open
     data.fingerprint = ""  # refuse any other corpus
     data.seq_len = 512
     data.validation_tokens = 1_048_576
+    data.max_epochs = 1.0  # how often the training text may be seen; a law's tokens are fresh ones
+    data.on_bad_document = "fail"  # what is no text (not UTF-8, null) is named; "skip" leaves it out and counts
 
     config.batch_tokens = ((0, 65_536), (500_000_000, 131_072), (1_000_000_000, 262_144))  # (from token, batch)
     config.microbatch_tokens = 0  # tokens of a batch worked on at once, their gradients summed: less memory; 0: all

@@ -1,8 +1,8 @@
 """Text to sharded files of tokens, by several processes, resumable after a kill at any moment.
 
 Units of work (sources.Text.units) are tokenised in any order into FOLDER/units-DIGEST/, each there whole or not at all.
-Then one process goes through them in order, drops documents that were seen before, holds out 1% by hash, and writes
-FOLDER/SPLIT-00000.bin, ... and last of all FOLDER/manifest.json. What comes out depends neither on the number of
+Then one process goes through them in order, drops documents that were seen before, holds out 1% (jmoe/holdout.py), and
+writes FOLDER/SPLIT-00000.bin, ... and last of all FOLDER/manifest.json. What comes out depends neither on the number of
 processes nor on how often they were killed.
 
 Axis legend: n documents of a unit, or of all units; t tokens of a unit.
@@ -21,13 +21,16 @@ import threading
 import numpy as np
 from tqdm import tqdm
 
-from jmoe import sources
+from jmoe import holdout, readers, sources
+from jmoe import manifest as manifest_lib
 from jmoe import tokenizer as tokenizer_lib
 from jmoe.cli import UserError
+from jmoe.manifest import SPLITS
 from jmoe.storage import write_whole
 
 SHARD_TOKENS = 2**28
-SPLITS = ("train", "validation")
+HOLDOUT = "hold-out v2"  # another one, another preparation
+ON_BAD_DOCUMENT = ("fail", "skip")
 _DOCUMENTS = np.dtype([("sha256", "S32"), ("tokens", "<i8"), ("bytes", "<i8")])
 
 
@@ -36,9 +39,9 @@ def rules(tokenizer) -> str:
     return f"{tokenizer.rules}, dedup by sha256, 1% by hash, v1"
 
 
-def digest(text: sources.Text, tokenizer) -> str:
+def digest(text: sources.Text, data, tokenizer) -> str:
     """Identifies the input of a preparation by names, sizes and times, without reading it."""
-    lines = [rules(tokenizer), *text.stamps()]
+    lines = [rules(tokenizer), HOLDOUT, f"{data.on_bad_document} bad documents", *text.stamps()]
     return hashlib.sha256("\n".join(lines).encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
@@ -53,17 +56,22 @@ def build(
     """Tokenises `text` into `folder`; returns the manifest. Needs twice the room of the tokens while it works.
 
     Raises:
-      UserError: a source can't be read, or there are too few documents to hold any out.
+      UserError: a source can't be read, a document is bad and config.data.on_bad_document is "fail", or there is too
+        little text to hold any out.
       OSError: `folder` can't be written.
     """
-    work = folder / f"units-{digest(text, tokenizer)}"
+    if data.on_bad_document not in ON_BAD_DOCUMENT:
+        raise UserError(
+            f"config.data.on_bad_document={data.on_bad_document!r} must be one of {', '.join(ON_BAD_DOCUMENT)}"
+        )
+    work = folder / f"units-{digest(text, data, tokenizer)}"
     work.mkdir(parents=True, exist_ok=True)
     units = text.units()
     paths = [work / f"{i:06}.npz" for i in range(len(units))]
     _tokenise(units, paths, data, tokenizer, n_workers)
-    manifest = _write([split for split, _ in units], paths, bool(text.held_out), tokenizer, folder, shard_tokens)
+    manifest = _write(units, paths, data, tokenizer, folder, shard_tokens)
     manifest["source"] = {"train": data.path, "validation": data.validation_path, "inputs": work.name[6:]}
-    manifest["sha256"] = manifest_sha256(manifest)
+    manifest["sha256"] = manifest_lib.sha256(manifest)
     write_whole(folder / "manifest.json", json.dumps(manifest, indent=1))
     clean(folder)
     return manifest
@@ -75,12 +83,6 @@ def clean(folder: pathlib.Path) -> None:
         shutil.rmtree(stale)
     for stale in folder.glob("manifest.json.*"):
         stale.unlink()
-
-
-def manifest_sha256(manifest: dict) -> str:
-    """Of everything in it but itself."""
-    rest = {name: value for name, value in manifest.items() if name != "sha256"}
-    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
 def _tokenise(units, paths, data, tokenizer, n_workers: int) -> None:
@@ -95,14 +97,14 @@ def _tokenise(units, paths, data, tokenizer, n_workers: int) -> None:
     with bar:
         if min(n_workers, len(todo)) <= 1:
             for unit, path in todo:
-                _tokenise_unit(unit, path, data.text_field, tokenizer)
+                _tokenise_unit(unit, path, data, tokenizer)
                 bar.update(size(unit))
             return
         pool = concurrent.futures.ProcessPoolExecutor(
             min(n_workers, len(todo)),
             multiprocessing.get_context("spawn"),
             _start_worker,
-            (data.tokenizer, data.end_of_text, data.text_field),
+            (data,),
         )
         try:
             # workers inherit the mask: a Ctrl-C while they start is heard by this process alone, and just after
@@ -123,57 +125,73 @@ def _tokenise(units, paths, data, tokenizer, n_workers: int) -> None:
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _start_worker(name: str, end_of_text: str, field: str) -> None:
+def _start_worker(data) -> None:
     global _worker
     threading.Thread(target=lambda: (multiprocessing.parent_process().join(), os._exit(1)), daemon=True).start()
-    _worker = field, tokenizer_lib.load(name, end_of_text)
+    _worker = data, tokenizer_lib.load(data.tokenizer, data.end_of_text)
 
 
 def _work(unit, path) -> None:
     _tokenise_unit(unit, path, *_worker)
 
 
-def _tokenise_unit(unit, path: pathlib.Path, field: str, tokenizer) -> None:
-    """Writes `tokens` [t] and `documents` [n] of one unit; a document that it holds twice is left out."""
-    tokens, documents, seen = [np.empty(0, tokenizer.dtype)], [], set()
-    for piece in unit:
-        for document in sources.documents(piece, field):
-            key = hashlib.sha256(document).digest()
-            if document and key not in seen:
-                seen.add(key)
-                tokens.append(tokenizer.encode(document))
-                documents.append((key, len(tokens[-1]), len(document)))
+def _tokenise_unit(unit, path: pathlib.Path, data, tokenizer) -> None:
+    """Writes `tokens` [t], `documents` [n] and `n_skipped` of one unit; a document that it holds twice is left out."""
+    tokens, documents, seen, n_skipped = [np.empty(0, tokenizer.dtype)], [], set(), 0
+    for document in _read(unit, data):
+        if document is None:
+            n_skipped += 1
+            continue
+        key = hashlib.sha256(document).digest()
+        if document and key not in seen:
+            seen.add(key)
+            tokens.append(tokenizer.encode(document))
+            documents.append((key, len(tokens[-1]), len(document)))
     temporary = path.with_suffix(f".{os.getpid()}.tmp")
     with open(temporary, "wb") as file:
-        np.savez(file, tokens=np.concatenate(tokens), documents=np.array(documents, _DOCUMENTS))
+        documents = np.array(documents, _DOCUMENTS)
+        np.savez(file, tokens=np.concatenate(tokens), documents=documents, n_skipped=n_skipped)
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
 
 
-def _write(splits, paths, listed: bool, tokenizer, folder, shard_tokens) -> dict:
-    """Writes the shards of both splits; returns the manifest. `listed`: the held-out documents were given."""
+def _read(unit, data):
+    """The documents of a unit; None for each bad one that is skipped."""
+    for piece in unit:
+        yield from readers.documents(piece, data.text_field, data.on_bad_document == "skip")
+
+
+def _write(units, paths, data, tokenizer, folder, shard_tokens) -> dict:
+    """Writes the shards of both splits; returns the manifest."""
     tables = [_member(path, "documents") for path in paths]
     documents = np.concatenate([np.empty(0, _DOCUMENTS), *tables])
-    given = np.repeat([split == "validation" for split in splits], [len(table) for table in tables]).astype(bool)
-    kept, held_out, fingerprint = _choose(documents, given, listed, rules(tokenizer))
-    counts = {"train": int(np.sum(kept & ~held_out)), "validation": int(np.sum(kept & held_out))}
-    if not all(counts.values()):
-        raise UserError(
-            f"config.data: {sum(counts.values())} different document(s) can't be split into training and "
-            "validation; give more, or held-out files by config.data.validation_path"
-        )
+    given = np.repeat([split == "validation" for split, _ in units], [len(table) for table in tables]).astype(bool)
+    kept, held_out, cut, fingerprint = holdout.choose(documents, given, bool(data.validation_path), rules(tokenizer))
+    chosen = {"train": kept & ~held_out, "validation": kept & held_out}
+    cut_unit = None
+    if cut:
+        cut_unit, place, halves = _cut(*cut, units, tables, data, tokenizer)
+        documents = np.concatenate(tables)
+        chosen = {split: np.insert(chosen[split], cut[0] + 1, split == "validation") for split in SPLITS}
+    counts = {split: int(np.sum(chosen[split])) for split in SPLITS}
+    _check_counts(counts, data)
     for stale in folder.glob("*.bin"):  # of a preparation that was killed
         stale.unlink()
     writers = {split: _Shards(folder, split, shard_tokens) for split in SPLITS}
-    first = 0
-    for path, table in zip(tqdm(paths, desc="writing shards", unit=" units", disable=None, leave=False), tables):
-        tokens, part = _member(path, "tokens"), slice(first, first + len(table))
-        for split, chosen in (("train", kept & ~held_out), ("validation", kept & held_out)):
-            chosen = chosen[part]
-            writers[split].append(tokens[np.repeat(chosen, table["tokens"])], np.cumsum(table["tokens"][chosen]))
+    first, of_token = 0, np.zeros(tokenizer.vocab_size, np.int64)
+    for i, table in enumerate(tqdm(tables, desc="writing shards", unit=" units", disable=None, leave=False)):
+        tokens = _member(paths[i], "tokens")
+        if i == cut_unit:
+            tokens = np.concatenate([tokens[: place.start], halves, tokens[place.stop :]])
+        for split in SPLITS:
+            some = chosen[split][first : first + len(table)]
+            part = tokens[np.repeat(some, table["tokens"])]
+            writers[split].append(part, np.cumsum(table["tokens"][some]))
+            if split == "validation":
+                of_token += np.bincount(part, minlength=len(of_token))
         first += len(table)
-    chosen = {"train": kept & ~held_out, "validation": kept & held_out}
+    n_bytes = {split: int(documents["bytes"][chosen[split]].sum()) for split in SPLITS}
     return {
         "fingerprint": fingerprint,
         "rules": rules(tokenizer),
@@ -181,30 +199,61 @@ def _write(splits, paths, listed: bool, tokenizer, folder, shard_tokens) -> dict
         "dtype": tokenizer.dtype.name,
         "documents": counts,
         "tokens": {split: int(documents["tokens"][chosen[split]].sum()) for split in SPLITS},
-        "bytes": {split: int(documents["bytes"][chosen[split]].sum()) for split in SPLITS},
+        "bytes": n_bytes,
+        "skipped": sum(int(_member(path, "n_skipped")) for path in paths),
+        "token_bytes": manifest_lib.pack(_token_bytes(of_token, tokenizer, n_bytes["validation"])),
         "shards": {split: writers[split].close() for split in SPLITS},
     }
+
+
+def _check_counts(counts: dict[str, int], data) -> None:
+    """Raises UserError where a split has no document."""
+    if all(counts.values()):
+        return
+    if not data.validation_path:
+        raise UserError(
+            f"config.data.path={data.path!r}: {sum(counts.values())} different document(s) can't be split into "
+            "training and validation; give more text, or held-out files by config.data.validation_path"
+        )
+    if not counts["validation"]:
+        raise UserError(f"config.data.validation_path={data.validation_path!r} holds no text")
+    raise UserError(f"config.data.path={data.path!r} holds no text that config.data.validation_path does not hold out")
+
+
+def _cut(index: int, tail: int, units, tables, data, tokenizer):
+    """Makes two documents of one, whose last `tail` bytes or so are held out; it is read again for that.
+
+    In `tables` its row becomes two. Returns its unit, where in the unit's tokens it stood, and both parts' tokens.
+    """
+    ends = np.cumsum([len(table) for table in tables])
+    i = int(np.searchsorted(ends, index, "right"))
+    table, row = tables[i], index - int(ends[i] - len(tables[i]))
+    key = bytes(table["sha256"][row])  # without the zeros at its end: numpy drops them
+    for document in _read(units[i][1], data):
+        if document and hashlib.sha256(document).digest().rstrip(b"\0") == key:
+            break
+    else:
+        raise UserError(f"{units[i][1][0].path} changed while it was prepared; the same command starts it again")
+    at = holdout.cut_at(document, tail)
+    parts = document[:at], document[at:]
+    tokens = [tokenizer.encode(part) for part in parts]
+    rows = [(hashlib.sha256(part).digest(), len(ids), len(part)) for part, ids in zip(parts, tokens)]
+    tables[i] = np.concatenate([table[:row], np.array(rows, _DOCUMENTS), table[row + 1 :]])
+    start = int(table["tokens"][:row].sum())
+    return i, slice(start, start + int(table["tokens"][row])), np.concatenate(tokens)
+
+
+def _token_bytes(counts: np.ndarray, tokenizer, n_bytes: int) -> np.ndarray:
+    """UTF-8 bytes that each token stands for [vocab_size], scaled so that the held-out tokens, `counts` of each, make
+    the bytes of the held-out text: byte-level tokenizers need no scaling, others change or drop a few characters."""
+    lengths = tokenizer.byte_lengths()
+    total = int(counts @ lengths)
+    return lengths * (n_bytes / total) if total else np.full(len(counts), n_bytes / max(1, counts.sum()))
 
 
 def _member(path, name: str) -> np.ndarray:
     with np.load(path) as unit:
         return unit[name]
-
-
-def _choose(documents, given, listed: bool, rules: str):
-    """(kept, held out, fingerprint) of documents [n]: the first of equal ones, and 1% by hash unless `listed`."""
-    kept = np.zeros(len(documents), bool)
-    hashes, order = np.unique(documents["sha256"], return_index=True)
-    kept[order] = True
-    digests = documents["sha256"].copy().view(np.uint8).reshape(-1, 32)
-    held_out = given.copy()
-    if not listed:
-        held_out |= digests[:, :8].copy().view(">u8")[:, 0] % 100 == 0
-        if not held_out.any() and len(order) > 1:
-            held_out[order[0]] = True  # a handful of documents: the one of the smallest hash
-    letters = np.where(given, ord("v"), ord("t")).astype(np.uint8)
-    lines = np.concatenate([letters[:, None], digests], axis=1)[kept]
-    return kept, held_out, hashlib.sha256(rules.encode() + lines.tobytes()).hexdigest()[:16]
 
 
 class _Shards:

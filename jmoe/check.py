@@ -11,7 +11,11 @@ from jmoe.cli import UserError
 # Fields that came later and change nothing at these values: a record or a job's name says nothing of them then, so that
 # what was made before they came stays what it is.
 NEUTRAL = {
+    "data.max_epochs": 1.0,
+    "data.on_bad_document": "fail",
     "microbatch_tokens": 0,
+    "model.norm": "rms",
+    "model.final_norm": True,
     "chip.flops": 0.0,
     "chip.capacity": 0.0,
     "chip.bandwidth": 0.0,
@@ -99,6 +103,8 @@ FIELDS = {
     "data.fingerprint": _TEXT,
     "data.seq_len": _whole(1),
     "data.validation_tokens": _whole(1),
+    "data.max_epochs": _POSITIVE,
+    "data.on_bad_document": _one_of("fail", "skip"),
     "batch_tokens": ("pairs (from token, tokens of a batch), as ((0, 65_536),)", _is_ramp),
     "microbatch_tokens": _whole(0),
     "optimizer.lr_law.constant": _number("", lambda x: True),

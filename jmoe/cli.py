@@ -132,7 +132,7 @@ def _causes(error: BaseException | None):
 
 
 def _fail(message: str, code: int) -> None:
-    print(f"error: {message}" if code in (1, 2) else message, file=sys.stderr, flush=True)
+    print(f"error: {message}" if code in (1, 2, UNAVAILABLE) else message, file=sys.stderr, flush=True)
     # Background threads of a failed save must not hold the process up.
     sys.stdout.flush()
     os._exit(code)

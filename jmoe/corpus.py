@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 import fcntl
 import hashlib
-import json
 import os
 import pathlib
 import shutil
@@ -22,7 +21,9 @@ from etils import epath
 from tqdm import tqdm
 
 from jmoe import build, sources, tokenizer
-from jmoe.cli import UserError
+from jmoe import manifest as manifest_lib
+from jmoe.cli import Unavailable, UserError
+from jmoe.manifest import SPLITS
 from jmoe.storage import is_remote, write_whole
 
 CHEAP_BYTES = 2**26  # shards up to this size in all are hashed whenever they are opened; others by --verify
@@ -62,10 +63,9 @@ class Corpus:
         return self.manifest["tokenizer"]["vocab_size"]
 
     @property
-    def validation_bytes_per_token(self) -> float:
-        """UTF-8 bytes of the held-out text over its tokens, ends of text included: bits per byte are
-        nats per token / ln(2) / this."""
-        return self.manifest["bytes"]["validation"] / self.manifest["tokens"]["validation"]
+    def token_bytes(self) -> np.ndarray:
+        """UTF-8 bytes of held-out text that each token stands for, float64 [vocab_size]; 0 for an end of text."""
+        return manifest_lib.token_bytes(self.manifest)
 
 
 def cache_dir() -> pathlib.Path:
@@ -83,8 +83,9 @@ def load(data, vocab_size: int | None = None) -> Corpus:
       vocab_size: refuse a tokenizer of more tokens, before any text is prepared.
 
     Raises:
-      UserError: no file matches, a file can't be read, nothing can be held out, the tokenizer can't be had or has too
-        many tokens, or the fingerprint is not the one that `data.fingerprint` demands; or the cache can't be written.
+      UserError: no file matches, a file can't be read, a document is bad, nothing can be held out, the tokenizer can't
+        be had or has too many tokens, or the fingerprint is not the one that `data.fingerprint` demands; or the cache
+        can't be written. Unavailable: the store of a prepared folder gave no answer for minutes.
     """
     if _is_prepared(data.path):
         corpus = _given(data)
@@ -113,15 +114,13 @@ def open_folder(folder: pathlib.Path, verify: bool = False) -> Corpus:
     """
     damaged = f"the prepared corpus {folder} is damaged: {{}}; delete it and prepare it again"
     try:
-        manifest = json.loads((folder / "manifest.json").read_text())
-        if manifest["sha256"] != build.manifest_sha256(manifest):
-            raise ValueError("its content differs from its own hash")
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        manifest = manifest_lib.parse((folder / "manifest.json").read_text())
+    except (OSError, ValueError) as error:
         raise UserError(damaged.format(f"manifest.json ({error})")) from None
     dtype = tokenizer.token_dtype(manifest["tokenizer"]["vocab_size"])
     verify = verify or sum(manifest["tokens"].values()) * dtype.itemsize <= CHEAP_BYTES
     splits = {}
-    for split in build.SPLITS:
+    for split in SPLITS:
         splits[split] = []
         for shard in manifest["shards"][split]:
             path, size = folder / shard["file"], shard["tokens"] * dtype.itemsize
@@ -131,8 +130,16 @@ def open_folder(folder: pathlib.Path, verify: bool = False) -> Corpus:
                 raise UserError(damaged.format(f"{shard['file']} {what}"))
             if verify and _sha256(path) != shard["sha256"]:
                 raise UserError(damaged.format(f"{shard['file']} differs from its hash in manifest.json"))
-            splits[split].append(np.memmap(path, dtype, "r").view(np.ndarray))  # slices of a memmap are slow
+            tokens = np.memmap(path, dtype, "r").view(np.ndarray)  # slices of a memmap are slow
+            if verify and (largest := int(tokens.max())) >= manifest["tokenizer"]["vocab_size"]:
+                raise UserError(damaged.format(f"{shard['file']} holds token {largest}, beyond the vocabulary"))
+            splits[split].append(tokens)
     return Corpus(manifest["fingerprint"], Tokens(splits["train"]), Tokens(splits["validation"]), manifest)
+
+
+def told_skipped(n: int) -> str:
+    """The sentence about documents that were no text."""
+    return f"WARNING: {n} bad document(s) skipped; --config.data.on_bad_document=fail names the first"
 
 
 @contextlib.contextmanager
@@ -168,7 +175,7 @@ def _given(data) -> Corpus:
         )
     corpus = open_folder(_fetched(data.path) if is_remote(data.path) else pathlib.Path(data.path).expanduser())
     made_by = corpus.manifest["tokenizer"]
-    if not _names(data.tokenizer, made_by):
+    if not tokenizer.is_of(data.tokenizer, made_by):
         raise UserError(
             f"config.data.tokenizer={data.tokenizer!r} is not the tokenizer that {data.path} was prepared by: "
             f"{made_by['name']} of {made_by['vocab_size']} tokens"
@@ -176,21 +183,13 @@ def _given(data) -> Corpus:
     return corpus
 
 
-def _names(name: str, described: dict) -> bool:
-    """Whether config.data.tokenizer is the tokenizer of a manifest; its file need not be on this machine."""
-    path = pathlib.Path(name).expanduser()
-    if name != described["name"] and path.is_file():
-        return _sha256(path) == described["sha256"]
-    return path.name == described["name"]
-
-
 def _fetched(path: str) -> pathlib.Path:
     """A prepared folder in object storage, copied into the cache once."""
     remote = epath.Path(path)
     try:
         text = (remote / "manifest.json").read_text()
-        manifest = json.loads(text)
-        shards = [shard["file"] for split in build.SPLITS for shard in manifest["shards"][split]]
+        manifest = manifest_lib.parse(text)
+        shards = [shard["file"] for split in SPLITS for shard in manifest["shards"][split]]
         folder = _cache() / f"{manifest['fingerprint']}-{manifest['sha256'][:16]}"
         if folder.exists():
             return folder
@@ -204,7 +203,7 @@ def _fetched(path: str) -> pathlib.Path:
         finally:
             shutil.rmtree(work, ignore_errors=True)
         return folder
-    except UserError:
+    except (UserError, Unavailable):
         raise
     except Exception as error:  # noqa: BLE001  object stores raise their clients' own
         reason = " ".join(str(error).split()) or type(error).__name__
@@ -216,17 +215,22 @@ def _cached(data, vocab_size) -> Corpus:
         return open_folder(folder)
     text, encoder = sources.find(data), tokenizer.load(data.tokenizer, data.end_of_text)
     _check_vocabulary(vocab_size, encoder.describe())
-    digest = build.digest(text, encoder)
+    digest = build.digest(text, data, encoder)
     listing = _cache("listings") / digest
     with locked(_cache("locks") / digest):
         if listing.exists() and (folder := _cache() / listing.read_text()).exists():
             return open_folder(folder)
         work = _cache(f"preparing-{digest}")
-        fingerprint = build.build(text, data, encoder, work)["fingerprint"]
-        folder = _cache() / fingerprint
+        manifest = build.build(text, data, encoder, work)
+        folder = _cache() / manifest["fingerprint"]
         _move(work, folder)
-        shutil.rmtree(work, ignore_errors=True)  # where the same documents were there from other files
-        write_whole(listing, fingerprint)
+        if work.exists():  # the same documents were there from other files, or from an earlier version
+            if "token_bytes" not in open_folder(folder).manifest:
+                shutil.copytree(work, folder, dirs_exist_ok=True, copy_function=os.replace)
+            shutil.rmtree(work, ignore_errors=True)
+        write_whole(listing, manifest["fingerprint"])
+        if manifest["skipped"]:
+            tqdm.write(told_skipped(manifest["skipped"]), file=sys.stderr)
         return open_folder(folder)
 
 

@@ -7,8 +7,7 @@ import grain.python as grain
 import jax
 import numpy as np
 
-from jmoe import sharding
-from jmoe.cli import UserError
+from jmoe import sharding, supply
 
 
 class Rows:
@@ -18,7 +17,7 @@ class Rows:
         self._tokens, self._seq_len = tokens, seq_len
 
     def __len__(self) -> int:
-        return (len(self._tokens) - 1) // self._seq_len
+        return supply.n_rows(self._tokens, self._seq_len)
 
     def read(self, indices) -> np.ndarray:
         """Rows [len(indices), T + 1] as int32."""
@@ -36,7 +35,7 @@ def training_batches(corpus, config, schedule, mesh, segment, start: int):
     steps ahead in threads.
     """
     seq_len = config.data.seq_len
-    rows = _checked(corpus.train, seq_len, "training")
+    rows = Rows(corpus.train, seq_len)
     # row numbers go through grain, not rows, which would take three times as long
     order = grain.MapDataset.range(len(rows)).shuffle(config.seed).repeat()
 
@@ -59,9 +58,8 @@ def validation_batches(corpus, config, mesh):
     batch, and rows that only fill up the last batch weigh zero.
     """
     seq_len = config.data.seq_len
-    rows = _checked(corpus.validation, seq_len, "held-out")
-    n_rows = n_validation_rows(corpus, config)
-    chosen = np.linspace(0, len(rows) - 1, n_rows).astype(int)
+    rows, chosen = Rows(corpus.validation, seq_len), _validation_rows(corpus, config)
+    n_rows = len(chosen)
     size = config.batch_tokens[0][1] // seq_len
     lo, hi = _own_rows(mesh, size, seq_len)
     for start in range(0, n_rows, size):
@@ -71,17 +69,17 @@ def validation_batches(corpus, config, mesh):
         yield _spread(local, mesh, size, seq_len), _spread(weight[lo:hi], mesh, size)
 
 
-def n_validation_rows(corpus, config) -> int:
-    """Rows of the held-out text that are evaluated."""
-    rows = Rows(corpus.validation, config.data.seq_len)
-    return min(len(rows), max(1, config.data.validation_tokens // config.data.seq_len))
+def validation_bytes(corpus, config) -> float:
+    """UTF-8 bytes of text that the evaluated tokens stand for: the targets of the rows of validation_batches."""
+    rows, of_token = Rows(corpus.validation, config.data.seq_len), corpus.token_bytes
+    return float(sum(of_token[rows.read([row])[0, 1:]].sum() for row in _validation_rows(corpus, config)))
 
 
-def _checked(tokens, seq_len: int, name: str) -> Rows:
-    rows = Rows(tokens, seq_len)
-    if not len(rows):
-        raise UserError(f"the {name} text has {len(tokens)} tokens, less than one row of config.data.seq_len={seq_len}")
-    return rows
+def _validation_rows(corpus, config) -> np.ndarray:
+    """The rows of the held-out text that are evaluated."""
+    seq_len = config.data.seq_len
+    n_rows = supply.n_rows(corpus.validation, seq_len)
+    return np.linspace(0, n_rows - 1, supply.n_validation_tokens(corpus, config) // seq_len).astype(int)
 
 
 def _sharding(mesh):

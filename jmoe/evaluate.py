@@ -5,11 +5,12 @@ The config is the checkpoint's own. Other text or another mesh is given by the s
     python -m jmoe.evaluate --workdir=runs/one --config.data.path='books/*.txt' --config.data.validation_tokens=100_000
 
 The loss is the mean over held-out text in nats per token; bits per byte divide it by ln 2 and by the bytes that a token
-of the held-out text stands for, so that they compare over tokenizers.
+of what was evaluated stands for, so that they compare over tokenizers.
 """
 
 import json
 import math
+import sys
 
 import jax
 from absl import flags
@@ -18,7 +19,7 @@ from ml_collections import config_flags
 from tqdm import tqdm
 
 from configs import joint_moe
-from jmoe import checkpoint, cli, corpus, data, processes, sharding, storage
+from jmoe import checkpoint, cli, corpus, data, processes, sharding, storage, supply
 from jmoe.check import check_config
 from jmoe.cli import UserError
 from jmoe.step import abstract_state, make_eval_step, mean_loss
@@ -72,17 +73,20 @@ def evaluate(workdir: epath.Path, segment: str | None, step: int | None, overrid
     except checkpoint.Damaged as error:
         raise UserError(f"the checkpoint {folder} is damaged: {error}") from None
     text = corpus.load(config.data, config.model.vocab_size)
+    if (warning := supply.check_held_out(text, config)) and jax.process_index() == 0:
+        tqdm.write(warning, file=sys.stderr)
     with jax.set_mesh(mesh):
         batches = data.validation_batches(text, config, mesh)
         bar = tqdm(batches, desc="evaluating", unit=" batches", disable=None, leave=False)
         loss = mean_loss(make_eval_step(config, mesh), params, bar)
+    n_tokens, n_bytes = supply.n_validation_tokens(text, config), data.validation_bytes(text, config)
     return {
         "segment": folder.parent.parent.name,
         "step": int(folder.name),
         "n_tokens": record["n_tokens"],
         "loss": loss,
-        "bits_per_byte": loss / math.log(2) / text.validation_bytes_per_token,
-        "n_validation_tokens": data.n_validation_rows(text, config) * config.data.seq_len,
+        "bits_per_byte": loss * n_tokens / math.log(2) / n_bytes,
+        "n_validation_tokens": n_tokens,
         "corpus_fingerprint": text.fingerprint,
         "data_path": config.data.path,
         "checkpoint": str(folder),

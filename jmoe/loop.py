@@ -14,12 +14,12 @@ import numpy as np
 from etils import epath
 from tqdm import tqdm
 
-from jmoe import __version__, checkpoint, cli, corpus, counts, data, processes
+from jmoe import __version__, checkpoint, cli, corpus, counts, data, processes, supply
 from jmoe.cli import UserError
 from jmoe.observe import Log, Profile, Progress, Speed
 from jmoe.schedule import Schedule
 from jmoe.step import abstract_state, init_params, make_optimizer, mean_loss
-from jmoe.storage import read_lines, write_whole
+from jmoe.storage import Damaged, read_lines, read_sealed, sealed, write_whole
 
 
 def steps(config, workdir: epath.Path, mesh, eval_step, stop_signal):
@@ -36,6 +36,9 @@ def steps(config, workdir: epath.Path, mesh, eval_step, stop_signal):
     if all(results := list(map(run.result, branches))):
         run.say(f"{workdir}: all {len(results)} branches are done")
         return results
+    last = max(i for i, result in enumerate(results) if result is None)
+    if warning := supply.check(text, config, schedule, branches[last]):
+        run.say(warning)
     with processes.owned(workdir):
         results = list(map(run.result, branches))  # another trainer may have worked until now
         run.banner([branch for branch, result in zip(branches, results) if result is None])
@@ -78,16 +81,19 @@ class _Run:
         return sum(self.schedule.tokens_at(stop) - self.schedule.tokens_at(first) for first, stop in pieces)
 
     def result(self, branch):
-        """The finished branch's result, or None.
+        """The finished branch's result, or None, also where it is damaged: the last checkpoint gives it again.
 
         Raises:
           UserError: it was made under another configuration or corpus.
         """
         path = self.workdir / branch.name / "result.json"
-        if not path.exists():
+        try:
+            result = read_sealed(path)
+        except Damaged as error:
+            self.say(f"WARNING: {error}; it is made again from the last checkpoint")
             return None
-        result = json.loads(path.read_text())
-        checkpoint.check_record(result["record"], self.record, str(path))
+        if result is not None:
+            checkpoint.check_record(result["record"], self.record, str(path))
         return result
 
     def branch(self, trunk, branch):
@@ -100,6 +106,7 @@ class _Run:
         metrics = read_lines(self.workdir / branch.name / "metrics.jsonl")
         mean = lambda name: float(np.mean([line[name] for line in metrics if name in line] or [0.0]))
         n_tokens, model = self.schedule.tokens_at(branch.stop), self.config.model
+        n_training_tokens = supply.n_training_tokens(self.text, self.config)
         result = {
             "n_active": counts.n_active(model),
             "n_total": counts.n_total(model),
@@ -110,9 +117,15 @@ class _Run:
             "drop_rate": mean("drop_rate"),
             "d_model": model.d_model,
             "n_blocks": model.n_blocks,
+            "width_per_block": model.d_model / model.n_blocks,
+            "vocab_size": model.vocab_size,
+            "seq_len": self.config.data.seq_len,
             "flops": counts.training_flops(model, n_tokens),
             "peak_learning_rate": self.schedule.peak,
             "seed": self.config.seed,
+            "unique_tokens": min(n_tokens, n_training_tokens),
+            "epochs": n_tokens / n_training_tokens,
+            "validation_tokens": supply.n_validation_tokens(self.text, self.config),
             "corpus_fingerprint": self.text.fingerprint,
             "jmoe_version": __version__,
             "jax_version": jax.__version__,
@@ -122,7 +135,7 @@ class _Run:
             "record": self.record,
         }
         if jax.process_index() == 0:
-            write_whole(self.workdir / branch.name / "result.json", json.dumps(result, indent=1))
+            write_whole(self.workdir / branch.name / "result.json", json.dumps(sealed(result), indent=1))
         self.say(f"{branch.name}: validation loss {loss:.4f} nats per token after {n_tokens} tokens")
         return result
 

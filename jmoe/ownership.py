@@ -59,6 +59,10 @@ class Owner:
         """Whether it runs on this machine, and a signal to its process id would reach it and no other."""
         return self.is_near() and bool(self.started) and _started(self.pid) == self.started
 
+    def has_ended(self) -> bool:
+        """Whether it was a process of this machine and is no more; of other machines' processes nothing is known."""
+        return self.is_near() and not self.lives_here()
+
     def send(self, signum: int) -> bool:
         """Sends it a signal; False, and nothing is sent, where it does not live here."""
         try:
@@ -80,15 +84,21 @@ class Owner:
                 os.close(handle)
 
     def __str__(self) -> str:
-        where = f"on {self.host}" if self.is_near() or self.host != _host() else "in another container or on a namesake"
+        if not self.pid:
+            return "a process that did not say who it is"
+        elsewhere = f"of another container, or machine of that name, {self.host}"
+        where = f"on {self.host}" if self.is_near() or self.host != _host() else elsewhere
         return f"{self.what or 'a process'} (process {self.pid} {where})"
 
 
-class Taken(UserError):
-    """Another process is the owner; `owner` is None where it did not say who it is."""
+NOBODY = Owner("", "", "", 0, "")
 
-    def __init__(self, path, owner: Owner | None):
-        super().__init__(f"{os.fspath(path)} is held by {owner or 'a process that did not say which'}")
+
+class Taken(UserError):
+    """Another process, `owner`, is the owner of `path`."""
+
+    def __init__(self, path, owner: Owner):
+        super().__init__(f"{os.fspath(path)} is held by {owner}")
         self.owner = owner
 
 
@@ -112,7 +122,7 @@ def hold(path: epath.Path, what: str, wait: float = 0.0):
     deadline = time.monotonic() + max(wait, 0.5)  # whoever only looks who holds the file holds it for a moment
     while (file := lock(pathlib.Path(path))) is None:
         if time.monotonic() > deadline:
-            raise Taken(path, owner(path))
+            raise Taken(path, owner(path) or NOBODY)
         time.sleep(0.05)
     with file:
         sign(file, me)
@@ -127,10 +137,25 @@ def owner(path) -> Owner | None:
     try:
         if is_remote(path):
             return _read(epath.Path(path).read_text())
-        with open(path) as file:
+        with open(path, errors="replace") as file:
             return None if _acquire(file, fcntl.LOCK_SH) else _read(file.read())
-    except FileNotFoundError:
+    except (FileNotFoundError, PermissionError):
         return None
+
+
+def stop(owners, patience: float) -> int:
+    """Asks processes of this machine to save and stop (SIGTERM), also those that somebody halted (SIGCONT), and kills
+    what still lives after `patience` seconds; returns how many that were."""
+    asked = [owner for owner in owners if owner.send(signal.SIGTERM)]
+    for owner in asked:
+        owner.send(signal.SIGCONT)
+    deadline = time.monotonic() + patience
+    while any(owner.lives_here() for owner in asked) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    killed = [owner for owner in asked if owner.send(signal.SIGKILL)]
+    while any(owner.lives_here() for owner in killed):
+        time.sleep(0.05)
+    return len(killed)
 
 
 def lock(path: pathlib.Path):
@@ -169,7 +194,7 @@ def _read(text: str) -> Owner:
     try:
         return Owner(**json.loads(text))
     except (ValueError, TypeError):
-        return Owner("", "", "", 0, "")
+        return NOBODY
 
 
 class _Lease:
@@ -209,7 +234,7 @@ class _Lease:
             else:
                 watched = 0.0
             seen, before = generation, now
-            gone = holder and holder.is_near() and not holder.lives_here()
+            gone = holder and holder.has_ended()
             if holder is None or gone or watched >= EXPIRY:
                 if written := self._write(seen):
                     if holder:
@@ -257,9 +282,10 @@ def _namespace() -> str:
 
 
 def _started(pid: int) -> str:
-    """When the process was started, in the kernel's or ps's words; empty if there is none."""
+    """When the process was started, in the kernel's or ps's words; empty if there is none, or it has ended."""
     if text := _text(f"/proc/{pid}/stat"):
-        return text.rpartition(")")[2].split()[19]
+        state, *fields = text.rpartition(")")[2].split()
+        return fields[18] if state not in "ZX" else ""  # a zombie has ended
     if os.path.exists("/proc/self/stat"):
         return ""
     done = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True)

@@ -12,8 +12,9 @@ import pathlib
 from absl import flags
 from ml_collections import config_flags
 
-from jmoe import build, cli, corpus, sources, tokenizer
+from jmoe import build, cli, corpus, sources, supply, tokenizer
 from jmoe.cli import UserError
+from jmoe.manifest import SPLITS
 from jmoe.storage import is_remote
 
 CONFIG = config_flags.DEFINE_config_file(
@@ -29,17 +30,23 @@ def main(_):
     if is_remote(OUT_DIR.value):
         raise UserError(f"--out_dir={OUT_DIR.value}: prepare into a local folder and copy it there")
     folder = pathlib.Path(OUT_DIR.value).expanduser().absolute()
+    data = None
     if not VERIFY.value:
         if CONFIG.value is None:
             raise UserError("--config must say what to prepare")
-        prepare(cli.read_config(CONFIG).data, folder)
+        data = cli.read_config(CONFIG).data
+        prepare(data, folder)
     manifest = corpus.open_folder(folder, verify=VERIFY.value).manifest
-    for split in build.SPLITS:
+    for split in SPLITS:
         n_documents, n_tokens, n_bytes = (manifest[what][split] for what in ("documents", "tokens", "bytes"))
         print(
             f"{split}: {n_documents:,} documents, {n_tokens:,} tokens of {n_bytes / n_tokens:.3f} bytes, "
             f"{len(manifest['shards'][split])} shards"
         )
+    if manifest.get("skipped"):
+        print(corpus.told_skipped(manifest["skipped"]))
+    if data and (warning := supply.held_out_warning(manifest["tokens"]["validation"], data)):
+        print(warning)
     print(f"corpus {manifest['fingerprint']} by tokenizer {manifest['tokenizer']['name']} in {folder}")
 
 
@@ -55,8 +62,10 @@ def prepare(data, folder: pathlib.Path) -> None:
         with corpus.locked(folder / ".lock", wait=False):
             if not (folder / "manifest.json").exists():
                 build.build(text, data, encoder, folder, WORKERS.value, SHARD_TOKENS.value)
-            elif corpus.open_folder(folder).manifest["source"]["inputs"] != build.digest(text, encoder):
-                raise UserError(f"--out_dir={folder} holds tokens of other text; choose another folder")
+            elif corpus.open_folder(folder).manifest["source"]["inputs"] != build.digest(text, data, encoder):
+                raise UserError(
+                    f"--out_dir={folder} holds tokens of other text or of other rules; choose another folder"
+                )
             else:
                 build.clean(folder)
     except BlockingIOError:

@@ -16,7 +16,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from jmoe import ownership
-from jmoe.cli import Failure, Interrupted, UserError, disk_error
+from jmoe.cli import Failure, Interrupted, UserError, disk_error, unavailable
 
 # Seconds until a silent process counts as dead, which ends the others; and how long one that is done waits for them.
 PATIENCE = {"heartbeat_timeout_seconds": 60, "shutdown_timeout_seconds": 60}
@@ -44,7 +44,7 @@ def joined():
         if isinstance(error, Failure) and jax.process_count() > 1:
             print(f"error: {error}", file=sys.stderr, flush=True)
             os._exit(1)
-        if jax.process_count() == 1 or disk_error(error):
+        if jax.process_count() == 1 or disk_error(error) or unavailable(error):
             raise
         traceback.print_exc()
         print("this process failed, or lost another one of its run; the same command resumes", file=sys.stderr)

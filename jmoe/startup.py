@@ -19,6 +19,7 @@ DISTRIBUTIONS = {  # where the name to import is not the name to install
     "ml_collections": "ml-collections",
     "orbax": "orbax-checkpoint",
     "tensorflow_datasets": "tensorflow-datasets",
+    "tiktoken_ext": "tiktoken",
     "yaml": "pyyaml",
 }
 

@@ -6,17 +6,22 @@ Axis legend: n tokens of one document, its end-of-text included.
 """
 
 import dataclasses
+import functools
 import hashlib
 import json
 import pathlib
+import re
 from collections.abc import Callable
 
 import numpy as np
 
+from jmoe import packages
 from jmoe.cli import UserError
 
 GPT2_URL = "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/vocab.bpe"  # as tiktoken caches it
 GPT2_SHA256 = "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5"
+GPT2_SIZE = 50_257  # the last of them the end-of-text; known before the file is at hand
+BYTE_PAIRS = (".bpe", ".txt")
 END_OF_TEXT = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[EOS]")  # looked for in a tokenizer.json
 PART = 400_000  # characters encoded at once: beyond, long runs of spaces overflow the stack of tiktoken's pattern
 
@@ -29,8 +34,9 @@ class Tokenizer:
     rules: str
     vocab_size: int
     end_of_text: int
-    sha256: str  # of the vocabulary file; empty for bytes
-    encode_part: Callable
+    sha256: str  # of the vocabulary; empty for bytes
+    encode_part: Callable  # text -> ids
+    byte_lengths: Callable  # () -> uint16 [vocab_size]: the UTF-8 bytes that each token stands for, 0 for end-of-text
 
     @property
     def dtype(self):
@@ -67,10 +73,11 @@ def load(name: str, end_of_text: str = "") -> Tokenizer:
       UserError: an unknown name, a file that is missing or damaged, no vocabulary to be had, no end-of-text.
     """
     if name == "bytes":
-        made = Tokenizer("bytes", "bytes, end-of-text 256", 257, 256, "", None)
+        lengths = np.array([1] * 256 + [0], np.uint16)
+        made = Tokenizer("bytes", "bytes, end-of-text 256", 257, 256, "", None, lambda: lengths)
     elif name == "gpt2":
-        made = _byte_pairs("gpt2", _published_gpt2())
-    elif name.endswith((".bpe", ".txt")):
+        made = _published_gpt2()
+    elif name.endswith(BYTE_PAIRS):
         made = _byte_pairs(pathlib.Path(name).name, _read(name), name)
     elif name.endswith(".json"):
         return _tokenizer_json(name, end_of_text)
@@ -87,6 +94,18 @@ def load(name: str, end_of_text: str = "") -> Tokenizer:
     return made
 
 
+def is_of(name: str, described: dict) -> bool:
+    """Whether config.data.tokenizer=`name` is the tokenizer that a manifest describes; its file need not be here."""
+    if name in ("bytes", "gpt2"):
+        return described["name"] == name
+    path = pathlib.Path(name).expanduser()
+    if path.is_file():
+        content = path.read_bytes()
+        found = [content, _canonical(_merges(content))] if name.endswith(BYTE_PAIRS) else [content]
+        return described["sha256"] in [hashlib.sha256(one).hexdigest() for one in found]
+    return path.name == described["name"] or (described["name"] == "gpt2" and name.endswith(BYTE_PAIRS))
+
+
 def _read(name: str) -> bytes:
     try:
         return pathlib.Path(name).expanduser().read_bytes()
@@ -94,13 +113,27 @@ def _read(name: str) -> bytes:
         raise UserError(f"config.data.tokenizer={name!r} cannot be read: {error.strerror}") from None
 
 
-def _published_gpt2() -> bytes:
-    """GPT-2's vocab.bpe from tiktoken's cache ($TIKTOKEN_CACHE_DIR), else downloaded into it."""
-    import requests
-    import tiktoken.load
+def _published_gpt2() -> Tokenizer:
+    """GPT-2's own: its vocabulary is looked for when the first text is encoded, so that text prepared earlier is found
+    without it."""
+    made = functools.cache(lambda: _byte_pairs("gpt2", _download_gpt2()))
+    return Tokenizer(
+        "gpt2",
+        _byte_pair_rules(GPT2_SHA256, GPT2_SIZE - 1),
+        GPT2_SIZE,
+        GPT2_SIZE - 1,
+        GPT2_SHA256,
+        lambda text: made().encode_part(text),
+        lambda: made().byte_lengths(),
+    )
 
+
+def _download_gpt2() -> bytes:
+    """GPT-2's vocab.bpe from tiktoken's cache ($TIKTOKEN_CACHE_DIR), else downloaded into it."""
+    load = packages.needed("tiktoken.load", "config.data.tokenizer=gpt2")
+    requests = packages.needed("requests", "config.data.tokenizer=gpt2")
     try:
-        return tiktoken.load.read_file_cached(GPT2_URL, GPT2_SHA256)
+        return load.read_file_cached(GPT2_URL, GPT2_SHA256)
     except (requests.RequestException, OSError, ValueError) as error:
         raise UserError(
             "config.data.tokenizer=gpt2 needs GPT-2's vocabulary, which is not in tiktoken's cache and cannot be "
@@ -109,20 +142,34 @@ def _published_gpt2() -> bytes:
         ) from None
 
 
+def _merges(vocabulary: bytes) -> list[tuple[int, str]]:
+    """(number, text) of the lines of a vocabulary that hold merges; how lines end does not matter."""
+    lines = vocabulary.decode("utf-8-sig", "replace").replace("\r\n", "\n").split("\n")
+    return [(i, line) for i, line in enumerate(lines, 1) if line and not (i == 1 and line.startswith("#version"))]
+
+
+def _canonical(merges) -> bytes:
+    """The merges as GPT-2's own file has them: equal vocabularies are equal bytes."""
+    return "\n".join(["#version: 0.2", *(line for _, line in merges), ""]).encode()
+
+
+def _byte_pair_rules(sha256: str, end_of_text: int) -> str:
+    return f"gpt2 byte pairs {sha256[:16]}, end-of-text {end_of_text}, parts of {PART}"
+
+
 def _byte_pairs(name: str, vocabulary: bytes, path: str = GPT2_URL) -> Tokenizer:
     """GPT-2's encoding over `vocabulary`: a pair of parts for each line, in the order of merging."""
-    import tiktoken
-    from tiktoken_ext import openai_public
+    tiktoken = packages.needed("tiktoken", f"config.data.tokenizer={path!r}")
+    openai_public = packages.needed("tiktoken_ext.openai_public", f"config.data.tokenizer={path!r}")
 
-    sha256 = hashlib.sha256(vocabulary).hexdigest()
+    merges = _merges(vocabulary)
+    sha256 = hashlib.sha256(_canonical(merges)).hexdigest()
     # GPT-2's files write each byte as a printable character: itself where it is one, else one from U+0100 on
     printable = [b for b in range(256) if chr(b).isprintable() and chr(b) != " "]
     others = [b for b in range(256) if b not in printable]
     byte_of = {chr(b): b for b in printable} | {chr(256 + i): b for i, b in enumerate(others)}
     ranks = {bytes([b]): rank for rank, b in enumerate(printable + others)}
-    for number, line in enumerate(vocabulary.decode("utf-8", "replace").split("\n"), 1):
-        if not line or (number == 1 and line.startswith("#version")):
-            continue
+    for number, line in merges:
         try:
             first, second = line.split(" ")
             ranks[bytes(byte_of[c] for c in first + second)] = len(ranks)
@@ -138,14 +185,14 @@ def _byte_pairs(name: str, vocabulary: bytes, path: str = GPT2_URL) -> Tokenizer
     def encode(text):
         return encoding.encode_to_numpy(text, disallowed_special=())
 
-    rules = f"gpt2 byte pairs {sha256[:16]}, end-of-text {end}, parts of {PART}"
-    return Tokenizer("gpt2" if sha256 == GPT2_SHA256 else name, rules, end + 1, end, sha256, encode)
+    lengths = np.array([*map(len, ranks), 0], np.uint16)  # ranks are in the order of their ids
+    name = "gpt2" if sha256 == GPT2_SHA256 else name
+    return Tokenizer(name, _byte_pair_rules(sha256, end), end + 1, end, sha256, encode, lambda: lengths)
 
 
 def _tokenizer_json(path: str, end_of_text: str) -> Tokenizer:
-    import tokenizers
-
     content = _read(path)
+    tokenizers = packages.needed("tokenizers", f"config.data.tokenizer={path!r}")
     try:
         settings = json.loads(content)
         vocabulary = tokenizers.Tokenizer.from_buffer(content).get_vocab(with_added_tokens=True)
@@ -173,4 +220,23 @@ def _tokenizer_json(path: str, end_of_text: str) -> Tokenizer:
 
     sha256 = hashlib.sha256(content).hexdigest()
     rules = f"tokenizer.json {sha256[:16]}, end-of-text {end}, parts of {PART}"
-    return Tokenizer(pathlib.Path(path).name, rules, vocab_size, end, sha256, encode)
+    lengths = lambda: _byte_lengths(settings, vocabulary, vocab_size, end)
+    return Tokenizer(pathlib.Path(path).name, rules, vocab_size, end, sha256, encode, lengths)
+
+
+def _byte_lengths(settings: dict, vocabulary: dict[str, int], vocab_size: int, end_of_text: int) -> np.ndarray:
+    """UTF-8 bytes [vocab_size] of each token of a tokenizer.json: exact for byte-level vocabularies, for others as
+    their usual marks tell (a space as U+2581, a part of a word as ##, a byte as <0x0A>)."""
+    steps = json.dumps([settings.get("pre_tokenizer"), settings.get("decoder")])
+    byte_level = '"ByteLevel"' in steps
+    added = {token["content"] for token in settings.get("added_tokens") or ()}
+    lengths = np.zeros(vocab_size, np.uint16)
+    for token, i in vocabulary.items():
+        if byte_level and token not in added:
+            lengths[i] = len(token)  # a character for each byte
+        elif re.fullmatch(r"<0x[0-9A-F]{2}>", token):
+            lengths[i] = 1
+        else:
+            lengths[i] = len(token.removeprefix("##").replace("\u2581", " ").encode())
+    lengths[end_of_text] = 0
+    return lengths

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 
 from jmoe.chips import CHIPS
 from jmoe.cli import UserError
@@ -16,6 +17,12 @@ GKE = {
     "v5p": "tpu-v5p-slice",
     "v6e": "tpu-v6e-slice",
 }
+# Slices that GKE has (its "Plan TPUs in GKE"): of two dimensions these, and of three these and every AxBxC of multiples
+# of 4 with A <= B <= C, up to so many chips.
+FLAT = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
+CUBES = ("2x2x1", "2x2x2", "2x2x4", "2x4x4")
+MOST_CHIPS = {"v4": 4_096, "v5p": 6_144}
+GPUS_OF_MACHINE = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,29 +40,71 @@ class Slice:
         return self.kind.startswith("v")
 
     @property
-    def peak_flops(self) -> float:
-        """FLOP/s of one chip, dense bfloat16."""
-        return CHIPS[self.kind].flops
+    def n_chips(self) -> int:
+        return self.n_slices * self.n_hosts * self.chips_per_host
+
+
+def chip(text: str) -> str:
+    """The kind of chip that --accelerator names, with a size or without; a key of jmoe.chips.CHIPS.
+
+    Raises:
+      UserError: no such accelerator, or no such size of it.
+    """
+    if ":" in text:
+        return parse(text).kind
+    if text not in GKE:
+        raise UserError(f"--accelerator={text}: {text!r} is none of {', '.join(GKE)}")
+    return text
 
 
 def parse(text: str, n_slices: int = 1) -> Slice:
     """The slice that --accelerator names: a TPU as v5e:4x4, GPUs as H100:8 for one machine or H100:2x8 for two.
 
+    v5e:2x4 and v6e:2x4 exist as one machine of eight chips and as two of four, which v5e:2x4/4 names.
+
     Raises:
-      UserError: no such accelerator, or a size that is none.
+      UserError: no such accelerator, or none of that size.
     """
     kind, _, size = text.partition(":")
     if kind not in GKE:
         raise UserError(f"--accelerator={text}: {kind!r} is none of {', '.join(GKE)}")
-    try:
-        sizes = [int(part) for part in (size or "1").split("x")]
-    except ValueError:
-        sizes = []
-    if not sizes or min(sizes) < 1 or n_slices < 1:
-        raise UserError(f"--accelerator={text} with --n_slices={n_slices}: expected a size such as v5e:4x4 or H100:2x8")
+    place = _tpus(kind, size, n_slices) if kind.startswith("v") else _gpus(kind, size, n_slices)
+    if place is None:
+        raise UserError(f"--accelerator={text}: there is no such {kind}; there are {shapes(kind)}")
+    return place
+
+
+def shapes(kind: str) -> str:
+    """The sizes in which an accelerator comes, in words."""
     if not kind.startswith("v"):
-        n_hosts, chips = sizes if len(sizes) == 2 else (1, math.prod(sizes))
-        return Slice(kind, "", n_slices, n_hosts, chips)
-    chips = math.prod(sizes)
-    per_host = chips if chips <= 4 or (chips == 8 and kind in ("v5e", "v6e")) else 4  # one host, or hosts of four chips
-    return Slice(kind, size or "1x1", n_slices, max(1, chips // per_host), per_host)
+        return f"{kind}:1 to {kind}:{GPUS_OF_MACHINE} on one machine, and {kind}:MACHINESxGPUS, for example {kind}:2x8"
+    if kind not in MOST_CHIPS:
+        return f"{', '.join(f'{kind}:{size}' for size in FLAT)}, and {kind}:2x4/4 on two machines of four chips"
+    listed = ", ".join(f"{kind}:{size}" for size in CUBES)
+    return f"{listed}, and {kind}:AxBxC of multiples of 4, A <= B <= C, up to {MOST_CHIPS[kind]:,} chips"
+
+
+def _gpus(kind: str, size: str, n_slices: int) -> Slice | None:
+    found = re.fullmatch(r"(?:([1-9]\d*)x)?([1-9]\d*)", size)
+    if not found or int(found[2]) > GPUS_OF_MACHINE:
+        return None
+    return Slice(kind, "", n_slices, int(found[1] or 1), int(found[2]))
+
+
+def _tpus(kind: str, size: str, n_slices: int) -> Slice | None:
+    topology, _, of_host = size.partition("/")
+    if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*)+", topology) or of_host and size != "2x4/4":
+        return None
+    sizes = [int(part) for part in topology.split("x")]
+    n_chips = math.prod(sizes)
+    if kind in MOST_CHIPS:
+        whole = len(sizes) == 3 and sizes == sorted(sizes) and not any(part % 4 for part in sizes)
+        if topology not in CUBES and not (whole and n_chips <= MOST_CHIPS[kind]):
+            return None
+    elif topology not in FLAT:
+        return None
+    # one machine, or machines of four chips
+    per_host = n_chips if n_chips <= 4 or (n_chips == 8 and kind not in MOST_CHIPS and not of_host) else 4
+    if of_host and kind in MOST_CHIPS:
+        return None
+    return Slice(kind, topology, n_slices, n_chips // per_host, per_host)

@@ -6,14 +6,17 @@ python -m launch.cancel --workdir=DIR
 from absl import flags
 
 from jmoe import cli, storage
-from launch import jobs as jobs_lib
+from launch import record, trainer
 
 WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the sweep, a folder or gs://...")
+PATIENCE = flags.DEFINE_float(
+    "patience_seconds", trainer.SECONDS_TO_SAVE, "How long local processes may take to save before they are killed.", 0
+)
 
 
 def main(_):
-    sweep = jobs_lib.read(storage.absolute(WORKDIR.value))
-    print(sweep.engine.cancel(sweep))
+    sweep = record.read(storage.absolute(WORKDIR.value))
+    print(sweep.engine.cancel(sweep, PATIENCE.value))
 
 
 def run():

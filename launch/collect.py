@@ -8,7 +8,7 @@ from absl import flags
 
 from jmoe import cli, storage
 from launch import jobs as jobs_lib
-from launch import table
+from launch import record, table
 
 WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the sweep, a folder or gs://...")
 MIX = flags.DEFINE_multi_enum(
@@ -17,7 +17,7 @@ MIX = flags.DEFINE_multi_enum(
 
 
 def main(_):
-    sweep = jobs_lib.read(storage.absolute(WORKDIR.value))
+    sweep = record.read(storage.absolute(WORKDIR.value))
     sweep.mix = sorted({*sweep.mix, *MIX.value})
     told, _ = table.write(sweep)
     print(told)

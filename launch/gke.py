@@ -6,6 +6,7 @@ job and its flags are read from sweep.json in the workdir: nothing of them stand
 """
 
 import os
+import time
 
 from jmoe.cli import UserError
 from jmoe.storage import is_remote
@@ -16,6 +17,7 @@ GROUP, VERSION, PLURAL = "jobset.x-k8s.io", "v1alpha2", "jobsets"
 REPLICATED_JOB = "slice"
 COORDINATOR_PORT = 8482  # jax's own for a coordinator on Cloud TPU
 SECONDS_TO_SAVE = 25  # of the 30 that GKE gives a spot machine
+SECONDS_TO_DELETE = 120.0
 MAX_RESTARTS = 100  # for whatever never gets as far as launch.task's own count
 SWEEP, JOB = "jmoe/sweep", "jmoe/job"  # labels
 JOBS = "jmoe/jobs"  # annotation: the names of all jobs of the JobSet
@@ -24,45 +26,74 @@ JOBS = "jmoe/jobs"  # annotation: the names of all jobs of the JobSet
 def submit(sweep) -> str:
     """Creates the JobSet of each job that is neither finished nor there already; returns what it did.
 
+    A JobSet that failed cannot be started twice: it is deleted first, and so that the new one, of the same name, takes
+    nothing over from it, with all that belongs to it.
+
     Raises:
       UserError: no cluster can be reached, or it refuses.
     """
     there = states(sweep)
-    free = lambda group: all(there.get(job.name, "failed").startswith("failed") for job in group.jobs)
-    todo = [group for group in sweep.groups() if free(group) and not group.done()]
+    over = lambda job: there.get(job.name, "failed").startswith(("failed", "stopping"))
+    todo = [group for group in sweep.groups() if all(map(over, group.jobs)) and not group.done()]
     api, namespace = _api(), sweep.options["namespace"]
     for job in jobs_of(todo):
         trainer.forget_cause(job)
-    again = {job.name for job in jobs_of(todo)} & there.keys()  # failed before; a JobSet cannot be started twice
-    for item in _list(sweep) if again else ():
-        if again & set(_jobs_in(item)):
-            _checked(api.delete_namespaced_custom_object, GROUP, VERSION, namespace, PLURAL, item["metadata"]["name"])
+    if again := {job.name for job in jobs_of(todo)} & there.keys():
+        _delete(sweep, [item for item in _list(sweep) if again & set(_jobs_in(item))])
     for group in todo:
         _checked(api.create_namespaced_custom_object, GROUP, VERSION, namespace, PLURAL, jobset(sweep, group))
-    return f"created {len(todo)} JobSets in namespace {namespace}; {len(there)} were there before"
+    done = "; all runs are done" if not todo and all(job.done() for job in sweep.trained) else ""
+    return f"created {len(todo)} JobSets in namespace {namespace}; {len(there)} were there before{done}"
 
 
 def states(sweep) -> dict[str, str]:
     """Jobs that have a JobSet, with its state."""
     found = {}
     for item in _list(sweep):
-        conditions = {c["type"] for c in item.get("status", {}).get("conditions", []) if c["status"] == "True"}
+        conditions = {c["type"]: c for c in item.get("status", {}).get("conditions", []) if c["status"] == "True"}
         state = next((s for s in ("Completed", "Failed", "Suspended") if s in conditions), "running")
         restarts = item.get("status", {}).get("restarts", 0)
         told = ("queued" if state == "Suspended" else state.lower()) + f", {restarts} restarts" * bool(restarts)
+        if state == "Failed" and (why := conditions[state].get("message")):
+            told += f" ({why})"
+        if "deletionTimestamp" in item["metadata"]:
+            told = "stopping"
         found |= dict.fromkeys(_jobs_in(item), told)
     return found
 
 
-def cancel(sweep) -> str:
+def reason(sweep, job) -> str:
+    """Why a job did not run, beyond what its own folder tells: nothing that the cluster need not be asked for."""
+    return ""
+
+
+def cancel(sweep, patience: float) -> str:
     """Deletes the sweep's JobSets; running trainers get SIGTERM and the grace period to save."""
     items = _list(sweep)
+    _delete(sweep, items)
+    return f"deleted {len(items)} JobSets"
+
+
+def _delete(sweep, items) -> None:
+    """Deletes JobSets and waits until they are gone, with their jobs and pods (a deletion in the foreground).
+
+    Raises:
+      UserError: they linger.
+    """
     for item in items:
         _checked(
             _api().delete_namespaced_custom_object,
             GROUP, VERSION, sweep.options["namespace"], PLURAL, item["metadata"]["name"],
+            propagation_policy="Foreground", missing_ok=True,
         )  # fmt: skip
-    return f"deleted {len(items)} JobSets"
+    deadline, uids = time.monotonic() + SECONDS_TO_DELETE, {item["metadata"]["uid"] for item in items}
+    while left := [item["metadata"]["name"] for item in _list(sweep) if item["metadata"]["uid"] in uids]:
+        if time.monotonic() > deadline:
+            raise UserError(
+                f"{len(left)} JobSets are not gone {SECONDS_TO_DELETE:.0f} s after they were deleted ({left[0]}): "
+                "kubectl describe tells why; the same command goes on from here"
+            )
+        time.sleep(1)
 
 
 def log(sweep, job) -> str:
@@ -138,7 +169,7 @@ def jobset(sweep, group) -> dict:
         "template": {"metadata": {"labels": labels}, "spec": pod},
     }
     annotations = {JOBS: ",".join(names)}
-    if place.is_tpu:  # each slice is a node pool of its own
+    if place.is_tpu and place.n_hosts > 1:  # such a slice is a node pool of its own; those of one host share one
         annotations["alpha.jobset.sigs.k8s.io/exclusive-topology"] = "cloud.google.com/gke-nodepool"
     return {
         "apiVersion": f"{GROUP}/{VERSION}",
@@ -230,13 +261,15 @@ def _api():
     return kubernetes.client.CustomObjectsApi()
 
 
-def _checked(call, *args, **kwargs):
+def _checked(call, *args, missing_ok: bool = False, **kwargs):
     import kubernetes
     import urllib3
 
     try:
         return call(*args, **kwargs)
     except kubernetes.client.ApiException as error:
+        if missing_ok and error.status == 404:
+            return None
         raise UserError(
             f"the cluster refuses: {error.status} {error.reason}: {(error.body or '').strip()[:500]}"
         ) from None

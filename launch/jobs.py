@@ -1,19 +1,17 @@
-"""What a sweep is: a Python file whose get_sweep() returns a config file and what to vary in it.
+"""The jobs of a sweep: a Python file whose get_sweep() returns a config file and what to vary in it.
 
 What varies is either a grid, {field: values}, every combination of which is a job, or a list with a dict of overrides
 for each job. A job is one trunk with its branches, run by one `jmoe.train` in DIR/jobs/NAME. NAME ends in a hash of the
-resolved config, so the same sweep started twice starts nothing twice. All that is known of the jobs stands in
-DIR/sweep.json; every other command reads it there and resolves no config again.
+resolved config, so the same sweep started twice starts nothing twice.
 """
 
+import contextlib
 import dataclasses
 import hashlib
-import importlib
 import importlib.metadata
 import importlib.util
 import itertools
 import json
-import math
 import os
 import pathlib
 import sys
@@ -24,7 +22,7 @@ from jmoe import counts
 from jmoe.check import record_of
 from jmoe.cli import UserError
 from jmoe.schedule import Schedule, alike
-from jmoe.storage import is_remote, write_whole
+from jmoe.storage import Damaged, is_remote, read_sealed
 
 MIXABLE = ("code", "corpus", "config")
 
@@ -44,6 +42,7 @@ class Job:
     shape: str = ""  # equal for jobs that can be trained together
     corpus: str = ""  # fingerprint
     code: list[str] = dataclasses.field(default_factory=list)  # every version that trained it, in order
+    kept: bool = False  # of an earlier form of the sweep: its results count, and it is trained no further
 
     @property
     def training_tokens(self) -> int:
@@ -68,12 +67,15 @@ class Job:
         return self.here / "log.txt"
 
     def results(self) -> dict[str, dict]:
-        """Finished branches by name."""
-        paths = {branch: self.folder / branch / "result.json" for branch in self.budgets}
-        return {branch: json.loads(path.read_text()) for branch, path in paths.items() if path.exists()}
+        """Finished branches by name; one whose result.json is damaged is not finished: its trainer writes it anew."""
+        found = {}
+        for branch in self.budgets:
+            with contextlib.suppress(Damaged):
+                found[branch] = read_sealed(self.folder / branch / "result.json")
+        return {branch: result for branch, result in found.items() if result is not None}
 
     def done(self) -> bool:
-        return all((self.folder / branch / "result.json").exists() for branch in self.budgets)
+        return len(self.results()) == len(self.budgets)
 
     def progress(self) -> tuple[int, float | None]:
         """Tokens trained so far over trunk and branches, and the newest cross-entropy."""
@@ -81,19 +83,34 @@ class Job:
         for segment, (first, _) in self.segments.items():
             path = self.folder / segment / "metrics.jsonl"
             try:
-                line = json.loads(_tail(path).split(b"\n")[-2])
+                line = json.loads(_last_line(path))
                 tokens += line["n_tokens"] - first
                 newest = max(newest, (path.stat().mtime or 0, line["cross_entropy"]))
-            except (OSError, IndexError, ValueError):
+            except (OSError, LookupError, ValueError, TypeError):  # not there yet, or damaged: its trainer tells which
                 continue
         return tokens, newest[1]
 
     def failure(self) -> dict:
         """{"cause", "tries", "tokens", "for_good"} of its last failure since the sweep was started; empty if none."""
         try:
-            return json.loads((self.folder / "failure.json").read_text())
-        except (OSError, ValueError):
+            found = json.loads((self.folder / "failure.json").read_text())
+            return found if {"cause", "tries", "tokens", "for_good"} <= found.keys() else {}
+        except (OSError, ValueError, AttributeError):
             return {}
+
+    def fields(self) -> dict:
+        """All that is known of it, in JSON types: its entry in sweep.json, and job.json in its folder."""
+        return {
+            field.name: getattr(self, field.name)
+            for field in dataclasses.fields(self)
+            if field.name not in ("name", "folder")
+        }
+
+    @classmethod
+    def of(cls, name: str, workdir: epath.Path, fields: dict) -> "Job":
+        """The job that `fields()` described. TypeError, KeyError or AttributeError where they are no job's."""
+        overrides = {field: _tuples(value) for field, value in fields["overrides"].items()}
+        return cls(name, workdir / "jobs" / name, **fields | {"overrides": overrides})
 
     def command(self) -> list[str]:
         """The argument list of its trainer; no shell ever reads it."""
@@ -144,81 +161,6 @@ class Group:
 
 def jobs_of(groups) -> list[Job]:
     return [job for group in groups for job in group.jobs]
-
-
-@dataclasses.dataclass
-class Sweep:
-    """A sweep begun in `workdir`, as its sweep.json tells."""
-
-    workdir: epath.Path
-    file: str
-    backend: str
-    retries: int  # of a job that died without explaining itself
-    mix: list[str]  # of MIXABLE, what runs.csv may hold two versions of
-    options: dict  # the backend's own
-    jobs: list[Job]
-
-    @property
-    def id(self) -> str:
-        """What the schedulers know it by."""
-        return "jmoe-" + short_hash(os.fspath(self.workdir))
-
-    @property
-    def engine(self):
-        """The module that runs it: launch.local, launch.slurm or launch.gke."""
-        return importlib.import_module(f"launch.{self.backend}")
-
-    def groups(self) -> list[Group]:
-        """The jobs, up to options["together"] of equal shape in a group, spread evenly; whatever of them is done."""
-        together, shapes, found = self.options.get("together", 1), {}, []
-        for job in self.jobs:
-            shapes.setdefault((job.shape or job.name, job.corpus), []).append(job)
-        for jobs in shapes.values():
-            jobs.sort(key=lambda job: -job.training_tokens)  # those of one length side by side
-            size = math.ceil(len(jobs) / math.ceil(len(jobs) / together))
-            found += [Group(jobs[first : first + size]) for first in range(0, len(jobs), size)]
-        return found
-
-    def group(self, names) -> Group:
-        """The jobs of these names.
-
-        Raises:
-          UserError: the sweep has no such job.
-        """
-        jobs = {job.name: job for job in self.jobs}
-        if gone := [name for name in names if name not in jobs]:
-            raise UserError(f"job {gone[0]} is not, or no longer, in {self.workdir}/sweep.json")
-        return Group([jobs[name] for name in names])
-
-    def write(self) -> None:
-        jobs = {}
-        for job in self.jobs:
-            jobs[job.name] = {f.name: getattr(job, f.name) for f in dataclasses.fields(job)}
-            del jobs[job.name]["name"], jobs[job.name]["folder"]
-        fields = {name: getattr(self, name) for name in ("file", "backend", "retries", "mix", "options")}
-        write_whole(self.workdir / "sweep.json", json.dumps(fields | {"jobs": jobs}, indent=1))
-
-
-def read(workdir: epath.Path) -> Sweep:
-    """The sweep begun in `workdir`.
-
-    Raises:
-      UserError: none was, or its sweep.json is damaged.
-    """
-    path = workdir / "sweep.json"
-    try:
-        fields = json.loads(path.read_text())
-        jobs = fields.pop("jobs")
-        return Sweep(workdir, jobs=[_job_from(name, workdir, values) for name, values in jobs.items()], **fields)
-    except FileNotFoundError:
-        raise UserError(f"--workdir={os.fspath(workdir)} holds no sweep: there is no {path}") from None
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise UserError(f"{path} is damaged ({error}); start the sweep again to write it anew") from None
-
-
-def _job_from(name, workdir, values):
-    values["overrides"] = {field: _tuples(value) for field, value in values["overrides"].items()}
-    return Job(name, workdir / "jobs" / name, **values)
 
 
 def _tuples(value):
@@ -293,8 +235,8 @@ def config_of(job: Job):
     found = digest(record_of(config))
     if found != job.name[-8:]:
         raise UserError(
-            f"{job.config_file} was edited since job {job.name} was made: its config is {found} now; undo that, "
-            "or start the sweep again with --mix=config"
+            f"{job.config_file} was edited since job {job.name} was made: its config is {found} now; undo that, or "
+            "start the sweep again with --mix=config, which trains what the file says now and keeps what was trained"
         )
     config.data.fingerprint = job.corpus
     return config
@@ -329,10 +271,14 @@ def load_module(path: str, what: str):
     return module
 
 
-def _tail(path, n_bytes: int = 4096) -> bytes:
-    """The file's end; the whole file where it is an object."""
+def _last_line(path) -> bytes:
+    """The last whole line of a file, however long it is; b"" if there is none. An object is read whole."""
     if is_remote(path):
-        return path.read_bytes()
+        return path.read_bytes().rpartition(b"\n")[0].rpartition(b"\n")[2]
     with open(path, "rb") as file:
-        file.seek(max(0, os.path.getsize(path) - n_bytes))
-        return file.read()
+        size = file.seek(0, os.SEEK_END)
+        for length in (min(size, 2**power) for power in itertools.count(12)):
+            file.seek(size - length)
+            lines = file.read(length).split(b"\n")
+            if len(lines) > 2 or length == size:
+                return lines[-2] if len(lines) > 1 else b""

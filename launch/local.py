@@ -2,97 +2,140 @@
 
 import glob
 import os
-import pathlib
 import signal
+import subprocess
 import time
 
-from tqdm import tqdm
-
-from jmoe import cli
-from jmoe.cli import Interrupted, UserError
-from jmoe.storage import is_remote
-from launch import trainer
+from jmoe import cli, ownership
+from jmoe.cli import UNAVAILABLE, Interrupted, UserError
+from launch import preflight, trainer
 from launch.jobs import jobs_of
+from launch.progress import Progress
 
 POLL_SECONDS = 0.3
 
 
 def workers(n_jobs: int) -> list[dict]:
-    """Environment and cores of each worker: one for each GPU, one for all TPU chips, else one for each core."""
+    """One for each GPU, one for all TPU chips, else one for each core: "env" and "cores" of its trainers, "n_devices"
+    that they will see, and the bytes of "memory" of each device, None where they are not known."""
     cores = cli.cores()
     platform = os.environ.get("JAX_PLATFORMS", "")
-    gpus = len(glob.glob("/dev/nvidia[0-9]*")) if platform in ("", "cuda", "gpu") else 0
-    if visible := os.environ.get("CUDA_VISIBLE_DEVICES") if gpus else None:
-        devices = visible.split(",")
-    else:
-        devices = [str(i) for i in range(gpus)]
-    if devices:
-        return [{"env": {"CUDA_VISIBLE_DEVICES": device}, "cores": None} for device in devices[:n_jobs]]
-    if platform in ("", "tpu") and (glob.glob("/dev/accel*") or glob.glob("/dev/vfio/[0-9]*")):
-        return [{"env": {}, "cores": None}]
+    on_gpus = visible_gpus(len(glob.glob("/dev/nvidia[0-9]*"))) if platform in ("", "cuda", "gpu") else []
+    if on_gpus:
+        own = {"cores": None, "n_devices": 1, "memory": _gpu_memory()}
+        return [own | {"env": {"CUDA_VISIBLE_DEVICES": gpu}} for gpu in on_gpus[:n_jobs]]
+    if platform in ("", "tpu") and (chips := glob.glob("/dev/accel*") or glob.glob("/dev/vfio/[0-9]*")):
+        return [{"env": {}, "cores": None, "n_devices": len(chips), "memory": None}]
     n = min(n_jobs, len(cores))
-    return [{"env": {}, "cores": cores[i::n]} for i in range(n)]
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / preflight.host_devices()
+    own = {"env": {}, "n_devices": preflight.host_devices(), "memory": memory}
+    return [own | {"cores": cores[i::n]} for i in range(n)]
 
 
-def run(sweep) -> None:
+def visible_gpus(n: int) -> list[str]:
+    """Of `n` GPUs, those that CUDA_VISIBLE_DEVICES leaves, as it names them: all where it is not set, none where it is
+    empty, and those before an entry that names none, such as -1."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if n == 0 or visible is None:
+        return [str(i) for i in range(n)]
+    named = [name.strip() for name in visible.split(",")]
+    return named[: next((i for i, name in enumerate(named) if name in ("", "-1")), len(named))]
+
+
+def _gpu_memory() -> float | None:
+    """Bytes of the smallest GPU."""
+    try:
+        query = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+        return min(float(line) * 2**20 for line in subprocess.check_output(query, text=True).split())
+    except (OSError, subprocess.CalledProcessError, ValueError):
+        return None
+
+
+def check(sweep) -> None:
+    """Nothing can be wrong with the options of this backend."""
+
+
+def submit(sweep) -> str:
     """Runs every job that is not finished, largest first; the causes of failures are kept in the jobs' folders.
 
     Raises:
-      Interrupted: on Ctrl-C or SIGTERM, once the trainers have saved and stopped. UserError: another launch.sweep is at
-        work on this workdir, or the code or a config was edited meanwhile.
+      Interrupted: on Ctrl-C or SIGTERM, once the trainers have saved and stopped. UserError: the code or a config was
+        edited meanwhile.
     """
-    own = trainer.lock_file(_lock_path(sweep))
-    if own is None:
-        raise UserError(
-            f"another launch.sweep works on {os.fspath(sweep.workdir)}: launch.status tells, launch.cancel stops it"
-        )
     todo = sorted((group for group in sweep.groups() if not group.done()), key=lambda group: group.flops)
+    if not todo:
+        n_runs = sum(len(job.budgets) for job in sweep.trained)
+        return f"{n_runs} of {n_runs} runs were done before: this sweep is finished, nothing was trained"
     for job in jobs_of(todo):
         trainer.forget_cause(job)
-    places = workers(len(todo)) if todo else []
-    running = {}
-    progress = _Progress(sweep.jobs)
     received = []
     before = {s: signal.signal(s, lambda signum, _: received.append(signum)) for s in (signal.SIGINT, signal.SIGTERM)}
+    pool = _Pool(sweep, todo)
     try:
-        while (todo or running) and not received:
-            for group in reversed(todo):
-                if not places:
-                    break
-                if started := trainer.start(group, places[0]["env"], places[0]["cores"]):
-                    running[group.name] = started, places.pop(0)
-            todo = [
-                group for group in todo if group.name not in running
-            ]  # an earlier start's trainer may still be saving
+        while pool.is_busy() and not received:
+            pool.start()
             time.sleep(POLL_SECONDS)
-            for name, (started, place) in list(running.items()):
-                code = started.process.poll()
-                if code is None:
-                    continue
-                del running[name]
-                places.append(place)
-                if code == 0:
-                    for job in started.group.jobs:
-                        trainer.forget_cause(job)
-                    continue
-                failures = trainer.failed(started, code, sweep.retries)
-                for job, failure in failures.items():
-                    how = "failed" if failure["for_good"] else "died, trying again"
-                    progress.say(f"{job} {how}: {failure['cause']}")
-                if not all(failure["for_good"] for failure in failures.values()):
-                    todo.append(started.group)
-            progress.update(jobs_of(started.group for started, _ in running.values()))
+            pool.look()
     finally:
-        for started, _ in running.values():
-            started.process.terminate()
-        for started, _ in running.values():
-            started.process.wait()
-        progress.close()
+        pool.close(received)
         for signum, handler in before.items():
             signal.signal(signum, handler)
-        own.close()
     if received:
         raise Interrupted("stopped; what is trained is saved, and the same command goes on from there", received[0])
+    return ""
+
+
+class _Pool:
+    """Groups of jobs that wait, smallest first, and the trainers of those that run, each in a place."""
+
+    def __init__(self, sweep, todo):
+        self._sweep, self._todo, self._running, self._waiting = sweep, todo, {}, []
+        self._places = workers(len(todo))
+        self._progress = Progress(sweep.trained)
+
+    def is_busy(self) -> bool:
+        return bool(self._todo or self._running)
+
+    def start(self) -> None:
+        """Trainers in the places that are free; a group whose earlier trainer is still saving waits."""
+        self._waiting = []
+        for group in reversed(self._todo):
+            if not self._places:
+                break
+            if started := trainer.start(group, self._places[0]["env"], self._places[0]["cores"]):
+                self._running[group.name] = trainer.Watch(started, self._sweep.stall_minutes), self._places.pop(0)
+            else:
+                self._waiting += group.jobs
+        self._todo = [group for group in self._todo if group.name not in self._running]
+
+    def look(self) -> None:
+        """At what has ended, and what has stopped to move."""
+        for name, (watch, place) in list(self._running.items()):
+            code = watch.poll()
+            if code is None:
+                continue
+            del self._running[name]
+            self._places.append(place)
+            if code == 0:
+                for job in watch.group.jobs:
+                    trainer.forget_cause(job)
+                continue
+            if code == UNAVAILABLE:  # the store did not answer: nothing is wrong with the job
+                self._progress.say(f"{name}: {watch.trainer.cause(code)}; trying again")
+                self._todo.append(watch.group)
+                continue
+            failures = trainer.failed(watch.trainer, code, self._sweep.retries)
+            for job, failure in failures.items():
+                how = "failed" if failure["for_good"] else "died, trying again"
+                self._progress.say(f"{job} {how}: {failure['cause']}")
+            if not all(failure["for_good"] for failure in failures.values()):
+                self._todo.append(watch.group)
+        self._progress.update(jobs_of(watch.group for watch, _ in self._running.values()), self._waiting)
+
+    def close(self, received) -> None:
+        """Ends the trainers once they have saved; a second signal ends them at once."""
+        trainer.end([watch.trainer.process for watch, _ in self._running.values()], hurry=lambda: len(received) > 1)
+        self._progress.close()
 
 
 def states(sweep) -> dict[str, str]:
@@ -100,81 +143,24 @@ def states(sweep) -> dict[str, str]:
     return {job.name: "running" for job in sweep.jobs if trainer.running(job) is not None}
 
 
-def cancel(sweep) -> str:
-    """Asks launch.sweep on this machine, and trainers that outlived one, to save and stop."""
-    pids = {pid for job in sweep.jobs if (pid := trainer.running(job))}
-    if pid := trainer.holder(_lock_path(sweep)):
-        pids = {pid}  # it stops its own
-    for pid in pids:
-        os.kill(pid, signal.SIGTERM)
-    return f"asked {len(pids)} process{'es' * (len(pids) != 1)} to save and stop"
+def reason(sweep, job) -> str:
+    """Why a job did not run, beyond what its own folder tells."""
+    return ""
 
 
-def _lock_path(sweep) -> pathlib.Path:
-    return sweep.jobs[0].here.parent / "sweep.lock"
+def cancel(sweep, patience: float) -> str:
+    """Has launch.sweep on this machine, and trainers that outlived one, save and stop; kills what has not after
+    `patience` seconds.
 
-
-class _Progress:
-    """One bar over the FLOPs of the sweep, and a line for each finished run."""
-
-    def __init__(self, jobs):
-        self._jobs, self._known = jobs, {job.name: set(job.results()) for job in jobs}
-        self._every = 10.0 if is_remote(jobs[0].folder) else 0.0  # seconds: objects are slow to look at
-        self._next = 0.0
-        self._n_runs = sum(len(job.budgets) for job in jobs)
-        self._cost = {job.name: job.flops / job.training_tokens for job in jobs}
-        self._last = {job.name: job.progress()[0] for job in jobs}
-        self._total, self._first, self._began = sum(job.flops for job in jobs), self._flops(), time.monotonic()
-        self._bar = tqdm(
-            total=self._total,
-            initial=self._first,
-            smoothing=0.05,
-            disable=None,
-            bar_format="{desc} {percentage:3.0f}%|{bar}| {elapsed} so far, {remaining} left{postfix}",
-        )
-        skipped = sum(map(len, self._known.values()))
-        if skipped:
-            self.say(f"{skipped} of {self._n_runs} runs were done before")
-
-    def update(self, running) -> None:
-        if time.monotonic() < self._next:
-            return
-        self._next = time.monotonic() + self._every
-        losses = []
-        for job in self._jobs:
-            if job not in running and self._known[job.name] == set(job.budgets):
-                continue
-            results = job.results()
-            for name in sorted(results.keys() - self._known[job.name], key=lambda name: results[name]["n_tokens"]):
-                self._known[job.name].add(name)
-                run = results[name]
-                self.say(
-                    f"run {self._done()} of {self._n_runs}: d_model {run['d_model']}, {run['n_experts']} experts, "
-                    f"{run['n_tokens']} tokens: loss {run['loss']:.4f}; {self._left()} left"
-                )
-            self._last[job.name], loss = job.progress()
-            if job in running and loss is not None:
-                losses.append(f"{job.name.rsplit('-', 1)[0]} {loss:.2f}")
-        self._bar.set_description_str(f"run {min(self._done() + 1, self._n_runs)} of {self._n_runs}", refresh=False)
-        self._bar.set_postfix_str("loss " + ", ".join(losses) if losses else "starting", refresh=False)
-        self._bar.n = self._flops()
-        self._bar.refresh()
-
-    def say(self, text: str) -> None:
-        tqdm.write(text)
-
-    def close(self) -> None:
-        self._next = 0.0
-        self.update([])
-        self._bar.close()
-
-    def _done(self) -> int:
-        return sum(map(len, self._known.values()))
-
-    def _left(self) -> str:
-        done = self._flops() - self._first
-        seconds = (time.monotonic() - self._began) * (self._total - self._first - done) / done if done else float("inf")
-        return tqdm.format_interval(seconds) if done else "unknown time"
-
-    def _flops(self) -> float:
-        return sum(self._last[name] * self._cost[name] for name in self._last)
+    Raises:
+      UserError: they run elsewhere; nothing is signalled.
+    """
+    told, n_killed = 0, 0
+    for paths in ([sweep.lock], [trainer.lock_path(job) for job in sweep.jobs]):  # a sweep stops its own trainers
+        owners = {owner for path in paths if (owner := ownership.owner(path)) and not owner.has_ended()}
+        if away := [owner for owner in owners if not owner.lives_here()]:
+            raise UserError(f"{os.fspath(sweep.workdir)}: {away[0]} works on it and can only be stopped from there")
+        told += len(owners)
+        n_killed += ownership.stop(owners, patience)
+    kill = f"; {n_killed} did not within {patience:.0f} s and had to be killed" * bool(n_killed)
+    return f"asked {told} process{'es' * (told != 1)} to save and stop{kill}"

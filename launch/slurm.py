@@ -1,14 +1,19 @@
 """The Slurm backend: one job array for a sweep, one array task for each job, or group of jobs trained together.
 
 Slurm's own queue is the record of what was submitted: array tasks carry the sweep's id as their name, and as their
-comment the list of jobs that their index looks up. The batch script is fixed; names and flags pass through argument
-lists and JSON only, and of the environment only the variables of EXPORT reach a job. Ask for GPUs by node
-(--gpus-per-node): jax does not find its processes where --gpus-per-task binds them.
+comment the list of jobs that their index looks up, slurm/COMMENT.json; what Slurm and a task's launch.task print is
+slurm/COMMENT_INDEX.txt. The batch script is fixed; names and flags pass through argument lists and JSON only, and of
+the environment only the variables of EXPORT reach a job. Ask for GPUs by node (--gpus-per-node): jax does not find its
+processes where --gpus-per-task binds them.
 """
 
+import contextlib
 import datetime
+import functools
 import json
 import os
+import pathlib
+import re
 import subprocess
 import sys
 import time
@@ -18,30 +23,51 @@ from jmoe.storage import is_remote, write_whole
 from launch import trainer
 from launch.jobs import jobs_of
 
-SCRIPT = '#!/bin/sh\nexec "$@"\n'
+# Slurm's own output goes to a name relative to the job's folder, for in a path it would replace % and drop backslashes;
+# so the job starts in the folder slurm/, and goes to where the sweep was started from.
+SCRIPT = '#!/bin/sh\ncd "$1" || exit 1\nshift\nexec "$@"\n'
 STEP = ("srun", "--export=ALL", "--kill-on-bad-exit=1")  # one trainer process for each task of the job
 SECONDS_TO_SAVE = 120  # SIGTERM comes this long before the time limit
-OURS = ("--array", "--comment", "--job-name", "-a", "-J", "--parsable", "--wrap")
+OURS = ("--array", "--chdir", "--comment", "--error", "--job-name", "--open-mode", "--output", "--parsable", "--wrap")
+OURS_SHORT, WITHOUT_VALUE = "aDeJo", "hHIkOQsvVW"  # sbatch's options of one letter: ours, and those that may be run together
 LARGEST_ARRAY = 1_000  # Slurm's default MaxArraySize is 1,001
 EXPORT = ("PATH", "HOME", "USER", "LANG", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "TMPDIR", "SLURM_CONF")
 EXPORT_PREFIXES = ("PYTHON", "JAX_", "XLA_", "JMOE_", "XDG_", "TPU_", "CUDA_", "NCCL_", "TENSORSTORE_")
 EXPORT_GCS = ("GOOGLE_APPLICATION_CREDENTIALS", "STORAGE_EMULATOR_HOST")  # where a key lies, never a key
 
 
+def check(sweep) -> None:
+    """Raises UserError for an option of --sbatch that is not the user's."""
+    for option in sweep.options["sbatch"]:
+        if not option.startswith("-"):
+            raise UserError(f"--sbatch={option} is no option: give each with its value, as --sbatch=--partition=gpu")
+        if _is_ours(option):
+            short = ", ".join(f"-{letter}" for letter in OURS_SHORT)
+            raise UserError(f"--sbatch={option}: {', '.join(OURS)} and {short} are set by the sweep itself")
+
+
+def _is_ours(option: str) -> bool:
+    """Whether sbatch would take it for one of OURS, which it also does where a name is cut short (--comm=x)."""
+    if option.startswith("--"):
+        return any(name.startswith(option.split("=")[0]) for name in OURS)
+    letters = option[1:].lstrip(WITHOUT_VALUE)
+    return letters[:1] in tuple(OURS_SHORT)
+
+
 def submit(sweep) -> str:
     """Queues every job that is neither finished nor queued, and a collect after them; returns what it did.
 
     Raises:
-      UserError: Slurm is missing or refuses, or an option of --sbatch is not the user's.
+      UserError: Slurm refuses, or it is not known what is queued.
     """
-    if wrong := [option for option in sweep.options["sbatch"] if option.split("=")[0] in OURS]:
-        raise UserError(f"--sbatch={wrong[0]}: {', '.join(OURS)} are set by the sweep itself")
     queued = states(sweep)
     todo = [group for group in sweep.groups() if not group.done() and not any(job.name in queued for job in group.jobs)]
     if not todo:
-        return f"nothing to submit: {len(queued)} jobs are queued or running, the others done"
+        others = "the others are done; launch.collect writes runs.csv" if queued else "all runs are done"
+        return f"nothing to submit: {len(queued)} jobs are queued or running, {others}"
     todo.sort(key=lambda group: -group.flops)
     folder = _folder(sweep)
+    folder.mkdir(parents=True, exist_ok=True)
     script = folder / "run.sh"
     write_whole(script, SCRIPT)
     arrays = []
@@ -59,33 +85,89 @@ def submit(sweep) -> str:
             "--requeue",
             f"--signal=TERM@{SECONDS_TO_SAVE}",
         ]
-        arrays.append(_sbatch(sweep, folder, script, sweep.id, [*options, *sweep.options["sbatch"]], task))
+        options = [f"--job-name={sweep.id}", f"--output={comment}_%a.txt", *options, *sweep.options["sbatch"]]
+        arrays.append(_sbatch(folder, script, options, task))
     after = [sys.executable, "-m", "launch.collect", f"--workdir={os.fspath(sweep.workdir)}"]
-    waits = [f"--dependency=afterany:{':'.join(arrays)}", "--ntasks=1"]
-    _sbatch(sweep, folder, script, f"{sweep.id}-collect", [*_only_where(sweep.options["sbatch"]), *waits], after)
+    options = [f"--job-name={sweep.id}-collect", "--output=%A-collect.txt", *_only_where(sweep.options["sbatch"])]
+    _sbatch(folder, script, [*options, f"--dependency=afterany:{':'.join(arrays)}", "--ntasks=1"], after)
     return (
         f"submitted {len(jobs_of(todo))} jobs as array {', '.join(arrays)}; {len(queued)} were queued or running before"
     )
 
 
 def states(sweep) -> dict[str, str]:
-    """Jobs in Slurm's queue, with their state there and, while waiting, the reason."""
+    """Jobs in Slurm's queue, with their state there and, while waiting, the reason.
+
+    Raises:
+      UserError: Slurm cannot be asked, or a list is missing or damaged that tells which jobs are queued.
+    """
     lists, found = {}, {}
     for line in _call("squeue", "-h", "-r", "--me", f"--name={sweep.id}", "-o", "%K|%k|%T|%r").splitlines():
         index, comment, state, reason = line.split("|", 3)
         if comment not in lists:
-            lists[comment] = json.loads((_folder(sweep) / f"{comment}.json").read_text())
+            lists[comment] = _list(_folder(sweep) / f"{comment}.json")
         waits = "" if state == "RUNNING" or reason == "None" else f" ({reason})"
-        found |= dict.fromkeys(lists[comment][int(index)], state.lower() + waits)
+        try:
+            found |= dict.fromkeys(lists[comment][int(index)], state.lower() + waits)
+        except (ValueError, LookupError, TypeError):
+            raise UserError(f"{_folder(sweep)}/{comment}.json names no jobs for task {index} of that array") from None
     return found
 
 
-def cancel(sweep) -> str:
+def _list(path) -> list:
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{os.fspath(path)} cannot be read ({error}), and nothing else tells which jobs that array has queued; "
+            "launch.cancel takes them off"
+        ) from None
+
+
+def reason(sweep, job) -> str:
+    """What Slurm or launch.task said last of a task of the job that is over; "" if nothing, or that it was cancelled."""
+    if path := _output(sweep, job):
+        lines = [line for line in pathlib.Path(path).read_text(errors="replace").splitlines() if line.strip()]
+        errors = [line for line in lines if re.search(r"\berror: |Error\b", line)] or lines
+        if errors and "CANCELLED" not in errors[-1]:
+            return f"{errors[-1].strip()[:1000]} ({path})"
+    return ""
+
+
+def output(sweep, job) -> str:
+    """All that Slurm and launch.task said of the job's newest task."""
+    path = _output(sweep, job)
+    return f"==> {path} <==\n{pathlib.Path(path).read_text(errors='replace')}" if path else ""
+
+
+def _output(sweep, job) -> str | None:
+    """The path of what was said of the newest task that the job was given to, or None if nothing was."""
+    folder = os.fspath(_folder(sweep))
+    path = os.path.join(folder, _tasks(folder).get(job.name, "none"))
+    return path if os.path.isfile(path) and os.path.getsize(path) else None
+
+
+@functools.cache
+def _tasks(folder: str) -> dict[str, str]:
+    """The file of the newest task of each job, by the lists in the folder."""
+    found = {}
+    for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
+        if re.fullmatch(r"[\d-]+\.json", name):
+            with contextlib.suppress(UserError, TypeError):  # told by whoever needs the list to know what is queued
+                for index, jobs in enumerate(_list(pathlib.Path(folder, name))):
+                    found |= dict.fromkeys(jobs, f"{name.removesuffix('.json')}_{index}.txt")
+    return found
+
+
+def cancel(sweep, patience: float) -> str:
     """Takes the sweep's jobs off the queue; running trainers get SIGTERM first and Slurm's KillWait to save."""
-    n_jobs = len(states(sweep))
+    try:
+        told = f"{len(states(sweep))} jobs"
+    except UserError as error:
+        told = f"the sweep's tasks ({error})"
     _call("scancel", f"--name={sweep.id}")
     _call("scancel", f"--name={sweep.id}-collect")
-    return f"cancelled {n_jobs} jobs"
+    return f"cancelled {told}"
 
 
 def requeue() -> None:
@@ -113,13 +195,15 @@ def _task() -> str:
     return f"{os.environ['SLURM_ARRAY_JOB_ID']}_{os.environ['SLURM_ARRAY_TASK_ID']}"
 
 
-def _sbatch(sweep, folder, script, name, options, command) -> str:
-    output = str(folder).replace("%", "%%") + f"/{'%A_%a' if name == sweep.id else '%A-collect'}.txt"
+def _sbatch(folder, script, options, command) -> str:
+    """The id of the batch job."""
     exported = [v for v in os.environ if v in EXPORT + EXPORT_GCS or v.startswith(EXPORT_PREFIXES)]
-    fixed = ["--parsable", f"--job-name={name}", f"--output={output}", "--open-mode=append"]
-    return (
-        _call("sbatch", *fixed, f"--export={','.join(exported)}", *options, str(script), *command).split(";")[0].strip()
-    )
+    fixed = ["--parsable", f"--chdir={folder}", "--open-mode=append", f"--export={','.join(exported)}"]
+    said = _call("sbatch", *fixed, *options, str(script), os.getcwd(), *command)
+    number = said.split(";")[0].strip()
+    if not number.isdigit():
+        raise UserError(f"sbatch queued nothing; it said: {' '.join(said.split()) or 'nothing'}")
+    return number
 
 
 def _only_where(options) -> list[str]:
@@ -130,14 +214,12 @@ def _only_where(options) -> list[str]:
 
 def _folder(sweep):
     """Lists, the batch script and Slurm's own output: in the workdir, or here if that is on gs://."""
-    here = sweep.jobs[0].here.parent / "slurm" if is_remote(sweep.workdir) else sweep.workdir / "slurm"
-    here.mkdir(parents=True, exist_ok=True)
-    return here
+    return sweep.jobs[0].here.parent / "slurm" if is_remote(sweep.workdir) else sweep.workdir / "slurm"
 
 
 def _call(*command) -> str:
     try:
-        done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL)
     except FileNotFoundError:
         raise UserError(f"--backend=slurm needs {command[0]}, which is not on this machine's PATH") from None
     if done.returncode:

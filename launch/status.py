@@ -1,29 +1,41 @@
 """How a sweep stands, job by job, with the reasons of failures: python -m launch.status --workdir=DIR."""
 
 import concurrent.futures
+import glob
+import os
 
 from absl import flags
 
-from jmoe import cli, storage
-from launch import jobs as jobs_lib
+from jmoe import cli, ownership, storage
+from jmoe.storage import epath
+from launch import record
 
 WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the sweep, a folder or gs://...")
 
 
 def main(_):
-    sweep = jobs_lib.read(storage.absolute(WORKDIR.value))
-    print(table(sweep, sweep.engine.states(sweep)))
+    sweep = record.read(storage.absolute(WORKDIR.value))
+    states, trouble = {}, None
+    try:
+        states = sweep.engine.states(sweep)
+    except cli.UserError as error:  # what the workdir tells is told all the same
+        trouble = error
+    print(table(sweep, states))
+    if trouble:
+        raise trouble
 
 
 def table(sweep, states: dict[str, str]) -> str:
-    """A line for each job and one for all; `states` is what the backend says of those it has."""
+    """A line for each job and one for all; `states` is what the backend says of those it has. Writes nothing."""
     folder, found = sweep.workdir / "jobs", {}
+    literal = epath.Path(glob.escape(os.fspath(folder)))  # a folder may be called run[1]
     for pattern in ("*/*/result.json", "*/*/metrics.jsonl", "*/failure.json"):  # one listing each, on gs:// too
-        for path in folder.glob(pattern):
+        for path in literal.glob(pattern):
             name, *rest = path.relative_to(folder).parts
             found.setdefault(name, set()).add("/".join(rest))
+    line = lambda job: _line(sweep, job, found.get(job.name, set()), states.get(job.name))
     with concurrent.futures.ThreadPoolExecutor(32 if storage.is_remote(folder) else 1) as pool:
-        lines = list(pool.map(lambda job: _line(job, found.get(job.name, set()), states.get(job.name)), sweep.jobs))
+        lines = list(pool.map(line, sweep.jobs))
     kinds = {}
     for _, _, kind, _ in lines:
         kinds[kind] = kinds.get(kind, 0) + 1
@@ -33,19 +45,22 @@ def table(sweep, states: dict[str, str]) -> str:
     n_runs = sum(len(job.budgets) for job in sweep.jobs)
     counted = ", ".join(f"{number} {kind}" for kind, number in sorted(kinds.items()))
     text.append(f"{n_done} of {n_runs} runs done; {len(lines)} jobs on {sweep.backend}: {counted}")
+    if (owner := ownership.owner(sweep.lock)) and not owner.has_ended():
+        text.append(f"at work on it: {owner}")
     if storage.is_remote(folder):
         text.append(f"logs of trainers on this machine: {sweep.jobs[0].here.parent}")
     return "\n".join(text)
 
 
-def _line(job, files: set[str], state: str | None) -> tuple[str, str, str, str]:
+def _line(sweep, job, files: set[str], state: str | None) -> tuple[str, str, str, str]:
     """(name, runs done, one word, what else there is to say) of a job with these files in its folder."""
-    n_done = sum(f"{branch}/result.json" in files for branch in job.budgets)
-    runs = f"{n_done}/{len(job.budgets)}"
-    if n_done == len(job.budgets):
+    there = [branch for branch in job.budgets if f"{branch}/result.json" in files]
+    results = job.results() if there else {}
+    runs = f"{len(results)}/{len(job.budgets)}"
+    if len(results) == len(job.budgets):
         return job.name, runs, "done", ""
-    told = []
-    if any(file.endswith("metrics.jsonl") for file in files):
+    told = [f"{branch}/result.json is damaged" for branch in there if branch not in results]
+    if job.training_tokens and any(file.endswith("metrics.jsonl") for file in files):
         tokens, loss = job.progress()
         told.append(f"{tokens / job.training_tokens:.0%} trained" + (f", loss {loss:.3f}" if loss is not None else ""))
     failure = job.failure() if "failure.json" in files else {}
@@ -54,7 +69,13 @@ def _line(job, files: set[str], state: str | None) -> tuple[str, str, str, str]:
     if state and not state.startswith("failed"):
         kind, _, rest = state.partition(" ")
         return job.name, runs, kind.strip(","), "; ".join([rest.strip("() ")] * bool(rest) + told)
-    return job.name, runs, "failed" if state or failure.get("for_good") else "waiting", "; ".join(told)
+    if job.kept:
+        return job.name, runs, "kept", "; ".join(["not of the sweep any more", *told])
+    if state and (why := state.removeprefix("failed").strip(" ()")):
+        told.append(why)
+    why = "" if failure or state else sweep.engine.reason(sweep, job)
+    kind = "failed" if state or why or failure.get("for_good") else "waiting"
+    return job.name, runs, kind, "; ".join(told + [why] * bool(why))
 
 
 def run():

@@ -3,21 +3,32 @@
 Started again it skips the runs that are done, leaves alone what is queued or running, and resumes the rest. The local
 backend works until all is done and writes DIR/runs.csv; slurm and gke take the jobs and return. launch.status,
 launch.logs, launch.cancel and launch.collect, each with --workdir=DIR, do the rest.
+
+One launch.sweep at a time owns a workdir (jmoe/ownership.py): it holds DIR/sweep.lock before it changes anything there,
+a local one until it ends, and one for slurm or gke while it submits.
 """
 
 import os
+import sys
 
 from absl import flags
 
-from jmoe import cli, corpus, storage
-from launch import accelerators, gke, table
+from jmoe import cli, ownership, storage
+from jmoe.chips import CHIPS
+from launch import accelerators, preflight, record, table
 from launch import jobs as jobs_lib
+from launch.resume import pin_corpus, resume
+
+SECONDS_TO_SUBMIT = 120.0  # that one start for slurm or gke waits for another that is submitting
 
 SWEEP = flags.DEFINE_string("sweep", None, "Sweep file, e.g. configs/sweeps/quickstart.py.")
 WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the sweep: jobs, logs, runs.csv; a folder or gs://...")
 BACKEND = flags.DEFINE_enum("backend", "local", ["local", "slurm", "gke"], "Where the jobs run.")
 RETRIES = flags.DEFINE_integer(
     "retries", 1, "How often a job that died is tried again without getting further than before.", lower_bound=0
+)
+STALL_MINUTES = flags.DEFINE_float(
+    "stall_minutes", 60.0, "A trainer that shows no sign of life for so long is stopped and tried again; 0: never.", 0
 )
 TOGETHER = flags.DEFINE_integer(
     "together",
@@ -28,7 +39,7 @@ TOGETHER = flags.DEFINE_integer(
 MIX = flags.DEFINE_multi_enum("mix", [], jobs_lib.MIXABLE, "What the sweep may hold two versions of; it remembers.")
 DRY_RUN = flags.DEFINE_bool("dry_run", False, "Print what would run, and what it costs; start and write nothing.")
 ACCELERATOR = flags.DEFINE_string(
-    "accelerator", None, f"What a job runs on, as v5e:4x4 or H100:8; of {', '.join(accelerators.GKE)}."
+    "accelerator", None, f"What a job runs on, as v5e:4x4 or H100:2x8; of {', '.join(accelerators.GKE)}."
 )
 MFU = flags.DEFINE_float("mfu", 0.4, "Model FLOPs utilisation that the costs assume.", 1e-6, 1)
 DOLLARS = flags.DEFINE_float("dollars_per_hour", None, "Price of one accelerator (chip), for --dry_run.", 0)
@@ -52,41 +63,84 @@ def main(_):
         "gke": {f.name: f.value for f in (IMAGE, QUEUE, NAMESPACE, SERVICE_ACCOUNT, ACCELERATOR, N_SLICES, SPOT)},
     }[BACKEND.value]
     options["together"] = TOGETHER.value
-    sweep = jobs_lib.Sweep(workdir, SWEEP.value, BACKEND.value, RETRIES.value, MIX.value, options, jobs)
-    if sweep.backend == "gke":
-        gke.check(sweep)
+    sweep = record.Sweep(
+        workdir, SWEEP.value, BACKEND.value, RETRIES.value, MIX.value, options, jobs, STALL_MINUTES.value
+    )
+    sweep.engine.check(sweep)
+    impossible = preflight.places(sweep, configs, ACCELERATOR.value)
     if DRY_RUN.value:
-        lines = describe(jobs)
-        if TOGETHER.value > 1:
-            sizes = [len(group.jobs) for group in sweep.groups()]
-            lines.append(f"--together={TOGETHER.value}: {len(sizes)} trainers, of up to {max(sizes)} jobs each")
-        if sweep.backend == "gke":  # what it prints is what kubectl takes
-            lines = [f"# {line}" for line in lines] + [gke.yaml_of(sweep)]
-        print("\n".join(lines))
+        dry_run(sweep, impossible)
         return
+    preflight.check(impossible)
     storage.make_workdir(WORKDIR.value)
+    wait = 0.0 if sweep.backend == "local" else SECONDS_TO_SUBMIT
+    try:
+        with ownership.hold(sweep.lock, f"launch.sweep --backend={sweep.backend}", wait):
+            print(start(sweep, configs))
+    except ownership.Taken as error:
+        raise cli.UserError(
+            f"another launch.sweep works on {os.fspath(workdir)}: {error.owner}; launch.status tells, launch.cancel stops it"
+        ) from None
+
+
+def start(sweep, configs) -> str:
+    """Starts or submits what is not done, as the owner of the workdir; returns what came of it.
+
+    Raises:
+      UserError: it cannot be started, or runs are missing at its end. Interrupted.
+    """
     earlier = resume(sweep)
-    pin_corpus(sweep, configs, earlier)
-    here = [*sweep.jobs]
-    sweep.jobs += [job for name, job in earlier.items() if name not in configs]
-    sweep.write()
+    corpora = pin_corpus(sweep, configs, earlier)
+    impossible, warnings = preflight.tokens(sweep, configs, corpora)
+    preflight.check(impossible)
+    for warning in warnings:
+        print(warning, file=sys.stderr)
+    submit = sweep.engine.submit
     if sweep.backend != "local":
-        sweep.jobs = here
-        print(f"{sweep.engine.submit(sweep)}\npython -m launch.status --workdir={os.fspath(workdir)}")
-        return
-    sweep.engine.run(sweep)
+        said = _written_if_taken(sweep, lambda: submit(sweep))
+        return f"{said}\npython -m launch.status --workdir={os.fspath(sweep.workdir)}"
+    sweep.write()
+    if said := submit(sweep):
+        print(said)
     told, complete = table.write(sweep)
     if not complete:
         raise cli.UserError(f"{told}\nThe same command tries them again.")
-    print(told)
+    return told
+
+
+def _written_if_taken(sweep, submit) -> str:
+    """`submit()` with sweep.json written, which what is submitted reads; put back if the backend takes nothing."""
+    there = sweep.engine.states(sweep)  # a backend that cannot be asked is found before anything is written
+    path = sweep.workdir / "sweep.json"
+    before = path.read_text() if path.exists() else None
+    sweep.write()
+    try:
+        return submit()
+    except cli.UserError:
+        if not there and not sweep.engine.states(sweep):
+            path.unlink() if before is None else storage.write_whole(path, before)
+        raise
+
+
+def dry_run(sweep, impossible) -> None:
+    """Prints what would run and what it costs; for gke, manifests that kubectl takes."""
+    lines = describe(sweep.jobs)
+    if sweep.options["together"] > 1:
+        sizes = [len(group.jobs) for group in sweep.groups()]
+        lines.append(f"--together={TOGETHER.value}: {len(sizes)} trainers, of up to {max(sizes)} jobs each")
+    if sweep.backend == "gke":
+        lines = [f"# {line}" for line in lines] + [sweep.engine.yaml_of(sweep)]
+    print("\n".join(lines))
+    for sentence in impossible:
+        print(f"WARNING: could not train, and would be refused: {sentence}", file=sys.stderr)
 
 
 def describe(jobs) -> list[str]:
     """Lines on each job and on all, in the paper's counts (6 N_active D), with hours and price where asked for."""
     cost = lambda flops: ""
     if ACCELERATOR.value:
-        place = accelerators.parse(ACCELERATOR.value)
-        kind, peak = place.kind, place.peak_flops
+        kind = accelerators.chip(ACCELERATOR.value)
+        peak = CHIPS[kind].flops
         hours = lambda flops: flops / (peak * MFU.value * 3600)
         price = lambda flops: f", ${hours(flops) * DOLLARS.value:,.2f}" if DOLLARS.value is not None else ""
         cost = lambda flops: f"  {hours(flops):,.2f} {kind}-hours{price(flops)}"
@@ -105,64 +159,6 @@ def describe(jobs) -> list[str]:
     if ACCELERATOR.value:
         lines.append(f"at {MFU.value:.0%} of {peak:.3g} FLOP/s:{cost(flops)}")
     return lines
-
-
-def resume(sweep) -> dict:
-    """The jobs of an earlier start in this workdir by name; the new jobs are given what is known of them.
-
-    Raises:
-      UserError: the code or the configs are others than those of jobs that have begun, and --mix does not allow it.
-    """
-    now = jobs_lib.code_version()
-    for job in sweep.jobs:
-        job.code = [now]
-    if not (sweep.workdir / "sweep.json").exists():
-        return {}
-    before = jobs_lib.read(sweep.workdir)
-    sweep.mix = sorted({*sweep.mix, *before.mix})
-    if before.backend != sweep.backend and (busy := before.engine.states(before)):
-        raise cli.UserError(f"{len(busy)} jobs are still with --backend={before.backend}; launch.cancel stops them")
-    earlier = {job.name: job for job in before.jobs if job.folder.exists()}
-    if others := sorted({version for job in earlier.values() for version in job.code} - {now}):
-        if "code" not in sweep.mix:
-            raise cli.UserError(
-                f"{sweep.workdir} was begun with code {', '.join(others)}, and this is {now}: its runs would differ in "
-                "more than the sweep says. Take another --workdir, that code, or --mix=code"
-            )
-    names = {job.name for job in sweep.jobs}
-    if gone := [name for name in earlier if name not in names]:
-        if "config" not in sweep.mix:
-            raise cli.UserError(
-                f"{len(gone)} jobs in {sweep.workdir} are not of this sweep any more ({', '.join(gone[:3])}...): "
-                "a config was edited, or the sweep. Undo that, take another --workdir, or keep both with --mix=config"
-            )
-    for job in sweep.jobs:
-        if job.name in earlier:
-            code = earlier[job.name].code
-            job.code = code if job.done() or code[-1] == now else [*code, now]
-    return earlier
-
-
-def pin_corpus(sweep, configs, earlier) -> None:
-    """Prepares each corpus once and gives its fingerprint to every job on it, later ones too: all see the same text.
-
-    Raises:
-      UserError: the corpus cannot be had, or the sweep has two and --mix does not allow it.
-    """
-    key = lambda job: configs[job.name].data.to_json(sort_keys=True)
-    pins = {key(job): earlier[job.name].corpus for job in sweep.jobs if job.name in earlier}
-    loaded = {}
-    for job in sweep.jobs:
-        if key(job) not in loaded:
-            data = configs[job.name].data.copy_and_resolve_references()
-            data.fingerprint = pins.get(key(job), data.fingerprint)
-            # text that is known by its fingerprint need not be on a machine that only submits; trainers check it
-            known = data.fingerprint and sweep.backend != "local"
-            loaded[key(job)] = data.fingerprint if known else corpus.load(data).fingerprint
-        job.corpus = loaded[key(job)]
-    found = sorted({job.corpus for job in sweep.jobs})
-    if len(found) > 1 and "corpus" not in sweep.mix:
-        raise cli.UserError(f"the sweep's jobs have {len(found)} corpora: {', '.join(found)}; --mix=corpus allows it")
 
 
 def run():

@@ -9,6 +9,7 @@ from jmoe import cli, storage
 from launch import jobs as jobs_lib
 
 LAW_COLUMNS = ("n_active", "n_total", "n_tokens", "n_experts", "loss")
+TRACES = ("run", "code", "config", "overrides")
 VERSIONS = {"code": "code", "jmoe_version": "code", "jax_version": "code", "corpus_fingerprint": "corpus"}
 
 
@@ -20,9 +21,8 @@ def write(sweep) -> tuple[str, bool]:
     """
     rows, missing = collect(sweep)
     path = sweep.workdir / "runs.csv"
-    columns = list(LAW_COLUMNS) + [name for name in (rows[0] if rows else {}) if name not in LAW_COLUMNS]
     text = io.StringIO()
-    writer = csv.DictWriter(text, columns)
+    writer = csv.DictWriter(text, columns(rows))
     writer.writeheader()
     writer.writerows(rows)
     storage.write_whole(path, text.getvalue())
@@ -30,6 +30,17 @@ def write(sweep) -> tuple[str, bool]:
         return f"{os.fspath(path)}: {len(rows)} runs", True
     lines = [f"{len(missing)} of {len(rows) + len(missing)} runs are missing from {os.fspath(path)}:"]
     return "\n".join(lines + [f"  {run}: {why}" for run, why in missing.items()]), False
+
+
+def columns(rows) -> list[str]:
+    """The columns of all rows: the law's first, then those that any row has, as results are written now, then TRACES.
+
+    A row that an older version made lacks some; its cells there are empty. The order does not depend on which row is
+    first: that of the row with the most columns, and after it what only others have.
+    """
+    fields = dict.fromkeys(name for row in sorted(rows, key=len, reverse=True) for name in row)
+    own = [name for name in fields if name not in LAW_COLUMNS + TRACES]
+    return [*LAW_COLUMNS, *own, *(TRACES if rows else ())]
 
 
 def collect(sweep) -> tuple[list[dict], dict[str, str]]:
@@ -41,11 +52,14 @@ def collect(sweep) -> tuple[list[dict], dict[str, str]]:
     rows, missing = [], {}
     for job in sweep.jobs:
         results = job.results()
-        why = (job.failure().get("cause") or "not finished") if len(results) < len(job.budgets) else ""
+        why = _why(sweep, job) if len(results) < len(job.budgets) else ""
         for branch in job.budgets:
             run = f"jobs/{job.name}/{branch}"
             if branch not in results:
-                missing[run] = why
+                damaged = (job.folder / branch / "result.json").exists()
+                again = "result.json is damaged; starting the sweep again writes it anew"
+                if not job.kept or damaged:
+                    missing[run] = again if damaged else why
                 continue
             result = results[branch]
             record = result.pop("record")
@@ -57,11 +71,15 @@ def collect(sweep) -> tuple[list[dict], dict[str, str]]:
     for column, kind in VERSIONS.items():
         found = {}
         for row in rows:
-            found.setdefault(row[column], []).append(row["run"])
+            found.setdefault(row.get(column, "unknown"), []).append(row["run"])
         if len(found) > 1 and kind not in sweep.mix:
             told = "; ".join(f"{value} in {len(runs)} runs, first {runs[0]}" for value, runs in found.items())
             raise cli.UserError(f"runs.csv would mix two of {column}: {told}. --mix={kind} allows it")
     return rows, missing
+
+
+def _why(sweep, job) -> str:
+    return job.failure().get("cause") or sweep.engine.reason(sweep, job) or "not finished"
 
 
 def _is_config_of(job, config: dict) -> bool:

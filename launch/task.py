@@ -18,8 +18,7 @@ from absl import flags
 
 from jmoe import cli, storage
 from jmoe.storage import epath
-from launch import gke, slurm, trainer
-from launch import jobs as jobs_lib
+from launch import gke, record, slurm, trainer
 
 WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the sweep, a folder or gs://...")
 JOB = flags.DEFINE_multi_string("job", None, "Name of the job; may be given again.")
@@ -27,7 +26,7 @@ ARRAY = flags.DEFINE_string("array", None, "JSON list of lists of job names; SLU
 
 
 def main(_):
-    sweep = jobs_lib.read(storage.absolute(WORKDIR.value))
+    sweep = record.read(storage.absolute(WORKDIR.value))
     names = JOB.value or json.loads(epath.Path(ARRAY.value).read_text())[int(os.environ["SLURM_ARRAY_TASK_ID"])]
     group = sweep.group(names)
     signal.signal(signal.SIGTERM, lambda *_: None)  # the scheduler asks the trainer itself; here it only ends the wait
@@ -38,16 +37,19 @@ def in_allocation(sweep, group) -> int:
     """Tries until every job is done or has failed for good, or the allocation is being taken away."""
     while not group.done():
         started = _start(group, prefix=slurm.STEP)
-        code = started.process.wait()
+        code = trainer.Watch(started, sweep.stall_minutes).wait()
         if code == 0:
             break
         if code < 0:  # srun itself was killed
             slurm.end_step()
-        if code in trainer.STOPPED:
+        if code in trainer.STOPPED and not started.stalled:
             slurm.requeue()
             return code
         if slurm.ending():  # killed with its allocation: no failure of its own
             return code
+        if code == cli.UNAVAILABLE:  # nothing is wrong with the job
+            print(f"{group.name}: {started.cause(code)}; trying again", flush=True)
+            continue
         failures = trainer.failed(started, code, sweep.retries)
         for job, failure in failures.items():
             print(f"{job}: {failure['cause']}", flush=True)
@@ -67,9 +69,9 @@ def in_pod(sweep, group) -> int:
     signal.signal(signal.SIGTERM, lambda *_: started.process.terminate())
     copy = threading.Thread(target=_copy, args=(group.log, started))
     copy.start()
-    code = started.process.wait()
+    code = trainer.Watch(started, sweep.stall_minutes).wait()
     copy.join()
-    if code in (0, *trainer.STOPPED):
+    if code in (0, cli.UNAVAILABLE, *trainer.STOPPED) and not started.stalled:
         return code
     if place.get("JAX_PROCESS_ID", "0") != "0" and not trainer.explained(code, started.cause(code)):
         return 1  # the first pod fails with it and counts the try

@@ -9,14 +9,14 @@ from absl import flags
 
 from jmoe import cli, many, processes, storage
 from launch import jobs as jobs_lib
-from launch import trainer
+from launch import record, trainer
 
 WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the sweep, a folder or gs://...")
 JOBS = flags.DEFINE_multi_string("job", None, "Name of a job; given for each of them.")
 
 
 def main(_):
-    jobs = jobs_lib.read(storage.absolute(WORKDIR.value)).group(JOBS.value).jobs
+    jobs = record.read(storage.absolute(WORKDIR.value)).group(JOBS.value).jobs
     failed = {job.name: job.failure()["cause"] for job in jobs if job.failure().get("for_good")}
 
     def tell(m: int, error: Exception) -> None:

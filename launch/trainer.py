@@ -7,7 +7,6 @@ process that started it; and the trainer is told to stop (SIGTERM) when that pro
 
 import contextlib
 import ctypes
-import fcntl
 import json
 import os
 import pathlib
@@ -15,12 +14,17 @@ import re
 import signal
 import subprocess
 import sys
+import time
 
+from jmoe import ownership
+from jmoe.cli import UNAVAILABLE, UserError
 from jmoe.corpus import cache_dir
 from jmoe.storage import write_whole
 from launch import jobs as jobs_lib
+from launch import record
 
 STOPPED = (128 + signal.SIGINT, 128 + signal.SIGTERM)  # exit codes of a trainer that saved and stopped when asked
+SECONDS_TO_SAVE = 300.0  # that a trainer gets between SIGTERM and SIGKILL
 _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
@@ -29,6 +33,7 @@ class Trainer:
 
     def __init__(self, group, process, log_start: int):
         self.group, self.process, self._log_start = group, process, log_start
+        self.stalled = ""  # why it was stopped, where that was for standing still
 
     def cause(self, code: int) -> str:
         """Why it ended with `code`: its own error line, else the last thing it said."""
@@ -37,12 +42,74 @@ class Trainer:
             lines = log.read().decode(errors="replace").splitlines()
         lines = [line.strip() for line in lines if line.strip() and not line.startswith(("srun:", "slurmstepd"))]
         errors = [line for line in lines if re.match(r"error: |([\w.]+\.)?\w*(Error|Exception|Interrupt)\b", line)]
-        how = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
-        if code in (-signal.SIGKILL, 128 + signal.SIGKILL):
+        how = self.stalled or (f"killed by signal {-code}" if code < 0 else f"exit code {code}")
+        if code in (-signal.SIGKILL, 128 + signal.SIGKILL) and not self.stalled:
             how += ", which is also how a machine out of memory ends a process"
         if len(self.group.jobs) > 1:
             how += f"; {len(self.group.jobs)} jobs together, --together takes fewer"
         return f"{(errors or lines or ['no output'])[-1][:2000]} ({how}; {self.group.log})"
+
+
+class Watch:
+    """A trainer under watch: one that shows no sign of life for `minutes` is asked to save and stop, and then killed.
+
+    Signs of life are steps, results, and whatever it prints. 0 minutes: it is left alone.
+    """
+
+    def __init__(self, trainer: Trainer, minutes: float):
+        self.trainer, self.group, self._seconds = trainer, trainer.group, 60 * minutes
+        self._moved, self._next, self._sign, self._asked = time.monotonic(), 0.0, None, None
+
+    def poll(self) -> int | None:
+        """Its exit code; None while it runs."""
+        code, now = self.trainer.process.poll(), time.monotonic()
+        if code is not None or not self._seconds:
+            return code
+        if now >= self._next:
+            self._next = now + min(60.0, self._seconds / 4)
+            if (sign := self._sign_of_life()) != self._sign:
+                self._sign, self._moved = sign, now
+        if self._asked is None and now - self._moved > self._seconds:
+            self.trainer.stalled = f"stopped after {self._seconds / 60:g} minutes without a sign of life"
+            self._asked = now
+            _ask(self.trainer.process)
+        elif self._asked is not None and now - self._asked > min(SECONDS_TO_SAVE, self._seconds):
+            _kill(self.trainer.process)
+        return None
+
+    def wait(self) -> int:
+        """Its exit code, when it has ended."""
+        while (code := self.poll()) is None:
+            time.sleep(0.2)
+        return code
+
+    def _sign_of_life(self):
+        log = self.group.log
+        steps = [(job.progress()[0], len(job.results())) for job in self.group.jobs]
+        return log.stat().st_size if log.exists() else 0, steps
+
+
+def end(processes, hurry=lambda: False) -> None:
+    """Has trainers save and stop, and kills those that have not after SECONDS_TO_SAVE, or once `hurry()`."""
+    for process in processes:
+        _ask(process)
+    deadline = time.monotonic() + SECONDS_TO_SAVE
+    while any(process.poll() is None for process in processes):
+        if time.monotonic() > deadline or hurry():
+            for process in processes:
+                _kill(process)
+        time.sleep(0.1)
+
+
+def _ask(process) -> None:
+    process.send_signal(signal.SIGTERM)
+    process.send_signal(signal.SIGCONT)  # one that somebody halted could not save
+
+
+def _kill(process) -> None:
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # it leads a session of its own
 
 
 def start(group, env: dict | None = None, cores: list[int] | None = None, prefix=()) -> Trainer | None:
@@ -53,13 +120,16 @@ def start(group, env: dict | None = None, cores: list[int] | None = None, prefix
     """
     for job in group.jobs:
         if (version := jobs_lib.code_version()) != job.code[-1]:
-            raise jobs_lib.UserError(f"job {job.name} belongs to code {job.code[-1]}, this machine has {version}")
+            raise UserError(f"job {job.name} belongs to code {job.code[-1]}, this machine has {version}")
         jobs_lib.config_of(job)
-        job.here.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as files:
-        locks = [files.enter_context(open(_lock_path(job), "a+")) for job in group.jobs]
-        if not all(map(_acquire, locks)):
-            return None
+        locks = []
+        for job in group.jobs:
+            if (lock := ownership.lock(lock_path(job))) is None:
+                return None
+            locks.append(files.enter_context(lock))
+        for job in group.jobs:
+            record.write_job(job)
         for job in group.jobs[1:]:
             with open(job.log, "a") as log:
                 log.write(f"trained together with {group.name}; the log is {group.log}\n")
@@ -85,8 +155,7 @@ def start(group, env: dict | None = None, cores: list[int] | None = None, prefix
             start_new_session=True,
         )
         for lock in locks:
-            lock.truncate(0)
-            lock.write(str(process.pid))
+            ownership.sign(lock, ownership.Owner.of(process.pid, f"the trainer of {group.name}"))
         return Trainer(group, process, log_start)
 
 
@@ -99,9 +168,9 @@ def environment() -> dict:
     return defaults | os.environ
 
 
-def running(job) -> int | None:
-    """The process id of the job's trainer on this machine, or None."""
-    return holder(_lock_path(job))
+def running(job) -> ownership.Owner | None:
+    """The job's trainer on this machine, or on another one that shares the job's folder."""
+    return ownership.owner(lock_path(job))
 
 
 def explained(code: int, cause: str) -> bool:
@@ -122,8 +191,9 @@ def failed(trainer: Trainer, code: int, retries: int) -> dict[str, dict]:
             forget_cause(job)
         else:
             before = job.failure()
+            again = code == UNAVAILABLE  # an outage of the store is no try
             failures[job.name] = (
-                before if before.get("for_good") else _failed(job, cause, explained(code, cause), retries)
+                before if before.get("for_good") else _failed(job, cause, explained(code, cause), retries, again)
             )
     return failures
 
@@ -133,14 +203,14 @@ def fail(job, error: Exception) -> None:
     _failed(job, str(error), True, 0)
 
 
-def _failed(job, cause: str, for_good: bool, retries: int) -> dict:
+def _failed(job, cause: str, for_good: bool, retries: int, again: bool = False) -> dict:
     before, tokens = job.failure(), job.progress()[0]
-    tries = before.get("tries", 0) + 1 if tokens <= before.get("tokens", -1) else 1
+    tries = (before.get("tries", 0) if tokens <= before.get("tokens", -1) else 0) + (not again)
     failure = {
         "cause": cause,
         "tries": tries,
         "tokens": max(tokens, before.get("tokens", 0)),
-        "for_good": for_good or tries > retries,
+        "for_good": for_good or tries > retries and not again,
     }
     write_whole(job.folder / "failure.json", json.dumps(failure, indent=1))
     return failure
@@ -150,35 +220,5 @@ def forget_cause(job) -> None:
     (job.folder / "failure.json").unlink(missing_ok=True)
 
 
-def lock_file(path: pathlib.Path):
-    """The open file, locked until it is closed or this process ends; None if another process holds it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lock = open(path, "a+")
-    if _acquire(lock):
-        lock.truncate(0)
-        lock.write(str(os.getpid()))
-        lock.flush()
-        return lock
-    lock.close()
-    return None
-
-
-def holder(path: pathlib.Path) -> int | None:
-    """Who holds the lock file: a process id, 0 if it has not said yet, or None."""
-    try:
-        with open(path, "r+") as lock:
-            return None if _acquire(lock) else int(lock.read() or 0)
-    except FileNotFoundError:
-        return None
-
-
-def _lock_path(job) -> pathlib.Path:
+def lock_path(job) -> pathlib.Path:
     return job.here / "lock"
-
-
-def _acquire(lock) -> bool:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return True
-    except BlockingIOError:
-        return False

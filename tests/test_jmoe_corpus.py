@@ -3,30 +3,20 @@
 import hashlib
 import json
 import pathlib
+import shutil
 
-import jax
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+from text_fixtures import settings
 
-from configs import quickstart
-from jmoe import corpus, data, sharding, sources
+from jmoe import corpus, manifest, sources
 from jmoe.cli import UserError
-from jmoe.schedule import Schedule
 
 DOCUMENTS = [f"document {i}: " + "äöü and plain text " * (i % 7 + 1) for i in range(400)]
 
-
-def settings(path, **more):
-    data = quickstart.get_config().data
-    data.update(path=str(path), **more)
-    return data
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("JMOE_CACHE", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def decode(tokens):
@@ -83,14 +73,6 @@ def test_a_validation_path_is_held_out_whole_and_never_trained_on(tmp_path):
     assert decode(made.train) == DOCUMENTS[:10] + DOCUMENTS[20:]
 
 
-def test_a_handful_of_files_still_holds_one_out(tmp_path):
-    for i in range(3):
-        (tmp_path / f"{i}.txt").write_text(f"file {i} " * 50)
-    made = corpus.load(settings(tmp_path / "*.txt"))
-    assert len(decode(made.validation)) == 1 and len(decode(made.train)) == 2
-    assert not set(decode(made.validation)) & set(decode(made.train))
-
-
 def test_the_default_corpus_is_this_machines_python(tmp_path):
     found = sources.find(settings("")).train
     files = [pathlib.Path(path) for path in found]
@@ -98,38 +80,6 @@ def test_the_default_corpus_is_this_machines_python(tmp_path):
     assert {"argparse.py", "dataclasses.py"} <= names
     assert any("flax" in path.parts for path in files)
     assert files == sorted(files) and all(path.suffix == ".py" for path in files)
-
-
-@pytest.mark.parametrize(
-    "name, content, words",
-    [
-        ("a.jsonl", b'{"text": "x"}\n{"body": "y"}\n', ["a.jsonl", "line 2", "'text'"]),
-        ("a.jsonl", b'{"text": 5}\n', ["a.jsonl", "line 1"]),
-        ("a.jsonl", b"not json\n", ["a.jsonl", "line 1"]),
-        ("a.parquet", b"not parquet", ["a.parquet"]),
-        ("a.csv", b"text\nx\n", ["a.csv", ".txt, .jsonl, .parquet"]),
-        ("a.txt", b"only one document", ["validation_path"]),
-        ("a.txt", b"", ["validation_path"]),
-    ],
-)
-def test_unusable_files_are_named(tmp_path, name, content, words):
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(UserError) as error:
-        corpus.load(settings(tmp_path / name))
-    for word in words:
-        assert word in str(error.value)
-    assert not list(corpus.cache_dir().rglob("*.bin"))
-
-
-def test_an_empty_glob(tmp_path):
-    with pytest.raises(UserError, match="matches no file"):
-        corpus.load(settings(tmp_path / "*.txt"))
-
-
-def test_a_parquet_without_text(tmp_path):
-    pa.parquet.write_table(pa.table({"body": ["x"]}), tmp_path / "a.parquet")
-    with pytest.raises(UserError, match="no column 'text'; it has body"):
-        corpus.load(settings(tmp_path / "a.parquet"))
 
 
 def test_a_damaged_cache_is_named(tmp_path):
@@ -141,40 +91,22 @@ def test_a_damaged_cache_is_named(tmp_path):
         corpus.load(settings(tmp_path / "a.jsonl"))
 
 
+def test_a_cache_of_an_earlier_version_gets_what_came_later(tmp_path):
+    """The same fingerprint, as the documents and the split are the same; now with the bytes of each token."""
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": d}) + "\n" for d in DOCUMENTS))
+    made = corpus.load(settings(tmp_path / "a.jsonl"))
+    folder = corpus.cache_dir() / "tokens" / made.fingerprint
+    old = {name: value for name, value in made.manifest.items() if name not in ("token_bytes", "sha256")}
+    (folder / "manifest.json").write_text(json.dumps(old | {"sha256": manifest.sha256(old)}))
+    shutil.rmtree(corpus.cache_dir() / "tokens" / "listings")
+    again = corpus.load(settings(tmp_path / "a.jsonl"))
+    assert again.manifest == made.manifest and list(again.token_bytes) == [1] * 256 + [0]
+    assert not list((corpus.cache_dir() / "tokens").glob("preparing-*"))
+
+
 def test_an_unusable_cache_is_named(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("not a folder")
     (tmp_path / "a.txt").write_text("x")
     monkeypatch.setenv("JMOE_CACHE", str(tmp_path / "file"))
     with pytest.raises(UserError, match="JMOE_CACHE"):
         corpus.load(settings(tmp_path / "a.txt"))
-
-
-def test_batches_follow_from_the_step_alone():
-    """Entered anywhere, the data goes on as if it had run from the start; an epoch sees every row once, the next in another order."""
-    config = quickstart.get_config()
-    config.data.seq_len, config.n_tokens, config.batch_tokens = 16, (4096,), ((0, 128), (1024, 256))
-    config.optimizer.warmup_tokens = 128
-    config.model.d_model = 16
-    tokens = np.arange(16 * 80 + 1, dtype=np.uint16)  # 80 rows: the run is a little over three epochs
-    text = corpus.Corpus("", tokens, tokens, {})
-    plan = Schedule(config)
-    mesh = sharding.make_mesh(config, jax.devices()[:1])
-    trunk, branch = plan.segments
-    whole = [np.asarray(b) for b in data.training_batches(text, config, plan, mesh, trunk, 0)]
-    assert [len(b) for b in whole[:9]] == [8] * 8 + [16]
-    for start in (0, 3, 8, 11):
-        again = [np.asarray(b) for b in data.training_batches(text, config, plan, mesh, trunk, start)]
-        assert len(again) == len(whole) - start
-        for one, other in zip(whole[start:], again):
-            np.testing.assert_array_equal(one, other)
-    rows = np.concatenate(whole)[:, 0] // 16
-    first, second = rows[:80], rows[80:160]
-    assert sorted(first) == sorted(second) == list(range(80))
-    assert list(first) != list(second) and list(first) != list(range(80))
-    np.testing.assert_array_equal(np.concatenate(whole)[:, 1:], np.concatenate(whole)[:, :-1] + 1)
-
-
-def test_rows_cover_the_tokens_and_share_one_at_the_seam():
-    rows = data.Rows(np.arange(100, dtype=np.uint16), 10)
-    assert len(rows) == 9
-    np.testing.assert_array_equal(rows.read([0, 8]), [np.arange(11), np.arange(80, 91)])

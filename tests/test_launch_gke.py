@@ -18,6 +18,7 @@ from kubernetes import client
 
 from launch import gke
 from launch import jobs as jobs_lib
+from launch import record
 
 GOLDEN = pathlib.Path(__file__).parent / "data" / "gke"
 # Fields by type: kubernetes-sigs/jobset, api/jobset/v1alpha2/jobset_types.go (release 0.8 to 0.11).
@@ -50,7 +51,7 @@ CASES = {
 def manifest(workdir="gs://bucket/sweep", **options) -> dict:
     folder = epath.Path(workdir)
     job = jobs_lib.Job("d32-e4-01234567", folder / "jobs/d32-e4-01234567", "c.py", {}, 32, 4, 1, 2, {}, {})
-    sweep = jobs_lib.Sweep(folder, "sweep.py", "gke", 1, [], OPTIONS | options, [job])
+    sweep = record.Sweep(folder, "sweep.py", "gke", 1, [], OPTIONS | options, [job])
     return gke.jobset(sweep, jobs_lib.Group([job]))
 
 

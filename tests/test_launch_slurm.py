@@ -124,9 +124,9 @@ def test_signalled_drained_and_requeued_it_ends_with_the_same_losses(cluster, ru
 def sweep_id(workdir) -> str:
     from etils import epath
 
-    from launch import jobs
+    from launch import record
 
-    return jobs.read(epath.Path(workdir)).id
+    return record.read(epath.Path(workdir)).id
 
 
 def queue(cluster) -> str:

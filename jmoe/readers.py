@@ -1,0 +1,190 @@
+"""Documents out of files and TFDS datasets, a piece at a time; what is no text is named by file and row.
+
+Row, line and record are named as people count them, rows and lines from 1, records of TFDS from 0.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import itertools
+import json
+import re
+
+from jmoe import packages
+from jmoe.cli import UserError
+
+TFDS = re.compile(r"tfds:(?P<name>[^:\[\]]+(:\d+\.\d+\.\d+)?):(?P<split>[^:].*)")
+BUFFER = 2**20  # bytes
+
+
+@dataclasses.dataclass(frozen=True)
+class Piece:
+    """Documents [start, stop) of a source, counted in bytes of .jsonl, row groups of .parquet, records of TFDS."""
+
+    path: str
+    size: int  # bytes, about
+    start: int = 0
+    stop: int = 0
+
+
+def documents(piece: Piece, field: str, skip: bool = False):
+    """Yields the documents of a piece as bytes: a whole file, or `field` of each line, row or record.
+
+    A bad document is one that is no text: not UTF-8, not a string, null, or a line that is no JSON object. Where one
+    is, None is yielded if `skip`.
+
+    Raises:
+      UserError: naming file and row of a bad document, unless `skip`; or a file that cannot be read.
+    """
+    if piece.path.startswith("tfds:"):
+        yield from _records(piece, field, skip)
+    elif piece.path.endswith(".jsonl"):
+        yield from _lines(piece, field, skip)
+    elif piece.path.endswith(".parquet"):
+        yield from _rows(piece, field, skip)
+    else:
+        with _open(piece.path) as file:
+            document = file.read()
+        if piece.path.endswith(".py"):  # this machine's, not all of it in UTF-8: taken as it is
+            yield document
+        else:
+            yield _checked(document, skip, lambda: piece.path)
+
+
+def _checked(document: bytes | None, skip: bool, where) -> bytes | None:
+    """The document, which must be UTF-8; `where()` says where it comes from."""
+    if document is None:
+        return _bad(skip, lambda: f"{where()}: null and not a string")
+    try:
+        document.decode()
+    except UnicodeDecodeError as error:
+        at = error.start
+        return _bad(skip, lambda: f"{where()}: not UTF-8 at byte {at} of the text")
+    return document
+
+
+def _bad(skip: bool, sentence) -> None:
+    if not skip:
+        raise UserError(f"{sentence()}; --config.data.on_bad_document=skip leaves out such documents and counts them")
+
+
+@contextlib.contextmanager
+def _open(path: str):
+    try:
+        with open(path, "rb") as file:
+            yield file
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from None
+
+
+@contextlib.contextmanager
+def parquet(path: str, field: str):
+    """The open ParquetFile, its column `field` known to hold text.
+
+    Raises:
+      UserError: naming the file.
+    """
+    pyarrow = packages.needed("pyarrow", path)
+    library = packages.needed("pyarrow.parquet", path)
+    try:
+        with library.ParquetFile(path) as table:
+            schema = table.schema_arrow
+            if field not in schema.names:
+                raise UserError(f"{path}: no column {field!r}; it has {', '.join(schema.names)}")
+            kind = schema.field(field).type
+            kind = kind.value_type if pyarrow.types.is_dictionary(kind) else kind
+            if str(kind) not in ("string", "large_string", "string_view", "binary", "large_binary", "binary_view"):
+                raise UserError(f"{path}: the column {field!r} holds {kind}, not text")
+            yield table
+    except (pyarrow.ArrowException, OSError, ValueError) as error:
+        raise UserError(f"{path}: not a Parquet file, or damaged: {' '.join(str(error).split())[:300]}") from None
+
+
+def _rows(piece: Piece, field: str, skip: bool):
+    with parquet(piece.path, field) as table:
+        before = sum(table.metadata.row_group(i).num_rows for i in range(piece.start))
+        rows = itertools.count(before + 1)
+        for batch in table.iter_batches(row_groups=range(piece.start, piece.stop), columns=[field]):
+            column = batch.column(0)
+            if hasattr(column, "dictionary_decode"):
+                column = column.dictionary_decode()
+            # as bytes: strings would be decoded here, and an error would name no row
+            for row, document in zip(rows, column.cast("large_binary").to_pylist()):
+                yield _checked(document, skip, lambda: f"{piece.path}, row {row}, column {field!r}")
+
+
+def _lines(piece: Piece, field: str, skip: bool):
+    """The lines that begin within the piece."""
+    with _open(piece.path) as file:
+        at = max(piece.start - 1, 0)
+        file.seek(at)
+        if piece.start:
+            at += len(file.readline())
+        while at < piece.stop and (line := file.readline()):
+            if line.strip():
+                yield _line(line, field, skip, lambda: f"{piece.path}, line {_line_number(piece.path, at)}")
+            at += len(line)
+
+
+def _line(line: bytes, field: str, skip: bool, where) -> bytes | None:
+    try:
+        text = json.loads(line)[field]
+        if isinstance(text, str):
+            return text.encode("utf-8", "surrogatepass")
+    except (ValueError, KeyError, TypeError, RecursionError):
+        pass
+    return _bad(skip, lambda: f"{where()}: not a JSON object with a string field {field!r}")
+
+
+def _line_number(path: str, at: int) -> int:
+    """Of the line that begins at byte `at`, from 1 on."""
+    number = 1
+    with _open(path) as file:
+        while at > 0 and (part := file.read(min(at, BUFFER))):
+            number += part.count(b"\n")
+            at -= len(part)
+    return number
+
+
+@functools.lru_cache
+def tfds(path: str):
+    """(data source, info of the dataset, info of the split) of tfds:NAME/CONFIG:SPLIT, which must be prepared already.
+
+    TFDS looks in $TFDS_DATA_DIR, else in ~/tensorflow_datasets.
+    """
+    library = packages.needed("tensorflow_datasets", path)
+    parts = TFDS.fullmatch(path)
+    if not parts:
+        raise UserError(f"{path!r} is not of the form tfds:NAME:SPLIT or tfds:NAME/CONFIG:SPLIT")
+    try:
+        info = library.builder(parts["name"]).info
+        if not info.splits:
+            raise UserError(
+                f"{path!r} is not prepared in {info.data_dir}; prepare it by "
+                f"`tfds build {parts['name']} --file_format=array_record`, or set TFDS_DATA_DIR"
+            )
+        packages.needed("array_record", path)
+        source = library.data_source(parts["name"], split=parts["split"], download=False)
+        return source, info, info.splits[parts["split"]]
+    except library.core.DatasetNotFoundError:
+        raise UserError(f"{path!r} is not found in {library.core.constants.DATA_DIR}; set TFDS_DATA_DIR") from None
+    except (ValueError, KeyError, NotImplementedError) as error:
+        raise UserError(f"{path!r}: {' '.join(str(error).split())[:300]}") from None
+
+
+def _records(piece: Piece, field: str, skip: bool):
+    source, _, _ = tfds(piece.path)
+    for start in range(piece.start, piece.stop, 1000):
+        indices = range(start, min(start + 1000, piece.stop))
+        try:
+            records = source.__getitems__(indices)
+        except Exception as error:  # noqa: BLE001  ArrayRecord and protobuf raise what they like
+            raise UserError(f"{piece.path}, records {start} to {indices[-1]}: cannot be read: {error}") from None
+        for i, record in zip(indices, records):
+            document = record[field]
+            if not isinstance(document, str | bytes):
+                raise UserError(
+                    f"config.data.text_field={field!r} of {piece.path} holds {type(document).__name__}, not text"
+                )
+            document = document.encode() if isinstance(document, str) else document
+            yield _checked(document, skip, lambda: f"{piece.path}, record {i}")

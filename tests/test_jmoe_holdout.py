@@ -1,0 +1,177 @@
+"""What is held out: its share whatever the sizes of documents, by hash, in any order of files, by any tokenizer."""
+
+import hashlib
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given as for_all
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from text_fixtures import settings
+
+from configs import quickstart
+from jmoe import build, corpus, holdout, sources, supply, tokenizer
+from jmoe.cli import UserError
+
+
+def decode(tokens) -> list[str]:
+    """The documents in tokens that are bytes."""
+    parts = np.split(tokens[:], np.flatnonzero(tokens[:] == 256) + 1)[:-1]
+    return [bytes(part[:-1].astype(np.uint8)).decode() for part in parts]
+
+
+def choose(sizes, order):
+    names = [f"document {i}".encode() for i in range(len(sizes))]
+    table = np.array([(hashlib.sha256(names[i]).digest(), 1, sizes[i]) for i in order], build._DOCUMENTS)
+    return table, holdout.choose(table, np.zeros(len(order), bool), False, "rules")
+
+
+sizes = st.lists(st.one_of(st.integers(1, 10), st.integers(1, 10**7)), min_size=1, max_size=300)
+
+
+@hypothesis_settings(max_examples=60, deadline=None)
+@for_all(sizes, st.integers(1, 400), st.randoms(use_true_random=False))
+def test_it_is_about_its_share_in_any_order(sizes, n_more, random):
+    sizes = sizes + [1000] * n_more
+    order = list(range(len(sizes)))
+    table, (kept, held_out, cut, _) = choose(sizes, order)
+    tail = cut[1] if cut else 0
+    share = sum(sizes) / 100
+    assert kept.all() and 0.49 * share - 1 <= table["bytes"][held_out].sum() + tail <= 2 * share + 1
+    if cut:
+        assert not held_out[cut[0]] and 0 < tail < table["bytes"][cut[0]]
+    random.shuffle(order)
+    _, (_, held_again, cut_again, _) = choose(sizes, order)
+    assert {order[i] for i in np.flatnonzero(held_again)} == set(np.flatnonzero(held_out))
+    assert (cut_again and (order[cut_again[0]], cut_again[1])) == cut
+
+
+def test_among_many_even_documents_the_hash_alone_decides():
+    """As it always was: one in a hundred, and adding text moves no document from one side to the other."""
+    names = [hashlib.sha256(f"document {i}".encode()).digest() for i in range(3000)]
+    by_hash = np.array([int.from_bytes(name[:8]) % 100 == 0 for name in names])
+    for n in (1500, 3000):
+        _, (_, held_out, cut, _) = choose([1000 + i % 7 for i in range(n)], range(n))
+        assert cut is None and np.array_equal(held_out, by_hash[:n])
+
+
+def lines(name: str, n: int) -> str:
+    return "".join(f"{name} says a line, äöü, and it is number {i}\n" for i in range(n))
+
+
+def test_a_single_file_trains_and_its_tail_is_held_out(tmp_path, own_cache):
+    (tmp_path / "book.txt").write_text(lines("book", 3000))
+    made = corpus.load(settings(tmp_path / "book.txt"))
+    (head,), (tail,) = decode(made.train), decode(made.validation)
+    assert head + tail == lines("book", 3000)
+    assert head.endswith("\n") and 0.005 < len(tail) / len(head + tail) < 0.01
+    assert made.manifest["documents"] == {"train": 1, "validation": 1}
+    for split, document in (("train", head), ("validation", tail)):
+        assert made.manifest["bytes"][split] == len(document.encode())
+        assert made.manifest["tokens"][split] == len(document.encode()) + 1
+
+
+@pytest.mark.parametrize("small, large", [(100, 9_900), (5_000, 5_000), (9_900, 100)])
+def test_of_two_files_no_more_than_a_share_is_held_out(tmp_path, own_cache, small, large):
+    documents = {"a": lines("a", small), "b": lines("b", large)}
+    for name, document in documents.items():
+        (tmp_path / f"{name}.txt").write_text(document)
+    made = corpus.load(settings(tmp_path / "*.txt"))
+    tokens = made.manifest["tokens"]
+    assert 0.005 < tokens["validation"] / sum(tokens.values()) <= 0.0101
+    assert sorted("".join(decode(made.train) + decode(made.validation))) == sorted("".join(documents.values()))
+
+
+def test_one_document_of_most_of_the_text_is_not_held_out_whole(tmp_path, own_cache):
+    """It is the one in a hundred that the hash chooses."""
+    giants = (lines(f"giant {i}", 2000) for i in range(10_000))
+    giant = next(g for g in giants if int.from_bytes(hashlib.sha256(g.encode()).digest()[:8]) % 100 == 0)
+    documents = [lines(f"dwarf {i}", 1) for i in range(500)] + [giant]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": d}) + "\n" for d in documents))
+    made = corpus.load(settings(tmp_path / "a.jsonl"))
+    tokens = made.manifest["tokens"]
+    assert 0.004 < tokens["validation"] / sum(tokens.values()) < 0.02
+    assert any(giant.endswith(d) and len(d) < 0.02 * len(giant) for d in decode(made.validation))
+
+
+def test_a_cut_document_survives_a_kill(tmp_path, monkeypatch):
+    """In the last moment, when the shards are written: the next start ends with the same bytes."""
+    (tmp_path / "a.txt").write_text(lines("a", 900))
+    (tmp_path / "b.txt").write_text(lines("b", 2000))
+    where = settings(tmp_path / "*.txt")
+    start = lambda name: build.build(sources.find(where), where, tokenizer.load("bytes"), tmp_path / name, 1, 5000)
+    start("whole")
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(build, "write_whole", killed)
+        with pytest.raises(KeyboardInterrupt):
+            start("killed")
+    assert list((tmp_path / "killed").glob("units-*/*.npz"))
+    start("killed")
+    files = lambda name: {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()}
+    assert files("killed") == files("whole") and len(files("whole")) > 10
+
+
+def test_text_that_changes_meanwhile_is_named(tmp_path, monkeypatch):
+    (tmp_path / "a.txt").write_text(lines("a", 900))
+    where = settings(tmp_path / "a.txt")
+    choose = holdout.choose
+
+    def then_edited(*arguments):
+        (tmp_path / "a.txt").write_text("something else")
+        return choose(*arguments)
+
+    monkeypatch.setattr(holdout, "choose", then_edited)
+    with pytest.raises(UserError, match="a.txt changed while it was prepared"):
+        build.build(sources.find(where), where, tokenizer.load("bytes"), tmp_path / "out")
+
+
+def test_the_same_text_is_held_out_by_every_tokenizer(tmp_path, vocabularies, own_cache):
+    (tmp_path / "a.txt").write_text(lines("a", 900))
+    (tmp_path / "b.txt").write_text(lines("b", 2000))
+    made = [corpus.load(settings(tmp_path / "*.txt", name)).manifest["bytes"] for name in vocabularies.values()]
+    assert made[0] == made[1] == made[2] and made[0]["validation"] > 0
+
+
+def test_a_tail_begins_at_a_line_a_word_or_a_character():
+    assert holdout.cut_at(b"0123456789\nabc\nd", 10) == 11
+    assert holdout.cut_at(b"0123456789 abc d", 10) == 11
+    euros = "€€€€".encode()
+    for tail in range(1, len(euros)):
+        at = holdout.cut_at(euros, tail)
+        assert 0 < at < len(euros)
+        if tail >= 3:
+            assert (euros[:at] + euros[at:]).decode() == "€€€€" and at % 3 == 0
+
+
+def test_the_fingerprint_changes_only_where_the_split_did(tmp_path, own_cache):
+    """Both were computed before there was any rule but the hash."""
+    documents = [f"document {i}: " + "äöü and plain text " * (i % 7 + 1) for i in range(400)]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": d}) + "\n" for d in documents))
+    assert corpus.load(settings(tmp_path / "a.jsonl")).fingerprint == "d6a4b6ae607b3c2f"
+    (tmp_path / "txt").mkdir()
+    for i, n in enumerate((1_000, 99_000)):
+        (tmp_path / "txt" / f"{i}.txt").write_text(f"{i} some words of text\n" * (n // 20))
+    assert corpus.load(settings(tmp_path / "txt" / "*.txt")).fingerprint != "0c364ffbdd5cfc76"
+
+
+def test_text_too_small_to_hold_any_out(tmp_path, own_cache):
+    (tmp_path / "a.txt").write_text("x")
+    with pytest.raises(UserError, match="1 different document.*config.data.validation_path"):
+        corpus.load(settings(tmp_path / "a.txt"))
+
+
+def test_fewer_held_out_tokens_than_asked_are_told(tmp_path, own_cache):
+    (tmp_path / "a.txt").write_text(lines("a", 900))
+    config = quickstart.get_config()
+    config.data.path, config.data.seq_len = str(tmp_path / "a.txt"), 16
+    made = corpus.load(config.data)
+    found = (made.manifest["tokens"]["validation"] - 1) // 16 * 16
+    said = supply.check_held_out(made, config)
+    assert f"{found:,} tokens" in said and "config.data.validation_tokens=65,536" in said
+    config.data.validation_tokens = found
+    assert not supply.check_held_out(made, config)

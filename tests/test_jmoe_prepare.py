@@ -1,0 +1,162 @@
+"""Text prepared once, by several processes: the same as in a training, trained on, killed, started twice."""
+
+import base64
+import hashlib
+import json
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import time
+
+import helpers
+import numpy as np
+import psutil
+import pytest
+from text_fixtures import prepare_command, settings
+
+from jmoe import corpus
+from jmoe.cli import UserError
+
+
+def test_a_prepared_folder_is_the_text_it_was_made_of(prepared, places, vocabularies, own_cache):
+    one, other = (
+        corpus.load(settings(places["parquet"], vocabularies["json"])),
+        corpus.load(settings(prepared, vocabularies["json"])),
+    )
+    assert one.fingerprint == other.fingerprint
+    for split in ("train", "validation"):
+        np.testing.assert_array_equal(getattr(one, split)[:], getattr(other, split)[:])
+    assert len(other.manifest["shards"]["train"]) > 5
+    for split, shards in other.manifest["shards"].items():
+        for shard in shards:
+            content = (prepared / shard["file"]).read_bytes()
+            assert hashlib.sha256(content).hexdigest() == shard["sha256"]
+            tokens = np.frombuffer(content, np.uint16)
+            assert len(tokens) == shard["tokens"] and np.sum(tokens == 0) == shard["documents"]  # 0 ends a document
+        for what in ("tokens", "documents"):
+            assert sum(shard[what] for shard in shards) == other.manifest[what][split]
+    described = other.manifest["tokenizer"]
+    assert described["sha256"] == hashlib.sha256(pathlib.Path(vocabularies["json"]).read_bytes()).hexdigest()
+    assert (described["vocab_size"], described["end_of_text"]) == (700, 0)
+    tokens, whole = other.train, one.train[:]
+    chance = np.random.default_rng(0)
+    for start, stop in chance.integers(0, len(whole), (300, 2)):  # across the seams of shards
+        np.testing.assert_array_equal(tokens[start:stop], whole[start:stop])
+
+
+def test_a_second_start_prepares_nothing_and_other_text_is_refused(prepared, places, vocabularies):
+    before = {path: path.stat().st_mtime_ns for path in prepared.glob("*.*n")}
+    (prepared / "units-0123").mkdir()  # as a kill in the last moment leaves them
+    (prepared / "units-0123" / "000000.npz").write_bytes(b"")
+    (prepared / "manifest.json.123.tmp").write_text("{")
+    done = helpers.run(*prepare_command(places, vocabularies, prepared))
+    assert done.returncode == 0, done.stderr
+    assert {path: path.stat().st_mtime_ns for path in prepared.glob("*.*n")} == before
+    assert {path.name for path in prepared.iterdir()} == {path.name for path in before} | {".lock"}
+    said = helpers.fails(*prepare_command(places, vocabularies, prepared, source="jsonl"))
+    assert f"--out_dir={prepared}" in said and "other text" in said
+
+
+def result(workdir):
+    (path,) = workdir.glob("branch-*/result.json")
+    return json.loads(path.read_text())
+
+
+@pytest.mark.parametrize("kind", ["prepared", "tfds"])
+def test_training_on_it(kind, prepared, places, vocabularies, text_glob, tmp_path):
+    config = helpers.write_config(tmp_path, text_glob)
+    path = str(prepared) if kind == "prepared" else places["tfds"]
+    done = helpers.run(
+        "jmoe.train",
+        f"--config={config}",
+        f"--workdir={tmp_path / 'run'}",
+        "--config.model.vocab_size=700",
+        f"--config.data.path={path}",
+        f"--config.data.tokenizer={vocabularies['json']}",
+        "--config.n_tokens=(4096,)",
+        "--config.data.validation_tokens=256",
+    )
+    assert done.returncode == 0, done.stderr
+    said = result(tmp_path / "run")
+    made = corpus.load(settings(path, vocabularies["json"]))
+    assert said["corpus_fingerprint"] == made.fingerprint
+    assert 0 < said["loss"] < np.log(700)
+
+
+def test_a_vocabulary_too_small_for_the_tokenizer(prepared, vocabularies, text_glob, own_cache):
+    for data in (settings(prepared, vocabularies["json"]), settings(text_glob, vocabularies["json"])):
+        with pytest.raises(UserError, match=r"config.model.vocab_size=699 is below the 700 tokens.*tokenizer.json"):
+            corpus.load(data, vocab_size=699)
+    assert not list(corpus.cache_dir().rglob("*.bin"))  # said before any text was read
+    assert corpus.load(settings(prepared, vocabularies["json"]), vocab_size=700).vocab_size == 700
+
+
+@pytest.fixture(scope="module")
+def much_text(tmp_path_factory):
+    """40 MB in two files, some of it twice: ten units of work."""
+    folder = tmp_path_factory.mktemp("much")
+    chance = random.Random(0)
+    for name in ("a", "b"):
+        with open(folder / f"{name}.jsonl", "w") as file:
+            for i in range(2000):
+                noise = base64.b64encode(chance.randbytes(chance.randrange(15_000))).decode()
+                file.write(json.dumps({"text": f"{i if i % 10 == 0 else (name, i)} {noise if i % 10 else ''}"}) + "\n")
+    return f"{folder}/*.jsonl"
+
+
+def content(folder) -> dict:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_killed_at_random_moments_it_ends_byte_identical(much_text, tmp_path):
+    """SIGKILL and Ctrl-C while two processes tokenise and while shards are written, against one process left alone."""
+    flags = ["--config=configs/quickstart.py", f"--config.data.path={much_text}", "--shard_tokens=3000000"]
+    done = helpers.run("jmoe.prepare", *flags, "--workers=1", f"--out_dir={tmp_path / 'whole'}")
+    assert done.returncode == 0, done.stderr
+    whole = content(tmp_path / "whole")
+    assert sum(name.endswith(".bin") for name in whole) > 4 and not any("units" in name for name in whole)
+
+    folder, chance = tmp_path / "killed", random.Random(1)
+    command = helpers.command("jmoe.prepare", *flags, "--workers=2", f"--out_dir={folder}")
+    progress = lambda: len(list(folder.glob("units-*/*.npz"))) + len(list(folder.glob("*.bin")))
+    kills = 0
+    for kill in range(7):
+        process = subprocess.Popen(
+            command, env=helpers.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+        )
+        before = set(folder.glob("units-*/*.npz"))
+        target = 3 * kill if kill < 4 else 9 + kill  # the last ones while shards are written
+        while process.poll() is None and progress() < target:
+            time.sleep(0.001)
+        time.sleep(chance.random() * 0.03)
+        workers = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
+        if kill == 2:
+            os.killpg(process.pid, signal.SIGINT)
+        else:
+            process.kill()
+        said = process.communicate()[1].decode()
+        if kill == 2 and process.returncode != 0:
+            assert process.returncode == 130 and "resumes" in said and "Traceback" not in said, said
+        _, alive = psutil.wait_procs(workers, timeout=60)
+        assert not alive  # a worker does not outlive the process that it works for
+        if process.returncode == 0:
+            break
+        kills += 1
+        if not (folder / "manifest.json").exists():
+            assert before <= set(folder.glob("units-*/*.npz"))  # what was done is kept
+    assert kills >= 1  # how many there are, and what each finds done, is the machine's affair
+    done = subprocess.run(command, env=helpers.environment(), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert content(folder) == whole
+
+
+def test_two_at_once_do_not_write_over_each_other(places, vocabularies, prepared, tmp_path):
+    with corpus.locked(tmp_path / ".lock"):
+        said = helpers.fails(*prepare_command(places, vocabularies, tmp_path))
+    assert f"--out_dir={tmp_path}" in said and "another process" in said
+
+
+def test_prepare_needs_a_config(tmp_path):
+    assert "--config" in helpers.fails("jmoe.prepare", f"--out_dir={tmp_path}")

@@ -1,0 +1,152 @@
+"""Text in every kind of source, tokenizers of every kind, a prepared folder: made once for the tests that read them."""
+
+import json
+import os
+import pathlib
+
+import helpers
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+import tokenizers
+from tokenizers import models, pre_tokenizers, trainers
+
+from configs import quickstart
+
+SPECIAL = "an <|endoftext|> inside, and </s> too"
+
+
+@pytest.fixture(scope="session")
+def documents() -> list[str]:
+    """A few hundred paragraphs of the standard library's source, and what is hard about text."""
+    folder = pathlib.Path(os.__file__).parent
+    modules = [(folder / f"{name}.py").read_text() for name in ("argparse", "json/decoder", "inspect")]
+    found = [part for module in modules for part in module.split("\n\n") if part.strip()]
+    hard = [SPECIAL, "äöü → 漢字 🙂 e\u0301", "\x00\x1f\u2028", " " * 1000 + "x", "a" * 3000, "'s 're\r\n\t", ""]
+    return found + hard + found[:20]
+
+
+@pytest.fixture(scope="session")
+def places(documents, tmp_path_factory):
+    """config.data.path of the same documents in each kind of source, and the folder of TFDS."""
+    folder = tmp_path_factory.mktemp("sources")
+    lines = [json.dumps({"text": d, "number": i}, ensure_ascii=i % 2 == 0) for i, d in enumerate(documents)]
+    (folder / "a.jsonl").write_text("\n".join(lines))  # no newline at the end
+    pa.parquet.write_table(
+        pa.table({"number": range(len(documents)), "text": documents}), folder / "a.parquet", row_group_size=100
+    )
+    (folder / "txt").mkdir()
+    for i, document in enumerate(documents):
+        (folder / f"txt/{i:04}.txt").write_bytes(document.encode())
+
+    import tensorflow_datasets as tfds
+
+    os.environ["TFDS_DATA_DIR"] = str(folder / "tfds")  # for processes; this one has read it already
+    tfds.core.add_data_dir(folder / "tfds")
+
+    class Paragraphs(tfds.core.GeneratorBasedBuilder):
+        """A real small dataset."""
+
+        VERSION = tfds.core.Version("1.0.0")
+        BUILDER_CONFIGS = [tfds.core.BuilderConfig(name="plain")]
+
+        def _info(self):
+            features = {"text": tfds.features.Text(), "number": tfds.features.Scalar(np.int32)}
+            return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict(features))
+
+        def _split_generators(self, _):
+            return {"train": self._generate_examples(documents), "test": self._generate_examples(documents[::7])}
+
+        def _generate_examples(self, chosen):
+            for i, document in enumerate(chosen):
+                yield i, {"text": document, "number": i}
+
+    Paragraphs(data_dir=folder / "tfds", config="plain", file_format="array_record").download_and_prepare()
+    return {
+        "jsonl": str(folder / "a.jsonl"),
+        "parquet": str(folder / "a.parquet"),
+        "txt": f"{folder}/txt/*.txt",
+        "tfds": "tfds:paragraphs/plain:train",
+    }
+
+
+@pytest.fixture(scope="session")
+def vocabularies(documents, tmp_path_factory):
+    """config.data.tokenizer of each kind: bytes, a small vocabulary in GPT-2's format, a small tokenizer.json."""
+    folder = tmp_path_factory.mktemp("tokenizers")
+    made = {"bytes": "bytes", "gpt2": str(folder / "vocab.bpe"), "json": str(folder / "tokenizer.json")}
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    for kind, vocab_size, special in (("gpt2", 600, []), ("json", 700, ["<|endoftext|>", "<pad>"])):
+        encoder = tokenizers.Tokenizer(models.BPE())
+        encoder.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        encoder.train_from_iterator(
+            documents,
+            trainers.BpeTrainer(
+                vocab_size=vocab_size, special_tokens=special, initial_alphabet=alphabet, show_progress=False
+            ),
+        )
+        if kind == "json":
+            encoder.enable_truncation(16)  # as many a published one: it must not cut our documents
+            encoder.enable_padding(length=16)
+            encoder.save(made[kind])
+        else:
+            merges = json.loads(encoder.to_str())["model"]["merges"]
+            lines = ["#version: 0.2", *(" ".join(merge) for merge in merges), ""]
+            (folder / "vocab.bpe").write_text("\n".join(lines), encoding="utf-8")
+    return made
+
+
+@pytest.fixture(scope="session")
+def prepared(places, vocabularies, tmp_path_factory):
+    """A prepared folder of many small shards."""
+    folder = tmp_path_factory.mktemp("prepared") / "tokens"
+    done = helpers.run(*prepare_command(places, vocabularies, folder, "--shard_tokens=4000"))
+    assert done.returncode == 0, done.stderr
+    assert "train: " in done.stdout and "tokenizer.json" in done.stdout
+    return folder
+
+
+@pytest.fixture
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("JMOE_CACHE", str(tmp_path / "cache"))
+
+
+def reference(kind: str, path: str):
+    """Documents to ids by other means than ours: the tokenizers library alone, special tokens taken out of its file."""
+    if kind == "bytes":
+        return lambda text: [*text.encode(), 256]
+    if kind == "gpt2":
+        # GPT-2's own order of the 256 bytes: '!' to '~', then Latin-1 without its blanks, then the rest
+        first = [*range(33, 127), *range(161, 173), *range(174, 256)]
+        order = first + [b for b in range(256) if b not in first]
+        letters = [chr(b) if b in first else chr(256 + order.index(b) - len(first)) for b in order]
+        merges = [tuple(line.split(" ")) for line in pathlib.Path(path).read_text().split("\n")[1:-1]]
+        tokens = letters + [a + b for a, b in merges]
+        encoder = tokenizers.Tokenizer(models.BPE({token: i for i, token in enumerate(tokens)}, merges))
+        end = len(tokens)
+    else:
+        settings = json.loads(pathlib.Path(path).read_text())
+        end = settings["model"]["vocab"]["<|endoftext|>"]
+        encoder = tokenizers.Tokenizer.from_str(
+            json.dumps(settings | {"added_tokens": [], "truncation": None, "padding": None})
+        )
+    encoder.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    return lambda text: [*encoder.encode(text).ids, end]
+
+
+def settings(path="", tokenizer="bytes", **more):
+    data = quickstart.get_config().data
+    data.update(path=str(path), tokenizer=str(tokenizer), **more)
+    return data
+
+
+def prepare_command(places, vocabularies, out_dir, *flags, source="parquet", kind="json"):
+    return (
+        "jmoe.prepare",
+        "--config=configs/quickstart.py",
+        f"--config.data.path={places[source]}",
+        f"--config.data.tokenizer={vocabularies[kind]}",
+        f"--out_dir={out_dir}",
+        *flags,
+    )
