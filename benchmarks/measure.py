@@ -10,6 +10,8 @@ import time
 import jax
 from absl import flags
 
+from jmoe import cli
+
 ROUNDS = flags.DEFINE_integer("rounds", 11, "How often the arms take turns.")
 JSON = flags.DEFINE_string("json", None, "Also write the figures to this file.")
 
@@ -47,7 +49,7 @@ def machine() -> dict:
         "device": device.device_kind if device.platform != "cpu" else platform.processor() or platform.machine(),
         "platform": device.platform,
         "n_devices": jax.device_count(),
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": len(cli.cores()),
         "load": round(os.getloadavg()[0], 1),
         "jax_version": jax.__version__,
         "date": datetime.date.today().isoformat(),

@@ -17,6 +17,7 @@ def get_config():
     config.model.n_heads = config.model.get_oneway_ref("d_model") // 8
     config.model.vocab_size = 257
     config.model.group_tokens = 1_024
+    config.model.final_norm = True  # without one, as in the recipe, so short a run hardly learns: docs/deviations.md
     config.model.dtype = "float32"
 
     config.data.tokenizer = "bytes"
@@ -24,8 +25,8 @@ def get_config():
     config.data.validation_tokens = 65_536
     config.batch_tokens = ((0, 1_024),)
 
-    # The law's slopes with the constant tuned at these sizes: 0.006 at 43k active parameters, E = 1.
-    config.optimizer.lr_law.constant = 3.552
+    # The law's slopes with the constant tuned at these sizes: 0.005 at 70k active parameters, E = 1.
+    config.optimizer.lr_law.constant = 3.75
     config.optimizer.warmup_tokens = 32_768
 
     config.log_every = 10

@@ -7,7 +7,7 @@ import platform
 
 import numpy as np
 
-from fit import UserError, regress, uncertainty
+from fit import UserError, models, regress, uncertainty
 from fit import runs as runs_lib
 from fit.laws import FORMS
 
@@ -146,6 +146,7 @@ def fit_file(
             }
             | {"training_flops": [float(v) for v in np.quantile(6 * train.n_active * train.n_tokens, [0, 1])]},
         ),
+        models=models.from_table(runs.table, ~out),
         fitted=errors(law, free, train),
         held_out=errors(law, free, validation) if out.any() else None,
         starts=dict(
@@ -224,7 +225,7 @@ def summary(record):
         )
         if record["bootstrap"]["form"] == "paper":
             yield "  (80% of the runs without replacement, the paper's form: about half too narrow by construction)"
-    for warning in record.get("warnings", []):
+    for warning in (*models.notes(record.get("models", {})), *record.get("warnings", [])):
         yield f"warning: {warning}"
 
 

@@ -175,11 +175,7 @@ def _write(units, paths, data, tokenizer, folder, shard_tokens) -> dict:
         documents = np.concatenate(tables)
         chosen = {split: np.insert(chosen[split], cut[0] + 1, split == "validation") for split in SPLITS}
     counts = {split: int(np.sum(chosen[split])) for split in SPLITS}
-    if not all(counts.values()):
-        raise UserError(
-            f"config.data: {sum(counts.values())} different document(s) can't be split into training and "
-            "validation; give more, or held-out files by config.data.validation_path"
-        )
+    _check_counts(counts, data)
     for stale in folder.glob("*.bin"):  # of a preparation that was killed
         stale.unlink()
     writers = {split: _Shards(folder, split, shard_tokens) for split in SPLITS}
@@ -210,10 +206,24 @@ def _write(units, paths, data, tokenizer, folder, shard_tokens) -> dict:
     }
 
 
+def _check_counts(counts: dict[str, int], data) -> None:
+    """Raises UserError where a split has no document."""
+    if all(counts.values()):
+        return
+    if not data.validation_path:
+        raise UserError(
+            f"config.data.path={data.path!r}: {sum(counts.values())} different document(s) can't be split into "
+            "training and validation; give more text, or held-out files by config.data.validation_path"
+        )
+    if not counts["validation"]:
+        raise UserError(f"config.data.validation_path={data.validation_path!r} holds no text")
+    raise UserError(f"config.data.path={data.path!r} holds no text that config.data.validation_path does not hold out")
+
+
 def _cut(index: int, tail: int, units, tables, data, tokenizer):
     """Makes two documents of one, whose last `tail` bytes or so are held out; it is read again for that.
 
-    In `tables` its row becomes two. Returns its unit, where in the unit's tokens it stood, and the tokens of both parts.
+    In `tables` its row becomes two. Returns its unit, where in the unit's tokens it stood, and both parts' tokens.
     """
     ends = np.cumsum([len(table) for table in tables])
     i = int(np.searchsorted(ends, index, "right"))

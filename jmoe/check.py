@@ -14,6 +14,8 @@ NEUTRAL = {
     "data.max_epochs": 1.0,
     "data.on_bad_document": "fail",
     "microbatch_tokens": 0,
+    "model.norm": "rms",
+    "model.final_norm": True,
     "chip.flops": 0.0,
     "chip.capacity": 0.0,
     "chip.bandwidth": 0.0,

@@ -4,8 +4,8 @@ Saves are asynchronous and atomic: a step directory is there whole or not at all
 found by checksums of the values, which lie in the record, are computed on the devices and are the same on any mesh.
 """
 
-import hashlib
 import json
+import re
 import sys
 
 import jax
@@ -16,8 +16,10 @@ from jax.experimental import multihost_utils
 from orbax.checkpoint.checkpoint_managers import preservation_policy
 from tqdm import tqdm
 
+from jmoe import storage
 from jmoe.check import record_of
 from jmoe.cli import UserError
+from jmoe.storage import Damaged, sealed
 
 # A later start may change these: they say where and how long, not what each step computes.
 FREE_FIELDS = (
@@ -40,11 +42,10 @@ FREE_FIELDS = (
     "data.validation_path",
 )  # the corpus itself is compared by its fingerprint
 VERSIONS = ("jmoe", "jax", "orbax")
+# errors of a read that was completed: nothing is there, or what is there is not in its format ...
+DAMAGE = (FileNotFoundError, NotADirectoryError, IsADirectoryError, ValueError, LookupError, TypeError, AttributeError)
+FAULTY = ("DATA_LOSS", "FAILED_PRECONDITION", "INVALID_ARGUMENT", "NOT_FOUND", "OUT_OF_RANGE")  # ... as TensorStore says
 ELSEWHERE = "another process could not read it"
-
-
-class Damaged(Exception):
-    """A checkpoint that is not what was saved; the message is the reason."""
 
 
 class Checkpoints:
@@ -58,16 +59,14 @@ class Checkpoints:
             [preservation_policy.LatestN(2), preservation_policy.CustomSteps(list(keep))]
         )
         self.directory = directory
-        self._damaged = []  # steps that restore() skipped; the next save removes them
-        self._manager = ocp.CheckpointManager(
-            directory,
-            options=ocp.CheckpointManagerOptions(
-                preservation_policy=policy,
-                cleanup_tmp_directories=True,
-                save_root_metadata=False,
-                lightweight_initialize=True,  # a damaged step must not keep the others from being listed
-            ),
+        self._damaged = []  # steps that restore() skipped; the next save sets them aside
+        options = ocp.CheckpointManagerOptions(
+            preservation_policy=policy,
+            cleanup_tmp_directories=True,
+            save_root_metadata=False,
+            lightweight_initialize=True,  # a damaged step must not keep the others from being listed
         )
+        self._manager = storage.retried(lambda: ocp.CheckpointManager(directory, options=options), directory)
 
     def steps(self) -> list[int]:
         """Steps of the whole checkpoints, ascending, without those that restore() found damaged."""
@@ -77,7 +76,8 @@ class Checkpoints:
         """Starts a save of the state before `step`; returns once the arrays are copied.
 
         Raises:
-          UserError: the state is not finite; the checkpoints there are stay as they are.
+          UserError: the state is not finite; the checkpoints there are stay as they are. Unavailable: the store did not
+            take this save or the one before.
         """
         if step in self.steps():
             return
@@ -87,19 +87,18 @@ class Checkpoints:
         if Checkpoints._saving not in (None, self):
             Checkpoints._saving.wait()
         Checkpoints._saving = self
-        for damaged in self._damaged:
-            self._manager.delete(damaged)
-        self._damaged = []
+        self._set_aside()
         Checkpoints._own.add(str(self.directory / str(step)))
-        self._manager.save(
-            step,
-            args=ocp.args.Composite(
-                params=ocp.args.StandardSave(params),
-                opt_state=ocp.args.StandardSave(opt_state),
-                record=ocp.args.JsonSave(_sealed(record | {"step": step, "checksums": sums})),
-            ),
-            force=True,  # also a step before the newest, where a budget was added to a longer run
-        )
+        with storage.outage_told(self.directory):
+            self._manager.save(
+                step,
+                args=ocp.args.Composite(
+                    params=ocp.args.StandardSave(params),
+                    opt_state=ocp.args.StandardSave(opt_state),
+                    record=ocp.args.JsonSave(sealed(record | {"step": step, "checksums": sums})),
+                ),
+                force=True,  # also a step before the newest, where a budget was added to a longer run
+            )
 
     def restore(self, params, opt_state, record: dict, last: int | None = None):
         """(step, params, opt_state) of the newest sound checkpoint, at or before step `last`; None if there is none.
@@ -109,6 +108,7 @@ class Checkpoints:
 
         Raises:
           UserError: the checkpoint was written under another configuration or corpus; the differences are named.
+          Unavailable, OSError: it could not be read, which says nothing of what it holds.
         """
         for step in reversed([step for step in self.steps() if last is None or step <= last]):
             where = self.directory / str(step)
@@ -136,12 +136,27 @@ class Checkpoints:
 
     def wait(self) -> None:
         """Until every save is whole on disk."""
-        self._manager.wait_until_finished()
+        with storage.outage_told(self.directory):
+            self._manager.wait_until_finished()
 
     def close(self) -> None:
-        self._manager.close()
+        with storage.outage_told(self.directory):
+            self._manager.close()
         if Checkpoints._saving is self:
             Checkpoints._saving = None
+
+    def _set_aside(self) -> None:
+        """Moves the steps found damaged out of the way of new ones, beside the checkpoints; none is deleted."""
+        if not self._damaged:
+            return
+        if jax.process_index() == 0:
+            for step in self._damaged:
+                kept = storage.set_aside(self.directory / str(step), self.directory.parent)
+                _say(f"the damaged checkpoint of step {step} is kept as {kept}")
+        if jax.process_count() > 1:
+            multihost_utils.sync_global_devices("damaged checkpoints are set aside")
+        self._damaged = []
+        self._manager.reload()
 
     def _sound(self, step: int, read):
         """`read()`, or None on every process where it finds damage on any of them."""
@@ -162,7 +177,8 @@ class Checkpoints:
 
 def steps_in(directory) -> list[int]:
     """Steps of the whole checkpoints in a folder, ascending; none where it does not exist."""
-    return sorted(ocp.utils.checkpoint_steps(directory)) if directory.exists() else []
+    steps = lambda: sorted(ocp.utils.checkpoint_steps(directory)) if directory.exists() else []
+    return storage.retried(steps, directory)
 
 
 def read_record(folder) -> dict:
@@ -171,8 +187,9 @@ def read_record(folder) -> dict:
     Raises:
       Damaged: it is missing or altered.
     """
-    record = _read(lambda: ocp.JsonCheckpointHandler().restore(folder / "record", args=ocp.args.JsonRestore()))
-    if not isinstance(record, dict) or record != _sealed(record):
+    read = lambda: ocp.JsonCheckpointHandler().restore(folder / "record", args=ocp.args.JsonRestore())
+    record = _read(read, folder)
+    if not isinstance(record, dict) or record != sealed(record):
         raise Damaged("its record is altered or was written without checksums")
     if str(record["step"]) != folder.name:
         raise Damaged(f"it holds step {record['step']}")
@@ -185,29 +202,27 @@ def read_arrays(folder, record: dict, **trees) -> dict:
     Raises:
       Damaged: arrays are missing, or their values are not those that were saved; the first one is named.
     """
-    restored = {
-        name: _read(lambda: ocp.StandardCheckpointHandler().restore(folder / name, args=ocp.args.StandardRestore(tree)))
-        for name, tree in trees.items()
-    }
+    read = lambda name, tree: ocp.StandardCheckpointHandler().restore(folder / name, args=ocp.args.StandardRestore(tree))
+    restored = {name: _read(lambda: read(name, tree), folder) for name, tree in trees.items()}
     sums, _ = checksums(restored)
     if wrong := [name for name in sums if sums[name] != record["checksums"].get(name)]:
         raise Damaged(f"{len(wrong)} of {len(sums)} arrays are not what was saved, {wrong[0]} first")
     return restored
 
 
-def _read(read):
-    """`read()`; Damaged for an error that lies in the files and not in the machine, the network or the permissions."""
+def _read(read, folder):
+    """`read()`; Damaged for an error that proves damage, and no other: one that a completed read gives.
+
+    That is: the disk or the store answers that something is not there, or what it gave is not what its format says.
+    """
     try:
-        return read()
+        return storage.retried(read, folder)
     except Exception as error:  # noqa: BLE001  each layer of storage raises its own
-        passing = ("UNAVAILABLE", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "PERMISSION_DENIED", "UNAUTHENTICATED")
-        elsewhere = isinstance(error, MemoryError) or (
-            isinstance(error, OSError)
-            and not isinstance(error, (FileNotFoundError, NotADirectoryError, IsADirectoryError))
-        )
-        if elsewhere or any(word in str(error) for word in passing):
+        text = " ".join(str(error).split())
+        word = re.match(r"([A-Z_]{5,}): ", text)  # TensorStore's; it calls what it cannot parse an invalid argument
+        if word and word[1] not in FAULTY or text.startswith("Bad Request") or not isinstance(error, DAMAGE):
             raise
-        raise Damaged(f"{type(error).__name__}: {' '.join(str(error).split())[:200]}") from None
+        raise Damaged(f"{type(error).__name__}: {text[:200]}") from None
 
 
 def checksums(tree) -> tuple[dict[str, str], bool]:
@@ -248,12 +263,6 @@ def _mix(x):
     x = (x ^ (x >> 16)) * jnp.uint32(0x85EBCA6B)
     x = (x ^ (x >> 13)) * jnp.uint32(0xC2B2AE35)
     return x ^ (x >> 16)
-
-
-def _sealed(record: dict) -> dict:
-    """The record with a hash over all of it."""
-    body = {name: value for name, value in record.items() if name != "sha256"}
-    return body | {"sha256": hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()}
 
 
 def make_record(config, fingerprint: str) -> dict:

@@ -11,9 +11,12 @@ another one of its run was lost.
 
 import errno
 import os
+import re
 import sys
 
 from absl import app, flags, logging
+
+from jmoe import startup
 
 
 class UserError(Exception):
@@ -39,13 +42,15 @@ class Unavailable(Exception):
 UNAVAILABLE = 75  # exit code; sysexits.h calls it a temporary failure
 
 
-def run(main) -> None:
+def run(main, fields=None) -> None:
     """Parses flags, calls `main(argv)` and exits; UserError and Interrupted end in one line on stderr.
 
-    An OSError that names a full, read-only or forbidden path is the user's to mend as well.
+    An OSError that names a full, read-only or forbidden path is the user's to mend as well, and so is a package that is
+    not installed. --help lists the config fields whose names begin with one of `fields`.
     """
 
     def guarded(argv):
+        startup.over()
         try:
             if len(argv) > 1:
                 raise UserError(f"unexpected argument {argv[1]!r}: every option is a flag, --name=value")
@@ -61,24 +66,40 @@ def run(main) -> None:
         except Exception as error:  # noqa: BLE001  an orbax or tensorstore error may wrap the disk's or the store's
             if outage := unavailable(error):
                 _fail(outage, UNAVAILABLE)
-            message = disk_error(error)
+            message = disk_error(error) or startup.missing_package(error)
             if message is None:
                 raise
             _fail(message, 2)
 
     if {"--help", "-h", "-help", "--helpshort"} & set(sys.argv[1:]):
-        module = sys.modules[main.__module__]
-        print(
-            module.__doc__, flags.FLAGS.module_help(sys.argv[0] if module.__name__ == "__main__" else module), sep="\n"
-        )
+        _help(sys.modules[main.__module__], fields)
         return
     _drop_echoes()
     app.run(guarded, flags_parser=_parse)
 
 
+def _help(module, fields) -> None:
+    print(module.__doc__, flags.FLAGS.module_help(sys.argv[0] if module.__name__ == "__main__" else module), sep="\n")
+    if fields:
+        path = next((arg.partition("=")[2] for arg in sys.argv if re.match(r"--?config=", arg)), None)
+        try:
+            from jmoe import listing
+
+            print("\n" + listing.fields(path, fields))
+        except Exception as error:  # noqa: BLE001  the file is the user's
+            _fail(f"--config={path}: {type(error).__name__}: {error}", 2)
+
+
 def unavailable(error: BaseException) -> str | None:
     """The sentence of an Unavailable anywhere in `error`'s chain of causes, or None."""
     return next((str(cause) for cause in _causes(error) if isinstance(cause, Unavailable)), None)
+
+
+def cores() -> list[int]:
+    """The CPU cores that this process may use; all of the machine's where the system does not say (macOS)."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
 
 
 def disk_error(error: BaseException) -> str | None:
@@ -111,7 +132,7 @@ def _causes(error: BaseException | None):
 
 
 def _fail(message: str, code: int) -> None:
-    print(f"error: {message}" if code in (1, 2) else message, file=sys.stderr, flush=True)
+    print(f"error: {message}" if code in (1, 2, UNAVAILABLE) else message, file=sys.stderr, flush=True)
     # Background threads of a failed save must not hold the process up.
     sys.stdout.flush()
     os._exit(code)
@@ -136,6 +157,8 @@ def _parse(argv):
     try:
         argv = flags.FLAGS(argv)
     except flags.Error as error:
+        if missing := re.match(r"flag --(\w+)=None: Flag --\1 must have a value other than None", str(error)):
+            _fail(f"--{missing[1]} is missing: {flags.FLAGS[missing[1]].help}\nPass --help to see the flags.", 2)
         _fail(f"{error}\nPass --help to see the flags.", 2)
     except (AttributeError, KeyError, TypeError, ValueError) as error:  # an unknown --config.field
         text = " ".join(str(error.args[0] if error.args else error).split())

@@ -39,7 +39,7 @@ import sys
 import jax
 from absl import flags
 
-from jmoe import chips, cli, counts, hlo, storage
+from jmoe import chips, cli, counts, hlo, processes, storage
 from jmoe.check import microbatch_tokens
 from jmoe.cli import UserError
 from jmoe.memory import DoesNotFit, compile_step, gib, largest_microbatch, of_step
@@ -50,8 +50,8 @@ flags.declare_key_flag("config")  # for --help
 TOPOLOGY = flags.DEFINE_string(
     "topology",
     None,
-    "TPU slice such as v5e:4x4, v5p:8x8x8, v6e:16x16, v4:4x4x4, tpu7x:4x4x4, or GPUs as H100:8 on one machine, H100:2x8 on two; "
-    "default: the devices at hand.",
+    "TPU slice such as v5e:4x4, v5p:8x8x8, v6e:16x16, v4:4x4x4, tpu7x:4x4x4, or GPUs as H100:8 on one machine, "
+    "H100:2x8 on two; default: the devices at hand.",
 )
 COMPARE_REMAT = flags.DEFINE_bool(
     "compare_remat", False, "Compare every config.remat, and name the cheapest that fits."
@@ -72,8 +72,8 @@ def topology_devices(name: str):
         raise UserError(f"--topology={name} needs the TPU compiler: install the [tpu] extra, pip install -e '.[tpu]'")
     if name.partition(":")[0] not in chips.TPU_KINDS.values():
         raise UserError(
-            f"--topology={name} is none of v4:XxYxZ, v5e:XxY, v5p:XxYxZ, v6e:XxY, tpu7x:XxYxZ, for example v5e:4x4, or of "
-            f"{', '.join(chips.GPUS)}, for example H100:2x8"
+            f"--topology={name} is none of v4:XxYxZ, v5e:XxY, v5p:XxYxZ, v6e:XxY, tpu7x:XxYxZ, for example v5e:4x4, or "
+            f"of {', '.join(chips.GPUS)}, for example H100:2x8"
         )
     # libtpu looks for a metadata server, complains at length that this is no TPU host, and takes a lock of the chips
     for variable, value in {
@@ -186,9 +186,11 @@ def smaller(config, devices) -> tuple[dict, str]:
     found = largest_microbatch(config, devices, fits)
     if found:
         peak = tried[found]["memory_bytes"]["peak"]
-        return {"microbatch_tokens": found, "peak": peak}, f"  fits by --config.microbatch_tokens={found}: peak {gib(peak)}"
+        told = f"  fits by --config.microbatch_tokens={found}: peak {gib(peak)}"
+        return {"microbatch_tokens": found, "peak": peak}, told
     least = f", not even {min(tried)} tokens at once" if tried else ": none divides"
-    return {"microbatch_tokens": None}, f"  NO config.microbatch_tokens FITS{least}; more devices or config.mesh spread it"
+    told = f"  NO config.microbatch_tokens FITS{least}; more devices or config.mesh spread the rest"
+    return {"microbatch_tokens": None}, told
 
 
 def remat_table(results: dict, title: str) -> str:
@@ -262,7 +264,7 @@ def _si(value: float) -> str:
 
 def main(_):
     config = cli.read_config(CONFIG)
-    devices = topology_devices(TOPOLOGY.value) if TOPOLOGY.value else jax.devices()
+    devices = topology_devices(TOPOLOGY.value) if TOPOLOGY.value else processes.devices()
     title = TOPOLOGY.value or f"{devices[0].device_kind} x {len(devices)}"
     print(f"compiling for {title} ({len(devices)} devices); may take minutes", file=sys.stderr)
     if COMPARE_REMAT.value:
@@ -288,7 +290,7 @@ def main(_):
 
 def run():
     flags.mark_flags_as_required(["config"])
-    cli.run(main)
+    cli.run(main, fields=("",))
 
 
 if __name__ == "__main__":

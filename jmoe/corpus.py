@@ -22,7 +22,7 @@ from tqdm import tqdm
 
 from jmoe import build, sources, tokenizer
 from jmoe import manifest as manifest_lib
-from jmoe.cli import UserError
+from jmoe.cli import Unavailable, UserError
 from jmoe.manifest import SPLITS
 from jmoe.storage import is_remote, write_whole
 
@@ -85,7 +85,7 @@ def load(data, vocab_size: int | None = None) -> Corpus:
     Raises:
       UserError: no file matches, a file can't be read, a document is bad, nothing can be held out, the tokenizer can't
         be had or has too many tokens, or the fingerprint is not the one that `data.fingerprint` demands; or the cache
-        can't be written.
+        can't be written. Unavailable: the store of a prepared folder gave no answer for minutes.
     """
     if _is_prepared(data.path):
         corpus = _given(data)
@@ -203,7 +203,7 @@ def _fetched(path: str) -> pathlib.Path:
         finally:
             shutil.rmtree(work, ignore_errors=True)
         return folder
-    except UserError:
+    except (UserError, Unavailable):
         raise
     except Exception as error:  # noqa: BLE001  object stores raise their clients' own
         reason = " ".join(str(error).split()) or type(error).__name__

@@ -141,7 +141,7 @@ def make_config(record: dict, overrides: dict):
 
 def run():
     flags.mark_flag_as_required("workdir")
-    cli.run(main)
+    cli.run(main, fields=("data.", "mesh."))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,8 @@ makes this class fsspec's own for gs://.
 """
 
 import asyncio
+import re
+from urllib.parse import unquote
 
 import gcsfs
 
@@ -20,8 +22,19 @@ class Store(gcsfs.GCSFileSystem):
         while True:
             try:
                 return await self._request_once(method, path, *args, **kwargs)
+            except FileNotFoundError:
+                if method == "DELETE" and patience:  # a try before did it, and its answer was lost
+                    return 204, {}, None, b""
+                raise
             except Exception as error:  # noqa: BLE001  gcsfs, aiohttp, requests and google.auth raise their own
                 if not storage.passes(error):
                     raise
-                patience = patience or storage.Patience("gs://" + "/".join(args[:2]))
+                patience = patience or storage.Patience(_object_in(path, args))
                 await asyncio.sleep(patience.pause(error))
+
+
+def _object_in(path: str, args: tuple) -> str:
+    """What a request is about: its bucket and object stand in `args`, or in the address."""
+    found = re.search(r"\bb/([^/?]+)(?:/o\?name=([^&]+))?", path)
+    names = args[:2] or (found.groups() if found else ())
+    return "gs://" + "/".join(unquote(name) for name in names if name)

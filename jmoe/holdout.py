@@ -37,7 +37,7 @@ def choose(documents, given, listed: bool, rules: str):
             held_out, cut = _fill(order, documents["bytes"], max(1, total // 100))
     letters = np.where(given, ord("v"), ord("t")).astype(np.uint8)
     lines = np.concatenate([letters[:, None], digests], axis=1)[kept]
-    how = b"filled" if filled else b""  # splits by hash alone have the fingerprint that they had before there were others
+    how = b"filled" if filled else b""  # a split by hash alone has the fingerprint of when there was no other
     return kept, held_out, cut, hashlib.sha256(rules.encode() + lines.tobytes() + how).hexdigest()[:16]
 
 

@@ -19,7 +19,7 @@ from jmoe.cli import UserError
 from jmoe.observe import Log, Profile, Progress, Speed
 from jmoe.schedule import Schedule
 from jmoe.step import abstract_state, init_params, make_optimizer, mean_loss
-from jmoe.storage import read_lines, write_whole
+from jmoe.storage import Damaged, read_lines, read_sealed, sealed, write_whole
 
 
 def steps(config, workdir: epath.Path, mesh, eval_step, stop_signal):
@@ -67,30 +67,33 @@ class _Run:
         mesh = ", ".join(f"{axis} {size}" for axis, size in self.mesh.shape.items())
         trunk = schedule.segments[-2].stop
         self.say(
-            f"{self.workdir}: {sizes} ({mixture}, d_model {model.d_model}, {model.n_blocks} blocks); trunk of {trunk:,} "
-            f"steps, {schedule.tokens_at(trunk):,} tokens, and {len(missing)} of {len(config.n_tokens)} branches, to "
+            f"{self.workdir}: {sizes} ({mixture}, d_model {model.d_model}, {model.n_blocks} blocks); trunk of "
+            f"{trunk:,} steps, {schedule.tokens_at(trunk):,} tokens, and {len(missing)} of {len(config.n_tokens)} branches, to "
             f"{', '.join(f'{schedule.tokens_at(branch.stop):,}' for branch in missing)} tokens; corpus "
-            f"{self.text.fingerprint} of {len(self.text.train):,} training tokens; {jax.device_count()} x "
+            f"{self.text.fingerprint} of {len(self.text.train):,} training tokens; {self.mesh.size} x "
             f"{jax.devices()[0].device_kind} ({mesh})"
         )
 
     def _to_go(self, segment, start: int) -> int:
         """Tokens that the run trains from step `start` of `segment` on."""
         later = self.schedule.segments[self.schedule.segments.index(segment) + 1 :]
-        left = [(segment.start, segment.stop) for segment in later if not segment.decays or segment.name in self._missing]
-        return sum(self.schedule.tokens_at(b) - self.schedule.tokens_at(a) for a, b in [(start, segment.stop), *left])
+        pieces = [(start, segment.stop)] + [(s.start, s.stop) for s in later if not s.decays or s.name in self._missing]
+        return sum(self.schedule.tokens_at(stop) - self.schedule.tokens_at(first) for first, stop in pieces)
 
     def result(self, branch):
-        """The finished branch's result, or None.
+        """The finished branch's result, or None, also where it is damaged: the last checkpoint gives it again.
 
         Raises:
           UserError: it was made under another configuration or corpus.
         """
         path = self.workdir / branch.name / "result.json"
-        if not path.exists():
+        try:
+            result = read_sealed(path)
+        except Damaged as error:
+            self.say(f"WARNING: {error}; it is made again from the last checkpoint")
             return None
-        result = json.loads(path.read_text())
-        checkpoint.check_record(result["record"], self.record, str(path))
+        if result is not None:
+            checkpoint.check_record(result["record"], self.record, str(path))
         return result
 
     def branch(self, trunk, branch):
@@ -114,6 +117,9 @@ class _Run:
             "drop_rate": mean("drop_rate"),
             "d_model": model.d_model,
             "n_blocks": model.n_blocks,
+            "width_per_block": model.d_model / model.n_blocks,
+            "vocab_size": model.vocab_size,
+            "seq_len": self.config.data.seq_len,
             "flops": counts.training_flops(model, n_tokens),
             "peak_learning_rate": self.schedule.peak,
             "seed": self.config.seed,
@@ -129,7 +135,7 @@ class _Run:
             "record": self.record,
         }
         if jax.process_index() == 0:
-            write_whole(self.workdir / branch.name / "result.json", json.dumps(result, indent=1))
+            write_whole(self.workdir / branch.name / "result.json", json.dumps(sealed(result), indent=1))
         self.say(f"{branch.name}: validation loss {loss:.4f} nats per token after {n_tokens} tokens")
         return result
 

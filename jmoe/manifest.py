@@ -1,7 +1,7 @@
 """manifest.json of a prepared folder: read, and believed only where it can be true.
 
-A prepared folder may come from anyone. Nothing of it is opened or fetched before its names, types and sizes were checked:
-no name in it can lead out of the folder.
+A prepared folder may come from anyone. Nothing of it is opened or fetched before its names, types and sizes were
+checked: no name in it can lead out of the folder.
 """
 
 import base64

@@ -66,7 +66,7 @@ def of_state(config, mesh) -> int:
 
 
 def microbatches(config, n_devices: int) -> list[int]:
-    """Tokens of the microbatches that `config` could take on `n_devices` in place of its own, largest first, halving."""
+    """Tokens of the microbatches that `config` could take on `n_devices` in place of its own, halved each time."""
     largest = max(batch for _, batch in config.batch_tokens)
     size = check.microbatch_tokens(config) or largest
     common = math.gcd(*(batch for _, batch in config.batch_tokens))
@@ -155,4 +155,6 @@ def _limit(device) -> int:
 
 def gib(n_bytes: float) -> str:
     """Three digits in GiB or, below a hundredth, in MiB."""
+    if n_bytes >= 1_000 * GiB:
+        return f"{n_bytes / GiB:,.0f} GiB"
     return f"{n_bytes / GiB:.3g} GiB" if n_bytes >= GiB / 100 else f"{n_bytes / 2**20:.3g} MiB"

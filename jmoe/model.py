@@ -51,7 +51,7 @@ class Block(nnx.Module):
         self.qkv = nnx.Param(weight(d, d, 3 * d).reshape(d, 3, h, d // h))
         self.out = nnx.Param(weight(d, d, d).reshape(h, d // h, d))
         self.mlp_norm = nnx.Param(jnp.ones(d))
-        if config.norm == "layer":
+        if config.get("norm", "rms") == "layer":
             self.attention_norm_bias = nnx.Param(jnp.zeros(d))
             self.mlp_norm_bias = nnx.Param(jnp.zeros(d))
         lead = (e,) if e > 1 else ()
@@ -102,7 +102,7 @@ class Decoder(nnx.Module):
         self.embed = nnx.Param(weight(1, v, d))  # a token picks one row
         keys = jax.random.split(rngs.params(), config.n_blocks)
         self.blocks = jax.vmap(lambda key: Block(config, nnx.Rngs(params=key)))(keys)
-        if config.final_norm:
+        if config.get("final_norm", True):
             self.final_norm = nnx.Param(jnp.ones(d))
         self.head = nnx.Param(weight(d, d, v))
 
@@ -116,7 +116,7 @@ class Decoder(nnx.Module):
         x_BTD = whole(self.embed, 1)[tokens_BT]
         run = lambda x_BTD, block: block(x_BTD, config, capacity_factor)
         x_BTD, metrics = jax.lax.scan(jax.checkpoint(run, policy=REMAT[remat]), x_BTD, self.blocks, unroll=unroll)
-        if config.final_norm:
+        if config.get("final_norm", True):
             x_BTD = rms_norm(x_BTD, self.final_norm[...])
         return x_BTD, whole(self.head, 0), metrics
 

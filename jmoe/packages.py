@@ -1,12 +1,10 @@
 """Packages that only some sources of text need, imported when they are needed."""
 
 import importlib
-import sys
 import types
 
+from jmoe import startup
 from jmoe.cli import UserError
-
-INSTALLED_AS = {"tensorflow_datasets": "tensorflow-datasets", "tiktoken_ext": "tiktoken"}  # where pip's name is not the module's
 
 
 def needed(module: str, reader: str) -> types.ModuleType:
@@ -17,15 +15,7 @@ def needed(module: str, reader: str) -> types.ModuleType:
     """
     try:
         return importlib.import_module(module)
-    except ImportError as error:
-        raise missing(error, reader, module) from None
-
-
-def missing(error: ImportError, reader: str, module: str) -> UserError:
-    """The sentence for an import that failed."""
-    package = (error.name or module).partition(".")[0]
-    package = INSTALLED_AS.get(package, package)
-    return UserError(
-        f"{reader} cannot be read without the package {package}, which is not installed or broken ({error}): "
-        f"{sys.executable} -m pip install {package}"
-    )
+    except ModuleNotFoundError as error:
+        if told := startup.missing_package(error):
+            raise UserError(f"{reader} cannot be read: {told}") from None
+        raise

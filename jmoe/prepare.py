@@ -7,7 +7,6 @@ Text, tokenizer and what is held out are those of config.data. Killed and starte
 same bytes. --verify prepares nothing and hashes the shards of DIR.
 """
 
-import os
 import pathlib
 
 from absl import flags
@@ -18,13 +17,11 @@ from jmoe.cli import UserError
 from jmoe.manifest import SPLITS
 from jmoe.storage import is_remote
 
-CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()  # macOS has none
-
 CONFIG = config_flags.DEFINE_config_file(
     "config", None, "Configuration; its section data says what to prepare.", lock_config=True
 )
 OUT_DIR = flags.DEFINE_string("out_dir", None, "Folder of shards and manifest.json; --config.data.path of a training.")
-WORKERS = flags.DEFINE_integer("workers", CORES, "Processes that tokenise.", lower_bound=1)
+WORKERS = flags.DEFINE_integer("workers", len(cli.cores()), "Processes that tokenise.", lower_bound=1)
 SHARD_TOKENS = flags.DEFINE_integer("shard_tokens", build.SHARD_TOKENS, "Tokens in a file.", lower_bound=1)
 VERIFY = flags.DEFINE_bool("verify", False, "Only check every shard of --out_dir against its hash.")
 
@@ -67,7 +64,7 @@ def prepare(data, folder: pathlib.Path) -> None:
                 build.build(text, data, encoder, folder, WORKERS.value, SHARD_TOKENS.value)
             elif corpus.open_folder(folder).manifest["source"]["inputs"] != build.digest(text, data, encoder):
                 raise UserError(
-                    f"--out_dir={folder} holds tokens of other text, or was prepared by other rules; choose another folder"
+                    f"--out_dir={folder} holds tokens of other text or of other rules; choose another folder"
                 )
             else:
                 build.clean(folder)
@@ -77,7 +74,7 @@ def prepare(data, folder: pathlib.Path) -> None:
 
 def run():
     flags.mark_flags_as_required(["out_dir"])
-    cli.run(main)
+    cli.run(main, fields=("data.",))
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ With one process the same functions only turn signals into an orderly stop.
 """
 
 import contextlib
+import importlib.util
 import itertools
 import os
 import signal
@@ -15,7 +16,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from jmoe import ownership
-from jmoe.cli import Failure, Interrupted, UserError, disk_error
+from jmoe.cli import Failure, Interrupted, UserError, disk_error, unavailable
 
 # Seconds until a silent process counts as dead, which ends the others; and how long one that is done waits for them.
 PATIENCE = {"heartbeat_timeout_seconds": 60, "shutdown_timeout_seconds": 60}
@@ -33,6 +34,7 @@ def joined():
       UserError: the environment variables are not whole numbers.
     """
     _join()
+    devices()
     try:
         yield
     except (UserError, Interrupted):
@@ -42,13 +44,32 @@ def joined():
         if isinstance(error, Failure) and jax.process_count() > 1:
             print(f"error: {error}", file=sys.stderr, flush=True)
             os._exit(1)
-        if jax.process_count() == 1 or disk_error(error):
+        if jax.process_count() == 1 or disk_error(error) or unavailable(error):
             raise
         traceback.print_exc()
         print("this process failed, or lost another one of its run; the same command resumes", file=sys.stderr)
         sys.stderr.flush()
         os._exit(1)
     _leave()
+
+
+def devices() -> list:
+    """jax.devices(); UserError where JAX_PLATFORMS names some that cannot be had here."""
+    try:
+        return jax.devices()
+    except (RuntimeError, AssertionError) as error:  # jax asserts where it knows no plugin of the platform
+        platform = jax.config.jax_platforms or ""
+        reason = " ".join(str(error).split()).partition(" (set JAX_PLATFORMS=")[0]
+        installed = lambda *names: any(map(importlib.util.find_spec, names))
+        if "cuda" in platform and not installed("jax_cuda12_plugin", "jax_cuda13_plugin"):
+            hint = "install the [cuda] extra, pip install -e '.[cuda]'"
+        elif "tpu" in platform and not installed("libtpu"):
+            hint = "install the [tpu] extra, pip install -e '.[tpu]'"
+        else:
+            hint = "JAX_PLATFORMS is cpu, cuda or tpu, and this machine must have such a device"
+        raise UserError(
+            f"JAX_PLATFORMS={platform}: jax has no such device here{': ' * bool(reason)}{reason}; {hint}"
+        ) from None
 
 
 def _join() -> None:
@@ -61,7 +82,8 @@ def _join() -> None:
                 f"JAX_PROCESS_ID: {error}"
             ) from None
         jax.distributed.initialize(address, *place, **PATIENCE)
-    elif int(os.environ.get("SLURM_NTASKS", 1)) > 1:
+    elif int(os.environ.get("SLURM_STEP_NUM_TASKS", 1)) > 1:
+        # srun sets it; SLURM_NTASKS is there for a batch script's own processes as well, which nobody else joins
         jax.distributed.initialize(**PATIENCE)
 
 

@@ -5,6 +5,9 @@ ends the process with an exit code that means "try again". jmoe/gcs.py does so f
 what other libraries ask.
 """
 
+import contextlib
+import hashlib
+import itertools
 import json
 import logging
 import os
@@ -29,20 +32,26 @@ for scheme in ("gs", "gcs"):
 logging.getLogger("gcsfs").addFilter(lambda record: "Could not determine bucket type" not in record.getMessage())
 
 
-CLIENTS = ("aiohttp", "gcsfs", "google", "requests", "urllib3")  # packages whose errors are the store's
-PASSING = (401, 408, 429)  # HTTP: a token about to be renewed, and too slow or too many requests; and all from 500
+# HTTP: a token about to be renewed, too slow, too many requests, and a server in trouble
+PASSING = (401, 408, 429, 500, 502, 503, 504)
 # what TensorStore says of the same; it calls a 401 and a 403 alike
 WORDS = "UNAVAILABLE|DEADLINE_EXCEEDED|UNAUTHENTICATED|PERMISSION_DENIED|ABORTED|INTERNAL|UNKNOWN"
 
 
 def passes(error: BaseException) -> bool:
     """Whether an error says that the store gave no answer; "there is no such object" and "forbidden" are answers."""
-    code = next((c for name in ("code", "status") if isinstance(c := getattr(error, name, None), int)), None)
-    if type(error).__module__.partition(".")[0] in CLIENTS and type(error).__name__ != "DefaultCredentialsError":
-        return code is None or code >= 500 or code in PASSING
-    if isinstance(error, ConnectionError | TimeoutError | socket.gaierror):
+    package = type(error).__module__.partition(".")[0]
+    if package in ("gcsfs", "google"):
+        code = getattr(error, "code", None)
+        return code in PASSING if code else type(error).__name__ != "DefaultCredentialsError"
+    if package in ("aiohttp", "requests", "urllib3") or isinstance(error, (ConnectionError, TimeoutError, socket.gaierror)):
         return True
-    return re.match(rf"({WORDS})\b", str(error)) is not None and "http_response_code='403'" not in str(error)
+    forbidden = "http_response_code='403'" in str(error)
+    return package == "builtins" and re.match(rf"({WORDS}): ", str(error)) is not None and not forbidden
+
+
+class Damaged(Exception):
+    """What was written and read is not the same; the message is the reason."""
 
 
 class Patience:
@@ -63,12 +72,11 @@ class Patience:
         Raises:
           Unavailable: it has been long enough.
         """
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         waited, unit = time.monotonic() - self._began, self._seconds / 300
         if waited >= self._seconds:
             raise Unavailable(
-                f"{self._what}: the store gave no answer for {waited:.0f} s ({reason}); the same command goes on from "
-                "what is saved"
+                f"{self._what}: the store gave no answer for {waited:.0f} s ({_in_words(error)}); the same command goes on "
+                "from what is saved"
             ) from error
         pause = min(2**self._n_tries, 32) * unit * random.uniform(0.75, 1)  # not all hosts of a run at once
         self._n_tries += 1
@@ -76,12 +84,19 @@ class Patience:
         if self._n_tries > 1 and now - Patience._told > 10 * unit:
             Patience._told = now
             left = self._seconds - waited
-            print(f"{self._what} does not answer ({reason}); trying on for {left:.0f} s", file=sys.stderr, flush=True)
+            told = f"{self._what} does not answer ({_in_words(error)}); trying on for {left:.0f} s"
+            print(told, file=sys.stderr, flush=True)
         return min(pause, self._seconds - waited)
 
 
-def retried(call, what: str):
-    """`call()`, made again with growing pauses while the store gives no answer; it must be safe to repeat.
+def _in_words(error: BaseException) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
+
+
+def retried(call, path):
+    """`call()`, made again with growing pauses while the store of `path` gives no answer; it must be safe to repeat.
+
+    On a disk, where nothing passes, it is made once.
 
     Raises:
       Unavailable: after JMOE_STORE_PATIENCE seconds. Whatever else `call` raises.
@@ -91,10 +106,21 @@ def retried(call, what: str):
         try:
             return call()
         except Exception as error:  # noqa: BLE001  each layer of storage raises its own
-            if not passes(error):
+            if not is_remote(path) or not passes(error):
                 raise
-            patience = patience or Patience(what)
+            patience = patience or Patience(os.fspath(path))
             time.sleep(patience.pause(error))
+
+
+@contextlib.contextmanager
+def outage_told(path):
+    """Where a library has given up on the store of `path`, which gave no answer, its error becomes Unavailable."""
+    try:
+        yield
+    except Exception as error:
+        if not is_remote(path) or not passes(error):
+            raise
+        raise Unavailable(f"{os.fspath(path)}: {_in_words(error)}; the same command goes on from what is saved") from error
 
 
 def is_remote(path) -> bool:
@@ -143,7 +169,49 @@ def write_whole(path: pathlib.Path | epath.Path, text: str) -> None:
 
 
 def read_lines(path: pathlib.Path | epath.Path) -> list[dict]:
-    """Whole lines of a JSONL file; a last line that a kill cut short is left out, and a missing file has none."""
+    """Whole lines of a JSONL file; a last line that a kill cut short is left out, and a missing file has none.
+
+    Raises:
+      UserError: a whole line is damaged; it is named.
+    """
     if not path.exists():
         return []
-    return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+    lines = []
+    for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], 1):
+        try:
+            lines.append(json.loads(line))
+        except ValueError as error:  # bytes that are no UTF-8 too
+            raise UserError(f"{path} is damaged in line {number} ({error}); without that line it can be read") from None
+    return lines
+
+
+def sealed(values: dict) -> dict:
+    """JSON values with a hash over all of them, which tells whether they are read as they were written."""
+    body = {name: value for name, value in values.items() if name != "sha256"}
+    return body | {"sha256": hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()}
+
+
+def read_sealed(path: pathlib.Path | epath.Path) -> dict | None:
+    """The JSON values of a file without their seal, or None where there is no file. Older files have no seal.
+
+    Raises:
+      Damaged: it is cut short or altered.
+    """
+    try:
+        values = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise Damaged(f"{path} is damaged: {error}") from None
+    if not isinstance(values, dict) or "sha256" in values and values != sealed(values):
+        raise Damaged(f"{path} is damaged: it is not what was written")
+    values.pop("sha256", None)
+    return values
+
+
+def set_aside(path: epath.Path, folder: epath.Path) -> epath.Path:
+    """Moves a file or folder to damaged-NAME, or else damaged-NAME-1 and so on, in `folder`; returns where it is now."""
+    names = (f"damaged-{path.name}" + f"-{i}" * bool(i) for i in itertools.count())
+    target = next(folder / name for name in names if not (folder / name).exists())
+    path.rename(target)
+    return target

@@ -45,10 +45,10 @@ def check(corpus, config, schedule, segment) -> str:
         )
     if asked > data.max_epochs * found:
         raise UserError(
-            f"the run asks for {asked:,} training tokens and corpus {corpus.fingerprint} has {found:,}, seen "
-            f"{asked / found:.3g} times, where config.data.max_epochs={data.max_epochs:g} permits "
-            f"{data.max_epochs * found:,.0f}: give more text, a smaller budget in config.n_tokens, or permit repeats by "
-            f"--config.data.max_epochs={math.ceil(asked / found)}"
+            f"the run asks for {asked:,} training tokens and corpus {corpus.fingerprint} has {found:,}: "
+            f"{asked / found:.4g} epochs, where config.data.max_epochs={data.max_epochs:g} permits "
+            f"{data.max_epochs * found:,.0f}: give more text, a smaller budget in config.n_tokens, or permit repeats "
+            f"by --config.data.max_epochs={math.ceil(asked / found)}"
         )
     return check_held_out(corpus, config)
 

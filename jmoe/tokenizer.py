@@ -225,8 +225,8 @@ def _tokenizer_json(path: str, end_of_text: str) -> Tokenizer:
 
 
 def _byte_lengths(settings: dict, vocabulary: dict[str, int], vocab_size: int, end_of_text: int) -> np.ndarray:
-    """UTF-8 bytes [vocab_size] of each token of a tokenizer.json: exact for byte-level vocabularies, for others as their
-    usual marks tell (a space as U+2581, a part of a word as ##, a byte as <0x0A>)."""
+    """UTF-8 bytes [vocab_size] of each token of a tokenizer.json: exact for byte-level vocabularies, for others as
+    their usual marks tell (a space as U+2581, a part of a word as ##, a byte as <0x0A>)."""
     steps = json.dumps([settings.get("pre_tokenizer"), settings.get("decoder")])
     byte_level = '"ByteLevel"' in steps
     added = {token["content"] for token in settings.get("added_tokens") or ()}

@@ -52,7 +52,7 @@ def train(config, workdir: epath.Path, stop_signal=lambda: 0) -> list[dict]:
 
 def run():
     flags.mark_flags_as_required(["config", "workdir"])
-    cli.run(main)
+    cli.run(main, fields=("",))
 
 
 if __name__ == "__main__":

@@ -6,8 +6,8 @@ import signal
 import subprocess
 import time
 
-from jmoe import ownership
-from jmoe.cli import Interrupted, UserError
+from jmoe import cli, ownership
+from jmoe.cli import UNAVAILABLE, Interrupted, UserError
 from launch import preflight, trainer
 from launch.jobs import jobs_of
 from launch.progress import Progress
@@ -18,7 +18,7 @@ POLL_SECONDS = 0.3
 def workers(n_jobs: int) -> list[dict]:
     """One for each GPU, one for all TPU chips, else one for each core: "env" and "cores" of its trainers, "n_devices"
     that they will see, and the bytes of "memory" of each device, None where they are not known."""
-    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count()))
+    cores = cli.cores()
     platform = os.environ.get("JAX_PLATFORMS", "")
     on_gpus = visible_gpus(len(glob.glob("/dev/nvidia[0-9]*"))) if platform in ("", "cuda", "gpu") else []
     if on_gpus:
@@ -119,6 +119,10 @@ class _Pool:
             if code == 0:
                 for job in watch.group.jobs:
                     trainer.forget_cause(job)
+                continue
+            if code == UNAVAILABLE:  # the store did not answer: nothing is wrong with the job
+                self._progress.say(f"{name}: {watch.trainer.cause(code)}; trying again")
+                self._todo.append(watch.group)
                 continue
             failures = trainer.failed(watch.trainer, code, self._sweep.retries)
             for job, failure in failures.items():

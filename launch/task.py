@@ -47,6 +47,9 @@ def in_allocation(sweep, group) -> int:
             return code
         if slurm.ending():  # killed with its allocation: no failure of its own
             return code
+        if code == cli.UNAVAILABLE:  # nothing is wrong with the job
+            print(f"{group.name}: {started.cause(code)}; trying again", flush=True)
+            continue
         failures = trainer.failed(started, code, sweep.retries)
         for job, failure in failures.items():
             print(f"{job}: {failure['cause']}", flush=True)
@@ -68,7 +71,7 @@ def in_pod(sweep, group) -> int:
     copy.start()
     code = trainer.Watch(started, sweep.stall_minutes).wait()
     copy.join()
-    if code in (0, *trainer.STOPPED) and not started.stalled:
+    if code in (0, cli.UNAVAILABLE, *trainer.STOPPED) and not started.stalled:
         return code
     if place.get("JAX_PROCESS_ID", "0") != "0" and not trainer.explained(code, started.cause(code)):
         return 1  # the first pod fails with it and counts the try

@@ -141,7 +141,7 @@ def start(group, env: dict | None = None, cores: list[int] | None = None, prefix
                 _libc.prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
                 if os.getppid() != parent:  # it died before that
                     os._exit(128 + signal.SIGTERM)
-            if cores:
+            if cores and hasattr(os, "sched_setaffinity"):  # macOS has none
                 os.sched_setaffinity(0, cores)
 
         process = subprocess.Popen(

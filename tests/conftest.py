@@ -10,6 +10,7 @@ os.environ["XLA_FLAGS"] = (
 )
 
 import helpers  # noqa: E402
+import outage  # noqa: E402
 import pytest  # noqa: E402
 
 pytest_plugins = ["text_fixtures"]
@@ -33,6 +34,26 @@ def bucket():
     """A gs:// folder served by a process on this machine, for this process and those it starts."""
     with helpers.bucket() as path:
         yield path
+
+
+@pytest.fixture(scope="module")
+def proxy(bucket):
+    """A proxy before the bucket, through which this process and those that it starts then go."""
+    from etils.epath import backend
+
+    from jmoe import gcs
+
+    def forget():  # clients keep the address that they were made with
+        backend._FileSystemSpecBackend._get_filesystem.cache_clear()
+        gcs.Store.clear_instance_cache()
+
+    with outage.proxy(os.environ["STORAGE_EMULATOR_HOST"]) as proxy, pytest.MonkeyPatch.context() as patch:
+        for variable in ("STORAGE_EMULATOR_HOST", "TENSORSTORE_GCS_HTTP_URL"):
+            patch.setenv(variable, proxy.url)
+        patch.setenv("JMOE_STORE_PATIENCE", str(60 * outage.SECONDS))
+        forget()
+        yield proxy
+    forget()
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -1,7 +1,8 @@
-"""The storage emulator, with two things of the real service that it lacks.
+"""The storage emulator, with three things that the real service does and it does not.
 
-The header by which the service tells an object's generation: tensorstore compares generations when it reads an object
-again, and fails on an object that came without one. And preconditions: ifGenerationMatch, which a lease is made of.
+The header that tells an object's generation: tensorstore compares generations when it reads an object again, and fails
+on an object that came without one. Preconditions: ifGenerationMatch, which a lease is made of. And whoever did not hear
+that an upload is complete may send its end once more.
 
     python tests/gcs_server.py start --port=PORT --in-memory --default-bucket=NAME
 """
@@ -50,6 +51,28 @@ def conditional(plain, name_of):
 objects.download = download
 objects.insert = conditional(objects.insert, lambda request: request.query["name"][0])
 objects.delete = conditional(objects.delete, lambda request: request.params["object_id"])
+
+
+plain_upload, uploaded = objects.upload_partial, {}
+
+
+def upload_partial(request, response, storage, *args, **kwargs):
+    name = request.query["upload_id"][0]
+    if name in uploaded:
+        response.json(uploaded[name])
+        return
+    tell = response.json
+
+    def json(told):
+        if "name" in told:  # the object, not an error
+            uploaded[name] = told
+        tell(told)
+
+    response.json = json
+    plain_upload(request, response, storage, *args, **kwargs)
+
+
+objects.upload_partial = upload_partial
 
 if __name__ == "__main__":
     from gcp_storage_emulator.__main__ import main

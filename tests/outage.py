@@ -8,11 +8,14 @@ import contextlib
 import http.client
 import http.server
 import json
+import os
 import socket
 import struct
 import threading
 import time
+import urllib.parse
 
+SECONDS = 100 if os.environ.get("JMOE_SOAK") else 1  # that an outage takes
 FAULTS = ("503", "401", "reset", "cut")
 
 
@@ -48,6 +51,13 @@ class Proxy:
         with self._lock:
             self._plan.append((at, fault, seconds))
 
+    def end(self) -> None:
+        """Of every outage; nothing has failed or been deleted so far."""
+        with self._lock:
+            self._plan, self._until = [], 0.0
+            self.failed.clear()
+            self.deleted.clear()
+
     def over(self) -> bool:
         """Whether every planned outage has been and is over."""
         with self._lock:
@@ -67,12 +77,12 @@ class Proxy:
 
     def _answer(self, handler) -> None:
         body = self._body_of(handler)
-        fault = self._fault_of(f"{handler.command} {handler.path}")
+        fault = self._fault_of(f"{handler.command} {urllib.parse.unquote(handler.path)}")
         if fault == "reset":
             handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             handler.close_connection = True
             handler.connection.close()
-        elif fault in ("503", "401"):
+        elif fault in ("503", "401", "403"):
             error = {"error": {"code": int(fault), "message": f"the proxy says {fault}"}}
             _send(handler, int(fault), {"Content-Type": "application/json"}, json.dumps(error).encode())
         else:
@@ -82,7 +92,7 @@ class Proxy:
             content = answer.read()
             connection.close()
             if handler.command == "DELETE":
-                self.deleted.append(handler.path)
+                self.deleted.append(urllib.parse.unquote(handler.path))
             _send(handler, answer.status, dict(answer.getheaders()), content, cut=fault == "cut")
 
     def _body_of(self, handler) -> bytes:
@@ -98,7 +108,10 @@ class Proxy:
 
 
 def _send(handler, status: int, headers: dict, content: bytes, cut: bool = False) -> None:
-    """An answer; `cut` short, its connection closed before all that was announced is sent."""
+    """An answer; `cut` short, its connection closed before all that was announced is sent, or anything of an empty one."""
+    handler.close_connection |= cut
+    if cut and not content:
+        return
     handler.send_response_only(status)
     for name, value in headers.items():
         if name.lower() not in ("content-length", "transfer-encoding", "connection"):
@@ -109,7 +122,6 @@ def _send(handler, status: int, headers: dict, content: bytes, cut: bool = False
     if handler.command != "HEAD":
         handler.wfile.write(content[: len(content) // 2] if cut else content)
     handler.wfile.flush()
-    handler.close_connection |= cut
 
 
 @contextlib.contextmanager

@@ -174,6 +174,21 @@ def test_unusable_files_are_named(tmp_path, name, content, words):
     assert not list(corpus.cache_dir().rglob("*.bin"))
 
 
+@pytest.mark.parametrize(
+    "train, held, words",
+    [
+        ("a b", "", "config.data.validation_path='.*held.txt' holds no text"),
+        ("", "a b", "config.data.path='.*train.txt' holds no text that config.data.validation_path"),
+        ("a b", "a b", "config.data.path='.*train.txt' holds no text that config.data.validation_path"),
+    ],
+)
+def test_a_split_without_text_is_named(tmp_path, train, held, words):
+    (tmp_path / "train.txt").write_text(train)
+    (tmp_path / "held.txt").write_text(held)
+    with pytest.raises(UserError, match=words):
+        corpus.load(settings(tmp_path / "train.txt", validation_path=str(tmp_path / "held.txt")))
+
+
 def test_an_empty_glob(tmp_path):
     with pytest.raises(UserError, match="matches no file"):
         corpus.load(settings(tmp_path / "*.txt"))
@@ -216,7 +231,7 @@ def test_a_missing_package_is_one_sentence(tmp_path, places, vocabularies):
     sentences = done.stdout.splitlines()
     assert len(sentences) == len(cases), done.stdout
     for said, (*_, reader, package) in zip(sentences, cases):
-        assert reader in said and f"the package {package}," in said and f"-m pip install {package}" in said
+        assert reader in said and "cannot be read: the Python package " in said and f"`pip install {package}`" in said
 
 
 def test_nul_bytes_are_text(tmp_path):

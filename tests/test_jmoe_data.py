@@ -30,7 +30,8 @@ def text_of(n_rows: int, n_held_out: int = 5_000) -> corpus.Corpus:
 
 
 def test_batches_follow_from_the_step_alone():
-    """Entered anywhere, the data goes on as if it had run from the start; an epoch sees every row once, the next in another order."""
+    """Entered anywhere, the data goes on as if it had run from the start; an epoch sees every row once, the next one in
+    another order."""
     config = tiny()
     text = text_of(80)  # rows: the run is a little over three epochs
     plan = Schedule(config)
@@ -68,7 +69,7 @@ def test_a_run_asks_for_fresh_tokens():
         check(tiny(), text_of(255))
     for words in ("asks for 4,096 training tokens", "abc has 4,080", "config.data.max_epochs=1 ", "max_epochs=2"):
         assert words in str(error.value)
-    with pytest.raises(UserError, match="abc has 1,280, seen 3.2 times.*permits 3,840.*max_epochs=4"):
+    with pytest.raises(UserError, match="abc has 1,280: 3.2 epochs.*permits 3,840.*max_epochs=4"):
         check(tiny(**{"data.max_epochs": 3}), text_of(80))
     assert not check(tiny(**{"data.max_epochs": 3.2}), text_of(80))
 
@@ -94,7 +95,7 @@ def test_the_tokens_of_a_result_and_the_refusal_of_repeats(tmp_path, own_cache, 
     unique, held_out = ((found[split] - 1) // 16 * 16 for split in ("train", "validation"))
     run = tmp_path / "run"
     run.mkdir()
-    with pytest.raises(UserError, match=f"asks for 16,384 training tokens and corpus .* has {unique:,}, seen"):
+    with pytest.raises(UserError, match=f"asks for 16,384 training tokens and corpus .* has {unique:,}:"):
         train.train(config, epath.Path(run))
     assert not list(run.iterdir())
     config.data.max_epochs = 2.5

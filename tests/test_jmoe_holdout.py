@@ -1,4 +1,4 @@
-"""What is held out: about its share whatever the sizes of documents, by hash, in any order of files, by any tokenizer."""
+"""What is held out: its share whatever the sizes of documents, by hash, in any order of files, by any tokenizer."""
 
 import hashlib
 import json

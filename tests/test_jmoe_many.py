@@ -102,7 +102,7 @@ def files(folder) -> dict:
         )
         found[path.parent.name].append(json.loads((newest / "record/metadata").read_text())["checksums"])
     for path in sorted(folder.glob("*/result.json")):
-        found[f"{path.parent.name}/result"] = json.loads(path.read_text()) | {"seconds": 0}
+        found[f"{path.parent.name}/result"] = json.loads(path.read_text()) | {"seconds": 0, "sha256": ""}
     return found
 
 

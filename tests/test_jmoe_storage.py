@@ -5,6 +5,7 @@ import shutil
 import signal
 
 import helpers
+import outage
 import pytest
 import soak
 from etils import epath
@@ -29,12 +30,16 @@ def fetch(folder: epath.Path, target) -> None:
             (target / path.name).write_bytes(path.read_bytes())
 
 
-def test_a_run_in_a_bucket_stopped_and_resumed_is_the_local_one(config, bucket, tmp_path):
-    """Checkpoints, metrics and results, with the newest checkpoint damaged as well."""
+def test_a_run_in_a_bucket_stopped_and_resumed_is_the_local_one(config, bucket, proxy, tmp_path):
+    """Checkpoints, metrics and results; with the newest checkpoint damaged, and outages at the start, in saves, at the
+    resume and at the result."""
     workdir = epath.Path(f"{bucket}/runs/one")
     flags = [f"--config={config}", f"--workdir={workdir}", *FLAGS]
+    proxy.fail("401", outage.SECONDS)
+    proxy.fail("503", outage.SECONDS, at="uploadType=media&name=runs/one/trunk/checkpoints/5/params")  # by TensorStore
+    proxy.fail("cut", outage.SECONDS, at="checkpoints/10/record")
     processes = helpers.start("jmoe.train", *flags)
-    helpers.wait_until(lambda: len(checkpoint.steps_in(workdir / "trunk" / "checkpoints")) == 2, processes)
+    helpers.wait_until(lambda: len(checkpoint.steps_in(workdir / "trunk" / "checkpoints")) == 2, processes, 3000)
     processes[0].send_signal(signal.SIGTERM)
     said = processes[0].communicate(timeout=200)[1]
     assert processes[0].returncode == 128 + signal.SIGTERM and "saved step" in said, said
@@ -44,8 +49,19 @@ def test_a_run_in_a_bucket_stopped_and_resumed_is_the_local_one(config, bucket, 
     content = bytearray(array.read_bytes())
     content[len(content) // 2] ^= 4
     array.write_bytes(bytes(content))
-    done = helpers.run("jmoe.train", *flags)
-    assert done.returncode == 0, done.stderr
+    assert proxy.over() and set(proxy.failed) == {"401", "503", "cut"}
+    before = checkpoint.steps_in(workdir / "trunk" / "checkpoints")[-2]
+    for fault, at in (
+        ("reset", "trunk/checkpoints"),
+        ("401", f"trunk/checkpoints/{before}/record/metadata"),
+        ("cut", f"trunk/checkpoints/{before}/params/d/"),
+        ("503", "branch-8192/result.json&"),
+        ("cut", "branch-8192/result.json"),
+    ):
+        proxy.fail(fault, outage.SECONDS, at)
+    done = helpers.run("jmoe.train", *flags, timeout=3000)
+    assert done.returncode == 0 and proxy.over(), done.stderr
+    assert f"resuming from {workdir}/trunk/checkpoints/{before}" in done.stderr, done.stderr
     assert f"{newest} is damaged and skipped" in done.stderr and "bucket type" not in done.stderr, done.stderr
 
     local = tmp_path / "local"

@@ -14,6 +14,8 @@ import time
 import helpers
 import pytest
 
+from jmoe import storage
+
 SOAK = bool(os.environ.get("JMOE_SOAK"))
 SWEEP = """
 def get_sweep():
@@ -275,11 +277,11 @@ def test_two_versions_never_mix_silently(sweep, undisturbed, tmp_path):
 
     result = next(workdir.glob(f"jobs/{name}/*/result.json"))
     other = json.loads(result.read_text()) | {"corpus_fingerprint": "f" * 16}
-    result.write_text(json.dumps(other))
+    result.write_text(json.dumps(storage.sealed(other)))
     said = helpers.fails("launch.collect", f"--workdir={workdir}")
     assert "--mix=corpus" in said and "f" * 16 in said
     other["record"]["config"]["loss"]["router_z"] = 0.5
-    result.write_text(json.dumps(other))
+    result.write_text(json.dumps(storage.sealed(other)))
     said = helpers.fails("launch.collect", f"--workdir={workdir}")
     assert "--mix=config" in said and result.parent.name in said
 

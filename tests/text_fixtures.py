@@ -1,4 +1,4 @@
-"""Text in every kind of source, tokenizers of every kind, and a prepared folder: made once for the tests that read them."""
+"""Text in every kind of source, tokenizers of every kind, a prepared folder: made once for the tests that read them."""
 
 import json
 import os

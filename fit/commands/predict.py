@@ -4,6 +4,8 @@ python -m fit predict --law=joint-moe-2025 --n_active=1e9 --n_tokens=2e10 --n_ex
 python -m fit predict --law=law.json --runs=models.csv --out=predicted.csv
 """
 
+import sys
+
 from absl import flags
 
 from fit import UserError, lawfile
@@ -19,7 +21,10 @@ def define_flags(f):
         "runs", None, "A table of models (.csv, .jsonl, .parquet) instead of a single one.", flag_values=f
     )
     flags.DEFINE_string(
-        "out", None, "With --runs: where the table goes, with the column predicted_loss.", flag_values=f
+        "out",
+        None,
+        "With --runs: where the table goes, with the columns predicted_loss and outside_fitted_range.",
+        flag_values=f,
     )
 
 
@@ -45,7 +50,15 @@ def run(f):
         table = runs_lib.read(f.runs)
     values = {name: table.numbers(name) if name in needed else 1.0 for name in ("n_active", "n_tokens", "n_experts")}
     predicted = fitted.predict(**values)
+    asked = {name: values[name] for name in needed}
+    inside = fitted.inside(**asked)
+    outside = [
+        "" if inside[i] else lawfile.in_words(fitted.extrapolation(**{name: v[i] for name, v in asked.items()}))
+        for i in range(len(table))
+    ]
     if f.runs is None:
+        if outside[0]:
+            print(f"warning: outside the fitted range: {outside[0]}", file=sys.stderr)
         print(f"{predicted[0]:.6f}")
         if fitted.draws:
             low, high = fitted.predict_interval(**values)
@@ -55,7 +68,7 @@ def run(f):
         return
     if "predicted_loss" in table.columns:
         raise UserError(f"{f.runs}: column predicted_loss is there already")
-    table.columns["predicted_loss"] = [float(v) for v in predicted]
+    table.columns |= {"predicted_loss": [float(v) for v in predicted], "outside_fitted_range": outside}
     if fitted.draws:
         low, high = fitted.predict_interval(**values)
         table.columns |= {"predicted_loss_low": low.tolist(), "predicted_loss_high": high.tolist()}

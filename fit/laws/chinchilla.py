@@ -7,8 +7,9 @@ L is the loss in nats per token, N = n_active, D = n_tokens. E is the irreducibl
 
 import itertools
 
-import jax.numpy as jnp
 import numpy as np
+
+from fit.arrays import array_module
 
 COLUMNS = ("n_active", "n_tokens")
 COEFFICIENTS = ("A", "B", "E", "alpha", "beta")
@@ -21,13 +22,14 @@ PINNED_BY = {"E": {"n_active": 10, "n_tokens": 10}}  # as in the joint law
 def log_loss(free, ln_n, ln_d, n_experts):
     """ln L by log-sum-exp; `free` [5] in the order of FREE, ln_n and ln_d broadcast together; n_experts is not used."""
     log_a, log_b, log_e, alpha, beta = free
-    return jnp.logaddexp(jnp.logaddexp(log_a - alpha * ln_n, log_b - beta * ln_d), log_e)
+    xp = array_module(log_a, ln_n)
+    return xp.logaddexp(xp.logaddexp(log_a - alpha * ln_n, log_b - beta * ln_d), log_e)
 
 
 def recentre(free, shift_n, shift_d):
     """The same law with ln N and ln D measured from shift_n and shift_d."""
     log_a, log_b, log_e, alpha, beta = free
-    return jnp.stack([log_a - alpha * shift_n, log_b - beta * shift_d, log_e, alpha, beta])
+    return array_module(log_a).stack([log_a - alpha * shift_n, log_b - beta * shift_d, log_e, alpha, beta])
 
 
 def to_free(c):
@@ -37,8 +39,8 @@ def to_free(c):
 
 def to_coefficients(free):
     """The solver's vector [..., 5] to coefficients [..., 5] in the order of COEFFICIENTS."""
-    free = jnp.asarray(free)
-    return jnp.concatenate([jnp.exp(free[..., :3]), free[..., 3:]], axis=-1)
+    xp = array_module(free)
+    return xp.concatenate([xp.exp(free[..., :3]), free[..., 3:]], axis=-1)
 
 
 def at_experts(c, n_experts):
@@ -63,16 +65,22 @@ def starts():
     )
 
 
+# the runs in Hoffmann et al.'s Figure 4, as Besiroglu et al. read them off, the 5 highest losses dropped
+_RUNS = dict(
+    ranges=dict(n_active=[5.733e7, 1.6183e10], n_tokens=[8.187e8, 3.1775e11], training_flops=[1.397e18, 1.2956e22])
+)
 PRESETS = {
     "chinchilla-2022": dict(
         coefficients=dict(A=406.4, B=410.7, E=1.6934, alpha=0.3392, beta=0.2849),
         source="Hoffmann et al. 2022, arXiv 2203.15556, approach 3",
         note="E, alpha and beta with the digits of its LaTeX source; the text prints 1.69, .34, .28",
+        runs=_RUNS,
     ),
     "chinchilla-refit-2024": dict(
         coefficients=dict(A=482.01, B=2085.43, E=1.8172, alpha=0.3478, beta=0.3658),
         source="Besiroglu et al. 2024, arXiv 2404.10102",
         note="240 points read off Hoffmann et al.'s Figure 4, the 5 highest losses dropped",
+        runs=_RUNS,
     ),
     "fine-grained-dense-2024": dict(
         coefficients=dict(A=16.3, B=26.7, E=0.47, alpha=0.126, beta=0.127),

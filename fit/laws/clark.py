@@ -8,9 +8,9 @@ L is the loss in nats per token, N = n_active, E = n_experts. All models must ha
 
 import itertools
 
-import jax.numpy as jnp
 import numpy as np
 
+from fit.arrays import array_module
 from fit.laws import joint
 
 COLUMNS = ("n_active", "n_experts")
@@ -33,7 +33,7 @@ def log_loss(free, ln_n, ln_d, n_experts):
 def recentre(free, shift_n, shift_d):
     """The same law with ln N measured from shift_n."""
     a, b, c, d, log_start, t = free
-    return jnp.stack([a, b + c * shift_n / _LN10, c, d + a * shift_n / _LN10, log_start, t])
+    return array_module(a).stack([a, b + c * shift_n / _LN10, c, d + a * shift_n / _LN10, log_start, t])
 
 
 def to_free(c):
@@ -43,11 +43,9 @@ def to_free(c):
 
 def to_coefficients(free):
     """The solver's vector [..., 6] to coefficients [..., 6] in the order of COEFFICIENTS."""
-    free = jnp.asarray(free)
-    log_start, t = free[..., 4], free[..., 5]
-    return jnp.concatenate(
-        [free[..., :4], jnp.exp(log_start)[..., None], jnp.exp(log_start + jnp.logaddexp(0.0, t))[..., None]], axis=-1
-    )
+    xp = array_module(free)
+    log_start, t = free[..., 4:5], free[..., 5:]
+    return xp.concatenate([free[..., :4], xp.exp(log_start), xp.exp(log_start + xp.logaddexp(0.0, t))], axis=-1)
 
 
 def starts():
@@ -67,20 +65,24 @@ def starts():
 
 
 _SOURCE = "Clark et al. 2022, arXiv 2202.01169, Table 3; every model saw 130B tokens"
+_RUNS = dict(ranges=dict(n_active=[1.5e7, 1.3e9], n_experts=[1, 512]))
 PRESETS = {
     "clark-2022-sbase": dict(
         coefficients=dict(a=-0.082, b=-0.108, c=0.009, d=1.104, E_start=1.847, E_max=314.478),
         source=_SOURCE,
         note="S-BASE",
+        runs=_RUNS,
     ),
     "clark-2022-rl": dict(
         coefficients=dict(a=-0.083, b=-0.126, c=0.012, d=1.111, E_start=1.880, E_max=469.982),
         source=_SOURCE,
         note="RL-R",
+        runs=_RUNS,
     ),
     "clark-2022-hash": dict(
         coefficients=dict(a=-0.087, b=-0.136, c=0.012, d=1.157, E_start=4.175, E_max=477.741),
         source=_SOURCE,
         note="HASH",
+        runs=_RUNS,
     ),
 }

@@ -13,9 +13,9 @@ E_start is printed as 2.0732. The paper's own Table 4 follows from its Table 3 w
 
 import itertools
 
-import jax
-import jax.numpy as jnp
 import numpy as np
+
+from fit.arrays import array_module
 
 COLUMNS = ("n_active", "n_tokens", "n_experts")
 COEFFICIENTS = ("a", "alpha", "delta", "gamma", "b", "beta", "omega", "zeta", "E_start", "E_max", "c")
@@ -29,11 +29,11 @@ PINNED_BY = {"E_start": {"n_experts": 0}, "E_max": {"n_experts": 8}, "c": {"n_ac
 
 def log_expert_scale(n_experts, log_start, t):
     """ln Ê of Eq. 4, any shape, computed in logarithms so that no t overflows."""
-    log_start, t = jnp.asarray(log_start), jnp.asarray(t)
-    log_inverse = log_start + jax.nn.softplus(-t)  # of 1/E_start - 1/E_max
-    log_max = log_start + jax.nn.softplus(t)
-    extra = jnp.maximum(jnp.asarray(n_experts) - 1.0, 1e-300)  # the logarithm's argument; no effect at E = 1
-    return -jnp.logaddexp(-jnp.logaddexp(jnp.log(extra), log_inverse), -log_max)
+    xp = array_module(log_start, n_experts)
+    log_inverse = log_start + xp.logaddexp(0.0, -t)  # of 1/E_start - 1/E_max
+    log_max = log_start + xp.logaddexp(0.0, t)
+    extra = xp.maximum(n_experts - 1.0, 1e-300)  # the logarithm's argument; no effect at E = 1
+    return -xp.logaddexp(-xp.logaddexp(xp.log(extra), log_inverse), -log_max)
 
 
 def log_loss(free, ln_n, ln_d, n_experts):
@@ -42,14 +42,15 @@ def log_loss(free, ln_n, ln_d, n_experts):
     e = log_expert_scale(n_experts, log_start, t)
     size = log_a + delta * e + (alpha + gamma * e) * ln_n
     data = log_b + omega * e + (beta + zeta * e) * ln_d
-    return jnp.logaddexp(jnp.logaddexp(size, data), log_c)
+    xp = array_module(size)
+    return xp.logaddexp(xp.logaddexp(size, data), log_c)
 
 
 def recentre(free, shift_n, shift_d):
     """The same law with ln N and ln D measured from shift_n and shift_d: log_loss(recentre(f, u, v), x - u, y - v) is
     log_loss(f, x, y). Centred columns make the normal equations well conditioned."""
     log_a, alpha, delta, gamma, log_b, beta, omega, zeta, log_start, t, log_c = free
-    return jnp.stack(
+    return array_module(log_a).stack(
         [
             log_a + alpha * shift_n,
             alpha,
@@ -87,24 +88,10 @@ def to_free(c):
 
 def to_coefficients(free):
     """The solver's vector [..., 11] to coefficients [..., 11] in the order of COEFFICIENTS."""
-    log_a, alpha, delta, gamma, log_b, beta, omega, zeta, log_start, t, log_c = jnp.moveaxis(jnp.asarray(free), -1, 0)
-    log_max = log_start + jax.nn.softplus(t)
-    return jnp.stack(
-        [
-            jnp.exp(log_a),
-            alpha,
-            delta,
-            gamma,
-            jnp.exp(log_b),
-            beta,
-            omega,
-            zeta,
-            jnp.exp(log_start),
-            jnp.exp(log_max),
-            jnp.exp(log_c),
-        ],
-        axis=-1,
-    )
+    xp = array_module(free)
+    log_start, t = free[..., 8], free[..., 9]
+    logs = {0: free[..., 0], 4: free[..., 4], 8: log_start, 9: log_start + xp.logaddexp(0.0, t), 10: free[..., 10]}
+    return xp.stack([xp.exp(logs[i]) if i in logs else free[..., i] for i in range(11)], axis=-1)
 
 
 def at_experts(c, n_experts):
@@ -152,15 +139,36 @@ _TABLE_3 = dict(
     c=1.3637,
 )
 _SOURCE = "Ludziejewski et al. 2025, arXiv 2502.05172, Table 3"
+# the 270 runs of App. H; Eq. 10 with the digits of its authors' code
+_RUNS = dict(
+    ranges=dict(
+        n_active=[78726144, 2715922944],
+        n_tokens=[5e8, 8e10],
+        n_experts=[1, 32],
+        training_flops=[2.36178432e17, 5.2950822912e20],
+    )
+)
+_MODELS = dict(
+    vocab_size=50257,
+    width_per_block=64,
+    seq_len=512,
+    n_experts=[1, 2, 4, 8, 16, 32],
+    base_config="configs/joint_moe.py",
+    learning_rate=dict(constant=8.391640956234012, n_active=-0.8121798244457074, n_experts=-0.25),
+)
 PRESETS = {
     "joint-moe-2025": dict(
         coefficients=_TABLE_3,
         source=_SOURCE,
         note="E_start read as 2.0832: the printed 2.0732 does not give the paper's own Table 4",
+        runs=_RUNS,
+        models=_MODELS,
     ),
     "joint-moe-2025-as-printed": dict(
         coefficients=_TABLE_3 | {"E_start": 2.0732},
         source=_SOURCE,
         note="E_start as printed, 2.0732; the paper's Table 4 follows from 2.0832 instead",
+        runs=_RUNS,
+        models=_MODELS,
     ),
 }

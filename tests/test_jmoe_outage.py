@@ -1,0 +1,132 @@
+"""A bucket that does not answer for a while: waited for, never taken for damage, and nothing is deleted.
+
+The outages take a second; with JMOE_SOAK=1 a hundred. Whole runs and sweeps in outages: test_jmoe_storage.py and
+test_launch_gs.py.
+"""
+
+import gc
+import os
+
+import helpers
+import jax
+import outage
+import pytest
+from etils import epath
+from test_jmoe_checkpoint import RECORD, abstract, assert_is, mesh_of, restore, state, write
+
+from jmoe import checkpoint, cli, gcs, storage
+from jmoe.cli import Unavailable, UserError
+
+
+# reads that fail leave callbacks that find their event loop closed; jmoe.cli drops these echoes in the programs
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+@pytest.fixture(autouse=True)
+def quiet(proxy):
+    """Every test begins without an outage, and leaves nothing of its failed reads behind."""
+    proxy.end()
+    yield
+    gc.collect()
+
+
+@pytest.fixture(scope="module")
+def saved(proxy, bucket):
+    """A folder with two sound checkpoints, and what lies in it."""
+    write(f"{bucket}/saved/checkpoints", mesh_of(2, 2), 5, 10)
+    return f"{bucket}/saved/checkpoints"
+
+
+def content(folder) -> dict:
+    """Every object under a folder."""
+    store = gcs.Store()
+    return {name: store.cat_file(name) for name in store.find(folder)}
+
+
+@pytest.mark.parametrize("fault", outage.FAULTS)
+def test_files_are_read_and_written_through_an_outage(fault, proxy, bucket):
+    """Each request fails at first; an object that cannot be looked at is never one that is not there."""
+    folder = storage.make_workdir(f"{bucket}/files-{fault}")
+    path, large = folder / "a", os.urandom(300_000)
+
+    def written():
+        path.write_bytes(large)
+        return path.read_bytes() == large
+
+    for act, then in (
+        (lambda: storage.make_workdir(f"{bucket}/files-{fault}/b").name, "b"),
+        (lambda: storage.write_whole(path, '{"a": 1}\n'), None),
+        (lambda: storage.read_lines(path), [{"a": 1}]),
+        (lambda: (path.exists(), folder.is_dir(), [p.name for p in folder.iterdir()]), (True, True, ["a"])),
+        (lambda: (folder / "b").exists(), False),
+        (written, True),
+        (path.unlink, None),
+        (path.exists, False),
+    ):
+        proxy.fail(fault, 0.25)
+        assert act() == then
+        helpers.wait_until(proxy.over)
+    assert proxy.failed[fault] >= 8
+
+
+@pytest.mark.parametrize("fault", outage.FAULTS)
+def test_a_resume_waits_for_the_store(fault, proxy, saved, capfd):
+    """At the listing, at the record and at the arrays: the newest checkpoint is taken, and every object stays."""
+    before = content(saved)
+    for at in ("checkpoints", "10/record/metadata", "10/params/d/"):
+        proxy.fail(fault, outage.SECONDS, at=at)
+    assert_is(restore(saved, mesh_of(2, 2)), mesh_of(2, 2), 10)
+    assert proxy.over() and proxy.failed[fault] >= 3
+    said = capfd.readouterr().err
+    assert "damaged" not in said and "does not answer" in said, said
+    assert not proxy.deleted and content(saved) == before
+
+
+@pytest.mark.parametrize(
+    "fault, at",
+    [("503", "checkpoints"), ("cut", "10/record/metadata"), ("reset", "10/params/_sharding"), ("401", "10/params/d/")],
+)
+def test_an_outage_that_outlasts_the_patience_ends_the_resume(fault, at, proxy, saved, monkeypatch):
+    monkeypatch.setenv("JMOE_STORE_PATIENCE", "0.3")
+    before = content(saved)
+    proxy.fail(fault, 600, at=at)
+    with pytest.raises(Unavailable, match="the store gave no answer for .* s .*goes on from what is saved"):
+        restore(saved, mesh_of(2, 2))
+    proxy.end()
+    assert not proxy.deleted and content(saved) == before
+
+
+def test_damage_in_a_bucket_is_found_and_kept(proxy, bucket, capfd):
+    """The damaged checkpoint makes room for a new one of its step, and lies aside as it was."""
+    folder, mesh = epath.Path(f"{bucket}/damage/checkpoints"), mesh_of(2, 2)
+    write(folder, mesh, 5, 10)
+    (array, *_) = (folder / "10" / "params" / "d").iterdir()
+    array.write_bytes(array.read_bytes()[:-1])
+    damaged = content(folder / "10")
+    saved = checkpoint.Checkpoints(folder)
+    with jax.set_mesh(mesh):
+        assert_is(saved.restore(*map(abstract, state(mesh, 0)), RECORD), mesh, 5)
+        saved.save(10, *state(mesh, 10), RECORD)
+    saved.close()
+    kept = content(folder.parent / "damaged-10")
+    assert {name.replace("/damaged-10/", "/checkpoints/10/"): x for name, x in kept.items()} == damaged
+    assert f"kept as {folder.parent}/damaged-10" in capfd.readouterr().err
+    assert_is(restore(folder, mesh), mesh, 10)
+
+
+def test_a_forbidden_bucket_is_the_users_to_mend(proxy, bucket):
+    proxy.fail("403", 600)
+    with pytest.raises(UserError, match="--workdir=.*/forbidden cannot be written: Forbidden: .*the proxy says 403"):
+        storage.make_workdir(f"{bucket}/forbidden")
+    with pytest.raises(OSError) as error:
+        (epath.Path(bucket) / "a").write_text("")
+    assert "Forbidden" in cli.disk_error(error.value) and cli.unavailable(error.value) is None
+
+
+def test_a_start_in_a_long_outage_ends_with_a_code_that_is_tried_again(proxy, bucket, tmp_path, text_glob, monkeypatch):
+    monkeypatch.setenv("JMOE_STORE_PATIENCE", "0.5")
+    proxy.fail("503", 600)
+    config = helpers.write_config(tmp_path, text_glob)
+    said = helpers.run("jmoe.train", f"--config={config}", f"--workdir={bucket}/long")
+    assert said.returncode == cli.UNAVAILABLE == 75, said.stderr
+    assert "error: gs://jmoe-test: the store gave no answer for" in said.stderr and "Traceback" not in said.stderr

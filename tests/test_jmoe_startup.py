@@ -1,0 +1,121 @@
+"""A command's first second: Ctrl-C, missing packages and devices, flags left out, --help."""
+
+import os
+import signal
+import subprocess
+
+import helpers
+import pytest
+
+from jmoe import check, cli, listing, processes, startup
+
+COMMANDS = ["jmoe.train", "jmoe.prepare", "jmoe.evaluate", "jmoe.compile", "launch.sweep", "launch.status"]
+
+
+def start(module, folder, *flags, **environment):
+    """The command, with packages of our own in `folder` in place of the real ones."""
+    env = helpers.environment() | {"PYTHONPATH": str(folder)} | environment
+    return subprocess.Popen(helpers.command(module, *flags), env=env, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize("module", COMMANDS)
+def test_ctrl_c_while_packages_are_imported_is_one_line(module, tmp_path):
+    (tmp_path / "absl").mkdir()
+    blocked = f"import pathlib, time\npathlib.Path({str(tmp_path / 'there')!r}).touch()\ntime.sleep(600)\n"
+    for package in ("absl", "jax"):
+        (tmp_path / package).mkdir(exist_ok=True)
+        (tmp_path / package / "__init__.py").write_text(blocked)
+    process = start(module, tmp_path)
+    helpers.wait_until((tmp_path / "there").exists, [process])
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=60)[1] == "interrupted\n"
+    assert process.returncode == 130
+
+
+@pytest.mark.parametrize("module", COMMANDS)
+def test_a_missing_package_is_one_sentence_that_says_what_to_install(module, tmp_path):
+    (tmp_path / "absl.py").write_text("raise ModuleNotFoundError(\"No module named 'absl'\", name='absl')\n")
+    (tmp_path / "jax.py").write_text("import absl\n")
+    process = start(module, tmp_path)
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode == 2 and said.count("\n") == 1
+    assert said.startswith("error: the Python package absl is missing: install it by `pip install absl-py`")
+
+
+def test_a_package_that_only_some_text_needs(tmp_path):
+    (tmp_path / "pyarrow.py").write_text("raise ModuleNotFoundError(\"No module named 'pyarrow'\", name='pyarrow')\n")
+    (tmp_path / "text.parquet").write_bytes(b"PAR1")
+    flags = "--config=configs/quickstart.py", f"--config.data.path={tmp_path}/*.parquet", f"--out_dir={tmp_path}/out"
+    process = start("jmoe.prepare", tmp_path, *flags)
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode == 2 and said.count("\n") == 1 and "`pip install pyarrow`" in said, said
+
+
+def test_our_own_modules_and_other_errors_are_no_missing_packages():
+    assert startup.missing_package(ModuleNotFoundError("no", name="jmoe.gone")) is None
+    assert startup.missing_package(ImportError("no", name="numpy")) is None
+
+
+def test_devices_that_are_not_here_are_one_sentence(tmp_path):
+    flags = "--config=configs/quickstart.py", f"--workdir={tmp_path}"
+    process = start("jmoe.train", "", *flags, JAX_PLATFORMS="cuda")
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode == 2 and said.count("\n") == 1
+    assert said.startswith("error: JAX_PLATFORMS=cuda: jax has no such device here") and "[cuda]" in said
+
+
+def test_a_plain_run_on_a_cpu_says_nothing_of_tpus(tmp_path):
+    pytest.importorskip("libtpu", reason="SKIPPED: nothing to be heard, libtpu (the [tpu] extra) is missing")
+    if os.path.exists("/dev/nvidia0") or os.path.exists("/dev/accel0"):
+        pytest.skip("SKIPPED: this machine has an accelerator")
+    flags = "--config=configs/quickstart.py", f"--workdir={tmp_path}", "--config.mesh.expert=3"
+    process = start("jmoe.train", "", *flags, JAX_PLATFORMS="", XLA_FLAGS="")
+    said = process.communicate(timeout=60)[1]
+    assert said == "error: config.mesh.expert=3 times config.mesh.model=1 does not divide the 1 devices\n"
+
+
+@pytest.mark.parametrize("named", [{"JAX_PLATFORMS": "tpu"}, {"TPU_NAME": "mine"}, {"JAX_FORCE_TPU_INIT": "1"}])
+def test_whoever_names_a_tpu_is_left_alone(named, monkeypatch):
+    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
+    for variable, value in named.items():
+        monkeypatch.setenv(variable, value)
+    startup.leave_absent_tpus_alone()
+    assert os.environ.get("JAX_PLATFORMS") == named.get("JAX_PLATFORMS")
+
+
+@pytest.mark.parametrize(
+    "module, flag", [("jmoe.train", "config"), ("launch.sweep", "sweep"), ("launch.status", "workdir")]
+)
+def test_a_flag_left_out_is_told_in_words(module, flag):
+    said = helpers.fails(module)
+    assert said.startswith(f"error: --{flag} is missing: ") and "None" not in said
+
+
+def test_help_lists_the_config_fields():
+    """Of the config that is named, with the recipe's comments, and what each may be."""
+    done = helpers.run("jmoe.train", "--config=configs/quickstart.py", "--help")
+    assert done.returncode == 0 and "--workdir" in done.stdout
+    said = " ".join(done.stdout.split())
+    assert "--config.data.seq_len=128 [a whole number, at least 1]" in said
+    assert "--config.data.path= empty: Python sources of this machine; else a glob" in said
+    assert "folder that jmoe.prepare made, or tfds:NAME/CONFIG:SPLIT [text]" in said
+    assert "--config.model.capacity_factor=1.0 training; evaluation drops nothing [a number above 0]" in said
+    for name in check.FIELDS:
+        assert f"--config.{name}=" in said
+    some = listing.fields(None, ("data.", "mesh."))
+    assert "--config.data.seq_len=512" in some and "--config.mesh.model=1" in some and "optimizer" not in some
+
+
+def test_a_batch_script_of_several_tasks_waits_for_nobody(monkeypatch):
+    """Slurm tells a batch script how many tasks it may start; srun alone makes this process one of them."""
+    for variable, value in {"JOB_ID": "7", "NTASKS": "4", "PROCID": "0", "LOCALID": "0"}.items():
+        monkeypatch.setenv(f"SLURM_{variable}", value)
+    monkeypatch.delenv("SLURM_STEP_NUM_TASKS", raising=False)
+    with processes.joined():
+        pass
+
+
+def test_cores_where_the_system_does_not_say(monkeypatch):
+    assert cli.cores() == sorted(os.sched_getaffinity(0))
+    monkeypatch.delattr(os, "sched_getaffinity")
+    assert cli.cores() == list(range(os.cpu_count()))

@@ -1,0 +1,122 @@
+"""README's shell blocks, typed as printed in a copy of the checkout whose configs are small, so that none can rot.
+
+A block that starts with ```sh is a list of commands. What is small: the models, budgets and rows of every config, and the
+text at the paths that README names as the reader's own. The commands themselves are run letter by letter, by a shell.
+"""
+
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+import fit_runs
+import helpers
+import pytest
+
+ROOT = pathlib.Path(__file__).parent.parent
+ELSEWHERE = ("make demo", "make test")  # CI runs them, in this order
+
+# Appended to the copy of each config: its mathematics at a size of seconds.
+SMALL = """
+
+_get_config = get_config
+
+
+def get_config():
+    config = _get_config()
+    config.n_tokens = (4_096,)
+    config.model.d_model = 32
+    config.model.n_blocks = 2
+    config.model.n_heads = 2
+    config.model.vocab_size = 257
+    config.model.group_tokens = 256
+    config.data.tokenizer = "bytes"
+    config.data.seq_len = 32
+    config.data.validation_tokens = 1_024
+    config.batch_tokens = ((0, 256),)
+    config.optimizer.warmup_tokens = 512
+    config.remat = "full"
+    return config
+"""
+SMALL_SWEEP = """
+
+def get_sweep():
+    jobs = [{"model.n_experts": e, "n_tokens": (2_048, 4_096)} for e in (1, 2)]
+    return "configs/quickstart.py", jobs
+"""
+
+
+def blocks(path) -> list[list[str]]:
+    """The commands of each ```sh block, continued lines joined."""
+    found = re.findall(r"^```sh\n(.*?)^```", path.read_text(), flags=re.MULTILINE | re.DOTALL)
+    return [
+        [line.split("  #")[0].strip() for line in block.replace("\\\n", " ").splitlines() if line.strip()] for block in found
+    ]
+
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+COMMANDS = [command for page in PAGES for block in blocks(page) for command in block]
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory):
+    """A folder as a fresh clone after `make demo`, where everything is small."""
+    folder = tmp_path_factory.mktemp("clone")
+    for name in ("jmoe", "fit", "launch", "benchmarks"):
+        (folder / name).symlink_to(ROOT / name)
+    shutil.copytree(ROOT / "configs", folder / "configs", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("joint_moe", "quickstart", "mixtral"):
+        path = folder / "configs" / f"{name}.py"
+        path.write_text(path.read_text() + SMALL)
+    path = folder / "configs" / "sweeps" / "quickstart.py"
+    path.write_text(path.read_text() + SMALL_SWEEP)
+    (folder / "data").mkdir()
+    helpers.write_text(folder / "data")
+    (folder / "runs" / "demo").mkdir(parents=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def shell(checkout):
+    """run(command): as a reader types it in the activated environment."""
+    environment = helpers.environment() | {
+        "PATH": os.pathsep.join([str(pathlib.Path(sys.executable).parent), os.environ["PATH"]]),
+        "PYTHONPATH": str(checkout),
+    }
+
+    def run(command):
+        return subprocess.run(
+            ["bash", "-c", command], cwd=checkout, env=environment, capture_output=True, text=True, timeout=300
+        )
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def demo(checkout, shell):
+    """runs/demo as the demo leaves it: a table of runs of its models, with losses of a law, and the law fitted to it."""
+    folder = checkout / "runs" / "demo"
+    fit_runs.write_demo_csv(folder / "runs.csv")
+    done = shell("python -m fit law --runs=runs/demo/runs.csv --out=runs/demo/law.json --bootstrap=20 --starts=32")
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_commands_elsewhere_are_what_ci_runs():
+    ci = (ROOT / ".ci" / "run").read_text()
+    assert set(ELSEWHERE) <= set(COMMANDS)
+    assert all(command in ci.splitlines() for command in ELSEWHERE)
+
+
+def test_readmes_commands_succeed(checkout, shell, demo):
+    """In their order, as some read what others wrote."""
+    typed = [command for command in COMMANDS if not command.startswith(ELSEWHERE)]
+    assert len(typed) > 15
+    failed = []
+    for command in typed:
+        done = shell(command)
+        if done.returncode != 0 or "Traceback" in done.stderr:
+            failed.append(f"$ {command}\n[exit {done.returncode}]\n{done.stdout[-500:]}{done.stderr[-1500:]}")
+    assert not failed, "\n\n".join(failed)
