@@ -171,7 +171,8 @@ def test_jobs_that_fail_for_good_are_told_and_stop_no_other(sweep, tmp_path):
 def get_sweep():
     return {config!r}, [
         {{"optimizer.lr_law.constant": 70.0, "model.d_model": 16}},
-        {{"model.d_ff": 2_000_000_000, "model.d_model": 16}},
+        {{"model.d_model": 1_024, "model.n_heads": 512, "data.seq_len": 16_384, "data.validation_tokens": 16_384,
+          "batch_tokens": ((0, 16_384),), "n_tokens": (81_920, 163_840)}},  # 0.5 TB of attention scores
         {{"model.d_model": 16}},
     ]
 """)
