@@ -1,5 +1,6 @@
 """Sweeps on the local pool: real trainers, killed as is the sweep itself; at length with JMOE_SOAK=1 (`make soak`)."""
 
+import contextlib
 import csv
 import json
 import os
@@ -72,7 +73,7 @@ def test_a_second_start_starts_nothing(sweep, undisturbed):
     logs = {path: path.stat().st_size for path in undisturbed.rglob("log.txt")}
     done = launch(sweep, undisturbed)
     n_runs = len(rows(undisturbed))
-    assert done.returncode == 0 and f"{n_runs} of {n_runs} runs were done before" in done.stdout
+    assert done.returncode == 0 and f"{n_runs} of {n_runs} runs were done before: this sweep is finished" in done.stdout
     assert (undisturbed / "runs.csv").read_bytes() == before
     assert logs and {path: path.stat().st_size for path in undisturbed.rglob("log.txt")} == logs
 
@@ -100,7 +101,8 @@ def test_killed_and_stopped_at_random_it_ends_with_the_same_table(sweep, undistu
     process = begin(sweep, tmp_path)
     if wait_for_steps(process, tmp_path, 5):
         refused = helpers.fails("launch.sweep", f"--sweep={sweep}", f"--workdir={tmp_path}")
-        assert "another launch.sweep" in refused
+        assert "another launch.sweep" in refused and f"process {process.pid} on" in refused
+        halt(children(process.pid)[:1])  # it is woken to save
         process.send_signal(signal.SIGINT)
         process.wait()
         said = (tmp_path / "stderr.txt").read_text()
@@ -111,7 +113,8 @@ def test_killed_and_stopped_at_random_it_ends_with_the_same_table(sweep, undistu
     process = begin(sweep, tmp_path)
     if wait_for_steps(process, tmp_path, 5):
         status = helpers.run("launch.status", f"--workdir={tmp_path}").stdout
-        assert " running " in status and "% trained" in status, status
+        assert " running " in status and "% trained" in status and f"process {process.pid} on" in status, status
+        halt(children(process.pid)[:1])
         assert "asked 1 process" in helpers.run("launch.cancel", f"--workdir={tmp_path}").stdout
         process.wait()
         assert process.returncode == 143
@@ -157,6 +160,13 @@ def kill(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:
         pass
+
+
+def halt(pids) -> None:
+    """A halted process hears no signal but those that wake or kill it."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGSTOP)
 
 
 def one_trainer_for_each_job(workdir) -> bool:
