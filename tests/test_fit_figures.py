@@ -1,5 +1,6 @@
 """Pictures and the report: what they show, where they stop being sure, and that they can be read."""
 
+import inspect
 import json
 import re
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from fit import __main__ as command_line
-from fit import figures, lawfile, units
+from fit import figures, lawfile, report, units
 from fit.architecture import Architecture
 from fit.figures import style
 
@@ -280,6 +281,10 @@ def test_the_report_is_read_on_a_phone_and_in_the_dark(page):
     assert "prefers-color-scheme: dark" in page and "max-width: 100%" in page
     assert page.count("<table>") == page.count('<div class="scroll"><table>') >= 11
     assert len(re.findall(r'<img alt="[^"]+" width="\d+" height="\d+"', page)) == len(figures.FIGURES)
+
+
+def test_the_report_needs_no_command():
+    assert "commands" not in inspect.getsource(report)
 
 
 def test_the_report_fails_on_runs_that_are_not_there(tmp_path, capsys):
