@@ -204,7 +204,7 @@ def _ticks(low, high, most):
         found = found[(found >= low * 0.999) & (found <= high * 1.001)]
         if len(found) <= most:
             break
-    if len(found) < 3:  # so narrow a range is nearly linear
+    if len(found) < 3 and high < 5 * low:  # so narrow a range is nearly linear
         found = ticker.MaxNLocator(most - 1, steps=[1, 2, 5, 10]).tick_values(low, high)
     return found[(found >= low) & (found <= high)]
 
