@@ -16,6 +16,7 @@ from fit.figures import COLUMN, PAGE
 
 DPI = 200  # of PNG
 POINTS = 200  # of a curve
+MANY = 3000  # points from here on are stored as an image within PDF and SVG
 # Colour is the number of experts in every picture, dark for dense to light for many; only a colour bar is another map.
 EXPERTS_MAP, SIZES_MAP = matplotlib.colormaps["viridis"], matplotlib.colormaps["magma"]
 LIGHTEST = 0.88  # of both maps: beyond it a line on white cannot be seen
