@@ -181,7 +181,7 @@ def test_a_plan_becomes_a_config_that_the_trainer_takes(folder, tmp_path, capsys
 
 
 def test_the_emitted_config_trains(folder, tmp_path, capsys, text_glob):
-    config, built, _ = emitted(tmp_path, capsys, f"{folder}/law.json", "--flops=5e8", "--experts=1")
+    config, built, _ = emitted(tmp_path, capsys, f"{folder}/law.json", "--flops=1.5e8", "--experts=1")
     with config.unlocked():
         config.data.path, config.data.validation_tokens = text_glob, 1024
     (result,) = train.train(config, epath.Path(tmp_path / "run"))
@@ -193,6 +193,9 @@ def test_the_emitted_config_trains(folder, tmp_path, capsys, text_glob):
 
 def test_a_sweep_around_the_plan_of_the_demos_law(folder, tmp_path):
     """No flag of shape: config, width and experts are the law's; a sweep of short runs warms up over a third of each."""
+    from configs import quickstart
+
+    usual = quickstart.get_config().optimizer.warmup_tokens
     sweep = "from configs.sweeps import planned\n\ndef get_sweep():\n    return planned.get_sweep({!r}, ({!r},))\n"
     for flops in ("2e9", "2e12"):
         (tmp_path / "sweep.py").write_text(sweep.format(f"{folder}/law.json", f"--flops={flops}"))
@@ -201,7 +204,7 @@ def test_a_sweep_around_the_plan_of_the_demos_law(folder, tmp_path):
         for job in made:
             (n_tokens,) = job.budgets.values()
             assert 6 * job.n_active * n_tokens == pytest.approx(float(flops), rel=1e-4)
-            assert configs[job.name].optimizer.warmup_tokens == min(32_768, n_tokens // 3)
+            assert configs[job.name].optimizer.warmup_tokens == min(usual, n_tokens // 3)
 
 
 def test_what_all_runs_overrode_is_in_the_config(tmp_path, capsys):
