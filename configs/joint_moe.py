@@ -52,7 +52,7 @@ def get_config() -> ConfigDict:
     data.on_bad_document = "fail"  # what is no text (not UTF-8, null) is named; "skip" leaves it out and counts
 
     config.batch_tokens = ((0, 65_536), (500_000_000, 131_072), (1_000_000_000, 262_144))  # (from token, batch)
-    config.microbatch_tokens = 0  # tokens of a batch worked on at once, whole groups, gradients summed: less memory; 0: all
+    config.microbatch_tokens = 0  # tokens of a batch worked on at once, their gradients summed: less memory; 0: all
 
     config.optimizer = optimizer = ConfigDict()
     # Eq. 10: peak = exp(constant + n_active ln(n_active) + n_experts ln(n_experts)), unrounded as in the authors' code
@@ -75,7 +75,7 @@ def get_config() -> ConfigDict:
         False  # each layer compiled by itself: takes longer, and nothing is copied through the scan's stacks
     )
 
-    config.chip = ConfigDict()  # of one device, where jmoe/chips.py does not know it or you know better; 0: as published
+    config.chip = ConfigDict()  # one device, where jmoe/chips.py does not list it or you know better; 0: as listed
     config.chip.flops = 0.0  # peak FLOP/s, dense bfloat16: what MFU is a share of
     config.chip.capacity = 0.0  # bytes of memory
     config.chip.bandwidth = 0.0  # bytes a second of the memory

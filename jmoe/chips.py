@@ -12,7 +12,7 @@ class Chip:
     flops: float = 0.0  # bfloat16 FLOP/s, dense
     capacity: float = 0.0  # bytes of main memory
     bandwidth: float = 0.0  # bytes a second of main memory
-    network: float = 0.0  # bytes a second that leave over all fast links (ICI, NVLink): half of the bidirectional figure
+    network: float = 0.0  # bytes a second that leave over all fast links (ICI, NVLink): half of what both ways take
 
 
 # TPU: docs.cloud.google.com/tpu/docs, the page of each version ("TPU v5p", "TPU7x (Ironwood)", ...); links of v4 from
@@ -36,7 +36,7 @@ CHIPS = {
     "B200": Chip(2250e12, 180e9, 8000e9, 900e9),
     "GB200": Chip(2500e12, 186e9, 8000e9, 900e9),
 }
-# Words of a GPU's name as its driver gives it, the first that are all there: "NVIDIA A100-SXM4-40GB", "NVIDIA H100 PCIe".
+# Words of a GPU's name as its driver gives it ("NVIDIA A100-SXM4-40GB", "NVIDIA H100 PCIe"): the first all there count.
 GPU_NAMES = (
     ("A100 40GB", "A100-40GB"),
     ("A100 PCIE", "A100-PCIe"),
@@ -56,7 +56,8 @@ GPUS = {
     "H100": ("NVIDIA H100 80GB HBM3", 9, 132, 128, 233_472, 232_448, 52_428_800, 1.98, 84_929_347_584),
     "H200": ("NVIDIA H200", 9, 132, 128, 233_472, 232_448, 52_428_800, 1.98, 150_754_820_096),
 }
-TPU_KINDS = {"TPU v4": "v4", "TPU v5 lite": "v5e", "TPU v5": "v5p", "TPU v6 lite": "v6e", "TPU7x": "tpu7x"}  # jax's device_kind
+# jax's device_kind
+TPU_KINDS = {"TPU v4": "v4", "TPU v5 lite": "v5e", "TPU v5": "v5p", "TPU v6 lite": "v6e", "TPU7x": "tpu7x"}
 
 
 def gpu_target(kind: str) -> str:

@@ -50,8 +50,8 @@ flags.declare_key_flag("config")  # for --help
 TOPOLOGY = flags.DEFINE_string(
     "topology",
     None,
-    "TPU slice such as v5e:4x4, v5p:8x8x8, v6e:16x16, v4:4x4x4, tpu7x:4x4x4, or GPUs as H100:8 on one machine, H100:2x8 on two; "
-    "default: the devices at hand.",
+    "TPU slice such as v5e:4x4, v5p:8x8x8, v6e:16x16, v4:4x4x4, tpu7x:4x4x4, or GPUs as H100:8 on one machine, "
+    "H100:2x8 on two; default: the devices at hand.",
 )
 COMPARE_REMAT = flags.DEFINE_bool(
     "compare_remat", False, "Compare every config.remat, and name the cheapest that fits."
@@ -72,8 +72,8 @@ def topology_devices(name: str):
         raise UserError(f"--topology={name} needs the TPU compiler: install the [tpu] extra, pip install -e '.[tpu]'")
     if name.partition(":")[0] not in chips.TPU_KINDS.values():
         raise UserError(
-            f"--topology={name} is none of v4:XxYxZ, v5e:XxY, v5p:XxYxZ, v6e:XxY, tpu7x:XxYxZ, for example v5e:4x4, or of "
-            f"{', '.join(chips.GPUS)}, for example H100:2x8"
+            f"--topology={name} is none of v4:XxYxZ, v5e:XxY, v5p:XxYxZ, v6e:XxY, tpu7x:XxYxZ, for example v5e:4x4, or "
+            f"of {', '.join(chips.GPUS)}, for example H100:2x8"
         )
     # libtpu looks for a metadata server, complains at length that this is no TPU host, and takes a lock of the chips
     for variable, value in {
@@ -186,9 +186,11 @@ def smaller(config, devices) -> tuple[dict, str]:
     found = largest_microbatch(config, devices, fits)
     if found:
         peak = tried[found]["memory_bytes"]["peak"]
-        return {"microbatch_tokens": found, "peak": peak}, f"  fits by --config.microbatch_tokens={found}: peak {gib(peak)}"
+        told = f"  fits by --config.microbatch_tokens={found}: peak {gib(peak)}"
+        return {"microbatch_tokens": found, "peak": peak}, told
     least = f", not even {min(tried)} tokens at once" if tried else ": none divides"
-    return {"microbatch_tokens": None}, f"  NO config.microbatch_tokens FITS{least}; more devices or config.mesh spread it"
+    told = f"  NO config.microbatch_tokens FITS{least}; more devices or config.mesh spread the rest"
+    return {"microbatch_tokens": None}, told
 
 
 def remat_table(results: dict, title: str) -> str:

@@ -67,8 +67,8 @@ class _Run:
         mesh = ", ".join(f"{axis} {size}" for axis, size in self.mesh.shape.items())
         trunk = schedule.segments[-2].stop
         self.say(
-            f"{self.workdir}: {sizes} ({mixture}, d_model {model.d_model}, {model.n_blocks} blocks); trunk of {trunk:,} "
-            f"steps, {schedule.tokens_at(trunk):,} tokens, and {len(missing)} of {len(config.n_tokens)} branches, to "
+            f"{self.workdir}: {sizes} ({mixture}, d_model {model.d_model}, {model.n_blocks} blocks); trunk of "
+            f"{trunk:,} steps, {schedule.tokens_at(trunk):,} tokens, and {len(missing)} of {len(config.n_tokens)} branches, to "
             f"{', '.join(f'{schedule.tokens_at(branch.stop):,}' for branch in missing)} tokens; corpus "
             f"{self.text.fingerprint} of {len(self.text.train):,} training tokens; {self.mesh.size} x "
             f"{jax.devices()[0].device_kind} ({mesh})"
@@ -77,8 +77,8 @@ class _Run:
     def _to_go(self, segment, start: int) -> int:
         """Tokens that the run trains from step `start` of `segment` on."""
         later = self.schedule.segments[self.schedule.segments.index(segment) + 1 :]
-        left = [(segment.start, segment.stop) for segment in later if not segment.decays or segment.name in self._missing]
-        return sum(self.schedule.tokens_at(b) - self.schedule.tokens_at(a) for a, b in [(start, segment.stop), *left])
+        pieces = [(start, segment.stop)] + [(s.start, s.stop) for s in later if not s.decays or s.name in self._missing]
+        return sum(self.schedule.tokens_at(stop) - self.schedule.tokens_at(first) for first, stop in pieces)
 
     def result(self, branch):
         """The finished branch's result, or None, also where it is damaged: the last checkpoint gives it again.

@@ -66,7 +66,7 @@ def of_state(config, mesh) -> int:
 
 
 def microbatches(config, n_devices: int) -> list[int]:
-    """Tokens of the microbatches that `config` could take on `n_devices` in place of its own, largest first, halving."""
+    """Tokens of the microbatches that `config` could take on `n_devices` in place of its own, halved each time."""
     largest = max(batch for _, batch in config.batch_tokens)
     size = check.microbatch_tokens(config) or largest
     common = math.gcd(*(batch for _, batch in config.batch_tokens))

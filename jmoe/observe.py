@@ -35,8 +35,8 @@ class Log:
     """The files of one segment, written by the first process, for steps [start, stop).
 
     Lines at or after step `start` are cut off, so that no step appears twice. But a trunk that went further than `stop`
-    before, for a larger budget, keeps all its lines, which are those of the run that went on from there; then nothing is
-    written.
+    before, for a larger budget, keeps all its lines, which are those of the run that went on from there: then nothing
+    is written.
     """
 
     def __init__(self, folder: epath.Path, start: int, stop: int):
@@ -220,7 +220,7 @@ class Progress:
         self._bar.update()
 
     def told(self, step: int, n_tokens: int, loss: float, measured: dict | None) -> None:
-        """`step` ended with this loss, after `n_tokens`; `measured` are the fields of speed.jsonl where it is logged."""
+        """`step` ended with this loss, after `n_tokens`; `measured` is its line of speed.jsonl, if it has one."""
         if not self._bar.disable:
             if measured:
                 mfu = f", MFU {measured['mfu']:.1%}" if "mfu" in measured else ""

@@ -1,7 +1,7 @@
 """What a command does before it imports anything: Ctrl-C and missing packages during the imports are one sentence.
 
-jmoe/__init__.py and launch/__init__.py call `begin`, so that it comes first whichever module is run; jmoe/cli.py goes on
-from there with `over`. Only the standard library is imported here.
+jmoe/__init__.py and launch/__init__.py call `begin`, so that it comes first whichever module is run; jmoe/cli.py goes
+on from there with `over`. Only the standard library is imported here.
 """
 
 import glob
@@ -47,15 +47,16 @@ def missing_package(error: BaseException) -> str | None:
     if not isinstance(error, ModuleNotFoundError) or not name or name in OWN:
         return None
     return (
-        f"the Python package {name} is missing: install it by `pip install {DISTRIBUTIONS.get(name, name)}`, or all that "
-        "jmoe needs by `pip install -c constraints.txt -e .` in its folder"
+        f"the Python package {name} is missing: install it by `pip install {DISTRIBUTIONS.get(name, name)}`, or all "
+        "that jmoe needs by `pip install -c constraints.txt -e .` in its folder"
     )
 
 
 def leave_absent_tpus_alone() -> None:
     """Where libtpu is installed and there is neither a TPU nor a GPU, jax is told so: libtpu complains for pages."""
     named = [variable for variable in ("TPU_NAME", "TPU_WORKER_ID", "JAX_FORCE_TPU_INIT") if variable in os.environ]
-    there = [path for kind in ("accel*", "vfio/[0-9]*", "nvidia[0-9]*", "kfd", "dxg") for path in glob.glob(f"/dev/{kind}")]
+    kinds = "accel*", "vfio/[0-9]*", "nvidia[0-9]*", "kfd", "dxg"
+    there = [path for kind in kinds for path in glob.glob(f"/dev/{kind}")]
     if not (os.environ.get("JAX_PLATFORMS") or named or there) and importlib.util.find_spec("libtpu"):
         os.environ["JAX_PLATFORMS"] = "cpu"
 

@@ -164,8 +164,8 @@ def loss_fn(params, batch, config, mesh):
 def gradient(params, batch, config, mesh):
     """((loss, metrics), gradient) of loss_fn over a batch [B, T + 1], config.microbatch_tokens at a time.
 
-    The loss is a mean over groups of tokens, and a microbatch holds as many whole groups of each device as any other: so
-    the mean over microbatches is the batch's, of the same groups, whatever their number.
+    The loss is a mean over groups of tokens, and every microbatch holds equally many whole groups of each device: so the
+    mean over microbatches is the batch's, of the same groups, whatever their number.
     """
     one = lambda rows: jax.value_and_grad(loss_fn, has_aux=True)(params, rows, config, mesh)
     n_tokens, micro = batch.shape[0] * (batch.shape[1] - 1), microbatch_tokens(config)

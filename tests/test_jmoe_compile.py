@@ -3,7 +3,6 @@
 FLOPs, bytes and shapes are predicted here from the config alone and looked for in the compiled program.
 """
 
-import dataclasses
 import importlib.util
 import json
 import math
@@ -11,14 +10,13 @@ import os
 import re
 import subprocess
 import sys
-import types
 
 import jax
 import pytest
 
 from configs import joint_moe, mixtral, quickstart
 from jmoe import compile as jmoe_compile
-from jmoe import chips, counts, hlo, memory, sharding
+from jmoe import counts, hlo, sharding
 from jmoe.step import init_params
 
 FLASH = ("--config.model.attention=flash", "--config.data.seq_len=2048")
@@ -300,66 +298,3 @@ def test_bytes_of_all_to_all_and_reductions_hardly_grow_with_the_devices(tmp_pat
     print(sent)
     total = {n: sum(kinds[kind]["bytes"] for kind in kinds if kind != "all-gather") for n, kinds in sent.items()}
     assert total[64] < 1.1 * total[8]
-
-
-@pytest.mark.parametrize(
-    "kind, name",
-    [
-        ("NVIDIA A100-SXM4-40GB", "A100-40GB"),
-        ("NVIDIA A100-PCIE-40GB", "A100-40GB"),
-        ("NVIDIA A100-SXM4-80GB", "A100"),
-        ("NVIDIA A100 80GB PCIe", "A100-PCIe"),
-        ("NVIDIA H100 PCIe", "H100-PCIe"),
-        ("NVIDIA H100 NVL", "H100-NVL"),
-        ("NVIDIA H100 80GB HBM3", "H100"),
-        ("NVIDIA H200", "H200"),
-        ("NVIDIA B200", "B200"),
-        ("NVIDIA GB200", "GB200"),
-        ("TPU7x", "tpu7x"),
-        ("TPU v5", "v5p"),
-        ("NVIDIA GH200 480GB", None),
-        ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", None),
-        ("cpu", None),
-    ],
-)
-def test_chips_are_told_by_their_names(kind, name):
-    device = types.SimpleNamespace(device_kind=kind)
-    assert chips.of_device(device) == chips.CHIPS.get(name)
-
-
-def test_ones_own_peaks_take_the_place_of_the_published():
-    config = quickstart.get_config()
-    for kind, chip in (("NVIDIA H100 PCIe", chips.CHIPS["H100-PCIe"]), ("Gadget 9", chips.Chip())):
-        device = types.SimpleNamespace(device_kind=kind)
-        assert chips.of_device(device, config.chip) == (chip if chip.flops else None)
-        config.chip.flops, config.chip.capacity = 1e15, 3e9
-        assert chips.of_device(device, config.chip) == dataclasses.replace(chip, flops=1e15, capacity=3e9)
-        config.chip.flops = config.chip.capacity = 0.0
-
-
-def test_a_step_that_does_not_fit_names_the_microbatch_that_does():
-    """Judged by a capacity of one's own, on a device that no list knows."""
-    config = small(1, 1)
-    config.model.d_model, config.model.d_ff, config.batch_tokens = 32, 64, ((0, 4_096), (8_192, 8_192))
-    devices = jax.devices()[:1]
-    peak = memory.of_step(memory.compile_step(memory.with_microbatches(config, 1_024), devices)[1])["peak"]
-    config.chip.capacity = float(peak)
-    assert not jmoe_compile.measure(config, devices)["fits"]
-    found, told = jmoe_compile.smaller(config, devices)
-    assert found == {"microbatch_tokens": 1_024, "peak": peak} and "--config.microbatch_tokens=1024" in told
-
-
-def test_microbatches_halve_while_they_divide():
-    config = small(8, 1)
-    config.batch_tokens = ((0, 4_096), (8_192, 8_192))
-    assert memory.microbatches(config, 2) == [4_096, 2_048, 1_024]  # two groups of 512 tokens
-    assert memory.microbatches(memory.with_microbatches(config, 2_048), 1) == [1_024, 512]
-    for limit, found in ((9_999, 4_096), (2_048, 2_048), (600, 512), (100, None)):
-        fits = lambda other: other.microbatch_tokens <= limit
-        assert memory.largest_microbatch(config, jax.devices()[:1], fits) == found
-
-
-def test_a_slice_of_the_seventh_generation_has_two_devices_a_chip():
-    pytest.importorskip("libtpu", reason="SKIPPED: topologies are known to libtpu (the [tpu] extra) alone")
-    devices = jmoe_compile.topology_devices("tpu7x:2x2x1")
-    assert len(devices) == 8 and chips.of_device(devices[0]).capacity == 96 * 2**30

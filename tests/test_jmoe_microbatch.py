@@ -62,7 +62,7 @@ def test_microbatches_are_the_same_mathematics(n_devices, expert, model, n_exper
 
 
 def test_memory_falls_with_the_microbatch():
-    """What lives during the step beside parameters and moments: of a batch eight times the microbatch, under a third."""
+    """What lives during the step beside parameters and moments: of an eighth of the batch, under a third."""
     config = small(4)
     config.data.seq_len, config.batch_tokens = 128, ((0, 32_768),)
     temporaries = {}

@@ -97,7 +97,7 @@ def test_help_lists_the_config_fields():
     assert done.returncode == 0 and "--workdir" in done.stdout
     said = " ".join(done.stdout.split())
     assert "--config.data.seq_len=128 [a whole number, at least 1]" in said
-    assert "--config.data.path= empty: Python sources of this machine; else a glob of .txt, .jsonl or .parquet, a" in said
+    assert "--config.data.path= empty: Python sources of this machine; else a glob" in said
     assert "folder that jmoe.prepare made, or tfds:NAME/CONFIG:SPLIT [text]" in said
     assert "--config.model.capacity_factor=1.0 training; evaluation drops nothing [a number above 0]" in said
     for name in check.FIELDS:
@@ -108,8 +108,8 @@ def test_help_lists_the_config_fields():
 
 def test_a_batch_script_of_several_tasks_waits_for_nobody(monkeypatch):
     """Slurm tells a batch script how many tasks it may start; srun alone makes this process one of them."""
-    for variable, value in {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}.items():
-        monkeypatch.setenv(variable, value)
+    for variable, value in {"JOB_ID": "7", "NTASKS": "4", "PROCID": "0", "LOCALID": "0"}.items():
+        monkeypatch.setenv(f"SLURM_{variable}", value)
     monkeypatch.delenv("SLURM_STEP_NUM_TASKS", raising=False)
     with processes.joined():
         pass
