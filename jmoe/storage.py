@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import pathlib
+import posixpath
 import random
 import re
 import socket
@@ -130,8 +131,12 @@ def is_remote(path) -> bool:
 
 
 def absolute(path: str) -> epath.Path:
-    """What a flag names, independent of the folder that the program runs in."""
-    return epath.Path(path if is_remote(path) else os.path.abspath(os.path.expanduser(path)))
+    """What a flag names, independent of the folder that the program runs in, and one for all spellings of it: links,
+    `..` and doubled or trailing slashes are resolved."""
+    if is_remote(path):
+        scheme, _, rest = path.partition("://")
+        return epath.Path(f"{scheme}://{posixpath.normpath(rest)}")
+    return epath.Path(os.path.realpath(os.path.expanduser(path)))
 
 
 def make_workdir(path: str) -> epath.Path:
