@@ -4,10 +4,10 @@ import dataclasses
 import json
 import os
 
-import jax
 import numpy as np
+import scipy.special
 
-from fit import UserError
+from fit import UserError, lawcheck
 from fit.laws import FORMS
 
 PRESETS = {name: form for form, law in FORMS.items() for name in law.PRESETS}
@@ -28,13 +28,8 @@ class FittedLaw:
 
     def predict(self, n_active, n_tokens, n_experts):
         """Loss in nats per token; arguments broadcast together; those that the law does not use may be anything."""
-        log_loss = jax.jit(self.law.log_loss)(
-            self.law.to_free(self.coefficients),
-            np.log(np.asarray(n_active, float)),
-            np.log(np.asarray(n_tokens, float)),
-            np.asarray(n_experts, float),
-        )
-        return np.exp(np.asarray(log_loss))
+        columns = np.log(np.asarray(n_active, float)), np.log(np.asarray(n_tokens, float)), np.asarray(n_experts, float)
+        return np.exp(self.law.log_loss(self.law.to_free(self.coefficients), *columns))
 
     def at_experts(self, n_experts):
         """(m, mu, n, nu, c) at each n_experts (Eq. 5); UserError where the law has no such form."""
@@ -56,15 +51,25 @@ class FittedLaw:
         """The ends of the bootstrap's intervals."""
         return self.record["bootstrap"]["percentiles"]
 
-    def predict_interval(self, n_active, n_tokens, n_experts):
-        """(low, high) percentiles of the loss over the bootstrap's draws; needs draws."""
-        log_loss = jax.jit(jax.vmap(self.law.log_loss, in_axes=(0, None, None, None)))(
-            np.stack([self.law.to_free(dict(zip(self.draws, row))) for row in zip(*self.draws.values())]),
-            np.log(np.asarray(n_active, float)),
-            np.log(np.asarray(n_tokens, float)),
-            np.asarray(n_experts, float),
-        )
-        return np.exp(np.percentile(np.asarray(log_loss), self.percentiles, axis=0))
+    @property
+    def noise(self):
+        """Standard deviation of a new run's log loss around the law, on a trunk of its own; None where it is not known."""
+        return (self.record.get("noise") or {}).get("total")
+
+    def predict_interval(self, n_active, n_tokens, n_experts, new_run=False):
+        """(low, high) percentiles of the loss; needs draws. Of the law itself: over the bootstrap's draws. Of a new run (needs
+        noise): over these and the run's own error, which no number of runs makes smaller."""
+        free = np.stack([self.law.to_free(dict(zip(self.draws, row))) for row in zip(*self.draws.values())])
+        columns = np.broadcast_arrays(n_active, n_tokens, n_experts)
+        shape, columns = columns[0].shape, [np.asarray(v, float).ravel() for v in columns]
+        errors = self.noise * scipy.special.ndtri((np.arange(20) + 0.5) / 20) if new_run else np.zeros(1)
+        ends = np.empty((2, columns[0].size))
+        for part in range(0, columns[0].size, 4096):  # draws times errors times models would not fit at once
+            n, d, e = (v[part : part + 4096] for v in columns)
+            drawn = np.stack([self.law.log_loss(row, np.log(n), np.log(d), e) for row in free])
+            drawn = (drawn[:, None] + errors[:, None]).reshape(-1, len(n))
+            ends[:, part : part + 4096] = np.percentile(drawn, self.percentiles, axis=0)
+        return np.exp(ends).reshape(2, *shape)
 
     @property
     def knows_experts(self):
@@ -85,7 +90,7 @@ def load(name):
         raise UserError(f"--law={name}: cannot be read: {e.strerror}") from e
     except (ValueError, RecursionError) as e:
         raise UserError(f"--law={name}: is not JSON: {e}") from e
-    if not isinstance(record, dict) or record.get("form") not in FORMS:
+    if not isinstance(record, dict) or not isinstance(record.get("form"), str) or record["form"] not in FORMS:
         raise UserError(f"--law={name}: has no form that is one of {', '.join(FORMS)}")
     law, coefficients = FORMS[record["form"]], record.get("coefficients")
     for key in law.COEFFICIENTS:
@@ -98,4 +103,5 @@ def load(name):
             raise UserError(
                 f"--law={name}: its coefficients make no law (a scale that is not positive, or E_start >= E_max)"
             )
+    lawcheck.check(record, law, f"--law={name}")
     return fitted

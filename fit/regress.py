@@ -208,20 +208,29 @@ def polish(form, x, data, rounds=40, each=False, label=None):
     of it counts the starts of each round; most polishing ends before the last.
     """
     solve = solvers.least_squares(residual_function(form), PER_START, STEPS)
-    values = np.full(len(x), np.inf)
+    x, values, gradients, going = np.array(x), np.full(len(x), np.inf), np.full(len(x), np.inf), np.arange(len(x))
     for i in range(rounds):
-        before = values
+        before = values.copy()
         with tqdm.tqdm(
-            total=len(x),
+            total=len(going),
             desc=f"{label}, round {i + 1} of at most {rounds}",
             unit="fit",
             disable=True if label is None else None,
             leave=False,
         ) as progress:
-            x, values, gradients = _step(solve, x, before, data, progress)
-        if np.all(values >= before * (1 - 1e-6)) if each else values.min() >= before.min() * (1 - 1e-10):
+            x[going], values[going], gradients[going] = _step(
+                solve, x[going], values[going], _some(data, going), progress
+            )
+        if each:
+            going = going[values[going] < before[going] * (1 - 1e-6)]
+        if not len(going) or (not each and values.min() >= before.min() * (1 - 1e-10)):
             break
     return x, values, gradients
+
+
+def _some(data, starts):
+    """Data of some starts, where it differs from start to start."""
+    return data | {k: data[k][starts] for k in PER_START if np.ndim(data[k]) > 1}
 
 
 def search(form, starts, data, settings, quiet=False):
@@ -237,8 +246,7 @@ def search(form, starts, data, settings, quiet=False):
         for i in range(rounds):
             progress.reset(len(going))
             progress.set_description(f"fit {form}, round {i + 1} of {rounds}")
-            some = data | {k: data[k][going] for k in PER_START if np.ndim(data[k]) > 1}
-            x[going], values[going], _ = _step(solve, x[going], values[going], some, progress)
+            x[going], values[going], _ = _step(solve, x[going], values[going], _some(data, going), progress)
             progress.set_postfix_str(f"best objective {values.min():.6g}")
             if len(going) <= BATCH:
                 break

@@ -4,6 +4,7 @@ python -m fit predict --law=joint-moe-2025 --n_active=1e9 --n_tokens=2e10 --n_ex
 python -m fit predict --law=law.json --runs=models.csv --out=predicted.csv
 """
 
+import numpy as np
 from absl import flags
 
 from fit import UserError, lawfile
@@ -19,8 +20,13 @@ def define_flags(f):
         "runs", None, "A table of models (.csv, .jsonl, .parquet) instead of a single one.", flag_values=f
     )
     flags.DEFINE_string(
-        "out", None, "With --runs: where the table goes, with the column predicted_loss.", flag_values=f
+        "out",
+        None,
+        "With --runs: where the table goes, with the column predicted_loss and, where the law holds bootstrap draws, "
+        "predicted_loss_low and _high (of a new run) and law_loss_low and _high (of the law itself).",
+        flag_values=f,
     )
+    runs_lib.define_columns(f)
 
 
 def run(f):
@@ -42,21 +48,33 @@ def run(f):
                 raise UserError(f"--{name}={f[name].value}" + str(e).split(f"column {name}", 1)[1]) from e
         table = one
     else:
-        table = runs_lib.read(f.runs)
+        table = runs_lib.read(f.runs, runs_lib.columns_of(f))
     values = {name: table.numbers(name) if name in needed else 1.0 for name in ("n_active", "n_tokens", "n_experts")}
-    predicted = fitted.predict(**values)
-    if f.runs is None:
-        print(f"{predicted[0]:.6f}")
-        if fitted.draws:
-            low, high = fitted.predict_interval(**values)
-            print(
-                f"{fitted.percentiles[0]:g}th to {fitted.percentiles[1]:g}th percentile of the fit: {low[0]:.6f} to {high[0]:.6f}"
-            )
-        return
-    if "predicted_loss" in table.columns:
-        raise UserError(f"{f.runs}: column predicted_loss is there already")
-    table.columns["predicted_loss"] = [float(v) for v in predicted]
+    columns = {"predicted_loss": np.broadcast_to(fitted.predict(**values), len(table)).tolist()}
     if fitted.draws:
-        low, high = fitted.predict_interval(**values)
-        table.columns |= {"predicted_loss_low": low.tolist(), "predicted_loss_high": high.tolist()}
+        kinds = {"law_loss": False} if fitted.noise is None else {"predicted_loss": True, "law_loss": False}
+        for name, new_run in kinds.items():
+            low, high = fitted.predict_interval(**values, new_run=new_run)
+            columns |= {f"{name}_low": low.tolist(), f"{name}_high": high.tolist()}
+    if f.runs is None:
+        tell(fitted, {name: column[0] for name, column in columns.items()})
+        return
+    for name in columns:
+        if name in table.columns:
+            raise UserError(f"{f.runs}: column {name} is there already")
+    table.columns |= columns
     runs_lib.write(table, f.out)
+
+
+def tell(fitted, answer):
+    """Prints one prediction and its intervals."""
+    print(f"{answer['predicted_loss']:.6f}")
+    if not fitted.draws:
+        return
+    ends = "{:g}th to {:g}th percentile".format(*fitted.percentiles)
+    if "predicted_loss_low" in answer:
+        print(
+            f"{ends} of a new run (its own noise of {fitted.noise:.2%} included): {answer['predicted_loss_low']:.6f} to "
+            f"{answer['predicted_loss_high']:.6f}"
+        )
+    print(f"{ends} of the fit (the law itself): {answer['law_loss_low']:.6f} to {answer['law_loss_high']:.6f}")
