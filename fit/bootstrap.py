@@ -30,8 +30,8 @@ def distinct_optima(found, most=3):
 def bootstrap(form, runs, settings, weights, found, draws, how="errors", noise=None, trunks=None, count=None, quiet=True):
     """Coefficients [draws, n] of fits to runs drawn anew, each from the best optima of the whole fit.
 
-    how: "errors" draws the law's own losses with new errors of the sizes in `noise` (noise.Noise), one shared by each trunk
-    and one of each run; "replacement" draws trunks (labels [n_runs], or None for each run by itself) with replacement, "paper"
+    how: "errors" draws the law's own losses with new errors of the sizes in `noise` (noise.Noise), one that each trunk
+    shares and one of each run; "replacement" draws trunks (labels [n_runs], or None for each run by itself) with replacement, "paper"
     80% of them without (App. F). Of single runs "replacement" takes fewer by one for each coefficient, for the scatter around
     a fit is that much too small. count: of how many runs `runs` are a sample; the draws spread as fits to so many would.
     """
@@ -43,8 +43,7 @@ def bootstrap(form, runs, settings, weights, found, draws, how="errors", noise=N
     k = len(starts)
     if how == "errors":
         fitted = law.log_loss(found.free, np.log(runs.n_active), np.log(runs.n_tokens), np.asarray(runs.n_experts))
-        shared = noise.trunk * rng.normal(size=(draws, labels.max() + 1))[:, labels] if trunks is not None else 0
-        drawn = fitted + shrink * (shared + noise.run * rng.normal(size=(draws, n)))
+        drawn = fitted + shrink * noise.draw(rng, draws, labels)
         trial = data | {"log_loss": np.repeat(_padded(drawn, data), k, axis=0)}
     else:
         counts = _counts(rng, labels, draws, how, len(law.FREE))

@@ -130,7 +130,7 @@ def how_sure(form, runs, settings, weights, found, labels, by, options, quiet=Fa
         total=noise.total,
         trunks=0 if labels is None else int(labels.max()) + 1,
         by=by,
-        degrees_of_freedom=noise.degrees_of_freedom,
+        degrees_of_freedom=list(noise.degrees_of_freedom),
     )
     context = (form, runs, settings, weights, found)
     standard = uncertainty.standard_errors(*context, noise, labels, count=count)
@@ -153,7 +153,7 @@ def how_sure(form, runs, settings, weights, found, labels, by, options, quiet=Fa
             percentiles=list(percentiles),
             draws=draws.tolist(),
             intervals={
-                name: np.percentile(draws[:, i], percentiles).tolist() for i, name in enumerate(law.COEFFICIENTS)
+                name: np.percentile(draws[:, i], percentiles, method="weibull").tolist() for i, name in enumerate(law.COEFFICIENTS)
             },
         )
     return sure

@@ -68,7 +68,7 @@ class FittedLaw:
             n, d, e = (v[part : part + 4096] for v in columns)
             drawn = np.stack([self.law.log_loss(row, np.log(n), np.log(d), e) for row in free])
             drawn = (drawn[:, None] + errors[:, None]).reshape(-1, len(n))
-            ends[:, part : part + 4096] = np.percentile(drawn, self.percentiles, axis=0)
+            ends[:, part : part + 4096] = np.percentile(drawn, self.percentiles, axis=0, method="weibull")
         return np.exp(ends).reshape(2, *shape)
 
     @property

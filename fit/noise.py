@@ -16,18 +16,27 @@ CLIP = 4.0  # robust standard deviations at which a residual is cut off: one run
 class Noise:
     """Standard deviations in log loss: `run` of each run's own error, `trunk` of the one that a trunk's runs share.
 
-    degrees_of_freedom: of the residuals in all. residuals [n_runs]: measured less fitted log loss.
+    degrees_of_freedom: how many independent errors each was estimated from (Satterthwaite), (run, trunk).
     """
 
     run: float
     trunk: float
-    degrees_of_freedom: float
-    residuals: np.ndarray
+    degrees_of_freedom: tuple
 
     @property
     def total(self):
         """Of a new run on a trunk of its own."""
         return float(np.hypot(self.run, self.trunk))
+
+    def draw(self, rng, draws, labels):
+        """Errors [draws, n_runs] of runs whose trunks are `labels` [n_runs]. The sizes of the errors are drawn too,
+        for they were estimated from few: this is what makes Student's t of a normal distribution."""
+        n, (of_runs, of_trunks) = len(labels), self.degrees_of_freedom
+        run, trunk = (
+            size * np.sqrt(freedom / rng.chisquare(freedom, size=(draws, 1)))
+            for size, freedom in ((self.run, of_runs), (self.trunk, of_trunks))
+        )
+        return run * rng.normal(size=(draws, n)) + (trunk * rng.normal(size=(draws, labels.max() + 1)))[:, labels]
 
 
 @functools.lru_cache(maxsize=None)
@@ -59,20 +68,25 @@ def noise(form, free, data, n, trunks=None):
     used = data["root_weight"][:n] > 0
     m = np.eye(n) - projection(jacobian, weight, data["weight_decay"])
     m, shown = m[used][:, used], r[used]
-    freedom = max(float(np.sum(m**2)), 1e-9)
+    freedom = max(float(np.sum(m**2)), 1.0)
     spread = 1.4826 * np.median(np.abs(shown)) * np.sqrt(len(shown) / min(freedom, len(shown)))
     shown = np.clip(shown, -CLIP * spread, CLIP * spread) if spread > 0 else shown
-    run, trunk = np.sum(shown**2) / freedom, 0.0
-    if trunks is not None:
-        z = np.eye(trunks.max() + 1)[trunks[used]]
-        mz, zm = m @ z, z.T @ m
-        equations = np.array([[freedom, np.sum(mz**2)], [np.sum(zm**2), np.sum((z.T @ mz) ** 2)]])
-        run, trunk = np.linalg.lstsq(equations, [np.sum(shown**2), np.sum((z.T @ shown) ** 2)], rcond=None)[0]
-        if trunk < 0:
-            run, trunk = np.sum(shown**2) / freedom, 0.0
-        elif run < 0:
-            run, trunk = 0.0, np.sum(shown**2) / np.sum(mz**2)
-    return Noise(float(np.sqrt(run)), float(np.sqrt(trunk)), freedom, r)
+    if trunks is None:
+        return Noise(float(np.sqrt(np.sum(shown**2) / freedom)), 0.0, (freedom, 1.0))
+    z = np.eye(trunks.max() + 1)[trunks[used]]
+    mz, zm = m @ z, z.T @ m
+    of_trunks = z.T @ mz
+    equations = np.array([[freedom, np.sum(mz**2)], [np.sum(zm**2), np.sum(of_trunks**2)]])
+    sums = np.sum(shown**2), np.sum((z.T @ shown) ** 2)
+    run, trunk = np.linalg.lstsq(equations, sums, rcond=None)[0]
+    if trunk < 0:
+        run, trunk = sums[0] / freedom, 0.0
+    elif run < 0:
+        run, trunk = 0.0, sums[0] / np.sum(mz**2)
+    # the sum over trunks is a quadratic form of the errors: twice its mean squared over its variance
+    form = zm @ zm.T * run + of_trunks @ of_trunks.T * trunk
+    trunk_freedom = np.trace(form) ** 2 / np.sum(form**2) if np.any(form) else 1.0
+    return Noise(float(np.sqrt(run)), float(np.sqrt(trunk)), (max(freedom - trunk_freedom, 1.0), float(trunk_freedom)))
 
 
 def projection(jacobian, weight, decay):

@@ -18,6 +18,7 @@ import numpy as np
 import tqdm
 
 from fit import UserError, solvers
+from fit.arrays import array_module
 from fit.laws import FORMS
 
 BATCH = 32  # starts compiled together: their Jacobians of a few hundred runs stay in the cache
@@ -65,10 +66,10 @@ def place(form, x, data):
     data["held"] [n, ...] says, within the law's BOUNDS. x is for centred columns, whose normal equations are well
     conditioned; entries that nothing moves are 0."""
     law = FORMS[form]
-    xp = jnp if isinstance(x, jax.Array) else np
-    free = law.recentre(law.hold(x, data["held"]), -data["shift_n"], -data["shift_d"])  # exponents first: scales follow
     low, high = (b.reshape(-1, *[1] * (x.ndim - 1)) for b in np.array(law.BOUNDS, float).T)
-    return xp.clip(law.hold(free, data["held"]), low, high)
+    held = data.get("held", np.full_like(low, np.nan))
+    free = law.recentre(law.hold(x, held), -data["shift_n"], -data["shift_d"])  # exponents first: scales follow
+    return array_module(x).clip(law.hold(free, held), low, high)
 
 
 @functools.lru_cache(maxsize=None)
@@ -84,7 +85,7 @@ def residual_function(form):
         beyond = size > delta
         tail = jnp.sqrt(jnp.where(beyond, 2 * delta * size - delta**2, 1.0))  # double where: no NaN in its gradient
         r = jnp.where(beyond, jnp.sign(r) * tail, r)
-        decay = jnp.where(data["moving"] > 0, jnp.sqrt(data["weight_decay"]) * free, x)
+        decay = jnp.where(data.get("moving", np.ones(len(x))) > 0, jnp.sqrt(data["weight_decay"]) * free, x)
         return jnp.concatenate([data["root_weight"] * r, decay])
 
     return residuals
@@ -100,7 +101,7 @@ def prepare(runs, settings, weights=None):
     """The data that residual_function reads; weights [n_runs] multiply each run's loss.
 
     ln_n, ln_d (centred by shift_n, shift_d), n_experts, log_loss, root_weight: [padded_length(n_runs)], the last rows of no
-    weight. held: the law's coefficients, NaN where free; moving: 1 where the search moves the entry of FREE.
+    weight. `hold` adds held (the law's coefficients, NaN where free) and moving (1 where the search moves the entry of FREE).
     """
     weights = np.ones(len(runs)) if weights is None else np.asarray(weights, float)
     ln_n, ln_d = np.log(runs.n_active), np.log(runs.n_tokens)
@@ -134,6 +135,11 @@ def hold(form, data, held):
     return data | dict(held=held, moving=FORMS[form].moving(held.T).T.astype(float))
 
 
+def hold_nothing(data, n):
+    """`data` with all n coefficients free."""
+    return data | dict(held=np.full(n, np.nan), moving=np.ones(n))
+
+
 def held_of(form, settings):
     """`held` [n], as hold takes it, of settings.fix."""
     fixed = dict(settings.fix)
@@ -147,7 +153,6 @@ def prepared(form, runs, settings, weights=None):
 
 def objective(form, free, data):
     """The objective of the law's own parameters `free` [n] on prepared data."""
-    data = data if "held" in data else hold(form, data, np.full(len(FORMS[form].FREE), np.nan))
     x = centre(form, np.asarray(free)[None], data)[0]
     return float(0.5 * np.sum(np.square(_residuals(form)(x, data))))
 
@@ -164,6 +169,7 @@ def run_batches(solve, x, data, progress=None):
     THREADS at a time: XLA spreads such small operations over threads poorly.
     """
     k, batch = len(x), max(1, min(BATCH, LARGEST_JACOBIAN // len(data["ln_n"])))
+    data = data if "held" in data else hold_nothing(data, x.shape[1])
     per_start = {name: np.asarray(data[name]) for name in PER_START}
     per_start = {name: np.broadcast_to(v, (k, v.shape[-1])) for name, v in per_start.items()}
 
@@ -185,12 +191,12 @@ def run_batches(solve, x, data, progress=None):
 def centre(form, frees, data):
     """The solver's x [starts, n] of the law's own parameters `frees` [starts, n]."""
     x = FORMS[form].recentre(np.asarray(frees, float).T, data["shift_n"], data["shift_d"]).T
-    return np.where(np.asarray(data["moving"]) > 0, x, 0.0)
+    return np.where(np.asarray(data.get("moving", 1)) > 0, x, 0.0)
 
 
 def own(form, x, data):
     """The law's own parameters [starts, n] of the solver's x [starts, n]."""
-    held = np.broadcast_to(data["held"], np.shape(x)).T
+    held = np.broadcast_to(data.get("held", np.nan), np.shape(x)).T
     return place(form, np.asarray(x).T, data | {"held": held}).T
 
 
@@ -230,7 +236,7 @@ def polish(form, x, data, rounds=40, each=False, label=None):
 
 def _some(data, starts):
     """Data of some starts, where it differs from start to start."""
-    return data | {k: data[k][starts] for k in PER_START if np.ndim(data[k]) > 1}
+    return data | {k: data[k][starts] for k in PER_START if np.ndim(data.get(k)) > 1}
 
 
 def search(form, starts, data, settings, quiet=False):
