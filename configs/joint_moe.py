@@ -29,6 +29,8 @@ def get_config() -> ConfigDict:
     model.group_tokens = 8_192  # tokens that share one capacity; part of the mathematics, not of the mesh
     model.rope_base = 10_000.0
     model.init_scale = 0.1
+    model.norm = "layer"  # LayerNorm with bias, as in the authors' code; or "rms"
+    model.final_norm = False  # an RMSNorm before the head; the authors' code has none
     model.dtype = "bfloat16"  # attention, RoPE, router and norms stay float32
     model.attention = "float32"  # "flash": the backend's kernel, its inputs rounded to bfloat16
 

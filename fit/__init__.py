@@ -1,16 +1,19 @@
 """Scaling laws of dense and mixture-of-experts language models: fit them, predict with them, plan by them.
 
-Standalone: needs jax, jaxopt, numpy, scipy, absl, matplotlib, tqdm and pyarrow, and nothing of the trainer. Start at
-`python -m fit help`.
+Standalone: needs numpy and absl; to fit also jax, jaxopt, scipy and tqdm, to draw matplotlib, for Parquet pyarrow; and
+nothing of the trainer. Start at `python -m fit help`.
 
   laws/         one file per law: its parameters, log-space prediction, start grid and published presets
   runs.py       read and check tables of runs
-  lawfile.py    a law with its coefficients: presets, law.json, prediction
+  lawfile.py    a law with its coefficients: presets, law.json, prediction, what lies outside the fitted range
+  models.py     which models a law was fitted to, from the columns of the runs
   regress.py    fit a law to runs: objective, search over many starts
   uncertainty.py  bootstrap, profile likelihood, what the data does not pin down
   architecture.py  (n_active, n_experts) to width, n_total, key-value cache, exact counts, learning rate
   learning_rate.py  the best rate of each model in a table of runs; Eq. 10
-  optimum.py    the best (n_active, n_tokens, n_experts) under constraints
+  optimum.py    the best (n_active, n_tokens, n_experts) under constraints; roots.py, bisection of many at once
+  planning.py   a plan; marks.py, what to know before trusting it; plan_text.py, told; plan_config.py, as a config
+  recipe.py     the config and the learning rates of a law's runs
   solvers.py    the only module that knows jaxopt
   tables.py, figures.py, report.py  the paper's tables and figures for any law
   commands/     one file per command: its flags and its output

@@ -1,7 +1,9 @@
 """Command line of fit: python -m fit COMMAND --flags; see python -m fit help."""
 
+import contextlib
 import importlib
 import os
+import signal
 import sys
 
 from fit import UserError
@@ -15,10 +17,15 @@ COMMANDS = {
     "lr": "fit the law of peak learning rates (Eq. 10)",
     "report": "one HTML page with every table and figure",
 }
+COMPILED = ("law",)  # the commands that compute with jax
+# What pip calls a package, where that differs from what Python imports.
+PIP_NAMES = {"absl": "absl-py"}
 
 
 def main():
     """Entry point; exits with 0, with 2 and one sentence on a user's mistake, or with 130 when interrupted."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _interrupted)
     try:
         sys.exit(run(sys.argv[1:]))
     except KeyboardInterrupt:
@@ -27,6 +34,16 @@ def main():
     except BrokenPipeError:  # the reader of our output left, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
+
+
+def _interrupted(signum, frame):
+    """Ctrl-C: KeyboardInterrupt; the end at once while Python imports, where a callback can lose an exception."""
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            os.write(2, b"fit: interrupted\n")
+            os._exit(130)
+        frame = frame.f_back
+    raise KeyboardInterrupt
 
 
 def run(arguments):
@@ -48,6 +65,13 @@ def run(arguments):
         return _command(importlib.import_module(f"fit.commands.{name}"), name, rest)
     except UserError as e:
         print(f"fit {name}: {e}", file=sys.stderr)
+        return 2
+    except ModuleNotFoundError as e:
+        package = (e.name or "").partition(".")[0]
+        if package in ("", "fit"):
+            raise
+        how = f"python -m pip install {PIP_NAMES.get(package, package)}"
+        print(f"fit {name}: the package {package} is missing: install it by {how}", file=sys.stderr)
         return 2
 
 
@@ -71,11 +95,23 @@ def _command(module, name, arguments):
         raise UserError(" ".join(str(e).split())) from e
     if positional:
         raise UserError(f"found {positional[0]!r}, expected only flags such as --name=value")
-    import jax
-
-    with jax.enable_x64(True):
+    with _float64() if name in COMPILED else contextlib.nullcontext():
         module.run(f)
     return 0
+
+
+def _float64():
+    """jax in float64, as a context; UserError where it finds no device."""
+    import jax
+
+    try:
+        jax.devices()
+    except (RuntimeError, AssertionError) as e:  # the latter, without a word, where the platform's plugin is missing
+        raise UserError(
+            f"JAX_PLATFORMS={os.environ['JAX_PLATFORMS']}: jax finds no such device here; install the extra [cuda] or "
+            "[tpu], or leave JAX_PLATFORMS out: fit needs no accelerator"
+        ) from e
+    return jax.enable_x64(True)
 
 
 if __name__ == "__main__":

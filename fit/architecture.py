@@ -42,6 +42,9 @@ class Architecture:
         return 2 * kv_tokens * d_model**2 / self.width_per_block
 
 
+PAPER = Architecture()
+
+
 @dataclasses.dataclass(frozen=True)
 class Model:
     """A decoder that can be built: whole blocks, one head a block, width a multiple of width_per_block."""
@@ -68,9 +71,13 @@ class Model:
 
     @property
     def exact_parameters(self):
-        """Every weight: n_total, two norms a block and a last one, and a router a block where there are experts."""
+        """Every weight: n_total, two norms with bias a block, and a router a block where there are experts."""
         router = self.n_blocks * self.d_model * self.n_experts if self.n_experts > 1 else 0
-        return self.n_total + (2 * self.n_blocks + 1) * self.d_model + router
+        return self.n_total + 4 * self.n_blocks * self.d_model + router
+
+    def kv_elements(self, kv_tokens):
+        """Elements of the key-value cache of kv_tokens tokens."""
+        return 2 * kv_tokens * self.n_blocks * self.d_model
 
     def exact_flops_per_token(self, sequence):
         """FLOPs of one token's forward pass at `sequence` tokens of context: two a weight it is multiplied with (the
@@ -94,15 +101,20 @@ BATCH_RAMP = ((0, 65_536), (500_000_000, 131_072), (1_000_000_000, 262_144))
 def define_flags(f):
     flags.DEFINE_integer(
         "vocab_size",
-        50257,
-        "Tokens in the vocabulary: embedding and head are n_active too.",
+        None,
+        "Tokens in the vocabulary: embedding and head are n_active too. Default: the law's own.",
         lower_bound=1,
         flag_values=f,
     )
     flags.DEFINE_integer(
-        "width_per_block", 64, "d_model / n_blocks, and d_model / n_heads.", lower_bound=1, flag_values=f
+        "width_per_block",
+        None,
+        "d_model / n_blocks, and d_model / n_heads. Default: the law's own.",
+        lower_bound=1,
+        flag_values=f,
     )
 
 
-def from_flags(f):
-    return Architecture(f.vocab_size, f.width_per_block)
+def from_flags(f, fitted):
+    """The Architecture of the flags, and of the law `fitted` where they say nothing."""
+    return fitted.shaped(f.vocab_size, f.width_per_block)

@@ -39,7 +39,7 @@ class _Columns(dict):
 
 def compute_range(fitted):
     """(least, most) training FLOPs of the runs behind a law; the paper's 1e20 to 1e22 for a published one."""
-    return tuple(fitted.record.get("runs", {}).get("ranges", {}).get("training_flops", (1e20, 1e22)))
+    return (1e20, 1e22) if fitted.published else fitted.ranges.get("training_flops", (1e20, 1e22))
 
 
 def dense_optimum(fitted, architecture, flops):

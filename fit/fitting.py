@@ -7,7 +7,7 @@ import platform
 
 import numpy as np
 
-from fit import UserError, bootstrap, holdout, optimum, profile, regress, trunks, uncertainty
+from fit import UserError, bootstrap, holdout, lawfile, models, profile, regress, trunks, uncertainty
 from fit import noise as noise_lib
 from fit import runs as runs_lib
 from fit.holdout import errors, held_out, run_weights  # noqa: F401, for those who compare a law with runs
@@ -62,6 +62,7 @@ def fit_file(path, form, settings, quiet=False, **options):
         | dict(fix=dict(settings.fix), weight_decay_default=decay_default)
         | {name: getattr(options, name) for name in ("holdout", "weights", "select", "columns")},
         runs=described(runs, train, law),
+        models=models.from_table(runs.table, ~out),
         fitted=errors(law, found.free, train),
         held_out=errors(law, found.free, validation) if out.any() else None,
         starts=dict(
@@ -201,7 +202,7 @@ def plan_warnings(found, runs):
     law = FORMS[found.form]
     if not hasattr(law, "at_experts"):
         return []
-    experts = np.unique([*runs.n_experts, *optimum.EXPERTS]) if "n_experts" in law.COLUMNS else np.ones(1)
+    experts = np.unique([*runs.n_experts, *lawfile.EXPERTS]) if "n_experts" in law.COLUMNS else np.ones(1)
     _, mu, _, nu, _ = law.at_experts(found.coefficients, experts)
     out = []
     for name, exponent in (("n_active", mu), ("n_tokens", nu)):

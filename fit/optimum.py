@@ -8,15 +8,14 @@ monotone function. The loss falls before the optimum and rises after it, so any 
 
 import dataclasses
 
-import jax.numpy as jnp
 import numpy as np
-import scipy.optimize
 
-from fit import UserError, solvers
+from fit import UserError
 from fit.architecture import FLOPS_PER_PARAMETER_INFERENCE as INFERENCE
 from fit.architecture import FLOPS_PER_PARAMETER_TRAINING as TRAINING
+from fit.lawfile import EXPERTS
+from fit.roots import root
 
-EXPERTS = (1, 2, 4, 8, 16, 32)  # the paper's range
 BAND = 1e-3  # near-optimal: within this share of the best loss
 
 
@@ -76,14 +75,14 @@ def tokens(constraints, n_active):
 
 
 def _excess_memory(log_d, linear, square, cube, limit):
-    d = jnp.exp(log_d)
-    return jnp.log(linear * d + square * d**2 + cube * d**3) - jnp.log(limit)
+    d = np.exp(log_d)
+    return np.log(linear * d + square * d**2 + cube * d**3) - np.log(limit)
 
 
 def _gain_over_cost(log_n, m, mu, n, nu, budget, inference):
     """Logarithm of what a larger model gains over what its lost tokens cost; falls with log_n, zero at the optimum."""
-    d = budget * jnp.exp(-log_n) - inference
-    return (jnp.log(m * -mu) + mu * log_n) - (jnp.log(n * -nu) + (nu - 1) * jnp.log(d) + jnp.log(budget) - log_n)
+    d = budget * np.exp(-log_n) - inference
+    return (np.log(m * -mu) + mu * log_n) - (np.log(n * -nu) + (nu - 1) * np.log(d) + np.log(budget) - log_n)
 
 
 def solve(reduced, n_experts, architecture, constraints):
@@ -116,7 +115,7 @@ def solve(reduced, n_experts, architecture, constraints):
         weight, cache = constraints.bytes_per_parameter, constraints.bytes_per_kv_element
         cube = weight * (4 + 9 * n_experts) / architecture.width_per_block
         top = np.maximum(np.log(np.asarray(limit) / cube) / 3, np.log(smallest_d) + 1e-9)
-        log_d = solvers.root(
+        log_d = root(
             _excess_memory,
             np.log(smallest_d),
             top,
@@ -138,7 +137,7 @@ def solve(reduced, n_experts, architecture, constraints):
             budget, inference = flops / TRAINING, INFERENCE / TRAINING * constraints.inference_tokens
             top = np.log(budget / np.maximum(inference, 1e-300))  # here no token is left to train on
             with_inference = np.exp(
-                solvers.root(_gain_over_cost, top - 200, top - 1e-13 * abs(top), m, mu, n, nu, budget, inference)
+                root(_gain_over_cost, top - 200, top - 1e-13 * abs(top), m, mu, n, nu, budget, inference)
             )
             size = np.where(np.asarray(constraints.inference_tokens) > 0, with_inference, size)
         if constraints.max_tokens is not None:
@@ -197,22 +196,24 @@ def flops_of_dense(fitted, architecture, constraints, loss):
     def excess(log_flops):
         at = dataclasses.replace(constraints, flops=np.exp(log_flops))
         dense = solve(fitted.at_experts(1.0), 1.0, architecture, at)
-        return float(dense.loss) - loss if dense.feasible else np.inf
+        return np.where(dense.feasible, dense.loss - loss, np.inf)
 
     low = np.log(constraints.flops)
+    high = low + np.log(1e12)
     if excess(low) <= 0:
         return constraints.flops
-    high = low + np.log(1e12)
     if excess(high) > 0:
         return None
-    while not np.isfinite(excess(low)):
-        low = (low + high) / 2
-    return float(np.exp(scipy.optimize.brentq(excess, low, high, xtol=1e-12)))
+    for _ in range(8):  # 64 parts each time: to 1e-13
+        grid = np.linspace(low, high, 65)
+        first = int(np.argmax(excess(grid) <= 0))
+        low, high = grid[first - 1], grid[first]
+    return float(np.exp(high))
 
 
 def _excess_loss(log_n, m, mu, n, nu, c, budget, inference, most, target):
-    d = jnp.minimum(budget * jnp.exp(-log_n) - inference, most)
-    return m * jnp.exp(mu * log_n) + n * d**nu + c - target
+    d = np.minimum(budget * np.exp(-log_n) - inference, most)
+    return m * np.exp(mu * log_n) + n * d**nu + c - target
 
 
 def near_optimal(fitted, architecture, constraints, found):
@@ -236,7 +237,7 @@ def near_optimal(fitted, architecture, constraints, found):
     ends = []
     for end in (np.log(smallest), np.log(largest)):
         end = np.where(inside, end, 0.0)
-        edge = solvers.root(_excess_loss, at, end, *data)
+        edge = root(_excess_loss, at, end, *data)
         ends.append(np.where(inside, np.exp(np.where(np.isnan(edge), end, edge)), np.nan))  # no root: the bound itself
     return ends
 

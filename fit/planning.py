@@ -1,4 +1,7 @@
-"""A plan: the optima under constraints, the best model that can be built, and what it saves against a dense one."""
+"""A plan: the optima under constraints, the best model that can be built, and what it saves against a dense one.
+
+plan_text.py tells it to people, plan_config.py makes a training config of it.
+"""
 
 import dataclasses
 import math
@@ -6,14 +9,13 @@ import math
 import numpy as np
 from absl import flags
 
-from fit import UserError, optimum
+from fit import UserError, marks, optimum, recipe
 from fit import architecture as architecture_lib
 from fit.architecture import FLOPS_PER_PARAMETER_INFERENCE as INFERENCE
 from fit.architecture import FLOPS_PER_PARAMETER_TRAINING as TRAINING
 
 LARGEST = 1e40  # of any amount that a flag gives
-SEQUENCE = 512  # tokens of context in training, for the exact FLOPs
-SMALLEST_TUNED = 1e7  # n_active below which Eq. 10 and the batch ramp are far outside what they were tuned on
+SEQUENCE = 512  # tokens of context in training, for the exact FLOPs, where the law does not tell
 
 
 def define_flags(f):
@@ -35,7 +37,7 @@ def define_flags(f):
         flag_values=f,
     )
     flags.DEFINE_float("max_tokens", None, "Training tokens that there are.", flag_values=f)
-    flags.DEFINE_list("experts", [str(e) for e in optimum.EXPERTS], "Numbers of experts allowed.", flag_values=f)
+    flags.DEFINE_list("experts", None, "Numbers of experts allowed. Default: those fitted.", flag_values=f)
     architecture_lib.define_flags(f)
 
 
@@ -62,7 +64,7 @@ def positive_list(f, name):
     return numbers
 
 
-def experts_of(f):
+def parse_experts(f):
     """The numbers of experts of --experts, sorted; UserError unless whole numbers from 1 up."""
     numbers = positive_list(f, "experts")
     if not numbers or any(e != int(e) or e > 1e6 for e in numbers):
@@ -72,9 +74,24 @@ def experts_of(f):
     return sorted({int(e) for e in numbers})
 
 
+def experts_of(f, fitted):
+    """The numbers of experts of --experts, else those that the law was fitted to.
+
+    UserError unless whole numbers from 1 up, and 1 alone for a law of dense models.
+    """
+    if f.experts is None:
+        return fitted.experts
+    asked = parse_experts(f)
+    if not fitted.knows_experts and asked != [1]:
+        raise UserError(f"--experts={','.join(f.experts)}: --law={fitted.name} is a law of dense models")
+    return asked
+
+
 def constraints_of(f):
-    """(Constraints, experts) that the flags ask for; UserError where one is out of range."""
+    """The Constraints that the flags ask for; UserError where one is out of range."""
     memory = positive(f, "memory_gb")
+    if f.max_tokens is not None and f.max_tokens < 1:
+        raise UserError(f"--max_tokens={f.max_tokens:g}: expected at least 1 token")
     return optimum.Constraints(
         flops=positive(f, "flops"),
         memory_bytes=None if memory is None else memory * 1e9 * f.devices,
@@ -83,7 +100,7 @@ def constraints_of(f):
         bytes_per_kv_element=positive(f, "bytes_per_kv_element"),
         inference_tokens=positive(f, "inference_tokens", zero=True),
         max_tokens=positive(f, "max_tokens"),
-    ), experts_of(f)
+    )
 
 
 def plan(fitted, architecture, constraints, experts):
@@ -108,11 +125,12 @@ def plan(fitted, architecture, constraints, experts):
             inference_flops_per_token=float(INFERENCE * found.n_active[i]),
             near_optimal_n_active=[float(low[i]), float(high[i])] if np.isfinite(low[i]) else None,
         )
-        rows.append(row)
+        rows.append(marks.marked(fitted, row))
     best = min(rows, key=lambda row: row["loss"])
     result = dict(
         law=fitted.name,
         form=fitted.form,
+        **dataclasses.asdict(architecture),
         constraints={k: v for k, v in vars(constraints).items() if v is not None},
         optima=rows,
         infeasible=out,
@@ -126,13 +144,12 @@ def plan(fitted, architecture, constraints, experts):
         result["loss_of_token_cap"] = best["loss"] - float(np.nanmin(free.loss))
     if constraints.flops is not None:
         result["dense"] = against_dense(fitted, architecture, constraints, best)
-        result["rule_of_thumb"] = optimum.rule_of_thumb(
-            fitted, architecture, constraints.flops, optimum.allowed_experts(fitted, experts)
-        )
-        ranges = fitted.record.get("runs", {}).get("ranges", {})
-        if "training_flops" in ranges and constraints.flops > 10 * ranges["training_flops"][1]:
-            result["extrapolation"] = constraints.flops / ranges["training_flops"][1]
-    return result
+        asked = optimum.allowed_experts(fitted, experts)
+        result["rule_of_thumb"] = [
+            marks.marked(fitted, row) for row in optimum.rule_of_thumb(fitted, architecture, constraints.flops, asked)
+        ]
+    result["base_config"], result["overrides"] = recipe.base_config(fitted, architecture)
+    return result | marks.of_plan(fitted, architecture, result, experts)
 
 
 def bootstrap(fitted, architecture, constraints, experts):
@@ -169,13 +186,16 @@ def bootstrap(fitted, architecture, constraints, experts):
 
 
 def buildable(fitted, architecture, constraints, found):
-    """The best model of whole blocks: each number of experts with the two depths around its optimum. None if none fits."""
-    best = None
+    """The best model of whole blocks: each number of experts with the depths around its optimum. None if none fits."""
+    best, sequence = None, fitted.models["seq_len"] or SEQUENCE
+    base, _ = recipe.base_config(fitted, architecture)
     for i in np.flatnonzero(found.feasible):
         blocks = found.d_model[i] / architecture.width_per_block
-        for n_blocks in {max(1, math.floor(blocks + 1e-9)), math.ceil(blocks - 1e-9)}:
+        below = math.floor(blocks + 1e-9)
+        for n_blocks in {max(1, below - 1), max(1, below), math.ceil(blocks - 1e-9)}:  # below by 1 if norms do not fit
             model = architecture_lib.Model(architecture, n_blocks, int(found.n_experts[i]))
-            memory = optimum.memory_bytes(architecture, constraints, model.d_model, model.n_experts)
+            memory = constraints.bytes_per_parameter * model.exact_parameters
+            memory += constraints.bytes_per_kv_element * model.kv_elements(constraints.kv_tokens)
             n_tokens = math.floor(optimum.tokens(constraints, model.n_active))
             if (constraints.memory_bytes is not None and memory > constraints.memory_bytes) or n_tokens < 1:
                 continue
@@ -196,11 +216,17 @@ def buildable(fitted, architecture, constraints, found):
                     loss=loss,
                     memory_bytes=float(memory),
                     training_flops=TRAINING * model.n_active * n_tokens,
-                    exact_forward_flops_per_token=model.exact_flops_per_token(SEQUENCE),
-                    exact_training_flops=3 * model.exact_flops_per_token(SEQUENCE) * n_tokens,
-                    learning_rate=float(architecture_lib.learning_rate(model.n_active, model.n_experts)),
-                    batch_tokens=[list(step) for step in architecture_lib.BATCH_RAMP if step[0] < n_tokens],
+                    sequence=sequence,
+                    exact_forward_flops_per_token=model.exact_flops_per_token(sequence),
+                    exact_training_flops=3 * model.exact_flops_per_token(sequence) * n_tokens,
                 )
+    if best:
+        best["learning_rate"], best["learning_rate_from"] = recipe.learning_rate(
+            fitted, base, best["n_active"], best["n_experts"]
+        )
+        ramp = [list(step) for step in architecture_lib.BATCH_RAMP if step[0] < best["n_tokens"]]
+        best["batch_tokens"] = ramp if base == recipe.PAPERS_CONFIG else None
+        best = marks.marked(fitted, best)
     return best
 
 
@@ -210,10 +236,8 @@ def against_dense(fitted, architecture, constraints, best):
     if not dense.feasible:
         return None
     needed = optimum.flops_of_dense(fitted, architecture, constraints, best["loss"])
-    return dict(
-        n_active=float(dense.n_active),
-        n_tokens=float(dense.n_tokens),
-        loss=float(dense.loss),
+    row = dict(n_experts=1, n_active=float(dense.n_active), n_tokens=float(dense.n_tokens), loss=float(dense.loss))
+    return marks.marked(fitted, row) | dict(
         loss_saved=float(dense.loss) - best["loss"],
         flops_for_the_same_loss=needed,
         flops_saved=None if needed is None else 1 - constraints.flops / needed,
@@ -224,131 +248,3 @@ def against_dense(fitted, architecture, constraints, best):
 def rounded(x):
     """x to two significant digits, for budgets that people read."""
     return float(f"{x:.1e}")
-
-
-def amount(x):
-    """A count for people: 9.71B, 1.68M."""
-    for size, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "K")):
-        if abs(x) >= size:
-            return f"{x / size:.3g}{letter}" if abs(x) < 1000 * size else f"{x / size:.0f}{letter}"
-    return f"{x:.3g}"
-
-
-def text(plan):
-    """The plan as a table for people, and what follows from it."""
-    lines = [
-        f"{'n_experts':>9} {'n_active':>9} {'n_total':>9} {'n_tokens':>9} {'loss':>8} {'memory GB':>9}  "
-        f"{'n_active within 0.1% of the best':33} size bound by"
-    ]
-    for row in plan["optima"]:
-        near = row["near_optimal_n_active"]
-        lines.append(
-            f"{row['n_experts']:9d} {amount(row['n_active']):>9} {amount(row['n_total']):>9} "
-            f"{amount(row['n_tokens']):>9} {row['loss']:8.4f} {row['memory_bytes'] / 1e9:9.3g}  "
-            f"{' to '.join(map(amount, near)) if near else '-':33} {row['size_bound'] or '-'}"
-            f"{' <- best' if row is plan['best'] else ''}"
-        )
-    for row in plan["infeasible"]:
-        lines.append(f"{row['n_experts']:9d} not feasible: {row['why']}")
-    if plan.get("bootstrap"):
-        b = plan["bootstrap"]
-        often = max(b["optima"], key=lambda row: row["best_in_draws"])
-        lines.append(
-            f"\nE = {often['n_experts']} is the best in {often['best_in_draws']} of {b['draws']} bootstrap fits; "
-            f"{b['percentiles'][0]:g}th to {b['percentiles'][1]:g}th percentile"
-            + (
-                " (80% of the runs without replacement: about half too narrow by construction):"
-                if b["form"] == "paper"
-                else " (of 10th to 90th, 75% of simulations held the truth, not 80%):"
-            )
-        )
-        for row in b["optima"]:
-            lines.append(
-                f"{row['n_experts']:9d} n_active {' to '.join(map(amount, row['n_active'])):16} n_tokens "
-                f"{' to '.join(map(amount, row['n_tokens'])):16} loss {row['loss'][0]:.4f} to {row['loss'][1]:.4f}, best in "
-                f"{row['best_in_draws']}"
-            )
-    built, dense = plan["buildable"], plan.get("dense")
-    if built:
-        lines.append(
-            f"\nbuildable: n_experts {built['n_experts']}, d_model {built['d_model']}, {built['n_blocks']} blocks, "
-            f"{built['n_heads']} heads, d_ff {built['d_ff']}, vocabulary {built['vocab_size']:,}; "
-            f"{built['n_tokens']:,} tokens, loss {built['loss']:.4f}"
-        )
-        lines.append(
-            f"  parameters {built['exact_parameters']:,} with norms and routers ({built['n_active']:,} active, "
-            f"{built['n_total']:,} in total as the law counts)"
-        )
-        lines.append(
-            f"  training FLOPs {built['training_flops']:.4g} as the law counts, "
-            f"{built['exact_training_flops']:.4g} exactly ({SEQUENCE} tokens of context)"
-        )
-        if built["n_active"] >= SMALLEST_TUNED:
-            lines.append(
-                f"  learning rate {built['learning_rate']:.3e} (Eq. 10); batch "
-                + ", ".join(
-                    f"{tokens:,} tokens" + (f" from {amount(start)}" if start else "")
-                    for start, tokens in built["batch_tokens"]
-                )
-            )
-    if dense and plan["best"]["n_experts"] > 1:
-        needed = dense["flops_for_the_same_loss"]
-        lines.append(
-            f"\nagainst the best dense model (n_active {amount(dense['n_active'])}, {amount(dense['n_tokens'])} tokens, "
-            f"loss {dense['loss']:.4f}): loss {dense['loss_saved']:.4f} lower, "
-            + (
-                f"{dense['flops_saved']:.0%} of its FLOPs saved"
-                if needed
-                else "which no budget brings a dense model to"
-            )
-            + f", {dense['inference_flops_ratio']:.0%} of its inference FLOPs per token"
-        )
-    if "loss_of_token_cap" in plan:
-        lines.append(f"the cap on tokens costs {plan['loss_of_token_cap']:.4f} nats")
-    for row in plan.get("rule_of_thumb", []):
-        lines.append(
-            f"rule of thumb, E = {row['n_experts']} of a compute-optimal dense model's size on E times its tokens: loss "
-            f"{row['loss']:.4f} against {row['dense_loss']:.4f}, {'holds' if row['holds'] else 'does not hold'} "
-            f"({row['flops_ratio']:.2f} of its FLOPs)"
-        )
-    if "extrapolation" in plan:
-        lines.append(
-            f"warning: this budget is {plan['extrapolation']:.3g} times the largest that the law was fitted to"
-        )
-    return "\n".join(lines)
-
-
-def config(plan):
-    """Python source of a training config for the plan's buildable model."""
-    built = plan["buildable"]
-    given = ", ".join(f"{k} {v:g}" for k, v in plan["constraints"].items() if v)
-    ramp = ", ".join(
-        f"{tokens:,} tokens" + (f" from {start:,}" if start else "") for start, tokens in built["batch_tokens"]
-    )
-    if built["d_model"] != 64 * built["n_blocks"]:
-        depth = f"    config.model.n_blocks = {built['n_blocks']}\n    config.model.n_heads = {built['n_heads']}\n"
-    else:
-        depth = ""
-    return f'''"""{built["n_experts"]} experts, {amount(built["n_active"])} active and {amount(built["n_total"])} total parameters, \
-{amount(built["n_tokens"])} tokens; predicted loss {built["loss"]:.4f} nats per token.
-
-Planned by the law {plan["law"]} under: {given}.
-
-    python -m jmoe.train --config=THIS_FILE --workdir=DIR
-
-Exactly {built["exact_parameters"]:,} parameters and {built["exact_training_flops"]:.4g} training FLOPs.
-The recipe gives a peak learning rate of {built["learning_rate"]:.4e} (Eq. 10) and batches of
-{ramp}.
-"""
-
-from configs import joint_moe
-
-
-def get_config():
-    config = joint_moe.get_config()
-    config.model.d_model = {built["d_model"]}  # n_blocks, n_heads and d_ff follow from it
-{depth}    config.model.n_experts = {built["n_experts"]}
-    config.model.vocab_size = {built["vocab_size"]}
-    config.n_tokens = ({built["n_tokens"]},)  # the last 20% decay
-    return config
-'''

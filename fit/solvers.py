@@ -1,11 +1,10 @@
-"""The only module that knows jaxopt: least squares and L-BFGS from many starts at once, and bisection."""
+"""The only module that knows jaxopt: least squares and L-BFGS from many starts at once."""
 
 import functools
 import warnings
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # jaxopt says on import that it is no longer maintained
@@ -65,30 +64,3 @@ def lbfgs(residuals, batched, maxiter):
 
 
 SOLVERS = {"lm": least_squares, "lbfgs": lbfgs}
-
-
-@functools.lru_cache(maxsize=None)
-def _bisection(function):
-    def run(low, high, *data):
-        solver = jaxopt.Bisection(function, low, high, maxiter=100, tol=0.0, check_bracket=False)
-        return solver.run(None, *data).params
-
-    return jax.jit(jax.vmap(run))
-
-
-def root(function, low, high, *data):
-    """Where function(x, *data) changes sign between low and high, elementwise, to the last bits of a float64.
-
-    low, high and data broadcast together to the shape of the result. NaN where the signs at both ends do not differ:
-    jaxopt's compiled bisection alone would return an end point there without a word. `function` takes scalars or arrays;
-    the same function object is compiled once.
-    """
-    low, high, *data = np.broadcast_arrays(low, high, *data)
-    shape, arguments = low.shape, [np.asarray(v, float).ravel() for v in (low, high, *data)]
-    at_low = np.asarray(function(arguments[0], *arguments[2:]))
-    at_high = np.asarray(function(arguments[1], *arguments[2:]))
-    with np.errstate(invalid="ignore"):
-        brackets = np.sign(at_low) * np.sign(at_high) < 0
-    x = np.where(brackets, np.asarray(_bisection(function)(*arguments)), np.nan)
-    x = np.where(at_high == 0, arguments[1], np.where(at_low == 0, arguments[0], x))
-    return x.reshape(shape)

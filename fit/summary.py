@@ -1,5 +1,6 @@
 """What a fit found, in lines for people."""
 
+from fit import models
 from fit.uncertainty import LEVEL, span
 
 
@@ -20,7 +21,7 @@ def summary(record):
         )
     yield from _errors(record)
     yield from _intervals(record)
-    for warning in record.get("warnings", []):
+    for warning in (*models.notes(record.get("models", {})), *record.get("warnings", [])):
         yield f"warning: {warning}"
 
 

@@ -12,8 +12,9 @@ def n_total(model) -> int:
 
 
 def n_uncounted(model) -> int:
-    """Parameters outside the paper's count: the norms' scales and, when E > 1, the routers."""
-    norms = (2 * model.n_blocks + 1) * model.d_model
+    """Parameters outside the paper's count: the norms' scales and biases and, when E > 1, the routers."""
+    per_norm = 2 if model.norm == "layer" else 1
+    norms = (2 * per_norm * model.n_blocks + model.final_norm) * model.d_model
     routers = model.n_blocks * model.d_model * model.n_experts if model.n_experts > 1 else 0
     return norms + routers
 

@@ -15,7 +15,10 @@ from flax import nnx
 from jmoe import flash, moe, sharding
 from jmoe.cli import UserError
 
-FLOAT32 = ("attention_norm", "mlp_norm", "router")  # of a block; all else is a matrix, multiplied in config.dtype
+# of a block; all else is a matrix, multiplied in config.dtype
+FLOAT32 = ("attention_norm", "attention_norm_bias", "mlp_norm", "mlp_norm_bias", "router")
+NORMS = ("layer", "rms")
+INIT_CUT = 0.2  # initial weights lie within it, whatever their standard deviation, as in the authors' code
 
 
 def products(primitive, *_, **params) -> bool:
@@ -41,6 +44,8 @@ def check_model(config) -> None:
     for name in ("d_model", "n_blocks", "n_heads", "d_ff", "vocab_size", "n_experts", "group_tokens"):
         if model[name] < 1:
             raise UserError(f"config.model.{name}={model[name]} must be at least 1")
+    if model.norm not in NORMS:
+        raise UserError(f"config.model.norm={model.norm!r} must be one of {', '.join(NORMS)}")
     if model.attention not in ("float32", "flash"):
         raise UserError(f"config.model.attention={model.attention!r} must be 'float32' or 'flash'")
     if config.remat not in REMAT:
@@ -54,41 +59,50 @@ def check_model(config) -> None:
         )
 
 
+def init_weight(key, shape, fan_in: int, scale: float):
+    """A normal of variance scale / fan_in cut at +-INIT_CUT (App. A; the cut and each fan-in are the authors' code's)."""
+    std = (scale / fan_in) ** 0.5
+    return std * jax.random.truncated_normal(key, -INIT_CUT / std, INIT_CUT / std, shape)
+
+
 class Block(nnx.Module):
     def __init__(self, config, rngs: nnx.Rngs):
         d, f, e, h = config.d_model, config.d_ff, config.n_experts, config.n_heads
-
-        def weight(*shape):
-            # fan-in is the axis before last; leading axes are experts
-            init = nnx.initializers.variance_scaling(
-                config.init_scale, "fan_in", "truncated_normal", batch_axis=tuple(range(len(shape) - 2))
-            )
-            return init(rngs.params(), shape)
+        weight = lambda fan_in, *shape: init_weight(rngs.params(), shape, fan_in, config.init_scale)
 
         self.attention_norm = nnx.Param(jnp.ones(d))
-        self.qkv = nnx.Param(weight(d, 3 * d).reshape(d, 3, h, d // h))
-        self.out = nnx.Param(weight(d, d).reshape(h, d // h, d))
+        self.qkv = nnx.Param(weight(d, d, 3 * d).reshape(d, 3, h, d // h))
+        self.out = nnx.Param(weight(d, d, d).reshape(h, d // h, d))
         self.mlp_norm = nnx.Param(jnp.ones(d))
+        if config.norm == "layer":
+            self.attention_norm_bias = nnx.Param(jnp.zeros(d))
+            self.mlp_norm_bias = nnx.Param(jnp.zeros(d))
         lead = (e,) if e > 1 else ()
         if e > 1:
-            self.router = nnx.Param(weight(d, e))
-        self.gate = nnx.Param(weight(*lead, d, f))
-        self.up = nnx.Param(weight(*lead, d, f))
-        self.down = nnx.Param(weight(*lead, f, d))
+            self.router = nnx.Param(weight(d, d, e))
+        self.gate = nnx.Param(weight(d, *lead, d, f))
+        self.up = nnx.Param(weight(d, *lead, d, f))
+        self.down = nnx.Param(weight(e * f, *lead, f, d))  # the experts' outputs count as one layer's
+
+    def norm(self, name, x_BTD):
+        """LayerNorm with bias, or RMSNorm where the block has no bias."""
+        bias = getattr(self, f"{name}_bias", None)
+        scale = getattr(self, name)[...]
+        return rms_norm(x_BTD, scale) if bias is None else layer_norm(x_BTD, scale, bias[...])
 
     def __call__(self, x_BTD, config, capacity_factor):
         """x_BTD, and the layer's moe.METRICS on this device: none when E = 1 or capacity_factor=None drops nothing."""
         b, t, d = x_BTD.shape
         whole = lambda param, dim: sharding.gather(sharding.vary(param[...], "expert"), dim)
 
-        h_ND = rms_norm(x_BTD, self.attention_norm[...]).reshape(b * t, d)
+        h_ND = self.norm("attention_norm", x_BTD).reshape(b * t, d)
         qkv_DO, out_OD = whole(self.qkv, 0).reshape(d, -1), whole(self.out, 2).reshape(-1, d)
         qkv = (h_ND @ qkv_DO).reshape(b, t, 3, -1, d // config.n_heads)
         heads_BTHK = attention(qkv[:, :, 0], qkv[:, :, 1], qkv[:, :, 2], config.rope_base, config.attention)
         y_ND = heads_BTHK.astype(x_BTD.dtype).reshape(b * t, -1) @ out_OD
         x_BTD += sharding.total(y_ND, ("model",)).reshape(b, t, d)
 
-        h_ND = rms_norm(x_BTD, self.mlp_norm[...]).reshape(b * t, d)
+        h_ND = self.norm("mlp_norm", x_BTD).reshape(b * t, d)
         metrics = {}
         if config.n_experts == 1:
             y_ND = moe.experts(h_ND, whole(self.gate, 0), whole(self.up, 0), whole(self.down, 1))
@@ -107,13 +121,13 @@ class Block(nnx.Module):
 class Decoder(nnx.Module):
     def __init__(self, config, rngs: nnx.Rngs):
         d, v = config.d_model, config.vocab_size
-        init = nnx.initializers.variance_scaling(config.init_scale, "fan_in", "truncated_normal")
-        # the embedding's fan-in is taken as d_model, so that it starts at the scale of the other matrices
-        self.embed = nnx.Param(init(rngs.params(), (d, v)).T)
+        weight = lambda fan_in, *shape: init_weight(rngs.params(), shape, fan_in, config.init_scale)
+        self.embed = nnx.Param(weight(1, v, d))  # a token picks one row
         keys = jax.random.split(rngs.params(), config.n_blocks)
         self.blocks = jax.vmap(lambda key: Block(config, nnx.Rngs(params=key)))(keys)
-        self.final_norm = nnx.Param(jnp.ones(d))
-        self.head = nnx.Param(init(rngs.params(), (d, v)))
+        if config.final_norm:
+            self.final_norm = nnx.Param(jnp.ones(d))
+        self.head = nnx.Param(weight(d, d, v))
 
     def __call__(self, tokens_BT, config, capacity_factor, remat="full", unroll=False):
         """x_BTD before the head, head_DV, and moe.METRICS with a leading axis of layers.
@@ -125,7 +139,9 @@ class Decoder(nnx.Module):
         x_BTD = whole(self.embed, 1)[tokens_BT]
         run = lambda x_BTD, block: block(x_BTD, config, capacity_factor)
         x_BTD, metrics = jax.lax.scan(jax.checkpoint(run, policy=REMAT[remat]), x_BTD, self.blocks, unroll=unroll)
-        return rms_norm(x_BTD, self.final_norm[...]), whole(self.head, 0), metrics
+        if config.final_norm:
+            x_BTD = rms_norm(x_BTD, self.final_norm[...])
+        return x_BTD, whole(self.head, 0), metrics
 
 
 def rms_norm(x, scale):
@@ -133,6 +149,14 @@ def rms_norm(x, scale):
     x32 = x.astype(jnp.float32)
     x32 *= jax.lax.rsqrt(jnp.mean(x32**2, axis=-1, keepdims=True) + 1e-6)
     return (x32 * scale).astype(x.dtype)
+
+
+def layer_norm(x, scale, bias):
+    """(x - mean(x)) / std(x) * scale + bias over the last axis, in float32, back in x's dtype."""
+    x32 = x.astype(jnp.float32)
+    x32 -= jnp.mean(x32, axis=-1, keepdims=True)
+    x32 *= jax.lax.rsqrt(jnp.mean(x32**2, axis=-1, keepdims=True) + 1e-5)
+    return (x32 * scale + bias).astype(x.dtype)
 
 
 def rope(x_BTHK, base: float):

@@ -25,9 +25,11 @@ PARAMETERS = {
     "final_norm": P(),
     "blocks": {
         "attention_norm": P(),
+        "attention_norm_bias": P(),
         "qkv": P(None, "data", None, "model", None),  # [layers, D, 3, H, K]
         "out": P(None, "model", None, "data"),  # [layers, H, K, D]
         "mlp_norm": P(),
+        "mlp_norm_bias": P(),
         "router": P(),
         "gate": P(None, "expert", "data", "model"),  # [layers, E, D, F]
         "up": P(None, "expert", "data", "model"),

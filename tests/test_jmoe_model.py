@@ -33,7 +33,14 @@ def tokens_on(mesh, shape, seed=0):
 def numpy_decoder(params, tokens_BT, model):
     """Logits of the dense decoder, one row, one head, one position at a time where it matters."""
     p = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
-    norm = lambda x, scale: x / np.sqrt(np.mean(x**2, -1, keepdims=True) + 1e-6) * scale
+    rms_norm = lambda x, scale: x / np.sqrt(np.mean(x**2, -1, keepdims=True) + 1e-6) * scale
+
+    def norm(x, b, name):
+        if model.norm == "rms":
+            return rms_norm(x, b[name])
+        x = x - np.mean(x, -1, keepdims=True)
+        return x / np.sqrt(np.mean(x**2, -1, keepdims=True) + 1e-5) * b[name] + b[f"{name}_bias"]
+
     d, h = model.d_model, model.n_heads
     k = d // h
     logits = []
@@ -41,7 +48,7 @@ def numpy_decoder(params, tokens_BT, model):
         x = p["embed"][row]
         for i in range(model.n_blocks):
             b = jax.tree.map(lambda a: a[i], p["blocks"])
-            q, key, v = np.split(norm(x, b["attention_norm"]) @ b["qkv"].reshape(d, 3 * d), 3, axis=1)
+            q, key, v = np.split(norm(x, b, "attention_norm") @ b["qkv"].reshape(d, 3 * d), 3, axis=1)
             heads = np.zeros_like(x)
             for j in range(h):
                 part = slice(j * k, (j + 1) * k)
@@ -53,10 +60,10 @@ def numpy_decoder(params, tokens_BT, model):
                     score = np.exp(qj[t] @ kj[: t + 1].T / np.sqrt(k))
                     heads[t, part] = score / score.sum() @ v[: t + 1, part]
             x = x + heads @ b["out"].reshape(d, d)
-            y = norm(x, b["mlp_norm"])
+            y = norm(x, b, "mlp_norm")
             gate = y @ b["gate"]
             x = x + (gate / (1 + np.exp(-gate)) * (y @ b["up"])) @ b["down"]
-        logits.append(norm(x, p["final_norm"]) @ p["head"])
+        logits.append((rms_norm(x, p["final_norm"]) if model.final_norm else x) @ p["head"])
     return np.array(logits)
 
 
@@ -68,16 +75,44 @@ def rotate(vector, t, base):
     return np.concatenate([z.real, z.imag])
 
 
-def test_dense_logits_equal_numpy():
-    config = tiny()
+@pytest.mark.parametrize("norm, final_norm", [("layer", False), ("rms", True)])
+def test_dense_logits_equal_numpy(norm, final_norm):
+    config = tiny(norm=norm, final_norm=final_norm)
     mesh = sharding.make_mesh(config, jax.devices()[:1])
     with jax.set_mesh(mesh):
         params = jax.tree.map(lambda x: 3 * x, make_params(config, mesh))  # larger weights show more
+        for name in ("attention_norm_bias", "mlp_norm_bias"):  # they start at zero
+            if name in params["blocks"]:
+                params["blocks"][name] = jax.random.normal(jax.random.key(1), params["blocks"][name].shape)
         tokens = tokens_on(mesh, (2, 24))
         logits = step.apply_model(params, tokens, config, 1.0, mesh)
     expected = numpy_decoder(jax.device_get(params), np.asarray(tokens), config.model)
     assert expected.std() > 0.1
     np.testing.assert_allclose(logits, expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("n_experts", [1, 8])
+def test_initial_weights_have_the_recipes_spread(n_experts):
+    """std = sqrt(0.1 / fan_in) cut at 0.2: fan_in is d_model, all experts' d_ff for what they write, 1 for a token."""
+    config = tiny(n_experts, d_model=64, n_heads=4)
+    d, f = config.model.d_model, config.model.d_ff
+    fan_in = dict(qkv=d, out=d, gate=d, up=d, router=d, down=n_experts * f)
+    params = jax.device_get(jax.jit(lambda: step.init_params(config))())
+    blocks = params["blocks"]
+    for name, fan in [(name, fan) for name, fan in fan_in.items() if name in blocks]:
+        few = 1 / np.sqrt(blocks[name].size)
+        np.testing.assert_allclose(blocks[name].std(), np.sqrt(0.1 / fan), rtol=0.02 + few, err_msg=name)
+        assert abs(blocks[name].mean()) < 4 * np.sqrt(0.1 / fan) * few, name
+    np.testing.assert_allclose(params["head"].std(), np.sqrt(0.1 / d), rtol=0.02)
+    # a normal of std 0.316 cut at 0.2 is nearly flat: its own std by quadrature
+    x = np.linspace(-0.2, 0.2, 100_001)
+    density = np.exp(-(x**2) / (2 * 0.1))
+    np.testing.assert_allclose(params["embed"].std(), np.sqrt(np.sum(x**2 * density) / np.sum(density)), rtol=0.01)
+    assert 0.199 < np.abs(params["embed"]).max() <= 0.2 and max(np.abs(w).max() for w in (blocks["qkv"], blocks["up"])) < 0.2
+    for name in ("attention_norm", "mlp_norm"):
+        assert (blocks[name] == 1).all() and (blocks[f"{name}_bias"] == 0).all()
+    assert len({float(w.flat[0]) for w in (blocks["qkv"], blocks["gate"], blocks["up"], blocks["down"])}) == 4
+    assert "final_norm" not in params
 
 
 @pytest.mark.parametrize("n_experts", [1, 4])
@@ -206,7 +241,7 @@ def test_the_gradient_of_the_loss_is_the_numerical_one(n_experts):
         grads = jax.device_get(jax.jit(jax.grad(lambda p: step.loss_fn(p, batch, config, mesh)[0]))(params))
         rng = np.random.default_rng(0)
         for path, grad in jax.tree_util.tree_leaves_with_path(grads):
-            if n_experts > 1 and path[-1].key not in ("gate", "up", "down", "final_norm", "head"):
+            if n_experts > 1 and path[-1].key not in ("gate", "up", "down", "head"):
                 continue
             noise = rng.normal(size=grad.shape)
             direction = np.float32(grad / np.linalg.norm(grad) + noise / np.linalg.norm(noise))
@@ -216,7 +251,7 @@ def test_the_gradient_of_the_loss_is_the_numerical_one(n_experts):
             numerical = (loss(shifted(1e-2)) - loss(shifted(-1e-2))) / 2e-2
             np.testing.assert_allclose(numerical, np.sum(grad * direction), rtol=0.02, atol=1e-4, err_msg=str(path))
             checked += 1
-    assert checked == (10 if n_experts == 1 else 5)
+    assert checked == (11 if n_experts == 1 else 4)
 
 
 def test_what_is_saved_for_the_backward_pass_changes_nothing():

@@ -13,7 +13,7 @@ from absl import flags
 
 from fit import UserError, learning_rate
 from fit import runs as runs_lib
-from fit.planning import experts_of
+from fit.planning import parse_experts
 
 
 def define_flags(f):
@@ -39,7 +39,7 @@ def run(f):
         raise UserError("--runs is missing: a table with the column peak_learning_rate, as launch.sweep writes it")
     optima = learning_rate.best_rates(runs_lib.read(f.runs, runs_lib.columns_of(f)))
     found = sorted({o.n_experts for o in optima})
-    wanted = experts_of(f) if f.experts else found
+    wanted = parse_experts(f) if f.experts else found
     if absent := [e for e in wanted if e not in found]:
         there = ", ".join(f"{e:g}" for e in found)
         raise UserError(f"--experts={','.join(f.experts)}: {absent[0]:g} is in none of the runs, which have {there}")

@@ -32,7 +32,7 @@ def define_flags(f):
         "paper's for a published law, else three over the range of the fitted runs.",
         flag_values=f,
     )
-    flags.DEFINE_list("experts", ["1", "2", "4", "8", "16", "32"], "Numbers of experts to draw.", flag_values=f)
+    flags.DEFINE_list("experts", None, "Numbers of experts to draw. Default: those fitted.", flag_values=f)
     architecture_lib.define_flags(f)
 
 
@@ -43,7 +43,7 @@ def run(f):
         raise UserError("expected either --figure with --out, or --out_dir")
     fitted = lawfile.load(f.law)
     budgets = planning.positive_list(f, "flops")
-    experts, architecture = planning.experts_of(f), architecture_lib.from_flags(f)
+    experts, architecture = planning.experts_of(f, fitted), architecture_lib.from_flags(f, fitted)
     if f.figure:
         todo = {f.figure: f.out}
     else:

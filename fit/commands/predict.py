@@ -4,6 +4,8 @@ python -m fit predict --law=joint-moe-2025 --n_active=1e9 --n_tokens=2e10 --n_ex
 python -m fit predict --law=law.json --runs=models.csv --out=predicted.csv
 """
 
+import sys
+
 import numpy as np
 from absl import flags
 
@@ -22,8 +24,8 @@ def define_flags(f):
     flags.DEFINE_string(
         "out",
         None,
-        "With --runs: where the table goes, with the column predicted_loss and, where the law holds bootstrap draws, "
-        "predicted_loss_low and _high (of a new run) and law_loss_low and _high (of the law itself).",
+        "With --runs: where the table goes, with the columns predicted_loss, outside_fitted_range and, where the law holds "
+        "bootstrap draws, predicted_loss_low and _high (of a new run) and law_loss_low and _high (of the law itself).",
         flag_values=f,
     )
     runs_lib.define_columns(f)
@@ -50,6 +52,12 @@ def run(f):
     else:
         table = runs_lib.read(f.runs, runs_lib.columns_of(f))
     values = {name: table.numbers(name) if name in needed else 1.0 for name in ("n_active", "n_tokens", "n_experts")}
+    asked = {name: values[name] for name in needed}
+    inside = fitted.inside(**asked)
+    outside = [
+        "" if inside[i] else lawfile.in_words(fitted.extrapolation(**{name: v[i] for name, v in asked.items()}))
+        for i in range(len(table))
+    ]
     columns = {"predicted_loss": np.broadcast_to(fitted.predict(**values), len(table)).tolist()}
     if fitted.draws:
         kinds = {"law_loss": False} if fitted.noise is None else {"predicted_loss": True, "law_loss": False}
@@ -57,8 +65,11 @@ def run(f):
             low, high = fitted.predict_interval(**values, new_run=new_run)
             columns |= {f"{name}_low": low.tolist(), f"{name}_high": high.tolist()}
     if f.runs is None:
+        if outside[0]:
+            print(f"warning: outside the fitted range: {outside[0]}", file=sys.stderr)
         tell(fitted, {name: column[0] for name, column in columns.items()})
         return
+    columns["outside_fitted_range"] = outside
     for name in columns:
         if name in table.columns:
             raise UserError(f"{f.runs}: column {name} is there already")

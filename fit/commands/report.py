@@ -28,5 +28,5 @@ def run(f):
         summary = list(fitting.summary(fitted.record))
     else:
         summary = [fitted.record["source"], fitted.record["note"]]
-    runs_lib.write_text(f.out, report.page(fitted, architecture_lib.from_flags(f), f.runs, summary))
+    runs_lib.write_text(f.out, report.page(fitted, architecture_lib.from_flags(f, fitted), f.runs, summary))
     print(f"written to {f.out}")

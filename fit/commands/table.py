@@ -4,6 +4,8 @@ python -m fit table --law=joint-moe-2025 --which=2
 python -m fit table --law=law.json --which=5 --out=table_5.csv
 """
 
+import json
+
 from absl import flags
 
 from fit import UserError, lawfile, planning
@@ -15,9 +17,18 @@ def define_flags(f):
     flags.DEFINE_string("law", None, "A law.json, or the name of a published law.", flag_values=f)
     flags.DEFINE_enum("which", None, ["1", "2", "4", "5"], "Table of the paper.", flag_values=f)
     flags.DEFINE_string("out", None, "Also write it here (.csv, .jsonl, .parquet).", flag_values=f)
-    flags.DEFINE_list("flops", [], "Training budgets for tables 1, 2 and 5; default: the paper's.", flag_values=f)
-    flags.DEFINE_list("memory_gb", [], "Memories for table 2; default: 24, 80 and 640.", flag_values=f)
-    flags.DEFINE_list("experts", [], "Numbers of experts; default: the paper's for that table.", flag_values=f)
+    flags.DEFINE_list(
+        "flops",
+        [],
+        "Training budgets for tables 1, 2 and 5; default: the paper's, or over the fitted range.",
+        flag_values=f,
+    )
+    flags.DEFINE_list(
+        "memory_gb", [], "Memories for table 2; default: 24, 80 and 640, or the best dense model's.", flag_values=f
+    )
+    flags.DEFINE_float("kv_tokens", None, "Tokens in table 2's cache; default: 16,384, or 0.", flag_values=f)
+    flags.DEFINE_bool("json", False, "Print the rows as JSON.", flag_values=f)
+    flags.DEFINE_list("experts", None, "Numbers of experts. Default: those fitted.", flag_values=f)
     architecture_lib.define_flags(f)
 
 
@@ -30,21 +41,21 @@ def run(f):
 
     fitted = lawfile.load(f.law)
     options = {}
-    if f.experts:
-        options["experts"] = planning.experts_of(f)
+    if f.experts is not None:
+        options["experts"] = planning.experts_of(f, fitted)
     if f.flops and f.which != "4":
         options["budgets"] = tuple(planning.positive_list(f, "flops"))
     if f.memory_gb and f.which == "2":
         options["memories_gb"] = tuple(planning.positive_list(f, "memory_gb"))
-    rows = tables.TABLES[f.which](fitted, architecture_lib.from_flags(f), **options)
-    print(tables.text(rows))
-    if f.which == "2" and "agrees" in rows[0]:
-        print(
-            f"{sum(row['agrees'] for row in rows)} of {len(rows)} cells agree with the paper; loss_gap is how much worse its "
-            "cell is by its own law"
-        )
-    if f.which == "5":
-        print(tables.interval_note(fitted))
+    if f.which == "2":
+        options["kv_tokens"] = planning.positive(f, "kv_tokens", zero=True)
+    rows = tables.TABLES[f.which](fitted, architecture_lib.from_flags(f, fitted), **options)
+    if f.json:
+        print(json.dumps([{k: None if v != v else v for k, v in row.items()} for row in rows], indent=1))
+    else:
+        print(tables.text(rows))
+        if note := tables.note(f.which, fitted, rows):
+            print(note)
     if f.out is not None:
         runs_lib.write(
             runs_lib.Table(f.out, {name: [row[name] for row in rows] for name in rows[0]}, list(range(len(rows)))),

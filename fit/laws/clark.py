@@ -89,20 +89,24 @@ def scaled_starts(rng, count, runs):
 
 
 _SOURCE = "Clark et al. 2022, arXiv 2202.01169, Table 3; every model saw 130B tokens"
+_RUNS = dict(ranges=dict(n_active=[1.5e7, 1.3e9], n_experts=[1, 512]))
 PRESETS = {
     "clark-2022-sbase": dict(
         coefficients=dict(a=-0.082, b=-0.108, c=0.009, d=1.104, E_start=1.847, E_max=314.478),
         source=_SOURCE,
         note="S-BASE",
+        runs=_RUNS,
     ),
     "clark-2022-rl": dict(
         coefficients=dict(a=-0.083, b=-0.126, c=0.012, d=1.111, E_start=1.880, E_max=469.982),
         source=_SOURCE,
         note="RL-R",
+        runs=_RUNS,
     ),
     "clark-2022-hash": dict(
         coefficients=dict(a=-0.087, b=-0.136, c=0.012, d=1.157, E_start=4.175, E_max=477.741),
         source=_SOURCE,
         note="HASH",
+        runs=_RUNS,
     ),
 }

@@ -185,15 +185,36 @@ _TABLE_3 = dict(
     c=1.3637,
 )
 _SOURCE = "Ludziejewski et al. 2025, arXiv 2502.05172, Table 3"
+# the 270 runs of App. H; Eq. 10 with the digits of its authors' code
+_RUNS = dict(
+    ranges=dict(
+        n_active=[78726144, 2715922944],
+        n_tokens=[5e8, 8e10],
+        n_experts=[1, 32],
+        training_flops=[2.36178432e17, 5.2950822912e20],
+    )
+)
+_MODELS = dict(
+    vocab_size=50257,
+    width_per_block=64,
+    seq_len=512,
+    n_experts=[1, 2, 4, 8, 16, 32],
+    base_config="configs/joint_moe.py",
+    learning_rate=dict(constant=8.391640956234012, n_active=-0.8121798244457074, n_experts=-0.25),
+)
 PRESETS = {
     "joint-moe-2025": dict(
         coefficients=_TABLE_3,
         source=_SOURCE,
         note="E_start read as 2.0832: the printed 2.0732 does not give the paper's own Table 4",
+        runs=_RUNS,
+        models=_MODELS,
     ),
     "joint-moe-2025-as-printed": dict(
         coefficients=_TABLE_3 | {"E_start": 2.0732},
         source=_SOURCE,
         note="E_start as printed, 2.0732; the paper's Table 4 follows from 2.0832 instead",
+        runs=_RUNS,
+        models=_MODELS,
     ),
 }

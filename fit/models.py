@@ -1,0 +1,182 @@
+"""Which models a law was fitted to: their shape, how they were trained and on which text, as the table of runs tells.
+
+`from_table` makes the entry `models` of a law.json; a published law has its paper's. Any field may be None: not known.
+
+  vocab_size, width_per_block  as most runs have them (width_per_block = d_model / n_blocks); None where none has most
+  n_experts                    the numbers of experts that were fitted, ascending
+  base_config, overrides       the config file of the runs, and the fields that all of them override in it alike, each
+                               value as Python source
+  seq_len                      tokens in a row of training text
+  learning_rate                constant, n_active, n_experts of Eq. 10 where it gives every run's peak_learning_rate
+  corpus, unique_tokens        fingerprint of the text and how many training tokens it has
+  repeats                      [how many runs saw text more than once, the most epochs], where the runs tell epochs
+  differing                    column: the values found, where a column that should be one value is several
+"""
+
+import ast
+import collections
+import json
+import re
+
+import numpy as np
+
+from fit import UserError
+
+MOST_EXPERTS = 16  # numbers of experts that a plan compares unless told otherwise
+# What a plan chooses anew, or what does not belong to the models: never taken over from the runs.
+CHOSEN = ("model.d_model", "model.n_blocks", "model.n_heads", "model.d_ff", "model.vocab_size", "model.n_experts")
+CHOSEN += ("n_tokens", "seed", "data.fingerprint")
+
+
+def from_table(table, rows=slice(None)):
+    """The entry `models` for a law fitted to the runs in `table`; n_experts are those of `rows`, the runs fitted."""
+    differing = {}
+    config = _only(table, "config", differing)
+    return dict(
+        vocab_size=_most_common(table, "vocab_size", differing),
+        width_per_block=_most_common(table, "width_per_block", differing),
+        seq_len=_most_common(table, "seq_len", differing),
+        n_experts=_experts(table, rows),
+        base_config=config,
+        overrides=_overrides(table, differing) if config else {},
+        learning_rate=_learning_rate(table),
+        corpus=_only(table, "corpus_fingerprint", differing),
+        **_text(table),
+        differing=differing,
+    )
+
+
+def _only(table, name, differing):
+    """The one value of a column of text, None where there is no such column or it is empty."""
+    found = sorted({str(v) for v in table.columns.get(name, []) if v not in (None, "")})
+    if len(found) > 1:
+        differing[name] = found
+    return found[0] if len(found) == 1 else None
+
+
+def _numbers(table, name):
+    """A column as numbers, None where it is missing or not all positive numbers: no law needs it."""
+    try:
+        return table.numbers(name, (1e-12, 1e18)) if name in table.columns else None
+    except UserError:
+        return None
+
+
+def _most_common(table, name, differing):
+    """The whole number that more than half of the runs have."""
+    values = _numbers(table, name)
+    if values is None:
+        return None
+    (value, count), *others = collections.Counter(values.tolist()).most_common()
+    if others:
+        differing[name] = sorted({value, *(v for v, _ in others)})
+    return int(round(value)) if 2 * count > len(values) and round(value) >= 1 else None
+
+
+def _text(table):
+    """unique_tokens and repeats, from n_tokens and the epochs that they are of the text."""
+    n_tokens, epochs = _numbers(table, "n_tokens"), _numbers(table, "epochs")
+    if n_tokens is None or epochs is None:
+        return dict(unique_tokens=None, repeats=None)
+    repeated = epochs > 1 + 1e-9
+    return dict(
+        unique_tokens=max(1, int(round(np.median(n_tokens / epochs)))),
+        repeats=[int(repeated.sum()), float(epochs.max())] if repeated.any() else None,
+    )
+
+
+def _experts(table, rows):
+    values = _numbers(table, "n_experts")
+    if values is None:
+        return None
+    found = [int(v) for v in np.unique(values[rows])]
+    spread = np.linspace(0, len(found) - 1, min(len(found), MOST_EXPERTS)).round().astype(int)
+    return [found[i] for i in spread]
+
+
+def _overrides(table, differing):
+    """{field: value as Python source} that every run's overrides (field=value field=value ...) hold alike."""
+    held = [
+        dict(re.findall(r"([\w.]+)=(.*?)(?= [\w.]+=|$)", str(text))) for text in table.columns.get("overrides", [])
+    ]
+    common = {}
+    for field in dict.fromkeys(name for overrides in held for name in overrides):
+        found = sorted({overrides.get(field, "") for overrides in held})
+        if field in CHOSEN:
+            continue
+        if len(found) > 1:
+            differing[field] = found
+        elif is_literal(found[0]):
+            common[field] = found[0]
+    return common
+
+
+def is_literal(source):
+    """Whether `source` is a Python literal and nothing that could run."""
+    try:
+        ast.literal_eval(source)
+        return True
+    except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
+        return False
+
+
+def _learning_rate(table):
+    """Eq. 10's three numbers where they give every run's peak_learning_rate to 6 digits; else None."""
+    columns = [_numbers(table, name) for name in ("peak_learning_rate", "n_active", "n_experts")]
+    if any(values is None for values in columns):
+        return None
+    rate, n_active, n_experts = np.log(columns)
+    if np.ptp(n_active) == 0:
+        return None  # a single size tells no slope
+    design = np.stack([np.ones_like(rate), n_active, n_experts], axis=1)
+    law = np.linalg.lstsq(design, rate, rcond=None)[0]
+    if np.abs(design @ law - rate).max() > 1e-6:
+        return None
+    return {name: float(f"{v:.10g}") for name, v in zip(("constant", "n_active", "n_experts"), law)}
+
+
+def check(entry, where):
+    """UserError unless `entry`, the `models` of a law.json, is what from_table makes, or None."""
+    number = lambda v: type(v) in (int, float) and np.isfinite(v)
+    whole = lambda v: type(v) is int and v >= 1
+    text = lambda v: isinstance(v, str)
+    mapping = lambda v: isinstance(v, dict)
+    fields = dict(
+        vocab_size=(whole, "a whole number from 1 up"),
+        width_per_block=(whole, "a whole number from 1 up"),
+        seq_len=(whole, "a whole number from 1 up"),
+        unique_tokens=(whole, "a whole number from 1 up"),
+        n_experts=(lambda v: isinstance(v, list) and v and all(map(whole, v)), "a list of whole numbers from 1 up"),
+        repeats=(lambda v: isinstance(v, list) and len(v) == 2 and all(map(number, v)), "a list of two numbers"),
+        base_config=(text, "the path of a config file"),
+        corpus=(text, "a fingerprint"),
+        overrides=(lambda v: mapping(v) and all(text(x) and is_literal(x) for x in v.values()), "fields and literals"),
+        learning_rate=(
+            lambda v: mapping(v) and all(number(v.get(name)) for name in ("constant", "n_active", "n_experts")),
+            "constant, n_active and n_experts of Eq. 10",
+        ),
+        differing=(lambda v: mapping(v) and all(isinstance(x, list) for x in v.values()), "columns and lists"),
+    )
+    if entry is None:
+        return
+    if not mapping(entry):
+        raise UserError(f"{where}: models is {json.dumps(entry)[:60]}, expected an object")
+    for name, (fine, expected) in fields.items():
+        if entry.get(name) is not None and not fine(entry[name]):
+            raise UserError(f"{where}: models.{name} is {json.dumps(entry[name])[:60]}, expected {expected}")
+
+
+def notes(entry):
+    """Sentences on text seen twice, and on the columns that should be one value for all runs and are several."""
+    if entry.get("repeats"):
+        count, most = entry["repeats"]
+        yield (
+            f"{count} runs saw text more than once (up to {most:.3g} epochs): a law of fresh tokens does not hold for them"
+        )
+    for name, found in (entry.get("differing") or {}).items():
+        taken = entry.get(name) or (entry.get("overrides") or {}).get(name)
+        yield (
+            f"the runs have {len(found)} values of {name} ({', '.join(map(str, found[:4]))}"
+            f"{', ...' if len(found) > 4 else ''}): "
+            + (f"most have {taken}, which is taken" if taken else "none is taken")
+        )

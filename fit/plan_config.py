@@ -1,0 +1,102 @@
+"""A training config of a plan's buildable model: Python source that starts from the config of the runs behind the law.
+
+Tokenizer, row length, batches, warm-up and law of learning rates are that config's, so they are as they were when the law
+was fitted. Where they would not serve the planned model, there is no config, and the reason why.
+"""
+
+import ast
+import os
+import re
+
+from fit import UserError, lawfile
+from fit.units import amount
+
+FAR = 100  # times outside the fitted sizes and tokens, a config tuned there does not serve
+SHAPE = ("d_model", "n_blocks", "n_heads", "d_ff", "n_experts", "vocab_size")
+WARMUP = 3  # a run warms up over a third of its tokens at most, as the shortest of the paper does
+
+
+def source(fitted, plan, base=None):
+    """The config's source. base: a config file to start from instead of the runs' own, which the user answers for.
+
+    Raises:
+      UserError: no model can be built, the law names no config, or the runs' config does not serve this model.
+    """
+    built = plan["buildable"]
+    if built is None:
+        raise UserError("--emit_config: no model of whole blocks meets the constraints")
+    overrides = {}
+    if base is None:
+        base, overrides = plan["base_config"], plan["overrides"]
+        _check(fitted, built, base)
+    elif not os.path.exists(base):
+        raise UserError(f"--base_config={base}: no such file")
+    begin, get_config = _start(base)
+    as_run = [
+        f"    config.{field} = {ast.literal_eval(value)!r}  # as the runs had it\n" for field, value in overrides.items()
+    ]
+    warmup = built["n_tokens"] // WARMUP
+    return (
+        f'"""{_docstring(plan, base)}"""\n\n{begin}\n\n\ndef get_config():\n    config = {get_config}\n'
+        + "".join(f"    config.model.{name} = {built[name]}\n" for name in SHAPE)
+        + "".join(as_run)
+        + f"    config.n_tokens = ({built['n_tokens']:_},)\n"
+        + "    # a third of the run at most\n"
+        + f"    config.optimizer.warmup_tokens = min(config.optimizer.warmup_tokens, {warmup:_})\n"
+        + "    return config\n"
+    )
+
+
+def _check(fitted, built, base):
+    """UserError where the runs' config `base` cannot serve the model."""
+    another = "; name a config that serves by --base_config"
+    if base is None:
+        several = (fitted.models["differing"] or {}).get("config")
+        why = f"its runs had {len(several)} configs: {', '.join(several[:4])}" if several else "it names no config"
+        raise UserError(f"--emit_config: --law={fitted.name} leaves open how its runs were trained: {why}{another}")
+    known = fitted if fitted.models["base_config"] else lawfile.load("joint-moe-2025")
+    vocabulary = known.models["vocab_size"]
+    if built["vocab_size"] != vocabulary:
+        raise UserError(
+            f"--emit_config: the tokenizer of {base} goes with a vocabulary of {vocabulary:,}, the model has "
+            f"{built['vocab_size']:,}{another}"
+        )
+    outside = known.extrapolation(built["n_active"], built["n_tokens"])
+    far = [
+        o
+        for o in outside
+        if o["factor"] > FAR and (o["column"] == "n_active" or (o["column"] == "n_tokens" and o["value"] < o["low"]))
+    ]
+    if far:
+        raise UserError(
+            f"--emit_config: {lawfile.warning_of(far)}; learning rate, batch and warm-up of {base} were tuned nowhere "
+            f"near{another}"
+        )
+
+
+def _start(base):
+    """(source that imports the config file `base`, source that calls it)."""
+    parts = re.fullmatch(r"((?:[A-Za-z_]\w*/)+)([A-Za-z_]\w*)\.py", base)
+    if parts:
+        return f"from {parts[1].strip('/').replace('/', '.')} import {parts[2]} as base", "base.get_config()"
+    return f"import runpy\n\nbase = runpy.run_path({os.path.abspath(base)!r})", 'base["get_config"]()'
+
+
+def _docstring(plan, base):
+    built = plan["buildable"]
+    given = ", ".join(f"{k} {v:g}" for k, v in plan["constraints"].items() if v)
+    rate = built["learning_rate"]
+    told = [
+        f"{built['n_experts']} experts, {amount(built['n_active'])} active and {amount(built['n_total'])} total "
+        f"parameters, {amount(built['n_tokens'])} tokens; predicted loss {built['loss']:.4f} nats per token.\n",
+        f"Planned by the law {plan['law']} under: {given}.",
+    ]
+    if built["extrapolation"]:
+        told.append(f"It is {lawfile.warning_of(built['extrapolation'])}.")
+    told += [
+        "\n    python -m jmoe.train --config=THIS_FILE --workdir=DIR\n",
+        f"Exactly {built['exact_parameters']:,} parameters and {built['exact_training_flops']:.4g} training FLOPs.",
+    ]
+    if rate and base == plan["base_config"]:
+        told.append(f"The peak learning rate is {rate:.4e} ({built['learning_rate_from']}).")
+    return "\n".join(told).replace("\\", "/").replace('"', "'") + "\n"

@@ -1,0 +1,58 @@
+"""Numbers as people read them: 9.71B parameters, 24.3 GB, 2×10²² FLOPs. GB is 1e9 bytes."""
+
+import math
+
+AMOUNTS = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "K"), (1.0, ""))
+MEMORIES = ((1e15, "PB"), (1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "KB"), (1.0, "bytes"))
+SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def _digits(x, digits=3):
+    """x with so many significant digits, never with an exponent: 9.71, 24.3, 1740."""
+    text = f"{float(f'{x:.{digits - 1}e}'):f}"
+    return text.rstrip("0").rstrip(".") or "0"
+
+
+def _scaled(x, units):
+    """(x in the largest of units that is not above it, rounded to three digits, as text; that unit's name)."""
+    x = float(f"{x:.2e}")
+    for size, name in units:
+        if abs(x) >= size:
+            return _digits(x / size), name
+    return _digits(x / units[-1][0]), units[-1][1]
+
+
+def amount(x):
+    """A count: 9.71B, 1.68M, 257."""
+    return "".join(_scaled(x, AMOUNTS))
+
+
+def memory(n_bytes):
+    """Bytes: 24.3 GB, 73.1 KB."""
+    return " ".join(_scaled(n_bytes, MEMORIES))
+
+
+def memory_unit(n_bytes):
+    """(bytes in the unit, its name) that suits n_bytes, for an axis or a column: (1e9, "GB")."""
+    return next((unit for unit in MEMORIES if n_bytes >= unit[0]), MEMORIES[-1])
+
+
+def _mantissa(x, digits):
+    mantissa, exponent = f"{x:.{digits - 1}e}".split("e")
+    return mantissa.rstrip("0").rstrip(".") if "." in mantissa else mantissa, int(exponent)
+
+
+def flops(x, digits=3):
+    """FLOPs in plain text: 10²², 2.5×10¹²."""
+    if not (x > 0 and math.isfinite(x)):
+        return f"{x:g}"
+    mantissa, exponent = _mantissa(x, digits)
+    power = "10" + str(exponent).translate(SUPERSCRIPTS)
+    return power if mantissa == "1" else f"{mantissa}×{power}"
+
+
+def flops_math(x, digits=3):
+    """FLOPs as matplotlib typesets them."""
+    mantissa, exponent = _mantissa(x, digits)
+    power = f"10^{{{exponent}}}"
+    return f"${power}$" if mantissa == "1" else rf"${mantissa}\times{power}$"

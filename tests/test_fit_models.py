@@ -1,0 +1,114 @@
+"""What a law knows of the models it was fitted to, and what it says outside of them."""
+
+import fit_runs
+import pytest
+
+from fit import UserError, lawfile, models
+from fit import runs as runs_lib
+from fit.architecture import Architecture
+
+
+@pytest.fixture(scope="module")
+def law(tmp_path_factory):
+    return lawfile.load(fit_runs.write_demo_law(tmp_path_factory.mktemp("law") / "law.json"))
+
+
+def table(**changes):
+    runs, columns = fit_runs.demo_runs()
+    columns |= dict(n_active=runs.n_active.tolist(), n_experts=runs.n_experts.tolist()) | changes
+    return runs_lib.Table("runs.csv", columns, list(range(36)))
+
+
+def test_a_law_knows_its_models(law):
+    from configs import quickstart
+
+    assert law.architecture == Architecture(257, 8) and law.experts == (1, 2, 4, 8)
+    assert law.models["base_config"] == "configs/quickstart.py" and law.models["corpus"] == "1a2b3c"
+    assert law.models["learning_rate"] == pytest.approx(dict(quickstart.get_config().optimizer.lr_law), rel=1e-9)
+    assert law.ranges["n_active"] == (14880, 69696) and law.ranges["training_flops"][1] == 6 * 69696 * 1_310_720
+    assert law.shaped(vocab_size=300) == Architecture(300, 8)  # flags go before
+
+
+def test_a_published_law_knows_its_papers():
+    law = lawfile.load("joint-moe-2025")
+    n, d, e = fit_runs.paper_grid()
+    for name, values in dict(n_active=n, n_tokens=d, n_experts=e, training_flops=6 * n * d).items():
+        assert law.ranges[name] == (values.min(), values.max())
+    assert law.architecture == Architecture(50257, 64) and law.experts == (1, 2, 4, 8, 16, 32)
+    points = fit_runs.chinchilla_runs()
+    for name in ("n_active", "n_tokens"):
+        ends = getattr(points, name).min(), getattr(points, name).max()
+        assert lawfile.load("chinchilla-refit-2024").ranges[name] == pytest.approx(ends, rel=1e-3)
+    assert lawfile.load("chinchilla-2022").experts == (1,)
+
+
+def test_what_lies_outside_is_told_by_how_much(law):
+    assert law.extrapolation(14880, 327680, 8) == [] and law.extrapolation(n_experts=3) == []
+    found = law.extrapolation(14880 / 4, 2 * 1_310_720, 32)
+    assert [(o["column"], o["factor"]) for o in found] == [
+        ("n_active", pytest.approx(4)),
+        ("n_tokens", pytest.approx(2)),
+        ("n_experts", pytest.approx(4)),
+    ]
+    assert [o["column"] for o in law.extrapolation(69696, 2e6)] == ["n_tokens", "training_flops"]
+    assert lawfile.warning_of(found) == (
+        "outside the fitted range: n_active 4 times below 14.9K, n_tokens 2 times above 1.31M, n_experts 4 times above 8"
+    )
+    assert lawfile.warning_of([]) == ""
+
+
+def test_tokens_that_the_text_does_not_have(law):
+    law = lawfile.FittedLaw(law.name, law.form, law.coefficients, {"models": {"unique_tokens": 1000}})
+    assert lawfile.in_words(law.extrapolation(n_tokens=3000)) == "n_tokens 3 times the 1K of the text"
+    assert law.extrapolation(n_tokens=1000) == []
+
+
+def test_text_seen_more_than_once_is_told():
+    runs = fit_runs.demo_runs()[0]
+    sizes = dict(n_tokens=runs.n_tokens.tolist())
+    once = models.from_table(table(**sizes, epochs=(runs.n_tokens / 2_000_128).tolist()))
+    assert once["unique_tokens"] == 2_000_128 and once["repeats"] is None and not [*models.notes(once)]
+    twice = models.from_table(table(**sizes, epochs=(runs.n_tokens / 524_288).tolist()))
+    assert twice["unique_tokens"] == 524_288 and twice["repeats"] == [24, 2.5]
+    assert "24 runs saw text more than once (up to 2.5 epochs)" in next(models.notes(twice))
+
+
+def test_runs_that_differ_give_no_default(law):
+    few = models.from_table(table(vocab_size=[257] * 30 + [512] * 6))
+    assert few["vocab_size"] == 257 and few["differing"] == {"vocab_size": [257, 512]}
+    assert "most have 257" in next(models.notes(few))
+    half = models.from_table(table(vocab_size=[257] * 18 + [512] * 18, width_per_block=[8] * 36))
+    assert half["vocab_size"] is None and half["width_per_block"] == 8
+    with pytest.raises(UserError, match="--vocab_size"):
+        lawfile.FittedLaw("x", "joint", law.coefficients, {"models": half}).architecture  # noqa: B018
+
+
+def test_rates_without_a_law_give_none():
+    rates = table().columns["peak_learning_rate"]
+    assert models.from_table(table(peak_learning_rate=[2 * rates[0], *rates[1:]]))["learning_rate"] is None
+    assert models.from_table(table(peak_learning_rate=["fast"] * 36))["learning_rate"] is None  # no law needs it
+
+
+def test_overrides_that_all_runs_share_are_kept():
+    ours = [f"{text} data.path='my text/*.txt' optimizer.b2=0.95" for text in table().columns["overrides"]]
+    found = models.from_table(table(overrides=ours))
+    assert found["overrides"] == {"data.path": "'my text/*.txt'", "optimizer.b2": "0.95"}
+    mixed = models.from_table(table(overrides=[*ours[:-1], ours[-1].replace("0.95", "0.9")]))
+    assert mixed["overrides"] == {"data.path": "'my text/*.txt'"}
+    assert mixed["differing"] == {"optimizer.b2": ["0.9", "0.95"]}
+    assert models.from_table(table(overrides=["x=__import__('os')"] * 36))["overrides"] == {}
+
+
+@pytest.mark.parametrize(
+    "changes, words",
+    [
+        (dict(vocab_size="many"), "models.vocab_size"),
+        (dict(n_experts=[1.5]), "models.n_experts"),
+        (dict(overrides={"x": "f()"}), "models.overrides"),
+        (dict(learning_rate={"constant": 1}), "models.learning_rate"),
+        (dict(differing=[1]), "models.differing"),
+    ],
+)
+def test_damaged_models_are_refused(tmp_path, changes, words):
+    with pytest.raises(UserError, match=words):
+        lawfile.load(fit_runs.write_demo_law(tmp_path / "law.json", **changes))
