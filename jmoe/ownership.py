@@ -28,7 +28,7 @@ import time
 from etils import epath
 
 from jmoe.cli import UserError
-from jmoe.storage import is_remote
+from jmoe.storage import is_remote, retried
 
 BEAT = 10.0  # seconds
 EXPIRY = 60.0
@@ -49,7 +49,7 @@ class Owner:
     def of(cls, pid: int | None = None, what: str = "") -> "Owner":
         """The process `pid` of this machine, by default this one."""
         pid = pid or os.getpid()
-        return cls(socket.gethostname(), _boot(), _namespace(), pid, _started(pid), what)
+        return cls(_host(), _boot(), _namespace(), pid, _started(pid), what)
 
     def is_near(self) -> bool:
         """Whether it runs, or ran, on this machine and under process ids that mean the same here."""
@@ -119,10 +119,14 @@ def hold(path: epath.Path, what: str, wait: float = 0.0):
         with _Lease(path, me).held(wait):
             yield
         return
-    deadline = time.monotonic() + max(wait, 0.5)  # whoever only looks who holds the file holds it for a moment
+    began, told = time.monotonic(), False
     while (file := lock(pathlib.Path(path))) is None:
-        if time.monotonic() > deadline:
+        waited = time.monotonic() - began
+        if waited > max(wait, 0.5):  # whoever only looks who holds the file holds it for a moment
             raise Taken(path, owner(path) or NOBODY)
+        if wait and waited > 0.5 and not told:
+            told = True
+            _tell(f"waiting up to {wait:.0f} s for {owner(path) or NOBODY}, which holds {os.fspath(path)}")
         time.sleep(0.05)
     with file:
         sign(file, me)
@@ -222,27 +226,31 @@ class _Lease:
 
     def _take(self, wait: float):
         """Writes the lease where there is none or its owner is gone; returns its generation."""
-        deadline, seen, watched, before = time.monotonic() + wait, None, 0.0, time.monotonic()
+        began = before = time.monotonic()
+        seen, watched, told = None, 0.0, False
         while True:
-            found = self._store.read(self._key).result()
+            found = retried(lambda: self._store.read(self._key).result(), self._path)
             generation, now = found.stamp.generation, time.monotonic()
             holder = _read(found.value.decode(errors="replace")) if found.state == "value" else None
             if generation == seen:
                 watched += min(now - before, 2.0)  # a store that cannot be read is no sign of the owner's silence
-            elif seen is not None and holder and now > deadline:
+            elif seen is not None and holder and now - began > wait:
                 raise Taken(self._path, holder)
             else:
                 watched = 0.0
             seen, before = generation, now
             gone = holder and holder.has_ended()
             if holder is None or gone or watched >= EXPIRY:
-                if written := self._write(seen):
+                if written := retried(lambda: self._write(generation), self._path):
                     if holder:
                         how = "which has ended" if gone else f"of which nothing was heard for {EXPIRY:.0f} s"
-                        print(f"{os.fspath(self._path)} was held by {holder}, {how}: taken over", file=sys.stderr)
+                        _tell(f"{os.fspath(self._path)} was held by {holder}, {how}: taken over")
                     return written
-            else:
-                time.sleep(1.0)
+                continue
+            if not told:
+                told = True
+                _tell(f"{os.fspath(self._path)} is held by {holder}: waiting for a sign of life of it, or {EXPIRY:.0f} s")
+            time.sleep(1.0)
 
     def _write(self, generation):
         """Writes the lease over `generation`; the new generation, or None if another process was there first."""
@@ -260,10 +268,13 @@ class _Lease:
             except Exception:  # noqa: BLE001  the store cannot be reached, for anybody else neither perhaps
                 continue
             if not written:
-                print(f"error: {os.fspath(self._path)} was taken over; this process ends at once", file=sys.stderr)
-                sys.stderr.flush()
+                _tell(f"error: {os.fspath(self._path)} was taken over; this process ends at once")
                 os._exit(1)
             self._generation = written
+
+
+def _tell(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 def _host() -> str:

@@ -104,7 +104,8 @@ def owned(workdir):
         path, refused = workdir / "train.lock", None
         if jax.process_index() == 0:
             try:
-                held.enter_context(ownership.hold(path, "jmoe.train"))
+                patience = float(os.environ.get("JMOE_OWNER_PATIENCE", 0))  # launch waits for one that is saving
+                held.enter_context(ownership.hold(path, "jmoe.train", patience))
             except UserError as error:
                 refused = error
         everywhere = [refused is not None]

@@ -12,16 +12,20 @@ GKE = {
     "A100": "nvidia-a100-80gb",
     "H100": "nvidia-h100-80gb",
     "H200": "nvidia-h200-141gb",
+    "B200": "nvidia-b200",
+    "A100-40GB": "nvidia-tesla-a100",
     "v4": "tpu-v4-podslice",
     "v5e": "tpu-v5-lite-podslice",
     "v5p": "tpu-v5p-slice",
     "v6e": "tpu-v6e-slice",
+    "tpu7x": "tpu7x",
 }
 # Slices that GKE has (its "Plan TPUs in GKE"): of two dimensions these, and of three these and every AxBxC of multiples
 # of 4 with A <= B <= C, up to so many chips.
 FLAT = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
 CUBES = ("2x2x1", "2x2x2", "2x2x4", "2x4x4")
-MOST_CHIPS = {"v4": 4_096, "v5p": 6_144}
+MOST_CHIPS = {"v4": 4_096, "v5p": 6_144, "tpu7x": 9_216}
+DEVICES_OF_CHIP = {"tpu7x": 2}  # that jax sees, and that jmoe.chips describes, where it is not 1
 GPUS_OF_MACHINE = 8
 
 
@@ -37,11 +41,12 @@ class Slice:
 
     @property
     def is_tpu(self) -> bool:
-        return self.kind.startswith("v")
+        return _is_tpu(self.kind)
 
     @property
-    def n_chips(self) -> int:
-        return self.n_slices * self.n_hosts * self.chips_per_host
+    def n_devices(self) -> int:
+        """As jax counts them."""
+        return self.n_slices * self.n_hosts * self.chips_per_host * DEVICES_OF_CHIP.get(self.kind, 1)
 
 
 def chip(text: str) -> str:
@@ -57,6 +62,11 @@ def chip(text: str) -> str:
     return text
 
 
+def peak_flops(kind: str) -> float:
+    """FLOP/s of one chip, dense bfloat16."""
+    return CHIPS[kind].flops * DEVICES_OF_CHIP.get(kind, 1)
+
+
 def parse(text: str, n_slices: int = 1) -> Slice:
     """The slice that --accelerator names: a TPU as v5e:4x4, GPUs as H100:8 for one machine or H100:2x8 for two.
 
@@ -68,7 +78,7 @@ def parse(text: str, n_slices: int = 1) -> Slice:
     kind, _, size = text.partition(":")
     if kind not in GKE:
         raise UserError(f"--accelerator={text}: {kind!r} is none of {', '.join(GKE)}")
-    place = _tpus(kind, size, n_slices) if kind.startswith("v") else _gpus(kind, size, n_slices)
+    place = _tpus(kind, size, n_slices) if _is_tpu(kind) else _gpus(kind, size, n_slices)
     if place is None:
         raise UserError(f"--accelerator={text}: there is no such {kind}; there are {shapes(kind)}")
     return place
@@ -76,12 +86,16 @@ def parse(text: str, n_slices: int = 1) -> Slice:
 
 def shapes(kind: str) -> str:
     """The sizes in which an accelerator comes, in words."""
-    if not kind.startswith("v"):
+    if not _is_tpu(kind):
         return f"{kind}:1 to {kind}:{GPUS_OF_MACHINE} on one machine, and {kind}:MACHINESxGPUS, for example {kind}:2x8"
     if kind not in MOST_CHIPS:
         return f"{', '.join(f'{kind}:{size}' for size in FLAT)}, and {kind}:2x4/4 on two machines of four chips"
-    listed = ", ".join(f"{kind}:{size}" for size in CUBES)
+    listed = ", ".join(f"{kind}:{size}" for size in ("1x1x1",) * (kind == "tpu7x") + CUBES)
     return f"{listed}, and {kind}:AxBxC of multiples of 4, A <= B <= C, up to {MOST_CHIPS[kind]:,} chips"
+
+
+def _is_tpu(kind: str) -> bool:
+    return kind.startswith(("v", "tpu"))
 
 
 def _gpus(kind: str, size: str, n_slices: int) -> Slice | None:
@@ -99,12 +113,11 @@ def _tpus(kind: str, size: str, n_slices: int) -> Slice | None:
     n_chips = math.prod(sizes)
     if kind in MOST_CHIPS:
         whole = len(sizes) == 3 and sizes == sorted(sizes) and not any(part % 4 for part in sizes)
-        if topology not in CUBES and not (whole and n_chips <= MOST_CHIPS[kind]):
+        single = kind == "tpu7x" and topology == "1x1x1"
+        if of_host or not (single or topology in CUBES or whole and n_chips <= MOST_CHIPS[kind]):
             return None
     elif topology not in FLAT:
         return None
     # one machine, or machines of four chips
     per_host = n_chips if n_chips <= 4 or (n_chips == 8 and kind not in MOST_CHIPS and not of_host) else 4
-    if of_host and kind in MOST_CHIPS:
-        return None
     return Slice(kind, topology, n_slices, n_chips // per_host, per_host)

@@ -65,7 +65,7 @@ def devices(sweep, accelerator: str | None) -> tuple[int | None, float | None]:
     """How many devices a job gets, and the bytes of memory of each; None where that is not known."""
     if accelerator and ":" in accelerator:
         place = accelerators.parse(accelerator, sweep.options.get("n_slices", 1))
-        return place.n_chips, CHIPS[place.kind].capacity
+        return place.n_devices, CHIPS[place.kind].capacity
     if sweep.backend == "slurm":
         return _slurm_devices(sweep.options["sbatch"]), None
     places = sweep.engine.workers(1)

@@ -14,7 +14,6 @@ import sys
 from absl import flags
 
 from jmoe import cli, ownership, storage
-from jmoe.chips import CHIPS
 from launch import accelerators, preflight, record, table
 from launch import jobs as jobs_lib
 from launch.resume import pin_corpus, resume
@@ -140,7 +139,7 @@ def describe(jobs) -> list[str]:
     cost = lambda flops: ""
     if ACCELERATOR.value:
         kind = accelerators.chip(ACCELERATOR.value)
-        peak = CHIPS[kind].flops
+        peak = accelerators.peak_flops(kind)
         hours = lambda flops: flops / (peak * MFU.value * 3600)
         price = lambda flops: f", ${hours(flops) * DOLLARS.value:,.2f}" if DOLLARS.value is not None else ""
         cost = lambda flops: f"  {hours(flops):,.2f} {kind}-hours{price(flops)}"

@@ -164,6 +164,7 @@ def environment() -> dict:
     defaults = {
         "JAX_COMPILATION_CACHE_DIR": str(cache_dir() / "compiled"),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JMOE_OWNER_PATIENCE": str(2 * SECONDS_TO_SAVE),  # an earlier trainer, perhaps of another machine, may be saving
     }
     return defaults | os.environ
 

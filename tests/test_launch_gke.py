@@ -9,6 +9,8 @@ import json
 import pathlib
 import re
 import threading
+import time
+import uuid
 
 import helpers
 import pytest
@@ -16,7 +18,9 @@ import yaml
 from etils import epath
 from kubernetes import client
 
-from launch import gke
+from jmoe.chips import CHIPS
+from jmoe.cli import UserError
+from launch import accelerators, gke
 from launch import jobs as jobs_lib
 from launch import record
 
@@ -111,10 +115,12 @@ def test_the_checker_finds_what_is_wrong():
     "accelerator, n_slices, n_hosts, chips",
     [
         ("v5e:2x4", 1, 1, 8),
+        ("v5e:2x4/4", 1, 2, 4),
         ("v5e:4x4", 1, 4, 4),
         ("v5p:2x2x1", 1, 1, 4),
         ("v5p:8x8x8", 1, 128, 4),
         ("v6e:16x16", 3, 64, 4),
+        ("tpu7x:2x2x2", 1, 2, 4),
         ("H100:8", 1, 1, 8),
         ("H100:2x8", 1, 2, 8),
     ],
@@ -127,6 +133,44 @@ def test_machines_of_a_slice(accelerator, n_slices, n_hosts, chips):
     assert list(container["resources"]["limits"].values()) == [str(chips)]
     names = [variable["name"] for variable in container["env"]]
     assert ("JAX_COORDINATOR_ADDRESS" in names) == (n_slices * n_hosts > 1)
+
+
+@pytest.mark.parametrize("accelerator, alone", [("v5e:4x4", True), ("v5e:2x4", False), ("v5p:2x2x1", False), ("H100:2x8", False)])
+def test_only_a_slice_of_several_machines_asks_for_a_node_pool_of_its_own(accelerator, alone):
+    """Slices of one machine share a node pool; asking for it alone would let one of them run there at a time."""
+    annotations = manifest(accelerator=accelerator)["metadata"]["annotations"]
+    assert ("alpha.jobset.sigs.k8s.io/exclusive-topology" in annotations) == alone
+
+
+@pytest.mark.parametrize(
+    "accelerator, words",
+    [
+        ("v5e:16", "v5e:4x4"),
+        ("v5e:3x5", "v5e:4x8"),
+        ("v5e:16x8", "v5e:8x16"),
+        ("v4:4x4", "v4:2x2x1"),
+        ("v4:3x3x3", "multiples of 4"),
+        ("v4:16x16x20", "4,096 chips"),
+        ("v5p", "v5p:2x2x1"),
+        ("v5p:8x4x4", "A <= B <= C"),
+        ("v5p:2x2x1/4", "v5p:2x2x1"),
+        ("v6e:4x4/8", "v6e:2x4/4"),
+        ("H100:16", "H100:2x8"),
+        ("H100:2x8x2", "H100:MACHINESxGPUS"),
+        ("H100", "H100:1"),
+        ("H100:0", "H100:1"),
+        ("v5e:4by4", "v5e:4x4"),
+    ],
+)
+def test_slices_that_do_not_exist_are_refused_with_those_that_do(accelerator, words):
+    with pytest.raises(UserError, match=f"--accelerator={accelerator}: there is no such") as refused:
+        accelerators.parse(accelerator)
+    assert words in str(refused.value)
+
+
+def test_every_kind_of_chip_can_be_priced_and_sent():
+    assert {accelerators.chip(kind) for kind in accelerators.GKE} <= CHIPS.keys()
+    assert accelerators.chip("v5e:4x4") == "v5e"
 
 
 def test_arguments_reach_the_container_unharmed():
@@ -172,32 +216,49 @@ def test_dry_run_writes_manifests_that_kubectl_takes():
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """What kube-apiserver does with custom objects, as far as this client asks: create once, list by label, delete."""
+    """What kube-apiserver does with custom objects, as far as this client asks: create once, list by label, delete.
+
+    As there, what is deleted in the foreground is there until what belongs to it is gone: here for a second.
+    """
 
     daemon_threads = True
 
     def __init__(self):
         super().__init__(("127.0.0.1", 0), Handler)
-        self.jobsets = {}
+        self.jobsets, self.deleted = {}, []
+
+    def living(self):
+        for name, item in list(self.jobsets.items()):
+            if time.monotonic() > item.get("gone_at", float("inf")):
+                del self.jobsets[name]
+        return self.jobsets
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_POST(self):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         name = body["metadata"]["name"]
-        if name in self.server.jobsets:
-            return self._answer(409, {"message": f"{name} already exists"})
+        if name in self.server.living():
+            return self._answer(409, {"message": f"object is being deleted: {name} already exists"})
+        body["metadata"]["uid"] = uuid.uuid4().hex
         self.server.jobsets[name] = body
         self._answer(201, body)
 
     def do_GET(self):
         selector = re.search(r"labelSelector=([^&]*)", self.path)
         key, value = selector.group(1).replace("%2F", "/").replace("%3D", "=").split("=")
-        found = [j for j in self.server.jobsets.values() if j["metadata"]["labels"].get(key) == value]
+        found = [j for j in self.server.living().values() if j["metadata"]["labels"].get(key) == value]
         self._answer(200, {"items": found})
 
     def do_DELETE(self):
-        self._answer(200, self.server.jobsets.pop(self.path.split("?")[0].rsplit("/", 1)[1]))
+        name = self.path.split("?")[0].rsplit("/", 1)[1]
+        if name not in self.server.living():
+            return self._answer(404, {"message": f"{name} not found"})
+        item = self.server.jobsets[name]
+        self.server.deleted.append((name, "propagationPolicy=Foreground" in self.path))
+        if item["metadata"].setdefault("deletionTimestamp", "now"):
+            item.setdefault("gone_at", time.monotonic() + 1)
+        self._answer(200, item)
 
     def _answer(self, code, body):
         data = json.dumps(body).encode()
@@ -224,7 +285,7 @@ def cluster(folder, monkeypatch):
     (folder / "kubeconfig").write_text(yaml.safe_dump(config))
     monkeypatch.setenv("KUBECONFIG", str(folder / "kubeconfig"))
     try:
-        yield server.jobsets
+        yield server
     finally:
         server.shutdown()
         server.server_close()
@@ -237,19 +298,24 @@ def test_a_sweep_is_applied_once_shown_and_cancelled(tmp_path, monkeypatch, buck
     sweep.write_text(f"def get_sweep():\n    return {str(config)!r}, {{'model.n_experts': (1, 4)}}\n")
     flags = ["--backend=gke", "--image=i", "--queue=q", "--accelerator=v5e:1x1"]
     start = ("launch.sweep", f"--sweep={sweep}", f"--workdir={workdir}", *flags)
-    with cluster(tmp_path, monkeypatch) as jobsets:
+    with cluster(tmp_path, monkeypatch) as server:
+        jobsets = server.jobsets
         first = helpers.run(*start)
         assert first.returncode == 0, first.stderr
         assert "created 2 JobSets" in first.stdout and len(jobsets) == 2
         assert "created 0 JobSets" in helpers.run(*start).stdout
         one, other = jobsets.values()
-        one["status"] = {"conditions": [{"type": "Failed", "status": "True"}], "restarts": 3}
+        one["status"] = {"conditions": [{"type": "Failed", "status": "True", "message": "no such image"}], "restarts": 3}
         other["status"] = {"conditions": [{"type": "Suspended", "status": "True"}]}
         status = helpers.run("launch.status", f"--workdir={workdir}").stdout
-        assert re.search(r"e1-\w+ +0/2 failed", status) and re.search(r"e4-\w+ +0/2 queued", status), status
-        assert "created 1 JobSets" in helpers.run(*start).stdout and len(jobsets) == 2  # the failed one anew
+        assert re.search(r"e1-\w+ +0/2 failed .*3 restarts .no such image", status), status
+        assert re.search(r"e4-\w+ +0/2 queued", status), status
+        again = helpers.run(*start)  # the failed one anew, once the deletion, which takes a while, is through
+        assert "created 1 JobSets" in again.stdout and len(jobsets) == 2, again.stderr
         assert all("status" not in j for j in jobsets.values() if j["metadata"]["name"] == one["metadata"]["name"])
-        assert "2 JobSets" in helpers.run("launch.cancel", f"--workdir={workdir}").stdout
-        assert not jobsets
+        cancelled = helpers.run("launch.cancel", f"--workdir={workdir}")
+        assert "2 JobSets" in cancelled.stdout, cancelled.stderr
+        assert not server.living()
+        assert len(server.deleted) == 3 and all(foreground for _, foreground in server.deleted)
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
     assert "finds no cluster" in helpers.fails(*start)

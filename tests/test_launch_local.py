@@ -170,8 +170,9 @@ def test_jobs_that_fail_for_good_are_told_and_stop_no_other(sweep, tmp_path):
     (tmp_path / "sweep.py").write_text(f"""
 def get_sweep():
     return {config!r}, [
-        {{"optimizer.lr_law.constant": 90.0, "model.d_model": 16}},
-        {{"model.d_ff": 2_000_000_000, "model.d_model": 16}},
+        {{"optimizer.lr_law.constant": 70.0, "model.d_model": 16}},
+        {{"model.d_model": 1_024, "model.n_heads": 512, "data.seq_len": 16_384, "data.validation_tokens": 16_384,
+          "batch_tokens": ((0, 16_384),), "n_tokens": (81_920, 163_840)}},  # 0.5 TB of attention scores
         {{"model.d_model": 16}},
     ]
 """)
@@ -199,7 +200,7 @@ def test_jobs_of_equal_shape_train_together(sweep, tmp_path):
     (tmp_path / "sweep.py").write_text(f"""
 def get_sweep():
     return {config!r}, [{{"model.n_experts": 4}}, {{}}, {{"seed": 1, "optimizer.lr_law.constant": 3.0}},
-        {{"n_tokens": (8_192,)}}, {{"optimizer.lr_law.constant": 90.0}}]
+        {{"n_tokens": (8_192,)}}, {{"optimizer.lr_law.constant": 70.0}}]
 """)
     start = [f"--sweep={tmp_path / 'sweep.py'}", "--retries=1000", "--together=4"]
     for n, told in (4, "--together=4: 2 trainers, of up to 4 jobs each"), (3, "--together=3: 3 trainers, of up to 2"):
@@ -277,6 +278,9 @@ def test_two_versions_never_mix_silently(sweep, undisturbed, tmp_path):
 
     result = next(workdir.glob(f"jobs/{name}/*/result.json"))
     other = json.loads(result.read_text()) | {"corpus_fingerprint": "f" * 16}
+    result.write_text(json.dumps(other))
+    said = helpers.run("launch.collect", f"--workdir={workdir}").stdout
+    assert f"{result.parent.relative_to(workdir)}: result.json is damaged; starting the sweep again" in said
     result.write_text(json.dumps(storage.sealed(other)))
     said = helpers.fails("launch.collect", f"--workdir={workdir}")
     assert "--mix=corpus" in said and "f" * 16 in said

@@ -153,7 +153,7 @@ def test_two_tasks_odd_flags_and_a_failure(cluster, run, config, text_glob, tmp_
     told and harms no other."""
     odd, fingerprint = helpers.odd_path(), helpers.fingerprint(text_glob)
     one = {"n_tokens": (8_192,), "data.path": odd, "data.fingerprint": fingerprint}
-    jobs = [one, one | {"optimizer.lr_law.constant": 90.0}]
+    jobs = [one, one | {"optimizer.lr_law.constant": 70.0}]
     sweep, workdir = write_sweep(tmp_path, config, jobs), tmp_path / "two"
     start = ("launch.sweep", f"--sweep={sweep}", f"--workdir={workdir}", "--backend=slurm", "--together=2")
     submitted = run(*start, "--sbatch=--ntasks=2", "--sbatch=--comment=not ours", "--sbatch=--nice=1")
