@@ -114,7 +114,7 @@ def begun(workdir: epath.Path, backend: str) -> Sweep | None:
     except FileNotFoundError:
         what = "is missing"
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        what = f"is damaged ({error}) and kept as {os.fspath(set_aside(path, workdir / 'damaged'))}"
+        what = f"is damaged ({error}) and kept as {os.fspath(set_aside(path, workdir))}"
     jobs = [job for folder in _folders(workdir / "jobs") if (job := _job_in(folder, workdir))]
     if jobs:
         print(f"{os.fspath(path)} {what}: {len(jobs)} jobs are known from their folders", file=sys.stderr)

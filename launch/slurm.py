@@ -19,17 +19,16 @@ import sys
 import time
 
 from jmoe.cli import UserError
+from jmoe.corpus import cache_dir
 from jmoe.storage import is_remote, write_whole
 from launch import trainer
 from launch.jobs import jobs_of
 
-# Slurm's own output goes to a name relative to the job's folder, for in a path it would replace % and drop backslashes;
-# so the job starts in the folder slurm/, and goes to where the sweep was started from.
-SCRIPT = '#!/bin/sh\ncd "$1" || exit 1\nshift\nexec "$@"\n'
+SCRIPT = '#!/bin/sh\nexec "$@"\n'
 STEP = ("srun", "--export=ALL", "--kill-on-bad-exit=1")  # one trainer process for each task of the job
 SECONDS_TO_SAVE = 120  # SIGTERM comes this long before the time limit
-OURS = ("--array", "--chdir", "--comment", "--error", "--job-name", "--open-mode", "--output", "--parsable", "--wrap")
-OURS_SHORT, WITHOUT_VALUE = "aDeJo", "hHIkOQsvVW"  # sbatch's options of one letter: ours, and those that may be run together
+OURS = ("--array", "--comment", "--error", "--job-name", "--open-mode", "--output", "--parsable", "--wrap")
+OURS_SHORT, WITHOUT_VALUE = "aeJo", "hHIkOQsvVW"  # sbatch's options of one letter: ours, and those that may be run together
 LARGEST_ARRAY = 1_000  # Slurm's default MaxArraySize is 1,001
 EXPORT = ("PATH", "HOME", "USER", "LANG", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "TMPDIR", "SLURM_CONF")
 EXPORT_PREFIXES = ("PYTHON", "JAX_", "XLA_", "JMOE_", "XDG_", "TPU_", "CUDA_", "NCCL_", "TENSORSTORE_")
@@ -62,6 +61,8 @@ def submit(sweep) -> str:
     """
     queued = states(sweep)
     todo = [group for group in sweep.groups() if not group.done() and not any(job.name in queued for job in group.jobs)]
+    if "\\" in os.fspath(_folder(sweep)):
+        raise UserError(f"Slurm can write no output to {_folder(sweep)}, because of the backslash; set JMOE_CACHE")
     if not todo:
         others = "the others are done; launch.collect writes runs.csv" if queued else "all runs are done"
         return f"nothing to submit: {len(queued)} jobs are queued or running, {others}"
@@ -85,11 +86,12 @@ def submit(sweep) -> str:
             "--requeue",
             f"--signal=TERM@{SECONDS_TO_SAVE}",
         ]
-        options = [f"--job-name={sweep.id}", f"--output={comment}_%a.txt", *options, *sweep.options["sbatch"]]
-        arrays.append(_sbatch(folder, script, options, task))
+        options = [f"--job-name={sweep.id}", f"--output={_literal(folder)}/{comment}_%a.txt", *options, *sweep.options["sbatch"]]
+        arrays.append(_sbatch(script, options, task))
     after = [sys.executable, "-m", "launch.collect", f"--workdir={os.fspath(sweep.workdir)}"]
-    options = [f"--job-name={sweep.id}-collect", "--output=%A-collect.txt", *_only_where(sweep.options["sbatch"])]
-    _sbatch(folder, script, [*options, f"--dependency=afterany:{':'.join(arrays)}", "--ntasks=1"], after)
+    options = [f"--job-name={sweep.id}-collect", f"--output={_literal(folder)}/%A-collect.txt"]
+    options += _only_where(sweep.options["sbatch"])
+    _sbatch(script, [*options, f"--dependency=afterany:{':'.join(arrays)}", "--ntasks=1"], after)
     return (
         f"submitted {len(jobs_of(todo))} jobs as array {', '.join(arrays)}; {len(queued)} were queued or running before"
     )
@@ -195,11 +197,11 @@ def _task() -> str:
     return f"{os.environ['SLURM_ARRAY_JOB_ID']}_{os.environ['SLURM_ARRAY_TASK_ID']}"
 
 
-def _sbatch(folder, script, options, command) -> str:
+def _sbatch(script, options, command) -> str:
     """The id of the batch job."""
     exported = [v for v in os.environ if v in EXPORT + EXPORT_GCS or v.startswith(EXPORT_PREFIXES)]
-    fixed = ["--parsable", f"--chdir={folder}", "--open-mode=append", f"--export={','.join(exported)}"]
-    said = _call("sbatch", *fixed, *options, str(script), os.getcwd(), *command)
+    fixed = ["--parsable", "--open-mode=append", f"--export={','.join(exported)}"]
+    said = _call("sbatch", *fixed, *options, str(script), *command)
     number = said.split(";")[0].strip()
     if not number.isdigit():
         raise UserError(f"sbatch queued nothing; it said: {' '.join(said.split()) or 'nothing'}")
@@ -212,9 +214,17 @@ def _only_where(options) -> list[str]:
     return [option for option in options if option.split("=")[0] in kept]
 
 
-def _folder(sweep):
-    """Lists, the batch script and Slurm's own output: in the workdir, or here if that is on gs://."""
-    return sweep.jobs[0].here.parent / "slurm" if is_remote(sweep.workdir) else sweep.workdir / "slurm"
+def _folder(sweep) -> pathlib.Path:
+    """Lists, the batch script and Slurm's own output: in the workdir, or in the cache if that is on gs:// or its name has
+    a backslash, which Slurm drops from the names of its output."""
+    if is_remote(sweep.workdir) or "\\" in os.fspath(sweep.workdir):
+        return cache_dir().absolute() / "sweeps" / sweep.id.removeprefix("jmoe-") / "slurm"
+    return pathlib.Path(sweep.workdir) / "slurm"
+
+
+def _literal(folder: pathlib.Path) -> str:
+    """A folder as Slurm's --output takes it, in which % stands for other things."""
+    return os.fspath(folder).replace("%", "%%")
 
 
 def _call(*command) -> str:

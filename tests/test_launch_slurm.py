@@ -1,5 +1,6 @@
 """Sweeps on a real Slurm of one node with two cores; at length with JMOE_SOAK=1 (`make soak`)."""
 
+import concurrent.futures
 import csv
 import json
 import os
@@ -69,18 +70,21 @@ def test_signalled_drained_and_requeued_it_ends_with_the_same_losses(cluster, ru
     varied = {"model.d_model": (16, 32, 48), "model.n_experts": (1, 2, 4, 8)} if SOAK else {"model.n_experts": (1, 4)}
     sweep, workdir, chance = (
         write_sweep(tmp_path, config, varied),
-        tmp_path / "it's $(touch pwned) 100% x",
+        tmp_path / "it's $(touch pwned) back\\slash [1] 100% x",
         random.Random(1),
     )
     start = ("launch.sweep", f"--sweep={sweep}", f"--workdir={workdir}", "--backend=slurm", "--retries=1000")
     n_jobs = 12 if SOAK else 2
-    submitted = run(*start)
-    assert submitted.returncode == 0, submitted.stderr
-    assert f"submitted {n_jobs} jobs" in submitted.stdout
+    with concurrent.futures.ThreadPoolExecutor(2) as both:  # two starts at once: one submits, the other waits for it
+        submitted = list(both.map(lambda _: run(*start), range(2)))
+    assert [done.returncode for done in submitted] == [0, 0], submitted
+    said = sorted(done.stdout for done in submitted)
+    assert f"nothing to submit: {n_jobs} jobs are queued" in said[0] and f"submitted {n_jobs} jobs" in said[1]
+    assert len(queue(cluster).splitlines()) == n_jobs + 1  # and a collect
     again = run(*start)
     assert f"nothing to submit: {n_jobs} jobs are queued or running" in again.stdout, again.stderr
 
-    names = {name for path in (workdir / "slurm").glob("*.json") for (name,) in json.loads(path.read_text())}
+    names = set(json.loads((workdir / "sweep.json").read_text())["jobs"])
     events = ["signal", "drain", "kill", "requeue"] * (3 if SOAK else 1)
     for event in events:
         target = steps(workdir) + chance.randrange(1, 15)
@@ -174,6 +178,46 @@ def test_two_tasks_odd_flags_and_a_failure(cluster, run, config, text_glob, tmp_
     assert alone.returncode == 0, alone.stderr
     loss = json.loads((tmp_path / "alone" / "branch-8192" / "result.json").read_text())["loss"]
     assert float(rows[0]["loss"]) == pytest.approx(loss, abs=1e-4)
+
+
+def test_why_a_task_did_not_run_is_told(cluster, run, config, tmp_path):
+    """By status, collect and logs, where only Slurm's own output has it; a list that is gone is named, and what Slurm
+    refuses leaves no sweep behind."""
+    sweep, workdir = write_sweep(tmp_path, config, {"seed": (0, 1)}), tmp_path / "held"
+    start = ("launch.sweep", f"--sweep={sweep}", f"--workdir={workdir}", "--backend=slurm", "--sbatch=--hold")
+    refused = run(*start, "--sbatch=--partition=nowhere")
+    assert refused.returncode == 2 and "partition" in refused.stderr, refused.stderr
+    assert not (workdir / "sweep.json").exists()
+
+    assert run(*start).returncode == 0
+    path = workdir / "sweep.json"
+    begun = json.loads(path.read_text())
+    name = list(begun["jobs"])[0]
+    begun["jobs"][name]["code"] = ["0ld0c0de-jax0.9"]
+    begun["jobs"] = {name: begun["jobs"][name]}  # and the other is gone from it
+    path.write_text(json.dumps(begun))
+    for line in queue(cluster).splitlines():
+        cluster.call("scontrol", "release", line.split()[0].split("_")[0])
+    wait(lambda: not queue(cluster), "the queue does not empty")
+    why = f"job {name} belongs to code 0ld0c0de-jax0.9"
+    status = run("launch.status", f"--workdir={workdir}").stdout
+    assert " failed " in status and why in status and "/slurm/" in status, status
+    assert why in run("launch.collect", f"--workdir={workdir}").stdout
+    assert why in run("launch.logs", f"--workdir={workdir}", f"--job={name}").stdout
+    said = "".join(file.read_text() for file in (workdir / "slurm").glob("*.txt"))
+    assert "is not, or no longer, in" in said
+
+    path.unlink()
+    assert run(*start).returncode == 0
+    newest = max((workdir / "slurm").glob("*.json"))
+    newest.unlink()
+    lost = run("launch.status", f"--workdir={workdir}")
+    assert lost.returncode == 2 and newest.name in lost.stderr and "Traceback" not in lost.stderr, lost.stderr
+    assert "0 of 4 runs done" in lost.stdout
+    again = run(*start)
+    assert again.returncode == 2 and newest.name in again.stderr and "launch.cancel" in again.stderr
+    assert run("launch.cancel", f"--workdir={workdir}").returncode == 0
+    wait(lambda: not queue(cluster), "the queue does not empty")
 
 
 def test_cancelled_jobs_stay_cancelled_and_go_on_when_asked(cluster, run, config, tmp_path):

@@ -1,0 +1,57 @@
+"""Workdirs of sweeps as trainers leave them, made without training: what is read, kept and refused needs no model."""
+
+import json
+
+from etils import epath
+
+from jmoe import storage
+from jmoe.check import record_of
+from launch import jobs as jobs_lib
+from launch import record
+
+OLD, CORPUS = "0ld0c0de-jax0.9", "c" * 16
+
+
+def write_sweep(folder, config, varied) -> str:
+    """A sweep file over `config`; returns its path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "sweep.py"
+    path.write_text(f"def get_sweep():\n    return {str(config)!r}, {varied!r}\n")
+    return str(path)
+
+
+def begin(path: str, workdir, backend: str = "local", code: str = "", corpus: str = CORPUS, **options) -> record.Sweep:
+    """sweep.json and each job's job.json, of the sweep file at `path`; nothing is trained yet."""
+    jobs, _ = jobs_lib.load(path, epath.Path(workdir))
+    for job in jobs:
+        job.code, job.corpus = [code or jobs_lib.code_version()], corpus
+        record.write_job(job)
+    sweep = record.Sweep(epath.Path(workdir), path, backend, 1, [], {"sbatch": [], "together": 1} | options, jobs)
+    sweep.write()
+    return sweep
+
+
+def train(job, share: float = 1.0, **fields) -> None:
+    """Metrics of `share` of each segment's tokens, and where that is all of it, results with `fields` among theirs."""
+    config = record_of(jobs_lib.config_of(job))
+    for segment, (first, last) in job.segments.items():
+        folder = job.folder / segment
+        folder.mkdir(parents=True, exist_ok=True)
+        line = {"n_tokens": first + int(share * (last - first)), "cross_entropy": 3.5}
+        (folder / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+        if segment not in job.budgets or share < 1:
+            continue
+        result = {
+            "n_active": job.n_active,
+            "n_total": job.n_total,
+            "n_tokens": last,
+            "n_experts": job.n_experts,
+            "loss": 3.25,
+            "d_model": job.d_model,
+            "corpus_fingerprint": job.corpus,
+            "jmoe_version": "1",
+            "jax_version": "1",
+            **fields,
+            "record": {"config": config},
+        }
+        storage.write_whole(folder / "result.json", json.dumps(storage.sealed(result)))

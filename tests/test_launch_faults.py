@@ -1,0 +1,310 @@
+"""Sweeps that were damaged, edited, refused or stalled: nothing sound is lost, and the file or flag is named."""
+
+import csv
+import json
+import os
+import shutil
+import signal
+import subprocess
+
+import helpers
+import pytest
+import sweeps
+from etils import epath
+
+from jmoe import storage
+from launch import jobs as jobs_lib
+from launch import local, record, slurm, status, table, trainer
+from launch.progress import Progress
+
+
+@pytest.fixture
+def config(tmp_path, text_glob):
+    return helpers.write_config(tmp_path, text_glob)
+
+
+@pytest.fixture
+def sweep(tmp_path, config):
+    return sweeps.write_sweep(tmp_path, config, {"model.n_experts": (1, 4)})
+
+
+@pytest.fixture
+def done(tmp_path, sweep, text_glob):
+    """The workdir of a finished sweep of two jobs."""
+    workdir = tmp_path / "run"
+    for job in sweeps.begin(sweep, workdir, corpus=helpers.fingerprint(text_glob)).jobs:
+        sweeps.train(job)
+    return workdir
+
+
+def rows(workdir):
+    with open(workdir / "runs.csv", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def start(sweep, workdir, *flags):
+    return helpers.run("launch.sweep", f"--sweep={sweep}", f"--workdir={workdir}", *flags)
+
+
+@pytest.mark.parametrize("n_layers", [1, 30, 42, 500])
+def test_progress_is_read_whatever_the_length_of_a_line(sweep, tmp_path, n_layers):
+    """Each death after further progress is a first try, however many layers a line of metrics tells of."""
+    job = sweeps.begin(sweep, tmp_path / "run").jobs[0]
+    metrics = job.folder / "trunk" / "metrics.jsonl"
+    metrics.parent.mkdir()
+    for n_steps in (1, 2, 3):
+        line = {"n_tokens": 256 * n_steps, "cross_entropy": 3.5, "load": [[0.123456789] * 8] * n_layers}
+        with open(metrics, "a") as file:
+            file.write(json.dumps(line) + "\n" + '{"n_tokens": ' * (n_steps == 3))  # the last line is being written
+        assert job.progress() == (256 * n_steps, 3.5)
+        assert trainer._failed(job, "died", False, 1) == {
+            "cause": "died", "tries": 1, "tokens": 256 * n_steps, "for_good": False
+        }  # fmt: skip
+    assert trainer._failed(job, "died", False, 1)["for_good"]
+
+
+def test_columns_are_those_of_all_rows(sweep, tmp_path):
+    """A row of an older version lacks columns; whichever comes first, the table has them all, in one order."""
+    tables = []
+    for newer in (0, 1):
+        run = sweeps.begin(sweep, tmp_path / f"run{newer}")
+        for i, job in enumerate(run.jobs):
+            sweeps.train(job, **({"vocab_size": 257, "epochs": 0.5} if i == newer else {}))
+        table.write(run)
+        found = rows(tmp_path / f"run{newer}")
+        assert {(row["vocab_size"], row["epochs"]) for row in found} == {("257", "0.5"), ("", "")}
+        tables.append(list(found[0]))
+    assert tables[0] == tables[1] and tables[0][:5] == list(table.LAW_COLUMNS) and tables[0][-4:] == list(table.TRACES)
+
+
+def test_an_edited_sweep_goes_on_with_what_it_says_now(sweep, config, tmp_path, text_glob):
+    """Stopped, the code changed and the config edited: one job is finished, one half trained, and both are kept; a job
+    that the sweep still has goes on by the new code. Started again, there is nothing to do."""
+    workdir, fingerprint = tmp_path / "run", helpers.fingerprint(text_glob)
+    finished, half = sweeps.begin(sweep, workdir, code=sweeps.OLD, corpus=fingerprint).jobs
+    sweeps.train(finished)
+    sweeps.train(half, 0.5)
+    (half.folder / "trunk" / "metrics.jsonl").unlink()  # no checkpoint fits what it says
+    same = sweeps.write_sweep(tmp_path, config, [{"model.n_experts": 4}])  # the unfinished one, and no other
+    said = helpers.fails("launch.sweep", f"--sweep={same}", f"--workdir={workdir}")
+    assert "--mix=code" in said and sweeps.OLD in said
+    said = helpers.fails("launch.sweep", f"--sweep={same}", f"--workdir={workdir}", "--mix=code")
+    assert "--mix=config" in said and finished.name in said
+    config.write_text(config.read_text().replace("(8_192, 16_384)", "(8_192,)"))  # every job is another one now
+    edited = start(same, workdir, "--mix=code", "--mix=config")
+    assert edited.returncode == 0, edited.stderr
+    assert "2 jobs of an earlier form of the sweep are kept" in edited.stderr
+    assert "2 unfinished ones are trained no further" in edited.stderr
+    table = {row["run"]: row["code"] for row in rows(workdir)}
+    now = jobs_lib.code_version()
+    assert sorted(table.values()) == sorted([sweeps.OLD, sweeps.OLD, now])
+    assert all(finished.name in run for run, code in table.items() if code == sweeps.OLD)
+    told = helpers.run("launch.status", f"--workdir={workdir}").stdout
+    assert f"{half.name}     0/2 kept      not of the sweep any more" in told, told
+    assert "3 of 5 runs done; 3 jobs on local: 2 done, 1 kept" in told
+    again = start(same, workdir)
+    assert again.returncode == 0 and "1 of 1 runs were done before: this sweep is finished" in again.stdout, again.stderr
+    assert "3 runs" in again.stdout
+
+
+def test_unfinished_jobs_go_on_by_the_new_code(sweep, tmp_path, text_glob):
+    """--mix=code: the job keeps its name and is labelled with both versions."""
+    workdir = tmp_path / "run"
+    run = sweeps.begin(sweep, workdir, code=sweeps.OLD, corpus=helpers.fingerprint(text_glob))
+    sweeps.train(run.jobs[0])
+    (run.jobs[1].folder / "trunk").mkdir(parents=True)
+    begun = start(sweep, workdir, "--mix=code")
+    assert begun.returncode == 0, begun.stderr
+    codes = {row["run"].split("/")[1]: row["code"] for row in rows(workdir)}
+    both = f"{sweeps.OLD}+{jobs_lib.code_version()}"
+    assert codes == {run.jobs[0].name: sweeps.OLD, run.jobs[1].name: both}
+
+
+@pytest.mark.parametrize("damage", ["cut", "a bad byte", "another shape", "gone"])
+def test_a_damaged_sweep_json_is_made_again(damage, done, sweep):
+    """From the jobs' folders: nothing is trained again, and what old code trained is not labelled new."""
+    path = done / "sweep.json"
+    for job in record.read(epath.Path(done)).jobs:
+        job.code = [sweeps.OLD]
+        record.write_job(job)
+    whole = path.read_bytes()
+    broken = {"cut": whole[: len(whole) // 2], "a bad byte": b"\xff" + whole, "another shape": b"[1, 2]", "gone": None}
+    path.unlink() if broken[damage] is None else path.write_bytes(broken[damage])
+    for module, *flags in (["status"], ["collect"], ["cancel"], ["logs", "--job=d"])[: 4 if damage == "cut" else 1]:
+        said = helpers.fails(f"launch.{module}", f"--workdir={done}", *flags)
+        assert "sweep.json" in said and ("holds no sweep" if damage == "gone" else "is damaged") in said
+    said = helpers.fails("launch.sweep", f"--sweep={sweep}", f"--workdir={done}")
+    assert f"was begun with code {sweeps.OLD}" in said and "2 jobs are known from their folders" in said
+    again = start(sweep, done, "--mix=code")
+    assert again.returncode == 0 and "4 of 4 runs were done before" in again.stdout, again.stderr
+    assert {row["code"] for row in rows(done)} == {sweeps.OLD}
+    assert (damage == "gone") != (done / "damaged-sweep.json").exists()  # kept, for whoever wants to look
+
+
+def test_runs_of_which_nothing_is_recorded_are_not_called_new(done, sweep):
+    """A workdir of an older version, its sweep.json lost: its jobs' folders hold no record."""
+    (done / "sweep.json").unlink()
+    for path in done.glob("jobs/*/job.json"):
+        path.unlink()
+    assert "was begun with code unknown" in helpers.fails("launch.sweep", f"--sweep={sweep}", f"--workdir={done}")
+    again = start(sweep, done, "--mix=code")
+    assert again.returncode == 0, again.stderr
+    assert {row["code"] for row in rows(done)} == {record.UNKNOWN}
+
+
+def test_damage_in_a_jobs_folder_is_named(done):
+    """A cut result, links to nothing, bytes that are no text: no traceback, no run that is not there."""
+    run = record.read(epath.Path(done))
+    one, other = run.jobs
+    result = one.folder / "branch-8192" / "result.json"
+    result.write_bytes(result.read_bytes()[:100])
+    altered = one.folder / "branch-16384" / "result.json"
+    altered.write_text(altered.read_text().replace('"loss": 3.25', '"loss": 2.25'))
+    shutil.rmtree(other.folder / "branch-8192")
+    (other.folder / "branch-8192").mkdir()
+    os.symlink("/nowhere", other.folder / "branch-8192" / "result.json")
+    (other.folder / "trunk" / "metrics.jsonl").write_bytes(b'{"n_tokens": \xff}\n')
+    (other.folder / "failure.json").write_text("[")
+    other.log.symlink_to("/nowhere")
+    told = helpers.run("launch.status", f"--workdir={done}")
+    assert told.returncode == 0, told.stderr
+    lines = told.stdout.splitlines()
+    assert " 0/2 " in lines[0] and "branch-8192/result.json is damaged; branch-16384/result.json is damaged" in lines[0]
+    assert " 1/2 " in lines[1] and "branch-8192/result.json is damaged" in lines[1]
+    collected = helpers.run("launch.collect", f"--workdir={done}")
+    assert collected.returncode == 0 and len(rows(done)) == 1, collected.stderr
+    assert collected.stdout.count("result.json is damaged") >= 2 and one.name in collected.stdout
+    assert str(other.log) in helpers.fails("launch.logs", f"--workdir={done}", f"--job={other.name}")
+
+
+def test_a_sweep_that_is_done_says_so(done, sweep):
+    again = start(sweep, done)
+    assert again.returncode == 0, again.stderr
+    assert "4 of 4 runs were done before: this sweep is finished, nothing was trained" in again.stdout
+
+
+def test_the_bar_says_what_it_waits_for(sweep, tmp_path):
+    run = sweeps.begin(sweep, tmp_path / "run")
+    one, other = run.jobs
+    bar = Progress(run.jobs)
+    told = lambda: bar._bar.postfix
+    bar.update([one], [other])
+    assert told() == "d32-e1 loading and compiling, d32-e4 waits for its earlier trainer to save"
+    sweeps.train(one, 0.5)
+    bar.update([one])
+    assert told() == "d32-e1 loss 3.50"
+    sweeps.train(one)
+    shutil.rmtree(one.folder / "branch-16384")
+    (one.folder / "branch-16384").mkdir()
+    (one.folder / "branch-16384" / "metrics.jsonl").write_text('{"n_tokens": 16384, "cross_entropy": 3.5}\n')
+    bar.update([one])
+    assert told() == "d32-e1 evaluating"
+    bar.close()
+
+
+def test_a_workdir_may_be_called_anything(sweep, tmp_path):
+    run = sweeps.begin(sweep, tmp_path / "run[1] *?")
+    sweeps.train(run.jobs[0])
+    assert "2 of 4 runs done; 2 jobs on local: 1 done, 1 waiting" in status.table(run, {})
+    told = helpers.run("launch.status", f"--workdir={run.workdir}").stdout
+    assert "2 of 4 runs done" in told, told
+
+
+def test_status_and_logs_write_nothing(done, sweep):
+    """In a folder that one may only read."""
+    (done / "sweep.lock").touch()
+    for job in record.read(epath.Path(done)).jobs:
+        (job.here / "lock").touch()
+        job.log.write_text("said\n")
+    for path in [done, *done.rglob("*")]:
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    # root may write anywhere, unless it gives that up
+    humble = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
+    if humble and not shutil.which("setpriv"):
+        pytest.skip("root may write anywhere, and there is no setpriv to give that up")
+    run = lambda *command: subprocess.run([*humble, *command], env=helpers.environment(), capture_output=True, text=True)
+    assert run("touch", str(done / "new")).returncode != 0
+    for module, words in (("status", "4 of 4 runs done"), ("logs", "said")):
+        flags = [f"--workdir={done}"] + ["--job=d32-e1"] * (module == "logs")
+        told = run(*helpers.command(f"launch.{module}", *flags))
+        assert told.returncode == 0 and words in told.stdout, told.stderr
+
+
+def test_a_trainer_without_a_sign_of_life_is_stopped(sweep, tmp_path):
+    """A halted one is woken and may save; one that does not listen is killed; one that prints is left alone."""
+    job = sweeps.begin(sweep, tmp_path / "run").jobs[0]
+    group = jobs_lib.Group([job])
+    loop = "while :; do sleep 0.05; done"
+    codes = {}
+    for name, script in {
+        "halted": f"trap 'exit 143' TERM; echo up >&2; {loop}",
+        "deaf": f"trap '' TERM; echo up >&2; {loop}",
+        "busy": "for i in 1 2 3 4 5 6 7 8; do echo $i >&2; sleep 0.25; done",
+    }.items():
+        job.log.write_text("")
+        with open(job.log, "ab") as log:
+            process = subprocess.Popen(["sh", "-c", script], stderr=log, start_new_session=True)
+        helpers.wait_until(lambda: job.log.stat().st_size, [process], 10)
+        if name == "halted":
+            process.send_signal(signal.SIGSTOP)
+        started = trainer.Trainer(group, process, 0)
+        codes[name] = trainer.Watch(started, 0.015).wait(), "without a sign of life" in started.cause(1)
+    assert codes == {"halted": (143, True), "deaf": (-signal.SIGKILL, True), "busy": (0, False)}
+
+
+@pytest.mark.parametrize(
+    "visible, n, found",
+    [
+        (None, 2, ["0", "1"]),
+        ("", 2, []),
+        ("-1", 2, []),
+        ("1", 2, ["1"]),
+        ("0, 3", 4, ["0", "3"]),
+        ("GPU-ab,-1,1", 2, ["GPU-ab"]),
+        ("0", 0, []),
+    ],
+)
+def test_no_visible_gpu_is_no_gpu(visible, n, found, monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert local.visible_gpus(n) == found
+
+
+@pytest.mark.parametrize(
+    "option", ["-Jx", "-HJx", "-J", "--job-n=x", "--comm=x", "--arra=0-9", "--output=x", "-ox", "--wrap=x", "--pars", "x"]
+)
+def test_options_of_sbatch_that_are_the_sweeps_own_are_refused(option, sweep, tmp_path):
+    said = helpers.fails(
+        "launch.sweep", f"--sweep={sweep}", f"--workdir={tmp_path}/run", "--backend=slurm", f"--sbatch={option}"
+    )
+    assert f"--sbatch={option}" in said
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("option", ["--partition=gpu", "-pgpu", "--nodes=2", "-N2", "--gres=gpu:8", "-H", "--ntasks=2"])
+def test_other_options_of_sbatch_are_passed_on(option, tmp_path):
+    slurm.check(record.Sweep(epath.Path(tmp_path), "", "slurm", 1, [], {"sbatch": [option]}, []))
+
+
+def test_a_backend_that_cannot_submit_leaves_nothing(done, sweep, tmp_path):
+    """No Slurm, no cluster: the workdir belongs to no backend because of it."""
+    environment = helpers.environment() | {"PATH": str(tmp_path), "KUBECONFIG": str(tmp_path / "none")}
+    begin = lambda workdir, *flags: subprocess.run(
+        helpers.command("launch.sweep", f"--sweep={sweep}", f"--workdir={workdir}", *flags),
+        env=environment, capture_output=True, text=True,
+    )  # fmt: skip
+    refused = begin(tmp_path / "new", "--backend=slurm")
+    assert refused.returncode == 2 and "needs squeue" in refused.stderr
+    assert not (tmp_path / "new" / "sweep.json").exists()
+    before = (done / "sweep.json").read_bytes()
+    assert begin(done, "--backend=slurm").returncode == 2
+    assert (done / "sweep.json").read_bytes() == before
+    assert start(sweep, done).returncode == 0
+
+
+def test_storage_reads_what_it_sealed(tmp_path):
+    """The fixtures of this file are results as the trainer writes them."""
+    path = tmp_path / "result.json"
+    storage.write_whole(path, json.dumps(storage.sealed({"loss": 3.25})))
+    assert storage.read_sealed(path) == {"loss": 3.25}

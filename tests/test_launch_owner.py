@@ -1,0 +1,213 @@
+"""Who owns a workdir: real processes, in another pid namespace too, and a lease on a served bucket."""
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import time
+from subprocess import PIPE
+
+import helpers
+import pytest
+import sweeps
+from etils import epath
+
+from jmoe import ownership, storage
+from launch import jobs as jobs_lib
+from launch import record
+
+HOLDER = """
+import sys, time
+from etils import epath
+from jmoe import ownership
+ownership.BEAT = 0.2
+with ownership.hold(epath.Path(sys.argv[1]), "a holder"):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+def hold(path, *prefix):
+    """A process that holds `path`, started behind `prefix`."""
+    process = subprocess.Popen(
+        [*prefix, sys.executable, "-c", HOLDER, str(path)], stdout=PIPE, stderr=PIPE, text=True
+    )
+    assert process.stdout.readline() == "held\n", process.stderr.read()
+    return process
+
+
+@pytest.fixture
+def held(tmp_path):
+    """Ends the processes that a test put there."""
+    processes = []
+    yield processes
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory, text_glob):
+    folder = tmp_path_factory.mktemp("sweep")
+    return sweeps.write_sweep(folder, helpers.write_config(folder, text_glob), {"model.n_experts": (1,)})
+
+
+def test_every_spelling_of_a_workdir_is_one_sweep(tmp_path, monkeypatch):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (tmp_path / "link").symlink_to(folder)
+    monkeypatch.chdir(tmp_path)
+    spellings = [f"{folder}", f"{folder}/", "run", "./run", f"{tmp_path}/link/", f"{folder}/../run", f"{tmp_path}//run"]
+    ids = {record.Sweep(storage.absolute(s), "", "local", 1, [], {}, []).id for s in spellings}
+    assert len(ids) == 1
+    remote = ["gs://b/x", "gs://b/x/", "gs://b//x", "gs://b/./x", "gs://b/y/../x"]
+    assert {os.fspath(storage.absolute(path)) for path in remote} == {"gs://b/x"}
+
+
+def test_a_file_has_one_owner_by_whatever_name(tmp_path, held):
+    """A link and another spelling lead to the same lock; it ends with its process."""
+    lock = tmp_path / "run" / "sweep.lock"
+    held.append(process := hold(lock))
+    (tmp_path / "link").symlink_to(tmp_path / "run")
+    for name in (lock, tmp_path / "link" / "sweep.lock", tmp_path / "run" / ".." / "run" / "sweep.lock"):
+        assert ownership.owner(name).pid == process.pid
+        with pytest.raises(ownership.Taken, match=f"held by a holder .process {process.pid} on"):
+            with ownership.hold(name, "me"):
+                pass
+    process.kill()
+    process.communicate()
+    assert ownership.owner(lock) is None
+    with ownership.hold(lock, "me"):
+        assert ownership.owner(lock).pid == os.getpid()
+
+
+def test_a_process_id_that_means_another_process_is_not_signalled():
+    """The same number with another start, boot or namespace: nothing is sent."""
+    process = subprocess.Popen(["sleep", "60"])
+    me = ownership.Owner.of(process.pid)
+    try:
+        for other in (
+            dataclasses.replace(me, started="1"),
+            dataclasses.replace(me, boot="another"),
+            dataclasses.replace(me, namespace="pid:[1]"),
+            dataclasses.replace(me, started=""),
+        ):
+            assert not other.lives_here() and not other.send(signal.SIGKILL)
+        assert process.poll() is None
+        assert me.lives_here() and me.send(signal.SIGKILL)
+        process.wait(10)
+        assert not me.lives_here() and me.has_ended() and not me.send(signal.SIGTERM)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_stop_wakes_asks_and_kills():
+    """A halted process is woken to save; one that does not listen is killed."""
+    halted = subprocess.Popen(["sh", "-c", "trap 'exit 7' TERM; echo; while :; do sleep 0.05; done"], stdout=PIPE)
+    deaf = subprocess.Popen(["sh", "-c", "trap '' TERM; echo; while :; do sleep 0.05; done"], stdout=PIPE)
+    for process in (halted, deaf):
+        process.stdout.readline()
+        process.stdout.close()
+    halted.send_signal(signal.SIGSTOP)
+    owners = [ownership.Owner.of(process.pid) for process in (halted, deaf)]
+    assert ownership.stop(owners, 2.0) == 1
+    assert halted.wait(10) == 7 and deaf.wait(10) == -signal.SIGKILL
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="unshare needs root")
+def test_cancel_signals_nobody_in_another_pid_namespace(sweep, tmp_path, held):
+    """There the holder is process 1, a number that belongs to another one here: cancel says who holds it, and where."""
+    sweeps.begin(sweep, tmp_path)
+    held.append(process := hold(tmp_path / "sweep.lock", "unshare", "-p", "-f", "--mount-proc", "--kill-child"))
+    owner = ownership.owner(tmp_path / "sweep.lock")
+    assert owner.pid == 1 and not owner.is_near()
+    said = helpers.fails("launch.cancel", f"--workdir={tmp_path}")
+    assert "a holder (process 1 of another container" in said and "only be stopped from there" in said
+    assert process.poll() is None and ownership.owner(tmp_path / "sweep.lock") == owner
+    assert "at work on it: a holder" in helpers.run("launch.status", f"--workdir={tmp_path}").stdout
+    said = helpers.fails("launch.sweep", f"--sweep={sweep}", f"--workdir={tmp_path}")
+    assert "another launch.sweep works on" in said and "process 1 of another container" in said
+
+
+def test_a_refused_start_changes_nothing(sweep, tmp_path, text_glob, held):
+    """Another sweep started over one that is at work leaves its sweep.json as it is."""
+    sweeps.begin(sweep, tmp_path / "run")
+    before = (tmp_path / "run" / "sweep.json").read_bytes()
+    held.append(hold(tmp_path / "run" / "sweep.lock"))
+    other = sweeps.write_sweep(tmp_path, helpers.write_config(tmp_path, text_glob), {"seed": (1, 2)})
+    said = helpers.fails("launch.sweep", f"--sweep={other}", f"--workdir={tmp_path}/run/", "--mix=config")
+    assert "another launch.sweep works on" in said
+    assert (tmp_path / "run" / "sweep.json").read_bytes() == before
+
+
+def test_a_lease_has_one_owner(bucket, held, monkeypatch, capfd):
+    """On gs://: respected while it beats, taken over once it is silent, which the silenced owner finds out."""
+    monkeypatch.setattr(ownership, "BEAT", 0.2)
+    monkeypatch.setattr(ownership, "EXPIRY", 3.0)
+    path = epath.Path(f"{bucket}/lease/sweep.lock")
+    held.append(process := hold(path))
+    assert ownership.owner(path).pid == process.pid
+    with pytest.raises(ownership.Taken, match=f"held by a holder .process {process.pid} on"):
+        with ownership.hold(path, "me"):
+            pass
+    process.send_signal(signal.SIGSTOP)
+    with ownership.hold(path, "me"):
+        assert "nothing was heard for 3 s: taken over" in capfd.readouterr().err
+        process.send_signal(signal.SIGCONT)
+        assert process.wait(20) == 1
+        assert "was taken over; this process ends at once" in process.stderr.read()
+        time.sleep(0.5)
+        assert ownership.owner(path).pid == os.getpid()
+    assert ownership.owner(path) is None
+
+
+def test_a_lease_of_a_process_that_died_here_is_taken_at_once(bucket, held, capfd):
+    path = epath.Path(f"{bucket}/dead/sweep.lock")
+    process = hold(path)
+    process.kill()
+    process.communicate()
+    began = time.monotonic()
+    with ownership.hold(path, "me"):
+        assert time.monotonic() - began < ownership.EXPIRY / 4
+        assert "which has ended: taken over" in capfd.readouterr().err
+
+
+def test_of_many_that_want_a_lease_one_gets_it(bucket, monkeypatch):
+    """Ten at once over a lease that is free: the store's precondition lets one of them in at a time."""
+    monkeypatch.setattr(ownership, "BEAT", 0.1)
+    path, program = epath.Path(f"{bucket}/many/sweep.lock"), HOLDER.replace("600", "2")
+    processes = [
+        subprocess.Popen([sys.executable, "-c", program, os.fspath(path)], stdout=PIPE, stderr=PIPE, text=True)
+        for _ in range(4)
+    ]
+    said = [process.communicate(timeout=60) for process in processes]
+    assert sum("held" in out for out, _ in said) >= 1
+    for (out, err), process in zip(said, processes):
+        assert ("held" in out) == (process.returncode == 0), err
+        assert "held" in out or "Taken" in err
+
+
+def test_two_sweeps_on_one_bucket(sweep, bucket, held):
+    """The second launch.sweep is refused by name; nothing of it is written."""
+    workdir = f"{bucket}/both"
+    held.append(hold(epath.Path(f"{workdir}/sweep.lock")))
+    said = helpers.fails("launch.sweep", f"--sweep={sweep}", f"--workdir={workdir}/")
+    assert "another launch.sweep works on" in said and "a holder (process" in said
+    assert not (epath.Path(workdir) / "sweep.json").exists()
+
+
+def test_a_trainers_owner_is_its_process(sweep, tmp_path):
+    """The lock file names the trainer and not who started it."""
+    from launch import trainer
+
+    job = sweeps.begin(sweep, tmp_path, corpus="f" * 16).jobs[0]
+    started = trainer.start(jobs_lib.Group([job]), env=helpers.environment())
+    try:
+        owner = trainer.running(job)
+        assert owner.pid == started.process.pid and owner.lives_here() and job.name in str(owner)
+        assert trainer.start(jobs_lib.Group([job])) is None
+    finally:
+        trainer.end([started.process], hurry=lambda: True)
+    assert trainer.running(job) is None
