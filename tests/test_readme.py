@@ -57,7 +57,7 @@ def blocks(path) -> list[list[str]]:
 
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-COMMANDS = [command for page in PAGES for block in blocks(page) for command in block]
+COMMANDS = list(dict.fromkeys(command for page in PAGES for block in blocks(page) for command in block))
 
 
 @pytest.fixture(scope="module")
