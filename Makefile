@@ -13,7 +13,7 @@ demo: .venv/.installed
 	$(BIN)/python -m launch.sweep --sweep=configs/sweeps/quickstart.py --workdir=$(DEMO) --backend=local
 	$(BIN)/python -m fit law --runs=$(DEMO)/runs.csv --form=joint --holdout=largest-compute:3 --weight_decay=1e-5 --out=$(DEMO)/law.json
 	$(BIN)/python -m fit plot --law=$(DEMO)/law.json --runs=$(DEMO)/runs.csv $(TINY) --out_dir=$(DEMO)/plots
-	$(BIN)/python -m fit plan --law=$(DEMO)/law.json --flops=2e12 $(TINY)
+	$(BIN)/python -m fit plan --law=$(DEMO)/law.json --flops=1e12 $(TINY)
 	@echo
 	@echo "runs      $(DEMO)/runs.csv (each one traced to its folder under $(DEMO)/jobs)"
 	@echo "law       $(DEMO)/law.json"

@@ -7,148 +7,64 @@ import platform
 
 import numpy as np
 
-from fit import UserError, models, regress, uncertainty
+from fit import UserError, bootstrap, holdout, lawfile, models, profile, regress, trunks, uncertainty
+from fit import noise as noise_lib
 from fit import runs as runs_lib
+from fit.holdout import errors, held_out, run_weights  # noqa: F401, for those who compare a law with runs
 from fit.laws import FORMS
+from fit.runs import subset
+from fit.summary import summary  # noqa: F401
+
+FEW_RUNS, SMALL_DECAY = 60, 1e-6  # up to so many runs the weight decay is this unless told otherwise
 
 
-def subset(runs, rows):
-    """The runs where `rows` (boolean [n_runs]) is true."""
-    values = {name: getattr(runs, name)[rows] for name in ("n_active", "n_tokens", "n_experts", "loss")}
-    return runs_lib.Runs(runs.path, table=runs.table, **values)
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What to do beside the fit itself. holdout, weights: rules of holdout.held_out and run_weights; select: objective or
+    rmse; bootstrap: how many draws, in bootstrap_form, by trunks as trunks.trunks_of takes it; columns: {ours: theirs}."""
+
+    holdout: str = "none"
+    weights: str = "none"
+    select: str = "objective"
+    mix_corpora: bool = False
+    bootstrap: int = 0
+    bootstrap_form: str = "errors"
+    bootstrap_by: str = "trunk"
+    percentiles: tuple = (10.0, 90.0)
+    columns: dict = dataclasses.field(default_factory=dict)
 
 
-def held_out(runs, rule):
-    """Boolean [n_runs]: the runs that `rule` keeps out of the fit. UserError if the rule makes no sense.
-
-    none, lowest-loss:N, largest-compute:N (n_active times n_tokens), N a count or a percentage, or column:NAME.
-    Ties are broken by the order of the file.
-    """
-    out = np.zeros(len(runs), bool)
-    if rule == "none":
-        return out
-    kind, _, amount = rule.partition(":")
-    if kind == "column" and amount:
-        for i, value in enumerate(runs.table.column(amount)):
-            text = str(value).strip().lower()
-            if text in ("validation", "valid", "val", "test", "holdout", "held-out", "true", "1", "1.0"):
-                out[i] = True
-            elif text not in ("train", "fit", "false", "0", "0.0", ""):
-                raise UserError(
-                    f"{runs.path}, row {runs.table.rows[i]}, column {amount}: found {value!r}, expected validation "
-                    "or train, true or false, 1 or 0"
-                )
-        count = int(out.sum())
-    elif kind in ("lowest-loss", "largest-compute"):
-        try:
-            count = int(round(float(amount[:-1]) / 100 * len(runs))) if amount.endswith("%") else int(amount)
-        except ValueError:
-            raise UserError(f"--holdout={rule}: found {amount!r}, expected a count or a percentage") from None
-        key = runs.loss if kind == "lowest-loss" else -runs.n_active * runs.n_tokens
-        if 0 < count < len(runs):
-            out[np.argsort(key, kind="stable")[:count]] = True
-    else:
-        raise UserError(
-            f"--holdout={rule}: expected none, lowest-loss:N, largest-compute:N, the same with N%, or column:NAME"
-        )
-    if not 0 < count < len(runs):
-        raise UserError(f"--holdout={rule}: holds out {count} of {len(runs)} runs, expected at least 1 and not all")
-    return out
-
-
-def run_weights(runs, rule):
-    """float64 [n_runs], of mean 1: none, inverse-loss (App. B: worse runs count less), or column:NAME."""
-    if rule == "none":
-        return np.ones(len(runs))
-    if rule == "inverse-loss":
-        weights = 1 / runs.loss
-    elif rule.startswith("column:"):
-        weights = runs.table.numbers(rule[len("column:") :], (0, 1e12))
-        if not weights.any():
-            raise UserError(f"{runs.path}, column {rule[len('column:') :]}: every weight is 0")
-    else:
-        raise UserError(f"--weights={rule}: expected none, inverse-loss or column:NAME")
-    return weights / weights.mean()
-
-
-def errors(law, free, runs):
-    """How far a law is from runs: count, RMSE in nats and in log loss, mean and largest relative error."""
-    predicted = np.asarray(law.log_loss(free, np.log(runs.n_active), np.log(runs.n_tokens), runs.n_experts))
-    log_error = predicted - np.log(runs.loss)
-    relative = np.abs(np.expm1(log_error))
-    return dict(
-        runs=len(runs),
-        rmse_nats=_rms(np.exp(predicted) - runs.loss),
-        rmse_log=_rms(log_error),
-        mean_relative_error=float(relative.mean()),
-        max_relative_error=float(relative.max()),
-    )
-
-
-def _rms(x):
-    return float(np.sqrt(np.mean(x**2)))
-
-
-def fit_file(
-    path,
-    form,
-    settings,
-    holdout="none",
-    weights="none",
-    select="objective",
-    mix_corpora=False,
-    quiet=False,
-    bootstrap=0,
-    bootstrap_form="replacement",
-    percentiles=(10.0, 90.0),
-):
+def fit_file(path, form, settings, quiet=False, **options):
     """Fits the law `form` to the runs in `path`; returns the record that law.json holds. Raises UserError.
 
-    holdout, weights: rules as held_out and run_weights take them; select: objective or rmse; bootstrap: how many draws, in
-    bootstrap_form replacement or paper.
+    A settings.weight_decay of None is 0, or SMALL_DECAY up to FEW_RUNS runs. options: fields of Options.
     """
+    options = Options(**options)
     law = FORMS[form]
-    runs = runs_lib.read_runs(path, law.COLUMNS, mix_corpora)
-    out = held_out(runs, holdout)
-    weight = run_weights(runs, weights)[~out]
-    if select == "rmse" and not out.any():
+    runs = runs_lib.read_runs(path, law.COLUMNS, options.mix_corpora, options.columns)
+    labels, by = trunks.trunks_of(runs.table, options.bootstrap_by)
+    out = held_out(runs, options.holdout)
+    weight = run_weights(runs, options.weights)[~out]
+    if options.select == "rmse" and not out.any():
         raise UserError("--select=rmse needs held-out runs: give --holdout")
     train, validation = subset(runs, ~out), subset(runs, out)
+    decay_default = settings.weight_decay is None and len(train) <= FEW_RUNS
+    if settings.weight_decay is None:
+        settings = dataclasses.replace(settings, weight_decay=SMALL_DECAY if decay_default else 0.0)
     found = regress.fit(form, train, settings, weight, quiet=quiet)
-    free, value = found.free, found.objective
-    if select == "rmse":
-        near = np.flatnonzero(found.objectives < np.inf)
-        scores = [
-            errors(law, found.frees[i], train)["rmse_nats"] + errors(law, found.frees[i], validation)["rmse_nats"]
-            for i in near
-        ]
-        best = near[int(np.argmin(scores))]
-        free, value = found.frees[best], float(found.objectives[best])
-        found = dataclasses.replace(found, free=free, objective=value)
-    coefficients = found.coefficients
-    if not all(np.isfinite(v) for v in coefficients.values()):
-        raise UserError(
-            f"{path}: the {form} law's best fit runs off to infinity ({coefficients}); give more runs, or a small "
-            "--weight_decay such as 1e-7"
-        )
+    if options.select == "rmse":
+        found = selected(found, law, train, validation)
     record = dict(
         form=form,
-        coefficients=coefficients,
-        objective=value,
-        settings=dict(dataclasses.asdict(settings), holdout=holdout, weights=weights, select=select),
-        runs=dict(
-            file=path,
-            fingerprint=runs.fingerprint(),
-            corpora=sorted({str(v) for v in runs.table.columns.get("corpus_fingerprint", [])}),
-            ranges={
-                name: [float(getattr(train, name).min()), float(getattr(train, name).max())]
-                for name in (*law.COLUMNS, "loss")
-            }
-            | {"training_flops": [float(v) for v in np.quantile(6 * train.n_active * train.n_tokens, [0, 1])]},
-        ),
+        coefficients=found.coefficients,
+        objective=found.objective,
+        settings=dataclasses.asdict(settings)
+        | dict(fix=dict(settings.fix), weight_decay_default=decay_default)
+        | {name: getattr(options, name) for name in ("holdout", "weights", "select", "columns")},
+        runs=described(runs, train, law),
         models=models.from_table(runs.table, ~out),
-        fitted=errors(law, free, train),
-        held_out=errors(law, free, validation) if out.any() else None,
+        fitted=errors(law, found.free, train),
+        held_out=errors(law, found.free, validation) if out.any() else None,
         starts=dict(
             tried=len(found.objectives),
             within_1_percent=int(np.sum(found.objectives <= 1.01 * found.objective)),
@@ -157,25 +73,146 @@ def fit_file(
         versions={name: importlib.metadata.version(name) for name in ("jax", "jaxopt", "numpy")}
         | {"python": platform.python_version()},
     )
-    if len(train) > regress.SEARCH_RUNS:
-        return record  # with so many runs nothing is left open, and each of the following would take hours
+    if options.holdout == holdout.ROLLING:
+        record["rolling"] = holdout.rolling(form, train, settings, weight, quiet)
+    labels = labels if labels is None else np.unique(labels[~out], return_inverse=True)[1]
+    sure = how_sure(form, train, settings, weight, found, labels, by, options, quiet)
     if form == "joint":
-        record["separate"] = alone = uncertainty.separate(train, settings, weight)
+        alone = sure["separate"]
         for name, part in (("separate_fitted", train), ("separate_held_out", validation)):
             record[name] = separate_errors(alone, part)
-    record["profile"] = uncertainty.profile(form, train, settings, weight, found, quiet)
-    record["warnings"] = uncertainty.warnings(form, train, found, record["profile"])
-    if bootstrap:
-        draws = uncertainty.bootstrap(form, train, settings, weight, found, bootstrap, bootstrap_form, quiet)
-        record["bootstrap"] = dict(
-            form=bootstrap_form,
+    sure["warnings"] = [*table_warnings(form, runs), *plan_warnings(found, runs), *sure["warnings"]]
+    return record | sure
+
+
+def selected(found, law, train, validation):
+    """The start of lowest RMSE on fitted plus held-out runs, as in the paper."""
+    near = np.flatnonzero(found.objectives < np.inf)
+    scores = [sum(errors(law, found.frees[i], part)["rmse_nats"] for part in (train, validation)) for i in near]
+    best = near[int(np.argmin(scores))]
+    return dataclasses.replace(found, free=found.frees[best], objective=float(found.objectives[best]))
+
+
+def described(runs, train, law):
+    """What the record says of the runs: file, fingerprint, corpora, ranges of those fitted."""
+    ranges = {name: [float(v.min()), float(v.max())] for name in (*law.COLUMNS, "loss") if (v := getattr(train, name)).any()}
+    flops = 6 * train.n_active * train.n_tokens
+    return dict(
+        file=runs.path,
+        fingerprint=runs.fingerprint(),
+        corpora=sorted({str(v) for v in runs.table.column("corpus_fingerprint")})
+        if "corpus_fingerprint" in runs.table
+        else [],
+        ranges=ranges | {"training_flops": [float(flops.min()), float(flops.max())]},
+    )
+
+
+def how_sure(form, runs, settings, weights, found, labels, by, options, quiet=False):
+    """The entries of the record that say how sure the fit is: noise, profile, warnings, bootstrap, for the joint law the
+    laws of each number of experts alone, and, above regress.SEARCH_RUNS runs, of which sample of them."""
+    law, sure, count, all_found = FORMS[form], {}, len(runs), found
+    if len(runs) > regress.SEARCH_RUNS:
+        rows = sample_of(len(runs), labels, settings.seed)
+        runs, weights = subset(runs, rows), weights[rows]
+        labels = None if labels is None else np.unique(labels[rows], return_inverse=True)[1]
+        data = regress.prepared(form, runs, settings, weights)
+        x, values, gradients = regress.polish(form, regress.centre(form, found.free[None], data), data)
+        free = regress.own(form, x, data)
+        found = regress.Fit(form, free[0], float(values[0]), free, values, float(gradients[0]))
+        sure["sample"] = dict(runs=len(runs), of=count)
+    if form == "joint":
+        sure["separate"] = uncertainty.separate(runs, settings, weights)
+    data = regress.prepared(form, runs, settings, weights)
+    alone = noise_lib.noise(form, found.free, data, len(runs))
+    noise = alone if labels is None else noise_lib.noise(form, found.free, data, len(runs), labels)
+    sure["noise"] = dict(
+        run=noise.run,
+        trunk=noise.trunk,
+        total=noise.total,
+        trunks=0 if labels is None else int(labels.max()) + 1,
+        by=by,
+        degrees_of_freedom=list(noise.degrees_of_freedom),
+    )
+    context = (form, runs, settings, weights, found)
+    standard = uncertainty.standard_errors(*context, noise, labels, count=count)
+    naive = uncertainty.standard_errors(*context, alone, count=count)
+    inflation = {name: (standard[name] / naive[name]) ** 2 if naive[name] > 0 else 1.0 for name in standard}
+    sure["profile"] = profile.profile(*context, standard, inflation, count, quiet)
+    sure["warnings"] = uncertainty.warnings(*context, sure["profile"], noise, labels, count)
+    if found is not all_found:  # around the coefficients that all runs gave
+        for name, p in sure["profile"].items():
+            scale = all_found.coefficients[name] / p["value"]
+            sure["profile"][name] = {key: value if value is None else value * scale for key, value in p.items()}
+    if options.bootstrap:
+        how, percentiles = options.bootstrap_form, options.percentiles
+        draws = bootstrap.bootstrap(
+            form, runs, settings, weights, all_found, options.bootstrap, how, noise, labels, count, quiet
+        )
+        sure["bootstrap"] = dict(
+            form=how,
+            by=by,
             percentiles=list(percentiles),
             draws=draws.tolist(),
             intervals={
-                name: np.percentile(draws[:, i], percentiles).tolist() for i, name in enumerate(law.COEFFICIENTS)
+                name: np.percentile(draws[:, i], percentiles, method="weibull").tolist() for i, name in enumerate(law.COEFFICIENTS)
             },
         )
-    return record
+    return sure
+
+
+def sample_of(n, labels, seed):
+    """Indices of a random sample of at most regress.SEARCH_RUNS of n runs, of whole trunks where they have labels."""
+    rng = np.random.default_rng([seed, 4])
+    if labels is None:
+        return np.sort(rng.choice(n, regress.SEARCH_RUNS, replace=False))
+    order = rng.permutation(labels.max() + 1)
+    sizes = np.cumsum(np.bincount(labels)[order])
+    chosen = order[: max(1, int(np.searchsorted(sizes, regress.SEARCH_RUNS, side="right")))]
+    return np.flatnonzero(np.isin(labels, chosen))[: regress.SEARCH_RUNS]
+
+
+def table_warnings(form, runs):
+    """Sentences about runs that the law does not mean."""
+    out, table = [], runs.table
+    if "n_experts" not in FORMS[form].COLUMNS and "n_experts" in table:
+        experts = table.numbers("n_experts")
+        if found := [f"{e:g}" for e in np.unique(experts)]:
+            if len(found) > 1:
+                out.append(
+                    f"{int(np.sum(experts > 1))} of the {len(runs)} runs are mixtures (n_experts {', '.join(found)}): the "
+                    f"{form} law knows no experts and fits one loss to all of them; use --form=joint, or the runs of one "
+                    "n_experts"
+                )
+            elif found != ["1"]:
+                out.append(f"every run has n_experts = {found[0]}: the {form} law holds for such mixtures alone")
+    if "epochs" in table:
+        epochs = table.numbers("epochs")
+        if len(repeated := np.flatnonzero(epochs > 1 + 1e-6)):
+            first = repeated[0]
+            out.append(
+                f"{len(repeated)} of the {len(runs)} runs saw tokens more than once (column epochs, up to "
+                f"{epochs.max():.3g}, first in row {table.rows[first]}): a law's n_tokens are fresh tokens, and it will "
+                "promise less of new ones than they give"
+            )
+    return out
+
+
+def plan_warnings(found, runs):
+    """Sentences about what fit plan would refuse of this law."""
+    law = FORMS[found.form]
+    if not hasattr(law, "at_experts"):
+        return []
+    experts = np.unique([*runs.n_experts, *lawfile.EXPERTS]) if "n_experts" in law.COLUMNS else np.ones(1)
+    _, mu, _, nu, _ = law.at_experts(found.coefficients, experts)
+    out = []
+    for name, exponent in (("n_active", mu), ("n_tokens", nu)):
+        if np.any(rising := exponent >= 0):
+            at = ", ".join(f"{e:g}" for e in experts[rising])
+            out.append(
+                f"this law's loss does not fall with {name} at n_experts = {at} (exponent up to {exponent.max():.3g}): fit plan "
+                "will refuse it there; give more runs, or hold coefficients by --fix"
+            )
+    return out
 
 
 def separate_errors(alone, runs):
@@ -184,49 +221,15 @@ def separate_errors(alone, runs):
     if not rows.any():
         return None
     law, runs = FORMS["chinchilla"], subset(runs, rows)
-    log_loss = np.concatenate(
-        [
-            np.asarray(law.log_loss(law.to_free(alone[f"{e:g}"]["coefficients"]), np.log(n), np.log(d), e))
-            for n, d, e in zip(runs.n_active[:, None], runs.n_tokens[:, None], runs.n_experts)
-        ]
-    )
+    log_loss = np.empty(len(runs))
+    for e in np.unique(runs.n_experts):
+        rows, free = runs.n_experts == e, law.to_free(alone[f"{e:g}"]["coefficients"])
+        log_loss[rows] = law.log_loss(free, np.log(runs.n_active[rows]), np.log(runs.n_tokens[rows]), e)
     return dict(
-        runs=len(runs), rmse_nats=_rms(np.exp(log_loss) - runs.loss), rmse_log=_rms(log_loss - np.log(runs.loss))
+        runs=len(runs),
+        rmse_nats=holdout.rms(np.exp(log_loss) - runs.loss),
+        rmse_log=holdout.rms(log_loss - np.log(runs.loss)),
     )
-
-
-def summary(record):
-    """Lines that tell a person how the fit went."""
-    yield f"{record['form']} law: " + ", ".join(f"{k} {v:.6g}" for k, v in record["coefficients"].items())
-    yield (
-        f"objective {record['objective']:.6e}; {record['starts']['within_1_percent']} of {record['starts']['tried']} "
-        "starts within 1% of it"
-    )
-    fitted, out = record["fitted"], record["held_out"]
-    yield (
-        f"mean relative error on {fitted['runs']} fitted runs: {fitted['mean_relative_error']:.2%} "
-        f"(largest {fitted['max_relative_error']:.2%}, RMSE {fitted['rmse_nats']:.4f} nats)"
-    )
-    if out:
-        yield (
-            f"mean relative error on {out['runs']} held-out runs: {out['mean_relative_error']:.2%} "
-            f"(largest {out['max_relative_error']:.2%}, RMSE {out['rmse_nats']:.4f} nats)"
-        )
-    for name, words in (("separate_fitted", "fitted"), ("separate_held_out", "held-out")):
-        if record.get(name):
-            yield (
-                f"a separate Chinchilla law for each number of experts: RMSE {record[name]['rmse_nats']:.4f} nats on "
-                f"{record[name]['runs']} {words} runs"
-            )
-    if "bootstrap" in record:
-        low, high = record["bootstrap"]["percentiles"]
-        yield f"{low:g}th to {high:g}th percentile of {len(record['bootstrap']['draws'])} bootstrap fits: " + ", ".join(
-            f"{name} {a:.4g} to {b:.4g}" for name, (a, b) in record["bootstrap"]["intervals"].items()
-        )
-        if record["bootstrap"]["form"] == "paper":
-            yield "  (80% of the runs without replacement, the paper's form: about half too narrow by construction)"
-    for warning in (*models.notes(record.get("models", {})), *record.get("warnings", [])):
-        yield f"warning: {warning}"
 
 
 def save(record, path):

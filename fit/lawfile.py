@@ -6,8 +6,9 @@ import json
 import os
 
 import numpy as np
+import scipy.special
 
-from fit import UserError, models
+from fit import UserError, lawcheck, models
 from fit.architecture import FLOPS_PER_PARAMETER_TRAINING as TRAINING
 from fit.architecture import PAPER, Architecture
 from fit.laws import FORMS
@@ -61,13 +62,28 @@ class FittedLaw:
         """The ends of the bootstrap's intervals."""
         return self.record["bootstrap"]["percentiles"]
 
-    def predict_interval(self, n_active, n_tokens, n_experts):
-        """(low, high) percentiles of the loss over the bootstrap's draws; needs draws."""
-        n_active, n_tokens, n_experts = np.broadcast_arrays(n_active, n_tokens, n_experts)
+    @property
+    def noise(self):
+        """Standard deviation of a new run's log loss around the law, on a trunk of its own; None where it is not known."""
+        return (self.record.get("noise") or {}).get("total")
+
+    def predict_interval(self, n_active, n_tokens, n_experts, new_run=False):
+        """(low, high) percentiles of the loss; needs draws. Of the law itself: over the bootstrap's draws. Of a new run (needs
+        noise): over these and the run's own error, which no number of runs makes smaller."""
         free = np.stack([self.law.to_free(dict(zip(self.draws, row))) for row in zip(*self.draws.values())], axis=1)
-        free = free.reshape(*free.shape, *[1] * n_active.ndim)  # [coefficients, draws, 1 ...]
-        log_loss = self.law.log_loss(free, np.log(n_active, dtype=float), np.log(n_tokens, dtype=float), n_experts)
-        return np.exp(np.percentile(log_loss, self.percentiles, axis=0))
+        n_active, n_tokens, n_experts = np.broadcast_arrays(n_active, n_tokens, n_experts)
+        shape, columns = n_active.shape, [v.astype(float).ravel() for v in (n_active, n_tokens, n_experts)]
+        errors = self.noise * scipy.special.ndtri((np.arange(20) + 0.5) / 20) if new_run else np.zeros(1)
+        # the ends that so few draws must reach to hold as much as they claim: Weibull's positions, for the errors' product too
+        draws = free.shape[1]
+        levels = np.clip([(p * (draws + 1) - 50) / draws for p in self.percentiles], 0, 100)
+        ends = np.empty((2, len(columns[0])))
+        for part in range(0, len(columns[0]), 4096):  # draws times errors times models would not fit at once
+            n, d, e = (v[part : part + 4096] for v in columns)
+            drawn = self.law.log_loss(free[:, :, None], np.log(n), np.log(d), e)  # [draws, models]
+            drawn = (drawn[:, None] + errors[:, None]).reshape(-1, len(n))
+            ends[:, part : part + 4096] = np.percentile(drawn, levels, axis=0, method="hazen")
+        return np.exp(ends).reshape(2, *shape)
 
     @property
     def knows_experts(self):
@@ -177,7 +193,7 @@ def load(name):
         raise UserError(f"--law={name}: cannot be read: {e.strerror}") from e
     except (ValueError, RecursionError) as e:
         raise UserError(f"--law={name}: is not JSON: {e}") from e
-    if not isinstance(record, dict) or record.get("form") not in FORMS:
+    if not isinstance(record, dict) or not isinstance(record.get("form"), str) or record["form"] not in FORMS:
         raise UserError(f"--law={name}: has no form that is one of {', '.join(FORMS)}")
     models.check(record.get("models"), f"--law={name}")
     law, coefficients = FORMS[record["form"]], record.get("coefficients")
@@ -191,4 +207,5 @@ def load(name):
             raise UserError(
                 f"--law={name}: its coefficients make no law (a scale that is not positive, or E_start >= E_max)"
             )
+    lawcheck.check(record, law, f"--law={name}")
     return fitted

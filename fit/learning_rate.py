@@ -60,18 +60,22 @@ def _optimum(n_experts, n_active, n_tokens, x, loss):
     return Optimum(n_active, n_experts, n_tokens, float(np.exp(best)), float(low), float(curvature), False)
 
 
-def fit(optima, where="the runs"):
-    """Coefficients of Eq. 10 by name, least squares in ln LR; UserError if the optima do not fix all three."""
-    design = np.array([[1, np.log(o.n_active), np.log(o.n_experts)] for o in optima])
-    if np.linalg.matrix_rank(design) < 3:
-        raise UserError(f"{where}: {len(optima)} models cannot tell size from experts, expected two or more of each")
+def fit(optima, where="the runs", with_tokens=False):
+    """Coefficients of Eq. 10 by name, least squares in ln LR; with_tokens adds n_tokens, the exponent of the training
+    tokens, which Eq. 10 has not. UserError if the optima do not fix all of them."""
+    names = ("constant", "n_active", "n_experts") + ("n_tokens",) * with_tokens
+    design = np.array([[1, *(np.log(getattr(o, name)) for name in names[1:])] for o in optima])
+    if np.linalg.matrix_rank(design - np.append(0, design[:, 1:].mean(axis=0))) < len(names):
+        kinds = "size from experts from tokens" if with_tokens else "size from experts"
+        raise UserError(f"{where}: {len(optima)} models cannot tell {kinds}, expected two or more of each")
     values = np.linalg.lstsq(design, np.log([o.rate for o in optima]), rcond=None)[0]
-    return dict(zip(("constant", "n_active", "n_experts"), map(float, values)))
+    return dict(zip(names, map(float, values)))
 
 
-def predict(law, n_active, n_experts):
-    """The law's peak learning rate; numbers or arrays."""
-    return np.exp(law["constant"] + law["n_active"] * np.log(n_active) + law["n_experts"] * np.log(n_experts))
+def predict(law, n_active, n_experts, n_tokens=1.0):
+    """The law's peak learning rate; numbers or arrays. n_tokens matters to a law that has an exponent for it."""
+    of_tokens = law.get("n_tokens", 0.0) * np.log(n_tokens)
+    return np.exp(law["constant"] + law["n_active"] * np.log(n_active) + law["n_experts"] * np.log(n_experts) + of_tokens)
 
 
 def loss_lost(optimum, rate):
@@ -81,5 +85,5 @@ def loss_lost(optimum, rate):
 
 def rms_error(law, optima):
     """Root mean square of ln(law / best)."""
-    errors = [np.log(predict(law, o.n_active, o.n_experts) / o.rate) for o in optima]
+    errors = [np.log(predict(law, o.n_active, o.n_experts, o.n_tokens) / o.rate) for o in optima]
     return float(np.sqrt(np.mean(np.square(errors))))

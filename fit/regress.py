@@ -4,7 +4,8 @@
 
 `free` are the law's parameters as the solver moves them (scales in logarithm), reduce is the sum, or the mean over the
 runs. Written as half a sum of squares (the Huber loss by its square root) for Levenberg-Marquardt; L-BFGS minimises the
-same number.
+same number. Every search of a law over tables of about the same length is one compiled program: what differs from start to
+start is data (PER_START), and tables are filled up with runs of no weight to one of a few lengths.
 """
 
 import concurrent.futures
@@ -17,26 +18,30 @@ import numpy as np
 import tqdm
 
 from fit import UserError, solvers
+from fit.arrays import array_module
 from fit.laws import FORMS
 
 BATCH = 32  # starts compiled together: their Jacobians of a few hundred runs stay in the cache
 THREADS = 2  # batches at a time
 LARGEST_JACOBIAN = 2_000_000  # runs times starts in a batch
-PER_START = ("root_weight", "pin", "pin_at", "pin_weight")  # data that may differ from start to start: see prepare
+PER_RUN = ("ln_n", "ln_d", "n_experts", "log_loss", "root_weight")
+PER_START = ("log_loss", "root_weight", "held", "moving")  # data that may differ from start to start: see prepare
 ROUNDS, STEPS = 5, 40  # of the search: steps in a round, the better half goes on to the next
-SEARCH_RUNS = 2000  # above so many runs the search uses a sample of them and only its best starts see all
+SEARCH_RUNS = 2048  # above so many runs the search uses a sample of them and only its best starts see all
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """How to fit. huber_delta in log loss; reduction sum or mean; starts: a number, or 0 for the law's whole grid."""
+    """How to fit. huber_delta in log loss; reduction sum or mean; starts: a number of random ones in the measure of the
+    runs, or 0 for the law's published grid; fix: ((coefficient, value), ...) that the fit holds."""
 
     huber_delta: float = 1e-2
     reduction: str = "sum"
     weight_decay: float = 0.0
-    starts: int = 256
+    starts: int = 128
     solver: str = "lm"
     seed: int = 0
+    fix: tuple = ()
 
 
 @dataclasses.dataclass
@@ -56,61 +61,105 @@ class Fit:
         return dict(zip(law.COEFFICIENTS, np.asarray(law.to_coefficients(self.free)).tolist()))
 
 
+def place(form, x, data):
+    """The law's own parameters [n, ...] of the solver's x [n, ...]: for columns as they are, with coefficients held as
+    data["held"] [n, ...] says, within the law's BOUNDS. x is for centred columns, whose normal equations are well
+    conditioned; entries that nothing moves are 0."""
+    law = FORMS[form]
+    low, high = (b.reshape(-1, *[1] * (x.ndim - 1)) for b in np.array(law.BOUNDS, float).T)
+    held = data.get("held", np.full_like(low, np.nan))
+    free = law.recentre(law.hold(x, held), -data["shift_n"], -data["shift_d"])  # exponents first: scales follow
+    return array_module(x).clip(law.hold(free, held), low, high)
+
+
 @functools.lru_cache(maxsize=None)
 def residual_function(form):
-    """residuals(x [n], data) -> [n_runs + n + 1]; x are the law's parameters for centred columns, data as prepare gives.
-
-    The last one holds coefficient number data["pin"] at data["pin_at"], for profiles; its weight is 0 otherwise.
-    """
+    """residuals(x [n], data) -> [n_runs + n]; x as place takes them, data as prepare gives."""
     law = FORMS[form]
 
     def residuals(x, data):
-        r = law.log_loss(x, data["ln_n"], data["ln_d"], data["n_experts"]) - data["log_loss"]
+        free = place(form, x, data)
+        ln_n, ln_d = data["ln_n"] + data["shift_n"], data["ln_d"] + data["shift_d"]
+        r = law.log_loss(free, ln_n, ln_d, data["n_experts"]) - data["log_loss"]
         size, delta = jnp.abs(r), data["delta"]
         beyond = size > delta
         tail = jnp.sqrt(jnp.where(beyond, 2 * delta * size - delta**2, 1.0))  # double where: no NaN in its gradient
         r = jnp.where(beyond, jnp.sign(r) * tail, r)
-        free = law.recentre(x, -data["shift_n"], -data["shift_d"])
-        pinned = jnp.log(jnp.abs(law.to_coefficients(free)[data["pin"]]) / data["pin_at"])
-        return jnp.concatenate(
-            [data["root_weight"] * r, jnp.sqrt(data["weight_decay"]) * free, data["pin_weight"] * pinned[None]]
-        )
+        decay = jnp.where(data.get("moving", np.ones(len(x))) > 0, jnp.sqrt(data["weight_decay"]) * free, x)
+        return jnp.concatenate([data["root_weight"] * r, decay])
 
     return residuals
 
 
+def padded_length(n):
+    """To how many rows n runs are filled up: at most a quarter more (64 if there are fewer), and none above 4,096."""
+    step = max(64, 2 ** (int(n).bit_length() - 3))
+    return n if n > 4096 else -(-n // step) * step
+
+
 def prepare(runs, settings, weights=None):
-    """The data that residual_function reads; weights [n_runs] multiply each run's loss."""
+    """The data that residual_function reads; weights [n_runs] multiply each run's loss.
+
+    ln_n, ln_d (centred by shift_n, shift_d), n_experts, log_loss, root_weight: [padded_length(n_runs)], the last rows of no
+    weight. `hold` adds held (the law's coefficients, NaN where free) and moving (1 where the search moves the entry of FREE).
+    """
     weights = np.ones(len(runs)) if weights is None else np.asarray(weights, float)
     ln_n, ln_d = np.log(runs.n_active), np.log(runs.n_tokens)
     scale = 1.0 if settings.reduction == "sum" else 1.0 / len(runs)
     shift_n, shift_d = ln_n.mean(), ln_d.mean()
-    return dict(
+    data = dict(
         ln_n=ln_n - shift_n,
         ln_d=ln_d - shift_d,
-        n_experts=runs.n_experts,
+        n_experts=np.asarray(runs.n_experts, float),
         log_loss=np.log(runs.loss),
         root_weight=np.sqrt(weights * scale),
         delta=np.float64(settings.huber_delta),
         weight_decay=np.float64(settings.weight_decay),
         shift_n=shift_n,
         shift_d=shift_d,
-        pin=0,
-        pin_at=np.float64(1),
-        pin_weight=np.float64(0),
     )
+    return take(data, np.arange(len(runs)))
+
+
+def take(data, rows):
+    """Prepared data of some runs only, filled up again."""
+    more = padded_length(len(rows)) - len(rows)
+    data = data | {k: np.concatenate([data[k][rows], np.repeat(data[k][rows[:1]], more)]) for k in PER_RUN}
+    data["root_weight"][len(rows) :] = 0
+    return data
+
+
+def hold(form, data, held):
+    """`data` with coefficients held: `held` [n] or [starts, n] in the order of COEFFICIENTS, NaN where free."""
+    held = np.asarray(held, float)
+    return data | dict(held=held, moving=FORMS[form].moving(held.T).T.astype(float))
+
+
+def hold_nothing(data, n):
+    """`data` with all n coefficients free."""
+    return data | dict(held=np.full(n, np.nan), moving=np.ones(n))
+
+
+def held_of(form, settings):
+    """`held` [n], as hold takes it, of settings.fix."""
+    fixed = dict(settings.fix)
+    return np.array([fixed.get(name, np.nan) for name in FORMS[form].COEFFICIENTS], float)
+
+
+def prepared(form, runs, settings, weights=None):
+    """prepare, with the coefficients that the settings fix."""
+    return hold(form, prepare(runs, settings, weights), held_of(form, settings))
 
 
 def objective(form, free, data):
     """The objective of the law's own parameters `free` [n] on prepared data."""
-    x = FORMS[form].recentre(jnp.asarray(free), data["shift_n"], data["shift_d"])
-    return float(0.5 * jnp.sum(residual_function(form)(x, data) ** 2))
+    x = centre(form, np.asarray(free)[None], data)[0]
+    return float(0.5 * np.sum(np.square(_residuals(form)(x, data))))
 
 
-def take(data, rows):
-    """Prepared data of some runs only."""
-    per_run = ("ln_n", "ln_d", "n_experts", "log_loss", "root_weight")
-    return {k: v[rows] if k in per_run else v for k, v in data.items()}
+@functools.lru_cache(maxsize=None)
+def _residuals(form):
+    return jax.jit(residual_function(form))
 
 
 def run_batches(solve, x, data, progress=None):
@@ -120,11 +169,9 @@ def run_batches(solve, x, data, progress=None):
     THREADS at a time: XLA spreads such small operations over threads poorly.
     """
     k, batch = len(x), max(1, min(BATCH, LARGEST_JACOBIAN // len(data["ln_n"])))
+    data = data if "held" in data else hold_nothing(data, x.shape[1])
     per_start = {name: np.asarray(data[name]) for name in PER_START}
-    per_start = {
-        name: np.broadcast_to(v, (k, *v.shape[-1:])) if name == "root_weight" else np.broadcast_to(v, (k,))
-        for name, v in per_start.items()
-    }
+    per_start = {name: np.broadcast_to(v, (k, v.shape[-1])) for name, v in per_start.items()}
 
     def work(start):
         rows = np.minimum(np.arange(start, start + batch), k - 1)  # the last batch repeats its last row
@@ -141,39 +188,59 @@ def run_batches(solve, x, data, progress=None):
     return [np.concatenate(o)[:k] for o in zip(*outs)]
 
 
-def centre(form, frees, data, back=False):
-    """Parameters [starts, n] for centred columns (or, with back, for the law's own)."""
-    sign = -1 if back else 1
-    recentre = jax.jit(jax.vmap(FORMS[form].recentre, in_axes=(0, None, None)))
-    return np.asarray(recentre(np.asarray(frees), sign * data["shift_n"], sign * data["shift_d"]))
+def centre(form, frees, data):
+    """The solver's x [starts, n] of the law's own parameters `frees` [starts, n]."""
+    x = FORMS[form].recentre(np.asarray(frees, float).T, data["shift_n"], data["shift_d"]).T
+    return np.where(np.asarray(data.get("moving", 1)) > 0, x, 0.0)
+
+
+def own(form, x, data):
+    """The law's own parameters [starts, n] of the solver's x [starts, n]."""
+    held = np.broadcast_to(data.get("held", np.nan), np.shape(x)).T
+    return place(form, np.asarray(x).T, data | {"held": held}).T
+
+
+def _step(solve, x, values, data, progress=None):
+    """One round: where a start ends in something that is not finite it stays where it was. Returns (x, values, gradients)."""
+    found, value, gradient = run_batches(solve, x, data, progress)
+    lost = ~(np.isfinite(value) & np.isfinite(found).all(axis=1))
+    return np.where(lost[:, None], x, found), np.where(lost, values, value), np.where(lost, np.inf, gradient)
 
 
 def polish(form, x, data, rounds=40, each=False, label=None):
     """Levenberg-Marquardt from x [k, n] until the best objective stands still, or with `each` every one of them.
 
-    Returns (x, objectives, gradient norms); an objective that is not finite becomes infinite. With a label a progress bar
+    Returns (x, objectives, gradient norms); an objective that was never finite is infinite. With a label a progress bar
     of it counts the starts of each round; most polishing ends before the last.
     """
     solve = solvers.least_squares(residual_function(form), PER_START, STEPS)
-    before = np.full(len(x), np.inf)
+    x, values, gradients, going = np.array(x), np.full(len(x), np.inf), np.full(len(x), np.inf), np.arange(len(x))
     for i in range(rounds):
+        before = values.copy()
         with tqdm.tqdm(
-            total=len(x),
+            total=len(going),
             desc=f"{label}, round {i + 1} of at most {rounds}",
             unit="fit",
             disable=True if label is None else None,
             leave=False,
         ) as progress:
-            x, values, gradients = run_batches(solve, x, data, progress)
-        values = np.where(np.isfinite(values), values, np.inf)
-        if np.all(values >= before * (1 - 1e-6)) if each else values.min() >= before.min() * (1 - 1e-10):
+            x[going], values[going], gradients[going] = _step(
+                solve, x[going], values[going], _some(data, going), progress
+            )
+        if each:
+            going = going[values[going] < before[going] * (1 - 1e-6)]
+        if not len(going) or (not each and values.min() >= before.min() * (1 - 1e-10)):
             break
-        before = values
     return x, values, gradients
 
 
+def _some(data, starts):
+    """Data of some starts, where it differs from start to start."""
+    return data | {k: data[k][starts] for k in PER_START if np.ndim(data.get(k)) > 1}
+
+
 def search(form, starts, data, settings, quiet=False):
-    """All starts [k, n] (for centred columns) in rounds; after each round the better half goes on. Returns (x, objectives)
+    """All starts [k, n] (the solver's) in rounds; after each round the better half goes on. Returns (x, objectives)
     of every start where it stopped."""
     rounds, steps = (ROUNDS, STEPS) if settings.solver == "lm" else (1, 300)
     solve = solvers.SOLVERS[settings.solver](residual_function(form), PER_START, steps)
@@ -185,8 +252,7 @@ def search(form, starts, data, settings, quiet=False):
         for i in range(rounds):
             progress.reset(len(going))
             progress.set_description(f"fit {form}, round {i + 1} of {rounds}")
-            found, value, _ = run_batches(solve, x[going], data, progress)
-            x[going], values[going] = found, np.where(np.isfinite(value), value, np.inf)
+            x[going], values[going], _ = _step(solve, x[going], values[going], _some(data, going), progress)
             progress.set_postfix_str(f"best objective {values.min():.6g}")
             if len(going) <= BATCH:
                 break
@@ -194,17 +260,25 @@ def search(form, starts, data, settings, quiet=False):
     return x, values
 
 
+def starts_of(form, runs, data, settings):
+    """The solver's starts [k, n] that the settings ask for."""
+    law = FORMS[form]
+    if settings.starts == 0:
+        return centre(form, law.starts(), data)
+    starts = law.scaled_starts(np.random.default_rng(settings.seed), settings.starts, runs)
+    return np.where(data["moving"] > 0, starts, 0.0)
+
+
 def fit(form, runs, settings=Settings(), weights=None, quiet=False):
     """The best fit of a law to runs. Raises UserError when the runs cannot determine the law at all."""
-    law = FORMS[form]
-    check_enough(form, runs)
-    data = prepare(runs, settings, weights)
-    rng = np.random.default_rng(settings.seed)
-    starts = law.starts()
-    if 0 < settings.starts < len(starts):
-        starts = starts[np.sort(rng.choice(len(starts), settings.starts, replace=False))]
-    starts = centre(form, starts, data)
-    sample = take(data, np.sort(rng.choice(len(runs), SEARCH_RUNS, replace=False))) if len(runs) > SEARCH_RUNS else data
+    used = np.ones(len(runs), bool) if weights is None else np.asarray(weights) > 0
+    check_enough(form, runs, settings, used)
+    data = prepared(form, runs, settings, weights)
+    starts = starts_of(form, runs, data, settings)
+    sample = data
+    if len(runs) > SEARCH_RUNS:
+        rng = np.random.default_rng([settings.seed, 2])
+        sample = take(data, np.sort(rng.choice(len(runs), SEARCH_RUNS, replace=False)))
     x, values = search(form, starts, sample, settings, quiet)
     order = np.argsort(values, kind="stable")[: BATCH if sample is data else 1]
     best, best_values, gradients = polish(
@@ -217,21 +291,19 @@ def fit(form, runs, settings=Settings(), weights=None, quiet=False):
     else:  # the others never saw all runs: nothing to compare
         x, values = best, best_values
     winner = int(np.argmin(best_values))
-    free = centre(form, best[winner : winner + 1], data, back=True)[0]
-    return Fit(
-        form, free, float(best_values[winner]), centre(form, x, data, back=True), values, float(gradients[winner])
-    )
+    free = own(form, best[winner : winner + 1], data)[0]
+    return Fit(form, free, float(best_values[winner]), own(form, x, data), values, float(gradients[winner]))
 
 
-def check_enough(form, runs):
-    """UserError when there are fewer distinct runs than coefficients, or a column of the law that never changes."""
-    law = FORMS[form]
-    columns = np.stack([getattr(runs, name) for name in law.COLUMNS])
+def check_enough(form, runs, settings=Settings(), used=slice(None)):
+    """UserError when there are fewer distinct runs than coefficients to fit, or a column of the law that never changes."""
+    law, to_fit = FORMS[form], len(FORMS[form].FREE) - len(settings.fix)
+    columns = np.stack([getattr(runs, name)[used] for name in law.COLUMNS])
     distinct = len(np.unique(columns, axis=1).T)
-    if distinct < len(law.FREE):
+    if distinct < to_fit:
         raise UserError(
             f"{runs.path}: found {distinct} distinct run{'s' * (distinct != 1)} to fit; the {form} law has "
-            f"{len(law.FREE)} coefficients and needs at least as many"
+            f"{to_fit} coefficients{' to fit' if settings.fix else ''} and needs at least as many"
         )
     for name, column in zip(law.COLUMNS, columns):
         if len(np.unique(column)) < 2:

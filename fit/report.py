@@ -56,14 +56,17 @@ def page(fitted, architecture, runs=None, out=None):
     name = os.path.basename(fitted.name)
     title = f"{fitted.form.capitalize()} scaling law: {name}"
     parts = [f"<h1>{_text(title)}</h1>", f"<p>{_text(_origin(fitted))}</p>"]
-    warnings = [line.removeprefix("warning: ") for line in _summary(fitted) if line.startswith("warning: ")]
+    said = [] if fitted.published else list(fitting.summary(fitted.record))
+    warnings = [line.removeprefix("warning: ") for line in said if line.startswith("warning: ")]
     if warnings:
-        parts.append('<ul class="warnings">' + "".join(f"<li>{_text(w)}</li>" for w in warnings) + "</ul>")
+        parts.append('<ul class="warnings">' + _items(warnings) + "</ul>")
     if fitted.ranges:
         parts += ["<h2>What it was fitted to</h2>", _table(_reach(fitted))]
         parts.append(f"<p>{_text(_models(fitted, architecture))}</p>")
     if quality := _quality(fitted.record):
+        rest = [line for line in said if not line.startswith("warning: ")]
         parts += ["<h2>Errors</h2>", _table(quality)]
+        parts.append(f"<details><summary>what the fit said</summary><ul>{_items(rest)}</ul></details>")
     parts += ["<h2>Coefficients</h2>", _table(_coefficients(fitted))]
     parts += [_table_section(fitted, architecture, which) for which in tables.TABLES]
     parts += [_figure_section(fitted, architecture, which, runs, out) for which in figures.FIGURES]
@@ -81,8 +84,8 @@ def _text(text):
     return html.escape(str(text))
 
 
-def _summary(fitted):
-    return [] if fitted.published else list(fitting.summary(fitted.record))
+def _items(sentences):
+    return "".join(f"<li>{_text(sentence)}</li>" for sentence in sentences)
 
 
 def _origin(fitted):

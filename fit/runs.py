@@ -1,248 +1,49 @@
-"""Tables of runs: read strictly, written whole or not at all.
+"""Runs as a law reads them: n_active, n_tokens, n_experts and loss of each, from a table checked strictly."""
 
-A table is CSV, JSONL or Parquet by its ending. Each bad value is named by file, row and column; rows are counted as an
-editor shows them (a CSV's header is row 1).
-"""
-
-import csv
 import dataclasses
 import hashlib
-import json
-import os
-import tempfile
 
 import numpy as np
 
 from fit import UserError
+from fit.files import BOUNDS, Table, check_writable, read, replacing, write, write_text  # noqa: F401, what every command needs
 
-# What a run may be: outside these bounds a number is a slip of units, not a run.
-BOUNDS = {
-    "n_active": (1, 1e16),
-    "n_total": (1, 1e18),
-    "n_tokens": (1, 1e18),
-    "n_experts": (1, 1e6),
-    "loss": (1e-6, 1e3),
-}
+# Columns that --columns may find under another name: those of runs.csv that fit reads.
+NAMES = (*BOUNDS, "peak_learning_rate", "epochs", "corpus_fingerprint", "run", "seed", "config")
 
 
-@dataclasses.dataclass
-class Table:
-    """Columns of equal length by name, values as read; rows[i] is the row number in the file of the i-th value."""
+def define_columns(f):
+    """The flag --columns of a command that reads a table of runs."""
+    from absl import flags
 
-    path: str
-    columns: dict
-    rows: list
-
-    def __len__(self):
-        return len(self.rows)
-
-    def column(self, name):
-        if name not in self.columns:
-            raise UserError(
-                f"{self.path}: column {name} is missing; columns found: {', '.join(self.columns) or 'none'}"
-            )
-        return self.columns[name]
-
-    def numbers(self, name, bounds=None):
-        """Column `name` as float64 [n_rows]; UserError names the first value that is no finite number within bounds."""
-        low, high = bounds or BOUNDS.get(name, (-np.inf, np.inf))
-        values = self.column(name)
-        try:
-            if not all(type(v) in (str, int, float) for v in values):
-                raise ValueError
-            numbers = np.array([float(v) for v in values])
-            bad = ~(np.isfinite(numbers) & (numbers >= low) & (numbers <= high))
-            if name == "n_experts":
-                bad |= numbers != np.floor(numbers)
-            if not any(isinstance(v, str) and ("_" in v or not v.isascii()) for v in values) and not bad.any():
-                return numbers
-        except (ValueError, OverflowError):
-            pass
-        for row, value in zip(self.rows, values):  # slow path: find what to complain about
-            try:
-                if isinstance(value, bool) or not isinstance(value, (str, int, float)):
-                    raise ValueError
-                if isinstance(value, str) and ("_" in value or not value.isascii()):
-                    raise ValueError
-                number = float(value)
-            except (ValueError, OverflowError):
-                number = np.nan
-            kind = "a whole number" if name == "n_experts" else "a number"
-            if (
-                not low <= number <= high
-                or (name == "n_experts" and number != np.floor(number))
-                or not np.isfinite(number)
-            ):
-                span = f" from {low:g} to {high:g}" if np.isfinite(high) else ""
-                raise UserError(f"{self.path}, row {row}, column {name}: found {_shown(value)}, expected {kind}{span}")
-        raise AssertionError("unreachable: a bad value was seen but not found")
-
-
-def _shown(value):
-    text = "nothing" if value is None or value == "" else repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
-def read(path):
-    """Reads a table; UserError if it cannot be read as what its ending says."""
-    ending = os.path.splitext(path)[1].lower()
-    readers = {".csv": _read_csv, ".jsonl": _read_jsonl, ".parquet": _read_parquet}
-    if ending not in readers:
-        raise UserError(
-            f"{path}: the ending says which format it is, found {ending or 'none'!r}, expected .csv, .jsonl or .parquet"
-        )
-    try:
-        table = readers[ending](path)
-    except OSError as e:
-        raise UserError(f"{path}: cannot be read: {e.strerror or e}") from e
-    except UnicodeDecodeError as e:
-        raise UserError(f"{path}: is not UTF-8 text (byte {e.start})") from e
-    if not len(table):
-        raise UserError(f"{path}: has no runs")
-    return table
-
-
-def _read_csv(path):
-    with open(path, newline="", encoding="utf-8-sig") as f:
-        reader = csv.reader(f, strict=True)
-        try:
-            header = next(reader, None)
-            if not header:
-                raise UserError(f"{path}, row 1: expected a header of column names, found nothing")
-            header = [name.strip() for name in header]
-            for name in header:
-                if header.count(name) > 1:
-                    raise UserError(f"{path}, row 1: column {name or '(no name)'} stands there twice")
-            lines, rows = [], []
-            for line in reader:
-                if not line:
-                    continue
-                if len(line) != len(header):
-                    raise UserError(
-                        f"{path}, row {reader.line_num}: found {len(line)} values, expected {len(header)} "
-                        f"(columns {', '.join(header)})"
-                    )
-                lines.append(line)
-                rows.append(reader.line_num)
-        except csv.Error as e:
-            raise UserError(f"{path}, row {reader.line_num}: is not CSV: {e}") from e
-    return Table(path, {name: [line[i].strip() for line in lines] for i, name in enumerate(header)}, rows)
-
-
-def _unique_keys(pairs):
-    if len({k for k, _ in pairs}) < len(pairs):
-        raise ValueError("a key stands there twice")
-    return dict(pairs)
-
-
-def _read_jsonl(path):
-    records, rows = [], []
-    with open(path, encoding="utf-8-sig") as f:
-        for row, line in enumerate(f, 1):
-            if not line.strip():
-                continue
-            try:
-                record = json.loads(line, object_pairs_hook=_unique_keys)
-            except (ValueError, RecursionError) as e:
-                raise UserError(f"{path}, row {row}: is not a JSON object: {e}") from e
-            if not isinstance(record, dict):
-                raise UserError(f"{path}, row {row}: found {_shown(record)}, expected a JSON object")
-            records.append(record)
-            rows.append(row)
-    names = list(dict.fromkeys(name for record in records for name in record))
-    return Table(path, {name: [record.get(name) for record in records] for name in names}, rows)
-
-
-def _read_parquet(path):
-    import pyarrow
-    import pyarrow.parquet
-
-    try:
-        table = pyarrow.parquet.ParquetFile(path).read()
-    except pyarrow.ArrowException as e:
-        raise UserError(f"{path}: is not Parquet: {str(e).splitlines()[0]}") from e
-    names = table.column_names
-    for name in names:
-        if names.count(name) > 1:
-            raise UserError(f"{path}: column {name} stands there twice")
-    return Table(
-        path,
-        {name: column.to_pylist() for name, column in zip(names, table.columns)},
-        list(range(1, table.num_rows + 1)),
+    flags.DEFINE_list(
+        "columns",
+        [],
+        "What the table calls its columns, where it is not as here: loss:val_loss,n_tokens:D.",
+        flag_values=f,
     )
 
 
-def write(table, path):
-    """Writes a table in the format that the ending of `path` says; UserError if that cannot be done."""
-    ending = os.path.splitext(path)[1].lower()
-    names, length = list(table.columns), len(table)
-    if ending == ".csv":
-        with replacing(path) as temporary, open(temporary, "w", newline="", encoding="utf-8") as f:
-            writer = csv.writer(f)
-            writer.writerow(names)
-            writer.writerows(zip(*table.columns.values()))
-    elif ending == ".jsonl":
-        with replacing(path) as temporary, open(temporary, "w", encoding="utf-8") as f:
-            for i in range(length):
-                f.write(json.dumps({name: table.columns[name][i] for name in names}) + "\n")
-    elif ending == ".parquet":
-        import pyarrow
-        import pyarrow.parquet
-
-        with replacing(path) as temporary:
-            pyarrow.parquet.write_table(pyarrow.table(table.columns), temporary)
-    else:
-        raise UserError(f"--out={path}: found ending {ending or 'none'!r}, expected .csv, .jsonl or .parquet")
-
-
-class replacing:
-    """`with replacing(path) as temporary:` write to `temporary`; it becomes `path` only when all went well."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def __enter__(self):
-        self.temporary = self.make()
-        return self.temporary
-
-    def make(self):
-        """An empty file beside the path."""
-        folder, name = os.path.split(os.path.abspath(self.path))
-        if os.path.isdir(self.path):
-            raise UserError(f"{self.path}: cannot be written: it is a folder")
-        try:
-            handle, temporary = tempfile.mkstemp(dir=folder, prefix=f".{name}.", suffix=os.path.splitext(name)[1])
-        except OSError as e:
-            raise UserError(f"{self.path}: cannot be written: {e.strerror}") from e
-        os.close(handle)
-        return temporary
-
-    def __exit__(self, kind, error, trace):
-        if kind is None:
-            mask = os.umask(0)
-            os.umask(mask)
-            os.chmod(self.temporary, 0o666 & ~mask)  # mkstemp's 0600 would hide the file from others
-            os.replace(self.temporary, self.path)
-            return
-        os.unlink(self.temporary)
-        if isinstance(error, OSError):
-            raise UserError(f"{self.path}: cannot be written: {error.strerror or error}") from error
-
-
-def check_writable(path):
-    """UserError if no file can be written at `path`: better told before the work than after."""
-    os.unlink(replacing(path).make())
-
-
-def write_text(path, text):
-    """Writes `text` to `path`, whole or not at all; UserError if that cannot be done."""
-    with replacing(path) as temporary, open(temporary, "w", encoding="utf-8") as f:
-        f.write(text)
+def columns_of(f):
+    """{ours: theirs} of the flag --columns; UserError where it is not that."""
+    names = {}
+    for text in f.columns:
+        ours, colon, theirs = (part.strip() for part in text.partition(":"))
+        if not colon or not theirs or ours not in NAMES or ours in names:
+            raise UserError(
+                f"--columns={','.join(f.columns)}: found {text!r}, expected name:column once for each name, such as "
+                f"loss:val_loss; names: {', '.join(NAMES)}"
+            )
+        names[ours] = theirs
+    return names
 
 
 @dataclasses.dataclass
 class Runs:
-    """What a law reads of the runs, float64 [n_runs] each; a column that the law does not use is all ones."""
+    """What a law reads of the runs, float64 [n_runs] each; a column that the law does not use is all ones.
+
+    index [n_runs]: where in the table each stands.
+    """
 
     path: str
     n_active: np.ndarray
@@ -250,6 +51,11 @@ class Runs:
     n_experts: np.ndarray
     loss: np.ndarray
     table: Table
+    index: np.ndarray = None
+
+    def __post_init__(self):
+        if self.index is None:
+            self.index = np.arange(len(self.loss))
 
     def __len__(self):
         return len(self.loss)
@@ -258,19 +64,32 @@ class Runs:
         """SHA-256 of the numbers, so a law can say what it was fitted to."""
         return hashlib.sha256(np.stack([self.n_active, self.n_tokens, self.n_experts, self.loss]).tobytes()).hexdigest()
 
+    def name(self, i):
+        """{row, run} of the i-th run: its row in the file and, where the table has the column, what it is called."""
+        if self.table is None:
+            return {}
+        row = dict(row=int(self.table.rows[self.index[i]]))
+        return row | ({"run": str(self.table.column("run")[self.index[i]])} if "run" in self.table else {})
 
-def read_runs(path, columns, mix_corpora=False):
-    """Runs for a law that reads `columns`; UserError on a bad value, or on two corpora unless mix_corpora."""
-    table = read(path)
-    missing = [name for name in (*columns, "loss") if name not in table.columns]
-    if missing:
-        raise UserError(f"{path}: column {missing[0]} is missing; columns found: {', '.join(table.columns) or 'none'}")
+
+def subset(runs, rows):
+    """The runs where `rows` (boolean [n_runs], or indices) says so."""
+    values = {name: getattr(runs, name)[rows] for name in ("n_active", "n_tokens", "n_experts", "loss", "index")}
+    return Runs(runs.path, table=runs.table, **values)
+
+
+def read_runs(path, columns, mix_corpora=False, names=None):
+    """Runs for a law that reads `columns`; names: as columns_of gives them. UserError on a bad value, or on two corpora
+    unless mix_corpora."""
+    table = read(path, names)
+    for name in (*columns, "loss"):
+        table.column(name)
     values = {
         name: table.numbers(name) if name in columns else np.ones(len(table))
         for name in ("n_active", "n_tokens", "n_experts")
     }
     runs = Runs(path, loss=table.numbers("loss"), table=table, **values)
-    corpora = sorted({str(value) for value in table.columns.get("corpus_fingerprint", [])})
+    corpora = sorted({str(value) for value in table.column("corpus_fingerprint")}) if "corpus_fingerprint" in table else []
     if len(corpora) > 1 and not mix_corpora:
         raise UserError(
             f"{path}, column corpus_fingerprint: found {len(corpora)} corpora ({', '.join(corpora[:3])}"

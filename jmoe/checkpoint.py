@@ -9,7 +9,6 @@ import re
 import sys
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
@@ -18,6 +17,7 @@ from tqdm import tqdm
 
 from jmoe import storage
 from jmoe.check import record_of
+from jmoe.checksums import checksums
 from jmoe.cli import UserError
 from jmoe.storage import Damaged, sealed
 
@@ -44,7 +44,8 @@ FREE_FIELDS = (
 VERSIONS = ("jmoe", "jax", "orbax")
 # errors of a read that was completed: nothing is there, or what is there is not in its format ...
 DAMAGE = (FileNotFoundError, NotADirectoryError, IsADirectoryError, ValueError, LookupError, TypeError, AttributeError)
-FAULTY = ("DATA_LOSS", "FAILED_PRECONDITION", "INVALID_ARGUMENT", "NOT_FOUND", "OUT_OF_RANGE")  # ... as TensorStore says
+# ... as TensorStore says it
+FAULTY = ("DATA_LOSS", "FAILED_PRECONDITION", "INVALID_ARGUMENT", "NOT_FOUND", "OUT_OF_RANGE")
 ELSEWHERE = "another process could not read it"
 
 
@@ -65,6 +66,7 @@ class Checkpoints:
             cleanup_tmp_directories=True,
             save_root_metadata=False,
             lightweight_initialize=True,  # a damaged step must not keep the others from being listed
+            async_options=ocp.AsyncOptions(barrier_sync_fn=_barrier()),
         )
         self._manager = storage.retried(lambda: ocp.CheckpointManager(directory, options=options), directory)
 
@@ -175,6 +177,19 @@ class Checkpoints:
         return None
 
 
+def _barrier():
+    """Where the saves of several processes wait for each other, for twenty minutes; not one that has just failed, for
+    which the others would wait in vain: there its error is raised, which ends this process and so the others."""
+    wait = ocp.multihost.get_barrier_sync_fn()
+
+    def meet(*, key: str, timeout_ms: int) -> None:
+        if (error := sys.exc_info()[1]) is not None:
+            raise error
+        wait(key=key, timeout_ms=timeout_ms)
+
+    return meet
+
+
 def steps_in(directory) -> list[int]:
     """Steps of the whole checkpoints in a folder, ascending; none where it does not exist."""
     steps = lambda: sorted(ocp.utils.checkpoint_steps(directory)) if directory.exists() else []
@@ -202,8 +217,11 @@ def read_arrays(folder, record: dict, **trees) -> dict:
     Raises:
       Damaged: arrays are missing, or their values are not those that were saved; the first one is named.
     """
-    read = lambda name, tree: ocp.StandardCheckpointHandler().restore(folder / name, args=ocp.args.StandardRestore(tree))
-    restored = {name: _read(lambda: read(name, tree), folder) for name, tree in trees.items()}
+
+    def read(name):
+        return ocp.StandardCheckpointHandler().restore(folder / name, args=ocp.args.StandardRestore(trees[name]))
+
+    restored = {name: _read(lambda: read(name), folder) for name in trees}
     sums, _ = checksums(restored)
     if wrong := [name for name in sums if sums[name] != record["checksums"].get(name)]:
         raise Damaged(f"{len(wrong)} of {len(sums)} arrays are not what was saved, {wrong[0]} first")
@@ -219,50 +237,10 @@ def _read(read, folder):
         return storage.retried(read, folder)
     except Exception as error:  # noqa: BLE001  each layer of storage raises its own
         text = " ".join(str(error).split())
-        word = re.match(r"([A-Z_]{5,}): ", text)  # TensorStore's; it calls what it cannot parse an invalid argument
+        word = re.match(r"([A-Z_]{5,}): ", text)  # TensorStore's
         if word and word[1] not in FAULTY or text.startswith("Bad Request") or not isinstance(error, DAMAGE):
             raise
         raise Damaged(f"{type(error).__name__}: {text[:200]}") from None
-
-
-def checksums(tree) -> tuple[dict[str, str], bool]:
-    """64 bits, in hex, for each array by its path, and whether every number is finite.
-
-    They depend on every value and its place and not on the mesh; a single changed value always changes them. Waits for
-    the arrays.
-    """
-    leaves = jax.tree_util.tree_leaves_with_path(tree)
-    sums = jax.device_get([_checksum(leaf) for _, leaf in leaves])
-    named = {
-        jax.tree_util.keystr(path, simple=True, separator="/"): f"{a:08x}{b:08x}"
-        for (path, _), (a, b, _) in zip(leaves, sums)
-    }
-    return named, all(finite for _, _, finite in sums)
-
-
-@jax.jit
-def _checksum(x):
-    """Two sums modulo 2^32 over the elements of x, in which each is mixed with its place; and whether x is finite.
-
-    One reduction of all three, so that the compiler makes one pass without an array between (6.8 GB/s on one CPU core).
-    """
-    place = jnp.uint32(x.ndim)
-    for axis in range(x.ndim):
-        place = _mix(place * jnp.uint32(31) + jax.lax.broadcasted_iota(jnp.uint32, x.shape, axis))
-    bits = jax.lax.bitcast_convert_type(x, f"uint{8 * x.dtype.itemsize}").astype(jnp.uint32)
-    first = _mix(bits ^ place)
-    second = _mix(first ^ jnp.uint32(0x9E3779B9))
-    combine = lambda one, other: (one[0] + other[0], one[1] + other[1], one[2] & other[2])
-    return jax.lax.reduce(
-        (first, second, jnp.isfinite(x)), (jnp.uint32(0), jnp.uint32(0), True), combine, range(x.ndim)
-    )
-
-
-def _mix(x):
-    """MurmurHash3's finalizer: a bijection of uint32 in which every bit depends on every bit."""
-    x = (x ^ (x >> 16)) * jnp.uint32(0x85EBCA6B)
-    x = (x ^ (x >> 13)) * jnp.uint32(0xC2B2AE35)
-    return x ^ (x >> 16)
 
 
 def make_record(config, fingerprint: str) -> dict:

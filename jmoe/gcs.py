@@ -27,7 +27,7 @@ class Store(gcsfs.GCSFileSystem):
                     return 204, {}, None, b""
                 raise
             except Exception as error:  # noqa: BLE001  gcsfs, aiohttp, requests and google.auth raise their own
-                if not storage.passes(error):
+                if not storage.passes(error) and not isinstance(error, TimeoutError):
                     raise
                 patience = patience or storage.Patience(_object_in(path, args))
                 await asyncio.sleep(patience.pause(error))

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jmoe import loop, memory, sharding, step
-from jmoe.cli import Interrupted, UserError
 from jmoe.check import check_config
+from jmoe.cli import Interrupted, UserError
 from jmoe.schedule import alike
 
 
@@ -32,9 +32,10 @@ def train_together(configs, workdirs, stop_signal=lambda: 0, tell=lambda m, erro
     """
     first = next(config for config in configs if config is not None)
     for config in configs:
-        if config is not None:
-            check_config(config)
-        if config is not None and alike(config) != alike(first):
+        if config is None:
+            continue
+        check_config(config)
+        if alike(config) != alike(first):
             raise UserError("models trained together must have equal configs but for seed, learning rate and budgets")
     mesh = sharding.make_mesh(first)
     outcomes, stopped = [None] * len(configs), None

@@ -45,7 +45,7 @@ def passes(error: BaseException) -> bool:
     if package in ("gcsfs", "google"):
         code = getattr(error, "code", None)
         return code in PASSING if code else type(error).__name__ != "DefaultCredentialsError"
-    if package in ("aiohttp", "requests", "urllib3") or isinstance(error, (ConnectionError, TimeoutError, socket.gaierror)):
+    if package in ("aiohttp", "requests", "urllib3") or isinstance(error, (ConnectionError, socket.gaierror)):
         return True
     forbidden = "http_response_code='403'" in str(error)
     return package == "builtins" and re.match(rf"({WORDS}): ", str(error)) is not None and not forbidden
@@ -76,8 +76,8 @@ class Patience:
         waited, unit = time.monotonic() - self._began, self._seconds / 300
         if waited >= self._seconds:
             raise Unavailable(
-                f"{self._what}: the store gave no answer for {waited:.0f} s ({_in_words(error)}); the same command goes on "
-                "from what is saved"
+                f"{self._what}: the store gave no answer for {waited:.0f} s ({_in_words(error)}); the same command "
+                "goes on from what is saved"
             ) from error
         pause = min(2**self._n_tries, 32) * unit * random.uniform(0.75, 1)  # not all hosts of a run at once
         self._n_tries += 1
@@ -121,7 +121,8 @@ def outage_told(path):
     except Exception as error:
         if not is_remote(path) or not passes(error):
             raise
-        raise Unavailable(f"{os.fspath(path)}: {_in_words(error)}; the same command goes on from what is saved") from error
+        told = f"{os.fspath(path)}: {_in_words(error)}; the same command goes on from what is saved"
+        raise Unavailable(told) from error
 
 
 def is_remote(path) -> bool:
@@ -215,7 +216,7 @@ def read_sealed(path: pathlib.Path | epath.Path) -> dict | None:
 
 
 def set_aside(path: epath.Path, folder: epath.Path) -> epath.Path:
-    """Moves a file or folder to damaged-NAME, or else damaged-NAME-1 and so on, in `folder`; returns where it is now."""
+    """Moves a file or folder to damaged-NAME in `folder`, damaged-NAME-1 where that is taken; returns where it is."""
     names = (f"damaged-{path.name}" + f"-{i}" * bool(i) for i in itertools.count())
     target = next(folder / name for name in names if not (folder / name).exists())
     path.rename(target)

@@ -92,11 +92,15 @@ def write_csv(path, runs, **more):
 
 
 def demo_runs(noise=0.01, seed=0):
-    """(Runs, more columns) as launch.sweep writes them for configs/sweeps/quickstart.py; losses from TINY and noise."""
+    """(Runs, more columns) as launch.sweep writes them for a sweep like the demo's; losses from TINY and noise."""
     from configs import quickstart
-    from configs.sweeps.quickstart import get_sweep
 
-    config_file, jobs = get_sweep()
+    config_file = "configs/quickstart.py"
+    jobs = [
+        {"model.d_model": d_model, "model.n_experts": n_experts, "n_tokens": (327_680, 655_360, 1_310_720)}
+        for d_model in (16, 24, 32)
+        for n_experts in (1, 2, 4, 8)
+    ]
     rows = []
     for job in jobs:
         config = quickstart.get_config()

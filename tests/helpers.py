@@ -120,12 +120,13 @@ def bucket():
         with socket.socket() as probe:
             return probe.connect_ex(("127.0.0.1", port)) == 0
 
-    variables = "TENSORSTORE_GCS_HTTP_URL", "STORAGE_EMULATOR_HOST"
+    variables = "TENSORSTORE_GCS_HTTP_URL", "STORAGE_EMULATOR_HOST", "NO_GCE_CHECK"
     before = {variable: os.environ.pop(variable, None) for variable in variables}
     try:
         wait_until(answers, [server], 60)
         assert answers(), "the storage emulator does not start"
         os.environ |= dict.fromkeys(variables, f"http://127.0.0.1:{port}")
+        os.environ["NO_GCE_CHECK"] = "true"  # google.auth looks for a cloud's credentials at every listing else
         yield f"gs://{name}"
     finally:
         server.kill()

@@ -24,8 +24,8 @@ class Proxy:
 
     def __init__(self, port: int):
         self._port, self._lock = port, threading.Lock()
-        self._plan = []  # outages to come: [request that begins it, fault, seconds]
-        self._fault, self._until = None, 0.0
+        self._plan = []  # outages to come: (request that begins it, the requests that it hits, fault, seconds)
+        self._fault, self._until, self._hit = None, 0.0, ""
         self.failed = collections.Counter()  # requests that went wrong, by fault
         self.deleted = []  # objects that were deleted
 
@@ -46,10 +46,10 @@ class Proxy:
         self._server.shutdown()
         self._server.server_close()
 
-    def fail(self, fault: str, seconds: float, at: str = "") -> None:
-        """From the first request "METHOD PATH" that holds `at`, after the outages planned before are over."""
+    def fail(self, fault: str, seconds: float, at: str = "", only: str = "") -> None:
+        """Requests "METHOD PATH" that hold `only`, from the first that holds `at`, after what was planned before."""
         with self._lock:
-            self._plan.append((at, fault, seconds))
+            self._plan.append((at, only, fault, seconds))
 
     def end(self) -> None:
         """Of every outage; nothing has failed or been deleted so far."""
@@ -65,15 +65,13 @@ class Proxy:
 
     def _fault_of(self, request: str) -> str | None:
         with self._lock:
-            if time.monotonic() < self._until:
-                self.failed[self._fault] += 1
-                return self._fault
-            if self._plan and self._plan[0][0] in request:
-                _, self._fault, seconds = self._plan.pop(0)
+            if time.monotonic() >= self._until and self._plan and self._plan[0][0] in request:
+                _, self._hit, self._fault, seconds = self._plan.pop(0)
                 self._until = time.monotonic() + seconds
-                self.failed[self._fault] += 1
-                return self._fault
-            return None
+            if time.monotonic() >= self._until or self._hit not in request:
+                return None
+            self.failed[self._fault] += 1
+            return self._fault
 
     def _answer(self, handler) -> None:
         body = self._body_of(handler)
@@ -108,7 +106,7 @@ class Proxy:
 
 
 def _send(handler, status: int, headers: dict, content: bytes, cut: bool = False) -> None:
-    """An answer; `cut` short, its connection closed before all that was announced is sent, or anything of an empty one."""
+    """An answer; `cut` short, the connection is closed before all that was announced is sent, or anything at all."""
     handler.close_connection |= cut
     if cut and not content:
         return

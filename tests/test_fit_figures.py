@@ -1,5 +1,6 @@
 """Pictures and the report: what they show, where they stop being sure, and that they can be read."""
 
+import inspect
 import json
 import re
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from fit import __main__ as command_line
-from fit import figures, lawfile, units
+from fit import figures, lawfile, report
 from fit.architecture import Architecture
 from fit.figures import style
 
@@ -282,6 +283,10 @@ def test_the_report_is_read_on_a_phone_and_in_the_dark(page):
     assert len(re.findall(r'<img alt="[^"]+" width="\d+" height="\d+"', page)) == len(figures.FIGURES)
 
 
+def test_the_report_needs_no_command():
+    assert "commands" not in inspect.getsource(report)
+
+
 def test_the_report_fails_on_runs_that_are_not_there(tmp_path, capsys):
     assert command_line.run(["report", "--law=joint-moe-2025", "--runs=/nope.csv", f"--out={tmp_path}/r.html"]) == 2
     assert "/nope.csv: cannot be read" in capsys.readouterr().err and not list(tmp_path.iterdir())
@@ -292,11 +297,3 @@ def test_runs_other_than_the_fitted_ones_are_not_said_to_be_held_out(folder, law
     (tmp_path / "two.csv").write_text("\n".join(lines[:3]))
     runs, out = figures.measured(law, str(tmp_path / "two.csv"))
     assert len(runs) == 2 and not out.any()
-
-
-def test_units():
-    assert [units.amount(x) for x in (257, 999.96, 9.12e6, 1.72e9, 0)] == ["257", "1K", "9.12M", "1.72B", "0"]
-    assert [units.memory(x) for x in (73_100, 24.3e9, 5e11)] == ["73.1 KB", "24.3 GB", "500 GB"]
-    assert [units.flops(x) for x in (1e22, 2.5e12, 3e-5)] == ["10²²", "2.5×10¹²", "3×10⁻⁵"]
-    assert [units.flops_math(x) for x in (1e22, 2.5e12)] == ["$10^{22}$", r"$2.5\times10^{12}$"]
-    assert [units.rounded(x) for x in (5.39e11, 1e22, 99.9)] == [5.3e11, 1e22, 99]

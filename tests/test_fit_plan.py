@@ -15,7 +15,7 @@ from etils import epath
 from fit import __main__ as command_line
 from fit import lawfile
 from jmoe import counts, sharding, train
-from jmoe.model import check_model
+from jmoe.check import check_config
 from jmoe.schedule import Schedule
 from launch import jobs
 
@@ -166,7 +166,7 @@ def test_a_plan_becomes_a_config_that_the_trainer_takes(folder, tmp_path, capsys
 
     base = (quickstart if law == "demo" else joint_moe).get_config()
     config, built, _ = emitted(tmp_path, capsys, f"{folder}/law.json" if law == "demo" else law, *flags)
-    check_model(config)
+    check_config(config)
     schedule = Schedule(config)
     sharding.make_mesh(config, jax.devices()[:1])
     assert counts.n_active(config.model) == built["n_active"] and counts.n_total(config.model) == built["n_total"]

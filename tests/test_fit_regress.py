@@ -10,7 +10,9 @@ import pytest
 import scipy.optimize
 import scipy.special
 
-from fit import UserError, fitting, regress, uncertainty
+from fit import UserError, bootstrap, fitting, holdout, profile, regress, uncertainty
+from fit import noise as noise_lib
+from fit import runs as runs_lib
 from fit.laws import FORMS, chinchilla, joint
 
 TRUE = joint.to_free(fit_runs.TABLE_3)

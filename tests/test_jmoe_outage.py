@@ -17,6 +17,7 @@ from test_jmoe_checkpoint import RECORD, abstract, assert_is, mesh_of, restore, 
 from jmoe import checkpoint, cli, gcs, storage
 from jmoe.cli import Unavailable, UserError
 
+SOAK = bool(os.environ.get("JMOE_SOAK"))
 
 # reads that fail leave callbacks that find their event loop closed; jmoe.cli drops these echoes in the programs
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -130,3 +131,18 @@ def test_a_start_in_a_long_outage_ends_with_a_code_that_is_tried_again(proxy, bu
     said = helpers.run("jmoe.train", f"--config={config}", f"--workdir={bucket}/long")
     assert said.returncode == cli.UNAVAILABLE == 75, said.stderr
     assert "error: gs://jmoe-test: the store gave no answer for" in said.stderr and "Traceback" not in said.stderr
+
+
+@pytest.mark.parametrize("failing", [0, pytest.param(1, marks=pytest.mark.skipif(not SOAK, reason="takes a minute"))])
+def test_a_store_error_on_one_process_ends_all_of_them(failing, proxy, bucket, tmp_path, text_glob):
+    """The one that met it with code 75, the others by jax with another that is tried again."""
+    config = helpers.write_config(tmp_path, text_glob)
+    workdir = f"{bucket}/many-{failing}"
+    flags = [f"--config={config}", f"--workdir={workdir}", "--config.model.group_tokens=128"]
+    arrays = f"uploadType=media&name=many-{failing}/trunk/checkpoints/5/params/ocdbt.process_{failing}/"
+    proxy.fail("401", 600, at=arrays, only=arrays)
+    processes = helpers.start("jmoe.train", *flags, n_processes=2)
+    said = [process.communicate(timeout=300)[1] for process in processes]
+    codes = [process.returncode for process in processes]
+    assert codes[failing] == cli.UNAVAILABLE and codes[1 - failing] not in (0, 2), (codes, said)
+    assert "error: gs://" in said[failing]

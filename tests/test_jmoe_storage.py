@@ -35,7 +35,7 @@ def test_a_run_in_a_bucket_stopped_and_resumed_is_the_local_one(config, bucket, 
     resume and at the result."""
     workdir = epath.Path(f"{bucket}/runs/one")
     flags = [f"--config={config}", f"--workdir={workdir}", *FLAGS]
-    proxy.fail("401", outage.SECONDS)
+    proxy.fail("401", outage.SECONDS, at=".probe-")
     proxy.fail("503", outage.SECONDS, at="uploadType=media&name=runs/one/trunk/checkpoints/5/params")  # by TensorStore
     proxy.fail("cut", outage.SECONDS, at="checkpoints/10/record")
     processes = helpers.start("jmoe.train", *flags)
@@ -90,6 +90,26 @@ def test_files_are_whole_or_absent_on_both_kinds(bucket, tmp_path):
         assert storage.read_lines(folder / "lines.jsonl") == [{"a": 1}, {"a": 2}]
         storage.write_whole(folder / "lines.jsonl", "")
         assert [path.name for path in folder.iterdir()] == ["lines.jsonl"]
+
+
+def test_a_damaged_line_is_named_and_a_sealed_file_is_what_was_written(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    for bad in (b"\xff", b"nan", b'{"loss": 1'):
+        path.write_bytes(b'{"loss": 2}\n' + bad + b"\n")
+        with pytest.raises(UserError, match=f"{path} is damaged in line 2 .*; without that line it can be read"):
+            storage.read_lines(path)
+
+    values = {"loss": 2.5, "record": {"n_tokens": [1, 2], "name": "é"}}
+    text = json.dumps(storage.sealed(values), indent=1)
+    assert storage.read_sealed(path.with_name("none.json")) is None
+    path.write_text(text)
+    assert storage.read_sealed(path) == values
+    path.write_text(json.dumps(values))  # as written before there were seals
+    assert storage.read_sealed(path) == values
+    for bad in (text[:-9], "", text.replace("2.5", "2.4"), "[]", text[:-1] + "\udcff"):
+        path.write_bytes(bad.encode(errors="surrogateescape"))
+        with pytest.raises(storage.Damaged, match=f"{path} is damaged: "):
+            storage.read_sealed(path)
 
 
 def test_a_relative_workdir_is_where_the_command_was_given(tmp_path, monkeypatch):

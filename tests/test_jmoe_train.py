@@ -170,6 +170,20 @@ def test_another_config_is_refused_by_unfinished_parts_too(undisturbed, config, 
     assert f"{tmp_path}/{part}/checkpoints/" in said and "config.seed was 0, is 1" in said
 
 
+def test_a_damaged_result_is_made_again(undisturbed, config, tmp_path):
+    """One cut short, one with another loss: neither counts as done, and the last checkpoints give the same again."""
+    workdir = tmp_path / "run"
+    shutil.copytree(undisturbed, workdir)
+    cut, altered = (workdir / name / "result.json" for name in ("branch-8192", "branch-16384"))
+    cut.write_bytes(cut.read_bytes()[:500])
+    loss = json.loads(altered.read_text())["loss"]
+    altered.write_text(altered.read_text().replace(f'"loss": {loss}', f'"loss": {loss - 1}'))
+    done = train(config, workdir)
+    assert done.returncode == 0, done.stderr
+    assert all(f"WARNING: {path} is damaged: " in done.stderr for path in (cut, altered)), done.stderr
+    soak.assert_same_run(workdir, undisturbed)
+
+
 def test_a_damaged_checkpoint_is_skipped_for_the_one_before(undisturbed, config, tmp_path):
     """First the newest of the branch, then all of the branch, then the trunk's as well: the same bits every time."""
     newest = "branch-16384/checkpoints/40", "branch-16384/checkpoints/35", "trunk/checkpoints"

@@ -103,8 +103,9 @@ def test_two_pods_train_one_job(sweep, here, bucket, tmp_path):
     assert again.returncode == 0
 
 
-def test_a_pod_tells_for_good_from_again(sweep, bucket, text_glob):
-    """Exit code 2 fails the JobSet, another restarts it; the tries are counted from one pod to the next."""
+def test_a_pod_tells_for_good_from_again(sweep, bucket, proxy, text_glob):
+    """Exit code 2 fails the JobSet, another restarts it; the tries are counted from one pod to the next, but not where
+    the trainer was ended by the store."""
     workdir = epath.Path(f"{bucket}/failing")
     job = write_sweep(sweep, workdir, helpers.fingerprint(text_glob), overrides={"seed": 5})
     pod = {"JMOE_HOSTS": "1", "JMOE_SLICES": "1"}
@@ -118,6 +119,11 @@ def test_a_pod_tells_for_good_from_again(sweep, bucket, text_glob):
     other = run()
     assert other.returncode == 2 and "was edited since" in other.stderr  # not the config that the job is named after
     write_sweep(sweep, workdir, helpers.fingerprint(text_glob))
+    proxy.fail("503", 600, at=".probe-", only=".probe-")
+    outlasted = run(JMOE_STORE_PATIENCE="0.5")
+    assert outlasted.returncode == 75 and "the store gave no answer" in outlasted.stdout, outlasted
+    assert not job.failure()
+    proxy.end()
     codes = [run(JAX_PLATFORMS="no-such-platform").returncode for _ in range(2)]
     assert codes == [1, 2]  # one retry without progress
     failure = job.failure()

@@ -288,6 +288,9 @@ def test_two_versions_never_mix_silently(sweep, undisturbed, tmp_path):
 
     result = next(workdir.glob(f"jobs/{name}/*/result.json"))
     other = json.loads(result.read_text()) | {"corpus_fingerprint": "f" * 16}
+    result.write_text(json.dumps(other))
+    said = helpers.run("launch.collect", f"--workdir={workdir}").stdout
+    assert f"{result.parent.relative_to(workdir)}: result.json is damaged; starting the sweep again" in said
     result.write_text(json.dumps(storage.sealed(other)))
     said = helpers.fails("launch.collect", f"--workdir={workdir}")
     assert "--mix=corpus" in said and "f" * 16 in said

@@ -1,6 +1,7 @@
 """Fit a law to a table of runs with the columns n_active, n_tokens, n_experts and loss (nats per token).
 
 python -m fit law --runs=runs.csv --form=joint --out=law.json --holdout=largest-compute:3
+python -m fit law --runs=theirs.jsonl --columns=loss:val_loss,n_tokens:D --out=law.json --fix=E_max=290.4521,c=1.2
 """
 
 from absl import flags
@@ -17,9 +18,11 @@ def define_flags(f):
         "holdout",
         "none",
         "Runs kept out of the fit: lowest-loss:30, largest-compute:3, "
-        "largest-compute:20%, or column:NAME (rows where it is validation, holdout, true or 1).",
+        "largest-compute:20%, or column:NAME (rows where it is validation, holdout, true or 1). compute:rolling fits the "
+        "smaller half of the runs, predicts the next tenth, and rolls on; the law that is written is fitted to all.",
         flag_values=f,
     )
+    flags.DEFINE_list("fix", [], "Coefficients held at a value: E_max=290.4521,c=1.2.", flag_values=f)
     flags.DEFINE_float("huber_delta", 1e-2, "Where the Huber loss of the log loss turns linear.", flag_values=f)
     flags.DEFINE_enum("reduction", "sum", ["sum", "mean"], "Of the Huber losses over the runs.", flag_values=f)
     flags.DEFINE_string(
@@ -30,12 +33,16 @@ def define_flags(f):
     )
     flags.DEFINE_float(
         "weight_decay",
-        0.0,
-        "Adds this / 2 times the squared parameters to the objective; the paper's is 1e-5.",
+        None,
+        "Adds this / 2 times the squared parameters to the objective; the paper's is 1e-5. Without it: 1e-6 up to 60 "
+        "runs, which leave coefficients open, else 0.",
         flag_values=f,
     )
     flags.DEFINE_string(
-        "starts", "256", "How many of the law's start grid to try, or paper for all of it.", flag_values=f
+        "starts",
+        "128",
+        "How many starts, drawn in the measure of the runs; or paper for the whole grid that is published (joint: 19,683).",
+        flag_values=f,
     )
     flags.DEFINE_enum("solver", "lm", ["lm", "lbfgs"], "Levenberg-Marquardt, or L-BFGS as in the paper.", flag_values=f)
     flags.DEFINE_enum(
@@ -50,14 +57,23 @@ def define_flags(f):
     )
     flags.DEFINE_enum(
         "bootstrap_form",
-        "replacement",
-        ["replacement", "paper"],
-        "Resample with replacement, or as the paper 80% of the runs without: about half too narrow by construction.",
+        "errors",
+        ["errors", "replacement", "paper"],
+        "What is drawn anew: the errors of the runs, the runs themselves with replacement, or as in the paper 80% of them "
+        "without: about half too narrow by construction.",
+        flag_values=f,
+    )
+    flags.DEFINE_string(
+        "bootstrap_by",
+        "trunk",
+        "What shares an error and is drawn whole: trunk (where the table tells them, by its column run or by the same "
+        "model, seed and config; else each run), row (each run by itself), or a column. Profiles and noise follow it too.",
         flag_values=f,
     )
     flags.DEFINE_list("percentiles", ["10", "90"], "Ends of the bootstrap's intervals.", flag_values=f)
     flags.DEFINE_integer("seed", 0, "Of the choice of starts and of the bootstrap.", lower_bound=0, flag_values=f)
     flags.DEFINE_bool("mix_corpora", False, "Fit runs of several corpora together.", flag_values=f)
+    runs_lib.define_columns(f)
 
 
 def settings_of(f):
@@ -72,9 +88,37 @@ def settings_of(f):
         raise UserError(f"--starts={f.starts}: expected a positive whole number, or paper")
     if not 0 < f.huber_delta < float("inf"):
         raise UserError(f"--huber_delta={f.huber_delta}: expected a positive number")
-    if not 0 <= f.weight_decay < float("inf"):
+    if f.weight_decay is not None and not 0 <= f.weight_decay < float("inf"):
         raise UserError(f"--weight_decay={f.weight_decay}: expected a number from 0 up")
-    return regress.Settings(f.huber_delta, f.reduction, f.weight_decay, starts, f.solver, f.seed)
+    return regress.Settings(f.huber_delta, f.reduction, f.weight_decay, starts, f.solver, f.seed, fixed_of(f))
+
+
+def fixed_of(f):
+    """((coefficient, value), ...) of --fix; UserError unless the law of --form can have them."""
+    from fit.laws import FORMS
+
+    law, fixed = FORMS[f.form], {}
+    scales = {name.removeprefix("ln ") for name in law.FREE if name.startswith("ln ")} | {"E_max"}
+    for text in f.fix:
+        name, equals, value = (part.strip() for part in text.partition("="))
+        if not equals or name not in law.COEFFICIENTS or name in fixed:
+            raise UserError(
+                f"--fix={','.join(f.fix)}: found {text!r}, expected NAME=VALUE once for each NAME; the {f.form} law's "
+                f"coefficients: {', '.join(law.COEFFICIENTS)}"
+            )
+        try:
+            fixed[name] = float(value)
+        except ValueError:
+            fixed[name] = float("nan")
+        low = 1e-6 if name in scales else -20
+        if not low <= fixed[name] <= (1e12 if name in scales else 20):
+            kind = "a number from 1e-06 to 1e+12" if name in scales else "a number from -20 to 20"
+            raise UserError(f"--fix={','.join(f.fix)}: {name} is {value or 'nothing'!r}, expected {kind}")
+    if fixed.get("E_start", 0) >= fixed.get("E_max", float("inf")):
+        raise UserError(f"--fix={','.join(f.fix)}: E_start must be below E_max")
+    if len(fixed) == len(law.COEFFICIENTS):
+        raise UserError(f"--fix={','.join(f.fix)}: holds every coefficient of the {f.form} law, so nothing is left to fit")
+    return tuple(sorted(fixed.items()))
 
 
 def percentiles_of(f):
@@ -94,22 +138,25 @@ def run(f):
     for name in ("runs", "out"):
         if f[name].value is None:
             raise UserError(f"--{name} is missing")
-    from fit import fitting
+    from fit import compiled, fitting
 
     settings = settings_of(f)
     runs_lib.check_writable(f.out)
-    record = fitting.fit_file(
-        f.runs,
-        f.form,
-        settings,
-        holdout=f.holdout,
-        weights=f.weights,
-        select=f.select,
-        mix_corpora=f.mix_corpora,
-        bootstrap=f.bootstrap,
-        bootstrap_form=f.bootstrap_form,
-        percentiles=percentiles_of(f),
-    )
+    with compiled.kept():
+        record = fitting.fit_file(
+            f.runs,
+            f.form,
+            settings,
+            holdout=f.holdout,
+            weights=f.weights,
+            select=f.select,
+            mix_corpora=f.mix_corpora,
+            bootstrap=f.bootstrap,
+            bootstrap_form=f.bootstrap_form,
+            bootstrap_by=f.bootstrap_by,
+            percentiles=percentiles_of(f),
+            columns=runs_lib.columns_of(f),
+        )
     fitting.save(record, f.out)
     for line in fitting.summary(record):
         print(line)

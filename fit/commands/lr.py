@@ -25,28 +25,40 @@ def define_flags(f):
     )
     flags.DEFINE_list("experts", [], "Numbers of experts to fit; all of them if not given.", flag_values=f)
     flags.DEFINE_string("out", None, "Where the coefficients go (JSON).", flag_values=f)
+    flags.DEFINE_bool(
+        "with_tokens",
+        False,
+        "Also fit an exponent of n_tokens, which Eq. 10 has not: the best rate moves with the tokens per parameter.",
+        flag_values=f,
+    )
+    runs_lib.define_columns(f)
 
 
 def run(f):
     if f.runs is None:
         raise UserError("--runs is missing: a table with the column peak_learning_rate, as launch.sweep writes it")
-    optima = learning_rate.best_rates(runs_lib.read(f.runs))
+    optima = learning_rate.best_rates(runs_lib.read(f.runs, runs_lib.columns_of(f)))
     found = sorted({o.n_experts for o in optima})
     wanted = parse_experts(f) if f.experts else found
     if absent := [e for e in wanted if e not in found]:
         there = ", ".join(f"{e:g}" for e in found)
         raise UserError(f"--experts={','.join(f.experts)}: {absent[0]:g} is in none of the runs, which have {there}")
     fitted = [o for o in optima if o.n_experts in wanted]
-    law = learning_rate.fit(fitted, f.runs)
+    law = learning_rate.fit(fitted, f.runs, f.with_tokens)
     print(f"{'n_experts':>9} {'n_active':>13} {'n_tokens':>15} {'best LR':>10} {'law':>10} {'law/best':>8}  loss lost")
     for o in optima:
-        rate = learning_rate.predict(law, o.n_active, o.n_experts)
+        rate = learning_rate.predict(law, o.n_active, o.n_experts, o.n_tokens)
         notes = ["" if o in fitted else "not fitted"] + ["best at the end of its grid: widen it"] * o.at_edge
         print(
             f"{o.n_experts:9g} {o.n_active:13,.0f} {o.n_tokens:15,.0f} {o.rate:10.3e} {rate:10.3e} {rate / o.rate:8.2f}"
             f"  {learning_rate.loss_lost(o, rate):9.5f} {'; '.join(note for note in notes if note)}".rstrip()
         )
-    print("\n" + "\n".join(f"config.optimizer.lr_law.{name} = {value:.6f}" for name, value in law.items()))
+    print("\n" + "\n".join(f"config.optimizer.lr_law.{name} = {value:.6f}" for name, value in law.items() if name != "n_tokens"))
+    if f.with_tokens:
+        print(
+            f"exponent of n_tokens = {law['n_tokens']:.6f}: LR goes as n_tokens^{law['n_tokens']:.3f}. config.optimizer.lr_law "
+            f"has no tokens in it: for a run of D tokens add {law['n_tokens']:.6f} ln D to its constant"
+        )
     print(f"root mean square error of ln LR: {learning_rate.rms_error(law, fitted):.4f} on {len(fitted)} fitted models")
     if checked := [o for o in optima if o not in fitted]:
         print(f"  {learning_rate.rms_error(law, checked):.4f} on {len(checked)} not fitted")

@@ -6,6 +6,7 @@ python -m fit predict --law=law.json --runs=models.csv --out=predicted.csv
 
 import sys
 
+import numpy as np
 from absl import flags
 
 from fit import UserError, lawfile
@@ -23,9 +24,11 @@ def define_flags(f):
     flags.DEFINE_string(
         "out",
         None,
-        "With --runs: where the table goes, with the columns predicted_loss and outside_fitted_range.",
+        "With --runs: where the table goes, with the columns predicted_loss, outside_fitted_range and, where the law holds "
+        "bootstrap draws, predicted_loss_low and _high (of a new run) and law_loss_low and _high (of the law itself).",
         flag_values=f,
     )
+    runs_lib.define_columns(f)
 
 
 def run(f):
@@ -47,29 +50,42 @@ def run(f):
                 raise UserError(f"--{name}={f[name].value}" + str(e).split(f"column {name}", 1)[1]) from e
         table = one
     else:
-        table = runs_lib.read(f.runs)
+        table = runs_lib.read(f.runs, runs_lib.columns_of(f))
     values = {name: table.numbers(name) if name in needed else 1.0 for name in ("n_active", "n_tokens", "n_experts")}
-    predicted = fitted.predict(**values)
     asked = {name: values[name] for name in needed}
     inside = fitted.inside(**asked)
     outside = [
         "" if inside[i] else lawfile.in_words(fitted.extrapolation(**{name: v[i] for name, v in asked.items()}))
         for i in range(len(table))
     ]
+    columns = {"predicted_loss": np.broadcast_to(fitted.predict(**values), len(table)).tolist()}
+    if fitted.draws:
+        kinds = {"law_loss": False} if fitted.noise is None else {"predicted_loss": True, "law_loss": False}
+        for name, new_run in kinds.items():
+            low, high = fitted.predict_interval(**values, new_run=new_run)
+            columns |= {f"{name}_low": low.tolist(), f"{name}_high": high.tolist()}
     if f.runs is None:
         if outside[0]:
             print(f"warning: outside the fitted range: {outside[0]}", file=sys.stderr)
-        print(f"{predicted[0]:.6f}")
-        if fitted.draws:
-            low, high = fitted.predict_interval(**values)
-            print(
-                f"{fitted.percentiles[0]:g}th to {fitted.percentiles[1]:g}th percentile of the fit: {low[0]:.6f} to {high[0]:.6f}"
-            )
+        tell(fitted, {name: column[0] for name, column in columns.items()})
         return
-    if "predicted_loss" in table.columns:
-        raise UserError(f"{f.runs}: column predicted_loss is there already")
-    table.columns |= {"predicted_loss": [float(v) for v in predicted], "outside_fitted_range": outside}
-    if fitted.draws:
-        low, high = fitted.predict_interval(**values)
-        table.columns |= {"predicted_loss_low": low.tolist(), "predicted_loss_high": high.tolist()}
+    columns["outside_fitted_range"] = outside
+    for name in columns:
+        if name in table.columns:
+            raise UserError(f"{f.runs}: column {name} is there already")
+    table.columns |= columns
     runs_lib.write(table, f.out)
+
+
+def tell(fitted, answer):
+    """Prints one prediction and its intervals."""
+    print(f"{answer['predicted_loss']:.6f}")
+    if not fitted.draws:
+        return
+    ends = "{:g}th to {:g}th percentile".format(*fitted.percentiles)
+    if "predicted_loss_low" in answer:
+        print(
+            f"{ends} of a new run (its own noise of {fitted.noise:.2%} included): {answer['predicted_loss_low']:.6f} to "
+            f"{answer['predicted_loss_high']:.6f}"
+        )
+    print(f"{ends} of the fit (the law itself): {answer['law_loss_low']:.6f} to {answer['law_loss_high']:.6f}")

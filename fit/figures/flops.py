@@ -32,7 +32,8 @@ def isoflop(fitted, experts, budgets, runs=None):
             seen.append(loss.min())
             columns.add(flops=flops, n_experts=e, n_active=size, n_tokens=d, loss=loss, extrapolated=~within)
         for e, (d, loss) in points.items():
-            axis.plot(d, loss, linestyle="none", markeredgecolor="black", markeredgewidth=0.6, **looks[e])
+            edge = dict(markeredgecolor="black", markeredgewidth=0.6, rasterized=len(d) > style.MANY)
+            axis.plot(d, loss, linestyle="none", **edge, **looks[e])
             seen += [loss.min(), loss.max() / 1.04]
         style.log_axis(axis.xaxis, *axis.dataLim.intervalx)
         axis.set(xlabel="training tokens", title=f"{units.flops_math(flops)} training FLOPs")

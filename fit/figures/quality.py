@@ -6,7 +6,6 @@ import numpy as np
 from fit.figures import PAGE, style
 
 MOST_SIZES, SOME_SIZES = 16, 6  # of n_active, each with a line; beyond so many, lines of some of them
-MANY = 3000  # points from here on are stored as an image within PDF and SVG
 
 
 def fit_quality(fitted, runs, out):
@@ -58,7 +57,7 @@ def _panels(n):
 
 def _predicted_against_measured(scatter, residuals, runs, predicted, out, looks):
     relative = 100 * (predicted / runs.loss - 1)
-    many = len(runs) > MANY
+    many = len(runs) > style.MANY
     for e in sorted(set(runs.n_experts)):
         for rows, how in (
             ((runs.n_experts == e) & ~out, {}),
@@ -97,6 +96,6 @@ def _loss_against_tokens(fitted, axis, runs, e, norm, colours):
         edgecolors="white",
         linewidths=0.3,
         zorder=3,
-        rasterized=rows.sum() > MANY,
+        rasterized=rows.sum() > style.MANY,
     )
     axis.set(xlabel="training tokens", title=f"E = {e:g}")

@@ -16,6 +16,7 @@ from fit.figures import COLUMN, PAGE
 
 DPI = 200  # of PNG
 POINTS = 200  # of a curve
+MANY = 3000  # points from here on are stored as an image within PDF and SVG
 # Colour is the number of experts in every picture, dark for dense to light for many; only a colour bar is another map.
 EXPERTS_MAP, SIZES_MAP = matplotlib.colormaps["viridis"], matplotlib.colormaps["magma"]
 LIGHTEST = 0.88  # of both maps: beyond it a line on white cannot be seen
@@ -204,7 +205,7 @@ def _ticks(low, high, most):
         found = found[(found >= low * 0.999) & (found <= high * 1.001)]
         if len(found) <= most:
             break
-    if len(found) < 3:  # so narrow a range is nearly linear
+    if len(found) < 3 and high < 5 * low:  # so narrow a range is nearly linear
         found = ticker.MaxNLocator(most - 1, steps=[1, 2, 5, 10]).tick_values(low, high)
     return found[(found >= low) & (found <= high)]
 

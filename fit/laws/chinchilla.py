@@ -15,6 +15,8 @@ COLUMNS = ("n_active", "n_tokens")
 COEFFICIENTS = ("A", "B", "E", "alpha", "beta")
 FREE = ("ln A", "ln B", "ln E", "alpha", "beta")
 
+BOUNDS = ((-300, 300), (-300, 300), (-30, 7), (-20, 20), (-20, 20))  # of the search, as in the joint law
+
 PROFILED = ("E",)
 PINNED_BY = {"E": {"n_active": 10, "n_tokens": 10}}  # as in the joint law
 
@@ -43,6 +45,19 @@ def to_coefficients(free):
     return xp.concatenate([xp.exp(free[..., :3]), free[..., 3:]], axis=-1)
 
 
+def hold(free, held):
+    """`free` [5, ...] with coefficients held: `held` [5, ...] in the order of COEFFICIENTS, NaN where one is free."""
+    xp = array_module(free, held)
+    given = ~xp.isnan(held)
+    scales = [xp.where(given[i], xp.log(xp.where(given[i], held[i], 1.0)), free[i]) for i in range(3)]
+    return xp.stack([*scales, *xp.where(given, held, free)[3:]])
+
+
+def moving(held):
+    """bool [5, ...]: which entries of FREE the search still moves when `held` are held."""
+    return np.isnan(held)
+
+
 def at_experts(c, n_experts):
     """(m, mu, n, nu, c) of L = m N^mu + n D^nu + c; the same for every n_experts, which only gives the shape."""
     one = np.ones_like(n_experts, dtype=float)
@@ -63,6 +78,16 @@ def starts():
             )
         )
     )
+
+
+def scaled_starts(rng, count, runs):
+    """`count` random starts in the measure of the runs, for centred columns, as in the joint law."""
+    loss = np.exp(np.mean(np.log(runs.loss)))
+    floor = rng.uniform(0.2, 0.95, count) * runs.loss.min()
+    size = rng.uniform(0.1, 0.9, count)
+    alpha, beta = np.exp(rng.uniform(np.log(0.05), np.log(0.6), (2, count)))
+    log_a, log_b = np.log((loss - floor) * size), np.log((loss - floor) * (1 - size))
+    return np.stack([log_a, log_b, np.log(floor), alpha, beta], axis=1)
 
 
 # the runs in Hoffmann et al.'s Figure 4, as Besiroglu et al. read them off, the 5 highest losses dropped

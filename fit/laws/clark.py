@@ -17,6 +17,8 @@ COLUMNS = ("n_active", "n_experts")
 COEFFICIENTS = ("a", "b", "c", "d", "E_start", "E_max")
 FREE = ("a", "b", "c", "d", "ln E_start", "t")
 
+BOUNDS = (*[(-20, 20)] * 3, (-100, 100), (-14, 14), (-14, 30))  # of the search, as in the joint law
+
 PROFILED = ("E_start", "E_max")
 PINNED_BY = {name: joint.PINNED_BY[name] for name in PROFILED}
 
@@ -48,6 +50,19 @@ def to_coefficients(free):
     return xp.concatenate([free[..., :4], xp.exp(log_start), xp.exp(log_start + xp.logaddexp(0.0, t))], axis=-1)
 
 
+def hold(free, held):
+    """`free` [6, ...] with coefficients held: `held` [6, ...] in the order of COEFFICIENTS, NaN where one is free."""
+    xp = array_module(free, held)
+    exponents = xp.where(xp.isnan(held), free, held)
+    return xp.stack([*exponents[:4], *joint.hold_expert_scale(free[4], free[5], held[4], held[5])])
+
+
+def moving(held):
+    """bool [6, ...]: which entries of FREE the search still moves when `held` are held."""
+    free = np.isnan(held)
+    return np.stack([*free[:4], free[4] & free[5], free[4] | free[5]])
+
+
 def starts():
     """Start grid of 3^6 = 729 rows of FREE."""
     return np.array(
@@ -62,6 +77,15 @@ def starts():
             )
         )
     )
+
+
+def scaled_starts(rng, count, runs):
+    """`count` random starts in the measure of the runs, for centred columns, as in the joint law."""
+    a, b = rng.uniform(-0.3, -0.02, count), rng.uniform(-0.3, 0.05, count)
+    c = rng.uniform(-0.03, 0.03, count)
+    log_start, t = rng.uniform(np.log(1.2), np.log(5), count), rng.uniform(1.5, 6, count)
+    e = np.mean(joint.log_expert_scale(runs.n_experts, log_start[:, None], t[:, None]), axis=1)
+    return np.stack([a, b, c, (np.mean(np.log(runs.loss)) - b * e) / _LN10, log_start, t], axis=1)
 
 
 _SOURCE = "Clark et al. 2022, arXiv 2202.01169, Table 3; every model saw 130B tokens"

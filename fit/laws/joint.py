@@ -22,6 +22,9 @@ COEFFICIENTS = ("a", "alpha", "delta", "gamma", "b", "beta", "omega", "zeta", "E
 # What the solver moves: a, b, c, E_start in logarithm, and E_max = E_start (1 + exp(t)), so E_start < E_max always.
 FREE = ("ln a", "alpha", "delta", "gamma", "ln b", "beta", "omega", "zeta", "ln E_start", "t", "ln c")
 
+# The search stays within these: beyond them nothing that is computed in float64 changes any more.
+BOUNDS = ((-300, 300), *[(-20, 20)] * 3, (-300, 300), *[(-20, 20)] * 3, (-14, 14), (-14, 30), (-30, 7))
+
 PROFILED = ("E_start", "E_max", "c")
 # Runs that would settle them: a column at this many times its largest value so far, or (0) at its smallest.
 PINNED_BY = {"E_start": {"n_experts": 0}, "E_max": {"n_experts": 8}, "c": {"n_active": 10, "n_tokens": 10}}
@@ -94,6 +97,34 @@ def to_coefficients(free):
     return xp.stack([xp.exp(logs[i]) if i in logs else free[..., i] for i in range(11)], axis=-1)
 
 
+def hold_expert_scale(log_start, t, start, largest):
+    """(ln E_start, t) with E_start held at `start` and E_max at `largest`; NaN holds nothing.
+
+    With E_max held alone E_start = E_max / (1 + exp(t)) follows from t, so that it stays below.
+    """
+    xp = array_module(log_start, start)
+    starts, ends = ~xp.isnan(start), ~xp.isnan(largest)
+    held_start, held_max = xp.log(xp.where(starts, start, 1.0)), xp.log(xp.where(ends, largest, 1.0))
+    t = xp.where(starts & ends, xp.log(xp.expm1(xp.where(starts & ends, held_max - held_start, 1.0))), t)
+    return xp.where(starts, held_start, xp.where(ends, held_max - xp.logaddexp(0.0, t), log_start)), t
+
+
+def hold(free, held):
+    """`free` [11, ...] with coefficients held: `held` [11, ...] in the order of COEFFICIENTS, NaN where one is free."""
+    xp = array_module(free, held)
+    given = ~xp.isnan(held)
+    log_a, log_b, log_c = (xp.where(given[i], xp.log(xp.where(given[i], held[i], 1.0)), free[i]) for i in (0, 4, 10))
+    log_start, t = hold_expert_scale(free[8], free[9], held[8], held[9])
+    exponents = xp.where(given, held, free)
+    return xp.stack([log_a, *exponents[1:4], log_b, *exponents[5:8], log_start, t, log_c])
+
+
+def moving(held):
+    """bool [11, ...]: which entries of FREE the search still moves when `held` are held."""
+    free = np.isnan(held)
+    return np.stack([*free[:8], free[8] & free[9], free[8] | free[9], free[10]])
+
+
 def at_experts(c, n_experts):
     """(m, mu, n, nu, c) of L = m N^mu + n D^nu + c at this number of experts (Eq. 5, Table 4), any shape."""
     e = 1 / (1 / (n_experts - 1 + 1 / (1 / c["E_start"] - 1 / c["E_max"])) + 1 / c["E_max"])
@@ -123,6 +154,21 @@ def starts():
         np.log([0.5, 1, 2]),
     )
     return np.array(list(grid))
+
+
+def scaled_starts(rng, count, runs):
+    """`count` random starts in the measure of the runs (Runs), rows of FREE for columns centred as recentre does by their
+    means: size, data and the floor c share the loss, and no exponent is far from those that have been published."""
+    loss = np.exp(np.mean(np.log(runs.loss)))
+    c = rng.uniform(0.2, 0.95, count) * runs.loss.min()
+    size = rng.uniform(0.1, 0.9, count)
+    log_start, t = rng.uniform(np.log(1.2), np.log(5), count), rng.uniform(1.5, 6, count)
+    delta, omega = rng.uniform(-0.3, 0.2, (2, count))
+    alpha, beta = -np.exp(rng.uniform(np.log(0.05), np.log(0.6), (2, count)))
+    gamma, zeta = rng.uniform(-0.03, 0.03, (2, count))
+    e = np.mean(log_expert_scale(runs.n_experts, log_start[:, None], t[:, None]), axis=1)
+    log_a, log_b = np.log((loss - c) * size) - delta * e, np.log((loss - c) * (1 - size)) - omega * e
+    return np.stack([log_a, alpha, delta, gamma, log_b, beta, omega, zeta, log_start, t, np.log(c)], axis=1)
 
 
 _TABLE_3 = dict(

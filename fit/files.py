@@ -1,0 +1,301 @@
+"""Tables read strictly, files written whole or not at all.
+
+A table is CSV, JSONL or Parquet by its ending. Each bad value is named by file, row and column; rows are counted as an
+editor shows them (a CSV's header is row 1).
+"""
+
+import csv
+import dataclasses
+import hashlib
+import json
+import os
+import tempfile
+
+import numpy as np
+
+from fit import UserError
+
+# What a run may be: outside these bounds a number is a slip of units, not a run.
+BOUNDS = {
+    "n_active": (1, 1e16),
+    "n_total": (1, 1e18),
+    "n_tokens": (1, 1e18),
+    "n_experts": (1, 1e6),
+    "loss": (1e-6, 1e3),
+}
+
+
+@dataclasses.dataclass
+class Table:
+    """Columns of equal length by name, values as read; rows[i] is the row number in the file of the i-th value.
+
+    names: {"loss": "val_loss"}, what the file calls a column that is asked for by another name. arrow: the table as Parquet
+    holds it, where it came from there.
+    """
+
+    path: str
+    columns: dict
+    rows: list
+    names: dict = dataclasses.field(default_factory=dict)
+    arrow: object = None
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __contains__(self, name):
+        return self.names.get(name, name) in self.columns
+
+    def column(self, name):
+        theirs = self.names.get(name, name)
+        if theirs not in self.columns:
+            raise UserError(
+                f"{self.path}: column {theirs} is missing; columns found: {', '.join(self.columns) or 'none'}"
+                + ("" if self.names else "; --columns=loss:val_loss,... says what the file calls them") * (name in BOUNDS)
+            )
+        return self.columns[theirs]
+
+    def numbers(self, name, bounds=None):
+        """Column `name` as float64 [n_rows]; UserError names the first value that is no finite number within bounds."""
+        low, high = bounds or BOUNDS.get(name, (-np.inf, np.inf))
+        values = self.column(name)
+        try:
+            if not all(type(v) in (str, int, float) for v in values):
+                raise ValueError
+            numbers = np.array([float(v) for v in values])
+            bad = ~(np.isfinite(numbers) & (numbers >= low) & (numbers <= high))
+            if name == "n_experts":
+                bad |= numbers != np.floor(numbers)
+            if not any(isinstance(v, str) and ("_" in v or not v.isascii()) for v in values) and not bad.any():
+                return numbers
+        except (ValueError, OverflowError):
+            pass
+        for row, value in zip(self.rows, values):  # slow path: find what to complain about
+            try:
+                if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+                    raise ValueError
+                if isinstance(value, str) and ("_" in value or not value.isascii()):
+                    raise ValueError
+                number = float(value)
+            except (ValueError, OverflowError):
+                number = np.nan
+            kind = "a whole number" if name == "n_experts" else "a number"
+            if (
+                not low <= number <= high
+                or (name == "n_experts" and number != np.floor(number))
+                or not np.isfinite(number)
+            ):
+                span = f" from {low:g} to {high:g}" if np.isfinite(high) else ""
+                theirs = self.names.get(name, name)
+                raise UserError(
+                    f"{self.path}, row {row}, column {theirs}: found {_shown(value)}, expected {kind}{span}"
+                )
+        raise AssertionError("unreachable: a bad value was seen but not found")
+
+
+def _shown(value):
+    text = "nothing" if value is None or value == "" else repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def read(path, names=None):
+    """Reads a table; UserError if it cannot be read as what its ending says, or has none of the columns that names has."""
+    ending = os.path.splitext(path)[1].lower()
+    readers = {".csv": _read_csv, ".jsonl": _read_jsonl, ".parquet": _read_parquet}
+    if ending not in readers:
+        raise UserError(
+            f"{path}: the ending says which format it is, found {ending or 'none'!r}, expected .csv, .jsonl or .parquet"
+        )
+    try:
+        table = readers[ending](path)
+    except OSError as e:
+        raise UserError(f"{path}: cannot be read: {e.strerror or e}") from e
+    except UnicodeDecodeError as e:
+        raise UserError(f"{path}: is not UTF-8 text (byte {e.start})") from e
+    if not len(table):
+        raise UserError(f"{path}: has no runs")
+    table.names = dict(names or {})
+    for ours, theirs in table.names.items():
+        if theirs not in table.columns:
+            raise UserError(
+                f"--columns={ours}:{theirs}: {path} has no column {theirs}; columns found: {', '.join(table.columns)}"
+            )
+    return table
+
+
+def _read_csv(path):
+    with open(path, newline="", encoding="utf-8-sig") as f:
+        reader = csv.reader(f, strict=True)
+        try:
+            header = next(reader, None)
+            if not header:
+                raise UserError(f"{path}, row 1: expected a header of column names, found nothing")
+            header = [name.strip() for name in header]
+            for name in header:
+                if header.count(name) > 1:
+                    raise UserError(f"{path}, row 1: column {name or '(no name)'} stands there twice")
+            lines, rows = [], []
+            for line in reader:
+                if not line:
+                    continue
+                if len(line) != len(header):
+                    raise UserError(
+                        f"{path}, row {reader.line_num}: found {len(line)} values, expected {len(header)} "
+                        f"(columns {', '.join(header)})"
+                    )
+                lines.append(line)
+                rows.append(reader.line_num)
+        except csv.Error as e:
+            raise UserError(f"{path}, row {reader.line_num}: is not CSV: {e}") from e
+    return Table(path, {name: [line[i].strip() for line in lines] for i, name in enumerate(header)}, rows)
+
+
+def _unique_keys(pairs):
+    if len({k for k, _ in pairs}) < len(pairs):
+        raise ValueError("a key stands there twice")
+    return dict(pairs)
+
+
+def _read_jsonl(path):
+    records, rows = [], []
+    with open(path, encoding="utf-8-sig") as f:
+        for row, line in enumerate(f, 1):
+            if not line.strip():
+                continue
+            try:
+                record = json.loads(line, object_pairs_hook=_unique_keys)
+            except (ValueError, RecursionError) as e:
+                raise UserError(f"{path}, row {row}: is not a JSON object: {e}") from e
+            if not isinstance(record, dict):
+                raise UserError(f"{path}, row {row}: found {_shown(record)}, expected a JSON object")
+            records.append(record)
+            rows.append(row)
+    names = list(dict.fromkeys(name for record in records for name in record))
+    return Table(path, {name: [record.get(name) for record in records] for name in names}, rows)
+
+
+def _pyarrow():
+    try:
+        import pyarrow.parquet
+    except ImportError as e:
+        raise UserError(f"Parquet files need the package pyarrow ({e}): pip install pyarrow, or give .csv or .jsonl") from e
+    return pyarrow
+
+
+def _read_parquet(path):
+    pyarrow = _pyarrow()
+    try:
+        table = pyarrow.parquet.ParquetFile(path).read()
+    except pyarrow.ArrowException as e:
+        raise UserError(f"{path}: is not Parquet: {str(e).splitlines()[0]}") from e
+    names = table.column_names
+    for name in names:
+        if names.count(name) > 1:
+            raise UserError(f"{path}: column {name} stands there twice")
+    columns = {name: _values(column, pyarrow) for name, column in zip(names, table.columns)}
+    return Table(path, columns, list(range(1, table.num_rows + 1)), arrow=table)
+
+
+def _values(column, pyarrow):
+    """A Parquet column as Python values; times as text, for not every time that Parquet holds is one of Python's."""
+    if pyarrow.types.is_temporal(column.type):
+        return [_time(v) if v.is_valid else None for v in column]
+    return column.to_pylist()
+
+
+def _time(value):
+    try:
+        return str(value.as_py())
+    except (ValueError, OverflowError):
+        return str(value)
+
+
+def plain(value):
+    """A value as JSON and CSV can hold it: NaN is None, bytes and what else there is are text."""
+    if isinstance(value, float) and not np.isfinite(value):
+        return None
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
+    if isinstance(value, dict):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(v) for v in value]
+    return value if value is None or isinstance(value, (str, int, float, bool)) else str(value)
+
+
+def write(table, path):
+    """Writes a table in the format that the ending of `path` says; UserError if that cannot be done."""
+    ending = os.path.splitext(path)[1].lower()
+    names, length = list(table.columns), len(table)
+    if ending == ".csv":
+        with replacing(path) as temporary, open(temporary, "w", newline="", encoding="utf-8") as f:
+            writer = csv.writer(f)
+            writer.writerow(names)
+            writer.writerows([v if type(v) in (str, float, int) else plain(v) for v in row] for row in zip(*table.columns.values()))
+    elif ending == ".jsonl":
+        with replacing(path) as temporary, open(temporary, "w", encoding="utf-8") as f:
+            for i in range(length):
+                f.write(json.dumps({name: plain(table.columns[name][i]) for name in names}) + "\n")
+    elif ending == ".parquet":
+        pyarrow = _pyarrow()
+        there = set(table.arrow.column_names) if table.arrow is not None else ()
+        columns = {name: table.arrow[name] if name in there else _arrow(name, table, pyarrow) for name in names}
+        with replacing(path) as temporary:
+            pyarrow.parquet.write_table(pyarrow.table(columns), temporary)
+    else:
+        raise UserError(f"--out={path}: found ending {ending or 'none'!r}, expected .csv, .jsonl or .parquet")
+
+
+def _arrow(name, table, pyarrow):
+    try:
+        return pyarrow.array(table.columns[name])
+    except (pyarrow.ArrowException, OverflowError) as e:
+        kinds = sorted({type(v).__name__ for v in table.columns[name]})
+        raise UserError(
+            f"{table.path}, column {name}: Parquet cannot hold its values ({', '.join(kinds)}) in one column: write .csv or "
+            f".jsonl instead ({str(e).splitlines()[0]})"
+        ) from e
+
+
+class replacing:
+    """`with replacing(path) as temporary:` write to `temporary`; it becomes `path` only when all went well."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __enter__(self):
+        self.temporary = self.make()
+        return self.temporary
+
+    def make(self):
+        """An empty file beside the path."""
+        folder, name = os.path.split(os.path.abspath(self.path))
+        if os.path.isdir(self.path):
+            raise UserError(f"{self.path}: cannot be written: it is a folder")
+        try:
+            handle, temporary = tempfile.mkstemp(dir=folder, prefix=f".{name}.", suffix=os.path.splitext(name)[1])
+        except OSError as e:
+            raise UserError(f"{self.path}: cannot be written: {e.strerror}") from e
+        os.close(handle)
+        return temporary
+
+    def __exit__(self, kind, error, trace):
+        if kind is None:
+            mask = os.umask(0)
+            os.umask(mask)
+            os.chmod(self.temporary, 0o666 & ~mask)  # mkstemp's 0600 would hide the file from others
+            os.replace(self.temporary, self.path)
+            return
+        os.unlink(self.temporary)
+        if isinstance(error, OSError):
+            raise UserError(f"{self.path}: cannot be written: {error.strerror or error}") from error
+
+
+def check_writable(path):
+    """UserError if no file can be written at `path`: better told before the work than after."""
+    os.unlink(replacing(path).make())
+
+
+def write_text(path, text):
+    """Writes `text` to `path`, whole or not at all; UserError if that cannot be done."""
+    with replacing(path) as temporary, open(temporary, "w", encoding="utf-8") as f:
+        f.write(text)

@@ -1,0 +1,102 @@
+"""Profile intervals: how far a coefficient can be moved, all others fitted again, until the fit is clearly worse.
+
+With noise of unknown size twice the logarithm of the likelihood ratio is n ln(objective / best objective), to be compared with
+chi-squared of one degree of freedom. Near the best value its square root is close to a straight line, so each end is found by
+trying values outwards, then ever closer around the crossing.
+"""
+
+import numpy as np
+import scipy.special
+
+from fit import regress
+from fit.laws import FORMS
+
+LEVEL = 0.8  # of the intervals, like the 10th to 90th percentile of the bootstrap
+FARTHEST = {"E_": np.log(1e4), "": np.log(30)}  # tried on either side of the best value, in its logarithm
+TRIED = 5  # values for each end at a time: three coefficients' ends fill a batch
+ROUNDS, CLOSE = 8, 0.02  # of rounds at most; ends once the crossing lies within this share of its distance
+
+
+class _End:
+    """The search for one end of one interval: `tried` distances (in the logarithm of the coefficient) and what they cost."""
+
+    def __init__(self, name, best, sign, guess):
+        self.name, self.best, self.sign = name, best, sign
+        self.farthest = next(v for start, v in FARTHEST.items() if name.startswith(start))
+        self.guess = float(np.clip(guess, 1e-4, self.farthest / 8)) if np.isfinite(guess) else self.farthest / 64
+        self.tried, self.roots, self.xs = np.array([0.0]), np.array([0.0]), []
+
+    def crossing(self, threshold):
+        """(inner, outer): indices of the tried distances around the first crossing; outer is None while none is beyond."""
+        beyond = np.flatnonzero(self.roots > threshold)
+        return (beyond[0] - 1, beyond[0]) if len(beyond) else (len(self.roots) - 1, None)
+
+    def next(self, threshold):
+        """The distances to try next; none when the end is known."""
+        inner, outer = self.crossing(threshold)
+        last = self.tried[inner]
+        if outer is None:
+            if last >= self.farthest:
+                return np.array([])
+            if last == 0:
+                return np.append(self.guess * np.geomspace(0.5, 4, TRIED - 1), self.farthest)
+            return np.minimum(last * np.geomspace(2, 2**TRIED, TRIED), self.farthest)
+        if self.tried[outer] - last <= CLOSE * self.tried[outer]:
+            return np.array([])
+        return last + (self.tried[outer] - last) * np.arange(1, TRIED + 1) / (TRIED + 1)
+
+    def add(self, tried, roots, xs):
+        order = np.argsort(np.append(self.tried, tried), kind="stable")
+        self.xs = [[*self.xs, *xs][i] for i in order]
+        self.tried, self.roots = np.append(self.tried, tried)[order], np.append(self.roots, roots)[order]
+
+    def value(self, threshold):
+        """Where the root of the ratio passes the threshold; None if it does nowhere."""
+        inner, outer = self.crossing(threshold)
+        if outer is None:
+            return None
+        low, high = self.roots[inner], self.roots[outer]
+        at = self.tried[inner] + (threshold - low) / (high - low) * (self.tried[outer] - self.tried[inner])
+        return float(self.best * np.exp(self.sign * at))
+
+
+def profile(form, runs, settings, weights, found, errors, inflation=None, count=None, quiet=True):
+    """For each of the law's PROFILED coefficients that is not fixed: {value, low, high} of its LEVEL interval, None where
+    an end is open.
+
+    errors: standard errors of the coefficients by name, to know where to look. inflation: by how much errors that runs
+    share widen each coefficient's variance, by name; the ratio is divided by it. count: of how many runs `runs` are a
+    sample.
+    """
+    law = FORMS[form]
+    data = regress.prepared(form, runs, settings, weights)
+    size = max(found.objective, 1e-18 * len(runs))  # noise-free losses: nothing below rounding
+    names = [name for name in law.PROFILED if name not in dict(settings.fix)]
+    normal = scipy.special.ndtri((1 + LEVEL) / 2)  # the root of chi-squared's quantile
+    limit = {name: normal * np.sqrt((inflation or {}).get(name, 1)) for name in names}
+    best = found.coefficients
+    ends = [_End(name, best[name], sign, 1.3 * errors[name] / best[name]) for name in names for sign in (-1, 1)]
+    start = regress.centre(form, found.free[None], data)[0]
+    for end in ends:
+        end.xs = [start]
+    for i in range(ROUNDS):
+        todo = [(end, at) for end in ends for at in end.next(limit[end.name])]
+        if not todo:
+            break
+        held = np.tile(data["held"], (len(todo), 1))
+        x = np.empty((len(todo), len(start)))
+        for row, (end, at) in enumerate(todo):
+            held[row, law.COEFFICIENTS.index(end.name)] = end.best * np.exp(end.sign * at)
+            x[row] = end.xs[int(np.argmin(np.abs(end.tried - at)))]
+        trial = regress.hold(form, data, held)
+        label = None if quiet else f"profiles, {i + 1} of at most {ROUNDS}"
+        x, objectives, _ = regress.polish(form, np.where(trial["moving"] > 0, x, 0.0), trial, 8, True, label)
+        roots = np.sqrt((count or len(runs)) * np.log(np.maximum(objectives, size) / size))
+        for end in ends:
+            rows = [row for row, (other, _) in enumerate(todo) if other is end]
+            if rows:
+                end.add(np.array([todo[row][1] for row in rows]), roots[rows], list(x[rows]))
+    return {
+        name: dict(value=best[name], low=low.value(limit[name]), high=high.value(limit[name]))
+        for name, low, high in zip(names, ends[::2], ends[1::2])
+    }

@@ -1,0 +1,97 @@
+"""What a fit found, in lines for people."""
+
+from fit import models
+from fit.uncertainty import LEVEL, span
+
+
+def summary(record):
+    """Lines that tell a person how the fit went."""
+    fixed = record["settings"].get("fix") or {}
+    yield f"{record['form']} law: " + ", ".join(
+        f"{k} {v:.6g}{' (fixed)' if k in fixed else ''}" for k, v in record["coefficients"].items()
+    )
+    yield (
+        f"objective {record['objective']:.6e}; {record['starts']['within_1_percent']} of {record['starts']['tried']} "
+        "starts within 1% of it"
+    )
+    if record["settings"].get("weight_decay_default"):
+        yield (
+            f"weight decay {record['settings']['weight_decay']:g}, the default for so few runs: it keeps finite what they "
+            "leave open (--weight_decay=0 for none)"
+        )
+    yield from _errors(record)
+    yield from _intervals(record)
+    for warning in (*models.notes(record.get("models", {})), *record.get("warnings", [])):
+        yield f"warning: {warning}"
+
+
+def _errors(record):
+    fitted, out = record["fitted"], record["held_out"]
+    yield f"mean relative error on {fitted['runs']} fitted runs: {_size(fitted)}"
+    if "worst" in fitted:
+        yield f"  {worst(fitted['worst'])}"
+    if out:
+        yield f"mean relative error on {out['runs']} held-out runs: {_size(out)}"
+        if "worst" in out:
+            yield f"  {worst(out['worst'])}"
+    for step in record.get("rolling") or []:
+        yield (
+            f"rolling hold-out: fitted to the {step['fitted']} runs up to {step['fitted_flops']:.3g} FLOPs, the next "
+            f"{step['runs']} (up to {step['training_flops'][1]:.3g}) predicted with mean relative error {_size(step)}"
+        )
+    for name, words in (("separate_fitted", "fitted"), ("separate_held_out", "held-out")):
+        if record.get(name):
+            yield (
+                f"a separate Chinchilla law for each number of experts: RMSE {record[name]['rmse_nats']:.4f} nats on "
+                f"{record[name]['runs']} {words} runs"
+            )
+
+
+def _size(e):
+    return (
+        f"{e['mean_relative_error']:.2%} (largest {e['max_relative_error']:.2%}, RMSE {e['rmse_nats']:.4f} nats)"
+    )
+
+
+def worst(w):
+    """The run with the largest error, in words."""
+    where = ", ".join(f"row {w['row']}" if key == "row" else w[key] for key in ("row", "run") if key in w)
+    return f"the worst{' is ' + where if where else ''}: predicted {w['predicted']:.4f}, measured {w['measured']:.4f}"
+
+
+def _intervals(record):
+    noise = record.get("noise")
+    if noise:
+        yield f"runs scatter around the law by {noise['total']:.2%} (one standard deviation)" + (
+            f": {noise['trunk']:.2%} that all runs of a trunk share ({noise['trunks']} {noise['by']}) and {noise['run']:.2%} "
+            "of each run's own"
+            if noise["trunks"]
+            else ", each run for itself"
+        )
+    if "sample" in record:
+        sample = record["sample"]
+        yield (
+            f"intervals and warnings from a random sample of {sample['runs']:,} of the {sample['of']:,} fitted runs, scaled "
+            "to what all of them tell"
+        )
+    for name, p in record.get("profile", {}).items():
+        ends = f"{p['low']:.5g} to {p['high']:.5g}" if None not in (p["low"], p["high"]) else span(p)
+        yield f"{name} {p['value']:.5g}, {LEVEL:.0%} profile interval: {ends}"
+    if "bootstrap" not in record:
+        return
+    b = record["bootstrap"]
+    low, high = b["percentiles"]
+    yield f"{low:g}th to {high:g}th percentile of {len(b['draws'])} bootstrap fits: " + ", ".join(
+        f"{name} {a:.4g} to {b:.4g}" for name, (a, b) in b["intervals"].items()
+    )
+    yield f"  ({drawn(b)})"
+
+
+def drawn(bootstrap):
+    """How a bootstrap drew, in words."""
+    by = bootstrap.get("by", "runs")
+    return {
+        "errors": f"the law's own losses with new errors, drawn by {by}",
+        "replacement": f"{by} drawn with replacement",
+        "paper": f"80% of the {by} without replacement, the paper's form: about half too narrow by construction",
+    }[bootstrap["form"]]
