@@ -7,6 +7,8 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = (
     os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
     " --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+    # eight threads on two busy cores may meet late; by default that ends the process after 40 s
+    " --xla_cpu_collective_call_terminate_timeout_seconds=600"
 )
 
 import helpers  # noqa: E402

@@ -45,6 +45,7 @@ def write_config(folder, text_glob, **replace):
 
 def environment(n_devices: int = 1) -> dict:
     flags = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+    flags += " --xla_cpu_collective_call_terminate_timeout_seconds=600"
     compiled = os.path.join(os.environ["JMOE_CACHE"], "compiled")  # one compilation for all the starts of a config
     return os.environ | {
         "XLA_FLAGS": f"--xla_force_host_platform_device_count={n_devices} {flags}",
