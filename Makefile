@@ -26,7 +26,8 @@ test: .venv/.installed
 # Long: runs and sweeps killed at random moments, each compared with an undisturbed one.
 soak: .venv/.installed
 	$(BIN)/python tests/soak.py --kills=60
-	JMOE_SOAK=1 $(BIN)/python -m pytest tests/test_launch_local.py tests/test_launch_slurm.py
+	JMOE_SOAK=1 $(BIN)/python -m pytest tests/test_launch_local.py tests/test_launch_slurm.py tests/test_launch_gs.py \
+		tests/test_jmoe_outage.py tests/test_jmoe_storage.py
 
 .venv/.installed: setup.cfg pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"Python 3.11 or later is needed, this is {sys.version.split()[0]}; choose another by make PYTHON=...")'

@@ -173,16 +173,9 @@ def _read_jsonl(path):
     return Table(path, {name: [record.get(name) for record in records] for name in names}, rows)
 
 
-def _pyarrow():
-    try:
-        import pyarrow.parquet
-    except ImportError as e:
-        raise UserError(f"Parquet files need the package pyarrow ({e}): pip install pyarrow, or give .csv or .jsonl") from e
-    return pyarrow
-
-
 def _read_parquet(path):
-    pyarrow = _pyarrow()
+    import pyarrow.parquet
+
     try:
         table = pyarrow.parquet.ParquetFile(path).read()
     except pyarrow.ArrowException as e:
@@ -230,13 +223,15 @@ def write(table, path):
         with replacing(path) as temporary, open(temporary, "w", newline="", encoding="utf-8") as f:
             writer = csv.writer(f)
             writer.writerow(names)
-            writer.writerows([v if type(v) in (str, float, int) else plain(v) for v in row] for row in zip(*table.columns.values()))
+            for row in zip(*table.columns.values()):
+                writer.writerow([v if type(v) in (str, float, int) else plain(v) for v in row])
     elif ending == ".jsonl":
         with replacing(path) as temporary, open(temporary, "w", encoding="utf-8") as f:
             for i in range(length):
                 f.write(json.dumps({name: plain(table.columns[name][i]) for name in names}) + "\n")
     elif ending == ".parquet":
-        pyarrow = _pyarrow()
+        import pyarrow.parquet
+
         there = set(table.arrow.column_names) if table.arrow is not None else ()
         columns = {name: table.arrow[name] if name in there else _arrow(name, table, pyarrow) for name in names}
         with replacing(path) as temporary:

@@ -135,8 +135,7 @@ def how_sure(form, runs, settings, weights, found, labels, by, options, quiet=Fa
     )
     context = (form, runs, settings, weights, found)
     standard = uncertainty.standard_errors(*context, noise, labels, count=count)
-    naive = uncertainty.standard_errors(*context, alone, count=count)
-    inflation = {name: (standard[name] / naive[name]) ** 2 if naive[name] > 0 else 1.0 for name in standard}
+    inflation = uncertainty.inflation(*context, noise, alone, labels, count)
     sure["profile"] = profile.profile(*context, standard, inflation, count, quiet)
     sure["warnings"] = uncertainty.warnings(*context, sure["profile"], noise, labels, count)
     if found is not all_found:  # around the coefficients that all runs gave

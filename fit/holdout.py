@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fit import UserError, regress
+from fit import UserError
 from fit.laws import FORMS
 from fit.runs import subset
 
@@ -92,6 +92,8 @@ def rolling(form, runs, settings, weights, quiet=False):
 
     Runs of equal compute stay together. Raises UserError where the runs are too few for a single step.
     """
+    from fit import regress  # and with it JAX, which those who only compare a law with runs do without
+
     law, flops = FORMS[form], 6 * runs.n_active * runs.n_tokens
     ends = np.quantile(flops, np.linspace(0.5, 1, ROLLS + 1), method="higher")
     steps = []

@@ -4,9 +4,9 @@ import collections
 import dataclasses
 import json
 import os
+import statistics
 
 import numpy as np
-import scipy.special
 
 from fit import UserError, lawcheck, models
 from fit.architecture import FLOPS_PER_PARAMETER_TRAINING as TRAINING
@@ -73,16 +73,20 @@ class FittedLaw:
         free = np.stack([self.law.to_free(dict(zip(self.draws, row))) for row in zip(*self.draws.values())], axis=1)
         n_active, n_tokens, n_experts = np.broadcast_arrays(n_active, n_tokens, n_experts)
         shape, columns = n_active.shape, [v.astype(float).ravel() for v in (n_active, n_tokens, n_experts)]
-        errors = self.noise * scipy.special.ndtri((np.arange(20) + 0.5) / 20) if new_run else np.zeros(1)
-        # the ends that so few draws must reach to hold as much as they claim: Weibull's positions, for the errors' product too
         draws = free.shape[1]
+        errors = np.zeros((draws, 1))
+        if new_run:  # quantiles of the error, 20 for each draw, other ones for each
+            at = (np.arange(20) + (np.arange(draws)[:, None] + 0.5) / draws) / 20
+            errors = self.noise * np.vectorize(statistics.NormalDist().inv_cdf)(at)
+        # the ends that so few draws must reach to hold as much as they claim: Weibull's positions, for all these errors too
         levels = np.clip([(p * (draws + 1) - 50) / draws for p in self.percentiles], 0, 100)
         ends = np.empty((2, len(columns[0])))
         for part in range(0, len(columns[0]), 4096):  # draws times errors times models would not fit at once
             n, d, e = (v[part : part + 4096] for v in columns)
-            drawn = self.law.log_loss(free[:, :, None], np.log(n), np.log(d), e)  # [draws, models]
-            drawn = (drawn[:, None] + errors[:, None]).reshape(-1, len(n))
-            ends[:, part : part + 4096] = np.percentile(drawn, levels, axis=0, method="hazen")
+            law = self.law.log_loss(free[:, :, None], np.log(n), np.log(d), e)  # [draws, models]
+            runs = (law[:, None] + errors[:, :, None]).reshape(-1, len(n))
+            (low, high), of_law = (np.percentile(v, levels, axis=0, method="hazen") for v in (runs, law))
+            ends[:, part : part + 4096] = np.minimum(low, of_law[0]), np.maximum(high, of_law[1])
         return np.exp(ends).reshape(2, *shape)
 
     @property

@@ -28,6 +28,13 @@ class Noise:
         """Of a new run on a trunk of its own."""
         return float(np.hypot(self.run, self.trunk))
 
+    @property
+    def freedom(self):
+        """How many independent errors the sum of both variances was estimated from (Satterthwaite)."""
+        parts = np.square([self.run, self.trunk])
+        spread = np.sum(parts**2 / self.degrees_of_freedom)
+        return float(parts.sum() ** 2 / spread) if spread > 0 else self.degrees_of_freedom[0]
+
     def draw(self, rng, draws, labels):
         """Errors [draws, n_runs] of runs whose trunks are `labels` [n_runs]. The sizes of the errors are drawn too,
         for they were estimated from few: this is what makes Student's t of a normal distribution."""

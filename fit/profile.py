@@ -10,9 +10,9 @@ import scipy.special
 
 from fit import regress
 from fit.laws import FORMS
+from fit.summary import LEVEL
 
-LEVEL = 0.8  # of the intervals, like the 10th to 90th percentile of the bootstrap
-FARTHEST = {"E_": np.log(1e4), "": np.log(30)}  # tried on either side of the best value, in its logarithm
+FARTHEST = {"E_start": (1e-5, 1e6), "E_max": (1e-5, 1e12), "": (1e-6, 1e3)}  # values tried: beyond an end is open
 TRIED = 5  # values for each end at a time: three coefficients' ends fill a batch
 ROUNDS, CLOSE = 8, 0.02  # of rounds at most; ends once the crossing lies within this share of its distance
 
@@ -22,9 +22,10 @@ class _End:
 
     def __init__(self, name, best, sign, guess):
         self.name, self.best, self.sign = name, best, sign
-        self.farthest = next(v for start, v in FARTHEST.items() if name.startswith(start))
+        smallest, largest = FARTHEST.get(name, FARTHEST[""])
+        self.farthest = max(1.0, np.log(largest / best) if sign > 0 else np.log(best / smallest))
         self.guess = float(np.clip(guess, 1e-4, self.farthest / 8)) if np.isfinite(guess) else self.farthest / 64
-        self.tried, self.roots, self.xs = np.array([0.0]), np.array([0.0]), []
+        self.tried, self.roots, self.frees = np.array([0.0]), np.array([0.0]), []
 
     def crossing(self, threshold):
         """(inner, outer): indices of the tried distances around the first crossing; outer is None while none is beyond."""
@@ -43,11 +44,12 @@ class _End:
             return np.minimum(last * np.geomspace(2, 2**TRIED, TRIED), self.farthest)
         if self.tried[outer] - last <= CLOSE * self.tried[outer]:
             return np.array([])
-        return last + (self.tried[outer] - last) * np.arange(1, TRIED + 1) / (TRIED + 1)
+        between = np.geomspace if self.tried[outer] > 4 * last > 0 else np.linspace
+        return between(last, self.tried[outer], TRIED + 2)[1:-1]
 
-    def add(self, tried, roots, xs):
+    def add(self, tried, roots, frees):
         order = np.argsort(np.append(self.tried, tried), kind="stable")
-        self.xs = [[*self.xs, *xs][i] for i in order]
+        self.frees = [[*self.frees, *frees][i] for i in order]
         self.tried, self.roots = np.append(self.tried, tried)[order], np.append(self.roots, roots)[order]
 
     def value(self, threshold):
@@ -76,26 +78,26 @@ def profile(form, runs, settings, weights, found, errors, inflation=None, count=
     limit = {name: normal * np.sqrt((inflation or {}).get(name, 1)) for name in names}
     best = found.coefficients
     ends = [_End(name, best[name], sign, 1.3 * errors[name] / best[name]) for name in names for sign in (-1, 1)]
-    start = regress.centre(form, found.free[None], data)[0]
     for end in ends:
-        end.xs = [start]
+        end.frees = [found.free]
     for i in range(ROUNDS):
         todo = [(end, at) for end in ends for at in end.next(limit[end.name])]
         if not todo:
             break
         held = np.tile(data["held"], (len(todo), 1))
-        x = np.empty((len(todo), len(start)))
+        starts = np.empty((len(todo), len(found.free)))
         for row, (end, at) in enumerate(todo):
             held[row, law.COEFFICIENTS.index(end.name)] = end.best * np.exp(end.sign * at)
-            x[row] = end.xs[int(np.argmin(np.abs(end.tried - at)))]
+            starts[row] = end.frees[int(np.argmin(np.abs(end.tried - at)))]
         trial = regress.hold(form, data, held)
         label = None if quiet else f"profiles, {i + 1} of at most {ROUNDS}"
-        x, objectives, _ = regress.polish(form, np.where(trial["moving"] > 0, x, 0.0), trial, 8, True, label)
+        x, objectives, _ = regress.polish(form, regress.centre(form, starts, trial), trial, 8, True, label)
+        frees = regress.own(form, x, trial)
         roots = np.sqrt((count or len(runs)) * np.log(np.maximum(objectives, size) / size))
         for end in ends:
             rows = [row for row, (other, _) in enumerate(todo) if other is end]
             if rows:
-                end.add(np.array([todo[row][1] for row in rows]), roots[rows], list(x[rows]))
+                end.add(np.array([todo[row][1] for row in rows]), roots[rows], list(frees[rows]))
     return {
         name: dict(value=best[name], low=low.value(limit[name]), high=high.value(limit[name]))
         for name, low, high in zip(names, ends[::2], ends[1::2])

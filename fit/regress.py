@@ -20,12 +20,11 @@ import tqdm
 from fit import UserError, solvers
 from fit.arrays import array_module
 from fit.laws import FORMS
+from fit.prepare import PER_START, hold, hold_nothing, prepare, prepared, take  # noqa: F401, a fit's data
 
 BATCH = 32  # starts compiled together: their Jacobians of a few hundred runs stay in the cache
 THREADS = 2  # batches at a time
 LARGEST_JACOBIAN = 2_000_000  # runs times starts in a batch
-PER_RUN = ("ln_n", "ln_d", "n_experts", "log_loss", "root_weight")
-PER_START = ("log_loss", "root_weight", "held", "moving")  # data that may differ from start to start: see prepare
 ROUNDS, STEPS = 5, 40  # of the search: steps in a round, the better half goes on to the next
 SEARCH_RUNS = 2048  # above so many runs the search uses a sample of them and only its best starts see all
 
@@ -91,66 +90,6 @@ def residual_function(form):
     return residuals
 
 
-def padded_length(n):
-    """To how many rows n runs are filled up: at most a quarter more (64 if there are fewer), and none above 4,096."""
-    step = max(64, 2 ** (int(n).bit_length() - 3))
-    return n if n > 4096 else -(-n // step) * step
-
-
-def prepare(runs, settings, weights=None):
-    """The data that residual_function reads; weights [n_runs] multiply each run's loss.
-
-    ln_n, ln_d (centred by shift_n, shift_d), n_experts, log_loss, root_weight: [padded_length(n_runs)], the last rows of no
-    weight. `hold` adds held (the law's coefficients, NaN where free) and moving (1 where the search moves the entry of FREE).
-    """
-    weights = np.ones(len(runs)) if weights is None else np.asarray(weights, float)
-    ln_n, ln_d = np.log(runs.n_active), np.log(runs.n_tokens)
-    scale = 1.0 if settings.reduction == "sum" else 1.0 / len(runs)
-    shift_n, shift_d = ln_n.mean(), ln_d.mean()
-    data = dict(
-        ln_n=ln_n - shift_n,
-        ln_d=ln_d - shift_d,
-        n_experts=np.asarray(runs.n_experts, float),
-        log_loss=np.log(runs.loss),
-        root_weight=np.sqrt(weights * scale),
-        delta=np.float64(settings.huber_delta),
-        weight_decay=np.float64(settings.weight_decay),
-        shift_n=shift_n,
-        shift_d=shift_d,
-    )
-    return take(data, np.arange(len(runs)))
-
-
-def take(data, rows):
-    """Prepared data of some runs only, filled up again."""
-    more = padded_length(len(rows)) - len(rows)
-    data = data | {k: np.concatenate([data[k][rows], np.repeat(data[k][rows[:1]], more)]) for k in PER_RUN}
-    data["root_weight"][len(rows) :] = 0
-    return data
-
-
-def hold(form, data, held):
-    """`data` with coefficients held: `held` [n] or [starts, n] in the order of COEFFICIENTS, NaN where free."""
-    held = np.asarray(held, float)
-    return data | dict(held=held, moving=FORMS[form].moving(held.T).T.astype(float))
-
-
-def hold_nothing(data, n):
-    """`data` with all n coefficients free."""
-    return data | dict(held=np.full(n, np.nan), moving=np.ones(n))
-
-
-def held_of(form, settings):
-    """`held` [n], as hold takes it, of settings.fix."""
-    fixed = dict(settings.fix)
-    return np.array([fixed.get(name, np.nan) for name in FORMS[form].COEFFICIENTS], float)
-
-
-def prepared(form, runs, settings, weights=None):
-    """prepare, with the coefficients that the settings fix."""
-    return hold(form, prepare(runs, settings, weights), held_of(form, settings))
-
-
 def objective(form, free, data):
     """The objective of the law's own parameters `free` [n] on prepared data."""
     x = centre(form, np.asarray(free)[None], data)[0]
@@ -189,8 +128,10 @@ def run_batches(solve, x, data, progress=None):
 
 
 def centre(form, frees, data):
-    """The solver's x [starts, n] of the law's own parameters `frees` [starts, n]."""
-    x = FORMS[form].recentre(np.asarray(frees, float).T, data["shift_n"], data["shift_d"]).T
+    """The solver's x [starts, n] from which it begins at the law's own parameters `frees` [starts, n]."""
+    law, frees = FORMS[form], np.asarray(frees, float)
+    held = np.broadcast_to(data.get("held", np.nan), frees.shape).T
+    x = law.recentre(law.start(frees.T, held), data["shift_n"], data["shift_d"]).T
     return np.where(np.asarray(data.get("moving", 1)) > 0, x, 0.0)
 
 
@@ -266,7 +207,7 @@ def starts_of(form, runs, data, settings):
     if settings.starts == 0:
         return centre(form, law.starts(), data)
     starts = law.scaled_starts(np.random.default_rng(settings.seed), settings.starts, runs)
-    return np.where(data["moving"] > 0, starts, 0.0)
+    return np.where(data["moving"] > 0, law.start(starts.T, np.broadcast_to(data["held"], starts.shape).T).T, 0.0)
 
 
 def fit(form, runs, settings=Settings(), weights=None, quiet=False):

@@ -1,7 +1,8 @@
 """What a fit found, in lines for people."""
 
 from fit import models
-from fit.uncertainty import LEVEL, span
+
+LEVEL = 0.8  # of profile intervals, like the 10th to 90th percentile of the bootstrap
 
 
 def summary(record):
@@ -95,3 +96,14 @@ def drawn(bootstrap):
         "replacement": f"{by} drawn with replacement",
         "paper": f"80% of the {by} without replacement, the paper's form: about half too narrow by construction",
     }[bootstrap["form"]]
+
+
+def span(p):
+    """A profile's interval in words."""
+    if p["low"] is None and p["high"] is None:
+        return "unbounded both ways, any value tried fits as well"
+    if p["high"] is None:
+        return f"unbounded above, anything from {p['low']:.4g} up fits as well"
+    if p["low"] is None:
+        return f"unbounded below, anything up to {p['high']:.4g} fits as well"
+    return f"anything from {p['low']:.4g} to {p['high']:.4g} fits as well"

@@ -1,12 +1,13 @@
 """What the runs do not pin down, in plain words, and what it would take; the law of each number of experts alone."""
 
 import numpy as np
+import scipy.special
 
 from fit import noise as noise_lib
 from fit import regress
 from fit.laws import FORMS
-from fit.profile import LEVEL
 from fit.runs import Runs
+from fit.summary import LEVEL, span
 
 MORE_RUNS = 12  # in "what it would take"
 
@@ -36,6 +37,24 @@ def standard_errors(form, runs, settings, weights, found, noise, trunks=None, ex
     variance *= n / (count or n)
     to = _derivative(lambda x: law.to_coefficients(regress.own(form, x, data)), regress.centre(form, found.free[None], data))
     return dict(zip(law.COEFFICIENTS, np.sqrt(np.maximum(np.einsum("ij,jk,ik->i", to, variance, to), 0)).tolist()))
+
+
+def inflation(form, runs, settings, weights, found, noise, alone, trunks, count=None):
+    """{coefficient: by how much the errors that runs share widen what a profile must allow}, 1 where none are shared.
+
+    The ratio of its variance with `noise` to that with `alone` (each run for itself), at least the median of all
+    coefficients' (where one runs away nothing can be said of its own), times Student's t over normal, squared, for
+    trunks are few.
+    """
+    if trunks is None:
+        return dict.fromkeys(found.coefficients, 1.0)
+    context = form, runs, settings, weights, found
+    with_trunks = standard_errors(*context, noise, trunks, count=count)
+    naive = standard_errors(*context, alone, count=count)
+    ratio = {name: (with_trunks[name] / naive[name]) ** 2 for name in naive if naive[name] > 0}
+    usual = np.median(list(ratio.values())) if ratio else 1.0
+    tails = (scipy.special.stdtrit(noise.freedom, (1 + LEVEL) / 2) / scipy.special.ndtri((1 + LEVEL) / 2)) ** 2
+    return {name: float(tails * max(ratio.get(name, usual), usual)) for name in naive}
 
 
 def _derivative(function, x, step=1e-6):
@@ -77,17 +96,6 @@ def warnings(form, runs, settings, weights, found, profiles, noise, trunks=None,
             "use the law for predictions near its runs, not its coefficients"
         )
     return out
-
-
-def span(p):
-    """A profile's interval in words."""
-    if p["low"] is None and p["high"] is None:
-        return "unbounded both ways, any value tried fits as well"
-    if p["high"] is None:
-        return f"unbounded above, anything from {p['low']:.4g} up fits as well"
-    if p["low"] is None:
-        return f"unbounded below, anything up to {p['high']:.4g} fits as well"
-    return f"anything from {p['low']:.4g} to {p['high']:.4g} fits as well"
 
 
 def more_runs(runs, pinned_by):

@@ -38,6 +38,12 @@ def record_of(config) -> dict:
     return fields
 
 
+def neutral(config):
+    """`config` with every field that is in no record at its NEUTRAL value: what a record that names none of them means."""
+    config.update_from_flattened_dict(NEUTRAL)
+    return config
+
+
 def _whole(least: int, most: float = math.inf):
     words = f"a whole number, at least {least}" if most == math.inf else f"a whole number from {least} to {most}"
     return words, lambda x: type(x) is int and least <= x <= most

@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 from configs import joint_moe
 from jmoe import checkpoint, cli, corpus, data, processes, sharding, storage, supply
-from jmoe.check import check_config
+from jmoe.check import check_config, neutral
 from jmoe.cli import UserError
 from jmoe.step import abstract_state, make_eval_step, mean_loss
 
@@ -124,7 +124,7 @@ def find(workdir: epath.Path, segment: str | None, step: int | None) -> epath.Pa
 
 def make_config(record: dict, overrides: dict):
     """The config that a checkpoint was trained with, for the devices and the text of this evaluation."""
-    config = joint_moe.get_config()  # fields that the checkpoint's version did not have yet keep their defaults
+    config = neutral(joint_moe.get_config())  # fields that are not in the record
     written = {name: value for name, value in record["config"].items() if name != "mesh"}
     config.update(written)
     # the text of the run unless another is named: then it has another fingerprint

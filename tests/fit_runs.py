@@ -154,3 +154,15 @@ def write_demo_law(path, **changes):
     )
     pathlib.Path(path).write_text(json.dumps(record))
     return str(path)
+
+
+def sweep_runs(widths=(16, 24, 32), budgets=(327_680, 655_360, 1_310_720), noise=0.01, trunk=0.0, seed=0, **more):
+    """Runs of a laptop's sweep, E in 1, 2, 4, 8, with losses from TINY, an error of each run and one of each trunk; the
+    column `run` tells the trunks. more: further columns."""
+    rows = [(2 * d * 257 + 13 * d**3 / 8, n, e, f"jobs/d{d}-e{e}/branch-{n}") for d in widths for e in (1, 2, 4, 8) for n in budgets]
+    n_active, n_tokens, n_experts = (np.array([row[i] for row in rows], float) for i in range(3))
+    rng = np.random.default_rng(seed)
+    shared = np.repeat(rng.normal(size=4 * len(widths)), len(budgets))
+    loss = joint_loss(n_active, n_tokens, n_experts, TINY) * np.exp(trunk * shared + noise * rng.normal(size=len(rows)))
+    table = runs_lib.Table("a sweep", dict(run=[row[3] for row in rows], **more), list(range(2, len(rows) + 2)))
+    return runs_lib.Runs("a sweep", n_active, n_tokens, n_experts, loss, table)

@@ -10,9 +10,7 @@ import pytest
 import scipy.optimize
 import scipy.special
 
-from fit import UserError, bootstrap, fitting, holdout, profile, regress, uncertainty
-from fit import noise as noise_lib
-from fit import runs as runs_lib
+from fit import UserError, fitting, regress, uncertainty
 from fit.laws import FORMS, chinchilla, joint
 
 TRUE = joint.to_free(fit_runs.TABLE_3)
@@ -169,58 +167,6 @@ def test_holdout_rules():
     ):
         with pytest.raises(UserError, match=words):
             fitting.held_out(runs, rule)
-
-
-def test_bootstrap_draws_lie_around_the_fit(noisy):
-    """Each draw beats the whole fit on its own resample; without replacement the spread is about half (sqrt(.2 / .8))."""
-    runs, found = noisy
-    settings = regress.Settings()
-    draws = {
-        how: uncertainty.bootstrap("joint", runs, settings, np.ones(len(runs)), found, 48, how)
-        for how in ("replacement", "paper")
-    }
-    points = (np.log([3e8, 1e9]), np.log([8e9, 4e10]), np.array([1.0, 16.0]))
-    spread = {}
-    for how, coefficients in draws.items():
-        free = np.stack([joint.to_free(dict(zip(joint.COEFFICIENTS, row))) for row in coefficients])
-        predicted = np.stack([joint.log_loss(f, *points) for f in free])
-        spread[how] = predicted.std(axis=0)
-        assert np.all(np.abs(predicted.mean(axis=0) - joint.log_loss(found.free, *points)) < 3 * spread[how])
-    assert np.all(spread["paper"] > 0.3 * spread["replacement"]) and np.all(
-        spread["paper"] < 0.8 * spread["replacement"]
-    )
-
-
-def test_profile_is_an_interval_of_near_equal_objective(noisy):
-    """At its end the profiled coefficient costs n ln(S / S_best) = 1.64, found again with scipy holding it there."""
-    runs, found = noisy
-    settings, data = regress.Settings(), regress.prepare(runs, regress.Settings())
-    profiles = uncertainty.profile("joint", runs, settings, np.ones(len(runs)), found)
-    assert profiles["c"]["low"] < found.coefficients["c"] < profiles["c"]["high"]
-    index, end = joint.COEFFICIENTS.index("c"), profiles["c"]["low"]
-    residuals = regress.residual_function("joint")
-    x = np.array(joint.recentre(found.free, data["shift_n"], data["shift_d"]))
-    fun = jax.jit(jax.value_and_grad(lambda y: 0.5 * jnp.sum(residuals(jnp.append(y, np.log(end)), data) ** 2)))
-    held = scipy.optimize.minimize(
-        lambda y: [np.asarray(v) for v in fun(y)],
-        x[:10],
-        jac=True,
-        method="BFGS",
-        options=dict(gtol=1e-10, maxiter=3000),
-    )
-    assert index == 10
-    assert len(runs) * np.log(held.fun / found.objective) == pytest.approx(1.642, abs=0.25)
-
-
-def test_unpinned_coefficient_is_named_with_what_it_takes():
-    """With 1, 2 and 4 experts only, nothing settles E_max; with up to 32 it is settled far better."""
-    runs = fit_runs.paper_runs(noise=0.002, seed=5)
-    few, weights = fitting.subset(runs, runs.n_experts <= 4), (runs.n_experts <= 4).astype(float)
-    settings = regress.Settings(weight_decay=1e-7, starts=64)
-    found = regress.fit("joint", runs, settings, weights, quiet=True)
-    profiles = uncertainty.profile("joint", runs, settings, weights, found)
-    said = " ".join(uncertainty.warnings("joint", few, found, profiles))
-    assert "E_max" in said and "n_experts = 32" in said
 
 
 def test_separate_laws_bound_the_joint_law(noisy):

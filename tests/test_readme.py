@@ -40,6 +40,17 @@ def get_config():
     config.remat = "full"
     return config
 """
+# The model to compile for a pod: as wide as it is, for the pod's mesh.
+SHALLOW = """
+
+_get_config = get_config
+
+
+def get_config():
+    config = _get_config()
+    config.model.n_blocks = 1
+    return config
+"""
 SMALL_SWEEP = """
 
 def get_sweep():
@@ -67,14 +78,15 @@ def checkout(tmp_path_factory):
     for name in ("jmoe", "fit", "launch", "benchmarks"):
         (folder / name).symlink_to(ROOT / name)
     shutil.copytree(ROOT / "configs", folder / "configs", ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("joint_moe", "quickstart", "mixtral"):
+    for name, smaller in (("joint_moe", SMALL), ("quickstart", SMALL), ("mixtral", SHALLOW)):
         path = folder / "configs" / f"{name}.py"
-        path.write_text(path.read_text() + SMALL)
+        path.write_text(path.read_text() + smaller)
     path = folder / "configs" / "sweeps" / "quickstart.py"
     path.write_text(path.read_text() + SMALL_SWEEP)
     (folder / "data").mkdir()
     helpers.write_text(folder / "data")
     (folder / "runs" / "demo").mkdir(parents=True)
+    (folder / ".venv").symlink_to(sys.prefix)
     return folder
 
 
@@ -82,6 +94,7 @@ def checkout(tmp_path_factory):
 def shell(checkout):
     """run(command): as a reader types it in the activated environment."""
     environment = helpers.environment() | {
+        "JAX_EXEC_TIME_OPTIMIZATION_EFFORT": "-1",
         "PATH": os.pathsep.join([str(pathlib.Path(sys.executable).parent), os.environ["PATH"]]),
         "PYTHONPATH": str(checkout),
     }

@@ -53,6 +53,11 @@ def hold(free, held):
     return xp.stack([*scales, *xp.where(given, held, free)[3:]])
 
 
+def start(free, held):
+    """`free` [5, ...] as a search with coefficients held begins from it: as it is."""
+    return free
+
+
 def moving(held):
     """bool [5, ...]: which entries of FREE the search still moves when `held` are held."""
     return np.isnan(held)

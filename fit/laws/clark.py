@@ -57,6 +57,11 @@ def hold(free, held):
     return xp.stack([*exponents[:4], *joint.hold_expert_scale(free[4], free[5], held[4], held[5])])
 
 
+def start(free, held):
+    """`free` [6, ...] as a search with coefficients held begins from it; `held` as in hold."""
+    return np.stack([*free[:5], joint.start_expert_scale(free[4], free[5], held[4], held[5])])
+
+
 def moving(held):
     """bool [6, ...]: which entries of FREE the search still moves when `held` are held."""
     free = np.isnan(held)

@@ -119,6 +119,18 @@ def hold(free, held):
     return xp.stack([log_a, *exponents[1:4], log_b, *exponents[5:8], log_start, t, log_c])
 
 
+def start_expert_scale(log_start, t, start, largest):
+    """The t from which a search begins with E_max held at `largest` (NaN: free): the one that leaves E_start where it was."""
+    alone = np.isnan(start) & ~np.isnan(largest)
+    gap = np.log(np.where(alone, largest, np.e)) - np.where(alone, log_start, 0)
+    return np.where(alone, np.log(np.expm1(np.maximum(gap, 0.1))), t)
+
+
+def start(free, held):
+    """`free` [11, ...] as a search with coefficients held begins from it; `held` as in hold."""
+    return np.stack([*free[:9], start_expert_scale(free[8], free[9], held[8], held[9]), free[10]])
+
+
 def moving(held):
     """bool [11, ...]: which entries of FREE the search still moves when `held` are held."""
     free = np.isnan(held)
