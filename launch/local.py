@@ -6,7 +6,7 @@ import signal
 import subprocess
 import time
 
-from jmoe import cli, ownership
+from jmoe import cli, identity, ownership
 from jmoe.cli import UNAVAILABLE, Interrupted, UserError
 from jmoe.storage import is_remote
 from launch import preflight, trainer
@@ -160,9 +160,10 @@ def cancel(sweep, patience: float) -> str:
     for paths in ([sweep.lock], [trainer.lock_path(job) for job in sweep.jobs]):  # a sweep stops its own trainers
         owners = {owner for path in paths if (owner := ownership.owner(path)) and not owner.has_ended()}
         if away := [owner for owner in owners if not owner.lives_here()]:
-            gone = f"; if it is gone, the next start finds out within {ownership.EXPIRY:.0f} s" * is_remote(sweep.workdir)
-            raise UserError(f"{os.fspath(sweep.workdir)}: {away[0]} works on it and can only be stopped from there{gone}")
+            told = f"{os.fspath(sweep.workdir)}: {away[0]} works on it and can only be stopped from there"
+            gone = f"; if it is gone, the next start finds out within {ownership.EXPIRY:.0f} s"
+            raise UserError(told + gone * is_remote(sweep.workdir))
         told += len(owners)
-        n_killed += ownership.stop(owners, patience)
+        n_killed += identity.stop(owners, patience)
     kill = f"; {n_killed} did not within {patience:.0f} s and had to be killed" * bool(n_killed)
     return f"asked {told} process{'es' * (told != 1)} to save and stop{kill}"

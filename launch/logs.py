@@ -1,4 +1,7 @@
-"""Prints what the trainer of one job printed, and on Slurm what its task did: python -m launch.logs --workdir=DIR --job=NAME."""
+"""Prints what the trainer of one job printed, and on Slurm what its task said.
+
+python -m launch.logs --workdir=DIR --job=NAME
+"""
 
 import sys
 

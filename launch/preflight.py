@@ -63,13 +63,13 @@ def tokens(sweep, configs, corpora) -> tuple[list[str], list[str]]:
 
 def devices(sweep, accelerator: str | None) -> tuple[int | None, float | None]:
     """How many devices a job gets, and the bytes of memory of each; None where that is not known."""
+    capacity = CHIPS[accelerators.chip(accelerator)].capacity if accelerator else None
     if accelerator and ":" in accelerator:
-        place = accelerators.parse(accelerator, sweep.options.get("n_slices", 1))
-        return place.n_devices, CHIPS[place.kind].capacity
+        return accelerators.parse(accelerator, sweep.options.get("n_slices", 1)).n_devices, capacity
     if sweep.backend == "slurm":
-        return _slurm_devices(sweep.options["sbatch"]), None
-    places = sweep.engine.workers(1)
-    return places[0]["n_devices"], places[0]["memory"]
+        return _slurm_devices(sweep.options["sbatch"]), capacity
+    (place,) = sweep.engine.workers(1)
+    return place["n_devices"], capacity or place["memory"]
 
 
 def _slurm_devices(options) -> int | None:

@@ -30,7 +30,7 @@ class Progress:
             self.say(f"{skipped} of {self._n_runs} runs were done before")
 
     def update(self, running, waiting=()) -> None:
-        """Tells what has ended since, how the jobs `running` stand, and which `waiting` ones wait for an earlier trainer."""
+        """Tells what has ended since, how jobs `running` stand, and that those `waiting` have an earlier trainer."""
         if time.monotonic() < self._next:
             return
         self._next = time.monotonic() + self._every

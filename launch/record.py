@@ -35,7 +35,7 @@ class Sweep:
 
     @property
     def id(self) -> str:
-        """What the schedulers know it by; `workdir` is canonical (storage.absolute), so every spelling gives this one."""
+        """What the schedulers know it by; the same for every spelling of the workdir (storage.absolute)."""
         return "jmoe-" + short_hash(os.fspath(self.workdir))
 
     @property
@@ -103,10 +103,10 @@ def read(workdir: epath.Path) -> Sweep:
 
 
 def begun(workdir: epath.Path, backend: str) -> Sweep | None:
-    """The sweep begun in `workdir`, or None; from the jobs' folders where sweep.json is lost or damaged, which is told.
+    """The sweep begun in `workdir`, or None; from the jobs' folders where sweep.json is lost, which is told.
 
-    Called by the workdir's owner: a damaged sweep.json is moved aside. Lost with it are the flags of the earlier starts,
-    its backend among them, which is taken to be `backend`.
+    Called by the workdir's owner: a damaged sweep.json is moved aside. Lost with it are the flags of earlier starts, its
+    backend among them, which is taken to be `backend`.
     """
     path = workdir / "sweep.json"
     try:

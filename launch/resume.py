@@ -1,6 +1,6 @@
 """A sweep started over an earlier form of itself: what goes on, what is kept as it is, and what is refused.
 
-What is trained is what the sweep says now. A job that it still has, config and all, goes on from its checkpoints, by the
+What is trained is what the sweep says now. A job that it still has, config and all, goes on from its checkpoints by the
 code at hand; one that it has no more, because the sweep or a config was edited, is kept: its finished runs stay in
 runs.csv, and it is trained no further. Either takes --mix, for runs.csv then holds two versions.
 """
@@ -61,9 +61,9 @@ def _check_gone(sweep, gone, busy) -> None:
     told = ", ".join(job.name for job in gone[:3]) + ", ..." * (len(gone) > 3)
     if "config" not in sweep.mix:
         raise cli.UserError(
-            f"{len(gone)} jobs in {os.fspath(sweep.workdir)} are not of this sweep any more ({told}): a config was "
-            "edited, or the sweep. Undo that, take another --workdir, or --mix=config, which trains what the sweep says "
-            "now and keeps what was trained"
+            f"{len(gone)} jobs in {os.fspath(sweep.workdir)} are not of this sweep any more ({told}): a config "
+            "was edited, or the sweep. Undo that, take another --workdir, or --mix=config, which trains what the sweep "
+            "says now and keeps what was trained"
         )
     if sweep.backend != "local" and (still := [job.name for job in gone if job.name in busy]):
         raise cli.UserError(

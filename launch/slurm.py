@@ -28,7 +28,8 @@ SCRIPT = '#!/bin/sh\nexec "$@"\n'
 STEP = ("srun", "--export=ALL", "--kill-on-bad-exit=1")  # one trainer process for each task of the job
 SECONDS_TO_SAVE = 120  # SIGTERM comes this long before the time limit
 OURS = ("--array", "--comment", "--error", "--job-name", "--open-mode", "--output", "--parsable", "--wrap")
-OURS_SHORT, WITHOUT_VALUE = "aeJo", "hHIkOQsvVW"  # sbatch's options of one letter: ours, and those that may be run together
+OURS_SHORT = "aeJo"
+WITHOUT_VALUE = "hHIkOQsvVW"  # sbatch's options of one letter that may stand before another one, as -HJx
 LARGEST_ARRAY = 1_000  # Slurm's default MaxArraySize is 1,001
 EXPORT = ("PATH", "HOME", "USER", "LANG", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "TMPDIR", "SLURM_CONF")
 EXPORT_PREFIXES = ("PYTHON", "JAX_", "XLA_", "JMOE_", "XDG_", "TPU_", "CUDA_", "NCCL_", "TENSORSTORE_")
@@ -86,7 +87,8 @@ def submit(sweep) -> str:
             "--requeue",
             f"--signal=TERM@{SECONDS_TO_SAVE}",
         ]
-        options = [f"--job-name={sweep.id}", f"--output={_literal(folder)}/{comment}_%a.txt", *options, *sweep.options["sbatch"]]
+        options = [f"--job-name={sweep.id}", f"--output={_literal(folder)}/{comment}_%a.txt", *options]
+        options += sweep.options["sbatch"]
         arrays.append(_sbatch(script, options, task))
     after = [sys.executable, "-m", "launch.collect", f"--workdir={os.fspath(sweep.workdir)}"]
     options = [f"--job-name={sweep.id}-collect", f"--output={_literal(folder)}/%A-collect.txt"]
@@ -127,7 +129,7 @@ def _list(path) -> list:
 
 
 def reason(sweep, job) -> str:
-    """What Slurm or launch.task said last of a task of the job that is over; "" if nothing, or that it was cancelled."""
+    """What Slurm or launch.task said last of the job's newest task; "" if nothing, or that it was cancelled."""
     if path := _output(sweep, job):
         lines = [line for line in pathlib.Path(path).read_text(errors="replace").splitlines() if line.strip()]
         errors = [line for line in lines if re.search(r"\berror: |Error\b", line)] or lines
@@ -215,8 +217,8 @@ def _only_where(options) -> list[str]:
 
 
 def _folder(sweep) -> pathlib.Path:
-    """Lists, the batch script and Slurm's own output: in the workdir, or in the cache if that is on gs:// or its name has
-    a backslash, which Slurm drops from the names of its output."""
+    """Lists, the batch script and Slurm's own output: in the workdir, or in the cache if that is on gs:// or its name
+    has a backslash, which Slurm drops from the names of its output."""
     if is_remote(sweep.workdir) or "\\" in os.fspath(sweep.workdir):
         return cache_dir().absolute() / "sweeps" / sweep.id.removeprefix("jmoe-") / "slurm"
     return pathlib.Path(sweep.workdir) / "slurm"

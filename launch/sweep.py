@@ -8,6 +8,7 @@ One launch.sweep at a time owns a workdir (jmoe/ownership.py): it holds DIR/swee
 a local one until it ends, and one for slurm or gke while it submits.
 """
 
+import contextlib
 import os
 import sys
 
@@ -78,7 +79,8 @@ def main(_):
             print(start(sweep, configs))
     except ownership.Taken as error:
         raise cli.UserError(
-            f"another launch.sweep works on {os.fspath(workdir)}: {error.owner}; launch.status tells, launch.cancel stops it"
+            f"another launch.sweep works on {os.fspath(workdir)}: {error.owner}; launch.status tells how it stands, "
+            "launch.cancel stops it"
         ) from None
 
 
@@ -116,8 +118,9 @@ def _written_if_taken(sweep, submit) -> str:
     try:
         return submit()
     except cli.UserError:
-        if not there and not sweep.engine.states(sweep):
-            path.unlink() if before is None else storage.write_whole(path, before)
+        with contextlib.suppress(cli.UserError):  # one that cannot be asked any more may have taken some
+            if not there and not sweep.engine.states(sweep):
+                path.unlink() if before is None else storage.write_whole(path, before)
         raise
 
 
@@ -130,8 +133,10 @@ def dry_run(sweep, impossible) -> None:
     if sweep.backend == "gke":
         lines = [f"# {line}" for line in lines] + [sweep.engine.yaml_of(sweep)]
     print("\n".join(lines))
-    for sentence in impossible:
-        print(f"WARNING: could not train, and would be refused: {sentence}", file=sys.stderr)
+    try:
+        preflight.check(impossible)
+    except cli.UserError as error:
+        print(f"WARNING: this would be refused: {error}", file=sys.stderr)
 
 
 def describe(jobs) -> list[str]:

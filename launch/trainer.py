@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 
-from jmoe import ownership
+from jmoe import identity, ownership
 from jmoe.cli import UNAVAILABLE, UserError
 from jmoe.corpus import cache_dir
 from jmoe.storage import write_whole
@@ -155,7 +155,7 @@ def start(group, env: dict | None = None, cores: list[int] | None = None, prefix
             start_new_session=True,
         )
         for lock in locks:
-            ownership.sign(lock, ownership.Owner.of(process.pid, f"the trainer of {group.name}"))
+            ownership.sign(lock, identity.Owner.of(process.pid, f"the trainer of {group.name}"))
         return Trainer(group, process, log_start)
 
 
@@ -164,12 +164,12 @@ def environment() -> dict:
     defaults = {
         "JAX_COMPILATION_CACHE_DIR": str(cache_dir() / "compiled"),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "JMOE_OWNER_PATIENCE": str(2 * SECONDS_TO_SAVE),  # an earlier trainer, perhaps of another machine, may be saving
+        "JMOE_OWNER_PATIENCE": str(2 * SECONDS_TO_SAVE),  # an earlier trainer, perhaps elsewhere, may be saving
     }
     return defaults | os.environ
 
 
-def running(job) -> ownership.Owner | None:
+def running(job) -> identity.Owner | None:
     """The job's trainer on this machine, or on another one that shares the job's folder."""
     return ownership.owner(lock_path(job))
 

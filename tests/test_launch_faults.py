@@ -103,8 +103,8 @@ def test_an_edited_sweep_goes_on_with_what_it_says_now(sweep, config, tmp_path, 
     assert f"{half.name}     0/2 kept      not of the sweep any more" in told, told
     assert "3 of 5 runs done; 3 jobs on local: 2 done, 1 kept" in told
     again = start(same, workdir)
-    assert again.returncode == 0 and "1 of 1 runs were done before: this sweep is finished" in again.stdout, again.stderr
-    assert "3 runs" in again.stdout
+    assert again.returncode == 0 and "3 runs" in again.stdout, again.stderr
+    assert "1 of 1 runs were done before: this sweep is finished" in again.stdout
 
 
 def test_unfinished_jobs_go_on_by_the_new_code(sweep, tmp_path, text_glob):
@@ -221,7 +221,8 @@ def test_status_and_logs_write_nothing(done, sweep):
     humble = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
     if humble and not shutil.which("setpriv"):
         pytest.skip("root may write anywhere, and there is no setpriv to give that up")
-    run = lambda *command: subprocess.run([*humble, *command], env=helpers.environment(), capture_output=True, text=True)
+    options = dict(env=helpers.environment(), capture_output=True, text=True)
+    run = lambda *command: subprocess.run([*humble, *command], **options)
     assert run("touch", str(done / "new")).returncode != 0
     for module, words in (("status", "4 of 4 runs done"), ("logs", "said")):
         flags = [f"--workdir={done}"] + ["--job=d32-e1"] * (module == "logs")
@@ -271,7 +272,7 @@ def test_no_visible_gpu_is_no_gpu(visible, n, found, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "option", ["-Jx", "-HJx", "-J", "--job-n=x", "--comm=x", "--arra=0-9", "--output=x", "-ox", "--wrap=x", "--pars", "x"]
+    "option", "-Jx -HJx -J --job-n=x --comm=x --arra=0-9 --output=x -ox --wrap=x --pars x".split()
 )
 def test_options_of_sbatch_that_are_the_sweeps_own_are_refused(option, sweep, tmp_path):
     said = helpers.fails(

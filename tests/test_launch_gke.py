@@ -135,7 +135,9 @@ def test_machines_of_a_slice(accelerator, n_slices, n_hosts, chips):
     assert ("JAX_COORDINATOR_ADDRESS" in names) == (n_slices * n_hosts > 1)
 
 
-@pytest.mark.parametrize("accelerator, alone", [("v5e:4x4", True), ("v5e:2x4", False), ("v5p:2x2x1", False), ("H100:2x8", False)])
+@pytest.mark.parametrize(
+    "accelerator, alone", [("v5e:4x4", True), ("v5e:2x4", False), ("v5p:2x2x1", False), ("H100:2x8", False)]
+)
 def test_only_a_slice_of_several_machines_asks_for_a_node_pool_of_its_own(accelerator, alone):
     """Slices of one machine share a node pool; asking for it alone would let one of them run there at a time."""
     annotations = manifest(accelerator=accelerator)["metadata"]["annotations"]
@@ -305,7 +307,8 @@ def test_a_sweep_is_applied_once_shown_and_cancelled(tmp_path, monkeypatch, buck
         assert "created 2 JobSets" in first.stdout and len(jobsets) == 2
         assert "created 0 JobSets" in helpers.run(*start).stdout
         one, other = jobsets.values()
-        one["status"] = {"conditions": [{"type": "Failed", "status": "True", "message": "no such image"}], "restarts": 3}
+        failed = {"type": "Failed", "status": "True", "message": "no such image"}
+        one["status"] = {"conditions": [failed], "restarts": 3}
         other["status"] = {"conditions": [{"type": "Suspended", "status": "True"}]}
         status = helpers.run("launch.status", f"--workdir={workdir}").stdout
         assert re.search(r"e1-\w+ +0/2 failed .*3 restarts .no such image", status), status

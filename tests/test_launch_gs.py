@@ -49,10 +49,12 @@ def test_a_killed_sweep_on_gs_ends_as_on_a_disk(sweep, here, bucket, proxy):
         time.sleep(0.1)
     process.kill()
     process.wait()
+    (job,) = epath.Path(workdir).glob("jobs/*")
+    branch = f"uploadType=media&name=local/jobs/{job.name}/branch-8192/checkpoints"
     for fault, at in (
         ("503", "sweep.json"),
         ("reset", "jobs"),
-        ("401", "uploadType=media&name=local/jobs/"),  # TensorStore's, which takes it for an answer
+        ("401", branch),  # TensorStore's, which takes it for an answer
         ("cut", "checkpoints"),
         ("503", "result.json&"),
         ("reset", "runs.csv"),
@@ -124,10 +126,10 @@ def test_a_pod_tells_for_good_from_again(sweep, bucket, proxy, text_glob):
     assert outlasted.returncode == 75 and "the store gave no answer" in outlasted.stdout, outlasted
     assert not job.failure()
     proxy.end()
-    codes = [run(JAX_PLATFORMS="no-such-platform").returncode for _ in range(2)]
+    codes = [run(XLA_FLAGS="--no_such_flag").returncode for _ in range(2)]
     assert codes == [1, 2]  # one retry without progress
     failure = job.failure()
-    assert failure["tries"] == 2 and failure["for_good"] and "no-such-platform" in failure["cause"], failure
+    assert failure["tries"] == 2 and failure["for_good"] and "no_such_flag" in failure["cause"], failure
 
 
 def write_sweep(sweep, workdir, fingerprint, **changes):

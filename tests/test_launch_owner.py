@@ -13,14 +13,14 @@ import pytest
 import sweeps
 from etils import epath
 
-from jmoe import ownership, storage
+from jmoe import identity, ownership, storage
 from launch import jobs as jobs_lib
 from launch import record
 
 HOLDER = """
 import sys, time
 from etils import epath
-from jmoe import ownership
+from jmoe import identity, ownership
 ownership.BEAT = 0.2
 with ownership.hold(epath.Path(sys.argv[1]), "a holder"):
     print("held", flush=True)
@@ -85,7 +85,7 @@ def test_a_file_has_one_owner_by_whatever_name(tmp_path, held):
 def test_a_process_id_that_means_another_process_is_not_signalled():
     """The same number with another start, boot or namespace: nothing is sent."""
     process = subprocess.Popen(["sleep", "60"])
-    me = ownership.Owner.of(process.pid)
+    me = identity.Owner.of(process.pid)
     try:
         for other in (
             dataclasses.replace(me, started="1"),
@@ -111,8 +111,8 @@ def test_stop_wakes_asks_and_kills():
         process.stdout.readline()
         process.stdout.close()
     halted.send_signal(signal.SIGSTOP)
-    owners = [ownership.Owner.of(process.pid) for process in (halted, deaf)]
-    assert ownership.stop(owners, 2.0) == 1
+    owners = [identity.Owner.of(process.pid) for process in (halted, deaf)]
+    assert identity.stop(owners, 2.0) == 1
     assert halted.wait(10) == 7 and deaf.wait(10) == -signal.SIGKILL
 
 

@@ -132,7 +132,7 @@ def test_nothing_is_written_for_a_sweep_that_could_not_train(backend, tmp_path, 
         told = helpers.run(
             "launch.sweep", f"--sweep={path}", f"--workdir={workdir}", f"--backend={backend}", "--dry_run", *flags
         )
-        assert told.returncode == 0 and "2 jobs" in told.stdout and "WARNING: could not train" in told.stderr
+        assert told.returncode == 0 and "2 jobs" in told.stdout and "WARNING: this would be refused" in told.stderr
 
 
 @pytest.mark.parametrize(
