@@ -4,11 +4,13 @@ Standalone: needs numpy and absl; to fit also jax, jaxopt, scipy and tqdm, to dr
 nothing of the trainer. Start at `python -m fit help`.
 
   laws/         one file per law: its parameters, log-space prediction, start grid and published presets
-  runs.py       read and check tables of runs
-  lawfile.py    a law with its coefficients: presets, law.json, prediction, what lies outside the fitted range
+  runs.py       runs as a law reads them, from tables checked strictly; files.py, tables read, files written whole
+  lawfile.py    a law with its coefficients: presets, law.json (lawcheck.py), prediction, what lies outside what was fitted
   models.py     which models a law was fitted to, from the columns of the runs
-  regress.py    fit a law to runs: objective, search over many starts
-  uncertainty.py  bootstrap, profile likelihood, what the data does not pin down
+  fitting.py    from a file of runs to a law.json; holdout.py, runs kept out; summary.py, what was found, in words
+  regress.py    fit a law to runs: objective, search over many starts; prepare.py, its data; compiled.py, programs kept
+  sure.py       how sure a fit is: noise.py and trunks.py, what runs err by and share; profile.py and bootstrap.py,
+                intervals; uncertainty.py, what the runs do not pin down
   architecture.py  (n_active, n_experts) to width, n_total, key-value cache, exact counts, learning rate
   learning_rate.py  the best rate of each model in a table of runs; Eq. 10
   optimum.py    the best (n_active, n_tokens, n_experts) under constraints; roots.py, bisection of many at once

@@ -190,16 +190,12 @@ def _read_parquet(path):
 
 def _values(column, pyarrow):
     """A Parquet column as Python values; times as text, for not every time that Parquet holds is one of Python's."""
-    if pyarrow.types.is_temporal(column.type):
-        return [_time(v) if v.is_valid else None for v in column]
-    return column.to_pylist()
-
-
-def _time(value):
+    if not pyarrow.types.is_temporal(column.type):
+        return column.to_pylist()
     try:
-        return str(value.as_py())
-    except (ValueError, OverflowError):
-        return str(value)
+        return column.cast(pyarrow.string()).to_pylist()
+    except pyarrow.ArrowException:  # durations, or a time zone that this machine does not know
+        return [None if v is None else f"{v} {column.type}" for v in column.cast(pyarrow.int64()).to_pylist()]
 
 
 def plain(value):

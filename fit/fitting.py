@@ -7,13 +7,13 @@ import platform
 
 import numpy as np
 
-from fit import UserError, bootstrap, holdout, lawfile, models, profile, regress, trunks, uncertainty
-from fit import noise as noise_lib
+from fit import UserError, holdout, lawfile, models, regress, trunks
 from fit import runs as runs_lib
 from fit.holdout import errors, held_out, run_weights  # noqa: F401, for those who compare a law with runs
 from fit.laws import FORMS
 from fit.runs import subset
 from fit.summary import summary  # noqa: F401
+from fit.sure import how_sure
 
 FEW_RUNS, SMALL_DECAY = 60, 1e-6  # up to so many runs the weight decay is this unless told otherwise
 
@@ -80,7 +80,7 @@ def fit_file(path, form, settings, quiet=False, **options):
     if form == "joint":
         alone = sure["separate"]
         for name, part in (("separate_fitted", train), ("separate_held_out", validation)):
-            record[name] = separate_errors(alone, part)
+            record[name] = holdout.separate_errors(alone, part)
     sure["warnings"] = [*table_warnings(form, runs), *plan_warnings(found, runs), *sure["warnings"]]
     return record | sure
 
@@ -107,69 +107,6 @@ def described(runs, train, law):
     )
 
 
-def how_sure(form, runs, settings, weights, found, labels, by, options, quiet=False):
-    """The entries of the record that say how sure the fit is: noise, profile, warnings, bootstrap, for the joint law the
-    laws of each number of experts alone, and, above regress.SEARCH_RUNS runs, of which sample of them."""
-    law, sure, count, all_found = FORMS[form], {}, len(runs), found
-    if len(runs) > regress.SEARCH_RUNS:
-        rows = sample_of(len(runs), labels, settings.seed)
-        runs, weights = subset(runs, rows), weights[rows]
-        labels = None if labels is None else np.unique(labels[rows], return_inverse=True)[1]
-        data = regress.prepared(form, runs, settings, weights)
-        x, values, gradients = regress.polish(form, regress.centre(form, found.free[None], data), data)
-        free = regress.own(form, x, data)
-        found = regress.Fit(form, free[0], float(values[0]), free, values, float(gradients[0]))
-        sure["sample"] = dict(runs=len(runs), of=count)
-    if form == "joint":
-        sure["separate"] = uncertainty.separate(runs, settings, weights)
-    data = regress.prepared(form, runs, settings, weights)
-    alone = noise_lib.noise(form, found.free, data, len(runs))
-    noise = alone if labels is None else noise_lib.noise(form, found.free, data, len(runs), labels)
-    sure["noise"] = dict(
-        run=noise.run,
-        trunk=noise.trunk,
-        total=noise.total,
-        trunks=0 if labels is None else int(labels.max()) + 1,
-        by=by,
-        degrees_of_freedom=list(noise.degrees_of_freedom),
-    )
-    context = (form, runs, settings, weights, found)
-    standard = uncertainty.standard_errors(*context, noise, labels, count=count)
-    inflation = uncertainty.inflation(*context, noise, alone, labels, count)
-    sure["profile"] = profile.profile(*context, standard, inflation, count, quiet)
-    sure["warnings"] = uncertainty.warnings(*context, sure["profile"], noise, labels, count)
-    if found is not all_found:  # around the coefficients that all runs gave
-        for name, p in sure["profile"].items():
-            scale = all_found.coefficients[name] / p["value"]
-            sure["profile"][name] = {key: value if value is None else value * scale for key, value in p.items()}
-    if options.bootstrap:
-        how, percentiles = options.bootstrap_form, options.percentiles
-        draws = bootstrap.bootstrap(
-            form, runs, settings, weights, all_found, options.bootstrap, how, noise, labels, count, quiet
-        )
-        sure["bootstrap"] = dict(
-            form=how,
-            by=by,
-            percentiles=list(percentiles),
-            draws=draws.tolist(),
-            intervals={
-                name: np.percentile(draws[:, i], percentiles, method="weibull").tolist() for i, name in enumerate(law.COEFFICIENTS)
-            },
-        )
-    return sure
-
-
-def sample_of(n, labels, seed):
-    """Indices of a random sample of at most regress.SEARCH_RUNS of n runs, of whole trunks where they have labels."""
-    rng = np.random.default_rng([seed, 4])
-    if labels is None:
-        return np.sort(rng.choice(n, regress.SEARCH_RUNS, replace=False))
-    order = rng.permutation(labels.max() + 1)
-    sizes = np.cumsum(np.bincount(labels)[order])
-    chosen = order[: max(1, int(np.searchsorted(sizes, regress.SEARCH_RUNS, side="right")))]
-    return np.flatnonzero(np.isin(labels, chosen))[: regress.SEARCH_RUNS]
-
-
 def table_warnings(form, runs):
     """Sentences about runs that the law does not mean."""
     out, table = [], runs.table
@@ -184,15 +121,6 @@ def table_warnings(form, runs):
                 )
             elif found != ["1"]:
                 out.append(f"every run has n_experts = {found[0]}: the {form} law holds for such mixtures alone")
-    if "epochs" in table:
-        epochs = table.numbers("epochs")
-        if len(repeated := np.flatnonzero(epochs > 1 + 1e-6)):
-            first = repeated[0]
-            out.append(
-                f"{len(repeated)} of the {len(runs)} runs saw tokens more than once (column epochs, up to "
-                f"{epochs.max():.3g}, first in row {table.rows[first]}): a law's n_tokens are fresh tokens, and it will "
-                "promise less of new ones than they give"
-            )
     return out
 
 
@@ -212,23 +140,6 @@ def plan_warnings(found, runs):
                 "will refuse it there; give more runs, or hold coefficients by --fix"
             )
     return out
-
-
-def separate_errors(alone, runs):
-    """Errors of the laws fitted to each number of experts alone, over the runs that have one; None if none has."""
-    rows = np.array([f"{e:g}" in alone for e in runs.n_experts], bool)
-    if not rows.any():
-        return None
-    law, runs = FORMS["chinchilla"], subset(runs, rows)
-    log_loss = np.empty(len(runs))
-    for e in np.unique(runs.n_experts):
-        rows, free = runs.n_experts == e, law.to_free(alone[f"{e:g}"]["coefficients"])
-        log_loss[rows] = law.log_loss(free, np.log(runs.n_active[rows]), np.log(runs.n_tokens[rows]), e)
-    return dict(
-        runs=len(runs),
-        rmse_nats=holdout.rms(np.exp(log_loss) - runs.loss),
-        rmse_log=holdout.rms(log_loss - np.log(runs.loss)),
-    )
 
 
 def save(record, path):

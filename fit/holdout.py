@@ -80,6 +80,23 @@ def errors(law, free, runs):
     )
 
 
+def separate_errors(alone, runs):
+    """Errors of the laws fitted to each number of experts alone, over the runs that have one; None if none has."""
+    rows = np.array([f"{e:g}" in alone for e in runs.n_experts], bool)
+    if not rows.any():
+        return None
+    law, runs = FORMS["chinchilla"], subset(runs, rows)
+    log_loss = np.empty(len(runs))
+    for e in np.unique(runs.n_experts):
+        rows, free = runs.n_experts == e, law.to_free(alone[f"{e:g}"]["coefficients"])
+        log_loss[rows] = law.log_loss(free, np.log(runs.n_active[rows]), np.log(runs.n_tokens[rows]), e)
+    return dict(
+        runs=len(runs),
+        rmse_nats=rms(np.exp(log_loss) - runs.loss),
+        rmse_log=rms(log_loss - np.log(runs.loss)),
+    )
+
+
 def rms(x):
     """Root mean square."""
     return float(np.sqrt(np.mean(np.square(x))))

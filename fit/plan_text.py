@@ -1,6 +1,6 @@
 """A plan told to people: a table, and what follows from it."""
 
-from fit import lawfile
+from fit import lawfile, summary
 from fit.units import amount, memory
 
 
@@ -44,14 +44,9 @@ def _optima(plan):
 def _bootstrap(b):
     often = max(b["optima"], key=lambda row: row["best_in_draws"])
     low, high = b["percentiles"]
-    told = (
-        "80% of the runs without replacement: about half too narrow by construction"
-        if b["form"] == "paper"
-        else "of 10th to 90th, 75% of simulations held the truth, not 80%"
-    )
     lines = [
         f"E = {often['n_experts']} is the best in {often['best_in_draws']} of {b['draws']} bootstrap fits; "
-        f"{low:g}th to {high:g}th percentile ({told}):"
+        f"{low:g}th to {high:g}th percentile ({summary.drawn(b)}):"
     ]
     for row in b["optima"]:
         lines.append(

@@ -170,7 +170,7 @@ def bootstrap(fitted, architecture, constraints, experts):
     rows = [
         dict(n_experts=int(e), best_in_draws=int(np.sum(best == i)))
         | {
-            name: np.percentile(getattr(s, name), fitted.percentiles).tolist()
+            name: np.percentile(getattr(s, name), fitted.percentiles, method="weibull").tolist()
             for name in ("n_active", "n_tokens", "loss")
         }
         for i, (e, s) in enumerate(zip(experts, solved))
@@ -179,6 +179,7 @@ def bootstrap(fitted, architecture, constraints, experts):
     return dict(
         form=fitted.record["bootstrap"]["form"],
         percentiles=fitted.percentiles,
+        by=fitted.record["bootstrap"].get("by", "runs"),
         draws=int(usable.sum()),
         draws_without_optimum=int((~usable).sum()),
         optima=rows,

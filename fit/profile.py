@@ -20,11 +20,15 @@ ROUNDS, CLOSE = 8, 0.02  # of rounds at most; ends once the crossing lies within
 class _End:
     """The search for one end of one interval: `tried` distances (in the logarithm of the coefficient) and what they cost."""
 
-    def __init__(self, name, best, sign, guess):
+    def __init__(self, name, best, sign, guess, fixed):
         self.name, self.best, self.sign = name, best, sign
         smallest, largest = FARTHEST.get(name, FARTHEST[""])
-        self.farthest = max(1.0, np.log(largest / best) if sign > 0 else np.log(best / smallest))
-        self.guess = float(np.clip(guess, 1e-4, self.farthest / 8)) if np.isfinite(guess) else self.farthest / 64
+        if name == "E_start":
+            largest = min(largest, 0.999 * fixed.get("E_max", np.inf))
+        if name == "E_max":
+            smallest = max(smallest, 1.001 * fixed.get("E_start", 0))
+        self.farthest = max(1e-3, np.log(largest / best) if sign > 0 else np.log(best / smallest))
+        self.guess = float(np.clip(guess, 1e-4 * self.farthest, self.farthest / 8)) if np.isfinite(guess) else self.farthest / 64
         self.tried, self.roots, self.frees = np.array([0.0]), np.array([0.0]), []
 
     def crossing(self, threshold):
@@ -73,11 +77,12 @@ def profile(form, runs, settings, weights, found, errors, inflation=None, count=
     law = FORMS[form]
     data = regress.prepared(form, runs, settings, weights)
     size = max(found.objective, 1e-18 * len(runs))  # noise-free losses: nothing below rounding
-    names = [name for name in law.PROFILED if name not in dict(settings.fix)]
+    fixed = dict(settings.fix)
+    names = [name for name in law.PROFILED if name not in fixed]
     normal = scipy.special.ndtri((1 + LEVEL) / 2)  # the root of chi-squared's quantile
     limit = {name: normal * np.sqrt((inflation or {}).get(name, 1)) for name in names}
     best = found.coefficients
-    ends = [_End(name, best[name], sign, 1.3 * errors[name] / best[name]) for name in names for sign in (-1, 1)]
+    ends = [_End(name, best[name], sign, 1.3 * errors[name] / best[name], fixed) for name in names for sign in (-1, 1)]
     for end in ends:
         end.frees = [found.free]
     for i in range(ROUNDS):

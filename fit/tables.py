@@ -7,7 +7,7 @@ own where the paper's are far from what it was fitted to.
 
 import numpy as np
 
-from fit import UserError, lawfile, marks, optimum, planning
+from fit import UserError, lawfile, marks, optimum, planning, summary
 from fit.laws import joint
 
 TABLE_1_EXPERTS = (1, 2, 4, 8, 16)
@@ -147,7 +147,7 @@ def table_5(fitted, architecture, experts=None, budgets=None):
             tokens.append(d)
         best = np.argmin(np.where(np.isnan(losses), np.inf, losses), axis=0)
         for i, e in enumerate(experts):
-            ends = [float(v) for values in (sizes[i], tokens[i]) for v in np.nanpercentile(values, [low, high])]
+            ends = [float(v) for values in (sizes[i], tokens[i]) for v in np.nanpercentile(values, [low, high], method="weibull")]
             rows.append(
                 dict(
                     flops=flops,
@@ -201,12 +201,4 @@ def interval_note(fitted):
     """One sentence: what the intervals of Table 5 are."""
     b = fitted.record["bootstrap"]
     low, high = b["percentiles"]
-    if b["form"] == "paper":
-        return (
-            f"{low:g}th and {high:g}th percentiles of {len(b['draws'])} fits to 80% of the runs without replacement, the "
-            "paper's form: about half as wide as the spread of new data, by construction"
-        )
-    return (
-        f"{low:g}th and {high:g}th percentiles of {len(b['draws'])} fits to the runs resampled with replacement; on "
-        "the paper's grid with 0.2% of noise, 10th to 90th held the true optimum in about 75% of simulations, not 80%"
-    )
+    return f"{low:g}th and {high:g}th percentiles of {len(b['draws'])} fits: {summary.drawn(b)}"
