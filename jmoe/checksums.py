@@ -11,7 +11,8 @@ def checksums(tree) -> tuple[dict[str, str], bool]:
     the arrays.
     """
     leaves = jax.tree_util.tree_leaves_with_path(tree)
-    sums = jax.device_get([_checksum(leaf) for _, leaf in leaves])
+    # one after another: XLA's CPU backend can lock up where many programs with collectives are on their way at once
+    sums = [jax.device_get(_checksum(leaf)) for _, leaf in leaves]
     named = {
         jax.tree_util.keystr(path, simple=True, separator="/"): f"{a:08x}{b:08x}"
         for (path, _), (a, b, _) in zip(leaves, sums)
