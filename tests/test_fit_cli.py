@@ -38,7 +38,8 @@ def law(folder, out):
         "--starts=32",
         "--bootstrap=20",
     ]
-    subprocess.run([sys.executable, "-m", "fit", *arguments], check=True, env=ENV, capture_output=True)
+    env = ENV | {"JMOE_CACHE": f"{folder}/cache"}
+    subprocess.run([sys.executable, "-m", "fit", *arguments], check=True, env=env, capture_output=True)
 
 
 def test_law_says_both_errors_and_keeps_them(folder, capsys):
@@ -59,9 +60,12 @@ def test_law_says_both_errors_and_keeps_them(folder, capsys):
     assert re.search(r"mean relative error on 3 held-out runs: 0\.\d\d% \(largest", said)
 
 
-def test_same_inputs_give_the_same_bytes(folder):
+def test_same_inputs_give_the_same_bytes_and_nothing_is_compiled_twice(folder):
+    compiled = sorted(p.name for p in (folder / "cache/compiled").iterdir() if not p.name.endswith("-atime"))
+    assert compiled
     law(folder, "again.json")
     assert (folder / "law.json").read_bytes() == (folder / "again.json").read_bytes()
+    assert compiled == sorted(p.name for p in (folder / "cache/compiled").iterdir() if not p.name.endswith("-atime"))
 
 
 def test_predict_one_and_many(folder, capsys):
@@ -263,7 +267,7 @@ def test_interrupt_leaves_no_law(folder, tmp_path):
             f"--out={tmp_path}/law.json",
             "--starts=paper",
         ],
-        env=ENV,
+        env=ENV | {"JMOE_CACHE": f"{folder}/cache"},
         stderr=stderr,
     )
     os.close(stderr)

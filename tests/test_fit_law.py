@@ -295,7 +295,7 @@ def test_learning_rates_with_tokens(tmp_path, capsys):
         for e in (1, 8):
             for d in (1e8, 1e9):
                 best = np.exp(3 - 0.5 * np.log(n) - 0.25 * np.log(e) + 0.07 * np.log(d))
-                rows += [dict(n_active=n, n_experts=e, n_tokens=d, peak_learning_rate=r, loss=3 + np.log(r / best) ** 2) for r in rates]
+                rows += [dict(n_active=n, n_experts=e, n_tokens=d, peak_learning_rate=r, loss=float(3 + np.log(r / best) ** 2)) for r in rates]
     table = runs_lib.Table("rates", {name: [row[name] for row in rows] for name in rows[0]}, list(range(len(rows))))
     runs_lib.write(table, str(tmp_path / "rates.csv"))
     assert command_line.run(["lr", f"--runs={tmp_path}/rates.csv", "--with_tokens", f"--out={tmp_path}/lr.json"]) == 0
