@@ -17,10 +17,12 @@ FLOPS_PER_PARAMETER_INFERENCE = 2
 
 @dataclasses.dataclass(frozen=True)
 class Architecture:
-    """vocab_size in tokens; width_per_block: d_model / n_blocks, which is d_model / n_heads too. Defaults: the paper's."""
+    """vocab_size in tokens; width_per_block: d_model / n_blocks, which is d_model / n_heads too; final_norm: whether a
+    norm stands before the head. Defaults: the paper's."""
 
     vocab_size: int = 50257
     width_per_block: int = 64
+    final_norm: bool = False
 
     def n_active(self, d_model):
         """Active parameters (Eq. 12) of any width, whole blocks or not."""
@@ -71,9 +73,10 @@ class Model:
 
     @property
     def exact_parameters(self):
-        """Every weight: n_total, two norms with bias a block, and a router a block where there are experts."""
+        """Every weight: n_total, two norms with bias a block, perhaps one before the head, and a router a block where
+        there are experts."""
         router = self.n_blocks * self.d_model * self.n_experts if self.n_experts > 1 else 0
-        return self.n_total + 4 * self.n_blocks * self.d_model + router
+        return self.n_total + (4 * self.n_blocks + self.architecture.final_norm) * self.d_model + router
 
     def kv_elements(self, kv_tokens):
         """Elements of the key-value cache of kv_tokens tokens."""

@@ -119,7 +119,7 @@ class FittedLaw:
                     f"{', ...' if len(found) > 4 else ''}), none of them in most: say which by --{name}"
                 )
             asked[name] = asked[name] or self.models[name] or getattr(PAPER, name)
-        return Architecture(**asked)
+        return Architecture(**asked, final_norm=bool(self.models["final_norm"]))
 
     @property
     def experts(self):

@@ -7,6 +7,7 @@
   base_config, overrides       the config file of the runs, and the fields that all of them override in it alike, each
                                value as Python source
   seq_len                      tokens in a row of training text
+  final_norm                   whether all of them have a norm before the head
   learning_rate                constant, n_active, n_experts of Eq. 10 where it gives every run's peak_learning_rate
   corpus, unique_tokens        fingerprint of the text and how many training tokens it has
   repeats                      [how many runs saw text more than once, the most epochs], where the runs tell epochs
@@ -36,6 +37,7 @@ def from_table(table, rows=slice(None)):
         vocab_size=_most_common(table, "vocab_size", differing),
         width_per_block=_most_common(table, "width_per_block", differing),
         seq_len=_most_common(table, "seq_len", differing),
+        final_norm={str(v).lower() for v in table.columns.get("final_norm", [])} == {"true"},
         n_experts=_experts(table, rows),
         base_config=config,
         overrides=_overrides(table, differing) if config else {},
@@ -145,6 +147,7 @@ def check(entry, where):
         vocab_size=(whole, "a whole number from 1 up"),
         width_per_block=(whole, "a whole number from 1 up"),
         seq_len=(whole, "a whole number from 1 up"),
+        final_norm=(lambda v: isinstance(v, bool), "true or false"),
         unique_tokens=(whole, "a whole number from 1 up"),
         n_experts=(lambda v: isinstance(v, list) and v and all(map(whole, v)), "a list of whole numbers from 1 up"),
         repeats=(lambda v: isinstance(v, list) and len(v) == 2 and all(map(number, v)), "a list of two numbers"),

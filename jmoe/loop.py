@@ -120,6 +120,7 @@ class _Run:
             "width_per_block": model.d_model / model.n_blocks,
             "vocab_size": model.vocab_size,
             "seq_len": self.config.data.seq_len,
+            "final_norm": bool(model.get("final_norm", True)),
             "flops": counts.training_flops(model, n_tokens),
             "peak_learning_rate": self.schedule.peak,
             "seed": self.config.seed,

@@ -119,6 +119,7 @@ def demo_runs(noise=0.01, seed=0):
                     width_per_block=model.d_model / model.n_blocks,
                     vocab_size=model.vocab_size,
                     seq_len=config.data.seq_len,
+                    final_norm=str(config.model.final_norm),
                     peak_learning_rate=float(np.exp(rate)),
                     corpus_fingerprint="1a2b3c",
                     config=config_file,
