@@ -21,6 +21,7 @@ from fit import UserError, solvers
 from fit.arrays import array_module
 from fit.laws import FORMS
 from fit.prepare import PER_START, hold, hold_nothing, prepare, prepared, take  # noqa: F401, a fit's data
+from fit.runs import subset
 
 BATCH = 32  # starts compiled together: their Jacobians of a few hundred runs stay in the cache
 THREADS = 2  # batches at a time
@@ -108,6 +109,8 @@ def run_batches(solve, x, data, progress=None):
     THREADS at a time: XLA spreads such small operations over threads poorly.
     """
     k, batch = len(x), max(1, min(BATCH, LARGEST_JACOBIAN // len(data["ln_n"])))
+    if len(data["ln_n"]) > SEARCH_RUNS:
+        batch = min(batch, k)  # here a start costs more than compiling
     data = data if "held" in data else hold_nothing(data, x.shape[1])
     per_start = {name: np.asarray(data[name]) for name in PER_START}
     per_start = {name: np.broadcast_to(v, (k, v.shape[-1])) for name, v in per_start.items()}
@@ -215,16 +218,14 @@ def fit(form, runs, settings=Settings(), weights=None, quiet=False):
     used = np.ones(len(runs), bool) if weights is None else np.asarray(weights) > 0
     check_enough(form, runs, settings, used)
     data = prepared(form, runs, settings, weights)
-    starts = starts_of(form, runs, data, settings)
-    sample = data
+    sample, some, label = data, runs, None if quiet else "best starts"
     if len(runs) > SEARCH_RUNS:
-        rng = np.random.default_rng([settings.seed, 2])
-        sample = take(data, np.sort(rng.choice(len(runs), SEARCH_RUNS, replace=False)))
-    x, values = search(form, starts, sample, settings, quiet)
+        rows = np.sort(np.random.default_rng([settings.seed, 2]).choice(len(runs), SEARCH_RUNS, replace=False))
+        sample, some = take(data, rows), subset(runs, rows)
+    x, values = search(form, starts_of(form, some, data, settings), sample, settings, quiet)
     order = np.argsort(values, kind="stable")[: BATCH if sample is data else 1]
-    best, best_values, gradients = polish(
-        form, x[order], data, rounds=40 if sample is data else 1, label=None if quiet else "best starts"
-    )
+    rounds = 40 if sample is data else 1  # from the sample's optimum one is enough
+    best, best_values, gradients = polish(form, x[order], data, rounds, label=label)
     if not np.isfinite(best_values).any():
         raise UserError(f"{runs.path}: no start of the {form} law led to a finite objective")
     if sample is data:
