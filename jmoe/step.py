@@ -222,7 +222,10 @@ def mean_loss(eval_step, params, batches) -> float:
     Raises:
       UserError: it is not finite.
     """
-    sums = [eval_step(params, *batch) for batch in batches]
+    sums = []
+    for batch in batches:
+        sums.append(eval_step(params, *batch))
+        jax.block_until_ready(sums[-2:-1])  # two steps on their way: many at once can lock up XLA's CPU backend
     nats, n_tokens = np.sum(jax.device_get(sums), axis=0, dtype=np.float64)
     if not np.isfinite(nats):
         raise UserError("the validation loss is not finite")
