@@ -17,7 +17,8 @@ nothing of the trainer. Start at `python -m fit help`.
   planning.py   a plan; marks.py, what to know before trusting it; plan_text.py, told; plan_config.py, as a config
   recipe.py     the config and the learning rates of a law's runs
   solvers.py    the only module that knows jaxopt
-  tables.py, figures.py, report.py  the paper's tables and figures for any law
+  tables.py, figures/, report.py  the paper's tables and figures for any law
+  units.py      numbers as people read them
   commands/     one file per command: its flags and its output
 """
 

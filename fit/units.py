@@ -56,3 +56,9 @@ def flops_math(x, digits=3):
     mantissa, exponent = _mantissa(x, digits)
     power = f"10^{{{exponent}}}"
     return f"${power}$" if mantissa == "1" else rf"${mantissa}\times{power}$"
+
+
+def rounded(x):
+    """x cut to two significant digits, so that it is not above x: budgets and sizes that people read."""
+    unit = 10.0 ** (math.floor(math.log10(x)) - 1)
+    return float(f"{math.floor(x / unit * (1 + 1e-12)) * unit:.1e}")

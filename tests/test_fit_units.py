@@ -1,0 +1,25 @@
+"""Numbers as people read them, in words and on axes."""
+
+import numpy as np
+import pytest
+
+from fit import units
+from fit.figures import style
+
+
+def test_units():
+    assert [units.amount(x) for x in (257, 999.96, 9.12e6, 1.72e9, 0)] == ["257", "1K", "9.12M", "1.72B", "0"]
+    assert [units.memory(x) for x in (73_100, 24.3e9, 5e11)] == ["73.1 KB", "24.3 GB", "500 GB"]
+    assert [units.flops(x) for x in (1e22, 2.5e12, 3e-5)] == ["10²²", "2.5×10¹²", "3×10⁻⁵"]
+    assert [units.flops_math(x) for x in (1e22, 2.5e12)] == ["$10^{22}$", r"$2.5\times10^{12}$"]
+    assert [units.rounded(x) for x in (5.39e11, 1e22, 99.9)] == [5.3e11, 1e22, 99]
+
+
+@pytest.mark.parametrize(
+    "low, high", [(12e6, 7e9), (1e20, 1e23), (14.9e3, 46e3), (1.1, 1.44), (5e10, 5.4e11), (3, 4e15)]
+)
+def test_ticks_of_an_axis_are_few_and_spread(low, high):
+    for most in (4, 5):
+        found = style._ticks(low, high, most)
+        assert 2 <= len(found) <= most and np.all((low <= found) & (found <= high))
+        assert np.log(found[-1] / found[0]) > 0.25 * np.log(high / low)
