@@ -1,87 +1,126 @@
-"""Is the default bootstrap interval honest? Losses made from the published law on the paper's 270-run grid, fitted again.
+"""Do the intervals hold what they claim? Losses made from a known law, fitted again as `python -m fit law` does.
 
-    python benchmarks/fit_coverage.py [--seeds=100] [--first=0]
+    python benchmarks/fit_coverage.py [--sims=100] [--designs=paper,paper_shared,sweep24,...]
 
-For each seed: 0.002 of noise on the log loss, the default fit, a bootstrap of 100, and whether its 10th to 90th percentile
-of n_active and n_tokens at 1e21 FLOPs holds the truth (nominal 80%). The first 20 seeds are fitted again without the 30
-runs of lowest loss, for the error on those. About 15 minutes on one core.
+For each simulation: the default fit, its profile intervals, a bootstrap of 100, and whether their nominal 80% hold
+
+  law      the law's true loss of the compute-optimal models of four numbers of experts, at 1 and 10 times the largest
+           compute of the runs
+  new run  the loss of a new run of such a model, on a trunk of its own
+  optimum  the true optimal n_active and n_tokens at 10 times that compute
+  profile  the true E_start, E_max and c (chinchilla: E)
+
+paper: the paper's 270 runs, 0.2% of noise, nothing said of trunks; paper_shared: its 51 trunks share 0.2%, 0.1% is each
+run's own. sweepN: N runs of a laptop's sweep (E in 1, 2, 4, 8), 1% of noise; sweepN_shared: its trunks share 1%, 0.4% is each
+run's own. chinchilla: the 240 points of Besiroglu et al. with normal noise of 0.5%.
 """
 
-import csv
+import os
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
 import pathlib
+import sys
+import time
 
 import jax
 import numpy as np
 from absl import app, flags
 
-from fit import fitting, lawfile, optimum, regress, uncertainty
+sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "tests"))
+import fit_runs
+
+from fit import fitting, lawfile, optimum, regress
 from fit import runs as runs_lib
-from fit.laws import joint
+from fit.laws import FORMS
+from fit.sure import how_sure
 
-SEEDS = flags.DEFINE_integer("seeds", 100, "How many.")
-FIRST = flags.DEFINE_integer("first", 0, "The first seed.")
-GRID = pathlib.Path(__file__).parent.parent / "tests/data/joint_moe_appendix_h.csv"
-EXPERTS, FLOPS, NOISE = (1, 2, 4, 8, 16, 32), 1e21, 0.002
-
-
-def simulate(seed, noise=NOISE):
-    """Runs of the paper's grid with losses from the preset."""
-    with open(GRID, encoding="utf-8") as f:
-        rows = list(csv.DictReader(f))
-    n, d, e = (np.array([float(row[name]) for row in rows]) for name in ("N_act", "D", "E"))
-    loss = lawfile.load("joint-moe-2025").predict(n, d, e) * np.exp(
-        noise * np.random.default_rng(seed).normal(size=len(n))
-    )
-    return runs_lib.Runs(str(GRID), n, d, e, loss, None)
+SWEEPS = {24: ((16, 32), 3), 36: ((16, 24, 32), 3), 48: ((16, 24, 32, 48), 3), 60: ((16, 24, 32), 5)}
+DESIGNS = ["paper", "paper_shared", "chinchilla"] + [f"sweep{n}{kind}" for n in SWEEPS for kind in ("", "_shared")]
+SIMS = flags.DEFINE_integer("sims", 100, "Simulations of each design.")
+NAMES = flags.DEFINE_list("designs", DESIGNS, "Which.")
 
 
-def best(coefficients, e):
-    """(n_active, n_tokens), the last axis the draws."""
-    m, mu, n, nu, _ = joint.at_experts(coefficients, e)
-    return np.array(optimum.compute_optimal(m, mu, n, nu, FLOPS))
+def simulate(seed, noise=0.002, trunk=0.0):
+    """(Runs, trunks [n_runs]) of the paper's grid with losses from Table 3."""
+    runs = fit_runs.paper_runs()
+    labels = np.unique(np.stack([runs.n_active, runs.n_experts]), axis=1, return_inverse=True)[1].ravel()
+    rng = np.random.default_rng(seed)
+    runs.loss = runs.loss * np.exp(trunk * rng.normal(size=labels.max() + 1)[labels] + noise * rng.normal(size=len(runs)))
+    return runs, labels
+
+
+def sweep(n, seed, noise, trunk):
+    widths, budgets = SWEEPS[n]
+    runs = fit_runs.sweep_runs(widths, [163_840 * 2**i for i in range(budgets == 3, budgets + (budgets == 3))], noise, trunk, seed)
+    return runs, np.repeat(np.arange(4 * len(widths)), budgets)
+
+
+def design_of(name):
+    """(form, simulate(seed) -> (Runs, trunks), true coefficients, numbers of experts, noise of a new run)."""
+    if name == "chinchilla":
+        points = fit_runs.chinchilla_runs()
+        law, truth = FORMS["chinchilla"], dict(A=477.83, B=2143.4, E=1.81722, alpha=0.34731, beta=0.36717)
+        mean = law.log_loss(law.to_free(truth), np.log(points.n_active), np.log(points.n_tokens), 1)
+
+        def points_with_noise(seed):
+            loss = np.exp(mean + 0.005 * np.random.default_rng(seed).normal(size=len(mean)))
+            return runs_lib.Runs("points", points.n_active, points.n_tokens, points.n_experts, loss, None), None
+
+        return "chinchilla", points_with_noise, truth, (1,), 0.005
+    shared = name.endswith("_shared")
+    if name.startswith("paper"):
+        make = (lambda s: simulate(s, 0.001, 0.002)) if shared else (lambda s: (simulate(s)[0], None))
+        return "joint", make, fit_runs.TABLE_3, (1, 4, 16, 32), np.hypot(0.001, 0.002) if shared else 0.002
+    n, noise, trunk = int(name[5:].partition("_")[0]), *((0.004, 0.01) if shared else (0.01, 0.0))
+    return "joint", lambda s: sweep(n, s, noise, trunk), fit_runs.TINY, (1, 2, 4, 8), np.hypot(noise, trunk)
+
+
+def one(seed, form, make, truth, experts, noise):
+    """What of the truth the intervals of one simulation hold: {what: booleans}."""
+    runs, labels = make(seed)
+    weights = np.ones(len(runs))
+    found, settings = fitting.fit_by_default(form, runs, regress.Settings(weight_decay=None), weights, quiet=True)
+    options = fitting.Options(bootstrap=100)
+    record = how_sure(form, runs, settings, weights, found, labels, "trunks", options, quiet=True)
+    law = lawfile.FittedLaw("simulated", form, found.coefficients, record)
+    true = lawfile.FittedLaw("true", form, truth, {})
+    held, rng = {}, np.random.default_rng([seed, 1])
+    e = np.array(experts, float)
+    for times in (1, 10):
+        flops = times * 6 * (runs.n_active * runs.n_tokens).max()
+        size, tokens = optimum.compute_optimal(*true.at_experts(e)[:4], flops)
+        loss = true.predict(size, tokens, e)
+        low, high = law.predict_interval(size, tokens, e)
+        held[f"law {times}x"] = (low <= loss) & (loss <= high)
+        low, high = law.predict_interval(size, tokens, e, new_run=True)
+        loss = loss * np.exp(noise * rng.normal(size=len(e)))
+        held[f"new run {times}x"] = (low <= loss) & (loss <= high)
+    draws = {name: value[:, None] for name, value in law.draws.items()}
+    with np.errstate(all="ignore"):
+        ends = np.nanpercentile(
+            optimum.compute_optimal(*law.law.at_experts(draws, e)[:4], flops), [10, 90], axis=1, method="weibull"
+        )
+    held["optimum 10x"] = (ends[0] <= [size, tokens]) & ([size, tokens] <= ends[1])
+    for name, p in record["profile"].items():
+        low, high = p["low"] or 0, p["high"] or np.inf
+        held[f"profile {name}"] = [low <= truth[name] <= high]
+    exponents = law.at_experts(e)
+    held["plannable"] = [np.all(exponents[1] < 0) and np.all(exponents[3] < 0)]
+    return held
 
 
 def main(_):
-    truth = lawfile.load("joint-moe-2025").coefficients
-    true_free, settings = joint.to_free(truth), regress.Settings()
-    inside, worse, held = [], [], []
-    for seed in range(FIRST.value, FIRST.value + SEEDS.value):
-        runs = simulate(seed)
-        found = regress.fit("joint", runs, settings, quiet=True)
-        worse.append(found.objective > regress.objective("joint", true_free, regress.prepare(runs, settings)))
-        draws = uncertainty.bootstrap("joint", runs, settings, np.ones(len(runs)), found, 100, "replacement")
-        draws = dict(zip(joint.COEFFICIENTS, draws.T))
-        row = []
-        for e in EXPERTS:
-            low, high = np.percentile(best(draws, e), [10, 90], axis=1)
-            target = best(truth, e)
-            row.append((low <= target) & (target <= high))
-        inside.append(row)
-        if seed < 20:
-            out = fitting.held_out(runs, "lowest-loss:30")
-            part = regress.fit("joint", fitting.subset(runs, ~out), settings, quiet=True)
-            held.append(
-                [fitting.errors(joint, free, fitting.subset(runs, out))["rmse_log"] for free in (part.free, true_free)]
-            )
-        if len(inside) % 10 == 0:
-            print(
-                f"{seed + 1} seeds: n_active {np.mean(np.array(inside)[:, :, 0]):.3f}, "
-                f"n_tokens {np.mean(np.array(inside)[:, :, 1]):.3f}",
-                flush=True,
-            )
-    inside = np.array(inside)
-    error = np.sqrt(0.8 * 0.2 / len(inside))
-    print(f"objective above the truth's in {sum(worse)} of {len(worse)} seeds")
-    for name, values in zip(("the fit", "the truth itself"), np.array(held).reshape(-1, 2).T if held else ()):
+    for name in NAMES.value:
+        begin, design = time.process_time(), design_of(name)
+        sims = [one(seed, *design) for seed in range(SIMS.value)]
+        share = {what: np.mean([held[what] for held in sims]) for what in sims[0]}
         print(
-            f"RMSE of the log loss on the 30 held-out runs, {len(held)} seeds, {name}: mean {values.mean():.5f}, largest "
-            f"{values.max():.5f}, above 0.0025 in {np.sum(values > 0.0025)}"
-        )
-    print(
-        f"coverage of the nominal 80% interval at {FLOPS:g} FLOPs over {len(inside)} seeds (binomial error {error:.3f}):"
-    )
-    for i, e in enumerate(EXPERTS):
-        print(f"  E = {e:2d}: n_active {inside[:, i, 0].mean():.2f}, n_tokens {inside[:, i, 1].mean():.2f}")
+            f"{name:15}" + "  ".join(f"{what} {value:.2f}" for what, value in share.items())
+            + f"  ({SIMS.value} simulations, {time.process_time() - begin:.0f} s of CPU)",
+            flush=True,
+        )  # fmt: skip
+    print(f"binomial error of a share of 0.8 among {SIMS.value}: {np.sqrt(0.16 / SIMS.value):.2f}")
 
 
 if __name__ == "__main__":

@@ -8,14 +8,18 @@ import platform
 import numpy as np
 
 from fit import UserError, holdout, lawfile, models, regress, trunks
+from fit import noise as noise_lib
 from fit import runs as runs_lib
+from fit.files import plain
 from fit.holdout import errors, held_out, run_weights  # noqa: F401, for those who compare a law with runs
 from fit.laws import FORMS
 from fit.runs import subset
 from fit.summary import summary  # noqa: F401
 from fit.sure import how_sure
 
-FEW_RUNS, SMALL_DECAY = 60, 1e-6  # up to so many runs the weight decay is this unless told otherwise
+# Up to so many runs the weight decay is this share of their variance unless told otherwise: as if every parameter, a
+# logarithm or an exponent, were known to lie within some 10 of zero. Of 1% of noise that makes 1e-6.
+FEW_RUNS, DECAY_PER_VARIANCE, LARGEST_DECAY = 60, 0.01, 1e-5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +41,7 @@ class Options:
 def fit_file(path, form, settings, quiet=False, **options):
     """Fits the law `form` to the runs in `path`; returns the record that law.json holds. Raises UserError.
 
-    A settings.weight_decay of None is 0, or SMALL_DECAY up to FEW_RUNS runs. options: fields of Options.
+    For a settings.weight_decay of None see fit_by_default. options: fields of Options.
     """
     options = Options(**options)
     law = FORMS[form]
@@ -49,9 +53,7 @@ def fit_file(path, form, settings, quiet=False, **options):
         raise UserError("--select=rmse needs held-out runs: give --holdout")
     train, validation = subset(runs, ~out), subset(runs, out)
     decay_default = settings.weight_decay is None and len(train) <= FEW_RUNS
-    if settings.weight_decay is None:
-        settings = dataclasses.replace(settings, weight_decay=SMALL_DECAY if decay_default else 0.0)
-    found = regress.fit(form, train, settings, weight, quiet=quiet)
+    found, settings = fit_by_default(form, train, settings, weight, quiet)
     if options.select == "rmse":
         found = selected(found, law, train, validation)
     record = dict(
@@ -83,6 +85,24 @@ def fit_file(path, form, settings, quiet=False, **options):
             record[name] = holdout.separate_errors(alone, part)
     sure["warnings"] = [*table_warnings(form, runs), *plan_warnings(found, runs), *sure["warnings"]]
     return record | sure
+
+
+def fit_by_default(form, runs, settings, weights, quiet=False):
+    """(Fit, settings): a settings.weight_decay of None is 0 or, up to FEW_RUNS runs, DECAY_PER_VARIANCE of the variance of the
+    runs around the law, which a first fit tells. UserError as regress.fit."""
+    if settings.weight_decay is not None:
+        return regress.fit(form, runs, settings, weights, quiet), settings
+    if len(runs) > FEW_RUNS:
+        settings = dataclasses.replace(settings, weight_decay=0.0)
+        return regress.fit(form, runs, settings, weights, quiet), settings
+    settings = dataclasses.replace(settings, weight_decay=1e-6)
+    found = regress.fit(form, runs, settings, weights, quiet)
+    for _ in range(3):  # the first may have bent the law by more than the noise
+        noise = noise_lib.noise(form, found.free, regress.prepared(form, runs, settings, weights), len(runs))
+        decay = float(np.clip(DECAY_PER_VARIANCE * noise.run**2, 1e-14, LARGEST_DECAY))
+        settings = dataclasses.replace(settings, weight_decay=decay)
+        found = regress.again(form, runs, settings, weights, found.free, found.frees)
+    return found, settings
 
 
 def selected(found, law, train, validation):
@@ -143,5 +163,5 @@ def plan_warnings(found, runs):
 
 
 def save(record, path):
-    """Writes the record as JSON, whole or not at all; the same record gives the same bytes."""
-    runs_lib.write_text(path, json.dumps(record, indent=1, allow_nan=False) + "\n")
+    """Writes the record as JSON, whole or not at all; the same record gives the same bytes, a number not finite is null."""
+    runs_lib.write_text(path, json.dumps(plain(record), indent=1, allow_nan=False) + "\n")

@@ -9,8 +9,8 @@ PER_START = ("log_loss", "root_weight", "held", "moving")  # what may differ fro
 
 
 def padded_length(n):
-    """To how many rows n runs are filled up: at most a quarter more (64 if there are fewer), and none above 4,096."""
-    step = max(64, 2 ** (int(n).bit_length() - 3))
+    """To how many rows n runs are filled up: at most an eighth more (or to a multiple of 32), and none above 4,096."""
+    step = max(32, 2 ** (int(n).bit_length() - 4))
     return n if n > 4096 else -(-n // step) * step
 
 

@@ -237,6 +237,14 @@ def fit(form, runs, settings=Settings(), weights=None, quiet=False):
     return Fit(form, free, float(best_values[winner]), own(form, x, data), values, float(gradients[winner]))
 
 
+def again(form, runs, settings, weights, free, frees=()):
+    """The Fit to these runs and settings begun at `free` [n], found otherwise, and at the rows of `frees`."""
+    data = prepared(form, runs, settings, weights)
+    x, values, gradients = polish(form, centre(form, np.stack([free, *frees]), data), data)
+    frees, best = own(form, x, data), int(np.argmin(values))
+    return Fit(form, frees[best], float(values[best]), frees[1:], values[1:], float(gradients[best]))
+
+
 def check_enough(form, runs, settings=Settings(), used=slice(None)):
     """UserError when there are fewer distinct runs than coefficients to fit, or a column of the law that never changes."""
     law, to_fit = FORMS[form], len(FORMS[form].FREE) - len(settings.fix)

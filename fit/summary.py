@@ -17,8 +17,8 @@ def summary(record):
     )
     if record["settings"].get("weight_decay_default"):
         yield (
-            f"weight decay {record['settings']['weight_decay']:g}, the default for so few runs: it keeps finite what they "
-            "leave open (--weight_decay=0 for none)"
+            f"weight decay {record['settings']['weight_decay']:.1e}, a hundredth of the runs' variance, the default for so few "
+            "runs: it keeps finite what they leave open (--weight_decay=0 for none)"
         )
     yield from _errors(record)
     yield from _intervals(record)

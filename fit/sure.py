@@ -19,7 +19,7 @@ def how_sure(form, runs, settings, weights, found, labels, by, options, quiet=Fa
         rows = sample_of(len(runs), labels, settings.seed)
         runs, weights = subset(runs, rows), weights[rows]
         labels = None if labels is None else np.unique(labels[rows], return_inverse=True)[1]
-        found = again(form, runs, settings, weights, found)
+        found = regress.again(form, runs, settings, weights, found.free)
         sure["sample"] = dict(runs=len(runs), of=count)
     if form == "joint":
         sure["separate"] = uncertainty.separate(runs, settings, weights)
@@ -65,11 +65,3 @@ def sample_of(n, labels, seed):
     sizes = np.cumsum(np.bincount(labels)[order])
     chosen = order[: max(1, int(np.searchsorted(sizes, regress.SEARCH_RUNS, side="right")))]
     return np.flatnonzero(np.isin(labels, chosen))[: regress.SEARCH_RUNS]
-
-
-def again(form, runs, settings, weights, found):
-    """The Fit to other runs, begun at `found`."""
-    data = regress.prepared(form, runs, settings, weights)
-    x, values, gradients = regress.polish(form, regress.centre(form, found.free[None], data), data)
-    free = regress.own(form, x, data)
-    return regress.Fit(form, free[0], float(values[0]), free, values, float(gradients[0]))
