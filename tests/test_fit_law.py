@@ -227,6 +227,8 @@ def test_columns_by_other_names(tmp_path, capsys):
     assert command_line.run([*arguments, "--columns=n_tokens:D,n_active:N"]) == 0
     first = json.loads((tmp_path / "out.jsonl").read_text().splitlines()[0])
     assert {"N", "D", "val_loss", "predicted_loss"} <= set(first) and first["predicted_loss"] == pytest.approx(runs.loss[0], rel=0.02)
+    # a picture of what was fitted takes the names that the fit was told
+    assert command_line.run(["plot", f"--law={tmp_path}/law.json", f"--runs={theirs}", "--figure=5", f"--out={tmp_path}/5.svg"]) == 0
     capsys.readouterr()
     for columns, words in (
         ("loss", "found 'loss', expected name:column"),
