@@ -11,8 +11,8 @@ For each simulation: the default fit, its profile intervals, a bootstrap of 100,
   profile  the true E_start, E_max and c (chinchilla: E)
 
 paper: the paper's 270 runs, 0.2% of noise, nothing said of trunks; paper_shared: its 51 trunks share 0.2%, 0.1% is each
-run's own. sweepN: N runs of a laptop's sweep (E in 1, 2, 4, 8), 1% of noise; sweepN_shared: its trunks share 1%, 0.4% is each
-run's own. chinchilla: the 240 points of Besiroglu et al. with normal noise of 0.5%.
+run's own. sweepN: N runs of a laptop's sweep (E in 1, 2, 4, 8), 1% of noise; sweepN_shared: its trunks share 1%, 0.4%
+is each run's own. chinchilla: the 240 points of Besiroglu et al. with normal noise of 0.5%.
 """
 
 import os
@@ -46,13 +46,17 @@ def simulate(seed, noise=0.002, trunk=0.0):
     runs = fit_runs.paper_runs()
     labels = np.unique(np.stack([runs.n_active, runs.n_experts]), axis=1, return_inverse=True)[1].ravel()
     rng = np.random.default_rng(seed)
-    runs.loss = runs.loss * np.exp(trunk * rng.normal(size=labels.max() + 1)[labels] + noise * rng.normal(size=len(runs)))
+    runs.loss = runs.loss * np.exp(
+        trunk * rng.normal(size=labels.max() + 1)[labels] + noise * rng.normal(size=len(runs))
+    )
     return runs, labels
 
 
 def sweep(n, seed, noise, trunk):
     widths, budgets = SWEEPS[n]
-    runs = fit_runs.sweep_runs(widths, [163_840 * 2**i for i in range(budgets == 3, budgets + (budgets == 3))], noise, trunk, seed)
+    runs = fit_runs.sweep_runs(
+        widths, [163_840 * 2**i for i in range(budgets == 3, budgets + (budgets == 3))], noise, trunk, seed
+    )
     return runs, np.repeat(np.arange(4 * len(widths)), budgets)
 
 

@@ -2,13 +2,13 @@
 
     python benchmarks/fit_speed.py [--scipy_starts=60]
 
-The joint law on the paper's 270-run grid, losses from the published law with 0.2% of noise; the same objective, float64,
-compiled residuals with exact gradient or Jacobian and centred columns for all. scipy's strongest way is MINPACK's
-Levenberg-Marquardt (`least_squares(method="lm")`); L-BFGS-B is what most fitting scripts use. Starts come from random
-rows of the paper's grid, and from the measure of the runs (fit's default). A start has converged when its objective is
-within 1% of the best that any found. Then what is felt: the default search, the paper's whole grid and a bootstrap of 100
-with compiling, and `python -m fit law` as a process, with an empty cache of compiled programs and with a full one. About
-5 minutes on 2 cores.
+The joint law on the paper's 270-run grid, losses from the published law with 0.2% of noise; the same objective,
+float64, compiled residuals with exact gradient or Jacobian and centred columns for all. scipy's strongest way is
+MINPACK's Levenberg-Marquardt (`least_squares(method="lm")`); L-BFGS-B is what most fitting scripts use. Starts come
+from random rows of the paper's grid, and from the measure of the runs (fit's default). A start has converged when its
+objective is within 1% of the best that any found. Then what is felt: the default search, the paper's whole grid and a
+bootstrap of 100 with compiling, and `python -m fit law` as a process, with an empty cache of compiled programs and
+with a full one. About 5 minutes on 2 cores.
 """
 
 import os
@@ -45,7 +45,9 @@ def minpack(residuals, data):
     def solve(x):
         options = dict(method="lm", ftol=1e-12, xtol=1e-12, gtol=1e-12, max_nfev=2000)
         try:
-            return scipy.optimize.least_squares(lambda x: np.asarray(value(x)), x, lambda x: np.asarray(slope(x)), **options).cost
+            return scipy.optimize.least_squares(
+                lambda x: np.asarray(value(x)), x, lambda x: np.asarray(slope(x)), **options
+            ).cost
         except ValueError:  # residuals that are not finite
             return np.inf
 

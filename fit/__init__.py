@@ -5,7 +5,7 @@ nothing of the trainer. Start at `python -m fit help`.
 
   laws/         one file per law: its parameters, log-space prediction, start grid and published presets
   runs.py       runs as a law reads them, from tables checked strictly; files.py, tables read, files written whole
-  lawfile.py    a law with its coefficients: presets, law.json (lawcheck.py), prediction, what lies outside what was fitted
+  lawfile.py    a law with its coefficients: presets, law.json (lawcheck.py), prediction, ranges fitted
   models.py     which models a law was fitted to, from the columns of the runs
   fitting.py    from a file of runs to a law.json; holdout.py, runs kept out; summary.py, what was found, in words
   regress.py    fit a law to runs: objective, search over many starts; prepare.py, its data; compiled.py, programs kept

@@ -1,8 +1,8 @@
 """Fits to runs drawn anew, for intervals of a law's coefficients, predictions and plans.
 
 Runs that share a trunk share its error, so trunks are drawn whole: with 12 trunks of three budgets each there are 12
-independent errors, not 36. Drawing the *runs* of a small sweep anew leaves sizes out and extrapolates wildly. By default the
-runs stay as they are and their *errors* are drawn anew.
+independent errors, not 36. Drawing the *runs* of a small sweep anew leaves sizes out and extrapolates wildly. By
+default the runs stay as they are and their *errors* are drawn anew.
 """
 
 import numpy as np
@@ -14,7 +14,8 @@ FORMS_OF_DRAWING = ("errors", "replacement", "paper")
 
 
 def distinct_optima(found, most=3):
-    """Up to `most` rows of found.frees within 10% of the best objective that differ in objective; the best one first."""
+    """Up to `most` rows of found.frees within 10% of the best objective that differ in objective; the best one
+    first."""
     order = np.argsort(found.objectives, kind="stable")[: regress.BATCH]  # the others were not followed to their end
     rows = [found.free]
     last = found.objective
@@ -27,13 +28,16 @@ def distinct_optima(found, most=3):
     return np.stack(rows)
 
 
-def bootstrap(form, runs, settings, weights, found, draws, how="errors", noise=None, trunks=None, count=None, quiet=True):
+def bootstrap(
+    form, runs, settings, weights, found, draws, how="errors", noise=None, trunks=None, count=None, quiet=True
+):
     """Coefficients [draws, n] of fits to runs drawn anew, each from the best optima of the whole fit.
 
     how: "errors" draws the law's own losses with new errors of the sizes in `noise` (noise.Noise), one that each trunk
-    shares and one of each run; "replacement" draws trunks (labels [n_runs], or None for each run by itself) with replacement, "paper"
-    80% of them without (App. F). Of single runs "replacement" takes fewer by one for each coefficient, for the scatter around
-    a fit is that much too small. count: of how many runs `runs` are a sample; the draws spread as fits to so many would.
+    shares and one of each run; "replacement" draws trunks (labels [n_runs], or None for each run by itself) with
+    replacement, "paper" 80% of them without (App. F). Of single runs "replacement" takes fewer by one for each
+    coefficient, for the scatter around a fit is that much too small. count: of how many runs `runs` are a sample; the
+    draws spread as fits to so many would.
     """
     law, data = FORMS[form], regress.prepared(form, runs, settings, weights)
     rng, n = np.random.default_rng([settings.seed, 1]), len(runs)

@@ -6,7 +6,6 @@ editor shows them (a CSV's header is row 1).
 
 import csv
 import dataclasses
-import hashlib
 import json
 import os
 import tempfile
@@ -29,8 +28,8 @@ BOUNDS = {
 class Table:
     """Columns of equal length by name, values as read; rows[i] is the row number in the file of the i-th value.
 
-    names: {"loss": "val_loss"}, what the file calls a column that is asked for by another name. arrow: the table as Parquet
-    holds it, where it came from there.
+    names: {"loss": "val_loss"}, what the file calls a column that is asked for by another name. arrow: the table as
+    Parquet holds it, where it came from there.
     """
 
     path: str
@@ -50,7 +49,8 @@ class Table:
         if theirs not in self.columns:
             raise UserError(
                 f"{self.path}: column {theirs} is missing; columns found: {', '.join(self.columns) or 'none'}"
-                + ("" if self.names else "; --columns=loss:val_loss,... says what the file calls them") * (name in BOUNDS)
+                + ("" if self.names else "; --columns=loss:val_loss,... says what the file calls them")
+                * (name in BOUNDS)
             )
         return self.columns[theirs]
 
@@ -98,7 +98,8 @@ def _shown(value):
 
 
 def read(path, names=None):
-    """Reads a table; UserError if it cannot be read as what its ending says, or has none of the columns that names has."""
+    """Reads a table; UserError if it cannot be read as what its ending says, or has none of the columns that names
+    has."""
     ending = os.path.splitext(path)[1].lower()
     readers = {".csv": _read_csv, ".jsonl": _read_jsonl, ".parquet": _read_parquet}
     if ending not in readers:
@@ -242,8 +243,8 @@ def _arrow(name, table, pyarrow):
     except (pyarrow.ArrowException, OverflowError) as e:
         kinds = sorted({type(v).__name__ for v in table.columns[name]})
         raise UserError(
-            f"{table.path}, column {name}: Parquet cannot hold its values ({', '.join(kinds)}) in one column: write .csv or "
-            f".jsonl instead ({str(e).splitlines()[0]})"
+            f"{table.path}, column {name}: Parquet cannot hold its values ({', '.join(kinds)}) in one column: write "
+            f".csv or .jsonl instead ({str(e).splitlines()[0]})"
         ) from e
 
 

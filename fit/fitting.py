@@ -24,8 +24,10 @@ FEW_RUNS, DECAY_PER_VARIANCE, LARGEST_DECAY = 60, 0.01, 1e-5
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """What to do beside the fit itself. holdout, weights: rules of holdout.held_out and run_weights; select: objective or
-    rmse; bootstrap: how many draws, in bootstrap_form, by trunks as trunks.trunks_of takes it; columns: {ours: theirs}."""
+    """What to do beside the fit itself. holdout, weights: rules of holdout.held_out and run_weights; select:
+    objective or rmse; bootstrap: how many draws, in bootstrap_form, by trunks as trunks.trunks_of takes it; columns:
+    {ours:
+    theirs}."""
 
     holdout: str = "none"
     weights: str = "none"
@@ -88,8 +90,8 @@ def fit_file(path, form, settings, quiet=False, **options):
 
 
 def fit_by_default(form, runs, settings, weights, quiet=False):
-    """(Fit, settings): a settings.weight_decay of None is 0 or, up to FEW_RUNS runs, DECAY_PER_VARIANCE of the variance of the
-    runs around the law, which a first fit tells. UserError as regress.fit."""
+    """(Fit, settings): a settings.weight_decay of None is 0 or, up to FEW_RUNS runs, DECAY_PER_VARIANCE of the
+    variance of the runs around the law, which a first fit tells. UserError as regress.fit."""
     if settings.weight_decay is not None:
         return regress.fit(form, runs, settings, weights, quiet), settings
     if len(runs) > FEW_RUNS:
@@ -101,7 +103,7 @@ def fit_by_default(form, runs, settings, weights, quiet=False):
         noise = noise_lib.noise(form, found.free, regress.prepared(form, runs, settings, weights), len(runs))
         decay = float(np.clip(DECAY_PER_VARIANCE * noise.run**2, 1e-14, LARGEST_DECAY))
         settings = dataclasses.replace(settings, weight_decay=decay)
-        found = regress.again(form, runs, settings, weights, found.free, found.frees)
+        found = regress.again(form, runs, settings, weights, found)
     return found, settings
 
 
@@ -115,7 +117,9 @@ def selected(found, law, train, validation):
 
 def described(runs, train, law):
     """What the record says of the runs: file, fingerprint, corpora, ranges of those fitted."""
-    ranges = {name: [float(v.min()), float(v.max())] for name in (*law.COLUMNS, "loss") if (v := getattr(train, name)).any()}
+    ranges = {
+        name: [float(v.min()), float(v.max())] for name in (*law.COLUMNS, "loss") if (v := getattr(train, name)).any()
+    }
     flops = 6 * train.n_active * train.n_tokens
     return dict(
         file=runs.path,
@@ -135,9 +139,9 @@ def table_warnings(form, runs):
         if found := [f"{e:g}" for e in np.unique(experts)]:
             if len(found) > 1:
                 out.append(
-                    f"{int(np.sum(experts > 1))} of the {len(runs)} runs are mixtures (n_experts {', '.join(found)}): the "
-                    f"{form} law knows no experts and fits one loss to all of them; use --form=joint, or the runs of one "
-                    "n_experts"
+                    f"{int(np.sum(experts > 1))} of the {len(runs)} runs are mixtures (n_experts {', '.join(found)}): "
+                    f"the {form} law knows no experts and fits one loss to all of them; use --form=joint, or the runs "
+                    "of one n_experts"
                 )
             elif found != ["1"]:
                 out.append(f"every run has n_experts = {found[0]}: the {form} law holds for such mixtures alone")
@@ -156,12 +160,13 @@ def plan_warnings(found, runs):
         if np.any(rising := exponent >= 0):
             at = ", ".join(f"{e:g}" for e in experts[rising])
             out.append(
-                f"this law's loss does not fall with {name} at n_experts = {at} (exponent up to {exponent.max():.3g}): fit plan "
-                "will refuse it there; give more runs, or hold coefficients by --fix"
+                f"this law's loss does not fall with {name} at n_experts = {at} (exponent up to "
+                f"{exponent.max():.3g}): fit plan will refuse it there; give more runs, or hold coefficients by --fix"
             )
     return out
 
 
 def save(record, path):
-    """Writes the record as JSON, whole or not at all; the same record gives the same bytes, a number not finite is null."""
+    """Writes the record as JSON, whole or not at all; the same record gives the same bytes, a number not finite is
+    null."""
     runs_lib.write_text(path, json.dumps(plain(record), indent=1, allow_nan=False) + "\n")

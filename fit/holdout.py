@@ -41,7 +41,7 @@ def held_out(runs, rule):
             out[np.argsort(key, kind="stable")[:count]] = True
     else:
         raise UserError(
-            f"--holdout={rule}: expected none, lowest-loss:N, largest-compute:N, the same with N%, column:NAME or {ROLLING}"
+            f"--holdout={rule}: expected none, lowest-loss:N, largest-compute:N, N or N%, column:NAME or {ROLLING}"
         )
     if not 0 < count < len(runs):
         raise UserError(f"--holdout={rule}: holds out {count} of {len(runs)} runs, expected at least 1 and not all")
@@ -64,8 +64,8 @@ def run_weights(runs, rule):
 
 
 def errors(law, free, runs):
-    """How far a law is from runs: count, RMSE in nats and in log loss, mean and largest relative error, and the run that
-    has it."""
+    """How far a law is from runs: count, RMSE in nats and in log loss, mean and largest relative error, and the run
+    that has it."""
     log_loss = law.log_loss(free, np.log(runs.n_active), np.log(runs.n_tokens), runs.n_experts)
     log_error = log_loss - np.log(runs.loss)
     relative = np.abs(np.expm1(log_error))
@@ -103,8 +103,9 @@ def rms(x):
 
 
 def rolling(form, runs, settings, weights, quiet=False):
-    """Rolling hold-out by compute: the law fitted to the smaller half of the runs predicts the next tenth, then to these
-    as well, and so on up to the largest. A list with one dictionary for each step: how many were fitted, up to how many
+    """Rolling hold-out by compute: the law fitted to the smaller half of the runs predicts the next tenth, then to
+    these as well, and so on up to the largest. A list with one dictionary for each step: how many were fitted, up to
+    how many
     training FLOPs, and the errors of those predicted.
 
     Runs of equal compute stay together. Raises UserError where the runs are too few for a single step.
@@ -127,5 +128,7 @@ def rolling(form, runs, settings, weights, quiet=False):
             | errors(law, found.free, subset(runs, predicted))
         )
     if not steps:
-        raise UserError(f"--holdout={ROLLING}: no smaller part of the {len(runs)} runs determines the {form} law by itself")
+        raise UserError(
+            f"--holdout={ROLLING}: no smaller part of the {len(runs)} runs determines the {form} law by itself"
+        )
     return steps

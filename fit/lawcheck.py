@@ -6,7 +6,19 @@ import numpy as np
 
 from fit import UserError
 
-SECTIONS = ("settings", "runs", "fitted", "held_out", "starts", "noise", "profile", "bootstrap", "separate", "sample", "versions")
+SECTIONS = (
+    "settings",
+    "runs",
+    "fitted",
+    "held_out",
+    "starts",
+    "noise",
+    "profile",
+    "bootstrap",
+    "separate",
+    "sample",
+    "versions",
+)
 
 
 def check(record, law, where):
@@ -24,13 +36,18 @@ def check(record, law, where):
     if bootstrap:
         if not (_numbers(bootstrap.get("draws"), 2) and np.shape(bootstrap["draws"])[1] == len(law.COEFFICIENTS)):
             raise UserError(
-                f"{where}: bootstrap.draws is {_shown(bootstrap.get('draws'))}, expected rows of {len(law.COEFFICIENTS)} numbers"
+                f"{where}: bootstrap.draws is {_shown(bootstrap.get('draws'))}, expected rows of "
+                f"{len(law.COEFFICIENTS)} numbers"
             )
         ends = bootstrap.get("percentiles")
         if not (_numbers(ends, 1) and len(ends) == 2 and 0 <= ends[0] < ends[1] <= 100):
-            raise UserError(f"{where}: bootstrap.percentiles is {_shown(ends)}, expected two rising numbers from 0 to 100")
+            raise UserError(
+                f"{where}: bootstrap.percentiles is {_shown(ends)}, expected two rising numbers from 0 to 100"
+            )
         if bootstrap.get("form") not in ("errors", "replacement", "paper"):
-            raise UserError(f"{where}: bootstrap.form is {_shown(bootstrap.get('form'))}, expected errors, replacement or paper")
+            raise UserError(
+                f"{where}: bootstrap.form is {_shown(bootstrap.get('form'))}, expected errors, replacement or paper"
+            )
     total = (record.get("noise") or {}).get("total", 0.0)
     if not (_numbers([total], 1) and total >= 0):
         raise UserError(f"{where}: noise.total is {_shown(total)}, expected a number from 0 up")

@@ -64,12 +64,13 @@ class FittedLaw:
 
     @property
     def noise(self):
-        """Standard deviation of a new run's log loss around the law, on a trunk of its own; None where it is not known."""
+        """Standard deviation of a new run's log loss around the law, on a trunk of its own; None where it is not
+        known."""
         return (self.record.get("noise") or {}).get("total")
 
     def predict_interval(self, n_active, n_tokens, n_experts, new_run=False):
-        """(low, high) percentiles of the loss; needs draws. Of the law itself: over the bootstrap's draws. Of a new run (needs
-        noise): over these and the run's own error, which no number of runs makes smaller."""
+        """(low, high) percentiles of the loss; needs draws. Of the law itself: over the bootstrap's draws. Of a new
+        run (needs noise): over these and the run's own error, which no number of runs makes smaller."""
         free = np.stack([self.law.to_free(dict(zip(self.draws, row))) for row in zip(*self.draws.values())], axis=1)
         n_active, n_tokens, n_experts = np.broadcast_arrays(n_active, n_tokens, n_experts)
         shape, columns = n_active.shape, [v.astype(float).ravel() for v in (n_active, n_tokens, n_experts)]
@@ -78,7 +79,8 @@ class FittedLaw:
         if new_run:  # quantiles of the error, 20 for each draw, other ones for each
             at = (np.arange(20) + (np.arange(draws)[:, None] + 0.5) / draws) / 20
             errors = self.noise * np.vectorize(statistics.NormalDist().inv_cdf)(at)
-        # the ends that so few draws must reach to hold as much as they claim: Weibull's positions, for all these errors too
+        # the ends that so few draws must reach to hold as much as they claim: Weibull's positions, for all these
+        # errors too
         levels = np.clip([(p * (draws + 1) - 50) / draws for p in self.percentiles], 0, 100)
         ends = np.empty((2, len(columns[0])))
         for part in range(0, len(columns[0]), 4096):  # draws times errors times models would not fit at once
@@ -136,8 +138,8 @@ class FittedLaw:
     def extrapolation(self, n_active=None, n_tokens=None, n_experts=None, flops=None):
         """What of these (numbers; flops of training, 6 n_active n_tokens unless given) lies outside what was fitted.
 
-        Returns a list of {column, value, low, high, factor}, empty inside; `factor` > 1 says how far outside. The column
-        unique_tokens is n_tokens against the tokens of the text that the law was fitted on (low is 0).
+        Returns a list of {column, value, low, high, factor}, empty inside; `factor` > 1 says how far outside. The
+        column unique_tokens is n_tokens against the tokens of the text that the law was fitted on (low is 0).
         """
         outside = []
         for column, (value, low, high) in self._asked(n_active, n_tokens, n_experts, flops).items():

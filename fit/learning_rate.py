@@ -75,7 +75,9 @@ def fit(optima, where="the runs", with_tokens=False):
 def predict(law, n_active, n_experts, n_tokens=1.0):
     """The law's peak learning rate; numbers or arrays. n_tokens matters to a law that has an exponent for it."""
     of_tokens = law.get("n_tokens", 0.0) * np.log(n_tokens)
-    return np.exp(law["constant"] + law["n_active"] * np.log(n_active) + law["n_experts"] * np.log(n_experts) + of_tokens)
+    return np.exp(
+        law["constant"] + law["n_active"] * np.log(n_active) + law["n_experts"] * np.log(n_experts) + of_tokens
+    )
 
 
 def loss_lost(optimum, rate):

@@ -66,8 +66,9 @@ def sensitivity(form, free, data, n):
 def noise(form, free, data, n, trunks=None):
     """The Noise of n runs around the fit `free` to prepared data; trunks: labels [n], or None where none are shared.
 
-    The residuals of a fit are M e, M = 1 - J (J'WJ)^-1 J'W with the fit's own weights W, so sums of their squares, run by
-    run and trunk by trunk, have expectations linear in both variances: two equations. A variance that comes out negative is 0.
+    The residuals of a fit are M e, M = 1 - J (J'WJ)^-1 J'W with the fit's own weights W, so sums of their squares, run
+    by run and trunk by trunk, have expectations linear in both variances: two equations. A variance that comes out
+    negative is 0.
     """
     log_loss, jacobian = sensitivity(form, free, data, n)
     r = data["log_loss"][:n] - log_loss

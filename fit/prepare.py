@@ -1,4 +1,5 @@
-"""The data of a fit as the compiled search reads it: logarithms, weights, coefficients held; of one of a few lengths."""
+"""The data of a fit as the compiled search reads it: logarithms, weights, coefficients held; of one of a few
+lengths."""
 
 import numpy as np
 
@@ -17,8 +18,9 @@ def padded_length(n):
 def prepare(runs, settings, weights=None):
     """The data that residual_function reads; weights [n_runs] multiply each run's loss.
 
-    ln_n, ln_d (centred by shift_n, shift_d), n_experts, log_loss, root_weight: [padded_length(n_runs)], the last rows of no
-    weight. `hold` adds held (the law's coefficients, NaN where free) and moving (1 where the search moves the entry of FREE).
+    ln_n, ln_d (centred by shift_n, shift_d), n_experts, log_loss, root_weight: [padded_length(n_runs)], the last rows
+    of no weight. `hold` adds held (the law's coefficients, NaN where free) and moving (1 where the search moves the
+    entry of FREE).
     """
     weights = np.ones(len(runs)) if weights is None else np.asarray(weights, float)
     ln_n, ln_d = np.log(runs.n_active), np.log(runs.n_tokens)

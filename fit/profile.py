@@ -1,8 +1,8 @@
 """Profile intervals: how far a coefficient can be moved, all others fitted again, until the fit is clearly worse.
 
-With noise of unknown size twice the logarithm of the likelihood ratio is n ln(objective / best objective), to be compared with
-chi-squared of one degree of freedom. Near the best value its square root is close to a straight line, so each end is found by
-trying values outwards, then ever closer around the crossing.
+With noise of unknown size twice the logarithm of the likelihood ratio is n ln(objective / best objective), to be
+compared with chi-squared of one degree of freedom. Near the best value its square root is close to a straight line, so
+each end is found by trying values outwards, then ever closer around the crossing.
 """
 
 import numpy as np
@@ -18,7 +18,8 @@ ROUNDS, CLOSE = 8, 0.02  # of rounds at most; ends once the crossing lies within
 
 
 class _End:
-    """The search for one end of one interval: `tried` distances (in the logarithm of the coefficient) and what they cost."""
+    """The search for one end of one interval: `tried` distances (in the logarithm of the coefficient) and what they
+    cost."""
 
     def __init__(self, name, best, sign, guess, fixed):
         self.name, self.best, self.sign = name, best, sign
@@ -28,11 +29,14 @@ class _End:
         if name == "E_max":
             smallest = max(smallest, 1.001 * fixed.get("E_start", 0))
         self.farthest = max(1e-3, np.log(largest / best) if sign > 0 else np.log(best / smallest))
-        self.guess = float(np.clip(guess, 1e-4 * self.farthest, self.farthest / 8)) if np.isfinite(guess) else self.farthest / 64
+        self.guess = (
+            float(np.clip(guess, 1e-4 * self.farthest, self.farthest / 8)) if np.isfinite(guess) else self.farthest / 64
+        )
         self.tried, self.roots, self.frees = np.array([0.0]), np.array([0.0]), []
 
     def crossing(self, threshold):
-        """(inner, outer): indices of the tried distances around the first crossing; outer is None while none is beyond."""
+        """(inner, outer): indices of the tried distances around the first crossing; outer is None while none is
+        beyond."""
         beyond = np.flatnonzero(self.roots > threshold)
         return (beyond[0] - 1, beyond[0]) if len(beyond) else (len(self.roots) - 1, None)
 
@@ -67,8 +71,8 @@ class _End:
 
 
 def profile(form, runs, settings, weights, found, errors, inflation=None, count=None, quiet=True):
-    """For each of the law's PROFILED coefficients that is not fixed: {value, low, high} of its LEVEL interval, None where
-    an end is open.
+    """For each of the law's PROFILED coefficients that is not fixed: {value, low, high} of its LEVEL interval, None
+    where an end is open.
 
     errors: standard errors of the coefficients by name, to know where to look. inflation: by how much errors that runs
     share widen each coefficient's variance, by name; the ratio is divided by it. count: of how many runs `runs` are a

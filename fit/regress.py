@@ -4,8 +4,8 @@
 
 `free` are the law's parameters as the solver moves them (scales in logarithm), reduce is the sum, or the mean over the
 runs. Written as half a sum of squares (the Huber loss by its square root) for Levenberg-Marquardt; L-BFGS minimises the
-same number. Every search of a law over tables of about the same length is one compiled program: what differs from start to
-start is data (PER_START), and tables are filled up with runs of no weight to one of a few lengths.
+same number. Every search of a law over tables of about the same length is one compiled program: what differs from
+start to start is data (PER_START), and tables are filled up with runs of no weight to one of a few lengths.
 """
 
 import concurrent.futures
@@ -145,7 +145,8 @@ def own(form, x, data):
 
 
 def _step(solve, x, values, data, progress=None):
-    """One round: where a start ends in something that is not finite it stays where it was. Returns (x, values, gradients)."""
+    """One round: where a start ends in something that is not finite it stays where it was. Returns (x, values,
+    gradients)."""
     found, value, gradient = run_batches(solve, x, data, progress)
     lost = ~(np.isfinite(value) & np.isfinite(found).all(axis=1))
     return np.where(lost[:, None], x, found), np.where(lost, values, value), np.where(lost, np.inf, gradient)
@@ -237,16 +238,20 @@ def fit(form, runs, settings=Settings(), weights=None, quiet=False):
     return Fit(form, free, float(best_values[winner]), own(form, x, data), values, float(gradients[winner]))
 
 
-def again(form, runs, settings, weights, free, frees=()):
-    """The Fit to these runs and settings begun at `free` [n], found otherwise, and at the rows of `frees`."""
+def again(form, runs, settings, weights, found):
+    """The Fit to these runs and settings begun where `found`, of others, ended: its best and its best starts."""
     data = prepared(form, runs, settings, weights)
-    x, values, gradients = polish(form, centre(form, np.stack([free, *frees]), data), data)
-    frees, best = own(form, x, data), int(np.argmin(values))
-    return Fit(form, frees[best], float(values[best]), frees[1:], values[1:], float(gradients[best]))
+    order = np.argsort(found.objectives, kind="stable")[: BATCH - 1]  # with the best they fill a batch
+    x, values, gradients = polish(form, centre(form, np.stack([found.free, *found.frees[order]]), data), data)
+    ends, best = own(form, x, data), int(np.argmin(values))
+    frees, objectives = found.frees.copy(), found.objectives.copy()
+    frees[order], objectives[order] = ends[1:], values[1:]
+    return Fit(form, ends[best], float(values[best]), frees, objectives, float(gradients[best]))
 
 
 def check_enough(form, runs, settings=Settings(), used=slice(None)):
-    """UserError when there are fewer distinct runs than coefficients to fit, or a column of the law that never changes."""
+    """UserError when there are fewer distinct runs than coefficients to fit, or a column of the law that never
+    changes."""
     law, to_fit = FORMS[form], len(FORMS[form].FREE) - len(settings.fix)
     columns = np.stack([getattr(runs, name)[used] for name in law.COLUMNS])
     distinct = len(np.unique(columns, axis=1).T)

@@ -6,7 +6,7 @@ import io
 import json
 import os
 
-from fit import UserError, figures, fitting, tables, uncertainty, units
+from fit import UserError, figures, summary, tables, units
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1f2328; --soft: #59636e; --line: #d1d9e0; --back: #fff; --warn: #fff8c5 }
@@ -56,7 +56,7 @@ def page(fitted, architecture, runs=None, out=None):
     name = os.path.basename(fitted.name)
     title = f"{fitted.form.capitalize()} scaling law: {name}"
     parts = [f"<h1>{_text(title)}</h1>", f"<p>{_text(_origin(fitted))}</p>"]
-    said = [] if fitted.published else list(fitting.summary(fitted.record))
+    said = [] if fitted.published else list(summary.summary(fitted.record))
     warnings = [line.removeprefix("warning: ") for line in said if line.startswith("warning: ")]
     if warnings:
         parts.append('<ul class="warnings">' + _items(warnings) + "</ul>")
@@ -148,7 +148,7 @@ def _coefficients(fitted):
         row = dict(coefficient=name, value=value)
         if profile:
             ends = profile.get(name)
-            row[f"profile likelihood ({uncertainty.LEVEL:.0%})"] = ends and _interval(ends["low"], ends["high"])
+            row[f"profile likelihood ({summary.LEVEL:.0%})"] = ends and _interval(ends["low"], ends["high"])
         if bootstrap:
             low, high = fitted.percentiles
             row[f"{low:g}th to {high:g}th percentile of {len(bootstrap['draws'])} bootstrap fits"] = _interval(

@@ -89,7 +89,9 @@ def read_runs(path, columns, mix_corpora=False, names=None):
         for name in ("n_active", "n_tokens", "n_experts")
     }
     runs = Runs(path, loss=table.numbers("loss"), table=table, **values)
-    corpora = sorted({str(value) for value in table.column("corpus_fingerprint")}) if "corpus_fingerprint" in table else []
+    corpora = (
+        sorted({str(value) for value in table.column("corpus_fingerprint")}) if "corpus_fingerprint" in table else []
+    )
     if len(corpora) > 1 and not mix_corpora:
         raise UserError(
             f"{path}, column corpus_fingerprint: found {len(corpora)} corpora ({', '.join(corpora[:3])}"

@@ -17,8 +17,8 @@ def summary(record):
     )
     if record["settings"].get("weight_decay_default"):
         yield (
-            f"weight decay {record['settings']['weight_decay']:.1e}, a hundredth of the runs' variance, the default for so few "
-            "runs: it keeps finite what they leave open (--weight_decay=0 for none)"
+            f"weight decay {record['settings']['weight_decay']:.1e}, a hundredth of the runs' variance, the default "
+            "for so few runs: it keeps finite what they leave open (--weight_decay=0 for none)"
         )
     yield from _errors(record)
     yield from _intervals(record)
@@ -49,9 +49,7 @@ def _errors(record):
 
 
 def _size(e):
-    return (
-        f"{e['mean_relative_error']:.2%} (largest {e['max_relative_error']:.2%}, RMSE {e['rmse_nats']:.4f} nats)"
-    )
+    return f"{e['mean_relative_error']:.2%} (largest {e['max_relative_error']:.2%}, RMSE {e['rmse_nats']:.4f} nats)"
 
 
 def worst(w):
@@ -64,16 +62,16 @@ def _intervals(record):
     noise = record.get("noise")
     if noise:
         yield f"runs scatter around the law by {noise['total']:.2%} (one standard deviation)" + (
-            f": {noise['trunk']:.2%} that all runs of a trunk share ({noise['trunks']} {noise['by']}) and {noise['run']:.2%} "
-            "of each run's own"
+            f": {noise['trunk']:.2%} that all runs of a trunk share ({noise['trunks']} {noise['by']}) and "
+            f"{noise['run']:.2%} of each run's own"
             if noise["trunks"]
             else ", each run for itself"
         )
     if "sample" in record:
         sample = record["sample"]
         yield (
-            f"intervals and warnings from a random sample of {sample['runs']:,} of the {sample['of']:,} fitted runs, scaled "
-            "to what all of them tell"
+            f"intervals and warnings from a random sample of {sample['runs']:,} of the {sample['of']:,} fitted runs, "
+            "scaled to what all of them tell"
         )
     for name, p in record.get("profile", {}).items():
         ends = f"{p['low']:.5g} to {p['high']:.5g}" if None not in (p["low"], p["high"]) else span(p)

@@ -1,4 +1,5 @@
-"""What a law.json says of how sure its law is: noise, intervals, warnings, draws; of many runs, from a sample of them."""
+"""What a law.json says of how sure its law is: noise, intervals, warnings, draws; of many runs, from a sample of
+them."""
 
 import numpy as np
 
@@ -9,8 +10,8 @@ from fit.runs import subset
 
 
 def how_sure(form, runs, settings, weights, found, labels, by, options, quiet=False):
-    """{noise, profile, warnings} of a fit and, where asked for, its bootstrap; for the joint law the laws of each number of
-    experts alone (separate); above regress.SEARCH_RUNS runs, of what sample all this comes (sample).
+    """{noise, profile, warnings} of a fit and, where asked for, its bootstrap; for the joint law the laws of each
+    number of experts alone (separate); above regress.SEARCH_RUNS runs, of what sample all this comes (sample).
 
     labels: the trunk of each run, or None where none are shared; by: what they are in words; options: fitting.Options.
     """
@@ -19,7 +20,7 @@ def how_sure(form, runs, settings, weights, found, labels, by, options, quiet=Fa
         rows = sample_of(len(runs), labels, settings.seed)
         runs, weights = subset(runs, rows), weights[rows]
         labels = None if labels is None else np.unique(labels[rows], return_inverse=True)[1]
-        found = regress.again(form, runs, settings, weights, found.free)
+        found = regress.again(form, runs, settings, weights, found)
         sure["sample"] = dict(runs=len(runs), of=count)
     if form == "joint":
         sure["separate"] = uncertainty.separate(runs, settings, weights)

@@ -147,7 +147,8 @@ def table_5(fitted, architecture, experts=None, budgets=None):
             tokens.append(d)
         best = np.argmin(np.where(np.isnan(losses), np.inf, losses), axis=0)
         for i, e in enumerate(experts):
-            ends = [float(v) for values in (sizes[i], tokens[i]) for v in np.nanpercentile(values, [low, high], method="weibull")]
+            ends = [np.nanpercentile(values, [low, high], method="weibull") for values in (sizes[i], tokens[i])]
+            ends = np.concatenate(ends).tolist()
             rows.append(
                 dict(
                     flops=flops,

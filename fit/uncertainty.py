@@ -35,7 +35,9 @@ def standard_errors(form, runs, settings, weights, found, noise, trunks=None, ex
         shared = to_free @ np.eye(labels.max() + 1)[labels]
         variance += noise.trunk**2 * shared @ shared.T
     variance *= n / (count or n)
-    to = _derivative(lambda x: law.to_coefficients(regress.own(form, x, data)), regress.centre(form, found.free[None], data))
+    to = _derivative(
+        lambda x: law.to_coefficients(regress.own(form, x, data)), regress.centre(form, found.free[None], data)
+    )
     return dict(zip(law.COEFFICIENTS, np.sqrt(np.maximum(np.einsum("ij,jk,ik->i", to, variance, to), 0)).tolist()))
 
 
@@ -77,8 +79,8 @@ def warnings(form, runs, settings, weights, found, profiles, noise, trunks=None,
             outlook = f"{MORE_RUNS} more runs with {what} would not be enough either"
         else:
             outlook = (
-                f"{MORE_RUNS} more runs with {what} would bring its standard error from {now[name] / p['value']:.0%} to "
-                f"{then / p['value']:.0%} of it"
+                f"{MORE_RUNS} more runs with {what} would bring its standard error from {now[name] / p['value']:.0%} "
+                f"to {then / p['value']:.0%} of it"
             )
         out.append(f"the runs do not pin down {name}: {span(p)} ({LEVEL:.0%}), best {p['value']:.4g}; {outlook}")
     scales = {name.removeprefix("ln ") for name in law.FREE}  # positive by construction
@@ -128,7 +130,9 @@ def separate(runs, settings, weights):
     if not enough:
         return {}
     nothing = dict(delta=0.0, gamma=0.0, omega=0.0, zeta=0.0, E_start=1.0, E_max=2.0)
-    held = [nothing.get(name, dict(settings.fix).get("c", np.nan) if name == "c" else np.nan) for name in joint.COEFFICIENTS]
+    held = [
+        nothing.get(name, dict(settings.fix).get("c", np.nan) if name == "c" else np.nan) for name in joint.COEFFICIENTS
+    ]
     data = regress.hold("joint", regress.prepare(runs, settings, weights), held)
     a, b, c, alpha, beta = law.scaled_starts(np.random.default_rng([settings.seed, 3]), 8, runs).T
     zero = np.zeros(len(a))

@@ -160,10 +160,38 @@ def write_demo_law(path, **changes):
 def sweep_runs(widths=(16, 24, 32), budgets=(327_680, 655_360, 1_310_720), noise=0.01, trunk=0.0, seed=0, **more):
     """Runs of a laptop's sweep, E in 1, 2, 4, 8, with losses from TINY, an error of each run and one of each trunk; the
     column `run` tells the trunks. more: further columns."""
-    rows = [(2 * d * 257 + 13 * d**3 / 8, n, e, f"jobs/d{d}-e{e}/branch-{n}") for d in widths for e in (1, 2, 4, 8) for n in budgets]
+    rows = [
+        (2 * d * 257 + 13 * d**3 / 8, n, e, f"jobs/d{d}-e{e}/branch-{n}")
+        for d in widths
+        for e in (1, 2, 4, 8)
+        for n in budgets
+    ]
     n_active, n_tokens, n_experts = (np.array([row[i] for row in rows], float) for i in range(3))
     rng = np.random.default_rng(seed)
     shared = np.repeat(rng.normal(size=4 * len(widths)), len(budgets))
     loss = joint_loss(n_active, n_tokens, n_experts, TINY) * np.exp(trunk * shared + noise * rng.normal(size=len(rows)))
     table = runs_lib.Table("a sweep", dict(run=[row[3] for row in rows], **more), list(range(2, len(rows) + 2)))
     return runs_lib.Runs("a sweep", n_active, n_tokens, n_experts, loss, table)
+
+
+CHINCHILLA = dict(A=482.01, B=2085.43, E=1.8172, alpha=0.3478, beta=0.3658)
+
+
+def dense_runs(n=60, noise=0.003, seed=0, **columns):
+    """Runs of a Chinchilla law; more columns by name."""
+    rng = np.random.default_rng(seed)
+    size, tokens = np.exp(rng.uniform(np.log(5e7), np.log(5e9), n)), np.exp(rng.uniform(np.log(1e9), np.log(1e11), n))
+    c = CHINCHILLA
+    loss = (c["E"] + c["A"] / size ** c["alpha"] + c["B"] / tokens ** c["beta"]) * np.exp(noise * rng.normal(size=n))
+    return runs_lib.Runs(
+        "dense", size, tokens, np.ones(n), loss, runs_lib.Table("dense", columns, list(range(2, n + 2)))
+    )
+
+
+def fit_law(tmp_path, path, *flags):
+    """The record that `fit law` writes of the runs in `path`."""
+    from fit import __main__ as command_line
+
+    out = tmp_path / "law.json"
+    assert command_line.run(["law", f"--runs={path}", f"--out={out}", *flags]) == 0
+    return json.loads(out.read_text())

@@ -1,21 +1,18 @@
 """What `fit law` makes of a table: coefficients held, hold-outs, warnings, samples of many runs, small sweeps, other
 people's columns; and what reads it again."""
 
-import datetime
-import json
 import os
 
 import fit_runs
 import jax
 import numpy as np
 import pytest
+from fit_runs import dense_runs, fit_law
 
-from fit import UserError, fitting, holdout, lawfile, learning_rate, regress
+from fit import fitting, holdout, regress
 from fit import __main__ as command_line
 from fit import runs as runs_lib
 from fit.laws import FORMS, joint
-
-CHINCHILLA = dict(A=482.01, B=2085.43, E=1.8172, alpha=0.3478, beta=0.3658)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -24,23 +21,8 @@ def float64():
         yield
 
 
-def dense_runs(n=60, noise=0.003, seed=0, **columns):
-    """Runs of a Chinchilla law; more columns by name."""
-    rng = np.random.default_rng(seed)
-    size, tokens = np.exp(rng.uniform(np.log(5e7), np.log(5e9), n)), np.exp(rng.uniform(np.log(1e9), np.log(1e11), n))
-    c = CHINCHILLA
-    loss = (c["E"] + c["A"] / size ** c["alpha"] + c["B"] / tokens ** c["beta"]) * np.exp(noise * rng.normal(size=n))
-    return runs_lib.Runs("dense", size, tokens, np.ones(n), loss, runs_lib.Table("dense", columns, list(range(2, n + 2))))
-
-
-def law(tmp_path, path, *flags):
-    """The record that the command writes, and what it says."""
-    out = tmp_path / "law.json"
-    assert command_line.run(["law", f"--runs={path}", f"--out={out}", *flags]) == 0
-    return json.loads(out.read_text())
-
-
-# -- coefficients held --------------------------------------------------------------------------------------------------
+# -- coefficients held
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("form, fix", [
@@ -64,12 +46,15 @@ def test_held_coefficients_stay_and_the_others_are_the_best(form, fix):
         for _ in range(10)
     ]
     best = regress.objective(form, found.free, data)
-    assert min(values) >= best * (1 - 1e-9) and best >= regress.fit(form, runs, regress.Settings(weight_decay=1e-6, starts=64), quiet=True).objective
+    assert (
+        min(values) >= best * (1 - 1e-9)
+        and best >= regress.fit(form, runs, regress.Settings(weight_decay=1e-6, starts=64), quiet=True).objective
+    )
 
 
 def test_fix_reaches_errors_profile_and_draws(tmp_path, capsys):
     path = fit_runs.write_csv(tmp_path / "runs.csv", fit_runs.sweep_runs())
-    record = law(tmp_path, path, "--fix=E_max=60,c=0.8", "--bootstrap=10", "--starts=32")
+    record = fit_law(tmp_path, path, "--fix=E_max=60,c=0.8", "--bootstrap=10", "--starts=32")
     said = capsys.readouterr().out
     assert record["settings"]["fix"] == {"E_max": 60, "c": 0.8} and "E_max 60 (fixed)" in said
     assert list(record["profile"]) == ["E_start"]
@@ -94,13 +79,14 @@ def test_a_bad_fix_is_told(tmp_path, capsys, fix, words):
     assert words in said and said.startswith("fit law: --fix=") and said.count("\n") == 1
 
 
-# -- hold-outs, weights, the worst run ------------------------------------------------------------------------------------
+# -- hold-outs, weights, the worst run
+# ------------------------------------------------------------------------------------
 
 
 def test_rolling_holdout_predicts_larger_runs_from_smaller(tmp_path, capsys):
     runs = dense_runs()
     path = fit_runs.write_csv(tmp_path / "runs.csv", runs)
-    record = law(tmp_path, path, "--form=chinchilla", "--holdout=compute:rolling", "--starts=16")
+    record = fit_law(tmp_path, path, "--form=chinchilla", "--holdout=compute:rolling", "--starts=16")
     steps, flops = record["rolling"], np.sort(6 * runs.n_active * runs.n_tokens)
     assert len(steps) == holdout.ROLLS and record["held_out"] is None and record["fitted"]["runs"] == 60
     assert capsys.readouterr().out.count("rolling hold-out: fitted to the ") == len(steps)
@@ -111,8 +97,12 @@ def test_rolling_holdout_predicts_larger_runs_from_smaller(tmp_path, capsys):
         assert step["fitted"] == np.sum(flops <= step["fitted_flops"] * (1 + 1e-12))
     # the last step again, on a table of its own
     order = np.argsort(runs.n_active * runs.n_tokens)
-    smaller, larger = (runs_lib.subset(runs, order[rows]) for rows in (slice(steps[-1]["fitted"]), slice(steps[-1]["fitted"], None)))
-    found = regress.fit("chinchilla", smaller, regress.Settings(starts=16, weight_decay=record["settings"]["weight_decay"]), quiet=True)
+    smaller, larger = (
+        runs_lib.subset(runs, order[rows]) for rows in (slice(steps[-1]["fitted"]), slice(steps[-1]["fitted"], None))
+    )
+    found = regress.fit(
+        "chinchilla", smaller, regress.Settings(starts=16, weight_decay=record["settings"]["weight_decay"]), quiet=True
+    )
     expected = holdout.errors(FORMS["chinchilla"], found.free, larger)
     assert steps[-1]["mean_relative_error"] == pytest.approx(expected["mean_relative_error"], rel=1e-3)
     assert holdout.held_out(runs, record["settings"]["holdout"]).sum() == 0  # as the pictures ask again
@@ -122,7 +112,7 @@ def test_the_worst_run_is_named(tmp_path, capsys):
     runs = dense_runs()
     runs.loss[17] *= 1.2
     path = fit_runs.write_csv(tmp_path / "runs.csv", runs, run=[f"jobs/{i}/branch-1" for i in range(60)])
-    record = law(tmp_path, path, "--form=chinchilla", "--starts=16", "--holdout=largest-compute:3")
+    record = fit_law(tmp_path, path, "--form=chinchilla", "--starts=16", "--holdout=largest-compute:3")
     worst = record["fitted"]["worst"]
     assert (worst["row"], worst["run"], worst["measured"]) == (19, "jobs/17/branch-1", pytest.approx(runs.loss[17]))
     assert worst["predicted"] == pytest.approx(worst["measured"] / 1.2, rel=0.02)
@@ -133,7 +123,8 @@ def test_the_worst_run_is_named(tmp_path, capsys):
 
 
 def test_weights_make_repeated_seeds_one_run(tmp_path):
-    """Three seeds of every second model, each with a third of the weight: the fit to the models' own (geometric) means."""
+    """Three seeds of every second model, each with a third of the weight: the fit to the models' own (geometric)
+    means."""
     runs, settings = dense_runs(noise=0), dict(huber_delta=1e3, starts=16)
     times = np.where(np.arange(60) % 2, 3, 1)
     repeated = runs_lib.subset(runs, np.repeat(np.arange(60), times))
@@ -147,30 +138,41 @@ def test_weights_make_repeated_seeds_one_run(tmp_path):
     assert record["coefficients"] == pytest.approx(once.coefficients, rel=1e-4)
 
 
-# -- warnings -------------------------------------------------------------------------------------------------------------
+# -- warnings
+# -------------------------------------------------------------------------------------------------------------
 
 
 def test_a_dense_law_of_mixtures_is_told(tmp_path, capsys):
     runs = fit_runs.sweep_runs()
     path = fit_runs.write_csv(tmp_path / "runs.csv", runs)
-    record = law(tmp_path, path, "--form=chinchilla", "--starts=16")
-    assert "27 of the 36 runs are mixtures (n_experts 1, 2, 4, 8): the chinchilla law knows no experts" in capsys.readouterr().out
+    record = fit_law(tmp_path, path, "--form=chinchilla", "--starts=16")
+    assert (
+        "27 of the 36 runs are mixtures (n_experts 1, 2, 4, 8): the chinchilla law knows no experts"
+        in capsys.readouterr().out
+    )
     assert any("are mixtures" in w for w in record["warnings"])
     path = fit_runs.write_csv(tmp_path / "eight.csv", runs_lib.subset(runs, runs.n_experts == 8))
-    assert any("every run has n_experts = 8" in w for w in law(tmp_path, path, "--form=chinchilla", "--starts=16")["warnings"])
+    assert any(
+        "every run has n_experts = 8" in w
+        for w in fit_law(tmp_path, path, "--form=chinchilla", "--starts=16")["warnings"]
+    )
     path = fit_runs.write_csv(tmp_path / "dense.csv", dense_runs())
-    assert not any("n_experts" in w for w in law(tmp_path, path, "--form=chinchilla", "--starts=16")["warnings"])
+    assert not any("n_experts" in w for w in fit_law(tmp_path, path, "--form=chinchilla", "--starts=16")["warnings"])
 
 
 def test_many_runs_are_judged_by_a_sample_and_it_is_said(tmp_path, capsys):
-    """5,000 runs: profile, warnings and draws are there, come from a stated sample, and are as narrow as so many runs make
-    them: about sqrt(8) times narrower than 600 runs'."""
+    """5,000 runs: profile, warnings and draws are there, come from a stated sample, and are as narrow as so many
+    runs make them: about sqrt(8) times narrower than 600 runs'."""
     width = {}
     for n in (600, 5000):
         path = fit_runs.write_csv(tmp_path / "runs.csv", dense_runs(n, seed=1))
-        record = law(tmp_path, path, "--form=chinchilla", "--starts=16", "--bootstrap=40")
+        record = fit_law(tmp_path, path, "--form=chinchilla", "--starts=16", "--bootstrap=40")
         said = capsys.readouterr().out
-        assert ("sample" in record) == ("intervals and warnings from a random sample of 2,048 of the 5,000" in said) == (n > 2048)
+        assert (
+            ("sample" in record)
+            == ("intervals and warnings from a random sample of 2,048 of the 5,000" in said)
+            == (n > 2048)
+        )
         low, high = record["bootstrap"]["intervals"]["E"]
         p = record["profile"]["E"]
         width[n] = high - low, p["high"] - p["low"]
@@ -186,7 +188,7 @@ def test_small_sweeps_fit_with_default_flags(tmp_path, capsys, seed):
     widths, budgets = SWEEPS[seed % 4]
     budgets = [163_840 * 2**i for i in range(budgets)]
     path = fit_runs.write_csv(tmp_path / "runs.csv", fit_runs.sweep_runs(widths, budgets, noise=0.01, seed=seed))
-    record = law(tmp_path, path)
+    record = fit_law(tmp_path, path)
     assert 3e-7 < record["settings"]["weight_decay"] < 3e-6
     assert "a hundredth of the runs' variance, the default for so few runs" in capsys.readouterr().out
     assert record["fitted"]["mean_relative_error"] < 0.015
@@ -198,121 +200,12 @@ def test_small_sweeps_fit_with_default_flags(tmp_path, capsys, seed):
 def test_the_default_decay_does_not_bend_what_is_known_exactly(tmp_path):
     """60 runs without noise: the law comes back, default or not."""
     exact = fit_runs.sweep_runs(budgets=[163_840 * 2**i for i in range(5)], noise=0)
-    record = law(tmp_path, fit_runs.write_csv(tmp_path / "runs.csv", exact))
+    record = fit_law(tmp_path, fit_runs.write_csv(tmp_path / "runs.csv", exact))
     assert record["fitted"]["max_relative_error"] < 1e-5 and record["settings"]["weight_decay"] < 1e-10
     assert record["coefficients"] == pytest.approx(fit_runs.TINY, rel=0.2)
 
 
 def test_no_decay_can_still_be_asked_for(tmp_path, capsys):
     path = fit_runs.write_csv(tmp_path / "runs.csv", fit_runs.sweep_runs((16, 32), seed=3))
-    record = law(tmp_path, path, "--weight_decay=0", "--starts=32")
+    record = fit_law(tmp_path, path, "--weight_decay=0", "--starts=32")
     assert record["settings"]["weight_decay"] == 0 and "weight decay" not in capsys.readouterr().out
-
-
-# -- other people's tables ------------------------------------------------------------------------------------------------
-
-
-def test_columns_by_other_names(tmp_path, capsys):
-    """Their loss is the training loss; what is asked for is val_loss."""
-    runs = dense_runs()
-    ours = fit_runs.write_csv(tmp_path / "ours.csv", runs)
-    theirs = tmp_path / "theirs.jsonl"
-    theirs.write_text("".join(
-        json.dumps(dict(N=n, D=d, val_loss=loss, loss=9.0)) + "\n" for n, d, loss in zip(runs.n_active, runs.n_tokens, runs.loss)
-    ))  # fmt: skip
-    names = "--columns=loss:val_loss,n_tokens:D,n_active:N"
-    one, other = (law(tmp_path, path, "--form=chinchilla", "--starts=16", *flags) for path, flags in ((ours, ()), (theirs, (names,))))
-    assert one["coefficients"] == other["coefficients"] and other["settings"]["columns"]["loss"] == "val_loss"
-    arguments = ["predict", f"--law={tmp_path}/law.json", f"--runs={theirs}", f"--out={tmp_path}/out.jsonl"]
-    assert command_line.run([*arguments, "--columns=n_tokens:D,n_active:N"]) == 0
-    first = json.loads((tmp_path / "out.jsonl").read_text().splitlines()[0])
-    assert {"N", "D", "val_loss", "predicted_loss"} <= set(first) and first["predicted_loss"] == pytest.approx(runs.loss[0], rel=0.02)
-    capsys.readouterr()
-    for columns, words in (
-        ("loss", "found 'loss', expected name:column"),
-        ("lost:val_loss", "names: n_active"),
-        ("loss:val_loss,loss:D", "once for each name"),
-        ("loss:valid", "has no column valid; columns found: N, D, val_loss, loss"),
-    ):
-        assert command_line.run(["law", f"--runs={theirs}", f"--out={tmp_path}/x.json", f"--columns={columns}"]) == 2
-        assert words in capsys.readouterr().err
-    theirs.write_text('{"N": 1e9, "D": "much"}\n')
-    assert command_line.run([*arguments, "--columns=n_tokens:D,n_active:N"]) == 2
-    assert "row 1, column D: found 'much'" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
-def test_predict_keeps_what_else_stands_in_a_table(tmp_path, capsys, ending):
-    import pyarrow
-    import pyarrow.parquet
-
-    path, out = tmp_path / "models.parquet", tmp_path / f"out.{ending}"
-    when = pyarrow.array([1_700_000_000_123_456_789, None], pyarrow.timestamp("ns"))
-    table = dict(n_active=[1e9, 2e9], n_tokens=[2e10, 4e10], n_experts=[8, 1], when=when, blob=[b"\xff\x00", b"ab"])
-    table |= dict(took=pyarrow.array([1, None], pyarrow.duration("ns")), at=pyarrow.array([0, 1], pyarrow.timestamp("s", "No/Where")))
-    table |= dict(day=[datetime.date(2026, 1, 2)] * 2, tags=[["a"], None], nothing=[float("nan"), 1.0])
-    pyarrow.parquet.write_table(pyarrow.table(table), path)
-    assert command_line.run(["predict", "--law=joint-moe-2025", f"--runs={path}", f"--out={out}"]) == 0
-    read = runs_lib.read(str(out))
-    assert read.numbers("predicted_loss")[0] == pytest.approx(fit_runs.joint_loss(1e9, 2e10, 8, fit_runs.TABLE_3))
-    assert list(read.columns)[: len(table)] == list(table) and "2023-11-14" in str(read.columns["when"][0])
-    if ending == "parquet":
-        assert pyarrow.parquet.read_table(out)["when"].type == pyarrow.timestamp("ns")
-
-
-def test_predict_on_columns_of_mixed_types(tmp_path, capsys):
-    path = tmp_path / "models.jsonl"
-    path.write_text(
-        '{"n_active": 1e9, "n_tokens": 2e10, "n_experts": 8, "note": 1}\n'
-        '{"n_active": "2e9", "n_tokens": 2e10, "n_experts": 8, "note": "x"}\n'
-        '{"n_active": 2e9, "n_tokens": 2e10, "n_experts": 8, "note": {"a": [1, null]}}\n'
-    )
-    for ending in ("csv", "jsonl"):
-        out = tmp_path / f"out.{ending}"
-        assert command_line.run(["predict", "--law=joint-moe-2025", f"--runs={path}", f"--out={out}"]) == 0
-        assert len(runs_lib.read(str(out))) == 3
-    out = tmp_path / "out.parquet"
-    assert command_line.run(["predict", "--law=joint-moe-2025", f"--runs={path}", f"--out={out}"]) == 2
-    said = capsys.readouterr().err
-    assert "Parquet cannot hold its values (" in said and said.count("\n") == 1 and not out.exists()
-
-
-@pytest.mark.parametrize("change, words", [
-    (dict(form=["joint"]), "has no form"),
-    (dict(runs=3), "runs is 3, expected an object"),
-    (dict(settings="x"), 'settings is "x"'),
-    (dict(warnings="x"), "warnings"),
-    (dict(runs=dict(ranges=dict(n_active=7))), "runs.ranges.n_active is 7"),
-    (dict(bootstrap=dict(draws=[[1, 2]], percentiles=[10, 90], form="errors")), "rows of 11 numbers"),
-    (dict(bootstrap=dict(draws=[[1] * 11], percentiles=[90], form="errors")), "bootstrap.percentiles is [90]"),
-    (dict(bootstrap=dict(draws=[[1] * 11], percentiles=[10, 90], form=["errors"])), "bootstrap.form"),
-    (dict(noise=dict(total="much")), 'noise.total is "much"'),
-])  # fmt: skip
-def test_a_damaged_record_is_refused(tmp_path, capsys, change, words):
-    path = tmp_path / "law.json"
-    path.write_text(json.dumps(dict(form="joint", coefficients=fit_runs.TABLE_3) | change))
-    with pytest.raises(UserError) as e:
-        lawfile.load(str(path))
-    assert words in str(e.value) and str(e.value).startswith(f"--law={path}: ")
-
-
-def test_learning_rates_with_tokens(tmp_path, capsys):
-    """Eq. 10 with an exponent of n_tokens: recovered where the best rates have one; refused where tokens never change."""
-    rows, rates = [], np.geomspace(1e-3, 1, 13).tolist()
-    for n in (1e6, 1e7):
-        for e in (1, 8):
-            for d in (1e8, 1e9):
-                best = np.exp(3 - 0.5 * np.log(n) - 0.25 * np.log(e) + 0.07 * np.log(d))
-                rows += [dict(n_active=n, n_experts=e, n_tokens=d, peak_learning_rate=r, loss=float(3 + np.log(r / best) ** 2)) for r in rates]
-    table = runs_lib.Table("rates", {name: [row[name] for row in rows] for name in rows[0]}, list(range(len(rows))))
-    runs_lib.write(table, str(tmp_path / "rates.csv"))
-    assert command_line.run(["lr", f"--runs={tmp_path}/rates.csv", "--with_tokens", f"--out={tmp_path}/lr.json"]) == 0
-    found = json.loads((tmp_path / "lr.json").read_text())["lr_law"]
-    assert found == pytest.approx(dict(constant=3, n_active=-0.5, n_experts=-0.25, n_tokens=0.07), rel=1e-6)
-    assert "exponent of n_tokens = 0.070000" in capsys.readouterr().out
-    assert learning_rate.predict(found, 1e6, 8, 1e9) == pytest.approx(np.exp(3 - 0.5 * np.log(1e6) - 0.25 * np.log(8) + 0.07 * np.log(1e9)))
-    assert command_line.run(["lr", f"--runs={tmp_path}/rates.csv"]) == 0
-    assert "n_tokens =" not in capsys.readouterr().out
-    optima = [o for o in learning_rate.best_rates(table) if o.n_tokens == 1e8]
-    with pytest.raises(UserError, match="size from experts from tokens"):
-        learning_rate.fit(optima, with_tokens=True)

@@ -18,8 +18,8 @@ def define_flags(f):
         "holdout",
         "none",
         "Runs kept out of the fit: lowest-loss:30, largest-compute:3, "
-        "largest-compute:20%, or column:NAME (rows where it is validation, holdout, true or 1). compute:rolling fits the "
-        "smaller half of the runs, predicts the next tenth, and rolls on; the law that is written is fitted to all.",
+        "largest-compute:20%, or column:NAME (rows where it is validation, holdout, true or 1). compute:rolling fits "
+        "the smaller half of the runs, predicts the next tenth, and so on; the law that is written is fitted to all.",
         flag_values=f,
     )
     flags.DEFINE_list("fix", [], "Coefficients held at a value: E_max=290.4521,c=1.2.", flag_values=f)
@@ -35,13 +35,13 @@ def define_flags(f):
         "weight_decay",
         None,
         "Adds this / 2 times the squared parameters to the objective; the paper's is 1e-5. Without it: 0, but "
-        "up to 60 runs, which leave coefficients open, a hundredth of their variance around the law (1e-6 for 1% of noise).",
+        "up to 60 runs, which leave coefficients open, a hundredth of their variance (1e-6 for 1% of noise).",
         flag_values=f,
     )
     flags.DEFINE_string(
         "starts",
         "128",
-        "How many starts, drawn in the measure of the runs; or paper for the whole grid that is published (joint: 19,683).",
+        "How many starts, drawn in the measure of the runs; or paper for the whole published grid (joint: 19,683).",
         flag_values=f,
     )
     flags.DEFINE_enum("solver", "lm", ["lm", "lbfgs"], "Levenberg-Marquardt, or L-BFGS as in the paper.", flag_values=f)
@@ -59,15 +59,15 @@ def define_flags(f):
         "bootstrap_form",
         "errors",
         ["errors", "replacement", "paper"],
-        "What is drawn anew: the errors of the runs, the runs themselves with replacement, or as in the paper 80% of them "
-        "without: about half too narrow by construction.",
+        "What is drawn anew: the errors of the runs, the runs themselves with replacement, or as in the paper 80% of "
+        "them without: about half too narrow by construction.",
         flag_values=f,
     )
     flags.DEFINE_string(
         "bootstrap_by",
         "trunk",
         "What shares an error and is drawn whole: trunk (where the table tells them, by its column run or by the same "
-        "model, seed and config; else each run), row (each run by itself), or a column. Profiles and noise follow it too.",
+        "model, seed and config; else each run), row (each run by itself), or a column. Profiles follow it too.",
         flag_values=f,
     )
     flags.DEFINE_list("percentiles", ["10", "90"], "Ends of the bootstrap's intervals.", flag_values=f)
@@ -117,7 +117,9 @@ def fixed_of(f):
     if fixed.get("E_start", 0) >= fixed.get("E_max", float("inf")):
         raise UserError(f"--fix={','.join(f.fix)}: E_start must be below E_max")
     if len(fixed) == len(law.COEFFICIENTS):
-        raise UserError(f"--fix={','.join(f.fix)}: holds every coefficient of the {f.form} law, so nothing is left to fit")
+        raise UserError(
+            f"--fix={','.join(f.fix)}: holds every coefficient of the {f.form} law, so nothing is left to fit"
+        )
     return tuple(sorted(fixed.items()))
 
 

@@ -53,11 +53,16 @@ def run(f):
             f"{o.n_experts:9g} {o.n_active:13,.0f} {o.n_tokens:15,.0f} {o.rate:10.3e} {rate:10.3e} {rate / o.rate:8.2f}"
             f"  {learning_rate.loss_lost(o, rate):9.5f} {'; '.join(note for note in notes if note)}".rstrip()
         )
-    print("\n" + "\n".join(f"config.optimizer.lr_law.{name} = {value:.6f}" for name, value in law.items() if name != "n_tokens"))
+    print(
+        "\n"
+        + "\n".join(
+            f"config.optimizer.lr_law.{name} = {value:.6f}" for name, value in law.items() if name != "n_tokens"
+        )
+    )
     if f.with_tokens:
         print(
-            f"exponent of n_tokens = {law['n_tokens']:.6f}: LR goes as n_tokens^{law['n_tokens']:.3f}. config.optimizer.lr_law "
-            f"has no tokens in it: for a run of D tokens add {law['n_tokens']:.6f} ln D to its constant"
+            f"exponent of n_tokens = {law['n_tokens']:.6f}: LR goes as n_tokens^{law['n_tokens']:.3f}. "
+            f"config.optimizer.lr_law has no tokens in it: to its constant add {law['n_tokens']:.6f} ln n_tokens"
         )
     print(f"root mean square error of ln LR: {learning_rate.rms_error(law, fitted):.4f} on {len(fitted)} fitted models")
     if checked := [o for o in optima if o not in fitted]:

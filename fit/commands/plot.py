@@ -43,6 +43,7 @@ def define_flags(f):
         flag_values=f,
     )
     flags.DEFINE_list("experts", None, "Numbers of experts to draw. Default: those fitted.", flag_values=f)
+    runs_lib.define_columns(f)
     architecture_lib.define_flags(f)
 
 
@@ -57,7 +58,7 @@ def run(f):
     experts, architecture = planning.experts_of(f, fitted), architecture_lib.from_flags(f, fitted)
     if f.out_dir and f.runs is None:
         raise UserError("--out_dir needs --runs, for predicted against measured")
-    runs, out = (None, None) if f.runs is None else figures.measured(fitted, f.runs)
+    runs, out = (None, None) if f.runs is None else figures.measured(fitted, f.runs, runs_lib.columns_of(f))
     if f.out_dir:
         try:
             os.makedirs(f.out_dir, exist_ok=True)

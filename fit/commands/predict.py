@@ -24,8 +24,8 @@ def define_flags(f):
     flags.DEFINE_string(
         "out",
         None,
-        "With --runs: where the table goes, with the columns predicted_loss, outside_fitted_range and, where the law holds "
-        "bootstrap draws, predicted_loss_low and _high (of a new run) and law_loss_low and _high (of the law itself).",
+        "With --runs: where the table goes, with the columns predicted_loss, outside_fitted_range and, where the law "
+        "holds bootstrap draws, predicted_loss_low and _high (of a new run) and law_loss_low and _high (of the law itself).",
         flag_values=f,
     )
     runs_lib.define_columns(f)
@@ -85,7 +85,7 @@ def tell(fitted, answer):
     ends = "{:g}th to {:g}th percentile".format(*fitted.percentiles)
     if "predicted_loss_low" in answer:
         print(
-            f"{ends} of a new run (its own noise of {fitted.noise:.2%} included): {answer['predicted_loss_low']:.6f} to "
-            f"{answer['predicted_loss_high']:.6f}"
+            f"{ends} of a new run (its own noise of {fitted.noise:.2%} included): "
+            f"{answer['predicted_loss_low']:.6f} to {answer['predicted_loss_high']:.6f}"
         )
     print(f"{ends} of the fit (the law itself): {answer['law_loss_low']:.6f} to {answer['law_loss_high']:.6f}")

@@ -16,6 +16,7 @@ def define_flags(f):
         "runs", None, "The runs, for predicted against measured and for points on the curves.", flag_values=f
     )
     flags.DEFINE_string("out", "report.html", "The page.", flag_values=f)
+    runs_lib.define_columns(f)
     architecture_lib.define_flags(f)
 
 
@@ -26,7 +27,7 @@ def run(f):
 
     fitted = lawfile.load(f.law)
     architecture = architecture_lib.from_flags(f, fitted)
-    runs, out = (None, None) if f.runs is None else figures.measured(fitted, f.runs)
+    runs, out = (None, None) if f.runs is None else figures.measured(fitted, f.runs, runs_lib.columns_of(f))
     runs_lib.check_writable(f.out)
     runs_lib.write_text(f.out, report.page(fitted, architecture, runs, out))
     print(f"written to {f.out}")

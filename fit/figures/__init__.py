@@ -35,14 +35,16 @@ def save(figure, path, kind, **how):
     style.save(figure, path, kind, **how)
 
 
-def measured(fitted, path):
+def measured(fitted, path, names=None):
     """(runs, boolean [n_runs]: those that the fit kept out) of a table of runs; UserError where it cannot be read.
-    In a table other than the one that the law was fitted to, none is known to be kept out."""
-    from fit import fitting
+    In a table other than the one that the law was fitted to, none is known to be kept out. names: what the table calls its
+    columns, {ours: theirs}; as the fit was told unless given."""
+    from fit import holdout
 
-    runs = runs_lib.read_runs(path, fitted.law.COLUMNS, mix_corpora=True)
+    names = names or (fitted.record.get("settings") or {}).get("columns")
+    runs = runs_lib.read_runs(path, fitted.law.COLUMNS, mix_corpora=True, names=names)
     same = runs.fingerprint() == fitted.record.get("runs", {}).get("fingerprint")
-    return runs, fitting.held_out(runs, fitted.record["settings"]["holdout"] if same else "none")
+    return runs, holdout.held_out(runs, fitted.record["settings"]["holdout"] if same else "none")
 
 
 def draw(which, fitted, architecture, experts, budgets=(), runs=None, out=None):

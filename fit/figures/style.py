@@ -111,7 +111,7 @@ def percentiles(fitted, values):
     values = np.where(np.isfinite(values), values, np.nan)
     known = np.isfinite(values).mean(axis=0) > 0.5
     ends = np.full((2, values.shape[1]), np.nan)
-    ends[:, known] = np.nanpercentile(values[:, known], fitted.percentiles, axis=0)
+    ends[:, known] = np.nanpercentile(values[:, known], fitted.percentiles, axis=0, method="weibull")
     return ends
 
 

@@ -120,7 +120,7 @@ def hold(free, held):
 
 
 def start_expert_scale(log_start, t, start, largest):
-    """The t from which a search begins with E_max held at `largest` (NaN: free): the one that leaves E_start where it was."""
+    """The t from which a search begins with E_max held at `largest` (NaN: free): it leaves E_start where it was."""
     alone = np.isnan(start) & ~np.isnan(largest)
     gap = np.log(np.where(alone, largest, np.e)) - np.where(alone, log_start, 0)
     return np.where(alone, np.log(np.expm1(np.maximum(gap, 0.1))), t)
@@ -169,8 +169,7 @@ def starts():
 
 
 def scaled_starts(rng, count, runs):
-    """`count` random starts in the measure of the runs (Runs), rows of FREE for columns centred as recentre does by their
-    means: size, data and the floor c share the loss, and no exponent is far from those that have been published."""
+    """`count` random starts in the measure of the runs (Runs), rows of FREE for columns centred by their means: size, data and the floor c share the loss, and no exponent is far from those that have been published."""
     loss = np.exp(np.mean(np.log(runs.loss)))
     c = rng.uniform(0.2, 0.95, count) * runs.loss.min()
     size = rng.uniform(0.1, 0.9, count)

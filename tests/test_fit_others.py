@@ -1,0 +1,145 @@
+"""Other people's tables: columns by other names, values of any type; damaged records; learning rates with tokens."""
+
+import datetime
+import json
+
+import fit_runs
+import numpy as np
+import pytest
+from fit_runs import dense_runs, fit_law
+
+from fit import UserError, lawfile, learning_rate
+from fit import __main__ as command_line
+from fit import runs as runs_lib
+
+
+# ------------------------------------------------------------------------------------------------
+
+
+def test_columns_by_other_names(tmp_path, capsys):
+    """Their loss is the training loss; what is asked for is val_loss."""
+    runs = dense_runs()
+    ours = fit_runs.write_csv(tmp_path / "ours.csv", runs)
+    theirs = tmp_path / "theirs.jsonl"
+    theirs.write_text("".join(
+        json.dumps(dict(N=n, D=d, val_loss=loss, loss=9.0)) + "\n" for n, d, loss in zip(runs.n_active, runs.n_tokens, runs.loss)
+    ))  # fmt: skip
+    names = "--columns=loss:val_loss,n_tokens:D,n_active:N"
+    one, other = (
+        fit_law(tmp_path, path, "--form=chinchilla", "--starts=16", *flags)
+        for path, flags in ((ours, ()), (theirs, (names,)))
+    )
+    assert one["coefficients"] == other["coefficients"] and other["settings"]["columns"]["loss"] == "val_loss"
+    arguments = ["predict", f"--law={tmp_path}/law.json", f"--runs={theirs}", f"--out={tmp_path}/out.jsonl"]
+    assert command_line.run([*arguments, "--columns=n_tokens:D,n_active:N"]) == 0
+    first = json.loads((tmp_path / "out.jsonl").read_text().splitlines()[0])
+    assert {"N", "D", "val_loss", "predicted_loss"} <= set(first) and first["predicted_loss"] == pytest.approx(
+        runs.loss[0], rel=0.02
+    )
+    # a picture of what was fitted takes the names that the fit was told
+    assert (
+        command_line.run(
+            ["plot", f"--law={tmp_path}/law.json", f"--runs={theirs}", "--figure=5", f"--out={tmp_path}/5.svg"]
+        )
+        == 0
+    )
+    capsys.readouterr()
+    for columns, words in (
+        ("loss", "found 'loss', expected name:column"),
+        ("lost:val_loss", "names: n_active"),
+        ("loss:val_loss,loss:D", "once for each name"),
+        ("loss:valid", "has no column valid; columns found: N, D, val_loss, loss"),
+    ):
+        assert command_line.run(["law", f"--runs={theirs}", f"--out={tmp_path}/x.json", f"--columns={columns}"]) == 2
+        assert words in capsys.readouterr().err
+    theirs.write_text('{"N": 1e9, "D": "much"}\n')
+    assert command_line.run([*arguments, "--columns=n_tokens:D,n_active:N"]) == 2
+    assert "row 1, column D: found 'much'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
+def test_predict_keeps_what_else_stands_in_a_table(tmp_path, capsys, ending):
+    import pyarrow
+    import pyarrow.parquet
+
+    path, out = tmp_path / "models.parquet", tmp_path / f"out.{ending}"
+    when = pyarrow.array([1_700_000_000_123_456_789, None], pyarrow.timestamp("ns"))
+    table = dict(n_active=[1e9, 2e9], n_tokens=[2e10, 4e10], n_experts=[8, 1], when=when, blob=[b"\xff\x00", b"ab"])
+    table |= dict(
+        took=pyarrow.array([1, None], pyarrow.duration("ns")),
+        at=pyarrow.array([0, 1], pyarrow.timestamp("s", "No/Where")),
+    )
+    table |= dict(day=[datetime.date(2026, 1, 2)] * 2, tags=[["a"], None], nothing=[float("nan"), 1.0])
+    pyarrow.parquet.write_table(pyarrow.table(table), path)
+    assert command_line.run(["predict", "--law=joint-moe-2025", f"--runs={path}", f"--out={out}"]) == 0
+    read = runs_lib.read(str(out))
+    assert read.numbers("predicted_loss")[0] == pytest.approx(fit_runs.joint_loss(1e9, 2e10, 8, fit_runs.TABLE_3))
+    assert list(read.columns)[: len(table)] == list(table) and "2023-11-14" in str(read.columns["when"][0])
+    if ending == "parquet":
+        assert pyarrow.parquet.read_table(out)["when"].type == pyarrow.timestamp("ns")
+
+
+def test_predict_on_columns_of_mixed_types(tmp_path, capsys):
+    path = tmp_path / "models.jsonl"
+    path.write_text(
+        '{"n_active": 1e9, "n_tokens": 2e10, "n_experts": 8, "note": 1}\n'
+        '{"n_active": "2e9", "n_tokens": 2e10, "n_experts": 8, "note": "x"}\n'
+        '{"n_active": 2e9, "n_tokens": 2e10, "n_experts": 8, "note": {"a": [1, null]}}\n'
+    )
+    for ending in ("csv", "jsonl"):
+        out = tmp_path / f"out.{ending}"
+        assert command_line.run(["predict", "--law=joint-moe-2025", f"--runs={path}", f"--out={out}"]) == 0
+        assert len(runs_lib.read(str(out))) == 3
+    out = tmp_path / "out.parquet"
+    assert command_line.run(["predict", "--law=joint-moe-2025", f"--runs={path}", f"--out={out}"]) == 2
+    said = capsys.readouterr().err
+    assert "Parquet cannot hold its values (" in said and said.count("\n") == 1 and not out.exists()
+
+
+@pytest.mark.parametrize("change, words", [
+    (dict(form=["joint"]), "has no form"),
+    (dict(runs=3), "runs is 3, expected an object"),
+    (dict(settings="x"), 'settings is "x"'),
+    (dict(warnings="x"), "warnings"),
+    (dict(runs=dict(ranges=dict(n_active=7))), "runs.ranges.n_active is 7"),
+    (dict(bootstrap=dict(draws=[[1, 2]], percentiles=[10, 90], form="errors")), "rows of 11 numbers"),
+    (dict(bootstrap=dict(draws=[[1] * 11], percentiles=[90], form="errors")), "bootstrap.percentiles is [90]"),
+    (dict(bootstrap=dict(draws=[[1] * 11], percentiles=[10, 90], form=["errors"])), "bootstrap.form"),
+    (dict(noise=dict(total="much")), 'noise.total is "much"'),
+])  # fmt: skip
+def test_a_damaged_record_is_refused(tmp_path, capsys, change, words):
+    path = tmp_path / "law.json"
+    path.write_text(json.dumps(dict(form="joint", coefficients=fit_runs.TABLE_3) | change))
+    with pytest.raises(UserError) as e:
+        lawfile.load(str(path))
+    assert words in str(e.value) and str(e.value).startswith(f"--law={path}: ")
+
+
+def test_learning_rates_with_tokens(tmp_path, capsys):
+    """Eq. 10 with an exponent of n_tokens: recovered where the best rates have one; refused where tokens never
+    change."""
+    rows, rates = [], np.geomspace(1e-3, 1, 13).tolist()
+    for n in (1e6, 1e7):
+        for e in (1, 8):
+            for d in (1e8, 1e9):
+                best = np.exp(3 - 0.5 * np.log(n) - 0.25 * np.log(e) + 0.07 * np.log(d))
+                rows += [
+                    dict(
+                        n_active=n, n_experts=e, n_tokens=d, peak_learning_rate=r, loss=float(3 + np.log(r / best) ** 2)
+                    )
+                    for r in rates
+                ]
+    table = runs_lib.Table("rates", {name: [row[name] for row in rows] for name in rows[0]}, list(range(len(rows))))
+    runs_lib.write(table, str(tmp_path / "rates.csv"))
+    assert command_line.run(["lr", f"--runs={tmp_path}/rates.csv", "--with_tokens", f"--out={tmp_path}/lr.json"]) == 0
+    found = json.loads((tmp_path / "lr.json").read_text())["lr_law"]
+    assert found == pytest.approx(dict(constant=3, n_active=-0.5, n_experts=-0.25, n_tokens=0.07), rel=1e-6)
+    assert "exponent of n_tokens = 0.070000" in capsys.readouterr().out
+    assert learning_rate.predict(found, 1e6, 8, 1e9) == pytest.approx(
+        np.exp(3 - 0.5 * np.log(1e6) - 0.25 * np.log(8) + 0.07 * np.log(1e9))
+    )
+    assert command_line.run(["lr", f"--runs={tmp_path}/rates.csv"]) == 0
+    assert "n_tokens =" not in capsys.readouterr().out
+    optima = [o for o in learning_rate.best_rates(table) if o.n_tokens == 1e8]
+    with pytest.raises(UserError, match="size from experts from tokens"):
+        learning_rate.fit(optima, with_tokens=True)
