@@ -199,7 +199,8 @@ def test_what_is_not_finite_is_never_saved(tmp_path):
     assert_is(restore(tmp_path / "checkpoints", mesh), mesh, 5)
 
 
-def test_another_config_is_refused_and_other_versions_are_told(whole, capfd):
+def test_another_config_is_refused_and_other_versions_are_told(whole, capfd, monkeypatch):
+    monkeypatch.setattr(checkpoint.Checkpoints, "_own", set())  # as another process reads it
     other = RECORD | {"config": RECORD["config"] | {"model": {"d_model": 32}}}
     with pytest.raises(UserError, match="config.model.d_model was 16, is 32"):
         restore(whole, mesh_of(2, 2), record=other)
@@ -218,13 +219,13 @@ def test_a_permission_is_not_taken_for_damage(whole, tmp_path):
         raise PermissionError(13, "Permission denied", str(whole))
 
     with pytest.raises(PermissionError):
-        checkpoint._read(denied)
+        checkpoint._read(denied, whole)
 
     def full():
         raise ValueError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate")
 
     with pytest.raises(ValueError, match="RESOURCE_EXHAUSTED"):
-        checkpoint._read(full)
+        checkpoint._read(full, whole)
 
 
 def test_the_record_says_what_wrote_it(whole):

@@ -198,6 +198,7 @@ def test_two_sweeps_on_one_bucket(sweep, bucket, held):
     assert not (epath.Path(workdir) / "sweep.json").exists()
 
 
+@pytest.mark.filterwarnings("ignore:os.fork")  # another test of this process may have started jax
 def test_a_trainers_owner_is_its_process(sweep, tmp_path):
     """The lock file names the trainer and not who started it."""
     from launch import trainer
