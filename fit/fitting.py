@@ -25,9 +25,8 @@ FEW_RUNS, DECAY_PER_VARIANCE, LARGEST_DECAY = 60, 0.01, 1e-5
 @dataclasses.dataclass(frozen=True)
 class Options:
     """What to do beside the fit itself. holdout, weights: rules of holdout.held_out and run_weights; select:
-    objective or rmse; bootstrap: how many draws, in bootstrap_form, by trunks as trunks.trunks_of takes it; columns:
-    {ours:
-    theirs}."""
+    objective or rmse; bootstrap: how many draws, in bootstrap_form (bootstrap.FORMS_OF_DRAWING), by trunks as
+    trunks.trunks_of takes bootstrap_by; columns: {ours: theirs}."""
 
     holdout: str = "none"
     weights: str = "none"
@@ -49,6 +48,7 @@ def fit_file(path, form, settings, quiet=False, **options):
     law = FORMS[form]
     runs = runs_lib.read_runs(path, law.COLUMNS, options.mix_corpora, options.columns)
     labels, by = trunks.trunks_of(runs.table, options.bootstrap_by)
+    said = table_warnings(form, runs)
     out = held_out(runs, options.holdout)
     weight = run_weights(runs, options.weights)[~out]
     if options.select == "rmse" and not out.any():
@@ -64,7 +64,7 @@ def fit_file(path, form, settings, quiet=False, **options):
         objective=found.objective,
         settings=dataclasses.asdict(settings)
         | dict(fix=dict(settings.fix), weight_decay_default=decay_default)
-        | {name: getattr(options, name) for name in ("holdout", "weights", "select", "columns")},
+        | {name: getattr(options, name) for name in ("holdout", "weights", "select", "columns", "bootstrap_by")},
         runs=described(runs, train, law),
         models=models.from_table(runs.table, ~out),
         fitted=errors(law, found.free, train),
@@ -85,7 +85,7 @@ def fit_file(path, form, settings, quiet=False, **options):
         alone = sure["separate"]
         for name, part in (("separate_fitted", train), ("separate_held_out", validation)):
             record[name] = holdout.separate_errors(alone, part)
-    sure["warnings"] = [*table_warnings(form, runs), *plan_warnings(found, runs), *sure["warnings"]]
+    sure["warnings"] = [*said, *plan_warnings(found, runs), *sure["warnings"]]
     return record | sure
 
 
@@ -117,17 +117,15 @@ def selected(found, law, train, validation):
 
 def described(runs, train, law):
     """What the record says of the runs: file, fingerprint, corpora, ranges of those fitted."""
-    ranges = {
-        name: [float(v.min()), float(v.max())] for name in (*law.COLUMNS, "loss") if (v := getattr(train, name)).any()
-    }
-    flops = 6 * train.n_active * train.n_tokens
+    columns = {name: getattr(train, name) for name in (*law.COLUMNS, "loss")}
+    columns["training_flops"] = 6 * train.n_active * train.n_tokens
     return dict(
         file=runs.path,
         fingerprint=runs.fingerprint(),
         corpora=sorted({str(v) for v in runs.table.column("corpus_fingerprint")})
         if "corpus_fingerprint" in runs.table
         else [],
-        ranges=ranges | {"training_flops": [float(flops.min()), float(flops.max())]},
+        ranges={name: [float(v.min()), float(v.max())] for name, v in columns.items()},
     )
 
 
@@ -167,6 +165,5 @@ def plan_warnings(found, runs):
 
 
 def save(record, path):
-    """Writes the record as JSON, whole or not at all; the same record gives the same bytes, a number not finite is
-    null."""
+    """Writes the record as JSON, whole or not at all, the same bytes each time; a number that is not finite is null."""
     runs_lib.write_text(path, json.dumps(plain(record), indent=1, allow_nan=False) + "\n")

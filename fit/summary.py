@@ -61,11 +61,10 @@ def worst(w):
 def _intervals(record):
     noise = record.get("noise")
     if noise:
-        yield f"runs scatter around the law by {noise['total']:.2%} (one standard deviation)" + (
-            f": {noise['trunk']:.2%} that all runs of a trunk share ({noise['trunks']} {noise['by']}) and "
-            f"{noise['run']:.2%} of each run's own"
+        yield f"runs scatter around the law by {noise['total']:.2%} (one standard deviation): " + (
+            f"{noise['trunk']:.2%} shared within each of {noise['trunks']} {noise['by']}, {noise['run']:.2%} each run's own"
             if noise["trunks"]
-            else ", each run for itself"
+            else "each run for itself"
         )
     if "sample" in record:
         sample = record["sample"]
