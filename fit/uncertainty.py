@@ -44,19 +44,19 @@ def standard_errors(form, runs, settings, weights, found, noise, trunks=None, ex
 def inflation(form, runs, settings, weights, found, noise, alone, trunks, count=None):
     """{coefficient: by how much the errors that runs share widen what a profile must allow}, 1 where none are shared.
 
-    The ratio of its variance with `noise` to that with `alone` (each run for itself), times Student's t over normal,
-    squared, for trunks are few. Of a coefficient that runs away nothing can be said: the median of all.
+    The ratio of its variance with `noise` to that with `alone` (each run for itself), at least the median of all
+    coefficients' (linearised, it says too little of one that the runs hardly pin down), times Student's t over
+    normal, squared, for trunks are few.
     """
     if trunks is None:
         return dict.fromkeys(found.coefficients, 1.0)
     context = form, runs, settings, weights, found
     with_trunks = standard_errors(*context, noise, trunks, count=count)
     naive = standard_errors(*context, alone, count=count)
-    known = [name for name, value in found.coefficients.items() if 0 < naive[name] < abs(value)]
-    ratio = {name: (with_trunks[name] / naive[name]) ** 2 for name in known}
+    ratio = {name: (with_trunks[name] / naive[name]) ** 2 for name in naive if naive[name] > 0}
     usual = np.median(list(ratio.values())) if ratio else 1.0
     tails = (scipy.special.stdtrit(noise.freedom, (1 + LEVEL) / 2) / scipy.special.ndtri((1 + LEVEL) / 2)) ** 2
-    return {name: float(tails * ratio.get(name, usual)) for name in naive}
+    return {name: float(tails * max(ratio.get(name, usual), usual)) for name in naive}
 
 
 def _derivative(function, x, step=1e-6):
