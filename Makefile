@@ -1,8 +1,6 @@
 # `make demo` runs the main job, `make test` every test. Both make .venv first; PYTHON picks the interpreter (>= 3.11).
 PYTHON ?= python3
 DEMO ?= runs/demo
-# the architecture of configs/quickstart.py, as the plan and the pictures need it
-TINY := --vocab_size=257 --width_per_block=8 --experts=1,2,4,8
 BIN := .venv/bin
 export JAX_PLATFORMS ?= cpu
 
@@ -11,9 +9,9 @@ export JAX_PLATFORMS ?= cpu
 # The main job: sweep, law, pictures, plan. Each line is a command to copy. Started again it skips what is done.
 demo: .venv/.installed
 	$(BIN)/python -m launch.sweep --sweep=configs/sweeps/quickstart.py --workdir=$(DEMO) --backend=local
-	$(BIN)/python -m fit law --runs=$(DEMO)/runs.csv --form=joint --holdout=largest-compute:3 --weight_decay=1e-5 --out=$(DEMO)/law.json
-	$(BIN)/python -m fit plot --law=$(DEMO)/law.json --runs=$(DEMO)/runs.csv $(TINY) --out_dir=$(DEMO)/plots
-	$(BIN)/python -m fit plan --law=$(DEMO)/law.json --flops=1e12 $(TINY)
+	$(BIN)/python -m fit law --runs=$(DEMO)/runs.csv --form=joint --holdout=largest-compute:3 --bootstrap=50 --out=$(DEMO)/law.json
+	$(BIN)/python -m fit plot --law=$(DEMO)/law.json --runs=$(DEMO)/runs.csv --out_dir=$(DEMO)/plots
+	$(BIN)/python -m fit plan --law=$(DEMO)/law.json --flops=1e12
 	@echo
 	@echo "runs      $(DEMO)/runs.csv (each one traced to its folder under $(DEMO)/jobs)"
 	@echo "law       $(DEMO)/law.json"
