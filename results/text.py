@@ -1,0 +1,72 @@
+"""The text of results/: the Python source in fourteen pinned packages of PyPI, the same bytes on every machine.
+
+    python -m results.text --out=runs/bytes_2026/text.parquet
+
+132 MB written by people, a row for each file, in the order of results/text.txt and of the files' names. Four spaces of
+indentation become a tab: in groups of bytes of which three in ten are spaces, one expert gets more than it may take. pip
+checks each package against its hash; `config.data.fingerprint` in configs/bytes_2026.py checks the result.
+"""
+
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import zipfile
+
+import pyarrow
+import pyarrow.parquet
+from absl import app, flags
+
+OUT = flags.DEFINE_string("out", None, "The Parquet file to write, with a column `text`.", required=True)
+LIST = pathlib.Path(__file__).with_name("text.txt")
+ROWS = 1_000  # in a row group: what one process reads at a time
+INDENT = re.compile(r"^(?: {4})+", re.MULTILINE)
+
+
+def main(_):
+    with tempfile.TemporaryDirectory() as folder:
+        download(folder)
+        texts = [text for line in LIST.read_text().splitlines() for text in sources(folder, line)]
+    path = pathlib.Path(OUT.value)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(path.name + ".part")
+    pyarrow.parquet.write_table(pyarrow.table({"text": texts}), part, row_group_size=ROWS)
+    part.replace(path)
+    print(f"{path}: {len(texts):,} files, {sum(len(text.encode()) for text in texts):,} bytes")
+
+
+def download(folder: str) -> None:
+    """Each package of the list, as the wheel that fits any machine, into `folder`."""
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--no-deps",
+        "--require-hashes",
+        "--only-binary=:all:",
+    ]
+    done = subprocess.run(
+        [*command, "--python-version=3.12", "--platform=any", f"--requirement={LIST}", f"--dest={folder}"]
+    )
+    if done.returncode:
+        sys.exit(f"pip could not download the packages of {LIST}")
+
+
+def sources(folder: str, line: str):
+    """Yields the text of each .py file of the package that a line of the list names; what is not UTF-8 is left out."""
+    name, version = line.split(" ")[0].split("==")
+    (wheel,) = pathlib.Path(folder).glob(f"{name.replace('-', '_')}-{version}-*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        for file in sorted(archive.namelist()):
+            if file.endswith(".py"):
+                try:
+                    yield INDENT.sub(lambda spaces: "\t" * (len(spaces[0]) // 4), archive.read(file).decode())
+                except UnicodeDecodeError:
+                    pass
+
+
+if __name__ == "__main__":
+    app.run(main)
