@@ -22,8 +22,9 @@ from absl import app, flags
 from tokenizers import models, pre_tokenizers, trainers
 
 from configs import joint_moe
-from jmoe import build, corpus, data, sharding, sources, tokenizer
-from jmoe.schedule import Schedule
+from jmoe.model import sharding
+from jmoe.run.schedule import Schedule
+from jmoe.text import build, corpus, data, sources, tokenizer
 
 JSON = flags.DEFINE_string("json", None, "Also write the figures to this file.")
 REPEATS = flags.DEFINE_integer("repeats", 5, "Measurements of each arm.")
@@ -119,7 +120,7 @@ def preparing(folder):
     arms = {}
     for arm, name, by in cases:
 
-        def run(config=settings(folder / name, by)):
+        def run(config=settings(folder / name, by)):  # noqa: B008  of this case
             with tempfile.TemporaryDirectory(dir=folder) as out:
                 return prepare(config, pathlib.Path(out))
 

@@ -14,7 +14,8 @@ import jax.numpy as jnp
 from absl import app, flags
 
 from benchmarks import measure
-from jmoe import chips, moe, sharding
+from jmoe.cost import chips
+from jmoe.model import moe, sharding
 
 N_TOKENS = flags.DEFINE_integer("n_tokens", 8192, "Tokens, all in one group.")
 D_MODEL = flags.DEFINE_integer("d_model", 256, "Width of the layer.")

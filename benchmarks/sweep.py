@@ -1,4 +1,4 @@
-"""Small models one after another against all of them in one compiled step (jmoe/many.py):
+"""Small models one after another against all of them in one compiled step (jmoe/run/many.py):
 
     python -m benchmarks.sweep [--together=8] [--json=PATH]
 
@@ -14,8 +14,10 @@ from absl import app, flags
 
 from benchmarks import measure, train_step
 from configs import joint_moe
-from jmoe import counts, many, sharding
-from jmoe.step import make_train_step
+from jmoe.cost import counts
+from jmoe.model import sharding
+from jmoe.run import many
+from jmoe.run.step import make_train_step
 
 TOGETHER = flags.DEFINE_integer("together", 8, "Models in one step.")
 EXPERTS = flags.DEFINE_multi_integer("n_experts", [1, 8], "Numbers of experts.")

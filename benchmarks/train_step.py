@@ -22,9 +22,11 @@ from absl import app, flags
 
 from benchmarks import measure
 from configs import joint_moe
-from jmoe import chips, corpus, counts, data, sharding
-from jmoe.schedule import Schedule
-from jmoe.step import init_params, make_optimizer, make_train_step
+from jmoe.cost import chips, counts
+from jmoe.model import sharding
+from jmoe.run.schedule import Schedule
+from jmoe.run.step import init_params, make_optimizer, make_train_step
+from jmoe.text import corpus, data
 
 SIZE = flags.DEFINE_enum("size", None, ["cpu", "gpu"], "Which models; default: by the device at hand.")
 LOOP = 10  # steps at a time that the loop is compared over

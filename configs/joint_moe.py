@@ -75,7 +75,7 @@ def get_config() -> ConfigDict:
         False  # each layer compiled by itself: takes longer, and nothing is copied through the scan's stacks
     )
 
-    config.chip = ConfigDict()  # one device, where jmoe/chips.py does not list it or you know better; 0: as listed
+    config.chip = ConfigDict()  # one device, where jmoe/cost/chips.py does not list it or you know better; 0: as listed
     config.chip.flops = 0.0  # peak FLOP/s, dense bfloat16: what MFU is a share of
     config.chip.capacity = 0.0  # bytes of memory
     config.chip.bandwidth = 0.0  # bytes a second of the memory

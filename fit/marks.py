@@ -22,9 +22,7 @@ def of_plan(fitted, architecture, plan, experts):
     edge = fitted.knows_experts and at_edge(experts, e)
     if edge:
         which = "largest" if e == max(experts) else "smallest"
-        sentences.append(
-            f"the best number of experts, {e}, is the {which} of those compared: one beyond may be better"
-        )
+        sentences.append(f"the best number of experts, {e}, is the {which} of those compared: one beyond may be better")
     undecided, drawn = None, plan.get("bootstrap")
     if drawn:
         wins = {row["n_experts"]: row["best_in_draws"] for row in drawn["optima"]}
@@ -40,9 +38,7 @@ def of_plan(fitted, architecture, plan, experts):
             f"the law does not say the {' and '.join(unknown)} of its models; taken to be "
             + " and ".join(f"{getattr(architecture, name):,}" for name in unknown)
         )
-    return dict(
-        extrapolation=best["extrapolation"], best_at_edge=edge, best_undecided=undecided, warnings=sentences
-    )
+    return dict(extrapolation=best["extrapolation"], best_at_edge=edge, best_undecided=undecided, warnings=sentences)
 
 
 def at_edge(experts, e):

@@ -98,9 +98,7 @@ def _experts(table, rows):
 
 def _overrides(table, differing):
     """{field: value as Python source} that every run's overrides (field=value field=value ...) hold alike."""
-    held = [
-        dict(re.findall(r"([\w.]+)=(.*?)(?= [\w.]+=|$)", str(text))) for text in table.columns.get("overrides", [])
-    ]
+    held = [dict(re.findall(r"([\w.]+)=(.*?)(?= [\w.]+=|$)", str(text))) for text in table.columns.get("overrides", [])]
     common = {}
     for field in dict.fromkeys(name for overrides in held for name in overrides):
         found = sorted({overrides.get(field, "") for overrides in held})

@@ -46,7 +46,7 @@ class Noise:
         return run * rng.normal(size=(draws, n)) + (trunk * rng.normal(size=(draws, labels.max() + 1)))[:, labels]
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _sensitivity(form):
     law = FORMS[form]
 

@@ -33,7 +33,8 @@ def source(fitted, plan, base=None):
         raise UserError(f"--base_config={base}: no such file")
     begin, get_config = _start(base)
     as_run = [
-        f"    config.{field} = {ast.literal_eval(value)!r}  # as the runs had it\n" for field, value in overrides.items()
+        f"    config.{field} = {ast.literal_eval(value)!r}  # as the runs had it\n"
+        for field, value in overrides.items()
     ]
     warmup = built["n_tokens"] // WARMUP
     return (

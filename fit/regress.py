@@ -72,7 +72,7 @@ def place(form, x, data):
     return array_module(x).clip(law.hold(free, held), low, high)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def residual_function(form):
     """residuals(x [n], data) -> [n_runs + n]; x as place takes them, data as prepare gives."""
     law = FORMS[form]
@@ -97,7 +97,7 @@ def objective(form, free, data):
     return float(0.5 * np.sum(np.square(_residuals(form)(x, data))))
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _residuals(form):
     return jax.jit(residual_function(form))
 

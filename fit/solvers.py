@@ -26,7 +26,7 @@ def _batched(solver, batched):
     return jax.jit(run, compiler_options=COMPILER)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def least_squares(residuals, batched, maxiter):
     """Levenberg-Marquardt on 0.5 sum residuals(x, data)^2 from a batch of starts.
 
@@ -47,7 +47,7 @@ def least_squares(residuals, batched, maxiter):
     )
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def lbfgs(residuals, batched, maxiter):
     """As least_squares, by L-BFGS on the same objective: slower by far, but what the paper used."""
     return _batched(

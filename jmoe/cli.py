@@ -17,29 +17,7 @@ import sys
 from absl import app, flags, logging
 
 from jmoe import startup
-
-
-class UserError(Exception):
-    """Something only the user can mend: the message says what, where, the value found and the values allowed."""
-
-
-class Failure(Exception):
-    """What no other flag of this machine's owner mends for sure, told in one sentence; the exit code is 1."""
-
-
-class Interrupted(Exception):
-    """A signal asked for an orderly stop and the work is saved; `signum` gives the exit code 128 + signum."""
-
-    def __init__(self, message: str, signum: int):
-        super().__init__(message)
-        self.signum = signum
-
-
-class Unavailable(Exception):
-    """An object store that gave no answer for as long as storage.Patience lasts; the message says which and why."""
-
-
-UNAVAILABLE = 75  # exit code; sysexits.h calls it a temporary failure
+from jmoe.errors import UNAVAILABLE, Failure, Interrupted, Unavailable, UserError
 
 
 def run(main, fields=None) -> None:
@@ -83,7 +61,7 @@ def _help(module, fields) -> None:
     if fields:
         path = next((arg.partition("=")[2] for arg in sys.argv if re.match(r"--?config=", arg)), None)
         try:
-            from jmoe import listing
+            from jmoe.run import listing
 
             print("\n" + listing.fields(path, fields))
         except Exception as error:  # noqa: BLE001  the file is the user's

@@ -8,7 +8,7 @@ for a TPU slice; the [cuda] extra's for GPUs, which picks matmul kernels unmeasu
 device: memory against what the chip has, FLOPs against the model's, collectives, and a roofline. FLOPs and bytes come
 from the compiled program with every loop counted as often as it runs; XLA's own cost analysis counts a loop once, and
 the line beside it shows that both agree when this is done here as well. A Pallas kernel counts as the products that it
-says it makes (jmoe/tpu_flash.py: none in blocks above the diagonal), and its arrays as read or written once; cuDNN's
+says it makes (jmoe/model/tpu_flash.py: none in blocks above the diagonal), and its arrays as read or written once; cuDNN's
 attention as the products of its shapes, half of them where it is causal.
 
 Model FLOPs count the matmuls that the mathematics needs, forward and twice backward: every active parameter but the
@@ -23,7 +23,7 @@ FLOPs, of those that fit.
 JAX_EXEC_TIME_OPTIMIZATION_EFFORT=-1 compiles two to three times faster, with the same FLOPs and more memory traffic.
 
 A step that does not fit is compiled again with halved config.microbatch_tokens, and the largest that fits is named.
-Other peaks than the published ones, or those of a chip that jmoe/chips.py does not list, are given by config.chip.
+Other peaks than the published ones, or those of a chip that jmoe/cost/chips.py does not list, are given by config.chip.
 
 Exit codes: 0 fits, 2 a mistake that one sentence explains, 3 does not fit.
 """
@@ -39,11 +39,14 @@ import sys
 import jax
 from absl import flags
 
-from jmoe import chips, cli, counts, hlo, processes, storage
-from jmoe.check import microbatch_tokens
-from jmoe.cli import UserError
-from jmoe.memory import DoesNotFit, compile_step, gib, largest_microbatch, of_step
-from jmoe.model import REMAT
+from jmoe import cli
+from jmoe.cost import chips, counts, hlo
+from jmoe.cost.memory import DoesNotFit, compile_step, gib, largest_microbatch, of_step
+from jmoe.errors import UserError
+from jmoe.model.decoder import REMAT
+from jmoe.run import processes
+from jmoe.run.check import microbatch_tokens
+from jmoe.storage import files as storage
 from jmoe.train import CONFIG
 
 flags.declare_key_flag("config")  # for --help

@@ -19,10 +19,14 @@ from ml_collections import config_flags
 from tqdm import tqdm
 
 from configs import joint_moe
-from jmoe import checkpoint, cli, corpus, data, processes, sharding, storage, supply
-from jmoe.check import check_config, neutral
-from jmoe.cli import UserError
-from jmoe.step import abstract_state, make_eval_step, mean_loss
+from jmoe import cli
+from jmoe.errors import UserError
+from jmoe.model import sharding
+from jmoe.run import checkpoint, processes
+from jmoe.run.check import check_config, neutral
+from jmoe.run.step import abstract_state, make_eval_step, mean_loss
+from jmoe.storage import files as storage
+from jmoe.text import corpus, data, supply
 
 CONFIG = config_flags.DEFINE_config_dict(
     "config",

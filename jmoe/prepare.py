@@ -12,10 +12,11 @@ import pathlib
 from absl import flags
 from ml_collections import config_flags
 
-from jmoe import build, cli, corpus, sources, supply, tokenizer
-from jmoe.cli import UserError
-from jmoe.manifest import SPLITS
-from jmoe.storage import is_remote
+from jmoe import cli
+from jmoe.errors import UserError
+from jmoe.storage.files import is_remote
+from jmoe.text import build, corpus, sources, supply, tokenizer
+from jmoe.text.manifest import SPLITS
 
 CONFIG = config_flags.DEFINE_config_file(
     "config", None, "Configuration; its section data says what to prepare.", lock_config=True

@@ -11,9 +11,13 @@ from absl import flags
 from etils import epath
 from ml_collections import config_flags
 
-from jmoe import cli, loop, memory, processes, sharding, storage
-from jmoe.check import check_config
-from jmoe.step import make_eval_step, make_train_step
+from jmoe import cli
+from jmoe.cost import memory
+from jmoe.model import sharding
+from jmoe.run import loop, processes
+from jmoe.run.check import check_config
+from jmoe.run.step import make_eval_step, make_train_step
+from jmoe.storage import files as storage
 
 CONFIG = config_flags.DEFINE_config_file(
     "config",

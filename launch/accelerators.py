@@ -4,8 +4,8 @@ import dataclasses
 import math
 import re
 
-from jmoe.chips import CHIPS
-from jmoe.cli import UserError
+from jmoe.cost.chips import CHIPS
+from jmoe.errors import UserError
 
 # The value of GKE's node label (its documentation of GPU and TPU node pools) for each of jmoe.chips.
 GKE = {

@@ -5,7 +5,8 @@ python -m launch.cancel --workdir=DIR
 
 from absl import flags
 
-from jmoe import cli, storage
+from jmoe import cli
+from jmoe.storage import files as storage
 from launch import record, trainer
 
 WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the sweep, a folder or gs://...")

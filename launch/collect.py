@@ -6,7 +6,8 @@ two versions of the code, of two corpora, or of a config that is not the sweep's
 
 from absl import flags
 
-from jmoe import cli, storage
+from jmoe import cli
+from jmoe.storage import files as storage
 from launch import jobs as jobs_lib
 from launch import record, table
 

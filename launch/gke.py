@@ -8,8 +8,8 @@ job and its flags are read from sweep.json in the workdir: nothing of them stand
 import os
 import time
 
-from jmoe.cli import UserError
-from jmoe.storage import is_remote
+from jmoe.errors import UserError
+from jmoe.storage.files import is_remote
 from launch import accelerators, trainer
 from launch.jobs import jobs_of
 

@@ -18,11 +18,12 @@ import sys
 
 from etils import epath
 
-from jmoe import counts
-from jmoe.check import record_of
-from jmoe.cli import UserError
-from jmoe.schedule import Schedule, alike
-from jmoe.storage import Damaged, is_remote, read_sealed
+import jmoe
+from jmoe.cost import counts
+from jmoe.errors import Damaged, UserError
+from jmoe.run.check import record_of
+from jmoe.run.schedule import Schedule, alike
+from jmoe.storage.files import is_remote, read_sealed
 
 MIXABLE = ("code", "corpus", "config")
 
@@ -58,7 +59,7 @@ class Job:
         """Its folder on this machine, for lock and log: the job's own, or one in the cache when that is on gs://."""
         if not is_remote(self.folder):
             return pathlib.Path(self.folder)
-        from jmoe.corpus import cache_dir
+        from jmoe.text.corpus import cache_dir
 
         return cache_dir() / "sweeps" / short_hash(os.fspath(self.folder.parent)) / self.name
 
@@ -249,7 +250,7 @@ def digest(config: dict) -> str:
 
 def code_version() -> str:
     """What the trainer is: a hash of its source, and jax's version."""
-    folder = pathlib.Path(counts.__file__).parent
+    folder = pathlib.Path(jmoe.__file__).parent
     sources = "".join(f"{path.name}\n{path.read_text()}" for path in sorted(folder.rglob("*.py")))
     return f"{short_hash(sources)}-jax{importlib.metadata.version('jax')}"
 

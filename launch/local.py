@@ -6,9 +6,10 @@ import signal
 import subprocess
 import time
 
-from jmoe import cli, identity, ownership
-from jmoe.cli import UNAVAILABLE, Interrupted, UserError
-from jmoe.storage import is_remote
+from jmoe import cli
+from jmoe.errors import UNAVAILABLE, Interrupted, UserError
+from jmoe.storage import identity, ownership
+from jmoe.storage.files import is_remote
 from launch import preflight, trainer
 from launch.jobs import jobs_of
 from launch.progress import Progress

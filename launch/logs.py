@@ -7,7 +7,9 @@ import sys
 
 from absl import flags
 
-from jmoe import cli, storage
+from jmoe import cli
+from jmoe.errors import UserError
+from jmoe.storage import files as storage
 from launch import record
 
 WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the sweep, a folder or gs://...")
@@ -19,7 +21,7 @@ def main(_):
     jobs = [job for job in sweep.jobs if job.name.startswith(JOB.value)]
     if len(jobs) != 1:
         names = ", ".join(job.name for job in (jobs or sweep.jobs)[:10])
-        raise cli.UserError(f"--job={JOB.value} names {len(jobs)} jobs; there are {names}{', ...' * (len(jobs) > 10)}")
+        raise UserError(f"--job={JOB.value} names {len(jobs)} jobs; there are {names}{', ...' * (len(jobs) > 10)}")
     if sweep.backend == "gke":
         from launch import gke
 
@@ -27,7 +29,7 @@ def main(_):
         return
     scheduler = sweep.engine.output(sweep, jobs[0]) if sweep.backend == "slurm" else ""
     if not jobs[0].log.exists() and not scheduler:
-        raise cli.UserError(f"job {jobs[0].name} has not started on this machine: there is no {jobs[0].log}")
+        raise UserError(f"job {jobs[0].name} has not started on this machine: there is no {jobs[0].log}")
     if jobs[0].log.exists():
         with open(jobs[0].log, "rb") as log:
             for line in log:

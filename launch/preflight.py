@@ -3,11 +3,12 @@
 import os
 import re
 
-from jmoe import counts, supply
-from jmoe.check import check_mesh, microbatch_tokens
-from jmoe.chips import CHIPS, GiB
-from jmoe.cli import UserError
-from jmoe.schedule import Schedule
+from jmoe.cost import counts
+from jmoe.cost.chips import CHIPS, GiB
+from jmoe.errors import UserError
+from jmoe.run.check import check_mesh, microbatch_tokens
+from jmoe.run.schedule import Schedule
+from jmoe.text import supply
 from launch import accelerators
 
 TOLD = 5  # jobs that one error names

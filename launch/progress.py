@@ -4,7 +4,7 @@ import time
 
 from tqdm import tqdm
 
-from jmoe.storage import is_remote
+from jmoe.storage.files import is_remote
 
 
 class Progress:

@@ -13,8 +13,8 @@ import sys
 
 from etils import epath
 
-from jmoe.cli import UserError
-from jmoe.storage import set_aside, write_whole
+from jmoe.errors import UserError
+from jmoe.storage.files import set_aside, write_whole
 from launch.jobs import Group, Job, short_hash
 
 UNKNOWN = "unknown"  # the code of a run of which nothing is recorded

@@ -8,7 +8,8 @@ runs.csv, and it is trained no further. Either takes --mix, for runs.csv then ho
 import os
 import sys
 
-from jmoe import cli, corpus
+from jmoe.errors import UserError
+from jmoe.text import corpus
 from launch import jobs as jobs_lib
 from launch import record
 
@@ -30,7 +31,7 @@ def resume(sweep) -> dict:
     sweep.mix = sorted({*sweep.mix, *before.mix})
     busy = before.engine.states(before)
     if before.backend != sweep.backend and busy:
-        raise cli.UserError(f"{len(busy)} jobs are still with --backend={before.backend}; launch.cancel stops them")
+        raise UserError(f"{len(busy)} jobs are still with --backend={before.backend}; launch.cancel stops them")
     earlier = {job.name: job for job in before.jobs if job.name in busy or job.folder.exists()}
     _check_code(sweep, earlier, now)
     names = {job.name for job in sweep.jobs}
@@ -50,7 +51,7 @@ def resume(sweep) -> dict:
 def _check_code(sweep, earlier, now) -> None:
     others = sorted({version for job in earlier.values() for version in job.code} - {now})
     if others and "code" not in sweep.mix:
-        raise cli.UserError(
+        raise UserError(
             f"{os.fspath(sweep.workdir)} was begun with code {', '.join(others)}, and this is {now}: its runs would "
             "differ in more than the sweep says. Take another --workdir, that code, or --mix=code, which goes on with "
             "this one"
@@ -60,13 +61,13 @@ def _check_code(sweep, earlier, now) -> None:
 def _check_gone(sweep, gone, busy) -> None:
     told = ", ".join(job.name for job in gone[:3]) + ", ..." * (len(gone) > 3)
     if "config" not in sweep.mix:
-        raise cli.UserError(
+        raise UserError(
             f"{len(gone)} jobs in {os.fspath(sweep.workdir)} are not of this sweep any more ({told}): a config "
             "was edited, or the sweep. Undo that, take another --workdir, or --mix=config, which trains what the sweep "
             "says now and keeps what was trained"
         )
     if sweep.backend != "local" and (still := [job.name for job in gone if job.name in busy]):
-        raise cli.UserError(
+        raise UserError(
             f"{len(still)} jobs that are not of this sweep any more are with --backend={sweep.backend} still "
             f"({', '.join(still[:3])}); launch.cancel stops them"
         )
@@ -103,7 +104,7 @@ def pin_corpus(sweep, configs, earlier) -> dict:
         job.corpus = fingerprints[key(job)]
     everywhere = sorted({job.corpus for job in sweep.trained})
     if len(everywhere) > 1 and "corpus" not in sweep.mix:
-        raise cli.UserError(
+        raise UserError(
             f"the sweep's jobs have {len(everywhere)} corpora: {', '.join(everywhere)}; --mix=corpus allows it"
         )
     return found

@@ -18,9 +18,9 @@ import subprocess
 import sys
 import time
 
-from jmoe.cli import UserError
-from jmoe.corpus import cache_dir
-from jmoe.storage import is_remote, write_whole
+from jmoe.errors import UserError
+from jmoe.storage.files import is_remote, write_whole
+from jmoe.text.corpus import cache_dir
 from launch import trainer
 from launch.jobs import jobs_of
 

@@ -6,8 +6,11 @@ import os
 
 from absl import flags
 
-from jmoe import cli, ownership, storage
-from jmoe.storage import epath
+from jmoe import cli
+from jmoe.errors import UserError
+from jmoe.storage import files as storage
+from jmoe.storage import ownership
+from jmoe.storage.files import epath
 from launch import record
 
 WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the sweep, a folder or gs://...")
@@ -18,7 +21,7 @@ def main(_):
     states, trouble = {}, None
     try:
         states = sweep.engine.states(sweep)
-    except cli.UserError as error:  # what the workdir tells is told all the same
+    except UserError as error:  # what the workdir tells is told all the same
         trouble = error
     print(table(sweep, states))
     if trouble:

@@ -4,7 +4,7 @@ Started again it skips the runs that are done, leaves alone what is queued or ru
 backend works until all is done and writes DIR/runs.csv; slurm and gke take the jobs and return. launch.status,
 launch.logs, launch.cancel and launch.collect, each with --workdir=DIR, do the rest.
 
-One launch.sweep at a time owns a workdir (jmoe/ownership.py): it holds DIR/sweep.lock before it changes anything there,
+One launch.sweep at a time owns a workdir (jmoe/storage/ownership.py): it holds DIR/sweep.lock before it changes anything there,
 a local one until it ends, and one for slurm or gke while it submits.
 """
 
@@ -14,7 +14,10 @@ import sys
 
 from absl import flags
 
-from jmoe import cli, ownership, storage
+from jmoe import cli
+from jmoe.errors import UserError
+from jmoe.storage import files as storage
+from jmoe.storage import ownership
 from launch import accelerators, preflight, record, table
 from launch import jobs as jobs_lib
 from launch.resume import pin_corpus, resume
@@ -78,7 +81,7 @@ def main(_):
         with ownership.hold(sweep.lock, f"launch.sweep --backend={sweep.backend}", wait):
             print(start(sweep, configs))
     except ownership.Taken as error:
-        raise cli.UserError(
+        raise UserError(
             f"another launch.sweep works on {os.fspath(workdir)}: {error.owner}; launch.status tells how it stands, "
             "launch.cancel stops it"
         ) from None
@@ -105,7 +108,7 @@ def start(sweep, configs) -> str:
         print(said)
     told, complete = table.write(sweep)
     if not complete:
-        raise cli.UserError(f"{told}\nThe same command tries them again.")
+        raise UserError(f"{told}\nThe same command tries them again.")
     return told
 
 
@@ -117,8 +120,8 @@ def _written_if_taken(sweep, submit) -> str:
     sweep.write()
     try:
         return submit()
-    except cli.UserError:
-        with contextlib.suppress(cli.UserError):  # one that cannot be asked any more may have taken some
+    except UserError:
+        with contextlib.suppress(UserError):  # one that cannot be asked any more may have taken some
             if not there and not sweep.engine.states(sweep):
                 path.unlink() if before is None else storage.write_whole(path, before)
         raise
@@ -135,7 +138,7 @@ def dry_run(sweep, impossible) -> None:
     print("\n".join(lines))
     try:
         preflight.check(impossible)
-    except cli.UserError as error:
+    except UserError as error:
         print(f"WARNING: this would be refused: {error}", file=sys.stderr)
 
 
@@ -149,7 +152,7 @@ def describe(jobs) -> list[str]:
         price = lambda flops: f", ${hours(flops) * DOLLARS.value:,.2f}" if DOLLARS.value is not None else ""
         cost = lambda flops: f"  {hours(flops):,.2f} {kind}-hours{price(flops)}"
     elif DOLLARS.value is not None:
-        raise cli.UserError("--dollars_per_hour needs --accelerator: the price is that of one of them")
+        raise UserError("--dollars_per_hour needs --accelerator: the price is that of one of them")
     lines = [f"{'job':24} {'n_active':>13} {'n_total':>14} {'flops':>9}  n_tokens"]
     for job in jobs:
         budgets = ", ".join(f"{budget:,}" for budget in job.budgets.values())

@@ -5,7 +5,8 @@ import io
 import json
 import os
 
-from jmoe import cli, storage
+from jmoe.errors import UserError
+from jmoe.storage import files as storage
 from launch import jobs as jobs_lib
 
 LAW_COLUMNS = ("n_active", "n_total", "n_tokens", "n_experts", "loss")
@@ -64,7 +65,7 @@ def collect(sweep) -> tuple[list[dict], dict[str, str]]:
             result = results[branch]
             record = result.pop("record")
             if "config" not in sweep.mix and not _is_config_of(job, record["config"]):
-                raise cli.UserError(f"{run} was trained under another config than its job's; --mix=config takes it")
+                raise UserError(f"{run} was trained under another config than its job's; --mix=config takes it")
             overrides = " ".join(f"{field}={value!r}" for field, value in job.overrides.items())
             traces = {"run": run, "code": "+".join(job.code), "config": job.config_file, "overrides": overrides}
             rows.append(result | traces)
@@ -74,7 +75,7 @@ def collect(sweep) -> tuple[list[dict], dict[str, str]]:
             found.setdefault(row.get(column, "unknown"), []).append(row["run"])
         if len(found) > 1 and kind not in sweep.mix:
             told = "; ".join(f"{value} in {len(runs)} runs, first {runs[0]}" for value, runs in found.items())
-            raise cli.UserError(f"runs.csv would mix two of {column}: {told}. --mix={kind} allows it")
+            raise UserError(f"runs.csv would mix two of {column}: {told}. --mix={kind} allows it")
     return rows, missing
 
 

@@ -16,8 +16,10 @@ import time
 
 from absl import flags
 
-from jmoe import cli, storage
-from jmoe.storage import epath
+from jmoe import cli
+from jmoe.errors import UNAVAILABLE
+from jmoe.storage import files as storage
+from jmoe.storage.files import epath
 from launch import gke, record, slurm, trainer
 
 WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the sweep, a folder or gs://...")
@@ -47,7 +49,7 @@ def in_allocation(sweep, group) -> int:
             return code
         if slurm.ending():  # killed with its allocation: no failure of its own
             return code
-        if code == cli.UNAVAILABLE:  # nothing is wrong with the job
+        if code == UNAVAILABLE:  # nothing is wrong with the job
             print(f"{group.name}: {started.cause(code)}; trying again", flush=True)
             continue
         failures = trainer.failed(started, code, sweep.retries)
@@ -71,7 +73,7 @@ def in_pod(sweep, group) -> int:
     copy.start()
     code = trainer.Watch(started, sweep.stall_minutes).wait()
     copy.join()
-    if code in (0, cli.UNAVAILABLE, *trainer.STOPPED) and not started.stalled:
+    if code in (0, UNAVAILABLE, *trainer.STOPPED) and not started.stalled:
         return code
     if place.get("JAX_PROCESS_ID", "0") != "0" and not trainer.explained(code, started.cause(code)):
         return 1  # the first pod fails with it and counts the try

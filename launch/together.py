@@ -7,7 +7,10 @@ that fails now is told in its folder, the others go on, and the exit code is 2.
 import jax
 from absl import flags
 
-from jmoe import cli, many, processes, storage
+from jmoe import cli
+from jmoe.errors import UserError
+from jmoe.run import many, processes
+from jmoe.storage import files as storage
 from launch import jobs as jobs_lib
 from launch import record, trainer
 
@@ -32,7 +35,7 @@ def main(_):
             many.train_together(configs, folders, stop_signal, tell)
         if failed:
             name, cause = next(iter(failed.items()))
-            raise cli.UserError(f"{len(failed)} of {len(jobs)} jobs failed, {name} first: {cause}")
+            raise UserError(f"{len(failed)} of {len(jobs)} jobs failed, {name} first: {cause}")
 
 
 def run():

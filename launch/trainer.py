@@ -16,10 +16,10 @@ import subprocess
 import sys
 import time
 
-from jmoe import identity, ownership
-from jmoe.cli import UNAVAILABLE, UserError
-from jmoe.corpus import cache_dir
-from jmoe.storage import write_whole
+from jmoe.errors import UNAVAILABLE, UserError
+from jmoe.storage import identity, ownership
+from jmoe.storage.files import write_whole
+from jmoe.text.corpus import cache_dir
 from launch import jobs as jobs_lib
 from launch import record
 

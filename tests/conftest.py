@@ -43,7 +43,7 @@ def proxy(bucket):
     """A proxy before the bucket, through which this process and those that it starts then go."""
     from etils.epath import backend
 
-    from jmoe import gcs
+    from jmoe.storage import gcs
 
     def forget():  # clients keep the address that they were made with
         backend._FileSystemSpecBackend._get_filesystem.cache_clear()

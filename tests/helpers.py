@@ -146,7 +146,7 @@ def odd_path() -> str:
 def fingerprint(text_glob) -> str:
     """Of the corpus of these files, which is prepared now: a trainer told it needs no path."""
     from configs import quickstart
-    from jmoe import corpus
+    from jmoe.text import corpus
 
     config = quickstart.get_config()
     config.data.path = text_glob

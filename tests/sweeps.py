@@ -4,8 +4,8 @@ import json
 
 from etils import epath
 
-from jmoe import storage
-from jmoe.check import record_of
+from jmoe.run.check import record_of
+from jmoe.storage import files as storage
 from launch import jobs as jobs_lib
 from launch import record
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from fit_runs import dense_runs, fit_law
 
-from fit import fitting, holdout, regress
 from fit import __main__ as command_line
+from fit import fitting, holdout, regress
 from fit import runs as runs_lib
 from fit.laws import FORMS, joint
 

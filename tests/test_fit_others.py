@@ -12,7 +12,6 @@ from fit import UserError, lawfile, learning_rate
 from fit import __main__ as command_line
 from fit import runs as runs_lib
 
-
 # ------------------------------------------------------------------------------------------------
 
 

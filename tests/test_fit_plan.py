@@ -14,9 +14,11 @@ from etils import epath
 
 from fit import __main__ as command_line
 from fit import lawfile
-from jmoe import counts, sharding, train
-from jmoe.check import check_config
-from jmoe.schedule import Schedule
+from jmoe import train
+from jmoe.cost import counts
+from jmoe.model import sharding
+from jmoe.run.check import check_config
+from jmoe.run.schedule import Schedule
 from launch import jobs
 
 

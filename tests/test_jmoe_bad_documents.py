@@ -11,8 +11,8 @@ import pyarrow.parquet
 import pytest
 from text_fixtures import settings
 
-from jmoe import corpus, readers
-from jmoe.cli import UserError
+from jmoe.errors import UserError
+from jmoe.text import corpus, readers
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -203,14 +203,15 @@ def test_a_parquet_without_text(tmp_path):
 WITHOUT = """
 import sys
 from configs import quickstart
-from jmoe import cli, corpus
+from jmoe import cli
+from jmoe.text import corpus
 for module, path, tokenizer in {cases!r}:
     sys.modules[module] = None  # as if it were not installed
     data = quickstart.get_config().data
     data.update(path=path, tokenizer=tokenizer)
     try:
         corpus.load(data)
-    except cli.UserError as error:
+    except UserError as error:
         print(error)
     del sys.modules[module]
 """

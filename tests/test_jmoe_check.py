@@ -7,9 +7,9 @@ import helpers
 import pytest
 
 from configs import joint_moe, mixtral, quickstart
-from jmoe import check, checkpoint
-from jmoe.cli import UserError
-from jmoe.schedule import Schedule
+from jmoe.errors import UserError
+from jmoe.run import check, checkpoint
+from jmoe.run.schedule import Schedule
 from launch import jobs
 
 WRONG = {

@@ -15,9 +15,9 @@ from etils import epath
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
-from jmoe import checkpoint
-from jmoe.checkpoint import Checkpoints
-from jmoe.cli import UserError
+from jmoe.errors import UserError
+from jmoe.run import checkpoint
+from jmoe.run.checkpoint import Checkpoints
 
 # reads that fail leave callbacks that find their event loop closed; jmoe.cli drops these echoes in the programs
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

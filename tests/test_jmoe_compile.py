@@ -16,8 +16,9 @@ import pytest
 
 from configs import joint_moe, mixtral, quickstart
 from jmoe import compile as jmoe_compile
-from jmoe import counts, hlo, sharding
-from jmoe.step import init_params
+from jmoe.cost import counts, hlo
+from jmoe.model import sharding
+from jmoe.run.step import init_params
 
 FLASH = ("--config.model.attention=flash", "--config.data.seq_len=2048")
 FLAGS_5B = (  # of App. H: 321M active, 5.0B in all

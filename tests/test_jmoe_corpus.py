@@ -11,8 +11,8 @@ import pyarrow.parquet
 import pytest
 from text_fixtures import settings
 
-from jmoe import corpus, manifest, sources
-from jmoe.cli import UserError
+from jmoe.errors import UserError
+from jmoe.text import corpus, manifest, sources
 
 DOCUMENTS = [f"document {i}: " + "äöü and plain text " * (i % 7 + 1) for i in range(400)]
 

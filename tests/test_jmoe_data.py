@@ -10,9 +10,11 @@ from etils import epath
 from text_fixtures import reference, settings
 
 from configs import quickstart
-from jmoe import corpus, data, sharding, supply, train
-from jmoe.cli import UserError
-from jmoe.schedule import Schedule
+from jmoe import train
+from jmoe.errors import UserError
+from jmoe.model import sharding
+from jmoe.run.schedule import Schedule
+from jmoe.text import corpus, data, supply
 
 
 def tiny(**fields):

@@ -14,8 +14,8 @@ from jax.sharding import PartitionSpec as P
 
 from configs import quickstart
 from jmoe import compile as jmoe_compile
-from jmoe import flash, sharding, tpu_flash
-from jmoe.step import init_params, loss_fn
+from jmoe.model import flash, sharding, tpu_flash
+from jmoe.run.step import init_params, loss_fn
 
 
 @functools.partial(jax.jit, static_argnums=0)

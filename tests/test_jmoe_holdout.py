@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from text_fixtures import settings
 
 from configs import quickstart
-from jmoe import build, corpus, holdout, sources, supply, tokenizer
-from jmoe.cli import UserError
+from jmoe.errors import UserError
+from jmoe.text import build, corpus, holdout, sources, supply, tokenizer
 
 
 def decode(tokens) -> list[str]:

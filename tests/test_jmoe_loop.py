@@ -13,7 +13,11 @@ import pytest
 from etils import epath
 
 from configs import quickstart
-from jmoe import checkpoint, cli, memory, observe, ownership, sharding
+from jmoe.cost import memory
+from jmoe.errors import Failure, UserError
+from jmoe.model import sharding
+from jmoe.run import checkpoint, observe
+from jmoe.storage import ownership
 from jmoe.train import train
 
 
@@ -135,7 +139,7 @@ def test_a_second_trainer_is_refused_by_all_its_processes(config, text_glob, tmp
     flags = f"--config={helpers.write_config(tmp_path, text_glob)}", f"--workdir={workdir}"
     with ownership.hold(epath.Path(workdir / "train.lock"), "jmoe.train"):
         owner = f"another trainer is at work in {workdir}, jmoe.train (process {os.getpid()} on "
-        with pytest.raises(cli.UserError) as told:
+        with pytest.raises(UserError) as told:
             run(config, workdir)
         assert owner in str(told.value)
         for process in helpers.start("jmoe.train", *flags, n_processes=2):
@@ -149,7 +153,7 @@ def test_out_of_memory_is_a_sentence_that_says_what_would_help(config, tmp_path)
     """A state that fits nowhere, for real; and a step, by the words of a GPU's allocator."""
     vast = config.copy_and_resolve_references()
     vast.model.d_ff = 2_000_000_000
-    with pytest.raises(cli.Failure) as told:
+    with pytest.raises(Failure) as told:
         run(vast, tmp_path)
     said = str(told.value)
     assert said.startswith("out of memory allocating ") and "parameters and optimizer state alone take " in said
@@ -159,7 +163,7 @@ def test_out_of_memory_is_a_sentence_that_says_what_would_help(config, tmp_path)
     mesh = sharding.make_mesh(config, jax.devices()[:1])
     peak = memory.gib(memory.of_step(memory.compile_step(config, jax.devices()[:1])[1])["peak"])
     error = jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 12.00GiB.")
-    with pytest.raises(cli.Failure) as told, memory.explained(config, mesh):
+    with pytest.raises(Failure) as told, memory.explained(config, mesh):
         raise error
     said = str(told.value)
     assert said.startswith(f"out of memory allocating 12.00GiB on cpu: by jmoe.compile the step takes {peak} of ")

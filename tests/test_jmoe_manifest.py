@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from text_fixtures import settings
 
-from jmoe import corpus, manifest
-from jmoe.cli import UserError
+from jmoe.errors import UserError
+from jmoe.text import corpus, manifest
 
 
 @pytest.fixture
@@ -149,7 +149,8 @@ REMOTE = """
 import os, pathlib, sys
 from etils import epath
 from configs import quickstart
-from jmoe import cli, corpus
+from jmoe import cli
+from jmoe.text import corpus
 local, remote = pathlib.Path(sys.argv[1]), epath.Path(sys.argv[2])
 data = quickstart.get_config().data
 data.update(path=str(remote), tokenizer="tokenizer.json")
@@ -157,7 +158,7 @@ def load():
     try:
         made = corpus.load(data)
         print(made.fingerprint, int(made.train[:].sum()), int(made.validation[:].sum()))
-    except cli.UserError as error:
+    except UserError as error:
         print(error)
 load()
 for path in local.iterdir():

@@ -11,9 +11,10 @@ import pytest
 from etils import epath
 
 from configs import quickstart
-from jmoe import many, sharding
-from jmoe.cli import Interrupted, UserError
-from jmoe.step import init_params, make_optimizer, make_train_step
+from jmoe.errors import Interrupted, UserError
+from jmoe.model import sharding
+from jmoe.run import many
+from jmoe.run.step import init_params, make_optimizer, make_train_step
 from jmoe.train import train
 
 

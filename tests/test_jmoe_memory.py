@@ -7,8 +7,8 @@ import jax
 import pytest
 
 from configs import quickstart
-from jmoe import chips, memory
 from jmoe import compile as jmoe_compile
+from jmoe.cost import chips, memory
 
 
 def small(n_experts):

@@ -7,8 +7,9 @@ import pytest
 
 from configs import quickstart
 from jmoe import compile as jmoe_compile
-from jmoe import many, sharding
-from jmoe.step import gradient, init_params, make_optimizer, make_train_step
+from jmoe.model import sharding
+from jmoe.run import many
+from jmoe.run.step import gradient, init_params, make_optimizer, make_train_step
 
 
 def small(n_experts: int, expert: int = 1, model: int = 1):
@@ -39,9 +40,7 @@ def two_steps(config, mesh, batches, together: bool):
         return jax.device_get((tuple(state), told))
 
 
-@pytest.mark.parametrize(
-    "n_devices, expert, model, n_experts, together", [(8, 2, 2, 4, False), (1, 1, 1, 1, True)]
-)
+@pytest.mark.parametrize("n_devices, expert, model, n_experts, together", [(8, 2, 2, 4, False), (1, 1, 1, 1, True)])
 def test_microbatches_are_the_same_mathematics(n_devices, expert, model, n_experts, together):
     """Loss, gradient norm, drops and what follows; on one device, on a mesh, and among several models."""
     config = small(n_experts, expert, model)

@@ -8,8 +8,10 @@ import pytest
 from jax.sharding import NamedSharding
 
 from configs import joint_moe, quickstart
-from jmoe import counts, sharding, step
-from jmoe.model import REMAT
+from jmoe.cost import counts
+from jmoe.model import sharding
+from jmoe.model.decoder import REMAT
+from jmoe.run import step
 
 
 def tiny(n_experts=1, **model):
@@ -108,7 +110,10 @@ def test_initial_weights_have_the_recipes_spread(n_experts):
     x = np.linspace(-0.2, 0.2, 100_001)
     density = np.exp(-(x**2) / (2 * 0.1))
     np.testing.assert_allclose(params["embed"].std(), np.sqrt(np.sum(x**2 * density) / np.sum(density)), rtol=0.01)
-    assert 0.199 < np.abs(params["embed"]).max() <= 0.2 and max(np.abs(w).max() for w in (blocks["qkv"], blocks["up"])) < 0.2
+    assert (
+        0.199 < np.abs(params["embed"]).max() <= 0.2
+        and max(np.abs(w).max() for w in (blocks["qkv"], blocks["up"])) < 0.2
+    )
     for name in ("attention_norm", "mlp_norm"):
         assert (blocks[name] == 1).all() and (blocks[f"{name}_bias"] == 0).all()
     assert len({float(w.flat[0]) for w in (blocks["qkv"], blocks["gate"], blocks["up"], blocks["down"])}) == 4

@@ -7,7 +7,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jmoe import moe, sharding
+from jmoe.model import moe, sharding
 
 SPECS = P(sharding.ROWS), P(), P("expert", None, "model"), P("expert", None, "model"), P("expert", "model")
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from jmoe import moe
+from jmoe.model import moe
 
 
 @pytest.fixture(scope="module")

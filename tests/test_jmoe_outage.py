@@ -14,8 +14,11 @@ import pytest
 from etils import epath
 from test_jmoe_checkpoint import RECORD, abstract, assert_is, mesh_of, restore, state, write
 
-from jmoe import checkpoint, cli, gcs, storage
-from jmoe.cli import Unavailable, UserError
+from jmoe import cli
+from jmoe.errors import UNAVAILABLE, Unavailable, UserError
+from jmoe.run import checkpoint
+from jmoe.storage import files as storage
+from jmoe.storage import gcs
 
 SOAK = bool(os.environ.get("JMOE_SOAK"))
 
@@ -129,7 +132,7 @@ def test_a_start_in_a_long_outage_ends_with_a_code_that_is_tried_again(proxy, bu
     proxy.fail("503", 600)
     config = helpers.write_config(tmp_path, text_glob)
     said = helpers.run("jmoe.train", f"--config={config}", f"--workdir={bucket}/long")
-    assert said.returncode == cli.UNAVAILABLE == 75, said.stderr
+    assert said.returncode == UNAVAILABLE == 75, said.stderr
     assert "error: gs://jmoe-test: the store gave no answer for" in said.stderr and "Traceback" not in said.stderr
 
 
@@ -144,5 +147,5 @@ def test_a_store_error_on_one_process_ends_all_of_them(failing, proxy, bucket, t
     processes = helpers.start("jmoe.train", *flags, n_processes=2)
     said = [process.communicate(timeout=300)[1] for process in processes]
     codes = [process.returncode for process in processes]
-    assert codes[failing] == cli.UNAVAILABLE and codes[1 - failing] not in (0, 2), (codes, said)
+    assert codes[failing] == UNAVAILABLE and codes[1 - failing] not in (0, 2), (codes, said)
     assert "error: gs://" in said[failing]

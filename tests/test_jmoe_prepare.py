@@ -16,8 +16,8 @@ import psutil
 import pytest
 from text_fixtures import prepare_command, settings
 
-from jmoe import corpus
-from jmoe.cli import UserError
+from jmoe.errors import UserError
+from jmoe.text import corpus
 
 
 def test_a_prepared_folder_is_the_text_it_was_made_of(prepared, places, vocabularies, own_cache):

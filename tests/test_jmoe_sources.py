@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from text_fixtures import reference, settings
 
-from jmoe import corpus, sources
-from jmoe.cli import UserError
+from jmoe.errors import UserError
+from jmoe.text import corpus, sources
 
 
 @pytest.mark.parametrize("source", ["jsonl", "parquet", "txt", "tfds"])

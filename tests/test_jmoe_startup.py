@@ -7,7 +7,8 @@ import subprocess
 import helpers
 import pytest
 
-from jmoe import check, cli, listing, processes, startup
+from jmoe import cli, startup
+from jmoe.run import check, listing, processes
 
 COMMANDS = ["jmoe.train", "jmoe.prepare", "jmoe.evaluate", "jmoe.compile", "launch.sweep", "launch.status"]
 

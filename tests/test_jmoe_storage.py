@@ -10,8 +10,9 @@ import pytest
 import soak
 from etils import epath
 
-from jmoe import checkpoint, storage
-from jmoe.cli import UserError
+from jmoe.errors import Damaged, UserError
+from jmoe.run import checkpoint
+from jmoe.storage import files as storage
 
 FLAGS = ["--config.model.n_experts=4", "--config.n_tokens=(8192,)"]
 
@@ -108,7 +109,7 @@ def test_a_damaged_line_is_named_and_a_sealed_file_is_what_was_written(tmp_path)
     assert storage.read_sealed(path) == values
     for bad in (text[:-9], "", text.replace("2.5", "2.4"), "[]", text[:-1] + "\udcff"):
         path.write_bytes(bad.encode(errors="surrogateescape"))
-        with pytest.raises(storage.Damaged, match=f"{path} is damaged: "):
+        with pytest.raises(Damaged, match=f"{path} is damaged: "):
             storage.read_sealed(path)
 
 

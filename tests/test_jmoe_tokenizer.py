@@ -13,8 +13,8 @@ from text_fixtures import SPECIAL, settings
 from tokenizers import models, pre_tokenizers
 
 from configs import joint_moe
-from jmoe import corpus, tokenizer
-from jmoe.cli import UserError
+from jmoe.errors import UserError
+from jmoe.text import corpus, tokenizer
 
 
 def test_text_that_spells_a_special_token_stays_text(vocabularies, tmp_path):

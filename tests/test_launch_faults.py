@@ -12,7 +12,7 @@ import pytest
 import sweeps
 from etils import epath
 
-from jmoe import storage
+from jmoe.storage import files as storage
 from launch import jobs as jobs_lib
 from launch import local, record, slurm, table, trainer
 from launch.progress import Progress
@@ -271,9 +271,7 @@ def test_no_visible_gpu_is_no_gpu(visible, n, found, monkeypatch):
     assert local.visible_gpus(n) == found
 
 
-@pytest.mark.parametrize(
-    "option", "-Jx -HJx -J --job-n=x --comm=x --arra=0-9 --output=x -ox --wrap=x --pars x".split()
-)
+@pytest.mark.parametrize("option", "-Jx -HJx -J --job-n=x --comm=x --arra=0-9 --output=x -ox --wrap=x --pars x".split())
 def test_options_of_sbatch_that_are_the_sweeps_own_are_refused(option, sweep, tmp_path):
     said = helpers.fails(
         "launch.sweep", f"--sweep={sweep}", f"--workdir={tmp_path}/run", "--backend=slurm", f"--sbatch={option}"

@@ -18,11 +18,10 @@ import yaml
 from etils import epath
 from kubernetes import client
 
-from jmoe.chips import CHIPS
-from jmoe.cli import UserError
-from launch import accelerators, gke
+from jmoe.cost.chips import CHIPS
+from jmoe.errors import UserError
+from launch import accelerators, gke, record
 from launch import jobs as jobs_lib
-from launch import record
 
 GOLDEN = pathlib.Path(__file__).parent / "data" / "gke"
 # Fields by type: kubernetes-sigs/jobset, api/jobset/v1alpha2/jobset_types.go (release 0.8 to 0.11).

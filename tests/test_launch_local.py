@@ -15,7 +15,7 @@ import time
 import helpers
 import pytest
 
-from jmoe import storage
+from jmoe.storage import files as storage
 
 SOAK = bool(os.environ.get("JMOE_SOAK"))
 SWEEP = """

@@ -13,14 +13,15 @@ import pytest
 import sweeps
 from etils import epath
 
-from jmoe import identity, ownership, storage
+from jmoe.storage import files as storage
+from jmoe.storage import identity, ownership
 from launch import jobs as jobs_lib
 from launch import record
 
 HOLDER = """
 import sys, time
 from etils import epath
-from jmoe import identity, ownership
+from jmoe.storage import identity, ownership
 ownership.BEAT = 0.2
 with ownership.hold(epath.Path(sys.argv[1]), "a holder"):
     print("held", flush=True)
@@ -30,9 +31,7 @@ with ownership.hold(epath.Path(sys.argv[1]), "a holder"):
 
 def hold(path, *prefix):
     """A process that holds `path`, started behind `prefix`."""
-    process = subprocess.Popen(
-        [*prefix, sys.executable, "-c", HOLDER, str(path)], stdout=PIPE, stderr=PIPE, text=True
-    )
+    process = subprocess.Popen([*prefix, sys.executable, "-c", HOLDER, str(path)], stdout=PIPE, stderr=PIPE, text=True)
     assert process.stdout.readline() == "held\n", process.stderr.read()
     return process
 

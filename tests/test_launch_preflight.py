@@ -8,8 +8,8 @@ from etils import epath
 
 from configs import joint_moe, quickstart
 from jmoe import compile as compile_lib
-from jmoe.chips import CHIPS, GiB
-from jmoe.cli import UserError
+from jmoe.cost.chips import CHIPS, GiB
+from jmoe.errors import UserError
 from launch import jobs as jobs_lib
 from launch import local, preflight, record
 
@@ -146,8 +146,6 @@ def test_too_few_tokens(overrides, words, tmp_path, text_glob):
     """Fresh ones, or held-out ones: on Slurm too, which is not asked, and here without one."""
     path = sweeps.write_sweep(tmp_path, helpers.write_config(tmp_path, text_glob), [overrides])
     for backend in ("local", "slurm"):
-        said = helpers.fails(
-            "launch.sweep", f"--sweep={path}", f"--workdir={tmp_path}/run", f"--backend={backend}"
-        )
+        said = helpers.fails("launch.sweep", f"--sweep={path}", f"--workdir={tmp_path}/run", f"--backend={backend}")
         assert "nothing is started" in said and words in said
         assert not (tmp_path / "run" / "sweep.json").exists()

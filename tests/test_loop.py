@@ -9,9 +9,10 @@ import jax
 import pytest
 
 from configs import quickstart
-from jmoe import counts, sharding
-from jmoe.check import check_config
-from jmoe.schedule import Schedule
+from jmoe.cost import counts
+from jmoe.model import sharding
+from jmoe.run.check import check_config
+from jmoe.run.schedule import Schedule
 from launch import jobs
 
 

@@ -63,7 +63,8 @@ def blocks(path) -> list[list[str]]:
     """The commands of each ```sh block, continued lines joined."""
     found = re.findall(r"^```sh\n(.*?)^```", path.read_text(), flags=re.MULTILINE | re.DOTALL)
     return [
-        [line.split("  #")[0].strip() for line in block.replace("\\\n", " ").splitlines() if line.strip()] for block in found
+        [line.split("  #")[0].strip() for line in block.replace("\\\n", " ").splitlines() if line.strip()]
+        for block in found
     ]
 
 

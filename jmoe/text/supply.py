@@ -5,7 +5,7 @@ Tokens come in whole rows of config.data.seq_len; `tokens` is anything with a le
 
 import math
 
-from jmoe.cli import UserError
+from jmoe.errors import UserError
 
 
 def n_rows(tokens, seq_len: int) -> int:

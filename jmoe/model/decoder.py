@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jmoe import flash, moe, sharding
+from jmoe.model import flash, moe, sharding
 
 # of a block; all else is a matrix, multiplied in config.dtype
 FLOAT32 = ("attention_norm", "attention_norm_bias", "mlp_norm", "mlp_norm_bias", "router")
@@ -149,7 +149,7 @@ def rope(x_BTHK, base: float):
 def attention(q_BTHK, k_BTHK, v_BTHK, rope_base: float, kind: str = "float32"):
     """Causal multi-head attention; returns [B, T, H, K].
 
-    `kind` is config.model.attention: "float32", the products too, or "flash" (jmoe/flash.py); RoPE is float32 in both.
+    `kind` is config.model.attention: "float32", the products too, or "flash" (jmoe/model/flash.py); RoPE is float32 in both.
     """
     q, k, v = rope(q_BTHK, rope_base), rope(k_BTHK, rope_base), v_BTHK.astype(jnp.float32)
     if kind == "flash":

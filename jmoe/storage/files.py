@@ -1,7 +1,7 @@
 """Files of a workdir, on a local disk or in object storage (gs://BUCKET/FOLDER). A workdir is always an epath.Path.
 
 A store that does not answer is asked again with growing pauses, for JMOE_STORE_PATIENCE seconds (300); then Unavailable
-ends the process with an exit code that means "try again". jmoe/gcs.py does so for every single request, `retried` for
+ends the process with an exit code that means "try again". jmoe/storage/gcs.py does so for every single request, `retried` for
 what other libraries ask.
 """
 
@@ -23,12 +23,12 @@ import uuid
 import fsspec
 from etils import epath
 
-from jmoe.cli import Unavailable, UserError
+from jmoe.errors import Damaged, Unavailable, UserError
 
 # other processes write beside this one, and what gcsfs once listed it would not look up again
 fsspec.config.conf.setdefault("gs", {})["use_listings_cache"] = False
 for scheme in ("gs", "gcs"):
-    fsspec.register_implementation(scheme, "jmoe.gcs.Store", clobber=True)
+    fsspec.register_implementation(scheme, "jmoe.storage.gcs.Store", clobber=True)
 # gcsfs asks for a bucket's type by credentials that anonymous or emulated access has not, and warns at every call
 logging.getLogger("gcsfs").addFilter(lambda record: "Could not determine bucket type" not in record.getMessage())
 
@@ -49,10 +49,6 @@ def passes(error: BaseException) -> bool:
         return True
     forbidden = "http_response_code='403'" in str(error)
     return package == "builtins" and re.match(rf"({WORDS}): ", str(error)) is not None and not forbidden
-
-
-class Damaged(Exception):
-    """What was written and read is not the same; the message is the reason."""
 
 
 class Patience:

@@ -1,7 +1,7 @@
 """Prepared tokens: opened and checked, and text prepared into a cache, once.
 
 A prepared folder holds `train-00000.bin`, ..., `validation-00000.bin`, ... (flat little-endian uint16, or uint32 from
-65,536 tokens on: documents in a fixed order, an end-of-text after each) and `manifest.json`, as jmoe/build.py writes
+65,536 tokens on: documents in a fixed order, an end-of-text after each) and `manifest.json`, as jmoe/text/build.py writes
 them. Its fingerprint is a hash of every document and of the rules: no two corpora can be mistaken for one another.
 """
 
@@ -20,11 +20,11 @@ import numpy as np
 from etils import epath
 from tqdm import tqdm
 
-from jmoe import build, sources, tokenizer
-from jmoe import manifest as manifest_lib
-from jmoe.cli import Unavailable, UserError
-from jmoe.manifest import SPLITS
-from jmoe.storage import is_remote, write_whole
+from jmoe.errors import Unavailable, UserError
+from jmoe.storage.files import is_remote, write_whole
+from jmoe.text import build, sources, tokenizer
+from jmoe.text import manifest as manifest_lib
+from jmoe.text.manifest import SPLITS
 
 CHEAP_BYTES = 2**26  # shards up to this size in all are hashed whenever they are opened; others by --verify
 

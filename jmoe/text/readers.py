@@ -10,8 +10,8 @@ import itertools
 import json
 import re
 
-from jmoe import packages
-from jmoe.cli import UserError
+from jmoe.errors import UserError
+from jmoe.text import packages
 
 TFDS = re.compile(r"tfds:(?P<name>[^:\[\]]+(:\d+\.\d+\.\d+)?):(?P<split>[^:].*)")
 BUFFER = 2**20  # bytes

@@ -7,7 +7,8 @@ import grain.python as grain
 import jax
 import numpy as np
 
-from jmoe import sharding, supply
+from jmoe.model import sharding
+from jmoe.text import supply
 
 
 class Rows:

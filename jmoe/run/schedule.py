@@ -9,9 +9,9 @@ import dataclasses
 import functools
 import math
 
-from jmoe import counts
-from jmoe.check import check_config, record_of
-from jmoe.cli import UserError
+from jmoe.cost import counts
+from jmoe.errors import UserError
+from jmoe.run.check import check_config, record_of
 
 # Fields in which models that are trained together may differ: the compiled step knows nothing of them.
 OWN_FIELDS = ("seed", "n_tokens", "optimizer.lr_law", "optimizer.warmup_tokens", "optimizer.decay_fraction")

@@ -4,7 +4,6 @@ Saves are asynchronous and atomic: a step directory is there whole or not at all
 found by checksums of the values, which lie in the record, are computed on the devices and are the same on any mesh.
 """
 
-import json
 import re
 import sys
 
@@ -15,11 +14,11 @@ from jax.experimental import multihost_utils
 from orbax.checkpoint.checkpoint_managers import preservation_policy
 from tqdm import tqdm
 
-from jmoe import storage
-from jmoe.check import record_of
-from jmoe.checksums import checksums
-from jmoe.cli import UserError
-from jmoe.storage import Damaged, sealed
+from jmoe.errors import Damaged, UserError
+from jmoe.run.check import record_of
+from jmoe.run.checksums import checksums
+from jmoe.storage import files as storage
+from jmoe.storage.files import sealed
 
 # A later start may change these: they say where and how long, not what each step computes.
 FREE_FIELDS = (

@@ -24,9 +24,8 @@ from tensorboard.compat.proto import event_pb2, summary_pb2
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from tqdm import tqdm
 
-from jmoe import chips, counts
-from jmoe.storage import is_remote, read_lines, write_whole
-
+from jmoe.cost import chips, counts
+from jmoe.storage.files import is_remote, read_lines, write_whole
 
 LINE_SECONDS = 60.0  # from one line to the next where progress is not shown on a terminal
 

@@ -15,8 +15,9 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from jmoe import ownership
-from jmoe.cli import Failure, Interrupted, UserError, disk_error, unavailable
+from jmoe.cli import disk_error, unavailable
+from jmoe.errors import Failure, Interrupted, UserError
+from jmoe.storage import ownership
 
 # Seconds until a silent process counts as dead, which ends the others; and how long one that is done waits for them.
 PATIENCE = {"heartbeat_timeout_seconds": 60, "shutdown_timeout_seconds": 60}

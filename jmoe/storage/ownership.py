@@ -24,9 +24,9 @@ import time
 
 from etils import epath
 
-from jmoe.cli import UserError
-from jmoe.identity import NOBODY, Owner
-from jmoe.storage import is_remote, retried
+from jmoe.errors import UserError
+from jmoe.storage.files import is_remote, retried
+from jmoe.storage.identity import NOBODY, Owner
 
 BEAT = 10.0  # seconds
 EXPIRY = 60.0

@@ -11,10 +11,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jmoe import loop, memory, sharding, step
-from jmoe.check import check_config
-from jmoe.cli import Interrupted, UserError
-from jmoe.schedule import alike
+from jmoe.cost import memory
+from jmoe.errors import Interrupted, UserError
+from jmoe.model import sharding
+from jmoe.run import loop, step
+from jmoe.run.check import check_config
+from jmoe.run.schedule import alike
 
 
 def train_together(configs, workdirs, stop_signal=lambda: 0, tell=lambda m, error: None) -> list:

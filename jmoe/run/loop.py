@@ -1,7 +1,7 @@
 """The loop of one run in its workdir: trunk and decay branches, checkpoints on the way, a result for each branch.
 
 The compiled train step is not here: `steps` asks for each step and is told what came of it, so that it serves one model
-(jmoe/train.py) and several at once (jmoe/many.py). Losses are in nats per token.
+(jmoe/train.py) and several at once (jmoe/run/many.py). Losses are in nats per token.
 """
 
 import contextlib
@@ -14,12 +14,15 @@ import numpy as np
 from etils import epath
 from tqdm import tqdm
 
-from jmoe import __version__, checkpoint, cli, corpus, counts, data, processes, supply
-from jmoe.cli import UserError
-from jmoe.observe import Log, Profile, Progress, Speed
-from jmoe.schedule import Schedule
-from jmoe.step import abstract_state, init_params, make_optimizer, mean_loss
-from jmoe.storage import Damaged, read_lines, read_sealed, sealed, write_whole
+from jmoe import __version__
+from jmoe.cost import counts
+from jmoe.errors import Damaged, Interrupted, UserError
+from jmoe.run import checkpoint, processes
+from jmoe.run.observe import Log, Profile, Progress, Speed
+from jmoe.run.schedule import Schedule
+from jmoe.run.step import abstract_state, init_params, make_optimizer, mean_loss
+from jmoe.storage.files import read_lines, read_sealed, sealed, write_whole
+from jmoe.text import corpus, data, supply
 
 
 def steps(config, workdir: epath.Path, mesh, eval_step, stop_signal):
@@ -163,7 +166,7 @@ class _Run:
         try:
             with Progress(segment, start, self.schedule.tokens_at(start), self._to_go(segment, start)) as bar:
                 state = yield from self._logged_steps(segment, start, state, saved, log, bar)
-        except (UserError, cli.Interrupted):  # other runs of this process may go on; after a disk's error none does
+        except (UserError, Interrupted):  # other runs of this process may go on; after a disk's error none does
             log.close()
             raise
         log.close()
@@ -211,7 +214,7 @@ class _Run:
                 saved.save(step + 1, *state, self._record_at(step + 1))
             if signum:
                 saved.wait()
-                raise cli.Interrupted(
+                raise Interrupted(
                     f"stopped by signal {signum}; saved step {step + 1} of {segment.name}; the same command resumes",
                     signum,
                 )

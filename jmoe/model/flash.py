@@ -2,7 +2,7 @@
 
 Axis legend: B rows, T positions, H heads on this device, K = D / H, C positions of a block of queries.
 
-On a GPU cuDNN's kernel, on a TPU that of jmoe/tpu_flash.py; elsewhere, and for shapes that it does not take, blocks of
+On a GPU cuDNN's kernel, on a TPU that of jmoe/model/tpu_flash.py; elsewhere, and for shapes that it does not take, blocks of
 queries in plain JAX, which round inputs and probabilities alike, so that a test needs no accelerator.
 """
 
@@ -11,7 +11,7 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from jmoe import tpu_flash
+from jmoe.model import tpu_flash
 
 BLOCK = 512  # queries at a time where there is no kernel
 

@@ -4,7 +4,7 @@ import importlib
 import types
 
 from jmoe import startup
-from jmoe.cli import UserError
+from jmoe.errors import UserError
 
 
 def needed(module: str, reader: str) -> types.ModuleType:

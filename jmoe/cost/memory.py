@@ -8,10 +8,11 @@ import re
 import jax
 import jax.numpy as jnp
 
-from jmoe import check, sharding
-from jmoe.chips import GiB
-from jmoe.cli import Failure, UserError
-from jmoe.step import abstract_state, make_train_step
+from jmoe.cost.chips import GiB
+from jmoe.errors import Failure, UserError
+from jmoe.model import sharding
+from jmoe.run import check
+from jmoe.run.step import abstract_state, make_train_step
 
 
 class DoesNotFit(Exception):

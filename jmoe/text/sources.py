@@ -12,9 +12,9 @@ import sysconfig
 
 from etils import epath
 
-from jmoe import readers
-from jmoe.cli import UserError
-from jmoe.readers import Piece
+from jmoe.errors import UserError
+from jmoe.text import readers
+from jmoe.text.readers import Piece
 
 SUFFIXES = (".txt", ".jsonl", ".parquet")
 PIECE_BYTES = 2**22  # what a process reads at a time, and what a kill costs it

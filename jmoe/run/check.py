@@ -6,7 +6,7 @@ Everything here is found before a device, a text or a workdir is touched, by the
 import json
 import math
 
-from jmoe.cli import UserError
+from jmoe.errors import UserError
 
 # Fields that came later and change nothing at these values: a record or a job's name says nothing of them then, so that
 # what was made before they came stays what it is.

@@ -7,9 +7,9 @@ import pathlib
 import textwrap
 import tokenize
 
-from jmoe import check
+from jmoe.run import check
 
-RECIPE = pathlib.Path(__file__).parents[1] / "configs" / "joint_moe.py"
+RECIPE = pathlib.Path(__file__).parents[2] / "configs" / "joint_moe.py"
 
 
 def fields(path: str | None, sections=("",)) -> str:

@@ -1,7 +1,7 @@
 """gs:// by gcsfs, with patience: a request that the store fails to answer is made again for minutes.
 
 Everything that reads and writes objects through fsspec or etils.epath comes through here: workdirs, sweeps, Orbax's
-listings and metadata, compiled steps. Arrays do not; TensorStore moves them, and tries again by itself. jmoe/storage.py
+listings and metadata, compiled steps. Arrays do not; TensorStore moves them, and tries again by itself. jmoe/storage/files.py
 makes this class fsspec's own for gs://.
 """
 
@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 import gcsfs
 
-from jmoe import storage
+from jmoe.storage import files as storage
 
 
 class Store(gcsfs.GCSFileSystem):

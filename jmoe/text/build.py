@@ -1,7 +1,7 @@
 """Text to sharded files of tokens, by several processes, resumable after a kill at any moment.
 
 Units of work (sources.Text.units) are tokenised in any order into FOLDER/units-DIGEST/, each there whole or not at all.
-Then one process goes through them in order, drops documents that were seen before, holds out 1% (jmoe/holdout.py), and
+Then one process goes through them in order, drops documents that were seen before, holds out 1% (jmoe/text/holdout.py), and
 writes FOLDER/SPLIT-00000.bin, ... and last of all FOLDER/manifest.json. What comes out depends neither on the number of
 processes nor on how often they were killed.
 
@@ -21,12 +21,12 @@ import threading
 import numpy as np
 from tqdm import tqdm
 
-from jmoe import holdout, readers, sources
-from jmoe import manifest as manifest_lib
-from jmoe import tokenizer as tokenizer_lib
-from jmoe.cli import UserError
-from jmoe.manifest import SPLITS
-from jmoe.storage import write_whole
+from jmoe.errors import UserError
+from jmoe.storage.files import write_whole
+from jmoe.text import holdout, readers, sources
+from jmoe.text import manifest as manifest_lib
+from jmoe.text import tokenizer as tokenizer_lib
+from jmoe.text.manifest import SPLITS
 
 SHARD_TOKENS = 2**28
 HOLDOUT = "hold-out v2"  # another one, another preparation
