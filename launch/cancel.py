@@ -7,7 +7,7 @@ from absl import flags
 
 from jmoe import cli
 from jmoe.storage import files as storage
-from launch import record, trainer
+from launch import sweepfile, trainer
 
 WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the sweep, a folder or gs://...")
 PATIENCE = flags.DEFINE_float(
@@ -16,7 +16,7 @@ PATIENCE = flags.DEFINE_float(
 
 
 def main(_):
-    sweep = record.read(storage.absolute(WORKDIR.value))
+    sweep = sweepfile.read(storage.absolute(WORKDIR.value))
     print(sweep.engine.cancel(sweep, PATIENCE.value))
 
 

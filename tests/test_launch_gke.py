@@ -20,7 +20,7 @@ from kubernetes import client
 
 from jmoe.cost.chips import CHIPS
 from jmoe.errors import UserError
-from launch import accelerators, gke, record
+from launch import accelerators, gke, sweepfile
 from launch import jobs as jobs_lib
 
 GOLDEN = pathlib.Path(__file__).parent / "data" / "gke"
@@ -54,8 +54,8 @@ CASES = {
 def manifest(workdir="gs://bucket/sweep", **options) -> dict:
     folder = epath.Path(workdir)
     job = jobs_lib.Job("d32-e4-01234567", folder / "jobs/d32-e4-01234567", "c.py", {}, 32, 4, 1, 2, {}, {})
-    sweep = record.Sweep(folder, "sweep.py", "gke", 1, [], OPTIONS | options, [job])
-    return gke.jobset(sweep, jobs_lib.Group([job]))
+    sweep = sweepfile.Sweep(folder, "sweep.py", "gke", 1, [], OPTIONS | options, [job])
+    return gke.jobset(sweep, jobs_lib.Bundle([job]))
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -11,7 +11,7 @@ import pytest
 from etils import epath
 
 from launch import jobs as jobs_lib
-from launch import record
+from launch import sweepfile
 
 
 @pytest.fixture(scope="module")
@@ -137,5 +137,5 @@ def write_sweep(sweep, workdir, fingerprint, **changes):
     (job,), _ = jobs_lib.load(str(sweep), workdir)
     job.code, job.corpus = [jobs_lib.code_version()], fingerprint
     job.overrides = changes.get("overrides", job.overrides)
-    record.Sweep(workdir, str(sweep), "gke", 1, [], {}, [job]).write()
+    sweepfile.Sweep(workdir, str(sweep), "gke", 1, [], {}, [job]).write()
     return job

@@ -16,7 +16,7 @@ from etils import epath
 from jmoe.storage import files as storage
 from jmoe.storage import identity, ownership
 from launch import jobs as jobs_lib
-from launch import record
+from launch import sweepfile
 
 HOLDER = """
 import sys, time
@@ -58,7 +58,7 @@ def test_every_spelling_of_a_workdir_is_one_sweep(tmp_path, monkeypatch):
     (tmp_path / "link").symlink_to(folder)
     monkeypatch.chdir(tmp_path)
     spellings = [f"{folder}", f"{folder}/", "run", "./run", f"{tmp_path}/link/", f"{folder}/../run", f"{tmp_path}//run"]
-    ids = {record.Sweep(storage.absolute(s), "", "local", 1, [], {}, []).id for s in spellings}
+    ids = {sweepfile.Sweep(storage.absolute(s), "", "local", 1, [], {}, []).id for s in spellings}
     assert len(ids) == 1
     remote = ["gs://b/x", "gs://b/x/", "gs://b//x", "gs://b/./x", "gs://b/y/../x"]
     assert {os.fspath(storage.absolute(path)) for path in remote} == {"gs://b/x"}
@@ -203,11 +203,11 @@ def test_a_trainers_owner_is_its_process(sweep, tmp_path):
     from launch import trainer
 
     job = sweeps.begin(sweep, tmp_path, corpus="f" * 16).jobs[0]
-    started = trainer.start(jobs_lib.Group([job]), env=helpers.environment())
+    started = trainer.start(jobs_lib.Bundle([job]), env=helpers.environment())
     try:
         owner = trainer.running(job)
         assert owner.pid == started.process.pid and owner.lives_here() and job.name in str(owner)
-        assert trainer.start(jobs_lib.Group([job])) is None
+        assert trainer.start(jobs_lib.Bundle([job])) is None
     finally:
         trainer.end([started.process], hurry=lambda: True)
     assert trainer.running(job) is None

@@ -128,9 +128,9 @@ def test_signalled_drained_and_requeued_it_ends_with_the_same_losses(cluster, ru
 def sweep_id(workdir) -> str:
     from etils import epath
 
-    from launch import record
+    from launch import sweepfile
 
-    return record.read(epath.Path(workdir)).id
+    return sweepfile.read(epath.Path(workdir)).id
 
 
 def queue(cluster) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from jmoe.cli import disk_error, unavailable
-from jmoe.errors import Failure, Interrupted, UserError
+from jmoe.errors import Failure, Interrupted, Unavailable, UserError
 from jmoe.storage import ownership
 
 # Seconds until a silent process counts as dead, which ends the others; and how long one that is done waits for them.
@@ -99,13 +99,14 @@ def owned(workdir):
     """Keeps other trainers out of a workdir until the block is left; the first process of a run does it for all.
 
     Raises:
-      UserError: another one is at work there, in every process of this run and naming who it is.
+      UserError: another one is at work there, in every process of this run and naming who it is. Unavailable: the same,
+        where JMOE_OWNER_PATIENCE had it wait: another try may find the workdir free.
     """
     with contextlib.ExitStack() as held:
         path, refused = workdir / "train.lock", None
+        patience = float(os.environ.get("JMOE_OWNER_PATIENCE", 0))  # launch waits for one that is saving
         if jax.process_index() == 0:
             try:
-                patience = float(os.environ.get("JMOE_OWNER_PATIENCE", 0))  # launch waits for one that is saving
                 held.enter_context(ownership.hold(path, "jmoe.train", patience))
             except UserError as error:
                 refused = error
@@ -114,10 +115,16 @@ def owned(workdir):
             everywhere = multihost_utils.process_allgather(np.array(refused is not None))
         if np.any(everywhere):
             refused = refused or ownership.Taken(path, ownership.owner(path))
-            if isinstance(refused, ownership.Taken):
-                refused = f"another trainer is at work in {workdir}, {refused.owner or 'which did not say who it is'}; "
-                refused += "two would spoil each other's files: wait until it is done, or take another --workdir"
-            raise UserError(str(refused))
+            if not isinstance(refused, ownership.Taken):
+                raise UserError(str(refused))
+            owner = refused.owner or "which did not say who it is"
+            message = (
+                f"another trainer is at work in {workdir}, {owner}; two would spoil each other's files: wait until "
+            )
+            message += "it is done, or take another --workdir"
+            if patience:  # whoever started this one has it wait, and will have it wait again
+                raise Unavailable(f"{message} (waited {patience:.0f} s)")
+            raise UserError(message)
         yield
 
 

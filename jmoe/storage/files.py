@@ -1,10 +1,11 @@
 """Files of a workdir, on a local disk or in object storage (gs://BUCKET/FOLDER). A workdir is always an epath.Path.
 
 A store that does not answer is asked again with growing pauses, for JMOE_STORE_PATIENCE seconds (300); then Unavailable
-ends the process with an exit code that means "try again". jmoe/storage/gcs.py does so for every single request, `retried` for
-what other libraries ask.
+ends the process with an exit code that means "try again". jmoe/storage/gcs.py does so for every single request,
+`retried` for what other libraries ask.
 """
 
+import asyncio
 import contextlib
 import hashlib
 import itertools
@@ -17,6 +18,7 @@ import random
 import re
 import socket
 import sys
+import threading
 import time
 import uuid
 
@@ -49,6 +51,30 @@ def passes(error: BaseException) -> bool:
         return True
     forbidden = "http_response_code='403'" in str(error)
     return package == "builtins" and re.match(rf"({WORDS}): ", str(error)) is not None and not forbidden
+
+
+_hurry = threading.Event()
+
+
+def wait_no_more() -> None:
+    """From now on a request of this process that gets no answer within a second or two ends in Unavailable: somebody
+    asked the process to stop."""
+    _hurry.set()
+
+
+async def unless_hurried(work):
+    """What the awaitable `work` returns.
+
+    Raises:
+      Unavailable: it takes longer than a second or two, and wait_no_more() was called. Whatever `work` raises.
+    """
+    task, n_seconds_hurried = asyncio.ensure_future(work), 0
+    while not (await asyncio.wait([task], timeout=1))[0]:
+        n_seconds_hurried += _hurry.is_set()
+        if n_seconds_hurried > 1:
+            task.cancel()
+            raise Unavailable("the store gave no answer, and this process was asked to stop")
+    return task.result()
 
 
 class Patience:
@@ -194,7 +220,8 @@ def sealed(values: dict) -> dict:
 
 
 def read_sealed(path: pathlib.Path | epath.Path) -> dict | None:
-    """The JSON values of a file without their seal, or None where there is no file. Older files have no seal.
+    """The JSON values of a file without their seal, or None where there is no file. Older results have no seal, but a
+    record.
 
     Raises:
       Damaged: it is cut short or altered.
@@ -205,7 +232,7 @@ def read_sealed(path: pathlib.Path | epath.Path) -> dict | None:
         return None
     except ValueError as error:
         raise Damaged(f"{path} is damaged: {error}") from None
-    if not isinstance(values, dict) or "sha256" in values and values != sealed(values):
+    if not isinstance(values, dict) or not (values == sealed(values) if "sha256" in values else "record" in values):
         raise Damaged(f"{path} is damaged: it is not what was written")
     values.pop("sha256", None)
     return values

@@ -1,8 +1,8 @@
 """gs:// by gcsfs, with patience: a request that the store fails to answer is made again for minutes.
 
 Everything that reads and writes objects through fsspec or etils.epath comes through here: workdirs, sweeps, Orbax's
-listings and metadata, compiled steps. Arrays do not; TensorStore moves them, and tries again by itself. jmoe/storage/files.py
-makes this class fsspec's own for gs://.
+listings and metadata, compiled steps. Arrays do not; TensorStore moves them, and tries again by itself.
+jmoe/storage/files.py makes this class fsspec's own for gs://.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ class Store(gcsfs.GCSFileSystem):
         patience = None
         while True:
             try:
-                return await self._request_once(method, path, *args, **kwargs)
+                return await storage.unless_hurried(self._request_once(method, path, *args, **kwargs))
             except FileNotFoundError:
                 if method == "DELETE" and patience:  # a try before did it, and its answer was lost
                     return 204, {}, None, b""
@@ -30,7 +30,7 @@ class Store(gcsfs.GCSFileSystem):
                 if not storage.passes(error) and not isinstance(error, TimeoutError):
                     raise
                 patience = patience or storage.Patience(_object_in(path, args))
-                await asyncio.sleep(patience.pause(error))
+                await storage.unless_hurried(asyncio.sleep(patience.pause(error)))
 
 
 def _object_in(path: str, args: tuple) -> str:

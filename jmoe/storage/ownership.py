@@ -30,6 +30,7 @@ from jmoe.storage.identity import NOBODY, Owner
 
 BEAT = 10.0  # seconds
 EXPIRY = 60.0
+SECONDS_TO_RELEASE = 3.0  # twice: an owner that was asked to stop does not wait for a store that gives no answer
 
 
 class Taken(UserError):
@@ -143,9 +144,9 @@ class _Lease:
             yield
         finally:
             self._over.set()
-            heart.join()
+            heart.join(SECONDS_TO_RELEASE)
             with contextlib.suppress(Exception):  # it expires by itself
-                self._store.write(self._key, None, if_equal=self._generation).result(EXPIRY)
+                self._store.write(self._key, None, if_equal=self._generation).result(SECONDS_TO_RELEASE)
 
     def _take(self, wait: float):
         """Writes the lease where there is none or its owner is gone; returns its generation."""
@@ -180,8 +181,8 @@ class _Lease:
         text = json.dumps(dataclasses.asdict(self._me))
         written = self._store.write(self._key, text, if_equal=generation).result().generation
         if not written:  # or this very text was written, and the answer lost on its way
-            found = self._store.read(self._key).result()
-            written = found.stamp.generation if found.value == text.encode() else None
+            now = self._store.read(self._key).result()
+            written = now.stamp.generation if now.value == text.encode() else None
         return written
 
     def _beat(self) -> None:
