@@ -173,6 +173,7 @@ def test_damage_in_a_jobs_folder_is_named(done):
     lines = told.stdout.splitlines()
     assert " 0/2 " in lines[0] and "branch-8192/result.json is damaged; branch-16384/result.json is damaged" in lines[0]
     assert " 1/2 " in lines[1] and "branch-8192/result.json is damaged" in lines[1]
+    assert "1 of 4 runs done; 2 jobs on local: 2 waiting" in lines[2]
     collected = helpers.run("launch.collect", f"--workdir={done}")
     assert collected.returncode == 0 and len(rows(done)) == 1, collected.stderr
     assert collected.stdout.count("result.json is damaged") >= 2 and one.name in collected.stdout

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import signal
 import subprocess
 import time
 
@@ -70,6 +71,30 @@ def test_a_killed_sweep_on_gs_ends_as_on_a_disk(sweep, here, bucket, proxy):
     assert len(list(epath.Path(logs).glob("*/log.txt"))) == 1
     assert "validation loss" in helpers.run("launch.logs", f"--workdir={workdir}", "--job=d32-e1").stdout
     assert "runs.csv: 1 runs" in helpers.run("launch.collect", f"--workdir={workdir}").stdout
+
+
+def test_ctrl_c_is_heard_in_an_outage(sweep, bucket, proxy, tmp_path):
+    """At once, not when the store answers or the patience is over; a second one ends the trainers as well."""
+    workdir = f"{bucket}/interrupted"
+    command = helpers.command("launch.sweep", f"--sweep={sweep}", f"--workdir={workdir}")
+    output = tmp_path / "output.txt"
+    with open(output, "w") as file:
+        environment = helpers.environment() | {"JMOE_STORE_PATIENCE": "3000", "PYTHONUNBUFFERED": "1"}
+        process = subprocess.Popen(command, env=environment, stdout=file, stderr=file)
+    helpers.wait_until(lambda: list(epath.Path(workdir).glob("jobs/*/*/metrics.jsonl")), [process])
+    proxy.fail("503", 3000)
+    try:
+        helpers.wait_until(lambda: "does not answer" in output.read_text(), [process], 100)
+        process.send_signal(signal.SIGINT)
+        helpers.wait_until(lambda: "asking 1 trainers to save and stop" in output.read_text(), [process], 100)
+        assert process.poll() is None, output.read_text()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(100) == 130
+        assert "the same command goes on" in output.read_text() and "Traceback" not in output.read_text()
+        assert not proxy.over()
+    finally:
+        process.kill()
+        proxy.end()
 
 
 def test_two_pods_train_one_job(sweep, here, bucket, tmp_path):

@@ -180,6 +180,24 @@ def test_two_tasks_odd_flags_and_a_failure(cluster, run, config, text_glob, tmp_
     assert float(rows[0]["loss"]) == pytest.approx(loss, abs=1e-4)
 
 
+def test_a_store_that_ends_one_of_two_tasks_is_no_try(cluster, run, config, text_glob, bucket, proxy):
+    """srun ends the other one, and its own exit code is the larger of both."""
+    job = {"n_tokens": (8_192,), "data.fingerprint": helpers.fingerprint(text_glob)}
+    sweep, workdir = write_sweep(cluster.folder, config, [job]), f"{bucket}/tasks"
+    arrays = "trunk/checkpoints/5/params/ocdbt.process_1/"  # of the second task
+    proxy.fail("401", 3000, at=arrays, only=arrays)
+    start = ("launch.sweep", f"--sweep={sweep}", f"--workdir={workdir}", "--backend=slurm", "--retries=0")
+    submitted = run(*start, "--sbatch=--ntasks=2")
+    assert submitted.returncode == 0, submitted.stderr
+    logs = lambda: run("launch.logs", f"--workdir={workdir}", "--job=d").stdout
+    wait(lambda: "; trying again" in logs() or not queue(cluster), "the store ended no task")
+    assert re.search(r"task 1: Exited with exit code 75", logs()), logs()
+    proxy.end()
+    wait(lambda: not queue(cluster), "the queue does not empty")
+    status = run("launch.status", f"--workdir={workdir}").stdout
+    assert "1 of 1 runs done; 1 jobs on slurm: 1 done" in status, (status, logs())
+
+
 def test_why_a_task_did_not_run_is_told(cluster, run, config, tmp_path):
     """By status, collect and logs, where only Slurm's own output has it; a list that is gone is named, and what Slurm
     refuses leaves no sweep behind."""
