@@ -62,9 +62,7 @@ def rows_of(sweep) -> tuple[list[dict], dict[str, str]]:
     rows, missing = [], {}
     for job in sweep.jobs:
         results = job.results()
-        why = ""
-        if len(results) < len(job.budgets):
-            why = job.failure().get("cause") or sweep.engine.reason(sweep, job) or "not finished"
+        why = sweep.reason(job) or "not finished" if len(results) < len(job.budgets) else ""
         for branch in job.budgets:
             run = f"jobs/{job.name}/{branch}"
             if branch not in results:

@@ -8,7 +8,6 @@ job and its flags are read from sweep.json in the workdir: nothing of them stand
 import os
 import signal
 import sys
-import threading
 import time
 
 from absl import flags
@@ -68,15 +67,16 @@ def submit(sweep) -> str:
     known = states(sweep)
     over = lambda job: known.get(job.name, "failed").startswith(("failed", "stopping"))
     todo = [bundle for bundle in sweep.bundles() if all(map(over, bundle.jobs)) and not bundle.done()]
-    api, namespace = _api(), sweep.options["namespace"]
     for job in jobs_of(todo):
         trainer.forget_cause(job)
     if again := {job.name for job in jobs_of(todo)} & known.keys():
         _delete(sweep, [item for item in _list(sweep) if again & set(_jobs_in(item))])
     for bundle in todo:
-        _checked(api.create_namespaced_custom_object, API_GROUP, VERSION, namespace, PLURAL, jobset(sweep, bundle))
+        _call(sweep, "create", jobset(sweep, bundle))
     done = "; all runs are done" if not todo and all(job.done() for job in sweep.trained) else ""
-    return f"created {len(todo)} JobSets in namespace {namespace}; {len(known)} were there before{done}"
+    return (
+        f"created {len(todo)} JobSets in namespace {sweep.options['namespace']}; {len(known)} were there before{done}"
+    )
 
 
 def states(sweep) -> dict[str, str]:
@@ -95,11 +95,6 @@ def states(sweep) -> dict[str, str]:
     return jobs
 
 
-def reason(sweep, job) -> str:
-    """Nothing that `states` does not say."""
-    return ""
-
-
 def cancel(sweep, patience: float) -> str:
     """Deletes the sweep's JobSets; running trainers get SIGTERM and the grace period to save."""
     items = _list(sweep)
@@ -108,17 +103,9 @@ def cancel(sweep, patience: float) -> str:
 
 
 def _delete(sweep, items) -> None:
-    """Deletes JobSets, and waits until they, their jobs and their pods are deleted (a deletion in the foreground).
-
-    Raises:
-      UserError: they linger.
-    """
+    """Deletes JobSets, and waits until they, their jobs and their pods are deleted (a deletion in the foreground)."""
     for item in items:
-        _checked(
-            _api().delete_namespaced_custom_object,
-            API_GROUP, VERSION, sweep.options["namespace"], PLURAL, item["metadata"]["name"],
-            propagation_policy="Foreground", missing_ok=True,
-        )  # fmt: skip
+        _call(sweep, "delete", item["metadata"]["name"], propagation_policy="Foreground", missing_ok=True)
     deadline, uids = time.monotonic() + SECONDS_TO_DELETE, {item["metadata"]["uid"] for item in items}
     while left := [item["metadata"]["name"] for item in _list(sweep) if item["metadata"]["uid"] in uids]:
         if time.monotonic() > deadline:
@@ -152,27 +139,18 @@ def run_task(sweep, bundle) -> int:
     place = _process_environment()
     started = trainer.start_when_free(bundle, env=place)
     signal.signal(signal.SIGTERM, lambda *_: started.process.terminate())
-    copy = threading.Thread(target=_copy, args=(bundle.log, started))
-    copy.start()
-    code = trainer.Watch(started, sweep.stall_minutes).wait()
-    copy.join()
+    watch, code = trainer.Watch(started, sweep.stall_minutes), None
+    with open(bundle.log, "rb") as log:
+        while code is None:
+            time.sleep(0.5)
+            code = watch.poll()
+            sys.stdout.buffer.write(log.read())
+            sys.stdout.flush()
     if code in (0, UNAVAILABLE) or code in trainer.STOPPED and not started.stalled:
         return code
     if place.get("JAX_PROCESS_ID", "0") != "0" and not trainer.explained(code, started.cause(code)):
         return 1  # the first pod fails with it and counts the try
     return 2 if all(failure["for_good"] for failure in trainer.failed(started, code, sweep.retries).values()) else 1
-
-
-def _copy(path, started) -> None:
-    """Prints the file as it grows, until the trainer has ended."""
-    with open(path, "rb") as log:
-        while True:
-            over = started.process.poll() is not None
-            sys.stdout.buffer.write(log.read())
-            sys.stdout.flush()
-            if over:
-                return
-            time.sleep(0.5)
 
 
 def _process_environment() -> dict[str, str]:
@@ -196,16 +174,13 @@ def jobset(sweep, bundle) -> dict:
     options, name = sweep.options, f"{sweep.id}-{bundle.name}"
     place = accelerators.parse(options["accelerator"], options["n_slices"])
     labels = {SWEEP: sweep.id, JOB: bundle.name}
+    for_good = {"containerName": "trainer", "operator": "In", "values": [2]}
     job = {
         "parallelism": place.n_hosts,
         "completions": place.n_hosts,
         "completionMode": "Indexed",
         "backoffLimit": 0,
-        "podFailurePolicy": {
-            "rules": [
-                {"action": "FailJob", "onExitCodes": {"containerName": "trainer", "operator": "In", "values": [2]}}
-            ]
-        },
+        "podFailurePolicy": {"rules": [{"action": "FailJob", "onExitCodes": for_good}]},
         "template": {"metadata": {"labels": labels}, "spec": _pod(sweep, bundle, name, place)},
     }
     annotations = {JOBS: ",".join(trained.name for trained in bundle.jobs)}
@@ -245,18 +220,13 @@ def _pod(sweep, bundle, name: str, place) -> dict:
         "env": _environment(sweep, name, place),
         "resources": {"requests": chips, "limits": dict(chips)},
     }
-    node = {"cloud.google.com/gke-accelerator": accelerators.GKE[place.kind]}
-    if place.is_tpu:
-        node = {
-            "cloud.google.com/gke-tpu-accelerator": accelerators.GKE[place.kind],
-            "cloud.google.com/gke-tpu-topology": place.topology,
-        }
+    gke = "cloud.google.com/gke-"
+    node = {f"{gke}{'tpu-' if place.is_tpu else ''}accelerator": accelerators.GKE[place.kind]}
+    node |= {f"{gke}tpu-topology": place.topology} if place.is_tpu else {}
     tolerations = [{"key": resource, "operator": "Exists", "effect": "NoSchedule"}]
     if sweep.options["spot"]:
-        node["cloud.google.com/gke-spot"] = "true"
-        tolerations.append(
-            {"key": "cloud.google.com/gke-spot", "operator": "Equal", "value": "true", "effect": "NoSchedule"}
-        )
+        node[f"{gke}spot"] = "true"
+        tolerations.append({"key": f"{gke}spot", "operator": "Equal", "value": "true", "effect": "NoSchedule"})
     pod = {
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": SECONDS_TO_SAVE,
@@ -264,8 +234,7 @@ def _pod(sweep, bundle, name: str, place) -> dict:
         "tolerations": tolerations,
         "containers": [container],
     }
-    account = sweep.options["service_account"]
-    return pod | ({"serviceAccountName": account} if account else {})
+    return pod | ({"serviceAccountName": account} if (account := sweep.options["service_account"]) else {})
 
 
 def literal(argument: str) -> str:
@@ -274,14 +243,12 @@ def literal(argument: str) -> str:
 
 
 def _environment(sweep, name: str, place) -> list[dict]:
+    slice_index = {"fieldRef": {"fieldPath": "metadata.labels['jobset.sigs.k8s.io/job-index']"}}
     env = [
         {"name": "JAX_COMPILATION_CACHE_DIR", "value": literal(os.fspath(sweep.workdir / "compiled"))},
         {"name": "JMOE_HOSTS", "value": str(place.n_hosts)},
         {"name": "JMOE_SLICES", "value": str(place.n_slices)},
-        {
-            "name": "JMOE_SLICE_INDEX",
-            "valueFrom": {"fieldRef": {"fieldPath": "metadata.labels['jobset.sigs.k8s.io/job-index']"}},
-        },
+        {"name": "JMOE_SLICE_INDEX", "valueFrom": slice_index},
     ]
     if place.n_hosts * place.n_slices > 1:
         address = f"{name}-{REPLICATED_JOB}-0-0.{name}:{COORDINATOR_PORT}"
@@ -295,10 +262,13 @@ def _jobs_in(item) -> list[str]:
 
 
 def _list(sweep) -> list[dict]:
-    return _checked(
-        _api().list_namespaced_custom_object,
-        API_GROUP, VERSION, sweep.options["namespace"], PLURAL, label_selector=f"{SWEEP}={sweep.id}",
-    )["items"]  # fmt: skip
+    return _call(sweep, "list", label_selector=f"{SWEEP}={sweep.id}")["items"]
+
+
+def _call(sweep, verb: str, *args, **kwargs):
+    """Creates, deletes or lists JobSets in the sweep's namespace."""
+    call = getattr(_api(), f"{verb}_namespaced_custom_object")
+    return _checked(call, API_GROUP, VERSION, sweep.options["namespace"], PLURAL, *args, **kwargs)
 
 
 def _api():
@@ -324,8 +294,7 @@ def _checked(call, *args, missing_ok: bool = False, **kwargs):
     except kubernetes.client.ApiException as error:
         if missing_ok and error.status == 404:
             return None
-        raise UserError(
-            f"the cluster refuses: {error.status} {error.reason}: {(error.body or '').strip()[:500]}"
-        ) from None
+        body = (error.body or "").strip()[:500]
+        raise UserError(f"the cluster refuses: {error.status} {error.reason}: {body}") from None
     except urllib3.exceptions.HTTPError as error:
         raise UserError(f"the cluster cannot be reached: {error}") from None

@@ -250,11 +250,6 @@ def states(sweep) -> dict[str, str]:
     return {job.name: "running" for job in sweep.jobs if trainer.running(job) is not None}
 
 
-def reason(sweep, job) -> str:
-    """Nothing that the job's own folder does not say."""
-    return ""
-
-
 def logs(sweep, job) -> bytes:
     return trainer.log(job)
 

@@ -20,7 +20,7 @@ import time
 
 from absl import flags
 
-from jmoe.errors import UNAVAILABLE, UserError
+from jmoe.errors import UNAVAILABLE, Unavailable, UserError
 from jmoe.storage.files import is_remote, write_whole
 from jmoe.text.corpus import cache_dir
 from launch import accelerators, trainer
@@ -34,10 +34,11 @@ SECONDS_TO_SAVE = 120  # SIGTERM comes this long before the time limit
 OURS = ("--array", "--comment", "--error", "--job-name", "--open-mode", "--output", "--parsable", "--wrap")
 OURS_SHORT = "aeJo"
 WITHOUT_VALUE = "hHIkOQsvVW"  # sbatch's options of one letter that may stand before another one, as -HJx
+COLLECT_TOO = ("--partition", "--account", "--qos", "--reservation", "-p", "-A", "-q")  # options that say where
 LARGEST_ARRAY = 1_000  # Slurm's default MaxArraySize is 1,001
 EXPORT = ("PATH", "HOME", "USER", "LANG", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "TMPDIR", "SLURM_CONF")
+EXPORT += ("GOOGLE_APPLICATION_CREDENTIALS", "STORAGE_EMULATOR_HOST")  # where a key lies, never a key
 EXPORT_PREFIXES = ("PYTHON", "JAX_", "XLA_", "JMOE_", "XDG_", "TPU_", "CUDA_", "NCCL_", "TENSORSTORE_")
-EXPORT_GCS = ("GOOGLE_APPLICATION_CREDENTIALS", "STORAGE_EMULATOR_HOST")  # where a key lies, never a key
 
 SBATCH = flags.DEFINE_multi_string(
     "sbatch", [], "slurm: one more option of sbatch, e.g. --sbatch=--partition=gpu; may be given many times."
@@ -54,8 +55,8 @@ def check(sweep) -> None:
         if not option.startswith("-"):
             raise UserError(f"--sbatch={option} is no option: give each with its value, as --sbatch=--partition=gpu")
         if _is_ours(option):
-            short = ", ".join(f"-{letter}" for letter in OURS_SHORT)
-            raise UserError(f"--sbatch={option}: {', '.join(OURS)} and {short} are set by the sweep itself")
+            ours = f"{', '.join(OURS)} and {', '.join('-' + letter for letter in OURS_SHORT)}"
+            raise UserError(f"--sbatch={option}: {ours} are set by the sweep itself")
 
 
 def _is_ours(option: str) -> bool:
@@ -86,19 +87,18 @@ def submit(sweep) -> str:
     Raises:
       UserError: Slurm refuses, or it is not known what is queued.
     """
-    queued = states(sweep)
+    queued, folder = states(sweep), _folder(sweep)
     todo = [b for b in sweep.bundles() if not b.done() and not any(job.name in queued for job in b.jobs)]
-    if "\\" in os.fspath(_folder(sweep)):
-        raise UserError(f"Slurm can write no output to {_folder(sweep)}, because of the backslash; set JMOE_CACHE")
+    if "\\" in os.fspath(folder):
+        raise UserError(f"Slurm can write no output to {folder}, because of the backslash; set JMOE_CACHE")
     if not todo:
         others = "the others are done; launch.collect writes runs.csv" if queued else "all runs are done"
         return f"nothing to submit: {len(queued)} jobs are queued or running, {others}"
     todo.sort(key=lambda bundle: -bundle.flops)
-    folder = _folder(sweep)
     folder.mkdir(parents=True, exist_ok=True)
-    script = folder / "run.sh"
+    output = os.fspath(folder).replace("%", "%%")  # in which Slurm takes % for other things
+    script, arrays = folder / "run.sh", []
     write_whole(script, SCRIPT)
-    arrays = []
     for start in range(0, len(todo), LARGEST_ARRAY):
         part = todo[start : start + LARGEST_ARRAY]
         for job in jobs_of(part):
@@ -107,19 +107,13 @@ def submit(sweep) -> str:
         names = folder / f"{comment}.json"
         write_whole(names, json.dumps([[job.name for job in bundle.jobs] for bundle in part]))
         task = [sys.executable, "-m", "launch.task", f"--workdir={os.fspath(sweep.workdir)}", f"--array={names}"]
-        own = [
-            f"--job-name={sweep.id}",
-            f"--output={_literal(folder)}/{comment}_%a.txt",
-            f"--array=0-{len(part) - 1}",
-            f"--comment={comment}",
-            "--requeue",
-            f"--signal=TERM@{SECONDS_TO_SAVE}",
-        ]
+        own = [f"--job-name={sweep.id}", f"--output={output}/{comment}_%a.txt", f"--comment={comment}"]
+        own += [f"--array=0-{len(part) - 1}", "--requeue", f"--signal=TERM@{SECONDS_TO_SAVE}"]
         arrays.append(_sbatch(script, own + sweep.options["sbatch"], task))
     collect = [sys.executable, "-m", "launch.collect", f"--workdir={os.fspath(sweep.workdir)}"]
-    options = [f"--job-name={sweep.id}-collect", f"--output={_literal(folder)}/%A-collect.txt"]
-    options += _only_where(sweep.options["sbatch"])
-    _sbatch(script, [*options, f"--dependency=afterany:{':'.join(arrays)}", "--ntasks=1"], collect)
+    own = [f"--job-name={sweep.id}-collect", f"--output={output}/%A-collect.txt", "--ntasks=1"]
+    own.append(f"--dependency=afterany:{':'.join(arrays)}")
+    _sbatch(script, own + [o for o in sweep.options["sbatch"] if o.split("=")[0] in COLLECT_TOO], collect)
     return (
         f"submitted {len(jobs_of(todo))} jobs as array {', '.join(arrays)}; {len(queued)} were queued or running before"
     )
@@ -206,13 +200,21 @@ def cancel(sweep, patience: float) -> str:
 
 
 def jobs_of_task(path: str) -> list[str]:
-    """The names of the jobs of this array task, from the array's list."""
+    """The names of this array task's jobs, from the array's list."""
     return _list(pathlib.Path(path))[int(os.environ["SLURM_ARRAY_TASK_ID"])]
 
 
 def run_task(sweep, bundle) -> int:
     """Has srun start trainers on the nodes of this array task until every job is done or has failed for good, or Slurm
-    takes the nodes away; queues the task again when the trainers were asked to stop."""
+    takes the nodes away; queues the task again where the trainers were asked to stop, or the store gives no answer."""
+    try:
+        return _train(sweep, bundle)
+    except Unavailable:
+        _requeue()
+        raise
+
+
+def _train(sweep, bundle) -> int:
     while not bundle.done():
         started = trainer.start_when_free(bundle, prefix=STEP, not_its_own=SLURMS_OWN)
         code = trainer.Watch(started, sweep.stall_minutes).wait()
@@ -223,8 +225,7 @@ def run_task(sweep, bundle) -> int:
         if _met_an_outage(started):
             code = UNAVAILABLE
         if code in trainer.STOPPED and not started.stalled:
-            if not _is_ending():
-                _call("scontrol", "requeue", _task())
+            _requeue()
             return code
         if _is_ending():  # killed with its nodes: no failure of its own
             return code
@@ -242,10 +243,15 @@ def run_task(sweep, bundle) -> int:
 
 
 def _met_an_outage(started) -> bool:
-    """Whether the store ended one of the processes: srun's own code is the largest of all, and the others were killed
-    on account of that one."""
+    """Whether the store ended one of the processes, on account of which srun ended the others: srun's own exit code is
+    the largest of all."""
     words = f"Exited with exit code {UNAVAILABLE}"
     return any(line.startswith("srun: error:") and line.endswith(words) for line in started.lines())
+
+
+def _requeue() -> None:
+    if not _is_ending():
+        _call("scontrol", "requeue", _task())
 
 
 def _is_ending() -> bool:
@@ -255,10 +261,9 @@ def _is_ending() -> bool:
 
 def _end_step() -> None:
     """Ends trainers of this array task that outlived their srun, and waits until they have ended."""
-    while steps := [
-        step for step in _call("squeue", "-h", "-s", "-j", _task(), "-o", "%i").split() if step[-1].isdigit()
-    ]:
-        subprocess.run(["scancel", *steps], capture_output=True)
+    steps = lambda: _call("squeue", "-h", "-s", "-j", _task(), "-o", "%i").split()
+    while numbered := [step for step in steps() if step[-1].isdigit()]:
+        subprocess.run(["scancel", *numbered], capture_output=True)
         time.sleep(1)
 
 
@@ -269,19 +274,12 @@ def _task() -> str:
 
 def _sbatch(script, options, command) -> str:
     """The id of the batch job."""
-    exported = [v for v in os.environ if v in EXPORT + EXPORT_GCS or v.startswith(EXPORT_PREFIXES)]
+    exported = [v for v in os.environ if v in EXPORT or v.startswith(EXPORT_PREFIXES)]
     fixed = ["--parsable", "--open-mode=append", f"--export={','.join(exported)}"]
     answer = _call("sbatch", *fixed, *options, str(script), *command)
-    number = answer.split(";")[0].strip()
-    if not number.isdigit():
+    if not (number := answer.split(";")[0].strip()).isdigit():
         raise UserError(f"sbatch queued nothing; it said: {' '.join(answer.split()) or 'nothing'}")
     return number
-
-
-def _only_where(options) -> list[str]:
-    """Of extra sbatch options, those that say where and for whom; the collect needs none of the resources."""
-    where = ("--partition", "--account", "--qos", "--reservation", "-p", "-A", "-q")
-    return [option for option in options if option.split("=")[0] in where]
 
 
 def _folder(sweep) -> pathlib.Path:
@@ -290,11 +288,6 @@ def _folder(sweep) -> pathlib.Path:
     if is_remote(sweep.workdir) or "\\" in os.fspath(sweep.workdir):
         return cache_dir().absolute() / "sweeps" / sweep.id.removeprefix("jmoe-") / "slurm"
     return pathlib.Path(sweep.workdir) / "slurm"
-
-
-def _literal(folder: pathlib.Path) -> str:
-    """A folder as Slurm's --output takes it, in which % stands for other things."""
-    return os.fspath(folder).replace("%", "%%")
 
 
 def _call(*command) -> str:

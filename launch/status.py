@@ -76,7 +76,7 @@ def _line(sweep, job, files: set[str], state: str | None) -> tuple[str, str, str
         return job.name, runs, "kept", "; ".join(["not of the sweep any more", *more])
     if state and (why := state.removeprefix("failed").strip(" ()")):
         more.append(why)
-    why = "" if failure or state else sweep.engine.reason(sweep, job)
+    why = "" if failure or state else sweep.reason(job)
     kind = "failed" if state or why or failure.get("for_good") else "waiting"
     return job.name, runs, kind, "; ".join(more + [why] * bool(why))
 

@@ -27,7 +27,7 @@ from launch import jobs as jobs_lib
 from launch.jobs import Bundle, Job
 
 UNKNOWN = "unknown"  # the code of a run of which nothing is recorded
-BACKEND = ("options", "check", "devices", "submit", "states", "reason", "logs", "cancel", "ON_THIS_MACHINE")
+BACKEND = ("options", "check", "devices", "submit", "states", "logs", "cancel", "ON_THIS_MACHINE")
 MALFORMED = (ValueError, TypeError, KeyError, AttributeError)  # what parsing a damaged file raises
 
 
@@ -39,13 +39,16 @@ def backend(name: str):
       devices(sweep, accelerator)        devices of a job, and bytes of memory of each; None where that is not known
       submit(sweep) -> str               starts what is neither done nor started; returns what it did, in words
       states(sweep) -> dict[str, str]    the jobs that it has by name: "running", "failed (why)" or another word
-      reason(sweep, job) -> str          why a job did not run, where the backend alone knows it; else ""
       logs(sweep, job) -> bytes          what the trainer of a job printed
       cancel(sweep, patience) -> str     stops everything; returns what it did, in words
       ON_THIS_MACHINE: bool              whether `submit` trains and returns when all is over; else it returns at once,
                                          its scheduler starts `launch.task` for each of sweep.bundles(), and that calls
       run_task(sweep, bundle) -> int     trains the bundle and returns the exit code
-      preview(sweep) -> str              for --dry_run, where there is something to show: what would be submitted
+
+    and perhaps
+
+      preview(sweep) -> str              for --dry_run: what would be submitted
+      reason(sweep, job) -> str          why a job did not run, where the backend alone knows it; else ""
 
     Raises:
       UserError: there is no such module, or it lacks one of these.
@@ -92,6 +95,10 @@ class Sweep:
     def engine(self):
         """The module of its backend."""
         return backend(self.backend)
+
+    def reason(self, job) -> str:
+        """Why the job failed or did not run; "" if it is not known."""
+        return job.failure().get("cause") or getattr(self.engine, "reason", lambda *_: "")(self, job)
 
     @property
     def lock(self) -> epath.Path:

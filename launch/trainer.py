@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 
-from jmoe.errors import UserError
+from jmoe.errors import Unavailable, UserError
 from jmoe.storage import identity, ownership
 from jmoe.storage.files import write_whole
 from jmoe.text.corpus import cache_dir
@@ -70,8 +70,9 @@ class Watch:
             return code
         if now >= self._next:
             self._next = now + min(60.0, self._seconds / 4)
-            if (sign := self._sign_of_life()) != self._sign:
-                self._sign, self._moved = sign, now
+            with contextlib.suppress(Unavailable):  # a store that cannot be read says nothing of the trainer
+                if (sign := self._sign_of_life()) != self._sign:
+                    self._sign, self._moved = sign, now
         if self._asked is None and now - self._moved > self._seconds:
             self.trainer.stalled = f"stopped after {self._seconds / 60:g} minutes without a sign of life"
             self._asked = now

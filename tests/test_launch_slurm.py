@@ -180,8 +180,10 @@ def test_two_tasks_odd_flags_and_a_failure(cluster, run, config, text_glob, tmp_
     assert float(rows[0]["loss"]) == pytest.approx(loss, abs=1e-4)
 
 
-def test_a_store_that_ends_one_of_two_tasks_is_no_try(cluster, run, config, text_glob, bucket, proxy):
-    """srun ends the other one, and its own exit code is the larger of both."""
+def test_a_store_that_gives_no_answer_is_no_try(cluster, run, config, text_glob, bucket, proxy, monkeypatch):
+    """It ends one of two tasks: srun ends the other one, and its own exit code is the larger of both. Then it ends
+    both, and what started them: the job is queued again."""
+    monkeypatch.setenv("JMOE_STORE_PATIENCE", "5")
     job = {"n_tokens": (8_192,), "data.fingerprint": helpers.fingerprint(text_glob)}
     sweep, workdir = write_sweep(cluster.folder, config, [job]), f"{bucket}/tasks"
     arrays = "trunk/checkpoints/5/params/ocdbt.process_1/"  # of the second task
@@ -193,7 +195,11 @@ def test_a_store_that_ends_one_of_two_tasks_is_no_try(cluster, run, config, text
     wait(lambda: "; trying again" in logs() or not queue(cluster), "the store ended no task")
     assert re.search(r"task 1: Exited with exit code 75", logs()), logs()
     proxy.end()
-    wait(lambda: not queue(cluster), "the queue does not empty")
+    proxy.fail("503", 3000)
+    wait(lambda: "BeginTime" in queue(cluster) or finished(cluster), "the task went on without a store")
+    assert not finished(cluster), logs()
+    proxy.end()
+    wait(lambda: eligible_now(cluster) or not queue(cluster), "the queue does not empty")
     status = run("launch.status", f"--workdir={workdir}").stdout
     assert "1 of 1 runs done; 1 jobs on slurm: 1 done" in status, (status, logs())
 
