@@ -96,17 +96,13 @@ def _is_config_of(job, config: dict) -> bool:
     return job.name[-8:] in (digest(config), digest(unpinned))
 
 
-def run():
-    workdir = flags.DEFINE_string("workdir", None, "Directory of the sweep, a folder or gs://...", required=True)
-    mix = flags.DEFINE_multi_enum("mix", [], MIXABLE, "What runs.csv may hold two versions of; may be given again.")
+def main(_):
+    sweep = sweepfile.read(storage.absolute(flags.FLAGS.workdir))
+    sweep.mix = sorted({*sweep.mix, *flags.FLAGS.mix})
+    print(write(sweep)[0])
 
-    def main(_):
-        sweep = sweepfile.read(storage.absolute(workdir.value))
-        sweep.mix = sorted({*sweep.mix, *mix.value})
-        print(write(sweep)[0])
 
+if __name__ == "__main__":  # launch.sweep, which imports this, has flags of the same names
+    flags.DEFINE_string("workdir", None, "Directory of the sweep, a folder or gs://...", required=True)
+    flags.DEFINE_multi_enum("mix", [], MIXABLE, "What runs.csv may hold two versions of; may be given again.")
     cli.run(main)
-
-
-if __name__ == "__main__":
-    run()

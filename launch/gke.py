@@ -137,13 +137,12 @@ def run_task(sweep, bundle) -> int:
     if bundle.done():
         return 0
     place = _process_environment()
-    started = trainer.start_when_free(bundle, env=place)
+    started, code = trainer.start_when_free(bundle, sweep.stall_minutes, env=place), None
     signal.signal(signal.SIGTERM, lambda *_: started.process.terminate())
-    watch, code = trainer.Watch(started, sweep.stall_minutes), None
     with open(bundle.log, "rb") as log:
         while code is None:
             time.sleep(0.5)
-            code = watch.poll()
+            code = started.poll()
             sys.stdout.buffer.write(log.read())
             sys.stdout.flush()
     if code in (0, UNAVAILABLE) or code in trainer.STOPPED and not started.stalled:

@@ -124,39 +124,40 @@ class _Pool:
         for bundle in reversed(self._todo):
             if not self._places:
                 break
-            if started := trainer.start(bundle, self._places[0]["env"], self._places[0]["cores"]):
-                self._running[bundle.name] = trainer.Watch(started, self._sweep.stall_minutes), self._places.pop(0)
+            env, cores = self._places[0]["env"], self._places[0]["cores"]
+            if started := trainer.start(bundle, self._sweep.stall_minutes, env, cores):
+                self._running[bundle.name] = started, self._places.pop(0)
             else:
                 self._waiting += bundle.jobs
         self._todo = [bundle for bundle in self._todo if bundle.name not in self._running]
 
     def look(self) -> None:
         """At what has ended, and what has stopped to move."""
-        for name, (watch, place) in list(self._running.items()):
-            code = watch.poll()
+        for name, (ended, place) in list(self._running.items()):
+            code = ended.poll()
             if code is None:
                 continue
             del self._running[name]
             self._places.append(place)
             if code == 0:
-                for job in watch.bundle.jobs:
+                for job in ended.bundle.jobs:
                     trainer.forget_cause(job)
                 continue
             if code == UNAVAILABLE:  # the store did not answer: nothing is wrong with the job
-                self._progress.say(f"{name}: {watch.trainer.cause(code)}; trying again")
-                self._todo.append(watch.bundle)
+                self._progress.say(f"{name}: {ended.cause(code)}; trying again")
+                self._todo.append(ended.bundle)
                 continue
-            failures = trainer.failed(watch.trainer, code, self._sweep.retries)
+            failures = trainer.failed(ended, code, self._sweep.retries)
             for job, failure in failures.items():
                 how = "failed" if failure["for_good"] else "died, trying again"
                 self._progress.say(f"{job} {how}: {failure['cause']}")
             if not all(failure["for_good"] for failure in failures.values()):
-                self._todo.append(watch.bundle)
-        self._progress.update(jobs_of(watch.bundle for watch, _ in self._running.values()), self._waiting)
+                self._todo.append(ended.bundle)
+        self._progress.update(jobs_of(running.bundle for running, _ in self._running.values()), self._waiting)
 
     def close(self, received) -> None:
         """Ends the trainers once they have saved; a second signal ends them at once."""
-        running = [watch.trainer.process for watch, _ in self._running.values()]
+        running = [started.process for started, _ in self._running.values()]
         if received and running:
             self._progress.say(f"asking {len(running)} trainers to save and stop; a second Ctrl-C ends them at once")
         trainer.end(running, hurry=lambda: len(received) > 1)

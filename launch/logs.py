@@ -12,8 +12,10 @@ from jmoe.errors import UserError
 from jmoe.storage import files as storage
 from launch import sweepfile
 
-WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the sweep, a folder or gs://...")
-JOB = flags.DEFINE_string("job", None, "Name of the job, as launch.status prints it; its beginning is enough.")
+WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the sweep, a folder or gs://...", required=True)
+JOB = flags.DEFINE_string(
+    "job", None, "Name of the job, as launch.status prints it; its beginning is enough.", required=True
+)
 
 
 def main(_):
@@ -25,10 +27,5 @@ def main(_):
     sys.stdout.buffer.write(sweep.engine.logs(sweep, jobs[0]))
 
 
-def run():
-    flags.mark_flags_as_required(["workdir", "job"])
-    cli.run(main)
-
-
 if __name__ == "__main__":
-    run()
+    cli.run(main)

@@ -216,8 +216,8 @@ def run_task(sweep, bundle) -> int:
 
 def _train(sweep, bundle) -> int:
     while not bundle.done():
-        started = trainer.start_when_free(bundle, prefix=STEP, not_its_own=SLURMS_OWN)
-        code = trainer.Watch(started, sweep.stall_minutes).wait()
+        started = trainer.start_when_free(bundle, sweep.stall_minutes, prefix=STEP, not_its_own=SLURMS_OWN)
+        code = started.wait()
         if code == 0:
             break
         if code < 0:  # srun itself was killed

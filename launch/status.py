@@ -13,7 +13,7 @@ from jmoe.storage import ownership
 from jmoe.storage.files import epath
 from launch import sweepfile
 
-WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the sweep, a folder or gs://...")
+WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the sweep, a folder or gs://...", required=True)
 
 
 def main(_):
@@ -81,10 +81,5 @@ def _line(sweep, job, files: set[str], state: str | None) -> tuple[str, str, str
     return job.name, runs, kind, "; ".join(more + [why] * bool(why))
 
 
-def run():
-    flags.mark_flags_as_required(["workdir"])
-    cli.run(main)
-
-
 if __name__ == "__main__":
-    run()
+    cli.run(main)

@@ -13,7 +13,7 @@ from jmoe import cli
 from jmoe.storage import files as storage
 from launch import sweepfile
 
-WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the sweep, a folder or gs://...")
+WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the sweep, a folder or gs://...", required=True)
 JOB = flags.DEFINE_multi_string("job", None, "Name of the job; may be given again.")
 ARRAY = flags.DEFINE_string("array", None, "slurm: JSON list of lists of job names; this array task's is picked.")
 
@@ -25,11 +25,6 @@ def main(_):
     sys.exit(sweep.engine.run_task(sweep, bundle))
 
 
-def run():
-    flags.mark_flags_as_required(["workdir"])
+if __name__ == "__main__":
     flags.mark_flags_as_mutual_exclusive(["job", "array"], required=True)
     cli.run(main)
-
-
-if __name__ == "__main__":
-    run()

@@ -14,8 +14,8 @@ from jmoe.storage import files as storage
 from launch import jobs as jobs_lib
 from launch import sweepfile, trainer
 
-WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the sweep, a folder or gs://...")
-JOBS = flags.DEFINE_multi_string("job", None, "Name of a job; given for each of them.")
+WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the sweep, a folder or gs://...", required=True)
+JOBS = flags.DEFINE_multi_string("job", None, "Name of a job; given for each of them.", required=True)
 
 
 def main(_):
@@ -38,10 +38,5 @@ def main(_):
             raise UserError(f"{len(failed)} of {len(jobs)} jobs failed, {name} first: {cause}")
 
 
-def run():
-    flags.mark_flags_as_required(["workdir", "job"])
-    cli.run(main)
-
-
 if __name__ == "__main__":
-    run()
+    cli.run(main)

@@ -29,56 +29,34 @@ _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 class Trainer:
-    """A running trainer of `bundle`; start() makes it."""
+    """A running trainer of `bundle`; start() makes it.
 
-    def __init__(self, bundle, process, log_start: int, not_its_own: tuple[str, ...] = ()):
-        self.bundle, self.process, self._log_start, self._not_its_own = bundle, process, log_start, not_its_own
-        self.stalled = ""  # why it was stopped, where that was for standing still
-
-    def lines(self) -> list[str]:
-        """What it, and whatever started it, has printed."""
-        with open(self.bundle.log, "rb") as log:
-            log.seek(self._log_start)
-            return [line.strip() for line in log.read().decode(errors="replace").splitlines() if line.strip()]
-
-    def cause(self, code: int) -> str:
-        """Why it ended with `code`: its own error line, else the last thing it said."""
-        lines = [line for line in self.lines() if not line.startswith(self._not_its_own)]
-        errors = [line for line in lines if re.match(r"error: |([\w.]+\.)?\w*(Error|Exception|Interrupt)\b", line)]
-        how = self.stalled or (f"killed by signal {-code}" if code < 0 else f"exit code {code}")
-        if code in (-signal.SIGKILL, 128 + signal.SIGKILL) and not self.stalled:
-            how += ", which is also how a machine out of memory ends a process"
-        if len(self.bundle.jobs) > 1:
-            how += f"; {len(self.bundle.jobs)} jobs together, --together takes fewer"
-        return f"{(errors or lines or ['no output'])[-1][:2000]} ({how}; {self.bundle.log})"
-
-
-class Watch:
-    """A trainer under watch: one that shows no sign of life for `minutes` is asked to save and stop, and then killed.
-
-    Signs of life are steps, results, and whatever it prints. 0 minutes: it is left alone.
+    One that shows no sign of life for `stall_minutes` is asked to save and stop, and then killed. Signs of life are
+    steps, results, and whatever it prints. 0 minutes: it is left alone.
     """
 
-    def __init__(self, trainer: Trainer, minutes: float):
-        self.trainer, self.bundle, self._seconds = trainer, trainer.bundle, 60 * minutes
-        self._moved, self._next, self._sign, self._asked = time.monotonic(), 0.0, None, None
+    def __init__(self, bundle, process, log_start: int, stall_minutes: float, not_its_own: tuple[str, ...] = ()):
+        self.bundle, self.process, self._log_start, self._not_its_own = bundle, process, log_start, not_its_own
+        self._patience, self._moved, self._next_look, self._sign = 60 * stall_minutes, time.monotonic(), 0.0, None
+        self._asked = None  # when it was asked to stop
+        self.stalled = ""  # why it was asked to stop, where that was for standing still
 
     def poll(self) -> int | None:
         """Its exit code; None while it runs."""
-        code, now = self.trainer.process.poll(), time.monotonic()
-        if code is not None or not self._seconds:
+        code, now = self.process.poll(), time.monotonic()
+        if code is not None or not self._patience:
             return code
-        if now >= self._next:
-            self._next = now + min(60.0, self._seconds / 4)
+        if now >= self._next_look:
+            self._next_look = now + min(60.0, self._patience / 4)
             with contextlib.suppress(Unavailable):  # a store that cannot be read says nothing of the trainer
                 if (sign := self._sign_of_life()) != self._sign:
                     self._sign, self._moved = sign, now
-        if self._asked is None and now - self._moved > self._seconds:
-            self.trainer.stalled = f"stopped after {self._seconds / 60:g} minutes without a sign of life"
+        if self._asked is None and now - self._moved > self._patience:
+            self.stalled = f"stopped after {self._patience / 60:g} minutes without a sign of life"
             self._asked = now
-            _ask(self.trainer.process)
-        elif self._asked is not None and now - self._asked > min(SECONDS_TO_SAVE, self._seconds):
-            _kill(self.trainer.process)
+            _ask(self.process)
+        elif self._asked is not None and now - self._asked > min(SECONDS_TO_SAVE, self._patience):
+            _kill(self.process)
         return None
 
     def wait(self) -> int:
@@ -91,6 +69,23 @@ class Watch:
         log = self.bundle.log
         steps = [(job.progress()[0], len(job.results())) for job in self.bundle.jobs]
         return log.stat().st_size if log.exists() else 0, steps
+
+    def lines(self) -> list[str]:
+        """What it, and whatever started it, has printed."""
+        with open(self.bundle.log, "rb") as log:
+            log.seek(self._log_start)
+            return [line.strip() for line in log.read().decode(errors="replace").splitlines() if line.strip()]
+
+    def cause(self, code: int) -> str:
+        """Why it ended with `code`: its own error line, else the last thing it printed."""
+        lines = [line for line in self.lines() if not line.startswith(self._not_its_own)]
+        errors = [line for line in lines if re.match(r"error: |([\w.]+\.)?\w*(Error|Exception|Interrupt)\b", line)]
+        how = self.stalled or (f"killed by signal {-code}" if code < 0 else f"exit code {code}")
+        if code in (-signal.SIGKILL, 128 + signal.SIGKILL) and not self.stalled:
+            how += ", which is also how a machine out of memory ends a process"
+        if len(self.bundle.jobs) > 1:
+            how += f"; {len(self.bundle.jobs)} jobs together, --together takes fewer"
+        return f"{(errors or lines or ['no output'])[-1][:2000]} ({how}; {self.bundle.log})"
 
 
 def end(processes, hurry=lambda: False) -> None:
@@ -116,11 +111,11 @@ def _kill(process) -> None:
             os.killpg(process.pid, signal.SIGKILL)  # it leads a session of its own
 
 
-def start(bundle, env: dict | None = None, cores: list[int] | None = None, prefix=(), not_its_own=()) -> Trainer | None:
+def start(bundle, stall_minutes: float, env=None, cores=None, prefix=(), not_its_own=()) -> Trainer | None:
     """Starts the trainer of `bundle`; None if an earlier one of any job still runs.
 
     Args:
-      env, cores: environment variables more than this process has, and the CPU cores that it may use.
+      env, cores: a dict of environment variables more than this process has, and the CPU cores that it may use.
       prefix: what stands before its argument list.
       not_its_own: the beginnings of lines in the log that are the prefix's, not the trainer's.
 
@@ -165,12 +160,12 @@ def start(bundle, env: dict | None = None, cores: list[int] | None = None, prefi
         )
         for lock in locks:
             ownership.sign(lock, identity.Owner.of(process.pid, f"the trainer of {bundle.name}"))
-        return Trainer(bundle, process, log_start, tuple(not_its_own))
+        return Trainer(bundle, process, log_start, stall_minutes, not_its_own)
 
 
-def start_when_free(bundle, **options) -> Trainer:
+def start_when_free(bundle, stall_minutes: float, **options) -> Trainer:
     """`start`, once earlier trainers of its jobs, which may be saving, have ended."""
-    while not (started := start(bundle, **options)):
+    while not (started := start(bundle, stall_minutes, **options)):
         time.sleep(1)
     return started
 

@@ -236,7 +236,6 @@ def test_status_and_logs_write_nothing(done, sweep):
 def test_a_trainer_without_a_sign_of_life_is_stopped(sweep, tmp_path):
     """A halted one is woken and may save; one that does not listen is killed; one that prints is left alone."""
     job = sweeps.begin(sweep, tmp_path / "run").jobs[0]
-    group = jobs_lib.Bundle([job])
     loop = "while :; do sleep 0.05; done"
     codes = {}
     for name, script in {
@@ -250,8 +249,8 @@ def test_a_trainer_without_a_sign_of_life_is_stopped(sweep, tmp_path):
         helpers.wait_until(lambda: job.log.stat().st_size, [process], 10)
         if name == "halted":
             process.send_signal(signal.SIGSTOP)
-        started = trainer.Trainer(group, process, 0)
-        codes[name] = trainer.Watch(started, 0.015).wait(), "without a sign of life" in started.cause(1)
+        started = trainer.Trainer(jobs_lib.Bundle([job]), process, 0, stall_minutes=0.015)
+        codes[name] = started.wait(), "without a sign of life" in started.cause(1)
     assert codes == {"halted": (143, True), "deaf": (-signal.SIGKILL, True), "busy": (0, False)}
 
 

@@ -399,7 +399,7 @@ def cancel(sweep, patience):
 
 def run_task(sweep, bundle):
     print(sweep.options["greeting"], bundle.name)
-    return trainer.start_when_free(bundle).process.wait()
+    return trainer.start_when_free(bundle, sweep.stall_minutes).wait()
 '''
 
 

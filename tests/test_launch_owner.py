@@ -229,11 +229,11 @@ def test_a_trainers_owner_is_its_process(sweep, tmp_path):
     from launch import trainer
 
     job = sweeps.begin(sweep, tmp_path, corpus="f" * 16).jobs[0]
-    started = trainer.start(jobs_lib.Bundle([job]), env=helpers.environment())
+    started = trainer.start(jobs_lib.Bundle([job]), 0, env=helpers.environment())
     try:
         owner = trainer.running(job)
         assert owner.pid == started.process.pid and owner.lives_here() and job.name in str(owner)
-        assert trainer.start(jobs_lib.Bundle([job])) is None
+        assert trainer.start(jobs_lib.Bundle([job]), 0) is None
     finally:
         trainer.end([started.process], hurry=lambda: True)
     assert trainer.running(job) is None
