@@ -1,4 +1,4 @@
-"""The noise of results/: how much the loss of one model differs from seed to seed, and how much its branches share of it.
+"""The noise of results/: how the loss of one model differs from seed to seed, and how much of that its branches share.
 
 python -m launch.sweep --sweep=configs/sweeps/bytes_2026_seeds.py --workdir=runs/bytes_2026/seeds
 
