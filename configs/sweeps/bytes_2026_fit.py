@@ -1,4 +1,4 @@
-"""The runs that the law of results/ is fitted to: 4 widths, E from 1 to 16, and 32 at the narrowest; 80 runs, 21 trunks.
+"""The runs that the law of results/ is fitted to: 4 widths, E from 1 to 16, 32 at the narrowest; 80 runs, 21 trunks.
 
 python -m launch.sweep --sweep=configs/sweeps/bytes_2026_fit.py --workdir=runs/bytes_2026/fit
 """
