@@ -69,12 +69,14 @@ async def unless_hurried(work):
       Unavailable: it takes longer than a second or two, and wait_no_more() was called. Whatever `work` raises.
     """
     task, n_seconds_hurried = asyncio.ensure_future(work), 0
-    while not (await asyncio.wait([task], timeout=1))[0]:
-        n_seconds_hurried += _hurry.is_set()
-        if n_seconds_hurried > 1:
-            task.cancel()
-            raise Unavailable("the store gave no answer, and this process was asked to stop")
-    return task.result()
+    try:
+        while not (await asyncio.wait([task], timeout=1))[0]:
+            n_seconds_hurried += _hurry.is_set()
+            if n_seconds_hurried > 1:
+                raise Unavailable("the store gave no answer, and this process was asked to stop")
+        return task.result()
+    finally:
+        task.cancel()  # which changes nothing where it is done
 
 
 class Patience:
