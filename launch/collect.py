@@ -62,7 +62,9 @@ def rows_of(sweep) -> tuple[list[dict], dict[str, str]]:
     rows, missing = [], {}
     for job in sweep.jobs:
         results = job.results()
-        why = sweep.reason(job) or "not finished" if len(results) < len(job.budgets) else ""
+        why = ""
+        if len(results) < len(job.budgets):
+            why = job.failure().get("cause") or sweep.reason(job) or "not finished"
         for branch in job.budgets:
             run = f"jobs/{job.name}/{branch}"
             if branch not in results:

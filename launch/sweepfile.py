@@ -48,7 +48,7 @@ def backend(name: str):
     and perhaps
 
       preview(sweep) -> str              for --dry_run: what would be submitted
-      reason(sweep, job) -> str          why a job did not run, where the backend alone knows it; else ""
+      reason(sweep, job) -> str          why a job did not run, where its own folder does not say it; else ""
 
     Raises:
       UserError: there is no such module, or it lacks one of these.
@@ -97,8 +97,8 @@ class Sweep:
         return backend(self.backend)
 
     def reason(self, job) -> str:
-        """Why the job failed or did not run; "" if it is not known."""
-        return job.failure().get("cause") or getattr(self.engine, "reason", lambda *_: "")(self, job)
+        """Why a job did not run, where the backend alone knows it; else ""."""
+        return getattr(self.engine, "reason", lambda *_: "")(self, job)
 
     @property
     def lock(self) -> epath.Path:
