@@ -19,6 +19,7 @@ import math
 import os
 import sys
 
+from absl import flags
 from etils import epath
 
 from jmoe.errors import UserError
@@ -61,7 +62,10 @@ def _backend(name: str):
     if name.endswith(".py"):
         module = jobs_lib.load_module(name, "--backend")
     elif name.isidentifier() and importlib.util.find_spec(f"launch.{name}"):
-        module = importlib.import_module(f"launch.{name}")
+        try:
+            module = importlib.import_module(f"launch.{name}")
+        except flags.DuplicateFlagError as error:  # another command of launch
+            raise UserError(f"--backend={name} is no backend: {error}") from None
     else:
         raise UserError(f"--backend={name}: choose local, slurm, gke, or the path of a Python file")
     if missing := [function for function in BACKEND if not hasattr(module, function)]:
@@ -71,7 +75,7 @@ def _backend(name: str):
 
 @dataclasses.dataclass
 class Sweep:
-    """A sweep begun in `workdir`, as its sweep.json tells."""
+    """A sweep begun in `workdir`: what its sweep.json holds."""
 
     workdir: epath.Path
     file: str
