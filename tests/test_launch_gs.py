@@ -31,15 +31,15 @@ def rows(workdir):
 
 
 @pytest.fixture(scope="module")
-def here(sweep, tmp_path_factory):
+def on_a_disk(sweep, tmp_path_factory):
     """The rows of the same sweep in a local folder."""
-    workdir = tmp_path_factory.mktemp("here")
+    workdir = tmp_path_factory.mktemp("local")
     done = helpers.run("launch.sweep", f"--sweep={sweep}", f"--workdir={workdir}")
     assert done.returncode == 0, done.stderr
     return rows(workdir)
 
 
-def test_a_killed_sweep_on_gs_ends_as_on_a_disk(sweep, here, bucket, proxy):
+def test_a_killed_sweep_on_gs_ends_as_on_a_disk(sweep, on_a_disk, bucket, proxy):
     """And then meets outages: in one of them its trainer gives up a save, which is no failed try."""
     workdir = f"{bucket}/local"
     start = ("launch.sweep", f"--sweep={sweep}", f"--workdir={workdir}", "--retries=0")
@@ -64,7 +64,7 @@ def test_a_killed_sweep_on_gs_ends_as_on_a_disk(sweep, here, bucket, proxy):
     done = helpers.run(*start, timeout=6000)
     assert done.returncode == 0 and proxy.over(), (done.stdout, done.stderr, proxy.failed)
     assert "goes on from what is saved" in done.stdout and "damaged" not in done.stdout, done.stdout
-    assert rows(workdir) == here
+    assert rows(workdir) == on_a_disk
     status = helpers.run("launch.status", f"--workdir={workdir}").stdout
     assert "1 of 1 runs done; 1 jobs on local: 1 done" in status
     logs = status.splitlines()[-1].split(": ", 1)[1]
@@ -97,10 +97,10 @@ def test_ctrl_c_is_heard_in_an_outage(sweep, bucket, proxy, tmp_path):
         proxy.end()
 
 
-def test_two_pods_train_one_job(sweep, here, bucket, tmp_path):
+def test_two_pods_train_one_job(sweep, on_a_disk, bucket, tmp_path):
     """What a JobSet of two hosts would start, with the variables that its manifest sets; each has a disk of its own."""
     workdir = epath.Path(f"{bucket}/pods")
-    job = write_sweep(sweep, workdir, here[0][0]["corpus_fingerprint"])
+    job = write_sweep(sweep, workdir, on_a_disk[0][0]["corpus_fingerprint"])
     address = {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{helpers.free_port()}"}
     pods = []
     for index in range(2):
@@ -120,7 +120,7 @@ def test_two_pods_train_one_job(sweep, here, bucket, tmp_path):
     assert "validation loss" in said[0]  # a pod's log is what its trainer printed
     result = json.loads((job.folder / "branch-8192" / "result.json").read_text())
     assert result["n_devices"] == 2
-    assert result["loss"] == pytest.approx(here[0][1], abs=1e-5)
+    assert result["loss"] == pytest.approx(on_a_disk[0][1], abs=1e-5)
     again = subprocess.run(
         helpers.command("launch.task", f"--workdir={workdir}", f"--job={job.name}"),
         env=helpers.environment() | {"JMOE_HOSTS": "1", "JMOE_SLICES": "1"},
