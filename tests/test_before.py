@@ -9,13 +9,12 @@ import pathlib
 import tarfile
 import types
 
-import jax
 import numpy as np
 import pytest
 from etils import epath
 
 from jmoe import train
-from jmoe.model import sharding
+from jmoe.model import decoder, sharding
 from jmoe.run import step
 from jmoe.run.check import record_of
 from launch import jobs
@@ -29,10 +28,8 @@ STORED = json.loads((FOLDER / "before.json").read_text())
 SAME_MACHINE = before.machine() == STORED["machine"]
 JMOE = types.SimpleNamespace(
     sharding=sharding,
-    parameter_shardings=lambda config, mesh: sharding.parameter_shardings(
-        mesh, jax.eval_shape(lambda: step.init_params(config))
-    ),
-    init_params=step.init_params,
+    parameter_shardings=lambda config, mesh: sharding.parameter_shardings(mesh, config.model),
+    init_params=decoder.init_params,
     make_optimizer=step.make_optimizer,
     make_train_step=step.make_train_step,
     make_eval_step=step.make_eval_step,
