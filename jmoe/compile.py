@@ -45,7 +45,7 @@ from jmoe.cost.memory import DoesNotFit, compile_step, gib, largest_microbatch, 
 from jmoe.errors import UserError
 from jmoe.model.decoder import REMAT
 from jmoe.run import processes
-from jmoe.run.check import microbatch_tokens
+from jmoe.config.check import microbatch_tokens
 from jmoe.storage import files as storage
 from jmoe.train import CONFIG
 

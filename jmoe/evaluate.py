@@ -23,7 +23,8 @@ from jmoe import cli
 from jmoe.errors import UserError
 from jmoe.model import sharding
 from jmoe.run import checkpoint, processes
-from jmoe.run.check import check_config, neutral
+from jmoe.config.check import check_config
+from jmoe.config.fields import neutral
 from jmoe.run.step import abstract_state, make_eval_step, mean_loss
 from jmoe.storage import files as storage
 from jmoe.text import corpus, data, supply

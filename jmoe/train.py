@@ -15,7 +15,7 @@ from jmoe import cli
 from jmoe.cost import memory
 from jmoe.model import sharding
 from jmoe.run import loop, processes
-from jmoe.run.check import check_config
+from jmoe.config.check import check_config
 from jmoe.run.step import make_eval_step, make_train_step
 from jmoe.storage import files as storage
 

@@ -17,7 +17,7 @@ from fit import lawfile
 from jmoe import train
 from jmoe.cost import counts
 from jmoe.model import sharding
-from jmoe.run.check import check_config
+from jmoe.config.check import check_config
 from jmoe.run.schedule import Schedule
 from launch import jobs
 

@@ -12,6 +12,7 @@ import pytest
 from text_fixtures import settings
 
 from jmoe.errors import UserError
+from jmoe.storage.cache import cache_dir
 from jmoe.text import corpus, readers
 
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -59,7 +60,7 @@ def test_a_bad_line_is_named(tmp_path, line, monkeypatch):
     write_jsonl(tmp_path / "a.jsonl", {234: line})
     with pytest.raises(UserError, match="a.jsonl, line 235: .*'text'.*config.data.on_bad_document=skip"):
         corpus.load(settings(tmp_path / "a.jsonl"))
-    assert not list(corpus.cache_dir().rglob("*.bin"))
+    assert not list(cache_dir().rglob("*.bin"))
 
 
 def test_bad_lines_are_skipped_and_counted(tmp_path, capfd):
@@ -171,7 +172,7 @@ def test_unusable_files_are_named(tmp_path, name, content, words):
         corpus.load(settings(tmp_path / name))
     for word in words:
         assert word in str(error.value)
-    assert not list(corpus.cache_dir().rglob("*.bin"))
+    assert not list(cache_dir().rglob("*.bin"))
 
 
 @pytest.mark.parametrize(

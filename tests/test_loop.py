@@ -11,7 +11,7 @@ import pytest
 from configs import quickstart
 from jmoe.cost import counts
 from jmoe.model import sharding
-from jmoe.run.check import check_config
+from jmoe.config.check import check_config
 from jmoe.run.schedule import Schedule
 from launch import jobs
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jmoe.cost.chips import GiB
 from jmoe.errors import Failure, UserError
 from jmoe.model import sharding
-from jmoe.run import check
+from jmoe.config import check
 from jmoe.run.step import abstract_state, make_train_step
 
 

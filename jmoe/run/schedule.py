@@ -6,24 +6,11 @@ position in the data is one integer and follows from the step.
 """
 
 import dataclasses
-import functools
 import math
 
 from jmoe.cost import counts
 from jmoe.errors import UserError
-from jmoe.run.check import check_config, record_of
-
-# Fields in which models that are trained together may differ: the compiled step knows nothing of them.
-OWN_FIELDS = ("seed", "n_tokens", "optimizer.lr_law", "optimizer.warmup_tokens", "optimizer.decay_fraction")
-
-
-def alike(config) -> dict:
-    """The config as JSON without OWN_FIELDS: equal for models that can be trained together."""
-    fields = record_of(config)
-    for name in OWN_FIELDS:
-        *path, last = name.split(".")
-        del functools.reduce(dict.__getitem__, path, fields)[last]
-    return fields
+from jmoe.config.check import check_config
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,7 +11,7 @@ import json
 import re
 
 from jmoe.errors import UserError
-from jmoe.text import packages
+from jmoe import packages
 
 TFDS = re.compile(r"tfds:(?P<name>[^:\[\]]+(:\d+\.\d+\.\d+)?):(?P<split>[^:].*)")
 BUFFER = 2**20  # bytes

@@ -16,7 +16,7 @@ from collections.abc import Callable
 import numpy as np
 
 from jmoe.errors import UserError
-from jmoe.text import packages
+from jmoe import packages
 
 GPT2_URL = "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/vocab.bpe"  # as tiktoken caches it
 GPT2_SHA256 = "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5"

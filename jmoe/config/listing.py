@@ -1,4 +1,4 @@
-"""The fields of a config as --help lists them: value, what it may be, and the comment beside it in the recipe."""
+"""The fields of a config as --help lists them: the value, the comment beside it in the recipe, what it may be."""
 
 import ast
 import importlib.util
@@ -7,13 +7,13 @@ import pathlib
 import textwrap
 import tokenize
 
-from jmoe.run import check
+from jmoe.config.fields import FIELDS, flat, section
 
 RECIPE = pathlib.Path(__file__).parents[2] / "configs" / "joint_moe.py"
 
 
-def fields(path: str | None, sections=("",)) -> str:
-    """Lines on each field whose dotted name begins with one of `sections`, of the config file `path`, else the recipe.
+def describe(path: str | None, sections=()) -> str:
+    """Lines on each field of the config file `path`, or of the recipe; with `sections` on the fields of those alone.
 
     Raises:
       Exception: whatever the file raises.
@@ -22,25 +22,25 @@ def fields(path: str | None, sections=("",)) -> str:
     spec = importlib.util.spec_from_file_location("config_to_list", file)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    said = comments(RECIPE.read_text())
+    comment_of = comments(RECIPE.read_text())
     lines = [f"config fields, with their values in {path or 'configs/joint_moe.py'}:"]
-    for name, value in check.flat(module.get_config()).items():
-        if not name.startswith(tuple(sections)):
+    for name, value in flat(module.get_config()).items():
+        if sections and section(name) not in sections:
             continue
-        allowed = f"[{check.FIELDS[name][0]}]" if name in check.FIELDS else ""
-        told = " ".join(filter(None, (said.get(name), allowed)))
+        allowed = f"[{FIELDS[name].allowed[0]}]" if name in FIELDS else ""
+        words = " ".join(filter(None, (comment_of.get(name), allowed)))
         lines.append(f"  --config.{name}={value!r}" if not isinstance(value, str) else f"  --config.{name}={value}")
-        lines += textwrap.wrap(told, 112, initial_indent=" " * 8, subsequent_indent=" " * 8)
+        lines += textwrap.wrap(words, 112, initial_indent=" " * 8, subsequent_indent=" " * 8)
     return "\n".join(lines)
 
 
 def comments(source: str) -> dict[str, str]:
-    """The comment after each assignment to a field in get_config(), lines that it goes on in included."""
+    """The comment after each assignment to a field in get_config(), with the comment lines that continue it."""
     tokens = list(tokenize.generate_tokens(io.StringIO(source).readline))
     comment = {t.start[0]: t.string.lstrip("# ") for t in tokens if t.type == tokenize.COMMENT}
     alone = {t.start[0] for t in tokens if t.type == tokenize.COMMENT and not t.line[: t.start[1]].strip()}
     body = next(node for node in ast.parse(source).body if getattr(node, "name", "") == "get_config").body
-    names, found = {"config": ""}, {}
+    names, of_field = {"config": ""}, {}
     for statement in body:
         if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Attribute):
             continue
@@ -53,8 +53,8 @@ def comments(source: str) -> dict[str, str]:
             lines.append(after)
             after += 1
         if lines:
-            found[field] = " ".join(comment[n] for n in lines)
-    return found
+            of_field[field] = " ".join(comment[n] for n in lines)
+    return of_field
 
 
 def _dotted(node, names: dict[str, str]) -> str:
