@@ -1,4 +1,4 @@
-"""Packages that may not be installed: one sentence that says how to install them. Only the standard library is imported."""
+"""Packages that may not be installed: one sentence says how to install them. Imports only the standard library."""
 
 import importlib
 import types

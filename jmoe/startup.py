@@ -17,8 +17,7 @@ SCRIPTS = ("jmoe-train", "jmoe-sweep")
 
 
 def begin() -> None:
-    """Handles Ctrl-C and missing packages where this process is one of our commands; imported as a library, jmoe changes
-    nothing."""
+    """Handles Ctrl-C and missing packages where this process is one of our commands; a library changes neither."""
     after_m = sys.orig_argv[sys.orig_argv.index("-m") + 1 :][:1] if "-m" in sys.orig_argv else []
     if not "".join(after_m).startswith(COMMANDS) and os.path.basename(sys.argv[0]) not in SCRIPTS:
         return

@@ -17,9 +17,9 @@ import sys
 
 from etils import epath
 
+from jmoe.config.fields import alike, record_of
 from jmoe.cost import counts
 from jmoe.errors import Damaged, UserError
-from jmoe.config.fields import alike, record_of
 from jmoe.run.schedule import Schedule
 from jmoe.storage.files import is_remote, read_sealed
 

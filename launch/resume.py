@@ -12,7 +12,6 @@ from jmoe.errors import UserError
 from jmoe.storage.cache import cache_dir
 from jmoe.text import corpus
 from jmoe.version import code_version
-from launch import jobs as jobs_lib
 from launch import record
 
 

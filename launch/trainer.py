@@ -18,9 +18,9 @@ import time
 
 from jmoe.errors import UNAVAILABLE, UserError
 from jmoe.storage import identity, ownership
+from jmoe.storage.cache import cache_dir
 from jmoe.storage.files import write_whole
 from jmoe.version import code_version
-from jmoe.storage.cache import cache_dir
 from launch import jobs as jobs_lib
 from launch import record
 

@@ -117,9 +117,7 @@ FIELDS = {
     "chip.bandwidth": Field(_NOT_NEGATIVE, free=True, neutral=0.0),
     "chip.network": Field(_NOT_NEGATIVE, free=True, neutral=0.0),
     "log_every": Field(integer(1), free=True),
-    "profile_steps": Field(
-        ("() or (first, last), whole numbers with 0 <= first < last", _is_steps), free=True
-    ),
+    "profile_steps": Field(("() or (first, last), whole numbers with 0 <= first < last", _is_steps), free=True),
     "checkpoint_every": Field(integer(1), free=True),
 }
 FREE_SECTIONS = ("chip", "mesh")  # free as well: fields of these that only another version of this table knows

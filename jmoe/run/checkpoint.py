@@ -96,9 +96,7 @@ class Checkpoints:
             if written is None:
                 continue
             check_record(written, record, str(folder))
-            state = self._unless_damaged(
-                step, lambda: read_arrays(folder, written, params=params, opt_state=opt_state)
-            )
+            state = self._unless_damaged(step, lambda: read_arrays(folder, written, params=params, opt_state=opt_state))
             if state is not None:
                 if str(folder) not in Checkpoints._own:
                     processes.log(f"resuming from {folder}{newer_versions(written, record)}")
@@ -161,8 +159,8 @@ class Checkpoints:
 def _barrier():
     """Where several processes wait for each other in a save.
 
-    Orbax's barrier waits twenty minutes. A process whose save failed must not wait in it, since the others cannot finish
-    theirs: it raises its error instead, which ends it, and with it the others.
+    Orbax's barrier waits twenty minutes. A process whose save failed raises its error instead of waiting, since the
+    save can no longer end; the error ends the process, and with it the others.
     """
     wait = ocp.multihost.get_barrier_sync_fn()
 
@@ -219,5 +217,3 @@ def _read(read, folder):
         if word and word[1] not in FAULTY or text.startswith("Bad Request") or not isinstance(error, DAMAGE):
             raise
         raise Damaged(f"{type(error).__name__}: {text[:200]}") from None
-
-

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 def checksums(tree) -> tuple[dict[str, str], bool]:
     """64 bits, in hex, for each array by its path, and whether every number is finite.
 
-    They depend on every value and its place, and not on the mesh; a single changed value always changes them. Waits until
-    the arrays are computed.
+    They depend on every value and its place, and not on the mesh; a single changed value always changes them. The call
+    waits until the arrays are computed.
     """
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     # one after another: XLA's CPU backend can lock up where many programs with collectives run at once

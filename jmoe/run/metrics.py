@@ -1,6 +1,6 @@
-"""What a segment says while it runs: metrics.jsonl, speed.jsonl, TensorBoard events and the progress line.
+"""What a segment writes while it runs: metrics.jsonl, speed.jsonl, TensorBoard events, and its progress.
 
-metrics.jsonl holds what was computed and is the same however often the run was killed; speed.jsonl holds how fast:
+metrics.jsonl holds what was computed and is the same however often the run was killed. speed.jsonl holds how fast:
 
   tokens_per_second  over the steps since the line before
   mfu                model FLOPs utilisation: tokens_per_second x counts.matmul_flops_per_token / (devices x peak FLOP/s
@@ -33,9 +33,8 @@ LINE_SECONDS = 60.0  # from one line to the next where progress is not shown on 
 class Log:
     """The files of one segment, written by the first process, for steps [start, stop).
 
-    Lines at or after step `start` are cut off, so that no step appears twice. But a trunk that went further than `stop`
-    before, for a larger budget, keeps all its lines, which are those of the run that went on from there: then nothing
-    is written.
+    Lines at or after step `start` are cut off, so that no step appears twice. But where a trunk went further than
+    `stop` before, for a larger budget, the files hold these steps already: then nothing is cut off or written.
     """
 
     def __init__(self, folder: epath.Path, start: int, stop: int):
@@ -48,11 +47,11 @@ class Log:
         if is_remote(folder):
             self._scratch = tempfile.TemporaryDirectory(prefix="jmoe-events-")
         self._events = EventFileWriter(self._scratch.name if self._scratch else str(folder), flush_secs=10)
-        begun = event_pb2.SessionLog(status=event_pb2.SessionLog.START)  # TensorBoard forgets what lies at or after it
+        begun = event_pb2.SessionLog(status=event_pb2.SessionLog.START)  # TensorBoard drops older events from there on
         self._events.add_event(event_pb2.Event(wall_time=time.time(), step=start, session_log=begun))
 
     def write(self, step: int, metrics: dict, speed: dict) -> None:
-        """One step's values; `layers` stay lists in JSONL and become a scalar for each layer in TensorBoard."""
+        """Writes one step's values; `layers` are lists in JSONL and a scalar for each layer in TensorBoard."""
         if not self._files:
             return
         self._files["metrics"].write({"step": step} | metrics)
@@ -66,8 +65,10 @@ class Log:
         self._events.add_event(event_pb2.Event(wall_time=time.time(), step=step, summary=summary))
 
     def sync(self) -> None:
-        """Everything written so far is on disk after it, before the checkpoint of the same steps is: neither a crash of
-        the machine nor a kill leaves a checkpoint whose steps were never logged. Objects are written anew."""
+        """Brings everything written so far to the disk, an object by writing all of it again.
+
+        The loop calls it before it saves a checkpoint, so that no crash or kill leaves one whose steps are not logged.
+        """
         if not self._files:
             return
         self._events.flush()
@@ -118,7 +119,7 @@ class _Lines:
 
 
 class Speed:
-    """Measures one segment's loop: `waited` wraps the input, `measure` gives the values since it was called before."""
+    """Measures one segment's loop: `waited` wraps the input, `measure` gives the values since its last call."""
 
     def __init__(self, config, n_tokens: int):
         self._flops_per_token = sum(counts.matmul_flops_per_token(config.model, config.data.seq_len).values())
@@ -127,7 +128,7 @@ class Speed:
         self._n_tokens, self._wait = n_tokens, 0.0
 
     def waited(self, batches):
-        """The same batches; the time until each is there counts as waiting."""
+        """The same batches; the time that each one takes to come counts as waiting."""
         batches = iter(batches)
         while True:
             began = time.monotonic()
@@ -165,7 +166,7 @@ def _memory_bytes() -> int:
 class Profile:
     """Traces the steps [first, last) of config.profile_steps into `folder`, for TensorBoard's profiler and Perfetto.
 
-    A process traces all that it does: of models trained together the first one traces the steps of all.
+    A trace holds all that the process does, so of models trained together only the first one starts it.
     """
 
     _tracing = False
@@ -197,10 +198,10 @@ class Profile:
 
 
 class Progress:
-    """A segment's steps as a bar on a terminal, elsewhere as about a line a minute; the first process shows them."""
+    """A segment's progress: a bar on a terminal, else about a line a minute; the first process prints it."""
 
     def __init__(self, segment, start: int, n_tokens: int, to_go: int):
-        """`n_tokens` of the run are trained before step `start`, and `to_go` follow, over all segments to come."""
+        """`n_tokens` of the run come before step `start`, and `to_go` from it on, over all segments to come."""
         self._segment, self._shown = segment, jax.process_index() == 0
         hidden = None if self._shown else True
         self._bar = tqdm(
@@ -215,10 +216,10 @@ class Progress:
         self._bar.close()
 
     def advance(self) -> None:
-        """One more step is on its way."""
+        """One more step was started."""
         self._bar.update()
 
-    def told(self, step: int, n_tokens: int, loss: float, measured: dict | None) -> None:
+    def finished(self, step: int, n_tokens: int, loss: float, measured: dict | None) -> None:
         """`step` ended with this loss, after `n_tokens`; `measured` is its line of speed.jsonl, if it has one."""
         if not self._bar.disable:
             if measured:

@@ -133,8 +133,8 @@ def owned(workdir):
 def stop_signal():
     """A function to call once a step: the number of the signal (SIGTERM, Ctrl-C) for which to save and stop, or 0.
 
-    Several processes must call it in the same steps. When a signal reaches any of them, jax passes it on and chooses the
-    step, and in that step every process gets SIGTERM. A single process stops at once at its second signal.
+    Several processes must call it in the same steps. When a signal reaches one of them, jax passes it on and chooses
+    the step in which every process gets SIGTERM. A process that runs alone ends at once at its second signal.
     """
     received, calls = [], itertools.count()
 

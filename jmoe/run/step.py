@@ -12,10 +12,10 @@ import numpy as np
 import optax
 from flax import nnx
 
+from jmoe.config.check import microbatch_tokens
 from jmoe.errors import UserError
 from jmoe.model import sharding
 from jmoe.model.decoder import FLOAT32, Decoder
-from jmoe.config.check import microbatch_tokens
 
 LOGITS_BYTES = 2**26  # float32 logits of one chunk on one device, unless the head's gradient is larger
 SUMMED = ("load_balance", "router_z")  # over layers; the other metrics of a layer are averaged

@@ -16,7 +16,7 @@ def cache_dir() -> pathlib.Path:
     return pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "jmoe"
 
 
-def folder(*parts: str) -> pathlib.Path:
+def folder_of_cache(*parts: str) -> pathlib.Path:
     """A folder of the cache, made where it is missing."""
     path = cache_dir().joinpath(*parts)
     path.mkdir(parents=True, exist_ok=True)
@@ -25,7 +25,7 @@ def folder(*parts: str) -> pathlib.Path:
 
 @contextlib.contextmanager
 def locked(path: pathlib.Path, wait: bool = True):
-    """Holds the lock file `path` until the block or the process ends.
+    """Holds the lock file `path` of a preparation until the block or the process ends.
 
     Raises:
       BlockingIOError: another process holds it, unless `wait`.

@@ -1,4 +1,4 @@
-"""Batches by index: row i of the shuffled corpus is always the same row, so the position is the step alone.
+"""Batches by index: row i of the shuffled corpus is always the same, so a run's position in it is its step.
 
 Axis legend: B rows of the batch, T positions; a row holds T + 1 tokens, inputs and targets.
 """
@@ -12,7 +12,7 @@ from jmoe.text import supply
 
 
 class Rows:
-    """Fixed-length rows of a flat token array: row i is tokens [i T, i T + T], the last one being a target only."""
+    """Fixed-length rows of a flat token array: row i holds tokens i T to i T + T; the last of them is only a target."""
 
     def __init__(self, tokens, seq_len: int):
         self._tokens, self._seq_len = tokens, seq_len
@@ -37,7 +37,7 @@ def training_batches(corpus, config, schedule, mesh, segment, start: int):
     """
     seq_len = config.data.seq_len
     rows = Rows(corpus.train, seq_len)
-    # row numbers go through grain, not rows, which would take three times as long
+    # grain shuffles row numbers, and each batch's rows are read at once: grain would take three times as long for rows
     order = grain.MapDataset.range(len(rows)).shuffle(config.seed).repeat()
 
     def read(step):
@@ -55,8 +55,8 @@ def training_batches(corpus, config, schedule, mesh, segment, start: int):
 def validation_batches(corpus, config, mesh):
     """Yields (batch [B, T + 1], weight [B]) over about config.data.validation_tokens held-out tokens.
 
-    The rows are spread evenly over the held-out documents and are the same for every model; B is the smallest training
-    batch, and rows that only fill up the last batch weigh zero.
+    The rows are spread evenly over the held-out text and are the same for every model. B is the smallest training
+    batch; rows that fill up the last batch weigh zero.
     """
     seq_len = config.data.seq_len
     rows, chosen = Rows(corpus.validation, seq_len), _validation_rows(corpus, config)
@@ -71,7 +71,7 @@ def validation_batches(corpus, config, mesh):
 
 
 def validation_bytes(corpus, config) -> float:
-    """UTF-8 bytes of text that the evaluated tokens stand for: the targets of the rows of validation_batches."""
+    """UTF-8 bytes of text that the evaluated tokens, the targets of validation_batches, stand for."""
     rows, of_token = Rows(corpus.validation, config.data.seq_len), corpus.token_bytes
     return float(sum(of_token[rows.read([row])[0, 1:]].sum() for row in _validation_rows(corpus, config)))
 

@@ -1,7 +1,7 @@
-"""manifest.json of a prepared folder: read, and believed only where it can be true.
+"""manifest.json of a prepared folder, and the checks that it must pass.
 
-A prepared folder may come from anyone. Nothing of it is opened or fetched before its names, types and sizes were
-checked: no name in it can lead out of the folder.
+A prepared folder may come from anyone. So no file of it is opened or fetched before the manifest's names, types and
+sizes are checked: no name in it can lead out of the folder.
 """
 
 import base64
@@ -18,16 +18,16 @@ HEX = {"fingerprint": re.compile("[0-9a-f]{16}"), "sha256": re.compile("[0-9a-f]
 
 
 def sha256(manifest: dict) -> str:
-    """Of everything in it but itself."""
+    """The hash of everything in a manifest but its own hash."""
     rest = {name: value for name, value in manifest.items() if name != "sha256"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
 def parse(text: str) -> dict:
-    """The manifest that `text` is.
+    """The manifest in `text`.
 
     Raises:
-      ValueError: it is none; names the entry, the value found and what it must be.
+      ValueError: it is not a manifest; names the entry, its value and what it must be.
     """
     try:
         manifest = json.loads(text)
@@ -71,8 +71,8 @@ def pack(n_bytes: np.ndarray) -> str:
 
 
 def token_bytes(manifest: dict) -> np.ndarray:
-    """Bytes of held-out text that each token stands for, float64 [vocab_size]; over all of the held-out tokens they
-    make its bytes. A manifest that was written without them gives each token the mean.
+    """Bytes of held-out text that each token stands for, float64 [vocab_size]; summed over the held-out tokens they are
+    its bytes. An older manifest, which has none, gives each token the mean.
 
     Raises:
       ValueError: they are damaged.
@@ -84,12 +84,12 @@ def token_bytes(manifest: dict) -> np.ndarray:
     try:
         inflate = zlib.decompressobj()
         content = inflate.decompress(base64.b64decode(packed, validate=True), 4 * vocab_size + 1)
-        found = np.frombuffer(content, "<f4").astype(np.float64)
+        lengths = np.frombuffer(content, "<f4").astype(np.float64)
     except (ValueError, zlib.error):
-        found = np.empty(0)
-    good = len(found) == vocab_size and np.isfinite(found).all() and (found >= 0).all()
+        lengths = np.empty(0)
+    good = len(lengths) == vocab_size and np.isfinite(lengths).all() and (lengths >= 0).all()
     _check(bool(good), "token_bytes", packed[:20], f"a table of {vocab_size} packed numbers")
-    return found
+    return lengths
 
 
 def _entry(holder: dict, name: str, kind: type, where: str = ""):
@@ -98,16 +98,16 @@ def _entry(holder: dict, name: str, kind: type, where: str = ""):
 
 
 def _check_text(holder: dict, name: str, shape: re.Pattern, where: str = "", what: str = "") -> None:
-    found = holder.get(name)
+    value = holder.get(name)
     what = what or f"of the form {shape.pattern}"
-    _check(isinstance(found, str) and bool(shape.fullmatch(found)), where + name, found, what)
+    _check(isinstance(value, str) and bool(shape.fullmatch(value)), where + name, value, what)
 
 
 def _check_count(holder: dict, name: str, where: str, least: int, most: int = 2**62) -> None:
-    found = holder.get(name)
-    _check(type(found) is int and least <= found <= most, where + name, found, f"a whole number from {least} on")
+    value = holder.get(name)
+    _check(type(value) is int and least <= value <= most, where + name, value, f"a whole number from {least} on")
 
 
-def _check(good: bool, name: str, found, what: str) -> None:
+def _check(good: bool, name: str, value, what: str) -> None:
     if not good:
-        raise ValueError(f"{name} is {repr(found)[:80]} and must be {what}")
+        raise ValueError(f"{name} is {repr(value)[:80]} and must be {what}")
