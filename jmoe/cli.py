@@ -146,11 +146,8 @@ def _parse(argv):
 
 
 def read_config(holder):
-    """The ConfigDict behind the config flag `holder`, locked.
-
-    Raises:
-      UserError: the file is missing, fails to run or defines no get_config().
-    """
+    """The locked ConfigDict of the config flag `holder`; UserError where its file is missing, fails or has no
+    get_config()."""
     try:
         return holder.value.lock()
     except Exception as error:  # ml_collections raises the error of a failed load at the first use of the config

@@ -60,13 +60,10 @@ def main(_):
 
 
 def evaluate(workdir: epath.Path, segment: str | None, step: int | None, overrides: dict) -> dict:
-    """The loss of one checkpoint under `workdir` with what identifies it.
+    """The loss of one checkpoint under `workdir` with what identifies it. `overrides` are fields of SECTIONS by their
+    dotted names, instead of the checkpoint's own.
 
-    Args:
-      overrides: fields of SECTIONS by their dotted names, instead of the checkpoint's own.
-
-    Raises:
-      UserError: no such segment or step, a damaged checkpoint, or text or a mesh that can't be used.
+    Raises UserError for no such segment or step, a damaged checkpoint, or text or a mesh that can't be used.
     """
     folder = find(workdir, segment, step)
     try:
@@ -100,11 +97,8 @@ def evaluate(workdir: epath.Path, segment: str | None, step: int | None, overrid
 
 
 def find(workdir: epath.Path, segment: str | None, step: int | None) -> epath.Path:
-    """The folder of the checkpoint of that segment and step; by default the newest of the last branch.
-
-    Raises:
-      UserError: it does not exist; names those that do.
-    """
+    """The folder of the checkpoint of that segment and step, by default the newest of the last branch; UserError,
+    naming those that exist, where it does not."""
     folders = workdir.iterdir() if workdir.exists() else ()
     steps = {folder.name: saved for folder in folders if (saved := checkpoint.steps_in(folder / "checkpoints"))}
     if not steps:

@@ -53,11 +53,8 @@ def main(_):
 
 
 def prepare_folder(data, folder: pathlib.Path) -> None:
-    """Prepares the text of `config.data` in `folder` unless it is prepared already.
-
-    Raises:
-      UserError: a source or tokenizer that can't be used, or `folder` holds tokens of other text.
-    """
+    """Prepares the text of `config.data` in `folder` unless that was done; UserError where `folder` holds other text,
+    or a source or tokenizer can't be used."""
     text, encoder = sources.find(data), tokenizer.load(data.tokenizer, data.end_of_text)
     folder.mkdir(parents=True, exist_ok=True)
     try:

@@ -37,8 +37,7 @@ def main(_):
 def train(config, workdir: epath.Path, stop_signal=lambda: 0) -> list[dict]:
     """Trains every segment of `config` that is not finished; returns the results of the branches.
 
-    Raises:
-      UserError: a config, corpus or workdir that can't be used. Interrupted: `stop_signal()` gave a signal number.
+    Raises UserError where config, corpus or workdir can't be used, and Interrupted where `stop_signal()` gave a signal.
     """
     check_config(config)
     mesh = sharding.make_mesh(config)

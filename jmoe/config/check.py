@@ -54,8 +54,7 @@ def microbatch_tokens(config) -> int:
 def check_mesh(config, n_devices: int) -> tuple[int, int, int]:
     """The sizes of the mesh axes (data, expert, model) over `n_devices`.
 
-    Raises:
-      UserError: devices, experts, sizes, a batch or a microbatch that do not divide, naming both numbers.
+    Raises UserError, naming both numbers, where devices, experts, sizes, a batch or a microbatch do not divide.
     """
     model, expert, tensor = config.model, config.mesh.expert, config.mesh.model
     if expert < 1 or tensor < 1 or n_devices % (expert * tensor):

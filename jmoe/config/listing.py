@@ -13,11 +13,8 @@ RECIPE = pathlib.Path(__file__).parents[2] / "configs" / "joint_moe.py"
 
 
 def describe(path: str | None, sections=()) -> str:
-    """Lines on each field of the config file `path`, or of the recipe; with `sections` on the fields of those alone.
-
-    Raises:
-      Exception: whatever the file raises.
-    """
+    """Lines on each field of the config file `path`, else of the recipe, in `sections` or in all; raises what the file
+    does."""
     file = pathlib.Path(path) if path else RECIPE
     spec = importlib.util.spec_from_file_location("config_to_list", file)
     module = importlib.util.module_from_spec(spec)

@@ -55,10 +55,8 @@ TPU_KINDS = {"TPU v4": "v4", "TPU v5 lite": "v5e", "TPU v5": "v5p", "TPU v6 lite
 
 
 def of_device(device, own=None) -> Chip | None:
-    """The peaks of a jax device; None where none are known: a CPU, or a part of a GPU (MIG).
-
-    `own` is config.chip, whose figures other than 0 take the place of the published ones.
-    """
+    """The peaks of a jax device; None where none are known: a CPU, or a part of a GPU (MIG). `own` is config.chip,
+    whose figures other than 0 take the place of the published ones."""
     own = {name: value for name, value in (own or {}).items() if value}
     chip = CHIPS.get(TPU_KINDS.get(device.device_kind) or _gpu(device.device_kind))
     return dataclasses.replace(chip or Chip(), **own) if own else chip

@@ -20,13 +20,10 @@ class DoesNotFit(Exception):
 
 
 def compile_step(config, devices):
-    """Compiles the train step of `config` at its largest batch for `devices`.
+    """Compiles the train step of `config` at its largest batch for `devices`; returns the mesh and a
+    jax.stages.Compiled.
 
-    Returns:
-      mesh, and jax.stages.Compiled.
-
-    Raises:
-      UserError: a config that is no model or does not divide over the devices. DoesNotFit.
+    Raises UserError for a config that is no model or does not divide over the devices, and DoesNotFit.
     """
     check.check_config(config)
     mesh = sharding.make_mesh(config, devices)

@@ -59,11 +59,8 @@ class Program:
         return runs
 
     def trip_count(self, loop: Instruction) -> int:
-        """Iterations of a counted loop: XLA's own note, else the only constant that its condition compares with.
-
-        Raises:
-          ValueError: the condition has another form.
-        """
+        """Iterations of a counted loop: XLA's own note, else the only constant that its condition compares with;
+        ValueError where there are several."""
         if noted := re.search(r'"known_trip_count":\{"n":"(\d+)"', loop.attributes):
             return int(noted[1])
         instructions = self.computations[loop.attribute("condition")].values()

@@ -16,10 +16,7 @@ from jmoe.cost.program import Program
 
 def measure(config, devices) -> dict:
     """The report of `config` compiled for `devices`; without "flops" where the compiler found no way to fit it.
-
-    Raises:
-      UserError: a config that is no model or does not divide over the devices.
-    """
+    UserError for a config that is no model or does not divide over the devices."""
     try:
         mesh, compiled = compile_step(config, devices)
     except DoesNotFit as error:

@@ -20,11 +20,8 @@ GPUS = {
 
 
 def topology_devices(name: str):
-    """The devices of a TPU slice, or of machines with GPUs, as jax describes them without having them.
-
-    Raises:
-      UserError: their compiler is not installed, or there is no such slice.
-    """
+    """The devices of a TPU slice, or of machines with GPUs, as jax describes them without having them. UserError where
+    there is no such slice, or its compiler is not installed."""
     kind, _, size = name.partition(":")
     if kind in GPUS:
         return _gpus(name, kind, size)

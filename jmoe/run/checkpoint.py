@@ -55,9 +55,8 @@ class Checkpoints:
     def save(self, step: int, params, opt_state, record: dict) -> None:
         """Starts a save of the state before `step`; returns once the arrays are copied.
 
-        Raises:
-          UserError: the state is not finite; earlier checkpoints stay. Unavailable: the store did not take this save or
-            the one before.
+        Raises UserError where the state is not finite (earlier checkpoints stay), and Unavailable where the store did
+        not take this save or the one before.
         """
         if step in self.steps():
             return
@@ -83,12 +82,9 @@ class Checkpoints:
     def restore(self, params, opt_state, record: dict, last: int | None = None):
         """(step, params, opt_state) of the newest sound checkpoint, at or before step `last`; None if there is none.
 
-        The arrays are placed like the abstract trees given. Each damaged checkpoint is named on stderr with the reason.
-        With several processes all of them take the same one.
-
-        Raises:
-          UserError: the checkpoint was written under another configuration or corpus; the differences are named.
-          Unavailable, OSError: it could not be read, which says nothing of what it holds.
+        The arrays are placed like the abstract trees given. A damaged checkpoint is named on stderr and skipped, by all
+        processes. Raises UserError where the checkpoint is of another configuration or corpus, and Unavailable or
+        OSError where it could not be read, which proves no damage.
         """
         for step in reversed([step for step in self.steps() if last is None or step <= last]):
             folder = self.directory / str(step)
@@ -190,11 +186,8 @@ def read_record(folder) -> dict:
 
 
 def read_arrays(folder, record: dict, **trees) -> dict:
-    """The trees of arrays called `params` and `opt_state` in the checkpoint `folder`, placed like the abstract ones.
-
-    Raises:
-      Damaged: arrays are missing, or their values are not those that were saved; the first one is named.
-    """
+    """The trees of arrays called `params` and `opt_state` in the checkpoint `folder`, placed like the abstract ones;
+    Damaged where arrays are missing or are not what was saved."""
 
     def read(name):
         return ocp.StandardCheckpointHandler().restore(folder / name, args=ocp.args.StandardRestore(trees[name]))

@@ -86,10 +86,7 @@ class _Run:
 
     def result(self, branch):
         """The finished branch's result, or None; also where it is damaged, since the last checkpoint gives it again.
-
-        Raises:
-          UserError: it was made under another configuration or corpus.
-        """
+        UserError where it was made under another configuration or corpus."""
         path = self.workdir / branch.name / "result.json"
         try:
             result = read_sealed(path)

@@ -106,8 +106,7 @@ def _leave() -> None:
 def owned(workdir):
     """Keeps other trainers out of a workdir until the block is left; the first process of a run does it for all.
 
-    Raises:
-      UserError: another one is at work there, in every process of this run and naming who it is.
+    Where another trainer is at work, every process of this run raises UserError, which names it.
     """
     with contextlib.ExitStack() as held:
         path, refused = workdir / "train.lock", None

@@ -24,11 +24,8 @@ class Segment:
 
 
 class Schedule:
-    """The schedule of one config.
-
-    Raises:
-      UserError: what check.check_config refuses, or budgets and a warm-up that do not fit together.
-    """
+    """The schedule of one config; UserError for a config that check_config refuses, and for budgets and a warm-up that
+    do not fit together."""
 
     def __init__(self, config):
         check_config(config)

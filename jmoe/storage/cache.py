@@ -25,11 +25,8 @@ def folder_of_cache(*parts: str) -> pathlib.Path:
 
 @contextlib.contextmanager
 def locked(path: pathlib.Path, wait: bool = True):
-    """Holds the lock file `path` of a preparation until the block or the process ends.
-
-    Raises:
-      BlockingIOError: another process holds it, unless `wait`.
-    """
+    """Holds the lock file `path` of a preparation until the block or the process ends; BlockingIOError where another
+    process holds it, unless `wait`."""
     with open(path, "w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -64,11 +64,7 @@ class Patience:
             raise UserError(f"JMOE_STORE_PATIENCE must be a number of seconds: {error}") from None
 
     def pause(self, error: Exception) -> float:
-        """Seconds to wait after `error`.
-
-        Raises:
-          Unavailable: it has been long enough.
-        """
+        """Seconds to wait after `error`; Unavailable once it has been long enough."""
         waited, unit = time.monotonic() - self._began, self._seconds / 300
         if waited >= self._seconds:
             raise Unavailable(
@@ -91,11 +87,8 @@ def _in_words(error: BaseException) -> str:
 
 
 def retried(call, path):
-    """`call()`, repeated with growing pauses while the store of `path` gives no answer; on a disk it is made once.
-
-    Raises:
-      Unavailable: after JMOE_STORE_PATIENCE seconds. Whatever else `call` raises.
-    """
+    """`call()`, repeated with growing pauses while the store of `path` gives no answer, and Unavailable after
+    JMOE_STORE_PATIENCE seconds; on a disk it is made once."""
     patience = None
     while True:
         try:
@@ -134,11 +127,8 @@ def absolute(path: str) -> epath.Path:
 
 
 def make_workdir(path: str) -> epath.Path:
-    """The absolute `path`, created, and written to for a test before any work is done.
-
-    Raises:
-      UserError: naming the path and the reason. Unavailable: a store that does not answer.
-    """
+    """The absolute `path`, created, and written to for a test before any work is done; UserError where it can't be,
+    Unavailable where the store does not answer."""
     folder = absolute(path)
     probe = folder / f".probe-{uuid.uuid4().hex}"  # a process id would not do: hosts may share the folder
     try:
@@ -169,11 +159,8 @@ def write_whole(path: pathlib.Path | epath.Path, text: str) -> None:
 
 
 def read_lines(path: pathlib.Path | epath.Path) -> list[dict]:
-    """The lines of a JSONL file without a last one that a kill cut short; none where the file is missing.
-
-    Raises:
-      UserError: naming a line that is damaged.
-    """
+    """The lines of a JSONL file, none where it is missing; a last line that a kill cut short is left out. UserError for
+    another damaged line."""
     if not path.exists():
         return []
     lines = []
@@ -192,11 +179,8 @@ def sealed(values: dict) -> dict:
 
 
 def read_sealed(path: pathlib.Path | epath.Path) -> dict | None:
-    """The JSON values of a file without their seal, or None where there is no file. Older files have no seal.
-
-    Raises:
-      Damaged: it is cut short or altered.
-    """
+    """The JSON values of a file without their seal, which older files lack; None where there is no file, Damaged where
+    it is cut short or altered."""
     try:
         values = json.loads(path.read_bytes())
     except FileNotFoundError:

@@ -72,10 +72,8 @@ def hold(path: epath.Path, what: str, wait: float = 0.0):
 
 
 def owner(path) -> Owner | None:
-    """Who holds `path`, by one look at it that writes nothing.
-
-    An owner that did not write who it is has the pid 0. A lease whose owner has ended is held until another takes it.
-    """
+    """Who holds `path`, by one look at it that writes nothing. An owner that did not write who it is has the pid 0. A
+    lease whose owner has ended is held until another process takes it."""
     try:
         if is_remote(path):
             return _read(epath.Path(path).read_text())

@@ -70,14 +70,9 @@ class Corpus:
 def load(data, vocab_size: int | None = None) -> Corpus:
     """The corpus of `config.data`: a prepared folder, or text from the cache or prepared into it now.
 
-    Args:
-      data: the section `data` of a config.
-      vocab_size: refuse a tokenizer of more tokens, before any text is prepared.
-
-    Raises:
-      UserError: no file matches, a file can't be read, a document is bad, nothing can be held out, the tokenizer can't
-        be had or has too many tokens, or the fingerprint is not the one that `data.fingerprint` demands; or the cache
-        can't be written. Unavailable: the store of a prepared folder gave no answer for minutes.
+    Raises UserError where the text, the tokenizer or the cache can't be used, the fingerprint is not
+    `data.fingerprint`, or the tokenizer has more than `vocab_size` tokens, which is checked before text is prepared;
+    and Unavailable where the store of a prepared folder gave no answer for minutes.
     """
     if _is_prepared(data.path):
         corpus = _prepared(data)
@@ -100,10 +95,7 @@ def load(data, vocab_size: int | None = None) -> Corpus:
 
 def open_folder(folder: pathlib.Path, verify: bool = False) -> Corpus:
     """A prepared folder; the sizes of its shards are checked, and their hashes where that is cheap or `verify`.
-
-    Raises:
-      UserError: naming the shard or manifest that is missing or damaged.
-    """
+    UserError names a shard or manifest that is missing or damaged."""
     damaged = f"the prepared corpus {folder} is damaged: {{}}; delete it and prepare it again"
     try:
         manifest = manifest_lib.parse((folder / "manifest.json").read_text())

@@ -24,11 +24,7 @@ def sha256(manifest: dict) -> str:
 
 
 def parse(text: str) -> dict:
-    """The manifest in `text`.
-
-    Raises:
-      ValueError: it is not a manifest; names the entry, its value and what it must be.
-    """
+    """The manifest in `text`; ValueError, naming the entry, its value and what it must be, where it is none."""
     try:
         manifest = json.loads(text)
     except RecursionError:
@@ -72,11 +68,7 @@ def pack(n_bytes: np.ndarray) -> str:
 
 def token_bytes(manifest: dict) -> np.ndarray:
     """Bytes of held-out text that each token stands for, float64 [vocab_size]; summed over the held-out tokens they are
-    its bytes. An older manifest, which has none, gives each token the mean.
-
-    Raises:
-      ValueError: they are damaged.
-    """
+    its bytes. An older manifest, which has none, gives each token the mean. ValueError where they are damaged."""
     vocab_size = manifest["tokenizer"]["vocab_size"]
     if "token_bytes" not in manifest:
         return np.full(vocab_size, manifest["bytes"]["validation"] / manifest["tokens"]["validation"])

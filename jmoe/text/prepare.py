@@ -55,10 +55,8 @@ def prepare(
 ) -> dict:
     """Tokenises `text` into `folder`; returns the manifest. While it works it takes twice the tokens' room on the disk.
 
-    Raises:
-      UserError: a source can't be read, a document is bad and config.data.on_bad_document is "fail", or there is too
-        little text to hold any out.
-      OSError: `folder` can't be written.
+    Raises UserError where a source can't be read, a document is bad and config.data.on_bad_document is "fail", or there
+    is too little text to hold any out, and OSError where `folder` can't be written.
     """
     if data.on_bad_document not in ON_BAD_DOCUMENT:
         raise UserError(

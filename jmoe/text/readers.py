@@ -30,11 +30,8 @@ class Piece:
 def documents(piece: Piece, field: str, skip: bool = False):
     """Yields the documents of a piece as bytes: a whole file, or `field` of each line, row or record.
 
-    A bad document is not text: not UTF-8, not a string, null, or a line that is no JSON object. `skip` yields None
-    for it.
-
-    Raises:
-      UserError: naming file and row of a bad document, unless `skip`; or a file that cannot be read.
+    A bad document is not text: not UTF-8, not a string, null, or a line that is no JSON object. `skip` yields None for
+    it; else a UserError names its file and row.
     """
     if piece.path.startswith("tfds:"):
         yield from _records(piece, field, skip)
@@ -79,11 +76,7 @@ def _open(path: str):
 
 @contextlib.contextmanager
 def parquet(path: str, field: str):
-    """The open ParquetFile, its column `field` known to hold text.
-
-    Raises:
-      UserError: naming the file.
-    """
+    """The open ParquetFile; UserError, naming it, where it can't be read or has no column `field` of text."""
     pyarrow = packages.needed("pyarrow", path)
     library = packages.needed("pyarrow.parquet", path)
     try:

@@ -52,11 +52,8 @@ class Text:
 
 
 def find(data) -> Text:
-    """The text that `config.data` names.
-
-    Raises:
-      UserError: nothing matches, a file is of no known kind, or a TFDS dataset can't be opened.
-    """
+    """The text that `config.data` names; UserError where nothing matches, a file is of no known kind, or a TFDS dataset
+    can't be opened."""
     held_out = _find(data.validation_path, "validation_path") if data.validation_path else []
     return Text(_find(data.path, "path"), held_out, data.text_field)
 

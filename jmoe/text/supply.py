@@ -27,13 +27,8 @@ def n_validation_tokens(corpus, config) -> int:
 def check(corpus, config, schedule, segment) -> str:
     """Checks that the corpus suffices for all training up to the end of `segment`, and for an evaluation.
 
-    A law's tokens are fresh ones: repeats are an error unless config.data.max_epochs permits them.
-
-    Returns:
-      a warning where there are fewer held-out tokens than config.data.validation_tokens, else "".
-
-    Raises:
-      UserError: naming the tokens that the run asks for and those that the corpus has.
+    A law's tokens are fresh ones: repeats are an error unless config.data.max_epochs permits them. Returns a warning,
+    or "", about the held-out tokens; UserError names the tokens that the run asks for and those that the corpus has.
     """
     data, n_tokens, asked = config.data, n_training_tokens(corpus, config), schedule.tokens_at(segment.stop)
     _check_row(corpus.train, data.seq_len, "training")

@@ -62,15 +62,11 @@ def token_dtype(vocab_size: int):
 
 
 def load(name: str, end_of_text: str = "") -> Tokenizer:
-    """The tokenizer that `config.data.tokenizer` names; `end_of_text` is the token that ends a document.
+    """The tokenizer that `config.data.tokenizer` names: "bytes", "gpt2", the path of a tokenizer.json, or of a
+    byte-pair vocabulary as GPT-2 ships it (vocab.bpe, also known as merges.txt).
 
-    Args:
-      name: "bytes", "gpt2", the path of a tokenizer.json, or of a byte-pair vocabulary as GPT-2 ships it (vocab.bpe,
-        also known as merges.txt).
-      end_of_text: for a tokenizer.json whose end-of-text is none of END_OF_TEXT.
-
-    Raises:
-      UserError: an unknown name, a file that is missing or damaged, no vocabulary to be had, no end-of-text.
+    `end_of_text` ends a document, for a tokenizer.json whose own is none of END_OF_TEXT. Raises UserError for an
+    unknown name, a file that is missing or damaged, no vocabulary to be had, or no end-of-text.
     """
     if name == "bytes":
         lengths = np.array([1] * 256 + [0], np.uint16)
