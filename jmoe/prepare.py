@@ -14,7 +14,7 @@ from ml_collections import config_flags
 
 from jmoe import cli
 from jmoe.errors import UserError
-from jmoe.storage.cache import locked
+from jmoe.storage import ownership
 from jmoe.storage.files import is_remote
 from jmoe.text import corpus, prepare, sources, supply, tokenizer
 from jmoe.text.manifest import SPLITS
@@ -58,7 +58,7 @@ def prepare_folder(data, folder: pathlib.Path) -> None:
     text, encoder = sources.find(data), tokenizer.load(data.tokenizer, data.end_of_text)
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        with locked(folder / ".lock", wait=False):
+        with ownership.hold(folder / ".lock", "jmoe.prepare"):
             if not (folder / "manifest.json").exists():
                 prepare.prepare(text, data, encoder, folder, WORKERS.value, SHARD_TOKENS.value)
             elif corpus.open_folder(folder).manifest["source"]["inputs"] != prepare.digest(text, data, encoder):
@@ -67,8 +67,8 @@ def prepare_folder(data, folder: pathlib.Path) -> None:
                 )
             else:
                 prepare.clean(folder)
-    except BlockingIOError:
-        raise UserError(f"--out_dir={folder}: another process is preparing it") from None
+    except ownership.Taken as error:
+        raise UserError(f"--out_dir={folder}: another process is preparing it, {error.owner}") from None
 
 
 def run():

@@ -17,7 +17,8 @@ import pytest
 from text_fixtures import prepare_command, settings
 
 from jmoe.errors import UserError
-from jmoe.storage.cache import cache_dir, locked
+from jmoe.storage import ownership
+from jmoe.storage.cache import cache_dir
 from jmoe.text import corpus
 
 
@@ -154,7 +155,7 @@ def test_killed_at_random_moments_it_ends_byte_identical(much_text, tmp_path):
 
 
 def test_two_at_once_do_not_write_over_each_other(places, vocabularies, prepared, tmp_path):
-    with locked(tmp_path / ".lock"):
+    with ownership.hold(tmp_path / ".lock", "a test"):
         said = helpers.fails(*prepare_command(places, vocabularies, tmp_path))
     assert f"--out_dir={tmp_path}" in said and "another process" in said
 

@@ -16,6 +16,7 @@ import dataclasses
 import errno
 import fcntl
 import json
+import math
 import os
 import pathlib
 import sys
@@ -64,7 +65,8 @@ def hold(path: epath.Path, what: str, wait: float = 0.0):
             raise Taken(path, owner(path) or NOBODY)
         if wait and waited > 0.5 and not printed:
             printed = True
-            _print(f"waiting up to {wait:.0f} s for {owner(path) or NOBODY}, which holds {os.fspath(path)}")
+            limit = f" up to {wait:.0f} s" if wait < math.inf else ""
+            _print(f"waiting{limit} for {owner(path) or NOBODY}, which holds {os.fspath(path)}")
         time.sleep(0.05)
     with file:
         sign(file, me)
@@ -111,7 +113,7 @@ def _acquire(file, kind: int) -> bool:
             raise
         raise UserError(
             f"{file.name} cannot be locked ({error.strerror}), and nothing else keeps two processes apart there; mount "
-            "the file system with flock, or take another --workdir"
+            "the file system with flock, or take another folder"
         ) from None
 
 
@@ -150,9 +152,9 @@ class _Lease:
         began = before = time.monotonic()
         seen, watched, printed = None, 0.0, False
         while True:
-            found = retried(lambda: self._store.read(self._key).result(), self._path)
-            generation, now = found.stamp.generation, time.monotonic()
-            holder = _read(found.value.decode(errors="replace")) if found.state == "value" else None
+            lease = retried(lambda: self._store.read(self._key).result(), self._path)
+            generation, now = lease.stamp.generation, time.monotonic()
+            holder = _read(lease.value.decode(errors="replace")) if lease.state == "value" else None
             if generation == seen:
                 watched += min(now - before, 2.0)  # a store that cannot be read is no sign of the owner's silence
             elif seen is not None and holder and now - began > wait:
@@ -178,8 +180,8 @@ class _Lease:
         text = json.dumps(dataclasses.asdict(self._me))
         written = self._store.write(self._key, text, if_equal=generation).result().generation
         if not written:  # or the store wrote it, and the answer was lost
-            found = self._store.read(self._key).result()
-            written = found.stamp.generation if found.value == text.encode() else None
+            lease = self._store.read(self._key).result()
+            written = lease.stamp.generation if lease.value == text.encode() else None
         return written
 
     def _beat(self) -> None:

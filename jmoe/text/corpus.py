@@ -8,6 +8,7 @@ jmoe/text/prepare.py. Its fingerprint is a hash of every document and of the rul
 import bisect
 import dataclasses
 import hashlib
+import math
 import os
 import pathlib
 import shutil
@@ -19,7 +20,8 @@ from etils import epath
 from tqdm import tqdm
 
 from jmoe.errors import Unavailable, UserError
-from jmoe.storage.cache import cache_dir, folder_of_cache, locked
+from jmoe.storage import ownership
+from jmoe.storage.cache import cache_dir, folder_of_cache
 from jmoe.storage.files import is_remote, write_whole
 from jmoe.text import manifest as manifest_lib
 from jmoe.text import prepare, sources, tokenizer
@@ -186,7 +188,7 @@ def _cached(data, vocab_size) -> Corpus:
     _check_vocabulary(vocab_size, encoder.describe())
     digest = prepare.digest(text, data, encoder)
     listing = folder_of_cache("tokens", "listings") / digest
-    with locked(folder_of_cache("tokens", "locks") / digest):
+    with ownership.hold(folder_of_cache("tokens", "locks") / digest, "preparing this text", math.inf):
         if listing.exists() and (folder := cache / listing.read_text()).exists():
             return open_folder(folder)
         work = folder_of_cache("tokens", f"preparing-{digest}")
