@@ -1,15 +1,14 @@
 """The fields of a config as --help lists them: the value, the comment beside it in the recipe, what it may be."""
 
-import ast
 import importlib.util
-import io
 import pathlib
+import re
 import textwrap
-import tokenize
 
 from jmoe.config.fields import FIELDS, flat, section
 
 RECIPE = pathlib.Path(__file__).parents[2] / "configs" / "joint_moe.py"
+ASSIGNMENT = re.compile(r"    ([\w.]+) = (?:(\w+) = )?.*?(?:  # (.*))?$")
 
 
 def describe(path: str | None, sections=()) -> str:
@@ -32,30 +31,19 @@ def describe(path: str | None, sections=()) -> str:
 
 
 def comments(source: str) -> dict[str, str]:
-    """The comment after each assignment to a field in get_config(), with the comment lines that continue it."""
-    tokens = list(tokenize.generate_tokens(io.StringIO(source).readline))
-    comment = {t.start[0]: t.string.lstrip("# ") for t in tokens if t.type == tokenize.COMMENT}
-    alone = {t.start[0] for t in tokens if t.type == tokenize.COMMENT and not t.line[: t.start[1]].strip()}
-    body = next(node for node in ast.parse(source).body if getattr(node, "name", "") == "get_config").body
-    names, of_field = {"config": ""}, {}
-    for statement in body:
-        if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Attribute):
-            continue
-        field = _dotted(statement.targets[0], names)
-        for alias in statement.targets[1:]:
-            names[alias.id] = field + "."
-        lines = [n for n in range(statement.lineno, statement.end_lineno + 1) if n in comment]
-        after = statement.end_lineno + 1
-        while lines and after in alone:
-            lines.append(after)
-            after += 1
-        if lines:
-            of_field[field] = " ".join(comment[n] for n in lines)
+    """The comment beside each field that the recipe's get_config() assigns, with the comment lines that continue it."""
+    of_field, prefixes, field = {}, {"config": ""}, ""
+    for line in source.splitlines():
+        if assignment := ASSIGNMENT.match(line):
+            name, alias, comment = assignment.groups()
+            owner, _, rest = name.partition(".")
+            field = prefixes[owner] + rest
+            if alias:
+                prefixes[alias] = f"{field}."
+            if comment:
+                of_field[field] = comment
+        elif field in of_field and line.startswith("    # "):
+            of_field[field] += " " + line.strip("# ")
+        else:
+            field = ""
     return of_field
-
-
-def _dotted(node, names: dict[str, str]) -> str:
-    if isinstance(node, ast.Name):
-        return names[node.id]
-    owner = _dotted(node.value, names)
-    return f"{owner}{'.' if owner and not owner.endswith('.') else ''}{node.attr}"

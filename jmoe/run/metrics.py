@@ -42,20 +42,23 @@ class Log:
         if jax.process_index() or any(line["step"] >= stop for line in read_lines(folder / "metrics.jsonl")):
             return
         folder.mkdir(parents=True, exist_ok=True)
-        self._files = {name: _Lines(folder / f"{name}.jsonl", start) for name in ("metrics", "speed")}
-        self._folder, self._scratch = folder, None
-        if is_remote(folder):
-            self._scratch = tempfile.TemporaryDirectory(prefix="jmoe-events-")
-        self._events = EventFileWriter(self._scratch.name if self._scratch else str(folder), flush_secs=10)
-        begun = event_pb2.SessionLog(status=event_pb2.SessionLog.START)  # TensorBoard drops older events from there on
+        # objects cannot be appended to: the files are written on this machine, and sync() copies them
+        self._scratch = tempfile.TemporaryDirectory(prefix="jmoe-log-") if is_remote(folder) else None
+        self._folder, local = folder, pathlib.Path(self._scratch.name if self._scratch else folder)
+        for name in ("metrics", "speed"):
+            kept = [line for line in read_lines(folder / f"{name}.jsonl") if line["step"] < start]
+            write_whole(local / f"{name}.jsonl", "".join(json.dumps(line) + "\n" for line in kept))
+            self._files[name] = open(local / f"{name}.jsonl", "a", buffering=1)
+        self._events = EventFileWriter(str(local), flush_secs=10)
+        begun = event_pb2.SessionLog(status=event_pb2.SessionLog.START)  # TensorBoard drops older events after it
         self._events.add_event(event_pb2.Event(wall_time=time.time(), step=start, session_log=begun))
 
     def write(self, step: int, metrics: dict, speed: dict) -> None:
         """Writes one step's values; `layers` are lists in JSONL and a scalar for each layer in TensorBoard."""
         if not self._files:
             return
-        self._files["metrics"].write({"step": step} | metrics)
-        self._files["speed"].write({"step": step} | speed)
+        self._files["metrics"].write(json.dumps({"step": step} | metrics) + "\n")
+        self._files["speed"].write(json.dumps({"step": step} | speed) + "\n")
         scalars = {name: value for name, value in metrics.items() if name != "layers"}
         scalars |= {f"speed/{name}": value for name, value in speed.items()}
         for name, values in metrics.get("layers", {}).items():
@@ -65,7 +68,7 @@ class Log:
         self._events.add_event(event_pb2.Event(wall_time=time.time(), step=step, summary=summary))
 
     def sync(self) -> None:
-        """Brings everything written so far to the disk, an object by writing all of it again.
+        """Brings everything written so far to the disk, or copies it to the object store.
 
         The loop calls it before it saves a checkpoint, so that no crash or kill leaves one whose steps are not logged.
         """
@@ -73,7 +76,8 @@ class Log:
             return
         self._events.flush()
         for file in self._files.values():
-            file.sync()
+            file.flush()
+            os.fsync(file.fileno())
         if self._scratch:
             for path in pathlib.Path(self._scratch.name).iterdir():
                 epath.Path(path).copy(self._folder / path.name, overwrite=True)
@@ -87,35 +91,6 @@ class Log:
             self._files = {}
             if self._scratch:
                 self._scratch.cleanup()
-
-
-class _Lines:
-    def __init__(self, path: epath.Path, start: int):
-        self._path, self._lines, self._file = path, [], None
-        kept = [json.dumps(line) for line in read_lines(path) if line["step"] < start]
-        write_whole(path, "".join(line + "\n" for line in kept))
-        if is_remote(path):
-            self._lines = kept
-        else:
-            self._file = open(path, "a", buffering=1)
-
-    def write(self, values: dict) -> None:
-        line = json.dumps(values)
-        if self._file:
-            self._file.write(line + "\n")
-        else:
-            self._lines.append(line)
-
-    def sync(self) -> None:
-        if self._file:
-            self._file.flush()
-            os.fsync(self._file.fileno())
-        else:
-            write_whole(self._path, "".join(line + "\n" for line in self._lines))
-
-    def close(self) -> None:
-        if self._file:
-            self._file.close()
 
 
 class Speed:

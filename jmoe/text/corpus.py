@@ -60,10 +60,6 @@ class Corpus:
     manifest: dict
 
     @property
-    def vocab_size(self) -> int:
-        return self.manifest["tokenizer"]["vocab_size"]
-
-    @property
     def token_bytes(self) -> np.ndarray:
         """UTF-8 bytes of held-out text that each token stands for, float64 [vocab_size]; 0 for an end of text."""
         return manifest_lib.token_bytes(self.manifest)

@@ -13,8 +13,22 @@ import zlib
 import numpy as np
 
 SPLITS = ("train", "validation")
-SHARD_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}\.bin")
-HEX = {"fingerprint": re.compile("[0-9a-f]{16}"), "sha256": re.compile("[0-9a-f]{64}")}
+
+
+def _count(most: int = 2**62):
+    return lambda x: type(x) is int and 1 <= x <= most, "a whole number from 1 on"
+
+
+def _text(pattern: str, words: str = ""):
+    return lambda x: isinstance(x, str) and bool(re.fullmatch(pattern, x)), words or f"of the form {pattern}"
+
+
+# What an entry may be: a test of its value, and words for people.
+OBJECT = lambda x: isinstance(x, dict), "an object"
+FILES = lambda x: isinstance(x, list) and bool(x), "a list of files"
+STRING = lambda x: isinstance(x, str), "a string"
+FINGERPRINT, SHA256 = _text("[0-9a-f]{16}"), _text("[0-9a-f]{64}")
+SHARD_NAME = _text(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}\.bin", "the bare name of a .bin file")
 
 
 def sha256(manifest: dict) -> str:
@@ -29,34 +43,31 @@ def parse(text: str) -> dict:
         manifest = json.loads(text)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-    _check(isinstance(manifest, dict), "it", manifest, "an object")
-    for name, shape in HEX.items():
-        _check_text(manifest, name, shape)
-    if manifest["sha256"] != sha256(manifest):
+    _check("it", manifest, OBJECT)
+    _entry(manifest, "fingerprint", FINGERPRINT)
+    if _entry(manifest, "sha256", SHA256) != sha256(manifest):
         raise ValueError("its content differs from its own hash")
-    described = _entry(manifest, "tokenizer", dict)
-    for name in ("name", "sha256"):
-        _entry(described, name, str, "tokenizer.")
-    _check_count(described, "vocab_size", "tokenizer.", 1, 2**31)
-    source = _entry(manifest, "source", dict)
-    _entry(source, "inputs", str, "source.")
-    counts = {what: _entry(manifest, what, dict) for what in ("documents", "tokens", "bytes")}
-    shards = _entry(manifest, "shards", dict)
+    described = _entry(manifest, "tokenizer", OBJECT)
+    _entry(described, "name", STRING, "tokenizer.")
+    _entry(described, "sha256", STRING, "tokenizer.")
+    _entry(described, "vocab_size", _count(2**31), "tokenizer.")
+    _entry(_entry(manifest, "source", OBJECT), "inputs", STRING, "source.")
+    counts = {what: _entry(manifest, what, OBJECT) for what in ("documents", "tokens", "bytes")}
+    shards = _entry(manifest, "shards", OBJECT)
     names = set()
     for split in SPLITS:
         for what in counts:
-            _check_count(counts[what], split, f"{what}.", 1)
-        _check(bool(_entry(shards, split, list, "shards.")), f"shards.{split}", [], "a list of files")
-        for i, shard in enumerate(shards[split]):
+            _entry(counts[what], split, _count(), f"{what}.")
+        total = 0
+        for i, shard in enumerate(_entry(shards, split, FILES, "shards.")):
             where = f"shards.{split}[{i}]"
-            _check(isinstance(shard, dict), where, shard, "an object")
-            _check_text(shard, "file", SHARD_NAME, f"{where}.", "the bare name of a .bin file")
-            _check(shard["file"] not in names, f"{where}.file", shard["file"], "named once")
-            names.add(shard["file"])
-            _check_text(shard, "sha256", HEX["sha256"], f"{where}.")
-            _check_count(shard, "tokens", f"{where}.", 1)
-        total = sum(shard["tokens"] for shard in shards[split])
-        _check(counts["tokens"][split] == total, f"tokens.{split}", counts["tokens"][split], f"its shards' {total}")
+            _check(where, shard, OBJECT)
+            name = _entry(shard, "file", SHARD_NAME, f"{where}.")
+            _check(f"{where}.file", name, (lambda x: x not in names, "named once"))
+            names.add(name)
+            _entry(shard, "sha256", SHA256, f"{where}.")
+            total += _entry(shard, "tokens", _count(), f"{where}.")
+        _check(f"tokens.{split}", counts["tokens"][split], (lambda x: x == total, f"its shards' {total}"))
     token_bytes(manifest)
     return manifest
 
@@ -72,7 +83,7 @@ def token_bytes(manifest: dict) -> np.ndarray:
     vocab_size = manifest["tokenizer"]["vocab_size"]
     if "token_bytes" not in manifest:
         return np.full(vocab_size, manifest["bytes"]["validation"] / manifest["tokens"]["validation"])
-    packed = _entry(manifest, "token_bytes", str)
+    packed = _entry(manifest, "token_bytes", STRING)
     try:
         inflate = zlib.decompressobj()
         content = inflate.decompress(base64.b64decode(packed, validate=True), 4 * vocab_size + 1)
@@ -80,26 +91,17 @@ def token_bytes(manifest: dict) -> np.ndarray:
     except (ValueError, zlib.error):
         lengths = np.empty(0)
     good = len(lengths) == vocab_size and np.isfinite(lengths).all() and (lengths >= 0).all()
-    _check(bool(good), "token_bytes", packed[:20], f"a table of {vocab_size} packed numbers")
+    _check("token_bytes", packed[:20], (lambda _: good, f"a table of {vocab_size} packed numbers"))
     return lengths
 
 
-def _entry(holder: dict, name: str, kind: type, where: str = ""):
-    _check(isinstance(holder.get(name), kind), where + name, holder.get(name), f"a {kind.__name__}")
+def _entry(holder: dict, name: str, kind, where: str = ""):
+    """The entry `name`, which must be of that kind; `where` and its name are what the error calls it."""
+    _check(where + name, holder.get(name), kind)
     return holder[name]
 
 
-def _check_text(holder: dict, name: str, shape: re.Pattern, where: str = "", what: str = "") -> None:
-    value = holder.get(name)
-    what = what or f"of the form {shape.pattern}"
-    _check(isinstance(value, str) and bool(shape.fullmatch(value)), where + name, value, what)
-
-
-def _check_count(holder: dict, name: str, where: str, least: int, most: int = 2**62) -> None:
-    value = holder.get(name)
-    _check(type(value) is int and least <= value <= most, where + name, value, f"a whole number from {least} on")
-
-
-def _check(good: bool, name: str, value, what: str) -> None:
-    if not good:
-        raise ValueError(f"{name} is {repr(value)[:80]} and must be {what}")
+def _check(name: str, value, kind) -> None:
+    holds, words = kind
+    if not holds(value):
+        raise ValueError(f"{name} is {repr(value)[:80]} and must be {words}")
