@@ -26,8 +26,9 @@ from jmoe.model import sharding
 from jmoe.run import checkpoint, processes
 from jmoe.run.step import abstract_state, make_eval_step, mean_loss
 from jmoe.storage import files as storage
-from jmoe.text import corpus, supply
+from jmoe.text import supply
 from jmoe.text.batches import validation_batches, validation_bytes
+from jmoe.text.corpus import load as load_corpus
 
 SECTIONS = ("data", "mesh")  # of the config, that an evaluation may change
 CONFIG = config_flags.DEFINE_config_dict(
@@ -75,14 +76,14 @@ def evaluate(workdir: epath.Path, segment: str | None, step: int | None, overrid
             params = checkpoint.read_arrays(folder, record, params=params)["params"]
     except checkpoint.Damaged as error:
         raise UserError(f"the checkpoint {folder} is damaged: {error}") from None
-    text = corpus.load(config.data, config.model.vocab_size)
-    if warning := supply.check_held_out(text, config):
+    corpus = load_corpus(config.data, config.model.vocab_size)
+    if warning := supply.check_held_out(corpus, config):
         processes.log(warning)
     with jax.set_mesh(mesh):
-        batches = validation_batches(text, config, mesh)
+        batches = validation_batches(corpus, config, mesh)
         bar = tqdm(batches, desc="evaluating", unit=" batches", disable=None, leave=False)
         loss = mean_loss(make_eval_step(config, mesh), params, bar)
-    n_tokens, n_bytes = supply.n_validation_tokens(text, config), validation_bytes(text, config)
+    n_tokens, n_bytes = supply.n_validation_tokens(corpus, config), validation_bytes(corpus, config)
     return {
         "segment": folder.parent.parent.name,
         "step": int(folder.name),
@@ -90,7 +91,7 @@ def evaluate(workdir: epath.Path, segment: str | None, step: int | None, overrid
         "loss": loss,
         "bits_per_byte": loss * n_tokens / math.log(2) / n_bytes,
         "n_validation_tokens": n_tokens,
-        "corpus_fingerprint": text.fingerprint,
+        "corpus_fingerprint": corpus.fingerprint,
         "data_path": config.data.path,
         "checkpoint": str(folder),
     }

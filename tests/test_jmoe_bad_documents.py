@@ -56,7 +56,7 @@ LINES = [
 
 @pytest.mark.parametrize("line", LINES, ids=lambda line: line[:16].decode("latin-1"))
 def test_a_bad_line_is_named(tmp_path, line, monkeypatch):
-    monkeypatch.setattr("jmoe.sources.PIECE_BYTES", 3000)
+    monkeypatch.setattr("jmoe.text.sources.PIECE_BYTES", 3000)
     write_jsonl(tmp_path / "a.jsonl", {234: line})
     with pytest.raises(UserError, match="a.jsonl, line 235: .*'text'.*config.data.on_bad_document=skip"):
         corpus.load(settings(tmp_path / "a.jsonl"))
@@ -204,7 +204,7 @@ def test_a_parquet_without_text(tmp_path):
 WITHOUT = """
 import sys
 from configs import quickstart
-from jmoe import cli
+from jmoe.errors import UserError
 from jmoe.text import corpus
 for module, path, tokenizer in {cases!r}:
     sys.modules[module] = None  # as if it were not installed

@@ -38,7 +38,7 @@ def steps(config, workdir: epath.Path, mesh, eval_step, stop_signal):
         processes.log(f"{workdir}: all {len(results)} branches are done")
         return results
     last = max(i for i, result in enumerate(results) if result is None)
-    if warning := supply.check(run.text, config, run.schedule, branches[last]):
+    if warning := supply.check(run.corpus, config, run.schedule, branches[last]):
         processes.log(warning)
     with processes.owned(workdir):
         results = list(map(run.result, branches))  # again: another trainer may have finished some meanwhile
@@ -56,8 +56,8 @@ class _Run:
         self.config, self.workdir, self.mesh = config, workdir, mesh
         self.eval_step, self.stop_signal = eval_step, stop_signal
         self.schedule = Schedule(config)
-        self.text = corpus.load(config.data, config.model.vocab_size)
-        self.record = make_record(config, self.text.fingerprint)
+        self.corpus = corpus.load(config.data, config.model.vocab_size)
+        self.record = make_record(config, self.corpus.fingerprint)
         self.abstract = abstract_state(config, mesh)
         self.placement = jax.tree.map(lambda a: a.sharding, self.abstract[0])
         self.init_opt_state = jax.jit(make_optimizer(config.optimizer).init)
@@ -74,7 +74,7 @@ class _Run:
             f"{self.workdir}: {sizes} ({mixture}, d_model {model.d_model}, {model.n_blocks} blocks); trunk of "
             f"{trunk:,} steps, {schedule.tokens_at(trunk):,} tokens, and {len(missing)} of {len(config.n_tokens)} "
             f"branches, to {', '.join(f'{schedule.tokens_at(branch.stop):,}' for branch in missing)} tokens; corpus "
-            f"{self.text.fingerprint} of {len(self.text.train):,} training tokens; {self.mesh.size} x "
+            f"{self.corpus.fingerprint} of {len(self.corpus.train):,} training tokens; {self.mesh.size} x "
             f"{jax.devices()[0].device_kind} ({mesh})"
         )
 
@@ -103,11 +103,11 @@ class _Run:
         with contextlib.closing(self._checkpoints(branch)) as saved:
             step, *state = self._restore(saved) or (branch.start, *(yield from self._trunk(trunk)))
             params, _ = yield from self._steps(branch, step, state, saved)
-        loss = mean_loss(self.eval_step, params, validation_batches(self.text, self.config, self.mesh))
+        loss = mean_loss(self.eval_step, params, validation_batches(self.corpus, self.config, self.mesh))
         metrics = read_lines(self.workdir / branch.name / "metrics.jsonl")
         mean = lambda name: float(np.mean([line[name] for line in metrics if name in line] or [0.0]))
         n_tokens, model = self.schedule.tokens_at(branch.stop), self.config.model
-        n_training_tokens = supply.n_training_tokens(self.text, self.config)
+        n_training_tokens = supply.n_training_tokens(self.corpus, self.config)
         result = {
             "n_active": counts.n_active(model),
             "n_total": counts.n_total(model),
@@ -127,8 +127,8 @@ class _Run:
             "seed": self.config.seed,
             "unique_tokens": min(n_tokens, n_training_tokens),
             "epochs": n_tokens / n_training_tokens,
-            "validation_tokens": supply.n_validation_tokens(self.text, self.config),
-            "corpus_fingerprint": self.text.fingerprint,
+            "validation_tokens": supply.n_validation_tokens(self.corpus, self.config),
+            "corpus_fingerprint": self.corpus.fingerprint,
             "jmoe_version": __version__,
             "jax_version": jax.__version__,
             "device": jax.devices()[0].device_kind,
@@ -195,7 +195,7 @@ class _Run:
                 log.write(step, {"n_tokens": n_tokens, "learning_rate": rate} | values, measured)
             bar.finished(step, n_tokens, values["cross_entropy"], measured)
 
-        batches = training_batches(self.text, config, schedule, self.mesh, segment, start)
+        batches = training_batches(self.corpus, config, schedule, self.mesh, segment, start)
         for step, batch in zip(range(start, segment.stop), speed.waited(batches)):
             rate = np.float32(schedule.learning_rate(step, segment))
             profile.before(step)

@@ -25,7 +25,7 @@ from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from tqdm import tqdm
 
 from jmoe.cost import chips, counts
-from jmoe.storage.files import is_remote, read_lines, write_whole
+from jmoe.storage.files import copy_files, is_remote, read_lines, write_whole
 
 LINE_SECONDS = 60.0  # from one line to the next where progress is not shown on a terminal
 
@@ -79,8 +79,7 @@ class Log:
             file.flush()
             os.fsync(file.fileno())
         if self._scratch:
-            for path in pathlib.Path(self._scratch.name).iterdir():
-                epath.Path(path).copy(self._folder / path.name, overwrite=True)
+            copy_files(self._scratch.name, self._folder)
 
     def close(self) -> None:
         if self._files:
@@ -149,27 +148,22 @@ class Profile:
     def __init__(self, config, folder: epath.Path, stop: int):
         self._first, self._last = tuple(config.profile_steps) or (None, stop)
         self._last = min(self._last, stop)
-        self._folder, self._running = folder, None
+        self._folder, self._scratch, self._running = folder, None, False
 
     def before(self, step: int) -> None:
         if step == self._first and not Profile._tracing:
-            Profile._tracing = True
-            self._running = tempfile.TemporaryDirectory(prefix="jmoe-trace-") if is_remote(self._folder) else True
-            jax.profiler.start_trace(self._running.name if is_remote(self._folder) else str(self._folder))
+            Profile._tracing = self._running = True
+            self._scratch = tempfile.TemporaryDirectory(prefix="jmoe-trace-") if is_remote(self._folder) else None
+            jax.profiler.start_trace(self._scratch.name if self._scratch else str(self._folder))
 
     def after(self, step: int, wait) -> None:
         if self._running and step + 1 >= self._last:
             wait()
             jax.profiler.stop_trace()
-            Profile._tracing = False
-            if is_remote(self._folder):
-                trace = epath.Path(self._running.name) / "plugins"
-                for path in filter(epath.Path.is_file, trace.glob("profile/*/*")):
-                    target = self._folder / "plugins" / path.relative_to(trace)
-                    target.parent.mkdir(parents=True, exist_ok=True)
-                    path.copy(target, overwrite=True)
-                self._running.cleanup()
-            self._running = None
+            Profile._tracing = self._running = False
+            if self._scratch:
+                copy_files(self._scratch.name, self._folder)
+                self._scratch.cleanup()
 
 
 class Progress:

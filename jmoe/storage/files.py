@@ -158,6 +158,14 @@ def write_whole(path: pathlib.Path | epath.Path, text: str) -> None:
     temporary.replace(path)
 
 
+def copy_files(source: str, target: epath.Path) -> None:
+    """Copies all files of a folder of this machine, and of the folders in it, over those of `target`."""
+    for path in filter(pathlib.Path.is_file, pathlib.Path(source).rglob("*")):
+        copy = target / path.relative_to(source)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        epath.Path(path).copy(copy, overwrite=True)
+
+
 def read_lines(path: pathlib.Path | epath.Path) -> list[dict]:
     """The lines of a JSONL file, none where it is missing; a last line that a kill cut short is left out. UserError for
     another damaged line."""
