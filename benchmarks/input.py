@@ -24,9 +24,9 @@ from tokenizers import models, pre_tokenizers, trainers
 from configs import joint_moe
 from jmoe.model import sharding
 from jmoe.run.schedule import Schedule
-from jmoe.text import corpus, sources, tokenizer
+from jmoe.text import corpus, sources, supply, tokenizer
 from jmoe.text import prepare as prepare_lib
-from jmoe.text.batches import Rows, training_batches
+from jmoe.text.batches import read_rows, training_batches
 
 JSON = flags.DEFINE_string("json", None, "Also write the figures to this file.")
 REPEATS = flags.DEFINE_integer("repeats", 5, "Measurements of each arm.")
@@ -83,12 +83,11 @@ def reading(folder):
     for name, shard_tokens in (("one shard", prepare_lib.SHARD_TOKENS), ("shards of 100,000 tokens", 100_000)):
         prepare(config, folder / name, shard_tokens)
         made = corpus.open_folder(folder / name)
-        rows = Rows(made.train, SEQ_LEN)
-        order = grain.MapDataset.range(len(rows)).shuffle(0).repeat()
+        order = grain.MapDataset.range(supply.n_rows(made.train, SEQ_LEN)).shuffle(0).repeat()
 
-        def read(rows=rows, order=order):
+        def read(made=made, order=order):
             for step in range(N_BATCHES):
-                rows.read([order[i] for i in range(step * ROWS, (step + 1) * ROWS)])
+                read_rows(made.train, SEQ_LEN, [order[i] for i in range(step * ROWS, (step + 1) * ROWS)])
 
         def arrive(made=made):
             segment = schedule.segments[0]

@@ -15,7 +15,7 @@ from jmoe.errors import UserError
 from jmoe.model import sharding
 from jmoe.run.schedule import Schedule
 from jmoe.text import corpus, supply
-from jmoe.text.batches import Rows, training_batches, validation_bytes
+from jmoe.text.batches import read_rows, training_batches, validation_bytes
 
 
 def tiny(**fields):
@@ -55,9 +55,9 @@ def test_batches_follow_from_the_step_alone():
 
 
 def test_rows_cover_the_tokens_and_share_one_at_the_seam():
-    rows = Rows(np.arange(100, dtype=np.uint16), 10)
-    assert len(rows) == 9
-    np.testing.assert_array_equal(rows.read([0, 8]), [np.arange(11), np.arange(80, 91)])
+    tokens = np.arange(100, dtype=np.uint16)
+    assert supply.n_rows(tokens, 10) == 9
+    np.testing.assert_array_equal(read_rows(tokens, 10, [0, 8]), [np.arange(11), np.arange(80, 91)])
 
 
 def check(config, text) -> str:

@@ -36,20 +36,6 @@ CHIPS = {
     "B200": Chip(2250e12, 180e9, 8000e9, 900e9),
     "GB200": Chip(2500e12, 186e9, 8000e9, 900e9),
 }
-# Words of a GPU's name as its driver gives it ("NVIDIA A100-SXM4-40GB", "NVIDIA H100 PCIe"). A name is the first entry
-# whose words it all has.
-GPU_NAMES = (
-    ("A100 40GB", "A100-40GB"),
-    ("A100 PCIE", "A100-PCIe"),
-    ("A100", "A100"),
-    ("H100 PCIE", "H100-PCIe"),
-    ("H100 NVL", "H100-NVL"),
-    ("H100", "H100"),
-    ("H200 NVL", "H200-NVL"),
-    ("H200", "H200"),
-    ("B200", "B200"),
-    ("GB200", "GB200"),
-)
 # jax's device_kind
 TPU_KINDS = {"TPU v4": "v4", "TPU v5 lite": "v5e", "TPU v5": "v5p", "TPU v6 lite": "v6e", "TPU7x": "tpu7x"}
 
@@ -63,7 +49,7 @@ def of_device(device, own=None) -> Chip | None:
 
 
 def _gpu(kind: str) -> str | None:
+    """The longest name in CHIPS whose words are all in a GPU's name as its driver gives it: "NVIDIA A100-SXM4-40GB"."""
     words = set(kind.upper().replace("-", " ").split())
-    if "MIG" in words:
-        return None
-    return next((name for needed, name in GPU_NAMES if words.issuperset(needed.split())), None)
+    names = [name for name in CHIPS if words.issuperset(name.upper().split("-"))]
+    return max(names, key=len, default=None) if "MIG" not in words else None

@@ -31,10 +31,7 @@ def joined():
 
     A process that exits alone makes jax abort the others. So a process that is done, or that stops for a UserError or a
     signal, waits for the others before it exits. After any other error it exits at once: the others may have died, or
-    may wait for this process for ever.
-
-    Raises:
-      UserError: the environment variables are not whole numbers.
+    may wait for this process for ever. Raises UserError where the environment variables are not whole numbers.
     """
     _join()
     devices()

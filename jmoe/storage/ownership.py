@@ -45,13 +45,8 @@ class Taken(UserError):
 def hold(path: epath.Path, what: str, wait: float = 0.0):
     """Makes this process the owner that the file or object `path` stands for, until the block is left.
 
-    Args:
-      path: on gs:// an object; else a file, which is made where it is missing, with its folder.
-      what: the program, for people.
-      wait: seconds to wait for another owner to end before Taken is raised.
-
-    Raises:
-      Taken: another process is the owner. UserError: the file system has no locks.
+    `path` is an object on gs://, else a file, which is made where it is missing; `what` names the program. Raises Taken
+    where another process is the owner for more than `wait` seconds, and UserError where the file system has no locks.
     """
     me = Owner.of(what=what)
     if is_remote(path):
@@ -70,7 +65,10 @@ def hold(path: epath.Path, what: str, wait: float = 0.0):
         time.sleep(0.05)
     with file:
         sign(file, me)
-        yield
+        try:
+            yield
+        finally:
+            file.truncate(0)
 
 
 def owner(path) -> Owner | None:

@@ -15,14 +15,10 @@ def choose(documents, given, listed: bool, rules: str):
     documents are too few or too unequal. Then they are taken in the order of their hashes, beginning with those chosen
     so, as long as they fit into 1% of the bytes; if they fill less than half of it, the next one gives its tail.
 
-    Args:
-      documents: structured array [n] with sha256 and bytes.
-      given: bool [n], the documents of config.data.validation_path.
-      listed: hold out the documents `given` and no others.
-      rules: what the tokens depend on beside the documents, for the fingerprint.
+    `documents` is a structured array [n] with sha256 and bytes, `given` [n] marks those of config.data.validation_path,
+    and `listed` says that no others are held out. `rules` is what the tokens depend on beside the documents.
 
-    Returns:
-      kept [n], held_out [n] (bool), cut: None or (index of the document to be cut, bytes of its tail), fingerprint.
+    Returns kept [n], held_out [n] (bool), cut (None or the index of a document and the bytes of its tail), fingerprint.
     """
     kept = np.zeros(len(documents), bool)
     _, by_digest = np.unique(documents["sha256"], return_index=True)
