@@ -16,7 +16,7 @@ from orbax.checkpoint.checkpoint_managers import preservation_policy
 from jmoe.errors import Damaged, UserError
 from jmoe.run import processes
 from jmoe.run.checksums import checksums
-from jmoe.run.record import check_record, newer_versions
+from jmoe.run.record import check_record, version_warning
 from jmoe.storage import files as storage
 from jmoe.storage.files import sealed
 
@@ -95,7 +95,7 @@ class Checkpoints:
             state = self._unless_damaged(step, lambda: read_arrays(folder, written, params=params, opt_state=opt_state))
             if state is not None:
                 if str(folder) not in Checkpoints._own:
-                    processes.log(f"resuming from {folder}{newer_versions(written, record)}")
+                    processes.log(f"resuming from {folder}{version_warning(written, record)}")
                 return step, state["params"], state["opt_state"]
         if self._damaged:
             processes.log(f"WARNING: no sound checkpoint is left in {self.directory}: starting this part over")

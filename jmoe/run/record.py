@@ -26,7 +26,7 @@ def check_record(written: dict, present: dict, where: str) -> None:
         )
 
 
-def newer_versions(written: dict, present: dict) -> str:
+def version_warning(written: dict, present: dict) -> str:
     """A warning where the packages are not those that wrote the record, else nothing."""
     changed = [f"{name} {written[name]}, now {present[name]}" for name in VERSIONS if written[name] != present[name]]
     return f"; WARNING: it was written by {'; '.join(changed)}: the last bits may differ from there" if changed else ""
