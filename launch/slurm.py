@@ -21,8 +21,8 @@ import time
 from absl import flags
 
 from jmoe.errors import UNAVAILABLE, Unavailable, UserError
+from jmoe.storage.cache import cache_dir
 from jmoe.storage.files import is_remote, write_whole
-from jmoe.text.corpus import cache_dir
 from launch import accelerators, trainer
 from launch.jobs import jobs_of
 

@@ -24,6 +24,7 @@ from etils import epath
 
 from jmoe.errors import UserError
 from jmoe.storage.files import set_aside, write_whole
+from jmoe.version import code_version
 from launch import jobs as jobs_lib
 from launch.jobs import Bundle, Job
 
@@ -221,7 +222,7 @@ def resume(sweep) -> dict[str, Job]:
       UserError: the code or the configs are others than those of jobs that have begun, and --mix does not allow it; or
         another backend has jobs still.
     """
-    code = jobs_lib.code_version()
+    code = code_version()
     for job in sweep.jobs:
         job.code = [code]
     before = _read_or_rebuild(sweep.workdir, sweep.backend)
