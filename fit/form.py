@@ -20,8 +20,8 @@ class Coefficient:
 
     starts: its values in the published grid; where it is above another, of c / other - 1. positive: it is, and so is one
     that is `above` another (by name). bounds: of its entry of `free`, beyond which nothing in float64 changes any more.
-    slopes: {column: (other coefficient, factor)}, where its entry of `free` changes by factor * other with each unit of
-    ln column that the columns are measured from another origin: alpha is the slope of ln a in a N^alpha. pinned_by: of one
+    slopes: {column: (other coefficient, divisor)}: its entry of `free` changes by other / divisor for each unit that the
+    origin of ln column moves: in a N^alpha the slope of ln a in ln N is alpha. pinned_by: of one
     that data often leaves open: {column: times}, the runs that would settle it, at so many times the column's largest
     value so far, or (0) at its smallest; it then has a profile, over the values `tried`.
     """
@@ -102,9 +102,9 @@ class Form:
         """free [n, ...] of the same law with ln column measured from `origin` {column: number}."""
         rows = list(free)
         for i, coefficient in enumerate(self.coefficients.values()):
-            for column, (other, factor) in coefficient.slopes.items():
+            for column, (other, divisor) in coefficient.slopes.items():
                 change = free[self.names.index(other)] * origin[column]
-                rows[i] = rows[i] + (change if factor == 1 else factor * change)
+                rows[i] = rows[i] + (change if divisor == 1 else change / divisor)
         return xp.stack(rows)
 
     def hold(self, free, held, xp=np):

@@ -16,9 +16,9 @@ _LN10 = np.log(10.0)
 COLUMNS = ("n_active", "n_experts")
 COEFFICIENTS = dict(
     a=Coefficient((-0.2, -0.1, -0.05)),
-    b=Coefficient((-0.2, -0.1, 0), slopes={"n_active": ("c", 1 / _LN10)}),
+    b=Coefficient((-0.2, -0.1, 0), slopes={"n_active": ("c", _LN10)}),
     c=Coefficient((-0.02, 0, 0.02)),
-    d=Coefficient((0.8, 1.1, 1.4), bounds=(-100, 100), slopes={"n_active": ("a", 1 / _LN10)}),
+    d=Coefficient((0.8, 1.1, 1.4), bounds=(-100, 100), slopes={"n_active": ("a", _LN10)}),
     E_start=Coefficient((1.5, 2, 4), positive=True, bounds=(-14, 14), pinned_by={"n_experts": 0}, tried=(1e-5, 1e6)),
     E_max=Coefficient((30.0, 150, 500), above="E_start", pinned_by={"n_experts": 8}, tried=(1e-5, 1e12)),
 )
