@@ -110,7 +110,9 @@ def selected(found, train, validation):
 
 def described(runs, train, form):
     """What the record says of the runs: file, fingerprint, corpora, ranges of those fitted."""
-    columns = {name: train.columns[name] for name in form.columns} | dict(loss=train.loss, training_flops=train.flops)
+    columns = {name: train.columns[name] for name in form.columns} | dict(loss=train.loss)
+    if "n_active" in runs.table:
+        columns["training_flops"] = train.flops
     return dict(
         file=runs.path,
         fingerprint=runs.fingerprint(),
@@ -130,8 +132,8 @@ def table_warnings(form, runs):
             if len(found) > 1:
                 out.append(
                     f"{int(np.sum(experts > 1))} of the {len(runs)} runs are mixtures (n_experts {', '.join(found)}): "
-                    f"the {form.name} law knows no experts and fits one loss to all of them; use --form=joint, or the runs "
-                    "of one n_experts"
+                    f"the {form.name} law knows no experts and fits one loss to all of them; use --form=joint, or the "
+                    "runs of one n_experts"
                 )
             elif found != ["1"]:
                 out.append(f"every run has n_experts = {found[0]}: the {form.name} law holds for such mixtures alone")

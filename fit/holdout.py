@@ -85,9 +85,9 @@ def rms(x):
 
 
 def rolling(problem, quiet=False):
-    """Rolling hold-out by compute: the law fitted to the smaller half of the runs predicts the next tenth, then to these
-    as well, and so on up to the largest. A list with a dictionary for each step: how many were fitted, up to how many
-    training FLOPs, and the errors of those predicted.
+    """Rolling hold-out by compute: the law fitted to the smaller half of the runs predicts the next tenth, then to
+    these as well, and so on up to the largest. A list with a dictionary for each step: how many were fitted, up to how
+    many training FLOPs, and the errors of those predicted.
 
     Runs of equal compute stay together. Raises UserError where the runs are too few for a single step.
     """

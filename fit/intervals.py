@@ -5,8 +5,8 @@ unknown size twice the logarithm of the likelihood ratio is n ln(objective / bes
 chi-squared of one degree of freedom. Near the best value its square root is close to a straight line, so each end is
 found by trying values outwards, then ever closer around the crossing.
 
-**Bootstrap**: runs that share a trunk share its error, so trunks are drawn whole: 12 trunks of three budgets each have 12
-independent errors, not 36. Drawing the *runs* of a small sweep anew leaves sizes out and extrapolates wildly, so by
+**Bootstrap**: runs that share a trunk share its error, so trunks are drawn whole: 12 trunks of three budgets each have
+12 independent errors, not 36. Drawing the *runs* of a small sweep anew leaves sizes out and extrapolates wildly, so by
 default the runs stay as they are and their *errors* are drawn anew.
 """
 
@@ -76,8 +76,8 @@ class _End:
 
 
 def profile(problem, found, errors, inflation=None, quiet=True):
-    """For each of the law's profiled coefficients that is not fixed: {value, low, high} of its LEVEL interval around the
-    Fit `found`, None where an end is open.
+    """For each of the law's profiled coefficients that is not fixed: {value, low, high} of its LEVEL interval around
+    the Fit `found`, None where an end is open.
 
     errors: standard errors of the coefficients by name, to know where to look. inflation: by how much errors that runs
     share widen each coefficient's variance, by name; the ratio is divided by it.
@@ -131,8 +131,8 @@ def distinct_optima(found, most=3):
 def bootstrap(problem, found, draws, how="errors", noise=None, quiet=True):
     """Coefficients [draws, n] of fits to runs drawn anew, each from the best optima of the Fit `found`.
 
-    how: "errors" draws the law's own losses with new errors of the sizes in `noise`, one that each trunk shares and one of
-    each run; "replacement" draws trunks (or single runs, where none share one) with replacement, "paper" 80% of them
+    how: "errors" draws the law's own losses with new errors of the sizes in `noise`, one that each trunk shares and one
+    of each run; "replacement" draws trunks (or single runs, where none share one) with replacement, "paper" 80% of them
     without (App. F). The draws spread as fits to problem.sample_of runs would.
     """
     form, runs, n = problem.form, problem.runs, len(problem)
@@ -160,8 +160,8 @@ def bootstrap(problem, found, draws, how="errors", noise=None, quiet=True):
 def _counts(rng, labels, draws, how, coefficients):
     """float64 [draws, n_runs]: how often each run is drawn.
 
-    Single runs are drawn fewer times than there are runs, by the number of coefficients: a fit's residuals are smaller than
-    the runs' errors by about that share, and fewer draws spread the fits more by as much.
+    Single runs are drawn fewer times than there are runs, by the number of coefficients: a fit's residuals are smaller
+    than the runs' errors by about that share, and fewer draws spread the fits more by as much.
     """
     units = labels.max() + 1
     counts = np.zeros((draws, units))

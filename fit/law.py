@@ -9,7 +9,7 @@ import statistics
 import numpy as np
 
 from fit import UserError, models
-from fit.architecture import EXPERTS, PAPER, Architecture, training_flops
+from fit.architecture import EXPERTS, OF_EXPERTS, PAPER, Architecture, training_flops
 from fit.form import Form
 from fit.laws import FORMS, PRESETS
 from fit.units import amount
@@ -53,8 +53,8 @@ class Law:
         self.check_plannable()
         if not self.form.at_experts:
             raise UserError(
-                f"--law={self.name}: the {self.form.name} law is no Chinchilla law at each number of experts, so it has "
-                "no such table or picture"
+                f"--law={self.name}: the {self.form.name} law is no Chinchilla law at each number of experts, so it "
+                "has no such table or picture"
             )
         return self.form.at_experts(coefficients or self.coefficients, np.asarray(n_experts, float))
 
@@ -101,7 +101,8 @@ class Law:
 
     @property
     def knows_experts(self):
-        return "n_experts" in self.form.columns
+        """Whether the loss depends on the number of experts."""
+        return any(name in self.form.columns for name in OF_EXPERTS)
 
     @property
     def published(self):
@@ -126,7 +127,8 @@ class Law:
             if asked[name] is None and self.models[name] is None and several:
                 raise UserError(
                     f"--law={self.name}: its runs have {len(several)} values of {name} "
-                    f"({', '.join(map(str, several[:4]))}{', ...' if len(several) > 4 else ''}), none of them in most: say which by --{name}"
+                    f"({', '.join(map(str, several[:4]))}{', ...' if len(several) > 4 else ''}), "
+                    f"none of them in most: say which by --{name}"
                 )
             asked[name] = asked[name] or self.models[name] or getattr(PAPER, name)
         return Architecture(**asked, final_norm=bool(self.models["final_norm"]))

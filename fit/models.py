@@ -172,7 +172,8 @@ def notes(entry):
     if entry.get("repeats"):
         count, most = entry["repeats"]
         yield (
-            f"{count} runs saw text more than once (up to {most:.3g} epochs): a law of fresh tokens does not hold for them"
+            f"{count} runs saw text more than once (up to {most:.3g} epochs): a law of fresh tokens does not hold for "
+            "them"
         )
     for name, found in (entry.get("differing") or {}).items():
         taken = entry.get(name) or (entry.get("overrides") or {}).get(name)

@@ -66,8 +66,8 @@ class Optima:
 
 
 def root(function, low, high):
-    """Where function(x) changes sign between low and high, elementwise, to the last bits of a float64; by bisection, of many
-    at once. NaN where the signs at both ends do not differ."""
+    """Where function(x) changes sign between low and high, elementwise, to the last bits of a float64; by bisection, of
+    many at once. NaN where the signs at both ends do not differ."""
     with np.errstate(all="ignore"):
         low, high, at_low, at_high = map(np.array, np.broadcast_arrays(low, high, function(low), function(high)))
         brackets = np.sign(at_low) * np.sign(at_high) <= 0
@@ -90,7 +90,7 @@ def compute_optimal(m, mu, n, nu, flops):
 
 
 def loss_of(law, architecture, n_experts, n_active, n_tokens, coefficients=None):
-    """Loss of models of an architecture, whatever the law reads of them; all but the architecture broadcast together."""
+    """Loss of models of an architecture, whatever the law reads of them; the numbers broadcast together."""
     coefficients = coefficients or law.coefficients
     if law.form.at_experts:
         m, mu, n, nu, c = law.form.at_experts(coefficients, np.asarray(n_experts, float))
@@ -207,7 +207,7 @@ def solve(law, n_experts, architecture, constraints, coefficients=None):
 
 
 def unconstrained(law, n_experts, architecture, flops, coefficients=None):
-    """(n_active, n_tokens, loss) of the compute-optimal models, as small as they may be; NaN where there is no optimum."""
+    """(n_active, n_tokens, loss) of the compute-optimal models, however small; NaN where there is no optimum."""
     if law.form.at_experts:
         m, mu, n, nu, c = law.at_experts(n_experts, coefficients)
         size, tokens = compute_optimal(m, mu, n, nu, flops)

@@ -1,5 +1,5 @@
-"""A plan: the optima under constraints, the best model that can be built, what it saves against a dense one, and what to
-know before trusting it. plan_text.py tells it to people, plan_config.py makes a training config of it.
+"""A plan: the optima under constraints, the best model that can be built, what it saves against a dense one, and what
+to know before trusting it. plan_text.py tells it to people, plan_config.py makes a training config of it.
 """
 
 import dataclasses
@@ -176,8 +176,8 @@ def flops_of_dense(law, architecture, constraints, loss):
 
 
 def rule_of_thumb(law, architecture, flops, experts):
-    """Checks Sec. 4.5: an MoE of E <= 8 with the compute-optimal dense model's total parameters, on E times its tokens, is
-    better. One dictionary for each E in experts of 2 to 8."""
+    """Checks Sec. 4.5: an MoE of E <= 8 with the compute-optimal dense model's total parameters, on E times its tokens,
+    is better. One dictionary for each E in experts of 2 to 8."""
     dense = optimum.solve(law, 1.0, architecture, optimum.Constraints(flops=flops))
     rows = []
     for e in experts:
@@ -204,7 +204,8 @@ def rule_of_thumb(law, architecture, flops, experts):
 
 def marked(law, row):
     """The row with what of it lies outside what the law was fitted to, as Law.extrapolation gives."""
-    return row | dict(extrapolation=law.extrapolation(row["n_active"], row["n_tokens"], row["n_experts"]))
+    more = dict(n_total=row.get("n_total"), sparsity=1 - 1 / row["n_experts"])
+    return row | dict(extrapolation=law.extrapolation(row["n_active"], row["n_tokens"], row["n_experts"], **more))
 
 
 def marks(law, architecture, plan, experts):

@@ -50,8 +50,8 @@ def _bootstrap(b):
     for row in b["optima"]:
         lines.append(
             f"{row['n_experts']:9d} n_active {' to '.join(map(amount, row['n_active'])):16} n_tokens "
-            f"{' to '.join(map(amount, row['n_tokens'])):16} loss {row['loss'][0]:.4f} to {row['loss'][1]:.4f}, best in "
-            f"{row['best_in_draws']}"
+            f"{' to '.join(map(amount, row['n_tokens'])):16} loss {row['loss'][0]:.4f} to {row['loss'][1]:.4f}, "
+            f"best in {row['best_in_draws']}"
         )
     return "\n".join(lines)
 

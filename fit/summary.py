@@ -62,7 +62,8 @@ def _intervals(record):
     noise = record.get("noise")
     if noise:
         yield f"runs scatter around the law by {noise['total']:.2%} (one standard deviation): " + (
-            f"{noise['trunk']:.2%} shared within each of {noise['trunks']} {noise['by']}, {noise['run']:.2%} each run's own"
+            f"{noise['trunk']:.2%} shared within each of {noise['trunks']} {noise['by']}, "
+            f"{noise['run']:.2%} each run's own"
             if noise["trunks"]
             else "each run for itself"
         )

@@ -1,5 +1,5 @@
-"""How sure a law is: what a law.json says of its noise, intervals and draws, and of what the runs do not pin down; of very
-many runs, from a sample of them."""
+"""How sure a law is: what a law.json says of its noise, intervals and draws, and of what the runs do not pin down; of
+very many runs, from a sample of them."""
 
 import numpy as np
 
@@ -16,9 +16,9 @@ MORE_RUNS = 12  # in "what it would take"
 
 
 def how_sure(problem, found, by, options, quiet=False):
-    """{noise, profile, warnings} of the Fit `found` and, where asked for, its bootstrap; where the law's page names one,
-    the laws of each number of experts alone (separate); above search.SEARCH_RUNS runs, of what sample all this comes
-    (sample). by: what the problem's trunks are, in words; options: fitting.Options."""
+    """{noise, profile, warnings} of the Fit `found` and, where asked for, its bootstrap; where the law's page names
+    one, the laws of each number of experts alone (separate); above search.SEARCH_RUNS runs, of what sample all this
+    comes (sample). by: what the problem's trunks are, in words; options: fitting.Options."""
     sure, of_all = {}, found
     if len(problem) > search.SEARCH_RUNS:
         problem = _sample(problem)
@@ -57,7 +57,8 @@ def how_sure(problem, found, by, options, quiet=False):
 
 
 def _sample(problem):
-    """The problem of a random sample of at most search.SEARCH_RUNS of the runs, of whole trunks where they share them."""
+    """The problem of a random sample of at most search.SEARCH_RUNS of the runs, of whole trunks where they share
+    them."""
     rows = sample_of(len(problem), problem.trunks, problem.settings.seed)
     trunks = None if problem.trunks is None else np.unique(problem.trunks[rows], return_inverse=True)[1]
     runs, weights = subset(problem.runs, rows), problem.weights[rows]
@@ -127,7 +128,8 @@ def separate(problem):
     (Sec. 5.2): {n_experts: coefficients and how many runs}, where there are enough runs to fit one; {} where the law's
     page names no such law.
 
-    They are laws of the problem's own form in which the number of experts changes nothing, so its compiled search serves.
+    They are laws of the problem's own form in which the number of experts changes nothing, so its compiled search
+    serves.
     """
     form, runs, settings = problem.form, problem.runs, problem.settings
     if not form.separate:
@@ -163,7 +165,8 @@ def separate(problem):
 
 
 def separate_errors(form, alone, runs):
-    """Errors of the laws that separate fitted, over the runs of the numbers of experts that have one; None if none has."""
+    """Errors of the laws that separate fitted, over the runs of the numbers of experts that have one; None if none
+    has."""
     rows = np.array([f"{e:g}" in alone for e in runs.n_experts], bool)
     if not rows.any():
         return None

@@ -1,4 +1,4 @@
-"""Flags that several commands share, and what they say: a law, columns, numbers, a shape of model, a plan's constraints."""
+"""Flags that several commands share: a law, columns, numbers, a shape of model, a plan's constraints."""
 
 import math
 

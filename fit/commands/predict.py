@@ -26,7 +26,8 @@ def define_flags(f):
         "out",
         None,
         "With --runs: where the table goes, with the columns predicted_loss, outside_fitted_range and, where the law "
-        "holds bootstrap draws, predicted_loss_low and _high (of a new run) and law_loss_low and _high (of the law itself).",
+        "holds bootstrap draws, predicted_loss_low and _high (of a new run) and law_loss_low and _high (of the law "
+        "itself).",
         flag_values=f,
     )
     define_columns(f)

@@ -1,4 +1,4 @@
-"""Make one of the paper's tables for a law: 1 (compute-optimal), 2 (best E under memory), 4 (law at each E), 5 (bootstrap).
+"""Make a table of the paper for a law: 1 (compute-optimal), 2 (best E under memory), 4 (law at each E), 5 (bootstrap).
 
 python -m fit table --law=joint-moe-2025 --which=2
 python -m fit table --law=law.json --which=5 --out=table_5.csv

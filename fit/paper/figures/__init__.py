@@ -36,8 +36,8 @@ def save(figure, path, kind, **how):
 
 def measured(law, path, names=None):
     """(runs, boolean [n_runs]: those that the fit kept out) of a table of runs; UserError where it cannot be read.
-    In a table other than the one that the law was fitted to, none is known to be kept out. names: what the table calls its
-    columns, {ours: theirs}; those that the fit was given, by default."""
+    In a table other than the one that the law was fitted to, none is known to be kept out. names: what the table calls
+    its columns, {ours: theirs}; those that the fit was given, by default."""
     from fit import holdout
 
     names = names or (law.record.get("settings") or {}).get("columns")
