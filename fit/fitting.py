@@ -128,15 +128,15 @@ def table_warnings(form, runs):
     out, table = [], runs.table
     if "n_experts" not in form.columns and "n_experts" in table:
         experts = table.numbers("n_experts")
-        if found := [f"{e:g}" for e in np.unique(experts)]:
-            if len(found) > 1:
+        if values := [f"{e:g}" for e in np.unique(experts)]:
+            if len(values) > 1:
                 out.append(
-                    f"{int(np.sum(experts > 1))} of the {len(runs)} runs are mixtures (n_experts {', '.join(found)}): "
+                    f"{int(np.sum(experts > 1))} of the {len(runs)} runs are mixtures (n_experts {', '.join(values)}): "
                     f"the {form.name} law knows no experts and fits one loss to all of them; use --form=joint, or the "
                     "runs of one n_experts"
                 )
-            elif found != ["1"]:
-                out.append(f"every run has n_experts = {found[0]}: the {form.name} law holds for such mixtures alone")
+            elif values != ["1"]:
+                out.append(f"every run has n_experts = {values[0]}: the {form.name} law holds for such mixtures alone")
     return out
 
 
@@ -159,5 +159,6 @@ def plan_warnings(found, runs):
 
 
 def save(record, path):
-    """Writes the record as JSON, whole or not at all, the same bytes each time; a number that is not finite is null."""
+    """Writes the record as JSON, completely or not at all, the same bytes each time; a number that is not finite is
+    null."""
     write_text(path, json.dumps(plain(record), indent=1, allow_nan=False) + "\n")

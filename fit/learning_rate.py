@@ -1,7 +1,7 @@
 """The best peak learning rate of each model in a table of runs, and Eq. 10 fitted to them by least squares.
 
 The best rate is the lowest point of a parabola, in ln LR, through the best run and its two neighbours; the paper takes
-the best run itself. At the end of a grid it is the best run, and said to be so.
+the best run itself. At the end of a grid it is the best run, and marked as such.
 """
 
 import dataclasses

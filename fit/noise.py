@@ -64,7 +64,7 @@ def sensitivity(problem, free):
 
 
 def noise(problem, free, shared=True):
-    """The Noise of the runs around the fit `free`; shared: tell the error that a trunk's runs share from the others.
+    """The Noise of the runs around the fit `free`; shared: separate the error that a trunk's runs share.
 
     The residuals of a fit are M e, M = 1 - J (J'WJ)^-1 J'W with the fit's own weights W, so sums of their squares, run
     by run and trunk by trunk, have expectations linear in both variances: two equations. A variance that comes out

@@ -1,5 +1,5 @@
 """A plan: the optima under constraints, the best model that can be built, what it saves against a dense one, and what
-to know before trusting it. plan_text.py tells it to people, plan_config.py makes a training config of it.
+to know before trusting it. plan_text.py puts it into words, plan_config.py makes a training config of it.
 """
 
 import dataclasses
@@ -11,14 +11,14 @@ from fit import learning_rate, optimum
 from fit.architecture import BATCH_RAMP, INFERENCE, PAPER, Model, training_flops
 from fit.law import load, warning_of
 
-SEQUENCE = 512  # tokens of context in training, for the exact FLOPs, where the law does not tell
+SEQUENCE = 512  # tokens of context in training, for the exact FLOPs, where the law does not say
 DECIDED = 0.8  # share of the draws in which the best number of experts must be the best
 PAPERS_LAW, PAPERS_CONFIG = "joint-moe-2025", "configs/joint_moe.py"
 SMALLEST_TUNED = 1e7  # n_active below which Eq. 10 is far outside what it was tuned on
 
 
 def plan(law, architecture, constraints, experts):
-    """The whole plan as a dictionary of plain numbers, ready for JSON. Raises UserError if nothing is feasible."""
+    """The plan as a dictionary of plain numbers, ready for JSON. Raises UserError if nothing is feasible."""
     found = optimum.optima(law, architecture, constraints, experts)
     low, high = optimum.near_optimal(law, architecture, constraints, found)
     rows, out = [], []
@@ -225,8 +225,8 @@ def marks(law, architecture, plan, experts):
         wins = {row["n_experts"]: row["best_in_draws"] for row in drawn["optima"]}
         undecided = wins.get(e, 0) < DECIDED * drawn["draws"]
     if undecided:
-        told = ", ".join(f"{n} in {w}" for n, w in sorted(wins.items(), key=lambda item: -item[1]) if w)
-        sentences.append(f"the best number of experts is undecided: of {drawn['draws']} bootstrap fits it is {told}")
+        often = ", ".join(f"{n} in {w}" for n, w in sorted(wins.items(), key=lambda item: -item[1]) if w)
+        sentences.append(f"the best number of experts is undecided: of {drawn['draws']} bootstrap fits it is {often}")
     if not law.ranges:
         sentences.append("the law does not say what range it was fitted to")
     unknown = [name for name in ("vocab_size", "width_per_block") if law.models[name] is None]
@@ -244,7 +244,7 @@ def at_edge(experts, e):
 
 
 def base_config(law, architecture):
-    """(config file, overrides) that the runs of the law were trained with; (None, {}) where nothing tells.
+    """(config file, overrides) that the runs of the law were trained with; (None, {}) where that is not known.
 
     A law that names no config has the paper's where its models have the paper's shape.
     """

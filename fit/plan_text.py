@@ -21,7 +21,7 @@ def text(plan):
 
 def _optima(plan):
     """One line for each number of experts. What of it lies outside the fitted range stands at its end, but for the
-    FLOPs: they are those asked for, and the warning below tells them."""
+    FLOPs: they are those asked for, which the warning below names."""
     outside = [in_words([o for o in row["extrapolation"] if o["column"] != "training_flops"]) for row in plan["optima"]]
     lines = [
         f"{'n_experts':>9} {'n_active':>9} {'n_total':>9} {'n_tokens':>9} {'loss':>8} {'memory':>9}  "

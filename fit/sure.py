@@ -57,7 +57,7 @@ def how_sure(problem, found, by, options, quiet=False):
 
 
 def _sample(problem):
-    """The problem of a random sample of at most search.SEARCH_RUNS of the runs, of whole trunks where they share
+    """The problem of a random sample of at most search.SEARCH_RUNS of the runs, of complete trunks where they share
     them."""
     rows = sample_of(len(problem), problem.trunks, problem.settings.seed)
     trunks = None if problem.trunks is None else np.unique(problem.trunks[rows], return_inverse=True)[1]
@@ -66,7 +66,7 @@ def _sample(problem):
 
 
 def sample_of(n, labels, seed):
-    """Indices of a random sample of at most search.SEARCH_RUNS of n runs, of whole trunks where they have labels."""
+    """Indices of a random sample of at most search.SEARCH_RUNS of n runs, of complete trunks where they have labels."""
     rng = np.random.default_rng([seed, 4])
     if labels is None:
         return np.sort(rng.choice(n, search.SEARCH_RUNS, replace=False))

@@ -43,7 +43,7 @@ def define_flags(f):
     flags.DEFINE_string(
         "starts",
         "128",
-        "How many starts, drawn in the measure of the runs; or paper for the whole published grid (joint: 19,683).",
+        "How many starts, drawn in the measure of the runs; or paper for the published grid (joint: 19,683).",
         flag_values=f,
     )
     flags.DEFINE_enum("solver", "lm", ["lm", "lbfgs"], "Levenberg-Marquardt, or L-BFGS as in the paper.", flag_values=f)
@@ -68,8 +68,8 @@ def define_flags(f):
     flags.DEFINE_string(
         "bootstrap_by",
         "trunk",
-        "What shares an error and is drawn whole: trunk (where the table tells them, by its column run or by the same "
-        "model, seed and config; else each run), row (each run by itself), or a column. Profiles follow it too.",
+        "What shares an error and is drawn together: trunk (where the table shows them, by its column run or by the "
+        "same model, seed and config; else each run), row (each run by itself), or a column. Profiles follow it too.",
         flag_values=f,
     )
     flags.DEFINE_list("percentiles", ["10", "90"], "Ends of the bootstrap's intervals.", flag_values=f)

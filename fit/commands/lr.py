@@ -38,11 +38,11 @@ def run(f):
     if f.runs is None:
         raise UserError("--runs is missing: a table with the column peak_learning_rate, as launch.sweep writes it")
     optima = learning_rate.best_rates(read(f.runs, columns_of(f)))
-    found = sorted({o.n_experts for o in optima})
-    wanted = parse_experts(f) if f.experts else found
-    if absent := [e for e in wanted if e not in found]:
-        there = ", ".join(f"{e:g}" for e in found)
-        raise UserError(f"--experts={','.join(f.experts)}: {absent[0]:g} is in none of the runs, which have {there}")
+    trained = sorted({o.n_experts for o in optima})
+    wanted = parse_experts(f) if f.experts else trained
+    if absent := [e for e in wanted if e not in trained]:
+        others = ", ".join(f"{e:g}" for e in trained)
+        raise UserError(f"--experts={','.join(f.experts)}: {absent[0]:g} is in none of the runs, which have {others}")
     fitted = [o for o in optima if o.n_experts in wanted]
     law = learning_rate.fit(fitted, f.runs, f.with_tokens)
     print(f"{'n_experts':>9} {'n_active':>13} {'n_tokens':>15} {'best LR':>10} {'law':>10} {'law/best':>8}  loss lost")

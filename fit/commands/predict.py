@@ -58,7 +58,7 @@ def run(f):
     columns["outside_fitted_range"] = outside
     for name in columns:
         if name in table.columns:
-            raise UserError(f"{f.runs}: column {name} is there already")
+            raise UserError(f"{f.runs}: column {name} exists already")
     table.columns |= columns
     write(table, f.out)
 

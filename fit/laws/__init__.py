@@ -21,8 +21,7 @@ from fit.form import Form
 
 
 def _pages():
-    here = pathlib.Path(__file__).parent
-    for path in here.glob("[!_]*.py"):
+    for path in pathlib.Path(__file__).parent.glob("[!_]*.py"):
         yield importlib.import_module(f"fit.laws.{path.stem}")
     for path in pathlib.Path(os.environ["FIT_LAWS"]).glob("[!_]*.py") if os.environ.get("FIT_LAWS") else ():
         spec = importlib.util.spec_from_file_location(path.stem, path)

@@ -15,7 +15,7 @@ TABLE_1_EXPERTS = (1, 2, 4, 8, 16)
 TABLE_1_FLOPS = (1e20, 5e20, 1e21)
 TABLE_2 = next(p["table_2"] for form in PRESETS.values() for p in form.presets.values() if "table_2" in p)
 TABLE_5_FLOPS = (1e20, 1e21, 1e22)
-FAR = 100  # times the largest budget fitted: beyond, a table of the paper's budgets tells nothing
+FAR = 100  # times the largest budget fitted: beyond, a table of the paper's budgets is of no use
 
 
 def budgets_of(law, papers):

@@ -164,7 +164,7 @@ def _legend(figure, where, handles):
 
 
 def handle(label, **look):
-    """Another legend entry, in grey unless told otherwise."""
+    """Another legend entry, in grey by default."""
     return lines.Line2D([], [], **dict(linestyle="none", color="0.3") | look, label=label)
 
 
