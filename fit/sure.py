@@ -176,8 +176,4 @@ def separate_errors(form, alone, runs):
         rows = runs.n_experts == e
         free = law.to_free(alone[f"{e:g}"]["coefficients"])
         log_loss[rows] = law.log_loss(free, subset(runs, rows).columns)
-    return dict(
-        runs=len(runs),
-        rmse_nats=rms(np.exp(log_loss) - runs.loss),
-        rmse_log=rms(log_loss - np.log(runs.loss)),
-    )
+    return dict(runs=len(runs), rmse_nats=rms(np.exp(log_loss) - runs.loss), rmse_log=rms(log_loss - np.log(runs.loss)))

@@ -13,6 +13,12 @@ LARGEST = 1e40  # of any amount that a flag gives
 NAMES = (*BOUNDS, "peak_learning_rate", "epochs", "corpus_fingerprint", "run", "seed", "config")
 
 
+def define(f, rows):
+    """Defines flags: rows of kind, name, default, what absl's DEFINE_kind takes next."""
+    for kind, name, default, *rest in rows:
+        getattr(flags, f"DEFINE_{kind}")(name, default, *rest, flag_values=f)
+
+
 def define_law(f):
     flags.DEFINE_string("law", None, "A law.json, or the name of a published law.", flag_values=f)
 
