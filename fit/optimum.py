@@ -64,6 +64,10 @@ class Optima:
     size_bound: np.ndarray
     feasible: np.ndarray
 
+    def row(self, i=(), names=("n_active", "n_tokens", "loss")):
+        """The i-th optimum as a dictionary of plain numbers: n_experts and these."""
+        return dict(n_experts=int(self.n_experts[i])) | {name: float(getattr(self, name)[i]) for name in names}
+
 
 def root(function, low, high):
     """Where function(x) changes sign between low and high, elementwise, to the last bits of a float64; by bisection, of

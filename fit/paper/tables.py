@@ -84,15 +84,8 @@ def table_2(law, architecture, experts=None, budgets=None, memories_gb=None, kv_
             constraints = optimum.Constraints(flops=flops, memory_bytes=memory * 1e9, kv_tokens=kv_tokens)
             found = optimum.optima(law, architecture, constraints, experts)
             best = int(np.nanargmin(found.loss))
-            row = dict(
-                flops=flops,
-                memory_gb=memory,
-                n_experts=int(experts[best]),
-                n_active=float(found.n_active[best]),
-                n_tokens=float(found.n_tokens[best]),
-                loss=float(found.loss[best]),
-                best_at_edge=plan.at_edge(experts, experts[best]),
-            )
+            row = dict(flops=flops, memory_gb=memory) | found.row(best)
+            row["best_at_edge"] = plan.at_edge(experts, experts[best])
             if law.draws and (drawn := plan.bootstrap(law, architecture, constraints, experts)):
                 wins = {other["n_experts"]: other["best_in_draws"] for other in drawn["optima"]}
                 row |= dict(best_in_draws=wins.get(row["n_experts"], 0), draws=drawn["draws"])
