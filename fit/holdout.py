@@ -102,12 +102,12 @@ def rolling(problem, quiet=False):
         if not predicted.any():
             continue
         try:
-            found = search.fit(prepare(form, runs, problem.settings, problem.weights * fitted), quiet)
+            fit = search.fit(prepare(form, runs, problem.settings, problem.weights * fitted), quiet)
         except UserError:  # too few runs so far, or all of one size
             continue
         steps.append(
             dict(fitted=int(fitted.sum()), fitted_flops=float(low), training_flops=[float(low), float(high)])
-            | errors(form, found.free, subset(runs, predicted))
+            | errors(form, fit.free, subset(runs, predicted))
         )
     if not steps:
         raise UserError(

@@ -11,7 +11,7 @@
   learning_rate                constant, n_active, n_experts of Eq. 10 where it gives every run's peak_learning_rate
   corpus, unique_tokens        fingerprint of the text and how many training tokens it has
   repeats                      [how many runs saw text more than once, the most epochs], where the table has epochs
-  differing                    column: the values found, where a column that should be one value is several
+  differing                    column: its values, where a column that should be one value is several
 """
 
 import ast
@@ -101,13 +101,13 @@ def _overrides(table, differing):
     held = [dict(re.findall(r"([\w.]+)=(.*?)(?= [\w.]+=|$)", str(text))) for text in table.columns.get("overrides", [])]
     common = {}
     for field in dict.fromkeys(name for overrides in held for name in overrides):
-        found = sorted({overrides.get(field, "") for overrides in held})
+        values = sorted({overrides.get(field, "") for overrides in held})
         if field in CHOSEN:
             continue
-        if len(found) > 1:
-            differing[field] = found
-        elif is_literal(found[0]):
-            common[field] = found[0]
+        if len(values) > 1:
+            differing[field] = values
+        elif is_literal(values[0]):
+            common[field] = values[0]
     return common
 
 
@@ -158,13 +158,17 @@ def check(entry, where):
         ),
         differing=(lambda v: mapping(v) and all(isinstance(x, list) for x in v.values()), "columns and lists"),
     )
-    if entry is None:
-        return
-    if not mapping(entry):
-        raise UserError(f"{where}: models is {json.dumps(entry)[:60]}, expected an object")
-    for name, (fine, expected) in fields.items():
-        if entry.get(name) is not None and not fine(entry[name]):
-            raise UserError(f"{where}: models.{name} is {json.dumps(entry[name])[:60]}, expected {expected}")
+    check_fields([("models", entry, mapping, "an object")], where)
+    check_fields([(f"models.{name}", (entry or {}).get(name), *how) for name, how in fields.items()], where)
+
+
+def check_fields(fields, where):
+    """UserError at the first of fields (name, value, whether a value is fine, what is expected); None is fine."""
+    for name, value, fine, expected in fields:
+        if value is not None and not fine(value):
+            text = json.dumps(value, default=str)
+            text = text if len(text) <= 60 else text[:57] + "..."
+            raise UserError(f"{where}: {name} is {text}, expected {expected}")
 
 
 def notes(entry):

@@ -216,8 +216,8 @@ def unconstrained(law, n_experts, architecture, flops, coefficients=None):
         m, mu, n, nu, c = law.at_experts(n_experts, coefficients)
         size, tokens = compute_optimal(m, mu, n, nu, flops)
         return size, tokens, m * size**mu + n * tokens**nu + c
-    found = solve(law, n_experts, architecture, Constraints(flops=flops), coefficients)
-    return found.n_active, found.n_tokens, found.loss
+    best = solve(law, n_experts, architecture, Constraints(flops=flops), coefficients)
+    return best.n_active, best.n_tokens, best.loss
 
 
 def usable_draws(law, experts):
@@ -258,26 +258,27 @@ def why_infeasible(architecture, constraints, n_experts):
 def optima(law, architecture, constraints, experts):
     """Optima at each allowed number of experts; UserError if none is feasible, naming the constraint that binds."""
     experts = allowed_experts(law, experts)
-    found = solve(law, experts, architecture, constraints)
-    if not found.feasible.any():
+    best = solve(law, experts, architecture, constraints)
+    if not best.feasible.any():
         raise UserError(why_infeasible(architecture, constraints, experts))
-    return found
+    return best
 
 
-def near_optimal(law, architecture, constraints, found):
-    """For each of `found` the (smallest, largest) n_active whose loss is within BAND of the best; NaN where none is."""
-    target = np.nanmin(found.loss) * (1 + BAND)
-    inside = found.feasible & (found.loss <= target)
-    largest = _largest(architecture, constraints, found.n_experts)
+def near_optimal(law, architecture, constraints, solved):
+    """For each of the Optima `solved` the (smallest, largest) n_active whose loss is within BAND of the
+    best; NaN where none is."""
+    target = np.nanmin(solved.loss) * (1 + BAND)
+    inside = solved.feasible & (solved.loss <= target)
+    largest = _largest(architecture, constraints, solved.n_experts)
     if constraints.flops is not None:  # one token left
         last = constraints.flops / TRAINING / (INFERENCE / TRAINING * constraints.inference_tokens + 1.0)
         largest = np.minimum(largest, last)
 
     def excess(log_n):
         n_active = np.exp(log_n)
-        return loss_of(law, architecture, found.n_experts, n_active, constraints.tokens(n_active)) - target
+        return loss_of(law, architecture, solved.n_experts, n_active, constraints.tokens(n_active)) - target
 
-    at = np.log(np.where(inside, found.n_active, 1.0))
+    at = np.log(np.where(inside, solved.n_active, 1.0))
     ends = []
     for end in (architecture.n_active(float(architecture.width_per_block)), largest):
         end = np.where(inside, np.log(end), 0.0)

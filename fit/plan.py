@@ -19,18 +19,18 @@ SMALLEST_TUNED = 1e7  # n_active below which Eq. 10 is far outside what it was t
 
 def plan(law, architecture, constraints, experts):
     """The plan as a dictionary of plain numbers, ready for JSON. Raises UserError if nothing is feasible."""
-    found = optimum.optima(law, architecture, constraints, experts)
-    low, high = optimum.near_optimal(law, architecture, constraints, found)
+    optima = optimum.optima(law, architecture, constraints, experts)
+    low, high = optimum.near_optimal(law, architecture, constraints, optima)
     rows, out = [], []
-    for i, e in enumerate(found.n_experts):
-        if not found.feasible[i]:
+    for i, e in enumerate(optima.n_experts):
+        if not optima.feasible[i]:
             out.append(dict(n_experts=int(e), why=optimum.why_infeasible(architecture, constraints, e)))
             continue
-        row = found.row(i, ("n_active", "n_total", "n_tokens", "loss", "d_model")) | dict(
-            size_bound=str(found.size_bound[i]),
-            memory_bytes=float(constraints.memory(architecture, found.d_model[i], e)),
-            training_flops=float(training_flops(found.n_active[i], found.n_tokens[i])),
-            inference_flops_per_token=float(INFERENCE * found.n_active[i]),
+        row = optima.row(i, ("n_active", "n_total", "n_tokens", "loss", "d_model")) | dict(
+            size_bound=str(optima.size_bound[i]),
+            memory_bytes=float(constraints.memory(architecture, optima.d_model[i], e)),
+            training_flops=float(training_flops(optima.n_active[i], optima.n_tokens[i])),
+            inference_flops_per_token=float(INFERENCE * optima.n_active[i]),
             near_optimal_n_active=[float(low[i]), float(high[i])] if np.isfinite(low[i]) else None,
         )
         rows.append(marked(law, row))
@@ -43,10 +43,10 @@ def plan(law, architecture, constraints, experts):
         optima=rows,
         infeasible=out,
         best=best,
-        buildable=buildable(law, architecture, constraints, found),
+        buildable=buildable(law, architecture, constraints, optima),
     )
     if law.draws:
-        result["bootstrap"] = bootstrap(law, architecture, constraints, found.n_experts)
+        result["bootstrap"] = bootstrap(law, architecture, constraints, optima.n_experts)
     if constraints.max_tokens is not None and constraints.flops is not None:
         free = optimum.optima(law, architecture, dataclasses.replace(constraints, max_tokens=None), experts)
         result["loss_of_token_cap"] = best["loss"] - float(np.nanmin(free.loss))
@@ -88,14 +88,14 @@ def bootstrap(law, architecture, constraints, experts):
     )
 
 
-def buildable(law, architecture, constraints, found):
+def buildable(law, architecture, constraints, optima):
     """The best model of whole blocks: each number of experts with the depths around its optimum. None if none fits."""
     candidates = []
-    for i in np.flatnonzero(found.feasible):
-        blocks = found.d_model[i] / architecture.width_per_block
+    for i in np.flatnonzero(optima.feasible):
+        blocks = optima.d_model[i] / architecture.width_per_block
         below = math.floor(blocks + 1e-9)
         for n_blocks in {max(1, below - 1), max(1, below), math.ceil(blocks - 1e-9)}:  # below by 1 if norms do not fit
-            model = Model(architecture, n_blocks, int(found.n_experts[i]))
+            model = Model(architecture, n_blocks, int(optima.n_experts[i]))
             memory = constraints.bytes_per_parameter * model.exact_parameters
             memory += constraints.bytes_per_kv_element * model.kv_elements(constraints.kv_tokens)
             n_tokens = math.floor(constraints.tokens(model.n_active))

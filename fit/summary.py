@@ -1,4 +1,4 @@
-"""What a fit found, in lines for people."""
+"""A fit in lines for people."""
 
 from fit import models
 

@@ -15,19 +15,19 @@ from fit.summary import LEVEL, span
 MORE_RUNS = 12  # in "what it would take"
 
 
-def how_sure(problem, found, by, options, quiet=False):
-    """{noise, profile, warnings} of the Fit `found` and, where asked for, its bootstrap; where the law's page names
+def how_sure(problem, fit, by, options, quiet=False):
+    """{noise, profile, warnings} of the Fit and, where asked for, its bootstrap; where the law's page names
     one, the laws of each number of experts alone (separate); above search.SEARCH_RUNS runs, of what sample all this
     comes (sample). by: what the problem's trunks are, in words; options: fitting.Options."""
-    sure, of_all = {}, found
+    sure, of_all = {}, fit
     if len(problem) > search.SEARCH_RUNS:
         problem = _sample(problem)
-        found = search.again(problem, found)
+        fit = search.again(problem, fit)
         sure["sample"] = dict(runs=len(problem), of=problem.sample_of)
     if problem.form.separate:
         sure["separate"] = separate(problem)
-    alone, trunks = noise_of(problem, found.free, shared=False), problem.trunks
-    noise = alone if trunks is None else noise_of(problem, found.free)
+    alone, trunks = noise_of(problem, fit.free, shared=False), problem.trunks
+    noise = alone if trunks is None else noise_of(problem, fit.free)
     sure["noise"] = dict(
         run=noise.run,
         trunk=noise.trunk,
@@ -36,12 +36,12 @@ def how_sure(problem, found, by, options, quiet=False):
         by=by,
         degrees_of_freedom=list(noise.degrees_of_freedom),
     )
-    errors, widened = standard_errors(problem, found, noise), inflation(problem, found, noise, alone)
-    sure["profile"] = profiles = intervals.profile(problem, found, errors, widened, quiet)
+    errors, widened = standard_errors(problem, fit, noise), inflation(problem, fit, noise, alone)
+    sure["profile"] = profiles = intervals.profile(problem, fit, errors, widened, quiet)
     for name, p in profiles.items():  # around what all runs gave
         scale = of_all.coefficients[name] / p["value"]
         profiles[name] = {end: value if value is None else value * scale for end, value in p.items()}
-    sure["warnings"] = warnings(problem, found, profiles, noise)
+    sure["warnings"] = warnings(problem, fit, profiles, noise)
     if options.bootstrap:
         how = options.bootstrap_form
         draws = intervals.bootstrap(problem, of_all, options.bootstrap, how, noise, quiet)
@@ -76,15 +76,15 @@ def sample_of(n, labels, seed):
     return np.flatnonzero(np.isin(labels, chosen))[: search.SEARCH_RUNS]
 
 
-def warnings(problem, found, profiles, noise):
+def warnings(problem, fit, profiles, noise):
     """Sentences that name what the data does not pin down, and what it would take."""
-    form, now = problem.form, standard_errors(problem, found, noise)
+    form, now = problem.form, standard_errors(problem, fit, noise)
     out = []
     for name, p in profiles.items():
         if p["low"] is not None and p["high"] is not None and p["high"] <= 2 * p["low"]:
             continue
         more, what = more_runs(problem.runs, form.coefficients[name].pinned_by)
-        then = standard_errors(problem, found, noise, more)[name]
+        then = standard_errors(problem, fit, noise, more)[name]
         if then > p["value"]:
             outlook = f"{MORE_RUNS} more runs with {what} would not be enough either"
         else:
@@ -99,7 +99,7 @@ def warnings(problem, found, profiles, noise):
         if name not in profiles
         and name not in problem.fixed
         and not form.is_positive(name)
-        and now[name] > abs(found.coefficients[name])
+        and now[name] > abs(fit.coefficients[name])
     ]
     if loose:
         out.append(

@@ -82,16 +82,16 @@ def table_2(law, architecture, experts=None, budgets=None, memories_gb=None, kv_
     for i, flops in enumerate(budgets):
         for j, memory in enumerate(memories_gb):
             constraints = optimum.Constraints(flops=flops, memory_bytes=memory * 1e9, kv_tokens=kv_tokens)
-            found = optimum.optima(law, architecture, constraints, experts)
-            best = int(np.nanargmin(found.loss))
-            row = dict(flops=flops, memory_gb=memory) | found.row(best)
+            optima = optimum.optima(law, architecture, constraints, experts)
+            best = int(np.nanargmin(optima.loss))
+            row = dict(flops=flops, memory_gb=memory) | optima.row(best)
             row["best_at_edge"] = plan.at_edge(experts, experts[best])
             if law.draws and (drawn := plan.bootstrap(law, architecture, constraints, experts)):
                 wins = {other["n_experts"]: other["best_in_draws"] for other in drawn["optima"]}
                 row |= dict(best_in_draws=wins.get(row["n_experts"], 0), draws=drawn["draws"])
             if printed:
                 cell = printed["n_experts"][i][j]
-                gap = float(found.loss[list(experts).index(cell)]) - row["loss"]
+                gap = float(optima.loss[list(experts).index(cell)]) - row["loss"]
                 row |= dict(printed_n_experts=cell, agrees=cell == row["n_experts"], loss_gap=gap)
             rows.append(_marked(law, row))
     return rows

@@ -96,8 +96,8 @@ def budgets_of(law, runs=None):
 
 def dense_optimum(law, architecture, flops):
     """(n_active, n_tokens) of the compute-optimal dense model."""
-    found = optimum.optima(law, architecture, optimum.Constraints(flops=flops), [1])
-    return float(found.n_active[0]), float(found.n_tokens[0])
+    optima = optimum.optima(law, architecture, optimum.Constraints(flops=flops), [1])
+    return float(optima.n_active[0]), float(optima.n_tokens[0])
 
 
 def _served(law, architecture, flops, paper_kv_tokens):

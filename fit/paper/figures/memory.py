@@ -14,8 +14,8 @@ from fit.paper.figures import style
 RING = dict(marker="o", color="black", markerfacecolor="none", markersize=8, linestyle="none")
 
 
-def _models(found):
-    return found.n_active, found.n_tokens, found.loss
+def _models(optima):
+    return optima.n_active, optima.n_tokens, optima.loss
 
 
 def memory_curves(law, architecture, experts, flops):
@@ -30,10 +30,10 @@ def memory_curves(law, architecture, experts, flops):
     limit = optimum.Constraints(flops=flops, memory_bytes=grid, bytes_per_parameter=1.0)
     losses = []
     for i, e in enumerate(experts):
-        found = optimum.solve(law, e, architecture, limit)
-        losses.append(np.where(found.feasible, found.loss, np.inf))
-        shown = found.feasible & (found.size_bound == "memory")
-        picture.curve(axis, grid, _models(found), e, shown=shown, n_total=grid)
+        optima = optimum.solve(law, e, architecture, limit)
+        losses.append(np.where(optima.feasible, optima.loss, np.inf))
+        shown = optima.feasible & (optima.size_bound == "memory")
+        picture.curve(axis, grid, _models(optima), e, shown=shown, n_total=grid)
         style.point(axis, free.n_total[i], free.loss[i], looks[e])
     least = np.min(losses, axis=0)
     span = least[0] - least[-1]
@@ -42,8 +42,8 @@ def memory_curves(law, architecture, experts, flops):
     style.log_axis(axis.xaxis, grid[0], grid[-1])
     title = f"{units.flops_math(flops)} training FLOPs"
     axis.set(xlabel="total parameters", ylabel="loss (nats per token)", title=title)
-    optima = style.handle("optimum", marker="o", markerfacecolor="white")
-    style.legends(figure, law, looks, [optima])
+    notes = [style.handle("optimum", marker="o", markerfacecolor="white")]
+    style.legends(figure, law, looks, notes)
     return figure, picture.columns
 
 
@@ -78,10 +78,10 @@ def matched_memory(law, architecture, experts, flops, kv_tokens, inference_token
         dense = np.geomspace(max(smallest, top / 1e4), top, style.POINTS)
         memory = base.memory(architecture, architecture.d_model(dense), 1)
         for i, e in enumerate(experts):
-            found = optimum.solve(law, e, architecture, dataclasses.replace(base, memory_bytes=memory))
-            shown = found.feasible & (found.size_bound == "memory")
+            optima = optimum.solve(law, e, architecture, dataclasses.replace(base, memory_bytes=memory))
+            shown = optima.feasible & (optima.size_bound == "memory")
             how = dict(shown=shown, every=(7 * i, 40))
-            picture.curve(axis, dense, _models(found), e, **how, panel=title, dense_parameters=dense)
+            picture.curve(axis, dense, _models(optima), e, **how, panel=title, dense_parameters=dense)
         axis.set(title=title)
     style.log_axis(axes[0].xaxis, *style.extent(axes))
     axes[0].set_ylabel(f"loss (nats per token)\nat {units.flops_math(flops)} FLOPs")
@@ -116,15 +116,15 @@ def best_experts(law, architecture, experts, flops, sizes, kv_tokens, inference_
         base = _scenario(flops, cache, served)
         for size, grey in zip(sizes, greys):
             memory = base.memory(architecture, architecture.d_model(size), 1)
-            found = optimum.solve(law, experts, architecture, dataclasses.replace(base, memory_bytes=memory))
-            if not found.feasible.any():
+            optima = optimum.solve(law, experts, architecture, dataclasses.replace(base, memory_bytes=memory))
+            if not optima.feasible.any():
                 continue
             names = dict(panel=title, dense_parameters=size)
-            picture.curve(axis, experts, _models(found), experts, grey, **names)
-            for e, loss in zip(experts, found.loss):
+            picture.curve(axis, experts, _models(optima), experts, grey, **names)
+            for e, loss in zip(experts, optima.loss):
                 axis.plot(e, loss, grey["marker"], color=looks[e]["color"], markersize=3.5)
-            best = int(np.nanargmin(found.loss))
-            axis.plot(experts[best], found.loss[best], **RING)
+            best = int(np.nanargmin(optima.loss))
+            axis.plot(experts[best], optima.loss[best], **RING)
         style.experts_axis(axis.xaxis, experts)
         axis.set(xlabel="number of experts E", title=title)
     axes[0].set_ylabel(f"loss (nats per token)\nat {units.flops_math(flops)} FLOPs")
@@ -149,10 +149,10 @@ def experts_against_memory(law, architecture, experts, budgets):
     grid = np.geomspace(max(least, np.nanmin(free) / 20), 3.0 * np.nanmax(free), style.POINTS)
     for axis, flops in zip(axes, budgets):
         limit = optimum.Constraints(flops=flops, memory_bytes=grid)
-        found = [optimum.solve(law, e, architecture, limit) for e in experts]
-        rows = np.argmin([np.where(f.feasible, f.loss, np.inf) for f in found], axis=0), np.arange(len(grid))
+        optima = [optimum.solve(law, e, architecture, limit) for e in experts]
+        rows = np.argmin([np.where(f.feasible, f.loss, np.inf) for f in optima], axis=0), np.arange(len(grid))
         best = experts[rows[0]]
-        size, tokens = (np.stack([getattr(f, name) for f in found])[rows] for name in ("n_active", "n_tokens"))
+        size, tokens = (np.stack([getattr(f, name) for f in optima])[rows] for name in ("n_active", "n_tokens"))
         within = law.inside(size, tokens, best)
         ends = _spread_of_best(law, architecture, experts, dataclasses.replace(limit, memory_bytes=grid[::4]))
         if ends is not None:
@@ -178,6 +178,6 @@ def _spread_of_best(law, architecture, experts, limit):
     if not usable.any():
         return None
     draws = {name: values[usable] for name, values in style.drawn(law).items()}
-    found = [optimum.solve(law, e, architecture, limit, draws) for e in experts]
-    best = experts[np.argmin([np.where(f.feasible, f.loss, np.inf) for f in found], axis=0)]
+    optima = [optimum.solve(law, e, architecture, limit, draws) for e in experts]
+    best = experts[np.argmin([np.where(f.feasible, f.loss, np.inf) for f in optima], axis=0)]
     return np.percentile(best, law.percentiles, axis=0, method="nearest")

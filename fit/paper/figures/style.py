@@ -222,13 +222,13 @@ def _ticks(low, high, most):
         ((1,), 3),
         ((1,), 6),
     ):
-        found = np.outer(10.0 ** decades[decades % step == 0], leading).ravel()
-        found = found[(found >= low * 0.999) & (found <= high * 1.001)]
-        if len(found) <= most:
+        ticks = np.outer(10.0 ** decades[decades % step == 0], leading).ravel()
+        ticks = ticks[(ticks >= low * 0.999) & (ticks <= high * 1.001)]
+        if len(ticks) <= most:
             break
-    if len(found) < 3 and high < 5 * low:  # so narrow a range is nearly linear
-        found = ticker.MaxNLocator(most - 1, steps=[1, 2, 5, 10]).tick_values(low, high)
-    return found[(found >= low) & (found <= high)]
+    if len(ticks) < 3 and high < 5 * low:  # so narrow a range is nearly linear
+        ticks = ticker.MaxNLocator(most - 1, steps=[1, 2, 5, 10]).tick_values(low, high)
+    return ticks[(ticks >= low) & (ticks <= high)]
 
 
 def experts_axis(axis, experts):
