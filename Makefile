@@ -1,10 +1,11 @@
-# `make demo` runs the main job, `make test` every test. Both make .venv first; PYTHON picks the interpreter (>= 3.11).
+# `make demo` runs the main job, `make test` every test, `make quick` some in two minutes, `make lint` checks the style.
+# Each makes .venv first; PYTHON picks the interpreter (>= 3.11).
 PYTHON ?= python3
 DEMO ?= runs/demo
 BIN := .venv/bin
 export JAX_PLATFORMS ?= cpu
 
-.PHONY: demo test soak clean
+.PHONY: demo test quick lint soak clean
 
 # The main job: sweep, law, pictures, plan. Each line is a command to copy. Started again it skips what is done.
 demo: .venv/.installed
@@ -20,6 +21,15 @@ demo: .venv/.installed
 
 test: .venv/.installed
 	$(BIN)/python -m pytest
+
+# Between two edits: the mathematics and the formats; no process is started but by few of them.
+quick: .venv/.installed
+	$(BIN)/python -m pytest -m quick
+	@echo "These were the quick tests; make test runs all of them."
+
+lint: .venv/.installed
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
 
 # Long: runs and sweeps killed at random moments, each compared with an undisturbed one.
 soak: .venv/.installed

@@ -12,6 +12,7 @@ os.environ["XLA_FLAGS"] = (
 )
 
 import helpers  # noqa: E402
+import jax  # noqa: E402
 import outage  # noqa: E402
 import pytest  # noqa: E402
 
@@ -20,9 +21,15 @@ pytest_plugins = ["text_fixtures"]
 
 @pytest.fixture(scope="session", autouse=True)
 def cache(tmp_path_factory):
-    """Nothing that a test prepares or compiles lands in the user's cache; compiled steps are shared by the processes."""
+    """Nothing that a test prepares or compiles lands in the user's cache; all processes share what is compiled."""
     path = tmp_path_factory.mktemp("cache")
     os.environ["JMOE_CACHE"] = str(path)
+    base = tmp_path_factory.getbasetemp()
+    shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "compiled"
+    shared.mkdir(exist_ok=True)
+    (path / "compiled").symlink_to(shared)
+    jax.config.update("jax_compilation_cache_dir", str(shared))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
     return path
 
 

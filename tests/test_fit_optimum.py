@@ -41,7 +41,7 @@ def rounding(printed):
 
 @pytest.mark.parametrize("flops", TABLE_1)
 def test_table_1(law, flops):
-    """Tokens, printed with up to three digits, within 1.5%; sizes, printed with two, within 1.5% of what rounds to them."""
+    """Tokens, printed with up to three digits, within 1.5%; sizes, with two, within 1.5% of what rounds to them."""
     for row in tables.table_1(law, PAPER, budgets=(flops,)):
         size, trained = TABLE_1[flops][row["n_experts"]]
         assert row["n_tokens"] == pytest.approx(trained, rel=0.015)
@@ -133,8 +133,8 @@ def test_inference_optimum_size_is_brute_force(law):
 
 
 def test_sardana_inference_optimum():
-    """Sardana et al. 2024: the quality of a 30B Chinchilla model with 5T tokens of inference is cheapest at 16.4B on 3.27T,
-    by Hoffmann's law; so that budget's optimum is that model."""
+    """Sardana et al. 2024: the quality of a 30B Chinchilla model with 5T tokens of inference is cheapest at 16.4B on
+    3.27T, by Hoffmann's law; so that budget's optimum is that model."""
     constraints = optimum.Constraints(flops=6 * 16.4e9 * 3.27e12 + 2 * 16.4e9 * 5e12, inference_tokens=5e12)
     chinchilla = lawfile.load("chinchilla-2022")
     found = optimum.solve(chinchilla.at_experts(1), 1, PAPER, constraints)

@@ -194,7 +194,7 @@ def test_the_emitted_config_trains(folder, tmp_path, capsys, text_glob):
 
 
 def test_a_sweep_around_the_plan_of_the_demos_law(folder, tmp_path):
-    """No flag of shape: config, width and experts are the law's; a sweep of short runs warms up over a third of each."""
+    """No flag of shape: config, width and experts are the law's; short runs warm up over a third of each."""
     from configs import quickstart
 
     usual = quickstart.get_config().optimizer.warmup_tokens

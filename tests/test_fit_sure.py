@@ -116,8 +116,9 @@ def test_noise_is_told_apart():
 
 
 @pytest.mark.parametrize("columns, groups, words", [
-    (dict(run=["jobs/a/branch-1", "jobs/a/branch-2", "jobs/b/branch-1", "jobs/b/branch-2"]), [0, 0, 1, 1], "trunks (column run)"),
-    (dict(run=list("abcd"), n_active=[1, 1, 1, 2], seed=[0, 0, 1, 0], config=["c"] * 4), [0, 0, 1, 2], "trunks (same n_active, seed, config)"),
+    (dict(run=["a/branch-1", "a/branch-2", "b/branch-1", "b/branch-2"]), [0, 0, 1, 1], "trunks (column run)"),
+    (dict(run=list("abcd"), n_active=[1, 1, 1, 2], seed=[0, 0, 1, 0], config=["c"] * 4), [0, 0, 1, 2],
+     "trunks (same n_active, seed, config)"),
     (dict(n_active=[1, 1, 1, 2]), None, "runs"),
     (dict(run=[f"jobs/{i}/branch-1" for i in range(4)]), None, "runs"),
 ])  # fmt: skip

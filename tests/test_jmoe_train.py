@@ -329,7 +329,7 @@ def test_a_read_only_workdir(config, tmp_path):
 
 @pytest.mark.parametrize("size", ["8k", "200k", "1m"])
 def test_a_full_workdir(config, tmp_path, size, undisturbed):
-    """No space in the beginning or in the middle of a save: one sentence, nothing that looks whole; room made, it goes on."""
+    """No space in the beginning or in a save: one sentence, nothing that looks whole; room made, it goes on."""
     folder = tmp_path / "disk"
     mount(folder, f"size={size}")
     try:

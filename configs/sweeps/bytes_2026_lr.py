@@ -1,4 +1,5 @@
-"""The learning rate of results/: two widths, dense and E = 16, rates a factor of sqrt(2) apart; and four times the tokens.
+"""The learning rate of results/: two widths, dense and E = 16, several rates; the smaller width also on four
+times the tokens.
 
 python -m launch.sweep --sweep=configs/sweeps/bytes_2026_lr.py --workdir=runs/bytes_2026/lr
 python -m fit lr --runs=runs/bytes_2026/lr/runs.csv --with_tokens

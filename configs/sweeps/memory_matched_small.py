@@ -2,8 +2,8 @@
 
 python -m launch.sweep --sweep=configs/sweeps/memory_matched_small.py --workdir=runs/memory
 
-Measured once, with the initial values of an earlier version (6.6 minutes of processor time; nats per byte of one machine's text, so
-compare within a row):
+Measured once, with the initial values of an earlier version (6.6 minutes of processor time; nats per byte of one
+machine's text, so compare within a row):
 
     FLOPs of the dense model on    dense    E = 2    E = 4
                 500,000 bytes     2.1729   1.9800   1.8154
