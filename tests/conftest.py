@@ -2,16 +2,11 @@
 
 import os
 
-os.environ["JAX_PLATFORMS"] = "cpu"
-# compiling dominates the tests, so it optimises little; the mathematics is the same
-os.environ["XLA_FLAGS"] = (
-    os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
-    " --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-    # eight threads on two busy cores may meet late; by default that ends the process after 40 s
-    " --xla_cpu_collective_call_terminate_timeout_seconds=600"
-)
+import helpers
 
-import helpers  # noqa: E402
+os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {helpers.xla_flags(8)}"
+
 import jax  # noqa: E402
 import outage  # noqa: E402
 import pytest  # noqa: E402
