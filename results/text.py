@@ -2,9 +2,9 @@
 
     python -m results.text --out=runs/bytes_2026/text.parquet
 
-132 MB written by people, a row for each file, in the order of results/text.txt and of the files' names. Four spaces
-of indentation become a tab: in groups of bytes of which three in ten are spaces, one expert gets more than it may
-take. pip checks each package against its hash; `config.data.fingerprint` in configs/bytes_2026.py checks the result.
+132 MB written by people, a row for each file, in the order of results/text.txt and of the files' names. Four spaces of
+indentation become a tab: where three bytes in ten are spaces, the expert that gets them gets more than it may take. pip
+checks each package against its hash; `config.data.fingerprint` in configs/bytes_2026.py checks the result.
 """
 
 import pathlib
