@@ -60,6 +60,24 @@ def proxy(bucket):
     forget()
 
 
+LONGEST = (
+    "jmoe_train",
+    "readme",
+    "jmoe_storage",
+    "launch_gs",
+    "launch_slurm",
+    "launch_local",
+    "jmoe_compile",
+    "jmoe_model",
+)
+
+
+def pytest_collection_modifyitems(items):
+    """The longest files first. One that is started last would be waited for: the tests of a file are run by one worker,
+    as they share what they trained."""
+    items.sort(key=lambda item: item.path.stem.removeprefix("test_") not in LONGEST)
+
+
 def pytest_terminal_summary(terminalreporter):
     """Prints the tables that tests recorded (record_property("table", ...)), passed or not."""
     for reports in terminalreporter.stats.values():
