@@ -108,14 +108,14 @@ def test_a_signal_saves_and_says_so(short, config, tmp_path, signum):
     soak.assert_same_run(tmp_path, short, "branch-8192")
 
 
-def result(workdir):
-    return json.loads((workdir / "branch-8192" / "result.json").read_text())
+def result(workdir, branch="branch-8192"):
+    return json.loads((workdir / branch / "result.json").read_text())
 
 
-def test_it_goes_on_with_the_same_tokens_on_other_devices_and_hosts(short, config, tmp_path):
+def test_it_goes_on_with_the_same_tokens_on_other_devices_and_hosts(undisturbed, config, tmp_path):
     """One device, then four with an expert each, two processes of two, and four again: the same run to float accuracy,
     and each stop by SIGTERM to one process alone saves and ends all of them with 143."""
-    flags = [f"--config={config}", f"--workdir={tmp_path}", *soak.FLAGS, SHORT]
+    flags = [f"--config={config}", f"--workdir={tmp_path}", *soak.FLAGS]
     for n_processes, n_devices, spread in ((1, 1, 1), (1, 4, 4), (2, 2, 4)):
         target = soak.progress(tmp_path) + 3
         processes = helpers.start(
@@ -127,12 +127,14 @@ def test_it_goes_on_with_the_same_tokens_on_other_devices_and_hosts(short, confi
         assert [process.returncode for process in processes] == [128 + signal.SIGTERM] * n_processes, said
         assert all("saved step" in text for text in said), said
         assert len({re.search(r"saved step \d+", text).group() for text in said}) == 1
-    done = train(config, tmp_path, SHORT, "--config.mesh.expert=4", n_devices=4)
+    done = train(config, tmp_path, "--config.mesh.expert=4", n_devices=4)
     assert done.returncode == 0, done.stderr
-    assert abs(result(short)["loss"] - result(tmp_path)["loss"]) < 1e-3
-    assert result(tmp_path)["n_devices"] == 4 and result(short)["n_devices"] == 1
-    for segment in ("trunk", "branch-8192"):  # every step once, on the same tokens
-        one, other = (soak.outcome(folder)[segment, "metrics"] for folder in (short, tmp_path))
+    for name in ("branch-8192", "branch-16384"):
+        one, other = (result(folder, name) for folder in (undisturbed, tmp_path))
+        assert abs(one["loss"] - other["loss"]) < 1e-3
+        assert (one["n_devices"], other["n_devices"]) == (1, 4)
+    for segment in ("trunk", "branch-16384"):  # every step once, on the same tokens
+        one, other = (soak.outcome(folder)[segment, "metrics"] for folder in (undisturbed, tmp_path))
         assert [(line["step"], line["n_tokens"]) for line in one] == [
             (line["step"], line["n_tokens"]) for line in other
         ]
@@ -289,9 +291,9 @@ def test_evaluate_tells_the_loss_of_any_checkpoint(undisturbed, config, tmp_path
     assert first["loss"] == json.loads((undisturbed / "branch-8192" / "result.json").read_text())["loss"]
     spread = evaluate(tmp_path / "run", "--step=34", "--config.mesh.expert=4", n_devices=8)
     assert spread["segment"] == "trunk" and last["loss"] < spread["loss"] < first["loss"]
-    for name in "ab":
-        (tmp_path / f"{name}.txt").write_text(f"{name} zebra quietly juggled vexing waltz nymphs " * 99)
-    other = evaluate(tmp_path / "run", f"--config.data.path={tmp_path}/[ab].txt")
+    documents = [json.dumps({"text": f"{i} zebra quietly juggled vexing waltz nymphs " * 4}) for i in range(600)]
+    (tmp_path / "zebra.jsonl").write_text("\n".join(documents))
+    other = evaluate(tmp_path / "run", f"--config.data.path={tmp_path}/zebra.jsonl")
     assert other["loss"] > last["loss"] and other["corpus_fingerprint"] != last["corpus_fingerprint"]
     # bytes are tokens: a bit per byte is ln 2 nats, but for the few ends of text
     assert 1 < other["bits_per_byte"] * np.log(2) / other["loss"] < 1.01
