@@ -15,10 +15,13 @@ import jax
 import pytest
 
 from configs import joint_moe, mixtral, quickstart
-from jmoe import compile as jmoe_compile
-from jmoe.cost import counts, hlo
+from jmoe.cost import counts
+from jmoe.cost.memory import compile_step
+from jmoe.cost.program import Program
+from jmoe.cost.topologies import topology_devices
+from jmoe.errors import UserError
 from jmoe.model import sharding
-from jmoe.run.step import init_params
+from jmoe.model.decoder import init_params
 
 FLASH = ("--config.model.attention=flash", "--config.data.seq_len=2048")
 FLAGS_5B = (  # of App. H: 321M active, 5.0B in all
@@ -85,7 +88,8 @@ def accepted_elements(config, n_tokens, mesh):
         found["scores of one layer"] = n_tokens * model.n_heads * config.data.seq_len
     found["logits of a chunk, twice the head's gradient"] = 2 * model.d_model * model.vocab_size
     params = jax.eval_shape(lambda: init_params(config))
-    for (path, leaf), spec in zip(jax.tree.leaves_with_path(params), jax.tree.leaves(sharding.parameter_specs(params))):
+    specs = jax.tree.leaves(sharding.parameter_specs(config.model))
+    for (path, leaf), spec in zip(jax.tree.leaves_with_path(params), specs):
         gathered = leaf.size // math.prod(mesh[axis] for axis in spec if axis in ("expert", "model"))
         found[f"{path} at rest, its gradient or moments"] = gathered // (mesh["data"] if "data" in spec else 1)
         found[f"{path} gathered where it is used"] = gathered // (model.n_blocks if "blocks" in str(path) else 1)
@@ -196,7 +200,7 @@ backend_config={{"cudnn_fmha_backend_config": {{"intermediate_tensor_shape": {{"
 "dimensions": ["2", "3", "64", "64"], "tuple_shapes": []}}, "mask_type": "{mask}"}}}}
 }}
 """
-    flops = lambda target, mask: hlo.Program(call.format(target=target, mask=mask)).matmul_flops()
+    flops = lambda target, mask: Program(call.format(target=target, mask=mask)).matmul_flops()
     product = 2 * 2 * 3 * 64 * 64 * 16
     assert flops("__cudnn$fmhaSoftmax", "NO_MASK") == 2 * product
     assert flops("__cudnn$fmhaSoftmax", "CAUSAL") == product
@@ -217,8 +221,8 @@ def test_what_does_not_fit_exits_with_3(tmp_path):
 @pytest.mark.parametrize("name", ["v9:2x2", "v5e", "4x4", "v5e:3x3", "v5p:0x2x2", "v5e:x", "v6e:4*4", ""])
 def test_unknown_topologies_name_the_accepted_forms(name):
     pytest.importorskip("libtpu", reason="SKIPPED: topologies are known to libtpu (the [tpu] extra) alone")
-    with pytest.raises(jmoe_compile.UserError) as told:
-        jmoe_compile.topology_devices(name)
+    with pytest.raises(UserError) as told:
+        topology_devices(name)
     assert f"--topology={name} " in str(told.value) and "v5e:4x4" in str(told.value)
 
 
@@ -247,8 +251,8 @@ def small(n_experts, n_blocks):
 def test_flops_per_token_agree_with_xlas_cost_analysis(n_experts, record_property):
     """One layer, so that no loop hides anything from XLA: 6 n_active per token and the stated differences."""
     config = small(n_experts, 1)
-    _, compiled = jmoe_compile.compile_step(config, jax.devices()[:1])
-    program = hlo.Program(compiled.as_text())
+    _, compiled = compile_step(config, jax.devices()[:1])
+    program = Program(compiled.as_text())
     model, n_tokens = config.model, 1_024
     part = counts.matmul_flops_per_token(model, config.data.seq_len)
     items = {
@@ -264,14 +268,13 @@ def test_flops_per_token_agree_with_xlas_cost_analysis(n_experts, record_propert
     record_property("table", f"FLOPs per token, {n_experts} experts, of XLA's {by_xla:,.0f}:\n" + "\n".join(lines))
     assert sum(items.values()) == pytest.approx(by_xla, rel=0.01)
     assert items["elementwise"] < 0.1 * by_xla
-    assert counts.training_flops(model, n_tokens) == 6 * counts.n_active(model) * n_tokens
 
 
 @pytest.mark.parametrize("n_experts", [1, 8])
 def test_loops_count_as_often_as_they_run(n_experts):
     config = small(n_experts, 3)
-    _, compiled = jmoe_compile.compile_step(config, jax.devices()[:1])
-    program = hlo.Program(compiled.as_text())
+    _, compiled = compile_step(config, jax.devices()[:1])
+    program = Program(compiled.as_text())
     assert program.matmul_flops() == pytest.approx(expected_flops(config, 1_024), rel=0.005)
     once = program.matmul_flops(loops_once=True) + program.elementwise_flops(loops_once=True)
     assert once == pytest.approx(compiled.cost_analysis()["flops"], rel=0.01)
