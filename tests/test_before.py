@@ -14,7 +14,7 @@ import pytest
 from etils import epath
 
 from jmoe import train
-from jmoe.config.check import record_of
+from jmoe.config.fields import record_of
 from jmoe.model import decoder, sharding
 from jmoe.run import step
 from launch import jobs
