@@ -1,0 +1,118 @@
+"""What the planner page is given: laws, runs, chips, and the sentences and constants of a plan."""
+
+import ast
+import os
+
+import numpy as np
+
+from fit import UserError, lawfile, optimum, plan_config, planning, recipe, sentences, summary
+from fit import architecture as architecture_lib
+
+FORMS = ("joint", "chinchilla")  # whose formula law.js knows
+MOST_RUNS = 2000  # on the page, spread evenly over the table
+# bfloat16 FLOP/s of one chip, dense, by the makers' data sheets: cloud.google.com/tpu/docs, NVIDIA's A100, H100, H200,
+# DGX B200 (an eighth of it) and GB200 NVL72 (a 72nd).
+CHIPS = {
+    "H100": 989e12,
+    "H200": 989e12,
+    "B200": 2250e12,
+    "GB200": 2500e12,
+    "A100": 312e12,
+    "v4": 275e12,
+    "v5e": 197e12,
+    "v5p": 459e12,
+    "v6e": 918e12,
+    "tpu7x": 2307e12,
+}
+
+
+def of(laws, runs=None, out=None):
+    """Everything that the page computes with, ready for JSON.
+
+    laws: FittedLaws, the first of them shown at first; the published ones that have optima follow. runs: runs of the
+    first law, with `out`, boolean [n_runs], those kept out of its fit.
+
+    Raises:
+      UserError: a law has no optimum of size and tokens, or its formula is not known to the page.
+    """
+    names = {law.name for law in laws}
+    published = [lawfile.load(name) for name, form in lawfile.PRESETS.items() if form in FORMS and name not in names]
+    paper = lawfile.load("joint-moe-2025")
+    rate = paper.models["learning_rate"]
+    return dict(
+        laws=[_law(law) for law in [*laws, *published]],
+        runs=None if runs is None else _runs(runs, out),
+        sentences=sentences.every(),
+        chips=CHIPS,
+        sequence=planning.SEQUENCE,
+        largest=planning.LARGEST,
+        paper=dict(
+            law=paper.name,
+            shape=vars(architecture_lib.PAPER),
+            config=recipe.PAPERS_CONFIG,
+            learning_rate=rate,
+            smallest_tuned=recipe.SMALLEST_TUNED,
+            batch_ramp=architecture_lib.BATCH_RAMP,
+            far=plan_config.FAR,
+        ),
+    )
+
+
+def _law(fitted):
+    fitted.at_experts(1)  # UserError where the law has no such form
+    if fitted.form not in FORMS:
+        raise UserError(f"--law={fitted.name}: the page knows laws of form {' and '.join(FORMS)}, this is {fitted.form}")
+    models, record = fitted.models, fitted.record
+    base = models["base_config"]
+    bootstrap = record.get("bootstrap")
+    return dict(
+        name=fitted.name,
+        form=fitted.form,
+        coefficients=fitted.coefficients,
+        columns=fitted.law.COLUMNS,
+        knows_experts=fitted.knows_experts,
+        published=fitted.published,
+        origin=f"{record['source']}. {record['note']}." if fitted.published else "",
+        experts=fitted.experts,
+        ranges=fitted.ranges,
+        models={name: models[name] for name in (*_MODELS, "overrides") if models[name] is not None},
+        shape={name: _own(fitted, name) for name in ("vocab_size", "width_per_block")},
+        final_norm=bool(models["final_norm"]),
+        configs=(models["differing"] or {}).get("config"),
+        override_values={k: repr(ast.literal_eval(v)) for k, v in (models["overrides"] or {}).items()} if base else {},
+        config_path=repr(os.path.abspath(base)) if base else None,
+        bootstrap=bootstrap
+        and dict(
+            form=bootstrap["form"],
+            percentiles=bootstrap["percentiles"],
+            by=bootstrap.get("by", "runs"),
+            draws=bootstrap["draws"],
+            drawn=summary.drawn(bootstrap),
+        ),
+        holdout=(record.get("settings") or {}).get("holdout"),
+    )
+
+
+_MODELS = ("vocab_size", "width_per_block", "seq_len", "unique_tokens", "base_config", "learning_rate")
+
+
+def _own(fitted, name):
+    """The law's own vocab_size or width_per_block, or the sentence that asks for one where its runs had several."""
+    try:
+        other = {"vocab_size": "width_per_block", "width_per_block": "vocab_size"}[name]
+        return getattr(fitted.shaped(**{other: 1}), name)
+    except UserError as e:
+        return str(e)
+
+
+def _runs(runs, out):
+    """Columns of the runs; at most MOST_RUNS of them."""
+    rows = np.unique(np.linspace(0, len(runs) - 1, min(len(runs), MOST_RUNS)).round().astype(int))
+    names = [runs.name(i) for i in rows]
+    columns = {name: getattr(runs, name)[rows].tolist() for name in ("n_active", "n_tokens", "n_experts", "loss")}
+    return columns | dict(
+        file=os.path.basename(runs.path),
+        count=len(runs),
+        held_out=out[rows].tolist(),
+        name=[name.get("run") or f"row {name['row']}" if name else "" for name in names],
+    )
