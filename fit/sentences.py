@@ -36,6 +36,7 @@ NO_BUDGET_TO_SHARE = "--inference_tokens share the budget of --flops, which is n
 NOT_POSITIVE = "--{flag}={value:g}: expected a {kind} number up to {largest:g}"
 LESS_THAN_A_TOKEN = "--max_tokens={value:g}: expected at least 1 token"
 NOT_EXPERTS = "--experts={value}: expected whole numbers from 1 to 1000000, separated by commas"
+NOT_NUMBERS = "--{flag}: found {text}, expected positive numbers separated by commas"
 ONLY_DENSE = "--experts={value}: --law={law} is a law of dense models"
 
 # The peak learning rate of the buildable model, and where it is from.

@@ -7,7 +7,7 @@ function rounded(text, long) {
   return text.slice(0, -1) + (text.at(-1) - 1); // the odd digit came from rounding up, and is not 0
 }
 
-function fixed(x, digits) {
+export function fixed(x, digits) {
   if (Math.abs(x) >= 1e21) return BigInt(x) + (digits ? "." + "0".repeat(digits) : "");
   return rounded(x.toFixed(digits), x.toFixed(Math.min(100, digits + 40)));
 }
@@ -65,16 +65,17 @@ function scaled(value, units) {
 export const amount = (x) => scaled(x, AMOUNTS).join("");
 
 // Bytes: 24.3 GB, 73.1 KB.
-export const memory = (x) => scaled(x, MEMORIES).join(" ");
+export const memoryText = (x) => scaled(x, MEMORIES).join(" ");
 
 // FLOPs in plain text: 10²², 2.5×10¹².
-export function flops(x, digits = 3) {
+export function flopsText(x, digits = 3) {
   const [mantissa, power] = exponential(x, digits - 1).split("e");
   const raised = "10" + [...String(+power)].map((c) => (c === "-" ? "⁻" : "⁰¹²³⁴⁵⁶⁷⁸⁹"[c])).join("");
   return +mantissa === 1 ? raised : `${stripped(mantissa)}×${raised}`;
 }
 
 export const digits = general;
+export const percent = (x) => fixed(100 * x, 2) + "%";
 
 // What a person typed as a number: 1e22, 80, 1.5B, 16K; NaN where it is none.
 export function parsed(text) {

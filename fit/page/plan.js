@@ -9,7 +9,7 @@ const DECIDED = 0.8; // share of the draws in which the best number of experts m
 
 // The whole plan; throws PlanError with the command line's sentence where there is none.
 // data: what the page holds; experts: those compared, ascending.
-export function plan(data, law, shape, limits, experts) {
+export function planFor(data, law, shape, limits, experts) {
   const found = optima(law, shape, limits, experts);
   const best = bestOf(found);
   const rows = found.filter((o) => o.feasible).map((o) => row(law, o, shape, limits, best.loss));

@@ -118,7 +118,7 @@ export function bestOf(found) {
 // [smallest, largest] size within BAND of the best loss `least` for an optimum; null where it is not so good itself.
 export function nearOptimal(law, optimum, shape, limits, least) {
   const target = least * (1 + BAND);
-  if (!(optimum.feasible && optimum.loss <= target)) return null;
+  if (!(optimum.loss <= target)) return null;
   const [m, mu, n, nu, c] = reducedAt(law, optimum.n_experts);
   const budget = limits.flops == null ? Infinity : limits.flops / TRAINING;
   const inference = (INFERENCE / TRAINING) * limits.inference_tokens;

@@ -1,7 +1,7 @@
 // The sentences of a plan: the command line's own templates (fit/sentences.py) filled in.
 
 import { INFERENCE, TRAINING, active, memoryOf } from "./counts.js";
-import { amount, format, memory } from "./numbers.js";
+import { amount, format, memoryText } from "./numbers.js";
 
 export let sentences = {};
 export const setSentences = (templates) => (sentences = templates);
@@ -128,7 +128,7 @@ export function builtInWords(built) {
   );
   const rate = built.learning_rate ? format("{rate:.3e}", { rate: built.learning_rate }) : sentences.NOT_KNOWN;
   return [
-    say("BUILT_SHAPE", { ...built, memory: memory(built.memory_bytes) }),
+    say("BUILT_SHAPE", { ...built, memory: memoryText(built.memory_bytes) }),
     say("BUILT_PARAMETERS", built),
     say("BUILT_FLOPS", built),
     say("BUILT_RATE", { rate, source: built.learning_rate_from, batch: ramp.length ? `; batch ${ramp.join(", ")}` : "" }),
