@@ -2,8 +2,8 @@
 
 import { element, makePicture, sample } from "./chart.js";
 import { config } from "./config.js";
-import { NAMES, FIELDS, asked, command, defaults, fromHash, fromSlider, hourOf, rangeOf, shown, toHash, toSlider } from "./form.js";
-import { amount, digits, fixed, flopsText, memoryText, parsed, percent, typed } from "./numbers.js";
+import { FIELDS, asked, command, defaults, fromHash, fromSlider, hourOf, toHash, toSlider } from "./form.js";
+import { amount, digits, duration, fixed, memoryText, parsed, typed } from "./numbers.js";
 import { againstMemory, gains, isoflop, looksOf, map, measured } from "./pictures.js";
 import { planFor } from "./plan.js";
 import { readTable, TableError } from "./table.js";
@@ -25,7 +25,10 @@ const pictures = {
   map: makePicture("The best number of experts"),
   measured: makePicture("Predicted against measured"),
 };
-$("pictures").append(...Object.values(pictures).map(({ figure }) => figure));
+$("pictures").append(
+  ...Object.values(pictures).map(({ figure }) => figure),
+  element("figure", {}, element("figcaption", {}, element("b", {}, "What twice as much would gain")), element("div", { id: "gains" })),
+);
 
 // The fields.
 
@@ -39,7 +42,7 @@ function makeFields() {
     slider.addEventListener("input", () => change({ [name]: fromSlider(field, lawOf(), slider.value) }));
     $(field.group).append(element("div", { class: "field" }, element("label", { for: name }, label), text, slider));
   }
-  for (const { name, form } of data.laws) $("law").append(element("option", { value: name }, `${name} (${form})`));
+  for (const { name, form } of data.laws) $("law").append(element("option", { value: name }, `${name.split("/").slice(-2).join("/")} (${form})`));
   for (const name of Object.keys(data.chips)) $("chip").append(element("option", { value: name }, name));
   for (const name of ["chip", "experts", "bytes_per_parameter", "bytes_per_kv_element"])
     $(name).addEventListener("input", () => change({ [name]: $(name).value }));
@@ -84,8 +87,15 @@ function showFields(law) {
     $(name).value = state[name];
   }
   if ($("experts") !== document.activeElement) $("experts").value = state.experts;
-  $("origin").textContent = law.origin || "";
+  $("origin").textContent = `${law.origin} ${fittedTo(law)}`.trim();
   showChoices(law);
+}
+
+function fittedTo({ ranges }) {
+  const { n_active, n_tokens } = ranges;
+  if (!n_active || !n_tokens) return "";
+  const between = (ends) => ends.map(amount).join(" to ");
+  return `Fitted to models of ${between(n_active)} active parameters on ${between(n_tokens)} tokens.`;
 }
 
 const derive = (value) => (Number.isFinite(value) ? typed(+digits(value, 4)) : "");
@@ -160,8 +170,9 @@ function showAnswer({ ask, plan }) {
   const hour = safely(() => hourOf(data, state));
   if (hour) {
     const hours = best.training_flops / hour.flops;
-    tiles.push([hours < 100 ? `${digits(hours, 3)} h` : `${digits(hours / 24, 3)} days`, `of training on ${amount(hour.chips)} × ${state.chip}`]);
-    if (hour.dollars != null) tiles.push([`$${amount(hours * hour.dollars)}`, "of training"]);
+    const dollars = hours * hour.dollars;
+    tiles.push([hours < 1 / 3600 ? "< 1 s" : duration(hours), `of training on ${amount(hour.chips)} × ${state.chip}`]);
+    if (hour.dollars != null) tiles.push([dollars < 0.01 ? "< 1 cent" : `$${amount(dollars)}`, "of training"]);
   }
   $("tiles").replaceChildren(...tiles.map(([value, what]) => element("div", {}, element("dd", {}, value), element("dt", {}, what))));
   items($("built"), plan.buildable ? builtInWords(plan.buildable) : ["no model of whole blocks meets the limits"]);
@@ -179,13 +190,14 @@ function showTable({ plan }) {
   const outside = plan.optima.map((row) => inWords(row.extrapolation.filter(({ column }) => column !== "training_flops")));
   if (outside.some(Boolean)) head.push("outside the fitted range");
   const lines = plan.optima.map((row, i) => {
-    const cells = [row.n_experts, amount(row.n_active), amount(row.n_total), amount(row.n_tokens), fixed(row.loss, 4)];
+    const cells = [amount(row.n_active), amount(row.n_total), amount(row.n_tokens), fixed(row.loss, 4)];
     const of = drawn.get(row.n_experts);
     if (plan.bootstrap) cells.push(between(of?.loss, (v) => fixed(v, 4)), of ? `${of.best_in_draws} of ${plan.bootstrap.draws}` : "–");
     cells.push(memoryText(row.memory_bytes), between(row.near_optimal_n_active, amount), limitedBy[row.size_bound] ?? "–");
-    if (outside.some(Boolean)) cells.push(outside[i]);
     const best = row === plan.best ? { class: "best", "aria-label": "best" } : {};
-    return element("tr", best, ...cells.map((cell, k) => element(k ? "td" : "th", k ? {} : { scope: "row" }, String(cell))));
+    const line = element("tr", best, element("th", { scope: "row" }, String(row.n_experts)), ...cells.map((cell) => element("td", {}, cell)));
+    if (outside.some(Boolean)) line.append(element("td", { class: "words" }, outside[i]));
+    return line;
   });
   for (const { n_experts, why } of plan.infeasible) {
     const cell = element("td", { colspan: head.length - 1, class: "words" }, `not feasible: ${why}`);
@@ -292,4 +304,5 @@ new ResizeObserver(() => {
 }).observe($("pictures"));
 
 makeFields();
+$("form").open = matchMedia("(min-width: 60rem)").matches;
 render();

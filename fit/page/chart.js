@@ -2,7 +2,7 @@
 // by arrow keys and reads them out; a click or Enter chooses one.
 
 const NS = "http://www.w3.org/2000/svg";
-const MARGIN = { left: 58, right: 12, top: 10, bottom: 42 };
+const MARGIN = { left: 64, right: 14, top: 10, bottom: 42 };
 
 export function element(name, attributes = {}, ...children) {
   const made = document.createElement(name);
@@ -134,7 +134,7 @@ function moveTo(picture, at, aloud = false) {
 
 // Draws a spec:
 //   x, y       {low, high, log, label, format}
-//   lines      [{share, points: [[x, y]], dashed: [bool of each point], faint: [bool], band: [[x, low, high]]}]
+//   lines      [{share, points: [[x, y]], dashed: [bool of each point], faint: [bool], band: [[x, low, high]], bold}]
 //   dots       [{x, y, share, kind, hollow, ring}]
 //   strips     [{from, to, share, label}] along the foot
 //   cells      [{x: [from, to], y: [from, to], share}]; labels [{x, y, text}]; rules [{x}, {y}, {from: [x, y], to: [x, y]}]
@@ -192,17 +192,17 @@ function drawAxes(drawing, { x, y, toX, toY }, box) {
       svg("text", { x: box.x - 6, y: toY(v) + 4, "text-anchor": "end" }, write(y, ys)(v)));
   const middle = box.y + box.height / 2;
   axes.append(svg("text", { class: "title", x: (box.x + right) / 2, y: foot + 35, "text-anchor": "middle" }, x.label),
-    svg("text", { class: "title", transform: `translate(13,${middle})rotate(-90)`, "text-anchor": "middle" }, y.label));
+    svg("text", { class: "title", transform: `translate(11,${middle})rotate(-90)`, "text-anchor": "middle" }, y.label));
   drawing.append(axes);
 }
 
 // A line in pieces: dashed where the law extrapolates, faint where a limit forbids.
-function drawLine(inside, { share, points, dashed = [], faint = [], band }, toX, toY) {
+function drawLine(inside, { share, points, dashed = [], faint = [], band, bold }, toX, toY) {
   const at = ([x, y]) => `${toX(x).toFixed(1)},${toY(y).toFixed(1)}`;
   if (band?.length) {
     const up = band.map(([x, , high]) => at([x, high]));
     const down = band.map(([x, low]) => at([x, low])).reverse();
-    inside.append(svg("path", { class: "band", d: `M${[...up, ...down].join("L")}Z`, style: `fill:${colour(share)}` }));
+    inside.append(svg("path", { class: bold ? "band bold" : "band", d: `M${[...up, ...down].join("L")}Z`, style: `fill:${colour(share)}` }));
   }
   for (let i = 0; i + 1 < points.length; ) {
     const look = (j) => `${dashed[j] ? " dashed" : ""}${faint[j] ? " faint" : ""}`;

@@ -64,7 +64,8 @@ export function defaults(law) {
 
 // The state that a hash names, over the law's defaults; hours given means that they, not FLOPs, are the budget.
 export function fromHash(hash, laws) {
-  const given = Object.fromEntries([...new URLSearchParams(hash.replace(/^#/, ""))].filter(([name]) => NAMES.includes(name)));
+  const parts = hash.replace(/^#/, "").split("&").map((part) => part.split(/=(.*)/s).slice(0, 2));
+  const given = Object.fromEntries(parts.filter(([name]) => NAMES.includes(name)).map(([name, text]) => [name, decoded(text)]));
   const law = laws.find(({ name }) => name === given.law) ?? laws[0];
   return { ...defaults(law), ...(given.hours ? { flops: "" } : {}), ...given, law: law.name };
 }
@@ -72,7 +73,15 @@ export function fromHash(hash, laws) {
 export function toHash(state, law) {
   const usual = defaults(law);
   const changed = NAMES.filter((name) => name === "law" || state[name] !== usual[name]);
-  return "#" + new URLSearchParams(changed.map((name) => [name, state[name]])).toString().replaceAll("%2C", ",");
+  return "#" + changed.map((name) => `${name}=${encodeURIComponent(state[name]).replace(/%2[CF]/g, decodeURIComponent)}`).join("&");
+}
+
+function decoded(text = "") {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text; // a lone %: as it was typed
+  }
 }
 
 function numberOf(state, name) {
@@ -188,5 +197,5 @@ export function fromSlider(field, law, at) {
 // A number as its field shows it.
 export function shown(field, value) {
   if (field.kind === "count" && value >= 1e4) return amount(value);
-  return value >= 1e6 || value < 1e-3 ? typed(+digits(value, 3)) : digits(value, 4);
+  return typed(+digits(value, 4));
 }

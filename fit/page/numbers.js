@@ -75,6 +75,12 @@ export function flopsText(x, digits = 3) {
 }
 
 export const digits = general;
+// A time: 14 s, 3.2 h, 21 days.
+export function duration(hours) {
+  const [size, name] = [[48, "days"], [1, "h"], [1 / 60, "min"]].find(([from]) => hours >= from) ?? [1 / 3600, "s"];
+  return `${threeDigits(hours / (size === 48 ? 24 : size))} ${name}`;
+}
+
 export const percent = (x) => fixed(100 * x, 2) + "%";
 
 // What a person typed as a number: 1e22, 80, 1.5B, 16K; NaN where it is none.
@@ -83,5 +89,5 @@ export function parsed(text) {
   return found ? found[1] * { "": 1, k: 1e3, m: 1e6, b: 1e9, t: 1e12 }[found[2].toLowerCase()] : NaN;
 }
 
-// A number as a flag or a field takes it, no digit lost: 1e+22 becomes 1e22.
-export const typed = (x) => String(x).replace("e+", "e");
+// A number as a flag or a field takes it, no digit lost: 16384, 2e12.
+export const typed = (x) => (x >= 1e6 || x < 1e-4 ? x.toExponential().replace("e+", "e") : String(x));

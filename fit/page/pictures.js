@@ -25,7 +25,7 @@ export function looksOf(experts) {
 function worthShowing(planned, others = []) {
   const least = Math.min(...planned, ...others);
   const most = Math.max(...planned.map((loss) => Math.min(loss, 1.1 * least)), 1.015 * least, ...others);
-  return { low: least - 0.12 * (most - least), high: most + 0.25 * (most - least) };
+  return { low: least - 0.12 * (most - least), high: most + 0.5 * (most - least) };
 }
 
 const nearBudget = (runs, flops) =>
@@ -37,7 +37,7 @@ export function isoflop(picture, { law, shape, limits, experts }, plan, looks, r
   const near = runs ? nearBudget(runs, limits.flops).filter((i) => experts.includes(runs.n_experts[i])) : [];
   const free = optima(law, shape, { ...limits, memory_bytes: null }, experts).filter((o) => o.feasible);
   const sizes = [...plan.optima, ...free].map((o) => o.n_active).concat(near.map((i) => runs.n_active[i]));
-  const grid = spread(Math.min(...sizes) / 6, Math.max(...sizes) * 6, POINTS).filter((size) => tokensOf(limits, size) >= 1);
+  const grid = spread(Math.min(...sizes) / 4, Math.max(...sizes) * 4, POINTS).filter((size) => tokensOf(limits, size) >= 1);
   const tokens = grid.map((size) => tokensOf(limits, size));
   const lines = experts.map((e) => {
     const at = reducedAt(law, e);
@@ -50,9 +50,11 @@ export function isoflop(picture, { law, shape, limits, experts }, plan, looks, r
       dashed: grid.map((size, i) => extrapolation(law, size, tokens[i], e).length > 0),
       faint: grid.map((size) => size > largest),
       band: bands.map(([size, [low, high]]) => [size, low, high]),
+      bold: e === plan.best.n_experts,
     };
   });
-  const y = worthShowing(plan.optima.map((o) => o.loss), near.map((i) => runs.loss[i]));
+  const sure = plan.bootstrap?.optima.find((row) => row.n_experts === plan.best.n_experts);
+  const y = worthShowing(plan.optima.map((o) => o.loss), [...(sure?.loss ?? []), ...near.map((i) => runs.loss[i])]);
   draw(picture, {
     x: { ...inCounts, low: grid[0], high: grid.at(-1), label: "active parameters" },
     y: { ...y, label: "loss, nats per token" },
@@ -75,14 +77,14 @@ export function isoflop(picture, { law, shape, limits, experts }, plan, looks, r
   return `${flopsText(limits.flops)} training FLOPs`;
 }
 
-// The budgets that memory is drawn for: up to three times what the largest free optimum takes.
+// n memories to draw: from a part of what the best dense model takes without a limit to more than any optimum takes.
 function memories(law, shape, limits, experts, n) {
   const d = shape.width_per_block;
   const free = optima(law, shape, { ...limits, memory_bytes: null }, experts).filter((o) => o.feasible);
-  const most = 2 * Math.max(...free.map((o) => memoryOf(shape, limits, o.d_model, o.n_experts)));
+  const most = 1.5 * Math.max(...free.map((o) => memoryOf(shape, limits, o.d_model, o.n_experts)));
   const dense = free[0];
-  const least = Math.max(memoryOf(shape, limits, d, 1), memoryOf(shape, limits, dense.d_model, dense.n_experts) / 60);
-  return spread(Math.min(least, limits.memory_bytes ?? Infinity), Math.max(most, limits.memory_bytes ?? 0), n);
+  const least = Math.max(memoryOf(shape, limits, d, 1), memoryOf(shape, limits, dense.d_model, dense.n_experts) / 8);
+  return spread(Math.min(least, limits.memory_bytes ?? Infinity), Math.max(most, 1.2 * (limits.memory_bytes ?? 0)), n);
 }
 
 // The best loss against memory, a curve for each E; the foot says which E is the best.
@@ -97,6 +99,7 @@ export function againstMemory(picture, { law, shape, limits, experts }, plan, lo
     points: bounded(i).map(([bytes, o]) => [bytes, o.loss]),
     dashed: bounded(i).map(([, o]) => extrapolation(law, o.n_active, o.n_tokens, e).length > 0),
     band: bounded(i).map(([bytes, o]) => [bytes, bandOf(law, o.n_active, o.n_tokens, e)]).filter(([, b]) => b).map(([x, b]) => [x, ...b]),
+    bold: e === plan.best.n_experts,
   }));
   const strips = [];
   best.forEach((o, k) => {
@@ -107,12 +110,11 @@ export function againstMemory(picture, { law, shape, limits, experts }, plan, lo
   });
   const losses = best.filter(Boolean).map((o) => o.loss);
   const least = losses.at(-1);
-  const shownFrom = losses.filter((loss) => loss < 1.15 * least);
-  const span = Math.max(...shownFrom, plan.best.loss) - least || 0.01 * least;
+  const span = Math.max(...losses.filter((loss) => loss < 1.06 * least), plan.best.loss) - least || 0.01 * least;
   const at = limits.memory_bytes;
   draw(picture, {
     x: { ...inBytes, low: grid[0], high: grid.at(-1), label: "memory of weights and cache" },
-    y: { low: least - 0.22 * span, high: least + 1.1 * span, label: "loss, nats per token" },
+    y: { low: least - 0.22 * span, high: least + 1.25 * span, label: "loss, nats per token" },
     lines,
     strips,
     rules: at == null ? [] : [{ x: at }],
@@ -142,13 +144,14 @@ export function map(picture, { law, shape, limits, experts }, looks, choose) {
   try {
     const ends = [budgets[0], budgets.at(-1)].map((flops) => memories(law, shape, { ...limits, flops, memory_bytes: null }, experts, 2));
     const at = limits.memory_bytes ?? ends[1][1];
-    sizes = spread(Math.min(ends[0][0], at / 2), Math.max(ends[1][1] / 4, 2 * at), CELLS[1] + 1);
+    sizes = spread(Math.min(ends[0][0], at / 2), Math.max(ends[1][1] / 2, 2 * at), CELLS[1] + 1);
   } catch (error) {
     if (error instanceof PlanError) return "nothing is feasible at some of these budgets";
     throw error;
   }
   const laws = experts.map((e) => reducedAt(law, e));
-  const [cells, stops, middles] = [[], [], {}];
+  const [cells, stops] = [[], []];
+  const bests = []; // of each stop, null where nothing fits
   for (let j = 0; j < CELLS[1]; j++) {
     const bytes = Math.sqrt(sizes[j] * sizes[j + 1]);
     const largest = experts.map((e) => largestIn(e, shape, { ...limits, memory_bytes: bytes }));
@@ -161,9 +164,8 @@ export function map(picture, { law, shape, limits, experts }, looks, choose) {
         ? `best E = ${best.n_experts}, loss ${fixed(best.loss, 4)}\n${amount(best.n_active)} active, ${amount(best.n_tokens)} tokens` +
           (best.size_bound ? `\nbound by ${best.size_bound}` : "")
         : "nothing fits") });
-      if (!best) continue;
-      cells.push({ x: [budgets[i], budgets[i + 1]], y: [sizes[j], sizes[j + 1]], ...looks[best.n_experts] });
-      (middles[best.n_experts] ??= []).push([flops, bytes]);
+      bests.push(best && best.n_experts);
+      if (best) cells.push({ x: [budgets[i], budgets[i + 1]], y: [sizes[j], sizes[j + 1]], ...looks[best.n_experts] });
     }
   }
   const here = [limits.flops, limits.memory_bytes ?? Infinity];
@@ -172,7 +174,7 @@ export function map(picture, { law, shape, limits, experts }, looks, choose) {
     x: { log: true, low: budgets[0], high: budgets.at(-1), label: "training FLOPs", format: (v) => flopsText(v) },
     y: { ...inBytes, low: sizes[0], high: sizes.at(-1), label: "memory" },
     cells,
-    labels: Object.entries(middles).filter(([, at]) => at.length > 5).map(([e, at]) => ({ ...middle(at), text: `E = ${e}` })),
+    labels: middles(bests).map(([e, at]) => ({ x: stops[at].x, y: stops[at].y, text: `${e}` })),
     rules: law.ranges.training_flops ? [{ x: high }] : [],
     dots: limits.memory_bytes == null ? [] : [{ x: limits.flops, y: limits.memory_bytes, ring: true, r: 7 }],
     stops,
@@ -183,12 +185,18 @@ export function map(picture, { law, shape, limits, experts }, looks, choose) {
   return "click to take a cell" + (law.ranges.training_flops ? "; the law was fitted left of the line" : "");
 }
 
-// The cell of a region that lies nearest to its middle, in logarithms.
-function middle(at) {
-  const mean = [0, 1].map((k) => at.reduce((sum, cell) => sum + Math.log(cell[k]), 0) / at.length);
-  const far = (cell) => Math.hypot(...cell.map((v, k) => Math.log(v) - mean[k]));
-  const [x, y] = at.reduce((best, cell) => (far(cell) < far(best) ? cell : best));
-  return { x, y };
+// [[e, cell]]: the cell of each number of experts that lies deepest in its region, where there is room for a label.
+function middles(bests) {
+  const place = (k) => [k % CELLS[0], Math.floor(k / CELLS[0])];
+  const away = (k, other) => Math.hypot(...place(k).map((v, axis) => v - place(other)[axis]));
+  const deepest = {};
+  bests.forEach((e, k) => {
+    const [i, j] = place(k);
+    let depth = Math.min(i + 0.6, CELLS[0] - i - 0.4, j + 0.6, CELLS[1] - j - 0.4);
+    bests.forEach((other, at) => other !== e && (depth = Math.min(depth, away(k, at))));
+    if (e && depth > 1 && !(deepest[e]?.depth >= depth)) deepest[e] = { depth, k };
+  });
+  return Object.entries(deepest).map(([e, { k }]) => [e, k]);
 }
 
 // The law's loss of each run against the measured one.
