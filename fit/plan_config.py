@@ -8,7 +8,9 @@ import ast
 import os
 import re
 
-from fit import UserError, lawfile
+from fit import UserError
+from fit.law import load, warning_of
+from fit.plan import PAPERS_LAW
 from fit.units import amount
 
 FAR = 100  # times outside the fitted sizes and tokens, a config tuned there does not serve
@@ -16,7 +18,7 @@ SHAPE = ("d_model", "n_blocks", "n_heads", "d_ff", "n_experts", "vocab_size")
 WARMUP = 3  # a run warms up over a third of its tokens at most, as the shortest of the paper does
 
 
-def source(fitted, plan, base=None):
+def source(law, plan, base=None):
     """The config's source. base: a config file to start from instead of the runs' own, which the user answers for.
 
     Raises:
@@ -28,7 +30,7 @@ def source(fitted, plan, base=None):
     overrides = {}
     if base is None:
         base, overrides = plan["base_config"], plan["overrides"]
-        _check(fitted, built, base)
+        _check(law, built, base)
     elif not os.path.exists(base):
         raise UserError(f"--base_config={base}: no such file")
     begin, get_config = _start(base)
@@ -48,14 +50,14 @@ def source(fitted, plan, base=None):
     )
 
 
-def _check(fitted, built, base):
+def _check(law, built, base):
     """UserError where the runs' config `base` cannot serve the model."""
     another = "; name a config that serves by --base_config"
     if base is None:
-        several = (fitted.models["differing"] or {}).get("config")
+        several = (law.models["differing"] or {}).get("config")
         why = f"its runs had {len(several)} configs: {', '.join(several[:4])}" if several else "it names no config"
-        raise UserError(f"--emit_config: --law={fitted.name} leaves open how its runs were trained: {why}{another}")
-    known = fitted if fitted.models["base_config"] else lawfile.load("joint-moe-2025")
+        raise UserError(f"--emit_config: --law={law.name} leaves open how its runs were trained: {why}{another}")
+    known = law if law.models["base_config"] else load(PAPERS_LAW)
     vocabulary = known.models["vocab_size"]
     if built["vocab_size"] != vocabulary:
         raise UserError(
@@ -70,7 +72,7 @@ def _check(fitted, built, base):
     ]
     if far:
         raise UserError(
-            f"--emit_config: {lawfile.warning_of(far)}; learning rate, batch and warm-up of {base} were tuned nowhere "
+            f"--emit_config: {warning_of(far)}; learning rate, batch and warm-up of {base} were tuned nowhere "
             f"near{another}"
         )
 
@@ -87,17 +89,17 @@ def _docstring(plan, base):
     built = plan["buildable"]
     given = ", ".join(f"{k} {v:g}" for k, v in plan["constraints"].items() if v)
     rate = built["learning_rate"]
-    told = [
+    lines = [
         f"{built['n_experts']} experts, {amount(built['n_active'])} active and {amount(built['n_total'])} total "
         f"parameters, {amount(built['n_tokens'])} tokens; predicted loss {built['loss']:.4f} nats per token.\n",
         f"Planned by the law {plan['law']} under: {given}.",
     ]
     if built["extrapolation"]:
-        told.append(f"It is {lawfile.warning_of(built['extrapolation'])}.")
-    told += [
+        lines.append(f"It is {warning_of(built['extrapolation'])}.")
+    lines += [
         "\n    python -m jmoe.train --config=THIS_FILE --workdir=DIR\n",
         f"Exactly {built['exact_parameters']:,} parameters and {built['exact_training_flops']:.4g} training FLOPs.",
     ]
     if rate and base == plan["base_config"]:
-        told.append(f"The peak learning rate is {rate:.4e} ({built['learning_rate_from']}).")
-    return "\n".join(told).replace("\\", "/").replace('"', "'") + "\n"
+        lines.append(f"The peak learning rate is {rate:.4e} ({built['learning_rate_from']}).")
+    return "\n".join(lines).replace("\\", "/").replace('"', "'") + "\n"

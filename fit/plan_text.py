@@ -1,11 +1,12 @@
-"""A plan told to people: a table, and what follows from it."""
+"""A plan in words: a table, and what follows from it."""
 
-from fit import lawfile, summary
+from fit import summary
+from fit.law import in_words, warning_of
 from fit.units import amount, memory
 
 
 def text(plan):
-    """The plan that planning.plan made, as text."""
+    """The plan that plan.plan made, as text."""
     parts = [_optima(plan)]
     if plan.get("bootstrap"):
         parts.append(_bootstrap(plan["bootstrap"]))
@@ -21,9 +22,7 @@ def text(plan):
 def _optima(plan):
     """One line for each number of experts. What of it lies outside the fitted range stands at its end, but for the
     FLOPs: they are those asked for, and the warning below tells them."""
-    outside = [
-        lawfile.in_words([o for o in row["extrapolation"] if o["column"] != "training_flops"]) for row in plan["optima"]
-    ]
+    outside = [in_words([o for o in row["extrapolation"] if o["column"] != "training_flops"]) for row in plan["optima"]]
     lines = [
         f"{'n_experts':>9} {'n_active':>9} {'n_total':>9} {'n_tokens':>9} {'loss':>8} {'memory':>9}  "
         f"{'n_active within 0.1% of the best':33} {'size bound by':13}"
@@ -103,5 +102,5 @@ def _rule_of_thumb(row):
 
 
 def _suffix(row):
-    told = lawfile.warning_of(row["extrapolation"])
-    return told and f"; {told}"
+    warning = warning_of(row["extrapolation"])
+    return warning and f"; {warning}"

@@ -12,8 +12,8 @@ import numpy as np
 from absl import flags
 
 from fit import UserError, learning_rate
-from fit import runs as runs_lib
-from fit.planning import parse_experts
+from fit.commands.flags import columns_of, define_columns, parse_experts
+from fit.table import read, write_text
 
 
 def define_flags(f):
@@ -31,13 +31,13 @@ def define_flags(f):
         "Also fit an exponent of n_tokens, which Eq. 10 has not: the best rate moves with the tokens per parameter.",
         flag_values=f,
     )
-    runs_lib.define_columns(f)
+    define_columns(f)
 
 
 def run(f):
     if f.runs is None:
         raise UserError("--runs is missing: a table with the column peak_learning_rate, as launch.sweep writes it")
-    optima = learning_rate.best_rates(runs_lib.read(f.runs, runs_lib.columns_of(f)))
+    optima = learning_rate.best_rates(read(f.runs, columns_of(f)))
     found = sorted({o.n_experts for o in optima})
     wanted = parse_experts(f) if f.experts else found
     if absent := [e for e in wanted if e not in found]:
@@ -69,6 +69,6 @@ def run(f):
         print(f"  {learning_rate.rms_error(law, checked):.4f} on {len(checked)} not fitted")
     if f.out:
         record = {"lr_law": law, "experts": wanted, "optima": [o.as_dict() for o in optima]}
-        runs_lib.write_text(f.out, json.dumps(record, indent=1, default=float))
+        write_text(f.out, json.dumps(record, indent=1, default=float))
     if not np.isfinite(list(law.values())).all():
         raise UserError(f"{f.runs}: the fit is not finite")

@@ -13,15 +13,25 @@ import os
 
 from absl import flags
 
-from fit import UserError, figures, lawfile, planning
-from fit import architecture as architecture_lib
-from fit import runs as runs_lib
+from fit import UserError
+from fit.commands.flags import (
+    columns_of,
+    define_columns,
+    define_law,
+    define_shape,
+    experts_of,
+    law_of,
+    positive_list,
+    shape_of,
+)
+from fit.paper import figures
+from fit.table import replacing
 
 OF_A_FIT = {"5": "predicted_against_measured", "2a": "isoflop", "memory": "best_experts_against_memory"}
 
 
 def define_flags(f):
-    flags.DEFINE_string("law", None, "A law.json, or the name of a published law.", flag_values=f)
+    define_law(f)
     flags.DEFINE_enum(
         "figure",
         None,
@@ -43,33 +53,31 @@ def define_flags(f):
         flag_values=f,
     )
     flags.DEFINE_list("experts", None, "Numbers of experts to draw. Default: those fitted.", flag_values=f)
-    runs_lib.define_columns(f)
-    architecture_lib.define_flags(f)
+    define_columns(f)
+    define_shape(f)
 
 
 def run(f):
-    if f.law is None:
-        raise UserError("--law is missing: a law.json, or one of " + ", ".join(lawfile.PRESETS))
     if (f.figure is None) == (f.out_dir is None) or (f.figure is None) != (f.out is None):
         raise UserError("expected either --figure with --out, or --out_dir")
     todo = paths(f)
-    fitted = lawfile.load(f.law)
-    budgets = planning.positive_list(f, "flops")
-    experts, architecture = planning.experts_of(f, fitted), architecture_lib.from_flags(f, fitted)
+    law = law_of(f)
+    budgets = positive_list(f, "flops")
+    experts, architecture = experts_of(f, law), shape_of(f, law)
     if f.out_dir and f.runs is None:
         raise UserError("--out_dir needs --runs, for predicted against measured")
-    runs, out = (None, None) if f.runs is None else figures.measured(fitted, f.runs, runs_lib.columns_of(f))
+    runs, out = (None, None) if f.runs is None else figures.measured(law, f.runs, columns_of(f))
     if f.out_dir:
         try:
             os.makedirs(f.out_dir, exist_ok=True)
         except OSError as e:
             raise UserError(f"--out_dir={f.out_dir}: cannot be made: {e.strerror}") from e
     for which, pictures in todo.items():
-        if f.out_dir and which != "5" and not hasattr(fitted.law, "at_experts"):
+        if f.out_dir and which != "5" and "n_tokens" not in law.form.columns:
             continue  # a law without tokens has but the one picture
-        figure, _ = figures.draw(which, fitted, architecture, experts, budgets, runs, out)
+        figure, _ = figures.draw(which, law, architecture, experts, budgets, runs, out)
         for kind, path in pictures.items():
-            with runs_lib.replacing(path) as temporary:
+            with replacing(path) as temporary:
                 figures.save(figure, temporary, kind)
             print(path)
 

@@ -3,32 +3,32 @@
 import numpy as np
 
 from fit import UserError, optimum, units
-from fit.architecture import FLOPS_PER_PARAMETER_TRAINING as TRAINING
-from fit.figures import NEAR, style
+from fit.architecture import TRAINING
+from fit.paper.figures import NEAR, style
 
 
-def isoflop(fitted, experts, budgets, runs=None):
+def isoflop(law, architecture, experts, budgets, runs=None):
     """Fig. 2a: loss against tokens at each training budget, each curve's optimum marked; runs NEAR a budget as points.
 
     Needs no optimum: a law whose loss does not fall with size or tokens is drawn over the sizes it was fitted to.
     """
-    experts = optimum.allowed_experts(fitted, experts)
-    looks = style.looks(fitted, experts)
+    experts = optimum.allowed_experts(law, experts)
+    looks = style.looks(law, experts)
     figure, axes = style.panels(len(budgets), sharey=True)
     columns, seen, notes = style.Columns(), [], [style.handle("optimum", marker="o", markerfacecolor="white")]
     for axis, flops in zip(axes, budgets):
-        at = {e: fitted.at_experts(e) for e in experts}
-        best = {e: _optimal_tokens(flops, *reduced) for e, reduced in at.items()}
+        best = {e: float(optimum.unconstrained(law, e, architecture, flops)[1]) for e in experts}
         points = {} if runs is None else _near(runs, flops, experts)
         needed = [*best.values(), *(tokens for tokens, _ in points.values())]
-        d = np.geomspace(*_tokens_shown(fitted, flops, needed), style.POINTS)
+        d = np.geomspace(*_tokens_shown(law, flops, needed), style.POINTS)
         size = flops / (TRAINING * d)
-        for e, (m, mu, n, nu, c) in at.items():
-            loss = m * size**mu + n * d**nu + c
-            within, ends = fitted.inside(size, d, e), style.band(fitted, size, d, e)
+        for e in experts:
+            loss = optimum.loss_of(law, architecture, e, size, d)
+            within, ends = law.inside(size, d, e), style.band(law, architecture, size, d, e)
             style.curve(axis, d, loss, within, looks[e], ends)
             if np.isfinite(best[e]):
-                style.point(axis, best[e], m * (flops / (TRAINING * best[e])) ** mu + n * best[e] ** nu + c, looks[e])
+                its_loss = optimum.loss_of(law, architecture, e, flops / (TRAINING * best[e]), best[e])
+                style.point(axis, best[e], its_loss, looks[e])
             seen.append(loss.min())
             columns.add(flops=flops, n_experts=e, n_active=size, n_tokens=d, loss=loss, extrapolated=~within)
         for e, (d, loss) in points.items():
@@ -42,55 +42,50 @@ def isoflop(fitted, experts, budgets, runs=None):
     if runs is not None:
         label = f"runs within {NEAR - 1:.0%} of the budget"
         notes.append(style.handle(label, marker="o", markeredgecolor="black", color="0.6"))
-    style.legends(figure, fitted, looks, notes)
+    style.legends(figure, law, looks, notes)
     return figure, columns
-
-
-def _optimal_tokens(flops, m, mu, n, nu, c):
-    """Compute-optimal tokens, NaN where the law has no optimum."""
-    return float(optimum.compute_optimal(m, mu, n, nu, flops)[1]) if mu < 0 and nu < 0 else np.nan
 
 
 def _near(runs, flops, experts):
     """{number of experts: (tokens, losses)} of the runs whose training FLOPs are NEAR a budget."""
-    near = np.abs(np.log(TRAINING * runs.n_active * runs.n_tokens / flops)) < np.log(NEAR)
+    near = np.abs(np.log(runs.flops / flops)) < np.log(NEAR)
     rows = {e: near & (runs.n_experts == e) for e in experts}
     return {e: (runs.n_tokens[r], runs.loss[r]) for e, r in rows.items() if r.any()}
 
 
-def _tokens_shown(fitted, flops, needed):
+def _tokens_shown(law, flops, needed):
     """(least, most) tokens of the curves at a budget: four times beyond what is needed, or else the fitted sizes."""
     needed = np.concatenate([np.ravel(v) for v in needed])
     if np.isfinite(needed).any():
         return np.nanmin(needed) / 4, np.nanmax(needed) * 4
-    if "n_active" not in fitted.ranges:
-        raise UserError(f"--law={fitted.name}: has no optimum, nor says what sizes it was fitted to: nothing to draw")
-    low, high = fitted.ranges["n_active"]
+    if "n_active" not in law.ranges:
+        raise UserError(f"--law={law.name}: has no optimum, nor says what sizes it was fitted to: nothing to draw")
+    low, high = law.ranges["n_active"]
     return flops / (TRAINING * high) / 2, flops / (TRAINING * low) * 2
 
 
-def savings(fitted, experts, budgets):
+def savings(law, experts, budgets):
     """Fig. 2b: the training FLOPs a compute-optimal dense model needs for the loss of an MoE, over the MoE's."""
-    experts = optimum.allowed_experts(fitted, experts)
-    looks = style.looks(fitted, experts)
+    experts = optimum.allowed_experts(law, experts)
+    looks = style.looks(law, experts)
     figure, (axis,) = style.panels()
     columns, flops = style.Columns(), np.geomspace(min(budgets), max(budgets) * 10, 40)
     for i, e in enumerate(experts):
-        size, tokens, ratio = _dense_over_flops(fitted.at_experts(e), fitted.at_experts(1.0), flops)
+        size, tokens, ratio = _dense_over_flops(law.at_experts(e), law.at_experts(1.0), flops)
         ends = None
-        if fitted.draws:
-            at = [fitted.law.at_experts(style.drawn(fitted), number) for number in (e, 1.0)]
-            ends = style.percentiles(fitted, _dense_over_flops(*at, flops)[2])
-        within = fitted.inside(size, tokens, e)
+        if law.draws:
+            at = [law.at_experts(number, style.drawn(law)) for number in (e, 1.0)]
+            ends = style.percentiles(law, _dense_over_flops(*at, flops)[2])
+        within = law.inside(size, tokens, e)
         style.curve(axis, flops, ratio, within, looks[e], ends, every=(i % 6, 6))
         columns.add(n_experts=e, flops=flops, dense_flops_over_flops=ratio, extrapolated=~within)
     if not np.isfinite(columns["dense_flops_over_flops"]).any():
-        raise UserError(f"--law={fitted.name}: its loss of dense models does not fall with size and tokens: no optimum")
+        raise UserError(f"--law={law.name}: its loss of dense models does not fall with size and tokens: no optimum")
     style.log_axis(axis.xaxis, flops[0], flops[-1], units.flops_math)
     shown = np.concatenate([np.asarray(line.get_ydata(), float) for line in axis.lines])
     style.log_axis(axis.yaxis, 0.95 * np.nanmin(shown), 1.1 * np.nanmax(shown), "{:.3g}×".format)
     axis.set(xlabel="training FLOPs of the mixture", ylabel="dense FLOPs for equal loss, ratio")
-    style.legends(figure, fitted, looks)
+    style.legends(figure, law, looks)
     return figure, columns
 
 

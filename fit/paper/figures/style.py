@@ -11,8 +11,8 @@ import numpy as np
 from matplotlib import colors, lines, patches, ticker
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from fit import units
-from fit.figures import COLUMN, PAGE
+from fit import optimum, units
+from fit.paper.figures import COLUMN, PAGE
 
 DPI = 200  # of PNG
 POINTS = 200  # of a curve
@@ -81,10 +81,10 @@ class Columns(dict):
             self.setdefault(name, []).extend(np.ravel(values).tolist())
 
 
-def looks(fitted, experts):
+def looks(law, experts):
     """{number of experts: its color and marker} for those drawn. The law's fitted ones take part, so that each keeps
     its colour from picture to picture."""
-    numbers = sorted({float(e) for e in (*experts, *fitted.experts)})
+    numbers = sorted({float(e) for e in (*experts, *law.experts)})
     scale = LIGHTEST / max(np.log(numbers[-1]), np.log(2))
     every = {
         e: dict(color=EXPERTS_MAP(scale * np.log(e)), marker=MARKERS[i % len(MARKERS)]) for i, e in enumerate(numbers)
@@ -92,26 +92,26 @@ def looks(fitted, experts):
     return {e: every[e] for e in sorted(set(map(float, experts)))}
 
 
-def band(fitted, n_active, n_tokens, n_experts):
+def band(law, architecture, n_active, n_tokens, n_experts):
     """(low, high) percentiles over the law's bootstrap draws of the loss of these models [k]; None without draws."""
-    if not fitted.draws:
+    if not law.draws:
         return None
-    m, mu, n, nu, c = fitted.law.at_experts(drawn(fitted), n_experts)
     with np.errstate(all="ignore"):
-        return percentiles(fitted, m * n_active**mu + n * n_tokens**nu + c)
+        losses = optimum.loss_of(law, architecture, n_experts, n_active, n_tokens, drawn(law))
+    return percentiles(law, losses)
 
 
-def drawn(fitted):
+def drawn(law):
     """The bootstrap's coefficients by name, [n_draws, 1] each."""
-    return {name: values[:, None] for name, values in fitted.draws.items()}
+    return {name: values[:, None] for name, values in law.draws.items()}
 
 
-def percentiles(fitted, values):
+def percentiles(law, values):
     """(low, high) over the draws of values [n_draws, k], leaving out what is not finite; NaN where most are not."""
     values = np.where(np.isfinite(values), values, np.nan)
     known = np.isfinite(values).mean(axis=0) > 0.5
     ends = np.full((2, values.shape[1]), np.nan)
-    ends[:, known] = np.nanpercentile(values[:, known], fitted.percentiles, axis=0, method="weibull")
+    ends[:, known] = np.nanpercentile(values[:, known], law.percentiles, axis=0, method="weibull")
     return ends
 
 
@@ -136,7 +136,7 @@ def point(axis, x, y, look, **how):
     axis.plot(x, y, look["marker"], color=look["color"], markerfacecolor="white", markeredgewidth=1, **how)
 
 
-def legends(figure, fitted, looks=None, notes=(), line="-"):
+def legends(figure, law, looks=None, notes=(), line="-"):
     """Legends outside the axes, never over data: numbers of experts above them, whatever else needs a word below."""
     if looks:
         _legend(figure, "upper", [handle(f"E = {e:g}", linestyle=line, **look) for e, look in looks.items()])
@@ -144,9 +144,9 @@ def legends(figure, fitted, looks=None, notes=(), line="-"):
     dashed = [line for axis in figure.axes for line in axis.lines if line.get_linestyle() == "--"]
     if any(np.isfinite(np.asarray(line.get_ydata(), float)).any() for line in dashed):
         notes.append(handle("extrapolated", linestyle="--", linewidth=0.9))
-    if fitted.draws and any(axis.collections for axis in figure.axes):
-        low, high = fitted.percentiles
-        label = f"{low:g}–{high:g}% of {len(next(iter(fitted.draws.values())))} bootstrap fits"
+    if law.draws and any(axis.collections for axis in figure.axes):
+        low, high = law.percentiles
+        label = f"{low:g}–{high:g}% of {len(next(iter(law.draws.values())))} bootstrap fits"
         notes.append(patches.Patch(color="0.3", alpha=0.2, linewidth=0, label=label))
     if notes:
         _legend(figure, "lower", notes)

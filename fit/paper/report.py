@@ -6,7 +6,8 @@ import io
 import json
 import os
 
-from fit import UserError, figures, summary, tables, units
+from fit import UserError, summary, units
+from fit.paper import figures, tables
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1f2328; --soft: #59636e; --line: #d1d9e0; --back: #fff; --warn: #fff8c5 }
@@ -51,26 +52,26 @@ NAMES = {
 }
 
 
-def page(fitted, architecture, runs=None, out=None):
+def page(law, architecture, runs=None, out=None):
     """The page as text; runs and out as figures.measured gives them. For what the law cannot give it says why."""
-    name = os.path.basename(fitted.name)
-    title = f"{fitted.form.capitalize()} scaling law: {name}"
-    parts = [f"<h1>{_text(title)}</h1>", f"<p>{_text(_origin(fitted))}</p>"]
-    said = [] if fitted.published else list(summary.summary(fitted.record))
+    name = os.path.basename(law.name)
+    title = f"{law.form.name.capitalize()} scaling law: {name}"
+    parts = [f"<h1>{_text(title)}</h1>", f"<p>{_text(_origin(law))}</p>"]
+    said = [] if law.published else list(summary.summary(law.record))
     warnings = [line.removeprefix("warning: ") for line in said if line.startswith("warning: ")]
     if warnings:
         parts.append('<ul class="warnings">' + _items(warnings) + "</ul>")
-    if fitted.ranges:
-        parts += ["<h2>What it was fitted to</h2>", _table(_reach(fitted))]
-        parts.append(f"<p>{_text(_models(fitted, architecture))}</p>")
-    if quality := _quality(fitted.record):
+    if law.ranges:
+        parts += ["<h2>What it was fitted to</h2>", _table(_reach(law))]
+        parts.append(f"<p>{_text(_models(law, architecture))}</p>")
+    if quality := _quality(law.record):
         rest = [line for line in said if not line.startswith("warning: ")]
         parts += ["<h2>Errors</h2>", _table(quality)]
         parts.append(f"<details><summary>what the fit said</summary><ul>{_items(rest)}</ul></details>")
-    parts += ["<h2>Coefficients</h2>", _table(_coefficients(fitted))]
-    parts += [_table_section(fitted, architecture, which) for which in tables.TABLES]
-    parts += [_figure_section(fitted, architecture, which, runs, out) for which in figures.FIGURES]
-    record = f"<pre>{_text(json.dumps(fitted.record, indent=1))}</pre>"
+    parts += ["<h2>Coefficients</h2>", _table(_coefficients(law))]
+    parts += [_table_section(law, architecture, which) for which in tables.TABLES]
+    parts += [_figure_section(law, architecture, which, runs, out) for which in figures.FIGURES]
+    record = f"<pre>{_text(json.dumps(law.record, indent=1))}</pre>"
     parts.append(f"<h2>The law as JSON</h2><details><summary>all that is recorded</summary>{record}</details>")
     head = (
         f'<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -88,30 +89,30 @@ def _items(sentences):
     return "".join(f"<li>{_text(sentence)}</li>" for sentence in sentences)
 
 
-def _origin(fitted):
+def _origin(law):
     """One sentence: where the law comes from."""
-    if fitted.published:
-        return f"Published: {fitted.record['source']}. {fitted.record['note']}."
-    runs, held_out = fitted.record.get("runs", {}), fitted.record.get("held_out")
-    words = f"Fitted to {fitted.record['fitted']['runs']} runs of {runs.get('file')}"
+    if law.published:
+        return f"Published: {law.record['source']}. {law.record['note']}."
+    runs, held_out = law.record.get("runs", {}), law.record.get("held_out")
+    words = f"Fitted to {law.record['fitted']['runs']} runs of {runs.get('file')}"
     words += f", {held_out['runs']} more held out" if held_out else ""
     return f"{words} (fingerprint of the runs {str(runs.get('fingerprint'))[:12]})."
 
 
-def _models(fitted, architecture):
+def _models(law, architecture):
     """One sentence: the models and the text of the fitted runs."""
     words = [f"Models of width {architecture.width_per_block} a block with a vocabulary of {architecture.vocab_size:,}"]
     named = dict(base_config="config", corpus="corpus fingerprint", unique_tokens="training tokens in the text")
     for name, what in named.items():
-        if value := fitted.models[name]:
+        if value := law.models[name]:
             words.append(f"{what} {units.amount(value) if name in COUNTS else str(value)[:60]}")
     return "; ".join(words) + ". What lies outside these ranges is dashed in the pictures."
 
 
-def _reach(fitted):
+def _reach(law):
     return [
         dict(column=NAMES.get(name, name)) | {end: _cell(name, value) for end, value in zip(("from", "to"), ends)}
-        for name, ends in fitted.ranges.items()
+        for name, ends in law.ranges.items()
     ]
 
 
@@ -140,17 +141,17 @@ def _percent(x):
     return None if x is None else f"{x:.2%}"
 
 
-def _coefficients(fitted):
+def _coefficients(law):
     """Rows of coefficients, each with its interval by profile likelihood and by bootstrap where the fit made them."""
-    profile, bootstrap = fitted.record.get("profile"), fitted.record.get("bootstrap")
+    profile, bootstrap = law.record.get("profile"), law.record.get("bootstrap")
     rows = []
-    for name, value in fitted.coefficients.items():
+    for name, value in law.coefficients.items():
         row = dict(coefficient=name, value=value)
         if profile:
             ends = profile.get(name)
             row[f"profile likelihood ({summary.LEVEL:.0%})"] = ends and _interval(ends["low"], ends["high"])
         if bootstrap:
-            low, high = fitted.percentiles
+            low, high = law.percentiles
             row[f"{low:g}th to {high:g}th percentile of {len(bootstrap['draws'])} bootstrap fits"] = _interval(
                 *bootstrap["intervals"][name]
             )
@@ -164,20 +165,20 @@ def _interval(low, high):
     return f"{low:.4g} to {high:.4g}"
 
 
-def _table_section(fitted, architecture, which):
+def _table_section(law, architecture, which):
     parts = [f"<h2>{TITLES[which]}</h2>"]
     try:
-        rows = tables.TABLES[which](fitted, architecture)
-        parts += [_table(rows), f'<p class="soft">{_text(tables.note(which, fitted, rows))}</p>']
+        rows = tables.TABLES[which](law, architecture)
+        parts += [_table(rows), f'<p class="soft">{_text(tables.note(which, law, rows))}</p>']
     except UserError as e:
         parts.append(f"<p>{_text(e)}</p>")
     return "\n".join(parts)
 
 
-def _figure_section(fitted, architecture, which, runs, out):
+def _figure_section(law, architecture, which, runs, out):
     caption = figures.FIGURES[which]
     try:
-        figure, columns = figures.draw(which, fitted, architecture, fitted.experts, (), runs, out)
+        figure, columns = figures.draw(which, law, architecture, law.experts, (), runs, out)
     except UserError as e:
         return f"<h2>{_text(caption)}</h2>\n<p>{_text(e)}</p>"
     picture = io.BytesIO()

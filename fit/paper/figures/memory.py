@@ -9,31 +9,27 @@ import dataclasses
 import numpy as np
 
 from fit import optimum, units
-from fit.figures import style
+from fit.paper.figures import style
 
 RING = dict(marker="o", color="black", markerfacecolor="none", markersize=8, linestyle="none")
 
 
-def _solve(fitted, architecture, constraints, e):
-    return optimum.solve(fitted.at_experts(e), e, architecture, constraints)
-
-
-def memory_curves(fitted, architecture, experts, flops):
+def memory_curves(law, architecture, experts, flops):
     """Fig. 1a: loss against total parameters at one training budget, up to the compute-optimal size of each number of
     experts, which is marked; the strip below says which number is the best."""
-    experts = optimum.allowed_experts(fitted, experts)
-    looks, columns = style.looks(fitted, experts), style.Columns()
+    experts = optimum.allowed_experts(law, experts)
+    looks, columns = style.looks(law, experts), style.Columns()
     figure, (axis,) = style.panels()
-    free = optimum.optima(fitted, architecture, optimum.Constraints(flops=flops), experts)
+    free = optimum.optima(law, architecture, optimum.Constraints(flops=flops), experts)
     low = architecture.n_total(float(architecture.width_per_block) * 2, 1)
     grid = np.geomspace(max(low, np.nanmin(free.n_total) / 30), 1.15 * np.nanmax(free.n_total), style.POINTS)
     limit = optimum.Constraints(flops=flops, memory_bytes=grid, bytes_per_parameter=1.0)
     losses = []
     for i, e in enumerate(experts):
-        found = _solve(fitted, architecture, limit, e)
+        found = optimum.solve(law, e, architecture, limit)
         losses.append(np.where(found.feasible, found.loss, np.inf))
         shown = found.feasible & (found.size_bound == "memory")
-        _draw(fitted, axis, grid, found, shown, e, looks[e], columns, dict(n_total=grid))
+        _draw(law, architecture, axis, grid, found, shown, e, looks[e], columns, dict(n_total=grid))
         style.point(axis, free.n_total[i], free.loss[i], looks[e])
     least = np.min(losses, axis=0)
     span = least[0] - least[-1]
@@ -43,15 +39,15 @@ def memory_curves(fitted, architecture, experts, flops):
     title = f"{units.flops_math(flops)} training FLOPs"
     axis.set(xlabel="total parameters", ylabel="loss (nats per token)", title=title)
     optima = style.handle("optimum", marker="o", markerfacecolor="white")
-    style.legends(figure, fitted, looks, [optima])
+    style.legends(figure, law, looks, [optima])
     return figure, columns
 
 
-def _draw(fitted, axis, x, found, shown, e, look, columns, more, every=None):
+def _draw(law, architecture, axis, x, found, shown, e, look, columns, more, every=None):
     """The losses of the models `found` over x [k], where `shown`, on an axis, and their numbers into columns."""
     size, tokens = found.n_active, found.n_tokens
-    within = fitted.inside(size, tokens, e)
-    ends = style.band(fitted, size, tokens, e)
+    within = law.inside(size, tokens, e)
+    ends = style.band(law, architecture, size, tokens, e)
     if ends is not None:
         ends = np.where(shown, ends, np.nan)
     style.curve(axis, x, np.where(shown, found.loss, np.nan), within, look, ends, every)
@@ -73,10 +69,10 @@ def _strip_of_best(axis, grid, best, looks):
     axis.text(0, 0.08, " best E", transform=axis.transAxes, fontsize=6, va="bottom")
 
 
-def matched_memory(fitted, architecture, experts, flops, kv_tokens, inference_tokens):
+def matched_memory(law, architecture, experts, flops, kv_tokens, inference_tokens):
     """Fig. 3: loss against the dense model whose memory a model matches: weights; with cache; with inference too."""
-    experts = optimum.allowed_experts(fitted, experts)
-    looks, columns = style.looks(fitted, experts), style.Columns()
+    experts = optimum.allowed_experts(law, experts)
+    looks, columns = style.looks(law, experts), style.Columns()
     figure, axes = style.panels(3, sharex=True, sharey=True)
     scenarios = (
         ("weights only", 0.0, 0.0),
@@ -85,20 +81,20 @@ def matched_memory(fitted, architecture, experts, flops, kv_tokens, inference_to
     )
     for axis, (title, cache, served) in zip(axes, scenarios):
         base = _scenario(flops, cache, served)
-        top = np.nanmax(optimum.optima(fitted, architecture, base, experts).n_total)
+        top = np.nanmax(optimum.optima(law, architecture, base, experts).n_total)
         smallest = architecture.n_active(2.0 * architecture.width_per_block)
         dense = np.geomspace(max(smallest, top / 1e4), top, style.POINTS)
-        memory = optimum.memory_bytes(architecture, base, architecture.d_model(dense), 1)
+        memory = base.memory(architecture, architecture.d_model(dense), 1)
         for i, e in enumerate(experts):
-            found = _solve(fitted, architecture, dataclasses.replace(base, memory_bytes=memory), e)
+            found = optimum.solve(law, e, architecture, dataclasses.replace(base, memory_bytes=memory))
             shown = found.feasible & (found.size_bound == "memory")
             more = dict(panel=title, dense_parameters=dense)
-            _draw(fitted, axis, dense, found, shown, e, looks[e], columns, more, every=(7 * i, 40))
+            _draw(law, architecture, axis, dense, found, shown, e, looks[e], columns, more, every=(7 * i, 40))
         axis.set(title=title)
     style.log_axis(axes[0].xaxis, *style.extent(axes))
     axes[0].set_ylabel(f"loss (nats per token)\nat {units.flops_math(flops)} FLOPs")
     axes[1].set_xlabel("parameters of the dense model of equal memory")
-    style.legends(figure, fitted, looks)
+    style.legends(figure, law, looks)
     return figure, columns
 
 
@@ -112,11 +108,11 @@ def _scenario(flops, kv_tokens, inference_tokens):
     )
 
 
-def best_experts(fitted, architecture, experts, flops, sizes, kv_tokens, inference_tokens):
+def best_experts(law, architecture, experts, flops, sizes, kv_tokens, inference_tokens):
     """Fig. 4: loss against E for a few memory sizes (parameters of a dense model), in three scenarios; a ring around
     the best."""
-    experts = optimum.allowed_experts(fitted, experts)
-    looks, columns = style.looks(fitted, experts), style.Columns()
+    experts = optimum.allowed_experts(law, experts)
+    looks, columns = style.looks(law, experts), style.Columns()
     figure, axes = style.panels(3, sharex=True, sharey=True)
     scenarios = (
         ("weights only", 0.0, 0.0),
@@ -127,12 +123,12 @@ def best_experts(fitted, architecture, experts, flops, sizes, kv_tokens, inferen
     for axis, (title, cache, served) in zip(axes, scenarios):
         base = _scenario(flops, cache, served)
         for size, grey in zip(sizes, greys):
-            memory = optimum.memory_bytes(architecture, base, architecture.d_model(size), 1)
-            found = _solve(fitted, architecture, dataclasses.replace(base, memory_bytes=memory), experts)
+            memory = base.memory(architecture, architecture.d_model(size), 1)
+            found = optimum.solve(law, experts, architecture, dataclasses.replace(base, memory_bytes=memory))
             if not found.feasible.any():
                 continue
-            within = fitted.inside(found.n_active, found.n_tokens, experts)
-            ends = style.band(fitted, found.n_active, found.n_tokens, experts)
+            within = law.inside(found.n_active, found.n_tokens, experts)
+            ends = style.band(law, architecture, found.n_active, found.n_tokens, experts)
             style.curve(axis, experts, found.loss, within, grey, ends)
             for e, loss in zip(experts, found.loss):
                 axis.plot(e, loss, grey["marker"], color=looks[e]["color"], markersize=3.5)
@@ -154,29 +150,29 @@ def best_experts(fitted, architecture, experts, flops, sizes, kv_tokens, inferen
         style.handle(f"memory of a {units.amount(size)} dense model", **grey | dict(linestyle="-"))
         for size, grey in zip(sizes, greys)
     ]
-    style.legends(figure, fitted, notes=[*lines, style.handle("best E", **RING)])
+    style.legends(figure, law, notes=[*lines, style.handle("best E", **RING)])
     return figure, columns
 
 
-def experts_against_memory(fitted, architecture, experts, budgets):
+def experts_against_memory(law, architecture, experts, budgets):
     """The best E against memory (weights of 2 bytes, no cache) at each training budget, and how the draws spread;
     Table 2 as a picture."""
-    experts = optimum.allowed_experts(fitted, experts)
-    looks, columns = style.looks(fitted, experts), style.Columns()
+    experts = optimum.allowed_experts(law, experts)
+    looks, columns = style.looks(law, experts), style.Columns()
     figure, axes = style.panels(len(budgets), height=2.3, sharex=True, sharey=True)
     free = np.concatenate(
-        [optimum.optima(fitted, architecture, optimum.Constraints(flops=f), experts).n_total for f in budgets]
+        [optimum.optima(law, architecture, optimum.Constraints(flops=f), experts).n_total for f in budgets]
     )
     least = 2.0 * architecture.n_total(float(architecture.width_per_block), 1)
     grid = np.geomspace(max(least, np.nanmin(free) / 20), 3.0 * np.nanmax(free), style.POINTS)
     for axis, flops in zip(axes, budgets):
         limit = optimum.Constraints(flops=flops, memory_bytes=grid)
-        found = [_solve(fitted, architecture, limit, e) for e in experts]
+        found = [optimum.solve(law, e, architecture, limit) for e in experts]
         rows = np.argmin([np.where(f.feasible, f.loss, np.inf) for f in found], axis=0), np.arange(len(grid))
         best = experts[rows[0]]
         size, tokens = (np.stack([getattr(f, name) for f in found])[rows] for name in ("n_active", "n_tokens"))
-        within = fitted.inside(size, tokens, best)
-        ends = _spread_of_best(fitted, architecture, experts, dataclasses.replace(limit, memory_bytes=grid[::4]))
+        within = law.inside(size, tokens, best)
+        ends = _spread_of_best(law, architecture, experts, dataclasses.replace(limit, memory_bytes=grid[::4]))
         if ends is not None:
             axis.fill_between(grid[::4], *ends, step="mid", color="0.3", alpha=0.15, linewidth=0)
         for e in np.unique(best):
@@ -188,18 +184,18 @@ def experts_against_memory(fitted, architecture, experts, budgets):
     style.experts_axis(axes[0].yaxis, experts)
     style.log_axis(axes[0].xaxis, grid[0], grid[-1], units.memory)
     axes[0].set_ylabel("best number of experts E")
-    style.legends(figure, fitted)
+    style.legends(figure, law)
     return figure, columns
 
 
-def _spread_of_best(fitted, architecture, experts, limit):
+def _spread_of_best(law, architecture, experts, limit):
     """(low, high) percentiles over the bootstrap draws of the best E at each memory; None without draws."""
-    if not fitted.draws:
+    if not law.draws:
         return None
-    reduced = [np.broadcast_arrays(*fitted.law.at_experts(style.drawn(fitted), e)) for e in experts]
-    usable = np.all([(mu < 0) & (nu < 0) for _, mu, _, nu, _ in reduced], axis=0)[:, 0]
+    usable = optimum.usable_draws(law, experts)
     if not usable.any():
         return None
-    found = [optimum.solve([v[usable] for v in r], e, architecture, limit) for r, e in zip(reduced, experts)]
+    draws = {name: values[usable] for name, values in style.drawn(law).items()}
+    found = [optimum.solve(law, e, architecture, limit, draws) for e in experts]
     best = experts[np.argmin([np.where(f.feasible, f.loss, np.inf) for f in found], axis=0)]
-    return np.percentile(best, fitted.percentiles, axis=0, method="nearest")
+    return np.percentile(best, law.percentiles, axis=0, method="nearest")

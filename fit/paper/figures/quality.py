@@ -3,26 +3,27 @@
 import matplotlib.cm
 import numpy as np
 
-from fit.figures import PAGE, style
+from fit import optimum
+from fit.paper.figures import PAGE, style
 
 MOST_SIZES, SOME_SIZES = 16, 6  # of n_active, each with a line; beyond so many, lines of some of them
 
 
-def fit_quality(fitted, runs, out):
+def fit_quality(law, architecture, runs, out):
     """Predicted against measured loss by E, held-out runs (`out`, boolean) hollow, with the residuals below; beside it
     loss against tokens for the least and a larger E, lines predicted, points measured."""
-    predicted = fitted.predict(runs.n_active, runs.n_tokens, runs.n_experts)
+    predicted = law.predict(**runs.columns)
     experts = sorted(set(runs.n_experts))
-    looks = style.looks(fitted, experts)
+    looks = style.looks(law, experts)
     shown = dict.fromkeys((experts[0], 4.0 if 4.0 in experts else experts[-1]))
-    shown = list(shown) if "n_tokens" in fitted.law.COLUMNS else []
+    shown = list(shown) if "n_tokens" in law.form.columns else []
     figure, (scatter, residuals), panels = _panels(len(shown))
     _predicted_against_measured(scatter, residuals, runs, predicted, out, looks)
     sizes = runs.n_active[np.isin(runs.n_experts, shown)]
     if shown:
         norm, colours = style.sizes_norm(sizes), style.sizes_map()
         for axis, e in zip(panels, shown):
-            _loss_against_tokens(fitted, axis, runs, e, norm, colours)
+            _loss_against_tokens(law, architecture, axis, runs, e, norm, colours)
         style.log_axis(panels[0].xaxis, *style.extent(panels, 1.1))
         panels[0].set_ylabel("loss (nats per token)")
         scale = matplotlib.cm.ScalarMappable(norm, colours)
@@ -31,7 +32,7 @@ def fit_quality(fitted, runs, out):
     notes = [style.handle("held out", marker="o", markerfacecolor="white")] if out.any() else []
     if shown:
         notes += [style.handle("law", linestyle="-"), style.handle("runs", marker="o", markersize=3)]
-    style.legends(figure, fitted, looks, notes, line="none")
+    style.legends(figure, law, looks, notes, line="none")
     columns = dict(n_active=runs.n_active, n_tokens=runs.n_tokens, n_experts=runs.n_experts, loss=runs.loss)
     columns |= dict(predicted_loss=predicted, held_out=out)
     return figure, {name: values.tolist() for name, values in columns.items()}
@@ -74,7 +75,7 @@ def _predicted_against_measured(scatter, residuals, runs, predicted, out, looks)
     scatter.set(ylabel="predicted loss", title="all runs")
 
 
-def _loss_against_tokens(fitted, axis, runs, e, norm, colours):
+def _loss_against_tokens(law, architecture, axis, runs, e, norm, colours):
     rows = runs.n_experts == e
     sizes = np.unique(runs.n_active[rows])
     if many := len(sizes) > MOST_SIZES:
@@ -83,9 +84,9 @@ def _loss_against_tokens(fitted, axis, runs, e, norm, colours):
     for size in sizes:
         mine = runs.n_tokens[rows & (runs.n_active == size)]
         d = np.geomspace(*(ends if many else (mine.min(), mine.max())), 50)
-        loss = fitted.predict(size, d, e)
+        loss = optimum.loss_of(law, architecture, e, size, d)
         look = dict(color=colours(norm(size)), marker="")
-        style.curve(axis, d, loss, fitted.inside(size, d, e), look, style.band(fitted, size, d, e))
+        style.curve(axis, d, loss, law.inside(size, d, e), look, style.band(law, architecture, size, d, e))
     axis.scatter(
         runs.n_tokens[rows],
         runs.loss[rows],
