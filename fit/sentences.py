@@ -1,6 +1,6 @@
 """The sentences of a plan, as templates of str.format: the command line and the planner page fill in the same ones.
 
-Names in braces are numbers, formatted as written, or words that are formatted already: amounts as 9.71B, memory as 24.3 GB.
+Names in braces are numbers, formatted as written, or words made before: amounts as 9.71B, memory as 24.3 GB.
 """
 
 # What was never fitted; {end} is the end of the fitted range that lies nearest.
@@ -20,7 +20,8 @@ SHAPE_UNKNOWN = "the law does not say the {names} of its models; taken to be {va
 # What cannot be planned.
 SMALLEST = "the smallest model (1 block of width {d:g}, n_experts = {e:g})"
 MEMORY_TOO_SMALL = (
-    "--memory_gb cannot be met: {smallest} needs {need:.4g} GB with its cache, {times:.3g} times the {limit:.4g} GB there are"
+    "--memory_gb cannot be met: {smallest} needs {need:.4g} GB with its cache, {times:.3g} times the {limit:.4g} GB "
+    "there are"
 )
 FLOPS_TOO_FEW = (
     "--flops cannot be met: {smallest} needs {need:.4g} FLOPs to train on a single token{share}, "
@@ -28,8 +29,8 @@ FLOPS_TOO_FEW = (
 )
 INFERENCE_SHARE = " ({inference:.4g} of it for --inference_tokens)"
 NO_OPTIMUM = (
-    "at n_experts = {at:g} this law's loss does not fall with n_active or n_tokens (exponents {mu:.4g}, {nu:.4g}): it has "
-    "no optimum; fit it to more runs"
+    "at n_experts = {at:g} this law's loss does not fall with n_active or n_tokens (exponents {mu:.4g}, {nu:.4g}): it "
+    "has no optimum; fit it to more runs"
 )
 UNBOUNDED = "nothing bounds the plan: give --flops, or both --memory_gb and --max_tokens"
 NO_BUDGET_TO_SHARE = "--inference_tokens share the budget of --flops, which is not given"
@@ -46,7 +47,10 @@ RATE_UNKNOWN = "the fitted runs followed no law of learning rates"
 RATE_TOO_SMALL = "Eq. 10 was tuned on far larger models"
 
 # The plan in words.
-ANSWER = "Train {model} with {n_active} active parameters{total} on {n_tokens} tokens: loss {loss:.4f} nats per token{interval}."
+ANSWER = (
+    "Train {model} with {n_active} active parameters{total} on {n_tokens} tokens: loss {loss:.4f} nats per "
+    "token{interval}."
+)
 DENSE = "a dense model"
 MIXTURE = "a mixture of {e} experts"
 TOTAL = " ({n_total} in total)"
@@ -67,11 +71,12 @@ RULE_OF_THUMB = (
 )
 
 BUILT_SHAPE = (
-    "n_experts {n_experts}, d_model {d_model}, {n_blocks} blocks, {n_heads} heads, d_ff {d_ff}, vocabulary {vocab_size:,}; "
-    "{n_tokens:,} tokens, loss {loss:.4f}, {memory}"
+    "n_experts {n_experts}, d_model {d_model}, {n_blocks} blocks, {n_heads} heads, d_ff {d_ff}, vocabulary "
+    "{vocab_size:,}; {n_tokens:,} tokens, loss {loss:.4f}, {memory}"
 )
 BUILT_PARAMETERS = (
-    "parameters {exact_parameters:,} with norms and routers ({n_active:,} active, {n_total:,} in total as the law counts)"
+    "parameters {exact_parameters:,} with norms and routers ({n_active:,} active, {n_total:,} in total as the law "
+    "counts)"
 )
 BUILT_FLOPS = (
     "training FLOPs {training_flops:.4g} as the law counts, {exact_training_flops:.4g} exactly ({sequence} tokens of "
@@ -90,9 +95,12 @@ OPEN_CONFIG = "--emit_config: --law={law} leaves open how its runs were trained:
 OTHER_VOCABULARY = (
     "--emit_config: the tokenizer of {base} goes with a vocabulary of {known:,}, the model has {asked:,}{another}"
 )
-FAR_FROM_CONFIG = "--emit_config: {outside}; learning rate, batch and warm-up of {base} were tuned nowhere near{another}"
+FAR_FROM_CONFIG = (
+    "--emit_config: {outside}; learning rate, batch and warm-up of {base} were tuned nowhere near{another}"
+)
 CONFIG_MODEL = (
-    "{e} experts, {active} active and {total} total parameters, {tokens} tokens; predicted loss {loss:.4f} nats per token."
+    "{e} experts, {active} active and {total} total parameters, {tokens} tokens; predicted loss {loss:.4f} nats per "
+    "token."
 )
 CONFIG_PLANNED = "Planned by the law {law} under: {given}."
 CONFIG_OUTSIDE = "It is {outside}."

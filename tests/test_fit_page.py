@@ -62,7 +62,9 @@ class Planner:
         self.asked, self.errors = [], []
         self.tab.on("request", lambda request: self.asked.append(request.url))
         self.tab.on("pageerror", lambda error: self.errors.append(str(error)))
-        self.tab.on("console", lambda line: self.errors.append(line.text) if line.type in ("error", "warning") else None)
+        self.tab.on(
+            "console", lambda line: self.errors.append(line.text) if line.type in ("error", "warning") else None
+        )
 
     def open(self, **state):
         """The page in this state of its hash, drawn."""

@@ -1,12 +1,12 @@
 """One HTML file that plans in the browser: the laws as data, the scripts of this folder, and nothing from the network.
 
-  data.py      what the page knows of a law, of its runs and of chips
-  numbers.js   numbers as Python formats them        counts.js  parameters, bytes and tokens of a model
-  law.js       the laws' formulas, draws, ranges     solve.js   the best model under limits
-  plan.js      what `fit plan --json` prints         words.js, config.js  its sentences and its config
-  table.js     a table of runs dropped on the page   form.js    fields, sliders and the state in the URL's hash
-  chart.js     pictures in SVG                       pictures.js  the pictures of a plan
-  app.js       puts a plan on the page               page.html, page.css  what it looks like
+data.py      what the page knows of a law, of its runs and of chips
+numbers.js   numbers as Python formats them        counts.js  parameters, bytes and tokens of a model
+law.js       the laws' formulas, draws, ranges     solve.js   the best model under limits
+plan.js      what `fit plan --json` prints         words.js, config.js  its sentences and its config
+table.js     a table of runs dropped on the page   form.js    fields, sliders and the state in the URL's hash
+chart.js     pictures in SVG                       pictures.js  the pictures of a plan
+app.js       puts a plan on the page               page.html, page.css  what it looks like
 """
 
 import json

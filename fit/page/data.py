@@ -5,8 +5,10 @@ import os
 
 import numpy as np
 
-from fit import UserError, lawfile, optimum, plan_config, planning, recipe, sentences, summary
-from fit import architecture as architecture_lib
+from fit import UserError, plan_config, sentences, summary
+from fit import plan as plan_lib
+from fit.architecture import BATCH_RAMP, PAPER
+from fit.law import PRESETS, load
 
 FORMS = ("joint", "chinchilla")  # whose formula law.js knows
 MOST_RUNS = 2000  # on the page, spread evenly over the table
@@ -26,57 +28,55 @@ CHIPS = {
 }
 
 
-def of(laws, runs=None, out=None):
+def of(laws, largest, runs=None, out=None):
     """Everything that the page computes with, ready for JSON.
 
-    laws: FittedLaws, the first of them shown at first; the published ones that have optima follow. runs: runs of the
-    first law, with `out`, boolean [n_runs], those kept out of its fit.
+    laws: Laws, the first of them shown at first; the published ones that have optima follow. largest: of any amount
+    that may be asked. runs: runs of the first law, with `out`, boolean [n_runs], those kept out of its fit.
 
     Raises:
       UserError: a law has no optimum of size and tokens, or its formula is not known to the page.
     """
     names = {law.name for law in laws}
-    published = [lawfile.load(name) for name, form in lawfile.PRESETS.items() if form in FORMS and name not in names]
-    paper = lawfile.load("joint-moe-2025")
-    rate = paper.models["learning_rate"]
+    published = [load(name) for name, form in PRESETS.items() if form.name in FORMS and name not in names]
     return dict(
         laws=[_law(law) for law in [*laws, *published]],
         runs=None if runs is None else _runs(runs, out),
         sentences=sentences.every(),
         chips=CHIPS,
-        sequence=planning.SEQUENCE,
-        largest=planning.LARGEST,
+        sequence=plan_lib.SEQUENCE,
+        largest=largest,
         paper=dict(
-            law=paper.name,
-            shape=vars(architecture_lib.PAPER),
-            config=recipe.PAPERS_CONFIG,
-            learning_rate=rate,
-            smallest_tuned=recipe.SMALLEST_TUNED,
-            batch_ramp=architecture_lib.BATCH_RAMP,
+            law=plan_lib.PAPERS_LAW,
+            shape=vars(PAPER),
+            config=plan_lib.PAPERS_CONFIG,
+            learning_rate=load(plan_lib.PAPERS_LAW).models["learning_rate"],
+            smallest_tuned=plan_lib.SMALLEST_TUNED,
+            batch_ramp=BATCH_RAMP,
             far=plan_config.FAR,
         ),
     )
 
 
-def _law(fitted):
-    fitted.at_experts(1)  # UserError where the law has no such form
-    if fitted.form not in FORMS:
-        raise UserError(f"--law={fitted.name}: the page knows laws of form {' and '.join(FORMS)}, this is {fitted.form}")
-    models, record = fitted.models, fitted.record
+def _law(law):
+    law.at_experts(1)  # UserError where the law has no such form
+    if law.form.name not in FORMS:
+        raise UserError(f"--law={law.name}: the page knows laws of form {' and '.join(FORMS)}, this is {law.form.name}")
+    models, record = law.models, law.record
     base = models["base_config"]
     bootstrap = record.get("bootstrap")
     return dict(
-        name=fitted.name,
-        form=fitted.form,
-        coefficients=fitted.coefficients,
-        columns=fitted.law.COLUMNS,
-        knows_experts=fitted.knows_experts,
-        published=fitted.published,
-        origin=f"{record['source']}. {record['note']}." if fitted.published else "",
-        experts=fitted.experts,
-        ranges=fitted.ranges,
+        name=law.name,
+        form=law.form.name,
+        coefficients=law.coefficients,
+        columns=law.form.columns,
+        knows_experts=law.knows_experts,
+        published=law.published,
+        origin=f"{record['source']}. {record['note']}." if law.published else "",
+        experts=law.experts,
+        ranges=law.ranges,
         models={name: models[name] for name in (*_MODELS, "overrides") if models[name] is not None},
-        shape={name: _own(fitted, name) for name in ("vocab_size", "width_per_block")},
+        shape={name: _own(law, name) for name in ("vocab_size", "width_per_block")},
         final_norm=bool(models["final_norm"]),
         configs=(models["differing"] or {}).get("config"),
         override_values={k: repr(ast.literal_eval(v)) for k, v in (models["overrides"] or {}).items()} if base else {},
@@ -96,11 +96,11 @@ def _law(fitted):
 _MODELS = ("vocab_size", "width_per_block", "seq_len", "unique_tokens", "base_config", "learning_rate")
 
 
-def _own(fitted, name):
+def _own(law, name):
     """The law's own vocab_size or width_per_block, or the sentence that asks for one where its runs had several."""
     try:
         other = {"vocab_size": "width_per_block", "width_per_block": "vocab_size"}[name]
-        return getattr(fitted.shaped(**{other: 1}), name)
+        return getattr(law.shaped(**{other: 1}), name)
     except UserError as e:
         return str(e)
 

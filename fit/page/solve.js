@@ -103,8 +103,8 @@ export function solve(law, e, shape, limits, largest) {
 // The optimum at each number of experts; throws the command line's sentence where none is feasible.
 export function optima(law, shape, limits, experts) {
   const laws = experts.map((e) => reducedAt(law, e));
-  refuseWithoutOptimum(laws, experts);
   refuseUnbounded(limits);
+  refuseWithoutOptimum(laws, experts);
   const found = experts.map((e, i) => solve(laws[i], e, shape, limits));
   if (!found.some((o) => o.feasible)) throw new PlanError(infeasibleWhy(shape, limits, Math.min(...experts)));
   return found;
