@@ -318,11 +318,12 @@ def test_a_phone_shows_it_without_overflow(browser, folder, scheme):
 
 @browser_needed
 def test_it_prints_on_white_without_its_fields(browser, folder):
-    planner = Planner(browser, folder, viewport=dict(width=794, height=1123), color_scheme="dark").open()
+    planner = Planner(browser, folder, viewport=dict(width=718, height=1047), color_scheme="dark")  # A4 less margins
+    planner.open(law=f"{folder}/law.json", flops="2e11", experts="1,2,4,8,64,128", memory_gb="0.0002")
     planner.tab.emulate_media(media="print")
     assert planner.tab.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert planner.tab.locator("#form").is_hidden() and planner.tab.locator("#answer").is_visible()
-    assert planner.tab.evaluate("document.documentElement.scrollWidth") <= 794
+    assert planner.tab.evaluate("document.documentElement.scrollWidth") <= 718
     planner.tab.close()
 
 

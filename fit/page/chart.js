@@ -1,8 +1,12 @@
 // Pictures in SVG: lines with bands, dots, strips and cells over two axes. A cursor goes from stop to stop by pointer or
 // by arrow keys and reads them out; a click or Enter chooses one.
 
+import { PlanError } from "./words.js";
+
 const NS = "http://www.w3.org/2000/svg";
 const MARGIN = { left: 64, right: 14, top: 10, bottom: 42 };
+
+export const $ = (id) => document.getElementById(id);
 
 export function element(name, attributes = {}, ...children) {
   const made = document.createElement(name);
@@ -32,13 +36,17 @@ const SHAPES = [
   (r) => `M0,${-1.4 * r}L${1.4 * r},0L0,${1.4 * r}L${-1.4 * r},0Z`,
   (r) => `M0,${1.2 * r}L${1.2 * r},${-r}H${-1.2 * r}Z`,
 ];
-const marker = (kind, x, y, r, more) => svg("path", { d: SHAPES[kind % SHAPES.length](r), transform: `translate(${x},${y})`, ...more });
+const marker = (kind, x, y, r, more) =>
+  svg("path", { d: SHAPES[kind % SHAPES.length](r), transform: `translate(${x},${y})`, ...more });
 
 // A small sample of a line and its marker, for legends.
 export const sample = (share, kind) =>
-  svg("svg", { width: 26, height: 12, viewBox: "0 0 26 12", "aria-hidden": "true" },
+  svg(
+    "svg",
+    { width: 26, height: 12, viewBox: "0 0 26 12", "aria-hidden": "true" },
     svg("path", { d: "M0,6H26", style: `stroke:${colour(share)}`, class: "line" }),
-    marker(kind, 13, 6, 3.5, { style: `fill:${colour(share)}` }));
+    marker(kind, 13, 6, 3.5, { style: `fill:${colour(share)}` }),
+  );
 
 // Ticks within [low, high]: powers of ten, or 1, 2 and 5 times them where these are few; evenly spaced unless log.
 function ticks(low, high, log, most) {
@@ -46,7 +54,8 @@ function ticks(low, high, log, most) {
     const [first, last] = [Math.floor(Math.log10(low)), Math.ceil(Math.log10(high))];
     const all = (mantissas, step = 1) => {
       const out = [];
-      for (let p = Math.ceil(first / step) * step; p <= last; p += step) for (const m of mantissas) out.push(m * 10 ** p);
+      for (let p = Math.ceil(first / step) * step; p <= last; p += step)
+        for (const m of mantissas) out.push(m * 10 ** p);
       return out.filter((x) => x >= low * 0.999 && x <= high * 1.001);
     };
     for (const made of [all([1, 2, 5]), all([1, 3]), all([1])]) if (made.length <= most) return made;
@@ -61,7 +70,8 @@ function ticks(low, high, log, most) {
 }
 
 // Decimals that tell the ticks apart.
-const decimals = (values) => (values.length < 2 ? 3 : Math.max(0, -Math.floor(Math.log10(values[1] - values[0]) + 1e-9)));
+const decimals = (values) =>
+  values.length < 2 ? 3 : Math.max(0, -Math.floor(Math.log10(values[1] - values[0]) + 1e-9));
 
 function scale({ low, high, log }, from, to) {
   const f = log ? Math.log : (x) => x;
@@ -74,9 +84,15 @@ export function makePicture(caption, note) {
   const tip = element("div", { class: "tip", hidden: "" });
   const spoken = element("output", { class: "spoken", "aria-live": "polite" });
   const words = element("span", { class: "note" }, note);
-  const figure = element("figure", { class: "picture" }, element("figcaption", {}, element("b", {}, caption), " ", words),
-    element("div", { class: "canvas" }, drawing, tip), spoken);
-  const picture = { figure, drawing, tip, spoken, words, at: null, spec: null };
+  const canvas = element("div", { class: "canvas" }, drawing, tip);
+  const figure = element(
+    "figure",
+    { class: "picture" },
+    element("figcaption", {}, element("b", {}, caption), " ", words),
+    canvas,
+    spoken,
+  );
+  const picture = { figure, canvas, drawing, tip, spoken, words, at: null, spec: null };
   const point = (event) => nearest(picture, event);
   drawing.addEventListener("pointermove", (event) => moveTo(picture, point(event)));
   drawing.addEventListener("pointerleave", () => moveTo(picture, null));
@@ -142,6 +158,8 @@ function moveTo(picture, at, aloud = false) {
 //   choose     what a click does with a stop
 export function draw(picture, spec, height = 300) {
   const { drawing } = picture;
+  for (const { low, high } of [spec.x, spec.y])
+    if (!Number.isFinite(high - low) || low >= high) throw new PlanError("no room on an axis");
   const width = Math.max(260, Math.round(picture.figure.clientWidth || 480));
   const toX = scale(spec.x, MARGIN.left, width - MARGIN.right);
   const toY = scale(spec.y, height - MARGIN.bottom, MARGIN.top);
@@ -151,7 +169,12 @@ export function draw(picture, spec, height = 300) {
   drawing.setAttribute("viewBox", `0 0 ${width} ${height}`);
   drawing.replaceChildren();
   const id = `clip${[...document.querySelectorAll(".drawing")].indexOf(drawing)}`;
-  const box = { x: MARGIN.left, y: MARGIN.top, width: width - MARGIN.left - MARGIN.right, height: height - MARGIN.top - MARGIN.bottom };
+  const box = {
+    x: MARGIN.left,
+    y: MARGIN.top,
+    width: width - MARGIN.left - MARGIN.right,
+    height: height - MARGIN.top - MARGIN.bottom,
+  };
   drawing.append(svg("clipPath", { id }, svg("rect", box)));
   const inside = svg("g", { "clip-path": `url(#${id})` });
   drawAxes(drawing, spec, box);
@@ -167,7 +190,9 @@ export function draw(picture, spec, height = 300) {
   for (const dot of spec.dots ?? []) {
     const look = dot.hollow ? `stroke:${colour(dot.share)};fill:var(--back)` : `fill:${colour(dot.share)}`;
     const kind = dot.ring ? "ring" : dot.hollow ? "hollow" : "dot";
-    inside.append(marker(dot.kind ?? 0, toX(dot.x), toY(dot.y), dot.r ?? 4, { class: kind, style: dot.ring ? "" : look }));
+    inside.append(
+      marker(dot.kind ?? 0, toX(dot.x), toY(dot.y), dot.r ?? 4, { class: kind, style: dot.ring ? "" : look }),
+    );
   }
   for (const { x, y, text } of spec.labels ?? [])
     inside.append(svg("text", { class: "label", x: toX(x), y: toY(y) + 4, "text-anchor": "middle" }, text));
@@ -185,14 +210,20 @@ function drawAxes(drawing, { x, y, toX, toY }, box) {
   const [xs, ys] = [ends(x, Math.max(3, Math.floor(box.width / 70))), ends(y, 6)];
   const write = (axis, values) => axis.format ?? ((v) => v.toFixed(decimals(values)));
   for (const v of xs)
-    axes.append(svg("path", { d: `M${toX(v)},${box.y}V${foot}` }),
-      svg("text", { x: toX(v), y: foot + 16, "text-anchor": "middle" }, write(x, xs)(v)));
+    axes.append(
+      svg("path", { d: `M${toX(v)},${box.y}V${foot}` }),
+      svg("text", { x: toX(v), y: foot + 16, "text-anchor": "middle" }, write(x, xs)(v)),
+    );
   for (const v of ys)
-    axes.append(svg("path", { d: `M${box.x},${toY(v)}H${right}` }),
-      svg("text", { x: box.x - 6, y: toY(v) + 4, "text-anchor": "end" }, write(y, ys)(v)));
+    axes.append(
+      svg("path", { d: `M${box.x},${toY(v)}H${right}` }),
+      svg("text", { x: box.x - 6, y: toY(v) + 4, "text-anchor": "end" }, write(y, ys)(v)),
+    );
   const middle = box.y + box.height / 2;
-  axes.append(svg("text", { class: "title", x: (box.x + right) / 2, y: foot + 35, "text-anchor": "middle" }, x.label),
-    svg("text", { class: "title", transform: `translate(11,${middle})rotate(-90)`, "text-anchor": "middle" }, y.label));
+  axes.append(
+    svg("text", { class: "title", x: (box.x + right) / 2, y: foot + 35, "text-anchor": "middle" }, x.label),
+    svg("text", { class: "title", transform: `translate(11,${middle})rotate(-90)`, "text-anchor": "middle" }, y.label),
+  );
   drawing.append(axes);
 }
 
@@ -202,13 +233,22 @@ function drawLine(inside, { share, points, dashed = [], faint = [], band, bold }
   if (band?.length) {
     const up = band.map(([x, , high]) => at([x, high]));
     const down = band.map(([x, low]) => at([x, low])).reverse();
-    inside.append(svg("path", { class: bold ? "band bold" : "band", d: `M${[...up, ...down].join("L")}Z`, style: `fill:${colour(share)}` }));
+    inside.append(
+      svg("path", {
+        class: bold ? "band bold" : "band",
+        d: `M${[...up, ...down].join("L")}Z`,
+        style: `fill:${colour(share)}`,
+      }),
+    );
   }
-  for (let i = 0; i + 1 < points.length; ) {
+  for (let i = 0; i + 1 < points.length;) {
     const look = (j) => `${dashed[j] ? " dashed" : ""}${faint[j] ? " faint" : ""}`;
     let j = i + 1;
     while (j + 1 < points.length && look(j) === look(i)) j++;
-    const d = `M${points.slice(i, j + 1).map(at).join("L")}`;
+    const d = `M${points
+      .slice(i, j + 1)
+      .map(at)
+      .join("L")}`;
     inside.append(svg("path", { class: `line${look(i)}`, d, style: `stroke:${colour(share)}` }));
     i = j;
   }
@@ -216,7 +256,17 @@ function drawLine(inside, { share, points, dashed = [], faint = [], band, bold }
 
 function drawStrip(inside, from, to, box, share, label) {
   const [y, height] = [box.y + box.height - 18, 18];
-  inside.append(svg("rect", { class: "shade", x: from, y: box.y, width: to - from, height: box.height, style: `fill:${colour(share)}` }),
-    svg("rect", { x: from, y, width: to - from, height, style: `fill:${colour(share)}` }));
-  if (to - from > 22) inside.append(svg("text", { class: "label", x: (from + to) / 2, y: y + 13, "text-anchor": "middle" }, label));
+  inside.append(
+    svg("rect", {
+      class: "shade",
+      x: from,
+      y: box.y,
+      width: to - from,
+      height: box.height,
+      style: `fill:${colour(share)}`,
+    }),
+    svg("rect", { x: from, y, width: to - from, height, style: `fill:${colour(share)}` }),
+  );
+  if (to - from > 22)
+    inside.append(svg("text", { class: "label", x: (from + to) / 2, y: y + 13, "text-anchor": "middle" }, label));
 }

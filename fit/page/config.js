@@ -19,7 +19,9 @@ export function config(data, law, plan) {
   return (
     `"""${docstring(plan)}"""\n\n${begin}\n\n\ndef get_config():\n    config = ${start}\n` +
     shape.map((name) => `    config.model.${name} = ${built[name]}\n`).join("") +
-    Object.entries(law.override_values).map(([field, value]) => `    config.${field} = ${value}  # as the runs had it\n`).join("") +
+    Object.entries(law.override_values)
+      .map(([field, value]) => `    config.${field} = ${value}  # as the runs had it\n`)
+      .join("") +
     `    config.n_tokens = (${grouped(built.n_tokens)},)\n    # a third of the run at most\n` +
     `    config.optimizer.warmup_tokens = min(config.optimizer.warmup_tokens, ` +
     `${grouped(Math.floor(built.n_tokens / 3))})\n    return config\n`
@@ -47,7 +49,9 @@ function checkConfig(data, law, plan, built) {
 
 function docstring(plan) {
   const built = plan.buildable;
-  const given = Object.entries(plan.constraints).filter(([, v]) => v).map(([name, v]) => format(`${name} {v:g}`, { v }));
+  const given = Object.entries(plan.constraints)
+    .filter(([, v]) => v)
+    .map(([name, v]) => format(`${name} {v:g}`, { v }));
   const sizes = { total: amount(built.n_total), active: amount(built.n_active), tokens: amount(built.n_tokens) };
   const lines = [
     say("CONFIG_MODEL", { ...sizes, e: built.n_experts, loss: built.loss }) + "\n",

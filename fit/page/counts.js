@@ -22,6 +22,8 @@ export const memoryOf = (shape, limits, d, e) =>
 // Training tokens that the limits leave a model of this size; may be 0 or negative.
 export function tokensOf(limits, size) {
   const left =
-    limits.flops == null ? Infinity : limits.flops / (TRAINING * size) - (INFERENCE / TRAINING) * limits.inference_tokens;
+    limits.flops == null
+      ? Infinity
+      : limits.flops / (TRAINING * size) - (INFERENCE / TRAINING) * limits.inference_tokens;
   return Math.min(left, limits.max_tokens ?? Infinity);
 }

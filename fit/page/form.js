@@ -16,15 +16,45 @@ export const FIELDS = [
   { name: "dollars_per_hour", label: "Dollars per chip and hour", group: "budget", range: () => [0.1, 20] },
   { name: "memory_gb", label: "Memory of one device, GB", group: "memory", last: ["", "no limit"] },
   { name: "devices", label: "Devices that share it", group: "memory", whole: true, range: () => [1, 1024] },
-  { name: "context", label: "Tokens of context", group: "serving", kind: "count", whole: true, first: ["0", "no cache"],
-    range: () => [128, 2e6] },
-  { name: "sequences", label: "Sequences at once", group: "serving", kind: "count", whole: true, range: () => [1, 1e4] },
-  { name: "inference_tokens", label: "Tokens to serve, out of the FLOPs", group: "serving", kind: "count",
-    first: ["0", "none"] },
-  { name: "max_tokens", label: "Training tokens there are", group: "data-group", kind: "count", last: ["", "no limit"] },
+  {
+    name: "context",
+    label: "Tokens of context",
+    group: "serving",
+    kind: "count",
+    whole: true,
+    first: ["0", "no cache"],
+    range: () => [128, 2e6],
+  },
+  {
+    name: "sequences",
+    label: "Sequences at once",
+    group: "serving",
+    kind: "count",
+    whole: true,
+    range: () => [1, 1e4],
+  },
+  {
+    name: "inference_tokens",
+    label: "Tokens to serve, out of the FLOPs",
+    group: "serving",
+    kind: "count",
+    first: ["0", "none"],
+  },
+  {
+    name: "max_tokens",
+    label: "Training tokens there are",
+    group: "data-group",
+    kind: "count",
+    last: ["", "no limit"],
+  },
   { name: "vocab_size", label: "Vocabulary", group: "models", whole: true, range: () => [128, 512e3] },
-  { name: "width_per_block", label: "Width per block, d_model / n_blocks", group: "models", whole: true,
-    range: () => [4, 512] },
+  {
+    name: "width_per_block",
+    label: "Width per block, d_model / n_blocks",
+    group: "models",
+    whole: true,
+    range: () => [4, 512],
+  },
 ];
 const BYTES = ["bytes_per_parameter", "bytes_per_kv_element"];
 export const NAMES = ["law", "chip", "experts", ...BYTES, ...FIELDS.map(({ name }) => name)];
@@ -54,26 +84,51 @@ export function defaults(law) {
   const paper = law.form === "joint" && law.published;
   const flops = paper ? 1e22 : +(3 * (law.ranges.training_flops?.[1] ?? 1e21)).toPrecision(1);
   return {
-    law: law.name, chip: "H100", chips: paper ? "512" : "1", mfu: "0.4", dollars_per_hour: "2", hours: "",
-    flops: typed(flops), memory_gb: paper ? "80" : "", devices: "1", context: paper ? "16384" : "0", sequences: "1",
-    bytes_per_parameter: "2", bytes_per_kv_element: "2", inference_tokens: "0", max_tokens: "",
-    experts: law.experts.join(","), ...Object.fromEntries(["vocab_size", "width_per_block"].map(
-      (name) => [name, Number.isFinite(law.shape[name]) ? String(law.shape[name]) : ""])),
+    law: law.name,
+    chip: "H100",
+    chips: paper ? "512" : "1",
+    mfu: "0.4",
+    dollars_per_hour: "2",
+    hours: "",
+    flops: typed(flops),
+    memory_gb: paper ? "80" : "",
+    devices: "1",
+    context: paper ? "16384" : "0",
+    sequences: "1",
+    bytes_per_parameter: "2",
+    bytes_per_kv_element: "2",
+    inference_tokens: "0",
+    max_tokens: "",
+    experts: law.experts.join(","),
+    ...Object.fromEntries(
+      ["vocab_size", "width_per_block"].map((name) => [
+        name,
+        Number.isFinite(law.shape[name]) ? String(law.shape[name]) : "",
+      ]),
+    ),
   };
 }
 
 // The state that a hash names, over the law's defaults; hours given means that they, not FLOPs, are the budget.
 export function fromHash(hash, laws) {
-  const parts = hash.replace(/^#/, "").split("&").map((part) => part.split(/=(.*)/s).slice(0, 2));
-  const given = Object.fromEntries(parts.filter(([name]) => NAMES.includes(name)).map(([name, text]) => [name, decoded(text)]));
+  const parts = hash
+    .replace(/^#/, "")
+    .split("&")
+    .map((part) => part.split(/=(.*)/s).slice(0, 2));
+  const given = Object.fromEntries(
+    parts.filter(([name]) => NAMES.includes(name)).map(([name, text]) => [name, decoded(text)]),
+  );
   const law = laws.find(({ name }) => name === given.law) ?? laws[0];
-  return { ...defaults(law), ...(given.hours ? { flops: "" } : {}), ...given, law: law.name };
+  return { ...defaults(law), ...(given.hours ? { flops: "" } : {}), ...given };
 }
 
 export function toHash(state, law) {
   const usual = defaults(law);
   const changed = NAMES.filter((name) => name === "law" || state[name] !== usual[name]);
-  return "#" + changed.map((name) => `${name}=${encodeURIComponent(state[name]).replace(/%2[CF]/g, decodeURIComponent)}`).join("&");
+  return (
+    "#" +
+    changed.map((name) => `${name}=${encodeURIComponent(state[name]).replace(/%2[CF]/g, decodeURIComponent)}`).join("&")
+  );
 }
 
 function decoded(text = "") {
@@ -123,8 +178,12 @@ function expertsOf(state, law) {
 // {flops of one hour of all chips, chips, dollars of one hour}; null where one of the fields is empty.
 export function hourOf(data, state) {
   const [chips, mfu, dollars] = ["chips", "mfu", "dollars_per_hour"].map((name) => numberOf(state, name));
-  if (!(chips > 0) || !(mfu > 0)) return null;
-  return { flops: chips * data.chips[state.chip] * mfu * 3600, chips, dollars: dollars == null ? null : chips * dollars };
+  if (!(chips > 0) || !(mfu > 0) || !(state.chip in data.chips)) return null;
+  return {
+    flops: chips * data.chips[state.chip] * mfu * 3600,
+    chips,
+    dollars: dollars == null ? null : chips * dollars,
+  };
 }
 
 // What the state asks: {shape, limits, experts, kv_tokens}; throws PlanError with the command line's sentences.
@@ -135,7 +194,8 @@ export function asked(data, law, state) {
   if (most != null && most < 1) refusal("LESS_THAN_A_TOKEN", { value: most });
   const hours = flagOf(data, state, "hours");
   const hour = hours == null ? null : hourOf(data, state);
-  if (hours != null && hour == null) throw new PlanError("hours make FLOPs only with chips and MFU");
+  if (hours != null && hour == null)
+    throw new PlanError("hours make FLOPs only with a known kind of chip, a number of chips and MFU");
   const [context, sequences] = ["context", "sequences"].map((name) => numberOf(state, name) ?? 0);
   const kv = String(context * sequences);
   const limits = {

@@ -36,7 +36,9 @@ export function percentile(values, percent) {
 
 // [low, high] percentiles over the draws of the loss of one model; null without draws.
 export function bandOf(law, size, tokens, e) {
-  const losses = drawsOf(law).map((draw) => lossOf(reducedAt(law, e, draw), size, tokens)).filter(Number.isFinite);
+  const losses = drawsOf(law)
+    .map((draw) => lossOf(reducedAt(law, e, draw), size, tokens))
+    .filter(Number.isFinite);
   return 2 * losses.length > drawsOf(law).length ? law.bootstrap.percentiles.map((p) => percentile(losses, p)) : null;
 }
 

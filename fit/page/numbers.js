@@ -50,8 +50,21 @@ export function format(template, values) {
   return template.replace(/\{(\w+)(?::([^}]*))?\}/g, (_, name, spec) => formatted(values[name], spec ?? ""));
 }
 
-const AMOUNTS = [[1e12, "T"], [1e9, "B"], [1e6, "M"], [1e3, "K"], [1, ""]];
-const MEMORIES = [[1e15, "PB"], [1e12, "TB"], [1e9, "GB"], [1e6, "MB"], [1e3, "KB"], [1, "bytes"]];
+const AMOUNTS = [
+  [1e12, "T"],
+  [1e9, "B"],
+  [1e6, "M"],
+  [1e3, "K"],
+  [1, ""],
+];
+const MEMORIES = [
+  [1e15, "PB"],
+  [1e12, "TB"],
+  [1e9, "GB"],
+  [1e6, "MB"],
+  [1e3, "KB"],
+  [1, "bytes"],
+];
 
 const threeDigits = (x) => stripped(fixed(+exponential(x, 2), 6)) || "0";
 
@@ -77,7 +90,11 @@ export function flopsText(x, digits = 3) {
 export const digits = general;
 // A time: 14 s, 3.2 h, 21 days.
 export function duration(hours) {
-  const [size, name] = [[48, "days"], [1, "h"], [1 / 60, "min"]].find(([from]) => hours >= from) ?? [1 / 3600, "s"];
+  const [size, name] = [
+    [48, "days"],
+    [1, "h"],
+    [1 / 60, "min"],
+  ].find(([from]) => hours >= from) ?? [1 / 3600, "s"];
   return `${threeDigits(hours / (size === 48 ? 24 : size))} ${name}`;
 }
 
@@ -85,7 +102,9 @@ export const percent = (x) => fixed(100 * x, 2) + "%";
 
 // What a person typed as a number: 1e22, 80, 1.5B, 16K; NaN where it is none.
 export function parsed(text) {
-  const found = /^([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)\s*([kmbt]?)$/i.exec(text.trim().replace(/[,_](?=\d{3})/g, ""));
+  const found = /^([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)\s*([kmbt]?)$/i.exec(
+    text.trim().replace(/[,_](?=\d{3})/g, ""),
+  );
   return found ? found[1] * { "": 1, k: 1e3, m: 1e6, b: 1e9, t: 1e12 }[found[2].toLowerCase()] : NaN;
 }
 

@@ -29,7 +29,9 @@ function worthShowing(planned, others = []) {
 }
 
 const nearBudget = (runs, flops) =>
-  runs.loss.map((_, i) => i).filter((i) => Math.abs(Math.log((6 * runs.n_active[i] * runs.n_tokens[i]) / flops)) < Math.log(NEAR));
+  runs.loss
+    .map((_, i) => i)
+    .filter((i) => Math.abs(Math.log((6 * runs.n_active[i] * runs.n_tokens[i]) / flops)) < Math.log(NEAR));
 
 // Loss against size at the plan's budget, a curve for each E; faint where memory forbids.
 export function isoflop(picture, { law, shape, limits, experts }, plan, looks, runs) {
@@ -37,7 +39,9 @@ export function isoflop(picture, { law, shape, limits, experts }, plan, looks, r
   const near = runs ? nearBudget(runs, limits.flops).filter((i) => experts.includes(runs.n_experts[i])) : [];
   const free = optima(law, shape, { ...limits, memory_bytes: null }, experts).filter((o) => o.feasible);
   const sizes = [...plan.optima, ...free].map((o) => o.n_active).concat(near.map((i) => runs.n_active[i]));
-  const grid = spread(Math.min(...sizes) / 4, Math.max(...sizes) * 4, POINTS).filter((size) => tokensOf(limits, size) >= 1);
+  const grid = spread(Math.min(...sizes) / 4, Math.max(...sizes) * 4, POINTS).filter(
+    (size) => tokensOf(limits, size) >= 1,
+  );
   const tokens = grid.map((size) => tokensOf(limits, size));
   const lines = experts.map((e) => {
     const at = reducedAt(law, e);
@@ -54,13 +58,22 @@ export function isoflop(picture, { law, shape, limits, experts }, plan, looks, r
     };
   });
   const sure = plan.bootstrap?.optima.find((row) => row.n_experts === plan.best.n_experts);
-  const y = worthShowing(plan.optima.map((o) => o.loss), [...(sure?.loss ?? []), ...near.map((i) => runs.loss[i])]);
+  const y = worthShowing(
+    plan.optima.map((o) => o.loss),
+    [...(sure?.loss ?? []), ...free.map((o) => o.loss), ...near.map((i) => runs.loss[i])],
+  );
   draw(picture, {
     x: { ...inCounts, low: grid[0], high: grid.at(-1), label: "active parameters" },
     y: { ...y, label: "loss, nats per token" },
     lines,
     dots: [
-      ...near.map((i) => ({ x: runs.n_active[i], y: runs.loss[i], ...looks[runs.n_experts[i]], r: 3, hollow: runs.held_out[i] })),
+      ...near.map((i) => ({
+        x: runs.n_active[i],
+        y: runs.loss[i],
+        ...looks[runs.n_experts[i]],
+        r: 3,
+        hollow: runs.held_out[i],
+      })),
       ...plan.optima.map((o) => ({ x: o.n_active, y: o.loss, ...looks[o.n_experts] })),
       { x: plan.best.n_active, y: plan.best.loss, ring: true, r: 8 },
     ],
@@ -70,8 +83,13 @@ export function isoflop(picture, { law, shape, limits, experts }, plan, looks, r
       x: size,
       y: y.high,
       dots: lines.map(({ points }) => points[i]),
-      text: [`${amount(size)} active, ${amount(tokens[i])} tokens`, ...lines.map(
-        ({ e, points, faint }) => `E = ${e}: ${fixed(points[i][1], 4)}${faint[i] ? ", too large for the memory" : ""}`)].join("\n"),
+      text: [
+        `${amount(size)} active, ${amount(tokens[i])} tokens`,
+        ...lines.map(
+          ({ e, points, faint }) =>
+            `E = ${e}: ${fixed(points[i][1], 4)}${faint[i] ? ", too large for the memory" : ""}`,
+        ),
+      ].join("\n"),
     })),
   });
   return `${flopsText(limits.flops)} training FLOPs`;
@@ -91,14 +109,19 @@ function memories(law, shape, limits, experts, n) {
 export function againstMemory(picture, { law, shape, limits, experts }, plan, looks, choose) {
   if (limits.flops == null) return "needs a budget of FLOPs";
   const grid = memories(law, shape, limits, experts, POINTS);
-  const found = grid.map((bytes) => experts.map((e) => solve(reducedAt(law, e), e, shape, { ...limits, memory_bytes: bytes })));
+  const found = grid.map((bytes) =>
+    experts.map((e) => solve(reducedAt(law, e), e, shape, { ...limits, memory_bytes: bytes })),
+  );
   const best = found.map(bestOf);
   const bounded = (i) => found.map((row, k) => [grid[k], row[i]]).filter(([, o]) => o.feasible);
   const lines = experts.map((e, i) => ({
     ...looks[e],
     points: bounded(i).map(([bytes, o]) => [bytes, o.loss]),
     dashed: bounded(i).map(([, o]) => extrapolation(law, o.n_active, o.n_tokens, e).length > 0),
-    band: bounded(i).map(([bytes, o]) => [bytes, bandOf(law, o.n_active, o.n_tokens, e)]).filter(([, b]) => b).map(([x, b]) => [x, ...b]),
+    band: bounded(i)
+      .map(([bytes, o]) => [bytes, bandOf(law, o.n_active, o.n_tokens, e)])
+      .filter(([, b]) => b)
+      .map(([x, b]) => [x, ...b]),
     bold: e === plan.best.n_experts,
   }));
   const strips = [];
@@ -118,7 +141,13 @@ export function againstMemory(picture, { law, shape, limits, experts }, plan, lo
     lines,
     strips,
     rules: at == null ? [] : [{ x: at }],
-    dots: at == null ? [] : [{ x: at, y: plan.best.loss, ring: true, r: 8 }, { x: at, y: plan.best.loss, ...looks[plan.best.n_experts] }],
+    dots:
+      at == null
+        ? []
+        : [
+            { x: at, y: plan.best.loss, ring: true, r: 8 },
+            { x: at, y: plan.best.loss, ...looks[plan.best.n_experts] },
+          ],
     across: true,
     first: at == null ? grid.length - 1 : grid.findIndex((bytes) => bytes >= at),
     stops: grid.map((bytes, k) => ({
@@ -126,8 +155,14 @@ export function againstMemory(picture, { law, shape, limits, experts }, plan, lo
       y: least + span,
       bytes,
       dots: found[k].filter((o) => o.feasible).map((o) => [bytes, o.loss]),
-      text: [memoryText(bytes), ...found[k].map((o) => `E = ${o.n_experts}: ${o.feasible ? fixed(o.loss, 4) : "does not fit"}` +
-        (o === best[k] ? `, best: ${amount(o.n_active)} active` : ""))].join("\n"),
+      text: [
+        memoryText(bytes),
+        ...found[k].map(
+          (o) =>
+            `E = ${o.n_experts}: ${o.feasible ? fixed(o.loss, 4) : "does not fit"}` +
+            (o === best[k] ? `, best: ${amount(o.n_active)} active` : ""),
+        ),
+      ].join("\n"),
     })),
     choose: (stop) => choose({ bytes: stop.bytes }),
   });
@@ -142,7 +177,9 @@ export function map(picture, { law, shape, limits, experts }, looks, choose) {
   const budgets = spread(Math.max(start, low), Math.max(limits.flops * 30, 100 * high), CELLS[0] + 1);
   let sizes;
   try {
-    const ends = [budgets[0], budgets.at(-1)].map((flops) => memories(law, shape, { ...limits, flops, memory_bytes: null }, experts, 2));
+    const ends = [budgets[0], budgets.at(-1)].map((flops) =>
+      memories(law, shape, { ...limits, flops, memory_bytes: null }, experts, 2),
+    );
     const at = limits.memory_bytes ?? ends[1][1];
     sizes = spread(Math.min(ends[0][0], at / 2), Math.max(ends[1][1] / 2, 2 * at), CELLS[1] + 1);
   } catch (error) {
@@ -160,16 +197,25 @@ export function map(picture, { law, shape, limits, experts }, looks, choose) {
       const within = { ...limits, flops, memory_bytes: bytes };
       const best = bestOf(laws.map((at, k) => solve(at, experts[k], shape, within, largest[k])));
       const text = `${flopsText(flops, 2)} FLOPs, ${memoryText(bytes)}\n`;
-      stops.push({ x: flops, y: bytes, flops, bytes, text: text + (best
-        ? `best E = ${best.n_experts}, loss ${fixed(best.loss, 4)}\n${amount(best.n_active)} active, ${amount(best.n_tokens)} tokens` +
-          (best.size_bound ? `\nbound by ${best.size_bound}` : "")
-        : "nothing fits") });
+      stops.push({
+        x: flops,
+        y: bytes,
+        flops,
+        bytes,
+        text:
+          text +
+          (best
+            ? `best E = ${best.n_experts}, loss ${fixed(best.loss, 4)}\n${amount(best.n_active)} active, ${amount(best.n_tokens)} tokens` +
+              (best.size_bound ? `\nbound by ${best.size_bound}` : "")
+            : "nothing fits"),
+      });
       bests.push(best && best.n_experts);
       if (best) cells.push({ x: [budgets[i], budgets[i + 1]], y: [sizes[j], sizes[j + 1]], ...looks[best.n_experts] });
     }
   }
   const here = [limits.flops, limits.memory_bytes ?? Infinity];
-  const away = ({ x, y }) => Math.abs(Math.log(x / here[0])) + (Number.isFinite(here[1]) ? Math.abs(Math.log(y / here[1])) : -y / 1e30);
+  const away = ({ x, y }) =>
+    Math.abs(Math.log(x / here[0])) + (Number.isFinite(here[1]) ? Math.abs(Math.log(y / here[1])) : -y / 1e30);
   draw(picture, {
     x: { log: true, low: budgets[0], high: budgets.at(-1), label: "training FLOPs", format: (v) => flopsText(v) },
     y: { ...inBytes, low: sizes[0], high: sizes.at(-1), label: "memory" },
@@ -202,7 +248,9 @@ function middles(bests) {
 // The law's loss of each run against the measured one.
 export function measured(picture, { law }, looks, runs) {
   if (!runs) return "drop a table of runs on the page";
-  const predicted = runs.loss.map((_, i) => lossOf(reducedAt(law, runs.n_experts[i]), runs.n_active[i], runs.n_tokens[i]));
+  const predicted = runs.loss.map((_, i) =>
+    lossOf(reducedAt(law, runs.n_experts[i]), runs.n_active[i], runs.n_tokens[i]),
+  );
   const all = [...runs.loss, ...predicted];
   const [low, high] = [Math.min(...all), Math.max(...all)];
   const room = 0.04 * (high - low || low);
@@ -213,28 +261,25 @@ export function measured(picture, { law }, looks, runs) {
     x: { ...ends, label: "measured loss, nats per token" },
     y: { ...ends, label: "predicted loss" },
     rules: [{ from: [ends.low, ends.low], to: [ends.high, ends.high] }],
-    dots: order.map((i) => ({ x: runs.loss[i], y: predicted[i], r: 3, hollow: runs.held_out[i], ...looks[runs.n_experts[i]] })),
+    dots: order.map((i) => ({
+      x: runs.loss[i],
+      y: predicted[i],
+      r: 3,
+      hollow: runs.held_out[i],
+      ...looks[runs.n_experts[i]],
+    })),
     stops: order.map((i) => ({
       x: runs.loss[i],
       y: predicted[i],
-      text: `${runs.name[i]}\nE = ${runs.n_experts[i]}, ${amount(runs.n_active[i])} active, ${amount(runs.n_tokens[i])} tokens\n` +
+      text:
+        `${runs.name[i]}\nE = ${runs.n_experts[i]}, ${amount(runs.n_active[i])} active, ${amount(runs.n_tokens[i])} tokens\n` +
         `measured ${fixed(runs.loss[i], 4)}, predicted ${fixed(predicted[i], 4)} (${errors[i] > 0 ? "+" : ""}${percent(errors[i])})`,
     })),
   });
   const mean = errors.reduce((sum, error) => sum + Math.abs(error), 0) / errors.length;
   const kept = runs.held_out.some(Boolean) ? "; hollow: held out of the fit" : "";
-  return `${runs.loss.length === runs.count ? runs.count : `${runs.loss.length} of ${runs.count}`} runs of ${runs.file}, ` +
-    `mean relative error ${percent(mean)}${kept}`;
-}
-
-// What twice of each limit would gain: [{name, gain in nats, best: the new optimum}]; gain null where there is no limit.
-export function gains({ law, shape, limits, experts }, plan) {
-  const twice = (name) => {
-    if (limits[name] == null) return null;
-    return bestOf(optima(law, shape, { ...limits, [name]: 2 * limits[name] }, experts));
-  };
-  return [["FLOPs", "flops"], ["memory", "memory_bytes"], ["data", "max_tokens"]].map(([name, limit]) => {
-    const best = twice(limit);
-    return { name, best, gain: best && Math.max(0, plan.best.loss - best.loss) };
-  });
+  return (
+    `${runs.loss.length === runs.count ? runs.count : `${runs.loss.length} of ${runs.count}`} runs of ${runs.file}, ` +
+    `mean relative error ${percent(mean)}${kept}`
+  );
 }

@@ -73,16 +73,24 @@ function bootstrap(law, shape, limits, experts) {
   const largest = experts.map((e) => (limits.memory_bytes == null ? Infinity : largestIn(e, shape, limits)));
   const solved = usable.map((laws) => laws.map((one, i) => solve(one, experts[i], shape, limits, largest[i])));
   const best = solved.map((found) => bestOf(found)?.n_experts ?? experts[0]);
-  const interval = (i, name) => law.bootstrap.percentiles.map((p) => percentile(solved.map((s) => s[i][name]), p));
+  const interval = (i, name) =>
+    law.bootstrap.percentiles.map((p) =>
+      percentile(
+        solved.map((s) => s[i][name]),
+        p,
+      ),
+    );
   const optima = experts.flatMap((e, i) =>
     solved[0][i].feasible
-      ? [{
-          n_experts: e,
-          best_in_draws: best.filter((other) => other === e).length,
-          n_active: interval(i, "n_active"),
-          n_tokens: interval(i, "n_tokens"),
-          loss: interval(i, "loss"),
-        }]
+      ? [
+          {
+            n_experts: e,
+            best_in_draws: best.filter((other) => other === e).length,
+            n_active: interval(i, "n_active"),
+            n_tokens: interval(i, "n_tokens"),
+            loss: interval(i, "loss"),
+          },
+        ]
       : [],
   );
   const { form, percentiles, by } = law.bootstrap;

@@ -16,9 +16,9 @@ function root(f, low, high) {
   if (!(Math.sign(atLow) * Math.sign(atHigh) <= 0)) return NaN;
   if (atLow === 0) return low;
   if (atHigh === 0) return high;
-  for (const falls = atLow > atHigh; ; ) {
+  for (const falls = atLow > atHigh; ;) {
     const x = (low + high) / 2;
-    if (x === low || x === high) return x;
+    if (x === low || x === high || Number.isNaN(x)) return x;
     if (f(x) > 0 === falls) low = x;
     else high = x;
   }
@@ -43,7 +43,8 @@ function withInference([m, mu, n, nu], limits) {
   const inference = (INFERENCE / TRAINING) * limits.inference_tokens;
   const top = Math.log(budget / inference); // at this ln N no token is left to train on
   const gainOverCost = (x) =>
-    Math.log(m * -mu) + mu * x -
+    Math.log(m * -mu) +
+    mu * x -
     (Math.log(n * -nu) + (nu - 1) * Math.log(budget * Math.exp(-x) - inference) + Math.log(budget) - x);
   return Math.exp(root(gainOverCost, top - 200, top - 1e-13 * Math.abs(top)));
 }

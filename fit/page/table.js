@@ -30,7 +30,12 @@ export function readTable(text, file, law) {
 function fromJson(text, file) {
   try {
     const whole = text.trimStart().startsWith("[");
-    const lines = whole ? JSON.parse(text) : text.split("\n").filter((line) => line.trim()).map((line) => JSON.parse(line));
+    const lines = whole
+      ? JSON.parse(text)
+      : text
+          .split("\n")
+          .filter((line) => line.trim())
+          .map((line) => JSON.parse(line));
     return lines.map((values, i) => ({ row: i + 1, values }));
   } catch (error) {
     throw new TableError(`${file}: is not JSON: ${error.message}`);
@@ -56,7 +61,9 @@ function records(text) {
     if (cells.length > 1 || cell.trim()) out.push({ row, cells });
     [cells, cell] = [[], ""];
   };
-  for (const [, quoted, plain, mark] of text.replace(/^\ufeff/, "").matchAll(/"((?:[^"]|"")*)"|([^",\r\n]+)|(,|\r?\n|\r)/g)) {
+  for (const [, quoted, plain, mark] of text
+    .replace(/^\ufeff/, "")
+    .matchAll(/"((?:[^"]|"")*)"|([^",\r\n]+)|(,|\r?\n|\r)/g)) {
     line += (quoted ?? mark ?? "").split("\n").length - 1;
     if (quoted !== undefined) cell += quoted.replaceAll('""', '"');
     else if (plain !== undefined) cell += plain;

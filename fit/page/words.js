@@ -14,6 +14,17 @@ export function refusal(name, values) {
   throw new PlanError(say(name, values));
 }
 
+// What f() gives; null where it cannot be planned, with the sentence given to `refused`.
+export function safely(f, refused = () => {}) {
+  try {
+    return f();
+  } catch (error) {
+    if (!(error instanceof PlanError)) throw error;
+    refused(error.message);
+    return null;
+  }
+}
+
 // Why nothing is feasible at e experts: which limit cannot be met, and by how much.
 export function infeasibleWhy(shape, limits, e) {
   const d = shape.width_per_block;
@@ -131,6 +142,10 @@ export function builtInWords(built) {
     say("BUILT_SHAPE", { ...built, memory: memoryText(built.memory_bytes) }),
     say("BUILT_PARAMETERS", built),
     say("BUILT_FLOPS", built),
-    say("BUILT_RATE", { rate, source: built.learning_rate_from, batch: ramp.length ? `; batch ${ramp.join(", ")}` : "" }),
+    say("BUILT_RATE", {
+      rate,
+      source: built.learning_rate_from,
+      batch: ramp.length ? `; batch ${ramp.join(", ")}` : "",
+    }),
   ];
 }
