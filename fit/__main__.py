@@ -57,7 +57,7 @@ def run(arguments):
         )
         for name, what in COMMANDS.items():
             print(f"  {name:8} {what}")
-        print("\npython -m fit COMMAND --help tells its flags, with an example.")
+        print("\npython -m fit COMMAND --help lists its flags, with an example.")
         return 0
     name, *rest = arguments
     try:
@@ -109,7 +109,7 @@ def _float64():
         jax.devices()
     except (RuntimeError, AssertionError) as e:  # the latter, without a word, where the platform's plugin is missing
         raise UserError(
-            f"JAX_PLATFORMS={os.environ['JAX_PLATFORMS']}: jax finds no such device here; install the extra [cuda] or "
+            f"JAX_PLATFORMS={os.environ['JAX_PLATFORMS']}: jax finds no such device; install the extra [cuda] or "
             "[tpu], or leave JAX_PLATFORMS out: fit needs no accelerator"
         ) from e
     return jax.enable_x64(True)

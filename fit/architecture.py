@@ -1,9 +1,9 @@
 """From a width and a number of experts to counts: parameters, cache, FLOPs.
 
-Decoder with an untied embedding and head, multi-head attention (4 d^2 weights a block) and a SwiGLU feed-forward layer of
-width 3 d (9 d^2 weights an expert), one expert active (App. A):
+Decoder with an untied embedding and head, multi-head attention (4 d^2 weights a block) and a SwiGLU feed-forward layer
+of width 3 d (9 d^2 weights an expert), one expert active (App. A):
 
-  n_active = 2 d V + 13 n_blocks d^2        n_total = 2 d V + (4 + 9 E) n_blocks d^2        n_blocks = d / width_per_block
+  n_active = 2 d V + 13 n_blocks d^2     n_total = 2 d V + (4 + 9 E) n_blocks d^2     n_blocks = d / width_per_block
 """
 
 import dataclasses
@@ -13,6 +13,7 @@ import numpy as np
 TRAINING, INFERENCE = 6, 2  # FLOPs of one token for each active parameter
 ATTENTION, EXPERT = 4, 9  # weights of a block's attention and of one of its experts, in d^2
 EXPERTS = (1, 2, 4, 8, 16, 32)  # the paper's
+OF_EXPERTS = ("n_experts", "n_total", "sparsity")  # columns that change with the number of experts
 # Sec. 5.1.1: (from this many tokens seen, tokens in a batch)
 BATCH_RAMP = ((0, 65_536), (500_000_000, 131_072), (1_000_000_000, 262_144))
 
@@ -101,6 +102,7 @@ class Model:
 
     def exact_flops_per_token(self, sequence):
         """FLOPs of one token's forward pass at `sequence` tokens of context: two a weight it is multiplied with (the
-        embedding is looked up, not multiplied), scores and values of attention over the whole context, and the router."""
+        embedding is looked up, not multiplied), scores and values of attention over the whole context, and the
+        router."""
         weights = self.n_active - self.d_model * self.architecture.vocab_size
         return 2 * (weights + self.router) + 4 * self.n_blocks * self.d_model * sequence

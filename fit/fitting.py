@@ -52,35 +52,35 @@ def fit_file(path, form, settings, options=Options(), quiet=False):
     train, validation = subset(runs, ~out), subset(runs, out)
     labels = None if labels is None else np.unique(labels[~out], return_inverse=True)[1]
     decay_default = settings.weight_decay is None and len(train) <= FEW_RUNS
-    found, problem = fit_by_default(form, train, settings, weights, labels, quiet)
+    fit, problem = fit_by_default(form, train, settings, weights, labels, quiet)
     if options.select == "rmse":
-        found = selected(found, train, validation)
+        fit = selected(fit, train, validation)
     record = dict(
         form=form.name,
-        coefficients=found.coefficients,
-        objective=found.objective,
+        coefficients=fit.coefficients,
+        objective=fit.objective,
         settings=dataclasses.asdict(problem.settings)
         | dict(fix=problem.fixed, weight_decay_default=decay_default)
         | {name: getattr(options, name) for name in ("holdout", "weights", "select", "columns", "bootstrap_by")},
         runs=described(runs, train, form),
         models=models.from_table(runs.table, ~out),
-        fitted=holdout.errors(form, found.free, train),
-        held_out=holdout.errors(form, found.free, validation) if out.any() else None,
+        fitted=holdout.errors(form, fit.free, train),
+        held_out=holdout.errors(form, fit.free, validation) if out.any() else None,
         starts=dict(
-            tried=len(found.objectives),
-            within_1_percent=int(np.sum(found.objectives <= 1.01 * found.objective)),
-            gradient_norm=found.gradient_norm,
+            tried=len(fit.objectives),
+            within_1_percent=int(np.sum(fit.objectives <= 1.01 * fit.objective)),
+            gradient_norm=fit.gradient_norm,
         ),
         versions={name: importlib.metadata.version(name) for name in ("jax", "jaxopt", "numpy")}
         | {"python": platform.python_version()},
     )
     if options.holdout == holdout.ROLLING:
         record["rolling"] = holdout.rolling(problem, quiet)
-    sure = how_sure(problem, found, by, options, quiet)
+    sure = how_sure(problem, fit, by, options, quiet)
     for name, part in (("separate_fitted", train), ("separate_held_out", validation)):
         if "separate" in sure:
             record[name] = separate_errors(form, sure["separate"], part)
-    sure["warnings"] = [*warnings, *plan_warnings(found, runs), *sure["warnings"]]
+    sure["warnings"] = [*warnings, *plan_warnings(fit, runs), *sure["warnings"]]
     return record | sure
 
 
@@ -91,26 +91,28 @@ def fit_by_default(form, runs, settings, weights, trunks=None, quiet=False):
     if settings.weight_decay is None:
         settings = dataclasses.replace(settings, weight_decay=1e-6 if few else 0.0)
     problem = prepare(form, runs, settings, weights, trunks)
-    found = search.fit(problem, quiet)
+    fit = search.fit(problem, quiet)
     for _ in range(3 if few else 0):  # the first fits may have bent the law by more than the noise
-        noise = noise_lib.noise(problem, found.free, shared=False)
+        noise = noise_lib.noise(problem, fit.free, shared=False)
         decay = float(np.clip(DECAY_PER_VARIANCE * noise.run**2, 1e-14, LARGEST_DECAY))
         problem = prepare(form, runs, dataclasses.replace(settings, weight_decay=decay), weights, trunks)
-        found = search.again(problem, found)
-    return found, problem
+        fit = search.again(problem, fit)
+    return fit, problem
 
 
-def selected(found, train, validation):
+def selected(fit, train, validation):
     """The start of lowest RMSE on fitted plus held-out runs, as in the paper."""
-    near = np.flatnonzero(found.objectives < np.inf)
-    errors = lambda i, part: holdout.errors(found.form, found.frees[i], part)["rmse_nats"]
+    near = np.flatnonzero(fit.objectives < np.inf)
+    errors = lambda i, part: holdout.errors(fit.form, fit.frees[i], part)["rmse_nats"]
     best = near[int(np.argmin([errors(i, train) + errors(i, validation) for i in near]))]
-    return dataclasses.replace(found, free=found.frees[best], objective=float(found.objectives[best]))
+    return dataclasses.replace(fit, free=fit.frees[best], objective=float(fit.objectives[best]))
 
 
 def described(runs, train, form):
     """What the record says of the runs: file, fingerprint, corpora, ranges of those fitted."""
-    columns = {name: train.columns[name] for name in form.columns} | dict(loss=train.loss, training_flops=train.flops)
+    columns = {name: train.columns[name] for name in form.columns} | dict(loss=train.loss)
+    if "n_active" in runs.table:
+        columns["training_flops"] = train.flops
     return dict(
         file=runs.path,
         fingerprint=runs.fingerprint(),
@@ -126,25 +128,25 @@ def table_warnings(form, runs):
     out, table = [], runs.table
     if "n_experts" not in form.columns and "n_experts" in table:
         experts = table.numbers("n_experts")
-        if found := [f"{e:g}" for e in np.unique(experts)]:
-            if len(found) > 1:
+        if values := [f"{e:g}" for e in np.unique(experts)]:
+            if len(values) > 1:
                 out.append(
-                    f"{int(np.sum(experts > 1))} of the {len(runs)} runs are mixtures (n_experts {', '.join(found)}): "
-                    f"the {form.name} law knows no experts and fits one loss to all of them; use --form=joint, or the runs "
-                    "of one n_experts"
+                    f"{int(np.sum(experts > 1))} of the {len(runs)} runs are mixtures (n_experts {', '.join(values)}): "
+                    f"the {form.name} law knows no experts and fits one loss to all of them; use --form=joint, or the "
+                    "runs of one n_experts"
                 )
-            elif found != ["1"]:
-                out.append(f"every run has n_experts = {found[0]}: the {form.name} law holds for such mixtures alone")
+            elif values != ["1"]:
+                out.append(f"every run has n_experts = {values[0]}: the {form.name} law holds for such mixtures alone")
     return out
 
 
-def plan_warnings(found, runs):
+def plan_warnings(fit, runs):
     """Sentences about what fit plan would refuse of this law."""
-    form = found.form
+    form = fit.form
     if not form.at_experts:
         return []
     experts = np.unique([*runs.n_experts, *EXPERTS]) if "n_experts" in form.columns else np.ones(1)
-    _, mu, _, nu, _ = form.at_experts(found.coefficients, experts)
+    _, mu, _, nu, _ = form.at_experts(fit.coefficients, experts)
     out = []
     for name, exponent in (("n_active", mu), ("n_tokens", nu)):
         if np.any(rising := exponent >= 0):
@@ -157,5 +159,6 @@ def plan_warnings(found, runs):
 
 
 def save(record, path):
-    """Writes the record as JSON, whole or not at all, the same bytes each time; a number that is not finite is null."""
+    """Writes the record as JSON, completely or not at all, the same bytes each time; a number that is not finite is
+    null."""
     write_text(path, json.dumps(plain(record), indent=1, allow_nan=False) + "\n")

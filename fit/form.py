@@ -1,8 +1,8 @@
 """A law's form: what its page in fit/laws/ declares, and all that follows from that.
 
-The solver does not move the coefficients themselves but a vector `free`, one entry for each: the logarithm of a positive
-one, ln(c / other - 1) of one that stays above another, else the coefficient. A page's formula reads a dictionary `c` that
-holds each coefficient by its name, and these by theirs: "ln a", "ln(E_max / E_start - 1)".
+The solver does not move the coefficients themselves but a vector `free`, one entry for each: the logarithm of a
+positive one, ln(c / other - 1) of one that stays above another, else the coefficient. A page's formula reads a
+dictionary `c` that holds each coefficient by its name, and these by theirs: "ln a", "ln(E_max / E_start - 1)".
 
 Axes: n coefficients of a law; k starts.
 """
@@ -18,12 +18,14 @@ import numpy as np
 class Coefficient:
     """One coefficient, as a page declares it.
 
-    starts: its values in the published grid; where it is above another, of c / other - 1. positive: it is, and so is one
-    that is `above` another (by name). bounds: of its entry of `free`, beyond which nothing in float64 changes any more.
-    slopes: {column: (other coefficient, divisor)}: its entry of `free` changes by other / divisor for each unit that the
-    origin of ln column moves: in a N^alpha the slope of ln a in ln N is alpha. pinned_by: of one
-    that data often leaves open: {column: times}, the runs that would settle it, at so many times the column's largest
-    value so far, or (0) at its smallest; it then has a profile, over the values `tried`.
+    starts: its values in the published grid; where it is above another, of c / other - 1.
+    positive: it is, and so is one that is `above` another (by name).
+    bounds: of its entry of `free`, beyond which nothing in float64 changes any more.
+    slopes: {column: (other coefficient, divisor)}: its entry of `free` changes by other / divisor for each unit that
+        the origin of ln column moves: in a N^alpha the slope of ln a in ln N is alpha.
+    pinned_by: of one that data often leaves open and that has a profile: {column: times}, the runs that would settle
+        it, at so many times the column's largest value so far, or (0) at its smallest.
+    tried: the smallest and largest value of its profile.
     """
 
     starts: tuple
@@ -36,7 +38,7 @@ class Coefficient:
 
 
 class Form:
-    """A page (a module with COLUMNS, COEFFICIENTS, log_loss and PRESETS) as fit uses it. See docs/laws.md for a page."""
+    """A page (a module with COLUMNS, COEFFICIENTS, log_loss and PRESETS) as fit uses it; docs/laws.md shows one."""
 
     def __init__(self, page):
         self.page = page

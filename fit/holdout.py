@@ -85,9 +85,9 @@ def rms(x):
 
 
 def rolling(problem, quiet=False):
-    """Rolling hold-out by compute: the law fitted to the smaller half of the runs predicts the next tenth, then to these
-    as well, and so on up to the largest. A list with a dictionary for each step: how many were fitted, up to how many
-    training FLOPs, and the errors of those predicted.
+    """Rolling hold-out by compute: the law fitted to the smaller half of the runs predicts the next tenth, then to
+    these as well, and so on up to the largest. A list with a dictionary for each step: how many were fitted, up to how
+    many training FLOPs, and the errors of those predicted.
 
     Runs of equal compute stay together. Raises UserError where the runs are too few for a single step.
     """
@@ -102,12 +102,12 @@ def rolling(problem, quiet=False):
         if not predicted.any():
             continue
         try:
-            found = search.fit(prepare(form, runs, problem.settings, problem.weights * fitted), quiet)
+            fit = search.fit(prepare(form, runs, problem.settings, problem.weights * fitted), quiet)
         except UserError:  # too few runs so far, or all of one size
             continue
         steps.append(
             dict(fitted=int(fitted.sum()), fitted_flops=float(low), training_flops=[float(low), float(high)])
-            | errors(form, found.free, subset(runs, predicted))
+            | errors(form, fit.free, subset(runs, predicted))
         )
     if not steps:
         raise UserError(

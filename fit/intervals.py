@@ -5,8 +5,8 @@ unknown size twice the logarithm of the likelihood ratio is n ln(objective / bes
 chi-squared of one degree of freedom. Near the best value its square root is close to a straight line, so each end is
 found by trying values outwards, then ever closer around the crossing.
 
-**Bootstrap**: runs that share a trunk share its error, so trunks are drawn whole: 12 trunks of three budgets each have 12
-independent errors, not 36. Drawing the *runs* of a small sweep anew leaves sizes out and extrapolates wildly, so by
+**Bootstrap**: runs that share a trunk share its error, so trunks are drawn whole: 12 trunks of three budgets each have
+12 independent errors, not 36. Drawing the *runs* of a small sweep anew leaves sizes out and extrapolates wildly, so by
 default the runs stay as they are and their *errors* are drawn anew.
 """
 
@@ -75,27 +75,27 @@ class _End:
         return float(self.best * np.exp(self.sign * at))
 
 
-def profile(problem, found, errors, inflation=None, quiet=True):
-    """For each of the law's profiled coefficients that is not fixed: {value, low, high} of its LEVEL interval around the
-    Fit `found`, None where an end is open.
+def profile(problem, fit, errors, inflation=None, quiet=True):
+    """For each of the law's profiled coefficients that is not fixed: {value, low, high} of its LEVEL interval around
+    the Fit, None where an end is open.
 
     errors: standard errors of the coefficients by name, to know where to look. inflation: by how much errors that runs
     share widen each coefficient's variance, by name; the ratio is divided by it.
     """
-    form, best, held = problem.form, found.coefficients, problem.data["held"]
-    size = max(found.objective, 1e-18 * len(problem))  # noise-free losses: nothing below rounding
+    form, best, held = problem.form, fit.coefficients, problem.data["held"]
+    size = max(fit.objective, 1e-18 * len(problem))  # noise-free losses: nothing below rounding
     names = [name for name in form.profiled if name not in problem.fixed]
     normal = scipy.special.ndtri((1 + LEVEL) / 2)  # the root of chi-squared's quantile
     limit = {name: normal * np.sqrt((inflation or {}).get(name, 1)) for name in names}
     ends = [_End(problem, n, best[n], sign, 1.3 * errors[n] / best[n]) for n in names for sign in (-1, 1)]
     for end in ends:
-        end.frees = [found.free]
+        end.frees = [fit.free]
     for i in range(ROUNDS):
         todo = [(end, at) for end in ends for at in end.next(limit[end.name])]
         if not todo:
             break
         values = np.tile(held, (len(todo), 1))
-        starts = np.empty((len(todo), len(found.free)))
+        starts = np.empty((len(todo), len(fit.free)))
         for row, (end, at) in enumerate(todo):
             values[row, form.names.index(end.name)] = end.best * np.exp(end.sign * at)
             starts[row] = end.frees[int(np.argmin(np.abs(end.tried - at)))]
@@ -114,35 +114,35 @@ def profile(problem, found, errors, inflation=None, quiet=True):
     }
 
 
-def distinct_optima(found, most=3):
-    """Up to `most` rows of found.frees within 10% of the best objective that differ in it; the best one first."""
-    order = np.argsort(found.objectives, kind="stable")[: search.BATCH]  # the others were not followed to their end
-    rows = [found.free]
-    last = found.objective
+def distinct_optima(fit, most=3):
+    """Up to `most` rows of fit.frees within 10% of the best objective that differ in it; the best one first."""
+    order = np.argsort(fit.objectives, kind="stable")[: search.BATCH]  # the others were not followed to their end
+    rows = [fit.free]
+    last = fit.objective
     for i in order:
-        if len(rows) == most or found.objectives[i] > 1.1 * found.objective:
+        if len(rows) == most or fit.objectives[i] > 1.1 * fit.objective:
             break
-        if found.objectives[i] > last * 1.002:
-            rows.append(found.frees[i])
-            last = found.objectives[i]
+        if fit.objectives[i] > last * 1.002:
+            rows.append(fit.frees[i])
+            last = fit.objectives[i]
     return np.stack(rows)
 
 
-def bootstrap(problem, found, draws, how="errors", noise=None, quiet=True):
-    """Coefficients [draws, n] of fits to runs drawn anew, each from the best optima of the Fit `found`.
+def bootstrap(problem, fit, draws, how="errors", noise=None, quiet=True):
+    """Coefficients [draws, n] of fits to runs drawn anew, each from the best optima of the Fit.
 
-    how: "errors" draws the law's own losses with new errors of the sizes in `noise`, one that each trunk shares and one of
-    each run; "replacement" draws trunks (or single runs, where none share one) with replacement, "paper" 80% of them
+    how: "errors" draws the law's own losses with new errors of the sizes in `noise`, one that each trunk shares and one
+    of each run; "replacement" draws trunks (or single runs, where none share one) with replacement, "paper" 80% of them
     without (App. F). The draws spread as fits to problem.sample_of runs would.
     """
     form, runs, n = problem.form, problem.runs, len(problem)
     rng = np.random.default_rng([problem.settings.seed, 1])
     labels = np.arange(n) if problem.trunks is None else problem.trunks
     shrink = np.sqrt(n / problem.sample_of)
-    starts = problem.centre(distinct_optima(found))
+    starts = problem.centre(distinct_optima(fit))
     k = len(starts)
     if how == "errors":
-        drawn = form.log_loss(found.free, runs.columns) + shrink * noise.draw(rng, draws, labels)
+        drawn = form.log_loss(fit.free, runs.columns) + shrink * noise.draw(rng, draws, labels)
         trial = problem.changed(log_loss=np.repeat(problem.filled(drawn), k, axis=0))
     else:
         counts = _counts(rng, labels, draws, how, len(form.names))
@@ -153,15 +153,15 @@ def bootstrap(problem, found, draws, how="errors", noise=None, quiet=True):
     best = np.argmin(values.reshape(draws, k), axis=1)
     free = problem.own(x.reshape(draws, k, -1)[np.arange(draws), best])
     if how != "errors" and shrink < 1:
-        free = found.free + shrink * (free - found.free)
+        free = fit.free + shrink * (free - fit.free)
     return form.to_coefficients(free)
 
 
 def _counts(rng, labels, draws, how, coefficients):
     """float64 [draws, n_runs]: how often each run is drawn.
 
-    Single runs are drawn fewer times than there are runs, by the number of coefficients: a fit's residuals are smaller than
-    the runs' errors by about that share, and fewer draws spread the fits more by as much.
+    Single runs are drawn fewer times than there are runs, by the number of coefficients: a fit's residuals are smaller
+    than the runs' errors by about that share, and fewer draws spread the fits more by as much.
     """
     units = labels.max() + 1
     counts = np.zeros((draws, units))

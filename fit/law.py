@@ -9,7 +9,7 @@ import statistics
 import numpy as np
 
 from fit import UserError, models, sentences
-from fit.architecture import EXPERTS, PAPER, Architecture, training_flops
+from fit.architecture import EXPERTS, OF_EXPERTS, PAPER, Architecture, training_flops
 from fit.form import Form
 from fit.laws import FORMS, PRESETS
 from fit.units import amount
@@ -53,8 +53,8 @@ class Law:
         self.check_plannable()
         if not self.form.at_experts:
             raise UserError(
-                f"--law={self.name}: the {self.form.name} law is no Chinchilla law at each number of experts, so it has "
-                "no such table or picture"
+                f"--law={self.name}: the {self.form.name} law is no Chinchilla law at each number of experts, so it "
+                "has no such table or picture"
             )
         return self.form.at_experts(coefficients or self.coefficients, np.asarray(n_experts, float))
 
@@ -101,7 +101,8 @@ class Law:
 
     @property
     def knows_experts(self):
-        return "n_experts" in self.form.columns
+        """Whether the loss depends on the number of experts."""
+        return any(name in self.form.columns for name in OF_EXPERTS)
 
     @property
     def published(self):
@@ -126,7 +127,8 @@ class Law:
             if asked[name] is None and self.models[name] is None and several:
                 raise UserError(
                     f"--law={self.name}: its runs have {len(several)} values of {name} "
-                    f"({', '.join(map(str, several[:4]))}{', ...' if len(several) > 4 else ''}), none of them in most: say which by --{name}"
+                    f"({', '.join(map(str, several[:4]))}{', ...' if len(several) > 4 else ''}), "
+                    f"none of them in most: say which by --{name}"
                 )
             asked[name] = asked[name] or self.models[name] or getattr(PAPER, name)
         return Architecture(**asked, final_norm=bool(self.models["final_norm"]))
@@ -176,7 +178,7 @@ class Law:
 
 
 def in_words(outside):
-    """What Law.extrapolation found, in words for people: "n_tokens 7 times above 1.31M, ..."; "" for nothing."""
+    """What Law.extrapolation gives, in words: "n_tokens 7 times above 1.31M, ..."; "" for nothing."""
     words = []
     for o in outside:
         column, above = o["column"], o["value"] > o["high"]
@@ -227,39 +229,25 @@ def load(name):
 
 def _check(record, form, where):
     """UserError, naming the field of `record` that is not what `fit law` writes; any field may be missing."""
-    for name in SECTIONS:
-        _is(record.get(name), dict, "an object", f"{where}: {name}")
-    for name in ("warnings", "rolling"):
-        _is(record.get(name), list, "a list", f"{where}: {name}")
-    ranges = (record.get("runs") or {}).get("ranges")
-    _is(ranges, dict, "an object", f"{where}: runs.ranges")
-    for name, ends in (ranges or {}).items():
-        if not (_numbers(ends, 1) and len(ends) == 2 and ends[0] <= ends[1]):
-            raise UserError(f"{where}: runs.ranges.{name} is {_shown(ends)}, expected two rising numbers")
-    bootstrap = record.get("bootstrap")
+    mapping, rising = lambda v: isinstance(v, dict), lambda v: _numbers(v, 1) and len(v) == 2 and v[0] < v[1]
+    fields = [(name, record.get(name), mapping, "an object") for name in SECTIONS]
+    fields += [(name, record.get(name), lambda v: isinstance(v, list), "a list") for name in ("warnings", "rolling")]
+    models.check_fields(fields, where)
+    ranges, bootstrap = (record.get("runs") or {}).get("ranges"), record.get("bootstrap") or {}
+    models.check_fields([("runs.ranges", ranges, mapping, "an object")], where)
+    pair = lambda v: _numbers(v, 1) and len(v) == 2 and v[0] <= v[1]
+    fields = [(f"runs.ranges.{name}", ends, pair, "two rising numbers") for name, ends in (ranges or {}).items()]
     if bootstrap:
-        if not (_numbers(bootstrap.get("draws"), 2) and np.shape(bootstrap["draws"])[1] == len(form.names)):
-            raise UserError(
-                f"{where}: bootstrap.draws is {_shown(bootstrap.get('draws'))}, expected rows of "
-                f"{len(form.names)} numbers"
-            )
-        ends = bootstrap.get("percentiles")
-        if not (_numbers(ends, 1) and len(ends) == 2 and 0 <= ends[0] < ends[1] <= 100):
-            raise UserError(
-                f"{where}: bootstrap.percentiles is {_shown(ends)}, expected two rising numbers from 0 to 100"
-            )
-        if bootstrap.get("form") not in ("errors", "replacement", "paper"):
-            raise UserError(
-                f"{where}: bootstrap.form is {_shown(bootstrap.get('form'))}, expected errors, replacement or paper"
-            )
-    total = (record.get("noise") or {}).get("total", 0.0)
-    if not (_numbers([total], 1) and total >= 0):
-        raise UserError(f"{where}: noise.total is {_shown(total)}, expected a number from 0 up")
-
-
-def _is(value, kind, words, where):
-    if value is not None and not isinstance(value, kind):
-        raise UserError(f"{where} is {_shown(value)}, expected {words}")
+        draws, ends, way = (bootstrap.get(name) or "missing" for name in ("draws", "percentiles", "form"))
+        fine = lambda v: _numbers(v, 2) and np.shape(v)[1] == len(form.names)
+        fields.append(("bootstrap.draws", draws, fine, f"rows of {len(form.names)} numbers"))
+        fine = lambda v: rising(v) and v[0] >= 0 and v[1] <= 100
+        fields.append(("bootstrap.percentiles", ends, fine, "two rising numbers from 0 to 100"))
+        ways = ("errors", "replacement", "paper")
+        fields.append(("bootstrap.form", way, lambda v: v in ways, "errors, replacement or paper"))
+    total = (record.get("noise") or {}).get("total")
+    fields.append(("noise.total", total, lambda v: _numbers([v], 1) and v >= 0, "a number from 0 up"))
+    models.check_fields(fields, where)
 
 
 def _numbers(value, depth):
@@ -269,8 +257,3 @@ def _numbers(value, depth):
     except ValueError:
         return False
     return array.ndim == depth and array.size > 0 and array.dtype.kind in "if" and bool(np.isfinite(array).all())
-
-
-def _shown(value):
-    text = json.dumps(value, default=str)
-    return text if len(text) <= 60 else text[:57] + "..."

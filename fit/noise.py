@@ -64,7 +64,7 @@ def sensitivity(problem, free):
 
 
 def noise(problem, free, shared=True):
-    """The Noise of the runs around the fit `free`; shared: tell the error that a trunk's runs share from the others.
+    """The Noise of the runs around the fit `free`; shared: separate the error that a trunk's runs share.
 
     The residuals of a fit are M e, M = 1 - J (J'WJ)^-1 J'W with the fit's own weights W, so sums of their squares, run
     by run and trunk by trunk, have expectations linear in both variances: two equations. A variance that comes out
@@ -105,7 +105,7 @@ def projection(jacobian, weight, decay):
     return jacobian @ np.linalg.pinv(gram, rcond=1e-13, hermitian=True) @ (jacobian.T * weight)
 
 
-def standard_errors(problem, found, noise, more=None):
+def standard_errors(problem, fit, noise, more=None):
     """Linearised standard errors of the coefficients of a Fit, {name: value}, 0 for those that are fixed.
 
     noise: how the runs err. more: {column: [k]} of further runs that one might add, each on a trunk of its own.
@@ -118,7 +118,7 @@ def standard_errors(problem, found, noise, more=None):
         trunks = None if trunks is None else np.append(trunks, trunks.max() + 1 + np.arange(k))
         weights = np.append(problem.weights, np.ones(k))
         problem = prepare(problem.form, runs, settings, weights, trunks, problem.sample_of)
-    _, jacobian = sensitivity(problem, found.free)
+    _, jacobian = sensitivity(problem, fit.free)
     weight = problem.data["root_weight"][: len(problem)] ** 2
     gram = (jacobian.T * weight) @ jacobian + settings.weight_decay * np.eye(jacobian.shape[1])
     to_free = np.linalg.pinv(gram, rcond=1e-14, hermitian=True) @ (jacobian.T * weight)
@@ -127,12 +127,12 @@ def standard_errors(problem, found, noise, more=None):
         shared = to_free @ np.eye(trunks.max() + 1)[trunks]
         variance += noise.trunk**2 * shared @ shared.T
     variance *= count / problem.sample_of
-    to = _derivative(lambda x: problem.form.to_coefficients(problem.own(x)), problem.centre(found.free[None]))
+    to = _derivative(lambda x: problem.form.to_coefficients(problem.own(x)), problem.centre(fit.free[None]))
     errors = np.sqrt(np.maximum(np.einsum("ij,jk,ik->i", to, variance, to), 0))
     return dict(zip(problem.form.names, errors.tolist()))
 
 
-def inflation(problem, found, noise, alone):
+def inflation(problem, fit, noise, alone):
     """{coefficient: by how much the errors that runs share widen what a profile must allow}, 1 where none are shared.
 
     The ratio of its variance with `noise` to that with `alone` (each run for itself), at least the median of all
@@ -140,8 +140,8 @@ def inflation(problem, found, noise, alone):
     normal, squared, for trunks are few.
     """
     if problem.trunks is None:
-        return dict.fromkeys(found.coefficients, 1.0)
-    with_trunks, naive = standard_errors(problem, found, noise), standard_errors(problem, found, alone)
+        return dict.fromkeys(fit.coefficients, 1.0)
+    with_trunks, naive = standard_errors(problem, fit, noise), standard_errors(problem, fit, alone)
     ratio = {name: (with_trunks[name] / naive[name]) ** 2 for name in naive if naive[name] > 0}
     usual = np.median(list(ratio.values())) if ratio else 1.0
     tails = (scipy.special.stdtrit(noise.freedom, (1 + LEVEL) / 2) / scipy.special.ndtri((1 + LEVEL) / 2)) ** 2

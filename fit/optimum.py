@@ -64,10 +64,14 @@ class Optima:
     size_bound: np.ndarray
     feasible: np.ndarray
 
+    def row(self, i=(), names=("n_active", "n_tokens", "loss")):
+        """The i-th optimum as a dictionary of plain numbers: n_experts and these."""
+        return dict(n_experts=int(self.n_experts[i])) | {name: float(getattr(self, name)[i]) for name in names}
+
 
 def root(function, low, high):
-    """Where function(x) changes sign between low and high, elementwise, to the last bits of a float64; by bisection, of many
-    at once. NaN where the signs at both ends do not differ."""
+    """Where function(x) changes sign between low and high, elementwise, to the last bits of a float64; by bisection, of
+    many at once. NaN where the signs at both ends do not differ."""
     with np.errstate(all="ignore"):
         low, high, at_low, at_high = map(np.array, np.broadcast_arrays(low, high, function(low), function(high)))
         brackets = np.sign(at_low) * np.sign(at_high) <= 0
@@ -90,7 +94,7 @@ def compute_optimal(m, mu, n, nu, flops):
 
 
 def loss_of(law, architecture, n_experts, n_active, n_tokens, coefficients=None):
-    """Loss of models of an architecture, whatever the law reads of them; all but the architecture broadcast together."""
+    """Loss of models of an architecture, whatever the law reads of them; the numbers broadcast together."""
     coefficients = coefficients or law.coefficients
     if law.form.at_experts:
         m, mu, n, nu, c = law.form.at_experts(coefficients, np.asarray(n_experts, float))
@@ -204,13 +208,13 @@ def solve(law, n_experts, architecture, constraints, coefficients=None):
 
 
 def unconstrained(law, n_experts, architecture, flops, coefficients=None):
-    """(n_active, n_tokens, loss) of the compute-optimal models, as small as they may be; NaN where there is no optimum."""
+    """(n_active, n_tokens, loss) of the compute-optimal models, however small; NaN where there is no optimum."""
     if law.form.at_experts:
         m, mu, n, nu, c = law.at_experts(n_experts, coefficients)
         size, tokens = compute_optimal(m, mu, n, nu, flops)
         return size, tokens, m * size**mu + n * tokens**nu + c
-    found = solve(law, n_experts, architecture, Constraints(flops=flops), coefficients)
-    return found.n_active, found.n_tokens, found.loss
+    best = solve(law, n_experts, architecture, Constraints(flops=flops), coefficients)
+    return best.n_active, best.n_tokens, best.loss
 
 
 def usable_draws(law, experts):
@@ -253,26 +257,27 @@ def why_infeasible(architecture, constraints, n_experts):
 def optima(law, architecture, constraints, experts):
     """Optima at each allowed number of experts; UserError if none is feasible, naming the constraint that binds."""
     experts = allowed_experts(law, experts)
-    found = solve(law, experts, architecture, constraints)
-    if not found.feasible.any():
+    best = solve(law, experts, architecture, constraints)
+    if not best.feasible.any():
         raise UserError(why_infeasible(architecture, constraints, experts))
-    return found
+    return best
 
 
-def near_optimal(law, architecture, constraints, found):
-    """For each of `found` the (smallest, largest) n_active whose loss is within BAND of the best; NaN where none is."""
-    target = np.nanmin(found.loss) * (1 + BAND)
-    inside = found.feasible & (found.loss <= target)
-    largest = _largest(architecture, constraints, found.n_experts)
+def near_optimal(law, architecture, constraints, solved):
+    """For each of the Optima `solved` the (smallest, largest) n_active whose loss is within BAND of the
+    best; NaN where none is."""
+    target = np.nanmin(solved.loss) * (1 + BAND)
+    inside = solved.feasible & (solved.loss <= target)
+    largest = _largest(architecture, constraints, solved.n_experts)
     if constraints.flops is not None:  # one token left
         last = constraints.flops / TRAINING / (INFERENCE / TRAINING * constraints.inference_tokens + 1.0)
         largest = np.minimum(largest, last)
 
     def excess(log_n):
         n_active = np.exp(log_n)
-        return loss_of(law, architecture, found.n_experts, n_active, constraints.tokens(n_active)) - target
+        return loss_of(law, architecture, solved.n_experts, n_active, constraints.tokens(n_active)) - target
 
-    at = np.log(np.where(inside, found.n_active, 1.0))
+    at = np.log(np.where(inside, solved.n_active, 1.0))
     ends = []
     for end in (architecture.n_active(float(architecture.width_per_block)), largest):
         end = np.where(inside, np.log(end), 0.0)

@@ -1,5 +1,5 @@
-"""A plan: the optima under constraints, the best model that can be built, what it saves against a dense one, and what to
-know before trusting it. plan_text.py tells it to people, plan_config.py makes a training config of it.
+"""A plan: the optima under constraints, the best model that can be built, what it saves against a dense one, and what
+to know before trusting it. plan_text.py puts it into words, plan_config.py makes a training config of it.
 """
 
 import dataclasses
@@ -11,32 +11,26 @@ from fit import learning_rate, optimum, sentences
 from fit.architecture import BATCH_RAMP, INFERENCE, PAPER, Model, training_flops
 from fit.law import load, warning_of
 
-SEQUENCE = 512  # tokens of context in training, for the exact FLOPs, where the law does not tell
+SEQUENCE = 512  # tokens of context in training, for the exact FLOPs, where the law does not say
 DECIDED = 0.8  # share of the draws in which the best number of experts must be the best
 PAPERS_LAW, PAPERS_CONFIG = "joint-moe-2025", "configs/joint_moe.py"
 SMALLEST_TUNED = 1e7  # n_active below which Eq. 10 is far outside what it was tuned on
 
 
 def plan(law, architecture, constraints, experts):
-    """The whole plan as a dictionary of plain numbers, ready for JSON. Raises UserError if nothing is feasible."""
-    found = optimum.optima(law, architecture, constraints, experts)
-    low, high = optimum.near_optimal(law, architecture, constraints, found)
+    """The plan as a dictionary of plain numbers, ready for JSON. Raises UserError if nothing is feasible."""
+    optima = optimum.optima(law, architecture, constraints, experts)
+    low, high = optimum.near_optimal(law, architecture, constraints, optima)
     rows, out = [], []
-    for i, e in enumerate(found.n_experts):
-        if not found.feasible[i]:
+    for i, e in enumerate(optima.n_experts):
+        if not optima.feasible[i]:
             out.append(dict(n_experts=int(e), why=optimum.why_infeasible(architecture, constraints, e)))
             continue
-        row = dict(
-            n_experts=int(e),
-            n_active=float(found.n_active[i]),
-            n_total=float(found.n_total[i]),
-            n_tokens=float(found.n_tokens[i]),
-            loss=float(found.loss[i]),
-            d_model=float(found.d_model[i]),
-            size_bound=str(found.size_bound[i]),
-            memory_bytes=float(constraints.memory(architecture, found.d_model[i], e)),
-            training_flops=float(training_flops(found.n_active[i], found.n_tokens[i])),
-            inference_flops_per_token=float(INFERENCE * found.n_active[i]),
+        row = optima.row(i, ("n_active", "n_total", "n_tokens", "loss", "d_model")) | dict(
+            size_bound=str(optima.size_bound[i]),
+            memory_bytes=float(constraints.memory(architecture, optima.d_model[i], e)),
+            training_flops=float(training_flops(optima.n_active[i], optima.n_tokens[i])),
+            inference_flops_per_token=float(INFERENCE * optima.n_active[i]),
             near_optimal_n_active=[float(low[i]), float(high[i])] if np.isfinite(low[i]) else None,
         )
         rows.append(marked(law, row))
@@ -49,10 +43,10 @@ def plan(law, architecture, constraints, experts):
         optima=rows,
         infeasible=out,
         best=best,
-        buildable=buildable(law, architecture, constraints, found),
+        buildable=buildable(law, architecture, constraints, optima),
     )
     if law.draws:
-        result["bootstrap"] = bootstrap(law, architecture, constraints, found.n_experts)
+        result["bootstrap"] = bootstrap(law, architecture, constraints, optima.n_experts)
     if constraints.max_tokens is not None and constraints.flops is not None:
         free = optimum.optima(law, architecture, dataclasses.replace(constraints, max_tokens=None), experts)
         result["loss_of_token_cap"] = best["loss"] - float(np.nanmin(free.loss))
@@ -94,49 +88,49 @@ def bootstrap(law, architecture, constraints, experts):
     )
 
 
-def buildable(law, architecture, constraints, found):
+def buildable(law, architecture, constraints, optima):
     """The best model of whole blocks: each number of experts with the depths around its optimum. None if none fits."""
-    best, sequence = None, law.models["seq_len"] or SEQUENCE
-    base, _ = base_config(law, architecture)
-    for i in np.flatnonzero(found.feasible):
-        blocks = found.d_model[i] / architecture.width_per_block
+    candidates = []
+    for i in np.flatnonzero(optima.feasible):
+        blocks = optima.d_model[i] / architecture.width_per_block
         below = math.floor(blocks + 1e-9)
         for n_blocks in {max(1, below - 1), max(1, below), math.ceil(blocks - 1e-9)}:  # below by 1 if norms do not fit
-            model = Model(architecture, n_blocks, int(found.n_experts[i]))
+            model = Model(architecture, n_blocks, int(optima.n_experts[i]))
             memory = constraints.bytes_per_parameter * model.exact_parameters
             memory += constraints.bytes_per_kv_element * model.kv_elements(constraints.kv_tokens)
             n_tokens = math.floor(constraints.tokens(model.n_active))
-            if (constraints.memory_bytes is not None and memory > constraints.memory_bytes) or n_tokens < 1:
-                continue
-            sizes = model.n_experts, model.n_active, float(n_tokens)
-            loss = float(optimum.loss_of(law, architecture, *sizes))
-            if best is None or loss < best["loss"]:
-                best = dict(
-                    n_experts=model.n_experts,
-                    d_model=model.d_model,
-                    n_blocks=n_blocks,
-                    n_heads=n_blocks,
-                    d_ff=3 * model.d_model,
-                    vocab_size=architecture.vocab_size,
-                    n_active=model.n_active,
-                    n_total=model.n_total,
-                    exact_parameters=model.exact_parameters,
-                    n_tokens=n_tokens,
-                    loss=loss,
-                    memory_bytes=float(memory),
-                    training_flops=training_flops(model.n_active, n_tokens),
-                    sequence=sequence,
-                    exact_forward_flops_per_token=model.exact_flops_per_token(sequence),
-                    exact_training_flops=3 * model.exact_flops_per_token(sequence) * n_tokens,
-                )
-    if best:
-        best["learning_rate"], best["learning_rate_from"] = peak_learning_rate(
-            law, base, best["n_active"], best["n_experts"]
-        )
-        ramp = [list(step) for step in BATCH_RAMP if step[0] < best["n_tokens"]]
-        best["batch_tokens"] = ramp if base == PAPERS_CONFIG else None
-        best = marked(law, best)
-    return best
+            if (constraints.memory_bytes is None or memory <= constraints.memory_bytes) and n_tokens >= 1:
+                loss = optimum.loss_of(law, architecture, model.n_experts, model.n_active, float(n_tokens))
+                candidates.append((float(loss), model, n_tokens, float(memory)))
+    if not candidates:
+        return None
+    loss, model, n_tokens, memory = min(candidates, key=lambda candidate: candidate[0])
+    sequence, (base, _) = law.models["seq_len"] or SEQUENCE, base_config(law, architecture)
+    forward = model.exact_flops_per_token(sequence)
+    rate, rate_from = peak_learning_rate(law, base, model.n_active, model.n_experts)
+    ramp = [list(step) for step in BATCH_RAMP if step[0] < n_tokens]
+    row = dict(
+        n_experts=model.n_experts,
+        d_model=model.d_model,
+        n_blocks=model.n_blocks,
+        n_heads=model.n_blocks,
+        d_ff=3 * model.d_model,
+        vocab_size=architecture.vocab_size,
+        n_active=model.n_active,
+        n_total=model.n_total,
+        exact_parameters=model.exact_parameters,
+        n_tokens=n_tokens,
+        loss=loss,
+        memory_bytes=memory,
+        training_flops=training_flops(model.n_active, n_tokens),
+        sequence=sequence,
+        exact_forward_flops_per_token=forward,
+        exact_training_flops=3 * forward * n_tokens,
+        learning_rate=rate,
+        learning_rate_from=rate_from,
+        batch_tokens=ramp if base == PAPERS_CONFIG else None,
+    )
+    return marked(law, row)
 
 
 def against_dense(law, architecture, constraints, best):
@@ -145,8 +139,7 @@ def against_dense(law, architecture, constraints, best):
     if not dense.feasible:
         return None
     needed = flops_of_dense(law, architecture, constraints, best["loss"])
-    row = dict(n_experts=1, n_active=float(dense.n_active), n_tokens=float(dense.n_tokens), loss=float(dense.loss))
-    return marked(law, row) | dict(
+    return marked(law, dense.row()) | dict(
         loss_saved=float(dense.loss) - best["loss"],
         flops_for_the_same_loss=needed,
         flops_saved=None if needed is None else 1 - constraints.flops / needed,
@@ -176,35 +169,26 @@ def flops_of_dense(law, architecture, constraints, loss):
 
 
 def rule_of_thumb(law, architecture, flops, experts):
-    """Checks Sec. 4.5: an MoE of E <= 8 with the compute-optimal dense model's total parameters, on E times its tokens, is
-    better. One dictionary for each E in experts of 2 to 8."""
+    """Checks Sec. 4.5: an MoE of E <= 8 with the compute-optimal dense model's total parameters, on E times its tokens,
+    is better. One dictionary for each E in experts of 2 to 8."""
     dense = optimum.solve(law, 1.0, architecture, optimum.Constraints(flops=flops))
     rows = []
-    for e in experts:
-        if not 1 < e <= 8:
-            continue
-        same = optimum.Constraints(
+    for e in (e for e in experts if 1 < e <= 8):
+        same_size = optimum.Constraints(
             memory_bytes=float(dense.n_total), bytes_per_parameter=1.0, max_tokens=float(e * dense.n_tokens)
         )
-        moe = optimum.solve(law, e, architecture, same)
+        moe = optimum.solve(law, e, architecture, same_size)
         if moe.feasible:
-            rows.append(
-                dict(
-                    n_experts=int(e),
-                    n_active=float(moe.n_active),
-                    n_tokens=float(moe.n_tokens),
-                    loss=float(moe.loss),
-                    dense_loss=float(dense.loss),
-                    holds=bool(moe.loss < dense.loss),
-                    flops_ratio=float(training_flops(moe.n_active, moe.n_tokens) / flops),
-                )
-            )
+            spent = training_flops(moe.n_active, moe.n_tokens)
+            against = dict(dense_loss=float(dense.loss), holds=bool(moe.loss < dense.loss))
+            rows.append(moe.row() | against | dict(flops_ratio=float(spent / flops)))
     return rows
 
 
 def marked(law, row):
     """The row with what of it lies outside what the law was fitted to, as Law.extrapolation gives."""
-    return row | dict(extrapolation=law.extrapolation(row["n_active"], row["n_tokens"], row["n_experts"]))
+    more = dict(n_total=row.get("n_total"), sparsity=1 - 1 / row["n_experts"])
+    return row | dict(extrapolation=law.extrapolation(row["n_active"], row["n_tokens"], row["n_experts"], **more))
 
 
 def marks(law, architecture, plan, experts):
@@ -241,7 +225,7 @@ def at_edge(experts, e):
 
 
 def base_config(law, architecture):
-    """(config file, overrides) that the runs of the law were trained with; (None, {}) where nothing tells.
+    """(config file, overrides) that the runs of the law were trained with; (None, {}) where that is not known.
 
     A law that names no config has the paper's where its models have the paper's shape.
     """

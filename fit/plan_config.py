@@ -1,7 +1,7 @@
 """A training config of a plan's buildable model: Python source that starts from the config of the runs behind the law.
 
-Tokenizer, row length, batches, warm-up and law of learning rates are that config's, so they are as they were when the law
-was fitted. Where they would not serve the planned model, there is no config, and the reason why.
+Tokenizer, row length, batches, warm-up and law of learning rates are that config's, so they are as they were when the
+law was fitted. Where they would not serve the planned model, there is no config, and the reason why.
 """
 
 import ast

@@ -21,7 +21,7 @@ def text(plan):
 
 def _optima(plan):
     """One line for each number of experts. What of it lies outside the fitted range stands at its end, but for the
-    FLOPs: they are those asked for, and the warning below tells them."""
+    FLOPs: they are those asked for, which the warning below names."""
     outside = [in_words([o for o in row["extrapolation"] if o["column"] != "training_flops"]) for row in plan["optima"]]
     lines = [
         f"{'n_experts':>9} {'n_active':>9} {'n_total':>9} {'n_tokens':>9} {'loss':>8} {'memory':>9}  "
@@ -68,8 +68,8 @@ def _bootstrap(b):
     for row in b["optima"]:
         lines.append(
             f"{row['n_experts']:9d} n_active {' to '.join(map(amount, row['n_active'])):16} n_tokens "
-            f"{' to '.join(map(amount, row['n_tokens'])):16} loss {row['loss'][0]:.4f} to {row['loss'][1]:.4f}, best in "
-            f"{row['best_in_draws']}"
+            f"{' to '.join(map(amount, row['n_tokens'])):16} loss {row['loss'][0]:.4f} to {row['loss'][1]:.4f}, "
+            f"best in {row['best_in_draws']}"
         )
     return "\n".join(lines)
 

@@ -1,12 +1,12 @@
-"""A fit as a least-squares problem in float64: the runs, weighted, and the residuals that compiled code computes of them.
+"""A fit as a least-squares problem in float64: the runs, weighted, and the residuals that compiled code computes.
 
   objective = reduce_i w_i Huber_delta(ln L_predicted,i - ln L_i) + weight_decay / 2 |free|^2
 
 `free` is the vector that stands for a law's coefficients (fit/form.py); reduce is the sum, or the mean over the runs.
 Written as half a sum of squares (the Huber loss by its square root) for Levenberg-Marquardt. The solver moves x: `free`
 for columns that are centred, whose normal equations are well conditioned. What differs from start to start is data
-(PER_START), and tables are filled up with runs of no weight to one of a few lengths: so every search of a law over tables
-of about the same length is one compiled program.
+(PER_START), and tables are filled up with runs of no weight to one of a few lengths: so every search of a law over
+tables of about the same length is one compiled program.
 
 Axes: n coefficients; r runs, filled up; k starts.
 """
@@ -42,10 +42,12 @@ class Settings:
 class Problem:
     """A law's form to be fitted to runs (`runs`, `settings`, weights [n_runs] of their losses).
 
-    trunks: labels int [n_runs] of the runs that share an error, or None; sample_of: of how many runs these are a sample.
-    data, for compiled code: columns {name and "ln name": [r]}, log_loss and root_weight [r] or [k, r], centre {column: mean
-    of its logarithm}, held [n] or [k, n] (coefficients at values, NaN where free), moving (1 where the search moves the
-    entry of x; like held), delta, weight_decay.
+    trunks: labels int [n_runs] of the runs that share an error, or None.
+    sample_of: of how many runs these are a sample.
+    data, for compiled code:
+        columns {name and "ln name": [r]}; log_loss, root_weight [r] or [k, r]; delta; weight_decay
+        centre {column: mean of its logarithm}
+        held, moving [n] or [k, n]: coefficients at values, NaN where free; 1 where the search moves the entry of x
     """
 
     form: Form

@@ -1,4 +1,4 @@
-"""Runs as a law reads them: its columns and the loss of each, from a table checked strictly; and which share a trunk."""
+"""Runs as a law reads them, from a table checked strictly: columns and losses; and which runs share a trunk."""
 
 import dataclasses
 import hashlib
@@ -19,8 +19,8 @@ SAME += ("overrides", "seed", "config")
 
 @dataclasses.dataclass
 class Runs:
-    """What a law reads of the runs in `path`: columns {name: float64 [n_runs]} and loss [n_runs]; index [n_runs]: where in
-    the table each stands."""
+    """What a law reads of the runs in `path`: columns {name: float64 [n_runs]} and loss [n_runs]; index [n_runs]: where
+    in the table each stands."""
 
     path: str
     columns: dict
@@ -72,12 +72,14 @@ def subset(runs, rows):
 
 
 def read_runs(path, columns, mix_corpora=False, names=None):
-    """Runs for a law that reads `columns`; names: {ours: theirs}, what the file calls them. UserError on a bad value, or
-    on two corpora unless mix_corpora."""
+    """Runs for a law that reads `columns`; names: {ours: theirs}, what the file calls them. UserError on a bad value,
+    or on two corpora unless mix_corpora."""
     table = read(path, names)
     for name in (*columns, "loss"):
         table.column(name)
     ordered = [name for name in ALWAYS if name in columns] + [name for name in columns if name not in ALWAYS]
+    if "n_active" not in columns and "n_active" in table:  # for the training FLOPs
+        ordered.append("n_active")
     runs = Runs(path, {name: table.numbers(name) for name in ordered}, table.numbers("loss"), table)
     corpora = (
         sorted({str(value) for value in table.column("corpus_fingerprint")}) if "corpus_fingerprint" in table else []
@@ -92,8 +94,8 @@ def read_runs(path, columns, mix_corpora=False, names=None):
 
 
 def trunks_of(table, by="trunk"):
-    """(labels int [n_runs], what they are in words) of the runs that share a trunk, and with it an error, so that resampling
-    and intervals must take them together; labels are None where each run stands for itself.
+    """(labels int [n_runs], what they are in words) of the runs that share a trunk, and with it an error, so that
+    resampling and intervals must take them together; labels are None where each run stands for itself.
 
     by: "trunk" for the trunks that the table shows, "row" for each run by itself, or a column's name.
     """

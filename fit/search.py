@@ -37,8 +37,8 @@ class Fit:
 def run_batches(solve, x, data, progress=None):
     """solve from every row of x [k, n]; returns (x, objective [k], gradient norm [k]).
 
-    Entries of data named in PER_START are shared by the starts, or have a leading axis of k. Batches have one compiled size and run
-    THREADS at a time: XLA spreads such small operations over threads poorly.
+    Entries of data named in PER_START are shared by the starts, or have a leading axis of k. Batches have one compiled
+    size and run THREADS at a time: XLA spreads such small operations over threads poorly.
     """
     k, rows = len(x), data["log_loss"].shape[-1]
     batch = max(1, min(BATCH, LARGEST_JACOBIAN // rows))
@@ -166,8 +166,8 @@ def again(problem, before):
 
 
 def check_enough(problem):
-    """UserError when there are fewer distinct runs (of those with a weight) than coefficients to fit, or a column of the
-    law that never changes."""
+    """UserError when there are fewer distinct runs (of those with a weight) than coefficients to fit, or a column of
+    the law that never changes."""
     form, fixed, path = problem.form, problem.fixed, problem.runs.path
     to_fit = len(form.names) - len(fixed)
     columns = np.stack([problem.runs.columns[name][problem.weights > 0] for name in form.columns])

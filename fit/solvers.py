@@ -34,8 +34,8 @@ def _batched(solver, batched):
 def least_squares(residuals, batched, maxiter):
     """Levenberg-Marquardt on 0.5 sum residuals(x, data)^2 from a batch of starts.
 
-    Returns run(x [batch, n], data) -> (x [batch, n], objective [batch], gradient norm [batch]), compiled. `batched` names
-    the entries of the dictionary data that have a leading axis of the batch too; all starts share the others.
+    Returns run(x [batch, n], data) -> (x [batch, n], objective [batch], gradient norm [batch]), compiled. `batched`
+    names the entries of the dictionary data that have a leading axis of the batch too; all starts share the others.
     """
     return _batched(
         jaxopt.LevenbergMarquardt(
@@ -80,8 +80,8 @@ def cache_folder():
 
 @contextlib.contextmanager
 def kept():
-    """Within, what JAX compiles is kept in cache_folder(); JAX_COMPILATION_CACHE_DIR says otherwise. Where nothing can be
-    written there it is compiled each time."""
+    """Within, what JAX compiles is kept in cache_folder(); JAX_COMPILATION_CACHE_DIR says otherwise. Where nothing can
+    be written there it is compiled each time."""
     try:
         path = cache_folder()
         path.mkdir(parents=True, exist_ok=True)

@@ -1,5 +1,5 @@
-"""How sure a law is: what a law.json says of its noise, intervals and draws, and of what the runs do not pin down; of very
-many runs, from a sample of them."""
+"""How sure a law is: what a law.json says of its noise, intervals and draws, and of what the runs do not pin down; of
+very many runs, from a sample of them."""
 
 import numpy as np
 
@@ -15,19 +15,19 @@ from fit.summary import LEVEL, span
 MORE_RUNS = 12  # in "what it would take"
 
 
-def how_sure(problem, found, by, options, quiet=False):
-    """{noise, profile, warnings} of the Fit `found` and, where asked for, its bootstrap; where the law's page names one,
-    the laws of each number of experts alone (separate); above search.SEARCH_RUNS runs, of what sample all this comes
-    (sample). by: what the problem's trunks are, in words; options: fitting.Options."""
-    sure, of_all = {}, found
+def how_sure(problem, fit, by, options, quiet=False):
+    """{noise, profile, warnings} of the Fit and, where asked for, its bootstrap; where the law's page names
+    one, the laws of each number of experts alone (separate); above search.SEARCH_RUNS runs, of what sample all this
+    comes (sample). by: what the problem's trunks are, in words; options: fitting.Options."""
+    sure, of_all = {}, fit
     if len(problem) > search.SEARCH_RUNS:
         problem = _sample(problem)
-        found = search.again(problem, found)
+        fit = search.again(problem, fit)
         sure["sample"] = dict(runs=len(problem), of=problem.sample_of)
     if problem.form.separate:
         sure["separate"] = separate(problem)
-    alone, trunks = noise_of(problem, found.free, shared=False), problem.trunks
-    noise = alone if trunks is None else noise_of(problem, found.free)
+    alone, trunks = noise_of(problem, fit.free, shared=False), problem.trunks
+    noise = alone if trunks is None else noise_of(problem, fit.free)
     sure["noise"] = dict(
         run=noise.run,
         trunk=noise.trunk,
@@ -36,12 +36,12 @@ def how_sure(problem, found, by, options, quiet=False):
         by=by,
         degrees_of_freedom=list(noise.degrees_of_freedom),
     )
-    errors, widened = standard_errors(problem, found, noise), inflation(problem, found, noise, alone)
-    sure["profile"] = profiles = intervals.profile(problem, found, errors, widened, quiet)
+    errors, widened = standard_errors(problem, fit, noise), inflation(problem, fit, noise, alone)
+    sure["profile"] = profiles = intervals.profile(problem, fit, errors, widened, quiet)
     for name, p in profiles.items():  # around what all runs gave
         scale = of_all.coefficients[name] / p["value"]
         profiles[name] = {end: value if value is None else value * scale for end, value in p.items()}
-    sure["warnings"] = warnings(problem, found, profiles, noise)
+    sure["warnings"] = warnings(problem, fit, profiles, noise)
     if options.bootstrap:
         how = options.bootstrap_form
         draws = intervals.bootstrap(problem, of_all, options.bootstrap, how, noise, quiet)
@@ -57,7 +57,8 @@ def how_sure(problem, found, by, options, quiet=False):
 
 
 def _sample(problem):
-    """The problem of a random sample of at most search.SEARCH_RUNS of the runs, of whole trunks where they share them."""
+    """The problem of a random sample of at most search.SEARCH_RUNS of the runs, of complete trunks where they share
+    them."""
     rows = sample_of(len(problem), problem.trunks, problem.settings.seed)
     trunks = None if problem.trunks is None else np.unique(problem.trunks[rows], return_inverse=True)[1]
     runs, weights = subset(problem.runs, rows), problem.weights[rows]
@@ -65,7 +66,7 @@ def _sample(problem):
 
 
 def sample_of(n, labels, seed):
-    """Indices of a random sample of at most search.SEARCH_RUNS of n runs, of whole trunks where they have labels."""
+    """Indices of a random sample of at most search.SEARCH_RUNS of n runs, of complete trunks where they have labels."""
     rng = np.random.default_rng([seed, 4])
     if labels is None:
         return np.sort(rng.choice(n, search.SEARCH_RUNS, replace=False))
@@ -75,15 +76,15 @@ def sample_of(n, labels, seed):
     return np.flatnonzero(np.isin(labels, chosen))[: search.SEARCH_RUNS]
 
 
-def warnings(problem, found, profiles, noise):
+def warnings(problem, fit, profiles, noise):
     """Sentences that name what the data does not pin down, and what it would take."""
-    form, now = problem.form, standard_errors(problem, found, noise)
+    form, now = problem.form, standard_errors(problem, fit, noise)
     out = []
     for name, p in profiles.items():
         if p["low"] is not None and p["high"] is not None and p["high"] <= 2 * p["low"]:
             continue
         more, what = more_runs(problem.runs, form.coefficients[name].pinned_by)
-        then = standard_errors(problem, found, noise, more)[name]
+        then = standard_errors(problem, fit, noise, more)[name]
         if then > p["value"]:
             outlook = f"{MORE_RUNS} more runs with {what} would not be enough either"
         else:
@@ -98,7 +99,7 @@ def warnings(problem, found, profiles, noise):
         if name not in profiles
         and name not in problem.fixed
         and not form.is_positive(name)
-        and now[name] > abs(found.coefficients[name])
+        and now[name] > abs(fit.coefficients[name])
     ]
     if loose:
         out.append(
@@ -127,7 +128,8 @@ def separate(problem):
     (Sec. 5.2): {n_experts: coefficients and how many runs}, where there are enough runs to fit one; {} where the law's
     page names no such law.
 
-    They are laws of the problem's own form in which the number of experts changes nothing, so its compiled search serves.
+    They are laws of the problem's own form in which the number of experts changes nothing, so its compiled search
+    serves.
     """
     form, runs, settings = problem.form, problem.runs, problem.settings
     if not form.separate:
@@ -163,7 +165,8 @@ def separate(problem):
 
 
 def separate_errors(form, alone, runs):
-    """Errors of the laws that separate fitted, over the runs of the numbers of experts that have one; None if none has."""
+    """Errors of the laws that separate fitted, over the runs of the numbers of experts that have one; None if none
+    has."""
     rows = np.array([f"{e:g}" in alone for e in runs.n_experts], bool)
     if not rows.any():
         return None
@@ -173,8 +176,4 @@ def separate_errors(form, alone, runs):
         rows = runs.n_experts == e
         free = law.to_free(alone[f"{e:g}"]["coefficients"])
         log_loss[rows] = law.log_loss(free, subset(runs, rows).columns)
-    return dict(
-        runs=len(runs),
-        rmse_nats=rms(np.exp(log_loss) - runs.loss),
-        rmse_log=rms(log_loss - np.log(runs.loss)),
-    )
+    return dict(runs=len(runs), rmse_nats=rms(np.exp(log_loss) - runs.loss), rmse_log=rms(log_loss - np.log(runs.loss)))

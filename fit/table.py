@@ -1,9 +1,10 @@
-"""Tables read strictly, files written whole or not at all.
+"""Tables read strictly, files written completely or not at all.
 
 A table is CSV, JSONL or Parquet by its ending. Each bad value is named by file, row and column; rows are counted as an
 editor shows them (a CSV's header is row 1).
 """
 
+import contextlib
 import csv
 import dataclasses
 import json
@@ -29,7 +30,7 @@ class Table:
     """Columns of equal length by name, values as read; rows[i] is the row number in the file of the i-th value.
 
     names: {"loss": "val_loss"}, what the file calls a column that is asked for by another name. arrow: the table as
-    Parquet holds it, where it came from there.
+    Parquet holds it, where it came from a Parquet file.
     """
 
     path: str
@@ -57,39 +58,29 @@ class Table:
     def numbers(self, name, bounds=None):
         """Column `name` as float64 [n_rows]; UserError names the first value that is no finite number within bounds."""
         low, high = bounds or BOUNDS.get(name, (-np.inf, np.inf))
-        values = self.column(name)
-        try:
-            if not all(type(v) in (str, int, float) for v in values):
-                raise ValueError
-            numbers = np.array([float(v) for v in values])
-            bad = ~(np.isfinite(numbers) & (numbers >= low) & (numbers <= high))
-            if name == "n_experts":
-                bad |= numbers != np.floor(numbers)
-            if not any(isinstance(v, str) and ("_" in v or not v.isascii()) for v in values) and not bad.any():
-                return numbers
-        except (ValueError, OverflowError):
-            pass
-        for row, value in zip(self.rows, values):  # slow path: find what to complain about
-            try:
-                if isinstance(value, bool) or not isinstance(value, (str, int, float)):
-                    raise ValueError
-                if isinstance(value, str) and ("_" in value or not value.isascii()):
-                    raise ValueError
-                number = float(value)
-            except (ValueError, OverflowError):
-                number = np.nan
-            kind = "a whole number" if name == "n_experts" else "a number"
-            if (
-                not low <= number <= high
-                or (name == "n_experts" and number != np.floor(number))
-                or not np.isfinite(number)
-            ):
-                span = f" from {low:g} to {high:g}" if np.isfinite(high) else ""
-                theirs = self.names.get(name, name)
-                raise UserError(
-                    f"{self.path}, row {row}, column {theirs}: found {_shown(value)}, expected {kind}{span}"
-                )
-        raise AssertionError("unreachable: a bad value was seen but not found")
+        values, integer = self.column(name), name == "n_experts"
+        numbers = np.array([_number(v) for v in values])
+        bad = ~(np.isfinite(numbers) & (numbers >= low) & (numbers <= high))
+        if integer:
+            bad |= numbers != np.floor(numbers)
+        if bad.any():
+            i = int(np.argmax(bad))
+            span = f" from {low:g} to {high:g}" if np.isfinite(high) else ""
+            raise UserError(
+                f"{self.path}, row {self.rows[i]}, column {self.names.get(name, name)}: found {_shown(values[i])}, "
+                f"expected {'a whole number' if integer else 'a number'}{span}"
+            )
+        return numbers
+
+
+def _number(value):
+    """A value as read, as a float; NaN for what is no plain number (true, 1_000, digits of other scripts)."""
+    if type(value) not in (str, int, float) or (type(value) is str and ("_" in value or not value.isascii())):
+        return np.nan
+    try:
+        return float(value)
+    except (ValueError, OverflowError):
+        return np.nan
 
 
 def _shown(value):
@@ -200,7 +191,7 @@ def _values(column, pyarrow):
 
 
 def plain(value):
-    """A value as JSON and CSV can hold it: NaN is None, bytes and what else there is are text."""
+    """A value as JSON and CSV can hold it: NaN is None; bytes and all other types are text."""
     if isinstance(value, float) and not np.isfinite(value):
         return None
     if isinstance(value, bytes):
@@ -229,8 +220,8 @@ def write(table, path):
     elif ending == ".parquet":
         import pyarrow.parquet
 
-        there = set(table.arrow.column_names) if table.arrow is not None else ()
-        columns = {name: table.arrow[name] if name in there else _arrow(name, table, pyarrow) for name in names}
+        read = set(table.arrow.column_names) if table.arrow is not None else ()
+        columns = {name: table.arrow[name] if name in read else _arrow(name, table, pyarrow) for name in names}
         with replacing(path) as temporary:
             pyarrow.parquet.write_table(pyarrow.table(columns), temporary)
     else:
@@ -248,46 +239,42 @@ def _arrow(name, table, pyarrow):
         ) from e
 
 
-class replacing:
+def _temporary(path):
+    """An empty file beside `path`; UserError if none can be made."""
+    folder, name = os.path.split(os.path.abspath(path))
+    if os.path.isdir(path):
+        raise UserError(f"{path}: cannot be written: it is a folder")
+    try:
+        handle, temporary = tempfile.mkstemp(dir=folder, prefix=f".{name}.", suffix=os.path.splitext(name)[1])
+    except OSError as e:
+        raise UserError(f"{path}: cannot be written: {e.strerror}") from e
+    os.close(handle)
+    return temporary
+
+
+@contextlib.contextmanager
+def replacing(path):
     """`with replacing(path) as temporary:` write to `temporary`; it becomes `path` only when all went well."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def __enter__(self):
-        self.temporary = self.make()
-        return self.temporary
-
-    def make(self):
-        """An empty file beside the path."""
-        folder, name = os.path.split(os.path.abspath(self.path))
-        if os.path.isdir(self.path):
-            raise UserError(f"{self.path}: cannot be written: it is a folder")
-        try:
-            handle, temporary = tempfile.mkstemp(dir=folder, prefix=f".{name}.", suffix=os.path.splitext(name)[1])
-        except OSError as e:
-            raise UserError(f"{self.path}: cannot be written: {e.strerror}") from e
-        os.close(handle)
-        return temporary
-
-    def __exit__(self, kind, error, trace):
-        if kind is None:
-            mask = os.umask(0)
-            os.umask(mask)
-            os.chmod(self.temporary, 0o666 & ~mask)  # mkstemp's 0600 would hide the file from others
-            os.replace(self.temporary, self.path)
-            return
-        os.unlink(self.temporary)
-        if isinstance(error, OSError):
-            raise UserError(f"{self.path}: cannot be written: {error.strerror or error}") from error
+    temporary = _temporary(path)
+    try:
+        yield temporary
+    except BaseException as e:
+        os.unlink(temporary)
+        if isinstance(e, OSError):
+            raise UserError(f"{path}: cannot be written: {e.strerror or e}") from e
+        raise
+    mask = os.umask(0)
+    os.umask(mask)
+    os.chmod(temporary, 0o666 & ~mask)  # mkstemp's 0600 would hide the file from others
+    os.replace(temporary, path)
 
 
 def check_writable(path):
-    """UserError if no file can be written at `path`: better told before the work than after."""
-    os.unlink(replacing(path).make())
+    """UserError if no file can be written at `path`: better before the work than after."""
+    os.unlink(_temporary(path))
 
 
 def write_text(path, text):
-    """Writes `text` to `path`, whole or not at all; UserError if that cannot be done."""
+    """Writes `text` to `path`, completely or not at all; UserError if that cannot be done."""
     with replacing(path) as temporary, open(temporary, "w", encoding="utf-8") as f:
         f.write(text)

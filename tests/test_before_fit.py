@@ -33,7 +33,8 @@ def compare(now, before, where, tolerance):
 
 
 def answers(folder, wanted):
-    """(answers of today, stored answers, whether the same kind of machine gave both) of the commands that are wanted."""
+    """(answers of today, stored answers, whether the same kind of machine gave both) of the commands that are
+    wanted."""
     before = [json.loads(line) for line in STORED.read_text().splitlines()]
     now = json.loads(json.dumps(make_fit.run(folder, wanted)))
     same_machine = now.pop(0) == before.pop(0)

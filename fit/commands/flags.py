@@ -1,4 +1,4 @@
-"""Flags that several commands share, and what they say: a law, columns, numbers, a shape of model, a plan's constraints."""
+"""Flags that several commands share: a law, columns, numbers, a shape of model, a plan's constraints."""
 
 import math
 
@@ -11,6 +11,12 @@ from fit.table import BOUNDS
 LARGEST = 1e40  # of any amount that a flag gives
 # Columns that --columns may find under another name: those of runs.csv that fit reads.
 NAMES = (*BOUNDS, "peak_learning_rate", "epochs", "corpus_fingerprint", "run", "seed", "config")
+
+
+def define(f, rows):
+    """Defines flags: rows of kind, name, default, what absl's DEFINE_kind takes next."""
+    for kind, name, default, *rest in rows:
+        getattr(flags, f"DEFINE_{kind}")(name, default, *rest, flag_values=f)
 
 
 def define_law(f):

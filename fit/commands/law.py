@@ -4,78 +4,73 @@ python -m fit law --runs=runs.csv --form=joint --out=law.json --holdout=largest-
 python -m fit law --runs=theirs.jsonl --columns=loss:val_loss,n_tokens:D --out=law.json --fix=E_max=290.4521,c=1.2
 """
 
-from absl import flags
-
 from fit import UserError
-from fit.commands.flags import columns_of, define_columns
+from fit.commands import flags
 from fit.laws import FORMS
 from fit.table import check_writable
 
-
-def define_flags(f):
-    flags.DEFINE_string("runs", None, "Table of runs: .csv, .jsonl or .parquet.", flag_values=f)
-    flags.DEFINE_enum("form", "joint", list(FORMS), "The law.", flag_values=f)
-    flags.DEFINE_string("out", None, "Where the law goes (JSON).", flag_values=f)
-    flags.DEFINE_string(
+FLAGS = (
+    ("string", "runs", None, "Table of runs: .csv, .jsonl or .parquet."),
+    ("enum", "form", "joint", list(FORMS), "The law."),
+    ("string", "out", None, "Where the law goes (JSON)."),
+    (
+        "string",
         "holdout",
         "none",
         "Runs kept out of the fit: lowest-loss:30, largest-compute:3, "
         "largest-compute:20%, or column:NAME (rows where it is validation, holdout, true or 1). compute:rolling fits "
         "the smaller half of the runs, predicts the next tenth, and so on; the law that is written is fitted to all.",
-        flag_values=f,
-    )
-    flags.DEFINE_list("fix", [], "Coefficients held at a value: E_max=290.4521,c=1.2.", flag_values=f)
-    flags.DEFINE_float("huber_delta", 1e-2, "Where the Huber loss of the log loss turns linear.", flag_values=f)
-    flags.DEFINE_enum("reduction", "sum", ["sum", "mean"], "Of the Huber losses over the runs.", flag_values=f)
-    flags.DEFINE_string(
-        "weights",
-        "none",
-        "Weight of each run: none, inverse-loss (a run counts 1 / loss), or column:NAME.",
-        flag_values=f,
-    )
-    flags.DEFINE_float(
+    ),
+    ("list", "fix", [], "Coefficients held at a value: E_max=290.4521,c=1.2."),
+    ("float", "huber_delta", 1e-2, "Where the Huber loss of the log loss turns linear."),
+    ("enum", "reduction", "sum", ["sum", "mean"], "Of the Huber losses over the runs."),
+    ("string", "weights", "none", "Weight of each run: none, inverse-loss (a run counts 1 / loss), or column:NAME."),
+    (
+        "float",
         "weight_decay",
         None,
         "Adds this / 2 times the squared parameters to the objective; the paper's is 1e-5. Without it: 0, but "
         "up to 60 runs, which leave coefficients open, a hundredth of their variance (1e-6 for 1% of noise).",
-        flag_values=f,
-    )
-    flags.DEFINE_string(
+    ),
+    (
+        "string",
         "starts",
         "128",
-        "How many starts, drawn in the measure of the runs; or paper for the whole published grid (joint: 19,683).",
-        flag_values=f,
-    )
-    flags.DEFINE_enum("solver", "lm", ["lm", "lbfgs"], "Levenberg-Marquardt, or L-BFGS as in the paper.", flag_values=f)
-    flags.DEFINE_enum(
+        "How many starts, drawn in the measure of the runs; or paper for the published grid (joint: 19,683).",
+    ),
+    ("enum", "solver", "lm", ["lm", "lbfgs"], "Levenberg-Marquardt, or L-BFGS as in the paper."),
+    (
+        "enum",
         "select",
         "objective",
         ["objective", "rmse"],
         "Which start wins: the lowest objective, or the lowest RMSE of fitted plus held-out runs, as in the paper.",
-        flag_values=f,
-    )
-    flags.DEFINE_integer(
-        "bootstrap", 0, "Fits to resampled runs, for intervals; 100 is usual.", lower_bound=0, flag_values=f
-    )
-    flags.DEFINE_enum(
+    ),
+    ("integer", "bootstrap", 0, "Fits to resampled runs, for intervals; 100 is usual.", 0),
+    (
+        "enum",
         "bootstrap_form",
         "errors",
         ["errors", "replacement", "paper"],
         "What is drawn anew: the errors of the runs, the runs themselves with replacement, or as in the paper 80% of "
         "them without: about half too narrow by construction.",
-        flag_values=f,
-    )
-    flags.DEFINE_string(
+    ),
+    (
+        "string",
         "bootstrap_by",
         "trunk",
-        "What shares an error and is drawn whole: trunk (where the table tells them, by its column run or by the same "
-        "model, seed and config; else each run), row (each run by itself), or a column. Profiles follow it too.",
-        flag_values=f,
-    )
-    flags.DEFINE_list("percentiles", ["10", "90"], "Ends of the bootstrap's intervals.", flag_values=f)
-    flags.DEFINE_integer("seed", 0, "Of the choice of starts and of the bootstrap.", lower_bound=0, flag_values=f)
-    flags.DEFINE_bool("mix_corpora", False, "Fit runs of several corpora together.", flag_values=f)
-    define_columns(f)
+        "What shares an error and is drawn together: trunk (where the table shows them, by its column run or by the "
+        "same model, seed and config; else each run), row (each run by itself), or a column. Profiles follow it too.",
+    ),
+    ("list", "percentiles", ["10", "90"], "Ends of the bootstrap's intervals."),
+    ("integer", "seed", 0, "Of the choice of starts and of the bootstrap.", 0),
+    ("bool", "mix_corpora", False, "Fit runs of several corpora together."),
+)
+
+
+def define_flags(f):
+    flags.define(f, FLAGS)
+    flags.define_columns(f)
 
 
 def settings_of(f):
@@ -154,7 +149,7 @@ def run(f):
         bootstrap_form=f.bootstrap_form,
         bootstrap_by=f.bootstrap_by,
         percentiles=percentiles_of(f),
-        columns=columns_of(f),
+        columns=flags.columns_of(f),
     )
     with solvers.kept():
         record = fitting.fit_file(f.runs, FORMS[f.form], settings, options)

@@ -5,39 +5,29 @@ python -m fit plan --law=joint-moe-2025 --flops=1e22 --memory_gb=80 --kv_tokens=
 
 import json
 
-from absl import flags
-
 from fit import UserError, plan_config, plan_text
-from fit.commands.flags import (
-    constraints_of,
-    define_constraints,
-    define_law,
-    define_shape,
-    experts_of,
-    law_of,
-    shape_of,
-)
+from fit.commands import flags
 from fit.plan import plan as solved
 from fit.table import write_text
 
+FLAGS = (
+    ("bool", "json", False, "Print the plan as JSON."),
+    ("string", "emit_config", None, "Write a training config of the best buildable model to this file (.py)."),
+    ("string", "base_config", None, "Config file that --emit_config starts from; default: the law's own."),
+)
+
 
 def define_flags(f):
-    define_law(f)
-    flags.DEFINE_bool("json", False, "Print the plan as JSON.", flag_values=f)
-    flags.DEFINE_string(
-        "emit_config", None, "Write a training config of the best buildable model to this file (.py).", flag_values=f
-    )
-    flags.DEFINE_string(
-        "base_config", None, "Config file that --emit_config starts from; default: the law's own.", flag_values=f
-    )
-    define_constraints(f)
-    define_shape(f)
+    flags.define(f, FLAGS)
+    flags.define_law(f)
+    flags.define_constraints(f)
+    flags.define_shape(f)
 
 
 def run(f):
-    law = law_of(f)
-    constraints, experts = constraints_of(f), experts_of(f, law)
-    plan = solved(law, shape_of(f, law), constraints, experts)
+    law = flags.law_of(f)
+    constraints, experts = flags.constraints_of(f), flags.experts_of(f, law)
+    plan = solved(law, flags.shape_of(f, law), constraints, experts)
     if f.emit_config is None and f.base_config is not None:
         raise UserError("--base_config is for --emit_config")
     if f.emit_config is not None:

@@ -11,62 +11,48 @@ lines are dashed where no run reaches, and bands are percentiles of the bootstra
 
 import os
 
-from absl import flags
-
 from fit import UserError
-from fit.commands.flags import (
-    columns_of,
-    define_columns,
-    define_law,
-    define_shape,
-    experts_of,
-    law_of,
-    positive_list,
-    shape_of,
-)
+from fit.commands import flags
 from fit.paper import figures
 from fit.table import replacing
 
 OF_A_FIT = {"5": "predicted_against_measured", "2a": "isoflop", "memory": "best_experts_against_memory"}
 
 
-def define_flags(f):
-    define_law(f)
-    flags.DEFINE_enum(
-        "figure",
-        None,
-        list(figures.FIGURES),
-        "Figure of the paper, or memory for best E against memory.",
-        flag_values=f,
-    )
-    flags.DEFINE_string(
-        "out", None, "With --figure: the picture; its ending says the format, unless --format does.", flag_values=f
-    )
-    flags.DEFINE_string("out_dir", None, "Without --figure: the folder for the three pictures of a fit.", flag_values=f)
-    flags.DEFINE_list("format", [], "png, pdf, svg, or several of them; default: png.", flag_values=f)
-    flags.DEFINE_string("runs", None, "The runs: for figure 5, and for points on the curves of 2a.", flag_values=f)
-    flags.DEFINE_list(
+FLAGS = (
+    ("enum", "figure", None, list(figures.FIGURES), "Figure of the paper, or memory for best E against memory."),
+    ("string", "out", None, "With --figure: the picture; its ending says the format, unless --format does."),
+    ("string", "out_dir", None, "Without --figure: the folder for the three pictures of a fit."),
+    ("list", "format", [], "png, pdf, svg, or several of them; default: png."),
+    ("string", "runs", None, "The runs: for figure 5, and for points on the curves of 2a."),
+    (
+        "list",
         "flops",
         [],
         "Training budgets: several for 2a, 2b and memory, one for 1a, 3 and 4. Default: the "
         "paper's for a published law, else over the upper half of the fitted runs.",
-        flag_values=f,
-    )
-    flags.DEFINE_list("experts", None, "Numbers of experts to draw. Default: those fitted.", flag_values=f)
-    define_columns(f)
-    define_shape(f)
+    ),
+    ("list", "experts", None, "Numbers of experts to draw. Default: those fitted."),
+)
+
+
+def define_flags(f):
+    flags.define(f, FLAGS)
+    flags.define_law(f)
+    flags.define_columns(f)
+    flags.define_shape(f)
 
 
 def run(f):
     if (f.figure is None) == (f.out_dir is None) or (f.figure is None) != (f.out is None):
         raise UserError("expected either --figure with --out, or --out_dir")
     todo = paths(f)
-    law = law_of(f)
-    budgets = positive_list(f, "flops")
-    experts, architecture = experts_of(f, law), shape_of(f, law)
+    law = flags.law_of(f)
+    budgets = flags.positive_list(f, "flops")
+    experts, architecture = flags.experts_of(f, law), flags.shape_of(f, law)
     if f.out_dir and f.runs is None:
         raise UserError("--out_dir needs --runs, for predicted against measured")
-    runs, out = (None, None) if f.runs is None else figures.measured(law, f.runs, columns_of(f))
+    runs, out = (None, None) if f.runs is None else figures.measured(law, f.runs, flags.columns_of(f))
     if f.out_dir:
         try:
             os.makedirs(f.out_dir, exist_ok=True)

@@ -6,37 +6,38 @@ python -m fit predict --law=law.json --runs=models.csv --out=predicted.csv
 
 import sys
 
-from absl import flags
-
 from fit import UserError
-from fit.commands.flags import columns_of, define_columns, define_law, law_of
+from fit.commands import flags
 from fit.law import in_words
 from fit.table import Table, read, write
 
-
-def define_flags(f):
-    define_law(f)
-    flags.DEFINE_string("n_active", None, "Active parameters, embedding and head included.", flag_values=f)
-    flags.DEFINE_string("n_tokens", None, "Training tokens.", flag_values=f)
-    flags.DEFINE_string("n_experts", "1", "Experts in each layer, 1 for a dense model.", flag_values=f)
-    flags.DEFINE_string(
-        "runs", None, "A table of models (.csv, .jsonl, .parquet) instead of a single one.", flag_values=f
-    )
-    flags.DEFINE_string(
+FLAGS = (
+    ("string", "n_active", None, "Active parameters, embedding and head included."),
+    ("string", "n_tokens", None, "Training tokens."),
+    ("string", "n_experts", "1", "Experts in each layer, 1 for a dense model."),
+    ("string", "runs", None, "A table of models (.csv, .jsonl, .parquet) instead of a single one."),
+    (
+        "string",
         "out",
         None,
         "With --runs: where the table goes, with the columns predicted_loss, outside_fitted_range and, where the law "
-        "holds bootstrap draws, predicted_loss_low and _high (of a new run) and law_loss_low and _high (of the law itself).",
-        flag_values=f,
-    )
-    define_columns(f)
+        "holds bootstrap draws, predicted_loss_low and _high (of a new run) and law_loss_low and _high (of the law "
+        "itself).",
+    ),
+)
+
+
+def define_flags(f):
+    flags.define(f, FLAGS)
+    flags.define_law(f)
+    flags.define_columns(f)
 
 
 def run(f):
-    law = law_of(f)
+    law = flags.law_of(f)
     if (f.runs is None) != (f.out is None):
         raise UserError("--runs and --out go together")
-    table = _one(f, law) if f.runs is None else read(f.runs, columns_of(f))
+    table = _one(f, law) if f.runs is None else read(f.runs, flags.columns_of(f))
     values = {name: table.numbers(name) for name in law.form.columns}
     inside = law.inside(**values)
     outside = [
@@ -57,7 +58,7 @@ def run(f):
     columns["outside_fitted_range"] = outside
     for name in columns:
         if name in table.columns:
-            raise UserError(f"{f.runs}: column {name} is there already")
+            raise UserError(f"{f.runs}: column {name} exists already")
     table.columns |= columns
     write(table, f.out)
 

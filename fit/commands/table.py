@@ -1,4 +1,4 @@
-"""Make one of the paper's tables for a law: 1 (compute-optimal), 2 (best E under memory), 4 (law at each E), 5 (bootstrap).
+"""Make a table of the paper for a law: 1 (compute-optimal), 2 (best E under memory), 4 (law at each E), 5 (bootstrap).
 
 python -m fit table --law=joint-moe-2025 --which=2
 python -m fit table --law=law.json --which=5 --out=table_5.csv
@@ -6,48 +6,43 @@ python -m fit table --law=law.json --which=5 --out=table_5.csv
 
 import json
 
-from absl import flags
-
 from fit import UserError
-from fit.commands.flags import define_law, define_shape, experts_of, law_of, positive, positive_list, shape_of
+from fit.commands import flags
 from fit.table import Table, write
+
+FLAGS = (
+    ("enum", "which", None, ["1", "2", "4", "5"], "Table of the paper."),
+    ("string", "out", None, "Also write it here (.csv, .jsonl, .parquet)."),
+    ("list", "flops", [], "Training budgets for tables 1, 2 and 5; default: the paper's, or over the law range."),
+    ("list", "memory_gb", [], "Memories for table 2; default: 24, 80 and 640, or the best dense model's."),
+    ("float", "kv_tokens", None, "Tokens in table 2's cache; default: 16,384, or 0."),
+    ("bool", "json", False, "Print the rows as JSON."),
+    ("list", "experts", None, "Numbers of experts. Default: those law."),
+)
 
 
 def define_flags(f):
-    define_law(f)
-    flags.DEFINE_enum("which", None, ["1", "2", "4", "5"], "Table of the paper.", flag_values=f)
-    flags.DEFINE_string("out", None, "Also write it here (.csv, .jsonl, .parquet).", flag_values=f)
-    flags.DEFINE_list(
-        "flops",
-        [],
-        "Training budgets for tables 1, 2 and 5; default: the paper's, or over the law range.",
-        flag_values=f,
-    )
-    flags.DEFINE_list(
-        "memory_gb", [], "Memories for table 2; default: 24, 80 and 640, or the best dense model's.", flag_values=f
-    )
-    flags.DEFINE_float("kv_tokens", None, "Tokens in table 2's cache; default: 16,384, or 0.", flag_values=f)
-    flags.DEFINE_bool("json", False, "Print the rows as JSON.", flag_values=f)
-    flags.DEFINE_list("experts", None, "Numbers of experts. Default: those law.", flag_values=f)
-    define_shape(f)
+    flags.define(f, FLAGS)
+    flags.define_law(f)
+    flags.define_shape(f)
 
 
 def run(f):
-    law = law_of(f)
+    law = flags.law_of(f)
     if f.which is None:
         raise UserError("--which is missing: 1, 2, 4 or 5")
     from fit.paper import tables
 
     options = {}
     if f.experts is not None:
-        options["experts"] = experts_of(f, law)
+        options["experts"] = flags.experts_of(f, law)
     if f.flops and f.which != "4":
-        options["budgets"] = tuple(positive_list(f, "flops"))
+        options["budgets"] = tuple(flags.positive_list(f, "flops"))
     if f.memory_gb and f.which == "2":
-        options["memories_gb"] = tuple(positive_list(f, "memory_gb"))
+        options["memories_gb"] = tuple(flags.positive_list(f, "memory_gb"))
     if f.which == "2":
-        options["kv_tokens"] = positive(f, "kv_tokens", zero=True)
-    rows = tables.TABLES[f.which](law, shape_of(f, law), **options)
+        options["kv_tokens"] = flags.positive(f, "kv_tokens", zero=True)
+    rows = tables.TABLES[f.which](law, flags.shape_of(f, law), **options)
     if f.json:
         print(json.dumps([{k: None if v != v else v for k, v in row.items()} for row in rows], indent=1))
     else:
@@ -55,7 +50,4 @@ def run(f):
         if note := tables.note(f.which, law, rows):
             print(note)
     if f.out is not None:
-        write(
-            Table(f.out, {name: [row[name] for row in rows] for name in rows[0]}, list(range(len(rows)))),
-            f.out,
-        )
+        write(Table(f.out, {name: [row[name] for row in rows] for name in rows[0]}, list(range(len(rows)))), f.out)

@@ -1,10 +1,12 @@
 """The laws that can be fitted: a page each in this folder, and in the folder that $FIT_LAWS names.
 
-A page declares COLUMNS (what it reads of a run besides the loss), COEFFICIENTS ({name: Coefficient}), log_loss(xp, c, x)
-(the formula, of coefficients and columns by name) and PRESETS (published coefficients with their source). It may add
+A page declares COLUMNS (what it reads of a run besides the loss), COEFFICIENTS ({name: Coefficient}), the formula
+log_loss(xp, c, x) of coefficients and columns by name, and PRESETS (published coefficients with their source). It may
+add
 
   scaled_starts  random starts in the measure of the runs, entries of `free` by name
-  at_experts     where the law is a Chinchilla law at each number of experts: its (m, mu, n, nu, c), for closed-form plans
+  at_experts     where the law is a Chinchilla law at each number of experts: its (m, mu, n, nu, c), for plans in
+                 closed form
   SEPARATE       the law that is fitted to the runs of each number of experts alone, and how this one contains it
 
 FORMS: {name: Form} of every page, those that read most columns first.
@@ -19,8 +21,7 @@ from fit.form import Form
 
 
 def _pages():
-    here = pathlib.Path(__file__).parent
-    for path in here.glob("[!_]*.py"):
+    for path in pathlib.Path(__file__).parent.glob("[!_]*.py"):
         yield importlib.import_module(f"fit.laws.{path.stem}")
     for path in pathlib.Path(os.environ["FIT_LAWS"]).glob("[!_]*.py") if os.environ.get("FIT_LAWS") else ():
         spec = importlib.util.spec_from_file_location(path.stem, path)

@@ -57,15 +57,15 @@ def page(law, architecture, runs=None, out=None):
     name = os.path.basename(law.name)
     title = f"{law.form.name.capitalize()} scaling law: {name}"
     parts = [f"<h1>{_text(title)}</h1>", f"<p>{_text(_origin(law))}</p>"]
-    said = [] if law.published else list(summary.summary(law.record))
-    warnings = [line.removeprefix("warning: ") for line in said if line.startswith("warning: ")]
+    lines = [] if law.published else list(summary.summary(law.record))
+    warnings = [line.removeprefix("warning: ") for line in lines if line.startswith("warning: ")]
     if warnings:
         parts.append('<ul class="warnings">' + _items(warnings) + "</ul>")
     if law.ranges:
         parts += ["<h2>What it was fitted to</h2>", _table(_reach(law))]
         parts.append(f"<p>{_text(_models(law, architecture))}</p>")
     if quality := _quality(law.record):
-        rest = [line for line in said if not line.startswith("warning: ")]
+        rest = [line for line in lines if not line.startswith("warning: ")]
         parts += ["<h2>Errors</h2>", _table(quality)]
         parts.append(f"<details><summary>what the fit said</summary><ul>{_items(rest)}</ul></details>")
     parts += ["<h2>Coefficients</h2>", _table(_coefficients(law))]

@@ -1,8 +1,8 @@
 """The paper's tables for any law. Each returns a list of rows, dictionaries with the same keys, ready to print or save.
 
-The published cells of the paper's law stand beside the computed ones for Table 2, where not all agree. The last column of
-each says what of the row lies outside the fitted range. Budgets and memories are the paper's unless given, or the law's
-own where the paper's are far from what it was fitted to.
+The published cells of the paper's law stand beside the computed ones for Table 2, where not all agree. The last column
+of each says what of the row lies outside the fitted range. Budgets and memories are the paper's unless given, or the
+law's own where the paper's are far from what it was fitted to.
 """
 
 import numpy as np
@@ -15,7 +15,7 @@ TABLE_1_EXPERTS = (1, 2, 4, 8, 16)
 TABLE_1_FLOPS = (1e20, 5e20, 1e21)
 TABLE_2 = next(p["table_2"] for form in PRESETS.values() for p in form.presets.values() if "table_2" in p)
 TABLE_5_FLOPS = (1e20, 1e21, 1e22)
-FAR = 100  # times the largest budget fitted: beyond, a table of the paper's budgets tells nothing
+FAR = 100  # times the largest budget fitted: beyond, a table of the paper's budgets is of no use
 
 
 def budgets_of(law, papers):
@@ -32,8 +32,8 @@ def _rounded(x):
 
 
 def memories_of(law, architecture, budgets):
-    """(memories in GB, tokens in the cache) of Table 2: the paper's, or where the law has budgets of its own, once, 3 and
-    10 times the weights of the best dense model of the middle budget, without a cache."""
+    """(memories in GB, tokens in the cache) of Table 2: the paper's, or where the law has budgets of its own, once, 3
+    and 10 times the weights of the best dense model of the middle budget, without a cache."""
     if budgets == TABLE_2["flops"] or budgets != budgets_of(law, TABLE_2["flops"]):
         return TABLE_2["memory_gb"], TABLE_2["kv_tokens"]
     middle = optimum.Constraints(flops=sorted(budgets)[len(budgets) // 2])
@@ -63,8 +63,9 @@ def table_1(law, architecture, experts=None, budgets=None):
 def table_2(law, architecture, experts=None, budgets=None, memories_gb=None, kv_tokens=None):
     """The best number of experts for each budget and memory: bfloat16 weights and a cache of kv_tokens tokens.
 
-    With the published law, its models and the paper's cells, each row holds the printed E too, and how much more loss it
-    has. best_at_edge: no more (or no fewer) experts were allowed; best_in_draws: in how many of a fit's draws it is best.
+    With the published law, its models and the paper's cells, each row holds the printed E too, and how much more loss
+    it has. best_at_edge: no more (or no fewer) experts were allowed; best_in_draws: in how many of a fit's draws it is
+    best.
     """
     experts = optimum.allowed_experts(law, experts or law.experts)
     budgets = tuple(budgets or budgets_of(law, TABLE_2["flops"]))
@@ -81,23 +82,16 @@ def table_2(law, architecture, experts=None, budgets=None, memories_gb=None, kv_
     for i, flops in enumerate(budgets):
         for j, memory in enumerate(memories_gb):
             constraints = optimum.Constraints(flops=flops, memory_bytes=memory * 1e9, kv_tokens=kv_tokens)
-            found = optimum.optima(law, architecture, constraints, experts)
-            best = int(np.nanargmin(found.loss))
-            row = dict(
-                flops=flops,
-                memory_gb=memory,
-                n_experts=int(experts[best]),
-                n_active=float(found.n_active[best]),
-                n_tokens=float(found.n_tokens[best]),
-                loss=float(found.loss[best]),
-                best_at_edge=plan.at_edge(experts, experts[best]),
-            )
+            optima = optimum.optima(law, architecture, constraints, experts)
+            best = int(np.nanargmin(optima.loss))
+            row = dict(flops=flops, memory_gb=memory) | optima.row(best)
+            row["best_at_edge"] = plan.at_edge(experts, experts[best])
             if law.draws and (drawn := plan.bootstrap(law, architecture, constraints, experts)):
                 wins = {other["n_experts"]: other["best_in_draws"] for other in drawn["optima"]}
                 row |= dict(best_in_draws=wins.get(row["n_experts"], 0), draws=drawn["draws"])
             if printed:
                 cell = printed["n_experts"][i][j]
-                gap = float(found.loss[list(experts).index(cell)]) - row["loss"]
+                gap = float(optima.loss[list(experts).index(cell)]) - row["loss"]
                 row |= dict(printed_n_experts=cell, agrees=cell == row["n_experts"], loss_gap=gap)
             rows.append(_marked(law, row))
     return rows
@@ -173,8 +167,8 @@ def note(which, law, rows):
     """A sentence below the table, or ""."""
     if which == "2" and "agrees" in rows[0]:
         return (
-            f"{sum(row['agrees'] for row in rows)} of {len(rows)} cells agree with the paper; loss_gap is how much worse "
-            "its cell is by its own law"
+            f"{sum(row['agrees'] for row in rows)} of {len(rows)} cells agree with the paper; loss_gap is how much "
+            "worse its cell is by its own law"
         )
     return interval_note(law) if which == "5" else ""
 

@@ -21,7 +21,7 @@ FIGURES = {  # name: caption
     "memory": "Best number of experts against memory",
 }
 FORMATS = ("pdf", "png", "svg")
-COLUMN, PAGE = 3.35, 6.75  # inches: a column of a page, and its whole width
+COLUMN, PAGE = 3.35, 6.75  # inches: a column of a page, and a page
 PAPER_FLOPS = (1e20, 1e21, 1e22)  # of its figures, for a published law
 NEAR = 1.25  # a run belongs to a budget within this factor of it
 PAPER_ONE = {"1a": 1e22, "3": 5e22, "4": 5e22}
@@ -36,8 +36,8 @@ def save(figure, path, kind, **how):
 
 def measured(law, path, names=None):
     """(runs, boolean [n_runs]: those that the fit kept out) of a table of runs; UserError where it cannot be read.
-    In a table other than the one that the law was fitted to, none is known to be kept out. names: what the table calls its
-    columns, {ours: theirs}; those that the fit was given, by default."""
+    In a table other than the one that the law was fitted to, none is known to be kept out. names: what the table calls
+    its columns, {ours: theirs}; those that the fit was given, by default."""
     from fit import holdout
 
     names = names or (law.record.get("settings") or {}).get("columns")
@@ -96,8 +96,8 @@ def budgets_of(law, runs=None):
 
 def dense_optimum(law, architecture, flops):
     """(n_active, n_tokens) of the compute-optimal dense model."""
-    found = optimum.optima(law, architecture, optimum.Constraints(flops=flops), [1])
-    return float(found.n_active[0]), float(found.n_tokens[0])
+    optima = optimum.optima(law, architecture, optimum.Constraints(flops=flops), [1])
+    return float(optima.n_active[0]), float(optima.n_tokens[0])
 
 
 def _served(law, architecture, flops, paper_kv_tokens):

@@ -12,10 +12,10 @@ def isoflop(law, architecture, experts, budgets, runs=None):
 
     Needs no optimum: a law whose loss does not fall with size or tokens is drawn over the sizes it was fitted to.
     """
-    experts = optimum.allowed_experts(law, experts)
-    looks = style.looks(law, experts)
+    picture = style.Picture(law, architecture, experts)
+    experts, looks = picture.experts, picture.looks
     figure, axes = style.panels(len(budgets), sharey=True)
-    columns, seen, notes = style.Columns(), [], [style.handle("optimum", marker="o", markerfacecolor="white")]
+    seen, notes = [], [style.handle("optimum", marker="o", markerfacecolor="white")]
     for axis, flops in zip(axes, budgets):
         best = {e: float(optimum.unconstrained(law, e, architecture, flops)[1]) for e in experts}
         points = {} if runs is None else _near(runs, flops, experts)
@@ -24,13 +24,11 @@ def isoflop(law, architecture, experts, budgets, runs=None):
         size = flops / (TRAINING * d)
         for e in experts:
             loss = optimum.loss_of(law, architecture, e, size, d)
-            within, ends = law.inside(size, d, e), style.band(law, architecture, size, d, e)
-            style.curve(axis, d, loss, within, looks[e], ends)
+            picture.curve(axis, d, (size, d, loss), e, flops=flops)
             if np.isfinite(best[e]):
                 its_loss = optimum.loss_of(law, architecture, e, flops / (TRAINING * best[e]), best[e])
                 style.point(axis, best[e], its_loss, looks[e])
             seen.append(loss.min())
-            columns.add(flops=flops, n_experts=e, n_active=size, n_tokens=d, loss=loss, extrapolated=~within)
         for e, (d, loss) in points.items():
             edge = dict(markeredgecolor="black", markeredgewidth=0.6, rasterized=len(d) > style.MANY)
             axis.plot(d, loss, linestyle="none", **edge, **looks[e])
@@ -43,7 +41,7 @@ def isoflop(law, architecture, experts, budgets, runs=None):
         label = f"runs within {NEAR - 1:.0%} of the budget"
         notes.append(style.handle(label, marker="o", markeredgecolor="black", color="0.6"))
     style.legends(figure, law, looks, notes)
-    return figure, columns
+    return figure, picture.columns
 
 
 def _near(runs, flops, experts):

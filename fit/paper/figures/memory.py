@@ -14,11 +14,15 @@ from fit.paper.figures import style
 RING = dict(marker="o", color="black", markerfacecolor="none", markersize=8, linestyle="none")
 
 
+def _models(optima):
+    return optima.n_active, optima.n_tokens, optima.loss
+
+
 def memory_curves(law, architecture, experts, flops):
     """Fig. 1a: loss against total parameters at one training budget, up to the compute-optimal size of each number of
     experts, which is marked; the strip below says which number is the best."""
-    experts = optimum.allowed_experts(law, experts)
-    looks, columns = style.looks(law, experts), style.Columns()
+    picture = style.Picture(law, architecture, experts)
+    experts, looks = picture.experts, picture.looks
     figure, (axis,) = style.panels()
     free = optimum.optima(law, architecture, optimum.Constraints(flops=flops), experts)
     low = architecture.n_total(float(architecture.width_per_block) * 2, 1)
@@ -26,10 +30,10 @@ def memory_curves(law, architecture, experts, flops):
     limit = optimum.Constraints(flops=flops, memory_bytes=grid, bytes_per_parameter=1.0)
     losses = []
     for i, e in enumerate(experts):
-        found = optimum.solve(law, e, architecture, limit)
-        losses.append(np.where(found.feasible, found.loss, np.inf))
-        shown = found.feasible & (found.size_bound == "memory")
-        _draw(law, architecture, axis, grid, found, shown, e, looks[e], columns, dict(n_total=grid))
+        optima = optimum.solve(law, e, architecture, limit)
+        losses.append(np.where(optima.feasible, optima.loss, np.inf))
+        shown = optima.feasible & (optima.size_bound == "memory")
+        picture.curve(axis, grid, _models(optima), e, shown=shown, n_total=grid)
         style.point(axis, free.n_total[i], free.loss[i], looks[e])
     least = np.min(losses, axis=0)
     span = least[0] - least[-1]
@@ -38,21 +42,9 @@ def memory_curves(law, architecture, experts, flops):
     style.log_axis(axis.xaxis, grid[0], grid[-1])
     title = f"{units.flops_math(flops)} training FLOPs"
     axis.set(xlabel="total parameters", ylabel="loss (nats per token)", title=title)
-    optima = style.handle("optimum", marker="o", markerfacecolor="white")
-    style.legends(figure, law, looks, [optima])
-    return figure, columns
-
-
-def _draw(law, architecture, axis, x, found, shown, e, look, columns, more, every=None):
-    """The losses of the models `found` over x [k], where `shown`, on an axis, and their numbers into columns."""
-    size, tokens = found.n_active, found.n_tokens
-    within = law.inside(size, tokens, e)
-    ends = style.band(law, architecture, size, tokens, e)
-    if ends is not None:
-        ends = np.where(shown, ends, np.nan)
-    style.curve(axis, x, np.where(shown, found.loss, np.nan), within, look, ends, every)
-    numbers = dict(n_experts=e, n_active=size, n_tokens=tokens, loss=found.loss, extrapolated=~within)
-    columns.add(**{k: v if np.ndim(v) == 0 else v[shown] for k, v in (more | numbers).items()})
+    notes = [style.handle("optimum", marker="o", markerfacecolor="white")]
+    style.legends(figure, law, looks, notes)
+    return figure, picture.columns
 
 
 def _strip_of_best(axis, grid, best, looks):
@@ -71,8 +63,8 @@ def _strip_of_best(axis, grid, best, looks):
 
 def matched_memory(law, architecture, experts, flops, kv_tokens, inference_tokens):
     """Fig. 3: loss against the dense model whose memory a model matches: weights; with cache; with inference too."""
-    experts = optimum.allowed_experts(law, experts)
-    looks, columns = style.looks(law, experts), style.Columns()
+    picture = style.Picture(law, architecture, experts)
+    experts, looks = picture.experts, picture.looks
     figure, axes = style.panels(3, sharex=True, sharey=True)
     scenarios = (
         ("weights only", 0.0, 0.0),
@@ -86,16 +78,16 @@ def matched_memory(law, architecture, experts, flops, kv_tokens, inference_token
         dense = np.geomspace(max(smallest, top / 1e4), top, style.POINTS)
         memory = base.memory(architecture, architecture.d_model(dense), 1)
         for i, e in enumerate(experts):
-            found = optimum.solve(law, e, architecture, dataclasses.replace(base, memory_bytes=memory))
-            shown = found.feasible & (found.size_bound == "memory")
-            more = dict(panel=title, dense_parameters=dense)
-            _draw(law, architecture, axis, dense, found, shown, e, looks[e], columns, more, every=(7 * i, 40))
+            optima = optimum.solve(law, e, architecture, dataclasses.replace(base, memory_bytes=memory))
+            shown = optima.feasible & (optima.size_bound == "memory")
+            how = dict(shown=shown, every=(7 * i, 40))
+            picture.curve(axis, dense, _models(optima), e, **how, panel=title, dense_parameters=dense)
         axis.set(title=title)
     style.log_axis(axes[0].xaxis, *style.extent(axes))
     axes[0].set_ylabel(f"loss (nats per token)\nat {units.flops_math(flops)} FLOPs")
     axes[1].set_xlabel("parameters of the dense model of equal memory")
     style.legends(figure, law, looks)
-    return figure, columns
+    return figure, picture.columns
 
 
 def _scenario(flops, kv_tokens, inference_tokens):
@@ -111,8 +103,8 @@ def _scenario(flops, kv_tokens, inference_tokens):
 def best_experts(law, architecture, experts, flops, sizes, kv_tokens, inference_tokens):
     """Fig. 4: loss against E for a few memory sizes (parameters of a dense model), in three scenarios; a ring around
     the best."""
-    experts = optimum.allowed_experts(law, experts)
-    looks, columns = style.looks(law, experts), style.Columns()
+    picture = style.Picture(law, architecture, experts)
+    experts, looks = picture.experts, picture.looks
     figure, axes = style.panels(3, sharex=True, sharey=True)
     scenarios = (
         ("weights only", 0.0, 0.0),
@@ -124,25 +116,15 @@ def best_experts(law, architecture, experts, flops, sizes, kv_tokens, inference_
         base = _scenario(flops, cache, served)
         for size, grey in zip(sizes, greys):
             memory = base.memory(architecture, architecture.d_model(size), 1)
-            found = optimum.solve(law, experts, architecture, dataclasses.replace(base, memory_bytes=memory))
-            if not found.feasible.any():
+            optima = optimum.solve(law, experts, architecture, dataclasses.replace(base, memory_bytes=memory))
+            if not optima.feasible.any():
                 continue
-            within = law.inside(found.n_active, found.n_tokens, experts)
-            ends = style.band(law, architecture, found.n_active, found.n_tokens, experts)
-            style.curve(axis, experts, found.loss, within, grey, ends)
-            for e, loss in zip(experts, found.loss):
+            names = dict(panel=title, dense_parameters=size)
+            picture.curve(axis, experts, _models(optima), experts, grey, **names)
+            for e, loss in zip(experts, optima.loss):
                 axis.plot(e, loss, grey["marker"], color=looks[e]["color"], markersize=3.5)
-            best = int(np.nanargmin(found.loss))
-            axis.plot(experts[best], found.loss[best], **RING)
-            columns.add(
-                panel=title,
-                dense_parameters=size,
-                n_experts=experts,
-                n_active=found.n_active,
-                n_tokens=found.n_tokens,
-                loss=found.loss,
-                extrapolated=~within,
-            )
+            best = int(np.nanargmin(optima.loss))
+            axis.plot(experts[best], optima.loss[best], **RING)
         style.experts_axis(axis.xaxis, experts)
         axis.set(xlabel="number of experts E", title=title)
     axes[0].set_ylabel(f"loss (nats per token)\nat {units.flops_math(flops)} FLOPs")
@@ -151,7 +133,7 @@ def best_experts(law, architecture, experts, flops, sizes, kv_tokens, inference_
         for size, grey in zip(sizes, greys)
     ]
     style.legends(figure, law, notes=[*lines, style.handle("best E", **RING)])
-    return figure, columns
+    return figure, picture.columns
 
 
 def experts_against_memory(law, architecture, experts, budgets):
@@ -167,10 +149,10 @@ def experts_against_memory(law, architecture, experts, budgets):
     grid = np.geomspace(max(least, np.nanmin(free) / 20), 3.0 * np.nanmax(free), style.POINTS)
     for axis, flops in zip(axes, budgets):
         limit = optimum.Constraints(flops=flops, memory_bytes=grid)
-        found = [optimum.solve(law, e, architecture, limit) for e in experts]
-        rows = np.argmin([np.where(f.feasible, f.loss, np.inf) for f in found], axis=0), np.arange(len(grid))
+        optima = [optimum.solve(law, e, architecture, limit) for e in experts]
+        rows = np.argmin([np.where(f.feasible, f.loss, np.inf) for f in optima], axis=0), np.arange(len(grid))
         best = experts[rows[0]]
-        size, tokens = (np.stack([getattr(f, name) for f in found])[rows] for name in ("n_active", "n_tokens"))
+        size, tokens = (np.stack([getattr(f, name) for f in optima])[rows] for name in ("n_active", "n_tokens"))
         within = law.inside(size, tokens, best)
         ends = _spread_of_best(law, architecture, experts, dataclasses.replace(limit, memory_bytes=grid[::4]))
         if ends is not None:
@@ -196,6 +178,6 @@ def _spread_of_best(law, architecture, experts, limit):
     if not usable.any():
         return None
     draws = {name: values[usable] for name, values in style.drawn(law).items()}
-    found = [optimum.solve(law, e, architecture, limit, draws) for e in experts]
-    best = experts[np.argmin([np.where(f.feasible, f.loss, np.inf) for f in found], axis=0)]
+    optima = [optimum.solve(law, e, architecture, limit, draws) for e in experts]
+    best = experts[np.argmin([np.where(f.feasible, f.loss, np.inf) for f in optima], axis=0)]
     return np.percentile(best, law.percentiles, axis=0, method="nearest")

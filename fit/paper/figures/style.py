@@ -81,6 +81,27 @@ class Columns(dict):
             self.setdefault(name, []).extend(np.ravel(values).tolist())
 
 
+class Picture:
+    """A law's models of some numbers of experts drawn on axes, and the numbers behind them."""
+
+    def __init__(self, law, architecture, experts):
+        self.law, self.architecture = law, architecture
+        self.experts = optimum.allowed_experts(law, experts)
+        self.looks, self.columns = looks(law, self.experts), Columns()
+
+    def curve(self, axis, x, models, e, look=None, shown=None, every=None, **numbers):
+        """Draws the losses of models (with n_active, n_tokens, loss [k]; of e experts) over x [k] where shown, with
+        their band; they and further numbers become rows of columns. look, every: as of style.curve."""
+        size, tokens, loss = models
+        shown = np.ones(np.shape(loss), bool) if shown is None else shown
+        within = self.law.inside(size, tokens, e)
+        ends = band(self.law, self.architecture, size, tokens, e)
+        ends = None if ends is None else np.where(shown, ends, np.nan)
+        curve(axis, x, np.where(shown, loss, np.nan), within, look or self.looks[e], ends, every)
+        rows = numbers | dict(n_experts=e, n_active=size, n_tokens=tokens, loss=loss, extrapolated=~within)
+        self.columns.add(**{name: v if np.ndim(v) == 0 else v[shown] for name, v in rows.items()})
+
+
 def looks(law, experts):
     """{number of experts: its color and marker} for those drawn. The law's fitted ones take part, so that each keeps
     its colour from picture to picture."""
@@ -164,7 +185,7 @@ def _legend(figure, where, handles):
 
 
 def handle(label, **look):
-    """Another legend entry, in grey unless told otherwise."""
+    """Another legend entry, in grey by default."""
     return lines.Line2D([], [], **dict(linestyle="none", color="0.3") | look, label=label)
 
 
@@ -201,13 +222,13 @@ def _ticks(low, high, most):
         ((1,), 3),
         ((1,), 6),
     ):
-        found = np.outer(10.0 ** decades[decades % step == 0], leading).ravel()
-        found = found[(found >= low * 0.999) & (found <= high * 1.001)]
-        if len(found) <= most:
+        ticks = np.outer(10.0 ** decades[decades % step == 0], leading).ravel()
+        ticks = ticks[(ticks >= low * 0.999) & (ticks <= high * 1.001)]
+        if len(ticks) <= most:
             break
-    if len(found) < 3 and high < 5 * low:  # so narrow a range is nearly linear
-        found = ticker.MaxNLocator(most - 1, steps=[1, 2, 5, 10]).tick_values(low, high)
-    return found[(found >= low) & (found <= high)]
+    if len(ticks) < 3 and high < 5 * low:  # so narrow a range is nearly linear
+        ticks = ticker.MaxNLocator(most - 1, steps=[1, 2, 5, 10]).tick_values(low, high)
+    return ticks[(ticks >= low) & (ticks <= high)]
 
 
 def experts_axis(axis, experts):

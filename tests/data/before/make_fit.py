@@ -1,4 +1,5 @@
-"""What fit's commands answered at commit 6fca2bb: drawn plans, predictions, tables, texts, laws fitted to a small table.
+"""What fit's commands answered at commit 6fca2bb: drawn plans, predictions, tables, texts, laws fitted to a small
+table.
 
 python tests/data/before/make_fit.py OUT.jsonl     (from the root of a checkout of that commit)
 
