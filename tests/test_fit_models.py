@@ -54,7 +54,8 @@ def test_what_lies_outside_is_told_by_how_much(law):
     ]
     assert [o["column"] for o in law.extrapolation(69696, 2e6)] == ["n_tokens", "training_flops"]
     assert warning_of(found) == (
-        "outside the fitted range: n_active 4 times below 14.9K, n_tokens 2 times above 1.31M, n_experts 4 times above 8"
+        "outside the fitted range: n_active 4 times below 14.9K, n_tokens 2 times above 1.31M, "
+        "n_experts 4 times above 8"
     )
     assert warning_of([]) == ""
 

@@ -87,8 +87,9 @@ def test_held_out_lowest_losses_are_predicted(seed):
     runs = fit_runs.paper_runs(noise=0.002, seed=seed)
     out = holdout.held_out(runs, "lowest-loss:30")
     train = subset(runs, ~out)
-    found = search.fit(prepare(FORMS["joint"], train, Settings(starts=128)), quiet=True)
-    assert found.objective <= prepare(JOINT, train, Settings().objective(TRUE))
+    problem = prepare(JOINT, train)
+    found = search.fit(problem, quiet=True)
+    assert found.objective <= problem.objective(TRUE)
     assert holdout.errors(JOINT, found.free, subset(runs, out))["rmse_log"] <= 0.0025
 
 

@@ -128,14 +128,21 @@ def test_noise_is_told_apart():
     assert np.sqrt(alone[0]) == pytest.approx(0.001, rel=0.1) and np.sqrt(alone[1]) < 3e-4
 
 
-@pytest.mark.parametrize("columns, groups, words", [
-    (dict(run=["jobs/a/branch-1", "jobs/a/branch-2", "jobs/b/branch-1", "jobs/b/branch-2"]), [0, 0, 1, 1], "trunks (column run)"),
-    (dict(run=list("abcd"), n_active=[1, 1, 1, 2], seed=[0, 0, 1, 0], config=["c"] * 4), [0, 0, 1, 2], "trunks (same n_active, seed, config)"),
-    (dict(n_active=[1, 1, 1, 2]), None, "runs"),
-    (dict(run=[f"jobs/{i}/branch-1" for i in range(4)]), None, "runs"),
-])  # fmt: skip
-def test_trunks_are_told_by_the_table(columns, groups, words):
-    table = Table("runs.csv", columns, [2, 3, 4, 5])
+BRANCHES = ["jobs/a/branch-1", "jobs/a/branch-2", "jobs/b/branch-1", "jobs/b/branch-2"]
+SAME = dict(run=list("abcd"), n_active=[1, 1, 1, 2], seed=[0, 0, 1, 0], config=["c"] * 4)
+
+
+@pytest.mark.parametrize(
+    "columns, groups, words",
+    [
+        (dict(run=BRANCHES), [0, 0, 1, 1], "trunks (column run)"),
+        (SAME, [0, 0, 1, 2], "trunks (same n_active, seed, config)"),
+        (dict(n_active=[1, 1, 1, 2]), None, "runs"),
+        (dict(run=[f"jobs/{i}/branch-1" for i in range(4)]), None, "runs"),
+    ],
+)
+def test_trunks_follow_from_the_table(columns, groups, words):
+    table = Table("runs.csv", dict(columns), [2, 3, 4, 5])
     labels, said = trunks_of(table)
     assert said == words and (labels is None if groups is None else labels.tolist() == groups)
     assert trunks_of(table, "row") == (None, "runs")
