@@ -160,12 +160,12 @@ def test_the_page_computes_what_the_command_line_does(planner, folder, tmp_path,
         answered += 1
         command, page = planner.text("command"), json.loads(planner.text("json"))
         assert_same(page, json.loads(typed(f"{command} --json", capsys)[0]), json.dumps(state))
-        said, _ = typed(command, capsys)
+        printed, _ = typed(command, capsys)
         for sentence in [planner.text("answer"), *planner.items("compared"), *planner.items("built")]:
-            assert sentence in said, state
-        assert [f"warning: {s}" for s in planner.items("warnings")] == re.findall("^warning: .*", said, re.MULTILINE)
+            assert sentence in printed, state
+        assert [f"warning: {s}" for s in planner.items("warnings")] == re.findall("^warning: .*", printed, re.MULTILINE)
         if page.get("bootstrap"):
-            assert planner.text("draws").removesuffix(".") in said
+            assert planner.text("draws").removesuffix(".") in printed
         printed, refused = typed(f"{command} --emit_config={tmp_path}/config.py", capsys)
         assert planner.text("config") == (refused or (tmp_path / "config.py").read_text())
     assert answered >= 3
@@ -206,6 +206,10 @@ def test_the_state_is_in_the_address(planner):
     planner.tab.reload()
     planner.tab.evaluate(SETTLED)
     assert (planner.text("answer"), planner.text("command")) == (answer, command)
+    planner.open(law="another.json")
+    assert "does not hold" in planner.text("refusal")
+    planner.open(flops="3e12", chip="none", hours="", memory_gb="%")
+    assert planner.text("refusal").startswith("memory_gb: found “%”")
     planner.tab.click("#reset")
     planner.tab.evaluate(SETTLED)
     assert planner.text("command") != command and planner.tab.input_value("#memory_gb") == ""

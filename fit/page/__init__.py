@@ -26,7 +26,7 @@ def text(data):
         DATA=json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c"),
         SCRIPT="\n".join(_as_part(read(f"{name}.js")) for name in SCRIPTS),
     )
-    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], read("page.html"))
+    return re.sub(r"\{\{(\w+)\}\}", lambda name: parts[name[1]], read("page.html"))
 
 
 def _as_part(source):

@@ -41,6 +41,8 @@ function showAnswer({ ask, plan }, state) {
     [fixed(best.loss, 4), "loss, nats per token"],
     [memoryText(best.memory_bytes), "weights and cache"],
   ];
+  const saved = best.n_experts > 1 && plan.dense?.flops_saved;
+  if (saved) tiles.push([`${fixed(100 * saved, 0)}%`, "of a dense model's FLOPs saved"]);
   const hour = safely(() => hourOf(ask.data, state));
   if (hour) {
     const hours = best.training_flops / hour.flops;

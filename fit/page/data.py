@@ -68,7 +68,7 @@ def _law(law):
     return dict(
         name=law.name,
         form=law.form.name,
-        coefficients=law.coefficients,
+        coefficients={name: law.coefficients[name] for name in law.form.names},
         columns=law.form.columns,
         knows_experts=law.knows_experts,
         published=law.published,

@@ -11,17 +11,17 @@ import { PlanError, refusal } from "./words.js";
 export const FIELDS = [
   { name: "flops", label: "Training FLOPs", group: "budget" },
   { name: "hours", label: "or hours on these chips", group: "budget", range: () => [1, 1e4] },
-  { name: "chips", label: "Chips", group: "budget", kind: "count", whole: true, range: () => [1, 1e5] },
+  { name: "chips", label: "Chips", group: "budget", kind: "count", integer: true, range: () => [1, 1e5] },
   { name: "mfu", label: "MFU, the share of their peak that is used", group: "budget", range: () => [0.05, 0.8] },
   { name: "dollars_per_hour", label: "Dollars per chip and hour", group: "budget", range: () => [0.1, 20] },
   { name: "memory_gb", label: "Memory of one device, GB", group: "memory", last: ["", "no limit"] },
-  { name: "devices", label: "Devices that share it", group: "memory", whole: true, range: () => [1, 1024] },
+  { name: "devices", label: "Devices that share it", group: "memory", integer: true, range: () => [1, 1024] },
   {
     name: "context",
     label: "Tokens of context",
     group: "serving",
     kind: "count",
-    whole: true,
+    integer: true,
     first: ["0", "no cache"],
     range: () => [128, 2e6],
   },
@@ -30,7 +30,7 @@ export const FIELDS = [
     label: "Sequences at once",
     group: "serving",
     kind: "count",
-    whole: true,
+    integer: true,
     range: () => [1, 1e4],
   },
   {
@@ -47,12 +47,12 @@ export const FIELDS = [
     kind: "count",
     last: ["", "no limit"],
   },
-  { name: "vocab_size", label: "Vocabulary", group: "models", whole: true, range: () => [128, 512e3] },
+  { name: "vocab_size", label: "Vocabulary", group: "models", integer: true, range: () => [128, 512e3] },
   {
     name: "width_per_block",
     label: "Width per block, d_model / n_blocks",
     group: "models",
-    whole: true,
+    integer: true,
     range: () => [4, 512],
   },
 ];
@@ -154,7 +154,7 @@ function flagOf(data, state, name, zero = false) {
   return value;
 }
 
-function wholeOf(state, name) {
+function integerOf(state, name) {
   const value = numberOf(state, name);
   if (value == null || value < 1 || value !== Math.floor(value))
     throw new PlanError(`${name}: found “${state[name]}”, expected a whole number from 1 up`);
@@ -189,7 +189,7 @@ export function hourOf(data, state) {
 // What the state asks: {shape, limits, experts, kv_tokens}; throws PlanError with the command line's sentences.
 export function asked(data, law, state) {
   const memory = flagOf(data, state, "memory_gb");
-  const devices = wholeOf(state, "devices");
+  const devices = integerOf(state, "devices");
   const most = numberOf(state, "max_tokens");
   if (most != null && most < 1) refusal("LESS_THAN_A_TOKEN", { value: most });
   const hours = flagOf(data, state, "hours");
@@ -211,7 +211,7 @@ export function asked(data, law, state) {
   const shape = { final_norm: law.final_norm };
   for (const name of ["vocab_size", "width_per_block"]) {
     if (state[name].trim() === "" && typeof law.shape[name] === "string") throw new PlanError(law.shape[name]);
-    shape[name] = state[name].trim() === "" ? law.shape[name] : wholeOf(state, name);
+    shape[name] = state[name].trim() === "" ? law.shape[name] : integerOf(state, name);
   }
   const { vocab_size, width_per_block, final_norm } = shape;
   return { shape: { vocab_size, width_per_block, final_norm }, limits, experts, memory, devices };
@@ -251,7 +251,7 @@ export function fromSlider(field, law, at) {
   if (field.last && +at === STEPS) return field.last[0];
   const [low, high] = rangeOf(field, law);
   const value = +(low * (high / low) ** (at / STEPS)).toPrecision(2);
-  return shown(field, field.whole ? Math.max(1, Math.round(value)) : value);
+  return shown(field, field.integer ? Math.max(1, Math.round(value)) : value);
 }
 
 // A number as its field shows it.

@@ -102,10 +102,10 @@ export const percent = (x) => fixed(100 * x, 2) + "%";
 
 // What a person typed as a number: 1e22, 80, 1.5B, 16K; NaN where it is none.
 export function parsed(text) {
-  const found = /^([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)\s*([kmbt]?)$/i.exec(
+  const parts = /^([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)\s*([kmbt]?)$/i.exec(
     text.trim().replace(/[,_](?=\d{3})/g, ""),
   );
-  return found ? found[1] * { "": 1, k: 1e3, m: 1e6, b: 1e9, t: 1e12 }[found[2].toLowerCase()] : NaN;
+  return parts ? parts[1] * { "": 1, k: 1e3, m: 1e6, b: 1e9, t: 1e12 }[parts[2].toLowerCase()] : NaN;
 }
 
 // A number as a flag or a field takes it, no digit lost: 16384, 2e12.

@@ -105,15 +105,27 @@ function memories(law, shape, limits, experts, n) {
   return spread(Math.min(least, limits.memory_bytes ?? Infinity), Math.max(most, 1.2 * (limits.memory_bytes ?? 0)), n);
 }
 
+// The stretches of a grid over which one number of experts is the best; best: the optimum at each place, or null.
+function stripsOf(best, grid, looks) {
+  const strips = [];
+  best.forEach((o, k) => {
+    if (!o) return;
+    const to = grid[Math.min(k + 1, grid.length - 1)];
+    if (strips.at(-1)?.label === `${o.n_experts}`) strips.at(-1).to = to;
+    else strips.push({ from: grid[k], to, ...looks[o.n_experts], label: `${o.n_experts}` });
+  });
+  return strips;
+}
+
 // The best loss against memory, a curve for each E; the foot says which E is the best.
 export function againstMemory(picture, { law, shape, limits, experts }, plan, looks, choose) {
   if (limits.flops == null) return "needs a budget of FLOPs";
   const grid = memories(law, shape, limits, experts, POINTS);
-  const found = grid.map((bytes) =>
+  const rows = grid.map((bytes) =>
     experts.map((e) => solve(reducedAt(law, e), e, shape, { ...limits, memory_bytes: bytes })),
   );
-  const best = found.map(bestOf);
-  const bounded = (i) => found.map((row, k) => [grid[k], row[i]]).filter(([, o]) => o.feasible);
+  const best = rows.map(bestOf);
+  const bounded = (i) => rows.map((row, k) => [grid[k], row[i]]).filter(([, o]) => o.feasible);
   const lines = experts.map((e, i) => ({
     ...looks[e],
     points: bounded(i).map(([bytes, o]) => [bytes, o.loss]),
@@ -124,13 +136,6 @@ export function againstMemory(picture, { law, shape, limits, experts }, plan, lo
       .map(([x, b]) => [x, ...b]),
     bold: e === plan.best.n_experts,
   }));
-  const strips = [];
-  best.forEach((o, k) => {
-    if (!o) return;
-    const to = grid[Math.min(k + 1, grid.length - 1)];
-    if (strips.at(-1)?.label === `${o.n_experts}`) strips.at(-1).to = to;
-    else strips.push({ from: grid[k], to, ...looks[o.n_experts], label: `${o.n_experts}` });
-  });
   const losses = best.filter(Boolean).map((o) => o.loss);
   const least = losses.at(-1);
   const span = Math.max(...losses.filter((loss) => loss < 1.06 * least), plan.best.loss) - least || 0.01 * least;
@@ -139,7 +144,7 @@ export function againstMemory(picture, { law, shape, limits, experts }, plan, lo
     x: { ...inBytes, low: grid[0], high: grid.at(-1), label: "memory of weights and cache" },
     y: { low: least - 0.22 * span, high: least + 1.25 * span, label: "loss, nats per token" },
     lines,
-    strips,
+    strips: stripsOf(best, grid, looks),
     rules: at == null ? [] : [{ x: at }],
     dots:
       at == null
@@ -154,10 +159,10 @@ export function againstMemory(picture, { law, shape, limits, experts }, plan, lo
       x: bytes,
       y: least + span,
       bytes,
-      dots: found[k].filter((o) => o.feasible).map((o) => [bytes, o.loss]),
+      dots: rows[k].filter((o) => o.feasible).map((o) => [bytes, o.loss]),
       text: [
         memoryText(bytes),
-        ...found[k].map(
+        ...rows[k].map(
           (o) =>
             `E = ${o.n_experts}: ${o.feasible ? fixed(o.loss, 4) : "does not fit"}` +
             (o === best[k] ? `, best: ${amount(o.n_active)} active` : ""),
@@ -213,9 +218,9 @@ export function map(picture, { law, shape, limits, experts }, looks, choose) {
       if (best) cells.push({ x: [budgets[i], budgets[i + 1]], y: [sizes[j], sizes[j + 1]], ...looks[best.n_experts] });
     }
   }
-  const here = [limits.flops, limits.memory_bytes ?? Infinity];
+  const asked = [limits.flops, limits.memory_bytes ?? Infinity];
   const away = ({ x, y }) =>
-    Math.abs(Math.log(x / here[0])) + (Number.isFinite(here[1]) ? Math.abs(Math.log(y / here[1])) : -y / 1e30);
+    Math.abs(Math.log(x / asked[0])) + (Number.isFinite(asked[1]) ? Math.abs(Math.log(y / asked[1])) : -y / 1e30);
   draw(picture, {
     x: { log: true, low: budgets[0], high: budgets.at(-1), label: "training FLOPs", format: (v) => flopsText(v) },
     y: { ...inBytes, low: sizes[0], high: sizes.at(-1), label: "memory" },

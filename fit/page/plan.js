@@ -7,23 +7,23 @@ import { infeasibleWhy, sentences, warnings } from "./words.js";
 
 const DECIDED = 0.8; // share of the draws in which the best number of experts must be the best
 
-// The whole plan; throws PlanError with the command line's sentence where there is none.
+// A plan; throws PlanError with the command line's sentence where there is none.
 // data: what the page holds; experts: those compared, ascending.
 export function planFor(data, law, shape, limits, experts) {
-  const found = optima(law, shape, limits, experts);
-  const best = bestOf(found);
-  const rows = found.filter((o) => o.feasible).map((o) => row(law, o, shape, limits, best.loss));
+  const solved = optima(law, shape, limits, experts);
+  const best = bestOf(solved);
+  const rows = solved.filter((o) => o.feasible).map((o) => row(law, o, shape, limits, best.loss));
   const out = {
     law: law.name,
     form: law.form,
     ...shape,
     constraints: Object.fromEntries(Object.entries(limits).filter(([, v]) => v != null)),
     optima: rows,
-    infeasible: found
+    infeasible: solved
       .filter((o) => !o.feasible)
       .map(({ n_experts }) => ({ n_experts, why: infeasibleWhy(shape, limits, n_experts) })),
     best: rows.find((r) => r.n_experts === best.n_experts),
-    buildable: buildable(data, law, shape, limits, found),
+    buildable: buildable(data, law, shape, limits, solved),
   };
   if (law.bootstrap) out.bootstrap = bootstrap(law, shape, limits, experts);
   if (limits.max_tokens != null && limits.flops != null)
@@ -72,7 +72,7 @@ function bootstrap(law, shape, limits, experts) {
   if (!usable.length) return null;
   const largest = experts.map((e) => (limits.memory_bytes == null ? Infinity : largestIn(e, shape, limits)));
   const solved = usable.map((laws) => laws.map((one, i) => solve(one, experts[i], shape, limits, largest[i])));
-  const best = solved.map((found) => bestOf(found)?.n_experts ?? experts[0]);
+  const best = solved.map((one) => bestOf(one)?.n_experts ?? experts[0]);
   const interval = (i, name) =>
     law.bootstrap.percentiles.map((p) =>
       percentile(
@@ -135,10 +135,10 @@ function model(shape, blocks, e, sequence) {
 }
 
 // The best model of whole blocks: each number of experts with the depths around its optimum. null if none fits.
-function buildable(data, law, shape, limits, found) {
+function buildable(data, law, shape, limits, solved) {
   const sequence = law.models.seq_len ?? data.sequence;
   let best = null;
-  for (const optimum of found.filter((o) => o.feasible)) {
+  for (const optimum of solved.filter((o) => o.feasible)) {
     const blocks = optimum.d_model / shape.width_per_block;
     const below = Math.floor(blocks + 1e-9);
     for (const n of new Set([Math.max(1, below - 1), Math.max(1, below), Math.ceil(blocks - 1e-9)])) {

@@ -106,14 +106,14 @@ export function optima(law, shape, limits, experts) {
   const laws = experts.map((e) => reducedAt(law, e));
   refuseUnbounded(limits);
   refuseWithoutOptimum(laws, experts);
-  const found = experts.map((e, i) => solve(laws[i], e, shape, limits));
-  if (!found.some((o) => o.feasible)) throw new PlanError(infeasibleWhy(shape, limits, Math.min(...experts)));
-  return found;
+  const solved = experts.map((e, i) => solve(laws[i], e, shape, limits));
+  if (!solved.some((o) => o.feasible)) throw new PlanError(infeasibleWhy(shape, limits, Math.min(...experts)));
+  return solved;
 }
 
 // The lowest loss, and that optimum; null where none is feasible.
-export function bestOf(found) {
-  return found.reduce((best, o) => (o.feasible && !(best && best.loss <= o.loss) ? o : best), null);
+export function bestOf(solved) {
+  return solved.reduce((best, o) => (o.feasible && !(best && best.loss <= o.loss) ? o : best), null);
 }
 
 // [smallest, largest] size within BAND of the best loss `least` for an optimum; null where it is not so good itself.

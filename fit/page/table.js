@@ -29,8 +29,8 @@ export function readTable(text, file, law) {
 
 function fromJson(text, file) {
   try {
-    const whole = text.trimStart().startsWith("[");
-    const lines = whole
+    const isArray = text.trimStart().startsWith("[");
+    const lines = isArray
       ? JSON.parse(text)
       : text
           .split("\n")

@@ -41,7 +41,7 @@ export function infeasibleWhy(shape, limits, e) {
   return say("FLOPS_TOO_FEW", { smallest, need, share, times: need / limits.flops, limit: limits.flops });
 }
 
-// What extrapolation() found: "n_tokens 7 times above 1.31M, ..."; "" for nothing.
+// What extrapolation() gives: "n_tokens 7 times above 1.31M, ..."; "" for nothing.
 export function inWords(outside) {
   return outside
     .map(({ column, value, low, high, factor }) => {
