@@ -13,7 +13,7 @@ import json
 import pathlib
 import re
 
-SCRIPTS = ("numbers", "counts", "law", "words", "solve", "plan", "config", "table", "form", "chart", "pictures", "answers", "app")
+SCRIPTS = "numbers counts law words solve plan config table form chart pictures answers app".split()
 
 
 def text(data):
