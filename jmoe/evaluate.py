@@ -4,13 +4,12 @@ The config is the checkpoint's own. Other text or another mesh is given by the s
 
     python -m jmoe.evaluate --workdir=runs/one --config.data.path='books/*.txt' --config.data.validation_tokens=100_000
 
-The loss is the mean over held-out text in nats per token; bits per byte divide it by ln 2 and by the bytes that a token
-of what was evaluated stands for, so that they compare over tokenizers.
+The loss is the mean over held-out text in nats per token. Bits per byte divide it by ln 2 and by the bytes of text that
+an evaluated token stands for, so that tokenizers can be compared.
 """
 
 import json
 import math
-import sys
 
 import jax
 from absl import flags
@@ -20,14 +19,18 @@ from tqdm import tqdm
 
 from configs import joint_moe
 from jmoe import cli
+from jmoe.config.check import check_config
+from jmoe.config.fields import neutral, section
 from jmoe.errors import UserError
 from jmoe.model import sharding
 from jmoe.run import checkpoint, processes
-from jmoe.run.check import check_config, neutral
 from jmoe.run.step import abstract_state, make_eval_step, mean_loss
 from jmoe.storage import files as storage
-from jmoe.text import corpus, data, supply
+from jmoe.text import supply
+from jmoe.text.batches import validation_batches, validation_bytes
+from jmoe.text.corpus import load as load_corpus
 
+SECTIONS = ("data", "mesh")  # of the config, that an evaluation may change
 CONFIG = config_flags.DEFINE_config_dict(
     "config",
     joint_moe.get_config(),
@@ -41,7 +44,7 @@ JSON = flags.DEFINE_string("json", None, "Also write the result to this file, lo
 
 def main(_):
     overrides = dict(flags.FLAGS["config"].override_values)
-    if wrong := [name for name in overrides if not name.startswith(("data.", "mesh."))]:
+    if wrong := [name for name in overrides if section(name) not in SECTIONS]:
         raise UserError(
             f"--config.{wrong[0]} is the checkpoint's own; only config.data and config.mesh can be set here"
         )
@@ -58,13 +61,10 @@ def main(_):
 
 
 def evaluate(workdir: epath.Path, segment: str | None, step: int | None, overrides: dict) -> dict:
-    """The loss of one checkpoint under `workdir` with what identifies it.
+    """The loss of one checkpoint under `workdir` with what identifies it. `overrides` are fields of SECTIONS by their
+    dotted names, instead of the checkpoint's own.
 
-    Args:
-      overrides: fields of config.data and config.mesh by their dotted names, in place of the checkpoint's own.
-
-    Raises:
-      UserError: no such segment or step, a damaged checkpoint, or text or a mesh that can't be used.
+    Raises UserError for no such segment or step, a damaged checkpoint, or text or a mesh that can't be used.
     """
     folder = find(workdir, segment, step)
     try:
@@ -76,14 +76,14 @@ def evaluate(workdir: epath.Path, segment: str | None, step: int | None, overrid
             params = checkpoint.read_arrays(folder, record, params=params)["params"]
     except checkpoint.Damaged as error:
         raise UserError(f"the checkpoint {folder} is damaged: {error}") from None
-    text = corpus.load(config.data, config.model.vocab_size)
-    if (warning := supply.check_held_out(text, config)) and jax.process_index() == 0:
-        tqdm.write(warning, file=sys.stderr)
+    corpus = load_corpus(config.data, config.model.vocab_size)
+    if warning := supply.check_held_out(corpus, config):
+        processes.log(warning)
     with jax.set_mesh(mesh):
-        batches = data.validation_batches(text, config, mesh)
+        batches = validation_batches(corpus, config, mesh)
         bar = tqdm(batches, desc="evaluating", unit=" batches", disable=None, leave=False)
         loss = mean_loss(make_eval_step(config, mesh), params, bar)
-    n_tokens, n_bytes = supply.n_validation_tokens(text, config), data.validation_bytes(text, config)
+    n_tokens, n_bytes = supply.n_validation_tokens(corpus, config), validation_bytes(corpus, config)
     return {
         "segment": folder.parent.parent.name,
         "step": int(folder.name),
@@ -91,27 +91,21 @@ def evaluate(workdir: epath.Path, segment: str | None, step: int | None, overrid
         "loss": loss,
         "bits_per_byte": loss * n_tokens / math.log(2) / n_bytes,
         "n_validation_tokens": n_tokens,
-        "corpus_fingerprint": text.fingerprint,
+        "corpus_fingerprint": corpus.fingerprint,
         "data_path": config.data.path,
         "checkpoint": str(folder),
     }
 
 
 def find(workdir: epath.Path, segment: str | None, step: int | None) -> epath.Path:
-    """The folder of the checkpoint that is meant.
-
-    Raises:
-      UserError: naming what is there.
-    """
-    steps = {}
-    for folder in workdir.iterdir() if workdir.exists() else ():
-        there = checkpoint.steps_in(folder / "checkpoints")
-        if there:
-            steps[folder.name] = there
+    """The folder of the checkpoint of that segment and step, by default the newest of the last branch; UserError,
+    naming those that exist, where it does not."""
+    folders = workdir.iterdir() if workdir.exists() else ()
+    steps = {folder.name: saved for folder in folders if (saved := checkpoint.steps_in(folder / "checkpoints"))}
     if not steps:
         raise UserError(f"--workdir={workdir} holds no checkpoint")
-    known = "; ".join(f"{name}: {', '.join(map(str, there))}" for name, there in sorted(steps.items()))
-    if segment is None:  # the largest budget, the trunk only where it is alone
+    known = "; ".join(f"{name}: {', '.join(map(str, saved))}" for name, saved in sorted(steps.items()))
+    if segment is None:  # the largest budget, or the trunk where there is no branch
         budget = lambda name: (name != "trunk", int(name.rpartition("-")[2]) if "-" in name else 0)
         candidates = [name for name in steps if step is None or step in steps[name]]
         segment = max(candidates, key=budget, default=None)
@@ -128,16 +122,16 @@ def find(workdir: epath.Path, segment: str | None, step: int | None) -> epath.Pa
 
 def make_config(record: dict, overrides: dict):
     """The config that a checkpoint was trained with, for the devices and the text of this evaluation."""
-    config = neutral(joint_moe.get_config())  # fields that are not in the record
+    config = neutral(joint_moe.get_config())  # for fields that the record leaves out
     written = {name: value for name, value in record["config"].items() if name != "mesh"}
     config.update(written)
-    # the text of the run unless another is named: then it has another fingerprint
-    elsewhere = {name for name in overrides if name.startswith("data.")} - {"data.seq_len", "data.validation_tokens"}
-    config.data.fingerprint = "" if elsewhere else record["corpus_fingerprint"]
+    # the run's own text has the run's fingerprint
+    other_text = {name for name in overrides if section(name) == "data"} - {"data.seq_len", "data.validation_tokens"}
+    config.data.fingerprint = "" if other_text else record["corpus_fingerprint"]
     config.update_from_flattened_dict(overrides)
     check_config(config)
     config.microbatch_tokens = 0
-    # the loss does not depend on the batch, which only has to divide over the devices
+    # the loss does not depend on the batch, which must only divide over the devices
     unit = math.lcm(config.data.seq_len, config.model.group_tokens) * jax.device_count()
     config.batch_tokens = ((0, -(-config.batch_tokens[0][1] // unit) * unit),)
     return config.lock()
@@ -145,7 +139,7 @@ def make_config(record: dict, overrides: dict):
 
 def run():
     flags.mark_flag_as_required("workdir")
-    cli.run(main, fields=("data.", "mesh."))
+    cli.run(main, config_sections=SECTIONS)
 
 
 if __name__ == "__main__":

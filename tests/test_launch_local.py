@@ -15,7 +15,9 @@ import time
 import helpers
 import pytest
 
+from jmoe.errors import UserError
 from jmoe.storage import files as storage
+from launch import sweepfile
 
 SOAK = bool(os.environ.get("JMOE_SOAK"))
 SWEEP = """
@@ -343,3 +345,95 @@ def test_values_reach_the_trainer_unharmed(tmp_path, sweep, text_glob):
     assert not list(tmp_path.rglob("pwned")) and not os.path.exists("pwned")
     files = [path for path in (folder / "run").rglob("*") if path.is_file()]
     assert files and all(b"hunter2" not in path.read_bytes() for path in files)
+
+
+BACKEND = '''
+"""Runs the task of the first job, in front of the user's eyes."""
+
+import os
+import subprocess
+import sys
+
+from absl import flags
+
+from launch import trainer
+
+ON_THIS_MACHINE = False
+flags.DEFINE_string("greeting", "nothing", "What each task says first.")
+
+
+def options():
+    return {"greeting": flags.FLAGS.greeting}
+
+
+def check(sweep):
+    pass
+
+
+def devices(sweep, accelerator):
+    return 1, None
+
+
+def submit(sweep):
+    first, *_ = sweep.jobs
+    command = [sys.executable, "-m", "launch.task", f"--workdir={os.fspath(sweep.workdir)}", f"--job={first.name}"]
+    print(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    return f"that was one of {len(sweep.jobs)}"
+
+
+def states(sweep):
+    return {}
+
+
+def reason(sweep, job):
+    return "it was not its turn"
+
+
+def logs(sweep, job):
+    return b"its log: " + trainer.log(job)
+
+
+def cancel(sweep, patience):
+    return "too late"
+
+
+def run_task(sweep, bundle):
+    print(sweep.options["greeting"], bundle.name)
+    return trainer.start_when_free(bundle, sweep.stall_minutes).wait()
+'''
+
+
+def test_a_backend_is_one_file(sweep, tmp_path):
+    """Anywhere: with its flags, its part of every command, and what it runs as a job's task."""
+    config = re.search(r"return '(.*?)'", sweep.read_text()).group(1)
+    (tmp_path / "sweep.py").write_text(
+        f"def get_sweep():\n    return {config!r}, {{'n_tokens': ((8_192,), (4_096,))}}\n"
+    )
+    (tmp_path / "mine.py").write_text(BACKEND)
+    workdir = tmp_path / "run"
+    flags = [f"--sweep={tmp_path / 'sweep.py'}", f"--workdir={workdir}", "--greeting=good morning,"]
+    begun = helpers.run("launch.sweep", *flags, "--backend", tmp_path / "mine.py")
+    assert begun.returncode == 0 and "that was one of 2" in begun.stdout, begun.stderr
+    one, other = json.loads((workdir / "sweep.json").read_text())["jobs"]
+    assert f"good morning, {one}" in begun.stdout
+    collected = helpers.run("launch.collect", f"--workdir={workdir}").stdout
+    assert f"jobs/{other}/branch-4096: it was not its turn" in collected
+    assert [row["run"] for row in rows(workdir)] == [f"jobs/{one}/branch-8192"]
+    status = helpers.run("launch.status", f"--workdir={workdir}").stdout
+    assert "0/1 failed    it was not its turn" in status and "1 of 2 runs done; 2 jobs on" in status, status
+    assert helpers.run("launch.logs", f"--workdir={workdir}", f"--job={one}").stdout.startswith("its log: ")
+    assert "too late" in helpers.run("launch.cancel", f"--workdir={workdir}").stdout
+
+
+@pytest.mark.parametrize(
+    "name, words",
+    [
+        ("jobs", "--backend=jobs is no backend: it does not define options, check, devices"),
+        ("mine", "--backend=mine: choose local, slurm, gke, or the path of a Python file"),
+        ("../x", "--backend=../x: choose local"),
+        ("nowhere.py", "nowhere.py' is no Python file"),
+    ],
+)
+def test_what_is_no_backend_is_refused(name, words):
+    with pytest.raises(UserError, match=re.escape(words)):
+        sweepfile.backend(name)
