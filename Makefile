@@ -13,10 +13,12 @@ demo: .venv/.installed
 	$(BIN)/python -m fit law --runs=$(DEMO)/runs.csv --form=joint --holdout=largest-compute:3 --bootstrap=50 --out=$(DEMO)/law.json
 	$(BIN)/python -m fit plot --law=$(DEMO)/law.json --runs=$(DEMO)/runs.csv --out_dir=$(DEMO)/plots
 	$(BIN)/python -m fit plan --law=$(DEMO)/law.json --flops=1e12
+	$(BIN)/python -m fit page --law=$(DEMO)/law.json --runs=$(DEMO)/runs.csv --out=$(DEMO)/planner.html
 	@echo
 	@echo "runs      $(DEMO)/runs.csv (each one traced to its folder under $(DEMO)/jobs)"
 	@echo "law       $(DEMO)/law.json"
 	@echo "pictures  $(DEMO)/plots"
+	@echo "planner   $(DEMO)/planner.html (open it in a browser: this law beside the published one)"
 	@echo "next      $(BIN)/python -m fit plan --law=joint-moe-2025 --flops=1e22 --memory_gb=80 --kv_tokens=16384"
 
 test: .venv/.installed

@@ -14,7 +14,9 @@ nothing of the trainer. Start at `python -m fit help`.
   summary.py    a fit in words
   architecture.py  counts of a width and a number of experts
   optimum.py    the best (n_active, n_tokens, n_experts) under constraints
-  plan.py       a plan; plan_text.py, in words; plan_config.py, as a config of the law's own recipe
+  plan.py       a plan; plan_text.py, in words; plan_config.py, as a config of the law's own recipe; sentences.py, what
+                it says, in templates
+  page/         the planner page: the same plan computed in a browser
   learning_rate.py  the best rate of each model in a table of runs; Eq. 10
   paper/        the paper's tables and figures for any law; the report
   units.py      numbers as people read them

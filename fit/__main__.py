@@ -16,6 +16,7 @@ COMMANDS = {
     "plot": "the paper's figures for any law, and a fit's own",
     "lr": "fit the law of peak learning rates (Eq. 10)",
     "report": "one HTML page with every table and figure",
+    "page": "one HTML page that plans in the browser",
 }
 COMPILED = ("law",)  # the commands that compute with jax
 # What pip calls a package, where that differs from what Python imports.

@@ -8,7 +8,7 @@ import statistics
 
 import numpy as np
 
-from fit import UserError, models
+from fit import UserError, models, sentences
 from fit.architecture import EXPERTS, OF_EXPERTS, PAPER, Architecture, training_flops
 from fit.form import Form
 from fit.laws import FORMS, PRESETS
@@ -181,19 +181,18 @@ def in_words(outside):
     """What Law.extrapolation gives, in words: "n_tokens 7 times above 1.31M, ..."; "" for nothing."""
     words = []
     for o in outside:
-        name, factor, high = o["column"], f"{amount(o['factor'])} times", o["value"] > o["high"]
-        end = o["high"] if high else o["low"]
-        end = f"{end:.3g}" if name == "training_flops" else amount(end)
-        if name == "unique_tokens":
-            words.append(f"n_tokens {factor} the {end} of the text")
-        else:
-            words.append(f"{name} {factor} {'above' if high else 'below'} {end}")
+        column, above = o["column"], o["value"] > o["high"]
+        end = o["high"] if above else o["low"]
+        end = f"{end:.3g}" if column == "training_flops" else amount(end)
+        form = sentences.ABOVE if above else sentences.BELOW
+        form = sentences.TEXT_REPEATED if column == "unique_tokens" else form
+        words.append(form.format(column=column, factor=amount(o["factor"]), end=end))
     return ", ".join(words)
 
 
 def warning_of(outside):
     """The sentence that every command says of an answer outside what was fitted; "" for one inside."""
-    return f"outside the fitted range: {in_words(outside)}" if outside else ""
+    return sentences.OUTSIDE.format(what=in_words(outside)) if outside else ""
 
 
 def load(name):

@@ -12,7 +12,7 @@ import dataclasses
 
 import numpy as np
 
-from fit import UserError
+from fit import UserError, sentences
 from fit.architecture import INFERENCE, TRAINING, training_flops
 
 BAND = 1e-3  # near-optimal: within this share of the best loss
@@ -119,10 +119,7 @@ def _closed_form(reduced, n_experts, constraints):
     m, mu, n, nu, _ = reduced
     if not (np.all(mu < 0) and np.all(nu < 0)):
         at = n_experts[(mu >= 0) | (nu >= 0)].ravel()[0]
-        raise UserError(
-            f"at n_experts = {at:g} this law's loss does not fall with n_active or n_tokens (exponents "
-            f"{np.max(mu):.4g}, {np.max(nu):.4g}): it has no optimum; fit it to more runs"
-        )
+        raise UserError(sentences.NO_OPTIMUM.format(at=at, mu=np.max(mu), nu=np.max(nu)))
     if constraints.flops is None:
         return np.inf
     size, _ = compute_optimal(m, mu, n, nu, constraints.flops)
@@ -169,9 +166,9 @@ def solve(law, n_experts, architecture, constraints, coefficients=None):
     coefficients = coefficients or law.coefficients
     flops, limit, cap = constraints.flops, constraints.memory_bytes, constraints.max_tokens
     if flops is None and (limit is None or cap is None):
-        raise UserError("nothing bounds the plan: give --flops, or both --memory_gb and --max_tokens")
+        raise UserError(sentences.UNBOUNDED)
     if flops is None and np.any(np.asarray(constraints.inference_tokens) > 0):
-        raise UserError("--inference_tokens share the budget of --flops, which is not given")
+        raise UserError(sentences.NO_BUDGET_TO_SHARE)
     given = [np.asarray(v, float) for v in (flops, limit) if v is not None]
     shape = np.broadcast_shapes(*(np.shape(v) for v in (*coefficients.values(), n_experts, *given)))
     n_experts = np.broadcast_to(np.asarray(n_experts, float), shape)
@@ -237,21 +234,23 @@ def allowed_experts(law, experts):
 def why_infeasible(architecture, constraints, n_experts):
     """One sentence: which constraint cannot be met at the least demanding n_experts, and by how much."""
     d, least = float(architecture.width_per_block), float(np.min(n_experts))
-    smallest = f"the smallest model (1 block of width {d:g}, n_experts = {least:g})"
+    smallest = sentences.SMALLEST.format(d=d, e=least)
     if constraints.memory_bytes is not None:
         need = constraints.memory(architecture, d, least)
-        if need > constraints.memory_bytes:
-            return (
-                f"--memory_gb cannot be met: {smallest} needs {need / 1e9:.4g} GB with its cache, "
-                f"{need / constraints.memory_bytes:.3g} times the {constraints.memory_bytes / 1e9:.4g} GB there are"
+        limit = constraints.memory_bytes
+        if need > limit:
+            return sentences.MEMORY_TOO_SMALL.format(
+                smallest=smallest, need=need / 1e9, times=need / limit, limit=limit / 1e9
             )
     size = architecture.n_active(d)
     inference, one = INFERENCE * size * constraints.inference_tokens, training_flops(size, 1)
     need = inference + one
-    share = f" ({inference:.4g} of it for --inference_tokens)" if inference else ""
-    return (
-        f"--flops cannot be met: {smallest} needs {need:.4g} FLOPs to train on a single token{share}, "
-        f"{need / constraints.flops:.3g} times the {constraints.flops:.4g} there are"
+    return sentences.FLOPS_TOO_FEW.format(
+        smallest=smallest,
+        need=need,
+        share=sentences.INFERENCE_SHARE.format(inference=inference) if inference else "",
+        times=need / constraints.flops,
+        limit=constraints.flops,
     )
 
 

@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 
-from fit import learning_rate, optimum
+from fit import learning_rate, optimum, sentences
 from fit.architecture import BATCH_RAMP, INFERENCE, PAPER, Model, training_flops
 from fit.law import load, warning_of
 
@@ -195,30 +195,28 @@ def marks(law, architecture, plan, experts):
     """What to know before trusting the best row: what of it lies outside what was fitted (extrapolation), whether its
     experts are at the edge of those compared (best_at_edge) or undecided by the draws (best_undecided, None without
     draws); and that in sentences (warnings)."""
-    best, sentences = plan["best"], []
+    best, warnings = plan["best"], []
     e = best["n_experts"]
     if best["extrapolation"]:
-        sentences.append("the best is " + warning_of(best["extrapolation"]))
+        warnings.append(sentences.BEST_OUTSIDE.format(outside=warning_of(best["extrapolation"])))
     edge = law.knows_experts and at_edge(experts, e)
     if edge:
-        which = "largest" if e == max(experts) else "smallest"
-        sentences.append(f"the best number of experts, {e}, is the {which} of those compared: one beyond may be better")
+        warnings.append(sentences.AT_EDGE.format(e=e, which="largest" if e == max(experts) else "smallest"))
     undecided, drawn = None, plan.get("bootstrap")
     if drawn:
         wins = {row["n_experts"]: row["best_in_draws"] for row in drawn["optima"]}
         undecided = wins.get(e, 0) < DECIDED * drawn["draws"]
     if undecided:
-        often = ", ".join(f"{n} in {w}" for n, w in sorted(wins.items(), key=lambda item: -item[1]) if w)
-        sentences.append(f"the best number of experts is undecided: of {drawn['draws']} bootstrap fits it is {often}")
+        won = [(n, count) for n, count in sorted(wins.items(), key=lambda item: -item[1]) if count]
+        often = ", ".join(sentences.WIN.format(e=n, count=count) for n, count in won)
+        warnings.append(sentences.UNDECIDED.format(draws=drawn["draws"], wins=often))
     if not law.ranges:
-        sentences.append("the law does not say what range it was fitted to")
+        warnings.append(sentences.NO_RANGE)
     unknown = [name for name in ("vocab_size", "width_per_block") if law.models[name] is None]
     if unknown and architecture == PAPER:
-        sentences.append(
-            f"the law does not say the {' and '.join(unknown)} of its models; taken to be "
-            + " and ".join(f"{getattr(architecture, name):,}" for name in unknown)
-        )
-    return dict(extrapolation=best["extrapolation"], best_at_edge=edge, best_undecided=undecided, warnings=sentences)
+        values = " and ".join(f"{getattr(architecture, name):,}" for name in unknown)
+        warnings.append(sentences.SHAPE_UNKNOWN.format(names=" and ".join(unknown), values=values))
+    return dict(extrapolation=best["extrapolation"], best_at_edge=edge, best_undecided=undecided, warnings=warnings)
 
 
 def at_edge(experts, e):
@@ -242,10 +240,12 @@ def peak_learning_rate(law, base, n_active, n_experts):
     else Eq. 10 where they may have had the paper's recipe and the size allows."""
     rates = law.models["learning_rate"]
     if rates:
-        origin = "Eq. 10" if law.published else "by the law of the fitted runs' rates"
+        origin = sentences.RATE_EQ_10 if law.published else sentences.RATE_OF_RUNS
         return float(learning_rate.predict(rates, n_active, n_experts)), origin
     if base != PAPERS_CONFIG:
-        return None, "the fitted runs followed no law of learning rates"
+        return None, sentences.RATE_UNKNOWN
     if n_active < SMALLEST_TUNED:
-        return None, "Eq. 10 was tuned on far larger models"
-    return float(learning_rate.predict(load(PAPERS_LAW).models["learning_rate"], n_active, n_experts)), "Eq. 10"
+        return None, sentences.RATE_TOO_SMALL
+    return float(
+        learning_rate.predict(load(PAPERS_LAW).models["learning_rate"], n_active, n_experts)
+    ), sentences.RATE_EQ_10

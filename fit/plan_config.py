@@ -8,7 +8,7 @@ import ast
 import os
 import re
 
-from fit import UserError
+from fit import UserError, sentences
 from fit.law import load, warning_of
 from fit.plan import PAPERS_LAW
 from fit.units import amount
@@ -26,7 +26,7 @@ def source(law, plan, base=None):
     """
     built = plan["buildable"]
     if built is None:
-        raise UserError("--emit_config: no model of whole blocks meets the constraints")
+        raise UserError(sentences.NOTHING_BUILT)
     overrides = {}
     if base is None:
         base, overrides = plan["base_config"], plan["overrides"]
@@ -52,17 +52,18 @@ def source(law, plan, base=None):
 
 def _check(law, built, base):
     """UserError where the runs' config `base` cannot serve the model."""
-    another = "; name a config that serves by --base_config"
+    another = sentences.ANOTHER_CONFIG
     if base is None:
         several = (law.models["differing"] or {}).get("config")
-        why = f"its runs had {len(several)} configs: {', '.join(several[:4])}" if several else "it names no config"
-        raise UserError(f"--emit_config: --law={law.name} leaves open how its runs were trained: {why}{another}")
+        why = sentences.NO_CONFIG
+        if several:
+            why = sentences.SEVERAL_CONFIGS.format(count=len(several), names=", ".join(several[:4]))
+        raise UserError(sentences.OPEN_CONFIG.format(law=law.name, why=why, another=another))
     known = law if law.models["base_config"] else load(PAPERS_LAW)
     vocabulary = known.models["vocab_size"]
     if built["vocab_size"] != vocabulary:
         raise UserError(
-            f"--emit_config: the tokenizer of {base} goes with a vocabulary of {vocabulary:,}, the model has "
-            f"{built['vocab_size']:,}{another}"
+            sentences.OTHER_VOCABULARY.format(base=base, known=vocabulary, asked=built["vocab_size"], another=another)
         )
     outside = known.extrapolation(built["n_active"], built["n_tokens"])
     far = [
@@ -71,10 +72,7 @@ def _check(law, built, base):
         if o["factor"] > FAR and (o["column"] == "n_active" or (o["column"] == "n_tokens" and o["value"] < o["low"]))
     ]
     if far:
-        raise UserError(
-            f"--emit_config: {warning_of(far)}; learning rate, batch and warm-up of {base} were tuned nowhere "
-            f"near{another}"
-        )
+        raise UserError(sentences.FAR_FROM_CONFIG.format(outside=warning_of(far), base=base, another=another))
 
 
 def _start(base):
@@ -90,16 +88,22 @@ def _docstring(plan, base):
     given = ", ".join(f"{k} {v:g}" for k, v in plan["constraints"].items() if v)
     rate = built["learning_rate"]
     lines = [
-        f"{built['n_experts']} experts, {amount(built['n_active'])} active and {amount(built['n_total'])} total "
-        f"parameters, {amount(built['n_tokens'])} tokens; predicted loss {built['loss']:.4f} nats per token.\n",
-        f"Planned by the law {plan['law']} under: {given}.",
+        sentences.CONFIG_MODEL.format(
+            e=built["n_experts"],
+            active=amount(built["n_active"]),
+            total=amount(built["n_total"]),
+            tokens=amount(built["n_tokens"]),
+            loss=built["loss"],
+        )
+        + "\n",
+        sentences.CONFIG_PLANNED.format(law=plan["law"], given=given),
     ]
     if built["extrapolation"]:
-        lines.append(f"It is {warning_of(built['extrapolation'])}.")
+        lines.append(sentences.CONFIG_OUTSIDE.format(outside=warning_of(built["extrapolation"])))
     lines += [
         "\n    python -m jmoe.train --config=THIS_FILE --workdir=DIR\n",
-        f"Exactly {built['exact_parameters']:,} parameters and {built['exact_training_flops']:.4g} training FLOPs.",
+        sentences.CONFIG_EXACT.format(**built),
     ]
     if rate and base == plan["base_config"]:
-        lines.append(f"The peak learning rate is {rate:.4e} ({built['learning_rate_from']}).")
+        lines.append(sentences.CONFIG_RATE.format(**built))
     return "\n".join(lines).replace("\\", "/").replace('"', "'") + "\n"

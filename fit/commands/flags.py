@@ -4,7 +4,7 @@ import math
 
 from absl import flags
 
-from fit import UserError, optimum
+from fit import UserError, optimum, sentences
 from fit import law as law_lib
 from fit.table import BOUNDS
 
@@ -70,9 +70,8 @@ def positive(f, name, zero=False):
     """The flag's value, None as it is; UserError unless it is a positive finite number (or 0 where zero)."""
     value = f[name].value
     if value is not None and not (1e-12 <= value <= LARGEST or (zero and value == 0)):
-        raise UserError(
-            f"--{name}={value:g}: expected a {'non-negative' if zero else 'positive'} number up to {LARGEST:g}"
-        )
+        kind = "non-negative" if zero else "positive"
+        raise UserError(sentences.NOT_POSITIVE.format(flag=name, value=value, kind=kind, largest=LARGEST))
     return value
 
 
@@ -85,7 +84,7 @@ def positive_list(f, name):
         except ValueError:
             numbers.append(math.nan)
         if not 1e-12 <= numbers[-1] <= LARGEST:
-            raise UserError(f"--{name}: found {text!r}, expected positive numbers separated by commas")
+            raise UserError(sentences.NOT_NUMBERS.format(flag=name, text=repr(text)))
     return numbers
 
 
@@ -93,9 +92,7 @@ def parse_experts(f):
     """The numbers of experts of --experts, sorted; UserError unless integers from 1 up."""
     numbers = positive_list(f, "experts")
     if not numbers or any(e != int(e) or e > 1e6 for e in numbers):
-        raise UserError(
-            f"--experts={','.join(f.experts)}: expected whole numbers from 1 to 1000000, separated by commas"
-        )
+        raise UserError(sentences.NOT_EXPERTS.format(value=",".join(f.experts)))
     return sorted({int(e) for e in numbers})
 
 
@@ -108,7 +105,7 @@ def experts_of(f, law):
         return law.experts
     asked = parse_experts(f)
     if not law.knows_experts and asked != [1]:
-        raise UserError(f"--experts={','.join(f.experts)}: --law={law.name} is a law of dense models")
+        raise UserError(sentences.ONLY_DENSE.format(value=",".join(f.experts), law=law.name))
     return asked
 
 
@@ -132,7 +129,7 @@ def constraints_of(f):
     """The Constraints that the flags ask for; UserError where one is out of range."""
     memory = positive(f, "memory_gb")
     if f.max_tokens is not None and f.max_tokens < 1:
-        raise UserError(f"--max_tokens={f.max_tokens:g}: expected at least 1 token")
+        raise UserError(sentences.LESS_THAN_A_TOKEN.format(value=f.max_tokens))
     return optimum.Constraints(
         flops=positive(f, "flops"),
         memory_bytes=None if memory is None else memory * 1e9 * f.devices,
