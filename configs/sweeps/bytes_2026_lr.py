@@ -4,21 +4,26 @@ python -m launch.sweep --sweep=configs/sweeps/bytes_2026_lr.py --workdir=runs/by
 python -m fit lr --runs=runs/bytes_2026/lr/runs.csv --with_tokens
 """
 
-RATES = (3.75, 4.1, 4.45, 4.8, 5.15)  # config.optimizer.lr_law.constant
-MORE_TOKENS = (3.75, 4.1, 4.45, 4.8)  # at the smaller width: more tokens want a smaller rate
+MILLION = 2**20
+RATES = {  # (d_model, n_experts, millions of tokens): config.optimizer.lr_law.constant, around each model's best rate
+    (48, 1, 4): (3.75, 4.1, 4.45, 4.8, 5.15),
+    (48, 16, 4): (3.75, 4.1, 4.45, 4.8, 5.15),
+    (96, 1, 4): (4.8, 5.15, 5.5, 5.85),
+    (96, 16, 4): (4.1, 4.45, 4.8, 5.15, 5.5),
+    (48, 1, 16): (3.75, 4.1, 4.45, 4.8),
+    (48, 16, 16): (3.75, 4.1, 4.45, 4.8),
+}
 
 
 def get_sweep():
     """(config file, one dict of overrides for each job)."""
-    models = [(d_model, n_experts) for d_model in (48, 96) for n_experts in (1, 16)]
-    jobs = [(*model, rate, 4_194_304) for model in models for rate in RATES]
-    jobs += [(48, n_experts, rate, 16_777_216) for n_experts in (1, 16) for rate in MORE_TOKENS]
     return "configs/bytes_2026.py", [
         {
             "model.d_model": d_model,
             "model.n_experts": n_experts,
             "optimizer.lr_law.constant": rate,
-            "n_tokens": (n_tokens,),
+            "n_tokens": (millions * MILLION,),
         }
-        for d_model, n_experts, rate, n_tokens in jobs
+        for (d_model, n_experts, millions), rates in RATES.items()
+        for rate in rates
     ]

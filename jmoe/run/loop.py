@@ -1,7 +1,7 @@
 """The loop of one run in its workdir: trunk and decay branches, checkpoints on the way, a result for each branch.
 
 The compiled train step is not here: `steps` asks for each step and is told what came of it, so that it serves one model
-(jmoe/train.py) and several at once (jmoe/run/many.py). Losses are in nats per token.
+(jmoe/train.py) and several at once (jmoe/run/together.py). Losses are in nats per token.
 """
 
 import contextlib
@@ -17,10 +17,11 @@ from tqdm import tqdm
 from jmoe import __version__
 from jmoe.cost import counts
 from jmoe.errors import Damaged, Interrupted, UserError
+from jmoe.model.decoder import init_params
 from jmoe.run import checkpoint, processes
 from jmoe.run.observe import Log, Profile, Progress, Speed
 from jmoe.run.schedule import Schedule
-from jmoe.run.step import abstract_state, init_params, make_optimizer, mean_loss
+from jmoe.run.step import abstract_state, make_optimizer, mean_loss
 from jmoe.storage.files import read_lines, read_sealed, sealed, write_whole
 from jmoe.text import corpus, data, supply
 
@@ -124,7 +125,7 @@ class _Run:
             "vocab_size": model.vocab_size,
             "seq_len": self.config.data.seq_len,
             "final_norm": bool(model.get("final_norm", True)),
-            "flops": counts.training_flops(model, n_tokens),
+            "flops": counts.training_flops(counts.n_active(model), n_tokens),
             "peak_learning_rate": self.schedule.peak,
             "seed": self.config.seed,
             "unique_tokens": min(n_tokens, n_training_tokens),

@@ -1,8 +1,8 @@
 """Several small models trained in one compiled step: equal shapes; seeds, learning rates and budgets of their own.
 
-Their states lie in one stack, the step is mapped over its leading axis M, and they share every kernel. Each model keeps
-its own workdir, checkpoints and logs and is the model that it would be alone, within float tolerance; what the others
-do changes nothing in it.
+Their states lie in one stack, the step is mapped over its leading axis M (jmoe/model/__init__.py), and they share every
+kernel. Each model keeps its own workdir, checkpoints and logs and is the model that it would be alone, within float
+tolerance; the others change nothing in it.
 """
 
 import functools
@@ -19,11 +19,11 @@ from jmoe.run.check import check_config
 from jmoe.run.schedule import alike
 
 
-def train_together(configs, workdirs, stop_signal=lambda: 0, tell=lambda m, error: None) -> list:
+def train(configs, workdirs, stop_signal=lambda: 0, on_failure=lambda m, error: None) -> list:
     """`train.train` of each config in its workdir, all in one compiled step.
 
     A None among the configs leaves its place in the stack empty, so that the program, and with it every bit, stays the
-    same when some models are done. A model that fails is told at once by tell(m, UserError), and the others go on.
+    same when some models are done. When model m fails, on_failure(m, UserError) is called at once; the others go on.
 
     Returns:
       for each config its results, None, or the UserError that it failed with.
@@ -59,7 +59,7 @@ def train_together(configs, workdirs, stop_signal=lambda: 0, tell=lambda m, erro
                     outcomes[m] = end.value
                 except UserError as error:
                     outcomes[m] = error
-                    tell(m, error)
+                    on_failure(m, error)
                 except Interrupted as signal:
                     stopped = signal
                 del running[m]
@@ -91,8 +91,8 @@ class _Stack:
                     if not isinstance(state, _Row):
                         self.state = _put(self.state, tuple(state), m)
                     batches[m], rates[m], active[m] = batch, rate, True
-            anything = next(iter(batches.values()))
-            batches = [batches.get(m, anything) for m in range(self._n_models)]
+            filler = next(iter(batches.values()))
+            batches = [batches.get(m, filler) for m in range(self._n_models)]
             *self.state, metrics = self._train_step(*self.state, batches, rates, active)
             self.state = tuple(self.state)
             metrics = functools.cache(functools.partial(jax.device_get, metrics))
@@ -119,12 +119,12 @@ def make_train_step(config, mesh):
     train_step = jax.vmap(step.make_train_step(config, mesh))
 
     @functools.partial(jax.jit, donate_argnums=(0, 1))
-    def together(params, opt_state, batches, learning_rates, active):
+    def step_of_all(params, opt_state, batches, learning_rates, active):
         *state, metrics = train_step(params, opt_state, jnp.stack(batches), learning_rates)
         keep = lambda new, old: jnp.where(active.reshape(-1, *(1,) * (new.ndim - 1)), new, old)
         return *jax.tree.map(keep, tuple(state), (params, opt_state)), metrics
 
-    return together
+    return step_of_all
 
 
 @functools.partial(jax.jit, donate_argnums=0)
