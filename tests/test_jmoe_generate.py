@@ -22,7 +22,7 @@ def test_a_position_at_a_time_gives_the_logits_of_all_at_once(n_experts, norm, f
     config = tiny(n_experts=n_experts, norm=norm, final_norm=final_norm)
     mesh = sharding.make_mesh(config, jax.devices()[:1])
     with jax.set_mesh(mesh):
-        params = jax.tree.map(lambda x: 4 * x, make_params(config, mesh))  # so that it is sure of something
+        params = jax.tree.map(lambda x: 3 * x, make_params(config, mesh))  # so that it is sure of something
         tokens_BT = tokens_on(mesh, (1, T))
         expected_TV = jax.device_get(logits_of(params, tokens_BT, config, None, mesh))[0]
     params, tokens, model = jax.device_get(params), np.asarray(tokens_BT)[0].tolist(), FrozenConfigDict(config.model)
@@ -34,7 +34,7 @@ def test_a_position_at_a_time_gives_the_logits_of_all_at_once(n_experts, norm, f
         logits_TV, cache = cached.forward(params, cache, jnp.asarray(tokens[t : t + 1]), t, model)
         got_TV.append(logits_TV[0])
     assert np.std(expected_TV) > 0.1
-    np.testing.assert_allclose(np.array(got_TV), expected_TV[PROMPT - 1 :], atol=5e-4)
+    np.testing.assert_allclose(np.array(got_TV), expected_TV[PROMPT - 1 :], atol=1e-4 * np.std(expected_TV))
 
 
 def test_tokens_are_drawn_as_often_as_they_are_likely():

@@ -9,8 +9,10 @@ Axis legend: L layers, D d_model, H heads, K = D / H, F d_ff, E experts, V vocab
 """
 
 import numpy as np
+from ml_collections import ConfigDict
 
 from jmoe.errors import UserError
+from jmoe.model import weights
 
 EPSILON = 1e-6  # of decoder.rms_norm
 SHARED_FF = 8  # of the shared expert: torch warns of 0, and a server may spread it over devices
@@ -98,7 +100,7 @@ def model_fields(values: dict) -> dict:
         }
     except KeyError as error:
         raise UserError(f"config.json: {error.args[0]} is missing") from None
-    ours = config_json(_Fields(fields), 0)
+    ours = config_json(ConfigDict(fields), 0)
     free = FREE + (("intermediate_size",) if mixture else ())
     for name in ours.keys() - set(free):
         value = values.get(name)
@@ -106,10 +108,6 @@ def model_fields(values: dict) -> dict:
         if value != ours[name]:
             raise UserError(f"config.json: {name}={value!r} must be {ours[name]!r} in a model that jmoe can train")
     return fields
-
-
-class _Fields(dict):
-    __getattr__ = dict.__getitem__
 
 
 def _places(model):
@@ -153,19 +151,20 @@ def tensors(params: dict, model):
         yield f"{prefix}_gate.weight", np.zeros((1, d), np.float32)
 
 
-def params(read, model, shapes: dict) -> dict:
+def params(read, model) -> dict:
     """Our tree in float32.
 
     Args:
       read: gives the tensor of a name in transformers, or None.
-      model: config.model, or what else has its fields.
-      shapes: our tree, each weight with its `.shape`.
+      model: config.model, or a ConfigDict of model_fields.
 
     Raises:
       UserError: a tensor that is missing or of another shape, or a shared expert that does something.
     """
-    empty = lambda tree: {name: np.empty(weight.shape, np.float32) for name, weight in tree.items() if name != "blocks"}
-    tree = empty(shapes) | {"blocks": empty(shapes["blocks"])}
+    table = weights.table(model)
+    empty = lambda weight, *lead: np.empty((*lead, *weight.shape), np.float32)
+    tree = {name: empty(weight) for name, weight in table.items() if name != "blocks"}
+    tree["blocks"] = {name: empty(weight, model.n_blocks) for name, weight in table["blocks"].items()}
     flat = tree | tree["blocks"]
     for name, ours, index in _places(model):
         target, array = flat[ours][index], read(name)
@@ -182,3 +181,20 @@ def params(read, model, shapes: dict) -> dict:
         if (array := read(name)) is not None and np.any(array):
             raise UserError(f"the tensor {name} is not zero: jmoe's mixtures have no shared expert")
     return tree
+
+
+def upcycled(dense: dict, fresh: dict) -> dict:
+    """A mixture out of a dense model: each expert a copy of the dense layer, the routers as in a new model.
+
+    Sparse upcycling (Komatsuzaki et al. 2023). A gate near 1 / E then scales what the dense layer gave.
+
+    Args:
+      dense: our tree of the dense model. fresh: that of a new mixture.
+    """
+    blocks = {
+        name: np.broadcast_to(weight[:, None], fresh["blocks"][name].shape)
+        if name in ("gate", "up", "down")
+        else weight
+        for name, weight in dense["blocks"].items()
+    }
+    return dense | {"blocks": blocks | {"router": fresh["blocks"]["router"]}}

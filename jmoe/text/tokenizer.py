@@ -246,7 +246,7 @@ def _tokenizer_json(path: str, end_of_text: str) -> Tokenizer:
     sha256 = hashlib.sha256(content).hexdigest()
     rules = f"tokenizer.json {sha256[:16]}, end-of-text {end}, parts of {PART}"
     lengths = lambda: _byte_lengths(settings, vocabulary, vocab_size, end)
-    as_json = lambda: json.dumps(settings, ensure_ascii=False)
+    as_json = lambda: json.dumps(settings | {"truncation": None, "padding": None}, ensure_ascii=False)
     return Tokenizer(pathlib.Path(path).name, rules, vocab_size, end, sha256, encode, lengths, as_json)
 
 
