@@ -40,27 +40,9 @@ def main(_):
     sampling = dict(temperature=TEMPERATURE.value, top_p=TOP_P.value, seed=SEED.value)
     tokens = cached.tokens_after(ids, params, config.model, N.value, **sampling)
     print(PROMPT.value, end="", flush=True)
-    for text in decoded(ids, tokens, tokenizer):
+    for text in tokenizer.decoded(ids, tokens):
         print(text, end="", flush=True)
     print()
-
-
-def decoded(prompt, tokens, tokenizer):
-    """Yields the text of `tokens`, which follow those of `prompt`, in complete characters up to an end-of-text."""
-    import tokenizers
-
-    decoder = tokenizers.Tokenizer.from_str(tokenizer.json())
-    text_of = lambda ids: decoder.decode(ids, skip_special_tokens=False)
-    ids, shown = list(prompt), text_of(list(prompt))
-    for token in tokens:
-        if token == tokenizer.end_of_text:
-            break
-        ids.append(token)
-        text = text_of(ids)
-        if not text.endswith("\ufffd"):  # perhaps a part of a character
-            yield text[len(shown) :]
-            shown = text
-    yield text_of(ids)[len(shown) :]
 
 
 def run():

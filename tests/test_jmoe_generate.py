@@ -8,7 +8,6 @@ import pytest
 from ml_collections import FrozenConfigDict
 from test_jmoe_model import logits_of, make_params, tiny, tokens_on
 
-from jmoe import generate
 from jmoe.model import cached, sharding
 from jmoe.text import tokenizer
 
@@ -53,7 +52,7 @@ def test_tokens_are_drawn_as_often_as_they_are_likely():
 def test_characters_are_shown_when_they_are_complete():
     made = tokenizer.load("bytes")
     ids = [*"aé漢".encode(), 0xFF, *b"b", made.end_of_text, *b"after the end"]
-    shown = list(generate.decoded([ord(">")], ids, made))
+    shown = list(made.decoded([ord(">")], ids))
     assert "".join(shown) == "aé漢\ufffdb" and "é" in shown and "漢" in shown
 
 

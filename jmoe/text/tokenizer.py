@@ -52,6 +52,22 @@ class Tokenizer:
             parts = [self.encode_part(text[i : i + PART]) for i in range(0, len(text), PART)]
         return np.concatenate([*parts, [self.end_of_text]], dtype=self.dtype, casting="unsafe")
 
+    def decoded(self, prompt, tokens):
+        """Yields the text of `tokens`, which follow those of `prompt`, in complete characters up to an end-of-text."""
+        tokenizers = packages.needed("tokenizers", "what the model writes")
+        decoder = tokenizers.Tokenizer.from_str(self.json())
+        text_of = lambda ids: decoder.decode(ids, skip_special_tokens=False)
+        ids, shown = list(prompt), text_of(list(prompt))
+        for token in tokens:
+            if token == self.end_of_text:
+                break
+            ids.append(token)
+            text = text_of(ids)
+            if not text.endswith("\ufffd"):  # perhaps a part of a character
+                yield text[len(shown) :]
+                shown = text
+        yield text_of(ids)[len(shown) :]
+
     def describe(self) -> dict:
         """For a manifest: name, vocab_size, end_of_text, sha256."""
         return {name: getattr(self, name) for name in ("name", "vocab_size", "end_of_text", "sha256")}
@@ -246,6 +262,8 @@ def _tokenizer_json(path: str, end_of_text: str) -> Tokenizer:
     sha256 = hashlib.sha256(content).hexdigest()
     rules = f"tokenizer.json {sha256[:16]}, end-of-text {end}, parts of {PART}"
     lengths = lambda: _byte_lengths(settings, vocabulary, vocab_size, end)
+    if '"ByteLevel"' in json.dumps(settings.get("pre_tokenizer")) and not settings.get("decoder"):
+        settings["decoder"] = json.loads(tokenizers.decoders.ByteLevel().__getstate__())
     as_json = lambda: json.dumps(settings | {"truncation": None, "padding": None}, ensure_ascii=False)
     return Tokenizer(pathlib.Path(path).name, rules, vocab_size, end, sha256, encode, lengths, as_json)
 
