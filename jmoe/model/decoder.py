@@ -18,7 +18,7 @@ INIT_CUT = 0.2  # initial weights lie within it, whatever their standard deviati
 
 
 def products(primitive, *_, **params) -> bool:
-    """The policy that saves what weights and attention kernels give, and what other devices sent.
+    """The policy that saves what products with weights, attention kernels and exchanges between devices give.
 
     A product with a weight has no batch axis, or that of the experts; attention's own have two, rows and heads.
     """

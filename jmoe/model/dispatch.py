@@ -128,8 +128,8 @@ def _served(slots_GECD, weights):
 def dropless(x_ND, router_DE, weights, *, top_k: int = 1, block: int = 256):
     """The same layer with nothing dropped, for evaluation; `weights` are those of all experts.
 
-    One expert serves a block of rows at a time. Its choices fill up blocks, so J choices of this device's tokens cost at
-    most J + E `block` rows.
+    One expert serves a block of rows at a time, and its choices fill up blocks: J choices of this device's tokens cost
+    at most J + E `block` rows.
 
     Returns:
       y_ND, to be summed over the model axis.

@@ -20,10 +20,10 @@ from jmoe.run.schedule import alike
 
 
 def train(configs, workdirs, stop_signal=lambda: 0, on_failure=lambda m, error: None) -> list:
-    """`train.train` of each config in its workdir, all in one compiled step.
+    """`jmoe.train.train` of each config in its workdir, all in one compiled step.
 
-    A None among the configs leaves its place in the stack empty, so that the program, and with it every bit, stays the
-    same when some models are done. When model m fails, on_failure(m, UserError) is called at once; the others go on.
+    None for a config leaves its place in the stack empty: the program, and with it every bit, stays the same when some
+    models are done. When model m fails, on_failure(m, UserError) is called at once; the others go on.
 
     Returns:
       for each config its results, None, or the UserError that it failed with.
@@ -51,9 +51,9 @@ def train(configs, workdirs, stop_signal=lambda: 0, on_failure=lambda m, error: 
         answers = dict.fromkeys(running)
         while running:
             asked = {}
-            for m, model in list(running.items()):
+            for m, work in list(running.items()):
                 try:
-                    asked[m] = model.send(answers[m])
+                    asked[m] = work.send(answers[m])
                     continue
                 except StopIteration as end:
                     outcomes[m] = end.value
@@ -82,7 +82,10 @@ class _Stack:
         self.state = jax.tree.map(empty, step.abstract_state(config, mesh))
 
     def step(self, asked: dict) -> dict:
-        """What loop.steps is sent for what it yielded, by model; batches of unequal size take a step for each size."""
+        """Makes the steps that models ask for, {m: what its loop.steps yielded}; returns {m: what to send it}.
+
+        Batches of unequal size take a step for each size.
+        """
         answers = {}
         for size in sorted({batch.shape for _, batch, _ in asked.values()}):
             rates, active, batches = np.zeros(self._n_models, np.float32), np.zeros(self._n_models, bool), {}
