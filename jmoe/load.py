@@ -4,6 +4,7 @@ Writes the run's first checkpoint, of step 0; jmoe.train with the same --config 
 folder (Llama) also begins a mixture: with --config.model.n_experts=8 each expert is a copy of the dense layer.
 """
 
+import hashlib
 import json
 import pathlib
 
@@ -62,7 +63,11 @@ def load(path: str, config, workdir: epath.Path) -> None:
         params = layout.params(read, ml_collections.ConfigDict(fields))
     if dense:
         params = layout.upcycled(params, jax.device_get(init_params(config)))
-    _save(params, config, workdir)
+    digest = hashlib.sha256()
+    for file in files:
+        with open(file, "rb") as opened:
+            digest.update(hashlib.file_digest(opened, "sha256").digest())
+    _save(params, config, workdir, f"{path}, sha256 {digest.hexdigest()[:16]}")
 
 
 def _files(path: str) -> tuple[dict, list[pathlib.Path]]:
@@ -78,13 +83,16 @@ def _files(path: str) -> tuple[dict, list[pathlib.Path]]:
         raise UserError(f"--from={path}: {folder / 'config.json'} cannot be read: {error}") from None
 
 
-def _save(params: dict, config, workdir: epath.Path) -> None:
+def _save(params: dict, config, workdir: epath.Path, source: str) -> None:
+    """Writes the checkpoint, and began_with.json, which the trainer copies into each result."""
     text = corpus.load(config.data, config.model.vocab_size)
     mesh = sharding.make_mesh(config)
     with jax.set_mesh(mesh), processes.owned(workdir):
         placed, _ = abstract_state(config, mesh)
         params = jax.tree.map(lambda x, like: jax.device_put(x, like.sharding), params, placed)
         opt_state = jax.jit(make_optimizer(config.optimizer).init)(params)
+        if jax.process_index() == 0:
+            storage.write_whole(workdir / "began_with.json", json.dumps(storage.sealed({"began_with": source})))
         record = checkpoint.make_record(config, text.fingerprint) | {"n_tokens": 0}
         saved = checkpoint.Checkpoints(workdir / "trunk" / "checkpoints")
         saved.save(0, params, opt_state, record)

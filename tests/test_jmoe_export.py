@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import shutil
 import warnings
 
 import helpers
@@ -154,6 +155,11 @@ def test_a_run_begins_with_the_weights_of_a_folder(trained, tmp_path, text_glob)
     assert done.returncode == 0, done.stderr
     first = json.loads((tmp_path / "run/trunk/metrics.jsonl").read_text().splitlines()[0])
     assert first["cross_entropy"] < 0.9 * np.log(257)  # not that of new weights
+    result = json.loads((tmp_path / "run/branch-8192/result.json").read_text())
+    assert result["began_with"].startswith(f"{folder}, sha256 ")
+    shutil.rmtree(tmp_path / "run/trunk")
+    shutil.rmtree(tmp_path / "run/branch-8192")
+    assert "began with the weights of" in helpers.fails("jmoe.train", *flags)  # and not with new ones
 
 
 def test_a_dense_folder_of_another_program_becomes_a_mixture(tmp_path, text_glob):
