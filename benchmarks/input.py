@@ -24,7 +24,9 @@ from tokenizers import models, pre_tokenizers, trainers
 from configs import joint_moe
 from jmoe.model import sharding
 from jmoe.run.schedule import Schedule
-from jmoe.text import build, corpus, data, sources, tokenizer
+from jmoe.text import corpus, sources, supply, tokenizer
+from jmoe.text import prepare as prepare_lib
+from jmoe.text.batches import read_rows, training_batches
 
 JSON = flags.DEFINE_string("json", None, "Also write the figures to this file.")
 REPEATS = flags.DEFINE_integer("repeats", 5, "Measurements of each arm.")
@@ -63,9 +65,11 @@ def settings(path, tokenizer="bytes"):
     return config
 
 
-def prepare(config, folder, shard_tokens=build.SHARD_TOKENS):
+def prepare(config, folder, shard_tokens=prepare_lib.SHARD_TOKENS):
     text = sources.find(config.data)
-    made = build.build(text, config.data, tokenizer.load(config.data.tokenizer), folder, shard_tokens=shard_tokens)
+    made = prepare_lib.prepare(
+        text, config.data, tokenizer.load(config.data.tokenizer), folder, shard_tokens=shard_tokens
+    )
     return sum(made["tokens"].values()), sum(made["bytes"].values())
 
 
@@ -76,19 +80,18 @@ def reading(folder):
     config.data.seq_len, config.batch_tokens = SEQ_LEN, ((0, ROWS * SEQ_LEN),)
     mesh, schedule = sharding.make_mesh(config, jax.devices()[:1]), Schedule(config)
     arms, n_tokens = {}, N_BATCHES * ROWS * SEQ_LEN
-    for name, shard_tokens in (("one shard", build.SHARD_TOKENS), ("shards of 100,000 tokens", 100_000)):
+    for name, shard_tokens in (("one shard", prepare_lib.SHARD_TOKENS), ("shards of 100,000 tokens", 100_000)):
         prepare(config, folder / name, shard_tokens)
         made = corpus.open_folder(folder / name)
-        rows = data.Rows(made.train, SEQ_LEN)
-        order = grain.MapDataset.range(len(rows)).shuffle(0).repeat()
+        order = grain.MapDataset.range(supply.n_rows(made.train, SEQ_LEN)).shuffle(0).repeat()
 
-        def read(rows=rows, order=order):
+        def read(made=made, order=order):
             for step in range(N_BATCHES):
-                rows.read([order[i] for i in range(step * ROWS, (step + 1) * ROWS)])
+                read_rows(made.train, SEQ_LEN, [order[i] for i in range(step * ROWS, (step + 1) * ROWS)])
 
         def arrive(made=made):
             segment = schedule.segments[0]
-            for _, batch in zip(range(N_BATCHES), data.training_batches(made, config, schedule, mesh, segment, 0)):
+            for _, batch in zip(range(N_BATCHES), training_batches(made, config, schedule, mesh, segment, 0)):
                 batch.block_until_ready()
 
         arms[f"read {name}"] = read, n_tokens, n_tokens

@@ -6,7 +6,7 @@
 embedding), the backend's flash attention; dense and E = 8. `cpu` is small and float32, with E of 1, 8 and 32.
 
 The models take turns step by step in one process (jmoe.step.make_train_step: optimizer and donation included). Then
-ten bare steps of the dense model take turns with ten as jmoe.train runs them: batches of text by jmoe.data, learning
+ten bare steps of the dense model take turns with ten as jmoe.train runs them: text by jmoe/text/batches.py, learning
 rate, metrics fetched one step late.
 """
 
@@ -27,7 +27,8 @@ from jmoe.model import sharding
 from jmoe.model.decoder import init_params
 from jmoe.run.schedule import Schedule
 from jmoe.run.step import make_optimizer, make_train_step
-from jmoe.text import corpus, data
+from jmoe.text import corpus
+from jmoe.text.batches import training_batches
 
 SIZE = flags.DEFINE_enum("size", None, ["cpu", "gpu"], "Which models; default: by the device at hand.")
 LOOP = 10  # steps at a time that the loop is compared over
@@ -144,7 +145,7 @@ def loop(config, mesh) -> str:
         text = corpus.load(config.data, config.model.vocab_size)
         schedule = Schedule(config)
         segment = schedule.segments[0]
-        batches = data.training_batches(text, config, schedule, mesh, segment, 0)
+        batches = training_batches(text, config, schedule, mesh, segment, 0)
         bare_step, _ = stepper(config, mesh)
         train_step = make_train_step(config, mesh)
         state, steps, waits = start(config), itertools.count(), []

@@ -71,9 +71,7 @@ def get_config() -> ConfigDict:
     config.mesh.expert = 1  # devices that share one copy of the experts
     config.mesh.model = 1  # devices that share each head and expert; the rest are data parallel
     config.remat = "full"  # what the backward pass recomputes: "none", "dots" (all but matmuls) or "full"
-    config.unroll = (
-        False  # each layer compiled by itself: takes longer, and nothing is copied through the scan's stacks
-    )
+    config.unroll = False  # True compiles each layer by itself: takes longer, copies nothing through a scan's stacks
 
     config.chip = ConfigDict()  # one device, where jmoe/cost/chips.py does not list it or you know better; 0: as listed
     config.chip.flops = 0.0  # peak FLOP/s, dense bfloat16: what MFU is a share of

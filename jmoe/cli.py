@@ -1,4 +1,4 @@
-"""What every command shares: flags parsed, a user's mistake told in one sentence, exit codes.
+"""What every command shares: flags, one sentence for a user's mistake, exit codes.
 
 Exit codes:
     0    done
@@ -18,13 +18,14 @@ from absl import app, flags, logging
 
 from jmoe import startup
 from jmoe.errors import UNAVAILABLE, Failure, Interrupted, Unavailable, UserError
+from jmoe.packages import missing_package
 
 
-def run(main, fields=None) -> None:
+def run(main, config_sections=None) -> None:
     """Parses flags, calls `main(argv)` and exits; UserError and Interrupted end in one line on stderr.
 
     An OSError that names a full, read-only or forbidden path is the user's to mend as well, and so is a package that is
-    not installed. --help lists the config fields whose names begin with one of `fields`.
+    not installed. --help lists the config fields of these sections, of all for (), of none for None.
     """
 
     def guarded(argv):
@@ -44,26 +45,26 @@ def run(main, fields=None) -> None:
         except Exception as error:  # noqa: BLE001  an orbax or tensorstore error may wrap the disk's or the store's
             if outage := unavailable(error):
                 _fail(outage, UNAVAILABLE)
-            message = disk_error(error) or startup.missing_package(error)
+            message = disk_error(error) or missing_package(error)
             if message is None:
                 raise
             _fail(message, 2)
 
     if {"--help", "-h", "-help", "--helpshort"} & set(sys.argv[1:]):
-        _help(sys.modules[main.__module__], fields)
+        _help(sys.modules[main.__module__], config_sections)
         return
     _drop_echoes()
     app.run(guarded, flags_parser=_parse)
 
 
-def _help(module, fields) -> None:
+def _help(module, config_sections) -> None:
     print(module.__doc__, flags.FLAGS.module_help(sys.argv[0] if module.__name__ == "__main__" else module), sep="\n")
-    if fields:
+    if config_sections is not None:
         path = next((arg.partition("=")[2] for arg in sys.argv if re.match(r"--?config=", arg)), None)
         try:
-            from jmoe.run import listing
+            from jmoe.config import listing
 
-            print("\n" + listing.fields(path, fields))
+            print("\n" + listing.describe(path, config_sections))
         except Exception as error:  # noqa: BLE001  the file is the user's
             _fail(f"--config={path}: {type(error).__name__}: {error}", 2)
 
@@ -82,7 +83,7 @@ def cores() -> list[int]:
 
 def disk_error(error: BaseException) -> str | None:
     """One sentence for an unusable disk, or a bucket that may not be used, in `error`'s chain of causes, or None."""
-    kinds = {
+    reasons = {
         errno.ENOSPC: "no space left",
         errno.EROFS: "read-only file system",
         errno.EACCES: "permission denied",
@@ -91,8 +92,8 @@ def disk_error(error: BaseException) -> str | None:
         errno.EPERM: "not permitted",
     }
     for cause in _causes(error):
-        if isinstance(cause, OSError) and cause.errno in kinds:
-            return f"cannot write {cause.filename or 'the workdir'}: {kinds[cause.errno]}"
+        if isinstance(cause, OSError) and cause.errno in reasons:
+            return f"cannot write {cause.filename or 'the workdir'}: {reasons[cause.errno]}"
         if "No space left" in str(cause) or "ENOSPC" in str(cause):
             return "cannot write the workdir: no space left"
         if isinstance(cause, OSError) and str(cause).startswith("Forbidden: "):  # gcsfs's 403
@@ -131,7 +132,7 @@ def _drop_echoes() -> None:
 
 
 def _parse(argv):
-    logging.set_verbosity(logging.FATAL)  # libraries tell every step, and every error twice; --verbosity=0 shows it
+    logging.set_verbosity(logging.FATAL)  # libraries log every step, and every error twice; --verbosity=0 shows it
     try:
         argv = flags.FLAGS(argv)
     except flags.Error as error:
@@ -145,13 +146,10 @@ def _parse(argv):
 
 
 def read_config(holder):
-    """The ConfigDict behind the config flag `holder`, locked.
-
-    Raises:
-      UserError: the file is missing, fails to run or defines no get_config().
-    """
+    """The locked ConfigDict of the config flag `holder`; UserError where its file is missing, fails or has no
+    get_config()."""
     try:
         return holder.value.lock()
-    except Exception as error:  # ml_collections keeps a failed load to itself until the first use
+    except Exception as error:  # ml_collections raises the error of a failed load at the first use of the config
         reason = " ".join(str(error).split("to load: ")[-1].split())
         raise UserError(f"--{holder.name}: {reason}") from None

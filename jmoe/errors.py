@@ -1,12 +1,12 @@
-"""The errors that end in one sentence, and what their exit codes are (jmoe/cli.py)."""
+"""The errors that end a command in one sentence; jmoe/cli.py gives each its exit code."""
 
 
 class UserError(Exception):
-    """Something only the user can mend: the message says what, where, the value found and the values allowed."""
+    """A mistake that the user can mend. The message names the thing, its value and the values that are allowed."""
 
 
 class Failure(Exception):
-    """A failure that one sentence explains, and that another try may not meet: the exit code is 1."""
+    """The run failed for a reason that one sentence explains, such as memory that ran out (exit code 1)."""
 
 
 class Interrupted(Exception):
@@ -18,11 +18,11 @@ class Interrupted(Exception):
 
 
 class Unavailable(Exception):
-    """An object store that gave no answer for as long as storage.Patience lasts; the message says which and why."""
+    """An object store gave no answer for as long as storage's Patience lasts; the message names store and reason."""
 
 
 UNAVAILABLE = 75  # exit code; sysexits.h calls it a temporary failure
 
 
 class Damaged(Exception):
-    """What was written and read is not the same; the message is the reason."""
+    """What was read is not what was written; the message is the reason."""

@@ -4,13 +4,12 @@ The config is the checkpoint's own. Other text or another mesh is given by the s
 
     python -m jmoe.evaluate --workdir=runs/one --config.data.path='books/*.txt' --config.data.validation_tokens=100_000
 
-The loss is the mean over held-out text in nats per token; bits per byte divide it by ln 2 and by the bytes that a token
-of what was evaluated stands for, so that they compare over tokenizers.
+The loss is the mean over held-out text in nats per token. Bits per byte divide it by ln 2 and by the bytes of text that
+an evaluated token stands for, so that tokenizers can be compared.
 """
 
 import json
 import math
-import sys
 
 import jax
 from absl import flags
@@ -20,14 +19,18 @@ from tqdm import tqdm
 
 from configs import joint_moe
 from jmoe import cli
+from jmoe.config.check import check_config
+from jmoe.config.fields import section
 from jmoe.errors import UserError
 from jmoe.model import sharding
 from jmoe.run import checkpoint, processes, saved
-from jmoe.run.check import check_config
 from jmoe.run.step import make_eval_step, mean_loss
 from jmoe.storage import files as storage
-from jmoe.text import corpus, data, supply
+from jmoe.text import supply
+from jmoe.text.batches import validation_batches, validation_bytes
+from jmoe.text.corpus import load as load_corpus
 
+SECTIONS = ("data", "mesh")  # of the config, that an evaluation may change
 CONFIG = config_flags.DEFINE_config_dict(
     "config",
     joint_moe.get_config(),
@@ -41,7 +44,7 @@ JSON = flags.DEFINE_string("json", None, "Also write the result to this file, lo
 
 def main(_):
     overrides = dict(flags.FLAGS["config"].override_values)
-    if wrong := [name for name in overrides if not name.startswith(("data.", "mesh."))]:
+    if wrong := [name for name in overrides if section(name) not in SECTIONS]:
         raise UserError(
             f"--config.{wrong[0]} is the checkpoint's own; only config.data and config.mesh can be set here"
         )
@@ -58,13 +61,10 @@ def main(_):
 
 
 def evaluate(workdir: epath.Path, segment: str | None, step: int | None, overrides: dict) -> dict:
-    """The loss of one checkpoint under `workdir` with what identifies it.
+    """The loss of one checkpoint under `workdir` with what identifies it. `overrides` are fields of SECTIONS by their
+    dotted names, instead of the checkpoint's own.
 
-    Args:
-      overrides: fields of config.data and config.mesh by their dotted names, in place of the checkpoint's own.
-
-    Raises:
-      UserError: no such segment or step, a damaged checkpoint, or text or a mesh that can't be used.
+    Raises UserError for no such segment or step, a damaged checkpoint, or text or a mesh that can't be used.
     """
     folder = saved.find(workdir, segment, step)
     try:
@@ -74,14 +74,14 @@ def evaluate(workdir: epath.Path, segment: str | None, step: int | None, overrid
         params = saved.parameters(folder, record, config, mesh)
     except checkpoint.Damaged as error:
         raise UserError(f"the checkpoint {folder} is damaged: {error}") from None
-    text = corpus.load(config.data, config.model.vocab_size)
-    if (warning := supply.check_held_out(text, config)) and jax.process_index() == 0:
-        tqdm.write(warning, file=sys.stderr)
+    corpus = load_corpus(config.data, config.model.vocab_size)
+    if warning := supply.check_held_out(corpus, config):
+        processes.log(warning)
     with jax.set_mesh(mesh):
-        batches = data.validation_batches(text, config, mesh)
+        batches = validation_batches(corpus, config, mesh)
         bar = tqdm(batches, desc="evaluating", unit=" batches", disable=None, leave=False)
         loss = mean_loss(make_eval_step(config, mesh), params, bar)
-    n_tokens, n_bytes = supply.n_validation_tokens(text, config), data.validation_bytes(text, config)
+    n_tokens, n_bytes = supply.n_validation_tokens(corpus, config), validation_bytes(corpus, config)
     return {
         "segment": folder.parent.parent.name,
         "step": int(folder.name),
@@ -89,7 +89,7 @@ def evaluate(workdir: epath.Path, segment: str | None, step: int | None, overrid
         "loss": loss,
         "bits_per_byte": loss * n_tokens / math.log(2) / n_bytes,
         "n_validation_tokens": n_tokens,
-        "corpus_fingerprint": text.fingerprint,
+        "corpus_fingerprint": corpus.fingerprint,
         "data_path": config.data.path,
         "checkpoint": str(folder),
     }
@@ -97,13 +97,13 @@ def evaluate(workdir: epath.Path, segment: str | None, step: int | None, overrid
 
 def for_text(config, overrides: dict):
     """The config of a checkpoint for the devices and the text of this evaluation."""
-    # the text of the run unless another is named: then it has another fingerprint
-    elsewhere = {name for name in overrides if name.startswith("data.")} - {"data.seq_len", "data.validation_tokens"}
-    config.data.fingerprint = "" if elsewhere else config.data.fingerprint
+    # the run's own text has the run's fingerprint
+    other_text = {name for name in overrides if section(name) == "data"} - {"data.seq_len", "data.validation_tokens"}
+    config.data.fingerprint = "" if other_text else config.data.fingerprint
     config.update_from_flattened_dict(overrides)
     check_config(config)
     config.microbatch_tokens = 0
-    # the loss does not depend on the batch, which only has to divide over the devices
+    # the loss does not depend on the batch, which must only divide over the devices
     unit = math.lcm(config.data.seq_len, config.model.group_tokens) * jax.device_count()
     config.batch_tokens = ((0, -(-config.batch_tokens[0][1] // unit) * unit),)
     return config.lock()
@@ -111,7 +111,7 @@ def for_text(config, overrides: dict):
 
 def run():
     flags.mark_flag_as_required("workdir")
-    cli.run(main, fields=("data.", "mesh."))
+    cli.run(main, config_sections=SECTIONS)
 
 
 if __name__ == "__main__":

@@ -15,12 +15,13 @@ from etils import epath
 from ml_collections import config_flags
 
 from jmoe import cli
+from jmoe.config.check import check_config
 from jmoe.errors import UserError
 from jmoe.exchange import layout, tensor_files
 from jmoe.model import sharding
 from jmoe.model.decoder import init_params
 from jmoe.run import checkpoint, processes
-from jmoe.run.check import check_config
+from jmoe.run.record import make_record
 from jmoe.run.step import abstract_state, make_optimizer
 from jmoe.storage import files as storage
 from jmoe.text import corpus
@@ -93,7 +94,7 @@ def _save(params: dict, config, workdir: epath.Path, source: str) -> None:
         opt_state = jax.jit(make_optimizer(config.optimizer).init)(params)
         if jax.process_index() == 0:
             storage.write_whole(workdir / "began_with.json", json.dumps(storage.sealed({"began_with": source})))
-        record = checkpoint.make_record(config, text.fingerprint) | {"n_tokens": 0}
+        record = make_record(config, text.fingerprint) | {"n_tokens": 0}
         saved = checkpoint.Checkpoints(workdir / "trunk" / "checkpoints")
         saved.save(0, params, opt_state, record)
         saved.wait()

@@ -14,8 +14,9 @@ from ml_collections import config_flags
 
 from jmoe import cli
 from jmoe.errors import UserError
+from jmoe.storage import ownership
 from jmoe.storage.files import is_remote
-from jmoe.text import build, corpus, sources, supply, tokenizer
+from jmoe.text import corpus, prepare, sources, supply, tokenizer
 from jmoe.text.manifest import SPLITS
 
 CONFIG = config_flags.DEFINE_config_file(
@@ -23,7 +24,7 @@ CONFIG = config_flags.DEFINE_config_file(
 )
 OUT_DIR = flags.DEFINE_string("out_dir", None, "Folder of shards and manifest.json; --config.data.path of a training.")
 WORKERS = flags.DEFINE_integer("workers", len(cli.cores()), "Processes that tokenise.", lower_bound=1)
-SHARD_TOKENS = flags.DEFINE_integer("shard_tokens", build.SHARD_TOKENS, "Tokens in a file.", lower_bound=1)
+SHARD_TOKENS = flags.DEFINE_integer("shard_tokens", prepare.SHARD_TOKENS, "Tokens in a file.", lower_bound=1)
 VERIFY = flags.DEFINE_bool("verify", False, "Only check every shard of --out_dir against its hash.")
 
 
@@ -36,7 +37,7 @@ def main(_):
         if CONFIG.value is None:
             raise UserError("--config must say what to prepare")
         data = cli.read_config(CONFIG).data
-        prepare(data, folder)
+        prepare_folder(data, folder)
     manifest = corpus.open_folder(folder, verify=VERIFY.value).manifest
     for split in SPLITS:
         n_documents, n_tokens, n_bytes = (manifest[what][split] for what in ("documents", "tokens", "bytes"))
@@ -45,37 +46,34 @@ def main(_):
             f"{len(manifest['shards'][split])} shards"
         )
     if manifest.get("skipped"):
-        print(corpus.told_skipped(manifest["skipped"]))
+        print(corpus.skipped_warning(manifest["skipped"]))
     if data and (warning := supply.held_out_warning(manifest["tokens"]["validation"], data)):
         print(warning)
     print(f"corpus {manifest['fingerprint']} by tokenizer {manifest['tokenizer']['name']} in {folder}")
 
 
-def prepare(data, folder: pathlib.Path) -> None:
-    """Prepares the text of `config.data` in `folder`, unless that was done.
-
-    Raises:
-      UserError: a source or tokenizer that can't be used, or `folder` holds tokens of other text.
-    """
+def prepare_folder(data, folder: pathlib.Path) -> None:
+    """Prepares the text of `config.data` in `folder` unless that was done; UserError where `folder` holds other text,
+    or a source or tokenizer can't be used."""
     text, encoder = sources.find(data), tokenizer.load(data.tokenizer, data.end_of_text)
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        with corpus.locked(folder / ".lock", wait=False):
+        with ownership.hold(folder / ".lock", "jmoe.prepare"):
             if not (folder / "manifest.json").exists():
-                build.build(text, data, encoder, folder, WORKERS.value, SHARD_TOKENS.value)
-            elif corpus.open_folder(folder).manifest["source"]["inputs"] != build.digest(text, data, encoder):
+                prepare.prepare(text, data, encoder, folder, WORKERS.value, SHARD_TOKENS.value)
+            elif corpus.open_folder(folder).manifest["source"]["inputs"] != prepare.digest(text, data, encoder):
                 raise UserError(
                     f"--out_dir={folder} holds tokens of other text or of other rules; choose another folder"
                 )
             else:
-                build.clean(folder)
-    except BlockingIOError:
-        raise UserError(f"--out_dir={folder}: another process is preparing it") from None
+                prepare.clean(folder)
+    except ownership.Taken as error:
+        raise UserError(f"--out_dir={folder}: another process is preparing it, {error.owner}") from None
 
 
 def run():
     flags.mark_flags_as_required(["out_dir"])
-    cli.run(main, fields=("data.",))
+    cli.run(main, config_sections=("data",))
 
 
 if __name__ == "__main__":

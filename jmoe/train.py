@@ -1,7 +1,7 @@
 """Trains one trunk and its decay branches: python -m jmoe.train --config=configs/NAME.py --workdir=DIR.
 
-Started again it goes on from the last checkpoint and skips what is done. Each branch ends with a validation loss and
-`DIR/branch-N/result.json`, the row that runs.csv is made of. Losses are in nats per token.
+Started again it goes on from the last checkpoint and skips finished branches. Each branch ends with a validation loss
+and `DIR/branch-N/result.json`, the row that runs.csv is made of. Losses are in nats per token.
 """
 
 import functools
@@ -12,10 +12,10 @@ from etils import epath
 from ml_collections import config_flags
 
 from jmoe import cli
+from jmoe.config.check import check_config
 from jmoe.cost import memory
 from jmoe.model import sharding
 from jmoe.run import loop, processes
-from jmoe.run.check import check_config
 from jmoe.run.step import make_eval_step, make_train_step
 from jmoe.storage import files as storage
 
@@ -35,10 +35,9 @@ def main(_):
 
 
 def train(config, workdir: epath.Path, stop_signal=lambda: 0) -> list[dict]:
-    """Runs every segment of `config` that is not done yet; returns the results of the branches.
+    """Trains every segment of `config` that is not finished; returns the results of the branches.
 
-    Raises:
-      UserError: a config, corpus or workdir that can't be used. Interrupted: `stop_signal()` gave a signal number.
+    Raises UserError where config, corpus or workdir can't be used, and Interrupted where `stop_signal()` gave a signal.
     """
     check_config(config)
     mesh = sharding.make_mesh(config)
@@ -56,7 +55,7 @@ def train(config, workdir: epath.Path, stop_signal=lambda: 0) -> list[dict]:
 
 def run():
     flags.mark_flags_as_required(["config", "workdir"])
-    cli.run(main, fields=("",))
+    cli.run(main, config_sections=())
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ resolved config, so the same sweep started twice starts nothing twice.
 import contextlib
 import dataclasses
 import hashlib
-import importlib.metadata
 import importlib.util
 import itertools
 import json
@@ -18,11 +17,10 @@ import sys
 
 from etils import epath
 
-import jmoe
+from jmoe.config.fields import alike, record_of
 from jmoe.cost import counts
 from jmoe.errors import Damaged, UserError
-from jmoe.run.check import record_of
-from jmoe.run.schedule import Schedule, alike
+from jmoe.run.schedule import Schedule
 from jmoe.storage.files import is_remote, read_sealed
 
 MIXABLE = ("code", "corpus", "config")
@@ -59,7 +57,7 @@ class Job:
         """Its folder on this machine, for lock and log: the job's own, or one in the cache when that is on gs://."""
         if not is_remote(self.folder):
             return pathlib.Path(self.folder)
-        from jmoe.text.corpus import cache_dir
+        from jmoe.storage.cache import cache_dir
 
         return cache_dir() / "sweeps" / short_hash(os.fspath(self.folder.parent)) / self.name
 
@@ -246,13 +244,6 @@ def config_of(job: Job):
 def digest(config: dict) -> str:
     """Eight hex digits that tell two configs apart, from a config in JSON types."""
     return short_hash(json.dumps(config, sort_keys=True))
-
-
-def code_version() -> str:
-    """What the trainer is: a hash of its source, and jax's version."""
-    folder = pathlib.Path(jmoe.__file__).parent
-    sources = "".join(f"{path.name}\n{path.read_text()}" for path in sorted(folder.rglob("*.py")))
-    return f"{short_hash(sources)}-jax{importlib.metadata.version('jax')}"
 
 
 def short_hash(text: str) -> str:

@@ -3,10 +3,10 @@
 import os
 import re
 
+from jmoe.config.check import check_mesh, microbatch_tokens
 from jmoe.cost import counts
 from jmoe.cost.chips import CHIPS, GiB
 from jmoe.errors import UserError
-from jmoe.run.check import check_mesh, microbatch_tokens
 from jmoe.run.schedule import Schedule
 from jmoe.text import supply
 from launch import accelerators

@@ -9,8 +9,9 @@ import os
 import sys
 
 from jmoe.errors import UserError
+from jmoe.storage.cache import cache_dir
 from jmoe.text import corpus
-from launch import jobs as jobs_lib
+from jmoe.version import code_version
 from launch import record
 
 
@@ -22,7 +23,7 @@ def resume(sweep) -> dict:
       UserError: the code or the configs are others than those of jobs that have begun, and --mix does not allow it; or
         another backend has jobs still.
     """
-    now = jobs_lib.code_version()
+    now = code_version()
     for job in sweep.jobs:
         job.code = [now]
     before = record.begun(sweep.workdir, sweep.backend)
@@ -111,4 +112,4 @@ def pin_corpus(sweep, configs, earlier) -> dict:
 
 
 def _is_cached(fingerprint: str) -> bool:
-    return (corpus.cache_dir() / "tokens" / fingerprint).exists()
+    return (cache_dir() / "tokens" / fingerprint).exists()

@@ -19,8 +19,8 @@ import sys
 import time
 
 from jmoe.errors import UserError
+from jmoe.storage.cache import cache_dir
 from jmoe.storage.files import is_remote, write_whole
-from jmoe.text.corpus import cache_dir
 from launch import trainer
 from launch.jobs import jobs_of
 

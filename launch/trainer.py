@@ -18,8 +18,9 @@ import time
 
 from jmoe.errors import UNAVAILABLE, UserError
 from jmoe.storage import identity, ownership
+from jmoe.storage.cache import cache_dir
 from jmoe.storage.files import write_whole
-from jmoe.text.corpus import cache_dir
+from jmoe.version import code_version
 from launch import jobs as jobs_lib
 from launch import record
 
@@ -119,7 +120,7 @@ def start(group, env: dict | None = None, cores: list[int] | None = None, prefix
       UserError: a config file or the code are not those that a job was made with.
     """
     for job in group.jobs:
-        if (version := jobs_lib.code_version()) != job.code[-1]:
+        if (version := code_version()) != job.code[-1]:
             raise UserError(f"job {job.name} belongs to code {job.code[-1]}, this machine has {version}")
         jobs_lib.config_of(job)
     with contextlib.ExitStack() as files:

@@ -4,8 +4,9 @@ import json
 
 from etils import epath
 
-from jmoe.run.check import record_of
+from jmoe.config.fields import record_of
 from jmoe.storage import files as storage
+from jmoe.version import code_version
 from launch import jobs as jobs_lib
 from launch import record
 
@@ -24,7 +25,7 @@ def begin(path: str, workdir, backend: str = "local", code: str = "", corpus: st
     """sweep.json and each job's job.json, of the sweep file at `path`; nothing is trained yet."""
     jobs, _ = jobs_lib.load(path, epath.Path(workdir))
     for job in jobs:
-        job.code, job.corpus = [code or jobs_lib.code_version()], corpus
+        job.code, job.corpus = [code or code_version()], corpus
         record.write_job(job)
     sweep = record.Sweep(epath.Path(workdir), path, backend, 1, [], {"sbatch": [], "together": 1} | options, jobs)
     sweep.write()

@@ -16,7 +16,7 @@ from etils import epath
 from jmoe import train
 from jmoe.model import decoder, sharding
 from jmoe.run import step
-from jmoe.run.check import record_of
+from jmoe.config.check import record_of
 from launch import jobs
 
 FOLDER = pathlib.Path(__file__).parent / "data/before"

@@ -15,9 +15,9 @@ from etils import epath
 from fit import __main__ as command_line
 from fit import lawfile
 from jmoe import train
+from jmoe.config.check import check_config
 from jmoe.cost import counts
 from jmoe.model import sharding
-from jmoe.run.check import check_config
 from jmoe.run.schedule import Schedule
 from launch import jobs
 

@@ -12,6 +12,7 @@ import pytest
 from text_fixtures import settings
 
 from jmoe.errors import UserError
+from jmoe.storage.cache import cache_dir
 from jmoe.text import corpus, readers
 
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -55,11 +56,11 @@ LINES = [
 
 @pytest.mark.parametrize("line", LINES, ids=lambda line: line[:16].decode("latin-1"))
 def test_a_bad_line_is_named(tmp_path, line, monkeypatch):
-    monkeypatch.setattr("jmoe.sources.PIECE_BYTES", 3000)
+    monkeypatch.setattr("jmoe.text.sources.PIECE_BYTES", 3000)
     write_jsonl(tmp_path / "a.jsonl", {234: line})
     with pytest.raises(UserError, match="a.jsonl, line 235: .*'text'.*config.data.on_bad_document=skip"):
         corpus.load(settings(tmp_path / "a.jsonl"))
-    assert not list(corpus.cache_dir().rglob("*.bin"))
+    assert not list(cache_dir().rglob("*.bin"))
 
 
 def test_bad_lines_are_skipped_and_counted(tmp_path, capfd):
@@ -171,7 +172,7 @@ def test_unusable_files_are_named(tmp_path, name, content, words):
         corpus.load(settings(tmp_path / name))
     for word in words:
         assert word in str(error.value)
-    assert not list(corpus.cache_dir().rglob("*.bin"))
+    assert not list(cache_dir().rglob("*.bin"))
 
 
 @pytest.mark.parametrize(
@@ -203,7 +204,7 @@ def test_a_parquet_without_text(tmp_path):
 WITHOUT = """
 import sys
 from configs import quickstart
-from jmoe import cli
+from jmoe.errors import UserError
 from jmoe.text import corpus
 for module, path, tokenizer in {cases!r}:
     sys.modules[module] = None  # as if it were not installed

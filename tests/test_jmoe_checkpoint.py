@@ -16,7 +16,7 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 from jmoe.errors import UserError
-from jmoe.run import checkpoint
+from jmoe.run import checkpoint, checksums
 from jmoe.run.checkpoint import Checkpoints
 
 # reads that fail leave callbacks that find their event loop closed; jmoe.cli drops these echoes in the programs
@@ -148,7 +148,7 @@ def test_values_swapped_between_arrays_or_places_are_found():
     with jax.set_mesh(mesh):
         x = jnp.arange(12, dtype=jnp.float32).reshape(3, 4)
         sums = [
-            checkpoint.checksums({"x": y})[0]["x"]
+            checksums.checksums({"x": y})[0]["x"]
             for y in (x, x.at[0, 0].set(-0.0), x.at[1, 2].add(1e-6), x[::-1], x.T.reshape(3, 4), x.astype(jnp.bfloat16))
         ]
     assert len(set(sums)) == len(sums)
@@ -159,7 +159,7 @@ def test_checksums_are_the_same_on_every_mesh():
     for data, expert in ((1, 1), (2, 4), (8, 1), (2, 1)):
         mesh = mesh_of(data, expert)
         with jax.set_mesh(mesh):
-            sums.append(checkpoint.checksums(state(mesh, 3)))
+            sums.append(checksums.checksums(state(mesh, 3)))
     assert all(finite for _, finite in sums)
     assert all(other == sums[0] for other in sums)
 

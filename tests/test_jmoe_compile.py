@@ -15,8 +15,11 @@ import jax
 import pytest
 
 from configs import joint_moe, mixtral, quickstart
-from jmoe import compile as jmoe_compile
-from jmoe.cost import counts, hlo
+from jmoe.cost import counts
+from jmoe.cost.memory import compile_step
+from jmoe.cost.program import Program
+from jmoe.cost.topologies import topology_devices
+from jmoe.errors import UserError
 from jmoe.model import sharding
 from jmoe.model.decoder import init_params
 
@@ -203,7 +206,7 @@ backend_config={{"cudnn_fmha_backend_config": {{"intermediate_tensor_shape": {{"
 "dimensions": ["2", "3", "64", "64"], "tuple_shapes": []}}, "mask_type": "{mask}"}}}}
 }}
 """
-    flops = lambda target, mask: hlo.Program(call.format(target=target, mask=mask)).matmul_flops()
+    flops = lambda target, mask: Program(call.format(target=target, mask=mask)).matmul_flops()
     product = 2 * 2 * 3 * 64 * 64 * 16
     assert flops("__cudnn$fmhaSoftmax", "NO_MASK") == 2 * product
     assert flops("__cudnn$fmhaSoftmax", "CAUSAL") == product
@@ -224,8 +227,8 @@ def test_what_does_not_fit_exits_with_3(tmp_path):
 @pytest.mark.parametrize("name", ["v9:2x2", "v5e", "4x4", "v5e:3x3", "v5p:0x2x2", "v5e:x", "v6e:4*4", ""])
 def test_unknown_topologies_name_the_accepted_forms(name):
     pytest.importorskip("libtpu", reason="SKIPPED: topologies are known to libtpu (the [tpu] extra) alone")
-    with pytest.raises(jmoe_compile.UserError) as told:
-        jmoe_compile.topology_devices(name)
+    with pytest.raises(UserError) as told:
+        topology_devices(name)
     assert f"--topology={name} " in str(told.value) and "v5e:4x4" in str(told.value)
 
 
@@ -254,8 +257,8 @@ def small(n_experts, n_blocks):
 def test_flops_per_token_agree_with_xlas_cost_analysis(n_experts, record_property):
     """One layer, so that no loop hides anything from XLA: 6 n_active per token and the stated differences."""
     config = small(n_experts, 1)
-    _, compiled = jmoe_compile.compile_step(config, jax.devices()[:1])
-    program = hlo.Program(compiled.as_text())
+    _, compiled = compile_step(config, jax.devices()[:1])
+    program = Program(compiled.as_text())
     model, n_tokens = config.model, 1_024
     part = counts.matmul_flops_per_token(model, config.data.seq_len)
     items = {
@@ -276,8 +279,8 @@ def test_flops_per_token_agree_with_xlas_cost_analysis(n_experts, record_propert
 @pytest.mark.parametrize("n_experts", [1, 8])
 def test_loops_count_as_often_as_they_run(n_experts):
     config = small(n_experts, 3)
-    _, compiled = jmoe_compile.compile_step(config, jax.devices()[:1])
-    program = hlo.Program(compiled.as_text())
+    _, compiled = compile_step(config, jax.devices()[:1])
+    program = Program(compiled.as_text())
     assert program.matmul_flops() == pytest.approx(expected_flops(config, 1_024), rel=0.005)
     once = program.matmul_flops(loops_once=True) + program.elementwise_flops(loops_once=True)
     assert once == pytest.approx(compiled.cost_analysis()["flops"], rel=0.01)

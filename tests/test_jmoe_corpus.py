@@ -12,6 +12,7 @@ import pytest
 from text_fixtures import settings
 
 from jmoe.errors import UserError
+from jmoe.storage.cache import cache_dir
 from jmoe.text import corpus, manifest, sources
 
 DOCUMENTS = [f"document {i}: " + "äöü and plain text " * (i % 7 + 1) for i in range(400)]
@@ -54,9 +55,9 @@ def test_the_second_load_reads_nothing_again_until_a_file_changes(tmp_path):
     lines = [json.dumps({"text": d}) + "\n" for d in DOCUMENTS]
     path.write_text("".join(lines))
     first = corpus.load(settings(path))
-    made = {p: p.stat().st_mtime_ns for p in corpus.cache_dir().rglob("*.bin")}
+    made = {p: p.stat().st_mtime_ns for p in cache_dir().rglob("*.bin")}
     assert corpus.load(settings(path)).fingerprint == first.fingerprint
-    assert {p: p.stat().st_mtime_ns for p in corpus.cache_dir().rglob("*.bin")} == made
+    assert {p: p.stat().st_mtime_ns for p in cache_dir().rglob("*.bin")} == made
     path.write_text("".join(lines[:-1]))
     assert corpus.load(settings(path)).fingerprint != first.fingerprint
     # a run that began with the old text finds it by its fingerprint, though the file has changed
@@ -85,7 +86,7 @@ def test_the_default_corpus_is_this_machines_python(tmp_path):
 def test_a_damaged_cache_is_named(tmp_path):
     (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": d}) + "\n" for d in DOCUMENTS))
     corpus.load(settings(tmp_path / "a.jsonl"))
-    path = next(corpus.cache_dir().rglob("train-00000.bin"))
+    path = next(cache_dir().rglob("train-00000.bin"))
     path.write_bytes(path.read_bytes()[:-10])
     with pytest.raises(UserError, match="damaged.*train-00000.bin has .* bytes instead of"):
         corpus.load(settings(tmp_path / "a.jsonl"))
@@ -95,13 +96,13 @@ def test_a_cache_of_an_earlier_version_gets_what_came_later(tmp_path):
     """The same fingerprint, as the documents and the split are the same; now with the bytes of each token."""
     (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": d}) + "\n" for d in DOCUMENTS))
     made = corpus.load(settings(tmp_path / "a.jsonl"))
-    folder = corpus.cache_dir() / "tokens" / made.fingerprint
+    folder = cache_dir() / "tokens" / made.fingerprint
     old = {name: value for name, value in made.manifest.items() if name not in ("token_bytes", "sha256")}
     (folder / "manifest.json").write_text(json.dumps(old | {"sha256": manifest.sha256(old)}))
-    shutil.rmtree(corpus.cache_dir() / "tokens" / "listings")
+    shutil.rmtree(cache_dir() / "tokens" / "listings")
     again = corpus.load(settings(tmp_path / "a.jsonl"))
     assert again.manifest == made.manifest and list(again.token_bytes) == [1] * 256 + [0]
-    assert not list((corpus.cache_dir() / "tokens").glob("preparing-*"))
+    assert not list((cache_dir() / "tokens").glob("preparing-*"))
 
 
 def test_an_unusable_cache_is_named(tmp_path, monkeypatch):

@@ -14,7 +14,8 @@ from jmoe import train
 from jmoe.errors import UserError
 from jmoe.model import sharding
 from jmoe.run.schedule import Schedule
-from jmoe.text import corpus, data, supply
+from jmoe.text import corpus, supply
+from jmoe.text.batches import read_rows, training_batches, validation_bytes
 
 
 def tiny(**fields):
@@ -39,10 +40,10 @@ def test_batches_follow_from_the_step_alone():
     plan = Schedule(config)
     mesh = sharding.make_mesh(config, jax.devices()[:1])
     trunk, branch = plan.segments
-    whole = [np.asarray(b) for b in data.training_batches(text, config, plan, mesh, trunk, 0)]
+    whole = [np.asarray(b) for b in training_batches(text, config, plan, mesh, trunk, 0)]
     assert [len(b) for b in whole[:9]] == [8] * 8 + [16]
     for start in (0, 3, 8, 11):
-        again = [np.asarray(b) for b in data.training_batches(text, config, plan, mesh, trunk, start)]
+        again = [np.asarray(b) for b in training_batches(text, config, plan, mesh, trunk, start)]
         assert len(again) == len(whole) - start
         for one, other in zip(whole[start:], again):
             np.testing.assert_array_equal(one, other)
@@ -54,9 +55,9 @@ def test_batches_follow_from_the_step_alone():
 
 
 def test_rows_cover_the_tokens_and_share_one_at_the_seam():
-    rows = data.Rows(np.arange(100, dtype=np.uint16), 10)
-    assert len(rows) == 9
-    np.testing.assert_array_equal(rows.read([0, 8]), [np.arange(11), np.arange(80, 91)])
+    tokens = np.arange(100, dtype=np.uint16)
+    assert supply.n_rows(tokens, 10) == 9
+    np.testing.assert_array_equal(read_rows(tokens, 10, [0, 8]), [np.arange(11), np.arange(80, 91)])
 
 
 def check(config, text) -> str:
@@ -133,8 +134,8 @@ def test_the_bytes_of_the_rows_that_are_evaluated(tmp_path, vocabularies, own_ca
     config = tiny(**{"data.validation_tokens": 160})
     rows = np.linspace(0, (len(of_token) - 1) // 16 - 1, 10).astype(int)
     wanted = sum(of_token[16 * row + 1 : 16 * row + 17].sum() for row in rows)
-    assert data.validation_bytes(made, config) == wanted
+    assert validation_bytes(made, config) == wanted
     config.data.validation_tokens = 10**9  # all rows
     whole = (len(of_token) - 1) // 16 * 16
-    assert data.validation_bytes(made, config) == of_token[1 : whole + 1].sum()
+    assert validation_bytes(made, config) == of_token[1 : whole + 1].sum()
     assert made.token_bytes[made.validation[:]].sum() == sum(len(d.encode()) for d in documents)

@@ -13,7 +13,7 @@ from jax.experimental.pallas import tpu as pltpu
 from jax.sharding import PartitionSpec as P
 
 from configs import quickstart
-from jmoe import compile as jmoe_compile
+from jmoe.cost.topologies import topology_devices
 from jmoe.model import flash, sharding, tpu_flash
 from jmoe.model.decoder import init_params
 from jmoe.model.loss import loss_fn
@@ -85,7 +85,7 @@ def test_kernels_are_the_same_spread_over_a_mesh():
 )
 def test_a_tpu_takes_the_kernels_where_they_fit_and_blocks_elsewhere(t, k, taken):
     pytest.importorskip("libtpu", reason="SKIPPED: nothing was compiled for a TPU, libtpu (the [tpu] extra) is missing")
-    mesh = jax.sharding.Mesh(jmoe_compile.topology_devices("v5e:2x2")[:1], ("data",))
+    mesh = jax.sharding.Mesh(topology_devices("v5e:2x2")[:1], ("data",))
     x = jax.ShapeDtypeStruct((2, t, 2, k), jnp.float32, sharding=jax.NamedSharding(mesh, P()))
     with jax.set_mesh(mesh):
         run = jax.shard_map(

@@ -12,7 +12,7 @@ from text_fixtures import settings
 
 from configs import quickstart
 from jmoe.errors import UserError
-from jmoe.text import build, corpus, holdout, sources, supply, tokenizer
+from jmoe.text import corpus, holdout, prepare, sources, supply, tokenizer
 
 
 def decode(tokens) -> list[str]:
@@ -23,7 +23,7 @@ def decode(tokens) -> list[str]:
 
 def choose(sizes, order):
     names = [f"document {i}".encode() for i in range(len(sizes))]
-    table = np.array([(hashlib.sha256(names[i]).digest(), 1, sizes[i]) for i in order], build._DOCUMENTS)
+    table = np.array([(hashlib.sha256(names[i]).digest(), 1, sizes[i]) for i in order], prepare._DOCUMENTS)
     return table, holdout.choose(table, np.zeros(len(order), bool), False, "rules")
 
 
@@ -100,14 +100,14 @@ def test_a_cut_document_survives_a_kill(tmp_path, monkeypatch):
     (tmp_path / "a.txt").write_text(lines("a", 900))
     (tmp_path / "b.txt").write_text(lines("b", 2000))
     where = settings(tmp_path / "*.txt")
-    start = lambda name: build.build(sources.find(where), where, tokenizer.load("bytes"), tmp_path / name, 1, 5000)
+    start = lambda name: prepare.prepare(sources.find(where), where, tokenizer.load("bytes"), tmp_path / name, 1, 5000)
     start("whole")
 
     def killed(*_):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(build, "write_whole", killed)
+        patched.setattr(prepare, "write_whole", killed)
         with pytest.raises(KeyboardInterrupt):
             start("killed")
     assert list((tmp_path / "killed").glob("units-*/*.npz"))
@@ -127,7 +127,7 @@ def test_text_that_changes_meanwhile_is_named(tmp_path, monkeypatch):
 
     monkeypatch.setattr(holdout, "choose", then_edited)
     with pytest.raises(UserError, match="a.txt changed while it was prepared"):
-        build.build(sources.find(where), where, tokenizer.load("bytes"), tmp_path / "out")
+        prepare.prepare(sources.find(where), where, tokenizer.load("bytes"), tmp_path / "out")
 
 
 def test_the_same_text_is_held_out_by_every_tokenizer(tmp_path, vocabularies, own_cache):

@@ -149,7 +149,7 @@ REMOTE = """
 import os, pathlib, sys
 from etils import epath
 from configs import quickstart
-from jmoe import cli
+from jmoe.errors import UserError
 from jmoe.text import corpus
 local, remote = pathlib.Path(sys.argv[1]), epath.Path(sys.argv[2])
 data = quickstart.get_config().data
@@ -194,8 +194,8 @@ def test_a_store_that_does_not_answer_is_no_mistake_of_the_user(tmp_path):
     """The process ends with the code of those that are tried again."""
     nowhere = {"STORAGE_EMULATOR_HOST": f"http://127.0.0.1:{helpers.free_port()}", "JMOE_STORE_PATIENCE": "1"}
     program = (
-        "from configs import quickstart; from jmoe import cli, corpus; data = quickstart.get_config().data; "
-        "data.path = 'gs://bucket/tokens'\n"
+        "from configs import quickstart; from jmoe import cli; from jmoe.text import corpus\n"
+        "data = quickstart.get_config().data; data.path = 'gs://bucket/tokens'\n"
         "def main(_): corpus.load(data)\n"
         "cli.run(main)"
     )

@@ -7,8 +7,8 @@ import jax
 import pytest
 
 from configs import quickstart
-from jmoe import compile as jmoe_compile
-from jmoe.cost import chips, memory
+from jmoe.cost import chips, memory, report
+from jmoe.cost.topologies import topology_devices
 
 
 def small(n_experts):
@@ -60,8 +60,8 @@ def test_a_step_that_does_not_fit_names_the_microbatch_that_does():
     devices = jax.devices()[:1]
     peak = memory.of_step(memory.compile_step(memory.with_microbatches(config, 1_024), devices)[1])["peak"]
     config.chip.capacity = float(peak)
-    assert not jmoe_compile.measure(config, devices)["fits"]
-    found, told = jmoe_compile.smaller(config, devices)
+    assert not report.measure(config, devices)["fits"]
+    found, told = report.smaller(config, devices)
     assert found == {"microbatch_tokens": 1_024, "peak": peak} and "--config.microbatch_tokens=1024" in told
 
 
@@ -76,5 +76,5 @@ def test_microbatches_halve_while_they_divide():
 
 def test_a_slice_of_the_seventh_generation_has_two_devices_a_chip():
     pytest.importorskip("libtpu", reason="SKIPPED: topologies are known to libtpu (the [tpu] extra) alone")
-    devices = jmoe_compile.topology_devices("tpu7x:2x2x1")
+    devices = topology_devices("tpu7x:2x2x1")
     assert len(devices) == 8 and chips.of_device(devices[0]).capacity == 96 * 2**30

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from configs import quickstart
-from jmoe import compile as jmoe_compile
+from jmoe.cost.memory import compile_step
 from jmoe.model import sharding
 from jmoe.model.decoder import init_params
 from jmoe.run import together
@@ -68,7 +68,7 @@ def test_memory_falls_with_the_microbatch():
     temporaries = {}
     for micro in (0, 4_096):
         config.microbatch_tokens = micro
-        _, compiled = jmoe_compile.compile_step(config, jax.devices()[:1])
+        _, compiled = compile_step(config, jax.devices()[:1])
         temporaries[micro] = compiled.memory_analysis().temp_size_in_bytes
     assert temporaries[4_096] < temporaries[0] / 3
 

@@ -17,6 +17,8 @@ import pytest
 from text_fixtures import prepare_command, settings
 
 from jmoe.errors import UserError
+from jmoe.storage import ownership
+from jmoe.storage.cache import cache_dir
 from jmoe.text import corpus
 
 
@@ -89,8 +91,9 @@ def test_a_vocabulary_too_small_for_the_tokenizer(prepared, vocabularies, text_g
     for data in (settings(prepared, vocabularies["json"]), settings(text_glob, vocabularies["json"])):
         with pytest.raises(UserError, match=r"config.model.vocab_size=699 is below the 700 tokens.*tokenizer.json"):
             corpus.load(data, vocab_size=699)
-    assert not list(corpus.cache_dir().rglob("*.bin"))  # said before any text was read
-    assert corpus.load(settings(prepared, vocabularies["json"]), vocab_size=700).vocab_size == 700
+    assert not list(cache_dir().rglob("*.bin"))  # said before any text was read
+    made = corpus.load(settings(prepared, vocabularies["json"]), vocab_size=700)
+    assert made.manifest["tokenizer"]["vocab_size"] == 700
 
 
 @pytest.fixture(scope="module")
@@ -153,7 +156,7 @@ def test_killed_at_random_moments_it_ends_byte_identical(much_text, tmp_path):
 
 
 def test_two_at_once_do_not_write_over_each_other(places, vocabularies, prepared, tmp_path):
-    with corpus.locked(tmp_path / ".lock"):
+    with ownership.hold(tmp_path / ".lock", "a test"):
         said = helpers.fails(*prepare_command(places, vocabularies, tmp_path))
     assert f"--out_dir={tmp_path}" in said and "another process" in said
 

@@ -33,7 +33,7 @@ def test_every_source_with_every_tokenizer(documents, places, vocabularies, sour
     assert tokens[:].dtype == np.uint16
     for document in once:  # each token's bytes are known, so that any rows' are
         assert made.token_bytes[encode(document)].sum() == len(document.encode())
-    assert made.vocab_size == {"bytes": 257, "gpt2": 601, "json": 700}[kind]
+    assert made.manifest["tokenizer"]["vocab_size"] == {"bytes": 257, "gpt2": 601, "json": 700}[kind]
 
 
 def test_held_out_by_another_split_of_tfds(documents, places, own_cache):

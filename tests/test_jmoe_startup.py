@@ -7,8 +7,9 @@ import subprocess
 import helpers
 import pytest
 
-from jmoe import cli, startup
-from jmoe.run import check, listing, processes
+from jmoe import cli, packages, startup
+from jmoe.config import fields, listing
+from jmoe.run import processes
 
 COMMANDS = ["jmoe.train", "jmoe.prepare", "jmoe.evaluate", "jmoe.compile", "launch.sweep", "launch.status"]
 
@@ -53,8 +54,8 @@ def test_a_package_that_only_some_text_needs(tmp_path):
 
 
 def test_our_own_modules_and_other_errors_are_no_missing_packages():
-    assert startup.missing_package(ModuleNotFoundError("no", name="jmoe.gone")) is None
-    assert startup.missing_package(ImportError("no", name="numpy")) is None
+    assert packages.missing_package(ModuleNotFoundError("no", name="jmoe.gone")) is None
+    assert packages.missing_package(ImportError("no", name="numpy")) is None
 
 
 def test_devices_that_are_not_here_are_one_sentence(tmp_path):
@@ -101,9 +102,9 @@ def test_help_lists_the_config_fields():
     assert "--config.data.path= empty: Python sources of this machine; else a glob" in said
     assert "folder that jmoe.prepare made, or tfds:NAME/CONFIG:SPLIT [text]" in said
     assert "--config.model.capacity_factor=1.0 training; evaluation drops nothing [a number above 0]" in said
-    for name in check.FIELDS:
+    for name in fields.FIELDS:
         assert f"--config.{name}=" in said
-    some = listing.fields(None, ("data.", "mesh."))
+    some = listing.describe(None, ("data", "mesh"))
     assert "--config.data.seq_len=512" in some and "--config.mesh.model=1" in some and "optimizer" not in some
 
 

@@ -14,6 +14,7 @@ from tokenizers import models, pre_tokenizers
 
 from configs import joint_moe
 from jmoe.errors import UserError
+from jmoe.storage.cache import cache_dir
 from jmoe.text import corpus, tokenizer
 
 
@@ -137,7 +138,7 @@ def test_text_prepared_by_a_copy_of_gpt2s_file_is_gpt2s(vocabularies, tmp_path, 
     (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": f"text {i}"}) + "\n" for i in range(300)))
     made = corpus.load(settings(tmp_path / "a.jsonl", vocabularies["gpt2"]))
     assert made.manifest["tokenizer"]["name"] == "gpt2"
-    folder = corpus.cache_dir() / "tokens" / made.fingerprint
+    folder = cache_dir() / "tokens" / made.fingerprint
     for name in ("gpt2", vocabularies["gpt2"], "/elsewhere/vocab.bpe", "/elsewhere/merges.txt"):
         assert corpus.load(settings(folder, name)).fingerprint == made.fingerprint
     assert corpus.load(settings(tmp_path / "a.jsonl", "gpt2")).fingerprint == made.fingerprint

@@ -13,6 +13,7 @@ import sweeps
 from etils import epath
 
 from jmoe.storage import files as storage
+from jmoe.version import code_version
 from launch import jobs as jobs_lib
 from launch import local, record, slurm, table, trainer
 from launch.progress import Progress
@@ -96,7 +97,7 @@ def test_an_edited_sweep_goes_on_with_what_it_says_now(sweep, config, tmp_path, 
     assert "2 jobs of an earlier form of the sweep are kept" in edited.stderr
     assert "2 unfinished ones are trained no further" in edited.stderr
     table = {row["run"]: row["code"] for row in rows(workdir)}
-    now = jobs_lib.code_version()
+    now = code_version()
     assert sorted(table.values()) == sorted([sweeps.OLD, sweeps.OLD, now])
     assert all(finished.name in run for run, code in table.items() if code == sweeps.OLD)
     told = helpers.run("launch.status", f"--workdir={workdir}").stdout
@@ -116,7 +117,7 @@ def test_unfinished_jobs_go_on_by_the_new_code(sweep, tmp_path, text_glob):
     begun = start(sweep, workdir, "--mix=code")
     assert begun.returncode == 0, begun.stderr
     codes = {row["run"].split("/")[1]: row["code"] for row in rows(workdir)}
-    both = f"{sweeps.OLD}+{jobs_lib.code_version()}"
+    both = f"{sweeps.OLD}+{code_version()}"
     assert codes == {run.jobs[0].name: sweeps.OLD, run.jobs[1].name: both}
 
 

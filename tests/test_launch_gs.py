@@ -10,6 +10,7 @@ import outage
 import pytest
 from etils import epath
 
+from jmoe.version import code_version
 from launch import jobs as jobs_lib
 from launch import record
 
@@ -135,7 +136,7 @@ def test_a_pod_tells_for_good_from_again(sweep, bucket, proxy, text_glob):
 def write_sweep(sweep, workdir, fingerprint, **changes):
     """Its only job, with the sweep.json that launch.sweep would have left for GKE."""
     (job,), _ = jobs_lib.load(str(sweep), workdir)
-    job.code, job.corpus = [jobs_lib.code_version()], fingerprint
+    job.code, job.corpus = [code_version()], fingerprint
     job.overrides = changes.get("overrides", job.overrides)
     record.Sweep(workdir, str(sweep), "gke", 1, [], {}, [job]).write()
     return job

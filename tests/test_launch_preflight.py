@@ -7,8 +7,9 @@ import sweeps
 from etils import epath
 
 from configs import joint_moe, quickstart
-from jmoe import compile as compile_lib
 from jmoe.cost.chips import CHIPS, GiB
+from jmoe.cost.memory import compile_step
+from jmoe.cost.report import report
 from jmoe.errors import UserError
 from launch import jobs as jobs_lib
 from launch import local, preflight, record
@@ -108,8 +109,8 @@ def test_the_estimate_is_below_what_the_compiler_says(n_experts, dtype):
     config = quickstart.get_config()
     config.model.d_model, config.model.n_experts, config.model.dtype = 128, n_experts, dtype
     config.model.group_tokens = 256
-    mesh, compiled = compile_lib.compile_step(config, jax.devices()[:2])
-    found = compile_lib.report(config, mesh, compiled, None)["memory_bytes"]["peak"]
+    mesh, compiled = compile_step(config, jax.devices()[:2])
+    found = report(config, mesh, compiled, None)["memory_bytes"]["peak"]
     assert found / 3 < preflight.least_bytes(config, (2, 1, 1)) < found
 
 

@@ -9,9 +9,9 @@ import jax
 import pytest
 
 from configs import quickstart
+from jmoe.config.check import check_config
 from jmoe.cost import counts
 from jmoe.model import sharding
-from jmoe.run.check import check_config
 from jmoe.run.schedule import Schedule
 from launch import jobs
 

@@ -12,7 +12,7 @@ class Chip:
     flops: float = 0.0  # bfloat16 FLOP/s, dense
     capacity: float = 0.0  # bytes of main memory
     bandwidth: float = 0.0  # bytes a second of main memory
-    network: float = 0.0  # bytes a second that leave over all fast links (ICI, NVLink): half of what both ways take
+    network: float = 0.0  # bytes a second that leave over all fast links (ICI, NVLink), one way
 
 
 # TPU: docs.cloud.google.com/tpu/docs, the page of each version ("TPU v5p", "TPU7x (Ironwood)", ...); links of v4 from
@@ -36,60 +36,20 @@ CHIPS = {
     "B200": Chip(2250e12, 180e9, 8000e9, 900e9),
     "GB200": Chip(2500e12, 186e9, 8000e9, 900e9),
 }
-# Words of a GPU's name as its driver gives it ("NVIDIA A100-SXM4-40GB", "NVIDIA H100 PCIe"): the first all there count.
-GPU_NAMES = (
-    ("A100 40GB", "A100-40GB"),
-    ("A100 PCIE", "A100-PCIe"),
-    ("A100", "A100"),
-    ("H100 PCIE", "H100-PCIe"),
-    ("H100 NVL", "H100-NVL"),
-    ("H100", "H100"),
-    ("H200 NVL", "H200-NVL"),
-    ("H200", "H200"),
-    ("B200", "B200"),
-    ("GB200", "GB200"),
-)
-# What XLA's compiler asks of a GPU, for compiling without one: name, compute capability, cores, float32 units and bytes
-# of shared memory of a core, of which one block may have so many, bytes of L2, GHz, bytes (the same data sheets).
-GPUS = {
-    "A100": ("NVIDIA A100-SXM4-80GB", 8, 108, 64, 167_936, 166_912, 41_943_040, 1.41, 84_929_347_584),
-    "H100": ("NVIDIA H100 80GB HBM3", 9, 132, 128, 233_472, 232_448, 52_428_800, 1.98, 84_929_347_584),
-    "H200": ("NVIDIA H200", 9, 132, 128, 233_472, 232_448, 52_428_800, 1.98, 150_754_820_096),
-}
 # jax's device_kind
 TPU_KINDS = {"TPU v4": "v4", "TPU v5 lite": "v5e", "TPU v5": "v5p", "TPU v6 lite": "v6e", "TPU7x": "tpu7x"}
 
 
-def gpu_target(kind: str) -> str:
-    """XLA's GpuTargetConfigProto of one of GPUS, as text."""
-    name, capability, cores, units, shared, shared_block, l2, clock, memory = GPUS[kind]
-    return f"""
-gpu_device_info {{
-  threads_per_block_limit: 1024 threads_per_warp: 32 threads_per_core_limit: 2048
-  shared_memory_per_block: 49152 shared_memory_per_core: {shared} shared_memory_per_block_optin: {shared_block}
-  core_count: {cores} fpus_per_core: {units} clock_rate_ghz: {clock} l2_cache_size: {l2}
-  block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535
-  registers_per_core_limit: 65536 registers_per_block_limit: 65536
-  memory_bandwidth: {int(CHIPS[kind].bandwidth)} device_memory_size: {memory}
-  cuda_compute_capability {{ major: {capability} }}
-}}
-platform_name: "CUDA" dnn_version_info {{ major: 9 minor: 10 }} runtime_version {{ major: 12 minor: 8 }}
-device_description_str: "{name}"
-"""
-
-
 def of_device(device, own=None) -> Chip | None:
-    """The peaks of a jax device, None where none are known (a CPU).
-
-    `own` is config.chip, whose figures other than 0 take the place of the published ones. A GPU's part (MIG) has none.
-    """
+    """The peaks of a jax device; None where none are known: a CPU, or a part of a GPU (MIG). `own` is config.chip,
+    whose figures other than 0 take the place of the published ones."""
     own = {name: value for name, value in (own or {}).items() if value}
     chip = CHIPS.get(TPU_KINDS.get(device.device_kind) or _gpu(device.device_kind))
     return dataclasses.replace(chip or Chip(), **own) if own else chip
 
 
 def _gpu(kind: str) -> str | None:
+    """The longest name in CHIPS whose words are all in a GPU's name as its driver gives it: "NVIDIA A100-SXM4-40GB"."""
     words = set(kind.upper().replace("-", " ").split())
-    if "MIG" in words:
-        return None
-    return next((name for needed, name in GPU_NAMES if words.issuperset(needed.split())), None)
+    names = [name for name in CHIPS if words.issuperset(name.upper().split("-"))]
+    return max(names, key=len, default=None) if "MIG" not in words else None

@@ -1,4 +1,4 @@
-"""Whether a step fits a device's memory: what the compiler reserves, and what to change where it does not."""
+"""Whether a step fits into a device's memory: what the compiler reserves, and what would help where it does not."""
 
 import contextlib
 import math
@@ -8,10 +8,10 @@ import re
 import jax
 import jax.numpy as jnp
 
+from jmoe.config import check
 from jmoe.cost.chips import GiB
 from jmoe.errors import Failure, UserError
 from jmoe.model import sharding
-from jmoe.run import check
 from jmoe.run.step import abstract_state, make_train_step
 
 
@@ -20,13 +20,10 @@ class DoesNotFit(Exception):
 
 
 def compile_step(config, devices):
-    """Compiles the train step of `config` at its largest batch for `devices`.
+    """Compiles the train step of `config` at its largest batch for `devices`; returns the mesh and a
+    jax.stages.Compiled.
 
-    Returns:
-      mesh, and jax.stages.Compiled.
-
-    Raises:
-      UserError: a config that is no model or does not divide over the devices. DoesNotFit.
+    Raises UserError for a config that is no model or does not divide over the devices, and DoesNotFit.
     """
     check.check_config(config)
     mesh = sharding.make_mesh(config, devices)
@@ -43,8 +40,8 @@ def compile_step(config, devices):
         except jax.errors.JaxRuntimeError as error:
             if "RESOURCE_EXHAUSTED" not in str(error):
                 raise
-            found = re.search(r"Used [\d.]+\w* of [\d.]+\w* hbm[^\n]*?(?=\.\s|\n|$)", str(error))
-            reason = found[0] if found else str(error).split("\n")[0].removeprefix("RESOURCE_EXHAUSTED: ")
+            used = re.search(r"Used [\d.]+\w* of [\d.]+\w* hbm[^\n]*?(?=\.\s|\n|$)", str(error))
+            reason = used[0] if used else str(error).split("\n")[0].removeprefix("RESOURCE_EXHAUSTED: ")
             raise DoesNotFit(reason) from None
 
 
@@ -67,21 +64,21 @@ def of_state(config, mesh) -> int:
 
 
 def microbatches(config, n_devices: int) -> list[int]:
-    """Tokens of the microbatches that `config` could take on `n_devices` in place of its own, halved each time."""
+    """The microbatches, in tokens, that `config` could take on `n_devices` instead of its own, each half the last."""
     largest = max(batch for _, batch in config.batch_tokens)
     size = check.microbatch_tokens(config) or largest
     common = math.gcd(*(batch for _, batch in config.batch_tokens))
-    found, size = [], common if common < size else size // 2
+    sizes, size = [], common if common < size else size // 2
     while size:
         try:
             other = with_microbatches(config, size)
             check.check_config(other)
             check.check_mesh(other, n_devices)
         except UserError:
-            return found
-        found.append(size)
+            return sizes
+        sizes.append(size)
         size //= 2
-    return found
+    return sizes
 
 
 def with_microbatches(config, n_tokens: int):
@@ -95,7 +92,7 @@ def with_microbatches(config, n_tokens: int):
 def largest_microbatch(config, devices, fits) -> int | None:
     """The largest of `microbatches` for which `fits(config)` holds, by bisection; None if there is none."""
     sizes = microbatches(config, len(devices))
-    first, last = 0, len(sizes)  # all before `first` do not fit, from `last` on all do
+    first, last = 0, len(sizes)  # those before `first` do not fit, those from `last` on do
     while first < last:
         middle = (first + last) // 2
         if fits(with_microbatches(config, sizes[middle])):
@@ -107,7 +104,7 @@ def largest_microbatch(config, devices, fits) -> int | None:
 
 @contextlib.contextmanager
 def explained(config, mesh, n_models: int = 1):
-    """Turns a device's or the host's lack of memory into Failure, one sentence that tells what would help."""
+    """Turns a device's or the host's lack of memory into Failure, one sentence that says what would help."""
     try:
         yield
     except jax.errors.JaxRuntimeError as error:

@@ -12,8 +12,8 @@ from jax.experimental import mesh_utils
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from jmoe.config.check import check_mesh
 from jmoe.model import weights
-from jmoe.run.check import check_mesh
 
 AXES = ("data", "expert", "model")
 ROWS = ("data", "expert")  # the axes that tokens are spread over

@@ -1,7 +1,7 @@
 """Orbax checkpoints of one segment: parameters, optimizer state, and a record of the run that wrote them.
 
-Saves are asynchronous and atomic: a step directory is there whole or not at all. What a disk does to it afterwards is
-found by checksums of the values, which lie in the record, are computed on the devices and are the same on any mesh.
+Saves are asynchronous and atomic: after a kill a step's folder is complete or absent. Damage that a disk does later
+shows in checksums of the arrays (jmoe/run/checksums.py), which lie in the record (jmoe/run/record.py).
 """
 
 import re
@@ -12,38 +12,17 @@ import numpy as np
 import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 from orbax.checkpoint.checkpoint_managers import preservation_policy
-from tqdm import tqdm
 
 from jmoe.errors import Damaged, UserError
-from jmoe.run.check import record_of
+from jmoe.run import processes
 from jmoe.run.checksums import checksums
+from jmoe.run.record import check_record, version_warning
 from jmoe.storage import files as storage
 from jmoe.storage.files import sealed
 
-# A later start may change these: they say where and how long, not what each step computes.
-FREE_FIELDS = (
-    "n_tokens",
-    "mesh",
-    "remat",
-    "unroll",
-    "microbatch_tokens",
-    "chip",
-    "log_every",
-    "profile_steps",
-    "checkpoint_every",
-    "data.end_of_text",
-    "data.fingerprint",
-    "data.max_epochs",
-    "data.on_bad_document",
-    "data.path",
-    "data.text_field",
-    "data.tokenizer",
-    "data.validation_path",
-)  # the corpus itself is compared by its fingerprint
-VERSIONS = ("jmoe", "jax", "orbax")
-# errors of a read that was completed: nothing is there, or what is there is not in its format ...
+# What a completed read raises where a file is missing or is not in its format ...
 DAMAGE = (FileNotFoundError, NotADirectoryError, IsADirectoryError, ValueError, LookupError, TypeError, AttributeError)
-# ... as TensorStore says it
+# ... and the words that TensorStore begins such an error with.
 FAULTY = ("DATA_LOSS", "FAILED_PRECONDITION", "INVALID_ARGUMENT", "NOT_FOUND", "OUT_OF_RANGE")
 ELSEWHERE = "another process could not read it"
 
@@ -51,8 +30,8 @@ ELSEWHERE = "another process could not read it"
 class Checkpoints:
     """The checkpoints under `directory`; keeps the newest two and the steps in `keep`, where branches fork."""
 
-    _saving = None  # of all in this process, the one that saved last: saves of two managers must not overlap
-    _own = set()  # what this process saved: to read that again is no resume
+    _saving = None  # the Checkpoints of this process that saved last: saves of two managers must not overlap
+    _own = set()  # folders that this process saved: to restore one of them is no resume
 
     def __init__(self, directory, keep=()):
         policy = preservation_policy.AnyPreservationPolicy(
@@ -64,21 +43,20 @@ class Checkpoints:
             preservation_policy=policy,
             cleanup_tmp_directories=True,
             save_root_metadata=False,
-            lightweight_initialize=True,  # a damaged step must not keep the others from being listed
+            lightweight_initialize=True,  # lists the other steps where one is damaged
             async_options=ocp.AsyncOptions(barrier_sync_fn=_barrier()),
         )
         self._manager = storage.retried(lambda: ocp.CheckpointManager(directory, options=options), directory)
 
     def steps(self) -> list[int]:
-        """Steps of the whole checkpoints, ascending, without those that restore() found damaged."""
+        """Steps of the complete checkpoints, ascending, without those that restore() found damaged."""
         return sorted(set(self._manager.all_steps()) - set(self._damaged))
 
     def save(self, step: int, params, opt_state, record: dict) -> None:
         """Starts a save of the state before `step`; returns once the arrays are copied.
 
-        Raises:
-          UserError: the state is not finite; the checkpoints there are stay as they are. Unavailable: the store did not
-            take this save or the one before.
+        Raises UserError where the state is not finite (earlier checkpoints stay), and Unavailable where the store did
+        not take this save or the one before.
         """
         if step in self.steps():
             return
@@ -90,7 +68,7 @@ class Checkpoints:
         Checkpoints._saving = self
         self._set_aside()
         Checkpoints._own.add(str(self.directory / str(step)))
-        with storage.outage_told(self.directory):
+        with storage.outage_named(self.directory):
             self._manager.save(
                 step,
                 args=ocp.args.Composite(
@@ -104,30 +82,28 @@ class Checkpoints:
     def restore(self, params, opt_state, record: dict, last: int | None = None):
         """(step, params, opt_state) of the newest sound checkpoint, at or before step `last`; None if there is none.
 
-        The arrays are placed like the abstract trees given. Each damaged checkpoint is named on stderr with the reason.
-        With several processes all of them take the same one.
-
-        Raises:
-          UserError: the checkpoint was written under another configuration or corpus; the differences are named.
-          Unavailable, OSError: it could not be read, which says nothing of what it holds.
+        The arrays are placed like the abstract trees given. A damaged checkpoint is named on stderr and skipped, by all
+        processes. Raises UserError where the checkpoint is of another configuration or corpus, and Unavailable or
+        OSError where it could not be read, which proves no damage.
         """
         for step in reversed([step for step in self.steps() if last is None or step <= last]):
-            where = self.directory / str(step)
-            written = self._sound(step, lambda: read_record(where))
+            folder = self.directory / str(step)
+            written = self._unless_damaged(step, lambda: read_record(folder))
             if written is None:
                 continue
-            check_record(written, record, str(where))
-            state = self._sound(step, lambda: read_arrays(where, written, params=params, opt_state=opt_state))
+            check_record(written, record, str(folder))
+            state = self._unless_damaged(step, lambda: read_arrays(folder, written, params=params, opt_state=opt_state))
             if state is not None:
-                if str(where) not in Checkpoints._own:
-                    _say(f"resuming from {where}{_newer_versions(written, record)}")
+                if str(folder) not in Checkpoints._own:
+                    processes.log(f"resuming from {folder}{version_warning(written, record)}")
                 return step, state["params"], state["opt_state"]
         if self._damaged:
-            _say(f"WARNING: no sound checkpoint is left in {self.directory}: starting this part over")
+            processes.log(f"WARNING: no sound checkpoint is left in {self.directory}: starting this part over")
         return None
 
     def diverged(self, what: str) -> UserError:
-        """The sentence for a run whose numbers are no longer finite; what is being saved is whole before it is told."""
+        """The error for a run whose numbers are no longer finite. It names the newest checkpoint, so it first waits for
+        the save in progress."""
         self.wait()
         good = max(self.steps(), default=None)
         return UserError(
@@ -136,31 +112,31 @@ class Checkpoints:
         )
 
     def wait(self) -> None:
-        """Until every save is whole on disk."""
-        with storage.outage_told(self.directory):
+        """Waits until every save is complete."""
+        with storage.outage_named(self.directory):
             self._manager.wait_until_finished()
 
     def close(self) -> None:
-        with storage.outage_told(self.directory):
+        with storage.outage_named(self.directory):
             self._manager.close()
         if Checkpoints._saving is self:
             Checkpoints._saving = None
 
     def _set_aside(self) -> None:
-        """Moves the steps found damaged out of the way of new ones, beside the checkpoints; none is deleted."""
+        """Moves the damaged steps out of the folder of checkpoints, to beside it; deletes none."""
         if not self._damaged:
             return
         if jax.process_index() == 0:
             for step in self._damaged:
                 kept = storage.set_aside(self.directory / str(step), self.directory.parent)
-                _say(f"the damaged checkpoint of step {step} is kept as {kept}")
+                processes.log(f"the damaged checkpoint of step {step} is kept as {kept}")
         if jax.process_count() > 1:
             multihost_utils.sync_global_devices("damaged checkpoints are set aside")
         self._damaged = []
         self._manager.reload()
 
-    def _sound(self, step: int, read):
-        """`read()`, or None on every process where it finds damage on any of them."""
+    def _unless_damaged(self, step: int, read):
+        """`read()`; where it is damaged for any process, None for all of them."""
         value, reason = None, None
         try:
             value = read()
@@ -171,14 +147,17 @@ class Checkpoints:
         if reason is None:
             return value
         self._damaged.append(step)
-        everywhere = reason != ELSEWHERE  # a process that saw the damage itself tells what it saw
-        _say(f"WARNING: the checkpoint {self.directory / str(step)} is damaged and skipped: {reason}", everywhere)
+        by_all = reason != ELSEWHERE  # each process that saw damage prints what it saw
+        processes.log(f"WARNING: the checkpoint {self.directory / str(step)} is damaged and skipped: {reason}", by_all)
         return None
 
 
 def _barrier():
-    """Where the saves of several processes wait for each other, for twenty minutes; not one that has just failed, for
-    which the others would wait in vain: there its error is raised, which ends this process and so the others."""
+    """Where several processes wait for each other in a save.
+
+    Orbax's barrier waits twenty minutes. A process whose save failed raises its error instead of waiting, since the
+    save can no longer end; the error ends the process, and with it the others.
+    """
     wait = ocp.multihost.get_barrier_sync_fn()
 
     def meet(*, key: str, timeout_ms: int) -> None:
@@ -190,17 +169,13 @@ def _barrier():
 
 
 def steps_in(directory) -> list[int]:
-    """Steps of the whole checkpoints in a folder, ascending; none where it does not exist."""
+    """Steps of the complete checkpoints in a folder, ascending; none where it does not exist."""
     steps = lambda: sorted(ocp.utils.checkpoint_steps(directory)) if directory.exists() else []
     return storage.retried(steps, directory)
 
 
 def read_record(folder) -> dict:
-    """The record of the checkpoint `folder`, as it was written.
-
-    Raises:
-      Damaged: it is missing or altered.
-    """
+    """The record of the checkpoint `folder`; Damaged where it is missing or altered."""
     read = lambda: ocp.JsonCheckpointHandler().restore(folder / "record", args=ocp.args.JsonRestore())
     record = _read(read, folder)
     if not isinstance(record, dict) or record != sealed(record):
@@ -211,11 +186,8 @@ def read_record(folder) -> dict:
 
 
 def read_arrays(folder, record: dict, **trees) -> dict:
-    """The trees of arrays called `params` and `opt_state` in the checkpoint `folder`, placed like the abstract ones.
-
-    Raises:
-      Damaged: arrays are missing, or their values are not those that were saved; the first one is named.
-    """
+    """The trees of arrays called `params` and `opt_state` in the checkpoint `folder`, placed like the abstract ones;
+    Damaged where arrays are missing or are not what was saved."""
 
     def read(name):
         return ocp.StandardCheckpointHandler().restore(folder / name, args=ocp.args.StandardRestore(trees[name]))
@@ -228,10 +200,8 @@ def read_arrays(folder, record: dict, **trees) -> dict:
 
 
 def _read(read, folder):
-    """`read()`; Damaged for an error that proves damage, and no other: one that a completed read gives.
-
-    That is: the disk or the store answers that something is not there, or what it gave is not what its format says.
-    """
+    """`read()`. An error becomes Damaged only where it proves damage: the disk or the store answered that a file is
+    missing, or it gave bytes that are not in the file's format."""
     try:
         return storage.retried(read, folder)
     except Exception as error:  # noqa: BLE001  each layer of storage raises its own
@@ -240,53 +210,3 @@ def _read(read, folder):
         if word and word[1] not in FAULTY or text.startswith("Bad Request") or not isinstance(error, DAMAGE):
             raise
         raise Damaged(f"{type(error).__name__}: {text[:200]}") from None
-
-
-def make_record(config, fingerprint: str) -> dict:
-    """What a checkpoint says of its run, in JSON types."""
-    from jmoe import __version__
-
-    return {
-        "config": record_of(config),
-        "corpus_fingerprint": fingerprint,
-        "jmoe": __version__,
-        "jax": jax.__version__,
-        "orbax": ocp.__version__,
-    }
-
-
-def check_record(written: dict, present: dict, where: str) -> None:
-    """Raises UserError naming each field in which two records describe different mathematics."""
-    old, new = _flat(written["config"]), _flat(present["config"])
-    names = sorted(
-        name for name in old.keys() | new.keys() if old.get(name) != new.get(name) and not name.startswith(FREE_FIELDS)
-    )
-    differences = [f"config.{name} was {old.get(name)}, is {new.get(name)}" for name in names]
-    if written["corpus_fingerprint"] != present["corpus_fingerprint"]:
-        differences.append(f"the corpus was {written['corpus_fingerprint']}, is {present['corpus_fingerprint']}")
-    if differences:
-        raise UserError(
-            f"{where} belongs to another run: {'; '.join(differences)}. Take another --workdir or the "
-            "values it began with"
-        )
-
-
-def _newer_versions(written: dict, present: dict) -> str:
-    """A warning where the packages are not those that wrote the checkpoint, else nothing."""
-    changed = [f"{name} {written[name]}, now {present[name]}" for name in VERSIONS if written[name] != present[name]]
-    return f"; WARNING: it was written by {'; '.join(changed)}: the last bits may differ from there" if changed else ""
-
-
-def _flat(tree: dict, prefix: str = "") -> dict:
-    flat = {}
-    for key, value in tree.items():
-        if isinstance(value, dict):
-            flat |= _flat(value, f"{prefix}{key}.")
-        else:
-            flat[prefix + key] = value
-    return flat
-
-
-def _say(text: str, everywhere: bool = False) -> None:
-    if everywhere or jax.process_index() == 0:
-        tqdm.write(text, file=sys.stderr)

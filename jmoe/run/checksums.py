@@ -7,11 +7,11 @@ import jax.numpy as jnp
 def checksums(tree) -> tuple[dict[str, str], bool]:
     """64 bits, in hex, for each array by its path, and whether every number is finite.
 
-    They depend on every value and its place and not on the mesh; a single changed value always changes them. Waits for
-    the arrays.
+    They depend on every value and its place, and not on the mesh; a single changed value always changes them. The call
+    waits until the arrays are computed.
     """
     leaves = jax.tree_util.tree_leaves_with_path(tree)
-    # one after another: XLA's CPU backend can lock up where many programs with collectives are on their way at once
+    # one after another: XLA's CPU backend can lock up where many programs with collectives run at once
     sums = [jax.device_get(_checksum(leaf)) for _, leaf in leaves]
     named = {
         jax.tree_util.keystr(path, simple=True, separator="/"): f"{a:08x}{b:08x}"
@@ -24,7 +24,7 @@ def checksums(tree) -> tuple[dict[str, str], bool]:
 def _checksum(x):
     """Two sums modulo 2^32 over the elements of x, in which each is mixed with its place; and whether x is finite.
 
-    One reduction of all three, so that the compiler makes one pass without an array between (6.8 GB/s on one CPU core).
+    One reduction of all three, so that the compiler makes one pass over x and no array of its size.
     """
     place = jnp.uint32(x.ndim)
     for axis in range(x.ndim):

@@ -1,80 +1,81 @@
-"""The loop of one run in its workdir: trunk and decay branches, checkpoints on the way, a result for each branch.
+"""The loop of one run in its workdir: trunk and decay branches, their checkpoints, and a result for each branch.
 
-The compiled train step is not here: `steps` asks for each step and is told what came of it, so that it serves one model
-(jmoe/train.py) and several at once (jmoe/run/together.py). Losses are in nats per token.
+`steps` is a generator that asks its caller to make each train step. So it serves one model (jmoe/train.py) and several
+that share a compiled step (jmoe/run/together.py). Losses are in nats per token.
 """
 
 import contextlib
 import json
-import sys
 import time
 
 import jax
 import numpy as np
 from etils import epath
-from tqdm import tqdm
 
 from jmoe import __version__
 from jmoe.cost import counts
 from jmoe.errors import Damaged, Interrupted, UserError
 from jmoe.model.decoder import init_params
 from jmoe.run import checkpoint, processes
-from jmoe.run.observe import Log, Profile, Progress, Speed
+from jmoe.run.metrics import Log, Profile, Progress, Speed
+from jmoe.run.record import check_record, make_record
 from jmoe.run.schedule import Schedule
 from jmoe.run.step import abstract_state, make_optimizer, mean_loss
 from jmoe.storage.files import read_lines, read_sealed, sealed, write_whole
-from jmoe.text import corpus, data, supply
+from jmoe.text import corpus, supply
+from jmoe.text.batches import training_batches, validation_batches
 
 
 def steps(config, workdir: epath.Path, mesh, eval_step, stop_signal):
-    """Everything in a run but its train steps, which whoever drives this generator makes.
+    """A generator that does all of a run but its train steps, which its caller makes.
 
-    Yields (state, batch [B, T + 1], learning rate) and is sent (state after the step, a function that waits for the
-    step's metrics and returns them). A state unpacks to (params, opt_state). Returns the results.
+    It yields (state, batch [B, T + 1], learning rate), and the caller sends (the state after the step, a function that
+    waits for the step's metrics and returns them). A state unpacks to (params, opt_state). Returns the results.
     """
-    schedule = Schedule(config)
-    text = corpus.load(config.data, config.model.vocab_size)
-    record = checkpoint.make_record(config, text.fingerprint)
-    run = _Run(config, workdir, schedule, mesh, text, record, eval_step, stop_signal)
-    branches = schedule.segments[1::2]
+    run = _Run(config, workdir, mesh, eval_step, stop_signal)
+    segments = run.schedule.segments
+    branches = segments[1::2]
     if all(results := list(map(run.result, branches))):
-        run.say(f"{workdir}: all {len(results)} branches are done")
+        processes.log(f"{workdir}: all {len(results)} branches are done")
         return results
     last = max(i for i, result in enumerate(results) if result is None)
-    if warning := supply.check(text, config, schedule, branches[last]):
-        run.say(warning)
+    if warning := supply.check(run.corpus, config, run.schedule, branches[last]):
+        processes.log(warning)
     with processes.owned(workdir):
-        results = list(map(run.result, branches))  # another trainer may have worked until now
-        run.banner([branch for branch, result in zip(branches, results) if result is None])
-        for i, (trunk, branch) in enumerate(zip(schedule.segments[::2], branches)):
+        results = list(map(run.result, branches))  # again: another trainer may have finished some meanwhile
+        run.announce([branch for branch, result in zip(branches, results) if result is None])
+        for i, (trunk, branch) in enumerate(zip(segments[::2], branches)):
             if results[i] is None:
                 results[i] = yield from run.branch(trunk, branch)
     return results
 
 
 class _Run:
-    """One workdir being worked on: everything that the segments share."""
+    """What the segments of a run share."""
 
-    def __init__(self, config, workdir, schedule, mesh, text, record, eval_step, stop_signal):
-        self.config, self.workdir, self.schedule, self.mesh = config, workdir, schedule, mesh
-        self.text, self.record, self.eval_step, self.stop_signal = text, record, eval_step, stop_signal
+    def __init__(self, config, workdir, mesh, eval_step, stop_signal):
+        self.config, self.workdir, self.mesh = config, workdir, mesh
+        self.eval_step, self.stop_signal = eval_step, stop_signal
+        self.schedule = Schedule(config)
+        self.corpus = corpus.load(config.data, config.model.vocab_size)
+        self.record = make_record(config, self.corpus.fingerprint)
         self.abstract = abstract_state(config, mesh)
         self.placement = jax.tree.map(lambda a: a.sharding, self.abstract[0])
         self.init_opt_state = jax.jit(make_optimizer(config.optimizer).init)
 
-    def banner(self, missing) -> None:
-        """Says what is going to be trained, on what and where."""
+    def announce(self, missing) -> None:
+        """Prints what the run is going to train (the branches that are `missing`), on what text and devices."""
         model, schedule, config = self.config.model, self.schedule, self.config
         self._missing = {branch.name for branch in missing}
         sizes = f"{counts.n_active(model):,} active of {counts.n_total(model):,} parameters"
         mixture = f"{model.n_experts} experts" if model.n_experts > 1 else "dense"
         mesh = ", ".join(f"{axis} {size}" for axis, size in self.mesh.shape.items())
         trunk = schedule.segments[-2].stop
-        self.say(
+        processes.log(
             f"{self.workdir}: {sizes} ({mixture}, d_model {model.d_model}, {model.n_blocks} blocks); trunk of "
-            f"{trunk:,} steps, {schedule.tokens_at(trunk):,} tokens, and {len(missing)} of {len(config.n_tokens)} branches, to "
-            f"{', '.join(f'{schedule.tokens_at(branch.stop):,}' for branch in missing)} tokens; corpus "
-            f"{self.text.fingerprint} of {len(self.text.train):,} training tokens; {self.mesh.size} x "
+            f"{trunk:,} steps, {schedule.tokens_at(trunk):,} tokens, and {len(missing)} of {len(config.n_tokens)} "
+            f"branches, to {', '.join(f'{schedule.tokens_at(branch.stop):,}' for branch in missing)} tokens; corpus "
+            f"{self.corpus.fingerprint} of {len(self.corpus.train):,} training tokens; {self.mesh.size} x "
             f"{jax.devices()[0].device_kind} ({mesh})"
         )
 
@@ -85,32 +86,29 @@ class _Run:
         return sum(self.schedule.tokens_at(stop) - self.schedule.tokens_at(first) for first, stop in pieces)
 
     def result(self, branch):
-        """The finished branch's result, or None, also where it is damaged: the last checkpoint gives it again.
-
-        Raises:
-          UserError: it was made under another configuration or corpus.
-        """
+        """The finished branch's result, or None; also where it is damaged, since the last checkpoint gives it again.
+        UserError where it was made under another configuration or corpus."""
         path = self.workdir / branch.name / "result.json"
         try:
             result = read_sealed(path)
         except Damaged as error:
-            self.say(f"WARNING: {error}; it is made again from the last checkpoint")
+            processes.log(f"WARNING: {error}; it is made again from the last checkpoint")
             return None
         if result is not None:
-            checkpoint.check_record(result["record"], self.record, str(path))
+            check_record(result["record"], self.record, str(path))
         return result
 
     def branch(self, trunk, branch):
-        """Trains `branch`, and `trunk` before it where that is not done; writes and returns the result."""
+        """Trains `branch`, and `trunk` before it unless that is done; writes and returns the result."""
         started = time.monotonic()
         with contextlib.closing(self._checkpoints(branch)) as saved:
             step, *state = self._restore(saved) or (branch.start, *(yield from self._trunk(trunk)))
             params, _ = yield from self._steps(branch, step, state, saved)
-        loss = mean_loss(self.eval_step, params, data.validation_batches(self.text, self.config, self.mesh))
+        loss = mean_loss(self.eval_step, params, validation_batches(self.corpus, self.config, self.mesh))
         metrics = read_lines(self.workdir / branch.name / "metrics.jsonl")
         mean = lambda name: float(np.mean([line[name] for line in metrics if name in line] or [0.0]))
         n_tokens, model = self.schedule.tokens_at(branch.stop), self.config.model
-        n_training_tokens = supply.n_training_tokens(self.text, self.config)
+        n_training_tokens = supply.n_training_tokens(self.corpus, self.config)
         result = {
             "n_active": counts.n_active(model),
             "n_total": counts.n_total(model),
@@ -130,8 +128,8 @@ class _Run:
             "seed": self.config.seed,
             "unique_tokens": min(n_tokens, n_training_tokens),
             "epochs": n_tokens / n_training_tokens,
-            "validation_tokens": supply.n_validation_tokens(self.text, self.config),
-            "corpus_fingerprint": self.text.fingerprint,
+            "validation_tokens": supply.n_validation_tokens(self.corpus, self.config),
+            "corpus_fingerprint": self.corpus.fingerprint,
             "jmoe_version": __version__,
             "jax_version": jax.__version__,
             "device": jax.devices()[0].device_kind,
@@ -141,7 +139,7 @@ class _Run:
         }
         if jax.process_index() == 0:
             write_whole(self.workdir / branch.name / "result.json", json.dumps(sealed(result), indent=1))
-        self.say(f"{branch.name}: validation loss {loss:.4f} nats per token after {n_tokens} tokens")
+        processes.log(f"{branch.name}: validation loss {loss:.4f} nats per token after {n_tokens} tokens")
         return result
 
     def _trunk(self, trunk):
@@ -167,7 +165,7 @@ class _Run:
         try:
             with Progress(segment, start, self.schedule.tokens_at(start), self._to_go(segment, start)) as bar:
                 state = yield from self._logged_steps(segment, start, state, saved, log, bar)
-        except (UserError, Interrupted):  # other runs of this process may go on; after a disk's error none does
+        except (UserError, Interrupted):  # other runs of this process may go on, so the log's files are closed
             log.close()
             raise
         log.close()
@@ -196,9 +194,9 @@ class _Run:
                 rate = schedule.learning_rate(step, segment)
                 measured = speed.measure(n_tokens)
                 log.write(step, {"n_tokens": n_tokens, "learning_rate": rate} | values, measured)
-            bar.told(step, n_tokens, values["cross_entropy"], measured)
+            bar.finished(step, n_tokens, values["cross_entropy"], measured)
 
-        batches = data.training_batches(self.text, config, schedule, self.mesh, segment, start)
+        batches = training_batches(self.corpus, config, schedule, self.mesh, segment, start)
         for step, batch in zip(range(start, segment.stop), speed.waited(batches)):
             rate = np.float32(schedule.learning_rate(step, segment))
             profile.before(step)
@@ -232,7 +230,3 @@ class _Run:
 
     def _restore(self, saved, last: int | None = None):
         return saved.restore(*self.abstract, self.record, last)
-
-    def say(self, text: str) -> None:
-        if jax.process_index() == 0:
-            tqdm.write(text, file=sys.stderr)

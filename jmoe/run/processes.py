@@ -1,4 +1,4 @@
-"""One run as several processes: they join, stop after the same step when a signal reaches one of them, leave together.
+"""One run as several processes: they join, all stop after the same step when a signal reaches one, and leave together.
 
 With one process the same functions only turn signals into an orderly stop.
 """
@@ -14,6 +14,7 @@ import traceback
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
+from tqdm import tqdm
 
 from jmoe.cli import disk_error, unavailable
 from jmoe.errors import Failure, Interrupted, UserError
@@ -28,11 +29,9 @@ def joined():
     """Joins the other processes of this run, and leaves with them: those that JAX_COORDINATOR_ADDRESS,
     JAX_NUM_PROCESSES and JAX_PROCESS_ID name, else a Slurm job's tasks, which jax finds by itself.
 
-    The first process to exit alone would abort the others in what they still do, so the exit waits for them; after an
-    error that is no user's mistake they may be gone or stuck, and it does not.
-
-    Raises:
-      UserError: the environment variables are not whole numbers.
+    A process that exits alone makes jax abort the others. So a process that is done, or that stops for a UserError or a
+    signal, waits for the others before it exits. After any other error it exits at once: the others may have died, or
+    may wait for this process for ever. Raises UserError where the environment variables are not whole numbers.
     """
     _join()
     devices()
@@ -73,24 +72,30 @@ def devices() -> list:
         ) from None
 
 
+def log(text: str, by_all: bool = False) -> None:
+    """Prints a line to stderr, above any progress bar, in the first process or `by_all`."""
+    if by_all or jax.process_index() == 0:
+        tqdm.write(text, file=sys.stderr)
+
+
 def _join() -> None:
     if address := os.environ.get("JAX_COORDINATOR_ADDRESS"):
         try:
-            place = int(os.environ["JAX_NUM_PROCESSES"]), int(os.environ["JAX_PROCESS_ID"])
+            number_and_id = int(os.environ["JAX_NUM_PROCESSES"]), int(os.environ["JAX_PROCESS_ID"])
         except (KeyError, ValueError) as error:
             raise UserError(
                 f"JAX_COORDINATOR_ADDRESS={address} needs whole numbers in JAX_NUM_PROCESSES and "
                 f"JAX_PROCESS_ID: {error}"
             ) from None
-        jax.distributed.initialize(address, *place, **PATIENCE)
+        jax.distributed.initialize(address, *number_and_id, **PATIENCE)
     elif int(os.environ.get("SLURM_STEP_NUM_TASKS", 1)) > 1:
-        # srun sets it; SLURM_NTASKS is there for a batch script's own processes as well, which nobody else joins
+        # srun sets it. SLURM_NTASKS will not do: Slurm sets it for a batch script too, whose processes run alone
         jax.distributed.initialize(**PATIENCE)
 
 
 def _leave() -> None:
     if jax.process_count() > 1:
-        with contextlib.suppress(Exception):  # one that waited in vain still tells its own error
+        with contextlib.suppress(Exception):  # if the others do not come, this process still reports its own error
             jax.distributed.shutdown()
 
 
@@ -98,21 +103,20 @@ def _leave() -> None:
 def owned(workdir):
     """Keeps other trainers out of a workdir until the block is left; the first process of a run does it for all.
 
-    Raises:
-      UserError: another one is at work there, in every process of this run and naming who it is.
+    Where another trainer is at work, every process of this run raises UserError, which names it.
     """
     with contextlib.ExitStack() as held:
         path, refused = workdir / "train.lock", None
         if jax.process_index() == 0:
             try:
-                patience = float(os.environ.get("JMOE_OWNER_PATIENCE", 0))  # launch waits for one that is saving
+                patience = float(os.environ.get("JMOE_OWNER_PATIENCE", 0))  # launch lets a stopped trainer save
                 held.enter_context(ownership.hold(path, "jmoe.train", patience))
             except UserError as error:
                 refused = error
-        everywhere = [refused is not None]
+        refusals = [refused is not None]
         if jax.process_count() > 1:
-            everywhere = multihost_utils.process_allgather(np.array(refused is not None))
-        if np.any(everywhere):
+            refusals = multihost_utils.process_allgather(np.array(refused is not None))
+        if np.any(refusals):
             refused = refused or ownership.Taken(path, ownership.owner(path))
             if isinstance(refused, ownership.Taken):
                 refused = f"another trainer is at work in {workdir}, {refused.owner or 'which did not say who it is'}; "
@@ -123,30 +127,29 @@ def owned(workdir):
 
 @contextlib.contextmanager
 def stop_signal():
-    """A function to call once a step, which gives the number of the signal after which to save and stop, or 0.
+    """A function to call once a step: the number of the signal (SIGTERM, Ctrl-C) for which to save and stop, or 0.
 
-    The signals are SIGTERM and Ctrl-C. Several processes must call it in the same steps; each of them is told SIGTERM
-    in the same call, whichever signal came to whichever process: jax hands the news round and picks the step. Where
-    there is one process, a second signal stops at once.
+    Several processes must call it in the same steps. When a signal reaches one of them, jax passes it on and chooses
+    the step in which every process gets SIGTERM. A process that runs alone ends at once at its second signal.
     """
     received, calls = [], itertools.count()
 
-    def ask(signum, _):
+    def receive(signum, _):
         if received:
             os._exit(128 + signum)
         received.append(signum)
         if jax.process_count() > 1:
             signal.raise_signal(signal.SIGTERM)
 
-    if jax.process_count() > 1:  # jax listens to SIGTERM since the processes joined
+    if jax.process_count() > 1:  # jax has handled SIGTERM since the processes joined
         handled = [signal.SIGINT]
-        asked = lambda: signal.SIGTERM if multihost_utils.reached_preemption_sync_point(next(calls)) else 0
+        signal_to_stop = lambda: signal.SIGTERM if multihost_utils.reached_preemption_sync_point(next(calls)) else 0
     else:
         handled = [signal.SIGINT, signal.SIGTERM]
-        asked = lambda: received[0] if received else 0
-    before = {signum: signal.signal(signum, ask) for signum in handled}
+        signal_to_stop = lambda: received[0] if received else 0
+    before = {signum: signal.signal(signum, receive) for signum in handled}
     try:
-        yield asked
+        yield signal_to_stop
     finally:
         for signum, handler in before.items():
             signal.signal(signum, handler)

@@ -4,29 +4,23 @@ import jax
 from etils import epath
 
 from configs import joint_moe
+from jmoe.config.fields import neutral
 from jmoe.errors import UserError
 from jmoe.model import sharding
 from jmoe.run import checkpoint
-from jmoe.run.check import neutral
 from jmoe.run.step import abstract_state
 from jmoe.text import tokenizer
 
 
 def find(workdir: epath.Path, segment: str | None, step: int | None) -> epath.Path:
-    """The folder of the checkpoint that is meant.
-
-    Raises:
-      UserError: naming what is there.
-    """
-    steps = {}
-    for folder in workdir.iterdir() if workdir.exists() else ():
-        there = checkpoint.steps_in(folder / "checkpoints")
-        if there:
-            steps[folder.name] = there
+    """The folder of the checkpoint of that segment and step, by default the newest of the last branch; UserError,
+    naming those that exist, where it does not."""
+    folders = workdir.iterdir() if workdir.exists() else ()
+    steps = {folder.name: listed for folder in folders if (listed := checkpoint.steps_in(folder / "checkpoints"))}
     if not steps:
         raise UserError(f"--workdir={workdir} holds no checkpoint")
-    known = "; ".join(f"{name}: {', '.join(map(str, there))}" for name, there in sorted(steps.items()))
-    if segment is None:  # the largest budget, the trunk only where it is alone
+    known = "; ".join(f"{name}: {', '.join(map(str, listed))}" for name, listed in sorted(steps.items()))
+    if segment is None:  # the largest budget, or the trunk where there is no branch
         budget = lambda name: (name != "trunk", int(name.rpartition("-")[2]) if "-" in name else 0)
         candidates = [name for name in steps if step is None or step in steps[name]]
         segment = max(candidates, key=budget, default=None)
@@ -48,7 +42,7 @@ def read(folder: epath.Path) -> tuple:
       Damaged: the record is.
     """
     record = checkpoint.read_record(folder)
-    config = neutral(joint_moe.get_config())  # fields that are not in the record
+    config = neutral(joint_moe.get_config())  # for fields that the record leaves out
     config.update({name: value for name, value in record["config"].items() if name != "mesh"})
     config.data.fingerprint = record["corpus_fingerprint"]
     return record, config

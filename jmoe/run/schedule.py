@@ -6,24 +6,11 @@ position in the data is one integer and follows from the step.
 """
 
 import dataclasses
-import functools
 import math
 
+from jmoe.config.check import check_config
 from jmoe.cost import counts
 from jmoe.errors import UserError
-from jmoe.run.check import check_config, record_of
-
-# Fields in which models that are trained together may differ: the compiled step knows nothing of them.
-OWN_FIELDS = ("seed", "n_tokens", "optimizer.lr_law", "optimizer.warmup_tokens", "optimizer.decay_fraction")
-
-
-def alike(config) -> dict:
-    """The config as JSON without OWN_FIELDS: equal for models that can be trained together."""
-    fields = record_of(config)
-    for name in OWN_FIELDS:
-        *path, last = name.split(".")
-        del functools.reduce(dict.__getitem__, path, fields)[last]
-    return fields
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,11 +24,8 @@ class Segment:
 
 
 class Schedule:
-    """The schedule of one config.
-
-    Raises:
-      UserError: what check.check_config refuses, or budgets and a warm-up that do not fit together.
-    """
+    """The schedule of one config; UserError for a config that check_config refuses, and for budgets and a warm-up that
+    do not fit together."""
 
     def __init__(self, config):
         check_config(config)

@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from jmoe.config.check import microbatch_tokens
 from jmoe.errors import UserError
 from jmoe.model import sharding
 from jmoe.model.decoder import init_params
 from jmoe.model.loss import loss_fn, sums_without_drops
-from jmoe.run.check import microbatch_tokens
 
 
 def make_optimizer(config) -> optax.GradientTransformation:

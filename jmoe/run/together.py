@@ -11,12 +11,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jmoe.config.check import check_config
+from jmoe.config.fields import alike
 from jmoe.cost import memory
 from jmoe.errors import Interrupted, UserError
 from jmoe.model import sharding
 from jmoe.run import loop, step
-from jmoe.run.check import check_config
-from jmoe.run.schedule import alike
 
 
 def train(configs, workdirs, stop_signal=lambda: 0, on_failure=lambda m, error: None) -> list:
@@ -29,8 +29,8 @@ def train(configs, workdirs, stop_signal=lambda: 0, on_failure=lambda m, error: 
       for each config its results, None, or the UserError that it failed with.
 
     Raises:
-      UserError: the configs differ in more than schedule.OWN_FIELDS. Interrupted: `stop_signal()` gave a signal number,
-        and every model is saved.
+      UserError: the configs differ in more than their own fields (jmoe/config/fields.py). Interrupted: `stop_signal()`
+        gave a signal number, and every model is saved.
     """
     first = next(config for config in configs if config is not None)
     for config in configs:

@@ -1,8 +1,8 @@
 """Files of a workdir, on a local disk or in object storage (gs://BUCKET/FOLDER). A workdir is always an epath.Path.
 
-A store that does not answer is asked again with growing pauses, for JMOE_STORE_PATIENCE seconds (300); then Unavailable
-ends the process with an exit code that means "try again". jmoe/storage/gcs.py does so for every single request, `retried` for
-what other libraries ask.
+A request that the store does not answer is made again with growing pauses, for JMOE_STORE_PATIENCE seconds (300); then
+Unavailable ends the process with an exit code that means "try again". jmoe/storage/gcs.py does so for its own requests,
+`retried` for those that other libraries make.
 """
 
 import contextlib
@@ -25,11 +25,11 @@ from etils import epath
 
 from jmoe.errors import Damaged, Unavailable, UserError
 
-# other processes write beside this one, and what gcsfs once listed it would not look up again
+# gcsfs would answer from its cache of listings, which does not show what other processes wrote since
 fsspec.config.conf.setdefault("gs", {})["use_listings_cache"] = False
 for scheme in ("gs", "gcs"):
     fsspec.register_implementation(scheme, "jmoe.storage.gcs.Store", clobber=True)
-# gcsfs asks for a bucket's type by credentials that anonymous or emulated access has not, and warns at every call
+# gcsfs warns at every call where it may not ask for the bucket's type: anonymous access, or an emulator
 logging.getLogger("gcsfs").addFilter(lambda record: "Could not determine bucket type" not in record.getMessage())
 
 
@@ -40,7 +40,7 @@ WORDS = "UNAVAILABLE|DEADLINE_EXCEEDED|UNAUTHENTICATED|PERMISSION_DENIED|ABORTED
 
 
 def passes(error: BaseException) -> bool:
-    """Whether an error says that the store gave no answer; "there is no such object" and "forbidden" are answers."""
+    """Whether an error means that the store gave no answer; "no such object" and "forbidden" are answers."""
     package = type(error).__module__.partition(".")[0]
     if package in ("gcsfs", "google"):
         code = getattr(error, "code", None)
@@ -52,9 +52,9 @@ def passes(error: BaseException) -> bool:
 
 
 class Patience:
-    """The pauses between tries of one thing, which grow to half a minute and end after JMOE_STORE_PATIENCE seconds."""
+    """The pauses between tries of a request, which grow to half a minute and end after JMOE_STORE_PATIENCE seconds."""
 
-    _told = 0.0  # when this process last told that it waits: many requests may wait at once
+    _printed = 0.0  # when this process last printed that it waits: many requests may wait at once
 
     def __init__(self, what: str):
         self._what, self._began, self._n_tries = what, time.monotonic(), 0
@@ -64,11 +64,7 @@ class Patience:
             raise UserError(f"JMOE_STORE_PATIENCE must be a number of seconds: {error}") from None
 
     def pause(self, error: Exception) -> float:
-        """Seconds to wait after `error`.
-
-        Raises:
-          Unavailable: it has been long enough.
-        """
+        """Seconds to wait after `error`; Unavailable once it has been long enough."""
         waited, unit = time.monotonic() - self._began, self._seconds / 300
         if waited >= self._seconds:
             raise Unavailable(
@@ -78,11 +74,11 @@ class Patience:
         pause = min(2**self._n_tries, 32) * unit * random.uniform(0.75, 1)  # not all hosts of a run at once
         self._n_tries += 1
         now = time.monotonic()
-        if self._n_tries > 1 and now - Patience._told > 10 * unit:
-            Patience._told = now
+        if self._n_tries > 1 and now - Patience._printed > 10 * unit:
+            Patience._printed = now
             left = self._seconds - waited
-            told = f"{self._what} does not answer ({_in_words(error)}); trying on for {left:.0f} s"
-            print(told, file=sys.stderr, flush=True)
+            line = f"{self._what} does not answer ({_in_words(error)}); trying on for {left:.0f} s"
+            print(line, file=sys.stderr, flush=True)
         return min(pause, self._seconds - waited)
 
 
@@ -91,13 +87,8 @@ def _in_words(error: BaseException) -> str:
 
 
 def retried(call, path):
-    """`call()`, made again with growing pauses while the store of `path` gives no answer; it must be safe to repeat.
-
-    On a disk, where nothing passes, it is made once.
-
-    Raises:
-      Unavailable: after JMOE_STORE_PATIENCE seconds. Whatever else `call` raises.
-    """
+    """`call()`, repeated with growing pauses while the store of `path` gives no answer, and Unavailable after
+    JMOE_STORE_PATIENCE seconds; on a disk it is made once."""
     patience = None
     while True:
         try:
@@ -110,25 +101,25 @@ def retried(call, path):
 
 
 @contextlib.contextmanager
-def outage_told(path):
-    """Where a library has given up on the store of `path`, which gave no answer, its error becomes Unavailable."""
+def outage_named(path):
+    """Turns the error of a library that got no answer from the store of `path` into Unavailable."""
     try:
         yield
     except Exception as error:
         if not is_remote(path) or not passes(error):
             raise
-        told = f"{os.fspath(path)}: {_in_words(error)}; the same command goes on from what is saved"
-        raise Unavailable(told) from error
+        sentence = f"{os.fspath(path)}: {_in_words(error)}; the same command goes on from what is saved"
+        raise Unavailable(sentence) from error
 
 
 def is_remote(path) -> bool:
-    """Whether `path` names objects (gs://...), which appear whole but can't be appended to or renamed in one go."""
+    """Whether `path` names objects (gs://...), which are written and replaced as one and cannot be appended to."""
     return "://" in os.fspath(path)
 
 
 def absolute(path: str) -> epath.Path:
-    """What a flag names, independent of the folder that the program runs in, and one for all spellings of it: links,
-    `..` and doubled or trailing slashes are resolved."""
+    """The path that a flag names, the same for every spelling: made absolute, with links, `..` and doubled or trailing
+    slashes resolved."""
     if is_remote(path):
         scheme, _, rest = path.partition("://")
         return epath.Path(f"{scheme}://{posixpath.normpath(rest)}")
@@ -136,13 +127,10 @@ def absolute(path: str) -> epath.Path:
 
 
 def make_workdir(path: str) -> epath.Path:
-    """`path` made absolute, created, and proved to be writable before any work is done.
-
-    Raises:
-      UserError: naming the path and the reason. Unavailable: a store that does not answer.
-    """
+    """The absolute `path`, created, and written to for a test before any work is done; UserError where it can't be,
+    Unavailable where the store does not answer."""
     folder = absolute(path)
-    probe = folder / f".probe-{uuid.uuid4().hex}"  # hosts may share it, and have processes of the same number
+    probe = folder / f".probe-{uuid.uuid4().hex}"  # a process id would not do: hosts may share the folder
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe.write_text("0" * 4096)
@@ -158,7 +146,7 @@ def make_workdir(path: str) -> epath.Path:
 
 
 def write_whole(path: pathlib.Path | epath.Path, text: str) -> None:
-    """Writes a file so that it is there whole or not at all, whatever kills the process or fills the disk."""
+    """Writes a file atomically: a kill or a full disk leaves the complete file, or what was there before."""
     if is_remote(path):
         path.write_text(text)  # an object appears when its upload is complete
         return
@@ -170,12 +158,17 @@ def write_whole(path: pathlib.Path | epath.Path, text: str) -> None:
     temporary.replace(path)
 
 
-def read_lines(path: pathlib.Path | epath.Path) -> list[dict]:
-    """Whole lines of a JSONL file; a last line that a kill cut short is left out, and a missing file has none.
+def copy_files(source: str, target: epath.Path) -> None:
+    """Copies all files of a folder of this machine, and of the folders in it, over those of `target`."""
+    for path in filter(pathlib.Path.is_file, pathlib.Path(source).rglob("*")):
+        copy = target / path.relative_to(source)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        epath.Path(path).copy(copy, overwrite=True)
 
-    Raises:
-      UserError: a whole line is damaged; it is named.
-    """
+
+def read_lines(path: pathlib.Path | epath.Path) -> list[dict]:
+    """The lines of a JSONL file, none where it is missing; a last line that a kill cut short is left out. UserError for
+    another damaged line."""
     if not path.exists():
         return []
     lines = []
@@ -188,17 +181,14 @@ def read_lines(path: pathlib.Path | epath.Path) -> list[dict]:
 
 
 def sealed(values: dict) -> dict:
-    """JSON values with a hash over all of them, which tells whether they are read as they were written."""
+    """JSON values with a hash over all of them, so that a reader can check them."""
     body = {name: value for name, value in values.items() if name != "sha256"}
     return body | {"sha256": hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()}
 
 
 def read_sealed(path: pathlib.Path | epath.Path) -> dict | None:
-    """The JSON values of a file without their seal, or None where there is no file. Older files have no seal.
-
-    Raises:
-      Damaged: it is cut short or altered.
-    """
+    """The JSON values of a file without their seal, which older files lack; None where there is no file, Damaged where
+    it is cut short or altered."""
     try:
         values = json.loads(path.read_bytes())
     except FileNotFoundError:
@@ -212,7 +202,7 @@ def read_sealed(path: pathlib.Path | epath.Path) -> dict | None:
 
 
 def set_aside(path: epath.Path, folder: epath.Path) -> epath.Path:
-    """Moves a file or folder to damaged-NAME in `folder`, damaged-NAME-1 where that is taken; returns where it is."""
+    """Moves a file or folder to damaged-NAME in `folder`, or damaged-NAME-1 and so on; returns the new path."""
     names = (f"damaged-{path.name}" + f"-{i}" * bool(i) for i in itertools.count())
     target = next(folder / name for name in names if not (folder / name).exists())
     path.rename(target)

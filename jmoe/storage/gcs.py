@@ -1,8 +1,7 @@
-"""gs:// by gcsfs, with patience: a request that the store fails to answer is made again for minutes.
+"""gs:// by gcsfs, with patience: a request that the store does not answer is made again for minutes.
 
-Everything that reads and writes objects through fsspec or etils.epath comes through here: workdirs, sweeps, Orbax's
-listings and metadata, compiled steps. Arrays do not; TensorStore moves them, and tries again by itself. jmoe/storage/files.py
-makes this class fsspec's own for gs://.
+jmoe/storage/files.py registers this class with fsspec for gs://, so it serves fsspec and etils.epath: workdirs, sweeps,
+Orbax's listings and metadata, compiled steps. Arrays are moved by TensorStore, which makes its own requests again.
 """
 
 import asyncio
@@ -23,7 +22,7 @@ class Store(gcsfs.GCSFileSystem):
             try:
                 return await self._request_once(method, path, *args, **kwargs)
             except FileNotFoundError:
-                if method == "DELETE" and patience:  # a try before did it, and its answer was lost
+                if method == "DELETE" and patience:  # an earlier try deleted it, and the answer was lost
                     return 204, {}, None, b""
                 raise
             except Exception as error:  # noqa: BLE001  gcsfs, aiohttp, requests and google.auth raise their own
@@ -34,7 +33,7 @@ class Store(gcsfs.GCSFileSystem):
 
 
 def _object_in(path: str, args: tuple) -> str:
-    """What a request is about: its bucket and object stand in `args`, or in the address."""
-    found = re.search(r"\bb/([^/?]+)(?:/o\?name=([^&]+))?", path)
-    names = args[:2] or (found.groups() if found else ())
+    """The bucket and object of a request, which stand in `args` or in the address."""
+    in_address = re.search(r"\bb/([^/?]+)(?:/o\?name=([^&]+))?", path)
+    names = args[:2] or (in_address.groups() if in_address else ())
     return "gs://" + "/".join(unquote(name) for name in names if name)

@@ -1,4 +1,4 @@
-"""Which process: an identity that means one process for ever, on one machine, and signals that reach no other."""
+"""A process's identity, which no other process ever has, and signals that reach that process and no other."""
 
 import dataclasses
 import os
@@ -11,13 +11,13 @@ import time
 
 @dataclasses.dataclass(frozen=True)
 class Owner:
-    """A process, told apart from every other one on this machine and elsewhere."""
+    """A process that owns something, distinct from every other process of any machine."""
 
     host: str
-    boot: str  # of the machine: tells two machines of one name, and a machine from itself before it was restarted
-    namespace: str  # of process ids: a container has its own
+    boot: str  # the machine's boot id: another machine of that name has another, and so has this one after a restart
+    namespace: str  # of process ids: each container has its own
     pid: int
-    started: str  # by the kernel's clock: process ids are used again
+    started: str  # when, by the kernel's clock: the kernel gives a process id again
     what: str = ""  # the program, for people
 
     @classmethod
@@ -27,25 +27,25 @@ class Owner:
         return cls(_host(), _boot(), _namespace(), pid, _started(pid), what)
 
     def is_near(self) -> bool:
-        """Whether it runs, or ran, on this machine and under process ids that mean the same here."""
+        """Whether it runs, or ran, on this machine and in this process's namespace of process ids."""
         return (self.boot, self.namespace) == (_boot(), _namespace()) and (bool(_boot()) or self.host == _host())
 
     def lives_here(self) -> bool:
-        """Whether it runs on this machine, and a signal to its process id would reach it and no other."""
+        """Whether it runs on this machine, so that a signal to its process id reaches it."""
         return self.is_near() and bool(self.started) and _started(self.pid) == self.started
 
     def has_ended(self) -> bool:
-        """Whether it was a process of this machine and is no more; of other machines' processes nothing is known."""
+        """Whether it was a process of this machine and has ended; False for those of other machines."""
         return self.is_near() and not self.lives_here()
 
     def send(self, signum: int) -> bool:
-        """Sends it a signal; False, and nothing is sent, where it does not live here."""
+        """Sends it a signal; False, with nothing sent, where it does not run on this machine."""
         try:
             handle = os.pidfd_open(self.pid) if hasattr(os, "pidfd_open") else None
         except OSError:
             return False
         try:
-            if not self.lives_here():  # looked at while the handle keeps the process id from meaning another
+            if not self.lives_here():  # checked while the handle keeps its process id from being given to another
                 return False
             if handle is None:
                 os.kill(self.pid, signum)
@@ -61,17 +61,18 @@ class Owner:
     def __str__(self) -> str:
         if not self.pid:
             return "a process that did not say who it is"
-        elsewhere = f"of another container, or machine of that name, {self.host}"
-        where = f"on {self.host}" if self.is_near() or self.host != _host() else elsewhere
-        return f"{self.what or 'a process'} (process {self.pid} {where})"
+        place = f"on {self.host}"
+        if not self.is_near() and self.host == _host():
+            place = f"of another container, or machine of that name, {self.host}"
+        return f"{self.what or 'a process'} (process {self.pid} {place})"
 
 
 NOBODY = Owner("", "", "", 0, "")
 
 
 def stop(owners, patience: float) -> int:
-    """Asks processes of this machine to save and stop (SIGTERM), also those that somebody halted (SIGCONT), and kills
-    what still lives after `patience` seconds; returns how many that were."""
+    """Asks processes of this machine to save and stop (SIGTERM, and SIGCONT for those that are halted), and kills those
+    that still run after `patience` seconds; returns how many it killed."""
     asked = [owner for owner in owners if owner.send(signal.SIGTERM)]
     for owner in asked:
         owner.send(signal.SIGCONT)
@@ -100,7 +101,7 @@ def _namespace() -> str:
 
 
 def _started(pid: int) -> str:
-    """When the process was started, in the kernel's or ps's words; empty if there is none, or it has ended."""
+    """When the process was started, as the kernel or ps writes it; empty where no such process runs."""
     if text := _text(f"/proc/{pid}/stat"):
         state, *fields = text.rpartition(")")[2].split()
         return fields[18] if state not in "ZX" else ""  # a zombie has ended

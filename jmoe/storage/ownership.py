@@ -1,14 +1,14 @@
-"""Who owns a workdir: at most one process at a time works there, and everybody else can see which one.
+"""Who owns a workdir: at most one process at a time works in it, and every other process can see which one.
 
-On a file system the owner holds an exclusive lock (flock) on a file, which ends with the process, however it ends; what
-stands in the file tells who it is. The lock belongs to the file and not to its name: a symlink, another spelling of the
-path and another mount lead to the same owner, on this machine and on others that share the folder.
+On a file system the owner holds an exclusive lock (flock) on a file, and writes into it who it is. The lock ends with
+the process. It belongs to the file and not to its name: a symlink, another spelling of the path and another mount lead
+to the same owner, on this machine and on others that share the folder.
 
-On gs:// the owner holds a lease: an object that is only ever written over the generation that the writer saw last, so
-that of two writers one fails. The owner writes it anew every BEAT seconds. Who finds a lease watches it: a beat means
-that the owner lives; EXPIRY seconds without one, in which the store could be read, mean that it is gone, and the lease
-is taken over, which is told. No clocks of two machines are compared. An owner that finds its lease taken (it was
-stopped, or cut off, for longer than that) ends at once, for its files are another's now.
+On gs:// the owner holds a lease: an object that a process writes only over the generation that it last saw, so that one
+of two writers fails. The owner writes it again every BEAT seconds. A process that wants the lease watches it. A new
+generation means that the owner lives. After EXPIRY seconds without one, in which the store could be read, the process
+takes the lease over and says so; it never compares the clocks of two machines. An owner that finds its lease taken (it
+was halted or cut off for that long) ends at once, since its files now belong to another process.
 """
 
 import contextlib
@@ -16,6 +16,7 @@ import dataclasses
 import errno
 import fcntl
 import json
+import math
 import os
 import pathlib
 import sys
@@ -44,38 +45,35 @@ class Taken(UserError):
 def hold(path: epath.Path, what: str, wait: float = 0.0):
     """Makes this process the owner that the file or object `path` stands for, until the block is left.
 
-    Args:
-      path: on gs:// an object; else a file, which is made where it is missing, with its folder.
-      what: the program, for people.
-      wait: seconds to wait for an owner that lives before it is respected.
-
-    Raises:
-      Taken: another process is the owner. UserError: the file system has no locks.
+    `path` is an object on gs://, else a file, which is made where it is missing; `what` names the program. Raises Taken
+    where another process is the owner for more than `wait` seconds, and UserError where the file system has no locks.
     """
     me = Owner.of(what=what)
     if is_remote(path):
         with _Lease(path, me).held(wait):
             yield
         return
-    began, told = time.monotonic(), False
+    began, printed = time.monotonic(), False
     while (file := lock(pathlib.Path(path))) is None:
         waited = time.monotonic() - began
-        if waited > max(wait, 0.5):  # whoever only looks who holds the file holds it for a moment
+        if waited > max(wait, 0.5):  # owner() holds the file for a moment while it looks
             raise Taken(path, owner(path) or NOBODY)
-        if wait and waited > 0.5 and not told:
-            told = True
-            _tell(f"waiting up to {wait:.0f} s for {owner(path) or NOBODY}, which holds {os.fspath(path)}")
+        if wait and waited > 0.5 and not printed:
+            printed = True
+            limit = f" up to {wait:.0f} s" if wait < math.inf else ""
+            _print(f"waiting{limit} for {owner(path) or NOBODY}, which holds {os.fspath(path)}")
         time.sleep(0.05)
     with file:
         sign(file, me)
-        yield
+        try:
+            yield
+        finally:
+            file.truncate(0)
 
 
 def owner(path) -> Owner | None:
-    """Who holds `path`, as far as one can tell by looking at it once: nothing is written.
-
-    An owner with pid 0 is one that did not say who it is. A lease whose owner is gone is held until somebody takes it.
-    """
+    """Who holds `path`, by one look at it that writes nothing. An owner that did not write who it is has the pid 0. A
+    lease whose owner has ended is held until another process takes it."""
     try:
         if is_remote(path):
             return _read(epath.Path(path).read_text())
@@ -86,7 +84,7 @@ def owner(path) -> Owner | None:
 
 
 def lock(path: pathlib.Path):
-    """The open file, locked until it and every process that inherited it are closed; None if another one holds it."""
+    """The open file, locked until this process and those that inherit it close it; None if another process holds it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     file = open(path, "a+")
     if _acquire(file, fcntl.LOCK_EX):
@@ -96,7 +94,7 @@ def lock(path: pathlib.Path):
 
 
 def sign(file, owner: Owner) -> None:
-    """Writes into a locked file who holds it."""
+    """Writes the owner of a locked file into it."""
     file.truncate(0)
     file.write(json.dumps(dataclasses.asdict(owner)))
     file.flush()
@@ -113,7 +111,7 @@ def _acquire(file, kind: int) -> bool:
             raise
         raise UserError(
             f"{file.name} cannot be locked ({error.strerror}), and nothing else keeps two processes apart there; mount "
-            "the file system with flock, or take another --workdir"
+            "the file system with flock, or take another folder"
         ) from None
 
 
@@ -150,11 +148,11 @@ class _Lease:
     def _take(self, wait: float):
         """Writes the lease where there is none or its owner is gone; returns its generation."""
         began = before = time.monotonic()
-        seen, watched, told = None, 0.0, False
+        seen, watched, printed = None, 0.0, False
         while True:
-            found = retried(lambda: self._store.read(self._key).result(), self._path)
-            generation, now = found.stamp.generation, time.monotonic()
-            holder = _read(found.value.decode(errors="replace")) if found.state == "value" else None
+            lease = retried(lambda: self._store.read(self._key).result(), self._path)
+            generation, now = lease.stamp.generation, time.monotonic()
+            holder = _read(lease.value.decode(errors="replace")) if lease.state == "value" else None
             if generation == seen:
                 watched += min(now - before, 2.0)  # a store that cannot be read is no sign of the owner's silence
             elif seen is not None and holder and now - began > wait:
@@ -167,34 +165,34 @@ class _Lease:
                 if written := retried(lambda: self._write(generation), self._path):
                     if holder:
                         how = "which has ended" if gone else f"of which nothing was heard for {EXPIRY:.0f} s"
-                        _tell(f"{os.fspath(self._path)} was held by {holder}, {how}: taken over")
+                        _print(f"{os.fspath(self._path)} was held by {holder}, {how}: taken over")
                     return written
                 continue
-            if not told:
-                told = True
-                _tell(f"{os.fspath(self._path)} is held by {holder}: waiting for a sign of life, or {EXPIRY:.0f} s")
+            if not printed:
+                printed = True
+                _print(f"{os.fspath(self._path)} is held by {holder}: waiting for a sign of life, or {EXPIRY:.0f} s")
             time.sleep(1.0)
 
     def _write(self, generation):
         """Writes the lease over `generation`; the new generation, or None if another process was there first."""
         text = json.dumps(dataclasses.asdict(self._me))
         written = self._store.write(self._key, text, if_equal=generation).result().generation
-        if not written:  # or this very text was written, and the answer lost on its way
-            found = self._store.read(self._key).result()
-            written = found.stamp.generation if found.value == text.encode() else None
+        if not written:  # or the store wrote it, and the answer was lost
+            lease = self._store.read(self._key).result()
+            written = lease.stamp.generation if lease.value == text.encode() else None
         return written
 
     def _beat(self) -> None:
         while not self._over.wait(BEAT):
             try:
                 written = self._write(self._generation)
-            except Exception:  # noqa: BLE001  the store cannot be reached, for anybody else neither perhaps
+            except Exception:  # noqa: BLE001  the store cannot be reached; the next beat tries again
                 continue
             if not written:
-                _tell(f"error: {os.fspath(self._path)} was taken over; this process ends at once")
+                _print(f"error: {os.fspath(self._path)} was taken over; this process ends at once")
                 os._exit(1)
             self._generation = written
 
 
-def _tell(text: str) -> None:
+def _print(text: str) -> None:
     print(text, file=sys.stderr, flush=True)

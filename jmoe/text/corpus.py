@@ -1,15 +1,14 @@
-"""Prepared tokens: opened and checked, and text prepared into a cache, once.
+"""The corpus of a run: a prepared folder opened and checked, or text prepared once into the cache.
 
 A prepared folder holds `train-00000.bin`, ..., `validation-00000.bin`, ... (flat little-endian uint16, or uint32 from
-65,536 tokens on: documents in a fixed order, an end-of-text after each) and `manifest.json`, as jmoe/text/build.py writes
-them. Its fingerprint is a hash of every document and of the rules: no two corpora can be mistaken for one another.
+65,536 tokens on: documents in a fixed order, an end-of-text after each) and `manifest.json`, all written by
+jmoe/text/prepare.py. Its fingerprint is a hash of every document and of the rules that made the tokens.
 """
 
 import bisect
-import contextlib
 import dataclasses
-import fcntl
 import hashlib
+import math
 import os
 import pathlib
 import shutil
@@ -21,9 +20,11 @@ from etils import epath
 from tqdm import tqdm
 
 from jmoe.errors import Unavailable, UserError
+from jmoe.storage import ownership
+from jmoe.storage.cache import cache_dir, folder_of_cache
 from jmoe.storage.files import is_remote, write_whole
-from jmoe.text import build, sources, tokenizer
 from jmoe.text import manifest as manifest_lib
+from jmoe.text import prepare, sources, tokenizer
 from jmoe.text.manifest import SPLITS
 
 CHEAP_BYTES = 2**26  # shards up to this size in all are hashed whenever they are opened; others by --verify
@@ -59,36 +60,20 @@ class Corpus:
     manifest: dict
 
     @property
-    def vocab_size(self) -> int:
-        return self.manifest["tokenizer"]["vocab_size"]
-
-    @property
     def token_bytes(self) -> np.ndarray:
         """UTF-8 bytes of held-out text that each token stands for, float64 [vocab_size]; 0 for an end of text."""
         return manifest_lib.token_bytes(self.manifest)
 
 
-def cache_dir() -> pathlib.Path:
-    """$JMOE_CACHE, else jmoe under $XDG_CACHE_HOME, else ~/.cache/jmoe."""
-    if path := os.environ.get("JMOE_CACHE"):
-        return pathlib.Path(path)
-    return pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "jmoe"
-
-
 def load(data, vocab_size: int | None = None) -> Corpus:
     """The corpus of `config.data`: a prepared folder, or text from the cache or prepared into it now.
 
-    Args:
-      data: the section `data` of a config.
-      vocab_size: refuse a tokenizer of more tokens, before any text is prepared.
-
-    Raises:
-      UserError: no file matches, a file can't be read, a document is bad, nothing can be held out, the tokenizer can't
-        be had or has too many tokens, or the fingerprint is not the one that `data.fingerprint` demands; or the cache
-        can't be written. Unavailable: the store of a prepared folder gave no answer for minutes.
+    Raises UserError where the text, the tokenizer or the cache can't be used, the fingerprint is not
+    `data.fingerprint`, or the tokenizer has more than `vocab_size` tokens, which is checked before text is prepared;
+    and Unavailable where the store of a prepared folder gave no answer for minutes.
     """
     if _is_prepared(data.path):
-        corpus = _given(data)
+        corpus = _prepared(data)
     else:
         try:
             corpus = _cached(data, vocab_size)
@@ -108,10 +93,7 @@ def load(data, vocab_size: int | None = None) -> Corpus:
 
 def open_folder(folder: pathlib.Path, verify: bool = False) -> Corpus:
     """A prepared folder; the sizes of its shards are checked, and their hashes where that is cheap or `verify`.
-
-    Raises:
-      UserError: naming the shard or manifest that is missing or damaged.
-    """
+    UserError names a shard or manifest that is missing or damaged."""
     damaged = f"the prepared corpus {folder} is damaged: {{}}; delete it and prepare it again"
     try:
         manifest = manifest_lib.parse((folder / "manifest.json").read_text())
@@ -124,9 +106,9 @@ def open_folder(folder: pathlib.Path, verify: bool = False) -> Corpus:
         splits[split] = []
         for shard in manifest["shards"][split]:
             path, size = folder / shard["file"], shard["tokens"] * dtype.itemsize
-            found = path.stat().st_size if path.exists() else None
-            if found != size:
-                what = "is missing" if found is None else f"has {found} bytes instead of {size}"
+            on_disk = path.stat().st_size if path.exists() else None
+            if on_disk != size:
+                what = "is missing" if on_disk is None else f"has {on_disk} bytes instead of {size}"
                 raise UserError(damaged.format(f"{shard['file']} {what}"))
             if verify and _sha256(path) != shard["sha256"]:
                 raise UserError(damaged.format(f"{shard['file']} differs from its hash in manifest.json"))
@@ -137,27 +119,9 @@ def open_folder(folder: pathlib.Path, verify: bool = False) -> Corpus:
     return Corpus(manifest["fingerprint"], Tokens(splits["train"]), Tokens(splits["validation"]), manifest)
 
 
-def told_skipped(n: int) -> str:
-    """The sentence about documents that were no text."""
+def skipped_warning(n: int) -> str:
+    """The sentence about `n` documents that are not text."""
     return f"WARNING: {n} bad document(s) skipped; --config.data.on_bad_document=fail names the first"
-
-
-@contextlib.contextmanager
-def locked(path: pathlib.Path, wait: bool = True):
-    """Holds the lock file `path`, which the end of the process, however it comes, gives back.
-
-    Raises:
-      BlockingIOError: another process holds it, unless `wait`.
-    """
-    with open(path, "w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if not wait:
-                raise
-            tqdm.write("waiting for another process that prepares the same text", file=sys.stderr)
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def _is_prepared(path: str) -> bool:
@@ -166,7 +130,7 @@ def _is_prepared(path: str) -> bool:
     return bool(path) and os.path.exists(os.path.join(os.path.expanduser(path), "manifest.json"))
 
 
-def _given(data) -> Corpus:
+def _prepared(data) -> Corpus:
     """The prepared folder at data.path."""
     if data.validation_path:
         raise UserError(
@@ -190,10 +154,11 @@ def _fetched(path: str) -> pathlib.Path:
         text = (remote / "manifest.json").read_text()
         manifest = manifest_lib.parse(text)
         shards = [shard["file"] for split in SPLITS for shard in manifest["shards"][split]]
-        folder = _cache() / f"{manifest['fingerprint']}-{manifest['sha256'][:16]}"
+        cache = folder_of_cache("tokens")
+        folder = cache / f"{manifest['fingerprint']}-{manifest['sha256'][:16]}"
         if folder.exists():
             return folder
-        work = pathlib.Path(tempfile.mkdtemp(prefix="fetching-", dir=_cache()))
+        work = pathlib.Path(tempfile.mkdtemp(prefix="fetching-", dir=cache))
         try:
             for name in tqdm(shards, desc=f"fetching {path}", unit=" shards", disable=None, leave=False):
                 (remote / name).copy(work / name)
@@ -211,26 +176,28 @@ def _fetched(path: str) -> pathlib.Path:
 
 
 def _cached(data, vocab_size) -> Corpus:
-    if data.fingerprint and (folder := _cache() / data.fingerprint).exists():
+    """The text of `data`, prepared in the cache unless it is already there."""
+    cache = folder_of_cache("tokens")
+    if data.fingerprint and (folder := cache / data.fingerprint).exists():
         return open_folder(folder)
     text, encoder = sources.find(data), tokenizer.load(data.tokenizer, data.end_of_text)
     _check_vocabulary(vocab_size, encoder.describe())
-    digest = build.digest(text, data, encoder)
-    listing = _cache("listings") / digest
-    with locked(_cache("locks") / digest):
-        if listing.exists() and (folder := _cache() / listing.read_text()).exists():
+    digest = prepare.digest(text, data, encoder)
+    listing = folder_of_cache("tokens", "listings") / digest
+    with ownership.hold(folder_of_cache("tokens", "locks") / digest, "preparing this text", math.inf):
+        if listing.exists() and (folder := cache / listing.read_text()).exists():
             return open_folder(folder)
-        work = _cache(f"preparing-{digest}")
-        manifest = build.build(text, data, encoder, work)
-        folder = _cache() / manifest["fingerprint"]
+        work = folder_of_cache("tokens", f"preparing-{digest}")
+        manifest = prepare.prepare(text, data, encoder, work)
+        folder = cache / manifest["fingerprint"]
         _move(work, folder)
-        if work.exists():  # the same documents were there from other files, or from an earlier version
+        if work.exists():  # other files, or an earlier version, had given the same documents
             if "token_bytes" not in open_folder(folder).manifest:
                 shutil.copytree(work, folder, dirs_exist_ok=True, copy_function=os.replace)
             shutil.rmtree(work, ignore_errors=True)
         write_whole(listing, manifest["fingerprint"])
         if manifest["skipped"]:
-            tqdm.write(told_skipped(manifest["skipped"]), file=sys.stderr)
+            tqdm.write(skipped_warning(manifest["skipped"]), file=sys.stderr)
         return open_folder(folder)
 
 
@@ -245,7 +212,7 @@ def _check_vocabulary(vocab_size: int | None, described: dict) -> None:
 def _move(work: pathlib.Path, folder: pathlib.Path) -> None:
     try:
         work.rename(folder)
-    except OSError:  # another process was first with the same tokens
+    except OSError:  # the same tokens are there already
         if not folder.exists():
             raise
 
@@ -253,9 +220,3 @@ def _move(work: pathlib.Path, folder: pathlib.Path) -> None:
 def _sha256(path: pathlib.Path) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _cache(*parts: str) -> pathlib.Path:
-    path = cache_dir().joinpath("tokens", *parts)
-    path.mkdir(parents=True, exist_ok=True)
-    return path

@@ -1,7 +1,7 @@
-"""manifest.json of a prepared folder: read, and believed only where it can be true.
+"""manifest.json of a prepared folder, and the checks that it must pass.
 
-A prepared folder may come from anyone. Nothing of it is opened or fetched before its names, types and sizes were
-checked: no name in it can lead out of the folder.
+A prepared folder may come from anyone. So no file of it is opened or fetched before the manifest's names, types and
+sizes are checked: no name in it can lead out of the folder.
 """
 
 import base64
@@ -13,54 +13,61 @@ import zlib
 import numpy as np
 
 SPLITS = ("train", "validation")
-SHARD_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}\.bin")
-HEX = {"fingerprint": re.compile("[0-9a-f]{16}"), "sha256": re.compile("[0-9a-f]{64}")}
+
+
+def _count(most: int = 2**62):
+    return lambda x: type(x) is int and 1 <= x <= most, "a whole number from 1 on"
+
+
+def _text(pattern: str, words: str = ""):
+    return lambda x: isinstance(x, str) and bool(re.fullmatch(pattern, x)), words or f"of the form {pattern}"
+
+
+# What an entry may be: a test of its value, and words for people.
+OBJECT = lambda x: isinstance(x, dict), "an object"
+FILES = lambda x: isinstance(x, list) and bool(x), "a list of files"
+STRING = lambda x: isinstance(x, str), "a string"
+FINGERPRINT, SHA256 = _text("[0-9a-f]{16}"), _text("[0-9a-f]{64}")
+SHARD_NAME = _text(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}\.bin", "the bare name of a .bin file")
 
 
 def sha256(manifest: dict) -> str:
-    """Of everything in it but itself."""
+    """The hash of everything in a manifest but its own hash."""
     rest = {name: value for name, value in manifest.items() if name != "sha256"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
 def parse(text: str) -> dict:
-    """The manifest that `text` is.
-
-    Raises:
-      ValueError: it is none; names the entry, the value found and what it must be.
-    """
+    """The manifest in `text`; ValueError, naming the entry, its value and what it must be, where it is none."""
     try:
         manifest = json.loads(text)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-    _check(isinstance(manifest, dict), "it", manifest, "an object")
-    for name, shape in HEX.items():
-        _check_text(manifest, name, shape)
-    if manifest["sha256"] != sha256(manifest):
+    _check("it", manifest, OBJECT)
+    _entry(manifest, "fingerprint", FINGERPRINT)
+    if _entry(manifest, "sha256", SHA256) != sha256(manifest):
         raise ValueError("its content differs from its own hash")
-    described = _entry(manifest, "tokenizer", dict)
-    for name in ("name", "sha256"):
-        _entry(described, name, str, "tokenizer.")
-    _check_count(described, "vocab_size", "tokenizer.", 1, 2**31)
-    source = _entry(manifest, "source", dict)
-    _entry(source, "inputs", str, "source.")
-    counts = {what: _entry(manifest, what, dict) for what in ("documents", "tokens", "bytes")}
-    shards = _entry(manifest, "shards", dict)
+    described = _entry(manifest, "tokenizer", OBJECT)
+    _entry(described, "name", STRING, "tokenizer.")
+    _entry(described, "sha256", STRING, "tokenizer.")
+    _entry(described, "vocab_size", _count(2**31), "tokenizer.")
+    _entry(_entry(manifest, "source", OBJECT), "inputs", STRING, "source.")
+    counts = {what: _entry(manifest, what, OBJECT) for what in ("documents", "tokens", "bytes")}
+    shards = _entry(manifest, "shards", OBJECT)
     names = set()
     for split in SPLITS:
         for what in counts:
-            _check_count(counts[what], split, f"{what}.", 1)
-        _check(bool(_entry(shards, split, list, "shards.")), f"shards.{split}", [], "a list of files")
-        for i, shard in enumerate(shards[split]):
+            _entry(counts[what], split, _count(), f"{what}.")
+        total = 0
+        for i, shard in enumerate(_entry(shards, split, FILES, "shards.")):
             where = f"shards.{split}[{i}]"
-            _check(isinstance(shard, dict), where, shard, "an object")
-            _check_text(shard, "file", SHARD_NAME, f"{where}.", "the bare name of a .bin file")
-            _check(shard["file"] not in names, f"{where}.file", shard["file"], "named once")
-            names.add(shard["file"])
-            _check_text(shard, "sha256", HEX["sha256"], f"{where}.")
-            _check_count(shard, "tokens", f"{where}.", 1)
-        total = sum(shard["tokens"] for shard in shards[split])
-        _check(counts["tokens"][split] == total, f"tokens.{split}", counts["tokens"][split], f"its shards' {total}")
+            _check(where, shard, OBJECT)
+            name = _entry(shard, "file", SHARD_NAME, f"{where}.")
+            _check(f"{where}.file", name, (lambda x: x not in names, "named once"))
+            names.add(name)
+            _entry(shard, "sha256", SHA256, f"{where}.")
+            total += _entry(shard, "tokens", _count(), f"{where}.")
+        _check(f"tokens.{split}", counts["tokens"][split], (lambda x: x == total, f"its shards' {total}"))
     token_bytes(manifest)
     return manifest
 
@@ -71,43 +78,30 @@ def pack(n_bytes: np.ndarray) -> str:
 
 
 def token_bytes(manifest: dict) -> np.ndarray:
-    """Bytes of held-out text that each token stands for, float64 [vocab_size]; over all of the held-out tokens they
-    make its bytes. A manifest that was written without them gives each token the mean.
-
-    Raises:
-      ValueError: they are damaged.
-    """
+    """Bytes of held-out text that each token stands for, float64 [vocab_size]; summed over the held-out tokens they are
+    its bytes. An older manifest, which has none, gives each token the mean. ValueError where they are damaged."""
     vocab_size = manifest["tokenizer"]["vocab_size"]
     if "token_bytes" not in manifest:
         return np.full(vocab_size, manifest["bytes"]["validation"] / manifest["tokens"]["validation"])
-    packed = _entry(manifest, "token_bytes", str)
+    packed = _entry(manifest, "token_bytes", STRING)
     try:
         inflate = zlib.decompressobj()
         content = inflate.decompress(base64.b64decode(packed, validate=True), 4 * vocab_size + 1)
-        found = np.frombuffer(content, "<f4").astype(np.float64)
+        lengths = np.frombuffer(content, "<f4").astype(np.float64)
     except (ValueError, zlib.error):
-        found = np.empty(0)
-    good = len(found) == vocab_size and np.isfinite(found).all() and (found >= 0).all()
-    _check(bool(good), "token_bytes", packed[:20], f"a table of {vocab_size} packed numbers")
-    return found
+        lengths = np.empty(0)
+    good = len(lengths) == vocab_size and np.isfinite(lengths).all() and (lengths >= 0).all()
+    _check("token_bytes", packed[:20], (lambda _: good, f"a table of {vocab_size} packed numbers"))
+    return lengths
 
 
-def _entry(holder: dict, name: str, kind: type, where: str = ""):
-    _check(isinstance(holder.get(name), kind), where + name, holder.get(name), f"a {kind.__name__}")
+def _entry(holder: dict, name: str, kind, where: str = ""):
+    """The entry `name`, which must be of that kind; `where` and its name are what the error calls it."""
+    _check(where + name, holder.get(name), kind)
     return holder[name]
 
 
-def _check_text(holder: dict, name: str, shape: re.Pattern, where: str = "", what: str = "") -> None:
-    found = holder.get(name)
-    what = what or f"of the form {shape.pattern}"
-    _check(isinstance(found, str) and bool(shape.fullmatch(found)), where + name, found, what)
-
-
-def _check_count(holder: dict, name: str, where: str, least: int, most: int = 2**62) -> None:
-    found = holder.get(name)
-    _check(type(found) is int and least <= found <= most, where + name, found, f"a whole number from {least} on")
-
-
-def _check(good: bool, name: str, found, what: str) -> None:
-    if not good:
-        raise ValueError(f"{name} is {repr(found)[:80]} and must be {what}")
+def _check(name: str, value, kind) -> None:
+    holds, words = kind
+    if not holds(value):
+        raise ValueError(f"{name} is {repr(value)[:80]} and must be {words}")

@@ -1,6 +1,6 @@
-"""Documents out of files and TFDS datasets, a piece at a time; what is no text is named by file and row.
+"""Documents out of files and TFDS datasets, a piece at a time; errors name a bad document by file and row.
 
-Row, line and record are named as people count them, rows and lines from 1, records of TFDS from 0.
+Rows and lines count from 1, records of TFDS from 0.
 """
 
 import contextlib
@@ -10,8 +10,8 @@ import itertools
 import json
 import re
 
+from jmoe import packages
 from jmoe.errors import UserError
-from jmoe.text import packages
 
 TFDS = re.compile(r"tfds:(?P<name>[^:\[\]]+(:\d+\.\d+\.\d+)?):(?P<split>[^:].*)")
 BUFFER = 2**20  # bytes
@@ -30,11 +30,8 @@ class Piece:
 def documents(piece: Piece, field: str, skip: bool = False):
     """Yields the documents of a piece as bytes: a whole file, or `field` of each line, row or record.
 
-    A bad document is one that is no text: not UTF-8, not a string, null, or a line that is no JSON object. Where one
-    is, None is yielded if `skip`.
-
-    Raises:
-      UserError: naming file and row of a bad document, unless `skip`; or a file that cannot be read.
+    A bad document is not text: not UTF-8, not a string, null, or a line that is no JSON object. `skip` yields None for
+    it; else a UserError names its file and row.
     """
     if piece.path.startswith("tfds:"):
         yield from _records(piece, field, skip)
@@ -45,21 +42,21 @@ def documents(piece: Piece, field: str, skip: bool = False):
     else:
         with _open(piece.path) as file:
             document = file.read()
-        if piece.path.endswith(".py"):  # this machine's, not all of it in UTF-8: taken as it is
+        if piece.path.endswith(".py"):  # of this machine; some are not UTF-8, and are taken as they are
             yield document
         else:
             yield _checked(document, skip, lambda: piece.path)
 
 
-def _checked(document: bytes | None, skip: bool, where) -> bytes | None:
-    """The document, which must be UTF-8; `where()` says where it comes from."""
+def _checked(document: bytes | None, skip: bool, place) -> bytes | None:
+    """The document, which must be UTF-8; `place()` names where it comes from."""
     if document is None:
-        return _bad(skip, lambda: f"{where()}: null and not a string")
+        return _bad(skip, lambda: f"{place()}: null and not a string")
     try:
         document.decode()
     except UnicodeDecodeError as error:
         at = error.start
-        return _bad(skip, lambda: f"{where()}: not UTF-8 at byte {at} of the text")
+        return _bad(skip, lambda: f"{place()}: not UTF-8 at byte {at} of the text")
     return document
 
 
@@ -79,11 +76,7 @@ def _open(path: str):
 
 @contextlib.contextmanager
 def parquet(path: str, field: str):
-    """The open ParquetFile, its column `field` known to hold text.
-
-    Raises:
-      UserError: naming the file.
-    """
+    """The open ParquetFile; UserError, naming it, where it can't be read or has no column `field` of text."""
     pyarrow = packages.needed("pyarrow", path)
     library = packages.needed("pyarrow.parquet", path)
     try:
@@ -108,7 +101,7 @@ def _rows(piece: Piece, field: str, skip: bool):
             column = batch.column(0)
             if hasattr(column, "dictionary_decode"):
                 column = column.dictionary_decode()
-            # as bytes: strings would be decoded here, and an error would name no row
+            # as bytes: pyarrow would decode strings itself, and its errors name no row
             for row, document in zip(rows, column.cast("large_binary").to_pylist()):
                 yield _checked(document, skip, lambda: f"{piece.path}, row {row}, column {field!r}")
 
@@ -126,14 +119,14 @@ def _lines(piece: Piece, field: str, skip: bool):
             at += len(line)
 
 
-def _line(line: bytes, field: str, skip: bool, where) -> bytes | None:
+def _line(line: bytes, field: str, skip: bool, place) -> bytes | None:
     try:
         text = json.loads(line)[field]
         if isinstance(text, str):
             return text.encode("utf-8", "surrogatepass")
     except (ValueError, KeyError, TypeError, RecursionError):
         pass
-    return _bad(skip, lambda: f"{where()}: not a JSON object with a string field {field!r}")
+    return _bad(skip, lambda: f"{place()}: not a JSON object with a string field {field!r}")
 
 
 def _line_number(path: str, at: int) -> int:
@@ -148,10 +141,8 @@ def _line_number(path: str, at: int) -> int:
 
 @functools.lru_cache
 def tfds(path: str):
-    """(data source, info of the dataset, info of the split) of tfds:NAME/CONFIG:SPLIT, which must be prepared already.
-
-    TFDS looks in $TFDS_DATA_DIR, else in ~/tensorflow_datasets.
-    """
+    """(data source, info of the dataset, info of the split) of tfds:NAME/CONFIG:SPLIT, which must be built already, in
+    $TFDS_DATA_DIR or else ~/tensorflow_datasets."""
     library = packages.needed("tensorflow_datasets", path)
     parts = TFDS.fullmatch(path)
     if not parts:

@@ -1,6 +1,6 @@
-"""Text, wherever `config.data.path` finds it, as documents: files, TFDS, or the Python source of this machine.
+"""The text that `config.data` names: files, a TFDS dataset, or the Python source of this machine.
 
-Text is cut into pieces (a file, a range of its lines, row groups or records) that processes read apart from each other.
+Text is cut into pieces (a file, or a range of its lines, row groups or records) that several processes read at once.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ from jmoe.text import readers
 from jmoe.text.readers import Piece
 
 SUFFIXES = (".txt", ".jsonl", ".parquet")
-PIECE_BYTES = 2**22  # what a process reads at a time, and what a kill costs it
+PIECE_BYTES = 2**22  # what a process reads at a time, and loses by a kill
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Text:
     """What to train on and what to hold out: paths of files or a tfds: name, and the field that holds the text."""
 
     train: list[str]
-    held_out: list[str]  # empty: by hash
+    held_out: list[str]  # empty: documents are held out by hash
     field: str
 
     def stamps(self) -> list[str]:
@@ -52,11 +52,8 @@ class Text:
 
 
 def find(data) -> Text:
-    """The text that `config.data` names.
-
-    Raises:
-      UserError: nothing matches, a file is of no known kind, or a TFDS dataset can't be opened.
-    """
+    """The text that `config.data` names; UserError where nothing matches, a file is of no known kind, or a TFDS dataset
+    can't be opened."""
     held_out = _find(data.validation_path, "validation_path") if data.validation_path else []
     return Text(_find(data.path, "path"), held_out, data.text_field)
 
@@ -98,7 +95,7 @@ def _stamp(path: str):
 
 
 def _pieces(path: str, field: str):
-    """Cuts a source where documents end."""
+    """The pieces of a source; each begins and ends with a document."""
     if path.startswith("tfds:"):
         source, info, split = readers.tfds(path)
         if field not in info.features:

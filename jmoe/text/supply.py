@@ -1,6 +1,6 @@
-"""Whether a corpus has the tokens that a run asks for, found before anything is trained or submitted. Plain Python.
+"""Whether a corpus has the tokens that a run asks for, checked before anything is trained or submitted. Plain Python.
 
-Tokens come in whole rows of config.data.seq_len; `tokens` is anything with a length, as corpus.Tokens.
+Only whole rows of config.data.seq_len count; `tokens` is anything with a length, as corpus.Tokens.
 """
 
 import math
@@ -9,7 +9,7 @@ from jmoe.errors import UserError
 
 
 def n_rows(tokens, seq_len: int) -> int:
-    """Whole rows; a row's last target is the first input of the next one."""
+    """Rows in `tokens`; a row's last target is the first input of the next one."""
     return max(0, len(tokens) - 1) // seq_len
 
 
@@ -25,47 +25,42 @@ def n_validation_tokens(corpus, config) -> int:
 
 
 def check(corpus, config, schedule, segment) -> str:
-    """That the corpus suffices for all training up to the end of `segment`, and for an evaluation.
+    """Checks that the corpus suffices for all training up to the end of `segment`, and for an evaluation.
 
-    A law's tokens are fresh ones: repeats are an error unless config.data.max_epochs permits them.
-
-    Returns:
-      a warning, or nothing: there are fewer held-out tokens than config.data.validation_tokens.
-
-    Raises:
-      UserError: naming the tokens that are asked and those that there are.
+    A law's tokens are fresh ones: repeats are an error unless config.data.max_epochs permits them. Returns a warning,
+    or "", about the held-out tokens; UserError names the tokens that the run asks for and those that the corpus has.
     """
-    data, found, asked = config.data, n_training_tokens(corpus, config), schedule.tokens_at(segment.stop)
+    data, n_tokens, asked = config.data, n_training_tokens(corpus, config), schedule.tokens_at(segment.stop)
     _check_row(corpus.train, data.seq_len, "training")
     batch = schedule.batch_at(segment.stop - 1)
-    if batch > found:
+    if batch > n_tokens:
         raise UserError(
-            f"the training text has {found:,} tokens in whole rows, less than one batch of {batch:,} in "
+            f"the training text has {n_tokens:,} tokens in whole rows, less than one batch of {batch:,} in "
             "config.batch_tokens: give more text or smaller batches"
         )
-    if asked > data.max_epochs * found:
+    if asked > data.max_epochs * n_tokens:
         raise UserError(
-            f"the run asks for {asked:,} training tokens and corpus {corpus.fingerprint} has {found:,}: "
-            f"{asked / found:.4g} epochs, where config.data.max_epochs={data.max_epochs:g} permits "
-            f"{data.max_epochs * found:,.0f}: give more text, a smaller budget in config.n_tokens, or permit repeats "
-            f"by --config.data.max_epochs={math.ceil(asked / found)}"
+            f"the run asks for {asked:,} training tokens and corpus {corpus.fingerprint} has {n_tokens:,}: "
+            f"{asked / n_tokens:.4g} epochs, where config.data.max_epochs={data.max_epochs:g} permits "
+            f"{data.max_epochs * n_tokens:,.0f}: give more text, a smaller budget in config.n_tokens, or permit "
+            f"repeats by --config.data.max_epochs={math.ceil(asked / n_tokens)}"
         )
     return check_held_out(corpus, config)
 
 
 def check_held_out(corpus, config) -> str:
-    """As `check`, of the held-out text alone."""
+    """`check` for the held-out text alone."""
     seq_len = config.data.seq_len
     _check_row(corpus.validation, seq_len, "held-out")
     return held_out_warning(n_rows(corpus.validation, seq_len) * seq_len, config.data)
 
 
-def held_out_warning(found: int, data) -> str:
-    """The sentence about fewer held-out tokens than `config.data` asks for, or nothing."""
-    if found >= data.validation_tokens // data.seq_len * data.seq_len:
+def held_out_warning(n_tokens: int, data) -> str:
+    """The warning where the `n_tokens` held out are fewer than `config.data` asks for, else ""."""
+    if n_tokens >= data.validation_tokens // data.seq_len * data.seq_len:
         return ""
     return (
-        f"WARNING: the held-out text has {found:,} tokens, fewer than config.data.validation_tokens="
+        f"WARNING: the held-out text has {n_tokens:,} tokens, fewer than config.data.validation_tokens="
         f"{data.validation_tokens:,}: the loss is measured on those"
     )
 

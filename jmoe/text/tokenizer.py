@@ -1,6 +1,6 @@
 """Text to token ids: bytes, GPT-2's byte-pair encoding by tiktoken, or any tokenizer.json by tokenizers.
 
-Text that spells a special token is encoded as ordinary text; only the end of a document is an end-of-text.
+Text that spells a special token is encoded as ordinary text; an end-of-text stands only at the end of a document.
 
 Axis legend: n tokens of one document, its end-of-text included.
 """
@@ -15,20 +15,20 @@ from collections.abc import Callable
 
 import numpy as np
 
+from jmoe import packages
 from jmoe.errors import UserError
-from jmoe.text import packages
 
 GPT2_URL = "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/vocab.bpe"  # as tiktoken caches it
 GPT2_SHA256 = "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5"
-GPT2_SIZE = 50_257  # the last of them the end-of-text; known before the file is at hand
+GPT2_SIZE = 50_257  # the end-of-text is the last token; the size is needed before the file is read
 BYTE_PAIRS = (".bpe", ".txt")
-END_OF_TEXT = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[EOS]")  # looked for in a tokenizer.json
-PART = 400_000  # characters encoded at once: beyond, long runs of spaces overflow the stack of tiktoken's pattern
+END_OF_TEXT = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[EOS]")  # what a tokenizer.json may call it
+PART = 400_000  # characters encoded at once: a longer run of spaces overflows the stack of tiktoken's pattern
 
 
 @dataclasses.dataclass(frozen=True)
 class Tokenizer:
-    """`encode` turns a document's bytes into ids; `rules` says everything that they depend on."""
+    """`encode` turns a document's bytes into ids; `rules` names everything that the ids depend on."""
 
     name: str
     rules: str
@@ -69,7 +69,7 @@ class Tokenizer:
         yield text_of(ids)[len(shown) :]
 
     def describe(self) -> dict:
-        """For a manifest: name, vocab_size, end_of_text, sha256."""
+        """Its entry in a manifest: name, vocab_size, end_of_text, sha256."""
         return {name: getattr(self, name) for name in ("name", "vocab_size", "end_of_text", "sha256")}
 
 
@@ -79,15 +79,11 @@ def token_dtype(vocab_size: int):
 
 
 def load(name: str, end_of_text: str = "") -> Tokenizer:
-    """The tokenizer that `config.data.tokenizer` names; `end_of_text` is the token that ends a document.
+    """The tokenizer that `config.data.tokenizer` names: "bytes", "gpt2", the path of a tokenizer.json, or of a
+    byte-pair vocabulary as GPT-2 ships it (vocab.bpe, also known as merges.txt).
 
-    Args:
-      name: "bytes", "gpt2", the path of a tokenizer.json, or of a byte-pair vocabulary as GPT-2 ships it (vocab.bpe,
-        also known as merges.txt).
-      end_of_text: for a tokenizer.json whose end-of-text is none of END_OF_TEXT.
-
-    Raises:
-      UserError: an unknown name, a file that is missing or damaged, no vocabulary to be had, no end-of-text.
+    `end_of_text` ends a document, for a tokenizer.json whose own is none of END_OF_TEXT. Raises UserError for an
+    unknown name, a file that is missing or damaged, no vocabulary to be had, or no end-of-text.
     """
     if name == "bytes":
         lengths = np.array([1] * 256 + [0], np.uint16)
@@ -113,14 +109,14 @@ def load(name: str, end_of_text: str = "") -> Tokenizer:
 
 
 def is_of(name: str, described: dict) -> bool:
-    """Whether config.data.tokenizer=`name` is the tokenizer that a manifest describes; its file need not be here."""
+    """Whether config.data.tokenizer=`name` is the tokenizer that a manifest describes; its file may be missing."""
     if name in ("bytes", "gpt2"):
         return described["name"] == name
     path = pathlib.Path(name).expanduser()
     if path.is_file():
         content = path.read_bytes()
-        found = [content, _canonical(_merges(content))] if name.endswith(BYTE_PAIRS) else [content]
-        return described["sha256"] in [hashlib.sha256(one).hexdigest() for one in found]
+        spellings = [content, _canonical(_merges(content))] if name.endswith(BYTE_PAIRS) else [content]
+        return described["sha256"] in [hashlib.sha256(spelling).hexdigest() for spelling in spellings]
     return path.name == described["name"] or (described["name"] == "gpt2" and name.endswith(BYTE_PAIRS))
 
 
@@ -132,8 +128,7 @@ def _read(name: str) -> bytes:
 
 
 def _published_gpt2() -> Tokenizer:
-    """GPT-2's own: its vocabulary is looked for when the first text is encoded, so that text prepared earlier is found
-    without it."""
+    """GPT-2's own. Its vocabulary is read when the first text is encoded, so that text prepared earlier needs none."""
     made = functools.cache(lambda: _byte_pairs("gpt2", _download_gpt2()))
     return Tokenizer(
         "gpt2",
@@ -162,13 +157,13 @@ def _download_gpt2() -> bytes:
 
 
 def _merges(vocabulary: bytes) -> list[tuple[int, str]]:
-    """(number, text) of the lines of a vocabulary that hold merges; how lines end does not matter."""
+    """(number, text) of the lines of a vocabulary that hold merges; lines may end in LF or CRLF."""
     lines = vocabulary.decode("utf-8-sig", "replace").replace("\r\n", "\n").split("\n")
     return [(i, line) for i, line in enumerate(lines, 1) if line and not (i == 1 and line.startswith("#version"))]
 
 
 def _canonical(merges) -> bytes:
-    """The merges as GPT-2's own file has them: equal vocabularies are equal bytes."""
+    """The merges as GPT-2's own file writes them, so that equal vocabularies have equal hashes."""
     return "\n".join(["#version: 0.2", *(line for _, line in merges), ""]).encode()
 
 
@@ -240,16 +235,16 @@ def _tokenizer_json(path: str, end_of_text: str) -> Tokenizer:
     except Exception as error:  # tokenizers raises nothing more precise
         reason = " ".join(str(error).split())
         raise UserError(f"config.data.tokenizer={path!r} is no tokenizer.json: {reason}") from None
-    found = [token for token in ([end_of_text] if end_of_text else END_OF_TEXT) if token in vocabulary]
-    if len(found) != 1:
+    ends = [token for token in ([end_of_text] if end_of_text else END_OF_TEXT) if token in vocabulary]
+    if len(ends) != 1:
         raise UserError(
             f"config.data.tokenizer={path!r} has "
-            + (f"no token {end_of_text!r}" if end_of_text else f"{len(found)} of the tokens {', '.join(END_OF_TEXT)}")
+            + (f"no token {end_of_text!r}" if end_of_text else f"{len(ends)} of the tokens {', '.join(END_OF_TEXT)}")
             + "; name the one that ends a document by config.data.end_of_text"
         )
-    end, vocab_size = vocabulary[found[0]], max(vocabulary.values()) + 1
+    end, vocab_size = vocabulary[ends[0]], max(vocabulary.values()) + 1
     for token in settings.get("added_tokens") or ():
-        if token["content"] == found[0]:
+        if token["content"] == ends[0]:
             token["special"] = True  # only special tokens can be told to stay ordinary text
     encoder = tokenizers.Tokenizer.from_str(json.dumps(settings))
     encoder.encode_special_tokens = True
@@ -269,8 +264,8 @@ def _tokenizer_json(path: str, end_of_text: str) -> Tokenizer:
 
 
 def _byte_lengths(settings: dict, vocabulary: dict[str, int], vocab_size: int, end_of_text: int) -> np.ndarray:
-    """UTF-8 bytes [vocab_size] of each token of a tokenizer.json: exact for byte-level vocabularies, for others as
-    their usual marks tell (a space as U+2581, a part of a word as ##, a byte as <0x0A>)."""
+    """UTF-8 bytes [vocab_size] of each token of a tokenizer.json: exact for byte-level vocabularies. Others usually
+    write a space as U+2581, a part of a word as ## and a byte as <0x0A>."""
     steps = json.dumps([settings.get("pre_tokenizer"), settings.get("decoder")])
     byte_level = '"ByteLevel"' in steps
     added = {token["content"] for token in settings.get("added_tokens") or ()}

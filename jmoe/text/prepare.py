@@ -1,9 +1,9 @@
 """Text to sharded files of tokens, by several processes, resumable after a kill at any moment.
 
-Units of work (sources.Text.units) are tokenised in any order into FOLDER/units-DIGEST/, each there whole or not at all.
-Then one process goes through them in order, drops documents that were seen before, holds out 1% (jmoe/text/holdout.py), and
-writes FOLDER/SPLIT-00000.bin, ... and last of all FOLDER/manifest.json. What comes out depends neither on the number of
-processes nor on how often they were killed.
+The processes tokenise units of work (sources.Text.units) in any order into files in FOLDER/units-DIGEST/. Then one
+process goes through the units in order, drops repeated documents, holds out 1% (jmoe/text/holdout.py), and writes
+FOLDER/SPLIT-00000.bin, ... and last of all FOLDER/manifest.json. The result depends neither on the number of processes
+nor on how often they were killed.
 
 Axis legend: n documents of a unit, or of all units; t tokens of a unit.
 """
@@ -29,7 +29,7 @@ from jmoe.text import tokenizer as tokenizer_lib
 from jmoe.text.manifest import SPLITS
 
 SHARD_TOKENS = 2**28
-HOLDOUT = "hold-out v2"  # another one, another preparation
+HOLDOUT = "hold-out v2"  # part of the digest: another way to hold out is another preparation
 ON_BAD_DOCUMENT = ("fail", "skip")
 _DOCUMENTS = np.dtype([("sha256", "S32"), ("tokens", "<i8"), ("bytes", "<i8")])
 
@@ -45,7 +45,7 @@ def digest(text: sources.Text, data, tokenizer) -> str:
     return hashlib.sha256("\n".join(lines).encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
-def build(
+def prepare(
     text: sources.Text,
     data,
     tokenizer,
@@ -53,12 +53,10 @@ def build(
     n_workers: int = 1,
     shard_tokens: int = SHARD_TOKENS,
 ) -> dict:
-    """Tokenises `text` into `folder`; returns the manifest. Needs twice the room of the tokens while it works.
+    """Tokenises `text` into `folder`; returns the manifest. While it works it takes twice the tokens' room on the disk.
 
-    Raises:
-      UserError: a source can't be read, a document is bad and config.data.on_bad_document is "fail", or there is too
-        little text to hold any out.
-      OSError: `folder` can't be written.
+    Raises UserError where a source can't be read, a document is bad and config.data.on_bad_document is "fail", or there
+    is too little text to hold any out, and OSError where `folder` can't be written.
     """
     if data.on_bad_document not in ON_BAD_DOCUMENT:
         raise UserError(
@@ -78,7 +76,7 @@ def build(
 
 
 def clean(folder: pathlib.Path) -> None:
-    """Removes what a finished preparation, or a kill at its very end, leaves beside shards and manifest."""
+    """Removes the temporary files that a preparation leaves where it was killed at its end."""
     for stale in folder.glob("units-*"):
         shutil.rmtree(stale)
     for stale in folder.glob("manifest.json.*"):
@@ -107,7 +105,7 @@ def _tokenise(units, paths, data, tokenizer, n_workers: int) -> None:
             (data,),
         )
         try:
-            # workers inherit the mask: a Ctrl-C while they start is heard by this process alone, and just after
+            # workers inherit the mask, so that only this process handles a Ctrl-C, once they have started
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
             try:
                 running = {pool.submit(_work, unit, path): unit for unit, path in todo}
@@ -136,7 +134,7 @@ def _work(unit, path) -> None:
 
 
 def _tokenise_unit(unit, path: pathlib.Path, data, tokenizer) -> None:
-    """Writes `tokens` [t], `documents` [n] and `n_skipped` of one unit; a document that it holds twice is left out."""
+    """Writes `tokens` [t], `documents` [n] and `n_skipped` of one unit, without a document's second copy."""
     tokens, documents, seen, n_skipped = [np.empty(0, tokenizer.dtype)], [], set(), 0
     for document in _read(unit, data):
         if document is None:
@@ -221,14 +219,14 @@ def _check_counts(counts: dict[str, int], data) -> None:
 
 
 def _cut(index: int, tail: int, units, tables, data, tokenizer):
-    """Makes two documents of one, whose last `tail` bytes or so are held out; it is read again for that.
+    """Reads document `index` again and cuts it in two, of which the last `tail` bytes or so are held out.
 
-    In `tables` its row becomes two. Returns its unit, where in the unit's tokens it stood, and both parts' tokens.
+    In `tables` its row becomes two. Returns its unit, its slice of the unit's tokens, and both parts' tokens.
     """
     ends = np.cumsum([len(table) for table in tables])
     i = int(np.searchsorted(ends, index, "right"))
     table, row = tables[i], index - int(ends[i] - len(tables[i]))
-    key = bytes(table["sha256"][row])  # without the zeros at its end: numpy drops them
+    key = bytes(table["sha256"][row])  # numpy drops zeros at its end
     for document in _read(units[i][1], data):
         if document and hashlib.sha256(document).digest().rstrip(b"\0") == key:
             break
@@ -244,8 +242,8 @@ def _cut(index: int, tail: int, units, tables, data, tokenizer):
 
 
 def _token_bytes(counts: np.ndarray, tokenizer, n_bytes: int) -> np.ndarray:
-    """UTF-8 bytes that each token stands for [vocab_size], scaled so that the held-out tokens, `counts` of each, make
-    the bytes of the held-out text: byte-level tokenizers need no scaling, others change or drop a few characters."""
+    """UTF-8 bytes that each token stands for [vocab_size], scaled so that the held-out tokens, `counts` of each, sum to
+    the held-out text's `n_bytes`: the scale is 1 but for tokenizers that change or drop characters."""
     lengths = tokenizer.byte_lengths()
     total = int(counts @ lengths)
     return lengths * (n_bytes / total) if total else np.full(len(counts), n_bytes / max(1, counts.sum()))

@@ -1,4 +1,4 @@
-"""Batches by index: row i of the shuffled corpus is always the same row, so the position is the step alone.
+"""Batches by index: row i of the shuffled corpus is always the same, so a run's position in it is its step.
 
 Axis legend: B rows of the batch, T positions; a row holds T + 1 tokens, inputs and targets.
 """
@@ -11,22 +11,13 @@ from jmoe.model import sharding
 from jmoe.text import supply
 
 
-class Rows:
-    """Fixed-length rows of a flat token array: row i is tokens [i T, i T + T], the last one being a target only."""
-
-    def __init__(self, tokens, seq_len: int):
-        self._tokens, self._seq_len = tokens, seq_len
-
-    def __len__(self) -> int:
-        return supply.n_rows(self._tokens, self._seq_len)
-
-    def read(self, indices) -> np.ndarray:
-        """Rows [len(indices), T + 1] as int32."""
-        rows = np.empty((len(indices), self._seq_len + 1), np.int32)
-        for row, index in zip(rows, indices):
-            start = int(index) * self._seq_len
-            row[:] = self._tokens[start : start + self._seq_len + 1]
-        return rows
+def read_rows(tokens, seq_len: int, indices) -> np.ndarray:
+    """Rows [len(indices), T + 1] of a flat token array as int32: row i holds tokens i T to i T + T."""
+    rows = np.empty((len(indices), seq_len + 1), np.int32)
+    for row, index in zip(rows, indices):
+        start = int(index) * seq_len
+        row[:] = tokens[start : start + seq_len + 1]
+    return rows
 
 
 def training_batches(corpus, config, schedule, mesh, segment, start: int):
@@ -36,15 +27,14 @@ def training_batches(corpus, config, schedule, mesh, segment, start: int):
     steps ahead in threads.
     """
     seq_len = config.data.seq_len
-    rows = Rows(corpus.train, seq_len)
-    # row numbers go through grain, not rows, which would take three times as long
-    order = grain.MapDataset.range(len(rows)).shuffle(config.seed).repeat()
+    # grain shuffles row numbers, and each batch's rows are read at once: grain would take three times as long for rows
+    order = grain.MapDataset.range(supply.n_rows(corpus.train, seq_len)).shuffle(config.seed).repeat()
 
     def read(step):
         n_rows = schedule.batch_at(step) // seq_len
         first = schedule.tokens_at(step) // seq_len
         lo, hi = _own_rows(mesh, n_rows, seq_len)
-        return rows.read([order[i] for i in range(first + lo, first + hi)]), n_rows
+        return read_rows(corpus.train, seq_len, [order[i] for i in range(first + lo, first + hi)]), n_rows
 
     steps = grain.MapDataset.range(start, segment.stop).map(read)
     options = grain.ReadOptions(num_threads=2, prefetch_buffer_size=4)
@@ -55,25 +45,26 @@ def training_batches(corpus, config, schedule, mesh, segment, start: int):
 def validation_batches(corpus, config, mesh):
     """Yields (batch [B, T + 1], weight [B]) over about config.data.validation_tokens held-out tokens.
 
-    The rows are spread evenly over the held-out documents and are the same for every model; B is the smallest training
-    batch, and rows that only fill up the last batch weigh zero.
+    The rows are spread evenly over the held-out text and are the same for every model. B is the smallest training
+    batch; rows that fill up the last batch weigh zero.
     """
     seq_len = config.data.seq_len
-    rows, chosen = Rows(corpus.validation, seq_len), _validation_rows(corpus, config)
+    chosen = _validation_rows(corpus, config)
     n_rows = len(chosen)
     size = config.batch_tokens[0][1] // seq_len
     lo, hi = _own_rows(mesh, size, seq_len)
     for start in range(0, n_rows, size):
         weight = (np.arange(start, start + size) < n_rows).astype(np.float32)
         index = chosen[np.minimum(np.arange(start, start + size), n_rows - 1)]
-        local = rows.read(index[lo:hi])
+        local = read_rows(corpus.validation, seq_len, index[lo:hi])
         yield _spread(local, mesh, size, seq_len), _spread(weight[lo:hi], mesh, size)
 
 
 def validation_bytes(corpus, config) -> float:
-    """UTF-8 bytes of text that the evaluated tokens stand for: the targets of the rows of validation_batches."""
-    rows, of_token = Rows(corpus.validation, config.data.seq_len), corpus.token_bytes
-    return float(sum(of_token[rows.read([row])[0, 1:]].sum() for row in _validation_rows(corpus, config)))
+    """UTF-8 bytes of text that the evaluated tokens, the targets of validation_batches, stand for."""
+    of_token = corpus.token_bytes
+    targets = lambda row: read_rows(corpus.validation, config.data.seq_len, [row])[0, 1:]
+    return float(sum(of_token[targets(row)].sum() for row in _validation_rows(corpus, config)))
 
 
 def _validation_rows(corpus, config) -> np.ndarray:

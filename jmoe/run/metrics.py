@@ -1,6 +1,6 @@
-"""What a segment says while it runs: metrics.jsonl, speed.jsonl, TensorBoard events and the progress line.
+"""What a segment writes while it runs: metrics.jsonl, speed.jsonl, TensorBoard events, and its progress.
 
-metrics.jsonl holds what was computed and is the same however often the run was killed; speed.jsonl holds how fast:
+metrics.jsonl holds what was computed and is the same however often the run was killed. speed.jsonl holds how fast:
 
   tokens_per_second  over the steps since the line before
   mfu                model FLOPs utilisation: tokens_per_second x counts.matmul_flops_per_token / (devices x peak FLOP/s
@@ -25,7 +25,7 @@ from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from tqdm import tqdm
 
 from jmoe.cost import chips, counts
-from jmoe.storage.files import is_remote, read_lines, write_whole
+from jmoe.storage.files import copy_files, is_remote, read_lines, write_whole
 
 LINE_SECONDS = 60.0  # from one line to the next where progress is not shown on a terminal
 
@@ -33,9 +33,8 @@ LINE_SECONDS = 60.0  # from one line to the next where progress is not shown on 
 class Log:
     """The files of one segment, written by the first process, for steps [start, stop).
 
-    Lines at or after step `start` are cut off, so that no step appears twice. But a trunk that went further than `stop`
-    before, for a larger budget, keeps all its lines, which are those of the run that went on from there: then nothing
-    is written.
+    Lines at or after step `start` are cut off, so that no step appears twice. But where a trunk went further than
+    `stop` before, for a larger budget, the files hold these steps already: then nothing is cut off or written.
     """
 
     def __init__(self, folder: epath.Path, start: int, stop: int):
@@ -43,20 +42,23 @@ class Log:
         if jax.process_index() or any(line["step"] >= stop for line in read_lines(folder / "metrics.jsonl")):
             return
         folder.mkdir(parents=True, exist_ok=True)
-        self._files = {name: _Lines(folder / f"{name}.jsonl", start) for name in ("metrics", "speed")}
-        self._folder, self._scratch = folder, None
-        if is_remote(folder):
-            self._scratch = tempfile.TemporaryDirectory(prefix="jmoe-events-")
-        self._events = EventFileWriter(self._scratch.name if self._scratch else str(folder), flush_secs=10)
-        begun = event_pb2.SessionLog(status=event_pb2.SessionLog.START)  # TensorBoard forgets what lies at or after it
+        # objects cannot be appended to: the files are written on this machine, and sync() copies them
+        self._scratch = tempfile.TemporaryDirectory(prefix="jmoe-log-") if is_remote(folder) else None
+        self._folder, local = folder, pathlib.Path(self._scratch.name if self._scratch else folder)
+        for name in ("metrics", "speed"):
+            kept = [line for line in read_lines(folder / f"{name}.jsonl") if line["step"] < start]
+            write_whole(local / f"{name}.jsonl", "".join(json.dumps(line) + "\n" for line in kept))
+            self._files[name] = open(local / f"{name}.jsonl", "a", buffering=1)
+        self._events = EventFileWriter(str(local), flush_secs=10)
+        begun = event_pb2.SessionLog(status=event_pb2.SessionLog.START)  # TensorBoard drops older events after it
         self._events.add_event(event_pb2.Event(wall_time=time.time(), step=start, session_log=begun))
 
     def write(self, step: int, metrics: dict, speed: dict) -> None:
-        """One step's values; `layers` stay lists in JSONL and become a scalar for each layer in TensorBoard."""
+        """Writes one step's values; `layers` are lists in JSONL and a scalar for each layer in TensorBoard."""
         if not self._files:
             return
-        self._files["metrics"].write({"step": step} | metrics)
-        self._files["speed"].write({"step": step} | speed)
+        self._files["metrics"].write(json.dumps({"step": step} | metrics) + "\n")
+        self._files["speed"].write(json.dumps({"step": step} | speed) + "\n")
         scalars = {name: value for name, value in metrics.items() if name != "layers"}
         scalars |= {f"speed/{name}": value for name, value in speed.items()}
         for name, values in metrics.get("layers", {}).items():
@@ -66,16 +68,18 @@ class Log:
         self._events.add_event(event_pb2.Event(wall_time=time.time(), step=step, summary=summary))
 
     def sync(self) -> None:
-        """Everything written so far is on disk after it, before the checkpoint of the same steps is: neither a crash of
-        the machine nor a kill leaves a checkpoint whose steps were never logged. Objects are written anew."""
+        """Brings everything written so far to the disk, or copies it to the object store.
+
+        The loop calls it before it saves a checkpoint, so that no crash or kill leaves one whose steps are not logged.
+        """
         if not self._files:
             return
         self._events.flush()
         for file in self._files.values():
-            file.sync()
+            file.flush()
+            os.fsync(file.fileno())
         if self._scratch:
-            for path in pathlib.Path(self._scratch.name).iterdir():
-                epath.Path(path).copy(self._folder / path.name, overwrite=True)
+            copy_files(self._scratch.name, self._folder)
 
     def close(self) -> None:
         if self._files:
@@ -88,37 +92,8 @@ class Log:
                 self._scratch.cleanup()
 
 
-class _Lines:
-    def __init__(self, path: epath.Path, start: int):
-        self._path, self._lines, self._file = path, [], None
-        kept = [json.dumps(line) for line in read_lines(path) if line["step"] < start]
-        write_whole(path, "".join(line + "\n" for line in kept))
-        if is_remote(path):
-            self._lines = kept
-        else:
-            self._file = open(path, "a", buffering=1)
-
-    def write(self, values: dict) -> None:
-        line = json.dumps(values)
-        if self._file:
-            self._file.write(line + "\n")
-        else:
-            self._lines.append(line)
-
-    def sync(self) -> None:
-        if self._file:
-            self._file.flush()
-            os.fsync(self._file.fileno())
-        else:
-            write_whole(self._path, "".join(line + "\n" for line in self._lines))
-
-    def close(self) -> None:
-        if self._file:
-            self._file.close()
-
-
 class Speed:
-    """Measures one segment's loop: `waited` wraps the input, `measure` gives the values since it was called before."""
+    """Measures one segment's loop: `waited` wraps the input, `measure` gives the values since its last call."""
 
     def __init__(self, config, n_tokens: int):
         self._flops_per_token = sum(counts.matmul_flops_per_token(config.model, config.data.seq_len).values())
@@ -127,7 +102,7 @@ class Speed:
         self._n_tokens, self._wait = n_tokens, 0.0
 
     def waited(self, batches):
-        """The same batches; the time until each is there counts as waiting."""
+        """The same batches; the time that each one takes to come counts as waiting."""
         batches = iter(batches)
         while True:
             began = time.monotonic()
@@ -165,7 +140,7 @@ def _memory_bytes() -> int:
 class Profile:
     """Traces the steps [first, last) of config.profile_steps into `folder`, for TensorBoard's profiler and Perfetto.
 
-    A process traces all that it does: of models trained together the first one traces the steps of all.
+    A trace holds all that the process does, so of models trained together only the first one starts it.
     """
 
     _tracing = False
@@ -173,34 +148,29 @@ class Profile:
     def __init__(self, config, folder: epath.Path, stop: int):
         self._first, self._last = tuple(config.profile_steps) or (None, stop)
         self._last = min(self._last, stop)
-        self._folder, self._running = folder, None
+        self._folder, self._scratch, self._running = folder, None, False
 
     def before(self, step: int) -> None:
         if step == self._first and not Profile._tracing:
-            Profile._tracing = True
-            self._running = tempfile.TemporaryDirectory(prefix="jmoe-trace-") if is_remote(self._folder) else True
-            jax.profiler.start_trace(self._running.name if is_remote(self._folder) else str(self._folder))
+            Profile._tracing = self._running = True
+            self._scratch = tempfile.TemporaryDirectory(prefix="jmoe-trace-") if is_remote(self._folder) else None
+            jax.profiler.start_trace(self._scratch.name if self._scratch else str(self._folder))
 
     def after(self, step: int, wait) -> None:
         if self._running and step + 1 >= self._last:
             wait()
             jax.profiler.stop_trace()
-            Profile._tracing = False
-            if is_remote(self._folder):
-                trace = epath.Path(self._running.name) / "plugins"
-                for path in filter(epath.Path.is_file, trace.glob("profile/*/*")):
-                    target = self._folder / "plugins" / path.relative_to(trace)
-                    target.parent.mkdir(parents=True, exist_ok=True)
-                    path.copy(target, overwrite=True)
-                self._running.cleanup()
-            self._running = None
+            Profile._tracing = self._running = False
+            if self._scratch:
+                copy_files(self._scratch.name, self._folder)
+                self._scratch.cleanup()
 
 
 class Progress:
-    """A segment's steps as a bar on a terminal, elsewhere as about a line a minute; the first process shows them."""
+    """A segment's progress: a bar on a terminal, else about a line a minute; the first process prints it."""
 
     def __init__(self, segment, start: int, n_tokens: int, to_go: int):
-        """`n_tokens` of the run are trained before step `start`, and `to_go` follow, over all segments to come."""
+        """`n_tokens` of the run come before step `start`, and `to_go` from it on, over all segments to come."""
         self._segment, self._shown = segment, jax.process_index() == 0
         hidden = None if self._shown else True
         self._bar = tqdm(
@@ -215,10 +185,10 @@ class Progress:
         self._bar.close()
 
     def advance(self) -> None:
-        """One more step is on its way."""
+        """One more step was started."""
         self._bar.update()
 
-    def told(self, step: int, n_tokens: int, loss: float, measured: dict | None) -> None:
+    def finished(self, step: int, n_tokens: int, loss: float, measured: dict | None) -> None:
         """`step` ended with this loss, after `n_tokens`; `measured` is its line of speed.jsonl, if it has one."""
         if not self._bar.disable:
             if measured:

@@ -1,0 +1,90 @@
+"""How the fields of a config must fit together, and what a mesh must divide. Plain Python.
+
+The trainer, and whoever submits jobs, checks all of this before it touches a device, a text or a workdir.
+"""
+
+from jmoe.config.fields import check_fields, integer
+from jmoe.errors import UserError
+
+
+def check_config(config) -> None:
+    """Raises UserError for a field, or fields together, that no run can have: field, value and what is allowed."""
+    check_fields(config)
+    model = config.model
+    if model.d_model % (2 * model.n_heads):
+        raise UserError(f"config.model.d_model={model.d_model} must be an even multiple of n_heads={model.n_heads}")
+    if model.n_experts > 1 and int(model.group_tokens * model.capacity_factor / model.n_experts) < 1:
+        raise UserError(
+            f"config.model.capacity_factor={model.capacity_factor} leaves no slot to each of "
+            f"{model.n_experts} experts in groups of {model.group_tokens} tokens"
+        )
+    before = None
+    for from_token, batch in config.batch_tokens:
+        if not integer(0)[1](from_token) or not integer(1)[1](batch):
+            raise UserError(f"config.batch_tokens: ({from_token!r}, {batch!r}) are no whole numbers of tokens")
+        if before is None and from_token != 0:
+            raise UserError(f"config.batch_tokens must start at token 0, not {from_token}")
+        if before is not None and from_token <= before:
+            raise UserError(f"config.batch_tokens: {from_token} does not come after {before}")
+        before = from_token
+        _divides("config.batch_tokens:", batch, config)
+    if micro := microbatch_tokens(config):
+        _divides("config.microbatch_tokens=", micro, config)
+        if odd := [batch for _, batch in config.batch_tokens if batch % micro]:
+            raise UserError(
+                f"config.microbatch_tokens={micro} must divide each batch of config.batch_tokens, and {odd[0]} tokens "
+                "are no multiple of it"
+            )
+
+
+def _divides(what: str, n_tokens: int, config) -> None:
+    row, group = config.data.seq_len, config.model.group_tokens
+    what = what + str(n_tokens) if what.endswith("=") else f"{what} {n_tokens}"
+    if n_tokens % row:
+        raise UserError(f"{what} is no multiple of config.data.seq_len={row}")
+    if config.model.n_experts > 1 and n_tokens % group:
+        raise UserError(f"{what} is no multiple of config.model.group_tokens={group}")
+
+
+def microbatch_tokens(config) -> int:
+    """config.microbatch_tokens, 0 where a config is older than the field."""
+    return config.get("microbatch_tokens", 0)
+
+
+def check_mesh(config, n_devices: int) -> tuple[int, int, int]:
+    """The sizes of the mesh axes (data, expert, model) over `n_devices`.
+
+    Raises UserError, naming both numbers, where devices, experts, sizes, a batch or a microbatch do not divide.
+    """
+    model, expert, tensor = config.model, config.mesh.expert, config.mesh.model
+    if expert < 1 or tensor < 1 or n_devices % (expert * tensor):
+        raise UserError(
+            f"config.mesh.expert={expert} times config.mesh.model={tensor} does not divide the {n_devices} devices"
+        )
+    n_rows = n_devices // tensor
+    data = n_rows // expert
+    for name, value, axis, size in (
+        ("model.n_experts", model.n_experts, f"config.mesh.expert={expert}", expert if model.n_experts > 1 else 1),
+        ("model.d_model", model.d_model, f"the {data} devices of the data axis", data),
+        ("model.n_heads", model.n_heads, f"config.mesh.model={tensor}", tensor),
+        ("model.d_ff", model.d_ff, f"config.mesh.model={tensor}", tensor),
+        ("data.seq_len", config.data.seq_len, f"config.mesh.model={tensor}", tensor),
+    ):
+        if value % size:
+            raise UserError(f"config.{name}={value} does not divide over {axis}")
+    batches = [("batch_tokens", batch) for _, batch in config.batch_tokens]
+    if micro := microbatch_tokens(config):
+        batches.append(("microbatch_tokens", micro))
+    for name, batch in batches:
+        if batch // config.data.seq_len % n_rows:
+            raise UserError(
+                f"config.{name}: {batch} tokens are {batch // config.data.seq_len} rows of "
+                f"config.data.seq_len={config.data.seq_len}, which do not divide over {n_rows} devices"
+            )
+        if model.n_experts > 1 and batch // model.group_tokens % n_rows:
+            raise UserError(
+                f"config.{name}: {batch} tokens are {batch // model.group_tokens} groups of "
+                f"config.model.group_tokens={model.group_tokens}, which do not divide over "
+                f"{n_rows} devices; smaller groups divide further but are another model"
+            )
+    return data, expert, tensor

@@ -1,0 +1,190 @@
+"""The fields of a config, a line each: what it may be, what a later start may change, and what records leave out.
+
+A record of a run, and the name of a job, hold the fields of its config but those at their neutral value. Plain Python.
+"""
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable
+
+from jmoe.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class Field:
+    """One field. `allowed` are words for people and the test of a value.
+
+    free: a later start of the same run may change it: it says where and how long, not what each step computes.
+    own: models that are trained together may differ in it: the compiled step does not depend on it.
+    neutral: the value at which the field changes nothing; None where it has none. Fields that came after the first runs
+      have one, so that records and job names from before stay what they are.
+    """
+
+    allowed: tuple[str, Callable]
+    free: bool = False
+    own: bool = False
+    neutral: object = None
+
+
+def integer(least: int, most: float = math.inf):
+    words = f"a whole number, at least {least}" if most == math.inf else f"a whole number from {least} to {most}"
+    return words, lambda x: type(x) is int and least <= x <= most
+
+
+def number(words: str, holds=lambda x: True):
+    """A finite number for which `holds`."""
+    return f"a number{words}", lambda x: type(x) in (int, float) and math.isfinite(x) and holds(x)
+
+
+def one_of(*names: str):
+    return " or ".join(map(repr, names)), lambda x: x in names
+
+
+def _is_sequence(x) -> bool:
+    return isinstance(x, (tuple, list))
+
+
+def _is_budgets(x) -> bool:
+    return _is_sequence(x) and bool(x) and all(type(n) is int and n > 0 for n in x) and sorted({*x}) == [*x]
+
+
+def _is_ramp(x) -> bool:
+    return _is_sequence(x) and bool(x) and all(_is_sequence(pair) and len(pair) == 2 for pair in x)
+
+
+def _is_steps(x) -> bool:
+    if not _is_sequence(x) or not all(type(step) is int for step in x):
+        return False
+    return len(x) == 0 or len(x) == 2 and 0 <= x[0] < x[1]
+
+
+_POSITIVE = number(" above 0", lambda x: x > 0)
+_NOT_NEGATIVE = number(", 0 or more", lambda x: x >= 0)
+_BETA = number(" from 0 to below 1", lambda x: 0 <= x < 1)
+_BOOL = "True or False", lambda x: isinstance(x, bool)
+_TEXT = "text", lambda x: isinstance(x, str)
+
+# A run's text is known by its fingerprint, so that a later start may name it otherwise: another path, say.
+FIELDS = {
+    "seed": Field(integer(0, 2**32 - 1), own=True),
+    "n_tokens": Field(
+        ("whole numbers of tokens, ascending, none twice, as (1_000_000,)", _is_budgets), free=True, own=True
+    ),
+    "model.d_model": Field(integer(1)),
+    "model.n_blocks": Field(integer(1)),
+    "model.n_heads": Field(integer(1)),
+    "model.d_ff": Field(integer(1)),
+    "model.vocab_size": Field(integer(1)),
+    "model.n_experts": Field(integer(1)),
+    "model.capacity_factor": Field(_POSITIVE),
+    "model.group_tokens": Field(integer(1)),
+    "model.rope_base": Field(number(" above 1", lambda x: x > 1)),
+    "model.init_scale": Field(_POSITIVE),
+    "model.norm": Field(one_of("layer", "rms"), neutral="rms"),
+    "model.final_norm": Field(_BOOL, neutral=True),
+    "model.dtype": Field(one_of("bfloat16", "float32")),
+    "model.attention": Field(one_of("float32", "flash")),
+    "loss.load_balance": Field(_NOT_NEGATIVE),
+    "loss.router_z": Field(_NOT_NEGATIVE),
+    "data.path": Field(_TEXT, free=True),
+    "data.validation_path": Field(_TEXT, free=True),
+    "data.text_field": Field(_TEXT, free=True),
+    "data.tokenizer": Field(_TEXT, free=True),
+    "data.end_of_text": Field(_TEXT, free=True),
+    "data.fingerprint": Field(_TEXT, free=True),
+    "data.seq_len": Field(integer(1)),
+    "data.validation_tokens": Field(integer(1)),
+    "data.max_epochs": Field(_POSITIVE, free=True, neutral=1.0),
+    "data.on_bad_document": Field(one_of("fail", "skip"), free=True, neutral="fail"),
+    "batch_tokens": Field(("pairs (from token, tokens of a batch), as ((0, 65_536),)", _is_ramp)),
+    "microbatch_tokens": Field(integer(0), free=True, neutral=0),
+    "optimizer.lr_law.constant": Field(number(""), own=True),
+    "optimizer.lr_law.n_active": Field(number(""), own=True),
+    "optimizer.lr_law.n_experts": Field(number(""), own=True),
+    "optimizer.warmup_tokens": Field(_NOT_NEGATIVE, own=True),
+    "optimizer.decay_fraction": Field(number(" between 0 and 1", lambda x: 0 < x < 1), own=True),
+    "optimizer.b1": Field(_BETA),
+    "optimizer.b2": Field(_BETA),
+    "optimizer.weight_decay": Field(_NOT_NEGATIVE),
+    "optimizer.grad_clip": Field(("a number above 0; inf clips nothing", lambda x: type(x) in (int, float) and x > 0)),
+    "mesh.expert": Field(integer(1), free=True),
+    "mesh.model": Field(integer(1), free=True),
+    "remat": Field(one_of("none", "dots", "full"), free=True),
+    "unroll": Field(_BOOL, free=True),
+    "chip.flops": Field(_NOT_NEGATIVE, free=True, neutral=0.0),
+    "chip.capacity": Field(_NOT_NEGATIVE, free=True, neutral=0.0),
+    "chip.bandwidth": Field(_NOT_NEGATIVE, free=True, neutral=0.0),
+    "chip.network": Field(_NOT_NEGATIVE, free=True, neutral=0.0),
+    "log_every": Field(integer(1), free=True),
+    "profile_steps": Field(("() or (first, last), whole numbers with 0 <= first < last", _is_steps), free=True),
+    "checkpoint_every": Field(integer(1), free=True),
+}
+FREE_SECTIONS = ("chip", "mesh")  # free as well: fields of these that only another version of this table knows
+NEUTRAL = {name: field.neutral for name, field in FIELDS.items() if field.neutral is not None}
+
+
+def flat(config, prefix: str = "") -> dict:
+    """The fields of a ConfigDict, or of a record's dict, by their dotted names."""
+    fields = {}
+    for name, value in config.items():
+        fields |= flat(value, f"{prefix}{name}.") if hasattr(value, "items") else {prefix + name: value}
+    return fields
+
+
+def section(name: str) -> str:
+    """The section that a dotted name begins with: "model" of "model.norm"."""
+    return name.partition(".")[0]
+
+
+def check_fields(config) -> None:
+    """Raises UserError for the first field that is missing or has a value that it cannot have."""
+    values = flat(config)
+    for name, field in FIELDS.items():
+        words, holds = field.allowed
+        if name in values:
+            if not holds(values[name]):
+                raise UserError(f"config.{name}={values[name]!r} must be {words}")
+        elif name not in NEUTRAL:
+            raise UserError(f"config.{name} is missing; it must be {words}")
+
+
+def record_of(config) -> dict:
+    """The config in JSON types, without the fields at their neutral value."""
+    return _without(json.loads(config.to_json()), lambda name, value: name in NEUTRAL and value == NEUTRAL[name])
+
+
+def alike(config) -> dict:
+    """The record of a config without what models trained together may differ in: equal where they can be."""
+    return _without(record_of(config), lambda name, _: name in FIELDS and FIELDS[name].own)
+
+
+def neutral(config):
+    """`config` with every field that has a neutral value set to it, as a record means it that leaves the field out."""
+    config.update_from_flattened_dict(NEUTRAL)
+    return config
+
+
+def differences(old: dict, new: dict) -> list[str]:
+    """Where two records differ in fields that a later start must not change: the old and the new value of each."""
+    old, new = flat(old), flat(new)
+    names = sorted(name for name in old.keys() | new.keys() if not _is_free(name))
+    changed = (name for name in names if old.get(name) != new.get(name))
+    return [f"config.{name} was {old.get(name)}, is {new.get(name)}" for name in changed]
+
+
+def _is_free(name: str) -> bool:
+    return FIELDS[name].free if name in FIELDS else section(name) in FREE_SECTIONS
+
+
+def _without(tree: dict, leave_out, prefix: str = "") -> dict:
+    """`tree` without the fields for which leave_out(dotted name, value), and without sections that this empties."""
+    kept = {}
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            section = _without(value, leave_out, f"{prefix}{key}.")
+            if section or not value:
+                kept[key] = section
+        elif not leave_out(prefix + key, value):
+            kept[key] = value
+    return kept

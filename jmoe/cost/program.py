@@ -1,0 +1,276 @@
+"""What a compiled program does: matmuls, memory traffic, collectives, arrays.
+
+XLA's own cost analysis counts the body of a loop once. Program counts every instruction as often as it runs, so a scan
+over layers counts each layer. All numbers are per device; arrays on the chip cost no traffic of the main memory.
+"""
+
+import dataclasses
+import functools
+import math
+import re
+
+from jmoe.cost import hlo
+from jmoe.cost.hlo import Array, Instruction
+
+COLLECTIVES = ("all-to-all", "all-gather", "reduce-scatter", "all-reduce", "collective-permute")
+# One FLOP an element, as XLA counts them.
+_ELEMENTWISE = frozenset(
+    "add subtract multiply divide maximum minimum negate abs compare select clamp and or xor not "
+    "shift-left shift-right-logical shift-right-arithmetic power remainder".split()
+)
+_FREE = frozenset(
+    "parameter constant get-tuple-element tuple bitcast while conditional call after-all partition-id iota "
+    "opt-barrier".split()
+)
+_SLICES = ("dynamic-slice", "slice", "gather")
+
+
+@dataclasses.dataclass(frozen=True)
+class Collective:
+    kind: str
+    source: str
+    times: int  # in one run of the program
+    group: int  # devices that take part
+    bytes: int  # that leave one device each time, by the usual ring
+
+
+class Program:
+    """The computations of one compiled program, from its text, and how often each instruction runs."""
+
+    def __init__(self, text: str):
+        self.computations, self.entry = hlo.parse(text)
+
+    @functools.cached_property
+    def runs(self) -> list[tuple[Instruction, int, bool]]:
+        """(instruction, times it runs, whether it is part of a fusion), callees after their callers."""
+        runs = []
+
+        def walk(name, times, fused):
+            for instruction in self.computations[name].values():
+                runs.append((instruction, times, fused))
+                opcode = instruction.opcode
+                if opcode == "while":
+                    walk(instruction.attribute("body"), times * self.trip_count(instruction), fused)
+                elif opcode in ("fusion", "call", "conditional", "async-start"):
+                    for callee in instruction.called():
+                        walk(callee, times, fused or opcode == "fusion")
+
+        walk(self.entry, 1, False)
+        return runs
+
+    def trip_count(self, loop: Instruction) -> int:
+        """Iterations of a counted loop: XLA's own note, else the only constant that its condition compares with;
+        ValueError where there are several."""
+        if noted := re.search(r'"known_trip_count":\{"n":"(\d+)"', loop.attributes):
+            return int(noted[1])
+        instructions = self.computations[loop.attribute("condition")].values()
+        constants = {i.arguments for i in instructions if i.opcode == "constant"}
+        limits = {int(constant) for constant in constants if re.fullmatch(r"\d+", constant)}
+        if len(limits) != 1:
+            raise ValueError(f"loop {loop.name}: its condition compares with {sorted(limits)}, not with one constant")
+        return limits.pop()
+
+    def matmul_flops(self, *, loops_once: bool = False, passes: bool = False) -> int:
+        """Two FLOPs for each multiplication and addition of dots and convolutions (the TPU's form of a dot).
+
+        loops_once: count each instruction once, as XLA's cost analysis does.
+        passes: times the bfloat16 products that a float32 product of that precision is made of on a TPU.
+        """
+        return sum(
+            (1 if loops_once else times) * (_passes(one.attributes) if passes else 1) * self._matmul(one)
+            for one, times, _ in self.runs
+        )
+
+    def elementwise_flops(self, *, loops_once: bool = False) -> int:
+        """One FLOP for each element of an arithmetic result, and for each element that a reduction takes in."""
+        total = 0
+        for instruction, times, _ in self.runs:
+            if instruction.opcode in _ELEMENTWISE:
+                elements = instruction.arrays[0].elements
+            elif instruction.opcode == "reduce":
+                elements = self._operand(instruction, 0).elements
+            else:
+                continue
+            total += elements * (1 if loops_once else times)
+        return total
+
+    def main_memory_bytes(self) -> int:
+        """Bytes read from and written to the main memory, without arrays between the parts of a fusion."""
+        return sum(times * self._traffic(instruction) for instruction, times, fused in self.runs if not fused)
+
+    def collectives(self) -> list[Collective]:
+        """Every collective between devices; a start and its done count once."""
+        collectives = []
+        for instruction, times, _ in self.runs:
+            kind = instruction.opcode.removesuffix("-start")
+            if kind not in COLLECTIVES:
+                continue
+            if kind == "all-reduce" and "reduce-scatter" in instruction.computation:  # on a TPU a slice of it follows
+                kind = "reduce-scatter"
+            size = sum(self._operand(instruction, i).bytes for i in range(len(instruction.operands)))
+            group = _group_size(instruction.attributes)
+            if group > 1 or kind == "collective-permute":
+                collectives.append(Collective(kind, instruction.source, times, group, _sent(kind, size, group)))
+        return collectives
+
+    def arrays(self) -> dict[Array, str]:
+        """Each array that is written to memory (none inside of a fusion) and where one of its kind was written."""
+        sources: dict[Array, str] = {}
+        for instruction, _, fused in self.runs:
+            if not fused and instruction.opcode not in ("tuple", "while", "get-tuple-element"):
+                for array in instruction.arrays:
+                    sources.setdefault(array, instruction.source)
+        return sources
+
+    def _source(self, instruction: Instruction, index: int) -> Instruction:
+        """The instruction that gives operand `index`."""
+        return self.computations[instruction.computation][instruction.operands[index]]
+
+    def _operand(self, instruction: Instruction, index: int) -> Array:
+        return self._source(instruction, index).arrays[0]
+
+    def _callee(self, fusion: Instruction) -> tuple[dict[int, Instruction], Instruction]:
+        """The parameters, by number, and the root of the computation that a fusion calls."""
+        (callee,) = fusion.called()
+        inside = self.computations[callee].values()
+        parameters = {int(i.arguments): i for i in inside if i.opcode == "parameter"}
+        return parameters, next(i for i in inside if i.is_root)
+
+    def _matmul(self, instruction: Instruction) -> int:
+        opcode, attributes = instruction.opcode, instruction.attributes
+        if opcode == "convolution":
+            return _convolution(instruction, self._operand(instruction, 0), self._operand(instruction, 1))
+        contracted = None
+        if opcode == "dot":
+            contracted = re.search(r"lhs_contracting_dims=\{([\d,]*)\}", attributes)
+        elif opcode == "custom-call" and "__cublas" in attributes:
+            contracted = re.search(r'"lhs_contracting_dimensions":\[([^\]]*)\]', attributes)
+        elif opcode == "custom-call" and (estimate := re.search(r'"cost_estimate":\{"flops":"(\d+)"', attributes)):
+            return int(estimate[1])  # a Pallas kernel's own count, for its text is not HLO
+        elif opcode == "custom-call" and "__cudnn$fmha" in attributes:
+            return self._cudnn_attention(instruction)
+        if contracted is None:
+            return 0
+        dims = self._operand(instruction, 0).dims
+        return 2 * instruction.arrays[0].elements * math.prod(dims[int(i)] for i in re.findall(r"\d+", contracted[1]))
+
+    def _cudnn_attention(self, instruction: Instruction) -> int:
+        """2 products of [B, H, T, T] and K forward, 5 backward; cuDNN makes half of each where it is causal."""
+        scores = re.search(r'"intermediate_tensor_shape":.*?"dimensions":\s*\[([^\]]*)\]', instruction.attributes)
+        elements = math.prod(int(n) for n in re.findall(r"\d+", scores[1]))
+        products = 5 if "Backward" in instruction.attributes else 2
+        half = 2 if re.search(r'"mask_type":\s*"CAUSAL"', instruction.attributes) else 1
+        return products * 2 * elements * self._operand(instruction, 0).dims[-1] // half
+
+    def _traffic(self, instruction: Instruction) -> int:
+        """Bytes of the main memory that one run of an instruction reads and writes."""
+        opcode = instruction.opcode
+        if opcode in _FREE or opcode.endswith("-done"):
+            return 0
+        if opcode in ("copy-start", "slice-start"):  # one array moved between two places
+            moved = [a for a in instruction.arrays if a.dims]
+            return min(a.bytes for a in moved) * sum(not a.on_chip for a in moved)
+        sources = [self._source(instruction, i) for i in range(len(instruction.operands))]
+        if opcode == "fusion":
+            parameters, root = self._callee(instruction)
+            read = sum(
+                self._read(parameters[n])
+                for n, source in enumerate(sources)
+                if not any(a.on_chip for a in source.arrays)
+            )
+            return read + (0 if instruction.arrays[0].on_chip else self._written(root))
+        written = sum(a.main_bytes for a in instruction.arrays)
+        if opcode in _SLICES:
+            return written + min(written, sources[0].arrays[0].main_bytes)
+        if opcode == "dynamic-update-slice":
+            return 2 * sources[1].arrays[0].main_bytes
+        return written + sum(a.main_bytes for source in sources for a in source.arrays)
+
+    def _read(self, value: Instruction) -> int:
+        """Bytes of `value`, a parameter of a fused computation, that are read: slices where only slices are used."""
+        everything, total = sum(a.bytes for a in value.arrays), 0
+        for user in self.computations[value.computation].values():
+            for position, name in enumerate(user.operands):
+                if name != value.name:
+                    continue
+                if user.opcode in _SLICES and position == 0:
+                    total += user.arrays[0].bytes
+                elif user.opcode == "bitcast":
+                    total += self._read(user)
+                elif user.opcode == "fusion":
+                    total += self._read(self._callee(user)[0][position])
+                elif user.opcode != "dynamic-update-slice" or position != 0:
+                    return everything
+        return min(everything, total)
+
+    def _written(self, value: Instruction) -> int:
+        """Bytes that the root `value` of a fused computation writes: the update where an array is updated in place."""
+        if value.opcode == "dynamic-update-slice":
+            return self._operand(value, 1).bytes
+        if value.opcode == "bitcast":
+            return self._written(self._source(value, 0))
+        if value.opcode == "tuple":
+            return sum(self._written(self._source(value, i)) for i in range(len(value.operands)))
+        if value.opcode == "fusion":
+            return self._written(self._callee(value)[1])
+        return sum(a.bytes for a in value.arrays)
+
+
+def _passes(attributes: str) -> int:
+    """bfloat16 products that a TPU makes of one product of this precision."""
+    precisions = re.search(r"operand_precision=\{(\w+),(\w+)\}", attributes)
+    if not precisions:
+        return 1
+    return max({"high": 3, "highest": 6}.get(precision, 1) for precision in precisions.groups())
+
+
+def _group_size(attributes: str) -> int:
+    """Devices in one replica group, in any of the notations {{0,1},{2,3}}, [2,4]<=[8] and mesh['x'=2,'y'=4] {'y'}."""
+    if listed := re.search(r"replica_groups=\{\{([\d,]*)\}", attributes):
+        return len(listed[1].split(","))
+    if tiled := re.search(r"replica_groups=\[\d+,(\d+)\]", attributes):
+        return int(tiled[1])
+    if mesh := re.search(r"replica_groups=mesh\[([^\]]*)\][^{]*\{([^}]*)\}", attributes):
+        sizes = dict(re.findall(r"'(\w+)'=(\d+)", mesh[1]))
+        axes = re.findall(r"'(\w+)'(?::\(\d+\)(\d+))?", mesh[2])
+        return math.prod(int(part or sizes[name]) for name, part in axes)
+    return 1
+
+
+def _sent(kind: str, size: int, group: int) -> int:
+    """Bytes that leave one device for operands of `size` bytes."""
+    if kind == "all-gather":
+        return size * (group - 1)
+    if kind == "all-reduce":
+        return 2 * size * (group - 1) // group
+    if kind == "collective-permute":
+        return size
+    return size * (group - 1) // group
+
+
+def _convolution(instruction: Instruction, image: Array, kernel: Array) -> int:
+    """FLOPs of a convolution; places where the window meets padding or the holes of a dilated image cost nothing."""
+    labels = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", instruction.attributes)
+    image_labels, kernel_labels, out_labels = labels.groups()
+    window = re.search(r"window=\{([^}]*)\}", instruction.attributes)
+    fields = dict(field.split("=") for field in window[1].split()) if window else {}
+    spatial = sorted(label for label in out_labels if label.isdigit())
+
+    def field(name, default):
+        return fields[name].split("x") if name in fields else [default] * len(spatial)
+
+    strides, dilations, kernel_dilations = field("stride", "1"), field("lhs_dilate", "1"), field("rhs_dilate", "1")
+    pads = field("pad", "0_0")
+    size = lambda array, names, label: array.dims[names.index(label)]
+    out = instruction.arrays[0]
+    flops = 2 * size(out, out_labels, "b") * size(out, out_labels, "f") * size(kernel, kernel_labels, "i")
+    for i, label in enumerate(spatial):
+        stride, dilation, kernel_dilation = int(strides[i]), int(dilations[i]), int(kernel_dilations[i])
+        low = int(pads[i].split("_")[0])
+        end = (size(image, image_labels, label) - 1) * dilation + 1
+        flops *= sum(
+            0 <= (at := o * stride + k * kernel_dilation - low) < end and at % dilation == 0
+            for o in range(size(out, out_labels, label))
+            for k in range(size(kernel, kernel_labels, label))
+        )
+    return flops

@@ -1,0 +1,178 @@
+"""What one compiled step costs on each device: as a dictionary for JSON, and as lines to read.
+
+Bytes, FLOPs and seconds, per device and step.
+"""
+
+import dataclasses
+import sys
+
+import jax
+
+from jmoe.config.check import microbatch_tokens
+from jmoe.cost import chips, counts
+from jmoe.cost.memory import DoesNotFit, compile_step, gib, largest_microbatch, of_step
+from jmoe.cost.program import Program
+
+
+def measure(config, devices) -> dict:
+    """The report of `config` compiled for `devices`; without "flops" where the compiler found no way to fit it.
+    UserError for a config that is no model or does not divide over the devices."""
+    try:
+        mesh, compiled = compile_step(config, devices)
+    except DoesNotFit as error:
+        return {"fits": False, "n_devices": len(devices), "compiler": str(error)}
+    return report(config, mesh, compiled, chips.of_device(devices[0], config.get("chip")))
+
+
+def report(config, mesh, compiled, chip: chips.Chip | None) -> dict:
+    """Everything about one compiled step, on `chip` where its peaks are known."""
+    program = Program(compiled.as_text())
+    memory = of_step(compiled)
+    collectives, each = {}, program.collectives()
+    for one in each:
+        total = collectives.setdefault(one.kind, {"number": 0, "bytes": 0})
+        total["number"] += one.times
+        total["bytes"] += one.times * one.bytes
+    arrays = sorted(program.arrays().items(), key=lambda item: -item[0].bytes)
+    result = {
+        "mesh": dict(mesh.shape),
+        "n_devices": mesh.size,
+        "n_active": counts.n_active(config.model),
+        "n_total": counts.n_total(config.model),
+        "n_tokens": max(batch for _, batch in config.batch_tokens),
+        "jax_version": jax.__version__,
+        "memory_bytes": memory,
+        "fits": not (chip and chip.capacity) or memory["peak"] <= chip.capacity,
+        "flops": _flops(config, program, compiled, mesh.size),
+        "main_memory_bytes": program.main_memory_bytes(),
+        "collectives": collectives,
+        "each_collective": [dataclasses.asdict(one) for one in each],
+        "largest_arrays": [{"array": str(a), "bytes": a.bytes, "source": source} for a, source in arrays[:32]],
+    }
+    if chip:
+        result["chip"] = dataclasses.asdict(chip)
+    if chip and chip.flops and chip.bandwidth and (chip.network or not each):
+        result |= _roofline(result, chip)
+    return result
+
+
+def _flops(config, program: Program, compiled, n_devices: int) -> dict:
+    """FLOPs of the compiled program, and the model's share of each device."""
+    by_xla, n_tokens = compiled.cost_analysis(), max(batch for _, batch in config.batch_tokens)
+    flops = {
+        "matmul": program.matmul_flops(),
+        "matmul_passes": program.matmul_flops(passes=True),
+        "elementwise": program.elementwise_flops(),
+        "model": {
+            part: per_token * n_tokens // n_devices
+            for part, per_token in counts.matmul_flops_per_token(config.model, config.data.seq_len).items()
+        },
+        "loops_once": program.matmul_flops(loops_once=True) + program.elementwise_flops(loops_once=True),
+        "loops_once_by_xla": int(by_xla["flops"]) if by_xla else None,  # XLA has none for GPUs that are not there
+    }
+    compiled_over_model = (flops["matmul"] + flops["elementwise"]) / sum(flops["model"].values())
+    return flops | {"compiled_over_model": compiled_over_model}
+
+
+def _roofline(result: dict, chip: chips.Chip) -> dict:
+    """Seconds of a step if all of its parts overlap and if none does, and the MFU of both."""
+    parts = {
+        "compute": result["flops"]["matmul_passes"] / chip.flops,
+        "memory": result["main_memory_bytes"] / chip.bandwidth,
+        "network": sum(total["bytes"] for total in result["collectives"].values()) / (chip.network or 1),
+    }
+    seconds = {"overlapped": max(parts.values()), "serial": sum(parts.values())}
+    model = sum(result["flops"]["model"].values())
+    mfu = {name: model / (value * chip.flops) for name, value in seconds.items()}
+    return {"roofline_seconds": parts | seconds, "mfu": mfu}
+
+
+def smaller(config, devices) -> tuple[dict, str]:
+    """The largest config.microbatch_tokens by which a step fits that does not: as JSON, and as a line to read."""
+    tried = {}
+
+    def fits(other) -> bool:
+        n_tokens = microbatch_tokens(other)
+        print(f"compiling with --config.microbatch_tokens={n_tokens}", file=sys.stderr)
+        tried[n_tokens] = measure(other, devices)
+        return tried[n_tokens]["fits"]
+
+    n_tokens = largest_microbatch(config, devices, fits)
+    if n_tokens:
+        peak = tried[n_tokens]["memory_bytes"]["peak"]
+        line = f"  fits by --config.microbatch_tokens={n_tokens}: peak {gib(peak)}"
+        return {"microbatch_tokens": n_tokens, "peak": peak}, line
+    least = f", not even {min(tried)} tokens at once" if tried else ": none divides"
+    line = f"  NO config.microbatch_tokens FITS{least}; more devices or config.mesh spread the rest"
+    return {"microbatch_tokens": None}, line
+
+
+def remat_table(results: dict, title: str) -> str:
+    """Reports by config.remat as lines to read."""
+    lines = [f"{title}, per device and step", "  remat  temporaries  peak        FLOPs over the model's"]
+    for name, r in results.items():
+        if "flops" in r:
+            memory, ratio = r["memory_bytes"], r["flops"]["compiled_over_model"]
+            lines.append(
+                f"  {name:5}  {gib(memory['temporaries']):11}  {gib(memory['peak']):10}  {ratio:.3f}"
+                + ("" if r["fits"] else "  DOES NOT FIT")
+            )
+        else:
+            lines.append(f"  {name:5}  {_refused(r)}")
+    fitting = [name for name, r in results.items() if r["fits"]]
+    cheapest = min(fitting, key=lambda name: results[name]["flops"]["compiled_over_model"], default=None)
+    lines.append(f"  the cheapest that fits: --config.remat={cheapest}" if cheapest else "  NONE FITS")
+    return "\n".join(lines)
+
+
+def _refused(r: dict) -> str:
+    return f"DOES NOT FIT; the compiler says: {r['compiler']}"
+
+
+def table(r: dict, title: str) -> str:
+    """The report as lines to read."""
+    if "flops" not in r:
+        return f"{title}: {_refused(r)}"
+    memory, flops = r["memory_bytes"], r["flops"]
+    model = sum(flops["model"].values())
+    capacity = f" of {gib(r['chip']['capacity'])}" if r.get("chip", {}).get("capacity") else ""
+    mesh = ", ".join(f"{axis} {size}" for axis, size in r["mesh"].items())
+    lines = [
+        f"{title}: {_si(r['n_active'])} active, {_si(r['n_total'])} total; {r['n_devices']} devices ({mesh}), "
+        f"{r['n_tokens']:,} tokens a step",
+        "per device and step",
+        f"  memory       peak {gib(memory['peak'])}{capacity}: arguments {gib(memory['arguments'])}, temporaries "
+        f"{gib(memory['temporaries'])}, outputs beside the donated {gib(memory['outputs_not_donated'])}, program "
+        f"{gib(memory['program'])}",
+        f"  FLOPs        {_si(flops['matmul'] + flops['elementwise'])} compiled (matmuls {_si(flops['matmul'])}), "
+        f"{flops['compiled_over_model']:.3f} times the model's {_si(model)}: "
+        + ", ".join(f"{name} {_si(value)}" for name, value in flops["model"].items()),
+        f"               with loops counted once {_si(flops['loops_once'])}, by XLA's cost analysis "
+        + (_si(flops["loops_once_by_xla"]) if flops["loops_once_by_xla"] else "unknown"),
+        f"  main memory  {_si(r['main_memory_bytes'])}B read and written",
+        "  collectives          number   sent",
+    ]
+    for kind, total in sorted(r["collectives"].items()):
+        lines.append(f"    {kind:20}{total['number']:5}  {_si(total['bytes'])}B")
+    lines.append("  largest arrays")
+    for one in r["largest_arrays"][:4]:
+        lines.append(f"    {gib(one['bytes']):10}  {one['array']:28} {one['source']}")
+    if "mfu" in r:
+        parts, mfu = r["roofline_seconds"], r["mfu"]
+        times = ", ".join(f"{part} {1e3 * parts[part]:.1f} ms" for part in ("compute", "memory", "network"))
+        lines += [
+            f"  roofline     {times}; float32 products in 6 bfloat16 passes: {_si(flops['matmul_passes'])} FLOPs",
+            f"               step {1e3 * parts['overlapped']:.1f} ms (MFU {mfu['overlapped']:.1%}) if all overlaps, "
+            f"{1e3 * parts['serial']:.1f} ms (MFU {mfu['serial']:.1%}) if nothing does",
+        ]
+    else:
+        lines.append("  roofline     unknown: the peaks of these devices are not listed here; config.chip takes them")
+    return "\n".join(lines + ["  fits" if r["fits"] else "  DOES NOT FIT"])
+
+
+def _si(value: float) -> str:
+    """Four digits and a prefix of 1000s."""
+    for prefix, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if value >= size:
+            return f"{value / size:.4g} {prefix}"
+    return f"{value:.4g} "

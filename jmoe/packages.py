@@ -1,0 +1,39 @@
+"""Packages that may not be installed: one sentence says how to install them. Imports only the standard library."""
+
+import importlib
+import types
+
+from jmoe.errors import UserError
+
+OWN = ("jmoe", "launch", "fit", "configs", "benchmarks")
+DISTRIBUTIONS = {  # where the name to import is not the name to install
+    "absl": "absl-py",
+    "google": "protobuf",
+    "ml_collections": "ml-collections",
+    "orbax": "orbax-checkpoint",
+    "tensorflow_datasets": "tensorflow-datasets",
+    "tiktoken_ext": "tiktoken",
+    "yaml": "pyyaml",
+}
+
+
+def missing_package(error: BaseException) -> str | None:
+    """One sentence for an import of a package that is not installed, None for any other error."""
+    name = (getattr(error, "name", None) or "").partition(".")[0]
+    if not isinstance(error, ModuleNotFoundError) or not name or name in OWN:
+        return None
+    return (
+        f"the Python package {name} is missing: install it by `pip install {DISTRIBUTIONS.get(name, name)}`, or all "
+        "that jmoe needs by `pip install -c constraints.txt -e .` in its folder"
+    )
+
+
+def needed(module: str, reader: str) -> types.ModuleType:
+    """Imports a module that only some text needs. `reader` names what cannot be read without it, for the UserError
+    where it, or a package that it needs, is not installed."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if sentence := missing_package(error):
+            raise UserError(f"{reader} cannot be read: {sentence}") from None
+        raise

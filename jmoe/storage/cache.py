@@ -1,0 +1,18 @@
+"""The cache of this machine: prepared text, compiled steps, and what a gs:// sweep keeps on a disk."""
+
+import os
+import pathlib
+
+
+def cache_dir() -> pathlib.Path:
+    """$JMOE_CACHE, else jmoe under $XDG_CACHE_HOME, else ~/.cache/jmoe."""
+    if path := os.environ.get("JMOE_CACHE"):
+        return pathlib.Path(path)
+    return pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "jmoe"
+
+
+def folder_of_cache(*parts: str) -> pathlib.Path:
+    """A folder of the cache, made where it is missing."""
+    path = cache_dir().joinpath(*parts)
+    path.mkdir(parents=True, exist_ok=True)
+    return path
