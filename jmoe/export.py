@@ -43,7 +43,7 @@ def export(workdir: epath.Path, out: epath.Path, segment=None, step=None, dtype=
     """
     if out.exists() and any(out.iterdir()):
         raise UserError(f"--out={out} is not empty")
-    folder, record, config, params = saved.on_host(workdir, segment, step)
+    folder, record, config, params = saved.on_host(workdir, segment, step, layout.check)
     values = layout.config_json(config.model, config.data.seq_len)
     made = saved.tokenizer_of(config, options.get("tokenizer_path"))
     result = storage.read_sealed(folder.parent.parent / "result.json")

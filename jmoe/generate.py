@@ -39,6 +39,7 @@ def main(_):
         )
     sampling = dict(temperature=TEMPERATURE.value, top_p=TOP_P.value, seed=SEED.value)
     tokens = cached.tokens_after(ids, params, config.model, N.value, **sampling)
+    sys.stdout.reconfigure(errors="surrogateescape")  # a prompt of any bytes
     print(PROMPT.value, end="", flush=True)
     for text in tokenizer.decoded(ids, tokens):
         print(text, end="", flush=True)

@@ -20,7 +20,13 @@ def config(tmp_path_factory, text_glob):
 
 def train(config, workdir, *flags, **options):
     return helpers.run(
-        "jmoe.train", f"--config={config}", f"--workdir={workdir}", "--config.model.n_experts=4", *flags, **options
+        "jmoe.train",
+        f"--config={config}",
+        f"--workdir={workdir}",
+        "--config.model.n_experts=4",
+        "--config.eval_every=6",
+        *flags,
+        **options,
     )
 
 

@@ -55,15 +55,17 @@ def parameters(folder: epath.Path, record: dict, config, mesh) -> dict:
         return checkpoint.read_arrays(folder, record, params=params)["params"]
 
 
-def on_host(workdir: epath.Path, segment: str | None, step: int | None) -> tuple:
+def on_host(workdir: epath.Path, segment: str | None, step: int | None, check=lambda model: None) -> tuple:
     """(folder, record, config, parameters as NumPy arrays) of a checkpoint, for work on one device.
 
     Raises:
-      UserError: no such segment or step, or a damaged checkpoint.
+      UserError: no such segment or step, a damaged checkpoint, or what `check` raises of config.model, before the
+        parameters are read.
     """
     folder = find(workdir, segment, step)
     try:
         record, config = read(folder)
+        check(config.model)
         params = parameters(folder, record, config, sharding.make_mesh(config, jax.devices()[:1]))
     except checkpoint.Damaged as error:
         raise UserError(f"the checkpoint {folder} is damaged: {error}") from None
