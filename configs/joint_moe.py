@@ -42,6 +42,7 @@ def get_config() -> ConfigDict:
     data.path = ""  # empty: Python sources of this machine; else a glob of .txt, .jsonl or .parquet, a folder that
     # jmoe.prepare made, or tfds:NAME/CONFIG:SPLIT
     data.validation_path = ""  # files or TFDS; empty: 1% of the text, held out by hash
+    data.validation_sets = ""  # more text to evaluate on, each under its name: "books=DIR/books/*.txt;code=DIR/code"
     data.text_field = "text"  # of .jsonl, .parquet and TFDS
     data.tokenizer = "gpt2"  # or bytes, the path of a tokenizer.json, or of GPT-2's own vocab.bpe
     data.end_of_text = ""  # the token that ends a document, where a tokenizer.json leaves that open
@@ -82,4 +83,6 @@ def get_config() -> ConfigDict:
     config.log_every = 10  # steps
     config.profile_steps = ()  # (first, last): trace steps first to last - 1 of each segment that has them
     config.checkpoint_every = 500  # steps
+    config.eval_every = 0  # steps from one validation loss on the way to the next; 0: only at the end of a branch
+    config.wandb = ""  # project of Weights & Biases that gets the metrics too; WANDB_MODE=offline keeps them here
     return config

@@ -20,11 +20,11 @@ from tqdm import tqdm
 from configs import joint_moe
 from jmoe import cli
 from jmoe.config.check import check_config
-from jmoe.config.fields import neutral, section
+from jmoe.config.fields import section
 from jmoe.errors import UserError
 from jmoe.model import sharding
-from jmoe.run import checkpoint, processes
-from jmoe.run.step import abstract_state, make_eval_step, mean_loss
+from jmoe.run import checkpoint, processes, saved
+from jmoe.run.step import make_eval_step, mean_loss
 from jmoe.storage import files as storage
 from jmoe.text import supply
 from jmoe.text.batches import validation_batches, validation_bytes
@@ -66,14 +66,12 @@ def evaluate(workdir: epath.Path, segment: str | None, step: int | None, overrid
 
     Raises UserError for no such segment or step, a damaged checkpoint, or text or a mesh that can't be used.
     """
-    folder = find(workdir, segment, step)
+    folder = saved.find(workdir, segment, step)
     try:
-        record = checkpoint.read_record(folder)
-        config = make_config(record, overrides)
+        record, config = saved.read(folder)
+        config = for_text(config, overrides)
         mesh = sharding.make_mesh(config)
-        with jax.set_mesh(mesh):
-            params, _ = abstract_state(config, mesh)
-            params = checkpoint.read_arrays(folder, record, params=params)["params"]
+        params = saved.parameters(folder, record, config, mesh)
     except checkpoint.Damaged as error:
         raise UserError(f"the checkpoint {folder} is damaged: {error}") from None
     corpus = load_corpus(config.data, config.model.vocab_size)
@@ -97,37 +95,11 @@ def evaluate(workdir: epath.Path, segment: str | None, step: int | None, overrid
     }
 
 
-def find(workdir: epath.Path, segment: str | None, step: int | None) -> epath.Path:
-    """The folder of the checkpoint of that segment and step, by default the newest of the last branch; UserError,
-    naming those that exist, where it does not."""
-    folders = workdir.iterdir() if workdir.exists() else ()
-    steps = {folder.name: saved for folder in folders if (saved := checkpoint.steps_in(folder / "checkpoints"))}
-    if not steps:
-        raise UserError(f"--workdir={workdir} holds no checkpoint")
-    known = "; ".join(f"{name}: {', '.join(map(str, saved))}" for name, saved in sorted(steps.items()))
-    if segment is None:  # the largest budget, or the trunk where there is no branch
-        budget = lambda name: (name != "trunk", int(name.rpartition("-")[2]) if "-" in name else 0)
-        candidates = [name for name in steps if step is None or step in steps[name]]
-        segment = max(candidates, key=budget, default=None)
-        if segment is None:
-            raise UserError(f"--step={step} has no checkpoint in {workdir}; there are {known}")
-    if segment not in steps:
-        raise UserError(f"--segment={segment} has no checkpoint in {workdir}; there are {known}")
-    if step is None:
-        step = steps[segment][-1]
-    if step not in steps[segment]:
-        raise UserError(f"--step={step} has no checkpoint in {workdir / segment}; there are {known}")
-    return workdir / segment / "checkpoints" / str(step)
-
-
-def make_config(record: dict, overrides: dict):
-    """The config that a checkpoint was trained with, for the devices and the text of this evaluation."""
-    config = neutral(joint_moe.get_config())  # for fields that the record leaves out
-    written = {name: value for name, value in record["config"].items() if name != "mesh"}
-    config.update(written)
+def for_text(config, overrides: dict):
+    """The config of a checkpoint for the devices and the text of this evaluation."""
     # the run's own text has the run's fingerprint
     other_text = {name for name in overrides if section(name) == "data"} - {"data.seq_len", "data.validation_tokens"}
-    config.data.fingerprint = "" if other_text else record["corpus_fingerprint"]
+    config.data.fingerprint = "" if other_text else config.data.fingerprint
     config.update_from_flattened_dict(overrides)
     check_config(config)
     config.microbatch_tokens = 0

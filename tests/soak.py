@@ -23,7 +23,7 @@ import helpers
 import numpy as np
 from etils import epath
 
-FLAGS = ["--config.model.n_experts=4", "--config.model.group_tokens=64"]
+FLAGS = ["--config.model.n_experts=4", "--config.model.group_tokens=64", "--config.eval_every=6"]
 CLOCKS = {"seconds", "sha256"}  # what two runs of the same bits may say differently
 
 

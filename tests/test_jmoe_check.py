@@ -39,6 +39,8 @@ WRONG = {
     "microbatch_tokens": -1,
     "chip.flops": -1.0,
     "n_tokens": (2.5,),
+    "eval_every": -1,
+    "data.validation_sets": "books",
 }
 
 
@@ -99,6 +101,7 @@ def test_neutral_fields_are_in_no_record_and_no_job_name():
     config = quickstart.get_config()
     old = json.loads(config.to_json())
     del old["microbatch_tokens"], old["chip"], old["data"]["max_epochs"], old["data"]["on_bad_document"]
+    del old["eval_every"], old["wandb"], old["data"]["validation_sets"]
     del old["model"]["final_norm"]
     record = record_lib.make_record(config, "0" * 16)
     assert {name: old[name] for name in record["config"] if name in old} == record["config"]

@@ -6,6 +6,7 @@ A record of a run, and the name of a job, hold the fields of its config but thos
 import dataclasses
 import json
 import math
+import re
 from collections.abc import Callable
 
 from jmoe.errors import UserError
@@ -53,6 +54,13 @@ def _is_ramp(x) -> bool:
     return _is_sequence(x) and bool(x) and all(_is_sequence(pair) and len(pair) == 2 for pair in x)
 
 
+def named_paths(text: str) -> dict[str, str] | None:
+    """{"a": "DIR/a.txt", "b": ...} of "a=DIR/a.txt;b=...", None for text of another form or a name given twice."""
+    pairs = [part.partition("=")[::2] for part in text.split(";") if part]
+    whole = all(re.fullmatch(r"\w+", name) and path for name, path in pairs)
+    return dict(pairs) if whole and len(dict(pairs)) == len(pairs) else None
+
+
 def _is_steps(x) -> bool:
     if not _is_sequence(x) or not all(type(step) is int for step in x):
         return False
@@ -89,6 +97,11 @@ FIELDS = {
     "loss.router_z": Field(_NOT_NEGATIVE),
     "data.path": Field(_TEXT, free=True),
     "data.validation_path": Field(_TEXT, free=True),
+    "data.validation_sets": Field(
+        ("empty, or NAME=PATH;NAME=PATH with other names", lambda x: isinstance(x, str) and named_paths(x) is not None),
+        free=True,
+        neutral="",
+    ),
     "data.text_field": Field(_TEXT, free=True),
     "data.tokenizer": Field(_TEXT, free=True),
     "data.end_of_text": Field(_TEXT, free=True),
@@ -119,6 +132,8 @@ FIELDS = {
     "log_every": Field(integer(1), free=True),
     "profile_steps": Field(("() or (first, last), whole numbers with 0 <= first < last", _is_steps), free=True),
     "checkpoint_every": Field(integer(1), free=True),
+    "eval_every": Field(integer(0), free=True, neutral=0),
+    "wandb": Field(_TEXT, free=True, neutral=""),
 }
 FREE_SECTIONS = ("chip", "mesh")  # free as well: fields of these that only another version of this table knows
 NEUTRAL = {name: field.neutral for name, field in FIELDS.items() if field.neutral is not None}

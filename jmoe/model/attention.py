@@ -24,21 +24,23 @@ def attention(x_BTD, qkv_D3HK, out_HKD, model):
     return y_BTHK.astype(x_BTD.dtype).reshape(b * t, -1) @ out_HKD.reshape(-1, d)
 
 
-def rope(x_BTHK, base: float):
-    """Rotary position embedding of the halves (Su et al. 2021), in float32."""
+def rope(x_BTHK, base: float, start=0):
+    """Rotary position embedding of the halves (Su et al. 2021), in float32; the first position is `start`."""
     t, k = x_BTHK.shape[1], x_BTHK.shape[3]
     frequency_K = base ** -(jnp.arange(0, k, 2, dtype=jnp.float32) / k)
-    angle_THK = (jnp.arange(t, dtype=jnp.float32)[:, None] * frequency_K)[:, None, :]
+    angle_THK = ((start + jnp.arange(t, dtype=jnp.float32))[:, None] * frequency_K)[:, None, :]
     first, second = jnp.split(x_BTHK.astype(jnp.float32), 2, axis=-1)
     cos, sin = jnp.cos(angle_THK), jnp.sin(angle_THK)
     return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
 
 
-def exact(q_BTHK, k_BTHK, v_BTHK):
-    """softmax(q k / sqrt(K)) v over the positions up to the query's own, all at once, in float32."""
+def exact(q_BTHK, k_BUHK, v_BUHK, start=0):
+    """softmax(q k / sqrt(K)) v over the positions up to the query's own, all at once, in float32.
+
+    The queries are those of positions start, start + 1, ...; the keys those of 0, 1, ...
+    """
     product = functools.partial(jnp.einsum, precision=jax.lax.Precision.HIGHEST)  # else TPUs and GPUs round the inputs
-    score_BHTU = product("bthk,buhk->bhtu", q_BTHK, k_BTHK) / jnp.sqrt(jnp.float32(q_BTHK.shape[-1]))
-    t = q_BTHK.shape[1]
-    causal_TU = jnp.arange(t)[:, None] >= jnp.arange(t)[None, :]
+    score_BHTU = product("bthk,buhk->bhtu", q_BTHK, k_BUHK) / jnp.sqrt(jnp.float32(q_BTHK.shape[-1]))
+    causal_TU = start + jnp.arange(q_BTHK.shape[1])[:, None] >= jnp.arange(k_BUHK.shape[1])[None, :]
     score_BHTU = jnp.where(causal_TU, score_BHTU, -jnp.inf)
-    return product("bhtu,buhk->bthk", jax.nn.softmax(score_BHTU), v_BTHK)
+    return product("bhtu,buhk->bthk", jax.nn.softmax(score_BHTU), v_BUHK)

@@ -49,11 +49,16 @@ def decode(params, tokens_BT, config, capacity_factor):
     params: this device's part of init_params' tree. capacity_factor=None drops nothing.
     """
     # cast once, outside the blocks: their scan would move float32 weights in both passes, and float32 gradients
-    cast = lambda weight, x: x if weight.float32 else x.astype(config.model.dtype)
-    params = jax.tree.map(cast, weights.table(config.model), params, is_leaf=lambda x: isinstance(x, weights.Weight))
+    params = cast(params, config.model)
     graphdef, state = nnx.split(nnx.eval_shape(lambda: Decoder(config.model, nnx.Rngs(params=0))))
     nnx.replace_by_pure_dict(state, params)
     return nnx.merge(graphdef, state)(tokens_BT, config.model, capacity_factor, config.remat, config.unroll)
+
+
+def cast(params, model):
+    """Each parameter in the type that it computes in."""
+    one = lambda weight, x: x if weight.float32 else x.astype(model.dtype)
+    return jax.tree.map(one, weights.table(model), params, is_leaf=lambda x: isinstance(x, weights.Weight))
 
 
 def initial(weight: weights.Weight, rngs: nnx.Rngs, scale: float):

@@ -59,8 +59,14 @@ class _Run:
         self.schedule = Schedule(config)
         self.corpus = corpus.load(config.data, config.model.vocab_size)
         self.record = make_record(config, self.corpus.fingerprint)
+        self.began_with = read_sealed(workdir / "began_with.json") or {}  # as jmoe.load leaves it
         self.abstract = abstract_state(config, mesh)
         self.placement = jax.tree.map(lambda a: a.sharding, self.abstract[0])
+        self.validation = {"validation_loss": self.corpus}
+        for name, texts in corpus.validation_sets(config.data, config.model.vocab_size).items():
+            self.validation[f"validation_loss/{name}"] = texts
+            if warning := supply.check_held_out(texts, config):
+                processes.log(f"{name}: {warning}")
         self.init_opt_state = jax.jit(make_optimizer(config.optimizer).init)
 
     def announce(self, missing) -> None:
@@ -104,7 +110,8 @@ class _Run:
         with contextlib.closing(self._checkpoints(branch)) as saved:
             step, *state = self._restore(saved) or (branch.start, *(yield from self._trunk(trunk)))
             params, _ = yield from self._steps(branch, step, state, saved)
-        loss = mean_loss(self.eval_step, params, validation_batches(self.corpus, self.config, self.mesh))
+        losses = self._losses(params)
+        loss = losses.pop("validation_loss")
         metrics = read_lines(self.workdir / branch.name / "metrics.jsonl")
         mean = lambda name: float(np.mean([line[name] for line in metrics if name in line] or [0.0]))
         n_tokens, model = self.schedule.tokens_at(branch.stop), self.config.model
@@ -137,16 +144,27 @@ class _Run:
             "seconds": round(time.monotonic() - started, 1),
             "record": self.record,
         }
+        result |= losses | self.began_with
         if jax.process_index() == 0:
             write_whole(self.workdir / branch.name / "result.json", json.dumps(sealed(result), indent=1))
         processes.log(f"{branch.name}: validation loss {loss:.4f} nats per token after {n_tokens} tokens")
         return result
+
+    def _losses(self, params) -> dict[str, float]:
+        """The loss on each of the validation sets, nothing dropped."""
+        batches = lambda texts: validation_batches(texts, self.config, self.mesh)
+        return {name: mean_loss(self.eval_step, params, batches(texts)) for name, texts in self.validation.items()}
 
     def _trunk(self, trunk):
         """The state at the trunk's end, from the nearest checkpoint at or before it, else from the beginning."""
         with contextlib.closing(self._checkpoints(trunk)) as saved:
             if restored := self._restore(saved, trunk.stop):
                 step, *state = restored
+            elif self.began_with:
+                raise UserError(
+                    f"{self.workdir} began with the weights of {self.began_with['began_with']}, and no checkpoint of "
+                    "its trunk is left: load them into another --workdir"
+                )
             else:
                 params = self._init()
                 step, state = 0, (params, self.init_opt_state(params))
@@ -161,7 +179,7 @@ class _Run:
 
     def _steps(self, segment, start: int, state, saved):
         """Steps [start, segment.stop), checkpoints on the way and at the end; returns the state after them."""
-        log = Log(self.workdir / segment.name, start, segment.stop)
+        log = Log(self.workdir / segment.name, start, segment.stop, self.config)
         try:
             with Progress(segment, start, self.schedule.tokens_at(start), self._to_go(segment, start)) as bar:
                 state = yield from self._logged_steps(segment, start, state, saved, log, bar)
@@ -178,6 +196,7 @@ class _Run:
         profile = Profile(config, self.workdir / segment.name, segment.stop)
         speed = Speed(config, schedule.tokens_at(start))
         pending = None  # metrics are fetched one step late, so that the device never waits for the host
+        losses = {}  # of the step that is pending, where it is evaluated
 
         def settle():
             if pending is None:
@@ -190,10 +209,10 @@ class _Run:
                     f"{values['grad_norm']})"
                 )
             n_tokens, measured = schedule.tokens_at(step + 1), None
-            if step % config.log_every == 0 or step == segment.stop - 1:
+            if step % config.log_every == 0 or step == segment.stop - 1 or losses:
                 rate = schedule.learning_rate(step, segment)
                 measured = speed.measure(n_tokens)
-                log.write(step, {"n_tokens": n_tokens, "learning_rate": rate} | values, measured)
+                log.write(step, {"n_tokens": n_tokens, "learning_rate": rate} | values | losses, measured)
             bar.finished(step, n_tokens, values["cross_entropy"], measured)
 
         batches = training_batches(self.corpus, config, schedule, self.mesh, segment, start)
@@ -205,6 +224,13 @@ class _Run:
             settle()
             pending = step, metrics
             bar.advance()
+            if (every := config.get("eval_every", 0)) and (step + 1) % every == 0:
+                params, _ = state
+                jax.block_until_ready(params)
+                with speed.stopped():
+                    losses = self._losses(params)
+                settle()
+                pending, losses = None, {}
             signum = self.stop_signal()
             if signum or ((step + 1) % config.checkpoint_every == 0 and step + 1 < segment.stop):
                 settle()

@@ -10,6 +10,8 @@ metrics.jsonl holds what was computed and is the same however often the run was 
   seconds            since the segment was started or resumed
 """
 
+import contextlib
+import hashlib
 import json
 import os
 import pathlib
@@ -24,6 +26,7 @@ from tensorboard.compat.proto import event_pb2, summary_pb2
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from tqdm import tqdm
 
+from jmoe.config.fields import record_of
 from jmoe.cost import chips, counts
 from jmoe.storage.files import copy_files, is_remote, read_lines, write_whole
 
@@ -37,8 +40,8 @@ class Log:
     `stop` before, for a larger budget, the files hold these steps already: then nothing is cut off or written.
     """
 
-    def __init__(self, folder: epath.Path, start: int, stop: int):
-        self._files = {}
+    def __init__(self, folder: epath.Path, start: int, stop: int, config):
+        self._files, self._wandb = {}, None
         if jax.process_index() or any(line["step"] >= stop for line in read_lines(folder / "metrics.jsonl")):
             return
         folder.mkdir(parents=True, exist_ok=True)
@@ -49,6 +52,8 @@ class Log:
             kept = [line for line in read_lines(folder / f"{name}.jsonl") if line["step"] < start]
             write_whole(local / f"{name}.jsonl", "".join(json.dumps(line) + "\n" for line in kept))
             self._files[name] = open(local / f"{name}.jsonl", "a", buffering=1)
+        if config.get("wandb"):
+            self._wandb = _wandb_run(config, folder, local)
         self._events = EventFileWriter(str(local), flush_secs=10)
         begun = event_pb2.SessionLog(status=event_pb2.SessionLog.START)  # TensorBoard drops older events after it
         self._events.add_event(event_pb2.Event(wall_time=time.time(), step=start, session_log=begun))
@@ -63,6 +68,8 @@ class Log:
         scalars |= {f"speed/{name}": value for name, value in speed.items()}
         for name, values in metrics.get("layers", {}).items():
             scalars |= {f"layers/{name}/{i:02d}": value for i, value in enumerate(values)}
+        if self._wandb:
+            self._wandb.log(scalars, step=step)
         values = [summary_pb2.Summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items()]
         summary = summary_pb2.Summary(value=values)
         self._events.add_event(event_pb2.Event(wall_time=time.time(), step=step, summary=summary))
@@ -85,11 +92,31 @@ class Log:
         if self._files:
             self.sync()
             self._events.close()
+            if self._wandb:
+                self._wandb.finish()
             for file in self._files.values():
                 file.close()
             self._files = {}
             if self._scratch:
                 self._scratch.cleanup()
+
+
+def _wandb_run(config, folder: epath.Path, local: pathlib.Path):
+    """The segment's run in the project config.wandb; a resumed segment goes on with it. Other settings are those that
+    the library reads from its environment."""
+    import wandb
+
+    return wandb.init(
+        project=config.wandb,
+        group=folder.parent.name,
+        name=f"{folder.parent.name}/{folder.name}",
+        id=hashlib.sha256(str(folder).encode()).hexdigest()[:16],
+        resume="allow",
+        reinit="create_new",  # models that are trained together have a run each
+        config=record_of(config),
+        dir=local,
+        settings=wandb.Settings(silent=True),
+    )
 
 
 class Speed:
@@ -111,6 +138,13 @@ class Speed:
             if batch is None:
                 return
             yield batch
+
+    @contextlib.contextmanager
+    def stopped(self):
+        """Leaves out the time that the block takes."""
+        began = time.monotonic()
+        yield
+        self._last += time.monotonic() - began
 
     def measure(self, n_tokens: int) -> dict:
         """The fields of speed.jsonl after `n_tokens` of the run."""

@@ -19,6 +19,7 @@ import numpy as np
 from etils import epath
 from tqdm import tqdm
 
+from jmoe.config.fields import named_paths
 from jmoe.errors import Unavailable, UserError
 from jmoe.storage import ownership
 from jmoe.storage.cache import cache_dir, folder_of_cache
@@ -89,6 +90,24 @@ def load(data, vocab_size: int | None = None) -> Corpus:
             f"they changed since; use the cache that holds {data.fingerprint} or start afresh"
         )
     return corpus
+
+
+def validation_sets(data, vocab_size: int) -> dict[str, Corpus]:
+    """The sets of config.data.validation_sets by name; `validation` is the text but for the hundredth held out of it.
+
+    Raises:
+      UserError: as `load`, with the set's name.
+    """
+    sets = {}
+    for name, path in named_paths(data.get("validation_sets", "")).items():
+        one = data.copy_and_resolve_references()
+        one.update(path=path, validation_path="", fingerprint="")
+        try:
+            loaded = load(one, vocab_size)
+        except UserError as error:
+            raise UserError(f"config.data.validation_sets, {name}: {error}") from None
+        sets[name] = dataclasses.replace(loaded, validation=loaded.train)
+    return sets
 
 
 def open_folder(folder: pathlib.Path, verify: bool = False) -> Corpus:

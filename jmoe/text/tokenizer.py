@@ -37,6 +37,7 @@ class Tokenizer:
     sha256: str  # of the vocabulary; empty for bytes
     encode_part: Callable  # text -> ids
     byte_lengths: Callable  # () -> uint16 [vocab_size]: the UTF-8 bytes that each token stands for, 0 for end-of-text
+    json: Callable  # () -> the text of a tokenizer.json that encodes and decodes alike
 
     @property
     def dtype(self):
@@ -50,6 +51,22 @@ class Tokenizer:
             text = document.decode("utf-8", "replace")
             parts = [self.encode_part(text[i : i + PART]) for i in range(0, len(text), PART)]
         return np.concatenate([*parts, [self.end_of_text]], dtype=self.dtype, casting="unsafe")
+
+    def decoded(self, prompt, tokens):
+        """Yields the text of `tokens`, which follow those of `prompt`, in complete characters up to an end-of-text."""
+        tokenizers = packages.needed("tokenizers", "what the model writes")
+        decoder = tokenizers.Tokenizer.from_str(self.json())
+        text_of = lambda ids: decoder.decode(ids, skip_special_tokens=False)
+        ids, shown = list(prompt), text_of(list(prompt))
+        for token in tokens:
+            if token == self.end_of_text:
+                break
+            ids.append(token)
+            text = text_of(ids)
+            if not text.endswith("\ufffd"):  # perhaps a part of a character
+                yield text[len(shown) :]
+                shown = text
+        yield text_of(ids)[len(shown) :]
 
     def describe(self) -> dict:
         """Its entry in a manifest: name, vocab_size, end_of_text, sha256."""
@@ -70,7 +87,8 @@ def load(name: str, end_of_text: str = "") -> Tokenizer:
     """
     if name == "bytes":
         lengths = np.array([1] * 256 + [0], np.uint16)
-        made = Tokenizer("bytes", "bytes, end-of-text 256", 257, 256, "", None, lambda: lengths)
+        as_json = lambda: _byte_level_json({token: byte for byte, token in _characters().items()}, [])
+        made = Tokenizer("bytes", "bytes, end-of-text 256", 257, 256, "", None, lambda: lengths, as_json)
     elif name == "gpt2":
         made = _published_gpt2()
     elif name.endswith(BYTE_PAIRS):
@@ -120,6 +138,7 @@ def _published_gpt2() -> Tokenizer:
         GPT2_SHA256,
         lambda text: made().encode_part(text),
         lambda: made().byte_lengths(),
+        lambda: made().json(),
     )
 
 
@@ -159,11 +178,8 @@ def _byte_pairs(name: str, vocabulary: bytes, path: str = GPT2_URL) -> Tokenizer
 
     merges = _merges(vocabulary)
     sha256 = hashlib.sha256(_canonical(merges)).hexdigest()
-    # GPT-2's files write each byte as a printable character: itself where it is one, else one from U+0100 on
-    printable = [b for b in range(256) if chr(b).isprintable() and chr(b) != " "]
-    others = [b for b in range(256) if b not in printable]
-    byte_of = {chr(b): b for b in printable} | {chr(256 + i): b for i, b in enumerate(others)}
-    ranks = {bytes([b]): rank for rank, b in enumerate(printable + others)}
+    byte_of = {character: byte for byte, character in _characters().items()}
+    ranks = {bytes([b]): rank for rank, b in enumerate(_characters())}
     for number, line in merges:
         try:
             first, second = line.split(" ")
@@ -182,7 +198,32 @@ def _byte_pairs(name: str, vocabulary: bytes, path: str = GPT2_URL) -> Tokenizer
 
     lengths = np.array([*map(len, ranks), 0], np.uint16)  # ranks are in the order of their ids
     name = "gpt2" if sha256 == GPT2_SHA256 else name
-    return Tokenizer(name, _byte_pair_rules(sha256, end), end + 1, end, sha256, encode, lambda: lengths)
+
+    def as_json():
+        pairs = [tuple(line.split(" ")) for _, line in merges]
+        ids = [*_characters().values(), *map("".join, pairs)]
+        return _byte_level_json({token: i for i, token in enumerate(ids)}, pairs)
+
+    return Tokenizer(name, _byte_pair_rules(sha256, end), end + 1, end, sha256, encode, lambda: lengths, as_json)
+
+
+def _characters() -> dict[int, str]:
+    """The printable character that GPT-2's files write for each byte, in the order of its ids: the byte's own where
+    that is printable, else one from U+0100 on."""
+    printable = [b for b in range(256) if chr(b).isprintable() and chr(b) != " "]
+    others = [b for b in range(256) if b not in printable]
+    return {b: chr(b) for b in printable} | {b: chr(256 + i) for i, b in enumerate(others)}
+
+
+def _byte_level_json(vocabulary: dict[str, int], merges: list[tuple[str, str]]) -> str:
+    """tokenizer.json of a byte-level vocabulary, text split as GPT-2 does where there are merges; the end-of-text is
+    the id after the last."""
+    tokenizers = packages.needed("tokenizers", "tokenizer.json")
+    made = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=vocabulary, merges=merges))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=bool(merges))
+    made.decoder = tokenizers.decoders.ByteLevel()
+    made.add_special_tokens([tokenizers.AddedToken(END_OF_TEXT[0], special=True)])
+    return made.to_str()
 
 
 def _tokenizer_json(path: str, end_of_text: str) -> Tokenizer:
@@ -216,7 +257,10 @@ def _tokenizer_json(path: str, end_of_text: str) -> Tokenizer:
     sha256 = hashlib.sha256(content).hexdigest()
     rules = f"tokenizer.json {sha256[:16]}, end-of-text {end}, parts of {PART}"
     lengths = lambda: _byte_lengths(settings, vocabulary, vocab_size, end)
-    return Tokenizer(pathlib.Path(path).name, rules, vocab_size, end, sha256, encode, lengths)
+    if '"ByteLevel"' in json.dumps(settings.get("pre_tokenizer")) and not settings.get("decoder"):
+        settings["decoder"] = json.loads(tokenizers.decoders.ByteLevel().__getstate__())
+    as_json = lambda: json.dumps(settings | {"truncation": None, "padding": None}, ensure_ascii=False)
+    return Tokenizer(pathlib.Path(path).name, rules, vocab_size, end, sha256, encode, lengths, as_json)
 
 
 def _byte_lengths(settings: dict, vocabulary: dict[str, int], vocab_size: int, end_of_text: int) -> np.ndarray:

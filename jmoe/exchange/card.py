@@ -1,0 +1,85 @@
+"""The model card of an exported checkpoint: README.md, written from the record of its run."""
+
+import subprocess
+import sys
+
+from jmoe.cost import counts
+from jmoe.errors import UserError
+
+CARD = """---
+library_name: transformers
+pipeline_tag: text-generation
+tags: [jmoe{tag}]
+---
+# {title}
+
+A decoder-only language model{mixture}.
+
+```python
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained({folder!r})
+model = AutoModelForCausalLM.from_pretrained({folder!r})
+print(tokenizer.decode(model.generate(**tokenizer("The", return_tensors="pt"), max_new_tokens=100)[0]))
+```
+
+| | |
+|---|---|
+{rows}
+"""
+MIXTURE = (
+    ": in each layer a router sends a token to one of {} experts, and the expert's output is multiplied by the "
+    "router's probability. No token is dropped"
+)
+
+
+def card(folder: str, record: dict, config, result: dict | None, law: str | None) -> str:
+    """The card's text.
+
+    Args:
+      folder: where the exported model lies.
+      record: of the checkpoint; `config`: its config.
+      result: the row of a finished branch, None before it has one.
+      law: None, or a law.json or the name of a published law, whose prediction stands beside the loss.
+
+    Raises:
+      UserError: the law cannot be used.
+    """
+    model, n_tokens = config.model, record["n_tokens"]
+    rows = {
+        "parameters": f"{counts.n_active(model):,} active of {counts.n_total(model):,}",
+        "shape": f"{model.n_blocks} blocks, d_model {model.d_model}, {model.n_heads} heads, d_ff {model.d_ff}, "
+        f"{model.n_experts} experts, vocabulary {model.vocab_size:,}",
+        "trained on": f"{n_tokens:,} tokens in rows of {config.data.seq_len}",
+        "text": f"corpus `{record['corpus_fingerprint']}`, tokenizer {config.data.tokenizer.rpartition('/')[2]}",
+    }
+    if result:
+        rows["validation loss"] = f"{result['loss']:.4f} nats per token, nothing dropped"
+        rows["training loss"] = f"{result['train_loss']:.4f} nats per token over the last part of training"
+        if model.n_experts > 1:
+            rows["dropped in training"] = f"{result['drop_rate']:.1%} of tokens, by the capacity of the experts"
+    if law:
+        rows[f"loss predicted by {law.rpartition('/')[2]}"] = _predicted(law, model, n_tokens)
+    rows |= {
+        "seed": str(config.seed),
+        "checkpoint": f"step {record['step']}",
+        "written by": f"jmoe {record['jmoe']}, jax {record['jax']}",
+    }
+    return CARD.format(
+        tag=", mixture-of-experts" if model.n_experts > 1 else "",
+        title=f"{folder.rstrip('/').rpartition('/')[2]}",
+        mixture=MIXTURE.format(model.n_experts) if model.n_experts > 1 else "",
+        folder=folder,
+        rows="\n".join(f"| {name} | {value} |" for name, value in rows.items()),
+    )
+
+
+def _predicted(law: str, model, n_tokens: int) -> str:
+    """fit's answer in words, with its warning where the model lies outside what the law was fitted to."""
+    asked = dict(law=law, n_active=counts.n_active(model), n_tokens=n_tokens, n_experts=model.n_experts)
+    command = [sys.executable, "-m", "fit", "predict", *(f"--{name}={value}" for name, value in asked.items())]
+    done = subprocess.run(command, capture_output=True, text=True)
+    lines = [line.removeprefix("error: ").removeprefix("warning: ") for line in done.stderr.strip().splitlines()]
+    if done.returncode:
+        raise UserError(f"--law={law}: {lines[-1] if lines else 'fit predict failed'}")
+    return f"{float(done.stdout):.4f} nats per token{''.join(f'; {line}' for line in lines)}"

@@ -1,0 +1,69 @@
+"""A checkpoint as a folder that Hugging Face's transformers loads: python -m jmoe.export --workdir=DIR --out=DIR.
+
+Writes model.safetensors, config.json, generation_config.json, the tokenizer and a model card: Llama for a dense model,
+Qwen2-MoE for a mixture. A model with LayerNorm, or without a norm before its head, has no equal there and is refused.
+"""
+
+import json
+
+from absl import flags
+from etils import epath
+
+from jmoe import cli
+from jmoe.errors import UserError
+from jmoe.exchange import card, layout, tensor_files, tokenizer_files
+from jmoe.run import saved
+from jmoe.storage import files as storage
+
+WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the run, local or gs://.")
+OUT = flags.DEFINE_string("out", None, "New folder, local or gs://.")
+SEGMENT = flags.DEFINE_string("segment", None, "trunk or branch-N; without it the last branch that has a checkpoint.")
+STEP = flags.DEFINE_integer("step", None, "Step of the checkpoint; without it the newest.")
+DTYPE = flags.DEFINE_enum("dtype", "float32", ["float32", "bfloat16"], "Of the weights in the file.")
+TOKENIZER = flags.DEFINE_string("tokenizer", None, "The run's tokenizer, where its file is no longer where it was.")
+LAW = flags.DEFINE_string("law", None, "A law.json or a published law, whose prediction stands in the model card.")
+
+
+def main(_):
+    workdir, out = storage.absolute(WORKDIR.value), storage.absolute(OUT.value)
+    export(workdir, out, SEGMENT.value, STEP.value, DTYPE.value, tokenizer_path=TOKENIZER.value, law=LAW.value)
+    print(f"wrote {out}")
+
+
+def export(workdir: epath.Path, out: epath.Path, segment=None, step=None, dtype="float32", **options) -> None:
+    """Writes the folder `out`; config.json comes last, so that a folder that has one is whole.
+
+    Args:
+      segment, step: which checkpoint, as in saved.find.
+      options: `tokenizer_path`, in place of config.data.tokenizer; `law`, as in card.card.
+
+    Raises:
+      UserError: no such checkpoint, a damaged one, a model that transformers cannot compute, a tokenizer that is
+        missing or not the run's, a folder that is not empty.
+    """
+    if out.exists() and any(out.iterdir()):
+        raise UserError(f"--out={out} is not empty")
+    folder, record, config, params = saved.on_host(workdir, segment, step, layout.check)
+    values = layout.config_json(config.model, config.data.seq_len)
+    made = saved.tokenizer_of(config, options.get("tokenizer_path"))
+    result = storage.read_sealed(folder.parent.parent / "result.json")
+    if result and result["n_tokens"] != record["n_tokens"]:
+        result = None
+    ids = {"bos_token_id": made.end_of_text, "eos_token_id": made.end_of_text}
+    texts = tokenizer_files.files(made, config.data.seq_len) | {
+        "README.md": card.card(str(out), record, config, result, options.get("law")),
+        "generation_config.json": json.dumps(ids, indent=2),
+        "config.json": json.dumps(values | ids | {"torch_dtype": dtype}, indent=2),
+    }
+    tensor_files.write(out, dict(layout.tensors(params, config.model)), dtype)
+    for name, text in texts.items():
+        storage.write_whole(out / name, text)
+
+
+def run():
+    flags.mark_flags_as_required(["workdir", "out"])
+    cli.run(main)
+
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,55 @@
+"""Text from a checkpoint, printed as it comes: python -m jmoe.generate --workdir=DIR --prompt='def main('.
+
+The model drops no token and keeps the keys and values of what it has read. The text ends after --n tokens, or with its
+document.
+"""
+
+import os
+import sys
+
+from absl import flags
+
+from jmoe import cli
+from jmoe.errors import UserError
+from jmoe.model import cached
+from jmoe.run import saved
+from jmoe.storage import files as storage
+
+WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the run, local or gs://.")
+PROMPT = flags.DEFINE_string("prompt", "", "What the text begins with; without it a document begins.")
+N = flags.DEFINE_integer("n", 256, "Tokens to generate at most.", lower_bound=1)
+TEMPERATURE = flags.DEFINE_float("temperature", 0.8, "0 takes the likeliest token each time.", lower_bound=0.0)
+TOP_P = flags.DEFINE_float("top_p", 1.0, "Draws from the likeliest tokens that hold this share of the probability.")
+SEED = flags.DEFINE_integer("seed", 0, "Another seed draws other tokens.")
+SEGMENT = flags.DEFINE_string("segment", None, "trunk or branch-N; without it the last branch that has a checkpoint.")
+STEP = flags.DEFINE_integer("step", None, "Step of the checkpoint; without it the newest.")
+TOKENIZER = flags.DEFINE_string("tokenizer", None, "The run's tokenizer, where its file is no longer where it was.")
+
+
+def main(_):
+    if not 0 < TOP_P.value <= 1:
+        raise UserError(f"--top_p={TOP_P.value} must be above 0 and at most 1")
+    _, _, config, params = saved.on_host(storage.absolute(WORKDIR.value), SEGMENT.value, STEP.value)
+    tokenizer = saved.tokenizer_of(config, TOKENIZER.value)
+    ids = tokenizer.encode(os.fsencode(PROMPT.value))[:-1].tolist() or [tokenizer.end_of_text]
+    if len(ids) + N.value > config.data.seq_len:
+        print(
+            f"note: the model was trained on rows of {config.data.seq_len} tokens; what comes after them is worse",
+            file=sys.stderr,
+        )
+    sampling = dict(temperature=TEMPERATURE.value, top_p=TOP_P.value, seed=SEED.value)
+    tokens = cached.tokens_after(ids, params, config.model, N.value, **sampling)
+    sys.stdout.reconfigure(errors="surrogateescape")  # a prompt of any bytes
+    print(PROMPT.value, end="", flush=True)
+    for text in tokenizer.decoded(ids, tokens):
+        print(text, end="", flush=True)
+    print()
+
+
+def run():
+    flags.mark_flag_as_required("workdir")
+    cli.run(main)
+
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,110 @@
+"""A run that begins with weights from a Hugging Face folder: python -m jmoe.load --from=DIR --config=... --workdir=DIR.
+
+Writes the run's first checkpoint, of step 0; jmoe.train with the same --config and --workdir goes on from it. A dense
+folder (Llama) also begins a mixture: with --config.model.n_experts=8 each expert is a copy of the dense layer.
+"""
+
+import hashlib
+import json
+import pathlib
+
+import jax
+import ml_collections
+from absl import flags
+from etils import epath
+from ml_collections import config_flags
+
+from jmoe import cli
+from jmoe.config.check import check_config
+from jmoe.errors import UserError
+from jmoe.exchange import layout, tensor_files
+from jmoe.model import sharding
+from jmoe.model.decoder import init_params
+from jmoe.run import checkpoint, processes
+from jmoe.run.record import make_record
+from jmoe.run.step import abstract_state, make_optimizer
+from jmoe.storage import files as storage
+from jmoe.text import corpus
+
+FROM = flags.DEFINE_string("from", None, "Folder with config.json and *.safetensors, or these files of one, as DIR/a*.")
+CONFIG = config_flags.DEFINE_config_file(
+    "config", None, "The run's configuration, as for jmoe.train.", lock_config=True
+)
+WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the run, local or gs://; it holds no checkpoint yet.")
+
+
+def main(_):
+    config = cli.read_config(CONFIG)
+    with processes.joined():
+        load(FROM.value, config, storage.make_workdir(WORKDIR.value))
+        if jax.process_index() == 0:
+            print(f"{WORKDIR.value} begins with the weights of {FROM.value}; jmoe.train goes on")
+
+
+def load(path: str, config, workdir: epath.Path) -> None:
+    """Writes the checkpoint of step 0 with the weights of the folder or files `path`.
+
+    Raises:
+      UserError: files that are missing, damaged, or of a model that jmoe cannot train; a config of another model, whose
+        fields are named; a workdir that has checkpoints.
+    """
+    check_config(config)
+    if steps := checkpoint.steps_in(workdir / "trunk" / "checkpoints"):
+        raise UserError(f"--workdir={workdir} has checkpoints already, of steps {', '.join(map(str, steps))}")
+    values, files = _files(path)
+    fields = layout.model_fields(values)
+    dense = fields["n_experts"] == 1 < config.model.n_experts
+    wrong = {name: value for name, value in fields.items() if config.model[name] != value}
+    if dense:
+        del wrong["n_experts"]
+    if wrong:
+        needed = " ".join(f"--config.model.{name}={value}" for name, value in sorted(wrong.items()))
+        raise UserError(f"--config is of another model than --from={path}: that one needs {needed}")
+    with tensor_files.reader(files) as read:
+        params = layout.params(read, ml_collections.ConfigDict(fields))
+    if dense:
+        params = layout.upcycled(params, jax.device_get(init_params(config)))
+    digest = hashlib.sha256()
+    for file in files:
+        with open(file, "rb") as opened:
+            digest.update(hashlib.file_digest(opened, "sha256").digest())
+    _save(params, config, workdir, f"{path}, sha256 {digest.hexdigest()[:16]}")
+
+
+def _files(path: str) -> tuple[dict, list[pathlib.Path]]:
+    """config.json's values, and the safetensors files, of a folder or of a pattern of files in it."""
+    path = pathlib.Path(path).expanduser()
+    folder, pattern = (path, "*.safetensors") if path.is_dir() else (path.parent, path.name)
+    files = sorted(folder.glob(pattern))
+    if not files:
+        raise UserError(f"--from={path}: no such folder or file, or no *.safetensors in it")
+    try:
+        return json.loads((folder / "config.json").read_text()), files
+    except (OSError, ValueError) as error:
+        raise UserError(f"--from={path}: {folder / 'config.json'} cannot be read: {error}") from None
+
+
+def _save(params: dict, config, workdir: epath.Path, source: str) -> None:
+    """Writes the checkpoint, and began_with.json, which the trainer copies into each result."""
+    text = corpus.load(config.data, config.model.vocab_size)
+    mesh = sharding.make_mesh(config)
+    with jax.set_mesh(mesh), processes.owned(workdir):
+        placed, _ = abstract_state(config, mesh)
+        params = jax.tree.map(lambda x, like: jax.device_put(x, like.sharding), params, placed)
+        opt_state = jax.jit(make_optimizer(config.optimizer).init)(params)
+        if jax.process_index() == 0:
+            storage.write_whole(workdir / "began_with.json", json.dumps(storage.sealed({"began_with": source})))
+        record = make_record(config, text.fingerprint) | {"n_tokens": 0}
+        saved = checkpoint.Checkpoints(workdir / "trunk" / "checkpoints")
+        saved.save(0, params, opt_state, record)
+        saved.wait()
+        saved.close()
+
+
+def run():
+    flags.mark_flags_as_required(["from", "config", "workdir"])
+    cli.run(main, fields=("",))
+
+
+if __name__ == "__main__":
+    run()

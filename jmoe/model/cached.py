@@ -1,0 +1,96 @@
+"""The decoder a few positions at a time: the keys and values of earlier positions are kept. Nothing is dropped.
+
+Axes (jmoe/model/__init__.py): D, H, K, T new positions, U positions of the cache, V. One row, on one device.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import ml_collections
+
+from jmoe.model import attention, dispatch
+from jmoe.model.decoder import cast, layer_norm, rms_norm
+
+PROMPT_POSITIONS = 64  # of a prompt worked on at once
+CACHE_POSITIONS = 256  # a cache has a multiple of them, so that few lengths are compiled
+
+
+def new_cache(model, n_positions: int):
+    """Empty keys and values, [blocks, U, H, K] each, for at least `n_positions`."""
+    n = -(-(n_positions + PROMPT_POSITIONS) // CACHE_POSITIONS) * CACHE_POSITIONS
+    shape = model.n_blocks, n, model.n_heads, model.d_model // model.n_heads
+    return jnp.zeros(shape, jnp.float32), jnp.zeros(shape, jnp.float32)
+
+
+@functools.partial(jax.jit, static_argnames="model", donate_argnames="cache")
+def forward(params, cache, tokens_T, start, model):
+    """Float32 logits_TV of tokens at positions start, start + 1, ..., and the cache with their keys and values.
+
+    params: as decoder.cast gives them. model: a FrozenConfigDict of config.model. What the cache holds from `start` on
+    does not matter.
+    """
+    run = lambda x_TD, layer: _block(x_TD, *layer, start, model)
+    x_TD, cache = jax.lax.scan(run, params["embed"][tokens_T], (params["blocks"], cache))
+    if "final_norm" in params:
+        x_TD = rms_norm(x_TD, params["final_norm"])
+    return jnp.matmul(x_TD, params["head"], preferred_element_type=jnp.float32), cache
+
+
+def _block(x_TD, block, cache, start, model):
+    h_TD = _norm(block, "attention_norm", x_TD)
+    q, k, v = jnp.moveaxis(jnp.einsum("td,djhk->tjhk", h_TD, block["qkv"]), 1, 0)
+    q, k = (attention.rope(x[None], model.rope_base, start)[0] for x in (q, k))
+    write = lambda kept, new: jax.lax.dynamic_update_slice(kept, new.astype(jnp.float32), (start, 0, 0))
+    k_UHK, v_UHK = write(cache[0], k), write(cache[1], v)
+    y_THK = attention.exact(q[None], k_UHK[None], v_UHK[None], start)[0]
+    x_TD += y_THK.astype(x_TD.dtype).reshape(len(x_TD), -1) @ block["out"].reshape(-1, model.d_model)
+
+    h_TD, mlp = _norm(block, "mlp_norm", x_TD), [block[name] for name in ("gate", "up", "down")]
+    y_TD = dispatch.swiglu(h_TD, *mlp) if model.n_experts == 1 else dispatch.dropless(h_TD, block["router"], mlp)
+    return x_TD + y_TD, (k_UHK, v_UHK)
+
+
+def _norm(block, name: str, x_TD):
+    if f"{name}_bias" in block:
+        return layer_norm(x_TD, block[name], block[f"{name}_bias"])
+    return rms_norm(x_TD, block[name])
+
+
+def read_prompt(params, cache, tokens, model):
+    """(logits_V after the last of the tokens, cache)."""
+    for start in range(0, len(tokens), PROMPT_POSITIONS):
+        part = jnp.asarray(tokens[start : start + PROMPT_POSITIONS])
+        last = len(part) - 1
+        # what the padding writes lies after `last` and is written over
+        part = jnp.pad(part, (0, PROMPT_POSITIONS - len(part)))
+        logits_TV, cache = forward(params, cache, part, start, model)
+    return logits_TV[last], cache
+
+
+@jax.jit
+def choose(logits_V, key, temperature, top_p):
+    """The next token: drawn from the likeliest tokens that hold `top_p` of the probability; temperature 0: the
+    likeliest one."""
+    order_V = jnp.argsort(-logits_V)
+    sorted_V = logits_V[order_V] / jnp.maximum(temperature, 1e-6)
+    probability_V = jax.nn.softmax(sorted_V)
+    before_V = jnp.cumsum(probability_V) - probability_V
+    drawn = order_V[jax.random.categorical(key, jnp.where(before_V < top_p, sorted_V, -jnp.inf))]
+    return jnp.where(temperature > 0, drawn, jnp.argmax(logits_V))
+
+
+def tokens_after(prompt, params, model, n: int, *, temperature: float = 0.0, top_p: float = 1.0, seed: int = 0):
+    """Yields n tokens that follow those of `prompt`, of which there is at least one; the same for the same seed.
+
+    model: config.model. params: decoder.init_params' tree, on the host or one device.
+    """
+    model = ml_collections.FrozenConfigDict(model)
+    params, cache = cast(jax.device_put(params), model), new_cache(model, len(prompt) + n)
+    logits_V, cache = read_prompt(params, cache, prompt, model)
+    for i in range(n):
+        token = choose(logits_V, jax.random.fold_in(jax.random.key(seed), i), temperature, top_p)
+        yield int(token)
+        if i + 1 < n:
+            logits_TV, cache = forward(params, cache, token[None], len(prompt) + i, model)
+            logits_V = logits_TV[0]

@@ -1,0 +1,84 @@
+"""The checkpoints of a workdir as evaluate, export and generate read them: which one, its config, its parameters."""
+
+import jax
+from etils import epath
+
+from configs import joint_moe
+from jmoe.config.fields import neutral
+from jmoe.errors import UserError
+from jmoe.model import sharding
+from jmoe.run import checkpoint
+from jmoe.run.step import abstract_state
+from jmoe.text import tokenizer
+
+
+def find(workdir: epath.Path, segment: str | None, step: int | None) -> epath.Path:
+    """The folder of the checkpoint of that segment and step, by default the newest of the last branch; UserError,
+    naming those that exist, where it does not."""
+    folders = workdir.iterdir() if workdir.exists() else ()
+    steps = {folder.name: listed for folder in folders if (listed := checkpoint.steps_in(folder / "checkpoints"))}
+    if not steps:
+        raise UserError(f"--workdir={workdir} holds no checkpoint")
+    known = "; ".join(f"{name}: {', '.join(map(str, listed))}" for name, listed in sorted(steps.items()))
+    if segment is None:  # the largest budget, or the trunk where there is no branch
+        budget = lambda name: (name != "trunk", int(name.rpartition("-")[2]) if "-" in name else 0)
+        candidates = [name for name in steps if step is None or step in steps[name]]
+        segment = max(candidates, key=budget, default=None)
+        if segment is None:
+            raise UserError(f"--step={step} has no checkpoint in {workdir}; there are {known}")
+    if segment not in steps:
+        raise UserError(f"--segment={segment} has no checkpoint in {workdir}; there are {known}")
+    if step is None:
+        step = steps[segment][-1]
+    if step not in steps[segment]:
+        raise UserError(f"--step={step} has no checkpoint in {workdir / segment}; there are {known}")
+    return workdir / segment / "checkpoints" / str(step)
+
+
+def read(folder: epath.Path) -> tuple:
+    """(record, config) of a checkpoint: the config that it was trained with, but for the mesh.
+
+    Raises:
+      Damaged: the record is.
+    """
+    record = checkpoint.read_record(folder)
+    config = neutral(joint_moe.get_config())  # for fields that the record leaves out
+    config.update({name: value for name, value in record["config"].items() if name != "mesh"})
+    config.data.fingerprint = record["corpus_fingerprint"]
+    return record, config
+
+
+def parameters(folder: epath.Path, record: dict, config, mesh) -> dict:
+    """The checkpoint's parameters on `mesh`, or Damaged."""
+    with jax.set_mesh(mesh):
+        params, _ = abstract_state(config, mesh)
+        return checkpoint.read_arrays(folder, record, params=params)["params"]
+
+
+def on_host(workdir: epath.Path, segment: str | None, step: int | None, check=lambda model: None) -> tuple:
+    """(folder, record, config, parameters as NumPy arrays) of a checkpoint, for work on one device.
+
+    Raises:
+      UserError: no such segment or step, a damaged checkpoint, or what `check` raises of config.model, before the
+        parameters are read.
+    """
+    folder = find(workdir, segment, step)
+    try:
+        record, config = read(folder)
+        check(config.model)
+        params = parameters(folder, record, config, sharding.make_mesh(config, jax.devices()[:1]))
+    except checkpoint.Damaged as error:
+        raise UserError(f"the checkpoint {folder} is damaged: {error}") from None
+    return folder, record, config, jax.device_get(params)
+
+
+def tokenizer_of(config, path: str | None = None) -> tokenizer.Tokenizer:
+    """The run's tokenizer; `path` names it where its file is no longer at config.data.tokenizer.
+
+    Raises:
+      UserError: its file is missing or damaged, or has more tokens than the model.
+    """
+    made = tokenizer.load(path or config.data.tokenizer, config.data.end_of_text)
+    if made.vocab_size > config.model.vocab_size:
+        raise UserError(f"the tokenizer {made.name} has {made.vocab_size} tokens, the model {config.model.vocab_size}")
+    return made
