@@ -15,7 +15,7 @@ from absl import app, flags
 
 from benchmarks import measure
 from jmoe.cost import chips
-from jmoe.model import moe, sharding
+from jmoe.model import dispatch, routing, sharding
 
 N_TOKENS = flags.DEFINE_integer("n_tokens", 8192, "Tokens, all in one group.")
 D_MODEL = flags.DEFINE_integer("d_model", 256, "Width of the layer.")
@@ -29,17 +29,18 @@ temp MiB: XLA's temporaries of the compiled forward and backward. x dense: this 
 
 
 def one_hot_switch(x_ND, router_DE, gate_EDF, up_EDF, down_EFD, capacity: int):
-    """The same layer as moe.switch by einsums with one-hot dispatch [T, E, C], as in Mesh TensorFlow and its heirs."""
+    """dispatch.mixture by einsums with one-hot dispatch [T, E, C], as in Mesh TensorFlow and its heirs."""
     n_experts = router_DE.shape[1]
-    expert_N, gate_N, balance, z, _, _ = (a[0] for a in moe.route(moe.logits_of(x_ND, router_DE)[None]))
+    routed = routing.route(routing.logits_of(x_ND, router_DE)[None])
+    expert_N, gate_N, metrics = jax.tree.map(lambda a: a[0], routed)
     choice_NE = jax.nn.one_hot(expert_N, n_experts, dtype=jnp.int32)
     position_NE = (jnp.cumsum(choice_NE, axis=0) - 1) * choice_NE
     slot_NC = jax.nn.one_hot(jnp.sum(position_NE, axis=1), capacity, dtype=x_ND.dtype)
     dispatch_NEC = choice_NE[:, :, None].astype(x_ND.dtype) * slot_NC[:, None, :]
     combine_NEC = dispatch_NEC * gate_N[:, None, None].astype(x_ND.dtype)
     slots_ECD = jnp.einsum("nec,nd->ecd", dispatch_NEC, x_ND)
-    y_ND = jnp.einsum("nec,ecd->nd", combine_NEC, moe.experts(slots_ECD, gate_EDF, up_EDF, down_EFD))
-    return y_ND, balance + z
+    y_ND = jnp.einsum("nec,ecd->nd", combine_NEC, dispatch.swiglu(slots_ECD, gate_EDF, up_EDF, down_EFD))
+    return y_ND, metrics["load_balance"] + metrics["router_z"]
 
 
 def main(_):
@@ -69,8 +70,8 @@ def main(_):
         compiled = jax.jit(both).lower(x_ND, dy_ND, *weights).compile()
         return functools.partial(compiled, x_ND, dy_ND, *weights), compiled.memory_analysis().temp_size_in_bytes
 
-    def switch(*args):
-        y_ND, metrics = moe.switch(*args, group_tokens=n, capacity_factor=1.0)
+    def mixture(x_ND, router_DE, *weights):
+        y_ND, metrics = dispatch.mixture(x_ND, router_DE, weights, group_tokens=n, capacity_factor=1.0)
         return y_ND, metrics["load_balance"] + metrics["router_z"]
 
     with jax.set_mesh(mesh):
@@ -80,10 +81,10 @@ def main(_):
             arms[name], temps[name] = arm(layer, weights)
             flops[name] = 18 * n * d * f + (6 * n * d * n_experts if n_experts > 1 else 0)
 
-        add("dense", 1, lambda *args: (moe.experts(*args), 0.0), [normal(d, f), normal(d, f), normal(f, d)])
+        add("dense", 1, lambda *args: (dispatch.swiglu(*args), 0.0), [normal(d, f), normal(d, f), normal(f, d)])
         for e in EXPERTS.value:
             weights = [normal(d, e).astype(jnp.float32), normal(e, d, f), normal(e, d, f), normal(e, f, d)]
-            add(f"switch E={e}", e, switch, weights)
+            add(f"switch E={e}", e, mixture, weights)
             add(f"one-hot E={e}", e, functools.partial(one_hot_switch, capacity=n // e), weights)
         apart = max(
             float(jnp.max(jnp.abs(a - b)))

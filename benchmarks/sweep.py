@@ -1,4 +1,4 @@
-"""Small models one after another against all of them in one compiled step (jmoe/run/many.py):
+"""Small models one after another against all of them in one compiled step (jmoe/run/together.py):
 
     python -m benchmarks.sweep [--together=8] [--json=PATH]
 
@@ -16,7 +16,7 @@ from benchmarks import measure, train_step
 from configs import joint_moe
 from jmoe.cost import counts
 from jmoe.model import sharding
-from jmoe.run import many
+from jmoe.run import together as together_lib
 from jmoe.run.step import make_train_step
 
 TOGETHER = flags.DEFINE_integer("together", 8, "Models in one step.")
@@ -67,7 +67,7 @@ def compare(config, device) -> tuple[dict, dict]:
     batches = jax.device_put(rng.integers(config.model.vocab_size, size=shape, dtype=np.int32))
     rates = np.geomspace(1e-4, 1e-3, n_models, dtype=np.float32)
     with jax.set_mesh(mesh):
-        one_step, step = make_train_step(config, mesh), many.make_train_step(config, mesh)
+        one_step, step = make_train_step(config, mesh), together_lib.make_train_step(config, mesh)
         states = []
         for config.seed in range(n_models):
             states.append(train_step.start(config))

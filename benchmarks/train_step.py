@@ -24,8 +24,9 @@ from benchmarks import measure
 from configs import joint_moe
 from jmoe.cost import chips, counts
 from jmoe.model import sharding
+from jmoe.model.decoder import init_params
 from jmoe.run.schedule import Schedule
-from jmoe.run.step import init_params, make_optimizer, make_train_step
+from jmoe.run.step import make_optimizer, make_train_step
 from jmoe.text import corpus
 from jmoe.text.batches import training_batches
 

@@ -50,7 +50,7 @@ class Job:
 
     @property
     def flops(self) -> int:
-        return 6 * self.n_active * self.training_tokens
+        return counts.training_flops(self.n_active, self.training_tokens)
 
     @property
     def here(self) -> pathlib.Path:

@@ -99,13 +99,7 @@ def least_bytes(config, sizes: tuple[int, int, int]) -> int:
     """
     data, expert, tensor = sizes
     model, narrow = config.model, 2 if config.model.dtype == "bfloat16" else 4
-    mlp = 3 * model.d_model * model.d_ff * model.n_blocks
-    n_parameters = (
-        2 * model.d_model * model.vocab_size // data
-        + 4 * model.d_model**2 * model.n_blocks // (data * tensor)
-        + (mlp * model.n_experts // (data * expert * tensor) if model.n_experts > 1 else mlp // (data * tensor))
-        + counts.n_uncounted(model)
-    )
+    n_parameters = counts.n_exact(model, dict(data=data, expert=expert, model=tensor))
     n_tokens = microbatch_tokens(config) or max(batch for _, batch in config.batch_tokens)
     activations = model.n_blocks * n_tokens // (data * expert) * model.d_model * narrow
     return n_parameters * (12 + narrow) + activations

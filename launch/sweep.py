@@ -15,6 +15,7 @@ import sys
 from absl import flags
 
 from jmoe import cli
+from jmoe.cost import counts
 from jmoe.errors import UserError
 from jmoe.storage import files as storage
 from jmoe.storage import ownership
@@ -158,7 +159,8 @@ def describe(jobs) -> list[str]:
         budgets = ", ".join(f"{budget:,}" for budget in job.budgets.values())
         lines.append(f"{job.name:24} {job.n_active:13,} {job.n_total:14,} {job.flops:9.2e}  {budgets}{cost(job.flops)}")
     flops = sum(job.flops for job in jobs)
-    alone = sum(6 * job.n_active * job.segments[branch][1] for job in jobs for branch in job.budgets)
+    flops_of = lambda job, branch: counts.training_flops(job.n_active, job.segments[branch][1])
+    alone = sum(flops_of(job, branch) for job in jobs for branch in job.budgets)
     lines.append(
         f"{sum(len(job.budgets) for job in jobs)} runs in {len(jobs)} jobs, {flops:.3e} FLOPs; "
         f"one by one {alone:.3e}: sharing trunks saves {1 - flops / alone:.0%}"

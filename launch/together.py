@@ -9,7 +9,7 @@ from absl import flags
 
 from jmoe import cli
 from jmoe.errors import UserError
-from jmoe.run import many, processes
+from jmoe.run import processes, together
 from jmoe.storage import files as storage
 from launch import jobs as jobs_lib
 from launch import record, trainer
@@ -32,7 +32,7 @@ def main(_):
         configs = [None if job.done() or job.name in failed else jobs_lib.config_of(job) for job in jobs]
         if any(config is not None for config in configs):
             folders = [storage.make_workdir(str(job.folder)) for job in jobs]
-            many.train_together(configs, folders, stop_signal, tell)
+            together.train(configs, folders, stop_signal, tell)
         if failed:
             name, cause = next(iter(failed.items()))
             raise UserError(f"{len(failed)} of {len(jobs)} jobs failed, {name} first: {cause}")

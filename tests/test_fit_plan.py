@@ -172,7 +172,7 @@ def test_a_plan_becomes_a_config_that_the_trainer_takes(folder, tmp_path, capsys
     schedule = Schedule(config)
     sharding.make_mesh(config, jax.devices()[:1])
     assert counts.n_active(config.model) == built["n_active"] and counts.n_total(config.model) == built["n_total"]
-    assert counts.n_total(config.model) + counts.n_uncounted(config.model) == built["exact_parameters"]
+    assert counts.n_exact(config.model) == built["exact_parameters"]
     assert schedule.peak == pytest.approx(built["learning_rate"], rel=1e-6)
     assert config.n_tokens == (built["n_tokens"],)
     assert 0 <= schedule.tokens_at(schedule.segments[-1].stop) - built["n_tokens"] < 262_144

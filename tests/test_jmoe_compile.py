@@ -21,7 +21,7 @@ from jmoe.cost.program import Program
 from jmoe.cost.topologies import topology_devices
 from jmoe.errors import UserError
 from jmoe.model import sharding
-from jmoe.run.step import init_params
+from jmoe.model.decoder import init_params
 
 FLASH = ("--config.model.attention=flash", "--config.data.seq_len=2048")
 FLAGS_5B = (  # of App. H: 321M active, 5.0B in all
@@ -88,7 +88,8 @@ def accepted_elements(config, n_tokens, mesh):
         found["scores of one layer"] = n_tokens * model.n_heads * config.data.seq_len
     found["logits of a chunk, twice the head's gradient"] = 2 * model.d_model * model.vocab_size
     params = jax.eval_shape(lambda: init_params(config))
-    for (path, leaf), spec in zip(jax.tree.leaves_with_path(params), jax.tree.leaves(sharding.parameter_specs(params))):
+    specs = jax.tree.leaves(sharding.parameter_specs(config.model))
+    for (path, leaf), spec in zip(jax.tree.leaves_with_path(params), specs):
         gathered = leaf.size // math.prod(mesh[axis] for axis in spec if axis in ("expert", "model"))
         found[f"{path} at rest, its gradient or moments"] = gathered // (mesh["data"] if "data" in spec else 1)
         found[f"{path} gathered where it is used"] = gathered // (model.n_blocks if "blocks" in str(path) else 1)
@@ -273,7 +274,6 @@ def test_flops_per_token_agree_with_xlas_cost_analysis(n_experts, record_propert
     record_property("table", f"FLOPs per token, {n_experts} experts, of XLA's {by_xla:,.0f}:\n" + "\n".join(lines))
     assert sum(items.values()) == pytest.approx(by_xla, rel=0.01)
     assert items["elementwise"] < 0.1 * by_xla
-    assert counts.training_flops(model, n_tokens) == 6 * counts.n_active(model) * n_tokens
 
 
 @pytest.mark.parametrize("n_experts", [1, 8])

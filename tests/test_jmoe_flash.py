@@ -15,7 +15,8 @@ from jax.sharding import PartitionSpec as P
 from configs import quickstart
 from jmoe.cost.topologies import topology_devices
 from jmoe.model import flash, sharding, tpu_flash
-from jmoe.run.step import init_params, loss_fn
+from jmoe.model.decoder import init_params
+from jmoe.model.loss import loss_fn
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -105,7 +106,7 @@ def test_flash_is_a_small_rounding_away_from_float32_on_any_mesh():
         config.model.attention = kind
         mesh = sharding.make_mesh(config, jax.devices()[:n_devices])
         with jax.set_mesh(mesh):
-            placed = jax.device_put(params, sharding.parameter_shardings(mesh, params))
+            placed = jax.device_put(params, sharding.parameter_shardings(mesh, config.model))
             rows = jax.device_put(batch, jax.NamedSharding(mesh, sharding.TOKENS))
             losses[kind, n_devices] = float(jax.jit(lambda p, b: loss_fn(p, b, config, mesh)[0])(placed, rows))
     assert losses["flash", 4] == pytest.approx(losses["flash", 1], rel=1e-5)

@@ -8,8 +8,9 @@ import pytest
 from configs import quickstart
 from jmoe.cost.memory import compile_step
 from jmoe.model import sharding
-from jmoe.run import many
-from jmoe.run.step import gradient, init_params, make_optimizer, make_train_step
+from jmoe.model.decoder import init_params
+from jmoe.run import together
+from jmoe.run.step import gradient, make_optimizer, make_train_step
 
 
 def small(n_experts: int, expert: int = 1, model: int = 1):
@@ -20,18 +21,18 @@ def small(n_experts: int, expert: int = 1, model: int = 1):
     return config
 
 
-def two_steps(config, mesh, batches, together: bool):
-    """(params, opt_state) after two steps, and the metrics of each; `together`: as one of two models in one step."""
+def two_steps(config, mesh, batches, stacked: bool):
+    """(params, opt_state) after two steps, and the metrics of each; `stacked`: as one of two models in one step."""
     with jax.set_mesh(mesh):
         place = jax.NamedSharding(mesh, sharding.TOKENS)
-        abstract = jax.eval_shape(lambda: init_params(config))
-        params = jax.jit(lambda: init_params(config), out_shardings=sharding.parameter_shardings(mesh, abstract))()
+        placed = sharding.parameter_shardings(mesh, config.model)
+        params = jax.jit(lambda: init_params(config), out_shardings=placed)()
         state, told = (params, make_optimizer(config.optimizer).init(params)), []
-        stack = many._Stack(config, mesh, 2) if together else None
-        step = None if together else make_train_step(config, mesh)
+        stack = together._Stack(config, mesh, 2) if stacked else None
+        step = None if stacked else make_train_step(config, mesh)
         for batch in batches:
             batch, rate = jax.device_put(batch, place), np.float32(1e-2)
-            if together:
+            if stacked:
                 state, metrics = stack.step({1: (state, batch, rate)})[1]
                 told.append(metrics())
             else:
@@ -40,15 +41,15 @@ def two_steps(config, mesh, batches, together: bool):
         return jax.device_get((tuple(state), told))
 
 
-@pytest.mark.parametrize("n_devices, expert, model, n_experts, together", [(8, 2, 2, 4, False), (1, 1, 1, 1, True)])
-def test_microbatches_are_the_same_mathematics(n_devices, expert, model, n_experts, together):
+@pytest.mark.parametrize("n_devices, expert, model, n_experts, stacked", [(8, 2, 2, 4, False), (1, 1, 1, 1, True)])
+def test_microbatches_are_the_same_mathematics(n_devices, expert, model, n_experts, stacked):
     """Loss, gradient norm, drops and what follows; on one device, on a mesh, and among several models."""
     config = small(n_experts, expert, model)
     mesh = sharding.make_mesh(config, jax.devices()[:n_devices])
     batches = np.random.default_rng(0).integers(257, size=(2, 32, 33)).astype(np.int32)
     whole, told = two_steps(config, mesh, batches, False)
     config.microbatch_tokens = 256
-    summed, again = two_steps(config, mesh, batches, together)
+    summed, again = two_steps(config, mesh, batches, stacked)
     for one, other in zip(told, again):
         assert jax.tree.structure(one) == jax.tree.structure(other)
         jax.tree.map(lambda a, b: np.testing.assert_allclose(b, a, rtol=1e-4, atol=1e-6), one, other)

@@ -9,8 +9,7 @@ from jax.sharding import NamedSharding
 
 from configs import joint_moe, quickstart
 from jmoe.cost import counts
-from jmoe.model import sharding
-from jmoe.model.decoder import REMAT
+from jmoe.model import decoder, loss, sharding
 from jmoe.run import step
 
 
@@ -23,13 +22,24 @@ def tiny(n_experts=1, **model):
 
 
 def make_params(config, mesh):
-    abstract = jax.eval_shape(lambda: step.init_params(config))
-    return jax.jit(lambda: step.init_params(config), out_shardings=sharding.parameter_shardings(mesh, abstract))()
+    placed = sharding.parameter_shardings(mesh, config.model)
+    return jax.jit(lambda: decoder.init_params(config), out_shardings=placed)()
 
 
 def tokens_on(mesh, shape, seed=0):
     tokens = np.random.default_rng(seed).integers(0, 257, shape)
     return jax.device_put(jnp.asarray(tokens, jnp.int32), NamedSharding(mesh, sharding.TOKENS))
+
+
+def logits_of(params, tokens_BT, config, capacity_factor, mesh):
+    """Float32 logits_BTV."""
+
+    def local(params, tokens_BT):
+        x_BTD, head_DV, _ = decoder.decode(params, tokens_BT, config, capacity_factor)
+        return (x_BTD @ head_DV).astype(jnp.float32)
+
+    specs = sharding.parameter_specs(config.model), sharding.TOKENS
+    return sharding.per_device(local, mesh, specs, sharding.TOKENS)(params, tokens_BT)
 
 
 def numpy_decoder(params, tokens_BT, model):
@@ -87,7 +97,7 @@ def test_dense_logits_equal_numpy(norm, final_norm):
             if name in params["blocks"]:
                 params["blocks"][name] = jax.random.normal(jax.random.key(1), params["blocks"][name].shape)
         tokens = tokens_on(mesh, (2, 24))
-        logits = step.apply_model(params, tokens, config, 1.0, mesh)
+        logits = logits_of(params, tokens, config, 1.0, mesh)
     expected = numpy_decoder(jax.device_get(params), np.asarray(tokens), config.model)
     assert expected.std() > 0.1
     np.testing.assert_allclose(logits, expected, atol=1e-4)
@@ -99,7 +109,7 @@ def test_initial_weights_have_the_recipes_spread(n_experts):
     config = tiny(n_experts, d_model=64, n_heads=4, final_norm=False)
     d, f = config.model.d_model, config.model.d_ff
     fan_in = dict(qkv=d, out=d, gate=d, up=d, router=d, down=n_experts * f)
-    params = jax.device_get(jax.jit(lambda: step.init_params(config))())
+    params = jax.device_get(jax.jit(lambda: decoder.init_params(config))())
     blocks = params["blocks"]
     for name, fan in [(name, fan) for name, fan in fan_in.items() if name in blocks]:
         few = 1 / np.sqrt(blocks[name].size)
@@ -136,7 +146,7 @@ def test_no_position_sees_the_future(n_experts):
         only_t = jax.device_put(only_t, NamedSharding(mesh, sharding.TOKENS))
 
         def at_t(embed):
-            logits = step.apply_model(params | {"embed": embed}, placed, config, None, mesh)
+            logits = logits_of(params | {"embed": embed}, placed, config, None, mesh)
             return jnp.sum(logits**2 * only_t)
 
         touched = np.abs(jax.device_get(jax.grad(at_t)(params["embed"]))).sum(axis=1) > 0
@@ -147,8 +157,11 @@ def test_no_position_sees_the_future(n_experts):
 def test_counts_equal_the_built_model(n_experts):
     for config in (tiny(n_experts), joint_moe.get_config()):
         config.model.n_experts = n_experts
-        built = sum(x.size for x in jax.tree.leaves(jax.eval_shape(lambda: step.init_params(config))))
-        assert built == counts.n_total(config.model) + counts.n_uncounted(config.model)
+        built = sum(x.size for x in jax.tree.leaves(jax.eval_shape(lambda: decoder.init_params(config))))
+        per_norm = 2 if config.model.norm == "layer" else 1
+        norms = (2 * per_norm * config.model.n_blocks + config.model.final_norm) * config.model.d_model
+        routers = config.model.n_blocks * config.model.d_model * n_experts if n_experts > 1 else 0
+        assert built == counts.n_exact(config.model) == counts.n_total(config.model) + norms + routers
         if n_experts == 1:
             assert counts.n_active(config.model) == counts.n_total(config.model)
 
@@ -213,13 +226,13 @@ def test_parameters_rest_spread_over_the_mesh():
 @pytest.mark.parametrize("n_tokens, vocab_size, n_chunks", [(48, 257, 1), (48, 257, 6), (30, 11, 5)])
 def test_chunked_cross_entropy_equals_the_plain_one(monkeypatch, n_tokens, vocab_size, n_chunks):
     """Value and gradient, in as many chunks as the limit on logits asks for."""
-    monkeypatch.setattr(step, "LOGITS_BYTES", n_tokens // n_chunks * vocab_size * 4)
+    monkeypatch.setattr(loss, "LOGITS_BYTES", n_tokens // n_chunks * vocab_size * 4)
     keys = jax.random.split(jax.random.key(0), 3)
     x_ND = jax.random.normal(keys[0], (n_tokens, 4))
     head_DV = jax.random.normal(keys[1], (4, vocab_size))
     target_N = jax.random.randint(keys[2], (n_tokens,), 0, vocab_size)
     plain = lambda x, head: jnp.mean(optax.softmax_cross_entropy_with_integer_labels(x @ head, target_N))
-    chunked = lambda x, head: step.mean_cross_entropy(x, head, target_N)
+    chunked = lambda x, head: loss.mean_cross_entropy(x, head, target_N)
     assert f"length={n_chunks}" in str(jax.make_jaxpr(chunked)(x_ND, head_DV)).replace(" ", "")
     expected, gradient = jax.value_and_grad(lambda *a: 3 * plain(*a), argnums=(0, 1))(x_ND, head_DV)
     got, got_gradient = jax.jit(jax.value_and_grad(lambda *a: 3 * chunked(*a), argnums=(0, 1)))(x_ND, head_DV)
@@ -227,7 +240,7 @@ def test_chunked_cross_entropy_equals_the_plain_one(monkeypatch, n_tokens, vocab
     for a, b in zip(got_gradient, gradient):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-7)
     np.testing.assert_allclose(
-        step.cross_entropy(x_ND, head_DV, target_N),
+        loss.cross_entropy(x_ND, head_DV, target_N),
         optax.softmax_cross_entropy_with_integer_labels(x_ND @ head_DV, target_N),
         rtol=1e-5,
     )
@@ -242,8 +255,8 @@ def test_the_gradient_of_the_loss_is_the_numerical_one(n_experts):
     with jax.set_mesh(mesh):
         params = jax.tree.map(lambda x: 2 * x, make_params(config, mesh))
         batch = tokens_on(mesh, (16, 33))
-        loss = jax.jit(lambda params: step.loss_fn(params, batch, config, mesh)[0])
-        grads = jax.device_get(jax.jit(jax.grad(lambda p: step.loss_fn(p, batch, config, mesh)[0]))(params))
+        value = jax.jit(lambda params: loss.loss_fn(params, batch, config, mesh)[0])
+        grads = jax.device_get(jax.jit(jax.grad(lambda p: loss.loss_fn(p, batch, config, mesh)[0]))(params))
         rng = np.random.default_rng(0)
         for path, grad in jax.tree_util.tree_leaves_with_path(grads):
             if n_experts > 1 and path[-1].key not in ("gate", "up", "down", "final_norm", "head"):
@@ -253,7 +266,7 @@ def test_the_gradient_of_the_loss_is_the_numerical_one(n_experts):
             shifted = lambda size: jax.tree_util.tree_map_with_path(
                 lambda p, x: x + size * direction if p == path else x, params
             )
-            numerical = (loss(shifted(1e-2)) - loss(shifted(-1e-2))) / 2e-2
+            numerical = (value(shifted(1e-2)) - value(shifted(-1e-2))) / 2e-2
             np.testing.assert_allclose(numerical, np.sum(grad * direction), rtol=0.02, atol=1e-4, err_msg=str(path))
             checked += 1
     assert checked == (12 if n_experts == 1 else 5)
@@ -261,12 +274,12 @@ def test_the_gradient_of_the_loss_is_the_numerical_one(n_experts):
 
 def test_what_is_saved_for_the_backward_pass_changes_nothing():
     grads = []
-    for remat, unroll in [(remat, unroll) for remat in REMAT for unroll in (False, True)]:
+    for remat, unroll in [(remat, unroll) for remat in decoder.REMAT for unroll in (False, True)]:
         config = tiny(4)
         config.remat, config.unroll = remat, unroll
         mesh = sharding.make_mesh(config, jax.devices()[:1])
         with jax.set_mesh(mesh):
             params, batch = make_params(config, mesh), tokens_on(mesh, (16, 33))
-            grads.append(jax.jit(jax.grad(lambda p: step.loss_fn(p, batch, config, mesh)[0]))(params))
+            grads.append(jax.jit(jax.grad(lambda p: loss.loss_fn(p, batch, config, mesh)[0]))(params))
     for other in grads[1:]:
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), grads[0], other)

@@ -1,4 +1,6 @@
-"""The Switch layer against a NumPy one that works token by token, and against itself on eight devices."""
+"""The mixture of experts against a NumPy one that works token by token, and against itself on eight devices."""
+
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -7,34 +9,34 @@ import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jmoe.model import moe, sharding
+from jmoe.model import dispatch, sharding
 
 SPECS = P(sharding.ROWS), P(), P("expert", None, "model"), P("expert", None, "model"), P("expert", "model")
 
 
-def reference(x_ND, router_DE, gate_EDF, up_EDF, down_EFD, group_tokens, capacity_factor):
-    """One token after another in float64; returns outputs, dropped tokens, balance and z loss."""
+def reference(x_ND, router_DE, gate_EDF, up_EDF, down_EFD, group_tokens, capacity_factor, top_k=1):
+    """One choice after another in float64; returns outputs, tokens of dropped choices, balance and z loss."""
     n_experts = router_DE.shape[1]
-    capacity = group_tokens if capacity_factor is None else int(group_tokens * capacity_factor / n_experts)
+    capacity = group_tokens if capacity_factor is None else int(group_tokens * top_k * capacity_factor / n_experts)
     y_ND, dropped, balances, zs = np.zeros_like(x_ND), [], [], []
     for start in range(0, len(x_ND), group_tokens):
-        used, chosen, probs, lse2 = [0] * n_experts, [0] * n_experts, np.zeros(n_experts), 0.0
+        used, chosen, probs, lse2 = [0] * n_experts, [0] * n_experts, {}, 0.0
         for n in range(start, start + group_tokens):
             logits = [sum(x_ND[n, d] * router_DE[d, e] for d in range(x_ND.shape[1])) for e in range(n_experts)]
             norm = sum(np.exp(z) for z in logits)
-            prob = np.array([np.exp(z) / norm for z in logits])
+            probs[n] = np.array([np.exp(z) / norm for z in logits])
             lse2 += np.log(norm) ** 2
-            probs += prob
-            e = int(np.argmax(prob))
+        for choice, n in itertools.product(range(top_k), probs):
+            e = int(np.argsort(-probs[n])[choice])
             chosen[e] += 1
             if used[e] == capacity:
                 dropped.append(n)
                 continue
             used[e] += 1
             a, b = x_ND[n] @ gate_EDF[e], x_ND[n] @ up_EDF[e]
-            y_ND[n] = prob[e] * ((a / (1 + np.exp(-a)) * b) @ down_EFD[e])
-        fraction = np.array(chosen) / group_tokens
-        balances.append(n_experts * np.sum(probs / group_tokens * fraction))
+            y_ND[n] += probs[n][e] * ((a / (1 + np.exp(-a)) * b) @ down_EFD[e])
+        fraction = np.array(chosen) / (group_tokens * top_k)
+        balances.append(n_experts * np.sum(sum(probs.values()) / group_tokens * fraction))
         zs.append(lse2 / group_tokens)
     return y_ND, dropped, np.mean(balances), np.mean(zs)
 
@@ -62,39 +64,49 @@ def place(mesh, inputs, dtype=jnp.float32):
     return [jax.device_put(jnp.asarray(x, dtype), NamedSharding(mesh, spec)) for x, spec in zip(inputs, SPECS)]
 
 
-def switch(mesh, **options):
+def mixture(mesh, **options):
     """The layer over a whole mesh, as a function of global arrays; dropless where capacity_factor is None."""
 
-    def local(*arrays):
+    def local(x_ND, router_DE, *weights):
         if options["capacity_factor"] is None:
-            arrays = arrays[:2] + tuple(sharding.gather(w, 0, "expert") for w in arrays[2:])
-            y_ND, metrics = moe.dropless(*arrays, block=16), {}
+            weights = [sharding.gathered(w, tuple(spec), ("expert",)) for w, spec in zip(weights, SPECS[2:])]
+            y_ND, metrics = dispatch.dropless(x_ND, router_DE, weights, top_k=options.get("top_k", 1), block=16), {}
         else:
-            y_ND, metrics = moe.switch(*arrays, **options)
+            y_ND, metrics = dispatch.mixture(x_ND, router_DE, weights, **options)
         return sharding.total(y_ND, ("model",)), jax.tree.map(lambda m: sharding.mean(m, sharding.ROWS), metrics)
 
     return sharding.per_device(local, mesh, SPECS, (sharding.TOKENS, sharding.REPLICATED))
 
 
-def run_switch(mesh, arrays, **options):
+def run_mixture(mesh, arrays, **options):
     with jax.set_mesh(mesh):
-        return jax.jit(switch(mesh, **options))(*arrays)
+        return jax.jit(mixture(mesh, **options))(*arrays)
 
 
 @pytest.mark.parametrize(
-    "n_experts, capacity_factor, skew", [(4, 1.0, 0.0), (8, 1.0, 0.3), (4, 1.5, 2.0), (2, None, 1.0), (32, 1.0, 0.0)]
+    "n_experts, top_k, capacity_factor, skew",
+    [
+        (4, 1, 1.0, 0.0),
+        (8, 1, 1.0, 0.3),
+        (4, 1, 1.5, 2.0),
+        (2, 1, None, 1.0),
+        (32, 1, 1.0, 0.0),
+        (8, 2, 1.0, 0.3),
+        (4, 3, None, 1.0),
+    ],
 )
-def test_equals_numpy_token_by_token(n_experts, capacity_factor, skew):
+def test_equals_numpy_choice_by_choice(n_experts, top_k, capacity_factor, skew):
     inputs = make_inputs(192, n_experts, skew=skew)
-    y, dropped, balance, z = reference(*inputs, 64, capacity_factor)
+    y, dropped, balance, z = reference(*inputs, 64, capacity_factor, top_k)
     mesh = make_mesh(1, 1, 1)
-    got, metrics = run_switch(mesh, place(mesh, inputs), group_tokens=64, capacity_factor=capacity_factor)
+    options = dict(group_tokens=64, capacity_factor=capacity_factor, top_k=top_k)
+    got, metrics = run_mixture(mesh, place(mesh, inputs), **options)
     np.testing.assert_allclose(got, y, atol=2e-5)
-    assert [n for n in range(192) if not np.any(got[n])] == dropped
+    assert [n for n in range(192) if not np.any(got[n])] == [n for n in range(192) if dropped.count(n) == top_k]
     assert (len(dropped) > 0) == (capacity_factor is not None)
     if capacity_factor is None:
         return
-    np.testing.assert_allclose(metrics["drop_rate"], len(dropped) / 192, atol=1e-6)
+    np.testing.assert_allclose(metrics["drop_rate"], len(dropped) / (192 * top_k), atol=1e-6)
     np.testing.assert_allclose([metrics["load_balance"], metrics["router_z"]], [balance, z], rtol=1e-5)
 
 
@@ -103,26 +115,33 @@ def test_nothing_is_dropped_on_any_mesh(shape):
     inputs = make_inputs(512, 8, skew=1.0)
     y, _, _, _ = reference(*inputs, 64, None)
     mesh = make_mesh(*shape)
-    np.testing.assert_allclose(run_switch(mesh, place(mesh, inputs), capacity_factor=None)[0], y, atol=5e-5)
+    np.testing.assert_allclose(run_mixture(mesh, place(mesh, inputs), capacity_factor=None)[0], y, atol=5e-5)
 
 
 def test_routing_table_worked_by_hand():
     # two experts, capacity 2: tokens 0, 1, 3 want expert 1, token 2 wants expert 0; token 3 comes too late
-    expert_GS = jnp.array([[1, 1, 0, 1]])
-    token_of_slot, slot_of_token = moe.assign(expert_GS, n_experts=2, capacity=2)
-    np.testing.assert_array_equal(token_of_slot, [[2, 4, 0, 1]])
-    np.testing.assert_array_equal(slot_of_token, [[2, 3, 0, 4]])
+    expert_GJ = jnp.array([[1, 1, 0, 1]])
+    choice_of_slot, slot_of_choice = dispatch.assign(expert_GJ, n_experts=2, capacity=2)
+    np.testing.assert_array_equal(choice_of_slot, [[2, 4, 0, 1]])
+    np.testing.assert_array_equal(slot_of_choice, [[2, 3, 0, 4]])
+
+
+def test_second_choices_are_served_after_all_first_ones():
+    # three tokens choose first experts 1, 1, 0, then 0, 2, 1: of the second choices, expert 1 has no slot for the last
+    choice_of_slot, slot_of_choice = dispatch.assign(jnp.array([[1, 1, 0, 0, 2, 1]]), n_experts=3, capacity=2)
+    np.testing.assert_array_equal(choice_of_slot, [[2, 3, 0, 1, 4, 6]])
+    np.testing.assert_array_equal(slot_of_choice, [[2, 3, 0, 1, 4, 6]])
 
 
 def test_an_overfull_expert_serves_the_first_tokens():
-    token_of_slot, slot_of_token = moe.assign(jnp.zeros((3, 10), jnp.int32), n_experts=5, capacity=2)
-    np.testing.assert_array_equal(token_of_slot, [[0, 1] + [10] * 8] * 3)
-    np.testing.assert_array_equal(slot_of_token, [[0, 1] + [10] * 8] * 3)
+    choice_of_slot, slot_of_choice = dispatch.assign(jnp.zeros((3, 10), jnp.int32), n_experts=5, capacity=2)
+    np.testing.assert_array_equal(choice_of_slot, [[0, 1] + [10] * 8] * 3)
+    np.testing.assert_array_equal(slot_of_choice, [[0, 1] + [10] * 8] * 3)
 
 
 def loss(mesh, options):
     def f(*arrays):
-        y, metrics = switch(mesh, **options)(*arrays)
+        y, metrics = mixture(mesh, **options)(*arrays)
         weight = jnp.sin(jnp.arange(y.size).reshape(y.shape))  # every output matters, each differently
         return (
             jnp.sum(y * jax.sharding.reshard(weight, P(("data", "expert")))) / len(y)
@@ -133,14 +152,16 @@ def loss(mesh, options):
     return f
 
 
-@pytest.mark.parametrize("shape", [(1, 8, 1), (2, 4, 1), (8, 1, 1), (1, 1, 8), (2, 2, 2)])
-def test_eight_devices_equal_one_in_value_and_gradient(shape):
-    inputs, options = make_inputs(512, 8, skew=0.2), dict(group_tokens=64, capacity_factor=1.0)
+@pytest.mark.parametrize(
+    "shape, top_k", [((1, 8, 1), 1), ((2, 4, 1), 1), ((8, 1, 1), 1), ((1, 1, 8), 1), ((2, 2, 2), 1), ((2, 2, 2), 2)]
+)
+def test_eight_devices_equal_one_in_value_and_gradient(shape, top_k):
+    inputs, options = make_inputs(512, 8, skew=0.2), dict(group_tokens=64, capacity_factor=1.0, top_k=top_k)
     results = []
     for mesh in (make_mesh(1, 1, 1), make_mesh(*shape)):
         arrays = place(mesh, inputs)
         with jax.set_mesh(mesh):
-            y, metrics = jax.jit(switch(mesh, **options))(*arrays)
+            y, metrics = jax.jit(mixture(mesh, **options))(*arrays)
             value, grads = jax.jit(jax.value_and_grad(loss(mesh, options), argnums=tuple(range(5))))(*arrays)
         results.append(jax.device_get((y, metrics, value, grads)))
     assert 0 < results[0][1]["drop_rate"] < 1
@@ -148,8 +169,10 @@ def test_eight_devices_equal_one_in_value_and_gradient(shape):
         np.testing.assert_allclose(eight, one, rtol=1e-5, atol=2e-6)
 
 
-def test_gradient_is_the_numerical_one():
-    inputs, options = make_inputs(64, 4, d_model=6, d_ff=5, skew=0.3), dict(group_tokens=32, capacity_factor=1.0)
+@pytest.mark.parametrize("top_k", [1, 2])
+def test_gradient_is_the_numerical_one(top_k):
+    inputs = make_inputs(64, 4, d_model=6, d_ff=5, skew=0.3)
+    options = dict(group_tokens=32, capacity_factor=1.0, top_k=top_k)
     mesh = make_mesh(1, 1, 1)
     with jax.enable_x64(True), jax.set_mesh(mesh):
         arrays = place(mesh, inputs, jnp.float64)
@@ -168,21 +191,24 @@ def test_the_router_learns_from_the_outputs_alone():
     x, router, *weights = place(mesh := make_mesh(1, 1, 1), make_inputs(64, 4))
 
     def outputs(router):
-        return jnp.sum(switch(mesh, group_tokens=64, capacity_factor=1.0)(x, router, *weights)[0] ** 2)
+        return jnp.sum(mixture(mesh, group_tokens=64, capacity_factor=1.0)(x, router, *weights)[0] ** 2)
 
     with jax.set_mesh(mesh):
         grad = jax.jit(jax.grad(outputs))(router)
     assert np.linalg.norm(grad) > 1e-3
 
 
-def test_backward_has_no_scatter_over_tokens():
+@pytest.mark.parametrize("top_k", [1, 2])
+def test_backward_has_no_scatter_over_tokens(top_k):
     """The gradient of dispatch and combine is a gather: no scatter in the program touches an array of width d."""
     inputs = make_inputs(128, 4, d_model=40)
     mesh = make_mesh(1, 1, 1)
     arrays = place(mesh, inputs)
     with jax.set_mesh(mesh):
         text = (
-            jax.jit(jax.grad(loss(mesh, dict(group_tokens=64, capacity_factor=1.0)), argnums=(0, 1, 2, 3, 4)))
+            jax.jit(
+                jax.grad(loss(mesh, dict(group_tokens=64, capacity_factor=1.0, top_k=top_k)), argnums=(0, 1, 2, 3, 4))
+            )
             .lower(*arrays)
             .as_text()
         )

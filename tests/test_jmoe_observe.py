@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from jmoe.model import moe
+from jmoe.model import routing
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def test_tensorboard_and_jsonl_tell_the_same(config, tmp_path):
             assert shown[f"speed/{field}"] == pytest.approx({line["step"]: line[field] for line in speed}, rel=1e-6)
         assert all(line["tokens_per_second"] > 0 and line["memory_bytes"] > 1e6 for line in speed)
         assert all(0 <= line["input_wait"] < 1 for line in speed)
-        for field in moe.METRICS:
+        for field in routing.METRICS:
             assert all(len(line["layers"][field]) == 2 for line in metrics)
             for layer in range(2):
                 expected = {line["step"]: line["layers"][field][layer] for line in metrics}

@@ -22,8 +22,8 @@ def matched(config, models, dense_tokens):
     jobs, flops = [], None
     for d_model, n_experts in models:
         config.model.d_model, config.model.n_experts = d_model, n_experts
-        flops = flops or [counts.training_flops(config.model, n_tokens) for n_tokens in dense_tokens]
-        per_token = counts.training_flops(config.model, 1)
+        flops = flops or [counts.training_flops(counts.n_active(config.model), n_tokens) for n_tokens in dense_tokens]
+        per_token = counts.training_flops(counts.n_active(config.model), 1)
         n_tokens = tuple(round(f / per_token) for f in flops)
         jobs.append({"model.d_model": d_model, "model.n_experts": n_experts, "n_tokens": n_tokens})
     return jobs

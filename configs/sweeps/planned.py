@@ -36,7 +36,7 @@ def get_sweep(law=LAW, flags=FLAGS):
         blocks = optimum["d_model"] / plan["width_per_block"]
         for n_blocks in sorted({max(1, math.floor(blocks)), math.ceil(blocks)}):
             model.d_model, model.n_experts = n_blocks * plan["width_per_block"], optimum["n_experts"]
-            n_tokens = round(optimum["training_flops"] / counts.training_flops(model, 1))
+            n_tokens = round(optimum["training_flops"] / counts.training_flops(counts.n_active(model), 1))
             shape = {"model.d_model": model.d_model, "model.n_experts": model.n_experts, "n_tokens": (n_tokens,)}
             warmup = min(config.optimizer.warmup_tokens, n_tokens // 3)  # a third of a short run
             jobs.append(shared | shape | {"optimizer.warmup_tokens": warmup})

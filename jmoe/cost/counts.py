@@ -1,27 +1,28 @@
-"""Parameters and FLOPs of a config, counted as the paper counts them (Eq. 11-12, App. A.2). Plain Python."""
+"""Parameters and FLOPs of a config.model, counted as the paper counts them (Eq. 11-12, App. A.2). Plain Python."""
+
+from jmoe.model import weights
+
+COUNTED = "embedding", "head", "attention", "dense", "expert"  # norms and routers are not
 
 
 def n_active(model) -> int:
     """Parameters that one token uses, embedding and head included, norms and router not (Eq. 12)."""
-    return _n_parameters(model, 1)
+    return sum(n * w.size // (model.n_experts if w.role == "expert" else 1) for n, w in _counted(model))
 
 
 def n_total(model) -> int:
     """All parameters, embedding and head included, norms and router not (Eq. 11)."""
-    return _n_parameters(model, model.n_experts)
+    return sum(n * w.size for n, w in _counted(model))
 
 
-def n_uncounted(model) -> int:
-    """Parameters outside the paper's count: the norms' scales and biases and, when E > 1, the routers."""
-    per_norm = 2 if model.get("norm", "rms") == "layer" else 1
-    norms = (2 * per_norm * model.n_blocks + model.get("final_norm", True)) * model.d_model
-    routers = model.n_blocks * model.d_model * model.n_experts if model.n_experts > 1 else 0
-    return norms + routers
+def n_exact(model, mesh: dict[str, int] | None = None) -> int:
+    """Every parameter, norms and routers too; those that each device keeps, given a mesh's sizes by axis."""
+    return sum(n * (w.size_on_device(mesh) if mesh else w.size) for n, w in weights.each(model))
 
 
-def training_flops(model, n_tokens: int) -> int:
+def training_flops(n_active: int, n_tokens: int) -> int:
     """6 N_active D: forward and backward, attention scores, router and padding left out."""
-    return 6 * n_active(model) * n_tokens
+    return 6 * n_active * n_tokens
 
 
 def matmul_flops_per_token(model, seq_len: int) -> dict[str, int]:
@@ -29,15 +30,13 @@ def matmul_flops_per_token(model, seq_len: int) -> dict[str, int]:
 
     `parameters` leaves out the embedding, which is looked up; `attention` is scores and values over rows of seq_len.
     """
-    d, n_blocks, n_experts = model.d_model, model.n_blocks, model.n_experts
+    of_role = lambda role: sum(n * w.size for n, w in weights.each(model) if w.role == role)
     return {
-        "parameters": 6 * (n_active(model) - d * model.vocab_size),
-        "attention": 12 * n_blocks * d * seq_len,
-        "router": 6 * n_blocks * d * n_experts if n_experts > 1 else 0,
+        "parameters": training_flops(n_active(model) - of_role("embedding"), 1),
+        "attention": 12 * model.n_blocks * model.d_model * seq_len,
+        "router": training_flops(of_role("router"), 1),
     }
 
 
-def _n_parameters(model, n_experts: int) -> int:
-    attention = 4 * model.d_model**2
-    expert = 3 * model.d_model * model.d_ff
-    return 2 * model.d_model * model.vocab_size + model.n_blocks * (attention + n_experts * expert)
+def _counted(model):
+    return [(n, weight) for n, weight in weights.each(model) if weight.role in COUNTED]

@@ -1,26 +1,24 @@
-"""Decoder-only Transformer of the paper: pre-norm, RoPE, SwiGLU, a Switch layer in every block when E > 1.
+"""Decoder-only Transformer: pre-norm blocks of attention and a dense layer or a mixture of experts.
 
-Axis legend: B rows, T positions, N = B T tokens, V vocabulary, D d_model, H heads, K = D / H, F d_ff, E experts.
+Axes (jmoe/model/__init__.py): B, D, K, N, T, V.
 Modules are pytrees: blocks are stacked along a leading axis of layers by vmap and run by one scan, rematerialised.
-Calls run inside sharding.per_device: B, H, F and E count what this device has. Parameters are float32 and cast where
-they are used; norms, attention (but for "flash"), RoPE and router compute in float32.
+Calls run inside sharding.per_device, on a device's own part of rows, heads, d_ff and experts. Parameters are float32
+and cast where they are used; norms, attention (but for "flash"), RoPE and router compute in float32.
 """
-
-import functools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
-from jmoe.model import flash, moe, sharding
+from jmoe.model import dispatch, sharding, weights
+from jmoe.model.attention import attention
 
-# of a block; all else is a matrix, multiplied in config.dtype
-FLOAT32 = ("attention_norm", "attention_norm_bias", "mlp_norm", "mlp_norm_bias", "router")
 INIT_CUT = 0.2  # initial weights lie within it, whatever their standard deviation, as in the authors' code
 
 
 def products(primitive, *_, **params) -> bool:
-    """The policy that saves what weights and attention kernels give, and what other devices sent.
+    """The policy that saves what products with weights, attention kernels and exchanges between devices give.
 
     A product with a weight has no batch axis, or that of the experts; attention's own have two, rows and heads.
     """
@@ -36,30 +34,40 @@ REMAT = {  # what the backward pass finds saved: config.remat
 }
 
 
-def init_weight(key, shape, fan_in: int, scale: float):
-    """A normal of variance scale / fan_in cut at +-INIT_CUT (App. A; the cut and each fan-in are the authors' code's)."""
-    std = (scale / fan_in) ** 0.5
-    return std * jax.random.truncated_normal(key, -INIT_CUT / std, INIT_CUT / std, shape)
+def init_params(config, seed=None) -> dict:
+    """Float32 parameters as a plain tree with the names of weights.table; the same on any mesh.
+
+    A `seed` given as a traced uint32 stands for config.seed, so that seeds share one compiled program.
+    """
+    seed = np.uint32(config.seed % 2**32) if seed is None else seed
+    return nnx.to_pure_dict(nnx.state(Decoder(config.model, nnx.Rngs(params=jax.random.key(seed)))))
+
+
+def decode(params, tokens_BT, config, capacity_factor):
+    """x_BTD before the head, head_DV, and routing.METRICS with a leading axis of layers.
+
+    params: this device's part of init_params' tree. capacity_factor=None drops nothing.
+    """
+    # cast once, outside the blocks: their scan would move float32 weights in both passes, and float32 gradients
+    cast = lambda weight, x: x if weight.float32 else x.astype(config.model.dtype)
+    params = jax.tree.map(cast, weights.table(config.model), params, is_leaf=lambda x: isinstance(x, weights.Weight))
+    graphdef, state = nnx.split(nnx.eval_shape(lambda: Decoder(config.model, nnx.Rngs(params=0))))
+    nnx.replace_by_pure_dict(state, params)
+    return nnx.merge(graphdef, state)(tokens_BT, config.model, capacity_factor, config.remat, config.unroll)
+
+
+def initial(weight: weights.Weight, rngs: nnx.Rngs, scale: float):
+    """A normal of variance scale / fan_in (App. A) cut at +-INIT_CUT, or the weight's constant."""
+    if not weight.fan_in:
+        return nnx.Param(jnp.full(weight.shape, weight.constant))
+    std = (scale / weight.fan_in) ** 0.5
+    return nnx.Param(std * jax.random.truncated_normal(rngs.params(), -INIT_CUT / std, INIT_CUT / std, weight.shape))
 
 
 class Block(nnx.Module):
-    def __init__(self, config, rngs: nnx.Rngs):
-        d, f, e, h = config.d_model, config.d_ff, config.n_experts, config.n_heads
-        weight = lambda fan_in, *shape: init_weight(rngs.params(), shape, fan_in, config.init_scale)
-
-        self.attention_norm = nnx.Param(jnp.ones(d))
-        self.qkv = nnx.Param(weight(d, d, 3 * d).reshape(d, 3, h, d // h))
-        self.out = nnx.Param(weight(d, d, d).reshape(h, d // h, d))
-        self.mlp_norm = nnx.Param(jnp.ones(d))
-        if config.get("norm", "rms") == "layer":
-            self.attention_norm_bias = nnx.Param(jnp.zeros(d))
-            self.mlp_norm_bias = nnx.Param(jnp.zeros(d))
-        lead = (e,) if e > 1 else ()
-        if e > 1:
-            self.router = nnx.Param(weight(d, d, e))
-        self.gate = nnx.Param(weight(d, *lead, d, f))
-        self.up = nnx.Param(weight(d, *lead, d, f))
-        self.down = nnx.Param(weight(e * f, *lead, f, d))  # the experts' outputs count as one layer's
+    def __init__(self, model, rngs: nnx.Rngs):
+        for name, weight in weights.table(model)["blocks"].items():
+            setattr(self, name, initial(weight, rngs, model.init_scale))
 
     def norm(self, name, x_BTD):
         """LayerNorm with bias, or RMSNorm where the block has no bias."""
@@ -67,58 +75,45 @@ class Block(nnx.Module):
         scale = getattr(self, name)[...]
         return rms_norm(x_BTD, scale) if bias is None else layer_norm(x_BTD, scale, bias[...])
 
-    def __call__(self, x_BTD, config, capacity_factor):
-        """x_BTD, and the layer's moe.METRICS on this device: none when E = 1 or capacity_factor=None drops nothing."""
-        b, t, d = x_BTD.shape
-        whole = lambda param, dim: sharding.gather(sharding.vary(param[...], "expert"), dim)
+    def __call__(self, x_BTD, model, capacity_factor):
+        """x_BTD, and this device's routing.METRICS of the layer: none when E = 1 or nothing is dropped."""
+        table = weights.table(model)["blocks"]
+        gathered = lambda names, over=("data",): [
+            sharding.gathered(getattr(self, name)[...], table[name].axes, over) for name in names
+        ]
+        y_ND = attention(self.norm("attention_norm", x_BTD), *gathered(["qkv", "out"]), model)
+        x_BTD += sharding.total(y_ND, ("model",)).reshape(x_BTD.shape)
 
-        h_ND = self.norm("attention_norm", x_BTD).reshape(b * t, d)
-        qkv_DO, out_OD = whole(self.qkv, 0).reshape(d, -1), whole(self.out, 2).reshape(-1, d)
-        qkv = (h_ND @ qkv_DO).reshape(b, t, 3, -1, d // config.n_heads)
-        heads_BTHK = attention(qkv[:, :, 0], qkv[:, :, 1], qkv[:, :, 2], config.rope_base, config.attention)
-        y_ND = heads_BTHK.astype(x_BTD.dtype).reshape(b * t, -1) @ out_OD
-        x_BTD += sharding.total(y_ND, ("model",)).reshape(b, t, d)
-
-        h_ND = self.norm("mlp_norm", x_BTD).reshape(b * t, d)
-        metrics = {}
-        if config.n_experts == 1:
-            y_ND = moe.experts(h_ND, whole(self.gate, 0), whole(self.up, 0), whole(self.down, 1))
+        h_ND, mlp, metrics = self.norm("mlp_norm", x_BTD).reshape(y_ND.shape), ["gate", "up", "down"], {}
+        if model.n_experts == 1:
+            y_ND = dispatch.swiglu(h_ND, *gathered(mlp))
+        elif capacity_factor is None:
+            y_ND = dispatch.dropless(h_ND, self.router[...], gathered(mlp, ("data", "expert")))
         else:
-            spread = (self.gate, 1), (self.up, 1), (self.down, 2)
-            experts = [sharding.gather(param[...], dim) for param, dim in spread]
-            if capacity_factor is None:
-                experts = [sharding.gather(weight, 0, "expert") for weight in experts]
-                y_ND = moe.dropless(h_ND, self.router[...], *experts)
-            else:
-                options = dict(group_tokens=config.group_tokens, capacity_factor=capacity_factor)
-                y_ND, metrics = moe.switch(h_ND, self.router[...], *experts, **options)
-        return x_BTD + sharding.total(y_ND, ("model",)).reshape(b, t, d), metrics
+            options = dict(group_tokens=model.group_tokens, capacity_factor=capacity_factor)
+            y_ND, metrics = dispatch.mixture(h_ND, self.router[...], gathered(mlp), **options)
+        return x_BTD + sharding.total(y_ND, ("model",)).reshape(x_BTD.shape), metrics
 
 
 class Decoder(nnx.Module):
-    def __init__(self, config, rngs: nnx.Rngs):
-        d, v = config.d_model, config.vocab_size
-        weight = lambda fan_in, *shape: init_weight(rngs.params(), shape, fan_in, config.init_scale)
-        self.embed = nnx.Param(weight(1, v, d))  # a token picks one row
-        keys = jax.random.split(rngs.params(), config.n_blocks)
-        self.blocks = jax.vmap(lambda key: Block(config, nnx.Rngs(params=key)))(keys)
-        if config.get("final_norm", True):
-            self.final_norm = nnx.Param(jnp.ones(d))
-        self.head = nnx.Param(weight(d, d, v))
+    def __init__(self, model, rngs: nnx.Rngs):
+        for name, weight in weights.table(model).items():
+            if name == "blocks":
+                keys = jax.random.split(rngs.params(), model.n_blocks)
+                self.blocks = jax.vmap(lambda key: Block(model, nnx.Rngs(params=key)))(keys)
+            else:
+                setattr(self, name, initial(weight, rngs, model.init_scale))
 
-    def __call__(self, tokens_BT, config, capacity_factor, remat="full", unroll=False):
-        """x_BTD before the head, head_DV, and moe.METRICS with a leading axis of layers.
-
-        The blocks' weights but FLOAT32 are taken in config.dtype. capacity_factor=None drops nothing.
-        """
-        dtype = jnp.dtype(config.dtype)
-        whole = lambda param, dim: sharding.gather(sharding.vary(param[...].astype(dtype), "expert"), dim)
-        x_BTD = whole(self.embed, 1)[tokens_BT]
-        run = lambda x_BTD, block: block(x_BTD, config, capacity_factor)
+    def __call__(self, tokens_BT, model, capacity_factor, remat, unroll):
+        """What `decode` returns, by parameters in the types that they are used in."""
+        table = weights.table(model)
+        gathered = lambda name: sharding.gathered(getattr(self, name)[...], table[name].axes)
+        x_BTD = gathered("embed")[tokens_BT]
+        run = lambda x_BTD, block: block(x_BTD, model, capacity_factor)
         x_BTD, metrics = jax.lax.scan(jax.checkpoint(run, policy=REMAT[remat]), x_BTD, self.blocks, unroll=unroll)
-        if config.get("final_norm", True):
+        if "final_norm" in table:
             x_BTD = rms_norm(x_BTD, self.final_norm[...])
-        return x_BTD, whole(self.head, 0), metrics
+        return x_BTD, gathered("head"), metrics
 
 
 def rms_norm(x, scale):
@@ -134,29 +129,3 @@ def layer_norm(x, scale, bias):
     x32 -= jnp.mean(x32, axis=-1, keepdims=True)
     x32 *= jax.lax.rsqrt(jnp.mean(x32**2, axis=-1, keepdims=True) + 1e-5)
     return (x32 * scale + bias).astype(x.dtype)
-
-
-def rope(x_BTHK, base: float):
-    """Rotary position embedding of the halves (Su et al. 2021), in float32."""
-    t, k = x_BTHK.shape[1], x_BTHK.shape[3]
-    frequency_K = base ** -(jnp.arange(0, k, 2, dtype=jnp.float32) / k)
-    angle_THK = (jnp.arange(t, dtype=jnp.float32)[:, None] * frequency_K)[:, None, :]
-    first, second = jnp.split(x_BTHK.astype(jnp.float32), 2, axis=-1)
-    cos, sin = jnp.cos(angle_THK), jnp.sin(angle_THK)
-    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
-
-
-def attention(q_BTHK, k_BTHK, v_BTHK, rope_base: float, kind: str = "float32"):
-    """Causal multi-head attention; returns [B, T, H, K].
-
-    `kind` is config.model.attention: "float32", the products too, or "flash" (jmoe/model/flash.py); RoPE is float32 in both.
-    """
-    q, k, v = rope(q_BTHK, rope_base), rope(k_BTHK, rope_base), v_BTHK.astype(jnp.float32)
-    if kind == "flash":
-        return flash.attention(q, k, v)
-    product = functools.partial(jnp.einsum, precision=jax.lax.Precision.HIGHEST)  # else TPUs and GPUs round the inputs
-    score_BHTT = product("bqhk,bshk->bhqs", q, k) / jnp.sqrt(jnp.float32(q.shape[-1]))
-    t = q.shape[1]
-    causal_TT = jnp.arange(t)[:, None] >= jnp.arange(t)[None, :]
-    score_BHTT = jnp.where(causal_TT, score_BHTT, -jnp.inf)
-    return product("bhqs,bshk->bqhk", jax.nn.softmax(score_BHTT), v)

@@ -1,9 +1,9 @@
 """Causal attention in bfloat16 with sums in float32 and no T x T array in memory: config.model.attention = "flash".
 
-Axis legend: B rows, T positions, H heads on this device, K = D / H, C positions of a block of queries.
+Axes (jmoe/model/__init__.py): B, T, H, K, Q of a block of queries, U (here all keys), Z blocks of queries.
 
-On a GPU cuDNN's kernel, on a TPU that of jmoe/model/tpu_flash.py; elsewhere, and for shapes that it does not take, blocks of
-queries in plain JAX, which round inputs and probabilities alike, so that a test needs no accelerator.
+On a GPU cuDNN's kernel, on a TPU that of jmoe/model/tpu_flash.py; elsewhere, and for shapes that it does not take,
+blocks of queries in plain JAX, which round inputs and probabilities alike, so that a test needs no accelerator.
 """
 
 import functools
@@ -37,12 +37,12 @@ def blocks(q_BTHK, k_BTHK, v_BTHK):
 
     @jax.checkpoint
     def one(args):
-        start, q_BCHK = args
-        score_BHCT = product("bqhk,bshk->bhqs", q_BCHK, k_BTHK) * k**-0.5
-        causal_CT = start + jnp.arange(block)[:, None] >= jnp.arange(t)[None, :]
-        probability_BHCT = jax.nn.softmax(jnp.where(causal_CT, score_BHCT, -jnp.inf))
-        return product("bhqs,bshk->bqhk", probability_BHCT.astype(v_BTHK.dtype), v_BTHK).astype(q_BCHK.dtype)
+        start, q_BQHK = args
+        score_BHQU = product("bqhk,buhk->bhqu", q_BQHK, k_BTHK) * k**-0.5
+        causal_QU = start + jnp.arange(block)[:, None] >= jnp.arange(t)[None, :]
+        probability_BHQU = jax.nn.softmax(jnp.where(causal_QU, score_BHQU, -jnp.inf))
+        return product("bhqu,buhk->bqhk", probability_BHQU.astype(v_BTHK.dtype), v_BTHK).astype(q_BQHK.dtype)
 
-    q_XBCHK = q_BTHK.reshape(b, t // block, block, h, k).swapaxes(0, 1)
-    y_XBCHK = jax.lax.map(one, (jnp.arange(0, t, block), q_XBCHK))
-    return y_XBCHK.swapaxes(0, 1).reshape(b, t, h, k)
+    q_ZBQHK = q_BTHK.reshape(b, t // block, block, h, k).swapaxes(0, 1)
+    y_ZBQHK = jax.lax.map(one, (jnp.arange(0, t, block), q_ZBQHK))
+    return y_ZBQHK.swapaxes(0, 1).reshape(b, t, h, k)

@@ -1,9 +1,10 @@
-"""The mesh, every partition spec, and the collectives between them.
+"""The mesh, partition specs, and the collectives of the model.
 
 Mesh axes: `data` (batch; parameters and optimizer state rest spread over it), `expert` (batch, and experts), `model`
 (attention heads and d_ff; Megatron's tensor parallelism). Tokens are spread over data and expert and are the same on
-every device of the model axis. The whole model runs per device, in one shard_map; weights are gathered where they are
-used. Nothing a token sees depends on the mesh: groups belong to the config.
+every device of the model axis. The whole model runs per device, in one shard_map; weights rest spread as
+jmoe/model/weights.py says and are gathered where they are used. Nothing a token sees depends on the mesh: groups belong
+to the config.
 """
 
 import jax
@@ -12,31 +13,13 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jmoe.config.check import check_mesh
+from jmoe.model import weights
 
 AXES = ("data", "expert", "model")
 ROWS = ("data", "expert")  # the axes that tokens are spread over
 TOKENS = P(ROWS)  # the leading axis of batches and activations
 MICROBATCHES = P(None, ROWS)  # microbatches, rows, positions
 REPLICATED = P()
-
-# Resting place of each parameter; those of the blocks have a leading axis of layers.
-PARAMETERS = {
-    "embed": P(None, "data"),
-    "head": P("data", None),
-    "final_norm": P(),
-    "blocks": {
-        "attention_norm": P(),
-        "attention_norm_bias": P(),
-        "qkv": P(None, "data", None, "model", None),  # [layers, D, 3, H, K]
-        "out": P(None, "model", None, "data"),  # [layers, H, K, D]
-        "mlp_norm": P(),
-        "mlp_norm_bias": P(),
-        "router": P(),
-        "gate": P(None, "expert", "data", "model"),  # [layers, E, D, F]
-        "up": P(None, "expert", "data", "model"),
-        "down": P(None, "expert", "model", "data"),
-    },
-}
 
 
 def make_mesh(config, devices=None) -> jax.sharding.Mesh:
@@ -47,28 +30,26 @@ def make_mesh(config, devices=None) -> jax.sharding.Mesh:
     """
     devices = jax.devices() if devices is None else devices
     sizes = check_mesh(config, len(devices))
-    # an axis may be a part of one of a TPU torus's: 8 of 4 x 4 x 4 chips
+    # on a TPU's torus of 4 x 4 x 4 chips an axis of 8 takes one axis of the torus and half of another
     placed = mesh_utils.create_device_mesh(sizes, devices, allow_split_physical_axes=True)
     return jax.sharding.Mesh(placed, AXES, axis_types=(AxisType.Explicit,) * 3)
 
 
-def parameter_specs(params):
-    """PartitionSpecs for a tree of parameters with the names of PARAMETERS; dense blocks have no axis of experts."""
+def parameter_specs(model) -> dict:
+    """PartitionSpecs of the parameters by name; those of the blocks have a leading axis of layers."""
 
-    def one(path, leaf):
-        spec = PARAMETERS
-        for key in path:
-            spec = spec[key.key]
-        if len(spec) > leaf.ndim:  # E = 1: gate, up and down without the axis of experts
-            spec = P(*(axis for axis in spec if axis != "expert"))
-        return spec
+    def spec(path, weight):
+        if not any(weight.axes):
+            return P()
+        return P(None, *weight.axes) if len(path) > 1 else P(*weight.axes)
 
-    return jax.tree_util.tree_map_with_path(one, params)
+    leaf = lambda x: isinstance(x, weights.Weight)
+    return jax.tree_util.tree_map_with_path(spec, weights.table(model), is_leaf=leaf)
 
 
-def parameter_shardings(mesh, params):
+def parameter_shardings(mesh, model) -> dict:
     """parameter_specs as NamedShardings on `mesh`."""
-    return jax.tree.map(lambda spec: NamedSharding(mesh, spec), parameter_specs(params))
+    return jax.tree.map(lambda spec: NamedSharding(mesh, spec), parameter_specs(model))
 
 
 def per_device(function, mesh, in_specs, out_specs):
@@ -95,13 +76,20 @@ def _wide(axes):
 
 
 def vary(x, axis):
-    """`x`, the same on every device of `axis`, counted as different: its gradient is summed over them once, here."""
+    """`x`, alike on the devices of `axis`, taken as each device's own: its gradient becomes the sum of theirs."""
     return jax.lax.pcast(x, axis, to="varying") if _wide((axis,)) else x
 
 
-def gather(weight, dim: int, axis: str = "data"):
-    """A weight whole along `dim`, which rests spread over `axis`; its gradient is scattered back the same way."""
-    return jax.lax.all_gather(weight, axis, axis=dim, tiled=True) if _wide((axis,)) else weight
+def gathered(weight, axes, over=("data",)):
+    """A weight that rests spread over mesh `axes` (as weights.Weight has them), put together along those in `over`.
+
+    Its gradient is summed over the devices that used it, and scattered back the same way.
+    """
+    if "expert" not in axes:  # tokens are spread over it
+        weight = vary(weight, "expert")
+    for axis in _wide(over):
+        weight = jax.lax.all_gather(weight, axis, axis=axes.index(axis), tiled=True)
+    return weight
 
 
 def total(x, axes=AXES):

@@ -1,6 +1,6 @@
 """Causal flash attention as two Pallas kernels for a TPU: forward, and all three gradients at once.
 
-Axis legend: N rows times heads, K head size, T positions, Q positions of a block of queries, S of a block of keys.
+Axes (jmoe/model/__init__.py): R rows times heads, K, T, Q positions of a block of queries, U of a block of keys.
 Positions lie along the lanes, so that head sizes below 128 are not padded and what belongs to a query is a row.
 
 A program works on one block of queries and one of keys; blocks above the diagonal cost nothing. Products take bfloat16
@@ -34,33 +34,33 @@ def attention(q_BTHK, k_BTHK, v_BTHK, interpret: bool = False):
     interpret: run on any device, for tests.
     """
     b, t, h, k = q_BTHK.shape
-    y_NKT = _attention(*(x.transpose(0, 2, 3, 1).reshape(b * h, k, t) for x in (q_BTHK, k_BTHK, v_BTHK)), interpret)
-    return y_NKT.reshape(b, h, k, t).transpose(0, 3, 1, 2)
+    y_RKT = _attention(*(x.transpose(0, 2, 3, 1).reshape(b * h, k, t) for x in (q_BTHK, k_BTHK, v_BTHK)), interpret)
+    return y_RKT.reshape(b, h, k, t).transpose(0, 3, 1, 2)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
-def _attention(q_NKT, k_NKT, v_NKT, interpret):
-    return _forward(q_NKT, k_NKT, v_NKT, interpret)[0]
+def _attention(q_RKT, k_RKT, v_RKT, interpret):
+    return _forward(q_RKT, k_RKT, v_RKT, interpret)[0]
 
 
-def _forward(q_NKT, k_NKT, v_NKT, interpret):
-    n, k, t = q_NKT.shape
+def _forward(q_RKT, k_RKT, v_RKT, interpret):
+    r, k, t = q_RKT.shape
     block = _block(t)
-    query = lambda rows: pl.BlockSpec((None, rows, block), lambda n, i, j: (n, 0, i))
-    key = pl.BlockSpec((None, k, block), lambda n, i, j: (n, 0, jnp.minimum(i, j)))  # none is fetched to be skipped
-    y_NKT, lse_N1T = pl.pallas_call(
+    query = lambda rows: pl.BlockSpec((None, rows, block), lambda r, i, j: (r, 0, i))
+    key = pl.BlockSpec((None, k, block), lambda r, i, j: (r, 0, jnp.minimum(i, j)))  # none is fetched to be skipped
+    y_RKT, lse_R1T = pl.pallas_call(
         functools.partial(_forward_kernel, scale=k**-0.5),
-        grid=(n, t // block, t // block),
+        grid=(r, t // block, t // block),
         in_specs=[query(k), key, key],
         out_specs=[query(k), query(1)],
-        out_shape=[_like(q_NKT, q_NKT.shape, q_NKT.dtype), _like(q_NKT, (n, 1, t), jnp.float32)],
+        out_shape=[_like(q_RKT, q_RKT.shape, q_RKT.dtype), _like(q_RKT, (r, 1, t), jnp.float32)],
         scratch_shapes=[pltpu.VMEM((rows, block), jnp.float32) for rows in (1, 1, k)],
-        **_options(q_NKT, n_products=2, once=2 + 2, interpret=interpret),
-    )(q_NKT, k_NKT, v_NKT)
-    return y_NKT, (q_NKT, k_NKT, v_NKT, y_NKT, lse_N1T)
+        **_options(q_RKT, n_products=2, once=2 + 2, interpret=interpret),
+    )(q_RKT, k_RKT, v_RKT)
+    return y_RKT, (q_RKT, k_RKT, v_RKT, y_RKT, lse_R1T)
 
 
-def _forward_kernel(q_KQ, k_KS, v_KS, y_KQ, lse_1Q, max_1Q, sum_1Q, total_KQ, *, scale):
+def _forward_kernel(q_KQ, k_KU, v_KU, y_KQ, lse_1Q, max_1Q, sum_1Q, total_KQ, *, scale):
     i, j = pl.program_id(1), pl.program_id(2)
 
     @pl.when(j == 0)
@@ -70,12 +70,12 @@ def _forward_kernel(q_KQ, k_KS, v_KS, y_KQ, lse_1Q, max_1Q, sum_1Q, total_KQ, *,
         total_KQ[...] = jnp.zeros_like(total_KQ)
 
     def add(diagonal):
-        score_SQ = _score(q_KQ, k_KS, scale, diagonal)
+        score_UQ = _score(q_KQ, k_KU, scale, diagonal)
         before_1Q = max_1Q[...]
-        max_1Q[...] = jnp.maximum(before_1Q, jnp.max(score_SQ, axis=0, keepdims=True))
-        weight_SQ, rescale_1Q = jnp.exp(score_SQ - max_1Q[...]), jnp.exp(before_1Q - max_1Q[...])
-        sum_1Q[...] = sum_1Q[...] * rescale_1Q + jnp.sum(weight_SQ, axis=0, keepdims=True)
-        total_KQ[...] = total_KQ[...] * rescale_1Q + _product("ks,sq->kq", v_KS[...], weight_SQ.astype(v_KS.dtype))
+        max_1Q[...] = jnp.maximum(before_1Q, jnp.max(score_UQ, axis=0, keepdims=True))
+        weight_UQ, rescale_1Q = jnp.exp(score_UQ - max_1Q[...]), jnp.exp(before_1Q - max_1Q[...])
+        sum_1Q[...] = sum_1Q[...] * rescale_1Q + jnp.sum(weight_UQ, axis=0, keepdims=True)
+        total_KQ[...] = total_KQ[...] * rescale_1Q + _product("ku,uq->kq", v_KU[...], weight_UQ.astype(v_KU.dtype))
 
     pl.when(j < i)(lambda: add(diagonal=False))
 
@@ -86,28 +86,28 @@ def _forward_kernel(q_KQ, k_KS, v_KS, y_KQ, lse_1Q, max_1Q, sum_1Q, total_KQ, *,
         lse_1Q[...] = max_1Q[...] + jnp.log(sum_1Q[...])
 
 
-def _backward(interpret, residual, dy_NKT):
-    q_NKT, k_NKT, v_NKT, y_NKT, lse_N1T = residual
-    n, k, t = q_NKT.shape
+def _backward(interpret, residual, dy_RKT):
+    q_RKT, k_RKT, v_RKT, y_RKT, lse_R1T = residual
+    r, k, t = q_RKT.shape
     block = _block(t)
     # the gradient of the softmax takes off each query's mean of dy v, which is dy y
-    mean_N1T = jnp.sum(dy_NKT.astype(jnp.float32) * y_NKT, axis=1, keepdims=True)
-    query = lambda rows: pl.BlockSpec((None, rows, block), lambda n, j, i: (n, 0, jnp.maximum(i, j)))
-    key = pl.BlockSpec((None, k, block), lambda n, j, i: (n, 0, j))
-    whole = pl.BlockSpec((None, k, t), lambda n, j, i: (n, 0, 0))  # stays on chip while its head is worked on
-    dq_NKT, dk_NKT, dv_NKT = pl.pallas_call(
+    mean_R1T = jnp.sum(dy_RKT.astype(jnp.float32) * y_RKT, axis=1, keepdims=True)
+    query = lambda rows: pl.BlockSpec((None, rows, block), lambda r, j, i: (r, 0, jnp.maximum(i, j)))
+    key = pl.BlockSpec((None, k, block), lambda r, j, i: (r, 0, j))
+    all_queries = pl.BlockSpec((None, k, t), lambda r, j, i: (r, 0, 0))  # stays on chip while its head is worked on
+    dq_RKT, dk_RKT, dv_RKT = pl.pallas_call(
         functools.partial(_backward_kernel, scale=k**-0.5),
-        grid=(n, t // block, t // block),
+        grid=(r, t // block, t // block),
         in_specs=[query(k), key, key, query(k), query(1), query(1)],
-        out_specs=[whole, key, key],
-        out_shape=[_like(q_NKT, q_NKT.shape, dtype) for dtype in (jnp.float32, k_NKT.dtype, v_NKT.dtype)],
+        out_specs=[all_queries, key, key],
+        out_shape=[_like(q_RKT, q_RKT.shape, dtype) for dtype in (jnp.float32, k_RKT.dtype, v_RKT.dtype)],
         scratch_shapes=[pltpu.VMEM((k, block), jnp.float32)] * 2,
-        **_options(q_NKT, n_products=5, once=4 + 4 * 2, interpret=interpret),
-    )(q_NKT, k_NKT, v_NKT, dy_NKT, lse_N1T, mean_N1T)
-    return dq_NKT.astype(q_NKT.dtype), dk_NKT, dv_NKT
+        **_options(q_RKT, n_products=5, once=4 + 4 * 2, interpret=interpret),
+    )(q_RKT, k_RKT, v_RKT, dy_RKT, lse_R1T, mean_R1T)
+    return dq_RKT.astype(q_RKT.dtype), dk_RKT, dv_RKT
 
 
-def _backward_kernel(q_KQ, k_KS, v_KS, dy_KQ, lse_1Q, mean_1Q, dq_KT, dk_KS, dv_KS, sum_dk_KS, sum_dv_KS, *, scale):
+def _backward_kernel(q_KQ, k_KU, v_KU, dy_KQ, lse_1Q, mean_1Q, dq_KT, dk_KU, dv_KU, sum_dk_KU, sum_dv_KU, *, scale):
     j, i = pl.program_id(1), pl.program_id(2)
     block = q_KQ.shape[1]
 
@@ -117,32 +117,32 @@ def _backward_kernel(q_KQ, k_KS, v_KS, dy_KQ, lse_1Q, mean_1Q, dq_KT, dk_KS, dv_
 
     @pl.when(i == 0)
     def _():
-        sum_dk_KS[...] = jnp.zeros_like(sum_dk_KS)
-        sum_dv_KS[...] = jnp.zeros_like(sum_dv_KS)
+        sum_dk_KU[...] = jnp.zeros_like(sum_dk_KU)
+        sum_dv_KU[...] = jnp.zeros_like(sum_dv_KU)
 
     def add(diagonal):
-        probability_SQ = jnp.exp(_score(q_KQ, k_KS, scale, diagonal) - lse_1Q[...])
-        dprobability_SQ = _product("ks,kq->sq", v_KS[...], dy_KQ[...])
-        dscore_SQ = (probability_SQ * (dprobability_SQ - mean_1Q[...]) * scale).astype(q_KQ.dtype)
-        sum_dv_KS[...] += _product("kq,sq->ks", dy_KQ[...], probability_SQ.astype(dy_KQ.dtype))
-        sum_dk_KS[...] += _product("kq,sq->ks", q_KQ[...], dscore_SQ)
-        dq_KT[:, pl.ds(pl.multiple_of(i * block, block), block)] += _product("ks,sq->kq", k_KS[...], dscore_SQ)
+        probability_UQ = jnp.exp(_score(q_KQ, k_KU, scale, diagonal) - lse_1Q[...])
+        dprobability_UQ = _product("ku,kq->uq", v_KU[...], dy_KQ[...])
+        dscore_UQ = (probability_UQ * (dprobability_UQ - mean_1Q[...]) * scale).astype(q_KQ.dtype)
+        sum_dv_KU[...] += _product("kq,uq->ku", dy_KQ[...], probability_UQ.astype(dy_KQ.dtype))
+        sum_dk_KU[...] += _product("kq,uq->ku", q_KQ[...], dscore_UQ)
+        dq_KT[:, pl.ds(pl.multiple_of(i * block, block), block)] += _product("ku,uq->kq", k_KU[...], dscore_UQ)
 
     pl.when(i > j)(lambda: add(diagonal=False))
     pl.when(i == j)(lambda: add(diagonal=True))
 
     @pl.when(i == pl.num_programs(2) - 1)
     def _():
-        dk_KS[...] = sum_dk_KS[...].astype(dk_KS.dtype)
-        dv_KS[...] = sum_dv_KS[...].astype(dv_KS.dtype)
+        dk_KU[...] = sum_dk_KU[...].astype(dk_KU.dtype)
+        dv_KU[...] = sum_dv_KU[...].astype(dv_KU.dtype)
 
 
-def _score(q_KQ, k_KS, scale, diagonal):
-    score_SQ = _product("ks,kq->sq", k_KS[...], q_KQ[...]) * scale
+def _score(q_KQ, k_KU, scale, diagonal):
+    score_UQ = _product("ku,kq->uq", k_KU[...], q_KQ[...]) * scale
     if diagonal:
-        position = functools.partial(jax.lax.broadcasted_iota, jnp.int32, score_SQ.shape)
-        score_SQ = jnp.where(position(0) <= position(1), score_SQ, -jnp.inf)
-    return score_SQ
+        position = functools.partial(jax.lax.broadcasted_iota, jnp.int32, score_UQ.shape)
+        score_UQ = jnp.where(position(0) <= position(1), score_UQ, -jnp.inf)
+    return score_UQ
 
 
 def _block(t):
@@ -153,14 +153,14 @@ def _like(x, shape, dtype):
     return jax.ShapeDtypeStruct(shape, dtype, manual_axis_type=jax.typeof(x).manual_axis_type)
 
 
-def _options(q_NKT, n_products, once, interpret):
+def _options(q_RKT, n_products, once, interpret):
     """What both kernels are told; the estimate is all that cost analyses see of a kernel: products, no softmax.
 
     once: bytes that are read or written once for each element of q. Two more arrays are read again for each block.
     """
-    n, k, t = q_NKT.shape
-    pairs = n * t * (t + _block(t)) // 2  # of a query and a key, in the blocks that are worked on
-    n_bytes = once * q_NKT.size + 2 * 2 * k * pairs // _block(t)
+    r, k, t = q_RKT.shape
+    pairs = r * t * (t + _block(t)) // 2  # of a query and a key, in the blocks that are worked on
+    n_bytes = once * q_RKT.size + 2 * 2 * k * pairs // _block(t)
     cost = pl.CostEstimate(flops=2 * k * pairs * n_products, transcendentals=pairs, bytes_accessed=n_bytes)
     parameters = pltpu.CompilerParams(dimension_semantics=("parallel", "arbitrary", "arbitrary"))
     return dict(interpret=interpret, cost_estimate=cost, compiler_params=parameters)

@@ -1,7 +1,7 @@
 """The loop of one run in its workdir: trunk and decay branches, their checkpoints, and a result for each branch.
 
 `steps` is a generator that asks its caller to make each train step. So it serves one model (jmoe/train.py) and several
-that share a compiled step (jmoe/run/many.py). Losses are in nats per token.
+that share a compiled step (jmoe/run/together.py). Losses are in nats per token.
 """
 
 import contextlib
@@ -15,11 +15,12 @@ from etils import epath
 from jmoe import __version__
 from jmoe.cost import counts
 from jmoe.errors import Damaged, Interrupted, UserError
+from jmoe.model.decoder import init_params
 from jmoe.run import checkpoint, processes
 from jmoe.run.metrics import Log, Profile, Progress, Speed
 from jmoe.run.record import check_record, make_record
 from jmoe.run.schedule import Schedule
-from jmoe.run.step import abstract_state, init_params, make_optimizer, mean_loss
+from jmoe.run.step import abstract_state, make_optimizer, mean_loss
 from jmoe.storage.files import read_lines, read_sealed, sealed, write_whole
 from jmoe.text import corpus, supply
 from jmoe.text.batches import training_batches, validation_batches
@@ -122,7 +123,7 @@ class _Run:
             "vocab_size": model.vocab_size,
             "seq_len": self.config.data.seq_len,
             "final_norm": bool(model.get("final_norm", True)),
-            "flops": counts.training_flops(model, n_tokens),
+            "flops": counts.training_flops(counts.n_active(model), n_tokens),
             "peak_learning_rate": self.schedule.peak,
             "seed": self.config.seed,
             "unique_tokens": min(n_tokens, n_training_tokens),

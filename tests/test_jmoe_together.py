@@ -13,8 +13,9 @@ from etils import epath
 from configs import quickstart
 from jmoe.errors import Interrupted, UserError
 from jmoe.model import sharding
-from jmoe.run import many
-from jmoe.run.step import init_params, make_optimizer, make_train_step
+from jmoe.model.decoder import init_params
+from jmoe.run import together as together_lib
+from jmoe.run.step import make_optimizer, make_train_step
 from jmoe.train import train
 
 
@@ -40,8 +41,7 @@ def test_each_model_is_what_it_would_be_alone(n_devices, expert, model):
 
         def start(seed):
             config.seed = seed
-            abstract = jax.eval_shape(lambda: init_params(config))
-            placed = sharding.parameter_shardings(mesh, abstract)
+            placed = sharding.parameter_shardings(mesh, config.model)
             params = jax.jit(lambda: init_params(config), out_shardings=placed)()
             return params, make_optimizer(config.optimizer).init(params)
 
@@ -55,7 +55,7 @@ def test_each_model_is_what_it_would_be_alone(n_devices, expert, model):
                     history.append(metrics)
             alone.append((state, history))
 
-        stack = many._Stack(config, mesh, 3)
+        stack = together_lib._Stack(config, mesh, 3)
         states, histories = [start(m) for m in range(3)], [[], [], []]
         for k in range(4):
             asked = {m: (states[m], batches[k][m], rates[k, m]) for m in range(3) if active[k, m]}
@@ -90,7 +90,7 @@ def configs(tmp_path_factory):
 @pytest.fixture(scope="module")
 def together(configs, tmp_path_factory):
     folder = epath.Path(tmp_path_factory.mktemp("together"))
-    return folder, many.train_together(configs, [folder / str(m) for m in range(3)])
+    return folder, together_lib.train(configs, [folder / str(m) for m in range(3)])
 
 
 def files(folder) -> dict:
@@ -133,8 +133,8 @@ def test_the_others_change_nothing(configs, together, tmp_path):
         return signal.SIGTERM if next(calls) > 12 else 0
 
     with pytest.raises(Interrupted, match="every model is saved"):
-        many.train_together([wild, None, configs[2]], places, stop)
-    outcomes = many.train_together([wild, *configs[1:]], places, tell=lambda m, error: told.append(m))
+        together_lib.train([wild, None, configs[2]], places, stop)
+    outcomes = together_lib.train([wild, *configs[1:]], places, on_failure=lambda m, error: told.append(m))
     assert told == [0]
     assert isinstance(outcomes[0], UserError) and "non-finite" in str(outcomes[0])
     for m in (1, 2):
@@ -143,9 +143,9 @@ def test_the_others_change_nothing(configs, together, tmp_path):
 
 def test_what_is_done_is_not_done_again_and_unlike_models_are_refused(configs, together):
     folder, outcomes = together
-    assert many.train_together(configs, [folder / str(m) for m in range(3)]) == outcomes
+    assert together_lib.train(configs, [folder / str(m) for m in range(3)]) == outcomes
     other = configs[1].copy_and_resolve_references()
     other.optimizer.b2 = 0.99
     with pytest.raises(UserError, match="equal configs but for"):
-        many.train_together([configs[0], other], [folder / "0", folder / "other"])
+        together_lib.train([configs[0], other], [folder / "0", folder / "other"])
     assert not (folder / "other").exists()

@@ -1,8 +1,8 @@
 """Several small models trained in one compiled step: equal shapes; seeds, learning rates and budgets of their own.
 
-Their states lie in one stack, the step is mapped over its leading axis M, and they share every kernel. Each model keeps
-its own workdir, checkpoints and logs and is the model that it would be alone, within float tolerance; what the others
-do changes nothing in it.
+Their states lie in one stack, the step is mapped over its leading axis M (jmoe/model/__init__.py), and they share every
+kernel. Each model keeps its own workdir, checkpoints and logs and is the model that it would be alone, within float
+tolerance; the others change nothing in it.
 """
 
 import functools
@@ -19,11 +19,11 @@ from jmoe.model import sharding
 from jmoe.run import loop, step
 
 
-def train_together(configs, workdirs, stop_signal=lambda: 0, tell=lambda m, error: None) -> list:
-    """`train.train` of each config in its workdir, all in one compiled step.
+def train(configs, workdirs, stop_signal=lambda: 0, on_failure=lambda m, error: None) -> list:
+    """`jmoe.train.train` of each config in its workdir, all in one compiled step.
 
-    A None among the configs leaves its place in the stack empty, so that the program, and with it every bit, stays the
-    same when some models are done. A model that fails is told at once by tell(m, UserError), and the others go on.
+    None for a config leaves its place in the stack empty: the program, and with it every bit, stays the same when some
+    models are done. When model m fails, on_failure(m, UserError) is called at once; the others go on.
 
     Returns:
       for each config its results, None, or the UserError that it failed with.
@@ -51,15 +51,15 @@ def train_together(configs, workdirs, stop_signal=lambda: 0, tell=lambda m, erro
         answers = dict.fromkeys(running)
         while running:
             asked = {}
-            for m, model in list(running.items()):
+            for m, work in list(running.items()):
                 try:
-                    asked[m] = model.send(answers[m])
+                    asked[m] = work.send(answers[m])
                     continue
                 except StopIteration as end:
                     outcomes[m] = end.value
                 except UserError as error:
                     outcomes[m] = error
-                    tell(m, error)
+                    on_failure(m, error)
                 except Interrupted as signal:
                     stopped = signal
                 del running[m]
@@ -82,7 +82,10 @@ class _Stack:
         self.state = jax.tree.map(empty, step.abstract_state(config, mesh))
 
     def step(self, asked: dict) -> dict:
-        """What loop.steps is sent for what it yielded, by model; batches of unequal size take a step for each size."""
+        """Makes the steps that models ask for, {m: what its loop.steps yielded}; returns {m: what to send it}.
+
+        Batches of unequal size take a step for each size.
+        """
         answers = {}
         for size in sorted({batch.shape for _, batch, _ in asked.values()}):
             rates, active, batches = np.zeros(self._n_models, np.float32), np.zeros(self._n_models, bool), {}
@@ -91,8 +94,8 @@ class _Stack:
                     if not isinstance(state, _Row):
                         self.state = _put(self.state, tuple(state), m)
                     batches[m], rates[m], active[m] = batch, rate, True
-            anything = next(iter(batches.values()))
-            batches = [batches.get(m, anything) for m in range(self._n_models)]
+            filler = next(iter(batches.values()))
+            batches = [batches.get(m, filler) for m in range(self._n_models)]
             *self.state, metrics = self._train_step(*self.state, batches, rates, active)
             self.state = tuple(self.state)
             metrics = functools.cache(functools.partial(jax.device_get, metrics))
@@ -119,12 +122,12 @@ def make_train_step(config, mesh):
     train_step = jax.vmap(step.make_train_step(config, mesh))
 
     @functools.partial(jax.jit, donate_argnums=(0, 1))
-    def together(params, opt_state, batches, learning_rates, active):
+    def step_of_all(params, opt_state, batches, learning_rates, active):
         *state, metrics = train_step(params, opt_state, jnp.stack(batches), learning_rates)
         keep = lambda new, old: jnp.where(active.reshape(-1, *(1,) * (new.ndim - 1)), new, old)
         return *jax.tree.map(keep, tuple(state), (params, opt_state)), metrics
 
-    return together
+    return step_of_all
 
 
 @functools.partial(jax.jit, donate_argnums=0)

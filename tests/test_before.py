@@ -1,0 +1,89 @@
+"""What is computed now is what commit 6fca2bb computed, as tests/data/before/make.py stored it.
+
+To the last bit where the machine is the one that stored it, else to 1e-5: XLA's bits depend on the CPU.
+"""
+
+import importlib.util
+import json
+import pathlib
+import tarfile
+import types
+
+import numpy as np
+import pytest
+from etils import epath
+
+from jmoe import train
+from jmoe.config.fields import record_of
+from jmoe.model import decoder, sharding
+from jmoe.run import step
+from launch import jobs
+
+FOLDER = pathlib.Path(__file__).parent / "data/before"
+spec = importlib.util.spec_from_file_location("make_before", FOLDER / "make.py")
+before = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(before)
+
+STORED = json.loads((FOLDER / "before.json").read_text())
+SAME_MACHINE = before.machine() == STORED["machine"]
+JMOE = types.SimpleNamespace(
+    sharding=sharding,
+    parameter_shardings=lambda config, mesh: sharding.parameter_shardings(mesh, config.model),
+    init_params=decoder.init_params,
+    make_optimizer=step.make_optimizer,
+    make_train_step=step.make_train_step,
+    make_eval_step=step.make_eval_step,
+)
+
+
+def compare(now, stored, path=""):
+    """Equal trees; where the machine is another, floats to 1e-5 and hashes of float arrays not at all."""
+    if isinstance(stored, dict):
+        assert now.keys() == stored.keys(), path
+        for name in stored:
+            compare(now[name], stored[name], f"{path}/{name}")
+    elif SAME_MACHINE:
+        assert now == stored, path
+    elif isinstance(stored, list) and isinstance(stored[1], str):
+        assert now[0] == stored[0], path
+        assert now[2] == pytest.approx(stored[2], rel=1e-4, abs=1e-7), path
+    else:
+        np.testing.assert_allclose(now, stored, rtol=1e-5, atol=1e-6, err_msg=path)
+
+
+def how(record_property):
+    """Says in the report how strictly was compared."""
+    bits = "to the last bit"
+    rough = f"WARNING: to 1e-5 only, for the bits were stored on another machine: {STORED['machine']}"
+    record_property("table", bits if SAME_MACHINE else rough)
+
+
+@pytest.mark.parametrize("case", before.CASES)
+def test_a_model_is_trained_as_before(case, record_property):
+    how(record_property)
+    now, stored = json.loads(json.dumps(before.trained(case, JMOE))), STORED["cases"][case]
+    metrics, stored_metrics = now.pop("metrics"), stored.pop("metrics")
+    for i, (one, other) in enumerate(zip(metrics, stored_metrics, strict=True)):
+        compare(one, other, f"step {i}")
+    compare(now, stored)
+
+
+def test_records_and_job_names_are_as_before():
+    assert before.records(record_of) == STORED["records"]
+    assert before.names(jobs.load) == STORED["jobs"]
+
+
+def test_an_old_workdir_is_resumed(tmp_path, record_property):
+    """A checkpoint in the middle of the trunk, past the first branch, leads to the results that it led to then."""
+    how(record_property)
+    (tmp_path / "text").mkdir()
+    config = before.run_config(tmp_path / "text")
+    with tarfile.open(FOLDER / "workdir.tar.gz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    workdir = epath.Path(tmp_path / "workdir")
+    first = (workdir / "branch-4096/result.json").read_text()
+    train.train(config, workdir)
+    assert (workdir / "branch-4096/result.json").read_text() == first
+    steps = [json.loads(line)["step"] for line in (workdir / "trunk/metrics.jsonl").read_text().splitlines()]
+    assert steps == [*range(26)] and (workdir / "trunk/checkpoints/26").exists()
+    compare(before.results(workdir), STORED["results"])
