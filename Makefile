@@ -1,10 +1,11 @@
-# `make demo` runs the main job, `make test` every test. Both make .venv first; PYTHON picks the interpreter (>= 3.11).
+# `make demo` runs the main job, `make test` every test, `make quick` some in two minutes, `make lint` checks the style.
+# Each makes .venv first; PYTHON picks the interpreter (>= 3.11).
 PYTHON ?= python3
 DEMO ?= runs/demo
 BIN := .venv/bin
 export JAX_PLATFORMS ?= cpu
 
-.PHONY: demo test soak clean
+.PHONY: demo test quick lint soak clean
 
 # The main job: sweep, law, pictures, plan. Each line is a command to copy. Started again it skips what is done.
 demo: .venv/.installed
@@ -12,14 +13,26 @@ demo: .venv/.installed
 	$(BIN)/python -m fit law --runs=$(DEMO)/runs.csv --form=joint --holdout=largest-compute:3 --bootstrap=50 --out=$(DEMO)/law.json
 	$(BIN)/python -m fit plot --law=$(DEMO)/law.json --runs=$(DEMO)/runs.csv --out_dir=$(DEMO)/plots
 	$(BIN)/python -m fit plan --law=$(DEMO)/law.json --flops=1e12
+	$(BIN)/python -m fit page --law=$(DEMO)/law.json --runs=$(DEMO)/runs.csv --out=$(DEMO)/planner.html
 	@echo
 	@echo "runs      $(DEMO)/runs.csv (each one traced to its folder under $(DEMO)/jobs)"
 	@echo "law       $(DEMO)/law.json"
 	@echo "pictures  $(DEMO)/plots"
+	@echo "planner   $(DEMO)/planner.html (open it in a browser: this law beside the published one)"
 	@echo "next      $(BIN)/python -m fit plan --law=joint-moe-2025 --flops=1e22 --memory_gb=80 --kv_tokens=16384"
 
 test: .venv/.installed
 	$(BIN)/python -m pytest
+
+# Between two edits: the tests of the mathematics, which start hardly a process.
+QUICK := jmoe_moe jmoe_model jmoe_microbatch jmoe_check jmoe_schedule jmoe_data fit_regress fit_laws fit_optimum fit_units
+quick: .venv/.installed
+	$(BIN)/python -m pytest $(QUICK:%=tests/test_%.py)
+	@echo "These were the quick tests; make test runs all."
+
+lint: .venv/.installed
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
 
 # Long: runs and sweeps killed at random moments, each compared with an undisturbed one.
 soak: .venv/.installed

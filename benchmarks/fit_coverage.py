@@ -19,6 +19,7 @@ import os
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
+import dataclasses
 import pathlib
 import sys
 import time
@@ -30,9 +31,10 @@ from absl import app, flags
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "tests"))
 import fit_runs
 
-from fit import fitting, lawfile, optimum, regress
-from fit import runs as runs_lib
+from fit import fitting, optimum
+from fit.law import Law
 from fit.laws import FORMS
+from fit.problem import Settings
 from fit.sure import how_sure
 
 SWEEPS = {24: ((16, 32), 3), 36: ((16, 24, 32), 3), 48: ((16, 24, 32, 48), 3), 60: ((16, 24, 32), 5)}
@@ -65,11 +67,11 @@ def design_of(name):
     if name == "chinchilla":
         points = fit_runs.chinchilla_runs()
         law, truth = FORMS["chinchilla"], dict(A=477.83, B=2143.4, E=1.81722, alpha=0.34731, beta=0.36717)
-        mean = law.log_loss(law.to_free(truth), np.log(points.n_active), np.log(points.n_tokens), 1)
+        mean = law.log_loss(law.to_free(truth), points.columns)
 
         def points_with_noise(seed):
             loss = np.exp(mean + 0.005 * np.random.default_rng(seed).normal(size=len(mean)))
-            return runs_lib.Runs("points", points.n_active, points.n_tokens, points.n_experts, loss, None), None
+            return dataclasses.replace(points, loss=loss), None
 
         return "chinchilla", points_with_noise, truth, (1,), 0.005
     shared = name.endswith("_shared")
@@ -83,12 +85,10 @@ def design_of(name):
 def one(seed, form, make, truth, experts, noise):
     """What of the truth the intervals of one simulation hold: {what: booleans}."""
     runs, labels = make(seed)
-    weights = np.ones(len(runs))
-    found, settings = fitting.fit_by_default(form, runs, regress.Settings(weight_decay=None), weights, quiet=True)
-    options = fitting.Options(bootstrap=100)
-    record = how_sure(form, runs, settings, weights, found, labels, "trunks", options, quiet=True)
-    law = lawfile.FittedLaw("simulated", form, found.coefficients, record)
-    true = lawfile.FittedLaw("true", form, truth, {})
+    form, settings = FORMS[form], Settings(weight_decay=None)
+    found, problem = fitting.fit_by_default(form, runs, settings, np.ones(len(runs)), labels, quiet=True)
+    record = how_sure(problem, found, "trunks", fitting.Options(bootstrap=100), quiet=True)
+    law, true = Law("simulated", form, found.coefficients, record), Law("true", form, truth, {})
     held, rng = {}, np.random.default_rng([seed, 1])
     e = np.array(experts, float)
     for times in (1, 10):
@@ -103,7 +103,7 @@ def one(seed, form, make, truth, experts, noise):
     draws = {name: value[:, None] for name, value in law.draws.items()}
     with np.errstate(all="ignore"):
         ends = np.nanpercentile(
-            optimum.compute_optimal(*law.law.at_experts(draws, e)[:4], flops), [10, 90], axis=1, method="weibull"
+            optimum.compute_optimal(*law.at_experts(e, draws)[:4], flops), [10, 90], axis=1, method="weibull"
         )
     held["optimum 10x"] = (ends[0] <= [size, tokens]) & ([size, tokens] <= ends[1])
     for name, p in record["profile"].items():

@@ -29,9 +29,11 @@ import numpy as np
 import scipy.optimize
 from absl import app, flags
 
-from fit import bootstrap, regress
-from fit import noise as noise_lib
-from fit.laws import joint
+from fit import search
+from fit.intervals import bootstrap
+from fit.laws import FORMS
+from fit.noise import noise
+from fit.problem import Settings, prepare, residual_function
 
 SCIPY_STARTS = flags.DEFINE_integer("scipy_starts", 60, "Starts for each of scipy's methods, 0.1 to 2 seconds each.")
 OUR_STARTS = flags.DEFINE_integer("starts", 1024, "Starts for fit.")
@@ -72,23 +74,23 @@ def timed(work):
     return result, time.perf_counter() - begin
 
 
-def ours(starts, data):
+def ours(problem, starts):
     """Objectives of all starts followed to their end, as fit polishes its best ones; already compiled."""
-    return regress.polish("joint", starts, data, rounds=8, each=True)[1]
+    return search.polish(problem, starts, rounds=8, each=True)[1]
 
 
 def main(_):
-    runs, settings = fit_coverage.simulate(0)[0], regress.Settings()
-    data = regress.prepared("joint", runs, settings)
-    residuals = regress.residual_function("joint")
+    runs, joint = fit_coverage.simulate(0)[0], FORMS["joint"]
+    problem = prepare(joint, runs)
+    residuals, data = residual_function(joint), problem.data
     grid = joint.starts()
-    grid = regress.centre("joint", grid[np.random.default_rng(1).permutation(len(grid))[: OUR_STARTS.value]], data)
+    grid = problem.centre(grid[np.random.default_rng(1).permutation(len(grid))[: OUR_STARTS.value]])
     scaled = joint.scaled_starts(np.random.default_rng(1), OUR_STARTS.value, runs)
 
-    ours(scaled[: regress.BATCH], data)  # compile
+    ours(problem, scaled[: search.BATCH])  # compile
     rows = {}
     for kind, starts in (("the paper's grid", grid), ("the measure of the runs", scaled)):
-        rows["fit", kind] = timed(lambda: ours(starts, data))
+        rows["fit", kind] = timed(lambda: ours(problem, starts))
         for name, method in (("scipy lm", minpack), ("scipy L-BFGS-B", lbfgsb)):
             solve, some = method(residuals, data), starts[: SCIPY_STARTS.value]
             solve(scaled[0])  # compile
@@ -104,21 +106,21 @@ def main(_):
         strongest = max(rate[name, kind] for name in ("scipy lm", "scipy L-BFGS-B"))
         times = f"{rate['fit', kind] / strongest:.1f} times" if strongest else "none of scipy's converged"
         print(f"fit against scipy's strongest, both from {kind}: {times}")
-    with_compiling(runs, settings, data)
+    with_compiling(problem)
     as_a_process(runs)
 
 
-def with_compiling(runs, settings, data):
-    for name, starts in (("default search", settings.starts), ("all 19,683 starts of the paper's grid", 0)):
+def with_compiling(problem):
+    for name, starts in (("default search", problem.settings.starts), ("all 19,683 starts of the paper's grid", 0)):
         jax.clear_caches()
-        found, seconds = timed(lambda: regress.fit("joint", runs, regress.Settings(starts=starts)))
+        found, seconds = timed(lambda: search.fit(prepare(problem.form, problem.runs, Settings(starts=starts))))
         print(
             f"{name}: {seconds:.1f} s with compiling, objective {found.objective:.6e}, "
             f"{np.mean(found.objectives <= 1.01 * found.objective):.0%} of the starts converged"
         )
-    noise = noise_lib.noise("joint", found.free, data, len(runs))
+    scatter = noise(problem, found.free)
     jax.clear_caches()
-    _, seconds = timed(lambda: bootstrap.bootstrap("joint", runs, settings, None, found, 100, "errors", noise))
+    _, seconds = timed(lambda: bootstrap(problem, found, 100, "errors", scatter))
     print(f"bootstrap of 100: {seconds:.1f} s with compiling")
 
 

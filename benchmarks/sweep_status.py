@@ -14,7 +14,7 @@ import time
 from etils import epath
 
 from launch import jobs as jobs_lib
-from launch import record
+from launch import sweepfile
 
 N_JOBS, REPEATS = 1_000, 5
 
@@ -46,9 +46,9 @@ def write_sweep(folder: pathlib.Path) -> None:
             (job.folder / segment).mkdir(parents=True)
             (job.folder / segment / "metrics.jsonl").write_text(line * 100)
             if segment in job.budgets and i % 3 == 1:
-                (job.folder / segment / "result.json").write_text("{}")
+                (job.folder / segment / "result.json").write_text('{"record": {}}')
         (job.folder / "lock").write_text("1")
-    record.Sweep(epath.Path(folder), str(sweep), "local", 1, [], {}, jobs).write()
+    sweepfile.Sweep(epath.Path(folder), str(sweep), "local", 1, [], {}, jobs).write()
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ COMMANDS = {
     "plot": "the paper's figures for any law, and a fit's own",
     "lr": "fit the law of peak learning rates (Eq. 10)",
     "report": "one HTML page with every table and figure",
+    "page": "one HTML page that plans in the browser",
 }
 COMPILED = ("law",)  # the commands that compute with jax
 # What pip calls a package, where that differs from what Python imports.
@@ -56,7 +57,7 @@ def run(arguments):
         )
         for name, what in COMMANDS.items():
             print(f"  {name:8} {what}")
-        print("\npython -m fit COMMAND --help tells its flags, with an example.")
+        print("\npython -m fit COMMAND --help lists its flags, with an example.")
         return 0
     name, *rest = arguments
     try:
@@ -108,7 +109,7 @@ def _float64():
         jax.devices()
     except (RuntimeError, AssertionError) as e:  # the latter, without a word, where the platform's plugin is missing
         raise UserError(
-            f"JAX_PLATFORMS={os.environ['JAX_PLATFORMS']}: jax finds no such device here; install the extra [cuda] or "
+            f"JAX_PLATFORMS={os.environ['JAX_PLATFORMS']}: jax finds no such device; install the extra [cuda] or "
             "[tpu], or leave JAX_PLATFORMS out: fit needs no accelerator"
         ) from e
     return jax.enable_x64(True)

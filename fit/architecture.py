@@ -1,47 +1,66 @@
-"""From (n_active, n_experts) to width, total parameters, cache, exact counts and learning rate.
+"""From a width and a number of experts to counts: parameters, cache, FLOPs.
 
-Decoder with an untied embedding and head, multi-head attention (4 d^2 weights a block) and a SwiGLU feed-forward layer of
-width 3 d (9 d^2 weights an expert), one expert active (App. A):
+Decoder with an untied embedding and head, multi-head attention (4 d^2 weights a block) and a SwiGLU feed-forward layer
+of width 3 d (9 d^2 weights an expert), one expert active (App. A):
 
-  n_active = 2 d V + 13 n_blocks d^2        n_total = 2 d V + (4 + 9 E) n_blocks d^2        n_blocks = d / width_per_block
+  n_active = 2 d V + 13 n_blocks d^2     n_total = 2 d V + (4 + 9 E) n_blocks d^2     n_blocks = d / width_per_block
 """
 
 import dataclasses
 
 import numpy as np
-from absl import flags
 
-FLOPS_PER_PARAMETER_TRAINING = 6
-FLOPS_PER_PARAMETER_INFERENCE = 2
+TRAINING, INFERENCE = 6, 2  # FLOPs of one token for each active parameter
+ATTENTION, EXPERT = 4, 9  # weights of a block's attention and of one of its experts, in d^2
+EXPERTS = (1, 2, 4, 8, 16, 32)  # the paper's
+OF_EXPERTS = ("n_experts", "n_total", "sparsity")  # columns that change with the number of experts
+# Sec. 5.1.1: (from this many tokens seen, tokens in a batch)
+BATCH_RAMP = ((0, 65_536), (500_000_000, 131_072), (1_000_000_000, 262_144))
+
+
+def training_flops(n_active, n_tokens):
+    """6 N D."""
+    return TRAINING * n_active * n_tokens
 
 
 @dataclasses.dataclass(frozen=True)
 class Architecture:
     """vocab_size in tokens; width_per_block: d_model / n_blocks, which is d_model / n_heads too; final_norm: whether a
-    norm stands before the head. Defaults: the paper's."""
+    norm stands before the head. Defaults: the paper's.
+
+    Counts are of any width, whole blocks or not, unless n_blocks is given; exact integers where all arguments are.
+    """
 
     vocab_size: int = 50257
     width_per_block: int = 64
     final_norm: bool = False
 
-    def n_active(self, d_model):
-        """Active parameters (Eq. 12) of any width, whole blocks or not."""
-        return 2 * d_model * self.vocab_size + 13 * d_model**3 / self.width_per_block
+    def n_active(self, d_model, n_blocks=None):
+        """Active parameters (Eq. 12): no norms, no router."""
+        return self.n_total(d_model, 1, n_blocks)
 
-    def n_total(self, d_model, n_experts):
+    def n_total(self, d_model, n_experts, n_blocks=None):
         """All parameters (Eq. 11)."""
-        return 2 * d_model * self.vocab_size + (4 + 9 * n_experts) * d_model**3 / self.width_per_block
+        n_blocks = d_model / self.width_per_block if n_blocks is None else n_blocks
+        return 2 * d_model * self.vocab_size + (ATTENTION + EXPERT * n_experts) * n_blocks * d_model**2
 
     def d_model(self, n_active):
         """The (real) width whose n_active this is: the positive root of Eq. 12, by Cardano's formula, any shape."""
         # t^3 + p t = q with one real root; in hyperbolic form it loses no digits.
-        p = 2 * self.vocab_size * self.width_per_block / 13
-        q = np.asarray(n_active, float) * self.width_per_block / 13
+        p = 2 * self.vocab_size * self.width_per_block / (ATTENTION + EXPERT)
+        q = np.asarray(n_active, float) * self.width_per_block / (ATTENTION + EXPERT)
         return 2 * np.sqrt(p / 3) * np.sinh(np.arcsinh(1.5 * q / p * np.sqrt(3 / p)) / 3)
 
-    def kv_elements(self, d_model, kv_tokens):
+    def kv_elements(self, d_model, kv_tokens, n_blocks=None):
         """Elements of the key-value cache of kv_tokens tokens: 2 T n_blocks d_model (Sec. 4.3)."""
-        return 2 * kv_tokens * d_model**2 / self.width_per_block
+        n_blocks = d_model / self.width_per_block if n_blocks is None else n_blocks
+        return 2 * kv_tokens * n_blocks * d_model
+
+    def columns(self, d_model, n_experts):
+        """What a law may read of a model, by the names of its columns; shapes broadcast together."""
+        n_experts = np.asarray(n_experts, float)
+        counts = dict(n_active=self.n_active(d_model), n_total=self.n_total(d_model, n_experts))
+        return counts | dict(n_experts=n_experts, top_k=np.ones_like(n_experts), sparsity=1 - 1 / n_experts)
 
 
 PAPER = Architecture()
@@ -61,63 +80,29 @@ class Model:
 
     @property
     def n_active(self):
-        """As the law counts it: no norms, no router (Eq. 12)."""
-        return 2 * self.d_model * self.architecture.vocab_size + 13 * self.n_blocks * self.d_model**2
+        return self.architecture.n_active(self.d_model, self.n_blocks)
 
     @property
     def n_total(self):
-        """As the law counts it (Eq. 11)."""
-        return (
-            2 * self.d_model * self.architecture.vocab_size + (4 + 9 * self.n_experts) * self.n_blocks * self.d_model**2
-        )
+        return self.architecture.n_total(self.d_model, self.n_experts, self.n_blocks)
+
+    @property
+    def router(self):
+        """Weights of the routers: one a block where there are experts."""
+        return self.n_blocks * self.d_model * self.n_experts if self.n_experts > 1 else 0
 
     @property
     def exact_parameters(self):
-        """Every weight: n_total, two norms with bias a block, perhaps one before the head, and a router a block where
-        there are experts."""
-        router = self.n_blocks * self.d_model * self.n_experts if self.n_experts > 1 else 0
-        return self.n_total + (4 * self.n_blocks + self.architecture.final_norm) * self.d_model + router
+        """Every weight: n_total, two norms with bias a block, perhaps one before the head, and the routers."""
+        return self.n_total + (4 * self.n_blocks + self.architecture.final_norm) * self.d_model + self.router
 
     def kv_elements(self, kv_tokens):
         """Elements of the key-value cache of kv_tokens tokens."""
-        return 2 * kv_tokens * self.n_blocks * self.d_model
+        return self.architecture.kv_elements(self.d_model, kv_tokens, self.n_blocks)
 
     def exact_flops_per_token(self, sequence):
         """FLOPs of one token's forward pass at `sequence` tokens of context: two a weight it is multiplied with (the
-        embedding is looked up, not multiplied), scores and values of attention over the whole context, and the router."""
-        d = self.d_model
-        weights = 13 * self.n_blocks * d**2 + d * self.architecture.vocab_size
-        router = self.n_blocks * d * self.n_experts if self.n_experts > 1 else 0
-        return 2 * (weights + router) + 4 * self.n_blocks * d * sequence
-
-
-def learning_rate(n_active, n_experts):
-    """Peak learning rate of Eq. 10 with the digits of its authors' code, which takes the full active count; the paper's
-    text says non-embedding instead, and small models would get 2 to 6 times more."""
-    return np.exp(8.391640956234012 - 0.8121798244457074 * np.log(n_active) - 0.25 * np.log(n_experts))
-
-
-# Sec. 5.1.1: (from this many tokens seen, tokens in a batch)
-BATCH_RAMP = ((0, 65_536), (500_000_000, 131_072), (1_000_000_000, 262_144))
-
-
-def define_flags(f):
-    flags.DEFINE_integer(
-        "vocab_size",
-        None,
-        "Tokens in the vocabulary: embedding and head are n_active too. Default: the law's own.",
-        lower_bound=1,
-        flag_values=f,
-    )
-    flags.DEFINE_integer(
-        "width_per_block",
-        None,
-        "d_model / n_blocks, and d_model / n_heads. Default: the law's own.",
-        lower_bound=1,
-        flag_values=f,
-    )
-
-
-def from_flags(f, fitted):
-    """The Architecture of the flags, and of the law `fitted` where they say nothing."""
-    return fitted.shaped(f.vocab_size, f.width_per_block)
+        embedding is looked up, not multiplied), scores and values of attention over the whole context, and the
+        router."""
+        weights = self.n_active - self.d_model * self.architecture.vocab_size
+        return 2 * (weights + self.router) + 4 * self.n_blocks * self.d_model * sequence

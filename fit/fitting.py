@@ -1,4 +1,4 @@
-"""From a file of runs to a law.json record: held-out runs, weights, the fit, its errors and what stands beside them."""
+"""From a file of runs to the record of a law.json: held-out runs, weights, the fit, its errors, and how sure it is."""
 
 import dataclasses
 import importlib.metadata
@@ -7,26 +7,24 @@ import platform
 
 import numpy as np
 
-from fit import UserError, holdout, lawfile, models, regress, trunks
+from fit import UserError, holdout, models, search
 from fit import noise as noise_lib
-from fit import runs as runs_lib
-from fit.files import plain
-from fit.holdout import errors, held_out, run_weights  # noqa: F401, for those who compare a law with runs
-from fit.laws import FORMS
-from fit.runs import subset
-from fit.summary import summary  # noqa: F401
-from fit.sure import how_sure
+from fit.architecture import EXPERTS
+from fit.problem import prepare
+from fit.runs import read_runs, subset, trunks_of
+from fit.sure import how_sure, separate_errors
+from fit.table import plain, write_text
 
-# Up to so many runs the weight decay is this share of their variance unless told otherwise: as if every parameter, a
-# logarithm or an exponent, were known to lie within some 10 of zero. Of 1% of noise that makes 1e-6.
+# Up to so many runs the default weight decay is this share of their variance: as if every parameter, a logarithm or an
+# exponent, were known to lie within some 10 of zero. Of 1% of noise that makes 1e-6.
 FEW_RUNS, DECAY_PER_VARIANCE, LARGEST_DECAY = 60, 0.01, 1e-5
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
     """What to do beside the fit itself. holdout, weights: rules of holdout.held_out and run_weights; select:
-    objective or rmse; bootstrap: how many draws, in bootstrap_form (bootstrap.FORMS_OF_DRAWING), by trunks as
-    trunks.trunks_of takes bootstrap_by; columns: {ours: theirs}."""
+    objective or rmse; bootstrap: how many draws, in bootstrap_form (intervals.WAYS_OF_DRAWING), by trunks as
+    runs.trunks_of takes bootstrap_by; columns: {ours: theirs}."""
 
     holdout: str = "none"
     weights: str = "none"
@@ -39,86 +37,82 @@ class Options:
     columns: dict = dataclasses.field(default_factory=dict)
 
 
-def fit_file(path, form, settings, quiet=False, **options):
-    """Fits the law `form` to the runs in `path`; returns the record that law.json holds. Raises UserError.
+def fit_file(path, form, settings, options=Options(), quiet=False):
+    """Fits a law of this form to the runs in `path`; returns the record that law.json holds. Raises UserError.
 
-    For a settings.weight_decay of None see fit_by_default. options: fields of Options.
+    For a settings.weight_decay of None see fit_by_default.
     """
-    options = Options(**options)
-    law = FORMS[form]
-    runs = runs_lib.read_runs(path, law.COLUMNS, options.mix_corpora, options.columns)
-    labels, by = trunks.trunks_of(runs.table, options.bootstrap_by)
-    said = table_warnings(form, runs)
-    out = held_out(runs, options.holdout)
-    weight = run_weights(runs, options.weights)[~out]
+    runs = read_runs(path, form.columns, options.mix_corpora, options.columns)
+    labels, by = trunks_of(runs.table, options.bootstrap_by)
+    warnings = table_warnings(form, runs)
+    out = holdout.held_out(runs, options.holdout)
+    weights = holdout.run_weights(runs, options.weights)[~out]
     if options.select == "rmse" and not out.any():
         raise UserError("--select=rmse needs held-out runs: give --holdout")
     train, validation = subset(runs, ~out), subset(runs, out)
+    labels = None if labels is None else np.unique(labels[~out], return_inverse=True)[1]
     decay_default = settings.weight_decay is None and len(train) <= FEW_RUNS
-    found, settings = fit_by_default(form, train, settings, weight, quiet)
+    fit, problem = fit_by_default(form, train, settings, weights, labels, quiet)
     if options.select == "rmse":
-        found = selected(found, law, train, validation)
+        fit = selected(fit, train, validation)
     record = dict(
-        form=form,
-        coefficients=found.coefficients,
-        objective=found.objective,
-        settings=dataclasses.asdict(settings)
-        | dict(fix=dict(settings.fix), weight_decay_default=decay_default)
+        form=form.name,
+        coefficients=fit.coefficients,
+        objective=fit.objective,
+        settings=dataclasses.asdict(problem.settings)
+        | dict(fix=problem.fixed, weight_decay_default=decay_default)
         | {name: getattr(options, name) for name in ("holdout", "weights", "select", "columns", "bootstrap_by")},
-        runs=described(runs, train, law),
+        runs=described(runs, train, form),
         models=models.from_table(runs.table, ~out),
-        fitted=errors(law, found.free, train),
-        held_out=errors(law, found.free, validation) if out.any() else None,
+        fitted=holdout.errors(form, fit.free, train),
+        held_out=holdout.errors(form, fit.free, validation) if out.any() else None,
         starts=dict(
-            tried=len(found.objectives),
-            within_1_percent=int(np.sum(found.objectives <= 1.01 * found.objective)),
-            gradient_norm=found.gradient_norm,
+            tried=len(fit.objectives),
+            within_1_percent=int(np.sum(fit.objectives <= 1.01 * fit.objective)),
+            gradient_norm=fit.gradient_norm,
         ),
         versions={name: importlib.metadata.version(name) for name in ("jax", "jaxopt", "numpy")}
         | {"python": platform.python_version()},
     )
     if options.holdout == holdout.ROLLING:
-        record["rolling"] = holdout.rolling(form, train, settings, weight, quiet)
-    labels = labels if labels is None else np.unique(labels[~out], return_inverse=True)[1]
-    sure = how_sure(form, train, settings, weight, found, labels, by, options, quiet)
-    if form == "joint":
-        alone = sure["separate"]
-        for name, part in (("separate_fitted", train), ("separate_held_out", validation)):
-            record[name] = holdout.separate_errors(alone, part)
-    sure["warnings"] = [*said, *plan_warnings(found, runs), *sure["warnings"]]
+        record["rolling"] = holdout.rolling(problem, quiet)
+    sure = how_sure(problem, fit, by, options, quiet)
+    for name, part in (("separate_fitted", train), ("separate_held_out", validation)):
+        if "separate" in sure:
+            record[name] = separate_errors(form, sure["separate"], part)
+    sure["warnings"] = [*warnings, *plan_warnings(fit, runs), *sure["warnings"]]
     return record | sure
 
 
-def fit_by_default(form, runs, settings, weights, quiet=False):
-    """(Fit, settings): a settings.weight_decay of None is 0 or, up to FEW_RUNS runs, DECAY_PER_VARIANCE of the
-    variance of the runs around the law, which a first fit tells. UserError as regress.fit."""
-    if settings.weight_decay is not None:
-        return regress.fit(form, runs, settings, weights, quiet), settings
-    if len(runs) > FEW_RUNS:
-        settings = dataclasses.replace(settings, weight_decay=0.0)
-        return regress.fit(form, runs, settings, weights, quiet), settings
-    settings = dataclasses.replace(settings, weight_decay=1e-6)
-    found = regress.fit(form, runs, settings, weights, quiet)
-    for _ in range(3):  # the first may have bent the law by more than the noise
-        noise = noise_lib.noise(form, found.free, regress.prepared(form, runs, settings, weights), len(runs))
+def fit_by_default(form, runs, settings, weights, trunks=None, quiet=False):
+    """(Fit, Problem): a settings.weight_decay of None is 0 or, up to FEW_RUNS runs, DECAY_PER_VARIANCE of the
+    variance of the runs around the law, which a first fit estimates. UserError as search.fit."""
+    few = settings.weight_decay is None and len(runs) <= FEW_RUNS
+    if settings.weight_decay is None:
+        settings = dataclasses.replace(settings, weight_decay=1e-6 if few else 0.0)
+    problem = prepare(form, runs, settings, weights, trunks)
+    fit = search.fit(problem, quiet)
+    for _ in range(3 if few else 0):  # the first fits may have bent the law by more than the noise
+        noise = noise_lib.noise(problem, fit.free, shared=False)
         decay = float(np.clip(DECAY_PER_VARIANCE * noise.run**2, 1e-14, LARGEST_DECAY))
-        settings = dataclasses.replace(settings, weight_decay=decay)
-        found = regress.again(form, runs, settings, weights, found)
-    return found, settings
+        problem = prepare(form, runs, dataclasses.replace(settings, weight_decay=decay), weights, trunks)
+        fit = search.again(problem, fit)
+    return fit, problem
 
 
-def selected(found, law, train, validation):
+def selected(fit, train, validation):
     """The start of lowest RMSE on fitted plus held-out runs, as in the paper."""
-    near = np.flatnonzero(found.objectives < np.inf)
-    scores = [sum(errors(law, found.frees[i], part)["rmse_nats"] for part in (train, validation)) for i in near]
-    best = near[int(np.argmin(scores))]
-    return dataclasses.replace(found, free=found.frees[best], objective=float(found.objectives[best]))
+    near = np.flatnonzero(fit.objectives < np.inf)
+    errors = lambda i, part: holdout.errors(fit.form, fit.frees[i], part)["rmse_nats"]
+    best = near[int(np.argmin([errors(i, train) + errors(i, validation) for i in near]))]
+    return dataclasses.replace(fit, free=fit.frees[best], objective=float(fit.objectives[best]))
 
 
-def described(runs, train, law):
+def described(runs, train, form):
     """What the record says of the runs: file, fingerprint, corpora, ranges of those fitted."""
-    columns = {name: getattr(train, name) for name in (*law.COLUMNS, "loss")}
-    columns["training_flops"] = 6 * train.n_active * train.n_tokens
+    columns = {name: train.columns[name] for name in form.columns} | dict(loss=train.loss)
+    if "n_active" in runs.table:
+        columns["training_flops"] = train.flops
     return dict(
         file=runs.path,
         fingerprint=runs.fingerprint(),
@@ -132,27 +126,27 @@ def described(runs, train, law):
 def table_warnings(form, runs):
     """Sentences about runs that the law does not mean."""
     out, table = [], runs.table
-    if "n_experts" not in FORMS[form].COLUMNS and "n_experts" in table:
+    if "n_experts" not in form.columns and "n_experts" in table:
         experts = table.numbers("n_experts")
-        if found := [f"{e:g}" for e in np.unique(experts)]:
-            if len(found) > 1:
+        if values := [f"{e:g}" for e in np.unique(experts)]:
+            if len(values) > 1:
                 out.append(
-                    f"{int(np.sum(experts > 1))} of the {len(runs)} runs are mixtures (n_experts {', '.join(found)}): "
-                    f"the {form} law knows no experts and fits one loss to all of them; use --form=joint, or the runs "
-                    "of one n_experts"
+                    f"{int(np.sum(experts > 1))} of the {len(runs)} runs are mixtures (n_experts {', '.join(values)}): "
+                    f"the {form.name} law knows no experts and fits one loss to all of them; use --form=joint, or the "
+                    "runs of one n_experts"
                 )
-            elif found != ["1"]:
-                out.append(f"every run has n_experts = {found[0]}: the {form} law holds for such mixtures alone")
+            elif values != ["1"]:
+                out.append(f"every run has n_experts = {values[0]}: the {form.name} law holds for such mixtures alone")
     return out
 
 
-def plan_warnings(found, runs):
+def plan_warnings(fit, runs):
     """Sentences about what fit plan would refuse of this law."""
-    law = FORMS[found.form]
-    if not hasattr(law, "at_experts"):
+    form = fit.form
+    if not form.at_experts:
         return []
-    experts = np.unique([*runs.n_experts, *lawfile.EXPERTS]) if "n_experts" in law.COLUMNS else np.ones(1)
-    _, mu, _, nu, _ = law.at_experts(found.coefficients, experts)
+    experts = np.unique([*runs.n_experts, *EXPERTS]) if "n_experts" in form.columns else np.ones(1)
+    _, mu, _, nu, _ = form.at_experts(fit.coefficients, experts)
     out = []
     for name, exponent in (("n_active", mu), ("n_tokens", nu)):
         if np.any(rising := exponent >= 0):
@@ -165,5 +159,6 @@ def plan_warnings(found, runs):
 
 
 def save(record, path):
-    """Writes the record as JSON, whole or not at all, the same bytes each time; a number that is not finite is null."""
-    runs_lib.write_text(path, json.dumps(plain(record), indent=1, allow_nan=False) + "\n")
+    """Writes the record as JSON, completely or not at all, the same bytes each time; a number that is not finite is
+    null."""
+    write_text(path, json.dumps(plain(record), indent=1, allow_nan=False) + "\n")

@@ -3,7 +3,6 @@
 import numpy as np
 
 from fit import UserError
-from fit.laws import FORMS
 from fit.runs import subset
 
 ROLLING = "compute:rolling"
@@ -63,10 +62,10 @@ def run_weights(runs, rule):
     return weights / weights.mean()
 
 
-def errors(law, free, runs):
+def errors(form, free, runs):
     """How far a law is from runs: count, RMSE in nats and in log loss, mean and largest relative error, and the run
     that has it."""
-    log_loss = law.log_loss(free, np.log(runs.n_active), np.log(runs.n_tokens), runs.n_experts)
+    log_loss = form.log_loss(free, runs.columns)
     log_error = log_loss - np.log(runs.loss)
     relative = np.abs(np.expm1(log_error))
     worst = int(np.argmax(relative))
@@ -80,55 +79,38 @@ def errors(law, free, runs):
     )
 
 
-def separate_errors(alone, runs):
-    """Errors of the laws fitted to each number of experts alone, over the runs that have one; None if none has."""
-    rows = np.array([f"{e:g}" in alone for e in runs.n_experts], bool)
-    if not rows.any():
-        return None
-    law, runs = FORMS["chinchilla"], subset(runs, rows)
-    log_loss = np.empty(len(runs))
-    for e in np.unique(runs.n_experts):
-        rows, free = runs.n_experts == e, law.to_free(alone[f"{e:g}"]["coefficients"])
-        log_loss[rows] = law.log_loss(free, np.log(runs.n_active[rows]), np.log(runs.n_tokens[rows]), e)
-    return dict(
-        runs=len(runs),
-        rmse_nats=rms(np.exp(log_loss) - runs.loss),
-        rmse_log=rms(log_loss - np.log(runs.loss)),
-    )
-
-
 def rms(x):
     """Root mean square."""
     return float(np.sqrt(np.mean(np.square(x))))
 
 
-def rolling(form, runs, settings, weights, quiet=False):
+def rolling(problem, quiet=False):
     """Rolling hold-out by compute: the law fitted to the smaller half of the runs predicts the next tenth, then to
-    these as well, and so on up to the largest. A list with one dictionary for each step: how many were fitted, up to
-    how many
-    training FLOPs, and the errors of those predicted.
+    these as well, and so on up to the largest. A list with a dictionary for each step: how many were fitted, up to how
+    many training FLOPs, and the errors of those predicted.
 
     Runs of equal compute stay together. Raises UserError where the runs are too few for a single step.
     """
-    from fit import regress  # and with it JAX, which those who only compare a law with runs do without
+    from fit import search  # and with it JAX, which those who only compare a law with runs do without
+    from fit.problem import prepare
 
-    law, flops = FORMS[form], 6 * runs.n_active * runs.n_tokens
-    ends = np.quantile(flops, np.linspace(0.5, 1, ROLLS + 1), method="higher")
+    form, runs = problem.form, problem.runs
+    ends = np.quantile(runs.flops, np.linspace(0.5, 1, ROLLS + 1), method="higher")
     steps = []
     for low, high in zip(ends, ends[1:]):
-        fitted, predicted = flops <= low, (flops > low) & (flops <= high)
+        fitted, predicted = runs.flops <= low, (runs.flops > low) & (runs.flops <= high)
         if not predicted.any():
             continue
         try:
-            found = regress.fit(form, runs, settings, weights * fitted, quiet)
+            fit = search.fit(prepare(form, runs, problem.settings, problem.weights * fitted), quiet)
         except UserError:  # too few runs so far, or all of one size
             continue
         steps.append(
             dict(fitted=int(fitted.sum()), fitted_flops=float(low), training_flops=[float(low), float(high)])
-            | errors(law, found.free, subset(runs, predicted))
+            | errors(form, fit.free, subset(runs, predicted))
         )
     if not steps:
         raise UserError(
-            f"--holdout={ROLLING}: no smaller part of the {len(runs)} runs determines the {form} law by itself"
+            f"--holdout={ROLLING}: no smaller part of the {len(runs)} runs determines the {form.name} law by itself"
         )
     return steps

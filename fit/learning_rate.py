@@ -1,7 +1,7 @@
 """The best peak learning rate of each model in a table of runs, and Eq. 10 fitted to them by least squares.
 
 The best rate is the lowest point of a parabola, in ln LR, through the best run and its two neighbours; the paper takes
-the best run itself. At the end of a grid it is the best run, and said to be so.
+the best run itself. At the end of a grid it is the best run, and marked as such.
 """
 
 import dataclasses
@@ -12,7 +12,7 @@ from fit import UserError
 
 
 @dataclasses.dataclass(eq=False)
-class Optimum:
+class BestRate:
     """One model's best rate; `curvature` is that of its loss in ln LR, half of the second derivative."""
 
     n_active: float
@@ -51,13 +51,13 @@ def best_rates(table):
 def _optimum(n_experts, n_active, n_tokens, x, loss):
     i = int(np.argmin(loss))
     if i in (0, len(x) - 1):
-        return Optimum(n_active, n_experts, n_tokens, float(np.exp(x[i])), float(loss[i]), np.nan, True)
+        return BestRate(n_active, n_experts, n_tokens, float(np.exp(x[i])), float(loss[i]), np.nan, True)
     curvature, slope, _ = np.polyfit(x[i - 1 : i + 2] - x[i], loss[i - 1 : i + 2], 2)
     if curvature <= 0:  # three equal losses
-        return Optimum(n_active, n_experts, n_tokens, float(np.exp(x[i])), float(loss[i]), np.nan, False)
+        return BestRate(n_active, n_experts, n_tokens, float(np.exp(x[i])), float(loss[i]), np.nan, False)
     best = x[i] - slope / (2 * curvature)
     low = loss[i] - slope**2 / (4 * curvature)
-    return Optimum(n_active, n_experts, n_tokens, float(np.exp(best)), float(low), float(curvature), False)
+    return BestRate(n_active, n_experts, n_tokens, float(np.exp(best)), float(low), float(curvature), False)
 
 
 def fit(optima, where="the runs", with_tokens=False):

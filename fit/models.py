@@ -1,4 +1,4 @@
-"""Which models a law was fitted to: their shape, how they were trained and on which text, as the table of runs tells.
+"""Which models a law was fitted to: their shape, how they were trained and on which text, as the table of runs shows.
 
 `from_table` makes the entry `models` of a law.json; a published law has its paper's. Any field may be None: not known.
 
@@ -10,8 +10,8 @@
   final_norm                   whether all of them have a norm before the head
   learning_rate                constant, n_active, n_experts of Eq. 10 where it gives every run's peak_learning_rate
   corpus, unique_tokens        fingerprint of the text and how many training tokens it has
-  repeats                      [how many runs saw text more than once, the most epochs], where the runs tell epochs
-  differing                    column: the values found, where a column that should be one value is several
+  repeats                      [how many runs saw text more than once, the most epochs], where the table has epochs
+  differing                    column: its values, where a column that should be one value is several
 """
 
 import ast
@@ -23,7 +23,7 @@ import numpy as np
 
 from fit import UserError
 
-MOST_EXPERTS = 16  # numbers of experts that a plan compares unless told otherwise
+MOST_EXPERTS = 16  # numbers of experts that a plan compares by default
 # What a plan chooses anew, or what does not belong to the models: never taken over from the runs.
 CHOSEN = ("model.d_model", "model.n_blocks", "model.n_heads", "model.d_ff", "model.vocab_size", "model.n_experts")
 CHOSEN += ("n_tokens", "seed", "data.fingerprint")
@@ -50,10 +50,10 @@ def from_table(table, rows=slice(None)):
 
 def _only(table, name, differing):
     """The one value of a column of text, None where there is no such column or it is empty."""
-    found = sorted({str(v) for v in table.columns.get(name, []) if v not in (None, "")})
-    if len(found) > 1:
-        differing[name] = found
-    return found[0] if len(found) == 1 else None
+    values = sorted({str(v) for v in table.columns.get(name, []) if v not in (None, "")})
+    if len(values) > 1:
+        differing[name] = values
+    return values[0] if len(values) == 1 else None
 
 
 def _numbers(table, name):
@@ -91,9 +91,9 @@ def _experts(table, rows):
     values = _numbers(table, "n_experts")
     if values is None:
         return None
-    found = [int(v) for v in np.unique(values[rows])]
-    spread = np.linspace(0, len(found) - 1, min(len(found), MOST_EXPERTS)).round().astype(int)
-    return [found[i] for i in spread]
+    fitted = [int(v) for v in np.unique(values[rows])]
+    spread = np.linspace(0, len(fitted) - 1, min(len(fitted), MOST_EXPERTS)).round().astype(int)
+    return [fitted[i] for i in spread]
 
 
 def _overrides(table, differing):
@@ -101,13 +101,13 @@ def _overrides(table, differing):
     held = [dict(re.findall(r"([\w.]+)=(.*?)(?= [\w.]+=|$)", str(text))) for text in table.columns.get("overrides", [])]
     common = {}
     for field in dict.fromkeys(name for overrides in held for name in overrides):
-        found = sorted({overrides.get(field, "") for overrides in held})
+        values = sorted({overrides.get(field, "") for overrides in held})
         if field in CHOSEN:
             continue
-        if len(found) > 1:
-            differing[field] = found
-        elif is_literal(found[0]):
-            common[field] = found[0]
+        if len(values) > 1:
+            differing[field] = values
+        elif is_literal(values[0]):
+            common[field] = values[0]
     return common
 
 
@@ -127,7 +127,7 @@ def _learning_rate(table):
         return None
     rate, n_active, n_experts = np.log(columns)
     if np.ptp(n_active) == 0:
-        return None  # a single size tells no slope
+        return None  # a single size has no slope
     design = np.stack([np.ones_like(rate), n_active, n_experts], axis=1)
     law = np.linalg.lstsq(design, rate, rcond=None)[0]
     if np.abs(design @ law - rate).max() > 1e-6:
@@ -138,16 +138,16 @@ def _learning_rate(table):
 def check(entry, where):
     """UserError unless `entry`, the `models` of a law.json, is what from_table makes, or None."""
     number = lambda v: type(v) in (int, float) and np.isfinite(v)
-    whole = lambda v: type(v) is int and v >= 1
+    count = lambda v: type(v) is int and v >= 1
     text = lambda v: isinstance(v, str)
     mapping = lambda v: isinstance(v, dict)
     fields = dict(
-        vocab_size=(whole, "a whole number from 1 up"),
-        width_per_block=(whole, "a whole number from 1 up"),
-        seq_len=(whole, "a whole number from 1 up"),
+        vocab_size=(count, "a whole number from 1 up"),
+        width_per_block=(count, "a whole number from 1 up"),
+        seq_len=(count, "a whole number from 1 up"),
         final_norm=(lambda v: isinstance(v, bool), "true or false"),
-        unique_tokens=(whole, "a whole number from 1 up"),
-        n_experts=(lambda v: isinstance(v, list) and v and all(map(whole, v)), "a list of whole numbers from 1 up"),
+        unique_tokens=(count, "a whole number from 1 up"),
+        n_experts=(lambda v: isinstance(v, list) and v and all(map(count, v)), "a list of whole numbers from 1 up"),
         repeats=(lambda v: isinstance(v, list) and len(v) == 2 and all(map(number, v)), "a list of two numbers"),
         base_config=(text, "the path of a config file"),
         corpus=(text, "a fingerprint"),
@@ -158,13 +158,17 @@ def check(entry, where):
         ),
         differing=(lambda v: mapping(v) and all(isinstance(x, list) for x in v.values()), "columns and lists"),
     )
-    if entry is None:
-        return
-    if not mapping(entry):
-        raise UserError(f"{where}: models is {json.dumps(entry)[:60]}, expected an object")
-    for name, (fine, expected) in fields.items():
-        if entry.get(name) is not None and not fine(entry[name]):
-            raise UserError(f"{where}: models.{name} is {json.dumps(entry[name])[:60]}, expected {expected}")
+    check_fields([("models", entry, mapping, "an object")], where)
+    check_fields([(f"models.{name}", (entry or {}).get(name), *how) for name, how in fields.items()], where)
+
+
+def check_fields(fields, where):
+    """UserError at the first of fields (name, value, whether a value is fine, what is expected); None is fine."""
+    for name, value, fine, expected in fields:
+        if value is not None and not fine(value):
+            text = json.dumps(value, default=str)
+            text = text if len(text) <= 60 else text[:57] + "..."
+            raise UserError(f"{where}: {name} is {text}, expected {expected}")
 
 
 def notes(entry):
@@ -172,12 +176,13 @@ def notes(entry):
     if entry.get("repeats"):
         count, most = entry["repeats"]
         yield (
-            f"{count} runs saw text more than once (up to {most:.3g} epochs): a law of fresh tokens does not hold for them"
+            f"{count} runs saw text more than once (up to {most:.3g} epochs): a law of fresh tokens does not hold for "
+            "them"
         )
-    for name, found in (entry.get("differing") or {}).items():
+    for name, values in (entry.get("differing") or {}).items():
         taken = entry.get(name) or (entry.get("overrides") or {}).get(name)
         yield (
-            f"the runs have {len(found)} values of {name} ({', '.join(map(str, found[:4]))}"
-            f"{', ...' if len(found) > 4 else ''}): "
+            f"the runs have {len(values)} values of {name} ({', '.join(map(str, values[:4]))}"
+            f"{', ...' if len(values) > 4 else ''}): "
             + (f"most have {taken}, which is taken" if taken else "none is taken")
         )

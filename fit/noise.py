@@ -1,13 +1,17 @@
-"""How far runs scatter around a law: a part that the runs of a trunk share, and a part of each run's own."""
+"""How far runs scatter around a law: a part that the runs of a trunk share, and a part of each run's own; and what that
+makes of the coefficients' errors."""
 
 import dataclasses
 import functools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+import scipy.special
 
-from fit import regress
-from fit.laws import FORMS
+from fit.problem import place, prepare
+from fit.runs import Runs
+from fit.summary import LEVEL
 
 CLIP = 4.0  # robust standard deviations at which a residual is cut off: one run gone wrong is not everybody's noise
 
@@ -48,29 +52,26 @@ class Noise:
 
 @functools.cache
 def _sensitivity(form):
-    law = FORMS[form]
-
-    def predicted(x, data):
-        columns = data["ln_n"] + data["shift_n"], data["ln_d"] + data["shift_d"], data["n_experts"]
-        return law.log_loss(regress.place(form, x, data), *columns)
-
+    predicted = lambda x, data: form.log_loss(place(form, x, data), data["columns"], jnp)
     return jax.jit(lambda x, data: (predicted(x, data), jax.jacfwd(predicted)(x, data)))
 
 
-def sensitivity(form, free, data, n):
-    """(log loss [n], its Jacobian [n, n_free] by the solver's x) of the first n runs of prepared data."""
-    log_loss, jacobian = _sensitivity(form)(regress.centre(form, free[None], data)[0], data)
-    return np.asarray(log_loss)[:n], np.asarray(jacobian)[:n] * data["moving"]
+def sensitivity(problem, free):
+    """(log loss [n_runs], its Jacobian [n_runs, n] by the solver's x) at the law's own parameters `free` [n]."""
+    log_loss, jacobian = _sensitivity(problem.form)(problem.centre(free[None])[0], problem.data)
+    n = len(problem)
+    return np.asarray(log_loss)[:n], np.asarray(jacobian)[:n] * problem.data["moving"]
 
 
-def noise(form, free, data, n, trunks=None):
-    """The Noise of n runs around the fit `free` to prepared data; trunks: labels [n], or None where none are shared.
+def noise(problem, free, shared=True):
+    """The Noise of the runs around the fit `free`; shared: separate the error that a trunk's runs share.
 
     The residuals of a fit are M e, M = 1 - J (J'WJ)^-1 J'W with the fit's own weights W, so sums of their squares, run
     by run and trunk by trunk, have expectations linear in both variances: two equations. A variance that comes out
     negative is 0.
     """
-    log_loss, jacobian = sensitivity(form, free, data, n)
+    trunks, n, data = problem.trunks if shared else None, len(problem), problem.data
+    log_loss, jacobian = sensitivity(problem, free)
     r = data["log_loss"][:n] - log_loss
     weight = data["root_weight"][:n] ** 2 * np.minimum(1, data["delta"] / np.maximum(np.abs(r), 1e-300))
     used = data["root_weight"][:n] > 0
@@ -92,8 +93,8 @@ def noise(form, free, data, n, trunks=None):
     elif run < 0:
         run, trunk = 0.0, sums[0] / np.sum(mz**2)
     # the sum over trunks is a quadratic form of the errors: twice its mean squared over its variance
-    form = zm @ zm.T * run + of_trunks @ of_trunks.T * trunk
-    trunk_freedom = np.trace(form) ** 2 / np.sum(form**2) if np.any(form) else 1.0
+    quadratic = zm @ zm.T * run + of_trunks @ of_trunks.T * trunk
+    trunk_freedom = np.trace(quadratic) ** 2 / np.sum(quadratic**2) if np.any(quadratic) else 1.0
     return Noise(float(np.sqrt(run)), float(np.sqrt(trunk)), (max(freedom - trunk_freedom, 1.0), float(trunk_freedom)))
 
 
@@ -102,3 +103,52 @@ def projection(jacobian, weight, decay):
     root = np.sqrt(weight)[:, None]
     gram = (jacobian * root).T @ (jacobian * root) + decay * np.eye(jacobian.shape[1])
     return jacobian @ np.linalg.pinv(gram, rcond=1e-13, hermitian=True) @ (jacobian.T * weight)
+
+
+def standard_errors(problem, fit, noise, more=None):
+    """Linearised standard errors of the coefficients of a Fit, {name: value}, 0 for those that are fixed.
+
+    noise: how the runs err. more: {column: [k]} of further runs that one might add, each on a trunk of its own.
+    """
+    count, settings, trunks = len(problem), problem.settings, problem.trunks
+    if more is not None:
+        runs, k = problem.runs, len(next(iter(more.values())))
+        columns = {name: np.concatenate([values, more[name]]) for name, values in runs.columns.items()}
+        runs = Runs(runs.path, columns, np.append(runs.loss, np.ones(k)), None)
+        trunks = None if trunks is None else np.append(trunks, trunks.max() + 1 + np.arange(k))
+        weights = np.append(problem.weights, np.ones(k))
+        problem = prepare(problem.form, runs, settings, weights, trunks, problem.sample_of)
+    _, jacobian = sensitivity(problem, fit.free)
+    weight = problem.data["root_weight"][: len(problem)] ** 2
+    gram = (jacobian.T * weight) @ jacobian + settings.weight_decay * np.eye(jacobian.shape[1])
+    to_free = np.linalg.pinv(gram, rcond=1e-14, hermitian=True) @ (jacobian.T * weight)
+    variance = noise.run**2 * to_free @ to_free.T
+    if trunks is not None:
+        shared = to_free @ np.eye(trunks.max() + 1)[trunks]
+        variance += noise.trunk**2 * shared @ shared.T
+    variance *= count / problem.sample_of
+    to = _derivative(lambda x: problem.form.to_coefficients(problem.own(x)), problem.centre(fit.free[None]))
+    errors = np.sqrt(np.maximum(np.einsum("ij,jk,ik->i", to, variance, to), 0))
+    return dict(zip(problem.form.names, errors.tolist()))
+
+
+def inflation(problem, fit, noise, alone):
+    """{coefficient: by how much the errors that runs share widen what a profile must allow}, 1 where none are shared.
+
+    The ratio of its variance with `noise` to that with `alone` (each run for itself), at least the median of all
+    coefficients' (linearised, it says too little of one that the runs hardly pin down), times Student's t over
+    normal, squared, for trunks are few.
+    """
+    if problem.trunks is None:
+        return dict.fromkeys(fit.coefficients, 1.0)
+    with_trunks, naive = standard_errors(problem, fit, noise), standard_errors(problem, fit, alone)
+    ratio = {name: (with_trunks[name] / naive[name]) ** 2 for name in naive if naive[name] > 0}
+    usual = np.median(list(ratio.values())) if ratio else 1.0
+    tails = (scipy.special.stdtrit(noise.freedom, (1 + LEVEL) / 2) / scipy.special.ndtri((1 + LEVEL) / 2)) ** 2
+    return {name: float(tails * max(ratio.get(name, usual), usual)) for name in naive}
+
+
+def _derivative(function, x, step=1e-6):
+    """[n_out, n] of a function of rows [k, n] -> [k, n_out] at x [1, n], by central differences."""
+    steps = step * np.eye(x.shape[1])
+    return ((function(x + steps) - function(x - steps)) / (2 * step)).T

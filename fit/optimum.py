@@ -1,22 +1,22 @@
 """The best (n_active, n_tokens, n_experts) for a law under constraints.
 
-At a given number of experts every law here is L = m N^mu + n D^nu + c with mu, nu < 0 (Eq. 5). More tokens never hurt, so
-tokens are all that the budget, the inference share and the cap leave, and one unknown remains, N. Without inference
-tokens its optimum is in closed form (App. C; the G of Eq. 9 has the wrong sign as printed); with them it is a root of a
-monotone function. The loss falls before the optimum and rises after it, so any other constraint cuts it off at its bound.
+Of an architecture at a given number of experts one unknown remains, its size: more tokens never hurt, so tokens are all
+that the budget, the inference share and the cap leave. A law that at each number of experts is a Chinchilla law,
+L = m N^mu + n D^nu + c with mu, nu < 0 (Eq. 5), has its best size in closed form (App. C; the G of Eq. 9 has the wrong
+sign as printed), with inference tokens as the root of a monotone function; its loss falls before the optimum and rises
+after it, so any other constraint cuts it off at its bound. Of any other law only the loss is asked: the best size is
+searched for on a grid that is refined.
 """
 
 import dataclasses
 
 import numpy as np
 
-from fit import UserError
-from fit.architecture import FLOPS_PER_PARAMETER_INFERENCE as INFERENCE
-from fit.architecture import FLOPS_PER_PARAMETER_TRAINING as TRAINING
-from fit.lawfile import EXPERTS
-from fit.roots import root
+from fit import UserError, sentences
+from fit.architecture import INFERENCE, TRAINING, training_flops
 
 BAND = 1e-3  # near-optimal: within this share of the best loss
+GRID, REFINED = 129, 7  # of the search: sizes, and how often the grid is laid between the neighbours of the best one
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +35,18 @@ class Constraints:
     inference_tokens: float = 0.0
     max_tokens: float | None = None
 
+    def memory(self, architecture, d_model, n_experts):
+        """Bytes of weights and cache."""
+        weights = self.bytes_per_parameter * architecture.n_total(d_model, n_experts)
+        return weights + self.bytes_per_kv_element * architecture.kv_elements(d_model, self.kv_tokens)
+
+    def tokens(self, n_active):
+        """Training tokens that are left for a model of n_active parameters; may be 0 or negative."""
+        left = np.inf
+        if self.flops is not None:
+            left = self.flops / (TRAINING * n_active) - INFERENCE / TRAINING * self.inference_tokens
+        return np.minimum(left, np.inf if self.max_tokens is None else self.max_tokens)
+
 
 @dataclasses.dataclass
 class Optima:
@@ -52,218 +64,223 @@ class Optima:
     size_bound: np.ndarray
     feasible: np.ndarray
 
+    def row(self, i=(), names=("n_active", "n_tokens", "loss")):
+        """The i-th optimum as a dictionary of plain numbers: n_experts and these."""
+        return dict(n_experts=int(self.n_experts[i])) | {name: float(getattr(self, name)[i]) for name in names}
+
+
+def root(function, low, high):
+    """Where function(x) changes sign between low and high, elementwise, to the last bits of a float64; by bisection, of
+    many at once. NaN where the signs at both ends do not differ."""
+    with np.errstate(all="ignore"):
+        low, high, at_low, at_high = map(np.array, np.broadcast_arrays(low, high, function(low), function(high)))
+        brackets = np.sign(at_low) * np.sign(at_high) <= 0
+        low, high = np.where(at_high == 0, high, low), np.where(at_low == 0, low, high)  # a root at an end is the end
+        falls = at_low > at_high
+        while True:
+            x = (low + high) / 2
+            if np.all((x == low) | (x == high) | ~brackets):
+                return np.where(brackets, x, np.nan)
+            below = (function(x) > 0) == falls
+            low, high = np.where(below, x, low), np.where(below, high, x)
+
 
 def compute_optimal(m, mu, n, nu, flops):
-    """(N, D) that minimise m N^mu + n D^nu with 6 N D = flops (App. C), any shape."""
-    size = (m * mu / (n * nu)) ** (-1 / (mu + nu)) * (flops / TRAINING) ** (nu / (mu + nu))
+    """(N, D) that minimise m N^mu + n D^nu with 6 N D = flops (App. C), any shape; NaN where there is no optimum."""
+    with np.errstate(all="ignore"):
+        size = (m * mu / (n * nu)) ** (-1 / (mu + nu)) * (flops / TRAINING) ** (nu / (mu + nu))
+        size = np.where((np.asarray(mu) < 0) & (np.asarray(nu) < 0), size, np.nan)
     return size, flops / (TRAINING * size)
 
 
-def memory_bytes(architecture, constraints, d_model, n_experts):
-    """Bytes of weights and cache."""
-    return constraints.bytes_per_parameter * architecture.n_total(
-        d_model, n_experts
-    ) + constraints.bytes_per_kv_element * architecture.kv_elements(d_model, constraints.kv_tokens)
+def loss_of(law, architecture, n_experts, n_active, n_tokens, coefficients=None):
+    """Loss of models of an architecture, whatever the law reads of them; the numbers broadcast together."""
+    coefficients = coefficients or law.coefficients
+    if law.form.at_experts:
+        m, mu, n, nu, c = law.form.at_experts(coefficients, np.asarray(n_experts, float))
+        return m * n_active**mu + n * n_tokens**nu + c
+    columns = architecture.columns(architecture.d_model(n_active), n_experts) | dict(n_tokens=n_tokens)
+    if unknown := [name for name in law.form.columns if name not in columns]:
+        raise UserError(
+            f"--law={law.name}: the {law.form.name} law reads {', '.join(unknown)}, which a plan's models do not have"
+        )
+    return law.loss(coefficients, columns)
 
 
-def tokens(constraints, n_active):
-    """Training tokens that the constraints leave a model of n_active parameters; may be 0 or negative."""
-    left = np.inf
-    if constraints.flops is not None:
-        left = constraints.flops / (TRAINING * n_active) - INFERENCE / TRAINING * constraints.inference_tokens
-    return np.minimum(left, np.inf if constraints.max_tokens is None else constraints.max_tokens)
-
-
-def _excess_memory(log_d, linear, square, cube, limit):
-    d = np.exp(log_d)
-    return np.log(linear * d + square * d**2 + cube * d**3) - np.log(limit)
-
-
-def _gain_over_cost(log_n, m, mu, n, nu, budget, inference):
+def _gain_over_cost(log_n, reduced, budget, inference):
     """Logarithm of what a larger model gains over what its lost tokens cost; falls with log_n, zero at the optimum."""
+    m, mu, n, nu, _ = reduced
     d = budget * np.exp(-log_n) - inference
     return (np.log(m * -mu) + mu * log_n) - (np.log(n * -nu) + (nu - 1) * np.log(d) + np.log(budget) - log_n)
 
 
-def solve(reduced, n_experts, architecture, constraints):
-    """Optima at each n_experts, given reduced = (m, mu, n, nu, c) there; everything broadcasts together.
+def _closed_form(reduced, n_experts, constraints):
+    """The best n_active of a Chinchilla law under flops and inference tokens alone. UserError if it has no optimum."""
+    m, mu, n, nu, _ = reduced
+    if not (np.all(mu < 0) and np.all(nu < 0)):
+        at = n_experts[(mu >= 0) | (nu >= 0)].ravel()[0]
+        raise UserError(sentences.NO_OPTIMUM.format(at=at, mu=np.max(mu), nu=np.max(nu)))
+    if constraints.flops is None:
+        return np.inf
+    size, _ = compute_optimal(m, mu, n, nu, constraints.flops)
+    served = np.asarray(constraints.inference_tokens)
+    if np.any(served > 0):
+        budget, inference = constraints.flops / TRAINING, INFERENCE / TRAINING * served
+        top = np.log(budget / np.maximum(inference, 1e-300))  # no token is left to train on
+        gain = lambda log_n: _gain_over_cost(log_n, reduced, budget, inference)
+        size = np.where(served > 0, np.exp(root(gain, top - 200, top - 1e-13 * abs(top))), size)
+    return size
+
+
+def _searched(loss, low, high):
+    """The n_active in [low, high] (arrays) of the least loss(n_active [GRID, ...]), by a grid that is refined."""
+    low, high = np.log(low), np.log(high)
+    share = np.linspace(0, 1, GRID).reshape(-1, *[1] * np.ndim(low))
+    for _ in range(REFINED):
+        sizes = low + share * (high - low)
+        with np.errstate(all="ignore"):
+            best = np.argmin(np.nan_to_num(loss(np.exp(sizes)), nan=np.inf), axis=0)[None]
+        low, high = (np.take_along_axis(sizes, np.clip(best + side, 0, GRID - 1), axis=0)[0] for side in (-1, 1))
+    return np.exp(np.take_along_axis(sizes, best, axis=0)[0])
+
+
+def _largest(architecture, constraints, n_experts):
+    """n_active of the largest model that the memory holds, infinite without a limit."""
+    limit = constraints.memory_bytes
+    if limit is None:
+        return np.inf
+    excess = lambda log_d: np.log(constraints.memory(architecture, np.exp(log_d), n_experts)) - np.log(limit)
+    low = np.log(float(architecture.width_per_block))
+    high = low + 1
+    while np.any(excess(high) < 0):
+        high += 1
+    return architecture.n_active(np.exp(root(excess, low, high)))
+
+
+def solve(law, n_experts, architecture, constraints, coefficients=None):
+    """Optima at each n_experts; everything broadcasts together, coefficients too (by name; the law's unless given).
 
     Raises UserError if the constraints leave size or tokens without a bound, or the law has no optimum.
     """
-    m, mu, n, nu, c, n_experts = np.broadcast_arrays(*reduced, np.asarray(n_experts, float))
-    if not (np.all(mu < 0) and np.all(nu < 0)):
-        at = n_experts[(mu >= 0) | (nu >= 0)].ravel()[0]
-        raise UserError(
-            f"at n_experts = {at:g} this law's loss does not fall with n_active or n_tokens (exponents "
-            f"{np.max(mu):.4g}, {np.max(nu):.4g}): it has no optimum; fit it to more runs"
-        )
-    flops, limit = constraints.flops, constraints.memory_bytes
-    if flops is None and (limit is None or constraints.max_tokens is None):
-        raise UserError("nothing bounds the plan: give --flops, or both --memory_gb and --max_tokens")
+    law.check_plannable()
+    coefficients = coefficients or law.coefficients
+    flops, limit, cap = constraints.flops, constraints.memory_bytes, constraints.max_tokens
+    if flops is None and (limit is None or cap is None):
+        raise UserError(sentences.UNBOUNDED)
     if flops is None and np.any(np.asarray(constraints.inference_tokens) > 0):
-        raise UserError("--inference_tokens share the budget of --flops, which is not given")
-    if flops is not None:
-        m, mu, n, nu, c, n_experts, _ = np.broadcast_arrays(m, mu, n, nu, c, n_experts, np.asarray(flops, float))
-    if limit is not None:
-        m, mu, n, nu, c, n_experts, _ = np.broadcast_arrays(m, mu, n, nu, c, n_experts, np.asarray(limit, float))
+        raise UserError(sentences.NO_BUDGET_TO_SHARE)
+    given = [np.asarray(v, float) for v in (flops, limit) if v is not None]
+    shape = np.broadcast_shapes(*(np.shape(v) for v in (*coefficients.values(), n_experts, *given)))
+    n_experts = np.broadcast_to(np.asarray(n_experts, float), shape)
 
     smallest_d = float(architecture.width_per_block)
-    smallest = architecture.n_active(smallest_d)
-    largest = np.inf
-    feasible = np.ones(m.shape, bool)
+    smallest, largest = architecture.n_active(smallest_d), _largest(architecture, constraints, n_experts)
+    feasible = np.broadcast_to(constraints.tokens(smallest) >= 1, shape)
     if limit is not None:
-        weight, cache = constraints.bytes_per_parameter, constraints.bytes_per_kv_element
-        cube = weight * (4 + 9 * n_experts) / architecture.width_per_block
-        top = np.maximum(np.log(np.asarray(limit) / cube) / 3, np.log(smallest_d) + 1e-9)
-        log_d = root(
-            _excess_memory,
-            np.log(smallest_d),
-            top,
-            weight * 2 * architecture.vocab_size,
-            cache * architecture.kv_elements(1.0, constraints.kv_tokens),
-            cube,
-            limit,
-        )
-        feasible &= memory_bytes(architecture, constraints, smallest_d, n_experts) <= limit
-        largest = architecture.n_active(np.exp(log_d))
-    feasible = feasible & (tokens(constraints, smallest) >= 1)
-
-    bound = np.full(m.shape, "", dtype=object)
-    if flops is None:
-        size, bound[...] = largest, "memory"
+        feasible = feasible & (constraints.memory(architecture, smallest_d, n_experts) <= limit)
+    bound = np.full(shape, "", dtype=object)
+    if law.form.at_experts:
+        reduced = np.broadcast_arrays(*law.form.at_experts(coefficients, n_experts), n_experts)[:5]
+        size = np.broadcast_to(_closed_form(reduced, n_experts, constraints), shape)
     else:
-        size, _ = compute_optimal(m, mu, n, nu, flops)
-        if np.any(np.asarray(constraints.inference_tokens) > 0):
-            budget, inference = flops / TRAINING, INFERENCE / TRAINING * constraints.inference_tokens
-            top = np.log(budget / np.maximum(inference, 1e-300))  # here no token is left to train on
-            with_inference = np.exp(
-                root(_gain_over_cost, top - 200, top - 1e-13 * abs(top), m, mu, n, nu, budget, inference)
-            )
-            size = np.where(np.asarray(constraints.inference_tokens) > 0, with_inference, size)
-        if constraints.max_tokens is not None:
-            all_tokens = flops / (TRAINING * constraints.max_tokens + INFERENCE * constraints.inference_tokens)
-            bound[all_tokens > size] = "tokens"
-            size = np.maximum(size, all_tokens)
-        bound[size > largest] = "memory"
-        size = np.minimum(size, largest)
+        last = np.inf if flops is None else np.asarray(flops) / (TRAINING + INFERENCE * constraints.inference_tokens)
+        top = np.broadcast_to(np.fmax(np.fmin(largest, last), smallest), shape)  # of memory, or of one token left
+        loss = lambda n: loss_of(law, architecture, n_experts, n, np.maximum(constraints.tokens(n), 1), coefficients)
+        size = _searched(loss, np.full(shape, smallest), top)
+        at_top = size > top * (1 - 1e-6)
+        if np.any(feasible & at_top & (top == last)):
+            at = n_experts[feasible & at_top & (top == last)].ravel()[0]
+            raise UserError(f"at n_experts = {at:g} this law's loss does not fall with n_tokens: it has no optimum")
+        size = np.where(at_top & (top == largest), np.inf, np.where(size < smallest * (1 + 1e-6), 0, size))
+    if cap is not None and flops is not None:
+        all_tokens = flops / (TRAINING * cap + INFERENCE * constraints.inference_tokens)
+        bound[all_tokens * (1 + (0 if law.form.at_experts else 1e-6)) > size] = "tokens"
+        size = np.maximum(size, all_tokens)
+    bound[size > largest] = "memory"
+    size = np.minimum(size, largest)
     bound[size < smallest] = "smallest"
     size = np.where(feasible, np.maximum(size, smallest), np.nan)
-    trained = np.where(feasible, tokens(constraints, size), np.nan)
+    trained = np.where(feasible, constraints.tokens(size), np.nan)
     d_model = architecture.d_model(size)
     with np.errstate(invalid="ignore"):
-        loss = m * size**mu + n * trained**nu + c
+        loss = loss_of(law, architecture, n_experts, size, trained, coefficients)
     return Optima(n_experts, size, architecture.n_total(d_model, n_experts), trained, loss, d_model, bound, feasible)
 
 
-def allowed_experts(fitted, experts):
+def unconstrained(law, n_experts, architecture, flops, coefficients=None):
+    """(n_active, n_tokens, loss) of the compute-optimal models, however small; NaN where there is no optimum."""
+    if law.form.at_experts:
+        m, mu, n, nu, c = law.at_experts(n_experts, coefficients)
+        size, tokens = compute_optimal(m, mu, n, nu, flops)
+        return size, tokens, m * size**mu + n * tokens**nu + c
+    best = solve(law, n_experts, architecture, Constraints(flops=flops), coefficients)
+    return best.n_active, best.n_tokens, best.loss
+
+
+def usable_draws(law, experts):
+    """bool [n_draws]: the bootstrap's draws of which every one of `experts` has an optimum."""
+    count = len(law.record["bootstrap"]["draws"])
+    if not law.form.at_experts:
+        return np.ones(count, bool)
+    reduced = [law.form.at_experts(law.draws, e) for e in experts]
+    return np.all([np.broadcast_to((mu < 0) & (nu < 0), count) for _, mu, _, nu, _ in reduced], axis=0)
+
+
+def allowed_experts(law, experts):
     """The numbers of experts a plan compares: the asked ones, or 1 alone for a law that knows dense models only."""
-    return np.array(sorted(experts), float) if fitted.knows_experts else np.array([1.0])
+    return np.array(sorted(experts), float) if law.knows_experts else np.array([1.0])
 
 
 def why_infeasible(architecture, constraints, n_experts):
     """One sentence: which constraint cannot be met at the least demanding n_experts, and by how much."""
     d, least = float(architecture.width_per_block), float(np.min(n_experts))
-    smallest = f"the smallest model (1 block of width {d:g}, n_experts = {least:g})"
+    smallest = sentences.SMALLEST.format(d=d, e=least)
     if constraints.memory_bytes is not None:
-        need = memory_bytes(architecture, constraints, d, least)
-        if need > constraints.memory_bytes:
-            return (
-                f"--memory_gb cannot be met: {smallest} needs {need / 1e9:.4g} GB with its cache, "
-                f"{need / constraints.memory_bytes:.3g} times the {constraints.memory_bytes / 1e9:.4g} GB there are"
+        need = constraints.memory(architecture, d, least)
+        limit = constraints.memory_bytes
+        if need > limit:
+            return sentences.MEMORY_TOO_SMALL.format(
+                smallest=smallest, need=need / 1e9, times=need / limit, limit=limit / 1e9
             )
     size = architecture.n_active(d)
-    inference, one = INFERENCE * size * constraints.inference_tokens, TRAINING * size
+    inference, one = INFERENCE * size * constraints.inference_tokens, training_flops(size, 1)
     need = inference + one
-    share = f" ({inference:.4g} of it for --inference_tokens)" if inference else ""
-    return (
-        f"--flops cannot be met: {smallest} needs {need:.4g} FLOPs to train on a single token{share}, "
-        f"{need / constraints.flops:.3g} times the {constraints.flops:.4g} there are"
+    return sentences.FLOPS_TOO_FEW.format(
+        smallest=smallest,
+        need=need,
+        share=sentences.INFERENCE_SHARE.format(inference=inference) if inference else "",
+        times=need / constraints.flops,
+        limit=constraints.flops,
     )
 
 
-def optima(fitted, architecture, constraints, experts=EXPERTS):
+def optima(law, architecture, constraints, experts):
     """Optima at each allowed number of experts; UserError if none is feasible, naming the constraint that binds."""
-    experts = allowed_experts(fitted, experts)
-    found = solve(fitted.at_experts(experts), experts, architecture, constraints)
-    if not found.feasible.any():
+    experts = allowed_experts(law, experts)
+    best = solve(law, experts, architecture, constraints)
+    if not best.feasible.any():
         raise UserError(why_infeasible(architecture, constraints, experts))
-    return found
+    return best
 
 
-def flops_of_dense(fitted, architecture, constraints, loss):
-    """FLOPs at which the best dense model under the same other constraints reaches `loss`; None if none ever does."""
-
-    def excess(log_flops):
-        at = dataclasses.replace(constraints, flops=np.exp(log_flops))
-        dense = solve(fitted.at_experts(1.0), 1.0, architecture, at)
-        return np.where(dense.feasible, dense.loss - loss, np.inf)
-
-    low = np.log(constraints.flops)
-    high = low + np.log(1e12)
-    if excess(low) <= 0:
-        return constraints.flops
-    if excess(high) > 0:
-        return None
-    for _ in range(8):  # 64 parts each time: to 1e-13
-        grid = np.linspace(low, high, 65)
-        first = int(np.argmax(excess(grid) <= 0))
-        low, high = grid[first - 1], grid[first]
-    return float(np.exp(high))
-
-
-def _excess_loss(log_n, m, mu, n, nu, c, budget, inference, most, target):
-    d = np.minimum(budget * np.exp(-log_n) - inference, most)
-    return m * np.exp(mu * log_n) + n * d**nu + c - target
-
-
-def near_optimal(fitted, architecture, constraints, found):
-    """For each of `found` the (smallest, largest) n_active whose loss is within BAND of the best; NaN where none is."""
-    m, mu, n, nu, c = fitted.at_experts(found.n_experts)
-    target = np.nanmin(found.loss) * (1 + BAND)
-    budget = np.inf if constraints.flops is None else constraints.flops / TRAINING
-    inference = INFERENCE / TRAINING * constraints.inference_tokens
-    most = np.inf if constraints.max_tokens is None else constraints.max_tokens
-    smallest = architecture.n_active(float(architecture.width_per_block))
-    inside = found.feasible & (found.loss <= target)
-    largest = np.full(found.n_active.shape, np.inf)
-    if constraints.memory_bytes is not None:  # the bound that solve found where it cut, else found by asking for it
-        only_memory = dataclasses.replace(constraints, flops=None, inference_tokens=0.0, max_tokens=1.0)
-        largest = solve((m, mu, n, nu, c), found.n_experts, architecture, only_memory).n_active
-    if constraints.flops is not None:
-        last = budget / (inference + 1.0)  # one token left
+def near_optimal(law, architecture, constraints, solved):
+    """For each of the Optima `solved` the (smallest, largest) n_active whose loss is within BAND of the
+    best; NaN where none is."""
+    target = np.nanmin(solved.loss) * (1 + BAND)
+    inside = solved.feasible & (solved.loss <= target)
+    largest = _largest(architecture, constraints, solved.n_experts)
+    if constraints.flops is not None:  # one token left
+        last = constraints.flops / TRAINING / (INFERENCE / TRAINING * constraints.inference_tokens + 1.0)
         largest = np.minimum(largest, last)
-    at = np.log(np.where(inside, found.n_active, 1.0))
-    data = (m, mu, n, nu, c, budget, inference, most, target)
+
+    def excess(log_n):
+        n_active = np.exp(log_n)
+        return loss_of(law, architecture, solved.n_experts, n_active, constraints.tokens(n_active)) - target
+
+    at = np.log(np.where(inside, solved.n_active, 1.0))
     ends = []
-    for end in (np.log(smallest), np.log(largest)):
-        end = np.where(inside, end, 0.0)
-        edge = root(_excess_loss, at, end, *data)
+    for end in (architecture.n_active(float(architecture.width_per_block)), largest):
+        end = np.where(inside, np.log(end), 0.0)
+        edge = root(excess, at, end)
         ends.append(np.where(inside, np.exp(np.where(np.isnan(edge), end, edge)), np.nan))  # no root: the bound itself
     return ends
-
-
-def rule_of_thumb(fitted, architecture, flops, experts):
-    """Checks Sec. 4.5: an MoE of E <= 8 with the compute-optimal dense model's total parameters, on E times its tokens, is
-    better. One dictionary for each E in experts of 2 to 8."""
-    dense = solve(fitted.at_experts(1.0), 1.0, architecture, Constraints(flops=flops))
-    rows = []
-    for e in experts:
-        if not 1 < e <= 8:
-            continue
-        same = Constraints(
-            memory_bytes=float(dense.n_total), bytes_per_parameter=1.0, max_tokens=float(e * dense.n_tokens)
-        )
-        moe = solve(fitted.at_experts(e), e, architecture, same)
-        if moe.feasible:
-            rows.append(
-                dict(
-                    n_experts=int(e),
-                    n_active=float(moe.n_active),
-                    n_tokens=float(moe.n_tokens),
-                    loss=float(moe.loss),
-                    dense_loss=float(dense.loss),
-                    holds=bool(moe.loss < dense.loss),
-                    flops_ratio=float(TRAINING * moe.n_active * moe.n_tokens / flops),
-                )
-            )
-    return rows

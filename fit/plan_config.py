@@ -1,14 +1,16 @@
 """A training config of a plan's buildable model: Python source that starts from the config of the runs behind the law.
 
-Tokenizer, row length, batches, warm-up and law of learning rates are that config's, so they are as they were when the law
-was fitted. Where they would not serve the planned model, there is no config, and the reason why.
+Tokenizer, row length, batches, warm-up and law of learning rates are that config's, so they are as they were when the
+law was fitted. Where they would not serve the planned model, there is no config, and the reason why.
 """
 
 import ast
 import os
 import re
 
-from fit import UserError, lawfile
+from fit import UserError, sentences
+from fit.law import load, warning_of
+from fit.plan import PAPERS_LAW
 from fit.units import amount
 
 FAR = 100  # times outside the fitted sizes and tokens, a config tuned there does not serve
@@ -16,7 +18,7 @@ SHAPE = ("d_model", "n_blocks", "n_heads", "d_ff", "n_experts", "vocab_size")
 WARMUP = 3  # a run warms up over a third of its tokens at most, as the shortest of the paper does
 
 
-def source(fitted, plan, base=None):
+def source(law, plan, base=None):
     """The config's source. base: a config file to start from instead of the runs' own, which the user answers for.
 
     Raises:
@@ -24,11 +26,11 @@ def source(fitted, plan, base=None):
     """
     built = plan["buildable"]
     if built is None:
-        raise UserError("--emit_config: no model of whole blocks meets the constraints")
+        raise UserError(sentences.NOTHING_BUILT)
     overrides = {}
     if base is None:
         base, overrides = plan["base_config"], plan["overrides"]
-        _check(fitted, built, base)
+        _check(law, built, base)
     elif not os.path.exists(base):
         raise UserError(f"--base_config={base}: no such file")
     begin, get_config = _start(base)
@@ -48,19 +50,20 @@ def source(fitted, plan, base=None):
     )
 
 
-def _check(fitted, built, base):
+def _check(law, built, base):
     """UserError where the runs' config `base` cannot serve the model."""
-    another = "; name a config that serves by --base_config"
+    another = sentences.ANOTHER_CONFIG
     if base is None:
-        several = (fitted.models["differing"] or {}).get("config")
-        why = f"its runs had {len(several)} configs: {', '.join(several[:4])}" if several else "it names no config"
-        raise UserError(f"--emit_config: --law={fitted.name} leaves open how its runs were trained: {why}{another}")
-    known = fitted if fitted.models["base_config"] else lawfile.load("joint-moe-2025")
+        several = (law.models["differing"] or {}).get("config")
+        why = sentences.NO_CONFIG
+        if several:
+            why = sentences.SEVERAL_CONFIGS.format(count=len(several), names=", ".join(several[:4]))
+        raise UserError(sentences.OPEN_CONFIG.format(law=law.name, why=why, another=another))
+    known = law if law.models["base_config"] else load(PAPERS_LAW)
     vocabulary = known.models["vocab_size"]
     if built["vocab_size"] != vocabulary:
         raise UserError(
-            f"--emit_config: the tokenizer of {base} goes with a vocabulary of {vocabulary:,}, the model has "
-            f"{built['vocab_size']:,}{another}"
+            sentences.OTHER_VOCABULARY.format(base=base, known=vocabulary, asked=built["vocab_size"], another=another)
         )
     outside = known.extrapolation(built["n_active"], built["n_tokens"])
     far = [
@@ -69,10 +72,7 @@ def _check(fitted, built, base):
         if o["factor"] > FAR and (o["column"] == "n_active" or (o["column"] == "n_tokens" and o["value"] < o["low"]))
     ]
     if far:
-        raise UserError(
-            f"--emit_config: {lawfile.warning_of(far)}; learning rate, batch and warm-up of {base} were tuned nowhere "
-            f"near{another}"
-        )
+        raise UserError(sentences.FAR_FROM_CONFIG.format(outside=warning_of(far), base=base, another=another))
 
 
 def _start(base):
@@ -87,17 +87,23 @@ def _docstring(plan, base):
     built = plan["buildable"]
     given = ", ".join(f"{k} {v:g}" for k, v in plan["constraints"].items() if v)
     rate = built["learning_rate"]
-    told = [
-        f"{built['n_experts']} experts, {amount(built['n_active'])} active and {amount(built['n_total'])} total "
-        f"parameters, {amount(built['n_tokens'])} tokens; predicted loss {built['loss']:.4f} nats per token.\n",
-        f"Planned by the law {plan['law']} under: {given}.",
+    lines = [
+        sentences.CONFIG_MODEL.format(
+            e=built["n_experts"],
+            active=amount(built["n_active"]),
+            total=amount(built["n_total"]),
+            tokens=amount(built["n_tokens"]),
+            loss=built["loss"],
+        )
+        + "\n",
+        sentences.CONFIG_PLANNED.format(law=plan["law"], given=given),
     ]
     if built["extrapolation"]:
-        told.append(f"It is {lawfile.warning_of(built['extrapolation'])}.")
-    told += [
+        lines.append(sentences.CONFIG_OUTSIDE.format(outside=warning_of(built["extrapolation"])))
+    lines += [
         "\n    python -m jmoe.train --config=THIS_FILE --workdir=DIR\n",
-        f"Exactly {built['exact_parameters']:,} parameters and {built['exact_training_flops']:.4g} training FLOPs.",
+        sentences.CONFIG_EXACT.format(**built),
     ]
     if rate and base == plan["base_config"]:
-        told.append(f"The peak learning rate is {rate:.4e} ({built['learning_rate_from']}).")
-    return "\n".join(told).replace("\\", "/").replace('"', "'") + "\n"
+        lines.append(sentences.CONFIG_RATE.format(**built))
+    return "\n".join(lines).replace("\\", "/").replace('"', "'") + "\n"

@@ -1,12 +1,13 @@
-"""A plan told to people: a table, and what follows from it."""
+"""A plan in words: a table, and what follows from it."""
 
-from fit import lawfile, summary
+from fit import sentences, summary
+from fit.law import in_words, warning_of
 from fit.units import amount, memory
 
 
 def text(plan):
-    """The plan that planning.plan made, as text."""
-    parts = [_optima(plan)]
+    """The plan that plan.plan made, as text."""
+    parts = [_optima(plan), answer(plan)]
     if plan.get("bootstrap"):
         parts.append(_bootstrap(plan["bootstrap"]))
     if plan["buildable"]:
@@ -20,10 +21,8 @@ def text(plan):
 
 def _optima(plan):
     """One line for each number of experts. What of it lies outside the fitted range stands at its end, but for the
-    FLOPs: they are those asked for, and the warning below tells them."""
-    outside = [
-        lawfile.in_words([o for o in row["extrapolation"] if o["column"] != "training_flops"]) for row in plan["optima"]
-    ]
+    FLOPs: they are those asked for, which the warning below names."""
+    outside = [in_words([o for o in row["extrapolation"] if o["column"] != "training_flops"]) for row in plan["optima"]]
     lines = [
         f"{'n_experts':>9} {'n_active':>9} {'n_total':>9} {'n_tokens':>9} {'loss':>8} {'memory':>9}  "
         f"{'n_active within 0.1% of the best':33} {'size bound by':13}"
@@ -41,18 +40,36 @@ def _optima(plan):
     return "\n".join(lines)
 
 
+def answer(plan):
+    """What to train and how sure its loss is, in a sentence."""
+    best, drawn = plan["best"], plan.get("bootstrap")
+    e, interval = best["n_experts"], ""
+    row = drawn and next((row for row in drawn["optima"] if row["n_experts"] == e), None)
+    if row:
+        (low, high), (first, last) = row["loss"], drawn["percentiles"]
+        interval = sentences.INTERVAL.format(low=low, high=high, first=first, last=last, draws=drawn["draws"])
+    return sentences.ANSWER.format(
+        model=sentences.MIXTURE.format(e=e) if e > 1 else sentences.DENSE,
+        n_active=amount(best["n_active"]),
+        total=sentences.TOTAL.format(n_total=amount(best["n_total"])) if e > 1 else "",
+        n_tokens=amount(best["n_tokens"]),
+        loss=best["loss"],
+        interval=interval,
+    )
+
+
 def _bootstrap(b):
     often = max(b["optima"], key=lambda row: row["best_in_draws"])
-    low, high = b["percentiles"]
+    first, last = b["percentiles"]
+    e, count, drawn = often["n_experts"], often["best_in_draws"], summary.drawn(b)
     lines = [
-        f"E = {often['n_experts']} is the best in {often['best_in_draws']} of {b['draws']} bootstrap fits; "
-        f"{low:g}th to {high:g}th percentile ({summary.drawn(b)}):"
+        sentences.BEST_IN_DRAWS.format(e=e, count=count, draws=b["draws"], first=first, last=last, drawn=drawn),
     ]
     for row in b["optima"]:
         lines.append(
             f"{row['n_experts']:9d} n_active {' to '.join(map(amount, row['n_active'])):16} n_tokens "
-            f"{' to '.join(map(amount, row['n_tokens'])):16} loss {row['loss'][0]:.4f} to {row['loss'][1]:.4f}, best in "
-            f"{row['best_in_draws']}"
+            f"{' to '.join(map(amount, row['n_tokens'])):16} loss {row['loss'][0]:.4f} to {row['loss'][1]:.4f}, "
+            f"best in {row['best_in_draws']}"
         )
     return "\n".join(lines)
 
@@ -60,20 +77,19 @@ def _bootstrap(b):
 def _buildable(built):
     rate = built["learning_rate"]
     ramp = ", ".join(
-        f"{tokens:,} tokens" + (f" from {amount(start)}" if start else "")
+        (sentences.BATCH_FROM if start else sentences.BATCH).format(tokens=tokens, start=amount(start))
         for start, tokens in built["batch_tokens"] or []
     )
-    return "\n".join(
+    return "\n  ".join(
         [
-            f"buildable: n_experts {built['n_experts']}, d_model {built['d_model']}, {built['n_blocks']} blocks, "
-            f"{built['n_heads']} heads, d_ff {built['d_ff']}, vocabulary {built['vocab_size']:,}; "
-            f"{built['n_tokens']:,} tokens, loss {built['loss']:.4f}, {memory(built['memory_bytes'])}",
-            f"  parameters {built['exact_parameters']:,} with norms and routers ({built['n_active']:,} active, "
-            f"{built['n_total']:,} in total as the law counts)",
-            f"  training FLOPs {built['training_flops']:.4g} as the law counts, "
-            f"{built['exact_training_flops']:.4g} exactly ({built['sequence']} tokens of context)",
-            f"  learning rate {f'{rate:.3e}' if rate else 'not known'} ({built['learning_rate_from']})"
-            + (f"; batch {ramp}" if ramp else ""),
+            "buildable: " + sentences.BUILT_SHAPE.format(**built, memory=memory(built["memory_bytes"])),
+            sentences.BUILT_PARAMETERS.format(**built),
+            sentences.BUILT_FLOPS.format(**built),
+            sentences.BUILT_RATE.format(
+                rate=f"{rate:.3e}" if rate else sentences.NOT_KNOWN,
+                source=built["learning_rate_from"],
+                batch=f"; batch {ramp}" if ramp else "",
+            ),
         ]
     )
 
@@ -83,25 +99,30 @@ def _against_dense(plan):
     dense = plan.get("dense")
     if dense and plan["best"]["n_experts"] > 1:
         saved = dense["flops_saved"]
-        yield (
-            f"against the best dense model (n_active {amount(dense['n_active'])}, {amount(dense['n_tokens'])} tokens, "
-            f"loss {dense['loss']:.4f}): loss {dense['loss_saved']:.4f} lower, "
-            + ("which no budget brings a dense model to" if saved is None else f"{saved:.0%} of its FLOPs saved")
-            + f", {dense['inference_flops_ratio']:.0%} of its inference FLOPs per token"
-            + _suffix(dense)
+        line = sentences.AGAINST_DENSE.format(
+            n_active=amount(dense["n_active"]),
+            n_tokens=amount(dense["n_tokens"]),
+            loss=dense["loss"],
+            saved=dense["loss_saved"],
+            flops=sentences.NEVER_DENSE if saved is None else sentences.FLOPS_SAVED.format(saved=saved),
+            inference=dense["inference_flops_ratio"],
         )
+        yield line + _suffix(dense)
     if "loss_of_token_cap" in plan:
-        yield f"the cap on tokens costs {plan['loss_of_token_cap']:.4f} nats"
+        yield sentences.TOKEN_CAP.format(loss=plan["loss_of_token_cap"])
 
 
 def _rule_of_thumb(row):
-    return (
-        f"rule of thumb, E = {row['n_experts']} of a compute-optimal dense model's size on E times its tokens: loss "
-        f"{row['loss']:.4f} against {row['dense_loss']:.4f}, {'holds' if row['holds'] else 'does not hold'} "
-        f"({row['flops_ratio']:.2f} of its FLOPs)" + _suffix(row)
+    line = sentences.RULE_OF_THUMB.format(
+        e=row["n_experts"],
+        loss=row["loss"],
+        dense=row["dense_loss"],
+        holds="holds" if row["holds"] else "does not hold",
+        ratio=row["flops_ratio"],
     )
+    return line + _suffix(row)
 
 
 def _suffix(row):
-    told = lawfile.warning_of(row["extrapolation"])
-    return told and f"; {told}"
+    warning = warning_of(row["extrapolation"])
+    return warning and f"; {warning}"

@@ -1,68 +1,61 @@
-"""Runs as a law reads them: n_active, n_tokens, n_experts and loss of each, from a table checked strictly."""
+"""Runs as a law reads them, from a table checked strictly: columns and losses; and which runs share a trunk."""
 
 import dataclasses
 import hashlib
+import re
 
 import numpy as np
 
 from fit import UserError
-from fit.files import BOUNDS, Table, check_writable, read, replacing, write, write_text  # noqa: F401, what every command needs
+from fit.architecture import training_flops
+from fit.table import Table, read
 
-# Columns that --columns may find under another name: those of runs.csv that fit reads.
-NAMES = (*BOUNDS, "peak_learning_rate", "epochs", "corpus_fingerprint", "run", "seed", "config")
-
-
-def define_columns(f):
-    """The flag --columns of a command that reads a table of runs."""
-    from absl import flags
-
-    flags.DEFINE_list(
-        "columns",
-        [],
-        "What the table calls its columns, where it is not as here: loss:val_loss,n_tokens:D.",
-        flag_values=f,
-    )
-
-
-def columns_of(f):
-    """{ours: theirs} of the flag --columns; UserError where it is not that."""
-    names = {}
-    for text in f.columns:
-        ours, colon, theirs = (part.strip() for part in text.partition(":"))
-        if not colon or not theirs or ours not in NAMES or ours in names:
-            raise UserError(
-                f"--columns={','.join(f.columns)}: found {text!r}, expected name:column once for each name, such as "
-                f"loss:val_loss; names: {', '.join(NAMES)}"
-            )
-        names[ours] = theirs
-    return names
+ALWAYS = ("n_active", "n_tokens", "n_experts")  # columns that every Runs has, of ones where the law reads none
+BRANCH = re.compile(r"(.+)/branch[-_][^/]*/?")  # the column `run` of a sweep: jobs/NAME/branch-TOKENS
+# Without such names: runs that agree in all of these are branches of one trunk, if both of the last two are columns.
+SAME = ("n_active", "n_total", "n_experts", "d_model", "n_blocks", "peak_learning_rate", "corpus_fingerprint")
+SAME += ("overrides", "seed", "config")
 
 
 @dataclasses.dataclass
 class Runs:
-    """What a law reads of the runs, float64 [n_runs] each; a column that the law does not use is all ones.
-
-    index [n_runs]: where in the table each stands.
-    """
+    """What a law reads of the runs in `path`: columns {name: float64 [n_runs]} and loss [n_runs]; index [n_runs]: where
+    in the table each stands."""
 
     path: str
-    n_active: np.ndarray
-    n_tokens: np.ndarray
-    n_experts: np.ndarray
+    columns: dict
     loss: np.ndarray
-    table: Table
+    table: Table | None
     index: np.ndarray = None
 
     def __post_init__(self):
+        self.columns = {name: self.columns.get(name, np.ones(len(self.loss))) for name in ALWAYS} | self.columns
         if self.index is None:
             self.index = np.arange(len(self.loss))
 
     def __len__(self):
         return len(self.loss)
 
+    @property
+    def n_active(self):
+        return self.columns["n_active"]
+
+    @property
+    def n_tokens(self):
+        return self.columns["n_tokens"]
+
+    @property
+    def n_experts(self):
+        return self.columns["n_experts"]
+
+    @property
+    def flops(self):
+        """Training FLOPs."""
+        return training_flops(self.n_active, self.n_tokens)
+
     def fingerprint(self):
         """SHA-256 of the numbers, so a law can say what it was fitted to."""
-        return hashlib.sha256(np.stack([self.n_active, self.n_tokens, self.n_experts, self.loss]).tobytes()).hexdigest()
+        return hashlib.sha256(np.stack([*self.columns.values(), self.loss]).tobytes()).hexdigest()
 
     def name(self, i):
         """{row, run} of the i-th run: its row in the file and, where the table has the column, what it is called."""
@@ -74,21 +67,20 @@ class Runs:
 
 def subset(runs, rows):
     """The runs where `rows` (boolean [n_runs], or indices) says so."""
-    values = {name: getattr(runs, name)[rows] for name in ("n_active", "n_tokens", "n_experts", "loss", "index")}
-    return Runs(runs.path, table=runs.table, **values)
+    columns = {name: values[rows] for name, values in runs.columns.items()}
+    return Runs(runs.path, columns, runs.loss[rows], runs.table, runs.index[rows])
 
 
 def read_runs(path, columns, mix_corpora=False, names=None):
-    """Runs for a law that reads `columns`; names: as columns_of gives them. UserError on a bad value, or on two corpora
-    unless mix_corpora."""
+    """Runs for a law that reads `columns`; names: {ours: theirs}, what the file calls them. UserError on a bad value,
+    or on two corpora unless mix_corpora."""
     table = read(path, names)
     for name in (*columns, "loss"):
         table.column(name)
-    values = {
-        name: table.numbers(name) if name in columns else np.ones(len(table))
-        for name in ("n_active", "n_tokens", "n_experts")
-    }
-    runs = Runs(path, loss=table.numbers("loss"), table=table, **values)
+    ordered = [name for name in ALWAYS if name in columns] + [name for name in columns if name not in ALWAYS]
+    if "n_active" not in columns and "n_active" in table:  # for the training FLOPs
+        ordered.append("n_active")
+    runs = Runs(path, {name: table.numbers(name) for name in ordered}, table.numbers("loss"), table)
     corpora = (
         sorted({str(value) for value in table.column("corpus_fingerprint")}) if "corpus_fingerprint" in table else []
     )
@@ -99,3 +91,34 @@ def read_runs(path, columns, mix_corpora=False, names=None):
             "or say --mix_corpora"
         )
     return runs
+
+
+def trunks_of(table, by="trunk"):
+    """(labels int [n_runs], what they are in words) of the runs that share a trunk, and with it an error, so that
+    resampling and intervals must take them together; labels are None where each run stands for itself.
+
+    by: "trunk" for the trunks that the table shows, "row" for each run by itself, or a column's name.
+    """
+    if by == "row":
+        return None, "runs"
+    if by != "trunk":
+        if by not in table:
+            raise UserError(
+                f"--bootstrap_by={by}: expected trunk, row, or one of the columns of {table.path}: "
+                f"{', '.join(table.columns)}"
+            )
+        return _labels([str(v) for v in table.column(by)]), f"groups of equal {by}"
+    names = [BRANCH.fullmatch(str(v)) for v in (table.column("run") if "run" in table else [])]
+    if names and all(names):
+        labels, words = _labels([m[1] for m in names]), "trunks (column run)"
+    elif "seed" in table and "config" in table:
+        columns = [name for name in SAME if name in table]
+        rows = zip(*(table.column(name) for name in columns))
+        labels, words = _labels([str(row) for row in rows]), f"trunks (same {', '.join(columns)})"
+    else:
+        return None, "runs"
+    return (None, "runs") if labels.max() + 1 == len(labels) else (labels, words)
+
+
+def _labels(names):
+    return np.unique(names, return_inverse=True)[1]

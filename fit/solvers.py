@@ -1,10 +1,14 @@
-"""The only module that knows jaxopt: least squares and L-BFGS from many starts at once."""
+"""The only module that knows jaxopt: least squares and L-BFGS from many starts at once; compiled programs kept."""
 
+import contextlib
 import functools
+import os
+import pathlib
 import warnings
 
 import jax
 import jax.numpy as jnp
+from jax.experimental.compilation_cache import compilation_cache
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # jaxopt says on import that it is no longer maintained
@@ -30,8 +34,8 @@ def _batched(solver, batched):
 def least_squares(residuals, batched, maxiter):
     """Levenberg-Marquardt on 0.5 sum residuals(x, data)^2 from a batch of starts.
 
-    Returns run(x [batch, n], data) -> (x [batch, n], objective [batch], gradient norm [batch]), compiled. `batched` names
-    the entries of the dictionary data that have a leading axis of the batch too; all starts share the others.
+    Returns run(x [batch, n], data) -> (x [batch, n], objective [batch], gradient norm [batch]), compiled. `batched`
+    names the entries of the dictionary data that have a leading axis of the batch too; all starts share the others.
     """
     return _batched(
         jaxopt.LevenbergMarquardt(
@@ -64,3 +68,37 @@ def lbfgs(residuals, batched, maxiter):
 
 
 SOLVERS = {"lm": least_squares, "lbfgs": lbfgs}
+
+
+def cache_folder():
+    """compiled/ in $JMOE_CACHE, else $XDG_CACHE_HOME/jmoe, else ~/.cache/jmoe (see WORKSPACE.md)."""
+    base = os.environ.get("JMOE_CACHE")
+    if not base:
+        base = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "jmoe"
+    return pathlib.Path(base).expanduser() / "compiled"
+
+
+@contextlib.contextmanager
+def kept():
+    """Within, what JAX compiles is kept in cache_folder(); JAX_COMPILATION_CACHE_DIR says otherwise. Where nothing can
+    be written there it is compiled each time."""
+    try:
+        path = cache_folder()
+        path.mkdir(parents=True, exist_ok=True)
+        usable = os.access(path, os.W_OK)
+    except (OSError, RuntimeError):  # RuntimeError: no home
+        usable = False
+    if jax.config.jax_compilation_cache_dir or not usable:
+        yield
+        return
+    wanted = dict(jax_compilation_cache_dir=str(path), jax_persistent_cache_min_compile_time_secs=0.1)
+    before = {name: getattr(jax.config, name) for name in wanted}
+    try:
+        for name, value in wanted.items():
+            jax.config.update(name, value)
+        compilation_cache.reset_cache()  # it decides once whether there is one
+        yield
+    finally:
+        for name, value in before.items():
+            jax.config.update(name, value)
+        compilation_cache.reset_cache()

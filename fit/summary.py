@@ -1,4 +1,4 @@
-"""What a fit found, in lines for people."""
+"""A fit in lines for people."""
 
 from fit import models
 
@@ -6,7 +6,7 @@ LEVEL = 0.8  # of profile intervals, like the 10th to 90th percentile of the boo
 
 
 def summary(record):
-    """Lines that tell a person how the fit went."""
+    """Lines for people: how the fit went."""
     fixed = record["settings"].get("fix") or {}
     yield f"{record['form']} law: " + ", ".join(
         f"{k} {v:.6g}{' (fixed)' if k in fixed else ''}" for k, v in record["coefficients"].items()
@@ -62,7 +62,8 @@ def _intervals(record):
     noise = record.get("noise")
     if noise:
         yield f"runs scatter around the law by {noise['total']:.2%} (one standard deviation): " + (
-            f"{noise['trunk']:.2%} shared within each of {noise['trunks']} {noise['by']}, {noise['run']:.2%} each run's own"
+            f"{noise['trunk']:.2%} shared within each of {noise['trunks']} {noise['by']}, "
+            f"{noise['run']:.2%} each run's own"
             if noise["trunks"]
             else "each run for itself"
         )
@@ -70,7 +71,7 @@ def _intervals(record):
         sample = record["sample"]
         yield (
             f"intervals and warnings from a random sample of {sample['runs']:,} of the {sample['of']:,} fitted runs, "
-            "scaled to what all of them tell"
+            "scaled to the number of all of them"
         )
     for name, p in record.get("profile", {}).items():
         ends = f"{p['low']:.5g} to {p['high']:.5g}" if None not in (p["low"], p["high"]) else span(p)

@@ -32,11 +32,6 @@ def memory(n_bytes):
     return " ".join(_scaled(n_bytes, MEMORIES))
 
 
-def memory_unit(n_bytes):
-    """(bytes in the unit, its name) that suits n_bytes, for an axis or a column: (1e9, "GB")."""
-    return next((unit for unit in MEMORIES if n_bytes >= unit[0]), MEMORIES[-1])
-
-
 def _mantissa(x, digits):
     mantissa, exponent = f"{x:.{digits - 1}e}".split("e")
     return mantissa.rstrip("0").rstrip(".") if "." in mantissa else mantissa, int(exponent)

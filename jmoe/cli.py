@@ -3,7 +3,7 @@
 Exit codes:
     0    done
     2    a mistake that one sentence explains: another try would end the same way
-    75   the object store gave no answer for minutes: the same command goes on from what is saved
+    75   the object store gave no answer for minutes, or another trainer kept the workdir: the same command goes on
     130  Ctrl-C, 143 SIGTERM: saved and stopped
 anything else is a failure that another try may not meet: 1 with a traceback, 134 where jax aborts a process because
 another one of its run was lost.

@@ -18,7 +18,8 @@ class Interrupted(Exception):
 
 
 class Unavailable(Exception):
-    """An object store gave no answer for as long as storage's Patience lasts; the message names store and reason."""
+    """Waited for in vain: an object store that gave no answer for as long as storage.Patience lasts, or a workdir whose
+    owner works on; the message says which and why."""
 
 
 UNAVAILABLE = 75  # exit code; sysexits.h calls it a temporary failure

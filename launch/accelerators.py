@@ -2,12 +2,13 @@
 
 import dataclasses
 import math
+import os
 import re
 
 from jmoe.cost.chips import CHIPS
 from jmoe.errors import UserError
 
-# The value of GKE's node label (its documentation of GPU and TPU node pools) for each of jmoe.chips.
+# The value of GKE's node label (its documentation of GPU and TPU node pools) for each of jmoe.cost.chips.
 GKE = {
     "A100": "nvidia-a100-80gb",
     "H100": "nvidia-h100-80gb",
@@ -25,7 +26,7 @@ GKE = {
 FLAT = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
 CUBES = ("2x2x1", "2x2x2", "2x2x4", "2x4x4")
 MOST_CHIPS = {"v4": 4_096, "v5p": 6_144, "tpu7x": 9_216}
-DEVICES_OF_CHIP = {"tpu7x": 2}  # that jax sees, and that jmoe.chips describes, where it is not 1
+DEVICES_OF_CHIP = {"tpu7x": 2}  # that jax sees, and that jmoe.cost.chips describes, where it is not 1
 GPUS_OF_MACHINE = 8
 
 
@@ -50,7 +51,7 @@ class Slice:
 
 
 def chip(text: str) -> str:
-    """The kind of chip that --accelerator names, with a size or without; a key of jmoe.chips.CHIPS.
+    """The kind of chip that --accelerator names, with a size or without; a key of CHIPS.
 
     Raises:
       UserError: no such accelerator, or no such size of it.
@@ -65,6 +66,19 @@ def chip(text: str) -> str:
 def peak_flops(kind: str) -> float:
     """FLOP/s of one chip, dense bfloat16."""
     return CHIPS[kind].flops * DEVICES_OF_CHIP.get(kind, 1)
+
+
+def devices(text: str | None, n_slices: int = 1) -> tuple[int | None, float | None]:
+    """How many devices --accelerator names, and the bytes of memory of each; None for what it does not say."""
+    if not text:
+        return None, None
+    return parse(text, n_slices).n_devices if ":" in text else None, CHIPS[chip(text)].capacity
+
+
+def host_devices() -> int:
+    """The CPU devices that XLA_FLAGS asks for; 1 by default."""
+    numbers = re.findall(r"--xla_force_host_platform_device_count=(\d+)", os.environ.get("XLA_FLAGS", ""))
+    return int(numbers[-1]) if numbers else 1
 
 
 def parse(text: str, n_slices: int = 1) -> Slice:
@@ -99,10 +113,10 @@ def _is_tpu(kind: str) -> bool:
 
 
 def _gpus(kind: str, size: str, n_slices: int) -> Slice | None:
-    found = re.fullmatch(r"(?:([1-9]\d*)x)?([1-9]\d*)", size)
-    if not found or int(found[2]) > GPUS_OF_MACHINE:
+    size = re.fullmatch(r"(?:([1-9]\d*)x)?([1-9]\d*)", size)
+    if not size or int(size[2]) > GPUS_OF_MACHINE:
         return None
-    return Slice(kind, "", n_slices, int(found[1] or 1), int(found[2]))
+    return Slice(kind, "", n_slices, int(size[1] or 1), int(size[2]))
 
 
 def _tpus(kind: str, size: str, n_slices: int) -> Slice | None:
@@ -112,9 +126,9 @@ def _tpus(kind: str, size: str, n_slices: int) -> Slice | None:
     sizes = [int(part) for part in topology.split("x")]
     n_chips = math.prod(sizes)
     if kind in MOST_CHIPS:
-        whole = len(sizes) == 3 and sizes == sorted(sizes) and not any(part % 4 for part in sizes)
+        cuboid = len(sizes) == 3 and sizes == sorted(sizes) and not any(part % 4 for part in sizes)
         single = kind == "tpu7x" and topology == "1x1x1"
-        if of_host or not (single or topology in CUBES or whole and n_chips <= MOST_CHIPS[kind]):
+        if of_host or not (single or topology in CUBES or cuboid and n_chips <= MOST_CHIPS[kind]):
             return None
     elif topology not in FLAT:
         return None

@@ -7,23 +7,18 @@ from absl import flags
 
 from jmoe import cli
 from jmoe.storage import files as storage
-from launch import record, trainer
+from launch import sweepfile, trainer
 
-WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the sweep, a folder or gs://...")
+WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the sweep, a folder or gs://...", required=True)
 PATIENCE = flags.DEFINE_float(
     "patience_seconds", trainer.SECONDS_TO_SAVE, "How long local processes may take to save before they are killed.", 0
 )
 
 
 def main(_):
-    sweep = record.read(storage.absolute(WORKDIR.value))
+    sweep = sweepfile.read(storage.absolute(WORKDIR.value))
     print(sweep.engine.cancel(sweep, PATIENCE.value))
 
 
-def run():
-    flags.mark_flags_as_required(["workdir"])
-    cli.run(main)
-
-
 if __name__ == "__main__":
-    run()
+    cli.run(main)

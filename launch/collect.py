@@ -4,30 +4,107 @@ The law's columns come first, then what traces the run. Runs that are missing ar
 two versions of the code, of two corpora, or of a config that is not the sweep's are refused, unless --mix names them.
 """
 
+import csv
+import io
+import json
+import os
+
 from absl import flags
 
 from jmoe import cli
+from jmoe.errors import UserError
 from jmoe.storage import files as storage
-from launch import jobs as jobs_lib
-from launch import record, table
+from launch import sweepfile
+from launch.jobs import MIXABLE, digest
 
-WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the sweep, a folder or gs://...")
-MIX = flags.DEFINE_multi_enum(
-    "mix", [], jobs_lib.MIXABLE, "What runs.csv may hold two versions of; may be given again."
-)
+LAW_COLUMNS = ("n_active", "n_total", "n_tokens", "n_experts", "loss")
+TRACES = ("run", "code", "config", "overrides")
+VERSIONS = {"code": "code", "jmoe_version": "code", "jax_version": "code", "corpus_fingerprint": "corpus"}
+
+
+def write(sweep) -> tuple[str, bool]:
+    """Writes runs.csv, complete or not at all; returns what it holds and which runs are missing, in words, and whether
+    none is.
+
+    Raises:
+      UserError: versions would mix.
+    """
+    rows, missing = rows_of(sweep)
+    path = sweep.workdir / "runs.csv"
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns(rows))
+    writer.writeheader()
+    writer.writerows(rows)
+    storage.write_whole(path, text.getvalue())
+    if not missing:
+        return f"{os.fspath(path)}: {len(rows)} runs", True
+    lines = [f"{len(missing)} of {len(rows) + len(missing)} runs are missing from {os.fspath(path)}:"]
+    return "\n".join(lines + [f"  {run}: {why}" for run, why in missing.items()]), False
+
+
+def columns(rows) -> list[str]:
+    """The columns of all rows: the law's first, then those that any row has, as results are written now, then TRACES.
+
+    A row that an older version made lacks some; its cells there are empty. The order does not depend on which row is
+    first: that of the row with the most columns, and after it what only others have.
+    """
+    fields = dict.fromkeys(name for row in sorted(rows, key=len, reverse=True) for name in row)
+    own = [name for name in fields if name not in LAW_COLUMNS + TRACES]
+    return [*LAW_COLUMNS, *own, *(TRACES if rows else ())]
+
+
+def rows_of(sweep) -> tuple[list[dict], dict[str, str]]:
+    """Rows of the finished runs, and why each of the others is missing.
+
+    Raises:
+      UserError: two versions of code or corpus, or a config that is not the sweep's, and sweep.mix does not allow it.
+    """
+    rows, missing = [], {}
+    for job in sweep.jobs:
+        results = job.results()
+        why = ""
+        if len(results) < len(job.budgets):
+            why = job.failure().get("cause") or sweep.reason(job) or "not finished"
+        for branch in job.budgets:
+            run = f"jobs/{job.name}/{branch}"
+            if branch not in results:
+                if (job.folder / branch / "result.json").exists():
+                    missing[run] = "result.json is damaged; starting the sweep again writes it anew"
+                elif not job.kept:
+                    missing[run] = why
+                continue
+            result = results[branch]
+            record = result.pop("record")
+            if "config" not in sweep.mix and not _is_config_of(job, record["config"]):
+                raise UserError(f"{run} was trained under another config than its job's; --mix=config takes it")
+            overrides = " ".join(f"{field}={value!r}" for field, value in job.overrides.items())
+            traces = {"run": run, "code": "+".join(job.code), "config": job.config_file, "overrides": overrides}
+            rows.append(result | traces)
+    for column, kind in VERSIONS.items():
+        versions = {}
+        for row in rows:
+            versions.setdefault(row.get(column, "unknown"), []).append(row["run"])
+        if len(versions) > 1 and kind not in sweep.mix:
+            listed = "; ".join(f"{value} in {len(runs)} runs, first {runs[0]}" for value, runs in versions.items())
+            raise UserError(f"runs.csv would mix two of {column}: {listed}. --mix={kind} allows it")
+    return rows, missing
+
+
+def _is_config_of(job, config: dict) -> bool:
+    """Whether a result's config is the one that the job is named after; only the corpus was pinned since."""
+    config = json.loads(json.dumps(config))
+    config["data"]["fingerprint"] = job.overrides.get("data.fingerprint", config["data"]["fingerprint"])
+    unpinned = config | {"data": config["data"] | {"fingerprint": ""}}
+    return job.name[-8:] in (digest(config), digest(unpinned))
 
 
 def main(_):
-    sweep = record.read(storage.absolute(WORKDIR.value))
-    sweep.mix = sorted({*sweep.mix, *MIX.value})
-    told, _ = table.write(sweep)
-    print(told)
+    sweep = sweepfile.read(storage.absolute(flags.FLAGS.workdir))
+    sweep.mix = sorted({*sweep.mix, *flags.FLAGS.mix})
+    print(write(sweep)[0])
 
 
-def run():
-    flags.mark_flags_as_required(["workdir"])
+if __name__ == "__main__":  # launch.sweep, which imports this, has flags of the same names
+    flags.DEFINE_string("workdir", None, "Directory of the sweep, a folder or gs://...", required=True)
+    flags.DEFINE_multi_enum("mix", [], MIXABLE, "What runs.csv may hold two versions of; may be given again.")
     cli.run(main)
-
-
-if __name__ == "__main__":
-    run()

@@ -1,19 +1,24 @@
-"""The GKE backend: a JobSet for each job, or group of jobs trained together, queued by Kueue, on TPU slices or GPUs.
+"""The GKE backend: a JobSet for each job, or bundle of jobs trained together, queued by Kueue, on TPU slices or GPUs.
 
 Fields are those of jobset.x-k8s.io/v1alpha2, batch/v1 and core/v1. A pod that ends with exit code 2 fails its JobSet;
-anything else, a preempted spot machine above all, restarts it, and launch.task decides what counts as a failed try. The
+anything else, a preempted spot machine above all, restarts it, and `run_task` decides what counts as a failed try. The
 job and its flags are read from sweep.json in the workdir: nothing of them stands in a manifest but the job's name.
 """
 
 import os
+import signal
+import sys
 import time
 
-from jmoe.errors import UserError
+from absl import flags
+
+from jmoe.errors import UNAVAILABLE, UserError
 from jmoe.storage.files import is_remote
 from launch import accelerators, trainer
 from launch.jobs import jobs_of
 
-GROUP, VERSION, PLURAL = "jobset.x-k8s.io", "v1alpha2", "jobsets"
+ON_THIS_MACHINE = False
+API_GROUP, VERSION, PLURAL = "jobset.x-k8s.io", "v1alpha2", "jobsets"
 REPLICATED_JOB = "slice"
 COORDINATOR_PORT = 8482  # jax's own for a coordinator on Cloud TPU
 SECONDS_TO_SAVE = 25  # of the 30 that GKE gives a spot machine
@@ -22,49 +27,72 @@ MAX_RESTARTS = 100  # for whatever never gets as far as launch.task's own count
 SWEEP, JOB = "jmoe/sweep", "jmoe/job"  # labels
 JOBS = "jmoe/jobs"  # annotation: the names of all jobs of the JobSet
 
+flags.DEFINE_string("image", None, "gke: container image with this repository as its working directory.")
+flags.DEFINE_string("queue", None, "gke: Kueue's LocalQueue.")
+flags.DEFINE_string("namespace", "default", "gke: namespace.")
+flags.DEFINE_string("service_account", None, "gke: Kubernetes account that may write --workdir.")
+flags.DEFINE_integer("n_slices", 1, "gke: slices for each job.", 1)
+flags.DEFINE_bool("spot", True, "gke: spot machines.")
+
+
+def options() -> dict:
+    names = ("image", "queue", "namespace", "service_account", "accelerator", "n_slices", "spot")
+    return {name: flags.FLAGS[name].value for name in names}
+
+
+def check(sweep) -> None:
+    """Raises UserError for options that no JobSet can be made from."""
+    for name in ("image", "accelerator", "queue"):
+        if not sweep.options[name]:
+            raise UserError(f"--backend=gke needs --{name}")
+    accelerators.parse(sweep.options["accelerator"], sweep.options["n_slices"])
+    if not is_remote(sweep.workdir):
+        raise UserError(f"--backend=gke needs a --workdir on gs://, not {os.fspath(sweep.workdir)}: pods share no disk")
+
+
+def devices(sweep, accelerator: str) -> tuple[int | None, float | None]:
+    """Of a job, and the bytes of memory of each."""
+    return accelerators.devices(accelerator, sweep.options["n_slices"])
+
 
 def submit(sweep) -> str:
-    """Creates the JobSet of each job that is neither finished nor there already; returns what it did.
+    """Creates the JobSet of each bundle that is neither finished nor has one; returns what it did.
 
-    A JobSet that failed cannot be started twice: it is deleted first, and so that the new one, of the same name, takes
-    nothing over from it, with all that belongs to it.
+    A JobSet that failed cannot be started twice: it is deleted first with all that belongs to it, so that the new one,
+    of the same name, takes nothing over from it.
 
     Raises:
       UserError: no cluster can be reached, or it refuses.
     """
-    there = states(sweep)
-    over = lambda job: there.get(job.name, "failed").startswith(("failed", "stopping"))
-    todo = [group for group in sweep.groups() if all(map(over, group.jobs)) and not group.done()]
-    api, namespace = _api(), sweep.options["namespace"]
+    known = states(sweep)
+    over = lambda job: known.get(job.name, "failed").startswith(("failed", "stopping"))
+    todo = [bundle for bundle in sweep.bundles() if all(map(over, bundle.jobs)) and not bundle.done()]
     for job in jobs_of(todo):
         trainer.forget_cause(job)
-    if again := {job.name for job in jobs_of(todo)} & there.keys():
+    if again := {job.name for job in jobs_of(todo)} & known.keys():
         _delete(sweep, [item for item in _list(sweep) if again & set(_jobs_in(item))])
-    for group in todo:
-        _checked(api.create_namespaced_custom_object, GROUP, VERSION, namespace, PLURAL, jobset(sweep, group))
+    for bundle in todo:
+        _call(sweep, "create", jobset(sweep, bundle))
     done = "; all runs are done" if not todo and all(job.done() for job in sweep.trained) else ""
-    return f"created {len(todo)} JobSets in namespace {namespace}; {len(there)} were there before{done}"
+    return (
+        f"created {len(todo)} JobSets in namespace {sweep.options['namespace']}; {len(known)} were there before{done}"
+    )
 
 
 def states(sweep) -> dict[str, str]:
     """Jobs that have a JobSet, with its state."""
-    found = {}
+    jobs = {}
     for item in _list(sweep):
         conditions = {c["type"]: c for c in item.get("status", {}).get("conditions", []) if c["status"] == "True"}
         state = next((s for s in ("Completed", "Failed", "Suspended") if s in conditions), "running")
         restarts = item.get("status", {}).get("restarts", 0)
-        told = ("queued" if state == "Suspended" else state.lower()) + f", {restarts} restarts" * bool(restarts)
+        text = ("queued" if state == "Suspended" else state.lower()) + f", {restarts} restarts" * bool(restarts)
         if state == "Failed" and (why := conditions[state].get("message")):
-            told += f" ({why})"
+            text += f" ({why})"
         if "deletionTimestamp" in item["metadata"]:
-            told = "stopping"
-        found |= dict.fromkeys(_jobs_in(item), told)
-    return found
-
-
-def reason(sweep, job) -> str:
-    """Why a job did not run, beyond what its own folder tells: nothing that the cluster need not be asked for."""
-    return ""
+            text = "stopping"
+        jobs |= dict.fromkeys(_jobs_in(item), text)
+    return jobs
 
 
 def cancel(sweep, patience: float) -> str:
@@ -75,28 +103,20 @@ def cancel(sweep, patience: float) -> str:
 
 
 def _delete(sweep, items) -> None:
-    """Deletes JobSets and waits until they are gone, with their jobs and pods (a deletion in the foreground).
-
-    Raises:
-      UserError: they linger.
-    """
+    """Deletes JobSets, and waits until they, their jobs and their pods are deleted (a deletion in the foreground)."""
     for item in items:
-        _checked(
-            _api().delete_namespaced_custom_object,
-            GROUP, VERSION, sweep.options["namespace"], PLURAL, item["metadata"]["name"],
-            propagation_policy="Foreground", missing_ok=True,
-        )  # fmt: skip
+        _call(sweep, "delete", item["metadata"]["name"], propagation_policy="Foreground", missing_ok=True)
     deadline, uids = time.monotonic() + SECONDS_TO_DELETE, {item["metadata"]["uid"] for item in items}
     while left := [item["metadata"]["name"] for item in _list(sweep) if item["metadata"]["uid"] in uids]:
         if time.monotonic() > deadline:
             raise UserError(
-                f"{len(left)} JobSets are not gone {SECONDS_TO_DELETE:.0f} s after they were deleted ({left[0]}): "
+                f"{len(left)} JobSets still exist {SECONDS_TO_DELETE:.0f} s after they were deleted ({left[0]}): "
                 "kubectl describe tells why; the same command goes on from here"
             )
         time.sleep(1)
 
 
-def log(sweep, job) -> str:
+def logs(sweep, job) -> bytes:
     """What the first pod of the job's JobSet printed."""
     import kubernetes
 
@@ -108,11 +128,32 @@ def log(sweep, job) -> str:
     names = sorted(pod.metadata.name for pod in pods.items)
     if not names:
         raise UserError(f"job {job.name} has no pod in namespace {namespace}")
-    return _checked(api.read_namespaced_pod_log, names[0], namespace)
+    return _checked(api.read_namespaced_pod_log, names[0], namespace).encode()
 
 
-def process_environment() -> dict[str, str]:
-    """jax's coordinates of this pod among the job's pods, from what Kubernetes tells it; {} for a single pod."""
+def run_task(sweep, bundle) -> int:
+    """Runs this pod's trainer once, and copies what it prints to the pod's log; Kubernetes starts it again unless the
+    exit code is 2."""
+    if bundle.done():
+        return 0
+    place = _process_environment()
+    started, code = trainer.start_when_free(bundle, sweep.stall_minutes, env=place), None
+    signal.signal(signal.SIGTERM, lambda *_: started.process.terminate())
+    with open(bundle.log, "rb") as log:
+        while code is None:
+            time.sleep(0.5)
+            code = started.poll()
+            sys.stdout.buffer.write(log.read())
+            sys.stdout.flush()
+    if code in (0, UNAVAILABLE) or code in trainer.STOPPED and not started.stalled:
+        return code
+    if place.get("JAX_PROCESS_ID", "0") != "0" and not trainer.explained(code, started.cause(code)):
+        return 1  # the first pod fails with it and counts the try
+    return 2 if all(failure["for_good"] for failure in trainer.failed(started, code, sweep.retries).values()) else 1
+
+
+def _process_environment() -> dict[str, str]:
+    """jax's coordinates of this pod among the job's pods, from the variables of _environment; {} for a single pod."""
     n_hosts, n_slices = int(os.environ["JMOE_HOSTS"]), int(os.environ["JMOE_SLICES"])
     if n_hosts * n_slices == 1:
         return {}
@@ -120,59 +161,32 @@ def process_environment() -> dict[str, str]:
     return {"JAX_NUM_PROCESSES": str(n_hosts * n_slices), "JAX_PROCESS_ID": str(place)}
 
 
-def jobset(sweep, group) -> dict:
-    """The manifest for one group of jobs."""
-    options, name = sweep.options, f"{sweep.id}-{group.name}"
+def preview(sweep) -> str:
+    """Every manifest of the sweep, for kubectl and for reading."""
+    import yaml
+
+    return yaml.safe_dump_all([jobset(sweep, bundle) for bundle in sweep.bundles()], sort_keys=False)
+
+
+def jobset(sweep, bundle) -> dict:
+    """The manifest for one bundle of jobs."""
+    options, name = sweep.options, f"{sweep.id}-{bundle.name}"
     place = accelerators.parse(options["accelerator"], options["n_slices"])
-    labels = {SWEEP: sweep.id, JOB: group.name}
-    names = [job.name for job in group.jobs]
-    command = ["python", "-m", "launch.task", f"--workdir={os.fspath(sweep.workdir)}"]
-    command += [f"--job={job}" for job in names]
-    container = {
-        "name": "trainer",
-        "image": options["image"],
-        "command": [literal(argument) for argument in command],
-        "env": _environment(sweep, name, place),
-        "resources": _resources(place),
-    }
-    node = {
-        "cloud.google.com/gke-tpu-accelerator": accelerators.GKE[place.kind],
-        "cloud.google.com/gke-tpu-topology": place.topology,
-    }
-    if not place.is_tpu:
-        node = {"cloud.google.com/gke-accelerator": accelerators.GKE[place.kind]}
-    tolerations = [{"key": next(iter(_resources(place)["limits"])), "operator": "Exists", "effect": "NoSchedule"}]
-    if options["spot"]:
-        node["cloud.google.com/gke-spot"] = "true"
-        tolerations.append(
-            {"key": "cloud.google.com/gke-spot", "operator": "Equal", "value": "true", "effect": "NoSchedule"}
-        )
-    pod = {
-        "restartPolicy": "Never",
-        "terminationGracePeriodSeconds": SECONDS_TO_SAVE,
-        "nodeSelector": node,
-        "tolerations": tolerations,
-        "containers": [container],
-    }
-    if options["service_account"]:
-        pod["serviceAccountName"] = options["service_account"]
-    spec = {
+    labels = {SWEEP: sweep.id, JOB: bundle.name}
+    for_good = {"containerName": "trainer", "operator": "In", "values": [2]}
+    job = {
         "parallelism": place.n_hosts,
         "completions": place.n_hosts,
         "completionMode": "Indexed",
         "backoffLimit": 0,
-        "podFailurePolicy": {
-            "rules": [
-                {"action": "FailJob", "onExitCodes": {"containerName": "trainer", "operator": "In", "values": [2]}}
-            ]
-        },
-        "template": {"metadata": {"labels": labels}, "spec": pod},
+        "podFailurePolicy": {"rules": [{"action": "FailJob", "onExitCodes": for_good}]},
+        "template": {"metadata": {"labels": labels}, "spec": _pod(sweep, bundle, name, place)},
     }
-    annotations = {JOBS: ",".join(names)}
+    annotations = {JOBS: ",".join(trained.name for trained in bundle.jobs)}
     if place.is_tpu and place.n_hosts > 1:  # such a slice is a node pool of its own; those of one host share one
         annotations["alpha.jobset.sigs.k8s.io/exclusive-topology"] = "cloud.google.com/gke-nodepool"
     return {
-        "apiVersion": f"{GROUP}/{VERSION}",
+        "apiVersion": f"{API_GROUP}/{VERSION}",
         "kind": "JobSet",
         "metadata": {
             "name": name,
@@ -187,16 +201,39 @@ def jobset(sweep, group) -> dict:
                 "maxRestarts": MAX_RESTARTS,
                 "rules": [{"name": "for_good", "action": "FailJobSet", "onJobFailureReasons": ["PodFailurePolicy"]}],
             },
-            "replicatedJobs": [{"name": REPLICATED_JOB, "replicas": place.n_slices, "template": {"spec": spec}}],
+            "replicatedJobs": [{"name": REPLICATED_JOB, "replicas": place.n_slices, "template": {"spec": job}}],
         },
     }
 
 
-def yaml_of(sweep) -> str:
-    """Every manifest of the sweep, for kubectl and for reading."""
-    import yaml
-
-    return yaml.safe_dump_all([jobset(sweep, group) for group in sweep.groups()], sort_keys=False)
+def _pod(sweep, bundle, name: str, place) -> dict:
+    """The spec of each pod of the JobSet `name`."""
+    command = ["python", "-m", "launch.task", f"--workdir={os.fspath(sweep.workdir)}"]
+    command += [f"--job={job.name}" for job in bundle.jobs]
+    resource = "google.com/tpu" if place.is_tpu else "nvidia.com/gpu"
+    chips = {resource: str(place.chips_per_host)}  # a quantity
+    container = {
+        "name": "trainer",
+        "image": sweep.options["image"],
+        "command": [literal(argument) for argument in command],
+        "env": _environment(sweep, name, place),
+        "resources": {"requests": chips, "limits": dict(chips)},
+    }
+    gke = "cloud.google.com/gke-"
+    node = {f"{gke}{'tpu-' if place.is_tpu else ''}accelerator": accelerators.GKE[place.kind]}
+    node |= {f"{gke}tpu-topology": place.topology} if place.is_tpu else {}
+    tolerations = [{"key": resource, "operator": "Exists", "effect": "NoSchedule"}]
+    if sweep.options["spot"]:
+        node[f"{gke}spot"] = "true"
+        tolerations.append({"key": f"{gke}spot", "operator": "Equal", "value": "true", "effect": "NoSchedule"})
+    pod = {
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": SECONDS_TO_SAVE,
+        "nodeSelector": node,
+        "tolerations": tolerations,
+        "containers": [container],
+    }
+    return pod | ({"serviceAccountName": account} if (account := sweep.options["service_account"]) else {})
 
 
 def literal(argument: str) -> str:
@@ -204,35 +241,18 @@ def literal(argument: str) -> str:
     return argument.replace("$", "$$")
 
 
-def check(sweep) -> None:
-    """Raises UserError for options that no JobSet can be made from."""
-    for name in ("image", "accelerator", "queue"):
-        if not sweep.options[name]:
-            raise UserError(f"--backend=gke needs --{name}")
-    accelerators.parse(sweep.options["accelerator"], sweep.options["n_slices"])
-    if not is_remote(sweep.workdir):
-        raise UserError(f"--backend=gke needs a --workdir on gs://, not {os.fspath(sweep.workdir)}: pods share no disk")
-
-
 def _environment(sweep, name: str, place) -> list[dict]:
+    slice_index = {"fieldRef": {"fieldPath": "metadata.labels['jobset.sigs.k8s.io/job-index']"}}
     env = [
         {"name": "JAX_COMPILATION_CACHE_DIR", "value": literal(os.fspath(sweep.workdir / "compiled"))},
         {"name": "JMOE_HOSTS", "value": str(place.n_hosts)},
         {"name": "JMOE_SLICES", "value": str(place.n_slices)},
-        {
-            "name": "JMOE_SLICE_INDEX",
-            "valueFrom": {"fieldRef": {"fieldPath": "metadata.labels['jobset.sigs.k8s.io/job-index']"}},
-        },
+        {"name": "JMOE_SLICE_INDEX", "valueFrom": slice_index},
     ]
     if place.n_hosts * place.n_slices > 1:
         address = f"{name}-{REPLICATED_JOB}-0-0.{name}:{COORDINATOR_PORT}"
         env.append({"name": "JAX_COORDINATOR_ADDRESS", "value": address})
     return env
-
-
-def _resources(place) -> dict:
-    chips = {"google.com/tpu" if place.is_tpu else "nvidia.com/gpu": str(place.chips_per_host)}  # a quantity
-    return {"requests": chips, "limits": dict(chips)}
 
 
 def _jobs_in(item) -> list[str]:
@@ -241,10 +261,13 @@ def _jobs_in(item) -> list[str]:
 
 
 def _list(sweep) -> list[dict]:
-    return _checked(
-        _api().list_namespaced_custom_object,
-        GROUP, VERSION, sweep.options["namespace"], PLURAL, label_selector=f"{SWEEP}={sweep.id}",
-    )["items"]  # fmt: skip
+    return _call(sweep, "list", label_selector=f"{SWEEP}={sweep.id}")["items"]
+
+
+def _call(sweep, verb: str, *args, **kwargs):
+    """Creates, deletes or lists JobSets in the sweep's namespace."""
+    call = getattr(_api(), f"{verb}_namespaced_custom_object")
+    return _checked(call, API_GROUP, VERSION, sweep.options["namespace"], PLURAL, *args, **kwargs)
 
 
 def _api():
@@ -270,8 +293,7 @@ def _checked(call, *args, missing_ok: bool = False, **kwargs):
     except kubernetes.client.ApiException as error:
         if missing_ok and error.status == 404:
             return None
-        raise UserError(
-            f"the cluster refuses: {error.status} {error.reason}: {(error.body or '').strip()[:500]}"
-        ) from None
+        body = (error.body or "").strip()[:500]
+        raise UserError(f"the cluster refuses: {error.status} {error.reason}: {body}") from None
     except urllib3.exceptions.HTTPError as error:
         raise UserError(f"the cluster cannot be reached: {error}") from None

@@ -53,8 +53,8 @@ class Job:
         return counts.training_flops(self.n_active, self.training_tokens)
 
     @property
-    def here(self) -> pathlib.Path:
-        """Its folder on this machine, for lock and log: the job's own, or one in the cache when that is on gs://."""
+    def local_folder(self) -> pathlib.Path:
+        """Where lock and log are, on this machine: the job's own folder, or one in the cache when that is on gs://."""
         if not is_remote(self.folder):
             return pathlib.Path(self.folder)
         from jmoe.storage.cache import cache_dir
@@ -63,15 +63,15 @@ class Job:
 
     @property
     def log(self) -> pathlib.Path:
-        return self.here / "log.txt"
+        return self.local_folder / "log.txt"
 
     def results(self) -> dict[str, dict]:
         """Finished branches by name; one whose result.json is damaged is not finished: its trainer writes it anew."""
-        found = {}
+        results = {}
         for branch in self.budgets:
             with contextlib.suppress(Damaged):
-                found[branch] = read_sealed(self.folder / branch / "result.json")
-        return {branch: result for branch, result in found.items() if result is not None}
+                results[branch] = read_sealed(self.folder / branch / "result.json")
+        return {branch: result for branch, result in results.items() if result is not None}
 
     def done(self) -> bool:
         return len(self.results()) == len(self.budgets)
@@ -85,15 +85,15 @@ class Job:
                 line = json.loads(_last_line(path))
                 tokens += line["n_tokens"] - first
                 newest = max(newest, (path.stat().mtime or 0, line["cross_entropy"]))
-            except (OSError, LookupError, ValueError, TypeError):  # not there yet, or damaged: its trainer tells which
+            except (OSError, LookupError, ValueError, TypeError):  # not written yet, or damaged: its trainer says which
                 continue
         return tokens, newest[1]
 
     def failure(self) -> dict:
         """{"cause", "tries", "tokens", "for_good"} of its last failure since the sweep was started; empty if none."""
         try:
-            found = json.loads((self.folder / "failure.json").read_text())
-            return found if {"cause", "tries", "tokens", "for_good"} <= found.keys() else {}
+            failure = json.loads((self.folder / "failure.json").read_text())
+            return failure if {"cause", "tries", "tokens", "for_good"} <= failure.keys() else {}
         except (OSError, ValueError, AttributeError):
             return {}
 
@@ -129,7 +129,7 @@ class Job:
 
 
 @dataclasses.dataclass
-class Group:
+class Bundle:
     """Jobs that one trainer trains: a single one, or several of equal shape in one compiled step."""
 
     jobs: list[Job]
@@ -158,8 +158,8 @@ class Group:
         return [sys.executable, "-m", "launch.together", f"--workdir={workdir}", *names]
 
 
-def jobs_of(groups) -> list[Job]:
-    return [job for group in groups for job in group.jobs]
+def jobs_of(bundles) -> list[Job]:
+    return [job for bundle in bundles for job in bundle.jobs]
 
 
 def _tuples(value):
@@ -231,10 +231,10 @@ def config_of(job: Job):
       UserError: the config file gives another config than the one the job was named after.
     """
     config = resolve(load_module(job.config_file, f"job {job.name}"), job.overrides)
-    found = digest(record_of(config))
-    if found != job.name[-8:]:
+    edited = digest(record_of(config))
+    if edited != job.name[-8:]:
         raise UserError(
-            f"{job.config_file} was edited since job {job.name} was made: its config is {found} now; undo that, or "
+            f"{job.config_file} was edited since job {job.name} was made: its config is {edited} now; undo that, or "
             "start the sweep again with --mix=config, which trains what the file says now and keeps what was trained"
         )
     config.data.fingerprint = job.corpus

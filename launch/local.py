@@ -6,15 +6,32 @@ import signal
 import subprocess
 import time
 
-from jmoe import cli
-from jmoe.errors import UNAVAILABLE, Interrupted, UserError
-from jmoe.storage import identity, ownership
-from jmoe.storage.files import is_remote
-from launch import preflight, trainer
-from launch.jobs import jobs_of
-from launch.progress import Progress
+from tqdm import tqdm
 
+from jmoe import cli
+from jmoe.errors import UNAVAILABLE, Interrupted, Unavailable, UserError
+from jmoe.storage import files as storage
+from jmoe.storage import identity, ownership
+from launch import accelerators, trainer
+from launch.jobs import jobs_of
+
+ON_THIS_MACHINE = True
 POLL_SECONDS = 0.3
+
+
+def options() -> dict:
+    return {}
+
+
+def check(sweep) -> None:
+    """Nothing can be wrong with the options of this backend."""
+
+
+def devices(sweep, accelerator: str | None) -> tuple[int, float | None]:
+    """Of a job, and the bytes of memory of each: what --accelerator names, else what this machine has."""
+    n_devices, memory = accelerators.devices(accelerator)
+    (place,) = workers(1)
+    return n_devices or place["n_devices"], memory or place["memory"]
 
 
 def workers(n_jobs: int) -> list[dict]:
@@ -28,10 +45,9 @@ def workers(n_jobs: int) -> list[dict]:
         return [own | {"env": {"CUDA_VISIBLE_DEVICES": gpu}} for gpu in on_gpus[:n_jobs]]
     if platform in ("", "tpu") and (chips := glob.glob("/dev/accel*") or glob.glob("/dev/vfio/[0-9]*")):
         return [{"env": {}, "cores": None, "n_devices": len(chips), "memory": None}]
-    n = min(n_jobs, len(cores))
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / preflight.host_devices()
-    own = {"env": {}, "n_devices": preflight.host_devices(), "memory": memory}
-    return [own | {"cores": cores[i::n]} for i in range(n)]
+    n, n_devices = min(n_jobs, len(cores)), accelerators.host_devices()
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / n_devices
+    return [{"env": {}, "cores": cores[i::n], "n_devices": n_devices, "memory": memory} for i in range(n)]
 
 
 def visible_gpus(n: int) -> list[str]:
@@ -53,31 +69,35 @@ def _gpu_memory() -> float | None:
         return None
 
 
-def check(sweep) -> None:
-    """Nothing can be wrong with the options of this backend."""
-
-
 def submit(sweep) -> str:
-    """Runs every job that is not finished, largest first; the causes of failures are kept in the jobs' folders.
+    """Trains every job that is not finished, largest first; the causes of failures are kept in the jobs' folders.
 
     Raises:
       Interrupted: on Ctrl-C or SIGTERM, once the trainers have saved and stopped. UserError: the code or a config was
-        edited meanwhile.
+        edited meanwhile. Unavailable: the store gives no answer.
     """
-    todo = sorted((group for group in sweep.groups() if not group.done()), key=lambda group: group.flops)
+    todo = sorted((bundle for bundle in sweep.bundles() if not bundle.done()), key=lambda bundle: bundle.flops)
     if not todo:
         n_runs = sum(len(job.budgets) for job in sweep.trained)
         return f"{n_runs} of {n_runs} runs were done before: this sweep is finished, nothing was trained"
     for job in jobs_of(todo):
         trainer.forget_cause(job)
     received = []
-    before = {s: signal.signal(s, lambda signum, _: received.append(signum)) for s in (signal.SIGINT, signal.SIGTERM)}
+
+    def stop(signum, _):
+        received.append(signum)
+        storage.wait_no_more()
+
     pool = _Pool(sweep, todo)
+    before = {signum: signal.signal(signum, stop) for signum in (signal.SIGINT, signal.SIGTERM)}
     try:
-        while pool.is_busy() and not received:
+        while pool.has_work() and not received:
             pool.start()
             time.sleep(POLL_SECONDS)
             pool.look()
+    except Unavailable:
+        if not received:
+            raise
     finally:
         pool.close(received)
         for signum, handler in before.items():
@@ -88,56 +108,142 @@ def submit(sweep) -> str:
 
 
 class _Pool:
-    """Groups of jobs that wait, smallest first, and the trainers of those that run, each in a place."""
+    """Bundles of jobs that wait, smallest first, and the trainers of those that run, each in a place."""
 
     def __init__(self, sweep, todo):
         self._sweep, self._todo, self._running, self._waiting = sweep, todo, {}, []
         self._places = workers(len(todo))
         self._progress = Progress(sweep.trained)
 
-    def is_busy(self) -> bool:
+    def has_work(self) -> bool:
         return bool(self._todo or self._running)
 
     def start(self) -> None:
-        """Trainers in the places that are free; a group whose earlier trainer is still saving waits."""
+        """Trainers in the places that are free; a bundle whose earlier trainer is still saving waits."""
         self._waiting = []
-        for group in reversed(self._todo):
+        for bundle in reversed(self._todo):
             if not self._places:
                 break
-            if started := trainer.start(group, self._places[0]["env"], self._places[0]["cores"]):
-                self._running[group.name] = trainer.Watch(started, self._sweep.stall_minutes), self._places.pop(0)
+            env, cores = self._places[0]["env"], self._places[0]["cores"]
+            if started := trainer.start(bundle, self._sweep.stall_minutes, env, cores):
+                self._running[bundle.name] = started, self._places.pop(0)
             else:
-                self._waiting += group.jobs
-        self._todo = [group for group in self._todo if group.name not in self._running]
+                self._waiting += bundle.jobs
+        self._todo = [bundle for bundle in self._todo if bundle.name not in self._running]
 
     def look(self) -> None:
         """At what has ended, and what has stopped to move."""
-        for name, (watch, place) in list(self._running.items()):
-            code = watch.poll()
+        for name, (ended, place) in list(self._running.items()):
+            code = ended.poll()
             if code is None:
                 continue
             del self._running[name]
             self._places.append(place)
             if code == 0:
-                for job in watch.group.jobs:
+                for job in ended.bundle.jobs:
                     trainer.forget_cause(job)
                 continue
             if code == UNAVAILABLE:  # the store did not answer: nothing is wrong with the job
-                self._progress.say(f"{name}: {watch.trainer.cause(code)}; trying again")
-                self._todo.append(watch.group)
+                self._progress.say(f"{name}: {ended.cause(code)}; trying again")
+                self._todo.append(ended.bundle)
                 continue
-            failures = trainer.failed(watch.trainer, code, self._sweep.retries)
+            failures = trainer.failed(ended, code, self._sweep.retries)
             for job, failure in failures.items():
                 how = "failed" if failure["for_good"] else "died, trying again"
                 self._progress.say(f"{job} {how}: {failure['cause']}")
             if not all(failure["for_good"] for failure in failures.values()):
-                self._todo.append(watch.group)
-        self._progress.update(jobs_of(watch.group for watch, _ in self._running.values()), self._waiting)
+                self._todo.append(ended.bundle)
+        self._progress.update(jobs_of(running.bundle for running, _ in self._running.values()), self._waiting)
 
     def close(self, received) -> None:
         """Ends the trainers once they have saved; a second signal ends them at once."""
-        trainer.end([watch.trainer.process for watch, _ in self._running.values()], hurry=lambda: len(received) > 1)
+        running = [started.process for started, _ in self._running.values()]
+        if received and running:
+            self._progress.say(f"asking {len(running)} trainers to save and stop; a second Ctrl-C ends them at once")
+        trainer.end(running, hurry=lambda: len(received) > 1)
         self._progress.close()
+
+
+class Progress:
+    """The progress of `jobs`, on a terminal or in a log: one bar over their FLOPs, and a line for each finished run."""
+
+    def __init__(self, jobs):
+        self._jobs, self._known = jobs, {job.name: set(job.results()) for job in jobs}
+        self._every = 10.0 if storage.is_remote(jobs[0].folder) else 0.0  # seconds: objects are slow to look at
+        self._next = 0.0
+        self._n_runs = sum(len(job.budgets) for job in jobs)
+        self._cost = {job.name: job.flops / job.training_tokens for job in jobs}
+        self._last = {job.name: job.progress()[0] for job in jobs}
+        self._total, self._first, self._began = sum(job.flops for job in jobs), self._flops(), time.monotonic()
+        self._bar = tqdm(
+            total=self._total,
+            initial=self._first,
+            smoothing=0.05,
+            disable=None,
+            bar_format="{desc} {percentage:3.0f}%|{bar}| {elapsed} so far, {remaining} left{postfix}",
+        )
+        if n_done := self._n_done():
+            self.say(f"{n_done} of {self._n_runs} runs were done before")
+
+    def update(self, running, waiting=()) -> None:
+        """Looks at the jobs' folders: says which runs have ended since, how the jobs `running` stand, and that those
+        `waiting` have an earlier trainer."""
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + self._every
+        standing = []
+        for job in self._jobs:
+            if job not in running and self._known[job.name] == set(job.budgets):
+                continue
+            results = job.results()
+            for name in sorted(results.keys() - self._known[job.name], key=lambda name: results[name]["n_tokens"]):
+                self._known[job.name].add(name)
+                run = results[name]
+                self.say(
+                    f"run {self._n_done()} of {self._n_runs}: d_model {run['d_model']}, {run['n_experts']} experts, "
+                    f"{run['n_tokens']} tokens: loss {run['loss']:.4f}; {self._left()} left"
+                )
+            self._last[job.name], loss = job.progress()
+            if job in running:
+                standing.append(f"{_short(job)} {self._stands(job, loss)}")
+        standing += [f"{_short(job)} waits for its earlier trainer to save" for job in waiting]
+        self._bar.set_description_str(f"run {min(self._n_done() + 1, self._n_runs)} of {self._n_runs}", refresh=False)
+        self._bar.set_postfix_str(", ".join(standing) or "starting", refresh=False)
+        self._bar.n = self._flops()
+        self._bar.refresh()
+
+    def say(self, text: str) -> None:
+        tqdm.write(text)
+
+    def close(self) -> None:
+        self._next = 0.0
+        try:
+            self.update([])
+        except Unavailable:
+            self.say("the store gives no answer: launch.status says later which runs have ended")
+        self._bar.close()
+
+    def _stands(self, job, loss: float | None) -> str:
+        if loss is None:
+            return "loading and compiling"
+        if self._last[job.name] >= job.training_tokens:
+            return "evaluating"
+        return f"loss {loss:.2f}"
+
+    def _n_done(self) -> int:
+        return sum(map(len, self._known.values()))
+
+    def _left(self) -> str:
+        done = self._flops() - self._first
+        seconds = (time.monotonic() - self._began) * (self._total - self._first - done) / done if done else float("inf")
+        return tqdm.format_interval(seconds) if done else "unknown time"
+
+    def _flops(self) -> float:
+        return sum(self._last[name] * self._cost[name] for name in self._last)
+
+
+def _short(job) -> str:
+    return job.name.rsplit("-", 1)[0]
 
 
 def states(sweep) -> dict[str, str]:
@@ -145,9 +251,8 @@ def states(sweep) -> dict[str, str]:
     return {job.name: "running" for job in sweep.jobs if trainer.running(job) is not None}
 
 
-def reason(sweep, job) -> str:
-    """Why a job did not run, beyond what its own folder tells."""
-    return ""
+def logs(sweep, job) -> bytes:
+    return trainer.log(job)
 
 
 def cancel(sweep, patience: float) -> str:
@@ -157,14 +262,14 @@ def cancel(sweep, patience: float) -> str:
     Raises:
       UserError: they run elsewhere; nothing is signalled.
     """
-    told, n_killed = 0, 0
+    n_asked, n_killed = 0, 0
     for paths in ([sweep.lock], [trainer.lock_path(job) for job in sweep.jobs]):  # a sweep stops its own trainers
         owners = {owner for path in paths if (owner := ownership.owner(path)) and not owner.has_ended()}
         if away := [owner for owner in owners if not owner.lives_here()]:
-            told = f"{os.fspath(sweep.workdir)}: {away[0]} works on it and can only be stopped from there"
-            gone = f"; if it is gone, the next start finds out within {ownership.EXPIRY:.0f} s"
-            raise UserError(told + gone * is_remote(sweep.workdir))
-        told += len(owners)
+            where = f"{os.fspath(sweep.workdir)}: {away[0]} works on it and can only be stopped from there"
+            expiry = f"; if it is gone, the next start finds out within {ownership.EXPIRY:.0f} s"
+            raise UserError(where + expiry * storage.is_remote(sweep.workdir))
+        n_asked += len(owners)
         n_killed += identity.stop(owners, patience)
-    kill = f"; {n_killed} did not within {patience:.0f} s and had to be killed" * bool(n_killed)
-    return f"asked {told} process{'es' * (told != 1)} to save and stop{kill}"
+    killed = f"; {n_killed} did not within {patience:.0f} s and had to be killed" * bool(n_killed)
+    return f"asked {n_asked} process{'es' * (n_asked != 1)} to save and stop{killed}"

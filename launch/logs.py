@@ -1,4 +1,4 @@
-"""Prints what the trainer of one job printed, and on Slurm what its task said.
+"""Prints what the trainer of one job printed, and what the backend has to add (on Slurm, what the job's task printed).
 
 python -m launch.logs --workdir=DIR --job=NAME
 """
@@ -10,37 +10,22 @@ from absl import flags
 from jmoe import cli
 from jmoe.errors import UserError
 from jmoe.storage import files as storage
-from launch import record
+from launch import sweepfile
 
-WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the sweep, a folder or gs://...")
-JOB = flags.DEFINE_string("job", None, "Name of the job, as launch.status prints it; its beginning is enough.")
+WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the sweep, a folder or gs://...", required=True)
+JOB = flags.DEFINE_string(
+    "job", None, "Name of the job, as launch.status prints it; its beginning is enough.", required=True
+)
 
 
 def main(_):
-    sweep = record.read(storage.absolute(WORKDIR.value))
+    sweep = sweepfile.read(storage.absolute(WORKDIR.value))
     jobs = [job for job in sweep.jobs if job.name.startswith(JOB.value)]
     if len(jobs) != 1:
         names = ", ".join(job.name for job in (jobs or sweep.jobs)[:10])
         raise UserError(f"--job={JOB.value} names {len(jobs)} jobs; there are {names}{', ...' * (len(jobs) > 10)}")
-    if sweep.backend == "gke":
-        from launch import gke
-
-        print(gke.log(sweep, jobs[0]))
-        return
-    scheduler = sweep.engine.output(sweep, jobs[0]) if sweep.backend == "slurm" else ""
-    if not jobs[0].log.exists() and not scheduler:
-        raise UserError(f"job {jobs[0].name} has not started on this machine: there is no {jobs[0].log}")
-    if jobs[0].log.exists():
-        with open(jobs[0].log, "rb") as log:
-            for line in log:
-                sys.stdout.buffer.write(line)
-    sys.stdout.buffer.write(scheduler.encode())
-
-
-def run():
-    flags.mark_flags_as_required(["workdir", "job"])
-    cli.run(main)
+    sys.stdout.buffer.write(sweep.engine.logs(sweep, jobs[0]))
 
 
 if __name__ == "__main__":
-    run()
+    cli.run(main)

@@ -1,17 +1,15 @@
-"""What could not train where it is sent, found before anything is submitted: meshes, memory, tokens. Plain Python."""
-
-import os
-import re
+"""Before anything is submitted: the corpus that all jobs share, and which jobs could not train where they are sent,
+for their mesh, memory or tokens."""
 
 from jmoe.config.check import check_mesh, microbatch_tokens
 from jmoe.cost import counts
-from jmoe.cost.chips import CHIPS, GiB
+from jmoe.cost.chips import GiB
 from jmoe.errors import UserError
 from jmoe.run.schedule import Schedule
-from jmoe.text import supply
-from launch import accelerators
+from jmoe.storage.cache import cache_dir
+from jmoe.text import corpus, supply
 
-TOLD = 5  # jobs that one error names
+MOST_NAMED = 5  # jobs that one error names
 
 
 def places(sweep, configs, accelerator: str | None) -> list[str]:
@@ -19,38 +17,75 @@ def places(sweep, configs, accelerator: str | None) -> list[str]:
 
     Where their number is not known (a Slurm job that does not say its GPUs), only what no number of them could mend.
     """
-    n_devices, capacity = devices(sweep, accelerator)
-    told = []
-    for group in sweep.groups():
-        config, sizes = configs[group.name], None
-        for job in group.jobs:
+    n_devices, capacity = sweep.engine.devices(sweep, accelerator)
+    reasons = []
+    for bundle in sweep.bundles():
+        config, sizes = configs[bundle.name], None
+        for job in bundle.jobs:
             try:
                 mesh = configs[job.name].mesh
                 sizes = check_mesh(configs[job.name], n_devices or mesh.expert * mesh.model)
             except UserError as error:
-                told.append(f"{job.name}: {error}")
+                reasons.append(f"{job.name}: {error}")
         limit = config.get("chip", {}).get("memory", 0.0) or capacity
-        if sizes and n_devices and limit and (least := len(group.jobs) * least_bytes(config, sizes)) > limit:
-            together = f" for {len(group.jobs)} jobs together" * (len(group.jobs) > 1)
-            told.append(
-                f"{group.name}: parameters, gradients, optimizer state and saved activations alone take "
+        if sizes and n_devices and limit and (least := len(bundle.jobs) * least_bytes(config, sizes)) > limit:
+            together = f" for {len(bundle.jobs)} jobs together" * (len(bundle.jobs) > 1)
+            reasons.append(
+                f"{bundle.name}: parameters, gradients, optimizer state and saved activations alone take "
                 f"{least / GiB:,.1f} GiB of each device{together}, which has {limit / GiB:,.1f}: more devices, "
                 "config.mesh.expert or .model, or a smaller config.microbatch_tokens spread them thinner"
             )
-    return told
+    return reasons
 
 
-def check(told: list[str]) -> None:
-    """Raises UserError with the sentences, the first few of them."""
-    if told:
-        more = f"\n... and {len(told) - TOLD} more" * (len(told) > TOLD)
-        raise UserError("nothing is started, for these jobs could not train:\n" + "\n".join(told[:TOLD]) + more)
+def check(reasons: list[str]) -> None:
+    """Raises UserError with the first few of the sentences, if there are any."""
+    if reasons:
+        more = f"\n... and {len(reasons) - MOST_NAMED} more" * (len(reasons) > MOST_NAMED)
+        raise UserError(
+            "nothing is started, for these jobs could not train:\n" + "\n".join(reasons[:MOST_NAMED]) + more
+        )
+
+
+def pin_corpus(sweep, configs, earlier) -> dict:
+    """Prepares each corpus once and gives its fingerprint to every job on it, later ones too: all see the same text.
+
+    Returns:
+      the corpora that are on this machine, by fingerprint.
+
+    Raises:
+      UserError: the corpus cannot be had, or the sweep has two and --mix does not allow it.
+    """
+    key = lambda job: configs[job.name].data.to_json(sort_keys=True)
+    pins = {key(job): earlier[job.name].corpus for job in sweep.trained if job.name in earlier}
+    fingerprints, corpora = {}, {}
+    for job in sweep.trained:
+        if key(job) not in fingerprints:
+            data = configs[job.name].data.copy_and_resolve_references()
+            data.fingerprint = pins.get(key(job)) or data.fingerprint
+            # text that is known by its fingerprint need not be on a machine that only submits; trainers check it
+            elsewhere = data.fingerprint and not sweep.engine.ON_THIS_MACHINE and not _is_cached(data.fingerprint)
+            if not elsewhere:
+                text = corpus.load(data)
+                corpora[text.fingerprint] = text
+            fingerprints[key(job)] = data.fingerprint if elsewhere else text.fingerprint
+        job.corpus = fingerprints[key(job)]
+    everywhere = sorted({job.corpus for job in sweep.trained})
+    if len(everywhere) > 1 and "corpus" not in sweep.mix:
+        raise UserError(
+            f"the sweep's jobs have {len(everywhere)} corpora: {', '.join(everywhere)}; --mix=corpus allows it"
+        )
+    return corpora
+
+
+def _is_cached(fingerprint: str) -> bool:
+    return (cache_dir() / "tokens" / fingerprint).exists()
 
 
 def tokens(sweep, configs, corpora) -> tuple[list[str], list[str]]:
     """A sentence for each job whose text has too few tokens for it, and the warnings about held-out text; of the
     corpora that are on this machine."""
-    told, warnings = [], {}
+    reasons, warnings = [], {}
     for job in sweep.trained:
         if job.corpus in corpora and not job.done():
             schedule = Schedule(configs[job.name])
@@ -58,37 +93,8 @@ def tokens(sweep, configs, corpora) -> tuple[list[str], list[str]]:
                 warning = supply.check(corpora[job.corpus], configs[job.name], schedule, schedule.segments[-1])
                 warnings |= {warning: None} if warning else {}
             except UserError as error:
-                told.append(f"{job.name}: {error}")
-    return told, list(warnings)
-
-
-def devices(sweep, accelerator: str | None) -> tuple[int | None, float | None]:
-    """How many devices a job gets, and the bytes of memory of each; None where that is not known."""
-    capacity = CHIPS[accelerators.chip(accelerator)].capacity if accelerator else None
-    if accelerator and ":" in accelerator:
-        return accelerators.parse(accelerator, sweep.options.get("n_slices", 1)).n_devices, capacity
-    if sweep.backend == "slurm":
-        return _slurm_devices(sweep.options["sbatch"]), capacity
-    (place,) = sweep.engine.workers(1)
-    return place["n_devices"], capacity or place["memory"]
-
-
-def _slurm_devices(options) -> int | None:
-    """Of each job, from the options that say so; None where they leave it open."""
-    options = " ".join(options)
-    number = lambda names: next((int(n) for n in re.findall(rf"(?:^| )(?:{names})[= ]?(\d+)(?: |$)", options)), None)
-    nodes, tasks = number("--nodes|-N") or 1, number("--ntasks|-n")
-    if of_node := number("--gpus-per-node(?:=[a-z]\\w*:)?|--gres=gpu(?::[a-z]\\w*)?:"):
-        return of_node * nodes
-    if os.environ.get("JAX_PLATFORMS") == "cpu":
-        return (tasks or nodes) * host_devices()
-    return None
-
-
-def host_devices() -> int:
-    """The CPU devices that XLA_FLAGS asks for; 1 by default."""
-    found = re.findall(r"--xla_force_host_platform_device_count=(\d+)", os.environ.get("XLA_FLAGS", ""))
-    return int(found[-1]) if found else 1
+                reasons.append(f"{job.name}: {error}")
+    return reasons, list(warnings)
 
 
 def least_bytes(config, sizes: tuple[int, int, int]) -> int:

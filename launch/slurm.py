@@ -1,4 +1,4 @@
-"""The Slurm backend: one job array for a sweep, one array task for each job, or group of jobs trained together.
+"""The Slurm backend: one job array for a sweep, one array task for each job, or bundle of jobs trained together.
 
 Slurm's own queue is the record of what was submitted: array tasks carry the sweep's id as their name, and as their
 comment the list of jobs that their index looks up, slurm/COMMENT.json; what Slurm and a task's launch.task print is
@@ -18,22 +18,35 @@ import subprocess
 import sys
 import time
 
-from jmoe.errors import UserError
+from absl import flags
+
+from jmoe.errors import UNAVAILABLE, Unavailable, UserError
 from jmoe.storage.cache import cache_dir
 from jmoe.storage.files import is_remote, write_whole
-from launch import trainer
+from launch import accelerators, trainer
 from launch.jobs import jobs_of
 
+ON_THIS_MACHINE = False
 SCRIPT = '#!/bin/sh\nexec "$@"\n'
 STEP = ("srun", "--export=ALL", "--kill-on-bad-exit=1")  # one trainer process for each task of the job
+SLURMS_OWN = ("srun:", "slurmstepd")  # how the lines begin that Slurm adds to a trainer's log
 SECONDS_TO_SAVE = 120  # SIGTERM comes this long before the time limit
 OURS = ("--array", "--comment", "--error", "--job-name", "--open-mode", "--output", "--parsable", "--wrap")
 OURS_SHORT = "aeJo"
 WITHOUT_VALUE = "hHIkOQsvVW"  # sbatch's options of one letter that may stand before another one, as -HJx
+COLLECT_TOO = ("--partition", "--account", "--qos", "--reservation", "-p", "-A", "-q")  # options that say where
 LARGEST_ARRAY = 1_000  # Slurm's default MaxArraySize is 1,001
 EXPORT = ("PATH", "HOME", "USER", "LANG", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "TMPDIR", "SLURM_CONF")
+EXPORT += ("GOOGLE_APPLICATION_CREDENTIALS", "STORAGE_EMULATOR_HOST")  # where a key lies, never a key
 EXPORT_PREFIXES = ("PYTHON", "JAX_", "XLA_", "JMOE_", "XDG_", "TPU_", "CUDA_", "NCCL_", "TENSORSTORE_")
-EXPORT_GCS = ("GOOGLE_APPLICATION_CREDENTIALS", "STORAGE_EMULATOR_HOST")  # where a key lies, never a key
+
+SBATCH = flags.DEFINE_multi_string(
+    "sbatch", [], "slurm: one more option of sbatch, e.g. --sbatch=--partition=gpu; may be given many times."
+)
+
+
+def options() -> dict:
+    return {"sbatch": SBATCH.value}
 
 
 def check(sweep) -> None:
@@ -42,8 +55,8 @@ def check(sweep) -> None:
         if not option.startswith("-"):
             raise UserError(f"--sbatch={option} is no option: give each with its value, as --sbatch=--partition=gpu")
         if _is_ours(option):
-            short = ", ".join(f"-{letter}" for letter in OURS_SHORT)
-            raise UserError(f"--sbatch={option}: {', '.join(OURS)} and {short} are set by the sweep itself")
+            ours = f"{', '.join(OURS)} and {', '.join('-' + letter for letter in OURS_SHORT)}"
+            raise UserError(f"--sbatch={option}: {ours} are set by the sweep itself")
 
 
 def _is_ours(option: str) -> bool:
@@ -54,46 +67,53 @@ def _is_ours(option: str) -> bool:
     return letters[:1] in tuple(OURS_SHORT)
 
 
+def devices(sweep, accelerator: str | None) -> tuple[int | None, float | None]:
+    """Of a job, and the bytes of memory of each, from --accelerator and the options of sbatch; None where they leave it
+    open."""
+    n_devices, memory = accelerators.devices(accelerator)
+    options = " ".join(sweep.options["sbatch"])
+    number = lambda names: next((int(n) for n in re.findall(rf"(?:^| )(?:{names})[= ]?(\d+)(?: |$)", options)), None)
+    n_nodes, n_tasks = number("--nodes|-N") or 1, number("--ntasks|-n")
+    if of_node := number("--gpus-per-node(?:=[a-z]\\w*:)?|--gres=gpu(?::[a-z]\\w*)?:"):
+        return n_devices or of_node * n_nodes, memory
+    if os.environ.get("JAX_PLATFORMS") == "cpu":
+        return n_devices or (n_tasks or n_nodes) * accelerators.host_devices(), memory
+    return n_devices, memory
+
+
 def submit(sweep) -> str:
     """Queues every job that is neither finished nor queued, and a collect after them; returns what it did.
 
     Raises:
       UserError: Slurm refuses, or it is not known what is queued.
     """
-    queued = states(sweep)
-    todo = [group for group in sweep.groups() if not group.done() and not any(job.name in queued for job in group.jobs)]
-    if "\\" in os.fspath(_folder(sweep)):
-        raise UserError(f"Slurm can write no output to {_folder(sweep)}, because of the backslash; set JMOE_CACHE")
+    queued, folder = states(sweep), _folder(sweep)
+    todo = [b for b in sweep.bundles() if not b.done() and not any(job.name in queued for job in b.jobs)]
+    if "\\" in os.fspath(folder):
+        raise UserError(f"Slurm can write no output to {folder}, because of the backslash; set JMOE_CACHE")
     if not todo:
         others = "the others are done; launch.collect writes runs.csv" if queued else "all runs are done"
         return f"nothing to submit: {len(queued)} jobs are queued or running, {others}"
-    todo.sort(key=lambda group: -group.flops)
-    folder = _folder(sweep)
+    todo.sort(key=lambda bundle: -bundle.flops)
     folder.mkdir(parents=True, exist_ok=True)
-    script = folder / "run.sh"
+    output = os.fspath(folder).replace("%", "%%")  # in which Slurm takes % for other things
+    script, arrays = folder / "run.sh", []
     write_whole(script, SCRIPT)
-    arrays = []
     for start in range(0, len(todo), LARGEST_ARRAY):
         part = todo[start : start + LARGEST_ARRAY]
         for job in jobs_of(part):
             trainer.forget_cause(job)
         comment = f"{datetime.datetime.now():%Y%m%d-%H%M%S-%f}"
         names = folder / f"{comment}.json"
-        write_whole(names, json.dumps([[job.name for job in group.jobs] for group in part]))
+        write_whole(names, json.dumps([[job.name for job in bundle.jobs] for bundle in part]))
         task = [sys.executable, "-m", "launch.task", f"--workdir={os.fspath(sweep.workdir)}", f"--array={names}"]
-        options = [
-            f"--array=0-{len(part) - 1}",
-            f"--comment={comment}",
-            "--requeue",
-            f"--signal=TERM@{SECONDS_TO_SAVE}",
-        ]
-        options = [f"--job-name={sweep.id}", f"--output={_literal(folder)}/{comment}_%a.txt", *options]
-        options += sweep.options["sbatch"]
-        arrays.append(_sbatch(script, options, task))
-    after = [sys.executable, "-m", "launch.collect", f"--workdir={os.fspath(sweep.workdir)}"]
-    options = [f"--job-name={sweep.id}-collect", f"--output={_literal(folder)}/%A-collect.txt"]
-    options += _only_where(sweep.options["sbatch"])
-    _sbatch(script, [*options, f"--dependency=afterany:{':'.join(arrays)}", "--ntasks=1"], after)
+        own = [f"--job-name={sweep.id}", f"--output={output}/{comment}_%a.txt", f"--comment={comment}"]
+        own += [f"--array=0-{len(part) - 1}", "--requeue", f"--signal=TERM@{SECONDS_TO_SAVE}"]
+        arrays.append(_sbatch(script, own + sweep.options["sbatch"], task))
+    collect = [sys.executable, "-m", "launch.collect", f"--workdir={os.fspath(sweep.workdir)}"]
+    own = [f"--job-name={sweep.id}-collect", f"--output={output}/%A-collect.txt", "--ntasks=1"]
+    own.append(f"--dependency=afterany:{':'.join(arrays)}")
+    _sbatch(script, own + [o for o in sweep.options["sbatch"] if o.split("=")[0] in COLLECT_TOO], collect)
     return (
         f"submitted {len(jobs_of(todo))} jobs as array {', '.join(arrays)}; {len(queued)} were queued or running before"
     )
@@ -105,17 +125,17 @@ def states(sweep) -> dict[str, str]:
     Raises:
       UserError: Slurm cannot be asked, or a list is missing or damaged that tells which jobs are queued.
     """
-    lists, found = {}, {}
+    lists, jobs = {}, {}
     for line in _call("squeue", "-h", "-r", "--me", f"--name={sweep.id}", "-o", "%K|%k|%T|%r").splitlines():
         index, comment, state, reason = line.split("|", 3)
         if comment not in lists:
             lists[comment] = _list(_folder(sweep) / f"{comment}.json")
         waits = "" if state == "RUNNING" or reason == "None" else f" ({reason})"
         try:
-            found |= dict.fromkeys(lists[comment][int(index)], state.lower() + waits)
+            jobs |= dict.fromkeys(lists[comment][int(index)], state.lower() + waits)
         except (ValueError, LookupError, TypeError):
             raise UserError(f"{_folder(sweep)}/{comment}.json names no jobs for task {index} of that array") from None
-    return found
+    return jobs
 
 
 def _list(path) -> list:
@@ -138,10 +158,15 @@ def reason(sweep, job) -> str:
     return ""
 
 
-def output(sweep, job) -> str:
-    """All that Slurm and launch.task said of the job's newest task."""
+def logs(sweep, job) -> bytes:
+    """What the job's trainers printed, and what Slurm and launch.task said of its newest task.
+
+    Raises:
+      UserError: nothing.
+    """
     path = _output(sweep, job)
-    return f"==> {path} <==\n{pathlib.Path(path).read_text(errors='replace')}" if path else ""
+    output = f"==> {path} <==\n".encode() + pathlib.Path(path).read_bytes() if path else b""
+    return output if output and not job.log.exists() else trainer.log(job) + output
 
 
 def _output(sweep, job) -> str | None:
@@ -154,43 +179,91 @@ def _output(sweep, job) -> str | None:
 @functools.cache
 def _tasks(folder: str) -> dict[str, str]:
     """The file of the newest task of each job, by the lists in the folder."""
-    found = {}
+    files = {}
     for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
         if re.fullmatch(r"[\d-]+\.json", name):
-            with contextlib.suppress(UserError, TypeError):  # told by whoever needs the list to know what is queued
+            with contextlib.suppress(UserError, TypeError):  # `states` names a damaged list
                 for index, jobs in enumerate(_list(pathlib.Path(folder, name))):
-                    found |= dict.fromkeys(jobs, f"{name.removesuffix('.json')}_{index}.txt")
-    return found
+                    files |= dict.fromkeys(jobs, f"{name.removesuffix('.json')}_{index}.txt")
+    return files
 
 
 def cancel(sweep, patience: float) -> str:
     """Takes the sweep's jobs off the queue; running trainers get SIGTERM first and Slurm's KillWait to save."""
     try:
-        told = f"{len(states(sweep))} jobs"
+        what = f"{len(states(sweep))} jobs"
     except UserError as error:
-        told = f"the sweep's tasks ({error})"
+        what = f"the sweep's tasks ({error})"
     _call("scancel", f"--name={sweep.id}")
     _call("scancel", f"--name={sweep.id}-collect")
-    return f"cancelled {told}"
+    return f"cancelled {what}"
 
 
-def requeue() -> None:
-    """Queues this job again after its trainer saved and stopped, unless Slurm is ending it for a reason of its own."""
-    if not ending():
+def jobs_of_task(path: str) -> list[str]:
+    """The names of this array task's jobs, from the array's list."""
+    return _list(pathlib.Path(path))[int(os.environ["SLURM_ARRAY_TASK_ID"])]
+
+
+def run_task(sweep, bundle) -> int:
+    """Has srun start trainers on the nodes of this array task until every job is done or has failed for good, or Slurm
+    takes the nodes away; queues the task again where the trainers were asked to stop, or the store gives no answer."""
+    try:
+        return _train(sweep, bundle)
+    except Unavailable:
+        _requeue()
+        raise
+
+
+def _train(sweep, bundle) -> int:
+    while not bundle.done():
+        started = trainer.start_when_free(bundle, sweep.stall_minutes, prefix=STEP, not_its_own=SLURMS_OWN)
+        code = started.wait()
+        if code == 0:
+            break
+        if code < 0:  # srun itself was killed
+            _end_step()
+        if _met_an_outage(started):
+            code = UNAVAILABLE
+        if code in trainer.STOPPED and not started.stalled:
+            _requeue()
+            return code
+        if _is_ending():  # killed with its nodes: no failure of its own
+            return code
+        if code == UNAVAILABLE:  # nothing is wrong with the job
+            print(f"{bundle.name}: {started.cause(code)}; trying again", flush=True)
+            continue
+        failures = trainer.failed(started, code, sweep.retries)
+        for job, failure in failures.items():
+            print(f"{job}: {failure['cause']}", flush=True)
+        if all(failure["for_good"] for failure in failures.values()):
+            return 2
+    for job in bundle.jobs:
+        trainer.forget_cause(job)
+    return 0
+
+
+def _met_an_outage(started) -> bool:
+    """Whether the store ended one of the processes, on account of which srun ended the others: srun's own exit code is
+    the largest of all."""
+    words = f"Exited with exit code {UNAVAILABLE}"
+    return any(line.startswith("srun: error:") and line.endswith(words) for line in started.lines())
+
+
+def _requeue() -> None:
+    if not _is_ending():
         _call("scontrol", "requeue", _task())
 
 
-def ending() -> bool:
-    """Whether Slurm is taking this allocation away: cancelled, preempted, requeued, or its node lost."""
+def _is_ending() -> bool:
+    """Whether Slurm is taking the nodes of this task away: cancelled, preempted, requeued, or a node lost."""
     return _call("squeue", "-h", "-j", _task(), "-o", "%T").strip() != "RUNNING"
 
 
-def end_step() -> None:
-    """Ends trainers of this array task that outlived their srun, and waits until they are gone."""
-    while steps := [
-        step for step in _call("squeue", "-h", "-s", "-j", _task(), "-o", "%i").split() if step[-1].isdigit()
-    ]:
-        subprocess.run(["scancel", *steps], capture_output=True)
+def _end_step() -> None:
+    """Ends trainers of this array task that outlived their srun, and waits until they have ended."""
+    steps = lambda: _call("squeue", "-h", "-s", "-j", _task(), "-o", "%i").split()
+    while numbered := [step for step in steps() if step[-1].isdigit()]:
+        subprocess.run(["scancel", *numbered], capture_output=True)
         time.sleep(1)
 
 
@@ -201,19 +274,12 @@ def _task() -> str:
 
 def _sbatch(script, options, command) -> str:
     """The id of the batch job."""
-    exported = [v for v in os.environ if v in EXPORT + EXPORT_GCS or v.startswith(EXPORT_PREFIXES)]
+    exported = [v for v in os.environ if v in EXPORT or v.startswith(EXPORT_PREFIXES)]
     fixed = ["--parsable", "--open-mode=append", f"--export={','.join(exported)}"]
-    said = _call("sbatch", *fixed, *options, str(script), *command)
-    number = said.split(";")[0].strip()
-    if not number.isdigit():
-        raise UserError(f"sbatch queued nothing; it said: {' '.join(said.split()) or 'nothing'}")
+    answer = _call("sbatch", *fixed, *options, str(script), *command)
+    if not (number := answer.split(";")[0].strip()).isdigit():
+        raise UserError(f"sbatch queued nothing; it said: {' '.join(answer.split()) or 'nothing'}")
     return number
-
-
-def _only_where(options) -> list[str]:
-    """Of extra sbatch options, those that say where and for whom; the collect needs none of the resources."""
-    kept = ("--partition", "--account", "--qos", "--reservation", "-p", "-A", "-q")
-    return [option for option in options if option.split("=")[0] in kept]
 
 
 def _folder(sweep) -> pathlib.Path:
@@ -222,11 +288,6 @@ def _folder(sweep) -> pathlib.Path:
     if is_remote(sweep.workdir) or "\\" in os.fspath(sweep.workdir):
         return cache_dir().absolute() / "sweeps" / sweep.id.removeprefix("jmoe-") / "slurm"
     return pathlib.Path(sweep.workdir) / "slurm"
-
-
-def _literal(folder: pathlib.Path) -> str:
-    """A folder as Slurm's --output takes it, in which % stands for other things."""
-    return os.fspath(folder).replace("%", "%%")
 
 
 def _call(*command) -> str:

@@ -11,17 +11,17 @@ from jmoe.errors import UserError
 from jmoe.storage import files as storage
 from jmoe.storage import ownership
 from jmoe.storage.files import epath
-from launch import record
+from launch import sweepfile
 
-WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the sweep, a folder or gs://...")
+WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the sweep, a folder or gs://...", required=True)
 
 
 def main(_):
-    sweep = record.read(storage.absolute(WORKDIR.value))
+    sweep = sweepfile.read(storage.absolute(WORKDIR.value))
     states, trouble = {}, None
     try:
         states = sweep.engine.states(sweep)
-    except UserError as error:  # what the workdir tells is told all the same
+    except UserError as error:  # what the workdir knows is printed all the same
         trouble = error
     print(table(sweep, states))
     if trouble:
@@ -30,20 +30,20 @@ def main(_):
 
 def table(sweep, states: dict[str, str]) -> str:
     """A line for each job and one for all; `states` is what the backend says of those it has. Writes nothing."""
-    folder, found = sweep.workdir / "jobs", {}
+    folder, files = sweep.workdir / "jobs", {}
     literal = epath.Path(glob.escape(os.fspath(folder)))  # a folder may be called run[1]
     for pattern in ("*/*/result.json", "*/*/metrics.jsonl", "*/failure.json"):  # one listing each, on gs:// too
         for path in literal.glob(pattern):
             name, *rest = path.relative_to(folder).parts
-            found.setdefault(name, set()).add("/".join(rest))
-    line = lambda job: _line(sweep, job, found.get(job.name, set()), states.get(job.name))
+            files.setdefault(name, set()).add("/".join(rest))
+    line = lambda job: _line(sweep, job, files.get(job.name, set()), states.get(job.name))
     with concurrent.futures.ThreadPoolExecutor(32 if storage.is_remote(folder) else 1) as pool:
         lines = list(pool.map(line, sweep.jobs))
     kinds = {}
     for _, _, kind, _ in lines:
         kinds[kind] = kinds.get(kind, 0) + 1
     width = max(len(name) for name, *_ in lines)
-    text = [f"{name:{width}} {runs:>7} {kind:9} {told}".rstrip() for name, runs, kind, told in lines]
+    text = [f"{name:{width}} {runs:>7} {kind:9} {more}".rstrip() for name, runs, kind, more in lines]
     n_done = sum(int(runs.split("/")[0]) for _, runs, *_ in lines)
     n_runs = sum(len(job.budgets) for job in sweep.jobs)
     counted = ", ".join(f"{number} {kind}" for kind, number in sorted(kinds.items()))
@@ -51,40 +51,35 @@ def table(sweep, states: dict[str, str]) -> str:
     if (owner := ownership.owner(sweep.lock)) and not owner.has_ended():
         text.append(f"at work on it: {owner}")
     if storage.is_remote(folder):
-        text.append(f"logs of trainers on this machine: {sweep.jobs[0].here.parent}")
+        text.append(f"logs of trainers on this machine: {sweep.jobs[0].local_folder.parent}")
     return "\n".join(text)
 
 
 def _line(sweep, job, files: set[str], state: str | None) -> tuple[str, str, str, str]:
     """(name, runs done, one word, what else there is to say) of a job with these files in its folder."""
-    there = [branch for branch in job.budgets if f"{branch}/result.json" in files]
-    results = job.results() if there else {}
+    written = [branch for branch in job.budgets if f"{branch}/result.json" in files]
+    results = job.results() if written else {}
     runs = f"{len(results)}/{len(job.budgets)}"
     if len(results) == len(job.budgets):
         return job.name, runs, "done", ""
-    told = [f"{branch}/result.json is damaged" for branch in there if branch not in results]
+    more = [f"{branch}/result.json is damaged" for branch in written if branch not in results]
     if job.training_tokens and any(file.endswith("metrics.jsonl") for file in files):
         tokens, loss = job.progress()
-        told.append(f"{tokens / job.training_tokens:.0%} trained" + (f", loss {loss:.3f}" if loss is not None else ""))
+        more.append(f"{tokens / job.training_tokens:.0%} trained" + (f", loss {loss:.3f}" if loss is not None else ""))
     failure = job.failure() if "failure.json" in files else {}
     if failure:
-        told.append(f"{failure['tries']} failed tr{'y' if failure['tries'] == 1 else 'ies'}: {failure['cause']}")
+        more.append(f"{failure['tries']} failed tr{'y' if failure['tries'] == 1 else 'ies'}: {failure['cause']}")
     if state and not state.startswith("failed"):
         kind, _, rest = state.partition(" ")
-        return job.name, runs, kind.strip(","), "; ".join([rest.strip("() ")] * bool(rest) + told)
+        return job.name, runs, kind.strip(","), "; ".join([rest.strip("() ")] * bool(rest) + more)
     if job.kept:
-        return job.name, runs, "kept", "; ".join(["not of the sweep any more", *told])
+        return job.name, runs, "kept", "; ".join(["not of the sweep any more", *more])
     if state and (why := state.removeprefix("failed").strip(" ()")):
-        told.append(why)
-    why = "" if failure or state else sweep.engine.reason(sweep, job)
+        more.append(why)
+    why = "" if failure or state else sweep.reason(job)
     kind = "failed" if state or why or failure.get("for_good") else "waiting"
-    return job.name, runs, kind, "; ".join(told + [why] * bool(why))
-
-
-def run():
-    flags.mark_flags_as_required(["workdir"])
-    cli.run(main)
+    return job.name, runs, kind, "; ".join(more + [why] * bool(why))
 
 
 if __name__ == "__main__":
-    run()
+    cli.run(main)

@@ -4,10 +4,11 @@ Started again it skips the runs that are done, leaves alone what is queued or ru
 backend works until all is done and writes DIR/runs.csv; slurm and gke take the jobs and return. launch.status,
 launch.logs, launch.cancel and launch.collect, each with --workdir=DIR, do the rest.
 
-One launch.sweep at a time owns a workdir (jmoe/storage/ownership.py): it holds DIR/sweep.lock before it changes anything there,
-a local one until it ends, and one for slurm or gke while it submits.
+One launch.sweep at a time owns a workdir (jmoe/storage/ownership.py): it holds DIR/sweep.lock before it changes
+anything in it, a local one until it ends, and one for slurm or gke while it submits.
 """
 
+import argparse
 import contextlib
 import os
 import sys
@@ -19,15 +20,16 @@ from jmoe.cost import counts
 from jmoe.errors import UserError
 from jmoe.storage import files as storage
 from jmoe.storage import ownership
-from launch import accelerators, preflight, record, table
+from launch import accelerators, collect, preflight, sweepfile
 from launch import jobs as jobs_lib
-from launch.resume import pin_corpus, resume
 
 SECONDS_TO_SUBMIT = 120.0  # that one start for slurm or gke waits for another that is submitting
 
 SWEEP = flags.DEFINE_string("sweep", None, "Sweep file, e.g. configs/sweeps/quickstart.py.")
 WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the sweep: jobs, logs, runs.csv; a folder or gs://...")
-BACKEND = flags.DEFINE_enum("backend", "local", ["local", "slurm", "gke"], "Where the jobs run.")
+BACKEND = flags.DEFINE_string(
+    "backend", "local", "Where the jobs run: local, slurm, gke, or a Python file that does what theirs do."
+)
 RETRIES = flags.DEFINE_integer(
     "retries", 1, "How often a job that died is tried again without getting further than before.", lower_bound=0
 )
@@ -47,43 +49,30 @@ ACCELERATOR = flags.DEFINE_string(
 )
 MFU = flags.DEFINE_float("mfu", 0.4, "Model FLOPs utilisation that the costs assume.", 1e-6, 1)
 DOLLARS = flags.DEFINE_float("dollars_per_hour", None, "Price of one accelerator (chip), for --dry_run.", 0)
-SBATCH = flags.DEFINE_multi_string(
-    "sbatch", [], "slurm: one more option of sbatch, e.g. --sbatch=--partition=gpu; may be given many times."
-)
-IMAGE = flags.DEFINE_string("image", None, "gke: container image with this repository as its working directory.")
-QUEUE = flags.DEFINE_string("queue", None, "gke: Kueue's LocalQueue.")
-NAMESPACE = flags.DEFINE_string("namespace", "default", "gke: namespace.")
-SERVICE_ACCOUNT = flags.DEFINE_string("service_account", None, "gke: Kubernetes account that may write --workdir.")
-N_SLICES = flags.DEFINE_integer("n_slices", 1, "gke: slices for each job.", 1)
-SPOT = flags.DEFINE_bool("spot", True, "gke: spot machines.")
 
 
 def main(_):
     workdir = storage.absolute(WORKDIR.value)
+    engine = sweepfile.backend(BACKEND.value)
     jobs, configs = jobs_lib.load(SWEEP.value, workdir)
-    options = {
-        "local": {},
-        "slurm": {"sbatch": SBATCH.value},
-        "gke": {f.name: f.value for f in (IMAGE, QUEUE, NAMESPACE, SERVICE_ACCOUNT, ACCELERATOR, N_SLICES, SPOT)},
-    }[BACKEND.value]
-    options["together"] = TOGETHER.value
-    sweep = record.Sweep(
+    options = engine.options() | {"together": TOGETHER.value}
+    sweep = sweepfile.Sweep(
         workdir, SWEEP.value, BACKEND.value, RETRIES.value, MIX.value, options, jobs, STALL_MINUTES.value
     )
-    sweep.engine.check(sweep)
+    engine.check(sweep)
     impossible = preflight.places(sweep, configs, ACCELERATOR.value)
     if DRY_RUN.value:
         dry_run(sweep, impossible)
         return
     preflight.check(impossible)
     storage.make_workdir(WORKDIR.value)
-    wait = 0.0 if sweep.backend == "local" else SECONDS_TO_SUBMIT
+    wait = 0.0 if engine.ON_THIS_MACHINE else SECONDS_TO_SUBMIT
     try:
         with ownership.hold(sweep.lock, f"launch.sweep --backend={sweep.backend}", wait):
             print(start(sweep, configs))
     except ownership.Taken as error:
         raise UserError(
-            f"another launch.sweep works on {os.fspath(workdir)}: {error.owner}; launch.status tells how it stands, "
+            f"another launch.sweep works on {os.fspath(workdir)}: {error.owner}; launch.status shows its progress, "
             "launch.cancel stops it"
         ) from None
 
@@ -94,48 +83,46 @@ def start(sweep, configs) -> str:
     Raises:
       UserError: it cannot be started, or runs are missing at its end. Interrupted.
     """
-    earlier = resume(sweep)
-    corpora = pin_corpus(sweep, configs, earlier)
+    earlier = sweepfile.resume(sweep)
+    corpora = preflight.pin_corpus(sweep, configs, earlier)
     impossible, warnings = preflight.tokens(sweep, configs, corpora)
     preflight.check(impossible)
     for warning in warnings:
         print(warning, file=sys.stderr)
-    submit = sweep.engine.submit
-    if sweep.backend != "local":
-        said = _written_if_taken(sweep, lambda: submit(sweep))
-        return f"{said}\npython -m launch.status --workdir={os.fspath(sweep.workdir)}"
+    if not sweep.engine.ON_THIS_MACHINE:
+        return f"{_submit(sweep)}\npython -m launch.status --workdir={os.fspath(sweep.workdir)}"
     sweep.write()
-    if said := submit(sweep):
-        print(said)
-    told, complete = table.write(sweep)
+    if report := sweep.engine.submit(sweep):
+        print(report)
+    report, complete = collect.write(sweep)
     if not complete:
-        raise UserError(f"{told}\nThe same command tries them again.")
-    return told
+        raise UserError(f"{report}\nThe same command tries them again.")
+    return report
 
 
-def _written_if_taken(sweep, submit) -> str:
-    """`submit()` with sweep.json written, which what is submitted reads; put back if the backend takes nothing."""
-    there = sweep.engine.states(sweep)  # a backend that cannot be asked is found before anything is written
+def _submit(sweep) -> str:
+    """Submits with sweep.json written, which the submitted jobs read; puts it back if the backend takes none."""
+    before_states = sweep.engine.states(sweep)  # a backend that cannot be asked raises before anything is written
     path = sweep.workdir / "sweep.json"
     before = path.read_text() if path.exists() else None
     sweep.write()
     try:
-        return submit()
+        return sweep.engine.submit(sweep)
     except UserError:
         with contextlib.suppress(UserError):  # one that cannot be asked any more may have taken some
-            if not there and not sweep.engine.states(sweep):
+            if not before_states and not sweep.engine.states(sweep):
                 path.unlink() if before is None else storage.write_whole(path, before)
         raise
 
 
 def dry_run(sweep, impossible) -> None:
-    """Prints what would run and what it costs; for gke, manifests that kubectl takes."""
+    """Prints what would run and what it costs, as comments before the backend's preview where it has one."""
     lines = describe(sweep.jobs)
     if sweep.options["together"] > 1:
-        sizes = [len(group.jobs) for group in sweep.groups()]
+        sizes = [len(bundle.jobs) for bundle in sweep.bundles()]
         lines.append(f"--together={TOGETHER.value}: {len(sizes)} trainers, of up to {max(sizes)} jobs each")
-    if sweep.backend == "gke":
-        lines = [f"# {line}" for line in lines] + [sweep.engine.yaml_of(sweep)]
+    if hasattr(sweep.engine, "preview"):
+        lines = [f"# {line}" for line in lines] + [sweep.engine.preview(sweep)]
     print("\n".join(lines))
     try:
         preflight.check(impossible)
@@ -171,6 +158,11 @@ def describe(jobs) -> list[str]:
 
 
 def run():
+    chosen = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    chosen.add_argument("--backend", "-backend", nargs="?")
+    for backend in ("slurm", "gke", chosen.parse_known_args()[0].backend or "local"):
+        with contextlib.suppress(UserError):  # main says it
+            flags.adopt_module_key_flags(sweepfile.backend(backend))
     flags.mark_flags_as_required(["sweep", "workdir"])
     cli.run(main)
 

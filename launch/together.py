@@ -1,7 +1,7 @@
 """Trains several jobs of a sweep in one compiled step: python -m launch.together --workdir=DIR --job=NAME --job=NAME.
 
-launch.sweep --together=N starts it. Jobs that are done, or failed for good, keep their place and are left alone; one
-that fails now is told in its folder, the others go on, and the exit code is 2.
+launch.sweep --together=N starts it. Jobs that are done, or failed for good, keep their place in the step and are left
+alone. Where one fails now, the cause is kept in its folder, the others go on, and the exit code is 2.
 """
 
 import jax
@@ -12,14 +12,14 @@ from jmoe.errors import UserError
 from jmoe.run import processes, together
 from jmoe.storage import files as storage
 from launch import jobs as jobs_lib
-from launch import record, trainer
+from launch import sweepfile, trainer
 
-WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the sweep, a folder or gs://...")
-JOBS = flags.DEFINE_multi_string("job", None, "Name of a job; given for each of them.")
+WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the sweep, a folder or gs://...", required=True)
+JOBS = flags.DEFINE_multi_string("job", None, "Name of a job; given for each of them.", required=True)
 
 
 def main(_):
-    jobs = record.read(storage.absolute(WORKDIR.value)).group(JOBS.value).jobs
+    jobs = sweepfile.read(storage.absolute(WORKDIR.value)).bundle(JOBS.value).jobs
     failed = {job.name: job.failure()["cause"] for job in jobs if job.failure().get("for_good")}
 
     def tell(m: int, error: Exception) -> None:
@@ -38,10 +38,5 @@ def main(_):
             raise UserError(f"{len(failed)} of {len(jobs)} jobs failed, {name} first: {cause}")
 
 
-def run():
-    flags.mark_flags_as_required(["workdir", "job"])
-    cli.run(main)
-
-
 if __name__ == "__main__":
-    run()
+    cli.run(main)

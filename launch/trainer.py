@@ -1,8 +1,8 @@
 """One trainer process: at most one for each job, with a log, and with the cause kept when it fails.
 
-It trains a jobs.Group, most often of a single job. Each job's lock file tells whether a trainer of the job runs on this
-machine. The trainer inherits the locks, so that they are held as long as the trainer lives, whatever becomes of the
-process that started it; and the trainer is told to stop (SIGTERM) when that process dies.
+It trains a jobs.Bundle, most often of a single job. Each job has a lock file, which its trainer inherits locked: the
+job is locked as long as the trainer lives, whatever becomes of the process that started it. When that process dies,
+the kernel sends the trainer SIGTERM.
 """
 
 import contextlib
@@ -16,13 +16,13 @@ import subprocess
 import sys
 import time
 
-from jmoe.errors import UNAVAILABLE, UserError
+from jmoe.errors import Unavailable, UserError
 from jmoe.storage import identity, ownership
 from jmoe.storage.cache import cache_dir
 from jmoe.storage.files import write_whole
 from jmoe.version import code_version
 from launch import jobs as jobs_lib
-from launch import record
+from launch import sweepfile
 
 STOPPED = (128 + signal.SIGINT, 128 + signal.SIGTERM)  # exit codes of a trainer that saved and stopped when asked
 SECONDS_TO_SAVE = 300.0  # that a trainer gets between SIGTERM and SIGKILL
@@ -30,52 +30,34 @@ _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 class Trainer:
-    """A running trainer of `group`; start() makes it."""
+    """A running trainer of `bundle`; start() makes it.
 
-    def __init__(self, group, process, log_start: int):
-        self.group, self.process, self._log_start = group, process, log_start
-        self.stalled = ""  # why it was stopped, where that was for standing still
-
-    def cause(self, code: int) -> str:
-        """Why it ended with `code`: its own error line, else the last thing it said."""
-        with open(self.group.log, "rb") as log:
-            log.seek(self._log_start)
-            lines = log.read().decode(errors="replace").splitlines()
-        lines = [line.strip() for line in lines if line.strip() and not line.startswith(("srun:", "slurmstepd"))]
-        errors = [line for line in lines if re.match(r"error: |([\w.]+\.)?\w*(Error|Exception|Interrupt)\b", line)]
-        how = self.stalled or (f"killed by signal {-code}" if code < 0 else f"exit code {code}")
-        if code in (-signal.SIGKILL, 128 + signal.SIGKILL) and not self.stalled:
-            how += ", which is also how a machine out of memory ends a process"
-        if len(self.group.jobs) > 1:
-            how += f"; {len(self.group.jobs)} jobs together, --together takes fewer"
-        return f"{(errors or lines or ['no output'])[-1][:2000]} ({how}; {self.group.log})"
-
-
-class Watch:
-    """A trainer under watch: one that shows no sign of life for `minutes` is asked to save and stop, and then killed.
-
-    Signs of life are steps, results, and whatever it prints. 0 minutes: it is left alone.
+    One that shows no sign of life for `stall_minutes` is asked to save and stop, and then killed. Signs of life are
+    steps, results, and whatever it prints. 0 minutes: it is left alone.
     """
 
-    def __init__(self, trainer: Trainer, minutes: float):
-        self.trainer, self.group, self._seconds = trainer, trainer.group, 60 * minutes
-        self._moved, self._next, self._sign, self._asked = time.monotonic(), 0.0, None, None
+    def __init__(self, bundle, process, log_start: int, stall_minutes: float, not_its_own: tuple[str, ...] = ()):
+        self.bundle, self.process, self._log_start, self._not_its_own = bundle, process, log_start, not_its_own
+        self._patience, self._moved, self._next_look, self._sign = 60 * stall_minutes, time.monotonic(), 0.0, None
+        self._asked = None  # when it was asked to stop
+        self.stalled = ""  # why it was asked to stop, where that was for standing still
 
     def poll(self) -> int | None:
         """Its exit code; None while it runs."""
-        code, now = self.trainer.process.poll(), time.monotonic()
-        if code is not None or not self._seconds:
+        code, now = self.process.poll(), time.monotonic()
+        if code is not None or not self._patience:
             return code
-        if now >= self._next:
-            self._next = now + min(60.0, self._seconds / 4)
-            if (sign := self._sign_of_life()) != self._sign:
-                self._sign, self._moved = sign, now
-        if self._asked is None and now - self._moved > self._seconds:
-            self.trainer.stalled = f"stopped after {self._seconds / 60:g} minutes without a sign of life"
+        if now >= self._next_look:
+            self._next_look = now + min(60.0, self._patience / 4)
+            with contextlib.suppress(Unavailable):  # a store that cannot be read says nothing of the trainer
+                if (sign := self._sign_of_life()) != self._sign:
+                    self._sign, self._moved = sign, now
+        if self._asked is None and now - self._moved > self._patience:
+            self.stalled = f"stopped after {self._patience / 60:g} minutes without a sign of life"
             self._asked = now
-            _ask(self.trainer.process)
-        elif self._asked is not None and now - self._asked > min(SECONDS_TO_SAVE, self._seconds):
-            _kill(self.trainer.process)
+            _ask(self.process)
+        elif self._asked is not None and now - self._asked > min(SECONDS_TO_SAVE, self._patience):
+            _kill(self.process)
         return None
 
     def wait(self) -> int:
@@ -85,9 +67,26 @@ class Watch:
         return code
 
     def _sign_of_life(self):
-        log = self.group.log
-        steps = [(job.progress()[0], len(job.results())) for job in self.group.jobs]
+        log = self.bundle.log
+        steps = [(job.progress()[0], len(job.results())) for job in self.bundle.jobs]
         return log.stat().st_size if log.exists() else 0, steps
+
+    def lines(self) -> list[str]:
+        """What it, and whatever started it, has printed."""
+        with open(self.bundle.log, "rb") as log:
+            log.seek(self._log_start)
+            return [line.strip() for line in log.read().decode(errors="replace").splitlines() if line.strip()]
+
+    def cause(self, code: int) -> str:
+        """Why it ended with `code`: its own error line, else the last thing it printed."""
+        lines = [line for line in self.lines() if not line.startswith(self._not_its_own)]
+        errors = [line for line in lines if re.match(r"error: |([\w.]+\.)?\w*(Error|Exception|Interrupt)\b", line)]
+        how = self.stalled or (f"killed by signal {-code}" if code < 0 else f"exit code {code}")
+        if code in (-signal.SIGKILL, 128 + signal.SIGKILL) and not self.stalled:
+            how += ", which is also how a machine out of memory ends a process"
+        if len(self.bundle.jobs) > 1:
+            how += f"; {len(self.bundle.jobs)} jobs together, --together takes fewer"
+        return f"{(errors or lines or ['no output'])[-1][:2000]} ({how}; {self.bundle.log})"
 
 
 def end(processes, hurry=lambda: False) -> None:
@@ -113,28 +112,33 @@ def _kill(process) -> None:
             os.killpg(process.pid, signal.SIGKILL)  # it leads a session of its own
 
 
-def start(group, env: dict | None = None, cores: list[int] | None = None, prefix=()) -> Trainer | None:
-    """Starts the trainer of `group` behind the argument list `prefix`; None if an earlier one of any job still runs.
+def start(bundle, stall_minutes: float, env=None, cores=None, prefix=(), not_its_own=()) -> Trainer | None:
+    """Starts the trainer of `bundle`; None if an earlier one of any job still runs.
+
+    Args:
+      env, cores: a dict of environment variables more than this process has, and the CPU cores that it may use.
+      prefix: what stands before its argument list.
+      not_its_own: the beginnings of lines in the log that are the prefix's, not the trainer's.
 
     Raises:
       UserError: a config file or the code are not those that a job was made with.
     """
-    for job in group.jobs:
+    for job in bundle.jobs:
         if (version := code_version()) != job.code[-1]:
             raise UserError(f"job {job.name} belongs to code {job.code[-1]}, this machine has {version}")
         jobs_lib.config_of(job)
     with contextlib.ExitStack() as files:
         locks = []
-        for job in group.jobs:
+        for job in bundle.jobs:
             if (lock := ownership.lock(lock_path(job))) is None:
                 return None
             locks.append(files.enter_context(lock))
-        for job in group.jobs:
-            record.write_job(job)
-        for job in group.jobs[1:]:
+        for job in bundle.jobs:
+            sweepfile.write_job(job)
+        for job in bundle.jobs[1:]:
             with open(job.log, "a") as log:
-                log.write(f"trained together with {group.name}; the log is {group.log}\n")
-        log = files.enter_context(open(group.log, "ab"))
+                log.write(f"trained together with {bundle.name}; the log is {bundle.log}\n")
+        log = files.enter_context(open(bundle.log, "ab"))
         parent, log_start = os.getpid(), log.tell()
 
         def prepare():
@@ -146,7 +150,7 @@ def start(group, env: dict | None = None, cores: list[int] | None = None, prefix
                 os.sched_setaffinity(0, cores)
 
         process = subprocess.Popen(
-            [*prefix, *group.command()],
+            [*prefix, *bundle.command()],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -156,8 +160,15 @@ def start(group, env: dict | None = None, cores: list[int] | None = None, prefix
             start_new_session=True,
         )
         for lock in locks:
-            ownership.sign(lock, identity.Owner.of(process.pid, f"the trainer of {group.name}"))
-        return Trainer(group, process, log_start)
+            ownership.sign(lock, identity.Owner.of(process.pid, f"the trainer of {bundle.name}"))
+        return Trainer(bundle, process, log_start, stall_minutes, not_its_own)
+
+
+def start_when_free(bundle, stall_minutes: float, **options) -> Trainer:
+    """`start`, once earlier trainers of its jobs, which may be saving, have ended."""
+    while not (started := start(bundle, stall_minutes, **options)):
+        time.sleep(1)
+    return started
 
 
 def environment() -> dict:
@@ -176,27 +187,25 @@ def running(job) -> identity.Owner | None:
 
 
 def explained(code: int, cause: str) -> bool:
-    """Whether another try would end the same way: a mistake that the trainer told, or a model that does not fit."""
+    """Whether another try would end the same way: a user's mistake, or a model that does not fit."""
     return code == 2 or "out of memory allocating" in cause.lower()
 
 
 def failed(trainer: Trainer, code: int, retries: int) -> dict[str, dict]:
     """Keeps the cause in the folder of each job that is not done, and returns it by job.
 
-    "for_good" tells that another try would be in vain: the cause is explained, perhaps by the trainer itself for one of
+    "for_good" is whether another try would be in vain: the cause is explained, perhaps by the trainer itself for one of
     its jobs, or more than `retries` tries in a row got no further than those before.
     """
     cause = trainer.cause(code)
     failures = {}
-    for job in trainer.group.jobs:
+    for job in trainer.bundle.jobs:
         if job.done():
             forget_cause(job)
+        elif (before := job.failure()).get("for_good"):
+            failures[job.name] = before
         else:
-            before = job.failure()
-            again = code == UNAVAILABLE  # an outage of the store is no try
-            failures[job.name] = (
-                before if before.get("for_good") else _failed(job, cause, explained(code, cause), retries, again)
-            )
+            failures[job.name] = _failed(job, cause, explained(code, cause), retries)
     return failures
 
 
@@ -205,14 +214,14 @@ def fail(job, error: Exception) -> None:
     _failed(job, str(error), True, 0)
 
 
-def _failed(job, cause: str, for_good: bool, retries: int, again: bool = False) -> dict:
+def _failed(job, cause: str, for_good: bool, retries: int) -> dict:
     before, tokens = job.failure(), job.progress()[0]
-    tries = (before.get("tries", 0) if tokens <= before.get("tokens", -1) else 0) + (not again)
+    tries = (before.get("tries", 0) if tokens <= before.get("tokens", -1) else 0) + 1
     failure = {
         "cause": cause,
         "tries": tries,
         "tokens": max(tokens, before.get("tokens", 0)),
-        "for_good": for_good or tries > retries and not again,
+        "for_good": for_good or tries > retries,
     }
     write_whole(job.folder / "failure.json", json.dumps(failure, indent=1))
     return failure
@@ -223,4 +232,15 @@ def forget_cause(job) -> None:
 
 
 def lock_path(job) -> pathlib.Path:
-    return job.here / "lock"
+    return job.local_folder / "lock"
+
+
+def log(job) -> bytes:
+    """What the job's trainers on this machine printed.
+
+    Raises:
+      UserError: there was none.
+    """
+    if not job.log.exists():
+        raise UserError(f"job {job.name} has not started on this machine: there is no {job.log}")
+    return job.log.read_bytes()

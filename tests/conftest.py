@@ -2,16 +2,12 @@
 
 import os
 
-os.environ["JAX_PLATFORMS"] = "cpu"
-# compiling dominates the tests, so it optimises little; the mathematics is the same
-os.environ["XLA_FLAGS"] = (
-    os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
-    " --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-    # eight threads on two busy cores may meet late; by default that ends the process after 40 s
-    " --xla_cpu_collective_call_terminate_timeout_seconds=600"
-)
+import helpers
 
-import helpers  # noqa: E402
+os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {helpers.xla_flags(8)}"
+
+import jax  # noqa: E402
 import outage  # noqa: E402
 import pytest  # noqa: E402
 
@@ -20,9 +16,15 @@ pytest_plugins = ["text_fixtures"]
 
 @pytest.fixture(scope="session", autouse=True)
 def cache(tmp_path_factory):
-    """Nothing that a test prepares or compiles lands in the user's cache; compiled steps are shared by the processes."""
+    """Nothing that a test prepares or compiles lands in the user's cache; all processes share what is compiled."""
     path = tmp_path_factory.mktemp("cache")
     os.environ["JMOE_CACHE"] = str(path)
+    base = tmp_path_factory.getbasetemp()
+    shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "compiled"
+    shared.mkdir(exist_ok=True)
+    (path / "compiled").symlink_to(shared)
+    jax.config.update("jax_compilation_cache_dir", str(shared))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
     return path
 
 
@@ -56,6 +58,24 @@ def proxy(bucket):
         forget()
         yield proxy
     forget()
+
+
+LONGEST = (
+    "jmoe_train",
+    "readme",
+    "jmoe_storage",
+    "launch_gs",
+    "launch_slurm",
+    "launch_local",
+    "jmoe_compile",
+    "jmoe_model",
+)
+
+
+def pytest_collection_modifyitems(items):
+    """The longest files first. One that is started last would be waited for: the tests of a file are run by one worker,
+    as they share what they trained."""
+    items.sort(key=lambda item: item.path.stem.removeprefix("test_") not in LONGEST)
 
 
 def pytest_terminal_summary(terminalreporter):

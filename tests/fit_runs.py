@@ -7,7 +7,10 @@ import pathlib
 import numpy as np
 
 from fit import models
-from fit import runs as runs_lib
+from fit.architecture import training_flops
+from fit.laws import FORMS
+from fit.runs import Runs
+from fit.table import Table, read
 
 DATA = pathlib.Path(__file__).parent / "data"
 # Table 3 with E_start as its Table 4 implies.
@@ -51,6 +54,18 @@ def joint_loss(n_active, n_tokens, n_experts, c):
     )
 
 
+def runs_of(path, n_active, n_tokens, n_experts, loss, table=None):
+    """Runs of these columns; of a table of nothing else unless one is given."""
+    columns = dict(n_active=n_active, n_tokens=n_tokens, n_experts=n_experts)
+    return Runs(path, columns, loss, Table(path, {}, list(range(len(loss)))) if table is None else table)
+
+
+def log_loss(form, free, ln_n, ln_d, n_experts):
+    """ln of the loss of a form, from logarithms of sizes and tokens."""
+    columns = dict(n_active=np.exp(ln_n), n_tokens=np.exp(ln_d), n_experts=np.asarray(n_experts, float))
+    return FORMS[form].log_loss(free, columns | {"ln n_active": ln_n, "ln n_tokens": ln_d})
+
+
 def paper_grid():
     """(n_active, n_tokens, n_experts) of the paper's 270 runs."""
     with open(DATA / "joint_moe_appendix_h.csv", encoding="utf-8") as f:
@@ -62,15 +77,15 @@ def paper_runs(noise=0.0, seed=0):
     """The paper's grid with losses from Table 3 and log-normal noise."""
     n, d, e = paper_grid()
     loss = joint_loss(n, d, e, TABLE_3) * np.exp(noise * np.random.default_rng(seed).normal(size=len(n)))
-    return runs_lib.Runs("the paper's grid", n, d, e, loss, runs_lib.Table("the paper's grid", {}, list(range(len(n)))))
+    return runs_of("the paper's grid", n, d, e, loss)
 
 
 def chinchilla_runs():
     """The 240 points of Besiroglu et al.: 245 less the 5 highest losses."""
-    table = runs_lib.read(str(DATA / "chinchilla_svg_245.csv"))
+    table = read(str(DATA / "chinchilla_svg_245.csv"))
     columns = [table.numbers(name) for name in ("n_active", "n_tokens", "n_experts", "loss")]
     rows = np.sort(np.argsort(columns[3], kind="stable")[:-5])
-    return runs_lib.Runs(table.path, *(column[rows] for column in columns), table)
+    return runs_of(table.path, *(column[rows] for column in columns), table)
 
 
 def write_csv(path, runs, **more):
@@ -129,7 +144,7 @@ def demo_runs(noise=0.01, seed=0):
     columns = {name: [row[name] for row in rows] for name in rows[0]}
     sizes = [np.array(columns.pop(name)) for name in ("n_active", "n_tokens", "n_experts")]
     loss = joint_loss(*sizes, TINY) * np.exp(noise * np.random.default_rng(seed).normal(size=len(rows)))
-    return runs_lib.Runs("the demo", *sizes, loss, runs_lib.Table("the demo", columns, list(range(len(rows))))), columns
+    return runs_of("the demo", *sizes, loss, Table("the demo", columns, list(range(len(rows))))), columns
 
 
 def write_demo_csv(path, noise=0.01, seed=0, **more):
@@ -143,9 +158,9 @@ def write_demo_law(path, **changes):
     into its `models`."""
     runs, columns = demo_runs()
     sizes = {name: getattr(runs, name) for name in ("n_active", "n_tokens", "n_experts")}
-    table = runs_lib.Table("the demo", columns | {name: values.tolist() for name, values in sizes.items()}, [])
+    table = Table("the demo", columns | {name: values.tolist() for name, values in sizes.items()}, [])
     ranges = {name: [values.min(), values.max()] for name, values in sizes.items()}
-    flops = 6 * runs.n_active * runs.n_tokens
+    flops = training_flops(runs.n_active, runs.n_tokens)
     record = dict(
         form="joint",
         coefficients=TINY,
@@ -170,8 +185,8 @@ def sweep_runs(widths=(16, 24, 32), budgets=(327_680, 655_360, 1_310_720), noise
     rng = np.random.default_rng(seed)
     shared = np.repeat(rng.normal(size=4 * len(widths)), len(budgets))
     loss = joint_loss(n_active, n_tokens, n_experts, TINY) * np.exp(trunk * shared + noise * rng.normal(size=len(rows)))
-    table = runs_lib.Table("a sweep", dict(run=[row[3] for row in rows], **more), list(range(2, len(rows) + 2)))
-    return runs_lib.Runs("a sweep", n_active, n_tokens, n_experts, loss, table)
+    table = Table("a sweep", dict(run=[row[3] for row in rows], **more), list(range(2, len(rows) + 2)))
+    return runs_of("a sweep", n_active, n_tokens, n_experts, loss, table)
 
 
 CHINCHILLA = dict(A=482.01, B=2085.43, E=1.8172, alpha=0.3478, beta=0.3658)
@@ -183,9 +198,7 @@ def dense_runs(n=60, noise=0.003, seed=0, **columns):
     size, tokens = np.exp(rng.uniform(np.log(5e7), np.log(5e9), n)), np.exp(rng.uniform(np.log(1e9), np.log(1e11), n))
     c = CHINCHILLA
     loss = (c["E"] + c["A"] / size ** c["alpha"] + c["B"] / tokens ** c["beta"]) * np.exp(noise * rng.normal(size=n))
-    return runs_lib.Runs(
-        "dense", size, tokens, np.ones(n), loss, runs_lib.Table("dense", columns, list(range(2, n + 2)))
-    )
+    return runs_of("dense", size, tokens, np.ones(n), loss, Table("dense", columns, list(range(2, n + 2))))
 
 
 def fit_law(tmp_path, path, *flags):

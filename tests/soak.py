@@ -23,16 +23,21 @@ import helpers
 import numpy as np
 from etils import epath
 
-FLAGS = ["--config.model.n_experts=4", "--config.model.group_tokens=128"]
+FLAGS = ["--config.model.n_experts=4", "--config.model.group_tokens=64", "--config.eval_every=6"]
 CLOCKS = {"seconds", "sha256"}  # what two runs of the same bits may say differently
 
 
-def start(config, workdir, n_processes: int, log):
-    flags = [f"--config={config}", f"--workdir={workdir}", *FLAGS]
-    return helpers.start("jmoe.train", *flags, n_processes=n_processes, stderr=log)
+def start(config, workdir, n_processes: int, log, *flags):
+    """One process of one device, or two of two, which spread the four experts over all devices."""
+    n_devices = n_processes
+    flags = [f"--config={config}", f"--workdir={workdir}", *FLAGS, *flags]
+    flags.append(f"--config.mesh.expert={n_processes * n_devices}")
+    return helpers.start("jmoe.train", *flags, n_processes=n_processes, n_devices=n_devices, stderr=log)
 
 
-def kill_until_done(config, workdir: pathlib.Path, n_kills: int, n_processes: int, chance: random.Random) -> list[str]:
+def kill_until_done(
+    config, workdir: pathlib.Path, n_kills: int, n_processes: int, chance: random.Random, *flags
+) -> list[str]:
     """Starts the run and kills one or all of its processes, `n_kills` times or until it is done, then lets it end.
 
     Returns what each kill hit, "start", "step" or "save".
@@ -42,7 +47,7 @@ def kill_until_done(config, workdir: pathlib.Path, n_kills: int, n_processes: in
     while True:
         log_path.write_text("")
         with open(log_path, "a") as log:
-            processes = start(config, workdir, n_processes, log)
+            processes = start(config, workdir, n_processes, log, *flags)
             moment = chance.choice(("start", "step", "save", "save")) if len(hits) < n_kills else None
             if moment is None:
                 wait_for(processes)

@@ -8,7 +8,7 @@ from jmoe.config.fields import record_of
 from jmoe.storage import files as storage
 from jmoe.version import code_version
 from launch import jobs as jobs_lib
-from launch import record
+from launch import sweepfile
 
 OLD, CORPUS = "0ld0c0de-jax0.9", "c" * 16
 
@@ -21,13 +21,15 @@ def write_sweep(folder, config, varied) -> str:
     return str(path)
 
 
-def begin(path: str, workdir, backend: str = "local", code: str = "", corpus: str = CORPUS, **options) -> record.Sweep:
+def begin(
+    path: str, workdir, backend: str = "local", code: str = "", corpus: str = CORPUS, **options
+) -> sweepfile.Sweep:
     """sweep.json and each job's job.json, of the sweep file at `path`; nothing is trained yet."""
     jobs, _ = jobs_lib.load(path, epath.Path(workdir))
     for job in jobs:
         job.code, job.corpus = [code or code_version()], corpus
-        record.write_job(job)
-    sweep = record.Sweep(epath.Path(workdir), path, backend, 1, [], {"sbatch": [], "together": 1} | options, jobs)
+        sweepfile.write_job(job)
+    sweep = sweepfile.Sweep(epath.Path(workdir), path, backend, 1, [], {"sbatch": [], "together": 1} | options, jobs)
     sweep.write()
     return sweep
 

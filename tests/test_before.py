@@ -14,9 +14,9 @@ import pytest
 from etils import epath
 
 from jmoe import train
+from jmoe.config.fields import record_of
 from jmoe.model import decoder, sharding
 from jmoe.run import step
-from jmoe.config.check import record_of
 from launch import jobs
 
 FOLDER = pathlib.Path(__file__).parent / "data/before"

@@ -7,8 +7,10 @@ import fit_runs
 import numpy as np
 import pytest
 
+from fit import UserError
 from fit import __main__ as command_line
-from fit import runs as runs_lib
+from fit.runs import read_runs
+from fit.table import Table, read, write
 
 LAW = fit_runs.TABLE_3
 VALUES = [
@@ -137,7 +139,7 @@ def test_predict_on_damaged_tables(part, tmp_path, capsys):
             continue
         answers += 1
         numbers = good_numbers(path, "n_active", "n_tokens", "n_experts")
-        predicted = runs_lib.read(str(out)).numbers("predicted_loss")
+        predicted = read(str(out)).numbers("predicted_loss")
         np.testing.assert_allclose(predicted, fit_runs.joint_loss(*numbers.values(), LAW), rtol=1e-9)
         out.unlink()
     assert 10 < answers < 200  # both outcomes were met
@@ -186,12 +188,12 @@ def test_sentence_has_row_and_column(tmp_path, capsys, column, value, row, words
 def test_jsonl_and_parquet_say_the_same(tmp_path):
     rows = table(np.random.default_rng(0))
     columns = {name: [float(row[i]) for row in rows[1:]] for i, name in enumerate(rows[0])}
-    read = {}
+    by_ending = {}
     for ending in ("csv", "jsonl", "parquet"):
         path = str(tmp_path / f"runs.{ending}")
-        runs_lib.write(runs_lib.Table("", columns, list(range(24))), path)
-        read[ending] = runs_lib.read_runs(path, ("n_active", "n_tokens", "n_experts"))
-    assert len({runs.fingerprint() for runs in read.values()}) == 1
+        write(Table("", columns, list(range(24))), path)
+        by_ending[ending] = read_runs(path, ("n_active", "n_tokens", "n_experts"))
+    assert len({runs.fingerprint() for runs in by_ending.values()}) == 1
     for path, text, words in (
         ("a.jsonl", '{"loss": 1}\n{"loss": "x"}\n', "row 2, column loss"),
         ("b.jsonl", "[1]\n", "row 1"),
@@ -204,8 +206,8 @@ def test_jsonl_and_parquet_say_the_same(tmp_path):
         ("i.jsonl", '{"loss": 1}\n{}\n', "row 2, column loss: found nothing"),
     ):
         (tmp_path / path).write_text(text)
-        with pytest.raises(runs_lib.UserError, match=words):
-            runs_lib.read(str(tmp_path / path)).numbers("loss")
+        with pytest.raises(UserError, match=words):
+            read(str(tmp_path / path)).numbers("loss")
 
 
 def test_a_million_rows_are_read_whole(tmp_path):
@@ -214,5 +216,5 @@ def test_a_million_rows_are_read_whole(tmp_path):
     path.write_text(",".join(rows[0]) + "\n" + ("\n".join(map(",".join, rows[1:])) + "\n") * 42_000)
     with open(path, "a") as f:
         f.write("1e8,1e8,1e9,2,oops\n")
-    with pytest.raises(runs_lib.UserError, match="row 1008002, column loss: found 'oops'"):
-        runs_lib.read_runs(str(path), ("n_active", "n_tokens"))
+    with pytest.raises(UserError, match="row 1008002, column loss: found 'oops'"):
+        read_runs(str(path), ("n_active", "n_tokens"))

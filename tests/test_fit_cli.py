@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from fit import __main__ as command_line
+from fit import summary
 
 ENV = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
 
@@ -53,9 +54,7 @@ def test_law_says_both_errors_and_keeps_them(folder, capsys):
     assert record["held_out"]["mean_relative_error"] == pytest.approx(relative[out].mean(), rel=1e-6)
     assert record["held_out"]["max_relative_error"] == pytest.approx(relative[out].max(), rel=1e-6)
     assert record["fitted"]["mean_relative_error"] == pytest.approx(np.delete(relative, out).mean(), rel=1e-6)
-    from fit import fitting
-
-    said = "\n".join(fitting.summary(record))
+    said = "\n".join(summary.summary(record))
     assert re.search(r"mean relative error on 267 fitted runs: 0\.\d\d%", said)
     assert re.search(r"mean relative error on 3 held-out runs: 0\.\d\d% \(largest", said)
 

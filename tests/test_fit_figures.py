@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from fit import __main__ as command_line
-from fit import figures, lawfile, report
 from fit.architecture import Architecture
-from fit.figures import style
+from fit.law import load
+from fit.paper import figures, report
+from fit.paper.figures import style
 
 SMALL = dict(
     a=19.0,
@@ -40,8 +41,7 @@ def folder(tmp_path_factory):
     grid = [(shape.n_active(d), t, e) for d in (16.0, 24.0, 32.0) for e in (1, 2, 4, 8) for t in tokens]
     n, d, e = (np.array(column, float) for column in zip(*grid))
     loss = fit_runs.joint_loss(n, d, e, SMALL) * np.exp(0.006 * rng.normal(size=len(n)))
-    table = fit_runs.runs_lib.Table("small", {}, list(range(len(n))))
-    runs = fit_runs.runs_lib.Runs("small", n, d, e, loss, table)
+    runs = fit_runs.runs_of("small", n, d, e, loss)
     fit_runs.write_csv(folder / "runs.csv", runs)
     fitted = ~np.isin(np.arange(len(n)), np.argsort(-n * d, kind="stable")[:3])
     errors = dict(runs=33, rmse_nats=0.01, rmse_log=0.005, mean_relative_error=0.004, max_relative_error=0.01)
@@ -81,7 +81,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def law(folder):
-    return lawfile.load(str(folder / "law.json"))
+    return load(str(folder / "law.json"))
 
 
 @pytest.fixture(scope="module")
@@ -204,12 +204,12 @@ def test_bands_where_there_are_draws(drawn, law, folder):
         points = matplotlib.collections.PathCollection
         return [c for axis in figure.axes for c in axis.collections if not isinstance(c, points)]
 
-    sure = lawfile.load(str(folder / "sure.json"))
+    sure = load(str(folder / "sure.json"))
     for which in ("1a", "2a", "2b", "3", "4"):
         assert bands(drawn[which][0])
         assert not bands(figures.draw(which, sure, sure.architecture, sure.experts)[0])
     one = fit_runs.joint_loss(3e4, 1e6, 4, {name: law.draws[name] for name in SMALL})
-    low, high = style.band(law, np.array([3e4]), np.array([1e6]), 4)
+    low, high = style.band(law, law.architecture, np.array([3e4]), np.array([1e6]), 4)
     np.testing.assert_allclose([low[0], high[0]], np.percentile(one, [10, 90], method="weibull"), rtol=1e-12)
     assert "10–90% of 20 bootstrap fits" in texts(drawn["2a"][0])
 

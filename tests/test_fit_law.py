@@ -10,9 +10,10 @@ import pytest
 from fit_runs import dense_runs, fit_law
 
 from fit import __main__ as command_line
-from fit import fitting, holdout, regress
-from fit import runs as runs_lib
-from fit.laws import FORMS, joint
+from fit import fitting, holdout, search
+from fit.laws import FORMS
+from fit.problem import Settings, prepare
+from fit.runs import subset
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -34,22 +35,19 @@ def float64():
 def test_held_coefficients_stay_and_the_others_are_the_best(form, fix):
     """The objective can be improved in no direction that leaves the held coefficients alone."""
     law, runs = FORMS[form], fit_runs.sweep_runs(noise=0.003)
-    settings = regress.Settings(weight_decay=1e-6, starts=64, fix=tuple(fix.items()))
-    found = regress.fit(form, runs, settings, quiet=True)
+    settings = Settings(weight_decay=1e-6, starts=64, fix=tuple(fix.items()))
+    found = search.fit(prepare(law, runs, settings), quiet=True)
     for name, value in fix.items():
         assert found.coefficients[name] == pytest.approx(value, rel=1e-9, abs=1e-12)
-    data, rng = regress.prepare(runs, regress.Settings(weight_decay=1e-6)), np.random.default_rng(0)
-    held = np.array([fix.get(name, np.nan) for name in law.COEFFICIENTS])
+    problem, rng = prepare(law, runs, Settings(weight_decay=1e-6, starts=64)), np.random.default_rng(0)
+    held = np.array([fix.get(name, np.nan) for name in law.names])
     values = [
-        regress.objective(form, law.hold(found.free + step * rng.normal(size=len(held)), held), data)
+        problem.objective(law.hold(found.free + step * rng.normal(size=len(held)), held))
         for step in (1e-5, 1e-4, 1e-3, 1e-2)
         for _ in range(10)
     ]
-    best = regress.objective(form, found.free, data)
-    assert (
-        min(values) >= best * (1 - 1e-9)
-        and best >= regress.fit(form, runs, regress.Settings(weight_decay=1e-6, starts=64), quiet=True).objective
-    )
+    best = problem.objective(found.free)
+    assert min(values) >= best * (1 - 1e-9) and best >= search.fit(problem, quiet=True).objective
 
 
 def test_fix_reaches_errors_profile_and_draws(tmp_path, capsys):
@@ -58,7 +56,7 @@ def test_fix_reaches_errors_profile_and_draws(tmp_path, capsys):
     said = capsys.readouterr().out
     assert record["settings"]["fix"] == {"E_max": 60, "c": 0.8} and "E_max 60 (fixed)" in said
     assert list(record["profile"]) == ["E_start"]
-    draws = dict(zip(joint.COEFFICIENTS, np.array(record["bootstrap"]["draws"]).T))
+    draws = dict(zip(FORMS["joint"].names, np.array(record["bootstrap"]["draws"]).T))
     assert np.allclose(draws["E_max"], 60) and np.allclose(draws["c"], 0.8) and np.ptp(draws["alpha"]) > 0
     assert not [w for w in record["warnings"] if "pin down c" in w or "pin down E_max" in w]
 
@@ -70,7 +68,7 @@ def test_fix_reaches_errors_profile_and_draws(tmp_path, capsys):
     ("c=many", "c is 'many'"),
     ("c=-1", "expected a number from 1e-06"),
     ("E_start=70,E_max=60", "E_start must be below E_max"),
-    (",".join(f"{name}=1" for name in joint.COEFFICIENTS if name != "E_max") + ",E_max=60", "nothing is left to fit"),
+    (",".join(f"{name}=1" for name in FORMS["joint"].names if name != "E_max") + ",E_max=60", "nothing is left to fit"),
 ])  # fmt: skip
 def test_a_bad_fix_is_told(tmp_path, capsys, fix, words):
     path = fit_runs.write_csv(tmp_path / "runs.csv", fit_runs.sweep_runs())
@@ -98,11 +96,10 @@ def test_rolling_holdout_predicts_larger_runs_from_smaller(tmp_path, capsys):
     # the last step again, on a table of its own
     order = np.argsort(runs.n_active * runs.n_tokens)
     smaller, larger = (
-        runs_lib.subset(runs, order[rows]) for rows in (slice(steps[-1]["fitted"]), slice(steps[-1]["fitted"], None))
+        subset(runs, order[rows]) for rows in (slice(steps[-1]["fitted"]), slice(steps[-1]["fitted"], None))
     )
-    found = regress.fit(
-        "chinchilla", smaller, regress.Settings(starts=16, weight_decay=record["settings"]["weight_decay"]), quiet=True
-    )
+    settings = Settings(starts=16, weight_decay=record["settings"]["weight_decay"])
+    found = search.fit(prepare(FORMS["chinchilla"], smaller, settings), quiet=True)
     expected = holdout.errors(FORMS["chinchilla"], found.free, larger)
     assert steps[-1]["mean_relative_error"] == pytest.approx(expected["mean_relative_error"], rel=1e-3)
     assert holdout.held_out(runs, record["settings"]["holdout"]).sum() == 0  # as the pictures ask again
@@ -127,14 +124,15 @@ def test_weights_make_repeated_seeds_one_run(tmp_path):
     means."""
     runs, settings = dense_runs(noise=0), dict(huber_delta=1e3, starts=16)
     times = np.where(np.arange(60) % 2, 3, 1)
-    repeated = runs_lib.subset(runs, np.repeat(np.arange(60), times))
+    repeated = subset(runs, np.repeat(np.arange(60), times))
     error = 0.01 * np.random.default_rng(1).normal(size=len(repeated))
     repeated.loss = repeated.loss * np.exp(error)
     means = np.array([e.mean() for e in np.split(error, np.cumsum(times)[:-1])])
     runs.loss = runs.loss * np.exp(means)
     path = fit_runs.write_csv(tmp_path / "runs.csv", repeated, share=np.repeat(1 / times, times))
-    record = fitting.fit_file(path, "chinchilla", regress.Settings(**settings), quiet=True, weights="column:share")
-    once = regress.fit("chinchilla", runs, regress.Settings(**settings), quiet=True)
+    form, options = FORMS["chinchilla"], fitting.Options(weights="column:share")
+    record = fitting.fit_file(path, form, Settings(**settings), options, quiet=True)
+    once = search.fit(prepare(form, runs, Settings(**settings)), quiet=True)
     assert record["coefficients"] == pytest.approx(once.coefficients, rel=1e-4)
 
 
@@ -151,7 +149,7 @@ def test_a_dense_law_of_mixtures_is_told(tmp_path, capsys):
         in capsys.readouterr().out
     )
     assert any("are mixtures" in w for w in record["warnings"])
-    path = fit_runs.write_csv(tmp_path / "eight.csv", runs_lib.subset(runs, runs.n_experts == 8))
+    path = fit_runs.write_csv(tmp_path / "eight.csv", subset(runs, runs.n_experts == 8))
     assert any(
         "every run has n_experts = 8" in w
         for w in fit_law(tmp_path, path, "--form=chinchilla", "--starts=16")["warnings"]

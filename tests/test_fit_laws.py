@@ -2,14 +2,16 @@
 
 import fit_runs
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.optimize
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fit import lawfile
-from fit.laws import FORMS, chinchilla, clark, joint
+from fit.law import load
+from fit.laws import FORMS
+from fit.laws.joint import log_expert_scale
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -21,23 +23,23 @@ def float64():
 def test_joint_prediction_is_eq_6():
     n, d, e = fit_runs.paper_grid()
     expected = fit_runs.joint_loss(n, d, e, fit_runs.TABLE_3)
-    np.testing.assert_allclose(lawfile.load("joint-moe-2025").predict(n, d, e), expected, rtol=1e-13)
+    np.testing.assert_allclose(load("joint-moe-2025").predict(n, d, e), expected, rtol=1e-13)
     printed = fit_runs.TABLE_3 | {"E_start": 2.0732}
     np.testing.assert_allclose(
-        lawfile.load("joint-moe-2025-as-printed").predict(n, d, e), fit_runs.joint_loss(n, d, e, printed), rtol=1e-13
+        load("joint-moe-2025-as-printed").predict(n, d, e), fit_runs.joint_loss(n, d, e, printed), rtol=1e-13
     )
 
 
 def test_chinchilla_prediction_is_eq_2():
-    c = chinchilla.PRESETS["chinchilla-2022"]["coefficients"]
+    c = FORMS["chinchilla"].presets["chinchilla-2022"]["coefficients"]
     n, d = np.array([1e8, 7e10]), np.array([2e9, 1.4e12])
     expected = c["E"] + c["A"] / n ** c["alpha"] + c["B"] / d ** c["beta"]
-    np.testing.assert_allclose(lawfile.load("chinchilla-2022").predict(n, d, 1), expected, rtol=1e-13)
+    np.testing.assert_allclose(load("chinchilla-2022").predict(n, d, 1), expected, rtol=1e-13)
 
 
 def test_clark_prediction_and_effective_parameters():
-    c = clark.PRESETS["clark-2022-sbase"]["coefficients"]
-    law = lawfile.load("clark-2022-sbase")
+    c = FORMS["clark"].presets["clark-2022-sbase"]["coefficients"]
+    law = load("clark-2022-sbase")
 
     def loss(n, e):
         scale = 1 / (1 / (e - 1 + 1 / (1 / c["E_start"] - 1 / c["E_max"])) + 1 / c["E_max"])
@@ -64,7 +66,7 @@ TABLE_4 = {
 
 @pytest.mark.parametrize("experts", TABLE_4)
 def test_joint_preset_reduces_to_table_4(experts):
-    m, mu, n, nu, c = lawfile.load("joint-moe-2025").at_experts(experts)
+    m, mu, n, nu, c = load("joint-moe-2025").at_experts(experts)
     printed = TABLE_4[experts]
     assert m == pytest.approx(printed[0], rel=2e-4)
     assert n == pytest.approx(printed[2], rel=2e-4)
@@ -76,20 +78,20 @@ def test_joint_preset_reduces_to_table_4(experts):
 
 def test_printed_e_start_misses_table_4():
     """Why the preset does not use the printed digit."""
-    m, _, n, _, _ = lawfile.load("joint-moe-2025-as-printed").at_experts(1)
+    m, _, n, _, _ = load("joint-moe-2025-as-printed").at_experts(1)
     assert abs(m / TABLE_4[1][0] - 1) > 1e-3 and abs(n / TABLE_4[1][2] - 1) > 2e-3
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_free_parameters_round_trip(form):
     law = FORMS[form]
-    for preset in law.PRESETS.values():
-        there = law.to_free(preset["coefficients"])
-        assert there.shape == (len(law.FREE),)
+    for preset in law.presets.values():
+        free = law.to_free(preset["coefficients"])
+        assert free.shape == (len(law.free),)
         np.testing.assert_allclose(
-            law.to_coefficients(there), [preset["coefficients"][k] for k in law.COEFFICIENTS], rtol=1e-12
+            law.to_coefficients(free), [preset["coefficients"][k] for k in law.names], rtol=1e-12
         )
-        assert preset["source"] and set(preset["coefficients"]) == set(law.COEFFICIENTS)
+        assert preset["source"] and set(preset["coefficients"]) == set(law.names)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -97,28 +99,30 @@ def test_recentred_law_is_the_same_law(form):
     law, rng = FORMS[form], np.random.default_rng(0)
     for free in law.starts()[:: max(1, len(law.starts()) // 20)]:
         ln_n, ln_d, e = rng.normal(18, 2, 5), rng.normal(22, 2, 5), rng.integers(1, 64, 5)
-        moved = law.recentre(free, 18.5, 21.0)
-        np.testing.assert_allclose(
-            law.log_loss(moved, ln_n - 18.5, ln_d - 21.0, e), law.log_loss(free, ln_n, ln_d, e), rtol=1e-9, atol=1e-9
+        moved = law.recentre(free, dict(n_active=18.5, n_tokens=21.0))
+        shifted, as_is = (
+            fit_runs.log_loss(form, *arguments)
+            for arguments in ((moved, ln_n - 18.5, ln_d - 21.0, e), (free, ln_n, ln_d, e))
         )
+        np.testing.assert_allclose(shifted, as_is, rtol=1e-9, atol=1e-9)
 
 
-SLOPE = jax.jit(jax.grad(lambda log_start, t, e: joint.log_expert_scale(e, log_start, t), argnums=(0, 1)))
+SLOPE = jax.jit(jax.grad(lambda log_start, t, e: log_expert_scale(jnp, e, log_start, t), argnums=(0, 1)))
 
 
 @given(log_start=st.floats(-5, 8), t=st.floats(-400, 400), experts=st.integers(1, 10**6))
 @settings(max_examples=100, deadline=None)
 def test_expert_scale_stays_between_its_ends_and_differentiable(log_start, t, experts):
     with jax.enable_x64(True):
-        value = float(joint.log_expert_scale(experts, log_start, t))
+        value = float(log_expert_scale(jnp, experts, log_start, t))
         slope = SLOPE(log_start, t, float(experts))
         log_max = log_start + np.logaddexp(0, t)  # E_start < E_max by construction
         assert log_start - 1e-9 <= value <= log_max + 1e-9
         assert np.all(np.isfinite(slope))
-        np.testing.assert_allclose(joint.log_expert_scale(1, log_start, t), log_start, atol=1e-9)
+        np.testing.assert_allclose(log_expert_scale(jnp, 1, log_start, t), log_start, atol=1e-9)
 
 
 def test_paper_start_grid():
-    starts = joint.starts()
+    starts = FORMS["joint"].starts()
     assert starts.shape == (19683, 11) and len(np.unique(starts, axis=0)) == 19683
     assert set(np.round(np.exp(starts[:, 0]))) == {30, 100, 300} and set(starts[:, 1]) == {-0.05, -0.25, -0.5}

@@ -3,20 +3,22 @@
 import fit_runs
 import pytest
 
-from fit import UserError, lawfile, models
-from fit import runs as runs_lib
+from fit import UserError, models
 from fit.architecture import Architecture
+from fit.law import Law, in_words, load, warning_of
+from fit.laws import FORMS
+from fit.table import Table
 
 
 @pytest.fixture(scope="module")
 def law(tmp_path_factory):
-    return lawfile.load(fit_runs.write_demo_law(tmp_path_factory.mktemp("law") / "law.json"))
+    return load(fit_runs.write_demo_law(tmp_path_factory.mktemp("law") / "law.json"))
 
 
 def table(**changes):
     runs, columns = fit_runs.demo_runs()
     columns |= dict(n_active=runs.n_active.tolist(), n_experts=runs.n_experts.tolist()) | changes
-    return runs_lib.Table("runs.csv", columns, list(range(36)))
+    return Table("runs.csv", columns, list(range(36)))
 
 
 def test_a_law_knows_its_models(law):
@@ -30,7 +32,7 @@ def test_a_law_knows_its_models(law):
 
 
 def test_a_published_law_knows_its_papers():
-    law = lawfile.load("joint-moe-2025")
+    law = load("joint-moe-2025")
     n, d, e = fit_runs.paper_grid()
     for name, values in dict(n_active=n, n_tokens=d, n_experts=e, training_flops=6 * n * d).items():
         assert law.ranges[name] == (values.min(), values.max())
@@ -38,8 +40,8 @@ def test_a_published_law_knows_its_papers():
     points = fit_runs.chinchilla_runs()
     for name in ("n_active", "n_tokens"):
         ends = getattr(points, name).min(), getattr(points, name).max()
-        assert lawfile.load("chinchilla-refit-2024").ranges[name] == pytest.approx(ends, rel=1e-3)
-    assert lawfile.load("chinchilla-2022").experts == (1,)
+        assert load("chinchilla-refit-2024").ranges[name] == pytest.approx(ends, rel=1e-3)
+    assert load("chinchilla-2022").experts == (1,)
 
 
 def test_what_lies_outside_is_told_by_how_much(law):
@@ -51,15 +53,16 @@ def test_what_lies_outside_is_told_by_how_much(law):
         ("n_experts", pytest.approx(4)),
     ]
     assert [o["column"] for o in law.extrapolation(69696, 2e6)] == ["n_tokens", "training_flops"]
-    assert lawfile.warning_of(found) == (
-        "outside the fitted range: n_active 4 times below 14.9K, n_tokens 2 times above 1.31M, n_experts 4 times above 8"
+    assert warning_of(found) == (
+        "outside the fitted range: n_active 4 times below 14.9K, n_tokens 2 times above 1.31M, "
+        "n_experts 4 times above 8"
     )
-    assert lawfile.warning_of([]) == ""
+    assert warning_of([]) == ""
 
 
 def test_tokens_that_the_text_does_not_have(law):
-    law = lawfile.FittedLaw(law.name, law.form, law.coefficients, {"models": {"unique_tokens": 1000}})
-    assert lawfile.in_words(law.extrapolation(n_tokens=3000)) == "n_tokens 3 times the 1K of the text"
+    law = Law(law.name, law.form, law.coefficients, {"models": {"unique_tokens": 1000}})
+    assert in_words(law.extrapolation(n_tokens=3000)) == "n_tokens 3 times the 1K of the text"
     assert law.extrapolation(n_tokens=1000) == []
 
 
@@ -80,7 +83,7 @@ def test_runs_that_differ_give_no_default(law):
     half = models.from_table(table(vocab_size=[257] * 18 + [512] * 18, width_per_block=[8] * 36))
     assert half["vocab_size"] is None and half["width_per_block"] == 8
     with pytest.raises(UserError, match="--vocab_size"):
-        lawfile.FittedLaw("x", "joint", law.coefficients, {"models": half}).architecture  # noqa: B018
+        Law("x", FORMS["joint"], law.coefficients, {"models": half}).architecture  # noqa: B018
 
 
 def test_rates_without_a_law_give_none():
@@ -111,4 +114,4 @@ def test_overrides_that_all_runs_share_are_kept():
 )
 def test_damaged_models_are_refused(tmp_path, changes, words):
     with pytest.raises(UserError, match=words):
-        lawfile.load(fit_runs.write_demo_law(tmp_path / "law.json", **changes))
+        load(fit_runs.write_demo_law(tmp_path / "law.json", **changes))

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from fit_runs import dense_runs, fit_law
 
-from fit import UserError, lawfile, learning_rate
+from fit import UserError, learning_rate
 from fit import __main__ as command_line
-from fit import runs as runs_lib
+from fit.law import load
+from fit.table import Table, read, write
 
 # ------------------------------------------------------------------------------------------------
 
@@ -20,9 +21,8 @@ def test_columns_by_other_names(tmp_path, capsys):
     runs = dense_runs()
     ours = fit_runs.write_csv(tmp_path / "ours.csv", runs)
     theirs = tmp_path / "theirs.jsonl"
-    theirs.write_text("".join(
-        json.dumps(dict(N=n, D=d, val_loss=loss, loss=9.0)) + "\n" for n, d, loss in zip(runs.n_active, runs.n_tokens, runs.loss)
-    ))  # fmt: skip
+    rows = [dict(N=n, D=d, val_loss=v, loss=9.0) for n, d, v in zip(runs.n_active, runs.n_tokens, runs.loss)]
+    theirs.write_text("".join(json.dumps(row) + "\n" for row in rows))
     names = "--columns=loss:val_loss,n_tokens:D,n_active:N"
     one, other = (
         fit_law(tmp_path, path, "--form=chinchilla", "--starts=16", *flags)
@@ -71,9 +71,9 @@ def test_predict_keeps_what_else_stands_in_a_table(tmp_path, capsys, ending):
     table |= dict(day=[datetime.date(2026, 1, 2)] * 2, tags=[["a"], None], nothing=[float("nan"), 1.0])
     pyarrow.parquet.write_table(pyarrow.table(table), path)
     assert command_line.run(["predict", "--law=joint-moe-2025", f"--runs={path}", f"--out={out}"]) == 0
-    read = runs_lib.read(str(out))
-    assert read.numbers("predicted_loss")[0] == pytest.approx(fit_runs.joint_loss(1e9, 2e10, 8, fit_runs.TABLE_3))
-    assert list(read.columns)[: len(table)] == list(table) and "2023-11-14" in str(read.columns["when"][0])
+    again = read(str(out))
+    assert again.numbers("predicted_loss")[0] == pytest.approx(fit_runs.joint_loss(1e9, 2e10, 8, fit_runs.TABLE_3))
+    assert list(again.columns)[: len(table)] == list(table) and "2023-11-14" in str(again.columns["when"][0])
     if ending == "parquet":
         assert pyarrow.parquet.read_table(out)["when"].type == pyarrow.timestamp("ns")
 
@@ -88,7 +88,7 @@ def test_predict_on_columns_of_mixed_types(tmp_path, capsys):
     for ending in ("csv", "jsonl"):
         out = tmp_path / f"out.{ending}"
         assert command_line.run(["predict", "--law=joint-moe-2025", f"--runs={path}", f"--out={out}"]) == 0
-        assert len(runs_lib.read(str(out))) == 3
+        assert len(read(str(out))) == 3
     out = tmp_path / "out.parquet"
     assert command_line.run(["predict", "--law=joint-moe-2025", f"--runs={path}", f"--out={out}"]) == 2
     said = capsys.readouterr().err
@@ -110,7 +110,7 @@ def test_a_damaged_record_is_refused(tmp_path, capsys, change, words):
     path = tmp_path / "law.json"
     path.write_text(json.dumps(dict(form="joint", coefficients=fit_runs.TABLE_3) | change))
     with pytest.raises(UserError) as e:
-        lawfile.load(str(path))
+        load(str(path))
     assert words in str(e.value) and str(e.value).startswith(f"--law={path}: ")
 
 
@@ -128,8 +128,8 @@ def test_learning_rates_with_tokens(tmp_path, capsys):
                     )
                     for r in rates
                 ]
-    table = runs_lib.Table("rates", {name: [row[name] for row in rows] for name in rows[0]}, list(range(len(rows))))
-    runs_lib.write(table, str(tmp_path / "rates.csv"))
+    table = Table("rates", {name: [row[name] for row in rows] for name in rows[0]}, list(range(len(rows))))
+    write(table, str(tmp_path / "rates.csv"))
     assert command_line.run(["lr", f"--runs={tmp_path}/rates.csv", "--with_tokens", f"--out={tmp_path}/lr.json"]) == 0
     found = json.loads((tmp_path / "lr.json").read_text())["lr_law"]
     assert found == pytest.approx(dict(constant=3, n_active=-0.5, n_experts=-0.25, n_tokens=0.07), rel=1e-6)

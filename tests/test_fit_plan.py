@@ -13,7 +13,7 @@ import pytest
 from etils import epath
 
 from fit import __main__ as command_line
-from fit import lawfile
+from fit.law import load
 from jmoe import train
 from jmoe.config.check import check_config
 from jmoe.cost import counts
@@ -194,7 +194,8 @@ def test_the_emitted_config_trains(folder, tmp_path, capsys, text_glob):
 
 
 def test_a_sweep_around_the_plan_of_the_demos_law(folder, tmp_path):
-    """No flag of shape: config, width and experts are the law's; a sweep of short runs warms up over a third of each."""
+    """No flag of shape: config, width and experts are the law's; a sweep of short runs warms up over a third of
+    each."""
     from configs import quickstart
 
     usual = quickstart.get_config().optimizer.warmup_tokens
@@ -367,7 +368,7 @@ def test_predictions_outside_are_marked(folder, tmp_path, capsys):
 
 
 def test_inside_is_what_extrapolation_leaves_unmarked(folder):
-    law = lawfile.load(f"{folder}/law.json")
+    law = load(f"{folder}/law.json")
     n, d, e = np.array([1e3, 2e4, 2e4, 2e4]), np.array([5e5, 5e5, 1e7, 5e5]), np.array([1, 8, 8, 16])
     one_by_one = [not law.extrapolation(*row) for row in zip(n, d, e)]
     assert law.inside(n, d, e).tolist() == one_by_one == [False, True, False, False]

@@ -10,10 +10,13 @@ import pytest
 import scipy.optimize
 import scipy.special
 
-from fit import UserError, fitting, regress, uncertainty
-from fit.laws import FORMS, chinchilla, joint
+from fit import UserError, holdout, search, sure
+from fit.laws import FORMS
+from fit.problem import Settings, prepare, residual_function
+from fit.runs import subset
 
-TRUE = joint.to_free(fit_runs.TABLE_3)
+JOINT = FORMS["joint"]
+TRUE = JOINT.to_free(fit_runs.TABLE_3)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -26,12 +29,12 @@ def float64():
 def noisy():
     """The paper's grid with noise, and the default fit to it."""
     runs = fit_runs.paper_runs(noise=0.002, seed=1)
-    return runs, regress.fit("joint", runs, quiet=True)
+    return runs, search.fit(prepare(JOINT, runs), quiet=True)
 
 
 def numpy_objective(free, runs, settings, weights):
     """The objective as the docstring of regress states it, in NumPy and scipy."""
-    c = dict(zip(joint.COEFFICIENTS, np.asarray(joint.to_coefficients(free))))
+    c = dict(zip(JOINT.names, np.asarray(JOINT.to_coefficients(free))))
     r = np.log(fit_runs.joint_loss(runs.n_active, runs.n_tokens, runs.n_experts, c)) - np.log(runs.loss)
     losses = weights * scipy.special.huber(settings.huber_delta, r)
     total = losses.sum() if settings.reduction == "sum" else losses.mean()
@@ -41,42 +44,40 @@ def numpy_objective(free, runs, settings, weights):
 @pytest.mark.parametrize("reduction", ["sum", "mean"])
 def test_objective_is_huber_with_weights_and_decay(reduction):
     runs, rng = fit_runs.paper_runs(noise=0.02), np.random.default_rng(0)
-    settings = regress.Settings(huber_delta=0.01, reduction=reduction, weight_decay=1e-5)
+    settings = Settings(huber_delta=0.01, reduction=reduction, weight_decay=1e-5)
     weights = rng.uniform(0, 2, len(runs))
-    data = regress.prepare(runs, settings, weights)
+    problem = prepare(JOINT, runs, settings, weights)
     for scale in (0, 0.01, 0.3):
         free = TRUE + scale * rng.normal(size=11) * [1, 0.1, 0.1, 0.01, 1, 0.1, 0.1, 0.01, 0.1, 1, 0.1]
-        assert regress.objective("joint", free, data) == pytest.approx(
-            numpy_objective(free, runs, settings, weights), rel=1e-9
-        )
+        assert problem.objective(free) == pytest.approx(numpy_objective(free, runs, settings, weights), rel=1e-9)
 
 
 def test_gradient_is_exact_on_both_sides_of_delta():
     runs = fit_runs.paper_runs(noise=0.02)
-    data = regress.prepare(runs, regress.Settings(huber_delta=0.01))
-    residuals = regress.residual_function("joint")
-    x = np.asarray(joint.recentre(TRUE, data["shift_n"], data["shift_d"]))
-    value = lambda x: float(0.5 * jnp.sum(residuals(x, data) ** 2))
-    gradient = np.asarray(jax.grad(lambda x: 0.5 * jnp.sum(residuals(x, data) ** 2))(x))
+    problem = prepare(JOINT, runs, Settings(huber_delta=0.01))
+    residuals = residual_function(JOINT)
+    x = problem.centre(TRUE[None])[0]
+    value = lambda x: float(0.5 * jnp.sum(residuals(x, problem.data) ** 2))
+    gradient = np.asarray(jax.grad(lambda x: 0.5 * jnp.sum(residuals(x, problem.data) ** 2))(x))
     central = np.array([(value(x + h) - value(x - h)) / 2e-6 for h in 1e-6 * np.eye(11)])
     np.testing.assert_allclose(gradient, central, rtol=1e-4, atol=1e-6)
 
 
 def test_noise_free_losses_give_the_law_back():
     runs = fit_runs.paper_runs()
-    found = regress.fit("joint", runs, quiet=True)
+    found = search.fit(prepare(JOINT, runs), quiet=True)
     n = np.geomspace(runs.n_active.min(), runs.n_active.max(), 12)[:, None, None]
     d = np.geomspace(runs.n_tokens.min(), runs.n_tokens.max(), 12)[:, None]
     e = np.arange(1.0, 33.0)
-    predicted = np.exp(joint.log_loss(found.free, np.log(n), np.log(d), e))
+    predicted = np.exp(fit_runs.log_loss("joint", found.free, np.log(n), np.log(d), e))
     np.testing.assert_allclose(predicted, fit_runs.joint_loss(n, d, e, fit_runs.TABLE_3), rtol=1e-6)
 
 
 def test_noisy_fit_beats_the_truth_on_its_objective(noisy):
     runs, found = noisy
-    data = regress.prepare(runs, regress.Settings())
-    assert found.objective <= regress.objective("joint", TRUE, data)
-    assert found.objective == pytest.approx(regress.objective("joint", found.free, data), rel=1e-9)
+    problem = prepare(JOINT, runs, Settings())
+    assert found.objective <= problem.objective(TRUE)
+    assert found.objective == pytest.approx(problem.objective(found.free), rel=1e-9)
     assert found.coefficients["E_start"] < found.coefficients["E_max"]
 
 
@@ -84,20 +85,21 @@ def test_noisy_fit_beats_the_truth_on_its_objective(noisy):
 def test_held_out_lowest_losses_are_predicted(seed):
     """Short form of benchmarks/fit_coverage.py, which does 20 seeds."""
     runs = fit_runs.paper_runs(noise=0.002, seed=seed)
-    out = fitting.held_out(runs, "lowest-loss:30")
-    train = fitting.subset(runs, ~out)
-    found = regress.fit("joint", train, regress.Settings(starts=128), quiet=True)
-    assert found.objective <= regress.objective("joint", TRUE, regress.prepare(train, regress.Settings()))
-    assert fitting.errors(joint, found.free, fitting.subset(runs, out))["rmse_log"] <= 0.0025
+    out = holdout.held_out(runs, "lowest-loss:30")
+    train = subset(runs, ~out)
+    problem = prepare(JOINT, train)
+    found = search.fit(problem, quiet=True)
+    assert found.objective <= problem.objective(TRUE)
+    assert holdout.errors(JOINT, found.free, subset(runs, out))["rmse_log"] <= 0.0025
 
 
 def test_no_local_search_improves_the_fit(noisy):
     """scipy, started at the optimum on the objective in NumPy, finds nothing better."""
     runs, found = noisy
-    data = regress.prepare(runs, regress.Settings())
-    residuals = regress.residual_function("joint")
-    fun = jax.jit(jax.value_and_grad(lambda x: 0.5 * jnp.sum(residuals(x, data) ** 2)))
-    x = np.asarray(joint.recentre(found.free, data["shift_n"], data["shift_d"]))
+    problem = prepare(JOINT, runs, Settings())
+    residuals = residual_function(JOINT)
+    fun = jax.jit(jax.value_and_grad(lambda x: 0.5 * jnp.sum(residuals(x, problem.data) ** 2)))
+    x = problem.centre(found.free[None])[0]
     better = scipy.optimize.minimize(
         lambda x: [np.asarray(v) for v in fun(x)], x, jac=True, method="BFGS", options=dict(gtol=1e-12)
     )
@@ -107,8 +109,8 @@ def test_no_local_search_improves_the_fit(noisy):
 def test_chinchilla_optimum_of_the_public_points():
     """Besiroglu et al. 2024: true minimum 1.018274e-3; coefficients within a tenth of their standard errors."""
     runs = fit_runs.chinchilla_runs()
-    settings = regress.Settings(huber_delta=1e-3)
-    found = regress.fit("chinchilla", runs, settings, quiet=True)
+    settings = Settings(huber_delta=1e-3)
+    found = search.fit(prepare(FORMS["chinchilla"], runs, settings), quiet=True)
     assert len(runs) == 240 and found.objective <= 1.01828e-3
     optimum = dict(A=477.83, B=2143.4, E=1.81722, alpha=0.34731, beta=0.36717)
     errors = dict(A=124.52, B=1293.28, E=0.0257, alpha=0.0154, beta=0.0206)
@@ -119,45 +121,44 @@ def test_chinchilla_optimum_of_the_public_points():
 
 def test_both_solvers_reach_the_same_objective():
     runs = fit_runs.chinchilla_runs()
-    settings = regress.Settings(huber_delta=1e-3, starts=4)
-    lm = regress.fit("chinchilla", runs, settings, quiet=True)
-    data = regress.prepare(runs, settings)
-    starts = regress.centre("chinchilla", chinchilla.starts()[:4], data)
-    _, values = regress.search("chinchilla", starts, data, dataclasses.replace(settings, solver="lbfgs"), quiet=True)
+    settings = Settings(huber_delta=1e-3, starts=4)
+    lm = search.fit(prepare(FORMS["chinchilla"], runs, settings), quiet=True)
+    problem = prepare(FORMS["chinchilla"], runs, dataclasses.replace(settings, solver="lbfgs"))
+    starts = problem.centre(FORMS["chinchilla"].starts()[:4])
+    _, values = search.search(problem, starts, quiet=True)
     converged = values[values <= 1.01 * lm.objective]
     assert len(converged) and converged.min() == pytest.approx(lm.objective, rel=1e-6)
 
 
 def test_clark_needs_no_tokens_and_is_recovered():
     law = FORMS["clark"]
-    c = law.PRESETS["clark-2022-sbase"]["coefficients"]
+    c = law.presets["clark-2022-sbase"]["coefficients"]
     runs = fit_runs.paper_runs()
-    runs.n_tokens = np.ones(len(runs))
-    runs.loss = np.exp(np.asarray(law.log_loss(law.to_free(c), np.log(runs.n_active), 0.0, runs.n_experts)))
-    found = regress.fit("clark", runs, regress.Settings(starts=32), quiet=True)
-    fitted = np.exp(np.asarray(law.log_loss(found.free, np.log(runs.n_active), 0.0, runs.n_experts)))
+    runs.loss = np.exp(law.log_loss(law.to_free(c), runs.columns))
+    found = search.fit(prepare(FORMS["clark"], runs, Settings(starts=32)), quiet=True)
+    fitted = np.exp(law.log_loss(found.free, runs.columns))
     np.testing.assert_allclose(fitted, runs.loss, rtol=1e-6)
 
 
 def test_weight_two_is_the_run_twice():
-    runs, settings = fit_runs.paper_runs(noise=0.01, seed=2), regress.Settings()
+    runs, settings = fit_runs.paper_runs(noise=0.01, seed=2), Settings()
     weights = np.where(np.arange(len(runs)) % 3 == 0, 2.0, 1.0)
-    twice = fitting.subset(runs, np.repeat(np.arange(len(runs)), weights.astype(int)))
+    twice = subset(runs, np.repeat(np.arange(len(runs)), weights.astype(int)))
     for free in (TRUE, TRUE * 1.01):
-        assert regress.objective("joint", free, regress.prepare(runs, settings, weights)) == pytest.approx(
-            regress.objective("joint", free, regress.prepare(twice, settings)), rel=1e-9
+        assert prepare(JOINT, runs, settings, weights).objective(free) == pytest.approx(
+            prepare(JOINT, twice, settings).objective(free), rel=1e-9
         )
 
 
 def test_holdout_rules():
     runs = fit_runs.paper_runs(noise=0.002)
-    out = fitting.held_out(runs, "lowest-loss:30")
+    out = holdout.held_out(runs, "lowest-loss:30")
     assert out.sum() == 30 and runs.loss[out].max() <= runs.loss[~out].min()
     compute = runs.n_active * runs.n_tokens
-    out = fitting.held_out(runs, "largest-compute:20%")
+    out = holdout.held_out(runs, "largest-compute:20%")
     assert out.sum() == 54 and compute[out].min() >= compute[~out].max()
     runs.table.columns["split"] = ["validation" if i < 7 else "train" for i in range(len(runs))]
-    assert fitting.held_out(runs, "column:split").nonzero()[0].tolist() == list(range(7))
+    assert holdout.held_out(runs, "column:split").nonzero()[0].tolist() == list(range(7))
     for rule, words in (
         ("lowest-loss:0", "0 of 270"),
         ("largest-compute:100%", "270 of 270"),
@@ -166,27 +167,28 @@ def test_holdout_rules():
         ("column:fold", "column fold"),
     ):
         with pytest.raises(UserError, match=words):
-            fitting.held_out(runs, rule)
+            holdout.held_out(runs, rule)
 
 
 def test_separate_laws_bound_the_joint_law(noisy):
     """Sec. 5.2: a law for each number of experts can emulate the joint one, so its objective on the fit is no worse."""
     runs, found = noisy
-    settings = regress.Settings()
-    alone = uncertainty.separate(runs, settings, np.ones(len(runs)))
+    settings = Settings()
+    alone = sure.separate(prepare(JOINT, runs, settings))
     assert set(alone) == {"1", "2", "4", "8", "16", "32"}
-    law, data = FORMS["chinchilla"], regress.prepare(runs, settings)
+    law = FORMS["chinchilla"]
+    problem = prepare(law, runs, settings)
     total = 0.0
     for e, fitted in alone.items():
-        part = regress.take(data, np.flatnonzero(runs.n_experts == float(e)))
-        total += regress.objective("chinchilla", law.to_free(fitted["coefficients"]), part)
+        part = problem.part(np.flatnonzero(runs.n_experts == float(e)))
+        total += part.objective(law.to_free(fitted["coefficients"]))
     assert total <= found.objective
 
 
 def test_too_few_runs_are_refused():
     runs = fit_runs.paper_runs()
     with pytest.raises(UserError, match="1 distinct run to fit"):
-        regress.fit("joint", fitting.subset(runs, np.zeros(50, int)), quiet=True)
-    dense = fitting.subset(runs, runs.n_experts == 1)
+        search.fit(prepare(JOINT, subset(runs, np.zeros(50, int))), quiet=True)
+    dense = subset(runs, runs.n_experts == 1)
     with pytest.raises(UserError, match="column n_experts"):
-        regress.fit("joint", dense, quiet=True)
+        search.fit(prepare(JOINT, dense), quiet=True)

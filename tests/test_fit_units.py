@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fit import units
-from fit.figures import style
+from fit.paper.figures import style
 
 
 def test_units():

@@ -137,12 +137,6 @@ def test_a_5b_model_of_32_experts_on_16_chips(tmp_path, record_property):
     check(report, config)
 
 
-def test_the_same_with_flash_attention_over_2048_positions(tmp_path, record_property):
-    config = model_5b()
-    config.model.attention, config.data.seq_len = "flash", 2_048
-    check(compiled(tmp_path, record_property, *FLAGS_5B, *FLASH, "--topology=v5e:4x4"), config)
-
-
 def test_a_model_of_mixtrals_size_on_512_chips(tmp_path, record_property):
     config = mixtral.get_config()
     config.model.attention = "flash"

@@ -1,5 +1,7 @@
 """The decoder against a plain NumPy one in float64, counts, causality, and equality across meshes."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -97,7 +99,7 @@ def test_dense_logits_equal_numpy(norm, final_norm):
             if name in params["blocks"]:
                 params["blocks"][name] = jax.random.normal(jax.random.key(1), params["blocks"][name].shape)
         tokens = tokens_on(mesh, (2, 24))
-        logits = logits_of(params, tokens, config, 1.0, mesh)
+        logits = jax.jit(lambda params, tokens: logits_of(params, tokens, config, 1.0, mesh))(params, tokens)
     expected = numpy_decoder(jax.device_get(params), np.asarray(tokens), config.model)
     assert expected.std() > 0.1
     np.testing.assert_allclose(logits, expected, atol=1e-4)
@@ -149,7 +151,7 @@ def test_no_position_sees_the_future(n_experts):
             logits = logits_of(params | {"embed": embed}, placed, config, None, mesh)
             return jnp.sum(logits**2 * only_t)
 
-        touched = np.abs(jax.device_get(jax.grad(at_t)(params["embed"]))).sum(axis=1) > 0
+        touched = np.abs(jax.device_get(jax.jit(jax.grad(at_t))(params["embed"]))).sum(axis=1) > 0
     assert set(np.flatnonzero(touched)) == set(tokens[1, : t + 1])
 
 
@@ -180,26 +182,28 @@ def test_sizes_of_the_papers_table(d_model, n_experts, n_active, n_total):
     assert (printed(counts.n_active(model)), printed(counts.n_total(model))) == (n_active, n_total)
 
 
+@functools.cache
+def history(n_experts, n_devices, expert=1, model=1):
+    """The metrics of five steps."""
+    config = tiny(n_experts, d_model=64, n_heads=8)
+    config.mesh.expert, config.mesh.model = expert, model
+    mesh = sharding.make_mesh(config, jax.devices()[:n_devices])
+    with jax.set_mesh(mesh):
+        params = make_params(config, mesh)
+        opt_state = jax.jit(step.make_optimizer(config.optimizer).init)(params)
+        train_step = step.make_train_step(config, mesh)
+        found = []
+        for i in range(5):
+            params, opt_state, metrics = train_step(params, opt_state, tokens_on(mesh, (16, 33), i), np.float32(1e-2))
+            found.append(jax.device_get(metrics))
+    return found
+
+
 # expert and model axes of eight devices; the rest is data
 @pytest.mark.parametrize("n_experts, expert, model", [(1, 1, 1), (1, 2, 2), (8, 1, 1), (8, 8, 1), (8, 1, 8), (8, 2, 2)])
 def test_the_mesh_changes_nothing(n_experts, expert, model):
     """Five steps on eight devices equal five on one: same losses, same drops."""
-    histories = []
-    for n_devices, axes in ((1, (1, 1)), (8, (expert, model))):
-        config = tiny(n_experts, d_model=64, n_heads=8)
-        config.mesh.expert, config.mesh.model = axes
-        mesh = sharding.make_mesh(config, jax.devices()[:n_devices])
-        with jax.set_mesh(mesh):
-            params = make_params(config, mesh)
-            opt_state = jax.jit(step.make_optimizer(config.optimizer).init)(params)
-            train_step = step.make_train_step(config, mesh)
-            history = []
-            for i in range(5):
-                params, opt_state, metrics = train_step(
-                    params, opt_state, tokens_on(mesh, (16, 33), i), np.float32(1e-2)
-                )
-                history.append(jax.device_get(metrics))
-        histories.append(history)
+    histories = history(n_experts, 1), history(n_experts, 8, expert, model)
     for one, eight in zip(*histories):
         assert one.keys() == eight.keys()
         for name in one.keys() - {"layers"}:

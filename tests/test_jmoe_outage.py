@@ -18,7 +18,7 @@ from jmoe import cli
 from jmoe.errors import UNAVAILABLE, Unavailable, UserError
 from jmoe.run import checkpoint
 from jmoe.storage import files as storage
-from jmoe.storage import gcs
+from jmoe.storage import gcs, identity, ownership
 
 SOAK = bool(os.environ.get("JMOE_SOAK"))
 
@@ -125,6 +125,15 @@ def test_a_forbidden_bucket_is_the_users_to_mend(proxy, bucket):
     with pytest.raises(OSError) as error:
         (epath.Path(bucket) / "a").write_text("")
     assert "Forbidden" in cli.disk_error(error.value) and cli.unavailable(error.value) is None
+
+
+def test_a_lease_of_which_the_answer_was_lost_is_held(proxy, bucket):
+    """The store makes the object, and the answer is cut: asked again it says 412, for the object exists."""
+    path = epath.Path(f"{bucket}/lost/sweep.lock")
+    proxy.fail("cut", 0.5, at="ifGenerationMatch=0", only="ifGenerationMatch=0")
+    with ownership.hold(path, "me"):
+        assert proxy.failed["cut"] and ownership.owner(path) == identity.Owner.of(what="me")
+    assert ownership.owner(path) is None
 
 
 def test_a_start_in_a_long_outage_ends_with_a_code_that_is_tried_again(proxy, bucket, tmp_path, text_glob, monkeypatch):

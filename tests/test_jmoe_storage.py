@@ -107,7 +107,7 @@ def test_a_damaged_line_is_named_and_a_sealed_file_is_what_was_written(tmp_path)
     assert storage.read_sealed(path) == values
     path.write_text(json.dumps(values))  # as written before there were seals
     assert storage.read_sealed(path) == values
-    for bad in (text[:-9], "", text.replace("2.5", "2.4"), "[]", text[:-1] + "\udcff"):
+    for bad in (text[:-9], "", text.replace("2.5", "2.4"), "[]", "{}", text[:-1] + "\udcff"):
         path.write_bytes(bad.encode(errors="surrogateescape"))
         with pytest.raises(Damaged, match=f"{path} is damaged: "):
             storage.read_sealed(path)

@@ -84,7 +84,9 @@ def configs(tmp_path_factory):
         config.optimizer.lr_law.constant += 0.3 * seed
         config.log_every, config.checkpoint_every = 1, 5
         found.append(config)
-    return found
+    with pytest.MonkeyPatch.context() as patch:  # of one device, as eight on two cores are slow
+        patch.setattr(jax, "devices", lambda: jax.local_devices()[:1])
+        yield found
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +114,7 @@ def test_a_run_together_leaves_what_it_would_leave_alone(configs, together, tmp_
     for m in (0, 2):
         alone = train(configs[m], epath.Path(tmp_path / str(m)))
         assert [r["n_tokens"] for r in alone] == [r["n_tokens"] for r in outcomes[m]]
-        np.testing.assert_allclose([r["loss"] for r in outcomes[m]], [r["loss"] for r in alone], rtol=1e-3)
+        np.testing.assert_allclose([r["loss"] for r in outcomes[m]], [r["loss"] for r in alone], rtol=2e-3)
         one, other = files(tmp_path / str(m)), files(folder / str(m))
         assert one.keys() == other.keys()
         for name in one:

@@ -3,14 +3,20 @@
 import json
 import random
 import re
+import runpy
 import shutil
 import signal
 import subprocess
 
 import helpers
+import jax
 import numpy as np
 import pytest
 import soak
+from etils import epath
+
+from jmoe import train as jmoe_train
+from jmoe.errors import UserError
 
 
 @pytest.fixture(scope="module")
@@ -18,16 +24,11 @@ def config(tmp_path_factory, text_glob):
     return helpers.write_config(tmp_path_factory.mktemp("config"), text_glob)
 
 
+SHORT = "--config.n_tokens=(8192,)"  # the first of the config's two budgets
+
+
 def train(config, workdir, *flags, **options):
-    return helpers.run(
-        "jmoe.train",
-        f"--config={config}",
-        f"--workdir={workdir}",
-        "--config.model.n_experts=4",
-        "--config.eval_every=6",
-        *flags,
-        **options,
-    )
+    return helpers.run("jmoe.train", f"--config={config}", f"--workdir={workdir}", *soak.FLAGS, *flags, **options)
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +36,23 @@ def undisturbed(config, tmp_path_factory):
     workdir = tmp_path_factory.mktemp("undisturbed")
     done = train(config, workdir)
     assert done.returncode == 0, done.stderr
+    return workdir
+
+
+@pytest.fixture(scope="module")
+def short(config, tmp_path_factory):
+    """As `undisturbed`, to the first of its budgets."""
+    workdir = tmp_path_factory.mktemp("short")
+    done = train(config, workdir, SHORT)
+    assert done.returncode == 0, done.stderr
+    return workdir
+
+
+@pytest.fixture(scope="module")
+def pair(config, tmp_path_factory):
+    """The run of `short` by two processes of two devices, joined by jax.distributed, an expert on each device."""
+    workdir = tmp_path_factory.mktemp("pair") / "run"
+    soak.kill_until_done(config, workdir, 0, 2, random.Random(0), SHORT)
     return workdir
 
 
@@ -62,61 +80,44 @@ def test_a_second_start_does_nothing_again(undisturbed, config):
     }
 
 
-def test_killed_at_random_it_ends_bit_identical(config, tmp_path):
+def test_killed_at_random_it_ends_bit_identical(undisturbed, config, tmp_path):
     """SIGKILL at random moments, saves included, until a start is left alone; make soak does more of it."""
-    soak.kill_until_done(config, tmp_path / "undisturbed", 0, 1, random.Random(0))
-    hits = soak.kill_until_done(config, tmp_path / "killed", 4, 1, random.Random(0))
-    assert len(hits) >= 3
-    soak.assert_same_run(tmp_path / "undisturbed", tmp_path / "killed")
+    hits = soak.kill_until_done(config, tmp_path / "killed", 3, 1, random.Random(0))
+    assert len(hits) >= 2
+    soak.assert_same_run(undisturbed, tmp_path / "killed")
 
 
-def test_two_processes_killed_at_random_end_bit_identical(config, tmp_path):
-    """One or both of them: the other one ends as well, and the run is the undisturbed one in the end."""
-    soak.kill_until_done(config, tmp_path / "undisturbed", 0, 2, random.Random(0))
-    hits = soak.kill_until_done(config, tmp_path / "killed", 2, 2, random.Random(3))
+def test_two_processes_killed_at_random_end_bit_identical(pair, config, tmp_path):
+    """One of them: the other one ends as well, and the run is the undisturbed one in the end."""
+    chance = random.Random(0)  # its first moment is a save, its victim the second process
+    hits = soak.kill_until_done(config, tmp_path / "killed", 1, 2, chance, SHORT)
     assert hits
-    soak.assert_same_run(tmp_path / "undisturbed", tmp_path / "killed")
+    soak.assert_same_run(pair, tmp_path / "killed", "branch-8192")
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_saves_and_says_so(undisturbed, config, tmp_path, signum):
-    process = subprocess.Popen(
-        helpers.command("jmoe.train", f"--config={config}", f"--workdir={tmp_path}", "--config.model.n_experts=4"),
-        env=helpers.environment(),
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def test_a_signal_saves_and_says_so(short, config, tmp_path, signum):
+    flags = f"--config={config}", f"--workdir={tmp_path}", *soak.FLAGS, SHORT
+    (process,) = helpers.start("jmoe.train", *flags)
     helpers.wait_until(lambda: soak.progress(tmp_path) >= 3, [process])
     process.send_signal(signum)
     said = process.communicate()[1]
     assert process.returncode == 128 + signum, said
     assert "saved step" in said and "Traceback" not in said
-    assert train(config, tmp_path).returncode == 0
-    soak.assert_same_run(tmp_path, undisturbed)
+    assert train(config, tmp_path, SHORT).returncode == 0
+    soak.assert_same_run(tmp_path, short, "branch-8192")
 
 
-SPREAD = ["--config.model.n_experts=4", "--config.model.group_tokens=32"]
+def result(workdir, branch="branch-8192"):
+    return json.loads((workdir / branch / "result.json").read_text())
 
 
-@pytest.fixture(scope="module")
-def alone(config, tmp_path_factory):
-    """The run on one device that runs on other meshes are compared with."""
-    workdir = tmp_path_factory.mktemp("alone")
-    done = train(config, workdir, *SPREAD)
-    assert done.returncode == 0, done.stderr
-    return workdir
-
-
-def results(workdir):
-    return {name: json.loads((workdir / name / "result.json").read_text()) for name in ("branch-8192", "branch-16384")}
-
-
-def test_it_goes_on_with_the_same_tokens_on_other_devices_and_hosts(alone, config, tmp_path):
-    """One device, then eight with the experts spread, two processes of four, and eight again: the same run to float
-    accuracy, and each stop by SIGTERM to one process alone saves and ends all of them with 143."""
-    flags = [f"--config={config}", f"--workdir={tmp_path}", *SPREAD]
-    for n_processes, n_devices, spread in ((1, 1, 1), (1, 8, 4), (2, 4, 4)):
-        target = soak.progress(tmp_path) + 4
+def test_it_goes_on_with_the_same_tokens_on_other_devices_and_hosts(undisturbed, config, tmp_path):
+    """One device, then four with an expert each, two processes of two, and four again: the same run to float accuracy,
+    and each stop by SIGTERM to one process alone saves and ends all of them with 143."""
+    flags = [f"--config={config}", f"--workdir={tmp_path}", *soak.FLAGS]
+    for n_processes, n_devices, spread in ((1, 1, 1), (1, 4, 4), (2, 2, 4)):
+        target = soak.progress(tmp_path) + 3
         processes = helpers.start(
             "jmoe.train", *flags, f"--config.mesh.expert={spread}", n_processes=n_processes, n_devices=n_devices
         )
@@ -126,31 +127,28 @@ def test_it_goes_on_with_the_same_tokens_on_other_devices_and_hosts(alone, confi
         assert [process.returncode for process in processes] == [128 + signal.SIGTERM] * n_processes, said
         assert all("saved step" in text for text in said), said
         assert len({re.search(r"saved step \d+", text).group() for text in said}) == 1
-    done = train(config, tmp_path, *SPREAD, "--config.mesh.expert=4", n_devices=8)
+    done = train(config, tmp_path, "--config.mesh.expert=4", n_devices=4)
     assert done.returncode == 0, done.stderr
-    for one, other in zip(results(alone).values(), results(tmp_path).values()):
+    for name in ("branch-8192", "branch-16384"):
+        one, other = (result(folder, name) for folder in (undisturbed, tmp_path))
         assert abs(one["loss"] - other["loss"]) < 1e-3
-        assert other["n_devices"] == 8 and one["n_devices"] == 1
+        assert (one["n_devices"], other["n_devices"]) == (1, 4)
     for segment in ("trunk", "branch-16384"):  # every step once, on the same tokens
-        one, other = (soak.outcome(folder)[segment, "metrics"] for folder in (alone, tmp_path))
+        one, other = (soak.outcome(folder)[segment, "metrics"] for folder in (undisturbed, tmp_path))
         assert [(line["step"], line["n_tokens"]) for line in one] == [
             (line["step"], line["n_tokens"]) for line in other
         ]
         assert np.allclose([line["loss"] for line in one], [line["loss"] for line in other], atol=2e-3)
 
 
-def test_two_processes_of_four_devices_equal_one_device(alone, config, tmp_path):
-    """Real processes, joined by jax.distributed, experts spread over four devices: the same losses and drops."""
-    flags = [f"--config={config}", f"--workdir={tmp_path}", *SPREAD, "--config.mesh.expert=4"]
-    processes = helpers.start("jmoe.train", *flags, n_processes=2, n_devices=4)
-    said = [process.communicate(timeout=300)[1] for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], said
-    for one, other in zip(results(alone).values(), results(tmp_path).values()):
-        assert other["n_devices"] == 8
-        for column in ("loss", "train_loss", "drop_rate"):
-            assert abs(one[column] - other[column]) < 1e-4, column
+def test_two_processes_of_two_devices_equal_one_device(short, pair):
+    """The same losses and drops."""
+    one, other = result(short), result(pair)
+    assert (one["n_devices"], other["n_devices"]) == (1, 4)
+    for column in ("loss", "train_loss", "drop_rate"):
+        assert abs(one[column] - other[column]) < 1e-4, column
     # the first steps agree to float accuracy, before rounding has had time to grow
-    for one, other in list(zip(*(soak.outcome(folder)["trunk", "metrics"] for folder in (alone, tmp_path))))[:5]:
+    for one, other in list(zip(*(soak.outcome(folder)["trunk", "metrics"] for folder in (short, pair))))[:5]:
         assert abs(one["loss"] - other["loss"]) < 1e-5
         assert one["drop_rate"] == pytest.approx(other["drop_rate"], abs=1e-6)
 
@@ -190,48 +188,40 @@ def test_a_damaged_result_is_made_again(undisturbed, config, tmp_path):
     soak.assert_same_run(workdir, undisturbed)
 
 
-def test_a_damaged_checkpoint_is_skipped_for_the_one_before(undisturbed, config, tmp_path):
-    """First the newest of the branch, then all of the branch, then the trunk's as well: the same bits every time."""
-    newest = "branch-16384/checkpoints/40", "branch-16384/checkpoints/35", "trunk/checkpoints"
-    for count in (1, 2, 3):
-        workdir = tmp_path / str(count)
-        shutil.copytree(undisturbed, workdir)
-        (workdir / "branch-16384" / "result.json").unlink()
-        for path in newest[:count]:
-            for array in (workdir / path).glob("**/params/**/d/*"):
-                array.write_bytes(array.read_bytes()[:-7])
-        done = train(config, workdir)
-        assert done.returncode == 0, done.stderr
-        assert done.stderr.count("is damaged and skipped") == (1, 2, 5)[count - 1], done.stderr
-        assert ("starting this part over" in done.stderr) == (count > 1)
-        assert "Traceback" not in done.stderr
-        soak.assert_same_run(workdir, undisturbed)
+@pytest.mark.parametrize(
+    "damaged, n_damaged, n_over",
+    [
+        (["branch-8192/checkpoints", "branch-16384/checkpoints/40"], 2, 1),
+        (["branch-16384/checkpoints", "trunk/checkpoints"], 5, 2),
+    ],
+)
+def test_a_damaged_checkpoint_is_skipped_for_the_one_before(undisturbed, config, tmp_path, damaged, n_damaged, n_over):
+    """The newest of a branch, all of a branch, and the trunk's as well: the same bits every time."""
+    workdir = tmp_path / "run"
+    shutil.copytree(undisturbed, workdir)
+    for path in damaged:
+        (workdir / path.partition("/")[0] / "result.json").unlink(missing_ok=True)
+        for array in (workdir / path).glob("**/params/**/d/*"):
+            array.write_bytes(array.read_bytes()[:-7])
+    done = train(config, workdir)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("is damaged and skipped") == n_damaged, done.stderr
+    assert done.stderr.count("starting this part over") == n_over, done.stderr
+    assert "Traceback" not in done.stderr
+    soak.assert_same_run(workdir, undisturbed)
 
 
 @pytest.mark.parametrize(
     "flags, words",
     [
-        (["--config.data.path=/nowhere/*.txt"], ["config.data.path='/nowhere/*.txt'", "no file"]),
         (["--config.modle.d_model=8"], ["modle", "model"]),
         (["--config.model.d_model=big"], ["config.model.d_model", "big"]),
         (["--unknown=1"], ["unknown"]),
         (["stray"], ["stray"]),
         (["--config.model.n_heads=3"], ["d_model=32", "n_heads=3"]),
-        (["--config.model.n_experts=0"], ["n_experts=0", "at least 1"]),
-        (["--config.model.vocab_size=200"], ["vocab_size=200", "257"]),
-        (
-            ["--config.model.n_experts=4", "--config.model.capacity_factor=0.001"],
-            ["capacity_factor=0.001", "4 experts"],
-        ),
-        (["--config.batch_tokens=((0, 100),)"], ["100", "seq_len=32"]),
-        (["--config.batch_tokens=((0, 320),)", "--config.model.n_experts=2"], ["320", "group_tokens=256"]),
-        (["--config.n_tokens=(16384, 8192)"], ["n_tokens", "ascending"]),
-        (["--config.n_tokens=(8192, 8193)"], ["8193", "wider"]),
-        (["--config.optimizer.warmup_tokens=100000"], ["warmup_tokens=100000", "8192"]),
-        (["--config.data.fingerprint=0123456789abcdef"], ["0123456789abcdef", "changed"]),
     ],
 )
-def test_a_mistake_is_told_in_one_sentence(config, tmp_path, flags, words):
+def test_a_mistake_is_one_sentence(config, tmp_path, flags, words):
     said = helpers.fails("jmoe.train", f"--config={config}", f"--workdir={tmp_path / 'run'}", *flags)
     for word in words:
         assert word in said
@@ -239,18 +229,34 @@ def test_a_mistake_is_told_in_one_sentence(config, tmp_path, flags, words):
 
 
 @pytest.mark.parametrize(
-    "flags, words",
+    "fields, n_devices, words",
     [
-        (["--config.mesh.expert=3"], ["mesh.expert=3", "8 devices"]),
-        (["--config.model.n_experts=4", "--config.mesh.expert=8"], ["n_experts=4", "mesh.expert=8"]),
-        (["--config.model.n_experts=4"], ["group_tokens=256", "8 devices"]),
-        (["--config.batch_tokens=((0, 128),)"], ["4 rows", "8 devices"]),
+        ({"data.path": "/nowhere/*.txt"}, 1, ["config.data.path='/nowhere/*.txt'", "no file"]),
+        ({"model.n_experts": 0}, 1, ["n_experts=0", "at least 1"]),
+        ({"model.vocab_size": 200}, 1, ["vocab_size=200", "257"]),
+        ({"model.n_experts": 4, "model.capacity_factor": 0.001}, 1, ["capacity_factor=0.001", "4 experts"]),
+        ({"batch_tokens": ((0, 100),)}, 1, ["100", "seq_len=32"]),
+        ({"batch_tokens": ((0, 320),), "model.n_experts": 2}, 1, ["320", "group_tokens=256"]),
+        ({"n_tokens": (16384, 8192)}, 1, ["n_tokens", "ascending"]),
+        ({"n_tokens": (8192, 8193)}, 1, ["8193", "wider"]),
+        ({"optimizer.warmup_tokens": 100000}, 1, ["warmup_tokens=100000", "8192"]),
+        ({"data.fingerprint": "0123456789abcdef"}, 1, ["0123456789abcdef", "changed"]),
+        # what does not divide over the mesh
+        ({"mesh.expert": 3}, 8, ["mesh.expert=3", "8 devices"]),
+        ({"model.n_experts": 4, "mesh.expert": 8}, 8, ["n_experts=4", "mesh.expert=8"]),
+        ({"model.n_experts": 4}, 8, ["group_tokens=256", "8 devices"]),
+        ({"batch_tokens": ((0, 128),)}, 8, ["4 rows", "8 devices"]),
     ],
 )
-def test_what_does_not_divide_over_the_mesh_is_refused(config, tmp_path, flags, words):
-    said = helpers.fails("jmoe.train", f"--config={config}", f"--workdir={tmp_path}", *flags, n_devices=8)
+def test_a_config_that_cannot_be_trained_is_refused(config, tmp_path, monkeypatch, fields, n_devices, words):
+    config = runpy.run_path(str(config))["get_config"]()
+    config.update_from_flattened_dict(fields)
+    monkeypatch.setattr(jax, "devices", lambda: jax.local_devices()[:n_devices])
+    with pytest.raises(UserError) as error:
+        jmoe_train.train(config, epath.Path(tmp_path / "run"))
     for word in words:
-        assert word in said
+        assert word in str(error.value)
+    assert not list(tmp_path.rglob("result.json"))
 
 
 def test_missing_config_file(tmp_path):
@@ -285,9 +291,9 @@ def test_evaluate_tells_the_loss_of_any_checkpoint(undisturbed, config, tmp_path
     assert first["loss"] == json.loads((undisturbed / "branch-8192" / "result.json").read_text())["loss"]
     spread = evaluate(tmp_path / "run", "--step=34", "--config.mesh.expert=4", n_devices=8)
     assert spread["segment"] == "trunk" and last["loss"] < spread["loss"] < first["loss"]
-    for name in "ab":
-        (tmp_path / f"{name}.txt").write_text(f"{name} zebra quietly juggled vexing waltz nymphs " * 99)
-    other = evaluate(tmp_path / "run", f"--config.data.path={tmp_path}/[ab].txt")
+    documents = [json.dumps({"text": f"{i} zebra quietly juggled vexing waltz nymphs " * 4}) for i in range(600)]
+    (tmp_path / "zebra.jsonl").write_text("\n".join(documents))
+    other = evaluate(tmp_path / "run", f"--config.data.path={tmp_path}/zebra.jsonl")
     assert other["loss"] > last["loss"] and other["corpus_fingerprint"] != last["corpus_fingerprint"]
     # bytes are tokens: a bit per byte is ln 2 nats, but for the few ends of text
     assert 1 < other["bits_per_byte"] * np.log(2) / other["loss"] < 1.01
@@ -334,17 +340,17 @@ def test_a_read_only_workdir(config, tmp_path):
 
 
 @pytest.mark.parametrize("size", ["8k", "200k", "1m"])
-def test_a_full_workdir(config, tmp_path, size, undisturbed):
-    """No space in the beginning or in the middle of a save: one sentence, nothing that looks whole; room made, it goes on."""
+def test_a_full_workdir(config, tmp_path, size, short):
+    """No space in the beginning or in a save: one sentence, nothing that looks whole; room made, it goes on."""
     folder = tmp_path / "disk"
     mount(folder, f"size={size}")
     try:
-        said = helpers.fails("jmoe.train", f"--config={config}", f"--workdir={folder}", "--config.model.n_experts=4")
+        said = helpers.fails("jmoe.train", f"--config={config}", f"--workdir={folder}", *soak.FLAGS, SHORT)
         assert "no space left" in said.lower()
-        assert not (folder / "branch-16384" / "result.json").exists()
+        assert not (folder / "branch-8192" / "result.json").exists()
         subprocess.run(["mount", "-o", "remount,size=64m", folder], check=True)
-        done = train(config, folder)
+        done = train(config, folder, SHORT)
         assert done.returncode == 0, done.stderr
-        soak.assert_same_run(folder, undisturbed)
+        soak.assert_same_run(folder, short, "branch-8192")
     finally:
         subprocess.run(["umount", folder], check=True)

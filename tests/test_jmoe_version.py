@@ -33,5 +33,7 @@ def test_only_code_that_changes_results_changes_the_version(copy, path, addition
 
 
 def test_docstrings_comments_and_empty_lines_are_no_code():
-    source = '"""Module."""\n\nX = "# no comment"  # a comment\n\n\ndef f():\n    """Two\n    lines."""\n    return "text"\n'
+    source = (
+        '"""Module."""\n\nX = "# no comment"  # a comment\n\n\ndef f():\n    """Two\n    lines."""\n    return "text"\n'
+    )
     assert version._code(source) == 'X = "# no comment"\ndef f():\n    return "text"'

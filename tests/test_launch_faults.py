@@ -14,9 +14,9 @@ from etils import epath
 
 from jmoe.storage import files as storage
 from jmoe.version import code_version
+from launch import collect, local, slurm, sweepfile, trainer
 from launch import jobs as jobs_lib
-from launch import local, record, slurm, table, trainer
-from launch.progress import Progress
+from launch.local import Progress
 
 
 @pytest.fixture
@@ -71,11 +71,13 @@ def test_columns_are_those_of_all_rows(sweep, tmp_path):
         run = sweeps.begin(sweep, tmp_path / f"run{newer}")
         for i, job in enumerate(run.jobs):
             sweeps.train(job, **({"vocab_size": 257, "epochs": 0.5} if i == newer else {}))
-        table.write(run)
+        collect.write(run)
         found = rows(tmp_path / f"run{newer}")
         assert {(row["vocab_size"], row["epochs"]) for row in found} == {("257", "0.5"), ("", "")}
         tables.append(list(found[0]))
-    assert tables[0] == tables[1] and tables[0][:5] == list(table.LAW_COLUMNS) and tables[0][-4:] == list(table.TRACES)
+    assert (
+        tables[0] == tables[1] and tables[0][:5] == list(collect.LAW_COLUMNS) and tables[0][-4:] == list(collect.TRACES)
+    )
 
 
 def test_an_edited_sweep_goes_on_with_what_it_says_now(sweep, config, tmp_path, text_glob):
@@ -125,9 +127,9 @@ def test_unfinished_jobs_go_on_by_the_new_code(sweep, tmp_path, text_glob):
 def test_a_damaged_sweep_json_is_made_again(damage, done, sweep):
     """From the jobs' folders: nothing is trained again, and what old code trained is not labelled new."""
     path = done / "sweep.json"
-    for job in record.read(epath.Path(done)).jobs:
+    for job in sweepfile.read(epath.Path(done)).jobs:
         job.code = [sweeps.OLD]
-        record.write_job(job)
+        sweepfile.write_job(job)
     whole = path.read_bytes()
     broken = {"cut": whole[: len(whole) // 2], "a bad byte": b"\xff" + whole, "another shape": b"[1, 2]", "gone": None}
     path.unlink() if broken[damage] is None else path.write_bytes(broken[damage])
@@ -150,12 +152,12 @@ def test_runs_of_which_nothing_is_recorded_are_not_called_new(done, sweep):
     assert "was begun with code unknown" in helpers.fails("launch.sweep", f"--sweep={sweep}", f"--workdir={done}")
     again = start(sweep, done, "--mix=code")
     assert again.returncode == 0, again.stderr
-    assert {row["code"] for row in rows(done)} == {record.UNKNOWN}
+    assert {row["code"] for row in rows(done)} == {sweepfile.UNKNOWN}
 
 
 def test_damage_in_a_jobs_folder_is_named(done):
     """A cut result, links to nothing, bytes that are no text: no traceback, no run that is not there."""
-    run = record.read(epath.Path(done))
+    run = sweepfile.read(epath.Path(done))
     one, other = run.jobs
     result = one.folder / "branch-8192" / "result.json"
     result.write_bytes(result.read_bytes()[:100])
@@ -172,6 +174,7 @@ def test_damage_in_a_jobs_folder_is_named(done):
     lines = told.stdout.splitlines()
     assert " 0/2 " in lines[0] and "branch-8192/result.json is damaged; branch-16384/result.json is damaged" in lines[0]
     assert " 1/2 " in lines[1] and "branch-8192/result.json is damaged" in lines[1]
+    assert "1 of 4 runs done; 2 jobs on local: 2 waiting" in lines[2]
     collected = helpers.run("launch.collect", f"--workdir={done}")
     assert collected.returncode == 0 and len(rows(done)) == 1, collected.stderr
     assert collected.stdout.count("result.json is damaged") >= 2 and one.name in collected.stdout
@@ -213,8 +216,8 @@ def test_a_workdir_may_be_called_anything(sweep, tmp_path):
 def test_status_and_logs_write_nothing(done, sweep):
     """In a folder that one may only read."""
     (done / "sweep.lock").touch()
-    for job in record.read(epath.Path(done)).jobs:
-        (job.here / "lock").touch()
+    for job in sweepfile.read(epath.Path(done)).jobs:
+        (job.local_folder / "lock").touch()
         job.log.write_text("said\n")
     for path in [done, *done.rglob("*")]:
         path.chmod(0o555 if path.is_dir() else 0o444)
@@ -234,7 +237,6 @@ def test_status_and_logs_write_nothing(done, sweep):
 def test_a_trainer_without_a_sign_of_life_is_stopped(sweep, tmp_path):
     """A halted one is woken and may save; one that does not listen is killed; one that prints is left alone."""
     job = sweeps.begin(sweep, tmp_path / "run").jobs[0]
-    group = jobs_lib.Group([job])
     loop = "while :; do sleep 0.05; done"
     codes = {}
     for name, script in {
@@ -248,8 +250,8 @@ def test_a_trainer_without_a_sign_of_life_is_stopped(sweep, tmp_path):
         helpers.wait_until(lambda: job.log.stat().st_size, [process], 10)
         if name == "halted":
             process.send_signal(signal.SIGSTOP)
-        started = trainer.Trainer(group, process, 0)
-        codes[name] = trainer.Watch(started, 0.015).wait(), "without a sign of life" in started.cause(1)
+        started = trainer.Trainer(jobs_lib.Bundle([job]), process, 0, stall_minutes=0.015)
+        codes[name] = started.wait(), "without a sign of life" in started.cause(1)
     assert codes == {"halted": (143, True), "deaf": (-signal.SIGKILL, True), "busy": (0, False)}
 
 
@@ -283,7 +285,7 @@ def test_options_of_sbatch_that_are_the_sweeps_own_are_refused(option, sweep, tm
 
 @pytest.mark.parametrize("option", ["--partition=gpu", "-pgpu", "--nodes=2", "-N2", "--gres=gpu:8", "-H", "--ntasks=2"])
 def test_other_options_of_sbatch_are_passed_on(option, tmp_path):
-    slurm.check(record.Sweep(epath.Path(tmp_path), "", "slurm", 1, [], {"sbatch": [option]}, []))
+    slurm.check(sweepfile.Sweep(epath.Path(tmp_path), "", "slurm", 1, [], {"sbatch": [option]}, []))
 
 
 def test_a_backend_that_cannot_submit_leaves_nothing(done, sweep, tmp_path):

@@ -3,6 +3,7 @@
 No cluster is at hand: what Kubernetes, JobSet and Kueue do with these manifests is not tested, only what jmoe does.
 """
 
+import concurrent.futures
 import contextlib
 import http.server
 import json
@@ -20,7 +21,7 @@ from kubernetes import client
 
 from jmoe.cost.chips import CHIPS
 from jmoe.errors import UserError
-from launch import accelerators, gke, record
+from launch import accelerators, gke, sweepfile
 from launch import jobs as jobs_lib
 
 GOLDEN = pathlib.Path(__file__).parent / "data" / "gke"
@@ -54,8 +55,8 @@ CASES = {
 def manifest(workdir="gs://bucket/sweep", **options) -> dict:
     folder = epath.Path(workdir)
     job = jobs_lib.Job("d32-e4-01234567", folder / "jobs/d32-e4-01234567", "c.py", {}, 32, 4, 1, 2, {}, {})
-    sweep = record.Sweep(folder, "sweep.py", "gke", 1, [], OPTIONS | options, [job])
-    return gke.jobset(sweep, jobs_lib.Group([job]))
+    sweep = sweepfile.Sweep(folder, "sweep.py", "gke", 1, [], OPTIONS | options, [job])
+    return gke.jobset(sweep, jobs_lib.Bundle([job]))
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -226,7 +227,7 @@ class Server(http.server.ThreadingHTTPServer):
 
     def __init__(self):
         super().__init__(("127.0.0.1", 0), Handler)
-        self.jobsets, self.deleted = {}, []
+        self.jobsets, self.deleted, self.created = {}, [], []  # names, also of requests that were refused
 
     def living(self):
         for name, item in list(self.jobsets.items()):
@@ -239,6 +240,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_POST(self):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         name = body["metadata"]["name"]
+        self.server.created.append(name)
         if name in self.server.living():
             return self._answer(409, {"message": f"object is being deleted: {name} already exists"})
         body["metadata"]["uid"] = uuid.uuid4().hex
@@ -301,10 +303,12 @@ def test_a_sweep_is_applied_once_shown_and_cancelled(tmp_path, monkeypatch, buck
     start = ("launch.sweep", f"--sweep={sweep}", f"--workdir={workdir}", *flags)
     with cluster(tmp_path, monkeypatch) as server:
         jobsets = server.jobsets
-        first = helpers.run(*start)
-        assert first.returncode == 0, first.stderr
-        assert "created 2 JobSets" in first.stdout and len(jobsets) == 2
-        assert "created 0 JobSets" in helpers.run(*start).stdout
+        with concurrent.futures.ThreadPoolExecutor(2) as both:  # two starts at once: one submits, the other waits
+            started = list(both.map(lambda _: helpers.run(*start), range(2)))
+        assert [done.returncode for done in started] == [0, 0], started
+        said = sorted(done.stdout for done in started)
+        assert "created 0 JobSets" in said[0] and "2 were there before" in said[0] and "created 2 JobSets" in said[1]
+        assert len(jobsets) == 2 and sorted(server.created) == sorted(jobsets)
         one, other = jobsets.values()
         failed = {"type": "Failed", "status": "True", "message": "no such image"}
         one["status"] = {"conditions": [failed], "restarts": 3}

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import signal
 import subprocess
 import time
 
@@ -12,7 +13,7 @@ from etils import epath
 
 from jmoe.version import code_version
 from launch import jobs as jobs_lib
-from launch import record
+from launch import sweepfile
 
 
 @pytest.fixture(scope="module")
@@ -31,15 +32,15 @@ def rows(workdir):
 
 
 @pytest.fixture(scope="module")
-def here(sweep, tmp_path_factory):
+def on_a_disk(sweep, tmp_path_factory):
     """The rows of the same sweep in a local folder."""
-    workdir = tmp_path_factory.mktemp("here")
+    workdir = tmp_path_factory.mktemp("local")
     done = helpers.run("launch.sweep", f"--sweep={sweep}", f"--workdir={workdir}")
     assert done.returncode == 0, done.stderr
     return rows(workdir)
 
 
-def test_a_killed_sweep_on_gs_ends_as_on_a_disk(sweep, here, bucket, proxy):
+def test_a_killed_sweep_on_gs_ends_as_on_a_disk(sweep, on_a_disk, bucket, proxy):
     """And then meets outages: in one of them its trainer gives up a save, which is no failed try."""
     workdir = f"{bucket}/local"
     start = ("launch.sweep", f"--sweep={sweep}", f"--workdir={workdir}", "--retries=0")
@@ -64,7 +65,7 @@ def test_a_killed_sweep_on_gs_ends_as_on_a_disk(sweep, here, bucket, proxy):
     done = helpers.run(*start, timeout=6000)
     assert done.returncode == 0 and proxy.over(), (done.stdout, done.stderr, proxy.failed)
     assert "goes on from what is saved" in done.stdout and "damaged" not in done.stdout, done.stdout
-    assert rows(workdir) == here
+    assert rows(workdir) == on_a_disk
     status = helpers.run("launch.status", f"--workdir={workdir}").stdout
     assert "1 of 1 runs done; 1 jobs on local: 1 done" in status
     logs = status.splitlines()[-1].split(": ", 1)[1]
@@ -73,10 +74,34 @@ def test_a_killed_sweep_on_gs_ends_as_on_a_disk(sweep, here, bucket, proxy):
     assert "runs.csv: 1 runs" in helpers.run("launch.collect", f"--workdir={workdir}").stdout
 
 
-def test_two_pods_train_one_job(sweep, here, bucket, tmp_path):
+def test_ctrl_c_is_heard_in_an_outage(sweep, bucket, proxy, tmp_path):
+    """At once, not when the store answers or the patience is over; a second one ends the trainers as well."""
+    workdir = f"{bucket}/interrupted"
+    command = helpers.command("launch.sweep", f"--sweep={sweep}", f"--workdir={workdir}")
+    output = tmp_path / "output.txt"
+    with open(output, "w") as file:
+        environment = helpers.environment() | {"JMOE_STORE_PATIENCE": "3000", "PYTHONUNBUFFERED": "1"}
+        process = subprocess.Popen(command, env=environment, stdout=file, stderr=file)
+    helpers.wait_until(lambda: list(epath.Path(workdir).glob("jobs/*/*/metrics.jsonl")), [process])
+    proxy.fail("503", 3000)
+    try:
+        helpers.wait_until(lambda: "does not answer" in output.read_text(), [process], 100)
+        process.send_signal(signal.SIGINT)
+        helpers.wait_until(lambda: "asking 1 trainers to save and stop" in output.read_text(), [process], 100)
+        assert process.poll() is None, output.read_text()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(100) == 130
+        assert "the same command goes on" in output.read_text() and "Traceback" not in output.read_text()
+        assert not proxy.over()
+    finally:
+        process.kill()
+        proxy.end()
+
+
+def test_two_pods_train_one_job(sweep, on_a_disk, bucket, tmp_path):
     """What a JobSet of two hosts would start, with the variables that its manifest sets; each has a disk of its own."""
     workdir = epath.Path(f"{bucket}/pods")
-    job = write_sweep(sweep, workdir, here[0][0]["corpus_fingerprint"])
+    job = write_sweep(sweep, workdir, on_a_disk[0][0]["corpus_fingerprint"])
     address = {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{helpers.free_port()}"}
     pods = []
     for index in range(2):
@@ -96,7 +121,7 @@ def test_two_pods_train_one_job(sweep, here, bucket, tmp_path):
     assert "validation loss" in said[0]  # a pod's log is what its trainer printed
     result = json.loads((job.folder / "branch-8192" / "result.json").read_text())
     assert result["n_devices"] == 2
-    assert result["loss"] == pytest.approx(here[0][1], abs=1e-5)
+    assert result["loss"] == pytest.approx(on_a_disk[0][1], abs=1e-5)
     again = subprocess.run(
         helpers.command("launch.task", f"--workdir={workdir}", f"--job={job.name}"),
         env=helpers.environment() | {"JMOE_HOSTS": "1", "JMOE_SLICES": "1"},
@@ -138,5 +163,5 @@ def write_sweep(sweep, workdir, fingerprint, **changes):
     (job,), _ = jobs_lib.load(str(sweep), workdir)
     job.code, job.corpus = [code_version()], fingerprint
     job.overrides = changes.get("overrides", job.overrides)
-    record.Sweep(workdir, str(sweep), "gke", 1, [], {}, [job]).write()
+    sweepfile.Sweep(workdir, str(sweep), "gke", 1, [], {}, [job]).write()
     return job

@@ -15,7 +15,9 @@ import time
 import helpers
 import pytest
 
+from jmoe.errors import UserError
 from jmoe.storage import files as storage
+from launch import sweepfile
 
 SOAK = bool(os.environ.get("JMOE_SOAK"))
 SWEEP = """
@@ -79,9 +81,9 @@ def test_a_second_start_starts_nothing(sweep, undisturbed):
 
 
 def test_killed_and_stopped_at_random_it_ends_with_the_same_table(sweep, undisturbed, tmp_path):
-    """Trainers die by SIGKILL, the sweep three times; then Ctrl-C, then launch.cancel."""
+    """Trainers die by SIGKILL, and so does the sweep; then Ctrl-C, then launch.cancel."""
     chance, n_killed = random.Random(1), 0
-    for _ in range(3):
+    for _ in range(3 if SOAK else 2):
         process = begin(sweep, tmp_path)
         for _ in range(8 if SOAK else 1):
             wait_for_steps(process, tmp_path, chance.randrange(1, 12))
@@ -96,7 +98,7 @@ def test_killed_and_stopped_at_random_it_ends_with_the_same_table(sweep, undistu
             for pid in orphans:
                 kill(pid)
         assert one_trainer_for_each_job(tmp_path)
-    assert n_killed >= (20 if SOAK else 2)
+    assert n_killed >= (20 if SOAK else 1)
 
     process = begin(sweep, tmp_path)
     if wait_for_steps(process, tmp_path, 5):
@@ -217,8 +219,13 @@ def get_sweep():
         assert told in helpers.run(*launch_of(start, tmp_path), "--dry_run", f"--together={n}").stdout
     done = helpers.run(*launch_of(start, tmp_path / "quiet"))
     assert done.returncode == 2 and "2 of 9 runs are missing" in done.stderr and "Traceback" not in done.stderr
-    alone = helpers.run(*launch_of([start[0]], tmp_path / "alone"))
-    assert alone.returncode == 2
+    (tmp_path / "alone.py").write_text(f"""
+def get_sweep():
+    return {config!r}, [{{"model.n_experts": 4}}, {{"seed": 1, "optimizer.lr_law.constant": 3.0}}]
+""")
+    alone = helpers.run(*launch_of([f"--sweep={tmp_path / 'alone.py'}"], tmp_path / "alone"))
+    assert alone.returncode == 0, alone.stderr
+    assert len(rows(tmp_path / "alone")) == 4
     table = {row["run"]: row for row in rows(tmp_path / "quiet")}
     assert len(table) == 7
     for row in rows(tmp_path / "alone"):
@@ -236,7 +243,7 @@ def get_sweep():
 
     workdir, chance = tmp_path / "killed", random.Random(2)
     workdir.mkdir()
-    for _ in range(2):
+    for _ in range(2 if SOAK else 1):
         with open(workdir / "stderr.txt", "w") as said:
             command = helpers.command(*launch_of(start, workdir))
             process = subprocess.Popen(command, env=helpers.environment(), stdout=subprocess.DEVNULL, stderr=said)
@@ -343,3 +350,95 @@ def test_values_reach_the_trainer_unharmed(tmp_path, sweep, text_glob):
     assert not list(tmp_path.rglob("pwned")) and not os.path.exists("pwned")
     files = [path for path in (folder / "run").rglob("*") if path.is_file()]
     assert files and all(b"hunter2" not in path.read_bytes() for path in files)
+
+
+BACKEND = '''
+"""Runs the task of the first job, in front of the user's eyes."""
+
+import os
+import subprocess
+import sys
+
+from absl import flags
+
+from launch import trainer
+
+ON_THIS_MACHINE = False
+flags.DEFINE_string("greeting", "nothing", "What each task says first.")
+
+
+def options():
+    return {"greeting": flags.FLAGS.greeting}
+
+
+def check(sweep):
+    pass
+
+
+def devices(sweep, accelerator):
+    return 1, None
+
+
+def submit(sweep):
+    first, *_ = sweep.jobs
+    command = [sys.executable, "-m", "launch.task", f"--workdir={os.fspath(sweep.workdir)}", f"--job={first.name}"]
+    print(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    return f"that was one of {len(sweep.jobs)}"
+
+
+def states(sweep):
+    return {}
+
+
+def reason(sweep, job):
+    return "it was not its turn"
+
+
+def logs(sweep, job):
+    return b"its log: " + trainer.log(job)
+
+
+def cancel(sweep, patience):
+    return "too late"
+
+
+def run_task(sweep, bundle):
+    print(sweep.options["greeting"], bundle.name)
+    return trainer.start_when_free(bundle, sweep.stall_minutes).wait()
+'''
+
+
+def test_a_backend_is_one_file(sweep, tmp_path):
+    """Anywhere: with its flags, its part of every command, and what it runs as a job's task."""
+    config = re.search(r"return '(.*?)'", sweep.read_text()).group(1)
+    (tmp_path / "sweep.py").write_text(
+        f"def get_sweep():\n    return {config!r}, {{'n_tokens': ((8_192,), (4_096,))}}\n"
+    )
+    (tmp_path / "mine.py").write_text(BACKEND)
+    workdir = tmp_path / "run"
+    flags = [f"--sweep={tmp_path / 'sweep.py'}", f"--workdir={workdir}", "--greeting=good morning,"]
+    begun = helpers.run("launch.sweep", *flags, "--backend", tmp_path / "mine.py")
+    assert begun.returncode == 0 and "that was one of 2" in begun.stdout, begun.stderr
+    one, other = json.loads((workdir / "sweep.json").read_text())["jobs"]
+    assert f"good morning, {one}" in begun.stdout
+    collected = helpers.run("launch.collect", f"--workdir={workdir}").stdout
+    assert f"jobs/{other}/branch-4096: it was not its turn" in collected
+    assert [row["run"] for row in rows(workdir)] == [f"jobs/{one}/branch-8192"]
+    status = helpers.run("launch.status", f"--workdir={workdir}").stdout
+    assert "0/1 failed    it was not its turn" in status and "1 of 2 runs done; 2 jobs on" in status, status
+    assert helpers.run("launch.logs", f"--workdir={workdir}", f"--job={one}").stdout.startswith("its log: ")
+    assert "too late" in helpers.run("launch.cancel", f"--workdir={workdir}").stdout
+
+
+@pytest.mark.parametrize(
+    "name, words",
+    [
+        ("jobs", "--backend=jobs is no backend: it does not define options, check, devices"),
+        ("mine", "--backend=mine: choose local, slurm, gke, or the path of a Python file"),
+        ("../x", "--backend=../x: choose local"),
+        ("nowhere.py", "nowhere.py' is no Python file"),
+    ],
+)
+def test_what_is_no_backend_is_refused(name, words):
+    with pytest.raises(UserError, match=re.escape(words)):
+        sweepfile.backend(name)

@@ -1,6 +1,7 @@
 """Who owns a workdir: real processes, in another pid namespace too, and a lease on a served bucket."""
 
 import dataclasses
+import json
 import os
 import signal
 import subprocess
@@ -16,7 +17,7 @@ from etils import epath
 from jmoe.storage import files as storage
 from jmoe.storage import identity, ownership
 from launch import jobs as jobs_lib
-from launch import record
+from launch import sweepfile
 
 HOLDER = """
 import sys, time
@@ -58,7 +59,7 @@ def test_every_spelling_of_a_workdir_is_one_sweep(tmp_path, monkeypatch):
     (tmp_path / "link").symlink_to(folder)
     monkeypatch.chdir(tmp_path)
     spellings = [f"{folder}", f"{folder}/", "run", "./run", f"{tmp_path}/link/", f"{folder}/../run", f"{tmp_path}//run"]
-    ids = {record.Sweep(storage.absolute(s), "", "local", 1, [], {}, []).id for s in spellings}
+    ids = {sweepfile.Sweep(storage.absolute(s), "", "local", 1, [], {}, []).id for s in spellings}
     assert len(ids) == 1
     remote = ["gs://b/x", "gs://b/x/", "gs://b//x", "gs://b/./x", "gs://b/y/../x"]
     assert {os.fspath(storage.absolute(path)) for path in remote} == {"gs://b/x"}
@@ -188,13 +189,38 @@ def test_of_many_that_want_a_lease_one_gets_it(bucket, monkeypatch):
         assert "held" in out or "Taken" in err
 
 
-def test_two_sweeps_on_one_bucket(sweep, bucket, held):
-    """The second launch.sweep is refused by name; nothing of it is written."""
-    workdir = f"{bucket}/both"
-    held.append(hold(epath.Path(f"{workdir}/sweep.lock")))
-    said = helpers.fails("launch.sweep", f"--sweep={sweep}", f"--workdir={workdir}/")
-    assert "another launch.sweep works on" in said and "a holder (process" in said
-    assert not (epath.Path(workdir) / "sweep.json").exists()
+def test_two_sweeps_started_at_once_on_one_bucket(sweep, bucket):
+    """One trains; the other is refused and says by whom, or finds all done. Every step is trained once."""
+    workdir = epath.Path(f"{bucket}/both")
+    start = helpers.command("launch.sweep", f"--sweep={sweep}", "--retries=0")
+    env = helpers.environment()
+    both = [
+        subprocess.Popen([*start, f"--workdir={path}"], env=env, stdout=PIPE, stderr=PIPE, text=True)
+        for path in (workdir, f"{workdir}/")
+    ]
+    said = [process.communicate(timeout=500) for process in both]
+    codes = sorted(process.returncode for process in both)
+    assert codes in ([0, 0], [0, 2]), said
+    if codes == [0, 2]:
+        i = [process.returncode for process in both].index(2)
+        assert "another launch.sweep works on" in said[i][1] and f"process {both[1 - i].pid} on" in said[i][1], said
+    else:
+        assert sum("2 of 2 runs were done before" in out for out, _ in said) == 1, said
+    (job,) = sweepfile.read(workdir).jobs
+    steps = [json.loads(line)["step"] for line in (job.folder / "trunk" / "metrics.jsonl").read_text().splitlines()]
+    assert steps == sorted(set(steps)) and job.log.read_text().count("training tokens; ") == 1
+
+
+def test_a_trainer_that_waited_in_vain_is_tried_again(bucket, held, tmp_path, text_glob):
+    """A code of its own where its starter has it wait for an earlier trainer; without that it is a user's mistake."""
+    config, workdir = helpers.write_config(tmp_path, text_glob), f"{bucket}/second"
+    held.append(process := hold(f"{workdir}/train.lock"))
+    for patience, code in (("1", 75), ("0", 2)):
+        command = helpers.command("jmoe.train", f"--config={config}", f"--workdir={workdir}")
+        env = helpers.environment() | {"JMOE_OWNER_PATIENCE": patience}
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
+        assert done.returncode == code, done.stderr
+        assert "another trainer is at work in" in done.stderr and f"process {process.pid} on" in done.stderr
 
 
 @pytest.mark.filterwarnings("ignore:os.fork")  # another test of this process may have started jax
@@ -203,11 +229,11 @@ def test_a_trainers_owner_is_its_process(sweep, tmp_path):
     from launch import trainer
 
     job = sweeps.begin(sweep, tmp_path, corpus="f" * 16).jobs[0]
-    started = trainer.start(jobs_lib.Group([job]), env=helpers.environment())
+    started = trainer.start(jobs_lib.Bundle([job]), 0, env=helpers.environment())
     try:
         owner = trainer.running(job)
         assert owner.pid == started.process.pid and owner.lives_here() and job.name in str(owner)
-        assert trainer.start(jobs_lib.Group([job])) is None
+        assert trainer.start(jobs_lib.Bundle([job]), 0) is None
     finally:
         trainer.end([started.process], hurry=lambda: True)
     assert trainer.running(job) is None

@@ -128,9 +128,9 @@ def test_signalled_drained_and_requeued_it_ends_with_the_same_losses(cluster, ru
 def sweep_id(workdir) -> str:
     from etils import epath
 
-    from launch import record
+    from launch import sweepfile
 
-    return record.read(epath.Path(workdir)).id
+    return sweepfile.read(epath.Path(workdir)).id
 
 
 def queue(cluster) -> str:
@@ -178,6 +178,30 @@ def test_two_tasks_odd_flags_and_a_failure(cluster, run, config, text_glob, tmp_
     assert alone.returncode == 0, alone.stderr
     loss = json.loads((tmp_path / "alone" / "branch-8192" / "result.json").read_text())["loss"]
     assert float(rows[0]["loss"]) == pytest.approx(loss, abs=1e-4)
+
+
+def test_a_store_that_gives_no_answer_is_no_try(cluster, run, config, text_glob, bucket, proxy, monkeypatch):
+    """It ends one of two tasks: srun ends the other one, and its own exit code is the larger of both. Then it ends
+    both, and what started them: the job is queued again."""
+    monkeypatch.setenv("JMOE_STORE_PATIENCE", "5")
+    job = {"n_tokens": (8_192,), "data.fingerprint": helpers.fingerprint(text_glob)}
+    sweep, workdir = write_sweep(cluster.folder, config, [job]), f"{bucket}/tasks"
+    arrays = "trunk/checkpoints/5/params/ocdbt.process_1/"  # of the second task
+    proxy.fail("401", 3000, at=arrays, only=arrays)
+    start = ("launch.sweep", f"--sweep={sweep}", f"--workdir={workdir}", "--backend=slurm", "--retries=0")
+    submitted = run(*start, "--sbatch=--ntasks=2")
+    assert submitted.returncode == 0, submitted.stderr
+    logs = lambda: run("launch.logs", f"--workdir={workdir}", "--job=d").stdout
+    wait(lambda: "; trying again" in logs() or not queue(cluster), "the store ended no task")
+    assert re.search(r"task 1: Exited with exit code 75", logs()), logs()
+    proxy.end()
+    proxy.fail("503", 3000)
+    wait(lambda: "BeginTime" in queue(cluster) or finished(cluster), "the task went on without a store")
+    assert not finished(cluster), logs()
+    proxy.end()
+    wait(lambda: eligible_now(cluster) or not queue(cluster), "the queue does not empty")
+    status = run("launch.status", f"--workdir={workdir}").stdout
+    assert "1 of 1 runs done; 1 jobs on slurm: 1 done" in status, (status, logs())
 
 
 def test_why_a_task_did_not_run_is_told(cluster, run, config, tmp_path):

@@ -1,7 +1,7 @@
 """README's shell blocks, typed as printed in a copy of the checkout whose configs are small, so that none can rot.
 
-A block that starts with ```sh is a list of commands. What is small: the models, budgets and rows of every config, and the
-text at the paths that README names as the reader's own. The commands themselves are run letter by letter, by a shell.
+A block that starts with ```sh is a list of commands. What is small: the models, budgets and rows of every config, and
+the text at the paths that README names as the reader's own. A shell runs the commands themselves, letter by letter.
 """
 
 import os
@@ -110,7 +110,7 @@ def shell(checkout):
 
 @pytest.fixture(scope="module")
 def demo(checkout, shell):
-    """runs/demo as the demo leaves it: a table of runs of its models, with losses of a law, and the law fitted to it."""
+    """runs/demo as the demo leaves it: a table of runs of its models with a law's losses, and the law fitted to it."""
     folder = checkout / "runs" / "demo"
     fit_runs.write_demo_csv(folder / "runs.csv")
     done = shell("python -m fit law --runs=runs/demo/runs.csv --out=runs/demo/law.json --bootstrap=20 --starts=32")

@@ -4,81 +4,78 @@ python -m fit law --runs=runs.csv --form=joint --out=law.json --holdout=largest-
 python -m fit law --runs=theirs.jsonl --columns=loss:val_loss,n_tokens:D --out=law.json --fix=E_max=290.4521,c=1.2
 """
 
-from absl import flags
-
 from fit import UserError
-from fit import runs as runs_lib
+from fit.commands import flags
+from fit.laws import FORMS
+from fit.table import check_writable
 
-
-def define_flags(f):
-    flags.DEFINE_string("runs", None, "Table of runs: .csv, .jsonl or .parquet.", flag_values=f)
-    flags.DEFINE_enum("form", "joint", ["joint", "chinchilla", "clark"], "The law.", flag_values=f)
-    flags.DEFINE_string("out", None, "Where the law goes (JSON).", flag_values=f)
-    flags.DEFINE_string(
+FLAGS = (
+    ("string", "runs", None, "Table of runs: .csv, .jsonl or .parquet."),
+    ("enum", "form", "joint", list(FORMS), "The law."),
+    ("string", "out", None, "Where the law goes (JSON)."),
+    (
+        "string",
         "holdout",
         "none",
         "Runs kept out of the fit: lowest-loss:30, largest-compute:3, "
         "largest-compute:20%, or column:NAME (rows where it is validation, holdout, true or 1). compute:rolling fits "
         "the smaller half of the runs, predicts the next tenth, and so on; the law that is written is fitted to all.",
-        flag_values=f,
-    )
-    flags.DEFINE_list("fix", [], "Coefficients held at a value: E_max=290.4521,c=1.2.", flag_values=f)
-    flags.DEFINE_float("huber_delta", 1e-2, "Where the Huber loss of the log loss turns linear.", flag_values=f)
-    flags.DEFINE_enum("reduction", "sum", ["sum", "mean"], "Of the Huber losses over the runs.", flag_values=f)
-    flags.DEFINE_string(
-        "weights",
-        "none",
-        "Weight of each run: none, inverse-loss (a run counts 1 / loss), or column:NAME.",
-        flag_values=f,
-    )
-    flags.DEFINE_float(
+    ),
+    ("list", "fix", [], "Coefficients held at a value: E_max=290.4521,c=1.2."),
+    ("float", "huber_delta", 1e-2, "Where the Huber loss of the log loss turns linear."),
+    ("enum", "reduction", "sum", ["sum", "mean"], "Of the Huber losses over the runs."),
+    ("string", "weights", "none", "Weight of each run: none, inverse-loss (a run counts 1 / loss), or column:NAME."),
+    (
+        "float",
         "weight_decay",
         None,
         "Adds this / 2 times the squared parameters to the objective; the paper's is 1e-5. Without it: 0, but "
         "up to 60 runs, which leave coefficients open, a hundredth of their variance (1e-6 for 1% of noise).",
-        flag_values=f,
-    )
-    flags.DEFINE_string(
+    ),
+    (
+        "string",
         "starts",
         "128",
-        "How many starts, drawn in the measure of the runs; or paper for the whole published grid (joint: 19,683).",
-        flag_values=f,
-    )
-    flags.DEFINE_enum("solver", "lm", ["lm", "lbfgs"], "Levenberg-Marquardt, or L-BFGS as in the paper.", flag_values=f)
-    flags.DEFINE_enum(
+        "How many starts, drawn in the measure of the runs; or paper for the published grid (joint: 19,683).",
+    ),
+    ("enum", "solver", "lm", ["lm", "lbfgs"], "Levenberg-Marquardt, or L-BFGS as in the paper."),
+    (
+        "enum",
         "select",
         "objective",
         ["objective", "rmse"],
         "Which start wins: the lowest objective, or the lowest RMSE of fitted plus held-out runs, as in the paper.",
-        flag_values=f,
-    )
-    flags.DEFINE_integer(
-        "bootstrap", 0, "Fits to resampled runs, for intervals; 100 is usual.", lower_bound=0, flag_values=f
-    )
-    flags.DEFINE_enum(
+    ),
+    ("integer", "bootstrap", 0, "Fits to resampled runs, for intervals; 100 is usual.", 0),
+    (
+        "enum",
         "bootstrap_form",
         "errors",
         ["errors", "replacement", "paper"],
         "What is drawn anew: the errors of the runs, the runs themselves with replacement, or as in the paper 80% of "
         "them without: about half too narrow by construction.",
-        flag_values=f,
-    )
-    flags.DEFINE_string(
+    ),
+    (
+        "string",
         "bootstrap_by",
         "trunk",
-        "What shares an error and is drawn whole: trunk (where the table tells them, by its column run or by the same "
-        "model, seed and config; else each run), row (each run by itself), or a column. Profiles follow it too.",
-        flag_values=f,
-    )
-    flags.DEFINE_list("percentiles", ["10", "90"], "Ends of the bootstrap's intervals.", flag_values=f)
-    flags.DEFINE_integer("seed", 0, "Of the choice of starts and of the bootstrap.", lower_bound=0, flag_values=f)
-    flags.DEFINE_bool("mix_corpora", False, "Fit runs of several corpora together.", flag_values=f)
-    runs_lib.define_columns(f)
+        "What shares an error and is drawn together: trunk (where the table shows them, by its column run or by the "
+        "same model, seed and config; else each run), row (each run by itself), or a column. Profiles follow it too.",
+    ),
+    ("list", "percentiles", ["10", "90"], "Ends of the bootstrap's intervals."),
+    ("integer", "seed", 0, "Of the choice of starts and of the bootstrap.", 0),
+    ("bool", "mix_corpora", False, "Fit runs of several corpora together."),
+)
+
+
+def define_flags(f):
+    flags.define(f, FLAGS)
+    flags.define_columns(f)
 
 
 def settings_of(f):
     """The Settings that the flags ask for; UserError where one is out of range."""
-    from fit import regress
+    from fit.problem import Settings
 
     if f.starts == "paper":
         starts = 0
@@ -90,33 +87,32 @@ def settings_of(f):
         raise UserError(f"--huber_delta={f.huber_delta}: expected a positive number")
     if f.weight_decay is not None and not 0 <= f.weight_decay < float("inf"):
         raise UserError(f"--weight_decay={f.weight_decay}: expected a number from 0 up")
-    return regress.Settings(f.huber_delta, f.reduction, f.weight_decay, starts, f.solver, f.seed, fixed_of(f))
+    return Settings(f.huber_delta, f.reduction, f.weight_decay, starts, f.solver, f.seed, fixed_of(f))
 
 
 def fixed_of(f):
     """((coefficient, value), ...) of --fix; UserError unless the law of --form can have them."""
-    from fit.laws import FORMS
-
-    law, fixed = FORMS[f.form], {}
-    scales = {name.removeprefix("ln ") for name in law.FREE if name.startswith("ln ")} | {"E_max"}
+    form, fixed = FORMS[f.form], {}
     for text in f.fix:
         name, equals, value = (part.strip() for part in text.partition("="))
-        if not equals or name not in law.COEFFICIENTS or name in fixed:
+        if not equals or name not in form.names or name in fixed:
             raise UserError(
                 f"--fix={','.join(f.fix)}: found {text!r}, expected NAME=VALUE once for each NAME; the {f.form} law's "
-                f"coefficients: {', '.join(law.COEFFICIENTS)}"
+                f"coefficients: {', '.join(form.names)}"
             )
         try:
             fixed[name] = float(value)
         except ValueError:
             fixed[name] = float("nan")
-        low = 1e-6 if name in scales else -20
-        if not low <= fixed[name] <= (1e12 if name in scales else 20):
-            kind = "a number from 1e-06 to 1e+12" if name in scales else "a number from -20 to 20"
-            raise UserError(f"--fix={','.join(f.fix)}: {name} is {value or 'nothing'!r}, expected {kind}")
-    if fixed.get("E_start", 0) >= fixed.get("E_max", float("inf")):
-        raise UserError(f"--fix={','.join(f.fix)}: E_start must be below E_max")
-    if len(fixed) == len(law.COEFFICIENTS):
+        low, high = (1e-6, 1e12) if form.is_positive(name) else (-20, 20)
+        if not low <= fixed[name] <= high:
+            raise UserError(
+                f"--fix={','.join(f.fix)}: {name} is {value or 'nothing'!r}, expected a number from {low:g} to {high:g}"
+            )
+    for name, coefficient in form.coefficients.items():
+        if fixed.get(coefficient.above, 0) >= fixed.get(name, float("inf")):
+            raise UserError(f"--fix={','.join(f.fix)}: {coefficient.above} must be below {name}")
+    if len(fixed) == len(form.names):
         raise UserError(
             f"--fix={','.join(f.fix)}: holds every coefficient of the {f.form} law, so nothing is left to fit"
         )
@@ -140,26 +136,24 @@ def run(f):
     for name in ("runs", "out"):
         if f[name].value is None:
             raise UserError(f"--{name} is missing")
-    from fit import compiled, fitting
+    from fit import fitting, solvers, summary
 
     settings = settings_of(f)
-    runs_lib.check_writable(f.out)
-    with compiled.kept():
-        record = fitting.fit_file(
-            f.runs,
-            f.form,
-            settings,
-            holdout=f.holdout,
-            weights=f.weights,
-            select=f.select,
-            mix_corpora=f.mix_corpora,
-            bootstrap=f.bootstrap,
-            bootstrap_form=f.bootstrap_form,
-            bootstrap_by=f.bootstrap_by,
-            percentiles=percentiles_of(f),
-            columns=runs_lib.columns_of(f),
-        )
+    check_writable(f.out)
+    options = fitting.Options(
+        holdout=f.holdout,
+        weights=f.weights,
+        select=f.select,
+        mix_corpora=f.mix_corpora,
+        bootstrap=f.bootstrap,
+        bootstrap_form=f.bootstrap_form,
+        bootstrap_by=f.bootstrap_by,
+        percentiles=percentiles_of(f),
+        columns=flags.columns_of(f),
+    )
+    with solvers.kept():
+        record = fitting.fit_file(f.runs, FORMS[f.form], settings, options)
     fitting.save(record, f.out)
-    for line in fitting.summary(record):
+    for line in summary.summary(record):
         print(line)
     print(f"written to {f.out}")

@@ -9,40 +9,43 @@ numbers of experts that --experts leaves out are predicted, as a check (the pape
 import json
 
 import numpy as np
-from absl import flags
 
 from fit import UserError, learning_rate
-from fit import runs as runs_lib
-from fit.planning import parse_experts
+from fit.commands import flags
+from fit.table import read, write_text
 
-
-def define_flags(f):
-    flags.DEFINE_string(
+FLAGS = (
+    (
+        "string",
         "runs",
         None,
         "Table of runs with n_active, n_experts, n_tokens, loss and peak_learning_rate (.csv, .jsonl, .parquet).",
-        flag_values=f,
-    )
-    flags.DEFINE_list("experts", [], "Numbers of experts to fit; all of them if not given.", flag_values=f)
-    flags.DEFINE_string("out", None, "Where the coefficients go (JSON).", flag_values=f)
-    flags.DEFINE_bool(
+    ),
+    ("list", "experts", [], "Numbers of experts to fit; all of them if not given."),
+    ("string", "out", None, "Where the coefficients go (JSON)."),
+    (
+        "bool",
         "with_tokens",
         False,
         "Also fit an exponent of n_tokens, which Eq. 10 has not: the best rate moves with the tokens per parameter.",
-        flag_values=f,
-    )
-    runs_lib.define_columns(f)
+    ),
+)
+
+
+def define_flags(f):
+    flags.define(f, FLAGS)
+    flags.define_columns(f)
 
 
 def run(f):
     if f.runs is None:
         raise UserError("--runs is missing: a table with the column peak_learning_rate, as launch.sweep writes it")
-    optima = learning_rate.best_rates(runs_lib.read(f.runs, runs_lib.columns_of(f)))
-    found = sorted({o.n_experts for o in optima})
-    wanted = parse_experts(f) if f.experts else found
-    if absent := [e for e in wanted if e not in found]:
-        there = ", ".join(f"{e:g}" for e in found)
-        raise UserError(f"--experts={','.join(f.experts)}: {absent[0]:g} is in none of the runs, which have {there}")
+    optima = learning_rate.best_rates(read(f.runs, flags.columns_of(f)))
+    trained = sorted({o.n_experts for o in optima})
+    wanted = flags.parse_experts(f) if f.experts else trained
+    if absent := [e for e in wanted if e not in trained]:
+        others = ", ".join(f"{e:g}" for e in trained)
+        raise UserError(f"--experts={','.join(f.experts)}: {absent[0]:g} is in none of the runs, which have {others}")
     fitted = [o for o in optima if o.n_experts in wanted]
     law = learning_rate.fit(fitted, f.runs, f.with_tokens)
     print(f"{'n_experts':>9} {'n_active':>13} {'n_tokens':>15} {'best LR':>10} {'law':>10} {'law/best':>8}  loss lost")
@@ -69,6 +72,6 @@ def run(f):
         print(f"  {learning_rate.rms_error(law, checked):.4f} on {len(checked)} not fitted")
     if f.out:
         record = {"lr_law": law, "experts": wanted, "optima": [o.as_dict() for o in optima]}
-        runs_lib.write_text(f.out, json.dumps(record, indent=1, default=float))
+        write_text(f.out, json.dumps(record, indent=1, default=float))
     if not np.isfinite(list(law.values())).all():
         raise UserError(f"{f.runs}: the fit is not finite")

@@ -5,33 +5,31 @@ python -m fit plan --law=joint-moe-2025 --flops=1e22 --memory_gb=80 --kv_tokens=
 
 import json
 
-from absl import flags
+from fit import UserError, plan_config, plan_text
+from fit.commands import flags
+from fit.plan import plan as solved
+from fit.table import write_text
 
-from fit import UserError, lawfile, plan_config, plan_text, planning
-from fit import architecture as architecture_lib
-from fit import runs as runs_lib
+FLAGS = (
+    ("bool", "json", False, "Print the plan as JSON."),
+    ("string", "emit_config", None, "Write a training config of the best buildable model to this file (.py)."),
+    ("string", "base_config", None, "Config file that --emit_config starts from; default: the law's own."),
+)
 
 
 def define_flags(f):
-    flags.DEFINE_string("law", None, "A law.json, or the name of a published law.", flag_values=f)
-    flags.DEFINE_bool("json", False, "Print the plan as JSON.", flag_values=f)
-    flags.DEFINE_string(
-        "emit_config", None, "Write a training config of the best buildable model to this file (.py).", flag_values=f
-    )
-    flags.DEFINE_string(
-        "base_config", None, "Config file that --emit_config starts from; default: the law's own.", flag_values=f
-    )
-    planning.define_flags(f)
+    flags.define(f, FLAGS)
+    flags.define_law(f)
+    flags.define_constraints(f)
+    flags.define_shape(f)
 
 
 def run(f):
-    if f.law is None:
-        raise UserError("--law is missing: a law.json, or one of " + ", ".join(lawfile.PRESETS))
-    fitted = lawfile.load(f.law)
-    constraints, experts = planning.constraints_of(f), planning.experts_of(f, fitted)
-    plan = planning.plan(fitted, architecture_lib.from_flags(f, fitted), constraints, experts)
+    law = flags.law_of(f)
+    constraints, experts = flags.constraints_of(f), flags.experts_of(f, law)
+    plan = solved(law, flags.shape_of(f, law), constraints, experts)
     if f.emit_config is None and f.base_config is not None:
         raise UserError("--base_config is for --emit_config")
     if f.emit_config is not None:
-        runs_lib.write_text(f.emit_config, plan_config.source(fitted, plan, f.base_config))
+        write_text(f.emit_config, plan_config.source(law, plan, f.base_config))
     print(json.dumps(plan, indent=1, allow_nan=False) if f.json else plan_text.text(plan))

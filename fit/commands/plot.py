@@ -11,65 +11,59 @@ lines are dashed where no run reaches, and bands are percentiles of the bootstra
 
 import os
 
-from absl import flags
-
-from fit import UserError, figures, lawfile, planning
-from fit import architecture as architecture_lib
-from fit import runs as runs_lib
+from fit import UserError
+from fit.commands import flags
+from fit.paper import figures
+from fit.table import replacing
 
 OF_A_FIT = {"5": "predicted_against_measured", "2a": "isoflop", "memory": "best_experts_against_memory"}
 
 
-def define_flags(f):
-    flags.DEFINE_string("law", None, "A law.json, or the name of a published law.", flag_values=f)
-    flags.DEFINE_enum(
-        "figure",
-        None,
-        list(figures.FIGURES),
-        "Figure of the paper, or memory for best E against memory.",
-        flag_values=f,
-    )
-    flags.DEFINE_string(
-        "out", None, "With --figure: the picture; its ending says the format, unless --format does.", flag_values=f
-    )
-    flags.DEFINE_string("out_dir", None, "Without --figure: the folder for the three pictures of a fit.", flag_values=f)
-    flags.DEFINE_list("format", [], "png, pdf, svg, or several of them; default: png.", flag_values=f)
-    flags.DEFINE_string("runs", None, "The runs: for figure 5, and for points on the curves of 2a.", flag_values=f)
-    flags.DEFINE_list(
+FLAGS = (
+    ("enum", "figure", None, list(figures.FIGURES), "Figure of the paper, or memory for best E against memory."),
+    ("string", "out", None, "With --figure: the picture; its ending says the format, unless --format does."),
+    ("string", "out_dir", None, "Without --figure: the folder for the three pictures of a fit."),
+    ("list", "format", [], "png, pdf, svg, or several of them; default: png."),
+    ("string", "runs", None, "The runs: for figure 5, and for points on the curves of 2a."),
+    (
+        "list",
         "flops",
         [],
         "Training budgets: several for 2a, 2b and memory, one for 1a, 3 and 4. Default: the "
         "paper's for a published law, else over the upper half of the fitted runs.",
-        flag_values=f,
-    )
-    flags.DEFINE_list("experts", None, "Numbers of experts to draw. Default: those fitted.", flag_values=f)
-    runs_lib.define_columns(f)
-    architecture_lib.define_flags(f)
+    ),
+    ("list", "experts", None, "Numbers of experts to draw. Default: those fitted."),
+)
+
+
+def define_flags(f):
+    flags.define(f, FLAGS)
+    flags.define_law(f)
+    flags.define_columns(f)
+    flags.define_shape(f)
 
 
 def run(f):
-    if f.law is None:
-        raise UserError("--law is missing: a law.json, or one of " + ", ".join(lawfile.PRESETS))
     if (f.figure is None) == (f.out_dir is None) or (f.figure is None) != (f.out is None):
         raise UserError("expected either --figure with --out, or --out_dir")
     todo = paths(f)
-    fitted = lawfile.load(f.law)
-    budgets = planning.positive_list(f, "flops")
-    experts, architecture = planning.experts_of(f, fitted), architecture_lib.from_flags(f, fitted)
+    law = flags.law_of(f)
+    budgets = flags.positive_list(f, "flops")
+    experts, architecture = flags.experts_of(f, law), flags.shape_of(f, law)
     if f.out_dir and f.runs is None:
         raise UserError("--out_dir needs --runs, for predicted against measured")
-    runs, out = (None, None) if f.runs is None else figures.measured(fitted, f.runs, runs_lib.columns_of(f))
+    runs, out = (None, None) if f.runs is None else figures.measured(law, f.runs, flags.columns_of(f))
     if f.out_dir:
         try:
             os.makedirs(f.out_dir, exist_ok=True)
         except OSError as e:
             raise UserError(f"--out_dir={f.out_dir}: cannot be made: {e.strerror}") from e
     for which, pictures in todo.items():
-        if f.out_dir and which != "5" and not hasattr(fitted.law, "at_experts"):
+        if f.out_dir and which != "5" and "n_tokens" not in law.form.columns:
             continue  # a law without tokens has but the one picture
-        figure, _ = figures.draw(which, fitted, architecture, experts, budgets, runs, out)
+        figure, _ = figures.draw(which, law, architecture, experts, budgets, runs, out)
         for kind, path in pictures.items():
-            with runs_lib.replacing(path) as temporary:
+            with replacing(path) as temporary:
                 figures.save(figure, temporary, kind)
             print(path)
 

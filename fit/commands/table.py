@@ -1,4 +1,4 @@
-"""Make one of the paper's tables for a law: 1 (compute-optimal), 2 (best E under memory), 4 (law at each E), 5 (bootstrap).
+"""Make a table of the paper for a law: 1 (compute-optimal), 2 (best E under memory), 4 (law at each E), 5 (bootstrap).
 
 python -m fit table --law=joint-moe-2025 --which=2
 python -m fit table --law=law.json --which=5 --out=table_5.csv
@@ -6,58 +6,48 @@ python -m fit table --law=law.json --which=5 --out=table_5.csv
 
 import json
 
-from absl import flags
+from fit import UserError
+from fit.commands import flags
+from fit.table import Table, write
 
-from fit import UserError, lawfile, planning
-from fit import architecture as architecture_lib
-from fit import runs as runs_lib
+FLAGS = (
+    ("enum", "which", None, ["1", "2", "4", "5"], "Table of the paper."),
+    ("string", "out", None, "Also write it here (.csv, .jsonl, .parquet)."),
+    ("list", "flops", [], "Training budgets for tables 1, 2 and 5; default: the paper's, or over the law range."),
+    ("list", "memory_gb", [], "Memories for table 2; default: 24, 80 and 640, or the best dense model's."),
+    ("float", "kv_tokens", None, "Tokens in table 2's cache; default: 16,384, or 0."),
+    ("bool", "json", False, "Print the rows as JSON."),
+    ("list", "experts", None, "Numbers of experts. Default: those law."),
+)
 
 
 def define_flags(f):
-    flags.DEFINE_string("law", None, "A law.json, or the name of a published law.", flag_values=f)
-    flags.DEFINE_enum("which", None, ["1", "2", "4", "5"], "Table of the paper.", flag_values=f)
-    flags.DEFINE_string("out", None, "Also write it here (.csv, .jsonl, .parquet).", flag_values=f)
-    flags.DEFINE_list(
-        "flops",
-        [],
-        "Training budgets for tables 1, 2 and 5; default: the paper's, or over the fitted range.",
-        flag_values=f,
-    )
-    flags.DEFINE_list(
-        "memory_gb", [], "Memories for table 2; default: 24, 80 and 640, or the best dense model's.", flag_values=f
-    )
-    flags.DEFINE_float("kv_tokens", None, "Tokens in table 2's cache; default: 16,384, or 0.", flag_values=f)
-    flags.DEFINE_bool("json", False, "Print the rows as JSON.", flag_values=f)
-    flags.DEFINE_list("experts", None, "Numbers of experts. Default: those fitted.", flag_values=f)
-    architecture_lib.define_flags(f)
+    flags.define(f, FLAGS)
+    flags.define_law(f)
+    flags.define_shape(f)
 
 
 def run(f):
-    if f.law is None:
-        raise UserError("--law is missing: a law.json, or one of " + ", ".join(lawfile.PRESETS))
+    law = flags.law_of(f)
     if f.which is None:
         raise UserError("--which is missing: 1, 2, 4 or 5")
-    from fit import tables
+    from fit.paper import tables
 
-    fitted = lawfile.load(f.law)
     options = {}
     if f.experts is not None:
-        options["experts"] = planning.experts_of(f, fitted)
+        options["experts"] = flags.experts_of(f, law)
     if f.flops and f.which != "4":
-        options["budgets"] = tuple(planning.positive_list(f, "flops"))
+        options["budgets"] = tuple(flags.positive_list(f, "flops"))
     if f.memory_gb and f.which == "2":
-        options["memories_gb"] = tuple(planning.positive_list(f, "memory_gb"))
+        options["memories_gb"] = tuple(flags.positive_list(f, "memory_gb"))
     if f.which == "2":
-        options["kv_tokens"] = planning.positive(f, "kv_tokens", zero=True)
-    rows = tables.TABLES[f.which](fitted, architecture_lib.from_flags(f, fitted), **options)
+        options["kv_tokens"] = flags.positive(f, "kv_tokens", zero=True)
+    rows = tables.TABLES[f.which](law, flags.shape_of(f, law), **options)
     if f.json:
         print(json.dumps([{k: None if v != v else v for k, v in row.items()} for row in rows], indent=1))
     else:
         print(tables.text(rows))
-        if note := tables.note(f.which, fitted, rows):
+        if note := tables.note(f.which, law, rows):
             print(note)
     if f.out is not None:
-        runs_lib.write(
-            runs_lib.Table(f.out, {name: [row[name] for row in rows] for name in rows[0]}, list(range(len(rows)))),
-            f.out,
-        )
+        write(Table(f.out, {name: [row[name] for row in rows] for name in rows[0]}, list(range(len(rows)))), f.out)

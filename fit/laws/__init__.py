@@ -1,12 +1,34 @@
-"""The laws that can be fitted. One more law is one more module here and its name in FORMS.
+"""The laws that can be fitted: a page each in this folder, and in the folder that $FIT_LAWS names.
 
-A law module holds COLUMNS (what it reads of a run besides the loss), COEFFICIENTS (as published), FREE (what the solver
-moves) and its BOUNDS; log_loss, recentre, to_free, to_coefficients; hold, start and moving (coefficients held at given
-values); starts (the published grid) and scaled_starts (in the measure of the runs); PRESETS (published coefficients
-with their source); PROFILED and PINNED_BY (coefficients that data often leaves open, and the runs that would settle
-them) and, where the law is a Chinchilla law at each number of experts, at_experts: that alone makes it plannable.
+A page declares COLUMNS (what it reads of a run besides the loss), COEFFICIENTS ({name: Coefficient}), the formula
+log_loss(xp, c, x) of coefficients and columns by name, and PRESETS (published coefficients with their source). It may
+add
+
+  scaled_starts  random starts in the measure of the runs, entries of `free` by name
+  at_experts     where the law is a Chinchilla law at each number of experts: its (m, mu, n, nu, c), for plans in
+                 closed form
+  SEPARATE       the law that is fitted to the runs of each number of experts alone, and how this one contains it
+
+FORMS: {name: Form} of every page, those that read most columns first.
 """
 
-from fit.laws import chinchilla, clark, joint
+import importlib
+import importlib.util
+import os
+import pathlib
 
-FORMS = {"joint": joint, "chinchilla": chinchilla, "clark": clark}
+from fit.form import Form
+
+
+def _pages():
+    for path in pathlib.Path(__file__).parent.glob("[!_]*.py"):
+        yield importlib.import_module(f"fit.laws.{path.stem}")
+    for path in pathlib.Path(os.environ["FIT_LAWS"]).glob("[!_]*.py") if os.environ.get("FIT_LAWS") else ():
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        page = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(page)
+        yield page
+
+
+FORMS = {form.name: form for form in sorted(map(Form, _pages()), key=lambda f: (-len(f.columns), f.name))}
+PRESETS = {name: form for form in FORMS.values() for name in form.presets}

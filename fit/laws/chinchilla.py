@@ -5,62 +5,25 @@
 L is the loss in nats per token, N = n_active, D = n_tokens. E is the irreducible loss, not a number of experts.
 """
 
-import itertools
-
 import numpy as np
 
-from fit.arrays import array_module
+from fit.form import Coefficient
 
 COLUMNS = ("n_active", "n_tokens")
-COEFFICIENTS = ("A", "B", "E", "alpha", "beta")
-FREE = ("ln A", "ln B", "ln E", "alpha", "beta")
-
-BOUNDS = ((-300, 300), (-300, 300), (-30, 7), (-20, 20), (-20, 20))  # of the search, as in the joint law
-
-PROFILED = ("E",)
-PINNED_BY = {"E": {"n_active": 10, "n_tokens": 10}}  # as in the joint law
-
-
-def log_loss(free, ln_n, ln_d, n_experts):
-    """ln L by log-sum-exp; `free` [5] in the order of FREE, ln_n and ln_d broadcast together; n_experts is not used."""
-    log_a, log_b, log_e, alpha, beta = free
-    xp = array_module(log_a, ln_n)
-    return xp.logaddexp(xp.logaddexp(log_a - alpha * ln_n, log_b - beta * ln_d), log_e)
+# Starts: the paper's values (App. B), with the larger A and B that compute-optimal data calls for; 3^5 = 243.
+COEFFICIENTS = dict(
+    A=Coefficient((30, 300, 3000), positive=True, slopes={"n_active": ("alpha", -1)}),
+    B=Coefficient((30, 300, 3000), positive=True, slopes={"n_tokens": ("beta", -1)}),
+    E=Coefficient((0.5, 1, 2), positive=True, bounds=(-30, 7), pinned_by={"n_active": 10, "n_tokens": 10}),
+    alpha=Coefficient((0.05, 0.25, 0.5)),
+    beta=Coefficient((0.05, 0.25, 0.5)),
+)
 
 
-def recentre(free, shift_n, shift_d):
-    """The same law with ln N and ln D measured from shift_n and shift_d."""
-    log_a, log_b, log_e, alpha, beta = free
-    return array_module(log_a).stack([log_a - alpha * shift_n, log_b - beta * shift_d, log_e, alpha, beta])
-
-
-def to_free(c):
-    """Coefficients (a dictionary) to the solver's vector [5]."""
-    return np.array([np.log(c["A"]), np.log(c["B"]), np.log(c["E"]), c["alpha"], c["beta"]])
-
-
-def to_coefficients(free):
-    """The solver's vector [..., 5] to coefficients [..., 5] in the order of COEFFICIENTS."""
-    xp = array_module(free)
-    return xp.concatenate([xp.exp(free[..., :3]), free[..., 3:]], axis=-1)
-
-
-def hold(free, held):
-    """`free` [5, ...] with coefficients held: `held` [5, ...] in the order of COEFFICIENTS, NaN where one is free."""
-    xp = array_module(free, held)
-    given = ~xp.isnan(held)
-    scales = [xp.where(given[i], xp.log(xp.where(given[i], held[i], 1.0)), free[i]) for i in range(3)]
-    return xp.stack([*scales, *xp.where(given, held, free)[3:]])
-
-
-def start(free, held):
-    """`free` [5, ...] as a search with coefficients held begins from it: as it is."""
-    return free
-
-
-def moving(held):
-    """bool [5, ...]: which entries of FREE the search still moves when `held` are held."""
-    return np.isnan(held)
+def log_loss(xp, c, x):
+    """By log-sum-exp."""
+    size, data = c["ln A"] - c["alpha"] * x["ln n_active"], c["ln B"] - c["beta"] * x["ln n_tokens"]
+    return xp.logaddexp(xp.logaddexp(size, data), c["ln E"])
 
 
 def at_experts(c, n_experts):
@@ -69,30 +32,14 @@ def at_experts(c, n_experts):
     return c["A"] * one, -c["alpha"] * one, c["B"] * one, -c["beta"] * one, c["E"] * one
 
 
-def starts():
-    """Start grid of 3^5 = 243 rows of FREE: the paper's values (App. B) for A, B, E, alpha and beta, with the larger A
-    and B that compute-optimal data calls for."""
-    return np.array(
-        list(
-            itertools.product(
-                np.log([30, 300, 3000]),
-                np.log([30, 300, 3000]),
-                np.log([0.5, 1, 2]),
-                [0.05, 0.25, 0.5],
-                [0.05, 0.25, 0.5],
-            )
-        )
-    )
-
-
 def scaled_starts(rng, count, runs):
-    """`count` random starts in the measure of the runs, for centred columns, as in the joint law."""
+    """As in the joint law: size, data and the floor E share the loss."""
     loss = np.exp(np.mean(np.log(runs.loss)))
     floor = rng.uniform(0.2, 0.95, count) * runs.loss.min()
     size = rng.uniform(0.1, 0.9, count)
     alpha, beta = np.exp(rng.uniform(np.log(0.05), np.log(0.6), (2, count)))
     log_a, log_b = np.log((loss - floor) * size), np.log((loss - floor) * (1 - size))
-    return np.stack([log_a, log_b, np.log(floor), alpha, beta], axis=1)
+    return {"ln A": log_a, "ln B": log_b, "ln E": np.log(floor), "alpha": alpha, "beta": beta}
 
 
 # the runs in Hoffmann et al.'s Figure 4, as Besiroglu et al. read them off, the 5 highest losses dropped

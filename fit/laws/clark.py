@@ -6,91 +6,38 @@ Ludziejewski et al.; no n_tokens column is needed.
 L is the loss in nats per token, N = n_active, E = n_experts. All models must have seen the same number of tokens.
 """
 
-import itertools
-
 import numpy as np
 
-from fit.arrays import array_module
-from fit.laws import joint
-
-COLUMNS = ("n_active", "n_experts")
-COEFFICIENTS = ("a", "b", "c", "d", "E_start", "E_max")
-FREE = ("a", "b", "c", "d", "ln E_start", "t")
-
-BOUNDS = (*[(-20, 20)] * 3, (-100, 100), (-14, 14), (-14, 30))  # of the search, as in the joint law
-
-PROFILED = ("E_start", "E_max")
-PINNED_BY = {name: joint.PINNED_BY[name] for name in PROFILED}
+from fit.form import Coefficient
+from fit.laws.joint import log_expert_scale
 
 _LN10 = np.log(10.0)
 
-
-def log_loss(free, ln_n, ln_d, n_experts):
-    """ln L; `free` [6] in the order of FREE, ln_n and n_experts broadcast together; ln_d is not used."""
-    a, b, c, d, log_start, t = free
-    e = joint.log_expert_scale(n_experts, log_start, t)
-    return a * ln_n + b * e + c * ln_n * e / _LN10 + d * _LN10
-
-
-def recentre(free, shift_n, shift_d):
-    """The same law with ln N measured from shift_n."""
-    a, b, c, d, log_start, t = free
-    return array_module(a).stack([a, b + c * shift_n / _LN10, c, d + a * shift_n / _LN10, log_start, t])
+COLUMNS = ("n_active", "n_experts")
+COEFFICIENTS = dict(
+    a=Coefficient((-0.2, -0.1, -0.05)),
+    b=Coefficient((-0.2, -0.1, 0), slopes={"n_active": ("c", _LN10)}),
+    c=Coefficient((-0.02, 0, 0.02)),
+    d=Coefficient((0.8, 1.1, 1.4), bounds=(-100, 100), slopes={"n_active": ("a", _LN10)}),
+    E_start=Coefficient((1.5, 2, 4), positive=True, bounds=(-14, 14), pinned_by={"n_experts": 0}, tried=(1e-5, 1e6)),
+    E_max=Coefficient((30.0, 150, 500), above="E_start", pinned_by={"n_experts": 8}, tried=(1e-5, 1e12)),
+)
 
 
-def to_free(c):
-    """Coefficients (a dictionary) to the solver's vector [6]."""
-    return np.array([c["a"], c["b"], c["c"], c["d"], np.log(c["E_start"]), np.log(c["E_max"] / c["E_start"] - 1)])
-
-
-def to_coefficients(free):
-    """The solver's vector [..., 6] to coefficients [..., 6] in the order of COEFFICIENTS."""
-    xp = array_module(free)
-    log_start, t = free[..., 4:5], free[..., 5:]
-    return xp.concatenate([free[..., :4], xp.exp(log_start), xp.exp(log_start + xp.logaddexp(0.0, t))], axis=-1)
-
-
-def hold(free, held):
-    """`free` [6, ...] with coefficients held: `held` [6, ...] in the order of COEFFICIENTS, NaN where one is free."""
-    xp = array_module(free, held)
-    exponents = xp.where(xp.isnan(held), free, held)
-    return xp.stack([*exponents[:4], *joint.hold_expert_scale(free[4], free[5], held[4], held[5])])
-
-
-def start(free, held):
-    """`free` [6, ...] as a search with coefficients held begins from it; `held` as in hold."""
-    return np.stack([*free[:5], joint.start_expert_scale(free[4], free[5], held[4], held[5])])
-
-
-def moving(held):
-    """bool [6, ...]: which entries of FREE the search still moves when `held` are held."""
-    free = np.isnan(held)
-    return np.stack([*free[:4], free[4] & free[5], free[4] | free[5]])
-
-
-def starts():
-    """Start grid of 3^6 = 729 rows of FREE."""
-    return np.array(
-        list(
-            itertools.product(
-                [-0.2, -0.1, -0.05],
-                [-0.2, -0.1, 0],
-                [-0.02, 0, 0.02],
-                [0.8, 1.1, 1.4],
-                np.log([1.5, 2, 4]),
-                np.log([30.0, 150, 500]),
-            )
-        )
-    )
+def log_loss(xp, c, x):
+    """In natural logarithms."""
+    e = log_expert_scale(xp, x["n_experts"], c["ln E_start"], c["ln(E_max / E_start - 1)"])
+    return c["a"] * x["ln n_active"] + c["b"] * e + c["c"] * x["ln n_active"] * e / _LN10 + c["d"] * _LN10
 
 
 def scaled_starts(rng, count, runs):
-    """`count` random starts in the measure of the runs, for centred columns, as in the joint law."""
+    """In the measure of the runs: d such that the mean loss is right."""
     a, b = rng.uniform(-0.3, -0.02, count), rng.uniform(-0.3, 0.05, count)
     c = rng.uniform(-0.03, 0.03, count)
     log_start, t = rng.uniform(np.log(1.2), np.log(5), count), rng.uniform(1.5, 6, count)
-    e = np.mean(joint.log_expert_scale(runs.n_experts, log_start[:, None], t[:, None]), axis=1)
-    return np.stack([a, b, c, (np.mean(np.log(runs.loss)) - b * e) / _LN10, log_start, t], axis=1)
+    e = np.mean(log_expert_scale(np, runs.columns["n_experts"], log_start[:, None], t[:, None]), axis=1)
+    d = (np.mean(np.log(runs.loss)) - b * e) / _LN10
+    return {"a": a, "b": b, "c": c, "d": d, "ln E_start": log_start, "ln(E_max / E_start - 1)": t}
 
 
 _SOURCE = "Clark et al. 2022, arXiv 2202.01169, Table 3; every model saw 130B tokens"

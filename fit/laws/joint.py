@@ -11,130 +11,51 @@ E_start is printed as 2.0732. The paper's own Table 4 follows from its Table 3 w
 `joint-moe-2025` uses 2.0832; `joint-moe-2025-as-printed` keeps 2.0732.
 """
 
-import itertools
-
 import numpy as np
 
-from fit.arrays import array_module
+from fit.form import Coefficient
 
 COLUMNS = ("n_active", "n_tokens", "n_experts")
-COEFFICIENTS = ("a", "alpha", "delta", "gamma", "b", "beta", "omega", "zeta", "E_start", "E_max", "c")
-# What the solver moves: a, b, c, E_start in logarithm, and E_max = E_start (1 + exp(t)), so E_start < E_max always.
-FREE = ("ln a", "alpha", "delta", "gamma", "ln b", "beta", "omega", "zeta", "ln E_start", "t", "ln c")
+_SIZES, _EXPONENTS, _SHIFTS = (30, 100, 300), (-0.05, -0.25, -0.5), (-0.5, 0, 0.5)
+# Starts: the paper's (App. B), 3^9 = 19,683. It prints positive alpha and beta; the law has their negatives. Starts of
+# E_start and E_max are not printed: 2 and 300.
+COEFFICIENTS = dict(
+    a=Coefficient(_SIZES, positive=True, slopes={"n_active": ("alpha", 1)}),
+    alpha=Coefficient(_EXPONENTS),
+    delta=Coefficient(_SHIFTS, slopes={"n_active": ("gamma", 1)}),
+    gamma=Coefficient(_SHIFTS),
+    b=Coefficient(_SIZES, positive=True, slopes={"n_tokens": ("beta", 1)}),
+    beta=Coefficient(_EXPONENTS),
+    omega=Coefficient(_SHIFTS, slopes={"n_tokens": ("zeta", 1)}),
+    zeta=Coefficient(_SHIFTS),
+    E_start=Coefficient((2.0,), positive=True, bounds=(-14, 14), pinned_by={"n_experts": 0}, tried=(1e-5, 1e6)),
+    E_max=Coefficient((300 / 2 - 1.0,), above="E_start", pinned_by={"n_experts": 8}, tried=(1e-5, 1e12)),
+    c=Coefficient((0.5, 1, 2), positive=True, bounds=(-30, 7), pinned_by={"n_active": 10, "n_tokens": 10}),
+)
+# Where the number of experts changes nothing it is a Chinchilla law. names: {its coefficient: (ours, sign)}; held: what
+# makes it one; shared: where a fit fixes these, they hold for the runs of each number of experts too.
+SEPARATE = dict(
+    form="chinchilla",
+    names=dict(A=("a", 1), B=("b", 1), E=("c", 1), alpha=("alpha", -1), beta=("beta", -1)),
+    held=dict(delta=0.0, gamma=0.0, omega=0.0, zeta=0.0, E_start=1.0, E_max=2.0),
+    shared=("c",),
+)
 
-# The search stays within these: beyond them nothing that is computed in float64 changes any more.
-BOUNDS = ((-300, 300), *[(-20, 20)] * 3, (-300, 300), *[(-20, 20)] * 3, (-14, 14), (-14, 30), (-30, 7))
 
-PROFILED = ("E_start", "E_max", "c")
-# Runs that would settle them: a column at this many times its largest value so far, or (0) at its smallest.
-PINNED_BY = {"E_start": {"n_experts": 0}, "E_max": {"n_experts": 8}, "c": {"n_active": 10, "n_tokens": 10}}
-
-
-def log_expert_scale(n_experts, log_start, t):
-    """ln Ê of Eq. 4, any shape, computed in logarithms so that no t overflows."""
-    xp = array_module(log_start, n_experts)
+def log_expert_scale(xp, n_experts, log_start, t):
+    """ln Ê of Eq. 4, any shape, with t = ln(E_max / E_start - 1); in logarithms, so that no t overflows."""
     log_inverse = log_start + xp.logaddexp(0.0, -t)  # of 1/E_start - 1/E_max
     log_max = log_start + xp.logaddexp(0.0, t)
     extra = xp.maximum(n_experts - 1.0, 1e-300)  # the logarithm's argument; no effect at E = 1
     return -xp.logaddexp(-xp.logaddexp(xp.log(extra), log_inverse), -log_max)
 
 
-def log_loss(free, ln_n, ln_d, n_experts):
-    """ln L by log-sum-exp; `free` [11] in the order of FREE, the rest broadcast together."""
-    log_a, alpha, delta, gamma, log_b, beta, omega, zeta, log_start, t, log_c = free
-    e = log_expert_scale(n_experts, log_start, t)
-    size = log_a + delta * e + (alpha + gamma * e) * ln_n
-    data = log_b + omega * e + (beta + zeta * e) * ln_d
-    xp = array_module(size)
-    return xp.logaddexp(xp.logaddexp(size, data), log_c)
-
-
-def recentre(free, shift_n, shift_d):
-    """The same law with ln N and ln D measured from shift_n and shift_d: log_loss(recentre(f, u, v), x - u, y - v) is
-    log_loss(f, x, y). Centred columns make the normal equations well conditioned."""
-    log_a, alpha, delta, gamma, log_b, beta, omega, zeta, log_start, t, log_c = free
-    return array_module(log_a).stack(
-        [
-            log_a + alpha * shift_n,
-            alpha,
-            delta + gamma * shift_n,
-            gamma,
-            log_b + beta * shift_d,
-            beta,
-            omega + zeta * shift_d,
-            zeta,
-            log_start,
-            t,
-            log_c,
-        ]
-    )
-
-
-def to_free(c):
-    """Coefficients (a dictionary) to the solver's vector [11]."""
-    return np.array(
-        [
-            np.log(c["a"]),
-            c["alpha"],
-            c["delta"],
-            c["gamma"],
-            np.log(c["b"]),
-            c["beta"],
-            c["omega"],
-            c["zeta"],
-            np.log(c["E_start"]),
-            np.log(c["E_max"] / c["E_start"] - 1),
-            np.log(c["c"]),
-        ]
-    )
-
-
-def to_coefficients(free):
-    """The solver's vector [..., 11] to coefficients [..., 11] in the order of COEFFICIENTS."""
-    xp = array_module(free)
-    log_start, t = free[..., 8], free[..., 9]
-    logs = {0: free[..., 0], 4: free[..., 4], 8: log_start, 9: log_start + xp.logaddexp(0.0, t), 10: free[..., 10]}
-    return xp.stack([xp.exp(logs[i]) if i in logs else free[..., i] for i in range(11)], axis=-1)
-
-
-def hold_expert_scale(log_start, t, start, largest):
-    """(ln E_start, t) with E_start held at `start` and E_max at `largest`; NaN holds nothing.
-
-    With E_max held alone E_start = E_max / (1 + exp(t)) follows from t, so that it stays below.
-    """
-    xp = array_module(log_start, start)
-    starts, ends = ~xp.isnan(start), ~xp.isnan(largest)
-    held_start, held_max = xp.log(xp.where(starts, start, 1.0)), xp.log(xp.where(ends, largest, 1.0))
-    t = xp.where(starts & ends, xp.log(xp.expm1(xp.where(starts & ends, held_max - held_start, 1.0))), t)
-    return xp.where(starts, held_start, xp.where(ends, held_max - xp.logaddexp(0.0, t), log_start)), t
-
-
-def hold(free, held):
-    """`free` [11, ...] with coefficients held: `held` [11, ...] in the order of COEFFICIENTS, NaN where one is free."""
-    xp = array_module(free, held)
-    given = ~xp.isnan(held)
-    log_a, log_b, log_c = (xp.where(given[i], xp.log(xp.where(given[i], held[i], 1.0)), free[i]) for i in (0, 4, 10))
-    log_start, t = hold_expert_scale(free[8], free[9], held[8], held[9])
-    exponents = xp.where(given, held, free)
-    return xp.stack([log_a, *exponents[1:4], log_b, *exponents[5:8], log_start, t, log_c])
-
-
-def start_expert_scale(log_start, t, start, largest):
-    """The t from which a search begins with E_max held at `largest` (NaN: free): it leaves E_start where it was."""
-    alone = np.isnan(start) & ~np.isnan(largest)
-    gap = np.log(np.where(alone, largest, np.e)) - np.where(alone, log_start, 0)
-    return np.where(alone, np.log(np.expm1(np.maximum(gap, 0.1))), t)
-
-
-def start(free, held):
-    """`free` [11, ...] as a search with coefficients held begins from it; `held` as in hold."""
-    return np.stack([*free[:9], start_expert_scale(free[8], free[9], held[8], held[9]), free[10]])
-
-
-def moving(held):
-    """bool [11, ...]: which entries of FREE the search still moves when `held` are held."""
-    free = np.isnan(held)
-    return np.stack([*free[:8], free[8] & free[9], free[8] | free[9], free[10]])
+def log_loss(xp, c, x):
+    """By log-sum-exp."""
+    e = log_expert_scale(xp, x["n_experts"], c["ln E_start"], c["ln(E_max / E_start - 1)"])
+    size = c["ln a"] + c["delta"] * e + (c["alpha"] + c["gamma"] * e) * x["ln n_active"]
+    data = c["ln b"] + c["omega"] * e + (c["beta"] + c["zeta"] * e) * x["ln n_tokens"]
+    return xp.logaddexp(xp.logaddexp(size, data), c["ln c"])
 
 
 def at_experts(c, n_experts):
@@ -149,27 +70,8 @@ def at_experts(c, n_experts):
     )
 
 
-def starts():
-    """The paper's start grid (App. B), 3^9 = 19,683 rows of FREE. It prints positive alpha and beta; the law has their
-    negatives. Starts of E_start and E_max are not printed: 2 and 300 here."""
-    grid = itertools.product(
-        np.log([30, 100, 300]),
-        [-0.05, -0.25, -0.5],
-        [-0.5, 0, 0.5],
-        [-0.5, 0, 0.5],
-        np.log([30, 100, 300]),
-        [-0.05, -0.25, -0.5],
-        [-0.5, 0, 0.5],
-        [-0.5, 0, 0.5],
-        [np.log(2.0)],
-        [np.log(300 / 2 - 1.0)],
-        np.log([0.5, 1, 2]),
-    )
-    return np.array(list(grid))
-
-
 def scaled_starts(rng, count, runs):
-    """`count` random starts in the measure of the runs (Runs), rows of FREE for columns centred by their means: size, data and the floor c share the loss, and no exponent is far from those that have been published."""
+    """Size, data and the floor c share the loss, and no exponent is far from those that have been published."""
     loss = np.exp(np.mean(np.log(runs.loss)))
     c = rng.uniform(0.2, 0.95, count) * runs.loss.min()
     size = rng.uniform(0.1, 0.9, count)
@@ -177,9 +79,15 @@ def scaled_starts(rng, count, runs):
     delta, omega = rng.uniform(-0.3, 0.2, (2, count))
     alpha, beta = -np.exp(rng.uniform(np.log(0.05), np.log(0.6), (2, count)))
     gamma, zeta = rng.uniform(-0.03, 0.03, (2, count))
-    e = np.mean(log_expert_scale(runs.n_experts, log_start[:, None], t[:, None]), axis=1)
-    log_a, log_b = np.log((loss - c) * size) - delta * e, np.log((loss - c) * (1 - size)) - omega * e
-    return np.stack([log_a, alpha, delta, gamma, log_b, beta, omega, zeta, log_start, t, np.log(c)], axis=1)
+    e = np.mean(log_expert_scale(np, runs.columns["n_experts"], log_start[:, None], t[:, None]), axis=1)
+    return {
+        "ln a": np.log((loss - c) * size) - delta * e,
+        "ln b": np.log((loss - c) * (1 - size)) - omega * e,
+        "ln c": np.log(c),
+        "ln E_start": log_start,
+        "ln(E_max / E_start - 1)": t,
+        **dict(alpha=alpha, delta=delta, gamma=gamma, beta=beta, omega=omega, zeta=zeta),
+    }
 
 
 _TABLE_3 = dict(
@@ -213,6 +121,13 @@ _MODELS = dict(
     base_config="configs/joint_moe.py",
     learning_rate=dict(constant=8.391640956234012, n_active=-0.8121798244457074, n_experts=-0.25),
 )
+# its best numbers of experts, a row for each budget, a column for each memory; 32 stands for "32 or more"
+_TABLE_2 = dict(
+    flops=(1e21, 1e22, 1e23, 1e24),
+    memory_gb=(24, 80, 640),
+    kv_tokens=16_384,
+    n_experts=((16, 32, 32), (4, 16, 32), (1, 8, 32), (1, 1, 16)),
+)
 PRESETS = {
     "joint-moe-2025": dict(
         coefficients=_TABLE_3,
@@ -220,6 +135,7 @@ PRESETS = {
         note="E_start read as 2.0832: the printed 2.0732 does not give the paper's own Table 4",
         runs=_RUNS,
         models=_MODELS,
+        table_2=_TABLE_2,
     ),
     "joint-moe-2025-as-printed": dict(
         coefficients=_TABLE_3 | {"E_start": 2.0732},
@@ -227,5 +143,6 @@ PRESETS = {
         note="E_start as printed, 2.0732; the paper's Table 4 follows from 2.0832 instead",
         runs=_RUNS,
         models=_MODELS,
+        table_2=_TABLE_2,
     ),
 }

@@ -17,7 +17,7 @@ from jax.experimental import multihost_utils
 from tqdm import tqdm
 
 from jmoe.cli import disk_error, unavailable
-from jmoe.errors import Failure, Interrupted, UserError
+from jmoe.errors import Failure, Interrupted, Unavailable, UserError
 from jmoe.storage import ownership
 
 # Seconds until a silent process counts as dead, which ends the others; and how long one that is done waits for them.
@@ -103,13 +103,14 @@ def _leave() -> None:
 def owned(workdir):
     """Keeps other trainers out of a workdir until the block is left; the first process of a run does it for all.
 
-    Where another trainer is at work, every process of this run raises UserError, which names it.
+    Where another trainer is at work, every process of this run raises UserError, which names it; Unavailable where
+    JMOE_OWNER_PATIENCE had it wait, for another try may find the workdir free.
     """
     with contextlib.ExitStack() as held:
         path, refused = workdir / "train.lock", None
+        patience = float(os.environ.get("JMOE_OWNER_PATIENCE", 0))  # launch waits for one that is saving
         if jax.process_index() == 0:
             try:
-                patience = float(os.environ.get("JMOE_OWNER_PATIENCE", 0))  # launch lets a stopped trainer save
                 held.enter_context(ownership.hold(path, "jmoe.train", patience))
             except UserError as error:
                 refused = error
@@ -118,10 +119,16 @@ def owned(workdir):
             refusals = multihost_utils.process_allgather(np.array(refused is not None))
         if np.any(refusals):
             refused = refused or ownership.Taken(path, ownership.owner(path))
-            if isinstance(refused, ownership.Taken):
-                refused = f"another trainer is at work in {workdir}, {refused.owner or 'which did not say who it is'}; "
-                refused += "two would spoil each other's files: wait until it is done, or take another --workdir"
-            raise UserError(str(refused))
+            if not isinstance(refused, ownership.Taken):
+                raise UserError(str(refused))
+            owner = refused.owner or "which did not say who it is"
+            message = (
+                f"another trainer is at work in {workdir}, {owner}; two would spoil each other's files: wait until "
+            )
+            message += "it is done, or take another --workdir"
+            if patience:  # whoever started this one has it wait, and will have it wait again
+                raise Unavailable(f"{message} (waited {patience:.0f} s)")
+            raise UserError(message)
         yield
 
 

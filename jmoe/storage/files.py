@@ -5,6 +5,7 @@ Unavailable ends the process with an exit code that means "try again". jmoe/stor
 `retried` for those that other libraries make.
 """
 
+import asyncio
 import contextlib
 import hashlib
 import itertools
@@ -17,6 +18,7 @@ import random
 import re
 import socket
 import sys
+import threading
 import time
 import uuid
 
@@ -49,6 +51,32 @@ def passes(error: BaseException) -> bool:
         return True
     forbidden = "http_response_code='403'" in str(error)
     return package == "builtins" and re.match(rf"({WORDS}): ", str(error)) is not None and not forbidden
+
+
+_hurry = threading.Event()
+
+
+def wait_no_more() -> None:
+    """From now on a request of this process that gets no answer within a second or two ends in Unavailable: somebody
+    asked the process to stop."""
+    _hurry.set()
+
+
+async def unless_hurried(work):
+    """What the awaitable `work` returns.
+
+    Raises:
+      Unavailable: it takes longer than a second or two, and wait_no_more() was called. Whatever `work` raises.
+    """
+    task, n_seconds_hurried = asyncio.ensure_future(work), 0
+    try:
+        while not (await asyncio.wait([task], timeout=1))[0]:
+            n_seconds_hurried += _hurry.is_set()
+            if n_seconds_hurried > 1:
+                raise Unavailable("the store gave no answer, and this process was asked to stop")
+        return task.result()
+    finally:
+        task.cancel()  # which changes nothing where it is done
 
 
 class Patience:
@@ -187,15 +215,15 @@ def sealed(values: dict) -> dict:
 
 
 def read_sealed(path: pathlib.Path | epath.Path) -> dict | None:
-    """The JSON values of a file without their seal, which older files lack; None where there is no file, Damaged where
-    it is cut short or altered."""
+    """The JSON values of a file without their seal, which older results lack, but not a record; None where there is no
+    file, Damaged where it is cut short or altered."""
     try:
         values = json.loads(path.read_bytes())
     except FileNotFoundError:
         return None
     except ValueError as error:
         raise Damaged(f"{path} is damaged: {error}") from None
-    if not isinstance(values, dict) or "sha256" in values and values != sealed(values):
+    if not isinstance(values, dict) or not (values == sealed(values) if "sha256" in values else "record" in values):
         raise Damaged(f"{path} is damaged: it is not what was written")
     values.pop("sha256", None)
     return values

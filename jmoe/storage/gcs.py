@@ -20,7 +20,7 @@ class Store(gcsfs.GCSFileSystem):
         patience = None
         while True:
             try:
-                return await self._request_once(method, path, *args, **kwargs)
+                return await storage.unless_hurried(self._request_once(method, path, *args, **kwargs))
             except FileNotFoundError:
                 if method == "DELETE" and patience:  # an earlier try deleted it, and the answer was lost
                     return 204, {}, None, b""
@@ -29,7 +29,7 @@ class Store(gcsfs.GCSFileSystem):
                 if not storage.passes(error) and not isinstance(error, TimeoutError):
                     raise
                 patience = patience or storage.Patience(_object_in(path, args))
-                await asyncio.sleep(patience.pause(error))
+                await storage.unless_hurried(asyncio.sleep(patience.pause(error)))
 
 
 def _object_in(path: str, args: tuple) -> str:

@@ -31,6 +31,7 @@ from jmoe.storage.identity import NOBODY, Owner
 
 BEAT = 10.0  # seconds
 EXPIRY = 60.0
+SECONDS_TO_RELEASE = 3.0  # twice: an owner that was asked to stop does not wait for a store that gives no answer
 
 
 class Taken(UserError):
@@ -141,9 +142,9 @@ class _Lease:
             yield
         finally:
             self._over.set()
-            heart.join()
+            heart.join(SECONDS_TO_RELEASE)
             with contextlib.suppress(Exception):  # it expires by itself
-                self._store.write(self._key, None, if_equal=self._generation).result(EXPIRY)
+                self._store.write(self._key, None, if_equal=self._generation).result(SECONDS_TO_RELEASE)
 
     def _take(self, wait: float):
         """Writes the lease where there is none or its owner is gone; returns its generation."""

@@ -2,9 +2,10 @@
 
     git worktree add --detach /tmp/before 6fca2bb
     cd /tmp/before && PYTHONPATH=. JAX_PLATFORMS=cpu XLA_FLAGS="--xla_force_host_platform_device_count=8 \\
-        --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true" python HERE/make.py
+        --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true \\
+        --xla_cpu_use_fusion_emitters=false" python HERE/make.py
 
-(the XLA_FLAGS of tests/conftest.py). It writes before.json and workdir.tar.gz beside this file. The modules of jmoe
+(the XLA_FLAGS of tests/helpers.py). It writes before.json and workdir.tar.gz beside this file. The modules of jmoe
 have moved since: `main` names them as they were, and all else takes them as arguments, so that the test computes by
 the same lines.
 """

@@ -1,0 +1,141 @@
+"""Flags that several commands share: a law, columns, numbers, a shape of model, a plan's constraints."""
+
+import math
+
+from absl import flags
+
+from fit import UserError, optimum, sentences
+from fit import law as law_lib
+from fit.table import BOUNDS
+
+LARGEST = 1e40  # of any amount that a flag gives
+# Columns that --columns may find under another name: those of runs.csv that fit reads.
+NAMES = (*BOUNDS, "peak_learning_rate", "epochs", "corpus_fingerprint", "run", "seed", "config")
+
+
+def define(f, rows):
+    """Defines flags: rows of kind, name, default, what absl's DEFINE_kind takes next."""
+    for kind, name, default, *rest in rows:
+        getattr(flags, f"DEFINE_{kind}")(name, default, *rest, flag_values=f)
+
+
+def define_law(f):
+    flags.DEFINE_string("law", None, "A law.json, or the name of a published law.", flag_values=f)
+
+
+def law_of(f):
+    """The Law of --law."""
+    if f.law is None:
+        raise UserError("--law is missing: a law.json, or one of " + ", ".join(law_lib.PRESETS))
+    return law_lib.load(f.law)
+
+
+def define_columns(f):
+    flags.DEFINE_list(
+        "columns",
+        [],
+        "What the table calls its columns, where it has other names: loss:val_loss,n_tokens:D.",
+        flag_values=f,
+    )
+
+
+def columns_of(f):
+    """{ours: theirs} of the flag --columns; UserError where it is not that."""
+    names = {}
+    for text in f.columns:
+        ours, colon, theirs = (part.strip() for part in text.partition(":"))
+        if not colon or not theirs or ours not in NAMES or ours in names:
+            raise UserError(
+                f"--columns={','.join(f.columns)}: found {text!r}, expected name:column once for each name, such as "
+                f"loss:val_loss; names: {', '.join(NAMES)}"
+            )
+        names[ours] = theirs
+    return names
+
+
+def define_shape(f):
+    for name, what in (
+        ("vocab_size", "Tokens in the vocabulary: embedding and head are n_active too."),
+        ("width_per_block", "d_model / n_blocks, and d_model / n_heads."),
+    ):
+        flags.DEFINE_integer(name, None, f"{what} Default: the law's own.", lower_bound=1, flag_values=f)
+
+
+def shape_of(f, law):
+    """The Architecture of the flags, and of the law where they say nothing."""
+    return law.shaped(f.vocab_size, f.width_per_block)
+
+
+def positive(f, name, zero=False):
+    """The flag's value, None as it is; UserError unless it is a positive finite number (or 0 where zero)."""
+    value = f[name].value
+    if value is not None and not (1e-12 <= value <= LARGEST or (zero and value == 0)):
+        kind = "non-negative" if zero else "positive"
+        raise UserError(sentences.NOT_POSITIVE.format(flag=name, value=value, kind=kind, largest=LARGEST))
+    return value
+
+
+def positive_list(f, name):
+    """The flag's values as numbers, which must be positive; UserError otherwise."""
+    numbers = []
+    for text in f[name].value:
+        try:
+            numbers.append(float(text))
+        except ValueError:
+            numbers.append(math.nan)
+        if not 1e-12 <= numbers[-1] <= LARGEST:
+            raise UserError(sentences.NOT_NUMBERS.format(flag=name, text=repr(text)))
+    return numbers
+
+
+def parse_experts(f):
+    """The numbers of experts of --experts, sorted; UserError unless integers from 1 up."""
+    numbers = positive_list(f, "experts")
+    if not numbers or any(e != int(e) or e > 1e6 for e in numbers):
+        raise UserError(sentences.NOT_EXPERTS.format(value=",".join(f.experts)))
+    return sorted({int(e) for e in numbers})
+
+
+def experts_of(f, law):
+    """The numbers of experts of --experts, else those that the law was fitted to.
+
+    UserError unless integers from 1 up, and 1 alone for a law of dense models.
+    """
+    if f.experts is None:
+        return law.experts
+    asked = parse_experts(f)
+    if not law.knows_experts and asked != [1]:
+        raise UserError(sentences.ONLY_DENSE.format(value=",".join(f.experts), law=law.name))
+    return asked
+
+
+def define_constraints(f):
+    """The flags of a plan."""
+    for name, default, what in (
+        ("flops", None, "Training FLOPs (6 n_active n_tokens), shared with --inference_tokens."),
+        ("memory_gb", None, "Memory of one device in GB (1e9 bytes), for weights and cache."),
+        ("bytes_per_parameter", 2, "2 is bfloat16."),
+        ("kv_tokens", 0, "Tokens in the key-value cache, over all sequences."),
+        ("bytes_per_kv_element", 2, "2 is bfloat16."),
+        ("inference_tokens", 0, "Tokens to serve over the model's life, at 2 n_active FLOPs each, out of --flops."),
+        ("max_tokens", None, "Training tokens that there are."),
+    ):
+        flags.DEFINE_float(name, default, what, flag_values=f)
+    flags.DEFINE_integer("devices", 1, "Devices that share weights and cache.", lower_bound=1, flag_values=f)
+    flags.DEFINE_list("experts", None, "Numbers of experts allowed. Default: those fitted.", flag_values=f)
+
+
+def constraints_of(f):
+    """The Constraints that the flags ask for; UserError where one is out of range."""
+    memory = positive(f, "memory_gb")
+    if f.max_tokens is not None and f.max_tokens < 1:
+        raise UserError(sentences.LESS_THAN_A_TOKEN.format(value=f.max_tokens))
+    return optimum.Constraints(
+        flops=positive(f, "flops"),
+        memory_bytes=None if memory is None else memory * 1e9 * f.devices,
+        bytes_per_parameter=positive(f, "bytes_per_parameter"),
+        kv_tokens=positive(f, "kv_tokens", zero=True),
+        bytes_per_kv_element=positive(f, "bytes_per_kv_element"),
+        inference_tokens=positive(f, "inference_tokens", zero=True),
+        max_tokens=positive(f, "max_tokens"),
+    )

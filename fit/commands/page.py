@@ -1,0 +1,33 @@
+"""Write one self-contained HTML page that plans with a law in the browser: limits to slide, answers and pictures.
+
+python -m fit page --law=law.json --runs=runs.csv --out=planner.html
+"""
+
+from absl import flags
+
+from fit import page
+from fit.commands.flags import LARGEST, columns_of, define_columns
+from fit.law import load
+from fit.page import data
+from fit.paper import figures
+from fit.table import check_writable, write_text
+
+
+def define_flags(f):
+    flags.DEFINE_multi_string(
+        "law",
+        [],
+        "A law.json, or the name of a published law; may be given several times. All published laws are in the page.",
+        flag_values=f,
+    )
+    flags.DEFINE_string("runs", None, "The runs of the first law, drawn over it.", flag_values=f)
+    flags.DEFINE_string("out", "planner.html", "The page.", flag_values=f)
+    define_columns(f)
+
+
+def run(f):
+    laws = [load(name) for name in dict.fromkeys(f.law or ["joint-moe-2025"])]
+    runs = () if f.runs is None else figures.measured(laws[0], f.runs, columns_of(f))
+    check_writable(f.out)
+    write_text(f.out, page.text(data.of(laws, LARGEST, *runs)))
+    print(f"written to {f.out}")

@@ -1,0 +1,163 @@
+"""A law's form: what its page in fit/laws/ declares, and all that follows from that.
+
+The solver does not move the coefficients themselves but a vector `free`, one entry for each: the logarithm of a
+positive one, ln(c / other - 1) of one that stays above another, else the coefficient. A page's formula reads a
+dictionary `c` that holds each coefficient by its name, and these by theirs: "ln a", "ln(E_max / E_start - 1)".
+
+Axes: n coefficients of a law; k starts.
+"""
+
+import dataclasses
+import itertools
+import pathlib
+
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True)
+class Coefficient:
+    """One coefficient, as a page declares it.
+
+    starts: its values in the published grid; where it is above another, of c / other - 1.
+    positive: it is, and so is one that is `above` another (by name).
+    bounds: of its entry of `free`, beyond which nothing in float64 changes any more.
+    slopes: {column: (other coefficient, divisor)}: its entry of `free` changes by other / divisor for each unit that
+        the origin of ln column moves: in a N^alpha the slope of ln a in ln N is alpha.
+    pinned_by: of one that data often leaves open and that has a profile: {column: times}, the runs that would settle
+        it, at so many times the column's largest value so far, or (0) at its smallest.
+    tried: the smallest and largest value of its profile.
+    """
+
+    starts: tuple
+    positive: bool = False
+    above: str | None = None
+    bounds: tuple | None = None
+    slopes: dict = dataclasses.field(default_factory=dict)
+    pinned_by: dict | None = None
+    tried: tuple = (1e-6, 1e3)
+
+
+class Form:
+    """A page (a module with COLUMNS, COEFFICIENTS, log_loss and PRESETS) as fit uses it; docs/laws.md shows one."""
+
+    def __init__(self, page):
+        self.page = page
+        self.name = pathlib.Path(page.__file__).stem
+        self.columns, self.coefficients, self.presets = page.COLUMNS, page.COEFFICIENTS, page.PRESETS
+        self.names = tuple(self.coefficients)
+        self.free = tuple(self._entry(name, c) for name, c in self.coefficients.items())
+        self.profiled = tuple(name for name, c in self.coefficients.items() if c.pinned_by)
+        self.centred = tuple(dict.fromkeys(column for c in self.coefficients.values() for column in c.slopes))
+        self.separate, self.at_experts = getattr(page, "SEPARATE", None), getattr(page, "at_experts", None)
+        usual = lambda c: (-14, 30) if c.above else (-300, 300) if c.positive else (-20, 20)
+        self.bounds = np.array([c.bounds or usual(c) for c in self.coefficients.values()], float)
+
+    def _entry(self, name, coefficient):
+        if coefficient.above:
+            return f"ln({name} / {coefficient.above} - 1)"
+        return f"ln {name}" if coefficient.positive else name
+
+    def is_positive(self, name):
+        """Whether a coefficient is positive by construction."""
+        return self.coefficients[name].positive or bool(self.coefficients[name].above)
+
+    def log_loss(self, free, columns, xp=np):
+        """ln of the loss in nats per token; free [n, ...] and the columns (by name) broadcast together.
+
+        columns may hold "ln NAME" too, where the logarithm is known. xp: numpy, or jax.numpy in compiled code.
+        """
+        x = dict(columns)
+        for name in self.columns:
+            x.setdefault(f"ln {name}", xp.log(x[name]))
+        return self.page.log_loss(xp, self._by_name(free, xp), x)
+
+    def _by_name(self, free, xp):
+        """The coefficients of free [n, ...] by name, and the entries of `free` by theirs."""
+        c = dict(zip(self.free, free))
+        for name, coefficient in self.coefficients.items():
+            if coefficient.above:
+                share = c[self._entry(name, coefficient)]
+                c[f"ln {name}"] = c[f"ln {coefficient.above}"] + xp.logaddexp(0.0, share)
+            if self.is_positive(name):
+                c[name] = xp.exp(c[f"ln {name}"])
+        return c
+
+    def to_coefficients(self, free):
+        """Coefficients [..., n] of free [..., n]."""
+        c = self._by_name(np.moveaxis(np.asarray(free), -1, 0), np)
+        return np.stack([c[name] for name in self.names], axis=-1)
+
+    def to_free(self, c):
+        """free [n, ...] of coefficients by name, numbers or arrays."""
+        return np.array(
+            [
+                np.log(c[name] / c[coefficient.above] - 1)
+                if coefficient.above
+                else np.log(c[name])
+                if coefficient.positive
+                else c[name]
+                for name, coefficient in self.coefficients.items()
+            ]
+        )
+
+    def recentre(self, free, origin, xp=np):
+        """free [n, ...] of the same law with ln column measured from `origin` {column: number}."""
+        rows = list(free)
+        for i, coefficient in enumerate(self.coefficients.values()):
+            for column, (other, divisor) in coefficient.slopes.items():
+                change = free[self.names.index(other)] * origin[column]
+                rows[i] = rows[i] + (change if divisor == 1 else change / divisor)
+        return xp.stack(rows)
+
+    def hold(self, free, held, xp=np):
+        """free [n, ...] with coefficients held at values: held [n, ...] in the order of names, NaN where one is free.
+
+        Where one that is above another is held alone, the other follows from their ratio, so that it stays below.
+        """
+        rows, given = list(free), ~xp.isnan(held)
+        value = xp.where(given, held, 1.0)
+        for i, (name, coefficient) in enumerate(self.coefficients.items()):
+            if coefficient.above:
+                j = self.names.index(coefficient.above)
+                low, high, both = xp.log(value[j]), xp.log(value[i]), given[i] & given[j]
+                rows[i] = xp.where(both, xp.log(xp.expm1(xp.where(both, high - low, 1.0))), free[i])
+                rows[j] = xp.where(given[j], low, xp.where(given[i], high - xp.logaddexp(0.0, rows[i]), free[j]))
+            elif not any(c.above == name for c in self.coefficients.values()):
+                rows[i] = xp.where(given[i], xp.log(value[i]) if coefficient.positive else value[i], free[i])
+        return xp.stack(rows)
+
+    def begin(self, free, held):
+        """free [n, ...] as a search with coefficients held begins from it: where one that is above another is held
+        alone, the other begins where it was."""
+        rows = list(free)
+        for i, coefficient in enumerate(self.coefficients.values()):
+            if coefficient.above:
+                j = self.names.index(coefficient.above)
+                alone = np.isnan(held[j]) & ~np.isnan(held[i])
+                gap = np.log(np.where(alone, held[i], np.e)) - np.where(alone, free[j], 0)
+                rows[i] = np.where(alone, np.log(np.expm1(np.maximum(gap, 0.1))), free[i])
+        return np.stack(rows)
+
+    def moving(self, held):
+        """bool [n, ...]: which entries of `free` the search still moves when `held` are held."""
+        rows = list(np.isnan(held))
+        for i, coefficient in enumerate(self.coefficients.values()):
+            if coefficient.above:
+                j = self.names.index(coefficient.above)
+                rows[i], rows[j] = rows[i] | rows[j], rows[i] & rows[j]
+        return np.stack(rows)
+
+    def starts(self):
+        """The published grid of starts, rows of `free` [k, n] for columns as they are."""
+        measured = [np.log(c.starts) if self.is_positive(name) else c.starts for name, c in self.coefficients.items()]
+        return np.array(list(itertools.product(*measured)))
+
+    def scaled_starts(self, rng, count, runs):
+        """`count` random starts, rows of `free` for columns centred by the means of their logarithms: as the page draws
+        them in the measure of the runs, else from the span of the published grid."""
+        if hasattr(self.page, "scaled_starts"):
+            drawn = self.page.scaled_starts(rng, count, runs)
+            return np.stack([drawn[name] for name in self.free], axis=1)
+        grid = [np.log(c.starts) if self.is_positive(name) else c.starts for name, c in self.coefficients.items()]
+        free = np.stack([rng.uniform(np.min(values), np.max(values), count) for values in grid])
+        return self.recentre(free, {name: np.mean(np.log(runs.columns[name])) for name in self.centred}).T

@@ -1,0 +1,172 @@
+// A plan put on the page: its sentences, table, pictures and what is to be copied.
+
+import { $, element, makePicture, sample } from "./chart.js";
+import { config } from "./config.js";
+import { command, hourOf } from "./form.js";
+import { amount, duration, fixed, memoryText, typed } from "./numbers.js";
+import { againstMemory, isoflop, looksOf, map, measured } from "./pictures.js";
+import { bestOf, optima } from "./solve.js";
+import { answer, builtInWords, compared, drawn, inWords, safely } from "./words.js";
+
+const pictures = {
+  isoflop: makePicture("Loss against size"),
+  memory: makePicture("Loss against memory"),
+  map: makePicture("The best number of experts"),
+  measured: makePicture("Predicted against measured"),
+};
+$("pictures").prepend(...Object.values(pictures).map(({ figure }) => figure));
+
+// The plan of what was asked, {ask, plan}, for a state of the fields; runs to draw, change: how a picture sets fields.
+export function showPlan(latest, state, runs, change) {
+  showAnswer(latest, state);
+  showTable(latest);
+  showPictures(latest, runs, change);
+  showCopies(latest, state);
+}
+
+function items(list, sentences) {
+  list.replaceChildren(...sentences.map((sentence) => element("li", {}, sentence)));
+  list.hidden = !sentences.length;
+}
+
+function showAnswer({ ask, plan }, state) {
+  const { best } = plan;
+  $("answer").textContent = answer(plan);
+  items($("warnings"), plan.warnings);
+  const tiles = [
+    [String(best.n_experts), "experts"],
+    [amount(best.n_active), "active parameters"],
+    [amount(best.n_total), "parameters in total"],
+    [amount(best.n_tokens), "training tokens"],
+    [fixed(best.loss, 4), "loss, nats per token"],
+    [memoryText(best.memory_bytes), "weights and cache"],
+  ];
+  const saved = best.n_experts > 1 && plan.dense?.flops_saved;
+  if (saved) tiles.push([`${fixed(100 * saved, 0)}%`, "of a dense model's FLOPs saved"]);
+  const hour = safely(() => hourOf(ask.data, state));
+  if (hour) {
+    const hours = best.training_flops / hour.flops;
+    const dollars = hours * hour.dollars;
+    tiles.push([hours < 1 / 3600 ? "< 1 s" : duration(hours), `of training on ${amount(hour.chips)} × ${state.chip}`]);
+    if (hour.dollars != null) tiles.push([dollars < 0.01 ? "< 1 cent" : `$${amount(dollars)}`, "of training"]);
+  }
+  $("tiles").replaceChildren(
+    ...tiles.map(([value, what]) => element("div", {}, element("dd", {}, value), element("dt", {}, what))),
+  );
+  items($("built"), plan.buildable ? builtInWords(plan.buildable) : ["no model of whole blocks meets the limits"]);
+  items($("compared"), compared(plan));
+  $("draws").textContent = plan.bootstrap ? `${drawn(ask.law, plan.bootstrap).replace(/:$/, "")}.` : "";
+}
+
+const limitedBy = { memory: "memory", tokens: "tokens", smallest: "smallest model" };
+
+function showTable({ plan }) {
+  const drawn = new Map((plan.bootstrap?.optima ?? []).map((row) => [row.n_experts, row]));
+  const between = (values, write) => (values ? values.map(write).join(" to ") : "–");
+  const head = ["E", "active", "total", "tokens", "loss", "memory", "active within 0.1% of the best", "bound by"];
+  if (plan.bootstrap) head.splice(5, 0, "loss, interval", "best in");
+  const outside = plan.optima.map((row) =>
+    inWords(row.extrapolation.filter(({ column }) => column !== "training_flops")),
+  );
+  if (outside.some(Boolean)) head.push("outside the fitted range");
+  const lines = plan.optima.map((row, i) => {
+    const cells = [amount(row.n_active), amount(row.n_total), amount(row.n_tokens), fixed(row.loss, 4)];
+    const of = drawn.get(row.n_experts);
+    if (plan.bootstrap)
+      cells.push(
+        between(of?.loss, (v) => fixed(v, 4)),
+        of ? `${of.best_in_draws} of ${plan.bootstrap.draws}` : "–",
+      );
+    cells.push(
+      memoryText(row.memory_bytes),
+      between(row.near_optimal_n_active, amount),
+      limitedBy[row.size_bound] ?? "–",
+    );
+    const best = row === plan.best ? { class: "best", "aria-label": "best" } : {};
+    const line = element(
+      "tr",
+      best,
+      element("th", { scope: "row" }, String(row.n_experts)),
+      ...cells.map((cell) => element("td", {}, cell)),
+    );
+    if (outside.some(Boolean)) line.append(element("td", { class: "words" }, outside[i]));
+    return line;
+  });
+  for (const { n_experts, why } of plan.infeasible) {
+    const cell = element("td", { colspan: head.length - 1, class: "words" }, `not feasible: ${why}`);
+    lines.push(element("tr", {}, element("th", { scope: "row" }, String(n_experts)), cell));
+  }
+  $("table").replaceChildren(
+    element("thead", {}, element("tr", {}, ...head.map((word) => element("th", { scope: "col" }, word)))),
+    element("tbody", {}, ...lines),
+  );
+}
+
+function showPictures({ ask, plan }, runs, change) {
+  const experts = [...new Set([...ask.law.experts, ...ask.experts, ...(runs?.n_experts ?? [])])].sort((a, b) => a - b);
+  const looks = looksOf(experts);
+  const legend = ask.experts.map((e) => element("li", {}, sample(looks[e].share, looks[e].kind), `E = ${e}`));
+  $("legend").replaceChildren(...legend);
+  const choose = ({ flops, bytes }) =>
+    change({
+      ...(flops ? { flops: typed(+flops.toPrecision(3)) } : {}),
+      memory_gb: typed(+(bytes / 1e9 / ask.devices).toPrecision(3)),
+    });
+  put(pictures.isoflop, () => isoflop(pictures.isoflop, ask, plan, looks, runs));
+  put(pictures.memory, () => againstMemory(pictures.memory, ask, plan, looks, choose));
+  put(pictures.map, () => map(pictures.map, ask, looks, choose));
+  pictures.measured.figure.hidden = !runs;
+  if (runs) put(pictures.measured, () => measured(pictures.measured, ask, looks, runs));
+  const rows = gains(ask, plan);
+  const most = Math.max(...rows.map(({ gain }) => gain ?? 0), 1e-12);
+  $("gains").replaceChildren(
+    ...rows.flatMap(({ name, gain, best }) => {
+      const bar = element("i", { style: `width:${gain == null ? 0 : (100 * gain) / most}%` });
+      const words =
+        gain == null
+          ? "is no limit"
+          : `${fixed(gain, 4)} nats lower` +
+            (best.n_experts === plan.best.n_experts ? "" : `, then E = ${best.n_experts}`);
+      return [
+        element("span", {}, `twice the ${name}`),
+        element("span", { class: "bar" }, bar),
+        element("span", {}, words),
+      ];
+    }),
+  );
+}
+
+// A picture with its note; what cannot be drawn says why instead.
+function put(picture, drawIt) {
+  picture.spec = null;
+  picture.words.textContent = safely(drawIt) ?? "cannot be drawn for these limits";
+  picture.canvas.hidden = picture.spec == null;
+}
+
+function showCopies({ ask, plan }, state) {
+  $("command").textContent = command(ask.law, state, ask);
+  $("json").textContent = JSON.stringify(plan, null, 1);
+  let refused;
+  const source = safely(
+    () => config(ask.data, ask.law, plan),
+    (sentence) => (refused = sentence),
+  );
+  $("config").textContent = source ?? refused;
+  $("copy-config").hidden = source == null;
+}
+
+// What twice of each limit would gain: [{name, gain in nats, best: the new optimum}]; gain null where there is no limit.
+function gains({ law, shape, limits, experts }, plan) {
+  const twice = (name) => {
+    if (limits[name] == null) return null;
+    return bestOf(optima(law, shape, { ...limits, [name]: 2 * limits[name] }, experts));
+  };
+  return [
+    ["FLOPs", "flops"],
+    ["memory", "memory_bytes"],
+    ["data", "max_tokens"],
+  ].map(([name, limit]) => {
+    const best = twice(limit);
+    return { name, best, gain: best && Math.max(0, plan.best.loss - best.loss) };
+  });
+}

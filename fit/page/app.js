@@ -1,0 +1,186 @@
+// Puts a plan on the page: state from the hash, fields and pictures made once, answers at every change.
+
+import { showPlan } from "./answers.js";
+import { $, element } from "./chart.js";
+import { FIELDS, asked, defaults, fromHash, fromSlider, hourOf, toHash, toSlider } from "./form.js";
+import { amount, digits, parsed, typed } from "./numbers.js";
+import { planFor } from "./plan.js";
+import { TableError, readTable } from "./table.js";
+import { PlanError, safely, setSentences } from "./words.js";
+
+const data = JSON.parse(document.getElementById("data").textContent);
+setSentences(data.sentences);
+let state = fromHash(location.hash, data.laws);
+let dropped = null; // the runs of a table that was dropped
+
+const lawOf = () => data.laws.find(({ name }) => name === state.law) ?? data.laws[0];
+const runsOf = () => dropped ?? (state.law === data.laws[0].name ? data.runs : null);
+
+// The fields.
+
+function makeFields() {
+  for (const field of FIELDS) {
+    const { name, label } = field;
+    const text = element("input", { id: name, name, autocomplete: "off", spellcheck: "false" });
+    const slider = element("input", {
+      type: "range",
+      min: 0,
+      max: 1000,
+      id: `${name}-slider`,
+      "aria-label": `${label}, slider`,
+    });
+    if (field.last) text.placeholder = field.last[1];
+    text.addEventListener("input", () => change({ [name]: text.value }));
+    slider.addEventListener("input", () => change({ [name]: fromSlider(field, lawOf(), slider.value) }));
+    $(field.group).append(element("div", { class: "field" }, element("label", { for: name }, label), text, slider));
+  }
+  for (const { name, form } of data.laws)
+    $("law").append(element("option", { value: name }, `${name.split("/").slice(-2).join("/")} (${form})`));
+  for (const name of Object.keys(data.chips)) $("chip").append(element("option", { value: name }, name));
+  for (const name of ["chip", "experts", "bytes_per_parameter", "bytes_per_kv_element"])
+    $(name).addEventListener("input", () => change({ [name]: $(name).value }));
+  $("law").addEventListener("input", () => {
+    const { chip, chips, mfu, dollars_per_hour } = state;
+    change({ ...defaults(data.laws.find(({ name }) => name === $("law").value)), chip, chips, mfu, dollars_per_hour });
+  });
+  $("reset").addEventListener("click", () => change(defaults(lawOf())));
+}
+
+// Hours and FLOPs are one budget: the one typed last counts, the other follows.
+function change(changed) {
+  if ("hours" in changed && !("flops" in changed)) changed.flops = "";
+  if ("flops" in changed && !("hours" in changed)) changed.hours = "";
+  state = { ...state, ...changed };
+  history.replaceState(null, "", toHash(state, lawOf()));
+  later();
+}
+
+let waiting = 0;
+function later() {
+  cancelAnimationFrame(waiting);
+  waiting = requestAnimationFrame(render);
+}
+
+function showFields(law) {
+  const hour = safely(() => hourOf(data, state));
+  const derived = { ...state };
+  if (hour && state.hours === "") derived.hours = derive(parsed(state.flops) / hour.flops);
+  if (hour && state.hours !== "") derived.flops = derive(parsed(state.hours) * hour.flops);
+  for (const field of FIELDS) {
+    const [text, slider] = [$(field.name), $(`${field.name}-slider`)];
+    if (text !== document.activeElement) text.value = derived[field.name];
+    text.classList.toggle("derived", derived[field.name] !== state[field.name]);
+    if (slider !== document.activeElement) slider.value = toSlider(field, law, derived[field.name]);
+    const end = +slider.value === 0 ? field.first : +slider.value === 1000 ? field.last : null;
+    slider.setAttribute("aria-valuetext", end?.[1] ?? (derived[field.name] || "not given"));
+  }
+  for (const name of ["law", "chip", "bytes_per_parameter", "bytes_per_kv_element"]) {
+    if (![...$(name).options].some(({ value }) => value === state[name]))
+      $(name).append(element("option", { value: state[name] }, state[name]));
+    $(name).value = state[name];
+  }
+  if ($("experts") !== document.activeElement) $("experts").value = state.experts;
+  $("origin").textContent = `${law.origin} ${fittedTo(law)}`.trim();
+  showChoices(law);
+}
+
+function fittedTo({ ranges }) {
+  const { n_active, n_tokens } = ranges;
+  if (!n_active || !n_tokens) return "";
+  const between = (ends) => ends.map(amount).join(" to ");
+  return `Fitted to models of ${between(n_active)} active parameters on ${between(n_tokens)} tokens.`;
+}
+
+const derive = (value) => (Number.isFinite(value) ? typed(+digits(value, 4)) : "");
+
+// A button for each usual number of experts.
+function showChoices(law) {
+  const now = new Set(state.experts.split(",").map(Number));
+  const usual = law.knows_experts ? [...new Set([...law.experts, 1, 2, 4, 8, 16, 32, 64, 128])] : [1];
+  const buttons = usual
+    .sort((a, b) => a - b)
+    .map((e) => {
+      const button = element("button", { type: "button", "aria-pressed": String(now.has(e)) }, String(e));
+      button.addEventListener("click", () => {
+        const next = now.has(e) ? [...now].filter((other) => other !== e) : [...now, e];
+        if (next.length) change({ experts: next.sort((a, b) => a - b).join(",") });
+      });
+      return button;
+    });
+  const focused = [...$("choices").children].indexOf(document.activeElement);
+  $("choices").replaceChildren(...buttons);
+  buttons[focused]?.focus();
+}
+
+// The answers.
+
+function render() {
+  const law = lawOf();
+  showFields(law);
+  const solve = () => {
+    if (state.law !== law.name) throw new PlanError(`law: this page does not hold “${state.law}”`);
+    const ask = { data, law, ...asked(data, law, state) };
+    return { ask, plan: planFor(data, law, ask.shape, ask.limits, ask.experts) };
+  };
+  const latest = safely(solve, (sentence) => ($("refusal").textContent = sentence));
+  $("refusal").hidden = latest != null;
+  $("results").hidden = latest == null;
+  if (latest) showPlan(latest, state, runsOf(), change);
+}
+
+for (const name of ["command", "json", "config"])
+  $(`copy-${name}`).addEventListener("click", async () => {
+    const button = $(`copy-${name}`);
+    button.textContent = (await copied($(name).textContent)) ? "Copied" : "Select and copy by hand";
+    setTimeout(() => (button.textContent = "Copy"), 1500);
+  });
+
+async function copied(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    const area = element("textarea", {}, text);
+    document.body.append(area);
+    area.select();
+    const done = document.execCommand("copy");
+    area.remove();
+    return done;
+  }
+}
+
+// Runs that are dropped or chosen.
+
+async function take(file) {
+  try {
+    dropped = readTable(await file.text(), file.name, lawOf());
+    $("dropped").textContent = `${dropped.count} runs of ${dropped.file}`;
+    $("dropped").className = "";
+  } catch (error) {
+    if (!(error instanceof TableError)) throw error;
+    dropped = null;
+    $("dropped").textContent = error.message;
+    $("dropped").className = "bad";
+  }
+  later();
+}
+
+addEventListener("dragover", (event) => event.preventDefault());
+addEventListener("drop", (event) => {
+  event.preventDefault();
+  if (event.dataTransfer.files.length) take(event.dataTransfer.files[0]);
+});
+$("file").addEventListener("change", () => $("file").files.length && take($("file").files[0]));
+addEventListener("hashchange", () => {
+  state = fromHash(location.hash, data.laws);
+  later();
+});
+let width = 0;
+new ResizeObserver(() => {
+  if (width !== $("pictures").clientWidth) later();
+  width = $("pictures").clientWidth;
+}).observe($("pictures"));
+
+makeFields();
+$("form").open = matchMedia("(min-width: 60rem)").matches;
+render();

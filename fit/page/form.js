@@ -1,0 +1,261 @@
+// What a reader asks: fields with sliders on log scales, their state (texts as typed, by the names of the flags of
+// `fit plan` where there is one) in the URL's hash, and what it means: shape, limits, experts, cost.
+
+import { memoryOf } from "./counts.js";
+import { reducedAt } from "./law.js";
+import { amount, digits, parsed, typed } from "./numbers.js";
+import { computeOptimal } from "./solve.js";
+import { PlanError, refusal } from "./words.js";
+
+// kind: "count" is shown as 1.5B, else a plain number; end: what the slider's end means, [text typed, its words].
+export const FIELDS = [
+  { name: "flops", label: "Training FLOPs", group: "budget" },
+  { name: "hours", label: "or hours on these chips", group: "budget", range: () => [1, 1e4] },
+  { name: "chips", label: "Chips", group: "budget", kind: "count", integer: true, range: () => [1, 1e5] },
+  { name: "mfu", label: "MFU, the share of their peak that is used", group: "budget", range: () => [0.05, 0.8] },
+  { name: "dollars_per_hour", label: "Dollars per chip and hour", group: "budget", range: () => [0.1, 20] },
+  { name: "memory_gb", label: "Memory of one device, GB", group: "memory", last: ["", "no limit"] },
+  { name: "devices", label: "Devices that share it", group: "memory", integer: true, range: () => [1, 1024] },
+  {
+    name: "context",
+    label: "Tokens of context",
+    group: "serving",
+    kind: "count",
+    integer: true,
+    first: ["0", "no cache"],
+    range: () => [128, 2e6],
+  },
+  {
+    name: "sequences",
+    label: "Sequences at once",
+    group: "serving",
+    kind: "count",
+    integer: true,
+    range: () => [1, 1e4],
+  },
+  {
+    name: "inference_tokens",
+    label: "Tokens to serve, out of the FLOPs",
+    group: "serving",
+    kind: "count",
+    first: ["0", "none"],
+  },
+  {
+    name: "max_tokens",
+    label: "Training tokens there are",
+    group: "data-group",
+    kind: "count",
+    last: ["", "no limit"],
+  },
+  { name: "vocab_size", label: "Vocabulary", group: "models", integer: true, range: () => [128, 512e3] },
+  {
+    name: "width_per_block",
+    label: "Width per block, d_model / n_blocks",
+    group: "models",
+    integer: true,
+    range: () => [4, 512],
+  },
+];
+const BYTES = ["bytes_per_parameter", "bytes_per_kv_element"];
+export const NAMES = ["law", "chip", "experts", ...BYTES, ...FIELDS.map(({ name }) => name)];
+
+const shapeOf = (law) => ({
+  vocab_size: +law.shape.vocab_size || 50257,
+  width_per_block: +law.shape.width_per_block || 64,
+  final_norm: law.final_norm,
+});
+const BARE = { bytes_per_parameter: 2, bytes_per_kv_element: 2, kv_tokens: 0 };
+
+// [lowest, highest] of a field's slider, for this law.
+export function rangeOf(field, law) {
+  if (field.range) return field.range();
+  const [low, high] = law.ranges.training_flops ?? [1e17, 1e21];
+  const [least, most] = [low / 10, high * 1e5];
+  if (field.name === "flops") return [least, most];
+  const at = reducedAt(law, 1);
+  const best = (flops) => computeOptimal(at, flops);
+  if (field.name !== "memory_gb") return [least / 6 / best(least) / 3, 30 * (most / 6 / best(most))];
+  const shape = shapeOf(law);
+  return [memoryOf(shape, BARE, shape.width_per_block, 1) / 1e9, (60 * best(most)) / 1e9];
+}
+
+// What the page shows of a law before anything was typed.
+export function defaults(law) {
+  const paper = law.form === "joint" && law.published;
+  const flops = paper ? 1e22 : +(3 * (law.ranges.training_flops?.[1] ?? 1e21)).toPrecision(1);
+  return {
+    law: law.name,
+    chip: "H100",
+    chips: paper ? "512" : "1",
+    mfu: "0.4",
+    dollars_per_hour: "2",
+    hours: "",
+    flops: typed(flops),
+    memory_gb: paper ? "80" : "",
+    devices: "1",
+    context: paper ? "16384" : "0",
+    sequences: "1",
+    bytes_per_parameter: "2",
+    bytes_per_kv_element: "2",
+    inference_tokens: "0",
+    max_tokens: "",
+    experts: law.experts.join(","),
+    ...Object.fromEntries(
+      ["vocab_size", "width_per_block"].map((name) => [
+        name,
+        Number.isFinite(law.shape[name]) ? String(law.shape[name]) : "",
+      ]),
+    ),
+  };
+}
+
+// The state that a hash names, over the law's defaults; hours given means that they, not FLOPs, are the budget.
+export function fromHash(hash, laws) {
+  const parts = hash
+    .replace(/^#/, "")
+    .split("&")
+    .map((part) => part.split(/=(.*)/s).slice(0, 2));
+  const given = Object.fromEntries(
+    parts.filter(([name]) => NAMES.includes(name)).map(([name, text]) => [name, decoded(text)]),
+  );
+  const law = laws.find(({ name }) => name === given.law) ?? laws[0];
+  return { ...defaults(law), ...(given.hours ? { flops: "" } : {}), ...given };
+}
+
+export function toHash(state, law) {
+  const usual = defaults(law);
+  const changed = NAMES.filter((name) => name === "law" || state[name] !== usual[name]);
+  return (
+    "#" +
+    changed.map((name) => `${name}=${encodeURIComponent(state[name]).replace(/%2[CF]/g, decodeURIComponent)}`).join("&")
+  );
+}
+
+function decoded(text = "") {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text; // a lone %: as it was typed
+  }
+}
+
+function numberOf(state, name) {
+  const text = state[name].trim();
+  const value = text === "" ? null : parsed(text);
+  if (Number.isNaN(value)) throw new PlanError(`${name}: found “${text}”, expected a number such as 1e22, 80 or 1.5B`);
+  return value;
+}
+
+// The number of a flag, null where nothing is typed; throws the command line's sentence where it is out of range.
+function flagOf(data, state, name, zero = false) {
+  const value = numberOf(state, name);
+  if (value != null && !((value >= 1e-12 && value <= data.largest) || (zero && value === 0)))
+    refusal("NOT_POSITIVE", { flag: name, value, kind: zero ? "non-negative" : "positive", largest: data.largest });
+  return value;
+}
+
+function integerOf(state, name) {
+  const value = numberOf(state, name);
+  if (value == null || value < 1 || value !== Math.floor(value))
+    throw new PlanError(`${name}: found “${state[name]}”, expected a whole number from 1 up`);
+  return value;
+}
+
+function expertsOf(state, law) {
+  const value = state.experts.trim();
+  if (value === "") return law.experts;
+  const numbers = value.split(",").map((text) => {
+    const number = text.trim() === "" ? NaN : Number(text);
+    if (!(number >= 1e-12 && number <= 1e40)) refusal("NOT_NUMBERS", { flag: "experts", text: `'${text}'` });
+    return number;
+  });
+  if (numbers.some((e) => e !== Math.floor(e) || e > 1e6)) refusal("NOT_EXPERTS", { value });
+  const experts = [...new Set(numbers)].sort((a, b) => a - b);
+  if (!law.knows_experts && experts.join() !== "1") refusal("ONLY_DENSE", { value, law: law.name });
+  return experts;
+}
+
+// {flops of one hour of all chips, chips, dollars of one hour}; null where one of the fields is empty.
+export function hourOf(data, state) {
+  const [chips, mfu, dollars] = ["chips", "mfu", "dollars_per_hour"].map((name) => numberOf(state, name));
+  if (!(chips > 0) || !(mfu > 0) || !(state.chip in data.chips)) return null;
+  return {
+    flops: chips * data.chips[state.chip] * mfu * 3600,
+    chips,
+    dollars: dollars == null ? null : chips * dollars,
+  };
+}
+
+// What the state asks: {shape, limits, experts, kv_tokens}; throws PlanError with the command line's sentences.
+export function asked(data, law, state) {
+  const memory = flagOf(data, state, "memory_gb");
+  const devices = integerOf(state, "devices");
+  const most = numberOf(state, "max_tokens");
+  if (most != null && most < 1) refusal("LESS_THAN_A_TOKEN", { value: most });
+  const hours = flagOf(data, state, "hours");
+  const hour = hours == null ? null : hourOf(data, state);
+  if (hours != null && hour == null)
+    throw new PlanError("hours make FLOPs only with a known kind of chip, a number of chips and MFU");
+  const [context, sequences] = ["context", "sequences"].map((name) => numberOf(state, name) ?? 0);
+  const kv = String(context * sequences);
+  const limits = {
+    flops: hours == null ? flagOf(data, state, "flops") : flagOf(data, { flops: String(hours * hour.flops) }, "flops"),
+    memory_bytes: memory == null ? null : memory * 1e9 * devices,
+    bytes_per_parameter: flagOf(data, state, "bytes_per_parameter"),
+    kv_tokens: flagOf(data, { kv_tokens: kv }, "kv_tokens", true),
+    bytes_per_kv_element: flagOf(data, state, "bytes_per_kv_element"),
+    inference_tokens: flagOf(data, state, "inference_tokens", true) ?? 0,
+    max_tokens: flagOf(data, state, "max_tokens"),
+  };
+  const experts = expertsOf(state, law);
+  const shape = { final_norm: law.final_norm };
+  for (const name of ["vocab_size", "width_per_block"]) {
+    if (state[name].trim() === "" && typeof law.shape[name] === "string") throw new PlanError(law.shape[name]);
+    shape[name] = state[name].trim() === "" ? law.shape[name] : integerOf(state, name);
+  }
+  const { vocab_size, width_per_block, final_norm } = shape;
+  return { shape: { vocab_size, width_per_block, final_norm }, limits, experts, memory, devices };
+}
+
+// The same question as a command.
+export function command(law, state, { shape, limits, experts, memory, devices }) {
+  const usual = defaults(law);
+  const quoted = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`);
+  const flags = [`--law=${quoted(law.name)}`];
+  const add = (name, value, unless) => value != null && value !== unless && flags.push(`--${name}=${typed(value)}`);
+  add("flops", limits.flops);
+  add("memory_gb", memory);
+  add("devices", devices, 1);
+  add("bytes_per_parameter", limits.bytes_per_parameter, 2);
+  add("kv_tokens", limits.kv_tokens, 0);
+  add("bytes_per_kv_element", limits.bytes_per_kv_element, 2);
+  add("inference_tokens", limits.inference_tokens, 0);
+  add("max_tokens", limits.max_tokens);
+  if (experts.join() !== usual.experts) flags.push(`--experts=${experts.join()}`);
+  for (const name of ["vocab_size", "width_per_block"]) add(name, shape[name], law.shape[name]);
+  return `python -m fit plan ${flags.join(" ")}`;
+}
+
+// Where a slider of 0 to 1000 stands for a text, and the text where it stands.
+const STEPS = 1000;
+export function toSlider(field, law, text) {
+  const [low, high] = rangeOf(field, law);
+  const value = parsed(text);
+  if (field.last && text.trim() === "") return STEPS;
+  if (!(value > 0)) return 0;
+  return Math.min(Math.max(Math.round((STEPS * Math.log(value / low)) / Math.log(high / low)), 0), STEPS);
+}
+
+export function fromSlider(field, law, at) {
+  if (field.first && +at === 0) return field.first[0];
+  if (field.last && +at === STEPS) return field.last[0];
+  const [low, high] = rangeOf(field, law);
+  const value = +(low * (high / low) ** (at / STEPS)).toPrecision(2);
+  return shown(field, field.integer ? Math.max(1, Math.round(value)) : value);
+}
+
+// A number as its field shows it.
+export function shown(field, value) {
+  if (field.kind === "count" && value >= 1e4) return amount(value);
+  return typed(+digits(value, 4));
+}

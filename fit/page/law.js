@@ -1,0 +1,60 @@
+// The laws: loss over active parameters N, training tokens D and experts E, in nats per token. A law is
+//   L = m N^mu + n D^nu + c at each number of experts (Eq. 5).
+
+const REDUCED = {
+  // Eq. 4 and 6 of Ludziejewski et al. 2025; E scaled runs from E_start (dense) towards E_max
+  joint(c, e) {
+    const scaled = 1 / (1 / (e - 1 + 1 / (1 / c.E_start - 1 / c.E_max)) + 1 / c.E_max);
+    const log = Math.log(scaled);
+    return [c.a * scaled ** c.delta, c.alpha + c.gamma * log, c.b * scaled ** c.omega, c.beta + c.zeta * log, c.c];
+  },
+  // Hoffmann et al. 2022, the same for every E
+  chinchilla: (c) => [c.A, -c.alpha, c.B, -c.beta, c.E],
+};
+
+// [m, mu, n, nu, c] of the law at e experts; `coefficients` of a draw, or the law's own.
+export const reducedAt = (law, e, coefficients = law.coefficients) => REDUCED[law.form](coefficients, e);
+
+export const lossOf = ([m, mu, n, nu, c], size, tokens) => m * size ** mu + n * tokens ** nu + c;
+
+// The coefficients of each bootstrap draw, by name; none where the law has no draws.
+export function drawsOf(law) {
+  law.byName ??= (law.bootstrap?.draws ?? []).map((row) =>
+    Object.fromEntries(Object.keys(law.coefficients).map((name, i) => [name, row[i]])),
+  );
+  return law.byName;
+}
+
+// The percentile of values by Weibull's positions, p (n + 1).
+export function percentile(values, percent) {
+  const sorted = [...values].sort((a, b) => a - b);
+  const at = Math.min(Math.max((percent / 100) * (sorted.length + 1) - 1, 0), sorted.length - 1);
+  const below = Math.floor(at);
+  const above = Math.min(below + 1, sorted.length - 1);
+  return sorted[below] + (sorted[above] - sorted[below]) * (at - below);
+}
+
+// [low, high] percentiles over the draws of the loss of one model; null without draws.
+export function bandOf(law, size, tokens, e) {
+  const losses = drawsOf(law)
+    .map((draw) => lossOf(reducedAt(law, e, draw), size, tokens))
+    .filter(Number.isFinite);
+  return 2 * losses.length > drawsOf(law).length ? law.bootstrap.percentiles.map((p) => percentile(losses, p)) : null;
+}
+
+const ROUNDING = 5e-3; // less than this share outside a range is inside: three digits would not show it
+
+// What of a model lies outside what the law was fitted to: [{column, value, low, high, factor}].
+export function extrapolation(law, size, tokens, e, training) {
+  const asked = { n_active: size, n_tokens: tokens, n_experts: e, training_flops: training ?? 6 * size * tokens };
+  const outside = [];
+  const add = (column, value, low, high) => {
+    if (value !== undefined && !(low * (1 - ROUNDING) <= value && value <= high * (1 + ROUNDING)))
+      outside.push({ column, value, low, high, factor: value > high ? value / high : low / value });
+  };
+  for (const column of [...law.columns, "training_flops"])
+    if (column in law.ranges) add(column, asked[column], ...law.ranges[column]);
+  if (law.columns.includes("n_tokens") && law.models.unique_tokens)
+    add("unique_tokens", tokens, 0, law.models.unique_tokens);
+  return outside;
+}

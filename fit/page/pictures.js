@@ -1,0 +1,290 @@
+// The pictures of a plan. ask = {data, law, shape, limits, experts}: what was asked; plan: its answer; runs: columns.
+
+import { memoryOf, tokensOf } from "./counts.js";
+import { draw } from "./chart.js";
+import { bandOf, extrapolation, lossOf, reducedAt } from "./law.js";
+import { amount, fixed, flopsText, memoryText, percent } from "./numbers.js";
+import { bestOf, largestIn, optima, solve } from "./solve.js";
+import { PlanError } from "./words.js";
+
+const POINTS = 72; // of a curve
+const CELLS = [30, 18]; // FLOPs and memories of the map
+const NEAR = 1.25; // a run belongs to a budget within this factor of it
+
+const spread = (low, high, n) => Array.from({ length: n }, (_, i) => low * (high / low) ** (i / (n - 1)));
+const inBytes = { log: true, format: memoryText };
+const inCounts = { log: true, format: amount };
+
+// How a number of experts looks among those of the law and the plan: {share of the colours, kind of marker}.
+export function looksOf(experts) {
+  const last = Math.log(Math.max(...experts, 2));
+  return Object.fromEntries(experts.map((e, kind) => [e, { share: Math.log(e) / last, kind }]));
+}
+
+// [low, high] of losses worth showing: from the least, as far as the planned ones go, at most a tenth above.
+function worthShowing(planned, others = []) {
+  const least = Math.min(...planned, ...others);
+  const most = Math.max(...planned.map((loss) => Math.min(loss, 1.1 * least)), 1.015 * least, ...others);
+  return { low: least - 0.12 * (most - least), high: most + 0.5 * (most - least) };
+}
+
+const nearBudget = (runs, flops) =>
+  runs.loss
+    .map((_, i) => i)
+    .filter((i) => Math.abs(Math.log((6 * runs.n_active[i] * runs.n_tokens[i]) / flops)) < Math.log(NEAR));
+
+// Loss against size at the plan's budget, a curve for each E; faint where memory forbids.
+export function isoflop(picture, { law, shape, limits, experts }, plan, looks, runs) {
+  if (limits.flops == null) return "needs a budget of FLOPs";
+  const near = runs ? nearBudget(runs, limits.flops).filter((i) => experts.includes(runs.n_experts[i])) : [];
+  const free = optima(law, shape, { ...limits, memory_bytes: null }, experts).filter((o) => o.feasible);
+  const sizes = [...plan.optima, ...free].map((o) => o.n_active).concat(near.map((i) => runs.n_active[i]));
+  const grid = spread(Math.min(...sizes) / 4, Math.max(...sizes) * 4, POINTS).filter(
+    (size) => tokensOf(limits, size) >= 1,
+  );
+  const tokens = grid.map((size) => tokensOf(limits, size));
+  const lines = experts.map((e) => {
+    const at = reducedAt(law, e);
+    const largest = limits.memory_bytes == null ? Infinity : largestIn(e, shape, limits);
+    const bands = grid.map((size, i) => [size, bandOf(law, size, tokens[i], e)]).filter(([, band]) => band);
+    return {
+      e,
+      ...looks[e],
+      points: grid.map((size, i) => [size, lossOf(at, size, tokens[i])]),
+      dashed: grid.map((size, i) => extrapolation(law, size, tokens[i], e).length > 0),
+      faint: grid.map((size) => size > largest),
+      band: bands.map(([size, [low, high]]) => [size, low, high]),
+      bold: e === plan.best.n_experts,
+    };
+  });
+  const sure = plan.bootstrap?.optima.find((row) => row.n_experts === plan.best.n_experts);
+  const y = worthShowing(
+    plan.optima.map((o) => o.loss),
+    [...(sure?.loss ?? []), ...free.map((o) => o.loss), ...near.map((i) => runs.loss[i])],
+  );
+  draw(picture, {
+    x: { ...inCounts, low: grid[0], high: grid.at(-1), label: "active parameters" },
+    y: { ...y, label: "loss, nats per token" },
+    lines,
+    dots: [
+      ...near.map((i) => ({
+        x: runs.n_active[i],
+        y: runs.loss[i],
+        ...looks[runs.n_experts[i]],
+        r: 3,
+        hollow: runs.held_out[i],
+      })),
+      ...plan.optima.map((o) => ({ x: o.n_active, y: o.loss, ...looks[o.n_experts] })),
+      { x: plan.best.n_active, y: plan.best.loss, ring: true, r: 8 },
+    ],
+    across: true,
+    first: grid.findIndex((size) => size >= plan.best.n_active),
+    stops: grid.map((size, i) => ({
+      x: size,
+      y: y.high,
+      dots: lines.map(({ points }) => points[i]),
+      text: [
+        `${amount(size)} active, ${amount(tokens[i])} tokens`,
+        ...lines.map(
+          ({ e, points, faint }) =>
+            `E = ${e}: ${fixed(points[i][1], 4)}${faint[i] ? ", too large for the memory" : ""}`,
+        ),
+      ].join("\n"),
+    })),
+  });
+  return `${flopsText(limits.flops)} training FLOPs`;
+}
+
+// n memories to draw: from a part of what the best dense model takes without a limit to more than any optimum takes.
+function memories(law, shape, limits, experts, n) {
+  const d = shape.width_per_block;
+  const free = optima(law, shape, { ...limits, memory_bytes: null }, experts).filter((o) => o.feasible);
+  const most = 1.5 * Math.max(...free.map((o) => memoryOf(shape, limits, o.d_model, o.n_experts)));
+  const dense = free[0];
+  const least = Math.max(memoryOf(shape, limits, d, 1), memoryOf(shape, limits, dense.d_model, dense.n_experts) / 8);
+  return spread(Math.min(least, limits.memory_bytes ?? Infinity), Math.max(most, 1.2 * (limits.memory_bytes ?? 0)), n);
+}
+
+// The stretches of a grid over which one number of experts is the best; best: the optimum at each place, or null.
+function stripsOf(best, grid, looks) {
+  const strips = [];
+  best.forEach((o, k) => {
+    if (!o) return;
+    const to = grid[Math.min(k + 1, grid.length - 1)];
+    if (strips.at(-1)?.label === `${o.n_experts}`) strips.at(-1).to = to;
+    else strips.push({ from: grid[k], to, ...looks[o.n_experts], label: `${o.n_experts}` });
+  });
+  return strips;
+}
+
+// The best loss against memory, a curve for each E; the foot says which E is the best.
+export function againstMemory(picture, { law, shape, limits, experts }, plan, looks, choose) {
+  if (limits.flops == null) return "needs a budget of FLOPs";
+  const grid = memories(law, shape, limits, experts, POINTS);
+  const rows = grid.map((bytes) =>
+    experts.map((e) => solve(reducedAt(law, e), e, shape, { ...limits, memory_bytes: bytes })),
+  );
+  const best = rows.map(bestOf);
+  const bounded = (i) => rows.map((row, k) => [grid[k], row[i]]).filter(([, o]) => o.feasible);
+  const lines = experts.map((e, i) => ({
+    ...looks[e],
+    points: bounded(i).map(([bytes, o]) => [bytes, o.loss]),
+    dashed: bounded(i).map(([, o]) => extrapolation(law, o.n_active, o.n_tokens, e).length > 0),
+    band: bounded(i)
+      .map(([bytes, o]) => [bytes, bandOf(law, o.n_active, o.n_tokens, e)])
+      .filter(([, b]) => b)
+      .map(([x, b]) => [x, ...b]),
+    bold: e === plan.best.n_experts,
+  }));
+  const losses = best.filter(Boolean).map((o) => o.loss);
+  const least = losses.at(-1);
+  const span = Math.max(...losses.filter((loss) => loss < 1.06 * least), plan.best.loss) - least || 0.01 * least;
+  const at = limits.memory_bytes;
+  draw(picture, {
+    x: { ...inBytes, low: grid[0], high: grid.at(-1), label: "memory of weights and cache" },
+    y: { low: least - 0.22 * span, high: least + 1.25 * span, label: "loss, nats per token" },
+    lines,
+    strips: stripsOf(best, grid, looks),
+    rules: at == null ? [] : [{ x: at }],
+    dots:
+      at == null
+        ? []
+        : [
+            { x: at, y: plan.best.loss, ring: true, r: 8 },
+            { x: at, y: plan.best.loss, ...looks[plan.best.n_experts] },
+          ],
+    across: true,
+    first: at == null ? grid.length - 1 : grid.findIndex((bytes) => bytes >= at),
+    stops: grid.map((bytes, k) => ({
+      x: bytes,
+      y: least + span,
+      bytes,
+      dots: rows[k].filter((o) => o.feasible).map((o) => [bytes, o.loss]),
+      text: [
+        memoryText(bytes),
+        ...rows[k].map(
+          (o) =>
+            `E = ${o.n_experts}: ${o.feasible ? fixed(o.loss, 4) : "does not fit"}` +
+            (o === best[k] ? `, best: ${amount(o.n_active)} active` : ""),
+        ),
+      ].join("\n"),
+    })),
+    choose: (stop) => choose({ bytes: stop.bytes }),
+  });
+  return `${flopsText(limits.flops)} training FLOPs; click to take a memory`;
+}
+
+// The best E over FLOPs and memory.
+export function map(picture, { law, shape, limits, experts }, looks, choose) {
+  if (limits.flops == null) return "needs a budget of FLOPs";
+  const [low, high] = law.ranges.training_flops ?? [limits.flops, limits.flops];
+  const start = Math.min(limits.flops / 30, high);
+  const budgets = spread(Math.max(start, low), Math.max(limits.flops * 30, 100 * high), CELLS[0] + 1);
+  let sizes;
+  try {
+    const ends = [budgets[0], budgets.at(-1)].map((flops) =>
+      memories(law, shape, { ...limits, flops, memory_bytes: null }, experts, 2),
+    );
+    const at = limits.memory_bytes ?? ends[1][1];
+    sizes = spread(Math.min(ends[0][0], at / 2), Math.max(ends[1][1] / 2, 2 * at), CELLS[1] + 1);
+  } catch (error) {
+    if (error instanceof PlanError) return "nothing is feasible at some of these budgets";
+    throw error;
+  }
+  const laws = experts.map((e) => reducedAt(law, e));
+  const [cells, stops] = [[], []];
+  const bests = []; // of each stop, null where nothing fits
+  for (let j = 0; j < CELLS[1]; j++) {
+    const bytes = Math.sqrt(sizes[j] * sizes[j + 1]);
+    const largest = experts.map((e) => largestIn(e, shape, { ...limits, memory_bytes: bytes }));
+    for (let i = 0; i < CELLS[0]; i++) {
+      const flops = Math.sqrt(budgets[i] * budgets[i + 1]);
+      const within = { ...limits, flops, memory_bytes: bytes };
+      const best = bestOf(laws.map((at, k) => solve(at, experts[k], shape, within, largest[k])));
+      const text = `${flopsText(flops, 2)} FLOPs, ${memoryText(bytes)}\n`;
+      stops.push({
+        x: flops,
+        y: bytes,
+        flops,
+        bytes,
+        text:
+          text +
+          (best
+            ? `best E = ${best.n_experts}, loss ${fixed(best.loss, 4)}\n${amount(best.n_active)} active, ${amount(best.n_tokens)} tokens` +
+              (best.size_bound ? `\nbound by ${best.size_bound}` : "")
+            : "nothing fits"),
+      });
+      bests.push(best && best.n_experts);
+      if (best) cells.push({ x: [budgets[i], budgets[i + 1]], y: [sizes[j], sizes[j + 1]], ...looks[best.n_experts] });
+    }
+  }
+  const asked = [limits.flops, limits.memory_bytes ?? Infinity];
+  const away = ({ x, y }) =>
+    Math.abs(Math.log(x / asked[0])) + (Number.isFinite(asked[1]) ? Math.abs(Math.log(y / asked[1])) : -y / 1e30);
+  draw(picture, {
+    x: { log: true, low: budgets[0], high: budgets.at(-1), label: "training FLOPs", format: (v) => flopsText(v) },
+    y: { ...inBytes, low: sizes[0], high: sizes.at(-1), label: "memory" },
+    cells,
+    labels: middles(bests).map(([e, at]) => ({ x: stops[at].x, y: stops[at].y, text: `${e}` })),
+    rules: law.ranges.training_flops ? [{ x: high }] : [],
+    dots: limits.memory_bytes == null ? [] : [{ x: limits.flops, y: limits.memory_bytes, ring: true, r: 7 }],
+    stops,
+    row: CELLS[0],
+    first: stops.reduce((near, stop, i) => (away(stop) < away(stops[near]) ? i : near), 0),
+    choose: (stop) => choose({ flops: stop.flops, bytes: stop.bytes }),
+  });
+  return "click to take a cell" + (law.ranges.training_flops ? "; the law was fitted left of the line" : "");
+}
+
+// [[e, cell]]: the cell of each number of experts that lies deepest in its region, where there is room for a label.
+function middles(bests) {
+  const place = (k) => [k % CELLS[0], Math.floor(k / CELLS[0])];
+  const away = (k, other) => Math.hypot(...place(k).map((v, axis) => v - place(other)[axis]));
+  const deepest = {};
+  bests.forEach((e, k) => {
+    const [i, j] = place(k);
+    let depth = Math.min(i + 0.6, CELLS[0] - i - 0.4, j + 0.6, CELLS[1] - j - 0.4);
+    bests.forEach((other, at) => other !== e && (depth = Math.min(depth, away(k, at))));
+    if (e && depth > 1 && !(deepest[e]?.depth >= depth)) deepest[e] = { depth, k };
+  });
+  return Object.entries(deepest).map(([e, { k }]) => [e, k]);
+}
+
+// The law's loss of each run against the measured one.
+export function measured(picture, { law }, looks, runs) {
+  if (!runs) return "drop a table of runs on the page";
+  const predicted = runs.loss.map((_, i) =>
+    lossOf(reducedAt(law, runs.n_experts[i]), runs.n_active[i], runs.n_tokens[i]),
+  );
+  const all = [...runs.loss, ...predicted];
+  const [low, high] = [Math.min(...all), Math.max(...all)];
+  const room = 0.04 * (high - low || low);
+  const ends = { low: low - room, high: high + room };
+  const errors = predicted.map((p, i) => p / runs.loss[i] - 1);
+  const order = runs.loss.map((_, i) => i).sort((a, b) => runs.loss[a] - runs.loss[b]);
+  draw(picture, {
+    x: { ...ends, label: "measured loss, nats per token" },
+    y: { ...ends, label: "predicted loss" },
+    rules: [{ from: [ends.low, ends.low], to: [ends.high, ends.high] }],
+    dots: order.map((i) => ({
+      x: runs.loss[i],
+      y: predicted[i],
+      r: 3,
+      hollow: runs.held_out[i],
+      ...looks[runs.n_experts[i]],
+    })),
+    stops: order.map((i) => ({
+      x: runs.loss[i],
+      y: predicted[i],
+      text:
+        `${runs.name[i]}\nE = ${runs.n_experts[i]}, ${amount(runs.n_active[i])} active, ${amount(runs.n_tokens[i])} tokens\n` +
+        `measured ${fixed(runs.loss[i], 4)}, predicted ${fixed(predicted[i], 4)} (${errors[i] > 0 ? "+" : ""}${percent(errors[i])})`,
+    })),
+  });
+  const mean = errors.reduce((sum, error) => sum + Math.abs(error), 0) / errors.length;
+  const kept = runs.held_out.some(Boolean) ? "; hollow: held out of the fit" : "";
+  return (
+    `${runs.loss.length === runs.count ? runs.count : `${runs.loss.length} of ${runs.count}`} runs of ${runs.file}, ` +
+    `mean relative error ${percent(mean)}${kept}`
+  );
+}

@@ -1,0 +1,138 @@
+// The best (N active parameters, D training tokens) of a law at E experts under limits. N and D are real numbers, loss
+// in nats per token, memory in bytes. limits: {flops, memory_bytes, bytes_per_parameter, kv_tokens,
+// bytes_per_kv_element, inference_tokens, max_tokens}; flops, memory_bytes and max_tokens may be null: no such limit.
+// shape: {vocab_size, width_per_block, final_norm}.
+
+import { INFERENCE, TRAINING, active, cache, memoryOf, tokensOf, total, widthOf } from "./counts.js";
+import { lossOf, reducedAt } from "./law.js";
+import { PlanError, infeasibleWhy, refusal } from "./words.js";
+
+const BAND = 1e-3; // near-optimal: within this share of the best loss
+
+// Where f changes sign between low and high, to the last bit; NaN where the signs do not differ.
+function root(f, low, high) {
+  const atLow = f(low);
+  const atHigh = f(high);
+  if (!(Math.sign(atLow) * Math.sign(atHigh) <= 0)) return NaN;
+  if (atLow === 0) return low;
+  if (atHigh === 0) return high;
+  for (const falls = atLow > atHigh; ;) {
+    const x = (low + high) / 2;
+    if (x === low || x === high || Number.isNaN(x)) return x;
+    if (f(x) > 0 === falls) low = x;
+    else high = x;
+  }
+}
+
+// Throws the command line's sentence where the laws at these experts have no optimum.
+export function refuseWithoutOptimum(laws, experts) {
+  const at = laws.findIndex(([, mu, , nu]) => !(mu < 0 && nu < 0));
+  const worst = (i) => Math.max(...laws.map((law) => law[i]));
+  if (at >= 0) refusal("NO_OPTIMUM", { at: experts[at], mu: worst(1), nu: worst(3) });
+}
+
+// Throws the command line's sentence where nothing bounds the plan.
+function refuseUnbounded(limits) {
+  if (limits.flops == null && (limits.memory_bytes == null || limits.max_tokens == null)) refusal("UNBOUNDED");
+  if (limits.flops == null && limits.inference_tokens > 0) refusal("NO_BUDGET_TO_SHARE");
+}
+
+// N that loses least with inference tokens in the budget: what a larger model gains equals what its lost tokens cost.
+function withInference([m, mu, n, nu], limits) {
+  const budget = limits.flops / TRAINING;
+  const inference = (INFERENCE / TRAINING) * limits.inference_tokens;
+  const top = Math.log(budget / inference); // at this ln N no token is left to train on
+  const gainOverCost = (x) =>
+    Math.log(m * -mu) +
+    mu * x -
+    (Math.log(n * -nu) + (nu - 1) * Math.log(budget * Math.exp(-x) - inference) + Math.log(budget) - x);
+  return Math.exp(root(gainOverCost, top - 200, top - 1e-13 * Math.abs(top)));
+}
+
+// The largest size that memory holds.
+export function largestIn(e, shape, limits) {
+  const cube = (limits.bytes_per_parameter * (4 + 9 * e)) / shape.width_per_block;
+  const square = limits.bytes_per_kv_element * cache(shape, 1, limits.kv_tokens);
+  const linear = limits.bytes_per_parameter * 2 * shape.vocab_size;
+  const low = Math.log(shape.width_per_block);
+  const excess = (x) => {
+    const d = Math.exp(x);
+    return Math.log(linear * d + square * d ** 2 + cube * d ** 3) - Math.log(limits.memory_bytes);
+  };
+  const high = Math.max(Math.log(limits.memory_bytes / cube) / 3, low + 1e-9);
+  return active(shape, Math.exp(root(excess, low, high)));
+}
+
+// The best size without any other limit than the budget (App. C).
+export const computeOptimal = ([m, mu, n, nu], flops) =>
+  ((m * mu) / (n * nu)) ** (-1 / (mu + nu)) * (flops / TRAINING) ** (nu / (mu + nu));
+
+// The optimum at e experts, where the law is `law` = [m, mu, n, nu, c]; size_bound says what fixed the size.
+// largest: what memory holds, where it is known already.
+export function solve(law, e, shape, limits, largest) {
+  const d = shape.width_per_block;
+  const smallest = active(shape, d);
+  const limited = limits.memory_bytes != null;
+  const feasible = !(limited && memoryOf(shape, limits, d, e) > limits.memory_bytes) && tokensOf(limits, smallest) >= 1;
+  if (!feasible) return { n_experts: e, feasible, loss: NaN, n_active: NaN, n_tokens: NaN, n_total: NaN, d_model: NaN };
+  largest ??= limited ? largestIn(e, shape, limits) : Infinity;
+  let [size, bound] = [largest, "memory"];
+  if (limits.flops != null) {
+    size = limits.inference_tokens > 0 ? withInference(law, limits) : computeOptimal(law, limits.flops);
+    bound = "";
+    if (limits.max_tokens != null) {
+      const all = limits.flops / (TRAINING * limits.max_tokens + INFERENCE * limits.inference_tokens);
+      if (all > size) [size, bound] = [all, "tokens"];
+    }
+    if (size > largest) [size, bound] = [largest, "memory"];
+  }
+  if (size < smallest) [size, bound] = [smallest, "smallest"];
+  const n_tokens = tokensOf(limits, size);
+  const d_model = widthOf(shape, size);
+  return {
+    n_experts: e,
+    feasible,
+    n_active: size,
+    n_total: total(shape, d_model, e),
+    n_tokens,
+    loss: lossOf(law, size, n_tokens),
+    d_model,
+    size_bound: bound,
+  };
+}
+
+// The optimum at each number of experts; throws the command line's sentence where none is feasible.
+export function optima(law, shape, limits, experts) {
+  const laws = experts.map((e) => reducedAt(law, e));
+  refuseUnbounded(limits);
+  refuseWithoutOptimum(laws, experts);
+  const solved = experts.map((e, i) => solve(laws[i], e, shape, limits));
+  if (!solved.some((o) => o.feasible)) throw new PlanError(infeasibleWhy(shape, limits, Math.min(...experts)));
+  return solved;
+}
+
+// The lowest loss, and that optimum; null where none is feasible.
+export function bestOf(solved) {
+  return solved.reduce((best, o) => (o.feasible && !(best && best.loss <= o.loss) ? o : best), null);
+}
+
+// [smallest, largest] size within BAND of the best loss `least` for an optimum; null where it is not so good itself.
+export function nearOptimal(law, optimum, shape, limits, least) {
+  const target = least * (1 + BAND);
+  if (!(optimum.loss <= target)) return null;
+  const [m, mu, n, nu, c] = reducedAt(law, optimum.n_experts);
+  const budget = limits.flops == null ? Infinity : limits.flops / TRAINING;
+  const inference = (INFERENCE / TRAINING) * limits.inference_tokens;
+  const smallest = active(shape, shape.width_per_block);
+  let largest = Infinity;
+  if (limits.memory_bytes != null) largest = Math.max(smallest, largestIn(optimum.n_experts, shape, limits));
+  if (limits.flops != null) largest = Math.min(largest, budget / (inference + 1)); // one token left
+  const excess = (x) => {
+    const d = Math.min(budget * Math.exp(-x) - inference, limits.max_tokens ?? Infinity);
+    return m * Math.exp(mu * x) + n * d ** nu + c - target;
+  };
+  return [smallest, largest].map((end) => {
+    const edge = root(excess, Math.log(optimum.n_active), Math.log(end));
+    return Number.isNaN(edge) ? Math.exp(Math.log(end)) : Math.exp(edge); // no root: the bound itself
+  });
+}

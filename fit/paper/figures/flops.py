@@ -1,0 +1,101 @@
+"""Pictures against training compute: isoFLOP curves, and what a mixture saves."""
+
+import numpy as np
+
+from fit import UserError, optimum, units
+from fit.architecture import TRAINING
+from fit.paper.figures import NEAR, style
+
+
+def isoflop(law, architecture, experts, budgets, runs=None):
+    """Fig. 2a: loss against tokens at each training budget, each curve's optimum marked; runs NEAR a budget as points.
+
+    Needs no optimum: a law whose loss does not fall with size or tokens is drawn over the sizes it was fitted to.
+    """
+    picture = style.Picture(law, architecture, experts)
+    experts, looks = picture.experts, picture.looks
+    figure, axes = style.panels(len(budgets), sharey=True)
+    seen, notes = [], [style.handle("optimum", marker="o", markerfacecolor="white")]
+    for axis, flops in zip(axes, budgets):
+        best = {e: float(optimum.unconstrained(law, e, architecture, flops)[1]) for e in experts}
+        points = {} if runs is None else _near(runs, flops, experts)
+        needed = [*best.values(), *(tokens for tokens, _ in points.values())]
+        d = np.geomspace(*_tokens_shown(law, flops, needed), style.POINTS)
+        size = flops / (TRAINING * d)
+        for e in experts:
+            loss = optimum.loss_of(law, architecture, e, size, d)
+            picture.curve(axis, d, (size, d, loss), e, flops=flops)
+            if np.isfinite(best[e]):
+                its_loss = optimum.loss_of(law, architecture, e, flops / (TRAINING * best[e]), best[e])
+                style.point(axis, best[e], its_loss, looks[e])
+            seen.append(loss.min())
+        for e, (d, loss) in points.items():
+            edge = dict(markeredgecolor="black", markeredgewidth=0.6, rasterized=len(d) > style.MANY)
+            axis.plot(d, loss, linestyle="none", **edge, **looks[e])
+            seen += [loss.min(), loss.max() / 1.04]
+        style.log_axis(axis.xaxis, *axis.dataLim.intervalx)
+        axis.set(xlabel="training tokens", title=f"{units.flops_math(flops)} training FLOPs")
+    axes[0].set_ylim(0.985 * min(seen), 1.06 * max(seen))  # the curves' far ends would flatten what lies between them
+    axes[0].set_ylabel("loss (nats per token)")
+    if runs is not None:
+        label = f"runs within {NEAR - 1:.0%} of the budget"
+        notes.append(style.handle(label, marker="o", markeredgecolor="black", color="0.6"))
+    style.legends(figure, law, looks, notes)
+    return figure, picture.columns
+
+
+def _near(runs, flops, experts):
+    """{number of experts: (tokens, losses)} of the runs whose training FLOPs are NEAR a budget."""
+    near = np.abs(np.log(runs.flops / flops)) < np.log(NEAR)
+    rows = {e: near & (runs.n_experts == e) for e in experts}
+    return {e: (runs.n_tokens[r], runs.loss[r]) for e, r in rows.items() if r.any()}
+
+
+def _tokens_shown(law, flops, needed):
+    """(least, most) tokens of the curves at a budget: four times beyond what is needed, or else the fitted sizes."""
+    needed = np.concatenate([np.ravel(v) for v in needed])
+    if np.isfinite(needed).any():
+        return np.nanmin(needed) / 4, np.nanmax(needed) * 4
+    if "n_active" not in law.ranges:
+        raise UserError(f"--law={law.name}: has no optimum, nor says what sizes it was fitted to: nothing to draw")
+    low, high = law.ranges["n_active"]
+    return flops / (TRAINING * high) / 2, flops / (TRAINING * low) * 2
+
+
+def savings(law, experts, budgets):
+    """Fig. 2b: the training FLOPs a compute-optimal dense model needs for the loss of an MoE, over the MoE's."""
+    experts = optimum.allowed_experts(law, experts)
+    looks = style.looks(law, experts)
+    figure, (axis,) = style.panels()
+    columns, flops = style.Columns(), np.geomspace(min(budgets), max(budgets) * 10, 40)
+    for i, e in enumerate(experts):
+        size, tokens, ratio = _dense_over_flops(law.at_experts(e), law.at_experts(1.0), flops)
+        ends = None
+        if law.draws:
+            at = [law.at_experts(number, style.drawn(law)) for number in (e, 1.0)]
+            ends = style.percentiles(law, _dense_over_flops(*at, flops)[2])
+        within = law.inside(size, tokens, e)
+        style.curve(axis, flops, ratio, within, looks[e], ends, every=(i % 6, 6))
+        columns.add(n_experts=e, flops=flops, dense_flops_over_flops=ratio, extrapolated=~within)
+    if not np.isfinite(columns["dense_flops_over_flops"]).any():
+        raise UserError(f"--law={law.name}: its loss of dense models does not fall with size and tokens: no optimum")
+    style.log_axis(axis.xaxis, flops[0], flops[-1], units.flops_math)
+    shown = np.concatenate([np.asarray(line.get_ydata(), float) for line in axis.lines])
+    style.log_axis(axis.yaxis, 0.95 * np.nanmin(shown), 1.1 * np.nanmax(shown), "{:.3g}×".format)
+    axis.set(xlabel="training FLOPs of the mixture", ylabel="dense FLOPs for equal loss, ratio")
+    style.legends(figure, law, looks)
+    return figure, columns
+
+
+def _dense_over_flops(reduced, dense, flops):
+    """(n_active, n_tokens) of the compute-optimal mixture, and the FLOPs of the compute-optimal dense model of equal
+    loss over the mixture's; NaN where there is none."""
+    m, mu, n, nu, c = reduced
+    with np.errstate(all="ignore"):
+        size, tokens = optimum.compute_optimal(m, mu, n, nu, flops)
+        loss = np.where((mu < 0) & (nu < 0), m * size**mu + n * tokens**nu + c, np.nan)
+        m, mu, n, nu, c = dense
+        one, its_tokens = optimum.compute_optimal(m, mu, n, nu, 1.0)
+        fall = -mu * nu / (mu + nu)  # of dense models: loss - c is proportional to flops ** -fall
+        ratio = ((loss - c) / (m * one**mu + n * its_tokens**nu)) ** (-1 / fall) / flops
+    return size, tokens, ratio

@@ -1,0 +1,183 @@
+"""Pictures of what memory allows: loss against size, models of equal memory, the best number of experts.
+
+A memory of the size of a dense model with P parameters holds P weights, and its cache where there is one; the unit does
+not matter where only ratios do, so those pictures count one byte a number.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from fit import optimum, units
+from fit.paper.figures import style
+
+RING = dict(marker="o", color="black", markerfacecolor="none", markersize=8, linestyle="none")
+
+
+def _models(optima):
+    return optima.n_active, optima.n_tokens, optima.loss
+
+
+def memory_curves(law, architecture, experts, flops):
+    """Fig. 1a: loss against total parameters at one training budget, up to the compute-optimal size of each number of
+    experts, which is marked; the strip below says which number is the best."""
+    picture = style.Picture(law, architecture, experts)
+    experts, looks = picture.experts, picture.looks
+    figure, (axis,) = style.panels()
+    free = optimum.optima(law, architecture, optimum.Constraints(flops=flops), experts)
+    low = architecture.n_total(float(architecture.width_per_block) * 2, 1)
+    grid = np.geomspace(max(low, np.nanmin(free.n_total) / 30), 1.15 * np.nanmax(free.n_total), style.POINTS)
+    limit = optimum.Constraints(flops=flops, memory_bytes=grid, bytes_per_parameter=1.0)
+    losses = []
+    for i, e in enumerate(experts):
+        optima = optimum.solve(law, e, architecture, limit)
+        losses.append(np.where(optima.feasible, optima.loss, np.inf))
+        shown = optima.feasible & (optima.size_bound == "memory")
+        picture.curve(axis, grid, _models(optima), e, shown=shown, n_total=grid)
+        style.point(axis, free.n_total[i], free.loss[i], looks[e])
+    least = np.min(losses, axis=0)
+    span = least[0] - least[-1]
+    axis.set_ylim(least[-1] - 0.18 * span, least[0] + 0.05 * span)
+    _strip_of_best(axis, grid, experts[np.argmin(losses, axis=0)], looks)
+    style.log_axis(axis.xaxis, grid[0], grid[-1])
+    title = f"{units.flops_math(flops)} training FLOPs"
+    axis.set(xlabel="total parameters", ylabel="loss (nats per token)", title=title)
+    notes = [style.handle("optimum", marker="o", markerfacecolor="white")]
+    style.legends(figure, law, looks, notes)
+    return figure, picture.columns
+
+
+def _strip_of_best(axis, grid, best, looks):
+    """A strip along the foot of an axis that names the best number of experts at each place."""
+    edges = [0, *(np.flatnonzero(np.diff(best)) + 1), len(grid) - 1]
+    at = axis.get_xaxis_transform()  # x in data, y as a share of the axis
+    width = np.log(grid[-1] / grid[0])
+    for start, stop in zip(edges, edges[1:]):
+        e = best[start]
+        axis.axvspan(grid[start], grid[stop], 0, 0.07, color=looks[e]["color"], linewidth=0)
+        if np.log(grid[stop] / grid[start]) > 0.05 * width:
+            middle, ink = (grid[start] * grid[stop]) ** 0.5, style.ink_on(looks[e]["color"])
+            axis.text(middle, 0.035, f"{e:g}", transform=at, color=ink, ha="center", va="center", fontsize=6)
+    axis.text(0, 0.08, " best E", transform=axis.transAxes, fontsize=6, va="bottom")
+
+
+def matched_memory(law, architecture, experts, flops, kv_tokens, inference_tokens):
+    """Fig. 3: loss against the dense model whose memory a model matches: weights; with cache; with inference too."""
+    picture = style.Picture(law, architecture, experts)
+    experts, looks = picture.experts, picture.looks
+    figure, axes = style.panels(3, sharex=True, sharey=True)
+    scenarios = (
+        ("weights only", 0.0, 0.0),
+        (f"cache of {kv_tokens:,.0f} tokens too", kv_tokens, 0.0),
+        (f"and {units.amount(inference_tokens)} tokens of inference", kv_tokens, inference_tokens),
+    )
+    for axis, (title, cache, served) in zip(axes, scenarios):
+        base = _scenario(flops, cache, served)
+        top = np.nanmax(optimum.optima(law, architecture, base, experts).n_total)
+        smallest = architecture.n_active(2.0 * architecture.width_per_block)
+        dense = np.geomspace(max(smallest, top / 1e4), top, style.POINTS)
+        memory = base.memory(architecture, architecture.d_model(dense), 1)
+        for i, e in enumerate(experts):
+            optima = optimum.solve(law, e, architecture, dataclasses.replace(base, memory_bytes=memory))
+            shown = optima.feasible & (optima.size_bound == "memory")
+            how = dict(shown=shown, every=(7 * i, 40))
+            picture.curve(axis, dense, _models(optima), e, **how, panel=title, dense_parameters=dense)
+        axis.set(title=title)
+    style.log_axis(axes[0].xaxis, *style.extent(axes))
+    axes[0].set_ylabel(f"loss (nats per token)\nat {units.flops_math(flops)} FLOPs")
+    axes[1].set_xlabel("parameters of the dense model of equal memory")
+    style.legends(figure, law, looks)
+    return figure, picture.columns
+
+
+def _scenario(flops, kv_tokens, inference_tokens):
+    return optimum.Constraints(
+        flops=flops,
+        bytes_per_parameter=1.0,
+        bytes_per_kv_element=1.0,
+        kv_tokens=kv_tokens,
+        inference_tokens=inference_tokens,
+    )
+
+
+def best_experts(law, architecture, experts, flops, sizes, kv_tokens, inference_tokens):
+    """Fig. 4: loss against E for a few memory sizes (parameters of a dense model), in three scenarios; a ring around
+    the best."""
+    picture = style.Picture(law, architecture, experts)
+    experts, looks = picture.experts, picture.looks
+    figure, axes = style.panels(3, sharex=True, sharey=True)
+    scenarios = (
+        ("weights only", 0.0, 0.0),
+        (f"cache of {kv_tokens:,.0f} tokens too", kv_tokens, 0.0),
+        (f"{units.amount(inference_tokens)} tokens of inference", 0.0, inference_tokens),
+    )
+    greys = [dict(color=str(0.65 * i / max(len(sizes) - 1, 1)), marker=m) for i, m in zip(range(len(sizes)), "os^DvP")]
+    for axis, (title, cache, served) in zip(axes, scenarios):
+        base = _scenario(flops, cache, served)
+        for size, grey in zip(sizes, greys):
+            memory = base.memory(architecture, architecture.d_model(size), 1)
+            optima = optimum.solve(law, experts, architecture, dataclasses.replace(base, memory_bytes=memory))
+            if not optima.feasible.any():
+                continue
+            names = dict(panel=title, dense_parameters=size)
+            picture.curve(axis, experts, _models(optima), experts, grey, **names)
+            for e, loss in zip(experts, optima.loss):
+                axis.plot(e, loss, grey["marker"], color=looks[e]["color"], markersize=3.5)
+            best = int(np.nanargmin(optima.loss))
+            axis.plot(experts[best], optima.loss[best], **RING)
+        style.experts_axis(axis.xaxis, experts)
+        axis.set(xlabel="number of experts E", title=title)
+    axes[0].set_ylabel(f"loss (nats per token)\nat {units.flops_math(flops)} FLOPs")
+    lines = [
+        style.handle(f"memory of a {units.amount(size)} dense model", **grey | dict(linestyle="-"))
+        for size, grey in zip(sizes, greys)
+    ]
+    style.legends(figure, law, notes=[*lines, style.handle("best E", **RING)])
+    return figure, picture.columns
+
+
+def experts_against_memory(law, architecture, experts, budgets):
+    """The best E against memory (weights of 2 bytes, no cache) at each training budget, and how the draws spread;
+    Table 2 as a picture."""
+    experts = optimum.allowed_experts(law, experts)
+    looks, columns = style.looks(law, experts), style.Columns()
+    figure, axes = style.panels(len(budgets), height=2.3, sharex=True, sharey=True)
+    free = np.concatenate(
+        [optimum.optima(law, architecture, optimum.Constraints(flops=f), experts).n_total for f in budgets]
+    )
+    least = 2.0 * architecture.n_total(float(architecture.width_per_block), 1)
+    grid = np.geomspace(max(least, np.nanmin(free) / 20), 3.0 * np.nanmax(free), style.POINTS)
+    for axis, flops in zip(axes, budgets):
+        limit = optimum.Constraints(flops=flops, memory_bytes=grid)
+        optima = [optimum.solve(law, e, architecture, limit) for e in experts]
+        rows = np.argmin([np.where(f.feasible, f.loss, np.inf) for f in optima], axis=0), np.arange(len(grid))
+        best = experts[rows[0]]
+        size, tokens = (np.stack([getattr(f, name) for f in optima])[rows] for name in ("n_active", "n_tokens"))
+        within = law.inside(size, tokens, best)
+        ends = _spread_of_best(law, architecture, experts, dataclasses.replace(limit, memory_bytes=grid[::4]))
+        if ends is not None:
+            axis.fill_between(grid[::4], *ends, step="mid", color="0.3", alpha=0.15, linewidth=0)
+        for e in np.unique(best):
+            style.curve(axis, grid, np.where(best == e, e, np.nan), within, looks[e])
+        steps = np.flatnonzero(np.diff(best))
+        axis.vlines(grid[steps], best[steps], best[steps + 1], color="0.5", linewidth=0.5)
+        axis.set(title=f"{units.flops_math(flops)} training FLOPs", xlabel="memory (2 bytes a weight)")
+        columns.add(flops=flops, memory_bytes=grid, n_experts=best, extrapolated=~within)
+    style.experts_axis(axes[0].yaxis, experts)
+    style.log_axis(axes[0].xaxis, grid[0], grid[-1], units.memory)
+    axes[0].set_ylabel("best number of experts E")
+    style.legends(figure, law)
+    return figure, columns
+
+
+def _spread_of_best(law, architecture, experts, limit):
+    """(low, high) percentiles over the bootstrap draws of the best E at each memory; None without draws."""
+    if not law.draws:
+        return None
+    usable = optimum.usable_draws(law, experts)
+    if not usable.any():
+        return None
+    draws = {name: values[usable] for name, values in style.drawn(law).items()}
+    optima = [optimum.solve(law, e, architecture, limit, draws) for e in experts]
+    best = experts[np.argmin([np.where(f.feasible, f.loss, np.inf) for f in optima], axis=0)]
+    return np.percentile(best, law.percentiles, axis=0, method="nearest")

@@ -1,0 +1,102 @@
+"""Fig. 5: how well a law fits its runs."""
+
+import matplotlib.cm
+import numpy as np
+
+from fit import optimum
+from fit.paper.figures import PAGE, style
+
+MOST_SIZES, SOME_SIZES = 16, 6  # of n_active, each with a line; beyond so many, lines of some of them
+
+
+def fit_quality(law, architecture, runs, out):
+    """Predicted against measured loss by E, held-out runs (`out`, boolean) hollow, with the residuals below; beside it
+    loss against tokens for the least and a larger E, lines predicted, points measured."""
+    predicted = law.predict(**runs.columns)
+    experts = sorted(set(runs.n_experts))
+    looks = style.looks(law, experts)
+    shown = dict.fromkeys((experts[0], 4.0 if 4.0 in experts else experts[-1]))
+    shown = list(shown) if "n_tokens" in law.form.columns else []
+    figure, (scatter, residuals), panels = _panels(len(shown))
+    _predicted_against_measured(scatter, residuals, runs, predicted, out, looks)
+    sizes = runs.n_active[np.isin(runs.n_experts, shown)]
+    if shown:
+        norm, colours = style.sizes_norm(sizes), style.sizes_map()
+        for axis, e in zip(panels, shown):
+            _loss_against_tokens(law, architecture, axis, runs, e, norm, colours)
+        style.log_axis(panels[0].xaxis, *style.extent(panels, 1.1))
+        panels[0].set_ylabel("loss (nats per token)")
+        scale = matplotlib.cm.ScalarMappable(norm, colours)
+        bar = figure.colorbar(scale, ax=panels, label="active parameters", pad=0.02)
+        style.log_axis(bar.ax.yaxis, norm.vmin, norm.vmax)
+    notes = [style.handle("held out", marker="o", markerfacecolor="white")] if out.any() else []
+    if shown:
+        notes += [style.handle("law", linestyle="-"), style.handle("runs", marker="o", markersize=3)]
+    style.legends(figure, law, looks, notes, line="none")
+    columns = dict(n_active=runs.n_active, n_tokens=runs.n_tokens, n_experts=runs.n_experts, loss=runs.loss)
+    columns |= dict(predicted_loss=predicted, held_out=out)
+    return figure, {name: values.tolist() for name, values in columns.items()}
+
+
+def _panels(n):
+    """(figure, (predicted against measured, the residuals below it), n panels beside them)."""
+    figure, axes = style.panels(1, height=3.2)
+    figure.clear()
+    if n:
+        figure.set_figwidth(PAGE)
+    grid = figure.add_gridspec(2, 1 + n, height_ratios=(3, 1), width_ratios=(1.25, *[1] * n))
+    scatter = figure.add_subplot(grid[0, 0])
+    residuals = figure.add_subplot(grid[1, 0], sharex=scatter)
+    scatter.tick_params(labelbottom=False)
+    panels = []
+    for i in range(n):
+        first = panels[0] if panels else None
+        panels.append(figure.add_subplot(grid[:, 1 + i], sharex=first, sharey=first))
+        panels[i].tick_params(labelleft=not i)
+    return figure, (scatter, residuals), panels
+
+
+def _predicted_against_measured(scatter, residuals, runs, predicted, out, looks):
+    relative = 100 * (predicted / runs.loss - 1)
+    many = len(runs) > style.MANY
+    for e in sorted(set(runs.n_experts)):
+        for rows, how in (
+            ((runs.n_experts == e) & ~out, {}),
+            ((runs.n_experts == e) & out, dict(markerfacecolor="white", markeredgewidth=1)),
+        ):
+            how = dict(linestyle="none", markersize=3, rasterized=many) | looks[e] | how
+            scatter.plot(runs.loss[rows], predicted[rows], **how)
+            residuals.plot(runs.loss[rows], relative[rows], **how)
+    ends = [min(runs.loss.min(), predicted.min()), max(runs.loss.max(), predicted.max())]
+    scatter.plot(ends, ends, "-", color="0.5", linewidth=0.8, zorder=0)
+    residuals.axhline(0, color="0.5", linewidth=0.8, zorder=0)
+    largest = 1.15 * max(np.abs(relative).max(), 1e-3)
+    residuals.set(xlabel="measured loss (nats per token)", ylabel="residual (%)", ylim=(-largest, largest))
+    scatter.set(ylabel="predicted loss", title="all runs")
+
+
+def _loss_against_tokens(law, architecture, axis, runs, e, norm, colours):
+    rows = runs.n_experts == e
+    sizes = np.unique(runs.n_active[rows])
+    if many := len(sizes) > MOST_SIZES:
+        sizes = sizes[np.linspace(0, len(sizes) - 1, SOME_SIZES).round().astype(int)]
+    ends = runs.n_tokens[rows].min(), runs.n_tokens[rows].max()
+    for size in sizes:
+        mine = runs.n_tokens[rows & (runs.n_active == size)]
+        d = np.geomspace(*(ends if many else (mine.min(), mine.max())), 50)
+        loss = optimum.loss_of(law, architecture, e, size, d)
+        look = dict(color=colours(norm(size)), marker="")
+        style.curve(axis, d, loss, law.inside(size, d, e), look, style.band(law, architecture, size, d, e))
+    axis.scatter(
+        runs.n_tokens[rows],
+        runs.loss[rows],
+        c=runs.n_active[rows],
+        norm=norm,
+        cmap=colours,
+        s=9,
+        edgecolors="white",
+        linewidths=0.3,
+        zorder=3,
+        rasterized=rows.sum() > style.MANY,
+    )
+    axis.set(xlabel="training tokens", title=f"E = {e:g}")

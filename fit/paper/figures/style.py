@@ -1,0 +1,251 @@
+"""How every picture looks: sized for a page of a paper, one meaning of a colour, dashes where a law is extrapolated."""
+
+import contextlib
+
+import matplotlib
+
+matplotlib.use("Agg")  # files only: works without a display
+import matplotlib.figure
+import matplotlib.style
+import numpy as np
+from matplotlib import colors, lines, patches, ticker
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+from fit import optimum, units
+from fit.paper.figures import COLUMN, PAGE
+
+DPI = 200  # of PNG
+POINTS = 200  # of a curve
+MANY = 3000  # points from here on are stored as an image within PDF and SVG
+# Colour is the number of experts in every picture, dark for dense to light for many; only a colour bar is another map.
+EXPERTS_MAP, SIZES_MAP = matplotlib.colormaps["viridis"], matplotlib.colormaps["magma"]
+LIGHTEST = 0.88  # of both maps: beyond it a line on white cannot be seen
+MARKERS = "os^DvPX<>phd"
+RC = {
+    "font.size": 8,
+    "axes.titlesize": 8,
+    "axes.labelsize": 8,
+    "legend.fontsize": 7,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "0.92",
+    "grid.linewidth": 0.5,
+    "axes.axisbelow": True,
+    "axes.linewidth": 0.6,
+    "axes.formatter.useoffset": False,
+    "lines.linewidth": 1.2,
+    "lines.markersize": 4,
+    "lines.dashed_pattern": (3.5, 1.5),
+    "legend.frameon": False,
+    "legend.columnspacing": 1.2,
+    "legend.handletextpad": 0.5,
+    "legend.handlelength": 1.6,
+    "pdf.fonttype": 42,  # letters stay letters
+    "svg.hashsalt": "fit",  # the same picture is the same bytes
+}
+METADATA = {
+    "png": {"Software": None},
+    "pdf": {"Creator": None, "Producer": None, "CreationDate": None},
+    "svg": {"Creator": None, "Date": None},
+}
+
+
+@contextlib.contextmanager
+def in_style():
+    """matplotlib's own defaults and RC, whatever the user's matplotlibrc says."""
+    with matplotlib.style.context(["default", RC]):
+        yield
+
+
+@in_style()
+def save(figure, path, kind, dpi=DPI):
+    """Writes the figure to a path or an open file as one of figures.FORMATS; the same figure gives the same bytes."""
+    figure.savefig(path, format=kind, dpi=dpi, metadata=METADATA[kind])
+
+
+def panels(n=1, height=2.6, **sharing):
+    """(figure, its n axes side by side): one is a column wide, more fill the page."""
+    figure = matplotlib.figure.Figure(figsize=(COLUMN if n == 1 else PAGE, height), layout="constrained")
+    FigureCanvasAgg(figure)  # legend() measures with it
+    return figure, figure.subplots(1, n, squeeze=False, **sharing)[0]
+
+
+class Columns(dict):
+    """The numbers behind a picture: columns that grow by blocks of rows."""
+
+    def add(self, **blocks):
+        for name, values in zip(blocks, np.broadcast_arrays(*blocks.values())):
+            self.setdefault(name, []).extend(np.ravel(values).tolist())
+
+
+class Picture:
+    """A law's models of some numbers of experts drawn on axes, and the numbers behind them."""
+
+    def __init__(self, law, architecture, experts):
+        self.law, self.architecture = law, architecture
+        self.experts = optimum.allowed_experts(law, experts)
+        self.looks, self.columns = looks(law, self.experts), Columns()
+
+    def curve(self, axis, x, models, e, look=None, shown=None, every=None, **numbers):
+        """Draws the losses of models (with n_active, n_tokens, loss [k]; of e experts) over x [k] where shown, with
+        their band; they and further numbers become rows of columns. look, every: as of style.curve."""
+        size, tokens, loss = models
+        shown = np.ones(np.shape(loss), bool) if shown is None else shown
+        within = self.law.inside(size, tokens, e)
+        ends = band(self.law, self.architecture, size, tokens, e)
+        ends = None if ends is None else np.where(shown, ends, np.nan)
+        curve(axis, x, np.where(shown, loss, np.nan), within, look or self.looks[e], ends, every)
+        rows = numbers | dict(n_experts=e, n_active=size, n_tokens=tokens, loss=loss, extrapolated=~within)
+        self.columns.add(**{name: v if np.ndim(v) == 0 else v[shown] for name, v in rows.items()})
+
+
+def looks(law, experts):
+    """{number of experts: its color and marker} for those drawn. The law's fitted ones take part, so that each keeps
+    its colour from picture to picture."""
+    numbers = sorted({float(e) for e in (*experts, *law.experts)})
+    scale = LIGHTEST / max(np.log(numbers[-1]), np.log(2))
+    every = {
+        e: dict(color=EXPERTS_MAP(scale * np.log(e)), marker=MARKERS[i % len(MARKERS)]) for i, e in enumerate(numbers)
+    }
+    return {e: every[e] for e in sorted(set(map(float, experts)))}
+
+
+def band(law, architecture, n_active, n_tokens, n_experts):
+    """(low, high) percentiles over the law's bootstrap draws of the loss of these models [k]; None without draws."""
+    if not law.draws:
+        return None
+    with np.errstate(all="ignore"):
+        losses = optimum.loss_of(law, architecture, n_experts, n_active, n_tokens, drawn(law))
+    return percentiles(law, losses)
+
+
+def drawn(law):
+    """The bootstrap's coefficients by name, [n_draws, 1] each."""
+    return {name: values[:, None] for name, values in law.draws.items()}
+
+
+def percentiles(law, values):
+    """(low, high) over the draws of values [n_draws, k], leaving out what is not finite; NaN where most are not."""
+    values = np.where(np.isfinite(values), values, np.nan)
+    known = np.isfinite(values).mean(axis=0) > 0.5
+    ends = np.full((2, values.shape[1]), np.nan)
+    ends[:, known] = np.nanpercentile(values[:, known], law.percentiles, axis=0, method="weibull")
+    return ends
+
+
+def curve(axis, x, y, within, look, ends=None, every=None):
+    """Draws y over x [k]: solid where `within`, in thin dashes elsewhere, with the band between `ends` shaded and a
+    marker at `every` so many points."""
+    within = np.broadcast_to(within, np.shape(x))
+    touching = ~within  # dashes begin where the solid line ends
+    touching[1:] |= ~within[:-1]
+    touching[:-1] |= ~within[1:]
+    colour = look["color"]
+    axis.plot(x, np.where(within, y, np.nan), "-", color=colour)
+    axis.plot(x, np.where(touching, y, np.nan), "--", color=colour, linewidth=0.9)
+    if every:
+        axis.plot(x, y, look["marker"], color=colour, markersize=3, markevery=every)
+    if ends is not None:
+        axis.fill_between(x, *ends, color=colour, alpha=0.12, linewidth=0)
+
+
+def point(axis, x, y, look, **how):
+    """A single model on a curve: the marker of its number of experts, hollow."""
+    axis.plot(x, y, look["marker"], color=look["color"], markerfacecolor="white", markeredgewidth=1, **how)
+
+
+def legends(figure, law, looks=None, notes=(), line="-"):
+    """Legends outside the axes, never over data: numbers of experts above them, whatever else needs a word below."""
+    if looks:
+        _legend(figure, "upper", [handle(f"E = {e:g}", linestyle=line, **look) for e, look in looks.items()])
+    notes = list(notes)
+    dashed = [line for axis in figure.axes for line in axis.lines if line.get_linestyle() == "--"]
+    if any(np.isfinite(np.asarray(line.get_ydata(), float)).any() for line in dashed):
+        notes.append(handle("extrapolated", linestyle="--", linewidth=0.9))
+    if law.draws and any(axis.collections for axis in figure.axes):
+        low, high = law.percentiles
+        label = f"{low:g}–{high:g}% of {len(next(iter(law.draws.values())))} bootstrap fits"
+        notes.append(patches.Patch(color="0.3", alpha=0.2, linewidth=0, label=label))
+    if notes:
+        _legend(figure, "lower", notes)
+
+
+def _legend(figure, where, handles):
+    """A legend in as few rows as fit the figure."""
+    for rows in range(1, len(handles) + 1):
+        columns = -(-len(handles) // rows)
+        by_rows = [h for i in range(columns) for h in handles[i::columns]]  # matplotlib fills column by column
+        drawn = figure.legend(handles=by_rows, loc=f"outside {where} center", ncols=columns)
+        if rows == len(handles) or drawn.get_window_extent(figure.canvas.get_renderer()).width < figure.bbox.width:
+            return
+        drawn.remove()
+
+
+def handle(label, **look):
+    """Another legend entry, in grey by default."""
+    return lines.Line2D([], [], **dict(linestyle="none", color="0.3") | look, label=label)
+
+
+def ink_on(colour):
+    """Black or white, whichever is read better on a colour."""
+    return "white" if np.dot(colors.to_rgb(colour), (0.299, 0.587, 0.114)) < 0.55 else "black"
+
+
+def extent(axes, beyond=1.0):
+    """(least, most) x that is drawn on any of the axes, and a factor beyond on a logarithmic scale."""
+    spans = [axis.dataLim.intervalx for axis in axes]
+    return min(low for low, _ in spans) / beyond, max(high for _, high in spans) * beyond
+
+
+def log_axis(axis, low, high, words=units.amount):
+    """Makes an axis (axes.xaxis or .yaxis) logarithmic from low to high, with ticks that `words` reads out."""
+    name = axis.axis_name
+    axis.axes.set(**{f"{name}scale": "log", f"{name}lim": (low, high)})
+    several = name == "x" and axis.axes.get_subplotspec().get_gridspec().ncols > 1
+    axis.set_major_locator(ticker.FixedLocator(_ticks(low, high, 4 if several else 5)))
+    axis.set_major_formatter(ticker.FuncFormatter(lambda x, _: words(x)))
+    axis.set_minor_locator(ticker.NullLocator())
+
+
+def _ticks(low, high, most):
+    """At most `most` round numbers from low to high, as many as may be."""
+    decades = np.arange(np.floor(np.log10(low)), np.ceil(np.log10(high)) + 1)
+    for leading, step in (
+        ((1, 1.5, 2, 3, 5, 7), 1),
+        ((1, 2, 5), 1),
+        ((1, 3), 1),
+        ((1,), 1),
+        ((1,), 2),
+        ((1,), 3),
+        ((1,), 6),
+    ):
+        ticks = np.outer(10.0 ** decades[decades % step == 0], leading).ravel()
+        ticks = ticks[(ticks >= low * 0.999) & (ticks <= high * 1.001)]
+        if len(ticks) <= most:
+            break
+    if len(ticks) < 3 and high < 5 * low:  # so narrow a range is nearly linear
+        ticks = ticker.MaxNLocator(most - 1, steps=[1, 2, 5, 10]).tick_values(low, high)
+    return ticks[(ticks >= low) & (ticks <= high)]
+
+
+def experts_axis(axis, experts):
+    """Makes an axis one of numbers of experts, each named."""
+    set_scale = axis.axes.set_xscale if axis.axis_name == "x" else axis.axes.set_yscale
+    set_scale("log", base=2)
+    axis.set_major_locator(ticker.FixedLocator(np.asarray(experts, float)))
+    axis.set_major_formatter(ticker.FuncFormatter(lambda e, _: f"{e:g}"))
+    axis.set_minor_locator(ticker.NullLocator())
+
+
+def sizes_norm(sizes):
+    """The logarithmic colour scale of a colour bar over these sizes."""
+    low, high = np.min(sizes), np.max(sizes)
+    return colors.LogNorm(low, high if high > low else 2 * low)
+
+
+def sizes_map():
+    """The colour map of n_active."""
+    return colors.ListedColormap(SIZES_MAP(np.linspace(0, LIGHTEST, 256)), "sizes")

@@ -1,0 +1,219 @@
+"""One self-contained HTML page: a law, its fit, the paper's tables and figures for it, and the numbers behind them."""
+
+import base64
+import html
+import io
+import json
+import os
+
+from fit import UserError, summary, units
+from fit.paper import figures, tables
+
+STYLE = """
+:root { color-scheme: light dark; --ink: #1f2328; --soft: #59636e; --line: #d1d9e0; --back: #fff; --warn: #fff8c5 }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e6edf3; --soft: #9da7b3; --line: #3d444d; --back: #0d1117; --warn: #3a2f0b }
+}
+* { box-sizing: border-box }
+body { font: 16px/1.55 system-ui, sans-serif; color: var(--ink); background: var(--back);
+  max-width: 62rem; margin: 0 auto; padding: 1rem; overflow-wrap: break-word }
+h1 { font-size: 1.5rem; line-height: 1.25 } h2 { font-size: 1.15rem; margin-top: 2.2rem }
+p, li { max-width: 44rem } figcaption, .soft { color: var(--soft); font-size: .9rem }
+ul.warnings { list-style: none; padding: 0 }
+ul.warnings li { background: var(--warn); padding: .5rem .8rem; border-radius: .3rem; margin: .4rem 0 }
+.scroll { overflow-x: auto } details .scroll { max-height: 24rem; overflow-y: auto }
+table { border-collapse: collapse; font-size: .85rem; font-variant-numeric: tabular-nums }
+th, td { text-align: right; padding: .25rem .7rem; border-bottom: 1px solid var(--line); white-space: nowrap }
+th { white-space: normal; vertical-align: bottom }
+th:first-child, td:first-child { text-align: left; padding-left: 0; position: sticky; left: 0; background: var(--back) }
+.words { text-align: left; white-space: normal; min-width: 22rem }
+figure { margin: 1rem 0 } img { display: block; max-width: 100%; height: auto; background: #fff; border-radius: .3rem }
+.wide img { min-width: 40rem }
+pre { font-size: .8rem; white-space: pre-wrap; overflow-wrap: anywhere }
+summary { cursor: pointer }
+"""
+TITLES = {
+    "1": "Table 1: compute-optimal models",
+    "2": "Table 2: best number of experts under memory",
+    "4": "Table 4: the law at each number of experts",
+    "5": "Table 5: bootstrap intervals of the optima",
+}
+WORDS = 40  # letters from which on a cell is a sentence, and wrapped
+MOST_ROWS = 5000  # of the numbers behind a picture: a million would make the page unusable
+BYTES = {"memory_bytes": 1, "memory_gb": 1e9}  # column: bytes in its unit
+HEADS = dict.fromkeys(BYTES, "memory")  # its cells have their own units
+COUNTS = ("n_active", "n_total", "n_tokens", "dense_parameters", "unique_tokens")
+NAMES = {
+    "n_active": "active parameters",
+    "n_tokens": "training tokens",
+    "n_experts": "experts",
+    "loss": "loss (nats per token)",
+    "training_flops": "training FLOPs",
+}
+
+
+def page(law, architecture, runs=None, out=None):
+    """The page as text; runs and out as figures.measured gives them. For what the law cannot give it says why."""
+    name = os.path.basename(law.name)
+    title = f"{law.form.name.capitalize()} scaling law: {name}"
+    parts = [f"<h1>{_text(title)}</h1>", f"<p>{_text(_origin(law))}</p>"]
+    lines = [] if law.published else list(summary.summary(law.record))
+    warnings = [line.removeprefix("warning: ") for line in lines if line.startswith("warning: ")]
+    if warnings:
+        parts.append('<ul class="warnings">' + _items(warnings) + "</ul>")
+    if law.ranges:
+        parts += ["<h2>What it was fitted to</h2>", _table(_reach(law))]
+        parts.append(f"<p>{_text(_models(law, architecture))}</p>")
+    if quality := _quality(law.record):
+        rest = [line for line in lines if not line.startswith("warning: ")]
+        parts += ["<h2>Errors</h2>", _table(quality)]
+        parts.append(f"<details><summary>what the fit said</summary><ul>{_items(rest)}</ul></details>")
+    parts += ["<h2>Coefficients</h2>", _table(_coefficients(law))]
+    parts += [_table_section(law, architecture, which) for which in tables.TABLES]
+    parts += [_figure_section(law, architecture, which, runs, out) for which in figures.FIGURES]
+    record = f"<pre>{_text(json.dumps(law.record, indent=1))}</pre>"
+    parts.append(f"<h2>The law as JSON</h2><details><summary>all that is recorded</summary>{record}</details>")
+    head = (
+        f'<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{_text(title)}</title><style>{STYLE}</style>"
+    )
+    body = "\n".join(parts)
+    return f'<!doctype html>\n<html lang="en"><head>{head}</head><body>\n{body}\n</body></html>\n'
+
+
+def _text(text):
+    return html.escape(str(text))
+
+
+def _items(sentences):
+    return "".join(f"<li>{_text(sentence)}</li>" for sentence in sentences)
+
+
+def _origin(law):
+    """One sentence: where the law comes from."""
+    if law.published:
+        return f"Published: {law.record['source']}. {law.record['note']}."
+    runs, held_out = law.record.get("runs", {}), law.record.get("held_out")
+    words = f"Fitted to {law.record['fitted']['runs']} runs of {runs.get('file')}"
+    words += f", {held_out['runs']} more held out" if held_out else ""
+    return f"{words} (fingerprint of the runs {str(runs.get('fingerprint'))[:12]})."
+
+
+def _models(law, architecture):
+    """One sentence: the models and the text of the fitted runs."""
+    words = [f"Models of width {architecture.width_per_block} a block with a vocabulary of {architecture.vocab_size:,}"]
+    named = dict(base_config="config", corpus="corpus fingerprint", unique_tokens="training tokens in the text")
+    for name, what in named.items():
+        if value := law.models[name]:
+            words.append(f"{what} {units.amount(value) if name in COUNTS else str(value)[:60]}")
+    return "; ".join(words) + ". What lies outside these ranges is dashed in the pictures."
+
+
+def _reach(law):
+    return [
+        dict(column=NAMES.get(name, name)) | {end: _cell(name, value) for end, value in zip(("from", "to"), ends)}
+        for name, ends in law.ranges.items()
+    ]
+
+
+def _quality(record):
+    """Rows of how far the law is from its runs, and, where the fit made them, separate laws for each E."""
+    words = {
+        "fitted": "fitted runs",
+        "held_out": "held-out runs",
+        "separate_fitted": "a law for each E alone, fitted runs",
+        "separate_held_out": "a law for each E alone, held-out runs",
+    }
+    return [
+        {
+            "": words[name],
+            "runs": record[name]["runs"],
+            "mean relative error": _percent(record[name].get("mean_relative_error")),
+            "largest": _percent(record[name].get("max_relative_error")),
+            "RMSE (nats)": f"{record[name]['rmse_nats']:.4f}",
+        }
+        for name in words
+        if record.get(name)
+    ]
+
+
+def _percent(x):
+    return None if x is None else f"{x:.2%}"
+
+
+def _coefficients(law):
+    """Rows of coefficients, each with its interval by profile likelihood and by bootstrap where the fit made them."""
+    profile, bootstrap = law.record.get("profile"), law.record.get("bootstrap")
+    rows = []
+    for name, value in law.coefficients.items():
+        row = dict(coefficient=name, value=value)
+        if profile:
+            ends = profile.get(name)
+            row[f"profile likelihood ({summary.LEVEL:.0%})"] = ends and _interval(ends["low"], ends["high"])
+        if bootstrap:
+            low, high = law.percentiles
+            row[f"{low:g}th to {high:g}th percentile of {len(bootstrap['draws'])} bootstrap fits"] = _interval(
+                *bootstrap["intervals"][name]
+            )
+        rows.append(row)
+    return rows
+
+
+def _interval(low, high):
+    if low is None or high is None:
+        return "unbounded" if low is high else f"{low:.4g} or more" if high is None else f"{high:.4g} or less"
+    return f"{low:.4g} to {high:.4g}"
+
+
+def _table_section(law, architecture, which):
+    parts = [f"<h2>{TITLES[which]}</h2>"]
+    try:
+        rows = tables.TABLES[which](law, architecture)
+        parts += [_table(rows), f'<p class="soft">{_text(tables.note(which, law, rows))}</p>']
+    except UserError as e:
+        parts.append(f"<p>{_text(e)}</p>")
+    return "\n".join(parts)
+
+
+def _figure_section(law, architecture, which, runs, out):
+    caption = figures.FIGURES[which]
+    try:
+        figure, columns = figures.draw(which, law, architecture, law.experts, (), runs, out)
+    except UserError as e:
+        return f"<h2>{_text(caption)}</h2>\n<p>{_text(e)}</p>"
+    picture = io.BytesIO()
+    figures.save(figure, picture, "png")
+    data = base64.b64encode(picture.getvalue()).decode()
+    wide = figure.get_figwidth() > figures.COLUMN
+    width, height = (round(96 * inches * 1.3) for inches in figure.get_size_inches())
+    rows = [dict(zip(columns, values)) for values in zip(*columns.values())]
+    counted = f"{len(rows)} rows" if len(rows) <= MOST_ROWS else f"the first {MOST_ROWS} of {len(rows)} rows"
+    return (
+        f'<h2>{_text(caption)}</h2>\n<figure class="{"scroll wide" if wide else "scroll"}">'
+        f'<img alt="{_text(caption)}" width="{width}" height="{height}" src="data:image/png;base64,{data}"></figure>'
+        f"<details><summary>numbers ({counted})</summary>{_table(rows[:MOST_ROWS])}</details>"
+    )
+
+
+def _table(rows):
+    words = {name for row in rows for name, value in row.items() if len(str(value)) > WORDS and isinstance(value, str)}
+    tag = {name: ' class="words"' if name in words else "" for name in rows[0]}
+    head = "".join(f"<th{tag[name]}>{_text(HEADS.get(name, name))}</th>" for name in rows[0])
+    body = "".join(
+        "<tr>" + "".join(f"<td{tag[name]}>{_text(_cell(name, value))}</td>" for name, value in row.items()) + "</tr>"
+        for row in rows
+    )
+    return f'<div class="scroll"><table><tr>{head}</tr>{body}</table></div>'
+
+
+def _cell(name, value):
+    """A value of a column as people read it."""
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or value != value:
+        return "–" if value != value else tables.cell(value)
+    if name.endswith("flops"):
+        return units.flops(value)
+    if name.removesuffix("_low").removesuffix("_high") in COUNTS:
+        return units.amount(value)
+    if name in BYTES:
+        return units.memory(value * BYTES[name])
+    return f"{value:.4f}" if name.endswith("loss") else tables.cell(value)

@@ -1,0 +1,180 @@
+"""The paper's tables for any law. Each returns a list of rows, dictionaries with the same keys, ready to print or save.
+
+The published cells of the paper's law stand beside the computed ones for Table 2, where not all agree. The last column
+of each says what of the row lies outside the fitted range. Budgets and memories are the paper's unless given, or the
+law's own where the paper's are far from what it was fitted to.
+"""
+
+import numpy as np
+
+from fit import UserError, optimum, plan, summary
+from fit.law import in_words
+from fit.laws import FORMS, PRESETS
+
+TABLE_1_EXPERTS = (1, 2, 4, 8, 16)
+TABLE_1_FLOPS = (1e20, 5e20, 1e21)
+TABLE_2 = next(p["table_2"] for form in PRESETS.values() for p in form.presets.values() if "table_2" in p)
+TABLE_5_FLOPS = (1e20, 1e21, 1e22)
+FAR = 100  # times the largest budget fitted: beyond, a table of the paper's budgets is of no use
+
+
+def budgets_of(law, papers):
+    """The training budgets `papers`, or three over and ten times beyond a law's own runs where those are far below."""
+    low, high = law.ranges.get("training_flops", papers[:2])
+    if min(papers) <= FAR * high:
+        return papers
+    return tuple(_rounded(v) for v in ((low * high) ** 0.5, high, 10 * high))
+
+
+def _rounded(x):
+    """x to two significant digits, for budgets that people read."""
+    return float(f"{x:.1e}")
+
+
+def memories_of(law, architecture, budgets):
+    """(memories in GB, tokens in the cache) of Table 2: the paper's, or where the law has budgets of its own, once, 3
+    and 10 times the weights of the best dense model of the middle budget, without a cache."""
+    if budgets == TABLE_2["flops"] or budgets != budgets_of(law, TABLE_2["flops"]):
+        return TABLE_2["memory_gb"], TABLE_2["kv_tokens"]
+    middle = optimum.Constraints(flops=sorted(budgets)[len(budgets) // 2])
+    dense = optimum.optima(law, architecture, middle, [1])
+    weights = float(middle.memory(architecture, dense.d_model[0], 1)) / 1e9
+    return tuple(_rounded(times * weights) for times in (1, 3, 10)), 0
+
+
+def _marked(law, row):
+    outside = law.extrapolation(row["n_active"], row["n_tokens"], row["n_experts"])
+    return row | dict(outside_fitted_range=in_words(outside))
+
+
+def table_1(law, architecture, experts=None, budgets=None):
+    """Compute-optimal n_active and n_tokens for each budget and number of experts."""
+    experts = optimum.allowed_experts(law, experts or (TABLE_1_EXPERTS if law.published else law.experts))
+    rows = []
+    for flops in budgets or budgets_of(law, TABLE_1_FLOPS):
+        size, tokens, loss = optimum.unconstrained(law, experts, architecture, flops)
+        rows += [
+            dict(flops=flops, n_experts=int(e), n_active=float(size[i]), n_tokens=float(tokens[i]), loss=float(loss[i]))
+            for i, e in enumerate(experts)
+        ]
+    return [_marked(law, row) for row in rows]
+
+
+def table_2(law, architecture, experts=None, budgets=None, memories_gb=None, kv_tokens=None):
+    """The best number of experts for each budget and memory: bfloat16 weights and a cache of kv_tokens tokens.
+
+    With the published law, its models and the paper's cells, each row holds the printed E too, and how much more loss
+    it has. best_at_edge: no more (or no fewer) experts were allowed; best_in_draws: in how many of a fit's draws it is
+    best.
+    """
+    experts = optimum.allowed_experts(law, experts or law.experts)
+    budgets = tuple(budgets or budgets_of(law, TABLE_2["flops"]))
+    own_memories, own_kv_tokens = memories_of(law, architecture, budgets)
+    memories_gb = tuple(memories_gb or own_memories)
+    kv_tokens = own_kv_tokens if kv_tokens is None else kv_tokens
+    printed = law.record.get("table_2") if law.published else None
+    asked = dict(flops=budgets, memory_gb=memories_gb, kv_tokens=kv_tokens)
+    if (architecture, tuple(experts)) != (law.architecture, law.experts) or any(
+        v != (printed or {}).get(k) for k, v in asked.items()
+    ):
+        printed = None
+    rows = []
+    for i, flops in enumerate(budgets):
+        for j, memory in enumerate(memories_gb):
+            constraints = optimum.Constraints(flops=flops, memory_bytes=memory * 1e9, kv_tokens=kv_tokens)
+            optima = optimum.optima(law, architecture, constraints, experts)
+            best = int(np.nanargmin(optima.loss))
+            row = dict(flops=flops, memory_gb=memory) | optima.row(best)
+            row["best_at_edge"] = plan.at_edge(experts, experts[best])
+            if law.draws and (drawn := plan.bootstrap(law, architecture, constraints, experts)):
+                wins = {other["n_experts"]: other["best_in_draws"] for other in drawn["optima"]}
+                row |= dict(best_in_draws=wins.get(row["n_experts"], 0), draws=drawn["draws"])
+            if printed:
+                cell = printed["n_experts"][i][j]
+                gap = float(optima.loss[list(experts).index(cell)]) - row["loss"]
+                row |= dict(printed_n_experts=cell, agrees=cell == row["n_experts"], loss_gap=gap)
+            rows.append(_marked(law, row))
+    return rows
+
+
+def table_4(law, architecture, experts=None):
+    """The law reduced to a Chinchilla law at each number of experts (Eq. 5), and beside it, where the fit made one, the
+    law fitted to the runs of that number of experts alone."""
+    separate, names = law.record.get("separate", {}), ("m", "mu", "n", "nu", "c")
+    rows = []
+    for e in optimum.allowed_experts(law, experts or law.experts):
+        row = dict(n_experts=int(e)) | dict(zip(names, map(float, law.at_experts(e))))
+        if separate:
+            alone = separate.get(str(int(e)), {}).get("coefficients")
+            values = FORMS[law.form.separate["form"]].at_experts(alone, e) if alone else [None] * 5
+            row |= {f"separate_{name}": alone and float(value) for name, value in zip(names, values)}
+        rows.append(row | dict(outside_fitted_range=in_words(law.extrapolation(n_experts=int(e)))))
+    return rows
+
+
+def table_5(law, architecture, experts=None, budgets=None):
+    """Bootstrap intervals of the compute-optimal n_active and n_tokens, and how often each E was the best of those."""
+    if not law.draws:
+        raise UserError(f"--law={law.name}: holds no bootstrap draws; fit it with --bootstrap=100")
+    experts = optimum.allowed_experts(law, experts or law.experts)
+    rows = []
+    for flops in budgets or budgets_of(law, TABLE_5_FLOPS):
+        drawn = [optimum.unconstrained(law, e, architecture, flops, law.draws) for e in experts]
+        losses = np.array([loss for _, _, loss in drawn])
+        best = np.argmin(np.where(np.isnan(losses), np.inf, losses), axis=0)
+        for i, (e, (sizes, tokens, _)) in enumerate(zip(experts, drawn)):
+            size, trained = (np.nanpercentile(v, law.percentiles, method="weibull").tolist() for v in (sizes, tokens))
+            outside = {}  # the interval's ends, the farther of both
+            for ends in zip(size, reversed(trained)):
+                for o in law.extrapolation(*ends, int(e), flops):
+                    outside[o["column"]] = max(o, outside.get(o["column"], o), key=lambda o: o["factor"])
+            rows.append(
+                dict(
+                    flops=flops,
+                    n_experts=int(e),
+                    n_active_low=size[0],
+                    n_active_high=size[1],
+                    n_tokens_low=trained[0],
+                    n_tokens_high=trained[1],
+                    draws_without_optimum=int(np.isnan(sizes).sum()),
+                    best_in_draws=int(np.sum(best == i)),
+                    draws=len(best),
+                    outside_fitted_range=in_words(outside.values()),
+                )
+            )
+    return rows
+
+
+TABLES = {"1": table_1, "2": table_2, "4": table_4, "5": table_5}
+
+
+def text(rows):
+    """Rows as an aligned table for people."""
+    cells = [list(rows[0])] + [[cell(v) for v in row.values()] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells)]
+    return "\n".join("  ".join(word.rjust(width) for word, width in zip(line, widths)) for line in cells)
+
+
+def cell(value):
+    if value is None or value == "":
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def note(which, law, rows):
+    """A sentence below the table, or ""."""
+    if which == "2" and "agrees" in rows[0]:
+        return (
+            f"{sum(row['agrees'] for row in rows)} of {len(rows)} cells agree with the paper; loss_gap is how much "
+            "worse its cell is by its own law"
+        )
+    return interval_note(law) if which == "5" else ""
+
+
+def interval_note(law):
+    """One sentence: what the intervals of Table 5 are."""
+    b = law.record["bootstrap"]
+    low, high = b["percentiles"]
+    return f"{low:g}th and {high:g}th percentiles of {len(b['draws'])} fits: {summary.drawn(b)}"

@@ -1,0 +1,251 @@
+"""A plan: the optima under constraints, the best model that can be built, what it saves against a dense one, and what
+to know before trusting it. plan_text.py puts it into words, plan_config.py makes a training config of it.
+"""
+
+import dataclasses
+import math
+
+import numpy as np
+
+from fit import learning_rate, optimum, sentences
+from fit.architecture import BATCH_RAMP, INFERENCE, PAPER, Model, training_flops
+from fit.law import load, warning_of
+
+SEQUENCE = 512  # tokens of context in training, for the exact FLOPs, where the law does not say
+DECIDED = 0.8  # share of the draws in which the best number of experts must be the best
+PAPERS_LAW, PAPERS_CONFIG = "joint-moe-2025", "configs/joint_moe.py"
+SMALLEST_TUNED = 1e7  # n_active below which Eq. 10 is far outside what it was tuned on
+
+
+def plan(law, architecture, constraints, experts):
+    """The plan as a dictionary of plain numbers, ready for JSON. Raises UserError if nothing is feasible."""
+    optima = optimum.optima(law, architecture, constraints, experts)
+    low, high = optimum.near_optimal(law, architecture, constraints, optima)
+    rows, out = [], []
+    for i, e in enumerate(optima.n_experts):
+        if not optima.feasible[i]:
+            out.append(dict(n_experts=int(e), why=optimum.why_infeasible(architecture, constraints, e)))
+            continue
+        row = optima.row(i, ("n_active", "n_total", "n_tokens", "loss", "d_model")) | dict(
+            size_bound=str(optima.size_bound[i]),
+            memory_bytes=float(constraints.memory(architecture, optima.d_model[i], e)),
+            training_flops=float(training_flops(optima.n_active[i], optima.n_tokens[i])),
+            inference_flops_per_token=float(INFERENCE * optima.n_active[i]),
+            near_optimal_n_active=[float(low[i]), float(high[i])] if np.isfinite(low[i]) else None,
+        )
+        rows.append(marked(law, row))
+    best = min(rows, key=lambda row: row["loss"])
+    result = dict(
+        law=law.name,
+        form=law.form.name,
+        **dataclasses.asdict(architecture),
+        constraints={k: v for k, v in vars(constraints).items() if v is not None},
+        optima=rows,
+        infeasible=out,
+        best=best,
+        buildable=buildable(law, architecture, constraints, optima),
+    )
+    if law.draws:
+        result["bootstrap"] = bootstrap(law, architecture, constraints, optima.n_experts)
+    if constraints.max_tokens is not None and constraints.flops is not None:
+        free = optimum.optima(law, architecture, dataclasses.replace(constraints, max_tokens=None), experts)
+        result["loss_of_token_cap"] = best["loss"] - float(np.nanmin(free.loss))
+    if constraints.flops is not None:
+        result["dense"] = against_dense(law, architecture, constraints, best)
+        asked = optimum.allowed_experts(law, experts)
+        result["rule_of_thumb"] = [
+            marked(law, row) for row in rule_of_thumb(law, architecture, constraints.flops, asked)
+        ]
+    result["base_config"], result["overrides"] = base_config(law, architecture)
+    return result | marks(law, architecture, result, experts)
+
+
+def bootstrap(law, architecture, constraints, experts):
+    """The plan solved again for each draw: intervals at each number of experts, and how often each is the best."""
+    usable = optimum.usable_draws(law, experts)
+    if not usable.any():
+        return None
+    draws = {name: values[usable] for name, values in law.draws.items()}
+    solved = [optimum.solve(law, e, architecture, constraints, draws) for e in experts]
+    losses = np.stack([np.where(s.feasible, s.loss, np.inf) for s in solved])
+    best = np.argmin(losses, axis=0)
+    rows = [
+        dict(n_experts=int(e), best_in_draws=int(np.sum(best == i)))
+        | {
+            name: np.percentile(getattr(s, name), law.percentiles, method="weibull").tolist()
+            for name in ("n_active", "n_tokens", "loss")
+        }
+        for i, (e, s) in enumerate(zip(experts, solved))
+        if s.feasible.all()
+    ]
+    return dict(
+        form=law.record["bootstrap"]["form"],
+        percentiles=law.percentiles,
+        by=law.record["bootstrap"].get("by", "runs"),
+        draws=int(usable.sum()),
+        draws_without_optimum=int((~usable).sum()),
+        optima=rows,
+    )
+
+
+def buildable(law, architecture, constraints, optima):
+    """The best model of whole blocks: each number of experts with the depths around its optimum. None if none fits."""
+    candidates = []
+    for i in np.flatnonzero(optima.feasible):
+        blocks = optima.d_model[i] / architecture.width_per_block
+        below = math.floor(blocks + 1e-9)
+        for n_blocks in {max(1, below - 1), max(1, below), math.ceil(blocks - 1e-9)}:  # below by 1 if norms do not fit
+            model = Model(architecture, n_blocks, int(optima.n_experts[i]))
+            memory = constraints.bytes_per_parameter * model.exact_parameters
+            memory += constraints.bytes_per_kv_element * model.kv_elements(constraints.kv_tokens)
+            n_tokens = math.floor(constraints.tokens(model.n_active))
+            if (constraints.memory_bytes is None or memory <= constraints.memory_bytes) and n_tokens >= 1:
+                loss = optimum.loss_of(law, architecture, model.n_experts, model.n_active, float(n_tokens))
+                candidates.append((float(loss), model, n_tokens, float(memory)))
+    if not candidates:
+        return None
+    loss, model, n_tokens, memory = min(candidates, key=lambda candidate: candidate[0])
+    sequence, (base, _) = law.models["seq_len"] or SEQUENCE, base_config(law, architecture)
+    forward = model.exact_flops_per_token(sequence)
+    rate, rate_from = peak_learning_rate(law, base, model.n_active, model.n_experts)
+    ramp = [list(step) for step in BATCH_RAMP if step[0] < n_tokens]
+    row = dict(
+        n_experts=model.n_experts,
+        d_model=model.d_model,
+        n_blocks=model.n_blocks,
+        n_heads=model.n_blocks,
+        d_ff=3 * model.d_model,
+        vocab_size=architecture.vocab_size,
+        n_active=model.n_active,
+        n_total=model.n_total,
+        exact_parameters=model.exact_parameters,
+        n_tokens=n_tokens,
+        loss=loss,
+        memory_bytes=memory,
+        training_flops=training_flops(model.n_active, n_tokens),
+        sequence=sequence,
+        exact_forward_flops_per_token=forward,
+        exact_training_flops=3 * forward * n_tokens,
+        learning_rate=rate,
+        learning_rate_from=rate_from,
+        batch_tokens=ramp if base == PAPERS_CONFIG else None,
+    )
+    return marked(law, row)
+
+
+def against_dense(law, architecture, constraints, best):
+    """What the best plan saves against the best dense model under the same constraints (Fig. 2b)."""
+    dense = optimum.solve(law, 1.0, architecture, constraints)
+    if not dense.feasible:
+        return None
+    needed = flops_of_dense(law, architecture, constraints, best["loss"])
+    return marked(law, dense.row()) | dict(
+        loss_saved=float(dense.loss) - best["loss"],
+        flops_for_the_same_loss=needed,
+        flops_saved=None if needed is None else 1 - constraints.flops / needed,
+        inference_flops_ratio=best["n_active"] / float(dense.n_active),
+    )
+
+
+def flops_of_dense(law, architecture, constraints, loss):
+    """FLOPs at which the best dense model under the same other constraints reaches `loss`; None if none ever does."""
+
+    def excess(log_flops):
+        with_flops = dataclasses.replace(constraints, flops=np.exp(log_flops))
+        dense = optimum.solve(law, 1.0, architecture, with_flops)
+        return np.where(dense.feasible, dense.loss - loss, np.inf)
+
+    low = np.log(constraints.flops)
+    high = low + np.log(1e12)
+    if excess(low) <= 0:
+        return constraints.flops
+    if excess(high) > 0:
+        return None
+    for _ in range(8):  # 64 parts each time: to 1e-13
+        grid = np.linspace(low, high, 65)
+        first = int(np.argmax(excess(grid) <= 0))
+        low, high = grid[first - 1], grid[first]
+    return float(np.exp(high))
+
+
+def rule_of_thumb(law, architecture, flops, experts):
+    """Checks Sec. 4.5: an MoE of E <= 8 with the compute-optimal dense model's total parameters, on E times its tokens,
+    is better. One dictionary for each E in experts of 2 to 8."""
+    dense = optimum.solve(law, 1.0, architecture, optimum.Constraints(flops=flops))
+    rows = []
+    for e in (e for e in experts if 1 < e <= 8):
+        same_size = optimum.Constraints(
+            memory_bytes=float(dense.n_total), bytes_per_parameter=1.0, max_tokens=float(e * dense.n_tokens)
+        )
+        moe = optimum.solve(law, e, architecture, same_size)
+        if moe.feasible:
+            spent = training_flops(moe.n_active, moe.n_tokens)
+            against = dict(dense_loss=float(dense.loss), holds=bool(moe.loss < dense.loss))
+            rows.append(moe.row() | against | dict(flops_ratio=float(spent / flops)))
+    return rows
+
+
+def marked(law, row):
+    """The row with what of it lies outside what the law was fitted to, as Law.extrapolation gives."""
+    more = dict(n_total=row.get("n_total"), sparsity=1 - 1 / row["n_experts"])
+    return row | dict(extrapolation=law.extrapolation(row["n_active"], row["n_tokens"], row["n_experts"], **more))
+
+
+def marks(law, architecture, plan, experts):
+    """What to know before trusting the best row: what of it lies outside what was fitted (extrapolation), whether its
+    experts are at the edge of those compared (best_at_edge) or undecided by the draws (best_undecided, None without
+    draws); and that in sentences (warnings)."""
+    best, warnings = plan["best"], []
+    e = best["n_experts"]
+    if best["extrapolation"]:
+        warnings.append(sentences.BEST_OUTSIDE.format(outside=warning_of(best["extrapolation"])))
+    edge = law.knows_experts and at_edge(experts, e)
+    if edge:
+        warnings.append(sentences.AT_EDGE.format(e=e, which="largest" if e == max(experts) else "smallest"))
+    undecided, drawn = None, plan.get("bootstrap")
+    if drawn:
+        wins = {row["n_experts"]: row["best_in_draws"] for row in drawn["optima"]}
+        undecided = wins.get(e, 0) < DECIDED * drawn["draws"]
+    if undecided:
+        won = [(n, count) for n, count in sorted(wins.items(), key=lambda item: -item[1]) if count]
+        often = ", ".join(sentences.WIN.format(e=n, count=count) for n, count in won)
+        warnings.append(sentences.UNDECIDED.format(draws=drawn["draws"], wins=often))
+    if not law.ranges:
+        warnings.append(sentences.NO_RANGE)
+    unknown = [name for name in ("vocab_size", "width_per_block") if law.models[name] is None]
+    if unknown and architecture == PAPER:
+        values = " and ".join(f"{getattr(architecture, name):,}" for name in unknown)
+        warnings.append(sentences.SHAPE_UNKNOWN.format(names=" and ".join(unknown), values=values))
+    return dict(extrapolation=best["extrapolation"], best_at_edge=edge, best_undecided=undecided, warnings=warnings)
+
+
+def at_edge(experts, e):
+    """Whether e is the largest or the smallest of several numbers of experts, and there may be others beyond it."""
+    return bool(len(experts) > 1 and (e == max(experts) or e == min(experts) > 1))
+
+
+def base_config(law, architecture):
+    """(config file, overrides) that the runs of the law were trained with; (None, {}) where that is not known.
+
+    A law that names no config has the paper's where its models have the paper's shape.
+    """
+    if law.models["base_config"]:
+        return law.models["base_config"], law.models["overrides"] or {}
+    several = (law.models["differing"] or {}).get("config")
+    return (None if several or architecture != PAPER else PAPERS_CONFIG), {}
+
+
+def peak_learning_rate(law, base, n_active, n_experts):
+    """(peak learning rate, where it is from in words), (None, why) where none is known: the law of the runs' own rates,
+    else Eq. 10 where they may have had the paper's recipe and the size allows."""
+    rates = law.models["learning_rate"]
+    if rates:
+        origin = sentences.RATE_EQ_10 if law.published else sentences.RATE_OF_RUNS
+        return float(learning_rate.predict(rates, n_active, n_experts)), origin
+    if base != PAPERS_CONFIG:
+        return None, sentences.RATE_UNKNOWN
+    if n_active < SMALLEST_TUNED:
+        return None, sentences.RATE_TOO_SMALL
+    return float(
+        learning_rate.predict(load(PAPERS_LAW).models["learning_rate"], n_active, n_experts)
+    ), sentences.RATE_EQ_10

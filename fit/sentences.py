@@ -1,0 +1,114 @@
+"""The sentences of a plan, as templates of str.format: the command line and the planner page fill in the same ones.
+
+Names in braces are numbers, formatted as written, or words made before: amounts as 9.71B, memory as 24.3 GB.
+"""
+
+# What was never fitted; {end} is the end of the fitted range that lies nearest.
+OUTSIDE = "outside the fitted range: {what}"
+ABOVE = "{column} {factor} times above {end}"
+BELOW = "{column} {factor} times below {end}"
+TEXT_REPEATED = "n_tokens {factor} times the {end} of the text"
+
+# What to know before the best is trusted.
+BEST_OUTSIDE = "the best is {outside}"
+AT_EDGE = "the best number of experts, {e}, is the {which} of those compared: one beyond may be better"
+UNDECIDED = "the best number of experts is undecided: of {draws} bootstrap fits it is {wins}"
+WIN = "{e} in {count}"
+NO_RANGE = "the law does not say what range it was fitted to"
+SHAPE_UNKNOWN = "the law does not say the {names} of its models; taken to be {values}"
+
+# What cannot be planned.
+SMALLEST = "the smallest model (1 block of width {d:g}, n_experts = {e:g})"
+MEMORY_TOO_SMALL = (
+    "--memory_gb cannot be met: {smallest} needs {need:.4g} GB with its cache, {times:.3g} times the {limit:.4g} GB "
+    "there are"
+)
+FLOPS_TOO_FEW = (
+    "--flops cannot be met: {smallest} needs {need:.4g} FLOPs to train on a single token{share}, "
+    "{times:.3g} times the {limit:.4g} there are"
+)
+INFERENCE_SHARE = " ({inference:.4g} of it for --inference_tokens)"
+NO_OPTIMUM = (
+    "at n_experts = {at:g} this law's loss does not fall with n_active or n_tokens (exponents {mu:.4g}, {nu:.4g}): it "
+    "has no optimum; fit it to more runs"
+)
+UNBOUNDED = "nothing bounds the plan: give --flops, or both --memory_gb and --max_tokens"
+NO_BUDGET_TO_SHARE = "--inference_tokens share the budget of --flops, which is not given"
+NOT_POSITIVE = "--{flag}={value:g}: expected a {kind} number up to {largest:g}"
+LESS_THAN_A_TOKEN = "--max_tokens={value:g}: expected at least 1 token"
+NOT_EXPERTS = "--experts={value}: expected whole numbers from 1 to 1000000, separated by commas"
+NOT_NUMBERS = "--{flag}: found {text}, expected positive numbers separated by commas"
+ONLY_DENSE = "--experts={value}: --law={law} is a law of dense models"
+
+# The peak learning rate of the buildable model, and where it is from.
+RATE_EQ_10 = "Eq. 10"
+RATE_OF_RUNS = "by the law of the fitted runs' rates"
+RATE_UNKNOWN = "the fitted runs followed no law of learning rates"
+RATE_TOO_SMALL = "Eq. 10 was tuned on far larger models"
+
+# The plan in words.
+ANSWER = (
+    "Train {model} with {n_active} active parameters{total} on {n_tokens} tokens: loss {loss:.4f} nats per "
+    "token{interval}."
+)
+DENSE = "a dense model"
+MIXTURE = "a mixture of {e} experts"
+TOTAL = " ({n_total} in total)"
+INTERVAL = ", {low:.4f} to {high:.4f} between the {first:g}th and {last:g}th percentile of {draws} bootstrap fits"
+BEST_IN_DRAWS = (
+    "E = {e} is the best in {count} of {draws} bootstrap fits; {first:g}th to {last:g}th percentile ({drawn}):"
+)
+AGAINST_DENSE = (
+    "against the best dense model (n_active {n_active}, {n_tokens} tokens, loss {loss:.4f}): loss {saved:.4f} lower, "
+    "{flops}, {inference:.0%} of its inference FLOPs per token"
+)
+FLOPS_SAVED = "{saved:.0%} of its FLOPs saved"
+NEVER_DENSE = "which no budget brings a dense model to"
+TOKEN_CAP = "the cap on tokens costs {loss:.4f} nats"
+RULE_OF_THUMB = (
+    "rule of thumb, E = {e} of a compute-optimal dense model's size on E times its tokens: loss {loss:.4f} against "
+    "{dense:.4f}, {holds} ({ratio:.2f} of its FLOPs)"
+)
+
+BUILT_SHAPE = (
+    "n_experts {n_experts}, d_model {d_model}, {n_blocks} blocks, {n_heads} heads, d_ff {d_ff}, vocabulary "
+    "{vocab_size:,}; {n_tokens:,} tokens, loss {loss:.4f}, {memory}"
+)
+BUILT_PARAMETERS = (
+    "parameters {exact_parameters:,} with norms and routers ({n_active:,} active, {n_total:,} in total as the law "
+    "counts)"
+)
+BUILT_FLOPS = (
+    "training FLOPs {training_flops:.4g} as the law counts, {exact_training_flops:.4g} exactly ({sequence} tokens of "
+    "context)"
+)
+BUILT_RATE = "learning rate {rate} ({source}){batch}"
+NOT_KNOWN = "not known"
+BATCH = "{tokens:,} tokens"
+BATCH_FROM = "{tokens:,} tokens from {start}"
+
+# The config of a plan.
+NOTHING_BUILT = "--emit_config: no model of whole blocks meets the constraints"
+SEVERAL_CONFIGS = "its runs had {count} configs: {names}"
+NO_CONFIG = "it names no config"
+OPEN_CONFIG = "--emit_config: --law={law} leaves open how its runs were trained: {why}{another}"
+OTHER_VOCABULARY = (
+    "--emit_config: the tokenizer of {base} goes with a vocabulary of {known:,}, the model has {asked:,}{another}"
+)
+FAR_FROM_CONFIG = (
+    "--emit_config: {outside}; learning rate, batch and warm-up of {base} were tuned nowhere near{another}"
+)
+CONFIG_MODEL = (
+    "{e} experts, {active} active and {total} total parameters, {tokens} tokens; predicted loss {loss:.4f} nats per "
+    "token."
+)
+CONFIG_PLANNED = "Planned by the law {law} under: {given}."
+CONFIG_OUTSIDE = "It is {outside}."
+CONFIG_EXACT = "Exactly {exact_parameters:,} parameters and {exact_training_flops:.4g} training FLOPs."
+CONFIG_RATE = "The peak learning rate is {learning_rate:.4e} ({learning_rate_from})."
+ANOTHER_CONFIG = "; name a config that serves by --base_config"
+
+
+def every():
+    """{name: template} of all of them."""
+    return {name: text for name, text in globals().items() if name.isupper()}

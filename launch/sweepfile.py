@@ -1,0 +1,280 @@
+"""DIR/sweep.json: what is known of a sweep that was begun, and what becomes of it when it is started once more.
+
+Every command reads sweep.json, so that none resolves a config. Each job's folder holds the same of its job (job.json),
+written when its trainer is first started. A sweep.json that is lost or damaged is made again from these: no run is
+forgotten, and none is taken for one of newer code.
+
+A sweep started over an earlier form of itself trains what it says now. A job that it still has, config and all, goes on
+from its checkpoints by the code at hand. One that it has no more, because the sweep or a config was edited, is kept:
+its finished runs stay in runs.csv, and it is trained no further. Either takes --mix, for runs.csv then holds two
+versions.
+"""
+
+import dataclasses
+import functools
+import importlib
+import importlib.util
+import json
+import math
+import os
+import sys
+
+from absl import flags
+from etils import epath
+
+from jmoe.errors import UserError
+from jmoe.storage.files import set_aside, write_whole
+from jmoe.version import code_version
+from launch import jobs as jobs_lib
+from launch.jobs import Bundle, Job
+
+UNKNOWN = "unknown"  # the code of a run of which nothing is recorded
+BACKEND = ("options", "check", "devices", "submit", "states", "logs", "cancel", "ON_THIS_MACHINE")
+MALFORMED = (ValueError, TypeError, KeyError, AttributeError)  # what parsing a damaged file raises
+
+
+def backend(name: str):
+    """The backend `name`, a module: launch/NAME.py, or NAME itself where that is a Python file. It defines
+
+      options() -> dict                  what sweep.json keeps of its flags; it defines the flags when it is imported
+      check(sweep)                       raises UserError where sweep.options cannot be used
+      devices(sweep, accelerator)        devices of a job, and bytes of memory of each; None where that is not known
+      submit(sweep) -> str               starts what is neither done nor started; returns what it did, in words
+      states(sweep) -> dict[str, str]    the jobs that it has by name: "running", "failed (why)" or another word
+      logs(sweep, job) -> bytes          what the trainer of a job printed
+      cancel(sweep, patience) -> str     stops everything; returns what it did, in words
+      ON_THIS_MACHINE: bool              whether `submit` trains and returns when all is over; else it returns at once,
+                                         its scheduler starts `launch.task` for each of sweep.bundles(), and that calls
+      run_task(sweep, bundle) -> int     trains the bundle and returns the exit code
+
+    and perhaps
+
+      preview(sweep) -> str              for --dry_run: what would be submitted
+      reason(sweep, job) -> str          why a job did not run, where its own folder does not say it; else ""
+
+    Raises:
+      UserError: there is no such module, or it lacks one of these.
+    """
+    return _backend(os.path.abspath(name) if name.endswith(".py") else name)
+
+
+@functools.cache  # the flags of a Python file can be defined once
+def _backend(name: str):
+    if name.endswith(".py"):
+        module = jobs_lib.load_module(name, "--backend")
+    elif name.isidentifier() and importlib.util.find_spec(f"launch.{name}"):
+        try:
+            module = importlib.import_module(f"launch.{name}")
+        except flags.DuplicateFlagError as error:  # another command of launch
+            raise UserError(f"--backend={name} is no backend: {error}") from None
+    else:
+        raise UserError(f"--backend={name}: choose local, slurm, gke, or the path of a Python file")
+    if missing := [function for function in BACKEND if not hasattr(module, function)]:
+        raise UserError(f"--backend={name} is no backend: it does not define {', '.join(missing)}")
+    return module
+
+
+@dataclasses.dataclass
+class Sweep:
+    """A sweep begun in `workdir`: what its sweep.json holds."""
+
+    workdir: epath.Path
+    file: str
+    backend: str
+    retries: int  # of a job that died without explaining itself
+    mix: list[str]  # of MIXABLE, what runs.csv may hold two versions of
+    options: dict  # the backend's own, and "together"
+    jobs: list[Job]
+    stall_minutes: float = 60.0  # without a sign of life, after which a trainer is stopped; 0: never
+
+    def __post_init__(self):
+        if self.backend.endswith(".py"):
+            self.backend = os.path.abspath(self.backend)
+
+    @property
+    def id(self) -> str:
+        """What the schedulers know it by; the same for every spelling of the workdir (storage.absolute)."""
+        return "jmoe-" + jobs_lib.short_hash(os.fspath(self.workdir))
+
+    @property
+    def engine(self):
+        """The module of its backend."""
+        return backend(self.backend)
+
+    def reason(self, job) -> str:
+        """Why a job did not run, where the backend alone knows it; else ""."""
+        return getattr(self.engine, "reason", lambda *_: "")(self, job)
+
+    @property
+    def lock(self) -> epath.Path:
+        """What ownership.hold is given by whoever changes sweep.json, submits jobs or trains them."""
+        return self.workdir / "sweep.lock"
+
+    @property
+    def trained(self) -> list[Job]:
+        """The jobs of the sweep as it is now, without those kept from an earlier form of it."""
+        return [job for job in self.jobs if not job.kept]
+
+    def bundles(self) -> list[Bundle]:
+        """`trained`, up to options["together"] of equal shape in a bundle, spread evenly; done or not."""
+        together, shapes, bundles = self.options.get("together", 1), {}, []
+        for job in self.trained:
+            shapes.setdefault((job.shape or job.name, job.corpus), []).append(job)
+        for jobs in shapes.values():
+            jobs.sort(key=lambda job: -job.training_tokens)  # those of one length side by side
+            size = math.ceil(len(jobs) / math.ceil(len(jobs) / together))
+            bundles += [Bundle(jobs[first : first + size]) for first in range(0, len(jobs), size)]
+        return bundles
+
+    def bundle(self, names) -> Bundle:
+        """The jobs of these names.
+
+        Raises:
+          UserError: the sweep has no such job.
+        """
+        jobs = {job.name: job for job in self.jobs}
+        if unknown := [name for name in names if name not in jobs]:
+            raise UserError(f"job {unknown[0]} is not, or no longer, in {self.workdir}/sweep.json")
+        return Bundle([jobs[name] for name in names])
+
+    def text(self) -> str:
+        """What sweep.json holds."""
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in ("workdir", "jobs")}
+        return json.dumps(fields | {"jobs": {job.name: job.fields() for job in self.jobs}}, indent=1)
+
+    def write(self) -> None:
+        write_whole(self.workdir / "sweep.json", self.text())
+
+
+def read(workdir: epath.Path) -> Sweep:
+    """The sweep begun in `workdir`.
+
+    Raises:
+      UserError: none was, or its sweep.json is damaged.
+    """
+    path = workdir / "sweep.json"
+    try:
+        return _parse(workdir, path.read_text())
+    except FileNotFoundError:
+        raise UserError(f"--workdir={os.fspath(workdir)} holds no sweep: there is no {path}") from None
+    except MALFORMED as error:
+        raise UserError(
+            f"{path} is damaged ({error}); the command that started the sweep, given again, makes it anew from the "
+            "jobs' folders and goes on"
+        ) from None
+
+
+def _parse(workdir: epath.Path, text: str) -> Sweep:
+    fields = json.loads(text)
+    jobs = fields.pop("jobs")
+    return Sweep(workdir, jobs=[Job.of(name, workdir, values) for name, values in jobs.items()], **fields)
+
+
+def _read_or_rebuild(workdir: epath.Path, backend_name: str) -> Sweep | None:
+    """The sweep begun in `workdir`, or None; from the jobs' folders where sweep.json is lost, which is printed.
+
+    Called by the workdir's owner: a damaged sweep.json is moved aside. Lost with it are the flags of earlier starts;
+    the backend is taken to be `backend_name`.
+    """
+    path = workdir / "sweep.json"
+    try:
+        return _parse(workdir, path.read_text())
+    except FileNotFoundError:
+        what = "is missing"
+    except MALFORMED as error:
+        what = f"is damaged ({error}) and kept as {os.fspath(set_aside(path, workdir))}"
+    jobs = [job for folder in _folders(workdir / "jobs") if (job := _job_in(folder, workdir))]
+    if jobs:
+        print(f"{os.fspath(path)} {what}: {len(jobs)} jobs are known from their folders", file=sys.stderr)
+    return Sweep(workdir, "", backend_name, 1, [], {}, jobs) if jobs else None
+
+
+def write_job(job: Job) -> None:
+    """Leaves in the job's folder what sweep.json says of it."""
+    path, text = job.folder / "job.json", json.dumps(job.fields(), indent=1)
+    if not path.exists() or path.read_text() != text:
+        job.folder.mkdir(parents=True, exist_ok=True)
+        write_whole(path, text)
+
+
+def _folders(path: epath.Path) -> list[epath.Path]:
+    return sorted(entry for entry in path.iterdir() if entry.is_dir()) if path.exists() else []
+
+
+def _job_in(folder: epath.Path, workdir: epath.Path) -> Job | None:
+    try:
+        return Job.of(folder.name, workdir, json.loads((folder / "job.json").read_text()))
+    except FileNotFoundError:
+        pass
+    except MALFORMED as error:
+        print(f"{os.fspath(folder)}/job.json is damaged ({error})", file=sys.stderr)
+    segments = [entry.name for entry in _folders(folder) if (entry / "metrics.jsonl").exists()]
+    branches = [name for name in segments if name.removeprefix("branch-").isdigit()]
+    budgets = {name: int(name.removeprefix("branch-")) for name in branches}
+    return Job(folder.name, folder, "", {}, 0, 0, 0, 0, budgets, {}, code=[UNKNOWN]) if segments else None
+
+
+def resume(sweep) -> dict[str, Job]:
+    """The jobs of earlier starts in this workdir by name; the new jobs are given what is known of them, and those that
+    the sweep has no more join it as kept ones.
+
+    Raises:
+      UserError: the code or the configs are others than those of jobs that have begun, and --mix does not allow it; or
+        another backend has jobs still.
+    """
+    code = code_version()
+    for job in sweep.jobs:
+        job.code = [code]
+    before = _read_or_rebuild(sweep.workdir, sweep.backend)
+    if before is None:
+        return {}
+    sweep.mix = sorted({*sweep.mix, *before.mix})
+    active = before.engine.states(before)
+    if before.backend != sweep.backend and active:
+        raise UserError(f"{len(active)} jobs are still with --backend={before.backend}; launch.cancel stops them")
+    earlier = {job.name: job for job in before.jobs if job.name in active or job.folder.exists()}
+    _check_code(sweep, earlier, code)
+    names = {job.name for job in sweep.jobs}
+    dropped = [job for name, job in earlier.items() if name not in names]
+    if dropped:
+        _check_dropped(sweep, dropped, active)
+    for job in dropped:
+        job.kept = True
+    for job in sweep.jobs:
+        if job.name in earlier:
+            codes = earlier[job.name].code
+            job.code = codes if job.done() or codes[-1] == code else [*codes, code]
+    sweep.jobs += dropped
+    return earlier
+
+
+def _check_code(sweep, earlier, code: str) -> None:
+    others = sorted({version for job in earlier.values() for version in job.code} - {code})
+    if others and "code" not in sweep.mix:
+        raise UserError(
+            f"{os.fspath(sweep.workdir)} was begun with code {', '.join(others)}, and this is {code}: its runs would "
+            "differ in more than the sweep says. Take another --workdir, that code, or --mix=code, which goes on with "
+            "this one"
+        )
+
+
+def _check_dropped(sweep, dropped, active) -> None:
+    names = ", ".join(job.name for job in dropped[:3]) + ", ..." * (len(dropped) > 3)
+    if "config" not in sweep.mix:
+        raise UserError(
+            f"{len(dropped)} jobs in {os.fspath(sweep.workdir)} are not of this sweep any more ({names}): a config "
+            "was edited, or the sweep. Undo that, take another --workdir, or --mix=config, which trains what the sweep "
+            "says now and keeps what was trained"
+        )
+    still = [job.name for job in dropped if job.name in active]
+    if still and not sweep.engine.ON_THIS_MACHINE:
+        raise UserError(
+            f"{len(still)} jobs that are not of this sweep any more are with --backend={sweep.backend} still "
+            f"({', '.join(still[:3])}); launch.cancel stops them"
+        )
+    unfinished = sum(len(job.budgets) - len(job.results()) for job in dropped)
+    print(
+        f"{len(dropped)} jobs of an earlier form of the sweep are kept ({names}): their finished runs stay in runs.csv"
+        + f", {unfinished} unfinished ones are trained no further" * bool(unfinished),
+        file=sys.stderr,
+    )

@@ -1,0 +1,58 @@
+"""fit answers as it did at commit 6fca2bb: plans, predictions and tables to 1e-12, fitted laws to the last bit.
+
+The stored answers and the script that made them are in tests/data/before. The last bits of compiled code depend on the
+processor: on another kind than the one that made the answers, a law's numbers are compared to 1e-8.
+"""
+
+import json
+import re
+
+import pytest
+from data.before import make_fit
+
+STORED = make_fit.pathlib.Path(make_fit.__file__).with_name("fit.jsonl")
+NUMBER = re.compile(r"-?\d[\d,]*\.?\d*(?:e[+-]?\d+)?")
+ANSWER = re.compile(r"^Train a .*\n\n", re.MULTILINE)  # the sentence of a plan's text that came after that commit
+
+
+def compare(now, before, where, tolerance):
+    """Numbers within the tolerance; of prose the numbers in it, for its words may become better ones."""
+    if isinstance(before, dict):
+        assert set(now) == set(before), where
+        for key in before:
+            compare(now[key], before[key], f"{where}.{key}", tolerance)
+    elif isinstance(before, list):
+        assert len(now) == len(before), where
+        for i, pair in enumerate(zip(now, before)):
+            compare(*pair, f"{where}[{i}]", tolerance)
+    elif isinstance(before, float) and not isinstance(before, bool):
+        assert now == (before if tolerance == 0 else pytest.approx(before, rel=tolerance, abs=1e-300)), where
+    elif isinstance(before, str) and " " in before:
+        assert NUMBER.findall(ANSWER.sub("", now)) == NUMBER.findall(before), where
+    else:
+        assert now == before and type(now) is type(before), where
+
+
+def answers(folder, wanted):
+    """(answers of today, stored answers, whether the same kind of machine gave both) of the commands that are
+    wanted."""
+    before = [json.loads(line) for line in STORED.read_text().splitlines()]
+    now = json.loads(json.dumps(make_fit.run(folder, wanted)))
+    same_machine = now.pop(0) == before.pop(0)
+    before = [answer for answer in before if wanted(answer["command"].split())]
+    assert len(now) == len(before) > 3
+    return now, before, same_machine
+
+
+def test_plans_predictions_and_tables(tmp_path):
+    now, before, _ = answers(tmp_path, lambda command: command[0] != "law")
+    for mine, stored in zip(now, before):
+        compare(mine, stored, mine["command"], 1e-12)
+
+
+def test_fitted_laws(tmp_path):
+    now, before, same_machine = answers(tmp_path, lambda command: command[0] == "law")
+    for mine, stored in zip(now, before):
+        for answer in (mine, stored):
+            answer["wrote"][0].pop("versions")
+        compare(mine, stored, mine["command"], 0 if same_machine else 1e-8)

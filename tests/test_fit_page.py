@@ -1,0 +1,120 @@
+"""A new law is one file: a page put into a folder is fitted, predicted with and planned with; nothing else knows of
+it."""
+
+import json
+import os
+import subprocess
+import sys
+import types
+
+import fit_runs
+import numpy as np
+import pytest
+
+from fit import UserError, architecture, optimum
+from fit.form import Form
+from fit.law import Law, load
+from fit.laws import joint
+
+# The law of Abnar et al. 2025 (arXiv 2501.12370) without its interaction: total parameters, tokens, sparsity.
+PAGE = '''
+"""L = a / N^alpha + b / D^beta + c / (1 - S)^lam + e, N = n_total, S = sparsity."""
+
+from fit.form import Coefficient
+
+COLUMNS = ("n_total", "n_tokens", "sparsity")
+COEFFICIENTS = dict(
+    a=Coefficient((10, 1000), positive=True, slopes={"n_total": ("alpha", -1)}),
+    b=Coefficient((10, 1000), positive=True, slopes={"n_tokens": ("beta", -1)}),
+    c=Coefficient((0.1, 1), positive=True),
+    e=Coefficient((0.5, 1.5), positive=True, pinned_by={"n_total": 10, "n_tokens": 10}),
+    alpha=Coefficient((0.2, 0.5)),
+    beta=Coefficient((0.2, 0.5)),
+    lam=Coefficient((-0.5, 0)),
+)
+
+
+def log_loss(xp, c, x):
+    size, data = c["a"] * x["n_total"] ** -c["alpha"], c["b"] * x["n_tokens"] ** -c["beta"]
+    return xp.log(size + data + c["c"] * (1 - x["sparsity"]) ** -c["lam"] + c["e"])
+
+
+PRESETS = {}
+'''
+TRUE = dict(a=160.0, b=300.0, c=0.46, e=0.94, alpha=0.32, beta=0.3, lam=-0.17)
+
+
+def true_loss(n_total, n_tokens, sparsity):
+    c = TRUE
+    return (
+        c["a"] / n_total ** c["alpha"] + c["b"] / n_tokens ** c["beta"] + c["c"] * (1 - sparsity) ** -c["lam"] + c["e"]
+    )
+
+
+def test_a_page_in_a_folder_is_a_law(tmp_path):
+    (tmp_path / "laws").mkdir()
+    (tmp_path / "laws" / "sparse.py").write_text(PAGE)
+    rng = np.random.default_rng(0)
+    axes = np.geomspace(1e7, 1e9, 5), np.geomspace(1e9, 3e10, 4), np.array([0, 0.5, 0.875])
+    n, d, s = (axis.ravel() for axis in np.meshgrid(*axes))
+    loss = true_loss(n, d, s) * np.exp(0.001 * rng.normal(size=len(n)))
+    rows = [dict(n_total=a, n_tokens=b, sparsity=c, loss=v) for a, b, c, v in zip(n, d, s, loss)]
+    (tmp_path / "runs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    commands = (
+        f"law --form=sparse --runs={tmp_path}/runs.jsonl --out={tmp_path}/law.json --starts=32 --bootstrap=4",
+        f"predict --law={tmp_path}/law.json --runs={tmp_path}/runs.jsonl --out={tmp_path}/out.jsonl",
+        f"plan --law={tmp_path}/law.json --flops=1e19 --memory_gb=4 --experts=1,2,8 --json",
+        f"table --law={tmp_path}/law.json --which=1 --flops=1e19",
+    )
+    env = os.environ | {"FIT_LAWS": f"{tmp_path}/laws"}
+    said = []
+    for command in commands:
+        run = [sys.executable, "-m", "fit", *command.split()]
+        said.append(subprocess.run(run, env=env, capture_output=True, text=True))
+        assert said[-1].returncode == 0, said[-1].stderr
+    record = json.loads((tmp_path / "law.json").read_text())
+    assert record["fitted"]["mean_relative_error"] < 0.002 and "e" in record["profile"]
+    assert len(record["bootstrap"]["draws"]) == 4 and record["runs"]["ranges"]["sparsity"] == [0, 0.875]
+    predicted = [json.loads(line)["predicted_loss"] for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    np.testing.assert_allclose(predicted, true_loss(n, d, s), rtol=2e-3)
+    for row in json.loads(said[2].stdout)["optima"]:  # the best of a fine grid of widths, by the fitted coefficients
+        c, e, width = record["coefficients"], row["n_experts"], np.geomspace(64, 6400, 200_001)
+        active, total = (2 * width * 50257 + (4 + 9 * k) * width**3 / 64 for k in (1, e))
+        tokens = 1e19 / (6 * active)
+        loss = c["a"] / total ** c["alpha"] + c["b"] / tokens ** c["beta"] + c["c"] * e ** c["lam"] + c["e"]
+        loss = np.where(2 * total <= 4e9, loss, np.inf)
+        assert row["loss"] == pytest.approx(loss.min(), rel=1e-9)
+        assert row["n_active"] == pytest.approx(active[np.argmin(loss)], rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    "constraints",
+    [
+        dict(flops=1e21),
+        dict(flops=1e22, memory_bytes=8e10, kv_tokens=16384.0),
+        dict(flops=1e22, inference_tokens=1e12),
+        dict(flops=1e22, max_tokens=2e10),
+        dict(memory_bytes=2e10, max_tokens=1e11),
+        dict(flops=1e16),
+    ],
+)
+def test_the_search_finds_the_closed_form(constraints):
+    """The joint law, asked only for its loss."""
+    law, constraints = load("joint-moe-2025"), optimum.Constraints(**constraints)
+    page = types.SimpleNamespace(**{name: value for name, value in vars(joint).items() if name != "at_experts"})
+    searched = Law("searched", Form(page), law.coefficients, law.record)
+    experts = np.array([1.0, 4, 32])
+    expected, found = (optimum.solve(one, experts, architecture.PAPER, constraints) for one in (law, searched))
+    np.testing.assert_allclose(found.loss, expected.loss, rtol=1e-12)
+    np.testing.assert_allclose(found.n_active, expected.n_active, rtol=1e-6)
+    assert found.size_bound.tolist() == expected.size_bound.tolist()
+    draws = {name: value * np.array([1.0, 1.001]) for name, value in law.coefficients.items()}
+    several = optimum.solve(searched, 4.0, architecture.PAPER, constraints, draws)
+    assert several.loss.shape == (2,) and several.loss[0] == pytest.approx(expected.loss[1], rel=1e-12)
+
+
+def test_a_loss_that_rises_with_tokens_has_no_optimum():
+    page = types.SimpleNamespace(**{name: value for name, value in vars(joint).items() if name != "at_experts"})
+    rising = Law("rising", Form(page), fit_runs.TABLE_3 | {"beta": 0.2}, {})
+    with pytest.raises(UserError, match="does not fall with n_tokens"):
+        optimum.solve(rising, 1.0, architecture.PAPER, optimum.Constraints(flops=1e20))

@@ -1,0 +1,355 @@
+"""The planner page in a real browser, compared with the command line: one page is made, and driven as a reader does."""
+
+import json
+import math
+import random
+import re
+import shlex
+import shutil
+
+import fit_runs
+import pytest
+
+from fit import __main__ as command_line
+from fit.page.data import CHIPS
+from jmoe.cost.chips import CHIPS as JMOE_CHIPS
+from launch import accelerators
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+browser_needed = pytest.mark.skipif(
+    CHROMIUM is None, reason="NO BROWSER HERE, THE PAGE IS NOT TESTED (apt-get install chromium)"
+)
+PRESETS = ("joint-moe-2025", "joint-moe-2025-as-printed")
+DENSE = ("chinchilla-2022", "chinchilla-refit-2024", "fine-grained-dense-2024")
+SETTLED = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done))))"
+
+
+def write_drawn_law(folder):
+    """The demo's law with 40 draws around it, as --bootstrap=40 leaves them."""
+    path = fit_runs.write_demo_law(folder / "law.json")
+    record, rng = json.loads((folder / "law.json").read_text()), random.Random(0)
+    rows = [[value * (1 + 0.01 * rng.gauss(0, 1)) for value in fit_runs.TINY.values()] for _ in range(40)]
+    record["bootstrap"] = dict(form="errors", by="trunks (column run)", percentiles=[10, 90], draws=rows)
+    (folder / "law.json").write_text(json.dumps(record))
+    return path
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """law.json and runs.csv as a demo leaves them, and the page of both."""
+    folder = tmp_path_factory.mktemp("page")
+    law = write_drawn_law(folder)
+    runs = fit_runs.write_demo_csv(folder / "runs.csv")
+    assert command_line.run(["page", f"--law={law}", f"--runs={runs}", f"--out={folder}/planner.html"]) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def browser():
+    from playwright import sync_api
+
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+class Planner:
+    """The page, opened; `asked` holds every address that it asked for, `errors` all that it complained of."""
+
+    def __init__(self, browser, folder, **how):
+        self.tab, self.file = browser.new_page(**how), f"file://{folder}/planner.html"
+        self.asked, self.errors = [], []
+        self.tab.on("request", lambda request: self.asked.append(request.url))
+        self.tab.on("pageerror", lambda error: self.errors.append(str(error)))
+        self.tab.on(
+            "console", lambda line: self.errors.append(line.text) if line.type in ("error", "warning") else None
+        )
+
+    def open(self, **state):
+        """The page in this state of its hash, drawn."""
+        self.tab.goto(self.file + "#" + "&".join(f"{k}={v}" for k, v in state.items()))
+        self.tab.evaluate(SETTLED)
+        return self
+
+    def fill(self, **fields):
+        for name, value in fields.items():
+            self.tab.fill(f"#{name}", value)
+        self.tab.evaluate(SETTLED)
+
+    def text(self, name):
+        return self.tab.text_content(f"#{name}")
+
+    def items(self, name):
+        return self.tab.locator(f"#{name} li").all_text_contents()
+
+
+@pytest.fixture
+def planner(browser, folder):
+    made = Planner(browser, folder, viewport=dict(width=1280, height=900))
+    yield made
+    assert made.errors == [] and {url.split("#")[0] for url in made.asked} == {made.file}
+    made.tab.close()
+
+
+def typed(command, capsys):
+    """(what the command line prints of the page's command, its one sentence where it refuses)."""
+    words = shlex.split(command)
+    assert words[:4] == ["python", "-m", "fit", "plan"]
+    code = command_line.run(words[3:])
+    out, err = capsys.readouterr()
+    assert code == (2 if err else 0)
+    return out, err.removeprefix("fit plan: ").strip()
+
+
+def assert_same(page, line, where=""):
+    """Equal key by key and word by word, numbers to 1e-9."""
+    if isinstance(line, dict):
+        assert list(page) == list(line), where
+        for key in line:
+            assert_same(page[key], line[key], f"{where}.{key}")
+    elif isinstance(line, list):
+        assert len(page) == len(line), where
+        for i, value in enumerate(line):
+            assert_same(page[i], value, f"{where}[{i}]")
+    elif isinstance(line, float) or isinstance(line, int) and not isinstance(line, bool):
+        assert page == pytest.approx(line, rel=1e-9, abs=1e-12), where
+    else:
+        assert page == line, where
+
+
+def wishes(law, count, seed):
+    """Drawn states of the hash for a law: budgets over seven decades, with and without each of the other limits."""
+    rng = random.Random(seed)
+    middle = 2e12 if law.endswith(".json") else 1e21
+    size = math.sqrt(middle / 120)
+    between = lambda low, high: f"{math.exp(rng.uniform(math.log(low), math.log(high))):.6g}"
+    for i in range(count):
+        state = dict(law=law, flops=between(1e-3 * middle, 1e4 * middle), memory_gb="", context="0")
+        if rng.random() < 0.6:
+            state |= dict(memory_gb=between(0.1 * size / 1e9, 200 * size / 1e9), devices=str(rng.choice([1, 8])))
+            state |= dict(context=rng.choice(["0", "16384"]), sequences=rng.choice(["1", "12"]))
+        if rng.random() < 0.4:
+            state["inference_tokens"] = between(size, 1e4 * size)
+        if rng.random() < 0.4:
+            state["max_tokens"] = between(0.1 * size, 100 * size)
+        if "memory_gb" in state and "max_tokens" in state and i % 4 == 0 and state["memory_gb"]:
+            state |= dict(flops="", inference_tokens="0")
+        state |= dict(bytes_per_parameter=rng.choice(["1", "2", "4"]), bytes_per_kv_element=rng.choice(["1", "2"]))
+        if law not in DENSE and rng.random() < 0.5:
+            state["experts"] = ",".join(map(str, sorted({1, *rng.sample([2, 3, 6, 8, 64, 200], 3)})))
+        if rng.random() < 0.2:
+            state |= dict(vocab_size="32000", width_per_block="128")
+        yield state
+
+
+@browser_needed
+@pytest.mark.parametrize("law", ["law.json", *PRESETS, *DENSE])
+def test_the_page_computes_what_the_command_line_does(planner, folder, tmp_path, capsys, law):
+    """The command on the page, run: the JSON on the page, its sentences and its config."""
+    law = f"{folder}/law.json" if law == "law.json" else law
+    answered = 0
+    for state in wishes(law, 10 if law.endswith(".json") else 5, seed=len(law)):
+        planner.open(**state)
+        if planner.tab.locator("#results").is_hidden():
+            flags = {k: v for k, v in state.items() if v and k not in ("context", "sequences")}
+            kv_tokens = int(state["context"]) * int(state.get("sequences", 1))
+            command = "python -m fit plan " + " ".join(f"--{k}={v}" for k, v in flags.items())
+            assert typed(f"{command} --kv_tokens={kv_tokens}", capsys) == ("", planner.text("refusal")), state
+            continue
+        answered += 1
+        command, page = planner.text("command"), json.loads(planner.text("json"))
+        assert_same(page, json.loads(typed(f"{command} --json", capsys)[0]), json.dumps(state))
+        printed, _ = typed(command, capsys)
+        for sentence in [planner.text("answer"), *planner.items("compared"), *planner.items("built")]:
+            assert sentence in printed, state
+        assert [f"warning: {s}" for s in planner.items("warnings")] == re.findall("^warning: .*", printed, re.MULTILINE)
+        if page.get("bootstrap"):
+            assert planner.text("draws").removesuffix(".") in printed
+        printed, refused = typed(f"{command} --emit_config={tmp_path}/config.py", capsys)
+        assert planner.text("config") == (refused or (tmp_path / "config.py").read_text())
+    assert answered >= 3
+
+
+INFEASIBLE = {
+    "memory_gb=1e-7": "--memory_gb cannot be met",
+    "flops=1e3": "--flops cannot be met",
+    "flops=1e9&inference_tokens=1e9": "of it for --inference_tokens",
+    "flops=-1": "--flops=-1: expected a positive number",
+    "flops=": "nothing bounds the plan",
+    "flops=&memory_gb=1&max_tokens=1e9&inference_tokens=1e9": "share the budget",
+    "max_tokens=0.5": "expected at least 1 token",
+    "experts=0.5": "expected whole numbers",
+    "experts=two": "expected positive numbers",
+    "law=chinchilla-2022&experts=1,8": "is a law of dense models",
+}
+
+
+@browser_needed
+@pytest.mark.parametrize("wish", INFEASIBLE)
+def test_an_infeasible_wish_gets_the_command_lines_sentence(planner, folder, capsys, wish):
+    state = dict(part.split("=") for part in wish.split("&"))
+    planner.open(**state)
+    given = {"law": f"{folder}/law.json", "flops": "2e12"} | state
+    flags = " ".join(f"--{name}={value}" for name, value in given.items() if value)
+    assert planner.tab.locator("#results").is_hidden()
+    assert typed(f"python -m fit plan {flags}", capsys) == ("", planner.text("refusal"))
+    assert INFEASIBLE[wish] in planner.text("refusal")
+
+
+@browser_needed
+def test_the_state_is_in_the_address(planner):
+    planner.open()
+    planner.fill(flops="3e12", memory_gb="0.0005", context="2K", inference_tokens="50M", experts="1,4,8,16")
+    answer, command = planner.text("answer"), planner.text("command")
+    assert "--kv_tokens=2000 --inference_tokens=5e7 --experts=1,4,8,16" in command
+    planner.tab.reload()
+    planner.tab.evaluate(SETTLED)
+    assert (planner.text("answer"), planner.text("command")) == (answer, command)
+    planner.open(law="another.json")
+    assert "does not hold" in planner.text("refusal")
+    planner.open(flops="3e12", chip="none", hours="", memory_gb="%")
+    assert planner.text("refusal").startswith("memory_gb: found “%”")
+    planner.tab.click("#reset")
+    planner.tab.evaluate(SETTLED)
+    assert planner.text("command") != command and planner.tab.input_value("#memory_gb") == ""
+
+
+@browser_needed
+def test_hours_are_a_budget(planner):
+    planner.open(law="joint-moe-2025", chip="H100", chips="64", mfu="0.4", dollars_per_hour="2")
+    planner.fill(hours="100")
+    flops = 64 * 989e12 * 0.4 * 3600 * 100
+    assert json.loads(planner.text("json"))["constraints"]["flops"] == pytest.approx(flops, rel=1e-12)
+    assert f"--flops={flops:.0e}"[:9] in planner.text("command")
+    assert "4.17 days" in planner.text("tiles") and "$12.8K" in planner.text("tiles")
+    planner.fill(flops="1e22")
+    assert float(planner.tab.input_value("#hours")) == pytest.approx(1e22 / flops * 100, rel=1e-3)
+    planner.fill(chips="128")  # the FLOPs were typed last: they stay
+    assert "--flops=1e22" in planner.text("command")
+
+
+def test_peaks_are_those_that_a_sweep_is_priced_with():
+    for name, peak in CHIPS.items():
+        assert peak == (accelerators.peak_flops(name) if name in accelerators.GKE else JMOE_CHIPS[name].flops)
+
+
+@browser_needed
+def test_a_law_of_several_widths_asks_for_one(browser, tmp_path, capsys):
+    law = fit_runs.write_demo_law(tmp_path / "l.json", width_per_block=None, differing={"width_per_block": [8.0, 16.0]})
+    assert command_line.run(["page", f"--law={law}", f"--out={tmp_path}/planner.html"]) == 0
+    capsys.readouterr()
+    planner = Planner(browser, tmp_path).open()
+    assert typed(f"python -m fit plan --law={law} --flops=2e12", capsys)[1] == planner.text("refusal")
+    planner.fill(width_per_block="8")
+    assert json.loads(planner.text("json"))["width_per_block"] == 8 and planner.errors == []
+    planner.tab.close()
+
+
+@browser_needed
+def test_pictures_are_read_by_keyboard(planner, folder, capsys):
+    """An arrow goes to the plan and reads the losses there; Enter takes a cell of the map."""
+    planner.open(flops="2e12", memory_gb="0.0002")
+    size, _, map_ = (planner.tab.locator(".drawing").nth(i) for i in range(3))
+    size.focus()
+    planner.tab.keyboard.press("ArrowRight")
+    first = planner.tab.locator(".tip").first.text_content()
+    planner.tab.keyboard.press("ArrowRight")
+    second = planner.tab.locator(".tip").first.text_content()
+    assert first != second and planner.tab.locator(".spoken").first.text_content() == second
+    loss = {int(e): float(v) for e, v in re.findall(r"E = (\d+): (\d\.\d+)", first)}
+    assert set(loss) == {1, 2, 4, 8}
+    best = json.loads(planner.text("json"))["best"]
+    assert loss[best["n_experts"]] == pytest.approx(best["loss"], rel=5e-3)  # the next of the curve's points
+    before = planner.text("command")
+    map_.focus()
+    for key in ("ArrowRight", "ArrowRight", "ArrowUp", "Enter"):
+        planner.tab.keyboard.press(key)
+    tip = planner.tab.locator(".tip").nth(2).text_content()
+    planner.tab.evaluate(SETTLED)
+    after = json.loads(planner.text("json"))
+    assert planner.text("command") != before and f"best E = {after['best']['n_experts']}," in tip
+    assert after["constraints"]["flops"] > 2e12 and after["constraints"]["memory_bytes"] > 2e5
+    planner.tab.focus("#flops-slider")
+    planner.tab.keyboard.press("End")
+    planner.tab.evaluate(SETTLED)
+    assert json.loads(planner.text("json"))["constraints"]["flops"] > after["constraints"]["flops"]
+
+
+@browser_needed
+def test_a_click_takes_a_memory(planner):
+    planner.open(flops="2e12")
+    planner.tab.locator(".drawing").nth(1).click(position=dict(x=250, y=100))
+    planner.tab.evaluate(SETTLED)
+    assert float(planner.tab.input_value("#memory_gb")) > 0 and "--memory_gb=" in planner.text("command")
+
+
+@browser_needed
+def test_dropped_runs_are_drawn_over_the_law(planner, folder, tmp_path):
+    """The runs' mean error by the law, as Python computes it; a bad value is named by row and column."""
+    shown = lambda: planner.tab.locator("figure:visible").all_text_contents()
+    planner.open(law="joint-moe-2025")
+    assert not any("Predicted against measured" in caption for caption in shown())
+    runs = fit_runs.paper_runs(noise=0.01)
+    path = fit_runs.write_csv(tmp_path / "mine.csv", runs)
+    planner.tab.set_input_files("#file", path)
+    planner.tab.wait_for_selector("#dropped:has-text('mine.csv')")
+    planner.tab.evaluate(SETTLED)
+    predicted = fit_runs.joint_loss(runs.n_active, runs.n_tokens, runs.n_experts, fit_runs.TABLE_3)
+    error = abs(predicted / runs.loss - 1).mean()
+    (caption,) = (text for text in shown() if "Predicted against measured" in text)
+    assert f"{len(runs.loss)} runs of mine.csv, mean relative error {error:.2%}" in caption
+    drop = """(text) => { const data = new DataTransfer(); data.items.add(new File([text], "bad.csv"));
+        window.dispatchEvent(new DragEvent("drop", {dataTransfer: data})) }"""
+    planner.tab.evaluate(drop, 'n_active,n_tokens,n_experts,loss,"a, note"\n1e9,2e10,1,2.5,"x\ny"\n1e9,2e10,4,none,z\n')
+    planner.tab.wait_for_selector("#dropped.bad")
+    assert planner.text("dropped") == "bad.csv, row 4, column loss: found “none”, expected a positive number"
+
+
+@browser_needed
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_phone_shows_it_without_overflow(browser, folder, scheme):
+    planner = Planner(browser, folder, viewport=dict(width=390, height=844), color_scheme=scheme, has_touch=True)
+    for law in (f"{folder}/law.json", "joint-moe-2025"):
+        planner.open(law=law)
+        assert planner.tab.evaluate("document.documentElement.scrollWidth") == 390
+    planner.tab.click("summary:has-text('Law and limits')")
+    assert planner.tab.evaluate("document.documentElement.scrollWidth") == 390
+    channels = re.findall(r"\d+", planner.tab.evaluate("getComputedStyle(document.body).backgroundColor"))
+    assert (int(channels[0]) > 128) == (scheme == "light") and planner.errors == []
+    planner.tab.close()
+
+
+@browser_needed
+def test_it_prints_on_white_without_its_fields(browser, folder):
+    planner = Planner(browser, folder, viewport=dict(width=718, height=1047), color_scheme="dark")  # A4 less margins
+    planner.open(law=f"{folder}/law.json", flops="2e11", experts="1,2,4,8,64,128", memory_gb="0.0002")
+    planner.tab.emulate_media(media="print")
+    assert planner.tab.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert planner.tab.locator("#form").is_hidden() and planner.tab.locator("#answer").is_visible()
+    assert planner.tab.evaluate("document.documentElement.scrollWidth") <= 718
+    planner.tab.close()
+
+
+@browser_needed
+def test_what_is_copied(browser, folder):
+    planner = Planner(browser, folder).open()
+    planner.tab.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    planner.tab.click("#copy-command")
+    planner.tab.wait_for_selector("#copy-command:has-text('Copied')")
+    assert planner.tab.evaluate("navigator.clipboard.readText()") == planner.text("command")
+    planner.tab.close()
+
+
+def test_one_small_file_that_asks_for_nothing(folder):
+    text = (folder / "planner.html").read_text()
+    assert len(text.encode()) < 400_000
+    assert not re.findall(r"""(?:src|href)\s*=|url\((?!#)|@import|import\s*\(|fetch\(|XMLHttp|WebSocket""", text)
+    assert "default-src 'none'" in text  # the browser itself refuses what is not in the file
+
+
+def test_what_has_no_page_is_refused(tmp_path, capsys):
+    assert command_line.run(["page", "--law=clark-2022-rl", f"--out={tmp_path}/p.html"]) == 2
+    assert "knows no n_tokens" in capsys.readouterr().err
+    assert command_line.run(["page", "--law=none.json", f"--out={tmp_path}/p.html"]) == 2
+    assert "no such file" in capsys.readouterr().err and list(tmp_path.iterdir()) == []
