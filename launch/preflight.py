@@ -27,7 +27,7 @@ def places(sweep, configs, accelerator: str | None) -> list[str]:
                 sizes = check_mesh(configs[job.name], n_devices or mesh.expert * mesh.model)
             except UserError as error:
                 reasons.append(f"{job.name}: {error}")
-        limit = config.get("chip", {}).get("memory", 0.0) or capacity
+        limit = config.get("chip", {}).get("capacity", 0.0) or capacity
         if sizes and n_devices and limit and (least := len(bundle.jobs) * least_bytes(config, sizes)) > limit:
             together = f" for {len(bundle.jobs)} jobs together" * (len(bundle.jobs) > 1)
             reasons.append(

@@ -96,7 +96,7 @@ def test_together_takes_the_memory_of_all(planned):
     sweep, configs = planned(LARGE | {"model.n_blocks": 1, "model.n_experts": 1})
     config, sizes = configs[sweep.jobs[0].name], (1, 1, 1)
     config.unlock()
-    config.chip.memory = 1.5 * preflight.least_bytes(config, sizes)
+    config.chip.capacity = 1.5 * preflight.least_bytes(config, sizes)
     assert not preflight.places(sweep, configs, "H100:1")
     twin = jobs_lib.Job(**(vars(sweep.jobs[0]) | {"name": "twin"}))
     both = sweepfile.Sweep(sweep.workdir, "", "local", 1, [], {"together": 2}, [sweep.jobs[0], twin])
