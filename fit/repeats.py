@@ -14,7 +14,7 @@ import dataclasses
 
 import numpy as np
 
-from fit import optimum, sentences
+from fit import UserError, optimum, sentences
 from fit.law import Law
 
 R_D, R_N = 15.387756, 5.309743
@@ -53,7 +53,9 @@ def _worth(amount, unique, decay):
 
 def of_law(law, unique_tokens):
     """The Repeated law; UserError where `law` is no Chinchilla law at each number of experts."""
-    law.at_experts(1)
+    law.check_plannable()
+    if not law.form.at_experts:
+        raise UserError(sentences.NO_REPEATS.format(form=law.form.name))
     form = copy.copy(law.form)
     form.at_experts = None  # no closed form any more: only the loss is asked
     return Repeated(law.name, form, law.coefficients, law.record, law, unique_tokens)
