@@ -43,11 +43,10 @@ class Constraints:
         return None if self.max_tokens is None else self.max_tokens * (self.epochs or 1)
 
     def at(self, n_experts):
-        """The constraints of models of n_experts, a number or an array: with their flops."""
+        """The constraints of models of n_experts, a number or an array: with their own flops."""
         if not isinstance(self.flops, dict):
             return self
-        flops = np.vectorize(self.flops.get, otypes=[float])(n_experts)
-        return dataclasses.replace(self, flops=flops if np.ndim(n_experts) else float(flops))
+        return dataclasses.replace(self, flops=np.vectorize(self.flops.get, otypes=[float])(n_experts)[()])
 
     def memory(self, architecture, d_model, n_experts):
         """Bytes of weights and cache."""

@@ -52,8 +52,8 @@ NO_MFU = (
 MFU_MISSING = "--mfu={value}: has no E = {missing}, only {known}; name the numbers of experts to compare by --experts"
 EPOCHS_OF = "--epochs needs --max_tokens, the tokens that are read again"
 NO_REPEATS = (
-    "--epochs: the {form} law is no Chinchilla law at each number of experts, so nothing says what its repeated text is "
-    "worth"
+    "--epochs: the {form} law is no Chinchilla law at each number of experts, so nothing says what its repeated "
+    "text is worth"
 )
 TOO_FEW_EPOCHS = "--epochs={value:g}: expected a number from 1 up"
 TARGET_OR_BUDGET = "--target_loss asks for the budget that --flops or --hours gives: give one of them"

@@ -8,8 +8,8 @@ import fit_runs
 import numpy as np
 import pytest
 
-from fit import __main__ as command_line
 from fit import UserError, cost, repeats, units
+from fit import __main__ as command_line
 from fit.architecture import PAPER
 from fit.form import Form
 from fit.law import Law, load
