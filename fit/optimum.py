@@ -201,9 +201,11 @@ def solve(law, n_experts, architecture, constraints, coefficients=None):
         loss = lambda n: loss_of(law, architecture, n_experts, n, np.maximum(constraints.tokens(n), 1), coefficients)
         size = _searched(loss, np.full(shape, smallest), top)
         at_top = size > top * (1 - 1e-6)
-        if np.any(feasible & at_top & (top == last)):
-            at = n_experts[feasible & at_top & (top == last)].ravel()[0]
-            raise UserError(f"at n_experts = {at:g} this law's loss does not fall with n_tokens: it has no optimum")
+        rises = feasible & at_top & (top == last) & (top > smallest * (1 + 1e-5))  # there were sizes to choose from
+        if np.any(rises):
+            raise UserError(
+                f"at n_experts = {n_experts[rises][0]:g} this law's loss does not fall with n_tokens: it has no optimum"
+            )
         size = np.where(at_top & (top == largest), np.inf, np.where(size < smallest * (1 + 1e-6), 0, size))
     if cap is not None and flops is not None:
         all_tokens = flops / (TRAINING * cap + INFERENCE * constraints.inference_tokens)

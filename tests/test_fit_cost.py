@@ -228,6 +228,15 @@ def test_epochs_by_brute_force(capsys, epochs):
         assert found["repeats"]["loss_saved"] > 0.05 and found["loss_of_token_cap"] > 0
 
 
+def test_a_target_of_repeated_text(capsys):
+    flags = ["--max_tokens=2e11", "--epochs=30", "--inference_tokens=1e11"]
+    best = plan(capsys, "--target_loss=2", *flags, law="chinchilla-2022")["target"]["best"]
+    assert best["loss"] == pytest.approx(2, rel=1e-12)
+    for share, above in ((0.999, True), (1.001, False)):
+        found = plan(capsys, f"--flops={share * best['flops']!r}", *flags, law="chinchilla-2022")
+        assert (found["best"]["loss"] > 2) == above
+
+
 def test_everything_together_on_a_law_with_draws(capsys, tmp_path):
     law = write_drawn_law(tmp_path)
     flags = ["--max_tokens=2e5", "--epochs=8", "--chips=H100:2", "--dollars_per_hour=3"]
