@@ -203,9 +203,7 @@ def solve(law, n_experts, architecture, constraints, coefficients=None):
         at_top = size > top * (1 - 1e-6)
         rises = feasible & at_top & (top == last) & (top > smallest * (1 + 1e-5))  # there were sizes to choose from
         if np.any(rises):
-            raise UserError(
-                f"at n_experts = {n_experts[rises][0]:g} this law's loss does not fall with n_tokens: it has no optimum"
-            )
+            raise UserError(sentences.RISES.format(at=n_experts[rises][0]))
         size = np.where(at_top & (top == largest), np.inf, np.where(size < smallest * (1 + 1e-6), 0, size))
     if cap is not None and flops is not None:
         all_tokens = flops / (TRAINING * cap + INFERENCE * constraints.inference_tokens)

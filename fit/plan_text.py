@@ -144,7 +144,9 @@ def _repeated(repeats):
 def _target(target, constraints):
     """A line for each number of experts: the cheapest model that reaches the loss."""
     lines, columns = [], sentences.TARGET_COLUMNS
-    lines.append(sentences.TARGET_HEAD.format(loss=target["loss"], inference=amount(constraints["inference_tokens"])))
+    served = constraints["inference_tokens"]
+    inference = sentences.AND_INFERENCE.format(n_tokens=amount(served)) if served else ""
+    lines.append(sentences.TARGET_HEAD.format(loss=target["loss"], inference=inference))
     names = ("n_experts", "n_active", "n_tokens")
     lines.append(columns.format(**{n: n for n in names}, training="training", inference="inference", total="FLOPs"))
     for row in target["optima"]:

@@ -36,6 +36,7 @@ NO_OPTIMUM = (
     "at n_experts = {at:g} this law's loss does not fall with n_active or n_tokens (exponents {mu:.4g}, {nu:.4g}): it "
     "has no optimum; fit it to more runs"
 )
+RISES = "at n_experts = {at:g} this law's loss does not fall with n_tokens: it has no optimum"
 UNBOUNDED = "nothing bounds the plan: give --flops, or both --memory_gb and --max_tokens"
 NO_BUDGET_TO_SHARE = "--inference_tokens share the budget of --flops, which is not given"
 NOT_POSITIVE = "--{flag}={value:g}: expected a {kind} number up to {largest:g}"
@@ -121,7 +122,8 @@ REPEATED = (
     "{epochs:.2f} epochs of {unique} tokens are worth {effective} fresh ones: loss {saved:.4f} lower than on one epoch "
     "({source})"
 )
-TARGET_HEAD = "least cost of loss {loss:.4f}, training and {inference} inference tokens:"
+TARGET_HEAD = "least cost of loss {loss:.4f}, of training{inference}:"
+AND_INFERENCE = " and {n_tokens} inference tokens"
 TARGET_COLUMNS = "{n_experts:>9} {n_active:>9} {n_tokens:>9} {training:>11} {inference:>11} {total:>11}"
 FRONT_HEAD = "loss against cost:"
 FRONT_ROW = "{total:>9} FLOPs{price}: loss {loss:.4f}, E = {n_experts}, n_active {n_active} on {n_tokens} tokens"

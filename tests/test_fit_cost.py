@@ -168,7 +168,9 @@ def test_a_target_is_reached_at_the_least_cost_of_all_sizes(capsys):
         k: twice[k] for k in ("n_experts", "n_active", "loss")
     }
     said = text(capsys, f"--target_loss={loss}", *flags)
-    assert "least cost of loss 2.2000, training and 300B inference tokens:" in said and said.count("FLOPs: loss") == 7
+    assert (
+        "least cost of loss 2.2000, of training and 300B inference tokens:" in said and said.count("FLOPs: loss") == 7
+    )
 
 
 def test_what_never_reaches_a_loss_says_so(capsys):
