@@ -159,8 +159,8 @@ def test_fine_grained_counts_leave_the_embedding_out():
     (dict(), 5e12, 16.79e9, 3.402e12, 30e9, None, 4e-4),
 ])  # fmt: skip
 def test_inference_optimum(coefficients, served, size, tokens, plain_size, plain_tokens, digits):
-    """Sardana et al. (2024, arXiv 2401.00448): the cheapest model of the quality of a compute-optimal one that serves so
-    many tokens; the planner is asked the other way round, for the best model at that cost."""
+    """Sardana et al. (2024, arXiv 2401.00448): the cheapest model of the quality of a compute-optimal one that serves
+    so many tokens; the planner is asked the other way round, for the best model at that cost."""
     law = load("chinchilla-2022")
     law = dataclasses.replace(law, coefficients=law.coefficients | coefficients)
     c = law.coefficients

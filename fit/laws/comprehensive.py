@@ -3,8 +3,8 @@
   L = (e G + f / G + m S^2 + n S) (1 / N^alpha + k / Na^alpha + h Na / N)
       + a / N^alpha + b / D^beta + c / Na^alpha + epsilon
 
-L is the loss in nats per token, N = n_total, Na = n_active, D = n_tokens, G = top_k, the experts that a token uses, shared
-ones included, and S = shared_share, the share of those that every token uses. epsilon is the irreducible loss.
+L is the loss in nats per token, N = n_total, Na = n_active, D = n_tokens, G = top_k, the experts that a token uses,
+shared ones included, and S = shared_share, the share of those that every token uses. epsilon is the irreducible loss.
 
 The best G is sqrt(f / e) and the best S is -n / (2 m), whatever the size and the tokens.
 """

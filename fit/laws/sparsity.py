@@ -2,11 +2,12 @@
 
   L = a / N^alpha + b / D^beta + c / (1 - S)^lam + d / ((1 - S)^delta N^gamma) + e
 
-L is the loss in nats per token, N = n_total, D = n_tokens, S = sparsity: the share of a layer's experts that a token does
-not use. e is the irreducible loss. The paper writes lambda for lam; it is negative, so that the third term falls with S.
+L is the loss in nats per token, N = n_total, D = n_tokens, S = sparsity: the share of a layer's experts that a token
+does not use. e is the irreducible loss. The paper writes lambda for lam; it is negative, so that the third term falls
+with S.
 
-Over N and S together the loss has no interior minimum: at any budget it falls on as S goes to 1 and N grows. A plan needs
-a limit on the number of experts (the paper's data end at S = 0.98, 50 experts) or on memory.
+Over N and S together the loss has no interior minimum: at any budget it falls on as S goes to 1 and N grows. A plan
+needs a limit on the number of experts (the paper's data end at S = 0.98, 50 experts) or on memory.
 """
 
 import numpy as np
