@@ -4,18 +4,19 @@ coefficients; Sardana et al.'s optimum with inference; plans of laws that have n
 import dataclasses
 import json
 
+import fit_runs
 import jax
 import numpy as np
 import pytest
 import scipy.optimize
 
 from fit import __main__ as command_line
-from fit import optimum, plan, search
+from fit import fitting, forms, holdout, optimum, plan, search
 from fit.architecture import PAPER, Architecture
 from fit.law import load
 from fit.laws import FORMS
 from fit.problem import Settings, prepare
-from fit.runs import Runs
+from fit.runs import Runs, read_runs, subset
 
 SPARSITY, FINE, COMPREHENSIVE = (load(name) for name in ("sparsity-2025", "fine-grained-2024", "comprehensive-2025"))
 
@@ -172,3 +173,61 @@ def test_inference_optimum(coefficients, served, size, tokens, plain_size, plain
     assert best.n_active == pytest.approx(size, rel=digits) and best.n_tokens == pytest.approx(tokens, rel=digits)
     assert cheapest < 6 * plain_size * plain_tokens + 2 * plain_size * served
     assert best.loss == pytest.approx(quality, rel=1e-9)
+
+
+def test_forms_side_by_side(tmp_path):
+    """Errors as of each form's own fit, left-out errors by hand, and AIC and BIC."""
+    made = fit_runs.sweep_runs(noise=0.003, widths=(16, 24, 32, 48))
+    path = fit_runs.write_csv(tmp_path / "runs.csv", made, run=made.table.column("run"))
+    settings = Settings(starts=32, weight_decay=1e-7)
+    with jax.enable_x64(True):
+        both = forms.compare(path, [FORMS["clark"], FORMS["chinchilla"]], settings, fitting.Options(), quiet=True)
+        runs = read_runs(path, ("n_active", "n_tokens"))
+        alone = search.fit(prepare(FORMS["chinchilla"], runs, settings), quiet=True)
+        log_errors = []
+        for tokens in np.unique(runs.n_tokens):
+            mine = runs.n_tokens == tokens
+            other = search.fit(prepare(FORMS["chinchilla"], subset(runs, ~mine), settings), quiet=True)
+            errors = FORMS["chinchilla"].log_loss(other.free, subset(runs, mine).columns) - np.log(runs.loss[mine])
+            log_errors.append(holdout.rms(errors))
+    fixed_tokens, dense = both["forms"]
+    assert both["runs"] == 48 and both["budgets"] == 3 and both["budgets_by"] == "n_tokens"
+    rmse = np.sqrt(np.mean((np.exp(FORMS["chinchilla"].log_loss(alone.free, runs.columns)) - runs.loss) ** 2))
+    assert dense["fitted"]["rmse_nats"] == pytest.approx(rmse, rel=1e-6) and dense["held_out"] is None
+    np.testing.assert_allclose(dense["left_out"]["by_budget"], log_errors, rtol=1e-2)
+    rss = 48 * dense["fitted"]["rmse_log"] ** 2
+    assert dense["aic"] == pytest.approx(48 * np.log(rss / 48) + 2 * 6, rel=1e-12)
+    assert dense["bic"] == pytest.approx(48 * np.log(rss / 48) + 6 * np.log(48), rel=1e-12)
+    assert dense["aic"] < fixed_tokens["aic"] - 20 and fixed_tokens["left_out"]["by_budget"]
+    lines = list(forms.text(both))
+    assert lines[1].startswith("chinchilla") and lines[2].startswith("clark") and len(lines) == 4
+
+
+def test_budgets():
+    """By tokens, by FLOPs where sizes share those, else parts of the compute."""
+    flops = np.repeat([1e18, 1e19], 4)
+    size = np.tile([1e8, 2e8, 4e8, 8e8], 2)
+    of = lambda n, d: forms.budgets_of(Runs("x", dict(n_active=n, n_tokens=d), np.ones(len(n)), None))
+    labels, by = of(size, flops / (6 * size) * 1.001)
+    assert labels.tolist() == [0] * 4 + [1] * 4 and by == "training FLOPs"
+    assert of(size, flops)[1] == "n_tokens"
+    labels, by = of(np.geomspace(1e8, 1e10, 16), np.geomspace(1e9, 2e12, 16)[::-1] ** 1.1)
+    assert by == "parts of the training FLOPs" and np.bincount(labels).tolist() == [2] * 8
+
+
+@pytest.mark.parametrize("flags, words", [
+    (("--form=joint,nobody",), "--form=joint,nobody: expected one or more of"),
+    (("--form=joint,clark", "--out=x.json"), "--form=joint,clark: --out is for a single form"),
+    (("--form=joint,clark", "--fix=c=1"), "--fix is for a single form"),
+    (("--form=joint,clark", "--holdout=compute:rolling"), "--holdout=compute:rolling is for a single form"),
+    (("--form=joint,joint", "--runs=x.csv"), "--out is missing"),
+])  # fmt: skip
+def test_mistakes_with_several_forms(capsys, flags, words):
+    assert command_line.run(["law", *flags]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_sparsity_follows_from_the_numbers_of_experts(tmp_path):
+    (tmp_path / "runs.csv").write_text("n_total,n_tokens,n_experts,top_k,loss\n1e8,1e9,1,1,3\n8e8,1e9,16,2,2.8\n")
+    runs = read_runs(str(tmp_path / "runs.csv"), ("n_total", "n_tokens", "sparsity"))
+    assert runs.columns["sparsity"].tolist() == [0, 0.875]
