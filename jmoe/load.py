@@ -103,7 +103,7 @@ def _save(params: dict, config, workdir: epath.Path, source: str) -> None:
 
 def run():
     flags.mark_flags_as_required(["from", "config", "workdir"])
-    cli.run(main, fields=("",))
+    cli.run(main, config_sections=())
 
 
 if __name__ == "__main__":

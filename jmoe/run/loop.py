@@ -163,7 +163,7 @@ class _Run:
             elif self.began_with:
                 raise UserError(
                     f"{self.workdir} began with the weights of {self.began_with['began_with']}, and no checkpoint of "
-                    "its trunk is left: load them into another --workdir"
+                    "its trunk is left: load them again by jmoe.load"
                 )
             else:
                 params = self._init()
