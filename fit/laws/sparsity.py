@@ -72,7 +72,7 @@ PRESETS = {
             gamma=0.1595,
         ),
         source="Abnar et al. 2025, arXiv 2501.12370, section 5",
-        note="its N is all parameters; its FLOPs are the paper's own count, close to 6 N (1 - S) a token",
+        note="its N is all parameters; its training FLOPs are the paper's own count, not 6 N D",
         # the smallest and largest N are in figures only
         runs=dict(ranges=dict(sparsity=[0, 0.98], training_flops=[3e19, 1e21])),
         models=dict(vocab_size=50432, seq_len=2048, n_experts=[1, 2, 4, 10, 20, 50]),
