@@ -228,3 +228,11 @@ def test_sparsity_follows_from_the_numbers_of_experts(tmp_path):
     (tmp_path / "runs.csv").write_text("n_total,n_tokens,n_experts,top_k,loss\n1e8,1e9,1,1,3\n8e8,1e9,16,2,2.8\n")
     runs = read_runs(str(tmp_path / "runs.csv"), ("n_total", "n_tokens", "sparsity"))
     assert runs.columns["sparsity"].tolist() == [0, 0.875]
+
+
+@pytest.mark.parametrize("router, size", [("sbase", 51.83e6), ("rl", 48.91e6), ("hash", 46.99e6)])
+def test_effective_parameters_of_routed_models(router, size):
+    """Clark et al.: the dense model with the loss of 5M parameters and 128 experts."""
+    law = load(f"clark-2022-{router}")
+    excess = lambda log_n: float(law.predict(np.exp(log_n), n_experts=1) - law.predict(5e6, n_experts=128))
+    assert np.exp(scipy.optimize.brentq(excess, 10, 25)) == pytest.approx(size, abs=0.0051e6)
