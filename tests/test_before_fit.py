@@ -55,4 +55,9 @@ def test_fitted_laws(tmp_path):
     for mine, stored in zip(now, before):
         for answer in (mine, stored):
             answer["wrote"][0].pop("versions")
+        noise = (
+            mine["wrote"][0].pop("noise"),
+            stored["wrote"][0].pop("noise"),
+        )
+        compare(*noise, f"{mine['command']}: noise", 1e-10)
         compare(mine, stored, mine["command"], 0 if same_machine else 1e-8)

@@ -121,13 +121,13 @@ def define_constraints(f):
         ("max_tokens", None, "Training tokens that there are."),
     ):
         flags.DEFINE_float(name, default, what, flag_values=f)
-    flags.DEFINE_float("epochs", None, "How often the --max_tokens may be read at most; default once.", flag_values=f)
     flags.DEFINE_integer("devices", 1, "Devices that share weights and cache.", lower_bound=1, flag_values=f)
     flags.DEFINE_list("experts", None, "Numbers of experts allowed. Default: those fitted.", flag_values=f)
 
 
 def define_chips(f):
-    """The flags of what training costs."""
+    """The flags of what training costs, and of text that is read several times: those of `plan` alone."""
+    flags.DEFINE_float("epochs", None, "How often the --max_tokens may be read at most; default once.", flag_values=f)
     flags.DEFINE_string("chips", None, "Chips to train on, such as H100:8, to count hours by.", flag_values=f)
     flags.DEFINE_float("hours", None, "Hours on --chips, the budget instead of --flops.", flag_values=f)
     flags.DEFINE_float("dollars_per_hour", None, "Price of one of --chips for an hour.", flag_values=f)
@@ -154,12 +154,13 @@ def chips_of(f, experts):
 
 def constraints_of(f, chips=None):
     """The Constraints that the flags ask for, --hours as FLOPs of the Chips; UserError where one is out of range."""
-    memory, flops, hours = positive(f, "memory_gb"), positive(f, "flops"), positive(f, "hours")
+    memory, flops = positive(f, "memory_gb"), positive(f, "flops")
+    hours, epochs = (positive(f, "hours"), f.epochs) if "hours" in f else (None, None)
     if hours is not None and flops is not None:
         raise UserError(sentences.HOURS_OR_FLOPS)
-    if f.epochs is not None and not 1 <= f.epochs <= LARGEST:
-        raise UserError(sentences.TOO_FEW_EPOCHS.format(value=f.epochs))
-    if f.epochs is not None and f.max_tokens is None:
+    if epochs is not None and not 1 <= epochs <= LARGEST:
+        raise UserError(sentences.TOO_FEW_EPOCHS.format(value=epochs))
+    if epochs is not None and f.max_tokens is None:
         raise UserError(sentences.EPOCHS_OF)
     if f.max_tokens is not None and f.max_tokens < 1:
         raise UserError(sentences.LESS_THAN_A_TOKEN.format(value=f.max_tokens))
@@ -171,5 +172,5 @@ def constraints_of(f, chips=None):
         bytes_per_kv_element=positive(f, "bytes_per_kv_element"),
         inference_tokens=positive(f, "inference_tokens", zero=True),
         max_tokens=positive(f, "max_tokens"),
-        epochs=f.epochs,
+        epochs=epochs,
     )
