@@ -5,7 +5,7 @@ nothing of the trainer. Start at `python -m fit help`.
 
   laws/         a law a page: its columns, coefficients, formula, starts, published values
   form.py       what follows from a page: the vector that the solver moves, starts, coefficients held
-  law.py        a law: a form with coefficients (a preset, a law.json), predictions, the range fitted
+  lawfile.py    a law: a form with coefficients (a preset, a law.json), predictions, the range fitted
   models.py     the models behind a law, from the columns of the runs
   table.py, runs.py, holdout.py  tables read strictly; runs and their trunks; runs kept out of a fit
   fitting.py    from a table of runs to a law.json: problem.py, the objective; search.py, its best point from many
@@ -14,7 +14,7 @@ nothing of the trainer. Start at `python -m fit help`.
   summary.py    a fit in words
   architecture.py  counts of a width and a number of experts
   optimum.py    the best (n_active, n_tokens, n_experts) under constraints
-  plan.py       a plan; plan_text.py, in words; plan_config.py, as a config of the law's own recipe; sentences.py, what
+  planning.py   a plan; plan_text.py, in words; plan_config.py, as a config of the law's own recipe; sentences.py, what
                 it says, in templates
   page/         the planner page: the same plan computed in a browser
   learning_rate.py  the best rate of each model in a table of runs; Eq. 10

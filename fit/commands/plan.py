@@ -7,7 +7,7 @@ import json
 
 from fit import UserError, plan_config, plan_text
 from fit.commands import flags
-from fit.plan import plan as solved
+from fit.planning import plan as solved
 from fit.table import write_text
 
 FLAGS = (
