@@ -1,7 +1,14 @@
 """Scaling laws of dense and mixture-of-experts language models: fit them, predict with them, plan by them.
 
 Standalone: needs numpy and absl; to fit also jax, jaxopt, scipy and tqdm, to draw matplotlib, for Parquet pyarrow; and
-nothing of the trainer. Start at `python -m fit help`.
+nothing of the trainer. Start at `python -m fit help`, or in Python (api.py):
+
+    import fit
+
+    law = fit.law("runs.csv", form="joint", holdout="largest-compute:3")
+    print(law.predict(n_active=1e9, n_tokens=2e10, n_experts=8))
+    plan = fit.plan(law, flops=1e22, memory_gb=80)
+    print(plan, plan.best["n_experts"], [row["loss"] for row in plan.optima])
 
   laws/         a law a page: its columns, coefficients, formula, starts, published values
   form.py       what follows from a page: the vector that the solver moves, starts, coefficients held
@@ -21,8 +28,24 @@ nothing of the trainer. Start at `python -m fit help`.
   paper/        the paper's tables and figures for any law; the report
   units.py      numbers as people read them
   commands/     a command a file: its flags and its output
+  api.py        read, law, load, plan and save as functions of this package, imported when first used
 """
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fit.api import law, load, plan, read, save
+
+__all__ = ["UserError", "law", "load", "plan", "read", "save"]
 
 
 class UserError(Exception):
     """A mistake in what the user gave, in one sentence; the command line prints it and exits with 2."""
+
+
+def __getattr__(name):
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from fit import api
+
+    return getattr(api, name)

@@ -132,14 +132,10 @@ def percentiles_of(f):
     )
 
 
-def run(f):
-    for name in ("runs", "out"):
-        if f[name].value is None:
-            raise UserError(f"--{name} is missing")
-    from fit import fitting, solvers, summary
+def fitted(f, runs, quiet=False):
+    """The record of the law that the flags ask for, fitted to `runs`: a path or a Table."""
+    from fit import fitting, solvers
 
-    settings = settings_of(f)
-    check_writable(f.out)
     options = fitting.Options(
         holdout=f.holdout,
         weights=f.weights,
@@ -152,7 +148,17 @@ def run(f):
         columns=flags.columns_of(f),
     )
     with solvers.kept():
-        record = fitting.fit_file(f.runs, FORMS[f.form], settings, options)
+        return fitting.fit_file(runs, FORMS[f.form], settings_of(f), options, quiet)
+
+
+def run(f):
+    for name in ("runs", "out"):
+        if f[name].value is None:
+            raise UserError(f"--{name} is missing")
+    from fit import fitting, summary
+
+    check_writable(f.out)
+    record = fitted(f, f.runs)
     fitting.save(record, f.out)
     for line in summary.summary(record):
         print(line)

@@ -24,10 +24,14 @@ def define_flags(f):
     flags.define_shape(f)
 
 
-def run(f):
-    law = flags.law_of(f)
+def planned(f, law):
+    """(law, plan) that the flags ask for of this law."""
     constraints, experts = flags.constraints_of(f), flags.experts_of(f, law)
-    plan = solved(law, flags.shape_of(f, law), constraints, experts)
+    return law, solved(law, flags.shape_of(f, law), constraints, experts)
+
+
+def run(f):
+    law, plan = planned(f, flags.law_of(f))
     if f.emit_config is None and f.base_config is not None:
         raise UserError("--base_config is for --emit_config")
     if f.emit_config is not None:
