@@ -2,6 +2,10 @@
 
 import json
 import math
+import os
+import pathlib
+import re
+import shutil
 import subprocess
 import sys
 
@@ -11,6 +15,7 @@ import pytest
 import fit
 from fit import __main__ as command_line
 
+ROOT = pathlib.Path(__file__).parent.parent
 DENSE = fit_runs.DATA / "chinchilla_svg_245.csv"
 
 
@@ -106,3 +111,29 @@ def test_the_names_are_functions_whatever_was_imported_first():
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout.splitlines()[-1] == "True True True False"
+
+
+def ran(program, folder):
+    """What a program prints, run in this folder in a process of its own."""
+    env = os.environ | dict(MPLBACKEND="agg", PYTHONPATH=str(ROOT))
+    done = subprocess.run([sys.executable, "-"], input=program, cwd=folder, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_example_of_the_docs_runs(tmp_path):
+    shutil.copy(ROOT / "examples/runs.csv", tmp_path)
+    (program,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/fit.md").read_text(), re.DOTALL)
+    assert "<- best" in ran(program, tmp_path)
+    assert command_line.run(["plan", f"--law={tmp_path / 'law.json'}", "--flops=1e13"]) == 0
+
+
+def test_the_notebook_runs_from_top_to_bottom(tmp_path):
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    cells = json.loads((ROOT / "examples/plan.ipynb").read_text())["cells"]
+    cells = [cell for cell in cells if cell["cell_type"] == "code"]
+    assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in cells)
+    program = "\n".join("".join(cell["source"]) for cell in cells)
+    program = program.replace("plt.show()", 'figure.savefig("plan.png")')
+    assert "<- best" in ran(program, tmp_path / "examples")
+    assert (tmp_path / "examples/plan.png").stat().st_size > 10_000
