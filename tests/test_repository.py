@@ -4,10 +4,14 @@ import configparser
 import os
 import pathlib
 import re
+import subprocess
+import sys
 
 import yaml
+from etils import epath
 
 import jmoe
+import launch.jobs
 
 ROOT = pathlib.Path(__file__).parent.parent
 
@@ -52,3 +56,22 @@ def test_contributing_names_targets_and_files_that_exist():
     assert set(re.findall(r"^make (\w+)", contributing, re.MULTILINE)) <= targets
     files = re.findall(r"\]\(([^)#]+)", contributing) + re.findall(r"`([\w./]+/[\w.]*)`", contributing)
     assert len(files) > 5 and all((ROOT / name).exists() for name in files), files
+
+
+def test_the_installed_configs_are_found_where_the_folder_has_none(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    jobs, configs = launch.jobs.load("configs/sweeps/quickstart.py", epath.Path(tmp_path))
+    assert {job.config_file for job in jobs} == {"configs/quickstart.py"}
+
+    def answer(config, *more):
+        command = [sys.executable, "-m", "jmoe.train", f"--config={config}", "--workdir=one", *more]
+        env = os.environ | {"PYTHONPATH": str(ROOT)}
+        done = subprocess.run(command, env=env, capture_output=True, text=True)
+        assert done.returncode == 2
+        return done.stderr
+
+    assert "--config has no such field" in answer("configs/quickstart.py", "--config.absent=1")
+    assert "configs/none.py" in answer("configs/none.py")
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs/quickstart.py").write_text("raise ValueError('the folder has its own')")
+    assert "the folder has its own" in answer("configs/quickstart.py")
