@@ -42,14 +42,16 @@ def law(runs, form: str = "joint", **options) -> Law:
 
     from fit.commands import law as command
 
+    if form not in FORMS:
+        raise UserError(f"--form={form}: expected one of {', '.join(FORMS)}")
     table = read(runs)
     f = _flags("law", command, ("runs", "out", "columns"), options | dict(form=form))
     f.columns = [f"{ours}:{theirs}" for ours, theirs in table.names.items()]  # for the record
     with jax.enable_x64(True), jax.default_device(jax.devices("cpu")[0]):
-        record = command.fitted(f, table, quiet=True)
+        record = command.fitted(f, table, FORMS[form], quiet=True)
     record = json.loads(json.dumps(plain(record), allow_nan=False))  # as a law.json would be read
-    of = FORMS[form]
-    return Law("the fitted law", of, {name: float(record["coefficients"][name]) for name in of.names}, record)
+    coefficients = {name: float(record["coefficients"][name]) for name in FORMS[form].names}
+    return Law("the fitted law", FORMS[form], coefficients, record)
 
 
 def save(law: Law, path) -> None:

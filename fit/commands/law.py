@@ -132,11 +132,11 @@ def percentiles_of(f):
     )
 
 
-def fitted(f, runs, quiet=False):
-    """The record of the law that the flags ask for, fitted to `runs`: a path or a Table."""
-    from fit import fitting, solvers
+def options_of(f):
+    """The fitting.Options that the flags ask for."""
+    from fit import fitting
 
-    options = fitting.Options(
+    return fitting.Options(
         holdout=f.holdout,
         weights=f.weights,
         select=f.select,
@@ -147,8 +147,14 @@ def fitted(f, runs, quiet=False):
         percentiles=percentiles_of(f),
         columns=flags.columns_of(f),
     )
+
+
+def fitted(f, runs, form, quiet=False):
+    """The record of the law of this Form that the flags ask for, fitted to `runs`: a path or a Table."""
+    from fit import fitting, solvers
+
     with solvers.kept():
-        return fitting.fit_file(runs, FORMS[f.form], settings_of(f), options, quiet)
+        return fitting.fit_file(runs, form, settings_of(f), options_of(f), quiet)
 
 
 def run(f):
@@ -158,7 +164,7 @@ def run(f):
     from fit import fitting, summary
 
     check_writable(f.out)
-    record = fitted(f, f.runs)
+    record = fitted(f, f.runs, FORMS[f.form])
     fitting.save(record, f.out)
     for line in summary.summary(record):
         print(line)
