@@ -23,6 +23,8 @@ nothing of the trainer. Start at `python -m fit help`, or in Python (api.py):
   optimum.py    the best (n_active, n_tokens, n_experts) under constraints
   planning.py   a plan; plan_text.py, in words; plan_config.py, as a config of the law's own recipe; sentences.py, what
                 it says, in templates
+  cost.py       hours, dollars, training memory and speed of a plan on chips; target.py, the least cost of a loss;
+                repeats.py, text that is read several times
   page/         the planner page: the same plan computed in a browser
   learning_rate.py  the best rate of each model in a table of runs; Eq. 10
   paper/        the paper's tables and figures for any law; the report

@@ -82,8 +82,9 @@ class Plan:
 
 def plan(law: Law | str, **limits) -> Plan:
     """The best model of a law (or of a published law's name, or a law.json) within limits, which are the flags of
-    `python -m fit plan`: flops=1e22, memory_gb=80, kv_tokens=16384, inference_tokens=1e12, experts=[1, 8], ...
-    Raises UserError where one is out of range, or nothing is feasible."""
+    `python -m fit plan`: flops=1e22 or chips="H100:64" and hours=240, memory_gb=80, kv_tokens=16384,
+    inference_tokens=1e12, max_tokens=2e10, experts=[1, 8], ... Raises UserError where one is out of range,
+    or nothing is feasible."""
     from fit.commands import plan as command
 
     law = law if isinstance(law, Law) else load(str(law))

@@ -23,17 +23,30 @@ GRID, REFINED = 129, 7  # of the search: sizes, and how often the grid is laid b
 class Constraints:
     """What a plan must respect; any may be None. Numbers, or arrays that broadcast with the number of experts.
 
-    flops: training, 6 N D, plus 2 N inference_tokens. memory_bytes: weights and key-value cache, over all devices.
-    kv_tokens: tokens in the cache. max_tokens: the most training tokens there are.
+    flops: training, 6 N D, plus 2 N inference_tokens; or {n_experts: FLOPs}, of which `at` takes one. memory_bytes:
+    weights and key-value cache, over all devices. kv_tokens: tokens in the cache. max_tokens: the training tokens there
+    are. epochs: how often each of them may be read, once where it is None.
     """
 
-    flops: float | None = None
+    flops: float | dict | None = None
     memory_bytes: float | None = None
     bytes_per_parameter: float = 2.0
     kv_tokens: float = 0.0
     bytes_per_kv_element: float = 2.0
     inference_tokens: float = 0.0
     max_tokens: float | None = None
+    epochs: float | None = None
+
+    @property
+    def cap(self):
+        """The most tokens to train on, None without a limit."""
+        return None if self.max_tokens is None else self.max_tokens * (self.epochs or 1)
+
+    def at(self, n_experts):
+        """The constraints of models of n_experts, a number or an array: with their own flops."""
+        if not isinstance(self.flops, dict):
+            return self
+        return dataclasses.replace(self, flops=np.vectorize(self.flops.get, otypes=[float])(n_experts)[()])
 
     def memory(self, architecture, d_model, n_experts):
         """Bytes of weights and cache."""
@@ -45,7 +58,7 @@ class Constraints:
         left = np.inf
         if self.flops is not None:
             left = self.flops / (TRAINING * n_active) - INFERENCE / TRAINING * self.inference_tokens
-        return np.minimum(left, np.inf if self.max_tokens is None else self.max_tokens)
+        return np.minimum(left, np.inf if self.cap is None else self.cap)
 
 
 @dataclasses.dataclass
@@ -164,7 +177,7 @@ def solve(law, n_experts, architecture, constraints, coefficients=None):
     """
     law.check_plannable()
     coefficients = coefficients or law.coefficients
-    flops, limit, cap = constraints.flops, constraints.memory_bytes, constraints.max_tokens
+    flops, limit, cap = constraints.flops, constraints.memory_bytes, constraints.cap
     if flops is None and (limit is None or cap is None):
         raise UserError(sentences.UNBOUNDED)
     if flops is None and np.any(np.asarray(constraints.inference_tokens) > 0):
@@ -188,9 +201,9 @@ def solve(law, n_experts, architecture, constraints, coefficients=None):
         loss = lambda n: loss_of(law, architecture, n_experts, n, np.maximum(constraints.tokens(n), 1), coefficients)
         size = _searched(loss, np.full(shape, smallest), top)
         at_top = size > top * (1 - 1e-6)
-        if np.any(feasible & at_top & (top == last)):
-            at = n_experts[feasible & at_top & (top == last)].ravel()[0]
-            raise UserError(f"at n_experts = {at:g} this law's loss does not fall with n_tokens: it has no optimum")
+        rises = feasible & at_top & (top == last) & (top > smallest * (1 + 1e-5))  # there were sizes to choose from
+        if np.any(rises):
+            raise UserError(sentences.RISES.format(at=n_experts[rises][0]))
         size = np.where(at_top & (top == largest), np.inf, np.where(size < smallest * (1 + 1e-6), 0, size))
     if cap is not None and flops is not None:
         all_tokens = flops / (TRAINING * cap + INFERENCE * constraints.inference_tokens)
@@ -257,15 +270,16 @@ def why_infeasible(architecture, constraints, n_experts):
 def optima(law, architecture, constraints, experts):
     """Optima at each allowed number of experts; UserError if none is feasible, naming the constraint that binds."""
     experts = allowed_experts(law, experts)
-    best = solve(law, experts, architecture, constraints)
+    best = solve(law, experts, architecture, constraints.at(experts))
     if not best.feasible.any():
-        raise UserError(why_infeasible(architecture, constraints, experts))
+        raise UserError(why_infeasible(architecture, constraints.at(np.min(experts)), experts))
     return best
 
 
 def near_optimal(law, architecture, constraints, solved):
     """For each of the Optima `solved` the (smallest, largest) n_active whose loss is within BAND of the
     best; NaN where none is."""
+    constraints = constraints.at(solved.n_experts)
     target = np.nanmin(solved.loss) * (1 + BAND)
     inside = solved.feasible & (solved.loss <= target)
     largest = _largest(architecture, constraints, solved.n_experts)

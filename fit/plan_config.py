@@ -85,7 +85,10 @@ def _start(base):
 
 def _docstring(plan, base):
     built = plan["buildable"]
-    given = ", ".join(f"{k} {v:g}" for k, v in plan["constraints"].items() if v)
+    given = dict(plan["constraints"])
+    if isinstance(given.get("flops"), dict):
+        given["flops"] = given["flops"][built["n_experts"]]
+    given = ", ".join(f"{k} {v:g}" for k, v in given.items() if v)
     rate = built["learning_rate"]
     lines = [
         sentences.CONFIG_MODEL.format(

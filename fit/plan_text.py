@@ -2,7 +2,7 @@
 
 from fit import sentences, summary
 from fit.lawfile import in_words, warning_of
-from fit.units import amount, memory
+from fit.units import amount, duration, memory
 
 
 def text(plan):
@@ -12,6 +12,12 @@ def text(plan):
         parts.append(_bootstrap(plan["bootstrap"]))
     if plan["buildable"]:
         parts.append(_buildable(plan["buildable"]))
+    if "chips" in plan:
+        parts.append(_costs(plan))
+    if "repeats" in plan:
+        parts.append(_repeated(plan["repeats"]))
+    if "target" in plan:
+        parts += [_target(plan["target"], plan["constraints"]), _front(plan["target"]["front"])]
     if compared := [*_against_dense(plan), *map(_rule_of_thumb, plan.get("rule_of_thumb", []))]:
         parts.append("\n".join(compared))
     if plan["warnings"]:
@@ -92,6 +98,89 @@ def _buildable(built):
             ),
         ]
     )
+
+
+def _costs(plan):
+    """A line for each number of experts: what training costs and keeps in memory, and how fast the model answers."""
+    chips, columns = plan["chips"], sentences.COST_COLUMNS
+    mfu, dollars, kind = chips["mfu"], chips["dollars_per_hour"], chips["kind"]
+    names = dict(hours="training", dollars="price", memory="training keeps", chips="chips", alone="tokens/s")
+    lines = [
+        sentences.COST_HEAD.format(
+            count=chips["count"],
+            kind=kind,
+            mfu=", ".join(f"{v:g} (E = {e})" for e, v in mfu.items()) if isinstance(mfu, dict) else f"{mfu:g}",
+            dollars="" if dollars is None else sentences.DOLLARS_EACH.format(dollars=dollars),
+            devices=f"{chips['devices']} x {kind}",
+        ),
+        columns.format(n_experts="n_experts", among_many="among many", **names),
+    ]
+    for row in plan["optima"]:
+        cost = row["cost"]
+        lines.append(
+            columns.format(
+                n_experts=row["n_experts"],
+                hours=duration(cost["training_hours"]),
+                dollars="-" if dollars is None else f"${amount(cost['training_dollars'])}",
+                memory=memory(cost["training_bytes"]),
+                chips=amount(cost["training_chips"]),
+                **{name: amount(speed) for name, speed in cost["tokens_per_second"].items()},
+            )
+        )
+    return "\n".join([*lines, sentences.COST_NOTE])
+
+
+def _repeated(repeats):
+    best = repeats["best"]
+    return sentences.REPEATED.format(
+        epochs=best["epochs"],
+        unique=amount(repeats["unique_tokens"]),
+        effective=amount(best["effective_tokens"]),
+        saved=repeats["loss_saved"],
+        source=repeats["source"],
+    )
+
+
+def _target(target, constraints):
+    """A line for each number of experts: the cheapest model that reaches the loss."""
+    lines, columns = [], sentences.TARGET_COLUMNS
+    served = constraints["inference_tokens"]
+    inference = sentences.AND_INFERENCE.format(n_tokens=amount(served)) if served else ""
+    lines.append(sentences.TARGET_HEAD.format(loss=target["loss"], inference=inference))
+    names = ("n_experts", "n_active", "n_tokens")
+    lines.append(columns.format(**{n: n for n in names}, training="training", inference="inference", total="FLOPs"))
+    for row in target["optima"]:
+        if row["flops"] is None:
+            lines.append(f"{row['n_experts']:9d} never reaches it")
+            continue
+        values = {name: amount(row[name]) for name in names}
+        flops = dict(training="training_flops", inference="inference_flops", total="flops")
+        line = columns.format(**values, **{name: f"{row[key]:.3g}" for name, key in flops.items()})
+        lines.append(line + _price(row) + " <- cheapest" * (row["n_experts"] == target["best"]["n_experts"]))
+    return "\n".join(lines)
+
+
+def _front(rows):
+    lines = [
+        sentences.FRONT_ROW.format(
+            total=f"{row['flops']:.3g}",
+            price=_price(row),
+            loss=row["loss"],
+            n_experts=row["n_experts"],
+            n_active=amount(row["n_active"]),
+            n_tokens=amount(row["n_tokens"]),
+        )
+        for row in rows
+    ]
+    return "\n".join([sentences.FRONT_HEAD, *lines])
+
+
+def _price(row):
+    """Hours and dollars of a row, where it has them."""
+    hours, dollars = (row.get(name) for name in ("hours", "dollars"))
+    words = [duration(hours)] if hours is not None else []
+    words += [f"${amount(dollars)}"] if dollars is not None else []
+    return "".join(f", {word}" for word in words)
 
 
 def _against_dense(plan):

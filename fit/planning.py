@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 
-from fit import learning_rate, optimum, sentences
+from fit import learning_rate, optimum, repeats, sentences, target
 from fit.architecture import BATCH_RAMP, INFERENCE, PAPER, Model, training_flops
 from fit.lawfile import load, warning_of
 
@@ -21,10 +21,10 @@ def plan(law, architecture, constraints, experts):
     """The plan as a dictionary of plain numbers, ready for JSON. Raises UserError if nothing is feasible."""
     optima = optimum.optima(law, architecture, constraints, experts)
     low, high = optimum.near_optimal(law, architecture, constraints, optima)
-    rows, out = [], []
+    rows, out, fresh = [], [], repeats.fresh(law)
     for i, e in enumerate(optima.n_experts):
         if not optima.feasible[i]:
-            out.append(dict(n_experts=int(e), why=optimum.why_infeasible(architecture, constraints, e)))
+            out.append(dict(n_experts=int(e), why=optimum.why_infeasible(architecture, constraints.at(e), e)))
             continue
         row = optima.row(i, ("n_active", "n_total", "n_tokens", "loss", "d_model")) | dict(
             size_bound=str(optima.size_bound[i]),
@@ -48,14 +48,13 @@ def plan(law, architecture, constraints, experts):
     if law.draws:
         result["bootstrap"] = bootstrap(law, architecture, constraints, optima.n_experts)
     if constraints.max_tokens is not None and constraints.flops is not None:
-        free = optimum.optima(law, architecture, dataclasses.replace(constraints, max_tokens=None), experts)
+        uncapped = dataclasses.replace(constraints, max_tokens=None)
+        free = optimum.optima(fresh, architecture, uncapped, experts)
         result["loss_of_token_cap"] = best["loss"] - float(np.nanmin(free.loss))
     if constraints.flops is not None:
         result["dense"] = against_dense(law, architecture, constraints, best)
-        asked = optimum.allowed_experts(law, experts)
-        result["rule_of_thumb"] = [
-            marked(law, row) for row in rule_of_thumb(law, architecture, constraints.flops, asked)
-        ]
+        asked, flops = optimum.allowed_experts(law, experts), constraints.at(best["n_experts"]).flops
+        result["rule_of_thumb"] = [marked(law, row) for row in rule_of_thumb(fresh, architecture, flops, asked)]
     result["base_config"], result["overrides"] = base_config(law, architecture)
     return result | marks(law, architecture, result, experts)
 
@@ -66,7 +65,7 @@ def bootstrap(law, architecture, constraints, experts):
     if not usable.any():
         return None
     draws = {name: values[usable] for name, values in law.draws.items()}
-    solved = [optimum.solve(law, e, architecture, constraints, draws) for e in experts]
+    solved = [optimum.solve(law, e, architecture, constraints.at(e), draws) for e in experts]
     losses = np.stack([np.where(s.feasible, s.loss, np.inf) for s in solved])
     best = np.argmin(losses, axis=0)
     rows = [
@@ -98,7 +97,7 @@ def buildable(law, architecture, constraints, optima):
             model = Model(architecture, n_blocks, int(optima.n_experts[i]))
             memory = constraints.bytes_per_parameter * model.exact_parameters
             memory += constraints.bytes_per_kv_element * model.kv_elements(constraints.kv_tokens)
-            n_tokens = math.floor(constraints.tokens(model.n_active))
+            n_tokens = math.floor(constraints.at(model.n_experts).tokens(model.n_active))
             if (constraints.memory_bytes is None or memory <= constraints.memory_bytes) and n_tokens >= 1:
                 loss = optimum.loss_of(law, architecture, model.n_experts, model.n_active, float(n_tokens))
                 candidates.append((float(loss), model, n_tokens, float(memory)))
@@ -134,7 +133,8 @@ def buildable(law, architecture, constraints, optima):
 
 
 def against_dense(law, architecture, constraints, best):
-    """What the best plan saves against the best dense model under the same constraints (Fig. 2b)."""
+    """What the best plan saves against the best dense model under the same constraints (Fig. 2b), FLOPs included."""
+    constraints = constraints.at(best["n_experts"])
     dense = optimum.solve(law, 1.0, architecture, constraints)
     if not dense.feasible:
         return None
@@ -149,23 +149,7 @@ def against_dense(law, architecture, constraints, best):
 
 def flops_of_dense(law, architecture, constraints, loss):
     """FLOPs at which the best dense model under the same other constraints reaches `loss`; None if none ever does."""
-
-    def excess(log_flops):
-        with_flops = dataclasses.replace(constraints, flops=np.exp(log_flops))
-        dense = optimum.solve(law, 1.0, architecture, with_flops)
-        return np.where(dense.feasible, dense.loss - loss, np.inf)
-
-    low = np.log(constraints.flops)
-    high = low + np.log(1e12)
-    if excess(low) <= 0:
-        return constraints.flops
-    if excess(high) > 0:
-        return None
-    for _ in range(8):  # 64 parts each time: to 1e-13
-        grid = np.linspace(low, high, 65)
-        first = int(np.argmax(excess(grid) <= 0))
-        low, high = grid[first - 1], grid[first]
-    return float(np.exp(high))
+    return target.least_flops(law, 1.0, architecture, constraints, loss, constraints.flops, 1e12)
 
 
 def rule_of_thumb(law, architecture, flops, experts):

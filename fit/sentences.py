@@ -13,6 +13,10 @@ TEXT_REPEATED = "n_tokens {factor} times the {end} of the text"
 BEST_OUTSIDE = "the best is {outside}"
 AT_EDGE = "the best number of experts, {e}, is the {which} of those compared: one beyond may be better"
 UNDECIDED = "the best number of experts is undecided: of {draws} bootstrap fits it is {wins}"
+TOO_FEW_CHIPS = (
+    "training E = {e} keeps at least {need:.4g} GB: it takes {least} or more chips of kind {kind}, there are {count}"
+)
+REPEATS_DENSE = "the law of repeated text was fitted on dense models only"
 WIN = "{e} in {count}"
 NO_RANGE = "the law does not say what range it was fitted to"
 SHAPE_UNKNOWN = "the law does not say the {names} of its models; taken to be {values}"
@@ -32,12 +36,31 @@ NO_OPTIMUM = (
     "at n_experts = {at:g} this law's loss does not fall with n_active or n_tokens (exponents {mu:.4g}, {nu:.4g}): it "
     "has no optimum; fit it to more runs"
 )
+RISES = "at n_experts = {at:g} this law's loss does not fall with n_tokens: it has no optimum"
 UNBOUNDED = "nothing bounds the plan: give --flops, or both --memory_gb and --max_tokens"
 NO_BUDGET_TO_SHARE = "--inference_tokens share the budget of --flops, which is not given"
 NOT_POSITIVE = "--{flag}={value:g}: expected a {kind} number up to {largest:g}"
 LESS_THAN_A_TOKEN = "--max_tokens={value:g}: expected at least 1 token"
 NOT_EXPERTS = "--experts={value}: expected whole numbers from 1 to 1000000, separated by commas"
 NOT_NUMBERS = "--{flag}: found {text}, expected positive numbers separated by commas"
+NO_CHIPS = "--chips={value}: expected KIND:COUNT or KIND, of {kinds}"
+NEEDS_CHIPS = "--{flag} needs --chips"
+HOURS_OR_FLOPS = "--hours and --flops are both the budget: give one of them"
+NO_MFU = (
+    "--mfu={value}: found {found}, expected a number from 1e-6 to 1, or a JSON file of such by number of experts, as "
+    '{{"1": 0.45, "8": 0.38}}'
+)
+MFU_MISSING = "--mfu={value}: has no E = {missing}, only {known}; name the numbers of experts to compare by --experts"
+EPOCHS_OF = "--epochs needs --max_tokens, the tokens that are read again"
+NO_REPEATS = (
+    "--epochs: the {form} law is no Chinchilla law at each number of experts, so nothing says what its repeated "
+    "text is worth"
+)
+TOO_FEW_EPOCHS = "--epochs={value:g}: expected a number from 1 up"
+TARGET_OR_BUDGET = "--target_loss asks for the budget that --flops or --hours gives: give one of them"
+OUT_OF_REACH = (
+    "--target_loss={loss:g} cannot be reached: with any budget the other limits leave a loss of {least:.4f} at least"
+)
 ONLY_DENSE = "--experts={value}: --law={law} is a law of dense models"
 
 # The peak learning rate of the buildable model, and where it is from.
@@ -86,6 +109,24 @@ BUILT_RATE = "learning rate {rate} ({source}){batch}"
 NOT_KNOWN = "not known"
 BATCH = "{tokens:,} tokens"
 BATCH_FROM = "{tokens:,} tokens from {start}"
+
+# What it costs, what its text is worth when read again, and what reaches a loss.
+COST_HEAD = "on {count} x {kind} at MFU {mfu}{dollars}, served on {devices}:"
+DOLLARS_EACH = " and ${dollars:g} an hour each"
+COST_COLUMNS = "{n_experts:>9} {hours:>10} {dollars:>10} {memory:>15} {chips:>6} {alone:>12} {among_many:>12}"
+COST_NOTE = (
+    "training keeps: weights, moments and gradients at least, over the chips it takes; tokens/s: of one sequence by "
+    "memory bandwidth, alone and among many"
+)
+REPEATED = (
+    "{epochs:.2f} epochs of {unique} tokens are worth {effective} fresh ones: loss {saved:.4f} lower than on one epoch "
+    "({source})"
+)
+TARGET_HEAD = "least cost of loss {loss:.4f}, of training{inference}:"
+AND_INFERENCE = " and {n_tokens} inference tokens"
+TARGET_COLUMNS = "{n_experts:>9} {n_active:>9} {n_tokens:>9} {training:>11} {inference:>11} {total:>11}"
+FRONT_HEAD = "loss against cost:"
+FRONT_ROW = "{total:>9} FLOPs{price}: loss {loss:.4f}, E = {n_experts}, n_active {n_active} on {n_tokens} tokens"
 
 # The config of a plan.
 NOTHING_BUILT = "--emit_config: no model of whole blocks meets the constraints"

@@ -57,3 +57,11 @@ def rounded(x):
     """x cut to two significant digits, so that it is not above x: budgets and sizes that people read."""
     unit = 10.0 ** (math.floor(math.log10(x)) - 1)
     return float(f"{math.floor(x / unit * (1 + 1e-12)) * unit:.1e}")
+
+
+def duration(hours):
+    """Hours as people read them: 3.2 years, 4.17 days, 7.5 h, 12 min, 3 s."""
+    years = 365.25 * 24
+    units = ((years, years, "years"), (48, 24, "days"), (1, 1, "h"), (1 / 60, 1 / 60, "min"))
+    _, size, name = next((unit for unit in units if hours >= unit[0]), (0, 1 / 3600, "s"))
+    return f"{_digits(hours / size)} {name}" if hours * 3600 >= 1 else "< 1 s"

@@ -68,9 +68,16 @@ def test_bad_values_of_a_frame_are_named():
         fit.read(frame[:0])
 
 
-def test_a_plan_is_what_the_command_prints(capsys):
-    plan = fit.plan("joint-moe-2025", flops=1e22, memory_gb=80, experts=[1, 8, 16])
-    flags = ["plan", "--law=joint-moe-2025", "--flops=1e22", "--memory_gb=80", "--experts=1,8,16"]
+@pytest.mark.parametrize(
+    "limits",
+    [
+        dict(flops=1e22, memory_gb=80),
+        dict(chips="H100:64", hours=240, dollars_per_hour=2.5, max_tokens=2e10, epochs=4),
+    ],
+)
+def test_a_plan_is_what_the_command_prints(limits, capsys):
+    plan = fit.plan("joint-moe-2025", experts=[1, 8, 16], **limits)
+    flags = ["plan", "--law=joint-moe-2025", "--experts=1,8,16", *(f"--{name}={v}" for name, v in limits.items())]
     assert command_line.run([*flags, "--json"]) == 0
     assert vars(plan) == json.loads(capsys.readouterr().out)
     assert [row["n_experts"] for row in plan.optima] == [1, 8, 16]

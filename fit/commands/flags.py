@@ -4,7 +4,7 @@ import math
 
 from absl import flags
 
-from fit import UserError, optimum, sentences
+from fit import UserError, cost, optimum, sentences
 from fit import lawfile as law_lib
 from fit.table import BOUNDS
 
@@ -121,21 +121,55 @@ def define_constraints(f):
         ("max_tokens", None, "Training tokens that there are."),
     ):
         flags.DEFINE_float(name, default, what, flag_values=f)
+    flags.DEFINE_float("epochs", None, "How often the --max_tokens may be read at most; default once.", flag_values=f)
     flags.DEFINE_integer("devices", 1, "Devices that share weights and cache.", lower_bound=1, flag_values=f)
     flags.DEFINE_list("experts", None, "Numbers of experts allowed. Default: those fitted.", flag_values=f)
 
 
-def constraints_of(f):
-    """The Constraints that the flags ask for; UserError where one is out of range."""
-    memory = positive(f, "memory_gb")
+def define_chips(f):
+    """The flags of what training costs."""
+    flags.DEFINE_string("chips", None, "Chips to train on, such as H100:8, to count hours by.", flag_values=f)
+    flags.DEFINE_float("hours", None, "Hours on --chips, the budget instead of --flops.", flag_values=f)
+    flags.DEFINE_float("dollars_per_hour", None, "Price of one of --chips for an hour.", flag_values=f)
+    flags.DEFINE_string(
+        "mfu",
+        None,
+        "Model FLOPs utilisation that training reaches: a number, or a JSON file of them by number of experts, "
+        f'{{"1": 0.45, "8": 0.38}}. Default: {cost.MFU}.',
+        flag_values=f,
+    )
+
+
+def chips_of(f, experts):
+    """The cost.Chips of --chips and the flags that go with it, None without; UserError where one is out of range."""
+    if f.chips is None:
+        for name in ("hours", "dollars_per_hour", "mfu"):
+            if f[name].value is not None:
+                raise UserError(sentences.NEEDS_CHIPS.format(flag=name))
+        return None
+    kind, count = cost.parse_chips(f.chips)
+    mfu = cost.MFU if f.mfu is None else cost.parse_mfu(f.mfu, experts)
+    return cost.Chips(kind, count, mfu, positive(f, "dollars_per_hour", zero=True), f.devices)
+
+
+def constraints_of(f, chips=None):
+    """The Constraints that the flags ask for, --hours as FLOPs of the Chips; UserError where one is out of range."""
+    memory, flops, hours = positive(f, "memory_gb"), positive(f, "flops"), positive(f, "hours")
+    if hours is not None and flops is not None:
+        raise UserError(sentences.HOURS_OR_FLOPS)
+    if f.epochs is not None and not 1 <= f.epochs <= LARGEST:
+        raise UserError(sentences.TOO_FEW_EPOCHS.format(value=f.epochs))
+    if f.epochs is not None and f.max_tokens is None:
+        raise UserError(sentences.EPOCHS_OF)
     if f.max_tokens is not None and f.max_tokens < 1:
         raise UserError(sentences.LESS_THAN_A_TOKEN.format(value=f.max_tokens))
     return optimum.Constraints(
-        flops=positive(f, "flops"),
+        flops=flops if hours is None else chips.flops(hours),
         memory_bytes=None if memory is None else memory * 1e9 * f.devices,
         bytes_per_parameter=positive(f, "bytes_per_parameter"),
         kv_tokens=positive(f, "kv_tokens", zero=True),
         bytes_per_kv_element=positive(f, "bytes_per_kv_element"),
         inference_tokens=positive(f, "inference_tokens", zero=True),
         max_tokens=positive(f, "max_tokens"),
+        epochs=f.epochs,
     )

@@ -1,16 +1,19 @@
 """The best n_active, n_tokens and n_experts for a law under constraints, and the best model that can be built.
 
 python -m fit plan --law=joint-moe-2025 --flops=1e22 --memory_gb=80 --kv_tokens=16384
+python -m fit plan --law=joint-moe-2025 --chips=H100:64 --hours=240 --dollars_per_hour=2.5 --max_tokens=2e10 --epochs=4
+python -m fit plan --law=joint-moe-2025 --target_loss=2.1 --inference_tokens=1e12
 """
 
 import json
 
-from fit import UserError, plan_config, plan_text
+from fit import UserError, cost, plan_config, plan_text, repeats, sentences, target
 from fit.commands import flags
 from fit.planning import plan as solved
 from fit.table import write_text
 
 FLAGS = (
+    ("float", "target_loss", None, "Loss to reach at the least cost of training and --inference_tokens."),
     ("bool", "json", False, "Print the plan as JSON."),
     ("string", "emit_config", None, "Write a training config of the best buildable model to this file (.py)."),
     ("string", "base_config", None, "Config file that --emit_config starts from; default: the law's own."),
@@ -21,13 +24,30 @@ def define_flags(f):
     flags.define(f, FLAGS)
     flags.define_law(f)
     flags.define_constraints(f)
+    flags.define_chips(f)
     flags.define_shape(f)
 
 
 def planned(f, law):
-    """(law, plan) that the flags ask for of this law."""
-    constraints, experts = flags.constraints_of(f), flags.experts_of(f, law)
-    return law, solved(law, flags.shape_of(f, law), constraints, experts)
+    """(law, plan) that the flags ask for of this law; with --epochs the law is that of repeated text."""
+    experts = flags.experts_of(f, law)
+    chips = flags.chips_of(f, experts)
+    constraints, loss, reached = flags.constraints_of(f, chips), flags.positive(f, "target_loss"), None
+    if constraints.epochs is not None:
+        law = repeats.of_law(law, constraints.max_tokens)
+    architecture = flags.shape_of(f, law)
+    if loss is not None:
+        if constraints.flops is not None:
+            raise UserError(sentences.TARGET_OR_BUDGET)
+        constraints, reached = target.reach(law, architecture, constraints, experts, loss, chips)
+    plan = solved(law, architecture, constraints, experts)
+    if reached is not None:
+        plan["target"] = reached | dict(front=target.front(law, architecture, constraints, experts, chips))
+    if constraints.epochs is not None:
+        repeats.add_to(plan, law, architecture, constraints, experts)
+    if chips is not None:
+        cost.add_to(plan, chips, architecture, constraints)
+    return law, plan
 
 
 def run(f):

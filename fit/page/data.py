@@ -5,27 +5,14 @@ import os
 
 import numpy as np
 
-from fit import UserError, plan_config, sentences, summary
+from fit import UserError, cost, plan_config, sentences, summary
 from fit import planning as plan_lib
 from fit.architecture import BATCH_RAMP, PAPER
 from fit.lawfile import PRESETS, load
 
 FORMS = ("joint", "chinchilla")  # whose formula law.js knows
 MOST_RUNS = 2000  # on the page, spread evenly over the table
-# bfloat16 FLOP/s of one chip, dense, by the makers' data sheets: cloud.google.com/tpu/docs, NVIDIA's A100, H100, H200,
-# DGX B200 (an eighth of it) and GB200 NVL72 (a 72nd).
-CHIPS = {
-    "H100": 989e12,
-    "H200": 989e12,
-    "B200": 2250e12,
-    "GB200": 2500e12,
-    "A100": 312e12,
-    "v4": 275e12,
-    "v5e": 197e12,
-    "v5p": 459e12,
-    "v6e": 918e12,
-    "tpu7x": 2307e12,
-}
+CHIPS = {name: chip.flops for name, chip in cost.CHIPS.items()}  # bfloat16 FLOP/s of one chip, dense
 
 
 def of(laws, largest, runs=None, out=None):

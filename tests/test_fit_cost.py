@@ -1,0 +1,296 @@
+"""Plans by chips and hours, by a loss to reach, and of text that is read several times."""
+
+import json
+import runpy
+import types
+
+import fit_runs
+import numpy as np
+import pytest
+
+from fit import UserError, cost, repeats, units
+from fit import __main__ as command_line
+from fit.architecture import PAPER
+from fit.form import Form
+from fit.lawfile import Law, load
+from fit.laws import FORMS, joint
+from jmoe.cost.chips import CHIPS as JMOE_CHIPS
+from launch import accelerators, preflight
+
+PAPERS = "joint-moe-2025"
+
+
+def plan(capsys, *flags, law=PAPERS):
+    assert command_line.run(["plan", f"--law={law}", *flags, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def text(capsys, *flags, law=PAPERS):
+    assert command_line.run(["plan", f"--law={law}", *flags]) == 0
+    return capsys.readouterr().out
+
+
+def without_costs(found):
+    """The plan as it is without --chips."""
+    rows = [{k: v for k, v in row.items() if k != "cost"} for row in (*found["optima"], found["buildable"])]
+    best = next(row for row in rows if row["n_experts"] == found["best"]["n_experts"])
+    rest = {k: v for k, v in found.items() if k != "chips"}
+    warnings = [sentence for sentence in found["warnings"] if "chips of kind" not in sentence]
+    return rest | dict(optima=rows[:-1], buildable=rows[-1], best=best, warnings=warnings)
+
+
+def write_drawn_law(folder):
+    """The demo's law with a few draws around it."""
+    path = fit_runs.write_demo_law(folder / "law.json")
+    record, rng = json.loads((folder / "law.json").read_text()), np.random.default_rng(0)
+    rows = [[value * (1 + 0.01 * rng.normal()) for value in fit_runs.TINY.values()] for _ in range(8)]
+    record["bootstrap"] = dict(form="errors", by="runs", percentiles=[10, 90], draws=rows)
+    (folder / "law.json").write_text(json.dumps(record))
+    return path
+
+
+def test_hours_are_the_flops_worked_out_by_hand(capsys):
+    limits = ["--memory_gb=80", "--kv_tokens=16384", "--inference_tokens=1e11"]
+    flops = 64 * 989e12 * 0.35 * 3600 * 100
+    by_hours = plan(capsys, "--chips=H100:64", "--hours=100", "--mfu=0.35", "--dollars_per_hour=2", *limits)
+    by_flops = plan(capsys, f"--flops={flops!r}", *limits)
+    assert without_costs(by_hours) == by_flops
+    priced = plan(capsys, "--chips=H100:64", f"--flops={flops!r}", "--mfu=0.35", "--dollars_per_hour=2", *limits)
+    assert priced == by_hours
+    for row in [*priced["optima"], priced["buildable"]]:
+        hours = row["training_flops"] / flops * 100
+        assert row["cost"]["training_hours"] == pytest.approx(hours, rel=1e-12)
+        assert row["cost"]["training_dollars"] == pytest.approx(hours * 64 * 2, rel=1e-12)
+
+
+def test_mfu_by_number_of_experts(capsys, tmp_path):
+    """Each number of experts has the FLOPs that the hours are at its own MFU; dense models need not be in the table."""
+    mfu = {"8": 0.3, "2": 0.4, "32": 0.05}
+    (tmp_path / "mfu.json").write_text(json.dumps(mfu))
+    chips = ["--chips=v5p:256", "--hours=48", f"--mfu={tmp_path}/mfu.json"]
+    found = plan(capsys, *chips, "--experts=2,8,32")
+    assert [row["n_experts"] for row in found["optima"]] == [2, 8, 32] and found["best"]["n_experts"] == 8
+    assert found["constraints"]["flops"].keys() == mfu.keys()
+    for row in found["optima"]:
+        flops = 256 * 459e12 * 3600 * 48 * mfu[str(row["n_experts"])]
+        alone = plan(capsys, f"--flops={flops!r}", f"--experts={row['n_experts']}")["best"]
+        assert {k: row[k] for k in ("n_active", "n_tokens", "loss")} == pytest.approx(
+            {k: alone[k] for k in ("n_active", "n_tokens", "loss")}, rel=1e-12
+        )
+        assert row["cost"]["training_hours"] == pytest.approx(48, rel=1e-12)
+    alone = plan(capsys, f"--flops={found['constraints']['flops']['8']!r}", "--experts=8")
+    assert found["buildable"]["n_tokens"] == alone["buildable"]["n_tokens"]
+    assert found["dense"]["loss"] == alone["dense"]["loss"]
+    planned = tmp_path / "planned.py"
+    text(capsys, *chips, "--experts=2,8,32", f"--emit_config={planned}")
+    assert f"flops {found['constraints']['flops']['8']:g}" in planned.read_text()
+    assert "MFU 0.4 (E = 2), 0.3 (E = 8), 0.05 (E = 32)" in text(capsys, *chips, "--experts=2,8,32")
+    # the cheapest way to a loss is the one of fewest hours, not of fewest FLOPs
+    goal = ["--target_loss=2.2", chips[0], chips[2], "--experts=2,8,32"]
+    rows = plan(capsys, *goal)["target"]
+    assert min(rows["optima"], key=lambda row: row["flops"])["n_experts"] == 32
+    assert rows["best"]["n_experts"] == 8 and rows["best"]["hours"] == min(row["hours"] for row in rows["optima"])
+
+
+def test_chips_are_those_of_the_trainer():
+    for name, chip in cost.CHIPS.items():
+        devices = accelerators.DEVICES_OF_CHIP.get(name, 1)
+        known = JMOE_CHIPS[name]
+        expected = [devices * value for value in (known.flops, known.capacity, known.bandwidth)]
+        assert [chip.flops, chip.memory, chip.bandwidth] == expected
+
+
+@pytest.mark.parametrize("flops", ["1e19", "1e21", "1e22"])
+def test_training_memory_is_the_least_that_the_trainer_needs(capsys, tmp_path, flops):
+    config = tmp_path / "planned.py"
+    found = plan(capsys, f"--flops={flops}", "--chips=H100", f"--emit_config={config}")
+    built, least = found["buildable"], preflight.least_bytes(runpy.run_path(str(config))["get_config"](), (1, 1, 1))
+    assert built["cost"]["training_bytes"] == pytest.approx(least, rel=1e-3)
+    assert built["cost"]["training_chips"] == -(-built["cost"]["training_bytes"] // (80 * 2**30))
+    warned = [sentence for sentence in found["warnings"] if "chips of kind H100, there are 1" in sentence]
+    assert len(warned) == (built["cost"]["training_chips"] > 1)
+
+
+def test_speed_is_bandwidth_over_what_a_token_reads(capsys):
+    """4 bytes an element of the cache, 1 a weight; embedding rows are looked up, the head is read."""
+    flags = ["--kv_tokens=4096", "--bytes_per_kv_element=4", "--bytes_per_parameter=1", "--devices=2"]
+    found = plan(capsys, "--flops=1e21", "--chips=H100:8", *flags)
+    for row in found["optima"]:
+        d, e = row["d_model"], row["n_experts"]
+        cache = 4 * 2 * 4096 * d * d / 64
+        weights = lambda experts: d * 50257 + (4 + 9 * experts) * d**3 / 64
+        speed = {"alone": 2 * 3350e9 / (weights(1) + cache), "among_many": 2 * 3350e9 / (weights(e) + cache)}
+        assert row["cost"]["tokens_per_second"] == pytest.approx(speed, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    "n_active, n_tokens, served, best_active, best_tokens",
+    [(30e9, 1.556e12, 5e12, 16.41e9, 3.265e12), (70e9, 4.255e12, 10e12, 41.55e9, 7.922e12)],
+)
+def test_sardana(capsys, tmp_path, n_active, n_tokens, served, best_active, best_tokens):
+    """The cheapest model of a Chinchilla model's quality, by Sardana et al. 2024 with the exponents that they used."""
+    coefficients = dict(A=406.4, B=410.7, E=1.69, alpha=0.336, beta=0.283)
+    (tmp_path / "law.json").write_text(json.dumps(dict(form="chinchilla", coefficients=coefficients)))
+    quality = Law("", FORMS["chinchilla"], coefficients, {}).predict(n_active, n_tokens)
+    found = plan(
+        capsys, f"--target_loss={float(quality)!r}", f"--inference_tokens={served}", law=f"{tmp_path}/law.json"
+    )
+    best = found["target"]["best"]
+    assert best["n_active"] == pytest.approx(best_active, rel=1e-3)
+    assert best["n_tokens"] == pytest.approx(best_tokens, rel=1e-3)
+    assert best["loss"] == pytest.approx(quality, rel=1e-12) and found["best"]["loss"] == best["loss"]
+    assert best["flops"] == pytest.approx(6 * best_active * best_tokens + 2 * best_active * served, rel=1e-3)
+    assert best["flops"] < 6 * n_active * n_tokens + 2 * n_active * served
+
+
+def test_a_target_is_reached_at_the_least_cost_of_all_sizes(capsys):
+    law, loss, served = load(PAPERS), 2.2, 3e11
+    flags = [f"--inference_tokens={served}", "--memory_gb=24", "--experts=1,8,32"]
+    found = plan(capsys, f"--target_loss={loss}", *flags)
+    for row in found["target"]["optima"]:
+        m, mu, n, nu, c = map(float, law.at_experts(row["n_experts"]))
+        roots = np.roots([(4 + 9 * row["n_experts"]) / 64, 0, 2 * 50257, -12e9])  # the width that fills the memory
+        width = np.append(np.geomspace(64, 20_000, 400_001), roots[np.isreal(roots)].real * (1 - 1e-12))
+        active, total = (2 * width * 50257 + (4 + 9 * e) * width**3 / 64 for e in (1, row["n_experts"]))
+        room = loss - c - m * active**mu  # left for the tokens' part of the loss
+        tokens = np.where(room > 0, np.maximum(room, 1e-300) / n, np.nan) ** (1 / nu)
+        price = np.where(2 * total <= 24e9, 6 * active * tokens + 2 * active * served, np.nan)
+        if np.isnan(price).all():
+            assert row["flops"] is None
+        else:
+            assert row["flops"] == pytest.approx(np.nanmin(price), rel=1e-7)
+            assert row["flops"] <= np.nanmin(price) * (1 + 1e-9)
+    front = found["target"]["front"]
+    assert all(a["loss"] > b["loss"] for a, b in zip(front, front[1:]))
+    assert front[3]["loss"] == pytest.approx(loss, rel=1e-12) and front[3]["n_experts"] == found["best"]["n_experts"]
+    twice = plan(capsys, f"--flops={2 * found['target']['best']['flops']!r}", *flags)["best"]
+    assert {k: front[4][k] for k in ("n_experts", "n_active", "loss")} == {
+        k: twice[k] for k in ("n_experts", "n_active", "loss")
+    }
+    said = text(capsys, f"--target_loss={loss}", *flags)
+    assert (
+        "least cost of loss 2.2000, of training and 300B inference tokens:" in said and said.count("FLOPs: loss") == 7
+    )
+
+
+def test_what_never_reaches_a_loss_says_so(capsys):
+    limits = ["--target_loss=2.6", "--memory_gb=4", "--max_tokens=3e10", "--experts=1,4,32"]
+    rows = {row["n_experts"]: row["flops"] for row in plan(capsys, *limits)["target"]["optima"]}
+    assert rows[32] is None and rows[1] and rows[4]
+    assert "       32 never reaches it\n" in text(capsys, *limits)
+
+
+def test_worth_of_what_is_repeated():
+    """Values that Muennighoff et al. print: App. A's example, and 0.051 parameters for each unique token on C4."""
+    assert repeats._worth(5.0, 1.0, 3.0) == pytest.approx(3.21, abs=0.005)
+    assert repeats._worth(101.0, 1.0, 3.0) == pytest.approx(4, abs=1e-9)
+    a, b, e, alpha = 6.255414, 7.3049974, 0.6254804, 0.3526596
+    coefficients = dict(A=np.exp(a), B=np.exp(b), E=np.exp(e), alpha=alpha, beta=alpha)
+    law = repeats.of_law(Law("c4", FORMS["chinchilla"], coefficients, {}), 1e9)
+    reduced = law.fresh.at_experts(1)
+    many, _ = law.effective(reduced, 1e15, 1e9)
+    assert many / (1 + repeats.R_N) / 1e9 == pytest.approx(0.051, rel=0.01)
+    # no parameter in excess, every token new: nothing changes
+    assert law.predict(4e7, 8e8) == pytest.approx(law.fresh.predict(4e7, 8e8), rel=1e-12)
+    size = 1e9 * 0.0512
+    by_hand = (
+        521 / (size + 5.31 * size * (1 - np.exp(-(3e8 / size - 1) / 5.31))) ** 0.3527
+        + 1488 / (1e9 + 15.39 * 1e9 * (1 - np.exp(-4 / 15.39))) ** 0.3527
+        + 1.87
+    )
+    assert law.predict(3e8, 5e9) == pytest.approx(by_hand, rel=1e-3)
+
+
+@pytest.mark.parametrize("epochs", [1, 4, 60])
+def test_epochs_by_brute_force(capsys, epochs):
+    unique, flops = 1e9, 3e20
+    found = plan(capsys, f"--flops={flops}", f"--max_tokens={unique}", f"--epochs={epochs}", "--experts=1,8")
+    law = load(PAPERS)
+    for row in found["optima"]:
+        m, mu, n, nu, c = map(float, law.at_experts(row["n_experts"]))
+        size = np.geomspace(PAPER.n_active(64.0), 1e12, 400_001)
+        tokens = np.minimum(flops / (6 * size), unique * epochs)
+        new = np.minimum(tokens, unique)
+        needed = np.minimum(size, (n * nu * new**nu / (m * mu)) ** (1 / mu))
+        size_worth = needed * (1 + 5.309743 * (1 - np.exp(-(size / needed - 1) / 5.309743)))
+        worth = new * (1 + 15.387756 * (1 - np.exp(-(tokens / new - 1) / 15.387756)))
+        loss = m * size_worth**mu + n * worth**nu + c
+        assert row["loss"] == pytest.approx(loss.min(), rel=1e-8)  # the grid's step where the cap begins to bind
+        assert row["loss"] <= loss.min() * (1 + 1e-12)
+        assert row["n_tokens"] <= unique * epochs * (1 + 1e-9)
+    of = {row["n_experts"]: row for row in found["repeats"]["optima"]}
+    best, at = found["best"], of[found["best"]["n_experts"]]
+    assert found["repeats"]["best"] == at and at["epochs"] == pytest.approx(best["n_tokens"] / unique)
+    assert at["effective_tokens"] <= best["n_tokens"] and at["effective_n_active"] <= best["n_active"]
+    assert found["constraints"]["max_tokens"] == unique and found["constraints"]["epochs"] == epochs
+    assert "the law of repeated text was fitted on dense models only" in found["warnings"]
+    if epochs == 1:
+        assert found["repeats"]["loss_saved"] == 0
+    else:
+        assert found["repeats"]["loss_saved"] > 0.05 and found["loss_of_token_cap"] > 0
+
+
+def test_a_target_of_repeated_text(capsys):
+    flags = ["--max_tokens=2e11", "--epochs=30", "--inference_tokens=1e11"]
+    best = plan(capsys, "--target_loss=2", *flags, law="chinchilla-2022")["target"]["best"]
+    assert best["loss"] == pytest.approx(2, rel=1e-12)
+    for share, above in ((0.999, True), (1.001, False)):
+        found = plan(capsys, f"--flops={share * best['flops']!r}", *flags, law="chinchilla-2022")
+        assert (found["best"]["loss"] > 2) == above
+
+
+def test_everything_together_on_a_law_with_draws(capsys, tmp_path):
+    law = write_drawn_law(tmp_path)
+    flags = ["--max_tokens=2e5", "--epochs=8", "--chips=H100:2", "--dollars_per_hour=3"]
+    found = plan(capsys, "--hours=1e-6", "--mfu=0.01", *flags, law=law)
+    assert found["bootstrap"]["draws"] == 8 and len(found["bootstrap"]["optima"]) == 4
+    for row, drawn in zip(found["optima"], found["bootstrap"]["optima"]):
+        assert drawn["loss"][0] <= row["loss"] <= drawn["loss"][1]
+    again = plan(capsys, f"--target_loss={found['best']['loss']!r}", "--mfu=0.01", *flags, law=law)
+    assert again["target"]["best"]["hours"] <= 1e-6 * (1 + 1e-9)
+    assert again["best"]["n_active"] == pytest.approx(found["best"]["n_active"], rel=1e-3)
+    said = text(capsys, "--hours=1e-6", "--mfu=0.01", *flags, law=law)
+    assert "on 2 x H100 at MFU 0.01 and $3 an hour each" in said and "epochs of 200K tokens are worth" in said
+
+
+@pytest.mark.parametrize(
+    "flags, words",
+    [
+        (["--chips=H100:0", "--hours=1"], "--chips=H100:0: expected KIND:COUNT"),
+        (["--chips=abacus", "--hours=1"], "--chips=abacus: expected KIND:COUNT or KIND, of H100"),
+        (["--hours=1"], "--hours needs --chips"),
+        (["--mfu=0.4", "--flops=1e20"], "--mfu needs --chips"),
+        (["--chips=H100", "--hours=1", "--flops=1e20"], "both the budget"),
+        (["--chips=H100", "--hours=-1"], "--hours=-1: expected a positive number"),
+        (["--chips=H100", "--hours=1", "--mfu=40"], "--mfu=40: found 40"),
+        (["--chips=H100", "--hours=1", "--mfu=nowhere.json"], "neither a number nor a file"),
+        (["--chips=H100", "--hours=1", "--mfu=TABLE"], "has no E = 2, only 1, 8"),
+        (["--chips=H100", "--hours=1", "--mfu=WRONG"], "found 40 at E = 1"),
+        (["--chips=H100", "--hours=1", "--mfu=LIST"], "a file that is no such table"),
+        (["--flops=1e20", "--epochs=4"], "--epochs needs --max_tokens"),
+        (["--flops=1e20", "--max_tokens=1e9", "--epochs=0.5"], "--epochs=0.5: expected a number from 1 up"),
+        (["--flops=1e20", "--target_loss=2"], "--target_loss asks for the budget"),
+        (["--target_loss=1.2"], "--target_loss=1.2 cannot be reached: with any budget the other limits leave"),
+        (["--target_loss=2", "--memory_gb=1"], "--target_loss=2 cannot be reached"),
+        (["--target_loss=2", "--memory_gb=0.001"], "--memory_gb cannot be met"),
+    ],
+)
+def test_what_cannot_be_asked(capsys, tmp_path, flags, words):
+    files = dict(TABLE='{"1": 0.4, "8": 0.3}', WRONG='{"1": 40, "2": 0.3}', LIST="[0.4]")
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+        flags = [flag.replace(f"={name}", f"={tmp_path}/{name}") for flag in flags]
+    assert command_line.run(["plan", f"--law={PAPERS}", *flags]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err.count("\n") == 1 and words in captured.err
+
+
+def test_repeated_text_needs_a_law_of_its_kind():
+    page = types.SimpleNamespace(**{name: value for name, value in vars(joint).items() if name != "at_experts"})
+    with pytest.raises(UserError, match="nothing says what its repeated text is worth"):
+        repeats.of_law(Law("searched", Form(page), fit_runs.TABLE_3, {}), 1e9)
+
+
+def test_durations():
+    hours = (1e-6, 1 / 3600, 0.2, 7.5, 47, 48, 100, 8766 * 3.2)
+    assert [units.duration(h) for h in hours] == "< 1 s|1 s|12 min|7.5 h|47 h|2 days|4.17 days|3.2 years".split("|")
