@@ -18,13 +18,14 @@ nothing of the trainer. Start at `python -m fit help`, or in Python (api.py):
   fitting.py    from a table of runs to a law.json: problem.py, the objective; search.py, its best point from many
                 starts; solvers.py, the only module that knows jaxopt
   sure.py       how sure a law is: noise.py, what runs err by and share; intervals.py, profiles and bootstrap
-  summary.py    a fit in words
+  summary.py    a fit in words; forms.py, several forms fitted to the same runs
   architecture.py  counts of a width and a number of experts
   optimum.py    the best (n_active, n_tokens, n_experts) under constraints
   planning.py   a plan; plan_text.py, in words; plan_config.py, as a config of the law's own recipe; sentences.py, what
                 it says, in templates
   cost.py       hours, dollars, training memory and speed of a plan on chips; target.py, the least cost of a loss;
                 repeats.py, text that is read several times
+  compare.py    several laws asked about one budget
   page/         the planner page: the same plan computed in a browser
   learning_rate.py  the best rate of each model in a table of runs; Eq. 10
   paper/        the paper's tables and figures for any law; the report

@@ -12,6 +12,7 @@ COMMANDS = {
     "law": "fit a law to a table of runs",
     "predict": "predict the loss of one model or of a table of them",
     "plan": "the best size, tokens and experts under constraints",
+    "compare": "what several laws answer to one budget",
     "table": "the paper's tables for any law",
     "plot": "the paper's figures for any law, and a fit's own",
     "lr": "fit the law of peak learning rates (Eq. 10)",

@@ -14,6 +14,8 @@ TRAINING, INFERENCE = 6, 2  # FLOPs of one token for each active parameter
 ATTENTION, EXPERT = 4, 9  # weights of a block's attention and of one of its experts, in d^2
 EXPERTS = (1, 2, 4, 8, 16, 32)  # the paper's
 OF_EXPERTS = ("n_experts", "n_total", "sparsity")  # columns that change with the number of experts
+# columns of the architecture: a token uses one expert, as wide as the dense layer, and none that all tokens use
+WHOLE_EXPERTS = dict(top_k=1.0, granularity=1.0, shared_share=0.0)
 # Sec. 5.1.1: (from this many tokens seen, tokens in a batch)
 BATCH_RAMP = ((0, 65_536), (500_000_000, 131_072), (1_000_000_000, 262_144))
 
@@ -56,11 +58,13 @@ class Architecture:
         n_blocks = d_model / self.width_per_block if n_blocks is None else n_blocks
         return 2 * kv_tokens * n_blocks * d_model
 
-    def columns(self, d_model, n_experts):
-        """What a law may read of a model, by the names of its columns; shapes broadcast together."""
+    def columns(self, d_model, n_experts, embedding=True):
+        """What a law may read of a model, by the names of its columns; shapes broadcast together. embedding: whether
+        the counts are with embedding and head."""
         n_experts = np.asarray(n_experts, float)
-        counts = dict(n_active=self.n_active(d_model), n_total=self.n_total(d_model, n_experts))
-        return counts | dict(n_experts=n_experts, top_k=np.ones_like(n_experts), sparsity=1 - 1 / n_experts)
+        less = 0 if embedding else 2 * d_model * self.vocab_size
+        counts = dict(n_active=self.n_active(d_model) - less, n_total=self.n_total(d_model, n_experts) - less)
+        return counts | dict(n_experts=n_experts, sparsity=1 - 1 / n_experts) | WHOLE_EXPERTS
 
 
 PAPER = Architecture()

@@ -67,8 +67,9 @@ class Form:
         columns may hold "ln NAME" too, where the logarithm is known. xp: numpy, or jax.numpy in compiled code.
         """
         x = dict(columns)
-        for name in self.columns:
-            x.setdefault(f"ln {name}", xp.log(x[name]))
+        with np.errstate(divide="ignore"):  # of a column that may be zero, such as sparsity, no page reads it
+            for name in self.columns:
+                x.setdefault(f"ln {name}", xp.log(x[name]))
         return self.page.log_loss(xp, self._by_name(free, xp), x)
 
     def _by_name(self, free, xp):

@@ -105,6 +105,11 @@ class Law:
         return any(name in self.form.columns for name in OF_EXPERTS)
 
     @property
+    def counts_embedding(self):
+        """Whether the law's n_active and n_total are with embedding and head."""
+        return self.record.get("counts") != "without embedding"
+
+    @property
     def published(self):
         """Whether this is a paper's law, not one that a fit wrote."""
         return self.name in PRESETS
@@ -170,7 +175,9 @@ class Law:
         if flops is None and n_active is not None and n_tokens is not None:
             flops = training_flops(n_active, n_tokens)
         values = more | dict(n_active=n_active, n_tokens=n_tokens, n_experts=n_experts, training_flops=flops)
-        columns = [name for name in (*self.form.columns, "training_flops") if name in self.ranges]
+        fixed = self.record.get("fixed", ()) if self.published else ()  # what all its runs share and it does not read
+        columns = [name for name in (*self.form.columns, *fixed, "training_flops")]
+        columns = [name for name in columns if name in self.ranges]
         asked = {name: (values[name], *self.ranges[name]) for name in columns if values.get(name) is not None}
         if "n_tokens" in self.form.columns and n_tokens is not None and self.models["unique_tokens"]:
             asked["unique_tokens"] = n_tokens, 0, self.models["unique_tokens"]

@@ -112,7 +112,8 @@ def loss_of(law, architecture, n_experts, n_active, n_tokens, coefficients=None)
     if law.form.at_experts:
         m, mu, n, nu, c = law.form.at_experts(coefficients, np.asarray(n_experts, float))
         return m * n_active**mu + n * n_tokens**nu + c
-    columns = architecture.columns(architecture.d_model(n_active), n_experts) | dict(n_tokens=n_tokens)
+    counts = architecture.columns(architecture.d_model(n_active), n_experts, law.counts_embedding)
+    columns = counts | dict(n_tokens=n_tokens)
     if unknown := [name for name in law.form.columns if name not in columns]:
         raise UserError(
             f"--law={law.name}: the {law.form.name} law reads {', '.join(unknown)}, which a plan's models do not have"

@@ -8,7 +8,7 @@ import math
 import numpy as np
 
 from fit import learning_rate, optimum, repeats, sentences, target
-from fit.architecture import BATCH_RAMP, INFERENCE, PAPER, Model, training_flops
+from fit.architecture import BATCH_RAMP, INFERENCE, PAPER, WHOLE_EXPERTS, Model, training_flops
 from fit.lawfile import load, warning_of
 
 SEQUENCE = 512  # tokens of context in training, for the exact FLOPs, where the law does not say
@@ -51,12 +51,12 @@ def plan(law, architecture, constraints, experts):
         uncapped = dataclasses.replace(constraints, max_tokens=None)
         free = optimum.optima(fresh, architecture, uncapped, experts)
         result["loss_of_token_cap"] = best["loss"] - float(np.nanmin(free.loss))
-    if constraints.flops is not None:
+    if constraints.flops is not None and not law.record.get("dense"):  # whose dense models follow another law
         result["dense"] = against_dense(law, architecture, constraints, best)
         asked, flops = optimum.allowed_experts(law, experts), constraints.at(best["n_experts"]).flops
         result["rule_of_thumb"] = [marked(law, row) for row in rule_of_thumb(fresh, architecture, flops, asked)]
     result["base_config"], result["overrides"] = base_config(law, architecture)
-    return result | marks(law, architecture, result, experts)
+    return result | marks(law, architecture, constraints, result, experts)
 
 
 def bootstrap(law, architecture, constraints, experts):
@@ -171,11 +171,11 @@ def rule_of_thumb(law, architecture, flops, experts):
 
 def marked(law, row):
     """The row with what of it lies outside what the law was fitted to, as Law.extrapolation gives."""
-    more = dict(n_total=row.get("n_total"), sparsity=1 - 1 / row["n_experts"])
+    more = WHOLE_EXPERTS | dict(n_total=row.get("n_total"), sparsity=1 - 1 / row["n_experts"])
     return row | dict(extrapolation=law.extrapolation(row["n_active"], row["n_tokens"], row["n_experts"], **more))
 
 
-def marks(law, architecture, plan, experts):
+def marks(law, architecture, constraints, plan, experts):
     """What to know before trusting the best row: what of it lies outside what was fitted (extrapolation), whether its
     experts are at the edge of those compared (best_at_edge) or undecided by the draws (best_undecided, None without
     draws); and that in sentences (warnings)."""
@@ -186,6 +186,8 @@ def marks(law, architecture, plan, experts):
     edge = law.knows_experts and at_edge(experts, e)
     if edge:
         warnings.append(sentences.AT_EDGE.format(e=e, which="largest" if e == max(experts) else "smallest"))
+        if e == max(experts) and not_bounded(law, architecture, constraints):
+            warnings.append(sentences.NOT_BOUNDED)
     undecided, drawn = None, plan.get("bootstrap")
     if drawn:
         wins = {row["n_experts"]: row["best_in_draws"] for row in drawn["optima"]}
@@ -206,6 +208,15 @@ def marks(law, architecture, plan, experts):
 def at_edge(experts, e):
     """Whether e is the largest or the smallest of several numbers of experts, and there may be others beyond it."""
     return bool(len(experts) > 1 and (e == max(experts) or e == min(experts) > 1))
+
+
+def not_bounded(law, architecture, constraints):
+    """Whether without a limit on memory the loss falls on at numbers of experts far beyond any that can be built; asked
+    of laws without a closed form alone: of the others the planner page, which knows only them, would say nothing."""
+    if law.form.at_experts or constraints.memory_bytes is not None or "n_experts" in law.record.get("fixed", ()):
+        return False
+    many, more = optimum.solve(law, np.array([1e6, 1e7]), architecture, constraints).loss
+    return bool(more < many * (1 - optimum.BAND))
 
 
 def base_config(law, architecture):

@@ -108,7 +108,8 @@ def prepare(form, runs, settings=Settings(), weights=None, trunks=None, sample_o
     """The Problem; the coefficients that the settings fix are held."""
     n = len(runs)
     weights = np.ones(n) if weights is None else np.asarray(weights, float)
-    logs = {name: np.log(runs.columns[name]) for name in form.columns}
+    with np.errstate(divide="ignore"):  # of a column that may be zero, such as sparsity
+        logs = {name: np.log(runs.columns[name]) for name in form.columns}
     centre = {name: logs[name].mean() for name in form.centred}
     # measured from the centre and back: the last bits of fits as they have always been
     logs |= {name: (logs[name] - centre[name]) + centre[name] for name in form.centred}

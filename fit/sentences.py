@@ -12,6 +12,10 @@ TEXT_REPEATED = "n_tokens {factor} times the {end} of the text"
 # What to know before the best is trusted.
 BEST_OUTSIDE = "the best is {outside}"
 AT_EDGE = "the best number of experts, {e}, is the {which} of those compared: one beyond may be better"
+NOT_BOUNDED = (
+    "this law has no interior optimum: with a size that grows with them, its loss falls with every further expert; "
+    "only --experts bounds their number, and --memory_gb would"
+)
 UNDECIDED = "the best number of experts is undecided: of {draws} bootstrap fits it is {wins}"
 TOO_FEW_CHIPS = (
     "training E = {e} keeps at least {need:.4g} GB: it takes {least} or more chips of kind {kind}, there are {count}"

@@ -47,6 +47,9 @@ class Table:
 
     def column(self, name):
         theirs = self.names.get(name, name)
+        if name == theirs == "sparsity" and name not in self.columns and "n_experts" in self:
+            used = self.numbers("top_k") if "top_k" in self else 1.0
+            return (1 - used / self.numbers("n_experts")).tolist()
         if theirs not in self.columns:
             raise UserError(
                 f"{self.path}: column {theirs} is missing; columns found: {', '.join(self.columns) or 'none'}"

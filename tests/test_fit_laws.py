@@ -98,12 +98,15 @@ def test_free_parameters_round_trip(form):
 def test_recentred_law_is_the_same_law(form):
     law, rng = FORMS[form], np.random.default_rng(0)
     for free in law.starts()[:: max(1, len(law.starts()) // 20)]:
-        ln_n, ln_d, e = rng.normal(18, 2, 5), rng.normal(22, 2, 5), rng.integers(1, 64, 5)
-        moved = law.recentre(free, dict(n_active=18.5, n_tokens=21.0))
-        shifted, as_is = (
-            fit_runs.log_loss(form, *arguments)
-            for arguments in ((moved, ln_n - 18.5, ln_d - 21.0, e), (free, ln_n, ln_d, e))
+        columns = dict(
+            n_experts=rng.integers(1, 64, 5), top_k=rng.integers(1, 20, 5), granularity=rng.uniform(1, 16, 5)
         )
+        columns |= dict(sparsity=rng.uniform(0, 0.98, 5), shared_share=rng.uniform(0, 0.7, 5))
+        columns |= {f"ln {name}": rng.normal(20, 2, 5) for name in ("n_active", "n_total", "n_tokens")}
+        columns |= {name[3:]: np.exp(v) for name, v in columns.items() if name.startswith("ln ")}
+        origin = dict(n_active=18.5, n_tokens=21.0, n_total=20.0)
+        moved = {f"ln {name}": columns[f"ln {name}"] - origin[name] for name in law.centred}
+        shifted, as_is = law.log_loss(law.recentre(free, origin), columns | moved), law.log_loss(free, columns)
         np.testing.assert_allclose(shifted, as_is, rtol=1e-9, atol=1e-9)
 
 

@@ -1,6 +1,7 @@
 """Fit a law to a table of runs with the columns n_active, n_tokens, n_experts and loss (nats per token).
 
 python -m fit law --runs=runs.csv --form=joint --out=law.json --holdout=largest-compute:3
+python -m fit law --runs=runs.csv --form=joint,chinchilla,sparsity
 python -m fit law --runs=theirs.jsonl --columns=loss:val_loss,n_tokens:D --out=law.json --fix=E_max=290.4521,c=1.2
 """
 
@@ -11,7 +12,12 @@ from fit.table import check_writable
 
 FLAGS = (
     ("string", "runs", None, "Table of runs: .csv, .jsonl or .parquet."),
-    ("enum", "form", "joint", list(FORMS), "The law."),
+    (
+        "list",
+        "form",
+        ["joint"],
+        f"The law: {', '.join(FORMS)}. Several are fitted to the same runs and set side by side; none is written.",
+    ),
     ("string", "out", None, "Where the law goes (JSON)."),
     (
         "string",
@@ -73,6 +79,19 @@ def define_flags(f):
     flags.define_columns(f)
 
 
+def forms_of(f):
+    """The Forms of --form; UserError on a name that is none, or where several meet a flag that is for one."""
+    given, known = ",".join(f.form), f"expected one or more of {', '.join(FORMS)}"
+    names = list(dict.fromkeys(f.form))
+    if not names or not set(names) <= set(FORMS):
+        raise UserError(f"--form={given}: {known}")
+    alone = [f"--{name}" for name in ("out", "fix", "bootstrap", "select") if f[name].value != f[name].default]
+    alone += ["--holdout=compute:rolling"] * (f.holdout == "compute:rolling")
+    if len(names) > 1 and alone:
+        raise UserError(f"--form={given}: {alone[0]} is for a single form")
+    return [FORMS[name] for name in names]
+
+
 def settings_of(f):
     """The Settings that the flags ask for; UserError where one is out of range."""
     from fit.problem import Settings
@@ -92,13 +111,13 @@ def settings_of(f):
 
 def fixed_of(f):
     """((coefficient, value), ...) of --fix; UserError unless the law of --form can have them."""
-    form, fixed = FORMS[f.form], {}
+    form, fixed = FORMS[f.form[0]], {}
     for text in f.fix:
         name, equals, value = (part.strip() for part in text.partition("="))
         if not equals or name not in form.names or name in fixed:
             raise UserError(
-                f"--fix={','.join(f.fix)}: found {text!r}, expected NAME=VALUE once for each NAME; the {f.form} law's "
-                f"coefficients: {', '.join(form.names)}"
+                f"--fix={','.join(f.fix)}: found {text!r}, expected NAME=VALUE once for each NAME; the {form.name} "
+                f"law's coefficients: {', '.join(form.names)}"
             )
         try:
             fixed[name] = float(value)
@@ -114,7 +133,7 @@ def fixed_of(f):
             raise UserError(f"--fix={','.join(f.fix)}: {coefficient.above} must be below {name}")
     if len(fixed) == len(form.names):
         raise UserError(
-            f"--fix={','.join(f.fix)}: holds every coefficient of the {f.form} law, so nothing is left to fit"
+            f"--fix={','.join(f.fix)}: holds every coefficient of the {form.name} law, so nothing is left to fit"
         )
     return tuple(sorted(fixed.items()))
 
@@ -158,13 +177,19 @@ def fitted(f, runs, form, quiet=False):
 
 
 def run(f):
-    for name in ("runs", "out"):
+    asked = forms_of(f)
+    for name in ("runs", "out") if len(asked) == 1 else ("runs",):
         if f[name].value is None:
             raise UserError(f"--{name} is missing")
-    from fit import fitting, summary
+    from fit import fitting, forms, solvers, summary
 
+    if len(asked) > 1:
+        with solvers.kept():
+            compared = forms.compare(f.runs, asked, settings_of(f), options_of(f))
+        print("\n".join(forms.text(compared)))
+        return
     check_writable(f.out)
-    record = fitted(f, f.runs, FORMS[f.form])
+    record = fitted(f, f.runs, *asked)
     fitting.save(record, f.out)
     for line in summary.summary(record):
         print(line)

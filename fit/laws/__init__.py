@@ -9,7 +9,13 @@ add
                  closed form
   SEPARATE       the law that is fitted to the runs of each number of experts alone, and how this one contains it
 
-FORMS: {name: Form} of every page, those that read most columns first.
+A preset may say too
+
+  counts         "without embedding", where the law's n_active and n_total are without embedding and head
+  dense          the preset that the dense models of the same paper follow
+  fixed          columns of ranges that all its runs share, so that the formula does not read them
+
+FORMS: {name: Form} of every page, those with plans in closed form first, then those that read most columns.
 """
 
 import importlib
@@ -30,5 +36,7 @@ def _pages():
         yield page
 
 
-FORMS = {form.name: form for form in sorted(map(Form, _pages()), key=lambda f: (-len(f.columns), f.name))}
+FORMS = {
+    form.name: form for form in sorted(map(Form, _pages()), key=lambda f: (not f.at_experts, -len(f.columns), f.name))
+}
 PRESETS = {name: form for form in FORMS.values() for name in form.presets}

@@ -63,5 +63,6 @@ PRESETS = {
         coefficients=dict(A=16.3, B=26.7, E=0.47, alpha=0.126, beta=0.127),
         source="Krajewski et al. 2024, arXiv 2402.07871, the dense law",
         note="its N leaves the embedding out",
+        counts="without embedding",
     ),
 }

@@ -1,0 +1,103 @@
+"""What several laws answer to one budget, each against its own best dense model, and what they agree on.
+
+python -m fit compare --flops=1e22 --memory_gb=80
+python -m fit compare --flops=1e22 --memory_gb=80 --laws=joint-moe-2025,law.json --json
+"""
+
+import json
+import textwrap
+
+from fit import UserError, sentences
+from fit.architecture import PAPER
+from fit.commands import flags
+from fit.compare import AGREE, LAWS, compare
+from fit.lawfile import in_words, load
+from fit.units import amount
+
+FLAGS = (
+    ("bool", "json", False, "Print the comparison as JSON."),
+    ("list", "laws", list(LAWS), "Published laws or law.json files."),
+)
+
+
+def define_flags(f):
+    flags.define(f, FLAGS)
+    flags.define_constraints(f)
+    flags.define_shape(f)
+
+
+def run(f):
+    names = list(dict.fromkeys(name.strip() for name in f.laws))
+    if not names or not all(names):
+        raise UserError(f"--laws={','.join(f.laws)}: expected laws separated by commas")
+    shape = {name: f[name].value or getattr(PAPER, name) for name in ("vocab_size", "width_per_block")}
+    experts = None if f.experts is None else flags.parse_experts(f)
+    result = compare([load(name) for name in names], shape, flags.constraints_of(f), experts)
+    print(json.dumps(result, indent=1, allow_nan=False) if f.json else text(result))
+
+
+def text(result):
+    """The comparison in words."""
+    wide = max(len(row["law"]) for row in result["laws"])
+    lines = [
+        f"{'law':{wide}} {'n_experts':>9} {'split':>5} {'shared':>6} {'n_active':>9} {'n_total':>9} {'n_tokens':>9} "
+        f"{'below dense':>11} {'dense FLOPs':>11}  size bound by"
+    ]
+    for row in result["laws"]:
+        dense, split = row["dense"], row["split"]
+        better = dense and row["n_experts"] > 1
+        ratio = better and dense.get("flops_ratio")
+        lines.append(
+            f"{row['law']:{wide}} {row['n_experts']:9d} {split if split > 1 else '-':>5} {row['shared'] or '-':>6} "
+            f"{amount(row['n_active']):>9} {amount(row['n_total']):>9} {amount(row['n_tokens']):>9} "
+            f"{format(dense['loss_saved_share'], '.1%') if better else '-':>11} "
+            f"{'x ' + format(ratio, '.3g') if ratio else 'never' if better and 'flops_ratio' in dense else '-':>11}  "
+            f"{row['size_bound'] or '-'}"
+        )
+    lines += [f"{row['law']:{wide}} not feasible: {row['why']}" for row in result["infeasible"]]
+    parts = [
+        "\n".join(lines),
+        textwrap.fill(result["about"], 120),
+        "\n".join(note for row in result["laws"] for note in notes(row)),
+    ]
+    agreed = [agreement_in_words(a) for a in result["agreement"]]
+    return "\n\n".join(part for part in (*parts, "\n".join(mixtures_in_words(result["laws"]) + agreed)) if part)
+
+
+def notes(row):
+    """What to know before trusting a law's answer, a line each."""
+    if row["extrapolation"]:
+        yield f"{row['law']}: outside its data: {in_words(row['extrapolation'])}"
+    if row["at_edge"]:
+        yield f"{row['law']}: {row['n_experts']} experts are at the edge of those compared: one beyond may be better"
+    if row["not_bounded"]:
+        yield f"{row['law']}: {sentences.NOT_BOUNDED}"
+    if row["finest"]:
+        yield f"{row['law']}: experts split in {row['split']} are the finest of its data: finer ones may be better"
+    if row["note"]:
+        yield f"{row['law']}: {row['note']}"
+    if row["dense"] and row["dense"]["law"] != row["law"]:
+        yield f"{row['law']}: its dense models follow {row['dense']['law']}"
+
+
+def mixtures_in_words(rows):
+    """A line on what mixtures save, by the laws that know them; none without such a law."""
+    saved = [row["dense"]["loss_saved_share"] for row in rows if row["mixtures"] and row["dense"]]
+    if not saved:
+        return []
+    better = sum(row["n_experts"] > 1 for row in rows if row["mixtures"] and row["dense"])
+    return [
+        f"{better} of {len(saved)} laws of mixtures prefer a mixture to a dense model, with a loss {min(saved):.1%} to "
+        f"{max(saved):.1%} below it"
+    ]
+
+
+def agreement_in_words(a):
+    """One line."""
+    verdict = f"they agree within a factor of {AGREE:g}" if a["agree"] else "not settled"
+    if a["limit"]:
+        verdict = {"memory": "set by the limit of memory", "experts": "set by the numbers compared"}[a["limit"]]
+    return (
+        f"{'best dense model, ' * (a['of'] == 'dense')}{a['column']}: {amount(a['low'])} ({a['low_law']}) to "
+        f"{amount(a['high'])} ({a['high_law']}), a factor of {a['factor']:.3g}: {verdict}"
+    )

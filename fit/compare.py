@@ -1,0 +1,169 @@
+"""Several laws asked about one budget: the best architecture of each, against its own best dense model.
+
+Losses of different corpora do not compare, so none is set against another law's. What compares is the architecture, in
+one way of counting (n_active and n_total with embedding and head, 6 n_active n_tokens training FLOPs); a law that
+counts otherwise is asked by its own counts of the same model. And how far, by each law, the best lies below its best
+dense model under the same limits, and how many more FLOPs that dense model would need.
+"""
+
+import copy
+import dataclasses
+import operator
+
+import numpy as np
+
+from fit import UserError, optimum
+from fit.architecture import Architecture, training_flops
+from fit.lawfile import load
+from fit.planning import at_edge, flops_of_dense, not_bounded
+
+LAWS = ("joint-moe-2025", "sparsity-2025", "fine-grained-2024", "comprehensive-2025", "chinchilla-refit-2024")
+SPLITS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 32)
+AGREE = 2.0  # answers within this factor agree
+ABOUT = (
+    "Losses are not set against each other: every law has its own text and tokenizer. Each law's best is measured "
+    "against the best dense model by the same law under the same limits. Counts are with embedding and head, training "
+    "FLOPs are 6 n_active n_tokens, for all of them."
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Split(Architecture):
+    """Every expert split into `split` narrower ones, of which a token uses as many: no count changes. `shared` of those
+    that a token uses are the same for all tokens."""
+
+    split: int = 1
+    shared: int = 0
+
+    def columns(self, d_model, n_experts, embedding=True):
+        fine = dict(top_k=float(self.split), granularity=float(self.split), shared_share=self.shared / self.split)
+        return super().columns(d_model, n_experts, embedding) | fine
+
+
+def compare(laws, shape, constraints, experts=None):
+    """What each of the Laws answers and what they agree on, as a dictionary of plain numbers, ready for JSON.
+
+    shape: {vocab_size, width_per_block}. experts: numbers of experts to choose from; None takes each law's own.
+    Raises UserError where no law has a feasible model, or one cannot be planned with.
+    """
+    rows, infeasible = [], []
+    for law in laws:
+        row = answer(law, shape, constraints, experts)
+        (rows if "loss" in row else infeasible).append(row)
+    if not rows:
+        raise UserError(infeasible[0]["why"])
+    limits = {name: value for name, value in vars(constraints).items() if value is not None}
+    return dict(**shape, constraints=limits, about=ABOUT, laws=rows, infeasible=infeasible, agreement=agreement(rows))
+
+
+def answer(law, shape, constraints, experts=None):
+    """The law's best architecture and its best dense one; {law, why} where nothing is feasible."""
+    fixed = "n_experts" in law.record.get("fixed", ())
+    experts = law.experts if experts is None or fixed or not law.knows_experts else experts
+    best, architecture, i = _best(law, shape, constraints, np.array(experts, float))
+    if best is None:
+        smallest = optimum.why_infeasible(architecture, constraints, min(experts))
+        return dict(law=law.name, why=smallest)
+    row = best.row(i, ("n_active", "n_total", "n_tokens", "loss", "d_model"))
+    e = row["n_experts"]
+    columns = architecture.columns(row["d_model"], e, law.counts_embedding)
+    flops = training_flops(row["n_active"], row["n_tokens"])
+    outside = law.extrapolation(
+        **{name: float(value) for name, value in columns.items()}, n_tokens=row["n_tokens"], flops=flops
+    )
+    return row | dict(
+        law=law.name,
+        form=law.form.name,
+        source=law.record.get("source"),
+        note=law.record.get("note"),
+        mixtures=law.knows_experts,
+        sparsity=1 - 1 / e,
+        split=architecture.split,
+        shared=architecture.shared,
+        size_bound=str(best.size_bound[i]),
+        memory_bytes=float(constraints.memory(architecture, row["d_model"], e)),
+        chose_experts=law.knows_experts and not fixed,
+        at_edge=law.knows_experts and at_edge(experts, e),
+        not_bounded=e == max(experts) and not_bounded(law, architecture, constraints),
+        finest=bool(len(_splits(law)) > 1 and architecture.split == max(_splits(law))),
+        extrapolation=outside,
+        dense=_dense(law, shape, constraints, row["loss"]),
+    )
+
+
+def _splits(law):
+    """Into how many an expert may be split as far as the law knows: within its data; 1 where it makes no difference."""
+    read = [name for name in ("top_k", "granularity") if name in law.form.columns]
+    return [k for k in SPLITS if all(k <= law.ranges.get(name, (1, k))[1] for name in read)] if read else [1]
+
+
+def _choices(law, shape):
+    """The Split architectures between which the law makes a difference."""
+    most = law.ranges.get("shared_share", (0, 1))[1] if "shared_share" in law.form.columns else 0
+    return [Split(**shape, split=k, shared=s) for k in _splits(law) for s in range(k) if s <= most * k]
+
+
+def _best(law, shape, constraints, experts):
+    """(Optima, Split, index) of the law's least loss; (None, Split, None) where nothing is feasible."""
+    law, found = _asked_for_loss(law), None
+    for architecture in _choices(law, shape):
+        solved = optimum.solve(law, experts, architecture, constraints)
+        if solved.feasible.any():
+            i = int(np.nanargmin(solved.loss))
+            if found is None or solved.loss[i] < found[0].loss[found[2]]:
+                found = solved, architecture, i
+    return found or (None, Split(**shape), None)
+
+
+def _asked_for_loss(law):
+    """The law as it is or, where it does not count as the planner does, without its closed form, which would read the
+    planner's counts."""
+    if law.counts_embedding or not law.form.at_experts:
+        return law
+    form = copy.copy(law.form)
+    form.at_experts = None
+    return dataclasses.replace(law, form=form)
+
+
+def _dense(law, shape, constraints, loss):
+    """The best dense model by the law, or by the dense law of the same paper, and what `loss` saves against it; None
+    where none is feasible. flops_ratio: FLOPs at which a dense model has that loss too, over those there are; None
+    where no budget brings it there."""
+    dense_law = load(law.record["dense"]) if law.published and "dense" in law.record else law
+    best, architecture, i = _best(dense_law, shape, constraints, np.array([1.0]))
+    if best is None:
+        return None
+    row = best.row(i) | dict(law=dense_law.name)
+    row |= dict(loss_saved_share=1 - loss / row["loss"])
+    if constraints.flops is not None:
+        needed = flops_of_dense(_asked_for_loss(dense_law), architecture, constraints, loss)
+        row |= dict(flops_ratio=needed and needed / constraints.flops)
+    return row
+
+
+def agreement(rows):
+    """Between which answers the laws lie: a list of {of, column, low, high, low_law, high_law, factor, agree, limit}.
+
+    of "best": the best of the laws of mixtures, where the laws that can choose the number of experts are asked for
+    n_experts; of "dense": every law's best dense model. limit: what sets the answer of all of them, so
+    that they need not agree: "memory" of n_total, "experts" (those compared) of n_experts; else None. A column is left
+    out where fewer than two laws answer.
+    """
+    mixtures = [row for row in rows if row["mixtures"]]
+    dense = [row["dense"] | dict(law=row["law"]) for row in rows if row["dense"]]
+    free = [row for row in mixtures if row["chose_experts"]]
+    asked = [("best", name, mixtures) for name in ("n_active", "n_total", "n_tokens")]
+    asked += [("best", "n_experts", free), ("dense", "n_active", dense), ("dense", "n_tokens", dense)]
+    out = []
+    for of, name, models in asked:
+        if len(models) < 2:
+            continue
+        low, *_, high = sorted(models, key=operator.itemgetter(name))
+        by_memory = name == "n_total" and all(row["size_bound"] == "memory" for row in models)
+        by_experts = name == "n_experts" and all(row["at_edge"] for row in models)
+        out.append(
+            dict(of=of, column=name, low=low[name], high=high[name], low_law=low["law"], high_law=high["law"])
+            | dict(factor=high[name] / low[name], agree=bool(high[name] <= AGREE * low[name]))
+            | dict(limit="memory" if by_memory else "experts" if by_experts else None)
+        )
+    return out

@@ -1,0 +1,92 @@
+"""Several forms fitted to the same runs and set side by side: which of them the data call for.
+
+aic, bic   n ln(RSS / n) + 2 k or k ln n, of the n fitted runs' log losses; k counts the coefficients and the noise.
+           They take the runs' errors for independent: runs of one trunk share a part of theirs.
+left_out   errors on each budget by the fit to all other budgets
+"""
+
+import numpy as np
+
+from fit import UserError, fitting, holdout, search
+from fit.problem import prepare
+from fit.runs import read_runs, subset, trunks_of
+
+PARTS = 8  # of the compute, where no budget is shared by several runs
+
+
+def compare(path, forms, settings, options, quiet=False):
+    """What each of the Forms makes of the runs in `path`: {runs, budgets, budgets_by, forms: [{form, coefficients,
+    fitted, held_out, aic, bic, left_out}]}, ready for JSON. All are fitted to the same runs. Raises UserError.
+
+    left_out: errors as holdout.errors gives; None where the other budgets do not determine the form.
+    """
+    columns = tuple(dict.fromkeys(name for form in forms for name in form.columns))
+    runs = read_runs(path, columns, options.mix_corpora, options.columns)
+    out = holdout.held_out(runs, options.holdout)
+    weights = holdout.run_weights(runs, options.weights)[~out]
+    train, validation = subset(runs, ~out), subset(runs, out)
+    labels, _ = trunks_of(runs.table, options.bootstrap_by)
+    labels = None if labels is None else np.unique(labels[~out], return_inverse=True)[1]
+    budgets, by = budgets_of(train)
+    rows = []
+    for form in forms:
+        fit, problem = fitting.fit_by_default(form, train, settings, weights, labels, quiet)
+        errors = holdout.errors(form, fit.free, train)
+        n, k = len(train), len(form.names) + 1
+        spread = n * np.log(max(errors["rmse_log"], 1e-15) ** 2)
+        row = dict(form=form.name, coefficients=fit.coefficients, fitted=errors, aic=spread + 2 * k)
+        row |= dict(bic=float(spread + k * np.log(n)), left_out=left_out(problem, fit, budgets))
+        rows.append(row | dict(held_out=holdout.errors(form, fit.free, validation) if out.any() else None))
+    return dict(runs=len(train), budgets=int(budgets.max()) + 1, budgets_by=by, forms=rows)
+
+
+def budgets_of(runs):
+    """(labels int [n_runs] of the runs of one budget, what makes them so): n_tokens or else the training FLOPs to two
+    digits, where most values have two runs or more; else equal parts of the runs by training FLOPs."""
+    rounded = np.array([float(f"{flops:.1e}") for flops in runs.flops])
+    for values, by in ((runs.n_tokens, "n_tokens"), (rounded, "training FLOPs")):
+        distinct, labels = np.unique(values, return_inverse=True)
+        if 1 < len(distinct) <= len(runs) / 2:
+            return labels, by
+    order = np.argsort(np.argsort(runs.flops, kind="stable"), kind="stable")
+    return order * min(PARTS, len(runs)) // len(runs), "parts of the training FLOPs"
+
+
+def left_out(problem, fit, budgets):
+    """Errors on the runs of each budget by the law fitted to all others, begun at the best starts of `fit`, together;
+    None where the others do not determine the form."""
+    form, runs = problem.form, problem.runs
+    predicted = np.empty(len(runs))
+    for budget in range(budgets.max() + 1):
+        mine = budgets == budget
+        without = prepare(form, runs, problem.settings, problem.weights * ~mine, problem.trunks)
+        try:
+            search.check_enough(without)
+        except UserError:
+            return None
+        predicted[mine] = form.log_loss(search.again(without, fit).free, subset(runs, mine).columns)
+    error = predicted - np.log(runs.loss)
+    worst = np.abs(np.expm1(error))
+    return dict(
+        rmse_nats=holdout.rms(np.exp(predicted) - runs.loss),
+        rmse_log=holdout.rms(error),
+        mean_relative_error=float(worst.mean()),
+        by_budget=[holdout.rms(error[budgets == budget]) for budget in range(budgets.max() + 1)],
+    )
+
+
+def text(result):
+    """Lines for people: a table, the form of least AIC first."""
+    held = any(row["held_out"] for row in result["forms"])
+    yield f"{'form':14} {'k':>3} {'RMSE':>8} {'held-out':>9} {'left-out':>9} {'AIC':>9} {'BIC':>9}"
+    for row in sorted(result["forms"], key=lambda row: row["aic"]):
+        size = lambda errors: f"{errors['rmse_nats']:.4f}" if errors else "-"
+        yield (
+            f"{row['form']:14} {len(row['coefficients']):3d} {size(row['fitted']):>8} {size(row['held_out']):>9} "
+            f"{size(row['left_out']):>9} {row['aic']:9.1f} {row['bic']:9.1f}"
+        )
+    yield (
+        f"RMSE in nats per token on the {result['runs']} fitted runs{', on the held-out ones' * held}, and on each of "
+        f"the {result['budgets']} budgets ({result['budgets_by']}) by the fit to all others; k coefficients; AIC and "
+        "BIC take the runs' errors for independent"
+    )
