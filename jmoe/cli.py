@@ -14,6 +14,7 @@ import os
 import pathlib
 import re
 import sys
+import threading
 
 from absl import app, flags, logging
 
@@ -136,6 +137,8 @@ def _drop_echoes() -> None:
 
     sys.excepthook = quiet(sys.excepthook, lambda kind, error, trace: error)
     sys.unraisablehook = quiet(sys.unraisablehook, lambda unraisable: unraisable.exc_value)
+    default = threading.excepthook  # the thread of a library that finds the disk full: the main thread says so as well
+    threading.excepthook = lambda args: None if disk_error(args.exc_value) else default(args)
 
 
 def _parse(argv):

@@ -1,7 +1,9 @@
 """What fit's commands answered at commit 6fca2bb: drawn plans, predictions, tables, texts, laws fitted to a small
 table.
 
-python tests/data/before/make_fit.py OUT.jsonl     (from the root of a checkout of that commit)
+XLA_FLAGS=--xla_cpu_use_fusion_emitters=false python tests/data/before/make_fit.py OUT.jsonl
+
+from the root of a checkout of that commit; the flag is one that the tests have had since.
 
 It speaks to fit by its command line alone, so that the same lines can be run at any later commit. Each line of the file
 is one command with what it printed, and what it wrote into the files named OUT.
