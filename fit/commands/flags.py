@@ -154,7 +154,8 @@ def chips_of(f, experts):
 
 def constraints_of(f, chips=None):
     """The Constraints that the flags ask for, --hours as FLOPs of the Chips; UserError where one is out of range."""
-    memory, flops, hours = positive(f, "memory_gb"), positive(f, "flops"), positive(f, "hours")
+    memory, flops = positive(f, "memory_gb"), positive(f, "flops")
+    hours = positive(f, "hours") if "hours" in f else None  # `fit compare` counts none
     if hours is not None and flops is not None:
         raise UserError(sentences.HOURS_OR_FLOPS)
     if f.epochs is not None and not 1 <= f.epochs <= LARGEST:
