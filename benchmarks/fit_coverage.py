@@ -32,7 +32,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "tests"))
 import fit_runs
 
 from fit import fitting, optimum
-from fit.law import Law
+from fit.lawfile import Law
 from fit.laws import FORMS
 from fit.problem import Settings
 from fit.sure import how_sure

@@ -1,11 +1,18 @@
 """Scaling laws of dense and mixture-of-experts language models: fit them, predict with them, plan by them.
 
 Standalone: needs numpy and absl; to fit also jax, jaxopt, scipy and tqdm, to draw matplotlib, for Parquet pyarrow; and
-nothing of the trainer. Start at `python -m fit help`.
+nothing of the trainer. Start at `python -m fit help`, or in Python (api.py):
+
+    import fit
+
+    law = fit.law("runs.csv", form="joint", holdout="largest-compute:3")
+    print(law.predict(n_active=1e9, n_tokens=2e10, n_experts=8))
+    plan = fit.plan(law, flops=1e22, memory_gb=80)
+    print(plan, plan.best["n_experts"], [row["loss"] for row in plan.optima])
 
   laws/         a law a page: its columns, coefficients, formula, starts, published values
   form.py       what follows from a page: the vector that the solver moves, starts, coefficients held
-  law.py        a law: a form with coefficients (a preset, a law.json), predictions, the range fitted
+  lawfile.py    a law: a form with coefficients (a preset, a law.json), predictions, the range fitted
   models.py     the models behind a law, from the columns of the runs
   table.py, runs.py, holdout.py  tables read strictly; runs and their trunks; runs kept out of a fit
   fitting.py    from a table of runs to a law.json: problem.py, the objective; search.py, its best point from many
@@ -14,7 +21,7 @@ nothing of the trainer. Start at `python -m fit help`.
   summary.py    a fit in words; forms.py, several forms fitted to the same runs
   architecture.py  counts of a width and a number of experts
   optimum.py    the best (n_active, n_tokens, n_experts) under constraints
-  plan.py       a plan; plan_text.py, in words; plan_config.py, as a config of the law's own recipe; sentences.py, what
+  planning.py   a plan; plan_text.py, in words; plan_config.py, as a config of the law's own recipe; sentences.py, what
                 it says, in templates
   cost.py       hours, dollars, training memory and speed of a plan on chips; target.py, the least cost of a loss;
                 repeats.py, text that is read several times
@@ -24,8 +31,24 @@ nothing of the trainer. Start at `python -m fit help`.
   paper/        the paper's tables and figures for any law; the report
   units.py      numbers as people read them
   commands/     a command a file: its flags and its output
+  api.py        read, law, load, plan and save as functions of this package, imported when first used
 """
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fit.api import law, load, plan, read, save
+
+__all__ = ["UserError", "law", "load", "plan", "read", "save"]
 
 
 class UserError(Exception):
     """A mistake in what the user gave, in one sentence; the command line prints it and exits with 2."""
+
+
+def __getattr__(name):
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from fit import api
+
+    return getattr(api, name)

@@ -14,8 +14,8 @@ import numpy as np
 
 from fit import UserError, optimum
 from fit.architecture import Architecture, training_flops
-from fit.law import load
-from fit.plan import at_edge, flops_of_dense, not_bounded
+from fit.lawfile import load
+from fit.planning import at_edge, flops_of_dense, not_bounded
 
 LAWS = ("joint-moe-2025", "sparsity-2025", "fine-grained-2024", "comprehensive-2025", "chinchilla-refit-2024")
 SPLITS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 32)

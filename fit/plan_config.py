@@ -9,8 +9,8 @@ import os
 import re
 
 from fit import UserError, sentences
-from fit.law import load, warning_of
-from fit.plan import PAPERS_LAW
+from fit.lawfile import load, warning_of
+from fit.planning import PAPERS_LAW
 from fit.units import amount
 
 FAR = 100  # times outside the fitted sizes and tokens, a config tuned there does not serve

@@ -1,7 +1,7 @@
 """A plan in words: a table, and what follows from it."""
 
 from fit import sentences, summary
-from fit.law import in_words, warning_of
+from fit.lawfile import in_words, warning_of
 from fit.units import amount, duration, memory
 
 

@@ -15,7 +15,7 @@ import dataclasses
 import numpy as np
 
 from fit import UserError, optimum, sentences
-from fit.law import Law
+from fit.lawfile import Law
 
 R_D, R_N = 15.387756, 5.309743
 SOURCE = "Muennighoff et al. 2023, arXiv 2305.16264, App. A; fitted on dense models"

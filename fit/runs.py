@@ -72,9 +72,10 @@ def subset(runs, rows):
 
 
 def read_runs(path, columns, mix_corpora=False, names=None):
-    """Runs for a law that reads `columns`; names: {ours: theirs}, what the file calls them. UserError on a bad value,
-    or on two corpora unless mix_corpora."""
-    table = read(path, names)
+    """Runs for a law that reads `columns`, of a file (names: {ours: theirs}, what it calls them) or a Table. UserError
+    on a bad value, or on two corpora unless mix_corpora."""
+    table = path if isinstance(path, Table) else read(path, names)
+    path = table.path
     for name in (*columns, "loss"):
         table.column(name)
     ordered = [name for name in ALWAYS if name in columns] + [name for name in columns if name not in ALWAYS]

@@ -11,6 +11,7 @@ another one of its run was lost.
 
 import errno
 import os
+import pathlib
 import re
 import sys
 import threading
@@ -65,9 +66,15 @@ def _help(module, config_sections) -> None:
         try:
             from jmoe.config import listing
 
-            print("\n" + listing.describe(path, config_sections))
+            print("\n" + listing.describe(path and installed(path), config_sections))
         except Exception as error:  # noqa: BLE001  the file is the user's
             _fail(f"--config={path}: {type(error).__name__}: {error}", 2)
+
+
+def installed(path: str) -> str:
+    """A path configs/... that the current folder lacks, as the one beside this package, if it is there; else `path`."""
+    beside = pathlib.Path(__file__).parents[1] / path
+    return str(beside) if path.startswith("configs/") and not os.path.exists(path) and beside.exists() else path
 
 
 def unavailable(error: BaseException) -> str | None:
@@ -137,7 +144,7 @@ def _drop_echoes() -> None:
 def _parse(argv):
     logging.set_verbosity(logging.FATAL)  # libraries log every step, and every error twice; --verbosity=0 shows it
     try:
-        argv = flags.FLAGS(argv)
+        argv = flags.FLAGS([re.sub("(?<=^--config=).+", lambda path: installed(path[0]), arg) for arg in argv])
     except flags.Error as error:
         if missing := re.match(r"flag --(\w+)=None: Flag --\1 must have a value other than None", str(error)):
             _fail(f"--{missing[1]} is missing: {flags.FLAGS[missing[1]].help}\nPass --help to see the flags.", 2)

@@ -17,6 +17,7 @@ import sys
 
 from etils import epath
 
+from jmoe import cli
 from jmoe.config.fields import alike, record_of
 from jmoe.cost import counts
 from jmoe.errors import Damaged, UserError
@@ -252,6 +253,7 @@ def short_hash(text: str) -> str:
 
 def load_module(path: str, what: str):
     """The Python file at `path` as a module; UserError, naming it as `what`, where it is none or fails."""
+    path = cli.installed(path)
     spec = importlib.util.spec_from_file_location("sweep_" + short_hash(path), path)
     if not path.endswith(".py") or not pathlib.Path(path).is_file():
         raise UserError(f"{what}: {path!r} is no Python file")

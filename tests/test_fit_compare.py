@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from fit import __main__ as command_line
-from fit import optimum, plan
+from fit import optimum, planning
 from fit.architecture import PAPER
 from fit.compare import compare
-from fit.law import load
+from fit.lawfile import load
 
 SHAPE = dict(vocab_size=PAPER.vocab_size, width_per_block=PAPER.width_per_block)
 LIMITS = optimum.Constraints(flops=1e22, memory_bytes=8e10)
@@ -29,7 +29,7 @@ def answers(*laws, limits=LIMITS, experts=None):
 
 def test_the_joint_law_answers_as_its_plan():
     row = answers("joint-moe-2025")[0]["joint-moe-2025"]
-    planned = plan.plan(load("joint-moe-2025"), PAPER, LIMITS, [1, 2, 4, 8, 16, 32])
+    planned = planning.plan(load("joint-moe-2025"), PAPER, LIMITS, [1, 2, 4, 8, 16, 32])
     for name in ("n_experts", "n_active", "n_total", "n_tokens", "loss", "size_bound", "memory_bytes"):
         assert row[name] == planned["best"][name]
     outside = {o["column"]: o["factor"] for o in row["extrapolation"]}

@@ -12,7 +12,7 @@ from fit import UserError, cost, repeats, units
 from fit import __main__ as command_line
 from fit.architecture import PAPER
 from fit.form import Form
-from fit.law import Law, load
+from fit.lawfile import Law, load
 from fit.laws import FORMS, joint
 from jmoe.cost.chips import CHIPS as JMOE_CHIPS
 from launch import accelerators, preflight

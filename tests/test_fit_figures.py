@@ -12,7 +12,7 @@ import pytest
 
 from fit import __main__ as command_line
 from fit.architecture import Architecture
-from fit.law import load
+from fit.lawfile import load
 from fit.paper import figures, report
 from fit.paper.figures import style
 

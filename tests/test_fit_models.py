@@ -5,7 +5,7 @@ import pytest
 
 from fit import UserError, models
 from fit.architecture import Architecture
-from fit.law import Law, in_words, load, warning_of
+from fit.lawfile import Law, in_words, load, warning_of
 from fit.laws import FORMS
 from fit.table import Table
 

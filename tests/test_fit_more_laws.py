@@ -11,9 +11,9 @@ import pytest
 import scipy.optimize
 
 from fit import __main__ as command_line
-from fit import fitting, forms, holdout, optimum, plan, search
+from fit import fitting, forms, holdout, optimum, planning, search
 from fit.architecture import PAPER, Architecture
-from fit.law import load
+from fit.lawfile import load
 from fit.laws import FORMS
 from fit.problem import Settings, prepare
 from fit.runs import Runs, read_runs, subset
@@ -148,7 +148,7 @@ def test_fine_grained_counts_leave_the_embedding_out():
     total = (4 + 9 * 64) * width**3 / 64
     loss = optimum.loss_of(FINE, PAPER, 64, 1e9, 2e10)
     assert loss == pytest.approx(plain_fine(total, 2e10, 1), rel=1e-12)
-    planned = plan.plan(FINE, PAPER, optimum.Constraints(flops=1e20), [8, 64])
+    planned = planning.plan(FINE, PAPER, optimum.Constraints(flops=1e20), [8, 64])
     assert "dense" not in planned  # its dense models follow another law
     outside = {row["n_experts"]: [o["column"] for o in row["extrapolation"]] for row in planned["optima"]}
     assert outside == {8: ["n_experts"], 64: []}
@@ -168,7 +168,7 @@ def test_inference_optimum(coefficients, served, size, tokens, plain_size, plain
     if plain_tokens is None:  # of a compute-optimal model: a slope of nothing along 6 N D = const
         plain_tokens = (c["beta"] * c["B"] / (c["alpha"] * c["A"]) * plain_size ** c["alpha"]) ** (1 / c["beta"])
     quality = float(law.predict(plain_size, plain_tokens))
-    cheapest = plan.flops_of_dense(law, PAPER, optimum.Constraints(flops=1e22, inference_tokens=served), quality)
+    cheapest = planning.flops_of_dense(law, PAPER, optimum.Constraints(flops=1e22, inference_tokens=served), quality)
     best = optimum.solve(law, 1.0, PAPER, optimum.Constraints(flops=cheapest, inference_tokens=served))
     assert best.n_active == pytest.approx(size, rel=digits) and best.n_tokens == pytest.approx(tokens, rel=digits)
     assert cheapest < 6 * plain_size * plain_tokens + 2 * plain_size * served

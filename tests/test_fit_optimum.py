@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fit import UserError, architecture, learning_rate, optimum, plan, plan_config
-from fit.law import Law, load
+from fit import UserError, architecture, learning_rate, optimum, plan_config, planning
+from fit.lawfile import Law, load
 from fit.laws import FORMS
 from fit.paper import tables
 
@@ -179,11 +179,11 @@ def test_flops_of_dense_inverts_the_optimum(law):
         optimum.Constraints(flops=1e22, memory_bytes=8e10, kv_tokens=16384.0, inference_tokens=1e11),
     ):
         best = np.nanmin(optimum.optima(law, PAPER, constraints, law.experts).loss)
-        needed = plan.flops_of_dense(law, PAPER, constraints, best)
+        needed = planning.flops_of_dense(law, PAPER, constraints, best)
         dense = optimum.optima(law, PAPER, dataclasses.replace(constraints, flops=needed), [1])
         assert dense.loss[0] == pytest.approx(best, rel=1e-9) and needed > constraints.flops
     # 24 GB never hold a dense model as good as 32 experts without a limit.
-    assert plan.flops_of_dense(law, PAPER, optimum.Constraints(flops=1e22, memory_bytes=1e9), 2.07) is None
+    assert planning.flops_of_dense(law, PAPER, optimum.Constraints(flops=1e22, memory_bytes=1e9), 2.07) is None
 
 
 def test_a_root_without_a_change_of_sign_is_nan():
@@ -228,7 +228,7 @@ def test_counts_of_the_paper():
     wide, narrow = architecture.Model(PAPER, 16, 32), architecture.Model(PAPER, 8, 8)
     assert (wide.n_active, wide.n_total) == (321030144, 5001873408)
     assert round(narrow.n_active / 1e6) == 79 and round(narrow.n_total / 1e6) == 211
-    assert learning_rate.predict(load(plan.PAPERS_LAW).models["learning_rate"], 321030144, 8) == pytest.approx(
+    assert learning_rate.predict(load(planning.PAPERS_LAW).models["learning_rate"], 321030144, 8) == pytest.approx(
         np.exp(8.39 - 0.81 * np.log(321030144) - 0.25 * np.log(8)), rel=0.06
     )  # Eq. 10 as printed, two digits
 
@@ -243,7 +243,7 @@ def test_exact_parameters_weight_by_weight():
 
 def test_buildable_is_best_of_all_depths(law):
     constraints = optimum.Constraints(flops=3e20, memory_bytes=24e9, kv_tokens=16384.0, inference_tokens=1e10)
-    made = plan.plan(law, PAPER, constraints, [1, 2, 4, 8, 16, 32])
+    made = planning.plan(law, PAPER, constraints, [1, 2, 4, 8, 16, 32])
     candidates = []
     for e in (1, 2, 4, 8, 16, 32):
         for blocks in range(1, 80):
@@ -262,7 +262,7 @@ def test_buildable_is_best_of_all_depths(law):
 
 
 def test_emitted_config_is_the_plan(law, tmp_path):
-    made = plan.plan(law, PAPER, optimum.Constraints(flops=1e20, memory_bytes=8e9), [1, 2, 4, 8])
+    made = planning.plan(law, PAPER, optimum.Constraints(flops=1e20, memory_bytes=8e9), [1, 2, 4, 8])
     path = tmp_path / "planned.py"
     path.write_text(plan_config.source(law, made))
     spec = importlib.util.spec_from_file_location("planned", path)
@@ -283,7 +283,7 @@ def test_emitted_config_is_the_plan(law, tmp_path):
 
 
 def test_rule_of_thumb_holds_for_the_published_law(law):
-    rows = plan.rule_of_thumb(law, PAPER, 1e21, [1, 2, 4, 8, 16])
+    rows = planning.rule_of_thumb(law, PAPER, 1e21, [1, 2, 4, 8, 16])
     dense = optimum.optima(law, PAPER, optimum.Constraints(flops=1e21), [1])
     assert [row["n_experts"] for row in rows] == [2, 4, 8]
     for row in rows:

@@ -10,7 +10,7 @@ from fit_runs import dense_runs, fit_law
 
 from fit import UserError, learning_rate
 from fit import __main__ as command_line
-from fit.law import load
+from fit.lawfile import load
 from fit.table import Table, read, write
 
 # ------------------------------------------------------------------------------------------------

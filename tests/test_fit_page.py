@@ -13,7 +13,7 @@ import pytest
 
 from fit import UserError, architecture, optimum
 from fit.form import Form
-from fit.law import Law, load
+from fit.lawfile import Law, load
 from fit.laws import joint
 
 # The law of Abnar et al. 2025 (arXiv 2501.12370) without its interaction: total parameters, tokens, sparsity.

@@ -13,7 +13,7 @@ import pytest
 from etils import epath
 
 from fit import __main__ as command_line
-from fit.law import load
+from fit.lawfile import load
 from jmoe import train
 from jmoe.config.check import check_config
 from jmoe.cost import counts

@@ -11,7 +11,7 @@ import scipy.optimize
 
 from fit import UserError, noise, search
 from fit.intervals import WAYS_OF_DRAWING, bootstrap, profile
-from fit.law import Law
+from fit.lawfile import Law
 from fit.laws import FORMS
 from fit.problem import Settings, prepare, residual_function
 from fit.runs import subset, trunks_of

@@ -11,7 +11,7 @@ from fit import UserError, sentences
 from fit.architecture import PAPER
 from fit.commands import flags
 from fit.compare import AGREE, LAWS, compare
-from fit.law import in_words, load
+from fit.lawfile import in_words, load
 from fit.units import amount
 
 FLAGS = (

@@ -5,7 +5,7 @@ import math
 from absl import flags
 
 from fit import UserError, cost, optimum, sentences
-from fit import law as law_lib
+from fit import lawfile as law_lib
 from fit.table import BOUNDS
 
 LARGEST = 1e40  # of any amount that a flag gives

@@ -151,17 +151,11 @@ def percentiles_of(f):
     )
 
 
-def run(f):
-    asked = forms_of(f)
-    for name in ("runs", "out") if len(asked) == 1 else ("runs",):
-        if f[name].value is None:
-            raise UserError(f"--{name} is missing")
-    from fit import fitting, forms, solvers, summary
+def options_of(f):
+    """The fitting.Options that the flags ask for."""
+    from fit import fitting
 
-    settings = settings_of(f)
-    if f.out is not None:
-        check_writable(f.out)
-    options = fitting.Options(
+    return fitting.Options(
         holdout=f.holdout,
         weights=f.weights,
         select=f.select,
@@ -172,13 +166,30 @@ def run(f):
         percentiles=percentiles_of(f),
         columns=flags.columns_of(f),
     )
+
+
+def fitted(f, runs, form, quiet=False):
+    """The record of the law of this Form that the flags ask for, fitted to `runs`: a path or a Table."""
+    from fit import fitting, solvers
+
+    with solvers.kept():
+        return fitting.fit_file(runs, form, settings_of(f), options_of(f), quiet)
+
+
+def run(f):
+    asked = forms_of(f)
+    for name in ("runs", "out") if len(asked) == 1 else ("runs",):
+        if f[name].value is None:
+            raise UserError(f"--{name} is missing")
+    from fit import fitting, forms, solvers, summary
+
     if len(asked) > 1:
         with solvers.kept():
-            compared = forms.compare(f.runs, asked, settings, options)
+            compared = forms.compare(f.runs, asked, settings_of(f), options_of(f))
         print("\n".join(forms.text(compared)))
         return
-    with solvers.kept():
-        record = fitting.fit_file(f.runs, *asked, settings, options)
+    check_writable(f.out)
+    record = fitted(f, f.runs, *asked)
     fitting.save(record, f.out)
     for line in summary.summary(record):
         print(line)

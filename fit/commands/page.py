@@ -7,7 +7,7 @@ from absl import flags
 
 from fit import page
 from fit.commands.flags import LARGEST, columns_of, define_columns
-from fit.law import load
+from fit.lawfile import load
 from fit.page import data
 from fit.paper import figures
 from fit.table import check_writable, write_text

@@ -9,7 +9,7 @@ import json
 
 from fit import UserError, cost, plan_config, plan_text, repeats, sentences, target
 from fit.commands import flags
-from fit.plan import plan as solved
+from fit.planning import plan as solved
 from fit.table import write_text
 
 FLAGS = (
@@ -28,8 +28,8 @@ def define_flags(f):
     flags.define_shape(f)
 
 
-def run(f):
-    law = flags.law_of(f)
+def planned(f, law):
+    """(law, plan) that the flags ask for of this law; with --epochs the law is that of repeated text."""
     experts = flags.experts_of(f, law)
     chips = flags.chips_of(f, experts)
     constraints, loss, reached = flags.constraints_of(f, chips), flags.positive(f, "target_loss"), None
@@ -47,6 +47,11 @@ def run(f):
         repeats.add_to(plan, law, architecture, constraints, experts)
     if chips is not None:
         cost.add_to(plan, chips, architecture, constraints)
+    return law, plan
+
+
+def run(f):
+    law, plan = planned(f, flags.law_of(f))
     if f.emit_config is None and f.base_config is not None:
         raise UserError("--base_config is for --emit_config")
     if f.emit_config is not None:

@@ -8,7 +8,7 @@ import sys
 
 from fit import UserError
 from fit.commands import flags
-from fit.law import in_words
+from fit.lawfile import in_words
 from fit.table import Table, read, write
 
 FLAGS = (

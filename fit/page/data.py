@@ -6,9 +6,9 @@ import os
 import numpy as np
 
 from fit import UserError, cost, plan_config, sentences, summary
-from fit import plan as plan_lib
+from fit import planning as plan_lib
 from fit.architecture import BATCH_RAMP, PAPER
-from fit.law import PRESETS, load
+from fit.lawfile import PRESETS, load
 
 FORMS = ("joint", "chinchilla")  # whose formula law.js knows
 MOST_RUNS = 2000  # on the page, spread evenly over the table

@@ -7,8 +7,8 @@ law's own where the paper's are far from what it was fitted to.
 
 import numpy as np
 
-from fit import UserError, optimum, plan, summary
-from fit.law import in_words
+from fit import UserError, optimum, planning, summary
+from fit.lawfile import in_words
 from fit.laws import FORMS, PRESETS
 
 TABLE_1_EXPERTS = (1, 2, 4, 8, 16)
@@ -85,8 +85,8 @@ def table_2(law, architecture, experts=None, budgets=None, memories_gb=None, kv_
             optima = optimum.optima(law, architecture, constraints, experts)
             best = int(np.nanargmin(optima.loss))
             row = dict(flops=flops, memory_gb=memory) | optima.row(best)
-            row["best_at_edge"] = plan.at_edge(experts, experts[best])
-            if law.draws and (drawn := plan.bootstrap(law, architecture, constraints, experts)):
+            row["best_at_edge"] = planning.at_edge(experts, experts[best])
+            if law.draws and (drawn := planning.bootstrap(law, architecture, constraints, experts)):
                 wins = {other["n_experts"]: other["best_in_draws"] for other in drawn["optima"]}
                 row |= dict(best_in_draws=wins.get(row["n_experts"], 0), draws=drawn["draws"])
             if printed:

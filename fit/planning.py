@@ -9,7 +9,7 @@ import numpy as np
 
 from fit import learning_rate, optimum, repeats, sentences, target
 from fit.architecture import BATCH_RAMP, INFERENCE, PAPER, WHOLE_EXPERTS, Model, training_flops
-from fit.law import load, warning_of
+from fit.lawfile import load, warning_of
 
 SEQUENCE = 512  # tokens of context in training, for the exact FLOPs, where the law does not say
 DECIDED = 0.8  # share of the draws in which the best number of experts must be the best

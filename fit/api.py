@@ -1,0 +1,114 @@
+"""fit from Python: the commands `law`, `predict` and `plan` as functions, with their flags as keyword arguments."""
+
+from __future__ import annotations
+
+import json
+
+from absl import flags
+
+from fit import UserError
+from fit.lawfile import Law, load
+from fit.laws import FORMS
+from fit.table import Table, plain
+from fit.table import read as read_table
+
+__all__ = ["Plan", "law", "load", "plan", "read", "save"]
+
+
+def read(runs, columns: dict[str, str] | None = None) -> Table:
+    """A table of runs: a .csv, .jsonl or .parquet file, or a pandas frame; columns: {ours: theirs}, such as
+    {"loss": "val_loss"}. Raises UserError for a file that cannot be read, or has no such columns."""
+    if isinstance(runs, Table):
+        return runs
+    if not hasattr(runs, "columns"):
+        return read_table(str(runs), columns)
+    values = {str(name): runs[name].to_list() for name in runs.columns}
+    table = Table("the frame", values, list(range(len(runs))), dict(columns or {}))
+    for ours in table.names:
+        table.column(ours)
+    if not len(table):
+        raise UserError("the frame has no runs")
+    return table
+
+
+def law(runs, form: str = "joint", **options) -> Law:
+    """The law of this form fitted to runs (as `read` takes them): what `python -m fit law` writes, number for number.
+
+    Options are that command's: holdout="largest-compute:3", bootstrap=100, fix={"c": 1.2}, seed=1, ... Losses are in
+    nats per token. Its `record` is what law.json holds, errors and warnings among it. Raises UserError for a bad value
+    in runs or options.
+    """
+    import jax
+
+    from fit.commands import law as command
+
+    if form not in FORMS:
+        raise UserError(f"--form={form}: expected one of {', '.join(FORMS)}")
+    table = read(runs)
+    f = _flags("law", command, ("runs", "out", "columns"), options | dict(form=form))
+    f.columns = [f"{ours}:{theirs}" for ours, theirs in table.names.items()]  # for the record
+    with jax.enable_x64(True), jax.default_device(jax.devices("cpu")[0]):
+        record = command.fitted(f, table, FORMS[form], quiet=True)
+    record = json.loads(json.dumps(plain(record), allow_nan=False))  # as a law.json would be read
+    coefficients = {name: float(record["coefficients"][name]) for name in FORMS[form].names}
+    return Law("the fitted law", FORMS[form], coefficients, record)
+
+
+def save(law: Law, path) -> None:
+    """Writes a law that `fit.law` fitted as law.json, for the commands. Raises UserError where that cannot be done."""
+    from fit import fitting
+
+    fitting.save(law.record, str(path))
+
+
+class Plan:
+    """What `python -m fit plan --json` prints, a field an attribute: `optima`, rows (dictionaries) of the optimum at
+    each number of experts; `best`, one of them; `buildable`, the model to train; `warnings`; vars(plan) has them all.
+    As text it is what the command prints."""
+
+    optima: list[dict]
+    best: dict
+    buildable: dict | None
+    warnings: list[str]
+
+    def __init__(self, fields: dict):
+        vars(self).update(fields)
+
+    def __str__(self):
+        from fit import plan_text
+
+        return plan_text.text(vars(self))
+
+
+def plan(law: Law | str, **limits) -> Plan:
+    """The best model of a law (or of a published law's name, or a law.json) within limits, which are the flags of
+    `python -m fit plan`: flops=1e22 or chips="H100:64" and hours=240, memory_gb=80, kv_tokens=16384,
+    inference_tokens=1e12, max_tokens=2e10, experts=[1, 8], ... Raises UserError where one is out of range,
+    or nothing is feasible."""
+    from fit.commands import plan as command
+
+    law = law if isinstance(law, Law) else load(str(law))
+    return Plan(command.planned(_flags("plan", command, ("law", "json", "emit_config", "base_config"), limits), law)[1])
+
+
+def _flags(name, command, not_options, options):
+    """The command's flags with these values; TypeError for a name that is none of its options, UserError for a value
+    that it refuses."""
+    f = flags.FlagValues()
+    command.define_flags(f)
+    arguments = []
+    for option, value in options.items():
+        if option not in f or option in not_options:
+            known = ", ".join(sorted(set(f) - set(not_options)))
+            raise TypeError(f"fit.{name}() has no option {option!r}; options: {known}")
+        if isinstance(value, dict):
+            value = [f"{key}={v}" for key, v in value.items()]
+        if isinstance(value, (list, tuple)):
+            value = ",".join(map(str, value))
+        if value is not None:
+            arguments.append(f"--{option}={value}")
+    try:
+        f(["fit", *arguments])
+    except flags.Error as e:
+        raise UserError(" ".join(str(e).split())) from e
+    return f

@@ -1,0 +1,146 @@
+"""fit from Python: the same numbers as the command line's, from files and frames."""
+
+import json
+import math
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+import fit_runs
+import pytest
+
+import fit
+from fit import __main__ as command_line
+
+ROOT = pathlib.Path(__file__).parent.parent
+DENSE = fit_runs.DATA / "chinchilla_svg_245.csv"
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    return fit_runs.write_demo_csv(tmp_path_factory.mktemp("runs") / "runs.csv")
+
+
+@pytest.fixture(scope="module")
+def law(runs):
+    return fit.law(runs, form="joint", starts=8, holdout="largest-compute:5", fix=dict(c=1.2))
+
+
+def test_a_law_is_what_the_command_writes(law, runs, tmp_path):
+    out = tmp_path / "law.json"
+    command = ["law", f"--runs={runs}", "--starts=8", "--holdout=largest-compute:5", "--fix=c=1.2", f"--out={out}"]
+    assert command_line.run(command) == 0
+    fit.save(law, tmp_path / "saved.json")
+    assert (tmp_path / "saved.json").read_bytes() == out.read_bytes()
+    assert law.coefficients["c"] == 1.2
+    loaded = fit.load(str(out))
+    model = dict(n_active=1e5, n_tokens=[1e6, 2e6], n_experts=8)
+    assert law.predict(**model).tolist() == loaded.predict(**model).tolist()
+
+
+def test_a_frame_gives_the_law_of_its_file():
+    import pandas
+
+    frame = pandas.read_csv(DENSE)
+    names = dict(loss="val_loss", n_tokens="D")
+    theirs = fit.read(frame.rename(columns=names), columns=names)
+    laws = [fit.law(runs, form="chinchilla", starts=4) for runs in (DENSE, frame, theirs)]
+    first, *others = [law.record for law in laws]
+    for other in others:
+        assert other["coefficients"] == first["coefficients"]
+        assert other["runs"]["fingerprint"] == first["runs"]["fingerprint"]
+    assert laws[2].record["settings"]["columns"] == names
+
+
+def test_bad_values_of_a_frame_are_named():
+    import pandas
+
+    frame = pandas.read_csv(DENSE)
+    frame.loc[3, "loss"] = math.nan
+    with pytest.raises(fit.UserError, match="the frame, row 3, column loss: found nan"):
+        fit.law(frame)
+    with pytest.raises(fit.UserError, match="column val_loss is missing"):
+        fit.read(frame, columns=dict(loss="val_loss"))
+    with pytest.raises(fit.UserError, match="the frame has no runs"):
+        fit.read(frame[:0])
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        dict(flops=1e22, memory_gb=80),
+        dict(chips="H100:64", hours=240, dollars_per_hour=2.5, max_tokens=2e10, epochs=4),
+    ],
+)
+def test_a_plan_is_what_the_command_prints(limits, capsys):
+    plan = fit.plan("joint-moe-2025", experts=[1, 8, 16], **limits)
+    flags = ["plan", "--law=joint-moe-2025", "--experts=1,8,16", *(f"--{name}={v}" for name, v in limits.items())]
+    assert command_line.run([*flags, "--json"]) == 0
+    assert vars(plan) == json.loads(capsys.readouterr().out)
+    assert [row["n_experts"] for row in plan.optima] == [1, 8, 16]
+    assert plan.best == min(plan.optima, key=lambda row: row["loss"])
+    assert command_line.run(flags) == 0
+    assert f"{plan}\n" == capsys.readouterr().out
+
+
+def test_a_plan_takes_a_fitted_law(law):
+    plan = fit.plan(law, flops=1e12)
+    assert plan.law == law.name
+    at_best = {name: plan.best[name] for name in ("n_active", "n_tokens", "n_experts")}
+    assert plan.best["loss"] == pytest.approx(float(law.predict(**at_best)), rel=1e-9)
+
+
+def test_mistakes_are_named():
+    with pytest.raises(TypeError, match=r"fit.plan\(\) has no option 'memory'; options: .*memory_gb"):
+        fit.plan("joint-moe-2025", flops=1e22, memory=80)
+    with pytest.raises(TypeError, match=r"fit.law\(\) has no option 'out'"):
+        fit.law(DENSE, out="law.json")
+    with pytest.raises(fit.UserError, match="--flops"):
+        fit.plan("joint-moe-2025", flops=-1)
+    with pytest.raises(fit.UserError, match="--form"):
+        fit.law(DENSE, form="cubic")
+    with pytest.raises(fit.UserError, match="no such file"):
+        fit.plan("absent.json", flops=1e22)
+    with pytest.raises(AttributeError, match="'fit' has no attribute 'plans'"):
+        fit.plans  # noqa: B018
+
+
+def test_the_names_are_functions_whatever_was_imported_first():
+    program = (
+        "import sys, fit; light = not {'numpy', 'jax'} & sys.modules.keys()\n"
+        "from fit import lawfile, planning, __main__ as m\n"
+        "m.run(['plan', '--law=joint-moe-2025', '--flops=1e20'])\n"
+        "plan = fit.plan('joint-moe-2025', flops=1e20); law = fit.load('joint-moe-2025')\n"
+        "print(light, callable(fit.law), fit.plan(law, flops=1e20).best == plan.best, 'jax' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.splitlines()[-1] == "True True True False"
+
+
+def ran(program, folder):
+    """What a program prints, run in this folder in a process of its own."""
+    env = os.environ | dict(MPLBACKEND="agg", PYTHONPATH=str(ROOT))
+    done = subprocess.run([sys.executable, "-"], input=program, cwd=folder, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_example_of_the_docs_runs(tmp_path):
+    shutil.copy(ROOT / "examples/runs.csv", tmp_path)
+    (program,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/fit.md").read_text(), re.DOTALL)
+    assert "<- best" in ran(program, tmp_path)
+    assert command_line.run(["plan", f"--law={tmp_path / 'law.json'}", "--flops=1e13"]) == 0
+
+
+def test_the_notebook_runs_from_top_to_bottom(tmp_path):
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    cells = json.loads((ROOT / "examples/plan.ipynb").read_text())["cells"]
+    cells = [cell for cell in cells if cell["cell_type"] == "code"]
+    assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in cells)
+    program = "\n".join("".join(cell["source"]) for cell in cells)
+    program = program.replace("plt.show()", 'figure.savefig("plan.png")')
+    assert "<- best" in ran(program, tmp_path / "examples")
+    assert (tmp_path / "examples/plan.png").stat().st_size > 10_000

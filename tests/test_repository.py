@@ -1,0 +1,77 @@
+"""What stands around the code agrees with it: version, workflow, image, commands that CONTRIBUTING.md names."""
+
+import configparser
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import yaml
+from etils import epath
+
+import jmoe
+import launch.jobs
+
+ROOT = pathlib.Path(__file__).parent.parent
+
+
+def text(name):
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def test_citation_and_changelog_are_of_this_version():
+    citation = yaml.safe_load(text("CITATION.cff"))
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    assert citation["version"] == jmoe.__version__
+    assert citation["license"] == setup["metadata"]["license"]
+    newest = re.search(r"^## (\S+)", text("CHANGELOG.md"), re.MULTILINE)[1]
+    assert newest == jmoe.__version__
+
+
+def test_the_workflow_runs_what_ci_runs():
+    (job,) = yaml.safe_load(text(".github/workflows/ci.yml"))["jobs"].values()
+    (command,) = [step["run"] for step in job["steps"] if "run" in step]
+    assert os.access(ROOT / command, os.X_OK)
+
+
+def test_the_image_holds_the_repository_and_an_extra_that_exists():
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    lines = [line.split(maxsplit=1) for line in text("Dockerfile").splitlines() if line and line[0] != "#"]
+    dockerfile = {instruction: rest for instruction, rest in lines}
+    extras = re.findall(r"EXTRA=(\w+)", text("Dockerfile"))
+    assert {"tpu", "cuda"} == set(extras) <= setup["options.extras_require"].keys()
+    assert dockerfile["COPY"] == ". ."  # into WORKDIR, where pods start `python -m launch.task`
+    assert "constraints.txt" in dockerfile["RUN"] and (ROOT / "constraints.txt").exists()
+    left_out = text(".dockerignore").split()
+    packages = setup["options.packages.find"]["include"].replace("*", "").split()
+    assert not set(left_out) & {*packages, "setup.cfg", "pyproject.toml", "constraints.txt", "README.md", "LICENSE"}
+
+
+def test_contributing_names_targets_and_files_that_exist():
+    contributing = text("CONTRIBUTING.md")
+    targets = set(re.findall(r"^(\w+):", text("Makefile"), re.MULTILINE))
+    assert set(re.findall(r"^make (\w+)", contributing, re.MULTILINE)) <= targets
+    files = re.findall(r"\]\(([^)#]+)", contributing) + re.findall(r"`([\w./]+/[\w.]*)`", contributing)
+    assert len(files) > 5 and all((ROOT / name).exists() for name in files), files
+
+
+def test_the_installed_configs_are_found_where_the_folder_has_none(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    jobs, configs = launch.jobs.load("configs/sweeps/quickstart.py", epath.Path(tmp_path))
+    assert {job.config_file for job in jobs} == {"configs/quickstart.py"}
+
+    def answer(config, *more):
+        command = [sys.executable, "-m", "jmoe.train", f"--config={config}", "--workdir=one", *more]
+        env = os.environ | {"PYTHONPATH": str(ROOT)}
+        done = subprocess.run(command, env=env, capture_output=True, text=True)
+        assert done.returncode == 2
+        return done.stderr
+
+    assert "--config has no such field" in answer("configs/quickstart.py", "--config.absent=1")
+    assert "configs/none.py" in answer("configs/none.py")
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs/quickstart.py").write_text("raise ValueError('the folder has its own')")
+    assert "the folder has its own" in answer("configs/quickstart.py")
