@@ -5,7 +5,7 @@ DEMO ?= runs/demo
 BIN := .venv/bin
 export JAX_PLATFORMS ?= cpu
 
-.PHONY: demo test quick lint soak clean
+.PHONY: demo test quick lint soak results clean
 
 # The main job: sweep, law, pictures, plan. Each line is a command to copy. Started again it skips what is done.
 demo: .venv/.installed
@@ -34,6 +34,10 @@ quick: .venv/.installed
 lint: .venv/.installed
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
+
+# The law of results/ fitted again, with its tables and pictures, from results/runs.csv.
+results: .venv/.installed
+	$(BIN)/python -m results.make
 
 # Long: runs and sweeps killed at random moments, each compared with an undisturbed one.
 soak: .venv/.installed
