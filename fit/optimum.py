@@ -186,7 +186,6 @@ def solve(law, n_experts, architecture, constraints, coefficients=None):
     given = [np.asarray(v, float) for v in (flops, limit) if v is not None]
     shape = np.broadcast_shapes(*(np.shape(v) for v in (*coefficients.values(), n_experts, *given)))
     n_experts = np.broadcast_to(np.asarray(n_experts, float), shape)
-
     smallest_d = float(architecture.width_per_block)
     smallest, largest = architecture.n_active(smallest_d), _largest(architecture, constraints, n_experts)
     feasible = np.broadcast_to(constraints.tokens(smallest) >= 1, shape)
