@@ -82,4 +82,5 @@ def _predicted(law: str, model, n_tokens: int) -> str:
     lines = [line.removeprefix("error: ").removeprefix("warning: ") for line in done.stderr.strip().splitlines()]
     if done.returncode:
         raise UserError(f"--law={law}: {lines[-1] if lines else 'fit predict failed'}")
-    return f"{float(done.stdout):.4f} nats per token{''.join(f'; {line}' for line in lines)}"
+    loss, *intervals = done.stdout.strip().splitlines()  # intervals where the law holds bootstrap draws
+    return f"{float(loss):.4f} nats per token{''.join(f'; {line}' for line in intervals + lines)}"
