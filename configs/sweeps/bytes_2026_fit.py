@@ -14,7 +14,7 @@ def get_sweep():
     """(config file, one dict of overrides for each job)."""
     models = [(48, n_experts, 0) for n_experts in (1, 4, 16, 32)]
     models += [(d_model, n_experts, seed) for d_model in (72, 96, 120) for n_experts in (1, 4, 16) for seed in (0, 1)]
-    return "configs/bytes_2026.py", [
+    return "configs/bytes_2026_tuned.py", [
         {
             "model.d_model": d_model,
             "model.n_experts": n_experts,

@@ -10,7 +10,7 @@ MILLION = 2**20
 
 def get_sweep():
     """(config file, grid): every combination is a job."""
-    return "configs/bytes_2026.py", {
+    return "configs/bytes_2026_tuned.py", {
         "model.d_model": (48,),
         "seed": (1, 2),
         "model.n_experts": (1, 4, 16),
