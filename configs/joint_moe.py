@@ -22,15 +22,27 @@ def get_config() -> ConfigDict:
     model.d_model = 512
     model.n_blocks = model.get_oneway_ref("d_model") // 64
     model.n_heads = model.get_oneway_ref("d_model") // 64
+    model.n_kv_heads = 0  # heads of keys and values, each shared by n_heads / n_kv_heads of queries; 0: n_heads
+    model.head_dim = 0  # 0: d_model / n_heads
+    model.qk_norm = "none"  # RMSNorm of queries and keys before RoPE, over each "head" as in Qwen3, or over the whole
+    # "projection" as in OLMoE
     model.d_ff = model.get_oneway_ref("d_model") * 3
     model.vocab_size = 50_257
     model.n_experts = 1
-    model.capacity_factor = 1.0  # training; evaluation drops nothing
+    model.top_k = 1  # experts that a token chooses
+    model.normalize_gates = True  # divide the gates of a token by their sum, where it chooses more than one expert
+    model.d_expert = 0  # width of an expert; 0: d_ff
+    model.n_shared_experts = 0  # experts that serve every token, beside those that it chooses
+    model.n_dense_blocks = 0  # of n_blocks: the first ones, which have a dense layer of d_ff instead of a mixture
+    model.scores = "softmax"  # what the router makes of its logits, or "sigmoid"
+    model.balance = "loss"  # of the experts' load, by loss.load_balance; "bias": by a bias on the choice, no loss
+    model.capacity_factor = 1.0  # training; None: nothing is dropped, which takes more time; evaluation drops nothing
     model.group_tokens = 8_192  # tokens that share one capacity; part of the mathematics, not of the mesh
     model.rope_base = 10_000.0
     model.init_scale = 0.1
     model.norm = "layer"  # LayerNorm with bias, as in the authors' code; or "rms"
     model.final_norm = False  # an RMSNorm before the head; the authors' code has none
+    model.tied_embeddings = False  # the head is the embedding transposed
     model.dtype = "bfloat16"  # attention, RoPE, router and norms stay float32
     model.attention = "float32"  # "flash": the backend's kernel, its inputs rounded to bfloat16
 
@@ -66,6 +78,7 @@ def get_config() -> ConfigDict:
     optimizer.b1 = 0.9
     optimizer.b2 = 0.999
     optimizer.weight_decay = 0.1
+    optimizer.bias_rate = 0.001  # of model.balance = "bias": what a step adds to or takes from an expert's bias
     optimizer.grad_clip = 0.1
 
     config.mesh = ConfigDict()

@@ -71,6 +71,10 @@ def _help(module, config_sections) -> None:
             _fail(f"--config={path}: {type(error).__name__}: {error}", 2)
 
 
+# a field that is a number or None: the parser of a number's flag knows no None, and read_config sets it
+NONE = re.compile(r"--?config\.([\w.]+)=None")
+
+
 def installed(path: str) -> str:
     """A path configs/... that the current folder lacks, as the one beside this package, if it is there; else `path`."""
     beside = pathlib.Path(__file__).parents[1] / path
@@ -143,6 +147,7 @@ def _drop_echoes() -> None:
 
 def _parse(argv):
     logging.set_verbosity(logging.FATAL)  # libraries log every step, and every error twice; --verbosity=0 shows it
+    argv = [arg for arg in argv if not NONE.fullmatch(arg)]
     try:
         argv = flags.FLAGS([re.sub("(?<=^--config=).+", lambda path: installed(path[0]), arg) for arg in argv])
     except flags.Error as error:
@@ -152,14 +157,26 @@ def _parse(argv):
     except (AttributeError, KeyError, TypeError, ValueError) as error:  # an unknown --config.field
         text = " ".join(str(error.args[0] if error.args else error).split())
         _fail(f"--config has no such field or value: {text}", 2)
+    except Exception as error:  # noqa: BLE001  the file is the user's
+        _fail(missing_package(error) or f"--config: {_load_failure(error)}", 2)
     return argv
+
+
+def _load_failure(error: Exception) -> str:
+    """Why a config file could not be loaded, in one line; ml_collections has lines more on one that is missing."""
+    text = " ".join(str(error).split())
+    if isinstance(error, OSError):
+        return text.split("to load: ")[-1].rpartition("[Errno 2] ")[2]
+    return f"{type(error).__name__}: {text}"
 
 
 def read_config(holder):
     """The locked ConfigDict of the config flag `holder`; UserError where its file is missing, fails or has no
     get_config()."""
     try:
-        return holder.value.lock()
+        config = holder.value.lock()
+        for field in filter(None, map(NONE.fullmatch, sys.argv)):
+            config.update_from_flattened_dict({field[1]: None})
+        return config
     except Exception as error:  # ml_collections raises the error of a failed load at the first use of the config
-        reason = " ".join(str(error).split("to load: ")[-1].split())
-        raise UserError(f"--{holder.name}: {reason}") from None
+        raise UserError(f"--{holder.name}: {_load_failure(error)}") from None

@@ -15,7 +15,9 @@ Model FLOPs count the matmuls that the mathematics needs, forward and twice back
 embedding (a lookup), the router, attention over the whole row. No padding, no recomputation. MFU = model FLOPs / (step
 time x peak FLOP/s). The step time lies between the largest of compute, memory and network time (all overlapped) and
 their sum (nothing overlapped). Each runs at its published peak, all links of a chip at once, and a float32 product of
-attention or the router takes the time of 6 bfloat16 ones: a bound, not a prediction.
+attention or the router takes the time of 6 bfloat16 ones: a bound, not a prediction. Where results/accelerators/ has
+peaks that were measured on such a chip (benchmarks/accelerator.py), a second roofline follows by them; its MFU is a
+share of the published peak all the same.
 
 --compare_remat does this for each config.remat instead, prints memory and FLOPs side by side and names the cheapest, by
 FLOPs, of those that fit.

@@ -1,7 +1,8 @@
 """A checkpoint as a folder that Hugging Face's transformers loads: python -m jmoe.export --workdir=DIR --out=DIR.
 
-Writes model.safetensors, config.json, generation_config.json, the tokenizer and a model card: Llama for a dense model,
-Qwen2-MoE for a mixture. A model with LayerNorm, or without a norm before its head, has no equal there and is refused.
+Writes model.safetensors, config.json, generation_config.json, the tokenizer and a model card: Llama or Qwen3 for a
+dense model, Qwen2-MoE, Qwen3-MoE or OLMoE for a mixture. A model with LayerNorm, without a norm before its head, with
+shared experts, sigmoid scores or bias balancing has no equal there and is refused.
 """
 
 import json

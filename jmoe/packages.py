@@ -24,7 +24,7 @@ def missing_package(error: BaseException) -> str | None:
         return None
     return (
         f"the Python package {name} is missing: install it by `pip install {DISTRIBUTIONS.get(name, name)}`, or all "
-        "that jmoe needs by `pip install -c constraints.txt -e .` in its folder"
+        "that the trainer and the launcher need by `pip install .[train]` in the repository's folder"
     )
 
 

@@ -3,21 +3,17 @@
 The trainer, and whoever submits jobs, checks all of this before it touches a device, a text or a workdir.
 """
 
-from jmoe.config.fields import check_fields, integer
+from jmoe.config.fields import NEUTRAL, check_fields, integer, setting
 from jmoe.errors import UserError
+from jmoe.model import weights
 
 
 def check_config(config) -> None:
     """Raises UserError for a field, or fields together, that no run can have: field, value and what is allowed."""
     check_fields(config)
     model = config.model
-    if model.d_model % (2 * model.n_heads):
-        raise UserError(f"config.model.d_model={model.d_model} must be an even multiple of n_heads={model.n_heads}")
-    if model.n_experts > 1 and int(model.group_tokens * model.capacity_factor / model.n_experts) < 1:
-        raise UserError(
-            f"config.model.capacity_factor={model.capacity_factor} leaves no slot to each of "
-            f"{model.n_experts} experts in groups of {model.group_tokens} tokens"
-        )
+    _check_heads(model)
+    _check_mixture(model)
     before = None
     for from_token, batch in config.batch_tokens:
         if not integer(0)[1](from_token) or not integer(1)[1](batch):
@@ -37,6 +33,35 @@ def check_config(config) -> None:
             )
 
 
+def _check_heads(model) -> None:
+    n_heads, n_kv_heads, head_dim = weights.heads(model)
+    if setting(model, "head_dim") % 2:
+        raise UserError(f"config.model.head_dim={head_dim} must be even")
+    if not setting(model, "head_dim") and model.d_model % (2 * n_heads):
+        raise UserError(f"config.model.d_model={model.d_model} must be an even multiple of n_heads={n_heads}")
+    if n_heads % n_kv_heads:
+        raise UserError(f"config.model.n_kv_heads={n_kv_heads} must divide config.model.n_heads={n_heads}")
+
+
+def _check_mixture(model) -> None:
+    top_k, n_dense = setting(model, "top_k"), setting(model, "n_dense_blocks")
+    if top_k > model.n_experts:
+        raise UserError(f"config.model.top_k={top_k} must be at most n_experts={model.n_experts}")
+    if model.n_experts == 1:
+        for name in ("d_expert", "n_shared_experts", "n_dense_blocks", "scores", "balance"):
+            if (value := setting(model, name)) != NEUTRAL[f"model.{name}"]:
+                raise UserError(f"config.model.{name}={value!r} needs a mixture, and n_experts=1 is a dense model")
+        return
+    if n_dense >= model.n_blocks:
+        raise UserError(f"config.model.n_dense_blocks={n_dense} must be below n_blocks={model.n_blocks}")
+    factor = model.capacity_factor
+    if factor is not None and int(model.group_tokens * top_k * factor / model.n_experts) < 1:
+        raise UserError(
+            f"config.model.capacity_factor={factor} leaves no slot to each of "
+            f"{model.n_experts} experts in groups of {model.group_tokens} tokens"
+        )
+
+
 def _divides(what: str, n_tokens: int, config) -> None:
     row, group = config.data.seq_len, config.model.group_tokens
     what = what + str(n_tokens) if what.endswith("=") else f"{what} {n_tokens}"
@@ -44,6 +69,10 @@ def _divides(what: str, n_tokens: int, config) -> None:
         raise UserError(f"{what} is no multiple of config.data.seq_len={row}")
     if config.model.n_experts > 1 and n_tokens % group:
         raise UserError(f"{what} is no multiple of config.model.group_tokens={group}")
+
+
+def _uses_d_ff(model) -> bool:
+    return not setting(model, "d_expert") or setting(model, "n_dense_blocks") > 0
 
 
 def microbatch_tokens(config) -> int:
@@ -67,7 +96,9 @@ def check_mesh(config, n_devices: int) -> tuple[int, int, int]:
         ("model.n_experts", model.n_experts, f"config.mesh.expert={expert}", expert if model.n_experts > 1 else 1),
         ("model.d_model", model.d_model, f"the {data} devices of the data axis", data),
         ("model.n_heads", model.n_heads, f"config.mesh.model={tensor}", tensor),
-        ("model.d_ff", model.d_ff, f"config.mesh.model={tensor}", tensor),
+        ("model.n_kv_heads", weights.heads(model)[1], f"config.mesh.model={tensor}", tensor),
+        ("model.d_ff", model.d_ff if _uses_d_ff(model) else 0, f"config.mesh.model={tensor}", tensor),
+        ("model.d_expert", setting(model, "d_expert"), f"config.mesh.model={tensor}", tensor),
         ("data.seq_len", config.data.seq_len, f"config.mesh.model={tensor}", tensor),
     ):
         if value % size:

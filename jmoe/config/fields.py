@@ -82,15 +82,28 @@ FIELDS = {
     "model.d_model": Field(integer(1)),
     "model.n_blocks": Field(integer(1)),
     "model.n_heads": Field(integer(1)),
+    "model.n_kv_heads": Field(integer(0), neutral=0),
+    "model.head_dim": Field(integer(0), neutral=0),
+    "model.qk_norm": Field(one_of("none", "head", "projection"), neutral="none"),
     "model.d_ff": Field(integer(1)),
     "model.vocab_size": Field(integer(1)),
     "model.n_experts": Field(integer(1)),
-    "model.capacity_factor": Field(_POSITIVE),
+    "model.top_k": Field(integer(1), neutral=1),
+    "model.normalize_gates": Field(_BOOL, neutral=True),
+    "model.d_expert": Field(integer(0), neutral=0),
+    "model.n_shared_experts": Field(integer(0), neutral=0),
+    "model.n_dense_blocks": Field(integer(0), neutral=0),
+    "model.scores": Field(one_of("softmax", "sigmoid"), neutral="softmax"),
+    "model.balance": Field(one_of("loss", "bias"), neutral="loss"),
+    "model.capacity_factor": Field(
+        ("a number above 0, or None: nothing is dropped", lambda x: x is None or _POSITIVE[1](x))
+    ),
     "model.group_tokens": Field(integer(1)),
     "model.rope_base": Field(number(" above 1", lambda x: x > 1)),
     "model.init_scale": Field(_POSITIVE),
     "model.norm": Field(one_of("layer", "rms"), neutral="rms"),
     "model.final_norm": Field(_BOOL, neutral=True),
+    "model.tied_embeddings": Field(_BOOL, neutral=False),
     "model.dtype": Field(one_of("bfloat16", "float32")),
     "model.attention": Field(one_of("float32", "flash")),
     "loss.load_balance": Field(_NOT_NEGATIVE),
@@ -120,6 +133,7 @@ FIELDS = {
     "optimizer.b1": Field(_BETA),
     "optimizer.b2": Field(_BETA),
     "optimizer.weight_decay": Field(_NOT_NEGATIVE),
+    "optimizer.bias_rate": Field(_NOT_NEGATIVE, neutral=0.001),
     "optimizer.grad_clip": Field(("a number above 0; inf clips nothing", lambda x: type(x) in (int, float) and x > 0)),
     "mesh.expert": Field(integer(1), free=True),
     "mesh.model": Field(integer(1), free=True),
@@ -136,7 +150,33 @@ FIELDS = {
     "wandb": Field(_TEXT, free=True, neutral=""),
 }
 FREE_SECTIONS = ("chip", "mesh")  # free as well: fields of these that only another version of this table knows
+# of config.model, in a run's result where they are not neutral
+COLUMNS = ("n_kv_heads", "head_dim", "qk_norm", "tied_embeddings")
+COLUMNS += ("top_k", "d_expert", "n_shared_experts", "n_dense_blocks", "scores", "balance")
+STANDS_FOR = {  # what is meant where one of them is 0, from a config.model
+    "n_kv_heads": lambda model: model["n_heads"],
+    "head_dim": lambda model: model["d_model"] // model["n_heads"],
+    "d_expert": lambda model: model["d_ff"],
+}
 NEUTRAL = {name: field.neutral for name, field in FIELDS.items() if field.neutral is not None}
+
+
+def setting(model, name: str):
+    """The field `name` of config.model, its neutral value where a config is older than the field."""
+    return model.get(name, NEUTRAL[f"model.{name}"])
+
+
+def columns(model) -> dict:
+    """The COLUMNS of a run's result."""
+    return {name: setting(model, name) for name in COLUMNS if setting(model, name) != NEUTRAL[f"model.{name}"]}
+
+
+def with_columns(rows: list[dict], models: list) -> None:
+    """Gives every row the columns that any row has: those of its own config.model, which a neutral one leaves out."""
+    for name in [name for name in COLUMNS if any(name in row for row in rows)]:
+        for row, model in zip(rows, models):
+            value = setting(model, name)
+            row[name] = STANDS_FOR[name](model) if value == 0 and name in STANDS_FOR else value
 
 
 def flat(config, prefix: str = "") -> dict:

@@ -1,18 +1,21 @@
 """Parameters and FLOPs of a config.model, counted as the paper counts them (Eq. 11-12, App. A.2). Plain Python."""
 
+from jmoe.config.fields import setting
 from jmoe.model import weights
 
 COUNTED = "embedding", "head", "attention", "dense", "expert"  # norms and routers are not
+ENDS = "embedding", "head"  # one matrix, of role "head", where they are tied
 
 
-def n_active(model) -> int:
-    """Parameters that one token uses, embedding and head included, norms and router not (Eq. 12)."""
-    return sum(n * w.size // (model.n_experts if w.role == "expert" else 1) for n, w in _counted(model))
+def n_active(model, embedding: bool = True) -> int:
+    """Parameters that one token uses, norms and router left out (Eq. 12); embedding and head too unless `embedding`."""
+    chosen = lambda w: w.size // model.n_experts * setting(model, "top_k") if w.role == "expert" else w.size
+    return sum(n * chosen(w) for n, w in _counted(model, embedding))
 
 
-def n_total(model) -> int:
-    """All parameters, embedding and head included, norms and router not (Eq. 11)."""
-    return sum(n * w.size for n, w in _counted(model))
+def n_total(model, embedding: bool = True) -> int:
+    """All parameters, norms and routers left out (Eq. 11); embedding and head too unless `embedding`."""
+    return sum(n * w.size for n, w in _counted(model, embedding))
 
 
 def n_exact(model, mesh: dict[str, int] | None = None) -> int:
@@ -25,18 +28,25 @@ def training_flops(n_active: int, n_tokens: int) -> int:
     return 6 * n_active * n_tokens
 
 
+def kv_elements(model, n_tokens: int) -> int:
+    """Numbers in a cache of the keys and values of n_tokens tokens (Sec. 4.3)."""
+    _, n_kv_heads, head_dim = weights.heads(model)
+    return 2 * n_tokens * model.n_blocks * n_kv_heads * head_dim
+
+
 def matmul_flops_per_token(model, seq_len: int) -> dict[str, int]:
     """FLOPs of one token's matmuls, forward and twice backward, by part: what MFU counts.
 
     `parameters` leaves out the embedding, which is looked up; `attention` is scores and values over rows of seq_len.
     """
     of_role = lambda role: sum(n * w.size for n, w in weights.each(model) if w.role == role)
+    n_heads, _, head_dim = weights.heads(model)
     return {
         "parameters": training_flops(n_active(model) - of_role("embedding"), 1),
-        "attention": 12 * model.n_blocks * model.d_model * seq_len,
+        "attention": 12 * model.n_blocks * n_heads * head_dim * seq_len,
         "router": training_flops(of_role("router"), 1),
     }
 
 
-def _counted(model):
-    return [(n, weight) for n, weight in weights.each(model) if weight.role in COUNTED]
+def _counted(model, embedding):
+    return [(n, w) for n, w in weights.each(model) if w.role in COUNTED and (embedding or w.role not in ENDS)]

@@ -7,6 +7,7 @@ import dataclasses
 import sys
 
 import jax
+import jax.numpy as jnp
 
 from jmoe.config.check import microbatch_tokens
 from jmoe.cost import chips, counts
@@ -21,11 +22,12 @@ def measure(config, devices) -> dict:
         mesh, compiled = compile_step(config, devices)
     except DoesNotFit as error:
         return {"fits": False, "n_devices": len(devices), "compiler": str(error)}
-    return report(config, mesh, compiled, chips.of_device(devices[0], config.get("chip")))
+    chip = chips.of_device(devices[0], config.get("chip"))
+    return report(config, mesh, compiled, chip, chips.measured(devices[0]))
 
 
-def report(config, mesh, compiled, chip: chips.Chip | None) -> dict:
-    """Everything about one compiled step, on `chip` where its peaks are known."""
+def report(config, mesh, compiled, chip: chips.Chip | None, measured: dict | None = None) -> dict:
+    """Everything about one compiled step, on `chip` where its peaks are known, and by chips.measured's beside them."""
     program = Program(compiled.as_text())
     memory = of_step(compiled)
     collectives, each = {}, program.collectives()
@@ -39,6 +41,7 @@ def report(config, mesh, compiled, chip: chips.Chip | None) -> dict:
         "n_devices": mesh.size,
         "n_active": counts.n_active(config.model),
         "n_total": counts.n_total(config.model),
+        "kv_cache_bytes_per_token": counts.kv_elements(config.model, 1) * jnp.dtype(config.model.dtype).itemsize,
         "n_tokens": max(batch for _, batch in config.batch_tokens),
         "jax_version": jax.__version__,
         "memory_bytes": memory,
@@ -52,7 +55,11 @@ def report(config, mesh, compiled, chip: chips.Chip | None) -> dict:
     if chip:
         result["chip"] = dataclasses.asdict(chip)
     if chip and chip.flops and chip.bandwidth and (chip.network or not each):
-        result |= _roofline(result, chip)
+        result |= _roofline(result, chip, chip.flops)
+    network = chip.network if chip else 0.0
+    if measured and (network or not each):
+        reached = chips.Chip(flops=measured["flops"], bandwidth=measured["bandwidth"], network=network)
+        result["measured_peaks"] = measured | _roofline(result, reached, chip.flops if chip else 0.0)
     return result
 
 
@@ -74,8 +81,9 @@ def _flops(config, program: Program, compiled, n_devices: int) -> dict:
     return flops | {"compiled_over_model": compiled_over_model}
 
 
-def _roofline(result: dict, chip: chips.Chip) -> dict:
-    """Seconds of a step if all of its parts overlap and if none does, and the MFU of both."""
+def _roofline(result: dict, chip: chips.Chip, published_flops: float) -> dict:
+    """Seconds of a step on `chip` if all of its parts overlap and if none does, and the MFU of both: the share of the
+    published FLOP/s, of the chip's own where none are."""
     parts = {
         "compute": result["flops"]["matmul_passes"] / chip.flops,
         "memory": result["main_memory_bytes"] / chip.bandwidth,
@@ -83,7 +91,7 @@ def _roofline(result: dict, chip: chips.Chip) -> dict:
     }
     seconds = {"overlapped": max(parts.values()), "serial": sum(parts.values())}
     model = sum(result["flops"]["model"].values())
-    mfu = {name: model / (value * chip.flops) for name, value in seconds.items()}
+    mfu = {name: model / (value * (published_flops or chip.flops)) for name, value in seconds.items()}
     return {"roofline_seconds": parts | seconds, "mfu": mfu}
 
 
@@ -140,6 +148,7 @@ def table(r: dict, title: str) -> str:
     lines = [
         f"{title}: {_si(r['n_active'])} active, {_si(r['n_total'])} total; {r['n_devices']} devices ({mesh}), "
         f"{r['n_tokens']:,} tokens a step",
+        f"generating, each token of context keeps {_si(r['kv_cache_bytes_per_token'])}B of keys and values",
         "per device and step",
         f"  memory       peak {gib(memory['peak'])}{capacity}: arguments {gib(memory['arguments'])}, temporaries "
         f"{gib(memory['temporaries'])}, outputs beside the donated {gib(memory['outputs_not_donated'])}, program "
@@ -158,16 +167,27 @@ def table(r: dict, title: str) -> str:
     for one in r["largest_arrays"][:4]:
         lines.append(f"    {gib(one['bytes']):10}  {one['array']:28} {one['source']}")
     if "mfu" in r:
-        parts, mfu = r["roofline_seconds"], r["mfu"]
-        times = ", ".join(f"{part} {1e3 * parts[part]:.1f} ms" for part in ("compute", "memory", "network"))
-        lines += [
-            f"  roofline     {times}; float32 products in 6 bfloat16 passes: {_si(flops['matmul_passes'])} FLOPs",
-            f"               step {1e3 * parts['overlapped']:.1f} ms (MFU {mfu['overlapped']:.1%}) if all overlaps, "
-            f"{1e3 * parts['serial']:.1f} ms (MFU {mfu['serial']:.1%}) if nothing does",
-        ]
+        times, step = _roofline_lines(r)
+        passes = _si(flops["matmul_passes"])
+        lines += [f"  roofline     {times}; float32 products in 6 bfloat16 passes: {passes} FLOPs", step]
     else:
         lines.append("  roofline     unknown: the peaks of these devices are not listed here; config.chip takes them")
+    if peaks := r.get("measured_peaks"):
+        times, step = _roofline_lines(peaks)
+        rates = f"{_si(peaks['flops'])}FLOP/s and {_si(peaks['bandwidth'])}B/s of {peaks['file']}"
+        lines += [f"  as measured  {times}; by {rates}", step]
     return "\n".join(lines + ["  fits" if r["fits"] else "  DOES NOT FIT"])
+
+
+def _roofline_lines(r: dict) -> tuple[str, str]:
+    """The times of the parts, and the line of the step."""
+    parts, mfu = r["roofline_seconds"], r["mfu"]
+    times = ", ".join(f"{part} {1e3 * parts[part]:.1f} ms" for part in ("compute", "memory", "network"))
+    step = (
+        f"               step {1e3 * parts['overlapped']:.1f} ms (MFU {mfu['overlapped']:.1%}) if all overlaps, "
+        f"{1e3 * parts['serial']:.1f} ms (MFU {mfu['serial']:.1%}) if nothing does"
+    )
+    return times, step
 
 
 def _si(value: float) -> str:

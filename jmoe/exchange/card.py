@@ -3,6 +3,7 @@
 import subprocess
 import sys
 
+from jmoe.config.fields import columns, setting
 from jmoe.cost import counts
 from jmoe.errors import UserError
 
@@ -28,7 +29,7 @@ print(tokenizer.decode(model.generate(**tokenizer("The", return_tensors="pt"), m
 {rows}
 """
 MIXTURE = (
-    ": in each layer a router sends a token to one of {} experts, and the expert's output is multiplied by the "
+    ": in each layer a router sends a token to {} of {} experts, and the output of each is multiplied by the "
     "router's probability. No token is dropped"
 )
 
@@ -49,7 +50,8 @@ def card(folder: str, record: dict, config, result: dict | None, law: str | None
     rows = {
         "parameters": f"{counts.n_active(model):,} active of {counts.n_total(model):,}",
         "shape": f"{model.n_blocks} blocks, d_model {model.d_model}, {model.n_heads} heads, d_ff {model.d_ff}, "
-        f"{model.n_experts} experts, vocabulary {model.vocab_size:,}",
+        f"{model.n_experts} experts, vocabulary {model.vocab_size:,}"
+        + "".join(f", {name} {value}" for name, value in columns(model).items()),
         "trained on": f"{n_tokens:,} tokens in rows of {config.data.seq_len}",
         "text": f"corpus `{record['corpus_fingerprint']}`, tokenizer {config.data.tokenizer.rpartition('/')[2]}",
     }
@@ -68,7 +70,7 @@ def card(folder: str, record: dict, config, result: dict | None, law: str | None
     return CARD.format(
         tag=", mixture-of-experts" if model.n_experts > 1 else "",
         title=f"{folder.rstrip('/').rpartition('/')[2]}",
-        mixture=MIXTURE.format(model.n_experts) if model.n_experts > 1 else "",
+        mixture=MIXTURE.format(setting(model, "top_k"), model.n_experts) if model.n_experts > 1 else "",
         folder=folder,
         rows="\n".join(f"| {name} | {value} |" for name, value in rows.items()),
     )

@@ -1,34 +1,91 @@
-"""Our weights under the names that transformers knows: Llama where E = 1, Qwen2-MoE where E > 1, and back.
+"""Our weights under the names that transformers knows, and back.
 
-Both have RMSNorm, RoPE of halves, SwiGLU and an untied head; Qwen2-MoE's router gives the softmax probability of its
-choice without normalising it again, as ours does; its shared expert is all zeros. Neither can say a LayerNorm, or a
-model without a norm before its head. Both drop no token.
+Llama where E = 1, Qwen2-MoE where E > 1; with a norm of each head's queries and keys Qwen3 and Qwen3-MoE, with one of
+all heads at once OLMoE, which is a mixture. All have RMSNorm, RoPE of halves, SwiGLU and grouped queries; their routers
+give softmax probabilities, normalised over the choice or not; Qwen2-MoE's shared expert is all zeros. None can say a
+LayerNorm, or a model without a norm before its head. They drop no token.
 
-Axis legend: L layers, D d_model, H heads, K = D / H, F d_ff, E experts, V vocabulary. Matrices are [in, out] in ours,
-[out, in] in transformers'.
+Matrices are [in, out] in ours, [out, in] in transformers'.
 """
 
 import numpy as np
 from ml_collections import ConfigDict
 
+from jmoe.config.fields import setting
 from jmoe.errors import UserError
 from jmoe.model import weights
 
-EPSILON = 1e-6  # of decoder.rms_norm
+EPSILON = 1e-6  # of norms.rms_norm
 SHARED_FF = 8  # of the shared expert: torch warns of 0, and a server may spread it over devices
-# keys of config.json that say what computes; where a file lacks one, transformers takes our value but for these
-LACKING = {"qkv_bias": True, "num_experts_per_tok": 4, "shared_expert_intermediate_size": 5632}
 FREE = ("architectures", "max_position_embeddings", "rope_theta", "rope_parameters", "tie_word_embeddings")
+# by (mixture, config.model.qk_norm): model_type, class, what else is as jmoe computes it, and what transformers takes
+# where config.json lacks a key and it is not our value
+KINDS = {
+    (False, "none"): ("llama", "LlamaForCausalLM", {"attention_bias": False, "mlp_bias": False}, {}),
+    (False, "head"): (
+        "qwen3",
+        "Qwen3ForCausalLM",
+        {"attention_bias": False, "use_sliding_window": False},
+        {"num_key_value_heads": 32, "head_dim": 128},
+    ),
+    (True, "none"): (
+        "qwen2_moe",
+        "Qwen2MoeForCausalLM",
+        {"qkv_bias": False, "use_sliding_window": False, "shared_expert_intermediate_size": SHARED_FF},
+        {"qkv_bias": True, "num_experts_per_tok": 4, "shared_expert_intermediate_size": 5632},
+    ),
+    (True, "head"): (
+        "qwen3_moe",
+        "Qwen3MoeForCausalLM",
+        {"attention_bias": False, "use_sliding_window": False},
+        {"num_key_value_heads": 4, "num_experts_per_tok": 8},
+    ),
+    (True, "projection"): (
+        "olmoe",
+        "OlmoeForCausalLM",
+        {"attention_bias": False, "clip_qkv": None},
+        {"num_experts_per_tok": 8, "rms_norm_eps": 1e-5},
+    ),
+}
+NOT_SAID = {"n_shared_experts": 0, "scores": "softmax", "balance": "loss"}  # the value that they compute
 
 
 def check(model) -> None:
-    """Raises UserError for a model that no architecture of transformers computes, naming the field."""
-    for name, value, needed in (("norm", model.get("norm", "rms"), "rms"), ("final_norm", model.final_norm, True)):
-        if value != needed:
+    """Raises UserError for a model that no architecture of transformers computes, naming the fields and the flags."""
+    has = {"norm": setting(model, "norm"), "final_norm": model.final_norm}
+    needed = {name: value for name, value in (("norm", "rms"), ("final_norm", True)) if has[name] != value}
+    if needed:
+        raise UserError(
+            " and ".join(f"config.model.{name}={has[name]!r}" for name in needed)
+            + " has no equal among the architectures of transformers; a model trained with "
+            + " ".join(f"--config.model.{name}={value}" for name, value in needed.items())
+            + " can be exported"
+        )
+    qk_norm = setting(model, "qk_norm")
+    if (model.n_experts > 1, qk_norm) not in KINDS:
+        raise UserError(f"config.model.qk_norm={qk_norm!r} has no equal among the dense models of transformers")
+    needed = NOT_SAID | ({"n_dense_blocks": 0, "head_dim": 0} if qk_norm == "projection" else {})
+    for name, allowed in needed.items():
+        if (value := said(model)[name]) != allowed:
             raise UserError(
-                f"config.model.{name}={value!r} has no equal among the architectures of transformers; models trained "
-                f"with --config.model.norm=rms --config.model.final_norm=True can be exported"
+                f"config.model.{name}={value!r} has no equal among the architectures of transformers that have "
+                f"qk_norm={qk_norm!r}: it must be {allowed!r}"
             )
+
+
+def said(model) -> dict:
+    """The fields of config.model that say what a model computes, alike for all that compute the same: 0 for heads and
+    sizes that follow from others, and of the widths d_ff alone where all layers are alike."""
+    names = ("d_model", "n_blocks", "n_heads", "vocab_size", "n_experts", "rope_base", "final_norm")
+    others = ("qk_norm", "tied_embeddings", "norm", "top_k", "n_dense_blocks", *NOT_SAID)
+    fields = {name: model[name] for name in names} | {name: setting(model, name) for name in others}
+    n_heads, n_kv_heads, head_dim = weights.heads(model)
+    fields["n_kv_heads"] = n_kv_heads if n_kv_heads != n_heads else 0
+    fields["head_dim"] = head_dim if head_dim != model.d_model / n_heads else 0
+    fields["normalize_gates"] = setting(model, "normalize_gates") or fields["top_k"] == 1
+    width = setting(model, "d_expert") or model.d_ff
+    unlike = fields["n_dense_blocks"] and width != model.d_ff
+    return fields | {"d_ff": model.d_ff if unlike else width, "d_expert": width if unlike else 0}
 
 
 def config_json(model, seq_len: int) -> dict:
@@ -38,113 +95,153 @@ def config_json(model, seq_len: int) -> dict:
       UserError: what `check` refuses.
     """
     check(model)
+    n_heads, n_kv_heads, head_dim = weights.heads(model)
+    kind, name, also, _ = KINDS[model.n_experts > 1, setting(model, "qk_norm")]
     values = {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
+        "architectures": [name],
+        "model_type": kind,
         "vocab_size": model.vocab_size,
         "hidden_size": model.d_model,
         "intermediate_size": model.d_ff,
         "num_hidden_layers": model.n_blocks,
-        "num_attention_heads": model.n_heads,
-        "num_key_value_heads": model.n_heads,
-        "head_dim": model.d_model // model.n_heads,
+        "num_attention_heads": n_heads,
+        "num_key_value_heads": n_kv_heads,
+        "head_dim": head_dim,
         "max_position_embeddings": seq_len,
         "rope_theta": model.rope_base,
         "rope_parameters": {"rope_type": "default", "rope_theta": model.rope_base},
         "hidden_act": "silu",
         "rms_norm_eps": EPSILON,
-        "tie_word_embeddings": False,
-    }
+        "tie_word_embeddings": setting(model, "tied_embeddings"),
+    } | also
     if model.n_experts == 1:
-        return values | {"attention_bias": False, "mlp_bias": False}
-    return values | {
-        "architectures": ["Qwen2MoeForCausalLM"],
-        "model_type": "qwen2_moe",
-        "qkv_bias": False,
+        return values
+    width, top_k = setting(model, "d_expert") or model.d_ff, setting(model, "top_k")
+    values |= {
         "num_experts": model.n_experts,
-        "num_experts_per_tok": 1,
-        "norm_topk_prob": False,
-        "moe_intermediate_size": model.d_ff,
-        "shared_expert_intermediate_size": SHARED_FF,
-        "decoder_sparse_step": 1,
-        "mlp_only_layers": [],
-        "use_sliding_window": False,
+        "num_experts_per_tok": top_k,
+        "norm_topk_prob": top_k > 1 and setting(model, "normalize_gates"),
     }
+    if kind == "olmoe":
+        return values | {"intermediate_size": width}
+    dense = list(range(setting(model, "n_dense_blocks")))
+    return values | {"moe_intermediate_size": width, "decoder_sparse_step": 1, "mlp_only_layers": dense}
 
 
 def model_fields(values: dict) -> dict:
-    """The fields of config.model that a config.json means.
+    """The fields of config.model that a config.json means, as `said` has them.
 
     Raises:
       UserError: another architecture, or a value that our model does not compute, with its name.
     """
-    kinds = "llama", "qwen2_moe"
+    kinds = {kind: (*which, lacking) for which, (kind, _, _, lacking) in KINDS.items()}
     if values.get("model_type") not in kinds:
         raise UserError(f"config.json: model_type={values.get('model_type')!r} must be {' or '.join(kinds)}")
-    mixture = values["model_type"] == "qwen2_moe"
+    mixture, qk_norm, lacking = kinds[values["model_type"]]
+    values = lacking | {name: value for name, value in values.items() if value is not None}
+    if "num_local_experts" in values:  # as transformers 5 writes a Qwen3-MoE
+        values.setdefault("num_experts", values["num_local_experts"])
     rope = values.get("rope_parameters") or values.get("rope_scaling") or {}
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind != "default":
         raise UserError(f"config.json: rope_type={kind!r} must be 'default'")
+    n_dense = len(values.get("mlp_only_layers", ())) if mixture else 0
+    expert = "moe_intermediate_size" if mixture and qk_norm != "projection" else "intermediate_size"
     try:
         fields = {
             "d_model": values["hidden_size"],
             "n_blocks": values["num_hidden_layers"],
             "n_heads": values["num_attention_heads"],
-            "d_ff": values["moe_intermediate_size" if mixture else "intermediate_size"],
+            "n_kv_heads": values.get("num_key_value_heads", 0),
+            "head_dim": values.get("head_dim", 0),
+            "qk_norm": qk_norm,
+            "tied_embeddings": values.get("tie_word_embeddings", False),
+            "d_ff": values["intermediate_size" if n_dense else expert],
+            "d_expert": values[expert] if n_dense else 0,
             "vocab_size": values["vocab_size"],
             "n_experts": values["num_experts"] if mixture else 1,
+            "top_k": values.get("num_experts_per_tok", 1) if mixture else 1,
+            "normalize_gates": mixture and values.get("norm_topk_prob", False),
+            "n_dense_blocks": n_dense,
             "rope_base": float(rope.get("rope_theta", values.get("rope_theta", 10_000.0))),
             "norm": "rms",
             "final_norm": True,
         }
     except KeyError as error:
         raise UserError(f"config.json: {error.args[0]} is missing") from None
-    ours = config_json(ConfigDict(fields), 0)
-    free = FREE + (("intermediate_size",) if mixture else ())
+    model = ConfigDict(fields)
+    ours = config_json(model, 0)
+    free = FREE + (("intermediate_size",) if mixture and not n_dense else ())
     for name in ours.keys() - set(free):
-        value = values.get(name)
-        value = LACKING.get(name, ours[name]) if value is None else value
-        if value != ours[name]:
+        if (value := values.get(name, ours[name])) != ours[name]:
             raise UserError(f"config.json: {name}={value!r} must be {ours[name]!r} in a model that jmoe can train")
-    return fields
+    return said(model)
 
 
 def _places(model):
-    """(name in transformers, our weight, index into it) of every tensor."""
+    """(name in transformers, our weight, index into it) of every tensor; a weight of the blocks is (stack, name)."""
     yield "model.embed_tokens.weight", "embed", ()
-    for layer in range(model.n_blocks):
-        prefix = f"model.layers.{layer}"
-        yield f"{prefix}.input_layernorm.weight", "attention_norm", (layer,)
-        for i, name in enumerate("qkv"):
-            yield f"{prefix}.self_attn.{name}_proj.weight", "qkv", (layer, slice(None), i)
-        yield f"{prefix}.self_attn.o_proj.weight", "out", (layer,)
-        yield f"{prefix}.post_attention_layernorm.weight", "mlp_norm", (layer,)
-        if model.n_experts > 1:
-            yield f"{prefix}.mlp.gate.weight", "router", (layer,)
-        for name in ("gate", "up", "down"):
-            if model.n_experts == 1:
-                yield f"{prefix}.mlp.{name}_proj.weight", name, (layer,)
-            for expert in range(model.n_experts) if model.n_experts > 1 else ():
-                yield f"{prefix}.mlp.experts.{expert}.{name}_proj.weight", name, (layer, expert)
+    layer = 0
+    for stack, n_blocks in weights.stacks(model).items():
+        table = weights.table(model)[stack]
+        for i in range(n_blocks):
+            prefix = f"model.layers.{layer}"
+            for name, ours, index in _places_of_block(model, table):
+                yield f"{prefix}.{name}.weight", (stack, ours), (i, *index)
+            layer += 1
     yield "model.norm.weight", "final_norm", ()
-    yield "lm_head.weight", "head", ()
+    if "head" in weights.table(model):
+        yield "lm_head.weight", "head", ()
 
 
-def _theirs(weight, name: str, d_model: int):
+def _places_of_block(model, table):
+    """The same of the tensors of one block, of those weights."""
+    yield "input_layernorm", "attention_norm", ()
+    names = {"q": ("q",), "kv": ("k", "v"), "qkv": ("q", "k", "v")}
+    for ours in [name for name in names if name in table]:
+        for i, name in enumerate(names[ours]):
+            yield f"self_attn.{name}_proj", ours, (slice(None), i)
+    for name in [name for name in ("q_norm", "k_norm") if name in table]:
+        yield f"self_attn.{name}", name, ()
+    yield "self_attn.o_proj", "out", ()
+    yield "post_attention_layernorm", "mlp_norm", ()
+    if "router" in table:
+        yield "mlp.gate", "router", ()
+    for name in ("gate", "up", "down"):
+        if "router" not in table:
+            yield f"mlp.{name}_proj", name, ()
+        for expert in range(model.n_experts) if "router" in table else ():
+            yield f"mlp.experts.{expert}.{name}_proj", name, (expert,)
+
+
+def _ours(params: dict, place):
+    """The weight of a place in our tree."""
+    return params[place] if isinstance(place, str) else params[place[0]][place[1]]
+
+
+def _theirs(weight, place, d_model: int):
     """One of our weights as transformers has it: a matrix [out, in], whose heads are not an axis of their own."""
-    if name == "embed" or weight.ndim == 1:
+    name = place if isinstance(place, str) else place[1]
+    if name == "embed":
         return weight
-    return weight.reshape((-1, d_model) if name == "out" else (d_model, -1) if name == "qkv" else weight.shape).T
+    if name.endswith("_norm"):
+        return weight.reshape(-1)
+    into_heads = name in ("q", "kv", "qkv")
+    return weight.reshape((-1, d_model) if name == "out" else (d_model, -1) if into_heads else weight.shape).T
+
+
+def _with_shared_expert(model):
+    """The layers in which the architecture has a shared expert, of which ours is all zeros."""
+    kind = model.n_experts > 1, setting(model, "qk_norm")
+    return range(setting(model, "n_dense_blocks"), model.n_blocks) if kind == (True, "none") else ()
 
 
 def tensors(params: dict, model):
     """(name, array) of each tensor of transformers, from our tree of NumPy arrays; one at a time."""
     d = model.d_model
-    flat = params | params["blocks"]
-    for name, ours, index in _places(model):
-        yield name, _theirs(flat[ours][index], ours, d)
-    for layer in range(model.n_blocks) if model.n_experts > 1 else ():
+    for name, place, index in _places(model):
+        yield name, _theirs(_ours(params, place)[index], place, d)
+    for layer in _with_shared_expert(model):
         prefix = f"model.layers.{layer}.mlp.shared_expert"
         for theirs, shape in (("gate", (SHARED_FF, d)), ("up", (SHARED_FF, d)), ("down", (d, SHARED_FF))):
             yield f"{prefix}.{theirs}_proj.weight", np.zeros(shape, np.float32)
@@ -163,20 +260,22 @@ def params(read, model) -> dict:
     """
     table = weights.table(model)
     empty = lambda weight, *lead: np.empty((*lead, *weight.shape), np.float32)
-    tree = {name: empty(weight) for name, weight in table.items() if name != "blocks"}
-    tree["blocks"] = {name: empty(weight, model.n_blocks) for name, weight in table["blocks"].items()}
-    flat = tree | tree["blocks"]
-    for name, ours, index in _places(model):
-        target, array = flat[ours][index], read(name)
+    stacks = weights.stacks(model)
+    tree = {name: empty(weight) for name, weight in table.items() if name not in stacks}
+    for stack, n_blocks in stacks.items():
+        tree[stack] = {name: empty(weight, n_blocks) for name, weight in table[stack].items()}
+    for name, place, index in _places(model):
+        target, array = _ours(tree, place)[index], read(name)
         if array is None and name == "lm_head.weight":
             array = read("model.embed_tokens.weight")  # tied
         if array is None:
             raise UserError(f"the tensor {name} is missing")
-        needed = _theirs(target, ours, model.d_model).shape
+        needed = _theirs(target, place, model.d_model).shape
         if array.shape != needed:
             raise UserError(f"the tensor {name} has shape {array.shape}; its config.json says {needed}")
-        flat[ours][index] = (array.T if array.ndim == 2 and ours != "embed" else array).reshape(target.shape)
-    for layer in range(model.n_blocks) if model.n_experts > 1 else ():
+        array = array.T if array.ndim == 2 and place != "embed" else array
+        _ours(tree, place)[index] = array.reshape(target.shape)
+    for layer in _with_shared_expert(model):
         name = f"model.layers.{layer}.mlp.shared_expert.down_proj.weight"
         if (array := read(name)) is not None and np.any(array):
             raise UserError(f"the tensor {name} is not zero: jmoe's mixtures have no shared expert")

@@ -3,12 +3,13 @@
 B  rows of a batch on this device            T  positions of a row
 N  tokens on this device, B T                V  vocabulary
 D  d_model                                   F  d_ff, this device's share of it
-H  heads on this device                      K  head size, D / heads of the model
+H  heads of queries on this device           K  head size
+P  heads of keys and values on this device   W  heads of queries that share one of those, H / P
 E  experts                                   X  devices on the expert axis
 G  groups of tokens that share a capacity    S  tokens of a group
 J  choices of a group: the first choices of its S tokens, then their second choices, ...
 C  capacity: slots of one expert in a group  L  slots of all experts in a group, E C
-Q  positions of a block of queries           U  positions of a block of keys
-R  rows times heads, B H                     Z  pieces that are worked on one after another
+Q  queries worked on at once                 U  positions of a block of keys
+R  rows times heads of keys and values       Z  pieces that are worked on one after another
 M  models trained together                   A  choices of a token
 """

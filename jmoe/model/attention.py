@@ -1,6 +1,7 @@
-"""Causal multi-head attention: projections, rotary positions, and the kernel that config.model.attention names.
+"""Causal attention of heads, or of groups of heads that share keys and values: projections, norms of queries and keys,
+rotary positions, and the kernel that config.model.attention names.
 
-Axes (jmoe/model/__init__.py): B, D, H, K, N, T, U (here all keys).
+Axes (jmoe/model/__init__.py): B, D, H, K, N, P, Q (here all queries, W of them at each position), T, U (here all keys).
 """
 
 import functools
@@ -8,20 +9,39 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from jmoe.model import flash
+from jmoe.model import flash, sharding
+from jmoe.model.norms import rms_norm
+
+ATTENTION = ("qkv", "q", "kv", "q_norm", "k_norm", "out")  # the weights of a block that are its attention's
 
 
-def attention(x_BTD, qkv_D3HK, out_HKD, model):
+def attention(x_BTD, weights, model):
     """y_ND of normed rows x_BTD, to be summed over the model axis: this device has H of the heads.
 
-    model: config.model; "float32" attention computes in float32, products too, "flash" as jmoe/model/flash.py says.
-    RoPE is float32 in both.
+    weights: this device's part of the block's ATTENTION, by name. model: config.model; "float32" attention computes in
+    float32, products too, "flash" as jmoe/model/flash.py says. RoPE is float32 in both.
     """
+    q_BTHK, k_BTPK, v_BTPK = queries_keys_values(x_BTD, weights, model)
+    with jax.named_scope("attention"):  # by which a profile knows it
+        y_BTHK = {"float32": exact, "flash": flash.attention}[model.attention](q_BTHK, k_BTPK, v_BTPK)
     b, t, d = x_BTD.shape
-    qkv = (x_BTD.reshape(b * t, d) @ qkv_D3HK.reshape(d, -1)).reshape(b, t, *qkv_D3HK.shape[1:])
-    q, k = (rope(qkv[:, :, i], model.rope_base) for i in (0, 1))
-    y_BTHK = {"float32": exact, "flash": flash.attention}[model.attention](q, k, qkv[:, :, 2].astype(jnp.float32))
-    return y_BTHK.astype(x_BTD.dtype).reshape(b * t, -1) @ out_HKD.reshape(-1, d)
+    return y_BTHK.astype(x_BTD.dtype).reshape(b * t, -1) @ weights["out"].reshape(-1, d)
+
+
+def queries_keys_values(x_BTD, weights, model, start=0):
+    """Float32 q_BTHK, k_BTPK and v_BTPK of normed rows; the first position is `start`."""
+    b, t, d = x_BTD.shape
+    project = lambda weight: (x_BTD.reshape(b * t, d) @ weight.reshape(d, -1)).reshape(b, t, *weight.shape[1:])
+    parts = [project(weights[name]) for name in ("qkv", "q", "kv") if name in weights]
+    q_BTHK, k_BTPK, v_BTPK = (part[:, :, i] for part in parts for i in range(part.shape[2]))
+    if "q_norm" in weights:
+        # a scale of [K] is for each head by itself, one of [heads, K] for all at once, those of other devices too
+        over_all = dict(axis=(-2, -1), average=functools.partial(sharding.mean, axes=("model",)))
+        options = over_all if model.qk_norm == "projection" else {}
+        q_BTHK = rms_norm(q_BTHK, weights["q_norm"], **options)
+        k_BTPK = rms_norm(k_BTPK, weights["k_norm"], **options)
+    turn = lambda x: rope(x, model.rope_base, start)
+    return turn(q_BTHK), turn(k_BTPK), v_BTPK.astype(jnp.float32)
 
 
 def rope(x_BTHK, base: float, start=0):
@@ -34,13 +54,14 @@ def rope(x_BTHK, base: float, start=0):
     return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
 
 
-def exact(q_BTHK, k_BUHK, v_BUHK, start=0):
+def exact(q_BTHK, k_BUPK, v_BUPK, start=0):
     """softmax(q k / sqrt(K)) v over the positions up to the query's own, all at once, in float32.
 
     The queries are those of positions start, start + 1, ...; the keys those of 0, 1, ...
     """
     product = functools.partial(jnp.einsum, precision=jax.lax.Precision.HIGHEST)  # else TPUs and GPUs round the inputs
-    score_BHTU = product("bthk,buhk->bhtu", q_BTHK, k_BUHK) / jnp.sqrt(jnp.float32(q_BTHK.shape[-1]))
-    causal_TU = start + jnp.arange(q_BTHK.shape[1])[:, None] >= jnp.arange(k_BUHK.shape[1])[None, :]
-    score_BHTU = jnp.where(causal_TU, score_BHTU, -jnp.inf)
-    return product("bhtu,buhk->bthk", jax.nn.softmax(score_BHTU), v_BUHK)
+    q_BQPK, position_Q = flash.grouped(q_BTHK, k_BUPK.shape[2])
+    score_BPQU = product("bqpk,bupk->bpqu", q_BQPK, k_BUPK) / jnp.sqrt(jnp.float32(q_BTHK.shape[-1]))
+    causal_QU = start + position_Q[:, None] >= jnp.arange(k_BUPK.shape[1])[None, :]
+    score_BPQU = jnp.where(causal_QU, score_BPQU, -jnp.inf)
+    return flash.ungrouped(product("bpqu,bupk->bqpk", jax.nn.softmax(score_BPQU), v_BUPK), q_BTHK.shape)

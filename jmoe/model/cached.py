@@ -1,6 +1,6 @@
 """The decoder a few positions at a time: the keys and values of earlier positions are kept. Nothing is dropped.
 
-Axes (jmoe/model/__init__.py): D, H, K, T new positions, U positions of the cache, V. One row, on one device.
+Axes (jmoe/model/__init__.py): D, H, K, P, T new positions, U positions of the cache, V. One row, on one device.
 """
 
 import functools
@@ -9,17 +9,18 @@ import jax
 import jax.numpy as jnp
 import ml_collections
 
-from jmoe.model import attention, dispatch
-from jmoe.model.decoder import cast, layer_norm, rms_norm
+from jmoe.model import attention, weights
+from jmoe.model.decoder import cast, feed_forward
+from jmoe.model.norms import norm, rms_norm
 
 PROMPT_POSITIONS = 64  # of a prompt worked on at once
 CACHE_POSITIONS = 256  # a cache has a multiple of them, so that few lengths are compiled
 
 
 def new_cache(model, n_positions: int):
-    """Empty keys and values, [blocks, U, H, K] each, for at least `n_positions`."""
+    """Empty keys and values, [blocks, U, P, K] each, for at least `n_positions`."""
     n = -(-(n_positions + PROMPT_POSITIONS) // CACHE_POSITIONS) * CACHE_POSITIONS
-    shape = model.n_blocks, n, model.n_heads, model.d_model // model.n_heads
+    shape = model.n_blocks, n, *weights.heads(model)[1:]
     return jnp.zeros(shape, jnp.float32), jnp.zeros(shape, jnp.float32)
 
 
@@ -31,30 +32,29 @@ def forward(params, cache, tokens_T, start, model):
     does not matter.
     """
     run = lambda x_TD, layer: _block(x_TD, *layer, start, model)
-    x_TD, cache = jax.lax.scan(run, params["embed"][tokens_T], (params["blocks"], cache))
+    x_TD, stacks, first = params["embed"][tokens_T], [], 0
+    for stack, n in weights.stacks(model).items():
+        part = jax.tree.map(lambda kept, first=first, n=n: kept[first : first + n], cache)
+        x_TD, part = jax.lax.scan(run, x_TD, (params[stack], part))
+        stacks, first = [*stacks, part], first + n
+    cache = jax.tree.map(lambda *parts: jnp.concatenate(parts), *stacks)
     if "final_norm" in params:
         x_TD = rms_norm(x_TD, params["final_norm"])
-    return jnp.matmul(x_TD, params["head"], preferred_element_type=jnp.float32), cache
+    head_DV = params["head"] if "head" in params else params["embed"].T
+    return jnp.matmul(x_TD, head_DV, preferred_element_type=jnp.float32), cache
 
 
 def _block(x_TD, block, cache, start, model):
-    h_TD = _norm(block, "attention_norm", x_TD)
-    q, k, v = jnp.moveaxis(jnp.einsum("td,djhk->tjhk", h_TD, block["qkv"]), 1, 0)
-    q, k = (attention.rope(x[None], model.rope_base, start)[0] for x in (q, k))
-    write = lambda kept, new: jax.lax.dynamic_update_slice(kept, new.astype(jnp.float32), (start, 0, 0))
-    k_UHK, v_UHK = write(cache[0], k), write(cache[1], v)
-    y_THK = attention.exact(q[None], k_UHK[None], v_UHK[None], start)[0]
+    normed = lambda name, x_TD: norm(x_TD, block[name], block.get(f"{name}_bias"))
+    h_TD = normed("attention_norm", x_TD)
+    q_BTHK, *new = attention.queries_keys_values(h_TD[None], block, model, start)
+    k_UPK, v_UPK = (jax.lax.dynamic_update_slice(kept, x[0], (start, 0, 0)) for kept, x in zip(cache, new))
+    y_THK = attention.exact(q_BTHK, k_UPK[None], v_UPK[None], start)[0]
     x_TD += y_THK.astype(x_TD.dtype).reshape(len(x_TD), -1) @ block["out"].reshape(-1, model.d_model)
 
-    h_TD, mlp = _norm(block, "mlp_norm", x_TD), [block[name] for name in ("gate", "up", "down")]
-    y_TD = dispatch.swiglu(h_TD, *mlp) if model.n_experts == 1 else dispatch.dropless(h_TD, block["router"], mlp)
-    return x_TD + y_TD, (k_UHK, v_UHK)
-
-
-def _norm(block, name: str, x_TD):
-    if f"{name}_bias" in block:
-        return layer_norm(x_TD, block[name], block[f"{name}_bias"])
-    return rms_norm(x_TD, block[name])
+    taken = lambda names, over: [block[name] for name in names]
+    y_TD, _ = feed_forward(normed("mlp_norm", x_TD), block, taken, model, training=False)
+    return x_TD + y_TD, (k_UPK, v_UPK)
 
 
 def read_prompt(params, cache, tokens, model):

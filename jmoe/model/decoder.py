@@ -11,8 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from jmoe.model import dispatch, sharding, weights
-from jmoe.model.attention import attention
+from jmoe.config.fields import setting
+from jmoe.model import dispatch, routing, sharding, weights
+from jmoe.model.attention import ATTENTION, attention
+from jmoe.model.norms import norm, rms_norm
 
 INIT_CUT = 0.2  # initial weights lie within it, whatever their standard deviation, as in the authors' code
 
@@ -43,16 +45,16 @@ def init_params(config, seed=None) -> dict:
     return nnx.to_pure_dict(nnx.state(Decoder(config.model, nnx.Rngs(params=jax.random.key(seed)))))
 
 
-def decode(params, tokens_BT, config, capacity_factor):
-    """x_BTD before the head, head_DV, and routing.METRICS with a leading axis of layers.
+def decode(params, tokens_BT, config, training):
+    """x_BTD before the head, head_DV, and routing.METRICS with a leading axis of layers, those that have a mixture.
 
-    params: this device's part of init_params' tree. capacity_factor=None drops nothing.
+    params: this device's part of init_params' tree. Without `training` nothing is dropped.
     """
     # cast once, outside the blocks: their scan would move float32 weights in both passes, and float32 gradients
     params = cast(params, config.model)
     graphdef, state = nnx.split(nnx.eval_shape(lambda: Decoder(config.model, nnx.Rngs(params=0))))
     nnx.replace_by_pure_dict(state, params)
-    return nnx.merge(graphdef, state)(tokens_BT, config.model, capacity_factor, config.remat, config.unroll)
+    return nnx.merge(graphdef, state)(tokens_BT, config.model, training, config.remat, config.unroll)
 
 
 def cast(params, model):
@@ -64,73 +66,82 @@ def cast(params, model):
 def initial(weight: weights.Weight, rngs: nnx.Rngs, scale: float):
     """A normal of variance scale / fan_in (App. A) cut at +-INIT_CUT, or the weight's constant."""
     if not weight.fan_in:
-        return nnx.Param(jnp.full(weight.shape, weight.constant))
+        return nnx.Param(jnp.full(weight.shape, weight.constant, jnp.float32))
     std = (scale / weight.fan_in) ** 0.5
     return nnx.Param(std * jax.random.truncated_normal(rngs.params(), -INIT_CUT / std, INIT_CUT / std, weight.shape))
 
 
+def feed_forward(h_ND, names, taken, model, training):
+    """y_ND of normed rows, to be summed over the model axis, and this device's routing.METRICS: none of a dense layer.
+
+    names: of the block's weights; it has a mixture where a router is among them. taken(names, over): those weights,
+    put together along the mesh axes `over`, or as they rest for (). Without `training` nothing is dropped.
+    """
+    mlp, here = ["gate", "up", "down"], ("data",)
+    if "router" not in names:
+        return dispatch.swiglu(h_ND, *taken(mlp, here)), {}
+    choice = {name: setting(model, field) for name, field in routing.FIELDS.items()}
+    choice["bias_E"] = taken(["router_bias"], ())[0] if "router_bias" in names else None
+    (router_DE,) = taken(["router"], ())
+    capacity_factor = model.capacity_factor if training else None
+    groups = dict(group_tokens=model.group_tokens) if training else {}
+    if capacity_factor is None:
+        y_ND, metrics = dispatch.dropless(h_ND, router_DE, taken(mlp, ("data", "expert")), **groups, **choice)
+    else:
+        y_ND, metrics = dispatch.mixture(
+            h_ND, router_DE, taken(mlp, here), capacity_factor=capacity_factor, **groups, **choice
+        )
+    if "shared_gate" in names:
+        y_ND += dispatch.swiglu(h_ND, *taken([f"shared_{name}" for name in mlp], here))
+    return y_ND, metrics
+
+
 class Block(nnx.Module):
-    def __init__(self, model, rngs: nnx.Rngs):
-        for name, weight in weights.table(model)["blocks"].items():
-            setattr(self, name, initial(weight, rngs, model.init_scale))
+    def __init__(self, table: dict, rngs: nnx.Rngs, init_scale: float):
+        for name, weight in table.items():
+            setattr(self, name, initial(weight, rngs, init_scale))
 
     def norm(self, name, x_BTD):
         """LayerNorm with bias, or RMSNorm where the block has no bias."""
         bias = getattr(self, f"{name}_bias", None)
-        scale = getattr(self, name)[...]
-        return rms_norm(x_BTD, scale) if bias is None else layer_norm(x_BTD, scale, bias[...])
+        return norm(x_BTD, getattr(self, name)[...], None if bias is None else bias[...])
 
-    def __call__(self, x_BTD, model, capacity_factor):
-        """x_BTD, and this device's routing.METRICS of the layer: none when E = 1 or nothing is dropped."""
-        table = weights.table(model)["blocks"]
-        gathered = lambda names, over=("data",): [
-            sharding.gathered(getattr(self, name)[...], table[name].axes, over) for name in names
-        ]
-        y_ND = attention(self.norm("attention_norm", x_BTD), *gathered(["qkv", "out"]), model)
+    def __call__(self, x_BTD, table, model, training):
+        """x_BTD, and this device's routing.METRICS of the layer; table: the weights of the block by name."""
+
+        def gathered(names, over=("data",)):
+            values = [getattr(self, name)[...] for name in names]
+            return [sharding.gathered(x, table[n].axes, over) for n, x in zip(names, values)] if over else values
+
+        names = [name for name in ATTENTION if name in table]
+        y_ND = attention(self.norm("attention_norm", x_BTD), dict(zip(names, gathered(names))), model)
         x_BTD += sharding.total(y_ND, ("model",)).reshape(x_BTD.shape)
 
-        h_ND, mlp, metrics = self.norm("mlp_norm", x_BTD).reshape(y_ND.shape), ["gate", "up", "down"], {}
-        if model.n_experts == 1:
-            y_ND = dispatch.swiglu(h_ND, *gathered(mlp))
-        elif capacity_factor is None:
-            y_ND = dispatch.dropless(h_ND, self.router[...], gathered(mlp, ("data", "expert")))
-        else:
-            options = dict(group_tokens=model.group_tokens, capacity_factor=capacity_factor)
-            y_ND, metrics = dispatch.mixture(h_ND, self.router[...], gathered(mlp), **options)
+        h_ND = self.norm("mlp_norm", x_BTD).reshape(y_ND.shape)
+        y_ND, metrics = feed_forward(h_ND, table, gathered, model, training)
         return x_BTD + sharding.total(y_ND, ("model",)).reshape(x_BTD.shape), metrics
 
 
 class Decoder(nnx.Module):
     def __init__(self, model, rngs: nnx.Rngs):
         for name, weight in weights.table(model).items():
-            if name == "blocks":
-                keys = jax.random.split(rngs.params(), model.n_blocks)
-                self.blocks = jax.vmap(lambda key: Block(model, nnx.Rngs(params=key)))(keys)
+            if name in weights.stacks(model):
+                keys = jax.random.split(rngs.params(), weights.stacks(model)[name])
+                make = lambda key, table=weight: Block(table, nnx.Rngs(params=key), model.init_scale)
+                setattr(self, name, jax.vmap(make)(keys))
             else:
                 setattr(self, name, initial(weight, rngs, model.init_scale))
 
-    def __call__(self, tokens_BT, model, capacity_factor, remat, unroll):
+    def __call__(self, tokens_BT, model, training, remat, unroll):
         """What `decode` returns, by parameters in the types that they are used in."""
         table = weights.table(model)
         gathered = lambda name: sharding.gathered(getattr(self, name)[...], table[name].axes)
-        x_BTD = gathered("embed")[tokens_BT]
-        run = lambda x_BTD, block: block(x_BTD, model, capacity_factor)
-        x_BTD, metrics = jax.lax.scan(jax.checkpoint(run, policy=REMAT[remat]), x_BTD, self.blocks, unroll=unroll)
+        embed_VD = gathered("embed")
+        x_BTD = embed_VD[tokens_BT]
+        for stack in weights.stacks(model):
+            run = lambda x_BTD, block, table=table[stack]: block(x_BTD, table, model, training)
+            run = jax.checkpoint(run, policy=REMAT[remat])
+            x_BTD, metrics = jax.lax.scan(run, x_BTD, getattr(self, stack), unroll=unroll)
         if "final_norm" in table:
             x_BTD = rms_norm(x_BTD, self.final_norm[...])
-        return x_BTD, gathered("head"), metrics
-
-
-def rms_norm(x, scale):
-    """x / rms(x) * scale over the last axis, in float32, back in x's dtype."""
-    x32 = x.astype(jnp.float32)
-    x32 *= jax.lax.rsqrt(jnp.mean(x32**2, axis=-1, keepdims=True) + 1e-6)
-    return (x32 * scale).astype(x.dtype)
-
-
-def layer_norm(x, scale, bias):
-    """(x - mean(x)) / std(x) * scale + bias over the last axis, in float32, back in x's dtype."""
-    x32 = x.astype(jnp.float32)
-    x32 -= jnp.mean(x32, axis=-1, keepdims=True)
-    x32 *= jax.lax.rsqrt(jnp.mean(x32**2, axis=-1, keepdims=True) + 1e-5)
-    return (x32 * scale + bias).astype(x.dtype)
+        return x_BTD, gathered("head") if "head" in table else embed_VD.T, metrics

@@ -1,6 +1,6 @@
 """The mixture of experts: choices sorted into fixed slots of their experts, the experts, and the way back.
 
-Axes (jmoe/model/__init__.py): C slots of an expert, D, E, F, G, J choices of a group, L = E C slots, N, S, X.
+Axes (jmoe/model/__init__.py): C slots of an expert, D, E, F, G, J choices of a group, L = E C slots, N, S, X, Z blocks.
 
 Groups are part of the config. An expert serves the choices of a group in the order of J, first choices before second
 ones, and drops those past its capacity: they add nothing to their token, which the residual carries on (Fedus et al.
@@ -12,13 +12,20 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from jmoe.model import routing
+from jmoe.model import routing, sharding
 
 
 def swiglu(x_END, gate_EDF, up_EDF, down_EFD):
     """SwiGLU of every expert on its own N rows; without the axis E, of a dense layer."""
     hidden_ENF = jax.nn.silu(x_END @ gate_EDF) * (x_END @ up_EDF)
     return hidden_ENF @ down_EFD
+
+
+def narrow_swiglu(x_END, gate_EDF, up_EDF, down_EFD):
+    """swiglu with one product for gate and up: x is read once and its gradient written once, the larger arrays where
+    experts are narrow."""
+    gate_ENF, up_ENF = jnp.split(x_END @ jnp.concatenate([gate_EDF, up_EDF], axis=-1), 2, axis=-1)
+    return (jax.nn.silu(gate_ENF) * up_ENF) @ down_EFD
 
 
 def assign(expert_GJ, n_experts: int, capacity: int):
@@ -60,7 +67,7 @@ def _move_forward(x_GID, source_GO, target_GP, copies):
 
 
 def _move_backward(copies, target_GP, dy_GOD):
-    return sum_choices(_rows(dy_GOD, target_GP), copies), None, None
+    return _sum_of_rows(dy_GOD, target_GP, copies), None, None
 
 
 move.defvjp(_move_forward, _move_backward)
@@ -70,15 +77,43 @@ def _rows(x_GID, index_GO):
     return jnp.take_along_axis(x_GID, index_GO[:, :, None], axis=1, mode="fill", fill_value=0)
 
 
-def sum_choices(x_JD, top_k: int):
-    """The sum over the choices of each token: [..., S, D] of rows [..., J, D]."""
-    if top_k == 1:
-        return x_JD
-    *lead, n_choices, d_model = x_JD.shape
-    return jnp.sum(x_JD.reshape(*lead, top_k, n_choices // top_k, d_model), axis=-3)
+def _sum_of_rows(x_GID, index_GJ, top_k: int, weight_GJ=None):
+    """[G, S, D]: the sum over each token's choices of the rows at `index`, times `weight`.
+
+    The rows of all choices, `top_k` times as many, are never put together.
+    """
+    if top_k == 1 and weight_GJ is None:
+        return _rows(x_GID, index_GJ)
+    rows = [_rows(x_GID, index_GS) for index_GS in jnp.split(index_GJ, top_k, axis=1)]
+    if weight_GJ is not None:
+        weights = jnp.split(weight_GJ, top_k, axis=1)
+        rows = [rows_GSD * weight_GS[:, :, None] for rows_GSD, weight_GS in zip(rows, weights)]
+    return functools.reduce(jnp.add, rows)
 
 
-def mixture(x_ND, router_DE, weights, *, group_tokens: int, capacity_factor: float, top_k: int = 1):
+@functools.partial(jax.custom_vjp, nondiff_argnums=(5,))
+def _gathered(slots_GLD, gate_GJ, slot_of_choice_GJ, choice_of_slot_GL, token_of_slot_GL, top_k: int):
+    """[G, S, D]: the sum of the slots of each token's choices, times their gates; its gradient works slot by slot."""
+    return _sum_of_rows(slots_GLD, slot_of_choice_GJ, top_k, gate_GJ.astype(slots_GLD.dtype))
+
+
+def _gathered_forward(*args):
+    return _gathered(*args), args[:5]
+
+
+def _gathered_backward(top_k, residual, dy_GSD):
+    slots_GLD, gate_GJ, slot_of_choice_GJ, choice_of_slot_GL, token_of_slot_GL = residual
+    dy_GLD = _rows(dy_GSD, token_of_slot_GL)
+    gate_GL = _rows(gate_GJ[:, :, None], choice_of_slot_GL).astype(dy_GLD.dtype)
+    dgate_GL = jnp.einsum("gld,gld->gl", dy_GLD, slots_GLD)
+    dgate_GJ = _rows(dgate_GL[:, :, None], slot_of_choice_GJ)[:, :, 0].astype(gate_GJ.dtype)
+    return dy_GLD * gate_GL, dgate_GJ, None, None, None
+
+
+_gathered.defvjp(_gathered_forward, _gathered_backward)
+
+
+def mixture(x_ND, router_DE, weights, *, group_tokens: int, capacity_factor: float, **choice):
     """The sum of each token's chosen experts, weighted by their gates.
 
     Args:
@@ -86,72 +121,134 @@ def mixture(x_ND, router_DE, weights, *, group_tokens: int, capacity_factor: flo
       router_DE: float32, over all experts; the router works in float32, the experts in x's dtype.
       weights: gate_EDF, up_EDF, down_EFD of this device's E / X experts, and of F its share on the model axis.
       capacity_factor: C = int(J capacity_factor / E), S at most.
+      choice: how routing.route chooses.
 
     Returns:
       y_ND, zero for tokens without an expert, to be summed over the model axis; routing.METRICS as float32 scalars,
       means over the local groups.
     """
     n_experts, d_model = router_DE.shape[1], x_ND.shape[1]
-    capacity = min(group_tokens, int(group_tokens * top_k * capacity_factor / n_experts))
     x_GSD = x_ND.reshape(-1, group_tokens, d_model)
-    expert_GJ, gate_GJ, metrics = routing.route(routing.logits_of(x_GSD, router_DE), top_k)
+    expert_GJ, gate_GJ, metrics = routing.route(routing.logits_of(x_GSD, router_DE), **choice)
+    capacity = min(group_tokens, int(expert_GJ.shape[1] * capacity_factor / n_experts))
     choice_of_slot_GL, slot_of_choice_GJ = assign(expert_GJ, n_experts, capacity)
+
+    def served(slots_GLD):
+        layer = narrow_swiglu if expert_GJ.shape[1] > group_tokens else swiglu
+        return _served(layer, slots_GLD.reshape(-1, n_experts, capacity, d_model), weights).reshape(slots_GLD.shape)
+
+    y_GSD = _there_and_back(x_GSD, gate_GJ, choice_of_slot_GL, slot_of_choice_GJ, served)
+    metrics["drop_rate"] = jnp.mean(slot_of_choice_GJ == n_experts * capacity, axis=-1, dtype=jnp.float32)
+    return y_GSD.reshape(x_ND.shape), _over_groups(metrics)
+
+
+def _there_and_back(x_GSD, gate_GJ, choice_of_slot_GL, slot_of_choice_GJ, served):
+    """y_GSD: the tokens moved into the slots, `served` there, moved back and summed over each token's choices."""
+    n_tokens, n_choices = x_GSD.shape[1], gate_GJ.shape[1]
+    top_k = n_choices // n_tokens
     token_of_slot_GL = choice_of_slot_GL
     if top_k > 1:
-        empty_GL = choice_of_slot_GL == expert_GJ.shape[1]
-        token_of_slot_GL = jnp.where(empty_GL, group_tokens, choice_of_slot_GL % group_tokens)
-
-    slots_GLD = move(x_GSD, token_of_slot_GL, slot_of_choice_GJ, top_k)
-    slots_GLD = _served(slots_GLD.reshape(-1, n_experts, capacity, d_model), weights).reshape(slots_GLD.shape)
-    y_GJD = move(slots_GLD, slot_of_choice_GJ, choice_of_slot_GL)
+        token_of_slot_GL = jnp.where(choice_of_slot_GL == n_choices, n_tokens, choice_of_slot_GL % n_tokens)
+    slots_GLD = served(move(x_GSD, token_of_slot_GL, slot_of_choice_GJ, top_k))
+    if top_k > 1:
+        gate_GJ = sharding.vary(gate_GJ, "model")  # as the slots are behind their experts
+        return _gathered(slots_GLD, gate_GJ, slot_of_choice_GJ, choice_of_slot_GL, token_of_slot_GL, top_k)
+    y_GSD = move(slots_GLD, slot_of_choice_GJ, choice_of_slot_GL)
     # an einsum, so that the gate's gradient is one too: XLA's CPU backend is slow at sums of products in one group
-    y_GJD = jnp.einsum("gjd,gj->gjd", y_GJD, gate_GJ.astype(y_GJD.dtype))
-
-    metrics["drop_rate"] = jnp.mean(slot_of_choice_GJ == n_experts * capacity, axis=-1, dtype=jnp.float32)
-    return sum_choices(y_GJD, top_k).reshape(x_ND.shape), jax.tree.map(jnp.mean, metrics)
+    return jnp.einsum("gsd,gs->gsd", y_GSD, gate_GJ.astype(y_GSD.dtype))
 
 
-def _served(slots_GECD, weights):
+def _over_groups(metrics: dict) -> dict:
+    return {name: m.sum(axis=0) if routing.is_count(m) else jnp.mean(m) for name, m in metrics.items()}
+
+
+def _served(layer, slots_GECD, weights):
     """Every slot after its expert, which may be on another device of the expert axis."""
     spread, (_, _, capacity, d_model) = jax.lax.axis_size("expert") > 1, slots_GECD.shape
     if spread:  # every expert's slots to its device: [G, E, C, D] -> [G X, E / X, C, D]
         slots_GECD = jax.lax.all_to_all(slots_GECD, "expert", split_axis=1, concat_axis=0, tiled=True)
     n_groups, n_local = slots_GECD.shape[:2]
     slots_END = slots_GECD.swapaxes(0, 1).reshape(n_local, n_groups * capacity, d_model)
-    slots_END = swiglu(slots_END, *weights)
+    slots_END = layer(slots_END, *weights)
     slots_GECD = slots_END.reshape(n_local, n_groups, capacity, d_model).swapaxes(0, 1)
     if spread:
         slots_GECD = jax.lax.all_to_all(slots_GECD, "expert", split_axis=0, concat_axis=1, tiled=True)
     return slots_GECD
 
 
-def dropless(x_ND, router_DE, weights, *, top_k: int = 1, block: int = 256):
-    """The same layer with nothing dropped, for evaluation; `weights` are those of all experts.
+def dropless(x_ND, router_DE, weights, *, group_tokens: int | None = None, block: int = 0, **choice):
+    """The same layer with nothing dropped; `weights` are those of all experts.
 
     One expert serves a block of rows at a time, and its choices fill up blocks: J choices of this device's tokens cost
-    at most J + E `block` rows.
+    at most J + E `block` rows. A block has 256 rows over the choices of a token, unless given.
 
     Returns:
-      y_ND, to be summed over the model axis.
+      y_ND, to be summed over the model axis; routing.METRICS by groups of group_tokens, which only they depend on.
     """
-    n_tokens, n_experts = len(x_ND), router_DE.shape[1]
-    block = min(block, n_tokens)
-    gate_J, expert_J = routing.best(jax.nn.softmax(routing.logits_of(x_ND, router_DE)), top_k)
+    n_tokens, d_model = x_ND.shape
+    n_experts = router_DE.shape[1]
+    logits_GSE = routing.logits_of(x_ND, router_DE).reshape(-1, group_tokens or n_tokens, n_experts)
+    expert_GJ, gate_GJ, metrics = routing.route(logits_GSE, **choice)
+    top_k = expert_GJ.size // n_tokens
+    # from here on all tokens are one group: the first choices of all of them, then their second ones
+    together = lambda a_GJ: a_GJ.reshape(len(a_GJ), top_k, -1).swapaxes(0, 1).reshape(-1)
+    expert_J, gate_J = together(expert_GJ), together(gate_GJ)
+    block = block or max(min(256, n_tokens) // top_k, min(8, n_tokens))
+    expert_of_block, slot_of_choice_J = _in_blocks(expert_J, n_experts, block)
+    n_choices, n_slots = len(expert_J), len(expert_of_block) * block
+    choice_of_slot_L = jnp.full(n_slots, n_choices).at[slot_of_choice_J].set(jnp.arange(n_choices))
+
+    def served(slots_GLD):
+        slots = sharding.vary(slots_GLD, "model").reshape(-1, block, d_model)
+        return _served_in_blocks(slots, expert_of_block, tuple(weights)).reshape(slots_GLD.shape)
+
+    y_GSD = _there_and_back(x_ND[None], gate_J[None], choice_of_slot_L[None], slot_of_choice_J[None], served)
+    metrics["drop_rate"] = jnp.zeros(len(expert_GJ), jnp.float32)
+    return y_GSD[0], _over_groups(metrics)
+
+
+def _in_blocks(expert_J, n_experts: int, block: int):
+    """The expert of each block, and the slot of each choice: the choices of an expert begin a block of their own."""
     n_choices, count_E = len(expert_J), routing.count(expert_J, n_experts)
     end_E = jnp.cumsum(-(-count_E // block))  # in blocks
     n_blocks = n_choices // block + n_experts
     expert_of_block = jnp.minimum(jnp.searchsorted(end_E, jnp.arange(n_blocks), side="right"), n_experts - 1)
-
     order_J = jnp.argsort(expert_J, stable=True)
     first_E = jnp.cumsum(count_E) - count_E
     rank_J = jnp.argsort(order_J) - first_E[expert_J]  # a choice's place in the queue of its expert
-    slot_J = (end_E - -(-count_E // block))[expert_J] * block + rank_J
-    token_L = jnp.full(n_blocks * block, n_tokens).at[slot_J].set(jnp.arange(n_choices) % n_tokens)
-    slots = jnp.take(x_ND, token_L, axis=0, mode="fill", fill_value=0).reshape(n_blocks, block, -1)
+    return expert_of_block, (end_E - -(-count_E // block))[expert_J] * block + rank_J
 
-    def one_block(args):
-        rows, e = args
-        return swiglu(rows, *(weight[e] for weight in weights))
 
-    y_LD = jax.lax.map(one_block, (slots, expert_of_block)).reshape(n_blocks * block, -1)
-    return sum_choices(y_LD[slot_J] * gate_J[:, None].astype(y_LD.dtype), top_k)
+def _of_expert(weights, e):
+    return [jax.lax.dynamic_index_in_dim(weight, e, keepdims=False) for weight in weights]
+
+
+@jax.custom_vjp
+def _served_in_blocks(slots_ZCD, expert_Z, weights):
+    """Each block [C, D] after its expert, one block after another.
+
+    The weights' gradient grows in place, in float32: that of a lax.map would be as large as all experts in each block.
+    """
+    return jax.lax.map(lambda args: swiglu(args[0], *_of_expert(weights, args[1])), (slots_ZCD, expert_Z))
+
+
+def _served_in_blocks_forward(slots_ZCD, expert_Z, weights):
+    return _served_in_blocks(slots_ZCD, expert_Z, weights), (slots_ZCD, expert_Z, weights)
+
+
+def _served_in_blocks_backward(residual, dy_ZCD):
+    slots_ZCD, expert_Z, weights = residual
+
+    def one_block(total, args):
+        rows_CD, e, dy_CD = args
+        _, backward = jax.vjp(swiglu, rows_CD, *_of_expert(weights, e))
+        drows_CD, *grads = backward(dy_CD)
+        add = lambda t, g: jax.lax.dynamic_update_index_in_dim(t, _of_expert([t], e)[0] + g.astype(t.dtype), e, 0)
+        return jax.tree.map(add, total, tuple(grads)), drows_CD
+
+    empty = jax.tree.map(lambda w: jnp.zeros_like(w, jnp.promote_types(w.dtype, jnp.float32)), weights)
+    total, dslots_ZCD = jax.lax.scan(one_block, empty, (slots_ZCD, expert_Z, dy_ZCD))
+    return dslots_ZCD, None, jax.tree.map(lambda t, w: t.astype(w.dtype), total, weights)
+
+
+_served_in_blocks.defvjp(_served_in_blocks_forward, _served_in_blocks_backward)

@@ -6,8 +6,10 @@ Axes (jmoe/model/__init__.py): B rows, T positions (a batch holds T + 1 tokens a
 import jax
 import jax.numpy as jnp
 
+from jmoe.config.fields import setting
 from jmoe.model import sharding
 from jmoe.model.decoder import decode
+from jmoe.model.routing import is_count
 
 LOGITS_BYTES = 2**26  # float32 logits of one piece on one device, unless the head's gradient is larger
 SUMMED = ("load_balance", "router_z")  # over layers; the other metrics of a layer are averaged
@@ -17,29 +19,35 @@ def loss_fn(params, batch, config, mesh):
     """Cross-entropy plus weighted balance and z losses, summed over layers; batch [B, T + 1].
 
     Returns:
-      loss, and metrics: cross_entropy (nats per token), routing.METRICS over all layers, `layers`: the same by layer.
+      loss, and metrics: cross_entropy (nats per token), routing.METRICS over all layers, `layers`: the same by layer;
+      with config.model.balance="bias" also `chosen`, int32 [layers, E]: choices of each expert, and no balance loss.
     """
 
     def local(params, batch):
-        x_BTD, head_DV, layers = decode(params, batch[:, :-1], config, config.model.capacity_factor)
+        x_BTD, head_DV, layers = decode(params, batch[:, :-1], config, training=True)
         target_N, x_ND = _shared_out(batch[:, 1:], x_BTD)
         nats = mean_cross_entropy(x_ND, sharding.vary(head_DV, "model"), target_N)
-        return sharding.mean(nats), jax.tree.map(lambda m: sharding.mean(m, sharding.ROWS), layers)
+        over_rows = lambda m: (sharding.total if is_count(m) else sharding.mean)(m, sharding.ROWS)
+        return sharding.mean(nats), jax.tree.map(over_rows, layers)
 
     specs = sharding.parameter_specs(config.model), sharding.TOKENS
     nats, layers = sharding.per_device(local, mesh, specs, sharding.REPLICATED)(params, batch)
     if not layers:
         return nats, {"cross_entropy": nats}
+    chosen = {name: layers.pop(name) for name in [*layers] if is_count(layers[name])}
     means = {name: jnp.sum(m) if name in SUMMED else jnp.mean(m) for name, m in layers.items()}
-    loss = nats + config.loss.load_balance * means["load_balance"] + config.loss.router_z * means["router_z"]
-    return loss, {"cross_entropy": nats} | means | {"layers": layers}
+    loss = nats
+    if setting(config.model, "balance") == "loss":
+        loss += config.loss.load_balance * means["load_balance"]
+    loss += config.loss.router_z * means["router_z"]
+    return loss, {"cross_entropy": nats} | means | {"layers": layers} | chosen
 
 
 def sums_without_drops(params, batch, weight, config, mesh):
     """[summed nats, tokens] of a batch [B, T + 1] whose rows count `weight` [B] times, nothing dropped."""
 
     def local(params, batch, weight_B):
-        x_BTD, head_DV, _ = decode(params, batch[:, :-1], config, None)
+        x_BTD, head_DV, _ = decode(params, batch[:, :-1], config, training=False)
         weight_BT = jnp.broadcast_to(weight_B[:, None], batch[:, 1:].shape)
         target_N, weight_N, x_ND = _shared_out(batch[:, 1:], weight_BT, x_BTD)
         nats_N = cross_entropy(x_ND, sharding.vary(head_DV, "model"), target_N)

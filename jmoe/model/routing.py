@@ -11,6 +11,8 @@ import jax.numpy as jnp
 # the busiest and the idlest expert of a group over the fair share.
 METRICS = ("load_balance", "router_z", "drop_rate", "router_entropy", "max_load", "min_load")
 
+FIELDS = {"top_k": "top_k", "normalize": "normalize_gates", "scores": "scores"}  # of config.model, by names of `route`
+
 
 def logits_of(x_D, router_DE):
     """Router logits [..., E], in true float32 whatever the backend's default for matrices is."""
@@ -18,43 +20,91 @@ def logits_of(x_D, router_DE):
 
 
 def best(score_SE, top_k: int):
-    """The `top_k` largest scores and their experts, [..., J] for scores [..., S, E]; the first of equal ones."""
+    """The experts of the `top_k` largest scores, [..., J] for scores [..., S, E]; the first of equal ones."""
     if top_k == 1:  # quicker than a sort
-        return jnp.max(score_SE, axis=-1), jnp.argmax(score_SE, axis=-1)
-    by_choice = lambda x_SA: jnp.moveaxis(x_SA, -1, -2).reshape(*x_SA.shape[:-2], -1)
-    value_SA, expert_SA = jax.lax.top_k(score_SE, top_k)
-    return by_choice(value_SA), by_choice(expert_SA)
+        return jnp.argmax(score_SE, axis=-1)
+    return by_choice(jax.lax.top_k(score_SE, top_k)[1])
+
+
+def by_choice(x_SA):
+    """[..., J] of [..., S, A]: the first choices of all tokens, then their second ones."""
+    return jnp.moveaxis(x_SA, -1, -2).reshape(*x_SA.shape[:-2], -1)
 
 
 def count(expert_J, n_experts: int):
     """How many of the choices [..., J] fell on each expert, int32 [..., E]."""
+    if n_experts > 64:  # masks of all experts would take longer
+        one = lambda expert_J: jnp.zeros(n_experts, jnp.int32).at[expert_J].add(1)
+        return jnp.vectorize(one, signature="(j)->(e)")(expert_J)
     return jnp.sum(jax.nn.one_hot(expert_J, n_experts, dtype=jnp.int32), axis=-2)
 
 
-def route(logits_GSE, top_k: int = 1):
+def route(logits_GSE, bias_E=None, *, top_k: int = 1, normalize: bool = True, scores: str = "softmax"):
     """The choices of each group, in float32.
 
+    Args:
+      bias_E: is added to the scores for the choice, not for the gates (Wang et al. 2024, DeepSeek-V3).
+      normalize: gates of several choices are divided by their sum. One choice keeps its score as its gate: 1 would
+        teach the router nothing from the language-model loss.
+      scores: "softmax" or "sigmoid" of the logits.
+
     Returns:
-      expert_GJ: the chosen experts; gate_GJ: their softmax probabilities, not renormalised, so that the router learns
-      from the language-model loss even if it chooses one; and METRICS but for the drop rate, of each group [G]:
-      E sum_e mean_s(probability) (share of choices)_e, mean_s logsumexp^2, mean_s entropy, extreme loads.
+      expert_GJ: the chosen experts; gate_GJ: their scores, or shares of their sum; and METRICS but for the drop rate,
+      of each group [G]: E sum_e mean_s(share of the token's scores)_e (share of choices)_e, mean_s logsumexp^2, mean_s
+      entropy, extreme loads. With a bias also `chosen`, int32 [G, E]: choices of each expert.
     """
     n_experts = logits_GSE.shape[-1]
-    _, expert_GJ = best(logits_GSE, top_k)
     # softmax, logsumexp and log_softmax by one exponential
     max_GS = jax.lax.stop_gradient(jnp.max(logits_GSE, axis=-1))
     shifted_GSE = logits_GSE - max_GS[:, :, None]
     exp_GSE = jnp.exp(shifted_GSE)
     norm_GS = jnp.sum(exp_GSE, axis=-1)
-    prob_GSE = exp_GSE / norm_GS[:, :, None]
-    gate_GJ, _ = best(prob_GSE, top_k)
-    share_GE = count(expert_GJ, n_experts) / expert_GJ.shape[1]
+    if scores == "softmax":
+        score_GSE = prob_GSE = exp_GSE / norm_GS[:, :, None]
+        entropy_GS = jnp.log(norm_GS) - jnp.sum(prob_GSE * shifted_GSE, axis=-1)
+    else:
+        score_GSE = jax.nn.sigmoid(logits_GSE)
+        prob_GSE = score_GSE / (jnp.sum(score_GSE, axis=-1, keepdims=True) + 1e-20)
+        entropy_GS = -jnp.sum(jax.scipy.special.xlogy(prob_GSE, prob_GSE), axis=-1)
+
+    expert_GJ = best(logits_GSE if bias_E is None else score_GSE + bias_E, top_k)
+    if top_k == 1 and bias_E is None:
+        gate_GJ = jnp.max(score_GSE, axis=-1)
+    else:
+        gate_GJ = _gates(score_GSE, expert_GJ, top_k, normalize and top_k > 1)
+
+    count_GE = count(expert_GJ, n_experts)
+    share_GE = count_GE / expert_GJ.shape[1]
     load_GE = n_experts * share_GE
     metrics = {
         "load_balance": n_experts * jnp.sum(jnp.mean(prob_GSE, axis=1) * share_GE, axis=-1),
         "router_z": jnp.mean((jnp.log(norm_GS) + max_GS) ** 2, axis=-1),
-        "router_entropy": jnp.mean(jnp.log(norm_GS) - jnp.sum(prob_GSE * shifted_GSE, axis=-1), axis=-1),
+        "router_entropy": jnp.mean(entropy_GS, axis=-1),
         "max_load": jnp.max(load_GE, axis=-1),
         "min_load": jnp.min(load_GE, axis=-1),
     }
-    return expert_GJ, gate_GJ, metrics
+    return expert_GJ, gate_GJ, metrics if bias_E is None else metrics | {"chosen": count_GE}
+
+
+def _gates(score_GSE, expert_GJ, top_k: int, normalize: bool):
+    """The scores of the chosen experts."""
+    expert_GSA = expert_GJ.reshape(len(expert_GJ), top_k, -1).swapaxes(1, 2)
+    gate_GSA = jnp.take_along_axis(score_GSE, expert_GSA, axis=2)
+    if normalize:
+        gate_GSA /= jnp.sum(gate_GSA, axis=2, keepdims=True) + 1e-20  # sigmoids may all be next to nothing
+    return by_choice(gate_GSA)
+
+
+def moved_bias(bias_E, chosen_E, rate: float):
+    """The bias of the choice after a step in which chosen [..., E] choices fell on each expert: `rate` more for those
+    below the mean, `rate` less for those above it (Wang et al. 2024).
+
+    The choices are whole numbers, so that the bias is the same on any mesh and over microbatches.
+    """
+    mean = jnp.sum(chosen_E, axis=-1, keepdims=True) / chosen_E.shape[-1]
+    return bias_E + rate * jnp.sign(mean - chosen_E)
+
+
+def is_count(metric) -> bool:
+    """Whether a metric is to be summed over groups, devices and microbatches; of the others the mean is meant."""
+    return jnp.issubdtype(metric.dtype, jnp.integer)

@@ -72,7 +72,9 @@ def _used(mesh, spec):
 
 
 def _wide(axes):
-    return tuple(axis for axis in axes if jax.lax.axis_size(axis) > 1)
+    """Those of the axes that have several devices; none outside of per_device, where generation works on one."""
+    inside = jax.sharding.get_abstract_mesh().manual_axes
+    return tuple(axis for axis in axes if axis in inside and jax.lax.axis_size(axis) > 1)
 
 
 def vary(x, axis):
@@ -87,7 +89,7 @@ def gathered(weight, axes, over=("data",)):
     """
     if "expert" not in axes:  # tokens are spread over it
         weight = vary(weight, "expert")
-    for axis in _wide(over):
+    for axis in _wide([axis for axis in over if axis in axes]):
         weight = jax.lax.all_gather(weight, axis, axis=axes.index(axis), tiled=True)
     return weight
 

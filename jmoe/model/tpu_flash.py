@@ -1,11 +1,16 @@
 """Causal flash attention as two Pallas kernels for a TPU: forward, and all three gradients at once.
 
-Axes (jmoe/model/__init__.py): R rows times heads, K, T, Q positions of a block of queries, U of a block of keys.
+Axes (jmoe/model/__init__.py): K, T, Q positions of a block of queries, U of a block of keys; R rows times heads of keys
+and values, I rows times groups of heads of queries, Y the positions of a group's heads, one head after the other.
 Positions lie along the lanes, so that head sizes below 128 are not padded and what belongs to a query is a row.
 
 A program works on one block of queries and one of keys; blocks above the diagonal cost nothing. Products take bfloat16
 and sum in float32, as does all else. The forward pass keeps log sum exp of each query's scores, from which the backward
 pass makes the probabilities again (Dao et al. 2022).
+
+Heads of queries that share keys and values are more queries of one head. A group is as many of them as the backward
+pass can keep the gradient of; where there are several groups, each reads the same keys and has a gradient of its own
+for them, and these are summed at the end.
 
 Outputs are declared to vary over the mesh as the inputs do: shard_map takes no kernel that does not say so.
 """
@@ -18,7 +23,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 BLOCKS = (512, 256, 128)  # positions in a block; the first that divides T
-GRADIENT_BYTES = 2**22  # of one head's queries, float32, which the backward pass keeps on chip
+GRADIENT_BYTES = 2**22  # of one group's queries, float32, which the backward pass keeps on chip
 
 _product = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
 
@@ -28,40 +33,45 @@ def fits(t: int, k: int) -> bool:
     return t % BLOCKS[-1] == 0 and k % 16 == 0 and 4 * t * k <= GRADIENT_BYTES
 
 
-def attention(q_BTHK, k_BTHK, v_BTHK, interpret: bool = False):
+def attention(q_BTHK, k_BTPK, v_BTPK, interpret: bool = False):
     """softmax(q k / sqrt(K)) v over the positions up to the query's own; bfloat16, of shapes that `fits`.
 
-    interpret: run on any device, for tests.
+    H / P consecutive heads of queries share a head of keys and values. interpret: run on any device, for tests.
     """
     b, t, h, k = q_BTHK.shape
-    y_RKT = _attention(*(x.transpose(0, 2, 3, 1).reshape(b * h, k, t) for x in (q_BTHK, k_BTHK, v_BTHK)), interpret)
-    return y_RKT.reshape(b, h, k, t).transpose(0, 3, 1, 2)
+    p = k_BTPK.shape[2]
+    n = next(n for n in range(h // p, 0, -1) if h // p % n == 0 and (n == 1 or 4 * n * t * k <= GRADIENT_BYTES))
+    q_IKY = q_BTHK.reshape(b, t, h // n, n, k).transpose(0, 2, 4, 3, 1).reshape(b * h // n, k, n * t)
+    y_IKY = _attention(q_IKY, *(x.transpose(0, 2, 3, 1).reshape(b * p, k, t) for x in (k_BTPK, v_BTPK)), interpret)
+    return y_IKY.reshape(b, h // n, k, n, t).transpose(0, 4, 1, 3, 2).reshape(b, t, h, k)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
-def _attention(q_RKT, k_RKT, v_RKT, interpret):
-    return _forward(q_RKT, k_RKT, v_RKT, interpret)[0]
+def _attention(q_IKY, k_RKT, v_RKT, interpret):
+    return _forward(q_IKY, k_RKT, v_RKT, interpret)[0]
 
 
-def _forward(q_RKT, k_RKT, v_RKT, interpret):
-    r, k, t = q_RKT.shape
+def _forward(q_IKY, k_RKT, v_RKT, interpret):
+    rows, k, n_queries = q_IKY.shape
+    t, groups = k_RKT.shape[2], rows // len(k_RKT)
     block = _block(t)
     query = lambda rows: pl.BlockSpec((None, rows, block), lambda r, i, j: (r, 0, i))
-    key = pl.BlockSpec((None, k, block), lambda r, i, j: (r, 0, jnp.minimum(i, j)))  # none is fetched to be skipped
-    y_RKT, lse_R1T = pl.pallas_call(
+    # none is fetched to be skipped
+    key = pl.BlockSpec((None, k, block), lambda r, i, j: (r // groups, 0, jnp.minimum(i % (t // block), j)))
+    y_IKY, lse_I1Y = pl.pallas_call(
         functools.partial(_forward_kernel, scale=k**-0.5),
-        grid=(r, t // block, t // block),
+        grid=(rows, n_queries // block, t // block),
         in_specs=[query(k), key, key],
         out_specs=[query(k), query(1)],
-        out_shape=[_like(q_RKT, q_RKT.shape, q_RKT.dtype), _like(q_RKT, (r, 1, t), jnp.float32)],
+        out_shape=[_like(q_IKY, q_IKY.shape, q_IKY.dtype), _like(q_IKY, (rows, 1, n_queries), jnp.float32)],
         scratch_shapes=[pltpu.VMEM((rows, block), jnp.float32) for rows in (1, 1, k)],
-        **_options(q_RKT, n_products=2, once=2 + 2, interpret=interpret),
-    )(q_RKT, k_RKT, v_RKT)
-    return y_RKT, (q_RKT, k_RKT, v_RKT, y_RKT, lse_R1T)
+        **_options(q_IKY, k_RKT, n_products=2, per_query=2 + 2, per_key=0, interpret=interpret),
+    )(q_IKY, k_RKT, v_RKT)
+    return y_IKY, (q_IKY, k_RKT, v_RKT, y_IKY, lse_I1Y)
 
 
 def _forward_kernel(q_KQ, k_KU, v_KU, y_KQ, lse_1Q, max_1Q, sum_1Q, total_KQ, *, scale):
-    i, j = pl.program_id(1), pl.program_id(2)
+    i, j = pl.program_id(1) % pl.num_programs(2), pl.program_id(2)  # the blocks of positions
 
     @pl.when(j == 0)
     def _():
@@ -86,36 +96,43 @@ def _forward_kernel(q_KQ, k_KU, v_KU, y_KQ, lse_1Q, max_1Q, sum_1Q, total_KQ, *,
         lse_1Q[...] = max_1Q[...] + jnp.log(sum_1Q[...])
 
 
-def _backward(interpret, residual, dy_RKT):
-    q_RKT, k_RKT, v_RKT, y_RKT, lse_R1T = residual
-    r, k, t = q_RKT.shape
+def _backward(interpret, residual, dy_IKY):
+    q_IKY, k_RKT, v_RKT, y_IKY, lse_I1Y = residual
+    rows, k, n_queries = q_IKY.shape
+    t, groups = k_RKT.shape[2], rows // len(k_RKT)
     block = _block(t)
+    n = t // block
     # the gradient of the softmax takes off each query's mean of dy v, which is dy y
-    mean_R1T = jnp.sum(dy_RKT.astype(jnp.float32) * y_RKT, axis=1, keepdims=True)
-    query = lambda rows: pl.BlockSpec((None, rows, block), lambda r, j, i: (r, 0, jnp.maximum(i, j)))
-    key = pl.BlockSpec((None, k, block), lambda r, j, i: (r, 0, j))
-    all_queries = pl.BlockSpec((None, k, t), lambda r, j, i: (r, 0, 0))  # stays on chip while its head is worked on
-    dq_RKT, dk_RKT, dv_RKT = pl.pallas_call(
+    mean_I1Y = jnp.sum(dy_IKY.astype(jnp.float32) * y_IKY, axis=1, keepdims=True)
+    at = lambda r, j, i: (r, 0, i // n * n + jnp.maximum(i % n, j))  # none is fetched to be skipped
+    query = lambda rows: pl.BlockSpec((None, rows, block), at)
+    key = pl.BlockSpec((None, k, block), lambda r, j, i: (r // groups, 0, j))
+    dkey = pl.BlockSpec((None, k, block), lambda r, j, i: (r, 0, j))
+    all_queries = pl.BlockSpec((None, k, n_queries), lambda r, j, i: (r, 0, 0))  # on chip while a group is worked on
+    dtype = k_RKT.dtype if groups == 1 else jnp.dtype(jnp.float32)  # of what is still to be summed
+    dq_IKY, dk_IKT, dv_IKT = pl.pallas_call(
         functools.partial(_backward_kernel, scale=k**-0.5),
-        grid=(r, t // block, t // block),
+        grid=(rows, n, n_queries // block),
         in_specs=[query(k), key, key, query(k), query(1), query(1)],
-        out_specs=[all_queries, key, key],
-        out_shape=[_like(q_RKT, q_RKT.shape, dtype) for dtype in (jnp.float32, k_RKT.dtype, v_RKT.dtype)],
+        out_specs=[all_queries, dkey, dkey],
+        out_shape=[_like(q_IKY, q_IKY.shape, jnp.float32)] + [_like(q_IKY, (rows, k, t), dtype)] * 2,
         scratch_shapes=[pltpu.VMEM((k, block), jnp.float32)] * 2,
-        **_options(q_RKT, n_products=5, once=4 + 4 * 2, interpret=interpret),
-    )(q_RKT, k_RKT, v_RKT, dy_RKT, lse_R1T, mean_R1T)
-    return dq_RKT.astype(q_RKT.dtype), dk_RKT, dv_RKT
+        **_options(q_IKY, k_RKT, n_products=5, per_query=4, per_key=2 * (2 + dtype.itemsize), interpret=interpret),
+    )(q_IKY, k_RKT, v_RKT, dy_IKY, lse_I1Y, mean_I1Y)
+    if groups > 1:
+        dk_IKT, dv_IKT = (jnp.sum(x.reshape(-1, groups, k, t), axis=1).astype(k_RKT.dtype) for x in (dk_IKT, dv_IKT))
+    return dq_IKY.astype(q_IKY.dtype), dk_IKT, dv_IKT
 
 
-def _backward_kernel(q_KQ, k_KU, v_KU, dy_KQ, lse_1Q, mean_1Q, dq_KT, dk_KU, dv_KU, sum_dk_KU, sum_dv_KU, *, scale):
-    j, i = pl.program_id(1), pl.program_id(2)
-    block = q_KQ.shape[1]
+def _backward_kernel(q_KQ, k_KU, v_KU, dy_KQ, lse_1Q, mean_1Q, dq_KY, dk_KU, dv_KU, sum_dk_KU, sum_dv_KU, *, scale):
+    j, block_of_queries = pl.program_id(1), pl.program_id(2)
+    i, block = block_of_queries % pl.num_programs(1), q_KQ.shape[1]  # the block of positions
 
-    @pl.when((i == 0) & (j == 0))
+    @pl.when((block_of_queries == 0) & (j == 0))
     def _():
-        dq_KT[...] = jnp.zeros_like(dq_KT)
+        dq_KY[...] = jnp.zeros_like(dq_KY)
 
-    @pl.when(i == 0)
+    @pl.when(block_of_queries == 0)
     def _():
         sum_dk_KU[...] = jnp.zeros_like(sum_dk_KU)
         sum_dv_KU[...] = jnp.zeros_like(sum_dv_KU)
@@ -126,12 +143,13 @@ def _backward_kernel(q_KQ, k_KU, v_KU, dy_KQ, lse_1Q, mean_1Q, dq_KT, dk_KU, dv_
         dscore_UQ = (probability_UQ * (dprobability_UQ - mean_1Q[...]) * scale).astype(q_KQ.dtype)
         sum_dv_KU[...] += _product("kq,uq->ku", dy_KQ[...], probability_UQ.astype(dy_KQ.dtype))
         sum_dk_KU[...] += _product("kq,uq->ku", q_KQ[...], dscore_UQ)
-        dq_KT[:, pl.ds(pl.multiple_of(i * block, block), block)] += _product("ku,uq->kq", k_KU[...], dscore_UQ)
+        at = pl.multiple_of(block_of_queries * block, block)
+        dq_KY[:, pl.ds(at, block)] += _product("ku,uq->kq", k_KU[...], dscore_UQ)
 
     pl.when(i > j)(lambda: add(diagonal=False))
     pl.when(i == j)(lambda: add(diagonal=True))
 
-    @pl.when(i == pl.num_programs(2) - 1)
+    @pl.when(block_of_queries == pl.num_programs(2) - 1)
     def _():
         dk_KU[...] = sum_dk_KU[...].astype(dk_KU.dtype)
         dv_KU[...] = sum_dv_KU[...].astype(dv_KU.dtype)
@@ -153,14 +171,15 @@ def _like(x, shape, dtype):
     return jax.ShapeDtypeStruct(shape, dtype, manual_axis_type=jax.typeof(x).manual_axis_type)
 
 
-def _options(q_RKT, n_products, once, interpret):
+def _options(q_IKY, k_RKT, n_products, per_query, per_key, interpret):
     """What both kernels are told; the estimate is all that cost analyses see of a kernel: products, no softmax.
 
-    once: bytes that are read or written once for each element of q. Two more arrays are read again for each block.
+    per_query, per_key: bytes that are read or written once for each element of a group's q, and of its k. Two more
+    arrays are read again for each block.
     """
-    r, k, t = q_RKT.shape
-    pairs = r * t * (t + _block(t)) // 2  # of a query and a key, in the blocks that are worked on
-    n_bytes = once * q_RKT.size + 2 * 2 * k * pairs // _block(t)
+    k, t = k_RKT.shape[1:]
+    pairs = q_IKY.size // k * (t + _block(t)) // 2  # of a query and a key, in the blocks that are worked on
+    n_bytes = per_query * q_IKY.size + per_key * len(q_IKY) * k * t + 2 * 2 * k * pairs // _block(t)
     cost = pl.CostEstimate(flops=2 * k * pairs * n_products, transcendentals=pairs, bytes_accessed=n_bytes)
     parameters = pltpu.CompilerParams(dimension_semantics=("parallel", "arbitrary", "arbitrary"))
     return dict(interpret=interpret, cost_estimate=cost, compiler_params=parameters)

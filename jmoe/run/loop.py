@@ -13,6 +13,7 @@ import numpy as np
 from etils import epath
 
 from jmoe import __version__
+from jmoe.config.fields import columns, setting
 from jmoe.cost import counts
 from jmoe.errors import Damaged, Interrupted, UserError
 from jmoe.model.decoder import init_params
@@ -75,6 +76,8 @@ class _Run:
         self._missing = {branch.name for branch in missing}
         sizes = f"{counts.n_active(model):,} active of {counts.n_total(model):,} parameters"
         mixture = f"{model.n_experts} experts" if model.n_experts > 1 else "dense"
+        if fields := columns(model):
+            mixture += f" ({', '.join(f'{name} {value}' for name, value in fields.items())})"
         mesh = ", ".join(f"{axis} {size}" for axis, size in self.mesh.shape.items())
         trunk = schedule.segments[-2].stop
         processes.log(
@@ -129,7 +132,8 @@ class _Run:
             "width_per_block": model.d_model / model.n_blocks,
             "vocab_size": model.vocab_size,
             "seq_len": self.config.data.seq_len,
-            "final_norm": bool(model.get("final_norm", True)),
+            "final_norm": bool(setting(model, "final_norm")),
+            **columns(model),
             "flops": counts.training_flops(counts.n_active(model), n_tokens),
             "peak_learning_rate": self.schedule.peak,
             "seed": self.config.seed,

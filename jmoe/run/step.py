@@ -8,18 +8,25 @@ import numpy as np
 import optax
 
 from jmoe.config.check import microbatch_tokens
+from jmoe.config.fields import NEUTRAL
 from jmoe.errors import UserError
 from jmoe.model import sharding
 from jmoe.model.decoder import init_params
 from jmoe.model.loss import loss_fn, sums_without_drops
+from jmoe.model.routing import is_count, moved_bias
+from jmoe.model.weights import trained
 
 
 def make_optimizer(config) -> optax.GradientTransformation:
-    """AdamW on everything, after clipping by global norm; the learning rate is applied outside."""
-    return optax.chain(
+    """AdamW on everything that is `trained`, after clipping by global norm; the learning rate is applied outside."""
+    chain = optax.chain(
         optax.clip_by_global_norm(config.grad_clip),
         optax.scale_by_adam(config.b1, config.b2),
         optax.add_decayed_weights(config.weight_decay),
+    )
+    return optax.GradientTransformation(
+        lambda params: chain.init(trained(params)),
+        lambda grads, state, params: chain.update(trained(grads), state, trained(params)),
     )
 
 
@@ -55,19 +62,24 @@ def gradient(params, batch, config, mesh):
         return jax.tree.map(jnp.add, total, grads), values
 
     total, values = jax.lax.scan(add, jax.tree.map(jnp.zeros_like, params), microbatches)
-    return jax.tree.map(lambda x: jnp.mean(x, axis=0), values), jax.tree.map(lambda x: x / n, total)
+    over_microbatches = lambda x: (jnp.sum if is_count(x) else jnp.mean)(x, axis=0)
+    return jax.tree.map(over_microbatches, values), jax.tree.map(lambda x: x / n, total)
 
 
 def make_train_step(config, mesh):
     """The compiled step (params, opt_state, batch [B, T + 1], learning rate) -> (params, opt_state, metrics)."""
     optimizer = make_optimizer(config.optimizer)
+    rate = config.optimizer.get("bias_rate", NEUTRAL["optimizer.bias_rate"])
 
     @functools.partial(jax.jit, donate_argnums=(0, 1))
     def train_step(params, opt_state, batch, learning_rate):
         (loss, metrics), grads = gradient(params, batch, config, mesh)
         updates, opt_state = optimizer.update(grads, opt_state, params)
-        params = jax.tree.map(lambda p, u: p - learning_rate * u, params, updates)
-        return params, opt_state, {"loss": loss} | metrics | {"grad_norm": optax.tree.norm(grads)}
+        moved = jax.tree.map(lambda p, u: p - learning_rate * u, trained(params), updates)
+        if "chosen" in metrics:
+            bias_E = params["blocks"]["router_bias"]
+            moved["blocks"]["router_bias"] = moved_bias(bias_E, metrics.pop("chosen"), rate)
+        return moved, opt_state, {"loss": loss} | metrics | {"grad_norm": optax.tree.norm(trained(grads))}
 
     return train_step
 

@@ -12,6 +12,8 @@ import gcsfs
 
 from jmoe.storage import files as storage
 
+MOVE = "b/{}/o/{}/moveTo/o/{}"  # gcsfs's request of a move in a bucket: bucket, object, new name
+
 
 class Store(gcsfs.GCSFileSystem):
     _request_once = gcsfs.GCSFileSystem._request.__wrapped__  # gcsfs's own tries end after half a minute
@@ -22,8 +24,13 @@ class Store(gcsfs.GCSFileSystem):
             try:
                 return await storage.unless_hurried(self._request_once(method, path, *args, **kwargs))
             except FileNotFoundError:
-                if method == "DELETE" and patience:  # an earlier try deleted it, and the answer was lost
+                if patience is None:
+                    raise
+                # An earlier try may have done it, and the answer was lost.
+                if method == "DELETE":
                     return 204, {}, None, b""
+                if path == MOVE:  # answered by the object's metadata where it went, which is not found if nothing moved
+                    return await self._request("GET", "b/{}/o/{}", args[0], args[2], **kwargs)
                 raise
             except Exception as error:  # noqa: BLE001  gcsfs, aiohttp, requests and google.auth raise their own
                 if not storage.passes(error) and not isinstance(error, TimeoutError):

@@ -1,0 +1,24 @@
+"""Eq. 2 of the holistic laws once more, on the architectures that the search found: five sizes at each budget.
+
+python -m launch.sweep --sweep=configs/sweeps/holistic_refit.py --workdir=DIR --backend=slurm|gke
+python -m fit holistic --refit=DIR/runs.csv
+
+The paper fitted Eq. 2 on heuristic shapes, searched the best shapes at its M and D, and left this refit out.
+"""
+
+from configs.sweeps import holistic_phase1, holistic_phase2
+from fit import holistic
+
+SIZES = (0.5, 0.7, 1.0, 1.4, 2.0)  # M over that of Eq. 2
+
+
+def get_sweep():
+    """(config file, one dict of overrides for each model that can be built)."""
+    jobs = []
+    for flops, (x, y) in holistic_phase2.RATIOS.items():
+        for size in SIZES:
+            m = size * holistic.power(holistic.FLOPS_PER_TOKEN, flops)
+            found, _ = holistic.buildable((m, m / x, m / x * y), holistic.setting(flops))
+            if found:
+                jobs.append(holistic_phase1.overrides(found[holistic.median(found)][0], flops))
+    return holistic_phase1.CONFIG, jobs

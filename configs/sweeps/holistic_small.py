@@ -1,0 +1,39 @@
+"""The holistic search at laptop size: phase 1 and phase 2 of configs/sweeps/holistic_phase1.py in one sweep, for 16
+experts of which a token uses 2, one shared, and a dense block, on bytes.
+
+python -m launch.sweep --sweep=configs/sweeps/holistic_small.py --workdir=runs/holistic
+python -m fit holistic --runs=runs/holistic/runs.csv --width_runs=runs/holistic/runs.csv --out=runs/holistic/search.svg
+python -m fit holistic --rank=runs/holistic/runs.csv
+
+Two budgets; each of 3 x 3 ratios at the least, the middle and the largest feasible width. One table serves all three: a
+fit of the ratios takes every width, a fit of the width every ratio, which adds to their noise.
+"""
+
+import itertools
+
+from fit import holistic
+
+SETTING = holistic.Setting(
+    2, 16, 1, n_experts=16, top_k=2, n_shared=1, seq_len=128, width=4, expert_width=4, least_expert=8
+)
+FLOPS_PER_TOKEN = {2e11: 400_000, 8e11: 800_000}  # budget: M
+RATIOS = tuple(itertools.product((7.5, 8.5, 10.0), (2.2, 3.0, 3.8)))
+
+
+def get_sweep():
+    """(config file, one dict of overrides for each model)."""
+    jobs = []
+    for (flops, m), (x, y) in itertools.product(FLOPS_PER_TOKEN.items(), RATIOS):
+        found, _ = holistic.buildable((m, m / x, m / x * y), SETTING)
+        if found:
+            middle, widths = holistic.median(found), sorted(found)
+            jobs += [overrides(found[width][0], flops) for width in sorted({widths[0], middle, widths[-1]})]
+    return "configs/quickstart.py", jobs
+
+
+def overrides(shape, flops):
+    """A whole Shape as overrides of configs/quickstart.py."""
+    model = holistic.model_of(shape, flops)
+    fields = ("d_model", "n_blocks", "n_dense_blocks", "n_heads", "n_kv_heads", "head_dim", "d_expert")
+    fields += ("n_experts", "top_k", "n_shared_experts")
+    return {f"model.{name}": model[name] for name in fields} | {"n_tokens": (model["n_tokens"],)}

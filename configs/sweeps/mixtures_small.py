@@ -1,0 +1,23 @@
+"""What narrow experts, a shared expert and the two ways of balancing change at laptop size: 6 models x 3 seeds.
+
+python -m launch.sweep --sweep=configs/sweeps/mixtures_small.py --workdir=runs/mixtures
+
+Every model has the active parameters of one expert of 8: 1 of 8, 8 of 64 an eighth as wide, 7 of 64 and a shared one.
+Each is balanced by the loss, or by a bias on sigmoid scores; the learning rate is that of 8 experts in all.
+"""
+
+EIGHT = {"model.n_experts": 8, "model.top_k": 1, "model.d_expert": 0, "optimizer.lr_law.constant": 3.75}
+FINE = {"model.n_experts": 64, "model.top_k": 8}
+SHARED = FINE | {"model.top_k": 7, "model.n_shared_experts": 1}
+BIAS = {"model.balance": "bias", "model.scores": "sigmoid"}
+
+
+def get_sweep():
+    """(config file, one dict of overrides for each job)."""
+    jobs = [
+        model | balance | {"seed": seed, "n_tokens": (1_310_720, 2_621_440)}
+        for model in (EIGHT, FINE, SHARED)
+        for balance in ({}, BIAS)
+        for seed in (0, 1, 2)
+    ]
+    return "configs/fine_grained.py", jobs

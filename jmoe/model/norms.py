@@ -1,0 +1,27 @@
+"""RMSNorm and LayerNorm, in float32."""
+
+import jax
+import jax.numpy as jnp
+
+
+def norm(x, scale, bias=None):
+    """LayerNorm over the last axis, or RMSNorm where there is no bias."""
+    return rms_norm(x, scale) if bias is None else layer_norm(x, scale, bias)
+
+
+def rms_norm(x, scale, axis=-1, average=lambda mean: mean):
+    """x / rms(x) * scale over `axis`, in float32, back in x's dtype.
+
+    average: of the mean squares, where other devices have parts of these axes.
+    """
+    x32 = x.astype(jnp.float32)
+    x32 *= jax.lax.rsqrt(average(jnp.mean(x32**2, axis=axis, keepdims=True)) + 1e-6)
+    return (x32 * scale).astype(x.dtype)
+
+
+def layer_norm(x, scale, bias):
+    """(x - mean(x)) / std(x) * scale + bias over the last axis, in float32, back in x's dtype."""
+    x32 = x.astype(jnp.float32)
+    x32 -= jnp.mean(x32, axis=-1, keepdims=True)
+    x32 *= jax.lax.rsqrt(jnp.mean(x32**2, axis=-1, keepdims=True) + 1e-5)
+    return (x32 * scale + bias).astype(x.dtype)
