@@ -25,7 +25,12 @@ nothing of the trainer. Start at `python -m fit help`, or in Python (api.py):
                 it says, in templates
   cost.py       hours, dollars, training memory and speed of a plan on chips; target.py, the least cost of a loss;
                 repeats.py, text that is read several times
-  compare.py    several laws asked about one budget
+  next_runs.py  which runs to train next: candidates.py, what could be trained and its cost; design.py, the best set
+  compare.py    several laws asked about one budget; mixture.py, the architectures that it chooses between;
+                leverage.py, what another law says of them
+  isoflop.py, surface.py  at equal FLOPs: parabolas over size; the loss over size and sparsity
+  holistic.py   the algebra of a mixture's architecture and which can be built; holistic_plan.py, one for a budget;
+                holistic_runs.py, its laws fitted to the runs of a search
   page/         the planner page: the same plan computed in a browser
   learning_rate.py  the best rate of each model in a table of runs; Eq. 10
   paper/        the paper's tables and figures for any law; the report

@@ -12,14 +12,17 @@ COMMANDS = {
     "law": "fit a law to a table of runs",
     "predict": "predict the loss of one model or of a table of them",
     "plan": "the best size, tokens and experts under constraints",
+    "next": "which runs to train next",
     "compare": "what several laws answer to one budget",
+    "holistic": "the complete architecture of a mixture for a budget, and the laws behind it fitted to runs",
+    "surface": "the loss over size and sparsity at equal FLOPs",
     "table": "the paper's tables for any law",
     "plot": "the paper's figures for any law, and a fit's own",
     "lr": "fit the law of peak learning rates (Eq. 10)",
     "report": "one HTML page with every table and figure",
     "page": "one HTML page that plans in the browser",
 }
-COMPILED = ("law",)  # the commands that compute with jax
+COMPILED = ("law", "next")  # the commands that compute with jax
 # What pip calls a package, where that differs from what Python imports.
 PIP_NAMES = {"absl": "absl-py"}
 

@@ -37,6 +37,11 @@ class Architecture:
     width_per_block: int = 64
     final_norm: bool = False
 
+    @property
+    def active_weights(self):
+        """Weights of a block that a token uses, in d_model^2."""
+        return ATTENTION + EXPERT
+
     def n_active(self, d_model, n_blocks=None):
         """Active parameters (Eq. 12): no norms, no router."""
         return self.n_total(d_model, 1, n_blocks)
@@ -49,8 +54,8 @@ class Architecture:
     def d_model(self, n_active):
         """The (real) width whose n_active this is: the positive root of Eq. 12, by Cardano's formula, any shape."""
         # t^3 + p t = q with one real root; in hyperbolic form it loses no digits.
-        p = 2 * self.vocab_size * self.width_per_block / (ATTENTION + EXPERT)
-        q = np.asarray(n_active, float) * self.width_per_block / (ATTENTION + EXPERT)
+        p = 2 * self.vocab_size * self.width_per_block / self.active_weights
+        q = np.asarray(n_active, float) * self.width_per_block / self.active_weights
         return 2 * np.sqrt(p / 3) * np.sinh(np.arcsinh(1.5 * q / p * np.sqrt(3 / p)) / 3)
 
     def kv_elements(self, d_model, kv_tokens, n_blocks=None):

@@ -6,15 +6,17 @@ counts otherwise is asked by its own counts of the same model. And how far, by e
 dense model under the same limits, and how many more FLOPs that dense model would need.
 """
 
-import copy
 import dataclasses
+import math
 import operator
 
 import numpy as np
 
 from fit import UserError, optimum
-from fit.architecture import Architecture, training_flops
+from fit.architecture import training_flops
 from fit.lawfile import load
+from fit.leverage import of_split
+from fit.mixture import Mixture, best
 from fit.planning import at_edge, flops_of_dense, not_bounded
 
 LAWS = ("joint-moe-2025", "sparsity-2025", "fine-grained-2024", "comprehensive-2025", "chinchilla-refit-2024")
@@ -27,28 +29,17 @@ ABOUT = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class Split(Architecture):
-    """Every expert split into `split` narrower ones, of which a token uses as many: no count changes. `shared` of those
-    that a token uses are the same for all tokens."""
-
-    split: int = 1
-    shared: int = 0
-
-    def columns(self, d_model, n_experts, embedding=True):
-        fine = dict(top_k=float(self.split), granularity=float(self.split), shared_share=self.shared / self.split)
-        return super().columns(d_model, n_experts, embedding) | fine
-
-
-def compare(laws, shape, constraints, experts=None):
+def compare(laws, shape, constraints, experts=None, used=(1.0,)):
     """What each of the Laws answers and what they agree on, as a dictionary of plain numbers, ready for JSON.
 
-    shape: {vocab_size, width_per_block}. experts: numbers of experts to choose from; None takes each law's own.
-    Raises UserError where no law has a feasible model, or one cannot be planned with.
+    shape: {vocab_size, width_per_block}, and n_dense and kv_share of Mixture where they are not its defaults. experts:
+    numbers of experts to choose from; None takes each law's own. used: how many whole experts' width a token may use,
+    to choose from by laws that read it. Raises UserError where no law has a feasible model, or one cannot be planned
+    with.
     """
     rows, infeasible = [], []
     for law in laws:
-        row = answer(law, shape, constraints, experts)
+        row = answer(law, shape, constraints, experts, used)
         (rows if "loss" in row else infeasible).append(row)
     if not rows:
         raise UserError(infeasible[0]["why"])
@@ -56,15 +47,15 @@ def compare(laws, shape, constraints, experts=None):
     return dict(**shape, constraints=limits, about=ABOUT, laws=rows, infeasible=infeasible, agreement=agreement(rows))
 
 
-def answer(law, shape, constraints, experts=None):
+def answer(law, shape, constraints, experts=None, used=(1.0,)):
     """The law's best architecture and its best dense one; {law, why} where nothing is feasible."""
     fixed = "n_experts" in law.record.get("fixed", ())
     experts = law.experts if experts is None or fixed or not law.knows_experts else experts
-    best, architecture, i = _best(law, shape, constraints, np.array(experts, float))
-    if best is None:
+    found, architecture, i = _best(law, shape, constraints, np.array(experts, float), used)
+    if found is None:
         smallest = optimum.why_infeasible(architecture, constraints, min(experts))
         return dict(law=law.name, why=smallest)
-    row = best.row(i, ("n_active", "n_total", "n_tokens", "loss", "d_model"))
+    row = found.row(i, ("n_active", "n_total", "n_tokens", "loss", "d_model"))
     e = row["n_experts"]
     columns = architecture.columns(row["d_model"], e, law.counts_embedding)
     flops = training_flops(row["n_active"], row["n_tokens"])
@@ -77,16 +68,18 @@ def answer(law, shape, constraints, experts=None):
         source=law.record.get("source"),
         note=law.record.get("note"),
         mixtures=law.knows_experts,
-        sparsity=1 - 1 / e,
+        sparsity=1 - architecture.used / e,
         split=architecture.split,
         shared=architecture.shared,
-        size_bound=str(best.size_bound[i]),
+        used=architecture.used,
+        size_bound=str(found.size_bound[i]),
         memory_bytes=float(constraints.memory(architecture, row["d_model"], e)),
         chose_experts=law.knows_experts and not fixed,
         at_edge=law.knows_experts and at_edge(experts, e),
         not_bounded=e == max(experts) and not_bounded(law, architecture, constraints),
         finest=bool(len(_splits(law)) > 1 and architecture.split == max(_splits(law))),
         extrapolation=outside,
+        leverage=of_split(e, architecture.split, flops, architecture.used) if e > 1 else None,
         dense=_dense(law, shape, constraints, row["loss"]),
     )
 
@@ -97,22 +90,23 @@ def _splits(law):
     return [k for k in SPLITS if all(k <= law.ranges.get(name, (1, k))[1] for name in read)] if read else [1]
 
 
-def _choices(law, shape):
-    """The Split architectures between which the law makes a difference."""
+def _choices(law, shape, used):
+    """The Mixtures between which the law makes a difference. A law that reads neither sparsity nor top_k is of one
+    expert's width a token."""
     most = law.ranges.get("shared_share", (0, 1))[1] if "shared_share" in law.form.columns else 0
-    return [Split(**shape, split=k, shared=s) for k in _splits(law) for s in range(k) if s <= most * k]
+    used = used if {"sparsity", "top_k"} & set(law.form.columns) else (1.0,)
+    return [
+        Mixture(**shape, split=k, shared=s, used=u)
+        for u in used
+        for k in _splits(law)
+        for s in range(math.ceil(u * k))
+        if s <= most * u * k and float(u * k).is_integer()
+    ]
 
 
-def _best(law, shape, constraints, experts):
-    """(Optima, Split, index) of the law's least loss; (None, Split, None) where nothing is feasible."""
-    law, found = _asked_for_loss(law), None
-    for architecture in _choices(law, shape):
-        solved = optimum.solve(law, experts, architecture, constraints)
-        if solved.feasible.any():
-            i = int(np.nanargmin(solved.loss))
-            if found is None or solved.loss[i] < found[0].loss[found[2]]:
-                found = solved, architecture, i
-    return found or (None, Split(**shape), None)
+def _best(law, shape, constraints, experts, used=(1.0,)):
+    """(Optima, Mixture, index) of the law's least loss; (None, Mixture, None) where nothing is feasible."""
+    return best(_asked_for_loss(law), _choices(law, shape, used), constraints, experts)
 
 
 def _asked_for_loss(law):
@@ -120,9 +114,7 @@ def _asked_for_loss(law):
     planner's counts."""
     if law.counts_embedding or not law.form.at_experts:
         return law
-    form = copy.copy(law.form)
-    form.at_experts = None
-    return dataclasses.replace(law, form=form)
+    return dataclasses.replace(law, form=law.form.of_loss_alone())
 
 
 def _dense(law, shape, constraints, loss):
@@ -130,10 +122,10 @@ def _dense(law, shape, constraints, loss):
     where none is feasible. flops_ratio: FLOPs at which a dense model has that loss too, over those there are; None
     where no budget brings it there."""
     dense_law = load(law.record["dense"]) if law.published and "dense" in law.record else law
-    best, architecture, i = _best(dense_law, shape, constraints, np.array([1.0]))
-    if best is None:
+    found, architecture, i = _best(dense_law, shape, constraints, np.array([1.0]))
+    if found is None:
         return None
-    row = best.row(i) | dict(law=dense_law.name)
+    row = found.row(i) | dict(law=dense_law.name)
     row |= dict(loss_saved_share=1 - loss / row["loss"])
     if constraints.flops is not None:
         needed = flops_of_dense(_asked_for_loss(dense_law), architecture, constraints, loss)

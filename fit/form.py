@@ -7,6 +7,7 @@ dictionary `c` that holds each coefficient by its name, and these by theirs: "ln
 Axes: n coefficients of a law; k starts.
 """
 
+import copy
 import dataclasses
 import itertools
 import pathlib
@@ -51,6 +52,12 @@ class Form:
         self.separate, self.at_experts = getattr(page, "SEPARATE", None), getattr(page, "at_experts", None)
         usual = lambda c: (-14, 30) if c.above else (-300, 300) if c.positive else (-20, 20)
         self.bounds = np.array([c.bounds or usual(c) for c in self.coefficients.values()], float)
+
+    def of_loss_alone(self):
+        """This form without its closed form of an optimum: plans then ask it for losses only."""
+        form = copy.copy(self)
+        form.at_experts = None
+        return form
 
     def _entry(self, name, coefficient):
         if coefficient.above:

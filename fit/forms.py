@@ -7,7 +7,7 @@ left_out   errors on each budget by the fit to all other budgets
 
 import numpy as np
 
-from fit import UserError, fitting, holdout, search
+from fit import UserError, fitting, holdout, isoflop, search
 from fit.problem import prepare
 from fit.runs import read_runs, subset, trunks_of
 
@@ -16,9 +16,10 @@ PARTS = 8  # of the compute, where no budget is shared by several runs
 
 def compare(path, forms, settings, options, quiet=False):
     """What each of the Forms makes of the runs in `path`: {runs, budgets, budgets_by, forms: [{form, coefficients,
-    fitted, held_out, aic, bic, left_out}]}, ready for JSON. All are fitted to the same runs. Raises UserError.
+    fitted, held_out, aic, bic, left_out}], isoflop}, ready for JSON. All are fitted to the same runs. Raises UserError.
 
-    left_out: errors as holdout.errors gives; None where the other budgets do not determine the form.
+    left_out: errors as holdout.errors gives; None where the other budgets do not determine the form. isoflop: parabolas
+    as isoflop.profiles gives them, where runs of equal FLOPs allow any.
     """
     columns = tuple(dict.fromkeys(name for form in forms for name in form.columns))
     runs = read_runs(path, columns, options.mix_corpora, options.columns)
@@ -37,7 +38,9 @@ def compare(path, forms, settings, options, quiet=False):
         row = dict(form=form.name, coefficients=fit.coefficients, fitted=errors, aic=spread + 2 * k)
         row |= dict(bic=float(spread + k * np.log(n)), left_out=left_out(problem, fit, budgets))
         rows.append(row | dict(held_out=holdout.errors(form, fit.free, validation) if out.any() else None))
-    return dict(runs=len(train), budgets=int(budgets.max()) + 1, budgets_by=by, forms=rows)
+    n_experts = train.table.numbers("n_experts")[train.index] if "n_experts" in train.table else None
+    profiles = isoflop.profiles(train.n_active, train.flops, train.loss, n_experts, options.percentiles, settings.seed)
+    return dict(runs=len(train), budgets=int(budgets.max()) + 1, budgets_by=by, forms=rows, isoflop=profiles)
 
 
 def budgets_of(runs):
@@ -90,3 +93,4 @@ def text(result):
         f"the {result['budgets']} budgets ({result['budgets_by']}) by the fit to all others; k coefficients; AIC and "
         "BIC take the runs' errors for independent"
     )
+    yield from isoflop.text(result["isoflop"], "n_active")

@@ -127,7 +127,7 @@ def standard_errors(problem, fit, noise, more=None):
         shared = to_free @ np.eye(trunks.max() + 1)[trunks]
         variance += noise.trunk**2 * shared @ shared.T
     variance *= count / problem.sample_of
-    to = _derivative(lambda x: problem.form.to_coefficients(problem.own(x)), problem.centre(fit.free[None]))
+    to = derivative(lambda x: problem.form.to_coefficients(problem.own(x)), problem.centre(fit.free[None]))
     errors = np.sqrt(np.maximum(np.einsum("ij,jk,ik->i", to, variance, to), 0))
     return dict(zip(problem.form.names, errors.tolist()))
 
@@ -148,7 +148,7 @@ def inflation(problem, fit, noise, alone):
     return {name: float(tails * max(ratio.get(name, usual), usual)) for name in naive}
 
 
-def _derivative(function, x, step=1e-6):
+def derivative(function, x, step=1e-6):
     """[n_out, n] of a function of rows [k, n] -> [k, n_out] at x [1, n], by central differences."""
     steps = step * np.eye(x.shape[1])
     return ((function(x + steps) - function(x - steps)) / (2 * step)).T

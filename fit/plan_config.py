@@ -15,6 +15,7 @@ from fit.units import amount
 
 FAR = 100  # times outside the fitted sizes and tokens, a config tuned there does not serve
 SHAPE = ("d_model", "n_blocks", "n_heads", "d_ff", "n_experts", "vocab_size")
+ROOT = os.path.dirname(os.path.dirname(__file__))  # of this package, which configs/ lies beside
 WARMUP = 3  # a run warms up over a third of its tokens at most, as the shortest of the paper does
 
 
@@ -31,7 +32,7 @@ def source(law, plan, base=None):
     if base is None:
         base, overrides = plan["base_config"], plan["overrides"]
         _check(law, built, base)
-    elif not os.path.exists(base):
+    elif not os.path.exists(base) and not (base.startswith("configs/") and os.path.exists(os.path.join(ROOT, base))):
         raise UserError(f"--base_config={base}: no such file")
     begin, get_config = _start(base)
     as_run = [
@@ -54,11 +55,7 @@ def _check(law, built, base):
     """UserError where the runs' config `base` cannot serve the model."""
     another = sentences.ANOTHER_CONFIG
     if base is None:
-        several = (law.models["differing"] or {}).get("config")
-        why = sentences.NO_CONFIG
-        if several:
-            why = sentences.SEVERAL_CONFIGS.format(count=len(several), names=", ".join(several[:4]))
-        raise UserError(sentences.OPEN_CONFIG.format(law=law.name, why=why, another=another))
+        raise UserError(sentences.OPEN_CONFIG.format(law=law.name, why=no_config(law), another=another))
     known = law if law.models["base_config"] else load(PAPERS_LAW)
     vocabulary = known.models["vocab_size"]
     if built["vocab_size"] != vocabulary:
@@ -73,6 +70,14 @@ def _check(law, built, base):
     ]
     if far:
         raise UserError(sentences.FAR_FROM_CONFIG.format(outside=warning_of(far), base=base, another=another))
+
+
+def no_config(law):
+    """Why nothing says what config a law's runs had."""
+    several = (law.models["differing"] or {}).get("config")
+    if several:
+        return sentences.SEVERAL_CONFIGS.format(count=len(several), names=", ".join(several[:4]))
+    return sentences.NO_CONFIG
 
 
 def _start(base):

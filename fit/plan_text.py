@@ -127,7 +127,11 @@ def _costs(plan):
                 **{name: amount(speed) for name, speed in cost["tokens_per_second"].items()},
             )
         )
-    return "\n".join([*lines, sentences.COST_NOTE])
+    lines.append(sentences.COST_NOTE)
+    cost = (plan["buildable"] or {}).get("cost") or {}
+    if cost.get("step_bytes"):
+        lines.append(sentences.STEP_TAKES.format(memory=memory(cost["step_bytes"]), **cost))
+    return "\n".join(lines)
 
 
 def _repeated(repeats):

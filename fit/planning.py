@@ -33,7 +33,7 @@ def plan(law, architecture, constraints, experts):
             inference_flops_per_token=float(INFERENCE * optima.n_active[i]),
             near_optimal_n_active=[float(low[i]), float(high[i])] if np.isfinite(low[i]) else None,
         )
-        rows.append(marked(law, row))
+        rows.append(marked(law, row, architecture))
     best = min(rows, key=lambda row: row["loss"])
     result = dict(
         law=law.name,
@@ -54,7 +54,9 @@ def plan(law, architecture, constraints, experts):
     if constraints.flops is not None and not law.record.get("dense"):  # whose dense models follow another law
         result["dense"] = against_dense(law, architecture, constraints, best)
         asked, flops = optimum.allowed_experts(law, experts), constraints.at(best["n_experts"]).flops
-        result["rule_of_thumb"] = [marked(law, row) for row in rule_of_thumb(fresh, architecture, flops, asked)]
+        result["rule_of_thumb"] = [
+            marked(law, row, architecture) for row in rule_of_thumb(fresh, architecture, flops, asked)
+        ]
     result["base_config"], result["overrides"] = base_config(law, architecture)
     return result | marks(law, architecture, constraints, result, experts)
 
@@ -129,7 +131,7 @@ def buildable(law, architecture, constraints, optima):
         learning_rate_from=rate_from,
         batch_tokens=ramp if base == PAPERS_CONFIG else None,
     )
-    return marked(law, row)
+    return marked(law, row, architecture)
 
 
 def against_dense(law, architecture, constraints, best):
@@ -139,7 +141,7 @@ def against_dense(law, architecture, constraints, best):
     if not dense.feasible:
         return None
     needed = flops_of_dense(law, architecture, constraints, best["loss"])
-    return marked(law, dense.row()) | dict(
+    return marked(law, dense.row(), architecture) | dict(
         loss_saved=float(dense.loss) - best["loss"],
         flops_for_the_same_loss=needed,
         flops_saved=None if needed is None else 1 - constraints.flops / needed,
@@ -169,9 +171,12 @@ def rule_of_thumb(law, architecture, flops, experts):
     return rows
 
 
-def marked(law, row):
+def marked(law, row, architecture):
     """The row with what of it lies outside what the law was fitted to, as Law.extrapolation gives."""
-    more = WHOLE_EXPERTS | dict(n_total=row.get("n_total"), sparsity=1 - 1 / row["n_experts"])
+    n_total = row.get("n_total")
+    if n_total and not law.counts_embedding:
+        n_total -= 2 * row["d_model"] * architecture.vocab_size
+    more = WHOLE_EXPERTS | dict(n_total=n_total, sparsity=1 - 1 / row["n_experts"])
     return row | dict(extrapolation=law.extrapolation(row["n_active"], row["n_tokens"], row["n_experts"], **more))
 
 

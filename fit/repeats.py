@@ -9,7 +9,6 @@ The law then reads N' and D' in place of N and D. Its constants were fitted to d
 to 500 epochs of text; nobody has published them for mixtures, whose active parameters take the place of N.
 """
 
-import copy
 import dataclasses
 
 import numpy as np
@@ -56,9 +55,7 @@ def of_law(law, unique_tokens):
     law.check_plannable()
     if not law.form.at_experts:
         raise UserError(sentences.NO_REPEATS.format(form=law.form.name))
-    form = copy.copy(law.form)
-    form.at_experts = None  # no closed form any more: only the loss is asked
-    return Repeated(law.name, form, law.coefficients, law.record, law, unique_tokens)
+    return Repeated(law.name, law.form.of_loss_alone(), law.coefficients, law.record, law, unique_tokens)
 
 
 def fresh(law):

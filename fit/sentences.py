@@ -20,6 +20,10 @@ UNDECIDED = "the best number of experts is undecided: of {draws} bootstrap fits 
 TOO_FEW_CHIPS = (
     "training E = {e} keeps at least {need:.4g} GB: it takes {least} or more chips of kind {kind}, there are {count}"
 )
+STEP_TOO_LARGE = (
+    "a step of E = {e} on {step_tokens:,} tokens at once takes about {need:.4g} GB, {step_chips} chips of kind {kind}, "
+    "there are {count}: take fewer tokens at once (config.microbatch_tokens)"
+)
 REPEATS_DENSE = "the law of repeated text was fitted on dense models only"
 WIN = "{e} in {count}"
 NO_RANGE = "the law does not say what range it was fitted to"
@@ -121,6 +125,10 @@ COST_COLUMNS = "{n_experts:>9} {hours:>10} {dollars:>10} {memory:>15} {chips:>6}
 COST_NOTE = (
     "training keeps: weights, moments and gradients at least, over the chips it takes; tokens/s: of one sequence by "
     "memory bandwidth, alone and among many"
+)
+STEP_TAKES = (
+    "a step of the buildable model takes about {memory} over all chips with {step_tokens:,} tokens at once, by the "
+    "paper's recipe: {step_chips} chips"
 )
 REPEATED = (
     "{epochs:.2f} epochs of {unique} tokens are worth {effective} fresh ones: loss {saved:.4f} lower than on one epoch "

@@ -8,10 +8,9 @@ import dataclasses
 
 import numpy as np
 
-from fit import UserError, optimum, sentences
+from fit import UserError, optimum, sentences, units
 from fit.architecture import INFERENCE, training_flops
 
-MOST = 1e40  # FLOPs that no budget exceeds
 FRONT = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)  # budgets of the front, in least costs
 
 
@@ -51,14 +50,14 @@ def reach(law, architecture, constraints, experts, loss, chips=None):
     low = training_flops(smallest, 1) + INFERENCE * smallest * constraints.inference_tokens
     rows, hours = [], {}
     for e in map(int, optimum.allowed_experts(law, experts)):
-        flops = least_flops(law, float(e), architecture, constraints, loss, low, MOST / low)
+        flops = least_flops(law, float(e), architecture, constraints, loss, low, units.LARGEST / low)
         rows.append(dict(n_experts=e, flops=flops))
         if flops is not None:
             found = optimum.solve(law, float(e), architecture, dataclasses.replace(constraints, flops=flops))
             rows[-1] = _row(found, (), constraints, chips)
             hours[e] = flops / (chips.rate(e) if chips else 1)
     if not hours:
-        every = dataclasses.replace(constraints, flops=MOST)
+        every = dataclasses.replace(constraints, flops=units.LARGEST)
         solved = optimum.optima(law, architecture, every, experts)
         raise UserError(sentences.OUT_OF_REACH.format(loss=loss, least=np.nanmin(solved.loss)))
     best = next(row for row in rows if row["n_experts"] == min(hours, key=hours.get))

@@ -1,6 +1,7 @@
 """Plans by chips and hours, by a loss to reach, and of text that is read several times."""
 
 import json
+import os
 import runpy
 import types
 
@@ -8,13 +9,16 @@ import fit_runs
 import numpy as np
 import pytest
 
+from configs import joint_moe
 from fit import UserError, cost, repeats, units
 from fit import __main__ as command_line
 from fit.architecture import PAPER
 from fit.form import Form
 from fit.lawfile import Law, load
 from fit.laws import FORMS, joint
+from jmoe.cost import counts, memory
 from jmoe.cost.chips import CHIPS as JMOE_CHIPS
+from jmoe.cost.topologies import topology_devices
 from launch import accelerators, preflight
 
 PAPERS = "joint-moe-2025"
@@ -109,6 +113,43 @@ def test_training_memory_is_the_least_that_the_trainer_needs(capsys, tmp_path, f
     assert built["cost"]["training_chips"] == -(-built["cost"]["training_bytes"] // (80 * 2**30))
     warned = [sentence for sentence in found["warnings"] if "chips of kind H100, there are 1" in sentence]
     assert len(warned) == (built["cost"]["training_chips"] > 1)
+
+
+# What `python -m jmoe.compile` printed of the paper's recipe (peak bytes on each device of a slice, 65,536 tokens in a
+# step; jax 0.10.2, libtpu 0.0.42, JAX_EXEC_TIME_OPTIMIZATION_EFFORT=-1): d_model, experts, slice, devices, peak.
+COMPILED = [
+    (512, 8, "v5e:2x2", 4, 2_142_205_440),
+    (1024, 1, "v5p:2x2x1", 4, 4_884_440_672),
+    (1024, 8, "v5p:2x2x1", 4, 9_681_011_840),
+    (2048, 1, "v5p:2x2x1", 4, 17_934_481_056),
+]
+
+
+@pytest.mark.parametrize("d_model, n_experts, topology, n_devices, peak", COMPILED)
+def test_a_step_takes_what_it_is_compiled_to(d_model, n_experts, topology, n_devices, peak):
+    """Within 15% of what jmoe.compile finds; compiled again, for minutes, where JMOE_SOAK is set."""
+    config = joint_moe.get_config()
+    config.model.d_model, config.model.n_experts, config.batch_tokens = d_model, n_experts, ((0, 65_536),)
+    if os.environ.get("JMOE_SOAK"):
+        pytest.importorskip("libtpu", reason="SKIPPED: nothing was compiled for a TPU, libtpu is missing")
+        devices = topology_devices(topology)
+        peak, n_devices = memory.of_step(memory.compile_step(config, devices)[1])["peak"], len(devices)
+    found = cost.step_bytes(counts.n_exact(config.model), d_model, 65_536, config.data.seq_len, 64)
+    assert found == pytest.approx(n_devices * peak, rel=0.15)
+
+
+def test_a_step_of_the_buildable_model(capsys):
+    """18 bytes a parameter, 2 x 2 of each block's input, 29 + 3 x 4 x 512 / 64 of a token's width."""
+    found = plan(capsys, "--flops=1e21", "--chips=H100:8")
+    built, step = found["buildable"], found["buildable"]["cost"]
+    width, tokens = built["d_model"], 262_144
+    by_hand = 18 * built["exact_parameters"] + 4 * width * built["n_blocks"] * tokens + 125 * width * tokens
+    assert step["step_tokens"] == tokens and step["step_bytes"] == pytest.approx(by_hand, rel=1e-12)
+    assert step["step_chips"] == -(-by_hand // (80 * 2**30)) > step["training_chips"]
+    assert "262,144 tokens at once, by the paper's recipe" in text(capsys, "--flops=1e21", "--chips=H100:8")
+    for count, warned in ((step["training_chips"], True), (step["step_chips"], False)):
+        warnings = plan(capsys, "--flops=1e21", f"--chips=H100:{count}")["warnings"]
+        assert any("take fewer tokens at once (config.microbatch_tokens)" in each for each in warnings) == warned
 
 
 def test_speed_is_bandwidth_over_what_a_token_reads(capsys):
@@ -272,6 +313,7 @@ def test_everything_together_on_a_law_with_draws(capsys, tmp_path):
         (["--flops=1e20", "--target_loss=2"], "--target_loss asks for the budget"),
         (["--target_loss=1.2"], "--target_loss=1.2 cannot be reached: with any budget the other limits leave"),
         (["--target_loss=2", "--memory_gb=1"], "--target_loss=2 cannot be reached"),
+        (["--chips=v5e:4", "--hours=1e-12"], "--hours=1e-12 of --chips=v5e:4 cannot be met: the smallest model"),
         (["--target_loss=2", "--memory_gb=0.001"], "--memory_gb cannot be met"),
     ],
 )

@@ -150,8 +150,19 @@ def test_fine_grained_counts_leave_the_embedding_out():
     assert loss == pytest.approx(plain_fine(total, 2e10, 1), rel=1e-12)
     planned = planning.plan(FINE, PAPER, optimum.Constraints(flops=1e20), [8, 64])
     assert "dense" not in planned  # its dense models follow another law
-    outside = {row["n_experts"]: [o["column"] for o in row["extrapolation"]] for row in planned["optima"]}
-    assert outside == {8: ["n_experts"], 64: []}
+    for row in planned["optima"]:  # its own counts, its own ranges
+        counted = row["n_total"] - 2 * row["d_model"] * PAPER.vocab_size
+        outside = {o["column"]: o["value"] for o in row["extrapolation"]}
+        assert ("n_experts" in outside) == (row["n_experts"] == 8)
+        assert outside.get("n_total", counted) == pytest.approx(counted)
+        assert ("n_total" in outside) == (not 1.29e8 <= counted <= 3.7e9)
+
+
+@pytest.mark.parametrize("active, tokens, split, loss", [(7e9, 137.6e9, 32, 2.076), (1e12, 7.94e12, 64, 1.367)])
+def test_fine_grained_losses_of_its_own_table(active, tokens, split, loss):
+    """Two rows of the paper's table of optima, with 43 parameters in all for each active one: the count is inferred,
+    and the sizes are printed to one digit."""
+    assert FINE.predict(n_total=43 * active, n_tokens=tokens, granularity=split) == pytest.approx(loss, rel=9e-3)
 
 
 @pytest.mark.parametrize("coefficients, served, size, tokens, plain_size, plain_tokens, digits", [

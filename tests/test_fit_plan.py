@@ -226,6 +226,13 @@ def test_a_config_elsewhere_is_found_again(folder, tmp_path, capsys):
     assert config.data.tokenizer == "bytes"
 
 
+def test_the_installed_config_is_found_where_the_folder_has_none(folder, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    flags = "--flops=1e19", "--base_config=configs/quickstart.py"
+    config, _, _ = emitted(tmp_path, capsys, f"{folder}/law.json", *flags)
+    assert config.data.tokenizer == "bytes"
+
+
 REFUSED = {
     "law.json --flops=1e19": "times above 69.7K; learning rate",
     "law.json --flops=2e12 --vocab_size=300": "vocabulary of 257, the model has 300; name a config that serves",

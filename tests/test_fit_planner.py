@@ -8,10 +8,11 @@ import shlex
 import shutil
 
 import fit_runs
+import numpy as np
 import pytest
 
 from fit import __main__ as command_line
-from fit.page.data import CHIPS
+from fit.cost import CHIPS
 from jmoe.cost.chips import CHIPS as JMOE_CHIPS
 from launch import accelerators
 
@@ -136,6 +137,8 @@ def wishes(law, count, seed):
         if "memory_gb" in state and "max_tokens" in state and i % 4 == 0 and state["memory_gb"]:
             state |= dict(flops="", inference_tokens="0")
         state |= dict(bytes_per_parameter=rng.choice(["1", "2", "4"]), bytes_per_kv_element=rng.choice(["1", "2"]))
+        state |= dict(chip=rng.choice(["H100", "v5e"]), chips=rng.choice(["1", "64"]), mfu=rng.choice(["0.4", "0.25"]))
+        state["dollars_per_hour"] = rng.choice(["", "0", "2.5"])
         if law not in DENSE and rng.random() < 0.5:
             state["experts"] = ",".join(map(str, sorted({1, *rng.sample([2, 3, 6, 8, 64, 200], 3)})))
         if rng.random() < 0.2:
@@ -152,7 +155,8 @@ def test_the_page_computes_what_the_command_line_does(planner, folder, tmp_path,
     for state in wishes(law, 10 if law.endswith(".json") else 5, seed=len(law)):
         planner.open(**state)
         if planner.tab.locator("#results").is_hidden():
-            flags = {k: v for k, v in state.items() if v and k not in ("context", "sequences")}
+            flags = {k: v for k, v in state.items() if v and k not in ("context", "sequences", "chip", "chips")}
+            flags["chips"] = f"{state['chip']}:{state['chips']}"
             kv_tokens = int(state["context"]) * int(state.get("sequences", 1))
             command = "python -m fit plan " + " ".join(f"--{k}={v}" for k, v in flags.items())
             assert typed(f"{command} --kv_tokens={kv_tokens}", capsys) == ("", planner.text("refusal")), state
@@ -181,6 +185,7 @@ INFEASIBLE = {
     "max_tokens=0.5": "expected at least 1 token",
     "experts=0.5": "expected whole numbers",
     "experts=two": "expected positive numbers",
+    "flops=&target_loss=0.5": "--target_loss=0.5 cannot be reached",
     "law=chinchilla-2022&experts=1,8": "is a law of dense models",
 }
 
@@ -221,7 +226,7 @@ def test_hours_are_a_budget(planner):
     planner.fill(hours="100")
     flops = 64 * 989e12 * 0.4 * 3600 * 100
     assert json.loads(planner.text("json"))["constraints"]["flops"] == pytest.approx(flops, rel=1e-12)
-    assert f"--flops={flops:.0e}"[:9] in planner.text("command")
+    assert "--hours=100 --chips=H100:64 --dollars_per_hour=2" in planner.text("command")
     assert "4.17 days" in planner.text("tiles") and "$12.8K" in planner.text("tiles")
     planner.fill(flops="1e22")
     assert float(planner.tab.input_value("#hours")) == pytest.approx(1e22 / flops * 100, rel=1e-3)
@@ -229,9 +234,87 @@ def test_hours_are_a_budget(planner):
     assert "--flops=1e22" in planner.text("command")
 
 
+def with_another_budget(state):
+    """A drawn state with a loss to reach or hours as its budget."""
+    rng = random.Random(repr(state))
+    del state["flops"]
+    if rng.random() < 0.7:
+        return state | dict(target_loss=f"{rng.uniform(1.55, 2.2) if '/' in state['law'] else rng.uniform(1.9, 3):.5g}")
+    return state | dict(hours=f"{rng.uniform(1, 1e4):.4g}")
+
+
+@browser_needed
+@pytest.mark.parametrize("law", ["law.json", "joint-moe-2025", "chinchilla-2022"])
+def test_a_loss_to_reach_and_hours(planner, folder, capsys, law):
+    """The least cost of a loss, the front around it, and hours, as the command line has them."""
+    law = f"{folder}/law.json" if law == "law.json" else law
+    reached = 0
+    for state in wishes(law, 10, seed=7):
+        if state["flops"] == "":
+            continue
+        planner.open(**with_another_budget(state))
+        if planner.tab.locator("#results").is_hidden():
+            assert "--" in planner.text("refusal")
+            continue
+        command, page = planner.text("command"), json.loads(planner.text("json"))
+        assert_same(page, json.loads(typed(f"{command} --json", capsys)[0]), json.dumps(state))
+        assert ("--target_loss=" in command) == ("target" in page) != ("--hours=" in command)
+        if "target" in page:
+            reached += 1
+            printed, _ = typed(command, capsys)
+            assert planner.text("target-head") in printed and planner.text("cost-head") in printed
+    assert reached >= 2
+
+
+def assert_repeated(page, line):
+    """Equal, sizes to 1e-6: a search for the flat bottom of a curve gives no more digits of them."""
+    assert list(page) == list(line)
+    for one, other in [*zip(page["optima"], line["optima"]), (page["best"], line["best"])]:
+        assert one["loss"] == pytest.approx(other["loss"], rel=1e-9) and one["size_bound"] == other["size_bound"]
+        assert [one["n_active"], one["n_tokens"]] == pytest.approx([other["n_active"], other["n_tokens"]], rel=1e-6)
+    worth = lambda plan: [[*row.values()] for row in plan["repeats"]["optima"]]
+    np.testing.assert_allclose(worth(page), worth(line), rtol=1e-6)
+    assert page["repeats"]["loss_saved"] == pytest.approx(line["repeats"]["loss_saved"], abs=1e-9)
+    assert page["constraints"] == pytest.approx(line["constraints"], rel=1e-9)
+    assert page["warnings"] == line["warnings"] and page["repeats"]["source"] == line["repeats"]["source"]
+
+
+@browser_needed
+@pytest.mark.parametrize("law", ["law.json", "joint-moe-2025", "chinchilla-2022"])
+def test_text_read_several_times(planner, folder, capsys, law):
+    law, middle = (f"{folder}/law.json", 2e12) if law == "law.json" else (law, 1e22)
+    size = math.sqrt(middle / 120)
+    cases = [
+        dict(flops=f"{middle:g}", max_tokens=f"{size:g}", epochs="4"),
+        dict(flops=f"{30 * middle:g}", max_tokens=f"{3 * size:g}", epochs="60", inference_tokens=f"{50 * size:g}"),
+        dict(flops=f"{middle:g}", max_tokens=f"{5 * size:g}", epochs="1", memory_gb=f"{2e-9 * size:g}"),
+        dict(target_loss="2.4" if middle > 1e20 else "1.8", max_tokens=f"{10 * size:g}", epochs="8"),
+    ]
+    for state in cases:
+        planner.open(law=law, context="0", **({"memory_gb": ""} | state))
+        command, page = planner.text("command"), json.loads(planner.text("json"))
+        assert f"--epochs={state['epochs']}" in command
+        assert_repeated(page, json.loads(typed(f"{command} --json", capsys)[0]))
+        assert "epochs of" in planner.items("compared")[0]
+
+
+@browser_needed
+def test_the_front_is_clicked_for_a_loss(planner):
+    planner.open(law="joint-moe-2025", flops="1e22", inference_tokens="1e12")
+    planner.tab.locator(".drawing").nth(3).click(position=dict(x=300, y=100))
+    planner.tab.evaluate(SETTLED)
+    page = json.loads(planner.text("json"))
+    asked = float(planner.tab.input_value("#target_loss"))
+    assert page["best"]["loss"] == pytest.approx(asked, rel=1e-9) and page["target"]["loss"] == asked
+    flops = float(planner.tab.input_value("#flops"))
+    assert flops == pytest.approx(page["target"]["best"]["flops"], rel=1e-3)
+    planner.fill(flops="1e22")
+    assert planner.tab.input_value("#target_loss") == "" and "target" not in json.loads(planner.text("json"))
+
+
 def test_peaks_are_those_that_a_sweep_is_priced_with():
-    for name, peak in CHIPS.items():
-        assert peak == (accelerators.peak_flops(name) if name in accelerators.GKE else JMOE_CHIPS[name].flops)
+    for name, chip in CHIPS.items():
+        assert chip.flops == (accelerators.peak_flops(name) if name in accelerators.GKE else JMOE_CHIPS[name].flops)
 
 
 @browser_needed

@@ -12,11 +12,28 @@ from fit.architecture import PAPER
 from fit.commands import flags
 from fit.compare import AGREE, LAWS, compare
 from fit.lawfile import in_words, load
+from fit.mixture import Mixture
 from fit.units import amount
 
 FLAGS = (
     ("bool", "json", False, "Print the comparison as JSON."),
     ("list", "laws", list(LAWS), "Published laws or law.json files."),
+    (
+        "float",
+        "kv_share",
+        1.0,
+        "Heads of keys and values over heads of queries: less cache and less attention.",
+        1e-3,
+        1,
+    ),
+    (
+        "list",
+        "used",
+        ["1"],
+        "How many experts' width, each as wide as the dense layer, a token uses: several to choose from, by laws that "
+        "read sparsity or top_k.",
+    ),
+    ("integer", "dense_blocks", 0, "Dense blocks before those of a mixture.", 0),
 )
 
 
@@ -31,8 +48,13 @@ def run(f):
     if not names or not all(names):
         raise UserError(f"--laws={','.join(f.laws)}: expected laws separated by commas")
     shape = {name: f[name].value or getattr(PAPER, name) for name in ("vocab_size", "width_per_block")}
+    more = dict(n_dense=f.dense_blocks, kv_share=f.kv_share)
+    shape |= {name: value for name, value in more.items() if value != getattr(Mixture, name)}
+    used = flags.positive_list(f, "used")
+    if not used:
+        raise UserError(sentences.NOT_NUMBERS.format(flag="used", text="''"))
     experts = None if f.experts is None else flags.parse_experts(f)
-    result = compare([load(name) for name in names], shape, flags.constraints_of(f), experts)
+    result = compare([load(name) for name in names], shape, flags.constraints_of(f), experts, used)
     print(json.dumps(result, indent=1, allow_nan=False) if f.json else text(result))
 
 
@@ -61,7 +83,8 @@ def text(result):
         "\n".join(note for row in result["laws"] for note in notes(row)),
     ]
     agreed = [agreement_in_words(a) for a in result["agreement"]]
-    return "\n\n".join(part for part in (*parts, "\n".join(mixtures_in_words(result["laws"]) + agreed)) if part)
+    together = mixtures_in_words(result["laws"]) + leverage_in_words(result["laws"]) + agreed
+    return "\n\n".join(part for part in (*parts, "\n".join(together)) if part)
 
 
 def notes(row):
@@ -72,6 +95,8 @@ def notes(row):
         yield f"{row['law']}: {row['n_experts']} experts are at the edge of those compared: one beyond may be better"
     if row["not_bounded"]:
         yield f"{row['law']}: {sentences.NOT_BOUNDED}"
+    if row["used"] != 1:
+        yield f"{row['law']}: a token uses {row['used']:g} experts' width, of {row['n_experts']}"
     if row["finest"]:
         yield f"{row['law']}: experts split in {row['split']} are the finest of its data: finer ones may be better"
     if row["note"]:
@@ -90,6 +115,18 @@ def mixtures_in_words(rows):
         f"{better} of {len(saved)} laws of mixtures prefer a mixture to a dense model, with a loss {min(saved):.1%} to "
         f"{max(saved):.1%} below it"
     ]
+
+
+def leverage_in_words(rows):
+    """A line on the FLOPs of a dense model of equal loss by the law of efficiency leverage, which has no loss; none
+    without mixtures."""
+    rows = [row for row in rows if row["leverage"]]
+    if not rows:
+        return []
+    words = ", ".join(f"x {row['leverage']['leverage']:.3g} ({row['law']})" for row in rows)
+    outside = dict.fromkeys(name for row in rows for name in row["leverage"]["outside"])
+    note = f"; outside its data: {', '.join(outside)}" if outside else ""
+    return [f"dense FLOPs of these architectures by the efficiency leverage of Tian et al. 2025: {words}{note}"]
 
 
 def agreement_in_words(a):

@@ -7,8 +7,8 @@ from absl import flags
 from fit import UserError, cost, optimum, sentences
 from fit import lawfile as law_lib
 from fit.table import BOUNDS
+from fit.units import LARGEST
 
-LARGEST = 1e40  # of any amount that a flag gives
 # Columns that --columns may find under another name: those of runs.csv that fit reads.
 NAMES = (*BOUNDS, "peak_learning_rate", "epochs", "corpus_fingerprint", "run", "seed", "config")
 
@@ -51,6 +51,14 @@ def columns_of(f):
             )
         names[ours] = theirs
     return names
+
+
+def picture_ending(path):
+    """png, pdf or svg of --out; UserError where its ending is none of them."""
+    ending = path.rpartition(".")[2]
+    if ending not in ("pdf", "png", "svg"):
+        raise UserError(f"--out={path}: expected the ending .pdf, .png or .svg")
+    return ending
 
 
 def define_shape(f):

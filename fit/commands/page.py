@@ -6,7 +6,7 @@ python -m fit page --law=law.json --runs=runs.csv --out=planner.html
 from absl import flags
 
 from fit import page
-from fit.commands.flags import LARGEST, columns_of, define_columns
+from fit.commands.flags import columns_of, define_columns
 from fit.lawfile import load
 from fit.page import data
 from fit.paper import figures
@@ -29,5 +29,5 @@ def run(f):
     laws = [load(name) for name in dict.fromkeys(f.law or ["joint-moe-2025"])]
     runs = () if f.runs is None else figures.measured(laws[0], f.runs, columns_of(f))
     check_writable(f.out)
-    write_text(f.out, page.text(data.of(laws, LARGEST, *runs)))
+    write_text(f.out, page.text(data.of(laws, *runs)))
     print(f"written to {f.out}")

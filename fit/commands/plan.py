@@ -40,7 +40,12 @@ def planned(f, law):
         if constraints.flops is not None:
             raise UserError(sentences.TARGET_OR_BUDGET)
         constraints, reached = target.reach(law, architecture, constraints, experts, loss, chips)
-    plan = solved(law, architecture, constraints, experts)
+    try:
+        plan = solved(law, architecture, constraints, experts)
+    except UserError as error:
+        raise UserError(_as_given(f, str(error))) from None
+    for row in plan["infeasible"]:
+        row["why"] = _as_given(f, row["why"])
     if reached is not None:
         plan["target"] = reached | dict(front=target.front(law, architecture, constraints, experts, chips))
     if constraints.epochs is not None:
@@ -48,6 +53,11 @@ def planned(f, law):
     if chips is not None:
         cost.add_to(plan, chips, architecture, constraints)
     return law, plan
+
+
+def _as_given(f, sentence):
+    """A sentence on the budget that names the flags that gave it: hours were made FLOPs."""
+    return sentence if f.hours is None else sentence.replace("--flops", f"--hours={f.hours:g} of --chips={f.chips}", 1)
 
 
 def run(f):

@@ -3,9 +3,10 @@
 data.py      what the page knows of a law, of its runs and of chips
 numbers.js   numbers as Python formats them        counts.js  parameters, bytes and tokens of a model
 law.js       the laws' formulas, draws, ranges     solve.js   the best model under limits
-plan.js      what `fit plan --json` prints         words.js, config.js  its sentences and its config
+cost.js      hours, dollars, a loss to reach       plan.js    what `fit plan --json` prints
+words.js, config.js  its sentences and its config
 table.js     a table of runs dropped on the page   form.js    fields, sliders and the state in the URL's hash
-chart.js     pictures in SVG                       pictures.js  the pictures of a plan
+chart.js     pictures in SVG                       pictures.js, map.js  the pictures of a plan
 app.js       puts a plan on the page               page.html, page.css  what it looks like
 """
 
@@ -13,7 +14,7 @@ import json
 import pathlib
 import re
 
-SCRIPTS = "numbers counts law words solve plan config table form chart pictures answers app".split()
+SCRIPTS = "numbers counts law words solve cost plan config table form chart pictures map answers app".split()
 
 
 def text(data):

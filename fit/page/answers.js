@@ -2,26 +2,41 @@
 
 import { $, element, makePicture, sample } from "./chart.js";
 import { config } from "./config.js";
-import { command, hourOf } from "./form.js";
-import { amount, duration, fixed, memoryText, typed } from "./numbers.js";
-import { againstMemory, isoflop, looksOf, map, measured } from "./pictures.js";
+import { command } from "./form.js";
+import { amount, duration, fixed, flopsText, memoryText, typed } from "./numbers.js";
+import { map } from "./map.js";
+import { againstCost, againstMemory, isoflop, looksOf, measured } from "./pictures.js";
 import { bestOf, optima } from "./solve.js";
-import { answer, builtInWords, compared, drawn, inWords, safely } from "./words.js";
+import {
+  answer,
+  builtInWords,
+  compared,
+  costHead,
+  drawn,
+  inWords,
+  safely,
+  say,
+  sentences,
+  targetHead,
+} from "./words.js";
 
 const pictures = {
   isoflop: makePicture("Loss against size"),
   memory: makePicture("Loss against memory"),
   map: makePicture("The best number of experts"),
+  cost: makePicture("Loss against cost"),
   measured: makePicture("Predicted against measured"),
 };
 $("pictures").prepend(...Object.values(pictures).map(({ figure }) => figure));
 
-// The plan of what was asked, {ask, plan}, for a state of the fields; runs to draw, change: how a picture sets fields.
-export function showPlan(latest, state, runs, change) {
-  showAnswer(latest, state);
+// The plan of what was asked, {ask, plan}; runs to draw, change: how a picture sets fields.
+export function showPlan(latest, runs, change) {
+  showAnswer(latest);
   showTable(latest);
+  showCosts(latest);
+  showTarget(latest);
   showPictures(latest, runs, change);
-  showCopies(latest, state);
+  showCopies(latest);
 }
 
 function items(list, sentences) {
@@ -29,7 +44,7 @@ function items(list, sentences) {
   list.hidden = !sentences.length;
 }
 
-function showAnswer({ ask, plan }, state) {
+function showAnswer({ ask, plan }) {
   const { best } = plan;
   $("answer").textContent = answer(plan);
   items($("warnings"), plan.warnings);
@@ -43,12 +58,10 @@ function showAnswer({ ask, plan }, state) {
   ];
   const saved = best.n_experts > 1 && plan.dense?.flops_saved;
   if (saved) tiles.push([`${fixed(100 * saved, 0)}%`, "of a dense model's FLOPs saved"]);
-  const hour = safely(() => hourOf(ask.data, state));
-  if (hour) {
-    const hours = best.training_flops / hour.flops;
-    const dollars = hours * hour.dollars;
-    tiles.push([hours < 1 / 3600 ? "< 1 s" : duration(hours), `of training on ${amount(hour.chips)} × ${state.chip}`]);
-    if (hour.dollars != null) tiles.push([dollars < 0.01 ? "< 1 cent" : `$${amount(dollars)}`, "of training"]);
+  if (plan.chips) {
+    const { training_hours, training_dollars } = best.cost;
+    tiles.push([duration(training_hours), `of training on ${amount(plan.chips.count)} × ${plan.chips.kind}`]);
+    if (training_dollars != null) tiles.push([dollars(training_dollars), "of training"]);
   }
   $("tiles").replaceChildren(
     ...tiles.map(([value, what]) => element("div", {}, element("dd", {}, value), element("dt", {}, what))),
@@ -57,6 +70,8 @@ function showAnswer({ ask, plan }, state) {
   items($("compared"), compared(plan));
   $("draws").textContent = plan.bootstrap ? `${drawn(ask.law, plan.bootstrap).replace(/:$/, "")}.` : "";
 }
+
+const dollars = (x) => (x < 0.01 ? "< 1 cent" : `$${amount(x)}`);
 
 const limitedBy = { memory: "memory", tokens: "tokens", smallest: "smallest model" };
 
@@ -102,6 +117,67 @@ function showTable({ plan }) {
   );
 }
 
+// A table: head, and rows of cells as text, the first of each its heading; best: the row to mark.
+function fill(table, head, rows, best) {
+  const lines = rows.map(([first, ...cells], i) =>
+    element(
+      "tr",
+      i === best ? { class: "best", "aria-label": "best" } : {},
+      element("th", { scope: "row" }, first),
+      ...cells.map((cell) => element("td", {}, cell)),
+    ),
+  );
+  table.replaceChildren(
+    element("thead", {}, element("tr", {}, ...head.map((word) => element("th", { scope: "col" }, word)))),
+    element("tbody", {}, ...lines),
+  );
+}
+
+// What training costs and keeps in memory, and how fast the model answers, by number of experts.
+function showCosts({ plan }) {
+  $("costs").hidden = !plan.chips;
+  if (!plan.chips) return;
+  const head = ["E", "training", "price", "training keeps", "chips", "tokens/s alone", "tokens/s among many"];
+  const rows = plan.optima.map(({ n_experts, cost }) => [
+    String(n_experts),
+    duration(cost.training_hours),
+    cost.training_dollars == null ? "–" : dollars(cost.training_dollars),
+    memoryText(cost.training_bytes),
+    amount(cost.training_chips),
+    ...Object.values(cost.tokens_per_second).map(amount),
+  ]);
+  fill($("cost-table"), head, rows, plan.optima.indexOf(plan.best));
+  $("cost-head").textContent = costHead(plan.chips);
+  const built = plan.buildable?.cost;
+  const step = built?.step_bytes ? [say("STEP_TAKES", { ...built, memory: memoryText(built.step_bytes) })] : [];
+  $("cost-note").textContent = `${[sentences.COST_NOTE, ...step].join("; ")}.`;
+}
+
+// What reaches the loss asked for, by number of experts.
+function showTarget({ plan }) {
+  const { target } = plan;
+  $("target").hidden = !target;
+  if (!target) return;
+  const head = ["E", "active", "tokens", "training FLOPs", "inference FLOPs", "together"];
+  const rows = target.optima.map((row) =>
+    row.flops == null
+      ? [String(row.n_experts), "never reaches it"]
+      : [
+          String(row.n_experts),
+          amount(row.n_active),
+          amount(row.n_tokens),
+          ...[row.training_flops, row.inference_flops, row.flops].map((x) => flopsText(x)),
+        ],
+  );
+  fill(
+    $("target-table"),
+    head,
+    rows,
+    target.optima.findIndex(({ n_experts }) => n_experts === target.best.n_experts),
+  );
+  $("target-head").textContent = targetHead(target, plan.constraints);
+}
+
 function showPictures({ ask, plan }, runs, change) {
   const experts = [...new Set([...ask.law.experts, ...ask.experts, ...(runs?.n_experts ?? [])])].sort((a, b) => a - b);
   const looks = looksOf(experts);
@@ -115,6 +191,7 @@ function showPictures({ ask, plan }, runs, change) {
   put(pictures.isoflop, () => isoflop(pictures.isoflop, ask, plan, looks, runs));
   put(pictures.memory, () => againstMemory(pictures.memory, ask, plan, looks, choose));
   put(pictures.map, () => map(pictures.map, ask, looks, choose));
+  put(pictures.cost, () => againstCost(pictures.cost, ask, plan, looks, change));
   pictures.measured.figure.hidden = !runs;
   if (runs) put(pictures.measured, () => measured(pictures.measured, ask, looks, runs));
   const rows = gains(ask, plan);
@@ -143,8 +220,8 @@ function put(picture, drawIt) {
   picture.canvas.hidden = picture.spec == null;
 }
 
-function showCopies({ ask, plan }, state) {
-  $("command").textContent = command(ask.law, state, ask);
+function showCopies({ ask, plan }) {
+  $("command").textContent = command(ask.law, ask);
   $("json").textContent = JSON.stringify(plan, null, 1);
   let refused;
   const source = safely(

@@ -2,9 +2,10 @@
 
 import { showPlan } from "./answers.js";
 import { $, element } from "./chart.js";
-import { FIELDS, asked, defaults, fromHash, fromSlider, hourOf, toHash, toSlider } from "./form.js";
-import { amount, digits, parsed, typed } from "./numbers.js";
-import { planFor } from "./plan.js";
+import { rateOf } from "./cost.js";
+import { FIELDS, asked, defaults, fromHash, fromSlider, toHash, toSlider } from "./form.js";
+import { amount, digits, typed } from "./numbers.js";
+import { planOf } from "./plan.js";
 import { TableError, readTable } from "./table.js";
 import { PlanError, safely, setSentences } from "./words.js";
 
@@ -29,7 +30,8 @@ function makeFields() {
       id: `${name}-slider`,
       "aria-label": `${label}, slider`,
     });
-    if (field.last) text.placeholder = field.last[1];
+    const empty = [field.first, field.last].find((end) => end?.[0] === "");
+    if (empty) text.placeholder = empty[1];
     text.addEventListener("input", () => change({ [name]: text.value }));
     slider.addEventListener("input", () => change({ [name]: fromSlider(field, lawOf(), slider.value) }));
     $(field.group).append(element("div", { class: "field" }, element("label", { for: name }, label), text, slider));
@@ -46,10 +48,13 @@ function makeFields() {
   $("reset").addEventListener("click", () => change(defaults(lawOf())));
 }
 
-// Hours and FLOPs are one budget: the one typed last counts, the other follows.
+// FLOPs, hours and a loss to reach are one budget: the one typed last counts, the others follow.
+const BUDGETS = ["flops", "hours", "target_loss"];
+let flopsNow = null; // of the plan on the page
 function change(changed) {
-  if ("hours" in changed && !("flops" in changed)) changed.flops = "";
-  if ("flops" in changed && !("hours" in changed)) changed.hours = "";
+  const last = BUDGETS.find((name) => name in changed);
+  if (last === "target_loss" && changed.target_loss.trim() === "") changed = { ...changed, flops: derive(flopsNow) };
+  else if (last) changed = { ...Object.fromEntries(BUDGETS.map((name) => [name, ""])), ...changed };
   state = { ...state, ...changed };
   history.replaceState(null, "", toHash(state, lawOf()));
   later();
@@ -61,11 +66,11 @@ function later() {
   waiting = requestAnimationFrame(render);
 }
 
-function showFields(law) {
-  const hour = safely(() => hourOf(data, state));
+function showFields(law, ask) {
   const derived = { ...state };
-  if (hour && state.hours === "") derived.hours = derive(parsed(state.flops) / hour.flops);
-  if (hour && state.hours !== "") derived.flops = derive(parsed(state.hours) * hour.flops);
+  if (ask && state.flops === "") derived.flops = derive(flopsNow);
+  if (ask?.chips && flopsNow != null && state.hours === "")
+    derived.hours = derive(flopsNow / 3600 / rateOf(data, ask.chips));
   for (const field of FIELDS) {
     const [text, slider] = [$(field.name), $(`${field.name}-slider`)];
     if (text !== document.activeElement) text.value = derived[field.name];
@@ -91,7 +96,7 @@ function fittedTo({ ranges }) {
   return `Fitted to models of ${between(n_active)} active parameters on ${between(n_tokens)} tokens.`;
 }
 
-const derive = (value) => (Number.isFinite(value) ? typed(+digits(value, 4)) : "");
+const derive = (value) => (value != null && Number.isFinite(value) ? typed(+digits(value, 4)) : "");
 
 // A button for each usual number of experts.
 function showChoices(law) {
@@ -116,16 +121,18 @@ function showChoices(law) {
 
 function render() {
   const law = lawOf();
-  showFields(law);
   const solve = () => {
     if (state.law !== law.name) throw new PlanError(`law: this page does not hold “${state.law}”`);
     const ask = { data, law, ...asked(data, law, state) };
-    return { ask, plan: planFor(data, law, ask.shape, ask.limits, ask.experts) };
+    const [read, limits, plan] = planOf(data, law, ask);
+    return { ask: { ...ask, law: read, limits }, plan };
   };
   const latest = safely(solve, (sentence) => ($("refusal").textContent = sentence));
+  flopsNow = latest?.ask.limits.flops ?? null;
+  showFields(law, latest?.ask);
   $("refusal").hidden = latest != null;
   $("results").hidden = latest == null;
-  if (latest) showPlan(latest, state, runsOf(), change);
+  if (latest) showPlan(latest, runsOf(), change);
 }
 
 for (const name of ["command", "json", "config"])

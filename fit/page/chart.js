@@ -153,7 +153,7 @@ function moveTo(picture, at, aloud = false) {
 //   lines      [{share, points: [[x, y]], dashed: [bool of each point], faint: [bool], band: [[x, low, high]], bold}]
 //   dots       [{x, y, share, kind, hollow, ring}]
 //   strips     [{from, to, share, label}] along the foot
-//   cells      [{x: [from, to], y: [from, to], share}]; labels [{x, y, text}]; rules [{x}, {y}, {from: [x, y], to: [x, y]}]
+//   cells      [{x: [from, to], y: [from, to], share, open}], hatched where open; labels [{x, y, text}]; rules [{x}, {y}, {from: [x, y], to: [x, y]}]
 //   stops      [{x, y, text, dots}] of the cursor; across: they differ in x alone; row: how many make a row; first
 //   choose     what a click does with a stop
 export function draw(picture, spec, height = 300) {
@@ -179,10 +179,11 @@ export function draw(picture, spec, height = 300) {
   const inside = svg("g", { "clip-path": `url(#${id})` });
   drawAxes(drawing, spec, box);
   drawing.append(inside);
-  for (const { x, y, share } of spec.cells ?? []) {
+  for (const { x, y, share, open } of spec.cells ?? []) {
     const [x0, x1, y0, y1] = [toX(x[0]), toX(x[1]), toY(y[1]), toY(y[0])];
     const at = { x: x0, y: y0, width: x1 - x0 + 0.6, height: y1 - y0 + 0.6, style: `fill:${colour(share)}` };
     inside.append(svg("rect", at));
+    if (open) inside.append(svg("path", { class: "hatch", d: `M${x0},${y1}L${x1},${y0}` }));
   }
   for (const line of spec.lines ?? []) drawLine(inside, line, toX, toY);
   for (const { from, to, share, label } of spec.strips ?? []) drawStrip(inside, toX(from), toX(to), box, share, label);

@@ -19,11 +19,14 @@ export function widthOf(shape, size) {
 export const memoryOf = (shape, limits, d, e) =>
   limits.bytes_per_parameter * total(shape, d, e) + limits.bytes_per_kv_element * cache(shape, d, limits.kv_tokens);
 
+// The most tokens to train on: those that there are, as often as they may be read; null without a limit.
+export const capOf = ({ max_tokens, epochs }) => (max_tokens == null ? null : max_tokens * (epochs || 1));
+
 // Training tokens that the limits leave a model of this size; may be 0 or negative.
 export function tokensOf(limits, size) {
   const left =
     limits.flops == null
       ? Infinity
       : limits.flops / (TRAINING * size) - (INFERENCE / TRAINING) * limits.inference_tokens;
-  return Math.min(left, limits.max_tokens ?? Infinity);
+  return Math.min(left, capOf(limits) ?? Infinity);
 }

@@ -5,21 +5,21 @@ import os
 
 import numpy as np
 
-from fit import UserError, cost, plan_config, sentences, summary
+from fit import UserError, cost, plan_config, repeats, sentences, summary, target
 from fit import planning as plan_lib
 from fit.architecture import BATCH_RAMP, PAPER
 from fit.lawfile import PRESETS, load
+from fit.units import LARGEST
 
 FORMS = ("joint", "chinchilla")  # whose formula law.js knows
 MOST_RUNS = 2000  # on the page, spread evenly over the table
-CHIPS = {name: chip.flops for name, chip in cost.CHIPS.items()}  # bfloat16 FLOP/s of one chip, dense
 
 
-def of(laws, largest, runs=None, out=None):
+def of(laws, runs=None, out=None):
     """Everything that the page computes with, ready for JSON.
 
-    laws: Laws, the first of them shown at first; the published ones that have optima follow. largest: of any amount
-    that may be asked. runs: runs of the first law, with `out`, boolean [n_runs], those kept out of its fit.
+    laws: Laws, the first of them shown at first; the published ones that have optima follow. runs: runs of the
+    first law, with `out`, boolean [n_runs], those kept out of its fit.
 
     Raises:
       UserError: a law has no optimum of size and tokens, or its formula is not known to the page.
@@ -30,9 +30,19 @@ def of(laws, largest, runs=None, out=None):
         laws=[_law(law) for law in [*laws, *published]],
         runs=None if runs is None else _runs(runs, out),
         sentences=sentences.every(),
-        chips=CHIPS,
+        chips={name: vars(chip) for name, chip in cost.CHIPS.items()},
+        cost=dict(
+            state_bytes=cost.STATE_BYTES,
+            activation_bytes=cost.ACTIVATION_BYTES,
+            compiled_bytes=cost.COMPILED_BYTES,
+            compiled_saved=cost.COMPILED_SAVED,
+            at_work=cost.AT_WORK,
+            scores=cost.SCORES,
+            front=target.FRONT,
+        ),
+        repeats=repeats.SOURCE,
         sequence=plan_lib.SEQUENCE,
-        largest=largest,
+        largest=LARGEST,
         paper=dict(
             law=plan_lib.PAPERS_LAW,
             shape=vars(PAPER),

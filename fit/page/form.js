@@ -1,9 +1,10 @@
 // What a reader asks: fields with sliders on log scales, their state (texts as typed, by the names of the flags of
 // `fit plan` where there is one) in the URL's hash, and what it means: shape, limits, experts, cost.
 
+import { rateOf } from "./cost.js";
 import { memoryOf } from "./counts.js";
-import { reducedAt } from "./law.js";
-import { amount, digits, parsed, typed } from "./numbers.js";
+import { lossOf, reducedAt } from "./law.js";
+import { amount, digits, format, parsed, typed } from "./numbers.js";
 import { computeOptimal } from "./solve.js";
 import { PlanError, refusal } from "./words.js";
 
@@ -11,6 +12,12 @@ import { PlanError, refusal } from "./words.js";
 export const FIELDS = [
   { name: "flops", label: "Training FLOPs", group: "budget" },
   { name: "hours", label: "or hours on these chips", group: "budget", range: () => [1, 1e4] },
+  {
+    name: "target_loss",
+    label: "or a loss to reach, training and serving at least cost",
+    group: "budget",
+    last: ["", "not asked"],
+  },
   { name: "chips", label: "Chips", group: "budget", kind: "count", integer: true, range: () => [1, 1e5] },
   { name: "mfu", label: "MFU, the share of their peak that is used", group: "budget", range: () => [0.05, 0.8] },
   { name: "dollars_per_hour", label: "Dollars per chip and hour", group: "budget", range: () => [0.1, 20] },
@@ -47,6 +54,7 @@ export const FIELDS = [
     kind: "count",
     last: ["", "no limit"],
   },
+  { name: "epochs", label: "Times they may be read", group: "data-group", first: ["", "once"], range: () => [1, 100] },
   { name: "vocab_size", label: "Vocabulary", group: "models", integer: true, range: () => [128, 512e3] },
   {
     name: "width_per_block",
@@ -74,6 +82,8 @@ export function rangeOf(field, law) {
   if (field.name === "flops") return [least, most];
   const at = reducedAt(law, 1);
   const best = (flops) => computeOptimal(at, flops);
+  if (field.name === "target_loss")
+    return [most, least].map((flops) => lossOf(at, best(flops), flops / 6 / best(flops)));
   if (field.name !== "memory_gb") return [least / 6 / best(least) / 3, 30 * (most / 6 / best(most))];
   const shape = shapeOf(law);
   return [memoryOf(shape, BARE, shape.width_per_block, 1) / 1e9, (60 * best(most)) / 1e9];
@@ -90,6 +100,7 @@ export function defaults(law) {
     mfu: "0.4",
     dollars_per_hour: "2",
     hours: "",
+    target_loss: "",
     flops: typed(flops),
     memory_gb: paper ? "80" : "",
     devices: "1",
@@ -99,6 +110,7 @@ export function defaults(law) {
     bytes_per_kv_element: "2",
     inference_tokens: "0",
     max_tokens: "",
+    epochs: "",
     experts: law.experts.join(","),
     ...Object.fromEntries(
       ["vocab_size", "width_per_block"].map((name) => [
@@ -109,7 +121,7 @@ export function defaults(law) {
   };
 }
 
-// The state that a hash names, over the law's defaults; hours given means that they, not FLOPs, are the budget.
+// The state that a hash names, over the law's defaults; hours or a loss to reach, where given, take the place of FLOPs.
 export function fromHash(hash, laws) {
   const parts = hash
     .replace(/^#/, "")
@@ -119,7 +131,7 @@ export function fromHash(hash, laws) {
     parts.filter(([name]) => NAMES.includes(name)).map(([name, text]) => [name, decoded(text)]),
   );
   const law = laws.find(({ name }) => name === given.law) ?? laws[0];
-  return { ...defaults(law), ...(given.hours ? { flops: "" } : {}), ...given };
+  return { ...defaults(law), ...(given.hours || given.target_loss ? { flops: "" } : {}), ...given };
 }
 
 export function toHash(state, law) {
@@ -175,37 +187,40 @@ function expertsOf(state, law) {
   return experts;
 }
 
-// {flops of one hour of all chips, chips, dollars of one hour}; null where one of the fields is empty.
-export function hourOf(data, state) {
-  const [chips, mfu, dollars] = ["chips", "mfu", "dollars_per_hour"].map((name) => numberOf(state, name));
-  if (!(chips > 0) || !(mfu > 0) || !(state.chip in data.chips)) return null;
-  return {
-    flops: chips * data.chips[state.chip] * mfu * 3600,
-    chips,
-    dollars: dollars == null ? null : chips * dollars,
-  };
+// The chips to train on, as `fit plan --chips` has them; null where their kind, number or MFU is not given.
+function chipsOf(data, state, devices) {
+  const [count, mfu] = ["chips", "mfu"].map((name) => numberOf(state, name));
+  const dollars = flagOf(data, state, "dollars_per_hour", true);
+  if (count == null || mfu == null || !(state.chip in data.chips)) return null;
+  if (!(count >= 1 && count <= 1e9 && count === Math.floor(count)))
+    refusal("NO_CHIPS", { value: `${state.chip}:${state.chips}`, kinds: Object.keys(data.chips).join(", ") });
+  if (!(mfu >= 1e-6 && mfu <= 1)) refusal("NO_MFU", { value: state.mfu, found: format("{mfu:g}", { mfu }) });
+  return { kind: state.chip, count, mfu, dollars_per_hour: dollars, devices };
 }
 
-// What the state asks: {shape, limits, experts, kv_tokens}; throws PlanError with the command line's sentences.
+// What the state asks: {shape, limits, experts, loss, chips, memory, devices, hours}; throws PlanError with the command line's sentences.
 export function asked(data, law, state) {
   const memory = flagOf(data, state, "memory_gb");
   const devices = integerOf(state, "devices");
   const most = numberOf(state, "max_tokens");
   if (most != null && most < 1) refusal("LESS_THAN_A_TOKEN", { value: most });
+  const epochs = numberOf(state, "epochs");
+  if (epochs != null && !(epochs >= 1 && epochs <= data.largest)) refusal("TOO_FEW_EPOCHS", { value: epochs });
   const hours = flagOf(data, state, "hours");
-  const hour = hours == null ? null : hourOf(data, state);
-  if (hours != null && hour == null)
+  const chips = chipsOf(data, state, devices);
+  if (hours != null && chips == null)
     throw new PlanError("hours make FLOPs only with a known kind of chip, a number of chips and MFU");
   const [context, sequences] = ["context", "sequences"].map((name) => numberOf(state, name) ?? 0);
   const kv = String(context * sequences);
   const limits = {
-    flops: hours == null ? flagOf(data, state, "flops") : flagOf(data, { flops: String(hours * hour.flops) }, "flops"),
+    flops: hours == null ? flagOf(data, state, "flops") : 3600 * hours * rateOf(data, chips),
     memory_bytes: memory == null ? null : memory * 1e9 * devices,
     bytes_per_parameter: flagOf(data, state, "bytes_per_parameter"),
     kv_tokens: flagOf(data, { kv_tokens: kv }, "kv_tokens", true),
     bytes_per_kv_element: flagOf(data, state, "bytes_per_kv_element"),
     inference_tokens: flagOf(data, state, "inference_tokens", true) ?? 0,
     max_tokens: flagOf(data, state, "max_tokens"),
+    epochs: most == null ? null : epochs,
   };
   const experts = expertsOf(state, law);
   const shape = { final_norm: law.final_norm };
@@ -214,16 +229,24 @@ export function asked(data, law, state) {
     shape[name] = state[name].trim() === "" ? law.shape[name] : integerOf(state, name);
   }
   const { vocab_size, width_per_block, final_norm } = shape;
-  return { shape: { vocab_size, width_per_block, final_norm }, limits, experts, memory, devices };
+  const loss = flagOf(data, state, "target_loss");
+  return { shape: { vocab_size, width_per_block, final_norm }, limits, experts, loss, chips, memory, devices, hours };
 }
 
 // The same question as a command.
-export function command(law, state, { shape, limits, experts, memory, devices }) {
+export function command(law, { shape, limits, experts, loss, chips, memory, devices, hours }) {
   const usual = defaults(law);
   const quoted = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`);
   const flags = [`--law=${quoted(law.name)}`];
   const add = (name, value, unless) => value != null && value !== unless && flags.push(`--${name}=${typed(value)}`);
-  add("flops", limits.flops);
+  if (loss != null) add("target_loss", loss);
+  else if (hours != null) add("hours", hours);
+  else add("flops", limits.flops);
+  if (chips) {
+    flags.push(`--chips=${chips.kind}:${chips.count}`);
+    add("mfu", chips.mfu, 0.4);
+    add("dollars_per_hour", chips.dollars_per_hour);
+  }
   add("memory_gb", memory);
   add("devices", devices, 1);
   add("bytes_per_parameter", limits.bytes_per_parameter, 2);
@@ -231,6 +254,7 @@ export function command(law, state, { shape, limits, experts, memory, devices })
   add("bytes_per_kv_element", limits.bytes_per_kv_element, 2);
   add("inference_tokens", limits.inference_tokens, 0);
   add("max_tokens", limits.max_tokens);
+  add("epochs", limits.epochs);
   if (experts.join() !== usual.experts) flags.push(`--experts=${experts.join()}`);
   for (const name of ["vocab_size", "width_per_block"]) add(name, shape[name], law.shape[name]);
   return `python -m fit plan ${flags.join(" ")}`;

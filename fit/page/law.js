@@ -12,10 +12,31 @@ const REDUCED = {
   chinchilla: (c) => [c.A, -c.alpha, c.B, -c.beta, c.E],
 };
 
-// [m, mu, n, nu, c] of the law at e experts; `coefficients` of a draw, or the law's own.
-export const reducedAt = (law, e, coefficients = law.coefficients) => REDUCED[law.form](coefficients, e);
+// [m, mu, n, nu, c, unique] of the law at e experts; `coefficients` of a draw, or the law's own. unique: how many tokens
+// of text there are, for a law of text that is read again; else undefined.
+export const reducedAt = (law, e, coefficients = law.coefficients) => [
+  ...REDUCED[law.form](coefficients, e),
+  law.unique,
+];
 
-export const lossOf = ([m, mu, n, nu, c], size, tokens) => m * size ** mu + n * tokens ** nu + c;
+export function lossOf(at, size, tokens) {
+  const [m, mu, n, nu, c, unique] = at;
+  if (unique !== undefined) [size, tokens] = effective(at, size, tokens);
+  return m * size ** mu + n * tokens ** nu + c;
+}
+
+// What a size and tokens of repeated text are worth, by Muennighoff et al. 2023; constants as in fit/repeats.py.
+export const [R_D, R_N] = [15.387756, 5.309743];
+export function effective([m, mu, n, nu, , unique], size, tokens) {
+  const worth = (amount, of, decay) => of * (1 - decay * Math.expm1((1 - amount / of) / decay));
+  const fresh = Math.min(tokens, unique);
+  const best = mu < 0 && nu < 0 ? ((n * nu * fresh ** nu) / (m * mu)) ** (1 / mu) : Infinity;
+  return [worth(size, Math.min(size, best), R_N), worth(tokens, fresh, R_D)];
+}
+
+// The law of text of which there are so many tokens, read several times; and the law of text without end.
+export const repeated = (law, unique) => (drawsOf(law), { ...law, unique, fresh: law });
+export const fresh = (law) => law.fresh ?? law;
 
 // The coefficients of each bootstrap draw, by name; none where the law has no draws.
 export function drawsOf(law) {

@@ -47,7 +47,9 @@ function formatted(value, spec) {
 
 // The template with its {name} and {name:spec} filled in, as str.format does.
 export function format(template, values) {
-  return template.replace(/\{(\w+)(?::([^}]*))?\}/g, (_, name, spec) => formatted(values[name], spec ?? ""));
+  return template.replace(/\{\{|\}\}|\{(\w+)(?::([^}]*))?\}/g, (found, name, spec) =>
+    name ? formatted(values[name], spec ?? "") : found[0],
+  );
 }
 
 const AMOUNTS = [
@@ -88,14 +90,16 @@ export function flopsText(x, digits = 3) {
 }
 
 export const digits = general;
-// A time: 14 s, 3.2 h, 21 days.
+// A time: 14 s, 3.2 h, 21 days, 1.5 years.
 export function duration(hours) {
-  const [size, name] = [
-    [48, "days"],
-    [1, "h"],
-    [1 / 60, "min"],
-  ].find(([from]) => hours >= from) ?? [1 / 3600, "s"];
-  return `${threeDigits(hours / (size === 48 ? 24 : size))} ${name}`;
+  const year = 365.25 * 24;
+  const [, size, name] = [
+    [year, year, "years"],
+    [48, 24, "days"],
+    [1, 1, "h"],
+    [1 / 60, 1 / 60, "min"],
+  ].find(([from]) => hours >= from) ?? [0, 1 / 3600, "s"];
+  return hours * 3600 >= 1 ? `${threeDigits(hours / size)} ${name}` : "< 1 s";
 }
 
 export const percent = (x) => fixed(100 * x, 2) + "%";

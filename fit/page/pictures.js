@@ -1,18 +1,17 @@
 // The pictures of a plan. ask = {data, law, shape, limits, experts}: what was asked; plan: its answer; runs: columns.
 
+import { front } from "./cost.js";
 import { memoryOf, tokensOf } from "./counts.js";
 import { draw } from "./chart.js";
 import { bandOf, extrapolation, lossOf, reducedAt } from "./law.js";
-import { amount, fixed, flopsText, memoryText, percent } from "./numbers.js";
+import { amount, duration, fixed, flopsText, memoryText, percent, typed } from "./numbers.js";
 import { bestOf, largestIn, optima, solve } from "./solve.js";
-import { PlanError } from "./words.js";
 
 const POINTS = 72; // of a curve
-const CELLS = [30, 18]; // FLOPs and memories of the map
 const NEAR = 1.25; // a run belongs to a budget within this factor of it
 
-const spread = (low, high, n) => Array.from({ length: n }, (_, i) => low * (high / low) ** (i / (n - 1)));
-const inBytes = { log: true, format: memoryText };
+export const spread = (low, high, n) => Array.from({ length: n }, (_, i) => low * (high / low) ** (i / (n - 1)));
+export const inBytes = { log: true, format: memoryText };
 const inCounts = { log: true, format: amount };
 
 // How a number of experts looks among those of the law and the plan: {share of the colours, kind of marker}.
@@ -96,7 +95,7 @@ export function isoflop(picture, { law, shape, limits, experts }, plan, looks, r
 }
 
 // n memories to draw: from a part of what the best dense model takes without a limit to more than any optimum takes.
-function memories(law, shape, limits, experts, n) {
+export function memories(law, shape, limits, experts, n) {
   const d = shape.width_per_block;
   const free = optima(law, shape, { ...limits, memory_bytes: null }, experts).filter((o) => o.feasible);
   const most = 1.5 * Math.max(...free.map((o) => memoryOf(shape, limits, o.d_model, o.n_experts)));
@@ -174,80 +173,51 @@ export function againstMemory(picture, { law, shape, limits, experts }, plan, lo
   return `${flopsText(limits.flops)} training FLOPs; click to take a memory`;
 }
 
-// The best E over FLOPs and memory.
-export function map(picture, { law, shape, limits, experts }, looks, choose) {
+// The best loss that a cost of training and inference together buys; the foot says which E is the best.
+export function againstCost(picture, { data, law, shape, limits, experts, loss, chips }, plan, looks, change) {
   if (limits.flops == null) return "needs a budget of FLOPs";
-  const [low, high] = law.ranges.training_flops ?? [limits.flops, limits.flops];
-  const start = Math.min(limits.flops / 30, high);
-  const budgets = spread(Math.max(start, low), Math.max(limits.flops * 30, 100 * high), CELLS[0] + 1);
-  let sizes;
-  try {
-    const ends = [budgets[0], budgets.at(-1)].map((flops) =>
-      memories(law, shape, { ...limits, flops, memory_bytes: null }, experts, 2),
-    );
-    const at = limits.memory_bytes ?? ends[1][1];
-    sizes = spread(Math.min(ends[0][0], at / 2), Math.max(ends[1][1] / 2, 2 * at), CELLS[1] + 1);
-  } catch (error) {
-    if (error instanceof PlanError) return "nothing is feasible at some of these budgets";
-    throw error;
-  }
-  const laws = experts.map((e) => reducedAt(law, e));
-  const [cells, stops] = [[], []];
-  const bests = []; // of each stop, null where nothing fits
-  for (let j = 0; j < CELLS[1]; j++) {
-    const bytes = Math.sqrt(sizes[j] * sizes[j + 1]);
-    const largest = experts.map((e) => largestIn(e, shape, { ...limits, memory_bytes: bytes }));
-    for (let i = 0; i < CELLS[0]; i++) {
-      const flops = Math.sqrt(budgets[i] * budgets[i + 1]);
-      const within = { ...limits, flops, memory_bytes: bytes };
-      const best = bestOf(laws.map((at, k) => solve(at, experts[k], shape, within, largest[k])));
-      const text = `${flopsText(flops, 2)} FLOPs, ${memoryText(bytes)}\n`;
-      stops.push({
-        x: flops,
-        y: bytes,
-        flops,
-        bytes,
-        text:
-          text +
-          (best
-            ? `best E = ${best.n_experts}, loss ${fixed(best.loss, 4)}\n${amount(best.n_active)} active, ${amount(best.n_tokens)} tokens` +
-              (best.size_bound ? `\nbound by ${best.size_bound}` : "")
-            : "nothing fits"),
-      });
-      bests.push(best && best.n_experts);
-      if (best) cells.push({ x: [budgets[i], budgets[i + 1]], y: [sizes[j], sizes[j + 1]], ...looks[best.n_experts] });
-    }
-  }
-  const asked = [limits.flops, limits.memory_bytes ?? Infinity];
-  const away = ({ x, y }) =>
-    Math.abs(Math.log(x / asked[0])) + (Number.isFinite(asked[1]) ? Math.abs(Math.log(y / asked[1])) : -y / 1e30);
+  const shares = spread(1 / 30, 30, POINTS + 1);
+  const rows = front(data, law, shape, limits, experts, chips, shares);
+  const grid = rows.map(({ flops }) => flops);
+  const losses = rows.map((row) => row.loss);
+  const span = losses[0] - losses.at(-1);
+  const asked = loss ?? plan.best.loss;
+  const price = ({ hours, dollars }) =>
+    hours == null ? "" : `\n${duration(hours)}${dollars == null ? "" : `, $${amount(dollars)}`}`;
   draw(picture, {
-    x: { log: true, low: budgets[0], high: budgets.at(-1), label: "training FLOPs", format: (v) => flopsText(v) },
-    y: { ...inBytes, low: sizes[0], high: sizes.at(-1), label: "memory" },
-    cells,
-    labels: middles(bests).map(([e, at]) => ({ x: stops[at].x, y: stops[at].y, text: `${e}` })),
-    rules: law.ranges.training_flops ? [{ x: high }] : [],
-    dots: limits.memory_bytes == null ? [] : [{ x: limits.flops, y: limits.memory_bytes, ring: true, r: 7 }],
-    stops,
-    row: CELLS[0],
-    first: stops.reduce((near, stop, i) => (away(stop) < away(stops[near]) ? i : near), 0),
-    choose: (stop) => choose({ flops: stop.flops, bytes: stop.bytes }),
+    x: {
+      log: true,
+      low: grid[0],
+      high: grid.at(-1),
+      label: "FLOPs of training and inference",
+      format: (v) => flopsText(v),
+    },
+    y: { low: losses.at(-1) - 0.15 * span, high: losses[0] + 0.05 * span, label: "loss, nats per token" },
+    lines: [
+      {
+        ...looks[plan.best.n_experts],
+        points: rows.map((row) => [row.flops, row.loss]),
+        dashed: rows.map((row) => extrapolation(law, row.n_active, row.n_tokens, row.n_experts).length > 0),
+        bold: true,
+      },
+    ],
+    strips: stripsOf(rows, grid, looks),
+    rules: loss == null ? [] : [{ y: loss }],
+    dots: [{ x: limits.flops, y: asked, ring: true, r: 8 }],
+    across: true,
+    first: grid.findIndex((flops) => flops >= limits.flops * (1 - 1e-9)),
+    stops: rows.map((row) => ({
+      x: row.flops,
+      y: row.loss,
+      loss: row.loss,
+      dots: [[row.flops, row.loss]],
+      text:
+        `${flopsText(row.flops)} FLOPs: loss ${fixed(row.loss, 4)}${price(row)}\n` +
+        `E = ${row.n_experts}, ${amount(row.n_active)} active, ${amount(row.n_tokens)} tokens`,
+    })),
+    choose: (stop) => change({ target_loss: typed(+stop.loss.toPrecision(5)) }),
   });
-  return "click to take a cell" + (law.ranges.training_flops ? "; the law was fitted left of the line" : "");
-}
-
-// [[e, cell]]: the cell of each number of experts that lies deepest in its region, where there is room for a label.
-function middles(bests) {
-  const place = (k) => [k % CELLS[0], Math.floor(k / CELLS[0])];
-  const away = (k, other) => Math.hypot(...place(k).map((v, axis) => v - place(other)[axis]));
-  const deepest = {};
-  bests.forEach((e, k) => {
-    const [i, j] = place(k);
-    let depth = Math.min(i + 0.6, CELLS[0] - i - 0.4, j + 0.6, CELLS[1] - j - 0.4);
-    bests.forEach((other, at) => other !== e && (depth = Math.min(depth, away(k, at))));
-    if (e && depth > 1 && !(deepest[e]?.depth >= depth)) deepest[e] = { depth, k };
-  });
-  return Object.entries(deepest).map(([e, { k }]) => [e, k]);
+  return "training and inference together; click to ask for a loss";
 }
 
 // The law's loss of each run against the measured one.

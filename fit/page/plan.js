@@ -1,11 +1,45 @@
 // A plan: the dictionary that `python -m fit plan --json` prints, key by key. Units as in solve.js.
 
-import { drawsOf, extrapolation, lossOf, percentile, reducedAt } from "./law.js";
+import { addCosts, front, leastFlops, reach } from "./cost.js";
+import { R_D, R_N, drawsOf, effective, extrapolation, fresh } from "./law.js";
+import { lossOf, percentile, reducedAt, repeated } from "./law.js";
 import { INFERENCE, TRAINING, memoryOf, tokensOf } from "./counts.js";
 import { bestOf, largestIn, nearOptimal, optima, refuseWithoutOptimum, solve } from "./solve.js";
 import { infeasibleWhy, sentences, warnings } from "./words.js";
 
-const DECIDED = 0.8; // share of the draws in which the best number of experts must be the best
+export const DECIDED = 0.8; // share of the draws in which the best number of experts must be the best
+
+// [law, limits, plan] of what was asked: {shape, limits, experts, loss, chips}, of repeated text where there are epochs, with
+// the least budget where a loss is to be reached, and costs where there are chips.
+export function planOf(data, law, { shape, limits, experts, loss, chips }) {
+  if (limits.epochs != null) law = repeated(law, limits.max_tokens);
+  let target = null;
+  if (loss != null) [limits, target] = reach(data, law, shape, limits, experts, loss, chips);
+  const plan = planFor(data, law, shape, limits, experts);
+  if (target) plan.target = { ...target, front: front(data, law, shape, limits, experts, chips) };
+  if (limits.epochs != null) plan.repeats = repeatsOf(data, law, shape, limits, experts, plan);
+  if (chips) addCosts(data, plan, chips, shape, limits);
+  return [law, limits, plan];
+}
+
+// What reading text again is worth, and how much better than reading it once; adds a warning to the plan.
+function repeatsOf(data, law, shape, limits, experts, plan) {
+  const once = bestOf(optima(law, shape, { ...limits, epochs: 1 }, experts));
+  const rows = plan.optima.map(({ n_experts, n_active, n_tokens }) => {
+    const [effective_n_active, effective_tokens] = effective(reducedAt(law, n_experts), n_active, n_tokens);
+    return { n_experts, epochs: n_tokens / law.unique, effective_n_active, effective_tokens };
+  });
+  plan.warnings.push(sentences.REPEATS_DENSE);
+  return {
+    source: data.repeats,
+    r_d: R_D,
+    r_n: R_N,
+    unique_tokens: law.unique,
+    optima: rows,
+    best: rows.find(({ n_experts }) => n_experts === plan.best.n_experts),
+    loss_saved: once.loss - plan.best.loss,
+  };
+}
 
 // A plan; throws PlanError with the command line's sentence where there is none.
 // data: what the page holds; experts: those compared, ascending.
@@ -27,10 +61,11 @@ export function planFor(data, law, shape, limits, experts) {
   };
   if (law.bootstrap) out.bootstrap = bootstrap(law, shape, limits, experts);
   if (limits.max_tokens != null && limits.flops != null)
-    out.loss_of_token_cap = best.loss - bestOf(optima(law, shape, { ...limits, max_tokens: null }, experts)).loss;
+    out.loss_of_token_cap =
+      best.loss - bestOf(optima(fresh(law), shape, { ...limits, max_tokens: null }, experts)).loss;
   if (limits.flops != null) {
     out.dense = againstDense(law, shape, limits, out.best);
-    out.rule_of_thumb = ruleOfThumb(law, shape, limits.flops, experts);
+    out.rule_of_thumb = ruleOfThumb(fresh(law), shape, limits.flops, experts);
   }
   [out.base_config, out.overrides] = baseConfig(data, law, shape);
   const { n_experts: e, extrapolation } = out.best;
@@ -68,7 +103,7 @@ const marked = (law, row) => ({ ...row, extrapolation: extrapolation(law, row.n_
 // The plan solved again for each draw: intervals at each number of experts, and how often each is the best.
 function bootstrap(law, shape, limits, experts) {
   const drawn = drawsOf(law).map((draw) => experts.map((e) => reducedAt(law, e, draw)));
-  const usable = drawn.filter((laws) => laws.every(([, mu, , nu]) => mu < 0 && nu < 0));
+  const usable = law.unique ? drawn : drawn.filter((laws) => laws.every(([, mu, , nu]) => mu < 0 && nu < 0));
   if (!usable.length) return null;
   const largest = experts.map((e) => (limits.memory_bytes == null ? Infinity : largestIn(e, shape, limits)));
   const solved = usable.map((laws) => laws.map((one, i) => solve(one, experts[i], shape, limits, largest[i])));
@@ -176,7 +211,7 @@ function againstDense(law, shape, limits, best) {
   refuseWithoutOptimum([at], [1]);
   const dense = solve(at, 1, shape, limits);
   if (!dense.feasible) return null;
-  const needed = flopsOfDense(at, shape, limits, best.loss);
+  const needed = leastFlops(law, 1, shape, limits, best.loss, limits.flops, 1e12 * limits.flops);
   const { n_active, n_tokens, loss } = dense;
   return {
     ...marked(law, { n_experts: 1, n_active, n_tokens, loss }),
@@ -185,24 +220,6 @@ function againstDense(law, shape, limits, best) {
     flops_saved: needed == null ? null : 1 - limits.flops / needed,
     inference_flops_ratio: best.n_active / n_active,
   };
-}
-
-// FLOPs at which the best dense model under the same other limits reaches a loss; null if none ever does.
-function flopsOfDense(at, shape, limits, loss) {
-  const largest = limits.memory_bytes == null ? Infinity : largestIn(1, shape, limits);
-  const reaches = (log) => {
-    const dense = solve(at, 1, shape, { ...limits, flops: Math.exp(log) }, largest);
-    return dense.feasible && dense.loss <= loss;
-  };
-  let low = Math.log(limits.flops);
-  let high = low + Math.log(1e12);
-  if (reaches(low)) return limits.flops;
-  if (!reaches(high)) return null;
-  for (let x = (low + high) / 2; x > low && x < high; x = (low + high) / 2) {
-    if (reaches(x)) high = x;
-    else low = x;
-  }
-  return Math.exp(high);
 }
 
 // Whether a mixture of E <= 8 with the compute-optimal dense model's total parameters, on E times its tokens, is better.

@@ -1,9 +1,10 @@
 // The best (N active parameters, D training tokens) of a law at E experts under limits. N and D are real numbers, loss
 // in nats per token, memory in bytes. limits: {flops, memory_bytes, bytes_per_parameter, kv_tokens,
-// bytes_per_kv_element, inference_tokens, max_tokens}; flops, memory_bytes and max_tokens may be null: no such limit.
+// bytes_per_kv_element, inference_tokens, max_tokens, epochs}; flops, memory_bytes, max_tokens and epochs may be null: no
+// such limit; each token is read once where epochs is null.
 // shape: {vocab_size, width_per_block, final_norm}.
 
-import { INFERENCE, TRAINING, active, cache, memoryOf, tokensOf, total, widthOf } from "./counts.js";
+import { INFERENCE, TRAINING, active, cache, capOf, memoryOf, tokensOf, total, widthOf } from "./counts.js";
 import { lossOf, reducedAt } from "./law.js";
 import { PlanError, infeasibleWhy, refusal } from "./words.js";
 
@@ -24,8 +25,10 @@ function root(f, low, high) {
   }
 }
 
-// Throws the command line's sentence where the laws at these experts have no optimum.
+// Throws the command line's sentence where the laws at these experts have no optimum; of laws of repeated text that is
+// found by searching.
 export function refuseWithoutOptimum(laws, experts) {
+  if (laws[0][5] !== undefined) return;
   const at = laws.findIndex(([, mu, , nu]) => !(mu < 0 && nu < 0));
   const worst = (i) => Math.max(...laws.map((law) => law[i]));
   if (at >= 0) refusal("NO_OPTIMUM", { at: experts[at], mu: worst(1), nu: worst(3) });
@@ -67,7 +70,36 @@ export function largestIn(e, shape, limits) {
 export const computeOptimal = ([m, mu, n, nu], flops) =>
   ((m * mu) / (n * nu)) ** (-1 / (mu + nu)) * (flops / TRAINING) ** (nu / (mu + nu));
 
-// The optimum at e experts, where the law is `law` = [m, mu, n, nu, c]; size_bound says what fixed the size.
+// The size in [smallest, top] of the least loss, for a law of repeated text: by a grid, then by golden section around its
+// best place. Infinity where it is all that the memory holds, 0 where it is the smallest.
+function searched(law, e, limits, smallest, largest) {
+  const last = limits.flops == null ? Infinity : limits.flops / (TRAINING + INFERENCE * limits.inference_tokens);
+  const top = Math.max(Math.min(largest, last), smallest);
+  const f = (x) => lossOf(law, Math.exp(x), Math.max(tokensOf(limits, Math.exp(x)), 1));
+  const [from, to] = [Math.log(smallest), Math.log(top)];
+  const grid = Array.from({ length: 65 }, (_, i) => from + (i / 64) * (to - from));
+  const losses = grid.map(f);
+  const best = losses.reduce((least, loss, i) => (loss < losses[least] ? i : least), 0);
+  let [low, high] = [grid[Math.max(best - 1, 0)], grid[Math.min(best + 1, 64)]];
+  const golden = (Math.sqrt(5) - 1) / 2;
+  let [a, b] = [high - golden * (high - low), low + golden * (high - low)];
+  for (let [atA, atB] = [f(a), f(b)]; high - low > 1e-12 * (to - from) && a < b;)
+    if (atA <= atB) {
+      [high, b, atB] = [b, a, atA];
+      a = high - golden * (high - low);
+      atA = f(a);
+    } else {
+      [low, a, atA] = [a, b, atB];
+      b = low + golden * (high - low);
+      atB = f(b);
+    }
+  const size = Math.exp((low + high) / 2);
+  const atTop = size > top * (1 - 1e-6);
+  if (atTop && top === last && top > smallest * (1 + 1e-5)) refusal("RISES", { at: e });
+  return atTop && top === largest ? Infinity : size < smallest * (1 + 1e-6) ? 0 : size;
+}
+
+// The optimum at e experts, where the law is `law`, as reducedAt has it; size_bound says what fixed the size.
 // largest: what memory holds, where it is known already.
 export function solve(law, e, shape, limits, largest) {
   const d = shape.width_per_block;
@@ -76,16 +108,17 @@ export function solve(law, e, shape, limits, largest) {
   const feasible = !(limited && memoryOf(shape, limits, d, e) > limits.memory_bytes) && tokensOf(limits, smallest) >= 1;
   if (!feasible) return { n_experts: e, feasible, loss: NaN, n_active: NaN, n_tokens: NaN, n_total: NaN, d_model: NaN };
   largest ??= limited ? largestIn(e, shape, limits) : Infinity;
+  const again = law[5] !== undefined;
   let [size, bound] = [largest, "memory"];
-  if (limits.flops != null) {
+  if (again) size = searched(law, e, limits, smallest, largest);
+  else if (limits.flops != null)
     size = limits.inference_tokens > 0 ? withInference(law, limits) : computeOptimal(law, limits.flops);
-    bound = "";
-    if (limits.max_tokens != null) {
-      const all = limits.flops / (TRAINING * limits.max_tokens + INFERENCE * limits.inference_tokens);
-      if (all > size) [size, bound] = [all, "tokens"];
-    }
-    if (size > largest) [size, bound] = [largest, "memory"];
+  if (again || limits.flops != null) bound = "";
+  if (limits.flops != null && limits.max_tokens != null) {
+    const all = limits.flops / (TRAINING * capOf(limits) + INFERENCE * limits.inference_tokens);
+    if (all * (again ? 1 + 1e-6 : 1) > size) [size, bound] = [Math.max(size, all), "tokens"];
   }
+  if (size > largest) [size, bound] = [largest, "memory"];
   if (size < smallest) [size, bound] = [smallest, "smallest"];
   const n_tokens = tokensOf(limits, size);
   const d_model = widthOf(shape, size);
@@ -120,7 +153,7 @@ export function bestOf(solved) {
 export function nearOptimal(law, optimum, shape, limits, least) {
   const target = least * (1 + BAND);
   if (!(optimum.loss <= target)) return null;
-  const [m, mu, n, nu, c] = reducedAt(law, optimum.n_experts);
+  const at = reducedAt(law, optimum.n_experts);
   const budget = limits.flops == null ? Infinity : limits.flops / TRAINING;
   const inference = (INFERENCE / TRAINING) * limits.inference_tokens;
   const smallest = active(shape, shape.width_per_block);
@@ -128,8 +161,8 @@ export function nearOptimal(law, optimum, shape, limits, least) {
   if (limits.memory_bytes != null) largest = Math.max(smallest, largestIn(optimum.n_experts, shape, limits));
   if (limits.flops != null) largest = Math.min(largest, budget / (inference + 1)); // one token left
   const excess = (x) => {
-    const d = Math.min(budget * Math.exp(-x) - inference, limits.max_tokens ?? Infinity);
-    return m * Math.exp(mu * x) + n * d ** nu + c - target;
+    const d = Math.min(budget * Math.exp(-x) - inference, capOf(limits) ?? Infinity);
+    return lossOf(at, Math.exp(x), d) - target;
   };
   return [smallest, largest].map((end) => {
     const edge = root(excess, Math.log(optimum.n_active), Math.log(end));

@@ -107,11 +107,16 @@ export function drawn(law, bootstrap) {
   return say("BEST_IN_DRAWS", { ...values, drawn: law.bootstrap.drawn });
 }
 
-// What the plan saves against dense, what a cap on tokens costs, and the rule of thumb: a sentence each.
+// What reading text again is worth, what the plan saves against dense, what a cap on tokens costs, and the rule of thumb: a sentence each.
 export function compared(plan) {
   const suffix = (row) => (row.extrapolation.length ? `; ${warningOf(row.extrapolation)}` : "");
   const out = [];
-  const { dense } = plan;
+  const { dense, repeats } = plan;
+  if (repeats) {
+    const { best, unique_tokens, loss_saved, source } = repeats;
+    const values = { epochs: best.epochs, unique: amount(unique_tokens), effective: amount(best.effective_tokens) };
+    out.push(say("REPEATED", { ...values, saved: loss_saved, source }));
+  }
   if (dense && plan.best.n_experts > 1) {
     const saved = dense.flops_saved;
     const values = {
@@ -148,4 +153,17 @@ export function builtInWords(built) {
       batch: ramp.length ? `; batch ${ramp.join(", ")}` : "",
     }),
   ];
+}
+
+// On what chips a plan is costed.
+export function costHead({ kind, count, mfu, dollars_per_hour, devices }) {
+  const dollars = dollars_per_hour == null ? "" : say("DOLLARS_EACH", { dollars: dollars_per_hour });
+  const values = { count, kind, mfu: format("{mfu:g}", { mfu }), dollars, devices: `${devices} x ${kind}` };
+  return say("COST_HEAD", values);
+}
+
+// What the table of a loss to reach says.
+export function targetHead({ loss }, { inference_tokens }) {
+  const inference = inference_tokens ? say("AND_INFERENCE", { n_tokens: amount(inference_tokens) }) : "";
+  return say("TARGET_HEAD", { loss, inference });
 }

@@ -1,0 +1,262 @@
+"""Which runs to train next for a fitted law: the set, what it costs, what it should do for the goal; in words and as a
+sweep file for launch.sweep."""
+
+import ast
+import dataclasses
+import statistics
+
+import numpy as np
+
+from fit import UserError, candidates, design, holdout, plan_config, planning
+from fit.architecture import training_flops
+from fit.noise import Noise
+from fit.runs import read_runs, subset, trunks_of
+from fit.summary import LEVEL
+from fit.units import amount
+
+STAGES = ("before", "after", "grid")  # with the fitted runs alone, with the chosen ones as well, with a plain grid's
+
+
+@dataclasses.dataclass(frozen=True)
+class Goal:
+    """kind: "plan", the loss and the best number of experts at target_flops, or "coefficients", those of `names`."""
+
+    kind: str
+    target_flops: float | None = None
+    names: tuple = ()
+
+
+def next_runs(law, runs, architecture, experts, flops, goal, columns=None, scatter=None):
+    """What to train next within `flops`, as a dictionary ready for JSON.
+
+    runs: the file (or Table) that the law was fitted to, columns: {ours: theirs} in it. scatter: the Noise of the runs,
+    the law's own unless given. The dictionary holds trunks, each with its model, budgets and FLOPs; flops, what they
+    cost together; grid, what a plain grid of the same budget is; expected, what is sure of the goal at each of STAGES.
+
+    Raises:
+      UserError: the law is not a fit to these runs or cannot be planned with, or no run within the budget is worth it.
+    """
+    fitted, labels, weights, seed = _fitted_runs(law, runs, columns)
+    scatter = scatter or _noise_of(law)
+    possible = candidates.candidates(law, architecture, experts, fitted, flops)
+    grid = candidates.plain_grid(law, architecture, experts, fitted, flops)
+    solved, asked = design.optima_at(law, architecture, experts, goal.target_flops or fitted.flops.max())
+    fixed = law.record["settings"].get("fix") or {}
+    around = design.around(law, fitted, (possible.columns, grid.columns, asked), tuple(fixed.items()))
+    goals, describe = _goals(law, around, goal, solved)
+    problem, of_grid = design.design_of(around, possible, goals, np.ones(len(goals)), scatter, weights, labels)
+    before = problem.variances(problem.jacobian[:0], possible.model[:0])
+    problem = dataclasses.replace(problem, weights=_weights(goal, goals, before, solved, scatter))
+    chosen = design.choose(problem, flops)
+    if not chosen:
+        raise UserError(f"--flops={flops:g}: no run within this budget makes the goal surer by {design.GAIN:.1%}")
+    after = problem.variances(problem.jacobian[chosen], possible.model[chosen])
+    of_grid = problem.variances(of_grid, grid.model)
+    errors = scatter.total * np.sqrt(np.stack([before, after, of_grid], axis=1))
+    return dict(
+        law=law.name,
+        goal=goal.kind,
+        target_flops=goal.target_flops,
+        budget=flops,
+        flops=possible.flops(chosen),
+        flops_one_by_one=float(training_flops(possible.n_active[chosen], possible.n_tokens[chosen]).sum()),
+        seed=seed,
+        trunks=_trunks(possible, chosen, architecture),
+        grid=dict(flops=grid.flops(range(len(grid))), runs=len(grid), trunks=int(grid.model.max()) + 1),
+        expected=describe(errors),
+    )
+
+
+def _fitted_runs(law, runs, columns):
+    """(the Runs that the law was fitted to, labels of their trunks or None, their weights, a seed that none of them
+    had); UserError where it was not fitted to these."""
+    settings, described = law.record.get("settings") or {}, law.record.get("runs") or {}
+    if law.published or "fingerprint" not in described:
+        raise UserError(f"--law={law.name}: expected a law.json that fit law wrote: its runs are part of the question")
+    runs = read_runs(runs, law.form.columns, mix_corpora=True, names=columns or settings.get("columns"))
+    if runs.fingerprint() != described["fingerprint"]:
+        raise UserError(f"--runs={runs.path}: --law={law.name} was fitted to other runs ({described.get('file')})")
+    law.check_plannable()
+    kept = ~holdout.held_out(runs, settings.get("holdout", "none"))
+    labels, _ = trunks_of(runs.table, settings.get("bootstrap_by", "trunk"))
+    labels = None if labels is None else np.unique(labels[kept], return_inverse=True)[1]
+    weights = holdout.run_weights(runs, settings.get("weights", "none"))[kept]
+    seeds = runs.table.numbers("seed", (0, 2**31)) if "seed" in runs.table else np.zeros(1)
+    return subset(runs, kept), labels, weights, int(seeds.max()) + 1
+
+
+def _noise_of(law):
+    """The Noise that fit law estimated from the residuals."""
+    noise = law.record.get("noise") or {}
+    if not {"run", "trunk", "degrees_of_freedom"} <= noise.keys():
+        raise UserError(f"--law={law.name}: does not say how its runs scatter (noise): fit it again")
+    return Noise(float(noise["run"]), float(noise["trunk"]), tuple(noise["degrees_of_freedom"]))
+
+
+def _goals(law, around, goal, solved):
+    """(gradients [g, n], a function of standard errors [g, 3] that describes them for JSON)."""
+    if goal.kind == "coefficients":
+        rows = [law.form.names.index(name) for name in goal.names]
+
+        def coefficients(errors):
+            named = zip(goal.names, errors.tolist())
+            return [dict(name=n, value=law.coefficients[n], standard_error=dict(zip(STAGES, e))) for n, e in named]
+
+        return around.coefficients[rows], lambda errors: dict(coefficients=coefficients(errors))
+    best, others = _best_and_others(solved)
+    goals = np.stack([around.targets[best], *(around.targets[i] - around.targets[best] for i in others)])
+
+    def plan(errors):
+        z = statistics.NormalDist().inv_cdf((1 + LEVEL) / 2)
+        loss = float(solved.loss[best])
+        ends = {
+            stage: [float(loss * np.exp(sign * z * error)) for sign in (-1, 1)]
+            for stage, error in zip(STAGES, errors[0])
+        }
+        return dict(
+            best=solved.row(best),
+            level=LEVEL,
+            loss=dict(zip(STAGES, ends.values())),
+            log_error=dict(zip(STAGES, errors[0].tolist())),
+            others=[
+                dict(
+                    n_experts=int(solved.n_experts[i]),
+                    log_loss_above=float(np.log(solved.loss[i] / loss)),
+                    log_error=dict(zip(STAGES, error.tolist())),
+                )
+                for i, error in zip(others, errors[1:])
+            ],
+        )
+
+    return goals, plan
+
+
+def _best_and_others(solved):
+    """(index of the best of the optima, those of all other feasible ones)."""
+    best = int(np.nanargmin(solved.loss))
+    return best, [i for i in np.flatnonzero(solved.feasible) if i != best]
+
+
+def _weights(goal, goals, before, solved, scatter):
+    """[g]: the loss counts 1; how far another number of experts lies above the best, exp(-z^2 / 2) at z standard errors
+    above, the more the less it is settled. A coefficient counts by the share of its variance that is left."""
+    if goal.kind == "coefficients":
+        return 1 / np.maximum(before, 1e-300)
+    best, others = _best_and_others(solved)
+    above = np.log(solved.loss[others] / solved.loss[best])
+    error = np.maximum(scatter.total, design.LEAST_NOISE) * np.sqrt(before[1:])
+    return np.append(1.0, np.exp(-0.5 * (above / np.maximum(error, 1e-300)) ** 2))
+
+
+def _trunks(possible, chosen, architecture):
+    """A dictionary for each model to train, by experts and size."""
+    rows = {}
+    for i in chosen:
+        rows.setdefault((int(possible.n_experts[i]), int(possible.n_blocks[i])), []).append(i)
+    return [
+        dict(
+            n_experts=e,
+            d_model=n_blocks * architecture.width_per_block,
+            n_blocks=n_blocks,
+            n_active=float(possible.n_active[of[0]]),
+            n_tokens=sorted(int(possible.n_tokens[i]) for i in of),
+            flops=possible.flops(of),
+        )
+        for (e, n_blocks), of in sorted(rows.items())
+    ]
+
+
+def text(found):
+    """What next_runs found, in words."""
+    columns = "{:>9} {:>8} {:>7} {:>9} {:>10}  {}"
+    lines = [columns.format("n_experts", "d_model", "blocks", "n_active", "FLOPs", "n_tokens")]
+    for row in found["trunks"]:
+        tokens = ", ".join(map(amount, row["n_tokens"]))
+        numbers = row["n_experts"], row["d_model"], row["n_blocks"], amount(row["n_active"]), f"{row['flops']:.3g}"
+        lines.append(columns.format(*numbers, tokens))
+    n_runs = sum(len(row["n_tokens"]) for row in found["trunks"])
+    saved = 1 - found["flops"] / found["flops_one_by_one"]
+    lines.append(
+        f"{_counted(n_runs, 'run')} on {_counted(len(found['trunks']), 'trunk')}: {found['flops']:.4g} of "
+        f"{found['budget']:.4g} FLOPs; sharing trunks saves {saved:.0%}"
+    )
+    grid = found["grid"]
+    head = f"{'what is expected':32} {'fitted runs':>20} {'and these':>20} {'or a plain grid':>20}"
+    return "\n".join(
+        [
+            *lines,
+            "",
+            head,
+            *_expected(found),
+            "",
+            f"the plain grid: {_counted(grid['runs'], 'run')} on {_counted(grid['trunks'], 'trunk')}, "
+            f"{grid['flops']:.4g} FLOPs, evenly spaced "
+            "in the logarithms of size and tokens, at every number of experts",
+            f"all of it to first order around the law, by the noise of its runs; intervals hold {LEVEL:.0%}",
+        ]
+    )
+
+
+def _counted(n, what):
+    return f"{n} {what}{'s' * (n != 1)}"
+
+
+def _expected(found):
+    line = lambda what, cells: f"{what:32} " + " ".join(f"{cell:>20}" for cell in cells)
+    expected = found["expected"]
+    if "coefficients" in expected:
+        for row in expected["coefficients"]:
+            errors = (f"± {error:.3g}" for error in row["standard_error"].values())
+            yield line(f"{row['name']} {row['value']:.4g}", errors)
+        return
+    ends = [f"{low:.4f} to {high:.4f}" for low, high in expected["loss"].values()]
+    yield line(f"loss {expected['best']['loss']:.4f} at {found['target_flops']:.3g} FLOPs", ends)
+    for row in expected["others"]:
+        what = f"E = {row['n_experts']} above E = {expected['best']['n_experts']}"
+        yield line(what, [f"{row['log_loss_above']:.2%} ± {error:.2%}" for error in row["log_error"].values()])
+
+
+def sweep_source(law, architecture, found, base=None):
+    """A sweep file for launch.sweep with the found trunks. base: a config file to start from instead of the runs' own.
+
+    Raises:
+      UserError: nothing says what config the runs had.
+    """
+    overrides = {}
+    if base is None:
+        base, overrides = planning.base_config(law, architecture)
+    if base is None:
+        raise UserError(
+            f"--emit_sweep: --law={law.name} leaves open how its runs were trained: {plan_config.no_config(law)}; "
+            "name a config that serves by --base_config"
+        )
+    shared = "".join(f"    {field!r}: {ast.literal_eval(value)!r},\n" for field, value in overrides.items())
+    models = "".join(
+        f"    ({row['d_model']}, {row['n_blocks']}, {row['n_experts']}, "
+        f"({', '.join(f'{n:_}' for n in row['n_tokens'])},)),\n"
+        for row in found["trunks"]
+    )
+    n_runs, n_trunks = sum(len(row["n_tokens"]) for row in found["trunks"]), len(found["trunks"])
+    where = law.name.replace("\\", "/").replace('"', "'")
+    return (
+        f'"""The runs to train after {where}: {n_runs} on {n_trunks} trunks, {found["flops"]:.3g} FLOPs.\n\n'
+        "python -m launch.sweep --sweep=THIS_FILE --workdir=DIR\n\n"
+        "Chosen by fit next. In the workdir of the runs so far, with --mix=config, its runs.csv holds both.\n"
+        '"""\n\n'
+        f"SEED = {found['seed']}  # that no run so far had\n"
+        f"SHARED = {{\n{shared}}}  # as the runs so far had it\n"
+        f"MODELS = [  # d_model, blocks, experts, budgets in tokens\n{models}]\n\n\n"
+        "def get_sweep():\n"
+        '    """(config file, one dict of overrides for each trunk)."""\n'
+        f"    return {base!r}, [\n"
+        "        SHARED\n"
+        "        | {\n"
+        '            "model.d_model": d_model,\n'
+        '            "model.n_blocks": n_blocks,\n'
+        '            "model.n_experts": n_experts,\n'
+        '            "n_tokens": n_tokens,\n'
+        '            "seed": SEED,\n'
+        "        }\n"
+        "        for d_model, n_blocks, n_experts, n_tokens in MODELS\n"
+        "    ]\n"
+    )

@@ -1,0 +1,216 @@
+"""Which runs to train next: the design against explicit covariances and exhaustive search, by simulation, and the
+command with its sweep file."""
+
+import itertools
+import json
+import re
+
+import fit_runs
+import helpers
+import jax
+import numpy as np
+import pytest
+
+from benchmarks import fit_next
+from fit import __main__ as command_line
+from fit import candidates, design
+from fit.laws import FORMS
+
+BUDGET, TARGET = 5e12, 1e14  # of the laptop's sweep: ten times its FLOPs; a hundred times its largest run's
+
+
+def random_design(seed, c=12, n=3, trunks=4):
+    """A Design of c candidates on a few trunks with random gradients, five runs known."""
+    rng = np.random.default_rng(seed)
+    model = np.sort(np.append(np.arange(trunks), rng.integers(trunks, size=c - trunks)))
+    n_tokens = rng.permutation(np.arange(1, c + 1)) * 100
+    sizes = rng.uniform(1, 3, trunks)[model]
+    possible = candidates.Possible(model + 1, np.ones(c, int), n_tokens, model, sizes, {}, 0.2)
+    known = rng.normal(size=(5, n))
+    normal, weights, goals = known.T @ known + 0.1 * np.eye(n), np.array([1.0, 0.3]), rng.normal(size=(2, n))
+    return design.Design(possible, rng.normal(size=(c, n)), goals, weights, normal, normal, normal, 0.4), known
+
+
+def flops_by_hand(possible, chosen):
+    """Each trunk once, up to 80% of its longest budget, and 20% of every budget."""
+    total = 0
+    for m in {possible.model[i] for i in chosen}:
+        tokens = [possible.n_tokens[i] for i in chosen if possible.model[i] == m]
+        size = next(possible.n_active[i] for i in chosen if possible.model[i] == m)
+        total += 6 * size * (0.8 * max(tokens) + 0.2 * sum(tokens))
+    return total
+
+
+def test_variances_are_those_of_the_explicit_covariance():
+    """Of runs whose errors correlate as S, written out: what they hold, (J' S^-1 J + P)^-1, and what least squares
+    makes of them, (J'J + P)^-1 (J' S J + P) (J'J + P)^-1."""
+    of, known = random_design(0)
+    chosen = [0, 1, 4, 5, 11]
+    model = of.possible.model[chosen]
+    rows = np.concatenate([known, of.jacobian[chosen]])
+    correlation = np.eye(len(rows))
+    for i, j in itertools.permutations(range(len(chosen)), 2):
+        correlation[5 + i, 5 + j] = 0.4 * (model[i] == model[j])
+    prior = 0.1 * np.eye(3)
+    inverse = np.linalg.inv(rows.T @ rows + prior)
+    covariance = inverse @ (rows.T @ correlation @ rows + prior) @ inverse
+    expected = [goal @ covariance @ goal for goal in of.goals]
+    assert of.variances(of.jacobian[chosen], model) == pytest.approx(expected, rel=1e-10)
+    best = np.linalg.inv(rows.T @ np.linalg.inv(correlation) @ rows + prior)
+    assert of.score(chosen) == pytest.approx(sum(w * g @ best @ g for w, g in zip((1, 0.3), of.goals)), rel=1e-10)
+
+
+@pytest.mark.parametrize("chosen", [[], [3], [0, 1, 2, 7]])
+def test_one_more_run_is_scored_and_priced_as_when_it_is_chosen(chosen):
+    of, _ = random_design(1)
+    others = [i for i in range(12) if i not in chosen]
+    gains, costs = of.gains_of_one_more(chosen), of.costs_of_one_more(np.array(chosen, int))
+    lower = [of.score(chosen) - of.score([*chosen, i]) for i in others]
+    assert gains[others] == pytest.approx(lower, rel=1e-9, abs=1e-12) and min(lower) >= 0
+    more = [flops_by_hand(of.possible, [*chosen, i]) - flops_by_hand(of.possible, chosen) for i in others]
+    assert costs[others] == pytest.approx(more, rel=1e-9)
+    assert of.possible.flops(chosen) == pytest.approx(flops_by_hand(of.possible, chosen), rel=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_chosen_set_is_nearly_the_best_of_all(seed):
+    """Against every set within the budget."""
+    of, _ = random_design(seed + 10)
+    budget = 0.35 * of.possible.flops(range(12))
+    sets = [s for k in range(13) for s in itertools.combinations(range(12), k) if of.possible.flops(s) <= budget]
+    best = min(of.score(list(s)) for s in sets)
+    chosen = design.choose(of, budget)
+    assert of.possible.flops(chosen) <= budget * (1 + 1e-9)
+    assert best <= of.score(chosen) * (1 + 1e-9) and of.score(chosen) <= 1.1 * best
+    assert of.score(chosen) < 0.8 * of.score([])
+
+
+@pytest.fixture(scope="module")
+def law(tmp_path_factory):
+    """(folder, law.json, runs.csv) of a laptop's sweep whose trunks share an error."""
+    folder = tmp_path_factory.mktemp("next")
+    runs = fit_runs.sweep_runs(noise=0.004, trunk=0.006, seed=3)
+    _, columns = fit_runs.demo_runs()
+    columns = {name: list(values) for name, values in columns.items()}
+    path = fit_runs.write_csv(folder / "runs.csv", runs, run=runs.table.columns["run"], seed=[0] * len(runs), **columns)
+    fit_runs.fit_law(folder, path, "--holdout=largest-compute:3")
+    return folder, folder / "law.json", path
+
+
+def found(capsys, law, *flags):
+    _, path, runs = law
+    capsys.readouterr()  # what fitting printed
+    assert command_line.run(["next", f"--law={path}", f"--runs={runs}", *flags, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_the_runs_and_what_they_do(capsys, law):
+    answer = found(capsys, law, f"--flops={BUDGET}", f"--target_flops={TARGET}")
+    total = 0
+    for trunk in answer["trunks"]:
+        size = 2 * trunk["d_model"] * 257 + 13 * trunk["n_blocks"] * trunk["d_model"] ** 2
+        assert trunk["d_model"] == 8 * trunk["n_blocks"] and trunk["n_active"] == size
+        assert trunk["n_experts"] in (1, 2, 4, 8) and trunk["n_tokens"] == sorted(set(trunk["n_tokens"]))
+        flops = 6 * size * (0.8 * max(trunk["n_tokens"]) + 0.2 * sum(trunk["n_tokens"]))
+        assert trunk["flops"] == pytest.approx(flops, rel=1e-9)
+        total += flops
+    assert answer["flops"] == pytest.approx(total, rel=1e-9) and total <= BUDGET * (1 + 1e-9)
+    assert answer["grid"]["flops"] == pytest.approx(BUDGET, rel=1e-2) and answer["seed"] == 1
+    error = answer["expected"]["log_error"]
+    assert error["after"] < error["grid"] < error["before"]
+    low, high = answer["expected"]["loss"]["after"]
+    loss = answer["expected"]["best"]["loss"]
+    assert np.log([loss / low, high / loss]) == pytest.approx(1.2815516 * error["after"], rel=1e-6)
+    assert command_line.run(["plan", f"--law={law[1]}", f"--flops={TARGET}", "--json"]) == 0
+    best = json.loads(capsys.readouterr().out)["best"]
+    assert (best["n_experts"], best["loss"]) == (
+        answer["expected"]["best"]["n_experts"],
+        pytest.approx(loss, rel=1e-12),
+    )
+
+
+def test_standard_errors_before_are_those_of_the_fit(capsys, law):
+    """Two ways to the errors of the coefficients: the design's and fit law's, where the runs pin them down."""
+    record = json.loads(law[1].read_text())
+    answer = found(capsys, law, f"--flops={BUDGET}", "--goal=coefficients", "--coefficients=c,E_max")
+    named = {row["name"]: row for row in answer["expected"]["coefficients"]}
+    assert named["c"]["value"] == record["coefficients"]["c"]
+    for row in named.values():
+        assert row["standard_error"]["after"] < row["standard_error"]["before"]
+    plan = found(capsys, law, f"--flops={BUDGET}", f"--target_flops={TARGET}")
+    assert plan["trunks"] != answer["trunks"] and answer["target_flops"] is None
+    every = found(capsys, law, f"--flops={BUDGET}", "--goal=coefficients")["expected"]["coefficients"]
+    assert [row["name"] for row in every] == list(FORMS["joint"].names)
+
+
+def test_a_sweep_takes_the_runs(capsys, law):
+    """launch.sweep accepts the file, finds the same runs on as many trunks, and counts the same FLOPs up to whole
+    steps."""
+    folder = law[0]
+    flags = [f"--flops={BUDGET}", f"--target_flops={TARGET}", f"--emit_sweep={folder}/next.py"]
+    answer = found(capsys, law, *flags)
+    done = helpers.run("launch.sweep", f"--sweep={folder}/next.py", f"--workdir={folder}/sweep", "--dry_run")
+    assert done.returncode == 0 and "refused" not in done.stderr, done.stderr
+    runs, jobs, flops = re.search(r"(\d+) runs in (\d+) jobs, (\S+) FLOPs", done.stdout).groups()
+    assert int(jobs) == len(answer["trunks"]) and int(runs) == sum(len(t["n_tokens"]) for t in answer["trunks"])
+    assert float(flops) == pytest.approx(answer["flops"], rel=0.01)
+    for trunk in answer["trunks"]:
+        assert f"{trunk['n_active']:,.0f} " in done.stdout
+
+
+def test_in_words(capsys, law):
+    _, path, runs = law
+    command = ["next", f"--law={path}", f"--runs={runs}", f"--flops={BUDGET}", f"--target_flops={TARGET}"]
+    assert command_line.run(command) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"\d+ runs on \d+ trunks: \S+ of 5e\+12 FLOPs; sharing trunks saves \d+%", said)
+    assert "at 1e+14 FLOPs" in said and "or a plain grid" in said and re.search(r"E = \d above E = \d", said)
+
+
+@pytest.mark.parametrize(
+    "flags, words",
+    [
+        (["--flops=1e12"], "--target_flops is missing"),
+        (["--flops=1e12", "--target_flops=1e14", "--coefficients=c"], "--coefficients is for --goal=coefficients"),
+        (["--flops=1e12", "--target_flops=1e14", "--goal=coefficients"], "--target_flops is for --goal=plan"),
+        (["--flops=1e12", "--goal=coefficients", "--coefficients=c,Z"], "--coefficients=c,Z: found 'Z', expected some"),
+        (["--flops=1e9", "--target_flops=1e14"], "--flops=1e+09: the cheapest run"),
+        (["--target_flops=1e14"], "--flops is missing"),
+        (["--flops=1e12", "--target_flops=1e14", "--base_config=x.py"], "--base_config is for --emit_sweep"),
+        (["--flops=1e12", "--target_flops=1e14", "--law=joint-moe-2025"], "expected a law.json that fit law wrote"),
+        (["--flops=1e12", "--target_flops=1e14", "--runs=OTHER"], "was fitted to other runs"),
+    ],
+)
+def test_what_cannot_be_asked(capsys, tmp_path, law, flags, words):
+    other = fit_runs.write_demo_csv(tmp_path / "other.csv", seed=7)
+    flags = [flag.replace("OTHER", other) for flag in flags]
+    assert command_line.run(["next", f"--law={law[1]}", f"--runs={law[2]}", *flags]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err.count("\n") == 1 and words in captured.err
+
+
+def test_a_law_without_tokens_is_refused(capsys, tmp_path, law):
+    fit_runs.fit_law(tmp_path, law[2], "--form=clark")
+    flags = [f"--law={tmp_path}/law.json", f"--runs={law[2]}", "--flops=1e12", "--target_flops=1e14"]
+    assert command_line.run(["next", *flags]) == 2
+    assert "knows no n_tokens" in capsys.readouterr().err
+
+
+def test_any_law_of_size_and_tokens(capsys, tmp_path, law):
+    """A law of dense models with a coefficient that the fit held: it has no error, and is none of the goals."""
+    fit_runs.fit_law(tmp_path, law[2], "--form=chinchilla", "--fix=E=0.8")
+    dense = tmp_path, tmp_path / "law.json", law[2]
+    answer = found(capsys, dense, "--flops=1e12", "--target_flops=1e14")
+    error = answer["expected"]["log_error"]
+    assert error["after"] < error["before"] and answer["expected"]["others"] == []
+    answer = found(capsys, dense, "--flops=1e12", "--goal=coefficients")
+    assert [row["name"] for row in answer["expected"]["coefficients"]] == ["A", "B", "alpha", "beta"]
+
+
+def test_the_chosen_runs_beat_a_plain_grid():
+    """On laws drawn around the published one: at least 2 times less mean squared error of the target's loss than a
+    log-uniform grid of the same FLOPs, also where the noise is believed to be 4 times its size."""
+    with jax.enable_x64(True):
+        squares = [fit_next.one(seed, fits=10, scales=(1, 4), drawn=False) for seed in range(3)]
+    mean = {name: np.mean([each[name] for each in squares]) for name in squares[0]}
+    assert 2 * mean["chosen 1"] < mean["grid"] and 2 * mean["chosen 4"] < mean["grid"], squares
