@@ -1,55 +1,72 @@
 # `make demo` runs the main job, `make test` every test, `make quick` some in two minutes, `make lint` checks the style.
-# Each makes .venv first; PYTHON picks the interpreter (>= 3.11).
+# Each makes .venv first, with what it needs; PYTHON picks the interpreter (>= 3.11).
 PYTHON ?= python3
 DEMO ?= runs/demo
 BIN := .venv/bin
 export JAX_PLATFORMS ?= cpu
 
-.PHONY: demo test quick lint soak results clean
+.PHONY: demo test quick lint soak results gpu tpu wheels clean
 
 # The main job: sweep, law, pictures, plan. Each line is a command to copy. Started again it skips what is done.
-demo: .venv/.installed
+demo: .venv/.train
 	$(BIN)/python -m launch.sweep --sweep=configs/sweeps/quickstart.py --workdir=$(DEMO) --backend=local
 	$(BIN)/python -m fit law --runs=$(DEMO)/runs.csv --form=joint --holdout=largest-compute:3 --bootstrap=50 --out=$(DEMO)/law.json
 	$(BIN)/python -m fit plot --law=$(DEMO)/law.json --runs=$(DEMO)/runs.csv --out_dir=$(DEMO)/plots
 	$(BIN)/python -m fit plan --law=$(DEMO)/law.json --flops=1e12
 	$(BIN)/python -m fit page --law=$(DEMO)/law.json --runs=$(DEMO)/runs.csv --out=$(DEMO)/planner.html
-	$(BIN)/python -m jmoe.generate --workdir=$$(echo $(DEMO)/jobs/d24-e8-*) --prompt='def ' --n=120
 	@echo
 	@echo "runs      $(DEMO)/runs.csv (each one traced to its folder under $(DEMO)/jobs)"
 	@echo "law       $(DEMO)/law.json"
 	@echo "pictures  $(DEMO)/plots"
 	@echo "planner   $(DEMO)/planner.html (open it in a browser: this law beside the published one)"
 	@echo "next      $(BIN)/python -m fit plan --law=joint-moe-2025 --flops=1e22 --memory_gb=80 --kv_tokens=16384"
+	@echo
+	$(BIN)/python -m jmoe.generate --workdir=$$(echo $(DEMO)/jobs/d24-e8-*) --prompt='def ' --n=240
 
-test: .venv/.installed
+test: .venv/.test
 	$(BIN)/python -m pytest
 
 # Between two edits: the tests of the mathematics, which start hardly a process.
 QUICK := jmoe_moe jmoe_model jmoe_microbatch jmoe_check jmoe_schedule jmoe_data fit_regress fit_laws fit_optimum fit_units
-quick: .venv/.installed
+quick: .venv/.test
 	$(BIN)/python -m pytest $(QUICK:%=tests/test_%.py)
 	@echo "These were the quick tests; make test runs all."
 
-lint: .venv/.installed
+lint: .venv/.test
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 
 # The law of results/ fitted again, with its tables and pictures, from results/runs.csv.
-results: .venv/.installed
+results: .venv/.train
 	$(BIN)/python -m results.make
 
+# Everything that is measured on a GPU or a TPU, in 9 minutes; again, and it goes on (benchmarks/accelerator.py).
+# OUT is where results go. CPU=1 tries all of it at toy size. WHEELS=DIR, which `make wheels` fills, is for a host
+# without a network, whose own Python (WHEELS_PYTHON) has a jax (WHEELS_JAX) that sees the GPU.
+OUT ?= runs/accelerator$(if $(CPU),-cpu)
+WHEELS_PYTHON ?= 3.12
+WHEELS_JAX ?= 0.11.2
+AWAY = $(PYTHON) benchmarks/accelerator_python.py --kind=$(KIND) $(WHEELS:%=--wheels=%) --
+gpu: KIND := $(if $(CPU),cpu,cuda)
+tpu: KIND := $(if $(CPU),cpu,tpu)
+gpu tpu: $(if $(CPU),.venv/.train)
+	$(if $(CPU),$(BIN)/python -m,$(AWAY)) benchmarks.accelerator --kind=$(KIND) --out=$(OUT)
+
+wheels:
+	$(PYTHON) benchmarks/accelerator_python.py --collect=$(or $(WHEELS),wheels) --python=$(WHEELS_PYTHON) --jax=$(WHEELS_JAX)
+
 # Long: runs and sweeps killed at random moments, each compared with an undisturbed one.
-soak: .venv/.installed
+soak: .venv/.test
 	$(BIN)/python tests/soak.py --kills=60
 	JMOE_SOAK=1 $(BIN)/python -m pytest tests/test_launch_local.py tests/test_launch_slurm.py tests/test_launch_gs.py \
 		tests/test_jmoe_outage.py tests/test_jmoe_storage.py
 
-.venv/.installed: setup.cfg pyproject.toml constraints.txt
+# The package with one of its extras; that of the tests has what the demo needs.
+.venv/.train .venv/.test: .venv/.%: setup.cfg pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"Python 3.11 or later is needed, this is {sys.version.split()[0]}; choose another by make PYTHON=...")'
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
-	touch $@
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$*]'
+	touch .venv/.train $@
 
 clean:
-	rm -rf .venv runs
+	rm -rf .venv .venv-cuda .venv-tpu runs

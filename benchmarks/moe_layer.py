@@ -1,10 +1,12 @@
-"""One Switch layer against a dense one of equal active FLOPs and against the peers' one-hot dispatch:
+"""A mixture of experts against a dense layer of equal active FLOPs, one-hot dispatch, and transformers' block:
 
     python -m benchmarks.moe_layer [--json=PATH]
 
-Forward and backward, gradients of tokens and weights, T tokens in one group, capacity factor 1, in float32 on a CPU and
-bfloat16 elsewhere. The arms take turns in one process, each call timed after one that is not; times are medians, ratios
-medians of the rounds' ratios.
+Forward and backward, gradients of tokens and weights, capacity factor 1, in float32 on a CPU and bfloat16 elsewhere.
+Top-1 arms have their T tokens in one group, fine-grained ones (k of E experts of another width) in groups of T / k: the
+one-hot dispatch of all in one would take k times as long and k times the memory. On a CPU where torch and transformers
+are installed, their Mixtral block of the same sizes is an arm; it drops nothing. The arms take turns in one process,
+each call timed after one that is not; times are medians, ratios medians of the rounds' ratios.
 """
 
 import functools
@@ -20,31 +22,61 @@ from jmoe.model import dispatch, routing, sharding
 N_TOKENS = flags.DEFINE_integer("n_tokens", 8192, "Tokens, all in one group.")
 D_MODEL = flags.DEFINE_integer("d_model", 256, "Width of the layer.")
 D_FF = flags.DEFINE_integer("d_ff", 768, "Width of an expert.")
-EXPERTS = flags.DEFINE_multi_integer("n_experts", [4, 8, 32], "Numbers of experts.")
+EXPERTS = flags.DEFINE_multi_integer("n_experts", [4, 8, 32], "Numbers of experts of top-1 layers.")
+FINE = flags.DEFINE_multi_string("fine", ["64,8,96", "256,8,96"], "E,k,width of fine-grained layers; '' for none.")
 
 NOTES = """\
-model FLOPs = 18 T d ff + 6 T d E (three matrices of one expert and the router, forward and twice backward), without
+model FLOPs = 18 T d k ff + 6 T d E (three matrices of k experts and the router, forward and twice backward), without
 padding, dropped tokens' work counted as done; MFU = model FLOPs / (seconds x peak), GFLOP/s where no peak is published.
 temp MiB: XLA's temporaries of the compiled forward and backward. x dense: this arm over the dense layer."""
 
 
-def one_hot_switch(x_ND, router_DE, gate_EDF, up_EDF, down_EFD, capacity: int):
-    """dispatch.mixture by einsums with one-hot dispatch [T, E, C], as in Mesh TensorFlow and its heirs."""
-    n_experts = router_DE.shape[1]
-    routed = routing.route(routing.logits_of(x_ND, router_DE)[None])
-    expert_N, gate_N, metrics = jax.tree.map(lambda a: a[0], routed)
-    choice_NE = jax.nn.one_hot(expert_N, n_experts, dtype=jnp.int32)
-    position_NE = (jnp.cumsum(choice_NE, axis=0) - 1) * choice_NE
-    slot_NC = jax.nn.one_hot(jnp.sum(position_NE, axis=1), capacity, dtype=x_ND.dtype)
-    dispatch_NEC = choice_NE[:, :, None].astype(x_ND.dtype) * slot_NC[:, None, :]
-    combine_NEC = dispatch_NEC * gate_N[:, None, None].astype(x_ND.dtype)
-    slots_ECD = jnp.einsum("nec,nd->ecd", dispatch_NEC, x_ND)
-    y_ND = jnp.einsum("nec,ecd->nd", combine_NEC, dispatch.swiglu(slots_ECD, gate_EDF, up_EDF, down_EFD))
-    return y_ND, metrics["load_balance"] + metrics["router_z"]
+def one_hot(x_ND, router_DE, gate_EDF, up_EDF, down_EFD, group_tokens: int, top_k: int = 1):
+    """dispatch.mixture by einsums with one-hot dispatch [G, J, E, C], as in Mesh TensorFlow and its heirs."""
+    (n, d_model), n_experts = x_ND.shape, router_DE.shape[1]
+    capacity = group_tokens * top_k // n_experts
+    x_GSD = x_ND.reshape(-1, group_tokens, d_model)
+    expert_GJ, gate_GJ, metrics = routing.route(routing.logits_of(x_GSD, router_DE), top_k=top_k)
+    choice_GJE = jax.nn.one_hot(expert_GJ, n_experts, dtype=jnp.int32)
+    position_GJE = (jnp.cumsum(choice_GJE, axis=1) - 1) * choice_GJE
+    slot_GJC = jax.nn.one_hot(jnp.sum(position_GJE, axis=2), capacity, dtype=x_ND.dtype)
+    by_choice = lambda a: a.reshape(len(x_GSD), top_k, group_tokens, -1)
+    product = "gjse,gjsc->gsec"  # over the choices of a token
+    dispatch_GSEC = jnp.einsum(product, by_choice(choice_GJE).astype(x_ND.dtype), by_choice(slot_GJC))
+    gated_GJE = choice_GJE * gate_GJ[:, :, None]
+    combine_GSEC = jnp.einsum(product, by_choice(gated_GJE).astype(x_ND.dtype), by_choice(slot_GJC))
+    slots_EGCD = jnp.einsum("gsec,gsd->egcd", dispatch_GSEC, x_GSD)
+    served = dispatch.swiglu(slots_EGCD.reshape(n_experts, -1, d_model), gate_EDF, up_EDF, down_EFD)
+    y_GSD = jnp.einsum("gsec,egcd->gsd", combine_GSEC, served.reshape(slots_EGCD.shape))
+    return y_GSD.reshape(n, d_model), jnp.mean(metrics["load_balance"] + metrics["router_z"])
+
+
+def torch_mixtral(n, d, f, n_experts: int, top_k: int):
+    """Forward and backward of transformers' Mixtral block on random numbers, or None where it is not installed."""
+    try:
+        import torch
+        from transformers import MixtralConfig
+        from transformers.models.mixtral.modeling_mixtral import MixtralSparseMoeBlock
+    except ImportError:
+        return None
+    sizes = dict(hidden_size=d, intermediate_size=f, num_local_experts=n_experts, num_experts_per_tok=top_k)
+    layer, x, dy = MixtralSparseMoeBlock(MixtralConfig(**sizes)), torch.randn(1, n, d), torch.randn(1, n, d)
+    for weight in layer.parameters():
+        torch.nn.init.normal_(weight, std=d**-0.5)
+    x.requires_grad_()
+
+    def both():
+        layer.zero_grad(set_to_none=True)
+        x.grad = None
+        y = layer(x)
+        (y[0] if isinstance(y, tuple) else y).backward(dy)
+
+    return both
 
 
 def main(_):
     n, d, f = N_TOKENS.value, D_MODEL.value, D_FF.value
+    sizes = [(e, 1, f) for e in EXPERTS.value] + [tuple(map(int, one.split(","))) for one in FINE.value if one]
     device = jax.devices()[0]
     dtype = jnp.float32 if device.platform == "cpu" else jnp.bfloat16
     explicit = (jax.sharding.AxisType.Explicit,) * 3
@@ -70,26 +102,30 @@ def main(_):
         compiled = jax.jit(both).lower(x_ND, dy_ND, *weights).compile()
         return functools.partial(compiled, x_ND, dy_ND, *weights), compiled.memory_analysis().temp_size_in_bytes
 
-    def mixture(x_ND, router_DE, *weights):
-        y_ND, metrics = dispatch.mixture(x_ND, router_DE, weights, group_tokens=n, capacity_factor=1.0)
+    def mixture(x_ND, router_DE, *weights, **options):
+        y_ND, metrics = dispatch.mixture(x_ND, router_DE, weights, capacity_factor=1.0, **options)
         return y_ND, metrics["load_balance"] + metrics["router_z"]
 
     with jax.set_mesh(mesh):
         arms, temps, flops = {}, {}, {}
 
-        def add(name, n_experts, layer, weights):
+        def add(name, n_experts, layer, weights, width=f):
             arms[name], temps[name] = arm(layer, weights)
-            flops[name] = 18 * n * d * f + (6 * n * d * n_experts if n_experts > 1 else 0)
+            flops[name] = 18 * n * d * width + (6 * n * d * n_experts if n_experts > 1 else 0)
 
         add("dense", 1, lambda *args: (dispatch.swiglu(*args), 0.0), [normal(d, f), normal(d, f), normal(f, d)])
-        for e in EXPERTS.value:
-            weights = [normal(d, e).astype(jnp.float32), normal(e, d, f), normal(e, d, f), normal(e, f, d)]
-            add(f"switch E={e}", e, mixture, weights)
-            add(f"one-hot E={e}", e, functools.partial(one_hot_switch, capacity=n // e), weights)
+        pairs = []
+        for e, k, width in sizes:
+            weights = [normal(d, e).astype(jnp.float32), normal(e, d, width), normal(e, d, width), normal(e, width, d)]
+            options, what = dict(group_tokens=n // k, top_k=k), f"E={e}" + (f" k={k} ff={width}" if k > 1 else "")
+            pairs.append((f"switch {what}" if k == 1 else f"mixture {what}", f"one-hot {what}"))
+            for name, layer in zip(pairs[-1], (mixture, one_hot)):
+                add(name, e, functools.partial(layer, **options), weights, k * width)
+            if device.platform == "cpu" and (block := torch_mixtral(n, d, width, e, k)):
+                name = f"torch Mixtral {what}"
+                arms[name], temps[name], flops[name] = block, None, flops[pairs[-1][0]]
         apart = max(
-            float(jnp.max(jnp.abs(a - b)))
-            for e in EXPERTS.value
-            for a, b in zip(arms[f"switch E={e}"](), arms[f"one-hot E={e}"]())
+            float(jnp.max(jnp.abs(a - b))) for ours, theirs in pairs for a, b in zip(arms[ours](), arms[theirs]())
         )
         seconds, cpu = measure.in_turn(arms, measure.ROUNDS.value, settle=True)
 
@@ -105,11 +141,11 @@ def main(_):
                 "x dense": measure.ratio(seconds, name, "dense"),
                 "x dense, CPU time": measure.ratio(cpu, name, "dense"),
                 "MFU" if chip else "GFLOP/s": rate / chip.flops if chip else rate / 1e9,
-                "temp MiB": temps[name] / 2**20,
-                "temp x dense": temps[name] / temps["dense"],
+                "temp MiB": temps[name] and temps[name] / 2**20,
+                "temp x dense": temps[name] and temps[name] / temps["dense"],
             }
         )
-    notes = f"{NOTES}\nlargest difference between switch and one-hot, outputs and gradients: {apart:.2g}"
+    notes = f"{NOTES}\nlargest difference between ours and one-hot, outputs and gradients: {apart:.2g}"
     measure.show(rows, notes, measure.JSON.value)
 
 

@@ -1,15 +1,17 @@
 """The whole train step, dense against mixtures of experts of equal active parameters:
 
-    python -m benchmarks.train_step [--size=cpu|gpu] [--json=PATH]
+    python -m benchmarks.train_step [--size=toy|cpu|gpu] [--models=8 --models=64,8] [--json=PATH]
 
 `gpu` is for one accelerator of 80 GB: bfloat16, rows of 2,048 tokens, 384M active parameters (64M of them the
-embedding), the backend's flash attention; dense and E = 8. `cpu` is small and float32, with E of 1, 8 and 32.
+embedding), the backend's flash attention; dense and E = 8. `cpu` is small and float32, with E of 1, 8 and 32. A model
+that does not fit has a row without times. `toy` takes seconds and says nothing of speed.
 
 The models take turns step by step in one process (jmoe.step.make_train_step: optimizer and donation included). Then
 ten bare steps of the dense model take turns with ten as jmoe.train runs them: text by jmoe/text/batches.py, learning
 rate, metrics fetched one step late.
 """
 
+import contextlib
 import itertools
 import os
 import statistics
@@ -22,22 +24,32 @@ from absl import app, flags
 
 from benchmarks import measure
 from configs import joint_moe
-from jmoe.cost import chips, counts
+from jmoe.cost import chips, counts, memory
+from jmoe.cost.chips import GiB
+from jmoe.cost.memory import DoesNotFit
 from jmoe.model import sharding
+from jmoe.model.decoder import REMAT as REMATS
 from jmoe.model.decoder import init_params
 from jmoe.run.schedule import Schedule
 from jmoe.run.step import make_optimizer, make_train_step
 from jmoe.text import corpus
 from jmoe.text.batches import training_batches
 
-SIZE = flags.DEFINE_enum("size", None, ["cpu", "gpu"], "Which models; default: by the device at hand.")
+SIZE = flags.DEFINE_enum("size", None, ["toy", "cpu", "gpu"], "Which models; default: by the device at hand.")
+MODELS = flags.DEFINE_multi_string(
+    "models", [], "E, or E,k for k of E experts of a k-th of the width; default: by --size. Ratios are to the first."
+)
+N_TOKENS = flags.DEFINE_integer("n_tokens", 0, "Tokens of a batch; 0: by --size.")
+REMAT = flags.DEFINE_enum("remat", None, list(REMATS), "config.remat; default: by --size.")
+UNROLL = flags.DEFINE_bool("unroll", True, "config.unroll.")
+COMPARE_LOOP = flags.DEFINE_bool("loop", True, "Also compare the first model's bare steps with the trainer's loop.")
 LOOP = 10  # steps at a time that the loop is compared over
 
 NOTES = """\
 model FLOPs of a token = 6 (active parameters but the embedding) + 12 n_blocks d_model T + 6 n_blocks d_model E for the
 router: matmuls forward and twice backward, attention over whole rows, no padding, no recomputation (counts.py).
-MFU = model FLOPs x tokens / (seconds x peak); GFLOP/s where no peak is published. x dense: median of the rounds'
-ratios. memory GiB: arguments and temporaries of the compiled step."""
+MFU = model FLOPs x tokens / (seconds x published peak), GFLOP/s of the same. x first: median of the rounds' ratios.
+predicted GiB: what jmoe.compile says of the step; allocated GiB: the allocator's peak, where one model ran alone."""
 
 
 def cpu_config():
@@ -50,6 +62,14 @@ def cpu_config():
     config.batch_tokens = ((0, 8_192),)
     config.unroll = True
     return config, (1, 8, 32)
+
+
+def toy_config():
+    config, experts = cpu_config()
+    config.model.d_model, config.model.n_blocks, config.model.n_heads, config.model.vocab_size = 32, 2, 2, 320
+    config.data.seq_len, config.model.group_tokens = 64, 512
+    config.batch_tokens = ((0, 1_024),)
+    return config, experts
 
 
 def gpu_config():
@@ -68,43 +88,78 @@ def gpu_config():
 def main(_):
     os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.92")  # of a GPU; jax would take three quarters
     device = jax.devices()[0]
-    small = SIZE.value == "cpu" if SIZE.value else device.platform == "cpu"
-    base, experts = cpu_config() if small else gpu_config()
-    mesh = sharding.make_mesh(base, [device])
-    n_tokens, chip = base.batch_tokens[0][1], chips.of_device(device)
+    models = chosen(SIZE.value or ("cpu" if device.platform == "cpu" else "gpu"))
+    mesh = sharding.make_mesh(next(iter(models.values())), [device])
+    arms, predicted, seconds, cpu = {}, {}, {}, {}
     with jax.set_mesh(mesh):
-        models, arms, memory = {}, {}, {}
-        for e in experts:
-            config = base.copy_and_resolve_references()
-            config.model.n_experts = e
-            models[f"E={e}"] = config
-            arms[f"E={e}"], compiled = stepper(config, mesh)
-            sizes = compiled.memory_analysis()
-            memory[f"E={e}"] = sizes.argument_size_in_bytes + sizes.temp_size_in_bytes
-        seconds, cpu = measure.in_turn(arms, measure.ROUNDS.value)
-    rows = []
+        for name, config in models.items():
+            with contextlib.suppress(DoesNotFit), fitting():
+                arms[name], compiled = stepper(config, mesh)
+                predicted[name] = memory.of_step(compiled)["peak"] / GiB
+        with contextlib.suppress(DoesNotFit), fitting():
+            seconds, cpu = measure.in_turn(arms, measure.ROUNDS.value)
+    chip, peak = chips.of_device(device), (device.memory_stats() or {}).get("peak_bytes_in_use")
+    first, rows = next(iter(models)), []
     for name, config in models.items():
-        median = statistics.median(seconds[name])
-        rate = sum(counts.matmul_flops_per_token(config.model, config.data.seq_len).values()) * n_tokens / median
-        rows.append(
-            {
-                "model": name,
-                "n_active": counts.n_active(config.model),
-                "n_total": counts.n_total(config.model),
+        n_tokens = config.batch_tokens[0][1]
+        row = {
+            "model": name,
+            "n_active": counts.n_active(config.model),
+            "n_total": counts.n_total(config.model),
+            "batch": n_tokens,
+            "remat": config.remat,
+            "unrolled": config.unroll,
+            "predicted GiB": predicted.get(name),
+            "allocated GiB": peak / GiB if peak and len(models) == 1 else None,
+        } | dict.fromkeys(("ms", "x first", "x first, CPU time", "tokens/s", "GFLOP/s", "MFU"))
+        if name in seconds:
+            median = statistics.median(seconds[name])
+            rate = sum(counts.matmul_flops_per_token(config.model, config.data.seq_len).values()) * n_tokens / median
+            row |= {
                 "ms": median * 1e3,
-                "x dense": measure.ratio(seconds, name, "E=1"),
-                "x dense, CPU time": measure.ratio(cpu, name, "E=1"),
+                "x first": measure.ratio(seconds, name, first) if first in seconds else None,
+                "x first, CPU time": measure.ratio(cpu, name, first) if first in seconds else None,
                 "tokens/s": n_tokens / median,
-                "MFU" if chip else "GFLOP/s": rate / chip.flops if chip else rate / 1e9,
-                "memory GiB": memory[name] / 2**30,
+                "GFLOP/s": rate / 1e9,
+                "MFU": rate / chip.flops if chip else None,
             }
-        )
-    peak = (device.memory_stats() or {}).get("peak_bytes_in_use")
-    notes = NOTES + (f"\nallocator's peak with all models at once: {peak / 2**30:.2f} GiB" if peak else "")
-    del arms
-    with jax.set_mesh(mesh):
-        notes += "\n" + loop(models["E=1"], mesh)
+        rows.append(row)
+    notes = NOTES + (f"\nallocator's peak with all models at once: {peak / GiB:.2f} GiB" if peak else "")
+    arms.clear()
+    if COMPARE_LOOP.value and first in seconds:
+        with jax.set_mesh(mesh):
+            notes += "\n" + loop(models[first], mesh)
     measure.show(rows, notes, measure.JSON.value)
+
+
+@contextlib.contextmanager
+def fitting():
+    """DoesNotFit, where the device has too little memory."""
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        raise DoesNotFit(str(error).split("\n")[0]) from error
+
+
+def chosen(size: str) -> dict:
+    """The configs of --models by name, of a --size and as the other flags change them."""
+    base, experts = {"toy": toy_config, "cpu": cpu_config, "gpu": gpu_config}[size]()
+    base.remat, base.unroll = REMAT.value or base.remat, UNROLL.value
+    if N_TOKENS.value:
+        base.batch_tokens = ((0, N_TOKENS.value),)
+    return dict(with_experts(base, one) for one in MODELS.value or map(str, experts))
+
+
+def with_experts(base, experts: str):
+    """The name and the config of `base` with experts of "E", or of "E,k": k of E experts of a k-th of the width."""
+    config, (e, *k) = base.copy_and_resolve_references(), map(int, experts.split(","))
+    config.model.n_experts = e
+    if not k:
+        return f"E={e}", config
+    config.model.top_k, config.model.d_expert = k[0], config.model.d_ff // k[0]
+    return f"E={e} k={k[0]}", config
 
 
 def start(config):
@@ -169,7 +224,7 @@ def loop(config, mesh) -> str:
         seconds, cpu = measure.in_turn({"bare": bare, "looped": looped}, max(5, measure.ROUNDS.value // 2), settle=True)
         timed = [wait for i, wait in enumerate(waits) if i // LOOP and i // LOOP % 2 == 0]  # every other call
     return (
-        f"the trainer's loop, E=1: {measure.ratio(seconds, 'looped', 'bare') - 1:+.2%} over {LOOP} bare steps, "
+        f"the trainer's loop: {measure.ratio(seconds, 'looped', 'bare') - 1:+.2%} over {LOOP} bare steps, "
         f"{measure.ratio(cpu, 'looped', 'bare') - 1:+.2%} in CPU time "
         f"({statistics.median(seconds['bare']) / LOOP * 1e3:.1f} ms each), waiting for input "
         f"{sum(timed) / sum(seconds['looped']):.2%} of the time"

@@ -1,0 +1,233 @@
+"""Everything that is measured on an accelerator, by one command that may be stopped and started again:
+
+    make gpu [OUT=DIR] [CPU=1]        python -m benchmarks.accelerator --kind=cuda|tpu|cpu --out=DIR
+
+Each part runs in a process of its own with a time limit, so that a failure costs one part. Parts that are done are
+skipped, failed ones tried again. DIR gets results.json, table.md and log.txt, all small; traces, caches and runs lie
+apart. On a GPU or TPU results/accelerators/NAME.json and the table in benchmarks/README.md are written too;
+`python -m benchmarks.accelerator_table DIR` does that alone, on any machine.
+
+The order is that of worth: whether it computes the right thing, peaks, the main steps, where their time goes, the rest.
+`--kind=cpu` runs every kind of part at toy size, as a test; its times say nothing.
+
+Exit codes: 0 every part is done, 1 a part failed, 3 parts are left (--seconds are over: start it again).
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import jmoe
+from benchmarks import accelerator_table
+
+PLATFORMS = {"cuda": "cuda,cpu", "tpu": "tpu,cpu", "cpu": "cpu"}
+PLATFORM = {"cuda": "gpu", "tpu": "tpu", "cpu": "cpu"}  # as jax's devices name it
+XLA_FLAGS = {"cpu": "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"}  # quick to compile
+LEAST = 15  # seconds, in which a part may come to something
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    name: str
+    command: tuple[str, ...]  # a module and its flags
+    limit: int  # seconds
+    after: tuple[str, bool] | None = None  # only if that part's model does, or does not, fit into memory
+
+
+def parts(toy: bool) -> list[Part]:
+    """Every part in its order."""
+    size = ("--size=toy", "--rounds=1") if toy else ("--size=gpu", "--rounds=7")
+
+    def own(name, limit, *more, title=None, after=None):
+        command = ("benchmarks.accelerator_parts", f"--part={name}", *(["--toy"] if toy else []), *more)
+        return Part(title or name, command, limit, after)
+
+    def step(model, what="", *more, after=None):
+        command = ("benchmarks.train_step", *size, "--noloop", f"--models={model}", *more)
+        return Part(f"step {model}{what}", command, 150, after)
+
+    main = [step(model) for model in ("1", "8", "32", "64,8")]
+    profiles = [
+        own("profile", 150, f"--model={model}", title=f"profile {model}", after=(f"step {model}", True))
+        for model in ("1", "8")
+    ]
+    rounds = f"--rounds={1 if toy else 7}"
+    sizes = (256, 16, 24, "16,4,6") if toy else (8_192, 1_280, 3_840, "64,8,480")
+    flags_ = [f"--{name}={value}" for name, value in zip(("n_tokens", "d_model", "d_ff", "fine"), sizes)]
+    layer = Part("layer", ("benchmarks.moe_layer", *flags_, rounds, "--n_experts=8", "--n_experts=32"), 180)
+    together = ("--d_model=16", "--together=3", "--n_experts=4") if toy else ()
+    sweep = Part("sweep", ("benchmarks.sweep", rounds, *together), 150)
+    checks = [
+        own(name, limit, title=f"check {name}")
+        for name, limit in (("layer", 90), ("float32", 120), ("flash", 120), ("run", 240))
+    ]
+    first = [own("peak", 90), checks[0], checks[1], checks[2], *main, *profiles, layer, sweep, checks[3]]
+    return first + _variants(step, toy) + [Part("loop", ("benchmarks.train_step", *size, "--models=1"), 180)]
+
+
+def _variants(step, toy: bool) -> list[Part]:
+    """The main steps scanned, with other config.remat, and with larger batches until memory ends, or smaller ones."""
+    small, main, large = ([512], 1_024, [2_048]) if toy else ([32_768, 16_384], 65_536, [131_072, 262_144, 524_288])
+    variants = []
+    for model in ("1", "8") if not toy else ("1",):
+        variants.append(step(model, " scanned", "--nounroll", after=(f"step {model}", True)))
+        variants += [
+            step(model, f" remat {remat}", f"--remat={remat}") for remat in ("none", "full")[: 1 if toy else 2]
+        ]
+    for model in ("1", "8", "32", "64,8") if not toy else ("1",):
+        before = main
+        for n in large:
+            name = f"step {model}" if before == main else f"step {model} batch {before}"
+            variants.append(step(model, f" batch {n}", f"--n_tokens={n}", after=(name, True)))
+            before = n
+        before = main
+        for n in small:
+            name = f"step {model}" if before == main else f"step {model} batch {before}"
+            variants.append(step(model, f" batch {n}", f"--n_tokens={n}", after=(name, False)))
+            before = n
+    return variants
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kind", choices=list(PLATFORMS), required=True, help="devices to measure; cpu: toy sizes")
+    parser.add_argument("--out", required=True, help="folder of results")
+    parser.add_argument("--traces", help="folder of traces, caches and runs; default: --out with -traces added")
+    parser.add_argument("--seconds", type=float, default=530, help="after these nothing goes on")
+    parser.add_argument("--only", action="append", default=[], help="parts whose names begin so, instead of all")
+    args = parser.parse_args()
+    kind, out = args.kind, pathlib.Path(args.out)
+    traces = pathlib.Path(args.traces or f"{args.out.rstrip('/')}-traces").absolute()
+    for folder in (out, traces):
+        folder.mkdir(parents=True, exist_ok=True)
+    begin, path = time.monotonic(), out / "results.json"
+    state = json.loads(path.read_text()) if path.exists() else {"jmoe_version": jmoe.__version__, "parts": {}}
+    left = lambda: args.seconds - (time.monotonic() - begin)
+
+    # a part that is at work has a process group of its own, which would outlive this one
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    machine = run(Part("machine", ("benchmarks.accelerator_parts", "--part=machine"), 120), traces, out, kind, 120)
+    seen = machine.get("result", {}).get("platform")  # jax falls back to the CPU where it has no plugin
+    if seen != PLATFORM[kind]:
+        reason = machine.get("error") or f"jax sees only a {seen}"
+        print(f"error: no {kind} device can be used: {reason}", file=sys.stderr)
+        return 1
+    if state.get("machine", machine["result"])["kind"] != machine["result"]["kind"]:
+        kinds = f"{state['machine']['kind']}, and this is {machine['result']['kind']}"
+        print(f"error: --out={out} holds results of {kinds}: give another", file=sys.stderr)
+        return 1
+    state["machine"] = machine["result"]
+    published = "" if state["machine"]["published"] else "; its peaks are not listed in jmoe/cost/chips.py"
+    print(f"{state['machine']['kind']}, jax {state['machine']['jax_version']}{published}", flush=True)
+
+    todo = [p for p in parts(kind == "cpu") if not args.only or p.name.startswith(tuple(args.only))]
+    not_begun = []
+    for part in todo:
+        if _done(state, part.name) or not _wanted(state, part):
+            continue
+        entry = run(part, traces, out, kind, left()) if left() > LEAST else None
+        if entry is None:
+            not_begun.append(part.name)
+            continue
+        state["parts"][part.name] = entry
+        _write(path, json.dumps(state, indent=1) + "\n")
+        print(f"{part.name}: {entry.get('error', 'done')} ({entry['seconds']:.0f} s)", flush=True)
+    return _finish(state, out, kind, todo, not_begun)
+
+
+def run(part: Part, traces: pathlib.Path, out: pathlib.Path, kind: str, seconds: float) -> dict | None:
+    """One part in its process: `result` or `error` or both, and `seconds`; None where it was stopped because the
+    `seconds` that all parts have left were over before its own limit."""
+    answer, log = traces / "answer.json", traces / "log.txt"
+    answer.unlink(missing_ok=True)
+    flags_ = [f"--json={answer}"] + [f"--folder={traces}"] * (part.command[0] == "benchmarks.accelerator_parts")
+    begin, limit, entry = time.monotonic(), min(part.limit, seconds), {}
+    with open(log, "w") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-m", *part.command, *flags_],
+            env=_environment(part, traces, kind),
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            process.wait(limit)
+        except subprocess.TimeoutExpired:
+            entry["error"] = f"stopped after {limit:.0f} s"
+        finally:
+            with contextlib.suppress(ProcessLookupError):  # what it started may be alive even if it is not
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    text = log.read_text(errors="replace")
+    with open(out / "log.txt", "a") as file:
+        file.write(f"\n== {part.name}: {' '.join(part.command)}\n{text[-20_000:]}")
+    if "error" in entry and limit < part.limit:
+        return None
+    if process.returncode and "error" not in entry:
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        entry["error"] = (lines[-1] if lines else f"ended with {process.returncode}")[:300]
+    with contextlib.suppress(OSError, ValueError):
+        entry["result"] = json.loads(answer.read_text())
+    if not entry:
+        entry["error"] = "wrote no result"
+    return entry | {"seconds": round(time.monotonic() - begin, 1)}
+
+
+def _environment(part: Part, traces: pathlib.Path, kind: str) -> dict:
+    """Of a part's process. A profile is taken without command buffers, which hide whose kernels they hold."""
+    own = [os.environ.get("XLA_FLAGS", ""), XLA_FLAGS.get(kind, "")]
+    if kind == "cuda" and part.name.startswith("profile"):
+        own.append("--xla_gpu_enable_command_buffer=")
+    return os.environ | {
+        "JAX_PLATFORMS": PLATFORMS[kind],
+        "XLA_FLAGS": " ".join(filter(None, own)),
+        "JAX_COMPILATION_CACHE_DIR": str(traces / "compiled"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JMOE_CACHE": str(traces / "cache"),
+        "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.92",  # of a GPU; jax would take three quarters
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+def _done(state: dict, name: str) -> bool:
+    return name in state["parts"] and "error" not in state["parts"][name]
+
+
+def _wanted(state: dict, part: Part) -> bool:
+    """Whether the model of the part before does, or does not, fit, as this one asks."""
+    if part.after is None:
+        return True
+    name, fits = part.after
+    return _done(state, name) and (state["parts"][name]["result"]["rows"][0]["ms"] is not None) == fits
+
+
+def _finish(state: dict, out: pathlib.Path, kind: str, todo: list[Part], not_begun: list[str]) -> int:
+    """Writes the tables, says what failed and what is left; returns the exit code."""
+    _write(out / "table.md", accelerator_table.section(state))
+    if kind != "cpu" and _done(state, "peak"):
+        accelerator_table.publish(state)
+    print(f"results in {out / 'results.json'}, {out / 'table.md'}")
+    failed = [p.name for p in todo if "error" in state["parts"].get(p.name, {})]
+    if not_begun:
+        print(f"parts left: {', '.join(not_begun)}; the same command goes on with them")
+    for name in failed:
+        print(f"error: part {name}: {state['parts'][name]['error']} ({out / 'log.txt'})", file=sys.stderr)
+    return 1 if failed else 3 if not_begun else 0
+
+
+def _write(path: pathlib.Path, text: str) -> None:
+    """All of it or nothing."""
+    scratch = path.with_suffix(".new")
+    scratch.write_text(text)
+    scratch.replace(path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

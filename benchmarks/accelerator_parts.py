@@ -1,0 +1,213 @@
+"""Parts of benchmarks/accelerator.py that no other benchmark has, one in each process:
+
+    python -m benchmarks.accelerator_parts --part=machine|peak|layer|float32|flash|run|profile --json=PATH [--toy]
+
+`layer`, `float32`, `flash` and `run` compare this device with the CPU of the same host; each row of their result has
+the relative error |a - b| / |b| and the tolerance. A check that fails ends the process with 1, its result written.
+"""
+
+import functools
+import json
+import pathlib
+import sys
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl import app, flags
+
+from benchmarks import measure, profile_table, resumed_run, train_step
+from benchmarks.checks import Checks
+from configs import joint_moe
+from jmoe.cost import chips
+from jmoe.model import dispatch, sharding
+from jmoe.run.step import gradient, make_eval_step, make_train_step
+
+PART = flags.DEFINE_enum(
+    "part", None, ["machine", "peak", "layer", "float32", "flash", "run", "profile"], "What to do.", required=True
+)
+TOY = flags.DEFINE_bool("toy", False, "Sizes for a test of this file on a CPU.")
+MODEL = flags.DEFINE_string("model", "1", "profile: the model, as --models of benchmarks.train_step.")
+FOLDER = flags.DEFINE_string("folder", "runs/accelerator-traces", "profile, run: where traces and runs are kept.")
+
+STEPS = 3  # compared, and traced
+# |a - b| / |b|. Float32 sums in another order; a token whose router is undecided may then take another expert, which
+# weighs 1 / tokens of a gradient. bfloat16 has 8 bits: 0.4% a rounding. A GPU sums what it scatters in any order, which
+# grows over hundreds of steps, and more so between devices.
+EXACT, ROUTED, ROUNDED, ROUNDED_GRADIENT, RESUMED, TRAINED = 1e-5, 2e-3, 5e-3, 5e-2, 1e-3, 1e-2
+
+
+def machine() -> dict:
+    """What is measured on, and what its maker says of it."""
+    device = jax.devices()[0]
+    chip = chips.of_device(device)
+    return measure.machine() | {
+        "kind": device.device_kind,
+        "name": chips.file_name(device.device_kind),
+        "published": vars(chip) if chip else None,
+        "memory": (device.memory_stats() or {}).get("bytes_limit"),
+    }
+
+
+def peak() -> dict:
+    """FLOP/s of a bfloat16 product of 8,192 and bytes a second, read and written, of a copy of 4 GB."""
+    n, size, times = (256, 2**20, 2) if TOY.value else (8_192, 4 * 10**9, 20)
+    keys = jax.random.split(jax.random.key(0))
+    a, b = (jax.random.normal(key, (n, n), jnp.bfloat16) for key in keys)
+    b /= n**0.5  # the products keep the size of their numbers: chips draw less power, and run faster, on zeros
+    product = jax.jit(lambda a, b: jax.lax.fori_loop(0, times, lambda _, x: x @ b, a))
+    full = [jnp.arange(size // 4, dtype=jnp.int32)]
+    negate = jax.jit(lambda x: -x, donate_argnums=0)
+
+    def copies():
+        for _ in range(times):
+            full[0] = negate(full[0])
+        return full[0]
+
+    seconds, _ = measure.in_turn({"product": lambda: product(a, b), "copy": copies}, 3 if TOY.value else 7)
+    each = {name: sorted(all_)[len(all_) // 2] / times for name, all_ in seconds.items()}
+    return {"flops": 2 * n**3 / each["product"], "bandwidth": 2 * full[0].nbytes / each["copy"], "n": n, "bytes": size}
+
+
+def here_and_on_the_cpu():
+    return jax.devices()[0], jax.devices("cpu")[0]
+
+
+def layer() -> list[dict]:
+    """Forward and backward of mixtures in float32, with slots and dropless."""
+    n, d, f = (256, 16, 24) if TOY.value else (4_096, 256, 384)
+    checks = Checks()
+    rng = np.random.default_rng(0)
+    normal = lambda *shape: rng.standard_normal(shape, np.float32) / shape[-2] ** 0.5
+    for name, e, k, width, layer_of in (
+        ("E = 8", 8, 1, f, functools.partial(dispatch.mixture, capacity_factor=1.0)),
+        ("8 of 64", 64, 8, f // 8, functools.partial(dispatch.mixture, capacity_factor=1.0)),
+        ("E = 8, dropless", 8, 1, f, dispatch.dropless),
+    ):
+        args = [normal(n, d) * n**0.5, normal(d, e), normal(e, d, width), normal(e, d, width), normal(e, width, d)]
+        dy_ND = normal(n, d)
+
+        def both(*args, k=k, layer_of=layer_of, dy_ND=dy_ND):
+            def loss(x_ND, router_DE, *weights):
+                y_ND, _ = layer_of(x_ND, router_DE, weights, group_tokens=n // 2, top_k=k)
+                return jnp.sum(y_ND * dy_ND), y_ND
+
+            grads, y_ND = jax.grad(loss, argnums=range(len(args)), has_aux=True)(*args)
+            return y_ND, grads
+
+        with checks.named(f"layer, {name}") as compare:
+            found = [jax.device_get(_on(device, both, args)) for device in here_and_on_the_cpu()]
+            compare("outputs", found[0][0], found[1][0], EXACT)
+            compare("gradients", found[0][1], found[1][1], ROUTED)
+    return checks.rows
+
+
+def _on(device, function, args):
+    explicit = (jax.sharding.AxisType.Explicit,) * 3
+    mesh = jax.make_mesh((1, 1, 1), sharding.AXES, axis_types=explicit, devices=[device])
+    specs = (jax.sharding.PartitionSpec(),) * len(args)
+    outputs = (specs[0], specs)
+    with jax.set_mesh(mesh), jax.default_matmul_precision("highest"):
+        args = jax.device_put(args, jax.NamedSharding(mesh, specs[0]))
+        return jax.jit(sharding.per_device(function, mesh, specs, outputs))(*args)
+
+
+def small_config(n_experts: int, dtype: str, attention: str):
+    """Heads and rows of sizes that the kernels of GPUs and TPUs take."""
+    config = joint_moe.get_config()
+    model = config.model
+    model.d_model, model.n_blocks, model.n_heads, model.vocab_size = (32, 2, 2, 256) if TOY.value else (256, 2, 2, 512)
+    config.data.seq_len, model.group_tokens = (64, 256) if TOY.value else (512, 1_024)
+    config.batch_tokens = ((0, 512 if TOY.value else 4_096),)
+    model.n_experts, model.dtype, model.attention, model.final_norm = n_experts, dtype, attention, True
+    return config
+
+
+def step_on(device, config, precision: str) -> dict:
+    """Losses of STEPS steps, the first gradient, and the dropless evaluation, from the same weights on any device."""
+    cpu = sharding.make_mesh(config, jax.devices("cpu")[:1])
+    with jax.set_mesh(cpu):
+        state = jax.device_get(train_step.start(config))
+    mesh = sharding.make_mesh(config, [device])
+    shape = config.batch_tokens[0][1] // config.data.seq_len, config.data.seq_len + 1
+    batch = np.random.default_rng(1).integers(config.model.vocab_size, size=shape, dtype=np.int32)
+    with jax.set_mesh(mesh), jax.default_matmul_precision(precision):
+        params, opt_state = jax.device_put(state, jax.NamedSharding(mesh, sharding.REPLICATED))
+        batch = jax.device_put(batch, jax.NamedSharding(mesh, sharding.TOKENS))
+        weight = jax.device_put(np.ones(shape[0], np.float32), jax.NamedSharding(mesh, sharding.TOKENS))
+        evaluated = make_eval_step(config, mesh)(params, batch, weight)
+        _, grads = jax.jit(functools.partial(gradient, config=config, mesh=mesh))(params, batch)
+        found = jax.device_get({"evaluation": evaluated, "gradient": grads})
+        step, losses = make_train_step(config, mesh), []
+        for _ in range(STEPS):
+            params, opt_state, metrics = step(params, opt_state, batch, np.float32(1e-3))
+            losses.append(float(metrics["loss"]))
+    return found | {"losses": losses}
+
+
+def steps_agree(dtype: str, attention: str, precision: str, tolerance: float, on_gradient: float) -> list[dict]:
+    checks = Checks()
+    for n_experts in (1, 8):
+        config = small_config(n_experts, dtype, attention)
+        with checks.named(f"step, {dtype}, {attention} attention, E = {n_experts}") as compare:
+            ours, reference = (step_on(device, config, precision) for device in here_and_on_the_cpu())
+            compare(f"losses of {STEPS} steps", ours["losses"], reference["losses"], tolerance)
+            compare("gradient", ours["gradient"], reference["gradient"], on_gradient)
+            compare("dropless evaluation", ours["evaluation"], reference["evaluation"], tolerance)
+    return checks.rows
+
+
+def run() -> list[dict]:
+    """configs/quickstart.py undisturbed, killed and resumed, and on the CPU."""
+    checks = Checks()
+    with checks.named("configs/quickstart.py") as compare:
+        whole, again, cpu = resumed_run.losses(pathlib.Path(FOLDER.value) / "quickstart", TOY.value)
+        compare("killed and resumed, against undisturbed", again, whole, RESUMED)
+        compare("against the CPU", whole, cpu, TRAINED)
+    return checks.rows
+
+
+def profile() -> dict:
+    """The table of STEPS steps of one model; the trace stays in --folder."""
+    size = "toy" if TOY.value else "gpu"
+    base, _ = (train_step.toy_config if size == "toy" else train_step.gpu_config)()
+    name, config = train_step.with_experts(base, MODEL.value)
+    mesh = sharding.make_mesh(config, jax.devices()[:1])
+    folder = pathlib.Path(FOLDER.value) / f"profile-{MODEL.value.replace(',', '-')}"
+    with jax.set_mesh(mesh):
+        step, compiled = train_step.stepper(config, mesh)
+        for _ in range(2):
+            jax.block_until_ready(step())
+        begin = time.perf_counter()
+        with jax.profiler.trace(str(folder)):
+            jax.block_until_ready([step() for _ in range(STEPS)])
+    found = profile_table.reduced(folder, compiled.as_text(), STEPS)
+    return {"model": name, "batch": config.batch_tokens[0][1], "wall ms": (time.perf_counter() - begin) * 1e3} | found
+
+
+PARTS = {
+    "machine": machine,
+    "peak": peak,
+    "layer": layer,
+    "float32": functools.partial(steps_agree, "float32", "float32", "highest", EXACT, ROUTED),
+    "flash": functools.partial(steps_agree, "bfloat16", "flash", "default", ROUNDED, ROUNDED_GRADIENT),
+    "run": run,
+    "profile": profile,
+}
+
+
+def main(_):
+    result = PARTS[PART.value]()
+    text = json.dumps(result, indent=1)
+    print(text)
+    if measure.JSON.value:
+        pathlib.Path(measure.JSON.value).write_text(text)
+    if isinstance(result, list) and not all(row["passed"] for row in result):
+        failed = [row["check"] for row in result if not row["passed"]]
+        print(f"error: not within the tolerance: {'; '.join(failed)}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    app.run(main)

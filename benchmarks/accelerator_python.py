@@ -1,0 +1,174 @@
+"""A Python that sees the accelerator and has what the benchmarks import; then runs a module in it:
+
+    python benchmarks/accelerator_python.py --kind=cuda|tpu [--wheels=DIR] -- MODULE FLAGS...
+    python benchmarks/accelerator_python.py --collect=DIR [--python=3.12] [--jax=0.11.2]
+
+A Python that runs this file, has a jax new enough and sees the device, as clusters ship it, stays as it is: packages
+that miss go to a folder beside it, .venv-KIND/site, in the newest versions that setup.cfg and its jax allow. Else
+.venv-KIND gets jmoe with jax for the driver's CUDA or for TPUs. --collect fetches the wheels of those packages for a
+Python of Linux on x86-64 beforehand, without jax, its plugin and what they bring; --wheels installs from there and asks
+no network.
+
+Only the standard library is imported here.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).parent.parent
+CONSTRAINTS = ROOT / "constraints.txt"
+NEEDED = ("absl-py", "etils", "flax", "grain", "ml-collections", "optax", "orbax-checkpoint", "tqdm")
+ALONE = ("tensorboard",)  # its server's packages take 27 MB, and only its writer is used
+WITH_JAX = ("jax", "jaxlib", "libtpu", "ml-dtypes", "numpy", "opt-einsum", "scipy")  # and its plugins
+OLDEST = (0, 10)
+GLIBC = range(17, 40)  # manylinux_2_N; pip matches each N exactly
+MOST = 60  # MB of wheels
+BACKENDS = {"cuda": "gpu", "tpu": "tpu", "cpu": "cpu"}
+ASK = "import jax; print(jax.__version__, jax.default_backend())"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    parser.add_argument("--kind", choices=list(BACKENDS))
+    parser.add_argument("--wheels", type=pathlib.Path, help="folder that --collect filled")
+    parser.add_argument("--collect", type=pathlib.Path, help="folder to fill with wheels")
+    parser.add_argument("--python", default="3.12", help="version of the Python that --collect fetches for")
+    parser.add_argument("--jax", default="0.11.2", help="version of its jax")
+    parser.add_argument("module", nargs="*", help="what to run, after --")
+    args = parser.parse_args()
+    if bool(args.collect) == bool(args.kind):
+        parser.error("either --kind or --collect")
+    if args.collect:
+        return collect(args.collect, args.python, args.jax)
+    if args.wheels and not list(args.wheels.glob("*.whl")):
+        fail(f"--wheels={args.wheels} holds no wheels; `make wheels` fetches them")
+    venv = ROOT / f".venv-{args.kind}"
+    if sees(args.kind):
+        site = venv / "site"
+        complete(site, args.wheels)
+        python = sys.executable
+    elif args.wheels:
+        fail(
+            f"{sys.executable} has no jax of {OLDEST[0]}.{OLDEST[1]} or later that sees a {args.kind} device, and "
+            "--wheels holds none: choose another by make PYTHON=..."
+        )
+    else:
+        python = str(install(venv, args.kind))
+    print(f"{python}, with {os.environ.get('PYTHONPATH', 'its own packages')}", flush=True)
+    if not args.module:
+        return 0
+    return subprocess.run([python, "-m", *args.module], cwd=ROOT).returncode
+
+
+def fail(sentence: str):
+    sys.exit(f"error: {sentence}")
+
+
+def sees(kind: str) -> bool:
+    """Whether this Python's jax is new enough and finds a device of that kind."""
+    environment = {name: value for name, value in os.environ.items() if name != "JAX_PLATFORMS"}
+    if kind == "cpu":
+        environment["JAX_PLATFORMS"] = "cpu"
+    done = subprocess.run([sys.executable, "-c", ASK], env=environment, capture_output=True, text=True)
+    version, _, backend = done.stdout.strip().partition(" ")
+    found = tuple(map(int, re.findall(r"\d+", version)[:2]))
+    return done.returncode == 0 and found >= OLDEST and backend == BACKENDS[kind]
+
+
+def pip(*args) -> None:
+    """Runs this Python's pip; its own words and one sentence end the program where it fails."""
+    command = [sys.executable, "-m", "pip", *map(str, args), "--quiet", "--disable-pip-version-check"]
+    if subprocess.run(command).returncode:
+        fail(
+            f"{sys.executable}'s pip cannot {args[0]} what the benchmarks need; a host without a network takes it from "
+            "a folder: make wheels WHEELS=DIR where there is one, then make gpu WHEELS=DIR here"
+        )
+
+
+def plain(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def requirements(names) -> list[str]:
+    """The packages with the versions that setup.cfg asks for."""
+    found = {}
+    for line in map(str.strip, (ROOT / "setup.cfg").read_text().splitlines()):
+        if parts := re.match(r"([\w.-]+)(\[[\w,]+\])? ?[<>=]=?", line):
+            found.setdefault(plain(parts[1]), line)
+    return [found[name] for name in names]
+
+
+def missing(*flags, beside=()) -> list[str]:
+    """NAME==VERSION of what pip would install for the benchmarks `beside` other requirements, which it is asked for
+    without doing it; jax's own packages left out."""
+    found = []
+    for names, more in ((NEEDED, ()), (ALONE, ("--no-deps",))):
+        with tempfile.TemporaryDirectory() as folder:
+            report = pathlib.Path(folder, "report.json")
+            pip("install", "--dry-run", "--report", report, *flags, *more, *requirements(names), *beside)
+            found += [one["metadata"] for one in json.loads(report.read_text())["install"]]
+    return [f"{one['name']}=={one['version']}" for one in found if plain(one["name"]) not in WITH_JAX]
+
+
+def complete(site: pathlib.Path, wheels: pathlib.Path | None) -> None:
+    """Installs into `site` the packages that this Python lacks for the benchmarks; PYTHONPATH then names it."""
+    site.mkdir(parents=True, exist_ok=True)
+    source = ("--no-index", "--find-links", wheels) if wheels else ()
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(site), os.environ.get("PYTHONPATH"))))
+    # nothing is installed into the Python itself, even where it is one that a distribution manages
+    os.environ["PIP_BREAK_SYSTEM_PACKAGES"] = "1"
+    if pins := missing(*source):
+        pip("install", "--no-deps", "--upgrade", "--target", site, *source, *pins)
+
+
+def install(venv: pathlib.Path, kind: str) -> pathlib.Path:
+    """A virtual environment with jmoe's trainer and jax for the device; its Python."""
+    python, done = venv / "bin" / "python", venv / ".installed"
+    if done.exists():
+        return python
+    jax = f"jax[{'tpu' if kind == 'tpu' else cuda()}]" if kind != "cpu" else "jax"
+    subprocess.run([sys.executable, "-m", "venv", venv], check=True)
+    packages = ["-c", CONSTRAINTS, "-e", f"{ROOT}[train]", jax]
+    subprocess.run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *packages], check=True)
+    done.touch()
+    return python
+
+
+def cuda() -> str:
+    """jax's extra for the newest CUDA that the driver runs."""
+    try:
+        said = subprocess.run(["nvidia-smi"], capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        fail("this machine has no NVIDIA driver: nvidia-smi does not run")
+    version = re.search(r"CUDA(?: UMD)? Version:\s*(\d+)\.", said)
+    if not version or int(version[1]) < 12:
+        fail(f"jax needs a driver for CUDA 12 or 13, nvidia-smi says {version[0] if version else 'none'}")
+    return "cuda13" if int(version[1]) >= 13 else "cuda12"
+
+
+def collect(folder: pathlib.Path, python: str, jax: str) -> int:
+    """Fetches the wheels, and fails where they take more than MOST MB."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if any(folder.iterdir()):
+        fail(f"{folder} is not empty")
+    platforms = [f"--platform=manylinux_2_{n}_x86_64" for n in GLIBC] + ["--platform=manylinux2014_x86_64"]
+    flags = ["--only-binary=:all:", f"--python-version={python}", "--implementation=cp", *platforms]
+    # pip's dry run would hold the packages' Python against the one that it runs in
+    target = ("--target", folder / "none", "--ignore-installed", "--ignore-requires-python")
+    pip("download", "--no-deps", "--dest", folder, *flags, *missing(*flags, *target, beside=[f"jax=={jax}"]))
+    sizes = [path.stat().st_size for path in folder.iterdir()]
+    size = sum(sizes) / 1e6
+    print(f"{folder}: {len(sizes)} wheels for Python {python} with jax {jax}, {size:.0f} MB")
+    if size > MOST:
+        fail(f"these are more than {MOST} MB")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,150 @@
+"""Tables of what benchmarks/accelerator.py measured, for benchmarks/README.md:
+
+python -m benchmarks.accelerator_table DIR      # DIR/results.json to results/accelerators/NAME.json, and the README
+python -m benchmarks.accelerator_table          # the README alone, from results/accelerators/
+"""
+
+import json
+import pathlib
+import sys
+
+ROOT = pathlib.Path(__file__).parent.parent
+FOLDER, README = ROOT / "results" / "accelerators", ROOT / "benchmarks" / "README.md"
+BEGIN, END = "<!-- made by benchmarks/accelerator_table.py -->", "<!-- end -->"
+NONE = "None could be had yet.\n"
+
+
+def publish(results: dict) -> None:
+    """Writes results/accelerators/NAME.json and makes the README's section from all files there."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    (FOLDER / f"{results['machine']['name']}.json").write_text(json.dumps(results, indent=1) + "\n")
+    write_readme()
+
+
+def write_readme() -> None:
+    before, _, rest = README.read_text(encoding="utf-8").partition(BEGIN)
+    README.write_text(f"{before}{BEGIN}\n{measured()}{END}{rest.partition(END)[2]}", encoding="utf-8")
+
+
+def measured() -> str:
+    """The sections of all files of results/accelerators/."""
+    files = sorted(FOLDER.glob("*.json"))
+    return "\n".join(section(json.loads(path.read_text())) for path in files) or NONE
+
+
+def section(results: dict) -> str:
+    """Everything that was measured on one kind of device, as Markdown."""
+    on, parts = results["machine"], results["parts"]
+    rows_of = lambda name: parts.get(name, {}).get("result", {}).get("rows", [])
+    published, peak = on["published"] or {}, parts.get("peak", {}).get("result", {})
+    lines = [f"### {on['kind']}", "", f"{on['date']}, jax {on['jax_version']}, one device."]
+    lines += _peaks(published, peak) + _checks(parts)
+    of_peak = lambda rate: _share(rate, peak.get("flops"))
+    steps = [row for name in parts if name.startswith("step ") for row in rows_of(name)]
+    lines += _table(
+        "model, batch, remat, layers, step, tokens/s, MFU, of measured peak, predicted, allocated",
+        [_step(row, of_peak) for row in steps],
+    )
+    for name in parts:
+        if name == "loop" and rows_of(name):
+            lines += ["", parts[name]["result"]["notes"].splitlines()[-1]]
+    flops = lambda row: 1e9 * row["GFLOP/s"] if "GFLOP/s" in row else row["MFU"] * published.get("flops", 0)
+    lines += _table(
+        "layer, forward and backward, over dense, of measured peak",
+        [[r["layer"], _ms(r["ms"]), f"{r['x dense']:.2f}", of_peak(flops(r))] for r in rows_of("layer")],
+    )
+    lines += _table(
+        "small models, how, tokens/s, speed over one by one",
+        [[r["models"], r["arm"], f"{r['tokens/s']:,.0f}", f"{r['x one by one']:.2f}"] for r in rows_of("sweep")],
+    )
+    for name in parts:
+        if name.startswith("profile ") and "result" in parts[name]:
+            lines += _profile(parts[name]["result"])
+    failed = [f"{name} ({part['error']})" for name, part in parts.items() if "error" in part]
+    return "\n".join([*lines, *(["", f"Failed: {'; '.join(failed)}."] if failed else [])]) + "\n"
+
+
+def _peaks(published: dict, peak: dict) -> list[str]:
+    source = published.get("source")
+    lines = ["", f"Data sheet: {source}." if source else "No data sheet: jmoe/cost/chips.py does not list this device."]
+    return lines + _table(
+        "peak, measured, data sheet, ratio",
+        [
+            [
+                what,
+                f"{peak[key] / unit:.4g} {name}",
+                f"{published[key] / unit:.4g}" if published.get(key) else "unknown",
+                _share(peak[key], published.get(key)),
+            ]
+            for what, key, unit, name in (
+                (f"bfloat16 product of {peak.get('n', 0):,}", "flops", 1e12, "TFLOP/s"),
+                (f"copy of {peak.get('bytes', 0) / 1e9:.3g} GB, read and written", "bandwidth", 1e9, "GB/s"),
+            )
+            if peak
+        ],
+    )
+
+
+def _checks(parts: dict) -> list[str]:
+    rows = [row for name, part in parts.items() if name.startswith("check ") for row in part.get("result", [])]
+    return _table(
+        "against the CPU, relative error, tolerance, passed",
+        [
+            [
+                row["check"],
+                row["reason"] if row["error"] is None else f"{row['error']:.1e}",
+                "-" if row["tolerance"] is None else f"{row['tolerance']:g}",
+                "yes" if row["passed"] else "**no**",
+            ]
+            for row in rows
+        ],
+    )
+
+
+def _step(row: dict, of_peak) -> list[str]:
+    gib = lambda value: "-" if value is None else f"{value:.3g} GiB"
+    shape = [row["model"], f"{row['batch']:,}", row["remat"], "unrolled" if row["unrolled"] else "scanned"]
+    memory = [gib(row["predicted GiB"]), gib(row["allocated GiB"])]
+    if row["ms"] is None:
+        return [*shape, "does not fit", "-", "-", "-", *memory]
+    mfu = "unknown" if row["MFU"] is None else f"{row['MFU']:.1%}"
+    return [*shape, _ms(row["ms"]), f"{row['tokens/s']:,.0f}", mfu, of_peak(1e9 * row["GFLOP/s"]), *memory]
+
+
+def _profile(found: dict) -> list[str]:
+    """One traced step: time by kind of kernel, the longest, gaps."""
+    kinds = ", ".join(f"{k['kind']} {k['ms']:.3g} ms ({k['share']:.0%})" for k in found["kinds"])
+    lines = [
+        "",
+        f"Profile of {found['model']}, {found['batch']:,} tokens a step: {found['span ms']:.4g} ms, of which "
+        f"{found['idle ms']:.3g} ms ({found['idle share']:.1%}) without a kernel; {kinds}.",
+    ]
+    lines += _table(
+        "longest kernels, kind, times a step, ms a step",
+        [[f"`{r['kernel'][:60]}`", r["kind"], f"{r['times']:g}", f"{r['ms']:.3g}"] for r in found["longest"]],
+    )
+    gaps = [[f"{g['us']:.0f} us", f"`{g['after'][:40]}`", f"`{g['before'][:40]}`"] for g in found["gaps"][:3]]
+    return lines + _table("longest gaps, after, before", gaps)
+
+
+def _table(head: str, rows: list[list[str]]) -> list[str]:
+    columns = head.split(", ")
+    if rows and len(columns) < len(rows[0]):
+        raise ValueError(f"{len(columns)} columns for {len(rows[0])} cells: {head}")
+    line = lambda cells: f"| {' | '.join(str(cell).replace('|', '/') for cell in cells)} |"
+    return ["", line(columns), "|---" * len(columns) + "|", *map(line, rows)] if rows else []
+
+
+def _share(part: float, of: float | None) -> str:
+    return f"{part / of:.1%}" if of else "unknown"
+
+
+def _ms(value: float) -> str:
+    return f"{value:.4g} ms"
+
+
+if __name__ == "__main__":
+    if sys.argv[1:]:
+        publish(json.loads(pathlib.Path(sys.argv[1], "results.json").read_text()))
+    else:
+        write_readme()
