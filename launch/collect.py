@@ -12,6 +12,7 @@ import os
 from absl import flags
 
 from jmoe import cli
+from jmoe.config.fields import with_columns
 from jmoe.errors import UserError
 from jmoe.storage import files as storage
 from launch import sweepfile
@@ -59,7 +60,7 @@ def rows_of(sweep) -> tuple[list[dict], dict[str, str]]:
     Raises:
       UserError: two versions of code or corpus, or a config that is not the sweep's, and sweep.mix does not allow it.
     """
-    rows, missing = [], {}
+    rows, models, missing = [], [], {}
     for job in sweep.jobs:
         results = job.results()
         why = ""
@@ -80,6 +81,8 @@ def rows_of(sweep) -> tuple[list[dict], dict[str, str]]:
             overrides = " ".join(f"{field}={value!r}" for field, value in job.overrides.items())
             traces = {"run": run, "code": "+".join(job.code), "config": job.config_file, "overrides": overrides}
             rows.append(result | traces)
+            models.append(record["config"]["model"])
+    with_columns(rows, models)
     for column, kind in VERSIONS.items():
         versions = {}
         for row in rows:

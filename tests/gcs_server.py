@@ -1,8 +1,8 @@
-"""The storage emulator, with three things that the real service does and it does not.
+"""The storage emulator, with four things that the real service does and it does not.
 
 The header that tells an object's generation: tensorstore compares generations when it reads an object again, and fails
 on an object that came without one. Preconditions: ifGenerationMatch, which a lease is made of. And whoever did not hear
-that an upload is complete may send its end once more.
+that an upload is complete may send its end once more. And an object can be moved within its bucket in one request.
 
     python tests/gcs_server.py start --port=PORT --in-memory --default-bucket=NAME
 """
@@ -73,6 +73,26 @@ def upload_partial(request, response, storage, *args, **kwargs):
 
 
 objects.upload_partial = upload_partial
+
+
+def move(request, response, storage, *args, **kwargs):
+    bucket, source = request.params["bucket_name"], request.params["object_id"]
+    request.params["dest_bucket_name"] = bucket
+    tell = response.json
+
+    def json(copied):  # not called where there is no such object
+        storage.delete_file(bucket, source)
+        tell(copied["resource"])
+
+    with writing:
+        response.json = json
+        objects.rewrite(request, response, storage)
+
+
+from gcp_storage_emulator import server  # noqa: E402  its table holds the handlers replaced above
+
+MOVES = r"^/storage/v1/b/(?P<bucket_name>[-.\w]+)/o/(?P<object_id>.*[^/]+)/moveTo/o/(?P<dest_object_id>.*[^/]+)$"
+server.HANDLERS = ((MOVES, {server.POST: move}), *server.HANDLERS)
 
 if __name__ == "__main__":
     from gcp_storage_emulator.__main__ import main

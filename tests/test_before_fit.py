@@ -7,8 +7,9 @@ processor: on another kind than the one that made the answers, a law's numbers a
 import json
 import re
 
+import numpy as np
 import pytest
-from data.before import make_fit
+from data.before import make_fit, make_plans
 
 STORED = make_fit.pathlib.Path(make_fit.__file__).with_name("fit.jsonl")
 NUMBER = re.compile(r"-?\d[\d,]*\.?\d*(?:e[+-]?\d+)?")
@@ -48,6 +49,10 @@ def test_plans_predictions_and_tables(tmp_path):
     now, before, _ = answers(tmp_path, lambda command: command[0] != "law")
     for mine, stored in zip(now, before):
         compare(mine, stored, mine["command"], 1e-12)
+
+
+def test_a_thousand_plans_of_the_joint_law():
+    np.testing.assert_allclose(make_plans.answers(), np.load(make_plans.PATH), rtol=1e-12)
 
 
 def test_fitted_laws(tmp_path):

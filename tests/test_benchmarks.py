@@ -11,13 +11,18 @@ def test_one_hot_dispatch_is_the_same_layer(tmp_path):
         "--d_model=16",
         "--d_ff=24",
         "--n_experts=4",
+        "--fine=8,2,12",
         "--rounds=1",
         f"--json={tmp_path}/layer.json",
     )
     done = helpers.run("benchmarks.moe_layer", *sizes)
     assert done.returncode == 0, done.stderr
     written = json.loads((tmp_path / "layer.json").read_text())
-    assert [row["layer"] for row in written["rows"]] == ["dense", "switch E=4", "one-hot E=4"]
+    assert [row["layer"] for row in written["rows"]] == [
+        "dense",
+        *("switch E=4", "one-hot E=4"),
+        *("mixture E=8 k=2 ff=12", "one-hot E=8 k=2 ff=12"),
+    ]
     assert float(written["notes"].rsplit(" ", 1)[1]) < 1e-4
     for row in written["rows"]:
         assert f"{row['ms']:.3g}" in done.stdout

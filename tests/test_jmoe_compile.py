@@ -58,7 +58,8 @@ def compiled(folder, record, *flags):
 def expected_flops(config, n_tokens):
     """Matmul FLOPs of `n_tokens`: the model's, and the forward pass of the layers again for their gradients.
 
-    Of a dense layer's forward pass the last matmul is not needed again; a Switch layer's is, for the router's gradient.
+    Of a dense layer's or a shared expert's forward pass the last matmul is not needed again; that of chosen experts is,
+    for the router's gradient.
     Flash attention works on the blocks of 512 on and below the diagonal: 2 products forward, 2 again, 5 backward.
     """
     model, d, seq_len = config.model, config.model.d_model, config.data.seq_len
@@ -68,7 +69,9 @@ def expected_flops(config, n_tokens):
         del part["attention"]
         flash = (2 + 2 + 5) * 2 * model.n_blocks * d * (seq_len + 512) / 2
     head = 6 * d * model.vocab_size
-    again = (sum(part.values()) - head) / 3 - (2 * model.n_blocks * d * model.d_ff if model.n_experts == 1 else 0)
+    n_dense = model.n_blocks if model.n_experts == 1 else model.n_dense_blocks
+    widths = n_dense * model.d_ff + (model.n_blocks - n_dense) * model.n_shared_experts * model.d_expert
+    again = (sum(part.values()) - head) / 3 - 2 * d * widths
     return n_tokens * (sum(part.values()) + again + flash)
 
 
@@ -247,17 +250,26 @@ def small(n_experts, n_blocks):
     return config
 
 
-@pytest.mark.parametrize("n_experts", [1, 8])
-def test_flops_per_token_agree_with_xlas_cost_analysis(n_experts, record_property):
+@pytest.mark.parametrize(
+    "n_experts, fields",
+    [
+        (1, {}),
+        (8, {}),
+        (1, dict(n_kv_heads=2, head_dim=96, qk_norm="head", tied_embeddings=True)),
+        (32, dict(top_k=4, d_expert=192, n_shared_experts=1, balance="bias")),
+    ],
+)
+def test_flops_per_token_agree_with_xlas_cost_analysis(n_experts, fields, record_property):
     """One layer, so that no loop hides anything from XLA: 6 n_active per token and the stated differences."""
     config = small(n_experts, 1)
+    config.model.update(fields)
     _, compiled = compile_step(config, jax.devices()[:1])
     program = Program(compiled.as_text())
     model, n_tokens = config.model, 1_024
     part = counts.matmul_flops_per_token(model, config.data.seq_len)
     items = {
         "6 n_active": 6 * counts.n_active(model),
-        "embedding, looked up": -6 * model.d_model * model.vocab_size,
+        "embedding, looked up": -6 * model.d_model * model.vocab_size * (not model.tied_embeddings),
         "attention over the row": part["attention"],
         "router": part["router"],
         "layers run again": (expected_flops(config, 1) - sum(part.values())),
@@ -270,9 +282,12 @@ def test_flops_per_token_agree_with_xlas_cost_analysis(n_experts, record_propert
     assert items["elementwise"] < 0.1 * by_xla
 
 
-@pytest.mark.parametrize("n_experts", [1, 8])
-def test_loops_count_as_often_as_they_run(n_experts):
+@pytest.mark.parametrize(
+    "n_experts, fields", [(1, {}), (8, {}), (16, dict(top_k=2, d_expert=384, n_blocks=6, n_dense_blocks=1))]
+)
+def test_loops_count_as_often_as_they_run(n_experts, fields):
     config = small(n_experts, 3)
+    config.model.update(fields)
     _, compiled = compile_step(config, jax.devices()[:1])
     program = Program(compiled.as_text())
     assert program.matmul_flops() == pytest.approx(expected_flops(config, 1_024), rel=0.005)

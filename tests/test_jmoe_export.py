@@ -57,7 +57,7 @@ def ours(params, tokens_BT, config) -> np.ndarray:
     mesh = sharding.make_mesh(config, jax.devices()[:1])
     with jax.set_mesh(mesh):
         placed = jax.tree.map(jnp.asarray, params)
-        run = jax.jit(lambda params, tokens_BT: logits_of(params, tokens_BT, config, None, mesh))
+        run = jax.jit(lambda params, tokens_BT: logits_of(params, tokens_BT, config, False, mesh))
         return jax.device_get(run(placed, jnp.asarray(tokens_BT)))
 
 
@@ -98,16 +98,27 @@ def trained(tmp_path_factory, text_glob):
         dict(n_experts=8, n_blocks=1),
         dict(n_experts=2, n_heads=1, d_ff=40, rope_base=500.0),
         dict(n_experts=1, d_model=24, n_heads=6, d_ff=7, vocab_size=300, n_blocks=3),
+        dict(n_experts=1, n_heads=4, n_kv_heads=2, head_dim=6, tied_embeddings=True),
+        dict(n_experts=1, n_heads=4, n_kv_heads=1, head_dim=12, qk_norm="head"),
+        dict(n_experts=4, n_heads=4, n_kv_heads=2, head_dim=12, n_dense_blocks=1, d_expert=24, top_k=2),
+        dict(n_experts=4, n_heads=4, n_kv_heads=2, head_dim=6, qk_norm="head", top_k=2, tied_embeddings=True),
+        dict(n_experts=4, n_heads=4, n_kv_heads=2, qk_norm="projection", top_k=3, normalize_gates=False, d_expert=24),
     ],
     ids=str,
 )
 def test_transformers_computes_the_same_logits(shape, tmp_path):
+    """And what is read back is the same model."""
     config = tiny(**dict(norm="rms", final_norm=True) | shape)
     params, tokens_BT = random_params(config), rows(2, 48)
+    for name in {"q_norm", "k_norm"} & params["blocks"].keys():
+        params["blocks"][name] = np.random.default_rng(2).normal(size=params["blocks"][name].shape).astype(np.float32)
     write(tmp_path / "hf", params, config)
     expected = ours(params, tokens_BT, config)
     assert np.std(expected) > 0.1
     np.testing.assert_allclose(logits(read(tmp_path / "hf"), tokens_BT), expected, atol=1e-4)
+    assert layout.model_fields(json.loads((tmp_path / "hf/config.json").read_text())) == layout.said(config.model)
+    with tensor_files.reader([*(tmp_path / "hf").glob("*.safetensors")]) as get:
+        jax.tree.map(np.testing.assert_array_equal, layout.params(get, config.model), params)
 
 
 def test_a_trained_mixture_gives_the_same_logits_and_the_same_text(trained):
@@ -162,6 +173,27 @@ def test_a_run_begins_with_the_weights_of_a_folder(trained, tmp_path, text_glob)
     assert "began with the weights of" in helpers.fails("jmoe.train", *flags)  # and not with new ones
 
 
+@pytest.mark.parametrize("kind", ["Qwen3", "Qwen3Moe", "Olmoe"])
+def test_what_transformers_makes_is_computed_alike(kind, tmp_path):
+    """With the sizes that their own defaults would give otherwise."""
+    sizes = dict(vocab_size=257, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2)
+    mixture = dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=24)
+    own = {
+        "Qwen3": dict(intermediate_size=96, head_dim=12),
+        "Qwen3Moe": mixture | dict(intermediate_size=96, norm_topk_prob=True, head_dim=12),
+        "Olmoe": mixture | dict(intermediate_size=24, rms_norm_eps=1e-6),
+    }[kind]
+    with offline():
+        torch.manual_seed(0)
+        settings = getattr(transformers, f"{kind}Config")(**sizes, **own, initializer_range=0.2, pad_token_id=None)
+        theirs = getattr(transformers, f"{kind}ForCausalLM")(settings)
+        theirs.save_pretrained(tmp_path / "hf")
+    config = tiny(**layout.model_fields(json.loads((tmp_path / "hf/config.json").read_text())))
+    with tensor_files.reader([*(tmp_path / "hf").glob("*.safetensors")]) as get:
+        params, tokens_BT = layout.params(get, config.model), rows(2, 32)
+    np.testing.assert_allclose(ours(params, tokens_BT, config), logits(theirs, tokens_BT), atol=1e-4)
+
+
 def test_a_dense_folder_of_another_program_becomes_a_mixture(tmp_path, text_glob):
     """A Llama that transformers made; each expert is the dense layer, so that equal gates give its logits."""
     with offline():
@@ -183,15 +215,24 @@ def test_a_dense_folder_of_another_program_becomes_a_mixture(tmp_path, text_glob
 
 
 def test_what_cannot_be_said_is_refused_by_name(trained, tmp_path):
-    for name, value in ("norm", "layer"), ("final_norm", False):
+    olmoe = dict(n_experts=4, n_heads=4, qk_norm="projection")
+    for name, value, fields in (
+        ("norm", "layer", {}),
+        ("final_norm", False, {}),
+        ("qk_norm", "projection", {}),
+        ("head_dim", 10, olmoe),
+        ("n_dense_blocks", 1, olmoe),
+        ("n_shared_experts", 2, dict(n_experts=4)),
+        ("balance", "bias", dict(n_experts=4)),
+    ):
         with pytest.raises(UserError, match=f"config.model.{name}={value!r}"):
-            layout.config_json(tiny(**dict(norm="rms", final_norm=True) | {name: value}).model, 32)
+            layout.config_json(tiny(**dict(norm="rms", final_norm=True) | fields | {name: value}).model, 32)
     theirs = json.loads((trained[1] / "config.json").read_text())
     for change in (
         dict(model_type="mixtral"),
         dict(norm_topk_prob=True),
-        dict(num_experts_per_tok=2),
-        dict(num_key_value_heads=1),
+        dict(shared_expert_intermediate_size=None),  # transformers' default has one
+        dict(mlp_only_layers=[1]),
         dict(rms_norm_eps=1e-5),
         dict(qkv_bias=None),  # transformers' default has biases
         dict(rope_parameters={"rope_type": "yarn", "rope_theta": 1e4}),

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from ml_collections import FrozenConfigDict
-from test_jmoe_model import logits_of, make_params, tiny, tokens_on
+from test_jmoe_model import GROUPED, ONE_FOR_ALL, logits_of, make_params, tiny, tokens_on
 
 from jmoe.model import cached, sharding
 from jmoe.text import tokenizer
@@ -15,15 +15,28 @@ PROMPT = 67  # more than one part of cached.PROMPT_POSITIONS
 T = 72
 
 
-@pytest.mark.parametrize("n_experts, norm, final_norm", [(1, "layer", False), (4, "rms", True), (4, "layer", True)])
-def test_a_position_at_a_time_gives_the_logits_of_all_at_once(n_experts, norm, final_norm):
+FINE = dict(n_blocks=3, n_dense_blocks=1, top_k=2, d_expert=24, n_shared_experts=1, balance="bias", scores="sigmoid")
+
+
+@pytest.mark.parametrize(
+    "n_experts, model",
+    [
+        (1, dict(norm="layer", final_norm=False)),
+        (4, dict(norm="rms", final_norm=True)),
+        (4, dict(norm="layer", final_norm=True)),
+        (8, dict(norm="rms", final_norm=True) | FINE | GROUPED),
+        (1, ONE_FOR_ALL),
+    ],
+    ids=str,
+)
+def test_a_position_at_a_time_gives_the_logits_of_all_at_once(n_experts, model):
     """The prompt in parts, then single tokens, against the decoder without a cache."""
-    config = tiny(n_experts=n_experts, norm=norm, final_norm=final_norm)
+    config = tiny(n_experts=n_experts, **model)
     mesh = sharding.make_mesh(config, jax.devices()[:1])
     with jax.set_mesh(mesh):
         params = jax.tree.map(lambda x: 3 * x, make_params(config, mesh))  # so that it is sure of something
         tokens_BT = tokens_on(mesh, (1, T))
-        expected_TV = jax.device_get(logits_of(params, tokens_BT, config, None, mesh))[0]
+        expected_TV = jax.device_get(logits_of(params, tokens_BT, config, False, mesh))[0]
     params, tokens, model = jax.device_get(params), np.asarray(tokens_BT)[0].tolist(), FrozenConfigDict(config.model)
     cache = cached.new_cache(model, T)
     params = cached.cast(jax.device_put(params), model)

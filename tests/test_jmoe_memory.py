@@ -33,7 +33,16 @@ def small(n_experts):
         ("NVIDIA B200", "B200"),
         ("NVIDIA GB200", "GB200"),
         ("TPU7x", "tpu7x"),
+        ("TPU v4", "v4"),
         ("TPU v5", "v5p"),
+        ("TPU v5p", "v5p"),
+        ("TPU v5 lite", "v5e"),
+        ("TPU v5e", "v5e"),
+        ("TPU v6 lite", "v6e"),
+        ("TPU v6e", "v6e"),
+        ("NVIDIA A100-SXM-64GB", None),
+        ("NVIDIA H100 96GB HBM3", None),
+        ("TPU v3", None),
         ("NVIDIA GH200 480GB", None),
         ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", None),
         ("cpu", None),
@@ -42,6 +51,10 @@ def small(n_experts):
 def test_chips_are_told_by_their_names(kind, name):
     device = types.SimpleNamespace(device_kind=kind)
     assert chips.of_device(device) == chips.CHIPS.get(name)
+
+
+def test_every_chip_says_who_states_its_peaks():
+    assert all(chip.source and min(chip.flops, chip.capacity, chip.bandwidth) > 0 for chip in chips.CHIPS.values())
 
 
 def test_ones_own_peaks_take_the_place_of_the_published():

@@ -8,10 +8,12 @@ import numpy as np
 import optax
 import pytest
 from jax.sharding import NamedSharding
+from ml_collections import FrozenConfigDict
 
-from configs import joint_moe, quickstart
+from configs import deepseek_v3_like, joint_moe, olmoe, quickstart, qwen3_moe
+from jmoe.config import check
 from jmoe.cost import counts
-from jmoe.model import decoder, loss, sharding
+from jmoe.model import cached, decoder, loss, sharding, weights
 from jmoe.run import step
 
 
@@ -33,19 +35,27 @@ def tokens_on(mesh, shape, seed=0):
     return jax.device_put(jnp.asarray(tokens, jnp.int32), NamedSharding(mesh, sharding.TOKENS))
 
 
-def logits_of(params, tokens_BT, config, capacity_factor, mesh):
+def logits_of(params, tokens_BT, config, training, mesh):
     """Float32 logits_BTV."""
 
     def local(params, tokens_BT):
-        x_BTD, head_DV, _ = decoder.decode(params, tokens_BT, config, capacity_factor)
+        x_BTD, head_DV, _ = decoder.decode(params, tokens_BT, config, training)
         return (x_BTD @ head_DV).astype(jnp.float32)
 
     specs = sharding.parameter_specs(config.model), sharding.TOKENS
     return sharding.per_device(local, mesh, specs, sharding.TOKENS)(params, tokens_BT)
 
 
-def numpy_decoder(params, tokens_BT, model):
-    """Logits of the dense decoder, one row, one head, one position at a time where it matters."""
+def numpy_dense(y_TD, b):
+    gate = y_TD @ b["gate"]
+    return (gate / (1 + np.exp(-gate)) * (y_TD @ b["up"])) @ b["down"]
+
+
+def numpy_decoder(params, tokens_BT, model, feed_forward=numpy_dense):
+    """Logits of the decoder, one row, one head, one position at a time where it matters.
+
+    feed_forward(y_TD, weights of the block): of one row, what is added to the residual.
+    """
     p = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
     rms_norm = lambda x, scale: x / np.sqrt(np.mean(x**2, -1, keepdims=True) + 1e-6) * scale
 
@@ -55,29 +65,36 @@ def numpy_decoder(params, tokens_BT, model):
         x = x - np.mean(x, -1, keepdims=True)
         return x / np.sqrt(np.mean(x**2, -1, keepdims=True) + 1e-5) * b[name] + b[f"{name}_bias"]
 
-    d, h = model.d_model, model.n_heads
-    k = d // h
+    h, k = model.n_heads, model.head_dim or model.d_model // model.n_heads
+    w = h // (model.n_kv_heads or h)  # heads of queries that share one of keys and values
+    turn = lambda vectors: np.array([rotate(vector, t, model.rope_base) for t, vector in enumerate(vectors)])
     logits = []
     for row in tokens_BT:
         x = p["embed"][row]
-        for i in range(model.n_blocks):
-            b = jax.tree.map(lambda a: a[i], p["blocks"])
-            q, key, v = np.split(norm(x, b, "attention_norm") @ b["qkv"].reshape(d, 3 * d), 3, axis=1)
-            heads = np.zeros_like(x)
-            for j in range(h):
-                part = slice(j * k, (j + 1) * k)
-                turn = lambda vectors: np.array(
-                    [rotate(vector, t, model.rope_base) for t, vector in enumerate(vectors)]
+        stacks = [p[name] for name in ("dense_blocks", "blocks") if name in p]
+        for b in [jax.tree.map(lambda a: a[i], s) for s in stacks for i in range(len(s["out"]))]:
+            y = norm(x, b, "attention_norm")
+            weights = (
+                np.moveaxis(b["qkv"], 1, 0) if "qkv" in b else (b["q"][:, 0], *np.moveaxis(b["kv"], 1, 0))
+            )  # [D, heads, K] each
+            q, key, v = (np.einsum("td,dhk->thk", y, weight) for weight in weights)
+            if model.qk_norm == "head":
+                q, key = rms_norm(q, b["q_norm"]), rms_norm(key, b["k_norm"])
+            if model.qk_norm == "projection":
+                flat = lambda y: y.reshape(len(row), -1)
+                q, key = (
+                    rms_norm(flat(y), b[f"{name}_norm"].ravel()).reshape(y.shape) for name, y in (("q", q), ("k", key))
                 )
-                qj, kj = turn(q[:, part]), turn(key[:, part])
+            heads = np.zeros_like(q)
+            for j in range(h):
+                qj, kj, vj = turn(q[:, j]), turn(key[:, j // w]), v[:, j // w]
                 for t in range(len(row)):
                     score = np.exp(qj[t] @ kj[: t + 1].T / np.sqrt(k))
-                    heads[t, part] = score / score.sum() @ v[: t + 1, part]
-            x = x + heads @ b["out"].reshape(d, d)
-            y = norm(x, b, "mlp_norm")
-            gate = y @ b["gate"]
-            x = x + (gate / (1 + np.exp(-gate)) * (y @ b["up"])) @ b["down"]
-        logits.append((rms_norm(x, p["final_norm"]) if model.final_norm else x) @ p["head"])
+                    heads[t, j] = score / score.sum() @ vj[: t + 1]
+            x = x + np.einsum("thk,hkd->td", heads, b["out"])
+            x = x + feed_forward(norm(x, b, "mlp_norm"), b)
+        head = p["embed"].T if model.tied_embeddings else p["head"]
+        logits.append((rms_norm(x, p["final_norm"]) if model.final_norm else x) @ head)
     return np.array(logits)
 
 
@@ -89,17 +106,31 @@ def rotate(vector, t, base):
     return np.concatenate([z.real, z.imag])
 
 
-@pytest.mark.parametrize("norm, final_norm", [("layer", False), ("rms", True)])
-def test_dense_logits_equal_numpy(norm, final_norm):
-    config = tiny(norm=norm, final_norm=final_norm)
+GROUPED = dict(n_heads=4, n_kv_heads=2, head_dim=12, qk_norm="head", tied_embeddings=True)
+ONE_FOR_ALL = dict(n_heads=4, n_kv_heads=1, qk_norm="projection")
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        dict(norm="layer", final_norm=False),
+        dict(norm="rms", final_norm=True),
+        dict(norm="rms", final_norm=True) | GROUPED,
+        dict(norm="layer", final_norm=True) | ONE_FOR_ALL,
+        dict(n_heads=4, head_dim=6),
+    ],
+    ids=str,
+)
+def test_dense_logits_equal_numpy(model):
+    config = tiny(**model)
     mesh = sharding.make_mesh(config, jax.devices()[:1])
     with jax.set_mesh(mesh):
         params = jax.tree.map(lambda x: 3 * x, make_params(config, mesh))  # larger weights show more
-        for name in ("attention_norm_bias", "mlp_norm_bias"):  # they start at zero
+        for name in ("attention_norm_bias", "mlp_norm_bias", "q_norm", "k_norm"):  # they start at one value
             if name in params["blocks"]:
                 params["blocks"][name] = jax.random.normal(jax.random.key(1), params["blocks"][name].shape)
         tokens = tokens_on(mesh, (2, 24))
-        logits = jax.jit(lambda params, tokens: logits_of(params, tokens, config, 1.0, mesh))(params, tokens)
+        logits = jax.jit(lambda params, tokens: logits_of(params, tokens, config, True, mesh))(params, tokens)
     expected = numpy_decoder(jax.device_get(params), np.asarray(tokens), config.model)
     assert expected.std() > 0.1
     np.testing.assert_allclose(logits, expected, atol=1e-4)
@@ -148,11 +179,38 @@ def test_no_position_sees_the_future(n_experts):
         only_t = jax.device_put(only_t, NamedSharding(mesh, sharding.TOKENS))
 
         def at_t(embed):
-            logits = logits_of(params | {"embed": embed}, placed, config, None, mesh)
+            logits = logits_of(params | {"embed": embed}, placed, config, False, mesh)
             return jnp.sum(logits**2 * only_t)
 
         touched = np.abs(jax.device_get(jax.jit(jax.grad(at_t))(params["embed"]))).sum(axis=1) > 0
     assert set(np.flatnonzero(touched)) == set(tokens[1, : t + 1])
+
+
+def test_the_initial_weights_of_attention_follow_their_fan_in():
+    """Of what comes out of the heads it is heads times head size; a tied embedding has the head's."""
+    config = tiny(d_model=64, n_heads=8, n_kv_heads=2, head_dim=16, qk_norm="head", tied_embeddings=True)
+    params = jax.device_get(jax.jit(lambda: decoder.init_params(config))())
+    blocks = params["blocks"]
+    for weight, fan in ((blocks["q"], 64), (blocks["kv"], 64), (blocks["out"], 8 * 16), (params["embed"], 64)):
+        np.testing.assert_allclose(weight.std(), np.sqrt(0.1 / fan), rtol=0.02 + 1 / np.sqrt(weight.size))
+    assert (blocks["q_norm"] == 1).all() and blocks["k_norm"].shape == (2, 16)
+    assert "head" not in params and "qkv" not in blocks
+
+
+def test_parameters_of_grouped_attention_are_counted():
+    """By hand: d 32, 4 heads of 12 with 2 for keys and values, 2 blocks, d_ff 96, 257 tokens, tied."""
+    model = tiny(norm="rms", final_norm=True, d_ff=96, **GROUPED).model
+    block = 32 * 4 * 12 + 2 * 32 * 2 * 12 + 4 * 12 * 32 + 3 * 32 * 96
+    assert counts.n_active(model) == counts.n_total(model) == 2 * block + 257 * 32
+    assert counts.n_active(model, embedding=False) == counts.n_total(model, embedding=False) == 2 * block
+    assert counts.n_exact(model) == counts.n_total(model) + 2 * (2 * 32 + 2 * 12) + 32
+    assert counts.n_exact(model, dict(data=2, expert=1, model=2)) == (
+        2 * (block // 4 + 2 * 32 + 2 * 12) + 257 * 32 // 2 + 32
+    )
+    flops = counts.matmul_flops_per_token(model, 64)
+    assert flops == dict(parameters=6 * counts.n_active(model), attention=12 * 2 * 4 * 12 * 64, router=0)
+    cache = cached.new_cache(FrozenConfigDict(model), 1_000)
+    assert sum(x.size for x in cache) == counts.kv_elements(model, cache[0].shape[1]) == 2 * 2 * 1_280 * 2 * 12
 
 
 @pytest.mark.parametrize("n_experts", [1, 8])
@@ -182,28 +240,64 @@ def test_sizes_of_the_papers_table(d_model, n_experts, n_active, n_total):
     assert (printed(counts.n_active(model)), printed(counts.n_total(model))) == (n_active, n_total)
 
 
+def billions(n):
+    return round(n / 1e9, 1)
+
+
+@pytest.mark.parametrize("config, n_active, n_total", [(olmoe, 1.3, 6.9), (qwen3_moe, 3.3, 30.5)])
+def test_named_models_have_the_published_sizes(config, n_active, n_total):
+    """In billions: Muennighoff et al. 2024, Tab. 1; the model card of Qwen3-30B-A3B."""
+    config = config.get_config()
+    check.check_config(config)
+    assert (billions(counts.n_active(config.model)), billions(counts.n_total(config.model))) == (n_active, n_total)
+
+
+def test_deepseek_v3_has_the_published_sizes_but_for_attention():
+    """671B, 37B active, with DeepSeek-V3's own attention (DeepSeek-AI 2024, Sec. 4.2) counted by hand in its place."""
+    config = deepseek_v3_like.get_config()
+    check.check_config(config)
+    model = config.model
+    queries = 7_168 * 1_536 + 1_536 * 128 * (128 + 64)
+    keys_values = 7_168 * (512 + 64) + 512 * 128 * (128 + 128)
+    latent = 61 * (queries + keys_values + 128 * 128 * 7_168)
+    ours = sum(n * weight.size for n, weight in weights.each(model) if weight.role == "attention")
+    assert round((counts.n_total(model) - ours + latent) / 1e9) == 671
+    assert round((counts.n_active(model) - ours + latent) / 1e9) == 37
+    experts = sum(n * weight.size for n, weight in weights.each(model) if weight.role == "expert")
+    assert experts == 58 * 256 * 3 * 7_168 * 2_048  # 58 layers of 256 as wide as published
+    assert (billions(counts.n_active(model)), billions(counts.n_total(model))) == (41.3, 674.7)  # as its file says
+
+
 @functools.cache
-def history(n_experts, n_devices, expert=1, model=1):
+def history(n_experts, n_devices, expert=1, model=1, **fields):
     """The metrics of five steps."""
-    config = tiny(n_experts, d_model=64, n_heads=8)
+    config = tiny(n_experts, d_model=64, n_heads=8, **fields)
     config.mesh.expert, config.mesh.model = expert, model
     mesh = sharding.make_mesh(config, jax.devices()[:n_devices])
     with jax.set_mesh(mesh):
         params = make_params(config, mesh)
         opt_state = jax.jit(step.make_optimizer(config.optimizer).init)(params)
         train_step = step.make_train_step(config, mesh)
-        found = []
+        found, types = [], jax.tree.map(jax.typeof, (params, opt_state))
         for i in range(5):
             params, opt_state, metrics = train_step(params, opt_state, tokens_on(mesh, (16, 33), i), np.float32(1e-2))
             found.append(jax.device_get(metrics))
+    assert jax.tree.map(jax.typeof, (params, opt_state)) == types, "the second step is compiled again"
     return found
 
 
 # expert and model axes of eight devices; the rest is data
-@pytest.mark.parametrize("n_experts, expert, model", [(1, 1, 1), (1, 2, 2), (8, 1, 1), (8, 8, 1), (8, 1, 8), (8, 2, 2)])
-def test_the_mesh_changes_nothing(n_experts, expert, model):
+@pytest.mark.parametrize(
+    "n_experts, expert, model, fields",
+    [
+        *[(*sizes, {}) for sizes in [(1, 1, 1), (1, 2, 2), (8, 1, 1), (8, 8, 1), (8, 1, 8), (8, 2, 2)]],
+        (8, 2, 2, dict(n_kv_heads=2, head_dim=12, qk_norm="projection", tied_embeddings=True)),
+        (1, 1, 4, dict(n_kv_heads=4, qk_norm="head")),
+    ],
+)
+def test_the_mesh_changes_nothing(n_experts, expert, model, fields):
     """Five steps on eight devices equal five on one: same losses, same drops."""
-    histories = history(n_experts, 1), history(n_experts, 8, expert, model)
+    histories = history(n_experts, 1, **fields), history(n_experts, 8, expert, model, **fields)
     for one, eight in zip(*histories):
         assert one.keys() == eight.keys()
         for name in one.keys() - {"layers"}:
@@ -250,14 +344,18 @@ def test_chunked_cross_entropy_equals_the_plain_one(monkeypatch, n_tokens, vocab
     )
 
 
-@pytest.mark.parametrize("n_experts", [1, 4])
-def test_the_gradient_of_the_loss_is_the_numerical_one(n_experts):
+@pytest.mark.parametrize(
+    "n_experts, fields", [(1, {}), (4, {}), (1, GROUPED), (1, ONE_FOR_ALL)], ids=["dense", "mixture", "grouped", "one"]
+)
+def test_the_gradient_of_the_loss_is_the_numerical_one(n_experts, fields):
     """Of every parameter; of a mixture, of those that come after the one choice of experts, which would flip."""
-    config = tiny(n_experts, d_model=16, n_blocks=2 if n_experts == 1 else 1)
+    config = tiny(n_experts, d_model=16, n_blocks=2 if n_experts == 1 else 1, **fields)
     mesh = sharding.make_mesh(config, jax.devices()[:1])
     checked = 0
     with jax.set_mesh(mesh):
-        params = jax.tree.map(lambda x: 2 * x, make_params(config, mesh))
+        # larger weights show more; larger queries and keys would make the loss too crooked to measure its slope
+        doubled = lambda path, x: x if path[-1].key in ("q_norm", "k_norm") else 2 * x
+        params = jax.tree_util.tree_map_with_path(doubled, make_params(config, mesh))
         batch = tokens_on(mesh, (16, 33))
         value = jax.jit(lambda params: loss.loss_fn(params, batch, config, mesh)[0])
         grads = jax.device_get(jax.jit(jax.grad(lambda p: loss.loss_fn(p, batch, config, mesh)[0]))(params))
@@ -273,7 +371,7 @@ def test_the_gradient_of_the_loss_is_the_numerical_one(n_experts):
             numerical = (value(shifted(1e-2)) - value(shifted(-1e-2))) / 2e-2
             np.testing.assert_allclose(numerical, np.sum(grad * direction), rtol=0.02, atol=1e-4, err_msg=str(path))
             checked += 1
-    assert checked == (12 if n_experts == 1 else 5)
+    assert checked == (len(jax.tree.leaves(grads)) if n_experts == 1 else 5)
 
 
 def test_what_is_saved_for_the_backward_pass_changes_nothing():

@@ -10,32 +10,47 @@ import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jmoe.model import dispatch, sharding
+from jmoe.model import dispatch, routing, sharding
 
 SPECS = P(sharding.ROWS), P(), P("expert", None, "model"), P("expert", None, "model"), P("expert", "model")
 
 
-def reference(x_ND, router_DE, gate_EDF, up_EDF, down_EFD, group_tokens, capacity_factor, top_k=1):
+def reference(
+    x_ND,
+    router_DE,
+    gate_EDF,
+    up_EDF,
+    down_EFD,
+    group_tokens,
+    capacity_factor,
+    top_k=1,
+    normalize=True,
+    scores="softmax",
+    bias_E=0.0,
+):
     """One choice after another in float64; returns outputs, tokens of dropped choices, balance and z loss."""
     n_experts = router_DE.shape[1]
     capacity = group_tokens if capacity_factor is None else int(group_tokens * top_k * capacity_factor / n_experts)
     y_ND, dropped, balances, zs = np.zeros_like(x_ND), [], [], []
     for start in range(0, len(x_ND), group_tokens):
-        used, chosen, probs, lse2 = [0] * n_experts, [0] * n_experts, {}, 0.0
+        used, chosen, score, probs, lse2 = [0] * n_experts, [0] * n_experts, {}, {}, 0.0
         for n in range(start, start + group_tokens):
             logits = [sum(x_ND[n, d] * router_DE[d, e] for d in range(x_ND.shape[1])) for e in range(n_experts)]
             norm = sum(np.exp(z) for z in logits)
-            probs[n] = np.array([np.exp(z) / norm for z in logits])
+            score[n] = np.array([np.exp(z) / norm if scores == "softmax" else 1 / (1 + np.exp(-z)) for z in logits])
+            probs[n] = score[n] / score[n].sum()
             lse2 += np.log(norm) ** 2
         for choice, n in itertools.product(range(top_k), probs):
-            e = int(np.argsort(-probs[n])[choice])
+            order = np.argsort(-score[n] - bias_E)
+            e = int(order[choice])
+            gate = score[n][e] / (score[n][order[:top_k]].sum() if normalize and top_k > 1 else 1.0)
             chosen[e] += 1
             if used[e] == capacity:
                 dropped.append(n)
                 continue
             used[e] += 1
             a, b = x_ND[n] @ gate_EDF[e], x_ND[n] @ up_EDF[e]
-            y_ND[n] += probs[n][e] * ((a / (1 + np.exp(-a)) * b) @ down_EFD[e])
+            y_ND[n] += gate * ((a / (1 + np.exp(-a)) * b) @ down_EFD[e])
         fraction = np.array(chosen) / (group_tokens * top_k)
         balances.append(n_experts * np.sum(sum(probs.values()) / group_tokens * fraction))
         zs.append(lse2 / group_tokens)
@@ -70,8 +85,10 @@ def mixture(mesh, **options):
 
     def local(x_ND, router_DE, *weights):
         if options["capacity_factor"] is None:
-            weights = [sharding.gathered(w, tuple(spec), ("expert",)) for w, spec in zip(weights, SPECS[2:])]
-            y_ND, metrics = dispatch.dropless(x_ND, router_DE, weights, top_k=options.get("top_k", 1), block=16), {}
+            gathered = lambda w, spec: sharding.vary(sharding.gathered(w, tuple(spec), ("expert",)), "data")
+            weights = [gathered(w, spec) for w, spec in zip(weights, SPECS[2:])]
+            choice = {name: value for name, value in options.items() if name != "capacity_factor"}
+            y_ND, metrics = dispatch.dropless(x_ND, router_DE, weights, block=16, **choice)
         else:
             y_ND, metrics = dispatch.mixture(x_ND, router_DE, weights, **options)
         return sharding.total(y_ND, ("model",)), jax.tree.map(lambda m: sharding.mean(m, sharding.ROWS), metrics)
@@ -85,28 +102,31 @@ def run_mixture(mesh, arrays, **options):
 
 
 @pytest.mark.parametrize(
-    "n_experts, top_k, capacity_factor, skew",
+    "n_experts, top_k, capacity_factor, skew, more",
     [
-        (4, 1, 1.0, 0.0),
-        (8, 1, 1.0, 0.3),
-        (4, 1, 1.5, 2.0),
-        (2, 1, None, 1.0),
-        (32, 1, 1.0, 0.0),
-        (8, 2, 1.0, 0.3),
-        (4, 3, None, 1.0),
+        (4, 1, 1.0, 0.0, {}),
+        (8, 1, 1.0, 0.3, {}),
+        (4, 1, 1.5, 2.0, {}),
+        (2, 1, None, 1.0, {}),
+        (32, 1, 1.0, 0.0, {}),
+        (8, 2, 1.0, 0.3, {}),
+        (4, 3, None, 1.0, {}),
+        (8, 2, 1.0, 0.3, dict(normalize=False)),
+        (8, 2, 1.0, 0.3, dict(scores="sigmoid", bias_E=np.linspace(0.5, -0.5, 8))),
+        (8, 1, None, 0.3, dict(scores="sigmoid")),
+        (8, 1, 1.0, 0.3, dict(bias_E=np.linspace(-0.2, 0.2, 8))),
+        (16, 4, None, 0.3, dict(scores="sigmoid", normalize=False, bias_E=np.linspace(-0.5, 0.5, 16))),
     ],
 )
-def test_equals_numpy_choice_by_choice(n_experts, top_k, capacity_factor, skew):
+def test_equals_numpy_choice_by_choice(n_experts, top_k, capacity_factor, skew, more):
     inputs = make_inputs(192, n_experts, skew=skew)
-    y, dropped, balance, z = reference(*inputs, 64, capacity_factor, top_k)
+    y, dropped, balance, z = reference(*inputs, 64, capacity_factor, top_k, **more)
     mesh = make_mesh(1, 1, 1)
-    options = dict(group_tokens=64, capacity_factor=capacity_factor, top_k=top_k)
+    options = dict(group_tokens=64, capacity_factor=capacity_factor, top_k=top_k) | more
     got, metrics = run_mixture(mesh, place(mesh, inputs), **options)
     np.testing.assert_allclose(got, y, atol=2e-5)
     assert [n for n in range(192) if not np.any(got[n])] == [n for n in range(192) if dropped.count(n) == top_k]
     assert (len(dropped) > 0) == (capacity_factor is not None)
-    if capacity_factor is None:
-        return
     np.testing.assert_allclose(metrics["drop_rate"], len(dropped) / (192 * top_k), atol=1e-6)
     np.testing.assert_allclose([metrics["load_balance"], metrics["router_z"]], [balance, z], rtol=1e-5)
 
@@ -134,6 +154,68 @@ def test_second_choices_are_served_after_all_first_ones():
     np.testing.assert_array_equal(slot_of_choice, [[2, 3, 0, 1, 4, 6]])
 
 
+def test_two_choices_of_four_tokens_worked_by_hand():
+    """Scores, choices, gates and drops of k = 2: three experts of capacity int(4 2 0.75 / 3) = 2."""
+    score_SE = np.array([[0.5, 0.3, 0.2], [0.6, 0.1, 0.3], [0.7, 0.2, 0.1], [0.1, 0.5, 0.4]])
+    expert_GJ, gate_GJ, metrics = routing.route(jnp.log(jnp.array([score_SE])), top_k=2)
+    np.testing.assert_array_equal(expert_GJ, [[0, 0, 0, 1, 1, 2, 1, 2]])
+    first, second = np.array([5, 6, 7, 5]) / np.array([8, 9, 9, 9]), np.array([3, 3, 2, 4]) / np.array([8, 9, 9, 9])
+    np.testing.assert_allclose(gate_GJ, [[*first, *second]], rtol=1e-6)
+    # expert 0 drops the first choice of token 2; expert 1 has token 3's first choice and drops token 2's second one
+    choice_of_slot, slot_of_choice = dispatch.assign(expert_GJ, n_experts=3, capacity=2)
+    np.testing.assert_array_equal(choice_of_slot, [[0, 1, 3, 4, 5, 7]])
+    np.testing.assert_array_equal(slot_of_choice, [[0, 1, 6, 2, 3, 4, 6, 5]])
+    # three of eight choices fell on expert 0: 3 (0.475 3/8 + 0.275 3/8 + 0.25 2/8)
+    np.testing.assert_allclose(metrics["load_balance"], [3 * (0.475 * 3 + 0.275 * 3 + 0.25 * 2) / 8], rtol=1e-6)
+    np.testing.assert_allclose([metrics["max_load"], metrics["min_load"]], [[9 / 8], [6 / 8]], rtol=1e-6)
+
+    _, gate_GJ, _ = routing.route(jnp.log(jnp.array([score_SE])), top_k=2, normalize=False)
+    np.testing.assert_allclose(gate_GJ, [[0.5, 0.6, 0.7, 0.5, 0.3, 0.3, 0.2, 0.4]], rtol=1e-6)
+    # a bias changes who is chosen and not the gates
+    expert_GJ, gate_GJ, metrics = routing.route(
+        jnp.log(jnp.array([score_SE])), jnp.array([0.0, 0.0, 0.35]), top_k=2, normalize=False
+    )
+    np.testing.assert_array_equal(expert_GJ, [[2, 2, 0, 2, 0, 0, 2, 1]])
+    np.testing.assert_allclose(gate_GJ, [[0.2, 0.3, 0.7, 0.4, 0.5, 0.6, 0.1, 0.5]], rtol=1e-6)
+    np.testing.assert_array_equal(metrics["chosen"], [[3, 1, 4]])
+
+
+@pytest.mark.parametrize("n_experts", [5, 100])
+def test_choices_are_counted_on_each_device(n_experts):
+    mesh, expert_GJ = make_mesh(8, 1, 1), np.random.default_rng(0).integers(n_experts, size=(16, 50))
+    with jax.set_mesh(mesh):
+        count = sharding.per_device(lambda e: routing.count(e, n_experts), mesh, (sharding.TOKENS,), sharding.TOKENS)
+        got_GE = jax.jit(count)(jax.device_put(expert_GJ, NamedSharding(mesh, sharding.TOKENS)))
+    np.testing.assert_array_equal(got_GE, [np.bincount(row, minlength=n_experts) for row in expert_GJ])
+
+
+def test_the_bias_moves_towards_the_mean_load():
+    bias_LE, chosen_LE = jnp.array([[0.0, 0.5, -0.5, 1.0], [0.0] * 4]), jnp.array([[7, 1, 4, 4], [3, 3, 3, 4]])
+    expected = [[-0.1, 0.6, -0.5, 1.0], [0.1, 0.1, 0.1, -0.1]]
+    np.testing.assert_allclose(routing.moved_bias(bias_LE, chosen_LE, 0.1), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("capacity_factor", [1.0, None])
+def test_a_mixture_of_one_expert_is_the_dense_layer(capacity_factor):
+    """In value and gradient: its only gate is 1, and it has a slot for every token."""
+    x, router, *weights = place(mesh := make_mesh(1, 1, 1), make_inputs(128, 1))
+    weight = jnp.sin(jnp.arange(x.size).reshape(x.shape))
+    options = dict(group_tokens=64, capacity_factor=capacity_factor)
+
+    def of_mixture(x, *weights):
+        y, metrics = mixture(mesh, **options)(x, router, *weights)
+        return jnp.sum(y * jax.sharding.reshard(weight, P(("data", "expert"))))
+
+    def of_dense(x, *weights):
+        return jnp.sum(dispatch.swiglu(x, *(w[0] for w in weights)) * weight)
+
+    with jax.set_mesh(mesh):
+        one = jax.jit(jax.value_and_grad(of_mixture, argnums=(0, 1, 2, 3)))(x, *weights)
+    other = jax.value_and_grad(of_dense, argnums=(0, 1, 2, 3))(*map(np.asarray, (x, *weights)))
+    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
 def test_an_overfull_expert_serves_the_first_tokens():
     choice_of_slot, slot_of_choice = dispatch.assign(jnp.zeros((3, 10), jnp.int32), n_experts=5, capacity=2)
     np.testing.assert_array_equal(choice_of_slot, [[0, 1] + [10] * 8] * 3)
@@ -154,10 +236,10 @@ def loss(mesh, options):
 
 
 @functools.cache
-def value_and_gradient(shape, top_k):
+def value_and_gradient(shape, top_k, capacity_factor=1.0):
     """(outputs, metrics, loss, its gradients) of the same inputs on a mesh of this shape."""
     inputs, mesh = make_inputs(512, 8, skew=0.2), make_mesh(*shape)
-    options = dict(group_tokens=64, capacity_factor=1.0, top_k=top_k)
+    options = dict(group_tokens=64, capacity_factor=capacity_factor, top_k=top_k)
     arrays = place(mesh, inputs)
     with jax.set_mesh(mesh):
         y, metrics = jax.jit(mixture(mesh, **options))(*arrays)
@@ -166,19 +248,31 @@ def value_and_gradient(shape, top_k):
 
 
 @pytest.mark.parametrize(
-    "shape, top_k", [((1, 8, 1), 1), ((2, 4, 1), 1), ((8, 1, 1), 1), ((1, 1, 8), 1), ((2, 2, 2), 1), ((2, 2, 2), 2)]
+    "shape, top_k, capacity_factor",
+    [
+        ((1, 8, 1), 1, 1.0),
+        ((2, 4, 1), 1, 1.0),
+        ((8, 1, 1), 1, 1.0),
+        ((1, 1, 8), 1, 1.0),
+        ((2, 2, 2), 1, 1.0),
+        ((2, 2, 2), 2, 1.0),
+        ((2, 2, 2), 2, None),
+        ((2, 4, 1), 1, None),
+    ],
 )
-def test_eight_devices_equal_one_in_value_and_gradient(shape, top_k):
-    results = value_and_gradient((1, 1, 1), top_k), value_and_gradient(shape, top_k)
-    assert 0 < results[0][1]["drop_rate"] < 1
+def test_eight_devices_equal_one_in_value_and_gradient(shape, top_k, capacity_factor):
+    results = value_and_gradient((1, 1, 1), top_k, capacity_factor), value_and_gradient(shape, top_k, capacity_factor)
+    assert (results[0][1]["drop_rate"] > 0) == (capacity_factor is not None) and results[0][1]["drop_rate"] < 1
     for one, eight in zip(*map(jax.tree.leaves, results)):
         np.testing.assert_allclose(eight, one, rtol=1e-5, atol=2e-6)
 
 
-@pytest.mark.parametrize("top_k", [1, 2])
-def test_gradient_is_the_numerical_one(top_k):
+@pytest.mark.parametrize(
+    "top_k, capacity_factor, scores", [(1, 1.0, "softmax"), (2, 1.0, "sigmoid"), (2, None, "softmax")]
+)
+def test_gradient_is_the_numerical_one(top_k, capacity_factor, scores):
     inputs = make_inputs(64, 4, d_model=6, d_ff=5, skew=0.3)
-    options = dict(group_tokens=32, capacity_factor=1.0, top_k=top_k)
+    options = dict(group_tokens=32, capacity_factor=capacity_factor, top_k=top_k, scores=scores)
     mesh = make_mesh(1, 1, 1)
     with jax.enable_x64(True), jax.set_mesh(mesh):
         arrays = place(mesh, inputs, jnp.float64)
@@ -204,20 +298,15 @@ def test_the_router_learns_from_the_outputs_alone():
     assert np.linalg.norm(grad) > 1e-3
 
 
-@pytest.mark.parametrize("top_k", [1, 2])
-def test_backward_has_no_scatter_over_tokens(top_k):
+@pytest.mark.parametrize("top_k, capacity_factor", [(1, 1.0), (2, 1.0), (2, None)])
+def test_backward_has_no_scatter_over_tokens(top_k, capacity_factor):
     """The gradient of dispatch and combine is a gather: no scatter in the program touches an array of width d."""
     inputs = make_inputs(128, 4, d_model=40)
     mesh = make_mesh(1, 1, 1)
     arrays = place(mesh, inputs)
+    options = dict(group_tokens=64, capacity_factor=capacity_factor, top_k=top_k)
     with jax.set_mesh(mesh):
-        text = (
-            jax.jit(
-                jax.grad(loss(mesh, dict(group_tokens=64, capacity_factor=1.0, top_k=top_k)), argnums=(0, 1, 2, 3, 4))
-            )
-            .lower(*arrays)
-            .as_text()
-        )
+        text = jax.jit(jax.grad(loss(mesh, options), argnums=(0, 1, 2, 3, 4))).lower(*arrays).as_text()
     scatters = [line for line in text.splitlines() if "stablehlo.scatter" in line]
     assert not any("x40xf32" in line for line in scatters)
     assert "stablehlo.gather" in text

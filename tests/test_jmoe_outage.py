@@ -118,6 +118,29 @@ def test_damage_in_a_bucket_is_found_and_kept(proxy, bucket, capfd):
     assert_is(restore(folder, mesh), mesh, 10)
 
 
+@pytest.mark.parametrize("n_files", [1, 3])
+def test_a_move_of_which_the_answer_was_lost_is_done(n_files, proxy, bucket):
+    """The store moves each object, and the answer is cut: asked again it says 404, for the object has left."""
+    path = epath.Path(f"{bucket}/moved-{n_files}/10")
+    for i in range(n_files):
+        (path / str(i)).write_text(f"text {i}")
+    path = path if n_files > 1 else path / "0"
+    before = content(path)
+    proxy.fail("cut", 0.5, at="moveTo", only="moveTo")
+    kept = storage.set_aside(path, path.parent)
+    assert proxy.failed["cut"] >= 1 and not path.exists()
+    assert {name.replace(f"damaged-{path.name}", path.name): text for name, text in content(kept).items()} == before
+
+
+def test_a_move_of_what_is_not_there_fails_through_an_outage(proxy, bucket):
+    folder = epath.Path(f"{bucket}/unmoved")
+    (folder / "other").write_text("")
+    proxy.fail("503", 0.5, at="moveTo", only="moveTo")
+    with pytest.raises(FileNotFoundError):
+        gcs.Store().mv_file(folder / "a", folder / "b")
+    assert proxy.failed["503"]
+
+
 def test_a_forbidden_bucket_is_the_users_to_mend(proxy, bucket):
     proxy.fail("403", 600)
     with pytest.raises(UserError, match="--workdir=.*/forbidden cannot be written: Forbidden: .*the proxy says 403"):

@@ -42,6 +42,7 @@ def test_a_missing_package_is_one_sentence_that_says_what_to_install(module, tmp
     said = process.communicate(timeout=60)[1]
     assert process.returncode == 2 and said.count("\n") == 1
     assert said.startswith("error: the Python package absl is missing: install it by `pip install absl-py`")
+    assert "`pip install .[train]`" in said
 
 
 def test_a_package_that_only_some_text_needs(tmp_path):
@@ -93,6 +94,24 @@ def test_a_flag_left_out_is_told_in_words(module, flag):
     assert said.startswith(f"error: --{flag} is missing: ") and "None" not in said
 
 
+@pytest.mark.parametrize(
+    "source, reason",
+    [
+        (None, "error: --config: No such file or directory: "),
+        ("def get_config(:", "error: --config: SyntaxError: "),
+        ("import gone_package", "error: the Python package gone_package is missing"),
+    ],
+)
+def test_a_config_file_that_cannot_be_loaded_is_one_sentence(source, reason, tmp_path):
+    """Where a flag changes one of its fields, too; without one: test_repository.py."""
+    path = tmp_path / "mine.py"
+    if source:
+        path.write_text(source)
+    said = helpers.fails("jmoe.train", f"--config={path}", "--config.n_tokens=1", f"--workdir={tmp_path / 'run'}")
+    assert said.startswith(reason) and said.count("\n") == 1, said
+    assert source or str(path) in said
+
+
 def test_help_lists_the_config_fields():
     """Of the config that is named, with the recipe's comments, and what each may be."""
     done = helpers.run("jmoe.train", "--config=configs/quickstart.py", "--help")
@@ -101,7 +120,8 @@ def test_help_lists_the_config_fields():
     assert "--config.data.seq_len=128 [a whole number, at least 1]" in said
     assert "--config.data.path= empty: Python sources of this machine; else a glob" in said
     assert "folder that jmoe.prepare made, or tfds:NAME/CONFIG:SPLIT [text]" in said
-    assert "--config.model.capacity_factor=1.0 training; evaluation drops nothing [a number above 0]" in said
+    assert "--config.model.capacity_factor=1.0 training; None: nothing is dropped, which takes more time;" in said
+    assert "evaluation drops nothing [a number above 0, or None: nothing is dropped]" in said
     for name in fields.FIELDS:
         assert f"--config.{name}=" in said
     some = listing.describe(None, ("data", "mesh"))

@@ -26,9 +26,16 @@ def small():
     return config
 
 
-@pytest.mark.parametrize("n_devices, expert, model", [(1, 1, 1), (8, 2, 2)])
-def test_each_model_is_what_it_would_be_alone(n_devices, expert, model):
+FINE = dict(n_blocks=2, n_dense_blocks=1, top_k=2, d_expert=24, n_shared_experts=1, balance="bias", scores="sigmoid")
+GROUPED = dict(n_heads=4, n_kv_heads=2, head_dim=8, qk_norm="projection", tied_embeddings=True)
+
+
+@pytest.mark.parametrize(
+    "n_devices, expert, model, fields", [(1, 1, 1, {}), (8, 2, 2, {}), (1, 1, 1, FINE), (8, 1, 2, GROUPED)]
+)
+def test_each_model_is_what_it_would_be_alone(n_devices, expert, model, fields):
     config = small()
+    config.model.update(fields)
     config.mesh.expert, config.mesh.model = expert, model
     mesh = sharding.make_mesh(config, jax.devices()[:n_devices])
     rng = np.random.default_rng(0)

@@ -62,6 +62,7 @@ def test_a_run_learns_and_says_what_it_was(undisturbed):
     assert (small["n_tokens"], large["n_tokens"]) == (8192, 16384)
     assert large["loss"] < small["loss"] < np.log(257)
     assert large["n_experts"] == 4 and large["n_active"] < large["n_total"]
+    assert large.keys().isdisjoint(("n_kv_heads", "head_dim", "qk_norm", "tied_embeddings"))  # as in every model before
     assert large["n_active"] == 2 * 32 * 257 + 13 * 32**2 and large["n_total"] == 2 * 32 * 257 + 40 * 32**2
     assert len(large["corpus_fingerprint"]) == 16
     first, last = said["trunk", "metrics"][0], said["branch-16384", "metrics"][-1]
@@ -93,6 +94,34 @@ def test_two_processes_killed_at_random_end_bit_identical(pair, config, tmp_path
     hits = soak.kill_until_done(config, tmp_path / "killed", 1, 2, chance, SHORT)
     assert hits
     soak.assert_same_run(pair, tmp_path / "killed", "branch-8192")
+
+
+FINE = [  # 2 of 16 narrow experts and a shared one, after a dense block, balanced by a bias
+    "--config.model.n_blocks=2",
+    "--config.model.n_dense_blocks=1",
+    "--config.model.n_experts=16",
+    "--config.model.top_k=2",
+    "--config.model.d_expert=48",
+    "--config.model.n_shared_experts=1",
+    "--config.model.balance=bias",
+    "--config.model.scores=sigmoid",
+]
+
+
+def test_a_fine_grained_mixture_killed_at_random_ends_bit_identical(config, tmp_path):
+    """The bias of its routers too; and two processes of two devices train the same model."""
+    fine = [SHORT, *FINE]
+    assert train(config, tmp_path / "run", *fine).returncode == 0
+    assert soak.kill_until_done(config, tmp_path / "killed", 1, 1, random.Random(0), *fine)
+    soak.assert_same_run(tmp_path / "run", tmp_path / "killed", "branch-8192")
+    soak.kill_until_done(config, tmp_path / "pair", 0, 2, random.Random(0), *fine)
+    one, pair = result(tmp_path / "run"), result(tmp_path / "pair")
+    assert (one["n_devices"], pair["n_devices"]) == (1, 4) and abs(one["loss"] - pair["loss"]) < 1e-3
+    bias_of = lambda name: soak.final_params(tmp_path / name, "branch-8192")["['blocks']['router_bias']"]
+    biases = bias_of("run"), bias_of("pair")
+    assert np.mean(biases[0] == biases[1]) > 0.8 and biases[0].any()  # rounding may turn a choice in later steps
+    assert (one["top_k"], one["d_expert"], one["n_shared_experts"], one["n_dense_blocks"]) == (2, 48, 1, 1)
+    assert one["balance"] == "bias"
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
@@ -151,6 +180,27 @@ def test_two_processes_of_two_devices_equal_one_device(short, pair):
     for one, other in list(zip(*(soak.outcome(folder)["trunk", "metrics"] for folder in (short, pair))))[:5]:
         assert abs(one["loss"] - other["loss"]) < 1e-5
         assert one["drop_rate"] == pytest.approx(other["drop_rate"], abs=1e-6)
+
+
+def test_grouped_queries_go_on_and_spread_like_any_other_model(config, tmp_path):
+    """On one device, and stopped and gone on with by two processes whose two devices each share the heads."""
+    fields = dict(n_heads=4, n_kv_heads=2, head_dim=16, qk_norm="projection", tied_embeddings=True)
+    flags = [SHORT, *(f"--config.model.{name}={value}" for name, value in fields.items())]
+    done = train(config, tmp_path / "one", *flags)
+    assert done.returncode == 0, done.stderr
+    spread = [f"--config={config}", f"--workdir={tmp_path / 'pair'}", *soak.FLAGS, *flags, "--config.mesh.model=2"]
+    for stopped in (True, False):
+        processes = helpers.start("jmoe.train", *spread, n_processes=2, n_devices=2)
+        if stopped:
+            helpers.wait_until(lambda: soak.progress(tmp_path / "pair") >= 3, processes)
+            processes[0].send_signal(signal.SIGTERM)
+        said = [process.communicate(timeout=200)[1] for process in processes]
+        assert [process.returncode for process in processes] == [143 if stopped else 0] * 2, said
+    one, pair = (result(tmp_path / name) for name in ("one", "pair"))
+    assert abs(one["loss"] - pair["loss"]) < 1e-4
+    del fields["n_heads"]  # what was there before has no column of its own
+    assert {name: one[name] for name in fields} == fields and one["n_active"] == one["n_total"] - 3 * 3 * 32 * 96
+    assert one["n_active"] == 257 * 32 + 2 * 32 * (4 + 2) * 16 + 3 * 32 * 96
 
 
 def test_a_mistake_ends_every_process_with_its_sentence(config, tmp_path):

@@ -142,10 +142,12 @@ def finished(cluster) -> bool:
 
 
 def eligible_now(cluster) -> None:
-    """Slurm holds a requeued job back for two minutes; a test need not wait for that."""
-    for line in queue(cluster).splitlines():
-        if "BeginTime" in line:
-            cluster.call("scontrol", "update", f"JobId={line.split()[0]}", "StartTime=now", check=False)
+    """Slurm holds a requeued job back for two minutes; a test need not wait for that. Two seconds it must: slurmd
+    starts no job again in the second in which it was killed ("already killed, do not launch batch job")."""
+    if held := [line.split()[0] for line in queue(cluster).splitlines() if "BeginTime" in line]:
+        time.sleep(2)
+        for task in held:
+            cluster.call("scontrol", "update", f"JobId={task}", "StartTime=now", check=False)
 
 
 def everything(*folders):

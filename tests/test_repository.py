@@ -1,6 +1,8 @@
 """What stands around the code agrees with it: version, workflow, image, commands that CONTRIBUTING.md names."""
 
+import ast
 import configparser
+import importlib.metadata
 import os
 import pathlib
 import re
@@ -9,6 +11,8 @@ import sys
 
 import yaml
 from etils import epath
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import jmoe
 import launch.jobs
@@ -20,10 +24,15 @@ def text(name):
     return (ROOT / name).read_text(encoding="utf-8")
 
 
-def test_citation_and_changelog_are_of_this_version():
-    citation = yaml.safe_load(text("CITATION.cff"))
+def setup_cfg():
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
+    return setup
+
+
+def test_citation_and_changelog_are_of_this_version():
+    citation = yaml.safe_load(text("CITATION.cff"))
+    setup = setup_cfg()
     assert citation["version"] == jmoe.__version__
     assert citation["license"] == setup["metadata"]["license"]
     newest = re.search(r"^## (\S+)", text("CHANGELOG.md"), re.MULTILINE)[1]
@@ -37,8 +46,7 @@ def test_the_workflow_runs_what_ci_runs():
 
 
 def test_the_image_holds_the_repository_and_an_extra_that_exists():
-    setup = configparser.ConfigParser()
-    setup.read(ROOT / "setup.cfg")
+    setup = setup_cfg()
     lines = [line.split(maxsplit=1) for line in text("Dockerfile").splitlines() if line and line[0] != "#"]
     dockerfile = {instruction: rest for instruction, rest in lines}
     extras = re.findall(r"EXTRA=(\w+)", text("Dockerfile"))
@@ -48,6 +56,56 @@ def test_the_image_holds_the_repository_and_an_extra_that_exists():
     left_out = text(".dockerignore").split()
     packages = setup["options.packages.find"]["include"].replace("*", "").split()
     assert not set(left_out) & {*packages, "setup.cfg", "pyproject.toml", "constraints.txt", "README.md", "LICENSE"}
+
+
+def imported(folder) -> set[str]:
+    """The distributions whose modules the package imports, at its head or later."""
+    names = set()
+    for path in (ROOT / folder).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                names |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                names.add(node.module.partition(".")[0])
+    brought_by = importlib.metadata.packages_distributions()
+    names -= sys.stdlib_module_names | {"jmoe", "launch", "configs", "fit"}
+    return {canonicalize_name(brought_by.get(name, [name])[0]) for name in names}
+
+
+def required(*extras) -> set[str]:
+    """The distributions that setup.cfg lists for every install, and for these extras."""
+    setup = setup_cfg()
+    listed = [setup["options"]["install_requires"], *(setup["options.extras_require"][extra] for extra in extras)]
+    return {canonicalize_name(Requirement(line).name) for lines in listed for line in lines.split("\n") if line}
+
+
+def brought(names) -> set[str]:
+    """These distributions, and those that they require."""
+    seen, todo = set(), set(names)
+    while todo:
+        seen.add(name := todo.pop())
+        try:
+            requirements = map(Requirement, importlib.metadata.requires(name) or ())
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        wanted = [r for r in requirements if r.marker is None or r.marker.evaluate({"extra": ""})]
+        todo |= {canonicalize_name(r.name) for r in wanted} - seen
+    return seen
+
+
+def test_an_install_brings_what_its_code_imports():
+    """fit has exactly its own; the trainer's may come by another. wandb is asked for by config.wandb alone."""
+    assert imported("fit") == required()
+    assert imported("jmoe") | imported("configs") <= brought(required("train")) | {"wandb"}
+    assert imported("launch") <= brought(required("train", "gke"))
+    for name, lines in setup_cfg()["options.extras_require"].items():
+        assert name == "train" or lines.split()[0].startswith("jmoe["), name
+
+
+def test_each_target_installs_what_it_needs():
+    for target, extra in ("demo", "train"), ("lint", "test"), ("quick", "test"), ("test", "test"):
+        done = subprocess.run(["make", "-n", "-W", "setup.cfg", target], cwd=ROOT, capture_output=True, text=True)
+        assert re.findall(r"pip install .* -e '\.\[(\w+)\]'", done.stdout) == [extra], done
 
 
 def test_contributing_names_targets_and_files_that_exist():

@@ -1,0 +1,89 @@
+"""What an environment that `pip install .` alone made can do: every fit command of README and docs, the example in
+Python and the notebook, typed there in an empty folder. Where a command reads a table that the reader trained first, it
+gets that of examples/, which it may refuse. A command of the trainer must end in the sentence that names its extra.
+Prints how large the environment is. .ci/package makes one:
+
+    python tests/light.py VENV
+"""
+
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+from test_launch_sweeps import learning_rate_runs
+from test_readme import COMMANDS, ROOT
+
+from fit.__main__ import COMMANDS as FIT
+
+DEMOS = (
+    "python -m fit law --runs=runs/demo/runs.csv --holdout=largest-compute:3 --bootstrap=50 --out=runs/demo/law.json"
+)
+RATES = "python -m fit lr --runs=rates.csv --experts=1,8"
+TRAINERS = (
+    "python -m jmoe.train --config=configs/quickstart.py --workdir=runs/one",
+    "jmoe-train --config=configs/quickstart.py --workdir=runs/one",
+    "python -m launch.sweep --sweep=configs/sweeps/quickstart.py --workdir=runs/demo",
+)
+
+
+def typed():
+    """(a fit command, the exit codes that it may end with)."""
+    yield from ((DEMOS, (0,)), (RATES, (0,)))
+    for command in COMMANDS:
+        if command.startswith("python -m fit "):
+            ours = re.sub(r"runs=(?!runs/demo/)\S+", "runs=runs.csv", command)
+            yield ours, (0,) if ours == command else (0, 2)
+
+
+def programs():
+    """The example of docs/fit.md and the notebook, as Python source."""
+    yield from re.findall(r"```python\n(.*?)```", (ROOT / "docs/fit.md").read_text(), re.DOTALL)
+    cells = json.loads((ROOT / "examples/plan.ipynb").read_text())["cells"]
+    yield "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+
+
+def main(venv: pathlib.Path) -> None:
+    """Exits with what failed, in words."""
+    environment = os.environ | {"PATH": f"{venv}/bin{os.pathsep}{os.environ['PATH']}", "MPLBACKEND": "agg"}
+    environment.pop("PYTHONPATH", None)
+    commands = dict(typed())
+    if untried := FIT.keys() - {command.split()[3] for command in commands}:
+        sys.exit(f"README and docs type no fit {' or '.join(untried)}")
+
+    def run(command, **more):
+        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, **more)
+        return done.returncode, done.stdout, done.stderr
+
+    with tempfile.TemporaryDirectory() as folder:
+        demo = pathlib.Path(folder, "runs/demo")
+        demo.mkdir(parents=True)
+        pathlib.Path(folder, "configs/sweeps").mkdir(parents=True)
+        for path in (pathlib.Path(folder), demo):
+            shutil.copy(ROOT / "examples/runs.csv", path)
+        pathlib.Path(folder, "rates.csv").write_text(learning_rate_runs())
+        for command, codes in commands.items():
+            code, _, errors = run(["bash", "-c", command])
+            if code not in codes or "Traceback" in errors or "is missing: install" in errors:
+                sys.exit(f"$ {command}\n[exit {code}]\n{errors}")
+        for program in programs():
+            code, _, errors = run([venv / "bin/python", "-"], input=program)
+            if code:
+                sys.exit(f"{program}\n[exit {code}]\n{errors}")
+        for command in TRAINERS:
+            code, _, errors = run(["bash", "-c", command])
+            if code != 2 or errors.count("\n") != 1 or "`pip install .[train]`" not in errors:
+                sys.exit(f"$ {command}\n[exit {code}, expected 2 and one sentence]\n{errors}")
+        packages = json.loads(run(["python", "-m", "pip", "list", "--format=json"])[1])
+    megabytes = sum(path.lstat().st_size for path in venv.rglob("*")) / 1e6
+    names = [package["name"] for package in packages if package["name"] not in ("jmoe", "pip", "setuptools")]
+    print(f"{len(commands)} fit commands ran in {megabytes:.0f} MB, of {len(names)} packages beside jmoe and pip:")
+    print(*names)
+
+
+if __name__ == "__main__":
+    main(pathlib.Path(sys.argv[1]).absolute())

@@ -1,0 +1,106 @@
+"""The sweeps of architectures: counted by the trainer's own counter, within the budget, accepted by the trainer."""
+
+import csv
+
+import helpers
+import numpy as np
+import pytest
+from etils import epath
+
+from configs.sweeps import holistic_phase1, holistic_phase2, sparsity_small
+from fit import holistic, holistic_runs
+from jmoe.config.check import check_config
+from jmoe.config.fields import columns, with_columns
+from jmoe.cost import counts
+from launch import jobs as jobs_lib
+
+
+def load(name):
+    """The config of each job of a sweep."""
+    jobs, configs = jobs_lib.load(f"configs/sweeps/{name}.py", epath.Path("/nowhere"))
+    return [configs[job.name] for job in jobs]
+
+
+@pytest.mark.parametrize("name, count", [
+    ("holistic_phase1", 177), ("holistic_phase2", None), ("holistic_refit", 30), ("holistic_small", None),
+])  # fmt: skip
+def test_models_have_the_triads_that_the_laws_count(name, count):
+    models = load(name)
+    assert len(models) == (count or len(models)) > 20
+    for config in models:
+        check_config(config)
+        m = config.model
+        shape = holistic.Shape(
+            m.d_model, m.n_dense_blocks, m.n_blocks - m.n_dense_blocks, m.d_expert, m.n_heads, m.n_kv_heads, m.head_dim
+        )
+        shape = holistic.dataclasses.replace(shape, n_experts=m.n_experts, top_k=m.top_k, n_shared=m.n_shared_experts)
+        shape = holistic.dataclasses.replace(shape, seq_len=config.data.seq_len)
+        assert holistic_phase1.counted(m, config.data.seq_len) == shape.triad()
+        assert config.batch_tokens[0][1] % config.data.seq_len == 0
+
+
+def test_phase_1_cells_by_the_trainers_counter():
+    """Every buildable cell's model within 5% of its triad, on the budget's FLOPs, at the budget's batch and rate."""
+    models = iter(load("holistic_phase1"))
+    built = 0
+    for (flops, x, y), found, _ in holistic_phase1.cells():
+        if not found:
+            continue
+        config = next(models)
+        made = holistic_phase1.counted(config.model, 8192)
+        asked = holistic.triad_of(flops, x, y)
+        assert max(abs(a / b - 1) for a, b in zip(made, asked)) <= 0.05
+        assert made[0] * config.n_tokens[0] == pytest.approx(flops, rel=1e-6)
+        assert config.optimizer.lr_law.n_active == 0 and 4.8e-4 < np.exp(config.optimizer.lr_law.constant) < 1.21e-3
+        built += 1
+    assert built == 177 and next(models, None) is None
+
+
+def test_phase_2_sweeps_widths_at_each_budgets_ratios():
+    widths = {}
+    for config in load("holistic_phase2"):
+        m = holistic_phase1.counted(config.model, 8192)[0]
+        widths.setdefault(f"{m * config.n_tokens[0]:.0e}", []).append(config.model.d_model)
+    assert len(widths) == 6 and all(3 < len(set(w)) == len(w) <= holistic_phase2.WIDTHS for w in widths.values())
+
+
+def test_the_other_cells_say_why():
+    done = helpers.run("configs.sweeps.holistic_phase1")
+    lines = done.stdout.splitlines()
+    assert len(lines) == 217 and sum("none: " in line for line in lines) == 39
+    assert all("dense blocks at most" in line and "% off" in line for line in lines if "none: " in line)
+
+
+def test_sparsity_at_equal_flops():
+    models = load("sparsity_small")
+    assert sum(len(config.n_tokens) for config in models) == 34
+    for config in models:
+        check_config(config)
+        spent = [counts.training_flops(counts.n_active(config.model), n) for n in config.n_tokens]
+        assert spent == pytest.approx(sparsity_small.BUDGETS, rel=1e-4)
+    fine = [config.model for config in models if config.model.top_k > 1]
+    (whole,) = (c.model for c in models if c.model.n_experts == 8 and c.model.d_model == 24)
+    assert [m.n_experts for m in fine] == [16, 32]
+    assert {counts.n_total(m) for m in fine} == {counts.n_total(whole)}
+    assert {counts.n_active(m) for m in fine} == {counts.n_active(whole)}
+
+
+def test_runs_csv_gives_the_triads_back(tmp_path):
+    """Rows of results as the trainer and launch.collect make them: heads stand in the column overrides alone."""
+    jobs, configs = jobs_lib.load("configs/sweeps/holistic_small.py", epath.Path("/nowhere"))
+    models = [configs[job.name].model for job in jobs]
+    rows = []
+    for job, model in zip(jobs, models):
+        counted = dict(n_active=counts.n_active(model), n_total=counts.n_total(model), n_experts=model.n_experts)
+        shape = dict(d_model=model.d_model, n_blocks=model.n_blocks, seq_len=128, **columns(model))
+        overrides = " ".join(f"{field}={value!r}" for field, value in job.overrides.items())
+        rows.append(counted | shape | dict(n_tokens=configs[job.name].n_tokens[0], loss=2.0, overrides=overrides))
+    with_columns(rows, models)
+    with open(tmp_path / "runs.csv", "w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+    runs = holistic_runs.read(str(tmp_path / "runs.csv"))
+    triads = np.array([holistic_phase1.counted(model, 128) for model in models], float).T
+    np.testing.assert_array_equal((runs.m, runs.active, runs.total), triads)
+    assert len(set(holistic_runs.budgets(runs.flops))) == 2 and runs.y_max == pytest.approx(17 / 3)
