@@ -247,8 +247,7 @@ def allowed_experts(law, experts):
 
 def why_infeasible(architecture, constraints, n_experts):
     """One sentence: which constraint cannot be met at the least demanding n_experts, and by how much."""
-    n_experts = np.atleast_1d(n_experts)
-    if not (enough := architecture.enough(n_experts)).any():
+    if not (enough := architecture.enough(n_experts := np.atleast_1d(n_experts))).any():
         return sentences.TOO_FEW_EXPERTS.format(e=np.max(n_experts), used=architecture.top_k)
     d, least = architecture.smallest, float(np.min(n_experts[enough]))
     blocks, limit = round(d / architecture.width_per_block), constraints.memory_bytes
