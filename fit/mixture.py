@@ -78,8 +78,10 @@ class Mixture(Architecture):
     def _count(self, d_model, experts, n_blocks=None):
         """Parameters, with so many dense layers' weights in each mixture."""
         n_blocks = d_model / self.width_per_block if n_blocks is None else n_blocks
-        feed_forward = 3 * self.ff * (experts * n_blocks - (experts - 1) * np.minimum(self.n_dense, n_blocks))
-        return self.ends * d_model + (self._attention * n_blocks + feed_forward) * d_model**2
+        expert = 3 * self.ff
+        mixtures = (self._attention + expert * experts) * n_blocks * d_model**2
+        dense = expert * (experts - 1) * np.minimum(self.n_dense, n_blocks) * d_model**2  # that are no mixtures
+        return self.ends * d_model + mixtures - dense
 
     @property
     def _attention(self):

@@ -8,7 +8,7 @@ import math
 import numpy as np
 
 from fit import learning_rate, models, optimum, repeats, sentences, target
-from fit.architecture import BATCH_RAMP, INFERENCE, PAPER, Model, training_flops
+from fit.architecture import BATCH_RAMP, INFERENCE, PAPER, WHOLE_EXPERTS, Model, training_flops
 from fit.lawfile import load, warning_of
 
 SEQUENCE = 512  # tokens of context in training, for the exact FLOPs, where the law does not say
@@ -225,6 +225,10 @@ def assumed(law, architecture):
             own=", ".join(f"{flag(n)} {of(own)[n]:g}" for n in asked),
             columns=", ".join(law.form.columns),
         )
+    whole = {name: value for name, value in WHOLE_EXPERTS.items() if name in law.form.columns}
+    if whole and not law.models["architecture"] and max(law.experts) > 1:
+        values = ", ".join(f"{name} {architecture.structure(2)[name]:g}" for name in whole)
+        yield sentences.WHOLE_EXPERTS.format(form=law.form.name, columns=" and ".join(whole), values=values)
     yield from models.architecture_notes(law.models)
 
 

@@ -30,6 +30,9 @@ NOT_READ = (
     "{asked}: the {form} law has no column that tells such models from others; it is taken to give them the loss that "
     "models with {own} have at equal {columns}"
 )
+WHOLE_EXPERTS = (
+    "the {form} law reads {columns}, and a plan's experts are whole: {values}; fit compare chooses these too"
+)
 NO_RANGE = "the law does not say what range it was fitted to"
 SHAPE_UNKNOWN = "the law does not say the {names} of its models; taken to be {values}"
 

@@ -140,11 +140,10 @@ def _alike(table):
 
 
 def of_table(path, names=None, percentiles=(10, 90), seed=0):
-    """[{flops, runs, left_out, surface, points (n_total, sparsity), coefficients, rmse, correlation, best, intervals: {n_total,
-    sparsity}, at_sizes: [{n_total, sparsity, interval, at_edge}]}] for each budget of a table of runs with n_active, n_total,
-    n_tokens, loss and sparsity (or n_experts and top_k); left_out: how many of the budget's runs have finer or coarser
-    experts than most. UserError where no budget has LEAST runs, 3 sizes and 3
-    sparsities."""
+    """[{flops, runs, left_out, surface, points (n_total, sparsity), coefficients, rmse, correlation, best, intervals:
+    {n_total, sparsity}, at_sizes: [{n_total, sparsity, interval, at_edge}]}] for each budget of a table of runs with
+    n_active, n_total, n_tokens, loss and sparsity (or n_experts and top_k); left_out: how many of the budget's runs
+    have finer or coarser experts than most. UserError where no budget has LEAST runs, 3 sizes and 3 sparsities."""
     runs = read_runs(path, ("n_total", "n_tokens", "sparsity"), names=names)
     if "n_active" not in runs.table:
         raise UserError(f"{path}: column n_active is missing: budgets are of 6 n_active n_tokens FLOPs")

@@ -36,8 +36,15 @@ def run(f):
     shape |= {name: value for name, value in more.items() if value is not None}
     used = flags.used_of(f)
     experts = None if f.experts is None else flags.parse_experts(f)
-    result = compare([load(name) for name in names], shape, flags.constraints_of(f), experts, used)
+    result = compare([_law(name) for name in names], shape, flags.constraints_of(f), experts, used)
     print(json.dumps(result, indent=1, allow_nan=False) if f.json else text(result))
+
+
+def _law(name):
+    try:
+        return load(name)
+    except UserError as error:
+        raise UserError(str(error).replace("--law=", "--laws=", 1)) from None
 
 
 def text(result):
