@@ -78,7 +78,8 @@ def _fit(axis, which, found, some, colour, label):
         if which == "width":
             return np.polyval(found["coefficients"], v)
         a, b, a2, b2, c = found["coefficients"]
-        x, y = (v, found["y"]["best"]) if which == "x" else (found["x"]["best"], v)
+        at_best = lambda name: found[name]["best"] if found[name] else getattr(some, name).mean()
+        x, y = (v, at_best("y")) if which == "x" else (at_best("x"), v)
         return a / (x - 6) + b * x + a2 / (y - 1) + b2 / (some.y_max - y) + c
 
     axis.plot(at, curve(at) - some.loss.min(), color=colour, label=label)
