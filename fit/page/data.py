@@ -57,7 +57,7 @@ def of(laws, runs=None, out=None):
 
 
 def _law(law):
-    law.at_experts(1)  # UserError where the law has no such form
+    law.check_plannable()
     if law.form.name not in FORMS:
         raise UserError(f"--law={law.name}: the page knows laws of form {' and '.join(FORMS)}, this is {law.form.name}")
     models, record = law.models, law.record
