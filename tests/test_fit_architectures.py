@@ -90,7 +90,7 @@ def table_of(built=BUILT, experts=(1, 8, 16), **changed):
         config = quickstart.get_config()
         config.update_from_flattened_dict(own)
         n_active, n_total = counts.n_active(config.model), counts.n_total(config.model)
-        loss = fit_runs.joint_loss(n_active, n_tokens, e, fit_runs.TINY)
+        loss = float(fit_runs.joint_loss(n_active, n_tokens, e, fit_runs.TINY))
         row = dict(n_active=n_active, n_total=n_total, n_tokens=n_tokens, n_experts=e, loss=loss)
         row |= dict(d_model=d, n_blocks=d // 8, width_per_block=8, vocab_size=257, seq_len=128, final_norm=True)
         rows.append(row | fields.columns(config.model) | changed)
