@@ -217,7 +217,8 @@ def architecture_notes(entry):
     architecture = entry.get("architecture") or {}
     for name, values in (entry.get("differing") or {}).items():
         if name in architecture:
-            yield _several(name, [f"{v:.4g}" for v in values]) + f"a plan's have {architecture[name]:.4g}"
+            shown = _several(shapes.NAMES.get(name, name), [f"{v:.4g}" for v in values])
+            yield shown + f"a plan's have {architecture[name]:.4g}"
     if off := entry.get("miscounted"):
         yield (
             f"by the columns of the table the runs' n_active would be {off:.0%} off: they do not say all of how the "

@@ -18,6 +18,9 @@ ROUNDED = 0.15  # ratios within this share are one that was rounded to whole wid
 OFF = 0.02  # counts that are further off than this are said to be
 # how the paper's models are built
 NEUTRAL = dict(kv_share=1, attention=1, ff=3, tied=False, split=1, top_k=1, shared=0, n_dense=0, head_dim=0)
+# what each is by the trainer's names
+NAMES = dict(kv_share="n_kv_heads / n_heads", attention="n_heads head_dim / d_model", ff="d_ff / d_model")
+NAMES |= dict(tied="tied_embeddings", split="d_ff / d_expert", shared="n_shared_experts", n_dense="n_dense_blocks")
 # field: (what stands for a value that is not there, or 0; from the columns read so far)
 FIELDS = dict(
     n_heads=lambda c: c["n_blocks"],
@@ -95,8 +98,9 @@ def of_table(table, vocab_size, width_per_block, differing):
 
 
 def words_of(found):
-    """What of it is not the paper's: "top_k 2, kv_share 0.5"."""
-    return ", ".join(f"{name} {value:.4g}" for name, value in found.items() if value != NEUTRAL[name]) or "in part"
+    """What of it is not the paper's: "n_kv_heads / n_heads 0.5, top_k 2"."""
+    other = (f"{NAMES.get(name, name)} {value:.4g}" for name, value in found.items() if value != NEUTRAL[name])
+    return ", ".join(other) or "in part"
 
 
 def mixture_of(found, vocab_size, width_per_block, final_norm=False):
