@@ -1,8 +1,7 @@
 """The GKE backend: a JobSet for each job, or bundle of jobs trained together, queued by Kueue, on TPU slices or GPUs.
 
-Fields are those of jobset.x-k8s.io/v1alpha2, batch/v1 and core/v1. A pod that ends with exit code 2 fails its JobSet;
-anything else, a preempted spot machine above all, restarts it, and `run_task` decides what counts as a failed try. The
-job and its flags are read from sweep.json in the workdir: nothing of them stands in a manifest but the job's name.
+launch/manifest.py writes the JobSets. A pod that ends with exit code 2 fails its JobSet; anything else, a preempted
+spot machine above all, restarts it, and `run_task` decides what counts as a failed try.
 """
 
 import os
@@ -14,38 +13,25 @@ from absl import flags
 
 from jmoe.errors import UNAVAILABLE, UserError
 from jmoe.storage.files import is_remote
-from launch import accelerators, trainer
+from launch import accelerators, manifest, trainer
 from launch.jobs import jobs_of
+from launch.manifest import API_GROUP, JOBS, PLURAL, SWEEP, VERSION, jobset
 
 ON_THIS_MACHINE = False
-API_GROUP, VERSION, PLURAL = "jobset.x-k8s.io", "v1alpha2", "jobsets"
-REPLICATED_JOB = "slice"
-COORDINATOR_PORT = 8482  # jax's own for a coordinator on Cloud TPU
-SECONDS_TO_SAVE = 25  # of the 30 that GKE gives a spot machine
 SECONDS_TO_DELETE = 120.0
-MAX_RESTARTS = 100  # for whatever never gets as far as launch.task's own count
-SWEEP, JOB = "jmoe/sweep", "jmoe/job"  # labels
-JOBS = "jmoe/jobs"  # annotation: the names of all jobs of the JobSet
 
-flags.DEFINE_string("image", None, "gke: container image with this repository as its working directory.")
-flags.DEFINE_string("queue", None, "gke: Kueue's LocalQueue.")
-flags.DEFINE_string("namespace", "default", "gke: namespace.")
-flags.DEFINE_string("service_account", None, "gke: Kubernetes account that may write --workdir.")
-flags.DEFINE_integer("n_slices", 1, "gke: slices for each job.", 1)
-flags.DEFINE_bool("spot", True, "gke: spot machines.")
+flags.adopt_module_key_flags(manifest)
 
 
 def options() -> dict:
-    names = ("image", "queue", "namespace", "service_account", "accelerator", "n_slices", "spot")
-    return {name: flags.FLAGS[name].value for name in names}
+    return manifest.options()
 
 
 def check(sweep) -> None:
     """Raises UserError for options that no JobSet can be made from."""
-    for name in ("image", "accelerator", "queue"):
-        if not sweep.options[name]:
-            raise UserError(f"--backend=gke needs --{name}")
-    accelerators.parse(sweep.options["accelerator"], sweep.options["n_slices"])
+    manifest.check(sweep.options)
+    if sweep.options.get("workers"):
+        raise UserError("--workers is for local and slurm: on GKE the quota of Kueue's queue caps what runs at once")
     if not is_remote(sweep.workdir):
         raise UserError(f"--backend=gke needs a --workdir on gs://, not {os.fspath(sweep.workdir)}: pods share no disk")
 
@@ -72,7 +58,7 @@ def submit(sweep) -> str:
     if again := {job.name for job in jobs_of(todo)} & known.keys():
         _delete(sweep, [item for item in _list(sweep) if again & set(_jobs_in(item))])
     for bundle in todo:
-        _call(sweep, "create", jobset(sweep, bundle))
+        _call(sweep, "create", jobset(sweep, bundle), field_validation="Strict")  # no misspelt --pod_patch
     done = "; all runs are done" if not todo and all(job.done() for job in sweep.trained) else ""
     return (
         f"created {len(todo)} JobSets in namespace {sweep.options['namespace']}; {len(known)} were there before{done}"
@@ -153,7 +139,7 @@ def run_task(sweep, bundle) -> int:
 
 
 def _process_environment() -> dict[str, str]:
-    """jax's coordinates of this pod among the job's pods, from the variables of _environment; {} for a single pod."""
+    """jax's coordinates of this pod among the job's pods, from the variables of its manifest; {} for a single pod."""
     n_hosts, n_slices = int(os.environ["JMOE_HOSTS"]), int(os.environ["JMOE_SLICES"])
     if n_hosts * n_slices == 1:
         return {}
@@ -166,93 +152,6 @@ def preview(sweep) -> str:
     import yaml
 
     return yaml.safe_dump_all([jobset(sweep, bundle) for bundle in sweep.bundles()], sort_keys=False)
-
-
-def jobset(sweep, bundle) -> dict:
-    """The manifest for one bundle of jobs."""
-    options, name = sweep.options, f"{sweep.id}-{bundle.name}"
-    place = accelerators.parse(options["accelerator"], options["n_slices"])
-    labels = {SWEEP: sweep.id, JOB: bundle.name}
-    for_good = {"containerName": "trainer", "operator": "In", "values": [2]}
-    job = {
-        "parallelism": place.n_hosts,
-        "completions": place.n_hosts,
-        "completionMode": "Indexed",
-        "backoffLimit": 0,
-        "podFailurePolicy": {"rules": [{"action": "FailJob", "onExitCodes": for_good}]},
-        "template": {"metadata": {"labels": labels}, "spec": _pod(sweep, bundle, name, place)},
-    }
-    annotations = {JOBS: ",".join(trained.name for trained in bundle.jobs)}
-    if place.is_tpu and place.n_hosts > 1:  # such a slice is a node pool of its own; those of one host share one
-        annotations["alpha.jobset.sigs.k8s.io/exclusive-topology"] = "cloud.google.com/gke-nodepool"
-    return {
-        "apiVersion": f"{API_GROUP}/{VERSION}",
-        "kind": "JobSet",
-        "metadata": {
-            "name": name,
-            "namespace": options["namespace"],
-            "labels": labels | {"kueue.x-k8s.io/queue-name": options["queue"]},
-            "annotations": annotations,
-        },
-        "spec": {
-            "suspend": True,  # until Kueue admits all of its pods at once
-            "network": {"enableDNSHostnames": True},
-            "failurePolicy": {
-                "maxRestarts": MAX_RESTARTS,
-                "rules": [{"name": "for_good", "action": "FailJobSet", "onJobFailureReasons": ["PodFailurePolicy"]}],
-            },
-            "replicatedJobs": [{"name": REPLICATED_JOB, "replicas": place.n_slices, "template": {"spec": job}}],
-        },
-    }
-
-
-def _pod(sweep, bundle, name: str, place) -> dict:
-    """The spec of each pod of the JobSet `name`."""
-    command = ["python", "-m", "launch.task", f"--workdir={os.fspath(sweep.workdir)}"]
-    command += [f"--job={job.name}" for job in bundle.jobs]
-    resource = "google.com/tpu" if place.is_tpu else "nvidia.com/gpu"
-    chips = {resource: str(place.chips_per_host)}  # a quantity
-    container = {
-        "name": "trainer",
-        "image": sweep.options["image"],
-        "command": [literal(argument) for argument in command],
-        "env": _environment(sweep, name, place),
-        "resources": {"requests": chips, "limits": dict(chips)},
-    }
-    gke = "cloud.google.com/gke-"
-    node = {f"{gke}{'tpu-' if place.is_tpu else ''}accelerator": accelerators.GKE[place.kind]}
-    node |= {f"{gke}tpu-topology": place.topology} if place.is_tpu else {}
-    tolerations = [{"key": resource, "operator": "Exists", "effect": "NoSchedule"}]
-    if sweep.options["spot"]:
-        node[f"{gke}spot"] = "true"
-        tolerations.append({"key": f"{gke}spot", "operator": "Equal", "value": "true", "effect": "NoSchedule"})
-    pod = {
-        "restartPolicy": "Never",
-        "terminationGracePeriodSeconds": SECONDS_TO_SAVE,
-        "nodeSelector": node,
-        "tolerations": tolerations,
-        "containers": [container],
-    }
-    return pod | ({"serviceAccountName": account} if (account := sweep.options["service_account"]) else {})
-
-
-def literal(argument: str) -> str:
-    """An argument that Kubernetes hands on as it stands: it would expand $(NAME) in commands, and $$ is its escape."""
-    return argument.replace("$", "$$")
-
-
-def _environment(sweep, name: str, place) -> list[dict]:
-    slice_index = {"fieldRef": {"fieldPath": "metadata.labels['jobset.sigs.k8s.io/job-index']"}}
-    env = [
-        {"name": "JAX_COMPILATION_CACHE_DIR", "value": literal(os.fspath(sweep.workdir / "compiled"))},
-        {"name": "JMOE_HOSTS", "value": str(place.n_hosts)},
-        {"name": "JMOE_SLICES", "value": str(place.n_slices)},
-        {"name": "JMOE_SLICE_INDEX", "valueFrom": slice_index},
-    ]
-    if place.n_hosts * place.n_slices > 1:
-        address = f"{name}-{REPLICATED_JOB}-0-0.{name}:{COORDINATOR_PORT}"
-        env.append({"name": "JAX_COORDINATOR_ADDRESS", "value": address})
-    return env
 
 
 def _jobs_in(item) -> list[str]:
