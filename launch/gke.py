@@ -4,17 +4,19 @@ launch/manifest.py writes the JobSets. A pod that ends with exit code 2 fails it
 spot machine above all, restarts it, and `run_task` decides what counts as a failed try.
 """
 
+import dataclasses
 import os
 import signal
 import sys
 import time
+import uuid
 
 from absl import flags
 
 from jmoe.errors import UNAVAILABLE, UserError
 from jmoe.storage.files import is_remote
 from launch import accelerators, manifest, trainer
-from launch.jobs import jobs_of
+from launch.jobs import Bundle, jobs_of
 from launch.manifest import API_GROUP, JOBS, PLURAL, SWEEP, VERSION, jobset
 
 ON_THIS_MACHINE = False
@@ -148,10 +150,24 @@ def _process_environment() -> dict[str, str]:
 
 
 def preview(sweep) -> str:
-    """Every manifest of the sweep, for kubectl and for reading."""
+    """Every manifest of the sweep, for kubectl and for reading.
+
+    Manifests differ in the names of their jobs alone: one for each size of bundle is made and written as YAML, with
+    names that stand nowhere else and then give way to those of the jobs. Ten thousand take a second so.
+    """
     import yaml
 
-    return yaml.safe_dump_all([jobset(sweep, bundle) for bundle in sweep.bundles()], sort_keys=False)
+    texts, documents, token = {}, [], uuid.uuid4().hex
+    for bundle in sweep.bundles():
+        names = [f"d-{token}-{i}-e" for i in range(len(bundle.jobs))]
+        if len(names) not in texts:
+            stand_ins = [dataclasses.replace(job, name=name) for job, name in zip(bundle.jobs, names)]
+            texts[len(names)] = yaml.safe_dump(jobset(sweep, Bundle(stand_ins)), sort_keys=False)
+        text = texts[len(names)]
+        for name, job in zip(names, bundle.jobs):
+            text = text.replace(name, job.name)
+        documents.append(text)
+    return "---\n".join(documents)
 
 
 def _jobs_in(item) -> list[str]:

@@ -18,11 +18,11 @@ import sys
 from etils import epath
 
 from jmoe import cli
-from jmoe.config.fields import alike, record_of
+from jmoe.config.fields import record_of
 from jmoe.cost import counts
 from jmoe.errors import Damaged, UserError
-from jmoe.run.schedule import Schedule
 from jmoe.storage.files import is_remote, read_sealed
+from launch.families import Families
 
 MIXABLE = ("code", "corpus", "config")
 
@@ -169,7 +169,7 @@ def _tuples(value):
 
 
 def load(path: str, workdir: epath.Path) -> tuple[list[Job], dict]:
-    """The jobs of a sweep file with their configs by name, every one resolved and checked.
+    """The jobs of a sweep file with their configs by name (families.Plain), every one resolved and checked.
 
     Raises:
       UserError: the file, its config file or an override can't be used.
@@ -186,19 +186,19 @@ def load(path: str, workdir: epath.Path) -> tuple[list[Job], dict]:
     if isinstance(varied, dict):
         varied = [dict(zip(varied, values)) for values in itertools.product(*varied.values())]
     base = load_module(config_file, f"the config of --sweep={path}")
-    jobs, configs = {}, {}
+    jobs, configs, families = {}, {}, Families(base, resolve)
     for overrides in varied:
         try:
-            config = resolve(base, overrides)
+            family, config, record = families.of(overrides)
         except (KeyError, AttributeError, TypeError, ValueError) as error:
             message = " ".join(str(error.args[0] if error.args else error).split())
             raise UserError(f"--sweep={path}: job {overrides}: {message}") from None
-        model, schedule = config.model, Schedule(config)
+        model, schedule = config.model, family.schedule(config)
         segments = {}  # the trunk's pieces share a folder
         for s in schedule.segments:
             first = segments.get(s.name, [schedule.tokens_at(s.start)])[0]
             segments[s.name] = [first, schedule.tokens_at(s.stop)]
-        name = f"d{model.d_model}-e{model.n_experts}-{digest(record_of(config))}"
+        name = f"d{model.d_model}-e{model.n_experts}-{digest(record)}"
         jobs[name] = Job(
             name,
             workdir / "jobs" / name,
@@ -206,11 +206,11 @@ def load(path: str, workdir: epath.Path) -> tuple[list[Job], dict]:
             dict(overrides),
             model.d_model,
             model.n_experts,
-            counts.n_active(model),
-            counts.n_total(model),
+            family.n_active,
+            family.n_total,
             {f"branch-{budget}": budget for budget in config.n_tokens},
             segments,
-            short_hash(json.dumps(alike(config), sort_keys=True)),
+            short_hash(family.shape),
         )
         configs[name] = config
     if not jobs:
