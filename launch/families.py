@@ -36,8 +36,7 @@ class Families:
         self._base, self._resolve, self._families = base, resolve, {}
 
     def of(self, overrides: dict) -> tuple["Family", Plain, dict]:
-        """(family, config, record) of a job. What resolve(base, overrides) raises; UserError for a config that no run can
-        have."""
+        """(family, config, record) of a job. Raises what resolve(base, overrides) does."""
         own = {name: value for name, value in overrides.items() if name in FIELDS and FIELDS[name].own}
         shared = {name: value for name, value in overrides.items() if name not in own}
         family = self._family(shared)

@@ -91,12 +91,19 @@ class Job:
         return tokens, newest[1]
 
     def failure(self) -> dict:
-        """{"cause", "tries", "tokens", "for_good"} of its last failure since the sweep was started; empty if none."""
+        """{"cause", "tries", "tokens", "for_good"} of its last failure since the sweep was started; empty if none.
+
+        "cancelled" or "accepted" are there too, and true, where launch.cancel or launch.accept were told this job.
+        """
         try:
             failure = json.loads((self.folder / "failure.json").read_text())
             return failure if {"cause", "tries", "tokens", "for_good"} <= failure.keys() else {}
         except (OSError, ValueError, AttributeError):
             return {}
+
+    def given_up(self) -> bool:
+        """Whether a person accepted that it failed: it is trained no further, and its runs are missed no more."""
+        return bool(self.failure().get("accepted"))
 
     def fields(self) -> dict:
         """All that is known of it, in JSON types: its entry in sweep.json, and job.json in its folder."""
@@ -148,7 +155,12 @@ class Bundle:
         return sum(job.flops for job in self.jobs)
 
     def done(self) -> bool:
-        return all(job.done() for job in self.jobs)
+        """Whether nothing is left to train: every job is done or given up."""
+        return all(job.done() or job.given_up() for job in self.jobs)
+
+    def stands_still(self) -> bool:
+        """Whether each job is done or has failed for good, be it cancelled."""
+        return all(job.done() or job.failure().get("for_good") for job in self.jobs)
 
     def command(self) -> list[str]:
         """The argument list of the trainer."""

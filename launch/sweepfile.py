@@ -12,6 +12,7 @@ versions.
 
 import dataclasses
 import functools
+import glob
 import importlib
 import importlib.util
 import json
@@ -41,7 +42,7 @@ def backend(name: str):
       devices(sweep, accelerator)        devices of a job, and bytes of memory of each; None where that is not known
       submit(sweep) -> str               starts what is neither done nor started; returns what it did, in words
       states(sweep) -> dict[str, str]    the jobs that it has by name: "running", "failed (why)" or another word
-      logs(sweep, job) -> bytes          what the trainer of a job printed
+      logs(sweep, job) -> bytes          what the trainer of a job printed; it may take rank=None and attempt=None too
       cancel(sweep, patience) -> str     stops everything; returns what it did, in words
       ON_THIS_MACHINE: bool              whether `submit` trains and returns when all is over; else it returns at once,
                                          its scheduler starts `launch.task` for each of sweep.bundles(), and that calls
@@ -50,6 +51,9 @@ def backend(name: str):
     and perhaps
 
       preview(sweep) -> str              for --dry_run: what would be submitted
+      cancel_job(sweep, job, patience) -> str   stops one job; it may not come back, for its failure.json is there
+      follow(sweep, job, rank)           yields what the job prints, from its beginning until it is over, as bytes
+      CALLS_ON_DONE: bool                whether `submit` has launch.collect --on_done run after the last job
       reason(sweep, job) -> str          why a job did not run, where its own folder does not say it; else ""
 
     Raises:
@@ -109,6 +113,20 @@ class Sweep:
     def lock(self) -> epath.Path:
         """What ownership.hold is given by whoever changes sweep.json, submits jobs or trains them."""
         return self.workdir / "sweep.lock"
+
+    def named(self, beginning: str) -> Job:
+        """The job whose name begins so; UserError where there is none, or several."""
+        jobs = [job for job in self.jobs if job.name.startswith(beginning)]
+        if len(jobs) != 1 and beginning not in (job.name for job in jobs):
+            names = ", ".join(job.name for job in (jobs or self.jobs)[:10])
+            raise UserError(f"--job={beginning} names {len(jobs)} jobs; there are {names}{', ...' * (len(jobs) > 10)}")
+        return jobs[0]
+
+    def given_up(self) -> list[Job]:
+        """The jobs whose failure was accepted, found by one listing."""
+        folder = epath.Path(glob.escape(os.fspath(self.workdir / "jobs")))  # a folder may be called run[1]
+        failed = {path.parent.name for path in folder.glob("*/failure.json")}
+        return [job for job in self.trained if job.name in failed and job.given_up()]
 
     @property
     def trained(self) -> list[Job]:
