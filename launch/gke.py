@@ -15,7 +15,8 @@ from absl import flags
 
 from jmoe.errors import UNAVAILABLE, UserError
 from jmoe.storage.files import is_remote
-from launch import accelerators, manifest, trainer
+from launch import accelerators, gke_logs, manifest, trainer
+from launch.gke_logs import checked, client
 from launch.jobs import Bundle, jobs_of
 from launch.manifest import API_GROUP, JOBS, PLURAL, SWEEP, VERSION, jobset
 
@@ -67,6 +68,21 @@ def submit(sweep) -> str:
     )
 
 
+def logs(sweep, job, rank: int | None = None, attempt: int | None = None) -> bytes:
+    """gke_logs.logs of the job."""
+    return gke_logs.logs(sweep, job, _jobset_of(sweep, job), rank, attempt)
+
+
+def follow(sweep, job, rank: int | None):
+    """gke_logs.follow of the job."""
+    return gke_logs.follow(sweep, job, lambda: _jobset_of(sweep, job), rank or 0)
+
+
+def _jobset_of(sweep, job) -> dict | None:
+    """The JobSet that trains the job."""
+    return next((item for item in _list(sweep) if job.name in _jobs_in(item)), None)
+
+
 def states(sweep) -> dict[str, str]:
     """Jobs that have a JobSet, with its state."""
     jobs = {}
@@ -104,26 +120,21 @@ def _delete(sweep, items) -> None:
         time.sleep(1)
 
 
-def logs(sweep, job) -> bytes:
-    """What the first pod of the job's JobSet printed."""
-    import kubernetes
-
-    name = next((item["metadata"]["name"] for item in _list(sweep) if job.name in _jobs_in(item)), None)
-    if name is None:
-        raise UserError(f"job {job.name} has no JobSet in namespace {sweep.options['namespace']}")
-    api, namespace = kubernetes.client.CoreV1Api(_api().api_client), sweep.options["namespace"]
-    pods = _checked(api.list_namespaced_pod, namespace, label_selector=f"jobset.sigs.k8s.io/jobset-name={name}")
-    names = sorted(pod.metadata.name for pod in pods.items)
-    if not names:
-        raise UserError(f"job {job.name} has no pod in namespace {namespace}")
-    return _checked(api.read_namespaced_pod_log, names[0], namespace).encode()
+def cancel_job(sweep, job, patience: float) -> str:
+    """Deletes the JobSet that trains the job; for its other jobs, where it has some, a new one is created."""
+    items = [item for item in _list(sweep) if job.name in _jobs_in(item)]
+    _delete(sweep, items)
+    others = [bundle for item in items if not (bundle := sweep.bundle(_jobs_in(item))).stands_still()]
+    for bundle in others:
+        _call(sweep, "create", jobset(sweep, bundle), field_validation="Strict")
+    return f"deleted {len(items)} JobSets" + "; its other jobs go on in a new one" * bool(others)
 
 
 def run_task(sweep, bundle) -> int:
     """Runs this pod's trainer once, and copies what it prints to the pod's log; Kubernetes starts it again unless the
     exit code is 2."""
-    if bundle.done():
-        return 0
+    if bundle.stands_still():
+        return 0 if bundle.done() else 2
     place = _process_environment()
     started, code = trainer.start_when_free(bundle, sweep.stall_minutes, env=place), None
     signal.signal(signal.SIGTERM, lambda *_: started.process.terminate())
@@ -133,6 +144,8 @@ def run_task(sweep, bundle) -> int:
             code = started.poll()
             sys.stdout.buffer.write(log.read())
             sys.stdout.flush()
+    if code != UNAVAILABLE:
+        gke_logs.keep(bundle, int(place.get("JAX_PROCESS_ID", "0")))
     if code in (0, UNAVAILABLE) or code in trainer.STOPPED and not started.stalled:
         return code
     if place.get("JAX_PROCESS_ID", "0") != "0" and not trainer.explained(code, started.cause(code)):
@@ -181,34 +194,7 @@ def _list(sweep) -> list[dict]:
 
 def _call(sweep, verb: str, *args, **kwargs):
     """Creates, deletes or lists JobSets in the sweep's namespace."""
-    call = getattr(_api(), f"{verb}_namespaced_custom_object")
-    return _checked(call, API_GROUP, VERSION, sweep.options["namespace"], PLURAL, *args, **kwargs)
-
-
-def _api():
-    try:
-        import kubernetes
-    except ImportError:
-        raise UserError("--backend=gke needs the kubernetes client: pip install -e '.[gke]'") from None
-    try:
-        kubernetes.config.load_kube_config()
-    except kubernetes.config.ConfigException as error:
-        raise UserError(
-            f"--backend=gke finds no cluster: {error}; gcloud container clusters get-credentials makes one known"
-        ) from None
-    return kubernetes.client.CustomObjectsApi()
-
-
-def _checked(call, *args, missing_ok: bool = False, **kwargs):
     import kubernetes
-    import urllib3
 
-    try:
-        return call(*args, **kwargs)
-    except kubernetes.client.ApiException as error:
-        if missing_ok and error.status == 404:
-            return None
-        body = (error.body or "").strip()[:500]
-        raise UserError(f"the cluster refuses: {error.status} {error.reason}: {body}") from None
-    except urllib3.exceptions.HTTPError as error:
-        raise UserError(f"the cluster cannot be reached: {error}") from None
+    call = getattr(kubernetes.client.CustomObjectsApi(client()), f"{verb}_namespaced_custom_object")
+    return checked(call, API_GROUP, VERSION, sweep.options["namespace"], PLURAL, *args, **kwargs)

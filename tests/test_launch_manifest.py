@@ -11,6 +11,7 @@ from absl import flags
 from jmoe.errors import UserError
 from launch import accelerators, manifest
 
+NAMES = [flag.name for flag in flags.FLAGS.get_key_flags_for_module(manifest)]
 OPTIONS = gke_tests.OPTIONS | {"accelerator": "A100:1"}
 LIBRARIES, GIB = "/usr/local/nvidia/lib64", "/usr/local/gib/scripts/set_nccl_env.sh"
 PATCH = """
@@ -36,19 +37,22 @@ spec:
 @pytest.fixture
 def parsed():
     """Parses flags as launch.sweep would, and forgets them after."""
+    own = "accelerator" not in flags.FLAGS  # which launch.sweep defines
+    if own:
+        flags.DEFINE_string("accelerator", None, "")
 
     def options(*arguments):
         flags.FLAGS.unparse_flags()
+        for name in NAMES:
+            flags.FLAGS[name].unparse()
         flags.FLAGS(["launch.sweep", *arguments])
         return manifest.options()
 
-    before = flags.FLAGS.is_parsed(), {name: flags.FLAGS[name].using_default_value for name in flags.FLAGS}
     yield options
-    for name, was_default in before[1].items():
-        if was_default:
-            flags.FLAGS[name].unparse()
-    if not before[0]:
-        flags.FLAGS.unparse_flags()
+    options()
+    flags.FLAGS.unparse_flags()
+    if own:
+        delattr(flags.FLAGS, "accelerator")
 
 
 def pod_of(jobset) -> dict:

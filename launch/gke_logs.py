@@ -1,0 +1,154 @@
+"""What the pods of a job printed, and what Kubernetes says of them; and the client that asks it.
+
+A pod's log is gone with the pod, and a restart makes new ones: so each pod leaves its trainer's log in the job's folder
+when the trainer has ended, as logs/TIME-rankK.txt. Ranks are jax's: slice by slice, machine by machine.
+"""
+
+import contextlib
+import time
+
+from jmoe.errors import Unavailable, UserError
+from jmoe.storage.files import write_whole
+from launch import output
+from launch.manifest import REPLICATED_JOB
+
+SECONDS_BETWEEN_LOOKS = 5.0
+INDEX_OF_SLICE, INDEX_OF_MACHINE = "jobset.sigs.k8s.io/job-index", "batch.kubernetes.io/job-completion-index"
+
+
+def keep(bundle, rank: int) -> None:
+    """Leaves the log of the try that ended on this pod in the job's folder."""
+    text = output.log(bundle.jobs[0], -1).decode(errors="replace")
+    path = bundle.jobs[0].folder / "logs" / f"{output.now()}-rank{rank}.txt"
+    with contextlib.suppress(Unavailable):  # a log is not worth another try
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, text)
+
+
+def logs(sweep, job, item: dict | None, rank: int | None, attempt: int | None) -> bytes:
+    """What the process `rank` printed, by default the first one, in its pod of the JobSet `item`, and the events of
+    both; of an attempt, what was kept of it, the pod that runs now being the newest.
+
+    Raises:
+      UserError: there is nothing.
+    """
+    pod = item and _pod(sweep, item, rank or 0)
+    if attempt is not None:
+        kept = sorted((job.folder / "logs").glob(f"*-rank{rank or 0}.txt"))
+        running = pod and pod.status.phase in ("Pending", "Running")
+        one = output.one_try(
+            [path.read_bytes for path in kept] + [lambda: _log(sweep, pod)] * bool(running), attempt, job
+        )
+        return one()
+    if item is None:
+        raise UserError(f"job {job.name} has no JobSet in namespace {sweep.options['namespace']}")
+    text = _log(sweep, pod) if pod else b""
+    said = _said(sweep, item) if rank is None else []
+    if not text and not said:
+        raise UserError(f"job {job.name} has no pod in namespace {sweep.options['namespace']}")
+    return text + "".join(f"{line}\n" for line in said).encode()
+
+
+def follow(sweep, job, look, rank: int):
+    """Yields what the process `rank` prints, one pod after another, until the JobSet that look() gives is over."""
+    import kubernetes
+
+    seen = set()
+    while item := look():
+        pod = _pod(sweep, item, rank)
+        if pod and pod.metadata.uid not in seen and pod.status.phase != "Pending":
+            seen.add(pod.metadata.uid)
+            yield f"==> {pod.metadata.name} <==\n".encode() * (len(seen) > 1)
+            api = kubernetes.client.CoreV1Api(client())
+            place = pod.metadata.name, sweep.options["namespace"]
+            stream = checked(
+                api.read_namespaced_pod_log, *place, container="trainer", follow=True, _preload_content=False
+            )
+            with contextlib.closing(stream):
+                yield from stream.stream(4096, decode_content=True)
+        elif any(c["type"] in ("Completed", "Failed") and c["status"] == "True" for c in _conditions(item)):
+            return
+        time.sleep(SECONDS_BETWEEN_LOOKS)
+
+
+def _pod(sweep, item: dict, rank: int):
+    """The newest pod of that rank, or None."""
+    import kubernetes
+
+    api, name = kubernetes.client.CoreV1Api(client()), item["metadata"]["name"]
+    selector = f"jobset.sigs.k8s.io/jobset-name={name}"
+    pods = checked(api.list_namespaced_pod, sweep.options["namespace"], label_selector=selector).items
+    n_hosts = next(
+        job["template"]["spec"]["parallelism"]
+        for job in item["spec"]["replicatedJobs"]
+        if job["name"] == REPLICATED_JOB
+    )
+    index = lambda pod, label: int((pod.metadata.labels or {}).get(label, 0))
+    rank_of = lambda pod: index(pod, INDEX_OF_SLICE) * n_hosts + index(pod, INDEX_OF_MACHINE)
+    of_rank = [pod for pod in pods if rank_of(pod) == rank]
+    return max(of_rank, key=lambda pod: str(pod.metadata.creation_timestamp), default=None)
+
+
+def _log(sweep, pod) -> bytes:
+    """What the pod's trainer printed; b"" before it has started."""
+    import kubernetes
+
+    if pod.status.phase == "Pending":
+        return b""
+    api = kubernetes.client.CoreV1Api(client())
+    place = pod.metadata.name, sweep.options["namespace"]
+    return checked(api.read_namespaced_pod_log, *place, container="trainer").encode()
+
+
+def _said(sweep, item: dict) -> list[str]:
+    """The conditions of the JobSet, and the events of it and of whatever bears its name, oldest first."""
+    import kubernetes
+
+    name, namespace = item["metadata"]["name"], sweep.options["namespace"]
+    lines = [f"==> JobSet {name} <=="]
+    lines += [f"{c['type']}={c['status']} {c.get('reason', '')}: {c.get('message', '')}" for c in _conditions(item)]
+    api = kubernetes.client.CoreV1Api(client())
+    events = checked(api.list_namespaced_event, namespace, missing_ok=True)
+    mine = [event for event in (events.items if events else []) if name in (event.involved_object.name or "")]
+    for event in sorted(mine, key=lambda event: str(event.last_timestamp or event.event_time)):
+        what = f"{event.involved_object.kind} {event.involved_object.name}"
+        lines.append(f"{event.last_timestamp or event.event_time} {what}: {event.reason}: {event.message}")
+    return lines if len(lines) > 1 else []
+
+
+def _conditions(item: dict) -> list[dict]:
+    return item.get("status", {}).get("conditions", [])
+
+
+def client():
+    """The client of the cluster that kubectl would use now.
+
+    Raises:
+      UserError: there is none.
+    """
+    try:
+        import kubernetes
+    except ImportError:
+        raise UserError("--backend=gke needs the kubernetes client: pip install -e '.[gke]'") from None
+    try:
+        kubernetes.config.load_kube_config()
+    except kubernetes.config.ConfigException as error:
+        raise UserError(
+            f"--backend=gke finds no cluster: {error}; gcloud container clusters get-credentials makes one known"
+        ) from None
+    return kubernetes.client.ApiClient()
+
+
+def checked(call, *args, missing_ok: bool = False, **kwargs):
+    import kubernetes
+    import urllib3
+
+    try:
+        return call(*args, **kwargs)
+    except kubernetes.client.ApiException as error:
+        if missing_ok and error.status == 404:
+            return None
+        body = (error.body or "").strip()[:500]
+        raise UserError(f"the cluster refuses: {error.status} {error.reason}: {body}") from None
+    except urllib3.exceptions.HTTPError as error:
+        raise UserError(f"the cluster cannot be reached: {error}") from None
