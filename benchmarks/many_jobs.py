@@ -6,6 +6,7 @@ A workdir as a sweep over models, learning rates and seeds leaves it on a local 
 third has trained half, a third waits. Medians of three.
 """
 
+import json
 import pathlib
 import statistics
 import subprocess
@@ -33,7 +34,7 @@ def get_sweep():
         "seed": tuple(range({n_seeds})),
     }}
 """
-NOTES = "seconds: by the clock, of the whole command; system: of CPU time in all of it."
+NOTES = "seconds: by the clock, of the whole command."
 
 
 def main(_):
@@ -62,8 +63,6 @@ def measured(command: list[str]) -> float:
 
 def write_sweep(folder: pathlib.Path, n_jobs: int) -> pathlib.Path:
     """Writes the sweep's file and its half-trained workdir into `folder`; returns the file."""
-    import json
-
     file = folder / "sweep.py"
     file.write_text(SWEEP.format(n_seeds=n_jobs // 200))
     jobs, configs = jobs_lib.load(str(file), epath.Path(folder))
@@ -86,7 +85,12 @@ def write_sweep(folder: pathlib.Path, n_jobs: int) -> pathlib.Path:
 
 
 def _result(job, config, record, branch: str) -> dict:
-    law = {"n_active": job.n_active, "n_total": job.n_total, "n_tokens": job.budgets[branch], "n_experts": job.n_experts}
+    law = {
+        "n_active": job.n_active,
+        "n_total": job.n_total,
+        "n_tokens": job.budgets[branch],
+        "n_experts": job.n_experts,
+    }
     more = {"d_model": job.d_model, "seed": config.seed, "train_loss": 3.1, "drop_rate": 0.01, "seconds": 60.0}
     versions = {"jmoe_version": "0", "jax_version": "0", "corpus_fingerprint": "0" * 16, "device": "cpu"}
     return law | {"loss": 3.0} | more | versions | {"record": {"config": record}}

@@ -48,7 +48,7 @@ def main(_):
         print(shlex.join(command), flush=True)
         if not DRY_RUN.value and (code := subprocess.run(command, stdin=subprocess.DEVNULL).returncode):
             raise UserError(f"{builder} {command[1]} failed with exit code {code}; what it printed says why")
-    print(f"{IMAGE.value} holds code {code_version()}")
+    print(f"{IMAGE.value} {'would hold' if DRY_RUN.value else 'holds'} code {code_version()}")
 
 
 def commands(builder: str) -> list[list[str]]:
