@@ -51,24 +51,35 @@ def logs(sweep, job, item: dict | None, rank: int | None, attempt: int | None) -
 
 def follow(sweep, job, look, rank: int):
     """Yields what the process `rank` prints, one pod after another, until the JobSet that look() gives is over."""
-    import kubernetes
-
-    seen = set()
+    shown, ended = {}, set()  # bytes by pod; pods that print no more
     while item := look():
+        over = any(c["type"] in ("Completed", "Failed") and c["status"] == "True" for c in _conditions(item))
         pod = _pod(sweep, item, rank)
-        if pod and pod.metadata.uid not in seen and pod.status.phase != "Pending":
-            seen.add(pod.metadata.uid)
-            yield f"==> {pod.metadata.name} <==\n".encode() * (len(seen) > 1)
-            api = kubernetes.client.CoreV1Api(client())
-            place = pod.metadata.name, sweep.options["namespace"]
-            stream = checked(
-                api.read_namespaced_pod_log, *place, container="trainer", follow=True, _preload_content=False
-            )
-            with contextlib.closing(stream):
-                yield from stream.stream(4096, decode_content=True)
-        elif any(c["type"] in ("Completed", "Failed") and c["status"] == "True" for c in _conditions(item)):
+        if pod and pod.status.phase != "Pending" and (uid := pod.metadata.uid) not in ended:
+            if shown and uid not in shown:
+                yield f"==> {pod.metadata.name} <==\n".encode()
+            shown.setdefault(uid, 0)
+            for text in _stream(sweep, pod, shown[uid]):
+                shown[uid] += len(text)
+                yield text
+            ended |= {uid} if pod.status.phase != "Running" else set()
+        if over:
             return
         time.sleep(SECONDS_BETWEEN_LOOKS)
+
+
+def _stream(sweep, pod, skip: int):
+    """Yields what the pod prints after its first `skip` bytes until it, or the connection, ends."""
+    import kubernetes
+    import urllib3
+
+    api, place = kubernetes.client.CoreV1Api(client()), (pod.metadata.name, sweep.options["namespace"])
+    log = checked(api.read_namespaced_pod_log, *place, container="trainer", follow=True, _preload_content=False)
+    with contextlib.closing(log), contextlib.suppress(urllib3.exceptions.HTTPError):
+        for text in log.stream(4096, decode_content=True):
+            if text[skip:]:
+                yield text[skip:]
+            skip = max(0, skip - len(text))
 
 
 def _pod(sweep, item: dict, rank: int):

@@ -1,4 +1,4 @@
-"""Operating a local sweep, with real processes: one job cancelled, retried, accepted; logs that follow; the end told."""
+"""Operating a local sweep, with real processes: a job cancelled, retried or accepted; logs followed; the end told."""
 
 import json
 import re
