@@ -2,9 +2,9 @@
 
 Slurm's own queue is the record of what was submitted: array tasks carry the sweep's id as their name, and as their
 comment the list of jobs that their index looks up, slurm/COMMENT.json; what Slurm and a task's launch.task print is
-slurm/COMMENT_INDEX.txt. The batch script is fixed; names and flags pass through argument lists and JSON only, and of
-the environment only the variables of EXPORT reach a job. Ask for GPUs by node (--gpus-per-node): jax does not find its
-processes where --gpus-per-task binds them.
+slurm/COMMENT_INDEX.txt; what a task does on its nodes stands in launch/slurm_task.py. The batch script is fixed; names
+and flags pass through argument lists and JSON only, and of the environment only the variables of EXPORT reach a job.
+Ask for GPUs by node (--gpus-per-node): jax does not find its processes where --gpus-per-task binds them.
 """
 
 import contextlib
@@ -14,22 +14,19 @@ import json
 import os
 import pathlib
 import re
-import subprocess
 import sys
-import time
 
 from absl import flags
 
-from jmoe.errors import UNAVAILABLE, Unavailable, UserError
+from jmoe.errors import UserError
 from jmoe.storage.cache import cache_dir
 from jmoe.storage.files import is_remote, write_whole
 from launch import accelerators, trainer
 from launch.jobs import jobs_of
+from launch.slurm_task import call, run_task  # noqa: F401  a backend's run_task
 
 ON_THIS_MACHINE = False
 SCRIPT = '#!/bin/sh\nexec "$@"\n'
-STEP = ("srun", "--export=ALL", "--kill-on-bad-exit=1")  # one trainer process for each task of the job
-SLURMS_OWN = ("srun:", "slurmstepd")  # how the lines begin that Slurm adds to a trainer's log
 SECONDS_TO_SAVE = 120  # SIGTERM comes this long before the time limit
 OURS = ("--array", "--comment", "--error", "--job-name", "--open-mode", "--output", "--parsable", "--wrap")
 OURS_SHORT = "aeJo"
@@ -126,7 +123,7 @@ def states(sweep) -> dict[str, str]:
       UserError: Slurm cannot be asked, or a list is missing or damaged that tells which jobs are queued.
     """
     lists, jobs = {}, {}
-    for line in _call("squeue", "-h", "-r", "--me", f"--name={sweep.id}", "-o", "%K|%k|%T|%r").splitlines():
+    for line in call("squeue", "-h", "-r", "--me", f"--name={sweep.id}", "-o", "%K|%k|%T|%r").splitlines():
         index, comment, state, reason = line.split("|", 3)
         if comment not in lists:
             lists[comment] = _list(_folder(sweep) / f"{comment}.json")
@@ -194,8 +191,8 @@ def cancel(sweep, patience: float) -> str:
         what = f"{len(states(sweep))} jobs"
     except UserError as error:
         what = f"the sweep's tasks ({error})"
-    _call("scancel", f"--name={sweep.id}")
-    _call("scancel", f"--name={sweep.id}-collect")
+    call("scancel", f"--name={sweep.id}")
+    call("scancel", f"--name={sweep.id}-collect")
     return f"cancelled {what}"
 
 
@@ -204,79 +201,11 @@ def jobs_of_task(path: str) -> list[str]:
     return _list(pathlib.Path(path))[int(os.environ["SLURM_ARRAY_TASK_ID"])]
 
 
-def run_task(sweep, bundle) -> int:
-    """Has srun start trainers on the nodes of this array task until every job is done or has failed for good, or Slurm
-    takes the nodes away; queues the task again where the trainers were asked to stop, or the store gives no answer."""
-    try:
-        return _train(sweep, bundle)
-    except Unavailable:
-        _requeue()
-        raise
-
-
-def _train(sweep, bundle) -> int:
-    while not bundle.done():
-        started = trainer.start_when_free(bundle, sweep.stall_minutes, prefix=STEP, not_its_own=SLURMS_OWN)
-        code = started.wait()
-        if code == 0:
-            break
-        if code < 0:  # srun itself was killed
-            _end_step()
-        if _met_an_outage(started):
-            code = UNAVAILABLE
-        if code in trainer.STOPPED and not started.stalled:
-            _requeue()
-            return code
-        if _is_ending():  # killed with its nodes: no failure of its own
-            return code
-        if code == UNAVAILABLE:  # nothing is wrong with the job
-            print(f"{bundle.name}: {started.cause(code)}; trying again", flush=True)
-            continue
-        failures = trainer.failed(started, code, sweep.retries)
-        for job, failure in failures.items():
-            print(f"{job}: {failure['cause']}", flush=True)
-        if all(failure["for_good"] for failure in failures.values()):
-            return 2
-    for job in bundle.jobs:
-        trainer.forget_cause(job)
-    return 0
-
-
-def _met_an_outage(started) -> bool:
-    """Whether the store ended one of the processes, on account of which srun ended the others: srun's own exit code is
-    the largest of all."""
-    words = f"Exited with exit code {UNAVAILABLE}"
-    return any(line.startswith("srun: error:") and line.endswith(words) for line in started.lines())
-
-
-def _requeue() -> None:
-    if not _is_ending():
-        _call("scontrol", "requeue", _task())
-
-
-def _is_ending() -> bool:
-    """Whether Slurm is taking the nodes of this task away: cancelled, preempted, requeued, or a node lost."""
-    return _call("squeue", "-h", "-j", _task(), "-o", "%T").strip() != "RUNNING"
-
-
-def _end_step() -> None:
-    """Ends trainers of this array task that outlived their srun, and waits until they have ended."""
-    steps = lambda: _call("squeue", "-h", "-s", "-j", _task(), "-o", "%i").split()
-    while numbered := [step for step in steps() if step[-1].isdigit()]:
-        subprocess.run(["scancel", *numbered], capture_output=True)
-        time.sleep(1)
-
-
-def _task() -> str:
-    """This array task; the id of one of them is the whole array's as well."""
-    return f"{os.environ['SLURM_ARRAY_JOB_ID']}_{os.environ['SLURM_ARRAY_TASK_ID']}"
-
-
 def _sbatch(script, options, command) -> str:
     """The id of the batch job."""
     exported = [v for v in os.environ if v in EXPORT or v.startswith(EXPORT_PREFIXES)]
     fixed = ["--parsable", "--open-mode=append", f"--export={','.join(exported)}"]
-    answer = _call("sbatch", *fixed, *options, str(script), *command)
+    answer = call("sbatch", *fixed, *options, str(script), *command)
     if not (number := answer.split(";")[0].strip()).isdigit():
         raise UserError(f"sbatch queued nothing; it said: {' '.join(answer.split()) or 'nothing'}")
     return number
@@ -288,13 +217,3 @@ def _folder(sweep) -> pathlib.Path:
     if is_remote(sweep.workdir) or "\\" in os.fspath(sweep.workdir):
         return cache_dir().absolute() / "sweeps" / sweep.id.removeprefix("jmoe-") / "slurm"
     return pathlib.Path(sweep.workdir) / "slurm"
-
-
-def _call(*command) -> str:
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL)
-    except FileNotFoundError:
-        raise UserError(f"--backend=slurm needs {command[0]}, which is not on this machine's PATH") from None
-    if done.returncode:
-        raise UserError(f"{command[0]}: {' '.join(done.stderr.split())}")
-    return done.stdout
