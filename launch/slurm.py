@@ -22,7 +22,7 @@ from jmoe.errors import UserError
 from jmoe.storage.cache import cache_dir
 from jmoe.storage.files import is_remote, write_whole
 from launch import accelerators, trainer
-from launch.jobs import jobs_of
+from launch.jobs import files_of, jobs_of
 from launch.slurm_task import call, run_task  # noqa: F401  a backend's run_task
 
 ON_THIS_MACHINE = False
@@ -85,7 +85,8 @@ def submit(sweep) -> str:
       UserError: Slurm refuses, or it is not known what is queued.
     """
     queued, folder = states(sweep), _folder(sweep)
-    todo = [b for b in sweep.bundles() if not b.done() and not any(job.name in queued for job in b.jobs)]
+    files = files_of(sweep.workdir)  # of a job that left the queue meanwhile too
+    todo = [b for b in sweep.bundles() if not b.done(files) and not any(job.name in queued for job in b.jobs)]
     if "\\" in os.fspath(folder):
         raise UserError(f"Slurm can write no output to {folder}, because of the backslash; set JMOE_CACHE")
     if not todo:
@@ -99,7 +100,8 @@ def submit(sweep) -> str:
     for start in range(0, len(todo), LARGEST_ARRAY):
         part = todo[start : start + LARGEST_ARRAY]
         for job in jobs_of(part):
-            trainer.forget_cause(job)
+            if job.has("failure.json", files):
+                trainer.forget_cause(job)
         comment = f"{datetime.datetime.now():%Y%m%d-%H%M%S-%f}"
         names = folder / f"{comment}.json"
         write_whole(names, json.dumps([[job.name for job in bundle.jobs] for bundle in part]))

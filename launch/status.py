@@ -1,17 +1,13 @@
 """How a sweep stands, job by job, with the reasons of failures: python -m launch.status --workdir=DIR."""
 
-import concurrent.futures
-import glob
-import os
-
 from absl import flags
 
 from jmoe import cli
 from jmoe.errors import UserError
 from jmoe.storage import files as storage
 from jmoe.storage import ownership
-from jmoe.storage.files import epath
 from launch import sweepfile
+from launch.jobs import files_of
 
 WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the sweep, a folder or gs://...", required=True)
 
@@ -30,15 +26,9 @@ def main(_):
 
 def table(sweep, states: dict[str, str]) -> str:
     """A line for each job and one for all; `states` is what the backend says of those it has. Writes nothing."""
-    folder, files = sweep.workdir / "jobs", {}
-    literal = epath.Path(glob.escape(os.fspath(folder)))  # a folder may be called run[1]
-    for pattern in ("*/*/result.json", "*/*/metrics.jsonl", "*/failure.json"):  # one listing each, on gs:// too
-        for path in literal.glob(pattern):
-            name, *rest = path.relative_to(folder).parts
-            files.setdefault(name, set()).add("/".join(rest))
+    files = files_of(sweep.workdir)
     line = lambda job: _line(sweep, job, files.get(job.name, set()), states.get(job.name))
-    with concurrent.futures.ThreadPoolExecutor(32 if storage.is_remote(folder) else 1) as pool:
-        lines = list(pool.map(line, sweep.jobs))
+    lines = storage.of_each(line, sweep.jobs, sweep.workdir)
     kinds = {}
     for _, _, kind, _ in lines:
         kinds[kind] = kinds.get(kind, 0) + 1
@@ -50,7 +40,7 @@ def table(sweep, states: dict[str, str]) -> str:
     text.append(f"{n_done} of {n_runs} runs done; {len(lines)} jobs on {sweep.backend}: {counted}")
     if (owner := ownership.owner(sweep.lock)) and not owner.has_ended():
         text.append(f"at work on it: {owner}")
-    if storage.is_remote(folder):
+    if storage.is_remote(sweep.workdir):
         text.append(f"logs of trainers on this machine: {sweep.jobs[0].local_folder.parent}")
     return "\n".join(text)
 
@@ -58,7 +48,7 @@ def table(sweep, states: dict[str, str]) -> str:
 def _line(sweep, job, files: set[str], state: str | None) -> tuple[str, str, str, str]:
     """(name, runs done, one word, what else there is to say) of a job with these files in its folder."""
     written = [branch for branch in job.budgets if f"{branch}/result.json" in files]
-    results = job.results() if written else {}
+    results = job.results({job.name: files})
     runs = f"{len(results)}/{len(job.budgets)}"
     if len(results) == len(job.budgets):
         return job.name, runs, "done", ""
