@@ -102,8 +102,8 @@ class Cluster:
         return dict.fromkeys(NODES, "unknown") | dict(zip(said[::2], said[1::2]))
 
     def restart_controller(self, seconds: float) -> None:
-        """Kills it, and starts it again after some seconds with what it had saved."""
-        _end(self._controller, kill=True)
+        """Ends it, and starts it again after some seconds."""
+        _end(self._controller)
         time.sleep(seconds)
         self._controller = self._start_controller()
         self.wait_for_nodes()

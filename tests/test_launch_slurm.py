@@ -209,11 +209,15 @@ def finished(cluster) -> bool:
 
 
 def eligible_now(cluster) -> None:
-    """Slurm holds a requeued job back for two minutes; a test need not wait for that. Two seconds it must: slurmd
-    starts no job again in the second in which it was killed ("already killed, do not launch batch job")."""
-    if held := [line.split()[0] for line in queue(cluster).splitlines() if "BeginTime" in line]:
+    """Slurm holds a requeued job back for two minutes; a test need not wait for that. It must wait until the trainers
+    have ended ("already running, do not launch second copy" drains the node), and two seconds more: slurmd starts no
+    job again in the second in which it was killed ("already killed, do not launch batch job")."""
+    lines = cluster.call("squeue", "-h", "-r", "-o", "%i %A %r").stdout.splitlines()
+    if held := [line.split() for line in lines if "BeginTime" in line]:
+        steps_of = lambda number: subprocess.run(["pgrep", "-f", rf"slurmstepd: \[{number}\."], capture_output=True)
+        wait(lambda: all(steps_of(number).returncode for _, number, _ in held), "a requeued task does not end")
         time.sleep(2)
-        for task in held:
+        for task, *_ in held:
             cluster.call("scontrol", "update", f"JobId={task}", "StartTime=now", check=False)
 
 
