@@ -18,7 +18,7 @@ from jmoe.config.fields import with_columns
 from jmoe.errors import UserError
 from jmoe.storage import files as storage
 from launch import sweepfile
-from launch.jobs import MIXABLE, digest
+from launch.jobs import MIXABLE, digest, files_of
 
 LAW_COLUMNS = ("n_active", "n_total", "n_tokens", "n_experts", "loss")
 TRACES = ("run", "code", "config", "overrides")
@@ -67,19 +67,19 @@ def rows_of(sweep) -> tuple[list[dict], dict[str, str], dict[str, str]]:
     Raises:
       UserError: two versions of code or corpus, or a config that is not the sweep's, and sweep.mix does not allow it.
     """
-    rows, models, missing, given_up = [], [], {}, {}
-    for job in sweep.jobs:
-        results = job.results()
+    rows, models, missing, given_up, files = [], [], {}, {}, files_of(sweep.workdir)
+    finished = storage.of_each(lambda job: job.results(files), sweep.jobs, sweep.workdir)
+    for job, results in zip(sweep.jobs, finished):
         why, failure = "", {}
         if len(results) < len(job.budgets):
-            failure = job.failure()
+            failure = job.failure(files)
             why = failure.get("cause") or sweep.reason(job) or "not finished"
         for branch in job.budgets:
             run = f"jobs/{job.name}/{branch}"
             if branch not in results:
                 if failure.get("accepted"):
                     given_up[run] = why
-                elif (job.folder / branch / "result.json").exists():
+                elif job.has(f"{branch}/result.json", files):
                     missing[run] = "result.json is damaged; starting the sweep again writes it anew"
                 elif not job.kept:
                     missing[run] = why

@@ -21,7 +21,7 @@ from jmoe import cli
 from jmoe.config.fields import record_of
 from jmoe.cost import counts
 from jmoe.errors import Damaged, UserError
-from jmoe.storage.files import is_remote, read_sealed
+from jmoe.storage.files import is_remote, names_below, read_bytes, read_sealed
 from launch.families import Families
 
 MIXABLE = ("code", "corpus", "config")
@@ -43,6 +43,7 @@ class Job:
     corpus: str = ""  # fingerprint
     code: list[str] = dataclasses.field(default_factory=list)  # every version that trained it, in order
     kept: bool = False  # of an earlier form of the sweep: its results count, and it is trained no further
+    _done = False  # no field: whether it was once found finished
 
     @property
     def training_tokens(self) -> int:
@@ -66,16 +67,25 @@ class Job:
     def log(self) -> pathlib.Path:
         return self.local_folder / "log.txt"
 
-    def results(self) -> dict[str, dict]:
-        """Finished branches by name; one whose result.json is damaged is not finished: its trainer writes it anew."""
+    def results(self, files=None) -> dict[str, dict]:
+        """Finished branches by name; one whose result.json is damaged is not finished: its trainer writes it anew.
+
+        A result that is not among the `files` of the sweep, which `files_of` tells, is not asked for."""
         results = {}
         for branch in self.budgets:
-            with contextlib.suppress(Damaged):
-                results[branch] = read_sealed(self.folder / branch / "result.json")
+            if self.has(f"{branch}/result.json", files):
+                with contextlib.suppress(Damaged):
+                    results[branch] = read_sealed(self.folder / branch / "result.json")
         return {branch: result for branch, result in results.items() if result is not None}
 
-    def done(self) -> bool:
-        return len(self.results()) == len(self.budgets)
+    def has(self, file: str, files=None) -> bool:
+        """Whether `file` of its folder is among the `files` of the sweep; True where those are not known."""
+        return files is None or file in files.get(self.name, ())
+
+    def done(self, files=None) -> bool:
+        """Whether it is finished, and so remains; `files` as in `results`."""
+        self._done = self._done or len(self.results(files)) == len(self.budgets)
+        return self._done
 
     def progress(self) -> tuple[int, float | None]:
         """Tokens trained so far over trunk and branches, and the newest cross-entropy."""
@@ -90,20 +100,23 @@ class Job:
                 continue
         return tokens, newest[1]
 
-    def failure(self) -> dict:
+    def failure(self, files=None) -> dict:
         """{"cause", "tries", "tokens", "for_good"} of its last failure since the sweep was started; empty if none.
+        `files` as in `results`.
 
         "cancelled" or "accepted" are there too, and true, where launch.cancel or launch.accept were told this job.
         """
+        if not self.has("failure.json", files):
+            return {}
         try:
-            failure = json.loads((self.folder / "failure.json").read_text())
+            failure = json.loads(read_bytes(self.folder / "failure.json"))
             return failure if {"cause", "tries", "tokens", "for_good"} <= failure.keys() else {}
         except (OSError, ValueError, AttributeError):
             return {}
 
-    def given_up(self) -> bool:
+    def given_up(self, files=None) -> bool:
         """Whether a person accepted that it failed: it is trained no further, and its runs are missed no more."""
-        return bool(self.failure().get("accepted"))
+        return bool(self.failure(files).get("accepted"))
 
     def fields(self) -> dict:
         """All that is known of it, in JSON types: its entry in sweep.json, and job.json in its folder."""
@@ -154,9 +167,9 @@ class Bundle:
     def flops(self) -> int:
         return sum(job.flops for job in self.jobs)
 
-    def done(self) -> bool:
-        """Whether nothing is left to train: every job is done or given up."""
-        return all(job.done() or job.given_up() for job in self.jobs)
+    def done(self, files=None) -> bool:
+        """Whether nothing is left to train: every job is done or given up; `files` as in Job.results."""
+        return all(job.done(files) or job.given_up(files) for job in self.jobs)
 
     def stands_still(self) -> bool:
         """Whether each job is done or has failed for good, be it cancelled."""
@@ -169,6 +182,15 @@ class Bundle:
         workdir = os.fspath(self.jobs[0].folder.parent.parent)
         names = [f"--job={job.name}" for job in self.jobs]
         return [sys.executable, "-m", "launch.together", f"--workdir={workdir}", *names]
+
+
+def files_of(workdir) -> dict[str, set[str]]:
+    """What lies in the folder of each job of a sweep now, and in the folders of its segments, by the job's name."""
+    files = {}
+    for path in names_below(workdir / "jobs", depth=3):
+        name, _, file = path.partition("/")
+        files.setdefault(name, set()).add(file)
+    return files
 
 
 def jobs_of(bundles) -> list[Job]:
@@ -280,7 +302,7 @@ def load_module(path: str, what: str):
 def _last_line(path) -> bytes:
     """The last whole line of a file, however long it is; b"" if there is none. An object is read whole."""
     if is_remote(path):
-        return path.read_bytes().rpartition(b"\n")[0].rpartition(b"\n")[2]
+        return read_bytes(path).rpartition(b"\n")[0].rpartition(b"\n")[2]
     with open(path, "rb") as file:
         size = file.seek(0, os.SEEK_END)
         for length in (min(size, 2**power) for power in itertools.count(12)):

@@ -11,7 +11,7 @@ from jmoe.errors import UNAVAILABLE, Interrupted, Unavailable, UserError
 from jmoe.storage import files as storage
 from jmoe.storage import identity, ownership
 from launch import accelerators, output, trainer
-from launch.jobs import Bundle, jobs_of
+from launch.jobs import Bundle, files_of, jobs_of
 from launch.progress import Progress
 
 ON_THIS_MACHINE = True
@@ -75,13 +75,15 @@ def submit(sweep) -> str:
       Interrupted: on Ctrl-C or SIGTERM, once the trainers have saved and stopped. UserError: the code or a config was
         edited meanwhile. Unavailable: the store gives no answer.
     """
-    todo = sorted((bundle for bundle in sweep.bundles() if not bundle.done()), key=lambda bundle: bundle.flops)
+    files = files_of(sweep.workdir)
+    todo = sorted((bundle for bundle in sweep.bundles() if not bundle.done(files)), key=lambda bundle: bundle.flops)
     if not todo:
-        n_runs, n_failed = sum(len(job.budgets) for job in sweep.trained), len(sweep.given_up())
+        n_runs, n_failed = sum(len(job.budgets) for job in sweep.trained), sum(job.given_up(files) for job in sweep.trained)
         but = f", but for those of {n_failed} failed jobs that were accepted" * bool(n_failed)
         return f"{n_runs} of {n_runs} runs were done before{but}: this sweep is finished, nothing was trained"
     for job in jobs_of(todo):
-        trainer.forget_cause(job)
+        if job.has("failure.json", files):
+            trainer.forget_cause(job)
     received = []
 
     def stop(signum, _):

@@ -86,12 +86,12 @@ def _is_cached(fingerprint: str) -> bool:
     return (cache_dir() / "tokens" / fingerprint).exists()
 
 
-def tokens(sweep, configs, corpora) -> tuple[list[str], list[str]]:
+def tokens(sweep, configs, corpora, files) -> tuple[list[str], list[str]]:
     """A sentence for each job whose text has too few tokens for it, and the warnings about held-out text; of the
-    corpora that are on this machine."""
+    corpora that are on this machine. `files` as jobs.files_of tells them."""
     reasons, warnings = [], {}
     for job in sweep.trained:
-        if job.corpus in corpora and not job.done():
+        if job.corpus in corpora and not job.done(files):
             schedule = Schedule(configs[job.name])
             try:
                 warning = supply.check(corpora[job.corpus], configs[job.name], schedule, schedule.segments[-1])

@@ -6,14 +6,16 @@ from tqdm import tqdm
 
 from jmoe.errors import Unavailable
 from jmoe.storage import files as storage
+from launch.jobs import files_of
 
 
 class Progress:
     """The progress of `jobs`, on a terminal or in a log: one bar over their FLOPs, and a line for each finished run."""
 
     def __init__(self, jobs):
-        self._jobs, self._known = jobs, {job.name: set(job.results()) for job in jobs}
         self._every = 10.0 if storage.is_remote(jobs[0].folder) else 0.0  # seconds: objects are slow to look at
+        files = self._files(jobs)
+        self._jobs, self._known = jobs, {job.name: set(job.results(files)) for job in jobs}
         self._next = 0.0
         self._n_runs = sum(len(job.budgets) for job in jobs)
         self._cost = {job.name: job.flops / job.training_tokens for job in jobs}
@@ -35,11 +37,11 @@ class Progress:
         if time.monotonic() < self._next:
             return
         self._next = time.monotonic() + self._every
-        standing = []
+        standing, files = [], self._files(self._jobs)
         for job in self._jobs:
             if job not in running and self._known[job.name] == set(job.budgets):
                 continue
-            results = job.results()
+            results = job.results(files)
             for name in sorted(results.keys() - self._known[job.name], key=lambda name: results[name]["n_tokens"]):
                 self._known[job.name].add(name)
                 run = results[name]
@@ -55,6 +57,10 @@ class Progress:
         self._bar.set_postfix_str(", ".join(standing) or "starting", refresh=False)
         self._bar.n = self._flops()
         self._bar.refresh()
+
+    def _files(self, jobs) -> dict | None:
+        """Of the sweep, by one request; None on a disk, where each look is as cheap."""
+        return files_of(jobs[0].folder.parent.parent) if self._every else None
 
     def say(self, text: str) -> None:
         tqdm.write(text)

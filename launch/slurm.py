@@ -2,9 +2,9 @@
 
 Slurm's own queue is the record of what was submitted: array tasks carry the sweep's id as their name, and as their
 comment the list of jobs that their index looks up, slurm/COMMENT.json; what Slurm and a task's launch.task print is
-slurm/COMMENT_INDEX.txt. The batch script is fixed; names and flags pass through argument lists and JSON only, and of
-the environment only the variables of EXPORT reach a job. Ask for GPUs by node (--gpus-per-node): jax does not find its
-processes where --gpus-per-task binds them.
+slurm/COMMENT_INDEX.txt; what a task does on its nodes stands in launch/slurm_task.py. The batch script is fixed; names
+and flags pass through argument lists and JSON only, and of the environment only the variables of EXPORT reach a job.
+Ask for GPUs by node (--gpus-per-node): jax does not find its processes where --gpus-per-task binds them.
 """
 
 import contextlib
@@ -15,7 +15,6 @@ import os
 import pathlib
 import re
 import sys
-import time
 
 from absl import flags
 
@@ -23,7 +22,7 @@ from jmoe.errors import UserError
 from jmoe.storage.cache import cache_dir
 from jmoe.storage.files import is_remote, write_whole
 from launch import accelerators, output, slurm_task, trainer
-from launch.jobs import jobs_of
+from launch.jobs import files_of, jobs_of
 from launch.slurm_task import call, read_list
 
 ON_THIS_MACHINE = False
@@ -91,7 +90,8 @@ def submit(sweep) -> str:
       UserError: Slurm refuses, or it is not known what is queued.
     """
     queued, folder, cap = states(sweep), _folder(sweep), sweep.options.get("workers")
-    todo = [b for b in sweep.bundles() if not b.done() and not any(job.name in queued for job in b.jobs)]
+    files = files_of(sweep.workdir)  # of a job that left the queue meanwhile too
+    todo = [b for b in sweep.bundles() if not b.done(files) and not any(job.name in queued for job in b.jobs)]
     if "\\" in os.fspath(folder):
         raise UserError(f"Slurm can write no output to {folder}, because of the backslash; set JMOE_CACHE")
     if not todo:
@@ -105,7 +105,8 @@ def submit(sweep) -> str:
     for start in range(0, len(todo), LARGEST_ARRAY):
         part = todo[start : start + LARGEST_ARRAY]
         for job in jobs_of(part):
-            trainer.forget_cause(job)
+            if job.has("failure.json", files):
+                trainer.forget_cause(job)
         comment = f"{datetime.datetime.now():%Y%m%d-%H%M%S-%f}"
         names = folder / f"{comment}.json"
         write_whole(names, json.dumps([[job.name for job in bundle.jobs] for bundle in part]))

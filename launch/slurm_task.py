@@ -1,4 +1,9 @@
-"""What a task of a Slurm array does: srun starts the trainers on its nodes, as often as it takes."""
+"""What an array task of the Slurm backend does on its nodes: srun's trainers, one try after another.
+
+Which end is a failure of the job, and which is Slurm's doing? Where Slurm takes the nodes away (cancelled, preempted, a
+node lost) it is none, and Slurm queues the task again. Where the store or Slurm's controller gives no answer, or srun
+cannot start a trainer on a node, which Slurm finds lost only minutes later, the task tries again.
+"""
 
 import json
 import os
@@ -10,6 +15,9 @@ from jmoe.errors import UNAVAILABLE, Unavailable, UserError
 from launch import trainer
 
 SLURMS_OWN = ("srun:", "slurmstepd")  # how the lines begin that Slurm adds to a trainer's log
+AWAY = ("Unable to contact slurm controller", "Socket timed out on send/recv operation")  # it is restarted, or busy
+NO_NODE = ("Task launch for", "Node failure on")  # srun's words for a node that does not answer
+PAUSE = 5.0  # seconds
 
 
 def jobs_of_task(path: str) -> list[str]:
@@ -37,7 +45,7 @@ def _train(sweep, bundle) -> int:
             break
         if code < 0:  # srun itself was killed
             _end_step()
-        if _met_an_outage(started):
+        if _is_slurms_or_the_stores(started):
             code = UNAVAILABLE
         if code in trainer.STOPPED and not started.stalled:
             _requeue()
@@ -46,6 +54,7 @@ def _train(sweep, bundle) -> int:
             return code
         if code == UNAVAILABLE:  # nothing is wrong with the job
             print(f"{bundle.name}: {started.cause(code)}; trying again", flush=True)
+            time.sleep(PAUSE)
             continue
         failures = trainer.failed(started, code, sweep.retries)
         for job, failure in failures.items():
@@ -63,26 +72,27 @@ def _step() -> list[str]:
     return ["srun", "--export=ALL", "--kill-on-bad-exit=1", *["--label"] * several]
 
 
-def _met_an_outage(started) -> bool:
-    """Whether the store ended one of the processes, on account of which srun ended the others: srun's own exit code is
-    the largest of all."""
-    words = f"Exited with exit code {UNAVAILABLE}"
-    return any(line.startswith("srun: error:") and line.endswith(words) for line in started.lines())
+def _is_slurms_or_the_stores(started) -> bool:
+    """Whether a trainer was ended by the store, or not started for want of the controller or a node. By srun's lines:
+    its exit code is the largest of all processes, of which it ends the others when one has ended."""
+    errors = [line for line in started.lines() if line.startswith("srun: error:")]
+    outage = f"Exited with exit code {UNAVAILABLE}"
+    return any(line.endswith(outage) or any(words in line for words in AWAY + NO_NODE) for line in errors)
 
 
 def _requeue() -> None:
     if not _is_ending():
-        call("scontrol", "requeue", _task())
+        _asked("scontrol", "requeue", _task())
 
 
 def _is_ending() -> bool:
     """Whether Slurm is taking the nodes of this task away: cancelled, preempted, requeued, or a node lost."""
-    return call("squeue", "-h", "-j", _task(), "-o", "%T").strip() != "RUNNING"
+    return _asked("squeue", "-h", "-j", _task(), "-o", "%T").strip() != "RUNNING"
 
 
 def _end_step() -> None:
     """Ends trainers of this array task that outlived their srun, and waits until they have ended."""
-    steps = lambda: call("squeue", "-h", "-s", "-j", _task(), "-o", "%i").split()
+    steps = lambda: _asked("squeue", "-h", "-s", "-j", _task(), "-o", "%i").split()
     while numbered := [step for step in steps() if step[-1].isdigit()]:
         subprocess.run(["scancel", *numbered], capture_output=True)
         time.sleep(1)
@@ -103,7 +113,25 @@ def read_list(path) -> list:
         ) from None
 
 
+def _asked(*command) -> str:
+    """What one of Slurm's commands prints, asked again for as long as the controller is away: the task and its nodes do
+    not depend on it."""
+    while True:
+        try:
+            return call(*command)
+        except UserError as error:
+            if not any(words in str(error) for words in AWAY):
+                raise
+            print(f"{error}; trying again", flush=True)
+            time.sleep(PAUSE)
+
+
 def call(*command) -> str:
+    """What one of Slurm's commands prints.
+
+    Raises:
+      UserError: it is not here, or it failed, with what it said.
+    """
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL)
     except FileNotFoundError:

@@ -3,8 +3,6 @@
 python -m launch.status --workdir=DIR [--json] [--watch=SECONDS [--on_done=COMMAND]]
 """
 
-import concurrent.futures
-import glob
 import json
 import os
 import shlex
@@ -17,8 +15,8 @@ from jmoe import cli
 from jmoe.errors import UserError
 from jmoe.storage import files as storage
 from jmoe.storage import ownership
-from jmoe.storage.files import epath
 from launch import collect, sweepfile
+from launch.jobs import files_of
 
 WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the sweep, a folder or gs://...", required=True)
 JSON = flags.DEFINE_bool("json", False, "Print one JSON object, on a line of its own, instead of a table.")
@@ -59,15 +57,9 @@ def look(sweep, states: dict[str, str]) -> dict:
     the process at work on it, in words, or null. Of a job: name, runs_done, runs, state, tokens and training_tokens,
     loss (null before its first step), failure, more (in words), and active: whether it runs, or waits in a queue.
     """
-    folder, files = sweep.workdir / "jobs", {}
-    literal = epath.Path(glob.escape(os.fspath(folder)))  # a folder may be called run[1]
-    for pattern in ("*/*/result.json", "*/*/metrics.jsonl", "*/failure.json"):  # one listing each, on gs:// too
-        for path in literal.glob(pattern):
-            name, *rest = path.relative_to(folder).parts
-            files.setdefault(name, set()).add("/".join(rest))
+    files = files_of(sweep.workdir)
     of_job = lambda job: _job(sweep, job, files.get(job.name, set()), states.get(job.name))
-    with concurrent.futures.ThreadPoolExecutor(32 if storage.is_remote(folder) else 1) as pool:
-        jobs = list(pool.map(of_job, sweep.jobs))
+    jobs = storage.of_each(of_job, sweep.jobs, sweep.workdir)
     owner = ownership.owner(sweep.lock)
     return {
         "workdir": os.fspath(sweep.workdir),
@@ -75,7 +67,7 @@ def look(sweep, states: dict[str, str]) -> dict:
         "runs_done": sum(job["runs_done"] for job in jobs),
         "runs": sum(job["runs"] for job in jobs),
         "owner": str(owner) if owner and not owner.has_ended() else None,
-        "logs": os.fspath(sweep.jobs[0].local_folder.parent) if storage.is_remote(folder) else None,
+        "logs": os.fspath(sweep.jobs[0].local_folder.parent) if storage.is_remote(sweep.workdir) else None,
         "jobs": jobs,
     }
 
@@ -100,7 +92,7 @@ def table(seen: dict) -> str:
 def _job(sweep, job, files: set[str], state: str | None) -> dict:
     """What `look` says of a job with these files in its folder."""
     written = [branch for branch in job.budgets if f"{branch}/result.json" in files]
-    results = job.results() if written else {}
+    results = job.results({job.name: files})
     done = len(results) == len(job.budgets)
     began = any(file.endswith("metrics.jsonl") for file in files)
     tokens, loss = job.progress() if job.training_tokens and began and not done else (0, None)

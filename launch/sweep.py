@@ -111,9 +111,10 @@ def start(sweep, configs) -> str:
     Raises:
       UserError: it cannot be started, or runs are missing at its end. Interrupted.
     """
-    earlier = sweepfile.resume(sweep)
+    files = jobs_lib.files_of(sweep.workdir)
+    earlier = sweepfile.resume(sweep, files)
     corpora = preflight.pin_corpus(sweep, configs, earlier)
-    impossible, warnings = preflight.tokens(sweep, configs, corpora)
+    impossible, warnings = preflight.tokens(sweep, configs, corpora, files)
     preflight.check(impossible)
     for warning in warnings:
         print(warning, file=sys.stderr)

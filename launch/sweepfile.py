@@ -12,7 +12,6 @@ versions.
 
 import dataclasses
 import functools
-import glob
 import importlib
 import importlib.util
 import json
@@ -24,7 +23,7 @@ from absl import flags
 from etils import epath
 
 from jmoe.errors import UserError
-from jmoe.storage.files import set_aside, write_whole
+from jmoe.storage.files import of_each, set_aside, write_whole
 from jmoe.version import code_version
 from launch import jobs as jobs_lib
 from launch.jobs import Bundle, Job
@@ -121,12 +120,6 @@ class Sweep:
             names = ", ".join(job.name for job in (jobs or self.jobs)[:10])
             raise UserError(f"--job={beginning} names {len(jobs)} jobs; there are {names}{', ...' * (len(jobs) > 10)}")
         return jobs[0]
-
-    def given_up(self) -> list[Job]:
-        """The jobs whose failure was accepted, found by one listing."""
-        folder = epath.Path(glob.escape(os.fspath(self.workdir / "jobs")))  # a folder may be called run[1]
-        failed = {path.parent.name for path in folder.glob("*/failure.json")}
-        return [job for job in self.trained if job.name in failed and job.given_up()]
 
     @property
     def trained(self) -> list[Job]:
@@ -232,9 +225,9 @@ def _job_in(folder: epath.Path, workdir: epath.Path) -> Job | None:
     return Job(folder.name, folder, "", {}, 0, 0, 0, 0, budgets, {}, code=[UNKNOWN]) if segments else None
 
 
-def resume(sweep) -> dict[str, Job]:
+def resume(sweep, files) -> dict[str, Job]:
     """The jobs of earlier starts in this workdir by name; the new jobs are given what is known of them, and those that
-    the sweep has no more join it as kept ones.
+    the sweep has no more join it as kept ones. `files` as jobs.files_of tells them.
 
     Raises:
       UserError: the code or the configs are others than those of jobs that have begun, and --mix does not allow it; or
@@ -250,18 +243,19 @@ def resume(sweep) -> dict[str, Job]:
     active = before.engine.states(before)
     if before.backend != sweep.backend and active:
         raise UserError(f"{len(active)} jobs are still with --backend={before.backend}; launch.cancel stops them")
-    earlier = {job.name: job for job in before.jobs if job.name in active or job.folder.exists()}
+    earlier = {job.name: job for job in before.jobs if job.name in active or job.name in files}
     _check_code(sweep, earlier, code)
     names = {job.name for job in sweep.jobs}
     dropped = [job for name, job in earlier.items() if name not in names]
     if dropped:
-        _check_dropped(sweep, dropped, active)
+        _check_dropped(sweep, dropped, active, files)
     for job in dropped:
         job.kept = True
+    of_each(lambda job: job.done(files), sweep.jobs, sweep.workdir)
     for job in sweep.jobs:
         if job.name in earlier:
             codes = earlier[job.name].code
-            job.code = codes if job.done() or codes[-1] == code else [*codes, code]
+            job.code = codes if job.done(files) or codes[-1] == code else [*codes, code]
     sweep.jobs += dropped
     return earlier
 
@@ -276,7 +270,7 @@ def _check_code(sweep, earlier, code: str) -> None:
         )
 
 
-def _check_dropped(sweep, dropped, active) -> None:
+def _check_dropped(sweep, dropped, active, files) -> None:
     names = ", ".join(job.name for job in dropped[:3]) + ", ..." * (len(dropped) > 3)
     if "config" not in sweep.mix:
         raise UserError(
@@ -290,7 +284,7 @@ def _check_dropped(sweep, dropped, active) -> None:
             f"{len(still)} jobs that are not of this sweep any more are with --backend={sweep.backend} still "
             f"({', '.join(still[:3])}); launch.cancel stops them"
         )
-    unfinished = sum(len(job.budgets) - len(job.results()) for job in dropped)
+    unfinished = sum(len(job.budgets) - len(job.results(files)) for job in dropped)
     print(
         f"{len(dropped)} jobs of an earlier form of the sweep are kept ({names}): their finished runs stay in runs.csv"
         + f", {unfinished} unfinished ones are trained no further" * bool(unfinished),
