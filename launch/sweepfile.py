@@ -50,6 +50,8 @@ def backend(name: str):
     and perhaps
 
       preview(sweep) -> str              for --dry_run: what would be submitted
+      ready(sweep)                       raises UserError where its scheduler would not take the jobs; asked before
+                                         anything is written
       reason(sweep, job) -> str          why a job did not run, where its own folder does not say it; else ""
 
     Raises:
