@@ -1,14 +1,11 @@
 """A Kubernetes API server for a test: etcd, and the server that tests/apiserver_build.py builds, over TLS.
 
-It has the CRDs of JobSet and Kueue: those in the folder JMOE_CRDS (YAML files, as the projects publish them), else the
-ones made here. It has no controllers: a test does by hand what they would do.
+It has no controllers: a test does by hand what they would do.
 """
 
 import contextlib
 import json
-import os
 import pathlib
-import re
 import shutil
 import socket
 import subprocess
@@ -16,9 +13,10 @@ import threading
 import time
 
 import apiserver_build
+import apiserver_crds
 import helpers
 import yaml
-from kubernetes import client, config
+from kubernetes import client
 
 ADMIN = "admin"
 JOBSETS = "jobset.x-k8s.io", "v1alpha2", "default", "jobsets"
@@ -39,6 +37,7 @@ class Cluster:
 
     def __init__(self, folder: pathlib.Path):
         self.folder, self.kubeconfig, self._stopped = folder, folder / "kubeconfig", threading.Event()
+        self._certificate = f"{folder}/tls/apiserver.crt"
         self.pods = folder / "pods"
         self.pods.mkdir()
         self.port, etcd, peer = (helpers.free_port() for _ in range(3))
@@ -59,10 +58,10 @@ class Cluster:
         self.start()
         self._write_kubeconfig()
         loaded = client.Configuration()
-        loaded.host, loaded.ssl_ca_cert = f"https://127.0.0.1:{self.port}", f"{folder}/tls/apiserver.crt"
+        loaded.host, loaded.ssl_ca_cert = f"https://127.0.0.1:{self.port}", self._certificate
         loaded.api_key = {"BearerToken": f"Bearer {ADMIN}"}
         self.api = client.CustomObjectsApi(client.ApiClient(loaded))
-        for crd in crds():
+        for crd in apiserver_crds.crds():
             self.define(crd)
         self.api.create_namespaced_custom_object(
             *QUEUES, _object(QUEUES, "LocalQueue", {"name": "team"}, {"clusterQueue": "gpus"})
@@ -98,7 +97,10 @@ class Cluster:
         """As GKE's: a program prints the token."""
         plugin = {"apiVersion": "client.authentication.k8s.io/v1beta1", "command": "cat"}
         plugin |= {"args": [str(self.folder / "credential.json")], "interactiveMode": "Never"}
-        server = {"server": f"https://127.0.0.1:{self.port}", "certificate-authority": f"{self.folder}/tls/apiserver.crt"}
+        server = {
+            "server": f"https://127.0.0.1:{self.port}",
+            "certificate-authority": f"{self.folder}/tls/apiserver.crt",
+        }
         self.kubeconfig.write_text(
             yaml.safe_dump(
                 {
@@ -116,6 +118,19 @@ class Cluster:
         extensions.create_custom_resource_definition(crd)
         name, served = crd["metadata"]["name"], [v["name"] for v in crd["spec"]["versions"] if v["served"]]
         helpers.wait_until(lambda: self._has(crd["spec"]["group"], served[0], name.split(".")[0]), [self._server], 60)
+
+    @contextlib.contextmanager
+    def without(self, crd: str, group: str, version: str, _, resource: str):
+        """The version `version` is not served meanwhile; another of no use is."""
+        extensions = client.ApiextensionsV1Api(self.api.api_client)
+        text = extensions.api_client.sanitize_for_serialization(extensions.read_custom_resource_definition(crd))
+        versions = text["spec"]["versions"]
+        other = versions[0] | {"name": "v9", "storage": False}
+        for served, put in (False, [v | {"served": False} for v in versions] + [other]), (True, versions):
+            extensions.patch_custom_resource_definition(crd, {"spec": {"versions": put}})
+            helpers.wait_until(lambda: self._has(group, version, resource) == served, [self._server], 60)
+            if not served:
+                yield
 
     def _has(self, group, version, resource) -> bool:
         try:
@@ -157,7 +172,9 @@ class Cluster:
                     held = item["metadata"].get("finalizers", [])
                     if "deletionTimestamp" in item["metadata"] and "foregroundDeletion" in held:
                         held = [name for name in held if name != "foregroundDeletion"]
-                        patch = {"metadata": {"finalizers": held, "resourceVersion": item["metadata"]["resourceVersion"]}}
+                        patch = {
+                            "metadata": {"finalizers": held, "resourceVersion": item["metadata"]["resourceVersion"]}
+                        }
                         self.api.patch_namespaced_custom_object(*JOBSETS, item["metadata"]["name"], patch)
 
     def run_pod(self, job: str) -> int:
@@ -191,97 +208,3 @@ def _listens(port: int) -> bool:
 def _object(kind, name, metadata, spec) -> dict:
     group, version, namespace, _ = kind
     return {"apiVersion": f"{group}/{version}", "kind": name, "metadata": metadata, "spec": spec}
-
-
-def crds() -> list[dict]:
-    if folder := os.environ.get("JMOE_CRDS"):
-        files = sorted(pathlib.Path(folder).glob("*.yaml"))
-        return [crd for file in files for crd in yaml.safe_load_all(file.read_text()) if crd]
-    return [
-        crd("jobset.x-k8s.io", "v1alpha2", "JobSet", jobset_spec(), jobset_status()),
-        crd("kueue.x-k8s.io", "v1beta1", "LocalQueue", record(clusterQueue=TEXT, stopPolicy=TEXT), CONDITIONS),
-    ]
-
-
-# Structural schemas of the published fields: JobSet's and Kueue's documentation of their APIs; those of batch/v1 and
-# core/v1 as the kubernetes client has them.
-TEXT, NUMBER, TRUTH = {"type": "string"}, {"type": "integer"}, {"type": "boolean"}
-
-
-def record(required=(), **fields) -> dict:
-    return {"type": "object", "properties": fields} | ({"required": list(required)} if required else {})
-
-
-def many(item: dict) -> dict:
-    return {"type": "array", "items": item}
-
-
-def choice(*values) -> dict:
-    return TEXT | {"enum": list(values)}
-
-
-def fixed(schema: dict) -> dict:
-    return schema | {"x-kubernetes-validations": [{"rule": "self == oldSelf", "message": "Value is immutable"}]}
-
-
-CONDITION = record(
-    ("lastTransitionTime", "message", "reason", "status", "type"),
-    lastTransitionTime=TEXT | {"format": "date-time"}, message=TEXT, observedGeneration=NUMBER,
-    reason=TEXT | {"minLength": 1}, status=choice("True", "False", "Unknown"), type=TEXT,
-)  # fmt: skip
-CONDITIONS = record(conditions=many(CONDITION), pendingWorkloads=NUMBER)
-
-
-def jobset_spec() -> dict:
-    rule = record(
-        ("action", "name"), name=TEXT, action=choice("FailJobSet", "RestartJobSet", "RestartJobSetAndIgnoreMaxRestarts"),
-        onJobFailureReasons=many(TEXT), targetReplicatedJobs=many(TEXT),
-    )  # fmt: skip
-    policy = record(maxRestarts=NUMBER, restartStrategy=choice("Recreate", "BlockingRecreate"), rules=many(rule))
-    job = record(("name", "template"), name=TEXT, groupName=TEXT, replicas=NUMBER, template=model("V1JobTemplateSpec"))
-    network = record(enableDNSHostnames=TRUTH, subdomain=TEXT, publishNotReadyAddresses=TRUTH)
-    success = record(("operator",), operator=choice("All", "Any"), targetReplicatedJobs=many(TEXT))
-    return record(
-        replicatedJobs=many(job), network=fixed(network), successPolicy=fixed(success), failurePolicy=fixed(policy),
-        suspend=TRUTH, managedBy=TEXT, ttlSecondsAfterFinished=NUMBER | {"minimum": 0},
-    )  # fmt: skip
-
-
-def jobset_status() -> dict:
-    counts = dict.fromkeys(("ready", "succeeded", "failed", "active", "suspended"), NUMBER)
-    return record(
-        conditions=many(CONDITION), restarts=NUMBER, restartsCountTowardsMax=NUMBER, terminalState=TEXT,
-        replicatedJobsStatus=many(record(("name", *counts), name=TEXT, **counts)),
-    )  # fmt: skip
-
-
-def model(kind: str) -> dict:
-    """The schema of a type of the kubernetes client, whose models are made from what Kubernetes publishes."""
-    if inner := re.fullmatch(r"List\[(.*)\]", kind):
-        return many(model(inner[1]))
-    if inner := re.fullmatch(r"Dict\[str, (.*)\]", kind):
-        return {"type": "object", "additionalProperties": model(inner[1])}
-    if not hasattr(client, kind):
-        known = {"str": TEXT, "int": NUMBER, "bool": TRUTH, "datetime": TEXT | {"format": "date-time"}}
-        return known.get(kind, {"x-kubernetes-preserve-unknown-fields": True})
-    of = getattr(client, kind)
-    fields = {of.attribute_map[name]: model(of.openapi_types[name]) for name in of.openapi_types}
-    return record([of.attribute_map[name] for name, field in of.model_fields.items() if field.is_required()], **fields)
-
-
-def crd(group: str, version: str, kind: str, spec: dict, status: dict) -> dict:
-    plural = f"{kind.lower()}s"
-    schema = record(apiVersion=TEXT, kind=TEXT, metadata={"type": "object"}, spec=spec, status=status)
-    served = {"name": version, "served": True, "storage": True, "subresources": {"status": {}}}
-    return {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        # the names under k8s.io are protected: their owners approve what they define
-        "metadata": {"name": f"{plural}.{group}", "annotations": {"api-approved.kubernetes.io": "unapproved, a test"}},
-        "spec": {
-            "group": group,
-            "scope": "Namespaced",
-            "names": {"kind": kind, "plural": plural, "singular": kind.lower(), "listKind": f"{kind}List"},
-            "versions": [served | {"schema": {"openAPIV3Schema": schema}}],
-        },
-    }
