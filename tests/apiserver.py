@@ -55,7 +55,9 @@ class Cluster:
         )  # fmt: skip
         self.users = {ADMIN: {"expires": 4e9}}
         self.be("user")
-        self.start()
+        self._server = self._start(*self._command)
+        helpers.wait_until(lambda: _listens(self.port), [self._server], 60)
+        assert _listens(self.port), (folder / "apiserver.out").read_text()[-2000:]
         self._write_kubeconfig()
         loaded = client.Configuration()
         loaded.host, loaded.ssl_ca_cert = f"https://127.0.0.1:{self.port}", self._certificate
@@ -70,10 +72,9 @@ class Cluster:
         self._collector.start()
 
     def start(self) -> None:
-        """The server, which kill() ended."""
+        """The server, which kill() ended, until it knows what is defined."""
         self._server = self._start(*self._command)
-        helpers.wait_until(lambda: _listens(self.port), [self._server], 60)
-        assert _listens(self.port), (self.folder / "apiserver.out").read_text()[-2000:]
+        helpers.wait_until(lambda: _listens(self.port) and self._has(*JOBSETS), [self._server], 60)
 
     def kill(self) -> None:
         self._server.kill()
@@ -116,25 +117,28 @@ class Cluster:
         """Its objects can be made when this returns."""
         extensions = client.ApiextensionsV1Api(self.api.api_client)
         extensions.create_custom_resource_definition(crd)
-        name, served = crd["metadata"]["name"], [v["name"] for v in crd["spec"]["versions"] if v["served"]]
-        helpers.wait_until(lambda: self._has(crd["spec"]["group"], served[0], name.split(".")[0]), [self._server], 60)
+        spec, served = crd["spec"], [version["name"] for version in crd["spec"]["versions"] if version["served"]]
+        kind = spec["group"], served[0], "default", spec["names"]["plural"]
+        helpers.wait_until(lambda: self._has(*kind), [self._server], 60)
 
     @contextlib.contextmanager
-    def without(self, crd: str, group: str, version: str, _, resource: str):
-        """The version `version` is not served meanwhile; another of no use is."""
+    def without(self, kind):
+        """Nothing of this kind is served meanwhile, but a version of it that is of no use."""
+        crd = f"{kind[3]}.{kind[0]}"
         extensions = client.ApiextensionsV1Api(self.api.api_client)
         text = extensions.api_client.sanitize_for_serialization(extensions.read_custom_resource_definition(crd))
         versions = text["spec"]["versions"]
         other = versions[0] | {"name": "v9", "storage": False}
         for served, put in (False, [v | {"served": False} for v in versions] + [other]), (True, versions):
             extensions.patch_custom_resource_definition(crd, {"spec": {"versions": put}})
-            helpers.wait_until(lambda: self._has(group, version, resource) == served, [self._server], 60)
+            helpers.wait_until(lambda: self._has(*kind) == served, [self._server], 60)
             if not served:
                 yield
 
-    def _has(self, group, version, resource) -> bool:
+    def _has(self, *kind) -> bool:
+        time.sleep(0.05)
         try:
-            self.api.list_cluster_custom_object(group, version, resource)
+            self.api.list_namespaced_custom_object(*kind)
             return True
         except client.ApiException:
             return False

@@ -22,6 +22,7 @@ from launch import gke, status
 
 pytestmark = pytest.mark.skipif(bool(apiserver.missing()), reason=f"NO API SERVER: {apiserver.missing()}")
 OPTIONS = test_launch_gke.OPTIONS | {"queue": "team", "accelerator": "v5e:1x1"}
+READ_AT_IMPORT = "kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION"  # $KUBECONFIG
 FLAGS = ["--backend=gke", "--image=registry/jmoe:1", "--queue=team", "--accelerator=v5e:1x1"]
 
 
@@ -30,6 +31,7 @@ def cluster(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         started = apiserver.Cluster(tmp_path_factory.mktemp("cluster"))
         patch.setenv("KUBECONFIG", str(started.kubeconfig))
+        patch.setattr(READ_AT_IMPORT, str(started.kubeconfig))
         try:
             yield started
         finally:
@@ -248,11 +250,11 @@ def test_the_queue_and_the_versions_are_looked_up(cluster, begun, capsys):
 
 def test_a_cluster_without_jobset_or_kueue(cluster, begun):
     sweep = begun([{"seed": 0}])
-    for crd, resource, words in (
-        ("localqueues.kueue.x-k8s.io", apiserver.QUEUES, "--queue=team: the cluster has no localqueues of kueue"),
-        ("jobsets.jobset.x-k8s.io", apiserver.JOBSETS, "the cluster has no jobsets of jobset.x-k8s.io/v1alpha2"),
+    for kind, words in (
+        (apiserver.QUEUES, "--queue=team: the cluster has no localqueues of kueue"),
+        (apiserver.JOBSETS, "the cluster has no jobsets of jobset.x-k8s.io/v1alpha2"),
     ):
-        with cluster.without(crd, *resource), pytest.raises(UserError, match=words):
+        with cluster.without(kind), pytest.raises(UserError, match=words):
             gke.ready(sweep)
     gke.ready(sweep)
 
@@ -261,6 +263,6 @@ def test_a_cluster_without_jobset_or_kueue(cluster, begun):
 def test_a_kubeconfig_that_names_no_cluster(text, tmp_path, monkeypatch):
     path = tmp_path / "kubeconfig"
     path.write_text(text) if text is not None else None
-    monkeypatch.setenv("KUBECONFIG", str(path))
+    monkeypatch.setattr(READ_AT_IMPORT, str(path))
     with pytest.raises(UserError, match="--backend=gke finds no cluster: .*get-credentials"):
         cluster_lib.serves("jobset.x-k8s.io", "v1alpha2", "jobsets")
