@@ -15,12 +15,12 @@ from absl import flags
 
 from jmoe.errors import UNAVAILABLE, UserError
 from jmoe.storage.files import is_remote
-from launch import accelerators, gke_logs, manifest, trainer
-from launch.gke_logs import checked, client
+from launch import accelerators, cluster, gke_logs, manifest, trainer
 from launch.jobs import Bundle, jobs_of
 from launch.manifest import API_GROUP, JOBS, PLURAL, SWEEP, VERSION, jobset
 
 ON_THIS_MACHINE = False
+QUEUES, QUEUE_VERSIONS = "kueue.x-k8s.io", ("v1beta2", "v1beta1")
 SECONDS_TO_DELETE = 120.0
 
 flags.adopt_module_key_flags(manifest)
@@ -39,6 +39,28 @@ def check(sweep) -> None:
         raise UserError(f"--backend=gke needs a --workdir on gs://, not {os.fspath(sweep.workdir)}: pods share no disk")
 
 
+def ready(sweep) -> None:
+    """Raises UserError where the cluster takes no such JobSet, or has no queue that would start it."""
+    namespace, queue = sweep.options["namespace"], sweep.options["queue"]
+    if not cluster.serves(API_GROUP, VERSION, PLURAL):
+        raise UserError(f"--backend=gke: the cluster has no {PLURAL} of {API_GROUP}/{VERSION}, which JobSet brings")
+    version = next((version for version in QUEUE_VERSIONS if cluster.serves(QUEUES, version, "localqueues")), None)
+    if not version:
+        raise UserError(f"--queue={queue}: the cluster has no localqueues of {QUEUES}, which Kueue brings")
+    place = cluster.custom_objects, "list_namespaced_custom_object", QUEUES, version, namespace, "localqueues"
+    if (found := cluster.ask(*place, unless=(403,))) is not None:  # who may not look may submit all the same
+        queues = {item["metadata"]["name"]: item for item in found["items"]}
+        if queue not in queues:
+            names = ", ".join(sorted(queues)) or "none"
+            raise UserError(f"--queue={queue}: namespace {namespace} has no such LocalQueue; it has {names}")
+        for condition in queues[queue].get("status", {}).get("conditions", []):
+            if (condition["type"], condition["status"]) == ("Active", "False"):
+                print(f"--queue={queue} starts nothing now: {condition['message']}", file=sys.stderr)
+    # the server checks one JobSet and keeps it not; that it has one of the name already is no objection
+    first = jobset(sweep, sweep.bundles()[0])
+    _call(sweep, "create", first, dry_run="All", field_validation="Strict", unless=(409,))
+
+
 def devices(sweep, accelerator: str) -> tuple[int | None, float | None]:
     """Of a job, and the bytes of memory of each."""
     return accelerators.devices(accelerator, sweep.options["n_slices"])
@@ -54,14 +76,15 @@ def submit(sweep) -> str:
       UserError: no cluster can be reached, or it refuses.
     """
     known = states(sweep)
-    over = lambda job: known.get(job.name, "failed").startswith(("failed", "stopping"))
+    # what completed without its results has lost them since
+    over = lambda job: known.get(job.name, "failed").startswith(("failed", "stopping", "completed"))
     todo = [bundle for bundle in sweep.bundles() if all(map(over, bundle.jobs)) and not bundle.done()]
     for job in jobs_of(todo):
         trainer.forget_cause(job)
     if again := {job.name for job in jobs_of(todo)} & known.keys():
         _delete(sweep, [item for item in _list(sweep) if again & set(_jobs_in(item))])
     for bundle in todo:
-        _call(sweep, "create", jobset(sweep, bundle), field_validation="Strict")  # no misspelt --pod_patch
+        _call(sweep, "create", jobset(sweep, bundle), field_validation="Strict")
     done = "; all runs are done" if not todo and all(job.done() for job in sweep.trained) else ""
     return (
         f"created {len(todo)} JobSets in namespace {sweep.options['namespace']}; {len(known)} were there before{done}"
@@ -85,18 +108,23 @@ def _jobset_of(sweep, job) -> dict | None:
 
 def states(sweep) -> dict[str, str]:
     """Jobs that have a JobSet, with its state."""
-    jobs = {}
-    for item in _list(sweep):
-        conditions = {c["type"]: c for c in item.get("status", {}).get("conditions", []) if c["status"] == "True"}
-        state = next((s for s in ("Completed", "Failed", "Suspended") if s in conditions), "running")
-        restarts = item.get("status", {}).get("restarts", 0)
-        text = ("queued" if state == "Suspended" else state.lower()) + f", {restarts} restarts" * bool(restarts)
-        if state == "Failed" and (why := conditions[state].get("message")):
-            text += f" ({why})"
-        if "deletionTimestamp" in item["metadata"]:
-            text = "stopping"
-        jobs |= dict.fromkeys(_jobs_in(item), text)
-    return jobs
+    return {job: _state(item) for item in _list(sweep) for job in _jobs_in(item)}
+
+
+def _state(item) -> str:
+    """What becomes of a JobSet, in words."""
+    if "deletionTimestamp" in item["metadata"]:
+        return "stopping"
+    status = item.get("status", {})
+    ended = {c["type"]: c for c in status.get("conditions", []) if c["status"] == "True"}
+    restarts = f", {number} restarts" if (number := status.get("restarts", 0)) else ""
+    if "Completed" in ended:
+        return "completed" + restarts
+    if "Failed" in ended:
+        why = ended["Failed"].get("message") or ended["Failed"].get("reason")
+        return "failed" + restarts + (f" ({why})" if why else "")
+    # Kueue sets `suspend` and takes it back; the condition follows, and a new JobSet has none yet
+    return ("queued" if item["spec"].get("suspend") else "running") + restarts
 
 
 def cancel(sweep, patience: float) -> str:
@@ -109,13 +137,14 @@ def cancel(sweep, patience: float) -> str:
 def _delete(sweep, items) -> None:
     """Deletes JobSets, and waits until they, their jobs and their pods are deleted (a deletion in the foreground)."""
     for item in items:
-        _call(sweep, "delete", item["metadata"]["name"], propagation_policy="Foreground", missing_ok=True)
+        _call(sweep, "delete", item["metadata"]["name"], propagation_policy="Foreground", unless=(404,))
     deadline, uids = time.monotonic() + SECONDS_TO_DELETE, {item["metadata"]["uid"] for item in items}
-    while left := [item["metadata"]["name"] for item in _list(sweep) if item["metadata"]["uid"] in uids]:
+    while left := [item["metadata"] for item in _list(sweep) if item["metadata"]["uid"] in uids]:
         if time.monotonic() > deadline:
+            held = ", ".join(left[0].get("finalizers", ["nothing"]))
             raise UserError(
-                f"{len(left)} JobSets still exist {SECONDS_TO_DELETE:.0f} s after they were deleted ({left[0]}): "
-                "kubectl describe tells why; the same command goes on from here"
+                f"{len(left)} JobSets still exist {SECONDS_TO_DELETE:.0f} s after they were deleted: {left[0]['name']} "
+                f"is held by {held}; kubectl describe tells more, and the same command goes on from here"
             )
         time.sleep(1)
 
@@ -194,7 +223,5 @@ def _list(sweep) -> list[dict]:
 
 def _call(sweep, verb: str, *args, **kwargs):
     """Creates, deletes or lists JobSets in the sweep's namespace."""
-    import kubernetes
-
-    call = getattr(kubernetes.client.CustomObjectsApi(client()), f"{verb}_namespaced_custom_object")
-    return checked(call, API_GROUP, VERSION, sweep.options["namespace"], PLURAL, *args, **kwargs)
+    place = API_GROUP, VERSION, sweep.options["namespace"], PLURAL
+    return cluster.ask(cluster.custom_objects, f"{verb}_namespaced_custom_object", *place, *args, **kwargs)

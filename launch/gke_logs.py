@@ -1,4 +1,4 @@
-"""What the pods of a job printed, and what Kubernetes says of them; and the client that asks it.
+"""What the pods of a job printed, and what Kubernetes says of them.
 
 A pod's log is gone with the pod, and a restart makes new ones: so each pod leaves its trainer's log in the job's folder
 when the trainer has ended, as logs/TIME-rankK.txt. Ranks are jax's: slice by slice, machine by machine.
@@ -9,7 +9,7 @@ import time
 
 from jmoe.errors import Unavailable, UserError
 from jmoe.storage.files import write_whole
-from launch import output
+from launch import cluster, output
 from launch.manifest import REPLICATED_JOB
 
 SECONDS_BETWEEN_LOOKS = 5.0
@@ -70,11 +70,10 @@ def follow(sweep, job, look, rank: int):
 
 def _stream(sweep, pod, skip: int):
     """Yields what the pod prints after its first `skip` bytes until it, or the connection, ends."""
-    import kubernetes
     import urllib3
 
-    api, place = kubernetes.client.CoreV1Api(client()), (pod.metadata.name, sweep.options["namespace"])
-    log = checked(api.read_namespaced_pod_log, *place, container="trainer", follow=True, _preload_content=False)
+    place = "read_namespaced_pod_log", pod.metadata.name, sweep.options["namespace"]
+    log = cluster.ask(cluster.core, *place, container="trainer", follow=True, _preload_content=False)
     with contextlib.closing(log), contextlib.suppress(urllib3.exceptions.HTTPError):
         for text in log.stream(4096, decode_content=True):
             if text[skip:]:
@@ -84,11 +83,9 @@ def _stream(sweep, pod, skip: int):
 
 def _pod(sweep, item: dict, rank: int):
     """The newest pod of that rank, or None."""
-    import kubernetes
-
-    api, name = kubernetes.client.CoreV1Api(client()), item["metadata"]["name"]
-    selector = f"jobset.sigs.k8s.io/jobset-name={name}"
-    pods = checked(api.list_namespaced_pod, sweep.options["namespace"], label_selector=selector).items
+    selector = f"jobset.sigs.k8s.io/jobset-name={item['metadata']['name']}"
+    namespace = sweep.options["namespace"]
+    pods = cluster.ask(cluster.core, "list_namespaced_pod", namespace, label_selector=selector).items
     n_hosts = next(
         job["template"]["spec"]["parallelism"]
         for job in item["spec"]["replicatedJobs"]
@@ -102,24 +99,18 @@ def _pod(sweep, item: dict, rank: int):
 
 def _log(sweep, pod) -> bytes:
     """What the pod's trainer printed; b"" before it has started."""
-    import kubernetes
-
     if pod.status.phase == "Pending":
         return b""
-    api = kubernetes.client.CoreV1Api(client())
-    place = pod.metadata.name, sweep.options["namespace"]
-    return checked(api.read_namespaced_pod_log, *place, container="trainer").encode()
+    place = "read_namespaced_pod_log", pod.metadata.name, sweep.options["namespace"]
+    return cluster.ask(cluster.core, *place, container="trainer").encode()
 
 
 def _said(sweep, item: dict) -> list[str]:
     """The conditions of the JobSet, and the events of it and of whatever bears its name, oldest first."""
-    import kubernetes
-
     name, namespace = item["metadata"]["name"], sweep.options["namespace"]
     lines = [f"==> JobSet {name} <=="]
     lines += [f"{c['type']}={c['status']} {c.get('reason', '')}: {c.get('message', '')}" for c in _conditions(item)]
-    api = kubernetes.client.CoreV1Api(client())
-    events = checked(api.list_namespaced_event, namespace, missing_ok=True)
+    events = cluster.ask(cluster.core, "list_namespaced_event", namespace, unless=(403, 404))
     mine = [event for event in (events.items if events else []) if name in (event.involved_object.name or "")]
     for event in sorted(mine, key=lambda event: str(event.last_timestamp or event.event_time)):
         what = f"{event.involved_object.kind} {event.involved_object.name}"
@@ -129,37 +120,3 @@ def _said(sweep, item: dict) -> list[str]:
 
 def _conditions(item: dict) -> list[dict]:
     return item.get("status", {}).get("conditions", [])
-
-
-def client():
-    """The client of the cluster that kubectl would use now.
-
-    Raises:
-      UserError: there is none.
-    """
-    try:
-        import kubernetes
-    except ImportError:
-        raise UserError("--backend=gke needs the kubernetes client: pip install -e '.[gke]'") from None
-    try:
-        kubernetes.config.load_kube_config()
-    except kubernetes.config.ConfigException as error:
-        raise UserError(
-            f"--backend=gke finds no cluster: {error}; gcloud container clusters get-credentials makes one known"
-        ) from None
-    return kubernetes.client.ApiClient()
-
-
-def checked(call, *args, missing_ok: bool = False, **kwargs):
-    import kubernetes
-    import urllib3
-
-    try:
-        return call(*args, **kwargs)
-    except kubernetes.client.ApiException as error:
-        if missing_ok and error.status == 404:
-            return None
-        body = (error.body or "").strip()[:500]
-        raise UserError(f"the cluster refuses: {error.status} {error.reason}: {body}") from None
-    except urllib3.exceptions.HTTPError as error:
-        raise UserError(f"the cluster cannot be reached: {error}") from None

@@ -78,7 +78,10 @@ def submit(sweep) -> str:
     files = files_of(sweep.workdir)
     todo = sorted((bundle for bundle in sweep.bundles() if not bundle.done(files)), key=lambda bundle: bundle.flops)
     if not todo:
-        n_runs, n_failed = sum(len(job.budgets) for job in sweep.trained), sum(job.given_up(files) for job in sweep.trained)
+        n_runs, n_failed = (
+            sum(len(job.budgets) for job in sweep.trained),
+            sum(job.given_up(files) for job in sweep.trained),
+        )
         but = f", but for those of {n_failed} failed jobs that were accepted" * bool(n_failed)
         return f"{n_runs} of {n_runs} runs were done before{but}: this sweep is finished, nothing was trained"
     for job in jobs_of(todo):

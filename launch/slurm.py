@@ -15,6 +15,7 @@ import os
 import pathlib
 import re
 import sys
+import time
 
 from absl import flags
 

@@ -75,6 +75,8 @@ def main(_):
         dry_run(sweep, impossible)
         return
     preflight.check(impossible)
+    if hasattr(engine, "ready"):
+        engine.ready(sweep)
     storage.make_workdir(WORKDIR.value)
     wait = 0.0 if engine.ON_THIS_MACHINE else SECONDS_TO_SUBMIT
     try:

@@ -53,6 +53,8 @@ def backend(name: str):
       cancel_job(sweep, job, patience) -> str   stops one job; it may not come back, for its failure.json is there
       follow(sweep, job, rank)           yields what the job prints, from its beginning until it is over, as bytes
       CALLS_ON_DONE: bool                whether `submit` has launch.collect --on_done run after the last job
+      ready(sweep)                       raises UserError where its scheduler would not take the jobs; asked before
+                                         anything is written
       reason(sweep, job) -> str          why a job did not run, where its own folder does not say it; else ""
 
     Raises:

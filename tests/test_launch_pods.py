@@ -14,7 +14,7 @@ from etils import epath
 from test_launch_gke import OPTIONS
 
 from jmoe.errors import UserError
-from launch import gke, gke_logs, sweepfile
+from launch import cluster, gke, gke_logs, sweepfile
 from launch import jobs as jobs_lib
 
 JOBS = "d32-e1-00000001", "d32-e1-00000002", "d32-e4-00000003"
@@ -100,10 +100,12 @@ def api(tmp_path, monkeypatch):
     }
     (tmp_path / "kubeconfig").write_text(yaml.safe_dump(config))
     monkeypatch.setattr(kubernetes.config.kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", str(tmp_path / "kubeconfig"))
+    cluster._client.cache_clear()
     monkeypatch.setattr(gke_logs, "SECONDS_BETWEEN_LOOKS", 0.01)
     yield server
     server.shutdown()
     server.server_close()
+    cluster._client.cache_clear()
 
 
 def test_logs_are_of_the_newest_pod_of_a_rank_with_the_clusters_words(api, tmp_path):
