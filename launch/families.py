@@ -5,12 +5,17 @@ budgets, learning rate) are one family. Its config is made, counted and hashed o
 with the job's own fields. A field from which the config file computes another one is not taken for an own one.
 """
 
+import hashlib
+import importlib.util
 import json
+import pathlib
 
 from ml_collections import ConfigDict, FieldReference
 
+from jmoe import cli
 from jmoe.config.fields import FIELDS, alike, record_of
 from jmoe.cost import counts
+from jmoe.errors import UserError
 from jmoe.run.schedule import Schedule
 
 
@@ -32,8 +37,8 @@ class Plain(dict):
 class Families:
     """Makes the config of each job from `base`, the module of the config file, and the job's overrides."""
 
-    def __init__(self, base, resolve):
-        self._base, self._resolve, self._families = base, resolve, {}
+    def __init__(self, base):
+        self._base, self._families = base, {}
 
     def of(self, overrides: dict) -> tuple["Family", Plain, dict]:
         """(family, config, record) of a job. Raises what resolve(base, overrides) does."""
@@ -51,7 +56,7 @@ class Families:
     def _family(self, overrides: dict) -> "Family":
         key = repr(sorted(overrides.items()))
         if key not in self._families:
-            self._families[key] = Family(self._resolve(self._base, overrides))
+            self._families[key] = Family(resolve(self._base, overrides))
         return self._families[key]
 
 
@@ -100,3 +105,28 @@ class Family:
 
 def _plain(tree: dict) -> Plain:
     return Plain({name: _plain(value) if isinstance(value, dict) else value for name, value in tree.items()})
+
+
+def resolve(base, overrides: dict):
+    """The config of a module with get_config(), with the overrides of one job."""
+    config = base.get_config().lock()
+    config.update_from_flattened_dict(overrides)
+    return config
+
+
+def short_hash(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:8]
+
+
+def load_module(path: str, what: str):
+    """The Python file at `path` as a module; UserError, naming it as `what`, where it is none or fails."""
+    path = cli.installed(path)
+    spec = importlib.util.spec_from_file_location("sweep_" + short_hash(path), path)
+    if not path.endswith(".py") or not pathlib.Path(path).is_file():
+        raise UserError(f"{what}: {path!r} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise UserError(f"{what}: {path} fails: {type(error).__name__}: {error}") from None
+    return module

@@ -7,8 +7,6 @@ resolved config, so the same sweep started twice starts nothing twice.
 
 import contextlib
 import dataclasses
-import hashlib
-import importlib.util
 import itertools
 import json
 import os
@@ -17,12 +15,11 @@ import sys
 
 from etils import epath
 
-from jmoe import cli
 from jmoe.config.fields import record_of
 from jmoe.cost import counts
 from jmoe.errors import Damaged, UserError
 from jmoe.storage.files import is_remote, names_below, read_bytes, read_sealed
-from launch.families import Families
+from launch.families import Families, load_module, resolve, short_hash
 
 MIXABLE = ("code", "corpus", "config")
 
@@ -220,7 +217,7 @@ def load(path: str, workdir: epath.Path) -> tuple[list[Job], dict]:
     if isinstance(varied, dict):
         varied = [dict(zip(varied, values)) for values in itertools.product(*varied.values())]
     base = load_module(config_file, f"the config of --sweep={path}")
-    jobs, configs, families = {}, {}, Families(base, resolve)
+    jobs, configs, families = {}, {}, Families(base)
     for overrides in varied:
         try:
             family, config, record = families.of(overrides)
@@ -252,13 +249,6 @@ def load(path: str, workdir: epath.Path) -> tuple[list[Job], dict]:
     return list(jobs.values()), configs
 
 
-def resolve(base, overrides: dict):
-    """The config of a module with get_config(), with the overrides of one job."""
-    config = base.get_config().lock()
-    config.update_from_flattened_dict(overrides)
-    return config
-
-
 def config_of(job: Job):
     """The job's config as its command gives it to the trainer.
 
@@ -279,24 +269,6 @@ def config_of(job: Job):
 def digest(config: dict) -> str:
     """Eight hex digits that tell two configs apart, from a config in JSON types."""
     return short_hash(json.dumps(config, sort_keys=True))
-
-
-def short_hash(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:8]
-
-
-def load_module(path: str, what: str):
-    """The Python file at `path` as a module; UserError, naming it as `what`, where it is none or fails."""
-    path = cli.installed(path)
-    spec = importlib.util.spec_from_file_location("sweep_" + short_hash(path), path)
-    if not path.endswith(".py") or not pathlib.Path(path).is_file():
-        raise UserError(f"{what}: {path!r} is no Python file")
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        raise UserError(f"{what}: {path} fails: {type(error).__name__}: {error}") from None
-    return module
 
 
 def _last_line(path) -> bytes:
