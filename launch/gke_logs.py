@@ -35,7 +35,7 @@ def logs(sweep, job, item: dict | None, rank: int | None, attempt: int | None) -
     pod = item and _pod(sweep, item, rank or 0)
     if attempt is not None:
         kept = sorted((job.folder / "logs").glob(f"*-rank{rank or 0}.txt"))
-        running = pod and pod.status.phase in ("Pending", "Running")
+        running = pod and _phase(pod) in ("Pending", "Running")
         one = output.one_try(
             [path.read_bytes for path in kept] + [lambda: _log(sweep, pod)] * bool(running), attempt, job
         )
@@ -55,14 +55,14 @@ def follow(sweep, job, look, rank: int):
     while item := look():
         over = any(c["type"] in ("Completed", "Failed") and c["status"] == "True" for c in _conditions(item))
         pod = _pod(sweep, item, rank)
-        if pod and pod.status.phase != "Pending" and (uid := pod.metadata.uid) not in ended:
+        if pod and _phase(pod) != "Pending" and (uid := pod.metadata.uid) not in ended:
             if shown and uid not in shown:
                 yield f"==> {pod.metadata.name} <==\n".encode()
             shown.setdefault(uid, 0)
             for text in _stream(sweep, pod, shown[uid]):
                 shown[uid] += len(text)
                 yield text
-            ended |= {uid} if pod.status.phase != "Running" else set()
+            ended |= {uid} if _phase(pod) != "Running" else set()
         if over:
             return
         time.sleep(SECONDS_BETWEEN_LOOKS)
@@ -97,9 +97,13 @@ def _pod(sweep, item: dict, rank: int):
     return max(of_rank, key=lambda pod: str(pod.metadata.creation_timestamp), default=None)
 
 
+def _phase(pod) -> str:
+    return (pod.status and pod.status.phase) or "Running"
+
+
 def _log(sweep, pod) -> bytes:
     """What the pod's trainer printed; b"" before it has started."""
-    if pod.status.phase == "Pending":
+    if _phase(pod) == "Pending":
         return b""
     place = "read_namespaced_pod_log", pod.metadata.name, sweep.options["namespace"]
     return cluster.ask(cluster.core, *place, container="trainer").encode()

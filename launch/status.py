@@ -37,7 +37,7 @@ def main(_):
             trouble = error
         seen = look(sweep, states)
         print(CLEAR * (WATCH.value is not None and sys.stdout.isatty()), end="")
-        print(json.dumps(seen) if JSON.value else table(seen), flush=True)
+        print(json.dumps(seen) if JSON.value else in_words(seen), flush=True)
         if trouble:
             raise trouble
         if WATCH.value is None:
@@ -72,7 +72,12 @@ def look(sweep, states: dict[str, str]) -> dict:
     }
 
 
-def table(seen: dict) -> str:
+def table(sweep, states: dict[str, str]) -> str:
+    """`look` in words."""
+    return in_words(look(sweep, states))
+
+
+def in_words(seen: dict) -> str:
     """A line for each job and one for all."""
     kinds, text, width = {}, [], max(len(job["name"]) for job in seen["jobs"])
     for job in seen["jobs"]:
