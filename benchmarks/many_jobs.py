@@ -18,7 +18,6 @@ import time
 from absl import app, flags
 from etils import epath
 
-from benchmarks import measure
 from jmoe.storage.files import sealed
 from launch import jobs as jobs_lib
 from launch import sweepfile
@@ -39,6 +38,8 @@ NOTES = "seconds: by the clock; CPU seconds feel other work on the machine less.
 
 
 def main(_):
+    from benchmarks import measure  # imports jax, which those who want write_sweep need not
+
     with tempfile.TemporaryDirectory() as folder:
         sweep = write_sweep(pathlib.Path(folder), N_JOBS.value)
         start = ["launch.sweep", f"--sweep={sweep}", f"--workdir={folder}", "--dry_run"]
