@@ -38,8 +38,6 @@ NOTES = "seconds: by the clock; CPU seconds feel other work on the machine less.
 
 
 def main(_):
-    from benchmarks import measure  # imports jax, which those who want write_sweep need not
-
     with tempfile.TemporaryDirectory() as folder:
         sweep = write_sweep(pathlib.Path(folder), N_JOBS.value)
         start = ["launch.sweep", f"--sweep={sweep}", f"--workdir={folder}", "--dry_run"]
@@ -101,5 +99,7 @@ def _result(job, config, record, branch: str) -> dict:
     return law | {"loss": 3.0} | more | versions | {"record": {"config": record}}
 
 
-if __name__ == "__main__":
+if __name__ == "__main__":  # tests import this, and not its flags
+    from benchmarks import measure
+
     app.run(main)
