@@ -18,35 +18,32 @@ from jmoe.storage import ownership
 from launch import collect, sweepfile
 from launch.jobs import files_of
 
-WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the sweep, a folder or gs://...", required=True)
-JSON = flags.DEFINE_bool("json", False, "Print one JSON object, on a line of its own, instead of a table.")
-WATCH = flags.DEFINE_float("watch", None, "Look again every so many seconds until nothing runs or is queued.", 0.1)
-ON_DONE = flags.DEFINE_string("on_done", None, "With --watch: command to call at the end, as launch.sweep does.")
 CLEAR = "\x1b[H\x1b[2J"  # of a terminal
 
 
 def main(_):
-    if ON_DONE.value is not None and WATCH.value is None:
+    asked = flags.FLAGS
+    if asked.on_done is not None and asked.watch is None:
         raise UserError("--on_done needs --watch: nothing waits for the end otherwise")
     while True:
-        sweep = sweepfile.read(storage.absolute(WORKDIR.value))
+        sweep = sweepfile.read(storage.absolute(asked.workdir))
         states, trouble = {}, None
         try:
             states = sweep.engine.states(sweep)
         except UserError as error:  # what the workdir knows is printed all the same
             trouble = error
         seen = look(sweep, states)
-        print(CLEAR * (WATCH.value is not None and sys.stdout.isatty()), end="")
-        print(json.dumps(seen) if JSON.value else in_words(seen), flush=True)
+        print(CLEAR * (asked.watch is not None and sys.stdout.isatty()), end="")
+        print(json.dumps(seen) if asked.json else in_words(seen), flush=True)
         if trouble:
             raise trouble
-        if WATCH.value is None:
+        if asked.watch is None:
             return
         if seen["owner"] is None and not any(job["active"] for job in seen["jobs"]):
             break
-        time.sleep(WATCH.value)
-    if ON_DONE.value is not None:
-        sweep.options["on_done"] = shlex.split(ON_DONE.value)
+        time.sleep(asked.watch)
+    if asked.on_done is not None:
+        sweep.options["on_done"] = shlex.split(asked.on_done)
         collect.call_on_done(sweep, collect.write(sweep)[1])
 
 
@@ -139,5 +136,9 @@ def _state(sweep, job, state: str | None, failure: dict, more: list[str]) -> tup
     return "failed" if state or why or failure.get("for_good") else "waiting", more + [why] * bool(why)
 
 
-if __name__ == "__main__":
+if __name__ == "__main__":  # tests import this, and flags of these names are elsewhere too
+    flags.DEFINE_string("workdir", None, "Directory of the sweep, a folder or gs://...", required=True)
+    flags.DEFINE_bool("json", False, "Print one JSON object, on a line of its own, instead of a table.")
+    flags.DEFINE_float("watch", None, "Look again every so many seconds until nothing runs or is queued.", 0.1)
+    flags.DEFINE_string("on_done", None, "With --watch: command to call at the end, as launch.sweep does.")
     cli.run(main)
