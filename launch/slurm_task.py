@@ -59,7 +59,7 @@ def _train(sweep, bundle) -> int:
         failures = trainer.failed(started, code, sweep.retries)
         for job, failure in failures.items():
             print(f"{job}: {failure['cause']}", flush=True)
-        if all(failure["for_good"] for failure in failures.values()):
+        if failures and all(failure["for_good"] for failure in failures.values()):  # none: it ended badly, but done
             return 2
     for job in bundle.jobs:
         trainer.forget_cause(job)

@@ -20,6 +20,7 @@ CONF = """
 ClusterName=test
 SlurmctldHost={host}(127.0.0.1)
 SlurmctldPort={controller_port}
+FirstJobId={controller_port}
 AuthType=auth/munge
 AuthInfo=socket={folder}/munge.socket
 CredType=cred/munge
