@@ -155,6 +155,23 @@ def test_each_state_in_words(cluster, begun):
     assert not before & {item["metadata"]["uid"] for item in cluster.jobsets().values()}
 
 
+def test_a_name_that_is_taken(cluster, begun):
+    """By a JobSet that is not the sweep's any more: its label is gone."""
+    sweep = begun([{"seed": 0}])
+    gke.submit(sweep)
+    name = cluster.jobsets()[sweep.jobs[0].name]["metadata"]["name"]
+    relabel = lambda label: cluster.api.patch_namespaced_custom_object(
+        *apiserver.JOBSETS, name, {"metadata": {"labels": {gke.SWEEP: label}}}
+    )
+    relabel(None)
+    assert gke.states(sweep) == {}
+    gke.ready(sweep)
+    with pytest.raises(UserError, match=f'the cluster refuses: 409 Conflict: .*"{name}" already exists'):
+        gke.submit(sweep)
+    relabel(sweep.id)
+    assert "created 0 JobSets" in gke.submit(sweep)
+
+
 def test_deleted_behind_our_back(cluster, begun):
     sweep = begun([{"seed": 0}, {"seed": 1}])
     gke.submit(sweep)
@@ -229,17 +246,21 @@ def test_what_the_cluster_lacks_is_said_before_anything_is_written(cluster, buck
 
 
 def test_the_queue_and_the_versions_are_looked_up(cluster, begun, capsys):
+    def be(token, **rights):
+        cluster.be(token, **rights)
+        cluster_lib._client.cache_clear()
+
     sweep = begun([{"seed": 0}])
     assert gke.ready(sweep) is None and not capsys.readouterr().err
     assert not cluster.jobsets()  # the one that was shown is not there
     gke.submit(sweep)
     gke.ready(sweep)  # it is now
-    cluster.be("few", forbidden=["localqueues"])
+    be("few", forbidden=["localqueues"])
     gke.ready(sweep)  # who may not look may submit
-    cluster.be("fewer", forbidden=["jobsets"])
+    be("fewer", forbidden=["jobsets"])
     with pytest.raises(UserError, match="the cluster refuses: 403 Forbidden: jobsets.jobset.x-k8s.io .*forbidden"):
         gke.ready(sweep)
-    cluster.be("user")
+    be("user")
     inactive = {"type": "Active", "status": "False", "reason": "ClusterQueueDoesNotExist"}
     inactive |= {"message": "no ClusterQueue gpus", "lastTransitionTime": "2026-01-01T00:00:00Z"}
     place = (*apiserver.QUEUES, "team", {"status": {"conditions": [inactive]}})

@@ -78,7 +78,7 @@ def test_every_field_is_a_published_one(case):
 
 def check(value, kind: str) -> None:
     """Every field of `value` is one of kubernetes' own model `kind`, and what it holds is of the field's type."""
-    if inner := re.fullmatch(r"(?:list|dict\(str, )\[?(.*?)[\])]", kind):
+    if inner := re.fullmatch(r"(?:List\[|Dict\[str, )(.*)\]", kind):
         for part in value.values() if isinstance(value, dict) else value:
             check(part, inner.group(1))
     elif kind.startswith("V1"):
