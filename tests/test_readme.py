@@ -14,7 +14,6 @@ import sys
 import fit_runs
 import helpers
 import pytest
-from test_fit_surface import surface_table
 
 ROOT = pathlib.Path(__file__).parent.parent
 ELSEWHERE = ("make demo", "make test")  # CI runs them, in this order
@@ -77,7 +76,7 @@ COMMANDS = list(dict.fromkeys(command for page in PAGES for block in blocks(page
 def checkout(tmp_path_factory):
     """A folder as a fresh clone after `make demo`, where everything is small."""
     folder = tmp_path_factory.mktemp("clone")
-    for name in ("jmoe", "fit", "launch", "benchmarks"):
+    for name in ("jmoe", "fit", "launch", "benchmarks", "results"):
         (folder / name).symlink_to(ROOT / name)
     shutil.copytree(ROOT / "configs", folder / "configs", ignore=shutil.ignore_patterns("__pycache__"))
     for name, smaller in (("joint_moe", SMALL), ("quickstart", SMALL), ("mixtral", SHALLOW)):
@@ -114,8 +113,6 @@ def demo(checkout, shell):
     """runs/demo as the demo leaves it: a table of runs of its models with a law's losses, and the law fitted to it."""
     folder = checkout / "runs" / "demo"
     fit_runs.write_demo_csv(folder / "runs.csv")
-    (checkout / "runs" / "sparsity").mkdir()  # as the sweep of docs/laws.md leaves it
-    surface_table(checkout / "runs" / "sparsity" / "runs.csv")
     done = shell("python -m fit law --runs=runs/demo/runs.csv --out=runs/demo/law.json --bootstrap=20 --starts=32")
     assert done.returncode == 0, done.stderr
     return folder
