@@ -183,11 +183,13 @@ def test_a_job_over_two_nodes_survives_what_happens_to_one(event, cluster, run, 
 @pytest.mark.skipif(not SOAK, reason="Slurm looks at time limits twice a minute")
 def test_at_its_time_limit_a_job_saves_and_is_queued_again(cluster, run, config, tmp_path):
     """Slurm itself sends SIGTERM, two minutes before the limit: here soon after the start."""
-    sweep, workdir = write_sweep(tmp_path, config, {"n_tokens": ((8_192, 1_638_400),)}), tmp_path / "limited"
+    sweep, workdir = write_sweep(tmp_path, config, {"n_tokens": ((8_192, 409_600),)}), tmp_path / "limited"
     start = ("launch.sweep", f"--sweep={sweep}", f"--workdir={workdir}", "--backend=slurm", "--sbatch=--time=2")
     assert run(*start).returncode == 0
     wait(lambda: "BeginTime" in queue(cluster) or finished(cluster), "it is not queued again")
     assert not finished(cluster)
+    (task,) = [line.split()[0] for line in queue(cluster).splitlines() if "BeginTime" in line]
+    cluster.call("scontrol", "update", f"JobId={task}", "TimeLimit=60")  # once is enough
     wait(lambda: eligible_now(cluster) or not queue(cluster), "the queue does not empty")
     logs = run("launch.logs", f"--workdir={workdir}", "--job=d").stdout
     assert "stopped by signal 15" in logs and "resuming from" in logs
