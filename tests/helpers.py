@@ -22,7 +22,7 @@ def get_config():
     config.data.seq_len = 32
     config.data.validation_tokens = 2_048
     config.data.path = {path!r}
-    config.batch_tokens = ((0, 256), (4_096, 512))
+    config.batch_tokens = {batch_tokens}
     config.optimizer.warmup_tokens = 1_024
     config.log_every = 1
     config.checkpoint_every = 5
@@ -37,10 +37,13 @@ def write_text(folder) -> str:
     return f"{folder}/*.txt"
 
 
-def write_config(folder, text_glob, **replace):
+GROWING = ((0, 256), (4_096, 512))  # batches of two sizes: two steps to compile
+
+
+def write_config(folder, text_glob, batch_tokens=GROWING[:1]):
     """A config file in `folder`; its runs take a few seconds."""
     path = folder / "tiny.py"
-    path.write_text(CONFIG.format(path=text_glob))
+    path.write_text(CONFIG.format(path=text_glob, batch_tokens=batch_tokens))
     return path
 
 
@@ -81,6 +84,7 @@ def free_port() -> int:
 def start(module: str, *flags, n_processes: int = 1, n_devices: int = 1, stderr=subprocess.PIPE) -> list:
     """The processes of one run, joined by jax.distributed where there are several; `n_devices` on each."""
     joined = {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{free_port()}", "JAX_NUM_PROCESSES": str(n_processes)}
+    joined["JAX_SHARE_BINARY_BETWEEN_HOSTS"] = "true"  # one compiles for all
     places = [joined | {"JAX_PROCESS_ID": str(i)} for i in range(n_processes)] if n_processes > 1 else [{}]
     return [
         subprocess.Popen(
