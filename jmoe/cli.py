@@ -13,6 +13,7 @@ import errno
 import os
 import pathlib
 import re
+import signal
 import sys
 import threading
 
@@ -35,7 +36,9 @@ def run(main, config_sections=None) -> None:
         try:
             if len(argv) > 1:
                 raise UserError(f"unexpected argument {argv[1]!r}: every option is a flag, --name=value")
-            return main(argv)
+            result = main(argv)
+            sys.stdout.flush()
+            return result
         except UserError as error:
             _fail(str(error), 2)
         except Failure as error:
@@ -45,6 +48,8 @@ def run(main, config_sections=None) -> None:
         except KeyboardInterrupt:
             _fail("interrupted; the same command resumes", 130)
         except Exception as error:  # noqa: BLE001  an orbax or tensorstore error may wrap the disk's or the store's
+            if isinstance(error, BrokenPipeError) and _reader_left():
+                os._exit(128 + signal.SIGPIPE)
             if outage := unavailable(error):
                 _fail(outage, UNAVAILABLE)
             message = disk_error(error) or missing_package(error)
@@ -53,10 +58,23 @@ def run(main, config_sections=None) -> None:
             _fail(message, 2)
 
     if {"--help", "-h", "-help", "--helpshort"} & set(sys.argv[1:]):
-        _help(sys.modules[main.__module__], config_sections)
+        try:
+            _help(sys.modules[main.__module__], config_sections)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            os._exit(0)
         return
     _drop_echoes()
     app.run(guarded, flags_parser=_parse)
+
+
+def _reader_left() -> bool:
+    """Whether nobody reads our output any more, as after `| head`; what could not be written is still to be flushed."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        return True
+    return False
 
 
 def _help(module, config_sections) -> None:
@@ -156,6 +174,9 @@ def _parse(argv):
         _fail(f"{error}\nPass --help to see the flags.", 2)
     except (AttributeError, KeyError, TypeError, ValueError) as error:  # an unknown --config.field
         text = " ".join(str(error.args[0] if error.args else error).split())
+        if "no attribute 'get_config'" in text:
+            path = next(arg.partition("=")[2] for arg in argv if re.match(r"--?config=", arg))
+            _fail(f"--config: {path} has no function get_config(), which returns the config", 2)
         _fail(f"--config has no such field or value: {text}", 2)
     except Exception as error:  # noqa: BLE001  the file is the user's
         _fail(missing_package(error) or f"--config: {_load_failure(error)}", 2)

@@ -101,6 +101,7 @@ def test_a_flag_left_out_is_told_in_words(module, flag):
         (None, "error: --config: No such file or directory: "),
         ("def get_config(:", "error: --config: SyntaxError: "),
         ("import gone_package", "error: the Python package gone_package is missing"),
+        ("config = 1", "error: --config: {path} has no function get_config()"),
     ],
 )
 def test_a_config_file_that_cannot_be_loaded_is_one_sentence(source, reason, tmp_path):
@@ -109,8 +110,18 @@ def test_a_config_file_that_cannot_be_loaded_is_one_sentence(source, reason, tmp
     if source:
         path.write_text(source)
     said = helpers.fails("jmoe.train", f"--config={path}", "--config.n_tokens=1", f"--workdir={tmp_path / 'run'}")
-    assert said.startswith(reason) and said.count("\n") == 1, said
+    assert said.startswith(reason.format(path=path)) and said.count("\n") == 1, said
     assert source or str(path) in said
+
+
+def test_a_reader_who_left_is_no_error():
+    """As after `| head`, here gone before the first line."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    command, environment = helpers.command("launch.status", "--help"), helpers.environment(1)
+    done = subprocess.run(command, env=environment, stdout=writer, stderr=subprocess.PIPE, text=True)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_help_lists_the_config_fields():
