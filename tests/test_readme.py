@@ -41,8 +41,7 @@ def get_config():
     config.remat = "full"
     return config
 """
-# The model to compile for a pod: small as well, with a group of tokens for each chip. test_jmoe_compile.py compiles it as
-# large as it is.
+# The model to compile for a pod: small too; test_jmoe_compile.py has it at its full size.
 SMALL_FOR_A_POD = """
 
 _get_config = get_config
