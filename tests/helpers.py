@@ -84,7 +84,6 @@ def free_port() -> int:
 def start(module: str, *flags, n_processes: int = 1, n_devices: int = 1, stderr=subprocess.PIPE) -> list:
     """The processes of one run, joined by jax.distributed where there are several; `n_devices` on each."""
     joined = {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{free_port()}", "JAX_NUM_PROCESSES": str(n_processes)}
-    joined["JAX_SHARE_BINARY_BETWEEN_HOSTS"] = "true"  # one compiles for all
     places = [joined | {"JAX_PROCESS_ID": str(i)} for i in range(n_processes)] if n_processes > 1 else [{}]
     return [
         subprocess.Popen(

@@ -143,7 +143,7 @@ def test_a_mixture_of_today_goes_on_and_spreads_like_any_other_model(config, tmp
     bias_of = lambda name: soak.final_params(tmp_path / name, "branch-4096")["['blocks']['router_bias']"]
     biases = bias_of("one"), bias_of("pair")
     assert np.mean(biases[0] == biases[1]) > 0.8 and biases[0].any()  # rounding may turn a choice in later steps
-    columns = TODAYS.keys() - {"n_heads", "scores"}  # what was there before has no column of its own
+    columns = TODAYS.keys() - {"n_heads"}  # what was there before has no column of its own
     assert {name: one[name] for name in columns} == {name: TODAYS[name] for name in columns}
     expert, attention = 3 * 32 * 48, 2 * 32 * (4 + 2) * 16
     assert one["n_active"] == 257 * 32 + 2 * attention + 3 * 32 * 96 + (2 + 1) * expert
