@@ -40,15 +40,22 @@ def get_config():
     config.remat = "full"
     return config
 """
-# The model to compile for a pod: as wide as it is, for the pod's mesh.
-SHALLOW = """
+# The model to compile for a pod: small too; test_jmoe_compile.py has it at its full size.
+SMALL_FOR_A_POD = """
 
 _get_config = get_config
 
 
 def get_config():
     config = _get_config()
+    config.model.d_model = 512
     config.model.n_blocks = 1
+    config.model.n_heads = 4
+    config.model.d_ff = 1_024
+    config.model.vocab_size = 2_048
+    config.model.group_tokens = 512
+    config.data.seq_len = 512
+    config.batch_tokens = ((0, 262_144),)
     return config
 """
 SMALL_SWEEP = """
@@ -79,7 +86,7 @@ def checkout(tmp_path_factory):
     for name in ("jmoe", "fit", "launch", "benchmarks", "results"):
         (folder / name).symlink_to(ROOT / name)
     shutil.copytree(ROOT / "configs", folder / "configs", ignore=shutil.ignore_patterns("__pycache__"))
-    for name, smaller in (("joint_moe", SMALL), ("quickstart", SMALL), ("mixtral", SHALLOW)):
+    for name, smaller in (("joint_moe", SMALL), ("quickstart", SMALL), ("mixtral", SMALL_FOR_A_POD)):
         path = folder / "configs" / f"{name}.py"
         path.write_text(path.read_text() + smaller)
     path = folder / "configs" / "sweeps" / "quickstart.py"
