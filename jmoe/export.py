@@ -2,7 +2,7 @@
 
 Writes model.safetensors, config.json, generation_config.json, the tokenizer and a model card: Llama or Qwen3 for a
 dense model, Qwen2-MoE, Qwen3-MoE or OLMoE for a mixture. A model with LayerNorm, without a norm before its head, with
-shared experts, sigmoid scores or bias balancing has no equal there and is refused.
+sigmoid scores, bias balancing, or shared experts beside norms of queries and keys has no equal there and is refused.
 """
 
 import json
@@ -12,7 +12,7 @@ from etils import epath
 
 from jmoe import cli
 from jmoe.errors import UserError
-from jmoe.exchange import card, layout, tensor_files, tokenizer_files
+from jmoe.exchange import card, layout, tensor_files, tensors, tokenizer_files
 from jmoe.run import saved
 from jmoe.storage import files as storage
 
@@ -56,7 +56,7 @@ def export(workdir: epath.Path, out: epath.Path, segment=None, step=None, dtype=
         "generation_config.json": json.dumps(ids, indent=2),
         "config.json": json.dumps(values | ids | {"torch_dtype": dtype}, indent=2),
     }
-    tensor_files.write(out, dict(layout.tensors(params, config.model)), dtype)
+    tensor_files.write(out, dict(tensors.tensors(params, config.model)), dtype)
     for name, text in texts.items():
         storage.write_whole(out / name, text)
 

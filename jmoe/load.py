@@ -17,7 +17,7 @@ from ml_collections import config_flags
 from jmoe import cli
 from jmoe.config.check import check_config
 from jmoe.errors import UserError
-from jmoe.exchange import layout, tensor_files
+from jmoe.exchange import layout, tensor_files, tensors
 from jmoe.model import sharding
 from jmoe.model.decoder import init_params
 from jmoe.run import checkpoint, processes
@@ -66,9 +66,9 @@ def load(path: str, config, workdir: epath.Path) -> None:
         needed = " ".join(f"--config.model.{name}={value}" for name, value in sorted(wrong.items()))
         raise UserError(f"--config is of another model than --from={path}: that one needs {needed}")
     with tensor_files.reader(files) as read:
-        params = layout.params(read, ml_collections.ConfigDict(fields))
+        params = tensors.params(read, ml_collections.ConfigDict(fields))
     if dense:
-        params = layout.upcycled(params, jax.device_get(init_params(config)))
+        params = tensors.upcycled(params, jax.device_get(init_params(config)))
     digest = hashlib.sha256()
     for file in files:
         with open(file, "rb") as opened:

@@ -14,7 +14,7 @@ from etils import epath
 from test_jmoe_model import logits_of, make_params, tiny
 
 from jmoe.errors import UserError
-from jmoe.exchange import layout, tensor_files, tokenizer_files
+from jmoe.exchange import layout, tensor_files, tensors, tokenizer_files
 from jmoe.model import cached, sharding
 from jmoe.run import saved
 from jmoe.text import tokenizer
@@ -63,7 +63,7 @@ def ours(params, tokens_BT, config) -> np.ndarray:
 
 def write(folder, params, config, dtype="float32") -> None:
     values = layout.config_json(config.model, config.data.seq_len) | {"torch_dtype": dtype}
-    tensor_files.write(epath.Path(folder), dict(layout.tensors(params, config.model)), dtype)
+    tensor_files.write(epath.Path(folder), dict(tensors.tensors(params, config.model)), dtype)
     (folder / "config.json").write_text(json.dumps(values))
 
 
@@ -101,6 +101,7 @@ def trained(tmp_path_factory, text_glob):
         dict(n_experts=1, n_heads=4, n_kv_heads=2, head_dim=6, tied_embeddings=True),
         dict(n_experts=1, n_heads=4, n_kv_heads=1, head_dim=12, qk_norm="head"),
         dict(n_experts=4, n_heads=4, n_kv_heads=2, head_dim=12, n_dense_blocks=1, d_expert=24, top_k=2),
+        dict(n_experts=4, n_dense_blocks=1, d_expert=24, top_k=2, n_shared_experts=2),
         dict(n_experts=4, n_heads=4, n_kv_heads=2, head_dim=6, qk_norm="head", top_k=2, tied_embeddings=True),
         dict(n_experts=4, n_heads=4, n_kv_heads=2, qk_norm="projection", top_k=3, normalize_gates=False, d_expert=24),
     ],
@@ -118,7 +119,7 @@ def test_transformers_computes_the_same_logits(shape, tmp_path):
     np.testing.assert_allclose(logits(read(tmp_path / "hf"), tokens_BT), expected, atol=1e-4)
     assert layout.model_fields(json.loads((tmp_path / "hf/config.json").read_text())) == layout.said(config.model)
     with tensor_files.reader([*(tmp_path / "hf").glob("*.safetensors")]) as get:
-        jax.tree.map(np.testing.assert_array_equal, layout.params(get, config.model), params)
+        jax.tree.map(np.testing.assert_array_equal, tensors.params(get, config.model), params)
 
 
 def test_a_trained_mixture_gives_the_same_logits_and_the_same_text(trained):
@@ -190,7 +191,7 @@ def test_what_transformers_makes_is_computed_alike(kind, tmp_path):
         theirs.save_pretrained(tmp_path / "hf")
     config = tiny(**layout.model_fields(json.loads((tmp_path / "hf/config.json").read_text())))
     with tensor_files.reader([*(tmp_path / "hf").glob("*.safetensors")]) as get:
-        params, tokens_BT = layout.params(get, config.model), rows(2, 32)
+        params, tokens_BT = tensors.params(get, config.model), rows(2, 32)
     np.testing.assert_allclose(ours(params, tokens_BT, config), logits(theirs, tokens_BT), atol=1e-4)
 
 
@@ -203,13 +204,13 @@ def test_a_dense_folder_of_another_program_becomes_a_mixture(tmp_path, text_glob
         llama.save_pretrained(tmp_path / "hf")
     config = tiny(**layout.model_fields(json.loads((tmp_path / "hf/config.json").read_text())))
     with tensor_files.reader([*(tmp_path / "hf").glob("*.safetensors")]) as get:
-        dense = layout.params(get, config.model)
+        dense = tensors.params(get, config.model)
     tokens_BT = rows(2, 32)
     expected = logits(llama, tokens_BT)
     np.testing.assert_allclose(ours(dense, tokens_BT, config), expected, atol=1e-4)
 
     config.model.n_experts = 4
-    mixture = layout.upcycled(dense, random_params(config))
+    mixture = tensors.upcycled(dense, random_params(config))
     blocks = mixture["blocks"] | {"router": 0 * mixture["blocks"]["router"], "down": 4 * mixture["blocks"]["down"]}
     np.testing.assert_allclose(ours(mixture | {"blocks": blocks}, tokens_BT, config), expected, atol=1e-4)
 
@@ -222,7 +223,7 @@ def test_what_cannot_be_said_is_refused_by_name(trained, tmp_path):
         ("qk_norm", "projection", {}),
         ("head_dim", 10, olmoe),
         ("n_dense_blocks", 1, olmoe),
-        ("n_shared_experts", 2, dict(n_experts=4)),
+        ("n_shared_experts", 2, dict(n_experts=4, qk_norm="head")),
         ("balance", "bias", dict(n_experts=4)),
     ):
         with pytest.raises(UserError, match=f"config.model.{name}={value!r}"):
@@ -243,7 +244,7 @@ def test_what_cannot_be_said_is_refused_by_name(trained, tmp_path):
     assert "is not empty" in helpers.fails("jmoe.export", f"--workdir={trained[0]}", f"--out={trained[1]}")
     tensor_files.write(epath.Path(tmp_path), {"lm_head.weight": np.zeros((3, 2))}, "float32")
     with tensor_files.reader([tmp_path / "model.safetensors"]) as get, pytest.raises(UserError, match="is missing"):
-        layout.params(get, tiny().model)
+        tensors.params(get, tiny().model)
 
 
 def test_parts_of_files_and_bfloat16(tmp_path, monkeypatch):
@@ -258,7 +259,7 @@ def test_parts_of_files_and_bfloat16(tmp_path, monkeypatch):
     np.testing.assert_allclose(logits(model, tokens_BT), ours(rounded, tokens_BT, config), atol=1e-4)
     assert read(tmp_path / "hf").dtype == torch.bfloat16
     with tensor_files.reader(files) as get:
-        jax.tree.map(np.testing.assert_array_equal, layout.params(get, config.model), rounded)
+        jax.tree.map(np.testing.assert_array_equal, tensors.params(get, config.model), rounded)
 
 
 @pytest.mark.parametrize("kind", ["bytes", "gpt2", "json"])

@@ -1,14 +1,11 @@
-"""Our weights under the names that transformers knows, and back.
+"""Which architecture of transformers computes what a model of ours does, as its config.json says it, and back.
 
 Llama where E = 1, Qwen2-MoE where E > 1; with a norm of each head's queries and keys Qwen3 and Qwen3-MoE, with one of
 all heads at once OLMoE, which is a mixture. All have RMSNorm, RoPE of halves, SwiGLU and grouped queries; their routers
-give softmax probabilities, normalised over the choice or not; Qwen2-MoE's shared expert is all zeros. None can say a
-LayerNorm, or a model without a norm before its head. They drop no token.
-
-Matrices are [in, out] in ours, [out, in] in transformers'.
+give softmax probabilities, normalised over the choice or not. None can say a LayerNorm, or a model without a norm
+before its head. They drop no token.
 """
 
-import numpy as np
 from ml_collections import ConfigDict
 
 from jmoe.config.fields import setting
@@ -16,7 +13,7 @@ from jmoe.errors import UserError
 from jmoe.model import weights
 
 EPSILON = 1e-6  # of norms.rms_norm
-SHARED_FF = 8  # of the shared expert: torch warns of 0, and a server may spread it over devices
+SHARED_FF = 8  # of a shared expert that is all zeros: torch warns of 0, and a server may spread it over devices
 FREE = ("architectures", "max_position_embeddings", "rope_theta", "rope_parameters", "tie_word_embeddings")
 # by (mixture, config.model.qk_norm): model_type, class, what else is as jmoe computes it, and what transformers takes
 # where config.json lacks a key and it is not our value
@@ -47,7 +44,8 @@ KINDS = {
         {"num_experts_per_tok": 8, "rms_norm_eps": 1e-5},
     ),
 }
-NOT_SAID = {"n_shared_experts": 0, "scores": "softmax", "balance": "loss"}  # the value that they compute
+SHARED = True, "none"  # the kind that has a shared expert
+NOT_SAID = {"n_shared_experts": 0, "scores": "softmax", "balance": "loss"}  # the value that all others compute
 
 
 def check(model) -> None:
@@ -61,11 +59,13 @@ def check(model) -> None:
             + " ".join(f"--config.model.{name}={value}" for name, value in needed.items())
             + " can be exported"
         )
-    qk_norm = setting(model, "qk_norm")
-    if (model.n_experts > 1, qk_norm) not in KINDS:
+    kind = model.n_experts > 1, (qk_norm := setting(model, "qk_norm"))
+    if kind not in KINDS:
         raise UserError(f"config.model.qk_norm={qk_norm!r} has no equal among the dense models of transformers")
     needed = NOT_SAID | ({"n_dense_blocks": 0, "head_dim": 0} if qk_norm == "projection" else {})
     for name, allowed in needed.items():
+        if name == "n_shared_experts" and kind == SHARED:
+            continue
         if (value := said(model)[name]) != allowed:
             raise UserError(
                 f"config.model.{name}={value!r} has no equal among the architectures of transformers that have "
@@ -124,6 +124,8 @@ def config_json(model, seq_len: int) -> dict:
     }
     if kind == "olmoe":
         return values | {"intermediate_size": width}
+    if n_shared := setting(model, "n_shared_experts"):
+        values["shared_expert_intermediate_size"] = n_shared * width
     dense = list(range(setting(model, "n_dense_blocks")))
     return values | {"moe_intermediate_size": width, "decoder_sparse_step": 1, "mlp_only_layers": dense}
 
@@ -162,6 +164,7 @@ def model_fields(values: dict) -> dict:
             "n_experts": values["num_experts"] if mixture else 1,
             "top_k": values.get("num_experts_per_tok", 1) if mixture else 1,
             "normalize_gates": mixture and values.get("norm_topk_prob", False),
+            "n_shared_experts": _n_shared(values) if mixture else 0,
             "n_dense_blocks": n_dense,
             "rope_base": float(rope.get("rope_theta", values.get("rope_theta", 10_000.0))),
             "norm": "rms",
@@ -178,122 +181,7 @@ def model_fields(values: dict) -> dict:
     return said(model)
 
 
-def _places(model):
-    """(name in transformers, our weight, index into it) of every tensor; a weight of the blocks is (stack, name)."""
-    yield "model.embed_tokens.weight", "embed", ()
-    layer = 0
-    for stack, n_blocks in weights.stacks(model).items():
-        table = weights.table(model)[stack]
-        for i in range(n_blocks):
-            prefix = f"model.layers.{layer}"
-            for name, ours, index in _places_of_block(model, table):
-                yield f"{prefix}.{name}.weight", (stack, ours), (i, *index)
-            layer += 1
-    yield "model.norm.weight", "final_norm", ()
-    if "head" in weights.table(model):
-        yield "lm_head.weight", "head", ()
-
-
-def _places_of_block(model, table):
-    """The same of the tensors of one block, of those weights."""
-    yield "input_layernorm", "attention_norm", ()
-    names = {"q": ("q",), "kv": ("k", "v"), "qkv": ("q", "k", "v")}
-    for ours in [name for name in names if name in table]:
-        for i, name in enumerate(names[ours]):
-            yield f"self_attn.{name}_proj", ours, (slice(None), i)
-    for name in [name for name in ("q_norm", "k_norm") if name in table]:
-        yield f"self_attn.{name}", name, ()
-    yield "self_attn.o_proj", "out", ()
-    yield "post_attention_layernorm", "mlp_norm", ()
-    if "router" in table:
-        yield "mlp.gate", "router", ()
-    for name in ("gate", "up", "down"):
-        if "router" not in table:
-            yield f"mlp.{name}_proj", name, ()
-        for expert in range(model.n_experts) if "router" in table else ():
-            yield f"mlp.experts.{expert}.{name}_proj", name, (expert,)
-
-
-def _ours(params: dict, place):
-    """The weight of a place in our tree."""
-    return params[place] if isinstance(place, str) else params[place[0]][place[1]]
-
-
-def _theirs(weight, place, d_model: int):
-    """One of our weights as transformers has it: a matrix [out, in], whose heads are not an axis of their own."""
-    name = place if isinstance(place, str) else place[1]
-    if name == "embed":
-        return weight
-    if name.endswith("_norm"):
-        return weight.reshape(-1)
-    into_heads = name in ("q", "kv", "qkv")
-    return weight.reshape((-1, d_model) if name == "out" else (d_model, -1) if into_heads else weight.shape).T
-
-
-def _with_shared_expert(model):
-    """The layers in which the architecture has a shared expert, of which ours is all zeros."""
-    kind = model.n_experts > 1, setting(model, "qk_norm")
-    return range(setting(model, "n_dense_blocks"), model.n_blocks) if kind == (True, "none") else ()
-
-
-def tensors(params: dict, model):
-    """(name, array) of each tensor of transformers, from our tree of NumPy arrays; one at a time."""
-    d = model.d_model
-    for name, place, index in _places(model):
-        yield name, _theirs(_ours(params, place)[index], place, d)
-    for layer in _with_shared_expert(model):
-        prefix = f"model.layers.{layer}.mlp.shared_expert"
-        for theirs, shape in (("gate", (SHARED_FF, d)), ("up", (SHARED_FF, d)), ("down", (d, SHARED_FF))):
-            yield f"{prefix}.{theirs}_proj.weight", np.zeros(shape, np.float32)
-        yield f"{prefix}_gate.weight", np.zeros((1, d), np.float32)
-
-
-def params(read, model) -> dict:
-    """Our tree in float32.
-
-    Args:
-      read: gives the tensor of a name in transformers, or None.
-      model: config.model, or a ConfigDict of model_fields.
-
-    Raises:
-      UserError: a tensor that is missing or of another shape, or a shared expert that does something.
-    """
-    table = weights.table(model)
-    empty = lambda weight, *lead: np.empty((*lead, *weight.shape), np.float32)
-    stacks = weights.stacks(model)
-    tree = {name: empty(weight) for name, weight in table.items() if name not in stacks}
-    for stack, n_blocks in stacks.items():
-        tree[stack] = {name: empty(weight, n_blocks) for name, weight in table[stack].items()}
-    for name, place, index in _places(model):
-        target, array = _ours(tree, place)[index], read(name)
-        if array is None and name == "lm_head.weight":
-            array = read("model.embed_tokens.weight")  # tied
-        if array is None:
-            raise UserError(f"the tensor {name} is missing")
-        needed = _theirs(target, place, model.d_model).shape
-        if array.shape != needed:
-            raise UserError(f"the tensor {name} has shape {array.shape}; its config.json says {needed}")
-        array = array.T if array.ndim == 2 and place != "embed" else array
-        _ours(tree, place)[index] = array.reshape(target.shape)
-    for layer in _with_shared_expert(model):
-        name = f"model.layers.{layer}.mlp.shared_expert.down_proj.weight"
-        if (array := read(name)) is not None and np.any(array):
-            raise UserError(f"the tensor {name} is not zero: jmoe's mixtures have no shared expert")
-    return tree
-
-
-def upcycled(dense: dict, fresh: dict) -> dict:
-    """A mixture out of a dense model: each expert a copy of the dense layer, the routers as in a new model.
-
-    Sparse upcycling (Komatsuzaki et al. 2023). A gate near 1 / E then scales what the dense layer gave.
-
-    Args:
-      dense: our tree of the dense model. fresh: that of a new mixture.
-    """
-    blocks = {
-        name: np.broadcast_to(weight[:, None], fresh["blocks"][name].shape)
-        if name in ("gate", "up", "down")
-        else weight
-        for name, weight in dense["blocks"].items()
-    }
-    return dense | {"blocks": blocks | {"router": fresh["blocks"]["router"]}}
+def _n_shared(values: dict) -> int:
+    """How many of our shared experts the one of a config.json is."""
+    width, total = values.get("moe_intermediate_size", 0), values.get("shared_expert_intermediate_size", SHARED_FF)
+    return total // width if total != SHARED_FF and width and total % width == 0 else 0

@@ -7,12 +7,10 @@ ones, and drops those past its capacity: they add nothing to their token, which 
 2021).
 """
 
-import functools
-
 import jax
 import jax.numpy as jnp
 
-from jmoe.model import routing, sharding
+from jmoe.model import parts, routing, rows, sharding
 
 
 def swiglu(x_END, gate_EDF, up_EDF, down_EFD):
@@ -38,7 +36,7 @@ def assign(expert_GJ, n_experts: int, capacity: int):
     n_choices = expert_GJ.shape[1]
     # keys of expert and choice (their product stays below 2^31) sort quicker than stable pairs
     order_GJ = jnp.sort(expert_GJ * n_choices + jnp.arange(n_choices), axis=-1, stable=False) % n_choices
-    rank_GJ = jnp.argsort(order_GJ, axis=-1)
+    rank_GJ = jnp.vectorize(_inverse, signature="(j)->(j)")(order_GJ)
     count_GE = routing.count(expert_GJ, n_experts)
     first_GE = jnp.cumsum(count_GE, axis=-1) - count_GE
 
@@ -52,65 +50,9 @@ def assign(expert_GJ, n_experts: int, capacity: int):
     return jnp.where(full_GL, choice_GL, n_choices), slot_of_choice_GJ
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
-def move(x_GID, source_GO, target_GP, copies: int = 1):
-    """y[g, o] = x[g, source[g, o]], zero where the source is out of range.
-
-    target: where each row of x went, for each of its `copies` in turn, out of range if nowhere: P = copies I. The
-    gradient is a gather along it and the sum over the copies, never a scatter-add.
-    """
-    return _rows(x_GID, source_GO)
-
-
-def _move_forward(x_GID, source_GO, target_GP, copies):
-    return _rows(x_GID, source_GO), target_GP
-
-
-def _move_backward(copies, target_GP, dy_GOD):
-    return _sum_of_rows(dy_GOD, target_GP, copies), None, None
-
-
-move.defvjp(_move_forward, _move_backward)
-
-
-def _rows(x_GID, index_GO):
-    return jnp.take_along_axis(x_GID, index_GO[:, :, None], axis=1, mode="fill", fill_value=0)
-
-
-def _sum_of_rows(x_GID, index_GJ, top_k: int, weight_GJ=None):
-    """[G, S, D]: the sum over each token's choices of the rows at `index`, times `weight`.
-
-    The rows of all choices, `top_k` times as many, are never put together.
-    """
-    if top_k == 1 and weight_GJ is None:
-        return _rows(x_GID, index_GJ)
-    rows = [_rows(x_GID, index_GS) for index_GS in jnp.split(index_GJ, top_k, axis=1)]
-    if weight_GJ is not None:
-        weights = jnp.split(weight_GJ, top_k, axis=1)
-        rows = [rows_GSD * weight_GS[:, :, None] for rows_GSD, weight_GS in zip(rows, weights)]
-    return functools.reduce(jnp.add, rows)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(5,))
-def _gathered(slots_GLD, gate_GJ, slot_of_choice_GJ, choice_of_slot_GL, token_of_slot_GL, top_k: int):
-    """[G, S, D]: the sum of the slots of each token's choices, times their gates; its gradient works slot by slot."""
-    return _sum_of_rows(slots_GLD, slot_of_choice_GJ, top_k, gate_GJ.astype(slots_GLD.dtype))
-
-
-def _gathered_forward(*args):
-    return _gathered(*args), args[:5]
-
-
-def _gathered_backward(top_k, residual, dy_GSD):
-    slots_GLD, gate_GJ, slot_of_choice_GJ, choice_of_slot_GL, token_of_slot_GL = residual
-    dy_GLD = _rows(dy_GSD, token_of_slot_GL)
-    gate_GL = _rows(gate_GJ[:, :, None], choice_of_slot_GL).astype(dy_GLD.dtype)
-    dgate_GL = jnp.einsum("gld,gld->gl", dy_GLD, slots_GLD)
-    dgate_GJ = _rows(dgate_GL[:, :, None], slot_of_choice_GJ)[:, :, 0].astype(gate_GJ.dtype)
-    return dy_GLD * gate_GL, dgate_GJ, None, None, None
-
-
-_gathered.defvjp(_gathered_forward, _gathered_backward)
+def _inverse(order_J):
+    """The place of each choice in a permutation; a scatter is quicker than a second sort."""
+    return jnp.zeros_like(order_J).at[order_J].set(jnp.arange(len(order_J), dtype=order_J.dtype), unique_indices=True)
 
 
 def mixture(x_ND, router_DE, weights, *, group_tokens: int, capacity_factor: float, **choice):
@@ -132,13 +74,16 @@ def mixture(x_ND, router_DE, weights, *, group_tokens: int, capacity_factor: flo
     expert_GJ, gate_GJ, metrics = routing.route(routing.logits_of(x_GSD, router_DE), **choice)
     capacity = min(group_tokens, int(expert_GJ.shape[1] * capacity_factor / n_experts))
     choice_of_slot_GL, slot_of_choice_GJ = assign(expert_GJ, n_experts, capacity)
+    metrics["drop_rate"] = jnp.mean(slot_of_choice_GJ == n_experts * capacity, axis=-1, dtype=jnp.float32)
+    if expert_GJ.shape[1] > group_tokens and jax.lax.axis_size("expert") == 1:
+        y_ND = parts.mixture(x_GSD, gate_GJ, choice_of_slot_GL, slot_of_choice_GJ, tuple(weights))
+        return y_ND, _over_groups(metrics)
 
     def served(slots_GLD):
         layer = narrow_swiglu if expert_GJ.shape[1] > group_tokens else swiglu
         return _served(layer, slots_GLD.reshape(-1, n_experts, capacity, d_model), weights).reshape(slots_GLD.shape)
 
     y_GSD = _there_and_back(x_GSD, gate_GJ, choice_of_slot_GL, slot_of_choice_GJ, served)
-    metrics["drop_rate"] = jnp.mean(slot_of_choice_GJ == n_experts * capacity, axis=-1, dtype=jnp.float32)
     return y_GSD.reshape(x_ND.shape), _over_groups(metrics)
 
 
@@ -149,11 +94,11 @@ def _there_and_back(x_GSD, gate_GJ, choice_of_slot_GL, slot_of_choice_GJ, served
     token_of_slot_GL = choice_of_slot_GL
     if top_k > 1:
         token_of_slot_GL = jnp.where(choice_of_slot_GL == n_choices, n_tokens, choice_of_slot_GL % n_tokens)
-    slots_GLD = served(move(x_GSD, token_of_slot_GL, slot_of_choice_GJ, top_k))
+    slots_GLD = served(rows.move(x_GSD, token_of_slot_GL, slot_of_choice_GJ, top_k))
     if top_k > 1:
         gate_GJ = sharding.vary(gate_GJ, "model")  # as the slots are behind their experts
-        return _gathered(slots_GLD, gate_GJ, slot_of_choice_GJ, choice_of_slot_GL, token_of_slot_GL, top_k)
-    y_GSD = move(slots_GLD, slot_of_choice_GJ, choice_of_slot_GL)
+        return rows.gathered(slots_GLD, gate_GJ, slot_of_choice_GJ, choice_of_slot_GL, token_of_slot_GL, top_k)
+    y_GSD = rows.move(slots_GLD, slot_of_choice_GJ, choice_of_slot_GL)
     # an einsum, so that the gate's gradient is one too: XLA's CPU backend is slow at sums of products in one group
     return jnp.einsum("gsd,gs->gsd", y_GSD, gate_GJ.astype(y_GSD.dtype))
 
@@ -180,7 +125,8 @@ def dropless(x_ND, router_DE, weights, *, group_tokens: int | None = None, block
     """The same layer with nothing dropped; `weights` are those of all experts.
 
     One expert serves a block of rows at a time, and its choices fill up blocks: J choices of this device's tokens cost
-    at most J + E `block` rows. A block has 256 rows over the choices of a token, unless given.
+    at most J + E `block` rows. Unless given, a block has 256 rows over the choices of a token, or of several choices
+    up to 512, as long as that adds a sixteenth to J at most: a block reads its expert's weights whatever its rows.
 
     Returns:
       y_ND, to be summed over the model axis; routing.METRICS by groups of group_tokens, which only they depend on.
@@ -193,7 +139,8 @@ def dropless(x_ND, router_DE, weights, *, group_tokens: int | None = None, block
     # from here on all tokens are one group: the first choices of all of them, then their second ones
     together = lambda a_GJ: a_GJ.reshape(len(a_GJ), top_k, -1).swapaxes(0, 1).reshape(-1)
     expert_J, gate_J = together(expert_GJ), together(gate_GJ)
-    block = block or max(min(256, n_tokens) // top_k, min(8, n_tokens))
+    many = min(512, len(expert_J) // (16 * n_experts)) if top_k > 1 else 0
+    block = block or max(min(256, n_tokens) // top_k, min(8, n_tokens), many)
     expert_of_block, slot_of_choice_J = _in_blocks(expert_J, n_experts, block)
     n_choices, n_slots = len(expert_J), len(expert_of_block) * block
     choice_of_slot_L = jnp.full(n_slots, n_choices).at[slot_of_choice_J].set(jnp.arange(n_choices))
@@ -215,7 +162,7 @@ def _in_blocks(expert_J, n_experts: int, block: int):
     expert_of_block = jnp.minimum(jnp.searchsorted(end_E, jnp.arange(n_blocks), side="right"), n_experts - 1)
     order_J = jnp.argsort(expert_J, stable=True)
     first_E = jnp.cumsum(count_E) - count_E
-    rank_J = jnp.argsort(order_J) - first_E[expert_J]  # a choice's place in the queue of its expert
+    rank_J = _inverse(order_J) - first_E[expert_J]  # a choice's place in the queue of its expert
     return expert_of_block, (end_E - -(-count_E // block))[expert_J] * block + rank_J
 
 

@@ -33,7 +33,7 @@ def by_choice(x_SA):
 
 def count(expert_J, n_experts: int):
     """How many of the choices [..., J] fell on each expert, int32 [..., E]."""
-    if n_experts > 64:  # masks of all experts would take longer
+    if n_experts > 32:  # masks of all experts would take longer
         one = lambda expert_J: jnp.zeros(n_experts, jnp.int32).at[expert_J].add(1)
         return jnp.vectorize(one, signature="(j)->(e)")(expert_J)
     return jnp.sum(jax.nn.one_hot(expert_J, n_experts, dtype=jnp.int32), axis=-2)

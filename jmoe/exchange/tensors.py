@@ -1,0 +1,144 @@
+"""Our weights under the names that transformers knows (layout.py says of which architecture), and back.
+
+Matrices are [in, out] in ours, [out, in] in transformers'. Qwen2-MoE scales its shared expert by the sigmoid of a gate:
+with a gate of zeros, one half, and its down-projection is twice that of our shared experts, exactly. It is all zeros
+where we have none.
+"""
+
+import numpy as np
+
+from jmoe.config.fields import setting
+from jmoe.errors import UserError
+from jmoe.exchange.layout import SHARED, SHARED_FF
+from jmoe.model import weights
+
+
+def _places(model):
+    """(name in transformers, our weight, index into it) of every tensor; a weight of the blocks is (stack, name)."""
+    yield "model.embed_tokens.weight", "embed", ()
+    layer = 0
+    for stack, n_blocks in weights.stacks(model).items():
+        table = weights.table(model)[stack]
+        for i in range(n_blocks):
+            prefix = f"model.layers.{layer}"
+            for name, ours, index in _places_of_block(model, table):
+                yield f"{prefix}.{name}.weight", (stack, ours), (i, *index)
+            layer += 1
+    yield "model.norm.weight", "final_norm", ()
+    if "head" in weights.table(model):
+        yield "lm_head.weight", "head", ()
+
+
+def _places_of_block(model, table):
+    """The same of the tensors of one block, of those weights."""
+    yield "input_layernorm", "attention_norm", ()
+    names = {"q": ("q",), "kv": ("k", "v"), "qkv": ("q", "k", "v")}
+    for ours in [name for name in names if name in table]:
+        for i, name in enumerate(names[ours]):
+            yield f"self_attn.{name}_proj", ours, (slice(None), i)
+    for name in [name for name in ("q_norm", "k_norm") if name in table]:
+        yield f"self_attn.{name}", name, ()
+    yield "self_attn.o_proj", "out", ()
+    yield "post_attention_layernorm", "mlp_norm", ()
+    if "router" in table:
+        yield "mlp.gate", "router", ()
+    for name in ("gate", "up", "down"):
+        if f"shared_{name}" in table:
+            yield f"mlp.shared_expert.{name}_proj", f"shared_{name}", ()
+        if "router" not in table:
+            yield f"mlp.{name}_proj", name, ()
+        for expert in range(model.n_experts) if "router" in table else ():
+            yield f"mlp.experts.{expert}.{name}_proj", name, (expert,)
+
+
+def _ours(params: dict, place):
+    """The weight of a place in our tree."""
+    return params[place] if isinstance(place, str) else params[place[0]][place[1]]
+
+
+def _scale(place) -> int:
+    """A weight of transformers over ours."""
+    return 2 if "shared_down" in place else 1
+
+
+def _theirs(weight, place, d_model: int):
+    """One of our weights as transformers has it: a matrix [out, in], whose heads are not an axis of their own."""
+    name = place if isinstance(place, str) else place[1]
+    if name == "embed":
+        return weight
+    if name.endswith("_norm"):
+        return weight.reshape(-1)
+    weight = weight * _scale(place)
+    into_heads = name in ("q", "kv", "qkv")
+    return weight.reshape((-1, d_model) if name == "out" else (d_model, -1) if into_heads else weight.shape).T
+
+
+def _with_shared_expert(model):
+    """The layers in which the architecture has a shared expert."""
+    kind = model.n_experts > 1, setting(model, "qk_norm")
+    return range(setting(model, "n_dense_blocks"), model.n_blocks) if kind == SHARED else ()
+
+
+def tensors(params: dict, model):
+    """(name, array) of each tensor of transformers, from our tree of NumPy arrays; one at a time."""
+    d = model.d_model
+    for name, place, index in _places(model):
+        yield name, _theirs(_ours(params, place)[index], place, d)
+    for layer in _with_shared_expert(model):
+        prefix = f"model.layers.{layer}.mlp.shared_expert"
+        none = (("gate", (SHARED_FF, d)), ("up", (SHARED_FF, d)), ("down", (d, SHARED_FF)))
+        for theirs, shape in () if setting(model, "n_shared_experts") else none:
+            yield f"{prefix}.{theirs}_proj.weight", np.zeros(shape, np.float32)
+        yield f"{prefix}_gate.weight", np.zeros((1, d), np.float32)
+
+
+def params(read, model) -> dict:
+    """Our tree in float32.
+
+    Args:
+      read: gives the tensor of a name in transformers, or None.
+      model: config.model, or a ConfigDict of model_fields.
+
+    Raises:
+      UserError: a tensor that is missing or of another shape, or a shared expert that does something.
+    """
+    table = weights.table(model)
+    empty = lambda weight, *lead: np.empty((*lead, *weight.shape), np.float32)
+    stacks = weights.stacks(model)
+    tree = {name: empty(weight) for name, weight in table.items() if name not in stacks}
+    for stack, n_blocks in stacks.items():
+        tree[stack] = {name: empty(weight, n_blocks) for name, weight in table[stack].items()}
+    for name, place, index in _places(model):
+        target, array = _ours(tree, place)[index], read(name)
+        if array is None and name == "lm_head.weight":
+            array = read("model.embed_tokens.weight")  # tied
+        if array is None:
+            raise UserError(f"the tensor {name} is missing")
+        needed = _theirs(target, place, model.d_model).shape
+        if array.shape != needed:
+            raise UserError(f"the tensor {name} has shape {array.shape}; its config.json says {needed}")
+        array = array.T if array.ndim == 2 and place != "embed" else array
+        _ours(tree, place)[index] = array.reshape(target.shape) / _scale(place)
+    must_be_zero = "_gate" if setting(model, "n_shared_experts") else ".down_proj"
+    for layer in _with_shared_expert(model):
+        name = f"model.layers.{layer}.mlp.shared_expert{must_be_zero}.weight"
+        if (array := read(name)) is not None and np.any(array):
+            raise UserError(f"the tensor {name} is not zero: a shared expert of jmoe's has no gate")
+    return tree
+
+
+def upcycled(dense: dict, fresh: dict) -> dict:
+    """A mixture out of a dense model: each expert a copy of the dense layer, the routers as in a new model.
+
+    Sparse upcycling (Komatsuzaki et al. 2023). A gate near 1 / E then scales what the dense layer gave.
+
+    Args:
+      dense: our tree of the dense model. fresh: that of a new mixture.
+    """
+    blocks = {
+        name: np.broadcast_to(weight[:, None], fresh["blocks"][name].shape)
+        if name in ("gate", "up", "down")
+        else weight
+        for name, weight in dense["blocks"].items()
+    }
+    return dense | {"blocks": blocks | {"router": fresh["blocks"]["router"]}}

@@ -1,0 +1,71 @@
+"""Rows moved between tokens and slots, and the gradients of that: gathers, never a scatter-add.
+
+Axes (jmoe/model/__init__.py): D, G, I and O rows, J, L, P rows gone to, S.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
+def move(x_GID, source_GO, target_GP, copies: int = 1):
+    """taken(x, source), with a gradient of its own.
+
+    target: where each row of x went, for each of its `copies` in turn, out of range if nowhere: P = copies I. The
+    gradient is a gather along it and the sum over the copies, never a scatter-add.
+    """
+    return taken(x_GID, source_GO)
+
+
+def _move_forward(x_GID, source_GO, target_GP, copies):
+    return taken(x_GID, source_GO), target_GP
+
+
+def _move_backward(copies, target_GP, dy_GOD):
+    return sum_of_rows(dy_GOD, target_GP, copies), None, None
+
+
+move.defvjp(_move_forward, _move_backward)
+
+
+def taken(x_GID, index_GO):
+    """x[g, index[g, o]], zero where the index is out of range."""
+    return jnp.take_along_axis(x_GID, index_GO[:, :, None], axis=1, mode="fill", fill_value=0)
+
+
+def sum_of_rows(x_GID, index_GJ, top_k: int, weight_GJ=None):
+    """[G, S, D]: the sum over each token's choices of the rows at `index`, times `weight`.
+
+    The rows of all choices, `top_k` times as many, are never put together.
+    """
+    if top_k == 1 and weight_GJ is None:
+        return taken(x_GID, index_GJ)
+    found = [taken(x_GID, index_GS) for index_GS in jnp.split(index_GJ, top_k, axis=1)]
+    if weight_GJ is not None:
+        weights = jnp.split(weight_GJ, top_k, axis=1)
+        found = [rows_GSD * weight_GS[:, :, None] for rows_GSD, weight_GS in zip(found, weights)]
+    return functools.reduce(jnp.add, found)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(5,))
+def gathered(slots_GLD, gate_GJ, slot_of_choice_GJ, choice_of_slot_GL, token_of_slot_GL, top_k: int):
+    """[G, S, D]: the sum of the slots of each token's choices, times their gates; its gradient works slot by slot."""
+    return sum_of_rows(slots_GLD, slot_of_choice_GJ, top_k, gate_GJ.astype(slots_GLD.dtype))
+
+
+def _gathered_forward(*args):
+    return gathered(*args), args[:5]
+
+
+def _gathered_backward(top_k, residual, dy_GSD):
+    slots_GLD, gate_GJ, slot_of_choice_GJ, choice_of_slot_GL, token_of_slot_GL = residual
+    dy_GLD = taken(dy_GSD, token_of_slot_GL)
+    gate_GL = taken(gate_GJ[:, :, None], choice_of_slot_GL).astype(dy_GLD.dtype)
+    dgate_GL = jnp.einsum("gld,gld->gl", dy_GLD, slots_GLD)
+    dgate_GJ = taken(dgate_GL[:, :, None], slot_of_choice_GJ)[:, :, 0].astype(gate_GJ.dtype)
+    return dy_GLD * gate_GL, dgate_GJ, None, None, None
+
+
+gathered.defvjp(_gathered_forward, _gathered_backward)
