@@ -1,9 +1,14 @@
 # The image that launch's GKE backend starts: this repository as its working directory, with what the trainer needs.
-#   docker build --tag=IMAGE .                             for TPUs
-#   docker build --tag=IMAGE --build-arg=EXTRA=cuda .      for GPUs
+#   python -m launch.image --image=IMAGE --push                 for TPUs
+#   python -m launch.image --image=IMAGE --push --extra=cuda    for GPUs
 #   python -m launch.sweep --backend=gke --image=IMAGE ...
+# It builds nothing but the code and the version of jax that it was told, or whatever is here where it was told none.
 FROM python:3.11-slim
 ARG EXTRA=tpu
+ARG JAX=
+ARG CODE=
 WORKDIR /jmoe
 COPY . .
+RUN if [ -n "$JAX" ]; then sed -i -E "s/^jax==.*/jax==$JAX/; /^(jaxlib|libtpu)==/d" constraints.txt; fi
 RUN python -m pip install --no-cache-dir -c constraints.txt -e ".[${EXTRA}]"
+RUN if [ -n "$CODE" ]; then python -m launch.image --expect="$CODE"; fi

@@ -1,12 +1,13 @@
 """From a width and a number of experts to counts: parameters, cache, FLOPs.
 
-Decoder with an untied embedding and head, multi-head attention (4 d^2 weights a block) and a SwiGLU feed-forward layer
-of width 3 d (9 d^2 weights an expert), one expert active (App. A):
+Here is the paper's decoder: an untied embedding and head, multi-head attention (4 d^2 weights a block) and a SwiGLU
+feed-forward layer of width 3 d (9 d^2 weights an expert), one expert active (App. A). Others: mixture.py.
 
   n_active = 2 d V + 13 n_blocks d^2     n_total = 2 d V + (4 + 9 E) n_blocks d^2     n_blocks = d / width_per_block
 """
 
 import dataclasses
+import functools
 
 import numpy as np
 
@@ -38,12 +39,25 @@ class Architecture:
     final_norm: bool = False
 
     @property
-    def active_weights(self):
+    def ends(self):
+        """Weights of embedding and head for each unit of width."""
+        return 2 * self.vocab_size
+
+    @property
+    def smallest(self):
+        """Width of the smallest model."""
+        return float(self.width_per_block)
+
+    def active_weights(self, n_experts=None):
         """Weights of a block that a token uses, in d_model^2."""
         return ATTENTION + EXPERT
 
-    def n_active(self, d_model, n_blocks=None):
-        """Active parameters (Eq. 12): no norms, no router."""
+    def enough(self, n_experts):
+        """Whether a token finds as many experts as it uses, of each number of them."""
+        return np.ones(np.shape(n_experts), bool)
+
+    def n_active(self, d_model, n_experts=None, n_blocks=None):
+        """Active parameters (Eq. 12): no norms, no router. The same of every number of experts, 1 too."""
         return self.n_total(d_model, 1, n_blocks)
 
     def n_total(self, d_model, n_experts, n_blocks=None):
@@ -51,11 +65,12 @@ class Architecture:
         n_blocks = d_model / self.width_per_block if n_blocks is None else n_blocks
         return 2 * d_model * self.vocab_size + (ATTENTION + EXPERT * n_experts) * n_blocks * d_model**2
 
-    def d_model(self, n_active):
+    def d_model(self, n_active, n_experts=None):
         """The (real) width whose n_active this is: the positive root of Eq. 12, by Cardano's formula, any shape."""
         # t^3 + p t = q with one real root; in hyperbolic form it loses no digits.
-        p = 2 * self.vocab_size * self.width_per_block / self.active_weights
-        q = np.asarray(n_active, float) * self.width_per_block / self.active_weights
+        weights = self.active_weights(n_experts)
+        p = self.ends * self.width_per_block / weights
+        q = np.asarray(n_active, float) * self.width_per_block / weights
         return 2 * np.sqrt(p / 3) * np.sinh(np.arcsinh(1.5 * q / p * np.sqrt(3 / p)) / 3)
 
     def kv_elements(self, d_model, kv_tokens, n_blocks=None):
@@ -67,9 +82,18 @@ class Architecture:
         """What a law may read of a model, by the names of its columns; shapes broadcast together. embedding: whether
         the counts are with embedding and head."""
         n_experts = np.asarray(n_experts, float)
-        less = 0 if embedding else 2 * d_model * self.vocab_size
-        counts = dict(n_active=self.n_active(d_model) - less, n_total=self.n_total(d_model, n_experts) - less)
-        return counts | dict(n_experts=n_experts, sparsity=1 - 1 / n_experts) | WHOLE_EXPERTS
+        less = 0 if embedding else self.ends * d_model
+        active, total = self.n_active(d_model, n_experts), self.n_total(d_model, n_experts)
+        return dict(n_active=active - less, n_total=total - less) | self.structure(n_experts)
+
+    def structure(self, n_experts):
+        """What a law may read of a mixture of any size: n_experts, top_k, granularity, shared_share, sparsity."""
+        return dict(n_experts=n_experts, sparsity=1 - 1 / n_experts) | WHOLE_EXPERTS
+
+    def fields(self, n_blocks, n_experts):
+        """What the trainer calls the numbers of a model of so many blocks that is not the paper's only shape; {} here:
+        d_model = n_blocks width_per_block, one head a block, d_ff = 3 d_model follow."""
+        return {}
 
 
 PAPER = Architecture()
@@ -77,7 +101,8 @@ PAPER = Architecture()
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """A decoder that can be built: whole blocks, one head a block, width a multiple of width_per_block."""
+    """A decoder that can be built: whole blocks, width a multiple of width_per_block, whole heads and experts. Counts
+    are exact; by default one head a block and whole experts, else as the architecture's fields say."""
 
     architecture: Architecture
     n_blocks: int
@@ -87,18 +112,41 @@ class Model:
     def d_model(self):
         return self.n_blocks * self.architecture.width_per_block
 
+    @functools.cached_property
+    def shape(self):
+        """The fields of the trainer's config.model that a plan chooses; those that every model has come first."""
+        d, own = self.d_model, self.architecture.fields(self.n_blocks, self.n_experts)
+        plain = dict(d_model=d, n_blocks=self.n_blocks, n_heads=self.n_blocks, d_ff=EXPERT // 3 * d)
+        return plain | dict(vocab_size=self.architecture.vocab_size) | own
+
+    def _attention(self):
+        """(weights of a block's attention, numbers that one token leaves in its cache, widths of all heads)."""
+        heads, size = self.shape["n_heads"], self.shape.get("head_dim", self.architecture.width_per_block)
+        with_keys = self.shape.get("n_kv_heads", heads)
+        return 2 * self.d_model * size * (heads + with_keys), 2 * with_keys * size, heads * size
+
+    def _parameters(self, n_experts):
+        """Parameters, each mixture with so many experts beside the shared ones."""
+        shape, d = self.shape, self.d_model
+        n_moe = self.n_blocks - shape.get("n_dense_blocks", 0) if self.n_experts > 1 else 0
+        expert = 3 * d * shape.get("d_expert", shape["d_ff"])
+        dense = (self.n_blocks - n_moe) * 3 * d * shape["d_ff"]
+        experts = n_moe * expert * (n_experts + shape.get("n_shared_experts", 0))
+        return self.architecture.ends * d + self.n_blocks * self._attention()[0] + dense + experts
+
     @property
     def n_active(self):
-        return self.architecture.n_active(self.d_model, self.n_blocks)
+        return self._parameters(self.shape.get("top_k", 1))
 
     @property
     def n_total(self):
-        return self.architecture.n_total(self.d_model, self.n_experts, self.n_blocks)
+        return self._parameters(self.n_experts)
 
     @property
     def router(self):
-        """Weights of the routers: one a block where there are experts."""
-        return self.n_blocks * self.d_model * self.n_experts if self.n_experts > 1 else 0
+        """Weights of the routers: one a mixture."""
+        n_moe = self.n_blocks - self.shape.get("n_dense_blocks", 0)
+        return n_moe * self.d_model * self.n_experts if self.n_experts > 1 else 0
 
     @property
     def exact_parameters(self):
@@ -107,11 +155,12 @@ class Model:
 
     def kv_elements(self, kv_tokens):
         """Elements of the key-value cache of kv_tokens tokens."""
-        return self.architecture.kv_elements(self.d_model, kv_tokens, self.n_blocks)
+        return self._attention()[1] * kv_tokens * self.n_blocks
 
     def exact_flops_per_token(self, sequence):
         """FLOPs of one token's forward pass at `sequence` tokens of context: two a weight it is multiplied with (the
         embedding is looked up, not multiplied), scores and values of attention over the whole context, and the
         router."""
-        weights = self.n_active - self.d_model * self.architecture.vocab_size
-        return 2 * (weights + self.router) + 4 * self.n_blocks * self.d_model * sequence
+        looked_up = self.d_model * (self.architecture.ends - self.architecture.vocab_size)
+        weights = self.n_active - looked_up + self.router
+        return 2 * weights + 4 * self.n_blocks * self._attention()[2] * sequence

@@ -59,7 +59,7 @@ def possible(law, architecture, n_blocks, n_experts, n_tokens, decay):
     d_model = n_blocks * float(architecture.width_per_block)
     columns = columns_of(law, architecture, d_model, n_experts, n_tokens)
     model = np.unique(np.stack([n_blocks, n_experts]), axis=1, return_inverse=True)[1].ravel()
-    return Possible(n_blocks, n_experts, n_tokens, model, architecture.n_active(d_model), columns, decay)
+    return Possible(n_blocks, n_experts, n_tokens, model, architecture.n_active(d_model, n_experts), columns, decay)
 
 
 def columns_of(law, architecture, d_model, n_experts, n_tokens):
@@ -73,11 +73,17 @@ def columns_of(law, architecture, d_model, n_experts, n_tokens):
     return {name: np.broadcast_to(known[name], n_tokens.shape).astype(float) for name in law.form.columns}
 
 
+def _blocks(architecture, n_active):
+    """Whole blocks of about so many active parameters, at least the smallest model's."""
+    least = round(architecture.smallest / architecture.width_per_block)
+    return max(least, round(float(architecture.d_model(n_active)) / architecture.width_per_block))
+
+
 def candidates(law, architecture, experts, runs, flops):
     """The Possible runs within a budget: widths from the narrowest of `runs` up, tokens from their fewest up, each
     twice the last, at most the tokens of their text. UserError where not even the cheapest is within the budget."""
     sizes, fewest = runs.columns["n_active"], runs.columns["n_tokens"].min()
-    narrowest = max(1, round(float(architecture.d_model(sizes.min())) / architecture.width_per_block))
+    narrowest = _blocks(architecture, sizes.min())
     cheapest = training_flops(architecture.n_active(float(narrowest * architecture.width_per_block)), fewest)
     if cheapest > flops:
         raise UserError(
@@ -85,6 +91,7 @@ def candidates(law, architecture, experts, runs, flops):
         )
     widest = float(architecture.d_model(flops / training_flops(1, fewest))) / architecture.width_per_block
     blocks = np.unique(np.geomspace(narrowest, max(narrowest, int(widest)), WIDTHS).round().astype(int))
+    experts = np.array(experts, int)[architecture.enough(experts)]
     most = min(flops / cheapest * fewest, law.models["unique_tokens"] or np.inf)
     tokens = np.round(fewest * 2.0 ** np.arange(int(np.log2(max(most / fewest, 1))) + 1)).astype(int)
     grid = [a.ravel() for a in np.meshgrid(blocks, np.asarray(experts, int), tokens, indexing="ij")]
@@ -102,11 +109,12 @@ def plain_grid(law, architecture, experts, runs, flops):
     the median of `runs`."""
     sizes, decay = runs.columns["n_active"], decay_of(law)
     wanted = np.median(runs.columns["n_tokens"] / sizes)
-    narrowest = max(1, round(float(architecture.d_model(sizes.min())) / architecture.width_per_block))
+    narrowest = _blocks(architecture, sizes.min())
     best = None
     for widest in np.unique(np.geomspace(narrowest, 64 * narrowest, 64).round().astype(int)):
         blocks = np.unique(np.geomspace(narrowest, widest, GRID_WIDTHS).round().astype(int))
-        n_active = architecture.n_active(blocks * float(architecture.width_per_block))
+        n_active = architecture.n_active(blocks[:, None] * float(architecture.width_per_block), np.array(experts))
+        n_active = np.broadcast_to(n_active, (len(blocks), len(experts))).mean(axis=1)
         each = training_flops(n_active.sum() * len(experts), (1 - decay) + decay * sum(GRID_BUDGETS))
         longest = min(flops / each, law.models["unique_tokens"] or np.inf)
         off = abs(np.log(longest / n_active[-1] / wanted))

@@ -29,13 +29,13 @@ ABOUT = (
 )
 
 
-def compare(laws, shape, constraints, experts=None, used=(1.0,)):
+def compare(laws, shape, constraints, experts=None, used=None):
     """What each of the Laws answers and what they agree on, as a dictionary of plain numbers, ready for JSON.
 
-    shape: {vocab_size, width_per_block}, and n_dense and kv_share of Mixture where they are not its defaults. experts:
-    numbers of experts to choose from; None takes each law's own. used: how many whole experts' width a token may use,
-    to choose from by laws that read it. Raises UserError where no law has a feasible model, or one cannot be planned
-    with.
+    shape: {vocab_size, width_per_block}, and n_dense and kv_share of Mixture where they are asked for. experts: numbers
+    of experts to choose from; None takes each law's own. used: how many whole experts' width a token may use, to choose
+    from by laws that read it; None takes each law's own. Raises UserError where no law has a feasible model, or one
+    cannot be planned with.
     """
     rows, infeasible = [], []
     for law in laws:
@@ -47,7 +47,7 @@ def compare(laws, shape, constraints, experts=None, used=(1.0,)):
     return dict(**shape, constraints=limits, about=ABOUT, laws=rows, infeasible=infeasible, agreement=agreement(rows))
 
 
-def answer(law, shape, constraints, experts=None, used=(1.0,)):
+def answer(law, shape, constraints, experts=None, used=None):
     """The law's best architecture and its best dense one; {law, why} where nothing is feasible."""
     fixed = "n_experts" in law.record.get("fixed", ())
     experts = law.experts if experts is None or fixed or not law.knows_experts else experts
@@ -68,7 +68,7 @@ def answer(law, shape, constraints, experts=None, used=(1.0,)):
         source=law.record.get("source"),
         note=law.record.get("note"),
         mixtures=law.knows_experts,
-        sparsity=1 - architecture.used / e,
+        sparsity=float(columns["sparsity"]),
         split=architecture.split,
         shared=architecture.shared,
         used=architecture.used,
@@ -79,6 +79,7 @@ def answer(law, shape, constraints, experts=None, used=(1.0,)):
         not_bounded=e == max(experts) and not_bounded(law, architecture, constraints),
         finest=bool(len(_splits(law)) > 1 and architecture.split == max(_splits(law))),
         extrapolation=outside,
+        not_read=_not_read(law, shape, used),
         leverage=of_split(e, architecture.split, flops, architecture.used) if e > 1 else None,
         dense=_dense(law, shape, constraints, row["loss"]),
     )
@@ -90,11 +91,29 @@ def _splits(law):
     return [k for k in SPLITS if all(k <= law.ranges.get(name, (1, k))[1] for name in read)] if read else [1]
 
 
+def _reads_used(law):
+    return bool({"sparsity", "top_k"} & set(law.form.columns))
+
+
+def _not_read(law, shape, used):
+    """{flag: value} of what is asked of the models and the law has no column for."""
+    asked = dict(kv_share=(shape.get("kv_share"), 1.0), dense_blocks=(shape.get("n_dense"), 0))
+    found = {name: value for name, (value, neutral) in asked.items() if value not in (None, neutral)}
+    if used and list(used) != [1.0] and law.knows_experts and not _reads_used(law):
+        found["used"] = ",".join(f"{u:g}" for u in used)
+    return found
+
+
 def _choices(law, shape, used):
     """The Mixtures between which the law makes a difference. A law that reads neither sparsity nor top_k is of one
-    expert's width a token."""
+    expert's width a token; one whose runs were built otherwise than the paper's, of such models."""
+    if law.models["architecture"]:
+        own = dataclasses.replace(law.shaped(shape["vocab_size"], shape["width_per_block"]), **shape)
+        wanted = used if used and _reads_used(law) else [own.used]
+        narrow = [max(own.shared + 1, round(u * own.split)) for u in wanted]
+        return [dataclasses.replace(own, used=n / own.split) for n in dict.fromkeys(narrow)]
     most = law.ranges.get("shared_share", (0, 1))[1] if "shared_share" in law.form.columns else 0
-    used = used if {"sparsity", "top_k"} & set(law.form.columns) else (1.0,)
+    used = used if used and _reads_used(law) else (1.0,)
     return [
         Mixture(**shape, split=k, shared=s, used=u)
         for u in used
@@ -104,7 +123,7 @@ def _choices(law, shape, used):
     ]
 
 
-def _best(law, shape, constraints, experts, used=(1.0,)):
+def _best(law, shape, constraints, experts, used=None):
     """(Optima, Mixture, index) of the law's least loss; (None, Mixture, None) where nothing is feasible."""
     return best(_asked_for_loss(law), _choices(law, shape, used), constraints, experts)
 

@@ -155,7 +155,8 @@ def _step(built, batch, chips, architecture):
 
 
 def _cost(row, n_parameters, saved, chips, architecture, constraints):
-    looked_up = row["d_model"] * architecture.vocab_size  # of the embedding a token reads one row
+    # of an embedding that is not the head a token reads one row
+    looked_up = row["d_model"] * (architecture.ends - architecture.vocab_size)
     cache = constraints.bytes_per_kv_element * architecture.kv_elements(row["d_model"], constraints.kv_tokens)
     speed = lambda n: chips.devices * chips.chip.bandwidth / (constraints.bytes_per_parameter * (n - looked_up) + cache)
     training_bytes = STATE_BYTES * n_parameters + saved

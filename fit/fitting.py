@@ -9,7 +9,7 @@ import numpy as np
 
 from fit import UserError, holdout, models, search
 from fit import noise as noise_lib
-from fit.architecture import EXPERTS
+from fit.architecture import EXPERTS, OF_EXPERTS
 from fit.problem import prepare
 from fit.runs import read_runs, subset, trunks_of
 from fit.sure import how_sure, separate_errors
@@ -126,7 +126,7 @@ def described(runs, train, form):
 def table_warnings(form, runs):
     """Sentences about runs that the law does not mean."""
     out, table = [], runs.table
-    if "n_experts" not in form.columns and "n_experts" in table:
+    if not set(OF_EXPERTS) & set(form.columns) and "n_experts" in table:
         experts = table.numbers("n_experts")
         if values := [f"{e:g}" for e in np.unique(experts)]:
             if len(values) > 1:

@@ -123,8 +123,8 @@ def _roots(a, b, c):
 
 
 def optimum_of_m(a, b):
-    """(x*, its loss above the fit's constant) of a / (x - 6) + b x; None where it has no minimum above 6."""
-    return None if a <= 0 or b <= 0 else (6 + np.sqrt(a / b), 2 * np.sqrt(a * b) + 6 * b)
+    """x* of a / (x - 6) + b x; None where it has no minimum above 6."""
+    return None if a <= 0 or b <= 0 else 6 + np.sqrt(a / b)
 
 
 def band_of_m(a, b, most):
@@ -134,11 +134,7 @@ def band_of_m(a, b, most):
 
 def optimum_of_total(a, b, y_max):
     """The same of a / (y - 1) + b / (y_max - y), between 1 and y_max."""
-    if a <= 0 or b <= 0:
-        return None
-    root = np.sqrt(a / b)
-    y = (1 + root * y_max) / (1 + root)
-    return y, a / (y - 1) + b / (y_max - y)
+    return None if a <= 0 or b <= 0 else (1 + np.sqrt(a / b) * y_max) / (1 + np.sqrt(a / b))
 
 
 def band_of_total(a, b, y_max, most):
@@ -148,8 +144,8 @@ def band_of_total(a, b, y_max, most):
 
 
 def fit_ratios(runs):
-    """Phase 1 at one budget: {x, y: {best, band}, coefficients, rmse, runs}; best and band are None where the fit has
-    no minimum; None where too few ratios were run. Dense models, which have no y above 1, are left out."""
+    """Phase 1 at one budget: {x, y: {best, band}, coefficients, rmse, runs}; x or y is None where no minimum is within
+    what was run; None where too few ratios were run. Dense models, which have no y above 1, are left out."""
     runs = runs.part((runs.y > 1 + 1e-6) & (runs.y < runs.y_max - 1e-6))
     if len(runs.loss) < 6 or min(len(np.unique(np.round(v, 2))) for v in (runs.x, runs.y)) < 3:
         return None
@@ -157,10 +153,14 @@ def fit_ratios(runs):
     (a, b, a2, b2, c), rmse = least_squares((1 / (x - 6), x, 1 / (y - 1), 1 / (y_max - y), np.ones(len(x))), runs.loss)
     out = dict(coefficients=[float(v) for v in (a, b, a2, b2, c)], rmse=rmse, runs=len(x), x=None, y=None)
     of_x, of_y = optimum_of_m(a, b), optimum_of_total(a2, b2, y_max)
-    if of_x and of_y:
-        more = BAND * (of_x[1] + of_y[1] + c)
-        out["x"] = dict(best=float(of_x[0]), band=[float(v) for v in band_of_m(a, b, of_x[1] + more)])
-        out["y"] = dict(best=float(of_y[0]), band=[float(v) for v in band_of_total(a2, b2, y_max, of_y[1] + more)])
+    of_x, of_y = (best if best and v.min() <= best <= v.max() else None for v, best in ((x, of_x), (y, of_y)))
+    at = lambda v: a / (v - 6) + b * v, lambda v: a2 / (v - 1) + b2 / (y_max - v)
+    least = [np.min(curve(v if best is None else best)) for curve, v, best in zip(at, (x, y), (of_x, of_y))]
+    more = BAND * (sum(least) + c)
+    if of_x:
+        out["x"] = dict(best=float(of_x), band=[float(v) for v in band_of_m(a, b, least[0] + more)])
+    if of_y:
+        out["y"] = dict(best=float(of_y), band=[float(v) for v in band_of_total(a2, b2, y_max, least[1] + more)])
     return out
 
 
@@ -229,20 +229,18 @@ def laws_of(rows):
     return laws
 
 
-def cells_of(runs):
-    """Labels [n] of the runs of one architecture but for its width: each run's budget and nearest point of phase 1's
-    grid."""
+def cells_of(runs, grid=(holistic.M_OVER_ACTIVE, holistic.TOTAL_OVER_ACTIVE)):
+    """Labels [n] of the runs of one architecture but for its width: each run's budget and nearest point of the search's
+    grid, of M/N_a times N/N_a."""
     near = lambda values, grid: np.argmin(np.abs(np.log(values[:, None] / np.array(grid, float))), axis=1)
-    ratios = near(runs.x, holistic.M_OVER_ACTIVE), near(runs.y, holistic.TOTAL_OVER_ACTIVE)
+    ratios = near(runs.x, grid[0]), near(runs.y, grid[1])
     return np.unique(np.stack([budgets(runs.flops), *ratios]), axis=1, return_inverse=True)[1].ravel()
 
 
 def rank(cells, width, loss, path="runs"):
     """Whether the median width keeps the rank of architectures: {cells, runs, pearson, spearman, kendall, r2} of each
-    cell's loss at the middle one of its widths against its best loss; cells (labels), width and loss [n].
-
-    r2 is of the regression of one on the other. UserError with fewer than 3 cells of several widths.
-    """
+    cell's loss at the middle one of its widths against its best loss; cells (labels), width and loss [n]. r2 is of the
+    regression of one on the other. UserError with fewer than 3 cells of several widths."""
     from scipy import stats
 
     middle, best, used = [], [], 0
@@ -266,12 +264,24 @@ def rank(cells, width, loss, path="runs"):
     )
 
 
-def control(runs):
-    """Models of one budget and one M that differ in N_a and N: what M alone, as the measure of a model, would miss.
+def rank_at_budgets(runs, cells):
+    """[rank() and flops] of the runs of each budget, which no difference between budgets makes agree; budgets with too
+    few architectures are left out."""
+    rows = []
+    for label in range(budgets(runs.flops).max() + 1):
+        mine = budgets(runs.flops) == label
+        try:
+            found = rank(cells[mine], runs.width[mine], runs.loss[mine], runs.path)
+        except UserError:
+            continue
+        rows.append(dict(flops=float(np.exp(np.mean(np.log(runs.flops[mine]))))) | found)
+    return rows
 
-    [{flops, runs, spread, explained, active, total}] for each budget: the spread of the losses (standard deviation),
-    the share of their variance that ln N_a and ln N explain, and the slopes of the loss in both; M explains none of it.
-    """
+
+def control(runs):
+    """What M alone, as the measure of a model, would miss: [{flops, runs, spread, explained, active, total}] of each
+    budget's models of one M that differ in N_a and N: the spread of the losses (standard deviation), the share of their
+    variance that ln N_a and ln N explain, and the slopes of the loss in both; M explains none of it."""
     rows = []
     for label in range(budgets(runs.flops).max() + 1):
         some = runs.part(budgets(runs.flops) == label)

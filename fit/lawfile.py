@@ -8,7 +8,7 @@ import statistics
 
 import numpy as np
 
-from fit import UserError, models, sentences
+from fit import UserError, models, sentences, shapes
 from fit.architecture import EXPERTS, OF_EXPERTS, PAPER, Architecture, training_flops
 from fit.form import Form
 from fit.laws import FORMS, PRESETS
@@ -136,7 +136,9 @@ class Law:
                     f"none of them in most: say which by --{name}"
                 )
             asked[name] = asked[name] or self.models[name] or getattr(PAPER, name)
-        return Architecture(**asked, final_norm=bool(self.models["final_norm"]))
+        built = dict(**asked, final_norm=bool(self.models["final_norm"]))
+        own = self.models["architecture"]
+        return shapes.mixture_of(own, **built) if own else Architecture(**built)
 
     @property
     def experts(self):

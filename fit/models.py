@@ -9,6 +9,8 @@
   seq_len                      tokens in a row of training text
   final_norm                   whether all of them have a norm before the head
   learning_rate                constant, n_active, n_experts of Eq. 10 where it gives every run's peak_learning_rate
+  architecture                 where the models are not the paper's: how they are built, as fit/shapes.py reads it
+  miscounted                   the share by which that misses the runs' n_active, where it does
   corpus, unique_tokens        fingerprint of the text and how many training tokens it has
   repeats                      [how many runs saw text more than once, the most epochs], where the table has epochs
   differing                    column: its values, where a column that should be one value is several
@@ -21,21 +23,27 @@ import re
 
 import numpy as np
 
-from fit import UserError
+from fit import UserError, shapes
 
 MOST_EXPERTS = 16  # numbers of experts that a plan compares by default
 # What a plan chooses anew, or what does not belong to the models: never taken over from the runs.
 CHOSEN = ("model.d_model", "model.n_blocks", "model.n_heads", "model.d_ff", "model.vocab_size", "model.n_experts")
 CHOSEN += ("n_tokens", "seed", "data.fingerprint")
+# and these where the table has a column of them
+BUILT = ("n_kv_heads", "head_dim", "tied_embeddings", "top_k", "d_expert", "n_shared_experts", "n_dense_blocks")
 
 
 def from_table(table, rows=slice(None)):
     """The entry `models` for a law fitted to the runs in `table`; n_experts are those of `rows`, the runs fitted."""
     differing = {}
     config = _only(table, "config", differing)
+    sizes = {name: _most_common(table, name, differing) for name in ("vocab_size", "width_per_block")}
+    architecture, off = shapes.of_table(table, *sizes.values(), differing)
+    built = dict(architecture=architecture) if architecture else {}
+    built |= dict(miscounted=off) if off else {}
     return dict(
-        vocab_size=_most_common(table, "vocab_size", differing),
-        width_per_block=_most_common(table, "width_per_block", differing),
+        **sizes,
+        **built,
         seq_len=_most_common(table, "seq_len", differing),
         final_norm={str(v).lower() for v in table.columns.get("final_norm", [])} == {"true"},
         n_experts=_experts(table, rows),
@@ -102,7 +110,7 @@ def _overrides(table, differing):
     common = {}
     for field in dict.fromkeys(name for overrides in held for name in overrides):
         values = sorted({overrides.get(field, "") for overrides in held})
-        if field in CHOSEN:
+        if field in CHOSEN or (field.removeprefix("model.") in BUILT and field.removeprefix("model.") in table):
             continue
         if len(values) > 1:
             differing[field] = values
@@ -152,6 +160,8 @@ def check(entry, where):
         base_config=(text, "the path of a config file"),
         corpus=(text, "a fingerprint"),
         overrides=(lambda v: mapping(v) and all(text(x) and is_literal(x) for x in v.values()), "fields and literals"),
+        architecture=(_is_architecture, "what fit/shapes.py lists: split, shared, n_dense, kv_share, top_k, ..."),
+        miscounted=(number, "a number"),
         learning_rate=(
             lambda v: mapping(v) and all(number(v.get(name)) for name in ("constant", "n_active", "n_experts")),
             "constant, n_active and n_experts of Eq. 10",
@@ -160,6 +170,20 @@ def check(entry, where):
     )
     check_fields([("models", entry, mapping, "an object")], where)
     check_fields([(f"models.{name}", (entry or {}).get(name), *how) for name, how in fields.items()], where)
+
+
+def _is_architecture(value):
+    """Whether of_table could have made it, so that a Mixture of it counts."""
+    limits = dict(kv_share=(1e-3, 1), attention=(1e-3, 1e3), ff=(1e-3, 1e3), split=(1e-3, 1e6), top_k=(1, 1e6))
+    limits |= dict(shared=(0, 1e6), n_dense=(0, 1e6), head_dim=(0, 1e6), tied=(0, 1))
+    whole = ("top_k", "shared", "n_dense", "head_dim")
+    return (
+        isinstance(value, dict)
+        and set(value) == set(limits)
+        and all(type(value[name]) in (int, float, bool) and a <= value[name] <= b for name, (a, b) in limits.items())
+        and all(type(value[name]) is int for name in whole)
+        and type(value["tied"]) is bool
+    )
 
 
 def check_fields(fields, where):
@@ -179,10 +203,29 @@ def notes(entry):
             f"{count} runs saw text more than once (up to {most:.3g} epochs): a law of fresh tokens does not hold for "
             "them"
         )
+    architecture = entry.get("architecture") or {}
     for name, values in (entry.get("differing") or {}).items():
+        if name in architecture:
+            continue
         taken = entry.get(name) or (entry.get("overrides") or {}).get(name)
+        yield _several(name, values) + (f"most have {taken}, which is taken" if taken else "none is taken")
+    yield from architecture_notes(entry)
+
+
+def architecture_notes(entry):
+    """Sentences on how the runs' models are built, where they differ in it or the table does not say all of it."""
+    architecture = entry.get("architecture") or {}
+    for name, values in (entry.get("differing") or {}).items():
+        if name in architecture:
+            shown = _several(shapes.NAMES.get(name, name), [f"{v:.4g}" for v in values])
+            yield shown + f"a plan's have {architecture[name]:.4g}"
+    if off := entry.get("miscounted"):
         yield (
-            f"the runs have {len(values)} values of {name} ({', '.join(map(str, values[:4]))}"
-            f"{', ...' if len(values) > 4 else ''}): "
-            + (f"most have {taken}, which is taken" if taken else "none is taken")
+            f"by the columns of the table the runs' n_active would be {off:.0%} off: they do not say all of how the "
+            "models are built, and a plan's models may be others"
         )
+
+
+def _several(name, values):
+    shown = ", ".join(map(str, values[:4])) + ", ..." * (len(values) > 4)
+    return f"the runs have {len(values)} values of {name} ({shown}): "

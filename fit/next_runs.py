@@ -231,10 +231,14 @@ def sweep_source(law, architecture, found, base=None):
             "name a config that serves by --base_config"
         )
     shared = "".join(f"    {field!r}: {ast.literal_eval(value)!r},\n" for field, value in overrides.items())
+    built = [architecture.fields(row["n_blocks"], row["n_experts"]) for row in found["trunks"]]
     models = "".join(
         f"    ({row['d_model']}, {row['n_blocks']}, {row['n_experts']}, "
-        f"({', '.join(f'{n:_}' for n in row['n_tokens'])},)),\n"
-        for row in found["trunks"]
+        f"({', '.join(f'{n:_}' for n in row['n_tokens'])},){f', {own!r}' if own else ''}),\n"
+        for row, own in zip(found["trunks"], built)
+    )
+    more, spread = (
+        (", more", '        | {f"model.{name}": value for name, value in more.items()}\n') if any(built) else ("", "")
     )
     n_runs, n_trunks = sum(len(row["n_tokens"]) for row in found["trunks"]), len(found["trunks"])
     where = law.name.replace("\\", "/").replace('"', "'")
@@ -245,7 +249,7 @@ def sweep_source(law, architecture, found, base=None):
         '"""\n\n'
         f"SEED = {found['seed']}  # that no run so far had\n"
         f"SHARED = {{\n{shared}}}  # as the runs so far had it\n"
-        f"MODELS = [  # d_model, blocks, experts, budgets in tokens\n{models}]\n\n\n"
+        f"MODELS = [  # d_model, blocks, experts, budgets in tokens{', all else' * bool(more)}\n{models}]\n\n\n"
         "def get_sweep():\n"
         '    """(config file, one dict of overrides for each trunk)."""\n'
         f"    return {base!r}, [\n"
@@ -256,7 +260,7 @@ def sweep_source(law, architecture, found, base=None):
         '            "model.n_experts": n_experts,\n'
         '            "n_tokens": n_tokens,\n'
         '            "seed": SEED,\n'
-        "        }\n"
-        "        for d_model, n_blocks, n_experts, n_tokens in MODELS\n"
+        f"        }}\n{spread}"
+        f"        for d_model, n_blocks, n_experts, n_tokens{more} in MODELS\n"
         "    ]\n"
     )

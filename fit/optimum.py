@@ -112,7 +112,7 @@ def loss_of(law, architecture, n_experts, n_active, n_tokens, coefficients=None)
     if law.form.at_experts:
         m, mu, n, nu, c = law.form.at_experts(coefficients, np.asarray(n_experts, float))
         return m * n_active**mu + n * n_tokens**nu + c
-    counts = architecture.columns(architecture.d_model(n_active), n_experts, law.counts_embedding)
+    counts = architecture.columns(architecture.d_model(n_active, n_experts), n_experts, law.counts_embedding)
     columns = counts | dict(n_tokens=n_tokens)
     if unknown := [name for name in law.form.columns if name not in columns]:
         raise UserError(
@@ -164,11 +164,11 @@ def _largest(architecture, constraints, n_experts):
     if limit is None:
         return np.inf
     excess = lambda log_d: np.log(constraints.memory(architecture, np.exp(log_d), n_experts)) - np.log(limit)
-    low = np.log(float(architecture.width_per_block))
+    low = np.log(architecture.smallest)
     high = low + 1
     while np.any(excess(high) < 0):
         high += 1
-    return architecture.n_active(np.exp(root(excess, low, high)))
+    return architecture.n_active(np.exp(root(excess, low, high)), n_experts)
 
 
 def solve(law, n_experts, architecture, constraints, coefficients=None):
@@ -186,9 +186,10 @@ def solve(law, n_experts, architecture, constraints, coefficients=None):
     given = [np.asarray(v, float) for v in (flops, limit) if v is not None]
     shape = np.broadcast_shapes(*(np.shape(v) for v in (*coefficients.values(), n_experts, *given)))
     n_experts = np.broadcast_to(np.asarray(n_experts, float), shape)
-    smallest_d = float(architecture.width_per_block)
-    smallest, largest = architecture.n_active(smallest_d), _largest(architecture, constraints, n_experts)
-    feasible = np.broadcast_to(constraints.tokens(smallest) >= 1, shape)
+    smallest_d = architecture.smallest
+    smallest = np.broadcast_to(architecture.n_active(smallest_d, n_experts), shape)
+    largest = _largest(architecture, constraints, n_experts)
+    feasible = (constraints.tokens(smallest) >= 1) & architecture.enough(n_experts)
     if limit is not None:
         feasible = feasible & (constraints.memory(architecture, smallest_d, n_experts) <= limit)
     bound = np.full(shape, "", dtype=object)
@@ -199,7 +200,7 @@ def solve(law, n_experts, architecture, constraints, coefficients=None):
         last = np.inf if flops is None else np.asarray(flops) / (TRAINING + INFERENCE * constraints.inference_tokens)
         top = np.broadcast_to(np.fmax(np.fmin(largest, last), smallest), shape)  # of memory, or of one token left
         loss = lambda n: loss_of(law, architecture, n_experts, n, np.maximum(constraints.tokens(n), 1), coefficients)
-        size = _searched(loss, np.full(shape, smallest), top)
+        size = _searched(loss, smallest, top)
         at_top = size > top * (1 - 1e-6)
         rises = feasible & at_top & (top == last) & (top > smallest * (1 + 1e-5))  # there were sizes to choose from
         if np.any(rises):
@@ -214,7 +215,7 @@ def solve(law, n_experts, architecture, constraints, coefficients=None):
     bound[size < smallest] = "smallest"
     size = np.where(feasible, np.maximum(size, smallest), np.nan)
     trained = np.where(feasible, constraints.tokens(size), np.nan)
-    d_model = architecture.d_model(size)
+    d_model = architecture.d_model(size, n_experts)
     with np.errstate(invalid="ignore"):
         loss = loss_of(law, architecture, n_experts, size, trained, coefficients)
     return Optima(n_experts, size, architecture.n_total(d_model, n_experts), trained, loss, d_model, bound, feasible)
@@ -246,16 +247,15 @@ def allowed_experts(law, experts):
 
 def why_infeasible(architecture, constraints, n_experts):
     """One sentence: which constraint cannot be met at the least demanding n_experts, and by how much."""
-    d, least = float(architecture.width_per_block), float(np.min(n_experts))
-    smallest = sentences.SMALLEST.format(d=d, e=least)
-    if constraints.memory_bytes is not None:
-        need = constraints.memory(architecture, d, least)
-        limit = constraints.memory_bytes
-        if need > limit:
-            return sentences.MEMORY_TOO_SMALL.format(
-                smallest=smallest, need=need / 1e9, times=need / limit, limit=limit / 1e9
-            )
-    size = architecture.n_active(d)
+    if not (enough := architecture.enough(n_experts := np.atleast_1d(n_experts))).any():
+        return sentences.TOO_FEW_EXPERTS.format(e=np.max(n_experts), used=architecture.top_k)
+    d, least = architecture.smallest, float(np.min(n_experts[enough]))
+    blocks, limit = round(d / architecture.width_per_block), constraints.memory_bytes
+    smallest = (sentences.SMALLEST if blocks == 1 else sentences.SMALLEST_OF).format(d=d, e=least, blocks=blocks)
+    if limit is not None and (need := float(constraints.memory(architecture, d, least))) > limit:
+        gb = dict(need=need / 1e9, limit=limit / 1e9)
+        return sentences.MEMORY_TOO_SMALL.format(smallest=smallest, times=need / limit, **gb)
+    size = float(architecture.n_active(d, least))
     inference, one = INFERENCE * size * constraints.inference_tokens, training_flops(size, 1)
     need = inference + one
     return sentences.FLOPS_TOO_FEW.format(
@@ -293,7 +293,7 @@ def near_optimal(law, architecture, constraints, solved):
 
     at = np.log(np.where(inside, solved.n_active, 1.0))
     ends = []
-    for end in (architecture.n_active(float(architecture.width_per_block)), largest):
+    for end in (architecture.n_active(architecture.smallest, solved.n_experts), largest):
         end = np.where(inside, np.log(end), 0.0)
         edge = root(excess, at, end)
         ends.append(np.where(inside, np.exp(np.where(np.isnan(edge), end, edge)), np.nan))  # no root: the bound itself

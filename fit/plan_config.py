@@ -10,11 +10,13 @@ import re
 
 from fit import UserError, sentences
 from fit.lawfile import load, warning_of
+from fit.models import BUILT
 from fit.planning import PAPERS_LAW
 from fit.units import amount
 
 FAR = 100  # times outside the fitted sizes and tokens, a config tuned there does not serve
 SHAPE = ("d_model", "n_blocks", "n_heads", "d_ff", "n_experts", "vocab_size")
+OF_MIXTURES = ("model.scores", "model.balance")  # that a dense model may not have
 ROOT = os.path.dirname(os.path.dirname(__file__))  # of this package, which configs/ lies beside
 WARMUP = 3  # a run warms up over a third of its tokens at most, as the shortest of the paper does
 
@@ -38,11 +40,12 @@ def source(law, plan, base=None):
     as_run = [
         f"    config.{field} = {ast.literal_eval(value)!r}  # as the runs had it\n"
         for field, value in overrides.items()
+        if built["n_experts"] > 1 or field not in OF_MIXTURES
     ]
     warmup = built["n_tokens"] // WARMUP
     return (
         f'"""{_docstring(plan, base)}"""\n\n{begin}\n\n\ndef get_config():\n    config = {get_config}\n'
-        + "".join(f"    config.model.{name} = {built[name]}\n" for name in SHAPE)
+        + "".join(f"    config.model.{name} = {built[name]}\n" for name in (*SHAPE, *BUILT) if name in built)
         + "".join(as_run)
         + f"    config.n_tokens = ({built['n_tokens']:_},)\n"
         + "    # a third of the run at most\n"

@@ -10,6 +10,8 @@ def text(plan):
     parts = [_optima(plan), answer(plan)]
     if plan.get("bootstrap"):
         parts.append(_bootstrap(plan["bootstrap"]))
+    if "architectures" in plan:
+        parts.append(_architectures(plan))
     if plan["buildable"]:
         parts.append(_buildable(plan["buildable"]))
     if "chips" in plan:
@@ -89,6 +91,7 @@ def _buildable(built):
     return "\n  ".join(
         [
             "buildable: " + sentences.BUILT_SHAPE.format(**built, memory=memory(built["memory_bytes"])),
+            *([_more(built)] if "top_k" in built else []),
             sentences.BUILT_PARAMETERS.format(**built),
             sentences.BUILT_FLOPS.format(**built),
             sentences.BUILT_RATE.format(
@@ -98,6 +101,23 @@ def _buildable(built):
             ),
         ]
     )
+
+
+def _architectures(plan):
+    """A line for each of the architectures that were compared; the rows above are of the best of them."""
+    lines = [sentences.ARCHITECTURES.format(used=plan["used"])]
+    lines += [
+        sentences.ARCHITECTURE.format(**row | {name: amount(row[name]) for name in ("n_active", "n_total", "n_tokens")})
+        for row in plan["architectures"]
+    ]
+    return "\n".join(lines)
+
+
+def _more(built):
+    """What its fields are beyond those of the paper's models."""
+    d_expert = built["d_expert"] or built["d_ff"]
+    tied = sentences.TIED if built["tied_embeddings"] else ""
+    return sentences.BUILT_MORE.format(**built | dict(d_expert=d_expert, tied=tied))
 
 
 def _costs(plan):

@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 
-from fit import learning_rate, optimum, repeats, sentences, target
+from fit import learning_rate, models, optimum, repeats, sentences, target
 from fit.architecture import BATCH_RAMP, INFERENCE, PAPER, WHOLE_EXPERTS, Model, training_flops
 from fit.lawfile import load, warning_of
 
@@ -95,7 +95,9 @@ def buildable(law, architecture, constraints, optima):
     for i in np.flatnonzero(optima.feasible):
         blocks = optima.d_model[i] / architecture.width_per_block
         below = math.floor(blocks + 1e-9)
-        for n_blocks in {max(1, below - 1), max(1, below), math.ceil(blocks - 1e-9)}:  # below by 1 if norms do not fit
+        least = round(architecture.smallest / architecture.width_per_block)
+        # below by 1 if norms do not fit
+        for n_blocks in {max(least, below - 1), max(least, below), math.ceil(blocks - 1e-9)}:
             model = Model(architecture, n_blocks, int(optima.n_experts[i]))
             memory = constraints.bytes_per_parameter * model.exact_parameters
             memory += constraints.bytes_per_kv_element * model.kv_elements(constraints.kv_tokens)
@@ -112,11 +114,7 @@ def buildable(law, architecture, constraints, optima):
     ramp = [list(step) for step in BATCH_RAMP if step[0] < n_tokens]
     row = dict(
         n_experts=model.n_experts,
-        d_model=model.d_model,
-        n_blocks=model.n_blocks,
-        n_heads=model.n_blocks,
-        d_ff=3 * model.d_model,
-        vocab_size=architecture.vocab_size,
+        **model.shape,
         n_active=model.n_active,
         n_total=model.n_total,
         exact_parameters=model.exact_parameters,
@@ -175,9 +173,9 @@ def marked(law, row, architecture):
     """The row with what of it lies outside what the law was fitted to, as Law.extrapolation gives."""
     n_total = row.get("n_total")
     if n_total and not law.counts_embedding:
-        n_total -= 2 * row["d_model"] * architecture.vocab_size
-    more = WHOLE_EXPERTS | dict(n_total=n_total, sparsity=1 - 1 / row["n_experts"])
-    return row | dict(extrapolation=law.extrapolation(row["n_active"], row["n_tokens"], row["n_experts"], **more))
+        n_total -= row["d_model"] * architecture.ends
+    more = architecture.structure(row["n_experts"]) | dict(n_total=n_total, n_active=row["n_active"])
+    return row | dict(extrapolation=law.extrapolation(n_tokens=row["n_tokens"], **more))
 
 
 def marks(law, architecture, constraints, plan, experts):
@@ -201,6 +199,7 @@ def marks(law, architecture, constraints, plan, experts):
         won = [(n, count) for n, count in sorted(wins.items(), key=lambda item: -item[1]) if count]
         often = ", ".join(sentences.WIN.format(e=n, count=count) for n, count in won)
         warnings.append(sentences.UNDECIDED.format(draws=drawn["draws"], wins=often))
+    warnings += assumed(law, architecture)
     if not law.ranges:
         warnings.append(sentences.NO_RANGE)
     unknown = [name for name in ("vocab_size", "width_per_block") if law.models[name] is None]
@@ -208,6 +207,29 @@ def marks(law, architecture, constraints, plan, experts):
         values = " and ".join(f"{getattr(architecture, name):,}" for name in unknown)
         warnings.append(sentences.SHAPE_UNKNOWN.format(names=" and ".join(unknown), values=values))
     return dict(extrapolation=best["extrapolation"], best_at_edge=edge, best_undecided=undecided, warnings=warnings)
+
+
+def assumed(law, architecture):
+    """Sentences on what the law cannot know of these models: asked for otherwise than its own are, and not in its
+    columns; and what its own runs did not agree on."""
+    own = law.shaped(architecture.vocab_size, architecture.width_per_block)
+    neutral = dict(used=1.0, kv_share=1.0, n_dense=0)
+    of = lambda a: {name: getattr(a, name, value) for name, value in neutral.items()}
+    read = ("used",) if {"sparsity", "top_k"} & set(law.form.columns) else ()
+    asked = {n: v for n, v in of(architecture).items() if v != of(own)[n] and n not in read}
+    flag = lambda name: {"n_dense": "dense_blocks"}.get(name, name)
+    if asked:
+        yield sentences.NOT_READ.format(
+            asked=", ".join(f"--{flag(n)}={v:g}" for n, v in asked.items()),
+            form=law.form.name,
+            own=", ".join(f"{flag(n)} {of(own)[n]:g}" for n in asked),
+            columns=", ".join(law.form.columns),
+        )
+    whole = {name: value for name, value in WHOLE_EXPERTS.items() if name in law.form.columns}
+    if whole and not law.models["architecture"] and max(law.experts) > 1:
+        values = ", ".join(f"{name} {architecture.structure(2)[name]:g}" for name in whole)
+        yield sentences.WHOLE_EXPERTS.format(form=law.form.name, columns=" and ".join(whole), values=values)
+    yield from models.architecture_notes(law.models)
 
 
 def at_edge(experts, e):

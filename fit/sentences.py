@@ -26,11 +26,20 @@ STEP_TOO_LARGE = (
 )
 REPEATS_DENSE = "the law of repeated text was fitted on dense models only"
 WIN = "{e} in {count}"
+NOT_READ = (
+    "{asked}: the {form} law has no column that tells such models from others; it is taken to give them the loss that "
+    "models with {own} have at equal {columns}"
+)
+WHOLE_EXPERTS = (
+    "the {form} law reads {columns}, and a plan's experts are whole: {values}; fit compare chooses these too"
+)
 NO_RANGE = "the law does not say what range it was fitted to"
 SHAPE_UNKNOWN = "the law does not say the {names} of its models; taken to be {values}"
 
 # What cannot be planned.
 SMALLEST = "the smallest model (1 block of width {d:g}, n_experts = {e:g})"
+SMALLEST_OF = "the smallest model ({blocks} blocks of width {d:g}, n_experts = {e:g})"
+TOO_FEW_EXPERTS = "a token uses {used:g} experts, and there are {e:g}"
 MEMORY_TOO_SMALL = (
     "--memory_gb cannot be met: {smallest} needs {need:.4g} GB with its cache, {times:.3g} times the {limit:.4g} GB "
     "there are"
@@ -65,6 +74,11 @@ NO_REPEATS = (
     "text is worth"
 )
 TOO_FEW_EPOCHS = "--epochs={value:g}: expected a number from 1 up"
+ONE_USED = (
+    "--used={value}: the {form} law reads neither sparsity nor top_k, so it cannot choose between them: give one number"
+)
+NO_WHOLE_CHOICE = "--used={value}: experts split in {split:g}, {shared} of them shared, cannot make up {used:g}"
+USED_OF_MIXTURES = "--used={value}: --law={law} is a law of dense models"
 TARGET_OR_BUDGET = "--target_loss asks for the budget that --flops or --hours gives: give one of them"
 OUT_OF_REACH = (
     "--target_loss={loss:g} cannot be reached: with any budget the other limits leave a loss of {least:.4f} at least"
@@ -105,6 +119,15 @@ BUILT_SHAPE = (
     "n_experts {n_experts}, d_model {d_model}, {n_blocks} blocks, {n_heads} heads, d_ff {d_ff}, vocabulary "
     "{vocab_size:,}; {n_tokens:,} tokens, loss {loss:.4f}, {memory}"
 )
+ARCHITECTURES = "by the experts' width that a token uses, each at its best; above and below it is {used:g}:"
+ARCHITECTURE = (
+    "used {used:g}: n_experts {n_experts}, n_active {n_active}, n_total {n_total} on {n_tokens} tokens, loss {loss:.4f}"
+)
+BUILT_MORE = (
+    "top_k {top_k}, d_expert {d_expert}, {n_shared_experts} shared experts, {n_dense_blocks} dense blocks, "
+    "{n_kv_heads} heads of keys and values, head_dim {head_dim}{tied}"
+)
+TIED = ", embedding and head tied"
 BUILT_PARAMETERS = (
     "parameters {exact_parameters:,} with norms and routers ({n_active:,} active, {n_total:,} in total as the law "
     "counts)"

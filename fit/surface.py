@@ -46,9 +46,9 @@ class Surface:
         x = _lowest(a2 + c2 * z**2, a1 + c1 * z, ends, lambda x: self._at(x, z))
         return np.exp(x), self._at(x, z)
 
-    def best_sparsity(self, n_total):
-        """(sparsity, loss) of the best sparsity at each size."""
-        x, ends = np.log(np.asarray(n_total, float)), -np.log1p(-np.array(self.sparsity))
+    def best_sparsity(self, n_total, within=None):
+        """(sparsity, loss) of the best sparsity at each size; within: (low, high), other than those that were run."""
+        x, ends = np.log(np.asarray(n_total, float)), -np.log1p(-np.array(within or self.sparsity))
         _, _, b1, b2, c1, c2, _ = self.coefficients
         z = _lowest(b2 + c2 * x**2, b1 + c1 * x, ends, lambda z: self._at(x, z))
         return -np.expm1(-z), self._at(x, z)
@@ -90,6 +90,26 @@ def fit(n_total, sparsity, loss):
     return Surface(c, (n_total.min(), n_total.max()), (sparsity.min(), sparsity.max()))
 
 
+def reach(n_total, sparsity, sizes):
+    """(low, high) of the sparsities at which runs lie on both sides of each size, NaN where none do; between the
+    sparsities of the runs (n_total, sparsity) the smallest and largest size follow a line in z."""
+    z, x = -np.log1p(-sparsity), np.log(n_total)
+    at = np.unique(z)
+    grid = np.unique(np.append(np.linspace(at[0], at[-1], GRID), at))[:, None]
+    least, most = (np.interp(grid, at, [end(x[z == one]) for one in at]) for end in (np.min, np.max))
+    inside = (np.log(sizes) >= least - 1e-9) & (np.log(sizes) <= most + 1e-9)
+    span = lambda end, other: np.where(inside.any(axis=0), end(np.where(inside, grid, other), axis=0), np.nan)
+    return -np.expm1(-span(np.min, np.inf)), -np.expm1(-span(np.max, -np.inf))
+
+
+def sizes_within(n_total, sparsity):
+    """Five sizes from the smallest to the largest that lies between the runs of 3 or more sparsities."""
+    every = np.geomspace(n_total.min(), n_total.max(), GRID)
+    ends = np.array([(n_total[sparsity == s].min(), n_total[sparsity == s].max()) for s in np.unique(sparsity)])
+    enough = ((ends[:, :1] <= every) & (every <= ends[:, 1:])).sum(axis=0) >= 3
+    return np.geomspace(*every[enough][[0, -1]], 5) if enough.any() else np.array([])
+
+
 def refits(n_total, sparsity, loss, seed=0):
     """(Surfaces fitted to KEPT of the runs, correlation [REFITS] of predicted and measured loss on the others; NaN
     where fewer than 3 are left)."""
@@ -107,30 +127,46 @@ def refits(n_total, sparsity, loss, seed=0):
     return surfaces, np.array(correlation)
 
 
+def _alike(table):
+    """bool [n_runs]: the dense models, and the mixtures whose experts are as narrow as most of them have. Size and
+    sparsity do not tell finer experts apart."""
+    if not {"d_expert", "d_model", "n_experts"} <= set(table.columns):
+        return np.ones(len(table), bool)
+    mixture, split = table.numbers("n_experts") > 1, np.round(table.numbers("granularity"))
+    if not mixture.any():
+        return ~mixture
+    values, counts = np.unique(split[mixture], return_counts=True)
+    return ~mixture | (split == values[np.argmax(counts)])
+
+
 def of_table(path, names=None, percentiles=(10, 90), seed=0):
-    """[{flops, runs, surface, points (n_total, sparsity), coefficients, rmse, correlation, best, intervals: {n_total,
-    sparsity}, at_sizes: [{n_total, sparsity, interval}]}] for each budget of a table of runs with n_active, n_total,
-    n_tokens, loss and sparsity (or n_experts and top_k). UserError where no budget has LEAST runs, 3 sizes and 3
-    sparsities."""
+    """[{flops, runs, left_out, surface, points (n_total, sparsity), coefficients, rmse, correlation, best, intervals:
+    {n_total, sparsity}, at_sizes: [{n_total, sparsity, interval, at_edge}]}] for each budget of a table of runs with
+    n_active, n_total, n_tokens, loss and sparsity (or n_experts and top_k); left_out: how many of the budget's runs
+    have finer or coarser experts than most. UserError where no budget has LEAST runs, 3 sizes and 3 sparsities."""
     runs = read_runs(path, ("n_total", "n_tokens", "sparsity"), names=names)
     if "n_active" not in runs.table:
         raise UserError(f"{path}: column n_active is missing: budgets are of 6 n_active n_tokens FLOPs")
-    n_total, sparsity = runs.columns["n_total"], runs.columns["sparsity"]
+    n_total, sparsity, alike = runs.columns["n_total"], runs.columns["sparsity"], _alike(runs.table)
     rows = []
-    for group in budgets(training_flops(runs.n_active, runs.n_tokens)):
+    for every in budgets(training_flops(runs.n_active, runs.n_tokens)):
+        group = every[alike[every]]
         n, s, loss = n_total[group], sparsity[group], runs.loss[group]
         if len(group) < LEAST or len(np.unique(n)) < 3 or len(np.unique(s)) < 3:
             continue
         surface = fit(n, s, loss)
         drawn, correlation = refits(n, s, loss, seed)
         bests = [one.best() for one in drawn]
-        sizes = np.geomspace(*surface.size, 5)
-        of_sizes = np.stack([one.best_sparsity(sizes)[0] for one in drawn])
+        sizes = sizes_within(n, s)
+        ends_of_s = reach(n, s, sizes)
+        of_sizes = np.stack([one.best_sparsity(sizes, ends_of_s)[0] for one in drawn])
+        at_sizes = surface.best_sparsity(sizes, ends_of_s)[0]
         ends = lambda values: np.percentile(values, percentiles, axis=0).tolist()
         rows.append(
             dict(
                 flops=float(np.exp(np.mean(np.log(runs.flops[group])))),
                 runs=len(group),
+                left_out=len(every) - len(group),
                 surface=surface,
                 points=(n, s),
                 coefficients=surface.coefficients.tolist(),
@@ -139,8 +175,10 @@ def of_table(path, names=None, percentiles=(10, 90), seed=0):
                 best=surface.best(),
                 intervals={name: ends([b[name] for b in bests]) for name in ("n_total", "sparsity")},
                 at_sizes=[
-                    dict(n_total=float(a), sparsity=float(b), interval=[float(c), float(d)])
-                    for a, b, c, d in zip(sizes, surface.best_sparsity(sizes)[0], *ends(of_sizes))
+                    dict(n_total=float(a), sparsity=float(b), interval=[float(c), float(d)], at_edge=bool(edge))
+                    for a, b, c, d, edge in zip(
+                        sizes, at_sizes, *ends(of_sizes), np.min(abs(at_sizes - np.array(ends_of_s)), axis=0) < 1e-6
+                    )
                 ],
             )
         )

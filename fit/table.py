@@ -25,6 +25,14 @@ BOUNDS = {
 }
 
 
+# Columns that others give: which those are, and how, of them and of _or.
+DERIVED = {
+    "sparsity": (("n_experts",), lambda e, get: 1 - get("top_k", 1.0) / e),
+    "granularity": (("d_expert", "d_model"), lambda width, d, get: get("d_ff", 3 * d) / width),
+    "shared_share": (("top_k",), lambda k, get: get("n_shared_experts", 0.0) / (k + get("n_shared_experts", 0.0))),
+}
+
+
 @dataclasses.dataclass
 class Table:
     """Columns of equal length by name, values as read; rows[i] is the row number in the file of the i-th value.
@@ -47,9 +55,10 @@ class Table:
 
     def column(self, name):
         theirs = self.names.get(name, name)
-        if name == theirs == "sparsity" and name not in self.columns and "n_experts" in self:
-            used = self.numbers("top_k") if "top_k" in self else 1.0
-            return (1 - used / self.numbers("n_experts")).tolist()
+        if name == theirs and name in DERIVED and name not in self.columns:
+            needs, of = DERIVED[name]
+            if all(other in self for other in needs):
+                return of(*(self.numbers(other) for other in needs), self._or).tolist()
         if theirs not in self.columns:
             raise UserError(
                 f"{self.path}: column {theirs} is missing; columns found: {', '.join(self.columns) or 'none'}"
@@ -57,6 +66,10 @@ class Table:
                 * (name in BOUNDS)
             )
         return self.columns[theirs]
+
+    def _or(self, name, default):
+        """Column `name` as numbers, or what stands for it where there is none."""
+        return self.numbers(name, (0, 1e18)) if name in self else default
 
     def numbers(self, name, bounds=None):
         """Column `name` as float64 [n_rows]; UserError names the first value that is no finite number within bounds."""

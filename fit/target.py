@@ -46,7 +46,7 @@ def reach(law, architecture, constraints, experts, loss, chips=None):
     Raises:
       UserError: no budget reaches the loss.
     """
-    smallest = architecture.n_active(float(architecture.width_per_block))
+    smallest = float(np.min(architecture.n_active(architecture.smallest, optimum.allowed_experts(law, experts))))
     low = training_flops(smallest, 1) + INFERENCE * smallest * constraints.inference_tokens
     rows, hours = [], {}
     for e in map(int, optimum.allowed_experts(law, experts)):

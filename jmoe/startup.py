@@ -1,9 +1,11 @@
-"""The start of a command: Ctrl-C or a missing package while it imports its modules ends in one sentence.
+"""The start of a command: Ctrl-C or a missing package while it imports its modules ends in one sentence. Nothing that
+it imports is garbage, so that meanwhile none is looked for: that would take a sixth of the start.
 
 jmoe/__init__.py and launch/__init__.py call `begin` before anything else is imported; jmoe/cli.py calls `over` when the
 imports are done. This module imports only the standard library.
 """
 
+import gc
 import glob
 import importlib.util
 import os
@@ -22,13 +24,17 @@ def begin() -> None:
     if not "".join(after_m).startswith(COMMANDS) and os.path.basename(sys.argv[0]) not in SCRIPTS:
         return
     sys.excepthook = _excepthook
+    gc.disable()
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _interrupted)
     leave_absent_tpus_alone()
 
 
 def over() -> None:
-    """The imports are done: Python handles Ctrl-C again."""
+    """The imports are done: Python handles Ctrl-C again, and looks for garbage among what comes from now on."""
+    if not gc.isenabled():
+        gc.freeze()
+        gc.enable()
     if signal.getsignal(signal.SIGINT) is _interrupted:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

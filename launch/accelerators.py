@@ -8,12 +8,15 @@ import re
 from jmoe.cost.chips import CHIPS
 from jmoe.errors import UserError
 
-# The value of GKE's node label (its documentation of GPU and TPU node pools) for each of jmoe.cost.chips.
+# The value of GKE's node label, from its documentation of GPU and TPU node pools ("GPU types", "Plan TPUs in GKE").
+# None of these was met on a cluster.
 GKE = {
     "A100": "nvidia-a100-80gb",
-    "H100": "nvidia-h100-80gb",
+    "H100": "nvidia-h100-80gb",  # a3-highgpu machines
+    "H100-mega": "nvidia-h100-mega-80gb",  # a3-megagpu: the same GPU, twice the network
     "H200": "nvidia-h200-141gb",
     "B200": "nvidia-b200",
+    "GB200": "nvidia-gb200",
     "A100-40GB": "nvidia-tesla-a100",
     "v4": "tpu-v4-podslice",
     "v5e": "tpu-v5-lite-podslice",
@@ -27,7 +30,12 @@ FLAT = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
 CUBES = ("2x2x1", "2x2x2", "2x2x4", "2x4x4")
 MOST_CHIPS = {"v4": 4_096, "v5p": 6_144, "tpu7x": 9_216}
 DEVICES_OF_CHIP = {"tpu7x": 2}  # that jax sees, and that jmoe.cost.chips describes, where it is not 1
-GPUS_OF_MACHINE = 8
+CHIP_OF = {"H100-mega": "H100"}  # the chip of jmoe.cost.chips, where it has another name
+GPUS_OF_MACHINE = {"GB200": 4}  # a4x-highgpu-4g; the others have 8
+ARM = ("GB200",)  # machines with an Arm CPU, which GKE taints
+# How GPU machines reach each other fast (GKE: "Maximize GPU network bandwidth", and AI Hypercomputer's pages on A3
+# Ultra, A4 and A4X).
+GPUDIRECT = {"H100": "tcpx", "H100-mega": "tcpxo", "H200": "rdma", "B200": "rdma", "GB200": "rdma"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,10 +65,10 @@ def chip(text: str) -> str:
       UserError: no such accelerator, or no such size of it.
     """
     if ":" in text:
-        return parse(text).kind
+        text = parse(text).kind
     if text not in GKE:
         raise UserError(f"--accelerator={text}: {text!r} is none of {', '.join(GKE)}")
-    return text
+    return CHIP_OF.get(text, text)
 
 
 def peak_flops(kind: str) -> float:
@@ -101,11 +109,23 @@ def parse(text: str, n_slices: int = 1) -> Slice:
 def shapes(kind: str) -> str:
     """The sizes in which an accelerator comes, in words."""
     if not _is_tpu(kind):
-        return f"{kind}:1 to {kind}:{GPUS_OF_MACHINE} on one machine, and {kind}:MACHINESxGPUS, for example {kind}:2x8"
+        n = gpus_of_machine(kind)
+        return f"{kind}:1 to {kind}:{n} on one machine, and {kind}:MACHINESxGPUS, for example {kind}:2x{n}"
     if kind not in MOST_CHIPS:
         return f"{', '.join(f'{kind}:{size}' for size in FLAT)}, and {kind}:2x4/4 on two machines of four chips"
     listed = ", ".join(f"{kind}:{size}" for size in ("1x1x1",) * (kind == "tpu7x") + CUBES)
     return f"{listed}, and {kind}:AxBxC of multiples of 4, A <= B <= C, up to {MOST_CHIPS[kind]:,} chips"
+
+
+def gpudirect_words() -> str:
+    names = {}
+    for kind, name in GPUDIRECT.items():
+        names.setdefault(name.upper(), []).append(kind)
+    return "; ".join(f"{name} of {', '.join(kinds)}" for name, kinds in names.items())
+
+
+def gpus_of_machine(kind: str) -> int:
+    return GPUS_OF_MACHINE.get(kind, 8)
 
 
 def _is_tpu(kind: str) -> bool:
@@ -114,7 +134,7 @@ def _is_tpu(kind: str) -> bool:
 
 def _gpus(kind: str, size: str, n_slices: int) -> Slice | None:
     size = re.fullmatch(r"(?:([1-9]\d*)x)?([1-9]\d*)", size)
-    if not size or int(size[2]) > GPUS_OF_MACHINE:
+    if not size or int(size[2]) > gpus_of_machine(kind):
         return None
     return Slice(kind, "", n_slices, int(size[1] or 1), int(size[2]))
 

@@ -1,15 +1,21 @@
-"""Stops a sweep, whatever runs it; trainers save first, and launch.sweep goes on later.
+"""Stops a sweep, whatever runs it, or one job of it; trainers save first.
 
-python -m launch.cancel --workdir=DIR
+python -m launch.cancel --workdir=DIR [--job=NAME]
+
+launch.sweep goes on later, with the cancelled job too; launch.retry goes on with one job, and launch.accept gives it
+up.
 """
 
 from absl import flags
 
 from jmoe import cli
+from jmoe.errors import UserError
 from jmoe.storage import files as storage
+from jmoe.storage import ownership
 from launch import sweepfile, trainer
 
 WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the sweep, a folder or gs://...", required=True)
+JOB = flags.DEFINE_string("job", None, "Name of the only job to stop; its beginning is enough.")
 PATIENCE = flags.DEFINE_float(
     "patience_seconds", trainer.SECONDS_TO_SAVE, "How long local processes may take to save before they are killed.", 0
 )
@@ -17,7 +23,24 @@ PATIENCE = flags.DEFINE_float(
 
 def main(_):
     sweep = sweepfile.read(storage.absolute(WORKDIR.value))
-    print(sweep.engine.cancel(sweep, PATIENCE.value))
+    print(cancel_job(sweep, sweep.named(JOB.value)) if JOB.value else sweep.engine.cancel(sweep, PATIENCE.value))
+
+
+def cancel_job(sweep, job) -> str:
+    """Stops one job; returns what that did. It is marked first, so that nothing at work starts it again.
+
+    Raises:
+      UserError: it is neither running nor waiting for its turn, or the backend cannot.
+    """
+    if not hasattr(sweep.engine, "cancel_job"):
+        raise UserError(f"--backend={sweep.backend} cannot cancel one job, only all of them")
+    state = sweep.engine.states(sweep).get(job.name, "")
+    owner = ownership.owner(sweep.lock)
+    waits = sweep.engine.ON_THIS_MACHINE and owner and not owner.has_ended() and not job.failure().get("for_good")
+    if job.done() or not (waits or state and not state.startswith("failed")):
+        raise UserError(f"job {job.name} is neither running nor queued: there is nothing to stop")
+    trainer.give_up(job, "cancelled by launch.cancel", "cancelled")
+    return f"cancelled job {job.name}: {sweep.engine.cancel_job(sweep, job, PATIENCE.value)}"
 
 
 if __name__ == "__main__":

@@ -8,6 +8,8 @@ import csv
 import io
 import json
 import os
+import subprocess
+import sys
 
 from absl import flags
 
@@ -16,31 +18,36 @@ from jmoe.config.fields import with_columns
 from jmoe.errors import UserError
 from jmoe.storage import files as storage
 from launch import sweepfile
-from launch.jobs import MIXABLE, digest
+from launch.jobs import MIXABLE, digest, files_of
 
 LAW_COLUMNS = ("n_active", "n_total", "n_tokens", "n_experts", "loss")
 TRACES = ("run", "code", "config", "overrides")
 VERSIONS = {"code": "code", "jmoe_version": "code", "jax_version": "code", "corpus_fingerprint": "corpus"}
 
 
-def write(sweep) -> tuple[str, bool]:
-    """Writes runs.csv, complete or not at all; returns what it holds and which runs are missing, in words, and whether
-    none is.
+def write(sweep) -> tuple[str, int]:
+    """Writes runs.csv, complete or not at all; returns what it holds and which runs are missing, in words, and how many
+    are that nobody gave up.
 
     Raises:
       UserError: versions would mix.
     """
-    rows, missing = rows_of(sweep)
+    rows, missing, given_up = rows_of(sweep)
     path = sweep.workdir / "runs.csv"
     text = io.StringIO()
     writer = csv.DictWriter(text, columns(rows))
     writer.writeheader()
     writer.writerows(rows)
     storage.write_whole(path, text.getvalue())
-    if not missing:
-        return f"{os.fspath(path)}: {len(rows)} runs", True
-    lines = [f"{len(missing)} of {len(rows) + len(missing)} runs are missing from {os.fspath(path)}:"]
-    return "\n".join(lines + [f"  {run}: {why}" for run, why in missing.items()]), False
+    lines = [f"{os.fspath(path)}: {len(rows)} runs"]
+    if missing:
+        n_runs = len(rows) + len(missing) + len(given_up)
+        lines = [f"{len(missing)} of {n_runs} runs are missing from {os.fspath(path)}:"]
+        lines += [f"  {run}: {why}" for run, why in missing.items()]
+    if given_up:
+        lines += [f"{len(given_up)} runs are left out, of jobs whose failure was accepted:"]
+        lines += [f"  {run}: {why}" for run, why in given_up.items()]
+    return "\n".join(lines), len(missing)
 
 
 def columns(rows) -> list[str]:
@@ -54,22 +61,25 @@ def columns(rows) -> list[str]:
     return [*LAW_COLUMNS, *own, *(TRACES if rows else ())]
 
 
-def rows_of(sweep) -> tuple[list[dict], dict[str, str]]:
-    """Rows of the finished runs, and why each of the others is missing.
+def rows_of(sweep) -> tuple[list[dict], dict[str, str], dict[str, str]]:
+    """Rows of the finished runs, why each of the others is missing, and of those that were given up, why they failed.
 
     Raises:
       UserError: two versions of code or corpus, or a config that is not the sweep's, and sweep.mix does not allow it.
     """
-    rows, models, missing = [], [], {}
-    for job in sweep.jobs:
-        results = job.results()
-        why = ""
+    rows, models, missing, given_up, files = [], [], {}, {}, files_of(sweep.workdir)
+    finished = storage.of_each(lambda job: job.results(files), sweep.jobs, sweep.workdir)
+    for job, results in zip(sweep.jobs, finished):
+        why, failure = "", {}
         if len(results) < len(job.budgets):
-            why = job.failure().get("cause") or sweep.reason(job) or "not finished"
+            failure = job.failure(files)
+            why = failure.get("cause") or sweep.reason(job) or "not finished"
         for branch in job.budgets:
             run = f"jobs/{job.name}/{branch}"
             if branch not in results:
-                if (job.folder / branch / "result.json").exists():
+                if failure.get("accepted"):
+                    given_up[run] = why
+                elif job.has(f"{branch}/result.json", files):
                     missing[run] = "result.json is damaged; starting the sweep again writes it anew"
                 elif not job.kept:
                     missing[run] = why
@@ -90,7 +100,7 @@ def rows_of(sweep) -> tuple[list[dict], dict[str, str]]:
         if len(versions) > 1 and kind not in sweep.mix:
             listed = "; ".join(f"{value} in {len(runs)} runs, first {runs[0]}" for value, runs in versions.items())
             raise UserError(f"runs.csv would mix two of {column}: {listed}. --mix={kind} allows it")
-    return rows, missing
+    return rows, missing, given_up
 
 
 def _is_config_of(job, config: dict) -> bool:
@@ -104,10 +114,28 @@ def _is_config_of(job, config: dict) -> bool:
 def main(_):
     sweep = sweepfile.read(storage.absolute(flags.FLAGS.workdir))
     sweep.mix = sorted({*sweep.mix, *flags.FLAGS.mix})
-    print(write(sweep)[0])
+    report, n_missing = write(sweep)
+    print(report, flush=True)
+    if flags.FLAGS.on_done:
+        call_on_done(sweep, n_missing)
+
+
+def call_on_done(sweep, n_missing: int) -> None:
+    """Runs the command of launch.sweep's --on_done, with JMOE_WORKDIR and JMOE_RUNS_MISSING in its environment; what it
+    returns changes nothing, but a failure is printed."""
+    if not (command := sweep.options.get("on_done")):
+        return
+    told = {"JMOE_WORKDIR": os.fspath(sweep.workdir), "JMOE_RUNS_MISSING": str(n_missing)}
+    try:
+        code = subprocess.run(command, env=os.environ | told, stdin=subprocess.DEVNULL).returncode
+    except OSError as error:
+        code = error.strerror
+    if code:
+        print(f"--on_done: {command[0]} failed: {code}", file=sys.stderr)
 
 
 if __name__ == "__main__":  # launch.sweep, which imports this, has flags of the same names
     flags.DEFINE_string("workdir", None, "Directory of the sweep, a folder or gs://...", required=True)
     flags.DEFINE_multi_enum("mix", [], MIXABLE, "What runs.csv may hold two versions of; may be given again.")
+    flags.DEFINE_bool("on_done", False, "Then call the command that launch.sweep was given by --on_done.")
     cli.run(main)

@@ -7,8 +7,6 @@ resolved config, so the same sweep started twice starts nothing twice.
 
 import contextlib
 import dataclasses
-import hashlib
-import importlib.util
 import itertools
 import json
 import os
@@ -17,12 +15,11 @@ import sys
 
 from etils import epath
 
-from jmoe import cli
-from jmoe.config.fields import alike, record_of
+from jmoe.config.fields import record_of
 from jmoe.cost import counts
 from jmoe.errors import Damaged, UserError
-from jmoe.run.schedule import Schedule
-from jmoe.storage.files import is_remote, read_sealed
+from jmoe.storage.files import is_remote, names_below, read_bytes, read_sealed
+from launch.families import Families, load_module, resolve, short_hash
 
 MIXABLE = ("code", "corpus", "config")
 
@@ -43,6 +40,7 @@ class Job:
     corpus: str = ""  # fingerprint
     code: list[str] = dataclasses.field(default_factory=list)  # every version that trained it, in order
     kept: bool = False  # of an earlier form of the sweep: its results count, and it is trained no further
+    _done = False  # no field: whether it was once found finished
 
     @property
     def training_tokens(self) -> int:
@@ -66,16 +64,25 @@ class Job:
     def log(self) -> pathlib.Path:
         return self.local_folder / "log.txt"
 
-    def results(self) -> dict[str, dict]:
-        """Finished branches by name; one whose result.json is damaged is not finished: its trainer writes it anew."""
+    def results(self, files=None) -> dict[str, dict]:
+        """Finished branches by name; one whose result.json is damaged is not finished: its trainer writes it anew.
+
+        A result that is not among the `files` of the sweep, which `files_of` tells, is not asked for."""
         results = {}
         for branch in self.budgets:
-            with contextlib.suppress(Damaged):
-                results[branch] = read_sealed(self.folder / branch / "result.json")
+            if self.has(f"{branch}/result.json", files):
+                with contextlib.suppress(Damaged):
+                    results[branch] = read_sealed(self.folder / branch / "result.json")
         return {branch: result for branch, result in results.items() if result is not None}
 
-    def done(self) -> bool:
-        return len(self.results()) == len(self.budgets)
+    def has(self, file: str, files=None) -> bool:
+        """Whether `file` of its folder is among the `files` of the sweep; True where those are not known."""
+        return files is None or file in files.get(self.name, ())
+
+    def done(self, files=None) -> bool:
+        """Whether it is finished, and so remains; `files` as in `results`."""
+        self._done = self._done or len(self.results(files)) == len(self.budgets)
+        return self._done
 
     def progress(self) -> tuple[int, float | None]:
         """Tokens trained so far over trunk and branches, and the newest cross-entropy."""
@@ -90,13 +97,23 @@ class Job:
                 continue
         return tokens, newest[1]
 
-    def failure(self) -> dict:
-        """{"cause", "tries", "tokens", "for_good"} of its last failure since the sweep was started; empty if none."""
+    def failure(self, files=None) -> dict:
+        """{"cause", "tries", "tokens", "for_good"} of its last failure since the sweep was started; empty if none.
+        `files` as in `results`.
+
+        "cancelled" or "accepted" are there too, and true, where launch.cancel or launch.accept were told this job.
+        """
+        if not self.has("failure.json", files):
+            return {}
         try:
-            failure = json.loads((self.folder / "failure.json").read_text())
+            failure = json.loads(read_bytes(self.folder / "failure.json"))
             return failure if {"cause", "tries", "tokens", "for_good"} <= failure.keys() else {}
         except (OSError, ValueError, AttributeError):
             return {}
+
+    def given_up(self, files=None) -> bool:
+        """Whether a person accepted that it failed: it is trained no further, and its runs are missed no more."""
+        return bool(self.failure(files).get("accepted"))
 
     def fields(self) -> dict:
         """All that is known of it, in JSON types: its entry in sweep.json, and job.json in its folder."""
@@ -147,8 +164,13 @@ class Bundle:
     def flops(self) -> int:
         return sum(job.flops for job in self.jobs)
 
-    def done(self) -> bool:
-        return all(job.done() for job in self.jobs)
+    def done(self, files=None) -> bool:
+        """Whether nothing is left to train: every job is done or given up; `files` as in Job.results."""
+        return all(job.done(files) or job.given_up(files) for job in self.jobs)
+
+    def stands_still(self) -> bool:
+        """Whether each job is done or has failed for good, be it cancelled."""
+        return all(job.done() or job.failure().get("for_good") for job in self.jobs)
 
     def command(self) -> list[str]:
         """The argument list of the trainer."""
@@ -157,6 +179,15 @@ class Bundle:
         workdir = os.fspath(self.jobs[0].folder.parent.parent)
         names = [f"--job={job.name}" for job in self.jobs]
         return [sys.executable, "-m", "launch.together", f"--workdir={workdir}", *names]
+
+
+def files_of(workdir) -> dict[str, set[str]]:
+    """What lies in the folder of each job of a sweep now, and in the folders of its segments, by the job's name."""
+    files = {}
+    for path in names_below(workdir / "jobs", depth=3):
+        name, _, file = path.partition("/")
+        files.setdefault(name, set()).add(file)
+    return files
 
 
 def jobs_of(bundles) -> list[Job]:
@@ -169,7 +200,7 @@ def _tuples(value):
 
 
 def load(path: str, workdir: epath.Path) -> tuple[list[Job], dict]:
-    """The jobs of a sweep file with their configs by name, every one resolved and checked.
+    """The jobs of a sweep file with their configs by name (families.Plain), every one resolved and checked.
 
     Raises:
       UserError: the file, its config file or an override can't be used.
@@ -186,19 +217,19 @@ def load(path: str, workdir: epath.Path) -> tuple[list[Job], dict]:
     if isinstance(varied, dict):
         varied = [dict(zip(varied, values)) for values in itertools.product(*varied.values())]
     base = load_module(config_file, f"the config of --sweep={path}")
-    jobs, configs = {}, {}
+    jobs, configs, families = {}, {}, Families(base)
     for overrides in varied:
         try:
-            config = resolve(base, overrides)
+            family, config, record = families.of(overrides)
         except (KeyError, AttributeError, TypeError, ValueError) as error:
             message = " ".join(str(error.args[0] if error.args else error).split())
             raise UserError(f"--sweep={path}: job {overrides}: {message}") from None
-        model, schedule = config.model, Schedule(config)
+        model, schedule = config.model, family.schedule(config)
         segments = {}  # the trunk's pieces share a folder
         for s in schedule.segments:
             first = segments.get(s.name, [schedule.tokens_at(s.start)])[0]
             segments[s.name] = [first, schedule.tokens_at(s.stop)]
-        name = f"d{model.d_model}-e{model.n_experts}-{digest(record_of(config))}"
+        name = f"d{model.d_model}-e{model.n_experts}-{digest(record)}"
         jobs[name] = Job(
             name,
             workdir / "jobs" / name,
@@ -206,23 +237,16 @@ def load(path: str, workdir: epath.Path) -> tuple[list[Job], dict]:
             dict(overrides),
             model.d_model,
             model.n_experts,
-            counts.n_active(model),
-            counts.n_total(model),
+            family.n_active,
+            family.n_total,
             {f"branch-{budget}": budget for budget in config.n_tokens},
             segments,
-            short_hash(json.dumps(alike(config), sort_keys=True)),
+            short_hash(family.shape),
         )
         configs[name] = config
     if not jobs:
         raise UserError(f"--sweep={path} has no job")
     return list(jobs.values()), configs
-
-
-def resolve(base, overrides: dict):
-    """The config of a module with get_config(), with the overrides of one job."""
-    config = base.get_config().lock()
-    config.update_from_flattened_dict(overrides)
-    return config
 
 
 def config_of(job: Job):
@@ -247,28 +271,10 @@ def digest(config: dict) -> str:
     return short_hash(json.dumps(config, sort_keys=True))
 
 
-def short_hash(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:8]
-
-
-def load_module(path: str, what: str):
-    """The Python file at `path` as a module; UserError, naming it as `what`, where it is none or fails."""
-    path = cli.installed(path)
-    spec = importlib.util.spec_from_file_location("sweep_" + short_hash(path), path)
-    if not path.endswith(".py") or not pathlib.Path(path).is_file():
-        raise UserError(f"{what}: {path!r} is no Python file")
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        raise UserError(f"{what}: {path} fails: {type(error).__name__}: {error}") from None
-    return module
-
-
 def _last_line(path) -> bytes:
     """The last whole line of a file, however long it is; b"" if there is none. An object is read whole."""
     if is_remote(path):
-        return path.read_bytes().rpartition(b"\n")[0].rpartition(b"\n")[2]
+        return read_bytes(path).rpartition(b"\n")[0].rpartition(b"\n")[2]
     with open(path, "rb") as file:
         size = file.seek(0, os.SEEK_END)
         for length in (min(size, 2**power) for power in itertools.count(12)):

@@ -6,14 +6,13 @@ import signal
 import subprocess
 import time
 
-from tqdm import tqdm
-
 from jmoe import cli
 from jmoe.errors import UNAVAILABLE, Interrupted, Unavailable, UserError
 from jmoe.storage import files as storage
 from jmoe.storage import identity, ownership
-from launch import accelerators, trainer
-from launch.jobs import jobs_of
+from launch import accelerators, output, trainer
+from launch.jobs import Bundle, files_of, jobs_of
+from launch.progress import Progress
 
 ON_THIS_MACHINE = True
 POLL_SECONDS = 0.3
@@ -76,12 +75,18 @@ def submit(sweep) -> str:
       Interrupted: on Ctrl-C or SIGTERM, once the trainers have saved and stopped. UserError: the code or a config was
         edited meanwhile. Unavailable: the store gives no answer.
     """
-    todo = sorted((bundle for bundle in sweep.bundles() if not bundle.done()), key=lambda bundle: bundle.flops)
+    files = files_of(sweep.workdir)
+    todo = sorted((bundle for bundle in sweep.bundles() if not bundle.done(files)), key=lambda bundle: bundle.flops)
     if not todo:
-        n_runs = sum(len(job.budgets) for job in sweep.trained)
-        return f"{n_runs} of {n_runs} runs were done before: this sweep is finished, nothing was trained"
+        n_runs, n_failed = (
+            sum(len(job.budgets) for job in sweep.trained),
+            sum(job.given_up(files) for job in sweep.trained),
+        )
+        but = f", but for those of {n_failed} failed jobs that were accepted" * bool(n_failed)
+        return f"{n_runs} of {n_runs} runs were done before{but}: this sweep is finished, nothing was trained"
     for job in jobs_of(todo):
-        trainer.forget_cause(job)
+        if job.has("failure.json", files):
+            trainer.forget_cause(job)
     received = []
 
     def stop(signum, _):
@@ -112,7 +117,8 @@ class _Pool:
 
     def __init__(self, sweep, todo):
         self._sweep, self._todo, self._running, self._waiting = sweep, todo, {}, []
-        self._places = workers(len(todo))
+        self._failed, self._next_look = [], 0.0  # which launch.retry may ask to be tried again
+        self._places = workers(min(len(todo), sweep.options.get("workers") or len(todo)))
         self._progress = Progress(sweep.trained)
 
     def has_work(self) -> bool:
@@ -121,15 +127,27 @@ class _Pool:
     def start(self) -> None:
         """Trainers in the places that are free; a bundle whose earlier trainer is still saving waits."""
         self._waiting = []
+        self._retry()
         for bundle in reversed(self._todo):
             if not self._places:
                 break
+            if bundle.stands_still():  # cancelled before its turn
+                self._todo.remove(bundle)
+                self._failed.append(bundle)
+                continue
             env, cores = self._places[0]["env"], self._places[0]["cores"]
             if started := trainer.start(bundle, self._sweep.stall_minutes, env, cores):
                 self._running[bundle.name] = started, self._places.pop(0)
             else:
                 self._waiting += bundle.jobs
         self._todo = [bundle for bundle in self._todo if bundle.name not in self._running]
+
+    def _retry(self) -> None:
+        """Takes up what failed for good and was then retried."""
+        if time.monotonic() >= self._next_look:
+            self._next_look = time.monotonic() + (10.0 if storage.is_remote(self._sweep.workdir) else 1.0)
+            self._todo += [bundle for bundle in self._failed if not bundle.stands_still()]
+            self._failed = [bundle for bundle in self._failed if bundle not in self._todo]
 
     def look(self) -> None:
         """At what has ended, and what has stopped to move."""
@@ -147,12 +165,15 @@ class _Pool:
                 self._progress.say(f"{name}: {ended.cause(code)}; trying again")
                 self._todo.append(ended.bundle)
                 continue
+            if code in trainer.STOPPED and not ended.stalled:  # somebody asked it to; launch.cancel says so of the job
+                (self._failed if ended.bundle.stands_still() else self._todo).append(ended.bundle)
+                continue
             failures = trainer.failed(ended, code, self._sweep.retries)
             for job, failure in failures.items():
                 how = "failed" if failure["for_good"] else "died, trying again"
                 self._progress.say(f"{job} {how}: {failure['cause']}")
-            if not all(failure["for_good"] for failure in failures.values()):
-                self._todo.append(ended.bundle)
+            over = all(failure["for_good"] for failure in failures.values())
+            (self._failed if over else self._todo).append(ended.bundle)
         self._progress.update(jobs_of(running.bundle for running, _ in self._running.values()), self._waiting)
 
     def close(self, received) -> None:
@@ -164,95 +185,36 @@ class _Pool:
         self._progress.close()
 
 
-class Progress:
-    """The progress of `jobs`, on a terminal or in a log: one bar over their FLOPs, and a line for each finished run."""
-
-    def __init__(self, jobs):
-        self._jobs, self._known = jobs, {job.name: set(job.results()) for job in jobs}
-        self._every = 10.0 if storage.is_remote(jobs[0].folder) else 0.0  # seconds: objects are slow to look at
-        self._next = 0.0
-        self._n_runs = sum(len(job.budgets) for job in jobs)
-        self._cost = {job.name: job.flops / job.training_tokens for job in jobs}
-        self._last = {job.name: job.progress()[0] for job in jobs}
-        self._total, self._first, self._began = sum(job.flops for job in jobs), self._flops(), time.monotonic()
-        self._bar = tqdm(
-            total=self._total,
-            initial=self._first,
-            smoothing=0.05,
-            disable=None,
-            bar_format="{desc} {percentage:3.0f}%|{bar}| {elapsed} so far, {remaining} left{postfix}",
-        )
-        if n_done := self._n_done():
-            self.say(f"{n_done} of {self._n_runs} runs were done before")
-
-    def update(self, running, waiting=()) -> None:
-        """Looks at the jobs' folders: says which runs have ended since, how the jobs `running` stand, and that those
-        `waiting` have an earlier trainer."""
-        if time.monotonic() < self._next:
-            return
-        self._next = time.monotonic() + self._every
-        standing = []
-        for job in self._jobs:
-            if job not in running and self._known[job.name] == set(job.budgets):
-                continue
-            results = job.results()
-            for name in sorted(results.keys() - self._known[job.name], key=lambda name: results[name]["n_tokens"]):
-                self._known[job.name].add(name)
-                run = results[name]
-                self.say(
-                    f"run {self._n_done()} of {self._n_runs}: d_model {run['d_model']}, {run['n_experts']} experts, "
-                    f"{run['n_tokens']} tokens: loss {run['loss']:.4f}; {self._left()} left"
-                )
-            self._last[job.name], loss = job.progress()
-            if job in running:
-                standing.append(f"{_short(job)} {self._stands(job, loss)}")
-        standing += [f"{_short(job)} waits for its earlier trainer to save" for job in waiting]
-        self._bar.set_description_str(f"run {min(self._n_done() + 1, self._n_runs)} of {self._n_runs}", refresh=False)
-        self._bar.set_postfix_str(", ".join(standing) or "starting", refresh=False)
-        self._bar.n = self._flops()
-        self._bar.refresh()
-
-    def say(self, text: str) -> None:
-        tqdm.write(text)
-
-    def close(self) -> None:
-        self._next = 0.0
-        try:
-            self.update([])
-        except Unavailable:
-            self.say("the store gives no answer: launch.status says later which runs have ended")
-        self._bar.close()
-
-    def _stands(self, job, loss: float | None) -> str:
-        if loss is None:
-            return "loading and compiling"
-        if self._last[job.name] >= job.training_tokens:
-            return "evaluating"
-        return f"loss {loss:.2f}"
-
-    def _n_done(self) -> int:
-        return sum(map(len, self._known.values()))
-
-    def _left(self) -> str:
-        done = self._flops() - self._first
-        seconds = (time.monotonic() - self._began) * (self._total - self._first - done) / done if done else float("inf")
-        return tqdm.format_interval(seconds) if done else "unknown time"
-
-    def _flops(self) -> float:
-        return sum(self._last[name] * self._cost[name] for name in self._last)
-
-
-def _short(job) -> str:
-    return job.name.rsplit("-", 1)[0]
-
-
 def states(sweep) -> dict[str, str]:
     """Jobs that this machine is training now."""
     return {job.name: "running" for job in sweep.jobs if trainer.running(job) is not None}
 
 
-def logs(sweep, job) -> bytes:
-    return trainer.log(job)
+def logs(sweep, job, rank: int | None = None, attempt: int | None = None) -> bytes:
+    if rank:
+        raise UserError(f"--rank={rank}: a local job is one process, of rank 0")
+    return output.log(job, attempt)
+
+
+def follow(sweep, job, rank: int | None):
+    """Yields the job's log until no trainer writes it and none will."""
+
+    def over() -> bool:
+        owner = ownership.owner(sweep.lock)
+        comes = owner and not owner.has_ended() and not Bundle([job]).stands_still()
+        return not comes and trainer.running(job) is None
+
+    logs(sweep, job, rank) if rank else None  # which refuses it
+    yield from output.tail(lambda: [job.log], over)
+
+
+def cancel_job(sweep, job, patience: float) -> str:
+    """Has the job's trainer, if it runs, save and stop."""
+    if (owner := trainer.running(job)) is None or owner.has_ended():
+        return "it was not running"
+    if not owner.lives_here():
+        raise UserError(f"job {job.name}: {owner} trains it and can only be stopped from there")
+    return "its trainer had to be killed" if identity.stop({owner}, patience) else "its trainer saved and stopped"
 
 
 def cancel(sweep, patience: float) -> str:

@@ -1,8 +1,12 @@
-"""Prints what the trainer of one job printed, and what the backend has to add (on Slurm, what the job's task printed).
+"""Prints what the trainers of one job printed, and what its scheduler has to say.
 
-python -m launch.logs --workdir=DIR --job=NAME
+python -m launch.logs --workdir=DIR --job=NAME [--follow] [--rank=K] [--attempt=N]
+
+On Slurm that is what Slurm and the job's task printed; on GKE the events of the JobSet and its pods. --rank and
+--attempt leave it out.
 """
 
+import inspect
 import sys
 
 from absl import flags
@@ -16,15 +20,27 @@ WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the sweep, a folder
 JOB = flags.DEFINE_string(
     "job", None, "Name of the job, as launch.status prints it; its beginning is enough.", required=True
 )
+FOLLOW = flags.DEFINE_bool("follow", False, "Print on as lines come, until the job is over.")
+RANK = flags.DEFINE_integer("rank", None, "Only what this process of the job printed; 0 is the first.", 0)
+ATTEMPT = flags.DEFINE_integer("attempt", None, "Only this try, from 1; -1 is the newest, -2 the one before.")
 
 
 def main(_):
     sweep = sweepfile.read(storage.absolute(WORKDIR.value))
-    jobs = [job for job in sweep.jobs if job.name.startswith(JOB.value)]
-    if len(jobs) != 1:
-        names = ", ".join(job.name for job in (jobs or sweep.jobs)[:10])
-        raise UserError(f"--job={JOB.value} names {len(jobs)} jobs; there are {names}{', ...' * (len(jobs) > 10)}")
-    sys.stdout.buffer.write(sweep.engine.logs(sweep, jobs[0]))
+    job, engine = sweep.named(JOB.value), sweep.engine
+    if FOLLOW.value:
+        if ATTEMPT.value is not None:
+            raise UserError("--follow and --attempt exclude each other: what is followed is the newest try")
+        if not hasattr(engine, "follow"):
+            raise UserError(f"--backend={sweep.backend} knows no --follow")
+        for text in engine.follow(sweep, job, RANK.value):
+            sys.stdout.buffer.write(text)
+            sys.stdout.flush()
+        return
+    chosen = {name: value for name, value in (("rank", RANK.value), ("attempt", ATTEMPT.value)) if value is not None}
+    if unknown := chosen.keys() - inspect.signature(engine.logs).parameters.keys():
+        raise UserError(f"--backend={sweep.backend} knows no --{min(unknown)}")
+    sys.stdout.buffer.write(engine.logs(sweep, job, **chosen))
 
 
 if __name__ == "__main__":

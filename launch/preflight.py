@@ -1,6 +1,10 @@
 """Before anything is submitted: the corpus that all jobs share, and which jobs could not train where they are sent,
 for their mesh, memory or tokens."""
 
+import json
+
+from ml_collections import ConfigDict
+
 from jmoe.config.check import check_mesh, microbatch_tokens
 from jmoe.cost import counts
 from jmoe.cost.chips import GiB
@@ -56,12 +60,12 @@ def pin_corpus(sweep, configs, earlier) -> dict:
     Raises:
       UserError: the corpus cannot be had, or the sweep has two and --mix does not allow it.
     """
-    key = lambda job: configs[job.name].data.to_json(sort_keys=True)
+    key = lambda job: json.dumps(configs[job.name].data, sort_keys=True)
     pins = {key(job): earlier[job.name].corpus for job in sweep.trained if job.name in earlier}
     fingerprints, corpora = {}, {}
     for job in sweep.trained:
         if key(job) not in fingerprints:
-            data = configs[job.name].data.copy_and_resolve_references()
+            data = ConfigDict(configs[job.name].data)
             data.fingerprint = pins.get(key(job)) or data.fingerprint
             # text that is known by its fingerprint need not be on a machine that only submits; trainers check it
             elsewhere = data.fingerprint and not sweep.engine.ON_THIS_MACHINE and not _is_cached(data.fingerprint)
@@ -82,12 +86,12 @@ def _is_cached(fingerprint: str) -> bool:
     return (cache_dir() / "tokens" / fingerprint).exists()
 
 
-def tokens(sweep, configs, corpora) -> tuple[list[str], list[str]]:
+def tokens(sweep, configs, corpora, files) -> tuple[list[str], list[str]]:
     """A sentence for each job whose text has too few tokens for it, and the warnings about held-out text; of the
-    corpora that are on this machine."""
+    corpora that are on this machine. `files` as jobs.files_of tells them."""
     reasons, warnings = [], {}
     for job in sweep.trained:
-        if job.corpus in corpora and not job.done():
+        if job.corpus in corpora and not job.done(files):
             schedule = Schedule(configs[job.name])
             try:
                 warning = supply.check(corpora[job.corpus], configs[job.name], schedule, schedule.segments[-1])

@@ -2,9 +2,9 @@
 
 Slurm's own queue is the record of what was submitted: array tasks carry the sweep's id as their name, and as their
 comment the list of jobs that their index looks up, slurm/COMMENT.json; what Slurm and a task's launch.task print is
-slurm/COMMENT_INDEX.txt. The batch script is fixed; names and flags pass through argument lists and JSON only, and of
-the environment only the variables of EXPORT reach a job. Ask for GPUs by node (--gpus-per-node): jax does not find its
-processes where --gpus-per-task binds them.
+slurm/COMMENT_INDEX.txt; what a task does on its nodes stands in launch/slurm_task.py. The batch script is fixed; names
+and flags pass through argument lists and JSON only, and of the environment only the variables of EXPORT reach a job.
+Ask for GPUs by node (--gpus-per-node): jax does not find its processes where --gpus-per-task binds them.
 """
 
 import contextlib
@@ -14,22 +14,23 @@ import json
 import os
 import pathlib
 import re
-import subprocess
 import sys
 import time
 
 from absl import flags
 
-from jmoe.errors import UNAVAILABLE, Unavailable, UserError
+from jmoe.errors import UserError
 from jmoe.storage.cache import cache_dir
 from jmoe.storage.files import is_remote, write_whole
-from launch import accelerators, trainer
-from launch.jobs import jobs_of
+from launch import accelerators, output, slurm_task, trainer
+from launch.jobs import files_of, jobs_of
+from launch.slurm_task import call, read_list
 
 ON_THIS_MACHINE = False
+CALLS_ON_DONE = True
+jobs_of_task, run_task = slurm_task.jobs_of_task, slurm_task.run_task
+SECONDS_BETWEEN_LOOKS = 5.0
 SCRIPT = '#!/bin/sh\nexec "$@"\n'
-STEP = ("srun", "--export=ALL", "--kill-on-bad-exit=1")  # one trainer process for each task of the job
-SLURMS_OWN = ("srun:", "slurmstepd")  # how the lines begin that Slurm adds to a trainer's log
 SECONDS_TO_SAVE = 120  # SIGTERM comes this long before the time limit
 OURS = ("--array", "--comment", "--error", "--job-name", "--open-mode", "--output", "--parsable", "--wrap")
 OURS_SHORT = "aeJo"
@@ -57,6 +58,8 @@ def check(sweep) -> None:
         if _is_ours(option):
             ours = f"{', '.join(OURS)} and {', '.join('-' + letter for letter in OURS_SHORT)}"
             raise UserError(f"--sbatch={option}: {ours} are set by the sweep itself")
+        if sweep.options.get("workers") and option.startswith(("--dep", "-d")):
+            raise UserError(f"--sbatch={option} and --workers exclude each other: arrays wait for one another by it")
 
 
 def _is_ours(option: str) -> bool:
@@ -87,8 +90,9 @@ def submit(sweep) -> str:
     Raises:
       UserError: Slurm refuses, or it is not known what is queued.
     """
-    queued, folder = states(sweep), _folder(sweep)
-    todo = [b for b in sweep.bundles() if not b.done() and not any(job.name in queued for job in b.jobs)]
+    queued, folder, cap = states(sweep), _folder(sweep), sweep.options.get("workers")
+    files = files_of(sweep.workdir)  # of a job that left the queue meanwhile too
+    todo = [b for b in sweep.bundles() if not b.done(files) and not any(job.name in queued for job in b.jobs)]
     if "\\" in os.fspath(folder):
         raise UserError(f"Slurm can write no output to {folder}, because of the backslash; set JMOE_CACHE")
     if not todo:
@@ -96,27 +100,35 @@ def submit(sweep) -> str:
         return f"nothing to submit: {len(queued)} jobs are queued or running, {others}"
     todo.sort(key=lambda bundle: -bundle.flops)
     folder.mkdir(parents=True, exist_ok=True)
-    output = os.fspath(folder).replace("%", "%%")  # in which Slurm takes % for other things
-    script, arrays = folder / "run.sh", []
+    written = os.fspath(folder).replace("%", "%%")  # in which Slurm takes % for other things
+    script, arrays, before = folder / "run.sh", [], _arrays(sweep) if cap else []
     write_whole(script, SCRIPT)
     for start in range(0, len(todo), LARGEST_ARRAY):
         part = todo[start : start + LARGEST_ARRAY]
         for job in jobs_of(part):
-            trainer.forget_cause(job)
+            if job.has("failure.json", files):
+                trainer.forget_cause(job)
         comment = f"{datetime.datetime.now():%Y%m%d-%H%M%S-%f}"
         names = folder / f"{comment}.json"
         write_whole(names, json.dumps([[job.name for job in bundle.jobs] for bundle in part]))
         task = [sys.executable, "-m", "launch.task", f"--workdir={os.fspath(sweep.workdir)}", f"--array={names}"]
-        own = [f"--job-name={sweep.id}", f"--output={output}/{comment}_%a.txt", f"--comment={comment}"]
-        own += [f"--array=0-{len(part) - 1}", "--requeue", f"--signal=TERM@{SECONDS_TO_SAVE}"]
+        own = [f"--job-name={sweep.id}", f"--output={written}/{comment}_%a.txt", f"--comment={comment}"]
+        own += [f"--array=0-{len(part) - 1}" + f"%{cap}" * bool(cap), "--requeue", f"--signal=TERM@{SECONDS_TO_SAVE}"]
+        if cap and (before or arrays):  # %N caps one array: they run one after another
+            own.append(f"--dependency=afterany:{':'.join(before + arrays[-1:])}")
         arrays.append(_sbatch(script, own + sweep.options["sbatch"], task))
-    collect = [sys.executable, "-m", "launch.collect", f"--workdir={os.fspath(sweep.workdir)}"]
-    own = [f"--job-name={sweep.id}-collect", f"--output={output}/%A-collect.txt", "--ntasks=1"]
+    collect = [sys.executable, "-m", "launch.collect", f"--workdir={os.fspath(sweep.workdir)}", "--on_done"]
+    own = [f"--job-name={sweep.id}-collect", f"--output={written}/%A-collect.txt", "--ntasks=1"]
     own.append(f"--dependency=afterany:{':'.join(arrays)}")
     _sbatch(script, own + [o for o in sweep.options["sbatch"] if o.split("=")[0] in COLLECT_TOO], collect)
     return (
         f"submitted {len(jobs_of(todo))} jobs as array {', '.join(arrays)}; {len(queued)} were queued or running before"
     )
+
+
+def _arrays(sweep) -> list[str]:
+    """The arrays of the sweep that are in the queue."""
+    return sorted(set(call("squeue", "-h", "--me", f"--name={sweep.id}", "-o", "%F").split()))
 
 
 def states(sweep) -> dict[str, str]:
@@ -126,26 +138,16 @@ def states(sweep) -> dict[str, str]:
       UserError: Slurm cannot be asked, or a list is missing or damaged that tells which jobs are queued.
     """
     lists, jobs = {}, {}
-    for line in _call("squeue", "-h", "-r", "--me", f"--name={sweep.id}", "-o", "%K|%k|%T|%r").splitlines():
+    for line in call("squeue", "-h", "-r", "--me", f"--name={sweep.id}", "-o", "%K|%k|%T|%r").splitlines():
         index, comment, state, reason = line.split("|", 3)
         if comment not in lists:
-            lists[comment] = _list(_folder(sweep) / f"{comment}.json")
+            lists[comment] = read_list(_folder(sweep) / f"{comment}.json")
         waits = "" if state == "RUNNING" or reason == "None" else f" ({reason})"
         try:
             jobs |= dict.fromkeys(lists[comment][int(index)], state.lower() + waits)
         except (ValueError, LookupError, TypeError):
             raise UserError(f"{_folder(sweep)}/{comment}.json names no jobs for task {index} of that array") from None
     return jobs
-
-
-def _list(path) -> list:
-    try:
-        return json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"{os.fspath(path)} cannot be read ({error}), and nothing else tells which jobs that array has queued; "
-            "launch.cancel takes them off"
-        ) from None
 
 
 def reason(sweep, job) -> str:
@@ -158,15 +160,41 @@ def reason(sweep, job) -> str:
     return ""
 
 
-def logs(sweep, job) -> bytes:
-    """What the job's trainers printed, and what Slurm and launch.task said of its newest task.
+def logs(sweep, job, rank: int | None = None, attempt: int | None = None) -> bytes:
+    """What the job's trainers printed, and what Slurm and launch.task said of its newest task; for a rank or an attempt
+    what trainers printed alone.
 
     Raises:
-      UserError: nothing.
+      UserError: nothing, or there was no such try.
     """
+    if rank is not None or attempt is not None:
+        return _of_rank(output.log(job, attempt), rank)
     path = _output(sweep, job)
-    output = f"==> {path} <==\n".encode() + pathlib.Path(path).read_bytes() if path else b""
-    return output if output and not job.log.exists() else trainer.log(job) + output
+    said = f"==> {path} <==\n".encode() + pathlib.Path(path).read_bytes() if path else b""
+    return said if said and not job.log.exists() else output.log(job) + said
+
+
+def follow(sweep, job, rank: int | None):
+    """Yields what `logs` gives and what is added to it, until the job has left the queue."""
+    next_look, over = 0.0, False
+
+    def has_left() -> bool:
+        nonlocal next_look, over
+        if time.monotonic() >= next_look:  # the controller answers all users
+            next_look, over = time.monotonic() + SECONDS_BETWEEN_LOOKS, job.name not in states(sweep)
+        return over
+
+    paths = lambda: [job.log, *[path for path in [_output(sweep, job)] if path and rank is None]]
+    for text in output.tail(paths, has_left):
+        yield _of_rank(text, rank)
+
+
+def _of_rank(text: bytes, rank: int | None) -> bytes:
+    """The lines that the process `rank` printed, without srun's labels; a job of one process has no labels."""
+    labelled = [re.fullmatch(rb" *(\d+): (.*\n?)", line) for line in text.splitlines(keepends=True)]
+    if rank is None or not any(labelled):
+        return b"" if rank else text
+    return b"".join(line[2] for line in labelled if line and int(line[1]) == rank)
 
 
 def _output(sweep, job) -> str | None:
@@ -183,9 +211,25 @@ def _tasks(folder: str) -> dict[str, str]:
     for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
         if re.fullmatch(r"[\d-]+\.json", name):
             with contextlib.suppress(UserError, TypeError):  # `states` names a damaged list
-                for index, jobs in enumerate(_list(pathlib.Path(folder, name))):
+                for index, jobs in enumerate(read_list(pathlib.Path(folder, name))):
                     files |= dict.fromkeys(jobs, f"{name.removesuffix('.json')}_{index}.txt")
     return files
+
+
+def cancel_job(sweep, job, patience: float) -> str:
+    """Takes the job's task off the queue; where it trains other jobs too, these go on without it."""
+    done = []
+    for line in call("squeue", "-h", "-r", "--me", f"--name={sweep.id}", "-o", "%F|%K|%k|%T").splitlines():
+        array, index, comment, state = line.split("|")
+        names = read_list(_folder(sweep) / f"{comment}.json")[int(index)]
+        if job.name in names and sweep.bundle(names).stands_still():
+            call("scancel", f"{array}_{index}")
+            done.append(f"task {array}_{index} was cancelled")
+        elif job.name in names:
+            if state == "RUNNING":
+                call("scancel", "--signal=TERM", f"{array}_{index}")
+            done.append(f"task {array}_{index} goes on with its other jobs")
+    return "; ".join(done) or "it was not queued"
 
 
 def cancel(sweep, patience: float) -> str:
@@ -194,89 +238,16 @@ def cancel(sweep, patience: float) -> str:
         what = f"{len(states(sweep))} jobs"
     except UserError as error:
         what = f"the sweep's tasks ({error})"
-    _call("scancel", f"--name={sweep.id}")
-    _call("scancel", f"--name={sweep.id}-collect")
+    call("scancel", f"--name={sweep.id}")
+    call("scancel", f"--name={sweep.id}-collect")
     return f"cancelled {what}"
-
-
-def jobs_of_task(path: str) -> list[str]:
-    """The names of this array task's jobs, from the array's list."""
-    return _list(pathlib.Path(path))[int(os.environ["SLURM_ARRAY_TASK_ID"])]
-
-
-def run_task(sweep, bundle) -> int:
-    """Has srun start trainers on the nodes of this array task until every job is done or has failed for good, or Slurm
-    takes the nodes away; queues the task again where the trainers were asked to stop, or the store gives no answer."""
-    try:
-        return _train(sweep, bundle)
-    except Unavailable:
-        _requeue()
-        raise
-
-
-def _train(sweep, bundle) -> int:
-    while not bundle.done():
-        started = trainer.start_when_free(bundle, sweep.stall_minutes, prefix=STEP, not_its_own=SLURMS_OWN)
-        code = started.wait()
-        if code == 0:
-            break
-        if code < 0:  # srun itself was killed
-            _end_step()
-        if _met_an_outage(started):
-            code = UNAVAILABLE
-        if code in trainer.STOPPED and not started.stalled:
-            _requeue()
-            return code
-        if _is_ending():  # killed with its nodes: no failure of its own
-            return code
-        if code == UNAVAILABLE:  # nothing is wrong with the job
-            print(f"{bundle.name}: {started.cause(code)}; trying again", flush=True)
-            continue
-        failures = trainer.failed(started, code, sweep.retries)
-        for job, failure in failures.items():
-            print(f"{job}: {failure['cause']}", flush=True)
-        if all(failure["for_good"] for failure in failures.values()):
-            return 2
-    for job in bundle.jobs:
-        trainer.forget_cause(job)
-    return 0
-
-
-def _met_an_outage(started) -> bool:
-    """Whether the store ended one of the processes, on account of which srun ended the others: srun's own exit code is
-    the largest of all."""
-    words = f"Exited with exit code {UNAVAILABLE}"
-    return any(line.startswith("srun: error:") and line.endswith(words) for line in started.lines())
-
-
-def _requeue() -> None:
-    if not _is_ending():
-        _call("scontrol", "requeue", _task())
-
-
-def _is_ending() -> bool:
-    """Whether Slurm is taking the nodes of this task away: cancelled, preempted, requeued, or a node lost."""
-    return _call("squeue", "-h", "-j", _task(), "-o", "%T").strip() != "RUNNING"
-
-
-def _end_step() -> None:
-    """Ends trainers of this array task that outlived their srun, and waits until they have ended."""
-    steps = lambda: _call("squeue", "-h", "-s", "-j", _task(), "-o", "%i").split()
-    while numbered := [step for step in steps() if step[-1].isdigit()]:
-        subprocess.run(["scancel", *numbered], capture_output=True)
-        time.sleep(1)
-
-
-def _task() -> str:
-    """This array task; the id of one of them is the whole array's as well."""
-    return f"{os.environ['SLURM_ARRAY_JOB_ID']}_{os.environ['SLURM_ARRAY_TASK_ID']}"
 
 
 def _sbatch(script, options, command) -> str:
     """The id of the batch job."""
     exported = [v for v in os.environ if v in EXPORT or v.startswith(EXPORT_PREFIXES)]
     fixed = ["--parsable", "--open-mode=append", f"--export={','.join(exported)}"]
-    answer = _call("sbatch", *fixed, *options, str(script), *command)
+    answer = call("sbatch", *fixed, *options, str(script), *command)
     if not (number := answer.split(";")[0].strip()).isdigit():
         raise UserError(f"sbatch queued nothing; it said: {' '.join(answer.split()) or 'nothing'}")
     return number
@@ -288,13 +259,3 @@ def _folder(sweep) -> pathlib.Path:
     if is_remote(sweep.workdir) or "\\" in os.fspath(sweep.workdir):
         return cache_dir().absolute() / "sweeps" / sweep.id.removeprefix("jmoe-") / "slurm"
     return pathlib.Path(sweep.workdir) / "slurm"
-
-
-def _call(*command) -> str:
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL)
-    except FileNotFoundError:
-        raise UserError(f"--backend=slurm needs {command[0]}, which is not on this machine's PATH") from None
-    if done.returncode:
-        raise UserError(f"{command[0]}: {' '.join(done.stderr.split())}")
-    return done.stdout

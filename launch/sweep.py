@@ -11,6 +11,8 @@ anything in it, a local one until it ends, and one for slurm or gke while it sub
 import argparse
 import contextlib
 import os
+import shlex
+import shutil
 import sys
 
 from absl import flags
@@ -42,6 +44,13 @@ TOGETHER = flags.DEFINE_integer(
     "How many jobs that differ in seed, learning rate or budgets alone are trained in one step at most.",
     1,
 )
+WORKERS = flags.DEFINE_integer("workers", None, "How many trainers run at once at most; slurm: tasks of the array.", 1)
+ON_DONE = flags.DEFINE_string(
+    "on_done",
+    None,
+    "Command to call once every job is done or has failed for good. Its words are split as a shell would, and no shell "
+    "reads them; JMOE_WORKDIR and JMOE_RUNS_MISSING are in its environment.",
+)
 MIX = flags.DEFINE_multi_enum("mix", [], jobs_lib.MIXABLE, "What the sweep may hold two versions of; it remembers.")
 DRY_RUN = flags.DEFINE_bool("dry_run", False, "Print what would run, and what it costs; start and write nothing.")
 ACCELERATOR = flags.DEFINE_string(
@@ -55,7 +64,8 @@ def main(_):
     workdir = storage.absolute(WORKDIR.value)
     engine = sweepfile.backend(BACKEND.value)
     jobs, configs = jobs_lib.load(SWEEP.value, workdir)
-    options = engine.options() | {"together": TOGETHER.value}
+    own = {"together": TOGETHER.value, "workers": WORKERS.value, "on_done": _on_done(engine)}
+    options = engine.options() | own
     sweep = sweepfile.Sweep(
         workdir, SWEEP.value, BACKEND.value, RETRIES.value, MIX.value, options, jobs, STALL_MINUTES.value
     )
@@ -65,6 +75,8 @@ def main(_):
         dry_run(sweep, impossible)
         return
     preflight.check(impossible)
+    if hasattr(engine, "ready"):
+        engine.ready(sweep)
     storage.make_workdir(WORKDIR.value)
     wait = 0.0 if engine.ON_THIS_MACHINE else SECONDS_TO_SUBMIT
     try:
@@ -77,15 +89,34 @@ def main(_):
         ) from None
 
 
+def _on_done(engine) -> list[str] | None:
+    """The argument list of --on_done; UserError where nothing could call it."""
+    if ON_DONE.value is None:
+        return None
+    try:
+        command = shlex.split(ON_DONE.value)
+    except ValueError as error:
+        raise UserError(f"--on_done={ON_DONE.value}: {error}") from None
+    if not engine.ON_THIS_MACHINE and not getattr(engine, "CALLS_ON_DONE", False):
+        raise UserError(
+            f"--on_done: with --backend={BACKEND.value} nothing of the sweep is left to call it; give it to "
+            "launch.status --watch=60, which waits for the end"
+        )
+    if not command or not shutil.which(command[0]):
+        raise UserError(f"--on_done={ON_DONE.value} names no program that is on this machine's PATH")
+    return command
+
+
 def start(sweep, configs) -> str:
     """Starts or submits what is not done, as the owner of the workdir; returns what came of it.
 
     Raises:
       UserError: it cannot be started, or runs are missing at its end. Interrupted.
     """
-    earlier = sweepfile.resume(sweep)
+    files = jobs_lib.files_of(sweep.workdir)
+    earlier = sweepfile.resume(sweep, files)
     corpora = preflight.pin_corpus(sweep, configs, earlier)
-    impossible, warnings = preflight.tokens(sweep, configs, corpora)
+    impossible, warnings = preflight.tokens(sweep, configs, corpora, files)
     preflight.check(impossible)
     for warning in warnings:
         print(warning, file=sys.stderr)
@@ -94,8 +125,9 @@ def start(sweep, configs) -> str:
     sweep.write()
     if report := sweep.engine.submit(sweep):
         print(report)
-    report, complete = collect.write(sweep)
-    if not complete:
+    report, n_missing = collect.write(sweep)
+    collect.call_on_done(sweep, n_missing)
+    if n_missing:
         raise UserError(f"{report}\nThe same command tries them again.")
     return report
 

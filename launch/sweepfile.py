@@ -23,7 +23,7 @@ from absl import flags
 from etils import epath
 
 from jmoe.errors import UserError
-from jmoe.storage.files import set_aside, write_whole
+from jmoe.storage.files import of_each, set_aside, write_whole
 from jmoe.version import code_version
 from launch import jobs as jobs_lib
 from launch.jobs import Bundle, Job
@@ -41,7 +41,7 @@ def backend(name: str):
       devices(sweep, accelerator)        devices of a job, and bytes of memory of each; None where that is not known
       submit(sweep) -> str               starts what is neither done nor started; returns what it did, in words
       states(sweep) -> dict[str, str]    the jobs that it has by name: "running", "failed (why)" or another word
-      logs(sweep, job) -> bytes          what the trainer of a job printed
+      logs(sweep, job) -> bytes          what the trainer of a job printed; it may take rank=None and attempt=None too
       cancel(sweep, patience) -> str     stops everything; returns what it did, in words
       ON_THIS_MACHINE: bool              whether `submit` trains and returns when all is over; else it returns at once,
                                          its scheduler starts `launch.task` for each of sweep.bundles(), and that calls
@@ -50,6 +50,11 @@ def backend(name: str):
     and perhaps
 
       preview(sweep) -> str              for --dry_run: what would be submitted
+      cancel_job(sweep, job, patience) -> str   stops one job; it may not come back, for its failure.json is there
+      follow(sweep, job, rank)           yields what the job prints, from its beginning until it is over, as bytes
+      CALLS_ON_DONE: bool                whether `submit` has launch.collect --on_done run after the last job
+      ready(sweep)                       raises UserError where its scheduler would not take the jobs; asked before
+                                         anything is written
       reason(sweep, job) -> str          why a job did not run, where its own folder does not say it; else ""
 
     Raises:
@@ -109,6 +114,14 @@ class Sweep:
     def lock(self) -> epath.Path:
         """What ownership.hold is given by whoever changes sweep.json, submits jobs or trains them."""
         return self.workdir / "sweep.lock"
+
+    def named(self, beginning: str) -> Job:
+        """The job whose name begins so; UserError where there is none, or several."""
+        jobs = [job for job in self.jobs if job.name.startswith(beginning)]
+        if len(jobs) != 1 and beginning not in (job.name for job in jobs):
+            names = ", ".join(job.name for job in (jobs or self.jobs)[:10])
+            raise UserError(f"--job={beginning} names {len(jobs)} jobs; there are {names}{', ...' * (len(jobs) > 10)}")
+        return jobs[0]
 
     @property
     def trained(self) -> list[Job]:
@@ -214,9 +227,9 @@ def _job_in(folder: epath.Path, workdir: epath.Path) -> Job | None:
     return Job(folder.name, folder, "", {}, 0, 0, 0, 0, budgets, {}, code=[UNKNOWN]) if segments else None
 
 
-def resume(sweep) -> dict[str, Job]:
+def resume(sweep, files) -> dict[str, Job]:
     """The jobs of earlier starts in this workdir by name; the new jobs are given what is known of them, and those that
-    the sweep has no more join it as kept ones.
+    the sweep has no more join it as kept ones. `files` as jobs.files_of tells them.
 
     Raises:
       UserError: the code or the configs are others than those of jobs that have begun, and --mix does not allow it; or
@@ -232,18 +245,19 @@ def resume(sweep) -> dict[str, Job]:
     active = before.engine.states(before)
     if before.backend != sweep.backend and active:
         raise UserError(f"{len(active)} jobs are still with --backend={before.backend}; launch.cancel stops them")
-    earlier = {job.name: job for job in before.jobs if job.name in active or job.folder.exists()}
+    earlier = {job.name: job for job in before.jobs if job.name in active or job.name in files}
     _check_code(sweep, earlier, code)
     names = {job.name for job in sweep.jobs}
     dropped = [job for name, job in earlier.items() if name not in names]
     if dropped:
-        _check_dropped(sweep, dropped, active)
+        _check_dropped(sweep, dropped, active, files)
     for job in dropped:
         job.kept = True
+    of_each(lambda job: job.done(files), sweep.jobs, sweep.workdir)
     for job in sweep.jobs:
         if job.name in earlier:
             codes = earlier[job.name].code
-            job.code = codes if job.done() or codes[-1] == code else [*codes, code]
+            job.code = codes if job.done(files) or codes[-1] == code else [*codes, code]
     sweep.jobs += dropped
     return earlier
 
@@ -258,7 +272,7 @@ def _check_code(sweep, earlier, code: str) -> None:
         )
 
 
-def _check_dropped(sweep, dropped, active) -> None:
+def _check_dropped(sweep, dropped, active, files) -> None:
     names = ", ".join(job.name for job in dropped[:3]) + ", ..." * (len(dropped) > 3)
     if "config" not in sweep.mix:
         raise UserError(
@@ -272,7 +286,7 @@ def _check_dropped(sweep, dropped, active) -> None:
             f"{len(still)} jobs that are not of this sweep any more are with --backend={sweep.backend} still "
             f"({', '.join(still[:3])}); launch.cancel stops them"
         )
-    unfinished = sum(len(job.budgets) - len(job.results()) for job in dropped)
+    unfinished = sum(len(job.budgets) - len(job.results(files)) for job in dropped)
     print(
         f"{len(dropped)} jobs of an earlier form of the sweep are kept ({names}): their finished runs stay in runs.csv"
         + f", {unfinished} unfinished ones are trained no further" * bool(unfinished),

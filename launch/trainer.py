@@ -22,9 +22,10 @@ from jmoe.storage.cache import cache_dir
 from jmoe.storage.files import write_whole
 from jmoe.version import code_version
 from launch import jobs as jobs_lib
-from launch import sweepfile
+from launch import output, sweepfile
 
 STOPPED = (128 + signal.SIGINT, 128 + signal.SIGTERM)  # exit codes of a trainer that saved and stopped when asked
+log = output.log  # backends find it here
 SECONDS_TO_SAVE = 300.0  # that a trainer gets between SIGTERM and SIGKILL
 _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
@@ -36,7 +37,8 @@ class Trainer:
     steps, results, and whatever it prints. 0 minutes: it is left alone.
     """
 
-    def __init__(self, bundle, process, log_start: int, stall_minutes: float, not_its_own: tuple[str, ...] = ()):
+    def __init__(self, bundle, process, log_start: int, stall_minutes: float, prefix=(), not_its_own=()):
+        self._label = r"^ *\d+: " if "--label" in prefix else "^"  # srun's, before what each process printed
         self.bundle, self.process, self._log_start, self._not_its_own = bundle, process, log_start, not_its_own
         self._patience, self._moved, self._next_look, self._sign = 60 * stall_minutes, time.monotonic(), 0.0, None
         self._asked = None  # when it was asked to stop
@@ -75,7 +77,8 @@ class Trainer:
         """What it, and whatever started it, has printed."""
         with open(self.bundle.log, "rb") as log:
             log.seek(self._log_start)
-            return [line.strip() for line in log.read().decode(errors="replace").splitlines() if line.strip()]
+            text = re.sub(self._label, "", log.read().decode(errors="replace"), flags=re.MULTILINE)
+            return [line.strip() for line in text.splitlines() if line.strip()]
 
     def cause(self, code: int) -> str:
         """Why it ended with `code`: its own error line, else the last thing it printed."""
@@ -139,6 +142,8 @@ def start(bundle, stall_minutes: float, env=None, cores=None, prefix=(), not_its
             with open(job.log, "a") as log:
                 log.write(f"trained together with {bundle.name}; the log is {bundle.log}\n")
         log = files.enter_context(open(bundle.log, "ab"))
+        log.write(output.header().encode())
+        log.flush()
         parent, log_start = os.getpid(), log.tell()
 
         def prepare():
@@ -161,7 +166,7 @@ def start(bundle, stall_minutes: float, env=None, cores=None, prefix=(), not_its
         )
         for lock in locks:
             ownership.sign(lock, identity.Owner.of(process.pid, f"the trainer of {bundle.name}"))
-        return Trainer(bundle, process, log_start, stall_minutes, not_its_own)
+        return Trainer(bundle, process, log_start, stall_minutes, prefix, not_its_own)
 
 
 def start_when_free(bundle, stall_minutes: float, **options) -> Trainer:
@@ -227,20 +232,18 @@ def _failed(job, cause: str, for_good: bool, retries: int) -> dict:
     return failure
 
 
-def forget_cause(job) -> None:
-    (job.folder / "failure.json").unlink(missing_ok=True)
+def give_up(job, cause: str, how: str) -> None:
+    """Keeps that somebody gave the job up; `how`: "cancelled" or "accepted"."""
+    before = job.failure()
+    failure = {"cause": cause, "tries": before.get("tries", 0), "tokens": before.get("tokens", 0), "for_good": True}
+    write_whole(job.folder / "failure.json", json.dumps(failure | {how: True}, indent=1))
+
+
+def forget_cause(job, accepted_too: bool = False) -> None:
+    """Forgets that the job failed, unless somebody accepted it."""
+    if accepted_too or not job.given_up():
+        (job.folder / "failure.json").unlink(missing_ok=True)
 
 
 def lock_path(job) -> pathlib.Path:
     return job.local_folder / "lock"
-
-
-def log(job) -> bytes:
-    """What the job's trainers on this machine printed.
-
-    Raises:
-      UserError: there was none.
-    """
-    if not job.log.exists():
-        raise UserError(f"job {job.name} has not started on this machine: there is no {job.log}")
-    return job.log.read_bytes()

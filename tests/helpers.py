@@ -22,7 +22,7 @@ def get_config():
     config.data.seq_len = 32
     config.data.validation_tokens = 2_048
     config.data.path = {path!r}
-    config.batch_tokens = ((0, 256), (4_096, 512))
+    config.batch_tokens = {batch_tokens}
     config.optimizer.warmup_tokens = 1_024
     config.log_every = 1
     config.checkpoint_every = 5
@@ -37,10 +37,13 @@ def write_text(folder) -> str:
     return f"{folder}/*.txt"
 
 
-def write_config(folder, text_glob, **replace):
+GROWING = ((0, 256), (4_096, 512))  # batches of two sizes: two steps to compile
+
+
+def write_config(folder, text_glob, batch_tokens=GROWING[:1]):
     """A config file in `folder`; its runs take a few seconds."""
     path = folder / "tiny.py"
-    path.write_text(CONFIG.format(path=text_glob))
+    path.write_text(CONFIG.format(path=text_glob, batch_tokens=batch_tokens))
     return path
 
 

@@ -1,4 +1,5 @@
-"""A proxy before the served bucket that fails for a while: busy, unauthorised, connections reset, bodies cut short.
+"""A proxy before the served bucket that fails for a while, or now and then: busy, unauthorised, connections reset,
+answers cut short, answers lost altogether after the request was done.
 
 It runs in threads of the test, which says what goes wrong and when, and sees each request that was made.
 """
@@ -9,6 +10,7 @@ import http.client
 import http.server
 import json
 import os
+import random
 import socket
 import struct
 import threading
@@ -16,7 +18,7 @@ import time
 import urllib.parse
 
 SECONDS = 100 if os.environ.get("JMOE_SOAK") else 1  # that an outage takes
-FAULTS = ("503", "401", "reset", "cut")
+FAULTS = ("503", "401", "reset", "cut", "lost")
 
 
 class Proxy:
@@ -28,6 +30,8 @@ class Proxy:
         self._fault, self._until, self._hit = None, 0.0, ""
         self.failed = collections.Counter()  # requests that went wrong, by fault
         self.deleted = []  # objects that were deleted
+        self.requests = []  # all of them, "METHOD PATH"
+        self._share, self._kinds, self._chance = 0.0, (), None  # of the requests, which fail at random
 
         class Handler(http.server.BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
@@ -51,12 +55,17 @@ class Proxy:
         with self._lock:
             self._plan.append((at, only, fault, seconds))
 
-    def end(self) -> None:
-        """Of every outage; nothing has failed or been deleted so far."""
+    def fail_at_random(self, kinds=FAULTS, share: float = 1 / 20, seed: int = 0) -> None:
+        """That share of all requests outside of outages, each in one of these ways."""
         with self._lock:
-            self._plan, self._until = [], 0.0
-            self.failed.clear()
-            self.deleted.clear()
+            self._share, self._kinds, self._chance = share, kinds, random.Random(seed)
+
+    def end(self) -> None:
+        """Of every outage and of random faults; nothing was asked for, failed or was deleted so far."""
+        with self._lock:
+            self._plan, self._until, self._share = [], 0.0, 0.0
+            for record in (self.failed, self.deleted, self.requests):
+                record.clear()
 
     def over(self) -> bool:
         """Whether every planned outage has been and is over."""
@@ -65,13 +74,16 @@ class Proxy:
 
     def _fault_of(self, request: str) -> str | None:
         with self._lock:
+            self.requests.append(request)
             if time.monotonic() >= self._until and self._plan and self._plan[0][0] in request:
                 _, self._hit, self._fault, seconds = self._plan.pop(0)
                 self._until = time.monotonic() + seconds
-            if time.monotonic() >= self._until or self._hit not in request:
-                return None
-            self.failed[self._fault] += 1
-            return self._fault
+            fault = self._fault if time.monotonic() < self._until and self._hit in request else None
+            if fault is None and self._share and self._chance.random() < self._share:
+                fault = self._chance.choice(self._kinds)
+            if fault:
+                self.failed[fault] += 1
+            return fault
 
     def _answer(self, handler) -> None:
         body = self._body_of(handler)
@@ -91,7 +103,10 @@ class Proxy:
             connection.close()
             if handler.command == "DELETE":
                 self.deleted.append(urllib.parse.unquote(handler.path))
-            _send(handler, answer.status, dict(answer.getheaders()), content, cut=fault == "cut")
+            if fault == "lost":
+                handler.close_connection = True
+            else:
+                _send(handler, answer.status, dict(answer.getheaders()), content, cut=fault == "cut")
 
     def _body_of(self, handler) -> bytes:
         if handler.headers.get("Transfer-Encoding", "") == "chunked":

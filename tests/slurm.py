@@ -1,4 +1,9 @@
-"""A real Slurm of one node for a test: munged, slurmctld and slurmd, everything in one folder and on free ports."""
+"""A real Slurm of two nodes for a test: munged, slurmctld and two slurmd, everything in one folder and on free ports.
+
+Each node has a host name, a hosts file, an address of the loopback network and process ids of its own (`unshare`), so
+a process of one is for the other that of another machine; they share the disk, as a cluster's nodes do. A node whose
+first process is killed loses all of them at once, as a machine without power does.
+"""
 
 import os
 import pathlib
@@ -8,12 +13,14 @@ import subprocess
 import tempfile
 import time
 
-BINARIES = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scancel", "scontrol", "sinfo")
+BINARIES = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scancel", "scontrol", "sinfo", "unshare")
+NODES = {"node1": "127.0.1.1", "node2": "127.0.1.2"}  # with two processors each
+MACHINE = """hostname "$0"; mount --bind "$1/hosts" /etc/hosts; slurmd -D -f "$1/slurm.conf" -N "$0" """
 CONF = """
 ClusterName=test
 SlurmctldHost={host}(127.0.0.1)
 SlurmctldPort={controller_port}
-SlurmdPort={node_port}
+FirstJobId={controller_port}
 AuthType=auth/munge
 AuthInfo=socket={folder}/munge.socket
 CredType=cred/munge
@@ -24,18 +31,22 @@ SelectTypeParameters=CR_Core
 SlurmUser=root
 SlurmdUser=root
 ReturnToService=2
+SlurmdTimeout=10
 KillWait=30
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
 MinJobAge=300
 SchedulerParameters=batch_sched_delay=0,sched_interval=2
 StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool
+SlurmdSpoolDir={folder}/spool-%n
 SlurmctldPidFile={folder}/slurmctld.pid
-SlurmdPidFile={folder}/slurmd.pid
+SlurmdPidFile={folder}/slurmd-%n.pid
 SlurmctldLogFile={folder}/slurmctld.log
-SlurmdLogFile={folder}/slurmd.log
+SlurmdLogFile={folder}/slurmd-%n.log
 MailProg=/bin/true
-NodeName={host} NodeAddr=127.0.0.1 CPUs=2 RealMemory=1000
+{nodes}
 PartitionName=main Nodes=ALL Default=YES State=UP
+PartitionName=urgent Nodes=ALL PriorityTier=2 State=UP
 """
 
 
@@ -52,31 +63,60 @@ class Cluster:
     def __init__(self):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="slurm-"))
         self.folder.chmod(0o755)  # munge wants its socket in a folder that all can enter
-        self.host = socket.gethostname().split(".")[0]
         key = self.folder / "munge.key"
         key.write_bytes(os.urandom(1024))
         key.chmod(0o600)
-        conf = self.folder / "slurm.conf"
-        ports = dict(zip(("controller_port", "node_port"), _free_ports(2)))
-        conf.write_text(CONF.format(folder=self.folder, host=self.host, **ports))
-        for name in ("state", "spool"):
+        hosts = "".join(f"{address} {name}\n" for name, address in NODES.items())
+        (self.folder / "hosts").write_text(f"127.0.0.1 localhost\n{hosts}")
+        for name in ("state", *(f"spool-{node}" for node in NODES)):
             (self.folder / name).mkdir()
-        self.environment = {"SLURM_CONF": str(conf)}
-        self._daemons = [
-            self._start(
-                "munged", "--foreground", "--force", f"--socket={self.folder}/munge.socket", f"--key-file={key}",
-                f"--pid-file={self.folder}/munged.pid", f"--log-file={self.folder}/munged.log",
-                f"--seed-file={self.folder}/munged.seed",
-            ),
-            self._start("slurmctld", "-D", "-f", str(conf)),
-            self._start("slurmd", "-D", "-f", str(conf), "-N", self.host),
-        ]  # fmt: skip
+        controller_port, *ports = _free_ports(1 + len(NODES))
+        described = [
+            f"NodeName={name} NodeAddr={address} Port={port} CPUs=2 RealMemory=1000"
+            for (name, address), port in zip(NODES.items(), ports)
+        ]
+        host, nodes = socket.gethostname().split(".")[0], "\n".join(described)
+        self._conf = self.folder / "slurm.conf"
+        self._conf.write_text(CONF.format(folder=self.folder, host=host, controller_port=controller_port, nodes=nodes))
+        self.environment = {"SLURM_CONF": str(self._conf)}
+        self._munged = self._start(
+            "munged", "--foreground", "--force", f"--socket={self.folder}/munge.socket", f"--key-file={key}",
+            f"--pid-file={self.folder}/munged.pid", f"--log-file={self.folder}/munged.log",
+            f"--seed-file={self.folder}/munged.seed",
+        )  # fmt: skip
+        self._controller = self._start_controller()
+        self._nodes = {name: self._start_node(name) for name in NODES}
+        self.wait_for_nodes()
+
+    def wait_for_nodes(self) -> None:
+        """Until every node is up, whether or not it has jobs."""
         deadline = time.monotonic() + 60
-        while self.call("sinfo", "-h", "-o", "%T", check=False).stdout.strip() != "idle":
+        while not all(state in ("idle", "mixed", "allocated", "completing") for state in self.states().values()):
             if time.monotonic() > deadline:
                 self.stop(keep=True)
-                raise RuntimeError(f"Slurm did not start within a minute; its logs are in {self.folder}")
+                raise RuntimeError(f"Slurm's nodes are not up within a minute; its logs are in {self.folder}")
             time.sleep(0.2)
+
+    def states(self) -> dict[str, str]:
+        """Of the nodes, as sinfo says it; "unknown" of each while the controller gives no answer."""
+        said = self.call("sinfo", "-h", "-N", "-p", "main", "-o", "%N %T", check=False).stdout.split()
+        return dict.fromkeys(NODES, "unknown") | dict(zip(said[::2], said[1::2]))
+
+    def restart_controller(self, seconds: float) -> None:
+        """Ends it, and starts it again after some seconds."""
+        _end(self._controller)
+        time.sleep(seconds)
+        self._controller = self._start_controller()
+        self.wait_for_nodes()
+
+    def lose(self, node: str) -> None:
+        """Ends every process of the node at once; the controller is not told."""
+        _end(self._nodes[node], kill=True)
+
+    def find_again(self, node: str) -> None:
+        """Starts a node that was lost."""
+        self._nodes[node] = self._start_node(node)
+        self.wait_for_nodes()
 
     def call(self, *command, check=True):
         """Runs one of Slurm's commands."""
@@ -89,21 +129,34 @@ class Cluster:
         deadline = time.monotonic() + 15
         while self.call("squeue", "-h", check=False).stdout.strip() and time.monotonic() < deadline:
             time.sleep(0.2)
-        for daemon in reversed(self._daemons):
-            daemon.terminate()
-            try:
-                daemon.wait(20)
-            except subprocess.TimeoutExpired:
-                daemon.kill()
-                daemon.wait()
+        for node in self._nodes.values():
+            _end(node, kill=True)
+        for daemon in (self._controller, self._munged):
+            _end(daemon)
         if not keep:
             shutil.rmtree(self.folder, ignore_errors=True)
 
+    def _start_controller(self):
+        return self._start("slurmctld", "-D", "-f", str(self._conf))
+
+    def _start_node(self, name: str):
+        machine = ("unshare", "--uts", "--mount", "--pid", "--mount-proc", "--fork", "--kill-child")
+        return self._start(*machine, "sh", "-c", MACHINE, name, str(self.folder))
+
     def _start(self, *command):
-        with open(self.folder / f"{command[0]}.out", "wb") as out:
+        with open(self.folder / f"{command[0]}.out", "ab") as out:
             return subprocess.Popen(
                 command, env=os.environ | self.environment, stdout=out, stderr=out, stdin=subprocess.DEVNULL
             )
+
+
+def _end(process, kill: bool = False) -> None:
+    process.kill() if kill else process.terminate()
+    try:
+        process.wait(20)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def _free_ports(n: int) -> list[int]:

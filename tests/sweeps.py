@@ -26,8 +26,9 @@ def begin(
 ) -> sweepfile.Sweep:
     """sweep.json and each job's job.json, of the sweep file at `path`; nothing is trained yet."""
     jobs, _ = jobs_lib.load(path, epath.Path(workdir))
+    code = code or code_version()
     for job in jobs:
-        job.code, job.corpus = [code or code_version()], corpus
+        job.code, job.corpus = [code], corpus
         sweepfile.write_job(job)
     sweep = sweepfile.Sweep(epath.Path(workdir), path, backend, 1, [], {"sbatch": [], "together": 1} | options, jobs)
     sweep.write()

@@ -1,7 +1,8 @@
 """fit answers as it did at commit 6fca2bb: plans, predictions and tables to 1e-12, fitted laws to the last bit.
 
 The stored answers and the script that made them are in tests/data/before. The last bits of compiled code depend on the
-processor: on another kind than the one that made the answers, a law's numbers are compared to 1e-8.
+processor, and where the search ends in a flat valley with them: on another kind than the one that made the answers, a
+law's numbers are compared to 1e-4.
 """
 
 import json
@@ -14,6 +15,13 @@ from data.before import make_fit, make_plans
 STORED = make_fit.pathlib.Path(make_fit.__file__).with_name("fit.jsonl")
 NUMBER = re.compile(r"-?\d[\d,]*\.?\d*(?:e[+-]?\d+)?")
 ANSWER = re.compile(r"^Train a .*\n\n", re.MULTILINE)  # the sentence of a plan's text that came after that commit
+
+
+ELSEWHERE = 1e-4
+
+
+def value(number):
+    return float(number.replace(",", ""))
 
 
 def compare(now, before, where, tolerance):
@@ -29,7 +37,14 @@ def compare(now, before, where, tolerance):
     elif isinstance(before, float) and not isinstance(before, bool):
         assert now == (before if tolerance == 0 else pytest.approx(before, rel=tolerance, abs=1e-300)), where
     elif isinstance(before, str) and " " in before:
-        assert NUMBER.findall(ANSWER.sub("", now)) == NUMBER.findall(before), where
+        numbers = NUMBER.findall(ANSWER.sub("", now)), NUMBER.findall(before)
+        if tolerance < ELSEWHERE:
+            assert numbers[0] == numbers[1], where
+        else:
+            assert len(numbers[0]) == len(numbers[1]), where
+            for mine, stored in zip(*numbers):
+                last_digit = 10.0 ** -len(stored.partition("e")[0].partition(".")[2])
+                assert value(mine) == pytest.approx(value(stored), rel=tolerance, abs=1.01 * last_digit), where
     else:
         assert now == before and type(now) is type(before), where
 
@@ -60,9 +75,7 @@ def test_fitted_laws(tmp_path):
     for mine, stored in zip(now, before):
         for answer in (mine, stored):
             answer["wrote"][0].pop("versions")
-        noise = (
-            mine["wrote"][0].pop("noise"),
-            stored["wrote"][0].pop("noise"),
-        )
-        compare(*noise, f"{mine['command']}: noise", 1e-10)
-        compare(mine, stored, mine["command"], 0 if same_machine else 1e-8)
+            assert answer["wrote"][0]["starts"].pop("gradient_norm") < 1e-6
+        noise = [answer["wrote"][0].pop("noise") for answer in (mine, stored)]
+        compare(*noise, f"{mine['command']}: noise", 1e-10 if same_machine else ELSEWHERE)
+        compare(mine, stored, mine["command"], 0 if same_machine else ELSEWHERE)

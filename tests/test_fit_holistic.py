@@ -177,6 +177,18 @@ def test_dense_models_have_no_part_in_the_ratios(searched, tmp_path):
     assert [row for row in rows[1] if row] == rows[0]
 
 
+def test_an_optimum_beyond_the_runs_is_none(searched):
+    """Of ratios on one side of the best M/N_a, the other ratio's optimum is still found."""
+    runs = holistic_runs.read(searched[0])
+    some = runs.part((holistic_runs.budgets(runs.flops) == 0) & (runs.x > 8.5))
+    found = holistic_runs.fit_ratios(some)
+    assert holistic_runs.optimum_of_m(*found["coefficients"][:2]) == pytest.approx(8, rel=1e-6) and found["x"] is None
+    assert found["y"]["best"] == pytest.approx(19, rel=1e-6)
+    low, high = found["y"]["band"]
+    curve = lambda x, y: loss_of(x, y, 1.0, 1e18, 1.0)
+    assert [curve(some.x.min(), v) for v in (low, high)] == pytest.approx([1.001 * curve(some.x.min(), 19)] * 2)
+
+
 def test_a_band_that_widens_is_seen():
     """A quadratic in d that is flatter at each larger budget: ends and width of the band by hand."""
     parts = []
@@ -218,6 +230,12 @@ def test_ranks_and_the_control():
     assert found["kendall"] == pytest.approx(stats.kendalltau(middle, best)[0]) and found["r2"] == pytest.approx(
         found["pearson"] ** 2
     )
+    both = holistic_runs.Search(
+        "x", *(np.append(v, v) for v in (runs.flops, runs.m, active, y * active, d)), np.append(loss, loss - 1), 289 / 9
+    )
+    both.flops[len(x) :] *= 10  # a budget of lower losses, in which the ranks are the same
+    at = holistic_runs.rank_at_budgets(both, holistic_runs.cells_of(both, ((7, 9, 14), (12, 20, 30))))
+    assert [r["flops"] for r in at] == pytest.approx([1e18, 1e19]) and at[0]["kendall"] == found["kendall"]
     (row,) = holistic_runs.control(runs)
     assert row["explained"] > 0.95 and row["total"] == pytest.approx(-0.05, abs=0.01)
     assert row["active"] == pytest.approx(-0.1 + 0.05 - 0.05 * 0, abs=0.06)
@@ -259,6 +277,9 @@ def test_fits_ranks_and_pictures_from_the_command_line(searched, tmp_path, capsy
     assert "M explains nothing" in text and (tmp_path / "search.svg").stat().st_size > 10_000
     assert run(f"--rank={phase2}", "--json") == 0
     assert 4 <= json.loads(capsys.readouterr().out)["rank"]["cells"] <= 8  # 9, 20 at each budget, or beside it
+    assert run(f"--rank={phase2}", "--m_over_active=9", "--total_over_active=20", "--json") == 0
+    found = json.loads(capsys.readouterr().out)["rank"]
+    assert (found["cells"], found["budgets"]) == (4, [])  # one at each budget: too few for ranks
     (tmp_path / "any.csv").write_text("d_model,loss,kind\n64,3,a\n96,2.9,a\n64,2,b\n96,2.1,b\n64,1,c\n96,1,c\n")
     assert run(f"--rank={tmp_path}/any.csv", "--group=kind") == 0
     assert "3 architectures (6 runs)" in capsys.readouterr().out

@@ -87,7 +87,7 @@ class AllExperts(Architecture):
     def n_total(self, d_model, n_experts, n_blocks=None):
         return n_experts * d_model**3 / 64
 
-    def d_model(self, n_active):
+    def d_model(self, n_active, n_experts=None):
         return np.cbrt(64 * n_active)
 
 

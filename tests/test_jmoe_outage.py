@@ -6,6 +6,8 @@ test_launch_gs.py.
 
 import gc
 import os
+import subprocess
+import sys
 
 import helpers
 import jax
@@ -139,6 +141,28 @@ def test_a_move_of_what_is_not_there_fails_through_an_outage(proxy, bucket):
     with pytest.raises(FileNotFoundError):
         gcs.Store().mv_file(folder / "a", folder / "b")
     assert proxy.failed["503"]
+
+
+def test_a_process_ends_well_while_the_store_does_not_answer_for_its_lease(proxy, bucket):
+    """Its heart asks then; the answer comes when Python is ending, which here takes its time."""
+    program = (
+        "import sys, time\n"
+        "from etils import epath\n"
+        "from jmoe.storage import ownership\n"
+        "class Slow:\n"
+        "    def __del__(self, sleep=time.sleep): sleep(10)\n"
+        "slow = Slow()\n"
+        "ownership.BEAT, ownership.SECONDS_TO_RELEASE = 0.1, 0.5\n"
+        "with ownership.hold(epath.Path(sys.argv[1]), 'a test'):\n"
+        "    print('held', flush=True)\n"
+        "    time.sleep(1)\n"
+    )
+    command = [sys.executable, "-c", program, f"{bucket}/left/train.lock"]
+    process = subprocess.Popen(command, env=helpers.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout.readline() == b"held\n", process.communicate()
+    proxy.fail("503", 4, at="left/train.lock")
+    said = process.communicate(timeout=100)[1].decode()
+    assert process.returncode == 0 and proxy.failed["503"] > 1, said
 
 
 def test_a_forbidden_bucket_is_the_users_to_mend(proxy, bucket):

@@ -1,5 +1,6 @@
 """A command's first second: Ctrl-C, missing packages and devices, flags left out, --help."""
 
+import gc
 import os
 import signal
 import subprocess
@@ -137,6 +138,16 @@ def test_help_lists_the_config_fields():
         assert f"--config.{name}=" in said
     some = listing.describe(None, ("data", "mesh"))
     assert "--config.data.seq_len=512" in some and "--config.mesh.model=1" in some and "optimizer" not in some
+
+
+def test_garbage_is_looked_for_again_once_the_imports_are_done():
+    gc.disable()
+    try:
+        startup.over()
+        assert gc.isenabled() and gc.get_freeze_count()
+    finally:
+        gc.enable()
+        gc.unfreeze()
 
 
 def test_a_batch_script_of_several_tasks_waits_for_nobody(monkeypatch):

@@ -32,11 +32,13 @@ def fetch(folder: epath.Path, target) -> None:
 
 
 def test_a_run_in_a_bucket_stopped_and_resumed_is_the_local_one(config, bucket, proxy, tmp_path):
-    """Checkpoints, metrics and results; with the newest checkpoint damaged, and outages at the start, in saves, at the
-    resume and at the result."""
+    """Checkpoints, metrics and results; with the newest checkpoint damaged, one request in twenty failed, and outages
+    at the start, in saves, at the resume and at the result."""
     workdir = epath.Path(f"{bucket}/runs/one")
     flags = [f"--config={config}", f"--workdir={workdir}", *FLAGS]
+    proxy.fail_at_random(("503", "reset", "cut", "lost"))  # a 401 ends a save, and what started the trainer goes on
     proxy.fail("401", outage.SECONDS, at=".probe-")
+    proxy.fail("lost", outage.SECONDS, at="name=runs/one/train.lock")
     proxy.fail("503", outage.SECONDS, at="uploadType=media&name=runs/one/trunk/checkpoints/5/params")  # by TensorStore
     proxy.fail("cut", outage.SECONDS, at="checkpoints/10/record")
     processes = helpers.start("jmoe.train", *flags)
@@ -50,18 +52,19 @@ def test_a_run_in_a_bucket_stopped_and_resumed_is_the_local_one(config, bucket, 
     content = bytearray(array.read_bytes())
     content[len(content) // 2] ^= 4
     array.write_bytes(bytes(content))
-    assert proxy.over() and set(proxy.failed) == {"401", "503", "cut"}
+    assert proxy.over() and set(proxy.failed) == set(outage.FAULTS)
     before = checkpoint.steps_in(workdir / "trunk" / "checkpoints")[-2]
     for fault, at in (
         ("reset", "trunk/checkpoints"),
         ("401", f"trunk/checkpoints/{before}/record/metadata"),
         ("cut", f"trunk/checkpoints/{before}/params/d/"),
         ("503", "branch-8192/result.json&"),
-        ("cut", "branch-8192/result.json"),
+        ("lost", "branch-8192/result.json"),
     ):
         proxy.fail(fault, outage.SECONDS, at)
     done = helpers.run("jmoe.train", *flags, timeout=3000)
     assert done.returncode == 0 and proxy.over(), done.stderr
+    proxy.end()
     assert f"resuming from {workdir}/trunk/checkpoints/{before}" in done.stderr, done.stderr
     assert f"{newest} is damaged and skipped" in done.stderr and "bucket type" not in done.stderr, done.stderr
 

@@ -20,6 +20,12 @@ from jmoe.errors import UserError
 
 
 @pytest.fixture(scope="module")
+def growing(tmp_path_factory, text_glob):
+    """The config of `undisturbed`, whose batches grow on the way."""
+    return helpers.write_config(tmp_path_factory.mktemp("growing"), text_glob, helpers.GROWING)
+
+
+@pytest.fixture(scope="module")
 def config(tmp_path_factory, text_glob):
     return helpers.write_config(tmp_path_factory.mktemp("config"), text_glob)
 
@@ -32,9 +38,9 @@ def train(config, workdir, *flags, **options):
 
 
 @pytest.fixture(scope="module")
-def undisturbed(config, tmp_path_factory):
+def undisturbed(growing, tmp_path_factory):
     workdir = tmp_path_factory.mktemp("undisturbed")
-    done = train(config, workdir)
+    done = train(growing, workdir)
     assert done.returncode == 0, done.stderr
     return workdir
 
@@ -73,17 +79,17 @@ def test_a_run_learns_and_says_what_it_was(undisturbed):
     assert np.isclose(max(line["learning_rate"] for line in trunk), large["peak_learning_rate"])
 
 
-def test_a_second_start_does_nothing_again(undisturbed, config):
+def test_a_second_start_does_nothing_again(undisturbed, growing):
     before = {path: path.stat().st_mtime_ns for path in undisturbed.rglob("*")}
-    assert train(config, undisturbed).returncode == 0
+    assert train(growing, undisturbed).returncode == 0
     assert {path: path.stat().st_mtime_ns for path in undisturbed.rglob("*") if path.is_file()} == {
         path: time for path, time in before.items() if path.is_file()
     }
 
 
-def test_killed_at_random_it_ends_bit_identical(undisturbed, config, tmp_path):
+def test_killed_at_random_it_ends_bit_identical(undisturbed, growing, tmp_path):
     """SIGKILL at random moments, saves included, until a start is left alone; make soak does more of it."""
-    hits = soak.kill_until_done(config, tmp_path / "killed", 3, 1, random.Random(0))
+    hits = soak.kill_until_done(growing, tmp_path / "killed", 3, 1, random.Random(0))
     assert len(hits) >= 2
     soak.assert_same_run(undisturbed, tmp_path / "killed")
 
@@ -96,43 +102,64 @@ def test_two_processes_killed_at_random_end_bit_identical(pair, config, tmp_path
     soak.assert_same_run(pair, tmp_path / "killed", "branch-8192")
 
 
-FINE = [  # 2 of 16 narrow experts and a shared one, after a dense block, balanced by a bias
-    "--config.model.n_blocks=2",
-    "--config.model.n_dense_blocks=1",
-    "--config.model.n_experts=16",
-    "--config.model.top_k=2",
-    "--config.model.d_expert=48",
-    "--config.model.n_shared_experts=1",
-    "--config.model.balance=bias",
-    "--config.model.scores=sigmoid",
-]
+TODAYS = dict(  # 2 of 16 narrow experts and a shared one, balanced by a bias, after a dense block; grouped queries
+    n_blocks=2,
+    n_dense_blocks=1,
+    n_experts=16,
+    top_k=2,
+    d_expert=48,
+    n_shared_experts=1,
+    balance="bias",
+    scores="sigmoid",
+    n_heads=4,
+    n_kv_heads=2,
+    head_dim=16,
+    qk_norm="projection",
+    tied_embeddings=True,
+)
 
 
-def test_a_fine_grained_mixture_killed_at_random_ends_bit_identical(config, tmp_path):
-    """The bias of its routers too; and two processes of two devices train the same model."""
-    fine = [SHORT, *FINE]
-    assert train(config, tmp_path / "run", *fine).returncode == 0
-    assert soak.kill_until_done(config, tmp_path / "killed", 1, 1, random.Random(0), *fine)
-    soak.assert_same_run(tmp_path / "run", tmp_path / "killed", "branch-8192")
-    soak.kill_until_done(config, tmp_path / "pair", 0, 2, random.Random(0), *fine)
-    one, pair = result(tmp_path / "run"), result(tmp_path / "pair")
+def test_a_mixture_of_today_goes_on_and_spreads_like_any_other_model(config, tmp_path):
+    """Killed at random it ends bit-identical, the bias of its router too; stopped and gone on with by two processes it
+    is the same run, where each two devices share heads and others the experts."""
+    flags = ["--config.n_tokens=(4096,)", *(f"--config.model.{name}={value}" for name, value in TODAYS.items())]
+    done = train(config, tmp_path / "one", *flags)
+    assert done.returncode == 0, done.stderr
+    assert soak.kill_until_done(config, tmp_path / "killed", 1, 1, random.Random(0), *flags)
+    soak.assert_same_run(tmp_path / "one", tmp_path / "killed", "branch-4096")
+
+    spread = [*soak.FLAGS, *flags, "--config.mesh.expert=2", "--config.mesh.model=2"]
+    for stopped in (True, False):
+        processes = helpers.start(
+            "jmoe.train", f"--config={config}", f"--workdir={tmp_path / 'pair'}", *spread, n_processes=2, n_devices=2
+        )
+        if stopped:
+            helpers.wait_until(lambda: soak.progress(tmp_path / "pair") >= 3, processes)
+            processes[0].send_signal(signal.SIGTERM)
+        said = [process.communicate(timeout=200)[1] for process in processes]
+        assert [process.returncode for process in processes] == [143 if stopped else 0] * 2, said
+    one, pair = (result(tmp_path / name, "branch-4096") for name in ("one", "pair"))
     assert (one["n_devices"], pair["n_devices"]) == (1, 4) and abs(one["loss"] - pair["loss"]) < 1e-3
-    bias_of = lambda name: soak.final_params(tmp_path / name, "branch-8192")["['blocks']['router_bias']"]
-    biases = bias_of("run"), bias_of("pair")
+    bias_of = lambda name: soak.final_params(tmp_path / name, "branch-4096")["['blocks']['router_bias']"]
+    biases = bias_of("one"), bias_of("pair")
     assert np.mean(biases[0] == biases[1]) > 0.8 and biases[0].any()  # rounding may turn a choice in later steps
-    assert (one["top_k"], one["d_expert"], one["n_shared_experts"], one["n_dense_blocks"]) == (2, 48, 1, 1)
-    assert one["balance"] == "bias"
+    columns = TODAYS.keys() - {"n_heads"}  # what was there before has no column of its own
+    assert {name: one[name] for name in columns} == {name: TODAYS[name] for name in columns}
+    expert, attention = 3 * 32 * 48, 2 * 32 * (4 + 2) * 16
+    assert one["n_active"] == 257 * 32 + 2 * attention + 3 * 32 * 96 + (2 + 1) * expert
+    assert one["n_total"] - one["n_active"] == 14 * expert
 
 
-@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_saves_and_says_so(short, config, tmp_path, signum):
+def test_a_signal_saves_and_says_so(short, config, tmp_path):
     flags = f"--config={config}", f"--workdir={tmp_path}", *soak.FLAGS, SHORT
-    (process,) = helpers.start("jmoe.train", *flags)
-    helpers.wait_until(lambda: soak.progress(tmp_path) >= 3, [process])
-    process.send_signal(signum)
-    said = process.communicate()[1]
-    assert process.returncode == 128 + signum, said
-    assert "saved step" in said and "Traceback" not in said
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        target = soak.progress(tmp_path) + 3
+        (process,) = helpers.start("jmoe.train", *flags)
+        helpers.wait_until(lambda: soak.progress(tmp_path) >= target, [process])
+        process.send_signal(signum)
+        said = process.communicate()[1]
+        assert process.returncode == 128 + signum, said
+        assert "saved step" in said and "Traceback" not in said
     assert train(config, tmp_path, SHORT).returncode == 0
     soak.assert_same_run(tmp_path, short, "branch-8192")
 
@@ -141,10 +168,10 @@ def result(workdir, branch="branch-8192"):
     return json.loads((workdir / branch / "result.json").read_text())
 
 
-def test_it_goes_on_with_the_same_tokens_on_other_devices_and_hosts(undisturbed, config, tmp_path):
+def test_it_goes_on_with_the_same_tokens_on_other_devices_and_hosts(undisturbed, growing, tmp_path):
     """One device, then four with an expert each, two processes of two, and four again: the same run to float accuracy,
     and each stop by SIGTERM to one process alone saves and ends all of them with 143."""
-    flags = [f"--config={config}", f"--workdir={tmp_path}", *soak.FLAGS]
+    flags = [f"--config={growing}", f"--workdir={tmp_path}", *soak.FLAGS]
     for n_processes, n_devices, spread in ((1, 1, 1), (1, 4, 4), (2, 2, 4)):
         target = soak.progress(tmp_path) + 3
         processes = helpers.start(
@@ -156,7 +183,7 @@ def test_it_goes_on_with_the_same_tokens_on_other_devices_and_hosts(undisturbed,
         assert [process.returncode for process in processes] == [128 + signal.SIGTERM] * n_processes, said
         assert all("saved step" in text for text in said), said
         assert len({re.search(r"saved step \d+", text).group() for text in said}) == 1
-    done = train(config, tmp_path, "--config.mesh.expert=4", n_devices=4)
+    done = train(growing, tmp_path, "--config.mesh.expert=4", n_devices=4)
     assert done.returncode == 0, done.stderr
     for name in ("branch-8192", "branch-16384"):
         one, other = (result(folder, name) for folder in (undisturbed, tmp_path))
@@ -182,27 +209,6 @@ def test_two_processes_of_two_devices_equal_one_device(short, pair):
         assert one["drop_rate"] == pytest.approx(other["drop_rate"], abs=1e-6)
 
 
-def test_grouped_queries_go_on_and_spread_like_any_other_model(config, tmp_path):
-    """On one device, and stopped and gone on with by two processes whose two devices each share the heads."""
-    fields = dict(n_heads=4, n_kv_heads=2, head_dim=16, qk_norm="projection", tied_embeddings=True)
-    flags = [SHORT, *(f"--config.model.{name}={value}" for name, value in fields.items())]
-    done = train(config, tmp_path / "one", *flags)
-    assert done.returncode == 0, done.stderr
-    spread = [f"--config={config}", f"--workdir={tmp_path / 'pair'}", *soak.FLAGS, *flags, "--config.mesh.model=2"]
-    for stopped in (True, False):
-        processes = helpers.start("jmoe.train", *spread, n_processes=2, n_devices=2)
-        if stopped:
-            helpers.wait_until(lambda: soak.progress(tmp_path / "pair") >= 3, processes)
-            processes[0].send_signal(signal.SIGTERM)
-        said = [process.communicate(timeout=200)[1] for process in processes]
-        assert [process.returncode for process in processes] == [143 if stopped else 0] * 2, said
-    one, pair = (result(tmp_path / name) for name in ("one", "pair"))
-    assert abs(one["loss"] - pair["loss"]) < 1e-4
-    del fields["n_heads"]  # what was there before has no column of its own
-    assert {name: one[name] for name in fields} == fields and one["n_active"] == one["n_total"] - 3 * 3 * 32 * 96
-    assert one["n_active"] == 257 * 32 + 2 * 32 * (4 + 2) * 16 + 3 * 32 * 96
-
-
 def test_a_mistake_ends_every_process_with_its_sentence(config, tmp_path):
     flags = [f"--config={config}", f"--workdir={tmp_path}", "--config.data.path=/nowhere/*.txt"]
     for process in helpers.start("jmoe.train", *flags, n_processes=2):
@@ -210,21 +216,21 @@ def test_a_mistake_ends_every_process_with_its_sentence(config, tmp_path):
         assert process.returncode == 2 and "error: config.data.path='/nowhere/*.txt' matches no file" in said, said
 
 
-def test_another_config_is_refused_with_the_difference(undisturbed, config):
-    said = helpers.fails("jmoe.train", f"--config={config}", f"--workdir={undisturbed}", "--config.model.n_experts=8")
+def test_another_config_is_refused_with_the_difference(undisturbed, growing):
+    said = helpers.fails("jmoe.train", f"--config={growing}", f"--workdir={undisturbed}", "--config.model.n_experts=8")
     assert "config.model.n_experts was 4, is 8" in said
 
 
 @pytest.mark.parametrize("part", ["trunk", "branch-16384"])
-def test_another_config_is_refused_by_unfinished_parts_too(undisturbed, config, tmp_path, part):
+def test_another_config_is_refused_by_unfinished_parts_too(undisturbed, growing, tmp_path, part):
     """Before there is a result it is the checkpoint that knows what it was."""
     shutil.copytree(undisturbed / part, tmp_path / part, ignore=shutil.ignore_patterns("result.json"))
     budget = "--config.n_tokens=(16384,)"  # with its own trunk done, the branch is looked at first
-    said = helpers.fails("jmoe.train", f"--config={config}", f"--workdir={tmp_path}", budget, "--config.seed=1")
+    said = helpers.fails("jmoe.train", f"--config={growing}", f"--workdir={tmp_path}", budget, "--config.seed=1")
     assert f"{tmp_path}/{part}/checkpoints/" in said and "config.seed was 0, is 1" in said
 
 
-def test_a_damaged_result_is_made_again(undisturbed, config, tmp_path):
+def test_a_damaged_result_is_made_again(undisturbed, growing, tmp_path):
     """One cut short, one with another loss: neither counts as done, and the last checkpoints give the same again."""
     workdir = tmp_path / "run"
     shutil.copytree(undisturbed, workdir)
@@ -232,7 +238,7 @@ def test_a_damaged_result_is_made_again(undisturbed, config, tmp_path):
     cut.write_bytes(cut.read_bytes()[:500])
     loss = json.loads(altered.read_text())["loss"]
     altered.write_text(altered.read_text().replace(f'"loss": {loss}', f'"loss": {loss - 1}'))
-    done = train(config, workdir)
+    done = train(growing, workdir)
     assert done.returncode == 0, done.stderr
     assert all(f"WARNING: {path} is damaged: " in done.stderr for path in (cut, altered)), done.stderr
     soak.assert_same_run(workdir, undisturbed)
@@ -245,7 +251,7 @@ def test_a_damaged_result_is_made_again(undisturbed, config, tmp_path):
         (["branch-16384/checkpoints", "trunk/checkpoints"], 5, 2),
     ],
 )
-def test_a_damaged_checkpoint_is_skipped_for_the_one_before(undisturbed, config, tmp_path, damaged, n_damaged, n_over):
+def test_a_damaged_checkpoint_is_skipped_for_the_one_before(undisturbed, growing, tmp_path, damaged, n_damaged, n_over):
     """The newest of a branch, all of a branch, and the trunk's as well: the same bits every time."""
     workdir = tmp_path / "run"
     shutil.copytree(undisturbed, workdir)
@@ -253,7 +259,7 @@ def test_a_damaged_checkpoint_is_skipped_for_the_one_before(undisturbed, config,
         (workdir / path.partition("/")[0] / "result.json").unlink(missing_ok=True)
         for array in (workdir / path).glob("**/params/**/d/*"):
             array.write_bytes(array.read_bytes()[:-7])
-    done = train(config, workdir)
+    done = train(growing, workdir)
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("is damaged and skipped") == n_damaged, done.stderr
     assert done.stderr.count("starting this part over") == n_over, done.stderr
@@ -331,7 +337,7 @@ def evaluate(workdir, *flags, **options) -> dict:
     return json.loads((workdir / "loss.json").read_text())
 
 
-def test_evaluate_tells_the_loss_of_any_checkpoint(undisturbed, config, tmp_path):
+def test_evaluate_tells_the_loss_of_any_checkpoint(undisturbed, tmp_path):
     """Without a config file: the run's own results bit for bit, the trunk, other devices, other text."""
     shutil.copytree(undisturbed, tmp_path / "run")
     last = evaluate(tmp_path / "run")
@@ -389,16 +395,16 @@ def test_a_read_only_workdir(config, tmp_path):
         subprocess.run(["umount", folder], check=True)
 
 
-@pytest.mark.parametrize("size", ["8k", "200k", "1m"])
-def test_a_full_workdir(config, tmp_path, size, short):
+def test_a_full_workdir(config, tmp_path, short):
     """No space in the beginning or in a save: one sentence, nothing that looks whole; room made, it goes on."""
     folder = tmp_path / "disk"
-    mount(folder, f"size={size}")
+    mount(folder, "size=8k")
     try:
-        said = helpers.fails("jmoe.train", f"--config={config}", f"--workdir={folder}", *soak.FLAGS, SHORT)
-        assert "no space left" in said.lower()
-        assert not (folder / "branch-8192" / "result.json").exists()
-        subprocess.run(["mount", "-o", "remount,size=64m", folder], check=True)
+        for larger in ("200k", "1m", "64m"):
+            said = helpers.fails("jmoe.train", f"--config={config}", f"--workdir={folder}", *soak.FLAGS, SHORT)
+            assert "no space left" in said.lower()
+            assert not (folder / "branch-8192" / "result.json").exists()
+            subprocess.run(["mount", "-o", f"remount,size={larger}", folder], check=True)
         done = train(config, folder, SHORT)
         assert done.returncode == 0, done.stderr
         soak.assert_same_run(folder, short, "branch-8192")

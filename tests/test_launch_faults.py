@@ -12,6 +12,7 @@ import pytest
 import sweeps
 from etils import epath
 
+from jmoe.errors import UserError
 from jmoe.storage import files as storage
 from jmoe.version import code_version
 from launch import collect, local, slurm, sweepfile, trainer
@@ -274,13 +275,16 @@ def test_no_visible_gpu_is_no_gpu(visible, n, found, monkeypatch):
     assert local.visible_gpus(n) == found
 
 
-@pytest.mark.parametrize("option", "-Jx -HJx -J --job-n=x --comm=x --arra=0-9 --output=x -ox --wrap=x --pars x".split())
-def test_options_of_sbatch_that_are_the_sweeps_own_are_refused(option, sweep, tmp_path):
-    said = helpers.fails(
-        "launch.sweep", f"--sweep={sweep}", f"--workdir={tmp_path}/run", "--backend=slurm", f"--sbatch={option}"
-    )
-    assert f"--sbatch={option}" in said
+def test_an_option_of_sbatch_that_is_the_sweeps_own_leaves_no_workdir(sweep, tmp_path):
+    flags = f"--sweep={sweep}", f"--workdir={tmp_path}/run", "--backend=slurm", "--sbatch=--job-n=x"
+    assert "--sbatch=--job-n=x" in helpers.fails("launch.sweep", *flags)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("option", "-Jx -HJx -J --job-n=x --comm=x --arra=0-9 --output=x -ox --wrap=x --pars x".split())
+def test_options_of_sbatch_that_are_the_sweeps_own_are_refused(option, tmp_path):
+    with pytest.raises(UserError, match=f"--sbatch={option}(: | is no option)"):
+        slurm.check(sweepfile.Sweep(epath.Path(tmp_path), "", "slurm", 1, [], {"sbatch": [option]}, []))
 
 
 @pytest.mark.parametrize("option", ["--partition=gpu", "-pgpu", "--nodes=2", "-N2", "--gres=gpu:8", "-H", "--ntasks=2"])

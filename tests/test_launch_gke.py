@@ -1,17 +1,8 @@
-"""Manifests against the published fields and golden files; the official client against a server that stores JobSets.
+"""Manifests against the published fields and golden files; tests/test_launch_apiserver.py shows them to a server."""
 
-No cluster is at hand: what Kubernetes, JobSet and Kueue do with these manifests is not tested, only what jmoe does.
-"""
-
-import concurrent.futures
-import contextlib
-import http.server
 import json
 import pathlib
 import re
-import threading
-import time
-import uuid
 
 import helpers
 import pytest
@@ -87,7 +78,7 @@ def test_every_field_is_a_published_one(case):
 
 def check(value, kind: str) -> None:
     """Every field of `value` is one of kubernetes' own model `kind`, and what it holds is of the field's type."""
-    if inner := re.fullmatch(r"(?:list|dict\(str, )\[?(.*?)[\])]", kind):
+    if inner := re.fullmatch(r"(?:List\[|Dict\[str, )(.*)\]", kind):
         for part in value.values() if isinstance(value, dict) else value:
             check(part, inner.group(1))
     elif kind.startswith("V1"):
@@ -215,113 +206,3 @@ def test_dry_run_writes_manifests_that_kubectl_takes():
     documents = list(yaml.safe_load_all(done.stdout))
     assert len(documents) == 12 and all(document["kind"] == "JobSet" for document in documents)
     assert "v5e-hours" in done.stdout
-
-
-class Server(http.server.ThreadingHTTPServer):
-    """What kube-apiserver does with custom objects, as far as this client asks: create once, list by label, delete.
-
-    As there, what is deleted in the foreground is there until what belongs to it is gone: here for a second.
-    """
-
-    daemon_threads = True
-
-    def __init__(self):
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.jobsets, self.deleted, self.created = {}, [], []  # names, also of requests that were refused
-
-    def living(self):
-        for name, item in list(self.jobsets.items()):
-            if time.monotonic() > item.get("gone_at", float("inf")):
-                del self.jobsets[name]
-        return self.jobsets
-
-
-class Handler(http.server.BaseHTTPRequestHandler):
-    def do_POST(self):
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        name = body["metadata"]["name"]
-        self.server.created.append(name)
-        if name in self.server.living():
-            return self._answer(409, {"message": f"object is being deleted: {name} already exists"})
-        body["metadata"]["uid"] = uuid.uuid4().hex
-        self.server.jobsets[name] = body
-        self._answer(201, body)
-
-    def do_GET(self):
-        selector = re.search(r"labelSelector=([^&]*)", self.path)
-        key, value = selector.group(1).replace("%2F", "/").replace("%3D", "=").split("=")
-        found = [j for j in self.server.living().values() if j["metadata"]["labels"].get(key) == value]
-        self._answer(200, {"items": found})
-
-    def do_DELETE(self):
-        name = self.path.split("?")[0].rsplit("/", 1)[1]
-        if name not in self.server.living():
-            return self._answer(404, {"message": f"{name} not found"})
-        item = self.server.jobsets[name]
-        self.server.deleted.append((name, "propagationPolicy=Foreground" in self.path))
-        if item["metadata"].setdefault("deletionTimestamp", "now"):
-            item.setdefault("gone_at", time.monotonic() + 1)
-        self._answer(200, item)
-
-    def _answer(self, code, body):
-        data = json.dumps(body).encode()
-        self.send_response(code)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, *_):
-        pass
-
-
-@contextlib.contextmanager
-def cluster(folder, monkeypatch):
-    server = Server()
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    config = {
-        "current-context": "c",
-        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-        "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{server.server_port}"}}],
-        "users": [{"name": "u", "user": {}}],
-    }
-    (folder / "kubeconfig").write_text(yaml.safe_dump(config))
-    monkeypatch.setenv("KUBECONFIG", str(folder / "kubeconfig"))
-    try:
-        yield server
-    finally:
-        server.shutdown()
-        server.server_close()
-
-
-def test_a_sweep_is_applied_once_shown_and_cancelled(tmp_path, monkeypatch, bucket, text_glob):
-    workdir = f"{bucket}/applied"
-    config = helpers.write_config(tmp_path, text_glob)
-    sweep = tmp_path / "sweep.py"
-    sweep.write_text(f"def get_sweep():\n    return {str(config)!r}, {{'model.n_experts': (1, 4)}}\n")
-    flags = ["--backend=gke", "--image=i", "--queue=q", "--accelerator=v5e:1x1"]
-    start = ("launch.sweep", f"--sweep={sweep}", f"--workdir={workdir}", *flags)
-    with cluster(tmp_path, monkeypatch) as server:
-        jobsets = server.jobsets
-        with concurrent.futures.ThreadPoolExecutor(2) as both:  # two starts at once: one submits, the other waits
-            started = list(both.map(lambda _: helpers.run(*start), range(2)))
-        assert [done.returncode for done in started] == [0, 0], started
-        said = sorted(done.stdout for done in started)
-        assert "created 0 JobSets" in said[0] and "2 were there before" in said[0] and "created 2 JobSets" in said[1]
-        assert len(jobsets) == 2 and sorted(server.created) == sorted(jobsets)
-        one, other = jobsets.values()
-        failed = {"type": "Failed", "status": "True", "message": "no such image"}
-        one["status"] = {"conditions": [failed], "restarts": 3}
-        other["status"] = {"conditions": [{"type": "Suspended", "status": "True"}]}
-        status = helpers.run("launch.status", f"--workdir={workdir}").stdout
-        assert re.search(r"e1-\w+ +0/2 failed .*3 restarts .no such image", status), status
-        assert re.search(r"e4-\w+ +0/2 queued", status), status
-        again = helpers.run(*start)  # the failed one anew, once the deletion, which takes a while, is through
-        assert "created 1 JobSets" in again.stdout and len(jobsets) == 2, again.stderr
-        assert all("status" not in j for j in jobsets.values() if j["metadata"]["name"] == one["metadata"]["name"])
-        cancelled = helpers.run("launch.cancel", f"--workdir={workdir}")
-        assert "2 JobSets" in cancelled.stdout, cancelled.stderr
-        assert not server.living()
-        assert len(server.deleted) == 3 and all(foreground for _, foreground in server.deleted)
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
-    assert "finds no cluster" in helpers.fails(*start)

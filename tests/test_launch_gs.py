@@ -9,11 +9,12 @@ import time
 import helpers
 import outage
 import pytest
+import sweeps
 from etils import epath
 
 from jmoe.version import code_version
+from launch import collect, preflight, sweepfile
 from launch import jobs as jobs_lib
-from launch import sweepfile
 
 
 @pytest.fixture(scope="module")
@@ -41,8 +42,10 @@ def on_a_disk(sweep, tmp_path_factory):
 
 
 def test_a_killed_sweep_on_gs_ends_as_on_a_disk(sweep, on_a_disk, bucket, proxy):
-    """And then meets outages: in one of them its trainer gives up a save, which is no failed try."""
+    """And then meets outages, in one of which its trainer gives up a save, which is no failed try; and one request in
+    twenty fails from beginning to end."""
     workdir = f"{bucket}/local"
+    proxy.fail_at_random(outage.FAULTS if outage.SECONDS > 1 else ("503", "reset", "cut", "lost"))
     start = ("launch.sweep", f"--sweep={sweep}", f"--workdir={workdir}", "--retries=0")
     process = subprocess.Popen(
         helpers.command(*start), env=helpers.environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -59,11 +62,13 @@ def test_a_killed_sweep_on_gs_ends_as_on_a_disk(sweep, on_a_disk, bucket, proxy)
         ("401", branch),  # TensorStore's, which takes it for an answer
         ("cut", "checkpoints"),
         ("503", "result.json&"),
-        ("reset", "runs.csv"),
+        ("lost", "runs.csv"),
     ):
         proxy.fail(fault, 3 * outage.SECONDS if fault == "401" else outage.SECONDS, at)
     done = helpers.run(*start, timeout=6000)
     assert done.returncode == 0 and proxy.over(), (done.stdout, done.stderr, proxy.failed)
+    assert set(proxy.failed) == set(outage.FAULTS), proxy.failed
+    proxy.end()
     assert "goes on from what is saved" in done.stdout and "damaged" not in done.stdout, done.stdout
     assert rows(workdir) == on_a_disk
     status = helpers.run("launch.status", f"--workdir={workdir}").stdout
@@ -72,6 +77,31 @@ def test_a_killed_sweep_on_gs_ends_as_on_a_disk(sweep, on_a_disk, bucket, proxy)
     assert len(list(epath.Path(logs).glob("*/log.txt"))) == 1
     assert "validation loss" in helpers.run("launch.logs", f"--workdir={workdir}", "--job=d32-e1").stdout
     assert "runs.csv: 1 runs" in helpers.run("launch.collect", f"--workdir={workdir}").stdout
+
+
+def test_no_job_is_asked_for_twice(proxy, bucket, tmp_path, text_glob):
+    """At a second start and at collect: a listing of all that is there, and each finished run's result."""
+    workdir = epath.Path(f"{bucket}/counted")
+    path = sweeps.write_sweep(tmp_path, helpers.write_config(tmp_path, text_glob), {"seed": tuple(range(5))})
+    begun = sweeps.begin(path, workdir)
+    for job in begun.jobs[:3]:
+        sweeps.train(job)
+    n_runs = sum(len(job.budgets) for job in begun.jobs[:3])
+
+    def requests(call) -> list[str]:
+        proxy.end()
+        call()
+        return [request for request in proxy.requests if "counted/jobs/" in request]
+
+    def start_again():
+        (jobs, configs), files = jobs_lib.load(path, workdir), jobs_lib.files_of(workdir)
+        again = sweepfile.Sweep(workdir, path, "local", 1, [], {}, jobs)
+        sweepfile.resume(again, files)
+        preflight.tokens(again, configs, {}, files)
+        assert [bundle.done(files) for bundle in again.bundles()].count(False) == 2
+
+    assert len(requests(start_again)) == 1 + n_runs
+    assert len(requests(lambda: collect.write(begun))) == 1 + n_runs
 
 
 def test_ctrl_c_is_heard_in_an_outage(sweep, bucket, proxy, tmp_path):

@@ -22,7 +22,7 @@ from launch import sweepfile
 SOAK = bool(os.environ.get("JMOE_SOAK"))
 SWEEP = """
 def get_sweep():
-    return {config!r}, {{"model.d_model": {widths}, "model.n_experts": {experts}}}
+    return {config!r}, {varied!r}
 """
 
 
@@ -30,9 +30,10 @@ def get_sweep():
 def sweep(tmp_path_factory, text_glob):
     folder = tmp_path_factory.mktemp("sweep")
     path = folder / "sweep.py"
-    widths, experts = ((16, 32, 48), (1, 2, 4, 8)) if SOAK else ((16, 32), (1, 4))
+    long = {"model.d_model": (16, 32, 48), "model.n_experts": (1, 2, 4, 8)}
+    short = {"seed": (0, 1), "model.n_experts": (1, 4)}  # of two shapes, which are compiled once each
     config = str(helpers.write_config(folder, text_glob))
-    path.write_text(SWEEP.format(config=config, widths=widths, experts=experts))
+    path.write_text(SWEEP.format(config=config, varied=long if SOAK else short))
     return path
 
 
@@ -60,7 +61,7 @@ def test_runs_csv_has_the_laws_columns_first_and_traces_each_run(undisturbed):
     table = rows(undisturbed)
     assert list(table[0])[:5] == ["n_active", "n_total", "n_tokens", "n_experts", "loss"]
     assert len(table) == (24 if SOAK else 8)
-    assert len({(r["d_model"], r["n_experts"], r["n_tokens"]) for r in table}) == len(table)
+    assert len({(r["d_model"], r["seed"], r["n_experts"], r["n_tokens"]) for r in table}) == len(table)
     assert {r["n_tokens"] for r in table} == {"8192", "16384"}
     assert len({r["corpus_fingerprint"] for r in table}) == len({r["code"] for r in table}) == 1
     for row in table:

@@ -1,4 +1,4 @@
-"""Sweeps on a real Slurm of one node with two cores; at length with JMOE_SOAK=1 (`make soak`)."""
+"""Sweeps on a real Slurm of two nodes; at length with JMOE_SOAK=1 (`make soak`)."""
 
 import concurrent.futures
 import csv
@@ -66,7 +66,60 @@ def wait(condition, what, seconds=3600 if SOAK else 300):
         time.sleep(0.1)
 
 
-def test_signalled_drained_and_requeued_it_ends_with_the_same_losses(cluster, run, config, tmp_path):
+def alone(sweep, workdir):
+    """Losses of the same sweep on this machine, which nothing disturbs."""
+    done = helpers.run("launch.sweep", f"--sweep={sweep}", f"--workdir={workdir}", timeout=3600)
+    assert done.returncode == 0, done.stderr
+    return losses(workdir)
+
+
+def drain(cluster, task, node):
+    """The task goes on elsewhere, for its own node takes no more."""
+    cluster.call("scontrol", "update", f"NodeName={node}", "State=DRAIN", "Reason=test")
+    cluster.call("scancel", "--signal=TERM", task, check=False)
+    wait(lambda: task not in running(cluster), f"{task} does not leave its node")
+    cluster.call("scontrol", "update", f"NodeName={node}", "State=RESUME")
+
+
+def down(cluster, task, node):
+    cluster.call("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=test")
+    cluster.wait_for_nodes()  # slurmd reports that it is well
+
+
+def preempt(cluster, task, node):
+    """By a job of a partition that goes before."""
+    cluster.call("sbatch", "--partition=urgent", f"--nodelist={node}", "--exclusive", "--output=/dev/null", "--wrap=:")
+    wait(lambda: task not in running(cluster), f"{task} is not preempted")
+
+
+def kill(cluster, task, node):
+    """A trainer, while the controller is being restarted; scancel --signal=KILL would cancel the task."""
+    pids = subprocess.run(["pgrep", "-f", "jmoe.train.*% x"], capture_output=True, text=True).stdout.split()
+    subprocess.run(["kill", "-9", *pids[:1]], check=False)
+    cluster.restart_controller(seconds=1)
+
+
+def away(cluster, task, node):
+    """The controller, for longer than Slurm's commands wait for it, when a trainer ends."""
+    cluster.call("scancel", "--signal=KILL", f"{task}.0", check=False)
+    cluster.restart_controller(seconds=45)
+
+
+def lose(cluster, task, node):
+    cluster.lose(node)
+    wait(lambda: "down" in cluster.states()[node], f"Slurm does not find {node} lost")
+    cluster.find_again(node)
+
+
+def requeue(cluster, task, node):
+    cluster.call("scontrol", "requeue", task, check=False)
+
+
+EVENTS = [drain, kill, down, preempt] + [away, lose, requeue] * SOAK
+
+
+def test_whatever_happens_to_nodes_it_ends_with_the_same_losses(cluster, run, config, tmp_path):
+    """An array over two nodes, one of which is drained, set down or lost, or given to another job."""
     varied = {"model.d_model": (16, 32, 48), "model.n_experts": (1, 2, 4, 8)} if SOAK else {"model.n_experts": (1, 4)}
     sweep, workdir, chance = (
         write_sweep(tmp_path, config, varied),
@@ -74,6 +127,7 @@ def test_signalled_drained_and_requeued_it_ends_with_the_same_losses(cluster, ru
         random.Random(1),
     )
     start = ("launch.sweep", f"--sweep={sweep}", f"--workdir={workdir}", "--backend=slurm", "--retries=1000")
+    start += ("--sbatch=--exclusive",)  # a task a node
     n_jobs = 12 if SOAK else 2
     with concurrent.futures.ThreadPoolExecutor(2) as both:  # two starts at once: one submits, the other waits for it
         submitted = list(both.map(lambda _: run(*start), range(2)))
@@ -85,31 +139,19 @@ def test_signalled_drained_and_requeued_it_ends_with_the_same_losses(cluster, ru
     assert f"nothing to submit: {n_jobs} jobs are queued or running" in again.stdout, again.stderr
 
     names = set(json.loads((workdir / "sweep.json").read_text())["jobs"])
-    events = ["signal", "drain", "kill", "requeue"] * (3 if SOAK else 1)
-    for event in events:
+    used, happened = set(), []
+    for event in EVENTS * (3 if SOAK else 1):
         target = steps(workdir) + chance.randrange(1, 15)
         wait(lambda: eligible_now(cluster) or steps(workdir) > target or finished(cluster), "no step was trained")
-        ids = cluster.call("squeue", "-h", "-t", "RUNNING", "-o", "%F_%K", f"--name={sweep_id(workdir)}").stdout.split()
-        if not ids:
-            continue
-        if event == "drain":
-            cluster.call("scontrol", "update", f"NodeName={cluster.host}", "State=DRAIN", "Reason=test")
-            cluster.call("scontrol", "requeue", ids[0])
-            status = run("launch.status", f"--workdir={workdir}").stdout
-            assert f"of {2 * n_jobs} runs done; {n_jobs} jobs on slurm" in status, status
-            assert re.search(r" (pending|completing) ", status), status
-            time.sleep(2 if SOAK else 0.5)
-            cluster.call("scontrol", "update", f"NodeName={cluster.host}", "State=RESUME")
-        elif event == "requeue":
-            cluster.call("scontrol", "requeue", chance.choice(ids), check=False)
-        elif event == "kill":  # scancel --signal=KILL would cancel the job
-            if pids := subprocess.run(
-                ["pgrep", "-f", "jmoe.train.*% x"], capture_output=True, text=True
-            ).stdout.split():
-                subprocess.run(["kill", "-9", chance.choice(pids)], check=False)
-        else:
-            cluster.call("scancel", "--signal=TERM", chance.choice(ids), check=False)
+        if tasks := running(cluster):
+            used |= set(tasks.values())
+            task = chance.choice(sorted(tasks))
+            event(cluster, task, tasks[task])
+            happened.append(event.__name__)
+    status = run("launch.status", f"--workdir={workdir}").stdout
+    assert f"of {2 * n_jobs} runs done; {n_jobs} jobs on slurm" in status, status
     wait(lambda: eligible_now(cluster) or not queue(cluster), "the queue does not empty")
+    assert len(happened) >= len(EVENTS) and used == set(slurm.NODES), (happened, used)
     assert (workdir / "runs.csv").exists(), "the collect after the array did not run"
     found = losses(workdir)
     assert len(found) == 2 * n_jobs and {run.split("/")[1] for run in found} == names
@@ -118,19 +160,46 @@ def test_signalled_drained_and_requeued_it_ends_with_the_same_losses(cluster, ru
     assert not list(tmp_path.rglob("pwned")) and not os.path.exists("pwned")
     resumed = "".join(path.read_text() for path in workdir.glob("jobs/*/log.txt"))
     assert "stopped by signal 15" in resumed
-
-    alone = tmp_path / "alone"
-    done = helpers.run("launch.sweep", f"--sweep={sweep}", f"--workdir={alone}", timeout=3600)
-    assert done.returncode == 0, done.stderr
-    assert losses(alone) == found
+    assert alone(sweep, tmp_path / "alone") == found
 
 
-def sweep_id(workdir) -> str:
-    from etils import epath
+@pytest.mark.skipif(not SOAK, reason="takes minutes, most of them Slurm's own")
+@pytest.mark.parametrize("event", [down, lose, preempt, away])
+def test_a_job_over_two_nodes_survives_what_happens_to_one(event, cluster, run, config, tmp_path):
+    sweep, workdir = write_sweep(tmp_path, config, {"n_tokens": ((8_192, 163_840),)}), tmp_path / "both"
+    start = ("launch.sweep", f"--sweep={sweep}", f"--workdir={workdir}", "--backend=slurm", "--retries=1")
+    assert run(*start, "--sbatch=--nodes=2", "--sbatch=--ntasks=2").returncode == 0
+    wait(lambda: steps(workdir) > 30, "no step was trained")
+    ((task, nodes),) = running(cluster).items()
+    assert nodes == "node[1-2]"
+    event(cluster, task, "node2")
+    wait(lambda: eligible_now(cluster) or not queue(cluster), "the queue does not empty")
+    found, undisturbed = losses(workdir), alone(sweep, tmp_path / "alone")
+    assert found.keys() == undisturbed.keys(), run("launch.logs", f"--workdir={workdir}", "--job=d").stdout
+    for name in found:
+        assert float(found[name][0]) == pytest.approx(float(undisturbed[name][0]), abs=1e-3)
 
-    from launch import sweepfile
 
-    return sweepfile.read(epath.Path(workdir)).id
+@pytest.mark.skipif(not SOAK, reason="Slurm looks at time limits twice a minute")
+def test_at_its_time_limit_a_job_saves_and_is_queued_again(cluster, run, config, tmp_path):
+    """Slurm itself sends SIGTERM, two minutes before the limit: here soon after the start."""
+    sweep, workdir = write_sweep(tmp_path, config, {"n_tokens": ((8_192, 409_600),)}), tmp_path / "limited"
+    start = ("launch.sweep", f"--sweep={sweep}", f"--workdir={workdir}", "--backend=slurm", "--sbatch=--time=2")
+    assert run(*start).returncode == 0
+    wait(lambda: "BeginTime" in queue(cluster) or finished(cluster), "it is not queued again")
+    assert not finished(cluster)
+    (task,) = [line.split()[0] for line in queue(cluster).splitlines() if "BeginTime" in line]
+    cluster.call("scontrol", "update", f"JobId={task}", "TimeLimit=60")  # once is enough
+    wait(lambda: eligible_now(cluster) or not queue(cluster), "the queue does not empty")
+    logs = run("launch.logs", f"--workdir={workdir}", "--job=d").stdout
+    assert "stopped by signal 15" in logs and "resuming from" in logs
+    assert losses(workdir) == alone(sweep, tmp_path / "alone")
+
+
+def running(cluster) -> dict[str, str]:
+    """Array tasks that run, with their nodes."""
+    lines = cluster.call("squeue", "-h", "-t", "RUNNING", "-o", "%j %F_%K %N").stdout.split("\n")
+    return {line.split()[1]: line.split()[2] for line in lines if line.startswith("jmoe-") and "-collect" not in line}
 
 
 def queue(cluster) -> str:
@@ -142,11 +211,15 @@ def finished(cluster) -> bool:
 
 
 def eligible_now(cluster) -> None:
-    """Slurm holds a requeued job back for two minutes; a test need not wait for that. Two seconds it must: slurmd
-    starts no job again in the second in which it was killed ("already killed, do not launch batch job")."""
-    if held := [line.split()[0] for line in queue(cluster).splitlines() if "BeginTime" in line]:
+    """Slurm holds a requeued job back for two minutes; a test need not wait for that. It must wait until the trainers
+    have ended ("already running, do not launch second copy" drains the node), and two seconds more: slurmd starts no
+    job again in the second in which it was killed ("already killed, do not launch batch job")."""
+    lines = cluster.call("squeue", "-h", "-r", "-o", "%i %A %r").stdout.splitlines()
+    if held := [line.split() for line in lines if "BeginTime" in line]:
+        steps_of = lambda number: subprocess.run(["pgrep", "-f", rf"slurmstepd: \[{number}\."], capture_output=True)
+        wait(lambda: all(steps_of(number).returncode for _, number, _ in held), "a requeued task does not end")
         time.sleep(2)
-        for task in held:
+        for task, *_ in held:
             cluster.call("scontrol", "update", f"JobId={task}", "StartTime=now", check=False)
 
 
@@ -155,7 +228,7 @@ def everything(*folders):
 
 
 def test_two_tasks_odd_flags_and_a_failure(cluster, run, config, text_glob, tmp_path):
-    """A job of two tasks trains as one process does, also two models in one step; flags arrive unharmed; a failure is
+    """A job over two nodes trains as one process does, also two models in one step; flags arrive unharmed; a failure is
     told and harms no other."""
     odd, fingerprint = helpers.odd_path(), helpers.fingerprint(text_glob)
     one = {"n_tokens": (8_192,), "data.path": odd, "data.fingerprint": fingerprint}
@@ -164,8 +237,9 @@ def test_two_tasks_odd_flags_and_a_failure(cluster, run, config, text_glob, tmp_
     start = ("launch.sweep", f"--sweep={sweep}", f"--workdir={workdir}", "--backend=slurm", "--together=2")
     submitted = run(*start, "--sbatch=--ntasks=2", "--sbatch=--comment=not ours", "--sbatch=--nice=1")
     assert submitted.returncode == 2 and "--comment" in submitted.stderr
-    assert run(*start, "--sbatch=--ntasks=2", "--sbatch=--nice=1").returncode == 0
+    assert run(*start, "--sbatch=--nodes=2", "--sbatch=--ntasks=2", "--sbatch=--nice=1").returncode == 0
     wait(lambda: not queue(cluster), "the queue does not empty")
+    assert "node[1-2]" in cluster.call("squeue", "-h", "-t", "all", "-o", "%N").stdout.split()
     with open(workdir / "runs.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["n_devices"] for row in rows] == ["2"]

@@ -14,7 +14,6 @@ import sys
 import fit_runs
 import helpers
 import pytest
-from test_fit_surface import surface_table
 
 ROOT = pathlib.Path(__file__).parent.parent
 ELSEWHERE = ("make demo", "make test")  # CI runs them, in this order
@@ -41,15 +40,22 @@ def get_config():
     config.remat = "full"
     return config
 """
-# The model to compile for a pod: as wide as it is, for the pod's mesh.
-SHALLOW = """
+# The model to compile for a pod: small too; test_jmoe_compile.py has it at its full size.
+SMALL_FOR_A_POD = """
 
 _get_config = get_config
 
 
 def get_config():
     config = _get_config()
+    config.model.d_model = 512
     config.model.n_blocks = 1
+    config.model.n_heads = 4
+    config.model.d_ff = 1_024
+    config.model.vocab_size = 2_048
+    config.model.group_tokens = 512
+    config.data.seq_len = 512
+    config.batch_tokens = ((0, 262_144),)
     return config
 """
 SMALL_SWEEP = """
@@ -77,10 +83,10 @@ COMMANDS = list(dict.fromkeys(command for page in PAGES for block in blocks(page
 def checkout(tmp_path_factory):
     """A folder as a fresh clone after `make demo`, where everything is small."""
     folder = tmp_path_factory.mktemp("clone")
-    for name in ("jmoe", "fit", "launch", "benchmarks"):
+    for name in ("jmoe", "fit", "launch", "benchmarks", "results"):
         (folder / name).symlink_to(ROOT / name)
     shutil.copytree(ROOT / "configs", folder / "configs", ignore=shutil.ignore_patterns("__pycache__"))
-    for name, smaller in (("joint_moe", SMALL), ("quickstart", SMALL), ("mixtral", SHALLOW)):
+    for name, smaller in (("joint_moe", SMALL), ("quickstart", SMALL), ("mixtral", SMALL_FOR_A_POD)):
         path = folder / "configs" / f"{name}.py"
         path.write_text(path.read_text() + smaller)
     path = folder / "configs" / "sweeps" / "quickstart.py"
@@ -114,8 +120,6 @@ def demo(checkout, shell):
     """runs/demo as the demo leaves it: a table of runs of its models with a law's losses, and the law fitted to it."""
     folder = checkout / "runs" / "demo"
     fit_runs.write_demo_csv(folder / "runs.csv")
-    (checkout / "runs" / "sparsity").mkdir()  # as the sweep of docs/laws.md leaves it
-    surface_table(checkout / "runs" / "sparsity" / "runs.csv")
     done = shell("python -m fit law --runs=runs/demo/runs.csv --out=runs/demo/law.json --bootstrap=20 --starts=32")
     assert done.returncode == 0, done.stderr
     return folder

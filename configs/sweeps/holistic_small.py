@@ -3,7 +3,7 @@ experts of which a token uses 2, one shared, and a dense block, on bytes.
 
 python -m launch.sweep --sweep=configs/sweeps/holistic_small.py --workdir=runs/holistic
 python -m fit holistic --runs=runs/holistic/runs.csv --width_runs=runs/holistic/runs.csv --out=runs/holistic/search.svg
-python -m fit holistic --rank=runs/holistic/runs.csv
+python -m fit holistic --rank=runs/holistic/runs.csv --m_over_active=7.5,8.5,10 --total_over_active=2.2,3,3.8
 
 Two budgets; each of 3 x 3 ratios at the least, the middle and the largest feasible width. One table serves all three: a
 fit of the ratios takes every width, a fit of the width every ratio, which adds to their noise.

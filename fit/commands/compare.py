@@ -12,28 +12,11 @@ from fit.architecture import PAPER
 from fit.commands import flags
 from fit.compare import AGREE, LAWS, compare
 from fit.lawfile import in_words, load
-from fit.mixture import Mixture
 from fit.units import amount
 
 FLAGS = (
     ("bool", "json", False, "Print the comparison as JSON."),
     ("list", "laws", list(LAWS), "Published laws or law.json files."),
-    (
-        "float",
-        "kv_share",
-        1.0,
-        "Heads of keys and values over heads of queries: less cache and less attention.",
-        1e-3,
-        1,
-    ),
-    (
-        "list",
-        "used",
-        ["1"],
-        "How many experts' width, each as wide as the dense layer, a token uses: several to choose from, by laws that "
-        "read sparsity or top_k.",
-    ),
-    ("integer", "dense_blocks", 0, "Dense blocks before those of a mixture.", 0),
 )
 
 
@@ -41,6 +24,7 @@ def define_flags(f):
     flags.define(f, FLAGS)
     flags.define_constraints(f)
     flags.define_shape(f)
+    flags.define_architecture(f)
 
 
 def run(f):
@@ -49,13 +33,18 @@ def run(f):
         raise UserError(f"--laws={','.join(f.laws)}: expected laws separated by commas")
     shape = {name: f[name].value or getattr(PAPER, name) for name in ("vocab_size", "width_per_block")}
     more = dict(n_dense=f.dense_blocks, kv_share=f.kv_share)
-    shape |= {name: value for name, value in more.items() if value != getattr(Mixture, name)}
-    used = flags.positive_list(f, "used")
-    if not used:
-        raise UserError(sentences.NOT_NUMBERS.format(flag="used", text="''"))
+    shape |= {name: value for name, value in more.items() if value is not None}
+    used = flags.used_of(f)
     experts = None if f.experts is None else flags.parse_experts(f)
-    result = compare([load(name) for name in names], shape, flags.constraints_of(f), experts, used)
+    result = compare([_law(name) for name in names], shape, flags.constraints_of(f), experts, used)
     print(json.dumps(result, indent=1, allow_nan=False) if f.json else text(result))
+
+
+def _law(name):
+    try:
+        return load(name)
+    except UserError as error:
+        raise UserError(str(error).replace("--law=", "--laws=", 1)) from None
 
 
 def text(result):
@@ -95,8 +84,15 @@ def notes(row):
         yield f"{row['law']}: {row['n_experts']} experts are at the edge of those compared: one beyond may be better"
     if row["not_bounded"]:
         yield f"{row['law']}: {sentences.NOT_BOUNDED}"
-    if row["used"] != 1:
+    if row["used"] != 1 and row["n_experts"] > 1:
         yield f"{row['law']}: a token uses {row['used']:g} experts' width, of {row['n_experts']}"
+    if row["not_read"]:
+        words = ", ".join(f"--{name}={value}" for name, value in row["not_read"].items())
+        yield (
+            f"{row['law']}: {words}: the {row['form']} law has no column for that; "
+            + (f"asked of {row['used']:g} experts' width a token, and" if "used" in row["not_read"] else "it is")
+            + " taken to hold for models of equal counts"
+        )
     if row["finest"]:
         yield f"{row['law']}: experts split in {row['split']} are the finest of its data: finer ones may be better"
     if row["note"]:

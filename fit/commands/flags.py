@@ -1,5 +1,6 @@
 """Flags that several commands share: a law, columns, numbers, a shape of model, a plan's constraints."""
 
+import dataclasses
 import math
 
 from absl import flags
@@ -72,6 +73,69 @@ def define_shape(f):
 def shape_of(f, law):
     """The Architecture of the flags, and of the law where they say nothing."""
     return law.shaped(f.vocab_size, f.width_per_block)
+
+
+def define_architecture(f):
+    """The flags of models that are not as the law's, or not as the paper's."""
+    flags.DEFINE_float(
+        "kv_share",
+        None,
+        "Heads of keys and values over heads of queries: less cache, less attention. Default: the law's own, else 1.",
+        1e-3,
+        1,
+        flag_values=f,
+    )
+    flags.DEFINE_integer(
+        "dense_blocks",
+        None,
+        "Dense blocks before those of a mixture. Default: the law's own, else 0.",
+        lower_bound=0,
+        flag_values=f,
+    )
+    flags.DEFINE_list(
+        "used",
+        None,
+        "How many experts' width, each as wide as the dense layer, a token uses: several to choose from, by laws that "
+        "read sparsity or top_k. Default: the law's own, else 1.",
+        flag_values=f,
+    )
+
+
+def used_of(f):
+    """The numbers of --used; None where it is not given."""
+    if f.used is None:
+        return None
+    if not f.used:
+        raise UserError(sentences.NOT_NUMBERS.format(flag="used", text="''"))
+    return positive_list(f, "used")
+
+
+def architectures_of(f, law):
+    """The Architectures that the flags ask for, the law's own where they say nothing; several where --used names
+    several. UserError where the law cannot choose between them, or one cannot be built."""
+    own, used, value = shape_of(f, law), used_of(f), ",".join(f.used or ())
+    if used is not None and not law.knows_experts:
+        raise UserError(sentences.USED_OF_MIXTURES.format(value=value, law=law.name))
+    if used is not None and len(used) > 1 and not {"sparsity", "top_k"} & set(law.form.columns):
+        raise UserError(sentences.ONE_USED.format(value=value, form=law.form.name))
+    given = dict(kv_share=f.kv_share, n_dense=f.dense_blocks)
+    given = {name: value for name, value in given.items() if value is not None}
+    if used is None and not given:
+        return [own]
+    from fit.mixture import Mixture
+
+    whole = own if isinstance(own, Mixture) else Mixture(**vars(own))
+    whole = dataclasses.replace(whole, **given)
+    asked = []
+    for u in used or [whole.used]:
+        narrow = round(u * whole.split)  # widths of experts are rounded to whole ones
+        if narrow <= whole.shared or abs(narrow / whole.split - u) > 0.1 * u:
+            raise UserError(
+                sentences.NO_WHOLE_CHOICE.format(value=value, split=whole.split, shared=whole.shared, used=u)
+            )
+        one = dataclasses.replace(whole, used=narrow / whole.split)
+        asked.append(own if one == Mixture(**vars(own)) else one)
+    return asked
 
 
 def positive(f, name, zero=False):

@@ -27,7 +27,9 @@ FLAGS = (
         None,
         "Table of runs of several architectures, each at several widths: their rank correlations.",
     ),
-    ("string", "group", None, "With --rank: the column that names an architecture. Default: the nearest of phase 1's."),
+    ("string", "group", None, "With --rank: the column that names an architecture. Default: the nearest of the grid."),
+    ("list", "m_over_active", None, "With --rank: the search's M/N_a. Default: phase 1's, 7,8,9,11,14,17."),
+    ("list", "total_over_active", None, "With --rank: the search's N/N_a. Default: phase 1's, 12,16,20,22,26,30."),
     ("string", "refit", None, "Table of runs of several sizes at each budget: fits Eq. 2."),
     ("string", "out", None, "With --runs or --width_runs: where a picture goes: .png, .pdf or .svg."),
     ("bool", "json", False, "Print everything as JSON."),
@@ -43,7 +45,8 @@ def define_flags(f):
 def run(f):
     if all(f[name].value is None for name in ASKED):
         raise UserError("nothing is asked: expected " + " or ".join(f"--{name}" for name in ASKED))
-    for name, needs in (("group", ("rank",)), ("out", ("runs", "width_runs"))):
+    of_rank = [(name, ("rank",)) for name in ("group", "m_over_active", "total_over_active")]
+    for name, needs in (*of_rank, ("out", ("runs", "width_runs"))):
         if f[name].value is not None and all(f[other].value is None for other in needs):
             raise UserError(f"--{name} needs " + " or ".join(f"--{other}" for other in needs))
     ending, flops = f.out and flags.picture_ending(f.out), flags.positive(f, "flops")
@@ -82,7 +85,13 @@ def _rank(f, names):
 
     if f.group is None:
         runs = _read(f.rank, names)
-        return holistic_runs.rank(holistic_runs.cells_of(runs), runs.width, runs.loss, runs.path)
+        names = dict(m_over_active=holistic.M_OVER_ACTIVE, total_over_active=holistic.TOTAL_OVER_ACTIVE)
+        grid = [own if f[name].value is None else flags.positive_list(f, name) for name, own in names.items()]
+        if not all(grid):
+            raise UserError("--m_over_active, --total_over_active: expected positive numbers separated by commas")
+        cells = holistic_runs.cells_of(runs, grid)
+        found = holistic_runs.rank(cells, runs.width, runs.loss, runs.path)
+        return found | dict(budgets=holistic_runs.rank_at_budgets(runs, cells))
     runs = table.read(f.rank, names)
     cells = np.unique([str(v) for v in runs.column(f.group)], return_inverse=True)[1]
     return holistic_runs.rank(cells, runs.numbers("d_model", (1, 1e7)), runs.numbers("loss"), runs.path)
@@ -116,15 +125,21 @@ def text(result):
             for row in result["control"]
         )
     if "rank" in result:
-        r = result["rank"]
-        yield [
-            f"rank of {r['cells']} architectures ({r['runs']} runs), loss at the median width against the best: "
-            f"Pearson {r['pearson']:.4f}, Spearman {r['spearman']:.4f}, Kendall {r['kendall']:.4f}, R2 {r['r2']:.4f}"
-        ]
+        yield rank_lines(result["rank"])
     if "refit" in result:
         yield refit_lines(result["refit"])
     if "architecture" in result:
         yield architecture_lines(result["architecture"])
+
+
+def rank_lines(found):
+    """At each budget; over all of them only where no budget has enough, for budgets set losses apart by themselves."""
+    for r in found.get("budgets") or [found]:
+        at = f"{r['flops']:.3g} FLOPs: " if "flops" in r else ""
+        yield (
+            f"{at}rank of {r['cells']} architectures ({r['runs']} runs), loss at the median width against the best: "
+            f"Pearson {r['pearson']:.4f}, Spearman {r['spearman']:.4f}, Kendall {r['kendall']:.4f}, R2 {r['r2']:.4f}"
+        )
 
 
 def fit_lines(fitted):
@@ -139,7 +154,7 @@ def fit_lines(fitted):
         rmse = " ".join(f"{found['rmse']:.4f}" if found else "-" for found in (ratios, width))
         x, y = (best(ratios and ratios[which], 2) for which in ("x", "y"))
         yield f"{row['flops']:8.3g} {x:>22} {y:>22} {best(width, 0):>20} {rmse:>15}"
-    yield "in brackets the near-optimal band: a loss within 0.1% of the least; - where none lies inside"
+    yield "in brackets the near-optimal band: a loss within 0.1% of the least; - where none lies within what was run"
     for name, law in fitted["laws"].items():
         less = " - 6" * (name == "m_over_active")
         words = [f"{end} {law[end][0]:.4g} C^{law[end][1]:.4f}" for end in ("low", "best", "high") if law[end]]

@@ -3,6 +3,7 @@
 python -m fit plan --law=joint-moe-2025 --flops=1e22 --memory_gb=80 --kv_tokens=16384
 python -m fit plan --law=joint-moe-2025 --chips=H100:64 --hours=240 --dollars_per_hour=2.5 --max_tokens=2e10 --epochs=4
 python -m fit plan --law=joint-moe-2025 --target_loss=2.1 --inference_tokens=1e12
+python -m fit plan --law=sparsity-2025 --flops=1e21 --memory_gb=80 --used=1,2,4 --kv_share=0.25
 """
 
 import json
@@ -26,16 +27,35 @@ def define_flags(f):
     flags.define_constraints(f)
     flags.define_chips(f)
     flags.define_shape(f)
+    flags.define_architecture(f)
 
 
 def planned(f, law):
-    """(law, plan) that the flags ask for of this law; with --epochs the law is that of repeated text."""
+    """(law, plan) that the flags ask for of this law; with --epochs the law is that of repeated text. Of several
+    architectures it is the plan of the best, and lists what each comes to."""
+    made, architectures = [], flags.architectures_of(f, law)
+    for architecture in architectures:
+        try:
+            made.append((architecture, *_planned(f, law, architecture)))
+        except UserError as error:  # of some that were asked others may be feasible
+            refused = error
+    if not made:
+        raise refused
+    cost = lambda plan: plan["target"]["best"]["flops"] if "target" in plan else plan["best"]["loss"]
+    _, law, plan = min(made, key=lambda one: cost(one[2]))
+    if len(architectures) > 1:
+        names = ("n_experts", "n_active", "n_total", "n_tokens", "loss")
+        rows = [dict(used=a.used) | {name: p["best"][name] for name in names} for a, _, p in made]
+        plan["architectures"] = sorted(rows, key=lambda row: row["used"])
+    return law, plan
+
+
+def _planned(f, law, architecture):
     experts = flags.experts_of(f, law)
     chips = flags.chips_of(f, experts)
     constraints, loss, reached = flags.constraints_of(f, chips), flags.positive(f, "target_loss"), None
     if constraints.epochs is not None:
         law = repeats.of_law(law, constraints.max_tokens)
-    architecture = flags.shape_of(f, law)
     if loss is not None:
         if constraints.flops is not None:
             raise UserError(sentences.TARGET_OR_BUDGET)

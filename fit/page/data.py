@@ -9,6 +9,7 @@ from fit import UserError, cost, plan_config, repeats, sentences, summary, targe
 from fit import planning as plan_lib
 from fit.architecture import BATCH_RAMP, PAPER
 from fit.lawfile import PRESETS, load
+from fit.shapes import words_of
 from fit.units import LARGEST
 
 FORMS = ("joint", "chinchilla")  # whose formula law.js knows
@@ -56,10 +57,15 @@ def of(laws, runs=None, out=None):
 
 
 def _law(law):
-    law.at_experts(1)  # UserError where the law has no such form
+    law.check_plannable()
     if law.form.name not in FORMS:
         raise UserError(f"--law={law.name}: the page knows laws of form {' and '.join(FORMS)}, this is {law.form.name}")
     models, record = law.models, law.record
+    if models["architecture"]:
+        raise UserError(
+            f"--law={law.name}: the page counts models of the paper's recipe, those of this law are built otherwise "
+            f"({words_of(models['architecture'])}): use fit plan"
+        )
     base = models["base_config"]
     bootstrap = record.get("bootstrap")
     return dict(

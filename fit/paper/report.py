@@ -8,6 +8,7 @@ import os
 
 from fit import UserError, summary, units
 from fit.paper import figures, tables
+from fit.shapes import words_of
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1f2328; --soft: #59636e; --line: #d1d9e0; --back: #fff; --warn: #fff8c5 }
@@ -102,6 +103,8 @@ def _origin(law):
 def _models(law, architecture):
     """One sentence: the models and the text of the fitted runs."""
     words = [f"Models of width {architecture.width_per_block} a block with a vocabulary of {architecture.vocab_size:,}"]
+    if built := law.models["architecture"]:
+        words.append(f"built with {words_of(built)}")
     named = dict(base_config="config", corpus="corpus fingerprint", unique_tokens="training tokens in the text")
     for name, what in named.items():
         if value := law.models[name]:

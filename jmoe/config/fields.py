@@ -158,6 +158,10 @@ STANDS_FOR = {  # what is meant where one of them is 0, from a config.model
     "head_dim": lambda model: model["d_model"] // model["n_heads"],
     "d_expert": lambda model: model["d_ff"],
 }
+BY_RULE = {  # in a table of runs where some model's is not the recipe's, by which the law's counts go
+    "n_heads": lambda model: model["n_blocks"],
+    "d_ff": lambda model: 3 * model["d_model"],
+}
 NEUTRAL = {name: field.neutral for name, field in FIELDS.items() if field.neutral is not None}
 
 
@@ -177,6 +181,10 @@ def with_columns(rows: list[dict], models: list) -> None:
         for row, model in zip(rows, models):
             value = setting(model, name)
             row[name] = STANDS_FOR[name](model) if value == 0 and name in STANDS_FOR else value
+    for name, rule in BY_RULE.items():
+        if any(model[name] != rule(model) for model in models):
+            for row, model in zip(rows, models):
+                row[name] = model[name]
 
 
 def flat(config, prefix: str = "") -> dict:

@@ -42,7 +42,18 @@ def init_params(config, seed=None) -> dict:
     A `seed` given as a traced uint32 stands for config.seed, so that seeds share one compiled program.
     """
     seed = np.uint32(config.seed % 2**32) if seed is None else seed
-    return nnx.to_pure_dict(nnx.state(Decoder(config.model, nnx.Rngs(params=jax.random.key(seed)))))
+    stacks, scale = weights.stacks(config.model), config.model.init_scale
+
+    def drawn(table, rngs):
+        return {
+            name: stack(name, weight, rngs.params()) if name in stacks else initial(weight, rngs, scale)
+            for name, weight in table.items()
+        }
+
+    def stack(name, table, key):
+        return jax.vmap(lambda key: drawn(table, nnx.Rngs(params=key)))(jax.random.split(key, stacks[name]))
+
+    return drawn(weights.table(config.model), nnx.Rngs(params=jax.random.key(seed)))
 
 
 def decode(params, tokens_BT, config, training):
@@ -51,10 +62,8 @@ def decode(params, tokens_BT, config, training):
     params: this device's part of init_params' tree. Without `training` nothing is dropped.
     """
     # cast once, outside the blocks: their scan would move float32 weights in both passes, and float32 gradients
-    params = cast(params, config.model)
-    graphdef, state = nnx.split(nnx.eval_shape(lambda: Decoder(config.model, nnx.Rngs(params=0))))
-    nnx.replace_by_pure_dict(state, params)
-    return nnx.merge(graphdef, state)(tokens_BT, config.model, training, config.remat, config.unroll)
+    decoder = Decoder(cast(params, config.model))
+    return decoder(tokens_BT, config.model, training, config.remat, config.unroll)
 
 
 def cast(params, model):
@@ -66,9 +75,9 @@ def cast(params, model):
 def initial(weight: weights.Weight, rngs: nnx.Rngs, scale: float):
     """A normal of variance scale / fan_in (App. A) cut at +-INIT_CUT, or the weight's constant."""
     if not weight.fan_in:
-        return nnx.Param(jnp.full(weight.shape, weight.constant, jnp.float32))
+        return jnp.full(weight.shape, weight.constant, jnp.float32)
     std = (scale / weight.fan_in) ** 0.5
-    return nnx.Param(std * jax.random.truncated_normal(rngs.params(), -INIT_CUT / std, INIT_CUT / std, weight.shape))
+    return std * jax.random.truncated_normal(rngs.params(), -INIT_CUT / std, INIT_CUT / std, weight.shape)
 
 
 def feed_forward(h_ND, names, taken, model, training):
@@ -97,9 +106,9 @@ def feed_forward(h_ND, names, taken, model, training):
 
 
 class Block(nnx.Module):
-    def __init__(self, table: dict, rngs: nnx.Rngs, init_scale: float):
-        for name, weight in table.items():
-            setattr(self, name, initial(weight, rngs, init_scale))
+    def __init__(self, params: dict):
+        for name, x in params.items():
+            setattr(self, name, nnx.Param(x))
 
     def norm(self, name, x_BTD):
         """LayerNorm with bias, or RMSNorm where the block has no bias."""
@@ -123,14 +132,9 @@ class Block(nnx.Module):
 
 
 class Decoder(nnx.Module):
-    def __init__(self, model, rngs: nnx.Rngs):
-        for name, weight in weights.table(model).items():
-            if name in weights.stacks(model):
-                keys = jax.random.split(rngs.params(), weights.stacks(model)[name])
-                make = lambda key, table=weight: Block(table, nnx.Rngs(params=key), model.init_scale)
-                setattr(self, name, jax.vmap(make)(keys))
-            else:
-                setattr(self, name, initial(weight, rngs, model.init_scale))
+    def __init__(self, params: dict):
+        for name, x in params.items():
+            setattr(self, name, Block(x) if isinstance(x, dict) else nnx.Param(x))
 
     def __call__(self, tokens_BT, model, training, remat, unroll):
         """What `decode` returns, by parameters in the types that they are used in."""

@@ -11,8 +11,6 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from jmoe.model import tpu_flash
-
 BLOCK = 512  # queries at a time where there is no kernel
 
 
@@ -23,8 +21,10 @@ def attention(q_BTHK, k_BTPK, v_BTPK):
     """
     platform = jax.sharding.get_abstract_mesh().abstract_device.platform
     kernel = _cudnn if platform == "gpu" else blocks
-    if platform == "tpu" and tpu_flash.fits(*q_BTHK.shape[1::2]):
-        kernel = tpu_flash.attention
+    if platform == "tpu":
+        from jmoe.model import tpu_flash  # it brings Pallas for TPUs, a tenth of what a start of the trainer imports
+
+        kernel = tpu_flash.attention if tpu_flash.fits(*q_BTHK.shape[1::2]) else kernel
     return kernel(*(x.astype(jnp.bfloat16) for x in (q_BTHK, k_BTPK, v_BTPK)))
 
 

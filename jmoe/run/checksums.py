@@ -11,13 +11,18 @@ def checksums(tree) -> tuple[dict[str, str], bool]:
     waits until the arrays are computed.
     """
     leaves = jax.tree_util.tree_leaves_with_path(tree)
-    # one after another: XLA's CPU backend can lock up where many programs with collectives run at once
-    sums = [jax.device_get(_checksum(leaf)) for _, leaf in leaves]
+    sums = jax.device_get(_checksums([leaf for _, leaf in leaves]))
     named = {
         jax.tree_util.keystr(path, simple=True, separator="/"): f"{a:08x}{b:08x}"
         for (path, _), (a, b, _) in zip(leaves, sums)
     }
     return named, all(finite for _, _, finite in sums)
+
+
+@jax.jit
+def _checksums(arrays):
+    """_checksum of each, in one program: XLA's CPU backend can lock up where many with collectives run at once."""
+    return list(map(_checksum, arrays))
 
 
 @jax.jit

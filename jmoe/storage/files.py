@@ -6,6 +6,7 @@ Unavailable ends the process with an exit code that means "try again". jmoe/stor
 """
 
 import asyncio
+import concurrent.futures
 import contextlib
 import hashlib
 import itertools
@@ -194,6 +195,42 @@ def copy_files(source: str, target: epath.Path) -> None:
         epath.Path(path).copy(copy, overwrite=True)
 
 
+def read_bytes(path: pathlib.Path | epath.Path) -> bytes:
+    """A whole file, by a single request where it is an object; FileNotFoundError where there is none."""
+    if not is_remote(path):
+        return path.read_bytes()
+    return _store(path).cat_file(os.fspath(path))
+
+
+def names_below(folder: epath.Path, depth: int) -> list[str]:
+    """Paths, from `folder`, of the files in it and in its folders down to `depth` names; none where it does not exist.
+    On gs:// this is one listing, a request for each thousand objects, with all that lies deeper."""
+    if is_remote(folder):
+        inside = os.fspath(folder).partition("://")[2] + "/"
+        names = (name.removeprefix(inside) for name in _store(folder).find(os.fspath(folder)))
+        return [name for name in names if name.count("/") < depth]
+    names = []
+    with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
+        for entry in entries:
+            if not entry.is_dir():
+                names.append(entry.name)
+            elif depth > 1:
+                names += [f"{entry.name}/{name}" for name in names_below(entry.path, depth - 1)]
+    return names
+
+
+def of_each(call, items, folder) -> list:
+    """`call(item)` of each item, many at once where `folder` is on gs://, whose answers take their time."""
+    if not is_remote(folder):
+        return [call(item) for item in items]
+    with concurrent.futures.ThreadPoolExecutor(32) as pool:
+        return list(pool.map(call, items))
+
+
+def _store(path):
+    return fsspec.filesystem(os.fspath(path).partition("://")[0])
+
+
 def read_lines(path: pathlib.Path | epath.Path) -> list[dict]:
     """The lines of a JSONL file, none where it is missing; a last line that a kill cut short is left out. UserError for
     another damaged line."""
@@ -218,7 +255,7 @@ def read_sealed(path: pathlib.Path | epath.Path) -> dict | None:
     """The JSON values of a file without their seal, which older results lack, but not a record; None where there is no
     file, Damaged where it is cut short or altered."""
     try:
-        values = json.loads(path.read_bytes())
+        values = json.loads(read_bytes(path))
     except FileNotFoundError:
         return None
     except ValueError as error:

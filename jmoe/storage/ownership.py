@@ -177,11 +177,19 @@ class _Lease:
     def _write(self, generation):
         """Writes the lease over `generation`; the new generation, or None if another process was there first."""
         text = json.dumps(dataclasses.asdict(self._me))
-        written = self._store.write(self._key, text, if_equal=generation).result().generation
+        written = self._answer(self._store.write(self._key, text, if_equal=generation)).generation
         if not written:  # or the store wrote it, and the answer was lost
-            lease = self._store.read(self._key).result()
+            lease = self._answer(self._store.read(self._key))
             written = lease.stamp.generation if lease.value == text.encode() else None
         return written
+
+    def _answer(self, asked):
+        """The store's answer; TimeoutError once the lease is given up. It is looked for, not waited for: Python's end
+        would abort the process while a thread waits inside TensorStore, which pauses for half a minute in an outage."""
+        while not asked.done():
+            if self._over.wait(0.02):
+                raise TimeoutError("the lease was given up before the store answered")
+        return asked.result()
 
     def _beat(self) -> None:
         while not self._over.wait(BEAT):

@@ -106,4 +106,4 @@ def _served(law, architecture, flops, paper_kv_tokens):
     if law.published:
         return float(paper_kv_tokens), 1e11
     size, tokens = dense_optimum(law, architecture, flops)
-    return units.rounded(size / 3 / architecture.kv_elements(architecture.d_model(size), 1.0)), units.rounded(tokens)
+    return units.rounded(size / 3 / architecture.kv_elements(architecture.d_model(size, 1), 1.0)), units.rounded(tokens)

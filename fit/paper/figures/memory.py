@@ -74,9 +74,9 @@ def matched_memory(law, architecture, experts, flops, kv_tokens, inference_token
     for axis, (title, cache, served) in zip(axes, scenarios):
         base = _scenario(flops, cache, served)
         top = np.nanmax(optimum.optima(law, architecture, base, experts).n_total)
-        smallest = architecture.n_active(2.0 * architecture.width_per_block)
+        smallest = architecture.n_active(2.0 * architecture.width_per_block, 1)
         dense = np.geomspace(max(smallest, top / 1e4), top, style.POINTS)
-        memory = base.memory(architecture, architecture.d_model(dense), 1)
+        memory = base.memory(architecture, architecture.d_model(dense, 1), 1)
         for i, e in enumerate(experts):
             optima = optimum.solve(law, e, architecture, dataclasses.replace(base, memory_bytes=memory))
             shown = optima.feasible & (optima.size_bound == "memory")
@@ -115,7 +115,7 @@ def best_experts(law, architecture, experts, flops, sizes, kv_tokens, inference_
     for axis, (title, cache, served) in zip(axes, scenarios):
         base = _scenario(flops, cache, served)
         for size, grey in zip(sizes, greys):
-            memory = base.memory(architecture, architecture.d_model(size), 1)
+            memory = base.memory(architecture, architecture.d_model(size, 1), 1)
             optima = optimum.solve(law, experts, architecture, dataclasses.replace(base, memory_bytes=memory))
             if not optima.feasible.any():
                 continue

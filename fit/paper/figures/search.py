@@ -4,6 +4,7 @@ import numpy as np
 
 from fit.holistic_runs import budgets
 from fit.paper.figures import style
+from fit.surface import reach
 from fit.table import replacing
 from fit.units import flops as flops_text
 
@@ -26,11 +27,13 @@ def surfaces(rows):
         surface, (n, s) = row["surface"], row["points"]
         sizes = np.geomspace(*surface.size, 80)
         sparsity = -np.expm1(-np.linspace(*(-np.log1p(-np.array(surface.sparsity))), 80))
-        loss = surface.loss(sizes[None], sparsity[:, None])
+        low, high = reach(n, s, sizes)
+        run = (sparsity[:, None] >= low - 1e-6) & (sparsity[:, None] <= high + 1e-6)  # no contours beyond the runs
+        loss = np.where(run, surface.loss(sizes[None], sparsity[:, None]), np.nan)
         lines = axis.contour(sizes, -np.log1p(-sparsity), loss, 12, cmap="viridis", linewidths=0.8)
         axis.clabel(lines, fontsize=5)
         axis.plot(n, -np.log1p(-s), "o", color="0.5", markersize=2)
-        axis.plot(sizes, -np.log1p(-surface.best_sparsity(sizes)[0]), color="black")
+        axis.plot(sizes, -np.log1p(-surface.best_sparsity(sizes, (low, high))[0]), color="black")
         axis.plot(row["best"]["n_total"], -np.log1p(-row["best"]["sparsity"]), "*", color="black", markersize=7)
         style.log_axis(axis.xaxis, *surface.size)
         ticks = np.unique(s)
@@ -75,7 +78,8 @@ def _fit(axis, which, found, some, colour, label):
         if which == "width":
             return np.polyval(found["coefficients"], v)
         a, b, a2, b2, c = found["coefficients"]
-        x, y = (v, found["y"]["best"]) if which == "x" else (found["x"]["best"], v)
+        at_best = lambda name: found[name]["best"] if found[name] else getattr(some, name).mean()
+        x, y = (v, at_best("y")) if which == "x" else (at_best("x"), v)
         return a / (x - 6) + b * x + a2 / (y - 1) + b2 / (some.y_max - y) + c
 
     axis.plot(at, curve(at) - some.loss.min(), color=colour, label=label)

@@ -1,0 +1,35 @@
+"""Accepts that a job failed: it is trained no further, and its runs are missed no more.
+
+python -m launch.accept --workdir=DIR --job=NAME
+
+A model that diverges does so every time; accepted, it no longer makes a sweep that is otherwise done end with exit
+code 2. Its finished runs stay in runs.csv. launch.retry takes it back.
+"""
+
+from absl import flags
+
+from jmoe import cli
+from jmoe.errors import UserError
+from jmoe.storage import files as storage
+from launch import sweepfile, trainer
+
+WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the sweep, a folder or gs://...", required=True)
+JOB = flags.DEFINE_string("job", None, "Name of the job; its beginning is enough.", required=True)
+
+
+def main(_):
+    sweep = sweepfile.read(storage.absolute(WORKDIR.value))
+    job = sweep.named(JOB.value)
+    if job.done():
+        raise UserError(f"job {job.name} is done: there is no failure to accept")
+    failure, state = job.failure(), sweep.engine.states(sweep).get(job.name, "")
+    cause = failure.get("cause") or state.removeprefix("failed").strip(" ()") * state.startswith("failed")
+    cause = cause or sweep.reason(job)
+    if not cause or not (failure.get("for_good") or state.startswith("failed") or not state):
+        raise UserError(f"job {job.name} has not failed for good: it is {state or 'waiting'}; launch.cancel stops it")
+    trainer.give_up(job, cause, "accepted")
+    print(f"job {job.name} is given up: {cause}")
+
+
+if __name__ == "__main__":
+    cli.run(main)

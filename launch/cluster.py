@@ -1,0 +1,80 @@
+"""The Kubernetes API server that the kubeconfig's current context names, asked through the official client.
+
+Every refusal is a UserError with the server's own words. Credentials that expire are read anew, once for each call.
+"""
+
+import functools
+import json
+
+from jmoe.errors import UserError
+
+SECONDS_TO_ANSWER = (10, 60)  # to connect, and between two pieces of an answer: a server may hang without a word
+
+
+def custom_objects():
+    import kubernetes
+
+    return kubernetes.client.CustomObjectsApi(_client())
+
+
+def core():
+    import kubernetes
+
+    return kubernetes.client.CoreV1Api(_client())
+
+
+def ask(api, method: str, *args, unless: tuple[int, ...] = (), **kwargs):
+    """What a method of `api`, a function like `core`, answers; None where the server refuses with a code of `unless`.
+
+    Raises:
+      UserError: no cluster is known, it cannot be reached, or it refuses.
+    """
+    _client()  # says what is missing
+    import kubernetes
+    import urllib3
+
+    for credentials in ("kept", "read anew"):
+        try:
+            return getattr(api(), method)(*args, _request_timeout=SECONDS_TO_ANSWER, **kwargs)
+        except kubernetes.client.ApiException as error:
+            if error.status in unless:
+                return None
+            if error.status == 401 and credentials == "kept":
+                _client.cache_clear()
+                continue
+            known = "; gcloud auth login, or what the kubeconfig names, makes new credentials" * (error.status == 401)
+            raise UserError(f"the cluster refuses: {error.status} {error.reason}: {_words(error)}{known}") from None
+        except urllib3.exceptions.HTTPError as error:
+            raise UserError(f"the cluster cannot be reached: {error}; the same command goes on when it can") from None
+
+
+def serves(group: str, version: str, resource: str) -> bool:
+    """Whether the server has such objects."""
+    listed = ask(custom_objects, "get_api_resources", group, version, unless=(404,))
+    return listed is not None and any(found.name == resource for found in listed.resources)
+
+
+@functools.cache
+def _client():
+    """One for the process, which keeps its connection; a program that the kubeconfig gets credentials by runs once."""
+    try:
+        import kubernetes
+        import yaml
+    except ImportError:
+        raise UserError("--backend=gke needs the kubernetes client: pip install -e '.[gke]'") from None
+    try:
+        return kubernetes.config.new_client_from_config()
+    except (kubernetes.config.ConfigException, yaml.YAMLError, OSError) as error:
+        words = " ".join(str(error).split())
+        raise UserError(
+            f"--backend=gke finds no cluster: {words}; gcloud container clusters get-credentials makes one known"
+        ) from None
+
+
+def _words(error) -> str:
+    """The server's message, from an answer that is a Status; else the beginning of the answer."""
+    body = (error.body or "").strip()
+    try:
+        return json.loads(body)["message"]
+    except (ValueError, LookupError, TypeError):
+        return body[:500]

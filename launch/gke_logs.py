@@ -1,0 +1,126 @@
+"""What the pods of a job printed, and what Kubernetes says of them.
+
+A pod's log is gone with the pod, and a restart makes new ones: so each pod leaves its trainer's log in the job's folder
+when the trainer has ended, as logs/TIME-rankK.txt. Ranks are jax's: slice by slice, machine by machine.
+"""
+
+import contextlib
+import time
+
+from jmoe.errors import Unavailable, UserError
+from jmoe.storage.files import write_whole
+from launch import cluster, output
+from launch.manifest import REPLICATED_JOB
+
+SECONDS_BETWEEN_LOOKS = 5.0
+INDEX_OF_SLICE, INDEX_OF_MACHINE = "jobset.sigs.k8s.io/job-index", "batch.kubernetes.io/job-completion-index"
+
+
+def keep(bundle, rank: int) -> None:
+    """Leaves the log of the try that ended on this pod in the job's folder."""
+    text = output.log(bundle.jobs[0], -1).decode(errors="replace")
+    path = bundle.jobs[0].folder / "logs" / f"{output.now()}-rank{rank}.txt"
+    with contextlib.suppress(Unavailable):  # a log is not worth another try
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, text)
+
+
+def logs(sweep, job, item: dict | None, rank: int | None, attempt: int | None) -> bytes:
+    """What the process `rank` printed, by default the first one, in its pod of the JobSet `item`, and the events of
+    both; of an attempt, what was kept of it, the pod that runs now being the newest.
+
+    Raises:
+      UserError: there is nothing.
+    """
+    pod = item and _pod(sweep, item, rank or 0)
+    if attempt is not None:
+        kept = sorted((job.folder / "logs").glob(f"*-rank{rank or 0}.txt"))
+        running = pod and _phase(pod) in ("Pending", "Running")
+        one = output.one_try(
+            [path.read_bytes for path in kept] + [lambda: _log(sweep, pod)] * bool(running), attempt, job
+        )
+        return one()
+    if item is None:
+        raise UserError(f"job {job.name} has no JobSet in namespace {sweep.options['namespace']}")
+    text = _log(sweep, pod) if pod else b""
+    said = _said(sweep, item) if rank is None else []
+    if not text and not said:
+        raise UserError(f"job {job.name} has no pod in namespace {sweep.options['namespace']}")
+    return text + "".join(f"{line}\n" for line in said).encode()
+
+
+def follow(sweep, job, look, rank: int):
+    """Yields what the process `rank` prints, one pod after another, until the JobSet that look() gives is over."""
+    shown, ended = {}, set()  # bytes by pod; pods that print no more
+    while item := look():
+        over = any(c["type"] in ("Completed", "Failed") and c["status"] == "True" for c in _conditions(item))
+        pod = _pod(sweep, item, rank)
+        if pod and _phase(pod) != "Pending" and (uid := pod.metadata.uid) not in ended:
+            if shown and uid not in shown:
+                yield f"==> {pod.metadata.name} <==\n".encode()
+            shown.setdefault(uid, 0)
+            for text in _stream(sweep, pod, shown[uid]):
+                shown[uid] += len(text)
+                yield text
+            ended |= {uid} if _phase(pod) != "Running" else set()
+        if over:
+            return
+        time.sleep(SECONDS_BETWEEN_LOOKS)
+
+
+def _stream(sweep, pod, skip: int):
+    """Yields what the pod prints after its first `skip` bytes until it, or the connection, ends."""
+    import urllib3
+
+    place = "read_namespaced_pod_log", pod.metadata.name, sweep.options["namespace"]
+    log = cluster.ask(cluster.core, *place, container="trainer", follow=True, _preload_content=False)
+    with contextlib.closing(log), contextlib.suppress(urllib3.exceptions.HTTPError):
+        for text in log.stream(4096, decode_content=True):
+            if text[skip:]:
+                yield text[skip:]
+            skip = max(0, skip - len(text))
+
+
+def _pod(sweep, item: dict, rank: int):
+    """The newest pod of that rank, or None."""
+    selector = f"jobset.sigs.k8s.io/jobset-name={item['metadata']['name']}"
+    namespace = sweep.options["namespace"]
+    pods = cluster.ask(cluster.core, "list_namespaced_pod", namespace, label_selector=selector).items
+    n_hosts = next(
+        job["template"]["spec"]["parallelism"]
+        for job in item["spec"]["replicatedJobs"]
+        if job["name"] == REPLICATED_JOB
+    )
+    index = lambda pod, label: int((pod.metadata.labels or {}).get(label, 0))
+    rank_of = lambda pod: index(pod, INDEX_OF_SLICE) * n_hosts + index(pod, INDEX_OF_MACHINE)
+    of_rank = [pod for pod in pods if rank_of(pod) == rank]
+    return max(of_rank, key=lambda pod: str(pod.metadata.creation_timestamp), default=None)
+
+
+def _phase(pod) -> str:
+    return (pod.status and pod.status.phase) or "Running"
+
+
+def _log(sweep, pod) -> bytes:
+    """What the pod's trainer printed; b"" before it has started."""
+    if _phase(pod) == "Pending":
+        return b""
+    place = "read_namespaced_pod_log", pod.metadata.name, sweep.options["namespace"]
+    return cluster.ask(cluster.core, *place, container="trainer").encode()
+
+
+def _said(sweep, item: dict) -> list[str]:
+    """The conditions of the JobSet, and the events of it and of whatever bears its name, oldest first."""
+    name, namespace = item["metadata"]["name"], sweep.options["namespace"]
+    lines = [f"==> JobSet {name} <=="]
+    lines += [f"{c['type']}={c['status']} {c.get('reason', '')}: {c.get('message', '')}" for c in _conditions(item)]
+    events = cluster.ask(cluster.core, "list_namespaced_event", namespace, unless=(403, 404))
+    mine = [event for event in (events.items if events else []) if name in (event.involved_object.name or "")]
+    for event in sorted(mine, key=lambda event: str(event.last_timestamp or event.event_time)):
+        what = f"{event.involved_object.kind} {event.involved_object.name}"
+        lines.append(f"{event.last_timestamp or event.event_time} {what}: {event.reason}: {event.message}")
+    return lines if len(lines) > 1 else []
+
+
+def _conditions(item: dict) -> list[dict]:
+    return item.get("status", {}).get("conditions", [])

@@ -1,0 +1,63 @@
+"""Builds the container image of this checkout, for --backend=gke.
+
+python -m launch.image --image=REGISTRY/jmoe:TAG [--extra=cuda] [--platform=linux/arm64] [--push]
+
+A pod trains a job only by the code that the sweep was begun with (jmoe/version.py). So the image gets this folder as it
+is, edits that are not committed too, and the version of jax that is installed here; its build fails where the code of
+the two is not the same.
+"""
+
+import importlib.metadata
+import pathlib
+import shlex
+import shutil
+import subprocess
+
+from absl import flags
+
+from jmoe import cli
+from jmoe.errors import UserError
+from jmoe.version import code_version
+
+ROOT = pathlib.Path(__file__).parents[1]
+BUILDERS = ("docker", "podman")
+
+IMAGE = flags.DEFINE_string("image", None, "Name of the image to build, as launch.sweep --image will be given it.")
+EXTRA = flags.DEFINE_enum("extra", "tpu", ["tpu", "cuda", "train"], "What to install jmoe with: for TPUs, GPUs, CPUs.")
+PLATFORM = flags.DEFINE_string("platform", None, "linux/amd64, or linux/arm64 for GB200; by default this machine's.")
+PUSH = flags.DEFINE_bool("push", False, "Push it to its registry.")
+DRY_RUN = flags.DEFINE_bool("dry_run", False, "Print the commands and run none.")
+EXPECT = flags.DEFINE_string(
+    "expect", None, "Build nothing; fail unless the code here is this. The Dockerfile asks it."
+)
+
+
+def main(_):
+    if EXPECT.value:
+        if (code := code_version()) != EXPECT.value:
+            raise UserError(f"the image's code is {code}, not {EXPECT.value}")
+        return
+    if not IMAGE.value:
+        raise UserError("--image is missing: the name of the image, as europe-docker.pkg.dev/PROJECT/REPOSITORY/jmoe:1")
+    if not (ROOT / "Dockerfile").exists():
+        raise UserError(f"{ROOT} has no Dockerfile: an image is built from a checkout of the repository")
+    builder = next(filter(shutil.which, BUILDERS), BUILDERS[0] if DRY_RUN.value else None)
+    if builder is None:
+        raise UserError(f"an image is built by {' or '.join(BUILDERS)}, and neither is on this machine's PATH")
+    for command in commands(builder):
+        print(shlex.join(command), flush=True)
+        if not DRY_RUN.value and (code := subprocess.run(command, stdin=subprocess.DEVNULL).returncode):
+            raise UserError(f"{builder} {command[1]} failed with exit code {code}; what it printed says why")
+    print(f"{IMAGE.value} {'would hold' if DRY_RUN.value else 'holds'} code {code_version()}")
+
+
+def commands(builder: str) -> list[list[str]]:
+    """The argument lists that build the image, and push it."""
+    told = {"EXTRA": EXTRA.value, "JAX": importlib.metadata.version("jax"), "CODE": code_version()}
+    build = [builder, "build", f"--tag={IMAGE.value}", *(f"--build-arg={name}={value}" for name, value in told.items())]
+    build += [f"--platform={PLATFORM.value}"] * bool(PLATFORM.value)
+    return [[*build, str(ROOT)], *[[builder, "push", IMAGE.value]] * PUSH.value]
+
+
+if __name__ == "__main__":
+    cli.run(main)

@@ -1,0 +1,266 @@
+"""The manifest of a JobSet: what --backend=gke creates for each job, or bundle of jobs trained together.
+
+Fields are those of jobset.x-k8s.io/v1alpha2, batch/v1 and core/v1. The job and its flags are read from sweep.json in
+the workdir: nothing of them stands in a manifest but the job's name. What most pods need has a flag here; all else
+(volumes, tolerations, an account's files) stands in a YAML file that --pod_patch merges over the pod.
+"""
+
+import os
+import re
+
+from absl import flags
+
+from jmoe.errors import UserError
+from launch import accelerators, gpudirect
+
+API_GROUP, VERSION, PLURAL = "jobset.x-k8s.io", "v1alpha2", "jobsets"
+REPLICATED_JOB = "slice"
+COORDINATOR_PORT = 8482  # jax's own for a coordinator on Cloud TPU
+SECONDS_TO_SAVE = 25  # of the 30 that GKE gives a spot machine
+MAX_RESTARTS = 100  # for whatever never gets as far as launch.task's own count
+SWEEP, JOB = "jmoe/sweep", "jmoe/job"  # labels
+JOBS = "jmoe/jobs"  # annotation: the names of all jobs of the JobSet
+OURS = (SWEEP, JOB, JOBS, "kueue.x-k8s.io/queue-name")
+OUR_VARIABLES = ("JAX_COMPILATION_CACHE_DIR", "JMOE_HOSTS", "JMOE_SLICES", "JMOE_SLICE_INDEX")
+OUR_VARIABLES += ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
+GKE = "cloud.google.com/gke-"  # how GKE's own labels and taints begin
+
+flags.DEFINE_string("image", None, "gke: container image with this repository as its working directory.")
+flags.DEFINE_string("queue", None, "gke: Kueue's LocalQueue.")
+flags.DEFINE_string("namespace", "default", "gke: namespace.")
+flags.DEFINE_string("service_account", None, "gke: Kubernetes account that may write --workdir (by Workload Identity).")
+flags.DEFINE_integer("n_slices", 1, "gke: slices for each job.", 1)
+flags.DEFINE_bool("spot", True, "gke: spot machines, unless --reservation or --flex_start is given.")
+flags.DEFINE_string("reservation", None, "gke: the reservation to run in, as NAME, or PROJECT/NAME where it is shared.")
+flags.DEFINE_bool("flex_start", False, "gke: machines that start when all of a job's can (Dynamic Workload Scheduler).")
+flags.DEFINE_bool(
+    "gpudirect", False, f"gke: the fast network between whole GPU machines; {accelerators.gpudirect_words()}."
+)
+flags.DEFINE_string("priority_class", None, "gke: PriorityClass of the pods, which Kueue goes by as well.")
+flags.DEFINE_float("ttl_hours", None, "gke: delete a JobSet so long after its end; otherwise it stays.", 0)
+flags.DEFINE_multi_string("env", [], "gke: NAME=VALUE, a variable of the trainer; may be given many times.")
+flags.DEFINE_multi_string("secret", [], "gke: a Secret whose entries are variables of the trainer; may be repeated.")
+flags.DEFINE_multi_string("pull_secret", [], "gke: a Secret to pull the image with; may be repeated.")
+flags.DEFINE_multi_string("label", [], "gke: NAME=VALUE, of JobSets and pods; may be given many times.")
+flags.DEFINE_multi_string("annotation", [], "gke: NAME=VALUE, of JobSets and pods; may be given many times.")
+flags.DEFINE_multi_string(
+    "pod_patch", [], "gke: YAML file with metadata and spec, merged over those of each pod; may be repeated."
+)
+
+
+def options() -> dict:
+    """What sweep.json keeps of the flags; the patches with what their files hold.
+
+    Raises:
+      UserError: a value, or a file, that no manifest can be made from.
+    """
+    names = ("image", "queue", "namespace", "service_account", "accelerator", "n_slices", "reservation", "flex_start")
+    names += ("gpudirect", "priority_class", "ttl_hours", "secret", "pull_secret")
+    chosen = {name: flags.FLAGS[name].value for name in names}
+    elsewhere = bool(chosen["reservation"] or chosen["flex_start"])
+    chosen["spot"] = flags.FLAGS.spot and not (elsewhere and flags.FLAGS["spot"].using_default_value)
+    chosen |= {name: _pairs(name) for name in ("env", "label", "annotation")}
+    return chosen | {"pod_patch": [_patch(path) for path in flags.FLAGS.pod_patch]}
+
+
+def check(options: dict) -> None:
+    """Raises UserError for options that contradict each other or name no machines."""
+    for name in ("image", "accelerator", "queue"):
+        if not options[name]:
+            raise UserError(f"--backend=gke needs --{name}")
+    place = accelerators.parse(options["accelerator"], options["n_slices"])
+    if len(kinds := [f"--{name}" for name in ("spot", "reservation", "flex_start") if options.get(name)]) > 1:
+        raise UserError(f"{' and '.join(kinds)} exclude each other: a machine is of one kind")
+    if options.get("gpudirect"):
+        gpudirect.check(place, options["accelerator"])
+
+
+def _pairs(flag: str) -> dict[str, str]:
+    """The NAME=VALUE pairs of a flag."""
+    pairs, is_env = {}, flag == "env"
+    form = r"[A-Za-z_]\w*" if is_env else r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-\w.]*[A-Za-z0-9])?"
+    for text in flags.FLAGS[flag].value:
+        name, equals, value = text.partition("=")
+        if not equals or not re.fullmatch(form, name, re.ASCII):
+            raise UserError(f"--{flag}={text}: give it as NAME=VALUE, with a name that Kubernetes takes")
+        if name in (OUR_VARIABLES if is_env else OURS):
+            raise UserError(f"--{flag}={text}: the sweep itself sets {name}")
+        if flag == "label" and not re.fullmatch(r"([A-Za-z0-9]([-\w.]{0,61}[A-Za-z0-9])?)?", value, re.ASCII):
+            raise UserError(f"--label={text}: a label's value has at most 63 letters, digits, '-', '_' and '.'")
+        pairs[name] = value
+    return pairs
+
+
+def _patch(path: str) -> dict:
+    """What a file of --pod_patch holds."""
+    import yaml
+
+    try:
+        with open(path, encoding="utf-8") as file:
+            patch = yaml.safe_load(file)
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise UserError(f"--pod_patch={path} cannot be read: {' '.join(str(error).split())}") from None
+    if not isinstance(patch, dict) or not patch or not patch.keys() <= {"metadata", "spec"}:
+        found = ", ".join(map(str, patch)) if isinstance(patch, dict) else type(patch).__name__
+        raise UserError(f"--pod_patch={path} must hold metadata, spec or both, as a pod has them, not {found}")
+    return patch
+
+
+def merged(base, patch):
+    """`base` with `patch` over it, both of a manifest, neither changed; as `kubectl patch` does it by and large.
+
+    Objects are merged field by field, and null takes a field away. Lists of objects are joined: what has the mountPath,
+    or else the name, of an item there is merged into that item; the rest comes after them. Of all else, lists of words
+    such as a command too, the patch's is taken.
+    """
+    if isinstance(patch, dict):
+        base = base if isinstance(base, dict) else {}
+        both = base | {name: merged(base.get(name), value) for name, value in patch.items()}
+        return {name: value for name, value in both.items() if value is not None}
+    if isinstance(base, list) and isinstance(patch, list) and all(isinstance(item, dict) for item in patch):
+        result = list(base)
+        for item in patch:
+            key = _key(item)
+            place = next((i for i, other in enumerate(result) if key and _key(other) == key), None)
+            if place is None:
+                result.append(item)
+            else:
+                result[place] = merged(result[place], item)
+        return result
+    return patch
+
+
+def _key(item) -> tuple | None:
+    """What tells an item of a list from the others, or None."""
+    return next(((k, item[k]) for k in ("mountPath", "name") if k in item), None) if isinstance(item, dict) else None
+
+
+def jobset(sweep, bundle) -> dict:
+    """The manifest for one bundle of jobs."""
+    options, name = sweep.options, f"{sweep.id}-{bundle.name}"
+    place = accelerators.parse(options["accelerator"], options["n_slices"])
+    for_good = {"containerName": "trainer", "operator": "In", "values": [2]}
+    job = {
+        "parallelism": place.n_hosts,
+        "completions": place.n_hosts,
+        "completionMode": "Indexed",
+        "backoffLimit": 0,
+        "podFailurePolicy": {"rules": [{"action": "FailJob", "onExitCodes": for_good}]},
+        "template": _pod(sweep, bundle, name, place),
+    }
+    annotations = options.get("annotation", {}) | {JOBS: ",".join(trained.name for trained in bundle.jobs)}
+    if place.is_tpu and place.n_hosts > 1:  # such a slice is a node pool of its own; those of one host share one
+        annotations["alpha.jobset.sigs.k8s.io/exclusive-topology"] = f"{GKE}nodepool"
+    ttl = options.get("ttl_hours")
+    return {
+        "apiVersion": f"{API_GROUP}/{VERSION}",
+        "kind": "JobSet",
+        "metadata": {
+            "name": name,
+            "namespace": options["namespace"],
+            "labels": _labels(sweep, bundle) | {"kueue.x-k8s.io/queue-name": options["queue"]},
+            "annotations": annotations,
+        },
+        "spec": {
+            "suspend": True,  # until Kueue admits all of its pods at once
+            "network": {"enableDNSHostnames": True},
+            "failurePolicy": {
+                "maxRestarts": MAX_RESTARTS,
+                "rules": [{"name": "for_good", "action": "FailJobSet", "onJobFailureReasons": ["PodFailurePolicy"]}],
+            },
+            "replicatedJobs": [{"name": REPLICATED_JOB, "replicas": place.n_slices, "template": {"spec": job}}],
+        }
+        | ({} if ttl is None else {"ttlSecondsAfterFinished": int(ttl * 3600)}),
+    }
+
+
+def _labels(sweep, bundle) -> dict[str, str]:
+    return sweep.options.get("label", {}) | {SWEEP: sweep.id, JOB: bundle.name}
+
+
+def _pod(sweep, bundle, name: str, place) -> dict:
+    """The template of each pod of the JobSet `name`, patched."""
+    options = sweep.options
+    command = ["python", "-m", "launch.task", f"--workdir={os.fspath(sweep.workdir)}"]
+    command += [f"--job={job.name}" for job in bundle.jobs]
+    resource = "google.com/tpu" if place.is_tpu else "nvidia.com/gpu"
+    chips = {resource: str(place.chips_per_host)}  # a quantity
+    container = {
+        "name": "trainer",
+        "image": options["image"],
+        "command": [literal(argument) for argument in command],
+        "env": _environment(sweep, name, place),
+        "resources": {"requests": chips, "limits": dict(chips)},
+        "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
+    }
+    if secrets := options.get("secret"):
+        container["envFrom"] = [{"secretRef": {"name": secret}} for secret in secrets]
+    node, tolerations = _machine(options, place)
+    spec = {
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": SECONDS_TO_SAVE,
+        "nodeSelector": node,
+        "tolerations": [{"key": resource, "operator": "Exists", "effect": "NoSchedule"}, *tolerations],
+        "containers": [container],
+        # without it /dev/shm has 64 MiB, and NCCL and workers that read data share memory there
+        "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory"}}],
+    }
+    if account := options.get("service_account"):
+        spec["serviceAccountName"] = account
+    if priority := options.get("priority_class"):
+        spec["priorityClassName"] = priority
+    if pull_secrets := options.get("pull_secret"):
+        spec["imagePullSecrets"] = [{"name": secret} for secret in pull_secrets]
+    metadata = {"labels": _labels(sweep, bundle)}
+    if annotations := options.get("annotation"):
+        metadata["annotations"] = annotations
+    pod = {"metadata": metadata, "spec": spec}
+    if options.get("gpudirect"):
+        pod = merged(pod, gpudirect.patch(place, container["command"]))
+    for patch in options.get("pod_patch", []):
+        pod = merged(pod, patch)
+    return pod
+
+
+def _machine(options: dict, place) -> tuple[dict[str, str], list[dict]]:
+    """The node selector, and the tolerations that the node's taints want, of the machines that the options name.
+
+    Labels and taints: GKE's documentation of spot VMs, of consuming reservations, of flex-start and of Arm nodes.
+    """
+    taint = lambda key, value: {"key": key, "operator": "Equal", "value": value, "effect": "NoSchedule"}
+    node = {f"{GKE}{'tpu-' if place.is_tpu else ''}accelerator": accelerators.GKE[place.kind]}
+    node |= {f"{GKE}tpu-topology": place.topology} if place.is_tpu else {}
+    tolerations = []
+    if options.get("spot"):
+        node[f"{GKE}spot"] = "true"
+        tolerations.append(taint(f"{GKE}spot", "true"))
+    if reservation := options.get("reservation"):
+        project, _, name = reservation.rpartition("/")
+        node |= {"cloud.google.com/reservation-name": name, "cloud.google.com/reservation-affinity": "specific"}
+        node |= {"cloud.google.com/reservation-project": project} if project else {}
+    if options.get("flex_start"):
+        node[f"{GKE}flex-start"] = "true"
+        queued = {"key": f"{GKE}queued", "operator": "Exists", "effect": "NoSchedule"}  # by queued provisioning
+        tolerations += [taint(f"{GKE}flex-start", "true"), queued]
+    if place.kind in accelerators.ARM:
+        tolerations.append(taint("kubernetes.io/arch", "arm64"))
+    return node, tolerations
+
+
+def literal(argument: str) -> str:
+    """An argument that Kubernetes hands on as it stands: it would expand $(NAME) in commands, and $$ is its escape."""
+    return argument.replace("$", "$$")
+
+
+def _environment(sweep, name: str, place) -> list[dict]:
+    slice_index = {"fieldRef": {"fieldPath": "metadata.labels['jobset.sigs.k8s.io/job-index']"}}
+    env = [
+        {"name": "JAX_COMPILATION_CACHE_DIR", "value": literal(os.fspath(sweep.workdir / "compiled"))},
+        {"name": "JMOE_HOSTS", "value": str(place.n_hosts)},
+        {"name": "JMOE_SLICES", "value": str(place.n_slices)},
+        {"name": "JMOE_SLICE_INDEX", "valueFrom": slice_index},
+    ]
+    if place.n_hosts * place.n_slices > 1:
+        address = f"{name}-{REPLICATED_JOB}-0-0.{name}:{COORDINATOR_PORT}"
+        env.append({"name": "JAX_COORDINATOR_ADDRESS", "value": address})
+    return env + [{"name": key, "value": literal(value)} for key, value in sweep.options.get("env", {}).items()]

@@ -1,0 +1,96 @@
+"""How far a local sweep is, while it works."""
+
+import time
+
+from tqdm import tqdm
+
+from jmoe.errors import Unavailable
+from jmoe.storage import files as storage
+from launch.jobs import files_of
+
+
+class Progress:
+    """The progress of `jobs`, on a terminal or in a log: one bar over their FLOPs, and a line for each finished run."""
+
+    def __init__(self, jobs):
+        self._every = 10.0 if storage.is_remote(jobs[0].folder) else 0.0  # seconds: objects are slow to look at
+        files = self._files(jobs)
+        self._jobs, self._known = jobs, {job.name: set(job.results(files)) for job in jobs}
+        self._next = 0.0
+        self._n_runs = sum(len(job.budgets) for job in jobs)
+        self._cost = {job.name: job.flops / job.training_tokens for job in jobs}
+        self._last = {job.name: job.progress()[0] for job in jobs}
+        self._total, self._first, self._began = sum(job.flops for job in jobs), self._flops(), time.monotonic()
+        self._bar = tqdm(
+            total=self._total,
+            initial=self._first,
+            smoothing=0.05,
+            disable=None,
+            bar_format="{desc} {percentage:3.0f}%|{bar}| {elapsed} so far, {remaining} left{postfix}",
+        )
+        if n_done := self._n_done():
+            self.say(f"{n_done} of {self._n_runs} runs were done before")
+
+    def update(self, running, waiting=()) -> None:
+        """Looks at the jobs' folders: says which runs have ended since, how the jobs `running` stand, and that those
+        `waiting` have an earlier trainer."""
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + self._every
+        standing, files = [], self._files(self._jobs)
+        for job in self._jobs:
+            if job not in running and self._known[job.name] == set(job.budgets):
+                continue
+            results = job.results(files)
+            for name in sorted(results.keys() - self._known[job.name], key=lambda name: results[name]["n_tokens"]):
+                self._known[job.name].add(name)
+                run = results[name]
+                self.say(
+                    f"run {self._n_done()} of {self._n_runs}: d_model {run['d_model']}, {run['n_experts']} experts, "
+                    f"{run['n_tokens']} tokens: loss {run['loss']:.4f}; {self._left()} left"
+                )
+            self._last[job.name], loss = job.progress()
+            if job in running:
+                standing.append(f"{_short(job)} {self._stands(job, loss)}")
+        standing += [f"{_short(job)} waits for its earlier trainer to save" for job in waiting]
+        self._bar.set_description_str(f"run {min(self._n_done() + 1, self._n_runs)} of {self._n_runs}", refresh=False)
+        self._bar.set_postfix_str(", ".join(standing) or "starting", refresh=False)
+        self._bar.n = self._flops()
+        self._bar.refresh()
+
+    def _files(self, jobs) -> dict | None:
+        """Of the sweep, by one request; None on a disk, where each look is as cheap."""
+        return files_of(jobs[0].folder.parent.parent) if self._every else None
+
+    def say(self, text: str) -> None:
+        tqdm.write(text)
+
+    def close(self) -> None:
+        self._next = 0.0
+        try:
+            self.update([])
+        except Unavailable:
+            self.say("the store gives no answer: launch.status says later which runs have ended")
+        self._bar.close()
+
+    def _stands(self, job, loss: float | None) -> str:
+        if loss is None:
+            return "loading and compiling"
+        if self._last[job.name] >= job.training_tokens:
+            return "evaluating"
+        return f"loss {loss:.2f}"
+
+    def _n_done(self) -> int:
+        return sum(map(len, self._known.values()))
+
+    def _left(self) -> str:
+        done = self._flops() - self._first
+        seconds = (time.monotonic() - self._began) * (self._total - self._first - done) / done if done else float("inf")
+        return tqdm.format_interval(seconds) if done else "unknown time"
+
+    def _flops(self) -> float:
+        return sum(self._last[name] * self._cost[name] for name in self._last)
+
+
+def _short(job) -> str:
+    return job.name.rsplit("-", 1)[0]

@@ -1,0 +1,52 @@
+"""Tries one job again that failed for good, was cancelled, or whose failure was accepted.
+
+python -m launch.retry --workdir=DIR --job=NAME
+
+It goes on from its last checkpoint. A launch.sweep at work on this machine takes it up; otherwise a local job is
+trained now, and a job of slurm or gke is submitted, alone.
+"""
+
+import dataclasses
+import sys
+
+from absl import flags
+
+from jmoe import cli
+from jmoe.errors import UserError
+from jmoe.storage import files as storage
+from jmoe.storage import ownership
+from launch import collect, sweepfile, trainer
+
+SECONDS_TO_SUBMIT = 120.0
+
+WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the sweep, a folder or gs://...", required=True)
+JOB = flags.DEFINE_string("job", None, "Name of the job; its beginning is enough.", required=True)
+
+
+def main(_):
+    sweep = sweepfile.read(storage.absolute(WORKDIR.value))
+    job = sweep.named(JOB.value)
+    if job.done() or job.kept:
+        raise UserError(
+            f"job {job.name} is {'no longer of the sweep' if job.kept else 'done'}: there is nothing to try"
+        )
+    state = sweep.engine.states(sweep).get(job.name, "")
+    if state and not state.startswith("failed"):
+        raise UserError(f"job {job.name} is {state} now; launch.cancel --job={job.name} would stop it first")
+    trainer.forget_cause(job, accepted_too=True)
+    try:
+        with ownership.hold(sweep.lock, "launch.retry", 0.0 if sweep.engine.ON_THIS_MACHINE else SECONDS_TO_SUBMIT):
+            report = sweep.engine.submit(dataclasses.replace(sweep, jobs=[job]))
+            if sweep.engine.ON_THIS_MACHINE:
+                report, _ = collect.write(sweep)
+                if not job.done():
+                    raise UserError(f"job {job.name} failed again: {job.failure().get('cause')}")
+            print(report)
+    except ownership.Taken as error:
+        if not sweep.engine.ON_THIS_MACHINE:
+            raise
+        print(f"{error.owner} is at work on the sweep and takes job {job.name} up", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    cli.run(main)

@@ -1,0 +1,141 @@
+"""What an array task of the Slurm backend does on its nodes: srun's trainers, one try after another.
+
+Which end is a failure of the job, and which is Slurm's doing? Where Slurm takes the nodes away (cancelled, preempted, a
+node lost) it is none, and Slurm queues the task again. Where the store or Slurm's controller gives no answer, or srun
+cannot start a trainer on a node, which Slurm finds lost only minutes later, the task tries again.
+"""
+
+import json
+import os
+import pathlib
+import subprocess
+import time
+
+from jmoe.errors import UNAVAILABLE, Unavailable, UserError
+from launch import trainer
+
+SLURMS_OWN = ("srun:", "slurmstepd")  # how the lines begin that Slurm adds to a trainer's log
+AWAY = ("Unable to contact slurm controller", "Socket timed out on send/recv operation")  # it is restarted, or busy
+NO_NODE = ("Task launch for", "Node failure on")  # srun's words for a node that does not answer
+PAUSE = 5.0  # seconds
+
+
+def jobs_of_task(path: str) -> list[str]:
+    """The names of this array task's jobs, from the array's list."""
+    return read_list(pathlib.Path(path))[int(os.environ["SLURM_ARRAY_TASK_ID"])]
+
+
+def run_task(sweep, bundle) -> int:
+    """Has srun start trainers on the nodes of this array task until every job is done or has failed for good, or Slurm
+    takes the nodes away; queues the task again where the trainers were asked to stop, or the store gives no answer."""
+    try:
+        return _train(sweep, bundle)
+    except Unavailable:
+        _requeue()
+        raise
+
+
+def _train(sweep, bundle) -> int:
+    while not bundle.done():
+        if bundle.stands_still():  # cancelled, or accepted, while it waited
+            return 2
+        started = trainer.start_when_free(bundle, sweep.stall_minutes, prefix=_step(), not_its_own=SLURMS_OWN)
+        code = started.wait()
+        if code == 0:
+            break
+        if code < 0:  # srun itself was killed
+            _end_step()
+        if _is_slurms_or_the_stores(started):
+            code = UNAVAILABLE
+        if code in trainer.STOPPED and not started.stalled:
+            _requeue()
+            return code
+        if _is_ending():  # killed with its nodes: no failure of its own
+            return code
+        if code == UNAVAILABLE:  # nothing is wrong with the job
+            print(f"{bundle.name}: {started.cause(code)}; trying again", flush=True)
+            time.sleep(PAUSE)
+            continue
+        failures = trainer.failed(started, code, sweep.retries)
+        for job, failure in failures.items():
+            print(f"{job}: {failure['cause']}", flush=True)
+        if failures and all(failure["for_good"] for failure in failures.values()):  # none: it ended badly, but done
+            return 2
+    for job in bundle.jobs:
+        trainer.forget_cause(job)
+    return 0
+
+
+def _step() -> list[str]:
+    """The command that starts one trainer process for each task of the job; the log says which one printed a line."""
+    several = int(os.environ.get("SLURM_NTASKS") or os.environ.get("SLURM_NNODES") or 1) > 1
+    return ["srun", "--export=ALL", "--kill-on-bad-exit=1", *["--label"] * several]
+
+
+def _is_slurms_or_the_stores(started) -> bool:
+    """Whether a trainer was ended by the store, or not started for want of the controller or a node. By srun's lines:
+    its exit code is the largest of all processes, of which it ends the others when one has ended."""
+    errors = [line for line in started.lines() if line.startswith("srun: error:")]
+    outage = f"Exited with exit code {UNAVAILABLE}"
+    return any(line.endswith(outage) or any(words in line for words in AWAY + NO_NODE) for line in errors)
+
+
+def _requeue() -> None:
+    if not _is_ending():
+        _asked("scontrol", "requeue", _task())
+
+
+def _is_ending() -> bool:
+    """Whether Slurm is taking the nodes of this task away: cancelled, preempted, requeued, or a node lost."""
+    return _asked("squeue", "-h", "-j", _task(), "-o", "%T").strip() != "RUNNING"
+
+
+def _end_step() -> None:
+    """Ends trainers of this array task that outlived their srun, and waits until they have ended."""
+    steps = lambda: _asked("squeue", "-h", "-s", "-j", _task(), "-o", "%i").split()
+    while numbered := [step for step in steps() if step[-1].isdigit()]:
+        subprocess.run(["scancel", *numbered], capture_output=True)
+        time.sleep(1)
+
+
+def _task() -> str:
+    """This array task; the id of one of them is the whole array's as well."""
+    return f"{os.environ['SLURM_ARRAY_JOB_ID']}_{os.environ['SLURM_ARRAY_TASK_ID']}"
+
+
+def read_list(path) -> list:
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{os.fspath(path)} cannot be read ({error}), and nothing else tells which jobs that array has queued; "
+            "launch.cancel takes them off"
+        ) from None
+
+
+def _asked(*command) -> str:
+    """What one of Slurm's commands prints, asked again for as long as the controller is away: the task and its nodes do
+    not depend on it."""
+    while True:
+        try:
+            return call(*command)
+        except UserError as error:
+            if not any(words in str(error) for words in AWAY):
+                raise
+            print(f"{error}; trying again", flush=True)
+            time.sleep(PAUSE)
+
+
+def call(*command) -> str:
+    """What one of Slurm's commands prints.
+
+    Raises:
+      UserError: it is not here, or it failed, with what it said.
+    """
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL)
+    except FileNotFoundError:
+        raise UserError(f"--backend=slurm needs {command[0]}, which is not on this machine's PATH") from None
+    if done.returncode:
+        raise UserError(f"{command[0]}: {' '.join(done.stderr.split())}")
+    return done.stdout

@@ -1,0 +1,218 @@
+"""A Kubernetes API server for a test: etcd, and the server that tests/apiserver_build.py builds, over TLS.
+
+It has no controllers: a test does by hand what they would do.
+"""
+
+import contextlib
+import json
+import pathlib
+import shutil
+import socket
+import subprocess
+import threading
+import time
+
+import apiserver_build
+import apiserver_crds
+import helpers
+import yaml
+from kubernetes import client
+
+ADMIN = "admin"
+JOBSETS = "jobset.x-k8s.io", "v1alpha2", "default", "jobsets"
+QUEUES = "kueue.x-k8s.io", "v1beta1", "default", "localqueues"
+
+
+def missing() -> str:
+    """Why no server can be started here, or nothing."""
+    if not shutil.which("etcd"):
+        return "etcd not found: apt-get install etcd-server"
+    built = apiserver_build.path().exists()
+    return "" if built else "the API server is not built: python tests/apiserver_build.py does it, in some minutes"
+
+
+class Cluster:
+    """Starts in the constructor, with the LocalQueue `team`; KUBECONFIG is to be `kubeconfig`, whose credentials are
+    those of the user `token`. stop() ends its processes."""
+
+    def __init__(self, folder: pathlib.Path):
+        self.folder, self.kubeconfig, self._stopped = folder, folder / "kubeconfig", threading.Event()
+        self._certificate = f"{folder}/tls/apiserver.crt"
+        self.pods = folder / "pods"
+        self.pods.mkdir()
+        self.port, etcd, peer = (helpers.free_port() for _ in range(3))
+        self._etcd = self._start(
+            "etcd", f"--data-dir={folder}/etcd", "--unsafe-no-fsync", "--name=only",
+            f"--listen-client-urls=http://127.0.0.1:{etcd}", f"--advertise-client-urls=http://127.0.0.1:{etcd}",
+            f"--listen-peer-urls=http://127.0.0.1:{peer}", f"--initial-advertise-peer-urls=http://127.0.0.1:{peer}",
+            f"--initial-cluster=only=http://127.0.0.1:{peer}",
+        )  # fmt: skip
+        helpers.wait_until(lambda: _listens(etcd), [self._etcd], 60)
+        self._command = (
+            str(apiserver_build.path()), f"--etcd-servers=http://127.0.0.1:{etcd}", "--bind-address=127.0.0.1",
+            f"--secure-port={self.port}", f"--cert-dir={folder}/tls", f"--users={folder}/users.json",
+            f"--pods={self.pods}",
+        )  # fmt: skip
+        self.users = {ADMIN: {"expires": 4e9}}
+        self.be("user")
+        self._server = self._start(*self._command)
+        helpers.wait_until(lambda: _listens(self.port), [self._server], 60)
+        assert _listens(self.port), (folder / "apiserver.out").read_text()[-2000:]
+        self._write_kubeconfig()
+        loaded = client.Configuration()
+        loaded.host, loaded.ssl_ca_cert = f"https://127.0.0.1:{self.port}", self._certificate
+        loaded.api_key = {"BearerToken": f"Bearer {ADMIN}"}
+        self.api = client.CustomObjectsApi(client.ApiClient(loaded))
+        for crd in apiserver_crds.crds():
+            self.define(crd)
+        self.api.create_namespaced_custom_object(
+            *QUEUES, _object(QUEUES, "LocalQueue", {"name": "team"}, {"clusterQueue": "gpus"})
+        )
+        self._collector = threading.Thread(target=self._collect_garbage, daemon=True)
+        self._collector.start()
+
+    def start(self) -> None:
+        """The server, which kill() ended, until it knows what is defined."""
+        self._server = self._start(*self._command)
+        helpers.wait_until(lambda: _listens(self.port) and self._has(*JOBSETS), [self._server], 60)
+
+    def kill(self) -> None:
+        self._server.kill()
+        self._server.wait()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._collector.join()
+        for process in (self._server, self._etcd):
+            process.kill()
+            process.wait()
+
+    def be(self, token: str, **rights) -> None:
+        """The kubeconfig's credentials are `token` from now on, which is good for an hour unless `rights` say else."""
+        self.users[token] = {"expires": time.time() + 3600} | rights
+        (self.folder / "users.json").write_text(json.dumps(self.users))
+        credential = {"apiVersion": "client.authentication.k8s.io/v1beta1", "kind": "ExecCredential"}
+        (self.folder / "credential.json").write_text(json.dumps(credential | {"status": {"token": token}}))
+
+    def _write_kubeconfig(self) -> None:
+        """As GKE's: a program prints the token."""
+        plugin = {"apiVersion": "client.authentication.k8s.io/v1beta1", "command": "cat"}
+        plugin |= {"args": [str(self.folder / "credential.json")], "interactiveMode": "Never"}
+        server = {
+            "server": f"https://127.0.0.1:{self.port}",
+            "certificate-authority": f"{self.folder}/tls/apiserver.crt",
+        }
+        self.kubeconfig.write_text(
+            yaml.safe_dump(
+                {
+                    "current-context": "c",
+                    "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+                    "clusters": [{"name": "c", "cluster": server}],
+                    "users": [{"name": "u", "user": {"exec": plugin}}],
+                }
+            )
+        )
+
+    def define(self, crd: dict) -> None:
+        """Its objects can be made when this returns."""
+        extensions = client.ApiextensionsV1Api(self.api.api_client)
+        extensions.create_custom_resource_definition(crd)
+        spec, served = crd["spec"], [version["name"] for version in crd["spec"]["versions"] if version["served"]]
+        kind = spec["group"], served[0], "default", spec["names"]["plural"]
+        helpers.wait_until(lambda: self._has(*kind), [self._server], 60)
+
+    @contextlib.contextmanager
+    def without(self, kind):
+        """Nothing of this kind is served meanwhile, but a version of it that is of no use."""
+        crd = f"{kind[3]}.{kind[0]}"
+        extensions = client.ApiextensionsV1Api(self.api.api_client)
+        text = extensions.api_client.sanitize_for_serialization(extensions.read_custom_resource_definition(crd))
+        versions = text["spec"]["versions"]
+        other = versions[0] | {"name": "v9", "storage": False}
+        for served, put in (False, [v | {"served": False} for v in versions] + [other]), (True, versions):
+            extensions.patch_custom_resource_definition(crd, {"spec": {"versions": put}})
+            helpers.wait_until(lambda: self._has(*kind) == served, [self._server], 60)
+            if not served:
+                yield
+
+    def _has(self, *kind) -> bool:
+        time.sleep(0.05)
+        try:
+            self.api.list_namespaced_custom_object(*kind)
+            return True
+        except client.ApiException:
+            return False
+
+    def jobsets(self) -> dict[str, dict]:
+        """By the name of their job, or of the first of them."""
+        items = self.api.list_namespaced_custom_object(*JOBSETS)["items"]
+        return {item["metadata"]["labels"]["jmoe/job"]: item for item in items}
+
+    def clear(self) -> None:
+        self.api.delete_collection_namespaced_custom_object(*JOBSETS)
+        helpers.wait_until(lambda: not self.jobsets())
+
+    def admit(self, job: str) -> None:
+        """As Kueue does, and JobSet after it."""
+        name = self.jobsets()[job]["metadata"]["name"]
+        self.api.patch_namespaced_custom_object(*JOBSETS, name, {"spec": {"suspend": False}})
+        self.tell(job, "Suspended", "ResumeJobs", "jobset is resumed", "False")
+
+    def tell(self, job: str, kind: str, reason: str, message: str, truth: str = "True", restarts: int = 0) -> None:
+        """A condition, as JobSet's controller sets it."""
+        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        condition = {"type": kind, "status": truth, "reason": reason, "message": message, "lastTransitionTime": now}
+        status = {"conditions": [condition], "restarts": restarts}
+        self.api.patch_namespaced_custom_object_status(
+            *JOBSETS, self.jobsets()[job]["metadata"]["name"], {"status": status}
+        )
+
+    def hold(self, job: str, finalizers: list[str]) -> None:
+        name = self.jobsets()[job]["metadata"]["name"]
+        self.api.patch_namespaced_custom_object(*JOBSETS, name, {"metadata": {"finalizers": finalizers}})
+
+    def _collect_garbage(self) -> None:
+        """As the controller of that name: what is deleted in the foreground goes when it has no dependents; none here
+        have any."""
+        while not self._stopped.wait(0.3):
+            with contextlib.suppress(Exception):  # the server may be dead for now
+                for item in self.api.list_namespaced_custom_object(*JOBSETS)["items"]:
+                    held = item["metadata"].get("finalizers", [])
+                    if "deletionTimestamp" in item["metadata"] and "foregroundDeletion" in held:
+                        held = [name for name in held if name != "foregroundDeletion"]
+                        patch = {
+                            "metadata": {"finalizers": held, "resourceVersion": item["metadata"]["resourceVersion"]}
+                        }
+                        self.api.patch_namespaced_custom_object(*JOBSETS, item["metadata"]["name"], patch)
+
+    def run_pod(self, job: str) -> int:
+        """Runs the first pod of a job's JobSet as a process, as its manifest says; returns its exit code."""
+        item = self.jobsets()[job]
+        (replicated,) = item["spec"]["replicatedJobs"]
+        (container,) = replicated["template"]["spec"]["template"]["spec"]["containers"]
+        told = {variable["name"]: variable["value"] for variable in container["env"] if "value" in variable}
+        name, place = f"{item['metadata']['name']}-slice-0-0-abcde", {"JOB_COMPLETION_INDEX": "0"}
+        labels = {"jobset.sigs.k8s.io/jobset-name": item["metadata"]["name"]}
+        pod = {"metadata": {"name": name, "namespace": "default", "labels": labels}}
+        (self.pods / f"{name}.json").write_text(json.dumps(pod))
+        program, *arguments = (argument.replace("$$", "$") for argument in container["command"])
+        assert program == "python"
+        command = [helpers.sys.executable, *arguments]
+        with open(self.pods / f"{name}.log", "wb") as log:
+            environment = helpers.environment() | told | place | {"JMOE_CACHE": str(self.folder / "cache")}
+            environment["JAX_COMPILATION_CACHE_DIR"] = helpers.environment()["JAX_COMPILATION_CACHE_DIR"]
+            return subprocess.run(command, env=environment, stdout=log, stderr=log, timeout=300).returncode
+
+    def _start(self, *command) -> subprocess.Popen:
+        with open(self.folder / f"{pathlib.Path(command[0]).name}.out", "ab") as out:
+            return subprocess.Popen(command, stdout=out, stderr=out, stdin=subprocess.DEVNULL, cwd=self.folder)
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _object(kind, name, metadata, spec) -> dict:
+    group, version, namespace, _ = kind
+    return {"apiVersion": f"{group}/{version}", "kind": name, "metadata": metadata, "spec": spec}
