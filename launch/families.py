@@ -5,6 +5,7 @@ budgets, learning rate) are one family. Its config is made, counted and hashed o
 with the job's own fields. A field from which the config file computes another one is not taken for an own one.
 """
 
+import functools
 import hashlib
 import importlib.util
 import json
@@ -51,6 +52,7 @@ class Families:
         for name, value in own.items():
             value = family.taken(name, value)
             config, record = config.replaced(name, value), record.replaced(name, json.loads(json.dumps(value)))
+        family.schedule(config)  # a config that no run can have is refused before anything is counted
         return family, config, record
 
     def _family(self, overrides: dict) -> "Family":
@@ -65,10 +67,16 @@ class Family:
 
     def __init__(self, config: ConfigDict):
         self._config, self._taken, self._schedules = config, {}, {}
-        Schedule(config)  # a config that no run can have is refused before anything is counted
         self.config, self.record = _plain(config.to_dict()), _plain(record_of(config))
-        self.n_active, self.n_total = counts.n_active(config.model), counts.n_total(config.model)
         self.shape = json.dumps(alike(config), sort_keys=True)
+
+    @functools.cached_property
+    def n_active(self) -> int:
+        return counts.n_active(self._config.model)
+
+    @functools.cached_property
+    def n_total(self) -> int:
+        return counts.n_total(self._config.model)
 
     def computes_with(self, name: str) -> bool:
         """Whether other fields may follow from this one, or this one from others."""

@@ -125,7 +125,7 @@ def test_killed_and_stopped_at_random_it_ends_with_the_same_table(sweep, undistu
     done = launch(sweep, tmp_path)
     assert done.returncode == 0, done.stderr
     assert rows(tmp_path) == rows(undisturbed)
-    times = re.compile(rb"(?m)^(.*?),([^,]*),(jobs/)")  # seconds stand before the run's folder
+    times = re.compile(rb"(?m)^(.*?),([^,]*),(\d+,jobs/)")  # seconds stand before n_heads and the run's folder
     same = [times.sub(rb"\1,,\3", (folder / "runs.csv").read_bytes()) for folder in (tmp_path, undisturbed)]
     assert same[0] == same[1]
 
