@@ -1,6 +1,6 @@
 """What is computed now is what commit 6fca2bb computed, as tests/data/before/make.py stored it.
 
-To the last bit where the machine is the one that stored it, else to 1e-5: XLA's bits depend on the CPU.
+To the last bit where the machine is the one that stored it, else to 1e-4 (bfloat16 rounds at other places): XLA's bits depend on the CPU.
 """
 
 import importlib.util
@@ -37,7 +37,7 @@ JMOE = types.SimpleNamespace(
 
 
 def compare(now, stored, path=""):
-    """Equal trees; where the machine is another, floats to 1e-5 and hashes of float arrays not at all."""
+    """Equal trees; where the machine is another, floats to 1e-4 and hashes of float arrays not at all."""
     if isinstance(stored, dict):
         assert now.keys() == stored.keys(), path
         for name in stored:
@@ -48,13 +48,13 @@ def compare(now, stored, path=""):
         assert now[0] == stored[0], path
         assert now[2] == pytest.approx(stored[2], rel=1e-4, abs=1e-7), path
     else:
-        np.testing.assert_allclose(now, stored, rtol=1e-5, atol=1e-6, err_msg=path)
+        np.testing.assert_allclose(now, stored, rtol=1e-4, atol=1e-6, err_msg=path)
 
 
 def how(record_property):
     """Says in the report how strictly was compared."""
     bits = "to the last bit"
-    rough = f"WARNING: to 1e-5 only, for the bits were stored on another machine: {STORED['machine']}"
+    rough = f"WARNING: to 1e-4 only, for the bits were stored on another machine: {STORED['machine']}"
     record_property("table", bits if SAME_MACHINE else rough)
 
 
