@@ -1,6 +1,7 @@
 """What is computed now is what commit 6fca2bb computed, as tests/data/before/make.py stored it.
 
-To the last bit where the machine is the one that stored it, else to 1e-4 (bfloat16 rounds at other places): XLA's bits depend on the CPU.
+To the last bit where the machine is the one that stored it, else to 1e-5, a case in bfloat16 to 1e-2: XLA's bits, and
+where it rounds to bfloat16, depend on the CPU.
 """
 
 import importlib.util
@@ -36,25 +37,25 @@ JMOE = types.SimpleNamespace(
 )
 
 
-def compare(now, stored, path=""):
-    """Equal trees; where the machine is another, floats to 1e-4 and hashes of float arrays not at all."""
+def compare(now, stored, path="", rtol=1e-5):
+    """Equal trees; where the machine is another, floats to rtol and hashes of float arrays not at all."""
     if isinstance(stored, dict):
         assert now.keys() == stored.keys(), path
         for name in stored:
-            compare(now[name], stored[name], f"{path}/{name}")
+            compare(now[name], stored[name], f"{path}/{name}", rtol)
     elif SAME_MACHINE:
         assert now == stored, path
     elif isinstance(stored, list) and isinstance(stored[1], str):
         assert now[0] == stored[0], path
-        assert now[2] == pytest.approx(stored[2], rel=1e-4, abs=1e-7), path
+        assert now[2] == pytest.approx(stored[2], rel=10 * rtol, abs=1e-7), path
     else:
-        np.testing.assert_allclose(now, stored, rtol=1e-4, atol=1e-6, err_msg=path)
+        np.testing.assert_allclose(now, stored, rtol=rtol, atol=1e-6, err_msg=path)
 
 
 def how(record_property):
     """Says in the report how strictly was compared."""
     bits = "to the last bit"
-    rough = f"WARNING: to 1e-4 only, for the bits were stored on another machine: {STORED['machine']}"
+    rough = f"WARNING: not to the last bit, for the bits were stored on another machine: {STORED['machine']}"
     record_property("table", bits if SAME_MACHINE else rough)
 
 
@@ -62,10 +63,11 @@ def how(record_property):
 def test_a_model_is_trained_as_before(case, record_property):
     how(record_property)
     now, stored = json.loads(json.dumps(before.trained(case, JMOE))), STORED["cases"][case]
+    rtol = 1e-2 if "bfloat16" in case else 1e-5
     metrics, stored_metrics = now.pop("metrics"), stored.pop("metrics")
     for i, (one, other) in enumerate(zip(metrics, stored_metrics, strict=True)):
-        compare(one, other, f"step {i}")
-    compare(now, stored)
+        compare(one, other, f"step {i}", rtol)
+    compare(now, stored, rtol=rtol)
 
 
 def test_records_and_job_names_are_as_before():

@@ -263,7 +263,7 @@ def small(n_experts, n_blocks):
     ],
 )
 def test_flops_per_token_agree_with_xlas_cost_analysis(n_experts, fields, record_property):
-    """One layer, so that no loop over layers hides anything from XLA: 6 n_active per token and the stated differences."""
+    """One layer, so that no loop over layers hides anything: 6 n_active per token and the stated differences."""
     config = small(n_experts, 1)
     config.model.update(fields)
     _, compiled = compile_step(config, jax.devices()[:1])
