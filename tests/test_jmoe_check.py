@@ -80,7 +80,7 @@ def test_what_the_command_line_makes_of_it_is_one_sentence(tmp_path):
     "n_experts, qk_norm, change",
     [
         (1, "none", dict(qk_norm="projection")),
-        (8, "none", dict(n_shared_experts=1)),
+        (8, "head", dict(n_shared_experts=1)),
         (8, "none", dict(balance="bias")),
         (8, "head", dict(scores="sigmoid")),
         (8, "projection", dict(n_dense_blocks=1)),

@@ -116,7 +116,7 @@ def test_transformers_computes_the_same_logits(shape, tmp_path):
     write(tmp_path / "hf", params, config)
     expected = ours(params, tokens_BT, config)
     assert np.std(expected) > 0.1
-    np.testing.assert_allclose(logits(read(tmp_path / "hf"), tokens_BT), expected, atol=1e-4)
+    np.testing.assert_allclose(logits(read(tmp_path / "hf"), tokens_BT), expected, atol=2e-4)
     assert layout.model_fields(json.loads((tmp_path / "hf/config.json").read_text())) == layout.said(config.model)
     with tensor_files.reader([*(tmp_path / "hf").glob("*.safetensors")]) as get:
         jax.tree.map(np.testing.assert_array_equal, tensors.params(get, config.model), params)

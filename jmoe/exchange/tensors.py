@@ -56,11 +56,6 @@ def _ours(params: dict, place):
     return params[place] if isinstance(place, str) else params[place[0]][place[1]]
 
 
-def _scale(place) -> int:
-    """A weight of transformers over ours."""
-    return 2 if "shared_down" in place else 1
-
-
 def _theirs(weight, place, d_model: int):
     """One of our weights as transformers has it: a matrix [out, in], whose heads are not an axis of their own."""
     name = place if isinstance(place, str) else place[1]
@@ -68,7 +63,7 @@ def _theirs(weight, place, d_model: int):
         return weight
     if name.endswith("_norm"):
         return weight.reshape(-1)
-    weight = weight * _scale(place)
+    weight = weight * 2 if "shared_down" in place else weight  # its gate, sigmoid(0), halves it
     into_heads = name in ("q", "kv", "qkv")
     return weight.reshape((-1, d_model) if name == "out" else (d_model, -1) if into_heads else weight.shape).T
 
@@ -103,7 +98,7 @@ def params(read, model) -> dict:
       UserError: a tensor that is missing or of another shape, or a shared expert that does something.
     """
     table = weights.table(model)
-    empty = lambda weight, *lead: np.empty((*lead, *weight.shape), np.float32)
+    empty = lambda weight, *lead: np.zeros((*lead, *weight.shape), np.float32)
     stacks = weights.stacks(model)
     tree = {name: empty(weight) for name, weight in table.items() if name not in stacks}
     for stack, n_blocks in stacks.items():
@@ -118,7 +113,7 @@ def params(read, model) -> dict:
         if array.shape != needed:
             raise UserError(f"the tensor {name} has shape {array.shape}; its config.json says {needed}")
         array = array.T if array.ndim == 2 and place != "embed" else array
-        _ours(tree, place)[index] = array.reshape(target.shape) / _scale(place)
+        _ours(tree, place)[index] = array.reshape(target.shape) / (2 if "shared_down" in place else 1)
     must_be_zero = "_gate" if setting(model, "n_shared_experts") else ".down_proj"
     for layer in _with_shared_expert(model):
         name = f"model.layers.{layer}.mlp.shared_expert{must_be_zero}.weight"
