@@ -16,7 +16,7 @@ from absl import flags
 from jmoe.errors import UNAVAILABLE, UserError
 from jmoe.storage.files import is_remote
 from launch import accelerators, cluster, gke_logs, manifest, trainer
-from launch.jobs import Bundle, jobs_of
+from launch.jobs import Bundle, files_of, jobs_of
 from launch.manifest import API_GROUP, JOBS, PLURAL, SWEEP, VERSION, jobset
 
 ON_THIS_MACHINE = False
@@ -76,16 +76,17 @@ def submit(sweep) -> str:
       UserError: no cluster can be reached, or it refuses.
     """
     known = states(sweep)
+    files = files_of(sweep.workdir)  # after that, so that what has completed is among them
     # what completed without its results has lost them since
     over = lambda job: known.get(job.name, "failed").startswith(("failed", "stopping", "completed"))
-    todo = [bundle for bundle in sweep.bundles() if all(map(over, bundle.jobs)) and not bundle.done()]
+    todo = [bundle for bundle in sweep.bundles() if all(map(over, bundle.jobs)) and not bundle.done(files)]
     for job in jobs_of(todo):
         trainer.forget_cause(job)
     if again := {job.name for job in jobs_of(todo)} & known.keys():
         _delete(sweep, [item for item in _list(sweep) if again & set(_jobs_in(item))])
     for bundle in todo:
         _call(sweep, "create", jobset(sweep, bundle), field_validation="Strict")
-    done = "; all runs are done" if not todo and all(job.done() for job in sweep.trained) else ""
+    done = "; all runs are done" if not todo and all(job.done(files) for job in sweep.trained) else ""
     return (
         f"created {len(todo)} JobSets in namespace {sweep.options['namespace']}; {len(known)} were there before{done}"
     )
