@@ -234,4 +234,4 @@ def test_all_of_it_reaches_the_dry_run(tmp_path):
     done = helpers.run(*start, *flags_, "--secret=hub", f"--pod_patch={tmp_path}/pod.yaml")
     assert done.returncode == 0, done.stderr
     for words in ("tcpx-daemon", "claimName: corpus", "secretRef", "gke-gcsfuse/volumes"):
-        assert done.stdout.count(words) == 12  # one of each in every JobSet, or in two places of a sidecar
+        assert done.stdout.count(words) in (12, 24)  # in every JobSet once, or in two places of a sidecar

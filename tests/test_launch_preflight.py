@@ -94,9 +94,9 @@ def test_a_model_that_cannot_fit(backend, options, accelerator, fits, planned, m
 
 def test_together_takes_the_memory_of_all(planned):
     sweep, configs = planned(LARGE | {"model.n_blocks": 1, "model.n_experts": 1})
-    config, sizes = configs[sweep.jobs[0].name], (1, 1, 1)
-    config.unlock()
-    config.chip.capacity = 1.5 * preflight.least_bytes(config, sizes)
+    (job,), sizes = sweep.jobs, (1, 1, 1)
+    config = configs[job.name]
+    config = configs[job.name] = config.replaced("chip.capacity", 1.5 * preflight.least_bytes(config, sizes))
     assert not preflight.places(sweep, configs, "H100:1")
     twin = jobs_lib.Job(**(vars(sweep.jobs[0]) | {"name": "twin"}))
     both = sweepfile.Sweep(sweep.workdir, "", "local", 1, [], {"together": 2}, [sweep.jobs[0], twin])
