@@ -1,6 +1,7 @@
 """Operating a sweep on a real Slurm: a capped array, one job cancelled, accepted and retried, ranks, the end told."""
 
 import json
+import subprocess
 import sys
 
 import helpers
@@ -38,7 +39,7 @@ def test_one_job_of_a_capped_array(cluster, tmp_path, text_glob, monkeypatch):
     slow, short = json.loads((workdir / "sweep.json").read_text())["jobs"]
     one = lambda command, job, *flags: helpers.run(f"launch.{command}", here, f"--job={job}", *flags)
     wait(lambda: steps(workdir) > 3, "no step was trained")
-    follow = helpers.start("launch.logs", here, f"--job={slow}", "--follow")[0]
+    follow = helpers.start("launch.logs", here, f"--job={slow}", "--follow", stderr=subprocess.DEVNULL)[0]
     cancelled = one("cancel", slow)
     assert f"cancelled job {slow}: task {array}_0 was cancelled" in cancelled.stdout, cancelled
     wait(lambda: told.exists(), "the end was not told")
