@@ -63,7 +63,7 @@ class Architecture:
     def n_total(self, d_model, n_experts, n_blocks=None):
         """All parameters (Eq. 11)."""
         n_blocks = d_model / self.width_per_block if n_blocks is None else n_blocks
-        return 2 * d_model * self.vocab_size + (ATTENTION + EXPERT * n_experts) * n_blocks * d_model**2
+        return self.ends * d_model + (ATTENTION + EXPERT * n_experts) * n_blocks * d_model**2
 
     def d_model(self, n_active, n_experts=None):
         """The (real) width whose n_active this is: the positive root of Eq. 12, by Cardano's formula, any shape."""

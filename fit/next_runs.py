@@ -46,7 +46,7 @@ def next_runs(law, runs, architecture, experts, flops, goal, columns=None, scatt
     goals, describe = _goals(law, around, goal, solved)
     problem, of_grid = design.design_of(around, possible, goals, np.ones(len(goals)), scatter, weights, labels)
     before = problem.variances(problem.jacobian[:0], possible.model[:0])
-    problem = dataclasses.replace(problem, weights=_weights(goal, goals, before, solved, scatter))
+    problem = dataclasses.replace(problem, weights=_weights(goal, before, solved, scatter))
     chosen = design.choose(problem, flops)
     if not chosen:
         raise UserError(f"--flops={flops:g}: no run within this budget makes the goal surer by {design.GAIN:.1%}")
@@ -137,7 +137,7 @@ def _best_and_others(solved):
     return best, [i for i in np.flatnonzero(solved.feasible) if i != best]
 
 
-def _weights(goal, goals, before, solved, scatter):
+def _weights(goal, before, solved, scatter):
     """[g]: the loss counts 1; how far another number of experts lies above the best, exp(-z^2 / 2) at z standard errors
     above, the more the less it is settled. A coefficient counts by the share of its variance that is left."""
     if goal.kind == "coefficients":

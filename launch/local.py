@@ -204,7 +204,8 @@ def follow(sweep, job, rank: int | None):
         comes = owner and not owner.has_ended() and not Bundle([job]).stands_still()
         return not comes and trainer.running(job) is None
 
-    logs(sweep, job, rank) if rank else None  # which refuses it
+    if rank:
+        logs(sweep, job, rank)  # which refuses it
     yield from output.tail(lambda: [job.log], over)
 
 
