@@ -8,6 +8,7 @@ import gc
 import os
 import subprocess
 import sys
+import threading
 
 import helpers
 import jax
@@ -118,6 +119,25 @@ def test_damage_in_a_bucket_is_found_and_kept(proxy, bucket, capfd):
     assert {name.replace("/damaged-10/", "/checkpoints/10/"): x for name, x in kept.items()} == damaged
     assert f"kept as {folder.parent}/damaged-10" in capfd.readouterr().err
     assert_is(restore(folder, mesh), mesh, 10)
+
+
+def test_an_unfinished_save_that_was_the_only_one_is_removed(proxy, bucket, monkeypatch):
+    """The folder is there when it is looked at, and gone, with its last object, when it is listed."""
+    folder = epath.Path(f"{bucket}/unfinished/checkpoints")
+    (folder / "5" / "params").mkdir(parents=True)
+    (folder / "5" / "params" / "d").write_text("half of it")
+    iterdir, looks = type(folder).iterdir, []
+
+    def late(path):
+        if str(path) == str(folder) and threading.current_thread() is threading.main_thread():
+            looks.append(path.exists())
+            helpers.wait_until(lambda: not path.exists())
+        return iterdir(path)
+
+    monkeypatch.setattr(type(folder), "iterdir", late)
+    saved = checkpoint.Checkpoints(folder)
+    assert looks == [True] and saved.steps() == [] == checkpoint.steps_in(folder)
+    saved.close()
 
 
 @pytest.mark.parametrize("n_files", [1, 3])

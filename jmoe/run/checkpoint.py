@@ -46,7 +46,11 @@ class Checkpoints:
             lightweight_initialize=True,  # lists the other steps where one is damaged
             async_options=ocp.AsyncOptions(barrier_sync_fn=_barrier()),
         )
-        self._manager = storage.retried(lambda: ocp.CheckpointManager(directory, options=options), directory)
+        make = lambda: ocp.CheckpointManager(directory, options=options)
+        try:
+            self._manager = storage.retried(make, directory)
+        except FileNotFoundError:  # it lists while it removes unfinished saves; on gs:// an empty folder is none
+            self._manager = storage.retried(make, directory)
 
     def steps(self) -> list[int]:
         """Steps of the complete checkpoints, ascending, without those that restore() found damaged."""
@@ -170,8 +174,10 @@ def _barrier():
 
 def steps_in(directory) -> list[int]:
     """Steps of the complete checkpoints in a folder, ascending; none where it does not exist."""
-    steps = lambda: sorted(ocp.utils.checkpoint_steps(directory)) if directory.exists() else []
-    return storage.retried(steps, directory)
+    try:
+        return storage.retried(lambda: sorted(ocp.utils.checkpoint_steps(directory)), directory)
+    except FileNotFoundError:  # on gs:// a folder ends with its last object
+        return []
 
 
 def read_record(folder) -> dict:
