@@ -60,6 +60,16 @@ def proxy(bucket):
     forget()
 
 
+@pytest.fixture(scope="module")
+def cluster():
+    """A Slurm of two nodes on this machine."""
+    import slurm
+
+    cluster = slurm.Cluster()
+    yield cluster
+    cluster.stop()
+
+
 LONGEST = (
     "jmoe_train",
     "readme",

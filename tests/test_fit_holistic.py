@@ -306,6 +306,23 @@ def test_eq_2_refitted_on_optima(tmp_path, capsys):
     assert found["tokens_power"] == pytest.approx([np.exp(-at), 1 - slope], rel=1e-5)
 
 
+def test_the_search_of_a_laptop(capsys):
+    """The committed runs of configs/sweeps/holistic_small.py: what docs/laws.md says of them."""
+    runs = pathlib.Path(__file__).parent.parent / "results" / "holistic.csv"
+    assert run(f"--runs={runs}", f"--width_runs={runs}", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    small, large = found["fit"]["budgets"]
+    assert [(one["ratios"]["runs"], one["ratios"]["x"], one["width"]["best"]) for one in (small, large)] == [
+        (22, None, None), (26, None, None)
+    ]  # fmt: skip
+    assert 2.2 < small["ratios"]["y"]["best"] < large["ratios"]["y"]["best"] < 3.8
+    assert all(one["explained"] > 0.5 and one["active"] < -0.3 for one in found["control"])
+    grid = ("--m_over_active=7.5,8.5,10", "--total_over_active=2.2,3,3.8")
+    assert run(f"--rank={runs}", *grid, "--json") == 0
+    ranks = json.loads(capsys.readouterr().out)["rank"]["budgets"]
+    assert [row["cells"] for row in ranks] == [9, 9] and all(row["spearman"] > 0.85 for row in ranks)
+
+
 @pytest.mark.parametrize("arguments, words", [
     ((), "nothing is asked"),
     (("--flops=-1",), "flops"),

@@ -21,13 +21,6 @@ if reason := slurm.missing():
 
 
 @pytest.fixture(scope="module")
-def cluster():
-    cluster = slurm.Cluster()
-    yield cluster
-    cluster.stop()
-
-
-@pytest.fixture(scope="module")
 def config(tmp_path_factory, text_glob):
     return str(helpers.write_config(tmp_path_factory.mktemp("config"), text_glob))
 

@@ -13,13 +13,6 @@ if reason := slurm.missing():
     pytest.skip(f"SKIPPED, SLURM IS NOT TESTED: {reason}", allow_module_level=True)
 
 
-@pytest.fixture(scope="module")
-def cluster():
-    cluster = slurm.Cluster()
-    yield cluster
-    cluster.stop()
-
-
 def test_one_job_of_a_capped_array(cluster, tmp_path, text_glob, monkeypatch):
     """Two tasks a job, one job at a time; the long one is cancelled, and the other ends the sweep."""
     for name, value in cluster.environment.items():
