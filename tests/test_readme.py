@@ -1,7 +1,8 @@
 """README's shell blocks, typed as printed in a copy of the checkout whose configs are small, so that none can rot.
 
 A block that starts with ```sh is a list of commands. What is small: the models, budgets and rows of every config, and
-the text at the paths that README names as the reader's own. A shell runs the commands themselves, letter by letter.
+the text, at the paths that README names as the reader's own and in place of the built-in one. A shell runs the commands
+themselves, letter by letter.
 """
 
 import os
@@ -32,6 +33,7 @@ def get_config():
     config.model.n_heads = 2
     config.model.vocab_size = 257
     config.model.group_tokens = 256
+    config.data.path = "data/*.txt"
     config.data.tokenizer = "bytes"
     config.data.seq_len = 32
     config.data.validation_tokens = 1_024
@@ -51,6 +53,7 @@ def get_config():
     config.model.d_model = 512
     config.model.n_blocks = 1
     config.model.n_heads = 4
+    config.model.n_kv_heads = 2
     config.model.d_ff = 1_024
     config.model.vocab_size = 2_048
     config.model.group_tokens = 512
