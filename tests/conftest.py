@@ -1,9 +1,12 @@
 """Eight virtual CPU devices, a private cache, and a small corpus shared by the tests."""
 
 import os
+import signal
 
 import helpers
 
+# a shell has what it starts in the background ignore Ctrl-C, and so would the processes of the tests
+signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {helpers.xla_flags(8)}"
 
