@@ -78,12 +78,11 @@ def submit(sweep) -> str:
     files = files_of(sweep.workdir)
     todo = sorted((bundle for bundle in sweep.bundles() if not bundle.done(files)), key=lambda bundle: bundle.flops)
     if not todo:
-        n_runs, n_failed = (
-            sum(len(job.budgets) for job in sweep.trained),
-            sum(job.given_up(files) for job in sweep.trained),
-        )
-        but = f", but for those of {n_failed} failed jobs that were accepted" * bool(n_failed)
-        return f"{n_runs} of {n_runs} runs were done before{but}: this sweep is finished, nothing was trained"
+        n_runs = sum(len(job.budgets) for job in sweep.trained)
+        failed = [job for job in sweep.trained if job.given_up(files)]
+        n_done = n_runs - sum(len(job.budgets) - len(job.results(files)) for job in failed)
+        accepted = f", and the failure of {len(failed)} job{'s' * (len(failed) != 1)} was accepted" * bool(failed)
+        return f"{n_done} of {n_runs} runs were done before{accepted}: this sweep is finished, nothing was trained"
     for job in jobs_of(todo):
         if job.has("failure.json", files):
             trainer.forget_cause(job)

@@ -89,7 +89,8 @@ class Trainer:
             how += ", which is also how a machine out of memory ends a process"
         if len(self.bundle.jobs) > 1:
             how += f"; {len(self.bundle.jobs)} jobs together, --together takes fewer"
-        return f"{(errors or lines or ['no output'])[-1][:2000]} ({how}; {self.bundle.log})"
+        said = (errors or lines or ["no output"])[-1].removeprefix("error: ")
+        return f"{said[:2000]} ({how}; {self.bundle.log})"
 
 
 def end(processes, hurry=lambda: False) -> None:
