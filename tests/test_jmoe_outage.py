@@ -140,6 +140,16 @@ def test_an_unfinished_save_that_was_the_only_one_is_removed(proxy, bucket, monk
     saved.close()
 
 
+def test_a_deletion_of_which_the_answer_was_lost_is_done(proxy, bucket):
+    """Of a single request: aiohttp makes it again unseen, on a new connection, and is told that there is no object."""
+    path = storage.make_workdir(f"{bucket}/deleted") / "a"
+    path.write_text("a")
+    assert path.read_text() == "a"
+    proxy.fail("lost", 0.001, at="DELETE ")
+    path.unlink()
+    assert proxy.failed["lost"] >= 1 and not path.exists()
+
+
 @pytest.mark.parametrize("n_files", [1, 3])
 def test_a_move_of_which_the_answer_was_lost_is_done(n_files, proxy, bucket):
     """The store moves each object, and the answer is cut: asked again it says 404, for the object has left."""

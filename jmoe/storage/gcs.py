@@ -24,12 +24,10 @@ class Store(gcsfs.GCSFileSystem):
             try:
                 return await storage.unless_hurried(self._request_once(method, path, *args, **kwargs))
             except FileNotFoundError:
-                if patience is None:
-                    raise
-                # An earlier try may have done it, and the answer was lost.
+                # An earlier try may have done it, its answer lost: ours, or of a DELETE one that aiohttp made unseen.
                 if method == "DELETE":
                     return 204, {}, None, b""
-                if path == MOVE:  # answered by the object's metadata where it went, which is not found if nothing moved
+                if patience and path == MOVE:  # answered by the object where it went; not found if nothing moved
                     return await self._request("GET", "b/{}/o/{}", args[0], args[2], **kwargs)
                 raise
             except Exception as error:  # noqa: BLE001  gcsfs, aiohttp, requests and google.auth raise their own
