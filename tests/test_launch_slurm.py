@@ -114,6 +114,7 @@ EVENTS = [drain, kill, down, preempt] + [away, lose, requeue] * SOAK
 def test_whatever_happens_to_nodes_it_ends_with_the_same_losses(cluster, run, config, tmp_path):
     """An array over two nodes, one of which is drained, set down or lost, or given to another job."""
     varied = {"model.d_model": (16, 32, 48), "model.n_experts": (1, 2, 4, 8)} if SOAK else {"model.n_experts": (1, 4)}
+    varied["n_tokens"] = ((8_192, 65_536),)  # longer than all that happens
     sweep, workdir, chance = (
         write_sweep(tmp_path, config, varied),
         tmp_path / "it's $(touch pwned) back\\slash [1] 100% x",
@@ -135,7 +136,8 @@ def test_whatever_happens_to_nodes_it_ends_with_the_same_losses(cluster, run, co
     used, happened = set(), []
     for event in EVENTS * (3 if SOAK else 1):
         target = steps(workdir) + chance.randrange(1, 15)
-        wait(lambda: eligible_now(cluster) or steps(workdir) > target or finished(cluster), "no step was trained")
+        on_the_way = lambda: steps(workdir) > target and running(cluster)
+        wait(lambda: eligible_now(cluster) or on_the_way() or finished(cluster), "no step was trained")
         if tasks := running(cluster):
             used |= set(tasks.values())
             task = chance.choice(sorted(tasks))
