@@ -1,6 +1,6 @@
 """What an environment that `pip install .` alone made can do: every fit command of README and docs, the example in
 Python and the notebook, typed there in an empty folder. Where a command reads a table that the reader trained first, it
-gets that of examples/, which it may refuse. A command of the trainer must end in the sentence that names its extra.
+gets that of examples/, which it may refuse; the tables of results/ are there. A command of the trainer must end in the sentence that names its extra.
 Prints how large the environment is. .ci/package makes one:
 
     python tests/light.py VENV
@@ -36,7 +36,7 @@ def typed():
     yield from ((DEMOS, (0,)), (RATES, (0,)))
     for command in COMMANDS:
         if command.startswith("python -m fit "):
-            ours = re.sub(r"runs=(?!runs/demo/)\S+", "runs=runs.csv", command)
+            ours = re.sub(r"runs=(?!runs/demo/|results/)\S+", "runs=runs.csv", command)
             yield ours, (0,) if ours == command else (0, 2)
 
 
@@ -63,6 +63,9 @@ def main(venv: pathlib.Path) -> None:
         demo = pathlib.Path(folder, "runs/demo")
         demo.mkdir(parents=True)
         pathlib.Path(folder, "configs/sweeps").mkdir(parents=True)
+        pathlib.Path(folder, "results").mkdir()
+        for table in (ROOT / "results").glob("*.csv"):
+            shutil.copy(table, pathlib.Path(folder, "results"))
         for path in (pathlib.Path(folder), demo):
             shutil.copy(ROOT / "examples/runs.csv", path)
         pathlib.Path(folder, "rates.csv").write_text(learning_rate_runs())
