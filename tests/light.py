@@ -1,7 +1,7 @@
 """What an environment that `pip install .` alone made can do: every fit command of README and docs, the example in
-Python and the notebook, typed there in an empty folder. Where a command reads a table that the reader trained first, it
-gets that of examples/, which it may refuse; the tables of results/ are there. A command of the trainer must end in the sentence that names its extra.
-Prints how large the environment is. .ci/package makes one:
+Python and the notebook, typed there in an empty folder with the tables of results/. Where a command reads a table that
+the reader trained first, it gets that of examples/, which it may refuse. A command of the trainer must end in the
+sentence that names its extra. Prints how large the environment is. .ci/package makes one:
 
     python tests/light.py VENV
 """
