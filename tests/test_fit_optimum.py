@@ -87,7 +87,7 @@ def brute_force(reduced, e, constraints, points=400_001):
         loss = np.where(fine, m * size**mu + n * np.where(fine, trained, 1.0) ** nu + c, np.inf)
         best = int(np.argmin(loss))
         step = (high - low) / (points - 1)
-        low, high = np.log(d[best]) - 3 * step, np.log(d[best]) + 3 * step
+        low, high = max(np.log(64.0), np.log(d[best]) - 3 * step), np.log(d[best]) + 3 * step
     return float(loss[best]), float(size[best])
 
 
