@@ -63,9 +63,7 @@ def main(venv: pathlib.Path) -> None:
         demo = pathlib.Path(folder, "runs/demo")
         demo.mkdir(parents=True)
         pathlib.Path(folder, "configs/sweeps").mkdir(parents=True)
-        pathlib.Path(folder, "results").mkdir()
-        for table in (ROOT / "results").glob("*.csv"):
-            shutil.copy(table, pathlib.Path(folder, "results"))
+        shutil.copytree(ROOT / "results", pathlib.Path(folder, "results"))
         for path in (pathlib.Path(folder), demo):
             shutil.copy(ROOT / "examples/runs.csv", path)
         pathlib.Path(folder, "rates.csv").write_text(learning_rate_runs())

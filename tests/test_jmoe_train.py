@@ -120,25 +120,24 @@ TODAYS = dict(  # 2 of 16 narrow experts and a shared one, balanced by a bias, a
 
 
 def test_a_mixture_of_today_goes_on_and_spreads_like_any_other_model(config, tmp_path):
-    """Killed, it ends bit-identical, the bias of its router too; gone on with by two processes it is the same run,
-    where each two devices share heads and others the experts."""
+    """Killed at random it ends bit-identical, the bias of its router too; stopped and gone on with by two processes it
+    is the same run, where each two devices share heads and others the experts."""
     flags = ["--config.n_tokens=(4096,)", *(f"--config.model.{name}={value}" for name, value in TODAYS.items())]
     done = train(config, tmp_path / "one", *flags)
     assert done.returncode == 0, done.stderr
-    place = lambda name: (f"--config={config}", f"--workdir={tmp_path / name}", *soak.FLAGS, *flags)
-    processes = helpers.start("jmoe.train", *place("killed"))
-    helpers.wait_until(lambda: soak.saves(tmp_path / "killed"), processes)
-    processes[0].kill()
-    processes[0].communicate()
-    shutil.copytree(tmp_path / "killed", tmp_path / "pair")
-    done = train(config, tmp_path / "killed", *flags)
-    assert done.returncode == 0 and "resuming from" in done.stderr, done.stderr
+    assert soak.kill_until_done(config, tmp_path / "killed", 1, 1, random.Random(0), *flags)
     soak.assert_same_run(tmp_path / "one", tmp_path / "killed", "branch-4096")
 
-    spread = "--config.mesh.expert=2", "--config.mesh.model=2"
-    processes = helpers.start("jmoe.train", *place("pair"), *spread, n_processes=2, n_devices=2)
-    said = [process.communicate(timeout=200)[1] for process in processes]
-    assert [process.returncode for process in processes] == [0, 0] and "resuming from" in said[0], said
+    spread = [*soak.FLAGS, *flags, "--config.mesh.expert=2", "--config.mesh.model=2"]
+    for stopped in (True, False):
+        processes = helpers.start(
+            "jmoe.train", f"--config={config}", f"--workdir={tmp_path / 'pair'}", *spread, n_processes=2, n_devices=2
+        )
+        if stopped:
+            helpers.wait_until(lambda: soak.progress(tmp_path / "pair") >= 3, processes)
+            processes[0].send_signal(signal.SIGTERM)
+        said = [process.communicate(timeout=200)[1] for process in processes]
+        assert [process.returncode for process in processes] == [143 if stopped else 0] * 2, said
     one, pair = (result(tmp_path / name, "branch-4096") for name in ("one", "pair"))
     assert (one["n_devices"], pair["n_devices"]) == (1, 4) and abs(one["loss"] - pair["loss"]) < 1e-3
     bias_of = lambda name: soak.final_params(tmp_path / name, "branch-4096")["['blocks']['router_bias']"]
