@@ -37,7 +37,7 @@ def main(_):
     for row in rows:
         parts[row["part"]].append(row)
     if missing := [part for part in ("seeds", "fit") if part not in parts]:
-        sys.exit(f"results/runs.csv has no run of the part {' nor of '.join(missing)}; results/README.md has the commands")
+        sys.exit(f"results/runs.csv has no run of {' nor of '.join(missing)}; results/README.md has the commands")
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         fitted = weighted(parts["fit"] + parts["seeds"])
