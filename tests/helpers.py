@@ -25,7 +25,7 @@ def get_config():
     config.batch_tokens = {batch_tokens}
     config.optimizer.warmup_tokens = 1_024
     config.log_every = 1
-    config.checkpoint_every = 5
+    config.checkpoint_every = {checkpoint_every}
     return config
 """
 
@@ -40,10 +40,10 @@ def write_text(folder) -> str:
 GROWING = ((0, 256), (4_096, 512))  # batches of two sizes: two steps to compile
 
 
-def write_config(folder, text_glob, batch_tokens=GROWING[:1]):
-    """A config file in `folder`; its runs take a few seconds."""
+def write_config(folder, text_glob, batch_tokens=GROWING[:1], checkpoint_every=20):
+    """A config file in `folder`; its runs take a few seconds, and each save as long as a dozen of its steps."""
     path = folder / "tiny.py"
-    path.write_text(CONFIG.format(path=text_glob, batch_tokens=batch_tokens))
+    path.write_text(CONFIG.format(path=text_glob, batch_tokens=batch_tokens, checkpoint_every=checkpoint_every))
     return path
 
 

@@ -176,7 +176,7 @@ def main():
         stack.push(lambda kind, *_: print(f"kept: {folder}") if kind else shutil.rmtree(folder))
         os.environ["JMOE_CACHE"] = str(folder / "cache")
         (folder / "text").mkdir()
-        config = helpers.write_config(folder, helpers.write_text(folder / "text"), helpers.GROWING)
+        config = helpers.write_config(folder, helpers.write_text(folder / "text"), helpers.GROWING, 5)
         for n_processes, n_kills in ((1, flags.kills - flags.kills // 2), (2, flags.kills // 2)):
             undisturbed = folder / f"undisturbed-{n_processes}"
             kill_until_done(config, undisturbed, 0, n_processes, chance)

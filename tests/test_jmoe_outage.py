@@ -216,7 +216,7 @@ def test_a_lease_of_which_the_answer_was_lost_is_held(proxy, bucket):
 def test_a_start_in_a_long_outage_ends_with_a_code_that_is_tried_again(proxy, bucket, tmp_path, text_glob, monkeypatch):
     monkeypatch.setenv("JMOE_STORE_PATIENCE", "0.5")
     proxy.fail("503", 600)
-    config = helpers.write_config(tmp_path, text_glob)
+    config = helpers.write_config(tmp_path, text_glob, checkpoint_every=5)
     said = helpers.run("jmoe.train", f"--config={config}", f"--workdir={bucket}/long")
     assert said.returncode == UNAVAILABLE == 75, said.stderr
     assert "error: gs://jmoe-test: the store gave no answer for" in said.stderr and "Traceback" not in said.stderr
@@ -225,7 +225,7 @@ def test_a_start_in_a_long_outage_ends_with_a_code_that_is_tried_again(proxy, bu
 @pytest.mark.parametrize("failing", [0, pytest.param(1, marks=pytest.mark.skipif(not SOAK, reason="takes a minute"))])
 def test_a_store_error_on_one_process_ends_all_of_them(failing, proxy, bucket, tmp_path, text_glob):
     """The one that met it with code 75, the others by jax with another that is tried again."""
-    config = helpers.write_config(tmp_path, text_glob)
+    config = helpers.write_config(tmp_path, text_glob, checkpoint_every=5)
     workdir = f"{bucket}/many-{failing}"
     flags = [f"--config={config}", f"--workdir={workdir}", "--config.model.group_tokens=128"]
     arrays = f"uploadType=media&name=many-{failing}/trunk/checkpoints/5/params/ocdbt.process_{failing}/"

@@ -19,7 +19,7 @@ FLAGS = ["--config.model.n_experts=4", "--config.n_tokens=(8192,)"]
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory, text_glob):
-    return helpers.write_config(tmp_path_factory.mktemp("config"), text_glob)
+    return helpers.write_config(tmp_path_factory.mktemp("config"), text_glob, checkpoint_every=5)
 
 
 def fetch(folder: epath.Path, target) -> None:

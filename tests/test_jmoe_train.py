@@ -22,12 +22,12 @@ from jmoe.errors import UserError
 @pytest.fixture(scope="module")
 def growing(tmp_path_factory, text_glob):
     """The config of `undisturbed`, whose batches grow on the way."""
-    return helpers.write_config(tmp_path_factory.mktemp("growing"), text_glob, helpers.GROWING)
+    return helpers.write_config(tmp_path_factory.mktemp("growing"), text_glob, helpers.GROWING, checkpoint_every=5)
 
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory, text_glob):
-    return helpers.write_config(tmp_path_factory.mktemp("config"), text_glob)
+    return helpers.write_config(tmp_path_factory.mktemp("config"), text_glob, checkpoint_every=10)
 
 
 SHORT = "--config.n_tokens=(8192,)"  # the first of the config's two budgets

@@ -32,7 +32,7 @@ def sweep(tmp_path_factory, text_glob):
     path = folder / "sweep.py"
     long = {"model.d_model": (16, 32, 48), "model.n_experts": (1, 2, 4, 8)}
     short = {"seed": (0, 1), "model.n_experts": (1, 4)}  # of two shapes, which are compiled once each
-    config = str(helpers.write_config(folder, text_glob))
+    config = str(helpers.write_config(folder, text_glob, checkpoint_every=10))
     path.write_text(SWEEP.format(config=config, varied=long if SOAK else short))
     return path
 

@@ -22,7 +22,7 @@ if reason := slurm.missing():
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory, text_glob):
-    return str(helpers.write_config(tmp_path_factory.mktemp("config"), text_glob))
+    return str(helpers.write_config(tmp_path_factory.mktemp("config"), text_glob, checkpoint_every=5))
 
 
 def write_sweep(folder, config, varied) -> str:
