@@ -10,6 +10,7 @@ mean squared error of the log loss of the best model at the target, by fits and 
 --scale: by how much the noise that the choice is made with is off.
 """
 
+import dataclasses
 import os
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -148,8 +149,9 @@ def one(seed, fits, scales=(1.0,), drawn=True):
         sets["drawn"] = drawn_runs(rng, law, table, flops)
     noise, goal = law.record["noise"], next_runs.Goal("plan", target)
     for scale in scales:
-        scatter = noise_lib.Noise(scale * noise["run"], scale * noise["trunk"], tuple(noise["degrees_of_freedom"]))
-        found = next_runs.next_runs(law, table, PAPER, EXPERTS, flops, goal, scatter=scatter)
+        believed = noise | {name: scale * noise[name] for name in ("run", "trunk")}
+        noisy = dataclasses.replace(law, record=law.record | {"noise": believed})
+        found = next_runs.next_runs(noisy, table, PAPER, EXPERTS, flops, goal)
         chosen = [(t["n_blocks"], t["n_experts"], n) for t in found["trunks"] for n in t["n_tokens"]]
         sets[f"chosen {scale:g}"] = tuple(np.array(chosen).T)
         error = found["expected"]["log_error"]

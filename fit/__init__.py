@@ -25,7 +25,8 @@ nothing of the trainer. Start at `python -m fit help`, or in Python (api.py):
                 it says, in templates
   cost.py       hours, dollars, training memory and speed of a plan on chips; target.py, the least cost of a loss;
                 repeats.py, text that is read several times
-  next_runs.py  which runs to train next: candidates.py, what could be trained and its cost; design.py, the best set
+  next_runs.py  which runs to train next: candidates.py, what could be trained and its cost; design.py, the best set;
+                next_text.py, in words and as a sweep file
   compare.py    several laws asked about one budget; mixture.py, the architectures that it chooses between;
                 leverage.py, what another law says of them
   isoflop.py, surface.py  at equal FLOPs: parabolas over size; the loss over size and sparsity

@@ -73,10 +73,9 @@ class Architecture:
         q = np.asarray(n_active, float) * self.width_per_block / weights
         return 2 * np.sqrt(p / 3) * np.sinh(np.arcsinh(1.5 * q / p * np.sqrt(3 / p)) / 3)
 
-    def kv_elements(self, d_model, kv_tokens, n_blocks=None):
+    def kv_elements(self, d_model, kv_tokens):
         """Elements of the key-value cache of kv_tokens tokens: 2 T n_blocks d_model (Sec. 4.3)."""
-        n_blocks = d_model / self.width_per_block if n_blocks is None else n_blocks
-        return 2 * kv_tokens * n_blocks * d_model
+        return 2 * kv_tokens * (d_model / self.width_per_block) * d_model
 
     def columns(self, d_model, n_experts, embedding=True):
         """What a law may read of a model, by the names of its columns; shapes broadcast together. embedding: whether

@@ -49,8 +49,7 @@ def compare(laws, shape, constraints, experts=None, used=None):
 
 def answer(law, shape, constraints, experts=None, used=None):
     """The law's best architecture and its best dense one; {law, why} where nothing is feasible."""
-    fixed = "n_experts" in law.record.get("fixed", ())
-    experts = law.experts if experts is None or fixed or not law.knows_experts else experts
+    experts = law.experts if experts is None or law.fixes_experts or not law.knows_experts else experts
     found, architecture, i = _best(law, shape, constraints, np.array(experts, float), used)
     if found is None:
         smallest = optimum.why_infeasible(architecture, constraints, min(experts))
@@ -74,7 +73,7 @@ def answer(law, shape, constraints, experts=None, used=None):
         used=architecture.used,
         size_bound=str(found.size_bound[i]),
         memory_bytes=float(constraints.memory(architecture, row["d_model"], e)),
-        chose_experts=law.knows_experts and not fixed,
+        chose_experts=law.knows_experts and not law.fixes_experts,
         at_edge=law.knows_experts and at_edge(experts, e),
         not_bounded=e == max(experts) and not_bounded(law, architecture, constraints),
         finest=bool(len(_splits(law)) > 1 and architecture.split == max(_splits(law))),
@@ -91,15 +90,11 @@ def _splits(law):
     return [k for k in SPLITS if all(k <= law.ranges.get(name, (1, k))[1] for name in read)] if read else [1]
 
 
-def _reads_used(law):
-    return bool({"sparsity", "top_k"} & set(law.form.columns))
-
-
 def _not_read(law, shape, used):
     """{flag: value} of what is asked of the models and the law has no column for."""
     asked = dict(kv_share=(shape.get("kv_share"), 1.0), dense_blocks=(shape.get("n_dense"), 0))
     found = {name: value for name, (value, neutral) in asked.items() if value not in (None, neutral)}
-    if used and list(used) != [1.0] and law.knows_experts and not _reads_used(law):
+    if used and list(used) != [1.0] and law.knows_experts and not law.reads_used:
         found["used"] = ",".join(f"{u:g}" for u in used)
     return found
 
@@ -109,11 +104,11 @@ def _choices(law, shape, used):
     expert's width a token; one whose runs were built otherwise than the paper's, of such models."""
     if law.models["architecture"]:
         own = dataclasses.replace(law.shaped(shape["vocab_size"], shape["width_per_block"]), **shape)
-        wanted = used if used and _reads_used(law) else [own.used]
+        wanted = used if used and law.reads_used else [own.used]
         narrow = [max(own.shared + 1, round(u * own.split)) for u in wanted]
         return [dataclasses.replace(own, used=n / own.split) for n in dict.fromkeys(narrow)]
     most = law.ranges.get("shared_share", (0, 1))[1] if "shared_share" in law.form.columns else 0
-    used = used if used and _reads_used(law) else (1.0,)
+    used = used if used and law.reads_used else (1.0,)
     return [
         Mixture(**shape, split=k, shared=s, used=u)
         for u in used

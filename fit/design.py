@@ -9,9 +9,10 @@ the diagonal and s beside it (the share of the noise's variance that the runs of
   A = sum over trunks of J' J, + P                        it takes the runs of a trunk for independent
   B = sum over trunks of J' C J, + P
 
-P says that every entry of the law's `free` lies within some PRIOR of zero, which keeps finite what no run pins down.
-The set whose information makes the goals' variances g' information^-1 g least is looked for greedily, then by exchange:
-leave one run or trunk out, spend what it cost anew. What is promised of it is what least squares makes of it.
+P is a prior, that every entry of the law's `free` lies within about PRIOR of zero: it keeps finite what no run pins
+down. Wanted is the set whose information makes the goals' variances g' information^-1 g least. Runs are added greedily;
+then one run or trunk is left out and what it cost is spent anew, as long as that helps. The errors that are reported
+are those of least squares.
 
 Axes: n coefficients, c candidates, g goals. Everything is in units in which the information of the fit's runs is 1.
 """

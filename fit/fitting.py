@@ -11,7 +11,7 @@ from fit import UserError, holdout, models, search
 from fit import noise as noise_lib
 from fit.architecture import EXPERTS, OF_EXPERTS
 from fit.problem import prepare
-from fit.runs import read_runs, subset, trunks_of
+from fit.runs import read_runs
 from fit.sure import how_sure, separate_errors
 from fit.table import plain, write_text
 
@@ -23,7 +23,7 @@ FEW_RUNS, DECAY_PER_VARIANCE, LARGEST_DECAY = 60, 0.01, 1e-5
 @dataclasses.dataclass(frozen=True)
 class Options:
     """What to do beside the fit itself. holdout, weights: rules of holdout.held_out and run_weights; select:
-    objective or rmse; bootstrap: how many draws, in bootstrap_form (intervals.WAYS_OF_DRAWING), by trunks as
+    objective or rmse; bootstrap: how many draws, in bootstrap_form (summary.WAYS_OF_DRAWING), by trunks as
     runs.trunks_of takes bootstrap_by; columns: {ours: theirs}."""
 
     holdout: str = "none"
@@ -43,14 +43,10 @@ def fit_file(path, form, settings, options=Options(), quiet=False):
     For a settings.weight_decay of None see fit_by_default.
     """
     runs = read_runs(path, form.columns, options.mix_corpora, options.columns)
-    labels, by = trunks_of(runs.table, options.bootstrap_by)
     warnings = table_warnings(form, runs)
-    out = holdout.held_out(runs, options.holdout)
-    weights = holdout.run_weights(runs, options.weights)[~out]
-    if options.select == "rmse" and not out.any():
+    train, validation, weights, labels, by = holdout.split(runs, options.holdout, options.weights, options.bootstrap_by)
+    if options.select == "rmse" and not len(validation):
         raise UserError("--select=rmse needs held-out runs: give --holdout")
-    train, validation = subset(runs, ~out), subset(runs, out)
-    labels = None if labels is None else np.unique(labels[~out], return_inverse=True)[1]
     decay_default = settings.weight_decay is None and len(train) <= FEW_RUNS
     fit, problem = fit_by_default(form, train, settings, weights, labels, quiet)
     if options.select == "rmse":
@@ -63,9 +59,9 @@ def fit_file(path, form, settings, options=Options(), quiet=False):
         | dict(fix=problem.fixed, weight_decay_default=decay_default)
         | {name: getattr(options, name) for name in ("holdout", "weights", "select", "columns", "bootstrap_by")},
         runs=described(runs, train, form),
-        models=models.from_table(runs.table, ~out),
+        models=models.from_table(runs.table, train.index),
         fitted=holdout.errors(form, fit.free, train),
-        held_out=holdout.errors(form, fit.free, validation) if out.any() else None,
+        held_out=holdout.errors(form, fit.free, validation) if len(validation) else None,
         starts=dict(
             tried=len(fit.objectives),
             within_1_percent=int(np.sum(fit.objectives <= 1.01 * fit.objective)),

@@ -9,7 +9,7 @@ import numpy as np
 
 from fit import UserError, fitting, holdout, isoflop, search
 from fit.problem import prepare
-from fit.runs import read_runs, subset, trunks_of
+from fit.runs import read_runs, subset
 
 PARTS = 8  # of the compute, where no budget is shared by several runs
 
@@ -23,11 +23,7 @@ def compare(path, forms, settings, options, quiet=False):
     """
     columns = tuple(dict.fromkeys(name for form in forms for name in form.columns))
     runs = read_runs(path, columns, options.mix_corpora, options.columns)
-    out = holdout.held_out(runs, options.holdout)
-    weights = holdout.run_weights(runs, options.weights)[~out]
-    train, validation = subset(runs, ~out), subset(runs, out)
-    labels, _ = trunks_of(runs.table, options.bootstrap_by)
-    labels = None if labels is None else np.unique(labels[~out], return_inverse=True)[1]
+    train, validation, weights, labels, _ = holdout.split(runs, options.holdout, options.weights, options.bootstrap_by)
     budgets, by = budgets_of(train)
     rows = []
     for form in forms:
@@ -37,7 +33,7 @@ def compare(path, forms, settings, options, quiet=False):
         spread = n * np.log(max(errors["rmse_log"], 1e-15) ** 2)
         row = dict(form=form.name, coefficients=fit.coefficients, fitted=errors, aic=spread + 2 * k)
         row |= dict(bic=float(spread + k * np.log(n)), left_out=left_out(problem, fit, budgets))
-        rows.append(row | dict(held_out=holdout.errors(form, fit.free, validation) if out.any() else None))
+        rows.append(row | dict(held_out=holdout.errors(form, fit.free, validation) if len(validation) else None))
     n_experts = train.table.numbers("n_experts")[train.index] if "n_experts" in train.table else None
     profiles = isoflop.profiles(train.n_active, train.flops, train.loss, n_experts, options.percentiles, settings.seed)
     return dict(runs=len(train), budgets=int(budgets.max()) + 1, budgets_by=by, forms=rows, isoflop=profiles)

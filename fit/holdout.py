@@ -3,7 +3,7 @@
 import numpy as np
 
 from fit import UserError
-from fit.runs import subset
+from fit.runs import subset, trunks_of
 
 ROLLING = "compute:rolling"
 ROLLS = 5  # steps of the rolling hold-out, each a tenth of the runs
@@ -60,6 +60,15 @@ def run_weights(runs, rule):
     else:
         raise UserError(f"--weights={rule}: expected none, inverse-loss or column:NAME")
     return weights / weights.mean()
+
+
+def split(runs, rule, weights="none", by="trunk"):
+    """(runs to fit, those held out, weights and trunk labels of those to fit, labels None where each run stands for
+    itself, what trunks are called); UserError where one of the rules makes no sense."""
+    labels, called = trunks_of(runs.table, by)
+    out = held_out(runs, rule)
+    labels = None if labels is None else np.unique(labels[~out], return_inverse=True)[1]
+    return subset(runs, ~out), subset(runs, out), run_weights(runs, weights)[~out], labels, called
 
 
 def errors(form, free, runs):

@@ -72,23 +72,6 @@ class Shape:
         scores = 6 * self.seq_len * self.n_heads * self.head_dim * layers
         return 6 * active + scores, active, active + idle
 
-    def shares(self):
-        """(r_a, r_d, r_m): what attention with its scores, dense blocks and experts have of M; they add up to 1."""
-        attention, dense, experts = self.parts()
-        m, active, _ = self.triad()
-        return (6 * attention + m - 6 * active) / m, 6 * dense / m, 6 * experts / m
-
-
-def ratios(shape):
-    """(M/N_a, N/N_a) from the shares alone, Eq. 4-5: above 6, and between 1 and (n_experts + n_shared) / (top_k +
-    n_shared)."""
-    attention, _, experts = shape.shares()
-    # of attention's FLOPs, those of its scores: they have no parameters
-    scores = attention / (1 + 2 * shape.d_model * (1 + shape.n_kv_heads / shape.n_heads) / shape.seq_len)
-    of_active = experts / (1 - scores)
-    most = (shape.n_experts + shape.n_shared) / (shape.top_k + shape.n_shared)
-    return 6 / (1 - scores), 1 + of_active * (most - 1)
-
 
 @dataclasses.dataclass(frozen=True)
 class Setting:

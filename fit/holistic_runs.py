@@ -14,15 +14,13 @@ Axes: n runs; everything else is a number for each budget.
 """
 
 import dataclasses
-import re
 
 import numpy as np
 
-from fit import UserError, holistic, table
+from fit import UserError, holistic, shapes, table
 
 BAND = 1e-3  # near-optimal: within this share of the least loss
 SAME = 0.15  # budgets within this share of each other are one
-FIELDS = ("d_model", "n_blocks", "n_heads", "n_experts", "seq_len")  # that a table must have
 
 
 @dataclasses.dataclass
@@ -53,15 +51,12 @@ class Search:
 
 
 def read(path, names=None):
-    """The Search in a table of runs as launch.collect writes it: FIELDS, n_tokens and loss; head_dim (d_model /
-    n_heads), n_kv_heads (n_heads), top_k (1), n_shared_experts (0), d_ff (3 d_model), d_expert (d_ff), n_dense_blocks
-    (0) where they differ from what stands in brackets. Each is a column or, as n_heads and d_ff are there, stands in
-    the column overrides. UserError on a bad value."""
+    """The Search in a table of runs as launch.collect writes it: d_model, n_blocks, n_heads, n_experts, seq_len,
+    n_tokens, loss; head_dim (d_model / n_heads), n_kv_heads (n_heads), top_k (1), n_shared_experts (0), d_ff (3 d_model),
+    d_expert (d_ff), n_dense_blocks (0) where they differ from what stands in brackets. Each is a column or, as n_heads
+    and d_ff are there, stands in the column overrides. UserError on a bad value."""
     runs = table.read(path, names)
-    held = [
-        dict(re.findall(r"(?:^| )model\.(\w+)=(\S+)", str(text)))
-        for text in (runs.column("overrides") if "overrides" in runs else [""] * len(runs))
-    ]
+    held = shapes.held(runs)
     d_model = runs.numbers("d_model", (1, 1e7))
 
     def column(name, default, low=1):

@@ -18,7 +18,6 @@ from fit.summary import LEVEL
 
 TRIED = 5  # values for each end at a time: three coefficients' ends fill a batch
 ROUNDS, CLOSE = 8, 0.02  # of rounds at most; ends once the crossing lies within this share of its distance
-WAYS_OF_DRAWING = ("errors", "replacement", "paper")
 
 
 class _End:

@@ -12,6 +12,7 @@ from fit import UserError, models, sentences, shapes
 from fit.architecture import EXPERTS, OF_EXPERTS, PAPER, Architecture, training_flops
 from fit.form import Form
 from fit.laws import FORMS, PRESETS
+from fit.summary import WAYS_OF_DRAWING
 from fit.units import amount
 
 ROUNDING = 5e-3  # less than this share outside a range is inside: three digits would not show it
@@ -87,8 +88,7 @@ class Law:
         if new_run:  # quantiles of the error, 20 for each draw, other ones for each
             at = (np.arange(20) + (np.arange(count)[:, None] + 0.5) / count) / 20
             errors = self.noise * np.vectorize(statistics.NormalDist().inv_cdf)(at)
-        # the ends that so few draws must reach to hold as much as they claim: Weibull's positions, for all these
-        # errors too
+        # plain percentiles of so few draws are too narrow: Weibull's positions reach as far out as they claim to
         levels = np.clip([(p * (count + 1) - 50) / count for p in self.percentiles], 0, 100)
         ends = np.empty((2, arrays["n_active"].size))
         for part in range(0, ends.shape[1], 4096):  # draws times errors times models would not fit at once
@@ -103,6 +103,16 @@ class Law:
     def knows_experts(self):
         """Whether the loss depends on the number of experts."""
         return any(name in self.form.columns for name in OF_EXPERTS)
+
+    @property
+    def reads_used(self):
+        """Whether the loss depends on how many of the experts a token uses."""
+        return bool({"sparsity", "top_k"} & set(self.form.columns))
+
+    @property
+    def fixes_experts(self):
+        """Whether all runs of a published law have one number of experts, and its formula does not read it."""
+        return "n_experts" in self.record.get("fixed", ())
 
     @property
     def counts_embedding(self):
@@ -252,8 +262,7 @@ def _check(record, form, where):
         fields.append(("bootstrap.draws", draws, fine, f"rows of {len(form.names)} numbers"))
         fine = lambda v: rising(v) and v[0] >= 0 and v[1] <= 100
         fields.append(("bootstrap.percentiles", ends, fine, "two rising numbers from 0 to 100"))
-        ways = ("errors", "replacement", "paper")
-        fields.append(("bootstrap.form", way, lambda v: v in ways, "errors, replacement or paper"))
+        fields.append(("bootstrap.form", way, list(WAYS_OF_DRAWING).__contains__, "errors, replacement or paper"))
     total = (record.get("noise") or {}).get("total")
     fields.append(("noise.total", total, lambda v: _numbers([v], 1) and v >= 0, "a number from 0 up"))
     models.check_fields(fields, where)

@@ -23,12 +23,9 @@ class BestRate:
     curvature: float
     at_edge: bool
 
-    def as_dict(self):
-        return dataclasses.asdict(self)
-
 
 def best_rates(table):
-    """The Optimum of each (n_experts, n_active, n_tokens) in the table, in that order; means over equal rates (seeds).
+    """The BestRate of each (n_experts, n_active, n_tokens) in the table, in that order; means over equal rates (seeds).
 
     Raises:
       UserError: a column is missing or bad, or a model was tried at fewer than three rates.

@@ -23,8 +23,9 @@ class Mixture(Architecture):
 
     n_dense: blocks before the mixture that are dense. kv_share: heads of keys and values over heads of queries.
     attention: n_heads head_dim / d_model. head_dim: size of a head; 0: width_per_block. ff: d_ff / d_model. tied: the
-    head is the embedding. trained: n_experts counts the narrow experts that a token chooses from, as the trainer does
-    and the table of runs; else whole ones, the shared among them, so that no split changes a count.
+    head is the embedding. trained: n_experts counts the narrow experts that a token chooses from, as the trainer and
+    its table of runs do. Otherwise it counts experts as wide as the dense layer, whatever the split, the shared ones
+    included.
     """
 
     split: float = 1
@@ -100,9 +101,9 @@ class Mixture(Architecture):
         excess = lambda log_d: self.n_active(np.exp(log_d), n_experts) - n_active
         return np.exp(optimum.root(excess, np.log(near) - 5, np.log(near) + 5))
 
-    def kv_elements(self, d_model, kv_tokens, n_blocks=None):
+    def kv_elements(self, d_model, kv_tokens):
         """Elements of the cache: keys and values of the heads that have them."""
-        return self.kv_share * self.attention * super().kv_elements(d_model, kv_tokens, n_blocks)
+        return self.kv_share * self.attention * super().kv_elements(d_model, kv_tokens)
 
     def structure(self, n_experts):
         """What a law may read of the mixture. Of trained models as a table of runs has it: top_k without the shared."""

@@ -1,18 +1,15 @@
-"""Which runs to train next for a fitted law: the set, what it costs, what it should do for the goal; in words and as a
-sweep file for launch.sweep."""
+"""Which runs to train next for a fitted law: the set, what it costs, what it should do for the goal."""
 
-import ast
 import dataclasses
 import statistics
 
 import numpy as np
 
-from fit import UserError, candidates, design, holdout, plan_config, planning
+from fit import UserError, candidates, design, holdout
 from fit.architecture import training_flops
 from fit.noise import Noise
-from fit.runs import read_runs, subset, trunks_of
+from fit.runs import read_runs
 from fit.summary import LEVEL
-from fit.units import amount
 
 STAGES = ("before", "after", "grid")  # with the fitted runs alone, with the chosen ones as well, with a plain grid's
 
@@ -26,18 +23,18 @@ class Goal:
     names: tuple = ()
 
 
-def next_runs(law, runs, architecture, experts, flops, goal, columns=None, scatter=None):
+def next_runs(law, runs, architecture, experts, flops, goal, columns=None):
     """What to train next within `flops`, as a dictionary ready for JSON.
 
-    runs: the file (or Table) that the law was fitted to, columns: {ours: theirs} in it. scatter: the Noise of the runs,
-    the law's own unless given. The dictionary holds trunks, each with its model, budgets and FLOPs; flops, what they
-    cost together; grid, what a plain grid of the same budget is; expected, what is sure of the goal at each of STAGES.
+    runs: the file (or Table) that the law was fitted to, columns: {ours: theirs} in it. The dictionary holds trunks,
+    each with its model, budgets and FLOPs; flops, what they cost together; grid, what a plain grid of the same budget
+    is; expected, what is sure of the goal at each of STAGES.
 
     Raises:
       UserError: the law is not a fit to these runs or cannot be planned with, or no run within the budget is worth it.
     """
     fitted, labels, weights, seed = _fitted_runs(law, runs, columns)
-    scatter = scatter or _noise_of(law)
+    scatter = _noise_of(law)
     possible = candidates.candidates(law, architecture, experts, fitted, flops)
     grid = candidates.plain_grid(law, architecture, experts, fitted, flops)
     solved, asked = design.optima_at(law, architecture, experts, goal.target_flops or fitted.flops.max())
@@ -77,12 +74,10 @@ def _fitted_runs(law, runs, columns):
     if runs.fingerprint() != described["fingerprint"]:
         raise UserError(f"--runs={runs.path}: --law={law.name} was fitted to other runs ({described.get('file')})")
     law.check_plannable()
-    kept = ~holdout.held_out(runs, settings.get("holdout", "none"))
-    labels, _ = trunks_of(runs.table, settings.get("bootstrap_by", "trunk"))
-    labels = None if labels is None else np.unique(labels[kept], return_inverse=True)[1]
-    weights = holdout.run_weights(runs, settings.get("weights", "none"))[kept]
+    rules = settings.get("holdout", "none"), settings.get("weights", "none"), settings.get("bootstrap_by", "trunk")
+    fitted, _, weights, labels, _ = holdout.split(runs, *rules)
     seeds = runs.table.numbers("seed", (0, 2**31)) if "seed" in runs.table else np.zeros(1)
-    return subset(runs, kept), labels, weights, int(seeds.max()) + 1
+    return fitted, labels, weights, int(seeds.max()) + 1
 
 
 def _noise_of(law):
@@ -164,103 +159,3 @@ def _trunks(possible, chosen, architecture):
         )
         for (e, n_blocks), of in sorted(rows.items())
     ]
-
-
-def text(found):
-    """What next_runs found, in words."""
-    columns = "{:>9} {:>8} {:>7} {:>9} {:>10}  {}"
-    lines = [columns.format("n_experts", "d_model", "blocks", "n_active", "FLOPs", "n_tokens")]
-    for row in found["trunks"]:
-        tokens = ", ".join(map(amount, row["n_tokens"]))
-        numbers = row["n_experts"], row["d_model"], row["n_blocks"], amount(row["n_active"]), f"{row['flops']:.3g}"
-        lines.append(columns.format(*numbers, tokens))
-    n_runs = sum(len(row["n_tokens"]) for row in found["trunks"])
-    saved = 1 - found["flops"] / found["flops_one_by_one"]
-    lines.append(
-        f"{_counted(n_runs, 'run')} on {_counted(len(found['trunks']), 'trunk')}: {found['flops']:.4g} of "
-        f"{found['budget']:.4g} FLOPs; sharing trunks saves {saved:.0%}"
-    )
-    grid = found["grid"]
-    head = f"{'what is expected':32} {'fitted runs':>20} {'and these':>20} {'or a plain grid':>20}"
-    return "\n".join(
-        [
-            *lines,
-            "",
-            head,
-            *_expected(found),
-            "",
-            f"the plain grid: {_counted(grid['runs'], 'run')} on {_counted(grid['trunks'], 'trunk')}, "
-            f"{grid['flops']:.4g} FLOPs, evenly spaced "
-            "in the logarithms of size and tokens, at every number of experts",
-            f"all of it to first order around the law, by the noise of its runs; intervals hold {LEVEL:.0%}",
-        ]
-    )
-
-
-def _counted(n, what):
-    return f"{n} {what}{'s' * (n != 1)}"
-
-
-def _expected(found):
-    line = lambda what, cells: f"{what:32} " + " ".join(f"{cell:>20}" for cell in cells)
-    expected = found["expected"]
-    if "coefficients" in expected:
-        for row in expected["coefficients"]:
-            errors = (f"± {error:.3g}" for error in row["standard_error"].values())
-            yield line(f"{row['name']} {row['value']:.4g}", errors)
-        return
-    ends = [f"{low:.4f} to {high:.4f}" for low, high in expected["loss"].values()]
-    yield line(f"loss {expected['best']['loss']:.4f} at {found['target_flops']:.3g} FLOPs", ends)
-    for row in expected["others"]:
-        what = f"E = {row['n_experts']} above E = {expected['best']['n_experts']}"
-        yield line(what, [f"{row['log_loss_above']:.2%} ± {error:.2%}" for error in row["log_error"].values()])
-
-
-def sweep_source(law, architecture, found, base=None):
-    """A sweep file for launch.sweep with the found trunks. base: a config file to start from instead of the runs' own.
-
-    Raises:
-      UserError: nothing says what config the runs had.
-    """
-    overrides = {}
-    if base is None:
-        base, overrides = planning.base_config(law, architecture)
-    if base is None:
-        raise UserError(
-            f"--emit_sweep: --law={law.name} leaves open how its runs were trained: {plan_config.no_config(law)}; "
-            "name a config that serves by --base_config"
-        )
-    shared = "".join(f"    {field!r}: {ast.literal_eval(value)!r},\n" for field, value in overrides.items())
-    built = [architecture.fields(row["n_blocks"], row["n_experts"]) for row in found["trunks"]]
-    models = "".join(
-        f"    ({row['d_model']}, {row['n_blocks']}, {row['n_experts']}, "
-        f"({', '.join(f'{n:_}' for n in row['n_tokens'])},){f', {own!r}' if own else ''}),\n"
-        for row, own in zip(found["trunks"], built)
-    )
-    more, spread = (
-        (", more", '        | {f"model.{name}": value for name, value in more.items()}\n') if any(built) else ("", "")
-    )
-    n_runs, n_trunks = sum(len(row["n_tokens"]) for row in found["trunks"]), len(found["trunks"])
-    where = law.name.replace("\\", "/").replace('"', "'")
-    return (
-        f'"""The runs to train after {where}: {n_runs} on {n_trunks} trunks, {found["flops"]:.3g} FLOPs.\n\n'
-        "python -m launch.sweep --sweep=THIS_FILE --workdir=DIR\n\n"
-        "Chosen by fit next. In the workdir of the runs so far, with --mix=config, its runs.csv holds both.\n"
-        '"""\n\n'
-        f"SEED = {found['seed']}  # that no run so far had\n"
-        f"SHARED = {{\n{shared}}}  # as the runs so far had it\n"
-        f"MODELS = [  # d_model, blocks, experts, budgets in tokens{', all else' * bool(more)}\n{models}]\n\n\n"
-        "def get_sweep():\n"
-        '    """(config file, one dict of overrides for each trunk)."""\n'
-        f"    return {base!r}, [\n"
-        "        SHARED\n"
-        "        | {\n"
-        '            "model.d_model": d_model,\n'
-        '            "model.n_blocks": n_blocks,\n'
-        '            "model.n_experts": n_experts,\n'
-        '            "n_tokens": n_tokens,\n'
-        '            "seed": SEED,\n'
-        f"        }}\n{spread}"
-        f"        for d_model, n_blocks, n_experts, n_tokens{more} in MODELS\n"
-        "    ]\n"
-    )

@@ -6,7 +6,7 @@ from fit.units import amount, duration, memory
 
 
 def text(plan):
-    """The plan that plan.plan made, as text."""
+    """The plan that planning.plan made, as text."""
     parts = [_optima(plan), answer(plan)]
     if plan.get("bootstrap"):
         parts.append(_bootstrap(plan["bootstrap"]))

@@ -215,7 +215,7 @@ def assumed(law, architecture):
     own = law.shaped(architecture.vocab_size, architecture.width_per_block)
     neutral = dict(used=1.0, kv_share=1.0, n_dense=0)
     of = lambda a: {name: getattr(a, name, value) for name, value in neutral.items()}
-    read = ("used",) if {"sparsity", "top_k"} & set(law.form.columns) else ()
+    read = ("used",) if law.reads_used else ()
     asked = {n: v for n, v in of(architecture).items() if v != of(own)[n] and n not in read}
     flag = lambda name: {"n_dense": "dense_blocks"}.get(name, name)
     if asked:
@@ -238,9 +238,11 @@ def at_edge(experts, e):
 
 
 def not_bounded(law, architecture, constraints):
-    """Whether without a limit on memory the loss falls on at numbers of experts far beyond any that can be built; asked
-    of laws without a closed form alone: of the others the planner page, which knows only them, would say nothing."""
-    if law.form.at_experts or constraints.memory_bytes is not None or "n_experts" in law.record.get("fixed", ()):
+    """Whether without a limit on memory the loss falls on at numbers of experts far beyond any that can be built.
+
+    False for laws with a closed form: the planner page plans with these in the browser and has no such warning.
+    """
+    if law.form.at_experts or constraints.memory_bytes is not None or law.fixes_experts:
         return False
     many, more = optimum.solve(law, np.array([1e6, 1e7]), architecture, constraints).loss
     return bool(more < many * (1 - optimum.BAND))

@@ -111,7 +111,7 @@ def prepare(form, runs, settings=Settings(), weights=None, trunks=None, sample_o
     with np.errstate(divide="ignore"):  # of a column that may be zero, such as sparsity
         logs = {name: np.log(runs.columns[name]) for name in form.columns}
     centre = {name: logs[name].mean() for name in form.centred}
-    # measured from the centre and back: the last bits of fits as they have always been
+    # the centre is taken off and put back so that a fit gives the same last bits as it always did
     logs |= {name: (logs[name] - centre[name]) + centre[name] for name in form.centred}
     scale = 1.0 if settings.reduction == "sum" else 1.0 / n
     data = dict(

@@ -21,7 +21,7 @@ NEUTRAL = dict(kv_share=1, attention=1, ff=3, tied=False, split=1, top_k=1, shar
 # what each is by the trainer's names
 NAMES = dict(kv_share="n_kv_heads / n_heads", attention="n_heads head_dim / d_model", ff="d_ff / d_model")
 NAMES |= dict(tied="tied_embeddings", split="d_ff / d_expert", shared="n_shared_experts", n_dense="n_dense_blocks")
-# field: (what stands for a value that is not there, or 0; from the columns read so far)
+# field: its default, where a table has no value or 0, from the columns read so far
 FIELDS = dict(
     n_heads=lambda c: c["n_blocks"],
     n_kv_heads=lambda c: c["n_heads"],

@@ -3,6 +3,11 @@
 from fit import models
 
 LEVEL = 0.8  # of profile intervals, like the 10th to 90th percentile of the bootstrap
+WAYS_OF_DRAWING = {  # of the bootstrap, which draws runs or trunks anew
+    "errors": "the law's own losses with new errors, drawn by {by}",
+    "replacement": "{by} drawn with replacement",
+    "paper": "80% of the {by} without replacement, the paper's form: about half too narrow by construction",
+}
 
 
 def summary(record):
@@ -88,12 +93,7 @@ def _intervals(record):
 
 def drawn(bootstrap):
     """How a bootstrap drew, in words."""
-    by = bootstrap.get("by", "runs")
-    return {
-        "errors": f"the law's own losses with new errors, drawn by {by}",
-        "replacement": f"{by} drawn with replacement",
-        "paper": f"80% of the {by} without replacement, the paper's form: about half too narrow by construction",
-    }[bootstrap["form"]]
+    return WAYS_OF_DRAWING[bootstrap["form"]].format(by=bootstrap.get("by", "runs"))
 
 
 def span(p):

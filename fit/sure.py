@@ -110,7 +110,7 @@ def warnings(problem, fit, profiles, noise):
 
 
 def more_runs(runs, pinned_by):
-    """MORE_RUNS runs spread over the compute of those there are, moved as PINNED_BY says; and that in words."""
+    """MORE_RUNS runs spread over the compute of those there are, moved as pinned_by says; and that in words."""
     order = np.argsort(runs.n_active * runs.n_tokens, kind="stable")
     rows = order[np.linspace(0, len(order) - 1, MORE_RUNS).astype(int)]
     columns = {name: runs.columns[name][rows].astype(float) for name in runs.columns}

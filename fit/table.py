@@ -25,7 +25,7 @@ BOUNDS = {
 }
 
 
-# Columns that others give: which those are, and how, of them and of _or.
+# Columns that follow from others: {name: (the columns needed, a function of their values and of Table._or)}
 DERIVED = {
     "sparsity": (("n_experts",), lambda e, get: 1 - get("top_k", 1.0) / e),
     "granularity": (("d_expert", "d_model"), lambda width, d, get: get("d_ff", 3 * d) / width),

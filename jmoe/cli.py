@@ -159,7 +159,7 @@ def _drop_echoes() -> None:
 
     sys.excepthook = quiet(sys.excepthook, lambda kind, error, trace: error)
     sys.unraisablehook = quiet(sys.unraisablehook, lambda unraisable: unraisable.exc_value)
-    default = threading.excepthook  # the thread of a library that finds the disk full: the main thread says so as well
+    default = threading.excepthook  # that the disk is full is said by the main thread; a library's thread stays silent
     threading.excepthook = lambda args: None if disk_error(args.exc_value) else default(args)
 
 

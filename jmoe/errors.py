@@ -18,7 +18,7 @@ class Interrupted(Exception):
 
 
 class Unavailable(Exception):
-    """Waited for in vain: an object store that gave no answer for as long as storage.Patience lasts, or a workdir whose
+    """Waited for in vain: an object store that gave no answer for as long as files.Patience lasts, or a workdir whose
     owner works on; the message says which and why."""
 
 

@@ -1,5 +1,5 @@
-"""The start of a command: Ctrl-C or a missing package while it imports its modules ends in one sentence. Nothing that
-it imports is garbage, so that meanwhile none is looked for: that would take a sixth of the start.
+"""The start of a command: Ctrl-C or a missing package while it imports its modules ends in one sentence. Garbage
+collection is off meanwhile: it would free nothing and take a sixth of the start.
 
 jmoe/__init__.py and launch/__init__.py call `begin` before anything else is imported; jmoe/cli.py calls `over` when the
 imports are done. This module imports only the standard library.

@@ -1,4 +1,4 @@
-"""Accepts that a job failed: it is trained no further, and its runs are missed no more.
+"""Accepts that a job failed: it is trained no further, and its runs no longer count as missing.
 
 python -m launch.accept --workdir=DIR --job=NAME
 

@@ -27,7 +27,7 @@ VERSIONS = {"code": "code", "jmoe_version": "code", "jax_version": "code", "corp
 
 def write(sweep) -> tuple[str, int]:
     """Writes runs.csv, complete or not at all; returns what it holds and which runs are missing, in words, and how many
-    are that nobody gave up.
+    are missing whose failure was not accepted.
 
     Raises:
       UserError: versions would mix.

@@ -56,7 +56,7 @@ def ready(sweep) -> None:
         for condition in queues[queue].get("status", {}).get("conditions", []):
             if (condition["type"], condition["status"]) == ("Active", "False"):
                 print(f"--queue={queue} starts nothing now: {condition['message']}", file=sys.stderr)
-    # the server checks one JobSet and keeps it not; that it has one of the name already is no objection
+    # the server checks one JobSet and stores nothing; 409, that there is one of this name, is fine
     first = jobset(sweep, sweep.bundles()[0])
     _call(sweep, "create", first, dry_run="All", field_validation="Strict", unless=(409,))
 

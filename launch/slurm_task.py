@@ -73,8 +73,8 @@ def _step() -> list[str]:
 
 
 def _is_slurms_or_the_stores(started) -> bool:
-    """Whether a trainer was ended by the store, or not started for want of the controller or a node. By srun's lines:
-    its exit code is the largest of all processes, of which it ends the others when one has ended."""
+    """Whether a trainer was ended by the store, or not started for want of the controller or a node. From the
+    lines of srun: its exit code is the largest of all processes, and does not tell which of them ended first."""
     errors = [line for line in started.lines() if line.startswith("srun: error:")]
     outage = f"Exited with exit code {UNAVAILABLE}"
     return any(line.endswith(outage) or any(words in line for words in AWAY + NO_NODE) for line in errors)

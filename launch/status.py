@@ -69,11 +69,6 @@ def look(sweep, states: dict[str, str]) -> dict:
     }
 
 
-def table(sweep, states: dict[str, str]) -> str:
-    """`look` in words."""
-    return in_words(look(sweep, states))
-
-
 def in_words(seen: dict) -> str:
     """A line for each job and one for all."""
     kinds, text, width = {}, [], max(len(job["name"]) for job in seen["jobs"])

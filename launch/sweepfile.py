@@ -50,7 +50,7 @@ def backend(name: str):
     and perhaps
 
       preview(sweep) -> str              for --dry_run: what would be submitted
-      cancel_job(sweep, job, patience) -> str   stops one job; it may not come back, for its failure.json is there
+      cancel_job(sweep, job, patience) -> str   stops one job for good: its failure.json is written before
       follow(sweep, job, rank)           yields what the job prints, from its beginning until it is over, as bytes
       CALLS_ON_DONE: bool                whether `submit` has launch.collect --on_done run after the last job
       ready(sweep)                       raises UserError where its scheduler would not take the jobs; asked before

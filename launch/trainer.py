@@ -25,7 +25,6 @@ from launch import jobs as jobs_lib
 from launch import output, sweepfile
 
 STOPPED = (128 + signal.SIGINT, 128 + signal.SIGTERM)  # exit codes of a trainer that saved and stopped when asked
-log = output.log  # backends find it here
 SECONDS_TO_SAVE = 300.0  # that a trainer gets between SIGTERM and SIGKILL
 _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 

@@ -12,7 +12,7 @@ import pytest
 import fit
 from configs import joint_moe, quickstart
 from fit import __main__ as command_line
-from fit import models, next_runs, optimum
+from fit import models, next_text, optimum
 from fit.architecture import PAPER, Model
 from fit.lawfile import load
 from fit.mixture import Mixture
@@ -204,7 +204,7 @@ def test_runs_to_train_next_are_built_as_those_so_far(tmp_path):
     law = load(law_of(table_of(), tmp_path))
     trunk = dict(n_experts=16, d_model=40, n_blocks=5, n_tokens=[1_000_000])
     found = dict(trunks=[trunk, trunk | dict(n_experts=1)], flops=1e12, seed=3)
-    (tmp_path / "next.py").write_text(next_runs.sweep_source(law, law.architecture, found))
+    (tmp_path / "next.py").write_text(next_text.sweep_source(law, law.architecture, found))
     base, jobs = runpy.run_path(str(tmp_path / "next.py"))["get_sweep"]()
     for job, e in zip(jobs, (16, 1)):
         config = runpy.run_path(base)["get_config"]()

@@ -33,7 +33,7 @@ def noisy():
 
 
 def numpy_objective(free, runs, settings, weights):
-    """The objective as the docstring of regress states it, in NumPy and scipy."""
+    """The objective as the docstring of fit/problem.py states it, in NumPy and scipy."""
     c = dict(zip(JOINT.names, np.asarray(JOINT.to_coefficients(free))))
     r = np.log(fit_runs.joint_loss(runs.n_active, runs.n_tokens, runs.n_experts, c)) - np.log(runs.loss)
     losses = weights * scipy.special.huber(settings.huber_delta, r)

@@ -10,11 +10,12 @@ import pytest
 import scipy.optimize
 
 from fit import UserError, noise, search
-from fit.intervals import WAYS_OF_DRAWING, bootstrap, profile
+from fit.intervals import bootstrap, profile
 from fit.lawfile import Law
 from fit.laws import FORMS
 from fit.problem import Settings, prepare, residual_function
 from fit.runs import subset, trunks_of
+from fit.summary import WAYS_OF_DRAWING
 from fit.sure import warnings
 from fit.table import Table
 

@@ -15,7 +15,7 @@ from jmoe.model import dispatch, routing, sharding
 SPECS = P(sharding.ROWS), P(), P("expert", None, "model"), P("expert", None, "model"), P("expert", "model")
 
 
-def reference(
+def reference(  # noqa: PLR0913
     x_ND,
     router_DE,
     gate_EDF,

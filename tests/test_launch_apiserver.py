@@ -181,7 +181,7 @@ def test_deleted_behind_our_back(cluster, begun):
     name = cluster.jobsets()[gone]["metadata"]["name"]
     cluster.api.delete_namespaced_custom_object(*apiserver.JOBSETS, name)
     assert gke.states(sweep).keys() == {left}
-    assert re.search(rf"{gone} +0/2 waiting\n", status.table(sweep, gke.states(sweep)))
+    assert re.search(rf"{gone} +0/2 waiting\n", status.in_words(status.look(sweep, gke.states(sweep))))
     with pytest.raises(UserError, match=f"job {gone} has no JobSet"):
         gke.logs(sweep, sweep.jobs[0])
     assert "created 1 JobSets" in gke.submit(sweep)

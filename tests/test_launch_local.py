@@ -362,7 +362,7 @@ import sys
 
 from absl import flags
 
-from launch import trainer
+from launch import output, trainer
 
 ON_THIS_MACHINE = False
 flags.DEFINE_string("greeting", "nothing", "What each task says first.")
@@ -396,7 +396,7 @@ def reason(sweep, job):
 
 
 def logs(sweep, job):
-    return b"its log: " + trainer.log(job)
+    return b"its log: " + output.log(job)
 
 
 def cancel(sweep, patience):

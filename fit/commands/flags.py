@@ -21,7 +21,7 @@ def define(f, rows):
 
 
 def define_law(f):
-    flags.DEFINE_string("law", None, "A law.json, or the name of a published law.", flag_values=f)
+    define(f, [("string", "law", None, "A law.json, or the name of a published law.")])
 
 
 def law_of(f):
@@ -32,12 +32,8 @@ def law_of(f):
 
 
 def define_columns(f):
-    flags.DEFINE_list(
-        "columns",
-        [],
-        "What the table calls its columns, where it has other names: loss:val_loss,n_tokens:D.",
-        flag_values=f,
-    )
+    what = "What the table calls its columns, where it has other names: loss:val_loss,n_tokens:D."
+    define(f, [("list", "columns", [], what)])
 
 
 def columns_of(f):
@@ -77,28 +73,14 @@ def shape_of(f, law):
 
 def define_architecture(f):
     """The flags of models that are not as the law's, or not as the paper's."""
-    flags.DEFINE_float(
-        "kv_share",
-        None,
-        "Heads of keys and values over heads of queries: less cache, less attention. Default: the law's own, else 1.",
-        1e-3,
-        1,
-        flag_values=f,
-    )
-    flags.DEFINE_integer(
-        "dense_blocks",
-        None,
-        "Dense blocks before those of a mixture. Default: the law's own, else 0.",
-        lower_bound=0,
-        flag_values=f,
-    )
-    flags.DEFINE_list(
-        "used",
-        None,
+    less = "Heads of keys and values over heads of queries: less cache, less attention. Default: the law's own, else 1."
+    dense = "Dense blocks before those of a mixture. Default: the law's own, else 0."
+    used = (
         "How many experts' width, each as wide as the dense layer, a token uses: several to choose from, by laws that "
-        "read sparsity or top_k. Default: the law's own, else 1.",
-        flag_values=f,
+        "read sparsity or top_k. Default: the law's own, else 1."
     )
+    rows = ("float", "kv_share", None, less, 1e-3, 1), ("integer", "dense_blocks", None, dense, 0)
+    define(f, [*rows, ("list", "used", None, used)])
 
 
 def used_of(f):
@@ -116,7 +98,7 @@ def architectures_of(f, law):
     own, used, value = shape_of(f, law), used_of(f), ",".join(f.used or ())
     if used is not None and not law.knows_experts:
         raise UserError(sentences.USED_OF_MIXTURES.format(value=value, law=law.name))
-    if used is not None and len(used) > 1 and not {"sparsity", "top_k"} & set(law.form.columns):
+    if used is not None and len(used) > 1 and not law.reads_used:
         raise UserError(sentences.ONE_USED.format(value=value, form=law.form.name))
     given = dict(kv_share=f.kv_share, n_dense=f.dense_blocks)
     given = {name: value for name, value in given.items() if value is not None}
@@ -199,16 +181,19 @@ def define_constraints(f):
 
 def define_chips(f):
     """The flags of what training costs, and of text that is read several times: those of `plan` alone."""
-    flags.DEFINE_float("epochs", None, "How often the --max_tokens may be read at most; default once.", flag_values=f)
-    flags.DEFINE_string("chips", None, "Chips to train on, such as H100:8, to count hours by.", flag_values=f)
-    flags.DEFINE_float("hours", None, "Hours on --chips, the budget instead of --flops.", flag_values=f)
-    flags.DEFINE_float("dollars_per_hour", None, "Price of one of --chips for an hour.", flag_values=f)
-    flags.DEFINE_string(
-        "mfu",
-        None,
+    mfu = (
         "Model FLOPs utilisation that training reaches: a number, or a JSON file of them by number of experts, "
-        f'{{"1": 0.45, "8": 0.38}}. Default: {cost.MFU}.',
-        flag_values=f,
+        f'{{"1": 0.45, "8": 0.38}}. Default: {cost.MFU}.'
+    )
+    define(
+        f,
+        [
+            ("float", "epochs", None, "How often the --max_tokens may be read at most; default once."),
+            ("string", "chips", None, "Chips to train on, such as H100:8, to count hours by."),
+            ("float", "hours", None, "Hours on --chips, the budget instead of --flops."),
+            ("float", "dollars_per_hour", None, "Price of one of --chips for an hour."),
+            ("string", "mfu", None, mfu),
+        ],
     )
 
 

@@ -8,6 +8,7 @@ python -m fit law --runs=theirs.jsonl --columns=loss:val_loss,n_tokens:D --out=l
 from fit import UserError
 from fit.commands import flags
 from fit.laws import FORMS
+from fit.summary import WAYS_OF_DRAWING
 from fit.table import check_writable
 
 FLAGS = (
@@ -57,7 +58,7 @@ FLAGS = (
         "enum",
         "bootstrap_form",
         "errors",
-        ["errors", "replacement", "paper"],
+        list(WAYS_OF_DRAWING),
         "What is drawn anew: the errors of the runs, the runs themselves with replacement, or as in the paper 80% of "
         "them without: about half too narrow by construction.",
     ),

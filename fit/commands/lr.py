@@ -6,6 +6,7 @@ Takes the best learning rate of each model from runs that differ in peak_learnin
 numbers of experts that --experts leaves out are predicted, as a check (the paper fits 1 and 8, checks 4 and 32).
 """
 
+import dataclasses
 import json
 
 import numpy as np
@@ -71,7 +72,7 @@ def run(f):
     if checked := [o for o in optima if o not in fitted]:
         print(f"  {learning_rate.rms_error(law, checked):.4f} on {len(checked)} not fitted")
     if f.out:
-        record = {"lr_law": law, "experts": wanted, "optima": [o.as_dict() for o in optima]}
+        record = {"lr_law": law, "experts": wanted, "optima": [dataclasses.asdict(o) for o in optima]}
         write_text(f.out, json.dumps(record, indent=1, default=float))
     if not np.isfinite(list(law.values())).all():
         raise UserError(f"{f.runs}: the fit is not finite")

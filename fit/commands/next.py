@@ -69,9 +69,9 @@ def run(f):
     architecture = flags.shape_of(f, law)
     if f.emit_sweep is not None:
         check_writable(f.emit_sweep)
-    from fit import next_runs
+    from fit import next_runs, next_text
 
     found = next_runs.next_runs(law, f.runs, architecture, experts, flops, goal, flags.columns_of(f))
     if f.emit_sweep is not None:
-        write_text(f.emit_sweep, next_runs.sweep_source(law, architecture, found, f.base_config))
-    print(json.dumps(found, indent=1, allow_nan=False) if f.json else next_runs.text(found))
+        write_text(f.emit_sweep, next_text.sweep_source(law, architecture, found, f.base_config))
+    print(json.dumps(found, indent=1, allow_nan=False) if f.json else next_text.text(found))

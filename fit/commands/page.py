@@ -3,25 +3,27 @@
 python -m fit page --law=law.json --runs=runs.csv --out=planner.html
 """
 
-from absl import flags
-
 from fit import page
-from fit.commands.flags import columns_of, define_columns
+from fit.commands.flags import columns_of, define, define_columns
 from fit.lawfile import load
 from fit.page import data
 from fit.paper import figures
 from fit.table import check_writable, write_text
 
-
-def define_flags(f):
-    flags.DEFINE_multi_string(
+FLAGS = (
+    (
+        "multi_string",
         "law",
         [],
         "A law.json, or the name of a published law; may be given several times. All published laws are in the page.",
-        flag_values=f,
-    )
-    flags.DEFINE_string("runs", None, "The runs of the first law, drawn over it.", flag_values=f)
-    flags.DEFINE_string("out", "planner.html", "The page.", flag_values=f)
+    ),
+    ("string", "runs", None, "The runs of the first law, drawn over it."),
+    ("string", "out", "planner.html", "The page."),
+)
+
+
+def define_flags(f):
+    define(f, FLAGS)
     define_columns(f)
 
 

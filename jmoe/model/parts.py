@@ -85,7 +85,7 @@ def _parts_backward(top_k, residual, dy_ND):
         return dslots_ZERD, (jnp.einsum("erf,erf->er", dgated_ERF, hidden_ERF), (dgate_EDF, dup_EDF, ddown_EFD))
 
     args = jnp.arange(len(both_ZERF)), *_by_part(top_k, token_ER, gate_ER, weights), both_ZERF
-    # a zero that XLA does not know as one: it would fill the array before the forward pass, as one with that pass's
+    # not a constant for XLA, which would share one array of zeros with the forward pass and keep it from then on
     zero = 0 * (both_ZERF[0, 0, 0, 0] + dy_ND[0, 0])
     dslots_ZERD = jnp.full((*both_ZERF.shape[:-1], x_ND.shape[1]), zero)
     dslots_ZERD, (dgate_ZER, dweights) = jax.lax.scan(one_part, dslots_ZERD, args)

@@ -56,7 +56,7 @@ def _forward(q_IKY, k_RKT, v_RKT, interpret):
     t, groups = k_RKT.shape[2], rows // len(k_RKT)
     block = _block(t)
     query = lambda rows: pl.BlockSpec((None, rows, block), lambda r, i, j: (r, 0, i))
-    # none is fetched to be skipped
+    # a block that is skipped repeats the index of its neighbour, and so is not fetched
     key = pl.BlockSpec((None, k, block), lambda r, i, j: (r // groups, 0, jnp.minimum(i % (t // block), j)))
     y_IKY, lse_I1Y = pl.pallas_call(
         functools.partial(_forward_kernel, scale=k**-0.5),
@@ -70,7 +70,8 @@ def _forward(q_IKY, k_RKT, v_RKT, interpret):
     return y_IKY, (q_IKY, k_RKT, v_RKT, y_IKY, lse_I1Y)
 
 
-def _forward_kernel(q_KQ, k_KU, v_KU, y_KQ, lse_1Q, max_1Q, sum_1Q, total_KQ, *, scale):
+# Pallas hands a kernel one reference for each block and scratch array, hence so many arguments
+def _forward_kernel(q_KQ, k_KU, v_KU, y_KQ, lse_1Q, max_1Q, sum_1Q, total_KQ, *, scale):  # noqa: PLR0913
     i, j = pl.program_id(1) % pl.num_programs(2), pl.program_id(2)  # the blocks of positions
 
     @pl.when(j == 0)
@@ -104,7 +105,8 @@ def _backward(interpret, residual, dy_IKY):
     n = t // block
     # the gradient of the softmax takes off each query's mean of dy v, which is dy y
     mean_I1Y = jnp.sum(dy_IKY.astype(jnp.float32) * y_IKY, axis=1, keepdims=True)
-    at = lambda r, j, i: (r, 0, i // n * n + jnp.maximum(i % n, j))  # none is fetched to be skipped
+    # a block that is skipped repeats the index of its neighbour, and so is not fetched
+    at = lambda r, j, i: (r, 0, i // n * n + jnp.maximum(i % n, j))
     query = lambda rows: pl.BlockSpec((None, rows, block), at)
     key = pl.BlockSpec((None, k, block), lambda r, j, i: (r // groups, 0, j))
     dkey = pl.BlockSpec((None, k, block), lambda r, j, i: (r, 0, j))
@@ -124,7 +126,9 @@ def _backward(interpret, residual, dy_IKY):
     return dq_IKY.astype(q_IKY.dtype), dk_IKT, dv_IKT
 
 
-def _backward_kernel(q_KQ, k_KU, v_KU, dy_KQ, lse_1Q, mean_1Q, dq_KY, dk_KU, dv_KU, sum_dk_KU, sum_dv_KU, *, scale):
+def _backward_kernel(  # noqa: PLR0913
+    q_KQ, k_KU, v_KU, dy_KQ, lse_1Q, mean_1Q, dq_KY, dk_KU, dv_KU, sum_dk_KU, sum_dv_KU, *, scale
+):
     j, block_of_queries = pl.program_id(1), pl.program_id(2)
     i, block = block_of_queries % pl.num_programs(1), q_KQ.shape[1]  # the block of positions
 

@@ -90,7 +90,7 @@ def make_eval_step(config, mesh):
 
 
 def mean_loss(eval_step, params, batches) -> float:
-    """Nats per token over the (batch, weight) pairs of data.validation_batches.
+    """Nats per token over the (batch, weight) pairs of batches.validation_batches.
 
     Raises:
       UserError: it is not finite.

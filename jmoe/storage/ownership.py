@@ -31,7 +31,7 @@ from jmoe.storage.identity import NOBODY, Owner
 
 BEAT = 10.0  # seconds
 EXPIRY = 60.0
-SECONDS_TO_RELEASE = 3.0  # twice: an owner that was asked to stop does not wait for a store that gives no answer
+SECONDS_TO_RELEASE = 3.0  # for the last heartbeat, and again for the deletion: who is asked to stop waits no longer
 
 
 class Taken(UserError):
