@@ -52,9 +52,9 @@ class Search:
 
 def read(path, names=None):
     """The Search in a table of runs as launch.collect writes it: d_model, n_blocks, n_heads, n_experts, seq_len,
-    n_tokens, loss; head_dim (d_model / n_heads), n_kv_heads (n_heads), top_k (1), n_shared_experts (0), d_ff (3 d_model),
-    d_expert (d_ff), n_dense_blocks (0) where they differ from what stands in brackets. Each is a column or, as n_heads
-    and d_ff are there, stands in the column overrides. UserError on a bad value."""
+    n_tokens, loss; head_dim (d_model / n_heads), n_kv_heads (n_heads), top_k (1), n_shared_experts (0), d_ff
+    (3 d_model), d_expert (d_ff), n_dense_blocks (0) where they differ from what stands in brackets. Each is a column
+    or, as n_heads and d_ff are there, stands in the column overrides. UserError on a bad value."""
     runs = table.read(path, names)
     held = shapes.held(runs)
     d_model = runs.numbers("d_model", (1, 1e7))

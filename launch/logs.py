@@ -2,7 +2,7 @@
 
 python -m launch.logs --workdir=DIR --job=NAME [--follow] [--rank=K] [--attempt=N]
 
-On Slurm that is what Slurm and the job's task printed; on GKE the events of the JobSet and its pods. --rank and
+The scheduler's part is what Slurm and the job's task printed, or the events of a JobSet and its pods. --rank and
 --attempt leave it out.
 """
 

@@ -44,7 +44,7 @@ TOGETHER = flags.DEFINE_integer(
     "How many jobs that differ in seed, learning rate or budgets alone are trained in one step at most.",
     1,
 )
-WORKERS = flags.DEFINE_integer("workers", None, "How many trainers run at once at most; slurm: tasks of the array.", 1)
+WORKERS = flags.DEFINE_integer("workers", None, "How many trainers, or tasks of the scheduler, run at once at most.", 1)
 ON_DONE = flags.DEFINE_string(
     "on_done",
     None,
@@ -192,7 +192,7 @@ def describe(jobs) -> list[str]:
 def run():
     chosen = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     chosen.add_argument("--backend", "-backend", nargs="?")
-    for backend in ("slurm", "gke", chosen.parse_known_args()[0].backend or "local"):
+    for backend in (*sweepfile.BACKENDS, chosen.parse_known_args()[0].backend or "local"):
         with contextlib.suppress(UserError):  # main says it
             flags.adopt_module_key_flags(sweepfile.backend(backend))
     flags.mark_flags_as_required(["sweep", "workdir"])

@@ -28,6 +28,7 @@ from jmoe.version import code_version
 from launch import jobs as jobs_lib
 from launch.jobs import Bundle, Job
 
+BACKENDS = ("local", "slurm", "gke")  # those of launch/; a user's own is the path of a Python file
 UNKNOWN = "unknown"  # the code of a run of which nothing is recorded
 BACKEND = ("options", "check", "devices", "submit", "states", "logs", "cancel", "ON_THIS_MACHINE")
 MALFORMED = (ValueError, TypeError, KeyError, AttributeError)  # what parsing a damaged file raises
@@ -52,6 +53,7 @@ def backend(name: str):
       preview(sweep) -> str              for --dry_run: what would be submitted
       cancel_job(sweep, job, patience) -> str   stops one job for good: its failure.json is written before
       follow(sweep, job, rank)           yields what the job prints, from its beginning until it is over, as bytes
+      jobs_of_task(path) -> list[str]    names of the jobs of the task that asks, which runs `launch.task --array=path`
       CALLS_ON_DONE: bool                whether `submit` has launch.collect --on_done run after the last job
       ready(sweep)                       raises UserError where its scheduler would not take the jobs; asked before
                                          anything is written
@@ -73,7 +75,7 @@ def _backend(name: str):
         except flags.DuplicateFlagError as error:  # another command of launch
             raise UserError(f"--backend={name} is no backend: {error}") from None
     else:
-        raise UserError(f"--backend={name}: choose local, slurm, gke, or the path of a Python file")
+        raise UserError(f"--backend={name}: choose {', '.join(BACKENDS)}, or the path of a Python file")
     if missing := [function for function in BACKEND if not hasattr(module, function)]:
         raise UserError(f"--backend={name} is no backend: it does not define {', '.join(missing)}")
     return module

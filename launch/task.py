@@ -1,6 +1,7 @@
 """What a scheduler runs for one job: python -m launch.task --workdir=DIR --job=NAME | --array=FILE.
 
-Several jobs, --job=NAME --job=NAME, are trained together. Everything else stands in DIR/sweep.json; how the jobs are
+Several jobs, --job=NAME --job=NAME, are trained together; which jobs of FILE are meant is the backend's `jobs_of_task`,
+for schedulers that start one command many times. Everything else stands in DIR/sweep.json; how the jobs are
 trained is the backend's `run_task`. Exit codes are those of jmoe.train, with 2 for what another try would not mend.
 """
 
@@ -15,7 +16,7 @@ from launch import sweepfile
 
 WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the sweep, a folder or gs://...", required=True)
 JOB = flags.DEFINE_multi_string("job", None, "Name of the job; may be given again.")
-ARRAY = flags.DEFINE_string("array", None, "slurm: JSON list of lists of job names; this array task's is picked.")
+ARRAY = flags.DEFINE_string("array", None, "List of jobs, from which the backend picks those of this task.")
 
 
 def main(_):
