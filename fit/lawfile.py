@@ -1,9 +1,11 @@
-"""A law: a form with coefficients, and the models it was fitted to. A published preset, or the law.json of a fit."""
+"""A law: a form with coefficients, and the models it was fitted to. A published preset, or the law.json of a fit, ours
+among them (fit/presets/)."""
 
 import collections
 import dataclasses
 import json
 import os
+import pathlib
 import statistics
 
 import numpy as np
@@ -18,6 +20,8 @@ from fit.units import amount
 ROUNDING = 5e-3  # less than this share outside a range is inside: three digits would not show it
 SECTIONS = ("settings", "runs", "fitted", "held_out", "starts", "noise", "profile", "bootstrap", "separate", "sample")
 SECTIONS += ("versions",)
+OURS = {path.stem: path for path in pathlib.Path(__file__).parent.glob("presets/*.json")}  # fitted to runs of jmoe
+NAMES = (*PRESETS, *OURS)  # of the laws that need no file
 
 
 @dataclasses.dataclass
@@ -219,10 +223,11 @@ def load(name):
     if name in PRESETS:
         preset = PRESETS[name].presets[name]
         return Law(name, PRESETS[name], preset["coefficients"], preset)
-    if not os.path.exists(name):
-        raise UserError(f"--law={name}: no such file, nor a published law; published laws: {', '.join(PRESETS)}")
+    path = OURS.get(name, name)
+    if not os.path.exists(path):
+        raise UserError(f"--law={name}: no such file, nor a published law; published laws: {', '.join(NAMES)}")
     try:
-        with open(name, encoding="utf-8") as f:
+        with open(path, encoding="utf-8") as f:
             record = json.load(f)
     except OSError as e:
         raise UserError(f"--law={name}: cannot be read: {e.strerror}") from e

@@ -176,12 +176,12 @@ def _is_architecture(value):
     """Whether of_table could have made it, so that a Mixture of it counts."""
     limits = dict(kv_share=(1e-3, 1), attention=(1e-3, 1e3), ff=(1e-3, 1e3), split=(1e-3, 1e6), top_k=(1, 1e6))
     limits |= dict(shared=(0, 1e6), n_dense=(0, 1e6), head_dim=(0, 1e6), tied=(0, 1))
-    whole = ("top_k", "shared", "n_dense", "head_dim")
+    integers = ("top_k", "shared", "n_dense", "head_dim")
     return (
         isinstance(value, dict)
         and set(value) == set(limits)
         and all(type(value[name]) in (int, float, bool) and a <= value[name] <= b for name, (a, b) in limits.items())
-        and all(type(value[name]) is int for name in whole)
+        and all(type(value[name]) is int for name in integers)
         and type(value["tied"]) is bool
     )
 

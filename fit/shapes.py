@@ -89,8 +89,8 @@ def of_table(table, vocab_size, width_per_block, differing):
     sizes = collections.Counter(c["head_dim"].tolist()).most_common(1)[0]  # where most have one
     found["head_dim"] = sizes[0] if 2 * sizes[1] > len(table) and sizes[0] != width_per_block else 0
     found = {name: NEUTRAL[name] if value is None else value for name, value in found.items()}
-    whole = {name: int(found[name]) for name in ("top_k", "shared", "n_dense", "head_dim")}
-    found |= whole | dict(tied=bool(found["tied"]))
+    integers = {name: int(found[name]) for name in ("top_k", "shared", "n_dense", "head_dim")}
+    found |= integers | dict(tied=bool(found["tied"]))
     differing |= several
     counted = mixture_of(found, vocab_size, width_per_block).n_active(c["d_model"], c["n_experts"], c["n_blocks"])
     off = float(np.median(np.abs(counted / c["n_active"] - 1)))

@@ -125,9 +125,9 @@ def call_on_done(sweep, n_missing: int) -> None:
     returns changes nothing, but a failure is printed."""
     if not (command := sweep.options.get("on_done")):
         return
-    told = {"JMOE_WORKDIR": os.fspath(sweep.workdir), "JMOE_RUNS_MISSING": str(n_missing)}
+    variables = {"JMOE_WORKDIR": os.fspath(sweep.workdir), "JMOE_RUNS_MISSING": str(n_missing)}
     try:
-        code = subprocess.run(command, env=os.environ | told, stdin=subprocess.DEVNULL).returncode
+        code = subprocess.run(command, env=os.environ | variables, stdin=subprocess.DEVNULL).returncode
     except OSError as error:
         code = error.strerror
     if code:

@@ -13,6 +13,7 @@ import math
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -23,6 +24,7 @@ from absl import app
 from results import figures
 
 HERE = pathlib.Path(__file__).parent
+LAW, PRESET = HERE / "law.json", HERE.parent / "fit" / "presets" / "jmoe-bytes-2026.json"  # the same file twice
 VOCAB = 257
 PAPERS_E_MAX = 290.4521
 FIXED = f"--fix=E_max={PAPERS_E_MAX}"
@@ -32,35 +34,56 @@ FIGURES = {"2a": "isoflop", "3": "equal_memory"}  # of the paper, drawn from bot
 
 
 def main(_):
-    rows = read(HERE / "runs.csv")
-    parts = collections.defaultdict(list)
-    for row in rows:
-        parts[row["part"]].append(row)
+    parts = parts_of(HERE / "runs.csv")
     if missing := [part for part in ("seeds", "fit") if part not in parts]:
         sys.exit(f"results/runs.csv has no run of {' nor of '.join(missing)}; results/README.md has the commands")
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
-        fitted = weighted(parts["fit"] + parts["seeds"])
-        tables = {"runs": table_of_runs(parts), "seeds": table_of_seeds(fitted)}
-        write(folder / "fit.csv", fitted)
-        law = HERE / "law.json"
-        # law.json keeps the name; E_max cannot be read off runs that end at E = 32 (the table of forms frees it)
-        flags = "--runs=fit.csv", "--weights=column:weight", FIXED, f"--bootstrap={DRAWS}", f"--out={law}"
-        fit("law", *flags, cwd=folder)
-        tables["law"] = table_of_law(json.loads(law.read_text()))
-        if parts["lr"]:
-            tables["learning_rate"] = learning_rates(folder, parts["lr"])
+        fit_law(folder, parts, LAW, f"--bootstrap={DRAWS}")
+        shutil.copyfile(LAW, PRESET)
+        tables = tables_of(folder, LAW, parts)
         if parts["tests"]:
-            tables["tests"] = table_of_tests(folder, law, parts["tests"], noise(fitted))
-            tables["forms"] = table_of_forms(folder, fitted, parts["tests"])
+            tables["forms"] = table_of_forms(folder, fitted_runs(parts), parts["tests"])
         if parts["memory"]:
-            tables["memory"] = table_of_memory(parts["memory"])
-            curves = lambda models, law=law: predictions(folder, law, models)
-            figures.memory_matched(HERE / "figures" / "memory_matched.png", parts["memory"], curves, law)
-        draw(folder, law)
+            curves = lambda models, law=LAW: predictions(folder, law, models)
+            figures.memory_matched(HERE / "figures" / "memory_matched.png", parts["memory"], curves, LAW)
+        draw(folder, LAW)
     page = HERE / "README.md"
     page.write_text(filled(page.read_text(), tables))
-    print(f"{law}, {page}: {len(rows)} runs")
+    print(f"{LAW}, {page}: {sum(map(len, parts.values()))} runs")
+
+
+def parts_of(table) -> dict:
+    """{part of the study: its rows}; a part that has none is an empty list."""
+    parts = collections.defaultdict(list)
+    for row in read(table):
+        parts[row["part"]].append(row)
+    return parts
+
+
+def fitted_runs(parts) -> list[dict]:
+    return weighted(parts["fit"] + parts["seeds"])
+
+
+def fit_law(folder, parts, law, *flags) -> None:
+    """Fits the law to the parts that it is fitted to, and writes it to the file `law`."""
+    write(folder / "fit.csv", fitted_runs(parts))
+    # law.json keeps the name; E_max cannot be read off runs that end at E = 32 (the table of forms frees it)
+    fit("law", "--runs=fit.csv", "--weights=column:weight", FIXED, f"--out={law}", *flags, cwd=folder)
+
+
+def tables_of(folder, law, parts) -> dict[str, str]:
+    """The tables that need no fit but that of the learning rates, by the names of their places in the README."""
+    fitted = fitted_runs(parts)
+    tables = {"runs": table_of_runs(parts), "seeds": table_of_seeds(fitted)}
+    tables["law"] = table_of_law(json.loads(law.read_text()))
+    if parts["lr"]:
+        tables["learning_rate"] = learning_rates(folder, parts["lr"])
+    if parts["tests"]:
+        tables["tests"] = table_of_tests(folder, law, parts["tests"], noise(fitted))
+    if parts["memory"]:
+        tables["memory"] = table_of_memory(parts["memory"])
+    return tables
 
 
 def fit(command: str, *flags: str, cwd=HERE.parent) -> str:

@@ -27,7 +27,7 @@ def define_law(f):
 def law_of(f):
     """The Law of --law."""
     if f.law is None:
-        raise UserError("--law is missing: a law.json, or one of " + ", ".join(law_lib.PRESETS))
+        raise UserError("--law is missing: a law.json, or one of " + ", ".join(law_lib.NAMES))
     return law_lib.load(f.law)
 
 
@@ -106,16 +106,16 @@ def architectures_of(f, law):
         return [own]
     from fit.mixture import Mixture
 
-    whole = own if isinstance(own, Mixture) else Mixture(**vars(own))
-    whole = dataclasses.replace(whole, **given)
+    mixture = own if isinstance(own, Mixture) else Mixture(**vars(own))
+    mixture = dataclasses.replace(mixture, **given)
     asked = []
-    for u in used or [whole.used]:
-        narrow = round(u * whole.split)  # widths of experts are rounded to whole ones
-        if narrow <= whole.shared or abs(narrow / whole.split - u) > 0.1 * u:
+    for u in used or [mixture.used]:
+        narrow = round(u * mixture.split)  # widths of experts are rounded to whole ones
+        if narrow <= mixture.shared or abs(narrow / mixture.split - u) > 0.1 * u:
             raise UserError(
-                sentences.NO_WHOLE_CHOICE.format(value=value, split=whole.split, shared=whole.shared, used=u)
+                sentences.NO_WHOLE_CHOICE.format(value=value, split=mixture.split, shared=mixture.shared, used=u)
             )
-        one = dataclasses.replace(whole, used=narrow / whole.split)
+        one = dataclasses.replace(mixture, used=narrow / mixture.split)
         asked.append(own if one == Mixture(**vars(own)) else one)
     return asked
 

@@ -57,8 +57,8 @@ def _is_ramp(x) -> bool:
 def named_paths(text: str) -> dict[str, str] | None:
     """{"a": "DIR/a.txt", "b": ...} of "a=DIR/a.txt;b=...", None for text of another form or a name given twice."""
     pairs = [part.partition("=")[::2] for part in text.split(";") if part]
-    whole = all(re.fullmatch(r"\w+", name) and path for name, path in pairs)
-    return dict(pairs) if whole and len(dict(pairs)) == len(pairs) else None
+    complete = all(re.fullmatch(r"\w+", name) and path for name, path in pairs)
+    return dict(pairs) if complete and len(dict(pairs)) == len(pairs) else None
 
 
 def _is_steps(x) -> bool:

@@ -86,9 +86,9 @@ def feed_forward(h_ND, names, taken, model, training):
     names: of the block's weights; it has a mixture where a router is among them. taken(names, over): those weights,
     put together along the mesh axes `over`, or as they rest for (). Without `training` nothing is dropped.
     """
-    mlp, here = ["gate", "up", "down"], ("data",)
+    mlp, gather_over = ["gate", "up", "down"], ("data",)
     if "router" not in names:
-        return dispatch.swiglu(h_ND, *taken(mlp, here)), {}
+        return dispatch.swiglu(h_ND, *taken(mlp, gather_over)), {}
     choice = {name: setting(model, field) for name, field in routing.FIELDS.items()}
     choice["bias_E"] = taken(["router_bias"], ())[0] if "router_bias" in names else None
     (router_DE,) = taken(["router"], ())
@@ -98,10 +98,10 @@ def feed_forward(h_ND, names, taken, model, training):
         y_ND, metrics = dispatch.dropless(h_ND, router_DE, taken(mlp, ("data", "expert")), **groups, **choice)
     else:
         y_ND, metrics = dispatch.mixture(
-            h_ND, router_DE, taken(mlp, here), capacity_factor=capacity_factor, **groups, **choice
+            h_ND, router_DE, taken(mlp, gather_over), capacity_factor=capacity_factor, **groups, **choice
         )
     if "shared_gate" in names:
-        y_ND += dispatch.swiglu(h_ND, *taken([f"shared_{name}" for name in mlp], here))
+        y_ND += dispatch.swiglu(h_ND, *taken([f"shared_{name}" for name in mlp], gather_over))
     return y_ND, metrics
 
 

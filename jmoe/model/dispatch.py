@@ -83,11 +83,11 @@ def mixture(x_ND, router_DE, weights, *, group_tokens: int, capacity_factor: flo
         layer = narrow_swiglu if expert_GJ.shape[1] > group_tokens else swiglu
         return _served(layer, slots_GLD.reshape(-1, n_experts, capacity, d_model), weights).reshape(slots_GLD.shape)
 
-    y_GSD = _there_and_back(x_GSD, gate_GJ, choice_of_slot_GL, slot_of_choice_GJ, served)
+    y_GSD = _through_slots(x_GSD, gate_GJ, choice_of_slot_GL, slot_of_choice_GJ, served)
     return y_GSD.reshape(x_ND.shape), _over_groups(metrics)
 
 
-def _there_and_back(x_GSD, gate_GJ, choice_of_slot_GL, slot_of_choice_GJ, served):
+def _through_slots(x_GSD, gate_GJ, choice_of_slot_GL, slot_of_choice_GJ, served):
     """y_GSD: the tokens moved into the slots, `served` there, moved back and summed over each token's choices."""
     n_tokens, n_choices = x_GSD.shape[1], gate_GJ.shape[1]
     top_k = n_choices // n_tokens
@@ -149,7 +149,7 @@ def dropless(x_ND, router_DE, weights, *, group_tokens: int | None = None, block
         slots = sharding.vary(slots_GLD, "model").reshape(-1, block, d_model)
         return _served_in_blocks(slots, expert_of_block, tuple(weights)).reshape(slots_GLD.shape)
 
-    y_GSD = _there_and_back(x_ND[None], gate_J[None], choice_of_slot_L[None], slot_of_choice_J[None], served)
+    y_GSD = _through_slots(x_ND[None], gate_J[None], choice_of_slot_L[None], slot_of_choice_J[None], served)
     metrics["drop_rate"] = jnp.zeros(len(expert_GJ), jnp.float32)
     return y_GSD[0], _over_groups(metrics)
 

@@ -1,6 +1,6 @@
 """Rows moved between tokens and slots, and the gradients of that: gathers, never a scatter-add.
 
-Axes (jmoe/model/__init__.py): D, G, I and O rows, J, L, P rows gone to, S.
+Axes (jmoe/model/__init__.py): D, G, I rows before and O after a move, J, L, S.
 """
 
 import functools
@@ -10,21 +10,21 @@ import jax.numpy as jnp
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
-def move(x_GID, source_GO, target_GP, copies: int = 1):
+def move(x_GID, source_GO, target_GJ, copies: int = 1):
     """taken(x, source), with a gradient of its own.
 
-    target: where each row of x went, for each of its `copies` in turn, out of range if nowhere: P = copies I. The
+    target: where each row of x went, for each of its `copies` in turn, out of range if nowhere: J = copies I. The
     gradient is a gather along it and the sum over the copies, never a scatter-add.
     """
     return taken(x_GID, source_GO)
 
 
-def _move_forward(x_GID, source_GO, target_GP, copies):
-    return taken(x_GID, source_GO), target_GP
+def _move_forward(x_GID, source_GO, target_GJ, copies):
+    return taken(x_GID, source_GO), target_GJ
 
 
-def _move_backward(copies, target_GP, dy_GOD):
-    return sum_of_rows(dy_GOD, target_GP, copies), None, None
+def _move_backward(copies, target_GJ, dy_GOD):
+    return sum_of_rows(dy_GOD, target_GJ, copies), None, None
 
 
 move.defvjp(_move_forward, _move_backward)
