@@ -26,6 +26,7 @@ from results import figures
 HERE = pathlib.Path(__file__).parent
 LAW, PRESET = HERE / "law.json", HERE.parent / "fit" / "presets" / "jmoe-bytes-2026.json"  # the same file twice
 VOCAB = 257
+NARROWEST = 48  # d_model of the trunks with most budgets
 PAPERS_E_MAX = 290.4521
 FIXED = f"--fix=E_max={PAPERS_E_MAX}"
 DRAWS = 100  # of the bootstrap
@@ -78,9 +79,10 @@ def tables_of(folder, law, parts) -> dict[str, str]:
     tables = {"runs": table_of_runs(parts), "seeds": table_of_seeds(fitted)}
     tables["law"] = table_of_law(json.loads(law.read_text()))
     if parts["lr"]:
-        tables["learning_rate"] = learning_rates(folder, parts["lr"])
+        budgets = [row["n_tokens"] for row in fitted if row["d_model"] == NARROWEST]
+        tables["learning_rate"] = learning_rates(folder, parts["lr"], budgets)
     if parts["tests"]:
-        tables["tests"] = table_of_tests(folder, law, parts["tests"], noise(fitted))
+        tables["tests"] = table_of_tests(folder, law, parts["tests"], fitted)
     if parts["memory"]:
         tables["memory"] = table_of_memory(parts["memory"])
     return tables
@@ -135,9 +137,12 @@ def weighted(rows) -> list[dict]:
     return [row | {"weight": 1 / len(groups[model(row)])} for row in rows]
 
 
-def noise(rows) -> float:
-    """The standard deviation of ln(loss) from seed to seed, over all models that have several seeds."""
-    groups = [[math.log(row["loss"]) for row in group] for group in by_model(rows).values() if len(group) > 1]
+def noise(rows, d_model=None) -> float:
+    """The standard deviation of ln(loss) from seed to seed, over all models of this width that have several seeds, else
+    over all models that have."""
+    several = [group for group in by_model(rows).values() if len(group) > 1]
+    own = [group for group in several if group[0]["d_model"] == d_model]
+    groups = [[math.log(row["loss"]) for row in group] for group in own or several]
     return math.sqrt(sum(np.var(group) * len(group) for group in groups) / sum(len(group) - 1 for group in groups))
 
 
@@ -175,16 +180,30 @@ def table_of_seeds(rows) -> str:
             cells = [f"{d_model:g}", f"{n_experts:g}", millions(n_tokens), ", ".join(f"{x:.4f}" for x in losses)]
             lines.append([*cells, f"{spread:.4f}", f"{spread / np.mean(losses):.2%}"])
     header = ["d_model", "E", "tokens", "loss of each seed", "standard deviation", "of the loss"]
-    return markdown(header, lines) + f"\n\nOver all of them: {noise(rows):.2%} of the loss."
+    widths = sorted({group[0]["d_model"] for group in by_model(rows).values() if len(group) > 1})
+    each = ", ".join(f"{noise(rows, width):.2%} at d_model {width:g}" for width in widths)
+    return markdown(header, lines) + f"\n\nOver all of them: {noise(rows):.2%} of the loss; {each}."
 
 
 def table_of_law(law) -> str:
     return markdown(["coefficient", "value"], [[name, f"{value:.5g}"] for name, value in law["coefficients"].items()])
 
 
-def learning_rates(folder, rows) -> str:
+def learning_rates(folder, rows, budgets) -> str:
+    """What `fit lr` says, and what one rate for all `budgets` of a trunk, in tokens, costs."""
     write(folder / "lr.csv", rows)
-    return "```\n" + fit("lr", f"--runs={folder / 'lr.csv'}", "--with_tokens").rstrip() + "\n```"
+    said = fit("lr", f"--runs={folder / 'lr.csv'}", "--with_tokens", f"--out={folder / 'lr.json'}").rstrip()
+    found = json.loads((folder / "lr.json").read_text())
+    low, high = min(budgets), max(budgets)
+    moved = found["lr_law"]["n_tokens"] * math.log(high / low)  # of ln rate
+    curvatures = [best["curvature"] for best in found["optima"]]
+    curved = f"{min(curvatures):.2f} to {max(curvatures):.2f} nats per unit of ln rate, squared"
+    return (
+        f"```\n{said}\n```\n\n"
+        f"From {millions(low)} to {millions(high)} tokens, the budgets of one trunk, the best rate moves by "
+        f"{math.expm1(abs(moved)):.0%}. A trunk has one rate for all of them, off by half of that at most. By the "
+        f"parabolas through the losses ({curved}) that costs {max(curvatures) * (moved / 2) ** 2:.4f} nats at most."
+    )
 
 
 def predictions(folder, law, rows) -> list[dict]:
@@ -193,13 +212,13 @@ def predictions(folder, law, rows) -> list[dict]:
     return read(folder / "predicted.csv")
 
 
-def table_of_tests(folder, law, rows, sigma_seed) -> str:
+def table_of_tests(folder, law, rows, fitted) -> str:
     """Predicted against measured, with intervals, and whether the order of E is the same."""
     lines, errors, bounds = [], [], []
     predicted = predictions(folder, law, rows)
     for row in sorted(predicted, key=lambda row: (row["d_model"], row["n_experts"])):
         sigma_law = (row["law_loss_high"] - row["law_loss_low"]) / TWO_SIGMA
-        sigma = math.hypot(sigma_law, sigma_seed * row["loss"])
+        sigma = math.hypot(sigma_law, noise(fitted, row["d_model"]) * row["loss"])
         error = row["loss"] - row["predicted_loss"]
         errors.append(error)
         bounds.append(sigma)
