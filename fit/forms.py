@@ -72,21 +72,3 @@ def left_out(problem, fit, budgets):
         mean_relative_error=float(worst.mean()),
         by_budget=[holdout.rms(error[budgets == budget]) for budget in range(budgets.max() + 1)],
     )
-
-
-def text(result):
-    """Lines for people: a table, the form of least AIC first."""
-    held = any(row["held_out"] for row in result["forms"])
-    yield f"{'form':14} {'k':>3} {'RMSE':>8} {'held-out':>9} {'left-out':>9} {'AIC':>9} {'BIC':>9}"
-    for row in sorted(result["forms"], key=lambda row: row["aic"]):
-        size = lambda errors: f"{errors['rmse_nats']:.4f}" if errors else "-"
-        yield (
-            f"{row['form']:14} {len(row['coefficients']):3d} {size(row['fitted']):>8} {size(row['held_out']):>9} "
-            f"{size(row['left_out']):>9} {row['aic']:9.1f} {row['bic']:9.1f}"
-        )
-    yield (
-        f"RMSE in nats per token on the {result['runs']} fitted runs{', on the held-out ones' * held}, and on each of "
-        f"the {result['budgets']} budgets ({result['budgets_by']}) by the fit to all others; k coefficients; AIC and "
-        "BIC take the runs' errors for independent"
-    )
-    yield from isoflop.text(result["isoflop"], "n_active")

@@ -88,16 +88,3 @@ def _power(rows, bests, percentiles):
     drawn = (x - x.mean()) @ np.log(bests) / np.sum((x - x.mean()) ** 2)
     ends = _ends(drawn, percentiles) if any(row["interval"] for row in rows) else None
     return (float(np.exp(at - slope * x.mean())), float(slope)), ends
-
-
-def text(profiles_of, size="N"):
-    """Lines for people."""
-    span = lambda ends, form: f" [{form(ends[0])}, {form(ends[1])}]" if ends else ""
-    for one in profiles_of:
-        power, exponent = one["power"], one["exponent"]
-        points = ", ".join(
-            f"{size} = {row['best']:.3g}{span(row['interval'], '{:.3g}'.format)} at {row['flops']:.3g}"
-            for row in one["budgets"]
-        )
-        law = f"; {size}_opt = {power[0]:.3g} C^{power[1]:.3f}{span(exponent, '{:.3f}'.format)}" if power else ""
-        yield f"isoFLOP parabolas, {one['n_experts']} expert{'s' * (one['n_experts'] > 1)}: {points}{law}"

@@ -1,4 +1,4 @@
-"""A fit in lines for people."""
+"""A fit in lines for people: one law, or several forms side by side."""
 
 from fit import models
 
@@ -105,3 +105,34 @@ def span(p):
     if p["low"] is None:
         return f"unbounded below, anything up to {p['high']:.4g} fits as well"
     return f"anything from {p['low']:.4g} to {p['high']:.4g} fits as well"
+
+
+def of_forms(result):
+    """Lines for people of what forms.compare found: a table, the form of least AIC first."""
+    held = any(row["held_out"] for row in result["forms"])
+    yield f"{'form':14} {'k':>3} {'RMSE':>8} {'held-out':>9} {'left-out':>9} {'AIC':>9} {'BIC':>9}"
+    for row in sorted(result["forms"], key=lambda row: row["aic"]):
+        size = lambda errors: f"{errors['rmse_nats']:.4f}" if errors else "-"
+        yield (
+            f"{row['form']:14} {len(row['coefficients']):3d} {size(row['fitted']):>8} {size(row['held_out']):>9} "
+            f"{size(row['left_out']):>9} {row['aic']:9.1f} {row['bic']:9.1f}"
+        )
+    yield (
+        f"RMSE in nats per token on the {result['runs']} fitted runs{', on the held-out ones' * held}, and on each of "
+        f"the {result['budgets']} budgets ({result['budgets_by']}) by the fit to all others; k coefficients; AIC and "
+        "BIC take the runs' errors for independent"
+    )
+    yield from of_parabolas(result["isoflop"], "n_active")
+
+
+def of_parabolas(profiles_of, size):
+    """Lines for people of what isoflop.profiles found. size: what the parabolas are over."""
+    span = lambda ends, form: f" [{form(ends[0])}, {form(ends[1])}]" if ends else ""
+    for one in profiles_of:
+        power, exponent = one["power"], one["exponent"]
+        points = ", ".join(
+            f"{size} = {row['best']:.3g}{span(row['interval'], '{:.3g}'.format)} at {row['flops']:.3g}"
+            for row in one["budgets"]
+        )
+        law = f"; {size}_opt = {power[0]:.3g} C^{power[1]:.3f}{span(exponent, '{:.3f}'.format)}" if power else ""
+        yield f"isoFLOP parabolas, {one['n_experts']} expert{'s' * (one['n_experts'] > 1)}: {points}{law}"

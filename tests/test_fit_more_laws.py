@@ -11,7 +11,7 @@ import pytest
 import scipy.optimize
 
 from fit import __main__ as command_line
-from fit import fitting, forms, holdout, optimum, planning, search
+from fit import fitting, forms, holdout, optimum, planning, search, summary
 from fit.architecture import PAPER, Architecture
 from fit.lawfile import load
 from fit.laws import FORMS
@@ -207,7 +207,7 @@ def test_forms_side_by_side(tmp_path):
     assert dense["aic"] == pytest.approx(48 * np.log(rss / 48) + 2 * 6, rel=1e-12)
     assert dense["bic"] == pytest.approx(48 * np.log(rss / 48) + 6 * np.log(48), rel=1e-12)
     assert dense["aic"] < fixed_tokens["aic"] - 20 and fixed_tokens["left_out"]["by_budget"]
-    lines = list(forms.text(both))
+    lines = list(summary.of_forms(both))
     assert lines[1].startswith("chinchilla") and lines[2].startswith("clark") and len(lines) == 4
 
 

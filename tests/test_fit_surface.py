@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from fit_runs import TABLE_3, joint_loss
 
-from fit import UserError, forms, isoflop, leverage, surface
+from fit import UserError, isoflop, leverage, summary, surface
 from fit import __main__ as command_line
 from fit.lawfile import load
 from fit.table import Table, write
@@ -201,7 +201,7 @@ def test_several_forms_come_with_parabolas(tmp_path, capsys):
     *_, dense, mixture = capsys.readouterr().out.splitlines()
     assert mixture.startswith("isoFLOP parabolas, 8 experts: n_active = ")
     assert dense.startswith("isoFLOP parabolas, 1 expert: n_active = ") and "n_active_opt = " in dense and "[" in dense
-    assert list(isoflop.text([])) == [] and forms.isoflop is isoflop
+    assert list(summary.of_parabolas([], "n_active")) == []
 
 
 def test_efficiency_leverage():

@@ -187,7 +187,7 @@ def run(f):
     if len(asked) > 1:
         with solvers.kept():
             compared = forms.compare(f.runs, asked, settings_of(f), options_of(f))
-        print("\n".join(forms.text(compared)))
+        print("\n".join(summary.of_forms(compared)))
         return
     check_writable(f.out)
     record = fitted(f, f.runs, *asked)
