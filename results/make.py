@@ -41,6 +41,7 @@ def main(_):
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         fit_law(folder, parts, LAW, f"--bootstrap={DRAWS}")
+        PRESET.parent.mkdir(exist_ok=True)
         shutil.copyfile(LAW, PRESET)
         tables = tables_of(folder, LAW, parts)
         if parts["tests"]:
