@@ -25,7 +25,7 @@ with open(sys.argv[1], "a") as file:
 @pytest.fixture
 def sweep(tmp_path, text_glob):
     """Largest first: one that diverges at once, a long one, a short one."""
-    config = str(helpers.write_config(tmp_path, text_glob))
+    config = str(helpers.write_config(tmp_path, text_glob, checkpoint_every=5))
     jobs = [
         {"n_tokens": (81_920,), "optimizer.lr_law.constant": 70.0},
         {"n_tokens": (40_960,)},
