@@ -15,6 +15,7 @@ import pytest
 
 from fit import __main__ as command_line
 from fit import summary
+from fit.table import Table, write
 
 ENV = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
 
@@ -65,6 +66,27 @@ def test_same_inputs_give_the_same_bytes_and_nothing_is_compiled_twice(folder):
     law(folder, "again.json")
     assert (folder / "law.json").read_bytes() == (folder / "again.json").read_bytes()
     assert compiled == sorted(p.name for p in (folder / "cache/compiled").iterdir() if not p.name.endswith("-atime"))
+
+
+def test_measured_losses_are_compared_with_a_laws(tmp_path, capsys):
+    """A table whose losses are 2% and 4% above the law, the second one outside its range and of other text."""
+    size, tokens = [1e9, 1e9], [2e10, 2e13]
+    above = [1.02, 1.04] * fit_runs.joint_loss(np.array(size), np.array(tokens), 8, fit_runs.TABLE_3)
+    table = dict(n_active=size, n_tokens=tokens, n_experts=[8, 8], loss=above.tolist())
+    write(Table("models", table, [2, 3]), str(tmp_path / "models.csv"))
+    flags = ["predict", "--law=joint-moe-2025", f"--runs={tmp_path}/models.csv", f"--out={tmp_path}/out.csv"]
+    assert command_line.run(flags) == 0
+    mean, half = np.sqrt(1.02 * 1.04) - 1, np.log(1.04 / 1.02) / 2
+    assert capsys.readouterr().out == (
+        f"2 measured losses are {mean:+.2%} off joint-moe-2025 on average and scatter by {half:.2%} around that; "
+        "1 of the models lie outside its fitted range\n"
+    )
+    write(Table("models", table | dict(loss=["", 2.0]), [2, 3]), str(tmp_path / "models.csv"))
+    assert command_line.run(flags) == 0
+    captured = capsys.readouterr()
+    assert (
+        captured.out == "" and captured.err.startswith("measured losses are not compared: ") and "loss" in captured.err
+    )
 
 
 def test_predict_one_and_many(folder, capsys):

@@ -1,10 +1,12 @@
-"""Predict the loss, in nats per token, of one model or of a table of models.
+"""Predict the loss, in nats per token, of one model or of a table of models, and say how far measured losses are off.
 
 python -m fit predict --law=joint-moe-2025 --n_active=1e9 --n_tokens=2e10 --n_experts=8
 python -m fit predict --law=law.json --runs=models.csv --out=predicted.csv
 """
 
 import sys
+
+import numpy as np
 
 from fit import UserError
 from fit.commands import flags
@@ -61,6 +63,24 @@ def run(f):
             raise UserError(f"{f.runs}: column {name} exists already")
     table.columns |= columns
     write(table, f.out)
+    if "loss" in table and len(table):
+        try:
+            print(measured(law, table, inside))
+        except UserError as e:  # the predictions are written all the same
+            print(f"measured losses are not compared: {e}", file=sys.stderr)
+
+
+def measured(law, table, inside):
+    """How the losses in a table lie against those predicted, in a sentence. UserError where one is no loss."""
+    error = np.log(table.numbers("loss") / np.array(table.columns["predicted_loss"]))
+    corpora = {str(name) for name in table.columns.get("corpus_fingerprint", ()) if name}
+    other = law.models["corpus"] and corpora and corpora != {law.models["corpus"]}
+    return (
+        f"{len(table)} measured losses are {np.expm1(error.mean()):+.2%} off {law.name} on average and scatter by "
+        f"{error.std():.2%} around that; {int(np.sum(~inside))} of the models lie outside its fitted range"
+        + ", and their text is not the law's"
+        * bool(other)
+    )
 
 
 def _one(f, law):
