@@ -1,14 +1,14 @@
-"""Everything that is measured on an accelerator, by one command that may be stopped and started again:
+"""Runs all measurements on an accelerator, by one command that may be stopped and started again:
 
     make gpu [OUT=DIR] [CPU=1]        python -m benchmarks.accelerator --kind=cuda|tpu|cpu --out=DIR
 
 Each part runs in a process of its own with a time limit, so that a failure costs one part. Parts that are done are
-skipped, failed ones tried again. DIR gets results.json, table.md and log.txt, all small; traces, caches and runs lie
-apart. On a GPU or TPU results/accelerators/NAME.json and the table in benchmarks/README.md are written too;
+skipped, failed ones tried again. DIR gets results.json, table.md and log.txt, all small; traces, caches and runs go to
+another folder. On a GPU or TPU results/accelerators/NAME.json and the table in benchmarks/README.md are written too;
 `python -m benchmarks.accelerator_table DIR` does that alone, on any machine.
 
-The order is that of worth: whether it computes the right thing, peaks, the main steps, where their time goes, the rest.
-`--kind=cpu` runs every kind of part at toy size, as a test; its times say nothing.
+The most valuable parts come first: peaks, whether the results are right, the main steps, their profiles, then the rest.
+`--kind=cpu` runs every kind of part at toy size, as a test; its times mean nothing.
 
 Exit codes: 0 every part is done, 1 a part failed, 3 parts are left (--seconds are over: start it again).
 """
@@ -30,7 +30,7 @@ from benchmarks import accelerator_table
 PLATFORMS = {"cuda": "cuda,cpu", "tpu": "tpu,cpu", "cpu": "cpu"}
 PLATFORM = {"cuda": "gpu", "tpu": "tpu", "cpu": "cpu"}  # as jax's devices name it
 XLA_FLAGS = {"cpu": "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"}  # quick to compile
-LEAST = 15  # seconds, in which a part may come to something
+LEAST = 15  # seconds; with less time left no part is started
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,11 +38,11 @@ class Part:
     name: str
     command: tuple[str, ...]  # a module and its flags
     limit: int  # seconds
-    after: tuple[str, bool] | None = None  # only if that part's model does, or does not, fit into memory
+    after: tuple[str, bool] | None = None  # run only if that part's model fits into memory (True), or does not (False)
 
 
 def parts(toy: bool) -> list[Part]:
-    """Every part in its order."""
+    """All parts, in the order in which they run."""
     size = ("--size=toy", "--rounds=1") if toy else ("--size=gpu", "--rounds=7")
 
     def own(name, limit, *more, title=None, after=None):
@@ -73,7 +73,7 @@ def parts(toy: bool) -> list[Part]:
 
 
 def _variants(step, toy: bool) -> list[Part]:
-    """The main steps scanned, with other config.remat, and with larger batches until memory ends, or smaller ones."""
+    """The main steps scanned, with other config.remat, with larger batches while they fit, or smaller until they do."""
     small, main, large = ([512], 1_024, [2_048]) if toy else ([32_768, 16_384], 65_536, [131_072, 262_144, 524_288])
     variants = []
     for model in ("1", "8") if not toy else ("1",):
@@ -111,7 +111,7 @@ def main() -> int:
     state = json.loads(path.read_text()) if path.exists() else {"jmoe_version": jmoe.__version__, "parts": {}}
     left = lambda: args.seconds - (time.monotonic() - begin)
 
-    # a part that is at work has a process group of its own, which would outlive this one
+    # a running part has a process group of its own, which would outlive this process
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     machine = run(Part("machine", ("benchmarks.accelerator_parts", "--part=machine"), 120), traces, out, kind, 120)
     seen = machine.get("result", {}).get("platform")  # jax falls back to the CPU where it has no plugin
@@ -143,8 +143,8 @@ def main() -> int:
 
 
 def run(part: Part, traces: pathlib.Path, out: pathlib.Path, kind: str, seconds: float) -> dict | None:
-    """One part in its process: `result` or `error` or both, and `seconds`; None where it was stopped because the
-    `seconds` that all parts have left were over before its own limit."""
+    """Runs one part in its own process. Returns `result` or `error` or both, and `seconds`; or None if the part was
+    stopped before its own limit because the `seconds` left for all parts were over."""
     answer, log = traces / "answer.json", traces / "log.txt"
     answer.unlink(missing_ok=True)
     flags_ = [f"--json={answer}"] + [f"--folder={traces}"] * (part.command[0] == "benchmarks.accelerator_parts")
@@ -162,7 +162,7 @@ def run(part: Part, traces: pathlib.Path, out: pathlib.Path, kind: str, seconds:
         except subprocess.TimeoutExpired:
             entry["error"] = f"stopped after {limit:.0f} s"
         finally:
-            with contextlib.suppress(ProcessLookupError):  # what it started may be alive even if it is not
+            with contextlib.suppress(ProcessLookupError):  # its children may be alive even if it is not
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
     text = log.read_text(errors="replace")
@@ -181,7 +181,7 @@ def run(part: Part, traces: pathlib.Path, out: pathlib.Path, kind: str, seconds:
 
 
 def _environment(part: Part, traces: pathlib.Path, kind: str) -> dict:
-    """Of a part's process. A profile is taken without command buffers, which hide whose kernels they hold."""
+    """The environment of a part. A profile is taken without command buffers, which hide whose kernels they hold."""
     own = [os.environ.get("XLA_FLAGS", ""), XLA_FLAGS.get(kind, "")]
     if kind == "cuda" and part.name.startswith("profile"):
         own.append("--xla_gpu_enable_command_buffer=")
@@ -191,7 +191,7 @@ def _environment(part: Part, traces: pathlib.Path, kind: str) -> dict:
         "JAX_COMPILATION_CACHE_DIR": str(traces / "compiled"),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JMOE_CACHE": str(traces / "cache"),
-        "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.92",  # of a GPU; jax would take three quarters
+        "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.92",  # share of a GPU's memory; jax would take three quarters
         "PYTHONUNBUFFERED": "1",
     }
 
@@ -201,7 +201,7 @@ def _done(state: dict, name: str) -> bool:
 
 
 def _wanted(state: dict, part: Part) -> bool:
-    """Whether the model of the part before does, or does not, fit, as this one asks."""
+    """Whether the model of the part named in part.after fits into memory, or does not, as `part` requires."""
     if part.after is None:
         return True
     name, fits = part.after
@@ -223,7 +223,7 @@ def _finish(state: dict, out: pathlib.Path, kind: str, todo: list[Part], not_beg
 
 
 def _write(path: pathlib.Path, text: str) -> None:
-    """All of it or nothing."""
+    """Writes all of the text or nothing."""
     scratch = path.with_suffix(".new")
     scratch.write_text(text)
     scratch.replace(path)

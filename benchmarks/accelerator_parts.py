@@ -3,7 +3,7 @@
     python -m benchmarks.accelerator_parts --part=machine|peak|layer|float32|flash|run|profile --json=PATH [--toy]
 
 `layer`, `float32`, `flash` and `run` compare this device with the CPU of the same host; each row of their result has
-the relative error |a - b| / |b| and the tolerance. A check that fails ends the process with 1, its result written.
+the relative error |a - b| / |b| and the tolerance. If a check fails, the process writes its result and exits with 1.
 """
 
 import functools
@@ -32,14 +32,14 @@ MODEL = flags.DEFINE_string("model", "1", "profile: the model, as --models of be
 FOLDER = flags.DEFINE_string("folder", "runs/accelerator-traces", "profile, run: where traces and runs are kept.")
 
 STEPS = 3  # compared, and traced
-# |a - b| / |b|. Float32 sums in another order; a token whose router is undecided may then take another expert, which
-# weighs 1 / tokens of a gradient. bfloat16 has 8 bits: 0.4% a rounding. A GPU sums what it scatters in any order, which
-# grows over hundreds of steps, and more so between devices.
+# |a - b| / |b|. Devices sum float32 in different orders; a token whose router is undecided may then take another
+# expert, which changes 1 / tokens of a gradient. bfloat16 has 8 bits: 0.4% per rounding. A GPU sums what it scatters in
+# any order; the difference grows over hundreds of steps, and more so between devices.
 EXACT, ROUTED, ROUNDED, ROUNDED_GRADIENT, RESUMED, TRAINED = 1e-5, 2e-3, 5e-3, 5e-2, 1e-3, 1e-2
 
 
 def machine() -> dict:
-    """What is measured on, and what its maker says of it."""
+    """The device that is measured, and what its maker says of it."""
     device = jax.devices()[0]
     chip = chips.of_device(device)
     return measure.machine() | {
@@ -51,7 +51,7 @@ def machine() -> dict:
 
 
 def peak() -> dict:
-    """FLOP/s of a bfloat16 product of 8,192 and bytes a second, read and written, of a copy of 4 GB."""
+    """FLOP/s of a bfloat16 product of matrices [8192, 8192]; bytes a second, read and written, of a copy of 4 GB."""
     n, size, times = (256, 2**20, 2) if TOY.value else (8_192, 4 * 10**9, 20)
     keys = jax.random.split(jax.random.key(0))
     a, b = (jax.random.normal(key, (n, n), jnp.bfloat16) for key in keys)

@@ -1,13 +1,13 @@
-"""A Python that sees the accelerator and has what the benchmarks import; then runs a module in it:
+"""Finds or makes a Python that sees the accelerator and has what the benchmarks import, then runs a module in it:
 
     python benchmarks/accelerator_python.py --kind=cuda|tpu [--wheels=DIR] -- MODULE FLAGS...
     python benchmarks/accelerator_python.py --collect=DIR [--python=3.12] [--jax=0.11.2]
 
-A Python that runs this file, has a jax new enough and sees the device, as clusters ship it, stays as it is: packages
-that miss go to a folder beside it, .venv-KIND/site, in the newest versions that setup.cfg and its jax allow. Else
-.venv-KIND gets jmoe with jax for the driver's CUDA or for TPUs. --collect fetches the wheels of those packages for a
-Python of Linux on x86-64 beforehand, without jax, its plugin and what they bring; --wheels installs from there and asks
-no network.
+If the Python that runs this file has a new enough jax that sees the device, as on many clusters, it is used unchanged:
+packages it lacks go to a separate folder, .venv-KIND/site, in the newest versions that setup.cfg and its jax allow.
+Otherwise .venv-KIND gets jmoe with jax for the driver's CUDA or for TPUs. --collect fetches the wheels of the lacking
+packages beforehand, for a Python on Linux x86-64, without jax, its plugin and what they bring; --wheels installs from
+that folder and needs no network.
 
 Only the standard library is imported here.
 """
@@ -82,7 +82,7 @@ def sees(kind: str) -> bool:
 
 
 def pip(*args) -> None:
-    """Runs this Python's pip; its own words and one sentence end the program where it fails."""
+    """Runs this Python's pip; if it fails, the program ends with pip's own words and one sentence of ours."""
     command = [sys.executable, "-m", "pip", *map(str, args), "--quiet", "--disable-pip-version-check"]
     if subprocess.run(command).returncode:
         fail(
@@ -105,8 +105,8 @@ def requirements(names) -> list[str]:
 
 
 def missing(*flags, beside=()) -> list[str]:
-    """NAME==VERSION of what pip would install for the benchmarks `beside` other requirements, which it is asked for
-    without doing it; jax's own packages left out."""
+    """NAME==VERSION of what pip would install, by its dry run, for the benchmarks `beside` other requirements; without
+    the packages that come with jax."""
     found = []
     for names, more in ((NEEDED, ()), (ALONE, ("--no-deps",))):
         with tempfile.TemporaryDirectory() as folder:
@@ -121,14 +121,14 @@ def complete(site: pathlib.Path, wheels: pathlib.Path | None) -> None:
     site.mkdir(parents=True, exist_ok=True)
     source = ("--no-index", "--find-links", wheels) if wheels else ()
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(site), os.environ.get("PYTHONPATH"))))
-    # nothing is installed into the Python itself, even where it is one that a distribution manages
+    # permitted, since nothing is installed into the Python itself, even if a distribution manages it
     os.environ["PIP_BREAK_SYSTEM_PACKAGES"] = "1"
     if pins := missing(*source):
         pip("install", "--no-deps", "--upgrade", "--target", site, *source, *pins)
 
 
 def install(venv: pathlib.Path, kind: str) -> pathlib.Path:
-    """A virtual environment with jmoe's trainer and jax for the device; its Python."""
+    """Makes a virtual environment with jmoe's trainer and jax for the device; returns its Python."""
     python, done = venv / "bin" / "python", venv / ".installed"
     if done.exists():
         return python
@@ -159,7 +159,7 @@ def collect(folder: pathlib.Path, python: str, jax: str) -> int:
         fail(f"{folder} is not empty")
     platforms = [f"--platform=manylinux_2_{n}_x86_64" for n in GLIBC] + ["--platform=manylinux2014_x86_64"]
     flags = ["--only-binary=:all:", f"--python-version={python}", "--implementation=cp", *platforms]
-    # pip's dry run would hold the packages' Python against the one that it runs in
+    # pip's dry run would compare the Python that packages require with the one that it runs in
     target = ("--target", folder / "none", "--ignore-installed", "--ignore-requires-python")
     pip("download", "--no-deps", "--dest", folder, *flags, *missing(*flags, *target, beside=[f"jax=={jax}"]))
     sizes = [path.stat().st_size for path in folder.iterdir()]

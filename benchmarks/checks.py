@@ -10,7 +10,7 @@ import numpy as np
 
 class Checks:
     """Rows of comparisons: |ours - reference| / |reference| over all leaves of two trees, and whether it is within the
-    tolerance. What raises is a row too."""
+    tolerance. A comparison that raises is a row too."""
 
     def __init__(self):
         self.rows = []
@@ -28,7 +28,7 @@ class Checks:
         flat = lambda tree: np.concatenate([np.ravel(np.asarray(x, np.float64)) for x in jax.tree.leaves(tree)])
         a, b = flat(ours), flat(reference)
         error = float(np.linalg.norm(a - b) / (np.linalg.norm(b) or 1))
-        passed = bool(error <= tolerance)  # not for NaN
+        passed = bool(error <= tolerance)  # False for NaN
         self.rows.append(
             {"check": f"{name}: {what}", "error": error, "tolerance": tolerance, "passed": passed, "reason": ""}
         )

@@ -2,7 +2,7 @@
 
     python -m benchmarks.dense_vs_moe --runs=runs/dense_vs_moe/runs.csv --out=benchmarks/dense_vs_moe.png
 
-The runs are those of configs/sweeps/dense_vs_moe.py; models of one width have the same FLOPs whatever their experts.
+The runs are those of configs/sweeps/dense_vs_moe.py; models of equal width have equal FLOPs whatever their experts.
 """
 
 import csv

@@ -1,8 +1,8 @@
-"""Do the intervals hold what they claim? Losses made from a known law, fitted again as `python -m fit law` does.
+"""Do the intervals hold what they claim? Simulates losses from a known law and fits them as `python -m fit law` does.
 
     python benchmarks/fit_coverage.py [--sims=100] [--designs=paper,paper_shared,sweep24,...]
 
-For each simulation: the default fit, its profile intervals, a bootstrap of 100, and whether their nominal 80% hold
+For each simulation: default fit, profile intervals, bootstrap of 100. Printed: how often nominal 80% intervals contain
 
   law      the law's true loss of the compute-optimal models of four numbers of experts, at 1 and 10 times the largest
            compute of the runs
@@ -10,9 +10,9 @@ For each simulation: the default fit, its profile intervals, a bootstrap of 100,
   optimum  the true optimal n_active and n_tokens at 10 times that compute
   profile  the true E_start, E_max and c (chinchilla: E)
 
-paper: the paper's 270 runs, 0.2% of noise, nothing said of trunks; paper_shared: its 51 trunks share 0.2%, 0.1% is each
-run's own. sweepN: N runs of a laptop's sweep (E in 1, 2, 4, 8), 1% of noise; sweepN_shared: its trunks share 1%, 0.4%
-is each run's own. chinchilla: the 240 points of Besiroglu et al. with normal noise of 0.5%.
+paper: the paper's 270 runs, 0.2% of noise, no trunks given; paper_shared: the runs of each of its 51 trunks share 0.2%,
+and each run has 0.1% of its own. sweepN: N runs of a laptop's sweep (E in 1, 2, 4, 8), 1% of noise; sweepN_shared: a
+trunk shares 1%, a run has 0.4% of its own. chinchilla: the 240 points of Besiroglu et al. with normal noise of 0.5%.
 """
 
 import os
@@ -83,7 +83,7 @@ def design_of(name):
 
 
 def one(seed, form, make, truth, experts, noise):
-    """What of the truth the intervals of one simulation hold: {what: booleans}."""
+    """Which true values the intervals of one simulation contain: {what: booleans}."""
     runs, labels = make(seed)
     form, settings = FORMS[form], Settings(weight_decay=None)
     found, problem = fitting.fit_by_default(form, runs, settings, np.ones(len(runs)), labels, quiet=True)

@@ -5,9 +5,9 @@
 For each of --laws laws drawn around the published one: a pilot sweep with noise, the default fit to it, the set that
 `fit next` chooses for the loss at TARGET times the pilot's largest compute, and two sets of the same FLOPs to compare
 with: the plain log-uniform grid that it prints, and runs drawn log-uniformly from the same candidates. Each set is
-trained --fits times (losses of the true law with new noise) and fitted together with the pilot. What is printed is the
-mean squared error of the log loss of the best model at the target, by fits and by laws, relative to the chosen set's.
---scale: by how much the noise that the choice is made with is off.
+trained --fits times (losses of the true law with new noise) and fitted together with the pilot. Prints the mean
+squared error, over fits and laws, of the log loss of the best model at the target, relative to that of the chosen set.
+--scale: the factors by which the noise that the choice assumes is off.
 """
 
 import dataclasses
@@ -42,7 +42,7 @@ JOINT = FORMS["joint"]
 BLOCKS, EXPERTS = (8, 10, 12, 16), (1, 2, 4, 8, 16, 32)  # the pilot's
 TOKENS = (500_000_000, 1_000_000_000, 2_000_000_000, 4_000_000_000)
 RUN, TRUNK = 0.002, 0.002  # the noise
-BUDGET, TARGET = 10, 100  # of the pilot's FLOPs; of its largest run's
+BUDGET, TARGET = 10, 100  # times the pilot's FLOPs; times those of its largest run
 
 
 def draw_law(rng):
@@ -73,7 +73,7 @@ def errors(rng, labels):
 
 
 def pilot_of(true, rng):
-    """(Law, Table) of the pilot: what `fit law` makes of it, as far as `fit next` reads it."""
+    """(Law, Table) of a simulated pilot; the Law has as much of what `fit law` writes as `fit next` reads."""
     shape = [a.ravel() for a in np.meshgrid(BLOCKS, EXPERTS, TOKENS, indexing="ij")]
     columns = columns_of(shape)
     names = [f"jobs/d{64 * b}-e{e}/branch-{n}" for b, e, n in zip(*shape)]
@@ -96,8 +96,8 @@ def pilot_of(true, rng):
 
 
 def refitted(law, table, true, extra, rng, fits):
-    """Laws' coefficients [fits, n]: the pilot and runs `extra`, (n_blocks, n_experts, n_tokens), whose losses have new
-    noise in each of the fits."""
+    """Coefficients [fits, n] of the laws fitted to the pilot and the runs `extra`, (n_blocks, n_experts, n_tokens). The
+    losses of `extra` have new noise in each of the fits."""
     pilot = fitting.read_runs(table, JOINT.columns)
     more, k = columns_of(extra), len(extra[0])
     columns = {name: np.concatenate([pilot.columns[name], more[name]]) for name in JOINT.columns}
@@ -116,7 +116,7 @@ def refitted(law, table, true, extra, rng, fits):
 
 
 def best_losses(coefficients, flops):
-    """ln of the loss of the best model at a budget, by laws' coefficients [k, n]; NaN where a law has none."""
+    """ln of the loss [k] of the best model at a budget, for laws of `coefficients` [k, n]; NaN where there is none."""
     c = {name: values[:, None] for name, values in zip(JOINT.names, np.transpose(coefficients))}
     m, mu, n, nu, floor = JOINT.at_experts(c, np.array(EXPERTS, float))
     size, tokens = optimum.compute_optimal(m, mu, n, nu, flops)
@@ -134,9 +134,9 @@ def drawn_runs(rng, law, table, flops):
 
 
 def one(seed, fits, scales=(1.0,), drawn=True):
-    """{set: mean squared error of the log loss at the target}, for one law drawn with `seed`: "grid", "drawn" where
-    asked for, and for each of the scales by which the believed noise is off "chosen SCALE", with "expected SCALE" and
-    "expected grid" as `fit next` says them."""
+    """{set: mean squared error of the log loss at the target} for one law drawn with `seed`. Sets: "grid", "drawn" if
+    asked for, and "chosen SCALE" for each of the scales by which the believed noise is off; "expected SCALE" and
+    "expected grid" are what `fit next` expects."""
     rng = np.random.default_rng(seed)
     true = draw_law(rng)
     law, table = pilot_of(true, rng)

@@ -2,19 +2,19 @@
 
     python benchmarks/fit_speed.py [--scipy_starts=60]
 
-The joint law on the paper's 270-run grid, losses from the published law with 0.2% of noise; the same objective,
-float64, compiled residuals with exact gradient or Jacobian and centred columns for all. scipy's strongest way is
+All fit the joint law to the paper's 270-run grid, with losses from the published law and 0.2% of noise. All have the
+same objective in float64, compiled residuals with exact gradient or Jacobian, and centred columns. scipy's strongest is
 MINPACK's Levenberg-Marquardt (`least_squares(method="lm")`); L-BFGS-B is what most fitting scripts use. Starts come
 from random rows of the paper's grid, and from the measure of the runs (fit's default). A start has converged when its
-objective is within 1% of the best that any found. Then what is felt: the default search, the paper's whole grid and a
-bootstrap of 100 with compiling, and `python -m fit law` as a process, with an empty cache of compiled programs and
-with a full one. About 5 minutes on 2 cores.
+objective is within 1% of the best that any found. Then the times that a user sees: the default search, the paper's
+whole grid and a bootstrap of 100, with compiling, and `python -m fit law` as a process, with an empty cache of compiled
+programs and with a full one. About 5 minutes on 2 cores.
 """
 
 import os
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-os.environ["OPENBLAS_NUM_THREADS"] = "1"  # threads only slow scipy's small matrices
+os.environ["OPENBLAS_NUM_THREADS"] = "1"  # threads only slow down scipy's small matrices
 
 import subprocess
 import sys
@@ -75,7 +75,7 @@ def timed(work):
 
 
 def ours(problem, starts):
-    """Objectives of all starts followed to their end, as fit polishes its best ones; already compiled."""
+    """Objectives of all starts, each polished to its end as fit does with its best ones. A first call compiles."""
     return search.polish(problem, starts, rounds=8, each=True)[1]
 
 

@@ -2,8 +2,8 @@
 
 python -m benchmarks.many_jobs [--n_jobs=10000] [--json=PATH]
 
-A workdir as a sweep over models, learning rates and seeds leaves it on a local disk: a third of the jobs is done, a
-third has trained half, a third waits. Medians of three.
+The workdir is what a sweep over models, learning rates and seeds leaves on a local disk: a third of the jobs is done, a
+third has trained half, a third waits. Times are medians of three.
 """
 
 import json
@@ -99,7 +99,7 @@ def _result(job, config, record, branch: str) -> dict:
     return law | {"loss": 3.0} | more | versions | {"record": {"config": record}}
 
 
-if __name__ == "__main__":  # tests import this, and not its flags
+if __name__ == "__main__":  # tests import this module, and must not get the flags of measure
     from benchmarks import measure
 
     app.run(main)

@@ -17,11 +17,11 @@ JSON = flags.DEFINE_string("json", None, "Also write the figures to this file.")
 
 
 def in_turn(arms: dict, rounds: int, settle: bool = False) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
-    """Seconds of each call of each arm, and CPU seconds of this process in it (host's work alone on an accelerator).
+    """Seconds of each call of each arm, and CPU seconds of this process in it (on an accelerator only the host's).
 
     A round calls every arm once, so that a busy machine slows all of them alike; CPU seconds feel it less. An arm is
-    a function that starts its work and returns arrays to wait for; each is called once before, to compile. `settle`:
-    an arm is called untimed before each timed call, or it pays for the memory that a larger arm before it gave back.
+    a function that starts its work and returns arrays to wait for; each is called once before, to compile. `settle`
+    calls an arm untimed before each timed call; otherwise it pays for memory that a larger arm before it gave back.
     """
     for arm in arms.values():
         jax.block_until_ready(arm())
@@ -43,7 +43,7 @@ def ratio(seconds: dict[str, list[float]], arm: str, base: str) -> float:
 
 
 def machine() -> dict:
-    """On what and when: device, cores, load before, versions."""
+    """What the benchmark runs on, and when: device, cores, load beforehand, version, date."""
     device = jax.devices()[0]
     return {
         "device": device.device_kind if device.platform != "cpu" else platform.processor() or platform.machine(),

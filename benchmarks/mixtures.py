@@ -1,4 +1,4 @@
-"""Table and figure of the runs of configs/sweeps/mixtures_small.py, into benchmarks/README.md:
+"""Writes the table (in benchmarks/README.md) and the figure of the runs of configs/sweeps/mixtures_small.py:
 
     python -m benchmarks.mixtures --runs=results/mixtures.csv
 
@@ -44,7 +44,7 @@ def table(groups: dict, budgets: list[int]) -> str:
 
 
 def draw(groups: dict, budgets: list[int], path: pathlib.Path) -> None:
-    """A panel for each budget: every run a point, above its share of dropped choices."""
+    """A panel for each budget; each run is a point, its loss against its share of dropped choices."""
     figure, axes = plt.subplots(1, len(budgets), figsize=(7.2, 3.6), layout="constrained", squeeze=False)
     for axis, budget in zip(axes[0], budgets):
         for (experts, balance), runs in groups.items():

@@ -3,10 +3,10 @@
     python -m benchmarks.moe_layer [--json=PATH]
 
 Forward and backward, gradients of tokens and weights, capacity factor 1, in float32 on a CPU and bfloat16 elsewhere.
-Top-1 arms have their T tokens in one group, fine-grained ones (k of E experts of another width) in groups of T / k: the
-one-hot dispatch of all in one would take k times as long and k times the memory. On a CPU where torch and transformers
+Top-1 arms have their T tokens in one group, fine-grained ones (k of E experts of another width) in groups of T / k:
+one-hot dispatch in a single group would take k times the time and the memory. On a CPU where torch and transformers
 are installed, their Mixtral block of the same sizes is an arm; it drops nothing. The arms take turns in one process,
-each call timed after one that is not; times are medians, ratios medians of the rounds' ratios.
+an untimed call before each timed one; times are medians, ratios medians of the rounds' ratios.
 """
 
 import functools
@@ -93,7 +93,7 @@ def main(_):
                 y_ND, auxiliary = layer(x_ND, *weights)
                 return jnp.sum(y_ND * dy_ND).astype(jnp.float32) + auxiliary, y_ND
 
-            # with the outputs, or the last product of the forward pass would not be needed and left out
+            # returns the outputs too: otherwise the last product of the forward pass is not needed and is left out
             grads, y_ND = jax.grad(loss, argnums=tuple(range(len(weights) + 1)), has_aux=True)(x_ND, *weights)
             return y_ND, *grads
 

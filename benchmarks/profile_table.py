@@ -60,7 +60,7 @@ def kinds_of(program_text: str):
     def of_instruction(name):
         one = instructions[name]
         custom = one.opcode == "custom-call"
-        if one.opcode == "fusion":  # as the products in it
+        if one.opcode == "fusion":  # of the same kind as the products in it
             inside = [other for callee in one.called() for other in computations[callee].values()]
             kinds = {of_instruction(i.name) for i in inside if i.opcode in ("dot", "convolution", "fusion")}
             if found := [kind for kind in ("attention", "matmul") if kind in kinds]:

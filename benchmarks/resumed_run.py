@@ -15,7 +15,7 @@ PATIENCE = 200  # seconds for a first checkpoint
 def losses(folder: pathlib.Path, toy: bool = False) -> tuple[float, float, float]:
     """Final validation losses of the three runs, whose workdirs lie in `folder`, in nats per token.
 
-    Raises RuntimeError where a run fails, or ended before it could be killed.
+    Raises RuntimeError if a run fails, or ends before it could be killed.
     """
     shutil.rmtree(folder, ignore_errors=True)
     text = folder / "text"
@@ -52,7 +52,7 @@ def _finished(workdir, text, toy, environment=None) -> float:
 
 
 def _killed(workdir, text, toy) -> None:
-    """A run that is killed as soon as it has a checkpoint."""
+    """Starts a run and kills it as soon as it has a checkpoint."""
     run = subprocess.Popen(_command(workdir, text, toy))
     try:
         deadline = time.monotonic() + PATIENCE

@@ -1,9 +1,9 @@
-"""Bytes that each chip sends at constant work a chip, by compiling for slices of 8, 64 and 512:
+"""Bytes that each chip sends at constant work per chip, found by compiling for slices of 8, 64 and 512 chips:
 
     python -m benchmarks.scaling [--json=PATH]
 
 One model of App. H (d_model 1024, 8 experts: 321M active, 1.4B in all), 32,768 tokens a chip, experts over 8 chips, the
-data axis as large as the rest. Nothing runs: `jmoe.compile` counts the collectives of the compiled step. Takes minutes.
+data axis over the rest. No step runs: `jmoe.compile` counts the collectives of the compiled step. Takes minutes.
 """
 
 import argparse

@@ -33,7 +33,7 @@ def main(_):
     cpu = device.platform == "cpu"
     config = joint_moe.get_config()
     config.model.d_model = D_MODEL.value or (64 if cpu else 128)
-    config.model.vocab_size = 512  # with 50k tokens the head alone of one model fills an accelerator
+    config.model.vocab_size = 512  # with 50k tokens the head of a single model would fill an accelerator
     config.model.dtype = "float32" if cpu else "bfloat16"
     config.model.n_heads = config.model.n_blocks = max(2, config.model.d_model // 64)
     config.model.group_tokens = 1_024

@@ -6,9 +6,9 @@
 embedding), the backend's flash attention; dense and E = 8. `cpu` is small and float32, with E of 1, 8 and 32. A model
 that does not fit has a row without times. `toy` takes seconds and says nothing of speed.
 
-The models take turns step by step in one process (jmoe.step.make_train_step: optimizer and donation included). Then
-ten bare steps of the dense model take turns with ten as jmoe.train runs them: text by jmoe/text/batches.py, learning
-rate, metrics fetched one step late.
+The models take turns step by step in one process (jmoe/run/step.py's make_train_step: optimizer and donation included).
+Then ten bare steps of the first model take turns with ten as jmoe.train runs them: text by jmoe/text/batches.py,
+learning rate, metrics fetched one step late.
 """
 
 import contextlib
@@ -43,7 +43,7 @@ N_TOKENS = flags.DEFINE_integer("n_tokens", 0, "Tokens of a batch; 0: by --size.
 REMAT = flags.DEFINE_enum("remat", None, list(REMATS), "config.remat; default: by --size.")
 UNROLL = flags.DEFINE_bool("unroll", True, "config.unroll.")
 COMPARE_LOOP = flags.DEFINE_bool("loop", True, "Also compare the first model's bare steps with the trainer's loop.")
-LOOP = 10  # steps at a time that the loop is compared over
+LOOP = 10  # steps in each call when the loop is compared with bare steps
 
 NOTES = """\
 model FLOPs of a token = 6 (active parameters but the embedding) + 12 n_blocks d_model T + 6 n_blocks d_model E for the
@@ -86,7 +86,7 @@ def gpu_config():
 
 
 def main(_):
-    os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.92")  # of a GPU; jax would take three quarters
+    os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.92")  # of a GPU's memory; jax would take three quarters
     device = jax.devices()[0]
     models = chosen(SIZE.value or ("cpu" if device.platform == "cpu" else "gpu"))
     mesh = sharding.make_mesh(next(iter(models.values())), [device])
@@ -134,7 +134,7 @@ def main(_):
 
 @contextlib.contextmanager
 def fitting():
-    """DoesNotFit, where the device has too little memory."""
+    """Raises DoesNotFit if the device has too little memory."""
     try:
         yield
     except jax.errors.JaxRuntimeError as error:
@@ -144,7 +144,7 @@ def fitting():
 
 
 def chosen(size: str) -> dict:
-    """The configs of --models by name, of a --size and as the other flags change them."""
+    """{name: config} of --models, of this --size and changed as the other flags say."""
     base, experts = {"toy": toy_config, "cpu": cpu_config, "gpu": gpu_config}[size]()
     base.remat, base.unroll = REMAT.value or base.remat, UNROLL.value
     if N_TOKENS.value:

@@ -1,7 +1,7 @@
 """Scaling laws of dense and mixture-of-experts language models: fit them, predict with them, plan by them.
 
-Standalone: needs numpy and absl; to fit also jax, jaxopt, scipy and tqdm, to draw matplotlib, for Parquet pyarrow; and
-nothing of the trainer. Start at `python -m fit help`, or in Python (api.py):
+Standalone: it imports nothing of the trainer. It needs numpy and absl; fitting also needs jax, jaxopt, scipy and tqdm,
+drawing needs matplotlib, Parquet needs pyarrow. Start at `python -m fit help`, or in Python (api.py):
 
     import fit
 
@@ -10,33 +10,33 @@ nothing of the trainer. Start at `python -m fit help`, or in Python (api.py):
     plan = fit.plan(law, flops=1e22, memory_gb=80)
     print(plan, plan.best["n_experts"], [row["loss"] for row in plan.optima])
 
-  laws/         a law a page: its columns, coefficients, formula, starts, published values
+  laws/         one page (module) per law: its columns, coefficients, formula, starts, published values
   form.py       what follows from a page: the vector that the solver moves, starts, coefficients held
   lawfile.py    a law: a form with coefficients (a preset, a law.json), predictions, the range fitted
   models.py     the models behind a law, from the columns of the runs
   table.py, runs.py, holdout.py  tables read strictly; runs and their trunks; runs kept out of a fit
   fitting.py    from a table of runs to a law.json: problem.py, the objective; search.py, its best point from many
                 starts; solvers.py, the only module that knows jaxopt
-  sure.py       how sure a law is: noise.py, what runs err by and share; intervals.py, profiles and bootstrap
+  sure.py       how sure a law is: noise.py, the errors of runs and their shared part; intervals.py, profiles, bootstrap
   summary.py    a fit in words; forms.py, several forms fitted to the same runs
   architecture.py  counts of a width and a number of experts
   optimum.py    the best (n_active, n_tokens, n_experts) under constraints
-  planning.py   a plan; plan_text.py, in words; plan_config.py, as a config of the law's own recipe; sentences.py, what
-                it says, in templates
+  planning.py   makes a plan; plan_text.py puts it in words; plan_config.py writes a config with the law's own recipe;
+                sentences.py holds the templates of its sentences
   cost.py       hours, dollars, training memory and speed of a plan on chips; target.py, the least cost of a loss;
                 repeats.py, text that is read several times
   next_runs.py  which runs to train next: candidates.py, what could be trained and its cost; design.py, the best set;
                 next_text.py, in words and as a sweep file
   compare.py    several laws asked about one budget; mixture.py, the architectures that it chooses between;
-                leverage.py, what another law says of them
+                leverage.py, their efficiency leverage by one more law
   isoflop.py, surface.py  at equal FLOPs: parabolas over size; the loss over size and sparsity
-  holistic.py   the algebra of a mixture's architecture and which can be built; holistic_plan.py, one for a budget;
-                holistic_runs.py, its laws fitted to the runs of a search
+  holistic.py   the algebra of a mixture's architecture and of what can be built; holistic_plan.py, the architecture for
+                a budget; holistic_runs.py, the laws fitted to the runs of a search
   page/         the planner page: the same plan computed in a browser
   learning_rate.py  the best rate of each model in a table of runs; Eq. 10
   paper/        the paper's tables and figures for any law; the report
   units.py      numbers as people read them
-  commands/     a command a file: its flags and its output
+  commands/     one file per command: its flags and its output
   api.py        read, law, load, plan and save as functions of this package, imported when first used
 """
 

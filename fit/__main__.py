@@ -42,7 +42,7 @@ def main():
 
 
 def _interrupted(signum, frame):
-    """Ctrl-C: KeyboardInterrupt; the end at once while Python imports, where a callback can lose an exception."""
+    """On Ctrl-C raises KeyboardInterrupt; during an import, where a callback can lose it, exits at once."""
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
             os.write(2, b"fit: interrupted\n")
@@ -106,12 +106,12 @@ def _command(module, name, arguments):
 
 
 def _float64():
-    """jax in float64, as a context; UserError where it finds no device."""
+    """A context in which jax computes in float64; UserError where jax finds no device."""
     import jax
 
     try:
         jax.devices()
-    except (RuntimeError, AssertionError) as e:  # the latter, without a word, where the platform's plugin is missing
+    except (RuntimeError, AssertionError) as e:  # the latter, with no message, if the plugin is missing
         raise UserError(
             f"JAX_PLATFORMS={os.environ['JAX_PLATFORMS']}: jax finds no such device; install the extra [cuda] or "
             "[tpu], or leave JAX_PLATFORMS out: fit needs no accelerator"

@@ -32,11 +32,11 @@ def read(runs, columns: dict[str, str] | None = None) -> Table:
 
 
 def law(runs, form: str = "joint", **options) -> Law:
-    """The law of this form fitted to runs (as `read` takes them): what `python -m fit law` writes, number for number.
+    """Fits a law of this form to runs (what `read` takes): exactly the numbers that `python -m fit law` writes.
 
-    Options are that command's: holdout="largest-compute:3", bootstrap=100, fix={"c": 1.2}, seed=1, ... Losses are in
-    nats per token. Its `record` is what law.json holds, errors and warnings among it. Raises UserError for a bad value
-    in runs or options.
+    Options are the flags of that command: holdout="largest-compute:3", bootstrap=100, fix={"c": 1.2}, seed=1, ...
+    Losses are in nats per token. The law's `record` is what law.json holds, including errors and warnings. Raises
+    UserError for a bad value in runs or options.
     """
     import jax
 
@@ -55,16 +55,16 @@ def law(runs, form: str = "joint", **options) -> Law:
 
 
 def save(law: Law, path) -> None:
-    """Writes a law that `fit.law` fitted as law.json, for the commands. Raises UserError where that cannot be done."""
+    """Writes a law from `fit.law` as a law.json, for the commands. Raises UserError if it cannot be written."""
     from fit import fitting
 
     fitting.save(law.record, str(path))
 
 
 class Plan:
-    """What `python -m fit plan --json` prints, a field an attribute: `optima`, rows (dictionaries) of the optimum at
-    each number of experts; `best`, one of them; `buildable`, the model to train; `warnings`; vars(plan) has them all.
-    As text it is what the command prints."""
+    """What `python -m fit plan --json` prints, each field as an attribute: `optima`, one dictionary for the optimum at
+    each number of experts; `best`, one of them; `buildable`, the model to train; `warnings`; vars(plan) has all of
+    them. str(plan) is the text that the command prints."""
 
     optima: list[dict]
     best: dict
@@ -83,8 +83,8 @@ class Plan:
 def plan(law: Law | str, **limits) -> Plan:
     """The best model of a law (or of a published law's name, or a law.json) within limits, which are the flags of
     `python -m fit plan`: flops=1e22 or chips="H100:64" and hours=240, memory_gb=80, kv_tokens=16384,
-    inference_tokens=1e12, max_tokens=2e10, experts=[1, 8], ... Raises UserError where one is out of range,
-    or nothing is feasible."""
+    inference_tokens=1e12, max_tokens=2e10, experts=[1, 8], ... Raises UserError where a limit is out of range, or no
+    model is feasible."""
     from fit.commands import plan as command
 
     law = law if isinstance(law, Law) else load(str(law))

@@ -1,7 +1,7 @@
 """From a width and a number of experts to counts: parameters, cache, FLOPs.
 
-Here is the paper's decoder: an untied embedding and head, multi-head attention (4 d^2 weights a block) and a SwiGLU
-feed-forward layer of width 3 d (9 d^2 weights an expert), one expert active (App. A). Others: mixture.py.
+This module has the paper's decoder: an untied embedding and head, multi-head attention (4 d^2 weights a block) and a
+SwiGLU feed-forward layer of width 3 d (9 d^2 weights an expert), one expert active (App. A). mixture.py has others.
 
   n_active = 2 d V + 13 n_blocks d^2     n_total = 2 d V + (4 + 9 E) n_blocks d^2     n_blocks = d / width_per_block
 """
@@ -31,7 +31,7 @@ class Architecture:
     """vocab_size in tokens; width_per_block: d_model / n_blocks, which is d_model / n_heads too; final_norm: whether a
     norm stands before the head. Defaults: the paper's.
 
-    Counts are of any width, whole blocks or not, unless n_blocks is given; exact integers where all arguments are.
+    Counts hold for any width, whole blocks or not, unless n_blocks is given; integers give exact integers.
     """
 
     vocab_size: int = 50257
@@ -53,11 +53,11 @@ class Architecture:
         return ATTENTION + EXPERT
 
     def enough(self, n_experts):
-        """Whether a token finds as many experts as it uses, of each number of them."""
+        """For each number of experts: whether there are as many as a token uses."""
         return np.ones(np.shape(n_experts), bool)
 
     def n_active(self, d_model, n_experts=None, n_blocks=None):
-        """Active parameters (Eq. 12): no norms, no router. The same of every number of experts, 1 too."""
+        """Active parameters (Eq. 12): no norms, no router. The same for every number of experts, also for 1."""
         return self.n_total(d_model, 1, n_blocks)
 
     def n_total(self, d_model, n_experts, n_blocks=None):
@@ -78,20 +78,20 @@ class Architecture:
         return 2 * kv_tokens * (d_model / self.width_per_block) * d_model
 
     def columns(self, d_model, n_experts, embedding=True):
-        """What a law may read of a model, by the names of its columns; shapes broadcast together. embedding: whether
-        the counts are with embedding and head."""
+        """{column: value} of all that a law may read of a model; shapes broadcast together. embedding: whether the
+        counts include embedding and head."""
         n_experts = np.asarray(n_experts, float)
         less = 0 if embedding else self.ends * d_model
         active, total = self.n_active(d_model, n_experts), self.n_total(d_model, n_experts)
         return dict(n_active=active - less, n_total=total - less) | self.structure(n_experts)
 
     def structure(self, n_experts):
-        """What a law may read of a mixture of any size: n_experts, top_k, granularity, shared_share, sparsity."""
+        """What a law may read of a mixture of whatever size: n_experts, top_k, granularity, shared_share, sparsity."""
         return dict(n_experts=n_experts, sparsity=1 - 1 / n_experts) | WHOLE_EXPERTS
 
     def fields(self, n_blocks, n_experts):
-        """What the trainer calls the numbers of a model of so many blocks that is not the paper's only shape; {} here:
-        d_model = n_blocks width_per_block, one head a block, d_ff = 3 d_model follow."""
+        """The trainer's fields beyond the paper's shape. None here: d_model = n_blocks width_per_block, one head a
+        block and d_ff = 3 d_model say it all."""
         return {}
 
 
@@ -101,7 +101,7 @@ PAPER = Architecture()
 @dataclasses.dataclass(frozen=True)
 class Model:
     """A decoder that can be built: whole blocks, width a multiple of width_per_block, whole heads and experts. Counts
-    are exact; by default one head a block and whole experts, else as the architecture's fields say."""
+    are exact; one head a block and whole experts, unless the architecture's fields say otherwise."""
 
     architecture: Architecture
     n_blocks: int
@@ -125,7 +125,7 @@ class Model:
         return 2 * self.d_model * size * (heads + with_keys), 2 * with_keys * size, heads * size
 
     def _parameters(self, n_experts):
-        """Parameters, each mixture with so many experts beside the shared ones."""
+        """Parameters if each mixture has n_experts experts besides the shared ones."""
         shape, d = self.shape, self.d_model
         n_moe = self.n_blocks - shape.get("n_dense_blocks", 0) if self.n_experts > 1 else 0
         expert = 3 * d * shape.get("d_expert", shape["d_ff"])
@@ -143,7 +143,7 @@ class Model:
 
     @property
     def router(self):
-        """Weights of the routers: one a mixture."""
+        """Weights of the routers, one for each mixture."""
         n_moe = self.n_blocks - self.shape.get("n_dense_blocks", 0)
         return n_moe * self.d_model * self.n_experts if self.n_experts > 1 else 0
 

@@ -1,10 +1,10 @@
 """Runs that could be trained next: buildable models and token budgets, what sets of them cost, and the plain grid that
 a designed set is compared with.
 
-A trunk is trained once, up to where its longest budget begins to decay; each budget costs its own decay besides, the
-last DECAY of it.
+A trunk is trained once, up to where its longest budget begins to decay; each budget also costs its own decay, which is
+its last DECAY.
 
-Axes: k runs. Counts of blocks and experts are whole numbers, so are tokens.
+Axes: k runs. Numbers of blocks, experts and tokens are whole.
 """
 
 import ast
@@ -48,13 +48,13 @@ class Possible:
 
 
 def decay_of(law):
-    """The part of each budget that decays in the config of the law's runs."""
+    """The share of each budget in which the learning rate decays, by the config of the law's runs."""
     text = (law.models["overrides"] or {}).get("optimizer.decay_fraction")
     return DECAY if text is None else float(ast.literal_eval(text))
 
 
 def possible(law, architecture, n_blocks, n_experts, n_tokens, decay):
-    """Possible runs of these counts; UserError where the law reads what architectures do not say."""
+    """The Possible runs of these numbers; UserError where the law reads a column that no architecture determines."""
     n_blocks, n_experts, n_tokens = (np.asarray(v, int) for v in (n_blocks, n_experts, n_tokens))
     d_model = n_blocks * float(architecture.width_per_block)
     columns = columns_of(law, architecture, d_model, n_experts, n_tokens)
@@ -63,7 +63,7 @@ def possible(law, architecture, n_blocks, n_experts, n_tokens, decay):
 
 
 def columns_of(law, architecture, d_model, n_experts, n_tokens):
-    """{name: float [k]} of what the law reads of these models; UserError where architectures do not say it."""
+    """{name: float [k]} of the columns that the law reads; UserError where no architecture determines one of them."""
     known = architecture.columns(d_model, n_experts, law.counts_embedding) | dict(n_tokens=n_tokens)
     if unknown := [name for name in law.form.columns if name not in known]:
         raise UserError(
@@ -80,8 +80,8 @@ def _blocks(architecture, n_active):
 
 
 def candidates(law, architecture, experts, runs, flops):
-    """The Possible runs within a budget: widths from the narrowest of `runs` up, tokens from their fewest up, each
-    twice the last, at most the tokens of their text. UserError where not even the cheapest is within the budget."""
+    """The Possible runs within a budget: widths from the narrowest of `runs` up; tokens from the fewest of `runs` up,
+    doubled each time, at most as many as their text has. UserError where not even the cheapest is within the budget."""
     sizes, fewest = runs.columns["n_active"], runs.columns["n_tokens"].min()
     narrowest = _blocks(architecture, sizes.min())
     cheapest = training_flops(architecture.n_active(float(narrowest * architecture.width_per_block)), fewest)
@@ -105,8 +105,8 @@ def candidates(law, architecture, experts, runs, flops):
 
 def plain_grid(law, architecture, experts, runs, flops):
     """The Possible runs of a log-uniform grid that costs `flops`: GRID_WIDTHS widths from the narrowest of `runs` up,
-    every number of experts, budgets of GRID_BUDGETS of the longest. The widest has about as many tokens a parameter as
-    the median of `runs`."""
+    every number of experts, and budgets that are GRID_BUDGETS times the longest. The widest has about as many tokens a
+    parameter as the median of `runs`."""
     sizes, decay = runs.columns["n_active"], decay_of(law)
     wanted = np.median(runs.columns["n_tokens"] / sizes)
     narrowest = _blocks(architecture, sizes.min())

@@ -1,9 +1,9 @@
 """Several laws asked about one budget: the best architecture of each, against its own best dense model.
 
-Losses of different corpora do not compare, so none is set against another law's. What compares is the architecture, in
-one way of counting (n_active and n_total with embedding and head, 6 n_active n_tokens training FLOPs); a law that
-counts otherwise is asked by its own counts of the same model. And how far, by each law, the best lies below its best
-dense model under the same limits, and how many more FLOPs that dense model would need.
+Losses on different corpora cannot be compared, so no law's loss is set against another's. The architectures are
+compared, all counted in one way (n_active and n_total with embedding and head, 6 n_active n_tokens training FLOPs); a
+law that counts otherwise is given its own counts of the same model. Also compared is how far, by each law, its best
+model lies below its best dense model under the same limits, and how many more FLOPs that dense model would need.
 """
 
 import dataclasses
@@ -33,8 +33,8 @@ def compare(laws, shape, constraints, experts=None, used=None):
     """What each of the Laws answers and what they agree on, as a dictionary of plain numbers, ready for JSON.
 
     shape: {vocab_size, width_per_block}, and n_dense and kv_share of Mixture where they are asked for. experts: numbers
-    of experts to choose from; None takes each law's own. used: how many whole experts' width a token may use, to choose
-    from by laws that read it; None takes each law's own. Raises UserError where no law has a feasible model, or one
+    of experts to choose from; None takes each law's own. used: numbers of whole experts' width that a token may use,
+    for laws that read it; None takes each law's own. Raises UserError where no law has a feasible model, or a law
     cannot be planned with.
     """
     rows, infeasible = [], []
@@ -85,13 +85,13 @@ def answer(law, shape, constraints, experts=None, used=None):
 
 
 def _splits(law):
-    """Into how many an expert may be split as far as the law knows: within its data; 1 where it makes no difference."""
+    """The SPLITS of an expert that lie within the law's data; [1] where a split makes no difference to the law."""
     read = [name for name in ("top_k", "granularity") if name in law.form.columns]
     return [k for k in SPLITS if all(k <= law.ranges.get(name, (1, k))[1] for name in read)] if read else [1]
 
 
 def _not_read(law, shape, used):
-    """{flag: value} of what is asked of the models and the law has no column for."""
+    """{flag: value} of what the user asks of the models but the law has no column for."""
     asked = dict(kv_share=(shape.get("kv_share"), 1.0), dense_blocks=(shape.get("n_dense"), 0))
     found = {name: value for name, (value, neutral) in asked.items() if value not in (None, neutral)}
     if used and list(used) != [1.0] and law.knows_experts and not law.reads_used:
@@ -100,8 +100,8 @@ def _not_read(law, shape, used):
 
 
 def _choices(law, shape, used):
-    """The Mixtures between which the law makes a difference. A law that reads neither sparsity nor top_k is of one
-    expert's width a token; one whose runs were built otherwise than the paper's, of such models."""
+    """The Mixtures that the law can tell apart. With a law that reads neither sparsity nor top_k, a token uses one
+    expert's width; with a law whose runs were not built like the paper's, the Mixtures are built like those runs."""
     if law.models["architecture"]:
         own = dataclasses.replace(law.shaped(shape["vocab_size"], shape["width_per_block"]), **shape)
         wanted = used if used and law.reads_used else [own.used]
@@ -124,7 +124,7 @@ def _best(law, shape, constraints, experts, used=None):
 
 
 def _asked_for_loss(law):
-    """The law as it is or, where it does not count as the planner does, without its closed form, which would read the
+    """The law itself or, if it counts otherwise than the planner, the law without its closed form, which would read the
     planner's counts."""
     if law.counts_embedding or not law.form.at_experts:
         return law
@@ -133,8 +133,8 @@ def _asked_for_loss(law):
 
 def _dense(law, shape, constraints, loss):
     """The best dense model by the law, or by the dense law of the same paper, and what `loss` saves against it; None
-    where none is feasible. flops_ratio: FLOPs at which a dense model has that loss too, over those there are; None
-    where no budget brings it there."""
+    where none is feasible. flops_ratio: the FLOPs at which a dense model reaches `loss`, over the given FLOPs; None
+    where no budget is enough."""
     dense_law = load(law.record["dense"]) if law.published and "dense" in law.record else law
     found, architecture, i = _best(dense_law, shape, constraints, np.array([1.0]))
     if found is None:
@@ -148,12 +148,11 @@ def _dense(law, shape, constraints, loss):
 
 
 def agreement(rows):
-    """Between which answers the laws lie: a list of {of, column, low, high, low_law, high_law, factor, agree, limit}.
+    """How far the laws' answers lie apart: a list of {of, column, low, high, low_law, high_law, factor, agree, limit}.
 
-    of "best": the best of the laws of mixtures, where the laws that can choose the number of experts are asked for
-    n_experts; of "dense": every law's best dense model. limit: what sets the answer of all of them, so
-    that they need not agree: "memory" of n_total, "experts" (those compared) of n_experts; else None. A column is left
-    out where fewer than two laws answer.
+    of "best": the best models of the laws of mixtures; for n_experts, only of the laws that chose it. of "dense": every
+    law's best dense model. limit: what fixed all these answers, so that they show no agreement: "memory" for n_total,
+    "experts" (those compared) for n_experts; else None. A column is left out where fewer than two laws answer.
     """
     mixtures = [row for row in rows if row["mixtures"]]
     dense = [row["dense"] | dict(law=row["law"]) for row in rows if row["dense"]]

@@ -11,10 +11,10 @@ GiB = 2**30
 MFU = 0.4  # share of the chips' peak that training reaches, unless one is given
 STATE_BYTES = 14  # a parameter in training: float32 weight 4 and moments of AdamW 4 + 4, its gradient in bfloat16 2
 ACTIVATION_BYTES = 2  # an element of what each block leaves to the backward pass, in bfloat16
-# What a compiled step of the paper's recipe takes, everything computed again in the backward pass: 18 bytes a parameter
-# (the state, a copy in bfloat16, gradients in float32), twice what the blocks leave, and for the block at work, of each
-# of its tokens and width, 29 bytes and 3 float32 arrays of attention's scores. Read off steps that jmoe.compile
-# compiled for TPUs (widths of 512 to 2,048, 1 to 16 experts), which it meets within 6%.
+# The memory of a compiled step of the paper's recipe that computes everything again in the backward pass: 18 bytes a
+# parameter (the state, a copy in bfloat16, gradients in float32), twice what the blocks leave, and for the block at
+# work 29 bytes per token and unit of width and 3 float32 arrays of attention scores. Read off steps that jmoe.compile
+# compiled for TPUs (widths of 512 to 2,048, 1 to 16 experts); the formula meets them within 6%.
 COMPILED_BYTES, COMPILED_SAVED, AT_WORK, SCORES = 18, 2, 29, 3
 
 
@@ -56,7 +56,7 @@ class Chips:
 
     @property
     def chip(self):
-        """The Chip that each of them is."""
+        """The Chip of this kind."""
         return CHIPS[self.kind]
 
     def rate(self, n_experts):
@@ -65,7 +65,7 @@ class Chips:
         return self.count * self.chip.flops * mfu
 
     def flops(self, hours):
-        """FLOPs of so many hours; {n_experts: FLOPs} where mfu is by n_experts."""
+        """FLOPs that training does in so many hours; {n_experts: FLOPs} where mfu is by n_experts."""
         of = lambda e: 3600 * hours * self.rate(e)
         return {e: of(e) for e in self.mfu} if isinstance(self.mfu, dict) else of(None)
 
@@ -125,8 +125,8 @@ def add_to(plan, chips, architecture, constraints):
     gradients; of the buildable model, where its batch is known, also what each block leaves to the backward pass when
     all else is computed again); training_chips, the fewest that hold it; tokens_per_second of one sequence, by the
     memory's bandwidth: `alone`, where each token reads the weights of its own experts, and `among_many`, where the
-    tokens of a large batch read all; both read the whole cache. The buildable model's has step_tokens, step_bytes and
-    step_chips too: what a compiled step of its largest batch takes, None where the batch is not known.
+    tokens of a large batch read all; both read the whole cache. The buildable model's `cost` also has step_tokens,
+    step_bytes and step_chips: what a compiled step of its largest batch takes, None where the batch is not known.
     """
     plan["chips"] = dataclasses.asdict(chips)
     for row in plan["optima"]:
@@ -155,7 +155,7 @@ def _step(built, batch, chips, architecture):
 
 
 def _cost(row, n_parameters, saved, chips, architecture, constraints):
-    # of an embedding that is not the head a token reads one row
+    # a token reads only one row of an embedding that is not also the head
     looked_up = row["d_model"] * (architecture.ends - architecture.vocab_size)
     cache = constraints.bytes_per_kv_element * architecture.kv_elements(row["d_model"], constraints.kv_tokens)
     speed = lambda n: chips.devices * chips.chip.bandwidth / (constraints.bytes_per_parameter * (n - looked_up) + cache)

@@ -1,18 +1,17 @@
 """Which runs to train next: optimal experimental design on a fitted law.
 
-Around the fit the law is linear, so what a set of runs would make of its errors follows before any of them is trained.
-With j the gradient of a run's log loss by the coefficients, J those of a trunk's runs, and C their correlations, 1 on
-the diagonal and s beside it (the share of the noise's variance that the runs of a trunk have in common),
+Near the fit the law is linear, so one can compute how a set of runs would change its errors before any is trained. Let
+J be the gradients of a trunk's log losses by the coefficients, a row for each run, and C the correlations of its runs'
+errors: 1 on the diagonal, s elsewhere (the share of the noise's variance that the runs of a trunk share). Then
 
   information = sum over trunks of J' C^-1 J, + P         what the runs hold (Gauss and Newton)
-  covariance of a fit = noise^2 A^-1 B A^-1               what least squares, which fit law is, makes of them:
-  A = sum over trunks of J' J, + P                        it takes the runs of a trunk for independent
+  covariance of a fit = noise^2 A^-1 B A^-1               what least squares, as in fit law, makes of them:
+  A = sum over trunks of J' J, + P                        it treats the runs of a trunk as independent
   B = sum over trunks of J' C J, + P
 
-P is a prior, that every entry of the law's `free` lies within about PRIOR of zero: it keeps finite what no run pins
-down. Wanted is the set whose information makes the goals' variances g' information^-1 g least. Runs are added greedily;
-then one run or trunk is left out and what it cost is spent anew, as long as that helps. The errors that are reported
-are those of least squares.
+P is a prior that every entry of the law's `free` lies within about PRIOR of zero; it keeps finite the variance of what
+no run pins down. The search minimises the goals' variances g' information^-1 g. It adds runs greedily; then it leaves
+out one run or trunk and spends its cost anew, as long as that helps. The errors reported are those of least squares.
 
 Axes: n coefficients, c candidates, g goals. Everything is in units in which the information of the fit's runs is 1.
 """
@@ -30,7 +29,7 @@ PRIOR = 10.0  # as the default weight decay of a fit to few runs
 UNKNOWN_SHARE = 0.5  # of the noise that a trunk's runs share, where the fitted runs show no trunks
 MOST_SHARED = 0.95  # else a second run of a trunk would be known to the last digit
 GAIN = 1e-3  # a run that makes the goals' variances smaller by less than this share is not worth training
-PASSES, TRIED = 3, 2  # of the exchange at most; runs to begin with in place of what is left out
+PASSES, TRIED = 3, 2  # passes of the exchange at most; first runs tried in place of what is left out
 LEAST_NOISE = 1e-6  # of log loss: nothing is known better than this
 
 
@@ -39,7 +38,7 @@ class Design:
     """The problem of choosing among Possible runs.
 
     jacobian [c, n]: of the candidates' log losses. goals [g, n], weights [g]: what should have little variance.
-    information, normal, spread [n, n]: of the runs there are, the latter A and B. shared: s above.
+    information, normal, spread [n, n]: the information, A and B above of the fitted runs. shared: s above.
     """
 
     possible: candidates.Possible
@@ -52,7 +51,7 @@ class Design:
     shared: float
 
     def information_with(self, jacobian, model):
-        """Information of the runs there are and further ones, jacobian [k, n], of models [k]."""
+        """Information of the fitted runs and of further ones with gradients jacobian [k, n] and models [k]."""
         information = self.information + jacobian.T @ jacobian / (1 - self.shared)
         for total, count in _trunks(jacobian, model):
             information = information - np.outer(total, total) * self.shared / (1 - self.shared) / self._sure(count)
@@ -63,7 +62,7 @@ class Design:
         return 1 - self.shared + self.shared * count
 
     def variances(self, jacobian, model):
-        """[g]: of the goals, in squares of the noise, of a least-squares fit to further runs too."""
+        """[g]: the goals' variances, over the noise's variance, of a least-squares fit that has further runs too."""
         normal, spread = self.normal + jacobian.T @ jacobian, self.spread + (1 - self.shared) * jacobian.T @ jacobian
         for total, _ in _trunks(jacobian, model):
             spread = spread + self.shared * np.outer(total, total)
@@ -71,7 +70,7 @@ class Design:
         return np.einsum("ng,nm,mg->g", v, spread, v)
 
     def score(self, chosen):
-        """What the search makes least: the goals' weighted variances with the candidates `chosen` (indices) as well."""
+        """What the search minimises: the goals' weighted variances with the candidates `chosen` (indices) trained."""
         chosen = np.asarray(chosen, int)
         information = self.information_with(self.jacobian[chosen], self.possible.model[chosen])
         return float(self.weights @ np.einsum("gn,ng->g", self.goals, np.linalg.solve(information, self.goals.T)))
@@ -79,7 +78,7 @@ class Design:
     def gains_of_one_more(self, chosen):
         """[c]: by how much each candidate would lower the score of those chosen.
 
-        What it adds is its innovation: its own gradient less what the runs of its trunk foretell of its error.
+        A candidate adds its innovation: its gradient less the part that the chosen runs of its trunk foretell.
         """
         chosen, model = np.asarray(chosen, int), self.possible.model
         information = self.information_with(self.jacobian[chosen], model[chosen])
@@ -103,13 +102,13 @@ class Design:
 
 
 def _trunks(jacobian, model):
-    """(sum of the rows, how many they are) of each model."""
+    """(sum of the rows, number of rows) for each model."""
     return [(jacobian[model == m].sum(axis=0), int(np.sum(model == m))) for m in np.unique(model)]
 
 
 def fill(design, chosen, flops, by_cost):
-    """`chosen` and the candidates that lower the score most, for each FLOP where by_cost, as long as the budget lasts
-    and one is worth it."""
+    """`chosen` and further candidates: each time the one that lowers the score most (per FLOP if by_cost), as long as
+    the budget lasts and one is worth it. Returns (indices, score)."""
     chosen, score = list(chosen), design.score(chosen)
     left = flops - design.possible.flops(chosen)
     while True:
@@ -143,8 +142,8 @@ def choose(design, flops):
 
 
 def _begun(design, kept, out, flops):
-    """(runs, by_cost) from which to fill up what `out` left: those kept, and with each of the runs that do most, or
-    most for their cost."""
+    """(runs, by_cost) for fill to begin with once `out` is left out: `kept` alone, and `kept` with each of the TRIED
+    runs that gain most, or gain most for their cost."""
     costs = design.costs_of_one_more(np.asarray(kept, int))
     gains = design.gains_of_one_more(kept)
     gains[[*kept, *out]] = 0
@@ -165,7 +164,7 @@ def _leavable(design, chosen):
 
 @dataclasses.dataclass
 class Around:
-    """The fitted law, linear around its fit: gradients of log losses by the solver's coordinates x.
+    """The law linearised at its fit: gradients of log losses by the solver's coordinates x.
 
     fitted [r, n], possible [c, n], grid [k, n], targets [t, n]: of the runs fitted, the candidates, the plain grid and
     the models asked about. coefficients [n, n]: of the law's coefficients. prior [n, n]: P above.
@@ -226,7 +225,7 @@ def design_of(around, possible, goals, weights, scatter, run_weights, labels):
 
 
 def optima_at(law, architecture, experts, flops):
-    """The optimum.Optima at a budget of training FLOPs, and what the law reads of them, {name: [t]}; UserError where
-    there are none."""
+    """The optimum.Optima at a budget of training FLOPs, and the columns that the law reads of them, {name: [t]};
+    UserError where there are none."""
     solved = optimum.optima(law, architecture, optimum.Constraints(flops=flops), experts)
     return solved, candidates.columns_of(law, architecture, solved.d_model, solved.n_experts, solved.n_tokens)

@@ -15,16 +15,16 @@ from fit.runs import read_runs
 from fit.sure import how_sure, separate_errors
 from fit.table import plain, write_text
 
-# Up to so many runs the default weight decay is this share of their variance: as if every parameter, a logarithm or an
-# exponent, were known to lie within some 10 of zero. Of 1% of noise that makes 1e-6.
+# Up to FEW_RUNS runs, the default weight decay is this share of the runs' variance around the law: as if every
+# parameter, a logarithm or an exponent, were known to lie within some 10 of zero. For noise of 1% it is 1e-6.
 FEW_RUNS, DECAY_PER_VARIANCE, LARGEST_DECAY = 60, 0.01, 1e-5
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
     """What to do beside the fit itself. holdout, weights: rules of holdout.held_out and run_weights; select:
-    objective or rmse; bootstrap: how many draws, in bootstrap_form (summary.WAYS_OF_DRAWING), by trunks as
-    runs.trunks_of takes bootstrap_by; columns: {ours: theirs}."""
+    objective or rmse; bootstrap: how many draws; bootstrap_form: one of summary.WAYS_OF_DRAWING; bootstrap_by: what
+    shares an error, as runs.trunks_of takes it; columns: {ours: theirs}."""
 
     holdout: str = "none"
     weights: str = "none"
@@ -120,7 +120,7 @@ def described(runs, train, form):
 
 
 def table_warnings(form, runs):
-    """Sentences about runs that the law does not mean."""
+    """Sentences about mixtures among the runs of a law that does not read the number of experts."""
     out, table = [], runs.table
     if not set(OF_EXPERTS) & set(form.columns) and "n_experts" in table:
         experts = table.numbers("n_experts")
@@ -137,7 +137,7 @@ def table_warnings(form, runs):
 
 
 def plan_warnings(fit, runs):
-    """Sentences about what fit plan would refuse of this law."""
+    """Sentences that say where fit plan would refuse this law."""
     form = fit.form
     if not form.at_experts:
         return []

@@ -1,8 +1,8 @@
 """A law's form: what its page in fit/laws/ declares, and all that follows from that.
 
-The solver does not move the coefficients themselves but a vector `free`, one entry for each: the logarithm of a
-positive one, ln(c / other - 1) of one that stays above another, else the coefficient. A page's formula reads a
-dictionary `c` that holds each coefficient by its name, and these by theirs: "ln a", "ln(E_max / E_start - 1)".
+The solver does not move the coefficients c themselves but a vector `free` with one entry for each: ln c if c is
+positive, ln(c / other - 1) if c must stay above another coefficient, else c itself. A page's formula reads a dictionary
+`c` that holds the coefficients by name and also the entries of `free` by theirs: "ln a", "ln(E_max / E_start - 1)".
 
 Axes: n coefficients of a law; k starts.
 """
@@ -19,13 +19,13 @@ import numpy as np
 class Coefficient:
     """One coefficient, as a page declares it.
 
-    starts: its values in the published grid; where it is above another, of c / other - 1.
-    positive: it is, and so is one that is `above` another (by name).
-    bounds: of its entry of `free`, beyond which nothing in float64 changes any more.
+    starts: its values in the published grid; for one that is `above` another, values of c / other - 1.
+    positive: whether it must be; one that is `above` another coefficient (given by name) is positive too.
+    bounds: of its entry of `free`; beyond them the loss in float64 no longer changes.
     slopes: {column: (other coefficient, divisor)}: its entry of `free` changes by other / divisor for each unit that
         the origin of ln column moves: in a N^alpha the slope of ln a in ln N is alpha.
-    pinned_by: of one that data often leaves open and that has a profile: {column: times}, the runs that would settle
-        it, at so many times the column's largest value so far, or (0) at its smallest.
+    pinned_by: for one that data often leave open, so that it has a profile: {column: times}, which runs would settle
+        it: at `times` the column's largest value so far or, where times is 0, at its smallest.
     tried: the smallest and largest value of its profile.
     """
 
@@ -74,7 +74,7 @@ class Form:
         columns may hold "ln NAME" too, where the logarithm is known. xp: numpy, or jax.numpy in compiled code.
         """
         x = dict(columns)
-        with np.errstate(divide="ignore"):  # of a column that may be zero, such as sparsity, no page reads it
+        with np.errstate(divide="ignore"):  # no page reads the logarithm of a column that may be zero
             for name in self.columns:
                 x.setdefault(f"ln {name}", xp.log(x[name]))
         return self.page.log_loss(xp, self._by_name(free, xp), x)
@@ -120,7 +120,7 @@ class Form:
     def hold(self, free, held, xp=np):
         """free [n, ...] with coefficients held at values: held [n, ...] in the order of names, NaN where one is free.
 
-        Where one that is above another is held alone, the other follows from their ratio, so that it stays below.
+        If only the upper of two ordered coefficients is held, the lower follows from their ratio and so stays below.
         """
         rows, given = list(free), ~xp.isnan(held)
         value = xp.where(given, held, 1.0)
@@ -135,8 +135,8 @@ class Form:
         return xp.stack(rows)
 
     def begin(self, free, held):
-        """free [n, ...] as a search with coefficients held begins from it: where one that is above another is held
-        alone, the other begins where it was."""
+        """The free [n, ...] at which a search with held coefficients begins: if only the upper of two ordered
+        coefficients is held, the lower begins at its value in `free`."""
         rows = list(free)
         for i, coefficient in enumerate(self.coefficients.values()):
             if coefficient.above:
@@ -161,8 +161,8 @@ class Form:
         return np.array(list(itertools.product(*measured)))
 
     def scaled_starts(self, rng, count, runs):
-        """`count` random starts, rows of `free` for columns centred by the means of their logarithms: as the page draws
-        them in the measure of the runs, else from the span of the published grid."""
+        """`count` random starts, rows of `free` for columns centred by the means of their logarithms: drawn by the
+        page's scaled_starts to fit the runs or, without one, from the span of the published grid."""
         if hasattr(self.page, "scaled_starts"):
             drawn = self.page.scaled_starts(rng, count, runs)
             return np.stack([drawn[name] for name in self.free], axis=1)

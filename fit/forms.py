@@ -1,8 +1,8 @@
 """Several forms fitted to the same runs and set side by side: which of them the data call for.
 
 aic, bic   n ln(RSS / n) + 2 k or k ln n, of the n fitted runs' log losses; k counts the coefficients and the noise.
-           They take the runs' errors for independent: runs of one trunk share a part of theirs.
-left_out   errors on each budget by the fit to all other budgets
+           Both assume independent errors, but runs of one trunk share a part of theirs.
+left_out   errors on each budget of a fit to all other budgets
 """
 
 import numpy as np
@@ -11,11 +11,11 @@ from fit import UserError, fitting, holdout, isoflop, search
 from fit.problem import prepare
 from fit.runs import read_runs, subset
 
-PARTS = 8  # of the compute, where no budget is shared by several runs
+PARTS = 8  # equal parts of the runs by compute, where several runs share no budget
 
 
 def compare(path, forms, settings, options, quiet=False):
-    """What each of the Forms makes of the runs in `path`: {runs, budgets, budgets_by, forms: [{form, coefficients,
+    """How well each of the Forms fits the runs in `path`: {runs, budgets, budgets_by, forms: [{form, coefficients,
     fitted, held_out, aic, bic, left_out}], isoflop}, ready for JSON. All are fitted to the same runs. Raises UserError.
 
     left_out: errors as holdout.errors gives; None where the other budgets do not determine the form. isoflop: parabolas
@@ -40,8 +40,8 @@ def compare(path, forms, settings, options, quiet=False):
 
 
 def budgets_of(runs):
-    """(labels int [n_runs] of the runs of one budget, what makes them so): n_tokens or else the training FLOPs to two
-    digits, where most values have two runs or more; else equal parts of the runs by training FLOPs."""
+    """(int [n_runs], a label for each run's budget; what a budget is, in words): n_tokens or else the training FLOPs to
+    two digits, where most values have two runs or more; else equal parts of the runs by training FLOPs."""
     rounded = np.array([float(f"{flops:.1e}") for flops in runs.flops])
     for values, by in ((runs.n_tokens, "n_tokens"), (rounded, "training FLOPs")):
         distinct, labels = np.unique(values, return_inverse=True)
@@ -52,8 +52,8 @@ def budgets_of(runs):
 
 
 def left_out(problem, fit, budgets):
-    """Errors on the runs of each budget by the law fitted to all others, begun at the best starts of `fit`, together;
-    None where the others do not determine the form."""
+    """Errors over all runs, those of each budget predicted by a law fitted to all other budgets, begun at the best
+    starts of `fit`; None where the others do not determine the form."""
     form, runs = problem.form, problem.runs
     predicted = np.empty(len(runs))
     for budget in range(budgets.max() + 1):

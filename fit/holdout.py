@@ -94,13 +94,13 @@ def rms(x):
 
 
 def rolling(problem, quiet=False):
-    """Rolling hold-out by compute: the law fitted to the smaller half of the runs predicts the next tenth, then to
-    these as well, and so on up to the largest. A list with a dictionary for each step: how many were fitted, up to how
-    many training FLOPs, and the errors of those predicted.
+    """Rolling hold-out by compute: the law fitted to the smaller half of the runs predicts the next tenth; these are
+    then fitted too, and so on up to the largest. Returns a list with a dictionary for each step: how many runs were
+    fitted, up to how many training FLOPs, and the errors on those predicted.
 
     Runs of equal compute stay together. Raises UserError where the runs are too few for a single step.
     """
-    from fit import search  # and with it JAX, which those who only compare a law with runs do without
+    from fit import search  # imports JAX, which comparing a law with runs does not need
     from fit.problem import prepare
 
     form, runs = problem.form, problem.runs

@@ -9,11 +9,11 @@ n_dense dense blocks, n_moe blocks of n_experts routed experts of which a token 
   N   = N_a + 3 d d_expert (n_experts - top_k) n_moe          L = n_dense + n_moe
   M   = 6 N_a + 6 seq_len n_heads head_dim L                  attention is causal: half of each row's scores
 
-The paper prints Eq. 3 with one L too many after N_a; its App. Eq. 11-12 are as above. A counter of whole rows (the
-trainer's) has 12 where this has the second 6.
+The paper prints Eq. 3 with one L too many after N_a; its App. Eq. 11-12 are as above. A counter that takes attention
+over whole rows, like the trainer's, has 12 in place of the second 6 of M.
 
-The search: 16 dimensions become (M, N_a, N, d) by this algebra. Phase 1 takes d at the median of its feasible range and
-sweeps M/N_a and N/N_a at six budgets, phase 2 sweeps d at the six optima. fit/holistic_runs.py fits their runs.
+The search: 16 dimensions become (M, N_a, N, d) by this algebra. Phase 1 sets d to the median of its feasible range and
+sweeps M/N_a and N/N_a at six budgets; phase 2 sweeps d at the six optima. fit/holistic_runs.py fits the runs.
 
 Axes: everything broadcasts together; `widths` has an axis of its own, first.
 """
@@ -32,7 +32,7 @@ BATCH_ROWS = (64, 80, 128, 160, 208, 288)
 RATIO_USED = (19, 20, 21, 21, 22, 22)  # N/N_a
 FLAT = (18, 25)  # N/N_a within which the loss is within 1% of the best, by the paper
 TOKENS, FLOPS_PER_TOKEN = (22.8929, 0.4563), (0.04368, 0.5437)  # Eq. 2: D_opt and M_opt, a C^b
-# M/N_a - 6 of the paper's tables of configurations, a C^b: 2% off at most. The paper has its law in a figure alone.
+# M/N_a - 6 of the paper's tables of configurations, a C^b: 2% off at most. The paper shows this law only in a figure.
 RECOVERED = (1479.0, -0.1394)
 OFF = 0.05  # how far M, N_a and N of a model may be from the triad asked for
 ACTIVE_WIDTHS = 1, 8  # range of (top_k + n_shared) d_expert / d_model of a buildable model
@@ -75,8 +75,8 @@ class Shape:
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """What the search holds: attention's heads, experts and context; and of a buildable model what d_model and d_expert
-    are multiples of, and the least d_expert."""
+    """What the search holds fixed: attention heads, experts and context; and for buildable models the numbers of which
+    d_model and d_expert must be multiples, and the least d_expert."""
 
     n_heads: int
     head_dim: int
@@ -121,11 +121,11 @@ def invert(triad, d_model, held):
 
 def buildable(triad, held):
     """{d_model: (Shape, how far its triad is from the one asked for)} of the nearest model of whole blocks at each
-    width that has one within OFF; and the nearest of all, wherever it is: (Shape, how far), or None.
+    width that has one within OFF; and the nearest of all, within OFF or not: (Shape, how far), or None.
 
-    The rule is ours, for the paper prints none: n_dense and n_moe >= 1, d_model a multiple of 64, d_expert of 16 and at
-    least 64 (as `held` says), and (top_k + n_shared) d_expert / d_model within ACTIVE_WIDTHS. Tried are the two whole
-    numbers below and above the depths of `invert`, and the two widths of experts around what N leaves.
+    The paper prints no rule; ours is: n_dense and n_moe >= 1, d_model a multiple of 64, d_expert of 16 and at least 64
+    (as `held` says), and (top_k + n_shared) d_expert / d_model within ACTIVE_WIDTHS. It tries the two whole numbers
+    below and above the depths of `invert`, and the two expert widths around the one that N leaves.
     """
     m, active, total = triad
     used, experts = held.top_k + held.n_shared, (total - active) / (3 * (held.n_experts - held.top_k))

@@ -1,4 +1,4 @@
-"""The complete architecture of a budget by the holistic laws, and where each number of it is from (fit/holistic.py)."""
+"""The complete architecture of a budget by the holistic laws, and the origin of each number (fit/holistic.py)."""
 
 import math
 
@@ -10,11 +10,11 @@ LARGEST = 1e27  # FLOPs: far beyond what the laws can know
 
 
 def published(flops):
-    """{name: (value, origin)} of what a budget's architecture follows from, and {name: (low, high, origin)} of its
+    """{name: (value, origin)} of what determines a budget's architecture, and {name: (low, high, origin)} of its
     near-optimal band. origin: "published", "recovered" from tables of configurations, or "missing" (None as values).
 
-    Between the six budgets, values of their table are interpolated in ln C; beyond them they stay as at the end, except
-    for the learning rate and the batch, which go on from there as the power laws through the table do.
+    Between the six budgets, values of their table are interpolated in ln C; beyond them they keep the value at the end,
+    except for the learning rate and the batch, which continue from there along the power laws through the table.
     """
     log_c, grid = math.log(flops), np.log(holistic.BUDGETS)
     of_table = lambda values: float(np.interp(log_c, grid, values))
@@ -51,10 +51,10 @@ def architecture(flops, laws=None):
     """The complete architecture for a budget: {flops, values: {name: {value, origin, low, high}}, model, off, widths,
     outside}.
 
-    values: what published() gives, or, where `laws` (of holistic_runs.fit) has its power law, what that gives, of
-    origin "fitted"; low and high are the ends of the near-optimal band, None where not known. model: the nearest
-    buildable one, its fields as the trainer names them; off: how far its triad is; widths: the feasible ones. Where no
-    law gives the width it is the middle one of these, as in phase 1. outside: whether the budget is outside the
+    values: those of published(), or of origin "fitted" where `laws` (of holistic_runs.fit) has a power law for them;
+    low and high are the ends of the near-optimal band, None where not known. model: the nearest buildable one, its
+    fields as the trainer names them; off: how far its triad is from the one asked for; widths: the feasible ones. Where
+    no law gives the width, it is the middle one of these, as in phase 1. outside: whether the budget is outside the
     paper's. UserError where no model can be built.
     """
     if flops > LARGEST:

@@ -6,9 +6,9 @@ At one budget, with x = M/N_a, y = N/N_a and the width d (Wan et al. 2026, Sec. 
   phase 1   L = a / (x - 6) + b x + a' / (y - 1) + b' / (y_max - y) + c     x* = 6 + sqrt(a / b)
   phase 2   L = quadratic in d
 
-The paper fits x and y apart; here they share one least-squares fit of the grid, so that no choice of the other ratio
-enters. y_max = (n_experts + n_shared) / (top_k + n_shared); that 1 and y_max are its C1 and C2 is inferred. Across
-budgets: x* - 6, y*, d* and the ends of the band of d are a C^b.
+The paper fits x and y apart; here one least-squares fit of the grid has both, so no choice of the other ratio enters.
+y_max = (n_experts + n_shared) / (top_k + n_shared); we infer that its C1 and C2 are 1 and y_max. Across budgets: y*,
+d*, the ends of the band of d and x* - 6 are a C^b.
 
 Axes: n runs; everything else is a number for each budget.
 """
@@ -53,8 +53,8 @@ class Search:
 def read(path, names=None):
     """The Search in a table of runs as launch.collect writes it: d_model, n_blocks, n_heads, n_experts, seq_len,
     n_tokens, loss; head_dim (d_model / n_heads), n_kv_heads (n_heads), top_k (1), n_shared_experts (0), d_ff
-    (3 d_model), d_expert (d_ff), n_dense_blocks (0) where they differ from what stands in brackets. Each is a column
-    or, as n_heads and d_ff are there, stands in the column overrides. UserError on a bad value."""
+    (3 d_model), d_expert (d_ff), n_dense_blocks (0) where they differ from the value in brackets. Each is a column or,
+    like n_heads and d_ff in such tables, stands in the column overrides. UserError on a bad value."""
     runs = table.read(path, names)
     held = shapes.held(runs)
     d_model = runs.numbers("d_model", (1, 1e7))
@@ -128,7 +128,7 @@ def band_of_m(a, b, most):
 
 
 def optimum_of_total(a, b, y_max):
-    """The same of a / (y - 1) + b / (y_max - y), between 1 and y_max."""
+    """y* of a / (y - 1) + b / (y_max - y), between 1 and y_max; None where it has no minimum there."""
     return None if a <= 0 or b <= 0 else (1 + np.sqrt(a / b) * y_max) / (1 + np.sqrt(a / b))
 
 
@@ -139,8 +139,8 @@ def band_of_total(a, b, y_max, most):
 
 
 def fit_ratios(runs):
-    """Phase 1 at one budget: {x, y: {best, band}, coefficients, rmse, runs}; x or y is None where no minimum is within
-    what was run; None where too few ratios were run. Dense models, which have no y above 1, are left out."""
+    """Phase 1 at one budget: {x, y: {best, band}, coefficients, rmse, runs}; x or y is None where no minimum lies
+    within the ratios run; all is None where these are too few. Dense models, which have no y above 1, are left out."""
     runs = runs.part((runs.y > 1 + 1e-6) & (runs.y < runs.y_max - 1e-6))
     if len(runs.loss) < 6 or min(len(np.unique(np.round(v, 2))) for v in (runs.x, runs.y)) < 3:
         return None
@@ -161,7 +161,7 @@ def fit_ratios(runs):
 
 def fit_width(runs):
     """Phase 2 at one budget: {best, band, coefficients, rmse, runs} of a quadratic in d; best and band are None where
-    it opens downwards or its least lies outside the widths run; None with fewer than 4 widths."""
+    it opens downwards or its lowest point lies outside the widths run; None with fewer than 4 widths."""
     if len(np.unique(runs.width)) < 4:
         return None
     d = runs.width
@@ -225,8 +225,8 @@ def laws_of(rows):
 
 
 def cells_of(runs, grid=(holistic.M_OVER_ACTIVE, holistic.TOTAL_OVER_ACTIVE)):
-    """Labels [n] of the runs of one architecture but for its width: each run's budget and nearest point of the search's
-    grid, of M/N_a times N/N_a."""
+    """Labels [n], equal for runs whose architectures differ in width alone: each stands for a run's budget and the
+    nearest point (M/N_a, N/N_a) of the search's grid."""
     near = lambda values, grid: np.argmin(np.abs(np.log(values[:, None] / np.array(grid, float))), axis=1)
     ratios = near(runs.x, grid[0]), near(runs.y, grid[1])
     return np.unique(np.stack([budgets(runs.flops), *ratios]), axis=1, return_inverse=True)[1].ravel()
@@ -260,8 +260,8 @@ def rank(cells, width, loss, path="runs"):
 
 
 def rank_at_budgets(runs, cells):
-    """[rank() and flops] of the runs of each budget, which no difference between budgets makes agree; budgets with too
-    few architectures are left out."""
+    """[rank() and flops] of each budget by itself, so that differences between budgets cannot make the ranks agree;
+    budgets with too few architectures are left out."""
     rows = []
     for label in range(budgets(runs.flops).max() + 1):
         mine = budgets(runs.flops) == label
@@ -274,9 +274,9 @@ def rank_at_budgets(runs, cells):
 
 
 def control(runs):
-    """What M alone, as the measure of a model, would miss: [{flops, runs, spread, explained, active, total}] of each
-    budget's models of one M that differ in N_a and N: the spread of the losses (standard deviation), the share of their
-    variance that ln N_a and ln N explain, and the slopes of the loss in both; M explains none of it."""
+    """What M alone, as the measure of a model, would miss: [{flops, runs, spread, explained, active, total}] for each
+    budget's models that share one M but differ in N_a and N: the spread of the losses (standard deviation), the share
+    of their variance that ln N_a and ln N explain, and the slopes of the loss in both; M explains none of it."""
     rows = []
     for label in range(budgets(runs.flops).max() + 1):
         some = runs.part(budgets(runs.flops) == label)

@@ -65,7 +65,7 @@ class _End:
         self.tried, self.roots = np.append(self.tried, tried)[order], np.append(self.roots, roots)[order]
 
     def value(self, threshold):
-        """Where the root of the ratio passes the threshold; None if it does nowhere."""
+        """Where the root of the ratio passes the threshold; None if it never does."""
         inner, outer = self.crossing(threshold)
         if outer is None:
             return None
@@ -114,7 +114,7 @@ def profile(problem, fit, errors, inflation=None, quiet=True):
 
 
 def distinct_optima(fit, most=3):
-    """Up to `most` rows of fit.frees within 10% of the best objective that differ in it; the best one first."""
+    """Up to `most` rows of fit.frees with different objectives within 10% of the best; the best one first."""
     order = np.argsort(fit.objectives, kind="stable")[: search.BATCH]  # the others were not followed to their end
     rows = [fit.free]
     last = fit.objective
@@ -159,8 +159,8 @@ def bootstrap(problem, fit, draws, how="errors", noise=None, quiet=True):
 def _counts(rng, labels, draws, how, coefficients):
     """float64 [draws, n_runs]: how often each run is drawn.
 
-    Single runs are drawn fewer times than there are runs, by the number of coefficients: a fit's residuals are smaller
-    than the runs' errors by about that share, and fewer draws spread the fits more by as much.
+    When single runs are drawn, as many fewer are drawn as there are coefficients: a fit's residuals are smaller than
+    the runs' errors by about that share, and fewer draws widen the spread of the fits by as much.
     """
     units = labels.max() + 1
     counts = np.zeros((draws, units))

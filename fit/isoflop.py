@@ -12,13 +12,13 @@ import numpy as np
 
 SPREAD = 0.1  # runs whose FLOPs lie within this share are of one budget
 APART = 0.03  # a gap in FLOPs of this share separates two budgets
-LEAST = 4  # sizes that a parabola takes
+LEAST = 4  # fewest sizes for a parabola
 DRAWS = 1000
 KNOWN = 0.9  # share of the drawn parabolas that must have a lowest point
 
 
 def budgets(flops):
-    """Index arrays of the runs of equal FLOPs [n], ascending; runs that share their FLOPs with no others are none's."""
+    """Index arrays of the runs of equal FLOPs [n], ascending; a run whose FLOPs no other has is in none of them."""
     order = np.argsort(flops, kind="stable")
     groups = np.split(order, 1 + np.flatnonzero(np.diff(np.log(flops[order])) > APART))
     return [group for group in groups if len(group) > 1 and np.ptp(np.log(flops[group])) <= SPREAD]

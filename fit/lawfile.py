@@ -1,5 +1,5 @@
-"""A law: a form with coefficients, and the models it was fitted to. A published preset, or the law.json of a fit, ours
-among them (fit/presets/)."""
+"""A law: a form with coefficients, and the models it was fitted to. It is a published preset or the law.json of a fit;
+fit/presets/ has our own fits."""
 
 import collections
 import dataclasses
@@ -17,7 +17,7 @@ from fit.laws import FORMS, PRESETS
 from fit.summary import WAYS_OF_DRAWING
 from fit.units import amount
 
-ROUNDING = 5e-3  # less than this share outside a range is inside: three digits would not show it
+ROUNDING = 5e-3  # a value outside a range by less than this share counts as inside: three digits hide it
 SECTIONS = ("settings", "runs", "fitted", "held_out", "starts", "noise", "profile", "bootstrap", "separate", "sample")
 SECTIONS += ("versions",)
 OURS = {path.stem: path for path in pathlib.Path(__file__).parent.glob("presets/*.json")}  # fitted to runs of jmoe
@@ -45,7 +45,7 @@ class Law:
         return np.exp(self.form.log_loss(self.form.to_free(dict(zip(self.form.names, c))), columns))
 
     def check_plannable(self):
-        """UserError where the law knows no tokens, of which a plan must choose the number."""
+        """UserError where the law does not read n_tokens, which a plan must choose."""
         if "n_tokens" not in self.form.columns:
             others = " or ".join(form.name for form in FORMS.values() if "n_tokens" in form.columns)
             raise UserError(
@@ -81,15 +81,15 @@ class Law:
         return (self.record.get("noise") or {}).get("total")
 
     def predict_interval(self, n_active=1.0, n_tokens=1.0, n_experts=1.0, new_run=False, **columns):
-        """(low, high) percentiles of the loss; needs draws. Of the law itself: over the bootstrap's draws. Of a new
-        run (needs noise): over these and the run's own error, which no number of runs makes smaller."""
+        """(low, high) percentiles of the loss; needs draws. For the law itself: over the bootstrap's draws. For a new
+        run (needs noise): over these and the run's own error, which fitting more runs does not reduce."""
         columns |= dict(n_active=n_active, n_tokens=n_tokens, n_experts=n_experts)
         arrays = dict(zip(columns, np.broadcast_arrays(*columns.values())))
         shape = arrays["n_active"].shape
         draws = {name: values[:, None] for name, values in self.draws.items()}
         count = len(self.record["bootstrap"]["draws"])
         errors = np.zeros((count, 1))
-        if new_run:  # quantiles of the error, 20 for each draw, other ones for each
+        if new_run:  # 20 quantiles of the error for each draw, different for every draw
             at = (np.arange(20) + (np.arange(count)[:, None] + 0.5) / count) / 20
             errors = self.noise * np.vectorize(statistics.NormalDist().inv_cdf)(at)
         # plain percentiles of so few draws are too narrow: Weibull's positions reach as far out as they claim to
@@ -139,7 +139,8 @@ class Law:
         return self.shaped()
 
     def shaped(self, vocab_size=None, width_per_block=None):
-        """The Architecture asked for; None takes the law's own. UserError where its runs had several, none in most."""
+        """The Architecture asked for; None takes the law's own. UserError where its runs had several, none in a
+        majority."""
         asked = dict(vocab_size=vocab_size, width_per_block=width_per_block)
         for name in asked:
             several = (self.models["differing"] or {}).get(name)
@@ -167,7 +168,7 @@ class Law:
         return {name: tuple(known[name]) for name in names if known.get(name)}
 
     def extrapolation(self, n_active=None, n_tokens=None, n_experts=None, flops=None, **more):
-        """What of these (numbers; flops of training, 6 n_active n_tokens unless given) lies outside what was fitted.
+        """Which of these (numbers; flops: of training, 6 n_active n_tokens unless given) lie outside what was fitted.
 
         Returns a list of {column, value, low, high, factor}, empty inside; `factor` > 1 says how far outside. The
         column unique_tokens is n_tokens against the tokens of the text that the law was fitted on (low is 0).

@@ -1,7 +1,7 @@
 """The best peak learning rate of each model in a table of runs, and Eq. 10 fitted to them by least squares.
 
 The best rate is the lowest point of a parabola, in ln LR, through the best run and its two neighbours; the paper takes
-the best run itself. At the end of a grid it is the best run, and marked as such.
+the best run itself. If the best run is at the end of its grid, it is taken itself and marked as such.
 """
 
 import dataclasses
@@ -59,7 +59,7 @@ def _optimum(n_experts, n_active, n_tokens, x, loss):
 
 def fit(optima, where="the runs", with_tokens=False):
     """Coefficients of Eq. 10 by name, least squares in ln LR; with_tokens adds n_tokens, the exponent of the training
-    tokens, which Eq. 10 has not. UserError if the optima do not fix all of them."""
+    tokens, which Eq. 10 lacks. UserError if the optima do not fix all of them."""
     names = ("constant", "n_active", "n_experts") + ("n_tokens",) * with_tokens
     design = np.array([[1, *(np.log(getattr(o, name)) for name in names[1:])] for o in optima])
     if np.linalg.matrix_rank(design - np.append(0, design[:, 1:].mean(axis=0))) < len(names):

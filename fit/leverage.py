@@ -5,8 +5,8 @@ for the mixture's loss, each of its best size.
   1/Â = 1/(A + 1/(1/A_start - 1/A_max)) + 1/A_max
 
 A = (top_k + n_shared) / (n_experts + n_shared) is the share of the experts that a token uses, G = 2 d_model / d_expert,
-C the training FLOPs without the embedding. It is no law of the loss: it plans nothing. It is set beside what other laws
-say of an architecture.
+C the training FLOPs without the embedding. It is not a law of the loss, so it plans nothing; `fit compare` sets it
+beside what other laws say of an architecture.
 
 The paper does not print the bases of its logarithms. With log10 C and log2 G its own check holds (more than 7 at A =
 3.1%, G = 12, 1e22 FLOPs: 7.2), and so does its best granularity of about 12 (2^(-beta / 2 gamma) = 11.3). With natural

@@ -1,8 +1,8 @@
 """Architectures beyond the paper's: finer experts, shared ones, dense blocks before the mixture, grouped queries, heads
 of any size, tied embeddings; and the best of a grid of them.
 
-Each architecture leaves one continuous size: its width, and with it depth, heads and all counts. optimum.solve finds
-the best size of each at each number of experts, whatever the law reads of it; the best of the grid has the least loss.
+Each architecture leaves one continuous unknown: its width, from which depth, heads and all counts follow. optimum.solve
+finds each one's best size at each number of experts, whatever the law reads; the best of the grid has the least loss.
 
 Axes: as in architecture.py; everything broadcasts with the number of experts.
 """
@@ -19,7 +19,7 @@ from fit.architecture import ATTENTION, EXPERT, WHOLE_EXPERTS, Architecture
 class Mixture(Architecture):
     """Every expert as wide as the dense layer is split into `split` narrower ones, of which a token uses `used` times
     as many (used = 1: as much width as the dense layer has); `shared` of those are the same for all tokens. Dense
-    models, of 1 expert, are split in nothing.
+    models, of 1 expert, are not split.
 
     n_dense: blocks before the mixture that are dense. kv_share: heads of keys and values over heads of queries.
     attention: n_heads head_dim / d_model. head_dim: size of a head; 0: width_per_block. ff: d_ff / d_model. tied: the
@@ -60,7 +60,7 @@ class Mixture(Architecture):
         return np.where(n_experts > 1, (n_experts + self.shared) / self.split, 1.0) if self.trained else n_experts
 
     def used_of(self, n_experts):
-        """How many dense layers' weights a token uses of them; n_experts None: of any mixture."""
+        """How many dense layers' weights of these experts a token uses; n_experts None: in any mixture."""
         return self.used if n_experts is None else np.where(np.asarray(n_experts) > 1, self.used, 1.0)
 
     def enough(self, n_experts):
@@ -81,7 +81,7 @@ class Mixture(Architecture):
         n_blocks = d_model / self.width_per_block if n_blocks is None else n_blocks
         expert = 3 * self.ff
         mixtures = (self._attention + expert * experts) * n_blocks * d_model**2
-        dense = expert * (experts - 1) * np.minimum(self.n_dense, n_blocks) * d_model**2  # that are no mixtures
+        dense = expert * (experts - 1) * np.minimum(self.n_dense, n_blocks) * d_model**2  # what dense blocks lack
         return self.ends * d_model + mixtures - dense
 
     @property
@@ -94,7 +94,7 @@ class Mixture(Architecture):
         return self._attention + 3 * self.ff * self.used_of(n_experts)
 
     def d_model(self, n_active, n_experts=None):
-        """The (real) width whose n_active this is, any shape: in closed form unless dense blocks weigh otherwise."""
+        """The (real) width whose n_active this is, any shape: in closed form unless dense blocks have other weights."""
         near = super().d_model(n_active, n_experts)  # all blocks counted as the mixture's
         if self.n_dense == 0 or self.used == 1:
             return near
@@ -106,7 +106,7 @@ class Mixture(Architecture):
         return self.kv_share * self.attention * super().kv_elements(d_model, kv_tokens)
 
     def structure(self, n_experts):
-        """What a law may read of the mixture. Of trained models as a table of runs has it: top_k without the shared."""
+        """What a law may read of the mixture; if `trained`, as in a table of runs: top_k without the shared experts."""
         mixture, top_k = np.asarray(n_experts) > 1, float(self.used * self.split)
         if not self.trained:
             fine = dict(top_k=top_k, granularity=float(self.split), shared_share=self.shared / top_k)

@@ -10,10 +10,10 @@
   final_norm                   whether all of them have a norm before the head
   learning_rate                constant, n_active, n_experts of Eq. 10 where it gives every run's peak_learning_rate
   architecture                 where the models are not the paper's: how they are built, as fit/shapes.py reads it
-  miscounted                   the share by which that misses the runs' n_active, where it does
+  miscounted                   the share by which counts of that architecture miss the runs' n_active, where they do
   corpus, unique_tokens        fingerprint of the text and how many training tokens it has
   repeats                      [how many runs saw text more than once, the most epochs], where the table has epochs
-  differing                    column: its values, where a column that should be one value is several
+  differing                    {column: its values} of columns that should have one value and have several
 """
 
 import ast
@@ -84,7 +84,7 @@ def _most_common(table, name, differing):
 
 
 def _text(table):
-    """unique_tokens and repeats, from n_tokens and the epochs that they are of the text."""
+    """unique_tokens and repeats, from n_tokens and from epochs, the number of times that these read the text."""
     n_tokens, epochs = _numbers(table, "n_tokens"), _numbers(table, "epochs")
     if n_tokens is None or epochs is None:
         return dict(unique_tokens=None, repeats=None)
@@ -173,7 +173,7 @@ def check(entry, where):
 
 
 def _is_architecture(value):
-    """Whether of_table could have made it, so that a Mixture of it counts."""
+    """Whether shapes.of_table could have made this value, so that a Mixture can be made of it."""
     limits = dict(kv_share=(1e-3, 1), attention=(1e-3, 1e3), ff=(1e-3, 1e3), split=(1e-3, 1e6), top_k=(1, 1e6))
     limits |= dict(shared=(0, 1e6), n_dense=(0, 1e6), head_dim=(0, 1e6), tied=(0, 1))
     integers = ("top_k", "shared", "n_dense", "head_dim")
@@ -196,7 +196,7 @@ def check_fields(fields, where):
 
 
 def notes(entry):
-    """Sentences on text seen twice, and on the columns that should be one value for all runs and are several."""
+    """Sentences on text seen twice, and on the columns that should have one value for all runs and have several."""
     if entry.get("repeats"):
         count, most = entry["repeats"]
         yield (

@@ -28,7 +28,7 @@ def next_runs(law, runs, architecture, experts, flops, goal, columns=None):
 
     runs: the file (or Table) that the law was fitted to, columns: {ours: theirs} in it. The dictionary holds trunks,
     each with its model, budgets and FLOPs; flops, what they cost together; grid, what a plain grid of the same budget
-    is; expected, what is sure of the goal at each of STAGES.
+    is; expected, how sure the goal is at each of STAGES.
 
     Raises:
       UserError: the law is not a fit to these runs or cannot be planned with, or no run within the budget is worth it.
@@ -133,8 +133,8 @@ def _best_and_others(solved):
 
 
 def _weights(goal, before, solved, scatter):
-    """[g]: the loss counts 1; how far another number of experts lies above the best, exp(-z^2 / 2) at z standard errors
-    above, the more the less it is settled. A coefficient counts by the share of its variance that is left."""
+    """[g]: 1 for the loss; exp(-z^2 / 2) for the gap of z standard errors between another number of experts and the
+    best, so that unsettled gaps count most. A coefficient counts by the share of its variance that is left."""
     if goal.kind == "coefficients":
         return 1 / np.maximum(before, 1e-300)
     best, others = _best_and_others(solved)

@@ -1,5 +1,5 @@
-"""How far runs scatter around a law: a part that the runs of a trunk share, and a part of each run's own; and what that
-makes of the coefficients' errors."""
+"""How far runs scatter around a law: a part that the runs of a trunk share, and a part of each run's own; and the
+coefficients' errors that follow from it."""
 
 import dataclasses
 import functools
@@ -13,7 +13,7 @@ from fit.problem import place, prepare
 from fit.runs import Runs
 from fit.summary import LEVEL
 
-CLIP = 4.0  # robust standard deviations at which a residual is cut off: one run gone wrong is not everybody's noise
+CLIP = 4.0  # robust standard deviations at which a residual is cut off, lest one failed run counts as everybody's noise
 
 
 @dataclasses.dataclass
@@ -29,7 +29,7 @@ class Noise:
 
     @property
     def total(self):
-        """Of a new run on a trunk of its own."""
+        """Standard deviation of a new run on a trunk of its own."""
         return float(np.hypot(self.run, self.trunk))
 
     @property
@@ -40,8 +40,8 @@ class Noise:
         return float(parts.sum() ** 2 / spread) if spread > 0 else self.degrees_of_freedom[0]
 
     def draw(self, rng, draws, labels):
-        """Errors [draws, n_runs] of runs whose trunks are `labels` [n_runs]. The sizes of the errors are drawn too,
-        for they were estimated from few: this is what makes Student's t of a normal distribution."""
+        """Errors [draws, n_runs] of runs whose trunks are `labels` [n_runs]. The standard deviations are drawn too, for
+        they were estimated from few errors: this turns the normal distribution into Student's t."""
         n, (of_runs, of_trunks) = len(labels), self.degrees_of_freedom
         run, trunk = (
             size * np.sqrt(freedom / rng.chisquare(freedom, size=(draws, 1)))
@@ -108,7 +108,7 @@ def projection(jacobian, weight, decay):
 def standard_errors(problem, fit, noise, more=None):
     """Linearised standard errors of the coefficients of a Fit, {name: value}, 0 for those that are fixed.
 
-    noise: how the runs err. more: {column: [k]} of further runs that one might add, each on a trunk of its own.
+    noise: the Noise of the runs. more: {column: [k]} of further runs that one might add, each on a trunk of its own.
     """
     count, settings, trunks = len(problem), problem.settings, problem.trunks
     if more is not None:
@@ -133,11 +133,11 @@ def standard_errors(problem, fit, noise, more=None):
 
 
 def inflation(problem, fit, noise, alone):
-    """{coefficient: by how much the errors that runs share widen what a profile must allow}, 1 where none are shared.
+    """{coefficient: factor on a profile's threshold for the errors that runs share}, 1 where they share none.
 
-    The ratio of its variance with `noise` to that with `alone` (each run for itself), at least the median of all
-    coefficients' (linearised, it says too little of one that the runs hardly pin down), times Student's t over
-    normal, squared, for trunks are few.
+    It is the ratio of the coefficient's variance with `noise` to that with `alone` (each run for itself), but at least
+    the median ratio of all (a linearised ratio is too low for a coefficient that the runs hardly pin down), times the
+    squared ratio of Student's t to normal, for trunks are few.
     """
     if problem.trunks is None:
         return dict.fromkeys(fit.coefficients, 1.0)

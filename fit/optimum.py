@@ -1,11 +1,11 @@
 """The best (n_active, n_tokens, n_experts) for a law under constraints.
 
-Of an architecture at a given number of experts one unknown remains, its size: more tokens never hurt, so tokens are all
-that the budget, the inference share and the cap leave. A law that at each number of experts is a Chinchilla law,
-L = m N^mu + n D^nu + c with mu, nu < 0 (Eq. 5), has its best size in closed form (App. C; the G of Eq. 9 has the wrong
-sign as printed), with inference tokens as the root of a monotone function; its loss falls before the optimum and rises
-after it, so any other constraint cuts it off at its bound. Of any other law only the loss is asked: the best size is
-searched for on a grid that is refined.
+For an architecture at a given number of experts, one unknown remains, its size: more tokens never hurt, so a model gets
+all tokens that the budget, the inference share and the cap leave. If a law is a Chinchilla law at each number of
+experts, L = m N^mu + n D^nu + c with mu, nu < 0 (Eq. 5), its best size has a closed form (App. C; the G of Eq. 9 has
+the wrong sign as printed), or with inference tokens is the root of a monotone function; the loss falls before the
+optimum and rises after it, so a constraint that excludes the optimum makes its own bound the best size. Any other law
+is only asked for losses: its best size is searched for on a grid that is refined.
 """
 
 import dataclasses
@@ -83,8 +83,8 @@ class Optima:
 
 
 def root(function, low, high):
-    """Where function(x) changes sign between low and high, elementwise, to the last bits of a float64; by bisection, of
-    many at once. NaN where the signs at both ends do not differ."""
+    """Where function(x) changes sign between low and high, elementwise, to the last bits of a float64, by bisection of
+    all elements at once. NaN where the signs at both ends do not differ."""
     with np.errstate(all="ignore"):
         low, high, at_low, at_high = map(np.array, np.broadcast_arrays(low, high, function(low), function(high)))
         brackets = np.sign(at_low) * np.sign(at_high) <= 0
@@ -232,7 +232,7 @@ def unconstrained(law, n_experts, architecture, flops, coefficients=None):
 
 
 def usable_draws(law, experts):
-    """bool [n_draws]: the bootstrap's draws of which every one of `experts` has an optimum."""
+    """bool [n_draws]: which of the bootstrap's draws have an optimum at every one of `experts`."""
     count = len(law.record["bootstrap"]["draws"])
     if not law.form.at_experts:
         return np.ones(count, bool)

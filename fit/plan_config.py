@@ -1,7 +1,7 @@
 """A training config of a plan's buildable model: Python source that starts from the config of the runs behind the law.
 
 Tokenizer, row length, batches, warm-up and law of learning rates are that config's, so they are as they were when the
-law was fitted. Where they would not serve the planned model, there is no config, and the reason why.
+law was fitted. Where they would not serve the planned model, a UserError says why.
 """
 
 import ast
@@ -14,7 +14,7 @@ from fit.models import BUILT
 from fit.planning import PAPERS_LAW
 from fit.units import amount
 
-FAR = 100  # times outside the fitted sizes and tokens, a config tuned there does not serve
+FAR = 100  # times outside the fitted sizes and tokens: there a config tuned within them does not serve
 SHAPE = ("d_model", "n_blocks", "n_heads", "d_ff", "n_experts", "vocab_size")
 OF_MIXTURES = ("model.scores", "model.balance")  # that a dense model may not have
 ROOT = os.path.dirname(os.path.dirname(__file__))  # of this package, which configs/ lies beside
@@ -22,7 +22,7 @@ WARMUP = 3  # a run warms up over a third of its tokens at most, as the shortest
 
 
 def source(law, plan, base=None):
-    """The config's source. base: a config file to start from instead of the runs' own, which the user answers for.
+    """The config's source. base: a config file to use instead of the runs' own; it is not checked to serve the model.
 
     Raises:
       UserError: no model can be built, the law names no config, or the runs' config does not serve this model.

@@ -28,8 +28,8 @@ def text(plan):
 
 
 def _optima(plan):
-    """One line for each number of experts. What of it lies outside the fitted range stands at its end, but for the
-    FLOPs: they are those asked for, which the warning below names."""
+    """One line for each number of experts. The end of a line names what lies outside the fitted range, except for the
+    FLOPs: these are those asked for, and the warning below names them."""
     outside = [in_words([o for o in row["extrapolation"] if o["column"] != "training_flops"]) for row in plan["optima"]]
     lines = [
         f"{'n_experts':>9} {'n_active':>9} {'n_total':>9} {'n_tokens':>9} {'loss':>8} {'memory':>9}  "
@@ -114,7 +114,7 @@ def _architectures(plan):
 
 
 def _more(built):
-    """What its fields are beyond those of the paper's models."""
+    """The fields of the buildable model that the paper's models do not have."""
     d_expert = built["d_expert"] or built["d_ff"]
     tied = sentences.TIED if built["tied_embeddings"] else ""
     return sentences.BUILT_MORE.format(**built | dict(d_expert=d_expert, tied=tied))
@@ -208,7 +208,7 @@ def _price(row):
 
 
 def _against_dense(plan):
-    """A line, or none where the best is dense itself."""
+    """Lines on the best dense model, none where the best is dense itself, and on the loss of a cap on tokens."""
     dense = plan.get("dense")
     if dense and plan["best"]["n_experts"] > 1:
         saved = dense["flops_saved"]

@@ -51,7 +51,7 @@ def plan(law, architecture, constraints, experts):
         uncapped = dataclasses.replace(constraints, max_tokens=None)
         free = optimum.optima(fresh, architecture, uncapped, experts)
         result["loss_of_token_cap"] = best["loss"] - float(np.nanmin(free.loss))
-    if constraints.flops is not None and not law.record.get("dense"):  # whose dense models follow another law
+    if constraints.flops is not None and not law.record.get("dense"):  # else dense models follow another law
         result["dense"] = against_dense(law, architecture, constraints, best)
         asked, flops = optimum.allowed_experts(law, experts), constraints.at(best["n_experts"]).flops
         result["rule_of_thumb"] = [
@@ -96,7 +96,7 @@ def buildable(law, architecture, constraints, optima):
         blocks = optima.d_model[i] / architecture.width_per_block
         below = math.floor(blocks + 1e-9)
         least = round(architecture.smallest / architecture.width_per_block)
-        # below by 1 if norms do not fit
+        # one block fewer as well, in case norms do not fit
         for n_blocks in {max(least, below - 1), max(least, below), math.ceil(blocks - 1e-9)}:
             model = Model(architecture, n_blocks, int(optima.n_experts[i]))
             memory = constraints.bytes_per_parameter * model.exact_parameters
@@ -154,7 +154,7 @@ def flops_of_dense(law, architecture, constraints, loss):
 
 def rule_of_thumb(law, architecture, flops, experts):
     """Checks Sec. 4.5: an MoE of E <= 8 with the compute-optimal dense model's total parameters, on E times its tokens,
-    is better. One dictionary for each E in experts of 2 to 8."""
+    is better. Returns one dictionary for each E of `experts` from 2 to 8."""
     dense = optimum.solve(law, 1.0, architecture, optimum.Constraints(flops=flops))
     rows = []
     for e in (e for e in experts if 1 < e <= 8):
@@ -170,7 +170,7 @@ def rule_of_thumb(law, architecture, flops, experts):
 
 
 def marked(law, row, architecture):
-    """The row with what of it lies outside what the law was fitted to, as Law.extrapolation gives."""
+    """The row plus `extrapolation`: its values outside what the law was fitted to, as Law.extrapolation lists them."""
     n_total = row.get("n_total")
     if n_total and not law.counts_embedding:
         n_total -= row["d_model"] * architecture.ends
@@ -179,9 +179,9 @@ def marked(law, row, architecture):
 
 
 def marks(law, architecture, constraints, plan, experts):
-    """What to know before trusting the best row: what of it lies outside what was fitted (extrapolation), whether its
-    experts are at the edge of those compared (best_at_edge) or undecided by the draws (best_undecided, None without
-    draws); and that in sentences (warnings)."""
+    """What to know before trusting the best row: its values outside what was fitted (extrapolation), whether its number
+    of experts is the largest or smallest compared (best_at_edge) or left undecided by the draws (best_undecided, None
+    without draws); and all this in sentences (warnings)."""
     best, warnings = plan["best"], []
     e = best["n_experts"]
     if best["extrapolation"]:
@@ -210,8 +210,8 @@ def marks(law, architecture, constraints, plan, experts):
 
 
 def assumed(law, architecture):
-    """Sentences on what the law cannot know of these models: asked for otherwise than its own are, and not in its
-    columns; and what its own runs did not agree on."""
+    """Sentences on what the law cannot know of these models: properties that differ from its own models' and are not in
+    its columns; and on properties in which its own runs differ."""
     own = law.shaped(architecture.vocab_size, architecture.width_per_block)
     neutral = dict(used=1.0, kv_share=1.0, n_dense=0)
     of = lambda a: {name: getattr(a, name, value) for name, value in neutral.items()}
@@ -238,7 +238,7 @@ def at_edge(experts, e):
 
 
 def not_bounded(law, architecture, constraints):
-    """Whether without a limit on memory the loss falls on at numbers of experts far beyond any that can be built.
+    """Whether, without a limit on memory, the loss still falls at numbers of experts far beyond any that can be built.
 
     False for laws with a closed form: the planner page plans with these in the browser and has no such warning.
     """
@@ -260,8 +260,8 @@ def base_config(law, architecture):
 
 
 def peak_learning_rate(law, base, n_active, n_experts):
-    """(peak learning rate, where it is from in words), (None, why) where none is known: the law of the runs' own rates,
-    else Eq. 10 where they may have had the paper's recipe and the size allows."""
+    """(peak learning rate, its origin in words), or (None, why) where none is known. The rate is by the law of the
+    runs' own rates, else by Eq. 10 if the runs may have had the paper's recipe and the size allows."""
     rates = law.models["learning_rate"]
     if rates:
         origin = sentences.RATE_EQ_10 if law.published else sentences.RATE_OF_RUNS

@@ -3,10 +3,10 @@
   objective = reduce_i w_i Huber_delta(ln L_predicted,i - ln L_i) + weight_decay / 2 |free|^2
 
 `free` is the vector that stands for a law's coefficients (fit/form.py); reduce is the sum, or the mean over the runs.
-Written as half a sum of squares (the Huber loss by its square root) for Levenberg-Marquardt. The solver moves x: `free`
-for columns that are centred, whose normal equations are well conditioned. What differs from start to start is data
-(PER_START), and tables are filled up with runs of no weight to one of a few lengths: so every search of a law over
-tables of about the same length is one compiled program.
+For Levenberg-Marquardt it is written as half a sum of squares, with the square root of the Huber loss. The solver moves
+x, which is `free` for centred columns: these make the normal equations well conditioned. What differs from start to
+start is data (PER_START), and tables are filled up with runs of no weight to one of a few lengths: so all searches of a
+law over tables of about the same length share one compiled program.
 
 Axes: n coefficients; r runs, filled up; k starts.
 """
@@ -26,8 +26,8 @@ PER_START = ("log_loss", "root_weight", "held", "moving")  # what may differ fro
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """How to fit. huber_delta in log loss; reduction sum or mean; starts: a number of random ones in the measure of the
-    runs, or 0 for the law's published grid; fix: ((coefficient, value), ...) that the fit holds."""
+    """How to fit. huber_delta in log loss; reduction sum or mean; starts: how many random ones, scaled to the runs, or
+    0 for the law's published grid; fix: ((coefficient, value), ...) that the fit holds."""
 
     huber_delta: float = 1e-2
     reduction: str = "sum"
@@ -128,7 +128,7 @@ def prepare(form, runs, settings=Settings(), weights=None, trunks=None, sample_o
 
 
 def padded_length(n):
-    """To how many rows n runs are filled up: at most an eighth more (or to a multiple of 32), and none above 4,096."""
+    """The number of rows that n runs are filled up to: an eighth more at most (or a multiple of 32); n above 4,096."""
     step = max(32, 2 ** (int(n).bit_length() - 4))
     return n if n > 4096 else -(-n // step) * step
 

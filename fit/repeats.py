@@ -1,6 +1,6 @@
 """Text that is read several times, by the law of Muennighoff et al. 2023 (arXiv 2305.16264), Eq. 5 and App. A.
 
-A token repeated, and a parameter beyond those that the unique tokens call for, are worth less each time:
+A repeated token, or a parameter beyond those that the unique tokens call for, is worth less than the one before:
 
   D' = U_D + U_D R_D* (1 - exp(-R_D / R_D*)),  U_D = min(D, unique tokens),       R_D = D / U_D - 1
   N' = U_N + U_N R_N* (1 - exp(-R_N / R_N*)),  U_N = min(N, best size for U_D),   R_N = N / U_N - 1

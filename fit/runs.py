@@ -10,17 +10,17 @@ from fit import UserError
 from fit.architecture import training_flops
 from fit.table import Table, read
 
-ALWAYS = ("n_active", "n_tokens", "n_experts")  # columns that every Runs has, of ones where the law reads none
+ALWAYS = ("n_active", "n_tokens", "n_experts")  # columns of every Runs, of ones if the law does not read them
 BRANCH = re.compile(r"(.+)/branch[-_][^/]*/?")  # the column `run` of a sweep: jobs/NAME/branch-TOKENS
-# Without such names: runs that agree in all of these are branches of one trunk, if both of the last two are columns.
+# Without such names, runs that agree in all of these share a trunk, if the table has both of the last two.
 SAME = ("n_active", "n_total", "n_experts", "d_model", "n_blocks", "peak_learning_rate", "corpus_fingerprint")
 SAME += ("overrides", "seed", "config")
 
 
 @dataclasses.dataclass
 class Runs:
-    """What a law reads of the runs in `path`: columns {name: float64 [n_runs]} and loss [n_runs]; index [n_runs]: where
-    in the table each stands."""
+    """What a law reads of the runs in `path`: columns {name: float64 [n_runs]} and loss [n_runs]; index [n_runs]: each
+    run's place in the table."""
 
     path: str
     columns: dict

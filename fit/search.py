@@ -14,7 +14,7 @@ from fit.problem import PER_START, residual_function
 BATCH = 32  # starts compiled together: their Jacobians of a few hundred runs stay in the cache
 THREADS = 2  # batches at a time
 LARGEST_JACOBIAN = 2_000_000  # runs times starts in a batch
-ROUNDS, STEPS = 5, 40  # of the search: steps in a round, the better half goes on to the next
+ROUNDS, STEPS = 5, 40  # of the search: rounds, steps in each; the better half goes on to the next
 SEARCH_RUNS = 2048  # above so many runs the search uses a sample of them and only its best starts see all
 
 
@@ -73,8 +73,8 @@ def _step(solve, x, values, data, progress=None):
 def polish(problem, x, rounds=40, each=False, label=None):
     """Levenberg-Marquardt from x [k, n] until the best objective stands still, or with `each` every one of them.
 
-    Returns (x, objectives, gradient norms); an objective that was never finite is infinite. With a label a progress bar
-    of it counts the starts of each round; most polishing ends before the last.
+    Returns (x, objectives, gradient norms); an objective that was never finite is infinite. A progress bar named
+    `label`, if given, counts the starts of each round; most polishing ends before the last round.
     """
     solve = solvers.least_squares(residual_function(problem.form), PER_START, STEPS)
     x, values, gradients, going = np.array(x), np.full(len(x), np.inf), np.full(len(x), np.inf), np.arange(len(x))
@@ -103,8 +103,8 @@ def _some(data, starts):
 
 
 def search(problem, starts, quiet=False):
-    """All starts [k, n] (the solver's) in rounds; after each round the better half goes on. Returns (x, objectives)
-    of every start where it stopped."""
+    """Runs all starts [k, n] (the solver's x) in rounds; after each round the better half goes on. Returns (x,
+    objectives), for every start at the point where it stopped."""
     rounds, steps = (ROUNDS, STEPS) if problem.settings.solver == "lm" else (1, 300)
     solve = solvers.SOLVERS[problem.settings.solver](residual_function(problem.form), PER_START, steps)
     x, values = np.array(starts), np.full(len(starts), np.inf)
@@ -156,7 +156,7 @@ def fit(problem, quiet=False):
 
 
 def again(problem, before):
-    """The Fit begun where the Fit `before`, to other runs or settings, ended: its best and its best starts."""
+    """The Fit of a search that begins at the best point and starts of `before`, a Fit to other runs or settings."""
     order = np.argsort(before.objectives, kind="stable")[: BATCH - 1]  # with the best they fill a batch
     x, values, gradients = polish(problem, problem.centre(np.stack([before.free, *before.frees[order]])))
     ends, best = problem.own(x), int(np.argmin(values))

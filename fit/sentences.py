@@ -1,6 +1,6 @@
 """The sentences of a plan, as templates of str.format: the command line and the planner page fill in the same ones.
 
-Names in braces are numbers, formatted as written, or words made before: amounts as 9.71B, memory as 24.3 GB.
+Names in braces are numbers, formatted as written, or text that the caller made: amounts as 9.71B, memory as 24.3 GB.
 """
 
 # What was never fitted; {end} is the end of the fitted range that lies nearest.

@@ -14,11 +14,11 @@ import numpy as np
 from fit import UserError
 from fit.mixture import Mixture
 
-ROUNDED = 0.15  # ratios within this share are one that was rounded to whole widths
-OFF = 0.02  # counts that are further off than this are said to be
+ROUNDED = 0.15  # ratios within this share of each other are taken for one that was rounded to whole widths
+OFF = 0.02  # counts further off than this share are reported
 # how the paper's models are built
 NEUTRAL = dict(kv_share=1, attention=1, ff=3, tied=False, split=1, top_k=1, shared=0, n_dense=0, head_dim=0)
-# what each is by the trainer's names
+# how each follows from the trainer's fields
 NAMES = dict(kv_share="n_kv_heads / n_heads", attention="n_heads head_dim / d_model", ff="d_ff / d_model")
 NAMES |= dict(tied="tied_embeddings", split="d_ff / d_expert", shared="n_shared_experts", n_dense="n_dense_blocks")
 # field: its default, where a table has no value or 0, from the columns read so far
@@ -61,8 +61,8 @@ def _columns(table):
 
 def of_table(table, vocab_size, width_per_block, differing):
     """({name: value} of a Mixture, with top_k in place of used, or None where the models are the paper's; the share by
-    which it miscounts the runs' n_active, or None where it does not). Names in which the runs differ go to `differing`:
-    what most of them have is taken, else the middle value."""
+    which it miscounts the runs' n_active, or None where it does not). Of a name in which the runs differ, the value
+    that most of them have is taken, else the middle one, and its values go to `differing`."""
     c = _columns(table)
     if c is None or not vocab_size or not width_per_block:
         return None, None
@@ -86,7 +86,7 @@ def of_table(table, vocab_size, width_per_block, differing):
     own |= dict(shared=c["n_shared_experts"], n_dense=c["n_dense_blocks"])
     found = {name: common(name, values) for name, values in every.items()}
     found |= {name: common(name, values[mixtures]) for name, values in own.items()}
-    sizes = collections.Counter(c["head_dim"].tolist()).most_common(1)[0]  # where most have one
+    sizes = collections.Counter(c["head_dim"].tolist()).most_common(1)[0]  # used where most runs have it
     found["head_dim"] = sizes[0] if 2 * sizes[1] > len(table) and sizes[0] != width_per_block else 0
     found = {name: NEUTRAL[name] if value is None else value for name, value in found.items()}
     integers = {name: int(found[name]) for name in ("top_k", "shared", "n_dense", "head_dim")}
@@ -98,7 +98,7 @@ def of_table(table, vocab_size, width_per_block, differing):
 
 
 def words_of(found):
-    """What of it is not the paper's: "n_kv_heads / n_heads 0.5, top_k 2"."""
+    """The entries that are not the paper's: "n_kv_heads / n_heads 0.5, top_k 2"."""
     other = (f"{NAMES.get(name, name)} {value:.4g}" for name, value in found.items() if value != NEUTRAL[name])
     return ", ".join(other) or "in part"
 

@@ -15,7 +15,7 @@ with warnings.catch_warnings():
     import jaxopt
 
 
-# Half the time to compile, and the program runs as fast: XLA fuses it, LLVM has little to add.
+# Halves the time to compile, and programs run as fast: XLA fuses them, so LLVM has little to add.
 COMPILER = {"xla_backend_optimization_level": 1}
 
 
@@ -80,8 +80,8 @@ def cache_folder():
 
 @contextlib.contextmanager
 def kept():
-    """Within, what JAX compiles is kept in cache_folder(); JAX_COMPILATION_CACHE_DIR says otherwise. Where nothing can
-    be written there it is compiled each time."""
+    """In this context JAX keeps compiled programs in cache_folder(), or in JAX_COMPILATION_CACHE_DIR if that is set. If
+    the folder cannot be written, JAX compiles each time."""
     try:
         path = cache_folder()
         path.mkdir(parents=True, exist_ok=True)
@@ -96,7 +96,7 @@ def kept():
     try:
         for name, value in wanted.items():
             jax.config.update(name, value)
-        compilation_cache.reset_cache()  # it decides once whether there is one
+        compilation_cache.reset_cache()  # JAX decides only once whether it has a cache
         yield
     finally:
         for name, value in before.items():

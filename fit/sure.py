@@ -1,5 +1,5 @@
-"""How sure a law is: what a law.json says of its noise, intervals and draws, and of what the runs do not pin down; of
-very many runs, from a sample of them."""
+"""How sure a law is: what a law.json says of its noise, intervals and draws, and of what the runs do not pin down; for
+very many runs, by a sample of them."""
 
 import numpy as np
 
@@ -16,9 +16,9 @@ MORE_RUNS = 12  # in "what it would take"
 
 
 def how_sure(problem, fit, by, options, quiet=False):
-    """{noise, profile, warnings} of the Fit and, where asked for, its bootstrap; where the law's page names
-    one, the laws of each number of experts alone (separate); above search.SEARCH_RUNS runs, of what sample all this
-    comes (sample). by: what the problem's trunks are, in words; options: fitting.Options."""
+    """{noise, profile, warnings} of the Fit; also its bootstrap, if options ask for it; separate, the laws of each
+    number of experts alone, if the law's page names such a law; and sample, the size of the sample behind all this,
+    above search.SEARCH_RUNS runs. by: what the problem's trunks are, in words; options: fitting.Options."""
     sure, of_all = {}, fit
     if len(problem) > search.SEARCH_RUNS:
         problem = _sample(problem)
@@ -110,7 +110,7 @@ def warnings(problem, fit, profiles, noise):
 
 
 def more_runs(runs, pinned_by):
-    """MORE_RUNS runs spread over the compute of those there are, moved as pinned_by says; and that in words."""
+    """(MORE_RUNS runs spread over the compute of the existing ones, moved as pinned_by says; the same in words)."""
     order = np.argsort(runs.n_active * runs.n_tokens, kind="stable")
     rows = order[np.linspace(0, len(order) - 1, MORE_RUNS).astype(int)]
     columns = {name: runs.columns[name][rows].astype(float) for name in runs.columns}
@@ -128,8 +128,8 @@ def separate(problem):
     (Sec. 5.2): {n_experts: coefficients and how many runs}, where there are enough runs to fit one; {} where the law's
     page names no such law.
 
-    They are laws of the problem's own form in which the number of experts changes nothing, so its compiled search
-    serves.
+    They are laws of the problem's own form in which the number of experts changes nothing, so they share its compiled
+    search.
     """
     form, runs, settings = problem.form, problem.runs, problem.settings
     if not form.separate:

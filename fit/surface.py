@@ -2,9 +2,9 @@
 
   L = a_1 x + a_2 x^2 + b_1 z + b_2 z^2 + c_1 x z + c_2 (x z)^2 + d,  x = ln n_total, z = -ln(1 - sparsity)
 
-At a fixed sparsity it is a parabola in x, at a fixed size one in z: the best of either, within the range that was run,
-is its lowest point or an end. The best of both is searched for over z, the best size at each z in closed form. How sure
-that is: refits to random parts of the runs, each of which also predicts the runs that it has not seen.
+At a fixed sparsity it is a parabola in x, at a fixed size one in z, so the best x or z alone, within the range that was
+run, is the parabola's lowest point or an end. For the best of both, z is searched, with the best size at each z in
+closed form. Refits to random parts of the runs show how sure it is; each also predicts the runs that it has not seen.
 
 Axes: n runs; 7 coefficients, in the order above.
 """
@@ -128,7 +128,7 @@ def refits(n_total, sparsity, loss, seed=0):
 
 
 def _alike(table):
-    """bool [n_runs]: the dense models, and the mixtures whose experts are as narrow as most of them have. Size and
+    """bool [n_runs]: the dense models, and the mixtures whose experts are as narrow as most mixtures'. Size and
     sparsity do not tell finer experts apart."""
     if not {"d_expert", "d_model", "n_experts"} <= set(table.columns):
         return np.ones(len(table), bool)

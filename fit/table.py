@@ -68,7 +68,7 @@ class Table:
         return self.columns[theirs]
 
     def _or(self, name, default):
-        """Column `name` as numbers, or what stands for it where there is none."""
+        """Column `name` as numbers, or `default` where the table has no such column."""
         return self.numbers(name, (0, 1e18)) if name in self else default
 
     def numbers(self, name, bounds=None):
@@ -105,8 +105,8 @@ def _shown(value):
 
 
 def read(path, names=None):
-    """Reads a table; UserError if it cannot be read as what its ending says, or has none of the columns that names
-    has."""
+    """Reads a table; UserError if it cannot be read in the format of its ending, or lacks a column that `names` asks
+    for."""
     ending = os.path.splitext(path)[1].lower()
     readers = {".csv": _read_csv, ".jsonl": _read_jsonl, ".parquet": _read_parquet}
     if ending not in readers:

@@ -11,11 +11,11 @@ import numpy as np
 from fit import UserError, optimum, sentences, units
 from fit.architecture import INFERENCE, training_flops
 
-FRONT = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)  # budgets of the front, in least costs
+FRONT = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)  # budgets of the front, as multiples of the least cost
 
 
 def least_flops(law, n_experts, architecture, constraints, loss, least, times):
-    """FLOPs, from `least` to so many times as many, at which the best model of n_experts (a number) under the other
+    """FLOPs, from `least` to `times` times that, at which the best model of n_experts (a number) under the other
     constraints reaches `loss`; None if that takes more."""
 
     def excess(log_flops):

@@ -2,11 +2,11 @@
 
 Exit codes:
     0    done
-    2    a mistake that one sentence explains: another try would end the same way
-    75   the object store gave no answer for minutes, or another trainer kept the workdir: the same command goes on
+    2    a mistake that one sentence explains: the same command would fail again
+    75   the object store gave no answer for minutes, or another trainer kept the workdir: start the same command again
     130  Ctrl-C, 143 SIGTERM: saved and stopped
-anything else is a failure that another try may not meet: 1 with a traceback, 134 where jax aborts a process because
-another one of its run was lost.
+Any other code is a failure that the same command may not meet again: 1 with a traceback, or with one sentence where
+memory ran out; 134 where jax aborts a process because another process of its run was lost.
 """
 
 import errno
@@ -27,8 +27,8 @@ from jmoe.packages import missing_package
 def run(main, config_sections=None) -> None:
     """Parses flags, calls `main(argv)` and exits; UserError and Interrupted end in one line on stderr.
 
-    An OSError that names a full, read-only or forbidden path is the user's to mend as well, and so is a package that is
-    not installed. --help lists the config fields of these sections, of all for (), of none for None.
+    An OSError that names a full, read-only or forbidden path counts as a user's mistake too, and so does a package that
+    is not installed. --help lists the config fields of `config_sections`: () means all sections, None means none.
     """
 
     def guarded(argv):
@@ -69,7 +69,7 @@ def run(main, config_sections=None) -> None:
 
 
 def _reader_left() -> bool:
-    """Whether nobody reads our output any more, as after `| head`; what could not be written is still to be flushed."""
+    """Whether nobody reads our output any more, as after `| head`: flushing what is still unwritten fails again."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:
@@ -89,12 +89,12 @@ def _help(module, config_sections) -> None:
             _fail(f"--config={path}: {type(error).__name__}: {error}", 2)
 
 
-# a field that is a number or None: the parser of a number's flag knows no None, and read_config sets it
+# --config.FIELD=None for a field that is a number or None: a number's flag cannot parse None, so read_config sets it
 NONE = re.compile(r"--?config\.([\w.]+)=None")
 
 
 def installed(path: str) -> str:
-    """A path configs/... that the current folder lacks, as the one beside this package, if it is there; else `path`."""
+    """`path`; for configs/... that exists beside this package but not in the current folder, the path of that file."""
     beside = pathlib.Path(__file__).parents[1] / path
     return str(beside) if path.startswith("configs/") and not os.path.exists(path) and beside.exists() else path
 
@@ -112,7 +112,7 @@ def cores() -> list[int]:
 
 
 def disk_error(error: BaseException) -> str | None:
-    """One sentence for an unusable disk, or a bucket that may not be used, in `error`'s chain of causes, or None."""
+    """One sentence for an unusable disk or a forbidden bucket in `error`'s chain of causes; None if there is none."""
     reasons = {
         errno.ENOSPC: "no space left",
         errno.EROFS: "read-only file system",
@@ -148,7 +148,7 @@ def _fail(message: str, code: int) -> None:
 
 
 def _drop_echoes() -> None:
-    """A failed save or restore leaves callbacks that find their event loop closed; they only hide the cause."""
+    """Silences callbacks that a failed save or restore leaves behind: their "Event loop is closed" hides the cause."""
 
     def quiet(hook, exception_of):
         def call(*args):
@@ -159,7 +159,7 @@ def _drop_echoes() -> None:
 
     sys.excepthook = quiet(sys.excepthook, lambda kind, error, trace: error)
     sys.unraisablehook = quiet(sys.unraisablehook, lambda unraisable: unraisable.exc_value)
-    default = threading.excepthook  # that the disk is full is said by the main thread; a library's thread stays silent
+    default = threading.excepthook  # the main thread reports a full disk; a library's thread stays silent
     threading.excepthook = lambda args: None if disk_error(args.exc_value) else default(args)
 
 
@@ -184,7 +184,7 @@ def _parse(argv):
 
 
 def _load_failure(error: Exception) -> str:
-    """Why a config file could not be loaded, in one line; ml_collections has lines more on one that is missing."""
+    """Why a config file could not be loaded, in one line; ml_collections prints several for a missing file."""
     text = " ".join(str(error).split())
     if isinstance(error, OSError):
         return text.split("to load: ")[-1].rpartition("[Errno 2] ")[2]

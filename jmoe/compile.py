@@ -4,28 +4,28 @@
     python -m jmoe.compile --config=configs/joint_moe.py --config.model.d_model=1024      # for the devices at hand
 
 The step is the one that jmoe.train runs, at the largest batch of config.batch_tokens, made by the real compiler: libtpu
-for a TPU slice, the [cuda] extra's for GPUs, which picks matmul kernels unmeasured where there is no GPU. Printed per
-device: memory against what the chip has, FLOPs against the model's, collectives, and a roofline. FLOPs and bytes come
-from the compiled program with every loop counted as often as it runs. XLA's own cost analysis counts a loop once; the
-line beside it counts so too and shows that both agree. A Pallas kernel counts as the products that it says it makes
-(jmoe/model/tpu_flash.py: none in blocks above the diagonal), and its arrays as read or written once; cuDNN's attention
-as the products of its shapes, half of them where it is causal.
+for a TPU slice, the [cuda] extra's for GPUs, which picks matmul kernels without timing them where there is no GPU. It
+prints per device: memory against what the chip has, FLOPs against the model's, collectives, and a roofline. FLOPs and
+bytes come from the compiled program, each loop counted as often as it runs. XLA's own cost analysis counts a loop once;
+the report prints its FLOPs next to ours counted in the same way, which shows that both agree. A Pallas kernel counts
+as the products that it declares (jmoe/model/tpu_flash.py: none in blocks above the diagonal), and each of its arrays as
+read or written once; cuDNN's attention counts as the products of its shapes, half of them where it is causal.
 
-Model FLOPs count the matmuls that the mathematics needs, forward and twice backward: every active parameter but the
-embedding (a lookup), the router, attention over the whole row. No padding, no recomputation. MFU = model FLOPs / (step
-time x peak FLOP/s). The step time lies between the largest of compute, memory and network time (all overlapped) and
-their sum (nothing overlapped). Each runs at its published peak, all links of a chip at once, and a float32 product of
-attention or the router takes the time of 6 bfloat16 ones: a bound, not a prediction. Where results/accelerators/ has
-peaks that were measured on such a chip (benchmarks/accelerator.py), a second roofline follows by them; its MFU is a
-share of the published peak all the same.
+Model FLOPs count the matmuls that the mathematics needs, once forward and twice backward: of every active parameter but
+the embedding (a lookup), of the router, and of attention over the whole row; no padding, no recomputation. MFU = model
+FLOPs / (step time x peak FLOP/s). The step time lies between the largest of compute, memory and network time (all
+overlapped) and their sum (nothing overlapped). Each is taken at its published peak, with all links of a chip in use,
+and a float32 product of attention or the router takes the time of 6 bfloat16 ones: a bound, not a prediction. Where
+results/accelerators/ has peaks measured on such a chip (benchmarks/accelerator.py), a second roofline uses them; its
+MFU is still a share of the published peak.
 
---compare_remat does this for each config.remat instead, prints memory and FLOPs side by side and names the cheapest, by
-FLOPs, of those that fit.
+--compare_remat instead compiles the step with each config.remat, prints memory and FLOPs side by side and names the
+one with the fewest FLOPs among those that fit.
 
 JAX_EXEC_TIME_OPTIMIZATION_EFFORT=-1 compiles two to three times faster, with the same FLOPs and more memory traffic.
 
-A step that does not fit is compiled again with halved config.microbatch_tokens, and the largest that fits is named.
-Other peaks than the published ones, or those of a chip that jmoe/cost/chips.py does not list, are given by config.chip.
+If the step does not fit, it is compiled again with smaller config.microbatch_tokens, and the largest that fits is
+named. config.chip sets other peaks than the published ones, or the peaks of a chip that jmoe/cost/chips.py lacks.
 
 Exit codes: 0 fits, 2 a mistake that one sentence explains, 3 does not fit.
 """

@@ -18,8 +18,8 @@ class Interrupted(Exception):
 
 
 class Unavailable(Exception):
-    """Waited for in vain: an object store that gave no answer for as long as files.Patience lasts, or a workdir whose
-    owner works on; the message says which and why."""
+    """Waiting was in vain: an object store gave no answer for as long as files.Patience lasts, or another process kept
+    the workdir; the message says which and why."""
 
 
 UNAVAILABLE = 75  # exit code; sysexits.h calls it a temporary failure

@@ -1,11 +1,11 @@
 """Validation loss of a checkpoint, nothing dropped: python -m jmoe.evaluate --workdir=DIR [--segment=trunk] [--step=N].
 
-The config is the checkpoint's own. Other text or another mesh is given by the same flags as in training:
+The config is the checkpoint's own. The same flags as in training set other text or another mesh:
 
     python -m jmoe.evaluate --workdir=runs/one --config.data.path='books/*.txt' --config.data.validation_tokens=100_000
 
-The loss is the mean over held-out text in nats per token. Bits per byte divide it by ln 2 and by the bytes of text that
-an evaluated token stands for, so that tokenizers can be compared.
+The loss is the mean over held-out text in nats per token. Bits per byte are this loss divided by ln 2 and by the mean
+number of bytes of text per evaluated token, so that tokenizers can be compared.
 """
 
 import json
@@ -30,7 +30,7 @@ from jmoe.text import supply
 from jmoe.text.batches import validation_batches, validation_bytes
 from jmoe.text.corpus import load as load_corpus
 
-SECTIONS = ("data", "mesh")  # of the config, that an evaluation may change
+SECTIONS = ("data", "mesh")  # those of the config that an evaluation may change
 CONFIG = config_flags.DEFINE_config_dict(
     "config",
     joint_moe.get_config(),
@@ -61,8 +61,8 @@ def main(_):
 
 
 def evaluate(workdir: epath.Path, segment: str | None, step: int | None, overrides: dict) -> dict:
-    """The loss of one checkpoint under `workdir` with what identifies it. `overrides` are fields of SECTIONS by their
-    dotted names, instead of the checkpoint's own.
+    """The loss of one checkpoint under `workdir`, and what identifies the checkpoint. `overrides` maps dotted names of
+    fields in SECTIONS to the values that replace the checkpoint's own.
 
     Raises UserError for no such segment or step, a damaged checkpoint, or text or a mesh that can't be used.
     """
@@ -97,13 +97,13 @@ def evaluate(workdir: epath.Path, segment: str | None, step: int | None, overrid
 
 def for_text(config, overrides: dict):
     """The config of a checkpoint for the devices and the text of this evaluation."""
-    # the run's own text has the run's fingerprint
+    # only the run's own text must have the run's fingerprint
     other_text = {name for name in overrides if section(name) == "data"} - {"data.seq_len", "data.validation_tokens"}
     config.data.fingerprint = "" if other_text else config.data.fingerprint
     config.update_from_flattened_dict(overrides)
     check_config(config)
     config.microbatch_tokens = 0
-    # the loss does not depend on the batch, which must only divide over the devices
+    # the loss does not depend on the batch size, which must only divide over the devices
     unit = math.lcm(config.data.seq_len, config.model.group_tokens) * jax.device_count()
     config.batch_tokens = ((0, -(-config.batch_tokens[0][1] // unit) * unit),)
     return config.lock()

@@ -1,8 +1,8 @@
 """A checkpoint as a folder that Hugging Face's transformers loads: python -m jmoe.export --workdir=DIR --out=DIR.
 
 Writes model.safetensors, config.json, generation_config.json, the tokenizer and a model card: Llama or Qwen3 for a
-dense model, Qwen2-MoE, Qwen3-MoE or OLMoE for a mixture. A model with LayerNorm, without a norm before its head, with
-sigmoid scores, bias balancing, or shared experts beside norms of queries and keys has no equal there and is refused.
+dense model, Qwen2-MoE, Qwen3-MoE or OLMoE for a mixture. Refused, since transformers has no counterpart: a model with
+LayerNorm, no norm before its head, sigmoid scores, bias balancing, or shared experts plus norms of queries and keys.
 """
 
 import json
@@ -32,15 +32,15 @@ def main(_):
 
 
 def export(workdir: epath.Path, out: epath.Path, segment=None, step=None, dtype="float32", **options) -> None:
-    """Writes the folder `out`; config.json comes last, so that a folder that has one is whole.
+    """Writes the folder `out`, config.json last, so that a folder with a config.json is complete.
 
     Args:
       segment, step: which checkpoint, as in saved.find.
       options: `tokenizer_path`, in place of config.data.tokenizer; `law`, as in card.card.
 
     Raises:
-      UserError: no such checkpoint, a damaged one, a model that transformers cannot compute, a tokenizer that is
-        missing or not the run's, a folder that is not empty.
+      UserError: the checkpoint does not exist or is damaged, transformers cannot compute the model, the tokenizer is
+        missing or not the run's, or `out` is not empty.
     """
     if out.exists() and any(out.iterdir()):
         raise UserError(f"--out={out} is not empty")

@@ -1,7 +1,7 @@
 """Text from a checkpoint, printed as it comes: python -m jmoe.generate --workdir=DIR --prompt='def main('.
 
-The model drops no token and keeps the keys and values of what it has read. The text ends after --n tokens, or with its
-document.
+The model drops no token and keeps the keys and values of the tokens it has read. The text ends after --n tokens, or
+where the model ends the document.
 """
 
 import os

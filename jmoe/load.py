@@ -1,7 +1,7 @@
 """A run that begins with weights from a Hugging Face folder: python -m jmoe.load --from=DIR --config=... --workdir=DIR.
 
-Writes the run's first checkpoint, of step 0; jmoe.train with the same --config and --workdir goes on from it. A dense
-folder (Llama) also begins a mixture: with --config.model.n_experts=8 each expert is a copy of the dense layer.
+Writes the run's first checkpoint, of step 0; jmoe.train with the same --config and --workdir continues from it. A dense
+model (Llama) can also start a mixture: with --config.model.n_experts=8 each expert starts as a copy of the dense layer.
 """
 
 import hashlib
@@ -45,8 +45,8 @@ def load(path: str, config, workdir: epath.Path) -> None:
     """Writes the checkpoint of step 0 with the weights of the folder or files `path`.
 
     Raises:
-      UserError: files that are missing, damaged, or of a model that jmoe cannot train; a config of another model, whose
-        fields are named; a workdir that has checkpoints.
+      UserError: the files are missing, damaged, or of a model that jmoe cannot train; the config is of another model
+        (the message names the fields that differ); the workdir already has checkpoints.
     """
     check_config(config)
     if steps := checkpoint.steps_in(workdir / "trunk" / "checkpoints"):
@@ -59,7 +59,7 @@ def load(path: str, config, workdir: epath.Path) -> None:
     if dense:
         for name in ("n_experts", "top_k", "normalize_gates"):
             wrong.pop(name, None)
-    if fields["tied_embeddings"] and not ours["tied_embeddings"]:  # a head of its own may begin as the embedding
+    if fields["tied_embeddings"] and not ours["tied_embeddings"]:  # an untied head may start as the embedding
         del wrong["tied_embeddings"]
         fields["tied_embeddings"] = False
     if wrong:
@@ -77,7 +77,7 @@ def load(path: str, config, workdir: epath.Path) -> None:
 
 
 def _files(path: str) -> tuple[dict, list[pathlib.Path]]:
-    """config.json's values, and the safetensors files, of a folder or of a pattern of files in it."""
+    """The values of config.json and the safetensors files; `path` is a folder, or a pattern of files in a folder."""
     path = pathlib.Path(path).expanduser()
     folder, pattern = (path, "*.safetensors") if path.is_dir() else (path.parent, path.name)
     files = sorted(folder.glob(pattern))

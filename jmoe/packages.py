@@ -29,8 +29,8 @@ def missing_package(error: BaseException) -> str | None:
 
 
 def needed(module: str, reader: str) -> types.ModuleType:
-    """Imports a module that only some text needs. `reader` names what cannot be read without it, for the UserError
-    where it, or a package that it needs, is not installed."""
+    """Imports `module`, which only some text needs. Raises UserError, saying that `reader` cannot be read, where the
+    module or a package that it needs is not installed."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:

@@ -3,8 +3,8 @@
     python -m jmoe.prepare --config=configs/joint_moe.py --config.data.path='fineweb/*.parquet' --out_dir=fineweb-gpt2
     python -m jmoe.train --config=configs/joint_moe.py --config.data.path=fineweb-gpt2 --workdir=DIR
 
-Text, tokenizer and what is held out are those of config.data. Killed and started again it goes on, and ends with the
-same bytes. --verify prepares nothing and hashes the shards of DIR.
+config.data says which text, which tokenizer and what is held out. After a kill the same command continues and ends
+with the same bytes. --verify prepares nothing; it checks the shards of DIR against their hashes.
 """
 
 import pathlib
@@ -53,8 +53,8 @@ def main(_):
 
 
 def prepare_folder(data, folder: pathlib.Path) -> None:
-    """Prepares the text of `config.data` in `folder` unless that was done; UserError where `folder` holds other text,
-    or a source or tokenizer can't be used."""
+    """Prepares the text of `data` (config.data) in `folder` unless that is done already; UserError where `folder` holds
+    other text, or a source or tokenizer can't be used."""
     text, encoder = sources.find(data), tokenizer.load(data.tokenizer, data.end_of_text)
     folder.mkdir(parents=True, exist_ok=True)
     try:

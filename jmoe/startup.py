@@ -1,5 +1,5 @@
 """The start of a command: Ctrl-C or a missing package while it imports its modules ends in one sentence. Garbage
-collection is off meanwhile: it would free nothing and take a sixth of the start.
+collection is off meanwhile: it would free nothing and take a sixth of the startup time.
 
 jmoe/__init__.py and launch/__init__.py call `begin` before anything else is imported; jmoe/cli.py calls `over` when the
 imports are done. This module imports only the standard library.
@@ -19,7 +19,7 @@ SCRIPTS = ("jmoe-train", "jmoe-sweep")
 
 
 def begin() -> None:
-    """Handles Ctrl-C and missing packages where this process is one of our commands; a library changes neither."""
+    """Handles Ctrl-C and missing packages in our commands only; where jmoe is used as a library it changes neither."""
     after_m = sys.orig_argv[sys.orig_argv.index("-m") + 1 :][:1] if "-m" in sys.orig_argv else []
     if not "".join(after_m).startswith(COMMANDS) and os.path.basename(sys.argv[0]) not in SCRIPTS:
         return
@@ -31,7 +31,7 @@ def begin() -> None:
 
 
 def over() -> None:
-    """The imports are done: Python handles Ctrl-C again, and looks for garbage among what comes from now on."""
+    """Called when the imports are done: Python handles Ctrl-C again, and collects garbage among later objects only."""
     if not gc.isenabled():
         gc.freeze()
         gc.enable()
@@ -40,7 +40,7 @@ def over() -> None:
 
 
 def leave_absent_tpus_alone() -> None:
-    """Selects the CPU where libtpu is installed and the machine has neither a TPU nor a GPU: libtpu warns for pages."""
+    """Selects the CPU where libtpu is installed but there is no TPU or GPU: libtpu would print pages of warnings."""
     named = [variable for variable in ("TPU_NAME", "TPU_WORKER_ID", "JAX_FORCE_TPU_INIT") if variable in os.environ]
     kinds = "accel*", "vfio/[0-9]*", "nvidia[0-9]*", "kfd", "dxg"
     devices = [path for kind in kinds for path in glob.glob(f"/dev/{kind}")]

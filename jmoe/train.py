@@ -1,7 +1,7 @@
 """Trains one trunk and its decay branches: python -m jmoe.train --config=configs/NAME.py --workdir=DIR.
 
-Started again it goes on from the last checkpoint and skips finished branches. Each branch ends with a validation loss
-and `DIR/branch-N/result.json`, the row that runs.csv is made of. Losses are in nats per token.
+Started again, it resumes from the last checkpoint and skips finished branches. Each branch ends with a validation loss
+and `DIR/branch-N/result.json`, which becomes one row of runs.csv. Losses are in nats per token.
 """
 
 import functools

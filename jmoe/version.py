@@ -7,7 +7,7 @@ import io
 import pathlib
 import tokenize
 
-# What a run's numbers depend on: the model and its step, the text, and the parameters that the learning rate follows.
+# What a run's numbers depend on: the model, its step, the text, and the parameter counts that set the learning rate.
 SOURCES = ("train.py", "config", "cost/counts.py", "model", "run", "text")
 
 
@@ -20,15 +20,16 @@ def code_version() -> str:
 
 
 def _code(source: str) -> str:
-    """The source without comments, docstrings and empty lines. It stays text, for a syntax tree is printed differently
-    by each version of Python, and the hosts of a sweep may have several."""
+    """The source without comments, docstrings and empty lines. It stays text: each version of Python prints a syntax
+    tree differently, and the hosts of a sweep may have different versions."""
     lines = source.splitlines()
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
             row, column = token.start
             lines[row - 1] = lines[row - 1][:column]
+    documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
+        if isinstance(node, documented) and ast.get_docstring(node) is not None:
             docstring = node.body[0]
             for row in range(docstring.lineno, docstring.end_lineno + 1):
                 lines[row - 1] = ""

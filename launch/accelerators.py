@@ -1,4 +1,4 @@
-"""What a sweep can be priced for and sent to, as --accelerator names it."""
+"""The accelerators that --accelerator can name, to price a sweep and to run its jobs on."""
 
 import dataclasses
 import math
@@ -8,8 +8,8 @@ import re
 from jmoe.cost.chips import CHIPS
 from jmoe.errors import UserError
 
-# The value of GKE's node label, from its documentation of GPU and TPU node pools ("GPU types", "Plan TPUs in GKE").
-# None of these was met on a cluster.
+# The value of GKE's accelerator node label for each kind, from GKE's documentation of GPU and TPU node pools ("GPU
+# types", "Plan TPUs in GKE"). None of these values has been tried on a cluster.
 GKE = {
     "A100": "nvidia-a100-80gb",
     "H100": "nvidia-h100-80gb",  # a3-highgpu machines
@@ -24,17 +24,17 @@ GKE = {
     "v6e": "tpu-v6e-slice",
     "tpu7x": "tpu7x",
 }
-# Slices that GKE has (its "Plan TPUs in GKE"): of two dimensions these, and of three these and every AxBxC of multiples
-# of 4 with A <= B <= C, up to so many chips.
+# The topologies of TPU slices that GKE has (its "Plan TPUs in GKE"). Two-dimensional: FLAT. Three-dimensional: CUBES,
+# and every AxBxC of multiples of 4 with A <= B <= C, up to MOST_CHIPS chips.
 FLAT = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
 CUBES = ("2x2x1", "2x2x2", "2x2x4", "2x4x4")
 MOST_CHIPS = {"v4": 4_096, "v5p": 6_144, "tpu7x": 9_216}
-DEVICES_OF_CHIP = {"tpu7x": 2}  # that jax sees, and that jmoe.cost.chips describes, where it is not 1
-CHIP_OF = {"H100-mega": "H100"}  # the chip of jmoe.cost.chips, where it has another name
+DEVICES_OF_CHIP = {"tpu7x": 2}  # devices that jax sees in a chip, if not 1; jmoe.cost.chips describes one device
+CHIP_OF = {"H100-mega": "H100"}  # the kind's name in jmoe.cost.chips, where it differs
 GPUS_OF_MACHINE = {"GB200": 4}  # a4x-highgpu-4g; the others have 8
 ARM = ("GB200",)  # machines with an Arm CPU, which GKE taints
-# How GPU machines reach each other fast (GKE: "Maximize GPU network bandwidth", and AI Hypercomputer's pages on A3
-# Ultra, A4 and A4X).
+# The fast network between machines of each GPU kind (GKE: "Maximize GPU network bandwidth", and AI Hypercomputer's
+# pages on A3 Ultra, A4 and A4X).
 GPUDIRECT = {"H100": "tcpx", "H100-mega": "tcpxo", "H200": "rdma", "B200": "rdma", "GB200": "rdma"}
 
 
@@ -54,7 +54,7 @@ class Slice:
 
     @property
     def n_devices(self) -> int:
-        """As jax counts them."""
+        """The devices of all machines, as jax counts them."""
         return self.n_slices * self.n_hosts * self.chips_per_host * DEVICES_OF_CHIP.get(self.kind, 1)
 
 
@@ -84,7 +84,7 @@ def devices(text: str | None, n_slices: int = 1) -> tuple[int | None, float | No
 
 
 def host_devices() -> int:
-    """The CPU devices that XLA_FLAGS asks for; 1 by default."""
+    """The number of CPU devices that XLA_FLAGS asks for; 1 by default."""
     numbers = re.findall(r"--xla_force_host_platform_device_count=(\d+)", os.environ.get("XLA_FLAGS", ""))
     return int(numbers[-1]) if numbers else 1
 
@@ -92,7 +92,7 @@ def host_devices() -> int:
 def parse(text: str, n_slices: int = 1) -> Slice:
     """The slice that --accelerator names: a TPU as v5e:4x4, GPUs as H100:8 for one machine or H100:2x8 for two.
 
-    v5e:2x4 and v6e:2x4 exist as one machine of eight chips and as two of four, which v5e:2x4/4 names.
+    A 2x4 slice of v5e or v6e exists in two forms: v5e:2x4 is one machine of eight chips, v5e:2x4/4 two of four.
 
     Raises:
       UserError: no such accelerator, or none of that size.

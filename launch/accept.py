@@ -1,9 +1,9 @@
-"""Accepts that a job failed: it is trained no further, and its runs no longer count as missing.
+"""Accepts a job's failure: the job is trained no further, and its runs no longer count as missing.
 
 python -m launch.accept --workdir=DIR --job=NAME
 
-A model that diverges does so every time; accepted, it no longer makes a sweep that is otherwise done end with exit
-code 2. Its finished runs stay in runs.csv. launch.retry takes it back.
+A model that diverges does so on every try. Once its failure is accepted, a sweep that is otherwise done no longer ends
+with exit code 2. The job's finished runs stay in runs.csv. launch.retry withdraws the acceptance.
 """
 
 from absl import flags

@@ -1,9 +1,9 @@
-"""Stops a sweep, whatever runs it, or one job of it; trainers save first.
+"""Stops a sweep, on any backend, or one job of it; trainers save first.
 
 python -m launch.cancel --workdir=DIR [--job=NAME]
 
-launch.sweep goes on later, with the cancelled job too; launch.retry goes on with one job, and launch.accept gives it
-up.
+Starting launch.sweep again goes on with the sweep, cancelled jobs too; launch.retry goes on with one job, and
+launch.accept gives it up.
 """
 
 from absl import flags
@@ -27,10 +27,10 @@ def main(_):
 
 
 def cancel_job(sweep, job) -> str:
-    """Stops one job; returns what that did. It is marked first, so that nothing at work starts it again.
+    """Stops one job; returns what that did. The job is first marked as cancelled, so that nothing starts it again.
 
     Raises:
-      UserError: it is neither running nor waiting for its turn, or the backend cannot.
+      UserError: it is neither running nor waiting for its turn, or the backend cannot cancel a single job.
     """
     if not hasattr(sweep.engine, "cancel_job"):
         raise UserError(f"--backend={sweep.backend} cannot cancel one job, only all of them")

@@ -1,6 +1,6 @@
 """The Kubernetes API server that the kubeconfig's current context names, asked through the official client.
 
-Every refusal is a UserError with the server's own words. Credentials that expire are read anew, once for each call.
+A refusal raises a UserError that quotes the server. Expired credentials are read again, once for each call.
 """
 
 import functools
@@ -24,12 +24,12 @@ def core():
 
 
 def ask(api, method: str, *args, unless: tuple[int, ...] = (), **kwargs):
-    """What a method of `api`, a function like `core`, answers; None where the server refuses with a code of `unless`.
+    """Calls `method` of what `api()` returns (`api` is `core`, say); returns the answer, None for a status in `unless`.
 
     Raises:
       UserError: no cluster is known, it cannot be reached, or it refuses.
     """
-    _client()  # says what is missing
+    _client()  # raises UserError if the client library or the kubeconfig is missing
     import kubernetes
     import urllib3
 
@@ -49,14 +49,14 @@ def ask(api, method: str, *args, unless: tuple[int, ...] = (), **kwargs):
 
 
 def serves(group: str, version: str, resource: str) -> bool:
-    """Whether the server has such objects."""
+    """Whether the server serves objects of this kind."""
     listed = ask(custom_objects, "get_api_resources", group, version, unless=(404,))
     return listed is not None and any(found.name == resource for found in listed.resources)
 
 
 @functools.cache
 def _client():
-    """One for the process, which keeps its connection; a program that the kubeconfig gets credentials by runs once."""
+    """One client for the process: it keeps its connection, and runs a credential program of the kubeconfig once."""
     try:
         import kubernetes
         import yaml
@@ -72,7 +72,7 @@ def _client():
 
 
 def _words(error) -> str:
-    """The server's message, from an answer that is a Status; else the beginning of the answer."""
+    """The server's message if its answer is a Kubernetes Status; else the beginning of the answer."""
     body = (error.body or "").strip()
     try:
         return json.loads(body)["message"]

@@ -1,6 +1,6 @@
 """Writes runs.csv, one row for each finished run of a sweep: python -m launch.collect --workdir=DIR [--mix=code].
 
-The law's columns come first, then what traces the run. Runs that are missing are named with the reason. Results of
+The scaling law's columns come first, those that trace a run last. Missing runs are listed with the reason. Results of
 two versions of the code, of two corpora, or of a config that is not the sweep's are refused, unless --mix names them.
 """
 
@@ -26,11 +26,11 @@ VERSIONS = {"code": "code", "jmoe_version": "code", "jax_version": "code", "corp
 
 
 def write(sweep) -> tuple[str, int]:
-    """Writes runs.csv, complete or not at all; returns what it holds and which runs are missing, in words, and how many
-    are missing whose failure was not accepted.
+    """Writes runs.csv, complete or not at all. Returns, in words, what it holds and which runs are missing; and the
+    number of missing runs, without those whose failure was accepted.
 
     Raises:
-      UserError: versions would mix.
+      UserError: runs.csv would mix versions.
     """
     rows, missing, given_up = rows_of(sweep)
     path = sweep.workdir / "runs.csv"
@@ -51,10 +51,10 @@ def write(sweep) -> tuple[str, int]:
 
 
 def columns(rows) -> list[str]:
-    """The columns of all rows: the law's first, then those that any row has, as results are written now, then TRACES.
+    """The columns of all rows: LAW_COLUMNS, then every other column that some row has, then TRACES.
 
-    A row that an older version made lacks some; its cells there are empty. The order does not depend on which row is
-    first: that of the row with the most columns, and after it what only others have.
+    A row that an older version wrote lacks some columns; its cells there are empty. The order does not depend on which
+    row comes first: it is that of the row with the most columns, then the columns that only other rows have.
     """
     fields = dict.fromkeys(name for row in sorted(rows, key=len, reverse=True) for name in row)
     own = [name for name in fields if name not in LAW_COLUMNS + TRACES]
@@ -62,7 +62,7 @@ def columns(rows) -> list[str]:
 
 
 def rows_of(sweep) -> tuple[list[dict], dict[str, str], dict[str, str]]:
-    """Rows of the finished runs, why each of the others is missing, and of those that were given up, why they failed.
+    """(rows of the finished runs, {missing run: why}, {run of a job whose failure was accepted: why it failed}).
 
     Raises:
       UserError: two versions of code or corpus, or a config that is not the sweep's, and sweep.mix does not allow it.
@@ -104,7 +104,7 @@ def rows_of(sweep) -> tuple[list[dict], dict[str, str], dict[str, str]]:
 
 
 def _is_config_of(job, config: dict) -> bool:
-    """Whether a result's config is the one that the job is named after; only the corpus was pinned since."""
+    """Whether a result's config is the one that the job is named after; only the corpus may have been pinned since."""
     config = json.loads(json.dumps(config))
     config["data"]["fingerprint"] = job.overrides.get("data.fingerprint", config["data"]["fingerprint"])
     unpinned = config | {"data": config["data"] | {"fingerprint": ""}}
@@ -121,8 +121,8 @@ def main(_):
 
 
 def call_on_done(sweep, n_missing: int) -> None:
-    """Runs the command of launch.sweep's --on_done, with JMOE_WORKDIR and JMOE_RUNS_MISSING in its environment; what it
-    returns changes nothing, but a failure is printed."""
+    """Runs the command of launch.sweep's --on_done, with JMOE_WORKDIR and JMOE_RUNS_MISSING in its environment; if the
+    command fails, that is printed and changes nothing else."""
     if not (command := sweep.options.get("on_done")):
         return
     variables = {"JMOE_WORKDIR": os.fspath(sweep.workdir), "JMOE_RUNS_MISSING": str(n_missing)}

@@ -1,8 +1,8 @@
-"""The configs of a sweep's jobs, ten thousand of them in seconds.
+"""Makes the configs of a sweep's jobs, ten thousand of them in seconds.
 
-Jobs that differ in nothing but fields that a compiled step does not depend on (`own` in jmoe/config/fields.py: seed,
-budgets, learning rate) are one family. Its config is made, counted and hashed once; the config of a job is a copy of it
-with the job's own fields. A field from which the config file computes another one is not taken for an own one.
+Jobs are a family if they differ only in fields that the compiled step does not depend on: seed, budgets, learning rate
+(`own` in jmoe/config/fields.py). A family's config is made and counted once; a job's config is a copy of it with the
+job's own fields. A field that the config file computes, or computes others from, is not own.
 """
 
 import functools
@@ -21,7 +21,7 @@ from jmoe.run.schedule import Schedule
 
 
 class Plain(dict):
-    """A config as nested dicts whose entries are attributes too: read, it is ten times as fast as a ConfigDict."""
+    """A config as nested dicts whose entries are attributes too; it reads ten times as fast as a ConfigDict."""
 
     def __getattr__(self, name: str):
         try:
@@ -30,7 +30,7 @@ class Plain(dict):
             raise AttributeError(name) from None
 
     def replaced(self, name: str, value) -> "Plain":
-        """A copy with another value of the field of that dotted name."""
+        """A copy in which the field with that dotted name is `value`."""
         section, _, rest = name.partition(".")
         return Plain(self | {section: self[section].replaced(rest, value) if rest else value})
 
@@ -52,7 +52,7 @@ class Families:
         for name, value in own.items():
             value = family.taken(name, value)
             config, record = config.replaced(name, value), record.replaced(name, json.loads(json.dumps(value)))
-        family.schedule(config)  # a config that no run can have is refused before anything is counted
+        family.schedule(config)  # refuses an impossible config before parameters are counted
         return family, config, record
 
     def _family(self, overrides: dict) -> "Family":
@@ -63,7 +63,7 @@ class Families:
 
 
 class Family:
-    """What jobs have in common: config, record, counts of parameters, and the hash that stands for their shape."""
+    """What the jobs of a family share: config, record, parameter counts, and `shape`, a text equal for equal shapes."""
 
     def __init__(self, config: ConfigDict):
         self._config, self._taken, self._schedules = config, {}, {}
@@ -89,7 +89,7 @@ class Family:
         return False
 
     def taken(self, name: str, value):
-        """What the config makes of a value given for the field: 1 is 1.0 where a float stands."""
+        """The value that the config stores when the field is given `value`: in a float field, 1 becomes 1.0."""
         key = name, repr(value)
         if key not in self._taken:
             *sections, field = name.split(".")
@@ -103,8 +103,8 @@ class Family:
         return self._taken[key]
 
     def schedule(self, config: Plain) -> Schedule:
-        """Of the config of one of its jobs; jobs that differ in their seed alone share it."""
-        seed = "" if FIELDS["seed"].allowed[1](config.seed) else config.seed  # of which the schedule says nothing
+        """The schedule of one job's config; jobs that differ only in their seed share it."""
+        seed = "" if FIELDS["seed"].allowed[1](config.seed) else config.seed  # the schedule does not depend on it
         key = repr((config.n_tokens, config.optimizer, seed))
         if key not in self._schedules:
             self._schedules[key] = Schedule(config)
@@ -127,7 +127,7 @@ def short_hash(text: str) -> str:
 
 
 def load_module(path: str, what: str):
-    """The Python file at `path` as a module; UserError, naming it as `what`, where it is none or fails."""
+    """The Python file at `path` as a module; UserError, which calls it `what`, if it is no Python file or fails."""
     path = cli.installed(path)
     spec = importlib.util.spec_from_file_location("sweep_" + short_hash(path), path)
     if not path.endswith(".py") or not pathlib.Path(path).is_file():

@@ -1,7 +1,7 @@
 """The GKE backend: a JobSet for each job, or bundle of jobs trained together, queued by Kueue, on TPU slices or GPUs.
 
-launch/manifest.py writes the JobSets. A pod that ends with exit code 2 fails its JobSet; anything else, a preempted
-spot machine above all, restarts it, and `run_task` decides what counts as a failed try.
+launch/manifest.py writes the JobSets. A pod that ends with exit code 2 fails its JobSet. Any other failure, most often
+a preempted spot machine, restarts the JobSet; `run_task` decides what counts as a failed try.
 """
 
 import dataclasses
@@ -40,7 +40,7 @@ def check(sweep) -> None:
 
 
 def ready(sweep) -> None:
-    """Raises UserError where the cluster takes no such JobSet, or has no queue that would start it."""
+    """Raises UserError if the cluster would refuse the JobSets, or lacks the queue that starts them."""
     namespace, queue = sweep.options["namespace"], sweep.options["queue"]
     if not cluster.serves(API_GROUP, VERSION, PLURAL):
         raise UserError(f"--backend=gke: the cluster has no {PLURAL} of {API_GROUP}/{VERSION}, which JobSet brings")
@@ -48,7 +48,7 @@ def ready(sweep) -> None:
     if not version:
         raise UserError(f"--queue={queue}: the cluster has no localqueues of {QUEUES}, which Kueue brings")
     place = cluster.custom_objects, "list_namespaced_custom_object", QUEUES, version, namespace, "localqueues"
-    if (found := cluster.ask(*place, unless=(403,))) is not None:  # who may not look may submit all the same
+    if (found := cluster.ask(*place, unless=(403,))) is not None:  # who may not list queues may still submit
         queues = {item["metadata"]["name"]: item for item in found["items"]}
         if queue not in queues:
             names = ", ".join(sorted(queues)) or "none"
@@ -56,28 +56,28 @@ def ready(sweep) -> None:
         for condition in queues[queue].get("status", {}).get("conditions", []):
             if (condition["type"], condition["status"]) == ("Active", "False"):
                 print(f"--queue={queue} starts nothing now: {condition['message']}", file=sys.stderr)
-    # the server checks one JobSet and stores nothing; 409, that there is one of this name, is fine
+    # a dry run: the server checks the first JobSet and stores nothing; 409 is fine: a JobSet of this name exists
     first = jobset(sweep, sweep.bundles()[0])
     _call(sweep, "create", first, dry_run="All", field_validation="Strict", unless=(409,))
 
 
 def devices(sweep, accelerator: str) -> tuple[int | None, float | None]:
-    """Of a job, and the bytes of memory of each."""
+    """The number of devices of a job, and the bytes of memory of each; None for what --accelerator does not say."""
     return accelerators.devices(accelerator, sweep.options["n_slices"])
 
 
 def submit(sweep) -> str:
-    """Creates the JobSet of each bundle that is neither finished nor has one; returns what it did.
+    """Creates a JobSet for each bundle that is not finished and has none at work; returns what it did.
 
-    A JobSet that failed cannot be started twice: it is deleted first with all that belongs to it, so that the new one,
-    of the same name, takes nothing over from it.
+    A failed JobSet cannot be started again. It is first deleted with all that belongs to it, so that the new JobSet of
+    the same name takes nothing over from it.
 
     Raises:
       UserError: no cluster can be reached, or it refuses.
     """
     known = states(sweep)
-    files = files_of(sweep.workdir)  # after that, so that what has completed is among them
-    # what completed without its results has lost them since
+    files = files_of(sweep.workdir)  # listed after the states, so that they include what completed jobs wrote
+    # a job that completed but lacks results has lost them since: it is trained again
     over = lambda job: known.get(job.name, "failed").startswith(("failed", "stopping", "completed"))
     todo = [bundle for bundle in sweep.bundles() if all(map(over, bundle.jobs)) and not bundle.done(files)]
     for job in jobs_of(todo):
@@ -108,12 +108,12 @@ def _jobset_of(sweep, job) -> dict | None:
 
 
 def states(sweep) -> dict[str, str]:
-    """Jobs that have a JobSet, with its state."""
+    """The jobs that have a JobSet, each with the JobSet's state."""
     return {job: _state(item) for item in _list(sweep) for job in _jobs_in(item)}
 
 
 def _state(item) -> str:
-    """What becomes of a JobSet, in words."""
+    """The state of a JobSet, in words."""
     if "deletionTimestamp" in item["metadata"]:
         return "stopping"
     status = item.get("status", {})
@@ -125,7 +125,7 @@ def _state(item) -> str:
     if "Failed" in ended:
         why = ended["Failed"].get("message") or ended["Failed"].get("reason", "")
         return f"failed ({'; '.join([f'{number} restarts'] * bool(number) + [why])})"
-    # Kueue sets `suspend` and takes it back; the condition follows, and a new JobSet has none yet
+    # not from the condition: Kueue sets and clears `suspend`, and the condition follows; a new JobSet has none yet
     return ("queued" if item["spec"].get("suspend") else "running") + restarts
 
 
@@ -152,7 +152,7 @@ def _delete(sweep, items) -> None:
 
 
 def cancel_job(sweep, job, patience: float) -> str:
-    """Deletes the JobSet that trains the job; for its other jobs, where it has some, a new one is created."""
+    """Deletes the JobSet that trains the job; if it trains other jobs too, creates a new one for them."""
     items = [item for item in _list(sweep) if job.name in _jobs_in(item)]
     _delete(sweep, items)
     others = [bundle for item in items if not (bundle := sweep.bundle(_jobs_in(item))).stands_still()]
@@ -163,7 +163,7 @@ def cancel_job(sweep, job, patience: float) -> str:
 
 def run_task(sweep, bundle) -> int:
     """Runs this pod's trainer once, and copies what it prints to the pod's log; Kubernetes starts it again unless the
-    exit code is 2."""
+    exit code is 0 or 2."""
     if bundle.stands_still():
         return 0 if bundle.done() else 2
     place = _process_environment()
@@ -180,7 +180,7 @@ def run_task(sweep, bundle) -> int:
     if code in (0, UNAVAILABLE) or code in trainer.STOPPED and not started.stalled:
         return code
     if place.get("JAX_PROCESS_ID", "0") != "0" and not trainer.explained(code, started.cause(code)):
-        return 1  # the first pod fails with it and counts the try
+        return 1  # the first pod fails too, and counts the failed try
     return 2 if all(failure["for_good"] for failure in trainer.failed(started, code, sweep.retries).values()) else 1
 
 
@@ -194,10 +194,10 @@ def _process_environment() -> dict[str, str]:
 
 
 def preview(sweep) -> str:
-    """Every manifest of the sweep, for kubectl and for reading.
+    """Every manifest of the sweep as YAML, to read or to give to kubectl.
 
-    Manifests differ in the names of their jobs alone: one for each size of bundle is made and written as YAML, with
-    names that stand nowhere else and then give way to those of the jobs. Ten thousand take a second so.
+    Manifests differ only in the names of their jobs. So one manifest for each size of bundle is written as YAML, with
+    unique placeholders that are then replaced by the jobs' names: ten thousand manifests take a second.
     """
     import yaml
 

@@ -1,7 +1,7 @@
 """What the pods of a job printed, and what Kubernetes says of them.
 
-A pod's log is gone with the pod, and a restart makes new ones: so each pod leaves its trainer's log in the job's folder
-when the trainer has ended, as logs/TIME-rankK.txt. Ranks are jax's: slice by slice, machine by machine.
+A pod's log is deleted with the pod, and a restart makes new pods. So each pod, when its trainer has ended, copies the
+trainer's log to logs/TIME-rankK.txt in the job's folder. Ranks are jax's: slice by slice, machine by machine.
 """
 
 import contextlib
@@ -17,20 +17,20 @@ INDEX_OF_SLICE, INDEX_OF_MACHINE = "jobset.sigs.k8s.io/job-index", "batch.kubern
 
 
 def keep(bundle, rank: int) -> None:
-    """Leaves the log of the try that ended on this pod in the job's folder."""
+    """Copies the log of the try that ended on this pod to the folder of the bundle's first job."""
     text = output.log(bundle.jobs[0], -1).decode(errors="replace")
     path = bundle.jobs[0].folder / "logs" / f"{output.now()}-rank{rank}.txt"
-    with contextlib.suppress(Unavailable):  # a log is not worth another try
+    with contextlib.suppress(Unavailable):  # a log that cannot be stored is no reason for another try
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, text)
 
 
 def logs(sweep, job, item: dict | None, rank: int | None, attempt: int | None) -> bytes:
-    """What the process `rank` printed, by default the first one, in its pod of the JobSet `item`, and the events of
-    both; of an attempt, what was kept of it, the pod that runs now being the newest.
+    """What process `rank` (by default the first) printed in its pod of the JobSet `item`, and, if no rank is given, the
+    JobSet's conditions and events. Of an `attempt`: its kept log; the newest attempt is the pod that runs, if one does.
 
     Raises:
-      UserError: there is nothing.
+      UserError: there is no JobSet, no pod or no such attempt.
     """
     pod = item and _pod(sweep, item, rank or 0)
     if attempt is not None:
@@ -50,8 +50,8 @@ def logs(sweep, job, item: dict | None, rank: int | None, attempt: int | None) -
 
 
 def follow(sweep, job, look, rank: int):
-    """Yields what the process `rank` prints, one pod after another, until the JobSet that look() gives is over."""
-    shown, ended = {}, set()  # bytes by pod; pods that print no more
+    """Yields what process `rank` prints, pod after pod, until the JobSet that look() returns has ended or is gone."""
+    shown, ended = {}, set()  # bytes shown of each pod; pods that print no more
     while item := look():
         over = any(c["type"] in ("Completed", "Failed") and c["status"] == "True" for c in _conditions(item))
         pod = _pod(sweep, item, rank)
@@ -110,7 +110,7 @@ def _log(sweep, pod) -> bytes:
 
 
 def _said(sweep, item: dict) -> list[str]:
-    """The conditions of the JobSet, and the events of it and of whatever bears its name, oldest first."""
+    """The JobSet's conditions, and the events of all objects whose names contain the JobSet's, oldest first."""
     name, namespace = item["metadata"]["name"], sweep.options["namespace"]
     lines = [f"==> JobSet {name} <=="]
     lines += [f"{c['type']}={c['status']} {c.get('reason', '')}: {c.get('message', '')}" for c in _conditions(item)]

@@ -2,9 +2,9 @@
 
 Sources: GKE, "Maximize GPU network bandwidth in Standard mode clusters" (TCPX, TCPXO); AI Hypercomputer, "Create a
 custom AI-optimized GKE cluster" for A3 Ultra, A4 and A4X (RDMA); release notes of TCPXO's NCCL plugin, January 2026.
-Nothing of this has run on a cluster. It must have been set up as those pages say: networks with the names below, NCCL's
-plugin and the device injector on the nodes. What is named otherwise there, --pod_patch puts right: it is merged last.
-An NVLink domain of several GB200 machines (a ComputeDomain and its resourceClaims) is left to --pod_patch as well.
+None of this has run on a cluster. The cluster must be set up as those pages say: networks with the names below, NCCL's
+plugin and the device injector on the nodes. Where its names differ, --pod_patch corrects them: it is merged last. An
+NVLink domain of several GB200 machines (a ComputeDomain and its resourceClaims) needs --pod_patch as well.
 """
 
 import json
@@ -17,7 +17,7 @@ LIBRARIES = "/usr/local/nvidia/lib64"
 NVIDIA = "/home/kubernetes/bin/nvidia"  # on the machine, where the plugin's installer puts drivers and NCCL
 HOST_DIRS = {"nvidia": NVIDIA, "sys": "/sys", "proc-sys": "/proc/sys"}
 FOR_DAEMON = {"nvidia": "/usr/local/nvidia", "sys": "/hostsysfs", "proc-sys": "/hostprocsysfs"}
-# What TCPX's page sets; the plugins of TCPXO and RDMA bring a script of theirs instead
+# The variables that TCPX's page sets; the plugins of TCPXO and RDMA bring a script that sets theirs
 TCPX_ENV = {
     "NCCL_SOCKET_IFNAME": "eth0",
     "NCCL_ALGO": "Ring",
@@ -43,7 +43,7 @@ TCPX_ENV = {
 
 
 def check(place, accelerator: str) -> None:
-    """Raises UserError where --gpudirect has no meaning on --accelerator."""
+    """Raises UserError if --gpudirect cannot be used with --accelerator."""
     n = accelerators.gpus_of_machine(place.kind)
     if place.kind not in accelerators.GPUDIRECT:
         raise UserError(f"--gpudirect: {place.kind} has none; it is for {accelerators.gpudirect_words()}")
@@ -54,7 +54,7 @@ def check(place, accelerator: str) -> None:
 
 
 def patch(place, command: list[str]) -> dict:
-    """What a pod on `place` needs beside its own, for a trainer that is started by `command`."""
+    """The patch that gives a pod on `place` the fast network; `command` is what starts its trainer."""
     make = {"tcpx": _tcpx, "tcpxo": _tcpxo, "rdma": _rdma}[accelerators.GPUDIRECT[place.kind]]
     return make(accelerators.gpus_of_machine(place.kind), command)
 
@@ -113,8 +113,8 @@ def _rdma(n_gpus: int, command) -> dict:
 
 
 def _after(script: str, command) -> dict:
-    """The command after the plugin's own settings, whose names change with its version. bash reads nothing of the
-    arguments: they reach "$@" as they are ($$ is Kubernetes' way to write $)."""
+    """Runs `command` after the plugin's script, which sets variables whose names change with its version. bash does not
+    interpret the arguments: they reach "$@" unchanged ($$ is how Kubernetes writes $)."""
     run = ["bash", "-c", f'. {script} && exec "$$@"', "bash", *command]
     return {"command": run}
 

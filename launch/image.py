@@ -2,9 +2,9 @@
 
 python -m launch.image --image=REGISTRY/jmoe:TAG [--extra=cuda] [--platform=linux/arm64] [--push]
 
-A pod trains a job only by the code that the sweep was begun with (jmoe/version.py). So the image gets this folder as it
-is, edits that are not committed too, and the version of jax that is installed here; its build fails where the code of
-the two is not the same.
+A pod trains a job only with the code that the sweep was begun with (jmoe/version.py). So the image gets this folder as
+it is, uncommitted edits included, and the version of jax that is installed here; the build fails if the image's code is
+not the same as this checkout's.
 """
 
 import importlib.metadata

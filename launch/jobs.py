@@ -40,7 +40,7 @@ class Job:
     corpus: str = ""  # fingerprint
     code: list[str] = dataclasses.field(default_factory=list)  # every version that trained it, in order
     kept: bool = False  # of an earlier form of the sweep: its results count, and it is trained no further
-    _done = False  # no field: whether it was once found finished
+    _done = False  # not a dataclass field: whether the job was once found finished
 
     @property
     def training_tokens(self) -> int:
@@ -53,7 +53,7 @@ class Job:
 
     @property
     def local_folder(self) -> pathlib.Path:
-        """Where lock and log are, on this machine: the job's own folder, or one in the cache when that is on gs://."""
+        """The folder on this machine for lock and log: the job's own, or one in the cache if the job's is on gs://."""
         if not is_remote(self.folder):
             return pathlib.Path(self.folder)
         from jmoe.storage.cache import cache_dir
@@ -65,9 +65,9 @@ class Job:
         return self.local_folder / "log.txt"
 
     def results(self, files=None) -> dict[str, dict]:
-        """Finished branches by name; one whose result.json is damaged is not finished: its trainer writes it anew.
+        """Finished branches by name; a damaged result.json counts as unfinished: its trainer writes it anew.
 
-        A result that is not among the `files` of the sweep, which `files_of` tells, is not asked for."""
+        A result that is not among the sweep's `files`, as `files_of` lists them, is not read."""
         results = {}
         for branch in self.budgets:
             if self.has(f"{branch}/result.json", files):
@@ -76,11 +76,11 @@ class Job:
         return {branch: result for branch, result in results.items() if result is not None}
 
     def has(self, file: str, files=None) -> bool:
-        """Whether `file` of its folder is among the `files` of the sweep; True where those are not known."""
+        """Whether `file`, a path in the job's folder, is among the sweep's `files`; True if those are not known."""
         return files is None or file in files.get(self.name, ())
 
     def done(self, files=None) -> bool:
-        """Whether it is finished, and so remains; `files` as in `results`."""
+        """Whether it is finished; once found finished, it stays so. `files` as in `results`."""
         self._done = self._done or len(self.results(files)) == len(self.budgets)
         return self._done
 
@@ -101,7 +101,7 @@ class Job:
         """{"cause", "tries", "tokens", "for_good"} of its last failure since the sweep was started; empty if none.
         `files` as in `results`.
 
-        "cancelled" or "accepted" are there too, and true, where launch.cancel or launch.accept were told this job.
+        launch.cancel adds "cancelled": true for the job that it stops, and launch.accept "accepted": true.
         """
         if not self.has("failure.json", files):
             return {}
@@ -112,7 +112,7 @@ class Job:
             return {}
 
     def given_up(self, files=None) -> bool:
-        """Whether a person accepted that it failed: it is trained no further, and its runs are missed no more."""
+        """Whether a user accepted its failure: it is trained no further, and its runs no longer count as missing."""
         return bool(self.failure(files).get("accepted"))
 
     def fields(self) -> dict:
@@ -125,7 +125,7 @@ class Job:
 
     @classmethod
     def of(cls, name: str, workdir: epath.Path, fields: dict) -> "Job":
-        """The job that `fields()` described. TypeError, KeyError or AttributeError where they are no job's."""
+        """The job that `fields()` described; TypeError, KeyError or AttributeError if `fields` describes no job."""
         overrides = {field: _tuples(value) for field, value in fields["overrides"].items()}
         return cls(name, workdir / "jobs" / name, **fields | {"overrides": overrides})
 
@@ -169,7 +169,7 @@ class Bundle:
         return all(job.done(files) or job.given_up(files) for job in self.jobs)
 
     def stands_still(self) -> bool:
-        """Whether each job is done or has failed for good, be it cancelled."""
+        """Whether each job is done, or has failed for good, which includes cancelled and accepted jobs."""
         return all(job.done() or job.failure().get("for_good") for job in self.jobs)
 
     def command(self) -> list[str]:
@@ -182,7 +182,7 @@ class Bundle:
 
 
 def files_of(workdir) -> dict[str, set[str]]:
-    """What lies in the folder of each job of a sweep now, and in the folders of its segments, by the job's name."""
+    """The files that are now in each job's folder and in the folders of its segments, by the job's name."""
     files = {}
     for path in names_below(workdir / "jobs", depth=3):
         name, _, file = path.partition("/")
@@ -195,7 +195,7 @@ def jobs_of(bundles) -> list[Job]:
 
 
 def _tuples(value):
-    """JSON turned the tuples of a config into lists."""
+    """Turns lists back into the tuples of a config, which JSON made lists of."""
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
@@ -272,7 +272,7 @@ def digest(config: dict) -> str:
 
 
 def _last_line(path) -> bytes:
-    """The last whole line of a file, however long it is; b"" if there is none. An object is read whole."""
+    """The last whole line of a file, however long it is; b"" if there is none. On gs://, reads the whole object."""
     if is_remote(path):
         return read_bytes(path).rpartition(b"\n")[0].rpartition(b"\n")[2]
     with open(path, "rb") as file:

@@ -27,15 +27,15 @@ def check(sweep) -> None:
 
 
 def devices(sweep, accelerator: str | None) -> tuple[int, float | None]:
-    """Of a job, and the bytes of memory of each: what --accelerator names, else what this machine has."""
+    """The number of devices of a job, and the bytes of memory of each: as --accelerator says, else this machine's."""
     n_devices, memory = accelerators.devices(accelerator)
     (place,) = workers(1)
     return n_devices or place["n_devices"], memory or place["memory"]
 
 
 def workers(n_jobs: int) -> list[dict]:
-    """One for each GPU, one for all TPU chips, else one for each core: "env" and "cores" of its trainers, "n_devices"
-    that they will see, and the bytes of "memory" of each device, None where they are not known."""
+    """Places for trainers: one for each GPU, one for all TPU chips, else one for each core; n_jobs at most. Each has a
+    trainer's "env" and "cores", the "n_devices" that it will see, and each device's bytes of "memory", or None."""
     cores = cli.cores()
     platform = os.environ.get("JAX_PLATFORMS", "")
     on_gpus = visible_gpus(len(glob.glob("/dev/nvidia[0-9]*"))) if platform in ("", "cuda", "gpu") else []
@@ -50,8 +50,8 @@ def workers(n_jobs: int) -> list[dict]:
 
 
 def visible_gpus(n: int) -> list[str]:
-    """Of `n` GPUs, those that CUDA_VISIBLE_DEVICES leaves, as it names them: all where it is not set, none where it is
-    empty, and those before an entry that names none, such as -1."""
+    """Of `n` GPUs, those that CUDA_VISIBLE_DEVICES leaves visible, as it names them: all if it is not set, none if it
+    is empty, and otherwise those before an entry that names no GPU, such as -1."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if n == 0 or visible is None:
         return [str(i) for i in range(n)]
@@ -112,11 +112,11 @@ def submit(sweep) -> str:
 
 
 class _Pool:
-    """Bundles of jobs that wait, smallest first, and the trainers of those that run, each in a place."""
+    """The waiting bundles, smallest first, and the trainers of the running ones, each in its place."""
 
     def __init__(self, sweep, todo):
         self._sweep, self._todo, self._running, self._waiting = sweep, todo, {}, []
-        self._failed, self._next_look = [], 0.0  # which launch.retry may ask to be tried again
+        self._failed, self._next_look = [], 0.0  # failed bundles, which launch.retry may revive
         self._places = workers(min(len(todo), sweep.options.get("workers") or len(todo)))
         self._progress = Progress(sweep.trained)
 
@@ -124,7 +124,7 @@ class _Pool:
         return bool(self._todo or self._running)
 
     def start(self) -> None:
-        """Trainers in the places that are free; a bundle whose earlier trainer is still saving waits."""
+        """Starts trainers in the free places; a bundle whose earlier trainer is still saving waits."""
         self._waiting = []
         self._retry()
         for bundle in reversed(self._todo):
@@ -142,14 +142,14 @@ class _Pool:
         self._todo = [bundle for bundle in self._todo if bundle.name not in self._running]
 
     def _retry(self) -> None:
-        """Takes up what failed for good and was then retried."""
+        """Queues the bundles again that had failed for good and that launch.retry revived."""
         if time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + (10.0 if storage.is_remote(self._sweep.workdir) else 1.0)
             self._todo += [bundle for bundle in self._failed if not bundle.stands_still()]
             self._failed = [bundle for bundle in self._failed if bundle not in self._todo]
 
     def look(self) -> None:
-        """At what has ended, and what has stopped to move."""
+        """Handles the trainers that have ended; polling them also stops those without a sign of life."""
         for name, (ended, place) in list(self._running.items()):
             code = ended.poll()
             if code is None:
@@ -164,7 +164,7 @@ class _Pool:
                 self._progress.say(f"{name}: {ended.cause(code)}; trying again")
                 self._todo.append(ended.bundle)
                 continue
-            if code in trainer.STOPPED and not ended.stalled:  # somebody asked it to; launch.cancel says so of the job
+            if code in trainer.STOPPED and not ended.stalled:  # asked to stop; if by launch.cancel, the job is marked
                 (self._failed if ended.bundle.stands_still() else self._todo).append(ended.bundle)
                 continue
             failures = trainer.failed(ended, code, self._sweep.retries)
@@ -204,7 +204,7 @@ def follow(sweep, job, rank: int | None):
         return not comes and trainer.running(job) is None
 
     if rank:
-        logs(sweep, job, rank)  # which refuses it
+        logs(sweep, job, rank)  # refuses the rank
     yield from output.tail(lambda: [job.log], over)
 
 
@@ -218,8 +218,8 @@ def cancel_job(sweep, job, patience: float) -> str:
 
 
 def cancel(sweep, patience: float) -> str:
-    """Has launch.sweep on this machine, and trainers that outlived one, save and stop; kills what has not after
-    `patience` seconds.
+    """Asks launch.sweep on this machine, and trainers that outlived one, to save and stop; kills those that have not
+    stopped after `patience` seconds.
 
     Raises:
       UserError: they run elsewhere; nothing is signalled.

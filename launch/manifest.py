@@ -1,8 +1,8 @@
 """The manifest of a JobSet: what --backend=gke creates for each job, or bundle of jobs trained together.
 
-Fields are those of jobset.x-k8s.io/v1alpha2, batch/v1 and core/v1. The job and its flags are read from sweep.json in
-the workdir: nothing of them stands in a manifest but the job's name. What most pods need has a flag here; all else
-(volumes, tolerations, an account's files) stands in a YAML file that --pod_patch merges over the pod.
+Fields are those of jobset.x-k8s.io/v1alpha2, batch/v1 and core/v1. A pod reads its job and the job's flags from
+sweep.json in the workdir: the manifest holds only the job's name. What most pods need has a flag here; all else
+(volumes, tolerations, an account's files) goes into a YAML file that --pod_patch merges over the pod.
 """
 
 import os
@@ -17,7 +17,7 @@ API_GROUP, VERSION, PLURAL = "jobset.x-k8s.io", "v1alpha2", "jobsets"
 REPLICATED_JOB = "slice"
 COORDINATOR_PORT = 8482  # jax's own for a coordinator on Cloud TPU
 SECONDS_TO_SAVE = 25  # of the 30 that GKE gives a spot machine
-MAX_RESTARTS = 100  # for whatever never gets as far as launch.task's own count
+MAX_RESTARTS = 100  # for failures too early for launch.task to count them
 SWEEP, JOB = "jmoe/sweep", "jmoe/job"  # labels
 JOBS = "jmoe/jobs"  # annotation: the names of all jobs of the JobSet
 OURS = (SWEEP, JOB, JOBS, "kueue.x-k8s.io/queue-name")
@@ -49,10 +49,10 @@ flags.DEFINE_multi_string(
 
 
 def options() -> dict:
-    """What sweep.json keeps of the flags; the patches with what their files hold.
+    """The values of the flags that sweep.json keeps; of --pod_patch, the contents of the files.
 
     Raises:
-      UserError: a value, or a file, that no manifest can be made from.
+      UserError: no manifest can be made from a flag's value, or from a file.
     """
     names = ("image", "queue", "namespace", "service_account", "accelerator", "n_slices", "reservation", "flex_start")
     names += ("gpudirect", "priority_class", "ttl_hours", "secret", "pull_secret")
@@ -107,11 +107,11 @@ def _patch(path: str) -> dict:
 
 
 def merged(base, patch):
-    """`base` with `patch` over it, both of a manifest, neither changed; as `kubectl patch` does it by and large.
+    """`patch` merged over `base`, both parts of a manifest, much as `kubectl patch` does it; neither is changed.
 
-    Objects are merged field by field, and null takes a field away. Lists of objects are joined: what has the mountPath,
-    or else the name, of an item there is merged into that item; the rest comes after them. Of all else, lists of words
-    such as a command too, the patch's is taken.
+    Objects are merged field by field, and null removes a field. Lists of objects are joined: an item of the patch is
+    merged into the base's item with the same mountPath, or else the same name, and appended where there is none. Of
+    anything else, including lists of words such as a command, the patch's value is taken.
     """
     if isinstance(patch, dict):
         base = base if isinstance(base, dict) else {}
@@ -131,7 +131,7 @@ def merged(base, patch):
 
 
 def _key(item) -> tuple | None:
-    """What tells an item of a list from the others, or None."""
+    """The field, with its value, that tells an item of a list from the others; or None."""
     return next(((k, item[k]) for k in ("mountPath", "name") if k in item), None) if isinstance(item, dict) else None
 
 
@@ -149,7 +149,7 @@ def jobset(sweep, bundle) -> dict:
         "template": _pod(sweep, bundle, name, place),
     }
     annotations = options.get("annotation", {}) | {JOBS: ",".join(trained.name for trained in bundle.jobs)}
-    if place.is_tpu and place.n_hosts > 1:  # such a slice is a node pool of its own; those of one host share one
+    if place.is_tpu and place.n_hosts > 1:  # a slice of several hosts has a node pool of its own; the others share one
         annotations["alpha.jobset.sigs.k8s.io/exclusive-topology"] = f"{GKE}nodepool"
     ttl = options.get("ttl_hours")
     return {
@@ -223,7 +223,7 @@ def _pod(sweep, bundle, name: str, place) -> dict:
 
 
 def _machine(options: dict, place) -> tuple[dict[str, str], list[dict]]:
-    """The node selector, and the tolerations that the node's taints want, of the machines that the options name.
+    """The node selector of the machines that the options name, and the tolerations that these nodes' taints require.
 
     Labels and taints: GKE's documentation of spot VMs, of consuming reservations, of flex-start and of Arm nodes.
     """
@@ -240,7 +240,7 @@ def _machine(options: dict, place) -> tuple[dict[str, str], list[dict]]:
         node |= {"cloud.google.com/reservation-project": project} if project else {}
     if options.get("flex_start"):
         node[f"{GKE}flex-start"] = "true"
-        queued = {"key": f"{GKE}queued", "operator": "Exists", "effect": "NoSchedule"}  # by queued provisioning
+        queued = {"key": f"{GKE}queued", "operator": "Exists", "effect": "NoSchedule"}  # for queued provisioning
         tolerations += [taint(f"{GKE}flex-start", "true"), queued]
     if place.kind in accelerators.ARM:
         tolerations.append(taint("kubernetes.io/arch", "arm64"))
@@ -248,7 +248,7 @@ def _machine(options: dict, place) -> tuple[dict[str, str], list[dict]]:
 
 
 def literal(argument: str) -> str:
-    """An argument that Kubernetes hands on as it stands: it would expand $(NAME) in commands, and $$ is its escape."""
+    """The argument, escaped: Kubernetes expands $(NAME) in commands, and $$ is how it writes $."""
     return argument.replace("$", "$$")
 
 

@@ -18,16 +18,15 @@ def header() -> str:
 
 
 def now() -> str:
-    """This second, as logs name it."""
+    """The time now, to the second, as logs write it."""
     return f"{datetime.datetime.now(datetime.UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def log(job, attempt: int | None = None) -> bytes:
-    """What the job's trainers on this machine printed; of one try alone where `attempt` counts it, from 1, or from -1
-    backwards.
+    """What the job's trainers on this machine printed; with `attempt`, one try alone: 1 is the first, -1 the last.
 
     Raises:
-      UserError: there was none, or not that many.
+      UserError: there is no log, or no such try.
     """
     if not job.log.exists():
         raise UserError(f"job {job.name} has not started on this machine: there is no {job.log}")
@@ -36,7 +35,7 @@ def log(job, attempt: int | None = None) -> bytes:
 
 
 def one_try(tries: list, attempt: int, job):
-    """That of the tries which `attempt` counts; UserError where it counts none."""
+    """The try that `attempt` names: 1 is the first, -1 the last. UserError if there is no such try."""
     if not attempt or abs(attempt) > len(tries):
         raise UserError(
             f"--attempt={attempt}: job {job.name} has {len(tries)} tries, 1 to {len(tries)}, or -1 for the last"
@@ -45,11 +44,11 @@ def one_try(tries: list, attempt: int, job):
 
 
 def tail(paths, over):
-    """Yields what stands in files and is added to them, whole lines, until over(); a header names one of several.
+    """Yields what files hold and what is added, in whole lines, until over(); a header marks each change of file.
 
     Args:
-      paths, over: functions without arguments: the files, which may come to be later; and whether nothing will be
-        added any more.
+      paths, over: functions without arguments: paths() lists the files, which need not exist yet; over() tells whether
+        nothing will be added any more.
     """
     read, shown, ended = {}, None, False
     while not ended:

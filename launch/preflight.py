@@ -1,5 +1,5 @@
-"""Before anything is submitted: the corpus that all jobs share, and which jobs could not train where they are sent,
-for their mesh, memory or tokens."""
+"""Before anything is submitted: fixes the corpus that all jobs share, and finds the jobs whose mesh, memory or tokens
+would keep them from training where they are sent."""
 
 import json
 
@@ -19,7 +19,7 @@ MOST_NAMED = 5  # jobs that one error names
 def places(sweep, configs, accelerator: str | None) -> list[str]:
     """A sentence for each job whose mesh or memory is impossible on the devices it will get.
 
-    Where their number is not known (a Slurm job that does not say its GPUs), only what no number of them could mend.
+    If the number of devices is not known (a Slurm job that does not say its GPUs), only what no number could mend.
     """
     n_devices, capacity = sweep.engine.devices(sweep, accelerator)
     reasons = []
@@ -52,13 +52,13 @@ def check(reasons: list[str]) -> None:
 
 
 def pin_corpus(sweep, configs, earlier) -> dict:
-    """Prepares each corpus once and gives its fingerprint to every job on it, later ones too: all see the same text.
+    """Prepares each corpus once and gives its fingerprint to all its jobs, later ones too: all see the same text.
 
     Returns:
       the corpora that are on this machine, by fingerprint.
 
     Raises:
-      UserError: the corpus cannot be had, or the sweep has two and --mix does not allow it.
+      UserError: a corpus cannot be loaded, or the sweep has two and --mix does not allow it.
     """
     key = lambda job: json.dumps(configs[job.name].data, sort_keys=True)
     pins = {key(job): earlier[job.name].corpus for job in sweep.trained if job.name in earlier}
@@ -67,7 +67,7 @@ def pin_corpus(sweep, configs, earlier) -> dict:
         if key(job) not in fingerprints:
             data = ConfigDict(configs[job.name].data)
             data.fingerprint = pins.get(key(job)) or data.fingerprint
-            # text that is known by its fingerprint need not be on a machine that only submits; trainers check it
+            # a machine that only submits does not need a text whose fingerprint is known: trainers check the text
             elsewhere = data.fingerprint and not sweep.engine.ON_THIS_MACHINE and not _is_cached(data.fingerprint)
             if not elsewhere:
                 text = corpus.load(data)
@@ -87,8 +87,8 @@ def _is_cached(fingerprint: str) -> bool:
 
 
 def tokens(sweep, configs, corpora, files) -> tuple[list[str], list[str]]:
-    """A sentence for each job whose text has too few tokens for it, and the warnings about held-out text; of the
-    corpora that are on this machine. `files` as jobs.files_of tells them."""
+    """A sentence for each job whose corpus has too few tokens, and the warnings about held-out text; only for corpora
+    that are on this machine. `files` as jobs.files_of lists them."""
     reasons, warnings = [], {}
     for job in sweep.trained:
         if job.corpus in corpora and not job.done(files):
@@ -102,10 +102,10 @@ def tokens(sweep, configs, corpora, files) -> tuple[list[str], list[str]]:
 
 
 def least_bytes(config, sizes: tuple[int, int, int]) -> int:
-    """Bytes below which no device of a mesh of `sizes` (data, expert, model) can make a step; it will take more.
+    """The least bytes that a step takes on a device of a mesh of `sizes` (data, expert, model); it will take more.
 
-    Each parameter in float32 with two moments of AdamW, and its gradient in the type that it is computed in, all of
-    which exist at once, for gradients are clipped by the norm of all; and what each block leaves to the backward pass.
+    Counts each parameter and its two AdamW moments in float32; its gradient in the type that it is computed in (all
+    exist at once, because they are clipped by their common norm); and what each block keeps for the backward pass.
     """
     data, expert, tensor = sizes
     model, narrow = config.model, 2 if config.model.dtype == "bfloat16" else 4

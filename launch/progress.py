@@ -13,7 +13,7 @@ class Progress:
     """The progress of `jobs`, on a terminal or in a log: one bar over their FLOPs, and a line for each finished run."""
 
     def __init__(self, jobs):
-        self._every = 10.0 if storage.is_remote(jobs[0].folder) else 0.0  # seconds: objects are slow to look at
+        self._every = 10.0 if storage.is_remote(jobs[0].folder) else 0.0  # seconds between looks: objects are slow
         files = self._files(jobs)
         self._jobs, self._known = jobs, {job.name: set(job.results(files)) for job in jobs}
         self._next = 0.0
@@ -32,8 +32,8 @@ class Progress:
             self.say(f"{n_done} of {self._n_runs} runs were done before")
 
     def update(self, running, waiting=()) -> None:
-        """Looks at the jobs' folders: says which runs have ended since, how the jobs `running` stand, and that those
-        `waiting` have an earlier trainer."""
+        """Looks at the jobs' folders: prints which runs have ended since the last look, and shows how the `running`
+        jobs stand and that the `waiting` ones wait for their earlier trainer."""
         if time.monotonic() < self._next:
             return
         self._next = time.monotonic() + self._every
@@ -59,7 +59,7 @@ class Progress:
         self._bar.refresh()
 
     def _files(self, jobs) -> dict | None:
-        """Of the sweep, by one request; None on a disk, where each look is as cheap."""
+        """The sweep's files, listed by one request; None on a disk, where looking at each file is as cheap."""
         return files_of(jobs[0].folder.parent.parent) if self._every else None
 
     def say(self, text: str) -> None:

@@ -2,8 +2,8 @@
 
 python -m launch.retry --workdir=DIR --job=NAME
 
-It goes on from its last checkpoint. A launch.sweep at work on this machine takes it up; otherwise a local job is
-trained now, and a job of slurm or gke is submitted, alone.
+The job goes on from its last checkpoint. If a launch.sweep is at work on this machine, it takes the job up; otherwise a
+local job is trained now, and a slurm or gke job is submitted, alone.
 """
 
 import dataclasses

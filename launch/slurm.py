@@ -1,10 +1,10 @@
 """The Slurm backend: one job array for a sweep, one array task for each job, or bundle of jobs trained together.
 
-Slurm's own queue is the record of what was submitted: array tasks carry the sweep's id as their name, and as their
-comment the list of jobs that their index looks up, slurm/COMMENT.json; what Slurm and a task's launch.task print is
-slurm/COMMENT_INDEX.txt; what a task does on its nodes stands in launch/slurm_task.py. The batch script is fixed; names
-and flags pass through argument lists and JSON only, and of the environment only the variables of EXPORT reach a job.
-Ask for GPUs by node (--gpus-per-node): jax does not find its processes where --gpus-per-task binds them.
+Slurm's own queue is the record of what was submitted. An array task's name is the sweep's id; its comment names a list,
+slurm/COMMENT.json, where the task's index finds its jobs. Slurm and launch.task print to slurm/COMMENT_INDEX.txt;
+launch/slurm_task.py is what a task does on its nodes. The batch script is fixed; names and flags pass through argument
+lists and JSON only, and only the variables of EXPORT and EXPORT_PREFIXES reach a job. Ask for GPUs by node
+(--gpus-per-node): jax does not find its processes where --gpus-per-task binds them.
 """
 
 import contextlib
@@ -34,8 +34,8 @@ SCRIPT = '#!/bin/sh\nexec "$@"\n'
 SECONDS_TO_SAVE = 120  # SIGTERM comes this long before the time limit
 OURS = ("--array", "--comment", "--error", "--job-name", "--open-mode", "--output", "--parsable", "--wrap")
 OURS_SHORT = "aeJo"
-WITHOUT_VALUE = "hHIkOQsvVW"  # sbatch's options of one letter that may stand before another one, as -HJx
-COLLECT_TOO = ("--partition", "--account", "--qos", "--reservation", "-p", "-A", "-q")  # options that say where
+WITHOUT_VALUE = "hHIkOQsvVW"  # sbatch's one-letter options without a value: another may follow at once, as in -HJx
+COLLECT_TOO = ("--partition", "--account", "--qos", "--reservation", "-p", "-A", "-q")  # where a job may run
 LARGEST_ARRAY = 1_000  # Slurm's default MaxArraySize is 1,001
 EXPORT = ("PATH", "HOME", "USER", "LANG", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "TMPDIR", "SLURM_CONF")
 EXPORT += ("GOOGLE_APPLICATION_CREDENTIALS", "STORAGE_EMULATOR_HOST")  # where a key lies, never a key
@@ -51,7 +51,7 @@ def options() -> dict:
 
 
 def check(sweep) -> None:
-    """Raises UserError for an option of --sbatch that is not the user's."""
+    """Raises UserError for an option of --sbatch that is malformed or that the sweep sets itself."""
     for option in sweep.options["sbatch"]:
         if not option.startswith("-"):
             raise UserError(f"--sbatch={option} is no option: give each with its value, as --sbatch=--partition=gpu")
@@ -63,7 +63,7 @@ def check(sweep) -> None:
 
 
 def _is_ours(option: str) -> bool:
-    """Whether sbatch would take it for one of OURS, which it also does where a name is cut short (--comm=x)."""
+    """Whether sbatch would take the option for one of OURS; sbatch accepts shortened names too (--comm=x)."""
     if option.startswith("--"):
         return any(name.startswith(option.split("=")[0]) for name in OURS)
     letters = option[1:].lstrip(WITHOUT_VALUE)
@@ -71,8 +71,8 @@ def _is_ours(option: str) -> bool:
 
 
 def devices(sweep, accelerator: str | None) -> tuple[int | None, float | None]:
-    """Of a job, and the bytes of memory of each, from --accelerator and the options of sbatch; None where they leave it
-    open."""
+    """The number of devices of a job, and the bytes of memory of each, from --accelerator and sbatch's options; None
+    for what they do not say."""
     n_devices, memory = accelerators.devices(accelerator)
     options = " ".join(sweep.options["sbatch"])
     number = lambda names: next((int(n) for n in re.findall(rf"(?:^| )(?:{names})[= ]?(\d+)(?: |$)", options)), None)
@@ -85,13 +85,13 @@ def devices(sweep, accelerator: str | None) -> tuple[int | None, float | None]:
 
 
 def submit(sweep) -> str:
-    """Queues every job that is neither finished nor queued, and a collect after them; returns what it did.
+    """Queues every job that is neither finished nor queued, and a launch.collect after them; returns what it did.
 
     Raises:
       UserError: Slurm refuses, or it is not known what is queued.
     """
     queued, folder, cap = states(sweep), _folder(sweep), sweep.options.get("workers")
-    files = files_of(sweep.workdir)  # of a job that left the queue meanwhile too
+    files = files_of(sweep.workdir)  # listed after the states: includes those of a job that has just left the queue
     todo = [b for b in sweep.bundles() if not b.done(files) and not any(job.name in queued for job in b.jobs)]
     if "\\" in os.fspath(folder):
         raise UserError(f"Slurm can write no output to {folder}, because of the backslash; set JMOE_CACHE")
@@ -100,7 +100,7 @@ def submit(sweep) -> str:
         return f"nothing to submit: {len(queued)} jobs are queued or running, {others}"
     todo.sort(key=lambda bundle: -bundle.flops)
     folder.mkdir(parents=True, exist_ok=True)
-    written = os.fspath(folder).replace("%", "%%")  # in which Slurm takes % for other things
+    written = os.fspath(folder).replace("%", "%%")  # Slurm expands % in this path
     script, arrays, before = folder / "run.sh", [], _arrays(sweep) if cap else []
     write_whole(script, SCRIPT)
     for start in range(0, len(todo), LARGEST_ARRAY):
@@ -114,7 +114,7 @@ def submit(sweep) -> str:
         task = [sys.executable, "-m", "launch.task", f"--workdir={os.fspath(sweep.workdir)}", f"--array={names}"]
         own = [f"--job-name={sweep.id}", f"--output={written}/{comment}_%a.txt", f"--comment={comment}"]
         own += [f"--array=0-{len(part) - 1}" + f"%{cap}" * bool(cap), "--requeue", f"--signal=TERM@{SECONDS_TO_SAVE}"]
-        if cap and (before or arrays):  # %N caps one array: they run one after another
+        if cap and (before or arrays):  # %N caps one array only, so the arrays run one after another
             own.append(f"--dependency=afterany:{':'.join(before + arrays[-1:])}")
         arrays.append(_sbatch(script, own + sweep.options["sbatch"], task))
     collect = [sys.executable, "-m", "launch.collect", f"--workdir={os.fspath(sweep.workdir)}", "--on_done"]
@@ -151,7 +151,7 @@ def states(sweep) -> dict[str, str]:
 
 
 def reason(sweep, job) -> str:
-    """What Slurm or launch.task said last of the job's newest task; "" if nothing, or that it was cancelled."""
+    """The last error, else last line, in the output of the job's newest task; "" if none, or cancelled."""
     if path := _output(sweep, job):
         lines = [line for line in pathlib.Path(path).read_text(errors="replace").splitlines() if line.strip()]
         errors = [line for line in lines if re.search(r"\berror: |Error\b", line)] or lines
@@ -161,11 +161,11 @@ def reason(sweep, job) -> str:
 
 
 def logs(sweep, job, rank: int | None = None, attempt: int | None = None) -> bytes:
-    """What the job's trainers printed, and what Slurm and launch.task said of its newest task; for a rank or an attempt
-    what trainers printed alone.
+    """What the job's trainers printed, and what Slurm and launch.task printed for its newest task; with a rank or an
+    attempt, only what trainers printed.
 
     Raises:
-      UserError: nothing, or there was no such try.
+      UserError: nothing was printed, or there was no such try.
     """
     if rank is not None or attempt is not None:
         return _of_rank(output.log(job, attempt), rank)
@@ -180,7 +180,7 @@ def follow(sweep, job, rank: int | None):
 
     def has_left() -> bool:
         nonlocal next_look, over
-        if time.monotonic() >= next_look:  # the controller answers all users
+        if time.monotonic() >= next_look:  # not too often: the controller serves all users
             next_look, over = time.monotonic() + SECONDS_BETWEEN_LOOKS, job.name not in states(sweep)
         return over
 
@@ -198,7 +198,7 @@ def _of_rank(text: bytes, rank: int | None) -> bytes:
 
 
 def _output(sweep, job) -> str | None:
-    """The path of what was said of the newest task that the job was given to, or None if nothing was."""
+    """The path of the output of the newest task that the job was given to, or None if nothing was printed."""
     folder = os.fspath(_folder(sweep))
     path = os.path.join(folder, _tasks(folder).get(job.name, "none"))
     return path if os.path.isfile(path) and os.path.getsize(path) else None
@@ -206,11 +206,11 @@ def _output(sweep, job) -> str | None:
 
 @functools.cache
 def _tasks(folder: str) -> dict[str, str]:
-    """The file of the newest task of each job, by the lists in the folder."""
+    """The name of the output file of each job's newest task, from the lists in the folder."""
     files = {}
     for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
         if re.fullmatch(r"[\d-]+\.json", name):
-            with contextlib.suppress(UserError, TypeError):  # `states` names a damaged list
+            with contextlib.suppress(UserError, TypeError):  # `states` reports a damaged list
                 for index, jobs in enumerate(read_list(pathlib.Path(folder, name))):
                     files |= dict.fromkeys(jobs, f"{name.removesuffix('.json')}_{index}.txt")
     return files
@@ -244,7 +244,7 @@ def cancel(sweep, patience: float) -> str:
 
 
 def _sbatch(script, options, command) -> str:
-    """The id of the batch job."""
+    """Submits a batch job; returns its id."""
     exported = [v for v in os.environ if v in EXPORT or v.startswith(EXPORT_PREFIXES)]
     fixed = ["--parsable", "--open-mode=append", f"--export={','.join(exported)}"]
     answer = call("sbatch", *fixed, *options, str(script), *command)
@@ -254,8 +254,8 @@ def _sbatch(script, options, command) -> str:
 
 
 def _folder(sweep) -> pathlib.Path:
-    """Lists, the batch script and Slurm's own output: in the workdir, or in the cache if that is on gs:// or its name
-    has a backslash, which Slurm drops from the names of its output."""
+    """The folder of lists, batch script and Slurm's own output: in the workdir; or in the cache if the workdir is on
+    gs:// or has a backslash in its name, which Slurm would drop from the names of its output."""
     if is_remote(sweep.workdir) or "\\" in os.fspath(sweep.workdir):
         return cache_dir().absolute() / "sweeps" / sweep.id.removeprefix("jmoe-") / "slurm"
     return pathlib.Path(sweep.workdir) / "slurm"

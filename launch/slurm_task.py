@@ -1,8 +1,8 @@
-"""What an array task of the Slurm backend does on its nodes: srun's trainers, one try after another.
+"""What an array task of the Slurm backend does on its nodes: it has srun start trainers, one try after another.
 
-Which end is a failure of the job, and which is Slurm's doing? Where Slurm takes the nodes away (cancelled, preempted, a
-node lost) it is none, and Slurm queues the task again. Where the store or Slurm's controller gives no answer, or srun
-cannot start a trainer on a node, which Slurm finds lost only minutes later, the task tries again.
+When trainers end because Slurm takes the nodes away (cancelled, preempted, a node lost), the job has not failed, and
+unless the task was cancelled, Slurm queues it again. When the store or Slurm's controller gives no answer, or srun
+cannot start a trainer on a node (Slurm finds a node lost only minutes later), the task itself tries again.
 """
 
 import json
@@ -14,8 +14,8 @@ import time
 from jmoe.errors import UNAVAILABLE, Unavailable, UserError
 from launch import trainer
 
-SLURMS_OWN = ("srun:", "slurmstepd")  # how the lines begin that Slurm adds to a trainer's log
-AWAY = ("Unable to contact slurm controller", "Socket timed out on send/recv operation")  # it is restarted, or busy
+SLURMS_OWN = ("srun:", "slurmstepd")  # beginnings of the lines that Slurm adds to a trainer's log
+AWAY = ("Unable to contact slurm controller", "Socket timed out on send/recv operation")  # it restarts, or is busy
 NO_NODE = ("Task launch for", "Node failure on")  # srun's words for a node that does not answer
 PAUSE = 5.0  # seconds
 
@@ -27,7 +27,7 @@ def jobs_of_task(path: str) -> list[str]:
 
 def run_task(sweep, bundle) -> int:
     """Has srun start trainers on the nodes of this array task until every job is done or has failed for good, or Slurm
-    takes the nodes away; queues the task again where the trainers were asked to stop, or the store gives no answer."""
+    takes the nodes away; queues the task again if the trainers were asked to stop or the store gives no answer."""
     try:
         return _train(sweep, bundle)
     except Unavailable:
@@ -50,7 +50,7 @@ def _train(sweep, bundle) -> int:
         if code in trainer.STOPPED and not started.stalled:
             _requeue()
             return code
-        if _is_ending():  # killed with its nodes: no failure of its own
+        if _is_ending():  # killed because Slurm takes its nodes: the job has not failed
             return code
         if code == UNAVAILABLE:  # nothing is wrong with the job
             print(f"{bundle.name}: {started.cause(code)}; trying again", flush=True)
@@ -59,7 +59,7 @@ def _train(sweep, bundle) -> int:
         failures = trainer.failed(started, code, sweep.retries)
         for job, failure in failures.items():
             print(f"{job}: {failure['cause']}", flush=True)
-        if failures and all(failure["for_good"] for failure in failures.values()):  # none: it ended badly, but done
+        if failures and all(failure["for_good"] for failure in failures.values()):  # none: all are done all the same
             return 2
     for job in bundle.jobs:
         trainer.forget_cause(job)
@@ -73,8 +73,8 @@ def _step() -> list[str]:
 
 
 def _is_slurms_or_the_stores(started) -> bool:
-    """Whether a trainer was ended by the store, or not started for want of the controller or a node. From the
-    lines of srun: its exit code is the largest of all processes, and does not tell which of them ended first."""
+    """Whether a trainer ended for want of the store, or did not start for want of the controller or a node. Read from
+    srun's lines: its exit code is the largest of all processes' and does not tell which one ended first."""
     errors = [line for line in started.lines() if line.startswith("srun: error:")]
     outage = f"Exited with exit code {UNAVAILABLE}"
     return any(line.endswith(outage) or any(words in line for words in AWAY + NO_NODE) for line in errors)
@@ -99,7 +99,7 @@ def _end_step() -> None:
 
 
 def _task() -> str:
-    """This array task; the id of one of them is the whole array's as well."""
+    """This array task as ARRAY_INDEX: the job id of one of the tasks is also that of the whole array."""
     return f"{os.environ['SLURM_ARRAY_JOB_ID']}_{os.environ['SLURM_ARRAY_TASK_ID']}"
 
 
@@ -114,8 +114,8 @@ def read_list(path) -> list:
 
 
 def _asked(*command) -> str:
-    """What one of Slurm's commands prints, asked again for as long as the controller is away: the task and its nodes do
-    not depend on it."""
+    """What one of Slurm's commands prints. Repeats the command for as long as the controller is away: the task and its
+    nodes work on without it."""
     while True:
         try:
             return call(*command)
@@ -130,7 +130,7 @@ def call(*command) -> str:
     """What one of Slurm's commands prints.
 
     Raises:
-      UserError: it is not here, or it failed, with what it said.
+      UserError: the command is not on this machine, or it failed; the message quotes what it printed.
     """
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL)

@@ -18,7 +18,7 @@ from jmoe.storage import ownership
 from launch import collect, sweepfile
 from launch.jobs import files_of
 
-CLEAR = "\x1b[H\x1b[2J"  # of a terminal
+CLEAR = "\x1b[H\x1b[2J"  # clears a terminal
 
 
 def main(_):
@@ -48,7 +48,7 @@ def main(_):
 
 
 def look(sweep, states: dict[str, str]) -> dict:
-    """All that there is to say, in JSON types; `states` is what the backend says of the jobs it has. Writes nothing.
+    """The sweep's status in JSON types; `states` is what the backend says of the jobs it has. Writes nothing.
 
     Of the sweep: workdir, backend, runs_done, runs, jobs, logs (a folder, where it is not the jobs' own), and owner:
     the process at work on it, in words, or null. Of a job: name, runs_done, runs, state, tokens and training_tokens,
@@ -131,7 +131,7 @@ def _state(sweep, job, state: str | None, failure: dict, more: list[str]) -> tup
     return "failed" if state or why or failure.get("for_good") else "waiting", more + [why] * bool(why)
 
 
-if __name__ == "__main__":  # tests import this, and flags of these names are elsewhere too
+if __name__ == "__main__":  # tests import this module, and other modules define flags of the same names
     flags.DEFINE_string("workdir", None, "Directory of the sweep, a folder or gs://...", required=True)
     flags.DEFINE_bool("json", False, "Print one JSON object, on a line of its own, instead of a table.")
     flags.DEFINE_float("watch", None, "Look again every so many seconds until nothing runs or is queued.", 0.1)

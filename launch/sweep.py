@@ -1,11 +1,11 @@
 """Runs a sweep: python -m launch.sweep --sweep=configs/sweeps/NAME.py --workdir=DIR --backend=local|slurm|gke.
 
-Started again it skips the runs that are done, leaves alone what is queued or running, and resumes the rest. The local
-backend works until all is done and writes DIR/runs.csv; slurm and gke take the jobs and return. launch.status,
-launch.logs, launch.cancel and launch.collect, each with --workdir=DIR, do the rest.
+Started again, it skips the runs that are done, leaves alone what is queued or running, and resumes the rest. The local
+backend works until all is done and writes DIR/runs.csv; slurm and gke submit the jobs and return. After that, use
+launch.status, launch.logs, launch.cancel and launch.collect, each with --workdir=DIR.
 
-One launch.sweep at a time owns a workdir (jmoe/storage/ownership.py): it holds DIR/sweep.lock before it changes
-anything in it, a local one until it ends, and one for slurm or gke while it submits.
+One launch.sweep at a time owns a workdir (jmoe/storage/ownership.py): it takes DIR/sweep.lock before it changes
+anything there. With the local backend it keeps the lock until it ends, with slurm or gke while it submits.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from jmoe.storage import ownership
 from launch import accelerators, collect, preflight, sweepfile
 from launch import jobs as jobs_lib
 
-SECONDS_TO_SUBMIT = 120.0  # that one start for slurm or gke waits for another that is submitting
+SECONDS_TO_SUBMIT = 120.0  # how long a start for slurm or gke waits for another one that is submitting
 
 SWEEP = flags.DEFINE_string("sweep", None, "Sweep file, e.g. configs/sweeps/quickstart.py.")
 WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the sweep: jobs, logs, runs.csv; a folder or gs://...")
@@ -90,7 +90,7 @@ def main(_):
 
 
 def _on_done(engine) -> list[str] | None:
-    """The argument list of --on_done; UserError where nothing could call it."""
+    """The argument list of --on_done; UserError if nothing could call it."""
     if ON_DONE.value is None:
         return None
     try:
@@ -108,10 +108,10 @@ def _on_done(engine) -> list[str] | None:
 
 
 def start(sweep, configs) -> str:
-    """Starts or submits what is not done, as the owner of the workdir; returns what came of it.
+    """Starts or submits what is not done, and returns a report; the caller owns the workdir.
 
     Raises:
-      UserError: it cannot be started, or runs are missing at its end. Interrupted.
+      UserError: the sweep cannot be started, or runs are missing at its end. Interrupted: a signal stopped it.
     """
     files = jobs_lib.files_of(sweep.workdir)
     earlier = sweepfile.resume(sweep, files)
@@ -133,7 +133,7 @@ def start(sweep, configs) -> str:
 
 
 def _submit(sweep) -> str:
-    """Submits with sweep.json written, which the submitted jobs read; puts it back if the backend takes none."""
+    """Writes sweep.json, which submitted jobs read, and submits; undoes the writing if the backend takes no job."""
     before_states = sweep.engine.states(sweep)  # a backend that cannot be asked raises before anything is written
     path = sweep.workdir / "sweep.json"
     before = path.read_text() if path.exists() else None
@@ -141,7 +141,7 @@ def _submit(sweep) -> str:
     try:
         return sweep.engine.submit(sweep)
     except UserError:
-        with contextlib.suppress(UserError):  # one that cannot be asked any more may have taken some
+        with contextlib.suppress(UserError):  # if it cannot be asked any more, it may have taken some jobs
             if not before_states and not sweep.engine.states(sweep):
                 path.unlink() if before is None else storage.write_whole(path, before)
         raise
@@ -193,7 +193,7 @@ def run():
     chosen = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     chosen.add_argument("--backend", "-backend", nargs="?")
     for backend in (*sweepfile.BACKENDS, chosen.parse_known_args()[0].backend or "local"):
-        with contextlib.suppress(UserError):  # main says it
+        with contextlib.suppress(UserError):  # main reports it
             flags.adopt_module_key_flags(sweepfile.backend(backend))
     flags.mark_flags_as_required(["sweep", "workdir"])
     cli.run(main)

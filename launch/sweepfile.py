@@ -1,13 +1,13 @@
-"""DIR/sweep.json: what is known of a sweep that was begun, and what becomes of it when it is started once more.
+"""DIR/sweep.json: what is known of a sweep that was begun, and what becomes of it when it is started again.
 
-Every command reads sweep.json, so that none resolves a config. Each job's folder holds the same of its job (job.json),
-written when its trainer is first started. A sweep.json that is lost or damaged is made again from these: no run is
-forgotten, and none is taken for one of newer code.
+The other commands read sweep.json, so that they need not resolve every config. Each job's folder holds the job's part
+of it too (job.json), written when its trainer is first started. A lost or damaged sweep.json is rebuilt from these
+files: no run is forgotten, and none is taken for one of newer code.
 
-A sweep started over an earlier form of itself trains what it says now. A job that it still has, config and all, goes on
-from its checkpoints by the code at hand. One that it has no more, because the sweep or a config was edited, is kept:
-its finished runs stay in runs.csv, and it is trained no further. Either takes --mix, for runs.csv then holds two
-versions.
+When an edited sweep is started again, it trains what it says now. A job that it still has, with the same config, goes
+on from its checkpoints with the code at hand. One that it no longer has, because the sweep or a config was edited, is
+kept: its finished runs stay in runs.csv, and it is trained no further. Changed code and kept jobs both need --mix,
+because runs.csv then holds two versions.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ from launch import jobs as jobs_lib
 from launch.jobs import Bundle, Job
 
 BACKENDS = ("local", "slurm", "gke")  # those of launch/; a user's own is the path of a Python file
-UNKNOWN = "unknown"  # the code of a run of which nothing is recorded
+UNKNOWN = "unknown"  # the code of a run whose code was not recorded
 BACKEND = ("options", "check", "devices", "submit", "states", "logs", "cancel", "ON_THIS_MACHINE")
 MALFORMED = (ValueError, TypeError, KeyError, AttributeError)  # what parsing a damaged file raises
 
@@ -48,16 +48,16 @@ def backend(name: str):
                                          its scheduler starts `launch.task` for each of sweep.bundles(), and that calls
       run_task(sweep, bundle) -> int     trains the bundle and returns the exit code
 
-    and perhaps
+    and optionally
 
       preview(sweep) -> str              for --dry_run: what would be submitted
-      cancel_job(sweep, job, patience) -> str   stops one job for good: its failure.json is written before
+      cancel_job(sweep, job, patience) -> str   stops one job for good; its failure.json has already been written
       follow(sweep, job, rank)           yields what the job prints, from its beginning until it is over, as bytes
       jobs_of_task(path) -> list[str]    names of the jobs of the task that asks, which runs `launch.task --array=path`
       CALLS_ON_DONE: bool                whether `submit` has launch.collect --on_done run after the last job
       ready(sweep)                       raises UserError where its scheduler would not take the jobs; asked before
                                          anything is written
-      reason(sweep, job) -> str          why a job did not run, where its own folder does not say it; else ""
+      reason(sweep, job) -> str          why a job did not run, if its own folder does not say so; else ""
 
     Raises:
       UserError: there is no such module, or it lacks one of these.
@@ -88,9 +88,9 @@ class Sweep:
     workdir: epath.Path
     file: str
     backend: str
-    retries: int  # of a job that died without explaining itself
+    retries: int  # of a job that died for no known reason and got no further
     mix: list[str]  # of MIXABLE, what runs.csv may hold two versions of
-    options: dict  # the backend's own, and "together"
+    options: dict  # the backend's own, and "together", "workers", "on_done"
     jobs: list[Job]
     stall_minutes: float = 60.0  # without a sign of life, after which a trainer is stopped; 0: never
 
@@ -100,7 +100,7 @@ class Sweep:
 
     @property
     def id(self) -> str:
-        """What the schedulers know it by; the same for every spelling of the workdir (storage.absolute)."""
+        """The sweep's name for schedulers; the same for every spelling of the workdir (storage.absolute)."""
         return "jmoe-" + jobs_lib.short_hash(os.fspath(self.workdir))
 
     @property
@@ -109,16 +109,16 @@ class Sweep:
         return backend(self.backend)
 
     def reason(self, job) -> str:
-        """Why a job did not run, where the backend alone knows it; else ""."""
+        """Why a job did not run, if only the backend knows it; else ""."""
         return getattr(self.engine, "reason", lambda *_: "")(self, job)
 
     @property
     def lock(self) -> epath.Path:
-        """What ownership.hold is given by whoever changes sweep.json, submits jobs or trains them."""
+        """The lock that whoever changes sweep.json, submits jobs or trains them holds (ownership.hold)."""
         return self.workdir / "sweep.lock"
 
     def named(self, beginning: str) -> Job:
-        """The job whose name begins so; UserError where there is none, or several."""
+        """The job whose name begins with `beginning`; UserError if there is none, or several."""
         jobs = [job for job in self.jobs if job.name.startswith(beginning)]
         if len(jobs) != 1 and beginning not in (job.name for job in jobs):
             names = ", ".join(job.name for job in (jobs or self.jobs)[:10])
@@ -131,12 +131,12 @@ class Sweep:
         return [job for job in self.jobs if not job.kept]
 
     def bundles(self) -> list[Bundle]:
-        """`trained`, up to options["together"] of equal shape in a bundle, spread evenly; done or not."""
+        """`trained`, done or not, in bundles of even size: up to options["together"] jobs of equal shape."""
         together, shapes, bundles = self.options.get("together", 1), {}, []
         for job in self.trained:
             shapes.setdefault((job.shape or job.name, job.corpus), []).append(job)
         for jobs in shapes.values():
-            jobs.sort(key=lambda job: -job.training_tokens)  # those of one length side by side
+            jobs.sort(key=lambda job: -job.training_tokens)  # jobs of equal length side by side
             size = math.ceil(len(jobs) / math.ceil(len(jobs) / together))
             bundles += [Bundle(jobs[first : first + size]) for first in range(0, len(jobs), size)]
         return bundles
@@ -186,10 +186,10 @@ def _parse(workdir: epath.Path, text: str) -> Sweep:
 
 
 def _read_or_rebuild(workdir: epath.Path, backend_name: str) -> Sweep | None:
-    """The sweep begun in `workdir`, or None; from the jobs' folders where sweep.json is lost, which is printed.
+    """The sweep begun in `workdir`, or None; if sweep.json is lost, rebuilt from the jobs' folders, which is printed.
 
-    Called by the workdir's owner: a damaged sweep.json is moved aside. Lost with it are the flags of earlier starts;
-    the backend is taken to be `backend_name`.
+    Only for the workdir's owner: it moves a damaged sweep.json aside. The flags of earlier starts are lost with it; the
+    backend is taken to be `backend_name`.
     """
     path = workdir / "sweep.json"
     try:
@@ -205,7 +205,7 @@ def _read_or_rebuild(workdir: epath.Path, backend_name: str) -> Sweep | None:
 
 
 def write_job(job: Job) -> None:
-    """Leaves in the job's folder what sweep.json says of it."""
+    """Writes what sweep.json says of the job to job.json in the job's folder."""
     path, text = job.folder / "job.json", json.dumps(job.fields(), indent=1)
     if not path.exists() or path.read_text() != text:
         job.folder.mkdir(parents=True, exist_ok=True)
@@ -230,12 +230,12 @@ def _job_in(folder: epath.Path, workdir: epath.Path) -> Job | None:
 
 
 def resume(sweep, files) -> dict[str, Job]:
-    """The jobs of earlier starts in this workdir by name; the new jobs are given what is known of them, and those that
-    the sweep has no more join it as kept ones. `files` as jobs.files_of tells them.
+    """The jobs of earlier starts in this workdir, by name. The sweep's jobs get the code versions of their earlier
+    starts; jobs that the sweep no longer has join it as kept ones. `files` as jobs.files_of lists them.
 
     Raises:
-      UserError: the code or the configs are others than those of jobs that have begun, and --mix does not allow it; or
-        another backend has jobs still.
+      UserError: the code or the configs differ from those of jobs that have begun, and --mix does not allow it; or
+        another backend still has jobs.
     """
     code = code_version()
     for job in sweep.jobs:

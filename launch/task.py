@@ -1,8 +1,8 @@
 """What a scheduler runs for one job: python -m launch.task --workdir=DIR --job=NAME | --array=FILE.
 
-Several jobs, --job=NAME --job=NAME, are trained together; which jobs of FILE are meant is the backend's `jobs_of_task`,
-for schedulers that start one command many times. Everything else stands in DIR/sweep.json; how the jobs are
-trained is the backend's `run_task`. Exit codes are those of jmoe.train, with 2 for what another try would not mend.
+Several jobs, --job=NAME --job=NAME, are trained together. --array is for schedulers that start one command many times:
+the backend's `jobs_of_task` picks the jobs from FILE. All else is read from DIR/sweep.json, and the backend's
+`run_task` trains the jobs. Exit codes are those of jmoe.train; 2 means that another try would not help.
 """
 
 import signal

@@ -1,7 +1,7 @@
 """Trains several jobs of a sweep in one compiled step: python -m launch.together --workdir=DIR --job=NAME --job=NAME.
 
-launch.sweep --together=N starts it. Jobs that are done, or failed for good, keep their place in the step and are left
-alone. Where one fails now, the cause is kept in its folder, the others go on, and the exit code is 2.
+launch.sweep --together=N starts it. Jobs that are done, or failed for good, keep their place in the step but are not
+trained. If one fails now, the cause is written to its folder, the others go on, and the exit code is 2.
 """
 
 import jax

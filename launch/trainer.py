@@ -1,8 +1,8 @@
-"""One trainer process: at most one for each job, with a log, and with the cause kept when it fails.
+"""Trainer processes: at most one for each job, with a log; when one fails, the cause is kept.
 
-It trains a jobs.Bundle, most often of a single job. Each job has a lock file, which its trainer inherits locked: the
-job is locked as long as the trainer lives, whatever becomes of the process that started it. When that process dies,
-the kernel sends the trainer SIGTERM.
+A trainer trains a jobs.Bundle, most often of a single job. Each job has a lock file, which its trainer inherits locked:
+the job is locked as long as the trainer lives, whatever becomes of the process that started it. When the starting
+process dies, the kernel sends the trainer SIGTERM.
 """
 
 import contextlib
@@ -32,16 +32,16 @@ _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 class Trainer:
     """A running trainer of `bundle`; start() makes it.
 
-    One that shows no sign of life for `stall_minutes` is asked to save and stop, and then killed. Signs of life are
-    steps, results, and whatever it prints. 0 minutes: it is left alone.
+    If it shows no sign of life (steps, results, or anything printed) for `stall_minutes`, it gets SIGTERM, to save and
+    stop, and later SIGKILL. With 0 minutes it is never stopped.
     """
 
     def __init__(self, bundle, process, log_start: int, stall_minutes: float, prefix=(), not_its_own=()):
-        self._label = r"^ *\d+: " if "--label" in prefix else "^"  # srun's, before what each process printed
+        self._label = r"^ *\d+: " if "--label" in prefix else "^"  # srun's label, before each line of a process
         self.bundle, self.process, self._log_start, self._not_its_own = bundle, process, log_start, not_its_own
         self._patience, self._moved, self._next_look, self._sign = 60 * stall_minutes, time.monotonic(), 0.0, None
         self._asked = None  # when it was asked to stop
-        self.stalled = ""  # why it was asked to stop, where that was for standing still
+        self.stalled = ""  # why it was asked to stop, if it showed no sign of life
 
     def poll(self) -> int | None:
         """Its exit code; None while it runs."""
@@ -73,7 +73,7 @@ class Trainer:
         return log.stat().st_size if log.exists() else 0, steps
 
     def lines(self) -> list[str]:
-        """What it, and whatever started it, has printed."""
+        """The lines that the trainer, and the `prefix` that started it, have printed."""
         with open(self.bundle.log, "rb") as log:
             log.seek(self._log_start)
             text = re.sub(self._label, "", log.read().decode(errors="replace"), flags=re.MULTILINE)
@@ -93,7 +93,7 @@ class Trainer:
 
 
 def end(processes, hurry=lambda: False) -> None:
-    """Has trainers save and stop, and kills those that have not after SECONDS_TO_SAVE, or once `hurry()`."""
+    """Asks trainers to save and stop; kills those still running after SECONDS_TO_SAVE, or once hurry() is true."""
     for process in processes:
         _ask(process)
     deadline = time.monotonic() + SECONDS_TO_SAVE
@@ -106,7 +106,7 @@ def end(processes, hurry=lambda: False) -> None:
 
 def _ask(process) -> None:
     process.send_signal(signal.SIGTERM)
-    process.send_signal(signal.SIGCONT)  # one that somebody halted could not save
+    process.send_signal(signal.SIGCONT)  # a halted trainer could not save
 
 
 def _kill(process) -> None:
@@ -116,15 +116,15 @@ def _kill(process) -> None:
 
 
 def start(bundle, stall_minutes: float, env=None, cores=None, prefix=(), not_its_own=()) -> Trainer | None:
-    """Starts the trainer of `bundle`; None if an earlier one of any job still runs.
+    """Starts the trainer of `bundle`; None if an earlier trainer of any of its jobs still runs.
 
     Args:
-      env, cores: a dict of environment variables more than this process has, and the CPU cores that it may use.
-      prefix: what stands before its argument list.
-      not_its_own: the beginnings of lines in the log that are the prefix's, not the trainer's.
+      env, cores: a dict of environment variables beyond this process's, and the CPU cores that the trainer may use.
+      prefix: a command, such as srun's, that the trainer's argument list is appended to.
+      not_its_own: how the log's lines begin that the prefix printed, not the trainer.
 
     Raises:
-      UserError: a config file or the code are not those that a job was made with.
+      UserError: a config file or the code has changed since a job was made.
     """
     for job in bundle.jobs:
         if (version := code_version()) != job.code[-1]:
@@ -149,7 +149,7 @@ def start(bundle, stall_minutes: float, env=None, cores=None, prefix=(), not_its
         def prepare():
             if _libc:
                 _libc.prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
-                if os.getppid() != parent:  # it died before that
+                if os.getppid() != parent:  # the parent died before prctl
                     os._exit(128 + signal.SIGTERM)
             if cores and hasattr(os, "sched_setaffinity"):  # macOS has none
                 os.sched_setaffinity(0, cores)
@@ -170,7 +170,7 @@ def start(bundle, stall_minutes: float, env=None, cores=None, prefix=(), not_its
 
 
 def start_when_free(bundle, stall_minutes: float, **options) -> Trainer:
-    """`start`, once earlier trainers of its jobs, which may be saving, have ended."""
+    """Waits until earlier trainers of the jobs, which may be saving, have ended; then does what `start` does."""
     while not (started := start(bundle, stall_minutes, **options)):
         time.sleep(1)
     return started
@@ -192,15 +192,15 @@ def running(job) -> identity.Owner | None:
 
 
 def explained(code: int, cause: str) -> bool:
-    """Whether another try would end the same way: a user's mistake, or a model that does not fit."""
+    """Whether another try would end the same way: a user's mistake, or a model that does not fit in memory."""
     return code == 2 or "out of memory allocating" in cause.lower()
 
 
 def failed(trainer: Trainer, code: int, retries: int) -> dict[str, dict]:
-    """Keeps the cause in the folder of each job that is not done, and returns it by job.
+    """Writes failure.json to the folder of each job that is not done; returns the failures by job name.
 
-    "for_good" is whether another try would be in vain: the cause is explained, perhaps by the trainer itself for one of
-    its jobs, or more than `retries` tries in a row got no further than those before.
+    "for_good" is whether another try would be in vain: the cause is explained (a trainer of several jobs may have done
+    so for one of them), or more than `retries` tries in a row got no further than those before.
     """
     cause = trainer.cause(code)
     failures = {}
@@ -215,7 +215,7 @@ def failed(trainer: Trainer, code: int, retries: int) -> dict[str, dict]:
 
 
 def fail(job, error: Exception) -> None:
-    """Keeps what a trainer of several jobs found wrong with one of them."""
+    """Records, as a failure for good, what a trainer of several jobs found wrong with one of them."""
     _failed(job, str(error), True, 0)
 
 
@@ -233,14 +233,14 @@ def _failed(job, cause: str, for_good: bool, retries: int) -> dict:
 
 
 def give_up(job, cause: str, how: str) -> None:
-    """Keeps that somebody gave the job up; `how`: "cancelled" or "accepted"."""
+    """Records that a user gave the job up; `how`: "cancelled" or "accepted"."""
     before = job.failure()
     failure = {"cause": cause, "tries": before.get("tries", 0), "tokens": before.get("tokens", 0), "for_good": True}
     write_whole(job.folder / "failure.json", json.dumps(failure | {how: True}, indent=1))
 
 
 def forget_cause(job, accepted_too: bool = False) -> None:
-    """Forgets that the job failed, unless somebody accepted it."""
+    """Deletes the record of the job's failure; that of an accepted failure only with `accepted_too`."""
     if accepted_too or not job.given_up():
         (job.folder / "failure.json").unlink(missing_ok=True)
 

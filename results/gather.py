@@ -2,7 +2,7 @@
 
     python -m results.gather
 
-A row that is there stays; so runs that were trained on several machines come together in one table.
+Rows that are in the table already stay, so that runs from several machines can be collected in one table.
 """
 
 import csv

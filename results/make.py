@@ -1,9 +1,9 @@
-"""`make results`: the law of results/runs.csv fitted, its tests, its pictures and the tables of results/README.md.
+"""`make results`: fits the law to results/runs.csv, tests and draws it, and fills in the tables of results/README.md.
 
     python -m results.make
 
-Everything that the README says in figures is written here, between its marks `<!-- NAME -->` and `<!-- end -->`, from
-runs.csv alone. Losses are in nats per byte.
+The README's numbers are written by this program, between the marks `<!-- NAME -->` and `<!-- end -->`, from runs.csv
+alone. Losses are in nats per byte.
 """
 
 import collections
@@ -26,7 +26,7 @@ from results import figures
 HERE = pathlib.Path(__file__).parent
 LAW, PRESET = HERE / "law.json", HERE.parent / "fit" / "presets" / "jmoe-bytes-2026.json"  # the same file twice
 VOCAB = 257
-NARROWEST = 48  # d_model of the trunks with most budgets
+NARROWEST = 48  # d_model of the trunks with the most budgets
 PAPERS_E_MAX = 290.4521
 FIXED = f"--fix=E_max={PAPERS_E_MAX}"
 DRAWS = 100  # of the bootstrap
@@ -68,14 +68,14 @@ def fitted_runs(parts) -> list[dict]:
 
 
 def fit_law(folder, parts, law, *flags) -> None:
-    """Fits the law to the parts that it is fitted to, and writes it to the file `law`."""
+    """Fits the law to the runs of the parts `fit` and `seeds`, and writes it to the file `law`."""
     write(folder / "fit.csv", fitted_runs(parts))
-    # law.json keeps the name; E_max cannot be read off runs that end at E = 32 (the table of forms frees it)
+    # law.json records the name fit.csv; runs up to E = 32 cannot determine E_max (the table of forms frees it)
     fit("law", "--runs=fit.csv", "--weights=column:weight", FIXED, f"--out={law}", *flags, cwd=folder)
 
 
 def tables_of(folder, law, parts) -> dict[str, str]:
-    """The tables that need no fit but that of the learning rates, by the names of their places in the README."""
+    """{name of its place in the README: table} of those that need no fit except that of the learning rates."""
     fitted = fitted_runs(parts)
     tables = {"runs": table_of_runs(parts), "seeds": table_of_seeds(fitted)}
     tables["law"] = table_of_law(json.loads(law.read_text()))
@@ -120,7 +120,7 @@ def write(path, rows) -> None:
 
 
 def model(row) -> tuple:
-    """What runs have in common that differ by their seed alone."""
+    """What runs that differ only in their seed have in common."""
     return row["d_model"], row["n_experts"], row["n_tokens"]
 
 
@@ -139,8 +139,8 @@ def weighted(rows) -> list[dict]:
 
 
 def noise(rows, d_model=None) -> float:
-    """The standard deviation of ln(loss) from seed to seed, over all models of this width that have several seeds, else
-    over all models that have."""
+    """The standard deviation of ln(loss) from seed to seed, over all models of width `d_model` that have several
+    seeds; if there are none, over all models that have several."""
     several = [group for group in by_model(rows).values() if len(group) > 1]
     own = [group for group in several if group[0]["d_model"] == d_model]
     groups = [[math.log(row["loss"]) for row in group] for group in own or several]
@@ -191,7 +191,7 @@ def table_of_law(law) -> str:
 
 
 def learning_rates(folder, rows, budgets) -> str:
-    """What `fit lr` says, and what one rate for all `budgets` of a trunk, in tokens, costs."""
+    """What `fit lr` prints, and how much loss one rate for all `budgets` (in tokens) of a trunk costs."""
     write(folder / "lr.csv", rows)
     said = fit("lr", f"--runs={folder / 'lr.csv'}", "--with_tokens", f"--out={folder / 'lr.json'}").rstrip()
     found = json.loads((folder / "lr.json").read_text())
@@ -248,7 +248,7 @@ def table_of_tests(folder, law, rows, fitted) -> str:
 
 
 def without_embeddings(rows) -> list[dict]:
-    """n_active without the embedding and the head."""
+    """The rows, with the embedding and the head left out of n_active."""
     return [row | {"n_active": row["n_active"] - 2 * VOCAB * row["d_model"]} for row in rows]
 
 
@@ -276,7 +276,7 @@ def table_of_forms(folder, fitted, tests) -> str:
 
 
 def errors_of(folder, fitted, rows, form, *flags) -> list[float]:
-    """Measured less predicted, of `rows`, by a law of this form fitted to `fitted`."""
+    """Measured minus predicted loss of each of `rows`, by a law of this form fitted to `fitted`."""
     write(folder / "own.csv", fitted)
     law = folder / "own.json"
     fit("law", f"--runs={folder / 'own.csv'}", f"--form={form}", "--weights=column:weight", f"--out={law}", *flags)
@@ -304,7 +304,7 @@ def draw(folder, law) -> None:
 
 
 def filled(page: str, tables: dict) -> str:
-    """The page with each table between its marks; sys.exit where a table has none."""
+    """Returns the page with each table between its marks; exits if a table has no such place, or several."""
     for name, text in tables.items():
         place = rf"(<!-- {name} -->\n).*?(<!-- end -->)"
         page, n = re.subn(place, lambda m, text=text: f"{m[1]}{text}\n{m[2]}", page, flags=re.DOTALL)

@@ -3,8 +3,8 @@
     python -m results.text --out=runs/bytes_2026/text.parquet
 
 132 MB written by people, a row for each file, in the order of results/text.txt and of the files' names. Four spaces of
-indentation become a tab: where three bytes in ten are spaces, the expert that gets them gets more than it may take. pip
-checks each package against its hash; `config.data.fingerprint` in configs/bytes_2026.py checks the result.
+indentation become a tab: otherwise three bytes in ten are spaces, more than the capacity of the expert that gets them.
+pip checks each package against its hash; `config.data.fingerprint` in configs/bytes_2026.py checks the result.
 """
 
 import pathlib
@@ -37,7 +37,7 @@ def main(_):
 
 
 def download(folder: str) -> None:
-    """Each package of the list, as the wheel that fits any machine, into `folder`."""
+    """Downloads each package of the list into `folder`, as the wheel that fits any machine."""
     command = [
         sys.executable,
         "-m",

@@ -32,8 +32,8 @@ def missing() -> str:
 
 
 class Cluster:
-    """Starts in the constructor, with the LocalQueue `team`; KUBECONFIG is to be `kubeconfig`, whose credentials are
-    those of the user `token`. stop() ends its processes."""
+    """Starts in the constructor, with the LocalQueue `team`; point KUBECONFIG at `kubeconfig`, whose credentials are
+    those that be() was last given. stop() ends its processes."""
 
     def __init__(self, folder: pathlib.Path):
         self.folder, self.kubeconfig, self._stopped = folder, folder / "kubeconfig", threading.Event()
@@ -72,7 +72,7 @@ class Cluster:
         self._collector.start()
 
     def start(self) -> None:
-        """The server, which kill() ended, until it knows what is defined."""
+        """Starts the API server that kill() ended, and waits until it serves what was defined."""
         self._server = self._start(*self._command)
         helpers.wait_until(lambda: _listens(self.port) and self._has(*JOBSETS), [self._server], 60)
 
@@ -88,14 +88,14 @@ class Cluster:
             process.wait()
 
     def be(self, token: str, **rights) -> None:
-        """The kubeconfig's credentials are `token` from now on, which is good for an hour unless `rights` say else."""
+        """From now on, the kubeconfig's credential is `token`, valid for an hour unless `rights` say otherwise."""
         self.users[token] = {"expires": time.time() + 3600} | rights
         (self.folder / "users.json").write_text(json.dumps(self.users))
         credential = {"apiVersion": "client.authentication.k8s.io/v1beta1", "kind": "ExecCredential"}
         (self.folder / "credential.json").write_text(json.dumps(credential | {"status": {"token": token}}))
 
     def _write_kubeconfig(self) -> None:
-        """As GKE's: a program prints the token."""
+        """Writes a kubeconfig like GKE's: a program prints the token."""
         plugin = {"apiVersion": "client.authentication.k8s.io/v1beta1", "command": "cat"}
         plugin |= {"args": [str(self.folder / "credential.json")], "interactiveMode": "Never"}
         server = {
@@ -114,7 +114,7 @@ class Cluster:
         )
 
     def define(self, crd: dict) -> None:
-        """Its objects can be made when this returns."""
+        """Defines a resource; when this returns, its objects can be created."""
         extensions = client.ApiextensionsV1Api(self.api.api_client)
         extensions.create_custom_resource_definition(crd)
         spec, served = crd["spec"], [version["name"] for version in crd["spec"]["versions"] if version["served"]]
@@ -123,7 +123,7 @@ class Cluster:
 
     @contextlib.contextmanager
     def without(self, kind):
-        """Nothing of this kind is served meanwhile, but a version of it that is of no use."""
+        """Within the block, the server serves only a version of this kind that is of no use."""
         crd = f"{kind[3]}.{kind[0]}"
         extensions = client.ApiextensionsV1Api(self.api.api_client)
         text = extensions.api_client.sanitize_for_serialization(extensions.read_custom_resource_definition(crd))
@@ -144,7 +144,7 @@ class Cluster:
             return False
 
     def jobsets(self) -> dict[str, dict]:
-        """By the name of their job, or of the first of them."""
+        """The JobSets, by the name of their job or of the first of their jobs."""
         items = self.api.list_namespaced_custom_object(*JOBSETS)["items"]
         return {item["metadata"]["labels"]["jmoe/job"]: item for item in items}
 
@@ -153,13 +153,13 @@ class Cluster:
         helpers.wait_until(lambda: not self.jobsets())
 
     def admit(self, job: str) -> None:
-        """As Kueue does, and JobSet after it."""
+        """Starts a job's JobSet, as Kueue does, and as JobSet's controller does after it."""
         name = self.jobsets()[job]["metadata"]["name"]
         self.api.patch_namespaced_custom_object(*JOBSETS, name, {"spec": {"suspend": False}})
         self.tell(job, "Suspended", "ResumeJobs", "jobset is resumed", "False")
 
     def tell(self, job: str, kind: str, reason: str, message: str, truth: str = "True", restarts: int = 0) -> None:
-        """A condition, as JobSet's controller sets it."""
+        """Sets a condition and the number of restarts, as JobSet's controller does."""
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         condition = {"type": kind, "status": truth, "reason": reason, "message": message, "lastTransitionTime": now}
         status = {"conditions": [condition], "restarts": restarts}
@@ -172,8 +172,8 @@ class Cluster:
         self.api.patch_namespaced_custom_object(*JOBSETS, name, {"metadata": {"finalizers": finalizers}})
 
     def _collect_garbage(self) -> None:
-        """As the controller of that name: what is deleted in the foreground goes when it has no dependents; none here
-        have any."""
+        """As the controller of that name, removes what is deleted in the foreground once it has no dependents; none
+        here have any."""
         while not self._stopped.wait(0.3):
             with contextlib.suppress(Exception):  # the server may be dead for now
                 for item in self.api.list_namespaced_custom_object(*JOBSETS)["items"]:

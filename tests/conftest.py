@@ -5,7 +5,7 @@ import signal
 
 import helpers
 
-# a shell has what it starts in the background ignore Ctrl-C, and so would the processes of the tests
+# what a shell starts in the background ignores Ctrl-C, and the tests' processes would inherit that
 signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {helpers.xla_flags(8)}"
@@ -45,7 +45,7 @@ def bucket():
 
 @pytest.fixture(scope="module")
 def proxy(bucket):
-    """A proxy before the bucket, through which this process and those that it starts then go."""
+    """A proxy in front of the bucket; this process and those that it starts reach the bucket through it."""
     from etils.epath import backend
 
     from jmoe.storage import gcs
@@ -86,8 +86,8 @@ LONGEST = (
 
 
 def pytest_collection_modifyitems(items):
-    """The longest files first. One that is started last would be waited for: the tests of a file are run by one worker,
-    as they share what they trained."""
+    """Runs the longest files first: one worker runs all tests of a file, as they share what they trained, so all would
+    wait for a long file that is started last."""
     items.sort(key=lambda item: item.path.stem.removeprefix("test_") not in LONGEST)
 
 

@@ -48,12 +48,12 @@ def write_config(folder, text_glob, batch_tokens=GROWING[:1], checkpoint_every=2
 
 
 def xla_flags(n_devices: int) -> str:
-    """Virtual CPU devices. Compiling dominates the tests, so it optimises little; the mathematics is the same."""
+    """XLA's flags: virtual CPU devices; little optimisation, as compiling dominates the tests; the same mathematics."""
     flags = [
         f"--xla_force_host_platform_device_count={n_devices}",
         "--xla_backend_optimization_level=0",
         "--xla_llvm_disable_expensive_passes=true",
-        # eight threads on two busy cores may meet late; by default that ends the process after 40 s
+        # on two busy cores, eight threads may be late for a collective; by default XLA ends the process after 40 s
         "--xla_cpu_collective_call_terminate_timeout_seconds=600",
     ]
     if importlib.metadata.version("jaxlib").startswith("0.10."):  # XLA ends a process that names a flag it lacks
@@ -98,7 +98,7 @@ def start(module: str, *flags, n_processes: int = 1, n_devices: int = 1, stderr=
 
 
 def wait_until(condition, processes=(), seconds: float = 200.0) -> None:
-    """Until `condition()` holds, a process has ended, or far too long has passed."""
+    """Waits until `condition()` holds, a process has ended, or `seconds`, far too long, have passed."""
     deadline = time.monotonic() + seconds
     while not condition() and all(p.poll() is None for p in processes) and time.monotonic() < deadline:
         time.sleep(0.005)
@@ -111,7 +111,7 @@ def run(module: str, *flags, n_devices: int = 1, timeout: float = 300, **options
 
 
 def fails(module: str, *flags, n_devices: int = 1) -> str:
-    """Runs a command that must fail as a user's mistake should; returns its one sentence."""
+    """Runs a command that must fail as a user's mistake should: exit code 2, no traceback. Returns its stderr."""
     done = run(module, *flags, n_devices=n_devices)
     assert done.returncode == 2, (done.returncode, done.stdout, done.stderr)
     assert "Traceback" not in done.stderr, done.stderr
@@ -126,7 +126,7 @@ def fails(module: str, *flags, n_devices: int = 1) -> str:
 def bucket():
     """A gs:// folder without a cloud: a real server of the GCS API as a process, its objects in memory.
 
-    Meanwhile the environment of this process and of those it starts points there.
+    Within the block, the environment of this process, and of those it starts, points to that server.
     """
     port, name = free_port(), "jmoe-test"
     program = str(pathlib.Path(__file__).with_name("gcs_server.py"))
@@ -143,7 +143,7 @@ def bucket():
         wait_until(answers, [server], 60)
         assert answers(), "the storage emulator does not start"
         os.environ |= dict.fromkeys(variables, f"http://127.0.0.1:{port}")
-        os.environ["NO_GCE_CHECK"] = "true"  # google.auth looks for a cloud's credentials at every listing else
+        os.environ["NO_GCE_CHECK"] = "true"  # else google.auth looks for a cloud's credentials at every listing
         yield f"gs://{name}"
     finally:
         server.kill()
@@ -155,12 +155,12 @@ def bucket():
 
 
 def odd_path() -> str:
-    """A value that any shell on its way would spoil or run."""
+    """A value that any shell that it passes through would change or execute."""
     return "no such $(touch pwned) `touch pwned` $HOME 'file' \"here\"\n*.txt; touch pwned"
 
 
 def fingerprint(text_glob) -> str:
-    """Of the corpus of these files, which is prepared now: a trainer told it needs no path."""
+    """Prepares the corpus of these files and returns its fingerprint; a trainer that is given that needs no path."""
     from configs import quickstart
     from jmoe.text import corpus
 

@@ -1,7 +1,7 @@
-"""A proxy before the served bucket that fails for a while, or now and then: busy, unauthorised, connections reset,
-answers cut short, answers lost altogether after the request was done.
+"""A proxy in front of the served bucket that fails for a while, or at random: busy, unauthorised, connections reset,
+answers cut short, or answers lost after the request was carried out.
 
-It runs in threads of the test, which says what goes wrong and when, and sees each request that was made.
+It runs in threads of the test's process. The test says what goes wrong and when, and sees each request.
 """
 
 import collections
@@ -17,7 +17,7 @@ import threading
 import time
 import urllib.parse
 
-SECONDS = 100 if os.environ.get("JMOE_SOAK") else 1  # that an outage takes
+SECONDS = 100 if os.environ.get("JMOE_SOAK") else 1  # the length of an outage
 FAULTS = ("503", "401", "reset", "cut", "lost")
 
 
@@ -31,7 +31,7 @@ class Proxy:
         self.failed = collections.Counter()  # requests that went wrong, by fault
         self.deleted = []  # objects that were deleted
         self.requests = []  # all of them, "METHOD PATH"
-        self._share, self._kinds, self._chance = 0.0, (), None  # of the requests, which fail at random
+        self._share, self._kinds, self._chance = 0.0, (), None  # for requests that fail at random
 
         class Handler(http.server.BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
@@ -51,24 +51,25 @@ class Proxy:
         self._server.server_close()
 
     def fail(self, fault: str, seconds: float, at: str = "", only: str = "") -> None:
-        """Requests "METHOD PATH" that hold `only`, from the first that holds `at`, after what was planned before."""
+        """Plans an outage, after those planned before: it begins with the first request "METHOD PATH" that contains
+        `at`, and hits requests that contain `only`."""
         with self._lock:
             self._plan.append((at, only, fault, seconds))
 
     def fail_at_random(self, kinds=FAULTS, share: float = 1 / 20, seed: int = 0) -> None:
-        """That share of all requests outside of outages, each in one of these ways."""
+        """Makes that share of the requests outside of outages fail, each with one of the faults `kinds`."""
         with self._lock:
             self._share, self._kinds, self._chance = share, kinds, random.Random(seed)
 
     def end(self) -> None:
-        """Of every outage and of random faults; nothing was asked for, failed or was deleted so far."""
+        """Ends every outage and the random faults, and clears the records of requests, failures and deletions."""
         with self._lock:
             self._plan, self._until, self._share = [], 0.0, 0.0
             for record in (self.failed, self.deleted, self.requests):
                 record.clear()
 
     def over(self) -> bool:
-        """Whether every planned outage has been and is over."""
+        """Whether every planned outage has happened and is over."""
         with self._lock:
             return not self._plan and time.monotonic() >= self._until
 
@@ -121,7 +122,7 @@ class Proxy:
 
 
 def _send(handler, status: int, headers: dict, content: bytes, cut: bool = False) -> None:
-    """An answer; `cut` short, the connection is closed before all that was announced is sent, or anything at all."""
+    """Sends an answer; with `cut`, closes the connection after half of the content, or before sending anything."""
     handler.close_connection |= cut
     if cut and not content:
         return
@@ -139,7 +140,7 @@ def _send(handler, status: int, headers: dict, content: bytes, cut: bool = False
 
 @contextlib.contextmanager
 def proxy(url: str):
-    """A Proxy before the server at `url`, http://127.0.0.1:PORT."""
+    """A Proxy in front of the server at `url`, http://127.0.0.1:PORT."""
     served = Proxy(int(url.rpartition(":")[2]))
     try:
         yield served

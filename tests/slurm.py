@@ -1,8 +1,8 @@
 """A real Slurm of two nodes for a test: munged, slurmctld and two slurmd, everything in one folder and on free ports.
 
 Each node has a host name, a hosts file, an address of the loopback network and process ids of its own (`unshare`), so
-a process of one is for the other that of another machine; they share the disk, as a cluster's nodes do. A node whose
-first process is killed loses all of them at once, as a machine without power does.
+to each node the other's processes are those of another machine; they share the disk, as a cluster's nodes do. Killing a
+node's first process ends all its processes at once, as a power failure does.
 """
 
 import os
@@ -89,7 +89,7 @@ class Cluster:
         self.wait_for_nodes()
 
     def wait_for_nodes(self) -> None:
-        """Until every node is up, whether or not it has jobs."""
+        """Waits until every node is up, whether or not it has jobs."""
         deadline = time.monotonic() + 60
         while not all(state in ("idle", "mixed", "allocated", "completing") for state in self.states().values()):
             if time.monotonic() > deadline:
@@ -98,12 +98,12 @@ class Cluster:
             time.sleep(0.2)
 
     def states(self) -> dict[str, str]:
-        """Of the nodes, as sinfo says it; "unknown" of each while the controller gives no answer."""
+        """The nodes' states as sinfo names them; all "unknown" while the controller gives no answer."""
         said = self.call("sinfo", "-h", "-N", "-p", "main", "-o", "%N %T", check=False).stdout.split()
         return dict.fromkeys(NODES, "unknown") | dict(zip(said[::2], said[1::2]))
 
     def restart_controller(self, seconds: float) -> None:
-        """Ends it, and starts it again after some seconds."""
+        """Ends the controller, and starts it again after `seconds`."""
         _end(self._controller)
         time.sleep(seconds)
         self._controller = self._start_controller()

@@ -1,7 +1,7 @@
 """Kills training runs with SIGKILL at random moments, saves included, until each is done: make soak.
 
-Whatever happened on the way, a run must end with the results, the logged steps and the parameters of one that nothing
-disturbed, bit for bit, and every start must go on from the newest save that was whole when the kill came.
+Whatever happened on the way, a run must end with the same results, logged steps and parameters, bit for bit, as an
+undisturbed run, and every start must go on from the newest save that was whole when the kill came.
 
     python tests/soak.py --kills=60
 """
@@ -24,11 +24,11 @@ import numpy as np
 from etils import epath
 
 FLAGS = ["--config.model.n_experts=4", "--config.model.group_tokens=64", "--config.eval_every=6"]
-CLOCKS = {"seconds", "sha256"}  # what two runs of the same bits may say differently
+CLOCKS = {"seconds", "sha256"}  # fields that may differ between two identical runs
 
 
 def start(config, workdir, n_processes: int, log, *flags):
-    """One process of one device, or two of two, which spread the four experts over all devices."""
+    """Starts one process with one device, or two with two each; the four experts are spread over all devices."""
     n_devices = n_processes
     flags = [f"--config={config}", f"--workdir={workdir}", *FLAGS, *flags]
     flags.append(f"--config.mesh.expert={n_processes * n_devices}")
@@ -54,7 +54,7 @@ def kill_until_done(
             else:
                 wait_for_moment(moment, workdir, processes, chance)
                 saving = any(workdir.rglob("*.orbax-checkpoint-tmp*"))
-                alone = moment != "start" and chance.random() < 0.5  # who waits for a first meeting waits five minutes
+                alone = moment != "start" and chance.random() < 0.5  # at the start, a survivor waits five minutes
                 for victim in [chance.choice(processes)] if alone else processes:
                     victim.send_signal(signal.SIGKILL)
                 codes = wait_for(processes)
@@ -72,12 +72,12 @@ def kill_until_done(
 
 
 def wait_for(processes) -> list[int]:
-    """Exit codes; a process whose fellow was killed must not hang for ever."""
+    """Waits for the exit codes; a process whose peer was killed must not hang for ever."""
     try:
         return [process.wait(timeout=900) for process in processes]
     finally:
         for process in processes:
-            process.send_signal(signal.SIGABRT)  # one that hangs tells where; no other is left
+            process.send_signal(signal.SIGABRT)  # a process that hangs tells where; the others have ended
 
 
 def wait_for_moment(moment: str, workdir, processes, chance) -> None:
@@ -95,7 +95,7 @@ def wait_for_moment(moment: str, workdir, processes, chance) -> None:
 
 
 def check_resumed(said: str, newest: dict[str, int]) -> None:
-    """The first thing that a start resumed in a segment is the newest save that the last kill left there."""
+    """Asserts that a start first resumed each segment from the newest save that the last kill left there."""
     assert "damaged" not in said, said
     seen = set()
     for segment, step in re.findall(r"resuming from \S*/(trunk|branch-\d+)/checkpoints/(\d+)", said):
@@ -122,7 +122,7 @@ def progress(workdir) -> int:
 
 
 def outcome(workdir: epath.Path) -> dict:
-    """Everything a run says of itself apart from times: results, every logged step, checksums of every last array."""
+    """Everything that a run records except times: results, every logged step, checksums of all last arrays."""
     said = {}
     for path in sorted(workdir.glob("*/result.json")):
         said[path.parent.name, "result"] = without_clocks(json.loads(path.read_text()))
@@ -153,7 +153,7 @@ def final_params(workdir, segment: str = "branch-16384") -> dict:
 
 
 def assert_same_run(one, other, segment: str = "branch-16384") -> None:
-    """Two workdirs hold the same run to the last bit."""
+    """Asserts that two workdirs hold the same run to the last bit."""
     said = outcome(epath.Path(one)), outcome(epath.Path(other))
     assert said[0].keys() == said[1].keys()
     for name in said[0]:

@@ -1,4 +1,4 @@
-"""Workdirs of sweeps as trainers leave them, made without training: what is read, kept and refused needs no model."""
+"""Makes workdirs of sweeps as trainers leave them, but without training, to test what is read, kept and refused."""
 
 import json
 
@@ -24,7 +24,7 @@ def write_sweep(folder, config, varied) -> str:
 def begin(
     path: str, workdir, backend: str = "local", code: str = "", corpus: str = CORPUS, **options
 ) -> sweepfile.Sweep:
-    """sweep.json and each job's job.json, of the sweep file at `path`; nothing is trained yet."""
+    """Writes sweep.json and each job's job.json for the sweep file at `path`; trains nothing."""
     jobs, _ = jobs_lib.load(path, epath.Path(workdir))
     code = code or code_version()
     for job in jobs:
@@ -36,7 +36,7 @@ def begin(
 
 
 def train(job, share: float = 1.0, **fields) -> None:
-    """Metrics of `share` of each segment's tokens, and where that is all of it, results with `fields` among theirs."""
+    """Writes metrics for `share` of each segment's tokens and, if that is all, results with `fields` added."""
     config = record_of(jobs_lib.config_of(job))
     for segment, (first, last) in job.segments.items():
         folder = job.folder / segment

@@ -8,7 +8,7 @@ python -m fit holistic --refit=runs.csv
 The first takes the published laws and says which coefficients are published, which were recovered from the paper's
 tables and which are missing. The second fits them to runs of configs/sweeps/holistic_phase1.py and holistic_phase2.py.
 The third tests whether architectures keep their rank when the width changes. The last fits Eq. 2, the best FLOPs per
-token and tokens of a budget, to runs of several sizes at each: once more on the optima that were found.
+token and tokens for each budget, once more: to runs of several sizes at each budget, built as the search found best.
 """
 
 import json
@@ -78,7 +78,7 @@ def _read(path, names):
 
 
 def _rank(f, names):
-    """Ranks of any table with d_model, loss and --group; without a group of one whose architectures are known."""
+    """How ranks agree in a table with d_model, loss and a column --group, or one that tells the runs' architectures."""
     import numpy as np
 
     from fit import holistic_runs, table
@@ -98,7 +98,7 @@ def _rank(f, names):
 
 
 def _refit(runs):
-    """Eq. 2 of runs of several M at each budget: M_opt and D_opt = C / M_opt."""
+    """Eq. 2 fitted to runs of several M at each budget: M_opt and D_opt = C / M_opt."""
     from fit import isoflop
 
     found = isoflop.profiles(runs.m, runs.flops, runs.loss)
@@ -133,7 +133,7 @@ def text(result):
 
 
 def rank_lines(found):
-    """At each budget; over all of them only where no budget has enough, for budgets set losses apart by themselves."""
+    """The ranks at each budget; over all of them only if no budget has enough, for budgets set losses apart."""
     for r in found.get("budgets") or [found]:
         at = f"{r['flops']:.3g} FLOPs: " if "flops" in r else ""
         yield (

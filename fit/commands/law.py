@@ -81,7 +81,7 @@ def define_flags(f):
 
 
 def forms_of(f):
-    """The Forms of --form; UserError on a name that is none, or where several meet a flag that is for one."""
+    """The Forms of --form; UserError on an unknown name, or for several forms with a flag that is for one."""
     given, known = ",".join(f.form), f"expected one or more of {', '.join(FORMS)}"
     names = list(dict.fromkeys(f.form))
     if not names or not set(names) <= set(FORMS):

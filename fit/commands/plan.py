@@ -31,13 +31,13 @@ def define_flags(f):
 
 
 def planned(f, law):
-    """(law, plan) that the flags ask for of this law; with --epochs the law is that of repeated text. Of several
-    architectures it is the plan of the best, and lists what each comes to."""
+    """The (law, plan) that the flags ask for; with --epochs the law becomes that of repeated text. With several
+    architectures, the plan is that of the best and lists the results of all."""
     made, architectures = [], flags.architectures_of(f, law)
     for architecture in architectures:
         try:
             made.append((architecture, *_planned(f, law, architecture)))
-        except UserError as error:  # of some that were asked others may be feasible
+        except UserError as error:  # another of the architectures may be feasible
             refused = error
     if not made:
         raise refused
@@ -76,7 +76,7 @@ def _planned(f, law, architecture):
 
 
 def _as_given(f, sentence):
-    """A sentence on the budget that names the flags that gave it: hours were made FLOPs."""
+    """The sentence with the flags --hours and --chips in place of --flops, if the budget came from those."""
     return sentence if f.hours is None else sentence.replace("--flops", f"--hours={f.hours:g} of --chips={f.chips}", 1)
 
 

@@ -60,7 +60,7 @@ def run(f):
             raise UserError(f"--out_dir={f.out_dir}: cannot be made: {e.strerror}") from e
     for which, pictures in todo.items():
         if f.out_dir and which != "5" and "n_tokens" not in law.form.columns:
-            continue  # a law without tokens has but the one picture
+            continue  # a law without tokens has only one picture
         figure, _ = figures.draw(which, law, architecture, experts, budgets, runs, out)
         for kind, path in pictures.items():
             with replacing(path) as temporary:

@@ -3,8 +3,8 @@
 python -m fit surface --runs=runs.csv
 python -m fit surface --runs=runs.csv --out=surface.svg
 
-The table has n_active, n_total, n_tokens, loss, and sparsity or n_experts with top_k. Intervals are of 100 refits to
-80% of the runs, which also predict the rest.
+The table has n_active, n_total, n_tokens, loss, and sparsity or n_experts with top_k. Intervals come from 100 refits to
+80% of the runs each; every refit also predicts the rest.
 """
 
 import json

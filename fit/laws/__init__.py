@@ -1,4 +1,4 @@
-"""The laws that can be fitted: a page each in this folder, and in the folder that $FIT_LAWS names.
+"""The laws that can be fitted: one page (module) each in this folder and in the folder that $FIT_LAWS names.
 
 A page declares COLUMNS (what it reads of a run besides the loss), COEFFICIENTS ({name: Coefficient}), the formula
 log_loss(xp, c, x) of coefficients and columns by name, and PRESETS (published coefficients with their source). It may
@@ -9,7 +9,7 @@ add
                  closed form
   SEPARATE       the law that is fitted to the runs of each number of experts alone, and how this one contains it
 
-A preset may say too
+A preset may also say
 
   counts         "without embedding", where the law's n_active and n_total are without embedding and head
   dense          the preset that the dense models of the same paper follow

@@ -31,7 +31,7 @@ def log_loss(xp, c, x):
 
 
 def scaled_starts(rng, count, runs):
-    """In the measure of the runs: d such that the mean loss is right."""
+    """Scaled to the runs: d such that the mean loss is right."""
     a, b = rng.uniform(-0.3, -0.02, count), rng.uniform(-0.3, 0.05, count)
     c = rng.uniform(-0.03, 0.03, count)
     log_start, t = rng.uniform(np.log(1.2), np.log(5), count), rng.uniform(1.5, 6, count)

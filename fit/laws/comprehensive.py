@@ -12,8 +12,8 @@ The best G is sqrt(f / e) and the best S is -n / (2 m), whatever the size and th
 from fit.form import Coefficient
 
 COLUMNS = ("n_active", "n_total", "n_tokens", "top_k", "shared_share")
-# Starts: ours, around the printed values, 2^7 = 128. Only D can be measured from its mean: no entry of `free` takes up
-# a change of unit of N in n N^-alpha, for n is negative.
+# Starts: ours, around the printed values, 2^7 = 128. Only D can be centred: no entry of `free` can absorb a change of
+# the unit of N in n N^-alpha, for n is negative.
 COEFFICIENTS = dict(
     e=Coefficient((0.1,), positive=True),
     f=Coefficient((2, 10), positive=True),

@@ -3,13 +3,13 @@
   L = c + (g / G^gamma + a) / N^alpha + b / D^beta
 
 L is the loss in nats per token, N = n_total without embedding and head, D = n_tokens, G = granularity: how many times
-narrower an expert is than the dense feed-forward layer; as many times more experts are used by a token. c is the
-irreducible loss. The number of experts is not in the law: all its mixtures have 64 times the dense layer's weights.
-The dense models of the same paper follow the dense law, `fine-grained-dense-2024`.
+narrower an expert is than the dense feed-forward layer; a token uses as many times more experts. c is the irreducible
+loss. The number of experts is not in the law: all its mixtures have 64 times the dense layer's weights. The dense
+models of the same paper follow the dense law, `fine-grained-dense-2024`.
 
-That N counts all experts is inferred: with 43 active parameters' worth of it for each (64 experts over 12 d^2 weights a
-block) the law gives the paper's printed losses within 0.9%, and the sizes of its runs, 129M to 3.7B, are 43 times its
-3M to 86M of active parameters. The ranges are those that summaries of the paper give: G from 1 to 16, N without the
+That N counts all experts is inferred: with N as 43 times the active parameters (64 experts over 12 d^2 weights a block)
+the law gives the paper's printed losses within 0.9%, and the sizes of its runs, 129M to 3.7B, are 43 times its 3M to
+86M of active parameters. The ranges are those that summaries of the paper give: G from 1 to 16, N without the
 embedding, 16B to 130B tokens.
 """
 
@@ -37,7 +37,7 @@ def log_loss(xp, c, x):
 
 
 def scaled_starts(rng, count, runs):
-    """In the measure of the runs: size, granularity, data and the floor c share the loss at the mean run."""
+    """Scaled to the runs: size, granularity, data and the floor c share the loss at the mean run."""
     loss = np.exp(np.mean(np.log(runs.loss)))
     terms = np.log(np.maximum(rng.dirichlet((1, 0.3, 1, 2), count).T, 1e-3) * loss)
     alpha, beta = np.exp(rng.uniform(np.log(0.05), np.log(0.6), (2, count)))

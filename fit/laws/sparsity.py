@@ -41,7 +41,7 @@ def log_loss(xp, c, x):
 
 
 def scaled_starts(rng, count, runs):
-    """In the measure of the runs: the five terms share the loss at the mean run."""
+    """Scaled to the runs: the five terms share the loss at the mean run."""
     loss, used = np.exp(np.mean(np.log(runs.loss))), np.mean(np.log1p(-runs.columns["sparsity"]))
     shares = rng.dirichlet((1, 1, 1, 1, 2), count).T
     terms = np.log(np.maximum(shares, 1e-3) * loss)

@@ -23,7 +23,7 @@ def text(data):
     read = lambda name: (folder / name).read_text(encoding="utf-8")
     parts = dict(
         STYLE=read("page.css"),
-        # "<" would end the element within a string: JSON has another way to write it
+        # "<" within a string could end the script element, so JSON's escape stands for it
         DATA=json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c"),
         SCRIPT="\n".join(_as_part(read(f"{name}.js")) for name in SCRIPTS),
     )
@@ -31,6 +31,6 @@ def text(data):
 
 
 def _as_part(source):
-    """A module as a part of one script, where all names are in one scope: without its imports and exports."""
+    """A module without its imports and exports: the parts become one script, with one scope for all names."""
     source = re.sub(r"^import [^;]*;\n", "", source, flags=re.MULTILINE)
     return re.sub(r"^export ", "", source, flags=re.MULTILINE)

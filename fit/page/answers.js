@@ -29,7 +29,7 @@ const pictures = {
 };
 $("pictures").prepend(...Object.values(pictures).map(({ figure }) => figure));
 
-// The plan of what was asked, {ask, plan}; runs to draw, change: how a picture sets fields.
+// Shows {ask, plan}: what was asked and its plan. runs: those to draw; change: sets fields when a picture is clicked.
 export function showPlan(latest, runs, change) {
   showAnswer(latest);
   showTable(latest);
@@ -213,7 +213,7 @@ function showPictures({ ask, plan }, runs, change) {
   );
 }
 
-// A picture with its note; what cannot be drawn says why instead.
+// Draws a picture with its note; the note of a picture that cannot be drawn says why.
 function put(picture, drawIt) {
   picture.spec = null;
   picture.words.textContent = safely(drawIt) ?? "cannot be drawn for these limits";
@@ -232,7 +232,7 @@ function showCopies({ ask, plan }) {
   $("copy-config").hidden = source == null;
 }
 
-// What twice of each limit would gain: [{name, gain in nats, best: the new optimum}]; gain null where there is no limit.
+// What doubling each limit would gain: [{name, gain in nats, best: the new optimum}]; gain null without a limit.
 function gains({ law, shape, limits, experts }, plan) {
   const twice = (name) => {
     if (limits[name] == null) return null;

@@ -48,7 +48,7 @@ function makeFields() {
   $("reset").addEventListener("click", () => change(defaults(lawOf())));
 }
 
-// FLOPs, hours and a loss to reach are one budget: the one typed last counts, the others follow.
+// FLOPs, hours and a loss to reach are three ways to give one budget: the one typed last counts, the others follow.
 const BUDGETS = ["flops", "hours", "target_loss"];
 let flopsNow = null; // of the plan on the page
 function change(changed) {

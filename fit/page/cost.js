@@ -60,7 +60,7 @@ function stepOf({ cost }, built, batch, saved, shape, memory) {
   return { step_tokens: batch, step_bytes, step_chips: Math.ceil(step_bytes / memory) };
 }
 
-// FLOPs from `least` to `most` at which the best model at e experts reaches a loss; null where none of them do.
+// FLOPs from `least` to `most` at which the best model at e experts reaches a loss; null if `most` is not enough.
 export function leastFlops(law, e, shape, limits, loss, least, most) {
   const at = reducedAt(law, e);
   const largest = limits.memory_bytes == null ? Infinity : largestIn(e, shape, limits);

@@ -19,8 +19,8 @@ MOST_RUNS = 2000  # on the page, spread evenly over the table
 def of(laws, runs=None, out=None):
     """Everything that the page computes with, ready for JSON.
 
-    laws: Laws, the first of them shown at first; the published ones that have optima follow. runs: runs of the
-    first law, with `out`, boolean [n_runs], those kept out of its fit.
+    laws: Laws; the page shows the first of them at first and adds the published ones that have optima. runs: runs of
+    the first law, with `out`, boolean [n_runs], those kept out of its fit.
 
     Raises:
       UserError: a law has no optimum of size and tokens, or its formula is not known to the page.

@@ -12,8 +12,8 @@ const REDUCED = {
   chinchilla: (c) => [c.A, -c.alpha, c.B, -c.beta, c.E],
 };
 
-// [m, mu, n, nu, c, unique] of the law at e experts; `coefficients` of a draw, or the law's own. unique: how many tokens
-// of text there are, for a law of text that is read again; else undefined.
+// [m, mu, n, nu, c, unique] of the law at e experts; coefficients: a draw's, else the law's own. unique: how many
+// tokens of text there are, if the law is one of repeated text; else undefined.
 export const reducedAt = (law, e, coefficients = law.coefficients) => [
   ...REDUCED[law.form](coefficients, e),
   law.unique,
@@ -34,7 +34,7 @@ export function effective([m, mu, n, nu, , unique], size, tokens) {
   return [worth(size, Math.min(size, best), R_N), worth(tokens, fresh, R_D)];
 }
 
-// The law of text of which there are so many tokens, read several times; and the law of text without end.
+// The law for `unique` tokens of text that are read several times; and the same law for text without end.
 export const repeated = (law, unique) => (drawsOf(law), { ...law, unique, fresh: law });
 export const fresh = (law) => law.fresh ?? law;
 

@@ -9,9 +9,9 @@ import { bestOf, largestIn, solve } from "./solve.js";
 import { PlanError } from "./words.js";
 
 const CELLS = [30, 18]; // FLOPs and memories
-const MAP_DRAWS = 20; // of the bootstrap, of which the map asks whether they agree
+const MAP_DRAWS = 20; // of the bootstrap: the map shows where they disagree
 
-// Some of the draws, spread evenly, as the law at each of the experts; those that have an optimum at all of them.
+// The law at each of the experts by some of the draws, spread evenly; only draws that have an optimum at all of them.
 function someDraws(law, experts) {
   const draws = drawsOf(law);
   const some = draws.filter(
@@ -39,7 +39,7 @@ export function map(picture, { law, shape, limits, experts }, looks, choose) {
     throw error;
   }
   const laws = experts.map((e) => reducedAt(law, e));
-  const drawn = law.unique ? [] : someDraws(law, experts); // of repeated text they would take too long
+  const drawn = law.unique ? [] : someDraws(law, experts); // for repeated text they would take too long
   const [cells, stops] = [[], []];
   const bests = []; // of each stop, null where nothing fits
   for (let j = 0; j < CELLS[1]; j++) {

@@ -1,6 +1,6 @@
 // Numbers as Python's format() writes them, letter by letter: the page says what the command line says.
 
-// JavaScript rounds a half up, Python to the even digit; a half is a number whose further digits are 5000...
+// JavaScript rounds a half up, Python to the even digit; it is a half if the digits of `long` after `text` are 5000...
 function rounded(text, long) {
   const next = long.slice(text.length - (text.includes(".") ? 0 : -1));
   if (!/^50*$/.test(next) || (text.at(-1) - 0) % 2 === 0) return text;
@@ -15,7 +15,7 @@ export function fixed(x, digits) {
 function exponential(x, digits) {
   const [short, power] = x.toExponential(digits).split("e");
   const [long, its] = x.toExponential(Math.min(100, digits + 40)).split("e");
-  const mantissa = power === its ? rounded(short, long) : short; // 9.995 became 1.00: no half of an even digit
+  const mantissa = power === its ? rounded(short, long) : short; // 9.995 became 1.00: no half to correct
   const size = power.slice(1).padStart(2, "0");
   return `${mantissa}e${power[0]}${size}`;
 }

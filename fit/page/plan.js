@@ -9,8 +9,8 @@ import { infeasibleWhy, sentences, warnings } from "./words.js";
 
 export const DECIDED = 0.8; // share of the draws in which the best number of experts must be the best
 
-// [law, limits, plan] of what was asked: {shape, limits, experts, loss, chips}, of repeated text where there are epochs, with
-// the least budget where a loss is to be reached, and costs where there are chips.
+// [law, limits, plan] of what was asked. If epochs are given, the law is that of repeated text; if a loss is to be
+// reached, the limits have the least budget for it; if chips are given, the plan has costs.
 export function planOf(data, law, { shape, limits, experts, loss, chips }) {
   if (limits.epochs != null) law = repeated(law, limits.max_tokens);
   let target = null;

@@ -25,8 +25,8 @@ function root(f, low, high) {
   }
 }
 
-// Throws the command line's sentence where the laws at these experts have no optimum; of laws of repeated text that is
-// found by searching.
+// Throws the command line's sentence where the laws at these experts have no optimum; for laws of repeated text,
+// `searched` finds that out.
 export function refuseWithoutOptimum(laws, experts) {
   if (laws[0][5] !== undefined) return;
   const at = laws.findIndex(([, mu, , nu]) => !(mu < 0 && nu < 0));
@@ -70,8 +70,8 @@ export function largestIn(e, shape, limits) {
 export const computeOptimal = ([m, mu, n, nu], flops) =>
   ((m * mu) / (n * nu)) ** (-1 / (mu + nu)) * (flops / TRAINING) ** (nu / (mu + nu));
 
-// The size in [smallest, top] of the least loss, for a law of repeated text: by a grid, then by golden section around its
-// best place. Infinity where it is all that the memory holds, 0 where it is the smallest.
+// The size of the least loss between `smallest` and what limits allow, for a law of repeated text: by a grid, then by
+// golden section around its best point. Infinity where the memory alone limits it, 0 where it is the smallest.
 function searched(law, e, limits, smallest, largest) {
   const last = limits.flops == null ? Infinity : limits.flops / (TRAINING + INFERENCE * limits.inference_tokens);
   const top = Math.max(Math.min(largest, last), smallest);
@@ -99,8 +99,8 @@ function searched(law, e, limits, smallest, largest) {
   return atTop && top === largest ? Infinity : size < smallest * (1 + 1e-6) ? 0 : size;
 }
 
-// The optimum at e experts, where the law is `law`, as reducedAt has it; size_bound says what fixed the size.
-// largest: what memory holds, where it is known already.
+// The optimum at e experts; law: what reducedAt gives there. size_bound says what fixed the size. largest: the largest
+// size that memory holds, if known already.
 export function solve(law, e, shape, limits, largest) {
   const d = shape.width_per_block;
   const smallest = active(shape, d);
@@ -149,7 +149,7 @@ export function bestOf(solved) {
   return solved.reduce((best, o) => (o.feasible && !(best && best.loss <= o.loss) ? o : best), null);
 }
 
-// [smallest, largest] size within BAND of the best loss `least` for an optimum; null where it is not so good itself.
+// [smallest, largest] size within BAND of the best loss `least` for an optimum; null if it has no such size.
 export function nearOptimal(law, optimum, shape, limits, least) {
   const target = least * (1 + BAND);
   if (!(optimum.loss <= target)) return null;

@@ -14,7 +14,7 @@ export function refusal(name, values) {
   throw new PlanError(say(name, values));
 }
 
-// What f() gives; null where it cannot be planned, with the sentence given to `refused`.
+// What f() returns; if it throws a PlanError, null, after a call of `refused` with the error's sentence.
 export function safely(f, refused = () => {}) {
   try {
     return f();

@@ -39,7 +39,7 @@ TITLES = {
     "4": "Table 4: the law at each number of experts",
     "5": "Table 5: bootstrap intervals of the optima",
 }
-WORDS = 40  # letters from which on a cell is a sentence, and wrapped
+WORDS = 40  # a cell of more letters is a sentence and is wrapped
 MOST_ROWS = 5000  # of the numbers behind a picture: a million would make the page unusable
 BYTES = {"memory_bytes": 1, "memory_gb": 1e9}  # column: bytes in its unit
 HEADS = dict.fromkeys(BYTES, "memory")  # its cells have their own units
@@ -54,7 +54,7 @@ NAMES = {
 
 
 def page(law, architecture, runs=None, out=None):
-    """The page as text; runs and out as figures.measured gives them. For what the law cannot give it says why."""
+    """The page as text; runs and out as figures.measured gives them. Where the law cannot give a part, it says why."""
     name = os.path.basename(law.name)
     title = f"{law.form.name.capitalize()} scaling law: {name}"
     parts = [f"<h1>{_text(title)}</h1>", f"<p>{_text(_origin(law))}</p>"]

@@ -19,7 +19,7 @@ FAR = 100  # times the largest budget fitted: beyond, a table of the paper's bud
 
 
 def budgets_of(law, papers):
-    """The training budgets `papers`, or three over and ten times beyond a law's own runs where those are far below."""
+    """The training budgets `papers`; if the law's runs are far below those, three from its runs to ten times beyond."""
     low, high = law.ranges.get("training_flops", papers[:2])
     if min(papers) <= FAR * high:
         return papers
@@ -63,9 +63,8 @@ def table_1(law, architecture, experts=None, budgets=None):
 def table_2(law, architecture, experts=None, budgets=None, memories_gb=None, kv_tokens=None):
     """The best number of experts for each budget and memory: bfloat16 weights and a cache of kv_tokens tokens.
 
-    With the published law, its models and the paper's cells, each row holds the printed E too, and how much more loss
-    it has. best_at_edge: no more (or no fewer) experts were allowed; best_in_draws: in how many of a fit's draws it is
-    best.
+    With the published law, its models and the paper's cells, each row also holds the printed E and how much higher its
+    loss is. best_at_edge: no more (or no fewer) experts were allowed; best_in_draws: how many of a fit's draws agree.
     """
     experts = optimum.allowed_experts(law, experts or law.experts)
     budgets = tuple(budgets or budgets_of(law, TABLE_2["flops"]))
@@ -113,7 +112,7 @@ def table_4(law, architecture, experts=None):
 
 
 def table_5(law, architecture, experts=None, budgets=None):
-    """Bootstrap intervals of the compute-optimal n_active and n_tokens, and how often each E was the best of those."""
+    """Bootstrap intervals of the compute-optimal n_active and n_tokens, and how often each E was the best."""
     if not law.draws:
         raise UserError(f"--law={law.name}: holds no bootstrap draws; fit it with --bootstrap=100")
     experts = optimum.allowed_experts(law, experts or law.experts)

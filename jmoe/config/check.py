@@ -1,6 +1,6 @@
 """How the fields of a config must fit together, and what a mesh must divide. Plain Python.
 
-The trainer, and whoever submits jobs, checks all of this before it touches a device, a text or a workdir.
+The trainer, and the launcher of jobs, check all of this before they touch a device, a text or a workdir.
 """
 
 from jmoe.config.fields import NEUTRAL, check_fields, integer, setting
@@ -76,14 +76,14 @@ def _uses_d_ff(model) -> bool:
 
 
 def microbatch_tokens(config) -> int:
-    """config.microbatch_tokens, 0 where a config is older than the field."""
+    """config.microbatch_tokens, or 0 if the config is older than the field."""
     return config.get("microbatch_tokens", 0)
 
 
 def check_mesh(config, n_devices: int) -> tuple[int, int, int]:
     """The sizes of the mesh axes (data, expert, model) over `n_devices`.
 
-    Raises UserError, naming both numbers, where devices, experts, sizes, a batch or a microbatch do not divide.
+    Raises UserError, naming both numbers, if devices, experts, sizes, a batch or a microbatch do not divide evenly.
     """
     model, expert, tensor = config.model, config.mesh.expert, config.mesh.model
     if expert < 1 or tensor < 1 or n_devices % (expert * tensor):

@@ -1,6 +1,6 @@
-"""The fields of a config, a line each: what it may be, what a later start may change, and what records leave out.
+"""The fields of a config, one line each: its allowed values, whether a later start may change it, its neutral value.
 
-A record of a run, and the name of a job, hold the fields of its config but those at their neutral value. Plain Python.
+The record of a run and the name of a job hold its config without the fields at their neutral value. Plain Python.
 """
 
 import dataclasses
@@ -14,12 +14,12 @@ from jmoe.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class Field:
-    """One field. `allowed` are words for people and the test of a value.
+    """One field. `allowed` is a pair: words for people, and the test of a value.
 
-    free: a later start of the same run may change it: it says where and how long, not what each step computes.
+    free: a later start of the same run may change it: it sets where and how long to train, not what each step computes.
     own: models that are trained together may differ in it: the compiled step does not depend on it.
-    neutral: the value at which the field changes nothing; None where it has none. Fields that came after the first runs
-      have one, so that records and job names from before stay what they are.
+    neutral: the value at which the field changes nothing; None if it has none. Fields added after the first runs have
+      one, so that older records and job names stay as they are.
     """
 
     allowed: tuple[str, Callable]
@@ -73,7 +73,7 @@ _BETA = number(" from 0 to below 1", lambda x: 0 <= x < 1)
 _BOOL = "True or False", lambda x: isinstance(x, bool)
 _TEXT = "text", lambda x: isinstance(x, str)
 
-# A run's text is known by its fingerprint, so that a later start may name it otherwise: another path, say.
+# A run's text is known by its fingerprint, so a later start may name it differently, by another path for example.
 FIELDS = {
     "seed": Field(integer(0, 2**32 - 1), own=True),
     "n_tokens": Field(
@@ -149,16 +149,16 @@ FIELDS = {
     "eval_every": Field(integer(0), free=True, neutral=0),
     "wandb": Field(_TEXT, free=True, neutral=""),
 }
-FREE_SECTIONS = ("chip", "mesh")  # free as well: fields of these that only another version of this table knows
-# of config.model, in a run's result where they are not neutral
+FREE_SECTIONS = ("chip", "mesh")  # their fields are free even if only another version of this table knows them
+# fields of config.model that a run's result holds unless they are neutral
 COLUMNS = ("n_kv_heads", "head_dim", "qk_norm", "tied_embeddings")
 COLUMNS += ("top_k", "d_expert", "n_shared_experts", "n_dense_blocks", "scores", "balance")
-STANDS_FOR = {  # what is meant where one of them is 0, from a config.model
+STANDS_FOR = {  # what 0 means for these, computed from a config.model
     "n_kv_heads": lambda model: model["n_heads"],
     "head_dim": lambda model: model["d_model"] // model["n_heads"],
     "d_expert": lambda model: model["d_ff"],
 }
-BY_RULE = {  # in a table of runs where some model's is not the recipe's, by which the law's counts go
+BY_RULE = {  # the recipe's rules, which the law's counts assume; a table has these columns if a model breaks one
     "n_heads": lambda model: model["n_blocks"],
     "d_ff": lambda model: 3 * model["d_model"],
 }
@@ -166,7 +166,7 @@ NEUTRAL = {name: field.neutral for name, field in FIELDS.items() if field.neutra
 
 
 def setting(model, name: str):
-    """The field `name` of config.model, its neutral value where a config is older than the field."""
+    """The field `name` of config.model, or its neutral value if the config is older than the field."""
     return model.get(name, NEUTRAL[f"model.{name}"])
 
 
@@ -176,7 +176,7 @@ def columns(model) -> dict:
 
 
 def with_columns(rows: list[dict], models: list) -> None:
-    """Gives every row the columns that any row has: those of its own config.model, which a neutral one leaves out."""
+    """Gives every row the columns that any row has. Rows lack neutral ones, which are filled in from `models`."""
     for name in [name for name in COLUMNS if any(name in row for row in rows)]:
         for row, model in zip(rows, models):
             value = setting(model, name)
@@ -218,12 +218,12 @@ def record_of(config) -> dict:
 
 
 def alike(config) -> dict:
-    """The record of a config without what models trained together may differ in: equal where they can be."""
+    """The record of a config without its `own` fields: models can be trained together if theirs are equal."""
     return _without(record_of(config), lambda name, _: name in FIELDS and FIELDS[name].own)
 
 
 def neutral(config):
-    """`config` with every field that has a neutral value set to it, as a record means it that leaves the field out."""
+    """Sets each field that has a neutral value to that value, as a record that lacks it means; returns `config`."""
     config.update_from_flattened_dict(NEUTRAL)
     return config
 
@@ -241,7 +241,7 @@ def _is_free(name: str) -> bool:
 
 
 def _without(tree: dict, leave_out, prefix: str = "") -> dict:
-    """`tree` without the fields for which leave_out(dotted name, value), and without sections that this empties."""
+    """`tree` without the fields for which leave_out(dotted name, value), and without sections that become empty."""
     kept = {}
     for key, value in tree.items():
         if isinstance(value, dict):

@@ -12,8 +12,8 @@ ASSIGNMENT = re.compile(r"    ([\w.]+) = (?:(\w+) = )?.*?(?:  # (.*))?$")
 
 
 def describe(path: str | None, sections=()) -> str:
-    """Lines on each field of the config file `path`, else of the recipe, in `sections` or in all; raises what the file
-    does."""
+    """Describes each field of the config file `path`, or else of the recipe, in `sections` or in all. Raises what the
+    file raises."""
     file = pathlib.Path(path) if path else RECIPE
     spec = importlib.util.spec_from_file_location("config_to_list", file)
     module = importlib.util.module_from_spec(spec)

@@ -17,7 +17,7 @@ class Chip:
     capacity: float = 0.0  # bytes of main memory
     bandwidth: float = 0.0  # bytes a second of main memory
     network: float = 0.0  # bytes a second that leave over all fast links (ICI, NVLink), one way
-    source: str = ""  # who says so
+    source: str = ""  # where these are published
 
 
 # NVIDIA's FLOP/s without sparsity; PCIe cards' links are those of an NVLink bridge.
@@ -75,7 +75,7 @@ def file_name(kind: str) -> str:
 
 
 def measured(device, folder: pathlib.Path = MEASURED) -> dict | None:
-    """flops and bandwidth that this kind of device was seen to reach, and the file that says so; None where none was.
+    """The measured flops and bandwidth of this kind of device, and their file; None where none were measured.
 
     The peaks are of a bfloat16 product of 8,192 and of a copy in memory (benchmarks/accelerator_parts.py).
     """

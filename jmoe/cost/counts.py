@@ -8,18 +8,18 @@ ENDS = "embedding", "head"  # one matrix, of role "head", where they are tied
 
 
 def n_active(model, embedding: bool = True) -> int:
-    """Parameters that one token uses, norms and router left out (Eq. 12); embedding and head too unless `embedding`."""
+    """Parameters that one token uses, without norms and router (Eq. 12); with embedding and head if `embedding`."""
     chosen = lambda w: w.size // model.n_experts * setting(model, "top_k") if w.role == "expert" else w.size
     return sum(n * chosen(w) for n, w in _counted(model, embedding))
 
 
 def n_total(model, embedding: bool = True) -> int:
-    """All parameters, norms and routers left out (Eq. 11); embedding and head too unless `embedding`."""
+    """All parameters, without norms and routers (Eq. 11); with embedding and head if `embedding`."""
     return sum(n * w.size for n, w in _counted(model, embedding))
 
 
 def n_exact(model, mesh: dict[str, int] | None = None) -> int:
-    """Every parameter, norms and routers too; those that each device keeps, given a mesh's sizes by axis."""
+    """All parameters, norms and routers too; given a mesh's sizes by axis, only those that each device stores."""
     return sum(n * (w.size_on_device(mesh) if mesh else w.size) for n, w in weights.each(model))
 
 

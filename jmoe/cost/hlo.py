@@ -1,4 +1,4 @@
-"""XLA's optimised text of a compiled program, read into instructions and the arrays that they take and give.
+"""Parses XLA's optimised text of a compiled program into instructions, their operands and the arrays they produce.
 
 TPU text marks an array that lives on the chip, outside the main memory, by the memory space S(1).
 """
@@ -50,7 +50,7 @@ class Instruction:
 
     @property
     def source(self) -> str:
-        """Where in the program it was written, "" if XLA does not say."""
+        """The place in our program that it comes from (op_name), "" if XLA does not say."""
         name = re.search(r'op_name="([^"]*)"', self.attributes)
         return name[1].replace("\\'", "'") if name else ""
 

@@ -23,7 +23,7 @@ def compile_step(config, devices):
     """Compiles the train step of `config` at its largest batch for `devices`; returns the mesh and a
     jax.stages.Compiled.
 
-    Raises UserError for a config that is no model or does not divide over the devices, and DoesNotFit.
+    Raises UserError for a config that is invalid or does not divide over the devices, and DoesNotFit.
     """
     check.check_config(config)
     mesh = sharding.make_mesh(config, devices)
@@ -64,7 +64,7 @@ def of_state(config, mesh) -> int:
 
 
 def microbatches(config, n_devices: int) -> list[int]:
-    """The microbatches, in tokens, that `config` could take on `n_devices` instead of its own, each half the last."""
+    """The smaller microbatches, in tokens, that `config` could use on `n_devices`, each half of the one before."""
     largest = max(batch for _, batch in config.batch_tokens)
     size = check.microbatch_tokens(config) or largest
     common = math.gcd(*(batch for _, batch in config.batch_tokens))

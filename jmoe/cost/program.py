@@ -1,7 +1,7 @@
 """What a compiled program does: matmuls, memory traffic, collectives, arrays.
 
 XLA's own cost analysis counts the body of a loop once. Program counts every instruction as often as it runs, so a scan
-over layers counts each layer. All numbers are per device; arrays on the chip cost no traffic of the main memory.
+over layers counts each layer. All numbers are per device; arrays kept on the chip cause no main memory traffic.
 """
 
 import dataclasses
@@ -31,7 +31,7 @@ class Collective:
     source: str
     times: int  # in one run of the program
     group: int  # devices that take part
-    bytes: int  # that leave one device each time, by the usual ring
+    bytes: int  # that leave one device each time, by the usual ring algorithm
 
 
 class Program:
@@ -60,7 +60,7 @@ class Program:
 
     def trip_count(self, loop: Instruction) -> int:
         """Iterations of a counted loop: XLA's own note, else the only constant that its condition compares with;
-        ValueError where there are several."""
+        ValueError unless there is exactly one."""
         if noted := re.search(r'"known_trip_count":\{"n":"(\d+)"', loop.attributes):
             return int(noted[1])
         instructions = self.computations[loop.attribute("condition")].values()
@@ -71,10 +71,10 @@ class Program:
         return limits.pop()
 
     def matmul_flops(self, *, loops_once: bool = False, passes: bool = False) -> int:
-        """Two FLOPs for each multiplication and addition of dots and convolutions (the TPU's form of a dot).
+        """Two FLOPs for each multiply-add of dots and convolutions (the TPU's form of a dot).
 
         loops_once: count each instruction once, as XLA's cost analysis does.
-        passes: times the bfloat16 products that a float32 product of that precision is made of on a TPU.
+        passes: multiply by the number of bfloat16 products that a TPU makes of a float32 product of that precision.
         """
         return sum(
             (1 if loops_once else times) * (_passes(one.attributes) if passes else 1) * self._matmul(one)
@@ -95,7 +95,7 @@ class Program:
         return total
 
     def main_memory_bytes(self) -> int:
-        """Bytes read from and written to the main memory, without arrays between the parts of a fusion."""
+        """Bytes read from and written to the main memory, without arrays that stay inside a fusion."""
         return sum(times * self._traffic(instruction) for instruction, times, fused in self.runs if not fused)
 
     def collectives(self) -> list[Collective]:
@@ -114,7 +114,7 @@ class Program:
         return collectives
 
     def arrays(self) -> dict[Array, str]:
-        """Each array that is written to memory (none inside of a fusion) and where one of its kind was written."""
+        """Each kind of array that is written to memory (none inside a fusion), and where the first of it was made."""
         sources: dict[Array, str] = {}
         for instruction, _, fused in self.runs:
             if not fused and instruction.opcode not in ("tuple", "while", "get-tuple-element"):
@@ -155,7 +155,7 @@ class Program:
         return 2 * instruction.arrays[0].elements * math.prod(dims[int(i)] for i in re.findall(r"\d+", contracted[1]))
 
     def _cudnn_attention(self, instruction: Instruction) -> int:
-        """2 products of [B, H, T, T] and K forward, 5 backward; cuDNN makes half of each where it is causal."""
+        """FLOPs of 2 products forward or 5 backward, B H T T K multiply-adds each; half of that where it is causal."""
         scores = re.search(r'"intermediate_tensor_shape":.*?"dimensions":\s*\[([^\]]*)\]', instruction.attributes)
         elements = math.prod(int(n) for n in re.findall(r"\d+", scores[1]))
         products = 5 if "Backward" in instruction.attributes else 2
@@ -217,7 +217,7 @@ class Program:
 
 
 def _passes(attributes: str) -> int:
-    """bfloat16 products that a TPU makes of one product of this precision."""
+    """The number of bfloat16 products that a TPU makes of one product of this precision."""
     precisions = re.search(r"operand_precision=\{(\w+),(\w+)\}", attributes)
     if not precisions:
         return 1

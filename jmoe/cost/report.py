@@ -17,7 +17,7 @@ from jmoe.cost.program import Program
 
 def measure(config, devices) -> dict:
     """The report of `config` compiled for `devices`; without "flops" where the compiler found no way to fit it.
-    UserError for a config that is no model or does not divide over the devices."""
+    UserError for a config that is invalid or does not divide over the devices."""
     try:
         mesh, compiled = compile_step(config, devices)
     except DoesNotFit as error:
@@ -27,7 +27,7 @@ def measure(config, devices) -> dict:
 
 
 def report(config, mesh, compiled, chip: chips.Chip | None, measured: dict | None = None) -> dict:
-    """Everything about one compiled step, on `chip` where its peaks are known, and by chips.measured's beside them."""
+    """Everything about one compiled step, with a roofline for the peaks of `chip` and one for `measured`, if known."""
     program = Program(compiled.as_text())
     memory = of_step(compiled)
     collectives, each = {}, program.collectives()
@@ -64,7 +64,7 @@ def report(config, mesh, compiled, chip: chips.Chip | None, measured: dict | Non
 
 
 def _flops(config, program: Program, compiled, n_devices: int) -> dict:
-    """FLOPs of the compiled program, and the model's share of each device."""
+    """FLOPs of the compiled program, and each device's share of the model FLOPs."""
     by_xla, n_tokens = compiled.cost_analysis(), max(batch for _, batch in config.batch_tokens)
     flops = {
         "matmul": program.matmul_flops(),
@@ -83,7 +83,7 @@ def _flops(config, program: Program, compiled, n_devices: int) -> dict:
 
 def _roofline(result: dict, chip: chips.Chip, published_flops: float) -> dict:
     """Seconds of a step on `chip` if all of its parts overlap and if none does, and the MFU of both: the share of the
-    published FLOP/s, of the chip's own where none are."""
+    published FLOP/s, or of chip.flops where these are 0."""
     parts = {
         "compute": result["flops"]["matmul_passes"] / chip.flops,
         "memory": result["main_memory_bytes"] / chip.bandwidth,
@@ -96,7 +96,7 @@ def _roofline(result: dict, chip: chips.Chip, published_flops: float) -> dict:
 
 
 def smaller(config, devices) -> tuple[dict, str]:
-    """The largest config.microbatch_tokens by which a step fits that does not: as JSON, and as a line to read."""
+    """The largest config.microbatch_tokens with which a step fits that did not: as JSON, and as a line to read."""
     tried = {}
 
     def fits(other) -> bool:

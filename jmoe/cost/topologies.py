@@ -1,4 +1,4 @@
-"""Devices that this machine need not have: TPU slices by libtpu, GPUs by the [cuda] extra's compiler."""
+"""Describes devices that this machine need not have: TPU slices by libtpu, GPUs by the [cuda] extra's compiler."""
 
 import importlib.util
 import os
@@ -10,8 +10,8 @@ from jax.experimental import topologies
 from jmoe.cost.chips import CHIPS, TPU_KINDS
 from jmoe.errors import UserError
 
-# What XLA's compiler asks of a GPU that is not there: name, compute capability, cores; of a core the float32 units, the
-# bytes of shared memory, and those that one block may have; bytes of L2, GHz, bytes (data sheets as in chips.py).
+# What XLA's compiler must know of an absent GPU: name, compute capability, cores; of a core its float32 units, bytes of
+# shared memory, and how many of them one block may have; bytes of L2, GHz, bytes of memory (sources as in chips.py).
 GPUS = {
     "A100": ("NVIDIA A100-SXM4-80GB", 8, 108, 64, 167_936, 166_912, 41_943_040, 1.41, 84_929_347_584),
     "H100": ("NVIDIA H100 80GB HBM3", 9, 132, 128, 233_472, 232_448, 52_428_800, 1.98, 84_929_347_584),
@@ -21,8 +21,8 @@ GPUS = {
 
 
 def topology_devices(name: str):
-    """The devices of a TPU slice, or of machines with GPUs, as jax describes them without having them. UserError where
-    there is no such slice, or its compiler is not installed."""
+    """jax's descriptions of the devices of a TPU slice, or of machines with GPUs, which need not be here. UserError
+    where there is no such slice, or its compiler is not installed."""
     kind, _, size = name.partition(":")
     if kind in GPUS:
         return _gpus(name, kind, size)

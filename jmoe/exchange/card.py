@@ -40,7 +40,7 @@ def card(folder: str, record: dict, config, result: dict | None, law: str | None
     Args:
       folder: where the exported model lies.
       record: of the checkpoint; `config`: its config.
-      result: the row of a finished branch, None before it has one.
+      result: the row of a finished branch, None if the checkpoint has no result.
       law: None, or a law.json or the name of a published law, whose prediction stands beside the loss.
 
     Raises:

@@ -1,9 +1,9 @@
-"""Which architecture of transformers computes what a model of ours does, as its config.json says it, and back.
+"""The architecture of transformers that computes what a model of ours does: its config.json from our fields, and back.
 
-Llama where E = 1, Qwen2-MoE where E > 1; with a norm of each head's queries and keys Qwen3 and Qwen3-MoE, with one of
-all heads at once OLMoE, which is a mixture. All have RMSNorm, RoPE of halves, SwiGLU and grouped queries; their routers
-give softmax probabilities, normalised over the choice or not. None can say a LayerNorm, or a model without a norm
-before its head. They drop no token.
+Llama if E = 1, Qwen2-MoE if E > 1; Qwen3 and Qwen3-MoE if each head's queries and keys have a norm, OLMoE (always a
+mixture) if all heads share one. All have RMSNorm, RoPE of halves, SwiGLU and grouped queries; their routers give
+softmax probabilities, normalised over the chosen experts or not. None can have a LayerNorm, or lack the norm before
+the head. They drop no token.
 """
 
 from ml_collections import ConfigDict
@@ -13,10 +13,10 @@ from jmoe.errors import UserError
 from jmoe.model import weights
 
 EPSILON = 1e-6  # of norms.rms_norm
-SHARED_FF = 8  # of a shared expert that is all zeros: torch warns of 0, and a server may spread it over devices
+SHARED_FF = 8  # width of a shared expert that is all zeros: torch warns of 0, and a server may spread it over devices
 FREE = ("architectures", "max_position_embeddings", "rope_theta", "rope_parameters", "tie_word_embeddings")
-# by (mixture, config.model.qk_norm): model_type, class, what else is as jmoe computes it, and what transformers takes
-# where config.json lacks a key and it is not our value
+# (mixture, config.model.qk_norm): model_type, class, further keys with the values that compute what jmoe does, and
+# what transformers assumes for a key that config.json lacks, where that is not our value
 KINDS = {
     (False, "none"): ("llama", "LlamaForCausalLM", {"attention_bias": False, "mlp_bias": False}, {}),
     (False, "head"): (
@@ -45,7 +45,7 @@ KINDS = {
     ),
 }
 SHARED = True, "none"  # the kind that has a shared expert
-NOT_SAID = {"n_shared_experts": 0, "scores": "softmax", "balance": "loss"}  # the value that all others compute
+NOT_SAID = {"n_shared_experts": 0, "scores": "softmax", "balance": "loss"}  # of architectures without these keys
 
 
 def check(model) -> None:
@@ -74,8 +74,8 @@ def check(model) -> None:
 
 
 def said(model) -> dict:
-    """The fields of config.model that say what a model computes, alike for all that compute the same: 0 for heads and
-    sizes that follow from others, and of the widths d_ff alone where all layers are alike."""
+    """The fields of config.model that say what a model computes, equal for all that compute the same: n_kv_heads and
+    head_dim are 0 if they follow from others, d_expert is 0 if d_ff is the width of all layers."""
     names = ("d_model", "n_blocks", "n_heads", "vocab_size", "n_experts", "rope_base", "final_norm")
     others = ("qk_norm", "tied_embeddings", "norm", "top_k", "n_dense_blocks", *NOT_SAID)
     fields = {name: model[name] for name in names} | {name: setting(model, name) for name in others}
@@ -131,7 +131,7 @@ def config_json(model, seq_len: int) -> dict:
 
 
 def model_fields(values: dict) -> dict:
-    """The fields of config.model that a config.json means, as `said` has them.
+    """The fields of config.model that a config.json means, in the form of `said`.
 
     Raises:
       UserError: another architecture, or a value that our model does not compute, with its name.
@@ -182,6 +182,6 @@ def model_fields(values: dict) -> dict:
 
 
 def _n_shared(values: dict) -> int:
-    """How many of our shared experts the one of a config.json is."""
+    """How many of our shared experts the single one of a config.json is equal to."""
     width, total = values.get("moe_intermediate_size", 0), values.get("shared_expert_intermediate_size", SHARED_FF)
     return total // width if total != SHARED_FF and width and total % width == 0 else 0

@@ -40,10 +40,10 @@ def write(folder: epath.Path, tensors: dict, dtype: str) -> None:
 
 @contextlib.contextmanager
 def reader(files: list):
-    """A function that gives the tensor of a name as a float32 array, or None.
+    """Yields a function that returns the tensor of a name as a float32 array, or None if there is none.
 
     Raises:
-      UserError: a file that is no safetensors file.
+      UserError: a file is not a safetensors file.
     """
     from safetensors import SafetensorError, safe_open
 

@@ -1,8 +1,8 @@
 """Our weights under the names that transformers knows (layout.py says of which architecture), and back.
 
-Matrices are [in, out] in ours, [out, in] in transformers'. Qwen2-MoE scales its shared expert by the sigmoid of a gate:
-with a gate of zeros, one half, and its down-projection is twice that of our shared experts, exactly. It is all zeros
-where we have none.
+Matrices are [in, out] here, [out, in] in transformers. Qwen2-MoE scales its shared expert by the sigmoid of a gate: we
+write a gate of zeros, whose sigmoid is one half, and twice the down-projection of our shared experts, which is exact.
+If we have no shared expert, theirs is all zeros.
 """
 
 import numpy as np
@@ -30,7 +30,7 @@ def _places(model):
 
 
 def _places_of_block(model, table):
-    """The same of the tensors of one block, of those weights."""
+    """The same for one block whose weights are `table`, with names inside of the block."""
     yield "input_layernorm", "attention_norm", ()
     names = {"q": ("q",), "kv": ("k", "v"), "qkv": ("q", "k", "v")}
     for ours in [name for name in names if name in table]:
@@ -95,7 +95,7 @@ def params(read, model) -> dict:
       model: config.model, or a ConfigDict of model_fields.
 
     Raises:
-      UserError: a tensor that is missing or of another shape, or a shared expert that does something.
+      UserError: a tensor is missing or of another shape; a shared expert has a gate, or an output where we have none.
     """
     table = weights.table(model)
     empty = lambda weight, *lead: np.zeros((*lead, *weight.shape), np.float32)
@@ -123,9 +123,9 @@ def params(read, model) -> dict:
 
 
 def upcycled(dense: dict, fresh: dict) -> dict:
-    """A mixture out of a dense model: each expert a copy of the dense layer, the routers as in a new model.
+    """Makes a mixture from a dense model: each expert copies the dense layer, the routers are those of a new model.
 
-    Sparse upcycling (Komatsuzaki et al. 2023). A gate near 1 / E then scales what the dense layer gave.
+    Sparse upcycling (Komatsuzaki et al. 2023). At first a gate near 1 / E scales the dense layer's output.
 
     Args:
       dense: our tree of the dense model. fresh: that of a new mixture.

@@ -12,5 +12,5 @@ C  capacity: slots of one expert in a group  L  slots of all experts in a group,
 Q  queries worked on at once                 U  positions of a block of keys
 R  rows times heads of keys and values       Z  pieces that are worked on one after another
 M  models trained together                   A  choices of a token
-I, O, Y  what the file that has them says
+I, O, Y  defined in the file that uses them
 """

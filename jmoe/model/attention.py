@@ -12,17 +12,17 @@ import jax.numpy as jnp
 from jmoe.model import flash, sharding
 from jmoe.model.norms import rms_norm
 
-ATTENTION = ("qkv", "q", "kv", "q_norm", "k_norm", "out")  # the weights of a block that are its attention's
+ATTENTION = ("qkv", "q", "kv", "q_norm", "k_norm", "out")  # names of a block's attention weights
 
 
 def attention(x_BTD, weights, model):
     """y_ND of normed rows x_BTD, to be summed over the model axis: this device has H of the heads.
 
-    weights: this device's part of the block's ATTENTION, by name. model: config.model; "float32" attention computes in
-    float32, products too, "flash" as jmoe/model/flash.py says. RoPE is float32 in both.
+    weights: this device's part of the block's ATTENTION, by name. model: config.model; its attention "float32" computes
+    everything in float32, products too; "flash" is as in jmoe/model/flash.py. RoPE is float32 in both.
     """
     q_BTHK, k_BTPK, v_BTPK = queries_keys_values(x_BTD, weights, model)
-    with jax.named_scope("attention"):  # by which a profile knows it
+    with jax.named_scope("attention"):  # its name in a profile
         y_BTHK = {"float32": exact, "flash": flash.attention}[model.attention](q_BTHK, k_BTPK, v_BTPK)
     b, t, d = x_BTD.shape
     return y_BTHK.astype(x_BTD.dtype).reshape(b * t, -1) @ weights["out"].reshape(-1, d)
@@ -35,7 +35,7 @@ def queries_keys_values(x_BTD, weights, model, start=0):
     parts = [project(weights[name]) for name in ("qkv", "q", "kv") if name in weights]
     q_BTHK, k_BTPK, v_BTPK = (part[:, :, i] for part in parts for i in range(part.shape[2]))
     if "q_norm" in weights:
-        # a scale of [K] is for each head by itself, one of [heads, K] for all at once, those of other devices too
+        # a scale [K] norms each head by itself, a scale [heads, K] all heads at once, those of other devices too
         over_all = dict(axis=(-2, -1), average=functools.partial(sharding.mean, axes=("model",)))
         options = over_all if model.qk_norm == "projection" else {}
         q_BTHK = rms_norm(q_BTHK, weights["q_norm"], **options)
@@ -45,7 +45,7 @@ def queries_keys_values(x_BTD, weights, model, start=0):
 
 
 def rope(x_BTHK, base: float, start=0):
-    """Rotary position embedding of the halves (Su et al. 2021), in float32; the first position is `start`."""
+    """Rotary position embedding (Su et al. 2021) of each head's two halves, in float32; first position: `start`."""
     t, k = x_BTHK.shape[1], x_BTHK.shape[3]
     frequency_K = base ** -(jnp.arange(0, k, 2, dtype=jnp.float32) / k)
     angle_THK = ((start + jnp.arange(t, dtype=jnp.float32))[:, None] * frequency_K)[:, None, :]
@@ -57,7 +57,7 @@ def rope(x_BTHK, base: float, start=0):
 def exact(q_BTHK, k_BUPK, v_BUPK, start=0):
     """softmax(q k / sqrt(K)) v over the positions up to the query's own, all at once, in float32.
 
-    The queries are those of positions start, start + 1, ...; the keys those of 0, 1, ...
+    The queries are at positions start, start + 1, ...; the keys are at 0, 1, ...
     """
     product = functools.partial(jnp.einsum, precision=jax.lax.Precision.HIGHEST)  # else TPUs and GPUs round the inputs
     q_BQPK, position_Q = flash.grouped(q_BTHK, k_BUPK.shape[2])

@@ -1,4 +1,4 @@
-"""The decoder a few positions at a time: the keys and values of earlier positions are kept. Nothing is dropped.
+"""Runs the decoder on a few positions at a time and keeps the keys and values of earlier ones. Drops no token.
 
 Axes (jmoe/model/__init__.py): D, H, K, P, T new positions, U positions of the cache, V. One row, on one device.
 """
@@ -13,8 +13,8 @@ from jmoe.model import attention, weights
 from jmoe.model.decoder import cast, feed_forward
 from jmoe.model.norms import norm, rms_norm
 
-PROMPT_POSITIONS = 64  # of a prompt worked on at once
-CACHE_POSITIONS = 256  # a cache has a multiple of them, so that few lengths are compiled
+PROMPT_POSITIONS = 64  # of a prompt, processed at once
+CACHE_POSITIONS = 256  # a cache's length is a multiple of this, so that few lengths are compiled
 
 
 def new_cache(model, n_positions: int):
@@ -62,7 +62,7 @@ def read_prompt(params, cache, tokens, model):
     for start in range(0, len(tokens), PROMPT_POSITIONS):
         part = jnp.asarray(tokens[start : start + PROMPT_POSITIONS])
         last = len(part) - 1
-        # what the padding writes lies after `last` and is written over
+        # the padding's keys and values lie after `last`, where later tokens overwrite them
         part = jnp.pad(part, (0, PROMPT_POSITIONS - len(part)))
         logits_TV, cache = forward(params, cache, part, start, model)
     return logits_TV[last], cache
@@ -81,7 +81,7 @@ def choose(logits_V, key, temperature, top_p):
 
 
 def tokens_after(prompt, params, model, n: int, *, temperature: float = 0.0, top_p: float = 1.0, seed: int = 0):
-    """Yields n tokens that follow those of `prompt`, of which there is at least one; the same for the same seed.
+    """Yields n tokens that follow `prompt`, which has at least one token; the same seed yields the same tokens.
 
     model: config.model. params: decoder.init_params' tree, on the host or one device.
     """

@@ -1,9 +1,9 @@
 """Decoder-only Transformer: pre-norm blocks of attention and a dense layer or a mixture of experts.
 
 Axes (jmoe/model/__init__.py): B, D, K, N, T, V.
-Modules are pytrees: blocks are stacked along a leading axis of layers by vmap and run by one scan, rematerialised.
-Calls run inside sharding.per_device, on a device's own part of rows, heads, d_ff and experts. Parameters are float32
-and cast where they are used; norms, attention (but for "flash"), RoPE and router compute in float32.
+Modules are pytrees: vmap stacks blocks along a leading axis of layers, and a scan runs each stack with remat. Calls run
+inside sharding.per_device, on a device's own part of rows, heads, d_ff and experts. Parameters are float32 and are cast
+before the blocks run; norms, attention (but for "flash"), RoPE and router compute in float32.
 """
 
 import jax
@@ -16,20 +16,20 @@ from jmoe.model import dispatch, routing, sharding, weights
 from jmoe.model.attention import ATTENTION, attention
 from jmoe.model.norms import norm, rms_norm
 
-INIT_CUT = 0.2  # initial weights lie within it, whatever their standard deviation, as in the authors' code
+INIT_CUT = 0.2  # initial weights lie in +-INIT_CUT whatever their standard deviation, as in the authors' code
 
 
 def products(primitive, *_, **params) -> bool:
-    """The policy that saves what products with weights, attention kernels and exchanges between devices give.
+    """The remat policy that saves results of products with weights, attention kernels and exchanges between devices.
 
-    A product with a weight has no batch axis, or that of the experts; attention's own have two, rows and heads.
+    A product with a weight has no batch axis, or the experts' axis; attention's own products have two, rows and heads.
     """
     if primitive.name == "dot_general":
         return len(params["dimension_numbers"][1][0]) <= 1
     return primitive.name in ("pallas_call", "dot_product_attention_fwd_wrapper", "all_to_all")
 
 
-REMAT = {  # what the backward pass finds saved: config.remat
+REMAT = {  # config.remat: which results are saved for the backward pass
     "none": jax.checkpoint_policies.everything_saveable,
     "dots": products,
     "full": jax.checkpoint_policies.nothing_saveable,
@@ -39,7 +39,7 @@ REMAT = {  # what the backward pass finds saved: config.remat
 def init_params(config, seed=None) -> dict:
     """Float32 parameters as a plain tree with the names of weights.table; the same on any mesh.
 
-    A `seed` given as a traced uint32 stands for config.seed, so that seeds share one compiled program.
+    A `seed`, given as a traced uint32, replaces config.seed, so that all seeds share one compiled program.
     """
     seed = np.uint32(config.seed % 2**32) if seed is None else seed
     stacks, scale = weights.stacks(config.model), config.model.init_scale
@@ -57,17 +57,17 @@ def init_params(config, seed=None) -> dict:
 
 
 def decode(params, tokens_BT, config, training):
-    """x_BTD before the head, head_DV, and routing.METRICS with a leading axis of layers, those that have a mixture.
+    """x_BTD before the head, head_DV, and routing.METRICS with a leading axis of the layers that have a mixture.
 
     params: this device's part of init_params' tree. Without `training` nothing is dropped.
     """
-    # cast once, outside the blocks: their scan would move float32 weights in both passes, and float32 gradients
+    # cast once, outside the blocks: else their scan would move weights in both passes, and gradients, in float32
     decoder = Decoder(cast(params, config.model))
     return decoder(tokens_BT, config.model, training, config.remat, config.unroll)
 
 
 def cast(params, model):
-    """Each parameter in the type that it computes in."""
+    """Each parameter, cast to the type in which the model computes with it."""
     one = lambda weight, x: x if weight.float32 else x.astype(model.dtype)
     return jax.tree.map(one, weights.table(model), params, is_leaf=lambda x: isinstance(x, weights.Weight))
 
@@ -81,10 +81,10 @@ def initial(weight: weights.Weight, rngs: nnx.Rngs, scale: float):
 
 
 def feed_forward(h_ND, names, taken, model, training):
-    """y_ND of normed rows, to be summed over the model axis, and this device's routing.METRICS: none of a dense layer.
+    """y_ND of normed rows, to be summed over the model axis, and this device's routing.METRICS, {} for a dense layer.
 
-    names: of the block's weights; it has a mixture where a router is among them. taken(names, over): those weights,
-    put together along the mesh axes `over`, or as they rest for (). Without `training` nothing is dropped.
+    names: of the block's weights; the layer is a mixture if "router" is among them. taken(names, over): those weights,
+    gathered along the mesh axes `over`; for (), as they are stored. Without `training` nothing is dropped.
     """
     mlp, gather_over = ["gate", "up", "down"], ("data",)
     if "router" not in names:
@@ -116,7 +116,7 @@ class Block(nnx.Module):
         return norm(x_BTD, getattr(self, name)[...], None if bias is None else bias[...])
 
     def __call__(self, x_BTD, table, model, training):
-        """x_BTD, and this device's routing.METRICS of the layer; table: the weights of the block by name."""
+        """x_BTD after the block, and this device's routing.METRICS of it. table: the block's Weights by name."""
 
         def gathered(names, over=("data",)):
             values = [getattr(self, name)[...] for name in names]
@@ -137,7 +137,7 @@ class Decoder(nnx.Module):
             setattr(self, name, Block(x) if isinstance(x, dict) else nnx.Param(x))
 
     def __call__(self, tokens_BT, model, training, remat, unroll):
-        """What `decode` returns, by parameters in the types that they are used in."""
+        """What `decode` returns; the parameters are already cast."""
         table = weights.table(model)
         gathered = lambda name: sharding.gathered(getattr(self, name)[...], table[name].axes)
         embed_VD = gathered("embed")

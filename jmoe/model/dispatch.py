@@ -1,10 +1,10 @@
-"""The mixture of experts: choices sorted into fixed slots of their experts, the experts, and the way back.
+"""The mixture of experts: sorts choices into fixed slots of their experts, runs the experts, moves the results back.
 
 Axes (jmoe/model/__init__.py): C slots of an expert, D, E, F, G, J choices of a group, L = E C slots, N, S, X, Z blocks.
 
 Groups are part of the config. An expert serves the choices of a group in the order of J, first choices before second
-ones, and drops those past its capacity: they add nothing to their token, which the residual carries on (Fedus et al.
-2021).
+ones, and drops those beyond its capacity: a dropped choice adds nothing to its token, which the residual carries on
+(Fedus et al. 2021).
 """
 
 import jax
@@ -20,21 +20,21 @@ def swiglu(x_END, gate_EDF, up_EDF, down_EFD):
 
 
 def narrow_swiglu(x_END, gate_EDF, up_EDF, down_EFD):
-    """swiglu with one product for gate and up: x is read once and its gradient written once, the larger arrays where
+    """swiglu with one product for gate and up, which reads x once and writes its gradient once: the larger arrays where
     experts are narrow."""
     gate_ENF, up_ENF = jnp.split(x_END @ jnp.concatenate([gate_EDF, up_EDF], axis=-1), 2, axis=-1)
     return (jax.nn.silu(gate_ENF) * up_ENF) @ down_EFD
 
 
 def assign(expert_GJ, n_experts: int, capacity: int):
-    """Slots by a sort: each expert serves its choices in their order until it is full.
+    """Assigns slots by a sort: each expert serves its choices in their order until it is full.
 
     Returns:
       choice_of_slot_GL: the choice in each slot, J where the slot is empty;
       slot_of_choice_GJ: the slot of each choice, L where the choice is dropped.
     """
     n_choices = expert_GJ.shape[1]
-    # keys of expert and choice (their product stays below 2^31) sort quicker than stable pairs
+    # one integer for expert and choice (below 2^31) sorts faster than a stable sort of pairs
     order_GJ = jnp.sort(expert_GJ * n_choices + jnp.arange(n_choices), axis=-1, stable=False) % n_choices
     rank_GJ = jnp.vectorize(_inverse, signature="(j)->(j)")(order_GJ)
     count_GE = routing.count(expert_GJ, n_experts)
@@ -61,7 +61,7 @@ def mixture(x_ND, router_DE, weights, *, group_tokens: int, capacity_factor: flo
     Args:
       x_ND: whole groups of tokens.
       router_DE: float32, over all experts; the router works in float32, the experts in x's dtype.
-      weights: gate_EDF, up_EDF, down_EFD of this device's E / X experts, and of F its share on the model axis.
+      weights: gate_EDF, up_EDF, down_EFD of this device's E / X experts, with its share of F on the model axis.
       capacity_factor: C = int(J capacity_factor / E), S at most.
       choice: how routing.route chooses.
 
@@ -88,7 +88,7 @@ def mixture(x_ND, router_DE, weights, *, group_tokens: int, capacity_factor: flo
 
 
 def _through_slots(x_GSD, gate_GJ, choice_of_slot_GL, slot_of_choice_GJ, served):
-    """y_GSD: the tokens moved into the slots, `served` there, moved back and summed over each token's choices."""
+    """y_GSD: moves tokens into slots, applies `served` to them, moves them back and sums over each token's choices."""
     n_tokens, n_choices = x_GSD.shape[1], gate_GJ.shape[1]
     top_k = n_choices // n_tokens
     token_of_slot_GL = choice_of_slot_GL
@@ -96,7 +96,7 @@ def _through_slots(x_GSD, gate_GJ, choice_of_slot_GL, slot_of_choice_GJ, served)
         token_of_slot_GL = jnp.where(choice_of_slot_GL == n_choices, n_tokens, choice_of_slot_GL % n_tokens)
     slots_GLD = served(rows.move(x_GSD, token_of_slot_GL, slot_of_choice_GJ, top_k))
     if top_k > 1:
-        gate_GJ = sharding.vary(gate_GJ, "model")  # as the slots are behind their experts
+        gate_GJ = sharding.vary(gate_GJ, "model")  # like the slots after their experts
         return rows.gathered(slots_GLD, gate_GJ, slot_of_choice_GJ, choice_of_slot_GL, token_of_slot_GL, top_k)
     y_GSD = rows.move(slots_GLD, slot_of_choice_GJ, choice_of_slot_GL)
     # an einsum, so that the gate's gradient is one too: XLA's CPU backend is slow at sums of products in one group
@@ -108,7 +108,7 @@ def _over_groups(metrics: dict) -> dict:
 
 
 def _served(layer, slots_GECD, weights):
-    """Every slot after its expert, which may be on another device of the expert axis."""
+    """Passes every slot through its expert, which may be on another device of the expert axis."""
     spread, (_, _, capacity, d_model) = jax.lax.axis_size("expert") > 1, slots_GECD.shape
     if spread:  # every expert's slots to its device: [G, E, C, D] -> [G X, E / X, C, D]
         slots_GECD = jax.lax.all_to_all(slots_GECD, "expert", split_axis=1, concat_axis=0, tiled=True)
@@ -124,12 +124,12 @@ def _served(layer, slots_GECD, weights):
 def dropless(x_ND, router_DE, weights, *, group_tokens: int | None = None, block: int = 0, **choice):
     """The same layer with nothing dropped; `weights` are those of all experts.
 
-    One expert serves a block of rows at a time, and its choices fill up blocks: J choices of this device's tokens cost
-    at most J + E `block` rows. Unless given, a block has 256 rows over the choices of a token, or of several choices
-    up to 512, as long as that adds a sixteenth to J at most: a block reads its expert's weights whatever its rows.
+    Rows are processed in blocks of one expert each, the last block of an expert padded: J choices of this device's
+    tokens cost at most J + E `block` rows. By default a block has 256 / top_k rows, and for top_k > 1 up to 512 as long
+    as that adds at most a sixteenth to J: each block reads all of its expert's weights, however few its rows.
 
     Returns:
-      y_ND, to be summed over the model axis; routing.METRICS by groups of group_tokens, which only they depend on.
+      y_ND, to be summed over the model axis; routing.METRICS over groups of group_tokens, which affect nothing else.
     """
     n_tokens, d_model = x_ND.shape
     n_experts = router_DE.shape[1]
@@ -155,7 +155,7 @@ def dropless(x_ND, router_DE, weights, *, group_tokens: int | None = None, block
 
 
 def _in_blocks(expert_J, n_experts: int, block: int):
-    """The expert of each block, and the slot of each choice: the choices of an expert begin a block of their own."""
+    """The expert of each block, and the slot of each choice: each expert's choices begin a new block."""
     n_choices, count_E = len(expert_J), routing.count(expert_J, n_experts)
     end_E = jnp.cumsum(-(-count_E // block))  # in blocks
     n_blocks = n_choices // block + n_experts
@@ -172,9 +172,9 @@ def _of_expert(weights, e):
 
 @jax.custom_vjp
 def _served_in_blocks(slots_ZCD, expert_Z, weights):
-    """Each block [C, D] after its expert, one block after another.
+    """Passes each block [C, D] through its expert, one block after another.
 
-    The weights' gradient grows in place, in float32: that of a lax.map would be as large as all experts in each block.
+    The weights' gradient adds up in place, in float32: a lax.map would make one as large as all experts for each block.
     """
     return jax.lax.map(lambda args: swiglu(args[0], *_of_expert(weights, args[1])), (slots_ZCD, expert_Z))
 

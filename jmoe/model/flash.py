@@ -2,8 +2,8 @@
 
 Axes (jmoe/model/__init__.py): B, H, K, P, Q, T, U (here all keys), W, Z blocks of queries.
 
-On a GPU cuDNN's kernel, on a TPU that of jmoe/model/tpu_flash.py; elsewhere, and for shapes that it does not take,
-blocks of queries in plain JAX, which round inputs and probabilities alike, so that a test needs no accelerator.
+A GPU runs cuDNN's kernel, a TPU that of jmoe/model/tpu_flash.py. Other devices, and shapes that the TPU's kernel does
+not take, use blocks of queries in plain JAX with the same rounding of inputs and probabilities: a test needs no chip.
 """
 
 import functools
@@ -22,14 +22,14 @@ def attention(q_BTHK, k_BTPK, v_BTPK):
     platform = jax.sharding.get_abstract_mesh().abstract_device.platform
     kernel = _cudnn if platform == "gpu" else blocks
     if platform == "tpu":
-        from jmoe.model import tpu_flash  # it brings Pallas for TPUs, a tenth of what a start of the trainer imports
+        from jmoe.model import tpu_flash  # imports Pallas for TPUs, a tenth of all that the trainer imports
 
         kernel = tpu_flash.attention if tpu_flash.fits(*q_BTHK.shape[1::2]) else kernel
     return kernel(*(x.astype(jnp.bfloat16) for x in (q_BTHK, k_BTPK, v_BTPK)))
 
 
 def grouped(q_BTHK, n_kv_heads: int):
-    """(q_BQPK, position_Q): the queries of heads that share keys as so many queries of one head, W at each position."""
+    """(q_BQPK, position_Q): the queries of the W heads that share keys, as one head's queries, W at each position."""
     b, t, h, k = q_BTHK.shape
     w = h // n_kv_heads
     q_BTPWK = q_BTHK.reshape(b, t, n_kv_heads, w, k)
@@ -37,7 +37,7 @@ def grouped(q_BTHK, n_kv_heads: int):
 
 
 def ungrouped(y_BQPK, shape):
-    """y_BTHK of that shape, from what `grouped` queries gave."""
+    """The inverse of `grouped` for attention's output: y_BTHK of that shape."""
     b, t, h, k = shape
     p = y_BQPK.shape[2]
     return y_BQPK.reshape(b, t, h // p, p, k).swapaxes(2, 3).reshape(shape)
@@ -48,7 +48,7 @@ def _cudnn(q_BTHK, k_BTPK, v_BTPK):
 
 
 def blocks(q_BTHK, k_BTPK, v_BTPK):
-    """The same in plain JAX, a block of queries against all keys at a time, rematerialised; in float32 it is exact."""
+    """`attention` in plain JAX, one block of queries against all keys at a time, with remat; exact for float32."""
     b, t, h, k = q_BTHK.shape
     block = BLOCK if t % BLOCK == 0 else t
     product = functools.partial(jnp.einsum, precision="highest", preferred_element_type=jnp.float32)

@@ -11,7 +11,7 @@ from jmoe.model import sharding
 from jmoe.model.decoder import decode
 from jmoe.model.routing import is_count
 
-LOGITS_BYTES = 2**26  # float32 logits of one piece on one device, unless the head's gradient is larger
+LOGITS_BYTES = 2**26  # float32 logits of one piece on one device; more where the head's gradient is large
 SUMMED = ("load_balance", "router_z")  # over layers; the other metrics of a layer are averaged
 
 
@@ -19,8 +19,8 @@ def loss_fn(params, batch, config, mesh):
     """Cross-entropy plus weighted balance and z losses, summed over layers; batch [B, T + 1].
 
     Returns:
-      loss, and metrics: cross_entropy (nats per token), routing.METRICS over all layers, `layers`: the same by layer;
-      with config.model.balance="bias" also `chosen`, int32 [layers, E]: choices of each expert, and no balance loss.
+      loss, and metrics: cross_entropy (nats per token), routing.METRICS over all layers, `layers`: the same by layer.
+      With config.model.balance="bias" also `chosen`, int32 [layers, E]: choices of each expert, and no balance loss.
     """
 
     def local(params, batch):
@@ -58,7 +58,7 @@ def sums_without_drops(params, batch, weight, config, mesh):
 
 
 def _shared_out(a_BT, *arrays):
-    """Flat tokens of this device for the head: the devices of the model axis take a part of each row's positions."""
+    """The tokens of this device's head, flattened: each device of the model axis takes a part of a row's positions."""
     arrays, size = [a_BT, *arrays], jax.lax.axis_size("model")
     if size > 1:
         part = a_BT.shape[1] // size
@@ -70,7 +70,7 @@ def _shared_out(a_BT, *arrays):
 def _pieces(x_ND, target_N, vocab_size):
     """x_ZND and target_ZN, in the fewest equal pieces whose logits fit LOGITS_BYTES or twice the head's gradient.
 
-    Each piece reads and writes that gradient: shorter ones would do little else.
+    Each piece reads and writes the whole gradient of the head: shorter pieces would do little else.
     """
     n, d_model = x_ND.shape
     most = max(LOGITS_BYTES // (4 * vocab_size), 2 * d_model)

@@ -12,7 +12,7 @@ def norm(x, scale, bias=None):
 def rms_norm(x, scale, axis=-1, average=lambda mean: mean):
     """x / rms(x) * scale over `axis`, in float32, back in x's dtype.
 
-    average: of the mean squares, where other devices have parts of these axes.
+    average: averages the mean squares over devices, where other devices have parts of these axes.
     """
     x32 = x.astype(jnp.float32)
     x32 *= jax.lax.rsqrt(average(jnp.mean(x32**2, axis=axis, keepdims=True)) + 1e-6)

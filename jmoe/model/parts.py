@@ -1,4 +1,4 @@
-"""Several choices of a token where all experts are on this device: in parts of as many rows as there are tokens.
+"""A mixture of several choices a token, all experts on this device: in parts of as many rows as there are tokens.
 
 Axes (jmoe/model/__init__.py): D, E experts, those of a part too, F, G, J, L, N, Z parts, and R, here the slots of an
 expert in all groups.
@@ -14,10 +14,10 @@ from jmoe.model import rows, sharding
 
 
 def mixture(x_GSD, gate_GJ, choice_of_slot_GL, slot_of_choice_GJ, weights):
-    """y_ND of several choices where all experts are here, as many rows at once as there are tokens.
+    """y_ND of several choices a token, all experts on this device, with as many rows at once as there are tokens.
 
-    So what is made between two moves of rows takes the memory that it takes in a dense layer, and the rows themselves
-    are moved again in the backward pass, not kept.
+    So the arrays between two moves of rows take as much memory as in a dense layer. The moved rows are not kept: the
+    backward pass moves them again.
     """
     (n_groups, n_tokens, d_model), n_choices = x_GSD.shape, gate_GJ.shape[1]
     n_experts, top_k = len(weights[0]), n_choices // n_tokens
@@ -36,7 +36,7 @@ def mixture(x_GSD, gate_GJ, choice_of_slot_GL, slot_of_choice_GJ, weights):
 
 
 def _by_part(top_k: int, *arrays):
-    """Each array [E, ...] in as many parts as both E and top_k divide into."""
+    """Each array [E, ...] split into gcd(E, top_k) parts."""
     part = lambda a: a.reshape(math.gcd(len(a), top_k), -1, *a.shape[1:])
     return jax.tree.map(part, arrays)
 
@@ -46,14 +46,14 @@ def _tokens(x_ND, token_ER):
 
 
 def _hidden(both_ERF):
-    """Hidden units of SwiGLU out of the products with gate and up, beside each other."""
+    """SwiGLU's hidden units from the products with gate and up, which lie side by side in one array."""
     gate_ERF, up_ERF = jnp.split(both_ERF, 2, axis=-1)
     return jax.nn.silu(gate_ERF) * up_ERF
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(5,))
 def _parts(x_ND, gate_ER, weights, token_ER, slot_J, top_k: int):
-    """y_ND: the sum over the slots of each token, of token_ER's rows behind their experts; a gate scales the hidden
+    """y_ND: passes the rows of token_ER through their experts and sums each token's slots. The gates scale the hidden
     units, which are narrower than the rows."""
     return _parts_forward(x_ND, gate_ER, weights, token_ER, slot_J, top_k)[0]
 
@@ -85,7 +85,7 @@ def _parts_backward(top_k, residual, dy_ND):
         return dslots_ZERD, (jnp.einsum("erf,erf->er", dgated_ERF, hidden_ERF), (dgate_EDF, dup_EDF, ddown_EFD))
 
     args = jnp.arange(len(both_ZERF)), *_by_part(top_k, token_ER, gate_ER, weights), both_ZERF
-    # not a constant for XLA, which would share one array of zeros with the forward pass and keep it from then on
+    # no constant to XLA, which would else share one array of zeros with the forward pass and keep it from then on
     zero = 0 * (both_ZERF[0, 0, 0, 0] + dy_ND[0, 0])
     dslots_ZERD = jnp.full((*both_ZERF.shape[:-1], x_ND.shape[1]), zero)
     dslots_ZERD, (dgate_ZER, dweights) = jax.lax.scan(one_part, dslots_ZERD, args)

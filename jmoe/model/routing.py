@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 
 # Of one layer: the two losses before their weights, share of choices dropped, entropy of the router in nats, choices of
-# the busiest and the idlest expert of a group over the fair share.
+# a group's busiest and idlest expert, each divided by the fair share.
 METRICS = ("load_balance", "router_z", "drop_rate", "router_entropy", "max_load", "min_load")
 
-FIELDS = {"top_k": "top_k", "normalize": "normalize_gates", "scores": "scores"}  # of config.model, by names of `route`
+FIELDS = {"top_k": "top_k", "normalize": "normalize_gates", "scores": "scores"}  # route's argument: config.model's name
 
 
 def logits_of(x_D, router_DE):
@@ -20,7 +20,7 @@ def logits_of(x_D, router_DE):
 
 
 def best(score_SE, top_k: int):
-    """The experts of the `top_k` largest scores, [..., J] for scores [..., S, E]; the first of equal ones."""
+    """The experts of the `top_k` largest scores, [..., J] for scores [..., S, E]; of equal scores the first."""
     if top_k == 1:  # quicker than a sort
         return jnp.argmax(score_SE, axis=-1)
     return by_choice(jax.lax.top_k(score_SE, top_k)[1])
@@ -43,18 +43,18 @@ def route(logits_GSE, bias_E=None, *, top_k: int = 1, normalize: bool = True, sc
     """The choices of each group, in float32.
 
     Args:
-      bias_E: is added to the scores for the choice, not for the gates (Wang et al. 2024, DeepSeek-V3).
-      normalize: gates of several choices are divided by their sum. One choice keeps its score as its gate: 1 would
-        teach the router nothing from the language-model loss.
+      bias_E: added to the scores for the choice, not for the gates (Wang et al. 2024, DeepSeek-V3).
+      normalize: gates of several choices are divided by their sum. A single choice keeps its score as its gate: with a
+        gate of 1 the router would learn nothing from the language-model loss.
       scores: "softmax" or "sigmoid" of the logits.
 
     Returns:
-      expert_GJ: the chosen experts; gate_GJ: their scores, or shares of their sum; and METRICS but for the drop rate,
-      of each group [G]: E sum_e mean_s(share of the token's scores)_e (share of choices)_e, mean_s logsumexp^2, mean_s
-      entropy, extreme loads. With a bias also `chosen`, int32 [G, E]: choices of each expert.
+      expert_GJ: the chosen experts; gate_GJ: their scores, or shares of their sum; and METRICS but drop_rate, of each
+      group [G]: load_balance = E sum_e mean_s(share of the token's scores)_e (share of choices)_e, router_z = mean_s
+      logsumexp^2, mean_s entropy, extreme loads. With a bias also `chosen`, int32 [G, E]: choices of each expert.
     """
     n_experts = logits_GSE.shape[-1]
-    # softmax, logsumexp and log_softmax by one exponential
+    # softmax, logsumexp and log_softmax from one exponential
     max_GS = jax.lax.stop_gradient(jnp.max(logits_GSE, axis=-1))
     shifted_GSE = logits_GSE - max_GS[:, :, None]
     exp_GSE = jnp.exp(shifted_GSE)
@@ -91,20 +91,20 @@ def _gates(score_GSE, expert_GJ, top_k: int, normalize: bool):
     expert_GSA = expert_GJ.reshape(len(expert_GJ), top_k, -1).swapaxes(1, 2)
     gate_GSA = jnp.take_along_axis(score_GSE, expert_GSA, axis=2)
     if normalize:
-        gate_GSA /= jnp.sum(gate_GSA, axis=2, keepdims=True) + 1e-20  # sigmoids may all be next to nothing
+        gate_GSA /= jnp.sum(gate_GSA, axis=2, keepdims=True) + 1e-20  # all sigmoids may be nearly 0
     return by_choice(gate_GSA)
 
 
 def moved_bias(bias_E, chosen_E, rate: float):
-    """The bias of the choice after a step in which chosen [..., E] choices fell on each expert: `rate` more for those
-    below the mean, `rate` less for those above it (Wang et al. 2024).
+    """bias_E after a step in which each expert got chosen [..., E] choices: `rate` more for experts below the mean,
+    `rate` less for those above it (Wang et al. 2024).
 
-    The choices are whole numbers, so that the bias is the same on any mesh and over microbatches.
+    The choices are whole numbers, so that the bias is the same on any mesh and with any number of microbatches.
     """
     mean = jnp.sum(chosen_E, axis=-1, keepdims=True) / chosen_E.shape[-1]
     return bias_E + rate * jnp.sign(mean - chosen_E)
 
 
 def is_count(metric) -> bool:
-    """Whether a metric is to be summed over groups, devices and microbatches; of the others the mean is meant."""
+    """Whether a metric is summed over groups, devices and microbatches; all others are averaged."""
     return jnp.issubdtype(metric.dtype, jnp.integer)

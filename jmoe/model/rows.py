@@ -1,4 +1,4 @@
-"""Rows moved between tokens and slots, and the gradients of that: gathers, never a scatter-add.
+"""Moves rows between tokens and slots. Gradients are gathers too, never a scatter-add.
 
 Axes (jmoe/model/__init__.py): D, G, I rows before and O after a move, J, L, S.
 """
@@ -11,10 +11,10 @@ import jax.numpy as jnp
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
 def move(x_GID, source_GO, target_GJ, copies: int = 1):
-    """taken(x, source), with a gradient of its own.
+    """taken(x, source), with a custom gradient.
 
-    target: where each row of x went, for each of its `copies` in turn, out of range if nowhere: J = copies I. The
-    gradient is a gather along it and the sum over the copies, never a scatter-add.
+    target: where each row of x went, for each of its `copies` in turn (J = copies I); out of range if nowhere. The
+    gradient of x gathers rows at target and sums over the copies, without a scatter-add.
     """
     return taken(x_GID, source_GO)
 
@@ -38,7 +38,7 @@ def taken(x_GID, index_GO):
 def sum_of_rows(x_GID, index_GJ, top_k: int, weight_GJ=None):
     """[G, S, D]: the sum over each token's choices of the rows at `index`, times `weight`.
 
-    The rows of all choices, `top_k` times as many, are never put together.
+    The rows of all choices, `top_k` times as many as tokens, never exist as one array.
     """
     if top_k == 1 and weight_GJ is None:
         return taken(x_GID, index_GJ)

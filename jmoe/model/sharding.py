@@ -1,8 +1,8 @@
 """The mesh, partition specs, and the collectives of the model.
 
-Mesh axes: `data` (batch; parameters and optimizer state rest spread over it), `expert` (batch, and experts), `model`
-(attention heads and d_ff; Megatron's tensor parallelism). Tokens are spread over data and expert and are the same on
-every device of the model axis. The whole model runs per device, in one shard_map; weights rest spread as
+Mesh axes: `data` (batch; parameters and optimizer state are stored spread over it), `expert` (batch, and experts),
+`model` (attention heads and d_ff; Megatron's tensor parallelism). Tokens are spread over data and expert and are the
+same on every device of the model axis. The whole model runs per device, in one shard_map; weights are stored spread as
 jmoe/model/weights.py says and are gathered where they are used. Nothing a token sees depends on the mesh: groups belong
 to the config.
 """
@@ -53,7 +53,7 @@ def parameter_shardings(mesh, model) -> dict:
 
 
 def per_device(function, mesh, in_specs, out_specs):
-    """`function` run on each device's shards; collectives inside name the mesh axes."""
+    """`function`, but run on each device's shards; its collectives name the mesh axes."""
     used = lambda specs: jax.tree.map(lambda spec: _used(mesh, spec), specs)
     mapped = jax.shard_map(function, mesh=mesh, in_specs=used(in_specs), out_specs=used(out_specs))
 
@@ -72,22 +72,22 @@ def _used(mesh, spec):
 
 
 def _wide(axes):
-    """Those of the axes that have several devices; none outside of per_device, where generation works on one."""
+    """The axes that have several devices; none outside of per_device, since generation runs on one device."""
     inside = jax.sharding.get_abstract_mesh().manual_axes
     return tuple(axis for axis in axes if axis in inside and jax.lax.axis_size(axis) > 1)
 
 
 def vary(x, axis):
-    """`x`, alike on the devices of `axis`, taken as each device's own: its gradient becomes the sum of theirs."""
+    """Marks `x`, equal on all devices of `axis`, as each device's own, so that its gradient is the sum of theirs."""
     return jax.lax.pcast(x, axis, to="varying") if _wide((axis,)) else x
 
 
 def gathered(weight, axes, over=("data",)):
-    """A weight that rests spread over mesh `axes` (as weights.Weight has them), put together along those in `over`.
+    """A weight that is stored spread over mesh `axes` (those of its weights.Weight), gathered along those in `over`.
 
     Its gradient is summed over the devices that used it, and scattered back the same way.
     """
-    if "expert" not in axes:  # tokens are spread over it
+    if "expert" not in axes:  # whose devices have different tokens
         weight = vary(weight, "expert")
     for axis in _wide([axis for axis in over if axis in axes]):
         weight = jax.lax.all_gather(weight, axis, axis=axes.index(axis), tiled=True)

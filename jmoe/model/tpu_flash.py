@@ -2,17 +2,17 @@
 
 Axes (jmoe/model/__init__.py): K, T, Q positions of a block of queries, U of a block of keys; R rows times heads of keys
 and values, I rows times groups of heads of queries, Y the positions of a group's heads, one head after the other.
-Positions lie along the lanes, so that head sizes below 128 are not padded and what belongs to a query is a row.
+Positions lie along the lanes, so that head sizes below 128 are not padded and one number for each query is a row.
 
 A program works on one block of queries and one of keys; blocks above the diagonal cost nothing. Products take bfloat16
-and sum in float32, as does all else. The forward pass keeps log sum exp of each query's scores, from which the backward
-pass makes the probabilities again (Dao et al. 2022).
+and sum in float32; all else is float32. The forward pass keeps log sum exp of each query's scores, from which the
+backward pass recomputes the probabilities (Dao et al. 2022).
 
-Heads of queries that share keys and values are more queries of one head. A group is as many of them as the backward
-pass can keep the gradient of; where there are several groups, each reads the same keys and has a gradient of its own
-for them, and these are summed at the end.
+Heads of queries that share keys and values are handled as more queries of one head. A group has as many of these heads
+as leave room on the chip for their queries' gradient in the backward pass. Where there are several groups, each reads
+the same keys and values and writes its own gradient of them; the groups' gradients are summed at the end.
 
-Outputs are declared to vary over the mesh as the inputs do: shard_map takes no kernel that does not say so.
+Outputs are declared to vary over the mesh as the inputs do: shard_map rejects a kernel without that declaration.
 """
 
 import functools
@@ -23,7 +23,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 BLOCKS = (512, 256, 128)  # positions in a block; the first that divides T
-GRADIENT_BYTES = 2**22  # of one group's queries, float32, which the backward pass keeps on chip
+GRADIENT_BYTES = 2**22  # float32 gradient of one group's queries, which the backward pass keeps on chip
 
 _product = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
 
@@ -103,7 +103,7 @@ def _backward(interpret, residual, dy_IKY):
     t, groups = k_RKT.shape[2], rows // len(k_RKT)
     block = _block(t)
     n = t // block
-    # the gradient of the softmax takes off each query's mean of dy v, which is dy y
+    # the softmax's gradient subtracts each query's mean of dy v, which equals dy y
     mean_I1Y = jnp.sum(dy_IKY.astype(jnp.float32) * y_IKY, axis=1, keepdims=True)
     # a block that is skipped repeats the index of its neighbour, and so is not fetched
     at = lambda r, j, i: (r, 0, i // n * n + jnp.maximum(i % n, j))
@@ -111,7 +111,7 @@ def _backward(interpret, residual, dy_IKY):
     key = pl.BlockSpec((None, k, block), lambda r, j, i: (r // groups, 0, j))
     dkey = pl.BlockSpec((None, k, block), lambda r, j, i: (r, 0, j))
     all_queries = pl.BlockSpec((None, k, n_queries), lambda r, j, i: (r, 0, 0))  # on chip while a group is worked on
-    dtype = k_RKT.dtype if groups == 1 else jnp.dtype(jnp.float32)  # of what is still to be summed
+    dtype = k_RKT.dtype if groups == 1 else jnp.dtype(jnp.float32)  # float32 where groups are still to be summed
     dq_IKY, dk_IKT, dv_IKT = pl.pallas_call(
         functools.partial(_backward_kernel, scale=k**-0.5),
         grid=(rows, n, n_queries // block),
@@ -176,7 +176,7 @@ def _like(x, shape, dtype):
 
 
 def _options(q_IKY, k_RKT, n_products, per_query, per_key, interpret):
-    """What both kernels are told; the estimate is all that cost analyses see of a kernel: products, no softmax.
+    """Options of both kernels. Cost analyses see no more of a kernel than its estimate: FLOPs of products, no softmax.
 
     per_query, per_key: bytes that are read or written once for each element of a group's q, and of its k. Two more
     arrays are read again for each block.

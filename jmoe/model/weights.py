@@ -10,26 +10,26 @@ class Weight(NamedTuple):
     """One array of the model; a weight of the blocks exists once for each block, stacked along a leading axis."""
 
     shape: tuple[int, ...]
-    axes: tuple[str | None, ...]  # the mesh axis that each axis rests spread over, None for none
+    axes: tuple[str | None, ...]  # the mesh axis that each axis is stored spread over, None for none
     role: str  # "embedding", "head", "attention", "dense", "expert", "router", "bias" or "norm"
     fan_in: int = 0  # initial values are random, of variance init_scale / fan_in; 0: they all are `constant`
     constant: float = 0.0
-    float32: bool = False  # computes in float32; all others are cast to config.model.dtype where they are used
+    float32: bool = False  # computes in float32; all others are cast to config.model.dtype before use
 
     @property
     def size(self) -> int:
         return math.prod(self.shape)
 
     def size_on_device(self, mesh: dict[str, int]) -> int:
-        """Numbers that each device keeps, on a mesh of these sizes by axis."""
+        """Elements that each device stores, on a mesh of these sizes by axis."""
         return self.size // math.prod(mesh[axis] for axis in self.axes if axis)
 
 
 def table(model) -> dict:
     """Name -> Weight of config.model, those of a block under its stack's name; random keys are drawn in this order.
 
-    The fan-ins are those of the paper's authors' code. An embedding that is the head too has the head's: its logits
-    begin as small, and each block's norm takes the input to any size.
+    The fan-ins are those of the paper's authors' code. A tied embedding has the head's fan-in: its logits start as
+    small as an untied head's, and each block's norm copes with inputs of any size.
     """
     d, v = model.d_model, model.vocab_size
     tied = setting(model, "tied_embeddings")
@@ -48,7 +48,7 @@ def heads(model) -> tuple[int, int, int]:
 
 
 def _attention(model) -> dict[str, Weight]:
-    """Queries, keys and values are one product where they have equally many heads, else two."""
+    """One weight makes queries, keys and values where they have equally many heads, else two do."""
     d, (h, p, k) = model.d_model, heads(model)
     into = lambda n, heads: Weight((d, n, heads, k), ("data", None, "model", None), "attention", fan_in=d)
     weights = {"qkv": into(3, h)} if p == h else {"q": into(1, h), "kv": into(2, p)}
@@ -62,14 +62,14 @@ def _attention(model) -> dict[str, Weight]:
 
 
 def stacks(model) -> dict[str, int]:
-    """The stacks of alike blocks in the order that they run in, and how many blocks each has: the leading dense ones,
-    which a mixture may have, and the others."""
+    """The stacks of equal blocks in the order in which they run, and how many blocks each has: the leading dense blocks
+    that a mixture may have, and the others."""
     n_dense = setting(model, "n_dense_blocks")
     return ({"dense_blocks": n_dense} if n_dense else {}) | {"blocks": model.n_blocks - n_dense}
 
 
 def trained(params: dict) -> dict:
-    """A tree of parameters, or of their gradients, without what no gradient moves: the bias of the routers' choice."""
+    """A tree of parameters, or of their gradients, without the routers' bias, which no gradient moves."""
     if "router_bias" not in params.get("blocks", ()):
         return params
     return params | {"blocks": {name: x for name, x in params["blocks"].items() if name != "router_bias"}}
@@ -93,10 +93,10 @@ def _block(model, mixture: bool) -> dict[str, Weight]:
 
 
 def _swiglu(d: int, f: int, n_experts: int = 0) -> dict[str, Weight]:
-    """Of a dense layer, or of a layer's experts."""
+    """SwiGLU's weights, of a dense layer or of a layer's `n_experts`."""
     role, lead, lead_axes = ("expert", (n_experts,), ("expert",)) if n_experts else ("dense", (), ())
     into = Weight((*lead, d, f), (*lead_axes, "data", "model"), role, fan_in=d)
-    # the experts' outputs count as one layer's
+    # its fan-in counts the hidden units of all experts, as of one layer
     down = Weight((*lead, f, d), (*lead_axes, "model", "data"), role, fan_in=max(n_experts, 1) * f)
     return {"gate": into, "up": into, "down": down}
 

@@ -1,7 +1,7 @@
 """Orbax checkpoints of one segment: parameters, optimizer state, and a record of the run that wrote them.
 
-Saves are asynchronous and atomic: after a kill a step's folder is complete or absent. Damage that a disk does later
-shows in checksums of the arrays (jmoe/run/checksums.py), which lie in the record (jmoe/run/record.py).
+Saves are asynchronous and atomic: after a kill a step's folder is complete or absent. Checksums of the arrays
+(jmoe/run/checksums.py), kept in the record (jmoe/run/record.py), reveal what a disk damages later.
 """
 
 import re
@@ -31,7 +31,7 @@ class Checkpoints:
     """The checkpoints under `directory`; keeps the newest two and the steps in `keep`, where branches fork."""
 
     _saving = None  # the Checkpoints of this process that saved last: saves of two managers must not overlap
-    _own = set()  # folders that this process saved: to restore one of them is no resume
+    _own = set()  # folders that this process saved: restoring one of them is not reported as a resume
 
     def __init__(self, directory, keep=()):
         policy = preservation_policy.AnyPreservationPolicy(
@@ -49,7 +49,7 @@ class Checkpoints:
         make = lambda: ocp.CheckpointManager(directory, options=options)
         try:
             self._manager = storage.retried(make, directory)
-        except FileNotFoundError:  # it lists while it removes unfinished saves; on gs:// an empty folder is none
+        except FileNotFoundError:  # while it removed unfinished saves: on gs:// a folder is gone when empty
             self._manager = storage.retried(make, directory)
 
     def steps(self) -> list[int]:
@@ -86,9 +86,9 @@ class Checkpoints:
     def restore(self, params, opt_state, record: dict, last: int | None = None):
         """(step, params, opt_state) of the newest sound checkpoint, at or before step `last`; None if there is none.
 
-        The arrays are placed like the abstract trees given. A damaged checkpoint is named on stderr and skipped, by all
-        processes. Raises UserError where the checkpoint is of another configuration or corpus, and Unavailable or
-        OSError where it could not be read, which proves no damage.
+        The arrays are placed like the abstract trees given. All processes skip a damaged checkpoint, named on stderr.
+        Raises UserError where the checkpoint is of another configuration or corpus, and Unavailable or OSError where it
+        could not be read, which does not prove damage.
         """
         for step in reversed([step for step in self.steps() if last is None or step <= last]):
             folder = self.directory / str(step)
@@ -127,7 +127,7 @@ class Checkpoints:
             Checkpoints._saving = None
 
     def _set_aside(self) -> None:
-        """Moves the damaged steps out of the folder of checkpoints, to beside it; deletes none."""
+        """Moves the damaged steps out of the folder of checkpoints into its parent folder; deletes none."""
         if not self._damaged:
             return
         if jax.process_index() == 0:
@@ -140,7 +140,7 @@ class Checkpoints:
         self._manager.reload()
 
     def _unless_damaged(self, step: int, read):
-        """`read()`; where it is damaged for any process, None for all of them."""
+        """What `read()` returns; None in all processes where any of them found damage."""
         value, reason = None, None
         try:
             value = read()
@@ -157,10 +157,10 @@ class Checkpoints:
 
 
 def _barrier():
-    """Where several processes wait for each other in a save.
+    """The barrier at which several processes wait for each other in a save.
 
     Orbax's barrier waits twenty minutes. A process whose save failed raises its error instead of waiting, since the
-    save can no longer end; the error ends the process, and with it the others.
+    save can no longer complete; the error ends the process, and that ends the others.
     """
     wait = ocp.multihost.get_barrier_sync_fn()
 
@@ -176,7 +176,7 @@ def steps_in(directory) -> list[int]:
     """Steps of the complete checkpoints in a folder, ascending; none where it does not exist."""
     try:
         return storage.retried(lambda: sorted(ocp.utils.checkpoint_steps(directory)), directory)
-    except FileNotFoundError:  # on gs:// a folder ends with its last object
+    except FileNotFoundError:  # on gs:// a folder is gone with its last object
         return []
 
 

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 def checksums(tree) -> tuple[dict[str, str], bool]:
     """64 bits, in hex, for each array by its path, and whether every number is finite.
 
-    They depend on every value and its place, and not on the mesh; a single changed value always changes them. The call
-    waits until the arrays are computed.
+    The bits depend on every value and its place, and not on the mesh; a single changed value always changes them. The
+    call waits until the arrays are computed.
     """
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     sums = jax.device_get(_checksums([leaf for _, leaf in leaves]))
@@ -21,15 +21,15 @@ def checksums(tree) -> tuple[dict[str, str], bool]:
 
 @jax.jit
 def _checksums(arrays):
-    """_checksum of each, in one program: XLA's CPU backend can lock up where many with collectives run at once."""
+    """_checksum of each, in one program: XLA's CPU backend can lock up when many programs with collectives run."""
     return list(map(_checksum, arrays))
 
 
 @jax.jit
 def _checksum(x):
-    """Two sums modulo 2^32 over the elements of x, in which each is mixed with its place; and whether x is finite.
+    """Two sums modulo 2^32 over the elements of x, each mixed with its place; and whether x is finite.
 
-    One reduction of all three, so that the compiler makes one pass over x and no array of its size.
+    One reduction computes all three, so that the compiler makes one pass over x and no array of x's size.
     """
     place = jnp.uint32(x.ndim)
     for axis in range(x.ndim):

@@ -60,7 +60,7 @@ class _Run:
         self.schedule = Schedule(config)
         self.corpus = corpus.load(config.data, config.model.vocab_size)
         self.record = make_record(config, self.corpus.fingerprint)
-        self.began_with = read_sealed(workdir / "began_with.json") or {}  # as jmoe.load leaves it
+        self.began_with = read_sealed(workdir / "began_with.json") or {}  # jmoe.load writes it
         self.abstract = abstract_state(config, mesh)
         self.placement = jax.tree.map(lambda a: a.sharding, self.abstract[0])
         self.validation = {"validation_loss": self.corpus}
@@ -95,8 +95,8 @@ class _Run:
         return sum(self.schedule.tokens_at(stop) - self.schedule.tokens_at(first) for first, stop in pieces)
 
     def result(self, branch):
-        """The finished branch's result, or None; also where it is damaged, since the last checkpoint gives it again.
-        UserError where it was made under another configuration or corpus."""
+        """The branch's result, or None if it is not finished or the result is damaged: the last checkpoint gives it
+        again. UserError where the result was made under another configuration or corpus."""
         path = self.workdir / branch.name / "result.json"
         try:
             result = read_sealed(path)
@@ -177,12 +177,12 @@ class _Run:
     def _init(self):
         seed = np.uint32(self.config.seed % 2**32)
         init = jax.jit(lambda seed: init_params(self.config, seed), out_shardings=self.placement).lower(seed)
-        # on CPU the optimised random numbers would take longer to compile than a small model to train
+        # on a CPU, compiling the optimised random numbers would take longer than training a small model
         cheap = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else {}
         return init.compile(cheap)(seed)
 
     def _steps(self, segment, start: int, state, saved):
-        """Steps [start, segment.stop), checkpoints on the way and at the end; returns the state after them."""
+        """Makes steps [start, segment.stop) and saves checkpoints on the way and at the end; returns the last state."""
         log = Log(self.workdir / segment.name, start, segment.stop, self.config)
         try:
             with Progress(segment, start, self.schedule.tokens_at(start), self._to_go(segment, start)) as bar:
@@ -200,9 +200,9 @@ class _Run:
         profile = Profile(config, self.workdir / segment.name, segment.stop)
         speed = Speed(config, schedule.tokens_at(start))
         pending = None  # metrics are fetched one step late, so that the device never waits for the host
-        losses = {}  # of the step that is pending, where it is evaluated
+        losses = {}  # validation losses after the pending step, where it is evaluated
 
-        def settle():
+        def settle():  # waits for the metrics of the pending step, checks and logs them
             if pending is None:
                 return
             step, metrics = pending

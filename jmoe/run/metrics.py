@@ -77,7 +77,7 @@ class Log:
     def sync(self) -> None:
         """Brings everything written so far to the disk, or copies it to the object store.
 
-        The loop calls it before it saves a checkpoint, so that no crash or kill leaves one whose steps are not logged.
+        The loop calls it before each save, so that no crash or kill leaves a checkpoint whose steps are not logged.
         """
         if not self._files:
             return
@@ -102,8 +102,8 @@ class Log:
 
 
 def _wandb_run(config, folder: epath.Path, local: pathlib.Path):
-    """The segment's run in the project config.wandb; a resumed segment goes on with it. Other settings are those that
-    the library reads from its environment."""
+    """The segment's wandb run in the project config.wandb; a resumed segment continues its run. wandb reads all other
+    settings from the environment."""
     import wandb
 
     return wandb.init(
@@ -129,7 +129,7 @@ class Speed:
         self._n_tokens, self._wait = n_tokens, 0.0
 
     def waited(self, batches):
-        """The same batches; the time that each one takes to come counts as waiting."""
+        """The same batches; the time until each one arrives counts as waiting."""
         batches = iter(batches)
         while True:
             began = time.monotonic()
@@ -141,7 +141,7 @@ class Speed:
 
     @contextlib.contextmanager
     def stopped(self):
-        """Leaves out the time that the block takes."""
+        """Leaves the time that the `with` block takes out of the measured time."""
         began = time.monotonic()
         yield
         self._last += time.monotonic() - began
@@ -204,7 +204,7 @@ class Progress:
     """A segment's progress: a bar on a terminal, else about a line a minute; the first process prints it."""
 
     def __init__(self, segment, start: int, n_tokens: int, to_go: int):
-        """`n_tokens` of the run come before step `start`, and `to_go` from it on, over all segments to come."""
+        """The run trains `n_tokens` before step `start`, and `to_go` from there on, in all segments to come."""
         self._segment, self._shown = segment, jax.process_index() == 0
         hidden = None if self._shown else True
         self._bar = tqdm(

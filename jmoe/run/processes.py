@@ -20,7 +20,7 @@ from jmoe.cli import disk_error, unavailable
 from jmoe.errors import Failure, Interrupted, Unavailable, UserError
 from jmoe.storage import ownership
 
-# Seconds until a silent process counts as dead, which ends the others; and how long one that is done waits for them.
+# Seconds until a silent process counts as dead, which ends the others; and for which a finished one waits for them.
 PATIENCE = {"heartbeat_timeout_seconds": 60, "shutdown_timeout_seconds": 60}
 
 
@@ -54,7 +54,7 @@ def joined():
 
 
 def devices() -> list:
-    """jax.devices(); UserError where JAX_PLATFORMS names some that cannot be had here."""
+    """jax.devices(); UserError where JAX_PLATFORMS names devices that this machine does not have."""
     try:
         return jax.devices()
     except (RuntimeError, AssertionError) as error:  # jax asserts where it knows no plugin of the platform
@@ -103,12 +103,12 @@ def _leave() -> None:
 def owned(workdir):
     """Keeps other trainers out of a workdir until the block is left; the first process of a run does it for all.
 
-    Where another trainer is at work, every process of this run raises UserError, which names it; Unavailable where
-    JMOE_OWNER_PATIENCE had it wait, for another try may find the workdir free.
+    Where another trainer is at work, every process of this run raises UserError, which names that trainer. If it waited
+    for that trainer first (JMOE_OWNER_PATIENCE), it raises Unavailable, since a later try may find the workdir free.
     """
     with contextlib.ExitStack() as held:
         path, refused = workdir / "train.lock", None
-        patience = float(os.environ.get("JMOE_OWNER_PATIENCE", 0))  # launch waits for one that is saving
+        patience = float(os.environ.get("JMOE_OWNER_PATIENCE", 0))  # launch sets it: a trainer may be saving
         if jax.process_index() == 0:
             try:
                 held.enter_context(ownership.hold(path, "jmoe.train", patience))
@@ -126,7 +126,7 @@ def owned(workdir):
                 f"another trainer is at work in {workdir}, {owner}; two would spoil each other's files: wait until "
             )
             message += "it is done, or take another --workdir"
-            if patience:  # whoever started this one has it wait, and will have it wait again
+            if patience:  # whoever set it is ready to wait again
                 raise Unavailable(f"{message} (waited {patience:.0f} s)")
             raise UserError(message)
         yield

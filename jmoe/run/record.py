@@ -1,4 +1,4 @@
-"""The record of a run, which its checkpoints and results carry: config, corpus and versions; what may go on with it."""
+"""The record of a run (config, corpus, versions), which its checkpoints and results hold; the check when it resumes."""
 
 import jax
 import orbax.checkpoint as ocp

@@ -13,8 +13,8 @@ from jmoe.text import tokenizer
 
 
 def find(workdir: epath.Path, segment: str | None, step: int | None) -> epath.Path:
-    """The folder of the checkpoint of that segment and step, by default the newest of the last branch; UserError,
-    naming those that exist, where it does not."""
+    """The folder of the checkpoint of that segment and step, by default the newest of the last branch. Where there is
+    none, UserError names the checkpoints that exist."""
     folders = workdir.iterdir() if workdir.exists() else ()
     steps = {folder.name: listed for folder in folders if (listed := checkpoint.steps_in(folder / "checkpoints"))}
     if not steps:
@@ -39,7 +39,7 @@ def read(folder: epath.Path) -> tuple:
     """(record, config) of a checkpoint: the config that it was trained with, but for the mesh.
 
     Raises:
-      Damaged: the record is.
+      Damaged: the record is missing or altered.
     """
     record = checkpoint.read_record(folder)
     config = neutral(joint_moe.get_config())  # for fields that the record leaves out

@@ -1,4 +1,4 @@
-"""When: batch sizes, learning rate, trunk and branches, all counted in tokens. Plain Python, no arrays.
+"""The schedule: batch sizes, learning rate, trunk and branches, all counted in tokens. Plain Python, no arrays.
 
 A run is one trunk at constant learning rate and, for each budget D in `config.n_tokens`, one branch that leaves the
 trunk at 80% of D and decays to zero at D (Sec. 5.1.3). Step t sees the tokens [tokens_at(t), tokens_at(t + 1)): the

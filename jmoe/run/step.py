@@ -18,7 +18,7 @@ from jmoe.model.weights import trained
 
 
 def make_optimizer(config) -> optax.GradientTransformation:
-    """AdamW on everything that is `trained`, after clipping by global norm; the learning rate is applied outside."""
+    """AdamW on all parameters of `trained`, after clipping by global norm; the caller applies the learning rate."""
     chain = optax.chain(
         optax.clip_by_global_norm(config.grad_clip),
         optax.scale_by_adam(config.b1, config.b2),
@@ -46,15 +46,15 @@ def abstract_state(config, mesh):
 def gradient(params, batch, config, mesh):
     """((loss, metrics), gradient) of loss_fn over a batch [B, T + 1], config.microbatch_tokens at a time.
 
-    The loss is a mean over groups of tokens, and every microbatch holds equally many entire groups of each device: so
-    the mean over microbatches is the batch's, of the same groups, whatever their number.
+    The loss is a mean over groups of tokens, and every microbatch holds equally many entire groups of each device. So
+    the mean over microbatches is the mean over the batch's groups, however many microbatches there are.
     """
     one = lambda rows: jax.value_and_grad(loss_fn, has_aux=True)(params, rows, config, mesh)
     n_tokens, micro = batch.shape[0] * (batch.shape[1] - 1), microbatch_tokens(config)
     if micro in (0, n_tokens):
         return one(batch)
     n = n_tokens // micro
-    split = lambda rows: rows.reshape(n, -1, rows.shape[1])  # of each device's own rows, so that none moves
+    split = lambda rows: rows.reshape(n, -1, rows.shape[1])  # splits each device's own rows, so that none moves
     microbatches = sharding.per_device(split, mesh, (sharding.TOKENS,), sharding.MICROBATCHES)(batch)
 
     def add(total, rows):
@@ -98,7 +98,7 @@ def mean_loss(eval_step, params, batches) -> float:
     sums = []
     for batch in batches:
         sums.append(eval_step(params, *batch))
-        jax.block_until_ready(sums[-2:-1])  # two steps on their way: many at once can lock up XLA's CPU backend
+        jax.block_until_ready(sums[-2:-1])  # at most two steps in flight: many can lock up XLA's CPU backend
     nats, n_tokens = np.sum(jax.device_get(sums), axis=0, dtype=np.float64)
     if not np.isfinite(nats):
         raise UserError("the validation loss is not finite")

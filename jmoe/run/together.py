@@ -1,8 +1,8 @@
-"""Several small models trained in one compiled step: equal shapes; seeds, learning rates and budgets of their own.
+"""Trains several small models of equal shapes in one compiled step, each with its own seed, learning rate and budgets.
 
-Their states lie in one stack, the step is mapped over its leading axis M (jmoe/model/__init__.py), and they share every
-kernel. Each model keeps its own workdir, checkpoints and logs and is the model that it would be alone, within float
-tolerance; the others change nothing in it.
+Their states lie in one stack, and the step is mapped over its leading axis M (jmoe/model/__init__.py), so that they
+share every kernel. Each model keeps its own workdir, checkpoints and logs, and becomes the model that it would become
+alone, within float tolerance: the others do not affect it.
 """
 
 import functools
@@ -22,8 +22,8 @@ from jmoe.run import loop, step
 def train(configs, workdirs, stop_signal=lambda: 0, on_failure=lambda m, error: None) -> list:
     """`jmoe.train.train` of each config in its workdir, all in one compiled step.
 
-    None for a config leaves its place in the stack empty: the program, and with it every bit, stays the same when some
-    models are done. When model m fails, on_failure(m, UserError) is called at once; the others go on.
+    A config of None leaves its place in the stack empty, so that the program, and every bit of the others, stays the
+    same when some models are done. When model m fails, on_failure(m, UserError) is called at once; the others go on.
 
     Returns:
       for each config its results, None, or the UserError that it failed with.
@@ -82,9 +82,9 @@ class _Stack:
         self.state = jax.tree.map(empty, step.abstract_state(config, mesh))
 
     def step(self, asked: dict) -> dict:
-        """Makes the steps that models ask for, {m: what its loop.steps yielded}; returns {m: what to send it}.
+        """Makes the steps in `asked`, {m: what its loop.steps yielded}; returns {m: what to send to its loop.steps}.
 
-        Batches of unequal size take a step for each size.
+        If batches differ in size, one step is made for each size.
         """
         answers = {}
         for size in sorted({batch.shape for _, batch, _ in asked.values()}):

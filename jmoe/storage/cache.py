@@ -1,4 +1,4 @@
-"""The cache of this machine: prepared text, compiled steps, and what a gs:// sweep keeps on a disk."""
+"""This machine's cache: prepared text, compiled steps, and what a gs:// sweep keeps on a local disk."""
 
 import os
 import pathlib
@@ -12,7 +12,7 @@ def cache_dir() -> pathlib.Path:
 
 
 def folder_of_cache(*parts: str) -> pathlib.Path:
-    """A folder of the cache, made where it is missing."""
+    """A folder of the cache, created if it is missing."""
     path = cache_dir().joinpath(*parts)
     path.mkdir(parents=True, exist_ok=True)
     return path

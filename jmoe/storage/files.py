@@ -1,8 +1,8 @@
 """Files of a workdir, on a local disk or in object storage (gs://BUCKET/FOLDER). A workdir is always an epath.Path.
 
-A request that the store does not answer is made again with growing pauses, for JMOE_STORE_PATIENCE seconds (300); then
-Unavailable ends the process with an exit code that means "try again". jmoe/storage/gcs.py does so for its own requests,
-`retried` for those that other libraries make.
+A request that the store does not answer is retried with growing pauses for JMOE_STORE_PATIENCE seconds (300); then
+Unavailable ends the process with an exit code that means "try again". jmoe/storage/gcs.py retries its own requests;
+`retried` retries those that other libraries make.
 """
 
 import asyncio
@@ -28,17 +28,17 @@ from etils import epath
 
 from jmoe.errors import Damaged, Unavailable, UserError
 
-# gcsfs would answer from its cache of listings, which does not show what other processes wrote since
+# gcsfs would answer from its cache of listings, which lacks what other processes have written since
 fsspec.config.conf.setdefault("gs", {})["use_listings_cache"] = False
 for scheme in ("gs", "gcs"):
     fsspec.register_implementation(scheme, "jmoe.storage.gcs.Store", clobber=True)
-# gcsfs warns at every call where it may not ask for the bucket's type: anonymous access, or an emulator
+# gcsfs warns at every call if it is not allowed to ask for the bucket's type: anonymous access, or an emulator
 logging.getLogger("gcsfs").addFilter(lambda record: "Could not determine bucket type" not in record.getMessage())
 
 
-# HTTP: a token about to be renewed, too slow, too many requests, and a server in trouble
+# HTTP codes worth a retry: a token about to be renewed, a timeout, too many requests, and errors of the server
 PASSING = (401, 408, 429, 500, 502, 503, 504)
-# what TensorStore says of the same; it calls a 401 and a 403 alike
+# the names that TensorStore gives to the same errors; it has one name for a 401 and a 403
 WORDS = "UNAVAILABLE|DEADLINE_EXCEEDED|UNAUTHENTICATED|PERMISSION_DENIED|ABORTED|INTERNAL|UNKNOWN"
 
 
@@ -58,16 +58,16 @@ _hurry = threading.Event()
 
 
 def wait_no_more() -> None:
-    """From now on a request of this process that gets no answer within a second or two ends in Unavailable: somebody
-    asked the process to stop."""
+    """To be called when the process is asked to stop: from now on its requests raise Unavailable if they get no answer
+    within a second or two."""
     _hurry.set()
 
 
 async def unless_hurried(work):
-    """What the awaitable `work` returns.
+    """Awaits `work` and returns its result.
 
     Raises:
-      Unavailable: it takes longer than a second or two, and wait_no_more() was called. Whatever `work` raises.
+      Unavailable: `work` takes longer than a second or two after wait_no_more(). Also raises what `work` raises.
     """
     task, n_seconds_hurried = asyncio.ensure_future(work), 0
     try:
@@ -77,7 +77,7 @@ async def unless_hurried(work):
                 raise Unavailable("the store gave no answer, and this process was asked to stop")
         return task.result()
     finally:
-        task.cancel()  # which changes nothing where it is done
+        task.cancel()  # has no effect on a task that is done
 
 
 class Patience:
@@ -93,14 +93,14 @@ class Patience:
             raise UserError(f"JMOE_STORE_PATIENCE must be a number of seconds: {error}") from None
 
     def pause(self, error: Exception) -> float:
-        """Seconds to wait after `error`; Unavailable once it has been long enough."""
+        """Returns the seconds to wait after `error`; raises Unavailable once JMOE_STORE_PATIENCE seconds are over."""
         waited, unit = time.monotonic() - self._began, self._seconds / 300
         if waited >= self._seconds:
             raise Unavailable(
                 f"{self._what}: the store gave no answer for {waited:.0f} s ({_in_words(error)}); the same command "
                 "goes on from what is saved"
             ) from error
-        pause = min(2**self._n_tries, 32) * unit * random.uniform(0.75, 1)  # not all hosts of a run at once
+        pause = min(2**self._n_tries, 32) * unit * random.uniform(0.75, 1)  # hosts of a run must not retry in step
         self._n_tries += 1
         now = time.monotonic()
         if self._n_tries > 1 and now - Patience._printed > 10 * unit:
@@ -116,13 +116,13 @@ def _in_words(error: BaseException) -> str:
 
 
 def retried(call, path):
-    """`call()`, repeated with growing pauses while the store of `path` gives no answer, and Unavailable after
-    JMOE_STORE_PATIENCE seconds; on a disk it is made once."""
+    """Returns `call()`, retried with growing pauses while the store of `path` gives no answer; raises Unavailable after
+    JMOE_STORE_PATIENCE seconds. A `path` on a disk gets a single call."""
     patience = None
     while True:
         try:
             return call()
-        except Exception as error:  # noqa: BLE001  each layer of storage raises its own
+        except Exception as error:  # noqa: BLE001  each layer of storage raises its own errors
             if not is_remote(path) or not passes(error):
                 raise
             patience = patience or Patience(os.fspath(path))
@@ -142,7 +142,7 @@ def outage_named(path):
 
 
 def is_remote(path) -> bool:
-    """Whether `path` names objects (gs://...), which are written and replaced as one and cannot be appended to."""
+    """Whether `path` names objects (gs://...), which are written and replaced as a whole and cannot be appended to."""
     return "://" in os.fspath(path)
 
 
@@ -156,8 +156,8 @@ def absolute(path: str) -> epath.Path:
 
 
 def make_workdir(path: str) -> epath.Path:
-    """The absolute `path`, created, and written to for a test before any work is done; UserError where it can't be,
-    Unavailable where the store does not answer."""
+    """Creates the folder `path`, writes to it as a test before any work is done, and returns it as an absolute path.
+    Raises UserError if it can't be written to, Unavailable if the store does not answer."""
     folder = absolute(path)
     probe = folder / f".probe-{uuid.uuid4().hex}"  # a process id would not do: hosts may share the folder
     try:
@@ -166,7 +166,7 @@ def make_workdir(path: str) -> epath.Path:
         probe.unlink()
     except Unavailable:
         raise
-    except Exception as error:  # noqa: BLE001  object stores raise their clients' own
+    except Exception as error:  # noqa: BLE001  object stores raise their clients' own errors
         if not is_remote(path) and not isinstance(error, OSError):
             raise
         reason = os.strerror(error.errno) if getattr(error, "errno", None) else " ".join(str(error).split())
@@ -175,7 +175,7 @@ def make_workdir(path: str) -> epath.Path:
 
 
 def write_whole(path: pathlib.Path | epath.Path, text: str) -> None:
-    """Writes a file atomically: a kill or a full disk leaves the complete file, or what was there before."""
+    """Writes a file atomically: after a kill or on a full disk it is either complete or as it was before."""
     if is_remote(path):
         path.write_text(text)  # an object appears when its upload is complete
         return
@@ -188,7 +188,7 @@ def write_whole(path: pathlib.Path | epath.Path, text: str) -> None:
 
 
 def copy_files(source: str, target: epath.Path) -> None:
-    """Copies all files of a folder of this machine, and of the folders in it, over those of `target`."""
+    """Copies all files below the local folder `source` to the same places below `target`, overwriting what is there."""
     for path in filter(pathlib.Path.is_file, pathlib.Path(source).rglob("*")):
         copy = target / path.relative_to(source)
         copy.parent.mkdir(parents=True, exist_ok=True)
@@ -196,15 +196,15 @@ def copy_files(source: str, target: epath.Path) -> None:
 
 
 def read_bytes(path: pathlib.Path | epath.Path) -> bytes:
-    """A whole file, by a single request where it is an object; FileNotFoundError where there is none."""
+    """Reads a whole file, an object by a single request; FileNotFoundError if it does not exist."""
     if not is_remote(path):
         return path.read_bytes()
     return _store(path).cat_file(os.fspath(path))
 
 
 def names_below(folder: epath.Path, depth: int) -> list[str]:
-    """Paths, from `folder`, of the files in it and in its folders down to `depth` names; none where it does not exist.
-    On gs:// this is one listing, a request for each thousand objects, with all that lies deeper."""
+    """Paths, relative to `folder`, of the files below it that have at most `depth` names; none if it does not exist.
+    On gs:// this lists everything below `folder`, however deep, with a request for each thousand objects."""
     if is_remote(folder):
         inside = os.fspath(folder).partition("://")[2] + "/"
         names = (name.removeprefix(inside) for name in _store(folder).find(os.fspath(folder)))
@@ -220,7 +220,7 @@ def names_below(folder: epath.Path, depth: int) -> list[str]:
 
 
 def of_each(call, items, folder) -> list:
-    """`call(item)` of each item, many at once where `folder` is on gs://, whose answers take their time."""
+    """Returns `call(item)` of each item, with many calls at once if `folder` is on gs://, which answers slowly."""
     if not is_remote(folder):
         return [call(item) for item in items]
     with concurrent.futures.ThreadPoolExecutor(32) as pool:
@@ -232,15 +232,15 @@ def _store(path):
 
 
 def read_lines(path: pathlib.Path | epath.Path) -> list[dict]:
-    """The lines of a JSONL file, none where it is missing; a last line that a kill cut short is left out. UserError for
-    another damaged line."""
+    """The lines of a JSONL file, none if it is missing; a last line that a kill cut short is left out. UserError for
+    any other damaged line."""
     if not path.exists():
         return []
     lines = []
     for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], 1):
         try:
             lines.append(json.loads(line))
-        except ValueError as error:  # bytes that are no UTF-8 too
+        except ValueError as error:  # also for bytes that are not UTF-8
             raise UserError(f"{path} is damaged in line {number} ({error}); without that line it can be read") from None
     return lines
 
@@ -252,8 +252,8 @@ def sealed(values: dict) -> dict:
 
 
 def read_sealed(path: pathlib.Path | epath.Path) -> dict | None:
-    """The JSON values of a file without their seal, which older results lack, but not a record; None where there is no
-    file, Damaged where it is cut short or altered."""
+    """The JSON values of a file, without their seal. A file without a seal, as older results are, must hold a `record`.
+    Returns None if there is no file; raises Damaged if it is cut short or altered."""
     try:
         values = json.loads(read_bytes(path))
     except FileNotFoundError:

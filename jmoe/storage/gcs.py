@@ -1,7 +1,7 @@
-"""gs:// by gcsfs, with patience: a request that the store does not answer is made again for minutes.
+"""gs:// through gcsfs, with patience: a request that the store does not answer is retried for minutes.
 
 jmoe/storage/files.py registers this class with fsspec for gs://, so it serves fsspec and etils.epath: workdirs, sweeps,
-Orbax's listings and metadata, compiled steps. Arrays are moved by TensorStore, which makes its own requests again.
+Orbax's listings and metadata, compiled steps. Arrays are moved by TensorStore, which retries its own requests.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ MOVE = "b/{}/o/{}/moveTo/o/{}"  # gcsfs's request of a move in a bucket: bucket,
 
 
 class Store(gcsfs.GCSFileSystem):
-    _request_once = gcsfs.GCSFileSystem._request.__wrapped__  # gcsfs's own tries end after half a minute
+    _request_once = gcsfs.GCSFileSystem._request.__wrapped__  # gcsfs's own retries end after half a minute
 
     async def _request(self, method, path, *args, **kwargs):
         patience = None
@@ -24,13 +24,13 @@ class Store(gcsfs.GCSFileSystem):
             try:
                 return await storage.unless_hurried(self._request_once(method, path, *args, **kwargs))
             except FileNotFoundError:
-                # An earlier try may have done it, its answer lost: ours, or of a DELETE one that aiohttp made unseen.
+                # An earlier try may have done it and its answer got lost: ours, or a DELETE that aiohttp sent unseen.
                 if method == "DELETE":
                     return 204, {}, None, b""
-                if patience and path == MOVE:  # answered by the object where it went; not found if nothing moved
+                if patience and path == MOVE:  # returns the object at its new name; not found if nothing moved
                     return await self._request("GET", "b/{}/o/{}", args[0], args[2], **kwargs)
                 raise
-            except Exception as error:  # noqa: BLE001  gcsfs, aiohttp, requests and google.auth raise their own
+            except Exception as error:  # noqa: BLE001  gcsfs, aiohttp, requests, google.auth raise their own
                 if not storage.passes(error) and not isinstance(error, TimeoutError):
                     raise
                 patience = patience or storage.Patience(_object_in(path, args))

@@ -14,10 +14,10 @@ class Owner:
     """A process that owns something, distinct from every other process of any machine."""
 
     host: str
-    boot: str  # the machine's boot id: another machine of that name has another, and so has this one after a restart
+    boot: str  # the machine's boot id: it differs on another machine of that name, and after a restart
     namespace: str  # of process ids: each container has its own
     pid: int
-    started: str  # when, by the kernel's clock: the kernel gives a process id again
+    started: str  # when, by the kernel's clock: the kernel reuses process ids
     what: str = ""  # the program, for people
 
     @classmethod
@@ -39,13 +39,13 @@ class Owner:
         return self.is_near() and not self.lives_here()
 
     def send(self, signum: int) -> bool:
-        """Sends it a signal; False, with nothing sent, where it does not run on this machine."""
+        """Sends the process a signal; returns False, and sends nothing, if it does not run on this machine."""
         try:
             handle = os.pidfd_open(self.pid) if hasattr(os, "pidfd_open") else None
         except OSError:
             return False
         try:
-            if not self.lives_here():  # checked while the handle keeps its process id from being given to another
+            if not self.lives_here():  # checked while the handle keeps its process id from being reused
                 return False
             if handle is None:
                 os.kill(self.pid, signum)

@@ -31,7 +31,7 @@ from jmoe.storage.identity import NOBODY, Owner
 
 BEAT = 10.0  # seconds
 EXPIRY = 60.0
-SECONDS_TO_RELEASE = 3.0  # for the last heartbeat, and again for the deletion: who is asked to stop waits no longer
+SECONDS_TO_RELEASE = 3.0  # for the last heartbeat, and again for the deletion: a stopping process waits no longer
 
 
 class Taken(UserError):
@@ -44,10 +44,10 @@ class Taken(UserError):
 
 @contextlib.contextmanager
 def hold(path: epath.Path, what: str, wait: float = 0.0):
-    """Makes this process the owner that the file or object `path` stands for, until the block is left.
+    """Makes this process the owner of what the file or object `path` stands for, until the block is left.
 
-    `path` is an object on gs://, else a file, which is made where it is missing; `what` names the program. Raises Taken
-    where another process is the owner for more than `wait` seconds, and UserError where the file system has no locks.
+    `path` is an object on gs://, else a file, which is created if missing; `what` names the program. Raises Taken if
+    another process remains the owner for more than `wait` seconds, and UserError if the file system has no locks.
     """
     me = Owner.of(what=what)
     if is_remote(path):
@@ -73,8 +73,8 @@ def hold(path: epath.Path, what: str, wait: float = 0.0):
 
 
 def owner(path) -> Owner | None:
-    """Who holds `path`, by one look at it that writes nothing. An owner that did not write who it is has the pid 0. A
-    lease whose owner has ended is held until another process takes it."""
+    """Who holds `path`; looks once and writes nothing. An owner that did not write who it is has the pid 0. A lease
+    whose owner has ended still counts as held until another process takes it."""
     try:
         if is_remote(path):
             return _read(epath.Path(path).read_text())
@@ -147,7 +147,7 @@ class _Lease:
                 self._store.write(self._key, None, if_equal=self._generation).result(SECONDS_TO_RELEASE)
 
     def _take(self, wait: float):
-        """Writes the lease where there is none or its owner is gone; returns its generation."""
+        """Writes the lease once there is none or its owner is gone; returns its generation."""
         began = before = time.monotonic()
         seen, watched, printed = None, 0.0, False
         while True:
@@ -155,7 +155,7 @@ class _Lease:
             generation, now = lease.stamp.generation, time.monotonic()
             holder = _read(lease.value.decode(errors="replace")) if lease.state == "value" else None
             if generation == seen:
-                watched += min(now - before, 2.0)  # a store that cannot be read is no sign of the owner's silence
+                watched += min(now - before, 2.0)  # time in which the store can't be read does not count
             elif seen is not None and holder and now - began > wait:
                 raise Taken(self._path, holder)
             else:
@@ -175,17 +175,17 @@ class _Lease:
             time.sleep(1.0)
 
     def _write(self, generation):
-        """Writes the lease over `generation`; the new generation, or None if another process was there first."""
+        """Writes the lease over `generation`; returns the new generation, or None if another process was first."""
         text = json.dumps(dataclasses.asdict(self._me))
         written = self._answer(self._store.write(self._key, text, if_equal=generation)).generation
-        if not written:  # or the store wrote it, and the answer was lost
+        if not written:  # another process was first, or the store wrote it and the answer was lost
             lease = self._answer(self._store.read(self._key))
             written = lease.stamp.generation if lease.value == text.encode() else None
         return written
 
     def _answer(self, asked):
-        """The store's answer; TimeoutError once the lease is given up. It is looked for, not waited for: Python's end
-        would abort the process while a thread waits inside TensorStore, which pauses for half a minute in an outage."""
+        """The store's answer; TimeoutError once the lease is given up. Polls instead of waiting in TensorStore, which
+        pauses for half a minute in an outage: Python would abort the process if it ended while a thread waits there."""
         while not asked.done():
             if self._over.wait(0.02):
                 raise TimeoutError("the lease was given up before the store answered")

@@ -27,7 +27,7 @@ def training_batches(corpus, config, schedule, mesh, segment, start: int):
     steps ahead in threads.
     """
     seq_len = config.data.seq_len
-    # grain shuffles row numbers, and each batch's rows are read at once: grain would take three times as long for rows
+    # grain only shuffles row numbers, and we read each batch's rows at once: reading by grain takes three times as long
     order = grain.MapDataset.range(supply.n_rows(corpus.train, seq_len)).shuffle(config.seed).repeat()
 
     def read(step):

@@ -28,7 +28,7 @@ from jmoe.text import manifest as manifest_lib
 from jmoe.text import prepare, sources, tokenizer
 from jmoe.text.manifest import SPLITS
 
-CHEAP_BYTES = 2**26  # shards up to this size in all are hashed whenever they are opened; others by --verify
+CHEAP_BYTES = 2**26  # shards up to this size in all are hashed whenever they are opened; others with --verify
 
 
 class Tokens:
@@ -67,11 +67,11 @@ class Corpus:
 
 
 def load(data, vocab_size: int | None = None) -> Corpus:
-    """The corpus of `config.data`: a prepared folder, or text from the cache or prepared into it now.
+    """The corpus that `config.data` names: a prepared folder, or text, prepared into the cache unless it is there.
 
-    Raises UserError where the text, the tokenizer or the cache can't be used, the fingerprint is not
-    `data.fingerprint`, or the tokenizer has more than `vocab_size` tokens, which is checked before text is prepared;
-    and Unavailable where the store of a prepared folder gave no answer for minutes.
+    Raises UserError if the text, the tokenizer or the cache can't be used, the fingerprint is not `data.fingerprint`,
+    or the tokenizer has more than `vocab_size` tokens (checked before any text is prepared); Unavailable if the store
+    of a prepared folder gave no answer for minutes.
     """
     if _is_prepared(data.path):
         corpus = _prepared(data)
@@ -93,7 +93,7 @@ def load(data, vocab_size: int | None = None) -> Corpus:
 
 
 def validation_sets(data, vocab_size: int) -> dict[str, Corpus]:
-    """The sets of config.data.validation_sets by name; `validation` is the text but for the hundredth held out of it.
+    """The sets of config.data.validation_sets by name; `validation` of each is all its text but the 1% held out of it.
 
     Raises:
       UserError: as `load`, with the set's name.
@@ -111,8 +111,8 @@ def validation_sets(data, vocab_size: int) -> dict[str, Corpus]:
 
 
 def open_folder(folder: pathlib.Path, verify: bool = False) -> Corpus:
-    """A prepared folder; the sizes of its shards are checked, and their hashes where that is cheap or `verify`.
-    UserError names a shard or manifest that is missing or damaged."""
+    """Opens a prepared folder and checks the sizes of its shards, and their hashes if that is cheap or `verify` is set.
+    A UserError names a shard or manifest that is missing or damaged."""
     damaged = f"the prepared corpus {folder} is damaged: {{}}; delete it and prepare it again"
     try:
         manifest = manifest_lib.parse((folder / "manifest.json").read_text())
@@ -189,7 +189,7 @@ def _fetched(path: str) -> pathlib.Path:
         return folder
     except (UserError, Unavailable):
         raise
-    except Exception as error:  # noqa: BLE001  object stores raise their clients' own
+    except Exception as error:  # noqa: BLE001  object stores raise their clients' own errors
         reason = " ".join(str(error).split()) or type(error).__name__
         raise UserError(f"config.data.path={path}: no prepared folder can be fetched from there: {reason}") from None
 
@@ -210,7 +210,7 @@ def _cached(data, vocab_size) -> Corpus:
         manifest = prepare.prepare(text, data, encoder, work)
         folder = cache / manifest["fingerprint"]
         _move(work, folder)
-        if work.exists():  # other files, or an earlier version, had given the same documents
+        if work.exists():  # `folder` exists: other files, or an earlier version, gave the same documents
             if "token_bytes" not in open_folder(folder).manifest:
                 shutil.copytree(work, folder, dirs_exist_ok=True, copy_function=os.replace)
             shutil.rmtree(work, ignore_errors=True)

@@ -11,12 +11,12 @@ import numpy as np
 def choose(documents, given, listed: bool, rules: str):
     """Keeps the first of equal documents, and holds out some of those kept.
 
-    One document in a hundred is held out, by its hash alone, where that makes 0.5% to 2% of the text's bytes. Otherwise
-    documents are too few or too unequal. Then they are taken in the order of their hashes, beginning with those chosen
-    so, as long as they fit into 1% of the bytes; if they fill less than half of it, the next one gives its tail.
+    Holds out one document in a hundred, by its hash alone, if that makes 0.5% to 2% of the text's bytes. Otherwise the
+    documents are too few or too unequal: it takes them in the order of their hashes, those already chosen first, as
+    long as they fit into 1% of the bytes; if they fill less than half of that, it adds the tail of the next document.
 
     `documents` is a structured array [n] with sha256 and bytes, `given` [n] marks those of config.data.validation_path,
-    and `listed` says that no others are held out. `rules` is what the tokens depend on beside the documents.
+    and `listed` says that no others are held out. `rules` is what the tokens depend on besides the documents.
 
     Returns kept [n], held_out [n] (bool), cut (None or the index of a document and the bytes of its tail), fingerprint.
     """
@@ -33,12 +33,12 @@ def choose(documents, given, listed: bool, rules: str):
             held_out, cut = _fill(order, documents["bytes"], max(1, total // 100))
     letters = np.where(given, ord("v"), ord("t")).astype(np.uint8)
     lines = np.concatenate([letters[:, None], digests], axis=1)[kept]
-    how = b"filled" if filled else b""  # nothing for a split by hash alone, whose fingerprints are older
+    how = b"filled" if filled else b""  # empty for a split by hash alone, so that older fingerprints stay as they are
     return kept, held_out, cut, hashlib.sha256(rules.encode() + lines.tobytes() + how).hexdigest()[:16]
 
 
 def _fill(order, sizes, share: int):
-    """held_out [n] and cut: the first documents of `order` that make `share` bytes together."""
+    """held_out [n], the first documents of `order` that fit into `share` bytes together, and cut as in `choose`."""
     ends = np.cumsum(sizes[order])
     n_uncut = int(np.searchsorted(ends, share, "right"))
     held_out = np.zeros(len(sizes), bool)

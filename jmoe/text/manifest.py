@@ -38,7 +38,7 @@ def sha256(manifest: dict) -> str:
 
 
 def parse(text: str) -> dict:
-    """The manifest in `text`; ValueError, naming the entry, its value and what it must be, where it is none."""
+    """Parses and checks a manifest; ValueError, naming the entry, its value and what it must be, if it is not valid."""
     try:
         manifest = json.loads(text)
     except RecursionError:
@@ -78,8 +78,8 @@ def pack(n_bytes: np.ndarray) -> str:
 
 
 def token_bytes(manifest: dict) -> np.ndarray:
-    """Bytes of held-out text that each token stands for, float64 [vocab_size]; summed over the held-out tokens they are
-    its bytes. An older manifest, which has none, gives each token the mean. ValueError where they are damaged."""
+    """Bytes of held-out text that each token stands for, float64 [vocab_size]; summed over the held-out tokens they
+    are that text's size. An older manifest lacks them: each token gets the mean. ValueError if they are damaged."""
     vocab_size = manifest["tokenizer"]["vocab_size"]
     if "token_bytes" not in manifest:
         return np.full(vocab_size, manifest["bytes"]["validation"] / manifest["tokens"]["validation"])
@@ -96,7 +96,7 @@ def token_bytes(manifest: dict) -> np.ndarray:
 
 
 def _entry(holder: dict, name: str, kind, where: str = ""):
-    """The entry `name`, which must be of that kind; `where` and its name are what the error calls it."""
+    """The entry `name` of `holder`, which must be of that `kind`; an error calls it `where` + `name`."""
     _check(where + name, holder.get(name), kind)
     return holder[name]
 

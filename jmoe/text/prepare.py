@@ -35,7 +35,7 @@ _DOCUMENTS = np.dtype([("sha256", "S32"), ("tokens", "<i8"), ("bytes", "<i8")])
 
 
 def rules(tokenizer) -> str:
-    """Everything but the documents that the tokens of a corpus depend on."""
+    """Everything that the tokens of a corpus depend on, apart from the documents."""
     return f"{tokenizer.rules}, dedup by sha256, 1% by hash, v1"
 
 
@@ -53,7 +53,7 @@ def prepare(
     n_workers: int = 1,
     shard_tokens: int = SHARD_TOKENS,
 ) -> dict:
-    """Tokenises `text` into `folder`; returns the manifest. While it works it takes twice the tokens' room on the disk.
+    """Tokenises `text` into `folder`; returns the manifest. While it works it takes twice the tokens' space on disk.
 
     Raises UserError where a source can't be read, a document is bad and config.data.on_bad_document is "fail", or there
     is too little text to hold any out, and OSError where `folder` can't be written.
@@ -76,7 +76,7 @@ def prepare(
 
 
 def clean(folder: pathlib.Path) -> None:
-    """Removes the temporary files that a preparation leaves where it was killed at its end."""
+    """Removes the temporary files of a preparation, also those that one leaves if it is killed at its end."""
     for stale in folder.glob("units-*"):
         shutil.rmtree(stale)
     for stale in folder.glob("manifest.json.*"):
@@ -105,7 +105,7 @@ def _tokenise(units, paths, data, tokenizer, n_workers: int) -> None:
             (data,),
         )
         try:
-            # workers inherit the mask, so that only this process handles a Ctrl-C, once they have started
+            # workers inherit this mask, so a Ctrl-C interrupts only this process, once they have started
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
             try:
                 running = {pool.submit(_work, unit, path): unit for unit, path in todo}
@@ -134,7 +134,7 @@ def _work(unit, path) -> None:
 
 
 def _tokenise_unit(unit, path: pathlib.Path, data, tokenizer) -> None:
-    """Writes `tokens` [t], `documents` [n] and `n_skipped` of one unit, without a document's second copy."""
+    """Writes `tokens` [t], `documents` [n] and `n_skipped` of one unit, leaving out repeated documents."""
     tokens, documents, seen, n_skipped = [np.empty(0, tokenizer.dtype)], [], set(), 0
     for document in _read(unit, data):
         if document is None:
@@ -219,14 +219,14 @@ def _check_counts(counts: dict[str, int], data) -> None:
 
 
 def _cut(index: int, tail: int, units, tables, data, tokenizer):
-    """Reads document `index` again and cuts it in two, of which the last `tail` bytes or so are held out.
+    """Reads document `index` again and cuts it in two; the second part, its last `tail` bytes or so, is held out.
 
-    In `tables` its row becomes two. Returns its unit, its slice of the unit's tokens, and both parts' tokens.
+    Replaces its row in `tables` by two. Returns its unit's index, its slice of the unit's tokens, both parts' tokens.
     """
     ends = np.cumsum([len(table) for table in tables])
     i = int(np.searchsorted(ends, index, "right"))
     table, row = tables[i], index - int(ends[i] - len(tables[i]))
-    key = bytes(table["sha256"][row])  # numpy drops zeros at its end
+    key = bytes(table["sha256"][row])  # numpy drops trailing zero bytes
     for document in _read(units[i][1], data):
         if document and hashlib.sha256(document).digest().rstrip(b"\0") == key:
             break
@@ -280,7 +280,7 @@ class _Shards:
                 self._finish()
 
     def close(self) -> list[dict]:
-        """The shards with file, documents (that end in it), tokens, sha256."""
+        """Ends the last file; returns for each shard its file, documents (that end in it), tokens, sha256."""
         if self._file:
             self._finish()
         return self._shards

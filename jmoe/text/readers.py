@@ -30,8 +30,8 @@ class Piece:
 def documents(piece: Piece, field: str, skip: bool = False):
     """Yields the documents of a piece as bytes: a whole file, or `field` of each line, row or record.
 
-    A bad document is not text: not UTF-8, not a string, null, or a line that is no JSON object. `skip` yields None for
-    it; else a UserError names its file and row.
+    A bad document is not text: not UTF-8, not a string, null, or a line that is no JSON object. With `skip` it yields
+    None; otherwise a UserError names its file and row.
     """
     if piece.path.startswith("tfds:"):
         yield from _records(piece, field, skip)
@@ -42,7 +42,7 @@ def documents(piece: Piece, field: str, skip: bool = False):
     else:
         with _open(piece.path) as file:
             document = file.read()
-        if piece.path.endswith(".py"):  # of this machine; some are not UTF-8, and are taken as they are
+        if piece.path.endswith(".py"):  # this machine's Python source; files that are not UTF-8 are taken as they are
             yield document
         else:
             yield _checked(document, skip, lambda: piece.path)
@@ -76,7 +76,7 @@ def _open(path: str):
 
 @contextlib.contextmanager
 def parquet(path: str, field: str):
-    """The open ParquetFile; UserError, naming it, where it can't be read or has no column `field` of text."""
+    """Yields the open ParquetFile; a UserError names it if it can't be read or has no text column `field`."""
     pyarrow = packages.needed("pyarrow", path)
     library = packages.needed("pyarrow.parquet", path)
     try:
@@ -130,7 +130,7 @@ def _line(line: bytes, field: str, skip: bool, place) -> bytes | None:
 
 
 def _line_number(path: str, at: int) -> int:
-    """Of the line that begins at byte `at`, from 1 on."""
+    """The number, from 1 on, of the line that begins at byte `at`."""
     number = 1
     with _open(path) as file:
         while at > 0 and (part := file.read(min(at, BUFFER))):

@@ -17,7 +17,7 @@ from jmoe.text import readers
 from jmoe.text.readers import Piece
 
 SUFFIXES = (".txt", ".jsonl", ".parquet")
-PIECE_BYTES = 2**22  # what a process reads at a time, and loses by a kill
+PIECE_BYTES = 2**22  # what a process reads at a time, and has to read again after a kill
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Whether a corpus has the tokens that a run asks for, checked before anything is trained or submitted. Plain Python.
 
-Only whole rows of config.data.seq_len count; `tokens` is anything with a length, as corpus.Tokens.
+Only whole rows of config.data.seq_len count; `tokens` is anything with a length, such as corpus.Tokens.
 """
 
 import math
@@ -27,7 +27,7 @@ def n_validation_tokens(corpus, config) -> int:
 def check(corpus, config, schedule, segment) -> str:
     """Checks that the corpus suffices for all training up to the end of `segment`, and for an evaluation.
 
-    A law's tokens are fresh ones: repeats are an error unless config.data.max_epochs permits them. Returns a warning,
+    A law counts fresh tokens: repeats are an error unless config.data.max_epochs permits them. Returns a warning,
     or "", about the held-out tokens; UserError names the tokens that the run asks for and those that the corpus has.
     """
     data, n_tokens, asked = config.data, n_training_tokens(corpus, config), schedule.tokens_at(segment.stop)

@@ -1,6 +1,6 @@
 """Text to token ids: bytes, GPT-2's byte-pair encoding by tiktoken, or any tokenizer.json by tokenizers.
 
-Text that spells a special token is encoded as ordinary text; an end-of-text stands only at the end of a document.
+Text that spells a special token is encoded as ordinary text; the end-of-text token only stands after a document.
 
 Axis legend: n tokens of one document, its end-of-text included.
 """
@@ -44,7 +44,7 @@ class Tokenizer:
         return token_dtype(self.vocab_size)
 
     def encode(self, document: bytes) -> np.ndarray:
-        """Ids [n] of a document and its end-of-text. Bytes that are no UTF-8 become U+FFFD, except for `bytes`."""
+        """Ids [n] of a document and its end-of-text. Bytes that aren't UTF-8 become U+FFFD, except with `bytes`."""
         if self.name == "bytes":
             parts = [np.frombuffer(document, np.uint8)]
         else:
@@ -82,8 +82,8 @@ def load(name: str, end_of_text: str = "") -> Tokenizer:
     """The tokenizer that `config.data.tokenizer` names: "bytes", "gpt2", the path of a tokenizer.json, or of a
     byte-pair vocabulary as GPT-2 ships it (vocab.bpe, also known as merges.txt).
 
-    `end_of_text` ends a document, for a tokenizer.json whose own is none of END_OF_TEXT. Raises UserError for an
-    unknown name, a file that is missing or damaged, no vocabulary to be had, or no end-of-text.
+    `end_of_text` names the token that ends a document, for a tokenizer.json in which that is none of END_OF_TEXT.
+    Raises UserError for an unknown name, a missing or damaged file, a vocabulary that can't be had, or no end-of-text.
     """
     if name == "bytes":
         lengths = np.array([1] * 256 + [0], np.uint16)
@@ -128,7 +128,7 @@ def _read(name: str) -> bytes:
 
 
 def _published_gpt2() -> Tokenizer:
-    """GPT-2's own. Its vocabulary is read when the first text is encoded, so that text prepared earlier needs none."""
+    """GPT-2's own tokenizer. It reads the vocabulary when it first encodes text: text prepared earlier needs none."""
     made = functools.cache(lambda: _byte_pairs("gpt2", _download_gpt2()))
     return Tokenizer(
         "gpt2",
@@ -208,16 +208,16 @@ def _byte_pairs(name: str, vocabulary: bytes, path: str = GPT2_URL) -> Tokenizer
 
 
 def _characters() -> dict[int, str]:
-    """The printable character that GPT-2's files write for each byte, in the order of its ids: the byte's own where
-    that is printable, else one from U+0100 on."""
+    """The printable character that GPT-2's files write for each byte, in the order of GPT-2's ids: the byte's own
+    if that is printable, else one from U+0100 on."""
     printable = [b for b in range(256) if chr(b).isprintable() and chr(b) != " "]
     others = [b for b in range(256) if b not in printable]
     return {b: chr(b) for b in printable} | {b: chr(256 + i) for i, b in enumerate(others)}
 
 
 def _byte_level_json(vocabulary: dict[str, int], merges: list[tuple[str, str]]) -> str:
-    """tokenizer.json of a byte-level vocabulary, text split as GPT-2 does where there are merges; the end-of-text is
-    the id after the last."""
+    """tokenizer.json of a byte-level vocabulary. If there are merges it splits text as GPT-2 does; the end-of-text has
+    the id after the last one."""
     tokenizers = packages.needed("tokenizers", "tokenizer.json")
     made = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=vocabulary, merges=merges))
     made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=bool(merges))
@@ -245,7 +245,7 @@ def _tokenizer_json(path: str, end_of_text: str) -> Tokenizer:
     end, vocab_size = vocabulary[ends[0]], max(vocabulary.values()) + 1
     for token in settings.get("added_tokens") or ():
         if token["content"] == ends[0]:
-            token["special"] = True  # only special tokens can be told to stay ordinary text
+            token["special"] = True  # only special tokens can be encoded as ordinary text
     encoder = tokenizers.Tokenizer.from_str(json.dumps(settings))
     encoder.encode_special_tokens = True
     encoder.no_truncation()

@@ -78,8 +78,8 @@ def draw(which, law, architecture, experts, budgets=(), runs=None, out=None):
 
 
 def budgets_of(law, runs=None):
-    """Three training budgets that suit a law: its paper's, or over the upper two thirds of its runs; with runs,
-    thereabouts those that most of them are near."""
+    """Three training budgets that suit a law: its paper's, or spread over the upper two thirds of its runs; with
+    `runs`, those there that most runs are near."""
     if law.published or "training_flops" not in law.ranges:
         return list(PAPER_FLOPS)
     low, high = law.ranges["training_flops"]

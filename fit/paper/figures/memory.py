@@ -1,7 +1,7 @@
 """Pictures of what memory allows: loss against size, models of equal memory, the best number of experts.
 
-A memory of the size of a dense model with P parameters holds P weights, and its cache where there is one; the unit does
-not matter where only ratios do, so those pictures count one byte a number.
+A memory of the size of a dense model with P parameters holds P weights, and that model's cache if there is one. Where
+only ratios matter, the pictures count one byte a number.
 """
 
 import dataclasses
@@ -62,7 +62,7 @@ def _strip_of_best(axis, grid, best, looks):
 
 
 def matched_memory(law, architecture, experts, flops, kv_tokens, inference_tokens):
-    """Fig. 3: loss against the dense model whose memory a model matches: weights; with cache; with inference too."""
+    """Fig. 3: loss against the dense model of equal memory: weights alone; with cache; with inference too."""
     picture = style.Picture(law, architecture, experts)
     experts, looks = picture.experts, picture.looks
     figure, axes = style.panels(3, sharex=True, sharey=True)

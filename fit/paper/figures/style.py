@@ -103,8 +103,8 @@ class Picture:
 
 
 def looks(law, experts):
-    """{number of experts: its color and marker} for those drawn. The law's fitted ones take part, so that each keeps
-    its colour from picture to picture."""
+    """{number of experts: its color and marker} for those drawn. The numbers that the law was fitted to count too, so
+    that each keeps its colour from picture to picture."""
     numbers = sorted({float(e) for e in (*experts, *law.experts)})
     scale = LIGHTEST / max(np.log(numbers[-1]), np.log(2))
     every = {
@@ -201,7 +201,7 @@ def extent(axes, beyond=1.0):
 
 
 def log_axis(axis, low, high, words=units.amount):
-    """Makes an axis (axes.xaxis or .yaxis) logarithmic from low to high, with ticks that `words` reads out."""
+    """Makes an axis (axes.xaxis or .yaxis) logarithmic from low to high, with ticks labelled by `words`."""
     name = axis.axis_name
     axis.axes.set(**{f"{name}scale": "log", f"{name}lim": (low, high)})
     several = name == "x" and axis.axes.get_subplotspec().get_gridspec().ncols > 1
