@@ -48,13 +48,13 @@ flags.declare_key_flag("config")  # for --help
 TOPOLOGY = flags.DEFINE_string(
     "topology",
     None,
-    "TPU slice such as v5e:4x4, v5p:8x8x8, v6e:16x16, v4:4x4x4, tpu7x:4x4x4, or GPUs as H100:8 on one machine, "
-    "H100:2x8 on two; default: the devices at hand.",
+    "TPU slice such as v5e:4x4, v5p:8x8x8, v6e:16x16, v4:4x4x4, tpu7x:4x4x4, or GPUs such as H100:8 on one "
+    "machine or H100:2x8 on two. Default: this machine's devices.",
 )
 COMPARE_REMAT = flags.DEFINE_bool(
-    "compare_remat", False, "Compare every config.remat, and name the cheapest that fits."
+    "compare_remat", False, "Compare all values of config.remat, and name the cheapest that fits."
 )
-JSON = flags.DEFINE_string("json", None, "Also write everything to this file.")
+JSON = flags.DEFINE_string("json", None, "Also write everything to this file, as JSON.")
 
 
 def main(_):

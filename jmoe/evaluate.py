@@ -34,11 +34,11 @@ SECTIONS = ("data", "mesh")  # those of the config that an evaluation may change
 CONFIG = config_flags.DEFINE_config_dict(
     "config",
     joint_moe.get_config(),
-    "Text and mesh other than in training: --config.data.path=..., --config.mesh.expert=8.",
+    "Text or mesh to use instead of the training's: --config.data.path=..., --config.mesh.expert=8.",
 )
 WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the run, local or gs://.")
-SEGMENT = flags.DEFINE_string("segment", None, "trunk or branch-N; without it the last branch that has a checkpoint.")
-STEP = flags.DEFINE_integer("step", None, "Step of the checkpoint; without it the newest.")
+SEGMENT = flags.DEFINE_string("segment", None, "trunk or branch-N. Default: the last branch that has a checkpoint.")
+STEP = flags.DEFINE_integer("step", None, "Step of the checkpoint. Default: the newest.")
 JSON = flags.DEFINE_string("json", None, "Also write the result to this file, local or gs://.")
 
 

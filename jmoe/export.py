@@ -17,12 +17,12 @@ from jmoe.run import saved
 from jmoe.storage import files as storage
 
 WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the run, local or gs://.")
-OUT = flags.DEFINE_string("out", None, "New folder, local or gs://.")
-SEGMENT = flags.DEFINE_string("segment", None, "trunk or branch-N; without it the last branch that has a checkpoint.")
-STEP = flags.DEFINE_integer("step", None, "Step of the checkpoint; without it the newest.")
-DTYPE = flags.DEFINE_enum("dtype", "float32", ["float32", "bfloat16"], "Of the weights in the file.")
-TOKENIZER = flags.DEFINE_string("tokenizer", None, "The run's tokenizer, where its file is no longer where it was.")
-LAW = flags.DEFINE_string("law", None, "A law.json or a published law, whose prediction stands in the model card.")
+OUT = flags.DEFINE_string("out", None, "Folder to write, new or empty, local or gs://.")
+SEGMENT = flags.DEFINE_string("segment", None, "trunk or branch-N. Default: the last branch that has a checkpoint.")
+STEP = flags.DEFINE_integer("step", None, "Step of the checkpoint. Default: the newest.")
+DTYPE = flags.DEFINE_enum("dtype", "float32", ["float32", "bfloat16"], "Type of the weights in the file.")
+TOKENIZER = flags.DEFINE_string("tokenizer", None, "Path of the run's tokenizer, if its file has moved.")
+LAW = flags.DEFINE_string("law", None, "A law.json or a published law; the model card shows its prediction.")
 
 
 def main(_):

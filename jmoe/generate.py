@@ -16,14 +16,14 @@ from jmoe.run import saved
 from jmoe.storage import files as storage
 
 WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the run, local or gs://.")
-PROMPT = flags.DEFINE_string("prompt", "", "What the text begins with; without it a document begins.")
-N = flags.DEFINE_integer("n", 256, "Tokens to generate at most.", lower_bound=1)
-TEMPERATURE = flags.DEFINE_float("temperature", 0.8, "0 takes the likeliest token each time.", lower_bound=0.0)
-TOP_P = flags.DEFINE_float("top_p", 1.0, "Draws from the likeliest tokens that hold this share of the probability.")
-SEED = flags.DEFINE_integer("seed", 0, "Another seed draws other tokens.")
-SEGMENT = flags.DEFINE_string("segment", None, "trunk or branch-N; without it the last branch that has a checkpoint.")
-STEP = flags.DEFINE_integer("step", None, "Step of the checkpoint; without it the newest.")
-TOKENIZER = flags.DEFINE_string("tokenizer", None, "The run's tokenizer, where its file is no longer where it was.")
+PROMPT = flags.DEFINE_string("prompt", "", "Beginning of the text. Default: the beginning of a document.")
+N = flags.DEFINE_integer("n", 256, "Maximum number of tokens to generate.", lower_bound=1)
+TEMPERATURE = flags.DEFINE_float("temperature", 0.8, "Sampling temperature; 0: the likeliest token.", lower_bound=0.0)
+TOP_P = flags.DEFINE_float("top_p", 1.0, "Sample only from the likeliest tokens that together hold this probability.")
+SEED = flags.DEFINE_integer("seed", 0, "Seed of the sampling.")
+SEGMENT = flags.DEFINE_string("segment", None, "trunk or branch-N. Default: the last branch that has a checkpoint.")
+STEP = flags.DEFINE_integer("step", None, "Step of the checkpoint. Default: the newest.")
+TOKENIZER = flags.DEFINE_string("tokenizer", None, "Path of the run's tokenizer, if its file has moved.")
 
 
 def main(_):

@@ -26,11 +26,11 @@ from jmoe.run.step import abstract_state, make_optimizer
 from jmoe.storage import files as storage
 from jmoe.text import corpus
 
-FROM = flags.DEFINE_string("from", None, "Folder with config.json and *.safetensors, or these files of one, as DIR/a*.")
+FROM = flags.DEFINE_string("from", None, "Folder with config.json and *.safetensors, or some of its files: DIR/a*.")
 CONFIG = config_flags.DEFINE_config_file(
     "config", None, "The run's configuration, as for jmoe.train.", lock_config=True
 )
-WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the run, local or gs://; it holds no checkpoint yet.")
+WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the run, local or gs://, without checkpoints.")
 
 
 def main(_):

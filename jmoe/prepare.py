@@ -22,9 +22,9 @@ from jmoe.text.manifest import SPLITS
 CONFIG = config_flags.DEFINE_config_file(
     "config", None, "Configuration; its section data says what to prepare.", lock_config=True
 )
-OUT_DIR = flags.DEFINE_string("out_dir", None, "Folder of shards and manifest.json; --config.data.path of a training.")
-WORKERS = flags.DEFINE_integer("workers", len(cli.cores()), "Processes that tokenise.", lower_bound=1)
-SHARD_TOKENS = flags.DEFINE_integer("shard_tokens", prepare.SHARD_TOKENS, "Tokens in a file.", lower_bound=1)
+OUT_DIR = flags.DEFINE_string("out_dir", None, "Folder for shards and manifest.json: a training's --config.data.path.")
+WORKERS = flags.DEFINE_integer("workers", len(cli.cores()), "Number of processes that tokenise.", lower_bound=1)
+SHARD_TOKENS = flags.DEFINE_integer("shard_tokens", prepare.SHARD_TOKENS, "Tokens in each shard.", lower_bound=1)
 VERIFY = flags.DEFINE_bool("verify", False, "Only check every shard of --out_dir against its hash.")
 
 

@@ -15,9 +15,9 @@ from jmoe.storage import ownership
 from launch import sweepfile, trainer
 
 WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the sweep, a folder or gs://...", required=True)
-JOB = flags.DEFINE_string("job", None, "Name of the only job to stop; its beginning is enough.")
+JOB = flags.DEFINE_string("job", None, "Name of a single job to stop; its beginning is enough.")
 PATIENCE = flags.DEFINE_float(
-    "patience_seconds", trainer.SECONDS_TO_SAVE, "How long local processes may take to save before they are killed.", 0
+    "patience_seconds", trainer.SECONDS_TO_SAVE, "Seconds that local processes have to save before they are killed.", 0
 )
 
 

@@ -136,6 +136,6 @@ def call_on_done(sweep, n_missing: int) -> None:
 
 if __name__ == "__main__":  # launch.sweep, which imports this, has flags of the same names
     flags.DEFINE_string("workdir", None, "Directory of the sweep, a folder or gs://...", required=True)
-    flags.DEFINE_multi_enum("mix", [], MIXABLE, "What runs.csv may hold two versions of; may be given again.")
-    flags.DEFINE_bool("on_done", False, "Then call the command that launch.sweep was given by --on_done.")
+    flags.DEFINE_multi_enum("mix", [], MIXABLE, "Allow runs.csv to mix versions of this.")
+    flags.DEFINE_bool("on_done", False, "Afterwards run the command that launch.sweep got as --on_done.")
     cli.run(main)

@@ -22,13 +22,13 @@ from jmoe.version import code_version
 ROOT = pathlib.Path(__file__).parents[1]
 BUILDERS = ("docker", "podman")
 
-IMAGE = flags.DEFINE_string("image", None, "Name of the image to build, as launch.sweep --image will be given it.")
-EXTRA = flags.DEFINE_enum("extra", "tpu", ["tpu", "cuda", "train"], "What to install jmoe with: for TPUs, GPUs, CPUs.")
+IMAGE = flags.DEFINE_string("image", None, "Name of the image to build, also for launch.sweep --image.")
+EXTRA = flags.DEFINE_enum("extra", "tpu", ["tpu", "cuda", "train"], "Extra to install: for TPUs, GPUs or CPUs.")
 PLATFORM = flags.DEFINE_string("platform", None, "linux/amd64, or linux/arm64 for GB200; by default this machine's.")
-PUSH = flags.DEFINE_bool("push", False, "Push it to its registry.")
-DRY_RUN = flags.DEFINE_bool("dry_run", False, "Print the commands and run none.")
+PUSH = flags.DEFINE_bool("push", False, "Push the image to its registry.")
+DRY_RUN = flags.DEFINE_bool("dry_run", False, "Print the commands without running them.")
 EXPECT = flags.DEFINE_string(
-    "expect", None, "Build nothing; fail unless the code here is this. The Dockerfile asks it."
+    "expect", None, "Build nothing; fail unless the code here has this version. The Dockerfile uses it."
 )
 
 

@@ -20,9 +20,9 @@ WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the sweep, a folder
 JOB = flags.DEFINE_string(
     "job", None, "Name of the job, as launch.status prints it; its beginning is enough.", required=True
 )
-FOLLOW = flags.DEFINE_bool("follow", False, "Print on as lines come, until the job is over.")
-RANK = flags.DEFINE_integer("rank", None, "Only what this process of the job printed; 0 is the first.", 0)
-ATTEMPT = flags.DEFINE_integer("attempt", None, "Only this try, from 1; -1 is the newest, -2 the one before.")
+FOLLOW = flags.DEFINE_bool("follow", False, "Keep printing new lines until the job is over.")
+RANK = flags.DEFINE_integer("rank", None, "Print only what this process of the job printed; 0 is the first.", 0)
+ATTEMPT = flags.DEFINE_integer("attempt", None, "Print only this try: 1 the first, -1 the newest, -2 the one before.")
 
 
 def main(_):

@@ -26,26 +26,24 @@ OUR_VARIABLES += ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_I
 GKE = "cloud.google.com/gke-"  # how GKE's own labels and taints begin
 
 flags.DEFINE_string("image", None, "gke: container image with this repository as its working directory.")
-flags.DEFINE_string("queue", None, "gke: Kueue's LocalQueue.")
-flags.DEFINE_string("namespace", "default", "gke: namespace.")
+flags.DEFINE_string("queue", None, "gke: name of Kueue's LocalQueue.")
+flags.DEFINE_string("namespace", "default", "gke: Kubernetes namespace.")
 flags.DEFINE_string("service_account", None, "gke: Kubernetes account that may write --workdir (by Workload Identity).")
 flags.DEFINE_integer("n_slices", 1, "gke: slices for each job.", 1)
 flags.DEFINE_bool("spot", True, "gke: spot machines, unless --reservation or --flex_start is given.")
-flags.DEFINE_string("reservation", None, "gke: the reservation to run in, as NAME, or PROJECT/NAME where it is shared.")
-flags.DEFINE_bool("flex_start", False, "gke: machines that start when all of a job's can (Dynamic Workload Scheduler).")
+flags.DEFINE_string("reservation", None, "gke: reservation to run in: NAME, or PROJECT/NAME if it is shared.")
+flags.DEFINE_bool("flex_start", False, "gke: start once all of a job's machines can (Dynamic Workload Scheduler).")
 flags.DEFINE_bool(
-    "gpudirect", False, f"gke: the fast network between whole GPU machines; {accelerators.gpudirect_words()}."
+    "gpudirect", False, f"gke: use the fast network between whole GPU machines: {accelerators.gpudirect_words()}."
 )
-flags.DEFINE_string("priority_class", None, "gke: PriorityClass of the pods, which Kueue goes by as well.")
-flags.DEFINE_float("ttl_hours", None, "gke: delete a JobSet so long after its end; otherwise it stays.", 0)
-flags.DEFINE_multi_string("env", [], "gke: NAME=VALUE, a variable of the trainer; may be given many times.")
-flags.DEFINE_multi_string("secret", [], "gke: a Secret whose entries are variables of the trainer; may be repeated.")
-flags.DEFINE_multi_string("pull_secret", [], "gke: a Secret to pull the image with; may be repeated.")
-flags.DEFINE_multi_string("label", [], "gke: NAME=VALUE, of JobSets and pods; may be given many times.")
-flags.DEFINE_multi_string("annotation", [], "gke: NAME=VALUE, of JobSets and pods; may be given many times.")
-flags.DEFINE_multi_string(
-    "pod_patch", [], "gke: YAML file with metadata and spec, merged over those of each pod; may be repeated."
-)
+flags.DEFINE_string("priority_class", None, "gke: PriorityClass of the pods; Kueue uses it too.")
+flags.DEFINE_float("ttl_hours", None, "gke: hours until a finished JobSet is deleted. Default: it stays.", 0)
+flags.DEFINE_multi_string("env", [], "gke: NAME=VALUE, an environment variable of the trainer.")
+flags.DEFINE_multi_string("secret", [], "gke: Secret whose entries become environment variables of the trainer.")
+flags.DEFINE_multi_string("pull_secret", [], "gke: Secret to pull the image with.")
+flags.DEFINE_multi_string("label", [], "gke: NAME=VALUE, a label of JobSets and pods.")
+flags.DEFINE_multi_string("annotation", [], "gke: NAME=VALUE, an annotation of JobSets and pods.")
+flags.DEFINE_multi_string("pod_patch", [], "gke: YAML file with metadata, spec or both, merged over those of each pod.")
 
 
 def options() -> dict:

@@ -42,7 +42,7 @@ EXPORT += ("GOOGLE_APPLICATION_CREDENTIALS", "STORAGE_EMULATOR_HOST")  # where a
 EXPORT_PREFIXES = ("PYTHON", "JAX_", "XLA_", "JMOE_", "XDG_", "TPU_", "CUDA_", "NCCL_", "TENSORSTORE_")
 
 SBATCH = flags.DEFINE_multi_string(
-    "sbatch", [], "slurm: one more option of sbatch, e.g. --sbatch=--partition=gpu; may be given many times."
+    "sbatch", [], "slurm: an additional option for sbatch, e.g. --sbatch=--partition=gpu."
 )
 
 

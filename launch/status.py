@@ -134,6 +134,6 @@ def _state(sweep, job, state: str | None, failure: dict, more: list[str]) -> tup
 if __name__ == "__main__":  # tests import this module, and other modules define flags of the same names
     flags.DEFINE_string("workdir", None, "Directory of the sweep, a folder or gs://...", required=True)
     flags.DEFINE_bool("json", False, "Print one JSON object, on a line of its own, instead of a table.")
-    flags.DEFINE_float("watch", None, "Look again every so many seconds until nothing runs or is queued.", 0.1)
-    flags.DEFINE_string("on_done", None, "With --watch: command to call at the end, as launch.sweep does.")
+    flags.DEFINE_float("watch", None, "Seconds between updates, which end when nothing runs or is queued.", 0.1)
+    flags.DEFINE_string("on_done", None, "With --watch: command to run at the end, as in launch.sweep.")
     cli.run(main)

@@ -30,34 +30,31 @@ SECONDS_TO_SUBMIT = 120.0  # how long a start for slurm or gke waits for another
 SWEEP = flags.DEFINE_string("sweep", None, "Sweep file, e.g. configs/sweeps/quickstart.py.")
 WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the sweep: jobs, logs, runs.csv; a folder or gs://...")
 BACKEND = flags.DEFINE_string(
-    "backend", "local", "Where the jobs run: local, slurm, gke, or a Python file that does what theirs do."
+    "backend", "local", "Where the jobs run: local, slurm, gke, or a Python file that defines a backend."
 )
 RETRIES = flags.DEFINE_integer(
-    "retries", 1, "How often a job that died is tried again without getting further than before.", lower_bound=0
+    "retries", 1, "How many times a job that died is tried again; the count restarts with progress.", lower_bound=0
 )
 STALL_MINUTES = flags.DEFINE_float(
-    "stall_minutes", 60.0, "A trainer that shows no sign of life for so long is stopped and tried again; 0: never.", 0
+    "stall_minutes", 60.0, "Minutes without a sign of life until a trainer is stopped and tried again; 0: never.", 0
 )
 TOGETHER = flags.DEFINE_integer(
-    "together",
-    1,
-    "How many jobs that differ in seed, learning rate or budgets alone are trained in one step at most.",
-    1,
+    "together", 1, "Most jobs to train in one step; they may differ only in seed, learning rate and budgets.", 1
 )
-WORKERS = flags.DEFINE_integer("workers", None, "How many trainers, or tasks of the scheduler, run at once at most.", 1)
+WORKERS = flags.DEFINE_integer("workers", None, "Most trainers, or scheduler tasks, to run at once.", 1)
 ON_DONE = flags.DEFINE_string(
     "on_done",
     None,
-    "Command to call once every job is done or has failed for good. Its words are split as a shell would, and no shell "
-    "reads them; JMOE_WORKDIR and JMOE_RUNS_MISSING are in its environment.",
+    "Command to run once every job is done or has failed for good. It is split into words as in a shell, but run "
+    "without one; JMOE_WORKDIR and JMOE_RUNS_MISSING are set in its environment.",
 )
-MIX = flags.DEFINE_multi_enum("mix", [], jobs_lib.MIXABLE, "What the sweep may hold two versions of; it remembers.")
+MIX = flags.DEFINE_multi_enum("mix", [], jobs_lib.MIXABLE, "Let the sweep mix versions of this; it is remembered.")
 DRY_RUN = flags.DEFINE_bool("dry_run", False, "Print what would run, and what it costs; start and write nothing.")
 ACCELERATOR = flags.DEFINE_string(
-    "accelerator", None, f"What a job runs on, as v5e:4x4 or H100:2x8; of {', '.join(accelerators.GKE)}."
+    "accelerator", None, f"What a job runs on, such as v5e:4x4 or H100:2x8; kinds: {', '.join(accelerators.GKE)}."
 )
-MFU = flags.DEFINE_float("mfu", 0.4, "Model FLOPs utilisation that the costs assume.", 1e-6, 1)
-DOLLARS = flags.DEFINE_float("dollars_per_hour", None, "Price of one accelerator (chip), for --dry_run.", 0)
+MFU = flags.DEFINE_float("mfu", 0.4, "Model FLOPs utilisation assumed for the costs.", 1e-6, 1)
+DOLLARS = flags.DEFINE_float("dollars_per_hour", None, "Hourly price of one accelerator (chip), for --dry_run.", 0)
 
 
 def main(_):

@@ -15,8 +15,8 @@ from jmoe.storage import files as storage
 from launch import sweepfile
 
 WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the sweep, a folder or gs://...", required=True)
-JOB = flags.DEFINE_multi_string("job", None, "Name of the job; may be given again.")
-ARRAY = flags.DEFINE_string("array", None, "List of jobs, from which the backend picks those of this task.")
+JOB = flags.DEFINE_multi_string("job", None, "Name of the job, or of several to train together.")
+ARRAY = flags.DEFINE_string("array", None, "File of jobs, from which the backend picks this task's.")
 
 
 def main(_):

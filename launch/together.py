@@ -15,7 +15,7 @@ from launch import jobs as jobs_lib
 from launch import sweepfile, trainer
 
 WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the sweep, a folder or gs://...", required=True)
-JOBS = flags.DEFINE_multi_string("job", None, "Name of a job; given for each of them.", required=True)
+JOBS = flags.DEFINE_multi_string("job", None, "Name of each job to train.", required=True)
 
 
 def main(_):

@@ -16,7 +16,7 @@ from fit.units import amount
 
 FLAGS = (
     ("bool", "json", False, "Print the comparison as JSON."),
-    ("list", "laws", list(LAWS), "Published laws or law.json files."),
+    ("list", "laws", list(LAWS), "Laws to compare: names of published laws, or law.json files."),
 )
 
 

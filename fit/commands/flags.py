@@ -32,7 +32,7 @@ def law_of(f):
 
 
 def define_columns(f):
-    what = "What the table calls its columns, where it has other names: loss:val_loss,n_tokens:D."
+    what = "The table's names of columns, where they differ, as OURS:THEIRS: loss:val_loss,n_tokens:D."
     define(f, [("list", "columns", [], what)])
 
 
@@ -60,8 +60,8 @@ def picture_ending(path):
 
 def define_shape(f):
     for name, what in (
-        ("vocab_size", "Tokens in the vocabulary: embedding and head are n_active too."),
-        ("width_per_block", "d_model / n_blocks, and d_model / n_heads."),
+        ("vocab_size", "Tokens in the vocabulary; n_active includes embedding and head."),
+        ("width_per_block", "d_model / n_blocks, which is also d_model / n_heads."),
     ):
         flags.DEFINE_integer(name, None, f"{what} Default: the law's own.", lower_bound=1, flag_values=f)
 
@@ -73,11 +73,11 @@ def shape_of(f, law):
 
 def define_architecture(f):
     """The flags of models that are not as the law's, or not as the paper's."""
-    less = "Heads of keys and values over heads of queries: less cache, less attention. Default: the law's own, else 1."
-    dense = "Dense blocks before those of a mixture. Default: the law's own, else 0."
+    less = "Key-value heads per query head; below 1 saves cache and attention. Default: the law's own, else 1."
+    dense = "Number of dense blocks before a mixture's other blocks. Default: the law's own, else 0."
     used = (
-        "How many experts' width, each as wide as the dense layer, a token uses: several to choose from, by laws that "
-        "read sparsity or top_k. Default: the law's own, else 1."
+        "Expert width that a token uses, in widths of the dense layer. Laws that read sparsity or top_k choose among "
+        "several values. Default: the law's own, else 1."
     )
     rows = ("float", "kv_share", None, less, 1e-3, 1), ("integer", "dense_blocks", None, dense, 0)
     define(f, [*rows, ("list", "used", None, used)])
@@ -166,13 +166,13 @@ def experts_of(f, law):
 def define_constraints(f):
     """The flags of a plan."""
     for name, default, what in (
-        ("flops", None, "Training FLOPs (6 n_active n_tokens), shared with --inference_tokens."),
+        ("flops", None, "FLOPs of training (6 n_active n_tokens) and of serving --inference_tokens."),
         ("memory_gb", None, "Memory of one device in GB (1e9 bytes), for weights and cache."),
-        ("bytes_per_parameter", 2, "2 is bfloat16."),
+        ("bytes_per_parameter", 2, "Bytes of a weight; 2 is bfloat16."),
         ("kv_tokens", 0, "Tokens in the key-value cache, over all sequences."),
-        ("bytes_per_kv_element", 2, "2 is bfloat16."),
+        ("bytes_per_kv_element", 2, "Bytes of an element of the cache; 2 is bfloat16."),
         ("inference_tokens", 0, "Tokens to serve over the model's life, at 2 n_active FLOPs each, out of --flops."),
-        ("max_tokens", None, "Training tokens that there are."),
+        ("max_tokens", None, "Training tokens available."),
     ):
         flags.DEFINE_float(name, default, what, flag_values=f)
     flags.DEFINE_integer("devices", 1, "Devices that share weights and cache.", lower_bound=1, flag_values=f)
@@ -182,16 +182,16 @@ def define_constraints(f):
 def define_chips(f):
     """The flags of what training costs, and of text that is read several times: those of `plan` alone."""
     mfu = (
-        "Model FLOPs utilisation that training reaches: a number, or a JSON file of them by number of experts, "
+        "Model FLOPs utilisation that training reaches: a number, or a JSON file with one for each number of experts, "
         f'{{"1": 0.45, "8": 0.38}}. Default: {cost.MFU}.'
     )
     define(
         f,
         [
-            ("float", "epochs", None, "How often the --max_tokens may be read at most; default once."),
-            ("string", "chips", None, "Chips to train on, such as H100:8, to count hours by."),
-            ("float", "hours", None, "Hours on --chips, the budget instead of --flops."),
-            ("float", "dollars_per_hour", None, "Price of one of --chips for an hour."),
+            ("float", "epochs", None, "How many times the --max_tokens may be read. Default: once."),
+            ("string", "chips", None, "Chips to train on, such as H100:8, for costs in hours."),
+            ("float", "hours", None, "Budget in hours on --chips, instead of --flops."),
+            ("float", "dollars_per_hour", None, "Price of one chip for an hour."),
             ("string", "mfu", None, mfu),
         ],
     )

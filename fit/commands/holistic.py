@@ -18,20 +18,20 @@ from fit.commands import flags
 from fit.units import amount
 
 FLAGS = (
-    ("float", "flops", None, "Training FLOPs, M D."),
-    ("string", "runs", None, "Table of runs at several M/N_a and N/N_a: fits their laws."),
-    ("string", "width_runs", None, "Table of runs at several widths: fits the law of d_model."),
+    ("float", "flops", None, "Training FLOPs, M D: FLOPs per token times tokens."),
+    ("string", "runs", None, "Table of runs at several M/N_a and N/N_a, to fit their laws."),
+    ("string", "width_runs", None, "Table of runs at several widths, to fit the law of d_model."),
     (
         "string",
         "rank",
         None,
-        "Table of runs of several architectures, each at several widths: their rank correlations.",
+        "Table of runs of several architectures, each at several widths, to compute their rank correlations.",
     ),
-    ("string", "group", None, "With --rank: the column that names an architecture. Default: the nearest of the grid."),
-    ("list", "m_over_active", None, "With --rank: the search's M/N_a. Default: phase 1's, 7,8,9,11,14,17."),
-    ("list", "total_over_active", None, "With --rank: the search's N/N_a. Default: phase 1's, 12,16,20,22,26,30."),
-    ("string", "refit", None, "Table of runs of several sizes at each budget: fits Eq. 2."),
-    ("string", "out", None, "With --runs or --width_runs: where a picture goes: .png, .pdf or .svg."),
+    ("string", "group", None, "With --rank: column that names an architecture. Default: the nearest on the grid."),
+    ("list", "m_over_active", None, "With --rank: M/N_a of the grid. Default: phase 1's, 7,8,9,11,14,17."),
+    ("list", "total_over_active", None, "With --rank: N/N_a of the grid. Default: phase 1's, 12,16,20,22,26,30."),
+    ("string", "refit", None, "Table of runs of several sizes at each budget, to fit Eq. 2."),
+    ("string", "out", None, "With --runs or --width_runs: picture to write, .png, .pdf or .svg."),
     ("bool", "json", False, "Print everything as JSON."),
 )
 ASKED = ("flops", "runs", "width_runs", "rank", "refit")

@@ -17,9 +17,9 @@ FLAGS = (
         "list",
         "form",
         ["joint"],
-        f"The law: {', '.join(FORMS)}. Several are fitted to the same runs and set side by side; none is written.",
+        f"The law: {', '.join(FORMS)}. Several are fitted to the same runs and compared; none is written.",
     ),
-    ("string", "out", None, "Where the law goes (JSON)."),
+    ("string", "out", None, "File to write the law to (JSON)."),
     (
         "string",
         "holdout",
@@ -29,21 +29,21 @@ FLAGS = (
         "the smaller half of the runs, predicts the next tenth, and so on; the law that is written is fitted to all.",
     ),
     ("list", "fix", [], "Coefficients held at a value: E_max=290.4521,c=1.2."),
-    ("float", "huber_delta", 1e-2, "Where the Huber loss of the log loss turns linear."),
-    ("enum", "reduction", "sum", ["sum", "mean"], "Of the Huber losses over the runs."),
+    ("float", "huber_delta", 1e-2, "Residual of the log loss from which the Huber loss is linear."),
+    ("enum", "reduction", "sum", ["sum", "mean"], "How the Huber losses of the runs are combined."),
     ("string", "weights", "none", "Weight of each run: none, inverse-loss (a run counts 1 / loss), or column:NAME."),
     (
         "float",
         "weight_decay",
         None,
-        "Adds this / 2 times the squared parameters to the objective; the paper's is 1e-5. Without it: 0, but "
-        "up to 60 runs, which leave coefficients open, a hundredth of their variance (1e-6 for 1% of noise).",
+        "Adds this / 2 times the squared parameters to the objective; the paper's is 1e-5. Default: 0, but for "
+        "up to 60 runs, which may not settle all coefficients, 0.01 times their variance (1e-6 for 1% of noise).",
     ),
     (
         "string",
         "starts",
         "128",
-        "How many starts, drawn in the measure of the runs; or paper for the published grid (joint: 19,683).",
+        "Number of random starts, scaled to the runs; or paper for the published grid (joint: 19,683).",
     ),
     ("enum", "solver", "lm", ["lm", "lbfgs"], "Levenberg-Marquardt, or L-BFGS as in the paper."),
     (
@@ -53,24 +53,24 @@ FLAGS = (
         ["objective", "rmse"],
         "Which start wins: the lowest objective, or the lowest RMSE of fitted plus held-out runs, as in the paper.",
     ),
-    ("integer", "bootstrap", 0, "Fits to resampled runs, for intervals; 100 is usual.", 0),
+    ("integer", "bootstrap", 0, "Number of fits to resampled runs, for intervals; 100 is usual.", 0),
     (
         "enum",
         "bootstrap_form",
         "errors",
         list(WAYS_OF_DRAWING),
-        "What is drawn anew: the errors of the runs, the runs themselves with replacement, or as in the paper 80% of "
-        "them without: about half too narrow by construction.",
+        "What is resampled: the errors of the runs, the runs with replacement, or as in the paper 80% of the runs "
+        "without replacement, whose intervals are about half too narrow by construction.",
     ),
     (
         "string",
         "bootstrap_by",
         "trunk",
-        "What shares an error and is drawn together: trunk (where the table shows them, by its column run or by the "
-        "same model, seed and config; else each run), row (each run by itself), or a column. Profiles follow it too.",
+        "Which runs share an error and are drawn together: trunk (those of a trunk, by the column run or by equal "
+        "model, seed and config; else each run), row (each run), or a column. Profiles use it too.",
     ),
     ("list", "percentiles", ["10", "90"], "Ends of the bootstrap's intervals."),
-    ("integer", "seed", 0, "Of the choice of starts and of the bootstrap.", 0),
+    ("integer", "seed", 0, "Seed of the starts and of the bootstrap.", 0),
     ("bool", "mix_corpora", False, "Fit runs of several corpora together."),
 )
 

@@ -22,13 +22,13 @@ FLAGS = (
         None,
         "Table of runs with n_active, n_experts, n_tokens, loss and peak_learning_rate (.csv, .jsonl, .parquet).",
     ),
-    ("list", "experts", [], "Numbers of experts to fit; all of them if not given."),
-    ("string", "out", None, "Where the coefficients go (JSON)."),
+    ("list", "experts", [], "Numbers of experts to fit. Default: all."),
+    ("string", "out", None, "File to write the coefficients to (JSON)."),
     (
         "bool",
         "with_tokens",
         False,
-        "Also fit an exponent of n_tokens, which Eq. 10 has not: the best rate moves with the tokens per parameter.",
+        "Also fit an exponent of n_tokens, which Eq. 10 lacks: the best rate depends on the tokens per parameter.",
     ),
 )
 

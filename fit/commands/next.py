@@ -12,20 +12,20 @@ from fit.table import check_writable, write_text
 
 FLAGS = (
     ("string", "runs", None, "The table of runs that the law was fitted to."),
-    ("float", "flops", None, "Training FLOPs to spend; a trunk's branches share what they have in common."),
+    ("float", "flops", None, "Training FLOPs to spend; a trunk that branches share is counted once."),
     (
         "enum",
         "goal",
         "plan",
         ["plan", "coefficients"],
-        "What to become surer of: the loss and the best number of experts at --target_flops, or --coefficients.",
+        "What the runs should make surer: loss and best number of experts at --target_flops, or --coefficients.",
     ),
-    ("float", "target_flops", None, "Training FLOPs of the plan that matters."),
-    ("list", "coefficients", None, "Names of the law's coefficients. Default: all that the fit was free to move."),
+    ("float", "target_flops", None, "With --goal=plan: training FLOPs of the plan to make surer."),
+    ("list", "coefficients", None, "Names of the law's coefficients. Default: all that the fit did not hold fixed."),
     ("list", "experts", None, "Numbers of experts to train and to compare. Default: those fitted."),
     ("string", "emit_sweep", None, "Write the runs as a sweep file (.py) for launch.sweep."),
     ("string", "base_config", None, "Config file that --emit_sweep starts from; default: the law's own."),
-    ("bool", "json", False, "Print it as JSON."),
+    ("bool", "json", False, "Print the result as JSON."),
 )
 
 

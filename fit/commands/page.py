@@ -15,10 +15,10 @@ FLAGS = (
         "multi_string",
         "law",
         [],
-        "A law.json, or the name of a published law; may be given several times. All published laws are in the page.",
+        "A law.json, or the name of a published law. The page always includes all published laws.",
     ),
-    ("string", "runs", None, "The runs of the first law, drawn over it."),
-    ("string", "out", "planner.html", "The page."),
+    ("string", "runs", None, "Table of runs of the first law, drawn over its curves."),
+    ("string", "out", "planner.html", "File to write the page to."),
 )
 
 

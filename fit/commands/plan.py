@@ -14,7 +14,7 @@ from fit.planning import plan as solved
 from fit.table import write_text
 
 FLAGS = (
-    ("float", "target_loss", None, "Loss to reach at the least cost of training and --inference_tokens."),
+    ("float", "target_loss", None, "Loss to reach with the fewest FLOPs of training and --inference_tokens."),
     ("bool", "json", False, "Print the plan as JSON."),
     ("string", "emit_config", None, "Write a training config of the best buildable model to this file (.py)."),
     ("string", "base_config", None, "Config file that --emit_config starts from; default: the law's own."),

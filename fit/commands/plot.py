@@ -21,16 +21,16 @@ OF_A_FIT = {"5": "predicted_against_measured", "2a": "isoflop", "memory": "best_
 
 FLAGS = (
     ("enum", "figure", None, list(figures.FIGURES), "Figure of the paper, or memory for best E against memory."),
-    ("string", "out", None, "With --figure: the picture; its ending says the format, unless --format does."),
-    ("string", "out_dir", None, "Without --figure: the folder for the three pictures of a fit."),
+    ("string", "out", None, "With --figure: file to write; its ending sets the format, unless --format does."),
+    ("string", "out_dir", None, "Without --figure: folder for the three pictures of a fit."),
     ("list", "format", [], "png, pdf, svg, or several of them; default: png."),
-    ("string", "runs", None, "The runs: for figure 5, and for points on the curves of 2a."),
+    ("string", "runs", None, "Table of runs, for figure 5 and for points on the curves of 2a."),
     (
         "list",
         "flops",
         [],
         "Training budgets: several for 2a, 2b and memory, one for 1a, 3 and 4. Default: the "
-        "paper's for a published law, else over the upper half of the fitted runs.",
+        "paper's for a published law, else from the range of the fitted runs.",
     ),
     ("list", "experts", None, "Numbers of experts to draw. Default: those fitted."),
 )

@@ -22,7 +22,7 @@ FLAGS = (
         "string",
         "out",
         None,
-        "With --runs: where the table goes, with the columns predicted_loss, outside_fitted_range and, where the law "
+        "With --runs: file for the table, with added columns predicted_loss, outside_fitted_range and, if the law "
         "holds bootstrap draws, predicted_loss_low and _high (of a new run) and law_loss_low and _high (of the law "
         "itself).",
     ),

@@ -7,8 +7,8 @@ from fit.commands import flags
 from fit.table import check_writable, write_text
 
 FLAGS = (
-    ("string", "runs", None, "The runs, for predicted against measured and for points on the curves."),
-    ("string", "out", "report.html", "The page."),
+    ("string", "runs", None, "Table of runs, for predicted against measured and for points on the curves."),
+    ("string", "out", "report.html", "File to write the page to."),
 )
 
 

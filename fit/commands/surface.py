@@ -15,8 +15,8 @@ from fit.units import amount
 
 FLAGS = (
     ("string", "runs", None, "Table of runs at several sizes and sparsities of equal FLOPs: .csv, .jsonl or .parquet."),
-    ("string", "out", None, "Where a picture of the surfaces goes: .png, .pdf or .svg."),
-    ("integer", "seed", 0, "Of the refits.", 0),
+    ("string", "out", None, "Picture of the surfaces to write: .png, .pdf or .svg."),
+    ("integer", "seed", 0, "Seed of the refits.", 0),
     ("bool", "json", False, "Print the fits as JSON."),
 )
 

@@ -11,11 +11,11 @@ from fit.commands import flags
 from fit.table import Table, write
 
 FLAGS = (
-    ("enum", "which", None, ["1", "2", "4", "5"], "Table of the paper."),
-    ("string", "out", None, "Also write it here (.csv, .jsonl, .parquet)."),
-    ("list", "flops", [], "Training budgets for tables 1, 2 and 5; default: the paper's, or over the fitted range."),
-    ("list", "memory_gb", [], "Memories for table 2; default: 24, 80 and 640, or the best dense model's."),
-    ("float", "kv_tokens", None, "Tokens in table 2's cache; default: 16,384, or 0."),
+    ("enum", "which", None, ["1", "2", "4", "5"], "Which table of the paper to print."),
+    ("string", "out", None, "Also write the table to this file (.csv, .jsonl, .parquet)."),
+    ("list", "flops", [], "Training budgets for tables 1, 2 and 5. Default: the paper's, or near the fitted range."),
+    ("list", "memory_gb", [], "Memories for table 2. Default: 24, 80 and 640, or set by the best dense model."),
+    ("float", "kv_tokens", None, "Tokens in table 2's cache. Default: 16,384; 0 if a dense model sets the memories."),
     ("bool", "json", False, "Print the rows as JSON."),
     ("list", "experts", None, "Numbers of experts. Default: those fitted."),
 )
