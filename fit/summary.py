@@ -122,17 +122,17 @@ def of_forms(result):
         f"the {result['budgets']} budgets ({result['budgets_by']}) by the fit to all others; k coefficients; AIC and "
         "BIC take the runs' errors for independent"
     )
-    yield from of_parabolas(result["isoflop"], "n_active")
+    yield from of_parabolas(result["isoflop"])
 
 
-def of_parabolas(profiles_of, size):
-    """Lines for people of what isoflop.profiles found. size: what the parabolas are over."""
+def of_parabolas(profiles):
+    """Lines for people of what isoflop.profiles found over n_active."""
     span = lambda ends, form: f" [{form(ends[0])}, {form(ends[1])}]" if ends else ""
-    for one in profiles_of:
+    for one in profiles:
         power, exponent = one["power"], one["exponent"]
         points = ", ".join(
-            f"{size} = {row['best']:.3g}{span(row['interval'], '{:.3g}'.format)} at {row['flops']:.3g}"
+            f"n_active = {row['best']:.3g}{span(row['interval'], '{:.3g}'.format)} at {row['flops']:.3g}"
             for row in one["budgets"]
         )
-        law = f"; {size}_opt = {power[0]:.3g} C^{power[1]:.3f}{span(exponent, '{:.3f}'.format)}" if power else ""
+        law = f"; n_active_opt = {power[0]:.3g} C^{power[1]:.3f}{span(exponent, '{:.3f}'.format)}" if power else ""
         yield f"isoFLOP parabolas, {one['n_experts']} expert{'s' * (one['n_experts'] > 1)}: {points}{law}"

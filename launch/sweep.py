@@ -30,7 +30,7 @@ SECONDS_TO_SUBMIT = 120.0  # how long a start for slurm or gke waits for another
 SWEEP = flags.DEFINE_string("sweep", None, "Sweep file, e.g. configs/sweeps/quickstart.py.")
 WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the sweep: jobs, logs, runs.csv; a folder or gs://...")
 BACKEND = flags.DEFINE_string(
-    "backend", "local", "Where the jobs run: local, slurm, gke, or a Python file that defines a backend."
+    "backend", "local", f"Where the jobs run: {', '.join(sweepfile.BACKENDS)}, or a Python file that defines a backend."
 )
 RETRIES = flags.DEFINE_integer(
     "retries", 1, "How many times a job that died is tried again; the count restarts with progress.", lower_bound=0

@@ -12,9 +12,10 @@ import sys
 
 from absl import app
 
+from results.rows import TABLE
+
 PARTS = ("lr", "seeds", "fit", "tests", "memory")
 WORKDIRS = pathlib.Path("runs/bytes_2026")
-TABLE = pathlib.Path(__file__).with_name("runs.csv")
 
 
 def main(_):

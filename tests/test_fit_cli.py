@@ -1,5 +1,6 @@
 """The command line as a user meets it: answers, files, help, and one sentence for each mistake."""
 
+import dataclasses
 import json
 import os
 import pty
@@ -15,6 +16,8 @@ import pytest
 
 from fit import __main__ as command_line
 from fit import summary
+from fit.commands import predict
+from fit.lawfile import load
 from fit.table import Table, write
 
 ENV = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
@@ -69,7 +72,7 @@ def test_same_inputs_give_the_same_bytes_and_nothing_is_compiled_twice(folder):
 
 
 def test_measured_losses_are_compared_with_a_laws(tmp_path, capsys):
-    """A table whose losses are 2% and 4% above the law, the second one outside its range and of other text."""
+    """A table whose losses are 2% and 4% above the law, the second one outside its range; then of other text."""
     size, tokens = [1e9, 1e9], [2e10, 2e13]
     above = [1.02, 1.04] * fit_runs.joint_loss(np.array(size), np.array(tokens), 8, fit_runs.TABLE_3)
     table = dict(n_active=size, n_tokens=tokens, n_experts=[8, 8], loss=above.tolist())
@@ -81,6 +84,12 @@ def test_measured_losses_are_compared_with_a_laws(tmp_path, capsys):
         f"2 measured losses are {mean:+.2%} off joint-moe-2025 on average and scatter by {half:.2%} around that; "
         "1 of the models lie outside its fitted range\n"
     )
+    law = load("joint-moe-2025")
+    law = dataclasses.replace(law, record=law.record | dict(models=law.record["models"] | dict(corpus="ours")))
+    for name, differs in (("ours", False), ("theirs", True), ("", False)):
+        columns = table | dict(corpus_fingerprint=[name] * 2, predicted_loss=above.tolist())
+        said = predict.against_measured(law, Table("models", columns, [2, 3]), np.array([True, False]))
+        assert said.endswith(", and their text is not the law's") == differs
     write(Table("models", table | dict(loss=["", 2.0]), [2, 3]), str(tmp_path / "models.csv"))
     assert command_line.run(flags) == 0
     captured = capsys.readouterr()

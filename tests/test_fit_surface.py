@@ -201,7 +201,7 @@ def test_several_forms_come_with_parabolas(tmp_path, capsys):
     *_, dense, mixture = capsys.readouterr().out.splitlines()
     assert mixture.startswith("isoFLOP parabolas, 8 experts: n_active = ")
     assert dense.startswith("isoFLOP parabolas, 1 expert: n_active = ") and "n_active_opt = " in dense and "[" in dense
-    assert list(summary.of_parabolas([], "n_active")) == []
+    assert list(summary.of_parabolas([])) == []
 
 
 def test_efficiency_leverage():

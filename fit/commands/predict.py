@@ -65,21 +65,20 @@ def run(f):
     write(table, f.out)
     if "loss" in table and len(table):
         try:
-            print(measured(law, table, inside))
+            print(against_measured(law, table, inside))
         except UserError as e:  # the predictions are written all the same
             print(f"measured losses are not compared: {e}", file=sys.stderr)
 
 
-def measured(law, table, inside):
+def against_measured(law, table, inside):
     """How the losses in a table lie against those predicted, in a sentence. UserError where one is no loss."""
     error = np.log(table.numbers("loss") / np.array(table.columns["predicted_loss"]))
     corpora = {str(name) for name in table.columns.get("corpus_fingerprint", ()) if name}
-    other = law.models["corpus"] and corpora and corpora != {law.models["corpus"]}
+    differs = law.models["corpus"] and corpora and corpora != {law.models["corpus"]}
+    text = ", and their text is not the law's" if differs else ""
     return (
         f"{len(table)} measured losses are {np.expm1(error.mean()):+.2%} off {law.name} on average and scatter by "
-        f"{error.std():.2%} around that; {int(np.sum(~inside))} of the models lie outside its fitted range"
-        + ", and their text is not the law's"
-        * bool(other)
+        f"{error.std():.2%} around that; {int(np.sum(~inside))} of the models lie outside its fitted range{text}"
     )
 
 

@@ -1,0 +1,162 @@
+"""The tables of results/README.md, as Markdown. Losses are in nats per byte."""
+
+import json
+import math
+
+import numpy as np
+
+from results.laws import FIXED, PAPERS_E_MAX, errors_of, fit, predictions
+from results.rows import by_model, fitted_runs, noise, write
+
+VOCAB = 257
+NARROWEST = 48  # d_model of the trunks with the most budgets
+TWO_SIGMA = 2 * 1.2816  # from the 10th to the 90th percentile, in standard deviations
+
+
+def tables_of(folder, law, parts) -> dict[str, str]:
+    """{name of its place in the README: table} of those that need no fit except that of the learning rates."""
+    fitted = fitted_runs(parts)
+    tables = {"runs": table_of_runs(parts), "seeds": table_of_seeds(fitted)}
+    tables["law"] = table_of_law(json.loads(law.read_text()))
+    if parts["lr"]:
+        budgets = [row["n_tokens"] for row in fitted if row["d_model"] == NARROWEST]
+        tables["learning_rate"] = learning_rates(folder, parts["lr"], budgets)
+    if parts["tests"]:
+        tables["tests"] = table_of_tests(folder, law, parts["tests"], fitted)
+    if parts["memory"]:
+        tables["memory"] = table_of_memory(parts["memory"])
+    return tables
+
+
+def markdown(header, lines) -> str:
+    """A table; every cell is text."""
+    rows = [header, ["---"] * len(header), *lines]
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
+def millions(n: float) -> str:
+    return f"{n / 1e6:.3g}M" if n >= 1e6 else f"{n / 1e3:.3g}k"
+
+
+def table_of_runs(parts) -> str:
+    lines = []
+    for name, rows in parts.items():
+        drops = [row["drop_rate"] for row in rows if row["n_experts"] > 1]
+        trunks = {row["run"].rsplit("/", 1)[0] for row in rows}
+        sizes = f"{millions(min(r['n_active'] for r in rows))} to {millions(max(r['n_active'] for r in rows))}"
+        tokens = f"{millions(min(r['n_tokens'] for r in rows))} to {millions(max(r['n_tokens'] for r in rows))}"
+        experts = ", ".join(f"{e:g}" for e in sorted({row["n_experts"] for row in rows}))
+        drop = f"{np.mean(drops):.1%} ({min(drops):.1%} to {max(drops):.1%})"
+        hours = sum(row["seconds"] for row in rows) / 3600
+        lines.append([name, str(len(rows)), str(len(trunks)), sizes, tokens, experts, drop, f"{hours:.1f}"])
+    header = ["part", "runs", "trunks", "active parameters", "tokens", "E", "tokens dropped, mean and range", "hours"]
+    return markdown(header, lines)
+
+
+def table_of_seeds(rows) -> str:
+    lines = []
+    for (d_model, n_experts, n_tokens), group in by_model(rows).items():
+        if len(group) > 1:
+            losses = [row["loss"] for row in sorted(group, key=lambda row: row["seed"])]
+            spread = np.std(losses, ddof=1)
+            cells = [f"{d_model:g}", f"{n_experts:g}", millions(n_tokens), ", ".join(f"{x:.4f}" for x in losses)]
+            lines.append([*cells, f"{spread:.4f}", f"{spread / np.mean(losses):.2%}"])
+    header = ["d_model", "E", "tokens", "loss of each seed", "standard deviation", "of the loss"]
+    widths = sorted({group[0]["d_model"] for group in by_model(rows).values() if len(group) > 1})
+    each = ", ".join(f"{noise(rows, width):.2%} at d_model {width:g}" for width in widths)
+    return markdown(header, lines) + f"\n\nOver all of them: {noise(rows):.2%} of the loss; {each}."
+
+
+def table_of_law(law) -> str:
+    return markdown(["coefficient", "value"], [[name, f"{value:.5g}"] for name, value in law["coefficients"].items()])
+
+
+def learning_rates(folder, rows, budgets) -> str:
+    """What `fit lr` prints, and how much loss one rate for all `budgets` (in tokens) of a trunk costs."""
+    write(folder / "lr.csv", rows)
+    said = fit("lr", f"--runs={folder / 'lr.csv'}", "--with_tokens", f"--out={folder / 'lr.json'}").rstrip()
+    found = json.loads((folder / "lr.json").read_text())
+    low, high = min(budgets), max(budgets)
+    moved = found["lr_law"]["n_tokens"] * math.log(high / low)  # of ln rate
+    curvatures = [best["curvature"] for best in found["optima"]]
+    curved = f"{min(curvatures):.2f} to {max(curvatures):.2f} nats per unit of ln rate, squared"
+    return (
+        f"```\n{said}\n```\n\n"
+        f"From {millions(low)} to {millions(high)} tokens, the budgets of one trunk, the best rate moves by "
+        f"{math.expm1(abs(moved)):.0%}. A trunk has one rate for all of them, off by half of that at most. By the "
+        f"parabolas through the losses ({curved}) that costs {max(curvatures) * (moved / 2) ** 2:.4f} nats at most."
+    )
+
+
+def table_of_tests(folder, law, rows, fitted) -> str:
+    """Predicted against measured, with intervals, and whether the order of E is the same."""
+    lines, errors, bounds = [], [], []
+    predicted = predictions(folder, law, rows)
+    for row in sorted(predicted, key=lambda row: (row["d_model"], row["n_experts"])):
+        sigma_law = (row["law_loss_high"] - row["law_loss_low"]) / TWO_SIGMA
+        sigma = math.hypot(sigma_law, noise(fitted, row["d_model"]) * row["loss"])
+        error = row["loss"] - row["predicted_loss"]
+        errors.append(error)
+        bounds.append(sigma)
+        lines.append(
+            [
+                millions(row["n_active"]),
+                millions(row["n_tokens"]),
+                f"{row['n_experts']:g}",
+                f"{row['predicted_loss']:.4f}",
+                f"{row['predicted_loss_low']:.4f} to {row['predicted_loss_high']:.4f}",
+                f"{row['loss']:.4f}",
+                f"{error:+.4f}",
+                f"{2 * sigma:.4f}",
+                f"{row['drop_rate']:.1%}",
+            ]
+        )
+    header = ["active", "tokens", "E", "predicted", "80% interval of a run", "measured", "error", "2 σ", "dropped"]
+    rmse, bound = (math.sqrt(np.mean(np.square(x))) for x in (errors, bounds))
+    text = f"RMSE {rmse:.4f} nats; 2 √(σ_law² + σ_seed²), in the same mean, {2 * bound:.4f}.\n\n"
+    orders = []
+    for d_model in sorted({row["d_model"] for row in predicted}):
+        some = [row for row in predicted if row["d_model"] == d_model]
+        order = lambda column: " < ".join(f"{r['n_experts']:g}" for r in sorted(some, key=lambda r: r[column]))  # noqa: B023
+        orders.append([f"{d_model:g}", order("predicted_loss"), order("loss")])
+    return markdown(header, lines) + "\n\n" + text + markdown(["d_model", "E by predicted loss", "as trained"], orders)
+
+
+def without_embeddings(rows) -> list[dict]:
+    """The rows, with the embedding and the head left out of n_active."""
+    return [row | {"n_active": row["n_active"] - 2 * VOCAB * row["d_model"]} for row in rows]
+
+
+def table_of_forms(folder, fitted, tests) -> str:
+    """RMSE in nats of several laws, on the runs they were fitted to and on the tests."""
+    lines = []
+    for counted, change in (("yes", lambda rows: rows), ("no", without_embeddings)):
+        a, b = change(fitted), change(tests)
+        for name, flags in (
+            ("joint, E_max free", ()),
+            (f"joint, E_max {PAPERS_E_MAX:g}", (FIXED,)),
+        ):
+            residuals = errors_of(folder, a, (a, b), "joint", *flags)
+            lines.append([name, counted, *(f"{math.sqrt(np.mean(np.square(r))):.4f}" for r in residuals)])
+        residuals = [[], []]
+        for e in sorted({row["n_experts"] for row in a}):
+            own = [row for row in a if row["n_experts"] == e]
+            if len({row["n_active"] for row in own}) < 3:
+                continue
+            tests_of_e = [row for row in b if row["n_experts"] == e]
+            for some, errors in zip(residuals, errors_of(folder, own, (own, tests_of_e), "chinchilla")):
+                some += errors
+        cells = [f"{math.sqrt(np.mean(np.square(r))):.4f}" for r in residuals]
+        lines.append(["Chinchilla, each E by itself", counted, *cells])
+    return markdown(["law", "embeddings counted", "RMSE, fitted runs", "RMSE, tests"], lines)
+
+
+def table_of_memory(rows) -> str:
+    lines = []
+    for (d_model, n_experts, n_tokens), group in by_model(rows).items():
+        losses = [row["loss"] for row in group]
+        cells = [f"{n_experts:g}", f"{d_model:g}", millions(group[0]["n_active"]), millions(group[0]["n_total"])]
+        spread = f"{np.std(losses, ddof=1):.4f}" if len(losses) > 1 else ""
+        lines.append([*cells, millions(n_tokens), f"{group[0]['flops']:.2e}", f"{np.mean(losses):.4f}", spread])
+    header = ["E", "d_model", "active", "total", "tokens", "FLOPs", "loss, mean of seeds", "standard deviation"]
+    return markdown(header, lines)
