@@ -16,7 +16,7 @@ from absl import app
 
 from results import figures
 from results.laws import fit, fit_law, predictions
-from results.rows import HERE, TABLE, fitted_runs, parts_of
+from results.rows import HERE, TABLE, fitted_runs, memory_runs, parts_of
 from results.tables import table_of_forms, tables_of
 
 LAW, PRESET = HERE / "law.json", HERE.parent / "fit" / "presets" / "jmoe-bytes-2026.json"  # the same file twice
@@ -38,7 +38,7 @@ def main(_):
             tables["forms"] = table_of_forms(folder, fitted_runs(parts), parts["tests"])
         if parts["memory"]:
             curves = lambda models, law=LAW: predictions(folder, law, models)
-            figures.memory_matched(HERE / "figures" / "memory_matched.png", parts["memory"], curves, LAW)
+            figures.memory_matched(HERE / "figures" / "memory_matched.png", memory_runs(parts), curves, LAW)
         draw(folder, LAW)
     page = HERE / "README.md"
     page.write_text(filled(page.read_text(), tables))

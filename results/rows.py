@@ -43,6 +43,12 @@ def fitted_runs(parts) -> list[dict]:
     return weighted(parts["fit"] + parts["seeds"])
 
 
+def memory_runs(parts) -> list[dict]:
+    """The runs of equal memory; the fit has trained one of their models with other seeds."""
+    models = {model(row) for row in parts["memory"]}
+    return parts["memory"] + [row for row in parts["fit"] if model(row) in models]
+
+
 def model(row) -> tuple:
     """What runs that differ only in their seed have in common."""
     return row["d_model"], row["n_experts"], row["n_tokens"]

@@ -6,7 +6,7 @@ import math
 import numpy as np
 
 from results.laws import FIXED, PAPERS_E_MAX, errors_of, fit, predictions
-from results.rows import by_model, fitted_runs, noise, write
+from results.rows import by_model, fitted_runs, memory_runs, noise, write
 
 VOCAB = 257
 NARROWEST = 48  # d_model of the trunks with the most budgets
@@ -24,7 +24,7 @@ def tables_of(folder, law, parts) -> dict[str, str]:
     if parts["tests"]:
         tables["tests"] = table_of_tests(folder, law, parts["tests"], fitted)
     if parts["memory"]:
-        tables["memory"] = table_of_memory(parts["memory"])
+        tables["memory"] = table_of_memory(memory_runs(parts))
     return tables
 
 

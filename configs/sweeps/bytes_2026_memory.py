@@ -2,13 +2,14 @@
 
 python -m launch.sweep --sweep=configs/sweeps/bytes_2026_memory.py --workdir=runs/bytes_2026/memory
 
-Equal totals need widths between those of bytes_2026_fit.py: blocks of width 28 and 21, heads of 28 and 32. Three seeds.
+Equal totals need widths between those of bytes_2026_fit.py: blocks of width 28 and 21, heads of 28 and 32. Three seeds;
+two of the dense model's are trained by bytes_2026_fit.py, which has the same model with the same number of tokens.
 """
 
-MODELS = (  # d_model, n_blocks, n_heads, n_experts, n_tokens: 4.434e12 active parameters times tokens each
-    (96, 4, 4, 1, 8_388_608),
-    (84, 3, 3, 2, 13_927_682),
-    (64, 3, 2, 4, 23_017_114),
+MODELS = (  # d_model, n_blocks, n_heads, n_experts, n_tokens, seeds: 4.434e12 active parameters times tokens each
+    (96, 4, 4, 1, 8_388_608, (2,)),
+    (84, 3, 3, 2, 13_927_682, (0, 1, 2)),
+    (64, 3, 2, 4, 23_017_114, (0, 1, 2)),
 )
 
 
@@ -23,6 +24,6 @@ def get_sweep():
             "seed": seed,
             "n_tokens": (n_tokens,),
         }
-        for d_model, n_blocks, n_heads, n_experts, n_tokens in MODELS
-        for seed in range(3)
+        for d_model, n_blocks, n_heads, n_experts, n_tokens, seeds in MODELS
+        for seed in seeds
     ]
