@@ -12,7 +12,7 @@ FIXED = f"--fix=E_max={PAPERS_E_MAX}"
 
 def fit(command: str, *flags: str, cwd=HERE.parent) -> str:
     """What `python -m fit COMMAND` prints, started in the folder `cwd`."""
-    environment = os.environ | {"PYTHONPATH": str(HERE.parent)}
+    environment = os.environ | {"PYTHONPATH": str(HERE.parent), "FIT_LAWS": str(HERE / "forms")}
     command_line = [sys.executable, "-m", "fit", command, *flags]
     done = subprocess.run(command_line, capture_output=True, text=True, cwd=cwd, env=environment)
     if done.returncode:

@@ -1,5 +1,7 @@
 """The tables of results/README.md, as Markdown. Losses are in nats per byte."""
 
+import collections
+import itertools
 import json
 import math
 
@@ -10,6 +12,7 @@ from results.rows import by_model, fitted_runs, memory_runs, noise, write
 
 VOCAB = 257
 NARROWEST = 48  # d_model of the trunks with the most budgets
+NO_FLOOR = 1e-6  # nats, the least that --fix takes
 TWO_SIGMA = 2 * 1.2816  # from the 10th to the 90th percentile, in standard deviations
 
 
@@ -23,6 +26,7 @@ def tables_of(folder, law, parts) -> dict[str, str]:
         tables["learning_rate"] = learning_rates(folder, parts["lr"], budgets)
     if parts["tests"]:
         tables["tests"] = table_of_tests(folder, law, parts["tests"], fitted)
+        tables["tokens"] = table_of_tokens(parts["fit"] + parts["tests"])
     if parts["memory"]:
         tables["memory"] = table_of_memory(memory_runs(parts))
     return tables
@@ -69,6 +73,27 @@ def table_of_seeds(rows) -> str:
 
 def table_of_law(law) -> str:
     return markdown(["coefficient", "value"], [[name, f"{value:.5g}"] for name, value in law["coefficients"].items()])
+
+
+def table_of_tokens(rows) -> str:
+    """How much the loss falls for each e-fold of tokens, between budgets that are at least a factor of 1.5 apart.
+
+    By a law that is a sum of size and data, the numbers of one E and one column would be the same for all widths."""
+    falls = collections.defaultdict(list)  # (E, d_model), (fewer tokens, more tokens): nats, one for each seed
+    trunks = collections.defaultdict(dict)
+    for row in rows:
+        trunks[row["n_experts"], row["d_model"], row["seed"]][row["n_tokens"]] = row["loss"]
+    for (n_experts, d_model, _), losses in trunks.items():
+        for few, many in itertools.pairwise(sorted(losses)):
+            if many / few > 1.5:
+                fall = (losses[few] - losses[many]) / math.log(many / few)
+                falls[(n_experts, d_model), (few, many)].append(fall)
+    spans = sorted({span for _, span in falls})
+    lines = []
+    for n_experts, d_model in sorted({model for model, _ in falls}):
+        cells = [falls[(n_experts, d_model), span] for span in spans]
+        lines.append([f"{n_experts:g}", f"{d_model:g}", *(f"{np.mean(some):.3f}" if some else "" for some in cells)])
+    return markdown(["E", "d_model", *(f"{millions(few)} to {millions(many)}" for few, many in spans)], lines)
 
 
 def learning_rates(folder, rows, budgets) -> str:
@@ -132,11 +157,13 @@ def table_of_forms(folder, fitted, tests) -> str:
     lines = []
     for counted, change in (("yes", lambda rows: rows), ("no", without_embeddings)):
         a, b = change(fitted), change(tests)
-        for name, flags in (
-            ("joint, E_max free", ()),
-            (f"joint, E_max {PAPERS_E_MAX:g}", (FIXED,)),
+        for name, form, flags in (
+            ("joint, E_max free", "joint", ()),
+            (f"joint, E_max {PAPERS_E_MAX:g}", "joint", (FIXED,)),
+            (f"coupled, E_max {PAPERS_E_MAX:g}", "coupled", (FIXED,)),
+            (f"coupled, E_max {PAPERS_E_MAX:g}, no floor", "coupled", (f"{FIXED},c={NO_FLOOR}",)),
         ):
-            residuals = errors_of(folder, a, (a, b), "joint", *flags)
+            residuals = errors_of(folder, a, (a, b), form, *flags)
             lines.append([name, counted, *(f"{math.sqrt(np.mean(np.square(r))):.4f}" for r in residuals)])
         residuals = [[], []]
         for e in sorted({row["n_experts"] for row in a}):
