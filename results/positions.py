@@ -1,0 +1,81 @@
+"""What a model makes of the text before: its loss by the position in a row, for results/positions.csv.
+
+    python -m results.positions
+
+Evaluates the last checkpoint of each run under runs/bytes_2026 that the table does not have yet, on rows spread over
+the held-out text, whole and cut after 16, 32 and 64 bytes. Losses are in nats per byte.
+
+Axes: B rows of a batch; T bytes of a row.
+"""
+
+import csv
+import json
+import pathlib
+
+import jax
+import numpy as np
+from absl import app, logging
+from etils import epath
+
+from jmoe.evaluate import for_text
+from jmoe.model import sharding
+from jmoe.run import saved
+from jmoe.run.step import make_eval_step, mean_loss
+from jmoe.text import supply
+from jmoe.text.batches import read_rows
+from jmoe.text.corpus import load
+from results.gather import PARTS, WORKDIRS
+from results.rows import HERE, write
+
+POSITIONS = HERE / "positions.csv"
+ENDS = (16, 32, 64, 128)
+N_ROWS = 1_536
+
+
+def main(_):
+    logging.set_verbosity(logging.ERROR)
+    rows = list(csv.DictReader(POSITIONS.open(newline=""))) if POSITIONS.exists() else []
+    there = {(row["part"], row["run"]) for row in rows}
+    for part in PARTS:
+        for result in sorted((WORKDIRS / part).glob("jobs/*/branch-*/result.json")):
+            run = str(result.parent.relative_to(WORKDIRS / part))
+            if (part, run) not in there:
+                rows.append(row_of(part, run, result.parent))
+                write(POSITIONS, sorted(rows, key=lambda row: (PARTS.index(row["part"]), row["run"])))
+                print(", ".join(f"{name} {value}" for name, value in rows[-1].items()), flush=True)
+
+
+def row_of(part: str, run: str, folder: pathlib.Path) -> dict:
+    job = json.loads((folder.parent / "job.json").read_text())
+    row = {"part": part, "run": run, "d_model": job["d_model"], "n_experts": job["n_experts"]}
+    row |= {"seed": job["overrides"].get("seed", 0), "n_tokens": job["budgets"][folder.name]}
+    start, total = 0, 0.0
+    for end, mean in zip(ENDS, losses_of(epath.Path(folder.parent.absolute()), folder.name)):
+        row[f"loss_{start + 1}_{end}"] = round((mean * end - total) / (end - start), 5)
+        start, total = end, mean * end
+    return row
+
+
+def losses_of(workdir: epath.Path, segment: str) -> list[float]:
+    """The mean loss of the same rows up to each of ENDS."""
+    folder = saved.find(workdir, segment, None)
+    record, config = saved.read(folder)
+    config = for_text(config, {})
+    mesh = sharding.make_mesh(config)
+    params = saved.parameters(folder, record, config, mesh)
+    corpus = load(config.data, config.model.vocab_size)
+    index = np.linspace(0, supply.n_rows(corpus.validation, ENDS[-1]) - 1, N_ROWS).astype(int)
+    rows = read_rows(corpus.validation, ENDS[-1], index)  # [N_ROWS, T + 1]
+    with jax.set_mesh(mesh):
+        step = make_eval_step(config, mesh)
+
+        def mean(end):
+            size = config.batch_tokens[0][1] // end
+            batches = (rows[first : first + size, : end + 1] for first in range(0, N_ROWS, size))
+            return mean_loss(step, params, ((batch, np.ones(len(batch), np.float32)) for batch in batches))
+
+        return [mean(end) for end in ENDS]
+
+
+if __name__ == "__main__":
+    app.run(main)
