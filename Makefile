@@ -14,6 +14,7 @@ demo: .venv/.train
 	$(BIN)/python -m fit plot --law=$(DEMO)/law.json --runs=$(DEMO)/runs.csv --out_dir=$(DEMO)/plots
 	$(BIN)/python -m fit plan --law=$(DEMO)/law.json --flops=1e12
 	$(BIN)/python -m fit page --law=$(DEMO)/law.json --runs=$(DEMO)/runs.csv --out=$(DEMO)/planner.html
+	$(BIN)/python -m fit predict --law=jmoe-bytes-2026 --runs=$(DEMO)/runs.csv --out=$(DEMO)/predicted.csv
 	@echo
 	@echo "runs      $(DEMO)/runs.csv (each one traced to its folder under $(DEMO)/jobs)"
 	@echo "law       $(DEMO)/law.json"

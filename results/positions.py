@@ -25,9 +25,8 @@ from jmoe.text import supply
 from jmoe.text.batches import read_rows
 from jmoe.text.corpus import load
 from results.gather import PARTS, WORKDIRS
-from results.rows import HERE, write
+from results.rows import POSITIONS, write
 
-POSITIONS = HERE / "positions.csv"
 ENDS = (16, 32, 64, 128)
 N_ROWS = 1_536
 

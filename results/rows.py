@@ -9,6 +9,7 @@ import numpy as np
 
 HERE = pathlib.Path(__file__).parent
 TABLE = HERE / "runs.csv"
+POSITIONS = HERE / "positions.csv"  # losses by the position in a row
 
 
 def parts_of(table) -> dict:

@@ -8,7 +8,7 @@ import math
 import numpy as np
 
 from results.laws import FIXED, PAPERS_E_MAX, errors_of, fit, predictions
-from results.rows import by_model, fitted_runs, memory_runs, noise, write
+from results.rows import POSITIONS, by_model, fitted_runs, memory_runs, noise, read, write
 
 VOCAB = 257
 NARROWEST = 48  # d_model of the trunks with the most budgets
@@ -27,6 +27,7 @@ def tables_of(folder, law, parts) -> dict[str, str]:
     if parts["tests"]:
         tables["tests"] = table_of_tests(folder, law, parts["tests"], fitted)
         tables["tokens"] = table_of_tokens(parts["fit"] + parts["tests"])
+        tables["positions"] = table_of_positions(read(POSITIONS))
     if parts["memory"]:
         tables["memory"] = table_of_memory(memory_runs(parts))
     return tables
@@ -94,6 +95,22 @@ def table_of_tokens(rows) -> str:
         cells = [falls[(n_experts, d_model), span] for span in spans]
         lines.append([f"{n_experts:g}", f"{d_model:g}", *(f"{np.mean(some):.3f}" if some else "" for some in cells)])
     return markdown(["E", "d_model", *(f"{millions(few)} to {millions(many)}" for few, many in spans)], lines)
+
+
+def table_of_positions(rows) -> str:
+    """The loss by the position in a row, of each model's run with the most tokens."""
+    longest = {}
+    for row in sorted(rows, key=lambda row: row["n_tokens"]):
+        longest[row["d_model"], row["n_experts"]] = row
+    spans = [name for name in rows[0] if name.startswith("loss_")]
+    lines = []
+    for (d_model, n_experts), row in sorted(longest.items()):
+        losses = [row[span] for span in spans]
+        cells = [f"{d_model:g}", f"{n_experts:g}", millions(row["n_tokens"]), *(f"{loss:.3f}" for loss in losses)]
+        lines.append([*cells, f"{losses[1] - losses[-1]:.3f}"])
+    names = [name.removeprefix("loss_").replace("_", " to ") for name in spans]
+    header = ["d_model", "E", "tokens", *names, f"{names[1]} minus {names[-1]}"]
+    return markdown(header, lines)
 
 
 def learning_rates(folder, rows, budgets) -> str:
