@@ -7,6 +7,8 @@ import pathlib
 
 import numpy as np
 
+from configs.sweeps import bytes_2026_memory
+
 HERE = pathlib.Path(__file__).parent
 TABLE = HERE / "runs.csv"
 POSITIONS = HERE / "positions.csv"  # losses by the position in a row
@@ -46,7 +48,7 @@ def fitted_runs(parts) -> list[dict]:
 
 def memory_runs(parts) -> list[dict]:
     """The runs of equal memory; the fit has trained one of their models with other seeds."""
-    models = {model(row) for row in parts["memory"]}
+    models = {(d_model, n_experts, n_tokens) for d_model, _, _, n_experts, n_tokens, _ in bytes_2026_memory.MODELS}
     return parts["memory"] + [row for row in parts["fit"] if model(row) in models]
 
 
