@@ -5,37 +5,28 @@
 Rows that are in the table already stay, so that runs from several machines can be collected in one table.
 """
 
-import csv
 import pathlib
 import subprocess
 import sys
 
 from absl import app
 
-from results.rows import TABLE
+from results.rows import TABLE, texts, write
 
 PARTS = ("lr", "seeds", "fit", "tests", "memory")
 WORKDIRS = pathlib.Path("runs/bytes_2026")
 
 
 def main(_):
-    rows = {}  # (part, run): row
-    if TABLE.exists():
-        with TABLE.open(newline="") as file:
-            rows = {(row["part"], row["run"]): row for row in csv.DictReader(file)}
+    rows = {(row["part"], row["run"]): row for row in texts(TABLE)}
     for part in PARTS:
         workdir = WORKDIRS / part
         if not (workdir / "sweep.json").exists():
             continue
         subprocess.run([sys.executable, "-m", "launch.collect", f"--workdir={workdir}"], capture_output=True)
-        with (workdir / "runs.csv").open(newline="") as file:
-            for row in csv.DictReader(file):
-                rows.setdefault((part, row["run"]), {"part": part} | row)
-    columns = list(dict.fromkeys(name for row in rows.values() for name in row))
-    with TABLE.open("w", newline="") as file:
-        writer = csv.DictWriter(file, columns, restval="", lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows[key] for key in sorted(rows, key=lambda key: (PARTS.index(key[0]), key[1])))
+        for row in texts(workdir / "runs.csv"):
+            rows.setdefault((part, row["run"]), {"part": part} | row)
+    write(TABLE, [rows[key] for key in sorted(rows, key=lambda key: (PARTS.index(key[0]), key[1]))])
     print(f"{TABLE}: {len(rows)} runs; " + ", ".join(f"{part} {sum(key[0] == part for key in rows)}" for part in PARTS))
 
 

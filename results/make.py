@@ -31,7 +31,6 @@ def main(_):
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         fit_law(folder, parts, LAW, f"--bootstrap={DRAWS}")
-        PRESET.parent.mkdir(exist_ok=True)
         shutil.copyfile(LAW, PRESET)
         tables = tables_of(folder, LAW, parts)
         if parts["tests"]:
@@ -48,7 +47,8 @@ def main(_):
 def draw(folder, law) -> None:
     """The pictures of the fit, and the paper's figures drawn from this law and from the paper's."""
     figures = HERE / "figures"
-    fit("plot", f"--law={law}", f"--runs={folder / 'fit.csv'}", f"--out_dir={figures}")
+    fit_points = figures / "predicted_against_measured.png"
+    fit("plot", f"--law={law}", f"--runs={folder / 'fit.csv'}", "--figure=5", f"--out={fit_points}")
     for which, name in FIGURES.items():
         for kind, drawn in (("ours", law), ("paper", "joint-moe-2025")):
             fit("plot", f"--law={drawn}", f"--figure={which}", f"--out={figures / f'{name}_{kind}.png'}")

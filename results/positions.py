@@ -8,7 +8,6 @@ the held-out text, whole and cut after 16, 32 and 64 bytes. Losses are in nats p
 Axes: B rows of a batch; T bytes of a row.
 """
 
-import csv
 import json
 import pathlib
 
@@ -21,11 +20,10 @@ from jmoe.evaluate import for_text
 from jmoe.model import sharding
 from jmoe.run import saved
 from jmoe.run.step import make_eval_step, mean_loss
-from jmoe.text import supply
-from jmoe.text.batches import read_rows
+from jmoe.text.batches import validation_batches
 from jmoe.text.corpus import load
 from results.gather import PARTS, WORKDIRS
-from results.rows import POSITIONS, write
+from results.rows import POSITIONS, texts, write
 
 ENDS = (16, 32, 64, 128)
 N_ROWS = 1_536
@@ -33,7 +31,7 @@ N_ROWS = 1_536
 
 def main(_):
     logging.set_verbosity(logging.ERROR)
-    rows = list(csv.DictReader(POSITIONS.open(newline=""))) if POSITIONS.exists() else []
+    rows = texts(POSITIONS)
     there = {(row["part"], row["run"]) for row in rows}
     for part in PARTS:
         for result in sorted((WORKDIRS / part).glob("jobs/*/branch-*/result.json")):
@@ -59,13 +57,12 @@ def losses_of(workdir: epath.Path, segment: str) -> list[float]:
     """The mean loss of the same rows up to each of ENDS."""
     folder = saved.find(workdir, segment, None)
     record, config = saved.read(folder)
-    config = for_text(config, {})
+    config = for_text(config, {"data.validation_tokens": N_ROWS * ENDS[-1]})
     mesh = sharding.make_mesh(config)
     params = saved.parameters(folder, record, config, mesh)
     corpus = load(config.data, config.model.vocab_size)
-    index = np.linspace(0, supply.n_rows(corpus.validation, ENDS[-1]) - 1, N_ROWS).astype(int)
-    rows = read_rows(corpus.validation, ENDS[-1], index)  # [N_ROWS, T + 1]
     with jax.set_mesh(mesh):
+        rows = np.concatenate([batch for batch, _ in validation_batches(corpus, config, mesh)])  # [N_ROWS, T + 1]
         step = make_eval_step(config, mesh)
 
         def mean(end):

@@ -22,6 +22,14 @@ def parts_of(table) -> dict:
     return parts
 
 
+def texts(path) -> list[dict]:
+    """The rows of a table as they stand there; none where there is no such file."""
+    if not path.exists():
+        return []
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
 def read(path) -> list[dict]:
     """The rows of a table, numbers as numbers."""
 
@@ -31,13 +39,14 @@ def read(path) -> list[dict]:
         except ValueError:
             return text
 
-    with path.open(newline="") as file:
-        return [{name: value(text) for name, text in row.items()} for row in csv.DictReader(file)]
+    return [{name: value(text) for name, text in row.items()} for row in texts(path)]
 
 
 def write(path, rows) -> None:
     with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(dict.fromkeys(name for row in rows for name in row)), restval="")
+        writer = csv.DictWriter(
+            file, list(dict.fromkeys(name for row in rows for name in row)), restval="", lineterminator="\n"
+        )
         writer.writeheader()
         writer.writerows(rows)
 

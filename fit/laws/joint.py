@@ -50,12 +50,17 @@ def log_expert_scale(xp, n_experts, log_start, t):
     return -xp.logaddexp(-xp.logaddexp(xp.log(extra), log_inverse), -log_max)
 
 
-def log_loss(xp, c, x):
-    """By log-sum-exp."""
+def log_above_floor(xp, c, x):
+    """ln of size and data, by log-sum-exp."""
     e = log_expert_scale(xp, x["n_experts"], c["ln E_start"], c["ln(E_max / E_start - 1)"])
     size = c["ln a"] + c["delta"] * e + (c["alpha"] + c["gamma"] * e) * x["ln n_active"]
     data = c["ln b"] + c["omega"] * e + (c["beta"] + c["zeta"] * e) * x["ln n_tokens"]
-    return xp.logaddexp(xp.logaddexp(size, data), c["ln c"])
+    return xp.logaddexp(size, data)
+
+
+def log_loss(xp, c, x):
+    """By log-sum-exp."""
+    return xp.logaddexp(log_above_floor(xp, c, x), c["ln c"])
 
 
 def at_experts(c, n_experts):

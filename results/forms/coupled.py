@@ -17,8 +17,7 @@ COEFFICIENTS = joint.COEFFICIENTS | dict(k=Coefficient((0.4, 0.7, 1.0), positive
 
 def log_loss(xp, c, x):
     """By log-sum-exp."""
-    without_floor = joint.log_loss(xp, c | {"ln c": -1e300}, x)
-    return xp.logaddexp(c["k"] * without_floor, c["ln c"])
+    return xp.logaddexp(c["k"] * joint.log_above_floor(xp, c, x), c["ln c"])
 
 
 def scaled_starts(rng, count, runs):
