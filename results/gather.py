@@ -9,8 +9,7 @@ import pathlib
 import subprocess
 import sys
 
-from absl import app
-
+from jmoe import cli
 from results.rows import TABLE, texts, write
 
 PARTS = ("lr", "seeds", "fit", "tests", "memory")
@@ -31,4 +30,4 @@ def main(_):
 
 
 if __name__ == "__main__":
-    app.run(main)
+    cli.run(main)

@@ -12,8 +12,7 @@ import shutil
 import sys
 import tempfile
 
-from absl import app
-
+from jmoe import cli
 from results import figures
 from results.laws import fit, fit_law, predictions
 from results.rows import HERE, TABLE, fitted_runs, memory_runs, parts_of
@@ -65,4 +64,4 @@ def filled(page: str, tables: dict) -> str:
 
 
 if __name__ == "__main__":
-    app.run(main)
+    cli.run(main)

@@ -13,9 +13,10 @@ import pathlib
 
 import jax
 import numpy as np
-from absl import app, logging
+from absl import logging
 from etils import epath
 
+from jmoe import cli
 from jmoe.evaluate import for_text
 from jmoe.model import sharding
 from jmoe.run import saved
@@ -74,4 +75,4 @@ def losses_of(workdir: epath.Path, segment: str) -> list[float]:
 
 
 if __name__ == "__main__":
-    app.run(main)
+    cli.run(main)

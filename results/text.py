@@ -16,7 +16,9 @@ import zipfile
 
 import pyarrow
 import pyarrow.parquet
-from absl import app, flags
+from absl import flags
+
+from jmoe import cli
 
 OUT = flags.DEFINE_string("out", None, "The Parquet file to write, with a column `text`.", required=True)
 LIST = pathlib.Path(__file__).with_name("text.txt")
@@ -69,4 +71,4 @@ def sources(folder: str, line: str):
 
 
 if __name__ == "__main__":
-    app.run(main)
+    cli.run(main)

@@ -72,7 +72,7 @@ def test_same_inputs_give_the_same_bytes_and_nothing_is_compiled_twice(folder):
 
 
 def test_measured_losses_are_compared_with_a_laws(tmp_path, capsys):
-    """A table whose losses are 2% and 4% above the law, the second one outside its range; then of other text."""
+    """A table whose losses are 2% and 4% above the law, one outside its range; then of other text or other tokens."""
     size, tokens = [1e9, 1e9], [2e10, 2e13]
     above = [1.02, 1.04] * fit_runs.joint_loss(np.array(size), np.array(tokens), 8, fit_runs.TABLE_3)
     table = dict(n_active=size, n_tokens=tokens, n_experts=[8, 8], loss=above.tolist())
@@ -90,6 +90,12 @@ def test_measured_losses_are_compared_with_a_laws(tmp_path, capsys):
         columns = table | dict(corpus_fingerprint=[name] * 2, predicted_loss=above.tolist())
         said = predict.against_measured(law, Table("models", columns, [2, 3]), np.array([True, False]))
         assert said.endswith(", and their text is not the law's") == differs
+    for size, differs in ((50257, False), ("50257", False), (50257.0, False), ("", False), (257, True)):
+        columns = table | dict(vocab_size=[50257, size], predicted_loss=above.tolist())
+        said = predict.against_measured(law, Table("models", columns, [2, 3]), np.array([True, False]))
+        assert (
+            said.endswith(", and their vocabulary is not the law's: nats per token of both do not compare") == differs
+        )
     write(Table("models", table | dict(loss=["", 2.0]), [2, 3]), str(tmp_path / "models.csv"))
     assert command_line.run(flags) == 0
     captured = capsys.readouterr()

@@ -73,13 +73,21 @@ def run(f):
 def against_measured(law, table, inside):
     """How the losses in a table lie against those predicted, in a sentence. UserError where one is no loss."""
     error = np.log(table.numbers("loss") / np.array(table.columns["predicted_loss"]))
-    corpora = {str(name) for name in table.columns.get("corpus_fingerprint", ()) if name}
-    differs = law.models["corpus"] and corpora and corpora != {law.models["corpus"]}
-    text = ", and their text is not the law's" if differs else ""
+    differs = ""
+    if _others(table, "vocab_size", law.models["vocab_size"]):
+        differs = ", and their vocabulary is not the law's: nats per token of both do not compare"
+    elif _others(table, "corpus_fingerprint", law.models["corpus"]):
+        differs = ", and their text is not the law's"
     return (
         f"{len(table)} measured losses are {np.expm1(error.mean()):+.2%} off {law.name} on average and scatter by "
-        f"{error.std():.2%} around that; {int(np.sum(~inside))} of the models lie outside its fitted range{text}"
+        f"{error.std():.2%} around that; {int(np.sum(~inside))} of the models lie outside its fitted range{differs}"
     )
+
+
+def _others(table, column, known):
+    """Whether the table says of any row that it has not the value `known`, that of the law, if that is known."""
+    values = {str(value).removesuffix(".0") for value in table.columns.get(column, ()) if value not in (None, "")}
+    return known is not None and bool(values - {str(known)})
 
 
 def _one(f, law):
