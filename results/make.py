@@ -15,8 +15,8 @@ import tempfile
 from jmoe import cli
 from results import figures
 from results.laws import fit, fit_law, predictions
-from results.rows import HERE, TABLE, fitted_runs, memory_runs, parts_of
-from results.tables import table_of_forms, tables_of
+from results.rows import HERE, POSITIONS, TABLE, fitted_runs, memory_runs, parts_of, read
+from results.tables import table_of_forms, table_of_position_laws, tables_of
 
 LAW, PRESET = HERE / "law.json", HERE.parent / "fit" / "presets" / "jmoe-bytes-2026.json"  # the same file twice
 DRAWS = 100  # of the bootstrap
@@ -34,6 +34,7 @@ def main(_):
         tables = tables_of(folder, LAW, parts)
         if parts["tests"]:
             tables["forms"] = table_of_forms(folder, fitted_runs(parts), parts["tests"])
+            tables["position_laws"] = table_of_position_laws(folder, parts, read(POSITIONS))
         if parts["memory"]:
             curves = lambda models, law=LAW: predictions(folder, law, models)
             figures.memory_matched(HERE / "figures" / "memory_matched.png", memory_runs(parts), curves, LAW)

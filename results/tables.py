@@ -8,7 +8,7 @@ import math
 import numpy as np
 
 from results.laws import FIXED, PAPERS_E_MAX, errors_of, fit, predictions
-from results.rows import POSITIONS, by_model, fitted_runs, memory_runs, noise, read, write
+from results.rows import POSITIONS, by_model, fitted_runs, memory_runs, noise, read, weighted, write
 
 VOCAB = 257
 NARROWEST = 48  # d_model of the trunks with the most budgets
@@ -108,9 +108,13 @@ def table_of_positions(rows) -> str:
         losses = [row[span] for span in spans]
         cells = [f"{d_model:g}", f"{n_experts:g}", millions(row["n_tokens"]), *(f"{loss:.3f}" for loss in losses)]
         lines.append([*cells, f"{losses[1] - losses[-1]:.3f}"])
-    names = [name.removeprefix("loss_").replace("_", " to ") for name in spans]
+    names = [position_name(name) for name in spans]
     header = ["d_model", "E", "tokens", *names, f"{names[1]} minus {names[-1]}"]
     return markdown(header, lines)
+
+
+def position_name(column: str) -> str:
+    return column.removeprefix("loss_").replace("_", " to ")
 
 
 def learning_rates(folder, rows, budgets) -> str:
@@ -193,6 +197,24 @@ def table_of_forms(folder, fitted, tests) -> str:
         cells = [f"{math.sqrt(np.mean(np.square(r))):.4f}" for r in residuals]
         lines.append(["Chinchilla, each E by itself", counted, *cells])
     return markdown(["law", "embeddings counted", "RMSE, fitted runs", "RMSE, tests"], lines)
+
+
+def table_of_position_laws(folder, parts, positions) -> str:
+    """How well the joint law of the loss at some positions of a row predicts that loss in the tests."""
+    named = {(row["part"], row["run"]): row for rows in parts.values() for row in rows}
+    runs = [named[row["part"], row["run"]] | row for row in positions]
+    spans = [name for name in positions[0] if name.startswith("loss_")]
+    lines = []
+    for span in [*spans, "loss"]:
+        rows = [row | {"loss": row[span]} for row in runs]
+        fitted = weighted([row for row in rows if row["part"] == "fit"])
+        tests = [row for row in rows if row["part"] == "tests"]
+        residuals = errors_of(folder, fitted, (fitted, tests), "joint", FIXED)
+        name = position_name(span) if span in spans else "all"
+        lines.append([name, *(f"{math.sqrt(np.mean(np.square(r))):.4f}" for r in residuals)])
+        lines[-1].append(", ".join(f"{error:+.4f}" for error in residuals[1]))
+    n = f"{len(fitted)} fitted runs", f"{len(tests)} tests"
+    return markdown(["positions", *(f"RMSE, {some}" for some in n), "errors of the tests"], lines)
 
 
 def table_of_memory(rows) -> str:

@@ -71,6 +71,24 @@ def test_losses_by_position_are_those_of_runs(parts):
         assert mean == pytest.approx(losses[row["part"], row["run"]], rel=0.02), row["run"]
 
 
+def test_the_errors_by_position_are_those_of_laws_fitted_to_them(parts, tmp_path):
+    """At the first positions of a row; the last digits of a fit may differ on another processor."""
+    first = [
+        {k: v for k, v in row.items() if k[:5] != "loss_" or k == "loss_1_16"} for row in rows.read(rows.POSITIONS)
+    ]
+    page = (rows.HERE / "README.md").read_text()
+    (said,) = re.findall(r"<!-- position_laws -->\n(.*?)<!-- end -->", page, re.DOTALL)
+    said = {line.split("|")[1]: numbers(line) for line in said.splitlines()}
+    expected = tables.table_of_position_laws(tmp_path, parts, first).splitlines()
+    assert len(expected) == 4 and len(numbers(expected[-1])) == 5
+    for line in expected[2:]:
+        assert said[line.split("|")[1]] == pytest.approx(numbers(line), abs=2e-4)
+
+
+def numbers(line: str) -> list[float]:
+    return [float(text) for text in re.findall(r"[+-]?\d\.\d{4}", line)]
+
+
 def test_the_coupled_law_with_an_exponent_of_one_is_the_joint_law():
     page = pathlib.Path(rows.HERE, "forms", "coupled.py")
     spec = importlib.util.spec_from_file_location("coupled", page)
