@@ -98,15 +98,15 @@ def table_of_tokens(rows) -> str:
 
 
 def table_of_positions(rows) -> str:
-    """The loss by the position in a row, of each model's run with the most tokens."""
-    longest = {}
-    for row in sorted(rows, key=lambda row: row["n_tokens"]):
-        longest[row["d_model"], row["n_experts"]] = row
+    """The loss by the position in a row, the mean of seeds, of each model's longest runs, fitted and tests."""
     spans = [name for name in rows[0] if name.startswith("loss_")]
+    longest = {}
+    for (d_model, n_experts, n_tokens), group in by_model(rows).items():
+        key = d_model, n_experts, group[0]["part"] == "tests"
+        longest[key] = n_tokens, [np.mean([row[span] for row in group]) for span in spans]
     lines = []
-    for (d_model, n_experts), row in sorted(longest.items()):
-        losses = [row[span] for span in spans]
-        cells = [f"{d_model:g}", f"{n_experts:g}", millions(row["n_tokens"]), *(f"{loss:.3f}" for loss in losses)]
+    for (d_model, n_experts, _), (n_tokens, losses) in sorted(longest.items()):
+        cells = [f"{d_model:g}", f"{n_experts:g}", millions(n_tokens), *(f"{loss:.3f}" for loss in losses)]
         lines.append([*cells, f"{losses[1] - losses[-1]:.3f}"])
     names = [position_name(name) for name in spans]
     header = ["d_model", "E", "tokens", *names, f"{names[1]} minus {names[-1]}"]
