@@ -82,16 +82,23 @@ def fit_file(path, form, settings, options=Options(), quiet=False):
 
 def fit_by_default(form, runs, settings, weights, trunks=None, quiet=False):
     """(Fit, Problem): a settings.weight_decay of None is 0 or, up to FEW_RUNS runs, DECAY_PER_VARIANCE of the
-    variance of the runs around the law, which a first fit estimates. UserError as search.fit."""
+    variance of the runs around the law. That variance, against which priors are weighed too, a first fit estimates.
+    UserError as search.fit."""
     few = settings.weight_decay is None and len(runs) <= FEW_RUNS
     if settings.weight_decay is None:
         settings = dataclasses.replace(settings, weight_decay=1e-6 if few else 0.0)
+    if form.believed:
+        settings = dataclasses.replace(settings, variance=1e-4)
     problem = prepare(form, runs, settings, weights, trunks)
     fit = search.fit(problem, quiet)
-    for _ in range(3 if few else 0):  # the first fits may have bent the law by more than the noise
-        noise = noise_lib.noise(problem, fit.free, shared=False)
-        decay = float(np.clip(DECAY_PER_VARIANCE * noise.run**2, 1e-14, LARGEST_DECAY))
-        problem = prepare(form, runs, dataclasses.replace(settings, weight_decay=decay), weights, trunks)
+    for _ in range(3 if few or form.believed else 0):  # the first fits may have bent the law by more than the noise
+        variance = float(noise_lib.noise(problem, fit.free, shared=False).run ** 2)
+        if few:
+            decay = float(np.clip(DECAY_PER_VARIANCE * variance, 1e-14, LARGEST_DECAY))
+            settings = dataclasses.replace(settings, weight_decay=decay)
+        if form.believed:
+            settings = dataclasses.replace(settings, variance=variance)
+        problem = prepare(form, runs, settings, weights, trunks)
         fit = search.again(problem, fit)
     return fit, problem
 
@@ -142,9 +149,9 @@ def plan_warnings(fit, runs):
     if not form.at_experts:
         return []
     experts = np.unique([*runs.n_experts, *EXPERTS]) if "n_experts" in form.columns else np.ones(1)
-    _, mu, _, nu, _ = form.at_experts(fit.coefficients, experts)
+    reduced = form.at_experts(fit.coefficients, experts)
     out = []
-    for name, exponent in (("n_active", mu), ("n_tokens", nu)):
+    for name, exponent in (("n_active", reduced.mu), ("n_tokens", reduced.nu)):
         if np.any(rising := exponent >= 0):
             at = ", ".join(f"{e:g}" for e in experts[rising])
             out.append(

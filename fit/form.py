@@ -1,8 +1,9 @@
 """A law's form: what its page in fit/laws/ declares, and all that follows from that.
 
 The solver does not move the coefficients c themselves but a vector `free` with one entry for each: ln c if c is
-positive, ln(c / other - 1) if c must stay above another coefficient, else c itself. A page's formula reads a dictionary
-`c` that holds the coefficients by name and also the entries of `free` by theirs: "ln a", "ln(E_max / E_start - 1)".
+positive, ln(c / other - 1) if c must stay above another coefficient, ln(1 / c - 1) if it is a share, else c itself. A
+page's formula reads a dictionary `c` that holds the coefficients by name and also the entries of `free` by theirs:
+"ln a", "ln(E_max / E_start - 1)".
 
 Axes: n coefficients of a law; k starts.
 """
@@ -11,6 +12,7 @@ import copy
 import dataclasses
 import itertools
 import pathlib
+import typing
 
 import numpy as np
 
@@ -21,6 +23,8 @@ class Coefficient:
 
     starts: its values in the published grid; for one that is `above` another, values of c / other - 1.
     positive: whether it must be; one that is `above` another coefficient (given by name) is positive too.
+    share: whether it lies in (0, 1]; at the lower of its bounds it is exactly 1.
+    prior: (mean, standard deviation) of its entry of `free`, weighed against the scatter of the runs.
     bounds: of its entry of `free`; beyond them the loss in float64 no longer changes.
     slopes: {column: (other coefficient, divisor)}: its entry of `free` changes by other / divisor for each unit that
         the origin of ln column moves: in a N^alpha the slope of ln a in ln N is alpha.
@@ -32,10 +36,28 @@ class Coefficient:
     starts: tuple
     positive: bool = False
     above: str | None = None
+    share: bool = False
+    prior: tuple | None = None
     bounds: tuple | None = None
     slopes: dict = dataclasses.field(default_factory=dict)
     pinned_by: dict | None = None
     tried: tuple = (1e-6, 1e3)
+
+
+class Reduced(typing.NamedTuple):
+    """What a law is at a number of experts, where it is a Chinchilla law there: L = (m N^mu + n D^nu)^k + c (Eq. 5 has
+    k = 1). Arrays of one shape."""
+
+    m: np.ndarray
+    mu: np.ndarray
+    n: np.ndarray
+    nu: np.ndarray
+    c: np.ndarray
+    k: np.ndarray = 1.0
+
+    def loss(self, n_active, n_tokens):
+        """Nats per token."""
+        return (self.m * n_active**self.mu + self.n * n_tokens**self.nu) ** self.k + self.c
 
 
 class Form:
@@ -43,13 +65,16 @@ class Form:
 
     def __init__(self, page):
         self.page = page
-        self.name = pathlib.Path(page.__file__).stem
+        self.name = getattr(page, "NAME", None) or pathlib.Path(page.__file__).stem
         self.columns, self.coefficients, self.presets = page.COLUMNS, page.COEFFICIENTS, page.PRESETS
         self.names = tuple(self.coefficients)
         self.free = tuple(self._entry(name, c) for name, c in self.coefficients.items())
         self.profiled = tuple(name for name, c in self.coefficients.items() if c.pinned_by)
         self.centred = tuple(dict.fromkeys(column for c in self.coefficients.values() for column in c.slopes))
-        self.separate, self.at_experts = getattr(page, "SEPARATE", None), getattr(page, "at_experts", None)
+        self.separate, reduced = getattr(page, "SEPARATE", None), getattr(page, "at_experts", None)
+        self.at_experts = reduced and (lambda c, n_experts: Reduced(*reduced(c, n_experts)))
+        self.believed = [i for i, c in enumerate(self.coefficients.values()) if c.prior]
+        self.belief = np.array([c.prior or (0.0, np.inf) for c in self.coefficients.values()], float).T
         usual = lambda c: (-14, 30) if c.above else (-300, 300) if c.positive else (-20, 20)
         self.bounds = np.array([c.bounds or usual(c) for c in self.coefficients.values()], float)
 
@@ -62,6 +87,8 @@ class Form:
     def _entry(self, name, coefficient):
         if coefficient.above:
             return f"ln({name} / {coefficient.above} - 1)"
+        if coefficient.share:
+            return f"ln(1 / {name} - 1)"
         return f"ln {name}" if coefficient.positive else name
 
     def is_positive(self, name):
@@ -86,7 +113,9 @@ class Form:
             if coefficient.above:
                 share = c[self._entry(name, coefficient)]
                 c[f"ln {name}"] = c[f"ln {coefficient.above}"] + xp.logaddexp(0.0, share)
-            if self.is_positive(name):
+            if coefficient.share:
+                c[name] = 1 / (1 + xp.exp(c[self._entry(name, coefficient)]))
+            elif self.is_positive(name):
                 c[name] = xp.exp(c[f"ln {name}"])
         return c
 
@@ -97,16 +126,17 @@ class Form:
 
     def to_free(self, c):
         """free [n, ...] of coefficients by name, numbers or arrays."""
-        return np.array(
-            [
-                np.log(c[name] / c[coefficient.above] - 1)
-                if coefficient.above
-                else np.log(c[name])
-                if coefficient.positive
-                else c[name]
-                for name, coefficient in self.coefficients.items()
-            ]
-        )
+        return np.array([self._to_free(name, c[name], c) for name in self.names])
+
+    def _to_free(self, name, value, c):
+        """The entry of `free` of a coefficient's value, given the others by name."""
+        coefficient = self.coefficients[name]
+        if coefficient.above:
+            return np.log(value / c[coefficient.above] - 1)
+        if coefficient.share:
+            with np.errstate(divide="ignore"):
+                return np.clip(np.log(1 / np.asarray(value, float) - 1), *coefficient.bounds)
+        return np.log(value) if coefficient.positive else value
 
     def recentre(self, free, origin, xp=np):
         """free [n, ...] of the same law with ln column measured from `origin` {column: number}."""
@@ -131,7 +161,10 @@ class Form:
                 rows[i] = xp.where(both, xp.log(xp.expm1(xp.where(both, high - low, 1.0))), free[i])
                 rows[j] = xp.where(given[j], low, xp.where(given[i], high - xp.logaddexp(0.0, rows[i]), free[j]))
             elif not any(c.above == name for c in self.coefficients.values()):
-                rows[i] = xp.where(given[i], xp.log(value[i]) if coefficient.positive else value[i], free[i])
+                entry = xp.log(value[i]) if coefficient.positive else value[i]
+                if coefficient.share:  # the bounds make of it what stands for exactly 1
+                    entry = xp.log(xp.maximum(1 / value[i] - 1, 1e-300))
+                rows[i] = xp.where(given[i], entry, free[i])
         return xp.stack(rows)
 
     def begin(self, free, held):
@@ -157,8 +190,13 @@ class Form:
 
     def starts(self):
         """The published grid of starts, rows of `free` [k, n] for columns as they are."""
-        measured = [np.log(c.starts) if self.is_positive(name) else c.starts for name, c in self.coefficients.items()]
-        return np.array(list(itertools.product(*measured)))
+        return np.array(list(itertools.product(*self._measured_starts())))
+
+    def _measured_starts(self):
+        """The published starts of each entry of `free`."""
+        for name, c in self.coefficients.items():
+            values = np.array(c.starts, float)
+            yield np.log(1 / values - 1) if c.share else np.log(values) if self.is_positive(name) else values
 
     def scaled_starts(self, rng, count, runs):
         """`count` random starts, rows of `free` for columns centred by the means of their logarithms: drawn by the
@@ -166,6 +204,6 @@ class Form:
         if hasattr(self.page, "scaled_starts"):
             drawn = self.page.scaled_starts(rng, count, runs)
             return np.stack([drawn[name] for name in self.free], axis=1)
-        grid = [np.log(c.starts) if self.is_positive(name) else c.starts for name, c in self.coefficients.items()]
-        free = np.stack([rng.uniform(np.min(values), np.max(values), count) for values in grid])
+        spans = [(values.min(), values.max()) for values in self._measured_starts()]
+        free = np.stack([rng.uniform(low, high, count) for low, high in spans])
         return self.recentre(free, {name: np.mean(np.log(runs.columns[name])) for name in self.centred}).T

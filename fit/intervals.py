@@ -147,6 +147,11 @@ def bootstrap(problem, fit, draws, how="errors", noise=None, quiet=True):
         counts = _counts(rng, labels, draws, how, len(form.names))
         weight = problem.data["root_weight"] * np.sqrt(problem.filled(counts))
         trial = problem.changed(root_weight=np.repeat(weight, k, axis=0))
+    if form.believed:  # what a prior knows is drawn as a measurement is
+        toward = np.tile(form.belief[0], (draws, 1))
+        spread = shrink * form.belief[1][form.believed]
+        toward[:, form.believed] += spread * rng.normal(size=(draws, len(form.believed)))
+        trial = trial.changed(toward=np.repeat(toward, k, axis=0))
     label = None if quiet else f"bootstrap of {draws}"
     x, values, _ = search.polish(trial, np.tile(starts, (draws, 1)), rounds=5, each=True, label=label)
     best = np.argmin(values.reshape(draws, k), axis=1)

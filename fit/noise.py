@@ -75,7 +75,7 @@ def noise(problem, free, shared=True):
     r = data["log_loss"][:n] - log_loss
     weight = data["root_weight"][:n] ** 2 * np.minimum(1, data["delta"] / np.maximum(np.abs(r), 1e-300))
     used = data["root_weight"][:n] > 0
-    m = np.eye(n) - projection(jacobian, weight, data["weight_decay"])
+    m = np.eye(n) - projection(jacobian, weight, data["weight_decay"] + data["belief"] ** 2)
     m, shown = m[used][:, used], r[used]
     freedom = max(float(np.sum(m**2)), 1.0)
     spread = 1.4826 * np.median(np.abs(shown)) * np.sqrt(len(shown) / min(freedom, len(shown)))
@@ -101,7 +101,7 @@ def noise(problem, free, shared=True):
 def projection(jacobian, weight, decay):
     """[n, n]: what a change of each measured log loss does to each fitted one."""
     root = np.sqrt(weight)[:, None]
-    gram = (jacobian * root).T @ (jacobian * root) + decay * np.eye(jacobian.shape[1])
+    gram = (jacobian * root).T @ (jacobian * root) + np.diag(np.broadcast_to(decay, jacobian.shape[1]))
     return jacobian @ np.linalg.pinv(gram, rcond=1e-13, hermitian=True) @ (jacobian.T * weight)
 
 
@@ -120,12 +120,16 @@ def standard_errors(problem, fit, noise, more=None):
         problem = prepare(problem.form, runs, settings, weights, trunks, problem.sample_of)
     _, jacobian = sensitivity(problem, fit.free)
     weight = problem.data["root_weight"][: len(problem)] ** 2
-    gram = (jacobian.T * weight) @ jacobian + settings.weight_decay * np.eye(jacobian.shape[1])
+    pull = settings.weight_decay + problem.data["belief"] ** 2
+    gram = (jacobian.T * weight) @ jacobian + np.diag(pull)
     to_free = np.linalg.pinv(gram, rcond=1e-14, hermitian=True) @ (jacobian.T * weight)
     variance = noise.run**2 * to_free @ to_free.T
     if trunks is not None:
         shared = to_free @ np.eye(trunks.max() + 1)[trunks]
         variance += noise.trunk**2 * shared @ shared.T
+    inverse = np.linalg.pinv(gram, rcond=1e-14, hermitian=True)  # a prior's mean counts as one more measurement
+    belief, spread = problem.data["belief"], problem.form.belief[1]
+    variance += inverse @ np.diag(np.where(belief > 0, belief**2 * np.where(belief > 0, spread, 1), 0) ** 2) @ inverse
     variance *= count / problem.sample_of
     to = derivative(lambda x: problem.form.to_coefficients(problem.own(x)), problem.centre(fit.free[None]))
     errors = np.sqrt(np.maximum(np.einsum("ij,jk,ik->i", to, variance, to), 0))

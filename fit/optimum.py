@@ -110,8 +110,7 @@ def loss_of(law, architecture, n_experts, n_active, n_tokens, coefficients=None)
     """Loss of models of an architecture, whatever the law reads of them; the numbers broadcast together."""
     coefficients = coefficients or law.coefficients
     if law.form.at_experts:
-        m, mu, n, nu, c = law.form.at_experts(coefficients, np.asarray(n_experts, float))
-        return m * n_active**mu + n * n_tokens**nu + c
+        return law.form.at_experts(coefficients, np.asarray(n_experts, float)).loss(n_active, n_tokens)
     counts = architecture.columns(architecture.d_model(n_active, n_experts), n_experts, law.counts_embedding)
     columns = counts | dict(n_tokens=n_tokens)
     if unknown := [name for name in law.form.columns if name not in columns]:
@@ -123,14 +122,14 @@ def loss_of(law, architecture, n_experts, n_active, n_tokens, coefficients=None)
 
 def _gain_over_cost(log_n, reduced, budget, inference):
     """Logarithm of what a larger model gains over what its lost tokens cost; falls with log_n, zero at the optimum."""
-    m, mu, n, nu, _ = reduced
+    m, mu, n, nu = reduced[:4]
     d = budget * np.exp(-log_n) - inference
     return (np.log(m * -mu) + mu * log_n) - (np.log(n * -nu) + (nu - 1) * np.log(d) + np.log(budget) - log_n)
 
 
 def _closed_form(reduced, n_experts, constraints):
     """The best n_active of a Chinchilla law under flops and inference tokens alone. UserError if it has no optimum."""
-    m, mu, n, nu, _ = reduced
+    m, mu, n, nu = reduced[:4]
     if not (np.all(mu < 0) and np.all(nu < 0)):
         at = n_experts[(mu >= 0) | (nu >= 0)].ravel()[0]
         raise UserError(sentences.NO_OPTIMUM.format(at=at, mu=np.max(mu), nu=np.max(nu)))
@@ -194,7 +193,7 @@ def solve(law, n_experts, architecture, constraints, coefficients=None):
         feasible = feasible & (constraints.memory(architecture, smallest_d, n_experts) <= limit)
     bound = np.full(shape, "", dtype=object)
     if law.form.at_experts:
-        reduced = np.broadcast_arrays(*law.form.at_experts(coefficients, n_experts), n_experts)[:5]
+        reduced = np.broadcast_arrays(*law.form.at_experts(coefficients, n_experts), n_experts)[:4]
         size = np.broadcast_to(_closed_form(reduced, n_experts, constraints), shape)
     else:
         last = np.inf if flops is None else np.asarray(flops) / (TRAINING + INFERENCE * constraints.inference_tokens)
@@ -224,9 +223,9 @@ def solve(law, n_experts, architecture, constraints, coefficients=None):
 def unconstrained(law, n_experts, architecture, flops, coefficients=None):
     """(n_active, n_tokens, loss) of the compute-optimal models, however small; NaN where there is no optimum."""
     if law.form.at_experts:
-        m, mu, n, nu, c = law.at_experts(n_experts, coefficients)
-        size, tokens = compute_optimal(m, mu, n, nu, flops)
-        return size, tokens, m * size**mu + n * tokens**nu + c
+        reduced = law.at_experts(n_experts, coefficients)
+        size, tokens = compute_optimal(*reduced[:4], flops)
+        return size, tokens, reduced.loss(size, tokens)
     best = solve(law, n_experts, architecture, Constraints(flops=flops), coefficients)
     return best.n_active, best.n_tokens, best.loss
 
@@ -237,7 +236,7 @@ def usable_draws(law, experts):
     if not law.form.at_experts:
         return np.ones(count, bool)
     reduced = [law.form.at_experts(law.draws, e) for e in experts]
-    return np.all([np.broadcast_to((mu < 0) & (nu < 0), count) for _, mu, _, nu, _ in reduced], axis=0)
+    return np.all([np.broadcast_to((at.mu < 0) & (at.nu < 0), count) for at in reduced], axis=0)
 
 
 def allowed_experts(law, experts):

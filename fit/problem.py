@@ -1,6 +1,7 @@
 """A fit as a least-squares problem in float64: the runs, weighted, and the residuals that compiled code computes.
 
   objective = reduce_i w_i Huber_delta(ln L_predicted,i - ln L_i) + weight_decay / 2 |free|^2
+              + variance / 2 sum_j ((free_j - mean_j) / sd_j)^2, over the coefficients j that have a prior
 
 `free` is the vector that stands for a law's coefficients (fit/form.py); reduce is the sum, or the mean over the runs.
 For Levenberg-Marquardt it is written as half a sum of squares, with the square root of the Huber loss. The solver moves
@@ -21,13 +22,14 @@ import numpy as np
 from fit.form import Form
 from fit.runs import Runs, subset
 
-PER_START = ("log_loss", "root_weight", "held", "moving")  # what may differ from start to start
+PER_START = ("log_loss", "root_weight", "held", "moving", "toward")  # what may differ from start to start
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
     """How to fit. huber_delta in log loss; reduction sum or mean; starts: how many random ones, scaled to the runs, or
-    0 for the law's published grid; fix: ((coefficient, value), ...) that the fit holds."""
+    0 for the law's published grid; fix: ((coefficient, value), ...) that the fit holds; variance: of a run's log loss
+    around the law, against which priors are weighed, 0 for none of them."""
 
     huber_delta: float = 1e-2
     reduction: str = "sum"
@@ -36,6 +38,7 @@ class Settings:
     solver: str = "lm"
     seed: int = 0
     fix: tuple = ()
+    variance: float = 0.0
 
 
 @dataclasses.dataclass
@@ -48,6 +51,7 @@ class Problem:
         columns {name and "ln name": [r]}; log_loss, root_weight [r] or [k, r]; delta; weight_decay
         centre {column: mean of its logarithm}
         held, moving [n] or [k, n]: coefficients at values, NaN where free; 1 where the search moves the entry of x
+        toward [n] or [k, n], belief [n]: means of the priors, and the roots of their weights
     """
 
     form: Form
@@ -120,6 +124,8 @@ def prepare(form, runs, settings=Settings(), weights=None, trunks=None, sample_o
         root_weight=np.sqrt(weights * scale),
         delta=np.float64(settings.huber_delta),
         weight_decay=np.float64(settings.weight_decay),
+        toward=form.belief[0],
+        belief=np.sqrt(settings.variance * scale) / form.belief[1],
         centre=centre,
     )
     held = [dict(settings.fix).get(name, np.nan) for name in form.names]
@@ -154,7 +160,10 @@ def residual_function(form):
         tail = jnp.sqrt(jnp.where(beyond, 2 * delta * size - delta**2, 1.0))  # double where: no NaN in its gradient
         r = jnp.where(beyond, jnp.sign(r) * tail, r)
         decay = jnp.where(data["moving"] > 0, jnp.sqrt(data["weight_decay"]) * free, x)
-        return jnp.concatenate([data["root_weight"] * r, decay])
+        rows = [data["root_weight"] * r, decay]
+        if form.believed:
+            rows.append((data["moving"] * data["belief"] * (free - data["toward"]))[jnp.array(form.believed)])
+        return jnp.concatenate(rows)
 
     return residuals
 

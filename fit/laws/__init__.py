@@ -7,6 +7,8 @@ add
   scaled_starts  random starts in the measure of the runs, entries of `free` by name
   at_experts     where the law is a Chinchilla law at each number of experts: its (m, mu, n, nu, c), for plans in
                  closed form
+  FLOOR          the name of c of an additive law, (size + data) + c, whose log_above_floor(xp, c, x) is ln of size and
+                 data: it can be fitted with both coupled, too (_coupled.py), as NAME_coupled
   SEPARATE       the law that is fitted to the runs of each number of experts alone, and how this one contains it
 
 A preset may also say
@@ -24,6 +26,7 @@ import os
 import pathlib
 
 from fit.form import Form
+from fit.laws._coupled import coupled
 
 
 def _pages():
@@ -36,7 +39,13 @@ def _pages():
         yield page
 
 
-FORMS = {
-    form.name: form for form in sorted(map(Form, _pages()), key=lambda f: (not f.at_experts, -len(f.columns), f.name))
-}
+def _with_coupled(pages):
+    for page in pages:
+        yield page
+        if hasattr(page, "FLOOR"):
+            yield coupled(page)
+
+
+_ORDER = lambda form: (not form.at_experts, -len(form.columns), form.name)
+FORMS = {form.name: form for form in sorted(map(Form, _with_coupled(_pages())), key=_ORDER)}
 PRESETS = {name: form for form in FORMS.values() for name in form.presets}

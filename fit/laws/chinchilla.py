@@ -20,10 +20,18 @@ COEFFICIENTS = dict(
 )
 
 
+FLOOR = "E"
+
+
+def log_above_floor(xp, c, x):
+    """ln of size and data, by log-sum-exp."""
+    size, data = c["ln A"] - c["alpha"] * x["ln n_active"], c["ln B"] - c["beta"] * x["ln n_tokens"]
+    return xp.logaddexp(size, data)
+
+
 def log_loss(xp, c, x):
     """By log-sum-exp."""
-    size, data = c["ln A"] - c["alpha"] * x["ln n_active"], c["ln B"] - c["beta"] * x["ln n_tokens"]
-    return xp.logaddexp(xp.logaddexp(size, data), c["ln E"])
+    return xp.logaddexp(log_above_floor(xp, c, x), c["ln E"])
 
 
 def at_experts(c, n_experts):

@@ -32,6 +32,7 @@ COEFFICIENTS = dict(
     E_max=Coefficient((300 / 2 - 1.0,), above="E_start", pinned_by={"n_experts": 8}, tried=(1e-5, 1e12)),
     c=Coefficient((0.5, 1, 2), positive=True, bounds=(-30, 7), pinned_by={"n_active": 10, "n_tokens": 10}),
 )
+FLOOR = "c"
 # The Chinchilla law that this law becomes if the number of experts changes nothing. names: {its coefficient: (ours,
 # sign)}; held: the values that make it one; shared: if a fit fixes these, the separate laws have them fixed too.
 SEPARATE = dict(

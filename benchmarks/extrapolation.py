@@ -1,0 +1,161 @@
+"""How far beyond its runs does a law hold? Every form on every table of runs, fitted to those of little compute.
+
+    python -m benchmarks.extrapolation [--forms=chinchilla,chinchilla_coupled,mine] [--tables=llama3] [--out=DIR]
+
+A law is fitted to the runs of at most 1/3, 1/10 or 1/30 of the largest compute, as `python -m fit law` does it, and
+predicts the others. Printed for each form, cut and table, in % of the loss:
+
+  error     root mean square;    bias  mean, positive where the law is too high
+  holds     share of the runs that lie in the nominal 80% interval of a new run
+  width     median half-width of these intervals
+
+then, for each form and cut, the geometric mean of the errors, and the other figures' means. A table counts where at
+least FITTED runs are left to fit and LEFT to predict. A page in the folder that FIT_LAWS names is scored by the same
+command: this is where to come with a new law. Nothing in fit is chosen table by table.
+"""
+
+import os
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+import concurrent.futures
+import csv
+import multiprocessing
+import pathlib
+
+import numpy as np
+from absl import app, flags
+
+import fit
+from fit.architecture import OF_EXPERTS
+from fit.laws import FORMS
+from fit.table import Table
+
+ROOT = pathlib.Path(__file__).parents[1]
+CUTS, FITTED, LEFT = (3, 10, 30), 12, 6
+BENCHED = ["chinchilla", "chinchilla_coupled", "joint", "joint_coupled"]
+COLUMNS = "form", "table", "cut", "fitted", "left", "error", "bias", "holds", "width", "k"
+FORM = flags.DEFINE_list("forms", BENCHED, f"Which of {', '.join(FORMS)}.")
+TABLES = flags.DEFINE_list("tables", [], "Which tables. Default: all.")
+OUT = flags.DEFINE_string("out", None, "Folder for extrapolation.csv and extrapolation.png.")
+
+
+def tables() -> dict:
+    """{name: a Table with n_active, n_tokens, n_experts, loss}."""
+    found = {path.stem: fit.read(str(path)) for path in sorted((ROOT / "benchmarks/tables").glob("*.csv"))}
+    chinchilla = fit.read(str(ROOT / "tests/data/chinchilla_svg_245.csv"))
+    found["chinchilla"] = part(chinchilla, np.argsort(np.argsort(chinchilla.numbers("loss"))) < 240)
+    ours = fit.read(str(ROOT / "results/runs.csv"))
+    ours = part(ours, np.isin(ours.column("part"), ["fit", "seeds", "tests", "memory"]))
+    experts = ours.numbers("n_experts")
+    return found | {"ours": ours} | {f"ours_e{e}": part(ours, experts == e) for e in (1, 4, 16)}
+
+
+def part(table, rows):
+    """The rows (bool) of a table."""
+    kept = np.flatnonzero(rows)
+    columns = {name: [values[i] for i in kept] for name, values in table.columns.items()}
+    return Table(table.path, columns, [table.rows[i] for i in kept], table.names)
+
+
+def suits(form, table) -> bool:
+    """Whether a form can be fitted to a table: it has the form's columns, which vary, and a form without experts gets
+    models of one number of experts."""
+    varies = lambda name: len(set(table.column(name))) > 1
+    mixed = "n_experts" in table and varies("n_experts")
+    knows = bool(set(OF_EXPERTS) & set(form.columns))
+    return knows == mixed and all(name in table and varies(name) for name in form.columns)
+
+
+def score(form: str, name: str, table, cut: int) -> dict | None:
+    """A row of the result; None where too few runs are left to fit or to predict."""
+    flops = 6 * table.numbers("n_active") * table.numbers("n_tokens")
+    fitted = flops <= flops.max() / cut
+    if fitted.sum() < FITTED or (~fitted).sum() < LEFT:
+        return None
+    law, rest = fit.law(part(table, fitted), form=form, bootstrap=100, mix_corpora=True), part(table, ~fitted)
+    columns = {name: rest.numbers(name) for name in law.form.columns}
+    loss = rest.numbers("loss")
+    error = np.log(law.predict(**columns) / loss)
+    low, high = law.predict_interval(**columns, new_run=True)
+    return dict(
+        form=form,
+        table=name,
+        cut=cut,
+        fitted=int(fitted.sum()),
+        left=len(loss),
+        error=float(np.sqrt(np.mean(error**2))),
+        bias=float(np.mean(error)),
+        holds=float(np.mean((low <= loss) & (loss <= high))),
+        width=float(np.median(np.log(high / low)) / 2),
+        k=law.coefficients.get("k", 1.0),
+    )
+
+
+def means(rows: list[dict]) -> dict:
+    """Geometric mean of the errors, means of the others."""
+    mean = lambda name: float(np.mean([row[name] for row in rows]))
+    error = float(np.exp(np.mean([np.log(row["error"]) for row in rows])))
+    return dict(tables=len(rows), error=error, **{name: mean(name) for name in ("bias", "holds", "width")})
+
+
+def main(_):
+    found = tables()
+    if unknown := {*TABLES.value} - found.keys() | {*FORM.value} - FORMS.keys():
+        raise app.UsageError(f"{', '.join(sorted(unknown))}: tables are {', '.join(found)}; forms {', '.join(FORMS)}")
+    asked = [
+        (form, name, found[name], cut)
+        for cut in CUTS
+        for name in TABLES.value or found
+        for form in FORM.value
+        if suits(FORMS[form], found[name])
+    ]
+    rows = []
+    print(f"{'form':20} {'table':15} {'cut':>4} {'fitted':>6} {'left':>5} {'error':>7} {'bias':>7} holds  width    k")
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(len(os.sched_getaffinity(0)), mp_context=context) as pool:
+        for row in filter(None, pool.map(score, *zip(*asked))):
+            rows.append(row)
+            print(
+                "{form:20} {table:15} {cut:4d} {fitted:6d} {left:5d} {error:7.2%} {bias:+7.2%} {holds:5.0%} "
+                "{width:6.2%} {k:4.2f}".format(**row),
+                flush=True,
+            )
+    print(f"\n{'form':20} {'cut':>4} {'tables':>6} {'error':>7} {'bias':>7} holds  width")
+    for form in FORM.value:
+        for cut in CUTS:
+            if some := [row for row in rows if (row["form"], row["cut"]) == (form, cut)]:
+                line = "{form:20} {cut:4d} {tables:6d} {error:7.2%} {bias:+7.2%} {holds:5.0%} {width:6.2%}"
+                print(line.format(form=form, cut=cut, **means(some)))
+    if OUT.value:
+        write(rows, pathlib.Path(OUT.value))
+
+
+def write(rows: list[dict], folder: pathlib.Path) -> None:
+    """extrapolation.csv, and extrapolation.png: each table's error, a panel for each cut, a colour for each form."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    import matplotlib.pyplot as plt
+
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / "extrapolation.csv", "w", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({name: f"{v:.6g}" if isinstance(v, float) else v for name, v in row.items()} for row in rows)
+    names, forms = sorted({row["table"] for row in rows}), list(dict.fromkeys(row["form"] for row in rows))
+    figure, panels = plt.subplots(1, len(CUTS), figsize=(11, 4), sharey=True, layout="constrained")
+    for panel, cut in zip(panels, CUTS):
+        for i, form in enumerate(forms):
+            some = [row for row in rows if (row["form"], row["cut"]) == (form, cut)]
+            at = [names.index(row["table"]) + 0.15 * (i - (len(forms) - 1) / 2) for row in some]
+            panel.plot([100 * row["error"] for row in some], at, "o", label=form)
+        panel.set(title=f"beyond 1/{cut} of the compute", xlabel="error, % of the loss", xscale="log")
+        panel.set_yticks(range(len(names)), names)
+        panel.grid(alpha=0.3)
+    panels[-1].legend()
+    figure.savefig(folder / "extrapolation.png", dpi=120)
+
+
+if __name__ == "__main__":
+    app.run(main)
