@@ -1,0 +1,120 @@
+"""Laws with size and data coupled: against the additive ones, brute force, and runs whose law is known."""
+
+import fit_runs
+import jax
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fit import UserError, fitting, optimum
+from fit.architecture import PAPER
+from fit.form import Form
+from fit.lawfile import Law, load
+from fit.laws import FORMS
+from fit.problem import Settings
+
+JOINT, COUPLED = FORMS["joint"], FORMS["joint_coupled"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def float64():
+    with jax.enable_x64(True):
+        yield
+
+
+def coupled(k, c=fit_runs.TABLE_3) -> Law:
+    return Law("coupled", COUPLED, c | {"k": k}, {})
+
+
+def test_with_k_of_1_it_is_the_joint_law_to_the_last_bit():
+    n, d, e = fit_runs.paper_grid()
+    assert np.array_equal(coupled(1.0).predict(n, d, e), load("joint-moe-2025").predict(n, d, e))
+    reduced = [law.at_experts(8.0) for law in (coupled(1.0), load("joint-moe-2025"))]
+    assert reduced[0] == reduced[1] and reduced[0].loss(1e9, 2e10) == reduced[1].loss(1e9, 2e10)
+
+
+@given(k=st.floats(0.05, 1), e=st.sampled_from([1, 4, 64]), ln_n=st.floats(16, 25), ln_d=st.floats(18, 30))
+def test_prediction_is_the_inner_sum_to_the_power_of_k(k, e, ln_n, ln_d):
+    c, n, d = fit_runs.TABLE_3, np.exp(ln_n), np.exp(ln_d)
+    expected = (fit_runs.joint_loss(n, d, e, c) - c["c"]) ** k + c["c"]
+    assert coupled(k).predict(n, d, e) == pytest.approx(expected, rel=1e-12)
+    assert coupled(k).at_experts(e).loss(n, d) == pytest.approx(expected, rel=1e-12)
+
+
+def test_a_page_with_free_entries_of_a_share_keeps_its_coefficients():
+    c = fit_runs.TABLE_3 | {"k": 0.37}
+    assert dict(zip(COUPLED.names, COUPLED.to_coefficients(COUPLED.to_free(c)))) == pytest.approx(c, rel=1e-13)
+    assert dict(zip(COUPLED.names, COUPLED.to_coefficients(COUPLED.to_free(c | {"k": 1.0}))))["k"] == 1.0
+
+
+@given(
+    k=st.floats(0.1, 0.99),
+    flops=st.floats(19, 25),
+    memory=st.one_of(st.none(), st.floats(9, 13)),
+    served=st.sampled_from([0.0, 1e11]),
+    cap=st.one_of(st.none(), st.floats(9, 13)),
+)
+@settings(max_examples=60, deadline=None)
+def test_the_best_model_under_any_limits_is_that_of_the_inner_sum(k, flops, memory, served, cap):
+    power = lambda x: None if x is None else 10.0**x
+    limits = optimum.Constraints(
+        flops=power(flops), memory_bytes=power(memory), kv_tokens=1e4, inference_tokens=served, max_tokens=power(cap)
+    )
+    experts = np.array([1.0, 4, 32])
+    ours, inner = (optimum.solve(law, experts, PAPER, limits) for law in (coupled(k), load("joint-moe-2025")))
+    for name in ("n_active", "n_tokens", "feasible", "size_bound"):
+        assert np.array_equal(getattr(ours, name), getattr(inner, name), equal_nan=name != "size_bound")
+    if inner.feasible.any():
+        assert np.nanargmin(ours.loss) == np.nanargmin(inner.loss)
+
+
+def fitted(form: Form, runs, **options):
+    return fitting.fit_by_default(form, runs, Settings(weight_decay=None, **options), None, quiet=True)
+
+
+def runs_of_law(c, noise=0.0, seed=0, rows=slice(None)):
+    n, d, e = (column[rows] for column in fit_runs.paper_grid())
+    error = noise * np.random.default_rng(seed).normal(size=len(n))
+    return fit_runs.runs_of("made", n, d, e, coupled(c["k"], c).predict(n, d, e) * np.exp(error))
+
+
+def test_runs_of_a_coupled_law_give_it_back():
+    """Not the coefficients, which trade off, but the losses, also a hundred times beyond the runs."""
+    true = fit_runs.TABLE_3 | {"k": 0.5, "a": 900.0, "b": 900.0, "alpha": -0.33, "beta": -0.31}
+    fit, _ = fitted(COUPLED, runs_of_law(true))
+    beyond = dict(
+        n_active=np.array([1e8, 3e9, 3e10]), n_tokens=np.array([1e12, 1e11, 5e12]), n_experts=np.array([1, 8, 32])
+    )
+    expected = coupled(0.5, true).predict(**beyond)
+    assert coupled(fit.coefficients["k"], fit.coefficients).predict(**beyond) == pytest.approx(expected, rel=1e-3)
+    assert fit.coefficients["k"] == pytest.approx(0.5, abs=0.02)
+
+
+def test_the_prior_of_k_counts_only_where_runs_leave_it_open():
+    """With 270 runs and 0.1% of noise k is theirs; with 24 runs and 3% it is the prior's, near one half."""
+    additive = fit_runs.TABLE_3 | {"k": 1.0}
+    many, _ = fitted(COUPLED, runs_of_law(additive, noise=0.001))
+    few, _ = fitted(COUPLED, runs_of_law(additive, noise=0.03, rows=slice(None, None, 11)))
+    assert many.coefficients["k"] > 0.85
+    assert 0.25 < few.coefficients["k"] < 0.75
+
+
+def test_k_can_be_held():
+    runs = runs_of_law(fit_runs.TABLE_3 | {"k": 0.8}, noise=0.002)
+    held, problem = fitted(COUPLED, runs, fix=(("k", 1.0),))
+    alone, joint_problem = fitted(JOINT, runs)
+    assert held.coefficients["k"] == 1.0 and problem.fixed == {"k": 1.0}
+    assert held.objective == pytest.approx(alone.objective, rel=1e-6)
+    assert np.log(coupled(1.0, held.coefficients).predict(1e9, 1e11, 8)) == pytest.approx(
+        JOINT.log_loss(alone.free, dict(n_active=1e9, n_tokens=1e11, n_experts=8.0)), abs=1e-5
+    )
+
+
+def test_k_outside_its_range_is_refused(tmp_path):
+    with pytest.raises(UserError, match="k"):
+        path = tmp_path / "law.json"
+        import json
+
+        path.write_text(json.dumps(dict(form="joint_coupled", coefficients=fit_runs.TABLE_3 | {"k": 1.5})))
+        load(str(path))
