@@ -1,7 +1,8 @@
 """The GKE backend: a JobSet for each job, or bundle of jobs trained together, queued by Kueue, on TPU slices or GPUs.
 
-launch/manifest.py writes the JobSets. A pod that ends with exit code 2 fails its JobSet. Any other failure, most often
-a preempted spot machine, restarts the JobSet; `run_task` decides what counts as a failed try.
+launch/manifest.py writes the JobSets. A pod that ends with exit code 2 fails its JobSet. A preempted machine, and the
+exit codes by which `run_task` asks for another try, restart it as often as they occur: `run_task` decides what counts
+as a failed try. Anything else ended before `run_task` could decide, and restarts the JobSet --retries times.
 """
 
 import dataclasses
@@ -15,13 +16,13 @@ from absl import flags
 
 from jmoe.errors import UNAVAILABLE, UserError
 from jmoe.storage.files import is_remote
-from launch import accelerators, cluster, gke_logs, manifest, trainer
+from launch import accelerators, cluster, gke_logs, gke_waits, manifest, trainer
+from launch.gke_waits import QUEUE_VERSIONS, QUEUES
 from launch.jobs import Bundle, files_of, jobs_of
 from launch.manifest import API_GROUP, JOBS, PLURAL, SWEEP, VERSION, jobset
 
 ON_THIS_MACHINE = False
-QUEUES, QUEUE_VERSIONS = "kueue.x-k8s.io", ("v1beta2", "v1beta1")
-SECONDS_TO_DELETE = 120.0
+SECONDS_TO_DELETE = 120.0 + manifest.SECONDS_TO_SAVE
 
 flags.adopt_module_key_flags(manifest)
 
@@ -108,25 +109,31 @@ def _jobset_of(sweep, job) -> dict | None:
 
 
 def states(sweep) -> dict[str, str]:
-    """The jobs that have a JobSet, each with the JobSet's state."""
-    return {job: _state(item) for item in _list(sweep) for job in _jobs_in(item)}
+    """The jobs that have a JobSet, each with the JobSet's state, and why it waits or how it failed."""
+    items = _list(sweep)
+    why = gke_waits.reasons(sweep, items)
+    return {job: _state(item, why.get(item["metadata"]["uid"])) for item in items for job in _jobs_in(item)}
 
 
-def _state(item) -> str:
+def _state(item, why: str | None) -> str:
     """The state of a JobSet, in words."""
     if "deletionTimestamp" in item["metadata"]:
         return "stopping"
     status = item.get("status", {})
     ended = {c["type"]: c for c in status.get("conditions", []) if c["status"] == "True"}
-    number = status.get("restarts", 0)
-    restarts = f", {number} restarts" if number else ""
+    said = [f"{number} restarts"] if (number := status.get("restarts", 0)) else []
     if "Completed" in ended:
-        return "completed" + restarts
-    if "Failed" in ended:
-        why = ended["Failed"].get("message") or ended["Failed"].get("reason", "")
-        return f"failed ({'; '.join([f'{number} restarts'] * bool(number) + [why])})"
+        kind, why = "completed", None
+    elif "Failed" in ended:
+        kind = "failed"
+        said.append(ended["Failed"].get("message") or ended["Failed"].get("reason", ""))
     # not from the condition: Kueue sets and clears `suspend`, and the condition follows; a new JobSet has none yet
-    return ("queued" if item["spec"].get("suspend") else "running") + restarts
+    elif item["spec"].get("suspend"):
+        kind = "queued"
+    else:
+        kind = "starting" if why else "running"
+    said += [why] if why else []
+    return kind + f" ({'; '.join(said)})" * bool(said)
 
 
 def cancel(sweep, patience: float) -> str:
@@ -162,10 +169,10 @@ def cancel_job(sweep, job, patience: float) -> str:
 
 
 def run_task(sweep, bundle) -> int:
-    """Runs this pod's trainer once, and copies what it prints to the pod's log; Kubernetes starts it again unless the
-    exit code is 0 or 2."""
+    """Runs this pod's trainer once, and copies what it prints to the pod's log; returns 0, or one of the exit codes by
+    which the manifest knows what is to be done: FOR_GOOD or one of AGAIN."""
     if bundle.stands_still():
-        return 0 if bundle.done() else 2
+        return 0 if bundle.done() else manifest.FOR_GOOD
     place = _process_environment()
     started, code = trainer.start_when_free(bundle, sweep.stall_minutes, env=place), None
     signal.signal(signal.SIGTERM, lambda *_: started.process.terminate())
@@ -180,8 +187,9 @@ def run_task(sweep, bundle) -> int:
     if code in (0, UNAVAILABLE) or code in trainer.STOPPED and not started.stalled:
         return code
     if place.get("JAX_PROCESS_ID", "0") != "0" and not trainer.explained(code, started.cause(code)):
-        return 1  # the first pod fails too, and counts the failed try
-    return 2 if all(failure["for_good"] for failure in trainer.failed(started, code, sweep.retries).values()) else 1
+        return UNAVAILABLE  # the first pod fails too, and counts the failed try
+    failures = trainer.failed(started, code, sweep.retries).values()
+    return manifest.FOR_GOOD if all(failure["for_good"] for failure in failures) else UNAVAILABLE
 
 
 def _process_environment() -> dict[str, str]:

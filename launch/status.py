@@ -121,14 +121,20 @@ def _state(sweep, job, state: str | None, failure: dict, more: list[str]) -> tup
     if failure:
         more.append(f"{failure['tries']} failed tr{'y' if failure['tries'] == 1 else 'ies'}: {failure['cause']}")
     if state and not state.startswith("failed"):
-        kind, _, rest = state.partition(" ")
-        return kind.strip(","), [rest.strip("() ")] * bool(rest.strip("() ")) + more
+        kind, why = _in_parentheses(state)
+        return kind.strip(","), [why] * bool(why) + more
     if job.kept:
         return "kept", ["not of the sweep any more", *more]
-    if state and (why := state.removeprefix("failed").strip(" ()")):
+    if state and (why := _in_parentheses(state)[1]):
         more.append(why)
     why = "" if failure or state else sweep.reason(job)
     return "failed" if state or why or failure.get("for_good") else "waiting", more + [why] * bool(why)
+
+
+def _in_parentheses(state: str) -> tuple[str, str]:
+    """The word, and the words that follow it in parentheses."""
+    kind, _, rest = state.partition(" ")
+    return kind, rest[1:-1] if rest.startswith("(") and rest.endswith(")") else rest
 
 
 if __name__ == "__main__":  # tests import this module, and other modules define flags of the same names

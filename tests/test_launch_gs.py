@@ -162,7 +162,7 @@ def test_two_pods_train_one_job(sweep, on_a_disk, bucket, tmp_path):
 
 
 def test_a_pod_tells_for_good_from_again(sweep, bucket, proxy, text_glob):
-    """Exit code 2 fails the JobSet, another restarts it; the tries are counted from one pod to the next, but not where
+    """Exit code 2 fails the JobSet, 75 restarts it; the tries are counted from one pod to the next, but not where
     the trainer was ended by the store."""
     workdir = epath.Path(f"{bucket}/failing")
     job = write_sweep(sweep, workdir, helpers.fingerprint(text_glob), overrides={"seed": 5})
@@ -183,7 +183,7 @@ def test_a_pod_tells_for_good_from_again(sweep, bucket, proxy, text_glob):
     assert not job.failure()
     proxy.end()
     codes = [run(XLA_FLAGS="--no_such_flag").returncode for _ in range(2)]
-    assert codes == [1, 2]  # one retry without progress
+    assert codes == [75, 2]  # one retry without progress
     failure = job.failure()
     assert failure["tries"] == 2 and failure["for_good"] and "no_such_flag" in failure["cause"], failure
 
