@@ -182,6 +182,8 @@ def run_task(sweep, bundle) -> int:
             code = started.poll()
             sys.stdout.buffer.write(log.read())
             sys.stdout.flush()
+    if code == -signal.SIGTERM:  # asked before it could listen: it has nothing to save, and has not failed
+        code = 128 + signal.SIGTERM
     if code != UNAVAILABLE:
         gke_logs.keep(bundle, int(place.get("JAX_PROCESS_ID", "0")))
     if code in (0, UNAVAILABLE) or code in trainer.STOPPED and not started.stalled:

@@ -182,6 +182,12 @@ def test_a_pod_tells_for_good_from_again(sweep, bucket, proxy, text_glob):
     assert outlasted.returncode == 75 and "the store gave no answer" in outlasted.stdout, outlasted
     assert not job.failure()
     proxy.end()
+    command = helpers.command("launch.task", f"--workdir={workdir}", f"--job={job.name}")
+    with subprocess.Popen(command, env=helpers.environment() | pod, stdout=subprocess.PIPE) as preempted:
+        preempted.stdout.readline()  # the log's, once the trainer has started; it imports for seconds
+        preempted.terminate()
+        preempted.stdout.read()
+    assert preempted.returncode == 143 and not job.failure()
     codes = [run(XLA_FLAGS="--no_such_flag").returncode for _ in range(2)]
     assert codes == [75, 2]  # one retry without progress
     failure = job.failure()
