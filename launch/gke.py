@@ -22,6 +22,7 @@ from launch.jobs import Bundle, files_of, jobs_of
 from launch.manifest import API_GROUP, JOBS, PLURAL, SWEEP, VERSION, jobset
 
 ON_THIS_MACHINE = False
+SECONDS_FOR_THE_FIRST = 20.0  # that other pods of a job give the first one to count a failed try
 SECONDS_TO_DELETE = 120.0 + manifest.SECONDS_TO_SAVE
 
 flags.adopt_module_key_flags(manifest)
@@ -59,7 +60,11 @@ def ready(sweep) -> None:
                 print(f"--queue={queue} starts nothing now: {condition['message']}", file=sys.stderr)
     # a dry run: the server checks the first JobSet and stores nothing; 409 is fine: a JobSet of this name exists
     first = jobset(sweep, sweep.bundles()[0])
-    _call(sweep, "create", first, dry_run="All", field_validation="Strict", unless=(409,))
+    try:
+        _call(sweep, "create", first, dry_run="All", field_validation="Strict", unless=(409,))
+    except UserError as error:
+        newer = "; JobSet 0.10 or newer has it" * ("onJobFailureMessagePatterns" in str(error))
+        raise UserError(f"{error}{newer}") from None
 
 
 def devices(sweep, accelerator: str) -> tuple[int | None, float | None]:
@@ -173,7 +178,7 @@ def run_task(sweep, bundle) -> int:
     which the manifest knows what is to be done: FOR_GOOD or one of AGAIN."""
     if bundle.stands_still():
         return 0 if bundle.done() else manifest.FOR_GOOD
-    place = _process_environment()
+    place, before = _process_environment(), [job.failure() for job in bundle.jobs]
     started, code = trainer.start_when_free(bundle, sweep.stall_minutes, env=place), None
     signal.signal(signal.SIGTERM, lambda *_: started.process.terminate())
     with open(bundle.log, "rb") as log:
@@ -184,14 +189,27 @@ def run_task(sweep, bundle) -> int:
             sys.stdout.flush()
     if code == -signal.SIGTERM:  # asked before it could listen: it has nothing to save, and has not failed
         code = 128 + signal.SIGTERM
+    rank = int(place.get("JAX_PROCESS_ID", "0"))
     if code != UNAVAILABLE:
-        gke_logs.keep(bundle, int(place.get("JAX_PROCESS_ID", "0")))
+        gke_logs.keep(bundle, rank)
     if code in (0, UNAVAILABLE) or code in trainer.STOPPED and not started.stalled:
         return code
-    if place.get("JAX_PROCESS_ID", "0") != "0" and not trainer.explained(code, started.cause(code)):
-        return UNAVAILABLE  # the first pod fails too, and counts the failed try
-    failures = trainer.failed(started, code, sweep.retries).values()
-    return manifest.FOR_GOOD if all(failure["for_good"] for failure in failures) else UNAVAILABLE
+    if not trainer.explained(code, started.cause(code)) and _counted(bundle, before, rank):
+        return UNAVAILABLE
+    failures = trainer.failed(started, code, sweep.retries)  # of none if all jobs are done all the same
+    given_up = failures and all(failure["for_good"] for failure in failures.values())
+    return manifest.FOR_GOOD if given_up else UNAVAILABLE
+
+
+def _counted(bundle, before: list[dict], rank: int) -> bool:
+    """Whether another of the job's pods has counted this failed try; the first, which fails too as a rule, does so.
+
+    The others wait for it, one longer than the other: once a pod has ended, the rest are killed, counted or not.
+    """
+    deadline = time.monotonic() + (SECONDS_FOR_THE_FIRST + rank if rank else 0)
+    while not (counted := [job.failure() for job in bundle.jobs] != before) and time.monotonic() < deadline:
+        time.sleep(1)
+    return counted
 
 
 def _process_environment() -> dict[str, str]:

@@ -4,6 +4,7 @@ It has no controllers: a test does by hand what they would do.
 """
 
 import contextlib
+import copy
 import json
 import pathlib
 import shutil
@@ -137,6 +138,19 @@ class Cluster:
             if not served:
                 yield
 
+    @contextlib.contextmanager
+    def older(self, field: str):
+        """Within the block, and soon after it began, JobSet is a release whose rules of failures have no such field."""
+        extensions, crd = client.ApiextensionsV1Api(self.api.api_client), f"{JOBSETS[3]}.{JOBSETS[0]}"
+        text = extensions.api_client.sanitize_for_serialization(extensions.read_custom_resource_definition(crd))
+        versions, old = text["spec"]["versions"], copy.deepcopy(text["spec"]["versions"])
+        policy = old[0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["failurePolicy"]
+        del policy["properties"]["rules"]["items"]["properties"][field]
+        for put in old, versions:
+            extensions.patch_custom_resource_definition(crd, {"spec": {"versions": put}})
+            if put is old:
+                yield
+
     def _has(self, *kind) -> bool:
         time.sleep(0.05)
         try:
@@ -179,9 +193,10 @@ class Cluster:
         kept = {item["metadata"]["name"] for item in self.api.list_namespaced_custom_object(*WORKLOADS)["items"]}
         if name not in kept:
             described = {"name": name, "labels": {"kueue.x-k8s.io/job-uid": metadata["uid"]}}
-            self.api.create_namespaced_custom_object(
-                *WORKLOADS, _object(WORKLOADS, "Workload", described, {"queueName": "team"})
-            )
+            (replicated,) = self.jobsets()[job]["spec"]["replicatedJobs"]
+            pods = {"name": "slice", "count": 1, "template": replicated["template"]["spec"]["template"]}
+            workload = _object(WORKLOADS, "Workload", described, {"queueName": "team", "podSets": [pods]})
+            self.api.create_namespaced_custom_object(*WORKLOADS, workload)
         checks = [check | {"lastTransitionTime": _now()}] if check else []
         status = {"conditions": [_condition(*condition) for condition in conditions], "admissionChecks": checks}
         self.api.patch_namespaced_custom_object_status(*WORKLOADS, name, {"status": status})

@@ -19,7 +19,7 @@ def crds() -> list[dict]:
     return [
         crd("jobset.x-k8s.io", "v1alpha2", "JobSet", jobset_spec(), jobset_status()),
         crd("kueue.x-k8s.io", "v1beta1", "LocalQueue", record(clusterQueue=TEXT, stopPolicy=TEXT), CONDITIONS),
-        crd("kueue.x-k8s.io", "v1beta1", "Workload", record(queueName=TEXT, active=TRUTH), workload_status()),
+        crd("kueue.x-k8s.io", "v1beta1", "Workload", workload_spec(), workload_status()),
     ]
 
 
@@ -72,6 +72,11 @@ def jobset_status() -> dict:
         conditions=many(CONDITION), restarts=NUMBER, restartsCountTowardsMax=NUMBER, terminalState=TEXT,
         replicatedJobsStatus=many(record(("name", *counts), name=TEXT, **counts)),
     )  # fmt: skip
+
+
+def workload_spec() -> dict:
+    pods = record(("name", "count", "template"), name=TEXT, count=NUMBER, template=model("V1PodTemplateSpec"))
+    return record(("podSets",), queueName=TEXT, active=TRUTH, podSets=many(pods))
 
 
 def workload_status() -> dict:

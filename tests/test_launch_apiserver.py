@@ -363,6 +363,24 @@ def test_a_cluster_without_jobset_or_kueue(cluster, begun):
     gke.ready(sweep)
 
 
+def test_a_jobset_that_is_too_old(cluster, begun):
+    sweep = begun([{"seed": 0}])
+
+    def refusal() -> str:
+        try:
+            gke.ready(sweep)
+        except UserError as error:
+            return str(error)
+        return ""
+
+    with cluster.older("onJobFailureMessagePatterns"):
+        helpers.wait_until(refusal)
+        said = refusal()
+        assert "unknown field" in said and said.endswith("; JobSet 0.10 or newer has it"), said
+    helpers.wait_until(lambda: not refusal())
+    assert not refusal()
+
+
 @pytest.mark.parametrize("text", [None, "", "clusters: [", "current-context: c\nclusters: []\ncontexts: []\nusers: []"])
 def test_a_kubeconfig_that_names_no_cluster(text, tmp_path, monkeypatch):
     path = tmp_path / "kubeconfig"
