@@ -10,6 +10,8 @@ memory ran out; 134 where jax aborts a process because another process of its ru
 """
 
 import errno
+import hashlib
+import importlib.util
 import os
 import pathlib
 import re
@@ -18,6 +20,7 @@ import sys
 import threading
 
 from absl import app, flags, logging
+from ml_collections import ConfigDict, config_flags
 
 from jmoe import startup
 from jmoe.errors import UNAVAILABLE, Failure, Interrupted, Unavailable, UserError
@@ -78,15 +81,15 @@ def _reader_left() -> bool:
 
 
 def _help(module, config_sections) -> None:
-    print(module.__doc__, flags.FLAGS.module_help(sys.argv[0] if module.__name__ == "__main__" else module), sep="\n")
+    name = sys.argv[0] if module.__name__ == "__main__" else module.__name__
+    if "config" in flags.FLAGS:
+        flags.FLAGS.register_key_flag_for_module(name, flags.FLAGS["config"])
+    print(module.__doc__, flags.FLAGS.module_help(name), sep="\n")
     if config_sections is not None:
-        path = next((arg.partition("=")[2] for arg in sys.argv if re.match(r"--?config=", arg)), None)
-        try:
-            from jmoe.config import listing
+        from jmoe.config import listing
 
-            print("\n" + listing.describe(path and installed(path), config_sections))
-        except Exception as error:  # noqa: BLE001  the file is the user's
-            _fail(f"--config={path}: {type(error).__name__}: {error}", 2)
+        path = _config_path(sys.argv) or "configs/joint_moe.py"
+        print("\n" + listing.describe(path, _checked(config_in, path), config_sections))
 
 
 # --config.FIELD=None for a field that is a number or None: a number's flag cannot parse None, so read_config sets it
@@ -166,6 +169,8 @@ def _drop_echoes() -> None:
 def _parse(argv):
     logging.set_verbosity(logging.FATAL)  # libraries log every step, and every error twice; --verbosity=0 shows it
     argv = [arg for arg in argv if not NONE.fullmatch(arg)]
+    if path := _config_path(argv):  # ml_collections, which loads it again, tells of mistakes in many lines
+        _checked(config_in, path)
     try:
         argv = flags.FLAGS([re.sub("(?<=^--config=).+", lambda path: installed(path[0]), arg) for arg in argv])
     except flags.Error as error:
@@ -174,30 +179,71 @@ def _parse(argv):
         _fail(f"{error}\nPass --help to see the flags.", 2)
     except (AttributeError, KeyError, TypeError, ValueError) as error:  # an unknown --config.field
         text = " ".join(str(error.args[0] if error.args else error).split())
-        if "no attribute 'get_config'" in text:
-            path = next(arg.partition("=")[2] for arg in argv if re.match(r"--?config=", arg))
-            _fail(f"--config: {path} has no function get_config(), which returns the config", 2)
         _fail(f"--config has no such field or value: {text}", 2)
-    except Exception as error:  # noqa: BLE001  the file is the user's
-        _fail(missing_package(error) or f"--config: {_load_failure(error)}", 2)
     return argv
 
 
-def _load_failure(error: Exception) -> str:
-    """Why a config file could not be loaded, in one line; ml_collections prints several for a missing file."""
-    text = " ".join(str(error).split())
-    if isinstance(error, OSError):
-        return text.split("to load: ")[-1].rpartition("[Errno 2] ")[2]
-    return f"{type(error).__name__}: {text}"
+def _config_path(argv) -> str | None:
+    return next((arg.partition("=")[2] for arg in argv if re.match(r"--?config=", arg)), None)
 
 
-def read_config(holder):
-    """The locked ConfigDict of the config flag `holder`; UserError where its file is missing, fails or has no
-    get_config()."""
+def _checked(function, *args):
+    """function(*args); a UserError ends the process."""
     try:
-        config = holder.value.lock()
-        for field in filter(None, map(NONE.fullmatch, sys.argv)):
-            config.update_from_flattened_dict({field[1]: None})
-        return config
-    except Exception as error:  # ml_collections raises the error of a failed load at the first use of the config
-        raise UserError(f"--{holder.name}: {_load_failure(error)}") from None
+        return function(*args)
+    except UserError as error:
+        _fail(str(error), 2)
+
+
+def load_module(path: str, flag: str):
+    """The Python file `path` as a module. UserError, which names `flag`, where it is no Python file or fails."""
+    path = installed(path)
+    if not path.endswith(".py") or not pathlib.Path(path).is_file():
+        raise UserError(f"{flag}={path} is no Python file")
+    name = "file_" + hashlib.sha256(os.fsencode(path)).hexdigest()[:8]
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    call(spec.loader.exec_module, module, name=f"{flag}={path}")
+    return module
+
+
+def call(function, *args, name: str):
+    """function(*args), code of the user's file that `name` names. UserError, in one line, for whatever it raises."""
+    try:
+        return function(*args)
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:
+        reason = missing_package(error) or " ".join(f"{type(error).__name__}: {error}".split())
+        raise UserError(f"{name} fails: {reason}") from None
+
+
+def config_in(path: str, flag: str = "--config"):
+    """What get_config() of the Python file `path` returns, a ConfigDict. UserError, which names `flag`, where the file
+    cannot be loaded or returns anything else."""
+    path, *argument = path.split(".py:", 1)  # ml_collections calls get_config("x") for FILE.py:x
+    module = load_module(path + ".py" if argument else path, flag)
+    if not callable(getattr(module, "get_config", None)):
+        raise UserError(f"{flag}={path} has no function get_config(), which returns the config")
+    config = call(module.get_config, *argument, name=f"get_config() of {flag}={path}")
+    if not isinstance(config, ConfigDict):
+        raise UserError(
+            f"{flag}={path}: get_config() returns {type(config).__name__}, not an ml_collections.ConfigDict"
+        )
+    return config
+
+
+def define_config(required: bool = True) -> None:
+    """Defines the flag --config, a file with overrides of its fields; read_config() reads it."""
+    text = "Configuration, e.g. configs/quickstart.py; override a field by --config.model.n_experts=8."
+    config_flags.DEFINE_config_file("config", None, text, lock_config=True)
+    if required:
+        flags.mark_flag_as_required("config")
+
+
+def read_config():
+    """The locked ConfigDict that --config and the overrides on the command line make."""
+    config = flags.FLAGS.config.lock()
+    for field in filter(None, map(NONE.fullmatch, sys.argv)):
+        config.update_from_flattened_dict({field[1]: None})
+    return config

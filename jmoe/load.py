@@ -12,7 +12,6 @@ import jax
 import ml_collections
 from absl import flags
 from etils import epath
-from ml_collections import config_flags
 
 from jmoe import cli
 from jmoe.config.check import check_config
@@ -26,22 +25,16 @@ from jmoe.run.step import abstract_state, make_optimizer
 from jmoe.storage import files as storage
 from jmoe.text import corpus
 
-FROM = flags.DEFINE_string("from", None, "Folder with config.json and *.safetensors, or some of its files: DIR/a*.")
-CONFIG = config_flags.DEFINE_config_file(
-    "config", None, "The run's configuration, as for jmoe.train.", lock_config=True
-)
-WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the run, local or gs://, without checkpoints.")
-
 
 def main(_):
-    config = cli.read_config(CONFIG)
+    config, asked = cli.read_config(), flags.FLAGS
     with processes.joined():
-        load(FROM.value, config, storage.make_workdir(WORKDIR.value))
+        load(asked["from"].value, config, asked.workdir)
         if jax.process_index() == 0:
-            print(f"{WORKDIR.value} begins with the weights of {FROM.value}; jmoe.train goes on")
+            print(f"{asked.workdir} begins with the weights of {asked['from'].value}; jmoe.train goes on")
 
 
-def load(path: str, config, workdir: epath.Path) -> None:
+def load(path: str, config, workdir: str | epath.Path) -> None:
     """Writes the checkpoint of step 0 with the weights of the folder or files `path`.
 
     Raises:
@@ -49,6 +42,7 @@ def load(path: str, config, workdir: epath.Path) -> None:
         (the message names the fields that differ); the workdir already has checkpoints.
     """
     check_config(config)
+    workdir = storage.make_workdir(workdir)
     if steps := checkpoint.steps_in(workdir / "trunk" / "checkpoints"):
         raise UserError(f"--workdir={workdir} has checkpoints already, of steps {', '.join(map(str, steps))}")
     values, files = _files(path)
@@ -107,7 +101,11 @@ def _save(params: dict, config, workdir: epath.Path, source: str) -> None:
 
 
 def run():
-    flags.mark_flags_as_required(["from", "config", "workdir"])
+    flags.DEFINE_string(
+        "from", None, "Folder with config.json and *.safetensors, or some of its files: DIR/a*.", required=True
+    )
+    cli.define_config()
+    flags.DEFINE_string("workdir", None, "Directory of the run, local or gs://, without checkpoints.", required=True)
     cli.run(main, config_sections=())
 
 

@@ -146,16 +146,17 @@ def is_remote(path) -> bool:
     return "://" in os.fspath(path)
 
 
-def absolute(path: str) -> epath.Path:
+def absolute(path: str | os.PathLike) -> epath.Path:
     """The path that a flag names, the same for every spelling: made absolute, with links, `..` and doubled or trailing
     slashes resolved."""
+    path = os.fspath(path)
     if is_remote(path):
         scheme, _, rest = path.partition("://")
         return epath.Path(f"{scheme}://{posixpath.normpath(rest)}")
     return epath.Path(os.path.realpath(os.path.expanduser(path)))
 
 
-def make_workdir(path: str) -> epath.Path:
+def make_workdir(path: str | os.PathLike) -> epath.Path:
     """Creates the folder `path`, writes to it as a test before any work is done, and returns it as an absolute path.
     Raises UserError if it can't be written to, Unavailable if the store does not answer."""
     folder = absolute(path)
