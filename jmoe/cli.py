@@ -10,6 +10,7 @@ memory ran out; 134 where jax aborts a process because another process of its ru
 """
 
 import errno
+import math
 import os
 import pathlib
 import re
@@ -36,6 +37,7 @@ def run(main, config_sections=None) -> None:
         try:
             if len(argv) > 1:
                 raise UserError(f"unexpected argument {argv[1]!r}: every option is a flag, --name=value")
+            check_flags(flags.FLAGS)
             result = main(argv)
             sys.stdout.flush()
             return result
@@ -66,6 +68,26 @@ def run(main, config_sections=None) -> None:
         return
     _drop_echoes()
     app.run(guarded, flags_parser=_parse)
+
+
+def check_flags(given: flags.FlagValues) -> None:
+    """Raises UserError for a flag given as nothing, as by an unset variable of the shell, as a place that is neither a
+    file nor gs://, or as a number that is not finite. Fields of the config, and flags whose default is "", may be so."""
+    for flag in (given[name] for name in given if given[name].present and not name.startswith("config.")):
+        values = flag.value if isinstance(flag.value, list) else [flag.value]
+        if any(isinstance(value, float) and not math.isfinite(value) for value in values):
+            raise UserError(f"--{flag.name}={flag.value} is no finite number")
+        words = [value for value in values if isinstance(value, str)]
+        if flag.default == "" or not words:
+            continue
+        if not all(word.strip() for word in words):
+            raise UserError(f"--{flag.name}= is empty; give it a value or leave it out")
+        if flag.value == words:  # a list, of other options perhaps
+            continue
+        if words[0].startswith("--") and words[0][2:].partition("=")[0] in given:
+            raise UserError(f"--{flag.name} has no value: what follows it is {words[0]}")
+        if re.match(r"\w+:/", words[0]) and not re.match(r"gs://\w", words[0]):
+            raise UserError(f"--{flag.name}={words[0]}: expected a path on this machine, or gs://BUCKET/...")
 
 
 def _reader_left() -> bool:
