@@ -72,7 +72,7 @@ def run(main, config_sections=None) -> None:
 
 def check_flags(given: flags.FlagValues) -> None:
     """Raises UserError for a flag given as nothing, as by an unset variable of the shell, as a place that is neither a
-    file nor gs://, or as a number that is not finite. Fields of the config, and flags whose default is "", may be so."""
+    path nor gs://, or as a number that is not finite. Fields of the config may be so, and flags of the default ""."""
     for flag in (given[name] for name in given if given[name].present and not name.startswith("config.")):
         values = flag.value if isinstance(flag.value, list) else [flag.value]
         if any(isinstance(value, float) and not math.isfinite(value) for value in values):
@@ -142,10 +142,13 @@ def disk_error(error: BaseException) -> str | None:
         errno.EDQUOT: "disk quota exceeded",
         errno.ENOTDIR: "not a directory",
         errno.EPERM: "not permitted",
+        errno.ENAMETOOLONG: "name too long",
+        errno.EISDIR: "is a folder",
+        errno.ELOOP: "too many links",
     }
     for cause in _causes(error):
         if isinstance(cause, OSError) and cause.errno in reasons:
-            return f"cannot write {cause.filename or 'the workdir'}: {reasons[cause.errno]}"
+            return f"cannot use {cause.filename or 'the workdir'}: {reasons[cause.errno]}"
         if "No space left" in str(cause) or "ENOSPC" in str(cause):
             return "cannot write the workdir: no space left"
         if isinstance(cause, OSError) and str(cause).startswith("Forbidden: "):  # gcsfs's 403

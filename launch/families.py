@@ -116,8 +116,17 @@ def _plain(tree: dict) -> Plain:
 
 
 def resolve(base, overrides: dict):
-    """The config of a module with get_config(), with the overrides of one job."""
-    config = base.get_config().lock()
+    """The config of a module with get_config(), with the overrides of one job; UserError if that makes no config, and
+    what ConfigDict raises for an override."""
+    try:
+        config = base.get_config()
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:  # noqa: BLE001  the file is the user's
+        raise UserError(f"{base.__file__}: get_config() fails: {type(error).__name__}: {error}") from None
+    if not isinstance(config, ConfigDict):
+        raise UserError(f"{base.__file__}: get_config() must return a ConfigDict, not {config!r:.100}")
+    config.lock()
     config.update_from_flattened_dict(overrides)
     return config
 
@@ -135,6 +144,6 @@ def load_module(path: str, what: str):
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UserError(f"{what}: {path} fails: {type(error).__name__}: {error}") from None
     return module

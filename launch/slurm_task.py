@@ -12,7 +12,7 @@ import subprocess
 import time
 
 from jmoe.errors import UNAVAILABLE, Unavailable, UserError
-from launch import trainer
+from launch import hooks, trainer
 
 SLURMS_OWN = ("srun:", "slurmstepd")  # beginnings of the lines that Slurm adds to a trainer's log
 AWAY = ("Unable to contact slurm controller", "Socket timed out on send/recv operation")  # it restarts, or is busy
@@ -59,6 +59,7 @@ def _train(sweep, bundle) -> int:
         failures = trainer.failed(started, code, sweep.retries)
         for job, failure in failures.items():
             print(f"{job}: {failure['cause']}", flush=True)
+        hooks.failed(sweep, bundle.jobs)
         if failures and all(failure["for_good"] for failure in failures.values()):  # none: all are done all the same
             return 2
     for job in bundle.jobs:

@@ -42,8 +42,8 @@ def test_what_no_flag_can_be_is_refused_by_name(arguments, words):
 
 
 @pytest.mark.parametrize(
-    "argument", ["--workdir=--odd", "--workdir=gs://b/x", "--prompt=", "--prompt=http://x", "--config.data.path=", "--job=--x"]
-)  # fmt: skip
+    "argument", "--workdir=--odd --workdir=gs://b/x --prompt= --prompt=http://x --config.data.path= --job=--x".split()
+)
 def test_what_a_flag_can_be_passes(argument):
     cli.check_flags(given(argument))
     cli.check_flags(given())
