@@ -9,7 +9,7 @@ import functools
 import hashlib
 import importlib.util
 import json
-import pathlib
+import os
 
 from ml_collections import ConfigDict, FieldReference
 
@@ -139,7 +139,7 @@ def load_module(path: str, what: str):
     """The Python file at `path` as a module; UserError, which calls it `what`, if it is no Python file or fails."""
     path = cli.installed(path)
     spec = importlib.util.spec_from_file_location("sweep_" + short_hash(path), path)
-    if not path.endswith(".py") or not pathlib.Path(path).is_file():
+    if not path.endswith(".py") or not os.path.isfile(path):
         raise UserError(f"{what}: {path!r} is no Python file")
     module = importlib.util.module_from_spec(spec)
     try:

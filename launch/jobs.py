@@ -235,8 +235,10 @@ def load(path: str, workdir: epath.Path, config_flags: list[str] = ()) -> tuple[
     for overrides in varied:
         try:
             family, config, record = families.of(overrides)
-        except (KeyError, AttributeError, TypeError, ValueError, ArithmeticError) as error:
-            message = " ".join(str(error.args[0] if error.args else error).split())
+        except (UserError, KeyError, AttributeError, TypeError, ValueError, ArithmeticError) as error:
+            message = " ".join(str(error.args[0] if error.args else error).split()).partition(" Other fields present")[
+                0
+            ]
             raise UserError(f"--sweep={path}: job {overrides}: {message}") from None
         model, schedule = config.model, family.schedule(config)
         segments = {}  # the trunk's pieces share a folder

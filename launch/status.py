@@ -83,9 +83,10 @@ def look(sweep, states: dict[str, str] | None, dollars_per_hour: float | None = 
     `dollars_per_hour`: of a chip, by default what launch.sweep was given. Writes nothing.
 
     Of the sweep: workdir, backend, runs_done, runs, jobs, logs (a folder, where it is not the jobs' own), and owner:
-    the process at work on it, in words, or null; hours, dollars and hours_left, each null where it is not known. Of a
-    job: name, runs_done, runs, state, tokens and training_tokens, loss (null before its first step), failure, more (in
-    words), hours, hours_left, and active: whether it runs, or waits in a queue.
+    the process at work on it, in words, or null; hours, n_chips (of a job), dollars_per_hour (of a chip), dollars and
+    hours_left, each null where it is not known. Of a job: name, runs_done, runs, state, tokens and training_tokens,
+    loss (null before its first step), failure, more (in words), hours, hours_left, and active: whether it runs, or
+    waits in a queue.
     """
     files = files_of(sweep.workdir)
     reason = sweep.reason if states is not None else lambda job: ""
@@ -94,7 +95,7 @@ def look(sweep, states: dict[str, str] | None, dollars_per_hour: float | None = 
     owner = ownership.owner(sweep.lock)
     hours = [job["hours"] for job in jobs if job["hours"] is not None]
     price = dollars_per_hour if dollars_per_hour is not None else sweep.options.get("dollars_per_hour")
-    known = hours and price is not None and sweep.options.get("n_chips")
+    n_chips = sweep.options.get("n_chips")
     return {
         "workdir": os.fspath(sweep.workdir),
         "backend": sweep.backend,
@@ -103,7 +104,9 @@ def look(sweep, states: dict[str, str] | None, dollars_per_hour: float | None = 
         "owner": str(owner) if owner and not owner.has_ended() else None,
         "logs": os.fspath(sweep.jobs[0].local_folder.parent) if storage.is_remote(sweep.workdir) else None,
         "hours": round(sum(hours), 4) if hours else None,
-        "dollars": round(sum(hours) * sweep.options["n_chips"] * price, 2) if known else None,
+        "n_chips": n_chips,
+        "dollars_per_hour": price,
+        "dollars": round(sum(hours) * n_chips * price, 2) if hours and n_chips and price is not None else None,
         "hours_left": _hours_left(sweep.jobs, jobs),
         "jobs": jobs,
     }
@@ -142,7 +145,12 @@ def _summary(seen: dict) -> list[str]:
     counted = ", ".join(f"{number} {kind}" for kind, number in sorted(kinds.items()))
     done = f"{seen['runs_done']} of {seen['runs']} runs done"
     effort = [f"{seen['hours']:.2f} hours of trainers so far"] if seen["hours"] is not None else []
-    effort += [f"${seen['dollars']:,.2f}"] if seen["dollars"] is not None else []
+    if seen["dollars"] is not None:
+        effort += [
+            f"${seen['dollars']:,.2f} ({seen['n_chips']} chips a job, ${seen['dollars_per_hour']:g} each an hour)"
+        ]
+    elif effort and seen["dollars_per_hour"] is not None:
+        effort += ["cost unknown, as nothing says how many chips a job has"]
     effort += [_left(seen["hours_left"])] if seen["hours_left"] is not None else []
     return [f"{done}; {len(seen['jobs'])} jobs on {seen['backend']}: {counted}", *[", ".join(effort)] * bool(effort)]
 
