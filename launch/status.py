@@ -3,7 +3,8 @@
 python -m launch.status --workdir=DIR [--json] [--watch=SECONDS [--on_done=COMMAND] [--on_failure=COMMAND]]
 
 If DIR holds no sweep, prints a line for each sweep in its folders and in theirs. Hours are those that trainers ran,
-with loading and compiling. The time left is what the jobs that train now, at their pace, need for the FLOPs left.
+with loading and compiling. The time left is what the jobs that train now, at the pace of their last steps, need for the
+FLOPs that are left; saves and evaluations come on top.
 """
 
 import collections
@@ -122,7 +123,7 @@ def _hours_left(jobs, seen: list[dict]) -> float | None:
     }
     pace = sum(left.get(now["name"], 0) / now["hours_left"] for now in seen if now["hours_left"])
     longest = [now["hours_left"] for now in seen if now["hours_left"] is not None]
-    return round(max(*longest, sum(left.values()) / pace if pace else 0.0), 4) if longest else None
+    return max(*longest, sum(left.values()) / pace if pace else 0.0) if longest else None
 
 
 def in_words(seen: dict) -> str:
