@@ -21,7 +21,7 @@ from jmoe.cost import counts
 from jmoe.errors import Damaged, UserError
 from jmoe.storage.files import is_remote, names_below, read_bytes, read_sealed
 from launch.families import Families, load_module, resolve, short_hash
-from launch.varied import read
+from launch.varied import plain, read
 
 MIXABLE = ("code", "corpus", "config")
 
@@ -150,8 +150,11 @@ class Job:
         for folder in (name, *fields["budgets"], *fields["segments"], fields.get("corpus") or "none"):
             if not re.fullmatch(r"[A-Za-z0-9][\w.-]{0,199}", folder, re.ASCII):
                 raise ValueError(f"{folder!r} names no job, branch or corpus")
-        overrides = {field: _tuples(value) for field, value in fields["overrides"].items()}
-        return cls(name, workdir / "jobs" / name, **fields | {"overrides": overrides})
+        overrides = {field: plain(value) for field, value in fields["overrides"].items()}
+        job = cls(name, workdir / "jobs" / name, **fields | {"overrides": overrides})
+        if job.flops + sum(job.budgets.values()) < 0:  # a TypeError where these are no numbers
+            raise ValueError("tokens below 0")
+        return job
 
     def command(self) -> list[str]:
         """The argument list of its trainer; no shell ever reads it."""
@@ -216,11 +219,6 @@ def files_of(workdir) -> dict[str, set[str]]:
 
 def jobs_of(bundles) -> list[Job]:
     return [job for bundle in bundles for job in bundle.jobs]
-
-
-def _tuples(value):
-    """Turns lists back into the tuples of a config, which JSON made lists of."""
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 def load(path: str, workdir: epath.Path, config_flags: list[str] = ()) -> tuple[list[Job], dict]:

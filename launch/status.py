@@ -197,7 +197,7 @@ def _job(job, files: dict[str, set[str]], state: str | None, reason) -> dict:
         "runs": len(job.budgets),
         "tokens": job.training_tokens if done else tokens,
         "training_tokens": job.training_tokens,
-        "loss": results[max(results, key=lambda branch: job.budgets[branch])].get("loss") if done else loss,
+        "loss": results[max(results, key=lambda branch: job.budgets[branch])].get("loss") if results and done else loss,
         "failure": failure or None,
         "hours": None if seconds is None else round(seconds / 3600, 4),
         "hours_left": left,

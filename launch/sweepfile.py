@@ -166,11 +166,7 @@ class Sweep:
 
 
 def read(workdir: epath.Path) -> Sweep:
-    """The sweep begun in `workdir`.
-
-    Raises:
-      UserError: none was, or its sweep.json is damaged.
-    """
+    """The sweep begun in `workdir`; UserError if none was, or its sweep.json is damaged."""
     path = workdir / "sweep.json"
     try:
         return _parse(workdir, path.read_text())
@@ -186,6 +182,8 @@ def read(workdir: epath.Path) -> Sweep:
 def _parse(workdir: epath.Path, text: str) -> Sweep:
     fields = json.loads(text)
     jobs = fields.pop("jobs")
+    if not jobs or not isinstance(fields["options"], dict):
+        raise ValueError("without jobs, or without options")
     return Sweep(workdir, jobs=[Job.of(name, workdir, values) for name, values in jobs.items()], **fields)
 
 

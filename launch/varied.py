@@ -62,13 +62,14 @@ def _jobs(path: str, varied) -> list[dict] | None:
     varied = list(varied)
     if not all(isinstance(job, dict) and all(isinstance(field, str) for field in job) for job in varied):
         return None
-    return [{field: _plain(value) for field, value in job.items()} for job in varied]
+    return [{field: plain(value) for field, value in job.items()} for job in varied]
 
 
-def _plain(value):
-    """Numbers and arrays of numpy as Python's own, which flags and JSON can hold."""
+def plain(value):
+    """A value as configs hold it: lists, which JSON makes of tuples, as tuples, and numbers and arrays of numpy as
+    Python's own."""
     value = value.tolist() if hasattr(value, "tolist") else value
-    return tuple(map(_plain, value)) if isinstance(value, (tuple, list)) else value
+    return tuple(map(plain, value)) if isinstance(value, (tuple, list)) else value
 
 
 def _overrides(base, arguments: list[str]) -> dict:

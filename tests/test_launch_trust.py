@@ -9,6 +9,7 @@ from etils import epath
 
 from jmoe.errors import UserError
 from launch import sweepfile
+from launch.jobs import Bundle
 
 BACKEND = """
 import pathlib
@@ -75,3 +76,32 @@ def test_a_backends_file_runs_only_if_it_is_named(begun, tmp_path):
 def test_a_retried_job_is_submitted_with_options_that_a_sweep_could_have_had(begun):
     edit(begun, lambda fields, job: fields.update(backend="slurm", options={"sbatch": ["--wrap=touch pwned"]}))
     assert "--wrap" in helpers.fails("launch.retry", f"--workdir={begun.workdir}", "--job=d")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda fields, job: fields.update(jobs={}),
+        lambda fields, job: fields.update(options=None),
+        lambda fields, job: fields.update(backend=3),
+        lambda fields, job: fields.update(colour="red"),
+        lambda fields, job: job.update(segments={"trunk": [1]}),
+        lambda fields, job: job.update(budgets={"branch-8": "8"}),
+        lambda fields, job: job.update(n_active="many"),
+    ],
+)
+def test_a_sweep_json_of_other_types_is_damaged(begun, change):
+    edit(begun, change)
+    with pytest.raises(UserError, match="sweep.json is damaged"):
+        sweepfile.read(begun.workdir)
+
+
+def test_a_task_of_slurm_is_started_by_slurm(begun, monkeypatch):
+    edit(begun, lambda fields, job: fields.update(backend="slurm"))
+    sweep = sweepfile.read(begun.workdir)
+    for name in ("SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(UserError, match="/x cannot be read"):
+        sweep.engine.jobs_of_task("/x")
+    with pytest.raises(UserError, match="Slurm starts the tasks"):
+        sweep.engine.run_task(sweep, Bundle(sweep.jobs))
