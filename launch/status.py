@@ -37,10 +37,12 @@ def main(_):
     while True:
         places = workdirs(folder) or [folder]
         one, looks = places == [folder], [see(place, asked.dollars_per_hour) for place in places]
+        if one and "jobs" not in looks[0]:
+            raise UserError(looks[0]["trouble"])
         print(CLEAR * (asked.watch is not None and sys.stdout.isatty()), end="")
         if asked.json:
             print(json.dumps(looks[0] if one else {"workdir": os.fspath(folder), "sweeps": looks}), flush=True)
-        elif not one or "jobs" in looks[0]:
+        else:
             print(in_words(looks[0]) if one else "\n".join(_line(seen, folder) for seen in looks), flush=True)
         if one and looks[0]["trouble"]:
             raise UserError(looks[0]["trouble"])

@@ -41,18 +41,19 @@ class Trainer:
         self.bundle, self.process, self._log_start, self._not_its_own = bundle, process, log_start, not_its_own
         self._patience, self._moved, self._next_look, self._sign = 60 * stall_minutes, time.monotonic(), 0.0, None
         self._asked = None  # when it was asked to stop
-        self._began, self._before = self._moved, {job.name: job.seconds() or 0.0 for job in bundle.jobs}
+        self._began, self._before = self._moved, {}  # when it began, and the seconds of the jobs' earlier trainers
         self.stalled = ""  # why it was asked to stop, if it showed no sign of life
 
     def poll(self) -> int | None:
         """Its exit code; None while it runs."""
         code, now = self.process.poll(), time.monotonic()
         looks = now >= self._next_look
-        if looks or code is not None and self._before:
+        if looks or code is not None:
             self._next_look = now + min(60.0, self._patience / 4 or 60.0)
             self._keep_time(now - self._began)
+        if code is not None:
+            self._before = {}  # its time is over
         if code is not None or not self._patience:
-            self._before = self._before if code is None else {}  # its time is over
             return code
         if looks:
             with contextlib.suppress(Unavailable):  # a store that cannot be read says nothing of the trainer
@@ -65,6 +66,11 @@ class Trainer:
         elif self._asked is not None and now - self._asked > min(SECONDS_TO_SAVE, self._patience):
             _kill(self.process)
         return None
+
+    def keep_time(self) -> "Trainer":
+        """Has it keep the time that it takes; of a job on several machines, only one of their trainers does."""
+        self._before = {job.name: job.seconds() or 0.0 for job in self.bundle.jobs}
+        return self
 
     def _keep_time(self, seconds: float) -> None:
         """Adds how long this trainer has run, or its share of that, to what earlier ones took, for launch.status."""
@@ -178,7 +184,8 @@ def start(bundle, stall_minutes: float, env=None, cores=None, prefix=(), not_its
         )
         for lock in locks:
             ownership.sign(lock, identity.Owner.of(process.pid, f"the trainer of {bundle.name}"))
-        return Trainer(bundle, process, log_start, stall_minutes, prefix, not_its_own)
+        started = Trainer(bundle, process, log_start, stall_minutes, prefix, not_its_own)
+        return started.keep_time() if (env or {}).get("JAX_PROCESS_ID", "0") == "0" else started
 
 
 def start_when_free(bundle, stall_minutes: float, **options) -> Trainer:

@@ -69,7 +69,7 @@ def test_the_time_of_all_tries_is_kept_and_shared_by_jobs_trained_together(tmp_p
     for _ in range(2):
         began = time.monotonic()
         process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(0.5)"])
-        one = trainer.Trainer(bundle, process, 0, stall_minutes=0)
+        one = trainer.Trainer(bundle, process, 0, stall_minutes=0).keep_time()
         assert one.wait() == one.poll() == 0
         took += time.monotonic() - began
     assert 0.5 <= new.seconds() <= took / 2 + 0.2 and half.seconds() == pytest.approx(5_400 + new.seconds(), abs=0.2)
