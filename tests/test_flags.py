@@ -66,7 +66,7 @@ def test_an_unset_variable_of_the_shell_starts_and_stops_nothing(module, flags):
 
 @pytest.mark.parametrize(
     "arguments",
-    [["plan", "--law="], ["law", "--out="], ["law", "--runs= "], ["compare", "--laws="], ["page", "--out="]],
+    [["plan", "--law="], ["law", "--out="], ["law", "--runs= "], ["page", "--out="]],
 )
 def test_an_empty_flag_of_fit_is_refused(arguments, capsys):
     assert command_line.run(arguments) == 2

@@ -27,8 +27,8 @@ def sweep(tmp_path, text_glob):
     """Largest first: one that diverges at once, a long one, a short one, and one that is cancelled before its turn."""
     config = str(helpers.write_config(tmp_path, text_glob, checkpoint_every=5))
     jobs = [
-        {"n_tokens": (81_920,), "optimizer.lr_law.constant": 70.0},
-        {"n_tokens": (65_536,)},
+        {"n_tokens": (163_840,), "optimizer.lr_law.constant": 70.0},
+        {"n_tokens": (131_072,)},
         {"n_tokens": (8_192,)},
         {"n_tokens": (4_096,)},
     ]
