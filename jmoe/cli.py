@@ -12,6 +12,7 @@ memory ran out; 134 where jax aborts a process because another process of its ru
 import errno
 import hashlib
 import importlib.util
+import math
 import os
 import pathlib
 import re
@@ -39,6 +40,7 @@ def run(main, config_sections=None) -> None:
         try:
             if len(argv) > 1:
                 raise UserError(f"unexpected argument {argv[1]!r}: every option is a flag, --name=value")
+            check_flags(flags.FLAGS)
             result = main(argv)
             sys.stdout.flush()
             return result
@@ -69,6 +71,26 @@ def run(main, config_sections=None) -> None:
         return
     _drop_echoes()
     app.run(guarded, flags_parser=_parse)
+
+
+def check_flags(given: flags.FlagValues) -> None:
+    """Raises UserError for a flag given as nothing, as by an unset variable of the shell, as a place that is neither a
+    path nor gs://, or as a number that is not finite. Fields of the config may be so, and flags of the default ""."""
+    for flag in (given[name] for name in given if given[name].present and not name.startswith("config.")):
+        values = flag.value if isinstance(flag.value, list) else [flag.value]
+        if any(isinstance(value, float) and not math.isfinite(value) for value in values):
+            raise UserError(f"--{flag.name}={flag.value} is no finite number")
+        words = [value for value in values if isinstance(value, str)]
+        if flag.default == "" or not words:
+            continue
+        if not all(word.strip() for word in words):
+            raise UserError(f"--{flag.name}= is empty; give it a value or leave it out")
+        if flag.value == words:  # a list, of other options perhaps
+            continue
+        if words[0].startswith("--") and words[0][2:].partition("=")[0] in given:
+            raise UserError(f"--{flag.name} has no value: what follows it is {words[0]}")
+        if re.match(r"\w+:/", words[0]) and not re.match(r"gs://\w", words[0]):
+            raise UserError(f"--{flag.name}={words[0]}: expected a path on this machine, or gs://BUCKET/...")
 
 
 def _reader_left() -> bool:
@@ -123,10 +145,13 @@ def disk_error(error: BaseException) -> str | None:
         errno.EDQUOT: "disk quota exceeded",
         errno.ENOTDIR: "not a directory",
         errno.EPERM: "not permitted",
+        errno.ENAMETOOLONG: "name too long",
+        errno.EISDIR: "is a folder",
+        errno.ELOOP: "too many links",
     }
     for cause in _causes(error):
         if isinstance(cause, OSError) and cause.errno in reasons:
-            return f"cannot write {cause.filename or 'the workdir'}: {reasons[cause.errno]}"
+            return f"cannot use {cause.filename or 'the workdir'}: {reasons[cause.errno]}"
         if "No space left" in str(cause) or "ENOSPC" in str(cause):
             return "cannot write the workdir: no space left"
         if isinstance(cause, OSError) and str(cause).startswith("Forbidden: "):  # gcsfs's 403
@@ -195,42 +220,44 @@ def _checked(function, *args):
         _fail(str(error), 2)
 
 
-def load_module(path: str, flag: str):
-    """The Python file `path` as a module. UserError, which names `flag`, where it is no Python file or fails."""
+def load_module(path: str, what: str):
+    """The Python file `path` as a module. UserError, which calls it `what`, where it is no Python file or fails."""
     path = installed(path)
-    if not path.endswith(".py") or not pathlib.Path(path).is_file():
-        raise UserError(f"{flag}={path} is no Python file")
+    if not path.endswith(".py") or not os.path.isfile(path):
+        raise UserError(f"{what}: {path!r} is no Python file")
     name = "file_" + hashlib.sha256(os.fsencode(path)).hexdigest()[:8]
     spec = importlib.util.spec_from_file_location(name, path)
     module = importlib.util.module_from_spec(spec)
-    call(spec.loader.exec_module, module, name=f"{flag}={path}")
+    call(spec.loader.exec_module, module, name=f"{what}: {path}")
     return module
 
 
 def call(function, *args, name: str):
-    """function(*args), code of the user's file that `name` names. UserError, in one line, for whatever it raises."""
+    """function(*args), code of the user's file, which `name` names. UserError, in one line, for whatever it raises."""
     try:
         return function(*args)
     except UserError:
         raise
-    except (Exception, SystemExit) as error:
+    except (Exception, SystemExit) as error:  # noqa: BLE001  the file is the user's
         reason = missing_package(error) or " ".join(f"{type(error).__name__}: {error}".split())
         raise UserError(f"{name} fails: {reason}") from None
 
 
-def config_in(path: str, flag: str = "--config"):
-    """What get_config() of the Python file `path` returns, a ConfigDict. UserError, which names `flag`, where the file
-    cannot be loaded or returns anything else."""
-    path, *argument = path.split(".py:", 1)  # ml_collections calls get_config("x") for FILE.py:x
-    module = load_module(path + ".py" if argument else path, flag)
+def config_of(module, *argument) -> ConfigDict:
+    """What get_config() of a module returns; UserError where there is no such function, or it returns anything else."""
+    path = module.__file__
     if not callable(getattr(module, "get_config", None)):
-        raise UserError(f"{flag}={path} has no function get_config(), which returns the config")
-    config = call(module.get_config, *argument, name=f"get_config() of {flag}={path}")
+        raise UserError(f"{path} has no function get_config(), which returns the config")
+    config = call(module.get_config, *argument, name=f"{path}: get_config()")
     if not isinstance(config, ConfigDict):
-        raise UserError(
-            f"{flag}={path}: get_config() returns {type(config).__name__}, not an ml_collections.ConfigDict"
-        )
+        raise UserError(f"{path}: get_config() must return a ConfigDict, not {config!r:.100}")
     return config
+
+
+def config_in(path: str) -> ConfigDict:
+    """The config of the Python file `path`, or of FILE.py:x, for which ml_collections calls get_config("x")."""
+    path, *argument = path.split(".py:", 1)
+    return config_of(load_module(path + ".py" if argument else path, "--config"), *argument)
 
 
 def define_config(required: bool = True) -> None:

@@ -10,7 +10,7 @@ from jmoe import cli
 from jmoe.errors import UNAVAILABLE, Interrupted, Unavailable, UserError
 from jmoe.storage import files as storage
 from jmoe.storage import identity, ownership
-from launch import accelerators, output, trainer
+from launch import accelerators, hooks, output, trainer
 from launch.jobs import Bundle, files_of, jobs_of
 from launch.progress import Progress
 
@@ -171,6 +171,7 @@ class _Pool:
             for job, failure in failures.items():
                 how = "failed" if failure["for_good"] else "died, trying again"
                 self._progress.say(f"{job} {how}: {failure['cause']}")
+            hooks.failed(self._sweep, ended.bundle.jobs)
             over = all(failure["for_good"] for failure in failures.values())
             (self._failed if over else self._todo).append(ended.bundle)
         self._progress.update(jobs_of(running.bundle for running, _ in self._running.values()), self._waiting)

@@ -38,7 +38,7 @@ flags.DEFINE_bool(
     "gpudirect", False, f"gke: use the fast network between whole GPU machines: {accelerators.gpudirect_words()}."
 )
 flags.DEFINE_string("priority_class", None, "gke: PriorityClass of the pods; Kueue uses it too.")
-flags.DEFINE_float("ttl_hours", None, "gke: hours until a finished JobSet is deleted. Default: it stays.", 0)
+flags.DEFINE_float("ttl_hours", None, "gke: hours until a finished JobSet is deleted. Default: it stays.", 0, 5e5)
 flags.DEFINE_multi_string("env", [], "gke: NAME=VALUE, an environment variable of the trainer.")
 flags.DEFINE_multi_string("secret", [], "gke: Secret whose entries become environment variables of the trainer.")
 flags.DEFINE_multi_string("pull_secret", [], "gke: Secret to pull the image with.")
@@ -67,6 +67,11 @@ def check(options: dict) -> None:
     for name in ("image", "accelerator", "queue"):
         if not options[name]:
             raise UserError(f"--backend=gke needs --{name}")
+    for name in ("namespace", "queue", "service_account", "priority_class", "secret", "pull_secret"):
+        given = options.get(name) or []
+        for value in [given] if isinstance(given, str) else given:
+            if not re.fullmatch(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", value, re.ASCII):
+                raise UserError(f"--{name}={value}: a name in Kubernetes has at most 253 of a-z, 0-9, '-' and '.'")
     place = accelerators.parse(options["accelerator"], options["n_slices"])
     if len(kinds := [f"--{name}" for name in ("spot", "reservation", "flex_start") if options.get(name)]) > 1:
         raise UserError(f"{' and '.join(kinds)} exclude each other: a machine is of one kind")

@@ -11,15 +11,12 @@ from jmoe import cli
 from jmoe.errors import UserError
 from jmoe.run import processes, together
 from jmoe.storage import files as storage
+from launch import command, trainer
 from launch import jobs as jobs_lib
-from launch import sweepfile, trainer
-
-WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the sweep, a folder or gs://...", required=True)
-JOBS = flags.DEFINE_multi_string("job", None, "Name of each job to train.", required=True)
 
 
 def main(_):
-    jobs = sweepfile.read(storage.absolute(WORKDIR.value)).bundle(JOBS.value).jobs
+    jobs = command.sweep().bundle(flags.FLAGS.job).jobs
     failed = {job.name: job.failure()["cause"] for job in jobs if job.failure().get("for_good")}
 
     def tell(m: int, error: Exception) -> None:
@@ -39,4 +36,6 @@ def main(_):
 
 
 if __name__ == "__main__":
+    command.define_flags()
+    flags.DEFINE_multi_string("job", None, "Name of each job to train.", required=True)
     cli.run(main)

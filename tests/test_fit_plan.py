@@ -14,7 +14,7 @@ from etils import epath
 
 from fit import __main__ as command_line
 from fit.lawfile import load
-from jmoe import train
+from jmoe import cli, train
 from jmoe.config.check import check_config
 from jmoe.cost import counts
 from jmoe.model import sharding
@@ -146,7 +146,7 @@ def emitted(tmp_path, capsys, law, *flags):
     """(the config, the plan's buildable model, the config's source)."""
     path = tmp_path / "planned.py"
     built = plan(capsys, *flags, f"--emit_config={path}", law=law)["buildable"]
-    return jobs.load_module(str(path), "planned").get_config().lock(), built, path.read_text()
+    return cli.load_module(str(path), "planned").get_config().lock(), built, path.read_text()
 
 
 @pytest.mark.parametrize(

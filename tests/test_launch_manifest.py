@@ -145,6 +145,13 @@ def test_a_machine_is_of_one_kind(parsed):
             manifest.check(parsed(*needed, *both))
 
 
+@pytest.mark.parametrize("flag", ["--namespace=../x", "--queue=Team", "--secret=a/b", f"--priority_class={'a' * 300}"])
+def test_what_no_object_of_kubernetes_is_called_is_refused(parsed, flag):
+    needed = "--image=i", "--queue=q", "--accelerator=v5e:4x4"
+    with pytest.raises(UserError, match=f"{flag}: a name in Kubernetes has"):
+        manifest.check(parsed(*needed, flag))
+
+
 @pytest.mark.parametrize(
     "flag, words",
     [
