@@ -104,8 +104,8 @@ class Architecture:
         return dict(n_experts=n_experts, sparsity=1 - 1 / n_experts) | WHOLE_EXPERTS
 
     def fields(self, d_model, n_experts):
-        """The trainer's fields beyond the paper's shape. None here: d_model, n_blocks, a head for each width_per_block and
-        d_ff = 3 d_model say it all."""
+        """The trainer's fields beyond the paper's shape. None here: d_model, n_blocks, a head for each width_per_block
+        and d_ff = 3 d_model say all."""
         return {}
 
 

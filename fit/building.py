@@ -41,8 +41,8 @@ def whole(law, architecture, constraints, planned):
 
 def nearest(law, architecture, constraints, optima):
     """The model of whole blocks and heads to build, with as many experts as the best optimum has; where none fits, with
-    any other number. Of those as good as the best (within NEAR of the lowest loss) it is the one with the architecture's
-    ratios, and then the one nearest in size to what was planned.
+    any other number. Of those as good as the best (within NEAR of the lowest loss) it is the one whose ratios are the
+    architecture's, and then the one nearest in size to what was planned.
 
     Returns (loss, loss less the best optimum's, Model, n_tokens, bytes of weights and cache); None where nothing fits.
     """

@@ -19,6 +19,20 @@ export function widthOf(shape, size) {
 export const memoryOf = (shape, limits, d, e) =>
   limits.bytes_per_parameter * total(shape, d, e) + limits.bytes_per_kv_element * cache(shape, d, limits.kv_tokens);
 
+// Bytes of a chip's smallest step of training beside the state; and of all that over all chips. limits.chips: {count,
+// memory of each, state, saved, at_work, scores, row}, bytes as fit/cost.py has them; null without chips.
+export function workOf(shape, { saved, at_work, scores, row }, d) {
+  const blocks = d / shape.width_per_block;
+  return row * ((saved * blocks + at_work) * d + scores * row * blocks);
+}
+export const leastOf = (shape, { chips }, d, e) => chips.state * total(shape, d, e) + chips.count * workOf(shape, chips, d);
+
+// The fewest chips that hold the training of so many parameters; null where no number does.
+export function holding(shape, chips, d, parameters) {
+  const left = chips.memory - workOf(shape, chips, d);
+  return left > 0 ? Math.ceil(((chips.state * parameters) / left) * (1 - 1e-12)) : null;
+}
+
 // The most tokens to train on: those that there are, as often as they may be read; null without a limit.
 export const capOf = ({ max_tokens, epochs }) => (max_tokens == null ? null : max_tokens * (epochs || 1));
 
