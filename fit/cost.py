@@ -20,7 +20,7 @@ from fit import UserError, optimum, sentences
 GiB = 2**30
 MFU = 0.4  # share of the chips' peak that training reaches, unless one is given
 STATE, SAVED, AT_WORK, SCORES = 18, 4, 29, 12  # bytes: a parameter; an element that blocks leave, of width, of scores
-ROW = 512  # tokens that each chip has at work at least
+ROW, GROUP = 512, 8192  # tokens at work at least: on each chip, and on all, which the paper's recipe routes together
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,14 +70,16 @@ class Chips:
         return self.count * self.chip.memory
 
     def least_bytes(self, architecture, d_model, n_experts):
-        """Bytes over all chips of the smallest step: ROW tokens on each."""
-        return STATE * architecture.n_total(d_model, n_experts) + self.count * _row_bytes(architecture, d_model)
+        """Bytes over all chips of the smallest step: ROW tokens on each, GROUP in all."""
+        return _least_bytes(architecture, d_model, architecture.n_total(d_model, n_experts), self.count)
 
     def holding(self, architecture, d_model, n_parameters):
         """The fewest chips that hold the training of so many parameters; None where no number does."""
-        left = self.chip.memory - _row_bytes(architecture, d_model)
-        # less a rounding error: a model may be as large as the chips' memory
-        return math.ceil(STATE * n_parameters / left * (1 - 1e-12)) if left > 0 else None
+        memory, each = self.chip.memory, _token_bytes(architecture, d_model)
+        if memory <= ROW * each:
+            return None
+        least = max(STATE * n_parameters / (memory - ROW * each), (STATE * n_parameters + GROUP * each) / memory)
+        return math.ceil(least * (1 - 1e-12))  # less a rounding error: a model may be as large as the chips' memory
 
     def rate(self, n_experts):
         """FLOP/s that training a model of so many experts reaches on all of them."""
@@ -137,15 +139,19 @@ def step_bytes(n_parameters, d_model, n_blocks, n_heads, n_tokens, sequence):
     return STATE * n_parameters + each_token * n_tokens
 
 
-def _row_bytes(architecture, d_model):
+def _token_bytes(architecture, d_model):
     blocks = d_model / architecture.width_per_block
-    return step_bytes(0, d_model, blocks, blocks, ROW, ROW)
+    return step_bytes(0, d_model, blocks, blocks, 1, ROW)
+
+
+def _least_bytes(architecture, d_model, n_parameters, count):
+    return STATE * n_parameters + max(ROW * count, GROUP) * _token_bytes(architecture, d_model)
 
 
 def add_to(plan, law, architecture, constraints, experts):
     """Adds to a plan `chips`, what was given, and to its optima and buildable model `cost`:
 
-    training_hours, training_dollars; training_chips, the fewest that hold the training, ROW tokens at work on each, and
+    training_hours, training_dollars; training_chips, the fewest that hold the smallest step, and
     training_bytes, what it then takes over all of them; serving_chips, the fewest, of at least the devices asked for,
     that hold weights and cache; tokens_per_second of one sequence, by their memory's bandwidth: `alone`, where each
     token reads the weights of its own experts, and `among_many`, where the tokens of a large batch read all; both read
@@ -181,7 +187,7 @@ def _step(built, chips):
     fewer = None
     if taken(max(batches)) > chips.memory:
         fewer = min(batches)
-        while fewer > ROW and taken(fewer) > chips.memory:
+        while fewer > GROUP and taken(fewer) > chips.memory:
             fewer //= 2
     return dict(step_tokens=max(batches), step_bytes=taken(max(batches)), microbatch_tokens=fewer)
 
@@ -195,7 +201,7 @@ def _cost(row, n_parameters, architecture, constraints):
     speed = lambda n: serving * chips.chip.bandwidth / (constraints.bytes_per_parameter * (n - looked_up) + cache)
     holding = chips.holding(architecture, row["d_model"], n_parameters)
     return chips.price(row["training_flops"], row["n_experts"], "training_") | dict(
-        training_bytes=STATE * n_parameters + holding * _row_bytes(architecture, row["d_model"]),
+        training_bytes=_least_bytes(architecture, row["d_model"], n_parameters, holding),
         training_chips=holding,
         serving_chips=serving,
         tokens_per_second=dict(alone=speed(row["n_active"]), among_many=speed(row["n_total"])),

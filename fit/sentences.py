@@ -160,9 +160,9 @@ COST_COLUMNS = (
     "{n_experts:>9} {hours:>10} {dollars:>10} {memory:>15} {chips:>9} {serving:>9} {alone:>12} {among_many:>12}"
 )
 COST_NOTE = (
-    "chips: the fewest that hold the training, with 512 tokens at work on each, and what it takes over these; served "
-    "on: the fewest that hold weights and cache; tokens/s: of one sequence by their memory bandwidth, alone and among "
-    "many"
+    "chips: the fewest that hold the training, with 512 tokens at work on each and 8,192 in all at least, and what it "
+    "takes over these; served on: the fewest that hold weights and cache; tokens/s: of one sequence by their memory "
+    "bandwidth, alone and among many"
 )
 STEP_TAKES = (
     "a step of the buildable model takes about {memory} over all chips with {step_tokens:,} tokens at once, by the "

@@ -1,7 +1,7 @@
 // What a plan costs on chips, and the other way round: the least budget that reaches a loss, and the front of loss
 // against cost. As fit/cost.py and fit/target.py; chips: {kind, count, mfu, dollars_per_hour, devices}, or null.
 
-import { INFERENCE, TRAINING, active, cache, holding, workOf } from "./counts.js";
+import { INFERENCE, TRAINING, active, cache, holding, trainingOf } from "./counts.js";
 import { reducedAt } from "./law.js";
 import { bestOf, largestIn, optima, solve } from "./solve.js";
 import { PlanError, refusal, say } from "./words.js";
@@ -33,7 +33,7 @@ export function addCosts(data, plan, law, chips, shape, limits, experts) {
     const training_chips = holding(shape, limits.chips, row.d_model, parameters);
     return {
       ...price(data, chips, row.training_flops, "training_"),
-      training_bytes: limits.chips.state * parameters + training_chips * workOf(shape, limits.chips, row.d_model),
+      training_bytes: trainingOf(shape, limits.chips, row.d_model, parameters, training_chips),
       training_chips,
       serving_chips,
       tokens_per_second: { alone: speed(row.n_active), among_many: speed(row.n_total) },
@@ -60,14 +60,14 @@ export function addCosts(data, plan, law, chips, shape, limits, experts) {
 // where they do not hold all; nulls where the batch is not known.
 function stepOf({ batch_tokens, exact_parameters, n_blocks, d_model, n_heads, sequence }, chips) {
   if (!batch_tokens?.length) return { step_tokens: null, step_bytes: null, microbatch_tokens: null };
-  const { state, saved, at_work, scores, row, count, memory } = chips;
+  const { state, saved, at_work, scores, group, count, memory } = chips;
   const each = (saved * n_blocks + at_work) * d_model + scores * sequence * n_heads;
   const taken = (tokens) => state * exact_parameters + each * tokens;
   const batches = batch_tokens.map(([, tokens]) => tokens);
   const step_tokens = Math.max(...batches);
   let fewer = null;
   if (taken(step_tokens) > count * memory)
-    for (fewer = Math.min(...batches); fewer > row && taken(fewer) > count * memory;) fewer /= 2;
+    for (fewer = Math.min(...batches); fewer > group && taken(fewer) > count * memory;) fewer /= 2;
   return { step_tokens, step_bytes: taken(step_tokens), microbatch_tokens: fewer };
 }
 

@@ -33,7 +33,9 @@ def of(laws, runs=None, out=None):
         sentences=sentences.every(),
         chips={name: vars(chip) for name, chip in cost.CHIPS.items()},
         cost=dict(
-            bytes=dict(state=cost.STATE, saved=cost.SAVED, at_work=cost.AT_WORK, scores=cost.SCORES, row=cost.ROW),
+            bytes={
+                name: getattr(cost, name.upper()) for name in ("state", "saved", "at_work", "scores", "row", "group")
+            },
             front=target.FRONT,
         ),
         repeats=repeats.SOURCE,
