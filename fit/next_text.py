@@ -72,7 +72,7 @@ def sweep_source(law, architecture, found, base=None):
             "name a config that serves by --base_config"
         )
     shared = "".join(f"    {field!r}: {ast.literal_eval(value)!r},\n" for field, value in overrides.items())
-    built = [architecture.fields(row["n_blocks"], row["n_experts"]) for row in found["trunks"]]
+    built = [architecture.fields(row["d_model"], row["n_experts"]) for row in found["trunks"]]
     models = "".join(
         f"    ({row['d_model']}, {row['n_blocks']}, {row['n_experts']}, "
         f"({', '.join(f'{n:_}' for n in row['n_tokens'])},){f', {own!r}' if own else ''}),\n"

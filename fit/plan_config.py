@@ -48,10 +48,19 @@ def source(law, plan, base=None):
         + "".join(f"    config.model.{name} = {built[name]}\n" for name in (*SHAPE, *BUILT) if name in built)
         + "".join(as_run)
         + f"    config.n_tokens = ({built['n_tokens']:_},)\n"
+        + _microbatch(plan, base)
         + "    # a third of the run at most\n"
         + f"    config.optimizer.warmup_tokens = min(config.optimizer.warmup_tokens, {warmup:_})\n"
         + "    return config\n"
     )
+
+
+def _microbatch(plan, base):
+    """The line that says how many tokens the chips hold at once, where they do not hold the largest batch."""
+    fewer = (plan["buildable"].get("cost") or {}).get("microbatch_tokens")
+    if not fewer or base != plan["base_config"]:
+        return ""
+    return f"    config.microbatch_tokens = {fewer:_}  # {sentences.CONFIG_MICROBATCH.format(**plan['chips'])}\n"
 
 
 def _check(law, built, base):

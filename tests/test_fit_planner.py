@@ -114,7 +114,8 @@ def assert_same(page, line, where=""):
         for i, value in enumerate(line):
             assert_same(page[i], value, f"{where}[{i}]")
     elif isinstance(line, float) or isinstance(line, int) and not isinstance(line, bool):
-        assert page == pytest.approx(line, rel=1e-9, abs=1e-12), where
+        least = 1e-9 if ".loss" in where.removesuffix("]") else 1e-12  # some are differences of two losses
+        assert page == pytest.approx(line, rel=1e-9, abs=least), where
     else:
         assert page == line, where
 
@@ -196,6 +197,7 @@ def test_an_infeasible_wish_gets_the_command_lines_sentence(planner, folder, cap
     state = dict(part.split("=") for part in wish.split("&"))
     planner.open(**state)
     given = {"law": f"{folder}/law.json", "flops": "2e12"} | state
+    given["chips"] = "H100:512" if given["law"] == "chinchilla-2022" else "H100:1"  # the page has always some
     flags = " ".join(f"--{name}={value}" for name, value in given.items() if value)
     assert planner.tab.locator("#results").is_hidden()
     assert typed(f"python -m fit plan {flags}", capsys) == ("", planner.text("refusal"))

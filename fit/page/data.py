@@ -33,12 +33,9 @@ def of(laws, runs=None, out=None):
         sentences=sentences.every(),
         chips={name: vars(chip) for name, chip in cost.CHIPS.items()},
         cost=dict(
-            state_bytes=cost.STATE_BYTES,
-            activation_bytes=cost.ACTIVATION_BYTES,
-            compiled_bytes=cost.COMPILED_BYTES,
-            compiled_saved=cost.COMPILED_SAVED,
-            at_work=cost.AT_WORK,
-            scores=cost.SCORES,
+            bytes={
+                name: getattr(cost, name.upper()) for name in ("state", "saved", "at_work", "scores", "row", "group")
+            },
             front=target.FRONT,
         ),
         repeats=repeats.SOURCE,

@@ -96,7 +96,7 @@ export function defaults(law) {
   return {
     law: law.name,
     chip: "H100",
-    chips: paper ? "512" : "1",
+    chips: law.published ? "512" : "1",
     mfu: "0.4",
     dollars_per_hour: "2",
     hours: "",

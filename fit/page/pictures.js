@@ -44,7 +44,7 @@ export function isoflop(picture, { law, shape, limits, experts }, plan, looks, r
   const tokens = grid.map((size) => tokensOf(limits, size));
   const lines = experts.map((e) => {
     const at = reducedAt(law, e);
-    const largest = limits.memory_bytes == null ? Infinity : largestIn(e, shape, limits);
+    const largest = largestIn(e, shape, limits);
     const bands = grid.map((size, i) => [size, bandOf(law, size, tokens[i], e)]).filter(([, band]) => band);
     return {
       e,
