@@ -15,7 +15,7 @@ from jmoe import cli
 from jmoe.config.check import check_config
 from jmoe.cost import memory
 from jmoe.model import sharding
-from jmoe.run import loop, processes
+from jmoe.run import loop, processes, saved
 from jmoe.run.step import make_eval_step, make_train_step
 from jmoe.storage import files as storage
 
@@ -30,6 +30,7 @@ WORKDIR = flags.DEFINE_string("workdir", None, "Directory of this run, local or 
 
 def main(_):
     config = cli.read_config(CONFIG)
+    saved.keep_threads(storage.absolute(WORKDIR.value))
     with processes.joined(), processes.stop_signal() as stop_signal:
         train(config, storage.make_workdir(WORKDIR.value), stop_signal)
 
