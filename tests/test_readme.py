@@ -34,6 +34,7 @@ def get_config():
     config.model.vocab_size = 257
     config.model.group_tokens = 256
     config.data.path = "data/*.txt"
+    config.data.fingerprint = ""
     config.data.tokenizer = "bytes"
     config.data.seq_len = 32
     config.data.validation_tokens = 1_024

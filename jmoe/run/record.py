@@ -1,4 +1,4 @@
-"""The record of a run (config, corpus, versions, CPU threads), which its checkpoints and results hold; the check when it
+"""The record of a run, which its checkpoints and results hold: config, corpus, versions, CPU threads. The check when it
 resumes."""
 
 import contextlib

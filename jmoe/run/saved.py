@@ -1,5 +1,5 @@
-"""The checkpoints of a workdir as evaluate, export and generate read them: which one, its config, its parameters; and the
-number of CPU threads that a run goes on with."""
+"""The checkpoints of a workdir as evaluate, export and generate read them: which one, its config, its parameters; and
+how many CPU threads a run goes on with."""
 
 import contextlib
 import json
@@ -21,8 +21,8 @@ from jmoe.text import tokenizer
 
 
 def keep_threads(workdir: epath.Path) -> None:
-    """Has XLA compute with as many CPU threads as the run in `workdir` did so far, unless PJRT_NPROC is set. To be called
-    before jax makes its devices."""
+    """Has XLA compute with as many CPU threads as the run in `workdir` did so far, unless PJRT_NPROC is set. To be
+    called before jax makes its devices."""
     folder = workdir / "trunk" / "checkpoints"
     for step in () if "PJRT_NPROC" in os.environ else reversed(checkpoint.steps_in(folder)):
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError):  # damaged: restore() names it
