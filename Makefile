@@ -56,11 +56,9 @@ gpu tpu: $(if $(CPU),.venv/.train)
 wheels:
 	$(PYTHON) benchmarks/accelerator_python.py --collect=$(or $(WHEELS),wheels) --python=$(WHEELS_PYTHON) --jax=$(WHEELS_JAX)
 
-# Long: runs and sweeps killed at random moments, each compared with an undisturbed one.
+# Two hours at most: runs and sweeps killed at random moments, each compared with an undisturbed one (tests/soak.py).
 soak: .venv/.test
-	$(BIN)/python tests/soak.py --kills=60
-	JMOE_SOAK=1 $(BIN)/python -m pytest tests/test_launch_local.py tests/test_launch_slurm.py tests/test_launch_gs.py \
-		tests/test_jmoe_outage.py tests/test_jmoe_storage.py
+	$(BIN)/python tests/soak.py
 
 # Where no registry answers, pip itself would end with "conflicting dependencies".
 NO_REGISTRY := error: the package registry cannot be reached: connect this machine to it, or name a mirror by PIP_INDEX_URL; \

@@ -165,6 +165,14 @@ def test_a_signal_saves_and_says_so(short, config, tmp_path):
     soak.assert_same_run(tmp_path, short, "branch-8192")
 
 
+def test_weights_are_not_loaded_for_another_text_than_is_pinned(config, tmp_path):
+    """Before anything of them is read, with the way back."""
+    flags = f"--config={config}", "--config.data.fingerprint=0123456789abcdef", f"--workdir={tmp_path / 'run'}"
+    error = helpers.fails("jmoe.load", "--from=/nowhere", *flags)
+    assert "Name the text of 0123456789abcdef" in error and "--config.data.fingerprint= (empty)" in error
+    assert not list((tmp_path / "run").glob("trunk*"))
+
+
 def test_it_goes_on_with_as_many_cpu_threads_as_it_began_with(config, tmp_path, monkeypatch):
     """As XLA's own pool shows them, and not with one for each core; PJRT_NPROC sets others, which is said."""
     monkeypatch.setenv("PJRT_NPROC", "3")
