@@ -3,6 +3,7 @@
 import ast
 
 from fit import UserError, plan_config, planning
+from fit.models import text_of
 from fit.summary import LEVEL
 from fit.units import amount
 
@@ -63,7 +64,7 @@ def sweep_source(law, architecture, found, base=None):
     Raises:
       UserError: nothing says what config the runs had.
     """
-    overrides = {}
+    overrides = text_of(law.models)
     if base is None:
         base, overrides = planning.base_config(law, architecture)
     if base is None:

@@ -8,7 +8,7 @@ import ast
 import os
 import re
 
-from fit import UserError, sentences
+from fit import UserError, models, sentences
 from fit.lawfile import load, warning_of
 from fit.models import BUILT
 from fit.planning import PAPERS_LAW
@@ -30,7 +30,7 @@ def source(law, plan, base=None):
     built = plan["buildable"]
     if built is None:
         raise UserError(sentences.NOTHING_BUILT)
-    overrides = {}
+    overrides = models.text_of(law.models) if built["vocab_size"] == law.models["vocab_size"] else {}
     if base is None:
         base, overrides = plan["base_config"], plan["overrides"]
         _check(law, built, base)

@@ -242,7 +242,7 @@ def base_config(law, architecture):
     A law that names no config has the paper's where its models have the paper's shape.
     """
     if law.models["base_config"]:
-        return law.models["base_config"], law.models["overrides"] or {}
+        return law.models["base_config"], models.overrides(law.models)
     several = (law.models["differing"] or {}).get("config")
     return (None if several or architecture != PAPER else PAPERS_CONFIG), {}
 

@@ -39,10 +39,11 @@ def load(path: str, config, workdir: str | epath.Path) -> None:
 
     Raises:
       UserError: the files are missing, damaged, or of a model that jmoe cannot train; the config is of another model
-        (the message names the fields that differ); the workdir already has checkpoints.
+        (the message names the fields that differ) or pins other text; the workdir already has checkpoints.
     """
     check_config(config)
     workdir = storage.make_workdir(workdir)
+    text = corpus.load(config.data, config.model.vocab_size)  # before anything is read or written: it may be refused
     if steps := checkpoint.steps_in(workdir / "trunk" / "checkpoints"):
         raise UserError(f"--workdir={workdir} has checkpoints already, of steps {', '.join(map(str, steps))}")
     values, files = _files(path)
@@ -67,7 +68,7 @@ def load(path: str, config, workdir: str | epath.Path) -> None:
     for file in files:
         with open(file, "rb") as opened:
             digest.update(hashlib.file_digest(opened, "sha256").digest())
-    _save(params, config, workdir, f"{path}, sha256 {digest.hexdigest()[:16]}")
+    _save(params, config, text, workdir, f"{path}, sha256 {digest.hexdigest()[:16]}")
 
 
 def _files(path: str) -> tuple[dict, list[pathlib.Path]]:
@@ -83,9 +84,8 @@ def _files(path: str) -> tuple[dict, list[pathlib.Path]]:
         raise UserError(f"--from={path}: {folder / 'config.json'} cannot be read: {error}") from None
 
 
-def _save(params: dict, config, workdir: epath.Path, source: str) -> None:
+def _save(params: dict, config, text: corpus.Corpus, workdir: epath.Path, source: str) -> None:
     """Writes the checkpoint, and began_with.json, which the trainer copies into each result."""
-    text = corpus.load(config.data, config.model.vocab_size)
     mesh = sharding.make_mesh(config)
     with jax.set_mesh(mesh), processes.owned(workdir):
         placed, _ = abstract_state(config, mesh)

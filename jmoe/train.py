@@ -14,13 +14,14 @@ from jmoe import cli
 from jmoe.config.check import check_config
 from jmoe.cost import memory
 from jmoe.model import sharding
-from jmoe.run import loop, processes
+from jmoe.run import loop, processes, saved
 from jmoe.run.step import make_eval_step, make_train_step
 from jmoe.storage import files as storage
 
 
 def main(_):
     config = cli.read_config()
+    saved.keep_threads(storage.absolute(flags.FLAGS.workdir))
     with processes.joined(), processes.stop_signal() as stop_signal:
         train(config, flags.FLAGS.workdir, stop_signal)
 

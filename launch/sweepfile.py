@@ -90,7 +90,7 @@ class Sweep:
     backend: str
     retries: int  # of a job that died for no known reason and got no further
     mix: list[str]  # of MIXABLE, what runs.csv may hold two versions of
-    options: dict  # the backend's own, and those that every sweep has (launch/sweep.py)
+    options: dict  # the backend's own, those that every sweep has (launch/sweep.py), "threads" of each local trainer
     jobs: list[Job]
     stall_minutes: float = 60.0  # without a sign of life, after which a trainer is stopped; 0: never
 
@@ -247,6 +247,7 @@ def resume(sweep, files) -> dict[str, Job]:
     if before is None:
         return {}
     sweep.mix = sorted({*sweep.mix, *before.mix})
+    sweep.options |= {name: before.options[name] for name in ("threads",) if name in before.options}
     active = before.engine.states(before)
     if before.backend != sweep.backend and active:
         raise UserError(f"{len(active)} jobs are still with --backend={before.backend}; launch.cancel stops them")

@@ -9,7 +9,7 @@ from absl import flags
 
 from jmoe import cli
 from jmoe.errors import UserError
-from jmoe.run import processes, together
+from jmoe.run import processes, saved, together
 from jmoe.storage import files as storage
 from launch import command, trainer
 from launch import jobs as jobs_lib
@@ -25,6 +25,7 @@ def main(_):
             print(f"{jobs[m].name}: {error}", flush=True)
             trainer.fail(jobs[m], error)
 
+    saved.keep_threads(jobs[0].folder)
     with processes.joined(), processes.stop_signal() as stop_signal:
         configs = [None if job.done() or job.name in failed else jobs_lib.config_of(job) for job in jobs]
         if any(config is not None for config in configs):

@@ -204,7 +204,7 @@ def test_another_config_is_refused_and_other_versions_are_told(whole, capfd, mon
     other = RECORD | {"config": RECORD["config"] | {"model": {"d_model": 32}}}
     with pytest.raises(UserError, match="config.model.d_model was 16, is 32"):
         restore(whole, mesh_of(2, 2), record=other)
-    with pytest.raises(UserError, match="corpus was 0123456789abcdef, is fedc"):
+    with pytest.raises(UserError, match="corpus was 0123456789abcdef, is fedc.*fingerprint=0123456789abcdef takes"):
         restore(whole, mesh_of(2, 2), record=RECORD | {"corpus_fingerprint": "fedc"})
     assert_is(restore(whole, mesh_of(2, 2), record=RECORD | {"jax": "2"}), mesh_of(2, 2), 10)
     assert "WARNING: it was written by jax 1, now 2" in capfd.readouterr().err

@@ -1,6 +1,7 @@
 """Training as a user sees it: killed and resumed, wrong inputs, full and read-only disks. Real processes throughout."""
 
 import json
+import pathlib
 import random
 import re
 import runpy
@@ -162,6 +163,36 @@ def test_a_signal_saves_and_says_so(short, config, tmp_path):
         assert "saved step" in said and "Traceback" not in said
     assert train(config, tmp_path, SHORT).returncode == 0
     soak.assert_same_run(tmp_path, short, "branch-8192")
+
+
+def test_weights_are_not_loaded_for_another_text_than_is_pinned(config, tmp_path):
+    """Before anything of them is read, with the way back."""
+    flags = f"--config={config}", "--config.data.fingerprint=0123456789abcdef", f"--workdir={tmp_path / 'run'}"
+    error = helpers.fails("jmoe.load", "--from=/nowhere", *flags)
+    assert "Name the text of 0123456789abcdef" in error and "--config.data.fingerprint= (empty)" in error
+    assert not list((tmp_path / "run").glob("trunk*"))
+
+
+def test_it_goes_on_with_as_many_cpu_threads_as_it_began_with(config, tmp_path, monkeypatch):
+    """As XLA's own pool shows them, and not with one for each core; PJRT_NPROC sets others, which is said."""
+    monkeypatch.setenv("PJRT_NPROC", "3")
+    stopped_after_steps(config, tmp_path)
+    monkeypatch.delenv("PJRT_NPROC")
+    threads, said = stopped_after_steps(config, tmp_path)
+    assert threads == 3 and "goes on with 3 CPU threads" in said and "WARNING" not in said
+    monkeypatch.setenv("PJRT_NPROC", "5")
+    threads, said = stopped_after_steps(config, tmp_path)
+    assert threads == 5 and "cpu_threads 3, now 5: the last bits may differ" in said
+
+
+def stopped_after_steps(config, workdir) -> tuple[int, str]:
+    """(threads that XLA computed with, stderr) of a start that is asked to stop after two steps."""
+    target = soak.progress(workdir) + 2
+    (process,) = helpers.start("jmoe.train", f"--config={config}", f"--workdir={workdir}", *soak.FLAGS, SHORT)
+    helpers.wait_until(lambda: soak.progress(workdir) >= target, [process])
+    names = [path.read_text() for path in pathlib.Path(f"/proc/{process.pid}/task").glob("*/comm")]
+    process.send_signal(signal.SIGTERM)
+    return sum("XLAEigen" in name for name in names), process.communicate()[1]
 
 
 def result(workdir, branch="branch-8192"):

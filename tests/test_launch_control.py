@@ -150,6 +150,9 @@ def test_workers_are_capped(monkeypatch):
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     monkeypatch.setattr(local.cli, "cores", lambda: list(range(8)))
     assert [len(place["cores"]) for place in local.workers(2)] == [4, 4]
+    assert [len(place["cores"]) for place in local.workers(5, threads=3)] == [4, 4]
+    (alone,) = local.workers(5, threads=16)  # begun on a larger machine: as many threads here, on fewer cores
+    assert len(alone["cores"]) == 8 and alone["env"] == {"PJRT_NPROC": "16"}
 
 
 def test_a_tail_gives_whole_lines_once_and_names_the_file(tmp_path):

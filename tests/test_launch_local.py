@@ -130,6 +130,19 @@ def test_killed_and_stopped_at_random_it_ends_with_the_same_table(sweep, undistu
     assert same[0] == same[1]
 
 
+def test_what_remains_to_train_does_not_change_how_it_is_trained(sweep, undisturbed, tmp_path):
+    """One job of four, trained again alone: with the threads of the beginning, though all cores are free."""
+    shutil.copytree(undisturbed, tmp_path, dirs_exist_ok=True)
+    last = next(folder for folder in (tmp_path / "jobs").iterdir() if "-e4-" in folder.name)
+    shutil.rmtree(last)
+    done = launch(sweep, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert rows(tmp_path) == rows(undisturbed)
+    threads = json.loads((tmp_path / "sweep.json").read_text())["options"]["threads"]
+    records = [json.loads(path.read_text())["record"] for path in tmp_path.glob("jobs/*/*/result.json")]
+    assert {record["cpu_threads"] for record in records} == {threads}
+
+
 def begin(sweep, workdir):
     with open(workdir / "stderr.txt", "w") as said:
         return subprocess.Popen(

@@ -1,4 +1,10 @@
-"""The checkpoints of a workdir as evaluate, export and generate read them: which one, its config, its parameters."""
+"""The checkpoints of a workdir as evaluate, export and generate read them: which one, its config, its parameters; and
+how many CPU threads a run goes on with."""
+
+import contextlib
+import json
+import os
+import sys
 
 import jax
 from etils import epath
@@ -8,8 +14,23 @@ from jmoe.config.fields import neutral
 from jmoe.errors import UserError
 from jmoe.model import sharding
 from jmoe.run import checkpoint
+from jmoe.run.record import cpu_threads
 from jmoe.run.step import abstract_state
+from jmoe.storage.files import read_bytes
 from jmoe.text import tokenizer
+
+
+def keep_threads(workdir: epath.Path) -> None:
+    """Has XLA compute with as many CPU threads as the run in `workdir` did so far, unless PJRT_NPROC is set. To be
+    called before jax makes its devices."""
+    folder = workdir / "trunk" / "checkpoints"
+    for step in () if "PJRT_NPROC" in os.environ else reversed(checkpoint.steps_in(folder)):
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError):  # damaged: restore() names it
+            n = json.loads(read_bytes(folder / str(step) / "record" / "metadata")).get("cpu_threads")
+            if n and n != cpu_threads():
+                os.environ["PJRT_NPROC"] = str(int(n))
+                print(f"{workdir}: goes on with {n} CPU threads, as before, for the same bits", file=sys.stderr)
+            return
 
 
 def find(workdir: epath.Path, segment: str | None, step: int | None) -> epath.Path:

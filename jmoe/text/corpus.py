@@ -86,8 +86,10 @@ def load(data, vocab_size: int | None = None) -> Corpus:
     _check_vocabulary(vocab_size, corpus.manifest["tokenizer"])
     if data.fingerprint and corpus.fingerprint != data.fingerprint:
         raise UserError(
-            f"config.data.fingerprint={data.fingerprint} but the files at hand make corpus {corpus.fingerprint}: "
-            f"they changed since; use the cache that holds {data.fingerprint} or start afresh"
+            f"config.data.fingerprint={data.fingerprint}, but {data.path or 'the standard library of this Python'} "
+            f"makes corpus {corpus.fingerprint}: it changed since, or is other text. Name the text of "
+            f"{data.fingerprint} by config.data.path, or the cache that holds it by JMOE_CACHE. A new run on the text "
+            "at hand needs --config.data.fingerprint= (empty); its losses do not compare with those on the other"
         )
     return corpus
 
