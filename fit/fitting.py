@@ -63,8 +63,9 @@ def fit_file(path, form, settings, options=Options(), quiet=False):
         fitted=holdout.errors(form, fit.free, train),
         held_out=holdout.errors(form, fit.free, validation) if len(validation) else None,
         starts=dict(
-            tried=len(fit.objectives),
-            within_1_percent=int(np.sum(fit.objectives <= 1.01 * fit.objective)),
+            tried=fit.tried,
+            followed=len(fit.ends),  # to their end: how the others would have ended is not known
+            within_1_percent=int(np.sum(fit.ends <= 1.01 * fit.objective)),
             gradient_norm=fit.gradient_norm,
         ),
         versions={name: importlib.metadata.version(name) for name in ("jax", "jaxopt", "numpy")}

@@ -19,7 +19,10 @@ from fit.units import amount
 
 ROUNDING = 5e-3  # a value outside a range by less than this share counts as inside: three digits hide it
 SECTIONS = ("settings", "runs", "fitted", "held_out", "starts", "noise", "profile", "bootstrap", "separate", "sample")
-SECTIONS += ("versions",)
+SECTIONS += ("versions", "separate_fitted", "separate_held_out")
+ERRORS = ("runs", "rmse_nats", "mean_relative_error", "max_relative_error")  # of fitted runs, of those held out
+NUMBERS = {"fitted": ERRORS, "held_out": ERRORS, "separate_fitted": ERRORS[:2], "separate_held_out": ERRORS[:2]}
+NUMBERS |= {"starts": ("tried", "within_1_percent")}  # what a section must hold, where the law.json has it
 OURS = {path.stem: path for path in pathlib.Path(__file__).parent.glob("presets/*.json")}  # fitted to runs of jmoe
 NAMES = (*PRESETS, *OURS)  # of the laws that need no file
 
@@ -269,8 +272,13 @@ def _check(record, form, where):
         fine = lambda v: rising(v) and v[0] >= 0 and v[1] <= 100
         fields.append(("bootstrap.percentiles", ends, fine, "two rising numbers from 0 to 100"))
         fields.append(("bootstrap.form", way, list(WAYS_OF_DRAWING).__contains__, "errors, replacement or paper"))
+    number = lambda v: _numbers([v], 1)
     total = (record.get("noise") or {}).get("total")
-    fields.append(("noise.total", total, lambda v: _numbers([v], 1) and v >= 0, "a number from 0 up"))
+    fields.append(("noise.total", total, lambda v: number(v) and v >= 0, "a number from 0 up"))
+    fields.append(("objective", record.get("objective"), number, "a number"))
+    for section, names in NUMBERS.items():
+        held = record.get(section) or {}
+        fields += [(f"{section}.{name}", held.get(name, "missing"), number, "a number") for name in names if held]
     models.check_fields(fields, where)
 
 

@@ -195,6 +195,15 @@ def test_small_sweeps_fit_with_default_flags(tmp_path, capsys, seed):
     assert planned == 0 or refused, capsys.readouterr().err
 
 
+def test_only_starts_that_were_followed_to_their_end_are_counted(tmp_path, capsys):
+    """Of the default 128 starts all but the best are left where they fall behind, whatever they would have found."""
+    path = fit_runs.write_csv(tmp_path / "runs.csv", fit_runs.sweep_runs(noise=0))
+    starts = fit_law(tmp_path, path)["starts"]
+    assert starts["tried"] == 128 and starts["within_1_percent"] > 0.9 * starts["followed"] > 20
+    said = "; starts followed to their end: {followed} of 128, {within_1_percent} of them to within 1% of it\n"
+    assert said.format(**starts) in capsys.readouterr().out
+
+
 def test_the_default_decay_does_not_bend_what_is_known_exactly(tmp_path):
     """60 runs without noise: the law comes back, default or not."""
     exact = fit_runs.sweep_runs(budgets=[163_840 * 2**i for i in range(5)], noise=0)

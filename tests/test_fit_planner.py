@@ -5,7 +5,6 @@ import math
 import random
 import re
 import shlex
-import shutil
 
 import fit_runs
 import numpy as np
@@ -16,10 +15,6 @@ from fit.cost import CHIPS
 from jmoe.cost.chips import CHIPS as JMOE_CHIPS
 from launch import accelerators
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-browser_needed = pytest.mark.skipif(
-    CHROMIUM is None, reason="NO BROWSER HERE, THE PAGE IS NOT TESTED (apt-get install chromium)"
-)
 PRESETS = ("joint-moe-2025", "joint-moe-2025-as-printed")
 DENSE = ("chinchilla-2022", "chinchilla-refit-2024", "fine-grained-dense-2024")
 SETTLED = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done))))"
@@ -43,16 +38,6 @@ def folder(tmp_path_factory):
     runs = fit_runs.write_demo_csv(folder / "runs.csv")
     assert command_line.run(["page", f"--law={law}", f"--runs={runs}", f"--out={folder}/planner.html"]) == 0
     return folder
-
-
-@pytest.fixture(scope="module")
-def browser():
-    from playwright import sync_api
-
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 class Planner:
@@ -146,7 +131,6 @@ def wishes(law, count, seed):
         yield state
 
 
-@browser_needed
 @pytest.mark.parametrize("law", ["law.json", *PRESETS, *DENSE])
 def test_the_page_computes_what_the_command_line_does(planner, folder, tmp_path, capsys, law):
     """The command on the page, run: the JSON on the page, its sentences and its config."""
@@ -190,7 +174,6 @@ INFEASIBLE = {
 }
 
 
-@browser_needed
 @pytest.mark.parametrize("wish", INFEASIBLE)
 def test_an_infeasible_wish_gets_the_command_lines_sentence(planner, folder, capsys, wish):
     state = dict(part.split("=") for part in wish.split("&"))
@@ -202,7 +185,6 @@ def test_an_infeasible_wish_gets_the_command_lines_sentence(planner, folder, cap
     assert INFEASIBLE[wish] in planner.text("refusal")
 
 
-@browser_needed
 def test_the_state_is_in_the_address(planner):
     planner.open()
     planner.fill(flops="3e12", memory_gb="0.0005", context="2K", inference_tokens="50M", experts="1,4,8,16")
@@ -220,7 +202,6 @@ def test_the_state_is_in_the_address(planner):
     assert planner.text("command") != command and planner.tab.input_value("#memory_gb") == ""
 
 
-@browser_needed
 def test_hours_are_a_budget(planner):
     planner.open(law="joint-moe-2025", chip="H100", chips="64", mfu="0.4", dollars_per_hour="2")
     planner.fill(hours="100")
@@ -243,7 +224,6 @@ def with_another_budget(state):
     return state | dict(hours=f"{rng.uniform(1, 1e4):.4g}")
 
 
-@browser_needed
 @pytest.mark.parametrize("law", ["law.json", "joint-moe-2025", "chinchilla-2022"])
 def test_a_loss_to_reach_and_hours(planner, folder, capsys, law):
     """The least cost of a loss, the front around it, and hours, as the command line has them."""
@@ -279,7 +259,6 @@ def assert_repeated(page, line):
     assert page["warnings"] == line["warnings"] and page["repeats"]["source"] == line["repeats"]["source"]
 
 
-@browser_needed
 @pytest.mark.parametrize("law", ["law.json", "joint-moe-2025", "chinchilla-2022"])
 def test_text_read_several_times(planner, folder, capsys, law):
     law, middle = (f"{folder}/law.json", 2e12) if law == "law.json" else (law, 1e22)
@@ -298,7 +277,6 @@ def test_text_read_several_times(planner, folder, capsys, law):
         assert "epochs of" in planner.items("compared")[0]
 
 
-@browser_needed
 def test_the_front_is_clicked_for_a_loss(planner):
     planner.open(law="joint-moe-2025", flops="1e22", inference_tokens="1e12")
     planner.tab.locator(".drawing").nth(3).click(position=dict(x=300, y=100))
@@ -317,7 +295,6 @@ def test_peaks_are_those_that_a_sweep_is_priced_with():
         assert chip.flops == (accelerators.peak_flops(name) if name in accelerators.GKE else JMOE_CHIPS[name].flops)
 
 
-@browser_needed
 def test_a_law_of_several_widths_asks_for_one(browser, tmp_path, capsys):
     law = fit_runs.write_demo_law(tmp_path / "l.json", width_per_block=None, differing={"width_per_block": [8.0, 16.0]})
     assert command_line.run(["page", f"--law={law}", f"--out={tmp_path}/planner.html"]) == 0
@@ -329,7 +306,6 @@ def test_a_law_of_several_widths_asks_for_one(browser, tmp_path, capsys):
     planner.tab.close()
 
 
-@browser_needed
 def test_pictures_are_read_by_keyboard(planner, folder, capsys):
     """An arrow goes to the plan and reads the losses there; Enter takes a cell of the map."""
     planner.open(flops="2e12", memory_gb="0.0002")
@@ -359,7 +335,6 @@ def test_pictures_are_read_by_keyboard(planner, folder, capsys):
     assert json.loads(planner.text("json"))["constraints"]["flops"] > after["constraints"]["flops"]
 
 
-@browser_needed
 def test_a_click_takes_a_memory(planner):
     planner.open(flops="2e12")
     planner.tab.locator(".drawing").nth(1).click(position=dict(x=250, y=100))
@@ -367,7 +342,6 @@ def test_a_click_takes_a_memory(planner):
     assert float(planner.tab.input_value("#memory_gb")) > 0 and "--memory_gb=" in planner.text("command")
 
 
-@browser_needed
 def test_dropped_runs_are_drawn_over_the_law(planner, folder, tmp_path):
     """The runs' mean error by the law, as Python computes it; a bad value is named by row and column."""
     shown = lambda: planner.tab.locator("figure:visible").all_text_contents()
@@ -389,7 +363,6 @@ def test_dropped_runs_are_drawn_over_the_law(planner, folder, tmp_path):
     assert planner.text("dropped") == "bad.csv, row 4, column loss: found “none”, expected a positive number"
 
 
-@browser_needed
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_phone_shows_it_without_overflow(browser, folder, scheme):
     planner = Planner(browser, folder, viewport=dict(width=390, height=844), color_scheme=scheme, has_touch=True)
@@ -403,7 +376,6 @@ def test_a_phone_shows_it_without_overflow(browser, folder, scheme):
     planner.tab.close()
 
 
-@browser_needed
 def test_it_prints_on_white_without_its_fields(browser, folder):
     planner = Planner(browser, folder, viewport=dict(width=718, height=1047), color_scheme="dark")  # A4 less margins
     planner.open(law=f"{folder}/law.json", flops="2e11", experts="1,2,4,8,64,128", memory_gb="0.0002")
@@ -414,7 +386,6 @@ def test_it_prints_on_white_without_its_fields(browser, folder):
     planner.tab.close()
 
 
-@browser_needed
 def test_what_is_copied(browser, folder):
     planner = Planner(browser, folder).open()
     planner.tab.context.grant_permissions(["clipboard-read", "clipboard-write"])

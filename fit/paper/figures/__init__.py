@@ -42,8 +42,8 @@ def measured(law, path, names=None):
 
     names = names or (law.record.get("settings") or {}).get("columns")
     runs = read_runs(path, law.form.columns, mix_corpora=True, names=names)
-    same = runs.fingerprint() == law.record.get("runs", {}).get("fingerprint")
-    return runs, holdout.held_out(runs, law.record["settings"]["holdout"] if same else "none")
+    same = runs.fingerprint() == (law.record.get("runs") or {}).get("fingerprint")
+    return runs, holdout.held_out(runs, (law.record.get("settings") or {}).get("holdout", "none") if same else "none")
 
 
 def draw(which, law, architecture, experts, budgets=(), runs=None, out=None):
