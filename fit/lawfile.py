@@ -4,18 +4,21 @@ fit/presets/ has our own fits."""
 import collections
 import dataclasses
 import json
+import math
 import os
 import pathlib
 import statistics
+import warnings
 
 import numpy as np
 
-from fit import UserError, models, sentences, shapes
+from fit import UserError, models, sentences, shapes, table
 from fit.architecture import EXPERTS, OF_EXPERTS, PAPER, Architecture, training_flops
 from fit.form import Form
 from fit.laws import FORMS, PRESETS
+from fit.runs import unlikely
 from fit.summary import WAYS_OF_DRAWING
-from fit.units import amount
+from fit.units import amount, flops
 
 ROUNDING = 5e-3  # a value outside a range by less than this share counts as inside: three digits hide it
 SECTIONS = ("settings", "runs", "fitted", "held_out", "starts", "noise", "profile", "bootstrap", "separate", "sample")
@@ -27,7 +30,7 @@ OURS = {path.stem: path for path in pathlib.Path(__file__).parent.glob("presets/
 NAMES = (*PRESETS, *OURS)  # of the laws that need no file
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(repr=False)
 class Law:
     """name: preset or file; coefficients by name; record: all that stands in the file."""
 
@@ -36,10 +39,50 @@ class Law:
     coefficients: dict
     record: dict
 
+    def __repr__(self):
+        values = ", ".join(f"{name} {value:.4g}" for name, value in self.coefficients.items())
+        write = lambda name: flops if name == "training_flops" else amount
+        known = [f"{name} {' to '.join(map(write(name), ends))}" for name, ends in self.ranges.items()]
+        known = [f"fitted to {', '.join(known)}"] if known else []
+        known += [f"{len(self.record['bootstrap']['draws'])} bootstrap fits"] if self.draws else []
+        return f"<{self.form.name} law {self.name}: {'; '.join([values, *known])}>"
+
     def predict(self, n_active=1.0, n_tokens=1.0, n_experts=1.0, **columns):
-        """Loss in nats per token; columns broadcast together; those that the law does not use may be anything."""
-        columns |= dict(n_active=n_active, n_tokens=n_tokens, n_experts=n_experts)
-        return self.loss(self.coefficients, columns)
+        """Loss in nats per token; columns (numbers, lists or arrays) broadcast together, those that the law does not
+        use may be anything. Or one table of models, as fit.read takes it, in place of n_active: the loss of each row.
+        Raises UserError for values that no model has, such as n_active=-1; warns of few or many tokens per parameter.
+        """
+        columns = self._asked_for(n_active, n_tokens, n_experts, columns)
+        if odd := unlikely(columns):
+            warnings.warn(odd, stacklevel=2)
+        with np.errstate(all="ignore"):
+            loss = self.loss(self.coefficients, columns)
+        if not np.isfinite(loss).all():
+            i = int(np.argmax(~np.isfinite(loss)))
+            at = ", ".join(f"{name} {np.broadcast_to(v, loss.shape).flat[i]:g}" for name, v in columns.items())
+            raise UserError(f"the {self.form.name} law gives no loss at {at}")
+        return loss
+
+    def _asked_for(self, n_active, n_tokens, n_experts, more):
+        """The columns that the law reads, as float64 arrays; UserError at the first value that no model has."""
+        if table.is_table(n_active):
+            models = table.of(n_active)
+            return {name: models.numbers(name) for name in self.form.columns}
+        given, columns = more | dict(n_active=n_active, n_tokens=n_tokens, n_experts=n_experts), {}
+        for name in self.form.columns:
+            low, high = table.BOUNDS.get(name, (-np.inf, np.inf))
+            try:
+                values = columns[name] = np.asarray(given[name], float)
+            except KeyError:
+                raise UserError(
+                    f"{name} is missing: the {self.form.name} law reads {', '.join(self.form.columns)}"
+                ) from None
+            except (TypeError, ValueError):
+                raise UserError(f"{name}: found {table.shown(given[name])}, expected numbers") from None
+            if (bad := ~((low <= values) & (values <= high))).any():
+                found = values.flat[int(np.argmax(bad))]
+                raise UserError(f"{name}: found {found:g}, expected a number from {low:g} to {high:g}")
+        return columns
 
     def loss(self, coefficients, columns):
         """Loss in nats per token with these coefficients by name; all arguments broadcast together."""
@@ -84,11 +127,18 @@ class Law:
         return (self.record.get("noise") or {}).get("total")
 
     def predict_interval(self, n_active=1.0, n_tokens=1.0, n_experts=1.0, new_run=False, **columns):
-        """(low, high) percentiles of the loss; needs draws. For the law itself: over the bootstrap's draws. For a new
-        run (needs noise): over these and the run's own error, which fitting more runs does not reduce."""
-        columns |= dict(n_active=n_active, n_tokens=n_tokens, n_experts=n_experts)
+        """(low, high) percentiles of the loss; takes what predict takes. For the law itself: over the bootstrap's
+        draws. For a new run: over these and the run's own error, which fitting more runs does not reduce. Raises
+        UserError for a law without draws, or for a new run without noise."""
+        if not self.draws:
+            raise UserError(
+                f"--law={self.name}: holds no bootstrap draws, so no intervals; fit it with --bootstrap=100"
+            )
+        if new_run and self.noise is None:
+            raise UserError(f"--law={self.name}: does not say how runs scatter around it; no interval of a new run")
+        columns = self._asked_for(n_active, n_tokens, n_experts, columns)
         arrays = dict(zip(columns, np.broadcast_arrays(*columns.values())))
-        shape = arrays["n_active"].shape
+        shape = next(iter(arrays.values())).shape
         draws = {name: values[:, None] for name, values in self.draws.items()}
         count = len(self.record["bootstrap"]["draws"])
         errors = np.zeros((count, 1))
@@ -97,7 +147,7 @@ class Law:
             errors = self.noise * np.vectorize(statistics.NormalDist().inv_cdf)(at)
         # plain percentiles of so few draws are too narrow: Weibull's positions reach as far out as they claim to
         levels = np.clip([(p * (count + 1) - 50) / count for p in self.percentiles], 0, 100)
-        ends = np.empty((2, arrays["n_active"].size))
+        ends = np.empty((2, math.prod(shape)))
         for part in range(0, ends.shape[1], 4096):  # draws times errors times models would not fit at once
             some = {name: arrays[name].ravel()[part : part + 4096] for name in self.form.columns}
             law = np.log(self.loss(draws, some))  # [draws, models]
@@ -224,6 +274,11 @@ def warning_of(outside):
 
 def load(name):
     """The Law of a preset's name or of a law.json; UserError if it is neither, or does not hold a complete law."""
+    if not isinstance(name, (str, os.PathLike)) or len(str(name)) > table.LONGEST_PATH:
+        raise UserError(
+            f"law: found {table.shown(name)}, expected the name of a published law or the path of a law.json"
+        )
+    name = os.fspath(name)
     if name in PRESETS:
         preset = PRESETS[name].presets[name]
         return Law(name, PRESETS[name], preset["coefficients"], preset)

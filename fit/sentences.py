@@ -16,6 +16,10 @@ NOT_BOUNDED = (
     "this law has no interior optimum: with a size that grows with them, its loss falls with every further expert; "
     "only --experts bounds their number, and --memory_gb would"
 )
+TOKENS_PER_PARAMETER = (
+    "{what} {ratio:.3g} tokens per parameter, and below 0.1 or above 100,000 nobody trains: is a number meant in "
+    "billions?"
+)
 UNDECIDED = "the best number of experts is undecided: of {draws} bootstrap fits it is {wins}"
 TOO_FEW_CHIPS = (
     "training E = {e} keeps at least {need:.4g} GB: it takes {least} or more chips of kind {kind}, there are {count}"
