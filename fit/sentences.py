@@ -118,6 +118,7 @@ RULE_OF_THUMB = (
     "rule of thumb, E = {e} of a compute-optimal dense model's size on E times its tokens: loss {loss:.4f} against "
     "{dense:.4f}, {holds} ({ratio:.2f} of its FLOPs)"
 )
+MORE_THAN_THERE_IS = "; but it takes {n_tokens} tokens, and there are {max_tokens}"
 
 BUILT_SHAPE = (
     "n_experts {n_experts}, d_model {d_model}, {n_blocks} blocks, {n_heads} heads, d_ff {d_ff}, vocabulary "

@@ -363,6 +363,72 @@ def test_dropped_runs_are_drawn_over_the_law(planner, folder, tmp_path):
     assert planner.text("dropped") == "bad.csv, row 4, column loss: found “none”, expected a positive number"
 
 
+def test_what_does_not_fit_is_said(browser, folder):
+    """Settings below the end of their box at 1440x900, columns beyond the edge of a phone's screen."""
+    planner = Planner(browser, folder, viewport=dict(width=1440, height=900)).open(law=f"{folder}/law.json")
+    below, hint = (
+        planner.tab.locator("#below"),
+        planner.tab.locator("#table").locator("xpath=../following-sibling::p[1]"),
+    )
+    box = below.bounding_box()
+    assert box["y"] + box["height"] <= 900 and below.text_content() == "More below: Memory, Serving, Data, Models ↓"
+    assert hint.is_hidden()
+    for _ in range(4):
+        below.click()
+        planner.tab.wait_for_timeout(400)  # it scrolls smoothly
+        if below.is_hidden():
+            break
+    assert below.is_hidden() and planner.tab.locator("#reset").bounding_box()["y"] < 900
+    planner.tab.set_viewport_size(dict(width=390, height=844))
+    planner.tab.evaluate(SETTLED)
+    assert hint.is_visible() and "sideways" in hint.text_content()
+    planner.tab.locator(".scroll").first.evaluate("(e) => e.scrollTo(e.scrollWidth, 0)")
+    planner.tab.evaluate(SETTLED)
+    assert hint.is_hidden() and planner.errors == []
+    planner.tab.close()
+
+
+def dropped(planner, path, text):
+    path.write_text(text)
+    planner.tab.set_input_files("#file", path)
+    planner.tab.wait_for_selector(f"#dropped:has-text('{path.name}')")
+    planner.tab.evaluate(SETTLED)
+    return planner.text("dropped")
+
+
+def test_what_is_dropped_is_read_as_the_law_reads_it(planner, folder, tmp_path):
+    dense = "n_active,n_tokens,loss\n1e9,2e10,2.5\n2e9,4e10,2.3\n"
+    planner.open(law="joint-moe-2025")
+    assert "has no column n_experts" in dropped(planner, tmp_path / "dense.csv", dense)
+    planner.tab.select_option("#law", "chinchilla-2022")
+    planner.tab.evaluate(SETTLED)
+    assert planner.text("dropped") == "2 runs of dense.csv"
+    said = dropped(planner, tmp_path / "law.json", (folder / "law.json").read_text())
+    assert said == "law.json: is a law, not runs; python -m fit page --law=law.json makes this page with it"
+    said = dropped(planner, tmp_path / "one.json", json.dumps(dict(a=1), indent=1))
+    assert said == "one.json: is one JSON object, expected a table: CSV, JSON lines or a list of objects"
+
+
+def test_settings_that_there_are_not_are_named(planner):
+    planner.open(flops="3e12", memory="80", E="8")
+    assert planner.text("refusal").startswith(
+        "the address asks for “memory”, “E”, which this page does not have; it has"
+    )
+    assert "memory_gb" in planner.text("refusal") and planner.tab.locator("#results").is_hidden()
+    planner.fill(memory_gb="80")
+    assert planner.tab.locator("#refusal").is_hidden() and "memory=" not in planner.tab.url
+    planner.open(mfu="3")
+    assert planner.text("refusal") == "--mfu=3: found 3, expected a number from 1e-6 to 1"
+
+
+def test_only_the_best_has_a_band_and_runs_lie_off_its_curve_by_their_own_error(planner, folder):
+    planner.open(law=f"{folder}/law.json", flops="2e11")
+    for i in range(2):
+        assert planner.tab.locator(".drawing").nth(i).locator(".band").count() == 1
+    note = planner.tab.locator("figcaption").first.text_content()
+    assert "moved to it along the law" in note
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_phone_shows_it_without_overflow(browser, folder, scheme):
     planner = Planner(browser, folder, viewport=dict(width=390, height=844), color_scheme=scheme, has_touch=True)

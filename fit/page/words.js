@@ -134,7 +134,12 @@ export function compared(plan) {
   if (plan.loss_of_token_cap != null) out.push(say("TOKEN_CAP", { loss: plan.loss_of_token_cap }));
   for (const row of plan.rule_of_thumb ?? []) {
     const values = { e: row.n_experts, loss: row.loss, dense: row.dense_loss, ratio: row.flops_ratio };
-    out.push(say("RULE_OF_THUMB", { ...values, holds: row.holds ? "holds" : "does not hold" }) + suffix(row));
+    const { max_tokens } = plan.constraints;
+    const capped =
+      max_tokens != null && row.n_tokens > max_tokens
+        ? say("MORE_THAN_THERE_IS", { n_tokens: amount(row.n_tokens), max_tokens: amount(max_tokens) })
+        : "";
+    out.push(say("RULE_OF_THUMB", { ...values, holds: row.holds ? "holds" : "does not hold" }) + capped + suffix(row));
   }
   return out;
 }

@@ -23,6 +23,7 @@ FIGURES = {  # name: caption
 FORMATS = ("pdf", "png", "svg")
 COLUMN, PAGE = 3.35, 6.75  # inches: a column of a page, and a page
 PAPER_FLOPS = (1e20, 1e21, 1e22)  # of its figures, for a published law
+OF_THE_BEST = ", of the best curve"  # alone a band is drawn: several would cover each other
 NEAR = 1.25  # a run belongs to a budget within this factor of it
 PAPER_ONE = {"1a": 1e22, "3": 5e22, "4": 5e22}
 
