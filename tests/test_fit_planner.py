@@ -2,6 +2,7 @@
 
 import json
 import math
+import pathlib
 import random
 import re
 import shlex
@@ -366,10 +367,7 @@ def test_dropped_runs_are_drawn_over_the_law(planner, folder, tmp_path):
 def test_what_does_not_fit_is_said(browser, folder):
     """Settings below the end of their box at 1440x900, columns beyond the edge of a phone's screen."""
     planner = Planner(browser, folder, viewport=dict(width=1440, height=900)).open(law=f"{folder}/law.json")
-    below, hint = (
-        planner.tab.locator("#below"),
-        planner.tab.locator("#table").locator("xpath=../following-sibling::p[1]"),
-    )
+    below, hint = planner.tab.locator("#below"), planner.tab.locator(".scroll:has(#table) + .hint")
     box = below.bounding_box()
     assert box["y"] + box["height"] <= 900 and below.text_content() == "More below: Memory, Serving, Data, Models ↓"
     assert hint.is_hidden()
@@ -411,9 +409,7 @@ def test_what_is_dropped_is_read_as_the_law_reads_it(planner, folder, tmp_path):
 
 def test_settings_that_there_are_not_are_named(planner):
     planner.open(flops="3e12", memory="80", E="8")
-    assert planner.text("refusal").startswith(
-        "the address asks for “memory”, “E”, which this page does not have; it has"
-    )
+    assert planner.text("refusal").startswith("the address asks for “memory”, “E”, which this page does not have; it ")
     assert "memory_gb" in planner.text("refusal") and planner.tab.locator("#results").is_hidden()
     planner.fill(memory_gb="80")
     assert planner.tab.locator("#refusal").is_hidden() and "memory=" not in planner.tab.url
@@ -421,12 +417,23 @@ def test_settings_that_there_are_not_are_named(planner):
     assert planner.text("refusal") == "--mfu=3: found 3, expected a number from 1e-6 to 1"
 
 
-def test_only_the_best_has_a_band_and_runs_lie_off_its_curve_by_their_own_error(planner, folder):
+def test_runs_of_about_a_budget_are_moved_to_it_along_the_law(planner, folder, tmp_path):
+    """Runs of one size that are exactly on the law, but of other tokens than the budget's, are one dot on its curve."""
+    planner.open(law=f"{folder}/law.json", flops=f"{6 * 3e4 * 1e6:g}")
+    size, tokens, e = np.array([3e4, 3e4]), np.array([0.85e6, 1.2e6]), np.array([8, 8])
+    runs = fit_runs.runs_of("near", size, tokens, e, fit_runs.joint_loss(size, tokens, e, fit_runs.TINY))
+    text = pathlib.Path(fit_runs.write_csv(tmp_path / "drawn.csv", runs)).read_text()
+    dropped(planner, tmp_path / "near.csv", text)
+    first, second = planner.tab.locator(".drawing").first.locator(".dot").all()[:2]
+    places = [[float(v) for v in re.findall(r"[\d.]+", dot.get_attribute("transform"))] for dot in (first, second)]
+    assert places[0] == pytest.approx(places[1], abs=1e-6)
+    assert "moved to it along the law" in planner.tab.locator("figcaption").first.text_content()
+
+
+def test_only_the_best_has_a_band(planner, folder):
+    """Bands of all numbers of experts would cover each other."""
     planner.open(law=f"{folder}/law.json", flops="2e11")
-    for i in range(2):
-        assert planner.tab.locator(".drawing").nth(i).locator(".band").count() == 1
-    note = planner.tab.locator("figcaption").first.text_content()
-    assert "moved to it along the law" in note
+    assert [planner.tab.locator(".drawing").nth(i).locator(".band").count() for i in range(2)] == [1, 1]
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -17,6 +17,7 @@ from fit import __main__ as command_line
 from fit.fitting import table_warnings
 from fit.laws import FORMS
 from fit.runs import read_runs
+from fit.units import amount
 
 ROOT = pathlib.Path(__file__).parent.parent
 DENSE = fit_runs.DATA / "chinchilla_svg_245.csv"
@@ -136,6 +137,14 @@ def test_a_law_and_a_plan_are_shown_in_a_line(law):
     assert repr(plan).startswith("<plan by the fitted law: Train a ") and len(repr(plan)) < 300
     again = fit.plan(law, flops=1e12, max_tokens=1e7, epochs=2)
     assert len(repr(again)) < 300
+
+
+def test_a_rule_of_thumb_names_a_cap_that_it_breaks():
+    free, capped = (fit.plan("joint-moe-2025", flops=1e22, experts=[1, 4], max_tokens=cap) for cap in (1e14, 2e11))
+    (line,) = (line for line in str(capped).splitlines() if line.startswith("rule of thumb"))
+    tokens = capped.rule_of_thumb[0]["n_tokens"]
+    assert tokens > 2e11 and f"; but it takes {amount(tokens)} tokens, and there are 200B" in line
+    assert "rule of thumb" in str(free) and "but it takes" not in str(free)
 
 
 def test_options_are_arrays_and_dictionaries():
