@@ -6,7 +6,7 @@ import json
 
 from absl import flags
 
-from fit import UserError, table
+from fit import UserError, frames
 from fit.lawfile import Law, load
 from fit.laws import FORMS
 from fit.table import Table, plain
@@ -18,7 +18,7 @@ def read(runs, columns: dict[str, str] | None = None) -> Table:
     """A table of runs: a .csv, .jsonl or .parquet file, a pandas frame, a list of dictionaries (a run each) or a
     dictionary of columns; columns: {ours: theirs}, such as {"loss": "val_loss"}. Raises UserError for what cannot be
     read, or has no such columns."""
-    return table.of(runs, columns)
+    return frames.of(runs, columns)
 
 
 def law(runs, form: str = "joint", **options) -> Law:

@@ -12,20 +12,14 @@ import warnings
 
 import numpy as np
 
-from fit import UserError, models, sentences, shapes, table
+from fit import UserError, frames, lawcheck, models, sentences, shapes, table
 from fit.architecture import EXPERTS, OF_EXPERTS, PAPER, Architecture, training_flops
 from fit.form import Form
 from fit.laws import FORMS, PRESETS
 from fit.runs import unlikely
-from fit.summary import WAYS_OF_DRAWING
 from fit.units import amount, flops
 
 ROUNDING = 5e-3  # a value outside a range by less than this share counts as inside: three digits hide it
-SECTIONS = ("settings", "runs", "fitted", "held_out", "starts", "noise", "profile", "bootstrap", "separate", "sample")
-SECTIONS += ("versions", "separate_fitted", "separate_held_out")
-ERRORS = ("runs", "rmse_nats", "mean_relative_error", "max_relative_error")  # of fitted runs, of those held out
-NUMBERS = {"fitted": ERRORS, "held_out": ERRORS, "separate_fitted": ERRORS[:2], "separate_held_out": ERRORS[:2]}
-NUMBERS |= {"starts": ("tried", "within_1_percent")}  # what a section must hold, where the law.json has it
 OURS = {path.stem: path for path in pathlib.Path(__file__).parent.glob("presets/*.json")}  # fitted to runs of jmoe
 NAMES = (*PRESETS, *OURS)  # of the laws that need no file
 
@@ -65,8 +59,8 @@ class Law:
 
     def _asked_for(self, n_active, n_tokens, n_experts, more):
         """The columns that the law reads, as float64 arrays; UserError at the first value that no model has."""
-        if table.is_table(n_active):
-            models = table.of(n_active)
+        if frames.is_table(n_active):
+            models = frames.of(n_active)
             return {name: models.numbers(name) for name in self.form.columns}
         given, columns = more | dict(n_active=n_active, n_tokens=n_tokens, n_experts=n_experts), {}
         for name in self.form.columns:
@@ -131,9 +125,7 @@ class Law:
         draws. For a new run: over these and the run's own error, which fitting more runs does not reduce. Raises
         UserError for a law without draws, or for a new run without noise."""
         if not self.draws:
-            raise UserError(
-                f"--law={self.name}: holds no bootstrap draws, so no intervals; fit it with --bootstrap=100"
-            )
+            raise UserError(f"--law={self.name}: holds no draws, so it has no intervals; fit it with --bootstrap=100")
         if new_run and self.noise is None:
             raise UserError(f"--law={self.name}: does not say how runs scatter around it; no interval of a new run")
         columns = self._asked_for(n_active, n_tokens, n_experts, columns)
@@ -274,10 +266,8 @@ def warning_of(outside):
 
 def load(name):
     """The Law of a preset's name or of a law.json; UserError if it is neither, or does not hold a complete law."""
-    if not isinstance(name, (str, os.PathLike)) or len(str(name)) > table.LONGEST_PATH:
-        raise UserError(
-            f"law: found {table.shown(name)}, expected the name of a published law or the path of a law.json"
-        )
+    if not isinstance(name, (str, os.PathLike)) or len(str(name)) > frames.LONGEST_PATH:
+        raise UserError(f"law: found {table.shown(name)}, expected a published law's name or the path of a law.json")
     name = os.fspath(name)
     if name in PRESETS:
         preset = PRESETS[name].presets[name]
@@ -306,41 +296,5 @@ def load(name):
             pairs = [f"{c.above} >= {k}" for k, c in form.coefficients.items() if c.above]
             why = " or ".join(["a scale that is not positive", *pairs])
             raise UserError(f"--law={name}: its coefficients make no law ({why})")
-    _check(record, form, f"--law={name}")
+    lawcheck.check(record, form, f"--law={name}")
     return law
-
-
-def _check(record, form, where):
-    """UserError, naming the field of `record` that is not what `fit law` writes; any field may be missing."""
-    mapping, rising = lambda v: isinstance(v, dict), lambda v: _numbers(v, 1) and len(v) == 2 and v[0] < v[1]
-    fields = [(name, record.get(name), mapping, "an object") for name in SECTIONS]
-    fields += [(name, record.get(name), lambda v: isinstance(v, list), "a list") for name in ("warnings", "rolling")]
-    models.check_fields(fields, where)
-    ranges, bootstrap = (record.get("runs") or {}).get("ranges"), record.get("bootstrap") or {}
-    models.check_fields([("runs.ranges", ranges, mapping, "an object")], where)
-    pair = lambda v: _numbers(v, 1) and len(v) == 2 and v[0] <= v[1]
-    fields = [(f"runs.ranges.{name}", ends, pair, "two rising numbers") for name, ends in (ranges or {}).items()]
-    if bootstrap:
-        draws, ends, way = (bootstrap.get(name) or "missing" for name in ("draws", "percentiles", "form"))
-        fine = lambda v: _numbers(v, 2) and np.shape(v)[1] == len(form.names)
-        fields.append(("bootstrap.draws", draws, fine, f"rows of {len(form.names)} numbers"))
-        fine = lambda v: rising(v) and v[0] >= 0 and v[1] <= 100
-        fields.append(("bootstrap.percentiles", ends, fine, "two rising numbers from 0 to 100"))
-        fields.append(("bootstrap.form", way, list(WAYS_OF_DRAWING).__contains__, "errors, replacement or paper"))
-    number = lambda v: _numbers([v], 1)
-    total = (record.get("noise") or {}).get("total")
-    fields.append(("noise.total", total, lambda v: number(v) and v >= 0, "a number from 0 up"))
-    fields.append(("objective", record.get("objective"), number, "a number"))
-    for section, names in NUMBERS.items():
-        held = record.get(section) or {}
-        fields += [(f"{section}.{name}", held.get(name, "missing"), number, "a number") for name in names if held]
-    models.check_fields(fields, where)
-
-
-def _numbers(value, depth):
-    """Whether this is a list (of lists) of finite numbers, not empty and of equal lengths."""
-    try:
-        array = np.array(value)
-    except ValueError:
-        return False
-    return array.ndim == depth and array.size > 0 and array.dtype.kind in "if" and bool(np.isfinite(array).all())

@@ -252,7 +252,14 @@ def test_buildable_is_best_of_all_depths(law):
             trained = np.floor((3e20 - 2 * size * 1e10) / (6 * size))
             weights = total + 4 * blocks * d + (blocks * d * e if e > 1 else 0)  # with norms and routers
             if trained >= 1 and 2 * weights + 2 * 2 * 16384 * blocks * d <= 24e9:
-                candidates.append((float(law.predict(size, trained, e)), e, blocks, trained))
+                candidates.append(
+                    (
+                        float(law.loss(law.coefficients, dict(n_active=size, n_tokens=trained, n_experts=e))),
+                        e,
+                        blocks,
+                        trained,
+                    )
+                )
     loss, e, blocks, trained = min(candidates)
     built = made["buildable"]
     assert (built["n_experts"], built["n_blocks"], built["n_tokens"]) == (e, blocks, trained)

@@ -110,7 +110,7 @@ def test_a_law_predicts_tables_and_refuses_what_no_model_has(law):
 
 
 def test_intervals_need_draws(law):
-    with pytest.raises(fit.UserError, match="holds no bootstrap draws, so no intervals; fit it with --bootstrap"):
+    with pytest.raises(fit.UserError, match="holds no draws, so it has no intervals; fit it with --bootstrap"):
         law.predict_interval(2e4, 1e6, 1)
 
 
