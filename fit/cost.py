@@ -9,6 +9,7 @@ attention scores. Read off steps that jmoe.compile compiled for TPUs (widths of 
 
 import dataclasses
 import functools
+import io
 import json
 import math
 import os
@@ -107,7 +108,7 @@ def parse_chips(text):
 
 
 def parse_mfu(text, experts):
-    """The MFU of a number, or of a JSON file {"1": 0.45, "8": 0.38} by n_experts, which must name all `experts`."""
+    """The MFU of a number, or by n_experts of a JSON file, or text, {"1": 0.45, "8": 0.38} that names all `experts`."""
     try:
         mfu = float(text)
     except ValueError:
@@ -118,10 +119,11 @@ def parse_mfu(text, experts):
 
 
 def _mfu_of_file(path, experts):
-    if not os.path.exists(path):
+    inline = path.startswith("{")
+    if not inline and not os.path.exists(path):
         raise UserError(sentences.NO_MFU.format(value=path, found="neither a number nor a file"))
     try:
-        with open(path, encoding="utf-8") as f:
+        with io.StringIO(path) if inline else open(path, encoding="utf-8") as f:
             table = {int(e): value for e, value in json.load(f).items()}
     except (OSError, ValueError, AttributeError, RecursionError) as error:
         raise UserError(sentences.NO_MFU.format(value=path, found="a file that is no such table")) from error

@@ -20,7 +20,7 @@ def text(plan):
         parts.append(_repeated(plan["repeats"], plan["best"]))
     if "target" in plan:
         parts += [_target(plan["target"], plan["constraints"]), _front(plan["target"]["front"])]
-    if compared := [*_against_dense(plan), *map(_rule_of_thumb, plan.get("rule_of_thumb", []))]:
+    if compared := [*_against_dense(plan), *_rules_of_thumb(plan)]:
         parts.append("\n".join(compared))
     if plan["warnings"]:
         parts.append("\n".join(f"warning: {sentence}" for sentence in plan["warnings"]))
@@ -244,15 +244,19 @@ def _against_dense(plan):
         yield sentences.TOKEN_CAP.format(loss=plan["loss_of_token_cap"])
 
 
-def _rule_of_thumb(row):
-    line = sentences.RULE_OF_THUMB.format(
-        e=row["n_experts"],
-        loss=row["loss"],
-        dense=row["dense_loss"],
-        holds="holds" if row["holds"] else "does not hold",
-        ratio=row["flops_ratio"],
-    )
-    return line + _suffix(row)
+def _rules_of_thumb(plan):
+    cap = plan["constraints"].get("max_tokens")
+    for row in plan.get("rule_of_thumb", []):
+        line = sentences.RULE_OF_THUMB.format(
+            e=row["n_experts"],
+            loss=row["loss"],
+            dense=row["dense_loss"],
+            holds="holds" if row["holds"] else "does not hold",
+            ratio=row["flops_ratio"],
+        )
+        if cap is not None and row["n_tokens"] > cap:
+            line += sentences.MORE_THAN_THERE_IS.format(n_tokens=amount(row["n_tokens"]), max_tokens=amount(cap))
+        yield line + _suffix(row)
 
 
 def _suffix(row):

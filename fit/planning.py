@@ -9,6 +9,7 @@ import numpy as np
 from fit import building, learning_rate, models, optimum, repeats, sentences, target
 from fit.architecture import BATCH_RAMP, INFERENCE, PAPER, WHOLE_EXPERTS, training_flops
 from fit.lawfile import load, warning_of
+from fit.runs import unlikely
 
 SEQUENCE = 512  # tokens of context in training, for the exact FLOPs, where the law does not say
 DECIDED = 0.8  # share of the draws in which the best number of experts must be the best
@@ -174,6 +175,8 @@ def marks(law, architecture, constraints, plan, experts):
     e = best["n_experts"]
     if best["extrapolation"]:
         warnings.append(sentences.BEST_OUTSIDE.format(outside=warning_of(best["extrapolation"])))
+    if odd := unlikely(best):
+        warnings.append(odd)
     edge = law.knows_experts and at_edge(experts, e)
     if edge:
         warnings.append(sentences.AT_EDGE.format(e=e, which="largest" if e == max(experts) else "smallest"))

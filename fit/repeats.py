@@ -20,7 +20,7 @@ R_D, R_N = 15.387756, 5.309743
 SOURCE = "Muennighoff et al. 2023, arXiv 2305.16264, App. A; fitted on dense models"
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(repr=False)
 class Repeated(Law):
     """A law of text of which there are `unique_tokens`; `fresh` is the same law of text without end. On a plateau a
     plan's model is the smallest whose loss is within the share `slack` of the lowest; 0: the one of the lowest loss."""

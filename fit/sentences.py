@@ -16,6 +16,10 @@ NOT_BOUNDED = (
     "this law has no interior optimum: with a size that grows with them, its loss falls with every further expert; "
     "only --experts bounds their number, and --memory_gb would"
 )
+TOKENS_PER_PARAMETER = (
+    "{what} {ratio:.3g} tokens per parameter, and below 0.1 or above 100,000 nobody trains: is a number meant in "
+    "billions?"
+)
 UNDECIDED = "the best number of experts is undecided: of {draws} bootstrap fits it is {wins}"
 CHIPS_BIND = (
     "training a larger model takes more than {count} x {kind}: without that limit the best, E = {e}{needed}, would "
@@ -126,6 +130,7 @@ RULE_OF_THUMB = (
     "rule of thumb, E = {e} of a compute-optimal dense model's size on E times its tokens: loss {loss:.4f} against "
     "{dense:.4f}, {holds} ({ratio:.2f} of its FLOPs)"
 )
+MORE_THAN_THERE_IS = "; but it takes {n_tokens} tokens, and there are {max_tokens}"
 
 BUILT_SHAPE = (
     "n_experts {n_experts}, d_model {d_model}, {n_blocks} blocks, {n_heads} heads, d_ff {d_ff}, vocabulary "

@@ -307,7 +307,8 @@ def test_buildable_is_best_of_all_depths_and_widths(law, memory, kv_tokens):
             trained = np.floor((3e20 - 2 * size * 1e10) / (6 * size)) if size else 0
             weights = total + 4 * blocks * d + (blocks * d * e if e > 1 else 0)  # with norms and routers
             if off <= 1.15 and trained >= 1 and 2 * weights + 2 * 2 * kv_tokens * blocks * d <= memory:
-                candidates.append((float(law.predict(size, trained, e)), off, blocks, heads, trained))
+                one = dict(n_active=size, n_tokens=trained, n_experts=e)
+                candidates.append((float(law.loss(law.coefficients, one)), off, blocks, heads, trained))
     built = made["buildable"]
     (found,) = [one for one in candidates if one[2:] == (built["n_blocks"], built["n_heads"], built["n_tokens"])]
     assert built["n_experts"] == e and built["loss"] == pytest.approx(found[0], rel=1e-12)

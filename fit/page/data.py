@@ -31,7 +31,7 @@ def of(laws, runs=None, out=None):
     return dict(
         laws=[_law(law) for law in [*laws, *published]],
         runs=None if runs is None else _runs(runs, out),
-        sentences=sentences.every(),
+        sentences=sentences.every() | dict(NO_MFU=sentences.NO_MFU.partition(", or a JSON file")[0]),
         chips={name: vars(chip) for name, chip in cost.CHIPS.items()},
         cost=dict(
             bytes={

@@ -71,6 +71,8 @@ export function warnings(data, law, shape, plan, experts) {
   const e = best.n_experts;
   const out = [];
   if (best.extrapolation.length) out.push(say("BEST_OUTSIDE", { outside: warningOf(best.extrapolation) }));
+  const ratio = best.n_tokens / best.n_active;
+  if (ratio < 0.1 || ratio > 1e5) out.push(say("TOKENS_PER_PARAMETER", { what: "the model has", ratio }));
   if (plan.best_at_edge) out.push(say("AT_EDGE", { e, which: e === Math.max(...experts) ? "largest" : "smallest" }));
   if (plan.best_undecided) {
     const { draws, optima } = plan.bootstrap;
@@ -148,7 +150,12 @@ export function compared(plan) {
   if (plan.loss_of_token_cap != null) out.push(say("TOKEN_CAP", { loss: plan.loss_of_token_cap }));
   for (const row of plan.rule_of_thumb ?? []) {
     const values = { e: row.n_experts, loss: row.loss, dense: row.dense_loss, ratio: row.flops_ratio };
-    out.push(say("RULE_OF_THUMB", { ...values, holds: row.holds ? "holds" : "does not hold" }) + suffix(row));
+    const { max_tokens } = plan.constraints;
+    const capped =
+      max_tokens != null && row.n_tokens > max_tokens
+        ? say("MORE_THAN_THERE_IS", { n_tokens: amount(row.n_tokens), max_tokens: amount(max_tokens) })
+        : "";
+    out.push(say("RULE_OF_THUMB", { ...values, holds: row.holds ? "holds" : "does not hold" }) + capped + suffix(row));
   }
   return out;
 }
