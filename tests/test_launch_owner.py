@@ -15,15 +15,15 @@ import sweeps
 from etils import epath
 
 from jmoe.storage import files as storage
-from jmoe.storage import identity, ownership
+from jmoe.storage import identity, lease, ownership
 from launch import jobs as jobs_lib
 from launch import sweepfile
 
 HOLDER = """
 import sys, time
 from etils import epath
-from jmoe.storage import identity, ownership
-ownership.BEAT = 0.2
+from jmoe.storage import identity, lease, ownership
+lease.BEAT = 0.2
 with ownership.hold(epath.Path(sys.argv[1]), "a holder"):
     print("held", flush=True)
     time.sleep(600)
@@ -144,8 +144,8 @@ def test_a_refused_start_changes_nothing(sweep, tmp_path, text_glob, held):
 
 def test_a_lease_has_one_owner(bucket, held, monkeypatch, capfd):
     """On gs://: respected while it beats, taken over once it is silent, which the silenced owner finds out."""
-    monkeypatch.setattr(ownership, "BEAT", 0.2)
-    monkeypatch.setattr(ownership, "EXPIRY", 3.0)
+    monkeypatch.setattr(lease, "BEAT", 0.2)
+    monkeypatch.setattr(lease, "EXPIRY", 3.0)
     path = epath.Path(f"{bucket}/lease/sweep.lock")
     held.append(process := hold(path))
     assert ownership.owner(path).pid == process.pid
@@ -170,13 +170,13 @@ def test_a_lease_of_a_process_that_died_here_is_taken_at_once(bucket, held, capf
     process.communicate()
     began = time.monotonic()
     with ownership.hold(path, "me"):
-        assert time.monotonic() - began < ownership.EXPIRY / 4
+        assert time.monotonic() - began < lease.EXPIRY / 4
         assert "which has ended: taken over" in capfd.readouterr().err
 
 
 def test_of_many_that_want_a_lease_one_gets_it(bucket, monkeypatch):
     """Ten at once over a lease that is free: the store's precondition lets one of them in at a time."""
-    monkeypatch.setattr(ownership, "BEAT", 0.1)
+    monkeypatch.setattr(lease, "BEAT", 0.1)
     path, program = epath.Path(f"{bucket}/many/sweep.lock"), HOLDER.replace("600", "2")
     processes = [
         subprocess.Popen([sys.executable, "-c", program, os.fspath(path)], stdout=PIPE, stderr=PIPE, text=True)

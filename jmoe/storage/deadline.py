@@ -1,9 +1,27 @@
-"""A time at which the kernel kills this process, also one that is halted (SIGSTOP, a frozen container) or on a machine
-that slept. A thread that watches the time would run only when the threads that write run again."""
+"""How a process that must not go on ends, and a time by which it has ended, whatever its threads are doing."""
 
 import ctypes
+import os
 import signal
+import sys
 import time
+
+from jmoe.errors import UNAVAILABLE
+
+CLOCK = getattr(
+    time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC
+)  # it goes on while a process is halted or a machine sleeps
+
+
+def now() -> float:
+    """Seconds by CLOCK."""
+    return time.clock_gettime(CLOCK)
+
+
+def end(why: str) -> None:
+    """Ends this process at once."""
+    print(f"error: {why}: this process ends and writes nothing more", file=sys.stderr, flush=True)
+    os._exit(UNAVAILABLE)
 
 
 class _Event(ctypes.Structure):  # struct sigevent, which SIGEV_SIGNAL, 0, makes the default
@@ -16,13 +34,15 @@ class _Event(ctypes.Structure):  # struct sigevent, which SIGEV_SIGNAL, 0, makes
 
 
 class Deadline:
-    """At first there is none. Where the system has no such timers (macOS), there never is."""
+    """A time at which the kernel kills this process, also while it is halted (SIGSTOP, a frozen container): a thread that
+    watches the time would wake no earlier than the threads that write. There is none at first, and none on systems
+    without such timers (macOS)."""
 
     def __init__(self):
         libc, self._timer = ctypes.CDLL(None), ctypes.c_void_p()
         event = _Event(signo=signal.SIGKILL)
         create = getattr(libc, "timer_create", None)
-        made = create and not create(time.CLOCK_BOOTTIME, ctypes.byref(event), ctypes.byref(self._timer))
+        made = create and not create(CLOCK, ctypes.byref(event), ctypes.byref(self._timer))
         self._libc = libc if made else None
 
     def set(self, seconds: float) -> None:
