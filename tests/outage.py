@@ -1,5 +1,5 @@
 """A proxy in front of the served bucket that fails for a while, or at random: busy, unauthorised, connections reset,
-answers cut short, or answers lost after the request was carried out.
+answers cut short, or answers lost or held back after the request was carried out.
 
 It runs in threads of the test's process. The test says what goes wrong and when, and sees each request.
 """
@@ -104,6 +104,8 @@ class Proxy:
             connection.close()
             if handler.command == "DELETE":
                 self.deleted.append(urllib.parse.unquote(handler.path))
+            if fault == "late":  # told when the outage is over
+                time.sleep(max(0.0, self._until - time.monotonic()))
             if fault == "lost":
                 handler.close_connection = True
             else:

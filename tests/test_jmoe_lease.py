@@ -82,7 +82,7 @@ class World:
 
     def write_data(self, process) -> None:
         """What asks nothing of the store, as TensorStore's arrays do not."""
-        self.at(LANDS * self.chance.random() ** 0.5, lambda: self.land(process))
+        self.at(LANDS * self.chance.choice((0.1, 0.99)), lambda: self.land(process))
 
     def land(self, process) -> None:
         self.landed.append((self.time, process))
@@ -172,9 +172,9 @@ class Process:
         number = next(Process.numbers)
         self.owner = Owner(f"host-{number}", f"boot-{number}", "", number, "1")
         chance = world.chance
-        for _ in range(chance.randrange(3)):
-            world.at(chance.uniform(0, 6 * EXPIRY), lambda: self.halt(chance.choice((0.5, 1, 3)) * EXPIRY))
-            self.cut_off(chance.uniform(0, 6 * EXPIRY), chance.choice((0.3, 1, 3)) * EXPIRY)
+        for _ in range(chance.randrange(2)):
+            world.at(chance.uniform(0, 6 * EXPIRY), lambda: self.halt(EXPIRY))
+            self.cut_off(chance.uniform(0, 6 * EXPIRY), EXPIRY)
         world.start(self, self._train)
 
     def halt(self, seconds: float) -> None:
@@ -192,13 +192,13 @@ class Process:
         mine = lease.Lease("gs://bucket/run/train.lock", self.owner, world)
         with mine.held(math.inf):
             world.taken.append((world.time, self))
-            for _ in range(world.chance.randrange(40)):
+            for _ in range(world.chance.randrange(60)):
                 mine.ask()
                 if world.chance.random() < 0.03:
                     self.halt(2 * EXPIRY)
                 world.sleep(0.0)
                 world.write_data(self)
-                world.sleep(world.chance.uniform(0, 3.0))
+                world.sleep(world.chance.uniform(0, 2.0))
             world.sleep(LANDS)  # until its writes have been answered
         self.alive = False
 

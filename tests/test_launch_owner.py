@@ -22,17 +22,21 @@ from launch import sweepfile
 HOLDER = """
 import sys, time
 from etils import epath
-from jmoe.storage import identity, lease, ownership
-lease.BEAT = 0.2
+from jmoe.storage import files, identity, lease, ownership
+lease.BEAT, lease.EXPIRY = 0.2, {expiry}
 with ownership.hold(epath.Path(sys.argv[1]), "a holder"):
     print("held", flush=True)
+    {work}
     time.sleep(600)
 """
+WRITES = "for i in range(10**6): files.write_whole(epath.Path(sys.argv[1]).parent / 'data.json', str(i)); time.sleep(0.01)"
+KERNEL = "lease.Deadline.set = lambda *_: None; "  # as on a system without such timers
 
 
-def hold(path, *prefix):
-    """A process that holds `path`, started behind `prefix`."""
-    process = subprocess.Popen([*prefix, sys.executable, "-c", HOLDER, str(path)], stdout=PIPE, stderr=PIPE, text=True)
+def hold(path, *prefix, expiry=60.0, work="pass"):
+    """A process that holds `path` and does `work`, started behind `prefix`."""
+    program = HOLDER.format(expiry=expiry, work=work)
+    process = subprocess.Popen([*prefix, sys.executable, "-c", program, str(path)], stdout=PIPE, stderr=PIPE, text=True)
     assert process.stdout.readline() == "held\n", process.stderr.read()
     return process
 
@@ -143,7 +147,7 @@ def test_a_refused_start_changes_nothing(sweep, tmp_path, text_glob, held):
 
 
 def test_a_lease_has_one_owner(bucket, held, monkeypatch, capfd):
-    """On gs://: respected while it beats, taken over once it is silent, which the silenced owner finds out."""
+    """On gs://: respected while it beats, taken over once it is silent."""
     monkeypatch.setattr(lease, "BEAT", 0.2)
     monkeypatch.setattr(lease, "EXPIRY", 3.0)
     path = epath.Path(f"{bucket}/lease/sweep.lock")
@@ -156,11 +160,98 @@ def test_a_lease_has_one_owner(bucket, held, monkeypatch, capfd):
     with ownership.hold(path, "me"):
         assert "nothing was heard for 3 s: taken over" in capfd.readouterr().err
         process.send_signal(signal.SIGCONT)
-        assert process.wait(20) == 1
-        assert "was taken over; this process ends at once" in process.stderr.read()
+        assert process.wait(20) == UNAVAILABLE
+        assert "was taken over: this process ends and writes nothing more" in process.stderr.read()
         time.sleep(0.5)
         assert ownership.owner(path).pid == os.getpid()
     assert ownership.owner(path) is None
+
+
+@pytest.mark.parametrize("timer", ["the kernel's", "none"])
+def test_a_halted_owner_writes_nothing_when_it_wakes(timer, proxy, bucket, held, monkeypatch):
+    """It is halted while the answer to a renewal is on its way, and wakes when another process owns its folder: that
+    answer must not make its lease any younger."""
+    monkeypatch.setattr(lease, "BEAT", 0.2)
+    monkeypatch.setattr(lease, "EXPIRY", 4.0)
+    path = epath.Path(f"{bucket}/halted-{timer[:4]}/train.lock")
+    held.append(process := hold(path, expiry=4.0, work=KERNEL * (timer == "none") + WRITES))
+    helpers.wait_until((path.parent / "data.json").exists, [process])
+    proxy.fail("late", 1.0, at=f"POST {UPLOAD}{path.parent.name}/train.lock", only="train.lock")
+    helpers.wait_until(lambda: proxy.failed["late"], [process])
+    process.send_signal(signal.SIGSTOP)
+    helpers.wait_until(proxy.over)
+    with ownership.hold(path, "me"):
+        if timer == "none":
+            process.send_signal(signal.SIGCONT)
+        else:
+            assert process.wait(20) == -signal.SIGKILL  # halted as it is
+        storage.write_whole(path.parent / "data.json", "mine")
+        code = process.wait(20)
+        assert code == -signal.SIGKILL or code == UNAVAILABLE, process.stderr.read()
+        if timer == "none":
+            assert "this process ends and writes nothing more" in process.stderr.read()
+        assert (path.parent / "data.json").read_text() == "mine"
+
+
+def test_an_owner_whose_renewals_do_not_get_through_ends_before_its_lease_can_be_taken(proxy, bucket, held):
+    """The store answers everything else: it writes on until then, and nothing later."""
+    path = epath.Path(f"{bucket}/cut-off/train.lock")
+    held.append(process := hold(path, expiry=3.0, work=WRITES))
+    helpers.wait_until((path.parent / "data.json").exists, [process])
+    proxy.fail("503", 600, at="train.lock", only="train.lock")
+    helpers.wait_until(lambda: proxy.failed["503"], [process])
+    began = time.monotonic()
+    assert process.wait(20) == UNAVAILABLE
+    assert time.monotonic() - began < 3.0
+    assert "cut-off/train.lock: the store confirmed no renewal of this lease" in process.stderr.read()
+
+
+def test_a_write_that_arrives_after_another_owners_is_refused(proxy, bucket, monkeypatch):
+    """As one that a network held back: the store keeps what the new owner wrote, and the old one is told."""
+    path = storage.make_workdir(f"{bucket}/late") / "result.json"
+    storage.write_whole(path, "old")
+    with ownership.hold(path.parent / "train.lock", "me"):
+        ask, asked = storage.ask, []
+
+        def replaced():  # by another process, after this one has looked and asked
+            asked.append(1)
+            if len(asked) == 3:
+                path.fs.pipe_file(os.fspath(path), b"new") if hasattr(path, "fs") else other_writes(path, "new")
+            return ask()
+
+        monkeypatch.setattr(storage, "ask", replaced)
+        with pytest.raises(Unavailable, match="late/result.json: another process replaced it meanwhile"):
+            storage.write_whole(path, "mine")
+    assert path.read_text() == "new"
+
+
+@pytest.mark.parametrize("how", ["deleted", "replaced"])
+def test_a_lock_that_was_lost_stops_its_holder(how, tmp_path, held):
+    """Its file is deleted, or is another process's, as after a server of NFS gave it away: the next write finds out."""
+    path = tmp_path / "train.lock"
+    held.append(process := hold(path, work=WRITES))
+    helpers.wait_until((tmp_path / "data.json").exists, [process])
+    if how == "deleted":
+        path.unlink()
+    else:
+        path.write_text(identity.Owner.of(what="another").text())
+    assert process.wait(20) == UNAVAILABLE
+    said = process.stderr.read()
+    assert ("was deleted" if how == "deleted" else f"now says another (process {os.getpid()}") in said, said
+    assert "this process ends and writes nothing more" in said
+
+
+def test_a_lock_that_is_deleted_while_it_is_taken_is_not_held(tmp_path, monkeypatch):
+    path, acquire = tmp_path / "lock", ownership._acquire
+
+    def slow(file, kind):
+        if path.exists() and not path.with_name("moved").exists():
+            path.rename(path.with_name("moved"))
+        return acquire(file, kind)
+
+    monkeypatch.setattr(ownership, "_acquire", slow)
+    with ownership.lock(path) as file:
+        assert os.path.samestat(os.fstat(file.fileno()), path.stat())
 
 
 def test_a_lease_of_a_process_that_died_here_is_taken_at_once(bucket, held, capfd):
