@@ -34,9 +34,9 @@ class _Event(ctypes.Structure):  # struct sigevent, which SIGEV_SIGNAL, 0, makes
 
 
 class Deadline:
-    """A time at which the kernel kills this process, also while it is halted (SIGSTOP, a frozen container): a thread that
-    watches the time would wake no earlier than the threads that write. There is none at first, and none on systems
-    without such timers (macOS)."""
+    """A time at which the kernel kills this process, also while it is halted (SIGSTOP, a frozen container): a thread
+    that watches the time would wake no earlier than the threads that write. There is none at first, and none on
+    systems without such timers (macOS)."""
 
     def __init__(self):
         libc, self._timer = ctypes.CDLL(None), ctypes.c_void_p()
