@@ -240,7 +240,8 @@ def test_a_lock_that_was_lost_stops_its_holder(how, tmp_path, held):
     if how == "deleted":
         path.unlink()
     else:
-        path.write_text(identity.Owner.of(what="another").text())
+        path.with_name("new").write_text(identity.Owner.of(what="another").text())
+        path.with_name("new").rename(path)
     assert process.wait(20) == UNAVAILABLE
     said = process.stderr.read()
     assert ("was deleted" if how == "deleted" else f"now says another (process {os.getpid()}") in said, said
