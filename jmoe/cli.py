@@ -3,7 +3,7 @@
 Exit codes:
     0    done
     2    a mistake that one sentence explains: the same command would fail again
-    75   the object store gave no answer for minutes, or another trainer kept the workdir: start the same command again
+    75   the object store gave no answer for minutes, or another trainer has the workdir: start the same command again
     130  Ctrl-C, 143 SIGTERM: saved and stopped
 Any other code is a failure that the same command may not meet again: 1 with a traceback, or with one sentence where
 memory ran out; 134 where jax aborts a process because another process of its run was lost.

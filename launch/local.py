@@ -9,7 +9,7 @@ import time
 from jmoe import cli
 from jmoe.errors import UNAVAILABLE, Interrupted, Unavailable, UserError
 from jmoe.storage import files as storage
-from jmoe.storage import identity, ownership
+from jmoe.storage import identity, lease, ownership
 from launch import accelerators, hooks, output, trainer
 from launch.jobs import Bundle, files_of, jobs_of
 from launch.progress import Progress
@@ -237,7 +237,7 @@ def cancel(sweep, patience: float) -> str:
         owners = {owner for path in paths if (owner := ownership.owner(path)) and not owner.has_ended()}
         if away := [owner for owner in owners if not owner.lives_here()]:
             where = f"{os.fspath(sweep.workdir)}: {away[0]} works on it and can only be stopped from there"
-            expiry = f"; if it is gone, the next start finds out within {ownership.EXPIRY:.0f} s"
+            expiry = f"; if it is gone, the next start finds out within {lease.EXPIRY:.0f} s"
             raise UserError(where + expiry * storage.is_remote(sweep.workdir))
         n_asked += len(owners)
         n_killed += identity.stop(owners, patience)

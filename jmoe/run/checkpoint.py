@@ -72,6 +72,7 @@ class Checkpoints:
         Checkpoints._saving = self
         self._set_aside()
         Checkpoints._own.add(str(self.directory / str(step)))
+        storage.ask()
         with storage.outage_named(self.directory):
             self._manager.save(
                 step,
