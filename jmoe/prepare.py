@@ -4,7 +4,8 @@
     python -m jmoe.train --config=configs/joint_moe.py --config.data.path=fineweb-gpt2 --workdir=DIR
 
 config.data says which text, which tokenizer and what is held out. After a kill the same command continues and ends
-with the same bytes. --verify prepares nothing; it checks the shards of DIR against their hashes.
+with the same bytes. --verify prepares nothing; it checks the shards of DIR against their hashes, and that bytes are
+UTF-8.
 """
 
 import pathlib
@@ -25,7 +26,7 @@ CONFIG = config_flags.DEFINE_config_file(
 OUT_DIR = flags.DEFINE_string("out_dir", None, "Folder for shards and manifest.json: a training's --config.data.path.")
 WORKERS = flags.DEFINE_integer("workers", len(cli.cores()), "Number of processes that tokenise.", lower_bound=1)
 SHARD_TOKENS = flags.DEFINE_integer("shard_tokens", prepare.SHARD_TOKENS, "Tokens in each shard.", lower_bound=1)
-VERIFY = flags.DEFINE_bool("verify", False, "Only check every shard of --out_dir against its hash.")
+VERIFY = flags.DEFINE_bool("verify", False, "Only check every shard of --out_dir: its hash, and bytes as UTF-8.")
 
 
 def main(_):
@@ -38,7 +39,10 @@ def main(_):
             raise UserError("--config must say what to prepare")
         data = cli.read_config(CONFIG).data
         prepare_folder(data, folder)
-    manifest = corpus.open_folder(folder, verify=VERIFY.value).manifest
+    made = corpus.open_folder(folder, verify=VERIFY.value)
+    if VERIFY.value:
+        corpus.check_utf8(made, folder)
+    manifest = made.manifest
     for split in SPLITS:
         n_documents, n_tokens, n_bytes = (manifest[what][split] for what in ("documents", "tokens", "bytes"))
         print(

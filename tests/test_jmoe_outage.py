@@ -78,7 +78,7 @@ def test_files_are_read_and_written_through_an_outage(fault, proxy, bucket):
 
 @pytest.mark.parametrize("fault", outage.FAULTS)
 def test_a_resume_waits_for_the_store(fault, proxy, saved, capfd):
-    """At the listing, the record, the arrays' metadata and the arrays: the newest checkpoint is taken, all objects stay."""
+    """At the listing, the record, metadata and the arrays: the newest checkpoint is taken, every object stays."""
     before = content(saved)
     for at in ("checkpoints", "10/record/metadata", "10/params/d/", "10/params/ocdbt.process_0/d/"):
         proxy.fail(fault, outage.SECONDS, at=at)

@@ -383,15 +383,9 @@ def test_evaluate_names_what_is_there(undisturbed, flags, words):
 
 
 @pytest.mark.parametrize(
-    "module, how, flags",
-    [
-        ("evaluate", "cut", []),
-        ("export", "emptied", ["--out={}/out"]),
-        ("generate", "missing", []),
-        (None, "flipped", []),
-    ],
+    "module, how", [("evaluate", "cut"), ("generate", "missing"), (None, "emptied"), (None, "flipped")]
 )
-def test_other_commands_name_a_damaged_checkpoint_and_the_one_before(undisturbed, tmp_path, module, how, flags):
+def test_other_commands_name_a_damaged_checkpoint_and_the_one_before(undisturbed, tmp_path, module, how):
     """They take no other by themselves: a loss, a text or an export is of the checkpoint that was asked for."""
     shutil.copytree(undisturbed / "trunk", tmp_path / "trunk")
     damage(tmp_path / "trunk" / "checkpoints" / "34", how)
@@ -399,9 +393,9 @@ def test_other_commands_name_a_damaged_checkpoint_and_the_one_before(undisturbed
         f"the checkpoint {tmp_path}/trunk/checkpoints/34 is damaged: .*; --segment=trunk --step=30 is the one before"
     )
     if module:
-        said = helpers.fails(f"jmoe.{module}", f"--workdir={tmp_path}", *(flag.format(tmp_path) for flag in flags))
+        said = helpers.fails(f"jmoe.{module}", f"--workdir={tmp_path}")
         assert re.search(words, said), said
-    else:
+    else:  # as jmoe.export reads it too
         with pytest.raises(UserError, match=words):
             saved.on_host(epath.Path(tmp_path), None, None)
     assert [path.name for path in tmp_path.iterdir()] == ["trunk"]
@@ -425,9 +419,11 @@ def test_a_trainer_of_another_optimizer_refuses_sound_checkpoints(undisturbed, g
     command = [sys.executable, "-c", ANOTHER_OPTIMIZER, *flags]
     done = subprocess.run(command, env=helpers.environment(), capture_output=True, text=True)
     assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
-    assert "branch-16384/checkpoints/40 holds other arrays than this program trains: opt_state/1/count" in done.stderr
+    differs = (
+        "branch-16384/checkpoints/40 holds other arrays than this program trains: opt_state/0 is empty there and miss"
+    )
+    assert differs in done.stderr, done.stderr
     assert "damaged" not in done.stderr and not list((tmp_path / "run").rglob("damaged-*"))
-    assert epath.Path(tmp_path / "run" / "branch-16384" / "checkpoints" / "35").exists()
 
 
 def mount(folder, options):
