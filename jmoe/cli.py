@@ -176,11 +176,14 @@ def _fail(message: str, code: int) -> None:
 
 
 def _drop_echoes() -> None:
-    """Silences callbacks that a failed save or restore leaves behind: their "Event loop is closed" hides the cause."""
+    """Silences what a failed save or restore leaves behind, which hides the cause: callbacks that find their event loop
+    closed, and reads that Python closes unfinished, which Orbax makes an error of."""
 
     def quiet(hook, exception_of):
         def call(*args):
-            if "Event loop is closed" not in str(exception_of(*args)):
+            error = exception_of(*args)
+            closed = isinstance(getattr(error, "__cause__", None), GeneratorExit)
+            if not closed and "Event loop is closed" not in str(error):
                 hook(*args)
 
         return call

@@ -23,7 +23,7 @@ from jmoe.config.check import check_config
 from jmoe.config.fields import section
 from jmoe.errors import UserError
 from jmoe.model import sharding
-from jmoe.run import checkpoint, processes, saved
+from jmoe.run import processes, saved
 from jmoe.run.step import make_eval_step, mean_loss
 from jmoe.storage import files as storage
 from jmoe.text import supply
@@ -51,7 +51,8 @@ def evaluate(workdir: str | epath.Path, segment: str | None = None, step: int | 
     """The loss of one checkpoint under `workdir`, and what identifies the checkpoint. `overrides` maps dotted names of
     fields in SECTIONS to the values that replace the checkpoint's own.
 
-    Raises UserError for no such segment or step, a damaged checkpoint, or text or a mesh that can't be used.
+    Raises UserError for no such segment or step, a checkpoint that is damaged or of another program, or text or a mesh
+    that can't be used.
     """
     overrides = dict(overrides)
     if wrong := [name for name in overrides if section(name) not in SECTIONS]:
@@ -59,13 +60,11 @@ def evaluate(workdir: str | epath.Path, segment: str | None = None, step: int | 
             f"--config.{wrong[0]} is the checkpoint's own; only config.data and config.mesh can be set here"
         )
     folder = saved.find(storage.absolute(workdir), segment, step)
-    try:
+    with saved.damage_named(folder):
         record, config = saved.read(folder)
         config = for_text(config, overrides)
         mesh = sharding.make_mesh(config)
         params = saved.parameters(folder, record, config, mesh)
-    except checkpoint.Damaged as error:
-        raise UserError(f"the checkpoint {folder} is damaged: {error}") from None
     corpus = load_corpus(config.data, config.model.vocab_size)
     if warning := supply.check_held_out(corpus, config):
         processes.log(warning)

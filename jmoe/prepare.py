@@ -4,7 +4,8 @@
     python -m jmoe.train --config=configs/joint_moe.py --config.data.path=fineweb-gpt2 --workdir=DIR
 
 config.data says which text, which tokenizer and what is held out. After a kill the same command continues and ends
-with the same bytes. --verify prepares nothing; it checks the shards of DIR against their hashes.
+with the same bytes. --verify prepares nothing; it checks the shards of DIR against their hashes, and that bytes are
+UTF-8.
 """
 
 import pathlib
@@ -33,7 +34,10 @@ def main(_):
         check_fields(config)
         data = config.data
         prepare_folder(data, folder, asked.workers, asked.shard_tokens)
-    manifest = corpus.open_folder(folder, verify=asked.verify).manifest
+    made = corpus.open_folder(folder, verify=asked.verify)
+    if asked.verify:
+        corpus.check_utf8(made, folder)
+    manifest = made.manifest
     for split in SPLITS:
         n_documents, n_tokens, n_bytes = (manifest[what][split] for what in ("documents", "tokens", "bytes"))
         print(
@@ -73,7 +77,7 @@ def run():
     )
     flags.DEFINE_integer("workers", len(cli.cores()), "Number of processes that tokenise.", lower_bound=1)
     flags.DEFINE_integer("shard_tokens", prepare.SHARD_TOKENS, "Tokens in each shard.", lower_bound=1)
-    flags.DEFINE_bool("verify", False, "Only check every shard of --out_dir against its hash.")
+    flags.DEFINE_bool("verify", False, "Only check every shard of --out_dir: its hash, and bytes as UTF-8.")
     cli.run(main, config_sections=("data",))
 
 

@@ -78,9 +78,9 @@ def test_files_are_read_and_written_through_an_outage(fault, proxy, bucket):
 
 @pytest.mark.parametrize("fault", outage.FAULTS)
 def test_a_resume_waits_for_the_store(fault, proxy, saved, capfd):
-    """At the listing, at the record and at the arrays: the newest checkpoint is taken, and every object stays."""
+    """At the listing, the record, metadata and the arrays: the newest checkpoint is taken, every object stays."""
     before = content(saved)
-    for at in ("checkpoints", "10/record/metadata", "10/params/d/"):
+    for at in ("checkpoints", "10/record/metadata", "10/params/d/", "10/params/ocdbt.process_0/d/"):
         proxy.fail(fault, outage.SECONDS, at=at)
     assert_is(restore(saved, mesh_of(2, 2)), mesh_of(2, 2), 10)
     assert proxy.over() and proxy.failed[fault] >= 3
@@ -91,7 +91,12 @@ def test_a_resume_waits_for_the_store(fault, proxy, saved, capfd):
 
 @pytest.mark.parametrize(
     "fault, at",
-    [("503", "checkpoints"), ("cut", "10/record/metadata"), ("reset", "10/params/_sharding"), ("401", "10/params/d/")],
+    [
+        ("503", "checkpoints"),
+        ("cut", "10/record/metadata"),
+        ("reset", "10/params/_sharding"),
+        ("401", "10/params/ocdbt.process_0/d/"),
+    ],
 )
 def test_an_outage_that_outlasts_the_patience_ends_the_resume(fault, at, proxy, saved, monkeypatch):
     monkeypatch.setenv("JMOE_STORE_PATIENCE", "0.3")

@@ -11,7 +11,7 @@ from etils import epath
 
 from configs import joint_moe
 from jmoe.config.fields import neutral
-from jmoe.errors import UserError
+from jmoe.errors import Damaged, UserError
 from jmoe.model import sharding
 from jmoe.run import checkpoint
 from jmoe.run.record import cpu_threads
@@ -56,6 +56,19 @@ def find(workdir: epath.Path, segment: str | None, step: int | None) -> epath.Pa
     return workdir / segment / "checkpoints" / str(step)
 
 
+@contextlib.contextmanager
+def damage_named(folder: epath.Path):
+    """Turns Damaged into a UserError that names the checkpoint `folder` and the one before it, which is not taken
+    unasked: only the trainer comes to the same end from there."""
+    try:
+        yield
+    except Damaged as error:
+        before = [step for step in checkpoint.steps_in(folder.parent) if step < int(folder.name)]
+        segment = folder.parent.parent.name
+        hint = f"; --segment={segment} --step={before[-1]} is the one before" if before else ""
+        raise UserError(f"the checkpoint {folder} is damaged: {error}{hint}") from None
+
+
 def read(folder: epath.Path) -> tuple:
     """(record, config) of a checkpoint: the config that it was trained with, but for the mesh.
 
@@ -70,7 +83,7 @@ def read(folder: epath.Path) -> tuple:
 
 
 def parameters(folder: epath.Path, record: dict, config, mesh) -> dict:
-    """The checkpoint's parameters on `mesh`, or Damaged."""
+    """The checkpoint's parameters on `mesh`; Damaged or UserError as in checkpoint.read_arrays."""
     with jax.set_mesh(mesh):
         params, _ = abstract_state(config, mesh)
         return checkpoint.read_arrays(folder, record, params=params)["params"]
@@ -80,16 +93,14 @@ def on_host(workdir: epath.Path, segment: str | None, step: int | None, check=la
     """(folder, record, config, parameters as NumPy arrays) of a checkpoint, for work on one device.
 
     Raises:
-      UserError: no such segment or step, a damaged checkpoint, or what `check` raises of config.model, before the
-        parameters are read.
+      UserError: no such segment or step, a checkpoint that is damaged or of another program, or what `check` raises of
+        config.model, before the parameters are read.
     """
     folder = find(workdir, segment, step)
-    try:
+    with damage_named(folder):
         record, config = read(folder)
         check(config.model)
         params = parameters(folder, record, config, sharding.make_mesh(config, jax.devices()[:1]))
-    except checkpoint.Damaged as error:
-        raise UserError(f"the checkpoint {folder} is damaged: {error}") from None
     return folder, record, config, jax.device_get(params)
 
 
