@@ -18,6 +18,7 @@ import time
 from absl import app, flags
 from etils import epath
 
+from jmoe import cli
 from jmoe.storage.files import sealed
 from launch import jobs as jobs_lib
 from launch import sweepfile
@@ -69,7 +70,7 @@ def write_sweep(folder: pathlib.Path, n_jobs: int) -> pathlib.Path:
     file = folder / "sweep.py"
     file.write_text(SWEEP.format(n_seeds=n_jobs // 200))
     jobs, configs = jobs_lib.load(str(file), epath.Path(folder))
-    families = Families(jobs_lib.load_module("configs/quickstart.py", "config"))
+    families = Families(cli.load_module("configs/quickstart.py", "config"))
     line = json.dumps({"n_tokens": 1_024, "cross_entropy": 3.0}) + "\n"
     for i, job in enumerate(jobs):
         job.code, job.corpus = ["0" * 8], "0" * 16

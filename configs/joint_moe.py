@@ -52,7 +52,7 @@ def get_config() -> ConfigDict:
     config.loss.router_z = 0.001
 
     config.data = data = ConfigDict()
-    data.path = ""  # empty: Python sources of this machine; else a glob of .txt, .jsonl or .parquet, a folder that
+    data.path = ""  # empty: Python's standard library; else a glob of .txt, .jsonl or .parquet, a folder that
     # jmoe.prepare made, or tfds:NAME/CONFIG:SPLIT
     data.validation_path = ""  # files or TFDS; empty: 1% of the text, held out by hash
     data.validation_sets = ""  # more text to evaluate on, each under its name: "books=DIR/books/*.txt;code=DIR/code"

@@ -3,7 +3,7 @@
     python -m jmoe.train --config=configs/quickstart.py --workdir=runs/one --config.model.n_experts=8
 
 trains 70k active parameters (328k in total) on 1M bytes. With 1.3M bytes it ended at a validation loss of 1.81 to 1.86
-nats per byte in three seeds, the dense model at 1.84 to 1.93.
+nats per byte in three seeds, the dense model at 1.84 to 1.93, on the source of the standard library and of packages.
 """
 
 from configs import joint_moe

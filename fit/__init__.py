@@ -12,9 +12,11 @@ drawing needs matplotlib, Parquet needs pyarrow. Start at `python -m fit help`, 
 
   laws/         one page (module) per law: its columns, coefficients, formula, starts, published values
   form.py       what follows from a page: the vector that the solver moves, starts, coefficients held
-  lawfile.py    a law: a form with coefficients (a preset, a law.json), predictions, the range fitted
+  lawfile.py    a law: a form with coefficients (a preset, a law.json), predictions, the range fitted; lawcheck.py,
+                whether a law.json is whole
   models.py     the models behind a law, from the columns of the runs
-  table.py, runs.py, holdout.py  tables read strictly; runs and their trunks; runs kept out of a fit
+  table.py, frames.py, runs.py, holdout.py  tables read strictly, and from Python; runs and their trunks; runs kept
+                out of a fit
   fitting.py    from a table of runs to a law.json: problem.py, the objective; search.py, its best point from many
                 starts; solvers.py, the only module that knows jaxopt
   sure.py       how sure a law is: noise.py, the errors of runs and their shared part; intervals.py, profiles, bootstrap

@@ -100,6 +100,9 @@ def _command(module, name, arguments):
         raise UserError(" ".join(str(e).split())) from e
     if positional:
         raise UserError(f"found {positional[0]!r}, expected only flags such as --name=value")
+    for flag in (f[key] for key in f if f[key].present):
+        if isinstance(flag.value, str) and not flag.value.strip():  # as of an unset variable of the shell
+            raise UserError(f"--{flag.name}= is empty; give it a value or leave it out")
     with _float64() if name in COMPILED else contextlib.nullcontext():
         module.run(f)
     return 0

@@ -6,29 +6,19 @@ import json
 
 from absl import flags
 
-from fit import UserError
+from fit import UserError, frames
 from fit.lawfile import Law, load
 from fit.laws import FORMS
 from fit.table import Table, plain
-from fit.table import read as read_table
 
 __all__ = ["Plan", "law", "load", "plan", "read", "save"]
 
 
 def read(runs, columns: dict[str, str] | None = None) -> Table:
-    """A table of runs: a .csv, .jsonl or .parquet file, or a pandas frame; columns: {ours: theirs}, such as
-    {"loss": "val_loss"}. Raises UserError for a file that cannot be read, or has no such columns."""
-    if isinstance(runs, Table):
-        return runs
-    if not hasattr(runs, "columns"):
-        return read_table(str(runs), columns)
-    values = {str(name): runs[name].to_list() for name in runs.columns}
-    table = Table("the frame", values, list(range(len(runs))), dict(columns or {}))
-    for ours in table.names:
-        table.column(ours)
-    if not len(table):
-        raise UserError("the frame has no runs")
-    return table
+    """A table of runs: a .csv, .jsonl or .parquet file, a pandas frame, a list of dictionaries (a run each) or a
+    dictionary of columns; columns: {ours: theirs}, such as {"loss": "val_loss"}. Raises UserError for what cannot be
+    read, or has no such columns."""
+    return frames.of(runs, columns)
 
 
 def law(runs, form: str = "joint", **options) -> Law:
@@ -44,11 +34,11 @@ def law(runs, form: str = "joint", **options) -> Law:
 
     if form not in FORMS:
         raise UserError(f"--form={form}: expected one of {', '.join(FORMS)}")
-    table = read(runs)
+    runs = read(runs)
     f = _flags("law", command, ("runs", "out", "columns"), options | dict(form=form))
-    f.columns = [f"{ours}:{theirs}" for ours, theirs in table.names.items()]  # for the record
+    f.columns = [f"{ours}:{theirs}" for ours, theirs in runs.names.items()]  # for the record
     with jax.enable_x64(True), jax.default_device(jax.devices("cpu")[0]):
-        record = command.fitted(f, table, FORMS[form], quiet=True)
+        record = command.fitted(f, runs, FORMS[form], quiet=True)
     record = json.loads(json.dumps(plain(record), allow_nan=False))  # as a law.json would be read
     coefficients = {name: float(record["coefficients"][name]) for name in FORMS[form].names}
     return Law("the fitted law", FORMS[form], coefficients, record)
@@ -74,6 +64,11 @@ class Plan:
     def __init__(self, fields: dict):
         vars(self).update(fields)
 
+    def __repr__(self):
+        from fit import plan_text
+
+        return f"<plan by {self.law}: {plan_text.answer(vars(self))}>"
+
     def __str__(self):
         from fit import plan_text
 
@@ -87,7 +82,7 @@ def plan(law: Law | str, **limits) -> Plan:
     model is feasible."""
     from fit.commands import plan as command
 
-    law = law if isinstance(law, Law) else load(str(law))
+    law = law if isinstance(law, Law) else load(law)
     return Plan(command.planned(_flags("plan", command, ("law", "json", "emit_config", "base_config"), limits), law)[1])
 
 
@@ -101,14 +96,17 @@ def _flags(name, command, not_options, options):
         if option not in f or option in not_options:
             known = ", ".join(sorted(set(f) - set(not_options)))
             raise TypeError(f"fit.{name}() has no option {option!r}; options: {known}")
+        if hasattr(value, "tolist"):  # an array, a series, or a number of one
+            value = value.tolist()
         if isinstance(value, dict):
-            value = [f"{key}={v}" for key, v in value.items()]
-        if isinstance(value, (list, tuple)):
+            value = json.dumps(plain(value)) if option == "mfu" else [f"{key}={v}" for key, v in value.items()]
+        if isinstance(value, (list, tuple, range, set)):
             value = ",".join(map(str, value))
         if value is not None:
             arguments.append(f"--{option}={value}")
     try:
         f(["fit", *arguments])
     except flags.Error as e:
-        raise UserError(" ".join(str(e).split())) from e
+        text = " ".join(str(e).split())
+        raise UserError(text if len(text) <= 300 else f"{text[:100]} ... {text[-200:]}") from e
     return f

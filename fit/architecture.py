@@ -8,12 +8,14 @@ SwiGLU feed-forward layer of width 3 d (9 d^2 weights an expert), one expert act
 
 import dataclasses
 import functools
+import math
 
 import numpy as np
 
 TRAINING, INFERENCE = 6, 2  # FLOPs of one token for each active parameter
 ATTENTION, EXPERT = 4, 9  # weights of a block's attention and of one of its experts, in d^2
 EXPERTS = (1, 2, 4, 8, 16, 32)  # the paper's
+ROUNDED = 0.15  # ratios within this share of each other are taken for one that was rounded to whole widths
 OF_EXPERTS = ("n_experts", "n_total", "sparsity")  # columns that change with the number of experts
 # columns of the architecture: a token uses one expert, as wide as the dense layer, and none that all tokens use
 WHOLE_EXPERTS = dict(top_k=1.0, granularity=1.0, shared_share=0.0)
@@ -47,6 +49,18 @@ class Architecture:
     def smallest(self):
         """Width of the smallest model."""
         return float(self.width_per_block)
+
+    @property
+    def width_per_head(self):
+        """d_model / n_heads."""
+        return self.width_per_block
+
+    def widths(self, n_blocks):
+        """The widths that n_blocks may have: of whole heads, with a width per block within ROUNDED of the
+        architecture's; and, whole heads or not, exactly that width per block."""
+        own, step = n_blocks * self.width_per_block, self.width_per_head
+        heads = range(math.ceil(own / (1 + ROUNDED) / step), math.floor(own * (1 + ROUNDED) / step) + 1)
+        return sorted({own, *(round(n * step) for n in heads if n)})
 
     def active_weights(self, n_experts=None):
         """Weights of a block that a token uses, in d_model^2."""
@@ -89,9 +103,9 @@ class Architecture:
         """What a law may read of a mixture of whatever size: n_experts, top_k, granularity, shared_share, sparsity."""
         return dict(n_experts=n_experts, sparsity=1 - 1 / n_experts) | WHOLE_EXPERTS
 
-    def fields(self, n_blocks, n_experts):
-        """The trainer's fields beyond the paper's shape. None here: d_model = n_blocks width_per_block, one head a
-        block and d_ff = 3 d_model say it all."""
+    def fields(self, d_model, n_experts):
+        """The trainer's fields beyond the paper's shape. None here: d_model, n_blocks, a head for each width_per_block
+        and d_ff = 3 d_model say all."""
         return {}
 
 
@@ -100,23 +114,35 @@ PAPER = Architecture()
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """A decoder that can be built: whole blocks, width a multiple of width_per_block, whole heads and experts. Counts
-    are exact; one head a block and whole experts, unless the architecture's fields say otherwise."""
+    """A decoder that can be built: whole blocks, heads and experts. Counts are exact; heads of width_per_block and
+    whole experts, unless the architecture's fields say otherwise. width: d_model; 0: n_blocks width_per_block."""
 
     architecture: Architecture
     n_blocks: int
     n_experts: int
+    width: int = 0
 
     @property
     def d_model(self):
-        return self.n_blocks * self.architecture.width_per_block
+        return self.width or self.n_blocks * self.architecture.width_per_block
 
     @functools.cached_property
     def shape(self):
         """The fields of the trainer's config.model that a plan chooses; those that every model has come first."""
-        d, own = self.d_model, self.architecture.fields(self.n_blocks, self.n_experts)
-        plain = dict(d_model=d, n_blocks=self.n_blocks, n_heads=self.n_blocks, d_ff=EXPERT // 3 * d)
+        d, own = self.d_model, self.architecture.fields(self.d_model, self.n_experts)
+        heads = d // self.architecture.width_per_block
+        plain = dict(d_model=d, n_blocks=self.n_blocks, n_heads=heads, d_ff=EXPERT // 3 * d)
         return plain | dict(vocab_size=self.architecture.vocab_size) | own
+
+    @property
+    def off(self):
+        """The factor by which rounding to whole blocks and heads changed the architecture's ratios, at most: width per
+        block, heads of keys and values per head, width of all heads; 1 where it changed none."""
+        with_keys = self.shape.get("n_kv_heads", self.shape["n_heads"]) / self.shape["n_heads"]
+        ratios = [self.d_model / (self.n_blocks * self.architecture.width_per_block)]
+        ratios += [with_keys / getattr(self.architecture, "kv_share", 1)]
+        ratios += [self._attention()[2] / self.d_model / getattr(self.architecture, "attention", 1)]
+        return max(max(ratio, 1 / ratio) for ratio in ratios)
 
     def _attention(self):
         """(weights of a block's attention, numbers that one token leaves in its cache, widths of all heads)."""

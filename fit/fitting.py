@@ -11,7 +11,7 @@ from fit import UserError, holdout, models, search
 from fit import noise as noise_lib
 from fit.architecture import EXPERTS, OF_EXPERTS
 from fit.problem import prepare
-from fit.runs import read_runs
+from fit.runs import read_runs, unlikely
 from fit.sure import how_sure, separate_errors
 from fit.table import plain, write_text
 
@@ -63,8 +63,9 @@ def fit_file(path, form, settings, options=Options(), quiet=False):
         fitted=holdout.errors(form, fit.free, train),
         held_out=holdout.errors(form, fit.free, validation) if len(validation) else None,
         starts=dict(
-            tried=len(fit.objectives),
-            within_1_percent=int(np.sum(fit.objectives <= 1.01 * fit.objective)),
+            tried=fit.tried,
+            followed=len(fit.ends),  # to their end: how the others would have ended is not known
+            within_1_percent=int(np.sum(fit.ends <= 1.01 * fit.objective)),
             gradient_norm=fit.gradient_norm,
         ),
         versions={name: importlib.metadata.version(name) for name in ("jax", "jaxopt", "numpy")}
@@ -127,8 +128,11 @@ def described(runs, train, form):
 
 
 def table_warnings(form, runs):
-    """Sentences about mixtures among the runs of a law that does not read the number of experts."""
-    out, table = [], runs.table
+    """Sentences about runs of odd sizes, and about mixtures among those of a law that does not read the number of
+    experts."""
+    table = runs.table
+    known = {name: values for name, values in runs.columns.items() if name in table}
+    out = [f"{runs.path}: {odd}"] if (odd := unlikely(known)) else []
     if not set(OF_EXPERTS) & set(form.columns) and "n_experts" in table:
         experts = table.numbers("n_experts")
         if values := [f"{e:g}" for e in np.unique(experts)]:

@@ -4,27 +4,27 @@ fit/presets/ has our own fits."""
 import collections
 import dataclasses
 import json
+import math
 import os
 import pathlib
 import statistics
+import warnings
 
 import numpy as np
 
-from fit import UserError, models, sentences, shapes
+from fit import UserError, frames, lawcheck, models, sentences, shapes, table
 from fit.architecture import EXPERTS, OF_EXPERTS, PAPER, Architecture, training_flops
 from fit.form import Form
 from fit.laws import FORMS, PRESETS
-from fit.summary import WAYS_OF_DRAWING
-from fit.units import amount
+from fit.runs import unlikely
+from fit.units import amount, flops
 
 ROUNDING = 5e-3  # a value outside a range by less than this share counts as inside: three digits hide it
-SECTIONS = ("settings", "runs", "fitted", "held_out", "starts", "noise", "profile", "bootstrap", "separate", "sample")
-SECTIONS += ("versions",)
 OURS = {path.stem: path for path in pathlib.Path(__file__).parent.glob("presets/*.json")}  # fitted to runs of jmoe
 NAMES = (*PRESETS, *OURS)  # of the laws that need no file
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(repr=False)
 class Law:
     """name: preset or file; coefficients by name; record: all that stands in the file."""
 
@@ -33,10 +33,50 @@ class Law:
     coefficients: dict
     record: dict
 
+    def __repr__(self):
+        values = ", ".join(f"{name} {value:.4g}" for name, value in self.coefficients.items())
+        write = lambda name: flops if name == "training_flops" else amount
+        known = [f"{name} {' to '.join(map(write(name), ends))}" for name, ends in self.ranges.items()]
+        known = [f"fitted to {', '.join(known)}"] if known else []
+        known += [f"{len(self.record['bootstrap']['draws'])} bootstrap fits"] if self.draws else []
+        return f"<{self.form.name} law {self.name}: {'; '.join([values, *known])}>"
+
     def predict(self, n_active=1.0, n_tokens=1.0, n_experts=1.0, **columns):
-        """Loss in nats per token; columns broadcast together; those that the law does not use may be anything."""
-        columns |= dict(n_active=n_active, n_tokens=n_tokens, n_experts=n_experts)
-        return self.loss(self.coefficients, columns)
+        """Loss in nats per token; columns (numbers, lists or arrays) broadcast together, those that the law does not
+        use may be anything. Or one table of models, as fit.read takes it, in place of n_active: the loss of each row.
+        Raises UserError for values that no model has, such as n_active=-1; warns of few or many tokens per parameter.
+        """
+        columns = self._asked_for(n_active, n_tokens, n_experts, columns)
+        if odd := unlikely(columns):
+            warnings.warn(odd, stacklevel=2)
+        with np.errstate(all="ignore"):
+            loss = self.loss(self.coefficients, columns)
+        if not np.isfinite(loss).all():
+            i = int(np.argmax(~np.isfinite(loss)))
+            at = ", ".join(f"{name} {np.broadcast_to(v, loss.shape).flat[i]:g}" for name, v in columns.items())
+            raise UserError(f"the {self.form.name} law gives no loss at {at}")
+        return loss
+
+    def _asked_for(self, n_active, n_tokens, n_experts, more):
+        """The columns that the law reads, as float64 arrays; UserError at the first value that no model has."""
+        if frames.is_table(n_active):
+            models = frames.of(n_active)
+            return {name: models.numbers(name) for name in self.form.columns}
+        given, columns = more | dict(n_active=n_active, n_tokens=n_tokens, n_experts=n_experts), {}
+        for name in self.form.columns:
+            low, high = table.BOUNDS.get(name, (-np.inf, np.inf))
+            try:
+                values = columns[name] = np.asarray(given[name], float)
+            except KeyError:
+                raise UserError(
+                    f"{name} is missing: the {self.form.name} law reads {', '.join(self.form.columns)}"
+                ) from None
+            except (TypeError, ValueError):
+                raise UserError(f"{name}: found {table.shown(given[name])}, expected numbers") from None
+            if (bad := ~((low <= values) & (values <= high))).any():
+                found = values.flat[int(np.argmax(bad))]
+                raise UserError(f"{name}: found {found:g}, expected a number from {low:g} to {high:g}")
+        return columns
 
     def loss(self, coefficients, columns):
         """Loss in nats per token with these coefficients by name; all arguments broadcast together."""
@@ -81,11 +121,16 @@ class Law:
         return (self.record.get("noise") or {}).get("total")
 
     def predict_interval(self, n_active=1.0, n_tokens=1.0, n_experts=1.0, new_run=False, **columns):
-        """(low, high) percentiles of the loss; needs draws. For the law itself: over the bootstrap's draws. For a new
-        run (needs noise): over these and the run's own error, which fitting more runs does not reduce."""
-        columns |= dict(n_active=n_active, n_tokens=n_tokens, n_experts=n_experts)
+        """(low, high) percentiles of the loss; takes what predict takes. For the law itself: over the bootstrap's
+        draws. For a new run: over these and the run's own error, which fitting more runs does not reduce. Raises
+        UserError for a law without draws, or for a new run without noise."""
+        if not self.draws:
+            raise UserError(f"--law={self.name}: holds no draws, so it has no intervals; fit it with --bootstrap=100")
+        if new_run and self.noise is None:
+            raise UserError(f"--law={self.name}: does not say how runs scatter around it; no interval of a new run")
+        columns = self._asked_for(n_active, n_tokens, n_experts, columns)
         arrays = dict(zip(columns, np.broadcast_arrays(*columns.values())))
-        shape = arrays["n_active"].shape
+        shape = next(iter(arrays.values())).shape
         draws = {name: values[:, None] for name, values in self.draws.items()}
         count = len(self.record["bootstrap"]["draws"])
         errors = np.zeros((count, 1))
@@ -94,7 +139,7 @@ class Law:
             errors = self.noise * np.vectorize(statistics.NormalDist().inv_cdf)(at)
         # plain percentiles of so few draws are too narrow: Weibull's positions reach as far out as they claim to
         levels = np.clip([(p * (count + 1) - 50) / count for p in self.percentiles], 0, 100)
-        ends = np.empty((2, arrays["n_active"].size))
+        ends = np.empty((2, math.prod(shape)))
         for part in range(0, ends.shape[1], 4096):  # draws times errors times models would not fit at once
             some = {name: arrays[name].ravel()[part : part + 4096] for name in self.form.columns}
             law = np.log(self.loss(draws, some))  # [draws, models]
@@ -221,6 +266,9 @@ def warning_of(outside):
 
 def load(name):
     """The Law of a preset's name or of a law.json; UserError if it is neither, or does not hold a complete law."""
+    if not isinstance(name, (str, os.PathLike)) or len(str(name)) > frames.LONGEST_PATH:
+        raise UserError(f"law: found {table.shown(name)}, expected a published law's name or the path of a law.json")
+    name = os.fspath(name)
     if name in PRESETS:
         preset = PRESETS[name].presets[name]
         return Law(name, PRESETS[name], preset["coefficients"], preset)
@@ -248,36 +296,5 @@ def load(name):
             pairs = [f"{c.above} >= {k}" for k, c in form.coefficients.items() if c.above]
             why = " or ".join(["a scale that is not positive", *pairs])
             raise UserError(f"--law={name}: its coefficients make no law ({why})")
-    _check(record, form, f"--law={name}")
+    lawcheck.check(record, form, f"--law={name}")
     return law
-
-
-def _check(record, form, where):
-    """UserError, naming the field of `record` that is not what `fit law` writes; any field may be missing."""
-    mapping, rising = lambda v: isinstance(v, dict), lambda v: _numbers(v, 1) and len(v) == 2 and v[0] < v[1]
-    fields = [(name, record.get(name), mapping, "an object") for name in SECTIONS]
-    fields += [(name, record.get(name), lambda v: isinstance(v, list), "a list") for name in ("warnings", "rolling")]
-    models.check_fields(fields, where)
-    ranges, bootstrap = (record.get("runs") or {}).get("ranges"), record.get("bootstrap") or {}
-    models.check_fields([("runs.ranges", ranges, mapping, "an object")], where)
-    pair = lambda v: _numbers(v, 1) and len(v) == 2 and v[0] <= v[1]
-    fields = [(f"runs.ranges.{name}", ends, pair, "two rising numbers") for name, ends in (ranges or {}).items()]
-    if bootstrap:
-        draws, ends, way = (bootstrap.get(name) or "missing" for name in ("draws", "percentiles", "form"))
-        fine = lambda v: _numbers(v, 2) and np.shape(v)[1] == len(form.names)
-        fields.append(("bootstrap.draws", draws, fine, f"rows of {len(form.names)} numbers"))
-        fine = lambda v: rising(v) and v[0] >= 0 and v[1] <= 100
-        fields.append(("bootstrap.percentiles", ends, fine, "two rising numbers from 0 to 100"))
-        fields.append(("bootstrap.form", way, list(WAYS_OF_DRAWING).__contains__, "errors, replacement or paper"))
-    total = (record.get("noise") or {}).get("total")
-    fields.append(("noise.total", total, lambda v: _numbers([v], 1) and v >= 0, "a number from 0 up"))
-    models.check_fields(fields, where)
-
-
-def _numbers(value, depth):
-    """Whether this is a list (of lists) of finite numbers, not empty and of equal lengths."""
-    try:
-        array = np.array(value)
-    except ValueError:
-        return False
-    return array.ndim == depth and array.size > 0 and array.dtype.kind in "if" and bool(np.isfinite(array).all())

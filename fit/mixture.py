@@ -50,6 +50,11 @@ class Mixture(Architecture):
         return float(self.width_per_block) * (1 + self.n_dense)
 
     @property
+    def width_per_head(self):
+        """d_model / n_heads, any number."""
+        return (self.head_dim or self.width_per_block) / self.attention
+
+    @property
     def top_k(self):
         """How many narrow experts a token chooses, beside the shared ones."""
         return round(self.used * self.split) - self.shared
@@ -115,19 +120,18 @@ class Mixture(Architecture):
         fine = {name: np.where(mixture, value, WHOLE_EXPERTS[name]) for name, value in fine.items()}
         return dict(n_experts=n_experts, sparsity=1 - fine["top_k"] / n_experts) | fine
 
-    def fields(self, n_blocks, n_experts):
+    def fields(self, d_model, n_experts):
         """The fields of the trainer's config.model, whole numbers: the nearest that can be built."""
-        d = n_blocks * self.width_per_block
         head_dim = self.head_dim or self.width_per_block
-        n_heads = max(1, round(self.attention * d / head_dim))
+        n_heads = max(1, round(self.attention * d_model / head_dim))
         divisors = [n for n in range(1, n_heads + 1) if n_heads % n == 0]
         with_keys = min(divisors, key=lambda n: abs(np.log(n / (self.kv_share * n_heads))))
-        d_ff = round(self.ff * d)
+        d_ff = round(self.ff * d_model)
         fields = dict(n_heads=n_heads, n_kv_heads=with_keys, head_dim=head_dim, d_ff=d_ff, tied_embeddings=self.tied)
         mixture = n_experts > 1  # a dense model has none of these
         return fields | dict(
             top_k=self.top_k if mixture else 1,
-            d_expert=max(1, round(self.ff * d / self.split)) if mixture else 0,
+            d_expert=max(1, round(self.ff * d_model / self.split)) if mixture else 0,
             n_shared_experts=self.shared if mixture else 0,
             n_dense_blocks=self.n_dense if mixture else 0,
         )

@@ -119,6 +119,17 @@ def _overrides(table, differing):
     return common
 
 
+def text_of(entry):
+    """{field: value as Python source} by which the trainer takes only the runs' text; {} where that is unknown."""
+    corpus = entry["corpus"] or ""
+    return {"data.fingerprint": repr(corpus)} if re.fullmatch("[0-9a-f]{16}", corpus) else {}  # as jmoe names a text
+
+
+def overrides(entry):
+    """{field: value as Python source} that a model for this law has as its runs had it."""
+    return (entry["overrides"] or {}) | text_of(entry)
+
+
 def is_literal(source):
     """Whether `source` is a Python literal and nothing that could run."""
     try:

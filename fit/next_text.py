@@ -3,6 +3,7 @@
 import ast
 
 from fit import UserError, plan_config, planning
+from fit.models import text_of
 from fit.summary import LEVEL
 from fit.units import amount
 
@@ -63,7 +64,7 @@ def sweep_source(law, architecture, found, base=None):
     Raises:
       UserError: nothing says what config the runs had.
     """
-    overrides = {}
+    overrides = text_of(law.models)
     if base is None:
         base, overrides = planning.base_config(law, architecture)
     if base is None:
@@ -72,7 +73,7 @@ def sweep_source(law, architecture, found, base=None):
             "name a config that serves by --base_config"
         )
     shared = "".join(f"    {field!r}: {ast.literal_eval(value)!r},\n" for field, value in overrides.items())
-    built = [architecture.fields(row["n_blocks"], row["n_experts"]) for row in found["trunks"]]
+    built = [architecture.fields(row["d_model"], row["n_experts"]) for row in found["trunks"]]
     models = "".join(
         f"    ({row['d_model']}, {row['n_blocks']}, {row['n_experts']}, "
         f"({', '.join(f'{n:_}' for n in row['n_tokens'])},){f', {own!r}' if own else ''}),\n"

@@ -14,58 +14,20 @@ import numpy as np
 
 from fit import UserError, sentences
 from fit.architecture import INFERENCE, TRAINING, training_flops
+from fit.constraints import Constraints
 
 BAND = 1e-3  # near-optimal: within this share of the best loss
+NEAR = 1e-4  # as good as the best: within this share of its loss
+PLATEAU = 0.75  # where a model of this share of the best size is as good, larger ones are worth nothing
 GRID, REFINED = 129, 7  # of the search: sizes, and how often the grid is laid between the neighbours of the best one
-
-
-@dataclasses.dataclass(frozen=True)
-class Constraints:
-    """What a plan must respect; any may be None. Numbers, or arrays that broadcast with the number of experts.
-
-    flops: training, 6 N D, plus 2 N inference_tokens; or {n_experts: FLOPs}, of which `at` takes one. memory_bytes:
-    weights and key-value cache, over all devices. kv_tokens: tokens in the cache. max_tokens: the training tokens there
-    are. epochs: how often each of them may be read, once where it is None.
-    """
-
-    flops: float | dict | None = None
-    memory_bytes: float | None = None
-    bytes_per_parameter: float = 2.0
-    kv_tokens: float = 0.0
-    bytes_per_kv_element: float = 2.0
-    inference_tokens: float = 0.0
-    max_tokens: float | None = None
-    epochs: float | None = None
-
-    @property
-    def cap(self):
-        """The most tokens to train on, None without a limit."""
-        return None if self.max_tokens is None else self.max_tokens * (self.epochs or 1)
-
-    def at(self, n_experts):
-        """The constraints of models of n_experts, a number or an array: with their own flops."""
-        if not isinstance(self.flops, dict):
-            return self
-        return dataclasses.replace(self, flops=np.vectorize(self.flops.get, otypes=[float])(n_experts)[()])
-
-    def memory(self, architecture, d_model, n_experts):
-        """Bytes of weights and cache."""
-        weights = self.bytes_per_parameter * architecture.n_total(d_model, n_experts)
-        return weights + self.bytes_per_kv_element * architecture.kv_elements(d_model, self.kv_tokens)
-
-    def tokens(self, n_active):
-        """Training tokens that are left for a model of n_active parameters; may be 0 or negative."""
-        left = np.inf
-        if self.flops is not None:
-            left = self.flops / (TRAINING * n_active) - INFERENCE / TRAINING * self.inference_tokens
-        return np.minimum(left, np.inf if self.cap is None else self.cap)
 
 
 @dataclasses.dataclass
 class Optima:
     """Arrays of one shape. n_active and d_model are real numbers; loss in nats per token; NaN where not feasible.
 
-    size_bound says what fixed n_active: "" (free optimum), "memory", "tokens" (all tokens used) or "smallest".
+    size_bound says what fixed n_active: "" (free optimum), "memory", "chips" (which hold no larger model in training),
+    "tokens" (all tokens used), "plateau" (larger ones are worth nothing more) or "smallest".
     """
 
     n_experts: np.ndarray
@@ -158,16 +120,26 @@ def _searched(loss, low, high):
 
 
 def _largest(architecture, constraints, n_experts):
-    """n_active of the largest model that the memory holds, infinite without a limit."""
-    limit = constraints.memory_bytes
-    if limit is None:
-        return np.inf
-    excess = lambda log_d: np.log(constraints.memory(architecture, np.exp(log_d), n_experts)) - np.log(limit)
-    low = np.log(architecture.smallest)
-    high = low + 1
-    while np.any(excess(high) < 0):
-        high += 1
-    return architecture.n_active(np.exp(root(excess, low, high)), n_experts)
+    """(n_active of the largest model that memory and chips hold, infinite without these; which of the two it is)."""
+    largest, bound = np.inf, "memory"
+    for name, used, limit in constraints.sizes(architecture):
+        excess = lambda log_d: np.log(used(np.exp(log_d), n_experts)) - np.log(limit)
+        low = np.log(architecture.smallest)
+        high = low + 1
+        while np.any(excess(high) < 0):
+            high += 1
+        size = architecture.n_active(np.exp(root(excess, low, high)), n_experts)
+        largest, bound = np.fmin(size, largest), np.where(size < largest, name, bound)
+    return largest, bound
+
+
+def _on_plateau(slack, loss, size, smallest):
+    """The least size whose loss is higher than that of `size` by no more than the share `slack`, where it is at most
+    PLATEAU of it; elsewhere NaN. loss: of n_active, an array."""
+    most, less = loss(size) * (1 + slack), np.maximum(PLATEAU * size, smallest)
+    edge = np.exp(root(lambda log_n: loss(np.exp(log_n)) - most, np.log(smallest), np.log(less)))
+    edge = np.where(loss(smallest) <= most, smallest, edge)
+    return np.where((less < size) & (loss(less) <= most), edge, np.nan)
 
 
 def solve(law, n_experts, architecture, constraints, coefficients=None):
@@ -177,20 +149,20 @@ def solve(law, n_experts, architecture, constraints, coefficients=None):
     """
     law.check_plannable()
     coefficients = coefficients or law.coefficients
-    flops, limit, cap = constraints.flops, constraints.memory_bytes, constraints.cap
-    if flops is None and (limit is None or cap is None):
+    flops, cap, sizes = constraints.flops, constraints.cap, constraints.sizes(architecture)
+    if flops is None and (not sizes or cap is None):
         raise UserError(sentences.UNBOUNDED)
     if flops is None and np.any(np.asarray(constraints.inference_tokens) > 0):
         raise UserError(sentences.NO_BUDGET_TO_SHARE)
-    given = [np.asarray(v, float) for v in (flops, limit) if v is not None]
+    given = [np.asarray(v, float) for v in (flops, constraints.memory_bytes) if v is not None]
     shape = np.broadcast_shapes(*(np.shape(v) for v in (*coefficients.values(), n_experts, *given)))
     n_experts = np.broadcast_to(np.asarray(n_experts, float), shape)
     smallest_d = architecture.smallest
     smallest = np.broadcast_to(architecture.n_active(smallest_d, n_experts), shape)
-    largest = _largest(architecture, constraints, n_experts)
+    largest, largest_by = _largest(architecture, constraints, n_experts)
     feasible = (constraints.tokens(smallest) >= 1) & architecture.enough(n_experts)
-    if limit is not None:
-        feasible = feasible & (constraints.memory(architecture, smallest_d, n_experts) <= limit)
+    for _, used, limit in sizes:
+        feasible = feasible & (used(smallest_d, n_experts) <= limit)
     bound = np.full(shape, "", dtype=object)
     if law.form.at_experts:
         reduced = np.broadcast_arrays(*law.form.at_experts(coefficients, n_experts), n_experts)[:4]
@@ -209,10 +181,14 @@ def solve(law, n_experts, architecture, constraints, coefficients=None):
         all_tokens = flops / (TRAINING * cap + INFERENCE * constraints.inference_tokens)
         bound[all_tokens * (1 + (0 if law.form.at_experts else 1e-6)) > size] = "tokens"
         size = np.maximum(size, all_tokens)
-    bound[size > largest] = "memory"
+    bound = np.where(size > largest, largest_by, bound)
     size = np.minimum(size, largest)
     bound[size < smallest] = "smallest"
     size = np.where(feasible, np.maximum(size, smallest), np.nan)
+    if slack := getattr(law, "slack", 0):  # of a law of repeated text
+        loss = lambda n: loss_of(law, architecture, n_experts, n, np.maximum(constraints.tokens(n), 1), coefficients)
+        enough = _on_plateau(slack, loss, size, smallest)
+        size, bound = np.where(enough > 0, enough, size), np.where(enough > 0, "plateau", bound)
     trained = np.where(feasible, constraints.tokens(size), np.nan)
     d_model = architecture.d_model(size, n_experts)
     with np.errstate(invalid="ignore"):
@@ -249,11 +225,14 @@ def why_infeasible(architecture, constraints, n_experts):
     if not (enough := architecture.enough(n_experts := np.atleast_1d(n_experts))).any():
         return sentences.TOO_FEW_EXPERTS.format(e=np.max(n_experts), used=architecture.top_k)
     d, least = architecture.smallest, float(np.min(n_experts[enough]))
-    blocks, limit = round(d / architecture.width_per_block), constraints.memory_bytes
+    blocks = round(d / architecture.width_per_block)
     smallest = (sentences.SMALLEST if blocks == 1 else sentences.SMALLEST_OF).format(d=d, e=least, blocks=blocks)
-    if limit is not None and (need := float(constraints.memory(architecture, d, least))) > limit:
-        gb = dict(need=need / 1e9, limit=limit / 1e9)
-        return sentences.MEMORY_TOO_SMALL.format(smallest=smallest, times=need / limit, **gb)
+    for name, used, limit in constraints.sizes(architecture):
+        if (need := float(used(d, least))) > limit:
+            sentence = dict(memory=sentences.MEMORY_TOO_SMALL, chips=sentences.CHIPS_TOO_FEW)[name]
+            chips = constraints.chips and dict(count=constraints.chips.count, kind=constraints.chips.kind)
+            gb = dict(need=need / 1e9, limit=limit / 1e9, times=need / limit)
+            return sentence.format(smallest=smallest, **gb, **(chips or {}))
     size = float(architecture.n_active(d, least))
     inference, one = INFERENCE * size * constraints.inference_tokens, training_flops(size, 1)
     need = inference + one
@@ -281,7 +260,7 @@ def near_optimal(law, architecture, constraints, solved):
     constraints = constraints.at(solved.n_experts)
     target = np.nanmin(solved.loss) * (1 + BAND)
     inside = solved.feasible & (solved.loss <= target)
-    largest = _largest(architecture, constraints, solved.n_experts)
+    largest, _ = _largest(architecture, constraints, solved.n_experts)
     if constraints.flops is not None:  # one token left
         last = constraints.flops / TRAINING / (INFERENCE / TRAINING * constraints.inference_tokens + 1.0)
         largest = np.minimum(largest, last)

@@ -8,7 +8,7 @@ import ast
 import os
 import re
 
-from fit import UserError, sentences
+from fit import UserError, models, sentences
 from fit.lawfile import load, warning_of
 from fit.models import BUILT
 from fit.planning import PAPERS_LAW
@@ -30,7 +30,7 @@ def source(law, plan, base=None):
     built = plan["buildable"]
     if built is None:
         raise UserError(sentences.NOTHING_BUILT)
-    overrides = {}
+    overrides = models.text_of(law.models) if built["vocab_size"] == law.models["vocab_size"] else {}
     if base is None:
         base, overrides = plan["base_config"], plan["overrides"]
         _check(law, built, base)
@@ -48,10 +48,19 @@ def source(law, plan, base=None):
         + "".join(f"    config.model.{name} = {built[name]}\n" for name in (*SHAPE, *BUILT) if name in built)
         + "".join(as_run)
         + f"    config.n_tokens = ({built['n_tokens']:_},)\n"
+        + _microbatch(plan, base)
         + "    # a third of the run at most\n"
         + f"    config.optimizer.warmup_tokens = min(config.optimizer.warmup_tokens, {warmup:_})\n"
         + "    return config\n"
     )
+
+
+def _microbatch(plan, base):
+    """The line that says how many tokens the chips hold at once, where they do not hold the largest batch."""
+    fewer = (plan["buildable"].get("cost") or {}).get("microbatch_tokens")
+    if not fewer or base != plan["base_config"]:
+        return ""
+    return f"    config.microbatch_tokens = {fewer:_}  # {sentences.CONFIG_MICROBATCH.format(**plan['chips'])}\n"
 
 
 def _check(law, built, base):

@@ -7,7 +7,7 @@ from fit.units import amount, duration, memory
 
 def text(plan):
     """The plan that planning.plan made, as text."""
-    parts = [_optima(plan), answer(plan)]
+    parts = [answer(plan), _optima(plan)]
     if plan.get("bootstrap"):
         parts.append(_bootstrap(plan["bootstrap"]))
     if "architectures" in plan:
@@ -17,10 +17,10 @@ def text(plan):
     if "chips" in plan:
         parts.append(_costs(plan))
     if "repeats" in plan:
-        parts.append(_repeated(plan["repeats"]))
+        parts.append(_repeated(plan["repeats"], plan["best"]))
     if "target" in plan:
         parts += [_target(plan["target"], plan["constraints"]), _front(plan["target"]["front"])]
-    if compared := [*_against_dense(plan), *map(_rule_of_thumb, plan.get("rule_of_thumb", []))]:
+    if compared := [*_against_dense(plan), *_rules_of_thumb(plan)]:
         parts.append("\n".join(compared))
     if plan["warnings"]:
         parts.append("\n".join(f"warning: {sentence}" for sentence in plan["warnings"]))
@@ -63,6 +63,23 @@ def answer(plan):
         n_tokens=amount(best["n_tokens"]),
         loss=best["loss"],
         interval=interval,
+        built=_built(plan["buildable"], e),
+    )
+
+
+def _built(built, n_experts):
+    """What building costs in loss."""
+    if built is None:
+        return sentences.NOT_BUILT
+    cost = built["loss_of_building"]
+    sentence = sentences.BUILT if built["n_experts"] == n_experts else sentences.BUILT_OTHER
+    return sentence.format(
+        e=built["n_experts"],
+        n_active=amount(built["n_active"]),
+        n_tokens=amount(built["n_tokens"]),
+        loss=built["loss"],
+        cost=abs(cost),
+        which="more" if cost >= 0 else "less",
     )
 
 
@@ -124,16 +141,15 @@ def _costs(plan):
     """A line for each number of experts: what training costs and keeps in memory, and how fast the model answers."""
     chips, columns = plan["chips"], sentences.COST_COLUMNS
     mfu, dollars, kind = chips["mfu"], chips["dollars_per_hour"], chips["kind"]
-    names = dict(hours="training", dollars="price", memory="training keeps", chips="chips", alone="tokens/s")
+    names = dict(hours="training", dollars="price", memory="training takes", chips="chips", serving="served on")
     lines = [
         sentences.COST_HEAD.format(
             count=chips["count"],
             kind=kind,
             mfu=", ".join(f"{v:g} (E = {e})" for e, v in mfu.items()) if isinstance(mfu, dict) else f"{mfu:g}",
             dollars="" if dollars is None else sentences.DOLLARS_EACH.format(dollars=dollars),
-            devices=f"{chips['devices']} x {kind}",
         ),
-        columns.format(n_experts="n_experts", among_many="among many", **names),
+        columns.format(n_experts="n_experts", alone="tokens/s", among_many="among many", **names),
     ]
     for row in plan["optima"]:
         cost = row["cost"]
@@ -144,6 +160,7 @@ def _costs(plan):
                 dollars="-" if dollars is None else f"${amount(cost['training_dollars'])}",
                 memory=memory(cost["training_bytes"]),
                 chips=amount(cost["training_chips"]),
+                serving=amount(cost["serving_chips"]),
                 **{name: amount(speed) for name, speed in cost["tokens_per_second"].items()},
             )
         )
@@ -154,12 +171,14 @@ def _costs(plan):
     return "\n".join(lines)
 
 
-def _repeated(repeats):
+def _repeated(repeats, row):
     best = repeats["best"]
     return sentences.REPEATED.format(
         epochs=best["epochs"],
         unique=amount(repeats["unique_tokens"]),
         effective=amount(best["effective_tokens"]),
+        n_active=amount(row["n_active"]),
+        effective_n_active=amount(best["effective_n_active"]),
         saved=repeats["loss_saved"],
         source=repeats["source"],
     )
@@ -225,15 +244,19 @@ def _against_dense(plan):
         yield sentences.TOKEN_CAP.format(loss=plan["loss_of_token_cap"])
 
 
-def _rule_of_thumb(row):
-    line = sentences.RULE_OF_THUMB.format(
-        e=row["n_experts"],
-        loss=row["loss"],
-        dense=row["dense_loss"],
-        holds="holds" if row["holds"] else "does not hold",
-        ratio=row["flops_ratio"],
-    )
-    return line + _suffix(row)
+def _rules_of_thumb(plan):
+    cap = plan["constraints"].get("max_tokens")
+    for row in plan.get("rule_of_thumb", []):
+        line = sentences.RULE_OF_THUMB.format(
+            e=row["n_experts"],
+            loss=row["loss"],
+            dense=row["dense_loss"],
+            holds="holds" if row["holds"] else "does not hold",
+            ratio=row["flops_ratio"],
+        )
+        if cap is not None and row["n_tokens"] > cap:
+            line += sentences.MORE_THAN_THERE_IS.format(n_tokens=amount(row["n_tokens"]), max_tokens=amount(cap))
+        yield line + _suffix(row)
 
 
 def _suffix(row):

@@ -3,13 +3,13 @@ to know before trusting it. plan_text.py puts it into words, plan_config.py make
 """
 
 import dataclasses
-import math
 
 import numpy as np
 
-from fit import learning_rate, models, optimum, repeats, sentences, target
-from fit.architecture import BATCH_RAMP, INFERENCE, PAPER, WHOLE_EXPERTS, Model, training_flops
+from fit import building, learning_rate, models, optimum, repeats, sentences, target
+from fit.architecture import BATCH_RAMP, INFERENCE, PAPER, WHOLE_EXPERTS, training_flops
 from fit.lawfile import load, warning_of
+from fit.runs import unlikely
 
 SEQUENCE = 512  # tokens of context in training, for the exact FLOPs, where the law does not say
 DECIDED = 0.8  # share of the draws in which the best number of experts must be the best
@@ -39,7 +39,7 @@ def plan(law, architecture, constraints, experts):
         law=law.name,
         form=law.form.name,
         **dataclasses.asdict(architecture),
-        constraints={k: v for k, v in vars(constraints).items() if v is not None},
+        constraints=constraints.given,
         optima=rows,
         infeasible=out,
         best=best,
@@ -90,24 +90,12 @@ def bootstrap(law, architecture, constraints, experts):
 
 
 def buildable(law, architecture, constraints, optima):
-    """The best model of whole blocks: each number of experts with the depths around its optimum. None if none fits."""
-    candidates = []
-    for i in np.flatnonzero(optima.feasible):
-        blocks = optima.d_model[i] / architecture.width_per_block
-        below = math.floor(blocks + 1e-9)
-        least = round(architecture.smallest / architecture.width_per_block)
-        # one block fewer as well, in case norms do not fit
-        for n_blocks in {max(least, below - 1), max(least, below), math.ceil(blocks - 1e-9)}:
-            model = Model(architecture, n_blocks, int(optima.n_experts[i]))
-            memory = constraints.bytes_per_parameter * model.exact_parameters
-            memory += constraints.bytes_per_kv_element * model.kv_elements(constraints.kv_tokens)
-            n_tokens = math.floor(constraints.at(model.n_experts).tokens(model.n_active))
-            if (constraints.memory_bytes is None or memory <= constraints.memory_bytes) and n_tokens >= 1:
-                loss = optimum.loss_of(law, architecture, model.n_experts, model.n_active, float(n_tokens))
-                candidates.append((float(loss), model, n_tokens, float(memory)))
-    if not candidates:
+    """The model of whole blocks and heads to build, with exact counts and its learning rate. None if none fits.
+    loss_of_building: by how much its loss is above the best optimum's."""
+    found = building.nearest(law, architecture, constraints, optima)
+    if found is None:
         return None
-    loss, model, n_tokens, memory = min(candidates, key=lambda candidate: candidate[0])
+    loss, loss_of_building, model, n_tokens, memory = found
     sequence, (base, _) = law.models["seq_len"] or SEQUENCE, base_config(law, architecture)
     forward = model.exact_flops_per_token(sequence)
     rate, rate_from = peak_learning_rate(law, base, model.n_active, model.n_experts)
@@ -120,6 +108,7 @@ def buildable(law, architecture, constraints, optima):
         exact_parameters=model.exact_parameters,
         n_tokens=n_tokens,
         loss=loss,
+        loss_of_building=loss_of_building,
         memory_bytes=memory,
         training_flops=training_flops(model.n_active, n_tokens),
         sequence=sequence,
@@ -186,6 +175,8 @@ def marks(law, architecture, constraints, plan, experts):
     e = best["n_experts"]
     if best["extrapolation"]:
         warnings.append(sentences.BEST_OUTSIDE.format(outside=warning_of(best["extrapolation"])))
+    if odd := unlikely(best):
+        warnings.append(odd)
     edge = law.knows_experts and at_edge(experts, e)
     if edge:
         warnings.append(sentences.AT_EDGE.format(e=e, which="largest" if e == max(experts) else "smallest"))
@@ -254,7 +245,7 @@ def base_config(law, architecture):
     A law that names no config has the paper's where its models have the paper's shape.
     """
     if law.models["base_config"]:
-        return law.models["base_config"], law.models["overrides"] or {}
+        return law.models["base_config"], models.overrides(law.models)
     several = (law.models["differing"] or {}).get("config")
     return (None if several or architecture != PAPER else PAPERS_CONFIG), {}
 

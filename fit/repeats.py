@@ -20,12 +20,14 @@ R_D, R_N = 15.387756, 5.309743
 SOURCE = "Muennighoff et al. 2023, arXiv 2305.16264, App. A; fitted on dense models"
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(repr=False)
 class Repeated(Law):
-    """A law of text of which there are `unique_tokens`; `fresh` is the same law of text without end."""
+    """A law of text of which there are `unique_tokens`; `fresh` is the same law of text without end. On a plateau a
+    plan's model is the smallest whose loss is within the share `slack` of the lowest; 0: the one of the lowest loss."""
 
     fresh: Law
     unique_tokens: float
+    slack: float
 
     def loss(self, coefficients, columns):
         """Loss in nats per token; all arguments broadcast together."""
@@ -50,12 +52,12 @@ def _worth(amount, unique, decay):
     return unique * (1 - decay * np.expm1((1 - amount / unique) / decay))
 
 
-def of_law(law, unique_tokens):
+def of_law(law, unique_tokens, slack=optimum.NEAR):
     """The Repeated law; UserError where `law` is no Chinchilla law at each number of experts."""
     law.check_plannable()
     if not law.form.at_experts:
         raise UserError(sentences.NO_REPEATS.format(form=law.form.name))
-    return Repeated(law.name, law.form.of_loss_alone(), law.coefficients, law.record, law, unique_tokens)
+    return Repeated(law.name, law.form.of_loss_alone(), law.coefficients, law.record, law, unique_tokens, slack)
 
 
 def fresh(law):
@@ -88,4 +90,6 @@ def add_to(plan, law, architecture, constraints, experts):
         best=next(row for row in rows if row["n_experts"] == plan["best"]["n_experts"]),
         loss_saved=float(np.nanmin(once.loss)) - plan["best"]["loss"],
     )
+    if plan["best"]["size_bound"] == "plateau":
+        plan["warnings"].append(sentences.PLATEAU.format(near=law.slack))
     plan["warnings"].append(sentences.REPEATS_DENSE)

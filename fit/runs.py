@@ -6,11 +6,12 @@ import re
 
 import numpy as np
 
-from fit import UserError
+from fit import UserError, sentences
 from fit.architecture import training_flops
 from fit.table import Table, read
 
 ALWAYS = ("n_active", "n_tokens", "n_experts")  # columns of every Runs, of ones if the law does not read them
+FEWEST_TOKENS, MOST_TOKENS = 0.1, 1e5  # for each parameter, of any model that is trained on purpose
 BRANCH = re.compile(r"(.+)/branch[-_][^/]*/?")  # the column `run` of a sweep: jobs/NAME/branch-TOKENS
 # Without such names, runs that agree in all of these share a trunk, if the table has both of the last two.
 SAME = ("n_active", "n_total", "n_experts", "d_model", "n_blocks", "peak_learning_rate", "corpus_fingerprint")
@@ -92,6 +93,19 @@ def read_runs(path, columns, mix_corpora=False, names=None):
             "or say --mix_corpora"
         )
     return runs
+
+
+def unlikely(columns):
+    """A sentence where models (columns by name) have so few or many tokens for each parameter, active ones where these
+    are known, that a number is likely to be in other units; else ""."""
+    sizes = columns.get("n_active", columns.get("n_total"))
+    if sizes is None or "n_tokens" not in columns:
+        return ""
+    ratio = np.atleast_1d(np.asarray(columns["n_tokens"], float) / sizes)
+    if not (odd := (ratio < FEWEST_TOKENS) | (ratio > MOST_TOKENS)).any():
+        return ""
+    what = "the model has" if ratio.size == 1 else f"{odd.sum():,} of {ratio.size:,} models, the first of them with"
+    return sentences.TOKENS_PER_PARAMETER.format(what=what, ratio=ratio[odd][0])
 
 
 def trunks_of(table, by="trunk"):

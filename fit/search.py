@@ -20,7 +20,8 @@ SEARCH_RUNS = 2048  # above so many runs the search uses a sample of them and on
 
 @dataclasses.dataclass
 class Fit:
-    """free [n]: the best parameters; objective: its value; objectives [k] and frees [k, n]: of each start."""
+    """free [n]: the best parameters; objective: its value; objectives [k] and frees [k, n]: of each start; tried: how
+    many starts there were; ends: the objectives of those that were followed to their end."""
 
     form: Form
     free: np.ndarray
@@ -28,6 +29,8 @@ class Fit:
     frees: np.ndarray
     objectives: np.ndarray
     gradient_norm: float
+    tried: int
+    ends: np.ndarray
 
     @property
     def coefficients(self):
@@ -140,7 +143,8 @@ def fit(problem, quiet=False):
     if len(problem) > SEARCH_RUNS:
         rng = np.random.default_rng([problem.settings.seed, 2])
         sample = problem.part(np.sort(rng.choice(len(problem), SEARCH_RUNS, replace=False)))
-    x, values = search(sample, starts_of(problem, sample.runs), quiet)
+    starts = starts_of(problem, sample.runs)
+    x, values = search(sample, starts, quiet)
     order = np.argsort(values, kind="stable")[: BATCH if sample is problem else 1]
     rounds = 40 if sample is problem else 1  # from the sample's optimum one is enough
     best, best_values, gradients = polish(problem, x[order], rounds, label=label)
@@ -152,7 +156,8 @@ def fit(problem, quiet=False):
         x, values = best, best_values
     winner = int(np.argmin(best_values))
     free = problem.own(best[winner : winner + 1])[0]
-    return Fit(problem.form, free, float(best_values[winner]), problem.own(x), values, float(gradients[winner]))
+    least, gradient = float(best_values[winner]), float(gradients[winner])
+    return Fit(problem.form, free, least, problem.own(x), values, gradient, len(starts), best_values)
 
 
 def again(problem, before):
@@ -162,7 +167,8 @@ def again(problem, before):
     ends, best = problem.own(x), int(np.argmin(values))
     frees, objectives = before.frees.copy(), before.objectives.copy()
     frees[order], objectives[order] = ends[1:], values[1:]
-    return Fit(problem.form, ends[best], float(values[best]), frees, objectives, float(gradients[best]))
+    least, gradient = float(values[best]), float(gradients[best])
+    return Fit(problem.form, ends[best], least, frees, objectives, gradient, before.tried, values[1:])
 
 
 def check_enough(problem):

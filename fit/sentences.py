@@ -16,13 +16,19 @@ NOT_BOUNDED = (
     "this law has no interior optimum: with a size that grows with them, its loss falls with every further expert; "
     "only --experts bounds their number, and --memory_gb would"
 )
-UNDECIDED = "the best number of experts is undecided: of {draws} bootstrap fits it is {wins}"
-TOO_FEW_CHIPS = (
-    "training E = {e} keeps at least {need:.4g} GB: it takes {least} or more chips of kind {kind}, there are {count}"
+TOKENS_PER_PARAMETER = (
+    "{what} {ratio:.3g} tokens per parameter, and below 0.1 or above 100,000 nobody trains: is a number meant in "
+    "billions?"
 )
+UNDECIDED = "the best number of experts is undecided: of {draws} bootstrap fits it is {wins}"
+CHIPS_BIND = (
+    "training a larger model takes more than {count} x {kind}: without that limit the best, E = {e}{needed}, would "
+    "have a loss {loss:.4f} lower"
+)
+CHIPS_NEEDED = " on {needed} chips"
 STEP_TOO_LARGE = (
-    "a step of E = {e} on {step_tokens:,} tokens at once takes about {need:.4g} GB, {step_chips} chips of kind {kind}, "
-    "there are {count}: take fewer tokens at once (config.microbatch_tokens)"
+    "a step of the buildable model on {step_tokens:,} tokens at once takes about {need:.4g} GB, {count} x {kind} have "
+    "{limit:.4g} GB: config.microbatch_tokens = {microbatch_tokens} fits"
 )
 REPEATS_DENSE = "the law of repeated text was fitted on dense models only"
 WIN = "{e} in {count}"
@@ -43,6 +49,10 @@ TOO_FEW_EXPERTS = "a token uses {used:g} experts, and there are {e:g}"
 MEMORY_TOO_SMALL = (
     "--memory_gb cannot be met: {smallest} needs {need:.4g} GB with its cache, {times:.3g} times the {limit:.4g} GB "
     "there are"
+)
+CHIPS_TOO_FEW = (
+    "--chips cannot be met: training {smallest} takes {need:.4g} GB, {times:.3g} times the {limit:.4g} GB of {count} x "
+    "{kind}"
 )
 FLOPS_TOO_FEW = (
     "--flops cannot be met: {smallest} needs {need:.4g} FLOPs to train on a single token{share}, "
@@ -94,8 +104,14 @@ RATE_TOO_SMALL = "Eq. 10 was tuned on far larger models"
 # The plan in words.
 ANSWER = (
     "Train {model} with {n_active} active parameters{total} on {n_tokens} tokens: loss {loss:.4f} nats per "
-    "token{interval}."
+    "token{interval}; {built}."
 )
+BUILT = "built of whole blocks and heads, {n_active} active on {n_tokens} tokens, {loss:.4f} ({cost:.4f} {which})"
+BUILT_OTHER = (
+    "built of whole blocks and heads no such model meets the limits, and one with n_experts = {e} has a loss of "
+    "{loss:.4f} ({cost:.4f} {which})"
+)
+NOT_BUILT = "built of whole blocks and heads no model meets the limits"
 DENSE = "a dense model"
 MIXTURE = "a mixture of {e} experts"
 TOTAL = " ({n_total} in total)"
@@ -114,6 +130,7 @@ RULE_OF_THUMB = (
     "rule of thumb, E = {e} of a compute-optimal dense model's size on E times its tokens: loss {loss:.4f} against "
     "{dense:.4f}, {holds} ({ratio:.2f} of its FLOPs)"
 )
+MORE_THAN_THERE_IS = "; but it takes {n_tokens} tokens, and there are {max_tokens}"
 
 BUILT_SHAPE = (
     "n_experts {n_experts}, d_model {d_model}, {n_blocks} blocks, {n_heads} heads, d_ff {d_ff}, vocabulary "
@@ -142,20 +159,27 @@ BATCH = "{tokens:,} tokens"
 BATCH_FROM = "{tokens:,} tokens from {start}"
 
 # What it costs, what its text is worth when read again, and what reaches a loss.
-COST_HEAD = "on {count} x {kind} at MFU {mfu}{dollars}, served on {devices}:"
+COST_HEAD = "on {count} x {kind} at MFU {mfu}{dollars}:"
 DOLLARS_EACH = " and ${dollars:g} an hour each"
-COST_COLUMNS = "{n_experts:>9} {hours:>10} {dollars:>10} {memory:>15} {chips:>6} {alone:>12} {among_many:>12}"
+COST_COLUMNS = (
+    "{n_experts:>9} {hours:>10} {dollars:>10} {memory:>15} {chips:>9} {serving:>9} {alone:>12} {among_many:>12}"
+)
 COST_NOTE = (
-    "training keeps: weights, moments and gradients at least, over the chips it takes; tokens/s: of one sequence by "
-    "memory bandwidth, alone and among many"
+    "chips: the fewest that hold the training, with 512 tokens at work on each and 8,192 in all at least, and what it "
+    "takes over these; served on: the fewest that hold weights and cache; tokens/s: of one sequence by their memory "
+    "bandwidth, alone and among many"
 )
 STEP_TAKES = (
     "a step of the buildable model takes about {memory} over all chips with {step_tokens:,} tokens at once, by the "
-    "paper's recipe: {step_chips} chips"
+    "paper's recipe"
 )
 REPEATED = (
-    "{epochs:.2f} epochs of {unique} tokens are worth {effective} fresh ones: loss {saved:.4f} lower than on one epoch "
-    "({source})"
+    "{epochs:.2f} epochs of {unique} tokens are worth {effective} fresh ones, and {n_active} active parameters on them "
+    "{effective_n_active}: loss {saved:.4f} lower than on one epoch ({source})"
+)
+PLATEAU = (
+    "larger models are worth next to nothing: of those whose loss is within {near:.2%} of the lowest, the smallest is "
+    "taken"
 )
 TARGET_HEAD = "least cost of loss {loss:.4f}, of training{inference}:"
 AND_INFERENCE = " and {n_tokens} inference tokens"
@@ -180,6 +204,7 @@ CONFIG_MODEL = (
 )
 CONFIG_PLANNED = "Planned by the law {law} under: {given}."
 CONFIG_OUTSIDE = "It is {outside}."
+CONFIG_MICROBATCH = "what {count} x {kind} hold at once"
 CONFIG_EXACT = "Exactly {exact_parameters:,} parameters and {exact_training_flops:.4g} training FLOPs."
 CONFIG_RATE = "The peak learning rate is {learning_rate:.4e} ({learning_rate_from})."
 ANOTHER_CONFIG = "; name a config that serves by --base_config"

@@ -12,9 +12,9 @@ import re
 import numpy as np
 
 from fit import UserError
+from fit.architecture import ROUNDED
 from fit.mixture import Mixture
 
-ROUNDED = 0.15  # ratios within this share of each other are taken for one that was rounded to whole widths
 OFF = 0.02  # counts further off than this share are reported
 # how the paper's models are built
 NEUTRAL = dict(kv_share=1, attention=1, ff=3, tied=False, split=1, top_k=1, shared=0, n_dense=0, head_dim=0)

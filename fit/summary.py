@@ -11,35 +11,42 @@ WAYS_OF_DRAWING = {  # of the bootstrap, which draws runs or trunks anew
 
 
 def summary(record):
-    """Lines for people: how the fit went."""
-    fixed = record["settings"].get("fix") or {}
+    """Lines for people: how the fit went, by what the record of a law.json holds of it."""
+    settings, starts = record.get("settings") or {}, record.get("starts") or {}
+    fixed = settings.get("fix") or {}
     yield f"{record['form']} law: " + ", ".join(
         f"{k} {v:.6g}{' (fixed)' if k in fixed else ''}" for k, v in record["coefficients"].items()
     )
-    yield (
-        f"objective {record['objective']:.6e}; {record['starts']['within_1_percent']} of {record['starts']['tried']} "
-        "starts within 1% of it"
-    )
-    if record["settings"].get("weight_decay_default"):
+    if record.get("objective") is not None:
+        yield f"objective {record['objective']:.6e}" + _ends(starts)
+    if settings.get("weight_decay_default") and settings.get("weight_decay") is not None:
         yield (
-            f"weight decay {record['settings']['weight_decay']:.1e}, a hundredth of the runs' variance, the default "
+            f"weight decay {settings['weight_decay']:.1e}, a hundredth of the runs' variance, the default "
             "for so few runs: it keeps finite what they leave open (--weight_decay=0 for none)"
         )
     yield from _errors(record)
     yield from _intervals(record)
-    for warning in (*models.notes(record.get("models", {})), *record.get("warnings", [])):
+    for warning in (*models.notes(record.get("models") or {}), *(record.get("warnings") or [])):
         yield f"warning: {warning}"
 
 
+def _ends(starts):
+    """How many of the starts ended at the best point, of those that were followed to their end: the others were left
+    where they fell behind, and a record without `followed` counts those among the ones that ended elsewhere."""
+    if "followed" not in starts:
+        return ""
+    return (
+        f"; starts followed to their end: {starts['followed']} of {starts['tried']}, "
+        f"{starts['within_1_percent']} of them to within 1% of it"
+    )
+
+
 def _errors(record):
-    fitted, out = record["fitted"], record["held_out"]
-    yield f"mean relative error on {fitted['runs']} fitted runs: {_size(fitted)}"
-    if "worst" in fitted:
-        yield f"  {worst(fitted['worst'])}"
-    if out:
-        yield f"mean relative error on {out['runs']} held-out runs: {_size(out)}"
-        if "worst" in out:
-            yield f"  {worst(out['worst'])}"
+    for name, words in (("fitted", "fitted"), ("held_out", "held-out")):
+        if errors := record.get(name):
+            yield f"mean relative error on {errors['runs']} {words} runs: {_size(errors)}"
+            if errors.get("worst"):
+                yield f"  {worst(errors['worst'])}"
     for step in record.get("rolling") or []:
         yield (
             f"rolling hold-out: fitted to the {step['fitted']} runs up to {step['fitted_flops']:.3g} FLOPs, the next "
@@ -65,25 +72,24 @@ def worst(w):
 
 def _intervals(record):
     noise = record.get("noise")
-    if noise:
+    if noise and "trunks" in noise:
         yield f"runs scatter around the law by {noise['total']:.2%} (one standard deviation): " + (
             f"{noise['trunk']:.2%} shared within each of {noise['trunks']} {noise['by']}, "
             f"{noise['run']:.2%} each run's own"
             if noise["trunks"]
             else "each run for itself"
         )
-    if "sample" in record:
-        sample = record["sample"]
+    if sample := record.get("sample"):
         yield (
             f"intervals and warnings from a random sample of {sample['runs']:,} of the {sample['of']:,} fitted runs, "
             "scaled to the number of all of them"
         )
-    for name, p in record.get("profile", {}).items():
+    for name, p in (record.get("profile") or {}).items():
         ends = f"{p['low']:.5g} to {p['high']:.5g}" if None not in (p["low"], p["high"]) else span(p)
         yield f"{name} {p['value']:.5g}, {LEVEL:.0%} profile interval: {ends}"
-    if "bootstrap" not in record:
+    b = record.get("bootstrap")
+    if not b or not b.get("intervals"):
         return
-    b = record["bootstrap"]
     low, high = b["percentiles"]
     yield f"{low:g}th to {high:g}th percentile of {len(b['draws'])} bootstrap fits: " + ", ".join(
         f"{name} {a:.4g} to {b:.4g}" for name, (a, b) in b["intervals"].items()

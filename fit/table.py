@@ -33,7 +33,7 @@ DERIVED = {
 }
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(repr=False)
 class Table:
     """Columns of equal length by name, values as read; rows[i] is the row number in the file of the i-th value.
 
@@ -46,6 +46,9 @@ class Table:
     rows: list
     names: dict = dataclasses.field(default_factory=dict)
     arrow: object = None
+
+    def __repr__(self):
+        return f"<{len(self)} runs of {self.path}: {', '.join(self.columns)}>"
 
     def __len__(self):
         return len(self.rows)
@@ -83,7 +86,7 @@ class Table:
             i = int(np.argmax(bad))
             span = f" from {low:g} to {high:g}" if np.isfinite(high) else ""
             raise UserError(
-                f"{self.path}, row {self.rows[i]}, column {self.names.get(name, name)}: found {_shown(values[i])}, "
+                f"{self.path}, row {self.rows[i]}, column {self.names.get(name, name)}: found {shown(values[i])}, "
                 f"expected {'a whole number' if integer else 'a number'}{span}"
             )
         return numbers
@@ -99,8 +102,9 @@ def _number(value):
         return np.nan
 
 
-def _shown(value):
-    text = "nothing" if value is None or value == "" else repr(value)
+def shown(value):
+    """A value as a sentence shows it, however long it is."""
+    text = "nothing" if value is None or (isinstance(value, str) and not value) else " ".join(repr(value).split())
     return text if len(text) <= 60 else text[:57] + "..."
 
 
@@ -174,7 +178,7 @@ def _read_jsonl(path):
             except (ValueError, RecursionError) as e:
                 raise UserError(f"{path}, row {row}: is not a JSON object: {e}") from e
             if not isinstance(record, dict):
-                raise UserError(f"{path}, row {row}: found {_shown(record)}, expected a JSON object")
+                raise UserError(f"{path}, row {row}: found {shown(record)}, expected a JSON object")
             records.append(record)
             rows.append(row)
     names = list(dict.fromkeys(name for record in records for name in record))

@@ -3,13 +3,16 @@
 Exit codes:
     0    done
     2    a mistake that one sentence explains: the same command would fail again
-    75   the object store gave no answer for minutes, or another trainer kept the workdir: start the same command again
+    75   the object store gave no answer for minutes, or another trainer has the workdir: start the same command again
     130  Ctrl-C, 143 SIGTERM: saved and stopped
 Any other code is a failure that the same command may not meet again: 1 with a traceback, or with one sentence where
 memory ran out; 134 where jax aborts a process because another process of its run was lost.
 """
 
 import errno
+import hashlib
+import importlib.util
+import math
 import os
 import pathlib
 import re
@@ -18,6 +21,7 @@ import sys
 import threading
 
 from absl import app, flags, logging
+from ml_collections import ConfigDict, config_flags
 
 from jmoe import startup
 from jmoe.errors import UNAVAILABLE, Failure, Interrupted, Unavailable, UserError
@@ -36,6 +40,7 @@ def run(main, config_sections=None) -> None:
         try:
             if len(argv) > 1:
                 raise UserError(f"unexpected argument {argv[1]!r}: every option is a flag, --name=value")
+            check_flags(flags.FLAGS)
             result = main(argv)
             sys.stdout.flush()
             return result
@@ -68,6 +73,26 @@ def run(main, config_sections=None) -> None:
     app.run(guarded, flags_parser=_parse)
 
 
+def check_flags(given: flags.FlagValues) -> None:
+    """Raises UserError for a flag given as nothing, as by an unset variable of the shell, as a place that is neither a
+    path nor gs://, or as a number that is not finite. Fields of the config may be so, and flags of the default ""."""
+    for flag in (given[name] for name in given if given[name].present and not name.startswith("config.")):
+        values = flag.value if isinstance(flag.value, list) else [flag.value]
+        if any(isinstance(value, float) and not math.isfinite(value) for value in values):
+            raise UserError(f"--{flag.name}={flag.value} is no finite number")
+        words = [value for value in values if isinstance(value, str)]
+        if flag.default == "" or not words:
+            continue
+        if not all(word.strip() for word in words):
+            raise UserError(f"--{flag.name}= is empty; give it a value or leave it out")
+        if flag.value == words:  # a list, of other options perhaps
+            continue
+        if words[0].startswith("--") and words[0][2:].partition("=")[0] in given:
+            raise UserError(f"--{flag.name} has no value: what follows it is {words[0]}")
+        if re.match(r"\w+:/", words[0]) and not re.match(r"gs://\w", words[0]):
+            raise UserError(f"--{flag.name}={words[0]}: expected a path on this machine, or gs://BUCKET/...")
+
+
 def _reader_left() -> bool:
     """Whether nobody reads our output any more, as after `| head`: flushing what is still unwritten fails again."""
     try:
@@ -78,15 +103,15 @@ def _reader_left() -> bool:
 
 
 def _help(module, config_sections) -> None:
-    print(module.__doc__, flags.FLAGS.module_help(sys.argv[0] if module.__name__ == "__main__" else module), sep="\n")
+    name = sys.argv[0] if module.__name__ == "__main__" else module.__name__
+    if "config" in flags.FLAGS:
+        flags.FLAGS.register_key_flag_for_module(name, flags.FLAGS["config"])
+    print(module.__doc__, flags.FLAGS.module_help(name), sep="\n")
     if config_sections is not None:
-        path = next((arg.partition("=")[2] for arg in sys.argv if re.match(r"--?config=", arg)), None)
-        try:
-            from jmoe.config import listing
+        from jmoe.config import listing
 
-            print("\n" + listing.describe(path and installed(path), config_sections))
-        except Exception as error:  # noqa: BLE001  the file is the user's
-            _fail(f"--config={path}: {type(error).__name__}: {error}", 2)
+        path = _config_path(sys.argv) or "configs/joint_moe.py"
+        print("\n" + listing.describe(path, _checked(config_in, path), config_sections))
 
 
 # --config.FIELD=None for a field that is a number or None: a number's flag cannot parse None, so read_config sets it
@@ -120,10 +145,13 @@ def disk_error(error: BaseException) -> str | None:
         errno.EDQUOT: "disk quota exceeded",
         errno.ENOTDIR: "not a directory",
         errno.EPERM: "not permitted",
+        errno.ENAMETOOLONG: "name too long",
+        errno.EISDIR: "is a folder",
+        errno.ELOOP: "too many links",
     }
     for cause in _causes(error):
         if isinstance(cause, OSError) and cause.errno in reasons:
-            return f"cannot write {cause.filename or 'the workdir'}: {reasons[cause.errno]}"
+            return f"cannot use {cause.filename or 'the workdir'}: {reasons[cause.errno]}"
         if "No space left" in str(cause) or "ENOSPC" in str(cause):
             return "cannot write the workdir: no space left"
         if isinstance(cause, OSError) and str(cause).startswith("Forbidden: "):  # gcsfs's 403
@@ -148,11 +176,14 @@ def _fail(message: str, code: int) -> None:
 
 
 def _drop_echoes() -> None:
-    """Silences callbacks that a failed save or restore leaves behind: their "Event loop is closed" hides the cause."""
+    """Silences what a failed save or restore leaves behind, which hides the cause: callbacks that find their event loop
+    closed, and reads that Python closes unfinished, which Orbax makes an error of."""
 
     def quiet(hook, exception_of):
         def call(*args):
-            if "Event loop is closed" not in str(exception_of(*args)):
+            error = exception_of(*args)
+            closed = isinstance(getattr(error, "__cause__", None), GeneratorExit)
+            if not closed and "Event loop is closed" not in str(error):
                 hook(*args)
 
         return call
@@ -166,6 +197,8 @@ def _drop_echoes() -> None:
 def _parse(argv):
     logging.set_verbosity(logging.FATAL)  # libraries log every step, and every error twice; --verbosity=0 shows it
     argv = [arg for arg in argv if not NONE.fullmatch(arg)]
+    if path := _config_path(argv):  # ml_collections, which loads it again, tells of mistakes in many lines
+        _checked(config_in, path)
     try:
         argv = flags.FLAGS([re.sub("(?<=^--config=).+", lambda path: installed(path[0]), arg) for arg in argv])
     except flags.Error as error:
@@ -174,30 +207,73 @@ def _parse(argv):
         _fail(f"{error}\nPass --help to see the flags.", 2)
     except (AttributeError, KeyError, TypeError, ValueError) as error:  # an unknown --config.field
         text = " ".join(str(error.args[0] if error.args else error).split())
-        if "no attribute 'get_config'" in text:
-            path = next(arg.partition("=")[2] for arg in argv if re.match(r"--?config=", arg))
-            _fail(f"--config: {path} has no function get_config(), which returns the config", 2)
         _fail(f"--config has no such field or value: {text}", 2)
-    except Exception as error:  # noqa: BLE001  the file is the user's
-        _fail(missing_package(error) or f"--config: {_load_failure(error)}", 2)
     return argv
 
 
-def _load_failure(error: Exception) -> str:
-    """Why a config file could not be loaded, in one line; ml_collections prints several for a missing file."""
-    text = " ".join(str(error).split())
-    if isinstance(error, OSError):
-        return text.split("to load: ")[-1].rpartition("[Errno 2] ")[2]
-    return f"{type(error).__name__}: {text}"
+def _config_path(argv) -> str | None:
+    return next((arg.partition("=")[2] for arg in argv if re.match(r"--?config=", arg)), None)
 
 
-def read_config(holder):
-    """The locked ConfigDict of the config flag `holder`; UserError where its file is missing, fails or has no
-    get_config()."""
+def _checked(function, *args):
+    """function(*args); a UserError ends the process."""
     try:
-        config = holder.value.lock()
-        for field in filter(None, map(NONE.fullmatch, sys.argv)):
-            config.update_from_flattened_dict({field[1]: None})
-        return config
-    except Exception as error:  # ml_collections raises the error of a failed load at the first use of the config
-        raise UserError(f"--{holder.name}: {_load_failure(error)}") from None
+        return function(*args)
+    except UserError as error:
+        _fail(str(error), 2)
+
+
+def load_module(path: str, what: str):
+    """The Python file `path` as a module. UserError, which calls it `what`, where it is no Python file or fails."""
+    path = installed(path)
+    if not path.endswith(".py") or not os.path.isfile(path):
+        raise UserError(f"{what}: {path!r} is no Python file")
+    name = "file_" + hashlib.sha256(os.fsencode(path)).hexdigest()[:8]
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    call(spec.loader.exec_module, module, name=f"{what}: {path}")
+    return module
+
+
+def call(function, *args, name: str):
+    """function(*args), code of the user's file, which `name` names. UserError, in one line, for whatever it raises."""
+    try:
+        return function(*args)
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:  # noqa: BLE001  the file is the user's
+        reason = missing_package(error) or " ".join(f"{type(error).__name__}: {error}".split())
+        raise UserError(f"{name} fails: {reason}") from None
+
+
+def config_of(module, *argument) -> ConfigDict:
+    """What get_config() of a module returns; UserError where there is no such function, or it returns anything else."""
+    path = module.__file__
+    if not callable(getattr(module, "get_config", None)):
+        raise UserError(f"{path} has no function get_config(), which returns the config")
+    config = call(module.get_config, *argument, name=f"{path}: get_config()")
+    if not isinstance(config, ConfigDict):
+        raise UserError(f"{path}: get_config() must return a ConfigDict, not {config!r:.100}")
+    return config
+
+
+def config_in(path: str) -> ConfigDict:
+    """The config of the Python file `path`, or of FILE.py:x, for which ml_collections calls get_config("x")."""
+    path, *argument = path.split(".py:", 1)
+    return config_of(load_module(path + ".py" if argument else path, "--config"), *argument)
+
+
+def define_config(required: bool = True) -> None:
+    """Defines the flag --config, a file with overrides of its fields; read_config() reads it."""
+    text = "Configuration, e.g. configs/quickstart.py; override a field by --config.model.n_experts=8."
+    config_flags.DEFINE_config_file("config", None, text, lock_config=True)
+    if required:
+        flags.mark_flag_as_required("config")
+
+
+def read_config():
+    """The locked ConfigDict that --config and the overrides on the command line make."""
+    config = flags.FLAGS.config.lock()
+    for field in filter(None, map(NONE.fullmatch, sys.argv)):
+        config.update_from_flattened_dict({field[1]: None})
+    return config

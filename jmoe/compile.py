@@ -42,27 +42,14 @@ from jmoe.cost.topologies import topology_devices
 from jmoe.model.decoder import REMAT
 from jmoe.run import processes
 from jmoe.storage.files import write_whole
-from jmoe.train import CONFIG
-
-flags.declare_key_flag("config")  # for --help
-TOPOLOGY = flags.DEFINE_string(
-    "topology",
-    None,
-    "TPU slice such as v5e:4x4, v5p:8x8x8, v6e:16x16, v4:4x4x4, tpu7x:4x4x4, or GPUs such as H100:8 on one "
-    "machine or H100:2x8 on two. Default: this machine's devices.",
-)
-COMPARE_REMAT = flags.DEFINE_bool(
-    "compare_remat", False, "Compare all values of config.remat, and name the cheapest that fits."
-)
-JSON = flags.DEFINE_string("json", None, "Also write everything to this file, as JSON.")
 
 
 def main(_):
-    config = cli.read_config(CONFIG)
-    devices = topology_devices(TOPOLOGY.value) if TOPOLOGY.value else processes.devices()
-    title = TOPOLOGY.value or f"{devices[0].device_kind} x {len(devices)}"
+    config, asked = cli.read_config(), flags.FLAGS
+    devices = topology_devices(asked.topology) if asked.topology else processes.devices()
+    title = asked.topology or f"{devices[0].device_kind} x {len(devices)}"
     print(f"compiling for {title} ({len(devices)} devices); may take minutes", file=sys.stderr)
-    if COMPARE_REMAT.value:
+    if asked.compare_remat:
         results = {}
         for name in REMAT:
             config.remat = name
@@ -76,14 +63,22 @@ def main(_):
         if not fits:
             result["fitting"], line = report.smaller(config, devices)
             print(line)
-    if JSON.value:
-        text = json.dumps({"topology": TOPOLOGY.value} | result, indent=1) + "\n"
-        write_whole(pathlib.Path(JSON.value), text)
+    if asked.json:
+        text = json.dumps({"topology": asked.topology} | result, indent=1) + "\n"
+        write_whole(pathlib.Path(asked.json), text)
     return 0 if fits else 3
 
 
 def run():
-    flags.mark_flags_as_required(["config"])
+    cli.define_config()
+    flags.DEFINE_string(
+        "topology",
+        None,
+        "TPU slice such as v5e:4x4, v5p:8x8x8, v6e:16x16, v4:4x4x4, tpu7x:4x4x4, or GPUs such as H100:8 on one "
+        "machine or H100:2x8 on two. Default: this machine's devices.",
+    )
+    flags.DEFINE_bool("compare_remat", False, "Compare all values of config.remat, and name the cheapest that fits.")
+    flags.DEFINE_string("json", None, "Also write everything to this file, as JSON.")
     cli.run(main, config_sections=())
 
 

@@ -23,7 +23,7 @@ from jmoe.config.check import check_config
 from jmoe.config.fields import section
 from jmoe.errors import UserError
 from jmoe.model import sharding
-from jmoe.run import checkpoint, processes, saved
+from jmoe.run import processes, saved
 from jmoe.run.step import make_eval_step, mean_loss
 from jmoe.storage import files as storage
 from jmoe.text import supply
@@ -31,49 +31,40 @@ from jmoe.text.batches import validation_batches, validation_bytes
 from jmoe.text.corpus import load as load_corpus
 
 SECTIONS = ("data", "mesh")  # those of the config that an evaluation may change
-CONFIG = config_flags.DEFINE_config_dict(
-    "config",
-    joint_moe.get_config(),
-    "Text or mesh to use instead of the training's: --config.data.path=..., --config.mesh.expert=8.",
-)
-WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the run, local or gs://.")
-SEGMENT = flags.DEFINE_string("segment", None, "trunk or branch-N. Default: the last branch that has a checkpoint.")
-STEP = flags.DEFINE_integer("step", None, "Step of the checkpoint. Default: the newest.")
-JSON = flags.DEFINE_string("json", None, "Also write the result to this file, local or gs://.")
 
 
 def main(_):
-    overrides = dict(flags.FLAGS["config"].override_values)
-    if wrong := [name for name in overrides if section(name) not in SECTIONS]:
-        raise UserError(
-            f"--config.{wrong[0]} is the checkpoint's own; only config.data and config.mesh can be set here"
-        )
+    asked = flags.FLAGS
     with processes.joined():
-        result = evaluate(storage.absolute(WORKDIR.value), SEGMENT.value, STEP.value, overrides)
+        result = evaluate(asked.workdir, asked.segment, asked.step, asked["config"].override_values)
         if jax.process_index() == 0:
             print(
                 f"{result['segment']}, step {result['step']}: {result['loss']:.4f} nats per token, "
                 f"{result['bits_per_byte']:.4f} bits per byte; {result['n_validation_tokens']} held-out tokens "
                 f"of corpus {result['corpus_fingerprint']}"
             )
-            if JSON.value:
-                storage.write_whole(storage.absolute(JSON.value), json.dumps(result, indent=1))
+            if asked.json:
+                storage.write_whole(storage.absolute(asked.json), json.dumps(result, indent=1))
 
 
-def evaluate(workdir: epath.Path, segment: str | None, step: int | None, overrides: dict) -> dict:
+def evaluate(workdir: str | epath.Path, segment: str | None = None, step: int | None = None, overrides=()) -> dict:
     """The loss of one checkpoint under `workdir`, and what identifies the checkpoint. `overrides` maps dotted names of
     fields in SECTIONS to the values that replace the checkpoint's own.
 
-    Raises UserError for no such segment or step, a damaged checkpoint, or text or a mesh that can't be used.
+    Raises UserError for no such segment or step, a checkpoint that is damaged or of another program, or text or a mesh
+    that can't be used.
     """
-    folder = saved.find(workdir, segment, step)
-    try:
+    overrides = dict(overrides)
+    if wrong := [name for name in overrides if section(name) not in SECTIONS]:
+        raise UserError(
+            f"--config.{wrong[0]} is the checkpoint's own; only config.data and config.mesh can be set here"
+        )
+    folder = saved.find(storage.absolute(workdir), segment, step)
+    with saved.damage_named(folder):
         record, config = saved.read(folder)
         config = for_text(config, overrides)
         mesh = sharding.make_mesh(config)
         params = saved.parameters(folder, record, config, mesh)
-    except checkpoint.Damaged as error:
-        raise UserError(f"the checkpoint {folder} is damaged: {error}") from None
     corpus = load_corpus(config.data, config.model.vocab_size)
     if warning := supply.check_held_out(corpus, config):
         processes.log(warning)
@@ -110,7 +101,15 @@ def for_text(config, overrides: dict):
 
 
 def run():
-    flags.mark_flag_as_required("workdir")
+    config_flags.DEFINE_config_dict(
+        "config",
+        joint_moe.get_config(),
+        "Text or mesh to use instead of the training's: --config.data.path=..., --config.mesh.expert=8.",
+    )
+    flags.DEFINE_string("workdir", None, "Directory of the run, local or gs://.", required=True)
+    flags.DEFINE_string("segment", None, "trunk or branch-N. Default: the last branch that has a checkpoint.")
+    flags.DEFINE_integer("step", None, "Step of the checkpoint. Default: the newest.")
+    flags.DEFINE_string("json", None, "Also write the result to this file, local or gs://.")
     cli.run(main, config_sections=SECTIONS)
 
 

@@ -8,7 +8,6 @@ LayerNorm, no norm before its head, sigmoid scores, bias balancing, or shared ex
 import json
 
 from absl import flags
-from etils import epath
 
 from jmoe import cli
 from jmoe.errors import UserError
@@ -16,37 +15,32 @@ from jmoe.exchange import card, layout, tensor_files, tensors, tokenizer_files
 from jmoe.run import saved
 from jmoe.storage import files as storage
 
-WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the run, local or gs://.")
-OUT = flags.DEFINE_string("out", None, "Folder to write, new or empty, local or gs://.")
-SEGMENT = flags.DEFINE_string("segment", None, "trunk or branch-N. Default: the last branch that has a checkpoint.")
-STEP = flags.DEFINE_integer("step", None, "Step of the checkpoint. Default: the newest.")
-DTYPE = flags.DEFINE_enum("dtype", "float32", ["float32", "bfloat16"], "Type of the weights in the file.")
-TOKENIZER = flags.DEFINE_string("tokenizer", None, "Path of the run's tokenizer, if its file has moved.")
-LAW = flags.DEFINE_string("law", None, "A law.json or a published law; the model card shows its prediction.")
-
 
 def main(_):
-    workdir, out = storage.absolute(WORKDIR.value), storage.absolute(OUT.value)
-    export(workdir, out, SEGMENT.value, STEP.value, DTYPE.value, tokenizer_path=TOKENIZER.value, law=LAW.value)
-    print(f"wrote {out}")
+    asked = flags.FLAGS.flag_values_dict()
+    which = {name: asked[name] for name in ("segment", "step", "dtype", "tokenizer", "law")}
+    export(asked["workdir"], asked["out"], **which)
+    print(f"wrote {storage.absolute(asked['out'])}")
 
 
-def export(workdir: epath.Path, out: epath.Path, segment=None, step=None, dtype="float32", **options) -> None:
-    """Writes the folder `out`, config.json last, so that a folder with a config.json is complete.
+def export(workdir, out, segment=None, step=None, dtype="float32", **options) -> None:
+    """Writes the folder `out`, config.json last, so that a folder with a config.json is complete. Both are local or
+    gs://.
 
     Args:
       segment, step: which checkpoint, as in saved.find.
-      options: `tokenizer_path`, in place of config.data.tokenizer; `law`, as in card.card.
+      options: `tokenizer`, a path in place of config.data.tokenizer; `law`, as in card.card.
 
     Raises:
       UserError: the checkpoint does not exist or is damaged, transformers cannot compute the model, the tokenizer is
         missing or not the run's, or `out` is not empty.
     """
+    workdir, out = storage.absolute(workdir), storage.absolute(out)
     if out.exists() and any(out.iterdir()):
         raise UserError(f"--out={out} is not empty")
     folder, record, config, params = saved.on_host(workdir, segment, step, layout.check)
     values = layout.config_json(config.model, config.data.seq_len)
-    made = saved.tokenizer_of(config, options.get("tokenizer_path"))
+    made = saved.tokenizer_of(config, options.get("tokenizer"))
     result = storage.read_sealed(folder.parent.parent / "result.json")
     if result and result["n_tokens"] != record["n_tokens"]:
         result = None
@@ -62,7 +56,13 @@ def export(workdir: epath.Path, out: epath.Path, segment=None, step=None, dtype=
 
 
 def run():
-    flags.mark_flags_as_required(["workdir", "out"])
+    flags.DEFINE_string("workdir", None, "Directory of the run, local or gs://.", required=True)
+    flags.DEFINE_string("out", None, "Folder to write, new or empty, local or gs://.", required=True)
+    flags.DEFINE_string("segment", None, "trunk or branch-N. Default: the last branch that has a checkpoint.")
+    flags.DEFINE_integer("step", None, "Step of the checkpoint. Default: the newest.")
+    flags.DEFINE_enum("dtype", "float32", ["float32", "bfloat16"], "Type of the weights in the file.")
+    flags.DEFINE_string("tokenizer", None, "Path of the run's tokenizer, if its file has moved.")
+    flags.DEFINE_string("law", None, "A law.json or a published law; the model card shows its prediction.")
     cli.run(main)
 
 

@@ -15,39 +15,56 @@ from jmoe.model import cached
 from jmoe.run import saved
 from jmoe.storage import files as storage
 
-WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the run, local or gs://.")
-PROMPT = flags.DEFINE_string("prompt", "", "Beginning of the text. Default: the beginning of a document.")
-N = flags.DEFINE_integer("n", 256, "Maximum number of tokens to generate.", lower_bound=1)
-TEMPERATURE = flags.DEFINE_float("temperature", 0.8, "Sampling temperature; 0: the likeliest token.", lower_bound=0.0)
-TOP_P = flags.DEFINE_float("top_p", 1.0, "Sample only from the likeliest tokens that together hold this probability.")
-SEED = flags.DEFINE_integer("seed", 0, "Seed of the sampling.")
-SEGMENT = flags.DEFINE_string("segment", None, "trunk or branch-N. Default: the last branch that has a checkpoint.")
-STEP = flags.DEFINE_integer("step", None, "Step of the checkpoint. Default: the newest.")
-TOKENIZER = flags.DEFINE_string("tokenizer", None, "Path of the run's tokenizer, if its file has moved.")
+SAMPLING = "temperature", "top_p", "seed"
 
 
 def main(_):
-    if not 0 < TOP_P.value <= 1:
-        raise UserError(f"--top_p={TOP_P.value} must be above 0 and at most 1")
-    _, _, config, params = saved.on_host(storage.absolute(WORKDIR.value), SEGMENT.value, STEP.value)
-    tokenizer = saved.tokenizer_of(config, TOKENIZER.value)
-    ids = tokenizer.encode(os.fsencode(PROMPT.value))[:-1].tolist() or [tokenizer.end_of_text]
-    if len(ids) + N.value > config.data.seq_len:
-        print(
-            f"note: the model was trained on rows of {config.data.seq_len} tokens; what comes after them is worse",
-            file=sys.stderr,
-        )
-    sampling = dict(temperature=TEMPERATURE.value, top_p=TOP_P.value, seed=SEED.value)
-    tokens = cached.tokens_after(ids, params, config.model, N.value, **sampling)
+    asked = flags.FLAGS.flag_values_dict()
+    which = {name: asked[name] for name in ("prompt", "n", "segment", "step", "tokenizer", *SAMPLING)}
     sys.stdout.reconfigure(errors="surrogateescape")  # a prompt of any bytes
-    print(PROMPT.value, end="", flush=True)
-    for text in tokenizer.decoded(ids, tokens):
+    for text in generate(asked["workdir"], **which):
         print(text, end="", flush=True)
     print()
 
 
+def generate(workdir, prompt: str = "", n: int = 256, segment=None, step=None, tokenizer=None, **sampling):
+    """Yields the prompt and then the text after it, piece by piece: "".join(generate("runs/one", "def ")).
+
+    Args:
+      workdir: of the run, local or gs://; segment and step choose a checkpoint as saved.find does.
+      prompt: beginning of the text; empty: the beginning of a document.
+      n: maximum number of tokens to generate.
+      tokenizer: path of the run's tokenizer, if its file has moved.
+      sampling: temperature (0.8 by default; 0 takes the likeliest token), top_p (1.0), seed (0).
+
+    Raises:
+      UserError: no such checkpoint, a damaged one, no tokenizer, or a top_p that is not above 0 and at most 1.
+    """
+    sampling = dict(temperature=0.8, top_p=1.0, seed=0) | sampling
+    if not 0 < sampling["top_p"] <= 1:
+        raise UserError(f"--top_p={sampling['top_p']} must be above 0 and at most 1")
+    _, _, config, params = saved.on_host(storage.absolute(workdir), segment, step)
+    text = saved.tokenizer_of(config, tokenizer)
+    ids = text.encode(os.fsencode(prompt))[:-1].tolist() or [text.end_of_text]
+    if len(ids) + n > config.data.seq_len:
+        print(
+            f"note: the model was trained on rows of {config.data.seq_len} tokens; what comes after them is worse",
+            file=sys.stderr,
+        )
+    yield prompt
+    yield from text.decoded(ids, cached.tokens_after(ids, params, config.model, n, **sampling))
+
+
 def run():
-    flags.mark_flag_as_required("workdir")
+    flags.DEFINE_string("workdir", None, "Directory of the run, local or gs://.", required=True)
+    flags.DEFINE_string("prompt", "", "Beginning of the text. Default: the beginning of a document.")
+    flags.DEFINE_integer("n", 256, "Maximum number of tokens to generate.", lower_bound=1)
+    flags.DEFINE_float("temperature", 0.8, "Sampling temperature; 0: the likeliest token.", lower_bound=0.0)
+    flags.DEFINE_float("top_p", 1.0, "Sample only from the likeliest tokens that together hold this probability.")
+    flags.DEFINE_integer("seed", 0, "Seed of the sampling.")
+    flags.DEFINE_string("segment", None, "trunk or branch-N. Default: the last branch that has a checkpoint.")
+    flags.DEFINE_integer("step", None, "Step of the checkpoint. Default: the newest.")
+    flags.DEFINE_string("tokenizer", None, "Path of the run's tokenizer, if its file has moved.")
     cli.run(main)
 
 

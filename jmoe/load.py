@@ -12,7 +12,6 @@ import jax
 import ml_collections
 from absl import flags
 from etils import epath
-from ml_collections import config_flags
 
 from jmoe import cli
 from jmoe.config.check import check_config
@@ -26,29 +25,25 @@ from jmoe.run.step import abstract_state, make_optimizer
 from jmoe.storage import files as storage
 from jmoe.text import corpus
 
-FROM = flags.DEFINE_string("from", None, "Folder with config.json and *.safetensors, or some of its files: DIR/a*.")
-CONFIG = config_flags.DEFINE_config_file(
-    "config", None, "The run's configuration, as for jmoe.train.", lock_config=True
-)
-WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the run, local or gs://, without checkpoints.")
-
 
 def main(_):
-    config = cli.read_config(CONFIG)
+    config, asked = cli.read_config(), flags.FLAGS
     with processes.joined():
-        load(FROM.value, config, storage.make_workdir(WORKDIR.value))
+        load(asked["from"].value, config, asked.workdir)
         if jax.process_index() == 0:
-            print(f"{WORKDIR.value} begins with the weights of {FROM.value}; jmoe.train goes on")
+            print(f"{asked.workdir} begins with the weights of {asked['from'].value}; jmoe.train goes on")
 
 
-def load(path: str, config, workdir: epath.Path) -> None:
+def load(path: str, config, workdir: str | epath.Path) -> None:
     """Writes the checkpoint of step 0 with the weights of the folder or files `path`.
 
     Raises:
       UserError: the files are missing, damaged, or of a model that jmoe cannot train; the config is of another model
-        (the message names the fields that differ); the workdir already has checkpoints.
+        (the message names the fields that differ) or pins other text; the workdir already has checkpoints.
     """
     check_config(config)
+    workdir = storage.make_workdir(workdir)
+    text = corpus.load(config.data, config.model.vocab_size)  # before anything is read or written: it may be refused
     if steps := checkpoint.steps_in(workdir / "trunk" / "checkpoints"):
         raise UserError(f"--workdir={workdir} has checkpoints already, of steps {', '.join(map(str, steps))}")
     values, files = _files(path)
@@ -73,7 +68,7 @@ def load(path: str, config, workdir: epath.Path) -> None:
     for file in files:
         with open(file, "rb") as opened:
             digest.update(hashlib.file_digest(opened, "sha256").digest())
-    _save(params, config, workdir, f"{path}, sha256 {digest.hexdigest()[:16]}")
+    _save(params, config, text, workdir, f"{path}, sha256 {digest.hexdigest()[:16]}")
 
 
 def _files(path: str) -> tuple[dict, list[pathlib.Path]]:
@@ -89,9 +84,8 @@ def _files(path: str) -> tuple[dict, list[pathlib.Path]]:
         raise UserError(f"--from={path}: {folder / 'config.json'} cannot be read: {error}") from None
 
 
-def _save(params: dict, config, workdir: epath.Path, source: str) -> None:
+def _save(params: dict, config, text: corpus.Corpus, workdir: epath.Path, source: str) -> None:
     """Writes the checkpoint, and began_with.json, which the trainer copies into each result."""
-    text = corpus.load(config.data, config.model.vocab_size)
     mesh = sharding.make_mesh(config)
     with jax.set_mesh(mesh), processes.owned(workdir):
         placed, _ = abstract_state(config, mesh)
@@ -107,7 +101,11 @@ def _save(params: dict, config, workdir: epath.Path, source: str) -> None:
 
 
 def run():
-    flags.mark_flags_as_required(["from", "config", "workdir"])
+    flags.DEFINE_string(
+        "from", None, "Folder with config.json and *.safetensors, or some of its files: DIR/a*.", required=True
+    )
+    cli.define_config()
+    flags.DEFINE_string("workdir", None, "Directory of the run, local or gs://, without checkpoints.", required=True)
     cli.run(main, config_sections=())
 
 

@@ -1,6 +1,8 @@
 """Packages that may not be installed: one sentence says how to install them. Imports only the standard library."""
 
 import importlib
+import importlib.metadata
+import re
 import types
 
 from jmoe.errors import UserError
@@ -22,10 +24,20 @@ def missing_package(error: BaseException) -> str | None:
     name = (getattr(error, "name", None) or "").partition(".")[0]
     if not isinstance(error, ModuleNotFoundError) or not name or name in OWN:
         return None
-    return (
-        f"the Python package {name} is missing: install it by `pip install {DISTRIBUTIONS.get(name, name)}`, or all "
-        "that the trainer and the launcher need by `pip install .[train]` in the repository's folder"
-    )
+    distribution = DISTRIBUTIONS.get(name, name)
+    said = f"the Python package {name} is missing: install it by `pip install {distribution}`"
+    if _is_needed(distribution):
+        said += ", or all that the trainer and the launcher need by `pip install .[train]` in the repository's folder"
+    return said
+
+
+def _is_needed(distribution: str) -> bool:
+    """Whether jmoe itself needs it; a package that the user's own file imports it does not."""
+    try:
+        needs = importlib.metadata.requires("jmoe") or ()
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return distribution in {re.match(r"[\w-]+", need)[0] for need in needs}
 
 
 def needed(module: str, reader: str) -> types.ModuleType:

@@ -4,41 +4,40 @@
     python -m jmoe.train --config=configs/joint_moe.py --config.data.path=fineweb-gpt2 --workdir=DIR
 
 config.data says which text, which tokenizer and what is held out. After a kill the same command continues and ends
-with the same bytes. --verify prepares nothing; it checks the shards of DIR against their hashes.
+with the same bytes. --verify prepares nothing; it checks the shards of DIR against their hashes, and that bytes are
+UTF-8.
 """
 
 import pathlib
 
 from absl import flags
-from ml_collections import config_flags
 
 from jmoe import cli
+from jmoe.config.fields import check_fields
 from jmoe.errors import UserError
 from jmoe.storage import ownership
 from jmoe.storage.files import is_remote
 from jmoe.text import corpus, prepare, sources, supply, tokenizer
 from jmoe.text.manifest import SPLITS
 
-CONFIG = config_flags.DEFINE_config_file(
-    "config", None, "Configuration; its section data says what to prepare.", lock_config=True
-)
-OUT_DIR = flags.DEFINE_string("out_dir", None, "Folder for shards and manifest.json: a training's --config.data.path.")
-WORKERS = flags.DEFINE_integer("workers", len(cli.cores()), "Number of processes that tokenise.", lower_bound=1)
-SHARD_TOKENS = flags.DEFINE_integer("shard_tokens", prepare.SHARD_TOKENS, "Tokens in each shard.", lower_bound=1)
-VERIFY = flags.DEFINE_bool("verify", False, "Only check every shard of --out_dir against its hash.")
-
 
 def main(_):
-    if is_remote(OUT_DIR.value):
-        raise UserError(f"--out_dir={OUT_DIR.value}: prepare into a local folder and copy it there")
-    folder = pathlib.Path(OUT_DIR.value).expanduser().absolute()
+    asked = flags.FLAGS
+    if is_remote(asked.out_dir):
+        raise UserError(f"--out_dir={asked.out_dir}: prepare into a local folder and copy it there")
+    folder = pathlib.Path(asked.out_dir).expanduser().absolute()
     data = None
-    if not VERIFY.value:
-        if CONFIG.value is None:
+    if not asked.verify:
+        if asked.config is None:
             raise UserError("--config must say what to prepare")
-        data = cli.read_config(CONFIG).data
-        prepare_folder(data, folder)
-    manifest = corpus.open_folder(folder, verify=VERIFY.value).manifest
+        config = cli.read_config()
+        check_fields(config)
+        data = config.data
+        prepare_folder(data, folder, asked.workers, asked.shard_tokens)
+    made = corpus.open_folder(folder, verify=asked.verify)
+    if asked.verify:
+        corpus.check_utf8(made, folder)
+    manifest = made.manifest
     for split in SPLITS:
         n_documents, n_tokens, n_bytes = (manifest[what][split] for what in ("documents", "tokens", "bytes"))
         print(
@@ -52,7 +51,7 @@ def main(_):
     print(f"corpus {manifest['fingerprint']} by tokenizer {manifest['tokenizer']['name']} in {folder}")
 
 
-def prepare_folder(data, folder: pathlib.Path) -> None:
+def prepare_folder(data, folder: pathlib.Path, n_workers: int, shard_tokens: int = prepare.SHARD_TOKENS) -> None:
     """Prepares the text of `data` (config.data) in `folder` unless that is done already; UserError where `folder` holds
     other text, or a source or tokenizer can't be used."""
     text, encoder = sources.find(data), tokenizer.load(data.tokenizer, data.end_of_text)
@@ -60,7 +59,7 @@ def prepare_folder(data, folder: pathlib.Path) -> None:
     try:
         with ownership.hold(folder / ".lock", "jmoe.prepare"):
             if not (folder / "manifest.json").exists():
-                prepare.prepare(text, data, encoder, folder, WORKERS.value, SHARD_TOKENS.value)
+                prepare.prepare(text, data, encoder, folder, n_workers, shard_tokens)
             elif corpus.open_folder(folder).manifest["source"]["inputs"] != prepare.digest(text, data, encoder):
                 raise UserError(
                     f"--out_dir={folder} holds tokens of other text or of other rules; choose another folder"
@@ -72,7 +71,13 @@ def prepare_folder(data, folder: pathlib.Path) -> None:
 
 
 def run():
-    flags.mark_flags_as_required(["out_dir"])
+    cli.define_config(required=False)
+    flags.DEFINE_string(
+        "out_dir", None, "Folder for shards and manifest.json: a training's --config.data.path.", required=True
+    )
+    flags.DEFINE_integer("workers", len(cli.cores()), "Number of processes that tokenise.", lower_bound=1)
+    flags.DEFINE_integer("shard_tokens", prepare.SHARD_TOKENS, "Tokens in each shard.", lower_bound=1)
+    flags.DEFINE_bool("verify", False, "Only check every shard of --out_dir: its hash, and bytes as UTF-8.")
     cli.run(main, config_sections=("data",))
 
 

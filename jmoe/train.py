@@ -9,37 +9,30 @@ import functools
 import jax
 from absl import flags
 from etils import epath
-from ml_collections import config_flags
 
 from jmoe import cli
 from jmoe.config.check import check_config
 from jmoe.cost import memory
 from jmoe.model import sharding
-from jmoe.run import loop, processes
+from jmoe.run import loop, processes, saved
 from jmoe.run.step import make_eval_step, make_train_step
 from jmoe.storage import files as storage
 
-CONFIG = config_flags.DEFINE_config_file(
-    "config",
-    None,
-    "Configuration, e.g. configs/quickstart.py; override a field by --config.model.n_experts=8.",
-    lock_config=True,
-)
-WORKDIR = flags.DEFINE_string("workdir", None, "Directory of this run, local or gs://: checkpoints, metrics, results.")
-
 
 def main(_):
-    config = cli.read_config(CONFIG)
+    config = cli.read_config()
+    saved.keep_threads(storage.absolute(flags.FLAGS.workdir))
     with processes.joined(), processes.stop_signal() as stop_signal:
-        train(config, storage.make_workdir(WORKDIR.value), stop_signal)
+        train(config, flags.FLAGS.workdir, stop_signal)
 
 
-def train(config, workdir: epath.Path, stop_signal=lambda: 0) -> list[dict]:
+def train(config, workdir: str | epath.Path, stop_signal=lambda: 0) -> list[dict]:
     """Trains every segment of `config` that is not finished; returns the results of the branches.
 
     Raises UserError where config, corpus or workdir can't be used, and Interrupted where `stop_signal()` gave a signal.
     """
     check_config(config)
+    workdir = storage.make_workdir(workdir)
     mesh = sharding.make_mesh(config)
     with jax.set_mesh(mesh), memory.explained(config, mesh):
         train_step, answer = make_train_step(config, mesh), None
@@ -54,7 +47,10 @@ def train(config, workdir: epath.Path, stop_signal=lambda: 0) -> list[dict]:
 
 
 def run():
-    flags.mark_flags_as_required(["config", "workdir"])
+    cli.define_config()
+    flags.DEFINE_string(
+        "workdir", None, "Directory of this run, local or gs://: checkpoints, metrics, results.", required=True
+    )
     cli.run(main, config_sections=())
 
 

@@ -83,6 +83,11 @@ def devices(text: str | None, n_slices: int = 1) -> tuple[int | None, float | No
     return parse(text, n_slices).n_devices if ":" in text else None, CHIPS[chip(text)].capacity
 
 
+def n_chips(text: str | None, n_devices: int | None) -> int | None:
+    """How many chips, as they are priced, `n_devices` of what --accelerator names are; None for None."""
+    return n_devices and n_devices // DEVICES_OF_CHIP.get((text or "").partition(":")[0], 1)
+
+
 def host_devices() -> int:
     """The number of CPU devices that XLA_FLAGS asks for; 1 by default."""
     numbers = re.findall(r"--xla_force_host_platform_device_count=(\d+)", os.environ.get("XLA_FLAGS", ""))

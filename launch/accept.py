@@ -10,16 +10,12 @@ from absl import flags
 
 from jmoe import cli
 from jmoe.errors import UserError
-from jmoe.storage import files as storage
-from launch import sweepfile, trainer
-
-WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the sweep, a folder or gs://...", required=True)
-JOB = flags.DEFINE_string("job", None, "Name of the job; its beginning is enough.", required=True)
+from launch import command, trainer
 
 
 def main(_):
-    sweep = sweepfile.read(storage.absolute(WORKDIR.value))
-    job = sweep.named(JOB.value)
+    sweep = command.sweep()
+    job = sweep.named(flags.FLAGS.job)
     if job.done():
         raise UserError(f"job {job.name} is done: there is no failure to accept")
     failure, state = job.failure(), sweep.engine.states(sweep).get(job.name, "")
@@ -32,4 +28,5 @@ def main(_):
 
 
 if __name__ == "__main__":
+    command.define_flags("Name of the job; its beginning is enough.", required=True)
     cli.run(main)

@@ -10,23 +10,17 @@ from absl import flags
 
 from jmoe import cli
 from jmoe.errors import UserError
-from jmoe.storage import files as storage
 from jmoe.storage import ownership
-from launch import sweepfile, trainer
-
-WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the sweep, a folder or gs://...", required=True)
-JOB = flags.DEFINE_string("job", None, "Name of a single job to stop; its beginning is enough.")
-PATIENCE = flags.DEFINE_float(
-    "patience_seconds", trainer.SECONDS_TO_SAVE, "Seconds that local processes have to save before they are killed.", 0
-)
+from launch import command, trainer
 
 
 def main(_):
-    sweep = sweepfile.read(storage.absolute(WORKDIR.value))
-    print(cancel_job(sweep, sweep.named(JOB.value)) if JOB.value else sweep.engine.cancel(sweep, PATIENCE.value))
+    sweep = command.sweep()
+    job, patience = flags.FLAGS.job, flags.FLAGS.patience_seconds
+    print(sweep.engine.cancel(sweep, patience) if job is None else cancel_job(sweep, sweep.named(job), patience))
 
 
-def cancel_job(sweep, job) -> str:
+def cancel_job(sweep, job, patience: float) -> str:
     """Stops one job; returns what that did. The job is first marked as cancelled, so that nothing starts it again.
 
     Raises:
@@ -40,8 +34,11 @@ def cancel_job(sweep, job) -> str:
     if job.done() or not (waits or state and not state.startswith("failed")):
         raise UserError(f"job {job.name} is neither running nor queued: there is nothing to stop")
     trainer.give_up(job, "cancelled by launch.cancel", "cancelled")
-    return f"cancelled job {job.name}: {sweep.engine.cancel_job(sweep, job, PATIENCE.value)}"
+    return f"cancelled job {job.name}: {sweep.engine.cancel_job(sweep, job, patience)}"
 
 
 if __name__ == "__main__":
+    command.define_flags("Name of a single job to stop; its beginning is enough.")
+    what = "Seconds that local processes have to save before they are killed."
+    flags.DEFINE_float("patience_seconds", trainer.SECONDS_TO_SAVE, what, 0)
     cli.run(main)

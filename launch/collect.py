@@ -8,8 +8,6 @@ import csv
 import io
 import json
 import os
-import subprocess
-import sys
 
 from absl import flags
 
@@ -17,7 +15,7 @@ from jmoe import cli
 from jmoe.config.fields import with_columns
 from jmoe.errors import UserError
 from jmoe.storage import files as storage
-from launch import sweepfile
+from launch import command, hooks
 from launch.jobs import MIXABLE, digest, files_of
 
 LAW_COLUMNS = ("n_active", "n_total", "n_tokens", "n_experts", "loss")
@@ -112,30 +110,16 @@ def _is_config_of(job, config: dict) -> bool:
 
 
 def main(_):
-    sweep = sweepfile.read(storage.absolute(flags.FLAGS.workdir))
+    sweep = command.sweep()
     sweep.mix = sorted({*sweep.mix, *flags.FLAGS.mix})
     report, n_missing = write(sweep)
     print(report, flush=True)
     if flags.FLAGS.on_done:
-        call_on_done(sweep, n_missing)
+        hooks.done(sweep, n_missing)
 
 
-def call_on_done(sweep, n_missing: int) -> None:
-    """Runs the command of launch.sweep's --on_done, with JMOE_WORKDIR and JMOE_RUNS_MISSING in its environment; if the
-    command fails, that is printed and changes nothing else."""
-    if not (command := sweep.options.get("on_done")):
-        return
-    variables = {"JMOE_WORKDIR": os.fspath(sweep.workdir), "JMOE_RUNS_MISSING": str(n_missing)}
-    try:
-        code = subprocess.run(command, env=os.environ | variables, stdin=subprocess.DEVNULL).returncode
-    except OSError as error:
-        code = error.strerror
-    if code:
-        print(f"--on_done: {command[0]} failed: {code}", file=sys.stderr)
-
-
-if __name__ == "__main__":  # launch.sweep, which imports this, has flags of the same names
-    flags.DEFINE_string("workdir", None, "Directory of the sweep, a folder or gs://...", required=True)
+if __name__ == "__main__":
+    command.define_flags()
     flags.DEFINE_multi_enum("mix", [], MIXABLE, "Allow runs.csv to mix versions of this.")
     flags.DEFINE_bool("on_done", False, "Afterwards run the command that launch.sweep got as --on_done.")
     cli.run(main)

@@ -7,16 +7,13 @@ job's own fields. A field that the config file computes, or computes others from
 
 import functools
 import hashlib
-import importlib.util
 import json
-import pathlib
 
 from ml_collections import ConfigDict, FieldReference
 
 from jmoe import cli
 from jmoe.config.fields import FIELDS, alike, record_of
 from jmoe.cost import counts
-from jmoe.errors import UserError
 from jmoe.run.schedule import Schedule
 
 
@@ -116,25 +113,12 @@ def _plain(tree: dict) -> Plain:
 
 
 def resolve(base, overrides: dict):
-    """The config of a module with get_config(), with the overrides of one job."""
-    config = base.get_config().lock()
+    """The config of a module with get_config(), with the overrides of one job; UserError if that makes no config, and
+    what ConfigDict raises for an override."""
+    config = cli.config_of(base).lock()
     config.update_from_flattened_dict(overrides)
     return config
 
 
 def short_hash(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:8]
-
-
-def load_module(path: str, what: str):
-    """The Python file at `path` as a module; UserError, which calls it `what`, if it is no Python file or fails."""
-    path = cli.installed(path)
-    spec = importlib.util.spec_from_file_location("sweep_" + short_hash(path), path)
-    if not path.endswith(".py") or not pathlib.Path(path).is_file():
-        raise UserError(f"{what}: {path!r} is no Python file")
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        raise UserError(f"{what}: {path} fails: {type(error).__name__}: {error}") from None
-    return module

@@ -1,7 +1,8 @@
 """The GKE backend: a JobSet for each job, or bundle of jobs trained together, queued by Kueue, on TPU slices or GPUs.
 
-launch/manifest.py writes the JobSets. A pod that ends with exit code 2 fails its JobSet. Any other failure, most often
-a preempted spot machine, restarts the JobSet; `run_task` decides what counts as a failed try.
+launch/manifest.py writes the JobSets. A pod that ends with exit code 2 fails its JobSet. A preempted machine, and the
+exit codes by which `run_task` asks for another try, restart it as often as they occur: `run_task` decides what counts
+as a failed try. Anything else ended before `run_task` could decide, and restarts the JobSet --retries times.
 """
 
 import dataclasses
@@ -15,13 +16,14 @@ from absl import flags
 
 from jmoe.errors import UNAVAILABLE, UserError
 from jmoe.storage.files import is_remote
-from launch import accelerators, cluster, gke_logs, manifest, trainer
+from launch import accelerators, cluster, gke_logs, gke_waits, manifest, trainer
+from launch.gke_waits import QUEUE_VERSIONS, QUEUES
 from launch.jobs import Bundle, files_of, jobs_of
 from launch.manifest import API_GROUP, JOBS, PLURAL, SWEEP, VERSION, jobset
 
 ON_THIS_MACHINE = False
-QUEUES, QUEUE_VERSIONS = "kueue.x-k8s.io", ("v1beta2", "v1beta1")
-SECONDS_TO_DELETE = 120.0
+SECONDS_FOR_THE_FIRST = 20.0  # that other pods of a job give the first one to count a failed try
+SECONDS_TO_DELETE = 120.0 + manifest.SECONDS_TO_SAVE
 
 flags.adopt_module_key_flags(manifest)
 
@@ -58,7 +60,11 @@ def ready(sweep) -> None:
                 print(f"--queue={queue} starts nothing now: {condition['message']}", file=sys.stderr)
     # a dry run: the server checks the first JobSet and stores nothing; 409 is fine: a JobSet of this name exists
     first = jobset(sweep, sweep.bundles()[0])
-    _call(sweep, "create", first, dry_run="All", field_validation="Strict", unless=(409,))
+    try:
+        _call(sweep, "create", first, dry_run="All", field_validation="Strict", unless=(409,))
+    except UserError as error:
+        newer = "; JobSet 0.10 or newer has it" * ("onJobFailureMessagePatterns" in str(error))
+        raise UserError(f"{error}{newer}") from None
 
 
 def devices(sweep, accelerator: str) -> tuple[int | None, float | None]:
@@ -108,25 +114,31 @@ def _jobset_of(sweep, job) -> dict | None:
 
 
 def states(sweep) -> dict[str, str]:
-    """The jobs that have a JobSet, each with the JobSet's state."""
-    return {job: _state(item) for item in _list(sweep) for job in _jobs_in(item)}
+    """The jobs that have a JobSet, each with the JobSet's state, and why it waits or how it failed."""
+    items = _list(sweep)
+    why = gke_waits.reasons(sweep, items)
+    return {job: _state(item, why.get(item["metadata"]["uid"])) for item in items for job in _jobs_in(item)}
 
 
-def _state(item) -> str:
+def _state(item, why: str | None) -> str:
     """The state of a JobSet, in words."""
     if "deletionTimestamp" in item["metadata"]:
         return "stopping"
     status = item.get("status", {})
     ended = {c["type"]: c for c in status.get("conditions", []) if c["status"] == "True"}
-    number = status.get("restarts", 0)
-    restarts = f", {number} restarts" if number else ""
+    said = [f"{number} restarts"] if (number := status.get("restarts", 0)) else []
     if "Completed" in ended:
-        return "completed" + restarts
-    if "Failed" in ended:
-        why = ended["Failed"].get("message") or ended["Failed"].get("reason", "")
-        return f"failed ({'; '.join([f'{number} restarts'] * bool(number) + [why])})"
+        kind, why = "completed", None
+    elif "Failed" in ended:
+        kind = "failed"
+        said.append(ended["Failed"].get("message") or ended["Failed"].get("reason", ""))
     # not from the condition: Kueue sets and clears `suspend`, and the condition follows; a new JobSet has none yet
-    return ("queued" if item["spec"].get("suspend") else "running") + restarts
+    elif item["spec"].get("suspend"):
+        kind = "queued"
+    else:
+        kind = "starting" if why else "running"
+    said += [why] if why else []
+    return kind + f" ({'; '.join(said)})" * bool(said)
 
 
 def cancel(sweep, patience: float) -> str:
@@ -162,11 +174,11 @@ def cancel_job(sweep, job, patience: float) -> str:
 
 
 def run_task(sweep, bundle) -> int:
-    """Runs this pod's trainer once, and copies what it prints to the pod's log; Kubernetes starts it again unless the
-    exit code is 0 or 2."""
+    """Runs this pod's trainer once, and copies what it prints to the pod's log; returns 0, or one of the exit codes by
+    which the manifest knows what is to be done: FOR_GOOD or one of AGAIN."""
     if bundle.stands_still():
-        return 0 if bundle.done() else 2
-    place = _process_environment()
+        return 0 if bundle.done() else manifest.FOR_GOOD
+    place, before = _process_environment(), [job.failure() for job in bundle.jobs]
     started, code = trainer.start_when_free(bundle, sweep.stall_minutes, env=place), None
     signal.signal(signal.SIGTERM, lambda *_: started.process.terminate())
     with open(bundle.log, "rb") as log:
@@ -175,13 +187,29 @@ def run_task(sweep, bundle) -> int:
             code = started.poll()
             sys.stdout.buffer.write(log.read())
             sys.stdout.flush()
+    if code == -signal.SIGTERM:  # asked before it could listen: it has nothing to save, and has not failed
+        code = 128 + signal.SIGTERM
+    rank = int(place.get("JAX_PROCESS_ID", "0"))
     if code != UNAVAILABLE:
-        gke_logs.keep(bundle, int(place.get("JAX_PROCESS_ID", "0")))
+        gke_logs.keep(bundle, rank)
     if code in (0, UNAVAILABLE) or code in trainer.STOPPED and not started.stalled:
         return code
-    if place.get("JAX_PROCESS_ID", "0") != "0" and not trainer.explained(code, started.cause(code)):
-        return 1  # the first pod fails too, and counts the failed try
-    return 2 if all(failure["for_good"] for failure in trainer.failed(started, code, sweep.retries).values()) else 1
+    if not trainer.explained(code, started.cause(code)) and _counted(bundle, before, rank):
+        return UNAVAILABLE
+    failures = trainer.failed(started, code, sweep.retries)  # of none if all jobs are done all the same
+    given_up = failures and all(failure["for_good"] for failure in failures.values())
+    return manifest.FOR_GOOD if given_up else UNAVAILABLE
+
+
+def _counted(bundle, before: list[dict], rank: int) -> bool:
+    """Whether another of the job's pods has counted this failed try; the first, which fails too as a rule, does so.
+
+    The others wait for it, one longer than the other: once a pod has ended, the rest are killed, counted or not.
+    """
+    deadline = time.monotonic() + (SECONDS_FOR_THE_FIRST + rank if rank else 0)
+    while not (counted := [job.failure() for job in bundle.jobs] != before) and time.monotonic() < deadline:
+        time.sleep(1)
+    return counted
 
 
 def _process_environment() -> dict[str, str]:

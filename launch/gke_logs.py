@@ -111,15 +111,20 @@ def _log(sweep, pod) -> bytes:
 
 def _said(sweep, item: dict) -> list[str]:
     """The JobSet's conditions, and the events of all objects whose names contain the JobSet's, oldest first."""
-    name, namespace = item["metadata"]["name"], sweep.options["namespace"]
+    name = item["metadata"]["name"]
     lines = [f"==> JobSet {name} <=="]
     lines += [f"{c['type']}={c['status']} {c.get('reason', '')}: {c.get('message', '')}" for c in _conditions(item)]
-    events = cluster.ask(cluster.core, "list_namespaced_event", namespace, unless=(403, 404))
-    mine = [event for event in (events.items if events else []) if name in (event.involved_object.name or "")]
-    for event in sorted(mine, key=lambda event: str(event.last_timestamp or event.event_time)):
+    for event in events(sweep, name):
         what = f"{event.involved_object.kind} {event.involved_object.name}"
         lines.append(f"{event.last_timestamp or event.event_time} {what}: {event.reason}: {event.message}")
     return lines if len(lines) > 1 else []
+
+
+def events(sweep, name: str) -> list:
+    """The events of all objects whose names contain `name`, oldest first; none if the user may not read events."""
+    found = cluster.ask(cluster.core, "list_namespaced_event", sweep.options["namespace"], unless=(403, 404))
+    mine = [event for event in (found.items if found else []) if name in (event.involved_object.name or "")]
+    return sorted(mine, key=lambda event: str(event.last_timestamp or event.event_time))
 
 
 def _conditions(item: dict) -> list[dict]:

@@ -2,7 +2,7 @@
 
 What varies is either a grid, {field: values}, every combination of which is a job, or a list with a dict of overrides
 for each job. A job is one trunk with its branches, run by one `jmoe.train` in DIR/jobs/NAME. NAME ends in a hash of the
-resolved config, so the same sweep started twice starts nothing twice.
+resolved config, so the same sweep started twice starts nothing twice. launch/varied.py reads the file.
 """
 
 import contextlib
@@ -11,15 +11,18 @@ import itertools
 import json
 import os
 import pathlib
+import re
 import sys
 
 from etils import epath
 
+from jmoe import cli
 from jmoe.config.fields import record_of
 from jmoe.cost import counts
 from jmoe.errors import Damaged, UserError
 from jmoe.storage.files import is_remote, names_below, read_bytes, read_sealed
-from launch.families import Families, load_module, resolve, short_hash
+from launch.families import Families, resolve, short_hash
+from launch.varied import plain, read
 
 MIXABLE = ("code", "corpus", "config")
 
@@ -97,6 +100,24 @@ class Job:
                 continue
         return tokens, newest[1]
 
+    def seconds(self, files=None) -> float | None:
+        """How long its trainers have run so far, loading and compiling included; None if that was not kept. Of several
+        jobs trained together, each has its share. `files` as in `results`."""
+        if self.has("time.json", files):
+            with contextlib.suppress(OSError, ValueError, TypeError, LookupError):
+                return float(json.loads(read_bytes(self.folder / "time.json"))["seconds"])
+        return None
+
+    def tokens_per_second(self) -> float | None:
+        """The pace of its trainer at the last step that it logged; None before the first."""
+        newest = (0.0, None)
+        for segment in self.segments:
+            path = self.folder / segment / "speed.jsonl"
+            with contextlib.suppress(OSError, LookupError, ValueError, TypeError):
+                pace = float(json.loads(_last_line(path))["tokens_per_second"])
+                newest = max(newest, (path.stat().mtime or 0, pace))
+        return newest[1] or None
+
     def failure(self, files=None) -> dict:
         """{"cause", "tries", "tokens", "for_good"} of its last failure since the sweep was started; empty if none.
         `files` as in `results`.
@@ -125,9 +146,16 @@ class Job:
 
     @classmethod
     def of(cls, name: str, workdir: epath.Path, fields: dict) -> "Job":
-        """The job that `fields()` described; TypeError, KeyError or AttributeError if `fields` describes no job."""
-        overrides = {field: _tuples(value) for field, value in fields["overrides"].items()}
-        return cls(name, workdir / "jobs" / name, **fields | {"overrides": overrides})
+        """The job that `fields()` described; TypeError, KeyError, AttributeError or ValueError if it describes none, or
+        one whose files would lie outside of `workdir`."""
+        for folder in (name, *fields["budgets"], *fields["segments"], fields.get("corpus") or "none"):
+            if not re.fullmatch(r"[A-Za-z0-9][\w.-]{0,199}", folder, re.ASCII):
+                raise ValueError(f"{folder!r} names no job, branch or corpus")
+        overrides = {field: plain(value) for field, value in fields["overrides"].items()}
+        job = cls(name, workdir / "jobs" / name, **fields | {"overrides": overrides})
+        if job.flops + sum(job.budgets.values()) < 0:  # a TypeError where these are no numbers
+            raise ValueError("tokens below 0")
+        return job
 
     def command(self) -> list[str]:
         """The argument list of its trainer; no shell ever reads it."""
@@ -194,35 +222,22 @@ def jobs_of(bundles) -> list[Job]:
     return [job for bundle in bundles for job in bundle.jobs]
 
 
-def _tuples(value):
-    """Turns lists back into the tuples of a config, which JSON made lists of."""
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
-
-
-def load(path: str, workdir: epath.Path) -> tuple[list[Job], dict]:
+def load(path: str, workdir: epath.Path, config_flags: list[str] = ()) -> tuple[list[Job], dict]:
     """The jobs of a sweep file with their configs by name (families.Plain), every one resolved and checked.
+    `config_flags` as in varied.read.
 
     Raises:
       UserError: the file, its config file or an override can't be used.
     """
-    sweep = load_module(path, "--sweep")
-    if not hasattr(sweep, "get_sweep"):
-        raise UserError(f"--sweep={path} defines no get_sweep()")
-    try:
-        config_file, varied = sweep.get_sweep()
-    except (TypeError, ValueError) as error:
-        raise UserError(
-            f"--sweep={path}: get_sweep() must return (config file, grid or list of dicts): {error}"
-        ) from None
-    if isinstance(varied, dict):
-        varied = [dict(zip(varied, values)) for values in itertools.product(*varied.values())]
-    base = load_module(config_file, f"the config of --sweep={path}")
+    config_file, base, varied = read(path, config_flags)
     jobs, configs, families = {}, {}, Families(base)
     for overrides in varied:
         try:
             family, config, record = families.of(overrides)
-        except (KeyError, AttributeError, TypeError, ValueError) as error:
-            message = " ".join(str(error.args[0] if error.args else error).split())
+        except (UserError, KeyError, AttributeError, TypeError, ValueError, ArithmeticError) as error:
+            message = " ".join(str(error.args[0] if error.args else error).split()).partition(" Other fields present")[
+                0
+            ]
             raise UserError(f"--sweep={path}: job {overrides}: {message}") from None
         model, schedule = config.model, family.schedule(config)
         segments = {}  # the trunk's pieces share a folder
@@ -255,7 +270,7 @@ def config_of(job: Job):
     Raises:
       UserError: the config file gives another config than the one the job was named after.
     """
-    config = resolve(load_module(job.config_file, f"job {job.name}"), job.overrides)
+    config = resolve(cli.load_module(job.config_file, f"job {job.name}"), job.overrides)
     edited = digest(record_of(config))
     if edited != job.name[-8:]:
         raise UserError(

@@ -9,8 +9,8 @@ import time
 from jmoe import cli
 from jmoe.errors import UNAVAILABLE, Interrupted, Unavailable, UserError
 from jmoe.storage import files as storage
-from jmoe.storage import identity, ownership
-from launch import accelerators, output, trainer
+from jmoe.storage import identity, lease, ownership
+from launch import accelerators, hooks, output, trainer
 from launch.jobs import Bundle, files_of, jobs_of
 from launch.progress import Progress
 
@@ -33,9 +33,10 @@ def devices(sweep, accelerator: str | None) -> tuple[int, float | None]:
     return n_devices or place["n_devices"], memory or place["memory"]
 
 
-def workers(n_jobs: int) -> list[dict]:
-    """Places for trainers: one for each GPU, one for all TPU chips, else one for each core; n_jobs at most. Each has a
-    trainer's "env" and "cores", the "n_devices" that it will see, and each device's bytes of "memory", or None."""
+def workers(n_jobs: int, threads: int = 1) -> list[dict]:
+    """Places for trainers: one for each GPU, one for all TPU chips, else one for every `threads` cores; n_jobs at most.
+    Each has a trainer's "env", which fixes its CPU threads, and "cores", the "n_devices" that it will see, and each
+    device's bytes of "memory", or None."""
     cores = cli.cores()
     platform = os.environ.get("JAX_PLATFORMS", "")
     on_gpus = visible_gpus(len(glob.glob("/dev/nvidia[0-9]*"))) if platform in ("", "cuda", "gpu") else []
@@ -44,9 +45,10 @@ def workers(n_jobs: int) -> list[dict]:
         return [own | {"env": {"CUDA_VISIBLE_DEVICES": gpu}} for gpu in on_gpus[:n_jobs]]
     if platform in ("", "tpu") and (chips := glob.glob("/dev/accel*") or glob.glob("/dev/vfio/[0-9]*")):
         return [{"env": {}, "cores": None, "n_devices": len(chips), "memory": None}]
-    n, n_devices = min(n_jobs, len(cores)), accelerators.host_devices()
+    n, n_devices = max(1, min(n_jobs, len(cores) // threads)), accelerators.host_devices()
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / n_devices
-    return [{"env": {}, "cores": cores[i::n], "n_devices": n_devices, "memory": memory} for i in range(n)]
+    env = {"PJRT_NPROC": str(threads)}  # XLA's number of threads, whatever cores there are when it is started again
+    return [{"env": env, "cores": cores[i::n], "n_devices": n_devices, "memory": memory} for i in range(n)]
 
 
 def visible_gpus(n: int) -> list[str]:
@@ -86,6 +88,10 @@ def submit(sweep) -> str:
     for job in jobs_of(todo):
         if job.has("failure.json", files):
             trainer.forget_cause(job)
+    if "threads" not in sweep.options:  # rounding depends on it, so it stays, whatever is left to train
+        n_jobs, n_cores = len(sweep.bundles()), len(cli.cores())
+        sweep.options["threads"] = n_cores // min(n_jobs, sweep.options.get("workers") or n_jobs, n_cores)
+        sweep.write()
     received = []
 
     def stop(signum, _):
@@ -117,7 +123,8 @@ class _Pool:
     def __init__(self, sweep, todo):
         self._sweep, self._todo, self._running, self._waiting = sweep, todo, {}, []
         self._failed, self._next_look = [], 0.0  # failed bundles, which launch.retry may revive
-        self._places = workers(min(len(todo), sweep.options.get("workers") or len(todo)))
+        n_jobs = min(len(todo), sweep.options.get("workers") or len(todo))
+        self._places = workers(n_jobs, sweep.options["threads"])
         self._progress = Progress(sweep.trained)
 
     def has_work(self) -> bool:
@@ -171,6 +178,7 @@ class _Pool:
             for job, failure in failures.items():
                 how = "failed" if failure["for_good"] else "died, trying again"
                 self._progress.say(f"{job} {how}: {failure['cause']}")
+            hooks.failed(self._sweep, ended.bundle.jobs)
             over = all(failure["for_good"] for failure in failures.values())
             (self._failed if over else self._todo).append(ended.bundle)
         self._progress.update(jobs_of(running.bundle for running, _ in self._running.values()), self._waiting)
@@ -229,7 +237,7 @@ def cancel(sweep, patience: float) -> str:
         owners = {owner for path in paths if (owner := ownership.owner(path)) and not owner.has_ended()}
         if away := [owner for owner in owners if not owner.lives_here()]:
             where = f"{os.fspath(sweep.workdir)}: {away[0]} works on it and can only be stopped from there"
-            expiry = f"; if it is gone, the next start finds out within {ownership.EXPIRY:.0f} s"
+            expiry = f"; if it is gone, the next start finds out within {lease.EXPIRY:.0f} s"
             raise UserError(where + expiry * storage.is_remote(sweep.workdir))
         n_asked += len(owners)
         n_killed += identity.stop(owners, patience)

@@ -13,35 +13,31 @@ from absl import flags
 
 from jmoe import cli
 from jmoe.errors import UserError
-from jmoe.storage import files as storage
-from launch import sweepfile
-
-WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the sweep, a folder or gs://...", required=True)
-JOB = flags.DEFINE_string(
-    "job", None, "Name of the job, as launch.status prints it; its beginning is enough.", required=True
-)
-FOLLOW = flags.DEFINE_bool("follow", False, "Keep printing new lines until the job is over.")
-RANK = flags.DEFINE_integer("rank", None, "Print only what this process of the job printed; 0 is the first.", 0)
-ATTEMPT = flags.DEFINE_integer("attempt", None, "Print only this try: 1 the first, -1 the newest, -2 the one before.")
+from launch import command
 
 
 def main(_):
-    sweep = sweepfile.read(storage.absolute(WORKDIR.value))
-    job, engine = sweep.named(JOB.value), sweep.engine
-    if FOLLOW.value:
-        if ATTEMPT.value is not None:
+    sweep = command.sweep()
+    asked = flags.FLAGS
+    job, engine = sweep.named(asked.job), sweep.engine
+    if asked.follow:
+        if asked.attempt is not None:
             raise UserError("--follow and --attempt exclude each other: what is followed is the newest try")
         if not hasattr(engine, "follow"):
             raise UserError(f"--backend={sweep.backend} knows no --follow")
-        for text in engine.follow(sweep, job, RANK.value):
+        for text in engine.follow(sweep, job, asked.rank):
             sys.stdout.buffer.write(text)
             sys.stdout.flush()
         return
-    chosen = {name: value for name, value in (("rank", RANK.value), ("attempt", ATTEMPT.value)) if value is not None}
+    chosen = {name: asked[name].value for name in ("rank", "attempt") if asked[name].value is not None}
     if unknown := chosen.keys() - inspect.signature(engine.logs).parameters.keys():
         raise UserError(f"--backend={sweep.backend} knows no --{min(unknown)}")
     sys.stdout.buffer.write(engine.logs(sweep, job, **chosen))
 
 
 if __name__ == "__main__":
+    command.define_flags("Name of the job, as launch.status prints it; its beginning is enough.", required=True)
+    flags.DEFINE_bool("follow", False, "Keep printing new lines until the job is over.")
+    flags.DEFINE_integer("rank", None, "Print only what this process of the job printed; 0 is the first.", 0)
+    flags.DEFINE_integer("attempt", None, "Print only this try: 1 the first, -1 the newest, -2 the one before.")
     cli.run(main)

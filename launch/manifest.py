@@ -10,14 +10,15 @@ import re
 
 from absl import flags
 
-from jmoe.errors import UserError
-from launch import accelerators, gpudirect
+from jmoe.errors import UNAVAILABLE, UserError
+from launch import accelerators, gpudirect, trainer
 
 API_GROUP, VERSION, PLURAL = "jobset.x-k8s.io", "v1alpha2", "jobsets"
 REPLICATED_JOB = "slice"
 COORDINATOR_PORT = 8482  # jax's own for a coordinator on Cloud TPU
-SECONDS_TO_SAVE = 25  # of the 30 that GKE gives a spot machine
-MAX_RESTARTS = 100  # for failures too early for launch.task to count them
+SPOT_SECONDS_TO_SAVE = 25  # the most that GKE gives a pod of a spot machine when it is preempted
+SECONDS_TO_SAVE = int(trainer.SECONDS_TO_SAVE) + 30  # on other machines, with time to copy the log
+FOR_GOOD, AGAIN = 2, (UNAVAILABLE, *trainer.STOPPED)  # how launch.task ends when it knows what is to be done
 SWEEP, JOB = "jmoe/sweep", "jmoe/job"  # labels
 JOBS = "jmoe/jobs"  # annotation: the names of all jobs of the JobSet
 OURS = (SWEEP, JOB, JOBS, "kueue.x-k8s.io/queue-name")
@@ -37,7 +38,7 @@ flags.DEFINE_bool(
     "gpudirect", False, f"gke: use the fast network between whole GPU machines: {accelerators.gpudirect_words()}."
 )
 flags.DEFINE_string("priority_class", None, "gke: PriorityClass of the pods; Kueue uses it too.")
-flags.DEFINE_float("ttl_hours", None, "gke: hours until a finished JobSet is deleted. Default: it stays.", 0)
+flags.DEFINE_float("ttl_hours", None, "gke: hours until a finished JobSet is deleted. Default: it stays.", 0, 5e5)
 flags.DEFINE_multi_string("env", [], "gke: NAME=VALUE, an environment variable of the trainer.")
 flags.DEFINE_multi_string("secret", [], "gke: Secret whose entries become environment variables of the trainer.")
 flags.DEFINE_multi_string("pull_secret", [], "gke: Secret to pull the image with.")
@@ -66,6 +67,11 @@ def check(options: dict) -> None:
     for name in ("image", "accelerator", "queue"):
         if not options[name]:
             raise UserError(f"--backend=gke needs --{name}")
+    for name in ("namespace", "queue", "service_account", "priority_class", "secret", "pull_secret"):
+        given = options.get(name) or []
+        for value in [given] if isinstance(given, str) else given:
+            if not re.fullmatch(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", value, re.ASCII):
+                raise UserError(f"--{name}={value}: a name in Kubernetes has at most 253 of a-z, 0-9, '-' and '.'")
     place = accelerators.parse(options["accelerator"], options["n_slices"])
     if len(kinds := [f"--{name}" for name in ("spot", "reservation", "flex_start") if options.get(name)]) > 1:
         raise UserError(f"{' and '.join(kinds)} exclude each other: a machine is of one kind")
@@ -137,13 +143,19 @@ def jobset(sweep, bundle) -> dict:
     """The manifest for one bundle of jobs."""
     options, name = sweep.options, f"{sweep.id}-{bundle.name}"
     place = accelerators.parse(options["accelerator"], options["n_slices"])
-    for_good = {"containerName": "trainer", "operator": "In", "values": [2]}
+    known = {"containerName": "trainer", "operator": "In", "values": [FOR_GOOD, *AGAIN]}
     job = {
         "parallelism": place.n_hosts,
         "completions": place.n_hosts,
         "completionMode": "Indexed",
         "backoffLimit": 0,
-        "podFailurePolicy": {"rules": [{"action": "FailJob", "onExitCodes": for_good}]},
+        # FailJob, not Ignore: jax's processes start together, so one pod must not be replaced alone
+        "podFailurePolicy": {
+            "rules": [
+                {"action": "FailJob", "onExitCodes": known},
+                {"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+            ]
+        },
         "template": _pod(sweep, bundle, name, place),
     }
     annotations = options.get("annotation", {}) | {JOBS: ",".join(trained.name for trained in bundle.jobs)}
@@ -163,8 +175,20 @@ def jobset(sweep, bundle) -> dict:
             "suspend": True,  # until Kueue admits all of its pods at once
             "network": {"enableDNSHostnames": True},
             "failurePolicy": {
-                "maxRestarts": MAX_RESTARTS,
-                "rules": [{"name": "for_good", "action": "FailJobSet", "onJobFailureReasons": ["PodFailurePolicy"]}],
+                "maxRestarts": sweep.retries,  # of what ends before launch.task counts: a broken image, a bad command
+                "rules": [
+                    {
+                        "name": "for_good",
+                        "action": "FailJobSet",
+                        "onJobFailureReasons": ["PodFailurePolicy"],
+                        "onJobFailureMessagePatterns": [f"exit code {FOR_GOOD} matching"],
+                    },
+                    {
+                        "name": "counted_or_preempted",
+                        "action": "RestartJobSetAndIgnoreMaxRestarts",
+                        "onJobFailureReasons": ["PodFailurePolicy"],
+                    },
+                ],
             },
             "replicatedJobs": [{"name": REPLICATED_JOB, "replicas": place.n_slices, "template": {"spec": job}}],
         }
@@ -196,7 +220,7 @@ def _pod(sweep, bundle, name: str, place) -> dict:
     node, tolerations = _machine(options, place)
     spec = {
         "restartPolicy": "Never",
-        "terminationGracePeriodSeconds": SECONDS_TO_SAVE,
+        "terminationGracePeriodSeconds": SPOT_SECONDS_TO_SAVE if options.get("spot") else SECONDS_TO_SAVE,
         "nodeSelector": node,
         "tolerations": [{"key": resource, "operator": "Exists", "effect": "NoSchedule"}, *tolerations],
         "containers": [container],
@@ -209,10 +233,9 @@ def _pod(sweep, bundle, name: str, place) -> dict:
         spec["priorityClassName"] = priority
     if pull_secrets := options.get("pull_secret"):
         spec["imagePullSecrets"] = [{"name": secret} for secret in pull_secrets]
-    metadata = {"labels": _labels(sweep, bundle)}
-    if annotations := options.get("annotation"):
-        metadata["annotations"] = annotations
-    pod = {"metadata": metadata, "spec": spec}
+    # the autoscaler may not move a pod to empty its machine: that would cost a restart
+    annotations = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"} | options.get("annotation", {})
+    pod = {"metadata": {"labels": _labels(sweep, bundle), "annotations": annotations}, "spec": spec}
     if options.get("gpudirect"):
         pod = merged(pod, gpudirect.patch(place, container["command"]))
     for patch in options.get("pod_patch", []):

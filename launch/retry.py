@@ -13,23 +13,20 @@ from absl import flags
 
 from jmoe import cli
 from jmoe.errors import UserError
-from jmoe.storage import files as storage
 from jmoe.storage import ownership
-from launch import collect, sweepfile, trainer
+from launch import collect, command, trainer
 
 SECONDS_TO_SUBMIT = 120.0
 
-WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the sweep, a folder or gs://...", required=True)
-JOB = flags.DEFINE_string("job", None, "Name of the job; its beginning is enough.", required=True)
-
 
 def main(_):
-    sweep = sweepfile.read(storage.absolute(WORKDIR.value))
-    job = sweep.named(JOB.value)
+    sweep = command.sweep()
+    job = sweep.named(flags.FLAGS.job)
     if job.done() or job.kept:
         raise UserError(
             f"job {job.name} is {'no longer of the sweep' if job.kept else 'done'}: there is nothing to try"
         )
+    sweep.engine.check(sweep)  # sweep.json's options are submitted, whoever wrote them
     state = sweep.engine.states(sweep).get(job.name, "")
     if state and not state.startswith("failed"):
         raise UserError(f"job {job.name} is {state} now; launch.cancel --job={job.name} would stop it first")
@@ -49,4 +46,5 @@ def main(_):
 
 
 if __name__ == "__main__":
+    command.define_flags("Name of the job; its beginning is enough.", required=True)
     cli.run(main)

@@ -12,7 +12,7 @@ import subprocess
 import time
 
 from jmoe.errors import UNAVAILABLE, Unavailable, UserError
-from launch import trainer
+from launch import hooks, trainer
 
 SLURMS_OWN = ("srun:", "slurmstepd")  # beginnings of the lines that Slurm adds to a trainer's log
 AWAY = ("Unable to contact slurm controller", "Socket timed out on send/recv operation")  # it restarts, or is busy
@@ -22,12 +22,19 @@ PAUSE = 5.0  # seconds
 
 def jobs_of_task(path: str) -> list[str]:
     """The names of this array task's jobs, from the array's list."""
-    return read_list(pathlib.Path(path))[int(os.environ["SLURM_ARRAY_TASK_ID"])]
+    index = os.environ.get("SLURM_ARRAY_TASK_ID", "")
+    try:
+        return read_list(pathlib.Path(path))[int(index)]
+    except (ValueError, LookupError, TypeError):
+        raise UserError(f"--array={path} has no jobs for SLURM_ARRAY_TASK_ID={index!r}") from None
 
 
 def run_task(sweep, bundle) -> int:
     """Has srun start trainers on the nodes of this array task until every job is done or has failed for good, or Slurm
-    takes the nodes away; queues the task again if the trainers were asked to stop or the store gives no answer."""
+    takes the nodes away; queues the task again if the trainers were asked to stop or the store gives no answer.
+    UserError outside of an array."""
+    if not {"SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID"} <= os.environ.keys():
+        raise UserError("Slurm starts the tasks of this sweep: there is no SLURM_ARRAY_JOB_ID here")
     try:
         return _train(sweep, bundle)
     except Unavailable:
@@ -59,6 +66,7 @@ def _train(sweep, bundle) -> int:
         failures = trainer.failed(started, code, sweep.retries)
         for job, failure in failures.items():
             print(f"{job}: {failure['cause']}", flush=True)
+        hooks.failed(sweep, bundle.jobs)
         if failures and all(failure["for_good"] for failure in failures.values()):  # none: all are done all the same
             return 2
     for job in bundle.jobs:

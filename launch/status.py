@@ -1,63 +1,104 @@
-"""How a sweep stands, job by job, with the reasons of failures.
+"""How a sweep stands, job by job: the reasons of failures, hours and cost so far, and the time left.
 
-python -m launch.status --workdir=DIR [--json] [--watch=SECONDS [--on_done=COMMAND]]
+python -m launch.status --workdir=DIR [--json] [--watch=SECONDS [--on_done=COMMAND] [--on_failure=COMMAND]]
+
+If DIR holds no sweep, prints a line for each sweep in its folders and in theirs. Hours are those that trainers ran,
+with loading and compiling. The time left is what the jobs that train now, at the pace of their last steps, need for the
+FLOPs that are left; saves and evaluations come on top.
 """
 
+import collections
+import contextlib
 import json
 import os
-import shlex
 import sys
 import time
 
 from absl import flags
+from tqdm import tqdm
 
 from jmoe import cli
 from jmoe.errors import UserError
 from jmoe.storage import files as storage
 from jmoe.storage import ownership
-from launch import collect, sweepfile
+from launch import collect, command, hooks, sweepfile
 from launch.jobs import files_of
 
 CLEAR = "\x1b[H\x1b[2J"  # clears a terminal
+ENDED = ("done", "failed", "cancelled", "accepted", "kept")  # states of jobs that are trained no further as things are
 
 
 def main(_):
     asked = flags.FLAGS
-    if asked.on_done is not None and asked.watch is None:
-        raise UserError("--on_done needs --watch: nothing waits for the end otherwise")
+    given = {name: hooks.words(name, asked[name].value) for name in hooks.NAMES}
+    if any(given.values()) and asked.watch is None:
+        raise UserError(f"--{next(filter(given.get, given))} needs --watch: nothing waits for the end otherwise")
+    folder, told = storage.absolute(asked.workdir), None
     while True:
-        sweep = sweepfile.read(storage.absolute(asked.workdir))
-        states, trouble = {}, None
-        try:
-            states = sweep.engine.states(sweep)
-        except UserError as error:  # what the workdir knows is printed all the same
-            trouble = error
-        seen = look(sweep, states)
+        places = workdirs(folder) or [folder]
+        one, looks = places == [folder], [see(place, asked.dollars_per_hour) for place in places]
+        if one and "jobs" not in looks[0]:
+            raise UserError(looks[0]["trouble"])
         print(CLEAR * (asked.watch is not None and sys.stdout.isatty()), end="")
-        print(json.dumps(seen) if asked.json else in_words(seen), flush=True)
-        if trouble:
-            raise trouble
+        if asked.json:
+            print(json.dumps(looks[0] if one else {"workdir": os.fspath(folder), "sweeps": looks}), flush=True)
+        else:
+            print(in_words(looks[0]) if one else "\n".join(_line(seen, folder) for seen in looks), flush=True)
+        if one and looks[0]["trouble"]:
+            raise UserError(looks[0]["trouble"])
         if asked.watch is None:
             return
-        if seen["owner"] is None and not any(job["active"] for job in seen["jobs"]):
+        told = _tell_failures(looks, told, given)
+        if not any(seen.get("owner") or any(job["active"] for job in seen.get("jobs", ())) for seen in looks):
             break
         time.sleep(asked.watch)
-    if asked.on_done is not None:
-        sweep.options["on_done"] = shlex.split(asked.on_done)
-        collect.call_on_done(sweep, collect.write(sweep)[1])
+    for place in places if given["on_done"] else ():
+        _, n_missing = collect.write(sweepfile.read(place))
+        hooks.run("on_done", given["on_done"], place, JMOE_RUNS_MISSING=n_missing)
 
 
-def look(sweep, states: dict[str, str]) -> dict:
-    """The sweep's status in JSON types; `states` is what the backend says of the jobs it has. Writes nothing.
+def workdirs(folder, depth: int = 2) -> list:
+    """`folder` if it holds a sweep, else the folders that do among those in it, and in these."""
+    if (folder / "sweep.json").exists():
+        return [folder]
+    with contextlib.suppress(PermissionError):
+        inner = sorted(path for path in folder.iterdir() if path.is_dir()) if depth and folder.is_dir() else ()
+        return [workdir for path in inner for workdir in workdirs(path, depth - 1)]
+    return []
+
+
+def see(workdir, dollars_per_hour: float | None = None) -> dict:
+    """What `look` says of the sweep in `workdir`, and trouble: why its backend cannot be asked, in words, or null. If
+    there is no sweep, or its sweep.json cannot be read, only workdir and trouble."""
+    try:
+        sweep = sweepfile.read(workdir)
+    except UserError as error:
+        return {"workdir": os.fspath(workdir), "trouble": str(error)}
+    try:
+        states, trouble = sweep.engine.states(sweep), None
+    except UserError as error:  # what the workdir knows is told all the same
+        states, trouble = None, str(error)
+    return look(sweep, states, dollars_per_hour) | {"trouble": trouble}
+
+
+def look(sweep, states: dict[str, str] | None, dollars_per_hour: float | None = None) -> dict:
+    """The sweep's status in JSON types; `states` is what the backend says of the jobs it has, None if it says nothing.
+    `dollars_per_hour`: of a chip, by default what launch.sweep was given. Writes nothing.
 
     Of the sweep: workdir, backend, runs_done, runs, jobs, logs (a folder, where it is not the jobs' own), and owner:
-    the process at work on it, in words, or null. Of a job: name, runs_done, runs, state, tokens and training_tokens,
-    loss (null before its first step), failure, more (in words), and active: whether it runs, or waits in a queue.
+    the process at work on it, in words, or null; hours, n_chips (of a job), dollars_per_hour (of a chip), dollars and
+    hours_left, each null where it is not known. Of a job: name, runs_done, runs, state, tokens and training_tokens,
+    loss (null before its first step), failure, more (in words), hours, hours_left, and active: whether it runs, or
+    waits in a queue.
     """
     files = files_of(sweep.workdir)
-    of_job = lambda job: _job(sweep, job, files.get(job.name, set()), states.get(job.name))
+    reason = sweep.reason if states is not None else lambda job: ""
+    of_job = lambda job: _job(job, files, (states or {}).get(job.name), reason)
     jobs = storage.of_each(of_job, sweep.jobs, sweep.workdir)
     owner = ownership.owner(sweep.lock)
+    hours = [job["hours"] for job in jobs if job["hours"] is not None]
+    price = dollars_per_hour if dollars_per_hour is not None else sweep.options.get("dollars_per_hour")
+    n_chips = sweep.options.get("n_chips")
     return {
         "workdir": os.fspath(sweep.workdir),
         "backend": sweep.backend,
@@ -65,20 +106,35 @@ def look(sweep, states: dict[str, str]) -> dict:
         "runs": sum(job["runs"] for job in jobs),
         "owner": str(owner) if owner and not owner.has_ended() else None,
         "logs": os.fspath(sweep.jobs[0].local_folder.parent) if storage.is_remote(sweep.workdir) else None,
+        "hours": round(sum(hours), 4) if hours else None,
+        "n_chips": n_chips,
+        "dollars_per_hour": price,
+        "dollars": round(sum(hours) * n_chips * price, 2) if hours and n_chips and price is not None else None,
+        "hours_left": _hours_left(sweep.jobs, jobs),
         "jobs": jobs,
     }
 
 
+def _hours_left(jobs, seen: list[dict]) -> float | None:
+    """Hours until all jobs are trained: those of the job that needs longest, or of all FLOPs left at the pace of the
+    jobs that train now, whichever is more; None if none does."""
+    left = {
+        job.name: job.flops * (1 - now["tokens"] / job.training_tokens)
+        for job, now in zip(jobs, seen)
+        if now["tokens"] < job.training_tokens and now["state"] not in ENDED
+    }
+    pace = sum(left.get(now["name"], 0) / now["hours_left"] for now in seen if now["hours_left"])
+    longest = [now["hours_left"] for now in seen if now["hours_left"] is not None]
+    return max(*longest, sum(left.values()) / pace if pace else 0.0) if longest else None
+
+
 def in_words(seen: dict) -> str:
     """A line for each job and one for all."""
-    kinds, text, width = {}, [], max(len(job["name"]) for job in seen["jobs"])
+    text, width = [], max(len(job["name"]) for job in seen["jobs"])
     for job in seen["jobs"]:
-        kinds[job["state"]] = kinds.get(job["state"], 0) + 1
         runs = f"{job['runs_done']}/{job['runs']}"
         text.append(f"{job['name']:{width}} {runs:>7} {job['state']:9} {job['more']}".rstrip())
-    counted = ", ".join(f"{number} {kind}" for kind, number in sorted(kinds.items()))
-    done = f"{seen['runs_done']} of {seen['runs']} runs done"
-    text.append(f"{done}; {len(seen['jobs'])} jobs on {seen['backend']}: {counted}")
+    text += _summary(seen)
     if seen["owner"]:
         text.append(f"at work on it: {seen['owner']}")
     if seen["logs"]:
@@ -86,22 +142,67 @@ def in_words(seen: dict) -> str:
     return "\n".join(text)
 
 
-def _job(sweep, job, files: set[str], state: str | None) -> dict:
-    """What `look` says of a job with these files in its folder."""
-    written = [branch for branch in job.budgets if f"{branch}/result.json" in files]
-    results = job.results({job.name: files})
+def _summary(seen: dict) -> list[str]:
+    """How many runs and jobs stand how; and, where that is known, hours, cost and time left."""
+    kinds = collections.Counter(job["state"] for job in seen["jobs"])
+    counted = ", ".join(f"{number} {kind}" for kind, number in sorted(kinds.items()))
+    done = f"{seen['runs_done']} of {seen['runs']} runs done"
+    effort = [f"{seen['hours']:.2f} hours of trainers so far"] if seen["hours"] is not None else []
+    if seen["dollars"] is not None:
+        effort += [
+            f"${seen['dollars']:,.2f} ({seen['n_chips']} chips a job, ${seen['dollars_per_hour']:g} each an hour)"
+        ]
+    elif effort and seen["dollars_per_hour"] is not None:
+        effort += ["cost unknown, as nothing says how many chips a job has"]
+    effort += [_left(seen["hours_left"])] if seen["hours_left"] is not None else []
+    return [f"{done}; {len(seen['jobs'])} jobs on {seen['backend']}: {counted}", *[", ".join(effort)] * bool(effort)]
+
+
+def _line(seen: dict, folder) -> str:
+    """One of the sweeps below `folder`, in one line."""
+    summary = _summary(seen) if "jobs" in seen else []
+    name = seen["workdir"].removeprefix(os.fspath(folder)).strip("/")
+    return "; ".join([name, *summary, *[seen["trouble"]] * bool(seen["trouble"])])
+
+
+def _left(hours: float) -> str:
+    return f"{tqdm.format_interval(3600 * hours)} left"
+
+
+def _tell_failures(looks: list[dict], told: set | None, given: dict) -> set:
+    """Calls --on_failure for the jobs that have failed for good since the look before; returns all that have."""
+    failed = {}
+    for seen in looks:
+        for job in seen.get("jobs", ()):
+            if job["state"] == "failed":
+                failed[seen["workdir"], job["name"]] = (job["failure"] or {}).get("cause") or job["more"]
+    for workdir, name in failed.keys() - (failed.keys() if told is None else told):
+        hooks.run("on_failure", given["on_failure"], workdir, JMOE_JOB=name, JMOE_CAUSE=failed[workdir, name])
+    return set(failed)
+
+
+def _job(job, files: dict[str, set[str]], state: str | None, reason) -> dict:
+    """What `look` says of one job; `files` as jobs.files_of lists them, `reason` as Sweep.reason."""
+    own = files.get(job.name, set())
+    written = [branch for branch in job.budgets if f"{branch}/result.json" in own]
+    results = job.results(files)
     done = len(results) == len(job.budgets)
-    began = any(file.endswith("metrics.jsonl") for file in files)
+    began = any(file.endswith("metrics.jsonl") for file in own)
     tokens, loss = job.progress() if job.training_tokens and began and not done else (0, None)
-    failure = job.failure() if "failure.json" in files and not done else {}
+    failure = job.failure(files) if not done else {}
+    seconds = job.seconds(files)
+    pace = job.tokens_per_second() if began and not done and (state or "").startswith("running") else None
+    left = max(job.training_tokens - tokens, 0) / pace / 3600 if pace else None
     seen = {
         "name": job.name,
         "runs_done": len(results),
         "runs": len(job.budgets),
         "tokens": job.training_tokens if done else tokens,
         "training_tokens": job.training_tokens,
-        "loss": results[max(results, key=lambda branch: job.budgets[branch])].get("loss") if done else loss,
+        "loss": results[max(results, key=lambda branch: job.budgets[branch])].get("loss") if results and done else loss,
         "failure": failure or None,
+        "hours": None if seconds is None else round(seconds / 3600, 4),
+        "hours_left": left,
         "active": bool(state) and not done and not state.startswith(("failed", "completed")),
     }
     if done:
@@ -109,11 +210,12 @@ def _job(sweep, job, files: set[str], state: str | None) -> dict:
     more = [f"{branch}/result.json is damaged" for branch in written if branch not in results]
     if job.training_tokens and began:
         more.append(f"{tokens / job.training_tokens:.0%} trained" + (f", loss {loss:.3f}" if loss is not None else ""))
-    kind, more = _state(sweep, job, state, failure, more)
+    more += [_left(left)] if pace else []
+    kind, more = _state(job, state, failure, more, reason)
     return seen | {"state": kind, "more": "; ".join(more)}
 
 
-def _state(sweep, job, state: str | None, failure: dict, more: list[str]) -> tuple[str, list[str]]:
+def _state(job, state: str | None, failure: dict, more: list[str], reason) -> tuple[str, list[str]]:
     """One word for a job that is not done, and what else there is to say."""
     if how := next((how for how in ("accepted", "cancelled") if failure.get(how)), None):
         if not state or state.startswith("failed") or how == "accepted":
@@ -121,19 +223,27 @@ def _state(sweep, job, state: str | None, failure: dict, more: list[str]) -> tup
     if failure:
         more.append(f"{failure['tries']} failed tr{'y' if failure['tries'] == 1 else 'ies'}: {failure['cause']}")
     if state and not state.startswith("failed"):
-        kind, _, rest = state.partition(" ")
-        return kind.strip(","), [rest.strip("() ")] * bool(rest.strip("() ")) + more
+        kind, why = _in_parentheses(state)
+        return kind.strip(","), [why] * bool(why) + more
     if job.kept:
         return "kept", ["not of the sweep any more", *more]
-    if state and (why := state.removeprefix("failed").strip(" ()")):
+    if state and (why := _in_parentheses(state)[1]):
         more.append(why)
-    why = "" if failure or state else sweep.reason(job)
+    why = "" if failure or state else reason(job)
     return "failed" if state or why or failure.get("for_good") else "waiting", more + [why] * bool(why)
 
 
-if __name__ == "__main__":  # tests import this module, and other modules define flags of the same names
-    flags.DEFINE_string("workdir", None, "Directory of the sweep, a folder or gs://...", required=True)
+def _in_parentheses(state: str) -> tuple[str, str]:
+    """The word, and the words that follow it in parentheses."""
+    kind, _, rest = state.partition(" ")
+    return kind, rest[1:-1] if rest.startswith("(") and rest.endswith(")") else rest
+
+
+if __name__ == "__main__":
+    command.define_flags()
     flags.DEFINE_bool("json", False, "Print one JSON object, on a line of its own, instead of a table.")
-    flags.DEFINE_float("watch", None, "Seconds between updates, which end when nothing runs or is queued.", 0.1)
+    flags.DEFINE_float("dollars_per_hour", None, "Hourly price of one chip. Default: what launch.sweep was given.", 0)
+    flags.DEFINE_float("watch", None, "Seconds between updates, which end when nothing runs or is queued.", 0.1, 1e6)
     flags.DEFINE_string("on_done", None, "With --watch: command to run at the end, as in launch.sweep.")
+    flags.DEFINE_string("on_failure", None, "With --watch: command to run for each job that fails, as in launch.sweep.")
     cli.run(main)

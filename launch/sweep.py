@@ -4,6 +4,9 @@ Started again, it skips the runs that are done, leaves alone what is queued or r
 backend works until all is done and writes DIR/runs.csv; slurm and gke submit the jobs and return. After that, use
 launch.status, launch.logs, launch.cancel and launch.collect, each with --workdir=DIR.
 
+--config.FIELD=VALUE sets a field of the config in every job, as if the sweep file said it; give it at each start. A
+field that the sweep file sets itself is refused.
+
 One launch.sweep at a time owns a workdir (jmoe/storage/ownership.py): it takes DIR/sweep.lock before it changes
 anything there. With the local backend it keeps the lock until it ends, with slurm or gke while it submits.
 """
@@ -11,8 +14,6 @@ anything there. With the local backend it keeps the lock until it ends, with slu
 import argparse
 import contextlib
 import os
-import shlex
-import shutil
 import sys
 
 from absl import flags
@@ -22,7 +23,7 @@ from jmoe.cost import counts
 from jmoe.errors import UserError
 from jmoe.storage import files as storage
 from jmoe.storage import ownership
-from launch import accelerators, collect, preflight, sweepfile
+from launch import accelerators, collect, hooks, preflight, sweepfile, varied
 from launch import jobs as jobs_lib
 
 SECONDS_TO_SUBMIT = 120.0  # how long a start for slurm or gke waits for another one that is submitting
@@ -42,11 +43,16 @@ TOGETHER = flags.DEFINE_integer(
     "together", 1, "Most jobs to train in one step; they may differ only in seed, learning rate and budgets.", 1
 )
 WORKERS = flags.DEFINE_integer("workers", None, "Most trainers, or scheduler tasks, to run at once.", 1)
-ON_DONE = flags.DEFINE_string(
+flags.DEFINE_string(
     "on_done",
     None,
     "Command to run once every job is done or has failed for good. It is split into words as in a shell, but run "
     "without one; JMOE_WORKDIR and JMOE_RUNS_MISSING are set in its environment.",
+)
+flags.DEFINE_string(
+    "on_failure",
+    None,
+    "Command to run, likewise, for each job that failed for good; JMOE_WORKDIR, JMOE_JOB and JMOE_CAUSE are set.",
 )
 MIX = flags.DEFINE_multi_enum("mix", [], jobs_lib.MIXABLE, "Let the sweep mix versions of this; it is remembered.")
 DRY_RUN = flags.DEFINE_bool("dry_run", False, "Print what would run, and what it costs; start and write nothing.")
@@ -54,19 +60,23 @@ ACCELERATOR = flags.DEFINE_string(
     "accelerator", None, f"What a job runs on, such as v5e:4x4 or H100:2x8; kinds: {', '.join(accelerators.GKE)}."
 )
 MFU = flags.DEFINE_float("mfu", 0.4, "Model FLOPs utilisation assumed for the costs.", 1e-6, 1)
-DOLLARS = flags.DEFINE_float("dollars_per_hour", None, "Hourly price of one accelerator (chip), for --dry_run.", 0)
+DOLLARS = flags.DEFINE_float(
+    "dollars_per_hour", None, "Hourly price of one accelerator (chip), for --dry_run and launch.status.", 0
+)
 
 
-def main(_):
+def main(config_flags: list[str]):
     workdir = storage.absolute(WORKDIR.value)
     engine = sweepfile.backend(BACKEND.value)
-    jobs, configs = jobs_lib.load(SWEEP.value, workdir)
-    own = {"together": TOGETHER.value, "workers": WORKERS.value, "on_done": _on_done(engine)}
-    options = engine.options() | own
+    jobs, configs = jobs_lib.load(SWEEP.value, workdir, config_flags)
+    own = {"together": TOGETHER.value, "workers": WORKERS.value, "dollars_per_hour": DOLLARS.value}
+    options = engine.options() | own | _hooks(engine)
     sweep = sweepfile.Sweep(
         workdir, SWEEP.value, BACKEND.value, RETRIES.value, MIX.value, options, jobs, STALL_MINUTES.value
     )
     engine.check(sweep)
+    n_devices, _ = engine.devices(sweep, ACCELERATOR.value)
+    sweep.options["n_chips"] = accelerators.n_chips(ACCELERATOR.value, n_devices)  # of a job, for launch.status
     impossible = preflight.places(sweep, configs, ACCELERATOR.value)
     if DRY_RUN.value:
         dry_run(sweep, impossible)
@@ -86,22 +96,15 @@ def main(_):
         ) from None
 
 
-def _on_done(engine) -> list[str] | None:
-    """The argument list of --on_done; UserError if nothing could call it."""
-    if ON_DONE.value is None:
-        return None
-    try:
-        command = shlex.split(ON_DONE.value)
-    except ValueError as error:
-        raise UserError(f"--on_done={ON_DONE.value}: {error}") from None
-    if not engine.ON_THIS_MACHINE and not getattr(engine, "CALLS_ON_DONE", False):
+def _hooks(engine) -> dict[str, list[str] | None]:
+    """The commands of --on_done and --on_failure; UserError if nothing could call them."""
+    given = {name: hooks.words(name, flags.FLAGS[name].value) for name in hooks.NAMES}
+    if any(given.values()) and not engine.ON_THIS_MACHINE and not getattr(engine, "CALLS_ON_DONE", False):
         raise UserError(
-            f"--on_done: with --backend={BACKEND.value} nothing of the sweep is left to call it; give it to "
-            "launch.status --watch=60, which waits for the end"
+            f"--{next(filter(given.get, given))}: with --backend={BACKEND.value} nothing of the sweep is left to call "
+            "it; give it to launch.status --watch=60, which waits for the end"
         )
-    if not command or not shutil.which(command[0]):
-        raise UserError(f"--on_done={ON_DONE.value} names no program that is on this machine's PATH")
-    return command
+    return given
 
 
 def start(sweep, configs) -> str:
@@ -123,7 +126,7 @@ def start(sweep, configs) -> str:
     if report := sweep.engine.submit(sweep):
         print(report)
     report, n_missing = collect.write(sweep)
-    collect.call_on_done(sweep, n_missing)
+    hooks.done(sweep, n_missing)
     if n_missing:
         raise UserError(f"{report}\nThe same command tries them again.")
     return report
@@ -193,7 +196,8 @@ def run():
         with contextlib.suppress(UserError):  # main reports it
             flags.adopt_module_key_flags(sweepfile.backend(backend))
     flags.mark_flags_as_required(["sweep", "workdir"])
-    cli.run(main)
+    sys.argv[1:], config_flags = varied.split(sys.argv[1:])
+    cli.run(lambda _: main(config_flags))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ because runs.csv then holds two versions.
 
 import dataclasses
 import functools
-import importlib
 import importlib.util
 import json
 import math
@@ -22,6 +21,7 @@ import sys
 from absl import flags
 from etils import epath
 
+from jmoe import cli
 from jmoe.errors import UserError
 from jmoe.storage.files import of_each, set_aside, write_whole
 from jmoe.version import code_version
@@ -54,7 +54,7 @@ def backend(name: str):
       cancel_job(sweep, job, patience) -> str   stops one job for good; its failure.json has already been written
       follow(sweep, job, rank)           yields what the job prints, from its beginning until it is over, as bytes
       jobs_of_task(path) -> list[str]    names of the jobs of the task that asks, which runs `launch.task --array=path`
-      CALLS_ON_DONE: bool                whether `submit` has launch.collect --on_done run after the last job
+      CALLS_ON_DONE: bool                whether it calls hooks.failed, and launch.collect --on_done after the last job
       ready(sweep)                       raises UserError where its scheduler would not take the jobs; asked before
                                          anything is written
       reason(sweep, job) -> str          why a job did not run, if its own folder does not say so; else ""
@@ -68,7 +68,7 @@ def backend(name: str):
 @functools.cache  # the flags of a Python file can be defined once
 def _backend(name: str):
     if name.endswith(".py"):
-        module = jobs_lib.load_module(name, "--backend")
+        module = cli.load_module(name, "--backend")
     elif name.isidentifier() and importlib.util.find_spec(f"launch.{name}"):
         try:
             module = importlib.import_module(f"launch.{name}")
@@ -90,7 +90,7 @@ class Sweep:
     backend: str
     retries: int  # of a job that died for no known reason and got no further
     mix: list[str]  # of MIXABLE, what runs.csv may hold two versions of
-    options: dict  # the backend's own, and "together", "workers", "on_done"
+    options: dict  # the backend's own, those that every sweep has (launch/sweep.py), "threads" of each local trainer
     jobs: list[Job]
     stall_minutes: float = 60.0  # without a sign of life, after which a trainer is stopped; 0: never
 
@@ -105,7 +105,12 @@ class Sweep:
 
     @property
     def engine(self):
-        """The module of its backend."""
+        """The module of its backend; UserError if it is a file, perhaps a stranger's, that --backend does not name."""
+        named = flags.FLAGS["backend"].value if "backend" in flags.FLAGS else None
+        if self.backend.endswith(".py") and os.path.abspath(named or "") != self.backend:
+            raise UserError(
+                f"the sweep's backend is a program, which runs only if you name it: --backend={self.backend}"
+            )
         return backend(self.backend)
 
     def reason(self, job) -> str:
@@ -162,11 +167,7 @@ class Sweep:
 
 
 def read(workdir: epath.Path) -> Sweep:
-    """The sweep begun in `workdir`.
-
-    Raises:
-      UserError: none was, or its sweep.json is damaged.
-    """
+    """The sweep begun in `workdir`; UserError if none was, or its sweep.json is damaged."""
     path = workdir / "sweep.json"
     try:
         return _parse(workdir, path.read_text())
@@ -182,6 +183,8 @@ def read(workdir: epath.Path) -> Sweep:
 def _parse(workdir: epath.Path, text: str) -> Sweep:
     fields = json.loads(text)
     jobs = fields.pop("jobs")
+    if not jobs or not isinstance(fields["options"], dict):
+        raise ValueError("without jobs, or without options")
     return Sweep(workdir, jobs=[Job.of(name, workdir, values) for name, values in jobs.items()], **fields)
 
 
@@ -244,6 +247,7 @@ def resume(sweep, files) -> dict[str, Job]:
     if before is None:
         return {}
     sweep.mix = sorted({*sweep.mix, *before.mix})
+    sweep.options |= {name: before.options[name] for name in ("threads",) if name in before.options}
     active = before.engine.states(before)
     if before.backend != sweep.backend and active:
         raise UserError(f"{len(active)} jobs are still with --backend={before.backend}; launch.cancel stops them")
@@ -279,8 +283,8 @@ def _check_dropped(sweep, dropped, active, files) -> None:
     if "config" not in sweep.mix:
         raise UserError(
             f"{len(dropped)} jobs in {os.fspath(sweep.workdir)} are not of this sweep any more ({names}): a config "
-            "was edited, or the sweep. Undo that, take another --workdir, or --mix=config, which trains what the sweep "
-            "says now and keeps what was trained"
+            "was edited, the sweep or its --config flags. Undo that, take another --workdir, or --mix=config, which "
+            "trains what the sweep says now and keeps what was trained"
         )
     still = [job.name for job in dropped if job.name in active]
     if still and not sweep.engine.ON_THIS_MACHINE:

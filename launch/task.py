@@ -11,21 +11,23 @@ import sys
 from absl import flags
 
 from jmoe import cli
-from jmoe.storage import files as storage
-from launch import sweepfile
-
-WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the sweep, a folder or gs://...", required=True)
-JOB = flags.DEFINE_multi_string("job", None, "Name of the job, or of several to train together.")
-ARRAY = flags.DEFINE_string("array", None, "File of jobs, from which the backend picks this task's.")
+from jmoe.errors import UserError
+from launch import command
 
 
 def main(_):
-    sweep = sweepfile.read(storage.absolute(WORKDIR.value))
-    bundle = sweep.bundle(JOB.value or sweep.engine.jobs_of_task(ARRAY.value))
+    sweep = command.sweep()
+    for function in ("run_task", *["jobs_of_task"] * (flags.FLAGS.array is not None)):
+        if not hasattr(sweep.engine, function):
+            raise UserError(f"--backend={sweep.backend} has no tasks that a scheduler starts: it defines no {function}")
+    bundle = sweep.bundle(flags.FLAGS.job or sweep.engine.jobs_of_task(flags.FLAGS.array))
     signal.signal(signal.SIGTERM, lambda *_: None)  # the scheduler asks the trainer itself; this process waits for it
     sys.exit(sweep.engine.run_task(sweep, bundle))
 
 
 if __name__ == "__main__":
+    command.define_flags()
+    flags.DEFINE_multi_string("job", None, "Name of the job, or of several to train together.")
+    flags.DEFINE_string("array", None, "File of jobs, from which the backend picks this task's.")
     flags.mark_flags_as_mutual_exclusive(["job", "array"], required=True)
     cli.run(main)

@@ -9,17 +9,14 @@ from absl import flags
 
 from jmoe import cli
 from jmoe.errors import UserError
-from jmoe.run import processes, together
+from jmoe.run import processes, saved, together
 from jmoe.storage import files as storage
+from launch import command, trainer
 from launch import jobs as jobs_lib
-from launch import sweepfile, trainer
-
-WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the sweep, a folder or gs://...", required=True)
-JOBS = flags.DEFINE_multi_string("job", None, "Name of each job to train.", required=True)
 
 
 def main(_):
-    jobs = sweepfile.read(storage.absolute(WORKDIR.value)).bundle(JOBS.value).jobs
+    jobs = command.sweep().bundle(flags.FLAGS.job).jobs
     failed = {job.name: job.failure()["cause"] for job in jobs if job.failure().get("for_good")}
 
     def tell(m: int, error: Exception) -> None:
@@ -28,6 +25,7 @@ def main(_):
             print(f"{jobs[m].name}: {error}", flush=True)
             trainer.fail(jobs[m], error)
 
+    saved.keep_threads(jobs[0].folder)
     with processes.joined(), processes.stop_signal() as stop_signal:
         configs = [None if job.done() or job.name in failed else jobs_lib.config_of(job) for job in jobs]
         if any(config is not None for config in configs):
@@ -39,4 +37,6 @@ def main(_):
 
 
 if __name__ == "__main__":
+    command.define_flags()
+    flags.DEFINE_multi_string("job", None, "Name of each job to train.", required=True)
     cli.run(main)

@@ -41,15 +41,21 @@ class Trainer:
         self.bundle, self.process, self._log_start, self._not_its_own = bundle, process, log_start, not_its_own
         self._patience, self._moved, self._next_look, self._sign = 60 * stall_minutes, time.monotonic(), 0.0, None
         self._asked = None  # when it was asked to stop
+        self._began, self._before = self._moved, {}  # when it began, and the seconds of the jobs' earlier trainers
         self.stalled = ""  # why it was asked to stop, if it showed no sign of life
 
     def poll(self) -> int | None:
         """Its exit code; None while it runs."""
         code, now = self.process.poll(), time.monotonic()
+        looks = now >= self._next_look
+        if looks or code is not None:
+            self._next_look = now + min(60.0, self._patience / 4 or 60.0)
+            self._keep_time(now - self._began)
+        if code is not None:
+            self._before = {}  # its time is over
         if code is not None or not self._patience:
             return code
-        if now >= self._next_look:
-            self._next_look = now + min(60.0, self._patience / 4)
+        if looks:
             with contextlib.suppress(Unavailable):  # a store that cannot be read says nothing of the trainer
                 if (sign := self._sign_of_life()) != self._sign:
                     self._sign, self._moved = sign, now
@@ -60,6 +66,18 @@ class Trainer:
         elif self._asked is not None and now - self._asked > min(SECONDS_TO_SAVE, self._patience):
             _kill(self.process)
         return None
+
+    def keep_time(self) -> "Trainer":
+        """Has it keep the time that it takes; of a job on several machines, only one of their trainers does."""
+        self._before = {job.name: job.seconds() or 0.0 for job in self.bundle.jobs}
+        return self
+
+    def _keep_time(self, seconds: float) -> None:
+        """Adds how long this trainer has run, or its share of that, to what earlier ones took, for launch.status."""
+        for job in self.bundle.jobs if self._before else ():
+            total = {"seconds": round(self._before[job.name] + seconds / len(self.bundle.jobs), 1)}
+            with contextlib.suppress(OSError, Unavailable):  # only people read it: no reason for a sweep to end
+                write_whole(job.folder / "time.json", json.dumps(total))
 
     def wait(self) -> int:
         """Its exit code, when it has ended."""
@@ -166,7 +184,8 @@ def start(bundle, stall_minutes: float, env=None, cores=None, prefix=(), not_its
         )
         for lock in locks:
             ownership.sign(lock, identity.Owner.of(process.pid, f"the trainer of {bundle.name}"))
-        return Trainer(bundle, process, log_start, stall_minutes, prefix, not_its_own)
+        started = Trainer(bundle, process, log_start, stall_minutes, prefix, not_its_own)
+        return started.keep_time() if (env or {}).get("JAX_PROCESS_ID", "0") == "0" else started
 
 
 def start_when_free(bundle, stall_minutes: float, **options) -> Trainer:
@@ -235,6 +254,7 @@ def _failed(job, cause: str, for_good: bool, retries: int) -> dict:
 def give_up(job, cause: str, how: str) -> None:
     """Records that a user gave the job up; `how`: "cancelled" or "accepted"."""
     before = job.failure()
+    job.folder.mkdir(parents=True, exist_ok=True)  # it may not have begun
     failure = {"cause": cause, "tries": before.get("tries", 0), "tokens": before.get("tokens", 0), "for_good": True}
     write_whole(job.folder / "failure.json", json.dumps(failure | {how: True}, indent=1))
 

@@ -1,6 +1,6 @@
 // A Kubernetes API server of custom resources, for tests: that of k8s.io/apiextensions-apiserver, on etcd and over TLS.
 // Its users are those of a file, read at every request, so that a test can let a token expire. It has no core API, so it
-// serves pods and their logs, which the client reads, from a folder: NAME.json and NAME.log.
+// serves what the client reads of it from a folder: pods/NAME.json, pods/NAME.log and events/NAME.json.
 package main
 
 import (
@@ -52,17 +52,17 @@ func main() {
 	r.Features.EnablePriorityAndFairness = false                                   // so does it
 	flags := pflag.NewFlagSet("apiserver", pflag.ExitOnError)
 	users := flags.String("users", "", `JSON file: {token: {"expires": seconds, "forbidden": [resource]}}`)
-	pods := flags.String("pods", "", "folder of pods")
+	core := flags.String("core", "", "folder of pods and events")
 	r.Etcd.AddFlags(flags)
 	r.SecureServing.AddFlags(flags)
 	flags.Parse(os.Args[1:])
-	if err := run(o, *users, *pods); err != nil {
+	if err := run(o, *users, *core); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 }
 
-func run(o *options.CustomResourceDefinitionsServerOptions, users, pods string) error {
+func run(o *options.CustomResourceDefinitionsServerOptions, users, core string) error {
 	r := o.RecommendedOptions
 	if err := errors.Join(o.ServerRunOptions.ComponentGlobalsRegistry.Set(), o.Complete()); err != nil {
 		return err
@@ -109,38 +109,37 @@ func run(o *options.CustomResourceDefinitionsServerOptions, users, pods string) 
 		return err
 	}
 	server.GenericAPIServer.Handler.NonGoRestfulMux.HandlePrefix("/api/v1/", http.HandlerFunc(
-		func(answer http.ResponseWriter, request *http.Request) { servePods(answer, request, pods) }))
+		func(answer http.ResponseWriter, request *http.Request) { serveCore(answer, request, core) }))
 	return server.GenericAPIServer.PrepareRun().RunWithContext(genericapiserver.SetupSignalContext())
 }
 
-// servePods answers /api/v1/namespaces/NAMESPACE/pods?labelSelector=... and .../pods/NAME/log.
-func servePods(answer http.ResponseWriter, request *http.Request, folder string) {
+// serveCore answers /api/v1/namespaces/NAMESPACE/RESOURCE?labelSelector=... and .../pods/NAME/log.
+func serveCore(answer http.ResponseWriter, request *http.Request, folder string) {
 	parts := strings.Split(strings.Trim(request.URL.Path, "/"), "/")
 	if len(parts) == 7 && parts[4] == "pods" && parts[6] == "log" {
-		http.ServeFile(answer, request, filepath.Join(folder, filepath.Base(parts[5])+".log"))
+		http.ServeFile(answer, request, filepath.Join(folder, "pods", filepath.Base(parts[5])+".log"))
 		return
 	}
 	selector, err := labels.Parse(request.URL.Query().Get("labelSelector"))
-	if err != nil || len(parts) != 5 || parts[4] != "pods" {
+	if err != nil || len(parts) != 5 || (parts[4] != "pods" && parts[4] != "events") {
 		http.Error(answer, "{}", http.StatusNotFound)
 		return
 	}
-	found := []any{}
-	files, _ := filepath.Glob(filepath.Join(folder, "*.json"))
+	found := []json.RawMessage{}
+	files, _ := filepath.Glob(filepath.Join(folder, parts[4], "*.json"))
 	for _, file := range files {
-		pod := struct {
+		object := struct {
 			Metadata struct {
-				Name      string            `json:"name"`
 				Namespace string            `json:"namespace"`
 				Labels    map[string]string `json:"labels"`
 			} `json:"metadata"`
 		}{}
 		text, _ := os.ReadFile(file)
-		if json.Unmarshal(text, &pod) == nil && pod.Metadata.Namespace == parts[3] &&
-			selector.Matches(labels.Set(pod.Metadata.Labels)) {
-			found = append(found, pod)
+		if json.Unmarshal(text, &object) == nil && object.Metadata.Namespace == parts[3] &&
+			selector.Matches(labels.Set(object.Metadata.Labels)) {
+			found = append(found, text)
 		}
 	}
 	answer.Header().Set("Content-Type", "application/json")
-	json.NewEncoder(answer).Encode(map[string]any{"kind": "PodList", "apiVersion": "v1", "items": found})
+	json.NewEncoder(answer).Encode(map[string]any{"kind": "List", "apiVersion": "v1", "items": found})
 }

@@ -4,6 +4,7 @@ It has no controllers: a test does by hand what they would do.
 """
 
 import contextlib
+import copy
 import json
 import pathlib
 import shutil
@@ -21,6 +22,7 @@ from kubernetes import client
 ADMIN = "admin"
 JOBSETS = "jobset.x-k8s.io", "v1alpha2", "default", "jobsets"
 QUEUES = "kueue.x-k8s.io", "v1beta1", "default", "localqueues"
+WORKLOADS = "kueue.x-k8s.io", "v1beta1", "default", "workloads"
 
 
 def missing() -> str:
@@ -38,8 +40,9 @@ class Cluster:
     def __init__(self, folder: pathlib.Path):
         self.folder, self.kubeconfig, self._stopped = folder, folder / "kubeconfig", threading.Event()
         self._certificate = f"{folder}/tls/apiserver.crt"
-        self.pods = folder / "pods"
-        self.pods.mkdir()
+        self.pods, self.events = folder / "core/pods", folder / "core/events"
+        for place in (self.pods, self.events):
+            place.mkdir(parents=True)
         self.port, etcd, peer = (helpers.free_port() for _ in range(3))
         self._etcd = self._start(
             "etcd", f"--data-dir={folder}/etcd", "--unsafe-no-fsync", "--name=only",
@@ -51,7 +54,7 @@ class Cluster:
         self._command = (
             str(apiserver_build.path()), f"--etcd-servers=http://127.0.0.1:{etcd}", "--bind-address=127.0.0.1",
             f"--secure-port={self.port}", f"--cert-dir={folder}/tls", f"--users={folder}/users.json",
-            f"--pods={self.pods}",
+            f"--core={folder}/core",
         )  # fmt: skip
         self.users = {ADMIN: {"expires": 4e9}}
         self.be("user")
@@ -135,6 +138,19 @@ class Cluster:
             if not served:
                 yield
 
+    @contextlib.contextmanager
+    def older(self, field: str):
+        """Within the block, and soon after it began, JobSet is a release whose rules of failures have no such field."""
+        extensions, crd = client.ApiextensionsV1Api(self.api.api_client), f"{JOBSETS[3]}.{JOBSETS[0]}"
+        text = extensions.api_client.sanitize_for_serialization(extensions.read_custom_resource_definition(crd))
+        versions, old = text["spec"]["versions"], copy.deepcopy(text["spec"]["versions"])
+        policy = old[0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["failurePolicy"]
+        del policy["properties"]["rules"]["items"]["properties"][field]
+        for put in old, versions:
+            extensions.patch_custom_resource_definition(crd, {"spec": {"versions": put}})
+            if put is old:
+                yield
+
     def _has(self, *kind) -> bool:
         time.sleep(0.05)
         try:
@@ -149,7 +165,11 @@ class Cluster:
         return {item["metadata"]["labels"]["jmoe/job"]: item for item in items}
 
     def clear(self) -> None:
-        self.api.delete_collection_namespaced_custom_object(*JOBSETS)
+        for kind in (JOBSETS, WORKLOADS):
+            self.api.delete_collection_namespaced_custom_object(*kind)
+        for place in (self.pods, self.events):
+            for file in place.iterdir():
+                file.unlink()
         helpers.wait_until(lambda: not self.jobsets())
 
     def admit(self, job: str) -> None:
@@ -160,12 +180,45 @@ class Cluster:
 
     def tell(self, job: str, kind: str, reason: str, message: str, truth: str = "True", restarts: int = 0) -> None:
         """Sets a condition and the number of restarts, as JobSet's controller does."""
-        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        condition = {"type": kind, "status": truth, "reason": reason, "message": message, "lastTransitionTime": now}
-        status = {"conditions": [condition], "restarts": restarts}
+        status = {"conditions": [_condition(kind, truth, reason, message)], "restarts": restarts}
         self.api.patch_namespaced_custom_object_status(
             *JOBSETS, self.jobsets()[job]["metadata"]["name"], {"status": status}
         )
+
+    def queue(self, job: str, conditions: list[tuple], check: dict | None = None) -> None:
+        """Makes or changes the Workload of a job's JobSet, as Kueue does; a condition is of type, truth, reason and
+        message."""
+        metadata = self.jobsets()[job]["metadata"]
+        name = f"jobset-{metadata['name']}"
+        kept = {item["metadata"]["name"] for item in self.api.list_namespaced_custom_object(*WORKLOADS)["items"]}
+        if name not in kept:
+            described = {"name": name, "labels": {"kueue.x-k8s.io/job-uid": metadata["uid"]}}
+            (replicated,) = self.jobsets()[job]["spec"]["replicatedJobs"]
+            pods = {"name": "slice", "count": 1, "template": replicated["template"]["spec"]["template"]}
+            workload = _object(WORKLOADS, "Workload", described, {"queueName": "team", "podSets": [pods]})
+            self.api.create_namespaced_custom_object(*WORKLOADS, workload)
+        checks = [check | {"lastTransitionTime": _now()}] if check else []
+        status = {"conditions": [_condition(*condition) for condition in conditions], "admissionChecks": checks}
+        self.api.patch_namespaced_custom_object_status(*WORKLOADS, name, {"status": status})
+
+    def pod(self, job: str, status: dict, index: int = 0) -> str:
+        """Makes or changes the pod `index` of a job's JobSet, as the controllers and the kubelet do; returns its
+        name."""
+        item = self.jobsets()[job]
+        name = f"{item['metadata']['name']}-slice-0-{index}-abcde"
+        labels = item["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["metadata"]["labels"]
+        labels |= {"jobset.sigs.k8s.io/jobset-name": item["metadata"]["name"], "jobset.sigs.k8s.io/job-index": "0"}
+        labels |= {"batch.kubernetes.io/job-completion-index": str(index)}
+        pod = {"metadata": {"name": name, "namespace": "default", "labels": labels}, "status": status}
+        (self.pods / f"{name}.json").write_text(json.dumps(pod))
+        return name
+
+    def warn(self, job: str, reason: str, message: str) -> None:
+        """Puts a warning about the Job of a job's JobSet among the events, as the job controller does."""
+        about = {"kind": "Job", "name": f"{self.jobsets()[job]['metadata']['name']}-slice-0", "namespace": "default"}
+        event = {"metadata": {"name": f"{about['name']}.1", "namespace": "default"}, "involvedObject": about}
+        event |= {"type": "Warning", "reason": reason, "message": message, "lastTimestamp": _now()}
+        (self.events / f"{about['name']}.json").write_text(json.dumps(event))
 
     def hold(self, job: str, finalizers: list[str]) -> None:
         name = self.jobsets()[job]["metadata"]["name"]
@@ -191,10 +244,7 @@ class Cluster:
         (replicated,) = item["spec"]["replicatedJobs"]
         (container,) = replicated["template"]["spec"]["template"]["spec"]["containers"]
         told = {variable["name"]: variable["value"] for variable in container["env"] if "value" in variable}
-        name, place = f"{item['metadata']['name']}-slice-0-0-abcde", {"JOB_COMPLETION_INDEX": "0"}
-        labels = {"jobset.sigs.k8s.io/jobset-name": item["metadata"]["name"]}
-        pod = {"metadata": {"name": name, "namespace": "default", "labels": labels}}
-        (self.pods / f"{name}.json").write_text(json.dumps(pod))
+        name, place = self.pod(job, {"phase": "Running"}), {"JOB_COMPLETION_INDEX": "0"}
         program, *arguments = (argument.replace("$$", "$") for argument in container["command"])
         assert program == "python"
         command = [helpers.sys.executable, *arguments]
@@ -211,6 +261,14 @@ class Cluster:
 def _listens(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def _condition(kind: str, truth: str, reason: str, message: str) -> dict:
+    return {"type": kind, "status": truth, "reason": reason, "message": message, "lastTransitionTime": _now()}
 
 
 def _object(kind, name, metadata, spec) -> dict:

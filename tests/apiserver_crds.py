@@ -19,6 +19,7 @@ def crds() -> list[dict]:
     return [
         crd("jobset.x-k8s.io", "v1alpha2", "JobSet", jobset_spec(), jobset_status()),
         crd("kueue.x-k8s.io", "v1beta1", "LocalQueue", record(clusterQueue=TEXT, stopPolicy=TEXT), CONDITIONS),
+        crd("kueue.x-k8s.io", "v1beta1", "Workload", workload_spec(), workload_status()),
     ]
 
 
@@ -52,6 +53,7 @@ CONDITIONS = record(conditions=many(CONDITION), pendingWorkloads=NUMBER)
 def jobset_spec() -> dict:
     rule = record(
         ("action", "name"), name=TEXT, onJobFailureReasons=many(TEXT), targetReplicatedJobs=many(TEXT),
+        onJobFailureMessagePatterns=many(TEXT),
         action=choice("FailJobSet", "RestartJobSet", "RestartJobSetAndIgnoreMaxRestarts"),
     )  # fmt: skip
     policy = record(maxRestarts=NUMBER, restartStrategy=choice("Recreate", "BlockingRecreate"), rules=many(rule))
@@ -70,6 +72,19 @@ def jobset_status() -> dict:
         conditions=many(CONDITION), restarts=NUMBER, restartsCountTowardsMax=NUMBER, terminalState=TEXT,
         replicatedJobsStatus=many(record(("name", *counts), name=TEXT, **counts)),
     )  # fmt: skip
+
+
+def workload_spec() -> dict:
+    pods = record(("name", "count", "template"), name=TEXT, count=NUMBER, template=model("V1PodTemplateSpec"))
+    return record(("podSets",), queueName=TEXT, active=TRUTH, podSets=many(pods))
+
+
+def workload_status() -> dict:
+    check = record(
+        ("name", "state", "message", "lastTransitionTime"), name=TEXT, message=TEXT,
+        state=choice("Pending", "Ready", "Retry", "Rejected"), lastTransitionTime=TEXT | {"format": "date-time"},
+    )  # fmt: skip
+    return record(conditions=many(CONDITION), admissionChecks=many(check))
 
 
 def model(kind: str) -> dict:

@@ -1,6 +1,7 @@
 """Eight virtual CPU devices, a private cache, and a small corpus shared by the tests."""
 
 import os
+import shutil
 import signal
 
 import helpers
@@ -34,6 +35,20 @@ def cache(tmp_path_factory):
 @pytest.fixture(scope="session")
 def text_glob(tmp_path_factory) -> str:
     return helpers.write_text(tmp_path_factory.mktemp("text"))
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """A browser of this machine, driven by playwright."""
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if chromium is None:
+        pytest.skip("NO BROWSER HERE, PAGES ARE NOT TESTED (apt-get install chromium)")
+    from playwright import sync_api
+
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield browser
+        browser.close()
 
 
 @pytest.fixture(scope="session")

@@ -15,6 +15,7 @@ from gcp_storage_emulator.exceptions import NotFound
 from gcp_storage_emulator.handlers import objects
 
 plain_download = objects.download
+uploaded = {}  # what was told of complete uploads, by their ids
 writing = threading.Lock()  # a precondition and its write are one
 
 
@@ -32,7 +33,8 @@ def conditional(plain, name_of):
 
     def handler(request, response, storage, *args, **kwargs):
         with writing:
-            if wanted := request.query.get("ifGenerationMatch"):
+            done = request.query.get("upload_id", [None])[0] in uploaded
+            if (wanted := request.query.get("ifGenerationMatch")) and not done:
                 try:
                     generation = storage.get_file_obj(request.params["bucket_name"], name_of(request))["generation"]
                 except NotFound:
@@ -53,7 +55,7 @@ objects.insert = conditional(objects.insert, lambda request: request.query["name
 objects.delete = conditional(objects.delete, lambda request: request.params["object_id"])
 
 
-plain_upload, uploaded = objects.upload_partial, {}
+plain_upload = objects.upload_partial
 
 
 def upload_partial(request, response, storage, *args, **kwargs):

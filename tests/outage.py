@@ -1,5 +1,6 @@
 """A proxy in front of the served bucket that fails for a while, or at random: busy, unauthorised, connections reset,
-answers cut short, or answers lost after the request was carried out.
+answers cut short, or answers lost after the request was carried out; requests held back,
+or answered late.
 
 It runs in threads of the test's process. The test says what goes wrong and when, and sees each request.
 """
@@ -97,6 +98,8 @@ class Proxy:
             error = {"error": {"code": int(fault), "message": f"the proxy says {fault}"}}
             _send(handler, int(fault), {"Content-Type": "application/json"}, json.dumps(error).encode())
         else:
+            if fault == "held":
+                self._wait()
             connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=60)
             connection.request(handler.command, handler.path, body, dict(handler.headers))
             answer = connection.getresponse()
@@ -104,10 +107,16 @@ class Proxy:
             connection.close()
             if handler.command == "DELETE":
                 self.deleted.append(urllib.parse.unquote(handler.path))
+            if fault == "late":
+                self._wait()
             if fault == "lost":
                 handler.close_connection = True
             else:
                 _send(handler, answer.status, dict(answer.getheaders()), content, cut=fault == "cut")
+
+    def _wait(self) -> None:
+        """Until the outage is over."""
+        time.sleep(max(0.0, self._until - time.monotonic()))
 
     def _body_of(self, handler) -> bytes:
         if handler.headers.get("Transfer-Encoding", "") == "chunked":

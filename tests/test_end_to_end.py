@@ -9,11 +9,11 @@ import jax
 import pytest
 
 from configs import quickstart
+from jmoe import cli
 from jmoe.config.check import check_config
 from jmoe.cost import counts
 from jmoe.model import sharding
 from jmoe.run.schedule import Schedule
-from launch import jobs
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ def test_a_plan_becomes_a_config_that_the_trainer_takes(tmp_path, flags):
     done = helpers.run("fit", "plan", "--law=joint-moe-2025", *flags, "--json", f"--emit_config={path}")
     assert done.returncode == 0, done.stderr
     built = json.loads(done.stdout)["buildable"]
-    config = jobs.load_module(str(path), "planned").get_config().lock()
+    config = cli.load_module(str(path), "planned").get_config().lock()
     check_config(config)
     schedule = Schedule(config)
     sharding.make_mesh(config, jax.devices()[:1])

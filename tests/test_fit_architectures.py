@@ -241,6 +241,42 @@ def test_how_much_a_token_uses_is_chosen_by_a_law_that_reads_it(capsys):
     assert len(told) == 1 and "--used" not in told[0]
 
 
+@pytest.mark.parametrize("law", ["sparsity-2025", "comprehensive-2025"])
+def test_a_list_of_used_may_name_the_laws_own(law):
+    """Of the models that a law's own are, too, by FLOPs or by a loss to reach, from Python as from the command line."""
+    for limit in (dict(flops=1e21), dict(target_loss=2.3)):
+        both = fit.plan(law, memory_gb=80, experts=[1, 8], used=[1, 2], **limit)
+        alone = {used: fit.plan(law, memory_gb=80, experts=[1, 8], used=used, **limit) for used in (1, 2)}
+        assert [(row["used"], row["loss"]) for row in both.architectures] == [
+            (u, alone[u].best["loss"]) for u in (1, 2)
+        ]
+        assert both.best == alone[both.used].best and both.buildable == alone[both.used].buildable
+        assert f"above and below it is {both.used:g}:" in str(both)
+
+
+BUILT_AS_PLANNED = {
+    "--law=sparsity-2025 --flops=1e21 --memory_gb=80 --kv_tokens=1e6 --used=1,2,4 --kv_share=0.25": 50,
+    "--law=sparsity-2025 --flops=1e21 --memory_gb=80 --kv_tokens=1e6 --used=2 --experts=20 --kv_share=0.25": 20,
+    "--law=joint-moe-2025 --chips=H100:64 --hours=240 --memory_gb=80 --kv_tokens=65536": 8,
+}
+
+
+@pytest.mark.parametrize("flags", BUILT_AS_PLANNED)
+def test_what_is_built_is_what_was_planned(capsys, flags):
+    """Experts as planned, a loss within 0.1%, ratios within 15%; and the first line says what building costs."""
+    plan = planned(capsys, *flags.split())
+    best, built = plan["best"], plan["buildable"]
+    assert built["n_experts"] == best["n_experts"] == BUILT_AS_PLANNED[flags]
+    assert 0 <= built["loss_of_building"] == built["loss"] - best["loss"] <= 1e-3 * best["loss"]
+    assert built["memory_bytes"] <= 80e9 and 1 / 1.15 <= built["d_model"] / built["n_blocks"] / 64 <= 1.15
+    if "kv_share" in plan:
+        assert 1 / 1.15 <= built["n_kv_heads"] / built["n_heads"] / plan["kv_share"] <= 1.15
+    assert command_line.run(["plan", *flags.split()]) == 0
+    first = capsys.readouterr().out.splitlines()[0]
+    assert f"Train a mixture of {best['n_experts']} experts" in first
+    assert f"loss {best['loss']:.4f} nats" in first and f"({built['loss_of_building']:.4f} more)" in first
+
+
 def test_what_a_law_has_no_column_for_is_said(capsys):
     plan = planned(capsys, "--law=joint-moe-2025", "--flops=1e21", "--used=2", "--experts=1,2,8")
     (told,) = (w for w in plan["warnings"] if "no column" in w)

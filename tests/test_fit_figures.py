@@ -1,6 +1,7 @@
 """Pictures and the report: what they show, where they stop being sure, and that they can be read."""
 
 import inspect
+import io
 import json
 import re
 
@@ -8,11 +9,14 @@ import fit_runs
 import matplotlib.collections
 import matplotlib.colors
 import numpy as np
+import PIL.Image
 import pytest
 
 from fit import __main__ as command_line
+from fit import planning, summary, units
 from fit.architecture import Architecture
 from fit.lawfile import load
+from fit.optimum import Constraints
 from fit.paper import figures, report
 from fit.paper.figures import style
 
@@ -185,14 +189,19 @@ def test_residuals_lie_below_the_fit(drawn, law, runs):
     assert sum(len(line.get_xdata()) for line in hollow) == out.sum() == 3 == sum(columns["held_out"])
 
 
-def test_runs_near_a_budget_are_points_on_its_curves(drawn, runs):
+def test_runs_near_a_budget_lie_off_its_curves_by_their_own_error(drawn, runs):
+    """Moved to the budget's tokens, whatever budget they were trained with; runs without error lie on the curves."""
     measured, _ = runs
+    columns = (measured.n_active, measured.n_tokens, measured.n_experts)
+    error = measured.loss / fit_runs.joint_loss(*columns, SMALL)
     total = 0
     for axis, flops in zip(drawn["2a"][0].axes, dict.fromkeys(drawn["2a"][1]["flops"])):
         points = [line.get_xydata() for line in axis.lines if line.get_markeredgecolor() == "black"]
         near = np.abs(np.log(6 * measured.n_active * measured.n_tokens / flops)) < np.log(1.25)
-        expected = np.stack([measured.n_tokens, measured.loss], axis=1)[near]
-        assert {tuple(p) for block in points for p in block} == {tuple(p) for p in expected}
+        tokens = flops / (6 * measured.n_active)
+        moved = fit_runs.joint_loss(measured.n_active, tokens, measured.n_experts, SMALL) * error
+        expected, found = np.stack([tokens, moved], axis=1)[near], np.concatenate(points)
+        np.testing.assert_allclose(found[np.lexsort(found.T)], expected[np.lexsort(expected.T)], rtol=1e-9)
         low, high = axis.get_ylim()
         assert all(low < loss < high for _, loss in expected)
         total += len(expected)
@@ -206,12 +215,13 @@ def test_bands_where_there_are_draws(drawn, law, folder):
 
     sure = load(str(folder / "sure.json"))
     for which in ("1a", "2a", "2b", "3", "4"):
-        assert bands(drawn[which][0])
+        figure = drawn[which][0]
+        assert len(bands(figure)) == sum(any(line.get_xdata().size for line in axis.lines) for axis in figure.axes)
         assert not bands(figures.draw(which, sure, sure.architecture, sure.experts)[0])
     one = fit_runs.joint_loss(3e4, 1e6, 4, {name: law.draws[name] for name in SMALL})
     low, high = style.band(law, law.architecture, np.array([3e4]), np.array([1e6]), 4)
     np.testing.assert_allclose([low[0], high[0]], np.percentile(one, [10, 90], method="weibull"), rtol=1e-12)
-    assert "10–90% of 20 bootstrap fits" in texts(drawn["2a"][0])
+    assert "10–90% of 20 bootstrap fits, of the best curve" in texts(drawn["2a"][0])
 
 
 @pytest.mark.parametrize("which, x", [("2a", False), ("3", True), ("4", True), ("memory", True)])
@@ -276,11 +286,61 @@ def test_the_report_says_what_law_it_is_and_how_sure(page):
     assert page.count("data:image/png;base64,") == len(figures.FIGURES) and "cannot" not in page
 
 
+def test_the_report_begins_with_what_to_train(page, law):
+    flops = law.ranges["training_flops"][1]
+    best = min(planning.plan(law, law.architecture, Constraints(flops=flops), law.experts)["optima"], key=by_loss)
+    answer = re.search(r'<p class="answer">(.*?)</p>', page).group(1)
+    assert units.flops(flops) in answer and "the most that was fitted" in answer
+    assert f"{best['n_experts']} experts" in answer and f"loss {best['loss']:.4f}" in answer
+    assert page.index('class="answer"') < page.index('class="warnings"') < page.index("<h2>Coefficients</h2>")
+
+
+def by_loss(row):
+    return row["loss"]
+
+
+def test_a_law_that_holds_less_than_a_fit_writes_is_reported(folder, tmp_path, capsys):
+    """Whatever is missing besides the form and its coefficients, nothing is said of it and nothing else is lost."""
+    record = json.loads((folder / "law.json").read_text())
+    said = list(summary.summary(record))
+    for name in set(record) - {"form", "coefficients"}:
+        lines = list(summary.summary({key: value for key, value in record.items() if key != name}))
+        lines = [line.replace(" (fixed)", "") for line in lines]
+        assert set(lines) <= set(said) and lines[0] == said[0]
+    bare = {name: record[name] for name in ("form", "coefficients")}
+    (tmp_path / "law.json").write_text(json.dumps(bare))
+    arguments = [f"--law={tmp_path}/law.json", f"--runs={folder}/runs.csv", f"--out={tmp_path}/r.html"]
+    assert command_line.run(["report", *arguments]) == 0, capsys.readouterr().err
+    assert "scaling law: law.json" in (tmp_path / "r.html").read_text()
+    (tmp_path / "law.json").write_text(json.dumps(bare | dict(held_out=dict(runs="three"))))
+    assert command_line.run(["report", *arguments]) == 2
+    assert 'held_out.runs is "three", expected a number' in capsys.readouterr().err
+
+
 def test_the_report_is_read_on_a_phone_and_in_the_dark(page):
     assert '<meta name="viewport" content="width=device-width, initial-scale=1">' in page
     assert "prefers-color-scheme: dark" in page and "max-width: 100%" in page
     assert page.count("<table>") == page.count('<div class="scroll"><table>') >= 11
     assert len(re.findall(r'<img alt="[^"]+" width="\d+" height="\d+"', page)) == len(figures.FIGURES)
+
+
+def test_the_reports_tables_fit_a_screen_and_show_where_a_phone_cuts_them(browser, page, folder):
+    cut = "() => [...document.querySelectorAll('.scroll')].filter((e) => e.scrollWidth > e.clientWidth).length"
+    tab = browser.new_page(viewport=dict(width=1440, height=900))
+    tab.goto(f"file://{folder}/report.html")
+    assert tab.evaluate(cut) == 0 and tab.evaluate("document.documentElement.scrollWidth") == 1440
+    tab.set_viewport_size(dict(width=390, height=844))
+    assert tab.evaluate(cut) > 0 and tab.evaluate("document.documentElement.scrollWidth") == 390
+    (table,) = [one for one in tab.locator(".scroll").all() if "best_at_edge" in one.text_content()[:200]]
+
+    def right_edge():
+        picture = np.array(PIL.Image.open(io.BytesIO(table.screenshot())).convert("L"), float)
+        return np.median(picture[:, -3:-1])  # most rows of pixels hold no letter there
+
+    cut_off = right_edge()
+    table.evaluate("(e) => e.scrollTo(e.scrollWidth, 0)")
+    assert cut_off < 200 < 250 < right_edge()
+    tab.close()
 
 
 def test_the_report_needs_no_command():

@@ -4,6 +4,7 @@ command with its sweep file."""
 import itertools
 import json
 import re
+import runpy
 
 import fit_runs
 import helpers
@@ -156,6 +157,8 @@ def test_a_sweep_takes_the_runs(capsys, law):
     assert float(flops) == pytest.approx(answer["flops"], rel=0.01)
     for trunk in answer["trunks"]:
         assert f"{trunk['n_active']:,.0f} " in done.stdout
+    sweep = runpy.run_path(f"{folder}/next.py")["get_sweep"]()[1]
+    assert {job["data.fingerprint"] for job in sweep} == {fit_runs.CORPUS}  # no other text comes into runs.csv
 
 
 def test_in_words(capsys, law):

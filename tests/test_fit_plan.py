@@ -14,9 +14,10 @@ from etils import epath
 
 from fit import __main__ as command_line
 from fit.lawfile import load
-from jmoe import train
+from jmoe import cli, train
 from jmoe.config.check import check_config
 from jmoe.cost import counts
+from jmoe.errors import UserError
 from jmoe.model import sharding
 from jmoe.run.schedule import Schedule
 from launch import jobs
@@ -146,7 +147,7 @@ def emitted(tmp_path, capsys, law, *flags):
     """(the config, the plan's buildable model, the config's source)."""
     path = tmp_path / "planned.py"
     built = plan(capsys, *flags, f"--emit_config={path}", law=law)["buildable"]
-    return jobs.load_module(str(path), "planned").get_config().lock(), built, path.read_text()
+    return cli.load_module(str(path), "planned").get_config().lock(), built, path.read_text()
 
 
 @pytest.mark.parametrize(
@@ -176,6 +177,7 @@ def test_a_plan_becomes_a_config_that_the_trainer_takes(folder, tmp_path, capsys
     assert schedule.peak == pytest.approx(built["learning_rate"], rel=1e-6)
     assert config.n_tokens == (built["n_tokens"],)
     assert 0 <= schedule.tokens_at(schedule.segments[-1].stop) - built["n_tokens"] < 262_144
+    base.data.fingerprint = fit_runs.CORPUS if law == "demo" else ""
     for part in ("data", "loss", "batch_tokens"):
         assert getattr(config, part) == getattr(base.lock(), part)
     assert config.optimizer.lr_law == base.optimizer.lr_law
@@ -186,6 +188,11 @@ def test_the_emitted_config_trains(folder, tmp_path, capsys, text_glob):
     config, built, _ = emitted(tmp_path, capsys, f"{folder}/law.json", "--flops=1.5e8", "--experts=1")
     with config.unlocked():
         config.data.path, config.data.validation_tokens = text_glob, 1024
+    with pytest.raises(UserError, match=f"fingerprint={fit_runs.CORPUS}.* is other text.*--config.data.fingerprint= "):
+        train.train(config, epath.Path(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+    with config.unlocked():
+        config.data.fingerprint = ""
     (result,) = train.train(config, epath.Path(tmp_path / "run"))
     for name in ("n_active", "n_experts", "vocab_size", "width_per_block", "seq_len"):
         wanted = dict(built, width_per_block=8, seq_len=built["sequence"])[name]
@@ -208,6 +215,7 @@ def test_a_sweep_around_the_plan_of_the_demos_law(folder, tmp_path):
             (n_tokens,) = job.budgets.values()
             assert 6 * job.n_active * n_tokens == pytest.approx(float(flops), rel=1e-4)
             assert configs[job.name].optimizer.warmup_tokens == min(usual, n_tokens // 3)
+            assert configs[job.name].data.fingerprint == fit_runs.CORPUS
 
 
 def test_what_all_runs_overrode_is_in_the_config(tmp_path, capsys):
@@ -215,7 +223,7 @@ def test_what_all_runs_overrode_is_in_the_config(tmp_path, capsys):
     law = fit_runs.write_demo_law(tmp_path / "law.json", overrides=overrides)
     config, _, source = emitted(tmp_path, capsys, law, "--flops=2e12")
     assert config.data.path == "my text/*.txt" and config.optimizer.lr_law.constant == 3.0
-    assert source.count("# as the runs had it") == 2
+    assert source.count("# as the runs had it") == 3 and config.data.fingerprint == fit_runs.CORPUS
 
 
 def test_a_config_elsewhere_is_found_again(folder, tmp_path, capsys):
@@ -223,7 +231,7 @@ def test_a_config_elsewhere_is_found_again(folder, tmp_path, capsys):
     mine = tmp_path / "my config.py"
     mine.write_text("from configs.quickstart import get_config\n")
     config, _, _ = emitted(tmp_path, capsys, f"{folder}/law.json", "--flops=1e19", f"--base_config={mine}")
-    assert config.data.tokenizer == "bytes"
+    assert config.data.tokenizer == "bytes" and config.data.fingerprint == fit_runs.CORPUS
 
 
 def test_the_installed_config_is_found_where_the_folder_has_none(folder, tmp_path, capsys, monkeypatch):

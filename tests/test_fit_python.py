@@ -14,6 +14,10 @@ import pytest
 
 import fit
 from fit import __main__ as command_line
+from fit.fitting import table_warnings
+from fit.laws import FORMS
+from fit.runs import read_runs
+from fit.units import amount
 
 ROOT = pathlib.Path(__file__).parent.parent
 DENSE = fit_runs.DATA / "chinchilla_svg_245.csv"
@@ -53,6 +57,109 @@ def test_a_frame_gives_the_law_of_its_file():
         assert other["coefficients"] == first["coefficients"]
         assert other["runs"]["fingerprint"] == first["runs"]["fingerprint"]
     assert laws[2].record["settings"]["columns"] == names
+
+
+def test_runs_are_a_frame_rows_or_columns():
+    import pandas
+    import pyarrow
+
+    frame = pandas.read_csv(DENSE)
+    rows, columns = frame.to_dict("records"), {name: frame[name].to_numpy() for name in frame}
+    tables = [fit.read(runs) for runs in (frame, rows, columns, pyarrow.Table.from_pandas(frame), str(DENSE), DENSE)]
+    for table in tables:
+        for name in ("n_active", "n_tokens", "loss"):
+            assert table.numbers(name).tolist() == frame[name].tolist()
+    assert repr(tables[1]).startswith(f"<{len(frame)} runs of the list: ") and len(repr(tables[1])) < 200
+    with pytest.raises(fit.UserError, match="the list, row 1, column loss: found nothing"):
+        fit.law([rows[0], {"n_active": 1e9, "n_tokens": 1e10}], form="chinchilla")
+    with pytest.raises(fit.UserError, match="columns differ in length: n_active 2, loss 1"):
+        fit.read(dict(n_active=[1, 2], loss=[1]))
+
+
+@pytest.mark.parametrize("what", [[1.5] * 900, {"loss": {"x": [0] * 900}}, "n_active,loss\n" * 900, 3, None])
+def test_an_error_shows_little_of_what_was_given(what):
+    for use in (fit.law, fit.load, lambda x: fit.plan(x, flops=1e21), lambda x: fit.plan("joint-moe-2025", flops=x)):
+        with pytest.raises(fit.UserError) as error:
+            use(what)
+        assert len(str(error.value)) < 400
+
+
+def test_a_law_predicts_tables_and_refuses_what_no_model_has(law):
+    import pandas
+
+    frame = pandas.DataFrame(dict(n_active=[2e4, 3e4, 4e4], n_tokens=[1e6, 2e6, 3e6], n_experts=[1, 2, 8], note="x"))
+    columns = {name: frame[name].to_numpy() for name in ("n_active", "n_tokens", "n_experts")}
+    expected = law.predict(**columns).tolist()
+    assert expected == [float(law.predict(*row)) for row in zip(*columns.values())]
+    for runs in (frame, frame.to_dict("records"), columns):
+        assert law.predict(runs).tolist() == expected
+    for bad, words in (
+        (dict(n_active=-1), "n_active: found -1, expected a number from 1 to"),
+        (dict(n_active=2e4, n_tokens=[1e6, math.nan]), "n_tokens: found nan"),
+        (dict(n_active=1, n_tokens="many"), "n_tokens: found 'many', expected numbers"),
+    ):
+        with pytest.raises(fit.UserError, match=words):
+            law.predict(**bad)
+    with pytest.raises(fit.UserError, match="row 1, column n_tokens: found -2"):
+        law.predict(frame.assign(n_tokens=[1e6, -2, 1e6]))
+    sparse = fit.load("sparsity-2025")
+    with pytest.raises(fit.UserError, match="n_total is missing: the sparsity law reads n_total, n_tokens, sparsity"):
+        sparse.predict(n_tokens=1e10, sparsity=0.5)
+    with pytest.raises(fit.UserError, match="the sparsity law gives no loss at n_total 1e.09, .* sparsity 2"):
+        sparse.predict(n_total=1e9, n_tokens=1e10, sparsity=[0.5, 2])
+
+
+def test_intervals_need_draws(law):
+    with pytest.raises(fit.UserError, match="holds no draws, so it has no intervals; fit it with --bootstrap"):
+        law.predict_interval(2e4, 1e6, 1)
+
+
+def test_tokens_in_billions_are_noticed(law, runs, tmp_path, capsys):
+    with pytest.warns(UserWarning, match="the model has 1e-07 tokens per parameter.* in billions"):
+        fit.load("joint-moe-2025").predict(n_active=2e9, n_tokens=200)
+    one = ["predict", "--law=joint-moe-2025", "--n_active=2e9", "--n_experts=1"]
+    assert command_line.run([*one, "--n_tokens=200"]) == 0 and command_line.run([*one, "--n_tokens=4e10"]) == 0
+    assert capsys.readouterr().err.count("the model has 1e-07 tokens per parameter") == 1
+    plan = fit.plan("joint-moe-2025", flops=1e21, max_tokens=20)
+    assert any("tokens per parameter" in warning for warning in plan.warnings)
+    assert not any("tokens per parameter" in warning for warning in fit.plan("joint-moe-2025", flops=1e21).warnings)
+    table = fit.read(runs)
+    billions = table.columns | dict(n_tokens=[float(tokens) / 1e5 for tokens in table.columns["n_tokens"]])
+    (told,) = table_warnings(FORMS["joint"], read_runs(fit.read(billions), FORMS["joint"].columns))
+    assert re.match(rf"the dictionary: [1-9]\d* of {len(table)} models, the first of them with 0.0", told)
+    assert not any("tokens per parameter" in warning for warning in law.record["warnings"])
+
+
+def test_a_law_and_a_plan_are_shown_in_a_line(law):
+    assert repr(law).startswith("<joint law the fitted law: a ") and len(repr(law)) < 400
+    assert "c 1.2; fitted to n_active 14.9K to " in repr(law)
+    plan = fit.plan(law, flops=1e12)
+    assert repr(plan).startswith("<plan by the fitted law: Train a ") and len(repr(plan)) < 300
+    again = fit.plan(law, flops=1e12, max_tokens=1e7, epochs=2)
+    assert len(repr(again)) < 300
+
+
+def test_a_rule_of_thumb_names_a_cap_that_it_breaks():
+    free, capped = (fit.plan("joint-moe-2025", flops=1e22, experts=[1, 4], max_tokens=cap) for cap in (1e14, 2e11))
+    (line,) = (line for line in str(capped).splitlines() if line.startswith("rule of thumb"))
+    tokens = capped.rule_of_thumb[0]["n_tokens"]
+    assert tokens > 2e11 and f"; but it takes {amount(tokens)} tokens, and there are 200B" in line
+    assert "rule of thumb" in str(free) and "but it takes" not in str(free)
+
+
+def test_options_are_arrays_and_dictionaries():
+    import numpy as np
+
+    mfu = {1: 0.45, 8: 0.38}
+    plain = fit.plan("joint-moe-2025", flops=1e22, experts=[1, 8], chips="H100:64")
+    given = fit.plan("joint-moe-2025", flops=np.float64(1e22), experts=np.array([1, 8]), chips="H100:64", mfu=mfu)
+    assert given.chips["mfu"] == mfu and given.best["loss"] == plain.best["loss"]
+    for row, same in zip(given.optima, plain.optima):
+        hours = same["cost"]["training_hours"] * 0.4 / mfu[row["n_experts"]]
+        assert row["cost"]["training_hours"] == pytest.approx(hours, rel=1e-12)
+    assert [row["n_experts"] for row in fit.plan("joint-moe-2025", flops=1e21, experts=range(1, 4)).optima] == [1, 2, 3]
+    with pytest.raises(fit.UserError, match="--mfu=.*found 2 at E = 8"):
+        fit.plan("joint-moe-2025", flops=1e22, experts=[1, 8], chips="H100", mfu={1: 0.4, 8: 2})
 
 
 def test_bad_values_of_a_frame_are_named():

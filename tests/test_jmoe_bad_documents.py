@@ -1,6 +1,8 @@
 """Documents that are no text: named by file and row, or skipped and counted; sources whose package is missing."""
 
+import dataclasses
 import json
+import random
 import subprocess
 import sys
 
@@ -50,6 +52,8 @@ LINES = [
     b'{"body": "x"}',
     b'{"text": "caf\xe9"}',
     b'{"text": "a\x00b"}',
+    b'{"text": "half \\ud800 of a pair"}',
+    b'{"text": "halves \xed\xa0\xbd\xed\xb8\x80 of a pair"}',
     b'{"text": ' + b"9" * 5000 + b"}",
 ]
 
@@ -58,7 +62,8 @@ LINES = [
 def test_a_bad_line_is_named(tmp_path, line, monkeypatch):
     monkeypatch.setattr("jmoe.text.sources.PIECE_BYTES", 3000)
     write_jsonl(tmp_path / "a.jsonl", {234: line})
-    with pytest.raises(UserError, match="a.jsonl, line 235: .*'text'.*config.data.on_bad_document=skip"):
+    reason = "not UTF-8 at byte [57] of the text" if b"pair" in line else "not a JSON object .*'text'"
+    with pytest.raises(UserError, match=f"a.jsonl, line 235: {reason}.*config.data.on_bad_document=skip"):
         corpus.load(settings(tmp_path / "a.jsonl"))
     assert not list(cache_dir().rglob("*.bin"))
 
@@ -76,7 +81,10 @@ def test_bad_lines_are_skipped_and_counted(tmp_path, capfd):
     assert corpus.load(settings(tmp_path / "b.jsonl")).fingerprint == made.fingerprint
 
 
-@pytest.mark.parametrize("bad, words", [(b"caf\xe9 au lait", "not UTF-8 at byte 3"), (None, "null")])
+@pytest.mark.parametrize(
+    "bad, words",
+    [(b"caf\xe9 au lait", "not UTF-8 at byte 3"), (b"\xed\xa0\x80", "not UTF-8 at byte 0"), (None, "null")],
+)
 @pytest.mark.parametrize("kind", [None, "binary"])
 def test_a_bad_row_of_parquet_is_named_or_skipped(tmp_path, bad, words, kind):
     write_parquet(tmp_path / "a.parquet", {234: bad}, kind)
@@ -126,16 +134,74 @@ def test_a_txt_that_is_no_utf8_is_named_or_skipped(tmp_path):
     assert made.manifest["skipped"] == 2 and sum(made.manifest["documents"].values()) == 297
 
 
+def test_pairs_spelt_by_json_are_text(tmp_path):
+    """Two escapes of one character are that character, as in any other file."""
+    write_jsonl(tmp_path / "a.jsonl", {234: b'{"text": "\\ud83d\\ude00 \\ufffd"}'})
+    write_jsonl(tmp_path / "b.jsonl", {234: json.dumps({"text": "😀 \ufffd"}, ensure_ascii=False).encode()})
+    one, other = (corpus.load(settings(tmp_path / f"{name}.jsonl")) for name in "ab")
+    assert one.fingerprint == other.fingerprint
+
+
+def test_verify_finds_every_document_that_is_no_utf8(tmp_path, monkeypatch):
+    """Over any borders of shards and of what is checked at a time, against Python's decoder a document at a time."""
+    chance, folder = random.Random(0), tmp_path / "out"
+    pieces = [piece.encode() for piece in ("a", "é", "漢", "😀", "\n")] + [b"\xff", b"\xed\xa0\x80", "😀".encode()[:2]]
+    said = set()
+    for _ in range(200):
+        documents = [
+            b"".join(chance.choices(pieces, [9] * 5 + [chance.choice([0, 0.2])] * 3, k=chance.randrange(1, 30)))
+            for _ in range(chance.randrange(1, 8))
+        ]
+        tokens = np.concatenate([[*document, 256] for document in documents]).astype(np.uint16)
+        cuts = sorted(chance.choices(range(1, len(tokens)), k=3))
+        shards = corpus.Tokens([shard for shard in np.split(tokens, cuts) if len(shard)])
+        good = corpus.Tokens([np.array([97, 256], np.uint16)])
+        manifest = {"tokenizer": {"name": "bytes"}, "source": {"train": "a.jsonl"}}
+        monkeypatch.setattr(corpus, "CHECKED_TOKENS", chance.randrange(1, 20))
+        bad = [i for i, document in enumerate(documents, 1) if not is_utf8(document)]
+        for made in (corpus.Corpus("", shards, good, manifest), corpus.Corpus("", good, shards, manifest)):
+            words = None
+            try:
+                corpus.check_utf8(made, folder)
+            except UserError as error:
+                words = str(error)
+            split = "train" if made.train is shards else "validation"
+            start = f"the prepared corpus {folder}: document {bad[0]} of split {split} is not UTF-8" if bad else "None"
+            assert str(words).startswith(start), (documents, words)
+            said.add(bool(bad))
+    assert said == {True, False}
+
+
+def is_utf8(document: bytes) -> bool:
+    try:
+        return bool(document.decode()) or True
+    except UnicodeDecodeError:
+        return False
+
+
+def test_the_verify_of_prepare_reads_the_text_of_byte_level_shards(tmp_path, monkeypatch):
+    """As an earlier reader prepared them: hashes and counts are right."""
+    write_jsonl(tmp_path / "a.jsonl", {234: b'{"text": "half \\ud800 of a pair"}'})
+    with monkeypatch.context() as patch:
+        patch.setattr(readers, "_checked", lambda document, *_: document.encode("utf-8", "surrogatepass"))
+        corpus.load(settings(tmp_path / "a.jsonl"))
+    (manifest,) = cache_dir().rglob("manifest.json")
+    said = helpers.fails("jmoe.prepare", f"--out_dir={manifest.parent}", "--verify")
+    assert f"the prepared corpus {manifest.parent}: document " in said and "is not UTF-8" in said
+
+
 def test_a_bad_record_of_tfds_is_named(monkeypatch):
     class Source:
         def __getitems__(self, indices):
-            return [{"text": b"caf\xe9" if i == 7 else b"good"} for i in indices]
+            return [{"text": {7: b"caf\xe9", 8: "half \ud800"}.get(i, b"good" if i % 2 else "good")} for i in indices]
 
     monkeypatch.setattr(readers, "tfds", lambda path: (Source(), None, None))  # TFDS itself writes no such record
     piece = readers.Piece("tfds:books:train", 1, 5, 10)
     with pytest.raises(UserError, match="tfds:books:train, record 7: not UTF-8"):
         list(readers.documents(piece, "text"))
-    assert list(readers.documents(piece, "text", skip=True)) == [b"good", b"good", None, b"good", b"good"]
+    assert list(readers.documents(piece, "text", skip=True)) == [b"good", b"good", None, None, b"good"]
+    with pytest.raises(UserError, match="record 8: not UTF-8 at byte 5"):
+        list(readers.documents(dataclasses.replace(piece, start=8), "text"))
 
 
 def test_another_word_for_bad_documents(tmp_path):

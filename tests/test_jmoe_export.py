@@ -2,6 +2,8 @@
 
 import contextlib
 import json
+import os
+import pathlib
 import shutil
 import warnings
 
@@ -156,6 +158,8 @@ def test_a_run_begins_with_the_weights_of_a_folder(trained, tmp_path, text_glob)
     error = helpers.fails("jmoe.load", f"--from={folder}", *flags, "--config.model.n_experts=4")
     assert "--config.model.n_experts=8" in error
     flags += ("--config.model.n_experts=8",)
+    error = helpers.fails("jmoe.load", f"--from={folder}", *flags, "--config.data.fingerprint=0123456789abcdef")
+    assert "Name the text of 0123456789abcdef" in error and "--config.data.fingerprint= (empty)" in error
     done = helpers.run("jmoe.load", f"--from={folder}", *flags)
     assert done.returncode == 0, done.stderr
     _, _, _, before = saved.on_host(epath.Path(workdir), None, None)
@@ -163,6 +167,9 @@ def test_a_run_begins_with_the_weights_of_a_folder(trained, tmp_path, text_glob)
     jax.tree.map(np.testing.assert_array_equal, before, after)
     assert record["n_tokens"] == 0
     assert "has checkpoints already" in helpers.fails("jmoe.load", f"--from={folder}", *flags)
+    (tmp_path / "other.txt").write_text(pathlib.Path(os.__file__).read_text())
+    error = helpers.fails("jmoe.train", *flags, f"--config.data.path={tmp_path}/other.txt")
+    assert f"--config.data.fingerprint={record['corpus_fingerprint']} takes the one before" in error
     done = helpers.run("jmoe.train", *flags)
     assert done.returncode == 0, done.stderr
     first = json.loads((tmp_path / "run/trunk/metrics.jsonl").read_text().splitlines()[0])

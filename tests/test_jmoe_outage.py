@@ -78,9 +78,9 @@ def test_files_are_read_and_written_through_an_outage(fault, proxy, bucket):
 
 @pytest.mark.parametrize("fault", outage.FAULTS)
 def test_a_resume_waits_for_the_store(fault, proxy, saved, capfd):
-    """At the listing, at the record and at the arrays: the newest checkpoint is taken, and every object stays."""
+    """At the listing, the record, metadata and the arrays: the newest checkpoint is taken, every object stays."""
     before = content(saved)
-    for at in ("checkpoints", "10/record/metadata", "10/params/d/"):
+    for at in ("checkpoints", "10/record/metadata", "10/params/d/", "10/params/ocdbt.process_0/d/"):
         proxy.fail(fault, outage.SECONDS, at=at)
     assert_is(restore(saved, mesh_of(2, 2)), mesh_of(2, 2), 10)
     assert proxy.over() and proxy.failed[fault] >= 3
@@ -91,7 +91,12 @@ def test_a_resume_waits_for_the_store(fault, proxy, saved, capfd):
 
 @pytest.mark.parametrize(
     "fault, at",
-    [("503", "checkpoints"), ("cut", "10/record/metadata"), ("reset", "10/params/_sharding"), ("401", "10/params/d/")],
+    [
+        ("503", "checkpoints"),
+        ("cut", "10/record/metadata"),
+        ("reset", "10/params/_sharding"),
+        ("401", "10/params/ocdbt.process_0/d/"),
+    ],
 )
 def test_an_outage_that_outlasts_the_patience_ends_the_resume(fault, at, proxy, saved, monkeypatch):
     monkeypatch.setenv("JMOE_STORE_PATIENCE", "0.3")
@@ -178,11 +183,11 @@ def test_a_process_ends_well_while_the_store_does_not_answer_for_its_lease(proxy
     program = (
         "import sys, time\n"
         "from etils import epath\n"
-        "from jmoe.storage import ownership\n"
+        "from jmoe.storage import lease, ownership\n"
         "class Slow:\n"
         "    def __del__(self, sleep=time.sleep): sleep(10)\n"
         "slow = Slow()\n"
-        "ownership.BEAT, ownership.SECONDS_TO_RELEASE = 0.1, 0.5\n"
+        "lease.BEAT, lease.SECONDS_TO_RELEASE = 0.1, 0.5\n"
         "with ownership.hold(epath.Path(sys.argv[1]), 'a test'):\n"
         "    print('held', flush=True)\n"
         "    time.sleep(1)\n"

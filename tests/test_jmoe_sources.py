@@ -1,6 +1,7 @@
 """Every source with every tokenizer, on real files; what cannot be used is named."""
 
 import hashlib
+import os
 
 import numpy as np
 import pytest
@@ -34,6 +35,17 @@ def test_every_source_with_every_tokenizer(documents, places, vocabularies, sour
     for document in once:  # each token's bytes are known, so that any rows' are
         assert made.token_bytes[encode(document)].sum() == len(document.encode())
     assert made.manifest["tokenizer"]["vocab_size"] == {"bytes": 257, "gpt2": 601, "json": 700}[kind]
+
+
+def test_the_default_text_is_the_standard_librarys_alone(monkeypatch, tmp_path):
+    """Whatever is installed, also where packages lie within the standard library's folder."""
+    found = sources.find(settings("")).train
+    assert os.__file__ in found and np.__file__ not in found and not any("-packages/" in path for path in found)
+    for path in ("os.py", "site-packages/new/a.py", "json/b.py", "dist-packages/new/c.py"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(f"text of {path}")
+    monkeypatch.setattr(sources.sysconfig, "get_path", lambda name: str(tmp_path))
+    assert sources.find(settings("")).train == [str(tmp_path / "json/b.py"), str(tmp_path / "os.py")]
 
 
 def test_held_out_by_another_split_of_tfds(documents, places, own_cache):

@@ -1,17 +1,25 @@
 """A command's first second: Ctrl-C, missing packages and devices, flags left out, --help."""
 
 import gc
+import json
 import os
+import pathlib
 import signal
 import subprocess
+import sys
 
 import helpers
 import pytest
 
+from configs import joint_moe
 from jmoe import cli, packages, startup
 from jmoe.config import fields, listing
+from jmoe.config.check import check_config
+from jmoe.errors import UserError
 from jmoe.run import processes
 
+ROOT = pathlib.Path(__file__).parents[1]
+RECIPE = "from configs import quickstart\ndef get_config():\n    c = quickstart.get_config()\n"
 COMMANDS = ["jmoe.train", "jmoe.prepare", "jmoe.evaluate", "jmoe.compile", "launch.sweep", "launch.status"]
 
 
@@ -98,20 +106,86 @@ def test_a_flag_left_out_is_told_in_words(module, flag):
 @pytest.mark.parametrize(
     "source, reason",
     [
-        (None, "error: --config: No such file or directory: "),
-        ("def get_config(:", "error: --config: SyntaxError: "),
-        ("import gone_package", "error: the Python package gone_package is missing"),
-        ("config = 1", "error: --config: {path} has no function get_config()"),
+        (None, "--config: '{path}' is no Python file"),
+        ("def get_config(:", "--config: {path} fails: SyntaxError: "),
+        (
+            "import gone_package",
+            "--config: {path} fails: the Python package gone_package is missing: install it by `pip",
+        ),
+        ("import sys; sys.exit(7)", "--config: {path} fails: SystemExit: 7"),
+        ("config = 1", "{path} has no function get_config()"),
+        ("def get_config(): raise ValueError('two\\nlines')", "{path}: get_config() fails: ValueError: two lines"),
+        ("def get_config(): import gone_package", "{path}: get_config() fails: the Python package gone_package"),
+        ("def get_config(): pass", "{path}: get_config() must return a ConfigDict, not None"),
+        ("def get_config(): return {'seed': 3}", "{path}: get_config() must return a ConfigDict, not {{'seed': 3}}"),
+        (
+            RECIPE + "    c.batch_tokens = 1024\n    return c",
+            "{path}: get_config() fails: TypeError: Could not",
+        ),
     ],
 )
 def test_a_config_file_that_cannot_be_loaded_is_one_sentence(source, reason, tmp_path):
-    """Where a flag changes one of its fields, too; without one: test_repository.py."""
     path = tmp_path / "mine.py"
     if source:
         path.write_text(source)
-    said = helpers.fails("jmoe.train", f"--config={path}", "--config.n_tokens=1", f"--workdir={tmp_path / 'run'}")
-    assert said.startswith(reason.format(path=path)) and said.count("\n") == 1, said
-    assert source or str(path) in said
+    with pytest.raises(UserError) as told:
+        cli.config_in(str(path))
+    said = str(told.value)
+    assert said.startswith(reason.format(path=path)) and "\n" not in said, said
+    assert "[train]" not in said
+
+
+@pytest.mark.parametrize("flags", [["--config.n_tokens=1"], ["--help"], []])
+def test_a_broken_config_file_ends_a_command_in_one_sentence(flags, tmp_path):
+    (tmp_path / "mine.py").write_text("def get_config(): return 3")
+    said = helpers.fails("jmoe.train", f"--config={tmp_path}/mine.py", f"--workdir={tmp_path / 'run'}", *flags)
+    assert (
+        said.startswith(f"error: {tmp_path}/mine.py: get_config() must return a ConfigDict, not 3")
+        and said.count("\n") == 1
+    )
+
+
+@pytest.mark.parametrize(
+    "line, meant",
+    [
+        ("c.model.top_kk = 3", "config.model.top_kk is no field of a config: did you mean config.model.top_k?"),
+        (
+            "c.modle = {'d_model': 3}",
+            "config.modle.d_model is no field of a config: did you mean config.model.d",
+        ),
+        (
+            "c.data.valdation_tokens = 1",
+            "config.data.valdation_tokens is no field of a config: did you mean config",
+        ),
+        ("c.chip.teraflops_and_more = 1", "config.chip.teraflops_and_more is no field of a config"),
+    ],
+)
+def test_a_misspelt_field_of_a_config_file_is_refused_with_what_was_meant(line, meant, tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(f"{RECIPE}    {line}\n    return c\n")
+    with pytest.raises(UserError) as told:
+        check_config(cli.config_in(str(path)))
+    assert str(told.value).startswith(meant)
+
+
+def test_a_config_file_may_take_an_argument(tmp_path):
+    (tmp_path / "mine.py").write_text(RECIPE.replace("()", "(seed)", 1) + "    c.seed = int(seed)\n    return c\n")
+    assert cli.config_in(f"{tmp_path}/mine.py:7").seed == 7
+
+
+def test_commands_are_importable_together_and_the_notebook_calls_them(tmp_path):
+    cells = json.loads((ROOT / "examples/train.ipynb").read_text())["cells"]
+    cells = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    text = repr(helpers.write_text(tmp_path))
+    program = ["import jmoe.compile, jmoe.load, jmoe.prepare", *cells]
+    program[1] = program[1].replace("(result,)", f"config.data.path = {text}\nconfig.log_every = 1\n(result,)")
+    program[2] = "assert abs(" + program[2] + "['loss'] - result['loss']) < 1e-5"
+    environment = helpers.environment() | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", "\n".join(program)]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("def ") and len(done.stdout) > len("def ")
+    assert (tmp_path / "runs/notebook-hf/config.json").exists()
 
 
 def test_a_reader_who_left_is_no_error():
@@ -136,7 +210,7 @@ def test_help_lists_the_config_fields():
     assert "evaluation drops nothing [a number above 0, or None: nothing is dropped]" in said
     for name in fields.FIELDS:
         assert f"--config.{name}=" in said
-    some = listing.describe(None, ("data", "mesh"))
+    some = listing.describe("configs/joint_moe.py", joint_moe.get_config(), ("data", "mesh"))
     assert "--config.data.seq_len=512" in some and "--config.mesh.model=1" in some and "optimizer" not in some
 
 

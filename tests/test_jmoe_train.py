@@ -1,12 +1,16 @@
 """Training as a user sees it: killed and resumed, wrong inputs, full and read-only disks. Real processes throughout."""
 
+import gc
+import itertools
 import json
+import pathlib
 import random
 import re
 import runpy
 import shutil
 import signal
 import subprocess
+import sys
 
 import helpers
 import jax
@@ -17,6 +21,7 @@ from etils import epath
 
 from jmoe import train as jmoe_train
 from jmoe.errors import UserError
+from jmoe.run import saved
 
 
 @pytest.fixture(scope="module")
@@ -164,6 +169,36 @@ def test_a_signal_saves_and_says_so(short, config, tmp_path):
     soak.assert_same_run(tmp_path, short, "branch-8192")
 
 
+def test_weights_are_not_loaded_for_another_text_than_is_pinned(config, tmp_path):
+    """Before anything of them is read, with the way back."""
+    flags = f"--config={config}", "--config.data.fingerprint=0123456789abcdef", f"--workdir={tmp_path / 'run'}"
+    error = helpers.fails("jmoe.load", "--from=/nowhere", *flags)
+    assert "Name the text of 0123456789abcdef" in error and "--config.data.fingerprint= (empty)" in error
+    assert not list((tmp_path / "run").glob("trunk*"))
+
+
+def test_it_goes_on_with_as_many_cpu_threads_as_it_began_with(config, tmp_path, monkeypatch):
+    """As XLA's own pool shows them, and not with one for each core; PJRT_NPROC sets others, which is said."""
+    monkeypatch.setenv("PJRT_NPROC", "3")
+    stopped_after_steps(config, tmp_path)
+    monkeypatch.delenv("PJRT_NPROC")
+    threads, said = stopped_after_steps(config, tmp_path)
+    assert threads == 3 and "goes on with 3 CPU threads" in said and "WARNING" not in said
+    monkeypatch.setenv("PJRT_NPROC", "5")
+    threads, said = stopped_after_steps(config, tmp_path)
+    assert threads == 5 and "cpu_threads 3, now 5: the last bits may differ" in said
+
+
+def stopped_after_steps(config, workdir) -> tuple[int, str]:
+    """(threads that XLA computed with, stderr) of a start that is asked to stop after two steps."""
+    target = soak.progress(workdir) + 2
+    (process,) = helpers.start("jmoe.train", f"--config={config}", f"--workdir={workdir}", *soak.FLAGS, SHORT)
+    helpers.wait_until(lambda: soak.progress(workdir) >= target, [process])
+    names = [path.read_text() for path in pathlib.Path(f"/proc/{process.pid}/task").glob("*/comm")]
+    process.send_signal(signal.SIGTERM)
+    return sum("XLAEigen" in name for name in names), process.communicate()[1]
+
+
 def result(workdir, branch="branch-8192"):
     return json.loads((workdir / branch / "result.json").read_text())
 
@@ -244,6 +279,16 @@ def test_a_damaged_result_is_made_again(undisturbed, growing, tmp_path):
     soak.assert_same_run(workdir, undisturbed)
 
 
+def damage(checkpoint, how: str) -> None:
+    """Spoils the largest file of a checkpoint's parameters, in which their arrays lie."""
+    array = max((checkpoint / "params").rglob("d/*"), key=lambda path: path.stat().st_size)
+    content = bytearray(array.read_bytes())
+    assert len(content) > 10_000
+    content[len(content) // 3] ^= 4
+    left = {"cut": content[: len(content) // 2], "emptied": b"", "flipped": content}
+    array.unlink() if how == "missing" else array.write_bytes(left[how])
+
+
 @pytest.mark.parametrize(
     "damaged, n_damaged, n_over",
     [
@@ -257,8 +302,8 @@ def test_a_damaged_checkpoint_is_skipped_for_the_one_before(undisturbed, growing
     shutil.copytree(undisturbed, workdir)
     for path in damaged:
         (workdir / path.partition("/")[0] / "result.json").unlink(missing_ok=True)
-        for array in (workdir / path).glob("**/params/**/d/*"):
-            array.write_bytes(array.read_bytes()[:-7])
+        for params, how in zip((workdir / path).glob("**/params"), itertools.cycle(["cut", "emptied", "missing"])):
+            damage(params.parent, how)
     done = train(growing, workdir)
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("is damaged and skipped") == n_damaged, done.stderr
@@ -369,12 +414,51 @@ def test_evaluate_names_what_is_there(undisturbed, flags, words):
         assert word in said
 
 
-def test_evaluate_refuses_a_damaged_checkpoint(undisturbed, tmp_path):
+# as in test_jmoe_checkpoint.py: what failed reads leave behind
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize(
+    "module, how", [("evaluate", "cut"), ("generate", "missing"), (None, "emptied"), (None, "flipped")]
+)
+def test_other_commands_name_a_damaged_checkpoint_and_the_one_before(undisturbed, tmp_path, module, how):
+    """They take no other by themselves: a loss, a text or an export is of the checkpoint that was asked for."""
     shutil.copytree(undisturbed / "trunk", tmp_path / "trunk")
-    for array in (tmp_path / "trunk" / "checkpoints" / "34").glob("params/**/d/*"):
-        array.write_bytes(array.read_bytes()[:-7])
-    said = helpers.fails("jmoe.evaluate", f"--workdir={tmp_path}")
-    assert f"the checkpoint {tmp_path}/trunk/checkpoints/34 is damaged" in said
+    damage(tmp_path / "trunk" / "checkpoints" / "34", how)
+    words = (
+        f"the checkpoint {tmp_path}/trunk/checkpoints/34 is damaged: .*; --segment=trunk --step=30 is the one before"
+    )
+    if module:
+        said = helpers.fails(f"jmoe.{module}", f"--workdir={tmp_path}")
+        assert re.search(words, said), said
+    else:  # as jmoe.export reads it too
+        with pytest.raises(UserError, match=words):
+            saved.on_host(epath.Path(tmp_path), None, None)
+    assert [path.name for path in tmp_path.iterdir()] == ["trunk"]
+    assert saved.on_host(epath.Path(tmp_path), "trunk", 30)[0].name == "30"
+    gc.collect()
+
+
+ANOTHER_OPTIMIZER = """
+import optax
+from jmoe import train
+from jmoe.run import loop, step
+
+step.make_optimizer = loop.make_optimizer = lambda config: optax.chain(optax.trace(config.b1), optax.identity())
+train.run()
+"""
+
+
+def test_a_trainer_of_another_optimizer_refuses_sound_checkpoints(undisturbed, growing, tmp_path):
+    shutil.copytree(undisturbed, tmp_path / "run")
+    (tmp_path / "run" / "branch-16384" / "result.json").unlink()
+    flags = f"--config={growing}", f"--workdir={tmp_path}/run", *soak.FLAGS
+    command = [sys.executable, "-c", ANOTHER_OPTIMIZER, *flags]
+    done = subprocess.run(command, env=helpers.environment(), capture_output=True, text=True)
+    assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
+    differs = (
+        "branch-16384/checkpoints/40 holds other arrays than this program trains: opt_state/0 is empty there and miss"
+    )
+    assert differs in done.stderr, done.stderr
+    assert "damaged" not in done.stderr and not list((tmp_path / "run").rglob("damaged-*"))
 
 
 def mount(folder, options):

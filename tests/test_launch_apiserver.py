@@ -5,6 +5,7 @@ The controllers (JobSet's, Kueue's, the garbage collector) are played by tests/a
 
 import concurrent.futures
 import csv
+import json
 import re
 import time
 
@@ -23,6 +24,7 @@ from launch import gke, status
 pytestmark = pytest.mark.skipif(bool(apiserver.missing()), reason=f"NO API SERVER: {apiserver.missing()}")
 OPTIONS = test_launch_gke.OPTIONS | {"queue": "team", "accelerator": "v5e:1x1"}
 READ_AT_IMPORT = "kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION"  # $KUBECONFIG
+UNSCHEDULABLE = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes (no TPU)"}
 FLAGS = ["--backend=gke", "--image=registry/jmoe:1", "--queue=team", "--accelerator=v5e:1x1"]
 
 
@@ -97,9 +99,17 @@ def test_a_sweep_from_its_submission_to_its_rows(cluster, bucket, tmp_path, text
     assert [done.returncode for done in started] == [0, 0], started
     said = sorted(done.stdout for done in started)
     assert "created 0 JobSets" in said[0] and "2 were there before" in said[0] and "created 2 JobSets" in said[1]
-    assert re.search(r"e1-\w+ +0/1 queued\n.*e4-\w+ +0/1 queued\n.*2 queued", tell())
+    unseen = "Kueue has made no Workload of it; does it manage JobSets\\?"
+    assert re.search(rf"e1-\w+ +0/1 queued +{unseen}\n.*e4-\w+ +0/1 queued +{unseen}\n.*2 queued", tell())
     one, other = sorted(cluster.jobsets())
+    cluster.queue(one, [("QuotaReserved", "False", "Pending", "1 more chip needed (0 of 1 free)")])
+    assert re.search(r"e1-\w+ +0/1 queued +Kueue: 1 more chip needed \(0 of 1 free\)\n", tell())
     cluster.admit(one)
+    cluster.pod(one, {"phase": "Pending", "conditions": [UNSCHEDULABLE]})
+    told = json.loads(helpers.run("launch.status", f"--workdir={workdir}", "--json").stdout)["jobs"][0]
+    assert (told["name"], told["state"], told["active"]) == (one, "starting", True)
+    assert re.fullmatch(r"0 of 1 pods run; pod .*-slice-0-0-abcde: Unschedulable: 0/3 nodes \(no TPU\)", told["more"])
+    cluster.pod(one, {"phase": "Running"})
     cluster.tell(
         other, "Failed", "ReachedMaxRestarts", "jobset failed due to reaching max number of restarts", restarts=3
     )
@@ -113,7 +123,7 @@ def test_a_sweep_from_its_submission_to_its_rows(cluster, bucket, tmp_path, text
     assert "created 1 JobSets" in again.stdout and "2 were there before" in again.stdout, again
     uids = {job: item["metadata"]["uid"] for job, item in cluster.jobsets().items()}
     assert uids[one] == kept and uids[other] != replaced
-    assert re.search(r"e1-\w+ +1/1 done\n.*e4-\w+ +0/1 queued", tell())
+    assert re.search(rf"e1-\w+ +1/1 done\n.*e4-\w+ +0/1 queued +{unseen}", tell())
     collected = helpers.run("launch.collect", f"--workdir={workdir}").stdout
     assert "1 of 2 runs are missing" in collected and f"jobs/{other}/branch-8192: not finished" in collected
     with (epath.Path(workdir) / "runs.csv").open() as file:
@@ -139,22 +149,93 @@ def test_each_state_in_words(cluster, begun):
     sweep = begun([{"seed": seed} for seed in range(len(ENDS))])
     gke.submit(sweep)
     jobs = [job.name for job in sweep.jobs]
-    assert gke.states(sweep) == dict.fromkeys(jobs, "queued")  # with no condition yet
+    cluster.queue(jobs[0], [])
+    assert gke.states(sweep)[jobs[0]] == "queued (Kueue: not looked at yet)"  # with no condition yet
     for job in jobs:
         cluster.admit(job)
+        cluster.pod(job, {"phase": "Running"})
     assert gke.states(sweep) == dict.fromkeys(jobs, "running")
     cluster.tell(jobs[0], "Suspended", "ResumeJobs", "jobset is resumed", "False", restarts=2)
-    assert gke.states(sweep)[jobs[0]] == "running, 2 restarts"
+    assert gke.states(sweep)[jobs[0]] == "running (2 restarts)"
     name = cluster.jobsets()[jobs[0]]["metadata"]["name"]  # preempted in the queue
     cluster.api.patch_namespaced_custom_object(*apiserver.JOBSETS, name, {"spec": {"suspend": True}})
-    assert gke.states(sweep)[jobs[0]] == "queued, 2 restarts"
+    assert gke.states(sweep)[jobs[0]] == "queued (2 restarts; Kueue: not looked at yet)"
     for job, (kind, reason, message, words) in zip(jobs, ENDS):
         cluster.tell(job, kind, reason, message)
         assert gke.states(sweep)[job].startswith(words)
     before = {item["metadata"]["uid"] for item in cluster.jobsets().values()}
     assert "created 4 JobSets" in gke.submit(sweep)  # the completed one too: it has no results
-    assert gke.states(sweep) == dict.fromkeys(jobs, "queued")
+    assert {state.split()[0] for state in gke.states(sweep).values()} == {"queued"}
     assert not before & {item["metadata"]["uid"] for item in cluster.jobsets().values()}
+
+
+def seen(sweep) -> tuple[str, str]:
+    """State of the first job and what else is said of it, as launch.status --json has them."""
+    job = status.look(sweep, gke.states(sweep))["jobs"][0]
+    return job["state"], job["more"]
+
+
+def test_why_kueue_holds_a_job_back(cluster, begun):
+    sweep = begun([{"seed": 0}, {"seed": 1}])
+    gke.submit(sweep)
+    job = sweep.jobs[0].name
+    assert seen(sweep) == ("queued", "Kueue has made no Workload of it; does it manage JobSets?")
+    no_quota = "couldn't assign flavors to pod set slice: insufficient unused quota for google.com/tpu in flavor v5e"
+    waits = ("QuotaReserved", "False", "Pending", no_quota)
+    cluster.queue(job, [waits])
+    assert seen(sweep) == ("queued", f"Kueue: {no_quota}")
+    cluster.queue(job, [("Evicted", "True", "Preempted", "Preempted to accommodate a workload (UID: 1)"), waits])
+    assert seen(sweep) == ("queued", f"Kueue: evicted: Preempted to accommodate a workload (UID: 1); {no_quota}")
+    reserved = ("QuotaReserved", "True", "QuotaReserved", "Quota reserved in ClusterQueue gpus")
+    cluster.queue(job, [reserved], {"name": "flex", "state": "Pending", "message": "no machines before 9:00"})
+    assert seen(sweep) == ("queued", "Kueue: admission check flex is Pending: no machines before 9:00")
+    cluster.queue(job, [reserved, ("Admitted", "True", "Admitted", "The workload is admitted")])
+    assert seen(sweep) == ("queued", "Kueue: admitted, about to start")
+    cluster.be("few", forbidden=["workloads"])
+    cluster_lib._client.cache_clear()
+    assert seen(sweep) == ("queued", "")  # who may not look is told no less than before
+
+
+def test_why_the_pods_of_an_admitted_job_do_not_run(cluster, begun):
+    sweep = begun([{"seed": 0}], accelerator="H100:2x8")
+    gke.submit(sweep)
+    job = sweep.jobs[0].name
+    cluster.admit(job)
+    assert seen(sweep) == ("starting", "no pod yet")
+    refused = 'pods "x" is forbidden: error looking up service account default/trainer'
+    cluster.warn(job, "FailedCreate", refused)
+    assert seen(sweep) == ("starting", f"no pod yet; FailedCreate: {refused}")
+    first = cluster.pod(job, {"phase": "Pending", "conditions": [UNSCHEDULABLE]})
+    second = cluster.pod(job, {"phase": "Pending", "conditions": [UNSCHEDULABLE]}, 1)
+    assert seen(sweep) == ("starting", f"0 of 2 pods run; pod {first}: Unschedulable: 0/3 nodes (no TPU)")
+    cluster.pod(job, {"phase": "Running"})
+    no_image = {"reason": "ImagePullBackOff", "message": 'Back-off pulling image "registry/jmoe:1"'}
+    cluster.pod(job, {"phase": "Pending", "containerStatuses": [container("trainer", waiting=no_image)]}, 1)
+    assert seen(sweep) == (
+        "starting",
+        f'1 of 2 pods run; pod {second}: ImagePullBackOff: Back-off pulling image "registry/jmoe:1"',
+    )
+    creating = container("trainer", waiting={"reason": "PodInitializing"})
+    sidecar = container("tcpx-daemon", waiting={"reason": "ErrImagePull", "message": "403 Forbidden"})
+    cluster.pod(job, {"phase": "Pending", "initContainerStatuses": [sidecar], "containerStatuses": [creating]}, 1)
+    assert seen(sweep) == ("starting", f"1 of 2 pods run; pod {second}: ErrImagePull: 403 Forbidden")
+    cluster.pod(job, {"phase": "Running"}, 1)
+    assert seen(sweep) == ("running", "")
+    cluster.tell(job, "Failed", "ReachedMaxRestarts", "reached max number of restarts (first: slice-0)", restarts=1)
+    broken = {"exitCode": 128, "reason": "StartError", "message": 'exec: "python": executable file not found in $PATH'}
+    cluster.pod(job, {"phase": "Failed", "containerStatuses": [container("trainer", terminated=broken)]}, 1)
+    assert seen(sweep) == (
+        "failed",
+        "1 restarts; reached max number of restarts (first: slice-0); "
+        f"pod {second}: exit code 128, StartError: {broken['message']}",
+    )
+    known = {"exitCode": 2, "reason": "Error"}  # of which failure.json says more
+    cluster.pod(job, {"phase": "Failed", "containerStatuses": [container("trainer", terminated=known)]}, 1)
+    assert seen(sweep) == ("failed", "1 restarts; reached max number of restarts (first: slice-0)")
+
+
+def container(name: str, **state) -> dict:
+    return {"name": name, "image": "i", "imageID": "", "ready": False, "restartCount": 0, "state": state}
 
 
 def test_a_name_that_is_taken(cluster, begun):
@@ -204,7 +285,7 @@ def test_a_finalizer_holds_a_deletion(cluster, begun, monkeypatch):
         assert not again.done() and cluster.jobsets()[job]["metadata"]["uid"] == held
         cluster.hold(job, [])
         assert "created 1 JobSets" in again.result(60)
-    assert cluster.jobsets()[job]["metadata"]["uid"] != held and gke.states(sweep) == {job: "queued"}
+    assert cluster.jobsets()[job]["metadata"]["uid"] != held and gke.states(sweep)[job].startswith("queued")
 
 
 def test_a_token_that_expires(cluster, begun):
@@ -280,6 +361,24 @@ def test_a_cluster_without_jobset_or_kueue(cluster, begun):
         with cluster.without(kind), pytest.raises(UserError, match=words):
             gke.ready(sweep)
     gke.ready(sweep)
+
+
+def test_a_jobset_that_is_too_old(cluster, begun):
+    sweep = begun([{"seed": 0}])
+
+    def refusal() -> str:
+        try:
+            gke.ready(sweep)
+        except UserError as error:
+            return str(error)
+        return ""
+
+    with cluster.older("onJobFailureMessagePatterns"):
+        helpers.wait_until(refusal)
+        said = refusal()
+        assert "unknown field" in said and said.endswith("; JobSet 0.10 or newer has it"), said
+    helpers.wait_until(lambda: not refusal())
+    assert not refusal()
 
 
 @pytest.mark.parametrize("text", [None, "", "clusters: [", "current-context: c\nclusters: []\ncontexts: []\nusers: []"])

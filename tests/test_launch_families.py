@@ -11,6 +11,7 @@ from etils import epath
 
 from benchmarks import many_jobs
 from configs import quickstart
+from jmoe import cli
 from jmoe.config.fields import alike, record_of
 from jmoe.cost import counts
 from jmoe.errors import UserError
@@ -59,7 +60,7 @@ def check(config, folder, varied) -> list:
     path = folder / "sweep.py"
     path.write_text(f"def get_sweep():\n    return {str(config)!r}, {varied!r}\n")
     jobs, configs = jobs_lib.load(str(path), epath.Path(folder))
-    base = jobs_lib.load_module(str(config), "config")
+    base = cli.load_module(str(config), "config")
     for overrides, job in zip(varied, jobs):
         alone = jobs_lib.resolve(base, overrides)
         assert job.name.endswith(jobs_lib.digest(record_of(alone)))

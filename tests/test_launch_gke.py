@@ -16,7 +16,7 @@ from launch import accelerators, gke, sweepfile
 from launch import jobs as jobs_lib
 
 GOLDEN = pathlib.Path(__file__).parent / "data" / "gke"
-# Fields by type: kubernetes-sigs/jobset, api/jobset/v1alpha2/jobset_types.go (release 0.8 to 0.11).
+# Fields by type: kubernetes-sigs/jobset, api/jobset/v1alpha2/jobset_types.go (release 0.10 to 0.12).
 JOBSET = {
     "JobSet": {"apiVersion", "kind", "metadata", "spec"},
     "JobSetSpec": {
@@ -26,7 +26,9 @@ JOBSET = {
     "ReplicatedJob": {"name", "groupName", "template", "replicas", "dependsOn"},
     "Network": {"enableDNSHostnames", "subdomain", "publishNotReadyAddresses"},
     "FailurePolicy": {"maxRestarts", "restartStrategy", "rules"},
-    "FailurePolicyRule": {"name", "action", "onJobFailureReasons", "targetReplicatedJobs"},
+    "FailurePolicyRule": {
+        "name", "action", "onJobFailureReasons", "onJobFailureMessagePatterns", "targetReplicatedJobs",
+    },
 }  # fmt: skip
 ACTIONS = {"FailJobSet", "RestartJobSet", "RestartJobSetAndIgnoreMaxRestarts"}
 # Labels: GKE's and Kueue's documentation.
@@ -100,6 +102,55 @@ def test_the_checker_finds_what_is_wrong():
         broken["spec"]["template"]["spec"][path] = value
         with pytest.raises((AssertionError, ValueError)):
             check(broken, "V1JobTemplateSpec")
+
+
+FREE, COUNTED, OVER = "restarted, as often as it occurs", "restarted, --retries times", "failed at once"
+
+
+@pytest.mark.parametrize(
+    "code, disrupted, becomes",
+    [
+        (2, False, OVER),  # launch.task: another try would end the same way
+        (75, False, FREE),  # launch.task: a failed try that it has counted, or a store that did not answer
+        (143, False, FREE),  # saved and stopped, with another pod that was preempted
+        (130, False, FREE),
+        (1, False, COUNTED),  # Python before launch.task: a package or a file is missing in the image
+        (127, False, COUNTED),  # a bad command
+        (128, False, COUNTED),
+        (137, False, COUNTED),  # out of the machine's memory
+        (139, False, COUNTED),
+        (137, True, FREE),  # preempted: no time to save
+        (143, True, FREE),
+        (1, True, FREE),
+        (2, True, OVER),
+    ],
+)
+def test_what_becomes_of_a_pod_that_ends(code, disrupted, becomes):
+    """By the rules of batch/v1 (podFailurePolicy) and of JobSet (failurePolicy), as their documentation states them."""
+    spec = manifest(**CASES["gpu"])["spec"]
+    job, policy = spec["replicatedJobs"][0]["template"]["spec"], spec["failurePolicy"]
+    reason, message = "BackoffLimitExceeded", "Job has reached the specified backoff limit"
+    assert job["backoffLimit"] == 0
+    for index, rule in enumerate(job["podFailurePolicy"]["rules"]):
+        assert rule.keys() <= {"action", "onExitCodes", "onPodConditions"} and rule["action"] == "FailJob"
+        on_codes, on_conditions = rule.get("onExitCodes"), rule.get("onPodConditions", [])
+        if on_codes and on_codes["operator"] == "In" and code in on_codes["values"]:
+            what = f"Container trainer for pod default/p failed with exit code {code}"
+        elif disrupted and {"type": "DisruptionTarget", "status": "True"} in on_conditions:
+            what = "Pod default/p has condition DisruptionTarget"
+        else:
+            continue
+        reason, message = "PodFailurePolicy", f"{what} matching FailJob rule at index {index}"
+        break
+    action = "RestartJobSet"
+    for rule in policy["rules"]:
+        patterns = rule.get("onJobFailureMessagePatterns", [""])
+        if reason in rule["onJobFailureReasons"] and any(re.search(pattern, message) for pattern in patterns):
+            action = rule["action"]
+            break
+    words = {"FailJobSet": OVER, "RestartJobSet": COUNTED, "RestartJobSetAndIgnoreMaxRestarts": FREE}
+    assert words[action] == becomes
+    assert policy["maxRestarts"] == 1  # --retries of the sweep
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,10 @@
 
 import csv
 import json
+import os
 import signal
 import subprocess
+import threading
 import time
 
 import helpers
@@ -13,7 +15,7 @@ import sweeps
 from etils import epath
 
 from jmoe.version import code_version
-from launch import collect, preflight, sweepfile
+from launch import collect, gke, preflight, sweepfile, trainer
 from launch import jobs as jobs_lib
 
 
@@ -135,12 +137,11 @@ def test_two_pods_train_one_job(sweep, on_a_disk, bucket, tmp_path):
     address = {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{helpers.free_port()}"}
     pods = []
     for index in range(2):
-        told = {"JMOE_HOSTS": "2", "JMOE_SLICES": "1", "JMOE_SLICE_INDEX": "0", "JOB_COMPLETION_INDEX": str(index)}
         disk = {"JMOE_CACHE": str(tmp_path / f"pod{index}")}
         pods.append(
             subprocess.Popen(
                 helpers.command("launch.task", f"--workdir={workdir}", f"--job={job.name}"),
-                env=helpers.environment() | address | told | disk,
+                env=helpers.environment() | address | pod_of_two(index) | disk,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
@@ -162,7 +163,7 @@ def test_two_pods_train_one_job(sweep, on_a_disk, bucket, tmp_path):
 
 
 def test_a_pod_tells_for_good_from_again(sweep, bucket, proxy, text_glob):
-    """Exit code 2 fails the JobSet, another restarts it; the tries are counted from one pod to the next, but not where
+    """Exit code 2 fails the JobSet, 75 restarts it; the tries are counted from one pod to the next, but not where
     the trainer was ended by the store."""
     workdir = epath.Path(f"{bucket}/failing")
     job = write_sweep(sweep, workdir, helpers.fingerprint(text_glob), overrides={"seed": 5})
@@ -182,10 +183,57 @@ def test_a_pod_tells_for_good_from_again(sweep, bucket, proxy, text_glob):
     assert outlasted.returncode == 75 and "the store gave no answer" in outlasted.stdout, outlasted
     assert not job.failure()
     proxy.end()
+    command = helpers.command("launch.task", f"--workdir={workdir}", f"--job={job.name}")
+    with subprocess.Popen(command, env=helpers.environment() | pod, stdout=subprocess.PIPE) as preempted:
+        preempted.stdout.readline()  # the log's, once the trainer has started; it imports for seconds
+        preempted.terminate()
+        preempted.stdout.read()
+    assert preempted.returncode == 143 and not job.failure()
     codes = [run(XLA_FLAGS="--no_such_flag").returncode for _ in range(2)]
-    assert codes == [1, 2]  # one retry without progress
+    assert codes == [75, 2]  # one retry without progress
     failure = job.failure()
     assert failure["tries"] == 2 and failure["for_good"] and "no_such_flag" in failure["cause"], failure
+
+
+def pod_of_two(index: int) -> dict[str, str]:
+    """What a JobSet of two hosts tells its pod `index`."""
+    return {"JMOE_HOSTS": "2", "JMOE_SLICES": "1", "JMOE_SLICE_INDEX": "0", "JOB_COMPLETION_INDEX": str(index)}
+
+
+def test_a_try_in_which_both_pods_fail_is_counted_once(sweep, bucket, tmp_path, text_glob):
+    workdir = epath.Path(f"{bucket}/counted")
+    job = write_sweep(sweep, workdir, helpers.fingerprint(text_glob))
+    told = {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{helpers.free_port()}", "XLA_FLAGS": "--no_such_flag"}
+    start = lambda index: subprocess.Popen(
+        helpers.command("launch.task", f"--workdir={workdir}", f"--job={job.name}"),
+        env=helpers.environment() | told | pod_of_two(index) | {"JMOE_CACHE": str(tmp_path / f"pod{index}")},
+        stdout=subprocess.DEVNULL,
+    )
+    assert [pod.wait(300) for pod in [start(0), start(1)]] == [75, 75]
+    assert job.failure()["tries"] == 1
+
+
+def test_a_try_is_counted_though_the_first_pod_hangs(sweep, tmp_path, text_glob, monkeypatch):
+    """Kubernetes then kills it, and would start all of them again for ever if nobody had counted."""
+    workdir = epath.Path(tmp_path)
+    job = write_sweep(sweep, workdir, helpers.fingerprint(text_glob))
+    told = {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{helpers.free_port()}"}  # where nobody listens: the trainer waits
+    for name, value in (told | pod_of_two(1)).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(gke, "SECONDS_FOR_THE_FIRST", 0)
+
+    def kill_the_trainer():
+        while not (owner := trainer.running(job)) or not owner.what:  # the lock is there before it is signed
+            time.sleep(0.01)
+        os.kill(owner.pid, signal.SIGKILL)
+
+    whole, before = sweepfile.read(workdir), signal.getsignal(signal.SIGTERM)
+    threading.Thread(target=kill_the_trainer, daemon=True).start()
+    try:
+        assert gke.run_task(whole, whole.bundle([job.name])) == 75
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert job.failure()["tries"] == 1 and "killed by signal 9" in job.failure()["cause"]
 
 
 def write_sweep(sweep, workdir, fingerprint, **changes):

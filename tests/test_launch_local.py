@@ -130,6 +130,19 @@ def test_killed_and_stopped_at_random_it_ends_with_the_same_table(sweep, undistu
     assert same[0] == same[1]
 
 
+def test_what_remains_to_train_does_not_change_how_it_is_trained(sweep, undisturbed, tmp_path):
+    """One job of four, trained again alone: with the threads of the beginning, though all cores are free."""
+    shutil.copytree(undisturbed, tmp_path, dirs_exist_ok=True)
+    last = next(folder for folder in (tmp_path / "jobs").iterdir() if "-e4-" in folder.name)
+    shutil.rmtree(last)
+    done = launch(sweep, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert rows(tmp_path) == rows(undisturbed)
+    threads = json.loads((tmp_path / "sweep.json").read_text())["options"]["threads"]
+    records = [json.loads(path.read_text())["record"] for path in tmp_path.glob("jobs/*/*/result.json")]
+    assert {record["cpu_threads"] for record in records} == {threads}
+
+
 def begin(sweep, workdir):
     with open(workdir / "stderr.txt", "w") as said:
         return subprocess.Popen(
@@ -382,7 +395,8 @@ def devices(sweep, accelerator):
 
 def submit(sweep):
     first, *_ = sweep.jobs
-    command = [sys.executable, "-m", "launch.task", f"--workdir={os.fspath(sweep.workdir)}", f"--job={first.name}"]
+    flags = [f"--workdir={os.fspath(sweep.workdir)}", f"--job={first.name}", f"--backend={__file__}"]
+    command = [sys.executable, "-m", "launch.task", *flags]
     print(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     return f"that was one of {len(sweep.jobs)}"
 
@@ -420,15 +434,16 @@ def test_a_backend_is_one_file(sweep, tmp_path):
     flags = [f"--sweep={tmp_path / 'sweep.py'}", f"--workdir={workdir}", "--greeting=good morning,"]
     begun = helpers.run("launch.sweep", *flags, "--backend", tmp_path / "mine.py")
     assert begun.returncode == 0 and "that was one of 2" in begun.stdout, begun.stderr
+    here = f"--workdir={workdir}", f"--backend={tmp_path / 'mine.py'}"
     one, other = json.loads((workdir / "sweep.json").read_text())["jobs"]
     assert f"good morning, {one}" in begun.stdout
-    collected = helpers.run("launch.collect", f"--workdir={workdir}").stdout
+    collected = helpers.run("launch.collect", *here).stdout
     assert f"jobs/{other}/branch-4096: it was not its turn" in collected
     assert [row["run"] for row in rows(workdir)] == [f"jobs/{one}/branch-8192"]
-    status = helpers.run("launch.status", f"--workdir={workdir}").stdout
+    status = helpers.run("launch.status", *here).stdout
     assert "0/1 failed    it was not its turn" in status and "1 of 2 runs done; 2 jobs on" in status, status
-    assert helpers.run("launch.logs", f"--workdir={workdir}", f"--job={one}").stdout.startswith("its log: ")
-    assert "too late" in helpers.run("launch.cancel", f"--workdir={workdir}").stdout
+    assert helpers.run("launch.logs", *here, f"--job={one}").stdout.startswith("its log: ")
+    assert "too late" in helpers.run("launch.cancel", *here).stdout
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import test_launch_gke as gke_tests
 from absl import flags
 
 from jmoe.errors import UserError
-from launch import accelerators, manifest
+from launch import accelerators, gke, manifest, trainer
 
 NAMES = [flag.name for flag in flags.FLAGS.get_key_flags_for_module(manifest)]
 OPTIONS = gke_tests.OPTIONS | {"accelerator": "A100:1"}
@@ -77,7 +77,7 @@ def test_each_flag_has_its_place(parsed, tmp_path):
     expected["spec"]["ttlSecondsAfterFinished"] = 5_400
     pod = pod_of(expected)
     pod["metadata"]["labels"]["team"] = "moe"
-    pod["metadata"]["annotations"] = annotation | {"gke-gcsfuse/volumes": "true"}
+    pod["metadata"]["annotations"] |= annotation | {"gke-gcsfuse/volumes": "true"}
     pod["spec"]["nodeSelector"] |= {
         "cloud.google.com/reservation-name": "block-7",
         "cloud.google.com/reservation-affinity": "specific",
@@ -110,6 +110,24 @@ def test_each_flag_has_its_place(parsed, tmp_path):
     gke_tests.check(found["spec"]["replicatedJobs"][0]["template"], "V1JobTemplateSpec")
 
 
+def test_the_autoscaler_may_move_pods_only_where_asked_for(parsed):
+    needed, key = ("--image=i", "--queue=q", "--accelerator=v5e:4x4"), "cluster-autoscaler.kubernetes.io/safe-to-evict"
+    evictable = lambda *more: pod_of(gke_tests.manifest(**parsed(*needed, *more)))["metadata"]["annotations"][key]
+    assert evictable() == "false" and evictable(f"--annotation={key}=true") == "true"
+
+
+def test_a_pod_has_the_time_to_save_that_a_trainer_gets_elsewhere(parsed):
+    """Less on a spot machine: GKE gives a pod 25 seconds at most when it is preempted."""
+    needed = "--image=i", "--queue=q", "--accelerator=v5e:4x4"
+    seconds = lambda *more: pod_of(gke_tests.manifest(**parsed(*needed, *more)))["spec"][
+        "terminationGracePeriodSeconds"
+    ]
+    assert seconds() == 25
+    for kind in ("--nospot", "--reservation=r", "--flex_start"):
+        assert trainer.SECONDS_TO_SAVE < seconds(kind) < gke.SECONDS_TO_DELETE
+        assert seconds(kind) < 2 * trainer.SECONDS_TO_SAVE  # for which the next pod waits for this one
+
+
 def test_a_machine_is_of_one_kind(parsed):
     needed = "--image=i", "--queue=q", "--accelerator=v5e:4x4"
     assert parsed(*needed)["spot"] and not parsed(*needed, "--flex_start")["spot"]
@@ -125,6 +143,13 @@ def test_a_machine_is_of_one_kind(parsed):
     for both in (["--spot", "--flex_start"], ["--flex_start", "--reservation=r"], ["--spot", "--reservation=r"]):
         with pytest.raises(UserError, match="exclude each other"):
             manifest.check(parsed(*needed, *both))
+
+
+@pytest.mark.parametrize("flag", ["--namespace=../x", "--queue=Team", "--secret=a/b", f"--priority_class={'a' * 300}"])
+def test_what_no_object_of_kubernetes_is_called_is_refused(parsed, flag):
+    needed = "--image=i", "--queue=q", "--accelerator=v5e:4x4"
+    with pytest.raises(UserError, match=f"{flag}: a name in Kubernetes has"):
+        manifest.check(parsed(*needed, flag))
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 """Who owns a workdir: real processes, in another pid namespace too, and a lease on a served bucket."""
 
+import concurrent.futures
 import dataclasses
+import gc
 import json
 import os
 import signal
@@ -12,27 +14,36 @@ from subprocess import PIPE
 import helpers
 import pytest
 import sweeps
+import tensorstore
 from etils import epath
 
+from jmoe.errors import UNAVAILABLE, Unavailable
 from jmoe.storage import files as storage
-from jmoe.storage import identity, ownership
+from jmoe.storage import identity, lease, ownership
 from launch import jobs as jobs_lib
 from launch import sweepfile
 
 HOLDER = """
 import sys, time
 from etils import epath
-from jmoe.storage import identity, ownership
-ownership.BEAT = 0.2
+from jmoe.storage import files, identity, lease, ownership
+lease.BEAT, lease.EXPIRY = 0.2, {expiry}
+if not {timer}:  # as on a system without such timers
+    lease.Deadline.set = lambda *_: None
 with ownership.hold(epath.Path(sys.argv[1]), "a holder"):
     print("held", flush=True)
+    {work}
     time.sleep(600)
 """
+WRITES = (
+    "for i in range(10**6): files.write_whole(epath.Path(sys.argv[1]).parent / 'data.json', str(i)); time.sleep(0.01)"
+)
 
 
-def hold(path, *prefix):
-    """A process that holds `path`, started behind `prefix`."""
-    process = subprocess.Popen([*prefix, sys.executable, "-c", HOLDER, str(path)], stdout=PIPE, stderr=PIPE, text=True)
+def hold(path, *prefix, expiry=60.0, work="pass", timer=True):
+    """A process that holds `path` and does `work`, started behind `prefix`."""
+    program = HOLDER.format(expiry=expiry, work=work, timer=timer)
+    process = subprocess.Popen([*prefix, sys.executable, "-c", program, str(path)], stdout=PIPE, stderr=PIPE, text=True)
     assert process.stdout.readline() == "held\n", process.stderr.read()
     return process
 
@@ -143,9 +154,9 @@ def test_a_refused_start_changes_nothing(sweep, tmp_path, text_glob, held):
 
 
 def test_a_lease_has_one_owner(bucket, held, monkeypatch, capfd):
-    """On gs://: respected while it beats, taken over once it is silent, which the silenced owner finds out."""
-    monkeypatch.setattr(ownership, "BEAT", 0.2)
-    monkeypatch.setattr(ownership, "EXPIRY", 3.0)
+    """On gs://: respected while it beats, taken over once it is silent."""
+    monkeypatch.setattr(lease, "BEAT", 0.2)
+    monkeypatch.setattr(lease, "EXPIRY", 3.0)
     path = epath.Path(f"{bucket}/lease/sweep.lock")
     held.append(process := hold(path))
     assert ownership.owner(path).pid == process.pid
@@ -156,11 +167,98 @@ def test_a_lease_has_one_owner(bucket, held, monkeypatch, capfd):
     with ownership.hold(path, "me"):
         assert "nothing was heard for 3 s: taken over" in capfd.readouterr().err
         process.send_signal(signal.SIGCONT)
-        assert process.wait(20) == 1
-        assert "was taken over; this process ends at once" in process.stderr.read()
+        assert process.wait(20) == UNAVAILABLE
+        assert "was taken over: this process ends and writes nothing more" in process.stderr.read()
         time.sleep(0.5)
         assert ownership.owner(path).pid == os.getpid()
     assert ownership.owner(path) is None
+
+
+@pytest.mark.parametrize("timer", [True, False])
+def test_a_halted_owner_writes_nothing_when_it_wakes(timer, proxy, bucket, held, monkeypatch):
+    """It is halted while the answer to a renewal is on its way, and wakes when another process owns its folder: that
+    answer must not make its lease any younger."""
+    proxy.end()
+    monkeypatch.setattr(lease, "BEAT", 0.2)
+    monkeypatch.setattr(lease, "EXPIRY", 4.0)
+    path = epath.Path(f"{bucket}/halted-{timer}/train.lock")
+    held.append(process := hold(path, expiry=4.0, work=WRITES, timer=timer))
+    helpers.wait_until((path.parent / "data.json").exists, [process])
+    proxy.fail("late", 1.0, at=f"name=halted-{timer}/train.lock", only="train.lock")
+    helpers.wait_until(lambda: proxy.failed["late"], [process])
+    process.send_signal(signal.SIGSTOP)
+    helpers.wait_until(proxy.over)
+    with ownership.hold(path, "me"):
+        storage.write_whole(path.parent / "data.json", "mine")
+        if not timer:
+            process.send_signal(signal.SIGCONT)
+        assert process.wait(20) == (-signal.SIGKILL if timer else UNAVAILABLE)  # halted as it is, or by itself
+        assert timer or "this process ends and writes nothing more" in process.stderr.read()
+        assert (path.parent / "data.json").read_text() == "mine"
+
+
+def test_an_owner_whose_renewals_do_not_get_through_ends_before_its_lease_can_be_taken(proxy, bucket, held):
+    """The store answers everything else: it writes on until then, and nothing later."""
+    path = epath.Path(f"{bucket}/cut-off/train.lock")
+    held.append(process := hold(path, expiry=3.0, work=WRITES))
+    helpers.wait_until((path.parent / "data.json").exists, [process])
+    proxy.fail("503", 600, at="train.lock", only="train.lock")
+    helpers.wait_until(lambda: proxy.failed["503"], [process])
+    began = time.monotonic()
+    assert process.wait(20) == UNAVAILABLE
+    assert time.monotonic() - began < 3.0
+    proxy.end()
+    assert "cut-off/train.lock: the store confirmed no renewal of this lease" in process.stderr.read()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of the file that was not written
+def test_a_write_that_arrives_after_another_owners_is_refused(proxy, bucket):
+    """A network holds it back: the store keeps what the new owner wrote meanwhile."""
+    proxy.end()
+    path = storage.make_workdir(f"{bucket}/late") / "result.json"
+    storage.write_whole(path, "old")
+    with ownership.hold(path.parent / "train.lock", "me"), concurrent.futures.ThreadPoolExecutor() as pool:
+        proxy.fail("held", 2.0, at="upload_id", only="upload_id")
+        written = pool.submit(storage.write_whole, path, "mine")
+        helpers.wait_until(lambda: proxy.failed["held"])
+        other = tensorstore.KvStore.open({"driver": "gcs", "bucket": bucket.removeprefix("gs://")}).result()
+        other.write("late/result.json", "new").result()
+        assert not proxy.over()
+        with pytest.raises(Unavailable, match="late/result.json: another process replaced it meanwhile"):
+            written.result()
+    del written
+    gc.collect()
+    assert path.read_text() == "new"
+
+
+@pytest.mark.parametrize("how", ["deleted", "replaced"])
+def test_a_lock_that_was_lost_stops_its_holder(how, tmp_path, held):
+    """Its file is deleted, or is another process's, as after a server of NFS gave it away: the next write finds out."""
+    path = tmp_path / "train.lock"
+    held.append(process := hold(path, work=WRITES))
+    helpers.wait_until((tmp_path / "data.json").exists, [process])
+    if how == "deleted":
+        path.unlink()
+    else:
+        path.with_name("new").write_text(identity.Owner.of(what="another").text())
+        path.with_name("new").rename(path)
+    assert process.wait(20) == UNAVAILABLE
+    said = process.stderr.read()
+    assert ("was deleted" if how == "deleted" else f"now says another (process {os.getpid()}") in said, said
+    assert "this process ends and writes nothing more" in said
+
+
+def test_a_lock_that_is_deleted_while_it_is_taken_is_not_held(tmp_path, monkeypatch):
+    path, acquire = tmp_path / "lock", ownership._acquire
+
+    def slow(file, kind):
+        if path.exists() and not path.with_name("moved").exists():
+            path.rename(path.with_name("moved"))
+        return acquire(file, kind)
+
+    monkeypatch.setattr(ownership, "_acquire", slow)
+    with ownership.lock(path) as file:
+        assert os.path.samestat(os.fstat(file.fileno()), path.stat())
 
 
 def test_a_lease_of_a_process_that_died_here_is_taken_at_once(bucket, held, capfd):
@@ -170,14 +268,17 @@ def test_a_lease_of_a_process_that_died_here_is_taken_at_once(bucket, held, capf
     process.communicate()
     began = time.monotonic()
     with ownership.hold(path, "me"):
-        assert time.monotonic() - began < ownership.EXPIRY / 4
+        assert time.monotonic() - began < lease.EXPIRY / 4
         assert "which has ended: taken over" in capfd.readouterr().err
 
 
 def test_of_many_that_want_a_lease_one_gets_it(bucket, monkeypatch):
     """Ten at once over a lease that is free: the store's precondition lets one of them in at a time."""
-    monkeypatch.setattr(ownership, "BEAT", 0.1)
-    path, program = epath.Path(f"{bucket}/many/sweep.lock"), HOLDER.replace("600", "2")
+    monkeypatch.setattr(lease, "BEAT", 0.1)
+    path, program = (
+        epath.Path(f"{bucket}/many/sweep.lock"),
+        HOLDER.format(expiry=60.0, work="pass", timer=True).replace("600", "2"),
+    )
     processes = [
         subprocess.Popen([sys.executable, "-c", program, os.fspath(path)], stdout=PIPE, stderr=PIPE, text=True)
         for _ in range(4)

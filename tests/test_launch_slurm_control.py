@@ -18,7 +18,7 @@ def test_one_job_of_a_capped_array(cluster, tmp_path, text_glob, monkeypatch):
     for name, value in cluster.environment.items():
         monkeypatch.setenv(name, value)
     config = str(helpers.write_config(tmp_path, text_glob))
-    sweep = write_sweep(tmp_path, config, [{"n_tokens": (163_840,)}, {"n_tokens": (8_192,)}])
+    sweep = write_sweep(tmp_path, config, [{"n_tokens": (163_840,)}, {"n_tokens": (8_192,)}, {"n_tokens": (4_096,)}])
     workdir, told = tmp_path / "capped", tmp_path / "told"
     (tmp_path / "tell.py").write_text("import os, sys; open(sys.argv[1], 'w').write(os.environ['JMOE_RUNS_MISSING'])")
     here = f"--workdir={workdir}"
@@ -29,16 +29,17 @@ def test_one_job_of_a_capped_array(cluster, tmp_path, text_glob, monkeypatch):
     assert started.returncode == 0, started.stderr
     array = started.stdout.split(" as array ")[1].split(";")[0]
     assert "ArrayTaskThrottle=1" in cluster.call("scontrol", "show", "job", array).stdout
-    slow, short = json.loads((workdir / "sweep.json").read_text())["jobs"]
+    slow, short, never = json.loads((workdir / "sweep.json").read_text())["jobs"]
     one = lambda command, job, *flags: helpers.run(f"launch.{command}", here, f"--job={job}", *flags)
+    assert f"task {array}_2 was cancelled" in one("cancel", never).stdout  # before its turn
     wait(lambda: steps(workdir) > 3, "no step was trained")
     follow = helpers.start("launch.logs", here, f"--job={slow}", "--follow", stderr=subprocess.DEVNULL)[0]
     cancelled = one("cancel", slow)
     assert f"cancelled job {slow}: task {array}_0 was cancelled" in cancelled.stdout, cancelled
     wait(lambda: told.exists(), "the end was not told")
-    assert told.read_text() == "1" and follow.wait(60) == 0
+    assert told.read_text() == "2" and follow.wait(60) == 0
     status = json.loads(helpers.run("launch.status", here, "--json").stdout)
-    assert [job["state"] for job in status["jobs"]] == ["cancelled", "done"]
+    assert [job["state"] for job in status["jobs"]] == ["cancelled", "done", "cancelled"]
 
     log = (workdir / "jobs" / short / "log.txt").read_text()
     ranks = [one("logs", short, f"--rank={rank}").stdout for rank in range(3)]
@@ -47,8 +48,9 @@ def test_one_job_of_a_capped_array(cluster, tmp_path, text_glob, monkeypatch):
     assert [len(text.splitlines()) for text in ranks[:2]] == [labelled.count("0"), labelled.count("1")]
     assert ranks[0].splitlines()[0] == next(line[3:] for line in log.splitlines() if line.startswith("0: "))
 
-    assert "is given up: cancelled" in one("accept", slow).stdout
-    assert "1 runs are left out" in helpers.run("launch.collect", here).stdout
+    for job in (slow, never):
+        assert "is given up: cancelled" in one("accept", job).stdout
+    assert "2 runs are left out" in helpers.run("launch.collect", here).stdout
     assert "all runs are done" in helpers.run(*start).stdout
     assert "submitted 1 jobs" in one("retry", slow).stdout
     added = helpers.run(*start[:4], "--workers=1", "--sbatch=--ntasks=2")

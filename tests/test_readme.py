@@ -34,6 +34,7 @@ def get_config():
     config.model.vocab_size = 257
     config.model.group_tokens = 256
     config.data.path = "data/*.txt"
+    config.data.fingerprint = ""
     config.data.tokenizer = "bytes"
     config.data.seq_len = 32
     config.data.validation_tokens = 1_024
@@ -94,6 +95,8 @@ def checkout(tmp_path_factory):
         path.write_text(path.read_text() + smaller)
     path = folder / "configs" / "sweeps" / "quickstart.py"
     path.write_text(path.read_text() + SMALL_SWEEP)
+    for name in ("README.md", "docs"):  # the reader's own text
+        (folder / name).symlink_to(ROOT / name)
     (folder / "data").mkdir()
     helpers.write_text(folder / "data")
     (folder / "runs" / "demo").mkdir(parents=True)

@@ -134,3 +134,16 @@ def test_the_installed_configs_are_found_where_the_folder_has_none(tmp_path, mon
     (tmp_path / "configs").mkdir()
     (tmp_path / "configs/quickstart.py").write_text("raise ValueError('the folder has its own')")
     assert "the folder has its own" in answer("configs/quickstart.py")
+
+
+def test_make_says_that_the_registry_cannot_be_reached(tmp_path):
+    """And not that the packages conflict, which is what pip makes of it."""
+    for name in ("Makefile", "setup.cfg", "pyproject.toml", "constraints.txt"):
+        (tmp_path / name).write_text(text(name))
+    nowhere = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_CONFIG_FILE": os.devnull, "PIP_RETRIES": "1"}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "MAKE"))} | nowhere
+    command = ["make", ".venv/.train", f"PYTHON={sys.executable}"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 2 and "error: the package registry cannot be reached" in done.stderr, done.stderr
+    assert "conflicting" not in done.stderr and "connection broken" in (tmp_path / ".venv/pip.log").read_text()
+    assert not (tmp_path / ".venv/.train").exists()

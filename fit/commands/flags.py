@@ -230,4 +230,5 @@ def constraints_of(f, chips=None):
         inference_tokens=positive(f, "inference_tokens", zero=True),
         max_tokens=positive(f, "max_tokens"),
         epochs=epochs,
+        chips=chips,
     )

@@ -45,8 +45,9 @@ def planned(f, law):
     _, law, plan = min(made, key=lambda one: cost(one[2]))
     if len(architectures) > 1:
         names = ("n_experts", "n_active", "n_total", "n_tokens", "loss")
-        rows = [dict(used=a.used) | {name: p["best"][name] for name in names} for a, _, p in made]
+        rows = [dict(used=getattr(a, "used", 1.0)) | {name: p["best"][name] for name in names} for a, _, p in made]
         plan["architectures"] = sorted(rows, key=lambda row: row["used"])
+        plan.setdefault("used", 1.0)  # the law's own architecture does not say it
     return law, plan
 
 
@@ -55,7 +56,7 @@ def _planned(f, law, architecture):
     chips = flags.chips_of(f, experts)
     constraints, loss, reached = flags.constraints_of(f, chips), flags.positive(f, "target_loss"), None
     if constraints.epochs is not None:
-        law = repeats.of_law(law, constraints.max_tokens)
+        law = repeats.of_law(law, constraints.max_tokens, *([0] if loss is not None else []))  # a target is met exactly
     if loss is not None:
         if constraints.flops is not None:
             raise UserError(sentences.TARGET_OR_BUDGET)
@@ -71,7 +72,7 @@ def _planned(f, law, architecture):
     if constraints.epochs is not None:
         repeats.add_to(plan, law, architecture, constraints, experts)
     if chips is not None:
-        cost.add_to(plan, chips, architecture, constraints)
+        cost.add_to(plan, law, architecture, constraints, experts)
     return law, plan
 
 

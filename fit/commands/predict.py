@@ -5,12 +5,14 @@ python -m fit predict --law=law.json --runs=models.csv --out=predicted.csv
 """
 
 import sys
+import warnings
 
 import numpy as np
 
 from fit import UserError
 from fit.commands import flags
 from fit.lawfile import in_words
+from fit.runs import unlikely
 from fit.table import Table, read, write
 
 FLAGS = (
@@ -46,7 +48,11 @@ def run(f):
         "" if inside[i] else in_words(law.extrapolation(**{name: v[i] for name, v in values.items()}))
         for i in range(len(table))
     ]
-    columns = {"predicted_loss": law.predict(**values).tolist()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # said below, as the command line says it
+        columns = {"predicted_loss": law.predict(**values).tolist()}
+    if odd := unlikely(values):
+        print(f"warning: {odd}", file=sys.stderr)
     if law.draws:
         kinds = {"law_loss": False} if law.noise is None else {"predicted_loss": True, "law_loss": False}
         for name, new_run in kinds.items():

@@ -73,7 +73,7 @@ function showAnswer({ ask, plan }) {
 
 const dollars = (x) => (x < 0.01 ? "< 1 cent" : `$${amount(x)}`);
 
-const limitedBy = { memory: "memory", tokens: "tokens", smallest: "smallest model" };
+const limitedBy = { memory: "memory", chips: "chips", tokens: "tokens", plateau: "plateau", smallest: "smallest model" };
 
 function showTable({ plan }) {
   const drawn = new Map((plan.bootstrap?.optima ?? []).map((row) => [row.n_experts, row]));
@@ -137,13 +137,14 @@ function fill(table, head, rows, best) {
 function showCosts({ plan }) {
   $("costs").hidden = !plan.chips;
   if (!plan.chips) return;
-  const head = ["E", "training", "price", "training keeps", "chips", "tokens/s alone", "tokens/s among many"];
+  const head = ["E", "training", "price", "training takes", "chips", "served on", "tokens/s alone", "tokens/s among many"];
   const rows = plan.optima.map(({ n_experts, cost }) => [
     String(n_experts),
     duration(cost.training_hours),
     cost.training_dollars == null ? "–" : dollars(cost.training_dollars),
     memoryText(cost.training_bytes),
     amount(cost.training_chips),
+    amount(cost.serving_chips),
     ...Object.values(cost.tokens_per_second).map(amount),
   ]);
   fill($("cost-table"), head, rows, plan.optima.indexOf(plan.best));

@@ -11,8 +11,9 @@ import { PlanError, safely, setSentences } from "./words.js";
 
 const data = JSON.parse(document.getElementById("data").textContent);
 setSentences(data.sentences);
-let state = fromHash(location.hash, data.laws);
-let dropped = null; // the runs of a table that was dropped
+let [state, unknown] = fromHash(location.hash, data.laws); // unknown: a sentence on what the address has besides
+let taken = null; // [text, name] of a table that was dropped
+let dropped = null; // its runs
 
 const lawOf = () => data.laws.find(({ name }) => name === state.law) ?? data.laws[0];
 const runsOf = () => dropped ?? (state.law === data.laws[0].name ? data.runs : null);
@@ -44,6 +45,7 @@ function makeFields() {
   $("law").addEventListener("input", () => {
     const { chip, chips, mfu, dollars_per_hour } = state;
     change({ ...defaults(data.laws.find(({ name }) => name === $("law").value)), chip, chips, mfu, dollars_per_hour });
+    reread();
   });
   $("reset").addEventListener("click", () => change(defaults(lawOf())));
 }
@@ -55,7 +57,7 @@ function change(changed) {
   const last = BUDGETS.find((name) => name in changed);
   if (last === "target_loss" && changed.target_loss.trim() === "") changed = { ...changed, flops: derive(flopsNow) };
   else if (last) changed = { ...Object.fromEntries(BUDGETS.map((name) => [name, ""])), ...changed };
-  state = { ...state, ...changed };
+  [state, unknown] = [{ ...state, ...changed }, ""];
   history.replaceState(null, "", toHash(state, lawOf()));
   later();
 }
@@ -122,6 +124,7 @@ function showChoices(law) {
 function render() {
   const law = lawOf();
   const solve = () => {
+    if (unknown) throw new PlanError(unknown);
     if (state.law !== law.name) throw new PlanError(`law: this page does not hold “${state.law}”`);
     const ask = { data, law, ...asked(data, law, state) };
     const [read, limits, plan] = planOf(data, law, ask);
@@ -133,6 +136,7 @@ function render() {
   $("refusal").hidden = latest != null;
   $("results").hidden = latest == null;
   if (latest) showPlan(latest, runsOf(), change);
+  showHidden();
 }
 
 for (const name of ["command", "json", "config"])
@@ -160,16 +164,29 @@ async function copied(text) {
 
 async function take(file) {
   try {
-    dropped = readTable(await file.text(), file.name, lawOf());
+    taken = [await file.text(), file.name];
+  } catch (error) {
+    taken = null;
+    $("dropped").textContent = `${file.name}: cannot be read: ${error.message}`;
+    $("dropped").className = "bad";
+  }
+  reread();
+  later();
+}
+
+// The runs that were taken, as the law now chosen reads them.
+function reread() {
+  dropped = null;
+  if (!taken) return;
+  try {
+    dropped = readTable(...taken, lawOf());
     $("dropped").textContent = `${dropped.count} runs of ${dropped.file}`;
     $("dropped").className = "";
   } catch (error) {
     if (!(error instanceof TableError)) throw error;
-    dropped = null;
     $("dropped").textContent = error.message;
     $("dropped").className = "bad";
   }
-  later();
 }
 
 addEventListener("dragover", (event) => event.preventDefault());
@@ -179,9 +196,25 @@ addEventListener("drop", (event) => {
 });
 $("file").addEventListener("change", () => $("file").files.length && take($("file").files[0]));
 addEventListener("hashchange", () => {
-  state = fromHash(location.hash, data.laws);
+  [state, unknown] = fromHash(location.hash, data.laws);
+  reread();
   later();
 });
+// What does not fit is said: the settings below the end of their box, and columns beyond the edge of a table.
+function showHidden() {
+  const form = document.forms[0];
+  const end = form.getBoundingClientRect().bottom - $("below").offsetHeight;
+  const hidden = [...form.querySelectorAll("fieldset")].filter((set) => set.getBoundingClientRect().bottom > end + 24);
+  const cut = form.scrollHeight > form.clientHeight + 1;
+  $("below").hidden = !cut || !hidden.length;
+  $("below").textContent = `More below: ${hidden.map((set) => set.querySelector("legend").textContent).join(", ")} ↓`;
+  for (const box of document.querySelectorAll(".scroll"))
+    box.classList.toggle("more", box.scrollLeft + box.clientWidth < box.scrollWidth - 1);
+}
+document.addEventListener("scroll", showHidden, true);
+addEventListener("resize", showHidden);
+$("below").addEventListener("click", () => document.forms[0].scrollBy({ top: 400, behavior: "smooth" }));
+
 let width = 0;
 new ResizeObserver(() => {
   if (width !== $("pictures").clientWidth) later();

@@ -150,7 +150,7 @@ function moveTo(picture, at, aloud = false) {
 
 // Draws a spec:
 //   x, y       {low, high, log, label, format}
-//   lines      [{share, points: [[x, y]], dashed: [bool of each point], faint: [bool], band: [[x, low, high]], bold}]
+//   lines      [{share, points: [[x, y]], dashed: [bool of each point], faint: [bool], band: [[x, low, high]]}]
 //   dots       [{x, y, share, kind, hollow, ring}]
 //   strips     [{from, to, share, label}] along the foot
 //   cells      [{x: [from, to], y: [from, to], share, open}], hatched where open; labels [{x, y, text}]; rules [{x}, {y}, {from: [x, y], to: [x, y]}]
@@ -229,14 +229,14 @@ function drawAxes(drawing, { x, y, toX, toY }, box) {
 }
 
 // A line in pieces: dashed where the law extrapolates, faint where a limit forbids.
-function drawLine(inside, { share, points, dashed = [], faint = [], band, bold }, toX, toY) {
+function drawLine(inside, { share, points, dashed = [], faint = [], band }, toX, toY) {
   const at = ([x, y]) => `${toX(x).toFixed(1)},${toY(y).toFixed(1)}`;
   if (band?.length) {
     const up = band.map(([x, , high]) => at([x, high]));
     const down = band.map(([x, low]) => at([x, low])).reverse();
     inside.append(
       svg("path", {
-        class: bold ? "band bold" : "band",
+        class: "band",
         d: `M${[...up, ...down].join("L")}Z`,
         style: `fill:${colour(share)}`,
       }),
@@ -258,14 +258,6 @@ function drawLine(inside, { share, points, dashed = [], faint = [], band, bold }
 function drawStrip(inside, from, to, box, share, label) {
   const [y, height] = [box.y + box.height - 18, 18];
   inside.append(
-    svg("rect", {
-      class: "shade",
-      x: from,
-      y: box.y,
-      width: to - from,
-      height: box.height,
-      style: `fill:${colour(share)}`,
-    }),
     svg("rect", { x: from, y, width: to - from, height, style: `fill:${colour(share)}` }),
   );
   if (to - from > 22)

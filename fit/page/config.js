@@ -22,10 +22,16 @@ export function config(data, law, plan) {
     Object.entries(law.override_values)
       .map(([field, value]) => `    config.${field} = ${value}  # as the runs had it\n`)
       .join("") +
-    `    config.n_tokens = (${grouped(built.n_tokens)},)\n    # a third of the run at most\n` +
+    `    config.n_tokens = (${grouped(built.n_tokens)},)\n${microbatch(plan, grouped)}    # a third of the run at most\n` +
     `    config.optimizer.warmup_tokens = min(config.optimizer.warmup_tokens, ` +
     `${grouped(Math.floor(built.n_tokens / 3))})\n    return config\n`
   );
+}
+
+// The line that says how many tokens the chips hold at once, where they do not hold the largest batch.
+function microbatch({ buildable, chips }, grouped) {
+  const fewer = buildable.cost?.microbatch_tokens;
+  return fewer ? `    config.microbatch_tokens = ${grouped(fewer)}  # ${say("CONFIG_MICROBATCH", chips)}\n` : "";
 }
 
 // Throws the command line's sentence where the config of the law's runs cannot serve the model.

@@ -1,7 +1,7 @@
 // What a plan costs on chips, and the other way round: the least budget that reaches a loss, and the front of loss
 // against cost. As fit/cost.py and fit/target.py; chips: {kind, count, mfu, dollars_per_hour, devices}, or null.
 
-import { INFERENCE, TRAINING, active, cache } from "./counts.js";
+import { INFERENCE, TRAINING, active, cache, holding, trainingOf } from "./counts.js";
 import { reducedAt } from "./law.js";
 import { bestOf, largestIn, optima, solve } from "./solve.js";
 import { PlanError, refusal, say } from "./words.js";
@@ -17,53 +17,64 @@ function price(data, chips, flops, name = "") {
   return { [`${name}hours`]: hours, [`${name}dollars`]: dollars };
 }
 
-// Adds to a plan its chips, to its optima and buildable model what they cost, and a warning where the chips are too few.
-export function addCosts(data, plan, chips, shape, limits) {
+// What the chips hold in training, for the limits; null without chips.
+export const chipLimits = (data, chips) =>
+  chips && { ...data.cost.bytes, kind: chips.kind, count: chips.count, memory: data.chips[chips.kind].memory };
+
+// Adds to a plan its chips, to its optima and buildable model what they cost, and a warning where the chips bound the
+// best or hold fewer tokens than a batch has.
+export function addCosts(data, plan, law, chips, shape, limits, experts) {
   const { memory, bandwidth } = data.chips[chips.kind];
-  const costOf = (row, parameters, saved) => {
+  const costOf = (row, parameters) => {
     const kept = limits.bytes_per_kv_element * cache(shape, row.d_model, limits.kv_tokens);
     const read = (n) => limits.bytes_per_parameter * (n - row.d_model * shape.vocab_size) + kept;
-    const speed = (n) => (chips.devices * bandwidth) / read(n);
-    const training_bytes = data.cost.state_bytes * parameters + saved;
+    const serving_chips = Math.max(chips.devices, Math.ceil((row.memory_bytes / memory) * (1 - 1e-12)));
+    const speed = (n) => (serving_chips * bandwidth) / read(n);
+    const training_chips = holding(shape, limits.chips, row.d_model, parameters);
     return {
       ...price(data, chips, row.training_flops, "training_"),
-      training_bytes,
-      training_chips: Math.ceil(training_bytes / memory),
+      training_bytes: trainingOf(shape, limits.chips, row.d_model, parameters, training_chips),
+      training_chips,
+      serving_chips,
       tokens_per_second: { alone: speed(row.n_active), among_many: speed(row.n_total) },
     };
   };
   plan.chips = chips;
-  for (const row of plan.optima) row.cost = costOf(row, row.n_total, 0);
-  const built = plan.buildable;
-  if (built) {
-    const batch = Math.max(0, ...(built.batch_tokens ?? []).map(([, tokens]) => tokens));
-    const saved = data.cost.activation_bytes * built.n_blocks * built.d_model * batch;
-    built.cost = {
-      ...costOf(built, built.exact_parameters, saved),
-      ...stepOf(data, built, batch, saved, shape, memory),
-    };
+  for (const row of plan.optima) row.cost = costOf(row, row.n_total);
+  const { best, buildable: built } = plan;
+  if (built) built.cost = { ...costOf(built, built.exact_parameters), ...stepOf(built, limits.chips) };
+  const { kind, count } = chips;
+  if (best.size_bound === "chips" && (limits.flops != null || limits.memory_bytes != null)) {
+    const free = bestOf(optima(law, shape, { ...limits, chips: null }, experts));
+    const needed = holding(shape, limits.chips, free.d_model, free.n_total);
+    const values = { e: free.n_experts, loss: best.loss - free.loss, kind, count };
+    plan.warnings.push(say("CHIPS_BIND", { ...values, needed: needed ? say("CHIPS_NEEDED", { needed }) : "" }));
   }
-  const { n_experts: e, cost } = built ?? plan.best;
-  const values = { ...cost, e, kind: chips.kind, count: chips.count };
-  if (cost.training_chips > chips.count) {
-    const least = { need: cost.training_bytes / 1e9, least: cost.training_chips };
-    plan.warnings.push(say("TOO_FEW_CHIPS", { ...values, ...least }));
-  } else if (cost.step_chips > chips.count)
-    plan.warnings.push(say("STEP_TOO_LARGE", { ...values, need: cost.step_bytes / 1e9 }));
+  if (built?.cost.microbatch_tokens) {
+    const gb = { need: built.cost.step_bytes / 1e9, limit: (count * memory) / 1e9 };
+    plan.warnings.push(say("STEP_TOO_LARGE", { ...gb, ...built.cost, kind, count }));
+  }
 }
 
-// What a compiled step of the buildable model's largest batch takes; nulls where the batch is not known.
-function stepOf({ cost }, built, batch, saved, shape, memory) {
-  if (!batch) return { step_tokens: null, step_bytes: null, step_chips: null };
-  const at_work = (cost.at_work + (cost.scores * 4 * built.sequence) / shape.width_per_block) * batch * built.d_model;
-  const step_bytes = cost.compiled_bytes * built.exact_parameters + cost.compiled_saved * saved + at_work;
-  return { step_tokens: batch, step_bytes, step_chips: Math.ceil(step_bytes / memory) };
+// What a compiled step of the buildable model's largest batch takes, and how many of its tokens the chips hold at once
+// where they do not hold all; nulls where the batch is not known.
+function stepOf({ batch_tokens, exact_parameters, n_blocks, d_model, n_heads, sequence }, chips) {
+  if (!batch_tokens?.length) return { step_tokens: null, step_bytes: null, microbatch_tokens: null };
+  const { state, saved, at_work, scores, group, count, memory } = chips;
+  const each = (saved * n_blocks + at_work) * d_model + scores * sequence * n_heads;
+  const taken = (tokens) => state * exact_parameters + each * tokens;
+  const batches = batch_tokens.map(([, tokens]) => tokens);
+  const step_tokens = Math.max(...batches);
+  let fewer = null;
+  if (taken(step_tokens) > count * memory)
+    for (fewer = Math.min(...batches); fewer > group && taken(fewer) > count * memory;) fewer /= 2;
+  return { step_tokens, step_bytes: taken(step_tokens), microbatch_tokens: fewer };
 }
 
 // FLOPs from `least` to `most` at which the best model at e experts reaches a loss; null if `most` is not enough.
 export function leastFlops(law, e, shape, limits, loss, least, most) {
   const at = reducedAt(law, e);
-  const largest = limits.memory_bytes == null ? Infinity : largestIn(e, shape, limits);
+  const largest = largestIn(e, shape, limits);
   const reaches = (log) => {
     const best = solve(at, e, shape, { ...limits, flops: Math.exp(log) }, largest);
     return best.feasible && best.loss <= loss;

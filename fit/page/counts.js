@@ -19,6 +19,26 @@ export function widthOf(shape, size) {
 export const memoryOf = (shape, limits, d, e) =>
   limits.bytes_per_parameter * total(shape, d, e) + limits.bytes_per_kv_element * cache(shape, d, limits.kv_tokens);
 
+// Bytes over `count` chips of the smallest step of training so many parameters. chips: {count, memory of each, state,
+// saved, at_work, scores, row, group}, as fit/cost.py has them.
+export const trainingOf = (shape, chips, d, parameters, count) =>
+  chips.state * parameters + Math.max(chips.row * count, chips.group) * tokenOf(shape, chips, d);
+export const leastOf = (shape, { chips }, d, e) => trainingOf(shape, chips, d, total(shape, d, e), chips.count);
+
+// Of these, the bytes of one token.
+function tokenOf(shape, { saved, at_work, scores, row }, d) {
+  const blocks = d / shape.width_per_block;
+  return (saved * blocks + at_work) * d + scores * row * blocks;
+}
+
+// The fewest chips that hold the training of so many parameters; null where no number does.
+export function holding(shape, chips, d, parameters) {
+  const { memory, row, group } = chips;
+  const [state, each] = [chips.state * parameters, tokenOf(shape, chips, d)];
+  if (memory <= row * each) return null;
+  return Math.ceil(Math.max(state / (memory - row * each), (state + group * each) / memory) * (1 - 1e-12));
+}
+
 // The most tokens to train on: those that there are, as often as they may be read; null without a limit.
 export const capOf = ({ max_tokens, epochs }) => (max_tokens == null ? null : max_tokens * (epochs || 1));
 

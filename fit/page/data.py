@@ -6,6 +6,7 @@ import os
 import numpy as np
 
 from fit import UserError, cost, plan_config, repeats, sentences, summary, target
+from fit import models as models_lib
 from fit import planning as plan_lib
 from fit.architecture import BATCH_RAMP, PAPER
 from fit.lawfile import PRESETS, load
@@ -30,15 +31,12 @@ def of(laws, runs=None, out=None):
     return dict(
         laws=[_law(law) for law in [*laws, *published]],
         runs=None if runs is None else _runs(runs, out),
-        sentences=sentences.every(),
+        sentences=sentences.every() | dict(NO_MFU=sentences.NO_MFU.partition(", or a JSON file")[0]),
         chips={name: vars(chip) for name, chip in cost.CHIPS.items()},
         cost=dict(
-            state_bytes=cost.STATE_BYTES,
-            activation_bytes=cost.ACTIVATION_BYTES,
-            compiled_bytes=cost.COMPILED_BYTES,
-            compiled_saved=cost.COMPILED_SAVED,
-            at_work=cost.AT_WORK,
-            scores=cost.SCORES,
+            bytes={
+                name: getattr(cost, name.upper()) for name in ("state", "saved", "at_work", "scores", "row", "group")
+            },
             front=target.FRONT,
         ),
         repeats=repeats.SOURCE,
@@ -66,7 +64,7 @@ def _law(law):
             f"--law={law.name}: the page counts models of the paper's recipe, those of this law are built otherwise "
             f"({words_of(models['architecture'])}): use fit plan"
         )
-    base = models["base_config"]
+    base, overrides = models["base_config"], models_lib.overrides(models)
     bootstrap = record.get("bootstrap")
     return dict(
         name=law.name,
@@ -78,11 +76,11 @@ def _law(law):
         origin=f"{record['source']}. {record['note']}." if law.published else "",
         experts=law.experts,
         ranges=law.ranges,
-        models={name: models[name] for name in (*_MODELS, "overrides") if models[name] is not None},
+        models={name: models[name] for name in _MODELS if models[name] is not None} | {"overrides": overrides},
         shape={name: _own(law, name) for name in ("vocab_size", "width_per_block")},
         final_norm=bool(models["final_norm"]),
         configs=(models["differing"] or {}).get("config"),
-        override_values={k: repr(ast.literal_eval(v)) for k, v in (models["overrides"] or {}).items()} if base else {},
+        override_values={k: repr(ast.literal_eval(v)) for k, v in overrides.items()} if base else {},
         config_path=repr(os.path.abspath(base)) if base else None,
         bootstrap=bootstrap
         and dict(

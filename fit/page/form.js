@@ -96,7 +96,7 @@ export function defaults(law) {
   return {
     law: law.name,
     chip: "H100",
-    chips: paper ? "512" : "1",
+    chips: law.published ? "512" : "1",
     mfu: "0.4",
     dollars_per_hour: "2",
     hours: "",
@@ -121,17 +121,23 @@ export function defaults(law) {
   };
 }
 
-// The state that a hash names, over the law's defaults; hours or a loss to reach, where given, take the place of FLOPs.
+// [the state that a hash names, over the law's defaults; a sentence on settings in it that there are not, or ""]; hours or
+// a loss to reach, where given, take the place of FLOPs.
 export function fromHash(hash, laws) {
   const parts = hash
     .replace(/^#/, "")
     .split("&")
+    .filter(Boolean)
     .map((part) => part.split(/=(.*)/s).slice(0, 2));
   const given = Object.fromEntries(
     parts.filter(([name]) => NAMES.includes(name)).map(([name, text]) => [name, decoded(text)]),
   );
   const law = laws.find(({ name }) => name === given.law) ?? laws[0];
-  return { ...defaults(law), ...(given.hours || given.target_loss ? { flops: "" } : {}), ...given };
+  const others = parts.map(([name]) => name).filter((name) => !NAMES.includes(name));
+  const unknown = others.length
+    ? `the address asks for ${others.map((name) => `“${name}”`).join(", ")}, which this page does not have; it has ${NAMES.join(", ")}`
+    : "";
+  return [{ ...defaults(law), ...(given.hours || given.target_loss ? { flops: "" } : {}), ...given }, unknown];
 }
 
 export function toHash(state, law) {

@@ -12,11 +12,13 @@ const REDUCED = {
   chinchilla: (c) => [c.A, -c.alpha, c.B, -c.beta, c.E],
 };
 
-// [m, mu, n, nu, c, unique] of the law at e experts; coefficients: a draw's, else the law's own. unique: how many
-// tokens of text there are, if the law is one of repeated text; else undefined.
+// [m, mu, n, nu, c, unique, slack] of the law at e experts; coefficients: a draw's, else the law's own. unique: how many
+// tokens of text there are, if the law is one of repeated text; else undefined. slack: on a plateau the smallest model
+// is taken whose loss is within this share of the lowest; 0: the one of the lowest.
 export const reducedAt = (law, e, coefficients = law.coefficients) => [
   ...REDUCED[law.form](coefficients, e),
   law.unique,
+  law.slack,
 ];
 
 export function lossOf(at, size, tokens) {
@@ -35,7 +37,7 @@ export function effective([m, mu, n, nu, , unique], size, tokens) {
 }
 
 // The law for `unique` tokens of text that are read several times; and the same law for text without end.
-export const repeated = (law, unique) => (drawsOf(law), { ...law, unique, fresh: law });
+export const repeated = (law, unique, slack) => (drawsOf(law), { ...law, unique, slack, fresh: law });
 export const fresh = (law) => law.fresh ?? law;
 
 // The coefficients of each bootstrap draw, by name; none where the law has no draws.

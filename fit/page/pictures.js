@@ -27,25 +27,31 @@ function worthShowing(planned, others = []) {
   return { low: least - 0.12 * (most - least), high: most + 0.5 * (most - least) };
 }
 
-const nearBudget = (runs, flops) =>
-  runs.loss
-    .map((_, i) => i)
-    .filter((i) => Math.abs(Math.log((6 * runs.n_active[i] * runs.n_tokens[i]) / flops)) < Math.log(NEAR));
+// The runs with about the tokens that the limits buy for their size: {i, n_active, loss}, the loss moved along the law to
+// just those tokens, where its distance from the curve is the run's own error.
+const nearBudget = (runs, law, limits) =>
+  runs.loss.flatMap((loss, i) => {
+    const [n_active, tokens] = [runs.n_active[i], tokensOf(limits, runs.n_active[i])];
+    if (!(Math.abs(Math.log(runs.n_tokens[i] / tokens)) < Math.log(NEAR))) return [];
+    const at = reducedAt(law, runs.n_experts[i]);
+    return [{ i, n_active, loss: (loss * lossOf(at, n_active, tokens)) / lossOf(at, n_active, runs.n_tokens[i]) }];
+  });
 
 // Loss against size at the plan's budget, a curve for each E; faint where memory forbids.
 export function isoflop(picture, { law, shape, limits, experts }, plan, looks, runs) {
   if (limits.flops == null) return "needs a budget of FLOPs";
-  const near = runs ? nearBudget(runs, limits.flops).filter((i) => experts.includes(runs.n_experts[i])) : [];
+  const near = runs ? nearBudget(runs, law, limits).filter(({ i }) => experts.includes(runs.n_experts[i])) : [];
   const free = optima(law, shape, { ...limits, memory_bytes: null }, experts).filter((o) => o.feasible);
-  const sizes = [...plan.optima, ...free].map((o) => o.n_active).concat(near.map((i) => runs.n_active[i]));
+  const sizes = [...plan.optima, ...free].map((o) => o.n_active).concat(near.map((run) => run.n_active));
   const grid = spread(Math.min(...sizes) / 4, Math.max(...sizes) * 4, POINTS).filter(
     (size) => tokensOf(limits, size) >= 1,
   );
   const tokens = grid.map((size) => tokensOf(limits, size));
   const lines = experts.map((e) => {
     const at = reducedAt(law, e);
-    const largest = limits.memory_bytes == null ? Infinity : largestIn(e, shape, limits);
-    const bands = grid.map((size, i) => [size, bandOf(law, size, tokens[i], e)]).filter(([, band]) => band);
+    const largest = largestIn(e, shape, limits);
+    const best = e === plan.best.n_experts; // bands of all would cover each other
+    const bands = best ? grid.map((size, i) => [size, bandOf(law, size, tokens[i], e)]).filter(([, band]) => band) : [];
     return {
       e,
       ...looks[e],
@@ -53,22 +59,21 @@ export function isoflop(picture, { law, shape, limits, experts }, plan, looks, r
       dashed: grid.map((size, i) => extrapolation(law, size, tokens[i], e).length > 0),
       faint: grid.map((size) => size > largest),
       band: bands.map(([size, [low, high]]) => [size, low, high]),
-      bold: e === plan.best.n_experts,
     };
   });
   const sure = plan.bootstrap?.optima.find((row) => row.n_experts === plan.best.n_experts);
   const y = worthShowing(
     plan.optima.map((o) => o.loss),
-    [...(sure?.loss ?? []), ...free.map((o) => o.loss), ...near.map((i) => runs.loss[i])],
+    [...(sure?.loss ?? []), ...free.map((o) => o.loss), ...near.map((run) => run.loss)],
   );
   draw(picture, {
     x: { ...inCounts, low: grid[0], high: grid.at(-1), label: "active parameters" },
     y: { ...y, label: "loss, nats per token" },
     lines,
     dots: [
-      ...near.map((i) => ({
-        x: runs.n_active[i],
-        y: runs.loss[i],
+      ...near.map(({ i, n_active, loss }) => ({
+        x: n_active,
+        y: loss,
         ...looks[runs.n_experts[i]],
         r: 3,
         hollow: runs.held_out[i],
@@ -91,7 +96,8 @@ export function isoflop(picture, { law, shape, limits, experts }, plan, looks, r
       ].join("\n"),
     })),
   });
-  return `${flopsText(limits.flops)} training FLOPs`;
+  const moved = near.length ? "; runs of about as many, moved to it along the law" : "";
+  return `${flopsText(limits.flops)} training FLOPs${moved}`;
 }
 
 // n memories to draw: from a part of what the best dense model takes without a limit to more than any optimum takes.
@@ -129,11 +135,10 @@ export function againstMemory(picture, { law, shape, limits, experts }, plan, lo
     ...looks[e],
     points: bounded(i).map(([bytes, o]) => [bytes, o.loss]),
     dashed: bounded(i).map(([, o]) => extrapolation(law, o.n_active, o.n_tokens, e).length > 0),
-    band: bounded(i)
+    band: (e === plan.best.n_experts ? bounded(i) : [])
       .map(([bytes, o]) => [bytes, bandOf(law, o.n_active, o.n_tokens, e)])
       .filter(([, b]) => b)
       .map(([x, b]) => [x, ...b]),
-    bold: e === plan.best.n_experts,
   }));
   const losses = best.filter(Boolean).map((o) => o.loss);
   const least = losses.at(-1);
@@ -198,7 +203,6 @@ export function againstCost(picture, { data, law, shape, limits, experts, loss, 
         ...looks[plan.best.n_experts],
         points: rows.map((row) => [row.flops, row.loss]),
         dashed: rows.map((row) => extrapolation(law, row.n_active, row.n_tokens, row.n_experts).length > 0),
-        bold: true,
       },
     ],
     strips: stripsOf(rows, grid, looks),

@@ -1,24 +1,26 @@
 // A plan: the dictionary that `python -m fit plan --json` prints, key by key. Units as in solve.js.
 
-import { addCosts, front, leastFlops, reach } from "./cost.js";
+import { addCosts, chipLimits, front, leastFlops, reach } from "./cost.js";
 import { R_D, R_N, drawsOf, effective, extrapolation, fresh } from "./law.js";
 import { lossOf, percentile, reducedAt, repeated } from "./law.js";
-import { INFERENCE, TRAINING, memoryOf, tokensOf } from "./counts.js";
-import { bestOf, largestIn, nearOptimal, optima, refuseWithoutOptimum, solve } from "./solve.js";
-import { infeasibleWhy, sentences, warnings } from "./words.js";
+import { INFERENCE, TRAINING, holding, memoryOf, tokensOf } from "./counts.js";
+import { AS_GOOD, bestOf, largestIn, nearOptimal, optima, refuseWithoutOptimum, solve } from "./solve.js";
+import { infeasibleWhy, say, sentences, warnings } from "./words.js";
 
+const ROUNDED = 0.15; // ratios within this share of each other are taken for one that was rounded to whole widths
 export const DECIDED = 0.8; // share of the draws in which the best number of experts must be the best
 
 // [law, limits, plan] of what was asked. If epochs are given, the law is that of repeated text; if a loss is to be
-// reached, the limits have the least budget for it; if chips are given, the plan has costs.
+// reached, the limits have the least budget for it; if chips are given, they are a limit and the plan has costs.
 export function planOf(data, law, { shape, limits, experts, loss, chips }) {
-  if (limits.epochs != null) law = repeated(law, limits.max_tokens);
+  if (limits.epochs != null) law = repeated(law, limits.max_tokens, loss == null ? AS_GOOD : 0); // a target is met exactly
+  limits = { ...limits, chips: chipLimits(data, chips) };
   let target = null;
   if (loss != null) [limits, target] = reach(data, law, shape, limits, experts, loss, chips);
   const plan = planFor(data, law, shape, limits, experts);
   if (target) plan.target = { ...target, front: front(data, law, shape, limits, experts, chips) };
   if (limits.epochs != null) plan.repeats = repeatsOf(data, law, shape, limits, experts, plan);
-  if (chips) addCosts(data, plan, chips, shape, limits);
+  if (chips) addCosts(data, plan, law, chips, shape, limits, experts);
   return [law, limits, plan];
 }
 
@@ -29,6 +31,7 @@ function repeatsOf(data, law, shape, limits, experts, plan) {
     const [effective_n_active, effective_tokens] = effective(reducedAt(law, n_experts), n_active, n_tokens);
     return { n_experts, epochs: n_tokens / law.unique, effective_n_active, effective_tokens };
   });
+  if (plan.best.size_bound === "plateau") plan.warnings.push(say("PLATEAU", { near: law.slack }));
   plan.warnings.push(sentences.REPEATS_DENSE);
   return {
     source: data.repeats,
@@ -51,7 +54,7 @@ export function planFor(data, law, shape, limits, experts) {
     law: law.name,
     form: law.form,
     ...shape,
-    constraints: Object.fromEntries(Object.entries(limits).filter(([, v]) => v != null)),
+    constraints: Object.fromEntries(Object.entries(limits).filter(([name, v]) => v != null && name !== "chips")),
     optima: rows,
     infeasible: solved
       .filter((o) => !o.feasible)
@@ -105,7 +108,7 @@ function bootstrap(law, shape, limits, experts) {
   const drawn = drawsOf(law).map((draw) => experts.map((e) => reducedAt(law, e, draw)));
   const usable = law.unique ? drawn : drawn.filter((laws) => laws.every(([, mu, , nu]) => mu < 0 && nu < 0));
   if (!usable.length) return null;
-  const largest = experts.map((e) => (limits.memory_bytes == null ? Infinity : largestIn(e, shape, limits)));
+  const largest = experts.map((e) => largestIn(e, shape, limits));
   const solved = usable.map((laws) => laws.map((one, i) => solve(one, experts[i], shape, limits, largest[i])));
   const best = solved.map((one) => bestOf(one)?.n_experts ?? experts[0]);
   const interval = (i, name) =>
@@ -150,16 +153,15 @@ function learningRate(data, law, base, size, e) {
   return [rate(data.paper.learning_rate), sentences.RATE_EQ_10];
 }
 
-// A decoder of whole blocks and its exact counts.
-function model(shape, blocks, e, sequence) {
-  const d = blocks * shape.width_per_block;
+// A decoder of whole blocks and heads, d wide, and its exact counts.
+function model(shape, blocks, d, e, sequence) {
   const router = e > 1 ? blocks * d * e : 0;
   const n_total = 2 * d * shape.vocab_size + (4 + 9 * e) * blocks * d ** 2;
   return {
     n_experts: e,
     d_model: d,
     n_blocks: blocks,
-    n_heads: blocks,
+    n_heads: d / shape.width_per_block,
     d_ff: 3 * d,
     vocab_size: shape.vocab_size,
     n_active: 2 * d * shape.vocab_size + 13 * blocks * d ** 2,
@@ -169,35 +171,65 @@ function model(shape, blocks, e, sequence) {
   };
 }
 
-// The best model of whole blocks: each number of experts with the depths around its optimum. null if none fits.
-function buildable(data, law, shape, limits, solved) {
-  const sequence = law.models.seq_len ?? data.sequence;
-  let best = null;
-  for (const optimum of solved.filter((o) => o.feasible)) {
-    const blocks = optimum.d_model / shape.width_per_block;
-    const below = Math.floor(blocks + 1e-9);
-    for (const n of new Set([Math.max(1, below - 1), Math.max(1, below), Math.ceil(blocks - 1e-9)])) {
-      const { flops, ...built } = model(shape, n, optimum.n_experts, sequence);
-      const bytes =
+const apart = (a, b) => Math.max(a / b, b / a);
+
+// The models of whole blocks and heads around an optimum that meet the limits, each with the optimum's size.
+function whole(data, law, shape, limits, { n_experts, n_active: planned, d_model }) {
+  const { width_per_block: width } = shape;
+  const blocks = d_model / width;
+  const [sequence, at] = [law.models.seq_len ?? data.sequence, reducedAt(law, n_experts)];
+  const found = [];
+  for (let n = Math.max(1, Math.ceil(blocks * (1 + ROUNDED))); n >= 1; n--) {
+    if (found.length && n < blocks / (1 + ROUNDED) - 1) break;
+    const own = n * width;
+    const most = Math.floor((own * (1 + ROUNDED)) / width);
+    for (let heads = Math.ceil(own / (1 + ROUNDED) / width); heads <= most; heads++) {
+      const d = heads * width;
+      const { flops, ...built } = model(shape, n, d, n_experts, sequence);
+      const memory_bytes =
         limits.bytes_per_parameter * built.exact_parameters +
-        limits.bytes_per_kv_element * 2 * limits.kv_tokens * n * built.d_model;
+        limits.bytes_per_kv_element * 2 * limits.kv_tokens * n * d;
       const n_tokens = Math.floor(tokensOf(limits, built.n_active));
-      if ((limits.memory_bytes != null && bytes > limits.memory_bytes) || n_tokens < 1) continue;
-      const loss = lossOf(reducedAt(law, built.n_experts), built.n_active, n_tokens);
-      if (best && best.loss <= loss) continue;
-      best = {
-        ...built,
-        n_tokens,
-        loss,
-        memory_bytes: bytes,
-        training_flops: TRAINING * built.n_active * n_tokens,
-        sequence,
-        exact_forward_flops_per_token: flops,
-        exact_training_flops: 3 * flops * n_tokens,
-      };
+      if ((limits.memory_bytes != null && memory_bytes > limits.memory_bytes) || n_tokens < 1) continue;
+      if (limits.chips) {
+        const chips = holding(shape, limits.chips, d, built.exact_parameters);
+        if (!chips || chips > limits.chips.count) continue;
+      }
+      const loss = lossOf(at, built.n_active, n_tokens);
+      found.push({ built, n_tokens, loss, memory_bytes, flops, sequence, planned, off: apart(d, own) });
     }
   }
-  if (!best) return null;
+  return found;
+}
+
+// The model of whole blocks and heads to build, with as many experts as the best optimum has; where none fits, with any
+// other number, null if there is none. As fit/building.py.
+function buildable(data, law, shape, limits, solved) {
+  const optimum = bestOf(solved);
+  let found = whole(data, law, shape, limits, optimum);
+  if (!found.length)
+    found = solved.filter((o) => o.feasible).flatMap((o) => whole(data, law, shape, limits, o));
+  const allowed = found.filter(({ off }) => off <= 1 + ROUNDED);
+  if (allowed.length) found = allowed;
+  const most = (1 + AS_GOOD) * Math.max(optimum.loss, Math.min(...found.map(({ loss }) => loss)));
+  const further = (a, b) =>
+    a.off - b.off || apart(a.planned, a.built.n_active) - apart(b.planned, b.built.n_active);
+  const chosen = found
+    .filter(({ loss }) => loss <= most)
+    .reduce((best, one) => (best && further(best, one) <= 0 ? best : one), null);
+  if (!chosen) return null;
+  const { built, n_tokens, loss, memory_bytes, flops, sequence } = chosen;
+  const best = {
+    ...built,
+    n_tokens,
+    loss,
+    loss_of_building: loss - optimum.loss,
+    memory_bytes,
+    training_flops: TRAINING * built.n_active * n_tokens,
+    sequence,
+    exact_forward_flops_per_token: flops,
+    exact_training_flops: 3 * flops * n_tokens,
+  };
   const [base] = baseConfig(data, law, shape);
   [best.learning_rate, best.learning_rate_from] = learningRate(data, law, base, best.n_active, best.n_experts);
   best.batch_tokens =

@@ -1,14 +1,16 @@
 // The best (N active parameters, D training tokens) of a law at E experts under limits. N and D are real numbers, loss
 // in nats per token, memory in bytes. limits: {flops, memory_bytes, bytes_per_parameter, kv_tokens,
-// bytes_per_kv_element, inference_tokens, max_tokens, epochs}; flops, memory_bytes, max_tokens and epochs may be null: no
-// such limit; each token is read once where epochs is null.
+// bytes_per_kv_element, inference_tokens, max_tokens, epochs, chips}; flops, memory_bytes, max_tokens, epochs and chips
+// may be null: no such limit; each token is read once where epochs is null.
 // shape: {vocab_size, width_per_block, final_norm}.
 
-import { INFERENCE, TRAINING, active, cache, capOf, memoryOf, tokensOf, total, widthOf } from "./counts.js";
+import { INFERENCE, TRAINING, active, cache, capOf, leastOf, memoryOf, tokensOf, total, widthOf } from "./counts.js";
 import { lossOf, reducedAt } from "./law.js";
 import { PlanError, infeasibleWhy, refusal } from "./words.js";
 
 const BAND = 1e-3; // near-optimal: within this share of the best loss
+export const AS_GOOD = 1e-4; // as good as the best: within this share of its loss
+const PLATEAU = 0.75; // where a model of this share of the best size is as good, larger ones are worth nothing
 
 // Where f changes sign between low and high, to the last bit; NaN where the signs do not differ.
 function root(f, low, high) {
@@ -36,7 +38,8 @@ export function refuseWithoutOptimum(laws, experts) {
 
 // Throws the command line's sentence where nothing bounds the plan.
 function refuseUnbounded(limits) {
-  if (limits.flops == null && (limits.memory_bytes == null || limits.max_tokens == null)) refusal("UNBOUNDED");
+  if (limits.flops == null && ((limits.memory_bytes == null && !limits.chips) || limits.max_tokens == null))
+    refusal("UNBOUNDED");
   if (limits.flops == null && limits.inference_tokens > 0) refusal("NO_BUDGET_TO_SHARE");
 }
 
@@ -52,18 +55,31 @@ function withInference([m, mu, n, nu], limits) {
   return Math.exp(root(gainOverCost, top - 200, top - 1e-13 * Math.abs(top)));
 }
 
-// The largest size that memory holds.
-export function largestIn(e, shape, limits) {
-  const cube = (limits.bytes_per_parameter * (4 + 9 * e)) / shape.width_per_block;
-  const square = limits.bytes_per_kv_element * cache(shape, 1, limits.kv_tokens);
-  const linear = limits.bytes_per_parameter * 2 * shape.vocab_size;
+// The largest size that memory and chips hold, infinite without these.
+export const largestIn = (e, shape, limits) => Math.min(heldBy("memory", e, shape, limits), heldBy("chips", e, shape, limits));
+
+// The largest size that one of the two holds.
+function heldBy(which, e, shape, limits) {
+  const { memory_bytes, chips } = limits;
+  if ((which === "memory" ? memory_bytes : chips) == null) return Infinity;
+  const [bytes, most] =
+    which === "memory"
+      ? [(d) => memoryOf(shape, limits, d, e), memory_bytes]
+      : [(d) => leastOf(shape, limits, d, e), chips.count * chips.memory];
   const low = Math.log(shape.width_per_block);
-  const excess = (x) => {
-    const d = Math.exp(x);
-    return Math.log(linear * d + square * d ** 2 + cube * d ** 3) - Math.log(limits.memory_bytes);
-  };
-  const high = Math.max(Math.log(limits.memory_bytes / cube) / 3, low + 1e-9);
+  const excess = (x) => Math.log(bytes(Math.exp(x))) - Math.log(most);
+  let high = low + 1;
+  while (excess(high) < 0) high += 1;
   return active(shape, Math.exp(root(excess, low, high)));
+}
+
+// The least size whose loss is higher than that of `size` by no more than the share `slack`, where it is at most PLATEAU
+// of it; else null.
+function onPlateau(law, slack, limits, size, smallest) {
+  const f = (n) => lossOf(law, n, Math.max(tokensOf(limits, n), 1));
+  const [most, less] = [f(size) * (1 + slack), Math.max(PLATEAU * size, smallest)];
+  if (!(less < size && f(less) <= most)) return null;
+  return f(smallest) <= most ? smallest : Math.exp(root((x) => f(Math.exp(x)) - most, Math.log(smallest), Math.log(less)));
 }
 
 // The best size without any other limit than the budget (App. C).
@@ -104,12 +120,13 @@ function searched(law, e, limits, smallest, largest) {
 export function solve(law, e, shape, limits, largest) {
   const d = shape.width_per_block;
   const smallest = active(shape, d);
-  const limited = limits.memory_bytes != null;
-  const feasible = !(limited && memoryOf(shape, limits, d, e) > limits.memory_bytes) && tokensOf(limits, smallest) >= 1;
+  const fits = limits.memory_bytes == null || memoryOf(shape, limits, d, e) <= limits.memory_bytes;
+  const trains = !limits.chips || leastOf(shape, limits, d, e) <= limits.chips.count * limits.chips.memory;
+  const feasible = fits && trains && tokensOf(limits, smallest) >= 1;
   if (!feasible) return { n_experts: e, feasible, loss: NaN, n_active: NaN, n_tokens: NaN, n_total: NaN, d_model: NaN };
-  largest ??= limited ? largestIn(e, shape, limits) : Infinity;
+  largest ??= largestIn(e, shape, limits);
   const again = law[5] !== undefined;
-  let [size, bound] = [largest, "memory"];
+  let [size, bound] = [largest, null];
   if (again) size = searched(law, e, limits, smallest, largest);
   else if (limits.flops != null)
     size = limits.inference_tokens > 0 ? withInference(law, limits) : computeOptimal(law, limits.flops);
@@ -118,8 +135,11 @@ export function solve(law, e, shape, limits, largest) {
     const all = limits.flops / (TRAINING * capOf(limits) + INFERENCE * limits.inference_tokens);
     if (all * (again ? 1 + 1e-6 : 1) > size) [size, bound] = [Math.max(size, all), "tokens"];
   }
-  if (size > largest) [size, bound] = [largest, "memory"];
+  if (size > largest) [size, bound] = [largest, null];
+  bound ??= heldBy("chips", e, shape, limits) === largest ? "chips" : "memory";
   if (size < smallest) [size, bound] = [smallest, "smallest"];
+  const enough = law[6] ? onPlateau(law, law[6], limits, size, smallest) : null;
+  if (enough) [size, bound] = [enough, "plateau"];
   const n_tokens = tokensOf(limits, size);
   const d_model = widthOf(shape, size);
   return {
@@ -157,8 +177,7 @@ export function nearOptimal(law, optimum, shape, limits, least) {
   const budget = limits.flops == null ? Infinity : limits.flops / TRAINING;
   const inference = (INFERENCE / TRAINING) * limits.inference_tokens;
   const smallest = active(shape, shape.width_per_block);
-  let largest = Infinity;
-  if (limits.memory_bytes != null) largest = Math.max(smallest, largestIn(optimum.n_experts, shape, limits));
+  let largest = Math.max(smallest, largestIn(optimum.n_experts, shape, limits));
   if (limits.flops != null) largest = Math.min(largest, budget / (inference + 1)); // one token left
   const excess = (x) => {
     const d = Math.min(budget * Math.exp(-x) - inference, capOf(limits) ?? Infinity);

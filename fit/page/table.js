@@ -7,7 +7,8 @@ export function readTable(text, file, law) {
   if (text.startsWith("PAR1")) throw new TableError(`${file}: is Parquet; drop a table of CSV or JSON lines`);
   const start = text.trimStart()[0];
   const rows = start === "{" || start === "[" ? fromJson(text, file) : fromCsv(text, file);
-  const needed = [...law.columns, "loss"];
+  const mixtures = law.experts.some((e) => e > 1); // a law of dense models alone needs no n_experts
+  const needed = [...law.columns, "loss"].filter((name) => name !== "n_experts" || mixtures);
   const columns = { n_active: [], n_tokens: [], n_experts: [], loss: [], name: [], held_out: [] };
   for (const { row, values } of rows) {
     for (const name of ["n_active", "n_tokens", "n_experts", "loss"]) {
@@ -28,6 +29,11 @@ export function readTable(text, file, law) {
 }
 
 function fromJson(text, file) {
+  const whole = parsedOr(text, null);
+  if (whole?.form && whole.coefficients)
+    throw new TableError(`${file}: is a law, not runs; python -m fit page --law=${file} makes this page with it`);
+  if (whole && !Array.isArray(whole) && text.trim().includes("\n"))
+    throw new TableError(`${file}: is one JSON object, expected a table: CSV, JSON lines or a list of objects`);
   try {
     const isArray = text.trimStart().startsWith("[");
     const lines = isArray
@@ -39,6 +45,14 @@ function fromJson(text, file) {
     return lines.map((values, i) => ({ row: i + 1, values }));
   } catch (error) {
     throw new TableError(`${file}: is not JSON: ${error.message}`);
+  }
+}
+
+function parsedOr(text, otherwise) {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return otherwise;
   }
 }
 

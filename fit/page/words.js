@@ -1,6 +1,6 @@
 // The sentences of a plan: the command line's own templates (fit/sentences.py) filled in.
 
-import { INFERENCE, TRAINING, active, memoryOf } from "./counts.js";
+import { INFERENCE, TRAINING, active, leastOf, memoryOf } from "./counts.js";
 import { amount, format, memoryText } from "./numbers.js";
 
 export let sentences = {};
@@ -34,6 +34,12 @@ export function infeasibleWhy(shape, limits, e) {
     const values = { smallest, need: need / 1e9, times: need / limits.memory_bytes, limit: limits.memory_bytes / 1e9 };
     if (need > limits.memory_bytes) return say("MEMORY_TOO_SMALL", values);
   }
+  if (limits.chips) {
+    const { count, kind, memory } = limits.chips;
+    const need = leastOf(shape, limits, d, e);
+    const values = { smallest, need: need / 1e9, times: need / (count * memory), limit: (count * memory) / 1e9 };
+    if (need > count * memory) return say("CHIPS_TOO_FEW", { ...values, count, kind });
+  }
   const size = active(shape, d);
   const inference = INFERENCE * size * limits.inference_tokens;
   const need = inference + TRAINING * size;
@@ -65,6 +71,8 @@ export function warnings(data, law, shape, plan, experts) {
   const e = best.n_experts;
   const out = [];
   if (best.extrapolation.length) out.push(say("BEST_OUTSIDE", { outside: warningOf(best.extrapolation) }));
+  const ratio = best.n_tokens / best.n_active;
+  if (ratio < 0.1 || ratio > 1e5) out.push(say("TOKENS_PER_PARAMETER", { what: "the model has", ratio }));
   if (plan.best_at_edge) out.push(say("AT_EDGE", { e, which: e === Math.max(...experts) ? "largest" : "smallest" }));
   if (plan.best_undecided) {
     const { draws, optima } = plan.bootstrap;
@@ -92,7 +100,16 @@ export function answer(plan) {
     n_tokens: amount(n_tokens),
     loss,
     interval: row ? interval(plan.bootstrap, row.loss) : "",
+    built: builtSentence(plan.buildable, e),
   });
+}
+
+// What building costs in loss.
+function builtSentence(built, experts) {
+  if (!built) return sentences.NOT_BUILT;
+  const { n_experts: e, n_active, n_tokens, loss, loss_of_building: cost } = built;
+  const values = { e, n_active: amount(n_active), n_tokens: amount(n_tokens), loss, cost: Math.abs(cost) };
+  return say(e === experts ? "BUILT" : "BUILT_OTHER", { ...values, which: cost >= 0 ? "more" : "less" });
 }
 
 function interval({ percentiles, draws }, [low, high]) {
@@ -115,7 +132,8 @@ export function compared(plan) {
   if (repeats) {
     const { best, unique_tokens, loss_saved, source } = repeats;
     const values = { epochs: best.epochs, unique: amount(unique_tokens), effective: amount(best.effective_tokens) };
-    out.push(say("REPEATED", { ...values, saved: loss_saved, source }));
+    const sizes = { n_active: amount(plan.best.n_active), effective_n_active: amount(best.effective_n_active) };
+    out.push(say("REPEATED", { ...values, ...sizes, saved: loss_saved, source }));
   }
   if (dense && plan.best.n_experts > 1) {
     const saved = dense.flops_saved;
@@ -132,7 +150,12 @@ export function compared(plan) {
   if (plan.loss_of_token_cap != null) out.push(say("TOKEN_CAP", { loss: plan.loss_of_token_cap }));
   for (const row of plan.rule_of_thumb ?? []) {
     const values = { e: row.n_experts, loss: row.loss, dense: row.dense_loss, ratio: row.flops_ratio };
-    out.push(say("RULE_OF_THUMB", { ...values, holds: row.holds ? "holds" : "does not hold" }) + suffix(row));
+    const { max_tokens } = plan.constraints;
+    const capped =
+      max_tokens != null && row.n_tokens > max_tokens
+        ? say("MORE_THAN_THERE_IS", { n_tokens: amount(row.n_tokens), max_tokens: amount(max_tokens) })
+        : "";
+    out.push(say("RULE_OF_THUMB", { ...values, holds: row.holds ? "holds" : "does not hold" }) + capped + suffix(row));
   }
   return out;
 }
@@ -156,10 +179,9 @@ export function builtInWords(built) {
 }
 
 // On what chips a plan is costed.
-export function costHead({ kind, count, mfu, dollars_per_hour, devices }) {
+export function costHead({ kind, count, mfu, dollars_per_hour }) {
   const dollars = dollars_per_hour == null ? "" : say("DOLLARS_EACH", { dollars: dollars_per_hour });
-  const values = { count, kind, mfu: format("{mfu:g}", { mfu }), dollars, devices: `${devices} x ${kind}` };
-  return say("COST_HEAD", values);
+  return say("COST_HEAD", { count, kind, mfu: format("{mfu:g}", { mfu }), dollars });
 }
 
 // What the table of a loss to reach says.

@@ -6,28 +6,37 @@ import io
 import json
 import os
 
-from fit import UserError, summary, units
+from fit import UserError, optimum, plan_text, planning, summary, units
 from fit.paper import figures, tables
 from fit.shapes import words_of
 
 STYLE = """
-:root { color-scheme: light dark; --ink: #1f2328; --soft: #59636e; --line: #d1d9e0; --back: #fff; --warn: #fff8c5 }
+:root { color-scheme: light dark; --ink: #1f2328; --soft: #59636e; --line: #d1d9e0; --back: #fff; --warn: #fff8c5;
+  --shade: color-mix(in srgb, var(--ink) 40%, transparent) }
 @media (prefers-color-scheme: dark) {
   :root { --ink: #e6edf3; --soft: #9da7b3; --line: #3d444d; --back: #0d1117; --warn: #3a2f0b }
 }
 * { box-sizing: border-box }
 body { font: 16px/1.55 system-ui, sans-serif; color: var(--ink); background: var(--back);
-  max-width: 62rem; margin: 0 auto; padding: 1rem; overflow-wrap: break-word }
+  max-width: 80rem; margin: 0 auto; padding: 1rem; overflow-wrap: break-word }
 h1 { font-size: 1.5rem; line-height: 1.25 } h2 { font-size: 1.15rem; margin-top: 2.2rem }
-p, li { max-width: 44rem } figcaption, .soft { color: var(--soft); font-size: .9rem }
+p, li { max-width: 48rem }
+.answer { font-size: 1.2rem; font-weight: 600; line-height: 1.4 }
+figcaption, .soft { color: var(--soft); font-size: .9rem }
 ul.warnings { list-style: none; padding: 0 }
 ul.warnings li { background: var(--warn); padding: .5rem .8rem; border-radius: .3rem; margin: .4rem 0 }
-.scroll { overflow-x: auto } details .scroll { max-height: 24rem; overflow-y: auto }
+/* a shadow at each side on which there is more: covers of the page's colour scroll away with the ends of the content */
+.scroll { overflow-x: auto; background: linear-gradient(to right, var(--back) 40%, transparent) 0 0 / 3rem 100%,
+  linear-gradient(to left, var(--back) 40%, transparent) 100% 0 / 3rem 100%,
+  linear-gradient(to right, var(--shade), transparent) 0 0 / .9rem 100%,
+  linear-gradient(to left, var(--shade), transparent) 100% 0 / .9rem 100%;
+  background-repeat: no-repeat; background-attachment: local, local, scroll, scroll }
+details .scroll { max-height: 24rem; overflow-y: auto }
 table { border-collapse: collapse; font-size: .85rem; font-variant-numeric: tabular-nums }
 th, td { text-align: right; padding: .25rem .7rem; border-bottom: 1px solid var(--line); white-space: nowrap }
 th { white-space: normal; vertical-align: bottom }
 th:first-child, td:first-child { text-align: left; padding-left: 0; position: sticky; left: 0; background: var(--back) }
-.words { text-align: left; white-space: normal; min-width: 22rem }
+.words { text-align: left; white-space: normal; min-width: 14rem }
 figure { margin: 1rem 0 } img { display: block; max-width: 100%; height: auto; background: #fff; border-radius: .3rem }
 .wide img { min-width: 40rem }
 pre { font-size: .8rem; white-space: pre-wrap; overflow-wrap: anywhere }
@@ -55,22 +64,8 @@ NAMES = {
 
 def page(law, architecture, runs=None, out=None):
     """The page as text; runs and out as figures.measured gives them. Where the law cannot give a part, it says why."""
-    name = os.path.basename(law.name)
-    title = f"{law.form.name.capitalize()} scaling law: {name}"
-    parts = [f"<h1>{_text(title)}</h1>", f"<p>{_text(_origin(law))}</p>"]
-    lines = [] if law.published else list(summary.summary(law.record))
-    warnings = [line.removeprefix("warning: ") for line in lines if line.startswith("warning: ")]
-    if warnings:
-        parts.append('<ul class="warnings">' + _items(warnings) + "</ul>")
-    if law.ranges:
-        parts += ["<h2>What it was fitted to</h2>", _table(_reach(law))]
-        parts.append(f"<p>{_text(_models(law, architecture))}</p>")
-    if quality := _quality(law.record):
-        rest = [line for line in lines if not line.startswith("warning: ")]
-        parts += ["<h2>Errors</h2>", _table(quality)]
-        parts.append(f"<details><summary>what the fit said</summary><ul>{_items(rest)}</ul></details>")
-    parts += ["<h2>Coefficients</h2>", _table(_coefficients(law))]
-    parts += [_table_section(law, architecture, which) for which in tables.TABLES]
+    title = f"{law.form.name.capitalize()} scaling law: {os.path.basename(law.name)}"
+    parts = [f"<h1>{_text(title)}</h1>", *_in_words(law, architecture)]
     parts += [_figure_section(law, architecture, which, runs, out) for which in figures.FIGURES]
     record = f"<pre>{_text(json.dumps(law.record, indent=1))}</pre>"
     parts.append(f"<h2>The law as JSON</h2><details><summary>all that is recorded</summary>{record}</details>")
@@ -80,6 +75,39 @@ def page(law, architecture, runs=None, out=None):
     )
     body = "\n".join(parts)
     return f'<!doctype html>\n<html lang="en"><head>{head}</head><body>\n{body}\n</body></html>\n'
+
+
+def _in_words(law, architecture):
+    """The parts before the pictures: what to train, how sure that is, and the paper's tables."""
+    parts = [f"<p>{_text(_origin(law))}</p>", "<h2>What to train</h2>"]
+    answer, warnings = _decision(law, architecture)
+    parts.append(f'<p class="answer">{_text(answer)}</p>')
+    lines = [] if law.published else list(summary.summary(law.record))
+    warnings += [line.removeprefix("warning: ") for line in lines if line.startswith("warning: ")]
+    measured = [line for line in lines if line.startswith("mean relative error")]
+    parts += [f"<p>By its runs: {_text('; '.join(measured))}.</p>"] if measured else []
+    if warnings:
+        parts.append(f'<p>Before trusting it:</p><ul class="warnings">{_items(warnings)}</ul>')
+    if law.ranges:
+        parts += ["<h2>What it was fitted to</h2>", _table(_reach(law))]
+        parts.append(f"<p>{_text(_models(law, architecture))}</p>")
+    if quality := _quality(law.record):
+        rest = [line for line in lines if not line.startswith("warning: ")]
+        parts += ["<h2>Errors</h2>", _table(quality)]
+        parts.append(f"<details><summary>what the fit said</summary><ul>{_items(rest)}</ul></details>")
+    parts += ["<h2>Coefficients</h2>", _table(_coefficients(law))]
+    return parts + [_table_section(law, architecture, which) for which in tables.TABLES]
+
+
+def _decision(law, architecture):
+    """(what to train with the most compute that was fitted, the sentences to know before that)."""
+    flops = float(law.ranges.get("training_flops", tables.TABLE_1_FLOPS)[-1])
+    where = "the most that was fitted" if "training_flops" in law.ranges else "for which the law does not say its range"
+    try:
+        plan = planning.plan(law, architecture, optimum.Constraints(flops=flops), law.experts)
+    except UserError as e:
+        return f"Nothing that this law could decide: {e}", []
+    return f"With {units.flops(flops)} training FLOPs, {where}: {plan_text.answer(plan)}", plan["warnings"]
 
 
 def _text(text):
@@ -94,10 +122,11 @@ def _origin(law):
     """One sentence: where the law comes from."""
     if law.published:
         return f"Published: {law.record['source']}. {law.record['note']}."
-    runs, held_out = law.record.get("runs", {}), law.record.get("held_out")
-    words = f"Fitted to {law.record['fitted']['runs']} runs of {runs.get('file')}"
+    runs, fitted, held_out = (law.record.get(name) or {} for name in ("runs", "fitted", "held_out"))
+    words = f"Fitted to {fitted.get('runs', 'the')} runs"
+    words += f" of {runs['file']}" if "file" in runs else ", the law does not say which"
     words += f", {held_out['runs']} more held out" if held_out else ""
-    return f"{words} (fingerprint of the runs {str(runs.get('fingerprint'))[:12]})."
+    return words + (f" (fingerprint of the runs {runs['fingerprint'][:12]})." if "fingerprint" in runs else ".")
 
 
 def _models(law, architecture):
@@ -155,8 +184,9 @@ def _coefficients(law):
             row[f"profile likelihood ({summary.LEVEL:.0%})"] = ends and _interval(ends["low"], ends["high"])
         if bootstrap:
             low, high = law.percentiles
-            row[f"{low:g}th to {high:g}th percentile of {len(bootstrap['draws'])} bootstrap fits"] = _interval(
-                *bootstrap["intervals"][name]
+            ends = (bootstrap.get("intervals") or {}).get(name)
+            row[f"{low:g}th to {high:g}th percentile of {len(bootstrap['draws'])} bootstrap fits"] = ends and _interval(
+                *ends
             )
         rows.append(row)
     return rows
@@ -201,12 +231,12 @@ def _figure_section(law, architecture, which, runs, out):
 def _table(rows):
     words = {name for row in rows for name, value in row.items() if len(str(value)) > WORDS and isinstance(value, str)}
     tag = {name: ' class="words"' if name in words else "" for name in rows[0]}
-    head = "".join(f"<th{tag[name]}>{_text(HEADS.get(name, name))}</th>" for name in rows[0])
+    head = (f"<th{tag[name]}>{_text(HEADS.get(name, name)).replace('_', '_<wbr>')}</th>" for name in rows[0])
     body = "".join(
         "<tr>" + "".join(f"<td{tag[name]}>{_text(_cell(name, value))}</td>" for name, value in row.items()) + "</tr>"
         for row in rows
     )
-    return f'<div class="scroll"><table><tr>{head}</tr>{body}</table></div>'
+    return f'<div class="scroll"><table><tr>{"".join(head)}</tr>{body}</table></div>'
 
 
 def _cell(name, value):

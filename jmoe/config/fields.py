@@ -4,6 +4,7 @@ The record of a run and the name of a job hold its config without the fields at 
 """
 
 import dataclasses
+import difflib
 import json
 import math
 import re
@@ -201,8 +202,12 @@ def section(name: str) -> str:
 
 
 def check_fields(config) -> None:
-    """Raises UserError for the first field that is missing or has a value that it cannot have."""
+    """Raises UserError for a field that no config has, and for the first that is missing or has a value that it cannot
+    have."""
     values = flat(config)
+    for name in values.keys() - FIELDS.keys():
+        near = difflib.get_close_matches(name, FIELDS, 1)
+        raise UserError(f"config.{name} is no field of a config{f': did you mean config.{near[0]}?' if near else ''}")
     for name, field in FIELDS.items():
         words, holds = field.allowed
         if name in values:

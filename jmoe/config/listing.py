@@ -1,6 +1,5 @@
 """The fields of a config as --help lists them: the value, the comment beside it in the recipe, what it may be."""
 
-import importlib.util
 import pathlib
 import re
 import textwrap
@@ -11,16 +10,11 @@ RECIPE = pathlib.Path(__file__).parents[2] / "configs" / "joint_moe.py"
 ASSIGNMENT = re.compile(r"    ([\w.]+) = (?:(\w+) = )?.*?(?:  # (.*))?$")
 
 
-def describe(path: str | None, sections=()) -> str:
-    """Describes each field of the config file `path`, or else of the recipe, in `sections` or in all. Raises what the
-    file raises."""
-    file = pathlib.Path(path) if path else RECIPE
-    spec = importlib.util.spec_from_file_location("config_to_list", file)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+def describe(path: str, config, sections=()) -> str:
+    """Describes each field of `config`, that of the file `path`, in `sections` or in all."""
     comment_of = comments(RECIPE.read_text())
-    lines = [f"config fields, with their values in {path or 'configs/joint_moe.py'}:"]
-    for name, value in flat(module.get_config()).items():
+    lines = [f"config fields, with their values in {path}:"]
+    for name, value in flat(config).items():
         if sections and section(name) not in sections:
             continue
         allowed = f"[{FIELDS[name].allowed[0]}]" if name in FIELDS else ""

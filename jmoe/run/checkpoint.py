@@ -4,6 +4,7 @@ Saves are asynchronous and atomic: after a kill a step's folder is complete or a
 (jmoe/run/checksums.py), kept in the record (jmoe/run/record.py), reveal what a disk damages later.
 """
 
+import contextlib
 import re
 import sys
 
@@ -24,6 +25,7 @@ from jmoe.storage.files import sealed
 DAMAGE = (FileNotFoundError, NotADirectoryError, IsADirectoryError, ValueError, LookupError, TypeError, AttributeError)
 # ... and the words that TensorStore begins such an error with.
 FAULTY = ("DATA_LOSS", "FAILED_PRECONDITION", "INVALID_ARGUMENT", "NOT_FOUND", "OUT_OF_RANGE")
+ANSWERS = ("404", "416")  # HTTP codes of a store that has no such object, or fewer bytes of it
 ELSEWHERE = "another process could not read it"
 
 
@@ -72,6 +74,7 @@ class Checkpoints:
         Checkpoints._saving = self
         self._set_aside()
         Checkpoints._own.add(str(self.directory / str(step)))
+        storage.ask()
         with storage.outage_named(self.directory):
             self._manager.save(
                 step,
@@ -103,6 +106,7 @@ class Checkpoints:
                 return step, state["params"], state["opt_state"]
         if self._damaged:
             processes.log(f"WARNING: no sound checkpoint is left in {self.directory}: starting this part over")
+            self._set_aside()
         return None
 
     def diverged(self, what: str) -> UserError:
@@ -192,27 +196,72 @@ def read_record(folder) -> dict:
 
 
 def read_arrays(folder, record: dict, **trees) -> dict:
-    """The trees of arrays called `params` and `opt_state` in the checkpoint `folder`, placed like the abstract ones;
-    Damaged where arrays are missing or are not what was saved."""
+    """The trees of arrays called `params` and `opt_state` in the checkpoint `folder`, placed like the abstract ones.
+
+    Raises:
+      UserError: the checkpoint is of other arrays than the abstract trees, which is no damage.
+      Damaged: arrays are missing or are not what was saved.
+    """
 
     def read(name):
         return ocp.StandardCheckpointHandler().restore(folder / name, args=ocp.args.StandardRestore(trees[name]))
 
-    restored = {name: _read(lambda: read(name), folder) for name in trees}
-    sums, _ = checksums(restored)
-    if wrong := [name for name in sums if sums[name] != record["checksums"].get(name)]:
-        raise Damaged(f"{len(wrong)} of {len(sums)} arrays are not what was saved, {wrong[0]} first")
+    try:
+        restored = {name: _read(lambda: read(name), folder) for name in trees}
+        sums, _ = checksums(restored)
+        if wrong := [name for name in sums if sums[name] != record["checksums"].get(name)]:
+            raise Damaged(f"{len(wrong)} of {len(sums)} arrays are not what was saved, {wrong[0]} first")
+    except Damaged:  # what does not fit cannot be read either
+        _check_fit(folder, record, trees)
+        raise
     return restored
+
+
+def _check_fit(folder, record: dict, trees) -> None:
+    """UserError naming the first few arrays in which the checkpoint `folder` differs from the abstract trees."""
+    wrong = []
+    for name, tree in trees.items():
+        with contextlib.suppress(Damaged):  # then nothing is known of this tree
+            saved = _read(lambda: ocp.StandardCheckpointHandler().metadata(folder / name).tree, folder)
+            there, here = _kinds(saved, name), _kinds(tree, name)
+            paths = [path for path in there | here if there.get(path) != here.get(path)]
+            wrong += [
+                f"{path} is {there.get(path, 'missing')} there and {here.get(path, 'missing')} here" for path in paths
+            ]
+    if wrong:
+        more = f", and {len(wrong) - 3} more" if len(wrong) > 3 else ""
+        raise UserError(
+            f"{folder} holds other arrays than this program trains: {'; '.join(wrong[:3])}{more}. It is left as it is: "
+            f"use the program that wrote it (jmoe {record['jmoe']}), or another --workdir"
+        )
+
+
+def _kinds(tree, name: str) -> dict[str, str]:
+    """Type and shape of each array of a tree by its path, as in the checksums; "empty" for a node without arrays."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree, is_leaf=lambda node: not jax.tree.leaves(node))
+    kind = lambda leaf: f"{leaf.dtype}{list(leaf.shape)}" if hasattr(leaf, "shape") else "empty"
+    return {f"{name}/{jax.tree_util.keystr(path, simple=True, separator='/')}": kind(leaf) for path, leaf in leaves}
 
 
 def _read(read, folder):
     """`read()`. An error becomes Damaged only where it proves damage: the disk or the store answered that a file is
     missing, or it gave bytes that are not in the file's format."""
+
+    def call():
+        try:
+            return read()
+        except Exception as error:
+            if type(error) is not Exception or error.__cause__ is None:
+                raise
+            raise error.__cause__ from None  # Orbax wraps the failed read of an array in a bare Exception
+
     try:
-        return storage.retried(read, folder)
+        return storage.retried(call, folder)
     except Exception as error:  # noqa: BLE001  each layer of storage raises its own
         text = " ".join(str(error).split())
         word = re.match(r"([A-Z_]{5,}): ", text)  # TensorStore's
-        if word and word[1] not in FAULTY or text.startswith("Bad Request") or not isinstance(error, DAMAGE):
+        code = re.search(r"http_response_code='(\d+)'", text)
+        no_answer = word and word[1] not in FAULTY or code and code[1] not in ANSWERS or text.startswith("Bad Request")
+        if no_answer or not isinstance(error, DAMAGE):
             raise
         raise Damaged(f"{type(error).__name__}: {text[:200]}") from None

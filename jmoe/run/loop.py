@@ -19,7 +19,7 @@ from jmoe.errors import Damaged, Interrupted, UserError
 from jmoe.model.decoder import init_params
 from jmoe.run import checkpoint, processes
 from jmoe.run.metrics import Log, Profile, Progress, Speed
-from jmoe.run.record import check_record, make_record
+from jmoe.run.record import check_record, cpu_threads, make_record
 from jmoe.run.schedule import Schedule
 from jmoe.run.step import abstract_state, make_optimizer, mean_loss
 from jmoe.storage.files import read_lines, read_sealed, sealed, write_whole
@@ -60,6 +60,8 @@ class _Run:
         self.schedule = Schedule(config)
         self.corpus = corpus.load(config.data, config.model.vocab_size)
         self.record = make_record(config, self.corpus.fingerprint)
+        if jax.default_backend() == "cpu":
+            self.record["cpu_threads"] = cpu_threads()
         self.began_with = read_sealed(workdir / "began_with.json") or {}  # jmoe.load writes it
         self.abstract = abstract_state(config, mesh)
         self.placement = jax.tree.map(lambda a: a.sharding, self.abstract[0])

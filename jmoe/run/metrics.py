@@ -28,7 +28,7 @@ from tqdm import tqdm
 
 from jmoe.config.fields import record_of
 from jmoe.cost import chips, counts
-from jmoe.storage.files import copy_files, is_remote, read_lines, write_whole
+from jmoe.storage.files import ask, copy_files, is_remote, read_lines, write_whole
 
 LINE_SECONDS = 60.0  # from one line to the next where progress is not shown on a terminal
 
@@ -62,6 +62,7 @@ class Log:
         """Writes one step's values; `layers` are lists in JSONL and a scalar for each layer in TensorBoard."""
         if not self._files:
             return
+        ask()
         self._files["metrics"].write(json.dumps({"step": step} | metrics) + "\n")
         self._files["speed"].write(json.dumps({"step": step} | speed) + "\n")
         scalars = {name: value for name, value in metrics.items() if name != "layers"}

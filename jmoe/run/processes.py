@@ -129,6 +129,8 @@ def owned(workdir):
             if patience:  # whoever set it is ready to wait again
                 raise Unavailable(f"{message} (waited {patience:.0f} s)")
             raise UserError(message)
+        if jax.process_index():
+            held.enter_context(ownership.followed(path))
         yield
 
 

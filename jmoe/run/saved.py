@@ -1,15 +1,36 @@
-"""The checkpoints of a workdir as evaluate, export and generate read them: which one, its config, its parameters."""
+"""The checkpoints of a workdir as evaluate, export and generate read them: which one, its config, its parameters; and
+how many CPU threads a run goes on with."""
+
+import contextlib
+import json
+import os
+import sys
 
 import jax
 from etils import epath
 
 from configs import joint_moe
 from jmoe.config.fields import neutral
-from jmoe.errors import UserError
+from jmoe.errors import Damaged, UserError
 from jmoe.model import sharding
 from jmoe.run import checkpoint
+from jmoe.run.record import cpu_threads
 from jmoe.run.step import abstract_state
+from jmoe.storage.files import read_bytes
 from jmoe.text import tokenizer
+
+
+def keep_threads(workdir: epath.Path) -> None:
+    """Has XLA compute with as many CPU threads as the run in `workdir` did so far, unless PJRT_NPROC is set. To be
+    called before jax makes its devices."""
+    folder = workdir / "trunk" / "checkpoints"
+    for step in () if "PJRT_NPROC" in os.environ else reversed(checkpoint.steps_in(folder)):
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError):  # damaged: restore() names it
+            n = json.loads(read_bytes(folder / str(step) / "record" / "metadata")).get("cpu_threads")
+            if n and n != cpu_threads():
+                os.environ["PJRT_NPROC"] = str(int(n))
+                print(f"{workdir}: goes on with {n} CPU threads, as before, for the same bits", file=sys.stderr)
+            return
 
 
 def find(workdir: epath.Path, segment: str | None, step: int | None) -> epath.Path:
@@ -35,6 +56,19 @@ def find(workdir: epath.Path, segment: str | None, step: int | None) -> epath.Pa
     return workdir / segment / "checkpoints" / str(step)
 
 
+@contextlib.contextmanager
+def damage_named(folder: epath.Path):
+    """Turns Damaged into a UserError that names the checkpoint `folder` and the one before it, which is not taken
+    unasked: only the trainer comes to the same end from there."""
+    try:
+        yield
+    except Damaged as error:
+        before = [step for step in checkpoint.steps_in(folder.parent) if step < int(folder.name)]
+        segment = folder.parent.parent.name
+        hint = f"; --segment={segment} --step={before[-1]} is the one before" if before else ""
+        raise UserError(f"the checkpoint {folder} is damaged: {error}{hint}") from None
+
+
 def read(folder: epath.Path) -> tuple:
     """(record, config) of a checkpoint: the config that it was trained with, but for the mesh.
 
@@ -49,7 +83,7 @@ def read(folder: epath.Path) -> tuple:
 
 
 def parameters(folder: epath.Path, record: dict, config, mesh) -> dict:
-    """The checkpoint's parameters on `mesh`, or Damaged."""
+    """The checkpoint's parameters on `mesh`; Damaged or UserError as in checkpoint.read_arrays."""
     with jax.set_mesh(mesh):
         params, _ = abstract_state(config, mesh)
         return checkpoint.read_arrays(folder, record, params=params)["params"]
@@ -59,16 +93,14 @@ def on_host(workdir: epath.Path, segment: str | None, step: int | None, check=la
     """(folder, record, config, parameters as NumPy arrays) of a checkpoint, for work on one device.
 
     Raises:
-      UserError: no such segment or step, a damaged checkpoint, or what `check` raises of config.model, before the
-        parameters are read.
+      UserError: no such segment or step, a checkpoint that is damaged or of another program, or what `check` raises of
+        config.model, before the parameters are read.
     """
     folder = find(workdir, segment, step)
-    try:
+    with damage_named(folder):
         record, config = read(folder)
         check(config.model)
         params = parameters(folder, record, config, sharding.make_mesh(config, jax.devices()[:1]))
-    except checkpoint.Damaged as error:
-        raise UserError(f"the checkpoint {folder} is damaged: {error}") from None
     return folder, record, config, jax.device_get(params)
 
 

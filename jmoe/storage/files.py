@@ -54,6 +54,27 @@ def passes(error: BaseException) -> bool:
     return package == "builtins" and re.match(rf"({WORDS}): ", str(error)) is not None and not forbidden
 
 
+_owned = []  # functions that end this process if it no longer owns what it did (jmoe/storage/ownership.py)
+
+
+@contextlib.contextmanager
+def asked_by_writes(still_mine):
+    """Within the block, every write of this process calls `still_mine()` first."""
+    _owned.append(still_mine)
+    try:
+        yield
+    finally:
+        _owned.remove(still_mine)
+
+
+def ask() -> bool:
+    """To be called before each write: ends this process if it has lost what it owned. Returns whether it owns anything.
+    The functions of this module do so, and all that goes through jmoe/storage/gcs.py."""
+    for still_mine in list(_owned):
+        still_mine()
+    return bool(_owned)
+
+
 _hurry = threading.Event()
 
 
@@ -146,16 +167,17 @@ def is_remote(path) -> bool:
     return "://" in os.fspath(path)
 
 
-def absolute(path: str) -> epath.Path:
+def absolute(path: str | os.PathLike) -> epath.Path:
     """The path that a flag names, the same for every spelling: made absolute, with links, `..` and doubled or trailing
     slashes resolved."""
+    path = os.fspath(path)
     if is_remote(path):
         scheme, _, rest = path.partition("://")
         return epath.Path(f"{scheme}://{posixpath.normpath(rest)}")
     return epath.Path(os.path.realpath(os.path.expanduser(path)))
 
 
-def make_workdir(path: str) -> epath.Path:
+def make_workdir(path: str | os.PathLike) -> epath.Path:
     """Creates the folder `path`, writes to it as a test before any work is done, and returns it as an absolute path.
     Raises UserError if it can't be written to, Unavailable if the store does not answer."""
     folder = absolute(path)
@@ -179,6 +201,7 @@ def write_whole(path: pathlib.Path | epath.Path, text: str) -> None:
     if is_remote(path):
         path.write_text(text)  # an object appears when its upload is complete
         return
+    ask()
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     with open(temporary, "w", newline="") as file:
         file.write(text)
@@ -270,5 +293,6 @@ def set_aside(path: epath.Path, folder: epath.Path) -> epath.Path:
     """Moves a file or folder to damaged-NAME in `folder`, or damaged-NAME-1 and so on; returns the new path."""
     names = (f"damaged-{path.name}" + f"-{i}" * bool(i) for i in itertools.count())
     target = next(folder / name for name in names if not (folder / name).exists())
+    ask()
     path.rename(target)
     return target

@@ -1,12 +1,15 @@
 """A process's identity, which no other process ever has, and signals that reach that process and no other."""
 
 import dataclasses
+import json
 import os
 import pathlib
 import signal
 import socket
 import subprocess
 import time
+
+from jmoe.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,6 +28,17 @@ class Owner:
         """The process `pid` of this machine, by default this one."""
         pid = pid or os.getpid()
         return cls(_host(), _boot(), _namespace(), pid, _started(pid), what)
+
+    @classmethod
+    def read(cls, text: str) -> "Owner":
+        """The owner that text() describes; NOBODY where the text is another."""
+        try:
+            return cls(**json.loads(text))
+        except (ValueError, TypeError):
+            return NOBODY
+
+    def text(self) -> str:
+        return json.dumps(dataclasses.asdict(self))
 
     def is_near(self) -> bool:
         """Whether it runs, or ran, on this machine and in this process's namespace of process ids."""
@@ -68,6 +82,14 @@ class Owner:
 
 
 NOBODY = Owner("", "", "", 0, "")
+
+
+class Taken(UserError):
+    """Another process, `owner`, is the owner of `path`."""
+
+    def __init__(self, path, owner: Owner):
+        super().__init__(f"{os.fspath(path)} is held by {owner}")
+        self.owner = owner
 
 
 def stop(owners, patience: float) -> int:

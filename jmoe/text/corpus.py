@@ -6,6 +6,7 @@ jmoe/text/prepare.py. Its fingerprint is a hash of every document and of the rul
 """
 
 import bisect
+import codecs
 import dataclasses
 import hashlib
 import math
@@ -29,6 +30,7 @@ from jmoe.text import prepare, sources, tokenizer
 from jmoe.text.manifest import SPLITS
 
 CHEAP_BYTES = 2**26  # shards up to this size in all are hashed whenever they are opened; others with --verify
+CHECKED_TOKENS = 2**22  # tokens whose text is checked at a time
 
 
 class Tokens:
@@ -86,8 +88,10 @@ def load(data, vocab_size: int | None = None) -> Corpus:
     _check_vocabulary(vocab_size, corpus.manifest["tokenizer"])
     if data.fingerprint and corpus.fingerprint != data.fingerprint:
         raise UserError(
-            f"config.data.fingerprint={data.fingerprint} but the files at hand make corpus {corpus.fingerprint}: "
-            f"they changed since; use the cache that holds {data.fingerprint} or start afresh"
+            f"config.data.fingerprint={data.fingerprint}, but {data.path or 'the standard library of this Python'} "
+            f"makes corpus {corpus.fingerprint}: it changed since, or is other text. Name the text of "
+            f"{data.fingerprint} by config.data.path, or the cache that holds it by JMOE_CACHE. A new run on the text "
+            "at hand needs --config.data.fingerprint= (empty); its losses do not compare with those on the other"
         )
     return corpus
 
@@ -136,6 +140,27 @@ def open_folder(folder: pathlib.Path, verify: bool = False) -> Corpus:
                 raise UserError(damaged.format(f"{shard['file']} holds token {largest}, beyond the vocabulary"))
             splits[split].append(tokens)
     return Corpus(manifest["fingerprint"], Tokens(splits["train"]), Tokens(splits["validation"]), manifest)
+
+
+def check_utf8(corpus: Corpus, folder: pathlib.Path) -> None:
+    """UserError where a document of byte-level shards is not UTF-8. Python's sources, the default text, are taken as
+    they are, and not looked at here."""
+    if corpus.manifest["tokenizer"]["name"] != "bytes" or not corpus.manifest["source"].get("train"):
+        return
+    for split, tokens in (("train", corpus.train), ("validation", corpus.validation)):
+        decoder, n_documents = codecs.getincrementaldecoder("utf-8")(), 0
+        for start in range(0, len(tokens), CHECKED_TOKENS):
+            part = tokens[start : start + CHECKED_TOKENS]
+            ends, n_held = part > 255, len(decoder.getstate()[0])
+            try:
+                decoder.decode(np.where(ends, ord("\n"), part).astype(np.uint8).tobytes())
+            except UnicodeDecodeError as error:
+                n_documents += int(ends[: max(error.start - n_held, 0)].sum())
+                raise UserError(
+                    f"the prepared corpus {folder}: document {n_documents + 1} of split {split} is not UTF-8, which is "
+                    "now refused when text is prepared; prepare it again in another folder"
+                ) from None
+            n_documents += int(ends.sum())
 
 
 def skipped_warning(n: int) -> str:

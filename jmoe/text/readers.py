@@ -30,7 +30,8 @@ class Piece:
 def documents(piece: Piece, field: str, skip: bool = False):
     """Yields the documents of a piece as bytes: a whole file, or `field` of each line, row or record.
 
-    A bad document is not text: not UTF-8, not a string, null, or a line that is no JSON object. With `skip` it yields
+    A bad document is not text: not UTF-8 (also half of a surrogate pair), not a string, null, or a line that is no JSON
+    object. With `skip` it yields
     None; otherwise a UserError names its file and row.
     """
     if piece.path.startswith("tfds:"):
@@ -48,10 +49,12 @@ def documents(piece: Piece, field: str, skip: bool = False):
             yield _checked(document, skip, lambda: piece.path)
 
 
-def _checked(document: bytes | None, skip: bool, place) -> bytes | None:
-    """The document, which must be UTF-8; `place()` names where it comes from."""
+def _checked(document: bytes | str | None, skip: bool, place) -> bytes | None:
+    """The document as bytes, which must be UTF-8; `place()` names where it comes from."""
     if document is None:
         return _bad(skip, lambda: f"{place()}: null and not a string")
+    if isinstance(document, str):  # JSON can spell half of a surrogate pair, which is no character
+        document = document.encode("utf-8", "surrogatepass")
     try:
         document.decode()
     except UnicodeDecodeError as error:
@@ -122,10 +125,10 @@ def _lines(piece: Piece, field: str, skip: bool):
 def _line(line: bytes, field: str, skip: bool, place) -> bytes | None:
     try:
         text = json.loads(line)[field]
-        if isinstance(text, str):
-            return text.encode("utf-8", "surrogatepass")
     except (ValueError, KeyError, TypeError, RecursionError):
-        pass
+        text = None
+    if isinstance(text, str):
+        return _checked(text, skip, place)
     return _bad(skip, lambda: f"{place()}: not a JSON object with a string field {field!r}")
 
 
@@ -177,5 +180,4 @@ def _records(piece: Piece, field: str, skip: bool):
                 raise UserError(
                     f"config.data.text_field={field!r} of {piece.path} holds {type(document).__name__}, not text"
                 )
-            document = document.encode() if isinstance(document, str) else document
             yield _checked(document, skip, lambda: f"{piece.path}, record {i}")

@@ -1,4 +1,4 @@
-"""The text that `config.data` names: files, a TFDS dataset, or the Python source of this machine.
+"""The text that `config.data` names: files, a TFDS dataset, or the source of Python's standard library.
 
 Text is cut into pieces (a file, or a range of its lines, row groups or records) that several processes read at once.
 """
@@ -17,6 +17,7 @@ from jmoe.text import readers
 from jmoe.text.readers import Piece
 
 SUFFIXES = (".txt", ".jsonl", ".parquet")
+INSTALLED = {"site-packages", "dist-packages"}  # folders of packages within the standard library's
 PIECE_BYTES = 2**22  # what a process reads at a time, and has to read again after a kill
 
 
@@ -65,9 +66,10 @@ def _find(pattern: str, name: str) -> list[str]:
         except UserError as error:
             raise UserError(f"config.data.{name}: {error}") from None
         return [pattern]
-    if not pattern:  # this Python's standard library and installed packages
-        roots = dict.fromkeys(pathlib.Path(sysconfig.get_path(key)) for key in ("stdlib", "purelib", "platlib"))
-        return list(map(str, sorted({path for root in roots for path in root.rglob("*.py") if path.is_file()})))
+    if not pattern:  # what is installed later must not change it
+        root = pathlib.Path(sysconfig.get_path("stdlib"))
+        found = [path for path in root.rglob("*.py") if not INSTALLED & set(path.relative_to(root).parts)]
+        return sorted(str(path) for path in found if path.is_file())
     expanded = os.path.expanduser(pattern)
     if os.path.isdir(expanded):
         raise UserError(

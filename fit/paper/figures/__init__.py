@@ -23,6 +23,7 @@ FIGURES = {  # name: caption
 FORMATS = ("pdf", "png", "svg")
 COLUMN, PAGE = 3.35, 6.75  # inches: a column of a page, and a page
 PAPER_FLOPS = (1e20, 1e21, 1e22)  # of its figures, for a published law
+OF_THE_BEST = ", of the best curve"  # alone a band is drawn: several would cover each other
 NEAR = 1.25  # a run belongs to a budget within this factor of it
 PAPER_ONE = {"1a": 1e22, "3": 5e22, "4": 5e22}
 
@@ -42,8 +43,8 @@ def measured(law, path, names=None):
 
     names = names or (law.record.get("settings") or {}).get("columns")
     runs = read_runs(path, law.form.columns, mix_corpora=True, names=names)
-    same = runs.fingerprint() == law.record.get("runs", {}).get("fingerprint")
-    return runs, holdout.held_out(runs, law.record["settings"]["holdout"] if same else "none")
+    same = runs.fingerprint() == (law.record.get("runs") or {}).get("fingerprint")
+    return runs, holdout.held_out(runs, (law.record.get("settings") or {}).get("holdout", "none") if same else "none")
 
 
 def draw(which, law, architecture, experts, budgets=(), runs=None, out=None):

@@ -4,11 +4,12 @@ import numpy as np
 
 from fit import UserError, optimum, units
 from fit.architecture import TRAINING
-from fit.paper.figures import NEAR, style
+from fit.paper.figures import NEAR, OF_THE_BEST, style
 
 
 def isoflop(law, architecture, experts, budgets, runs=None):
-    """Fig. 2a: loss against tokens at each training budget, each curve's optimum marked; runs NEAR a budget as points.
+    """Fig. 2a: loss against tokens at each training budget, each curve's optimum marked; runs NEAR a budget as points,
+    moved along the law to the budget's own tokens, where their distance from the curve is their error.
 
     Needs no optimum: a law whose loss does not fall with size or tokens is drawn over the sizes it was fitted to.
     """
@@ -18,13 +19,14 @@ def isoflop(law, architecture, experts, budgets, runs=None):
     seen, notes = [], [style.handle("optimum", marker="o", markerfacecolor="white")]
     for axis, flops in zip(axes, budgets):
         best = {e: float(optimum.unconstrained(law, e, architecture, flops)[1]) for e in experts}
-        points = {} if runs is None else _near(runs, flops, experts)
+        points = {} if runs is None else _near(law, runs, flops, experts)
         needed = [*best.values(), *(tokens for tokens, _ in points.values())]
         d = np.geomspace(*_tokens_shown(law, flops, needed), style.POINTS)
         size = flops / (TRAINING * d)
-        for e in experts:
-            loss = optimum.loss_of(law, architecture, e, size, d)
-            picture.curve(axis, d, (size, d, loss), e, flops=flops)
+        losses = {e: optimum.loss_of(law, architecture, e, size, d) for e in experts}
+        lowest = min(losses, key=lambda e: losses[e].min())
+        for e, loss in losses.items():
+            picture.curve(axis, d, (size, d, loss), e, sure=e == lowest, flops=flops)
             if np.isfinite(best[e]):
                 its_loss = optimum.loss_of(law, architecture, e, flops / (TRAINING * best[e]), best[e])
                 style.point(axis, best[e], its_loss, looks[e])
@@ -38,17 +40,21 @@ def isoflop(law, architecture, experts, budgets, runs=None):
     axes[0].set_ylim(0.985 * min(seen), 1.06 * max(seen))  # the curves' far ends would flatten what lies between them
     axes[0].set_ylabel("loss (nats per token)")
     if runs is not None:
-        label = f"runs within {NEAR - 1:.0%} of the budget"
+        label = f"runs within {NEAR - 1:.0%} of the budget, moved to it along the law"
         notes.append(style.handle(label, marker="o", markeredgecolor="black", color="0.6"))
-    style.legends(figure, law, looks, notes)
+    style.legends(figure, law, looks, notes, band=OF_THE_BEST)
     return figure, picture.columns
 
 
-def _near(runs, flops, experts):
-    """{number of experts: (tokens, losses)} of the runs whose training FLOPs are NEAR a budget."""
+def _near(law, runs, flops, experts):
+    """{number of experts: (tokens, losses)} of the runs whose training FLOPs are NEAR a budget: the tokens that the
+    budget buys for their size, and their loss times what these change by the law."""
     near = np.abs(np.log(runs.flops / flops)) < np.log(NEAR)
+    tokens = flops / (TRAINING * runs.n_active)
+    moved = law.loss(law.coefficients, runs.columns | dict(n_tokens=tokens))
+    loss = runs.loss * moved / law.loss(law.coefficients, runs.columns)
     rows = {e: near & (runs.n_experts == e) for e in experts}
-    return {e: (runs.n_tokens[r], runs.loss[r]) for e, r in rows.items() if r.any()}
+    return {e: (tokens[r], loss[r]) for e, r in rows.items() if r.any()}
 
 
 def _tokens_shown(law, flops, needed):
@@ -68,10 +74,11 @@ def savings(law, experts, budgets):
     looks = style.looks(law, experts)
     figure, (axis,) = style.panels()
     columns, flops = style.Columns(), np.geomspace(min(budgets), max(budgets) * 10, 40)
-    for i, e in enumerate(experts):
-        size, tokens, ratio = _dense_over_flops(law.at_experts(e), law.at_experts(1.0), flops)
+    saved = {e: _dense_over_flops(law.at_experts(e), law.at_experts(1.0), flops) for e in experts}
+    most = max(saved, key=lambda e: np.nan_to_num(saved[e][2][-1]))
+    for i, (e, (size, tokens, ratio)) in enumerate(saved.items()):
         ends = None
-        if law.draws:
+        if law.draws and e == most:
             at = [law.at_experts(number, style.drawn(law)) for number in (e, 1.0)]
             ends = style.percentiles(law, _dense_over_flops(*at, flops)[2])
         within = law.inside(size, tokens, e)
@@ -83,7 +90,7 @@ def savings(law, experts, budgets):
     shown = np.concatenate([np.asarray(line.get_ydata(), float) for line in axis.lines])
     style.log_axis(axis.yaxis, 0.95 * np.nanmin(shown), 1.1 * np.nanmax(shown), "{:.3g}×".format)
     axis.set(xlabel="training FLOPs of the mixture", ylabel="dense FLOPs for equal loss, ratio")
-    style.legends(figure, law, looks)
+    style.legends(figure, law, looks, band=OF_THE_BEST)
     return figure, columns
 
 

@@ -9,7 +9,7 @@ import dataclasses
 import numpy as np
 
 from fit import optimum, units
-from fit.paper.figures import style
+from fit.paper.figures import OF_THE_BEST, style
 
 RING = dict(marker="o", color="black", markerfacecolor="none", markersize=8, linestyle="none")
 
@@ -33,7 +33,7 @@ def memory_curves(law, architecture, experts, flops):
         optima = optimum.solve(law, e, architecture, limit)
         losses.append(np.where(optima.feasible, optima.loss, np.inf))
         shown = optima.feasible & (optima.size_bound == "memory")
-        picture.curve(axis, grid, _models(optima), e, shown=shown, n_total=grid)
+        picture.curve(axis, grid, _models(optima), e, shown=shown, sure=i == np.nanargmin(free.loss), n_total=grid)
         style.point(axis, free.n_total[i], free.loss[i], looks[e])
     least = np.min(losses, axis=0)
     span = least[0] - least[-1]
@@ -43,7 +43,7 @@ def memory_curves(law, architecture, experts, flops):
     title = f"{units.flops_math(flops)} training FLOPs"
     axis.set(xlabel="total parameters", ylabel="loss (nats per token)", title=title)
     notes = [style.handle("optimum", marker="o", markerfacecolor="white")]
-    style.legends(figure, law, looks, notes)
+    style.legends(figure, law, looks, notes, band=OF_THE_BEST)
     return figure, picture.columns
 
 
@@ -73,20 +73,21 @@ def matched_memory(law, architecture, experts, flops, kv_tokens, inference_token
     )
     for axis, (title, cache, served) in zip(axes, scenarios):
         base = _scenario(flops, cache, served)
-        top = np.nanmax(optimum.optima(law, architecture, base, experts).n_total)
+        free = optimum.optima(law, architecture, base, experts)
+        top = np.nanmax(free.n_total)
         smallest = architecture.n_active(2.0 * architecture.width_per_block, 1)
         dense = np.geomspace(max(smallest, top / 1e4), top, style.POINTS)
         memory = base.memory(architecture, architecture.d_model(dense, 1), 1)
         for i, e in enumerate(experts):
             optima = optimum.solve(law, e, architecture, dataclasses.replace(base, memory_bytes=memory))
             shown = optima.feasible & (optima.size_bound == "memory")
-            how = dict(shown=shown, every=(7 * i, 40))
+            how = dict(shown=shown, look=looks[e] | dict(every=(7 * i, 40)), sure=i == np.nanargmin(free.loss))
             picture.curve(axis, dense, _models(optima), e, **how, panel=title, dense_parameters=dense)
         axis.set(title=title)
     style.log_axis(axes[0].xaxis, *style.extent(axes))
     axes[0].set_ylabel(f"loss (nats per token)\nat {units.flops_math(flops)} FLOPs")
     axes[1].set_xlabel("parameters of the dense model of equal memory")
-    style.legends(figure, law, looks)
+    style.legends(figure, law, looks, band=OF_THE_BEST)
     return figure, picture.columns
 
 
@@ -120,7 +121,7 @@ def best_experts(law, architecture, experts, flops, sizes, kv_tokens, inference_
             if not optima.feasible.any():
                 continue
             names = dict(panel=title, dense_parameters=size)
-            picture.curve(axis, experts, _models(optima), experts, grey, **names)
+            picture.curve(axis, experts, _models(optima), experts, grey, sure=size == max(sizes), **names)
             for e, loss in zip(experts, optima.loss):
                 axis.plot(e, loss, grey["marker"], color=looks[e]["color"], markersize=3.5)
             best = int(np.nanargmin(optima.loss))
@@ -132,7 +133,7 @@ def best_experts(law, architecture, experts, flops, sizes, kv_tokens, inference_
         style.handle(f"memory of a {units.amount(size)} dense model", **grey | dict(linestyle="-"))
         for size, grey in zip(sizes, greys)
     ]
-    style.legends(figure, law, notes=[*lines, style.handle("best E", **RING)])
+    style.legends(figure, law, notes=[*lines, style.handle("best E", **RING)], band=OF_THE_BEST)
     return figure, picture.columns
 
 

@@ -12,7 +12,7 @@ MOST_SIZES, SOME_SIZES = 16, 6  # of n_active, each with a line; beyond so many,
 def fit_quality(law, architecture, runs, out):
     """Predicted against measured loss by E, held-out runs (`out`, boolean) hollow, with the residuals below; beside it
     loss against tokens for the least and a larger E, lines predicted, points measured."""
-    predicted = law.predict(**runs.columns)
+    predicted = law.loss(law.coefficients, runs.columns)
     experts = sorted(set(runs.n_experts))
     looks = style.looks(law, experts)
     shown = dict.fromkeys((experts[0], 4.0 if 4.0 in experts else experts[-1]))

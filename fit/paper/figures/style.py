@@ -89,15 +89,17 @@ class Picture:
         self.experts = optimum.allowed_experts(law, experts)
         self.looks, self.columns = looks(law, self.experts), Columns()
 
-    def curve(self, axis, x, models, e, look=None, shown=None, every=None, **numbers):
+    def curve(self, axis, x, models, e, look=None, shown=None, sure=False, **numbers):
         """Draws the losses of models (with n_active, n_tokens, loss [k]; of e experts) over x [k] where shown, with
-        their band; they and further numbers become rows of columns. look, every: as of style.curve."""
+        their band if `sure`: for one curve of several, since bands that cover each other show none. They and further
+        numbers become rows of columns. look: of style.curve, and `every`."""
         size, tokens, loss = models
         shown = np.ones(np.shape(loss), bool) if shown is None else shown
         within = self.law.inside(size, tokens, e)
-        ends = band(self.law, self.architecture, size, tokens, e)
+        ends = band(self.law, self.architecture, size, tokens, e) if sure else None
         ends = None if ends is None else np.where(shown, ends, np.nan)
-        curve(axis, x, np.where(shown, loss, np.nan), within, look or self.looks[e], ends, every)
+        look = look or self.looks[e]
+        curve(axis, x, np.where(shown, loss, np.nan), within, look, ends, look.get("every"))
         rows = numbers | dict(n_experts=e, n_active=size, n_tokens=tokens, loss=loss, extrapolated=~within)
         self.columns.add(**{name: v if np.ndim(v) == 0 else v[shown] for name, v in rows.items()})
 
@@ -157,8 +159,9 @@ def point(axis, x, y, look, **how):
     axis.plot(x, y, look["marker"], color=look["color"], markerfacecolor="white", markeredgewidth=1, **how)
 
 
-def legends(figure, law, looks=None, notes=(), line="-"):
-    """Legends outside the axes, never over data: numbers of experts above them, whatever else needs a word below."""
+def legends(figure, law, looks=None, notes=(), line="-", band=""):
+    """Legends outside the axes, never over data: numbers of experts above them, whatever else needs a word below;
+    band: of which curve a band is."""
     if looks:
         _legend(figure, "upper", [handle(f"E = {e:g}", linestyle=line, **look) for e, look in looks.items()])
     notes = list(notes)
@@ -167,7 +170,7 @@ def legends(figure, law, looks=None, notes=(), line="-"):
         notes.append(handle("extrapolated", linestyle="--", linewidth=0.9))
     if law.draws and any(axis.collections for axis in figure.axes):
         low, high = law.percentiles
-        label = f"{low:g}–{high:g}% of {len(next(iter(law.draws.values())))} bootstrap fits"
+        label = f"{low:g}–{high:g}% of {len(next(iter(law.draws.values())))} bootstrap fits{band}"
         notes.append(patches.Patch(color="0.3", alpha=0.2, linewidth=0, label=label))
     if notes:
         _legend(figure, "lower", notes)

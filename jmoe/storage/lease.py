@@ -1,0 +1,188 @@
+"""The owner of a workdir on gs:// holds a lease: an object that a process writes only over the generation that it last
+saw, so that one of two writers fails. The owner writes it again every BEAT seconds. A process that wants the lease
+watches it. A new generation means that the owner lives. After EXPIRY seconds without one, in which the store could be
+read, the process takes the lease over and says so; it never compares the clocks of two machines.
+
+Two owners never write at the same time, since the one before has ended when the lease can be taken. All its times count
+from when the newest renewal that the store confirmed was *sent*, by a clock that goes on while a process is halted or a
+machine sleeps: what a taker sees last was written no earlier, however late the owner was told.
+
+  2/3 EXPIRY   the owner ends itself, with exit code 75; each write asks first whether it is still earlier (files.ask)
+  3/4 EXPIRY   the kernel kills the owner, also one that is halted between asking and writing (deadline.py, Linux)
+  EXPIRY       the lease can be taken
+
+The last quarter, 15 seconds, is for requests that were on their way when the owner ended. One that a network holds back
+for even longer names the generation that its object had when the owner last looked (gcs.py): it is refused once the
+new owner has written that object, and overwritten if it has not. Arrays, which TensorStore writes, lie where no
+checkpoint is until gcs.py has written its commit.
+"""
+
+import contextlib
+import math
+import os
+import sys
+import threading
+
+from jmoe.storage.deadline import Deadline, end, now
+from jmoe.storage.files import asked_by_writes, retried
+from jmoe.storage.identity import Owner, Taken
+
+BEAT = 10.0  # seconds
+EXPIRY = 60.0
+ENDS, KILLED = 2 / 3, 3 / 4  # of EXPIRY, without a renewal: when the owner ends itself, and when the kernel kills it
+SECONDS_TO_RELEASE = 3.0  # for the last heartbeat, and again for the deletion: a stopping process waits no longer
+POLL = 0.02
+
+
+class Lease:
+    """The lease that the object `path` stands for."""
+
+    def __init__(self, path, me: Owner, store=None):
+        import tensorstore
+
+        bucket, _, self._key = os.fspath(path).partition("://")[2].partition("/")
+        # one try for each request, as the age of a lease counts from the try that reached the store
+        once = {"gcs_request_retries": {"max_retries": 1}}
+        spec = {"driver": "gcs", "bucket": bucket, "context": once}
+        self._store = store or tensorstore.KvStore.open(spec).result()
+        self._path, self._me, self._over, self._deadline = path, me, threading.Event(), Deadline()
+        self._generation, self._sent = None, math.inf  # of the lease as this process wrote it, and when that was sent
+        self._tried = None  # when the first of the writes was sent that may have got through unheard
+
+    @contextlib.contextmanager
+    def held(self, wait: float):
+        self._take(wait)
+        try:
+            with self._alive(self._renew, BEAT):
+                yield
+        finally:
+            with contextlib.suppress(Exception):  # it expires by itself
+                self._store.write(self._key, None, if_equal=self._generation).result(SECONDS_TO_RELEASE)
+
+    @contextlib.contextmanager
+    def followed(self):
+        """The same in another process of the run, once the lease is held."""
+        retried(self._look, self._path)
+        with self._alive(self._look, BEAT / 2):
+            yield
+
+    @contextlib.contextmanager
+    def _alive(self, renew, every: float):
+        """Calls `renew()` all the time, and ends this process if that is in vain."""
+        heart = threading.Thread(target=self._beat, args=(renew, every), daemon=True)
+        heart.start()
+        try:
+            with asked_by_writes(self.ask):
+                yield
+        finally:
+            self._over.set()
+            heart.join(SECONDS_TO_RELEASE)
+            self._deadline.clear()
+
+    def ask(self) -> None:
+        """Ends this process if the store has not confirmed a renewal that was sent lately enough."""
+        if (age := now() - self._sent) > ENDS * EXPIRY:
+            end(
+                f"{os.fspath(self._path)}: the store confirmed no renewal of this lease that was sent in the last "
+                f"{age:.0f} s, and after {EXPIRY:.0f} s another process may take it"
+            )
+
+    def _take(self, wait: float) -> None:
+        """Writes the lease once there is none or its owner is gone."""
+        began = before = now()
+        seen, watched, printed = None, 0.0, False
+        own = None  # the generation that this process wrote, so long ago that it must write the lease again
+        while True:
+            lease = retried(lambda: self._answer(self._store.read(self._key)), self._path)
+            generation, looked = lease.stamp.generation, now()
+            holder = Owner.read(lease.value.decode(errors="replace")) if lease.state == "value" else None
+            if generation == seen:
+                watched += min(looked - before, 2.0)  # time in which the store can't be read does not count
+            elif seen is not None and holder and generation != own and looked - began > wait:
+                raise Taken(self._path, holder)
+            else:
+                watched = 0.0
+            seen, before = generation, looked
+            gone = holder and holder.has_ended()
+            if holder is None or generation == own or gone or watched >= EXPIRY:
+                if written := retried(lambda: self._write(generation), self._path):
+                    if holder and generation != own:
+                        how = "which has ended" if gone else f"of which nothing was heard for {EXPIRY:.0f} s"
+                        _print(f"{os.fspath(self._path)} was held by {holder}, {how}: taken over")
+                    own, sent = written
+                    if now() - sent < BEAT:
+                        self._renewed(own, sent)
+                        return
+                continue
+            if not printed:
+                printed = True
+                _print(f"{os.fspath(self._path)} is held by {holder}: waiting for a sign of life, or {EXPIRY:.0f} s")
+            self._over.wait(1.0)
+
+    def _write(self, generation):
+        """Writes the lease over `generation`; (the new generation, when it was sent), or None if another was first."""
+        text, sent = self._me.text(), now()
+        self._tried = self._tried or sent
+        written = self._answer(self._store.write(self._key, text, if_equal=generation)).generation
+        if not written:  # another process was first, or an answer was lost, to this write or to one before
+            lease = self._answer(self._store.read(self._key))
+            if lease.value != text.encode():
+                return None
+            written, sent = lease.stamp.generation, self._tried
+        self._tried = None
+        return written, sent
+
+    def _renew(self) -> bool:
+        """Writes the lease again; False if another process has taken it."""
+        if written := self._write(self._generation):
+            self._renewed(*written)
+        return bool(written)
+
+    def _look(self) -> bool:
+        """Sees whether the owner, another process, has renewed the lease; False if it has another owner now. What is
+        new was written after the look before was sent. The first look finds a lease that was renewed a BEAT ago."""
+        sent = now()
+        lease = self._answer(self._store.read(self._key))
+        if lease.state == "value":  # else the owner gave it up, or was never seen
+            holder = Owner.read(lease.value.decode(errors="replace"))
+            if self._generation is None:
+                self._me, self._tried = holder, sent - BEAT
+            if holder != self._me:
+                return False
+            if lease.stamp.generation != self._generation:
+                self._renewed(lease.stamp.generation, self._tried)
+        self._tried = sent
+        return True
+
+    def _renewed(self, generation, sent: float) -> None:
+        self._generation, self._sent = generation, sent
+        self._deadline.set(sent + KILLED * EXPIRY - now())
+
+    def _answer(self, asked):
+        """The store's answer; ConnectionError after BEAT seconds without one, TimeoutError once the lease is given up.
+
+        Polls instead of waiting in TensorStore: Python would abort the process if it ended while a thread waits there.
+        """
+        began = now()
+        while not asked.done():
+            self.ask()
+            if self._over.wait(POLL):
+                raise TimeoutError("the lease was given up before the store answered")
+            if now() - began > BEAT:
+                raise ConnectionError(f"no answer in {BEAT:.0f} s")
+        return asked.result()
+
+    def _beat(self, renew, every: float) -> None:
+        pause = every
+        while not self._over.wait(pause):
+            try:
+                if not renew():
+                    end(f"{os.fspath(self._path)}, the lease that this process held, was taken over")
+                pause = BEAT / 10 if now() - self._sent > 2 * BEAT else every
+            except Exception:  # noqa: BLE001  the store gave no answer
+                pause = BEAT / 10
+            self.ask()
+
+
+def _print(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

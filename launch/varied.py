@@ -1,0 +1,93 @@
+"""What a sweep file says: the config file and the overrides of each job, with what --config flags add to all jobs."""
+
+import collections.abc
+import itertools
+import os
+import re
+
+from absl import flags
+from ml_collections import config_flags
+
+from jmoe import cli
+from jmoe.errors import UserError
+from launch.families import resolve
+
+
+def read(path: str, config_flags: list[str] = ()) -> tuple[str, object, list[dict]]:
+    """(config file, its module, a dict of overrides for each job) of the sweep file at `path`.
+
+    `config_flags`: arguments such as --config.data.path=books/*.txt. Each counts as if the file said it in every job.
+
+    Raises:
+      UserError: the file or its config file can't be used, or a flag sets what it can't, or what the file sets too.
+    """
+    sweep = cli.load_module(path, "--sweep")
+    if not hasattr(sweep, "get_sweep"):
+        raise UserError(f"--sweep={path} defines no get_sweep()")
+    said = cli.call(sweep.get_sweep, name=f"--sweep={path}: get_sweep()")
+    jobs = cli.call(_jobs, path, said[1], name=f"--sweep={path}: get_sweep()") if _is_pair(said) else None
+    if jobs is None:
+        raise UserError(
+            f"--sweep={path}: get_sweep() must return (config file, grid or list of dicts), not {said!r:.200}"
+        )
+    config_file = os.fspath(said[0])
+    base = cli.load_module(config_file, f"the config of --sweep={path}")
+    given = _overrides(base, config_flags) if config_flags else {}
+    for job in jobs:
+        if both := given.keys() & job.keys():
+            raise UserError(
+                f"--config.{min(both)}: the sweep file sets it too ({min(both)}={job[min(both)]!r}); change it there"
+            )
+    return config_file, base, [given | job for job in jobs]
+
+
+def _is_pair(said) -> bool:
+    return isinstance(said, (tuple, list)) and len(said) == 2 and isinstance(said[0], (str, os.PathLike))
+
+
+def _jobs(path: str, varied) -> list[dict] | None:
+    """The overrides of each job of a grid or a list; None for anything else."""
+    if isinstance(varied, dict):
+        for field, values in varied.items():
+            if isinstance(values, str) or not isinstance(values, collections.abc.Iterable):
+                raise UserError(f"--sweep={path}: in a grid, {field!r} must have a list of values, not {values!r}")
+        varied = [dict(zip(varied, values)) for values in itertools.product(*varied.values())]
+    if isinstance(varied, str) or not isinstance(varied, collections.abc.Iterable):
+        return None
+    varied = list(varied)
+    if not all(isinstance(job, dict) and all(isinstance(field, str) for field in job) for job in varied):
+        return None
+    return [{field: plain(value) for field, value in job.items()} for job in varied]
+
+
+def plain(value):
+    """A value as configs hold it: lists, which JSON makes of tuples, as tuples, and numbers and arrays of numpy as
+    Python's own."""
+    value = value.tolist() if hasattr(value, "tolist") else value
+    return tuple(map(plain, value)) if isinstance(value, (tuple, list)) else value
+
+
+def _overrides(base, arguments: list[str]) -> dict:
+    """{field: value} of --config flags, parsed as jmoe.train parses them."""
+    nothing = {found[1]: None for found in map(cli.NONE.fullmatch, arguments) if found}
+    arguments = ["", *(argument for argument in arguments if not cli.NONE.fullmatch(argument))]
+    values = flags.FlagValues()
+    try:
+        config = resolve(base, nothing)
+        config_flags.DEFINE_config_dict("config", config, flag_values=values, sys_argv=arguments)
+        if left := values(arguments)[1:]:
+            raise UserError(f"unexpected argument {left[0]!r}: every option is a flag, --name=value")
+    except (flags.Error, AttributeError, KeyError, TypeError, ValueError) as error:
+        text = " ".join(str(error.args[0] if error.args else error).split())
+        raise UserError(f"--config has no such field or value: {text}") from None
+    return nothing | values["config"].override_values
+
+
+def split(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """A command's arguments in two: the others, and those that are --config.FIELD flags."""
+    others, own, value_follows = [], [], False
+    for argument in arguments:
+        is_own = re.match(r"--?(no)?config\.", argument) is not None
+        (own if is_own or value_follows and not argument.startswith("-") else others).append(argument)
+        value_follows = is_own and "=" not in argument
+    return others, own

@@ -1,0 +1,107 @@
+"""A sweep.json that somebody else wrote: it neither leads out of the workdir nor runs a program of theirs."""
+
+import json
+
+import helpers
+import pytest
+import sweeps
+from etils import epath
+
+from jmoe.errors import UserError
+from launch import sweepfile
+from launch.jobs import Bundle
+
+BACKEND = """
+import pathlib
+pathlib.Path({mark!r}).touch()
+ON_THIS_MACHINE = True
+options = check = devices = submit = logs = cancel = lambda *_: None
+states = lambda sweep: {{}}
+"""
+
+
+@pytest.fixture
+def begun(tmp_path):
+    path = sweeps.write_sweep(tmp_path, "configs/quickstart.py", [{"seed": 1}])
+    (tmp_path / "run").mkdir()
+    return sweeps.begin(path, tmp_path / "run")
+
+
+def edit(sweep, change) -> None:
+    fields = json.loads((sweep.workdir / "sweep.json").read_text())
+    change(fields, next(iter(fields["jobs"].values())))
+    (sweep.workdir / "sweep.json").write_text(json.dumps(fields))
+
+
+@pytest.mark.parametrize("name", ["../../OUT-51bbacf9", "/tmp/OUT-51bbacf9", "..", "", "a/b", "a" * 300, "-x", "a\nb"])
+@pytest.mark.parametrize("where", ["job", "budgets", "segments", "corpus"])
+def test_names_stay_inside_the_workdir(begun, where, name):
+    def change(fields, job):
+        if where == "job":
+            fields["jobs"] = {name: job}
+        else:
+            job[where] = name if where == "corpus" else {name: [0, 65_536]}
+
+    edit(begun, change)
+    if where == "corpus" and not name:  # one that is not fixed yet
+        sweepfile.read(begun.workdir)
+        return
+    with pytest.raises(UserError, match="sweep.json is damaged .* names no job, branch or corpus"):
+        sweepfile.read(begun.workdir)
+
+
+def test_a_job_outside_is_neither_trained_nor_are_its_files_deleted(begun, tmp_path):
+    (tmp_path / "OUT-51bbacf9").mkdir()
+    (tmp_path / "OUT-51bbacf9" / "failure.json").write_text("{}")
+    edit(begun, lambda fields, job: fields.update(jobs={"../../OUT-51bbacf9": job}))
+    said = helpers.fails("launch.retry", f"--workdir={begun.workdir}", "--job=..")
+    assert "'../../OUT-51bbacf9' names no job" in said
+    assert [path.name for path in (tmp_path / "OUT-51bbacf9").iterdir()] == ["failure.json"]
+
+
+def test_a_backends_file_runs_only_if_it_is_named(begun, tmp_path):
+    theirs, mark = tmp_path / "theirs.py", tmp_path / "was-run"
+    theirs.write_text(BACKEND.format(mark=str(mark)))
+    edit(begun, lambda fields, job: fields.update(backend=str(theirs)))
+    here = f"--workdir={begun.workdir}"
+    shown = helpers.run("launch.status", here)
+    assert shown.returncode == 2 and not mark.exists()
+    assert "0 of 1 runs done" in shown.stdout and f"only if you name it: --backend={theirs}" in shown.stderr
+    sweep = sweepfile.read(epath.Path(begun.workdir))
+    with pytest.raises(UserError, match="runs only if you name it"):
+        assert sweep.engine
+    assert helpers.run("launch.status", here, f"--backend={theirs}").returncode == 0 and mark.exists()
+
+
+def test_a_retried_job_is_submitted_with_options_that_a_sweep_could_have_had(begun):
+    edit(begun, lambda fields, job: fields.update(backend="slurm", options={"sbatch": ["--wrap=touch pwned"]}))
+    assert "--wrap" in helpers.fails("launch.retry", f"--workdir={begun.workdir}", "--job=d")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda fields, job: fields.update(jobs={}),
+        lambda fields, job: fields.update(options=None),
+        lambda fields, job: fields.update(backend=3),
+        lambda fields, job: fields.update(colour="red"),
+        lambda fields, job: job.update(segments={"trunk": [1]}),
+        lambda fields, job: job.update(budgets={"branch-8": "8"}),
+        lambda fields, job: job.update(n_active="many"),
+    ],
+)
+def test_a_sweep_json_of_other_types_is_damaged(begun, change):
+    edit(begun, change)
+    with pytest.raises(UserError, match="sweep.json is damaged"):
+        sweepfile.read(begun.workdir)
+
+
+def test_a_task_of_slurm_is_started_by_slurm(begun, monkeypatch):
+    edit(begun, lambda fields, job: fields.update(backend="slurm"))
+    sweep = sweepfile.read(begun.workdir)
+    for name in ("SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(UserError, match="/x cannot be read"):
+        sweep.engine.jobs_of_task("/x")
+    with pytest.raises(UserError, match="Slurm starts the tasks"):
+        sweep.engine.run_task(sweep, Bundle(sweep.jobs))
