@@ -34,13 +34,12 @@ class Repeated(Law):
         n_active, n_tokens, n_experts = (
             np.asarray(columns.get(name, 1.0), float) for name in ("n_active", "n_tokens", "n_experts")
         )
-        reduced = m, mu, n, nu, c = self.fresh.form.at_experts(coefficients, n_experts)
-        size, tokens = self.effective(reduced, n_active, n_tokens)
-        return m * size**mu + n * tokens**nu + c
+        reduced = self.fresh.form.at_experts(coefficients, n_experts)
+        return reduced.loss(*self.effective(reduced, n_active, n_tokens))
 
     def effective(self, reduced, n_active, n_tokens):
-        """(N', D') where the law is `reduced` to (m, mu, n, nu, c) at a number of experts; all broadcast together."""
-        m, mu, n, nu, _ = reduced
+        """(N', D') where the law is `reduced` to form.Reduced at a number of experts; all broadcast together."""
+        m, mu, n, nu = reduced[:4]
         unique = np.minimum(n_tokens, self.unique_tokens)
         with np.errstate(all="ignore"):  # where a draw of the bootstrap has no optimum, no parameter is in excess
             best = (n * nu * unique**nu / (m * mu)) ** (1 / mu)

@@ -21,23 +21,25 @@ DENSE = ("chinchilla-2022", "chinchilla-refit-2024", "fine-grained-dense-2024")
 SETTLED = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done))))"
 
 
-def write_drawn_law(folder):
-    """The demo's law with 40 draws around it, as --bootstrap=40 leaves them."""
-    path = fit_runs.write_demo_law(folder / "law.json")
-    record, rng = json.loads((folder / "law.json").read_text()), random.Random(0)
-    rows = [[value * (1 + 0.01 * rng.gauss(0, 1)) for value in fit_runs.TINY.values()] for _ in range(40)]
+def write_drawn_law(folder, name="law.json", **coupled):
+    """The demo's law with 40 draws around it, as --bootstrap=40 leaves them; with k, that of size and data coupled."""
+    path = fit_runs.write_demo_law(folder / name)
+    record, rng = json.loads((folder / name).read_text()), random.Random(0)
+    law = record["coefficients"] = fit_runs.TINY | coupled
+    record["form"] += "_coupled" if coupled else ""
+    rows = [[value * (1 + 0.01 * rng.gauss(0, 1)) for value in law.values()] for _ in range(40)]
     record["bootstrap"] = dict(form="errors", by="trunks (column run)", percentiles=[10, 90], draws=rows)
-    (folder / "law.json").write_text(json.dumps(record))
+    (folder / name).write_text(json.dumps(record))
     return path
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """law.json and runs.csv as a demo leaves them, and the page of both."""
+    """law.json and runs.csv as a demo leaves them, coupled.json of another form, and the page of all."""
     folder = tmp_path_factory.mktemp("page")
-    law = write_drawn_law(folder)
+    laws = [f"--law={write_drawn_law(folder)}", f"--law={write_drawn_law(folder, 'coupled.json', k=0.7)}"]
     runs = fit_runs.write_demo_csv(folder / "runs.csv")
-    assert command_line.run(["page", f"--law={law}", f"--runs={runs}", f"--out={folder}/planner.html"]) == 0
+    assert command_line.run(["page", *laws, f"--runs={runs}", f"--out={folder}/planner.html"]) == 0
     return folder
 
 
@@ -133,10 +135,10 @@ def wishes(law, count, seed):
         yield state
 
 
-@pytest.mark.parametrize("law", ["law.json", *PRESETS, *DENSE])
+@pytest.mark.parametrize("law", ["law.json", "coupled.json", *PRESETS, *DENSE])
 def test_the_page_computes_what_the_command_line_does(planner, folder, tmp_path, capsys, law):
     """The command on the page, run: the JSON on the page, its sentences and its config."""
-    law = f"{folder}/law.json" if law == "law.json" else law
+    law = f"{folder}/{law}" if law.endswith(".json") else law
     answered = 0
     for state in wishes(law, 10 if law.endswith(".json") else 5, seed=len(law)):
         planner.open(**state)

@@ -13,7 +13,7 @@ from fit.lawfile import PRESETS, load
 from fit.shapes import words_of
 from fit.units import LARGEST
 
-FORMS = ("joint", "chinchilla")  # whose formula law.js knows
+FORMS = ("joint", "chinchilla", "joint_coupled", "chinchilla_coupled")  # whose formula law.js knows
 MOST_RUNS = 2000  # on the page, spread evenly over the table
 
 

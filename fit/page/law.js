@@ -1,5 +1,5 @@
 // The laws: loss over active parameters N, training tokens D and experts E, in nats per token. A law is
-//   L = m N^mu + n D^nu + c at each number of experts (Eq. 5).
+//   L = (m N^mu + n D^nu)^k + c at each number of experts (Eq. 5); k is 1 but for those whose size and data are coupled.
 
 const REDUCED = {
   // Eq. 4 and 6 of Ludziejewski et al. 2025; E scaled runs from E_start (dense) towards E_max
@@ -12,19 +12,20 @@ const REDUCED = {
   chinchilla: (c) => [c.A, -c.alpha, c.B, -c.beta, c.E],
 };
 
-// [m, mu, n, nu, c, unique, slack] of the law at e experts; coefficients: a draw's, else the law's own. unique: how many
+// [m, mu, n, nu, c, unique, slack, k] of the law at e experts; coefficients: a draw's, else the law's own. unique: how many
 // tokens of text there are, if the law is one of repeated text; else undefined. slack: on a plateau the smallest model
 // is taken whose loss is within this share of the lowest; 0: the one of the lowest.
 export const reducedAt = (law, e, coefficients = law.coefficients) => [
-  ...REDUCED[law.form](coefficients, e),
+  ...REDUCED[law.form.replace("_coupled", "")](coefficients, e),
   law.unique,
   law.slack,
+  coefficients.k ?? 1,
 ];
 
 export function lossOf(at, size, tokens) {
-  const [m, mu, n, nu, c, unique] = at;
+  const [m, mu, n, nu, c, unique, , k] = at;
   if (unique !== undefined) [size, tokens] = effective(at, size, tokens);
-  return m * size ** mu + n * tokens ** nu + c;
+  return (m * size ** mu + n * tokens ** nu) ** k + c;
 }
 
 // What a size and tokens of repeated text are worth, by Muennighoff et al. 2023; constants as in fit/repeats.py.

@@ -8,6 +8,7 @@ law's own where the paper's are far from what it was fitted to.
 import numpy as np
 
 from fit import UserError, optimum, planning, summary
+from fit.form import Reduced
 from fit.lawfile import in_words
 from fit.laws import FORMS, PRESETS
 
@@ -99,13 +100,13 @@ def table_2(law, architecture, experts=None, budgets=None, memories_gb=None, kv_
 def table_4(law, architecture, experts=None):
     """The law reduced to a Chinchilla law at each number of experts (Eq. 5), and beside it, where the fit made one, the
     law fitted to the runs of that number of experts alone."""
-    separate, names = law.record.get("separate", {}), ("m", "mu", "n", "nu", "c")
+    separate, names = law.record.get("separate", {}), Reduced._fields if "k" in law.form.names else Reduced._fields[:5]
     rows = []
     for e in optimum.allowed_experts(law, experts or law.experts):
         row = dict(n_experts=int(e)) | dict(zip(names, map(float, law.at_experts(e))))
         if separate:
             alone = separate.get(str(int(e)), {}).get("coefficients")
-            values = FORMS[law.form.separate["form"]].at_experts(alone, e) if alone else [None] * 5
+            values = FORMS[law.form.separate["form"]].at_experts(alone, e) if alone else names
             row |= {f"separate_{name}": alone and float(value) for name, value in zip(names, values)}
         rows.append(row | dict(outside_fitted_range=in_words(law.extrapolation(n_experts=int(e)))))
     return rows

@@ -97,12 +97,11 @@ def savings(law, experts, budgets):
 def _dense_over_flops(reduced, dense, flops):
     """(n_active, n_tokens) of the compute-optimal mixture, and the FLOPs of the compute-optimal dense model of equal
     loss over the mixture's; NaN where there is none."""
-    m, mu, n, nu, c = reduced
     with np.errstate(all="ignore"):
-        size, tokens = optimum.compute_optimal(m, mu, n, nu, flops)
-        loss = np.where((mu < 0) & (nu < 0), m * size**mu + n * tokens**nu + c, np.nan)
-        m, mu, n, nu, c = dense
+        size, tokens = optimum.compute_optimal(*reduced[:4], flops)
+        loss = np.where((reduced.mu < 0) & (reduced.nu < 0), reduced.loss(size, tokens), np.nan)
+        m, mu, n, nu, c, k = dense
         one, its_tokens = optimum.compute_optimal(m, mu, n, nu, 1.0)
-        fall = -mu * nu / (mu + nu)  # of dense models: loss - c is proportional to flops ** -fall
-        ratio = ((loss - c) / (m * one**mu + n * its_tokens**nu)) ** (-1 / fall) / flops
+        fall = -mu * nu / (mu + nu)  # of dense models: (loss - c) ** (1 / k) is proportional to flops ** -fall
+        ratio = ((loss - c) ** (1 / k) / (m * one**mu + n * its_tokens**nu)) ** (-1 / fall) / flops
     return size, tokens, ratio
