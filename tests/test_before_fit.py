@@ -16,10 +16,12 @@ from data.before import make_fit, make_plans
 STORED = make_fit.pathlib.Path(make_fit.__file__).with_name("fit.jsonl")
 NUMBER = re.compile(r"-?\d[\d,]*\.?\d*(?:e[+-]?\d+)?")
 BUILT = re.compile(r"^buildable: .*\n(  .*\n)*", re.MULTILINE)
-# What came after that commit: the answer of a plan's text, a warning of odd sizes, and how many of a fit's starts were
-# followed to their end.
+# What came after that commit: the answer of a plan's text, a warning of odd sizes, where a rule of thumb needs more
+# tokens than there are, and how many of a fit's starts were followed to their end.
 ODD = "the model has [^ ]* tokens per parameter"
-ADDED = re.compile(rf"^Train a .*\n\n|^warning: {ODD}.*|(?<=; )starts followed to their end: .*", re.MULTILINE)
+SHORT = "; but it takes [^ ]* tokens, and there are [^ \n]*"
+ADDED = rf"^Train a .*\n\n|^warning: {ODD}.*|{SHORT}|(?<=; )starts followed to their end: .*"
+ADDED = re.compile(ADDED, re.MULTILINE)
 STARTS = re.compile(r"(?<=; )\d+ of \d+ starts within 1% of it")  # what stood in its place
 
 
