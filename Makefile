@@ -1,6 +1,5 @@
 # `make demo` runs the main job, `make test` every test, `make quick` some in two minutes, `make lint` checks the style.
-# Each makes .venv first, with what it needs; PYTHON picks the interpreter (>= 3.11).
-PYTHON ?= python3
+# Each makes .venv first, with what it needs, by the newest Python here; PYTHON picks another (>= 3.11).
 DEMO ?= runs/demo
 BIN := .venv/bin
 export JAX_PLATFORMS ?= cpu
@@ -47,14 +46,14 @@ results: .venv/.train
 OUT ?= runs/accelerator$(if $(CPU),-cpu)
 WHEELS_PYTHON ?= 3.12
 WHEELS_JAX ?= 0.11.2
-AWAY = $(PYTHON) benchmarks/accelerator_python.py --kind=$(KIND) $(WHEELS:%=--wheels=%) --
+AWAY = $(or $(PYTHON),python3) benchmarks/accelerator_python.py --kind=$(KIND) $(WHEELS:%=--wheels=%) --
 gpu: KIND := $(if $(CPU),cpu,cuda)
 tpu: KIND := $(if $(CPU),cpu,tpu)
 gpu tpu: $(if $(CPU),.venv/.train)
 	$(if $(CPU),$(BIN)/python -m,$(AWAY)) benchmarks.accelerator --kind=$(KIND) --out=$(OUT)
 
 wheels:
-	$(PYTHON) benchmarks/accelerator_python.py --collect=$(or $(WHEELS),wheels) --python=$(WHEELS_PYTHON) --jax=$(WHEELS_JAX)
+	$(or $(PYTHON),python3) benchmarks/accelerator_python.py --collect=$(or $(WHEELS),wheels) --python=$(WHEELS_PYTHON) --jax=$(WHEELS_JAX)
 
 # Long: runs and sweeps killed at random moments, each compared with an undisturbed one.
 soak: .venv/.test
@@ -62,10 +61,11 @@ soak: .venv/.test
 	JMOE_SOAK=1 $(BIN)/python -m pytest tests/test_launch_local.py tests/test_launch_slurm.py tests/test_launch_gs.py \
 		tests/test_jmoe_outage.py tests/test_jmoe_storage.py
 
+NEWEST = $(or $(PYTHON),$(shell .ci/python),python3)
 # The package with one of its extras; that of the tests has what the demo needs.
 .venv/.train .venv/.test: .venv/.%: setup.cfg pyproject.toml constraints.txt
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"Python 3.11 or later is needed, this is {sys.version.split()[0]}; choose another by make PYTHON=...")'
-	$(PYTHON) -m venv .venv
+	$(NEWEST) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"Python 3.11 or later is needed, this is {sys.version.split()[0]}; choose another by make PYTHON=...")'
+	$(NEWEST) -m venv $$(test "$$($(BIN)/python -V 2>&1)" = "$$($(NEWEST) -V)" || echo --clear) .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$*]'
 	touch .venv/.train $@
 

@@ -7,7 +7,7 @@ import platform
 
 import numpy as np
 
-from fit import UserError, holdout, models, search
+from fit import UserError, holdout, models, search, solvers
 from fit import noise as noise_lib
 from fit.architecture import EXPERTS, OF_EXPERTS
 from fit.problem import prepare
@@ -67,7 +67,7 @@ def fit_file(path, form, settings, options=Options(), quiet=False):
             within_1_percent=int(np.sum(fit.objectives <= 1.01 * fit.objective)),
             gradient_norm=fit.gradient_norm,
         ),
-        versions={name: importlib.metadata.version(name) for name in ("jax", "jaxopt", "numpy")}
+        versions={name: importlib.metadata.version(name) for name in solvers.PACKAGES}
         | {"python": platform.python_version()},
     )
     if options.holdout == holdout.ROLLING:
