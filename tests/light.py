@@ -20,6 +20,7 @@ from test_launch_sweeps import learning_rate_runs
 from test_readme import COMMANDS, ROOT
 
 from fit.__main__ import COMMANDS as FIT
+from jmoe import __version__
 
 DEMOS = (
     "python -m fit law --runs=runs/demo/runs.csv --holdout=largest-compute:3 --bootstrap=50 --out=runs/demo/law.json"
@@ -31,6 +32,12 @@ TRAINERS = (
     "python -m launch.sweep --sweep=configs/sweeps/quickstart.py --workdir=runs/demo",
     "jmoe-sweep --sweep=configs/sweeps/quickstart.py --workdir=runs/demo",
 )
+PRINTED = {
+    "jmoe --version": f"jmoe {__version__} ",
+    "python -m jmoe --version": f"jmoe {__version__} ",
+    "jmoe": "jmoe.train",
+    "jmoe-fit help": "python -m fit COMMAND",
+}
 PACKAGES = ("configs", "fit", "jmoe", "launch")
 SCRIPTS = ("jmoe", "jmoe-fit", "jmoe-sweep", "jmoe-train")
 FILES = "import importlib.metadata as m; print(*m.files('jmoe'), sep='\\n')"
@@ -91,10 +98,10 @@ def main(venv: pathlib.Path) -> None:
         ours = {line for line in held if ".dist-info/" not in line}
         if ours != should_hold():
             sys.exit(f"the wheel's files and those of {', '.join(PACKAGES)} differ: {sorted(ours ^ should_hold())}")
-        for command in "jmoe --version", "python -m jmoe --version", "jmoe-fit help", "jmoe":
+        for command, words in PRINTED.items():
             code, printed, errors = run(["bash", "-c", command])
-            if code or "jmoe" not in printed + command or errors:
-                sys.exit(f"$ {command}\n[exit {code}]\n{printed}{errors}")
+            if code or errors or words not in printed:
+                sys.exit(f"$ {command}\n[exit {code}, expected 0 and {words}]\n{printed}{errors}")
         for command in TRAINERS:
             code, _, errors = run(["bash", "-c", command])
             if code != 2 or errors.count("\n") != 1 or "`pip install .[train]`" not in errors:
