@@ -1,4 +1,4 @@
-"""A sweep, which trains, and a fit meet no DeprecationWarning but those of other packages that CONTRIBUTING.md lists."""
+"""A sweep, which trains, and a fit meet no DeprecationWarning but those that CONTRIBUTING.md lists."""
 
 import pathlib
 import re
