@@ -35,7 +35,7 @@ TRAINERS = (
 PRINTED = {
     "jmoe --version": f"jmoe {__version__} ",
     "python -m jmoe --version": f"jmoe {__version__} ",
-    "jmoe": "jmoe.train",
+    "jmoe": "python -m jmoe.COMMAND",
     "jmoe-fit help": "python -m fit COMMAND",
 }
 PACKAGES = ("configs", "fit", "jmoe", "launch")
