@@ -3,7 +3,7 @@
 #   python -m launch.image --image=IMAGE --push --extra=cuda    for GPUs
 #   python -m launch.sweep --backend=gke --image=IMAGE ...
 # It builds nothing but the code and the version of jax that it was told, or whatever is here where it was told none.
-FROM python:3.11-slim
+FROM python:3.13-slim
 ARG EXTRA=tpu
 ARG JAX=
 ARG CODE=

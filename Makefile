@@ -1,6 +1,5 @@
 # `make demo` runs the main job, `make test` every test, `make quick` some in two minutes, `make lint` checks the style.
-# Each makes .venv first, with what it needs; PYTHON picks the interpreter (>= 3.11).
-PYTHON ?= python3
+# Each makes .venv first, with what it needs, by the newest Python here; PYTHON picks another (>= 3.11).
 DEMO ?= runs/demo
 BIN := .venv/bin
 export JAX_PLATFORMS ?= cpu
@@ -47,26 +46,27 @@ results: .venv/.train
 OUT ?= runs/accelerator$(if $(CPU),-cpu)
 WHEELS_PYTHON ?= 3.12
 WHEELS_JAX ?= 0.11.2
-AWAY = $(PYTHON) benchmarks/accelerator_python.py --kind=$(KIND) $(WHEELS:%=--wheels=%) --
+AWAY = $(or $(PYTHON),python3) benchmarks/accelerator_python.py --kind=$(KIND) $(WHEELS:%=--wheels=%) --
 gpu: KIND := $(if $(CPU),cpu,cuda)
 tpu: KIND := $(if $(CPU),cpu,tpu)
 gpu tpu: $(if $(CPU),.venv/.train)
 	$(if $(CPU),$(BIN)/python -m,$(AWAY)) benchmarks.accelerator --kind=$(KIND) --out=$(OUT)
 
 wheels:
-	$(PYTHON) benchmarks/accelerator_python.py --collect=$(or $(WHEELS),wheels) --python=$(WHEELS_PYTHON) --jax=$(WHEELS_JAX)
+	$(or $(PYTHON),python3) benchmarks/accelerator_python.py --collect=$(or $(WHEELS),wheels) --python=$(WHEELS_PYTHON) --jax=$(WHEELS_JAX)
 
 # Two hours at most: runs and sweeps killed at random moments, each compared with an undisturbed one (tests/soak.py).
 soak: .venv/.test
 	$(BIN)/python tests/soak.py
 
+NEWEST = $(or $(PYTHON),$(shell .ci/python),python3)
 # Where no registry answers, pip itself would end with "conflicting dependencies".
 NO_REGISTRY := error: the package registry cannot be reached: connect this machine to it, or name a mirror by PIP_INDEX_URL; \
 	pip's own words are in .venv/pip.log
 # The package with one of its extras; that of the tests has what the demo needs.
 .venv/.train .venv/.test: .venv/.%: setup.cfg pyproject.toml constraints.txt
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"Python 3.11 or later is needed, this is {sys.version.split()[0]}; choose another by make PYTHON=...")'
-	$(PYTHON) -m venv .venv
+	$(NEWEST) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"Python 3.11 or later is needed, this is {sys.version.split()[0]}; choose another by make PYTHON=...")'
+	$(NEWEST) -m venv $$(test "$$($(BIN)/python -V 2>&1)" = "$$($(NEWEST) -V)" || echo --clear) .venv
 	@echo "pip install -e '.[$*]'"; PIP_RETRIES=$${PIP_RETRIES:-2} $(BIN)/python -m pip install --quiet --disable-pip-version-check \
 		-c constraints.txt -e '.[$*]' 2> .venv/pip.log || { \
 		grep -q "connection broken" .venv/pip.log && echo "$(NO_REGISTRY)" >&2 || cat .venv/pip.log >&2; exit 1; }

@@ -7,7 +7,7 @@ import platform
 
 import numpy as np
 
-from fit import UserError, holdout, models, search
+from fit import UserError, holdout, models, search, solvers
 from fit import noise as noise_lib
 from fit.architecture import EXPERTS, OF_EXPERTS
 from fit.problem import prepare
@@ -55,7 +55,7 @@ def fit_file(path, form, settings, options=Options(), quiet=False):
         form=form.name,
         coefficients=fit.coefficients,
         objective=fit.objective,
-        settings=dataclasses.asdict(problem.settings)
+        settings={name: value for name, value in dataclasses.asdict(problem.settings).items() if name != "variance"}
         | dict(fix=problem.fixed, weight_decay_default=decay_default)
         | {name: getattr(options, name) for name in ("holdout", "weights", "select", "columns", "bootstrap_by")},
         runs=described(runs, train, form),
@@ -68,7 +68,7 @@ def fit_file(path, form, settings, options=Options(), quiet=False):
             within_1_percent=int(np.sum(fit.ends <= 1.01 * fit.objective)),
             gradient_norm=fit.gradient_norm,
         ),
-        versions={name: importlib.metadata.version(name) for name in ("jax", "jaxopt", "numpy")}
+        versions={name: importlib.metadata.version(name) for name in solvers.PACKAGES}
         | {"python": platform.python_version()},
     )
     if options.holdout == holdout.ROLLING:

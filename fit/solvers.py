@@ -1,4 +1,7 @@
-"""The only module that knows jaxopt: least squares and L-BFGS from many starts at once; compiled programs kept."""
+"""The only module that knows jaxopt: least squares and L-BFGS from many starts at once; compiled programs kept.
+
+Where jaxopt does not import, as it will some day with a newer jax, the same algorithms are taken from here and scipy.
+"""
 
 import contextlib
 import functools
@@ -8,26 +11,38 @@ import warnings
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+import scipy.optimize
 from jax.experimental.compilation_cache import compilation_cache
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # jaxopt says on import that it is no longer maintained
-    import jaxopt
+    try:
+        import jaxopt
+    except (ImportError, AttributeError):  # what a module raises that asks for a part of jax which is gone
+        jaxopt = None
 
-
+PACKAGES = ("jax", "jaxopt", "numpy") if jaxopt else ("jax", "numpy")  # whose versions law.json names
 # Halves the time to compile, and programs run as fast: XLA fuses them, so LLVM has little to add.
 COMPILER = {"xla_backend_optimization_level": 1}
+SMALL_GRADIENT, DAMPING, LARGEST_DAMPING = 1e-13, 1e-3, 2.0**32  # of Levenberg-Marquardt
 
 
-def _batched(solver, batched):
-    def one(x, data):
-        x, state = solver.run(x, data)
-        return x, state.value, state.error
+def _batched(one, batched):
+    """one(x, data) -> (x, objective, gradient norm), compiled for a batch of starts."""
 
     def run(x, data):
         return jax.vmap(one, in_axes=(0, {name: 0 if name in batched else None for name in data}))(x, data)
 
     return jax.jit(run, compiler_options=COMPILER)
+
+
+def _of_jaxopt(solver):
+    def one(x, data):
+        x, state = solver.run(x, data)
+        return x, state.value, state.error
+
+    return one
 
 
 @functools.cache
@@ -37,34 +52,82 @@ def least_squares(residuals, batched, maxiter):
     Returns run(x [batch, n], data) -> (x [batch, n], objective [batch], gradient norm [batch]), compiled. `batched`
     names the entries of the dictionary data that have a leading axis of the batch too; all starts share the others.
     """
-    return _batched(
-        jaxopt.LevenbergMarquardt(
-            residuals,
-            maxiter=maxiter,
-            tol=1e-13,
-            damping_parameter=1e-3,
-            solver="cholesky",
-            materialize_jac=True,
-            implicit_diff=False,
-        ),
-        batched,
+    if jaxopt is None:
+        return _batched(functools.partial(levenberg_marquardt, residuals, maxiter), batched)
+    solver = jaxopt.LevenbergMarquardt(
+        residuals,
+        maxiter=maxiter,
+        tol=SMALL_GRADIENT,
+        damping_parameter=DAMPING,
+        solver="cholesky",
+        materialize_jac=True,
+        implicit_diff=False,
     )
+    return _batched(_of_jaxopt(solver), batched)
+
+
+def levenberg_marquardt(residuals, maxiter, x, data):
+    """least_squares from one start x [n], for where there is no jaxopt: (x [n], objective, gradient norm).
+
+    Algorithm 6.18 of Madsen and Nielsen, Introduction to Optimization and Data Fitting (2010), with the same damping
+    and end as jaxopt's. A step to where the objective is not finite is refused like any other that leads upward.
+    """
+
+    def at(x):
+        jacobian, values = jax.jacfwd(lambda x: (residuals(x, data),) * 2, has_aux=True)(x)
+        return x, 0.5 * jnp.sum(values**2), jacobian.T @ values, jacobian.T @ jacobian
+
+    def going(state):
+        i, (_, _, gradient, _), _, _ = state
+        return (i < maxiter) & (jnp.linalg.norm(gradient) > SMALL_GRADIENT)
+
+    def step(state):
+        i, here, damping, growth = state
+        x, value, gradient, normal = here
+        moved = -jax.scipy.linalg.solve(normal + damping * jnp.eye(len(x)), gradient, assume_a="pos")
+        there = at(x + moved)
+        gain = (value - there[1]) / (0.5 * moved @ (damping * moved - gradient))  # over what the linear model promised
+        better = gain > 0
+        here = jax.tree.map(lambda new, old: jnp.where(better, new, old), there, here)
+        damping = jnp.where(
+            better,
+            damping * jnp.maximum(1 / 3, 1 - (2 * gain - 1) ** 3),
+            jnp.minimum(damping * growth, LARGEST_DAMPING),
+        )
+        return i + 1, here, damping, jnp.where(better, 2.0, jnp.minimum(2 * growth, LARGEST_DAMPING))
+
+    start = at(x)
+    _, (x, value, gradient, _), _, _ = jax.lax.while_loop(going, step, (0, start, DAMPING * start[3].max(), 2.0))
+    return x, value, jnp.linalg.norm(gradient)
 
 
 @functools.cache
 def lbfgs(residuals, batched, maxiter):
     """As least_squares, by L-BFGS on the same objective: slower by far, but what the paper used."""
-    return _batched(
-        jaxopt.LBFGS(
-            lambda x, data: 0.5 * jnp.sum(residuals(x, data) ** 2),
-            maxiter=maxiter,
-            tol=1e-10,
-            linesearch="zoom",
-            history_size=20,
-            implicit_diff=False,
-        ),
-        batched,
+    objective = lambda x, data: 0.5 * jnp.sum(residuals(x, data) ** 2)
+    if jaxopt is None:
+        return functools.partial(_scipy_lbfgs, jax.jit(jax.value_and_grad(objective)), batched, maxiter)
+    solver = jaxopt.LBFGS(
+        objective, maxiter=maxiter, tol=1e-10, linesearch="zoom", history_size=20, implicit_diff=False
     )
+    return _batched(_of_jaxopt(solver), batched)
+
+
+def _scipy_lbfgs(value_and_gradient, batched, maxiter, x, data):
+    """lbfgs for where there is no jaxopt: scipy's, one start after another."""
+    ends = []
+    for i, start in enumerate(x):
+        own = data | {name: data[name][i] for name in batched if name in data}
+        ends.append(
+            scipy.optimize.minimize(
+                lambda x: [np.asarray(v) for v in value_and_gradient(x, own)],
+                start,
+                jac=True,
+                method="L-BFGS-B",
+                options=dict(maxiter=maxiter, maxcor=20, ftol=0, gtol=1e-10),
+            )
+        )
+    return tuple(np.array(part) for part in zip(*((end.x, end.fun, np.linalg.norm(end.jac)) for end in ends)))
 
 
 SOLVERS = {"lm": least_squares, "lbfgs": lbfgs}

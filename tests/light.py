@@ -1,7 +1,8 @@
 """What an environment that `pip install .` alone made can do: every fit command of README and docs, the example in
 Python and the notebook, typed there in an empty folder with the tables of results/. Where a command reads a table that
 the reader trained first, it gets that of examples/, which it may refuse. A command of the trainer must end in the
-sentence that names its extra. Prints how large the environment is. .ci/package makes one:
+sentence that names its extra. The environment must hold our packages whole, and nothing else of ours. Prints how large
+it is. .ci/package makes one:
 
     python tests/light.py VENV
 """
@@ -19,6 +20,7 @@ from test_launch_sweeps import learning_rate_runs
 from test_readme import COMMANDS, ROOT
 
 from fit.__main__ import COMMANDS as FIT
+from jmoe import __version__
 
 DEMOS = (
     "python -m fit law --runs=runs/demo/runs.csv --holdout=largest-compute:3 --bootstrap=50 --out=runs/demo/law.json"
@@ -28,7 +30,17 @@ TRAINERS = (
     "python -m jmoe.train --config=configs/quickstart.py --workdir=runs/one",
     "jmoe-train --config=configs/quickstart.py --workdir=runs/one",
     "python -m launch.sweep --sweep=configs/sweeps/quickstart.py --workdir=runs/demo",
+    "jmoe-sweep --sweep=configs/sweeps/quickstart.py --workdir=runs/demo",
 )
+PRINTED = {
+    "jmoe --version": f"jmoe {__version__} ",
+    "python -m jmoe --version": f"jmoe {__version__} ",
+    "jmoe": "python -m jmoe.COMMAND",
+    "jmoe-fit help": "python -m fit COMMAND",
+}
+PACKAGES = ("configs", "fit", "jmoe", "launch")
+SCRIPTS = ("jmoe", "jmoe-fit", "jmoe-sweep", "jmoe-train")
+FILES = "import importlib.metadata as m; print(*m.files('jmoe'), sep='\\n')"
 
 
 def typed():
@@ -38,6 +50,13 @@ def typed():
         if command.startswith("python -m fit "):
             ours = re.sub(r"runs=(?!runs/demo/|results/)\S+", "runs=runs.csv", command)
             yield ours, (0,) if ours == command else (0, 2)
+
+
+def should_hold():
+    """The files of our packages, as `importlib.metadata` names them."""
+    kinds = "*.py", "py.typed", "presets/*.json", "page/*.css", "page/*.html", "page/*.js"
+    found = (path for name in PACKAGES for kind in kinds for path in (ROOT / name).rglob(kind))
+    return {str(path.relative_to(ROOT)) for path in found} | {f"../../../bin/{name}" for name in SCRIPTS}
 
 
 def programs():
@@ -75,6 +94,14 @@ def main(venv: pathlib.Path) -> None:
             code, _, errors = run([venv / "bin/python", "-"], input=program)
             if code:
                 sys.exit(f"{program}\n[exit {code}]\n{errors}")
+        held = {line for line in run(["python", "-c", FILES])[1].splitlines() if "__pycache__" not in line}
+        ours = {line for line in held if ".dist-info/" not in line}
+        if ours != should_hold():
+            sys.exit(f"the wheel's files and those of {', '.join(PACKAGES)} differ: {sorted(ours ^ should_hold())}")
+        for command, words in PRINTED.items():
+            code, printed, errors = run(["bash", "-c", command])
+            if code or errors or words not in printed:
+                sys.exit(f"$ {command}\n[exit {code}, expected 0 and {words}]\n{printed}{errors}")
         for command in TRAINERS:
             code, _, errors = run(["bash", "-c", command])
             if code != 2 or errors.count("\n") != 1 or "`pip install .[train]`" not in errors:

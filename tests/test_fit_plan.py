@@ -324,7 +324,7 @@ def test_a_missing_package_is_one_sentence(tmp_path):
     (tmp_path / "runs.parquet").write_bytes(b"")
     missing = {
         "pyarrow": ["predict", "--law=joint-moe-2025", f"--runs={tmp_path}/runs.parquet", f"--out={tmp_path}/x.csv"],
-        "jaxopt": ["law", f"--runs={tmp_path}/runs.csv", f"--out={tmp_path}/law.json"],
+        "scipy": ["law", f"--runs={tmp_path}/runs.csv", f"--out={tmp_path}/law.json"],
         "matplotlib": ["plot", "--law=joint-moe-2025", "--figure=1a", f"--out={tmp_path}/x.png"],
     }
     code = (

@@ -28,7 +28,7 @@ def topology_devices(name: str):
         return _gpus(name, kind, size)
     if importlib.util.find_spec("libtpu") is None:
         raise UserError(f"--topology={name} needs the TPU compiler: install the [tpu] extra, pip install -e '.[tpu]'")
-    if kind not in TPU_KINDS.values():
+    if kind not in TPU_KINDS.values() or not re.fullmatch(r"[1-9]\d*(x[1-9]\d*){1,2}", size):  # a 0 would end libtpu
         raise UserError(
             f"--topology={name} is none of v4:XxYxZ, v5e:XxY, v5p:XxYxZ, v6e:XxY, tpu7x:XxYxZ, for example v5e:4x4, or "
             f"of {', '.join(GPUS)}, for example H100:2x8"
