@@ -66,7 +66,7 @@ def test_a_killed_sweep_on_gs_ends_as_on_a_disk(sweep, on_a_disk, bucket, proxy)
         ("503", "result.json&"),
         ("lost", "runs.csv"),
     ):
-        proxy.fail(fault, 3 * outage.SECONDS if fault == "401" else outage.SECONDS, at)
+        proxy.fail(fault, max(3.0, outage.SECONDS) if fault == "401" else outage.SECONDS, at)
     done = helpers.run(*start, timeout=6000)
     assert done.returncode == 0 and proxy.over(), (done.stdout, done.stderr, proxy.failed)
     assert set(proxy.failed) == set(outage.FAULTS), proxy.failed
