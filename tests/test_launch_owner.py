@@ -324,24 +324,27 @@ def test_a_trainer_that_waited_in_vain_is_tried_again(bucket, held, tmp_path, te
         assert "another trainer is at work in" in done.stderr and f"process {process.pid} on" in done.stderr
 
 
-TRAINER = """
-import runpy
+RUN = """
+import sys, time
+from etils import epath
+from jmoe.run import processes
 from jmoe.storage import lease
 lease.BEAT, lease.EXPIRY = 1.0, 18.0
-runpy.run_module("jmoe.train", run_name="__main__", alter_sys=True)
+with processes.joined(), processes.owned(epath.Path(sys.argv[1])):
+    (epath.Path(sys.argv[1]) / f"owned-{processes.jax.process_index()}").write_text("")
+    time.sleep(600)
 """
 
 
 @pytest.mark.parametrize("halted", [0, 1])
-def test_no_process_of_a_run_outlives_its_lease(halted, bucket, tmp_path, text_glob, monkeypatch):
+def test_no_process_of_a_run_outlives_its_lease(halted, bucket, monkeypatch):
     """One of two is halted for good: the kernel ends it. If it is the first, which renews the lease, the other one ends
-    by itself, long before jax would tell it."""
-    config, workdir = helpers.write_config(tmp_path, text_glob), epath.Path(f"{bucket}/followed-{halted}")
-    monkeypatch.setattr(helpers, "command", lambda module, *flags: [sys.executable, "-c", TRAINER, *flags])
-    flags = [f"--config={config}", f"--workdir={workdir}", "--config.n_tokens=(1000000000,)"]
-    processes = helpers.start("", *flags, "--config.model.group_tokens=128", n_processes=2)
+    by itself before that."""
+    workdir = epath.Path(f"{bucket}/followed-{halted}")
+    monkeypatch.setattr(helpers, "command", lambda module, *flags: [sys.executable, "-c", RUN, *flags])
+    processes = helpers.start("", os.fspath(workdir), n_processes=2)
     try:
-        helpers.wait_until((workdir / "trunk" / "metrics.jsonl").exists, processes)
+        helpers.wait_until(lambda: len(list(workdir.glob("owned-*"))) == 2, processes)
         processes[halted].send_signal(signal.SIGSTOP)
         assert processes[halted].wait(40) == -signal.SIGKILL
         if halted == 0:
