@@ -213,6 +213,7 @@ def test_a_try_in_which_both_pods_fail_is_counted_once(sweep, bucket, tmp_path, 
     assert job.failure()["tries"] == 1
 
 
+@pytest.mark.filterwarnings("ignore:os.fork")  # another test of this process may have started jax
 def test_a_try_is_counted_though_the_first_pod_hangs(sweep, tmp_path, text_glob, monkeypatch):
     """Kubernetes then kills it, and would start all of them again for ever if nobody had counted."""
     workdir = epath.Path(tmp_path)
