@@ -88,7 +88,7 @@ def submit(sweep) -> str:
     for job in jobs_of(todo):
         if job.has("failure.json", files):
             trainer.forget_cause(job)
-    if "threads" not in sweep.options:  # rounding depends on it, so it stays, whatever is left to train
+    if not sweep.options.get("threads"):  # rounding depends on it, so it stays, whatever is left to train
         n_jobs, n_cores = len(sweep.bundles()), len(cli.cores())
         sweep.options["threads"] = n_cores // min(n_jobs, sweep.options.get("workers") or n_jobs, n_cores)
         sweep.write()
@@ -179,8 +179,7 @@ class _Pool:
                 how = "failed" if failure["for_good"] else "died, trying again"
                 self._progress.say(f"{job} {how}: {failure['cause']}")
             hooks.failed(self._sweep, ended.bundle.jobs)
-            over = all(failure["for_good"] for failure in failures.values())
-            (self._failed if over else self._todo).append(ended.bundle)
+            (self._failed if ended.bundle.stands_still() else self._todo).append(ended.bundle)
         self._progress.update(jobs_of(running.bundle for running, _ in self._running.values()), self._waiting)
 
     def close(self, received) -> None:

@@ -94,8 +94,10 @@ def _requeue() -> None:
 
 
 def _is_ending() -> bool:
-    """Whether Slurm is taking the nodes of this task away: cancelled, preempted, requeued, or a node lost."""
-    return _asked("squeue", "-h", "-j", _task(), "-o", "%T").strip() != "RUNNING"
+    """Whether Slurm is taking the nodes of this task away, or has done so unheard and started it again on others:
+    cancelled, preempted, requeued, or a node lost."""
+    state = _asked("squeue", "-h", "-j", _task(), "-O", "State,RestartCnt").split()
+    return state != ["RUNNING", os.environ.get("SLURM_RESTART_COUNT", "0")]
 
 
 def _end_step() -> None:

@@ -31,6 +31,7 @@ from launch.jobs import Bundle, Job
 BACKENDS = ("local", "slurm", "gke")  # those of launch/; a user's own is the path of a Python file
 UNKNOWN = "unknown"  # the code of a run whose code was not recorded
 BACKEND = ("options", "check", "devices", "submit", "states", "logs", "cancel", "ON_THIS_MACHINE")
+NUMBERS = {"dollars_per_hour": float} | dict.fromkeys(("threads", "together", "workers", "n_slices", "n_chips"), int)
 MALFORMED = (ValueError, TypeError, KeyError, AttributeError)  # what parsing a damaged file raises
 
 
@@ -137,7 +138,7 @@ class Sweep:
 
     def bundles(self) -> list[Bundle]:
         """`trained`, done or not, in bundles of even size: up to options["together"] jobs of equal shape."""
-        together, shapes, bundles = self.options.get("together", 1), {}, []
+        together, shapes, bundles = self.options.get("together") or 1, {}, []
         for job in self.trained:
             shapes.setdefault((job.shape or job.name, job.corpus), []).append(job)
         for jobs in shapes.values():
@@ -147,11 +148,7 @@ class Sweep:
         return bundles
 
     def bundle(self, names) -> Bundle:
-        """The jobs of these names.
-
-        Raises:
-          UserError: the sweep has no such job.
-        """
+        """The jobs of these names; UserError if the sweep has no such job."""
         jobs = {job.name: job for job in self.jobs}
         if unknown := [name for name in names if name not in jobs]:
             raise UserError(f"job {unknown[0]} is not, or no longer, in {self.workdir}/sweep.json")
@@ -185,6 +182,11 @@ def _parse(workdir: epath.Path, text: str) -> Sweep:
     jobs = fields.pop("jobs")
     if not jobs or not isinstance(fields["options"], dict):
         raise ValueError("without jobs, or without options")
+    numbers = [("retries", fields["retries"], int), ("stall_minutes", fields.get("stall_minutes"), float)]
+    numbers += [(f"options.{name}", fields["options"].get(name), kind) for name, kind in NUMBERS.items()]
+    for name, value, kind in numbers:
+        if value is not None and not (isinstance(value, int | kind) and 0 <= value < math.inf):
+            raise ValueError(f"{name} is {value!r}")
     return Sweep(workdir, jobs=[Job.of(name, workdir, values) for name, values in jobs.items()], **fields)
 
 
@@ -243,8 +245,7 @@ def resume(sweep, files) -> dict[str, Job]:
     code = code_version()
     for job in sweep.jobs:
         job.code = [code]
-    before = _read_or_rebuild(sweep.workdir, sweep.backend)
-    if before is None:
+    if (before := _read_or_rebuild(sweep.workdir, sweep.backend)) is None:
         return {}
     sweep.mix = sorted({*sweep.mix, *before.mix})
     sweep.options |= {name: before.options[name] for name in ("threads",) if name in before.options}
@@ -254,8 +255,7 @@ def resume(sweep, files) -> dict[str, Job]:
     earlier = {job.name: job for job in before.jobs if job.name in active or job.name in files}
     _check_code(sweep, earlier, code)
     names = {job.name for job in sweep.jobs}
-    dropped = [job for name, job in earlier.items() if name not in names]
-    if dropped:
+    if dropped := [job for name, job in earlier.items() if name not in names]:
         _check_dropped(sweep, dropped, active, files)
     for job in dropped:
         job.kept = True

@@ -219,7 +219,8 @@ def failed(trainer: Trainer, code: int, retries: int) -> dict[str, dict]:
     """Writes failure.json to the folder of each job that is not done; returns the failures by job name.
 
     "for_good" is whether another try would be in vain: the cause is explained (a trainer of several jobs may have done
-    so for one of them), or more than `retries` tries in a row got no further than those before.
+    so for one of them), or more than `retries` tries in a row got no further than those before. A job that another
+    trainer has taken over meanwhile, because this machine was cut off, is left out: this failure is none of its.
     """
     cause = trainer.cause(code)
     failures = {}
@@ -229,7 +230,9 @@ def failed(trainer: Trainer, code: int, retries: int) -> dict[str, dict]:
         elif (before := job.failure()).get("for_good"):
             failures[job.name] = before
         else:
-            failures[job.name] = _failed(job, cause, explained(code, cause), retries)
+            with contextlib.suppress(ownership.Taken):
+                with ownership.hold(job.folder / "train.lock", "launch, which notes a failure"):
+                    failures[job.name] = _failed(job, cause, explained(code, cause), retries)
     return failures
 
 

@@ -324,6 +324,54 @@ def test_a_trainer_that_waited_in_vain_is_tried_again(bucket, held, tmp_path, te
         assert "another trainer is at work in" in done.stderr and f"process {process.pid} on" in done.stderr
 
 
+RUN = """
+import sys, time
+from etils import epath
+from jmoe.run import processes
+from jmoe.storage import lease
+lease.BEAT, lease.EXPIRY = 1.0, 18.0
+with processes.joined(), processes.owned(epath.Path(sys.argv[1])):
+    (epath.Path(sys.argv[1]) / f"owned-{processes.jax.process_index()}").write_text("")
+    time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("halted", [0, 1])
+def test_no_process_of_a_run_outlives_its_lease(halted, bucket, monkeypatch):
+    """One of two is halted for good: the kernel ends it. If it is the first, which renews the lease, the other one ends
+    by itself before that."""
+    workdir = epath.Path(f"{bucket}/followed-{halted}")
+    monkeypatch.setattr(helpers, "command", lambda module, *flags: [sys.executable, "-c", RUN, *flags])
+    processes = helpers.start("", os.fspath(workdir), n_processes=2)
+    try:
+        helpers.wait_until(lambda: len(list(workdir.glob("owned-*"))) == 2, processes)
+        processes[halted].send_signal(signal.SIGSTOP)
+        assert processes[halted].wait(40) == -signal.SIGKILL
+        if halted == 0:
+            assert processes[1].wait(40) == UNAVAILABLE
+            said = processes[1].stderr.read()
+            assert "train.lock: the store confirmed no renewal of this lease" in said, said
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+
+
+def test_a_failure_is_noted_only_by_who_could_train_the_job(sweep, tmp_path, held):
+    """A starter that was cut off finds that another trainer works on the job: it counts no try of that one's."""
+    from launch import trainer
+
+    job = sweeps.begin(sweep, tmp_path, corpus="f" * 16).jobs[0]
+    started = trainer.start(jobs_lib.Bundle([job]), 0, env=helpers.environment())
+    started.process.kill()
+    held.append(process := hold(job.folder / "train.lock"))
+    assert trainer.failed(started, started.wait(), 0) == {} and job.failure() == {}
+    process.kill()
+    process.wait()
+    failure = trainer.failed(started, started.wait(), 0)[job.name]
+    assert failure["tries"] == 1 and "killed by signal 9" in failure["cause"] and job.failure() == failure
+
+
 @pytest.mark.filterwarnings("ignore:os.fork")  # another test of this process may have started jax
 def test_a_trainers_owner_is_its_process(sweep, tmp_path):
     """The lock file names the trainer and not who started it."""

@@ -13,6 +13,8 @@ import helpers
 import pytest
 import slurm
 
+from launch import slurm_task
+
 SOAK = bool(os.environ.get("JMOE_SOAK"))
 SECRET = "hunter2-never-in-a-log"
 
@@ -273,6 +275,25 @@ def test_a_store_that_gives_no_answer_is_no_try(cluster, run, config, text_glob,
     wait(lambda: eligible_now(cluster) or not queue(cluster), "the queue does not empty")
     status = run("launch.status", f"--workdir={workdir}").stdout
     assert "1 of 1 runs done; 1 jobs on slurm: 1 done" in status, (status, logs())
+
+
+def test_a_task_that_slurm_started_again_elsewhere_is_over(cluster, monkeypatch):
+    """Its old process, cut off so that it could not be killed, sees its own id running: it is not the one that runs."""
+    submitted = cluster.call("sbatch", "--parsable", "--array=0", "--output=/dev/null", "--wrap=sleep 300").stdout
+    array = submitted.strip()
+    for name, value in (cluster.environment | {"SLURM_ARRAY_JOB_ID": array, "SLURM_ARRAY_TASK_ID": "0"}).items():
+        monkeypatch.setenv(name, value)
+    runs = lambda: cluster.call("squeue", "-h", "-j", f"{array}_0", "-o", "%T").stdout.strip() == "RUNNING"
+    try:
+        wait(runs, "the task does not start")
+        assert not slurm_task._is_ending()
+        cluster.call("scontrol", "requeue", f"{array}_0")
+        wait(lambda: eligible_now(cluster) or runs(), "the task does not start again")
+        assert slurm_task._is_ending()
+        monkeypatch.setenv("SLURM_RESTART_COUNT", "1")  # as the one that runs now has it
+        assert not slurm_task._is_ending()
+    finally:
+        cluster.call("scancel", array)
 
 
 def test_why_a_task_did_not_run_is_told(cluster, run, config, tmp_path):

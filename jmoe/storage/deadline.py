@@ -20,7 +20,8 @@ def now() -> float:
 
 def end(why: str) -> None:
     """Ends this process at once."""
-    print(f"error: {why}: this process ends and writes nothing more", file=sys.stderr, flush=True)
+    so = "this process ends and writes nothing more; the same command goes on from what is saved"
+    print(f"error: {why}: {so}", file=sys.stderr, flush=True)
     os._exit(UNAVAILABLE)
 
 

@@ -12,6 +12,7 @@ import hashlib
 import itertools
 import json
 import logging
+import math
 import os
 import pathlib
 import posixpath
@@ -59,7 +60,7 @@ _owned = []  # functions that end this process if it no longer owns what it did 
 
 @contextlib.contextmanager
 def asked_by_writes(still_mine):
-    """Within the block, every write of this process calls `still_mine()` first."""
+    """Within the block, every write of this process calls `still_mine()` first, which returns seconds (`ask`)."""
     _owned.append(still_mine)
     try:
         yield
@@ -67,12 +68,10 @@ def asked_by_writes(still_mine):
         _owned.remove(still_mine)
 
 
-def ask() -> bool:
-    """To be called before each write: ends this process if it has lost what it owned. Returns whether it owns anything.
-    The functions of this module do so, and all that goes through jmoe/storage/gcs.py."""
-    for still_mine in list(_owned):
-        still_mine()
-    return bool(_owned)
+def ask() -> float | None:
+    """To be called before each write: ends this process if it has lost what it owned. Returns for how many seconds it
+    owns that in any case; None if it owns nothing. The functions of this module call it, and jmoe/storage/gcs.py."""
+    return min([still_mine() for still_mine in list(_owned)], default=None)
 
 
 _hurry = threading.Event()
@@ -126,7 +125,7 @@ class Patience:
         now = time.monotonic()
         if self._n_tries > 1 and now - Patience._printed > 10 * unit:
             Patience._printed = now
-            left = self._seconds - waited
+            left = min(self._seconds - waited, ask() or math.inf)
             line = f"{self._what} does not answer ({_in_words(error)}); trying on for {left:.0f} s"
             print(line, file=sys.stderr, flush=True)
         return min(pause, self._seconds - waited)

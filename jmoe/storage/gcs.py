@@ -27,7 +27,7 @@ class Store(gcsfs.GCSFileSystem):
         patience, upload = None, kwargs.get("uploadType") == "resumable" and "ifGenerationMatch" not in kwargs
         while True:
             try:
-                if method != "GET" and storage.ask() and upload:
+                if method != "GET" and storage.ask() is not None and upload:
                     kwargs["ifGenerationMatch"] = await self._generation(path)
                     storage.ask()
                 return await storage.unless_hurried(self._request_once(method, path, *args, **kwargs))

@@ -11,7 +11,7 @@ machine sleeps: what a taker sees last was written no earlier, however late the 
   3/4 EXPIRY   the kernel kills the owner, also one that is halted between asking and writing (deadline.py, Linux)
   EXPIRY       the lease can be taken
 
-The last quarter, 15 seconds, is for requests that were on their way when the owner ended. One that a network holds back
+The last quarter, 45 seconds, is for requests that were on their way when the owner ended. One that a network holds back
 for even longer names the generation that its object had when the owner last looked (gcs.py): it is refused once the
 new owner has written that object, and overwritten if it has not. Arrays, which TensorStore writes, lie where no
 checkpoint is until gcs.py has written its commit.
@@ -28,7 +28,7 @@ from jmoe.storage.files import asked_by_writes, retried
 from jmoe.storage.identity import Owner, Taken
 
 BEAT = 10.0  # seconds
-EXPIRY = 60.0
+EXPIRY = 180.0
 ENDS, KILLED = 2 / 3, 3 / 4  # of EXPIRY, without a renewal: when the owner ends itself, and when the kernel kills it
 SECONDS_TO_RELEASE = 3.0  # for the last heartbeat, and again for the deletion: a stopping process waits no longer
 POLL = 0.02
@@ -79,13 +79,15 @@ class Lease:
             heart.join(SECONDS_TO_RELEASE)
             self._deadline.clear()
 
-    def ask(self) -> None:
-        """Ends this process if the store has not confirmed a renewal that was sent lately enough."""
+    def ask(self) -> float:
+        """Ends this process if the store has not confirmed a renewal that was sent lately enough; else returns the
+        seconds until then."""
         if (age := now() - self._sent) > ENDS * EXPIRY:
             end(
                 f"{os.fspath(self._path)}: the store confirmed no renewal of this lease that was sent in the last "
                 f"{age:.0f} s, and after {EXPIRY:.0f} s another process may take it"
             )
+        return ENDS * EXPIRY - age
 
     def _take(self, wait: float) -> None:
         """Writes the lease once there is none or its owner is gone."""

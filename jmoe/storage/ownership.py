@@ -129,8 +129,9 @@ def _in_file(path) -> Owner | None:
         return None
 
 
-def _ask_file(path, me: Owner) -> None:
+def _ask_file(path, me: Owner) -> float:
     """Ends this process unless the file of its lock still says that it holds it."""
     if (found := _in_file(path)) != me:
         how = "was deleted" if found is None else f"now says {found}" if found.pid else "was overwritten"
         end(f"{os.fspath(path)}, the lock that this process held, {how}")
+    return math.inf
