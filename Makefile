@@ -4,7 +4,7 @@ DEMO ?= runs/demo
 BIN := .venv/bin
 export JAX_PLATFORMS ?= cpu
 
-.PHONY: demo test quick lint soak results gpu tpu wheels clean
+.PHONY: demo test quick lint soak results bench gpu tpu wheels clean
 
 # The main job: sweep, law, pictures, plan. Each line is a command to copy. Started again it skips what is done.
 demo: .venv/.train
@@ -39,6 +39,10 @@ lint: .venv/.test
 # The law of results/ fitted again, with its tables and pictures, from results/runs.csv.
 results: .venv/.train
 	$(BIN)/python -m results.make
+
+# How far beyond its runs each form of law holds, on tables of others' runs and ours (benchmarks/extrapolation.py).
+bench: .venv/.train
+	$(BIN)/python -m benchmarks.extrapolation
 
 # Everything that is measured on a GPU or a TPU, in 9 minutes; again, and it goes on (benchmarks/accelerator.py).
 # OUT is where results go. CPU=1 tries all of it at toy size. WHEELS=DIR, which `make wheels` fills, is for a host
