@@ -1,7 +1,8 @@
 """Files of a workdir, on a local disk or in object storage (gs://BUCKET/FOLDER). A workdir is always an epath.Path.
 
 A request that the store does not answer is retried with growing pauses for JMOE_STORE_PATIENCE seconds (300); then
-Unavailable ends the process with an exit code that means "try again". jmoe/storage/gcs.py retries its own requests;
+Unavailable ends the process with an exit code that means "try again". An owner ends before that, when its lease runs
+out (jmoe/storage/lease.py). jmoe/storage/gcs.py retries its own requests;
 `retried` retries those that other libraries make.
 """
 
