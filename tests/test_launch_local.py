@@ -220,6 +220,10 @@ def get_sweep():
     assert "error: non-finite loss at step" in logs
 
 
+def launch_of(flags, workdir) -> list[str]:
+    return ["launch.sweep", *flags, f"--workdir={workdir}"]
+
+
 def test_two_versions_never_mix_silently(sweep, undisturbed, tmp_path):
     """Another config, other code, another corpus: refused by name, taken when named."""
     workdir = tmp_path / "run"
