@@ -62,13 +62,11 @@ def parts(toy: bool) -> list[Part]:
     sizes = (256, 16, 24, "16,4,6") if toy else (8_192, 1_280, 3_840, "64,8,480")
     flags_ = [f"--{name}={value}" for name, value in zip(("n_tokens", "d_model", "d_ff", "fine"), sizes)]
     layer = Part("layer", ("benchmarks.moe_layer", *flags_, rounds, "--n_experts=8", "--n_experts=32"), 180)
-    together = ("--d_model=16", "--together=3", "--n_experts=4") if toy else ()
-    sweep = Part("sweep", ("benchmarks.sweep", rounds, *together), 150)
     checks = [
         own(name, limit, title=f"check {name}")
         for name, limit in (("layer", 90), ("float32", 120), ("flash", 120), ("run", 240))
     ]
-    first = [own("peak", 90), checks[0], checks[1], checks[2], *main, *profiles, layer, sweep, checks[3]]
+    first = [own("peak", 90), checks[0], checks[1], checks[2], *main, *profiles, layer, checks[3]]
     return first + _variants(step, toy) + [Part("loop", ("benchmarks.train_step", *size, "--models=1"), 180)]
 
 

@@ -53,10 +53,6 @@ def section(results: dict) -> str:
         "layer, forward and backward, over dense, of measured peak",
         [[r["layer"], _ms(r["ms"]), f"{r['x dense']:.2f}", of_peak(flops(r))] for r in rows_of("layer")],
     )
-    lines += _table(
-        "small models, how, tokens/s, speed over one by one",
-        [[r["models"], r["arm"], f"{r['tokens/s']:,.0f}", f"{r['x one by one']:.2f}"] for r in rows_of("sweep")],
-    )
     for name in parts:
         if name.startswith("profile ") and "result" in parts[name]:
             lines += _profile(parts[name]["result"])

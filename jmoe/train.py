@@ -4,19 +4,26 @@ Started again, it resumes from the last checkpoint and skips finished branches. 
 and `DIR/branch-N/result.json`, which becomes one row of runs.csv. Losses are in nats per token.
 """
 
-import functools
+import time
+from contextlib import closing
 
 import jax
+import numpy as np
 from absl import flags
 from etils import epath
 
 from jmoe import cli
 from jmoe.config.check import check_config
 from jmoe.cost import memory
+from jmoe.errors import Interrupted
 from jmoe.model import sharding
-from jmoe.run import loop, processes, saved
-from jmoe.run.step import make_eval_step, make_train_step
+from jmoe.run import processes, saved
+from jmoe.run.metrics import Report
+from jmoe.run.run import Run
+from jmoe.run.step import make_train_step
 from jmoe.storage import files as storage
+from jmoe.text import supply
+from jmoe.text.batches import training_batches
 
 
 def main(_):
@@ -35,15 +42,84 @@ def train(config, workdir: str | epath.Path, stop_signal=lambda: 0) -> list[dict
     workdir = storage.make_workdir(workdir)
     mesh = sharding.make_mesh(config)
     with jax.set_mesh(mesh), memory.explained(config, mesh):
-        train_step, answer = make_train_step(config, mesh), None
-        work = loop.steps(config, workdir, mesh, make_eval_step(config, mesh), stop_signal)
-        while True:
-            try:
-                state, batch, learning_rate = work.send(answer)
-            except StopIteration as end:
-                return end.value
-            *state, metrics = train_step(*state, batch, learning_rate)
-            answer = state, functools.partial(jax.device_get, metrics)
+        run = Run(config, workdir, mesh)
+        if not (missing := run.missing()):
+            processes.log(f"{workdir}: all {len(run.results)} branches are done")
+            return list(run.results.values())
+        if warning := supply.check(run.corpus, config, run.schedule, missing[-1][1]):
+            processes.log(warning)
+        train_step = make_train_step(config, mesh)
+        with processes.owned(workdir):
+            missing = run.missing()  # again: another trainer may have finished some meanwhile
+            run.announce(missing)
+            for trunk, branch in missing:
+                began = time.monotonic()
+                with closing(run.checkpoints(branch)) as checkpoints:
+                    if (state := run.restored(checkpoints)) is None:
+                        with closing(run.checkpoints(trunk)) as of_trunk:
+                            state = run.restored(of_trunk, trunk.stop) or run.initial()
+                            state = train_segment(run, trunk, state, of_trunk, train_step, stop_signal)
+                    state = train_segment(run, branch, state, checkpoints, train_step, stop_signal)
+                _, params, _ = state
+                run.finish(branch, params, began)
+    return list(run.results.values())
+
+
+def train_segment(run: Run, segment, state, checkpoints, train_step, stop_signal) -> tuple:
+    """Trains `segment` from `state`, (step, params, opt_state), to its end; returns the state there, which is saved.
+
+    Metrics are fetched one step late, so that the device never waits for the host. Raises UserError where the loss is
+    not finite, and Interrupted, once the state is saved, where `stop_signal()` gave a signal.
+    """
+    config, schedule = run.config, run.schedule
+    start, params, opt_state = state
+    batches = training_batches(run.corpus, config, schedule, run.mesh, segment, start)
+    with Report(run, segment, start) as report:
+        pending = None  # (step, metrics) of the step before, unless they were fetched
+        for step in range(start, segment.stop):
+            with report.speed.waiting():
+                batch = next(batches)
+            learning_rate = np.float32(schedule.learning_rate(step, segment))
+            report.starting(step)
+            params, opt_state, metrics = train_step(params, opt_state, batch, learning_rate)
+            report.started(step, metrics)
+            if pending:
+                report.finished(pending[0], fetched(*pending, segment, checkpoints))
+            pending = step, metrics
+
+            losses = {}
+            if config.get("eval_every", 0) and (step + 1) % config.eval_every == 0:
+                jax.block_until_ready(params)
+                with report.speed.paused():
+                    losses = run.losses(params)
+            signum, is_last = stop_signal(), step + 1 == segment.stop
+            saves = signum or ((step + 1) % config.checkpoint_every == 0 and not is_last)
+            if losses or saves or is_last:
+                report.finished(step, fetched(step, metrics, segment, checkpoints) | losses)
+                pending = None
+            if saves:
+                report.log.sync()
+                checkpoints.save(step + 1, params, opt_state, run.record_at(step + 1))
+            if signum:
+                checkpoints.wait()
+                raise Interrupted(
+                    f"stopped by signal {signum}; saved step {step + 1} of {segment.name}; the same command resumes",
+                    signum,
+                )
+    checkpoints.save(segment.stop, params, opt_state, run.record_at(segment.stop))
+    checkpoints.wait()
+    return segment.stop, params, opt_state
+
+
+def fetched(step: int, metrics, segment, checkpoints) -> dict:
+    """The metrics of `step` as Python numbers, once it is done; UserError where loss or gradient is not finite."""
+    values = jax.tree.map(lambda x: x.tolist(), jax.device_get(metrics))
+    if not np.isfinite(values["loss"]) or not np.isfinite(values["grad_norm"]):
+        raise checkpoints.diverged(
+            f"non-finite loss at step {step} of {segment.name} (loss {values['loss']}, gradient norm "
+            f"{values['grad_norm']})"
+        )
+    return values
 
 
 def run():

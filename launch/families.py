@@ -12,7 +12,7 @@ import json
 from ml_collections import ConfigDict, FieldReference
 
 from jmoe import cli
-from jmoe.config.fields import FIELDS, alike, record_of
+from jmoe.config.fields import FIELDS, record_of
 from jmoe.cost import counts
 from jmoe.run.schedule import Schedule
 
@@ -60,12 +60,11 @@ class Families:
 
 
 class Family:
-    """What the jobs of a family share: config, record, parameter counts, and `shape`, a text equal for equal shapes."""
+    """What the jobs of a family share: config, record and parameter counts."""
 
     def __init__(self, config: ConfigDict):
         self._config, self._taken, self._schedules = config, {}, {}
         self.config, self.record = _plain(config.to_dict()), _plain(record_of(config))
-        self.shape = json.dumps(alike(config), sort_keys=True)
 
     @functools.cached_property
     def n_active(self) -> int:

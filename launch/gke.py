@@ -1,4 +1,4 @@
-"""The GKE backend: a JobSet for each job, or bundle of jobs trained together, queued by Kueue, on TPU slices or GPUs.
+"""The GKE backend: a JobSet for each job, queued by Kueue, on TPU slices or GPUs.
 
 launch/manifest.py writes the JobSets. A pod that ends with exit code 2 fails its JobSet. A preempted machine, and the
 exit codes by which `run_task` asks for another try, restart it as often as they occur: `run_task` decides what counts
@@ -18,7 +18,7 @@ from jmoe.errors import UNAVAILABLE, UserError
 from jmoe.storage.files import is_remote
 from launch import accelerators, cluster, gke_logs, gke_waits, manifest, trainer
 from launch.gke_waits import QUEUE_VERSIONS, QUEUES
-from launch.jobs import Bundle, files_of, jobs_of
+from launch.jobs import files_of
 from launch.manifest import API_GROUP, JOBS, PLURAL, SWEEP, VERSION, jobset
 
 ON_THIS_MACHINE = False
@@ -59,7 +59,7 @@ def ready(sweep) -> None:
             if (condition["type"], condition["status"]) == ("Active", "False"):
                 print(f"--queue={queue} starts nothing now: {condition['message']}", file=sys.stderr)
     # a dry run: the server checks the first JobSet and stores nothing; 409 is fine: a JobSet of this name exists
-    first = jobset(sweep, sweep.bundles()[0])
+    first = jobset(sweep, sweep.trained[0])
     try:
         _call(sweep, "create", first, dry_run="All", field_validation="Strict", unless=(409,))
     except UserError as error:
@@ -73,7 +73,7 @@ def devices(sweep, accelerator: str) -> tuple[int | None, float | None]:
 
 
 def submit(sweep) -> str:
-    """Creates a JobSet for each bundle that is not finished and has none at work; returns what it did.
+    """Creates a JobSet for each job that is not finished and has none at work; returns what it did.
 
     A failed JobSet cannot be started again. It is first deleted with all that belongs to it, so that the new JobSet of
     the same name takes nothing over from it.
@@ -84,14 +84,14 @@ def submit(sweep) -> str:
     known = states(sweep)
     files = files_of(sweep.workdir)  # listed after the states, so that they include what completed jobs wrote
     # a job that completed but lacks results has lost them since: it is trained again
-    over = lambda job: known.get(job.name, "failed").startswith(("failed", "stopping", "completed"))
-    todo = [bundle for bundle in sweep.bundles() if all(map(over, bundle.jobs)) and not bundle.done(files)]
-    for job in jobs_of(todo):
+    ended = lambda job: known.get(job.name, "failed").startswith(("failed", "stopping", "completed"))
+    todo = [job for job in sweep.trained if ended(job) and not job.over(files)]
+    for job in todo:
         trainer.forget_cause(job)
-    if again := {job.name for job in jobs_of(todo)} & known.keys():
+    if again := {job.name for job in todo} & known.keys():
         _delete(sweep, [item for item in _list(sweep) if again & set(_jobs_in(item))])
-    for bundle in todo:
-        _call(sweep, "create", jobset(sweep, bundle), field_validation="Strict")
+    for job in todo:
+        _call(sweep, "create", jobset(sweep, job), field_validation="Strict")
     done = "; all runs are done" if not todo and all(job.done(files) for job in sweep.trained) else ""
     return (
         f"created {len(todo)} JobSets in namespace {sweep.options['namespace']}; {len(known)} were there before{done}"
@@ -164,24 +164,21 @@ def _delete(sweep, items) -> None:
 
 
 def cancel_job(sweep, job, patience: float) -> str:
-    """Deletes the JobSet that trains the job; if it trains other jobs too, creates a new one for them."""
+    """Deletes the JobSet that trains the job."""
     items = [item for item in _list(sweep) if job.name in _jobs_in(item)]
     _delete(sweep, items)
-    others = [bundle for item in items if not (bundle := sweep.bundle(_jobs_in(item))).stands_still()]
-    for bundle in others:
-        _call(sweep, "create", jobset(sweep, bundle), field_validation="Strict")
-    return f"deleted {len(items)} JobSets" + "; its other jobs go on in a new one" * bool(others)
+    return f"deleted {len(items)} JobSets"
 
 
-def run_task(sweep, bundle) -> int:
+def run_task(sweep, job) -> int:
     """Runs this pod's trainer once, and copies what it prints to the pod's log; returns 0, or one of the exit codes by
     which the manifest knows what is to be done: FOR_GOOD or one of AGAIN."""
-    if bundle.stands_still():
-        return 0 if bundle.done() else manifest.FOR_GOOD
-    place, before = _process_environment(), [job.failure() for job in bundle.jobs]
-    started, code = trainer.start_when_free(bundle, sweep.stall_minutes, env=place), None
+    if job.stands_still():
+        return 0 if job.over() else manifest.FOR_GOOD
+    place, before = _process_environment(), job.failure()
+    started, code = trainer.start_when_free(job, sweep.stall_minutes, env=place), None
     signal.signal(signal.SIGTERM, lambda *_: started.process.terminate())
-    with open(bundle.log, "rb") as log:
+    with open(job.log, "rb") as log:
         while code is None:
             time.sleep(0.5)
             code = started.poll()
@@ -191,23 +188,22 @@ def run_task(sweep, bundle) -> int:
         code = 128 + signal.SIGTERM
     rank = int(place.get("JAX_PROCESS_ID", "0"))
     if code != UNAVAILABLE:
-        gke_logs.keep(bundle, rank)
+        gke_logs.keep(job, rank)
     if code in (0, UNAVAILABLE) or code in trainer.STOPPED and not started.stalled:
         return code
-    if not trainer.explained(code, started.cause(code)) and _counted(bundle, before, rank):
+    if not trainer.explained(code, started.cause(code)) and _counted(job, before, rank):
         return UNAVAILABLE
-    failures = trainer.failed(started, code, sweep.retries)  # of none if all jobs are done all the same
-    given_up = failures and all(failure["for_good"] for failure in failures.values())
-    return manifest.FOR_GOOD if given_up else UNAVAILABLE
+    failure = trainer.failed(started, code, sweep.retries)
+    return manifest.FOR_GOOD if failure.get("for_good") else UNAVAILABLE
 
 
-def _counted(bundle, before: list[dict], rank: int) -> bool:
+def _counted(job, before: dict, rank: int) -> bool:
     """Whether another of the job's pods has counted this failed try; the first, which fails too as a rule, does so.
 
     The others wait for it, one longer than the other: once a pod has ended, the rest are killed, counted or not.
     """
     deadline = time.monotonic() + (SECONDS_FOR_THE_FIRST + rank if rank else 0)
-    while not (counted := [job.failure() for job in bundle.jobs] != before) and time.monotonic() < deadline:
+    while not (counted := job.failure() != before) and time.monotonic() < deadline:
         time.sleep(1)
     return counted
 
@@ -224,26 +220,18 @@ def _process_environment() -> dict[str, str]:
 def preview(sweep) -> str:
     """Every manifest of the sweep as YAML, to read or to give to kubectl.
 
-    Manifests differ only in the names of their jobs. So one manifest for each size of bundle is written as YAML, with
-    unique placeholders that are then replaced by the jobs' names: ten thousand manifests take a second.
+    Manifests differ only in the names of their jobs. So one is written as YAML, with a unique placeholder that is then
+    replaced by each job's name: ten thousand manifests take a second.
     """
     import yaml
 
-    texts, documents, token = {}, [], uuid.uuid4().hex
-    for bundle in sweep.bundles():
-        names = [f"d-{token}-{i}-e" for i in range(len(bundle.jobs))]
-        if len(names) not in texts:
-            stand_ins = [dataclasses.replace(job, name=name) for job, name in zip(bundle.jobs, names)]
-            texts[len(names)] = yaml.safe_dump(jobset(sweep, Bundle(stand_ins)), sort_keys=False)
-        text = texts[len(names)]
-        for name, job in zip(names, bundle.jobs):
-            text = text.replace(name, job.name)
-        documents.append(text)
-    return "---\n".join(documents)
+    name = f"d-{uuid.uuid4().hex}-e"
+    text = yaml.safe_dump(jobset(sweep, dataclasses.replace(sweep.trained[0], name=name)), sort_keys=False)
+    return "---\n".join(text.replace(name, job.name) for job in sweep.trained)
 
 
 def _jobs_in(item) -> list[str]:
-    """The jobs that a JobSet trains."""
+    """The job that a JobSet trains; earlier versions gave some JobSets several."""
     return item["metadata"]["annotations"][JOBS].split(",")
 
 

@@ -16,10 +16,10 @@ SECONDS_BETWEEN_LOOKS = 5.0
 INDEX_OF_SLICE, INDEX_OF_MACHINE = "jobset.sigs.k8s.io/job-index", "batch.kubernetes.io/job-completion-index"
 
 
-def keep(bundle, rank: int) -> None:
-    """Copies the log of the try that ended on this pod to the folder of the bundle's first job."""
-    text = output.log(bundle.jobs[0], -1).decode(errors="replace")
-    path = bundle.jobs[0].folder / "logs" / f"{output.now()}-rank{rank}.txt"
+def keep(job, rank: int) -> None:
+    """Copies the log of the try that ended on this pod to the job's folder."""
+    text = output.log(job, -1).decode(errors="replace")
+    path = job.folder / "logs" / f"{output.now()}-rank{rank}.txt"
     with contextlib.suppress(Unavailable):  # a log that cannot be stored is no reason for another try
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, text)

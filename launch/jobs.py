@@ -39,7 +39,6 @@ class Job:
     n_total: int
     budgets: dict[str, int]  # branch: n_tokens as the config names them
     segments: dict[str, list[int]]  # trunk or branch: the tokens [first, last) that it trains on
-    shape: str = ""  # equal for jobs that can be trained together
     corpus: str = ""  # fingerprint
     code: list[str] = dataclasses.field(default_factory=list)  # every version that trained it, in order
     kept: bool = False  # of an earlier form of the sweep: its results count, and it is trained no further
@@ -101,8 +100,8 @@ class Job:
         return tokens, newest[1]
 
     def seconds(self, files=None) -> float | None:
-        """How long its trainers have run so far, loading and compiling included; None if that was not kept. Of several
-        jobs trained together, each has its share. `files` as in `results`."""
+        """How long its trainers have run so far, loading and compiling included; None if that was not kept.
+        `files` as in `results`."""
         if self.has("time.json", files):
             with contextlib.suppress(OSError, ValueError, TypeError, LookupError):
                 return float(json.loads(read_bytes(self.folder / "time.json"))["seconds"])
@@ -136,6 +135,14 @@ class Job:
         """Whether a user accepted its failure: it is trained no further, and its runs no longer count as missing."""
         return bool(self.failure(files).get("accepted"))
 
+    def over(self, files=None) -> bool:
+        """Whether nothing is left to train: it is done or given up; `files` as in `results`."""
+        return self.done(files) or self.given_up(files)
+
+    def stands_still(self) -> bool:
+        """Whether it is done, or has failed for good, which includes cancelled and accepted jobs."""
+        return bool(self.done() or self.failure().get("for_good"))
+
     def fields(self) -> dict:
         """All that is known of it, in JSON types: its entry in sweep.json, and job.json in its folder."""
         return {
@@ -152,6 +159,7 @@ class Job:
             if not re.fullmatch(r"[A-Za-z0-9][\w.-]{0,199}", folder, re.ASCII):
                 raise ValueError(f"{folder!r} names no job, branch or corpus")
         overrides = {field: plain(value) for field, value in fields["overrides"].items()}
+        fields = {field: value for field, value in fields.items() if field != "shape"}  # earlier versions wrote it
         job = cls(name, workdir / "jobs" / name, **fields | {"overrides": overrides})
         if job.flops + sum(job.budgets.values()) < 0:  # a TypeError where these are no numbers
             raise ValueError("tokens below 0")
@@ -174,41 +182,6 @@ class Job:
         ]
 
 
-@dataclasses.dataclass
-class Bundle:
-    """Jobs that one trainer trains: a single one, or several of equal shape in one compiled step."""
-
-    jobs: list[Job]
-
-    @property
-    def name(self) -> str:
-        return self.jobs[0].name
-
-    @property
-    def log(self) -> pathlib.Path:
-        return self.jobs[0].log
-
-    @property
-    def flops(self) -> int:
-        return sum(job.flops for job in self.jobs)
-
-    def done(self, files=None) -> bool:
-        """Whether nothing is left to train: every job is done or given up; `files` as in Job.results."""
-        return all(job.done(files) or job.given_up(files) for job in self.jobs)
-
-    def stands_still(self) -> bool:
-        """Whether each job is done, or has failed for good, which includes cancelled and accepted jobs."""
-        return all(job.done() or job.failure().get("for_good") for job in self.jobs)
-
-    def command(self) -> list[str]:
-        """The argument list of the trainer."""
-        if len(self.jobs) == 1:
-            return self.jobs[0].command()
-        workdir = os.fspath(self.jobs[0].folder.parent.parent)
-        names = [f"--job={job.name}" for job in self.jobs]
-        return [sys.executable, "-m", "launch.together", f"--workdir={workdir}", *names]
-
-
 def files_of(workdir) -> dict[str, set[str]]:
     """The files that are now in each job's folder and in the folders of its segments, by the job's name."""
     files = {}
@@ -216,10 +189,6 @@ def files_of(workdir) -> dict[str, set[str]]:
         name, _, file = path.partition("/")
         files.setdefault(name, set()).add(file)
     return files
-
-
-def jobs_of(bundles) -> list[Job]:
-    return [job for bundle in bundles for job in bundle.jobs]
 
 
 def load(path: str, workdir: epath.Path, config_flags: list[str] = ()) -> tuple[list[Job], dict]:
@@ -256,7 +225,6 @@ def load(path: str, workdir: epath.Path, config_flags: list[str] = ()) -> tuple[
             family.n_total,
             {f"branch-{budget}": budget for budget in config.n_tokens},
             segments,
-            short_hash(family.shape),
         )
         configs[name] = config
     if not jobs:

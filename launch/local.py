@@ -11,7 +11,7 @@ from jmoe.errors import UNAVAILABLE, Interrupted, Unavailable, UserError
 from jmoe.storage import files as storage
 from jmoe.storage import identity, lease, ownership
 from launch import accelerators, hooks, output, trainer
-from launch.jobs import Bundle, files_of, jobs_of
+from launch.jobs import files_of
 from launch.progress import Progress
 
 ON_THIS_MACHINE = True
@@ -78,18 +78,18 @@ def submit(sweep) -> str:
         edited meanwhile. Unavailable: the store gives no answer.
     """
     files = files_of(sweep.workdir)
-    todo = sorted((bundle for bundle in sweep.bundles() if not bundle.done(files)), key=lambda bundle: bundle.flops)
+    todo = sorted((job for job in sweep.trained if not job.over(files)), key=lambda job: job.flops)
     if not todo:
         n_runs = sum(len(job.budgets) for job in sweep.trained)
         failed = [job for job in sweep.trained if job.given_up(files)]
         n_done = n_runs - sum(len(job.budgets) - len(job.results(files)) for job in failed)
         accepted = f", and the failure of {len(failed)} job{'s' * (len(failed) != 1)} was accepted" * bool(failed)
         return f"{n_done} of {n_runs} runs were done before{accepted}: this sweep is finished, nothing was trained"
-    for job in jobs_of(todo):
+    for job in todo:
         if job.has("failure.json", files):
             trainer.forget_cause(job)
     if not sweep.options.get("threads"):  # rounding depends on it, so it stays, whatever is left to train
-        n_jobs, n_cores = len(sweep.bundles()), len(cli.cores())
+        n_jobs, n_cores = len(sweep.trained), len(cli.cores())
         sweep.options["threads"] = n_cores // min(n_jobs, sweep.options.get("workers") or n_jobs, n_cores)
         sweep.write()
     received = []
@@ -118,11 +118,11 @@ def submit(sweep) -> str:
 
 
 class _Pool:
-    """The waiting bundles, smallest first, and the trainers of the running ones, each in its place."""
+    """The waiting jobs, smallest first, and the trainers of the running ones, each in its place."""
 
     def __init__(self, sweep, todo):
         self._sweep, self._todo, self._running, self._waiting = sweep, todo, {}, []
-        self._failed, self._next_look = [], 0.0  # failed bundles, which launch.retry may revive
+        self._failed, self._next_look = [], 0.0  # failed jobs, which launch.retry may revive
         n_jobs = min(len(todo), sweep.options.get("workers") or len(todo))
         self._places = workers(n_jobs, sweep.options["threads"])
         self._progress = Progress(sweep.trained)
@@ -131,56 +131,55 @@ class _Pool:
         return bool(self._todo or self._running)
 
     def start(self) -> None:
-        """Starts trainers in the free places; a bundle whose earlier trainer is still saving waits."""
+        """Starts trainers in the free places; a job whose earlier trainer is still saving waits."""
         self._waiting = []
         self._retry()
-        for bundle in reversed(self._todo):
+        for job in reversed(self._todo):
             if not self._places:
                 break
-            if bundle.stands_still():  # cancelled before its turn
-                self._todo.remove(bundle)
-                self._failed.append(bundle)
+            if job.stands_still():  # cancelled before its turn
+                self._todo.remove(job)
+                self._failed.append(job)
                 continue
             env, cores = self._places[0]["env"], self._places[0]["cores"]
-            if started := trainer.start(bundle, self._sweep.stall_minutes, env, cores):
-                self._running[bundle.name] = started, self._places.pop(0)
+            if started := trainer.start(job, self._sweep.stall_minutes, env, cores):
+                self._running[job.name] = started, self._places.pop(0)
             else:
-                self._waiting += bundle.jobs
-        self._todo = [bundle for bundle in self._todo if bundle.name not in self._running]
+                self._waiting.append(job)
+        self._todo = [job for job in self._todo if job.name not in self._running]
 
     def _retry(self) -> None:
-        """Queues the bundles again that had failed for good and that launch.retry revived."""
+        """Queues the jobs again that had failed for good and that launch.retry revived."""
         if time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + (10.0 if storage.is_remote(self._sweep.workdir) else 1.0)
-            self._todo += [bundle for bundle in self._failed if not bundle.stands_still()]
-            self._failed = [bundle for bundle in self._failed if bundle not in self._todo]
+            self._todo += [job for job in self._failed if not job.stands_still()]
+            self._failed = [job for job in self._failed if job not in self._todo]
 
     def look(self) -> None:
         """Handles the trainers that have ended; polling them also stops those without a sign of life."""
         for name, (ended, place) in list(self._running.items()):
-            code = ended.poll()
+            code, job = ended.poll(), ended.job
             if code is None:
                 continue
             del self._running[name]
             self._places.append(place)
             if code == 0:
-                for job in ended.bundle.jobs:
-                    trainer.forget_cause(job)
+                trainer.forget_cause(job)
                 continue
             if code == UNAVAILABLE:  # the store did not answer: nothing is wrong with the job
                 self._progress.say(f"{name}: {ended.cause(code)}; trying again")
-                self._todo.append(ended.bundle)
+                self._todo.append(job)
                 continue
             if code in trainer.STOPPED and not ended.stalled:  # asked to stop; if by launch.cancel, the job is marked
-                (self._failed if ended.bundle.stands_still() else self._todo).append(ended.bundle)
+                (self._failed if job.stands_still() else self._todo).append(job)
                 continue
-            failures = trainer.failed(ended, code, self._sweep.retries)
-            for job, failure in failures.items():
+            if failure := trainer.failed(ended, code, self._sweep.retries):
                 how = "failed" if failure["for_good"] else "died, trying again"
-                self._progress.say(f"{job} {how}: {failure['cause']}")
-            hooks.failed(self._sweep, ended.bundle.jobs)
-            (self._failed if ended.bundle.stands_still() else self._todo).append(ended.bundle)
-        self._progress.update(jobs_of(running.bundle for running, _ in self._running.values()), self._waiting)
+                self._progress.say(f"{name} {how}: {failure['cause']}")
+                hooks.failed(self._sweep, [job])
+            if not job.done():
+                (self._failed if job.stands_still() else self._todo).append(job)
+        self._progress.update([running.job for running, _ in self._running.values()], self._waiting)
 
     def close(self, received) -> None:
         """Ends the trainers once they have saved; a second signal ends them at once."""
@@ -207,7 +206,7 @@ def follow(sweep, job, rank: int | None):
 
     def over() -> bool:
         owner = ownership.owner(sweep.lock)
-        comes = owner and not owner.has_ended() and not Bundle([job]).stands_still()
+        comes = owner and not owner.has_ended() and not job.stands_still()
         return not comes and trainer.running(job) is None
 
     if rank:

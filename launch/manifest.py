@@ -1,4 +1,4 @@
-"""The manifest of a JobSet: what --backend=gke creates for each job, or bundle of jobs trained together.
+"""The manifest of a JobSet: what --backend=gke creates for each job.
 
 Fields are those of jobset.x-k8s.io/v1alpha2, batch/v1 and core/v1. A pod reads its job and the job's flags from
 sweep.json in the workdir: the manifest holds only the job's name. What most pods need has a flag here; all else
@@ -139,12 +139,12 @@ def _key(item) -> tuple | None:
     return next(((k, item[k]) for k in ("mountPath", "name") if k in item), None) if isinstance(item, dict) else None
 
 
-def jobset(sweep, bundle) -> dict:
-    """The manifest for one bundle of jobs."""
-    options, name = sweep.options, f"{sweep.id}-{bundle.name}"
+def jobset(sweep, job) -> dict:
+    """The manifest for one job of the sweep."""
+    options, name = sweep.options, f"{sweep.id}-{job.name}"
     place = accelerators.parse(options["accelerator"], options["n_slices"])
     known = {"containerName": "trainer", "operator": "In", "values": [FOR_GOOD, *AGAIN]}
-    job = {
+    template = {
         "parallelism": place.n_hosts,
         "completions": place.n_hosts,
         "completionMode": "Indexed",
@@ -156,9 +156,9 @@ def jobset(sweep, bundle) -> dict:
                 {"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
             ]
         },
-        "template": _pod(sweep, bundle, name, place),
+        "template": _pod(sweep, job, name, place),
     }
-    annotations = options.get("annotation", {}) | {JOBS: ",".join(trained.name for trained in bundle.jobs)}
+    annotations = options.get("annotation", {}) | {JOBS: job.name}
     if place.is_tpu and place.n_hosts > 1:  # a slice of several hosts has a node pool of its own; the others share one
         annotations["alpha.jobset.sigs.k8s.io/exclusive-topology"] = f"{GKE}nodepool"
     ttl = options.get("ttl_hours")
@@ -168,7 +168,7 @@ def jobset(sweep, bundle) -> dict:
         "metadata": {
             "name": name,
             "namespace": options["namespace"],
-            "labels": _labels(sweep, bundle) | {"kueue.x-k8s.io/queue-name": options["queue"]},
+            "labels": _labels(sweep, job) | {"kueue.x-k8s.io/queue-name": options["queue"]},
             "annotations": annotations,
         },
         "spec": {
@@ -190,21 +190,20 @@ def jobset(sweep, bundle) -> dict:
                     },
                 ],
             },
-            "replicatedJobs": [{"name": REPLICATED_JOB, "replicas": place.n_slices, "template": {"spec": job}}],
+            "replicatedJobs": [{"name": REPLICATED_JOB, "replicas": place.n_slices, "template": {"spec": template}}],
         }
         | ({} if ttl is None else {"ttlSecondsAfterFinished": int(ttl * 3600)}),
     }
 
 
-def _labels(sweep, bundle) -> dict[str, str]:
-    return sweep.options.get("label", {}) | {SWEEP: sweep.id, JOB: bundle.name}
+def _labels(sweep, job) -> dict[str, str]:
+    return sweep.options.get("label", {}) | {SWEEP: sweep.id, JOB: job.name}
 
 
-def _pod(sweep, bundle, name: str, place) -> dict:
+def _pod(sweep, job, name: str, place) -> dict:
     """The template of each pod of the JobSet `name`, patched."""
     options = sweep.options
-    command = ["python", "-m", "launch.task", f"--workdir={os.fspath(sweep.workdir)}"]
-    command += [f"--job={job.name}" for job in bundle.jobs]
+    command = ["python", "-m", "launch.task", f"--workdir={os.fspath(sweep.workdir)}", f"--job={job.name}"]
     resource = "google.com/tpu" if place.is_tpu else "nvidia.com/gpu"
     chips = {resource: str(place.chips_per_host)}  # a quantity
     container = {
@@ -235,7 +234,7 @@ def _pod(sweep, bundle, name: str, place) -> dict:
         spec["imagePullSecrets"] = [{"name": secret} for secret in pull_secrets]
     # the autoscaler may not move a pod to empty its machine: that would cost a restart
     annotations = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"} | options.get("annotation", {})
-    pod = {"metadata": {"labels": _labels(sweep, bundle), "annotations": annotations}, "spec": spec}
+    pod = {"metadata": {"labels": _labels(sweep, job), "annotations": annotations}, "spec": spec}
     if options.get("gpudirect"):
         pod = merged(pod, gpudirect.patch(place, container["command"]))
     for patch in options.get("pod_patch", []):

@@ -23,20 +23,18 @@ def places(sweep, configs, accelerator: str | None) -> list[str]:
     """
     n_devices, capacity = sweep.engine.devices(sweep, accelerator)
     reasons = []
-    for bundle in sweep.bundles():
-        config, sizes = configs[bundle.name], None
-        for job in bundle.jobs:
-            try:
-                mesh = configs[job.name].mesh
-                sizes = check_mesh(configs[job.name], n_devices or mesh.expert * mesh.model)
-            except UserError as error:
-                reasons.append(f"{job.name}: {error}")
+    for job in sweep.trained:
+        config = configs[job.name]
+        try:
+            sizes = check_mesh(config, n_devices or config.mesh.expert * config.mesh.model)
+        except UserError as error:
+            reasons.append(f"{job.name}: {error}")
+            continue
         limit = config.get("chip", {}).get("capacity", 0.0) or capacity
-        if sizes and n_devices and limit and (least := len(bundle.jobs) * least_bytes(config, sizes)) > limit:
-            together = f" for {len(bundle.jobs)} jobs together" * (len(bundle.jobs) > 1)
+        if n_devices and limit and (least := least_bytes(config, sizes)) > limit:
             reasons.append(
-                f"{bundle.name}: parameters, gradients, optimizer state and saved activations alone take "
-                f"{least / GiB:,.1f} GiB of each device{together}, which has {limit / GiB:,.1f}: more devices, "
+                f"{job.name}: parameters, gradients, optimizer state and saved activations alone take "
+                f"{least / GiB:,.1f} GiB of each device, which has {limit / GiB:,.1f}: more devices, "
                 "config.mesh.expert or .model, or a smaller config.microbatch_tokens spread them thinner"
             )
     return reasons

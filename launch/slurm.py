@@ -1,7 +1,7 @@
-"""The Slurm backend: one job array for a sweep, one array task for each job, or bundle of jobs trained together.
+"""The Slurm backend: one job array for a sweep, one array task for each job.
 
 Slurm's own queue is the record of what was submitted. An array task's name is the sweep's id; its comment names a list,
-slurm/COMMENT.json, where the task's index finds its jobs. Slurm and launch.task print to slurm/COMMENT_INDEX.txt;
+slurm/COMMENT.json, where the task's index finds its job. Slurm and launch.task print to slurm/COMMENT_INDEX.txt;
 launch/slurm_task.py is what a task does on its nodes. The batch script is fixed; names and flags pass through argument
 lists and JSON only, and only the variables of EXPORT and EXPORT_PREFIXES reach a job. Ask for GPUs by node
 (--gpus-per-node): jax does not find its processes where --gpus-per-task binds them.
@@ -23,12 +23,12 @@ from jmoe.errors import UserError
 from jmoe.storage.cache import cache_dir
 from jmoe.storage.files import is_remote, write_whole
 from launch import accelerators, output, slurm_task, trainer
-from launch.jobs import files_of, jobs_of
+from launch.jobs import files_of
 from launch.slurm_task import call, read_list
 
 ON_THIS_MACHINE = False
 CALLS_ON_DONE = True
-jobs_of_task, run_task = slurm_task.jobs_of_task, slurm_task.run_task
+job_of_task, run_task = slurm_task.job_of_task, slurm_task.run_task
 SECONDS_BETWEEN_LOOKS = 5.0
 SCRIPT = '#!/bin/sh\nexec "$@"\n'
 SECONDS_TO_SAVE = 120  # SIGTERM comes this long before the time limit
@@ -92,25 +92,25 @@ def submit(sweep) -> str:
     """
     queued, folder, cap = states(sweep), _folder(sweep), sweep.options.get("workers")
     files = files_of(sweep.workdir)  # listed after the states: includes those of a job that has just left the queue
-    todo = [b for b in sweep.bundles() if not b.done(files) and not any(job.name in queued for job in b.jobs)]
+    todo = [job for job in sweep.trained if job.name not in queued and not job.over(files)]
     if "\\" in os.fspath(folder):
         raise UserError(f"Slurm can write no output to {folder}, because of the backslash; set JMOE_CACHE")
     if not todo:
         others = "the others are done; launch.collect writes runs.csv" if queued else "all runs are done"
         return f"nothing to submit: {len(queued)} jobs are queued or running, {others}"
-    todo.sort(key=lambda bundle: -bundle.flops)
+    todo.sort(key=lambda job: -job.flops)
     folder.mkdir(parents=True, exist_ok=True)
     written = os.fspath(folder).replace("%", "%%")  # Slurm expands % in this path
     script, arrays, before = folder / "run.sh", [], _arrays(sweep) if cap else []
     write_whole(script, SCRIPT)
     for start in range(0, len(todo), LARGEST_ARRAY):
         part = todo[start : start + LARGEST_ARRAY]
-        for job in jobs_of(part):
+        for job in part:
             if job.has("failure.json", files):
                 trainer.forget_cause(job)
         comment = f"{datetime.datetime.now():%Y%m%d-%H%M%S-%f}"
         names = folder / f"{comment}.json"
-        write_whole(names, json.dumps([[job.name for job in bundle.jobs] for bundle in part]))
+        write_whole(names, json.dumps([[job.name] for job in part]))
         task = [sys.executable, "-m", "launch.task", f"--workdir={os.fspath(sweep.workdir)}", f"--array={names}"]
         own = [f"--job-name={sweep.id}", f"--output={written}/{comment}_%a.txt", f"--comment={comment}"]
         own += [f"--array=0-{len(part) - 1}" + f"%{cap}" * bool(cap), "--requeue", f"--signal=TERM@{SECONDS_TO_SAVE}"]
@@ -121,9 +121,7 @@ def submit(sweep) -> str:
     own = [f"--job-name={sweep.id}-collect", f"--output={written}/%A-collect.txt", "--ntasks=1"]
     own.append(f"--dependency=afterany:{':'.join(arrays)}")
     _sbatch(script, own + [o for o in sweep.options["sbatch"] if o.split("=")[0] in COLLECT_TOO], collect)
-    return (
-        f"submitted {len(jobs_of(todo))} jobs as array {', '.join(arrays)}; {len(queued)} were queued or running before"
-    )
+    return f"submitted {len(todo)} jobs as array {', '.join(arrays)}; {len(queued)} were queued or running before"
 
 
 def _arrays(sweep) -> list[str]:
@@ -217,18 +215,13 @@ def _tasks(folder: str) -> dict[str, str]:
 
 
 def cancel_job(sweep, job, patience: float) -> str:
-    """Takes the job's task off the queue; where it trains other jobs too, these go on without it."""
+    """Takes the job's task off the queue."""
     done = []
-    for line in call("squeue", "-h", "-r", "--me", f"--name={sweep.id}", "-o", "%F|%K|%k|%T").splitlines():
-        array, index, comment, state = line.split("|")
-        names = read_list(_folder(sweep) / f"{comment}.json")[int(index)]
-        if job.name in names and sweep.bundle(names).stands_still():
+    for line in call("squeue", "-h", "-r", "--me", f"--name={sweep.id}", "-o", "%F|%K|%k").splitlines():
+        array, index, comment = line.split("|")
+        if job.name in read_list(_folder(sweep) / f"{comment}.json")[int(index)]:
             call("scancel", f"{array}_{index}")
             done.append(f"task {array}_{index} was cancelled")
-        elif job.name in names:
-            if state == "RUNNING":
-                call("scancel", "--signal=TERM", f"{array}_{index}")
-            done.append(f"task {array}_{index} goes on with its other jobs")
     return "; ".join(done) or "it was not queued"
 
 

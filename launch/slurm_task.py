@@ -20,33 +20,34 @@ NO_NODE = ("Task launch for", "Node failure on")  # srun's words for a node that
 PAUSE = 5.0  # seconds
 
 
-def jobs_of_task(path: str) -> list[str]:
-    """The names of this array task's jobs, from the array's list."""
+def job_of_task(path: str) -> str:
+    """The name of this array task's job, from the array's list."""
     index = os.environ.get("SLURM_ARRAY_TASK_ID", "")
     try:
-        return read_list(pathlib.Path(path))[int(index)]
+        (name,) = read_list(pathlib.Path(path))[int(index)]
+        return name
     except (ValueError, LookupError, TypeError):
-        raise UserError(f"--array={path} has no jobs for SLURM_ARRAY_TASK_ID={index!r}") from None
+        raise UserError(f"--array={path} has no job for SLURM_ARRAY_TASK_ID={index!r}") from None
 
 
-def run_task(sweep, bundle) -> int:
-    """Has srun start trainers on the nodes of this array task until every job is done or has failed for good, or Slurm
+def run_task(sweep, job) -> int:
+    """Has srun start trainers on the nodes of this array task until the job is done or has failed for good, or Slurm
     takes the nodes away; queues the task again if the trainers were asked to stop or the store gives no answer.
     UserError outside of an array."""
     if not {"SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID"} <= os.environ.keys():
         raise UserError("Slurm starts the tasks of this sweep: there is no SLURM_ARRAY_JOB_ID here")
     try:
-        return _train(sweep, bundle)
+        return _train(sweep, job)
     except Unavailable:
         _requeue()
         raise
 
 
-def _train(sweep, bundle) -> int:
-    while not bundle.done():
-        if bundle.stands_still():  # cancelled, or accepted, while it waited
+def _train(sweep, job) -> int:
+    while not job.over():
+        if job.stands_still():  # cancelled, or accepted, while it waited
             return 2
-        started = trainer.start_when_free(bundle, sweep.stall_minutes, prefix=_step(), not_its_own=SLURMS_OWN)
+        started = trainer.start_when_free(job, sweep.stall_minutes, prefix=_step(), not_its_own=SLURMS_OWN)
         code = started.wait()
         if code == 0:
             break
@@ -60,17 +61,15 @@ def _train(sweep, bundle) -> int:
         if _is_ending():  # killed because Slurm takes its nodes: the job has not failed
             return code
         if code == UNAVAILABLE:  # nothing is wrong with the job
-            print(f"{bundle.name}: {started.cause(code)}; trying again", flush=True)
+            print(f"{job.name}: {started.cause(code)}; trying again", flush=True)
             time.sleep(PAUSE)
             continue
-        failures = trainer.failed(started, code, sweep.retries)
-        for job, failure in failures.items():
-            print(f"{job}: {failure['cause']}", flush=True)
-        hooks.failed(sweep, bundle.jobs)
-        if failures and all(failure["for_good"] for failure in failures.values()):  # none: all are done all the same
-            return 2
-    for job in bundle.jobs:
-        trainer.forget_cause(job)
+        if failure := trainer.failed(started, code, sweep.retries):
+            print(f"{job.name}: {failure['cause']}", flush=True)
+            hooks.failed(sweep, [job])
+            if failure["for_good"]:
+                return 2
+    trainer.forget_cause(job)
     return 0
 
 

@@ -39,9 +39,6 @@ RETRIES = flags.DEFINE_integer(
 STALL_MINUTES = flags.DEFINE_float(
     "stall_minutes", 60.0, "Minutes without a sign of life until a trainer is stopped and tried again; 0: never.", 0
 )
-TOGETHER = flags.DEFINE_integer(
-    "together", 1, "Most jobs to train in one step; they may differ only in seed, learning rate and budgets.", 1
-)
 WORKERS = flags.DEFINE_integer("workers", None, "Most trainers, or scheduler tasks, to run at once.", 1)
 flags.DEFINE_string(
     "on_done",
@@ -69,7 +66,7 @@ def main(config_flags: list[str]):
     workdir = storage.absolute(WORKDIR.value)
     engine = sweepfile.backend(BACKEND.value)
     jobs, configs = jobs_lib.load(SWEEP.value, workdir, config_flags)
-    own = {"together": TOGETHER.value, "workers": WORKERS.value, "dollars_per_hour": DOLLARS.value}
+    own = {"workers": WORKERS.value, "dollars_per_hour": DOLLARS.value}
     options = engine.options() | own | _hooks(engine)
     sweep = sweepfile.Sweep(
         workdir, SWEEP.value, BACKEND.value, RETRIES.value, MIX.value, options, jobs, STALL_MINUTES.value
@@ -150,9 +147,6 @@ def _submit(sweep) -> str:
 def dry_run(sweep, impossible) -> None:
     """Prints what would run and what it costs, as comments before the backend's preview where it has one."""
     lines = describe(sweep.jobs)
-    if sweep.options["together"] > 1:
-        sizes = [len(bundle.jobs) for bundle in sweep.bundles()]
-        lines.append(f"--together={TOGETHER.value}: {len(sizes)} trainers, of up to {max(sizes)} jobs each")
     if hasattr(sweep.engine, "preview"):
         lines = [f"# {line}" for line in lines] + [sweep.engine.preview(sweep)]
     print("\n".join(lines))

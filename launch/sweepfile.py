@@ -26,7 +26,7 @@ from jmoe.errors import UserError
 from jmoe.storage.files import of_each, set_aside, write_whole
 from jmoe.version import code_version
 from launch import jobs as jobs_lib
-from launch.jobs import Bundle, Job
+from launch.jobs import Job
 
 BACKENDS = ("local", "slurm", "gke")  # those of launch/; a user's own is the path of a Python file
 UNKNOWN = "unknown"  # the code of a run whose code was not recorded
@@ -46,15 +46,15 @@ def backend(name: str):
       logs(sweep, job) -> bytes          what the trainer of a job printed; it may take rank=None and attempt=None too
       cancel(sweep, patience) -> str     stops everything; returns what it did, in words
       ON_THIS_MACHINE: bool              whether `submit` trains and returns when all is over; else it returns at once,
-                                         its scheduler starts `launch.task` for each of sweep.bundles(), and that calls
-      run_task(sweep, bundle) -> int     trains the bundle and returns the exit code
+                                         its scheduler starts `launch.task` for each of sweep.trained, and that calls
+      run_task(sweep, job) -> int        trains the job and returns the exit code
 
     and optionally
 
       preview(sweep) -> str              for --dry_run: what would be submitted
       cancel_job(sweep, job, patience) -> str   stops one job for good; its failure.json has already been written
       follow(sweep, job, rank)           yields what the job prints, from its beginning until it is over, as bytes
-      jobs_of_task(path) -> list[str]    names of the jobs of the task that asks, which runs `launch.task --array=path`
+      job_of_task(path) -> str           name of the job of the task that asks, which runs `launch.task --array=path`
       CALLS_ON_DONE: bool                whether it calls hooks.failed, and launch.collect --on_done after the last job
       ready(sweep)                       raises UserError where its scheduler would not take the jobs; asked before
                                          anything is written
@@ -136,23 +136,12 @@ class Sweep:
         """The jobs of the sweep as it is now, without those kept from an earlier form of it."""
         return [job for job in self.jobs if not job.kept]
 
-    def bundles(self) -> list[Bundle]:
-        """`trained`, done or not, in bundles of even size: up to options["together"] jobs of equal shape."""
-        together, shapes, bundles = self.options.get("together") or 1, {}, []
-        for job in self.trained:
-            shapes.setdefault((job.shape or job.name, job.corpus), []).append(job)
-        for jobs in shapes.values():
-            jobs.sort(key=lambda job: -job.training_tokens)  # jobs of equal length side by side
-            size = math.ceil(len(jobs) / math.ceil(len(jobs) / together))
-            bundles += [Bundle(jobs[first : first + size]) for first in range(0, len(jobs), size)]
-        return bundles
-
-    def bundle(self, names) -> Bundle:
-        """The jobs of these names; UserError if the sweep has no such job."""
-        jobs = {job.name: job for job in self.jobs}
-        if unknown := [name for name in names if name not in jobs]:
-            raise UserError(f"job {unknown[0]} is not, or no longer, in {self.workdir}/sweep.json")
-        return Bundle([jobs[name] for name in names])
+    def job(self, name: str) -> Job:
+        """The job of that name; UserError if the sweep has none."""
+        for job in self.jobs:
+            if job.name == name:
+                return job
+        raise UserError(f"job {name} is not, or no longer, in {self.workdir}/sweep.json")
 
     def text(self) -> str:
         """What sweep.json holds."""

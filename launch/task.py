@@ -1,8 +1,8 @@
 """What a scheduler runs for one job: python -m launch.task --workdir=DIR --job=NAME | --array=FILE.
 
-Several jobs, --job=NAME --job=NAME, are trained together. --array is for schedulers that start one command many times:
-the backend's `jobs_of_task` picks the jobs from FILE. All else is read from DIR/sweep.json, and the backend's
-`run_task` trains the jobs. Exit codes are those of jmoe.train; 2 means that another try would not help.
+--array is for schedulers that start one command many times: the backend's `job_of_task` picks the job from FILE. All
+else is read from DIR/sweep.json, and the backend's `run_task` trains the job. Exit codes are those of jmoe.train; 2
+means that another try would not help.
 """
 
 import signal
@@ -17,17 +17,17 @@ from launch import command
 
 def main(_):
     sweep = command.sweep()
-    for function in ("run_task", *["jobs_of_task"] * (flags.FLAGS.array is not None)):
+    for function in ("run_task", *["job_of_task"] * (flags.FLAGS.array is not None)):
         if not hasattr(sweep.engine, function):
             raise UserError(f"--backend={sweep.backend} has no tasks that a scheduler starts: it defines no {function}")
-    bundle = sweep.bundle(flags.FLAGS.job or sweep.engine.jobs_of_task(flags.FLAGS.array))
+    job = sweep.job(flags.FLAGS.job or sweep.engine.job_of_task(flags.FLAGS.array))
     signal.signal(signal.SIGTERM, lambda *_: None)  # the scheduler asks the trainer itself; this process waits for it
-    sys.exit(sweep.engine.run_task(sweep, bundle))
+    sys.exit(sweep.engine.run_task(sweep, job))
 
 
 if __name__ == "__main__":
     command.define_flags()
-    flags.DEFINE_multi_string("job", None, "Name of the job, or of several to train together.")
+    flags.DEFINE_string("job", None, "Name of the job.")
     flags.DEFINE_string("array", None, "File of jobs, from which the backend picks this task's.")
     flags.mark_flags_as_mutual_exclusive(["job", "array"], required=True)
     cli.run(main)

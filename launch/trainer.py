@@ -1,8 +1,7 @@
 """Trainer processes: at most one for each job, with a log; when one fails, the cause is kept.
 
-A trainer trains a jobs.Bundle, most often of a single job. Each job has a lock file, which its trainer inherits locked:
-the job is locked as long as the trainer lives, whatever becomes of the process that started it. When the starting
-process dies, the kernel sends the trainer SIGTERM.
+Each job has a lock file, which its trainer inherits locked: the job is locked as long as the trainer lives, whatever
+becomes of the process that started it. When the starting process dies, the kernel sends the trainer SIGTERM.
 """
 
 import contextlib
@@ -30,18 +29,18 @@ _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 class Trainer:
-    """A running trainer of `bundle`; start() makes it.
+    """A running trainer of `job`; start() makes it.
 
     If it shows no sign of life (steps, results, or anything printed) for `stall_minutes`, it gets SIGTERM, to save and
     stop, and later SIGKILL. With 0 minutes it is never stopped.
     """
 
-    def __init__(self, bundle, process, log_start: int, stall_minutes: float, prefix=(), not_its_own=()):
+    def __init__(self, job, process, log_start: int, stall_minutes: float, prefix=(), not_its_own=()):
         self._label = r"^ *\d+: " if "--label" in prefix else "^"  # srun's label, before each line of a process
-        self.bundle, self.process, self._log_start, self._not_its_own = bundle, process, log_start, not_its_own
+        self.job, self.process, self._log_start, self._not_its_own = job, process, log_start, not_its_own
         self._patience, self._moved, self._next_look, self._sign = 60 * stall_minutes, time.monotonic(), 0.0, None
         self._asked = None  # when it was asked to stop
-        self._began, self._before = self._moved, {}  # when it began, and the seconds of the jobs' earlier trainers
+        self._began, self._before = self._moved, None  # when it began, and the seconds of the job's earlier trainers
         self.stalled = ""  # why it was asked to stop, if it showed no sign of life
 
     def poll(self) -> int | None:
@@ -52,7 +51,7 @@ class Trainer:
             self._next_look = now + min(60.0, self._patience / 4 or 60.0)
             self._keep_time(now - self._began)
         if code is not None:
-            self._before = {}  # its time is over
+            self._before = None  # its time is over
         if code is not None or not self._patience:
             return code
         if looks:
@@ -69,15 +68,15 @@ class Trainer:
 
     def keep_time(self) -> "Trainer":
         """Has it keep the time that it takes; of a job on several machines, only one of their trainers does."""
-        self._before = {job.name: job.seconds() or 0.0 for job in self.bundle.jobs}
+        self._before = self.job.seconds() or 0.0
         return self
 
     def _keep_time(self, seconds: float) -> None:
-        """Adds how long this trainer has run, or its share of that, to what earlier ones took, for launch.status."""
-        for job in self.bundle.jobs if self._before else ():
-            total = {"seconds": round(self._before[job.name] + seconds / len(self.bundle.jobs), 1)}
-            with contextlib.suppress(OSError, Unavailable):  # only people read it: no reason for a sweep to end
-                write_whole(job.folder / "time.json", json.dumps(total))
+        """Adds how long this trainer has run to what earlier ones took, for launch.status."""
+        if self._before is None:
+            return
+        with contextlib.suppress(OSError, Unavailable):  # only people read it: no reason for a sweep to end
+            write_whole(self.job.folder / "time.json", json.dumps({"seconds": round(self._before + seconds, 1)}))
 
     def wait(self) -> int:
         """Its exit code, when it has ended."""
@@ -86,13 +85,12 @@ class Trainer:
         return code
 
     def _sign_of_life(self):
-        log = self.bundle.log
-        steps = [(job.progress()[0], len(job.results())) for job in self.bundle.jobs]
-        return log.stat().st_size if log.exists() else 0, steps
+        log = self.job.log
+        return log.stat().st_size if log.exists() else 0, self.job.progress()[0], len(self.job.results())
 
     def lines(self) -> list[str]:
         """The lines that the trainer, and the `prefix` that started it, have printed."""
-        with open(self.bundle.log, "rb") as log:
+        with open(self.job.log, "rb") as log:
             log.seek(self._log_start)
             text = re.sub(self._label, "", log.read().decode(errors="replace"), flags=re.MULTILINE)
             return [line.strip() for line in text.splitlines() if line.strip()]
@@ -104,10 +102,8 @@ class Trainer:
         how = self.stalled or (f"killed by signal {-code}" if code < 0 else f"exit code {code}")
         if code in (-signal.SIGKILL, 128 + signal.SIGKILL) and not self.stalled:
             how += ", which is also how a machine out of memory ends a process"
-        if len(self.bundle.jobs) > 1:
-            how += f"; {len(self.bundle.jobs)} jobs together, --together takes fewer"
         said = (errors or lines or ["no output"])[-1].removeprefix("error: ")
-        return f"{said[:2000]} ({how}; {self.bundle.log})"
+        return f"{said[:2000]} ({how}; {self.job.log})"
 
 
 def end(processes, hurry=lambda: False) -> None:
@@ -133,8 +129,8 @@ def _kill(process) -> None:
             os.killpg(process.pid, signal.SIGKILL)  # it leads a session of its own
 
 
-def start(bundle, stall_minutes: float, env=None, cores=None, prefix=(), not_its_own=()) -> Trainer | None:
-    """Starts the trainer of `bundle`; None if an earlier trainer of any of its jobs still runs.
+def start(job, stall_minutes: float, env=None, cores=None, prefix=(), not_its_own=()) -> Trainer | None:
+    """Starts the trainer of `job`; None if an earlier one still runs.
 
     Args:
       env, cores: a dict of environment variables beyond this process's, and the CPU cores that the trainer may use.
@@ -142,24 +138,15 @@ def start(bundle, stall_minutes: float, env=None, cores=None, prefix=(), not_its
       not_its_own: how the log's lines begin that the prefix printed, not the trainer.
 
     Raises:
-      UserError: a config file or the code has changed since a job was made.
+      UserError: the config file or the code has changed since the job was made.
     """
-    for job in bundle.jobs:
-        if (version := code_version()) != job.code[-1]:
-            raise UserError(f"job {job.name} belongs to code {job.code[-1]}, this machine has {version}")
-        jobs_lib.config_of(job)
-    with contextlib.ExitStack() as files:
-        locks = []
-        for job in bundle.jobs:
-            if (lock := ownership.lock(lock_path(job))) is None:
-                return None
-            locks.append(files.enter_context(lock))
-        for job in bundle.jobs:
-            sweepfile.write_job(job)
-        for job in bundle.jobs[1:]:
-            with open(job.log, "a") as log:
-                log.write(f"trained together with {bundle.name}; the log is {bundle.log}\n")
-        log = files.enter_context(open(bundle.log, "ab"))
+    if (version := code_version()) != job.code[-1]:
+        raise UserError(f"job {job.name} belongs to code {job.code[-1]}, this machine has {version}")
+    jobs_lib.config_of(job)
+    if (lock := ownership.lock(lock_path(job))) is None:
+        return None
+    with lock, open(job.log, "ab") as log:
+        sweepfile.write_job(job)
         log.write(output.header().encode())
         log.flush()
         parent, log_start = os.getpid(), log.tell()
@@ -173,24 +160,23 @@ def start(bundle, stall_minutes: float, env=None, cores=None, prefix=(), not_its
                 os.sched_setaffinity(0, cores)
 
         process = subprocess.Popen(
-            [*prefix, *bundle.command()],
+            [*prefix, *job.command()],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             env=environment() | (env or {}),
             preexec_fn=prepare,
-            pass_fds=[lock.fileno() for lock in locks],
+            pass_fds=[lock.fileno()],
             start_new_session=True,
         )
-        for lock in locks:
-            ownership.sign(lock, identity.Owner.of(process.pid, f"the trainer of {bundle.name}"))
-        started = Trainer(bundle, process, log_start, stall_minutes, prefix, not_its_own)
+        ownership.sign(lock, identity.Owner.of(process.pid, f"the trainer of {job.name}"))
+        started = Trainer(job, process, log_start, stall_minutes, prefix, not_its_own)
         return started.keep_time() if (env or {}).get("JAX_PROCESS_ID", "0") == "0" else started
 
 
-def start_when_free(bundle, stall_minutes: float, **options) -> Trainer:
-    """Waits until earlier trainers of the jobs, which may be saving, have ended; then does what `start` does."""
-    while not (started := start(bundle, stall_minutes, **options)):
+def start_when_free(job, stall_minutes: float, **options) -> Trainer:
+    """Waits until an earlier trainer of the job, which may be saving, has ended; then does what `start` does."""
+    while not (started := start(job, stall_minutes, **options)):
         time.sleep(1)
     return started
 
@@ -215,33 +201,27 @@ def explained(code: int, cause: str) -> bool:
     return code == 2 or "out of memory allocating" in cause.lower()
 
 
-def failed(trainer: Trainer, code: int, retries: int) -> dict[str, dict]:
-    """Writes failure.json to the folder of each job that is not done; returns the failures by job name.
+def failed(trainer: Trainer, code: int, retries: int) -> dict:
+    """Writes failure.json to the job's folder and returns what it holds; {} if the job is done all the same, or another
+    trainer has taken it over because this machine was cut off: this failure is none of its."""
+    job, cause = trainer.job, trainer.cause(code)
+    if job.done():
+        forget_cause(job)
+        return {}
+    if (before := job.failure()).get("for_good"):  # launch.cancel, say, marked it meanwhile
+        return before
+    with contextlib.suppress(ownership.Taken):
+        with ownership.hold(job.folder / "train.lock", "launch, which notes a failure"):
+            return fail(job, cause, explained(code, cause), retries)
+    return {}
 
-    "for_good" is whether another try would be in vain: the cause is explained (a trainer of several jobs may have done
-    so for one of them), or more than `retries` tries in a row got no further than those before. A job that another
-    trainer has taken over meanwhile, because this machine was cut off, is left out: this failure is none of its.
+
+def fail(job, cause: str, for_good: bool, retries: int) -> dict:
+    """Writes failure.json to the job's folder and returns what it holds.
+
+    It says "for_good" if another try would be in vain: `for_good`, or more than `retries` tries in a row got no further
+    than those before.
     """
-    cause = trainer.cause(code)
-    failures = {}
-    for job in trainer.bundle.jobs:
-        if job.done():
-            forget_cause(job)
-        elif (before := job.failure()).get("for_good"):
-            failures[job.name] = before
-        else:
-            with contextlib.suppress(ownership.Taken):
-                with ownership.hold(job.folder / "train.lock", "launch, which notes a failure"):
-                    failures[job.name] = _failed(job, cause, explained(code, cause), retries)
-    return failures
-
-
-def fail(job, error: Exception) -> None:
-    """Records, as a failure for good, what a trainer of several jobs found wrong with one of them."""
-    _failed(job, str(error), True, 0)
-
-
-def _failed(job, cause: str, for_good: bool, retries: int) -> dict:
     before, tokens = job.failure(), job.progress()[0]
     tries = (before.get("tries", 0) if tokens <= before.get("tokens", -1) else 0) + 1
     failure = {

@@ -30,7 +30,7 @@ def begin(
     for job in jobs:
         job.code, job.corpus = [code], corpus
         sweepfile.write_job(job)
-    sweep = sweepfile.Sweep(epath.Path(workdir), path, backend, 1, [], {"sbatch": [], "together": 1} | options, jobs)
+    sweep = sweepfile.Sweep(epath.Path(workdir), path, backend, 1, [], {"sbatch": []} | options, jobs)
     sweep.write()
     return sweep
 

@@ -9,7 +9,6 @@ from configs import quickstart
 from jmoe.cost.memory import compile_step
 from jmoe.model import sharding
 from jmoe.model.decoder import init_params
-from jmoe.run import together
 from jmoe.run.step import gradient, make_optimizer, make_train_step
 
 
@@ -21,35 +20,29 @@ def small(n_experts: int, expert: int = 1, model: int = 1):
     return config
 
 
-def two_steps(config, mesh, batches, stacked: bool):
-    """(params, opt_state) after two steps, and the metrics of each; `stacked`: as one of two models in one step."""
+def two_steps(config, mesh, batches):
+    """(params, opt_state) after two steps, and the metrics of each."""
     with jax.set_mesh(mesh):
         place = jax.NamedSharding(mesh, sharding.TOKENS)
         placed = sharding.parameter_shardings(mesh, config.model)
         params = jax.jit(lambda: init_params(config), out_shardings=placed)()
         state, told = (params, make_optimizer(config.optimizer).init(params)), []
-        stack = together._Stack(config, mesh, 2) if stacked else None
-        step = None if stacked else make_train_step(config, mesh)
+        step = make_train_step(config, mesh)
         for batch in batches:
-            batch, rate = jax.device_put(batch, place), np.float32(1e-2)
-            if stacked:
-                state, metrics = stack.step({1: (state, batch, rate)})[1]
-                told.append(metrics())
-            else:
-                *state, metrics = step(*state, batch, rate)
-                told.append(metrics)
+            *state, metrics = step(*state, jax.device_put(batch, place), np.float32(1e-2))
+            told.append(metrics)
         return jax.device_get((tuple(state), told))
 
 
-@pytest.mark.parametrize("n_devices, expert, model, n_experts, stacked", [(8, 2, 2, 4, False), (1, 1, 1, 1, True)])
-def test_microbatches_are_the_same_mathematics(n_devices, expert, model, n_experts, stacked):
-    """Loss, gradient norm, drops and what follows; on one device, on a mesh, and among several models."""
+@pytest.mark.parametrize("n_devices, expert, model, n_experts", [(8, 2, 2, 4), (1, 1, 1, 1)])
+def test_microbatches_are_the_same_mathematics(n_devices, expert, model, n_experts):
+    """Loss, gradient norm, drops and what follows; on one device and on a mesh."""
     config = small(n_experts, expert, model)
     mesh = sharding.make_mesh(config, jax.devices()[:n_devices])
     batches = np.random.default_rng(0).integers(257, size=(2, 32, 33)).astype(np.int32)
-    whole, told = two_steps(config, mesh, batches, False)
+    whole, told = two_steps(config, mesh, batches)
     config.microbatch_tokens = 256
-    summed, again = two_steps(config, mesh, batches, stacked)
+    summed, again = two_steps(config, mesh, batches)
     for one, other in zip(told, again):
         assert jax.tree.structure(one) == jax.tree.structure(other)
         jax.tree.map(lambda a, b: np.testing.assert_allclose(b, a, rtol=1e-4, atol=1e-6), one, other)

@@ -440,9 +440,9 @@ def test_other_commands_name_a_damaged_checkpoint_and_the_one_before(undisturbed
 ANOTHER_OPTIMIZER = """
 import optax
 from jmoe import train
-from jmoe.run import loop, step
+from jmoe.run import run, step
 
-step.make_optimizer = loop.make_optimizer = lambda config: optax.chain(optax.trace(config.b1), optax.identity())
+step.make_optimizer = run.make_optimizer = lambda config: optax.chain(optax.trace(config.b1), optax.identity())
 train.run()
 """
 

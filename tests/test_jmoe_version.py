@@ -12,7 +12,7 @@ import jmoe
 from jmoe import __main__, version
 
 EDITS = [
-    ("run/loop.py", "\n# a comment\n", True),
+    ("run/run.py", "\n# a comment\n", True),
     ("model/decoder.py", '\ndef more():\n    """A docstring."""\n', False),
     ("cost/report.py", "\nX = 1\n", True),
     ("cli.py", "\nX = 1\n", True),

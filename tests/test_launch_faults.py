@@ -16,7 +16,6 @@ from jmoe.errors import UserError
 from jmoe.storage import files as storage
 from jmoe.version import code_version
 from launch import collect, local, slurm, sweepfile, trainer
-from launch import jobs as jobs_lib
 from launch.local import Progress
 
 
@@ -251,7 +250,7 @@ def test_a_trainer_without_a_sign_of_life_is_stopped(sweep, tmp_path):
         helpers.wait_until(lambda: job.log.stat().st_size, [process], 10)
         if name == "halted":
             process.send_signal(signal.SIGSTOP)
-        started = trainer.Trainer(jobs_lib.Bundle([job]), process, 0, stall_minutes=0.015)
+        started = trainer.Trainer(job, process, 0, stall_minutes=0.015)
         codes[name] = started.wait(), "without a sign of life" in started.cause(1)
     assert codes == {"halted": (143, True), "deaf": (-signal.SIGKILL, True), "busy": (0, False)}
 

@@ -49,7 +49,7 @@ def manifest(workdir="gs://bucket/sweep", **options) -> dict:
     folder = epath.Path(workdir)
     job = jobs_lib.Job("d32-e4-01234567", folder / "jobs/d32-e4-01234567", "c.py", {}, 32, 4, 1, 2, {}, {})
     sweep = sweepfile.Sweep(folder, "sweep.py", "gke", 1, [], OPTIONS | options, [job])
-    return gke.jobset(sweep, jobs_lib.Bundle([job]))
+    return gke.jobset(sweep, job)
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -100,7 +100,7 @@ def test_no_job_is_asked_for_twice(proxy, bucket, tmp_path, text_glob):
         again = sweepfile.Sweep(workdir, path, "local", 1, [], {}, jobs)
         sweepfile.resume(again, files)
         preflight.tokens(again, configs, {}, files)
-        assert [bundle.done(files) for bundle in again.bundles()].count(False) == 2
+        assert [job.done(files) for job in again.trained].count(False) == 2
 
     assert len(requests(start_again)) == 1 + n_runs
     assert len(requests(lambda: collect.write(begun))) == 1 + n_runs
@@ -231,7 +231,7 @@ def test_a_try_is_counted_though_the_first_pod_hangs(sweep, tmp_path, text_glob,
     whole, before = sweepfile.read(workdir), signal.getsignal(signal.SIGTERM)
     threading.Thread(target=kill_the_trainer, daemon=True).start()
     try:
-        assert gke.run_task(whole, whole.bundle([job.name])) == 75
+        assert gke.run_task(whole, whole.job(job.name)) == 75
     finally:
         signal.signal(signal.SIGTERM, before)
     assert job.failure()["tries"] == 1 and "killed by signal 9" in job.failure()["cause"]

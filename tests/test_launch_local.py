@@ -220,58 +220,6 @@ def get_sweep():
     assert "error: non-finite loss at step" in logs
 
 
-def test_jobs_of_equal_shape_train_together(sweep, tmp_path):
-    """Killed again and again and next to one that diverges: the same bits, and what each job gives alone."""
-    config = re.search(r"return '(.*?)'", sweep.read_text()).group(1)
-    (tmp_path / "sweep.py").write_text(f"""
-def get_sweep():
-    return {config!r}, [{{"model.n_experts": 4}}, {{}}, {{"seed": 1, "optimizer.lr_law.constant": 3.0}},
-        {{"n_tokens": (8_192,)}}, {{"optimizer.lr_law.constant": 70.0}}]
-""")
-    start = [f"--sweep={tmp_path / 'sweep.py'}", "--retries=1000", "--together=4"]
-    for n, told in (4, "--together=4: 2 trainers, of up to 4 jobs each"), (3, "--together=3: 3 trainers, of up to 2"):
-        assert told in helpers.run(*launch_of(start, tmp_path), "--dry_run", f"--together={n}").stdout
-    done = helpers.run(*launch_of(start, tmp_path / "quiet"))
-    assert done.returncode == 2 and "2 of 9 runs are missing" in done.stderr and "Traceback" not in done.stderr
-    (tmp_path / "alone.py").write_text(f"""
-def get_sweep():
-    return {config!r}, [{{"model.n_experts": 4}}, {{"seed": 1, "optimizer.lr_law.constant": 3.0}}]
-""")
-    alone = helpers.run(*launch_of([f"--sweep={tmp_path / 'alone.py'}"], tmp_path / "alone"))
-    assert alone.returncode == 0, alone.stderr
-    assert len(rows(tmp_path / "alone")) == 4
-    table = {row["run"]: row for row in rows(tmp_path / "quiet")}
-    assert len(table) == 7
-    for row in rows(tmp_path / "alone"):
-        one, other = (
-            {k: float(v) if k in ("loss", "train_loss", "drop_rate") else v for k, v in r.items()}
-            for r in (row, table[row["run"]])
-        )
-        assert one == other | {k: pytest.approx(other[k], rel=2e-3) for k in ("loss", "train_loss", "drop_rate")}
-    status = helpers.run("launch.status", f"--workdir={tmp_path / 'quiet'}").stdout
-    (failed,) = [line for line in status.splitlines() if " failed " in line]
-    assert "1 failed try: non-finite loss at step" in failed and "7 of 9 runs done" in status
-    told = [path.read_text() for path in (tmp_path / "quiet").glob("jobs/*/log.txt")]
-    assert sum("trained together with" in log for log in told) == 3  # 4 jobs and 1
-    assert sum(f"{failed.split()[0]}: non-finite loss" in log for log in told) == 1
-
-    workdir, chance = tmp_path / "killed", random.Random(2)
-    workdir.mkdir()
-    for _ in range(2 if SOAK else 1):
-        with open(workdir / "stderr.txt", "w") as said:
-            command = helpers.command(*launch_of(start, workdir))
-            process = subprocess.Popen(command, env=helpers.environment(), stdout=subprocess.DEVNULL, stderr=said)
-        assert wait_for_steps(process, workdir, chance.randrange(8, 25))
-        for pid in children(process.pid):
-            kill(pid)
-        assert wait_for_steps(process, workdir, chance.randrange(8, 25))
-        process.send_signal(chance.choice([signal.SIGTERM, signal.SIGKILL]))
-        process.wait()
-    done = helpers.run(*launch_of(start, workdir))
-    assert done.returncode == 2 and "2 of 9 runs are missing" in done.stderr
-    assert rows(workdir) == rows(tmp_path / "quiet")
-
-
 def launch_of(flags, workdir) -> list[str]:
     return ["launch.sweep", *flags, f"--workdir={workdir}"]
 
@@ -417,9 +365,9 @@ def cancel(sweep, patience):
     return "too late"
 
 
-def run_task(sweep, bundle):
-    print(sweep.options["greeting"], bundle.name)
-    return trainer.start_when_free(bundle, sweep.stall_minutes).wait()
+def run_task(sweep, job):
+    print(sweep.options["greeting"], job.name)
+    return trainer.start_when_free(job, sweep.stall_minutes).wait()
 '''
 
 

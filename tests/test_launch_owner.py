@@ -20,7 +20,6 @@ from etils import epath
 from jmoe.errors import UNAVAILABLE, Unavailable
 from jmoe.storage import files as storage
 from jmoe.storage import identity, lease, ownership
-from launch import jobs as jobs_lib
 from launch import sweepfile
 
 HOLDER = """
@@ -362,7 +361,7 @@ def test_a_failure_is_noted_only_by_who_could_train_the_job(sweep, tmp_path, hel
     from launch import trainer
 
     job = sweeps.begin(sweep, tmp_path, corpus="f" * 16).jobs[0]
-    started = trainer.start(jobs_lib.Bundle([job]), 0, env=helpers.environment())
+    started = trainer.start(job, 0, env=helpers.environment())
     started.process.kill()
     held.append(process := hold(job.folder / "train.lock"))
     assert trainer.failed(started, started.wait(), 0) == {} and job.failure() == {}
@@ -378,11 +377,11 @@ def test_a_trainers_owner_is_its_process(sweep, tmp_path):
     from launch import trainer
 
     job = sweeps.begin(sweep, tmp_path, corpus="f" * 16).jobs[0]
-    started = trainer.start(jobs_lib.Bundle([job]), 0, env=helpers.environment())
+    started = trainer.start(job, 0, env=helpers.environment())
     try:
         owner = trainer.running(job)
         assert owner.pid == started.process.pid and owner.lives_here() and job.name in str(owner)
-        assert trainer.start(jobs_lib.Bundle([job]), 0) is None
+        assert trainer.start(job, 0) is None
     finally:
         trainer.end([started.process], hurry=lambda: True)
     assert trainer.running(job) is None

@@ -14,22 +14,20 @@ from etils import epath
 from test_launch_gke import OPTIONS
 
 from jmoe.errors import UserError
-from launch import cluster, gke, gke_logs, sweepfile
+from launch import cluster, gke, gke_logs, manifest, sweepfile, trainer
 from launch import jobs as jobs_lib
 
 JOBS = "d32-e1-00000001", "d32-e1-00000002", "d32-e4-00000003"
 
 
 def sweep_of(folder) -> sweepfile.Sweep:
-    """Three jobs on two machines each; the first two are trained together."""
+    """Three jobs on two machines each."""
     workdir = epath.Path(folder)
     jobs = [
-        jobs_lib.Job(name, workdir / "jobs" / name, "c.py", {}, 32, 1, 1, 2, {"branch-8": 8}, {}, name[:6], code=["c"])
+        jobs_lib.Job(name, workdir / "jobs" / name, "c.py", {}, 32, 1, 1, 2, {"branch-8": 8}, {}, code=["c"])
         for name in JOBS
     ]
-    return sweepfile.Sweep(
-        workdir, "sweep.py", "gke", 1, [], OPTIONS | {"together": 2, "accelerator": "H100:2x8"}, jobs
-    )
+    return sweepfile.Sweep(workdir, "sweep.py", "gke", 1, [], OPTIONS | {"accelerator": "H100:2x8"}, jobs)
 
 
 def pod(jobset: str, index: int, uid: str, created: str, phase="Running") -> dict:
@@ -67,6 +65,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         path, _, query = self.path.partition("?")
         if path.endswith("/jobsets"):
             return self._answer(200, {"items": list(self.server.jobsets.values())})
+        if path.endswith("/workloads"):
+            return self._answer(200, {"items": []})
         if path.endswith("/events"):
             return self._answer(200, {"items": self.server.events})
         if path.endswith("/pods"):
@@ -112,7 +112,7 @@ def test_logs_are_of_the_newest_pod_of_a_rank_with_the_clusters_words(api, tmp_p
     sweep = sweep_of(tmp_path)
     gke.submit(sweep)
     name = f"{sweep.id}-{JOBS[0]}"
-    job, mate = sweep.jobs[:2]
+    job = sweep.jobs[0]
     with pytest.raises(UserError, match="has no pod"):
         gke.logs(sweep, job)
     api.jobsets[name]["status"] = {
@@ -122,7 +122,7 @@ def test_logs_are_of_the_newest_pod_of_a_rank_with_the_clusters_words(api, tmp_p
     other = {"involvedObject": {"kind": "Pod", "name": "elsewhere"}, "lastTimestamp": "2026-01-01T00:00:00Z"}
     about = {"reason": "FailedScheduling", "metadata": {}}
     api.events += [reason | about | {"message": "0/3 nodes"}, other | about | {"message": "not ours"}]
-    said = gke.logs(sweep, mate).decode()  # of the same JobSet
+    said = gke.logs(sweep, job).decode()
     assert "Suspended=True Queued: no quota" in said
     assert "FailedScheduling: 0/3 nodes" in said and "not ours" not in said
 
@@ -135,7 +135,7 @@ def test_logs_are_of_the_newest_pod_of_a_rank_with_the_clusters_words(api, tmp_p
     for rank, text in ((0, "first"), (1, "other")):  # what the pod of an earlier try left behind
         job.log.parent.mkdir(parents=True, exist_ok=True)
         job.log.write_text(f"==> 2026-01-01T00:00:00Z, a trainer on x <==\n{text}\n")
-        gke_logs.keep(jobs_lib.Bundle([job]), rank)
+        gke_logs.keep(job, rank)
     assert gke.logs(sweep, job, attempt=1).endswith(b"first\n") and gke.logs(sweep, job, attempt=2) == b"printed by b\n"
     assert gke.logs(sweep, job, rank=1, attempt=-2).endswith(b"other\n")
     with pytest.raises(UserError, match="has 2 tries"):
@@ -156,20 +156,25 @@ def test_what_is_followed_goes_on_in_the_next_pod_until_the_jobset_is_over(api, 
     assert list(lines) == []
 
 
-def test_one_job_is_deleted_and_those_trained_with_it_go_on(api, tmp_path):
+def test_one_job_is_cancelled_and_the_others_stay(api, tmp_path):
     sweep = sweep_of(tmp_path)
     gke.submit(sweep)
-    names = [f"{sweep.id}-{JOBS[0]}", f"{sweep.id}-{JOBS[2]}"]
+    names = [f"{sweep.id}-{name}" for name in JOBS]
     assert sorted(api.jobsets) == names
-    first = api.jobsets[names[0]]["metadata"]["uid"]
-    for job, left in ((sweep.jobs[0], names), (sweep.jobs[1], names[1:]), (sweep.jobs[2], [])):
-        job.folder.mkdir(parents=True)
-        (job.folder / "failure.json").write_text(
-            json.dumps({"cause": "cancelled", "tries": 0, "tokens": 0, "for_good": True, "cancelled": True})
-        )
-        said = gke.cancel_job(sweep, job, 0)
-        assert "deleted 1 JobSets" in said and ("go on in a new one" in said) == (job is sweep.jobs[0])
-        assert sorted(api.jobsets) == left
-        if left == names:
-            assert api.jobsets[names[0]]["metadata"]["uid"] != first
-    assert "created 2 JobSets" in gke.submit(sweep)  # a cancelled job is no accepted one
+    job = sweep.jobs[1]
+    job.folder.mkdir(parents=True)
+    trainer.give_up(job, "cancelled", "cancelled")
+    assert gke.cancel_job(sweep, job, 0) == "deleted 1 JobSets"
+    assert sorted(api.jobsets) == [names[0], names[2]]
+    assert "created 1 JobSets" in gke.submit(sweep)  # a cancelled job is no accepted one
+
+
+def test_a_jobset_of_an_earlier_version_may_train_several_jobs(api, tmp_path):
+    """They are not submitted a second time while it is at work."""
+    sweep = sweep_of(tmp_path)
+    gke.submit(sweep)
+    names = [f"{sweep.id}-{name}" for name in JOBS]
+    del api.jobsets[names[1]]
+    api.jobsets[names[0]]["metadata"]["annotations"][manifest.JOBS] = ",".join(JOBS[:2])
+    assert gke.states(sweep).keys() == set(JOBS)
+    assert "created 0 JobSets" in gke.submit(sweep)

@@ -25,7 +25,7 @@ def planned(tmp_path, text_glob):
     def plan(overrides, backend="local", **options):
         path = sweeps.write_sweep(tmp_path, config, [overrides])
         jobs, configs = jobs_lib.load(path, epath.Path(tmp_path / "run"))
-        options = {"sbatch": [], "together": 1} | options
+        options = {"sbatch": []} | options
         return sweepfile.Sweep(epath.Path(tmp_path / "run"), path, backend, 1, [], options, jobs), configs
 
     return plan
@@ -90,17 +90,6 @@ def test_a_model_that_cannot_fit(backend, options, accelerator, fits, planned, m
     if not fits:
         capacity = CHIPS[accelerator.split(":")[0]].capacity if accelerator else 2**36
         assert f"which has {capacity / GiB:,.1f}" in told[0] and "microbatch_tokens" in told[0]
-
-
-def test_together_takes_the_memory_of_all(planned):
-    sweep, configs = planned(LARGE | {"model.n_blocks": 1, "model.n_experts": 1})
-    (job,), sizes = sweep.jobs, (1, 1, 1)
-    config = configs[job.name]
-    config = configs[job.name] = config.replaced("chip.capacity", 1.5 * preflight.least_bytes(config, sizes))
-    assert not preflight.places(sweep, configs, "H100:1")
-    twin = jobs_lib.Job(**(vars(sweep.jobs[0]) | {"name": "twin"}))
-    both = sweepfile.Sweep(sweep.workdir, "", "local", 1, [], {"together": 2}, [sweep.jobs[0], twin])
-    assert "for 2 jobs together" in preflight.places(both, configs | {"twin": config}, "H100:1")[0]
 
 
 @pytest.mark.parametrize("n_experts, dtype", [(1, "float32"), (8, "bfloat16")])

@@ -9,7 +9,6 @@ from etils import epath
 
 from jmoe.errors import UserError
 from launch import sweepfile
-from launch.jobs import Bundle
 
 BACKEND = """
 import pathlib
@@ -101,12 +100,23 @@ def test_a_sweep_json_of_other_types_is_damaged(begun, change):
         sweepfile.read(begun.workdir)
 
 
+def test_a_sweep_whose_jobs_were_trained_together_is_read(begun):
+    """An earlier version wrote `together` among the options, and each job's shape."""
+    edit(begun, lambda fields, job: (fields["options"].update(together=8), job.update(shape="0a1b2c3d")))
+    sweep = sweepfile.read(begun.workdir)
+    assert sweep.trained == begun.trained
+    entry = json.loads((sweep.trained[0].folder / "job.json").read_text())
+    (sweep.trained[0].folder / "job.json").write_text(json.dumps(entry | {"shape": "0a1b2c3d"}))
+    (sweep.workdir / "sweep.json").unlink()
+    assert begun.trained[0] in sweepfile._read_or_rebuild(sweep.workdir, "local").jobs
+
+
 def test_a_task_of_slurm_is_started_by_slurm(begun, monkeypatch):
     edit(begun, lambda fields, job: fields.update(backend="slurm"))
     sweep = sweepfile.read(begun.workdir)
     for name in ("SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(UserError, match="/x cannot be read"):
-        sweep.engine.jobs_of_task("/x")
+        sweep.engine.job_of_task("/x")
     with pytest.raises(UserError, match="Slurm starts the tasks"):
-        sweep.engine.run_task(sweep, Bundle(sweep.jobs))
+        sweep.engine.run_task(sweep, sweep.jobs[0])

@@ -18,7 +18,7 @@ class Field:
     """One field. `allowed` is a pair: words for people, and the test of a value.
 
     free: a later start of the same run may change it: it sets where and how long to train, not what each step computes.
-    own: models that are trained together may differ in it: the compiled step does not depend on it.
+    own: no compiled step depends on it: jobs that differ in nothing else are a family (launch/families.py).
     neutral: the value at which the field changes nothing; None if it has none. Fields added after the first runs have
       one, so that older records and job names stay as they are.
     """
@@ -220,11 +220,6 @@ def check_fields(config) -> None:
 def record_of(config) -> dict:
     """The config in JSON types, without the fields at their neutral value."""
     return _without(json.loads(config.to_json()), lambda name, value: name in NEUTRAL and value == NEUTRAL[name])
-
-
-def alike(config) -> dict:
-    """The record of a config without its `own` fields: models can be trained together if theirs are equal."""
-    return _without(record_of(config), lambda name, _: name in FIELDS and FIELDS[name].own)
 
 
 def neutral(config):

@@ -103,20 +103,20 @@ def largest_microbatch(config, devices, fits) -> int | None:
 
 
 @contextlib.contextmanager
-def explained(config, mesh, n_models: int = 1):
+def explained(config, mesh):
     """Turns a device's or the host's lack of memory into Failure, one sentence that says what would help."""
     try:
         yield
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
-        raise Failure(_sentence(str(error), config, mesh, n_models)) from error
+        raise Failure(_sentence(str(error), config, mesh)) from error
 
 
-def _sentence(error: str, config, mesh, n_models: int) -> str:
+def _sentence(error: str, config, mesh) -> str:
     asked = re.search(r"allocat\w*:? ([\d.]+ ?[KMGT]?i?[bB]?\w*)", error)
     device = jax.local_devices()[0]
-    limit, state = _limit(device), n_models * of_state(config, mesh)
+    limit, state = _limit(device), of_state(config, mesh)
     what = f"out of memory allocating {asked[1] if asked else 'what the step takes'} on {device.device_kind}"
     each = f"of {gib(limit)}" if limit else "of unknown memory"
     if limit and state > limit:
@@ -125,7 +125,7 @@ def _sentence(error: str, config, mesh, n_models: int) -> str:
             "more devices, or over these by config.mesh, else take a smaller model"
         )
     try:
-        peak = n_models * of_step(compile_step(config, list(mesh.devices.flat))[1])["peak"]
+        peak = of_step(compile_step(config, list(mesh.devices.flat))[1])["peak"]
         predicted = f"takes {gib(peak)} {each}"
     except DoesNotFit as refused:
         predicted = f"does not fit ({refused})"
@@ -134,8 +134,6 @@ def _sentence(error: str, config, mesh, n_models: int) -> str:
     helps = [] if config.remat == "full" else ["--config.remat=full"]
     helps += [f"--config.microbatch_tokens={size}" for size in microbatches(config, mesh.size)[:1]]
     helps.append("a mesh of more devices")
-    if n_models > 1:
-        helps.append(f"fewer than {n_models} models together")
     return (
         f"{what}: by jmoe.compile the step {predicted} on each device, of which parameters and optimizer state "
         f"{gib(state)}; {', '.join(helps[:-1]) + ' or ' * (len(helps) > 1) + helps[-1]} would take less"

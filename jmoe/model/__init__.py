@@ -11,6 +11,6 @@ J  choices of a group: the first choices of its S tokens, then their second choi
 C  capacity: slots of one expert in a group  L  slots of all experts in a group, E C
 Q  queries worked on at once                 U  positions of a block of keys
 R  rows times heads of keys and values       Z  pieces that are worked on one after another
-M  models trained together                   A  choices of a token
+A  choices of a token
 I, O, Y  defined in the file that uses them
 """

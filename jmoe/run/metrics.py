@@ -1,4 +1,4 @@
-"""What a segment writes while it runs: metrics.jsonl, speed.jsonl, TensorBoard events, and its progress.
+"""What a segment says while it runs: metrics.jsonl, speed.jsonl, TensorBoard events, traces, and its progress.
 
 metrics.jsonl holds what was computed and is the same however often the run was killed. speed.jsonl holds how fast:
 
@@ -28,9 +28,56 @@ from tqdm import tqdm
 
 from jmoe.config.fields import record_of
 from jmoe.cost import chips, counts
+from jmoe.errors import Interrupted, UserError
 from jmoe.storage.files import ask, copy_files, is_remote, read_lines, write_whole
 
 LINE_SECONDS = 60.0  # from one line to the next where progress is not shown on a terminal
+
+
+class Report:
+    """All that a segment says of its steps [start, segment.stop); the loop tells it what happens, in order.
+
+    Its files are closed when the `with` block ends, also by UserError or Interrupted. After any other error they are
+    left as they are: the store or the disk may be what failed.
+    """
+
+    def __init__(self, run, segment, start: int):
+        """`run`: the run.Run whose `segment` goes on at step `start`."""
+        self._config, self._schedule, self._segment = run.config, run.schedule, segment
+        folder, n_tokens = run.workdir / segment.name, run.schedule.tokens_at(start)
+        self.log = Log(folder, start, segment.stop, run.config)
+        self._profile = Profile(run.config, folder, segment.stop)
+        self._progress = Progress(segment, start, n_tokens, run.to_go(segment, start))
+        self.speed = Speed(run.config, n_tokens)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, *_):
+        self._progress.close()
+        if kind is None or issubclass(kind, (UserError, Interrupted)):
+            self._profile.stop()
+            self.log.close()
+
+    def starting(self, step: int) -> None:
+        """`step` is about to be launched."""
+        self._profile.before(step)
+
+    def started(self, step: int, metrics) -> None:
+        """`step` was launched; `metrics`, arrays, will be ready when it is done."""
+        self._profile.after(step, metrics)
+        self._progress.advance()
+
+    def finished(self, step: int, values: dict) -> None:
+        """`step` is done, with these metrics as Python numbers; those of every config.log_every steps are written, and
+        those with a validation loss."""
+        n_tokens, measured = self._schedule.tokens_at(step + 1), None
+        is_last, is_evaluated = step == self._segment.stop - 1, "validation_loss" in values
+        if step % self._config.log_every == 0 or is_last or is_evaluated:
+            rate = self._schedule.learning_rate(step, self._segment)
+            measured = self.speed.measure(n_tokens)
+            self.log.write(step, {"n_tokens": n_tokens, "learning_rate": rate} | values, measured)
+        self._progress.finished(step, n_tokens, values["cross_entropy"], measured)
 
 
 class Log:
@@ -113,7 +160,7 @@ def _wandb_run(config, folder: epath.Path, local: pathlib.Path):
         name=f"{folder.parent.name}/{folder.name}",
         id=hashlib.sha256(str(folder).encode()).hexdigest()[:16],
         resume="allow",
-        reinit="create_new",  # models that are trained together have a run each
+        reinit="create_new",  # the run of a segment that broke off may still be open
         config=record_of(config),
         dir=local,
         settings=wandb.Settings(silent=True),
@@ -121,7 +168,7 @@ def _wandb_run(config, folder: epath.Path, local: pathlib.Path):
 
 
 class Speed:
-    """Measures one segment's loop: `waited` wraps the input, `measure` gives the values since its last call."""
+    """Measures one segment's loop; `measure` gives the values since its last call."""
 
     def __init__(self, config, n_tokens: int):
         self._flops_per_token = sum(counts.matmul_flops_per_token(config.model, config.data.seq_len).values())
@@ -129,19 +176,15 @@ class Speed:
         self._began = self._last = time.monotonic()
         self._n_tokens, self._wait = n_tokens, 0.0
 
-    def waited(self, batches):
-        """The same batches; the time until each one arrives counts as waiting."""
-        batches = iter(batches)
-        while True:
-            began = time.monotonic()
-            batch = next(batches, None)
-            self._wait += time.monotonic() - began
-            if batch is None:
-                return
-            yield batch
+    @contextlib.contextmanager
+    def waiting(self):
+        """Counts the time that the `with` block takes as waiting for input."""
+        began = time.monotonic()
+        yield
+        self._wait += time.monotonic() - began
 
     @contextlib.contextmanager
-    def stopped(self):
+    def paused(self):
         """Leaves the time that the `with` block takes out of the measured time."""
         began = time.monotonic()
         yield
@@ -173,12 +216,7 @@ def _memory_bytes() -> int:
 
 
 class Profile:
-    """Traces the steps [first, last) of config.profile_steps into `folder`, for TensorBoard's profiler and Perfetto.
-
-    A trace holds all that the process does, so of models trained together only the first one starts it.
-    """
-
-    _tracing = False
+    """Traces the steps [first, last) of config.profile_steps into `folder`, for TensorBoard's profiler and Perfetto."""
 
     def __init__(self, config, folder: epath.Path, stop: int):
         self._first, self._last = tuple(config.profile_steps) or (None, stop)
@@ -186,16 +224,20 @@ class Profile:
         self._folder, self._scratch, self._running = folder, None, False
 
     def before(self, step: int) -> None:
-        if step == self._first and not Profile._tracing:
-            Profile._tracing = self._running = True
+        if step == self._first:
+            self._running = True
             self._scratch = tempfile.TemporaryDirectory(prefix="jmoe-trace-") if is_remote(self._folder) else None
             jax.profiler.start_trace(self._scratch.name if self._scratch else str(self._folder))
 
-    def after(self, step: int, wait) -> None:
+    def after(self, step: int, metrics) -> None:
         if self._running and step + 1 >= self._last:
-            wait()
+            jax.block_until_ready(metrics)
+            self.stop()
+
+    def stop(self) -> None:
+        if self._running:
             jax.profiler.stop_trace()
-            Profile._tracing = self._running = False
+            self._running = False
             if self._scratch:
                 copy_files(self._scratch.name, self._folder)
                 self._scratch.cleanup()
@@ -213,10 +255,7 @@ class Progress:
         )
         self._last, self._n_tokens, self._end = time.monotonic(), n_tokens, n_tokens + to_go
 
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
+    def close(self) -> None:
         self._bar.close()
 
     def advance(self) -> None:
