@@ -367,7 +367,7 @@ def test_a_failure_is_noted_only_by_who_could_train_the_job(sweep, tmp_path, hel
     assert trainer.failed(started, started.wait(), 0) == {} and job.failure() == {}
     process.kill()
     process.wait()
-    failure = trainer.failed(started, started.wait(), 0)[job.name]
+    failure = trainer.failed(started, started.wait(), 0)
     assert failure["tries"] == 1 and "killed by signal 9" in failure["cause"] and job.failure() == failure
 
 
