@@ -2,8 +2,8 @@
 
     python -m launch.sweep --sweep=results/second/pilot_sweep.py --workdir=runs/second/pilot --mix=config --mix=corpus
 
-Commit bbca4d3 trained its 28 runs, in an hour of a busy core; pilot.csv has them. runs/second/bpe512.json is a byte-level
-BPE vocabulary of 512 tokens, trained by the package tokenizers on every eighth document of the text.
+Commit bbca4d3 trained its 28 runs, in an hour of a busy core; pilot.csv has them. runs/second/bpe512.json is a BPE
+vocabulary of bytes with 512 tokens, trained by the package tokenizers on every eighth document of the text.
 """
 
 import math
