@@ -18,7 +18,7 @@ NUMBER = re.compile(r"-?\d[\d,]*\.?\d*(?:e[+-]?\d+)?")
 BUILT = re.compile(r"^buildable: .*\n(  .*\n)*", re.MULTILINE)
 # What came after that commit: the answer of a plan's text, a warning of odd sizes, where a rule of thumb needs more
 # tokens than there are, and how many of a fit's starts were followed to their end.
-ODD = r"(?:the model has|[\d,]+ of [\d,]+ models, the first of them with) [^ ]* tokens per parameter"
+ODD = r"(?:[^ ]*: )?(?:the model has|[\d,]+ of [\d,]+ models, the first of them with) [^ ]* tokens per parameter"
 SHORT = "; but it takes [^ ]* tokens, and there are [^ \n]*"
 ADDED = rf"^Train a .*\n\n|^warning: {ODD}.*|{SHORT}|(?<=; )starts followed to their end: .*"
 ADDED = re.compile(ADDED, re.MULTILINE)
