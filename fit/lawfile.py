@@ -47,7 +47,7 @@ class Law:
         Raises UserError for values that no model has, such as n_active=-1; warns of few or many tokens per parameter.
         """
         columns = self._asked_for(n_active, n_tokens, n_experts, columns)
-        if odd := unlikely(columns):
+        if odd := unlikely(columns, 0.5):  # not of grids, which reach far
             warnings.warn(odd, stacklevel=2)
         with np.errstate(all="ignore"):
             loss = self.loss(self.coefficients, columns)

@@ -95,14 +95,14 @@ def read_runs(path, columns, mix_corpora=False, names=None):
     return runs
 
 
-def unlikely(columns):
-    """A sentence where models (columns by name) have so few or many tokens for each parameter, active ones where these
-    are known, that a number is likely to be in other units; else ""."""
+def unlikely(columns, share=0.0):
+    """A sentence where more than a share of the models (columns by name) have so few or many tokens for each parameter,
+    active ones where these are known, that a number is likely to be in other units; else ""."""
     sizes = columns.get("n_active", columns.get("n_total"))
     if sizes is None or "n_tokens" not in columns:
         return ""
     ratio = np.atleast_1d(np.asarray(columns["n_tokens"], float) / sizes)
-    if not (odd := (ratio < FEWEST_TOKENS) | (ratio > MOST_TOKENS)).any():
+    if not np.mean(odd := (ratio < FEWEST_TOKENS) | (ratio > MOST_TOKENS)) > share:
         return ""
     what = "the model has" if ratio.size == 1 else f"{odd.sum():,} of {ratio.size:,} models, the first of them with"
     return sentences.TOKENS_PER_PARAMETER.format(what=what, ratio=ratio[odd][0])

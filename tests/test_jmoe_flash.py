@@ -73,6 +73,8 @@ def test_blocks_and_kernels_equal_attention_over_all_positions_at_once(
     found = differences(value_and_gradients(function, *(x.astype(dtype) for x in inputs)), inputs)
     names = "output", "gradient of queries", "keys", "values"
     record_property("table", ", ".join(f"{name} {one:.2g}" for name, one in zip(names, found)))
+    if dtype == jnp.bfloat16 and len(shape) == 5:  # keys get a sum over the queries that share them, in bfloat16
+        tolerance *= shape[2] // shape[4]
     assert max(found) < tolerance
     assert dtype == jnp.float32 or min(found) > 1e-4  # it was rounded, or float32 was measured against itself
 
