@@ -106,7 +106,7 @@ def test_an_install_brings_what_its_code_imports():
 def test_each_target_installs_what_it_needs():
     for target, extra in ("demo", "train"), ("lint", "test"), ("quick", "test"), ("test", "test"):
         done = subprocess.run(["make", "-n", "-W", "setup.cfg", target], cwd=ROOT, capture_output=True, text=True)
-        assert re.findall(r"pip install .* -e '\.\[(\w+)\]'", done.stdout) == [extra], done
+        assert re.findall(r"-m pip install .*?-e '\.\[(\w+)\]'", done.stdout, re.DOTALL) == [extra], done
 
 
 def test_contributing_names_targets_and_files_that_exist():
