@@ -14,10 +14,10 @@ import pytest
 
 import fit
 from fit import __main__ as command_line
-from fit.fitting import table_warnings
+from fit.data.runs import read_runs
+from fit.fitting.fitting import table_warnings
 from fit.laws import FORMS
-from fit.runs import read_runs
-from fit.units import amount
+from fit.words.units import amount
 
 ROOT = pathlib.Path(__file__).parent.parent
 DENSE = fit_runs.DATA / "chinchilla_svg_245.csv"
