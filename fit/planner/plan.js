@@ -8,6 +8,7 @@ import { AS_GOOD, bestOf, largestIn, nearOptimal, optima, refuseWithoutOptimum, 
 import { infeasibleWhy, say, sentences, warnings } from "./words.js";
 
 const ROUNDED = 0.15; // ratios within this share of each other are taken for one that was rounded to whole widths
+const TRIED = 300; // depths around the planned one, and widths at each, as fit/planning/building.py
 export const DECIDED = 0.8; // share of the draws in which the best number of experts must be the best
 
 // [law, limits, plan] of what was asked. If epochs are given, the law is that of repeated text; if a loss is to be
@@ -179,11 +180,11 @@ function whole(data, law, shape, limits, { n_experts, n_active: planned, d_model
   const blocks = d_model / width;
   const [sequence, at] = [law.models.seq_len ?? data.sequence, reducedAt(law, n_experts)];
   const found = [];
-  for (let n = Math.max(1, Math.ceil(blocks * (1 + ROUNDED))); n >= 1; n--) {
+  for (let n = Math.max(1, Math.ceil(blocks * (1 + ROUNDED))); n >= 1; n -= Math.ceil(blocks / TRIED)) {
     if (found.length && n < blocks / (1 + ROUNDED) - 1) break;
     const own = n * width;
-    const most = Math.floor((own * (1 + ROUNDED)) / width);
-    for (let heads = Math.ceil(own / (1 + ROUNDED) / width); heads <= most; heads++) {
+    const [least, most] = [Math.ceil(own / (1 + ROUNDED) / width), Math.floor((own * (1 + ROUNDED)) / width)];
+    for (let heads = least; heads <= most; heads += Math.ceil((most - least + 1) / TRIED)) {
       const d = heads * width;
       const { flops, ...built } = model(shape, n, d, n_experts, sequence);
       const memory_bytes =

@@ -7,6 +7,8 @@ import numpy as np
 from fit.planning import optimum
 from fit.shape.architecture import ROUNDED, Model
 
+TRIED = 300  # depths around the planned one, and widths at each; beyond, steps between them are below 0.4%
+
 
 def whole(law, architecture, constraints, planned):
     """[(loss, Model, n_tokens, bytes of weights and cache)] of the models of whole blocks and heads around a planned
@@ -15,10 +17,12 @@ def whole(law, architecture, constraints, planned):
     blocks, chips, kept = planned["d_model"] / architecture.width_per_block, constraints.chips, []
     constraints, e = constraints.at(planned["n_experts"]), planned["n_experts"]
     least = round(architecture.smallest / architecture.width_per_block)
-    for n_blocks in range(max(least, math.ceil(blocks * (1 + ROUNDED))), least - 1, -1):
+    step = math.ceil(blocks / TRIED)
+    for n_blocks in range(max(least, math.ceil(blocks * (1 + ROUNDED))), least - 1, -step):
         if kept and n_blocks < blocks / (1 + ROUNDED) - 1:
             break
-        for width in architecture.widths(n_blocks):
+        widths = architecture.widths(n_blocks)
+        for width in widths[:: math.ceil(len(widths) / TRIED)]:
             model = Model(architecture, n_blocks, e, width)
             memory = constraints.bytes_per_parameter * model.exact_parameters
             memory += constraints.bytes_per_kv_element * model.kv_elements(constraints.kv_tokens)
