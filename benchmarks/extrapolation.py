@@ -27,9 +27,9 @@ import numpy as np
 from absl import app, flags
 
 import fit
-from fit.architecture import OF_EXPERTS
+from fit.data.table import Table
 from fit.laws import FORMS
-from fit.table import Table
+from fit.shape.architecture import OF_EXPERTS
 
 ROOT = pathlib.Path(__file__).parents[1]
 CUTS, FITTED, LEFT = (3, 10, 30), 12, 6

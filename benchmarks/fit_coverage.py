@@ -31,11 +31,12 @@ from absl import app, flags
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "tests"))
 import fit_runs
 
-from fit import fitting, optimum
-from fit.lawfile import Law
+from fit.fitting import fitting
+from fit.fitting.problem import Settings
+from fit.fitting.sure import how_sure
+from fit.lawbook.lawfile import Law
 from fit.laws import FORMS
-from fit.problem import Settings
-from fit.sure import how_sure
+from fit.planning import optimum
 
 SWEEPS = {24: ((16, 32), 3), 36: ((16, 24, 32), 3), 48: ((16, 24, 32, 48), 3), 60: ((16, 24, 32), 5)}
 DESIGNS = ["paper", "paper_shared", "chinchilla"] + [f"sweep{n}{kind}" for n in SWEEPS for kind in ("", "_shared")]

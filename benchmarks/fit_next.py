@@ -25,14 +25,16 @@ from absl import app, flags
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "tests"))
 import fit_runs
 
-from fit import candidates, fitting, next_runs, optimum, search
-from fit import noise as noise_lib
-from fit.architecture import PAPER
-from fit.lawfile import Law
+from fit.data.runs import trunks_of
+from fit.data.table import Table
+from fit.fitting import fitting, search
+from fit.fitting import noise as noise_lib
+from fit.fitting.problem import Settings, prepare
+from fit.lawbook.lawfile import Law
 from fit.laws import FORMS
-from fit.problem import Settings, prepare
-from fit.runs import trunks_of
-from fit.table import Table
+from fit.next_runs import candidates, next_runs
+from fit.planning import optimum
+from fit.shape.architecture import PAPER
 
 LAWS = flags.DEFINE_integer("laws", 24, "Laws drawn.")
 FITS = flags.DEFINE_integer("fits", 20, "Fits of each set.")

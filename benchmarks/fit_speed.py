@@ -29,11 +29,11 @@ import numpy as np
 import scipy.optimize
 from absl import app, flags
 
-from fit import search
-from fit.intervals import bootstrap
+from fit.fitting import search
+from fit.fitting.intervals import bootstrap
+from fit.fitting.noise import noise
+from fit.fitting.problem import Settings, prepare, residual_function
 from fit.laws import FORMS
-from fit.noise import noise
-from fit.problem import Settings, prepare, residual_function
 
 SCIPY_STARTS = flags.DEFINE_integer("scipy_starts", 60, "Starts for each of scipy's methods, 0.1 to 2 seconds each.")
 OUR_STARTS = flags.DEFINE_integer("starts", 1024, "Starts for fit.")

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 
-from fit import UserError
+from fit.errors import UserError
 
 COMMANDS = {
     "law": "fit a law to a table of runs",

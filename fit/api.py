@@ -6,10 +6,11 @@ import json
 
 from absl import flags
 
-from fit import UserError, frames
-from fit.lawfile import Law, load
+from fit.data import frames
+from fit.data.table import Table, plain
+from fit.errors import UserError
+from fit.lawbook.lawfile import Law, load
 from fit.laws import FORMS
-from fit.table import Table, plain
 
 __all__ = ["Plan", "law", "load", "plan", "read", "save"]
 
@@ -46,7 +47,7 @@ def law(runs, form: str = "joint", **options) -> Law:
 
 def save(law: Law, path) -> None:
     """Writes a law from `fit.law` as a law.json, for the commands. Raises UserError if it cannot be written."""
-    from fit import fitting
+    from fit.fitting import fitting
 
     fitting.save(law.record, str(path))
 
@@ -65,12 +66,12 @@ class Plan:
         vars(self).update(fields)
 
     def __repr__(self):
-        from fit import plan_text
+        from fit.planning import plan_text
 
         return f"<plan by {self.law}: {plan_text.answer(vars(self))}>"
 
     def __str__(self):
-        from fit import plan_text
+        from fit.planning import plan_text
 
         return plan_text.text(vars(self))
 

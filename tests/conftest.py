@@ -9,6 +9,7 @@ import helpers
 # what a shell starts in the background ignores Ctrl-C, and the tests' processes would inherit that
 signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # hundreds of processes start, and read what the first one compiled
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {helpers.xla_flags(8)}"
 
 import jax  # noqa: E402
@@ -104,6 +105,12 @@ def pytest_collection_modifyitems(items):
     """Runs the longest files first: one worker runs all tests of a file, as they share what they trained, so all would
     wait for a long file that is started last."""
     items.sort(key=lambda item: item.path.stem.removeprefix("test_") not in LONGEST)
+
+
+def pytest_runtest_logreport(report):
+    """Names a failure at once: a run that is cut off has no summary."""
+    if report.failed and "PYTEST_XDIST_WORKER" not in os.environ:
+        print(f"\nFAILED {report.nodeid} after {report.duration:.0f} s", flush=True)
 
 
 def pytest_terminal_summary(terminalreporter):

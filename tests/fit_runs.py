@@ -6,11 +6,11 @@ import pathlib
 
 import numpy as np
 
-from fit import models
-from fit.architecture import training_flops
+from fit.data.runs import Runs
+from fit.data.table import Table, read
+from fit.lawbook import models
 from fit.laws import FORMS
-from fit.runs import Runs
-from fit.table import Table, read
+from fit.shape.architecture import training_flops
 
 DATA = pathlib.Path(__file__).parent / "data"
 CORPUS = "1a2b3c4d5e6f7a8b"  # of the demo's runs: no text has it

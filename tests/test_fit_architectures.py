@@ -12,11 +12,13 @@ import pytest
 import fit
 from configs import joint_moe, quickstart
 from fit import __main__ as command_line
-from fit import models, next_text, optimum
-from fit.architecture import PAPER, Model
-from fit.lawfile import load
-from fit.mixture import Mixture
-from fit.table import Table
+from fit.data.table import Table
+from fit.lawbook import models
+from fit.lawbook.lawfile import load
+from fit.next_runs import next_text
+from fit.planning import optimum
+from fit.shape.architecture import PAPER, Model
+from fit.shape.mixture import Mixture
 from jmoe.config import fields
 from jmoe.config.check import check_config
 from jmoe.cost import counts

@@ -7,10 +7,10 @@ import fit_runs
 import numpy as np
 import pytest
 
-from fit import UserError
 from fit import __main__ as command_line
-from fit.runs import read_runs
-from fit.table import Table, read, write
+from fit.data.runs import read_runs
+from fit.data.table import Table, read, write
+from fit.errors import UserError
 
 LAW = fit_runs.TABLE_3
 VALUES = [

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 from fit import __main__ as command_line
-from fit import summary
 from fit.commands import predict
-from fit.lawfile import load
-from fit.table import Table, write
+from fit.data.table import Table, write
+from fit.fitting import summary
+from fit.lawbook.lawfile import load
 
 ENV = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
 

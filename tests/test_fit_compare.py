@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from fit import __main__ as command_line
-from fit import optimum, planning
-from fit.architecture import PAPER
-from fit.compare import compare
-from fit.lawfile import load
-from fit.mixture import Mixture
+from fit.lawbook.lawfile import load
+from fit.planning import optimum, planning
+from fit.planning.compare import compare
+from fit.shape.architecture import PAPER
+from fit.shape.mixture import Mixture
 
 SHAPE = dict(vocab_size=PAPER.vocab_size, width_per_block=PAPER.width_per_block)
 LIMITS = optimum.Constraints(flops=1e22, memory_bytes=8e10)

@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 
 from configs import joint_moe
-from fit import UserError, cost, repeats, units
 from fit import __main__ as command_line
-from fit.architecture import PAPER
+from fit.errors import UserError
 from fit.form import Form
-from fit.lawfile import Law, load
+from fit.lawbook.lawfile import Law, load
 from fit.laws import FORMS, joint
+from fit.planning import cost, repeats
+from fit.shape.architecture import PAPER
+from fit.words import units
 from jmoe.config.check import check_config
 from jmoe.cost import counts, memory
 from jmoe.cost.chips import CHIPS as JMOE_CHIPS

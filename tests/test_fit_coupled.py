@@ -9,12 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fit import UserError, fitting, optimum
-from fit.architecture import PAPER
+from fit.errors import UserError
+from fit.fitting import fitting
+from fit.fitting.problem import Settings
 from fit.form import Form
-from fit.lawfile import Law, load
+from fit.lawbook.lawfile import Law, load
 from fit.laws import FORMS
-from fit.problem import Settings
+from fit.planning import optimum
+from fit.shape.architecture import PAPER
 
 JOINT, COUPLED = FORMS["joint"], FORMS["joint_coupled"]
 

@@ -13,12 +13,14 @@ import PIL.Image
 import pytest
 
 from fit import __main__ as command_line
-from fit import planning, summary, units
-from fit.architecture import Architecture
-from fit.lawfile import load
-from fit.optimum import Constraints
+from fit.fitting import summary
+from fit.lawbook.lawfile import load
 from fit.paper import figures, report
 from fit.paper.figures import style
+from fit.planning import planning
+from fit.planning.optimum import Constraints
+from fit.shape.architecture import Architecture
+from fit.words import units
 
 SMALL = dict(
     a=19.0,

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fit import UserError, holistic, holistic_plan, holistic_runs
 from fit import __main__ as command_line
-from fit.holistic import Setting, Shape, buildable, invert, setting, triad_of
-from fit.table import Table, write
+from fit.architecture_search import holistic, holistic_plan, holistic_runs
+from fit.architecture_search.holistic import Setting, Shape, buildable, invert, setting, triad_of
+from fit.data.table import Table, write
+from fit.errors import UserError
 
 # d 512, one dense block, seven of experts of width 176, 4 heads of 64, 2 of keys
 CHECK = Shape(512, 1, 7, 176, 4, 2, 64)

@@ -10,10 +10,10 @@ import pytest
 from fit_runs import dense_runs, fit_law
 
 from fit import __main__ as command_line
-from fit import fitting, holdout, search
+from fit.data.runs import subset
+from fit.fitting import fitting, holdout, search
+from fit.fitting.problem import Settings, prepare
 from fit.laws import FORMS
-from fit.problem import Settings, prepare
-from fit.runs import subset
 
 
 @pytest.fixture(scope="module", autouse=True)

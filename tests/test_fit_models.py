@@ -3,11 +3,12 @@
 import fit_runs
 import pytest
 
-from fit import UserError, models
-from fit.architecture import Architecture
-from fit.lawfile import Law, in_words, load, warning_of
+from fit.data.table import Table
+from fit.errors import UserError
+from fit.lawbook import models
+from fit.lawbook.lawfile import Law, in_words, load, warning_of
 from fit.laws import FORMS
-from fit.table import Table
+from fit.shape.architecture import Architecture
 
 
 @pytest.fixture(scope="module")

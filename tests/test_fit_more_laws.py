@@ -11,12 +11,13 @@ import pytest
 import scipy.optimize
 
 from fit import __main__ as command_line
-from fit import fitting, forms, holdout, optimum, planning, search, summary
-from fit.architecture import PAPER, Architecture
-from fit.lawfile import load
+from fit.data.runs import Runs, read_runs, subset
+from fit.fitting import fitting, forms, holdout, search, summary
+from fit.fitting.problem import Settings, prepare
+from fit.lawbook.lawfile import load
 from fit.laws import FORMS
-from fit.problem import Settings, prepare
-from fit.runs import Runs, read_runs, subset
+from fit.planning import optimum, planning
+from fit.shape.architecture import PAPER, Architecture
 
 SPARSITY, FINE, COMPREHENSIVE = (load(name) for name in ("sparsity-2025", "fine-grained-2024", "comprehensive-2025"))
 

@@ -14,8 +14,8 @@ import pytest
 
 from benchmarks import fit_next
 from fit import __main__ as command_line
-from fit import candidates, design
 from fit.laws import FORMS
+from fit.next_runs import candidates, design
 
 BUDGET, TARGET = 5e12, 1e14  # of the laptop's sweep: ten times its FLOPs; a hundred times its largest run's
 

@@ -10,10 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fit import UserError, architecture, cost, learning_rate, optimum, plan_config, plan_text, planning, repeats
-from fit.lawfile import Law, load
+from fit.equal_flops import learning_rate
+from fit.errors import UserError
+from fit.lawbook.lawfile import Law, load
 from fit.laws import FORMS
 from fit.paper import tables
+from fit.planning import cost, optimum, plan_config, plan_text, planning, repeats
+from fit.shape import architecture, roots
 
 PAPER = architecture.Architecture()
 # Printed cells of Table 1: (n_active, n_tokens).
@@ -243,7 +246,7 @@ def test_flops_of_dense_inverts_the_optimum(law):
 
 def test_a_root_without_a_change_of_sign_is_nan():
     target = np.array([3.0, 100.0, 1.0])
-    found = optimum.root(lambda x: np.exp(x) - target, 0.0, [2.0, 2.0, 1.0])
+    found = roots.root(lambda x: np.exp(x) - target, 0.0, [2.0, 2.0, 1.0])
     np.testing.assert_allclose(found, [np.log(3), np.nan, 0.0], rtol=1e-14)
 
 

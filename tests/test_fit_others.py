@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from fit_runs import dense_runs, fit_law
 
-from fit import UserError, learning_rate
 from fit import __main__ as command_line
-from fit.lawfile import load
-from fit.table import Table, read, write
+from fit.data.table import Table, read, write
+from fit.equal_flops import learning_rate
+from fit.errors import UserError
+from fit.lawbook.lawfile import load
 
 # ------------------------------------------------------------------------------------------------
 

@@ -11,10 +11,12 @@ import fit_runs
 import numpy as np
 import pytest
 
-from fit import UserError, architecture, optimum
+from fit.errors import UserError
 from fit.form import Form
-from fit.lawfile import Law, load
+from fit.lawbook.lawfile import Law, load
 from fit.laws import joint
+from fit.planning import optimum
+from fit.shape import architecture
 
 # The law of Abnar et al. 2025 (arXiv 2501.12370) without its interaction: total parameters, tokens, sparsity.
 PAGE = '''

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from fit import __main__ as command_line
-from fit.cost import CHIPS
+from fit.planning.cost import CHIPS
 from jmoe.cost.chips import CHIPS as JMOE_CHIPS
 from launch import accelerators
 

@@ -14,10 +14,10 @@ import pytest
 
 import fit
 from fit import __main__ as command_line
-from fit.fitting import table_warnings
+from fit.data.runs import read_runs
+from fit.fitting.fitting import table_warnings
 from fit.laws import FORMS
-from fit.runs import read_runs
-from fit.units import amount
+from fit.words.units import amount
 
 ROOT = pathlib.Path(__file__).parent.parent
 DENSE = fit_runs.DATA / "chinchilla_svg_245.csv"
@@ -218,7 +218,7 @@ def test_mistakes_are_named():
 def test_the_names_are_functions_whatever_was_imported_first():
     program = (
         "import sys, fit; light = not {'numpy', 'jax'} & sys.modules.keys()\n"
-        "from fit import lawfile, planning, __main__ as m\n"
+        "from fit.lawbook import lawfile; from fit.planning import planning; from fit import __main__ as m\n"
         "m.run(['plan', '--law=joint-moe-2025', '--flops=1e20'])\n"
         "plan = fit.plan('joint-moe-2025', flops=1e20); law = fit.load('joint-moe-2025')\n"
         "print(light, callable(fit.law), fit.plan(law, flops=1e20).best == plan.best, 'jax' in sys.modules)"

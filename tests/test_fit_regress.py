@@ -14,10 +14,11 @@ import pytest
 import scipy.optimize
 import scipy.special
 
-from fit import UserError, holdout, search, solvers, sure
+from fit.data.runs import subset
+from fit.errors import UserError
+from fit.fitting import holdout, search, solvers, sure
+from fit.fitting.problem import Settings, prepare, residual_function
 from fit.laws import FORMS
-from fit.problem import Settings, prepare, residual_function
-from fit.runs import subset
 
 JOINT = FORMS["joint"]
 TRUE = JOINT.to_free(fit_runs.TABLE_3)
@@ -37,7 +38,7 @@ def noisy():
 
 
 def numpy_objective(free, runs, settings, weights):
-    """The objective as the docstring of fit/problem.py states it, in NumPy and scipy."""
+    """The objective as the docstring of fit/fitting/problem.py states it, in NumPy and scipy."""
     c = dict(zip(JOINT.names, np.asarray(JOINT.to_coefficients(free))))
     r = np.log(fit_runs.joint_loss(runs.n_active, runs.n_tokens, runs.n_experts, c)) - np.log(runs.loss)
     losses = weights * scipy.special.huber(settings.huber_delta, r)

@@ -9,15 +9,16 @@ import numpy as np
 import pytest
 import scipy.optimize
 
-from fit import UserError, noise, search
-from fit.intervals import bootstrap, profile
-from fit.lawfile import Law
+from fit.data.runs import subset, trunks_of
+from fit.data.table import Table
+from fit.errors import UserError
+from fit.fitting import noise, search
+from fit.fitting.intervals import bootstrap, profile
+from fit.fitting.problem import Settings, prepare, residual_function
+from fit.fitting.sure import warnings
+from fit.lawbook.lawcheck import WAYS_OF_DRAWING
+from fit.lawbook.lawfile import Law
 from fit.laws import FORMS
-from fit.problem import Settings, prepare, residual_function
-from fit.runs import subset, trunks_of
-from fit.summary import WAYS_OF_DRAWING
-from fit.sure import warnings
-from fit.table import Table
 
 JOINT = FORMS["joint"]
 

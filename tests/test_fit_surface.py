@@ -8,10 +8,13 @@ import numpy as np
 import pytest
 from fit_runs import TABLE_3, joint_loss
 
-from fit import UserError, isoflop, leverage, summary, surface
 from fit import __main__ as command_line
-from fit.lawfile import load
-from fit.table import Table, write
+from fit.data.table import Table, write
+from fit.equal_flops import isoflop, surface
+from fit.errors import UserError
+from fit.fitting import summary
+from fit.lawbook.lawfile import load
+from fit.planning import leverage
 
 # an interior optimum: coefficients of x, x^2, z, z^2, xz, (xz)^2, 1
 KNOWN = np.array([-1.2, 0.03, -0.2, 0.02, 0.002, 1e-5, 14.0])

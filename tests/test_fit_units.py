@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from fit import units
 from fit.paper.figures import style
+from fit.words import units
 
 
 def test_units():

@@ -2,6 +2,7 @@
 
 import ast
 import configparser
+import graphlib
 import importlib.metadata
 import os
 import pathlib
@@ -101,6 +102,39 @@ def test_an_install_brings_what_its_code_imports():
     assert imported("launch") <= brought(required("train", "gke"))
     for name, lines in setup_cfg()["options.extras_require"].items():
         assert name == "train" or lines.split()[0].startswith("jmoe["), name
+
+
+def imports(package) -> dict[str, set[str]]:
+    """{module: the modules of the package that it imports, at its head or later}."""
+    paths = {".".join(p.relative_to(ROOT).with_suffix("").parts): p for p in (ROOT / package).rglob("*.py")}
+    paths = {name.removesuffix(".__init__"): path for name, path in paths.items()}
+    found = {}
+    for module, path in paths.items():
+        names = set()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                names |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                whole = {f"{node.module}.{alias.name}" for alias in node.names}
+                names |= {name if name in paths else node.module for name in whole}
+        found[module] = names & paths.keys() - {module}
+    return found
+
+
+def test_no_module_imports_itself_by_way_of_others():
+    for package in "jmoe", "fit", "launch":
+        graphlib.TopologicalSorter(imports(package)).prepare()  # CycleError names the modules
+
+
+def test_rooms_of_fit_import_only_rooms_above_them_in_the_list():
+    """The list is the docstring of fit/__init__.py."""
+    names = re.findall(r"^  ((?:\w+(?:\.py|/)(?:, )?)+)  ", text("fit/__init__.py"), re.MULTILINE)
+    rooms = [room.strip("/").removesuffix(".py") for name in names for room in name.split(", ")] + ["__main__"]
+    graph = {m.removeprefix("fit."): found for m, found in imports("fit").items() if m != "fit"}
+    assert {m.partition(".")[0] for m in graph} == set(rooms)
+    for module, found in graph.items():
+        for other in found:
+            assert rooms.index(other.split(".")[1]) <= rooms.index(module.partition(".")[0]), (module, other)
 
 
 def test_each_target_installs_what_it_needs():

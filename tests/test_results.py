@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fit.form import Form
-from fit.lawfile import load
+from fit.lawbook.lawfile import load
 from fit.laws import FORMS
 from results import laws, make, rows, tables
 

@@ -12,7 +12,7 @@ the others ask for 30 times as many parameters as active ones. Each model trains
 import itertools
 import math
 
-from fit import holistic
+from fit.architecture_search import holistic
 from jmoe.cost import counts
 from jmoe.model import weights
 

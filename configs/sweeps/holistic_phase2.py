@@ -9,7 +9,7 @@ The ratios are those of the paper, M/N_a as recovered from its tables. After a p
 """
 
 from configs.sweeps import holistic_phase1
-from fit import holistic
+from fit.architecture_search import holistic
 
 RATIOS = dict(zip(holistic.BUDGETS, zip((10.8, 9.95, 9.18, 8.72, 8.35, 8.21), holistic.RATIO_USED)))
 WIDTHS = 9

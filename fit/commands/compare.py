@@ -7,12 +7,13 @@ python -m fit compare --flops=1e22 --memory_gb=80 --laws=joint-moe-2025,law.json
 import json
 import textwrap
 
-from fit import UserError, sentences
-from fit.architecture import PAPER
 from fit.commands import flags
-from fit.compare import AGREE, LAWS, compare
-from fit.lawfile import in_words, load
-from fit.units import amount
+from fit.errors import UserError
+from fit.lawbook.lawfile import in_words, load
+from fit.planning.compare import AGREE, LAWS, compare
+from fit.shape.architecture import PAPER
+from fit.words import sentences
+from fit.words.units import amount
 
 FLAGS = (
     ("bool", "json", False, "Print the comparison as JSON."),

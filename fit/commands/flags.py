@@ -5,10 +5,12 @@ import math
 
 from absl import flags
 
-from fit import UserError, cost, optimum, sentences
-from fit import lawfile as law_lib
-from fit.table import BOUNDS
-from fit.units import LARGEST
+from fit.data.table import BOUNDS
+from fit.errors import UserError
+from fit.lawbook import lawfile as law_lib
+from fit.planning import cost, optimum
+from fit.words import sentences
+from fit.words.units import LARGEST
 
 # Columns that --columns may find under another name: those of runs.csv that fit reads.
 NAMES = (*BOUNDS, "peak_learning_rate", "epochs", "corpus_fingerprint", "run", "seed", "config")
@@ -104,7 +106,7 @@ def architectures_of(f, law):
     given = {name: value for name, value in given.items() if value is not None}
     if used is None and not given:
         return [own]
-    from fit.mixture import Mixture
+    from fit.shape.mixture import Mixture
 
     mixture = own if isinstance(own, Mixture) else Mixture(**vars(own))
     mixture = dataclasses.replace(mixture, **given)

@@ -13,9 +13,10 @@ token and tokens for each budget, once more: to runs of several sizes at each bu
 
 import json
 
-from fit import UserError, holistic, holistic_plan
+from fit.architecture_search import holistic, holistic_plan
 from fit.commands import flags
-from fit.units import amount
+from fit.errors import UserError
+from fit.words.units import amount
 
 FLAGS = (
     ("float", "flops", None, "Training FLOPs, M D: FLOPs per token times tokens."),
@@ -53,7 +54,7 @@ def run(f):
     result, names = {}, flags.columns_of(f)
     searched = [f[name].value and _read(f[name].value, names) for name in ("runs", "width_runs")]
     if any(searched):
-        from fit import holistic_runs
+        from fit.architecture_search import holistic_runs
 
         result["fit"] = holistic_runs.fit(*searched)
         if searched[0]:
@@ -72,7 +73,7 @@ def run(f):
 
 
 def _read(path, names):
-    from fit import holistic_runs
+    from fit.architecture_search import holistic_runs
 
     return holistic_runs.read(path, names)
 
@@ -81,7 +82,8 @@ def _rank(f, names):
     """How ranks agree in a table with d_model, loss and a column --group, or one that tells the runs' architectures."""
     import numpy as np
 
-    from fit import holistic_runs, table
+    from fit.architecture_search import holistic_runs
+    from fit.data import table
 
     if f.group is None:
         runs = _read(f.rank, names)
@@ -99,7 +101,7 @@ def _rank(f, names):
 
 def _refit(runs):
     """Eq. 2 fitted to runs of several M at each budget: M_opt and D_opt = C / M_opt."""
-    from fit import isoflop
+    from fit.equal_flops import isoflop
 
     found = isoflop.profiles(runs.m, runs.flops, runs.loss)
     if not found:

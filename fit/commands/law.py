@@ -5,11 +5,11 @@ python -m fit law --runs=runs.csv --form=joint,chinchilla,sparsity
 python -m fit law --runs=theirs.jsonl --columns=loss:val_loss,n_tokens:D --out=law.json --fix=E_max=290.4521,c=1.2
 """
 
-from fit import UserError
 from fit.commands import flags
+from fit.data.table import check_writable
+from fit.errors import UserError
+from fit.lawbook.lawcheck import WAYS_OF_DRAWING
 from fit.laws import FORMS
-from fit.summary import WAYS_OF_DRAWING
-from fit.table import check_writable
 
 FLAGS = (
     ("string", "runs", None, "Table of runs: .csv, .jsonl or .parquet."),
@@ -95,7 +95,7 @@ def forms_of(f):
 
 def settings_of(f):
     """The Settings that the flags ask for; UserError where one is out of range."""
-    from fit.problem import Settings
+    from fit.fitting.problem import Settings
 
     if f.starts == "paper":
         starts = 0
@@ -154,7 +154,7 @@ def percentiles_of(f):
 
 def options_of(f):
     """The fitting.Options that the flags ask for."""
-    from fit import fitting
+    from fit.fitting import fitting
 
     return fitting.Options(
         holdout=f.holdout,
@@ -171,7 +171,7 @@ def options_of(f):
 
 def fitted(f, runs, form, quiet=False):
     """The record of the law of this Form that the flags ask for, fitted to `runs`: a path or a Table."""
-    from fit import fitting, solvers
+    from fit.fitting import fitting, solvers
 
     with solvers.kept():
         return fitting.fit_file(runs, form, settings_of(f), options_of(f), quiet)
@@ -182,7 +182,7 @@ def run(f):
     for name in ("runs", "out") if len(asked) == 1 else ("runs",):
         if f[name].value is None:
             raise UserError(f"--{name} is missing")
-    from fit import fitting, forms, solvers, summary
+    from fit.fitting import fitting, forms, solvers, summary
 
     if len(asked) > 1:
         with solvers.kept():

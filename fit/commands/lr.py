@@ -11,9 +11,10 @@ import json
 
 import numpy as np
 
-from fit import UserError, learning_rate
 from fit.commands import flags
-from fit.table import read, write_text
+from fit.data.table import read, write_text
+from fit.equal_flops import learning_rate
+from fit.errors import UserError
 
 FLAGS = (
     (

@@ -6,9 +6,9 @@ python -m fit next --law=law.json --runs=runs.csv --flops=1e13 --goal=coefficien
 
 import json
 
-from fit import UserError
 from fit.commands import flags
-from fit.table import check_writable, write_text
+from fit.data.table import check_writable, write_text
+from fit.errors import UserError
 
 FLAGS = (
     ("string", "runs", None, "The table of runs that the law was fitted to."),
@@ -38,7 +38,7 @@ def define_flags(f):
 
 def goal_of(f, law):
     """The Goal that the flags ask for; UserError where they do not go together or name no coefficient of the law."""
-    from fit.next_runs import Goal
+    from fit.next_runs.next_runs import Goal
 
     if f.goal == "plan":
         if f.coefficients is not None:
@@ -69,7 +69,7 @@ def run(f):
     architecture = flags.shape_of(f, law)
     if f.emit_sweep is not None:
         check_writable(f.emit_sweep)
-    from fit import next_runs, next_text
+    from fit.next_runs import next_runs, next_text
 
     found = next_runs.next_runs(law, f.runs, architecture, experts, flops, goal, flags.columns_of(f))
     if f.emit_sweep is not None:

@@ -3,12 +3,12 @@
 python -m fit page --law=law.json --runs=runs.csv --out=planner.html
 """
 
-from fit import page
+from fit import planner as page
 from fit.commands.flags import columns_of, define, define_columns
-from fit.lawfile import load
-from fit.page import data
+from fit.data.table import check_writable, write_text
+from fit.lawbook.lawfile import load
 from fit.paper import figures
-from fit.table import check_writable, write_text
+from fit.planner import data
 
 FLAGS = (
     (

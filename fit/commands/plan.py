@@ -8,10 +8,12 @@ python -m fit plan --law=sparsity-2025 --flops=1e21 --memory_gb=80 --used=1,2,4 
 
 import json
 
-from fit import UserError, cost, plan_config, plan_text, repeats, sentences, target
 from fit.commands import flags
-from fit.planning import plan as solved
-from fit.table import write_text
+from fit.data.table import write_text
+from fit.errors import UserError
+from fit.planning import cost, plan_config, plan_text, repeats, target
+from fit.planning.planning import plan as solved
+from fit.words import sentences
 
 FLAGS = (
     ("float", "target_loss", None, "Loss to reach with the fewest FLOPs of training and --inference_tokens."),

@@ -11,10 +11,10 @@ lines are dashed where no run reaches, and bands are percentiles of the bootstra
 
 import os
 
-from fit import UserError
 from fit.commands import flags
+from fit.data.table import replacing
+from fit.errors import UserError
 from fit.paper import figures
-from fit.table import replacing
 
 OF_A_FIT = {"5": "predicted_against_measured", "2a": "isoflop", "memory": "best_experts_against_memory"}
 

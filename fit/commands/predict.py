@@ -9,11 +9,11 @@ import warnings
 
 import numpy as np
 
-from fit import UserError
 from fit.commands import flags
-from fit.lawfile import in_words
-from fit.runs import unlikely
-from fit.table import Table, read, write
+from fit.data.runs import unlikely
+from fit.data.table import Table, read, write
+from fit.errors import UserError
+from fit.lawbook.lawfile import in_words
 
 FLAGS = (
     ("string", "n_active", None, "Active parameters, embedding and head included."),

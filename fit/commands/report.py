@@ -4,7 +4,7 @@ python -m fit report --law=law.json --runs=runs.csv --out=report.html
 """
 
 from fit.commands import flags
-from fit.table import check_writable, write_text
+from fit.data.table import check_writable, write_text
 
 FLAGS = (
     ("string", "runs", None, "Table of runs, for predicted against measured and for points on the curves."),

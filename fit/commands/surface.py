@@ -9,9 +9,9 @@ The table has n_active, n_total, n_tokens, loss, and sparsity or n_experts with 
 
 import json
 
-from fit import UserError
 from fit.commands import flags
-from fit.units import amount
+from fit.errors import UserError
+from fit.words.units import amount
 
 FLAGS = (
     ("string", "runs", None, "Table of runs at several sizes and sparsities of equal FLOPs: .csv, .jsonl or .parquet."),
@@ -29,7 +29,7 @@ def define_flags(f):
 def run(f):
     if f.runs is None:
         raise UserError("--runs is missing: a table of runs at several sizes and sparsities")
-    from fit import surface
+    from fit.equal_flops import surface
 
     ending = f.out and flags.picture_ending(f.out)
     rows = surface.of_table(f.runs, flags.columns_of(f), seed=f.seed)

@@ -6,9 +6,9 @@ python -m fit table --law=law.json --which=5 --out=table_5.csv
 
 import json
 
-from fit import UserError
 from fit.commands import flags
-from fit.table import Table, write
+from fit.data.table import Table, write
+from fit.errors import UserError
 
 FLAGS = (
     ("enum", "which", None, ["1", "2", "4", "5"], "Which table of the paper to print."),

@@ -6,9 +6,13 @@ import io
 import json
 import os
 
-from fit import UserError, optimum, plan_text, planning, summary, units
+from fit.errors import UserError
+from fit.fitting import summary
+from fit.lawbook.lawcheck import LEVEL
+from fit.lawbook.shapes import words_of
 from fit.paper import figures, tables
-from fit.shapes import words_of
+from fit.planning import optimum, plan_text, planning
+from fit.words import units
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1f2328; --soft: #59636e; --line: #d1d9e0; --back: #fff; --warn: #fff8c5;
@@ -181,7 +185,7 @@ def _coefficients(law):
         row = dict(coefficient=name, value=value)
         if profile:
             ends = profile.get(name)
-            row[f"profile likelihood ({summary.LEVEL:.0%})"] = ends and _interval(ends["low"], ends["high"])
+            row[f"profile likelihood ({LEVEL:.0%})"] = ends and _interval(ends["low"], ends["high"])
         if bootstrap:
             low, high = law.percentiles
             ends = (bootstrap.get("intervals") or {}).get(name)
@@ -217,7 +221,7 @@ def _figure_section(law, architecture, which, runs, out):
     picture = io.BytesIO()
     figures.save(figure, picture, "png")
     data = base64.b64encode(picture.getvalue()).decode()
-    wide = figure.get_figwidth() > figures.COLUMN
+    wide = figure.get_figwidth() > figures.style.COLUMN
     width, height = (round(96 * inches * 1.3) for inches in figure.get_size_inches())
     rows = [dict(zip(columns, values)) for values in zip(*columns.values())]
     counted = f"{len(rows)} rows" if len(rows) <= MOST_ROWS else f"the first {MOST_ROWS} of {len(rows)} rows"

@@ -7,10 +7,12 @@ law's own where the paper's are far from what it was fitted to.
 
 import numpy as np
 
-from fit import UserError, optimum, planning, summary
+from fit.errors import UserError
+from fit.fitting import summary
 from fit.form import Reduced
-from fit.lawfile import in_words
+from fit.lawbook.lawfile import in_words
 from fit.laws import FORMS, PRESETS
+from fit.planning import optimum, planning
 
 TABLE_1_EXPERTS = (1, 2, 4, 8, 16)
 TABLE_1_FLOPS = (1e20, 5e20, 1e21)

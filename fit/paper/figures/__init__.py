@@ -8,8 +8,10 @@ quality.py  predicted against measured (5)
 
 import numpy as np
 
-from fit import UserError, optimum, units
-from fit.runs import read_runs
+from fit.data.runs import read_runs
+from fit.errors import UserError
+from fit.planning import optimum
+from fit.words import units
 
 FIGURES = {  # name: caption
     "1a": "Figure 1a: loss under a memory limit",
@@ -21,10 +23,7 @@ FIGURES = {  # name: caption
     "memory": "Best number of experts against memory",
 }
 FORMATS = ("pdf", "png", "svg")
-COLUMN, PAGE = 3.35, 6.75  # inches: a column of a page, and a page
 PAPER_FLOPS = (1e20, 1e21, 1e22)  # of its figures, for a published law
-OF_THE_BEST = ", of the best curve"  # alone a band is drawn: several would cover each other
-NEAR = 1.25  # a run belongs to a budget within this factor of it
 PAPER_ONE = {"1a": 1e22, "3": 5e22, "4": 5e22}
 
 
@@ -39,7 +38,7 @@ def measured(law, path, names=None):
     """(runs, boolean [n_runs]: those that the fit kept out) of a table of runs; UserError where it cannot be read.
     In a table other than the one that the law was fitted to, none is known to be kept out. names: what the table calls
     its columns, {ours: theirs}; those that the fit was given, by default."""
-    from fit import holdout
+    from fit.fitting import holdout
 
     names = names or (law.record.get("settings") or {}).get("columns")
     runs = read_runs(path, law.form.columns, mix_corpora=True, names=names)
@@ -86,11 +85,13 @@ def budgets_of(law, runs=None):
     low, high = law.ranges["training_flops"]
     if runs is None:
         return [units.rounded(low ** (1 - share) * high**share) for share in (1 / 3, 2 / 3, 1)]
+    from fit.paper.figures import style
+
     spent = np.log(runs.flops)
     budgets = []
     for start in (0.2, 0.5, 0.8):
         tried = np.log(low) + np.log(high / low) * np.linspace(start, start + 0.2, 20)
-        near = [np.sum(np.abs(spent - at) < np.log(NEAR)) for at in tried]
+        near = [np.sum(np.abs(spent - at) < np.log(style.NEAR)) for at in tried]
         budgets.append(units.rounded(np.exp(tried[np.argmax(near)])))
     return budgets
 

@@ -2,9 +2,12 @@
 
 import numpy as np
 
-from fit import UserError, optimum, units
-from fit.architecture import TRAINING
-from fit.paper.figures import NEAR, OF_THE_BEST, style
+from fit.errors import UserError
+from fit.paper.figures import style
+from fit.paper.figures.style import NEAR, OF_THE_BEST
+from fit.planning import optimum
+from fit.shape.architecture import TRAINING
+from fit.words import units
 
 
 def isoflop(law, architecture, experts, budgets, runs=None):

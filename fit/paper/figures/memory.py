@@ -8,8 +8,10 @@ import dataclasses
 
 import numpy as np
 
-from fit import optimum, units
-from fit.paper.figures import OF_THE_BEST, style
+from fit.paper.figures import style
+from fit.paper.figures.style import OF_THE_BEST
+from fit.planning import optimum
+from fit.words import units
 
 RING = dict(marker="o", color="black", markerfacecolor="none", markersize=8, linestyle="none")
 

@@ -3,8 +3,9 @@
 import matplotlib.cm
 import numpy as np
 
-from fit import optimum
-from fit.paper.figures import PAGE, style
+from fit.paper.figures import style
+from fit.paper.figures.style import PAGE
+from fit.planning import optimum
 
 MOST_SIZES, SOME_SIZES = 16, 6  # of n_active, each with a line; beyond so many, lines of some of them
 

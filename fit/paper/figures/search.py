@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from fit.holistic_runs import budgets
+from fit.architecture_search.holistic_runs import budgets
+from fit.data.table import replacing
+from fit.equal_flops.surface import reach
 from fit.paper.figures import style
-from fit.surface import reach
-from fit.table import replacing
-from fit.units import flops as flops_text
+from fit.words.units import flops as flops_text
 
 MOST = 4  # surfaces in a picture: the largest budgets
 

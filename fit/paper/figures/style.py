@@ -11,9 +11,12 @@ import numpy as np
 from matplotlib import colors, lines, patches, ticker
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from fit import optimum, units
-from fit.paper.figures import COLUMN, PAGE
+from fit.planning import optimum
+from fit.words import units
 
+COLUMN, PAGE = 3.35, 6.75  # inches: a column of a page, and a page
+OF_THE_BEST = ", of the best curve"  # alone a band is drawn: several would cover each other
+NEAR = 1.25  # a run belongs to a budget within this factor of it
 DPI = 200  # of PNG
 POINTS = 200  # of a curve
 MANY = 3000  # points from here on are stored as an image within PDF and SVG

@@ -37,9 +37,9 @@ def constraints(count=1000, seed=5):
 
 def answers():
     """float64 [1000, 4]."""
-    from fit.architecture import Architecture
-    from fit.lawfile import load
-    from fit.optimum import Constraints, solve
+    from fit.lawbook.lawfile import load
+    from fit.planning.optimum import Constraints, solve
+    from fit.shape.architecture import Architecture
 
     law, rows = load("joint-moe-2025"), []
     names = {field.name for field in dataclasses.fields(Constraints)}

@@ -1,0 +1,221 @@
+"""The architecture of a mixture for any budget, by the laws of Wan et al. (2026, arXiv 2603.21862).
+
+A triad stands for an architecture: M, the FLOPs of one token (forward and backward), N_a, its active parameters, and N,
+all of them; embedding, head, norms and routers left out. C = M D is the budget. Per layer (App. A): attention has
+2 d head_dim (n_heads + n_kv_heads) weights, a dense block 3 d d_dense (d_dense = 3 d), an expert 3 d d_expert. With
+n_dense dense blocks, n_moe blocks of n_experts routed experts of which a token uses top_k, and n_shared that all use:
+
+  N_a = 2 d head_dim (n_heads + n_kv_heads) L + 3 d d_dense n_dense + 3 d d_expert (top_k + n_shared) n_moe
+  N   = N_a + 3 d d_expert (n_experts - top_k) n_moe          L = n_dense + n_moe
+  M   = 6 N_a + 6 seq_len n_heads head_dim L                  attention is causal: half of each row's scores
+
+The paper prints Eq. 3 with one L too many after N_a; its App. Eq. 11-12 are as above. A counter that takes attention
+over whole rows, like the trainer's, has 12 in place of the second 6 of M.
+
+The search: 16 dimensions become (M, N_a, N, d) by this algebra. Phase 1 sets d to the median of its feasible range and
+sweeps M/N_a and N/N_a at six budgets; phase 2 sweeps d at the six optima. holistic_runs.py fits the runs.
+
+Axes: everything broadcasts together; `widths` has an axis of its own, first.
+"""
+
+import dataclasses
+import math
+
+import numpy as np
+
+BUDGETS = (1e18, 3e18, 1e19, 3e19, 1e20, 3e20)
+M_OVER_ACTIVE, TOTAL_OVER_ACTIVE = (7, 8, 9, 11, 14, 17), (12, 16, 20, 22, 26, 30)  # phase 1's grid
+# Table 2 and App. F.1, a column for each budget
+HEAD_DIM, N_HEADS = (64, 64, 64, 128, 128, 128), (4, 8, 8, 8, 8, 16)
+LEARNING_RATE = (1.20e-3, 1.00e-3, 8.28e-4, 6.95e-4, 5.74e-4, 4.82e-4)
+BATCH_ROWS = (64, 80, 128, 160, 208, 288)
+RATIO_USED = (19, 20, 21, 21, 22, 22)  # N/N_a
+FLAT = (18, 25)  # N/N_a within which the loss is within 1% of the best, by the paper
+TOKENS, FLOPS_PER_TOKEN = (22.8929, 0.4563), (0.04368, 0.5437)  # Eq. 2: D_opt and M_opt, a C^b
+# M/N_a - 6 of the paper's tables of configurations, a C^b: 2% off at most. The paper shows this law only in a figure.
+RECOVERED = (1479.0, -0.1394)
+OFF = 0.05  # how far M, N_a and N of a model may be from the triad asked for
+ACTIVE_WIDTHS = 1, 8  # range of (top_k + n_shared) d_expert / d_model of a buildable model
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """An architecture; numbers or arrays, whole or not. Defaults: the paper's. d_dense None: 3 d_model."""
+
+    d_model: float
+    n_dense: float
+    n_moe: float
+    d_expert: float
+    n_heads: float
+    n_kv_heads: float
+    head_dim: float
+    n_experts: float = 288
+    top_k: float = 8
+    n_shared: float = 1
+    seq_len: float = 8192
+    d_dense: float | None = None
+
+    def parts(self):
+        """(attention, dense, experts): active parameters of each."""
+        d, layers = self.d_model, self.n_dense + self.n_moe
+        d_dense = 3 * d if self.d_dense is None else self.d_dense
+        return (
+            2 * d * self.head_dim * (self.n_heads + self.n_kv_heads) * layers,
+            3 * d * d_dense * self.n_dense,
+            3 * d * self.d_expert * (self.top_k + self.n_shared) * self.n_moe,
+        )
+
+    def triad(self):
+        """(M, N_a, N)."""
+        active, layers = sum(self.parts()), self.n_dense + self.n_moe
+        idle = 3 * self.d_model * self.d_expert * (self.n_experts - self.top_k) * self.n_moe
+        scores = 6 * self.seq_len * self.n_heads * self.head_dim * layers
+        return 6 * active + scores, active, active + idle
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """What the search holds fixed: attention heads, experts and context; and for buildable models the numbers of which
+    d_model and d_expert must be multiples, and the least d_expert."""
+
+    n_heads: int
+    head_dim: int
+    n_kv_heads: int | None = None  # None: half of n_heads
+    n_experts: int = 288
+    top_k: int = 8
+    n_shared: int = 1
+    seq_len: int = 8192
+    width: int = 64
+    expert_width: int = 16
+    least_expert: int = 64
+
+    def shape(self, d_model, n_dense, n_moe, d_expert):
+        names = ("n_heads", "head_dim", "n_experts", "top_k", "n_shared", "seq_len")
+        fields = {name: getattr(self, name) for name in names} | dict(n_kv_heads=self.n_kv_heads or self.n_heads / 2)
+        return Shape(d_model, n_dense, n_moe, d_expert, **fields)
+
+
+def setting(flops):
+    """The Setting that the paper has at the nearest of its budgets."""
+    i = nearest_budget(flops)
+    return Setting(N_HEADS[i], HEAD_DIM[i])
+
+
+def nearest_budget(flops):
+    """Index of the nearest of BUDGETS."""
+    return int(np.argmin(np.abs(np.log(BUDGETS) - math.log(flops))))
+
+
+def invert(triad, d_model, held):
+    """(L, n_dense, n_moe, d_expert), real numbers, of the architecture of this triad (M, N_a, N), width and Setting."""
+    m, active, total = triad
+    one = held.shape(d_model, 1, 0, 0)
+    attention, dense, _ = one.parts()  # of one block
+    layers = (m - 6 * active) / (6 * held.seq_len * held.n_heads * held.head_dim)
+    widths = (total - active) / (3 * d_model * (held.n_experts - held.top_k))  # d_expert n_moe
+    used = 3 * d_model * (held.top_k + held.n_shared) * widths
+    n_dense = (active - attention * layers - used) / dense
+    n_moe = layers - n_dense
+    return layers, n_dense, n_moe, widths / n_moe
+
+
+def buildable(triad, held):
+    """{d_model: (Shape, how far its triad is from the one asked for)} of the nearest model of whole blocks at each
+    width that has one within OFF; and the nearest of all, within OFF or not: (Shape, how far), or None.
+
+    The paper prints no rule; ours is: n_dense and n_moe >= 1, d_model a multiple of 64, d_expert of 16 and at least 64
+    (as `held` says), and (top_k + n_shared) d_expert / d_model within ACTIVE_WIDTHS. It tries the two whole numbers
+    below and above the depths of `invert`, and the two expert widths around the one that N leaves.
+    """
+    m, active, total = triad
+    used, experts = held.top_k + held.n_shared, (total - active) / (3 * (held.n_experts - held.top_k))
+    largest = 1.5 * math.sqrt(used * experts / ACTIVE_WIDTHS[0])  # n_moe >= 1 and d_expert >= d_model / used
+    widths = np.arange(held.width, largest + held.width, held.width).reshape(-1, 1, 1, 1)
+    near = np.arange(-1, 3)
+    layers, n_dense, _, _ = invert(triad, widths, held)
+    n_dense = np.maximum(1, np.floor(n_dense) + near.reshape(-1, 1, 1))
+    n_moe = np.floor(layers) + near.reshape(-1, 1) - n_dense
+    fits = n_moe >= 1
+    n_moe = np.where(fits, n_moe, 1)
+    d_expert = held.expert_width * (np.floor(experts / widths / n_moe / held.expert_width) + np.arange(2))
+    share = used * d_expert / widths
+    fits = fits & (d_expert >= held.least_expert) & (share >= ACTIVE_WIDTHS[0]) & (share <= ACTIVE_WIDTHS[1])
+    made = held.shape(widths, n_dense, n_moe, d_expert).triad()
+    off = np.max(np.broadcast_arrays(*(np.abs(a / b - 1) for a, b in zip(made, triad))), axis=0)
+    off = np.where(fits, off, np.inf)
+    n_dense, n_moe, d_expert = (
+        np.broadcast_to(v, off.shape).reshape(len(widths), -1) for v in (n_dense, n_moe, d_expert)
+    )
+    off = off.reshape(len(widths), -1)
+    best = np.argmin(off, axis=1)
+    found, nearest = {}, None
+    for i, j in enumerate(best):
+        if np.isfinite(off[i, j]):
+            shape = held.shape(int(widths.flat[i]), int(n_dense[i, j]), int(n_moe[i, j]), int(d_expert[i, j]))
+            if nearest is None or off[i, j] < nearest[1]:
+                nearest = shape, float(off[i, j])
+            if off[i, j] <= OFF:
+                found[shape.d_model] = shape, float(off[i, j])
+    return found, nearest
+
+
+def median(widths):
+    """The middle one of the feasible widths, the lower of two."""
+    return sorted(widths)[(len(widths) - 1) // 2]
+
+
+def why_none(triad, held, nearest):
+    """One sentence: why no buildable model is within OFF of the triad."""
+    widths = np.arange(8.0, 20_000, 8)
+    _, n_dense, _, d_expert = invert(triad, widths, held)
+    share = (held.top_k + held.n_shared) * d_expert / widths
+    fits = (d_expert >= held.least_expert) & (share >= ACTIVE_WIDTHS[0]) & (share <= ACTIVE_WIDTHS[1])
+    most = n_dense[fits].max() if fits.any() else -math.inf
+    if not math.isfinite(most):
+        reason = "no width has experts of a width allowed"
+    elif most < 1:
+        reason = f"at every width whose experts are allowed there is room for {max(most, 0):.2f} dense blocks at most"
+    else:
+        reason = "whole numbers of blocks miss it"
+    if nearest is None:
+        return reason
+    shape, off = nearest
+    return (
+        f"{reason}; the nearest model (d_model {shape.d_model}, {shape.n_dense} + {shape.n_moe} blocks, d_expert "
+        f"{shape.d_expert}) is {off:.1%} off"
+    )
+
+
+def power(law, flops):
+    """a C^b of (a, b)."""
+    return law[0] * flops ** law[1]
+
+
+def triad_of(flops, m_over_active, total_over_active):
+    """(M, N_a, N) at a budget by Eq. 2 and the two ratios."""
+    m = power(FLOPS_PER_TOKEN, flops)
+    return m, m / m_over_active, m / m_over_active * total_over_active
+
+
+def model_of(shape, flops):
+    """A whole Shape as the trainer's fields, its counts, and the tokens of the budget."""
+    m, active, total = shape.triad()
+    return dict(
+        d_model=shape.d_model,
+        n_blocks=shape.n_dense + shape.n_moe,
+        n_dense_blocks=shape.n_dense,
+        d_ff=3 * shape.d_model,
+        d_expert=shape.d_expert,
+        n_experts=shape.n_experts,
+        top_k=shape.top_k,
+        n_shared_experts=shape.n_shared,
+        n_heads=shape.n_heads,
+        n_kv_heads=int(shape.n_kv_heads),
+        head_dim=shape.head_dim,
+        flops_per_token=float(m),
+        n_active=float(active),
+        n_total=float(total),
+        m_over_active=float(m / active),
+        total_over_active=float(total / active),
+        n_tokens=round(flops / m),
+    )

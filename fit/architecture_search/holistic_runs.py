@@ -1,0 +1,297 @@
+"""What runs of a search over architectures say: the laws of holistic.py fitted, their near-optimal bands, whether
+the width keeps the rank of architectures, and what M alone would have missed.
+
+At one budget, with x = M/N_a, y = N/N_a and the width d (Wan et al. 2026, Sec. 4):
+
+  phase 1   L = a / (x - 6) + b x + a' / (y - 1) + b' / (y_max - y) + c     x* = 6 + sqrt(a / b)
+  phase 2   L = quadratic in d
+
+The paper fits x and y apart; here one least-squares fit of the grid has both, so no choice of the other ratio enters.
+y_max = (n_experts + n_shared) / (top_k + n_shared); we infer that its C1 and C2 are 1 and y_max. Across budgets: y*,
+d*, the ends of the band of d and x* - 6 are a C^b.
+
+Axes: n runs; everything else is a number for each budget.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from fit.architecture_search import holistic
+from fit.data import table
+from fit.errors import UserError
+from fit.lawbook import shapes
+
+BAND = 1e-3  # near-optimal: within this share of the least loss
+SAME = 0.15  # budgets within this share of each other are one
+
+
+@dataclasses.dataclass
+class Search:
+    """Runs of a search, arrays [n]: budget, M, N_a, N, their ratios x and y, width, loss; y_max, a number."""
+
+    path: str
+    flops: np.ndarray
+    m: np.ndarray
+    active: np.ndarray
+    total: np.ndarray
+    width: np.ndarray
+    loss: np.ndarray
+    y_max: float
+
+    @property
+    def x(self):
+        return self.m / self.active
+
+    @property
+    def y(self):
+        return self.total / self.active
+
+    def part(self, rows):
+        """The runs where rows says so."""
+        arrays = (self.flops, self.m, self.active, self.total, self.width, self.loss)
+        return Search(self.path, *(v[rows] for v in arrays), self.y_max)
+
+
+def read(path, names=None):
+    """The Search in a table of runs as launch.collect writes it: d_model, n_blocks, n_heads, n_experts, seq_len,
+    n_tokens, loss; head_dim (d_model / n_heads), n_kv_heads (n_heads), top_k (1), n_shared_experts (0), d_ff
+    (3 d_model), d_expert (d_ff), n_dense_blocks (0) where they differ from the value in brackets. Each is a column or,
+    like n_heads and d_ff in such tables, stands in the column overrides. UserError on a bad value."""
+    runs = table.read(path, names)
+    held = shapes.held(runs)
+    d_model = runs.numbers("d_model", (1, 1e7))
+
+    def column(name, default, low=1):
+        given = runs.column(name) if name in runs else [None] * len(runs)
+        values = [held[i].get(name) if v in (None, "") else v for i, v in enumerate(given)]
+        values = [None if low and str(v) == "0" else v for v in values]  # 0 stands for the default
+        if default is None and None in values:
+            raise UserError(
+                f"{path}, row {runs.rows[values.index(None)]}: {name} stands neither in a column nor in overrides"
+            )
+        default = np.broadcast_to(np.nan if default is None else default, len(values))
+        filled = [float(default[i]) if v is None else v for i, v in enumerate(values)]
+        return dataclasses.replace(runs, columns={name: filled}, names={}).numbers(name, (low, 1e9))
+
+    n_heads, d_ff = column("n_heads", None), column("d_ff", 3 * d_model)
+    n_experts, n_blocks = column("n_experts", None), column("n_blocks", None)
+    n_dense = np.where(n_experts > 1, column("n_dense_blocks", 0, 0), n_blocks)
+    top_k, n_shared = column("top_k", 1), column("n_shared_experts", 0, 0)
+    shape = holistic.Shape(
+        d_model,
+        n_dense,
+        n_blocks - n_dense,
+        column("d_expert", d_ff),
+        n_heads,
+        column("n_kv_heads", n_heads),
+        column("head_dim", d_model / n_heads),
+        n_experts,
+        top_k,
+        n_shared,
+        column("seq_len", None),
+        d_ff,
+    )
+    m, active, total = shape.triad()
+    flops = m * runs.numbers("n_tokens")
+    y_max = float(np.max((n_experts + n_shared) / (top_k + n_shared)))
+    return Search(path, flops, m, active, total, d_model, runs.numbers("loss"), y_max)
+
+
+def budgets(flops):
+    """Labels int [n] of the runs of one budget: those whose neighbours in C lie within SAME."""
+    order = np.argsort(flops)
+    labels = np.empty(len(flops), int)
+    labels[order] = np.cumsum(np.diff(np.log(flops[order]), prepend=np.log(flops.min())) > SAME)
+    return labels
+
+
+def least_squares(columns, loss):
+    """(coefficients [k], root mean square error) of loss [n] = columns [k, n] times coefficients."""
+    design = np.stack(np.broadcast_arrays(*columns), axis=1)
+    scale = np.linalg.norm(design, axis=0)
+    c = np.linalg.lstsq(design / scale, loss, rcond=None)[0] / scale
+    return c, float(np.sqrt(np.mean((design @ c - loss) ** 2)))
+
+
+def _roots(a, b, c):
+    """Both roots of a u^2 + b u + c = 0, the smaller first."""
+    root = np.sqrt(max(b * b - 4 * a * c, 0.0))
+    return sorted(((-b - root) / (2 * a), (-b + root) / (2 * a)))
+
+
+def optimum_of_m(a, b):
+    """x* of a / (x - 6) + b x; None where it has no minimum above 6."""
+    return None if a <= 0 or b <= 0 else 6 + np.sqrt(a / b)
+
+
+def band_of_m(a, b, most):
+    """The x at which a / (x - 6) + b x = most."""
+    return tuple(6 + u for u in _roots(b, 6 * b - most, a))
+
+
+def optimum_of_total(a, b, y_max):
+    """y* of a / (y - 1) + b / (y_max - y), between 1 and y_max; None where it has no minimum there."""
+    return None if a <= 0 or b <= 0 else (1 + np.sqrt(a / b) * y_max) / (1 + np.sqrt(a / b))
+
+
+def band_of_total(a, b, y_max, most):
+    """The y at which a / (y - 1) + b / (y_max - y) = most."""
+    wide = y_max - 1
+    return tuple(1 + u for u in _roots(most, b - a - most * wide, a * wide))
+
+
+def fit_ratios(runs):
+    """Phase 1 at one budget: {x, y: {best, band}, coefficients, rmse, runs}; x or y is None where no minimum lies
+    within the ratios run; all is None where these are too few. Dense models, which have no y above 1, are left out."""
+    runs = runs.part((runs.y > 1 + 1e-6) & (runs.y < runs.y_max - 1e-6))
+    if len(runs.loss) < 6 or min(len(np.unique(np.round(v, 2))) for v in (runs.x, runs.y)) < 3:
+        return None
+    x, y, y_max = runs.x, runs.y, runs.y_max
+    (a, b, a2, b2, c), rmse = least_squares((1 / (x - 6), x, 1 / (y - 1), 1 / (y_max - y), np.ones(len(x))), runs.loss)
+    out = dict(coefficients=[float(v) for v in (a, b, a2, b2, c)], rmse=rmse, runs=len(x), x=None, y=None)
+    of_x, of_y = optimum_of_m(a, b), optimum_of_total(a2, b2, y_max)
+    of_x, of_y = (best if best and v.min() <= best <= v.max() else None for v, best in ((x, of_x), (y, of_y)))
+    at = lambda v: a / (v - 6) + b * v, lambda v: a2 / (v - 1) + b2 / (y_max - v)
+    least = [np.min(curve(v if best is None else best)) for curve, v, best in zip(at, (x, y), (of_x, of_y))]
+    more = BAND * (sum(least) + c)
+    if of_x:
+        out["x"] = dict(best=float(of_x), band=[float(v) for v in band_of_m(a, b, least[0] + more)])
+    if of_y:
+        out["y"] = dict(best=float(of_y), band=[float(v) for v in band_of_total(a2, b2, y_max, least[1] + more)])
+    return out
+
+
+def fit_width(runs):
+    """Phase 2 at one budget: {best, band, coefficients, rmse, runs} of a quadratic in d; best and band are None where
+    it opens downwards or its lowest point lies outside the widths run; None with fewer than 4 widths."""
+    if len(np.unique(runs.width)) < 4:
+        return None
+    d = runs.width
+    (p, q, c), rmse = least_squares((d**2, d, np.ones(len(d))), runs.loss)
+    out = dict(coefficients=[float(v) for v in (p, q, c)], rmse=rmse, runs=len(d), best=None, band=None)
+    best = -q / (2 * p)
+    if p > 0 and d.min() <= best <= d.max():
+        half = np.sqrt(BAND * (c - q * q / (4 * p)) / p)
+        out |= dict(best=float(best), band=[float(max(best - half, d.min() / 2)), float(best + half)])
+    return out
+
+
+def power_law(flops, values):
+    """(a, b) of values = a C^b by least squares in logarithms; None with fewer than 2 values."""
+    known = [(c, v) for c, v in zip(flops, values) if v is not None and v > 0]
+    if len(known) < 2:
+        return None
+    c, v = np.log(np.array(known)).T
+    b, a = np.polyfit(c - c.mean(), v, 1)
+    return float(np.exp(a - b * c.mean())), float(b)
+
+
+def fit(ratio_runs=None, width_runs=None):
+    """{budgets: [{flops, ratios, width}], laws} of the Searches of phase 1 and 2, of which one may be None. UserError
+    where no budget has enough of either."""
+    asked = (("ratios", ratio_runs, fit_ratios), ("width", width_runs, fit_width))
+    asked = [one for one in asked if one[1] is not None]
+    labels = budgets(np.concatenate([runs.flops for _, runs, _ in asked]))
+    rows = [dict(flops=None, ratios=None, width=None) for _ in range(labels.max() + 1)]
+    parts = np.split(labels, np.cumsum([len(runs.loss) for _, runs, _ in asked])[:-1])
+    for (name, runs, how), part in zip(asked, parts):
+        for label in np.unique(part):
+            some = runs.part(part == label)
+            rows[label] |= {"flops": float(np.exp(np.mean(np.log(some.flops)))), name: how(some)}
+    if not any(row["ratios"] or row["width"] for row in rows):
+        raise UserError(
+            f"{asked[0][1].path}: no budget has 3 values each of M/N_a and N/N_a, or 4 widths: {len(labels)} runs at "
+            f"{len(rows)} budgets"
+        )
+    return dict(budgets=rows, laws=laws_of(rows))
+
+
+def laws_of(rows):
+    """{m_over_active, total_over_active, d_model: {low, best, high, growth}} of the budgets' fits, each a power law (a,
+    b) or None: of the optimum, of the ends of its band, and of the band's width (high - low) / best. Those of
+    m_over_active are of M/N_a - 6."""
+    flops, laws = [row["flops"] for row in rows], {}
+    of_ratio = lambda which: [row["ratios"] and row["ratios"][which] for row in rows]
+    widths = [row["width"] and row["width"]["best"] and row["width"] for row in rows]
+    for name, found, less in (
+        ("m_over_active", of_ratio("x"), 6),
+        ("total_over_active", of_ratio("y"), 0),
+        ("d_model", widths, 0),
+    ):
+        ends = dict(
+            low=lambda f: f["band"][0] - less, best=lambda f: f["best"] - less, high=lambda f: f["band"][1] - less
+        )
+        ends["growth"] = lambda f: (f["band"][1] - f["band"][0]) / f["best"]
+        laws[name] = {end: power_law(flops, [f and value(f) for f in found]) for end, value in ends.items()}
+    return laws
+
+
+def cells_of(runs, grid=(holistic.M_OVER_ACTIVE, holistic.TOTAL_OVER_ACTIVE)):
+    """Labels [n], equal for runs whose architectures differ in width alone: each stands for a run's budget and the
+    nearest point (M/N_a, N/N_a) of the search's grid."""
+    near = lambda values, grid: np.argmin(np.abs(np.log(values[:, None] / np.array(grid, float))), axis=1)
+    ratios = near(runs.x, grid[0]), near(runs.y, grid[1])
+    return np.unique(np.stack([budgets(runs.flops), *ratios]), axis=1, return_inverse=True)[1].ravel()
+
+
+def rank(cells, width, loss, path="runs"):
+    """Whether the median width keeps the rank of architectures: {cells, runs, pearson, spearman, kendall, r2} of each
+    cell's loss at the middle one of its widths against its best loss; cells (labels), width and loss [n]. r2 is of the
+    regression of one on the other. UserError with fewer than 3 cells of several widths."""
+    from scipy import stats
+
+    middle, best, used = [], [], 0
+    for cell in np.unique(cells):
+        mine = np.flatnonzero(cells == cell)
+        order = mine[np.argsort(width[mine], kind="stable")]
+        if len(np.unique(width[mine])) > 1:
+            middle.append(loss[order[(len(order) - 1) // 2]])
+            best.append(loss[mine].min())
+            used += len(mine)
+    if len(best) < 3:
+        raise UserError(f"{path}: {len(best)} architectures have runs at several widths; ranks need at least 3")
+    pearson = float(stats.pearsonr(middle, best).statistic)
+    return dict(
+        cells=len(best),
+        runs=used,
+        pearson=pearson,
+        spearman=float(stats.spearmanr(middle, best).statistic),
+        kendall=float(stats.kendalltau(middle, best).statistic),
+        r2=pearson**2,
+    )
+
+
+def rank_at_budgets(runs, cells):
+    """[rank() and flops] of each budget by itself, so that differences between budgets cannot make the ranks agree;
+    budgets with too few architectures are left out."""
+    rows = []
+    for label in range(budgets(runs.flops).max() + 1):
+        mine = budgets(runs.flops) == label
+        try:
+            found = rank(cells[mine], runs.width[mine], runs.loss[mine], runs.path)
+        except UserError:
+            continue
+        rows.append(dict(flops=float(np.exp(np.mean(np.log(runs.flops[mine]))))) | found)
+    return rows
+
+
+def control(runs):
+    """What M alone, as the measure of a model, would miss: [{flops, runs, spread, explained, active, total}] for each
+    budget's models that share one M but differ in N_a and N: the spread of the losses (standard deviation), the share
+    of their variance that ln N_a and ln N explain, and the slopes of the loss in both; M explains none of it."""
+    rows = []
+    for label in range(budgets(runs.flops).max() + 1):
+        some = runs.part(budgets(runs.flops) == label)
+        some = some.part(np.abs(np.log(some.m / np.median(some.m))) < SAME)
+        if len(some.loss) < 5 or min(np.ptp(np.log(v)) for v in (some.active, some.total)) == 0:
+            continue
+        (active, total, _), rmse = least_squares(
+            (np.log(some.active), np.log(some.total), np.ones(len(some.loss))), some.loss
+        )
+        spread = float(some.loss.std())
+        rows.append(
+            dict(flops=float(np.exp(np.mean(np.log(some.flops)))), runs=len(some.loss), spread=spread)
+            | dict(explained=1 - (rmse / spread) ** 2 if spread else 0.0, active=float(active), total=float(total))
+        )
+    return rows

@@ -1,0 +1,1 @@
+"""Tables read strictly (table.py), and from Python (frames.py); runs and their trunks (runs.py)."""

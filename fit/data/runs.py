@@ -1,0 +1,140 @@
+"""Runs as a law reads them, from a table checked strictly: columns and losses; and which runs share a trunk."""
+
+import dataclasses
+import hashlib
+import re
+
+import numpy as np
+
+from fit.data.table import Table, read
+from fit.errors import UserError
+from fit.shape.architecture import training_flops
+from fit.words import sentences
+
+ALWAYS = ("n_active", "n_tokens", "n_experts")  # columns of every Runs, of ones if the law does not read them
+FEWEST_TOKENS, MOST_TOKENS = 0.1, 1e5  # for each parameter, of any model that is trained on purpose
+BRANCH = re.compile(r"(.+)/branch[-_][^/]*/?")  # the column `run` of a sweep: jobs/NAME/branch-TOKENS
+# Without such names, runs that agree in all of these share a trunk, if the table has both of the last two.
+SAME = ("n_active", "n_total", "n_experts", "d_model", "n_blocks", "peak_learning_rate", "corpus_fingerprint")
+SAME += ("overrides", "seed", "config")
+
+
+@dataclasses.dataclass
+class Runs:
+    """What a law reads of the runs in `path`: columns {name: float64 [n_runs]} and loss [n_runs]; index [n_runs]: each
+    run's place in the table."""
+
+    path: str
+    columns: dict
+    loss: np.ndarray
+    table: Table | None
+    index: np.ndarray = None
+
+    def __post_init__(self):
+        self.columns = {name: self.columns.get(name, np.ones(len(self.loss))) for name in ALWAYS} | self.columns
+        if self.index is None:
+            self.index = np.arange(len(self.loss))
+
+    def __len__(self):
+        return len(self.loss)
+
+    @property
+    def n_active(self):
+        return self.columns["n_active"]
+
+    @property
+    def n_tokens(self):
+        return self.columns["n_tokens"]
+
+    @property
+    def n_experts(self):
+        return self.columns["n_experts"]
+
+    @property
+    def flops(self):
+        """Training FLOPs."""
+        return training_flops(self.n_active, self.n_tokens)
+
+    def fingerprint(self):
+        """SHA-256 of the numbers, so a law can say what it was fitted to."""
+        return hashlib.sha256(np.stack([*self.columns.values(), self.loss]).tobytes()).hexdigest()
+
+    def name(self, i):
+        """{row, run} of the i-th run: its row in the file and, where the table has the column, what it is called."""
+        if self.table is None:
+            return {}
+        row = dict(row=int(self.table.rows[self.index[i]]))
+        return row | ({"run": str(self.table.column("run")[self.index[i]])} if "run" in self.table else {})
+
+
+def subset(runs, rows):
+    """The runs where `rows` (boolean [n_runs], or indices) says so."""
+    columns = {name: values[rows] for name, values in runs.columns.items()}
+    return Runs(runs.path, columns, runs.loss[rows], runs.table, runs.index[rows])
+
+
+def read_runs(path, columns, mix_corpora=False, names=None):
+    """Runs for a law that reads `columns`, of a file (names: {ours: theirs}, what it calls them) or a Table. UserError
+    on a bad value, or on two corpora unless mix_corpora."""
+    table = path if isinstance(path, Table) else read(path, names)
+    path = table.path
+    for name in (*columns, "loss"):
+        table.column(name)
+    ordered = [name for name in ALWAYS if name in columns] + [name for name in columns if name not in ALWAYS]
+    if "n_active" not in columns and "n_active" in table:  # for the training FLOPs
+        ordered.append("n_active")
+    runs = Runs(path, {name: table.numbers(name) for name in ordered}, table.numbers("loss"), table)
+    corpora = (
+        sorted({str(value) for value in table.column("corpus_fingerprint")}) if "corpus_fingerprint" in table else []
+    )
+    if len(corpora) > 1 and not mix_corpora:
+        raise UserError(
+            f"{path}, column corpus_fingerprint: found {len(corpora)} corpora ({', '.join(corpora[:3])}"
+            f"{', ...' if len(corpora) > 3 else ''}); losses on different text do not compare: fit one corpus, "
+            "or say --mix_corpora"
+        )
+    return runs
+
+
+def unlikely(columns, share=0.0):
+    """A sentence where more than a share of the models (columns by name) have so few or many tokens for each parameter,
+    active ones where these are known, that a number is likely to be in other units; else ""."""
+    sizes = columns.get("n_active", columns.get("n_total"))
+    if sizes is None or "n_tokens" not in columns:
+        return ""
+    ratio = np.atleast_1d(np.asarray(columns["n_tokens"], float) / sizes)
+    if not np.mean(odd := (ratio < FEWEST_TOKENS) | (ratio > MOST_TOKENS)) > share:
+        return ""
+    what = "the model has" if ratio.size == 1 else f"{odd.sum():,} of {ratio.size:,} models, the first of them with"
+    return sentences.TOKENS_PER_PARAMETER.format(what=what, ratio=ratio[odd][0])
+
+
+def trunks_of(table, by="trunk"):
+    """(labels int [n_runs], what they are in words) of the runs that share a trunk, and with it an error, so that
+    resampling and intervals must take them together; labels are None where each run stands for itself.
+
+    by: "trunk" for the trunks that the table shows, "row" for each run by itself, or a column's name.
+    """
+    if by == "row":
+        return None, "runs"
+    if by != "trunk":
+        if by not in table:
+            raise UserError(
+                f"--bootstrap_by={by}: expected trunk, row, or one of the columns of {table.path}: "
+                f"{', '.join(table.columns)}"
+            )
+        return _labels([str(v) for v in table.column(by)]), f"groups of equal {by}"
+    names = [BRANCH.fullmatch(str(v)) for v in (table.column("run") if "run" in table else [])]
+    if names and all(names):
+        labels, words = _labels([m[1] for m in names]), "trunks (column run)"
+    elif "seed" in table and "config" in table:
+        columns = [name for name in SAME if name in table]
+        rows = zip(*(table.column(name) for name in columns))
+        labels, words = _labels([str(row) for row in rows]), f"trunks (same {', '.join(columns)})"
+    else:
+        return None, "runs"
+    return (None, "runs") if labels.max() + 1 == len(labels) else (labels, words)
+
+
+def _labels(names):
+    return np.unique(names, return_inverse=True)[1]

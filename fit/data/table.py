@@ -1,0 +1,300 @@
+"""Tables read strictly, files written completely or not at all.
+
+A table is CSV, JSONL or Parquet by its ending. Each bad value is named by file, row and column; rows are counted as an
+editor shows them (a CSV's header is row 1).
+"""
+
+import contextlib
+import csv
+import dataclasses
+import json
+import os
+import tempfile
+
+import numpy as np
+
+from fit.errors import UserError
+
+# What a run may be: outside these bounds a number is a slip of units, not a run.
+BOUNDS = {
+    "n_active": (1, 1e16),
+    "n_total": (1, 1e18),
+    "n_tokens": (1, 1e18),
+    "n_experts": (1, 1e6),
+    "loss": (1e-6, 1e3),
+}
+
+
+# Columns that follow from others: {name: (the columns needed, a function of their values and of Table._or)}
+DERIVED = {
+    "sparsity": (("n_experts",), lambda e, get: 1 - get("top_k", 1.0) / e),
+    "granularity": (("d_expert", "d_model"), lambda width, d, get: get("d_ff", 3 * d) / width),
+    "shared_share": (("top_k",), lambda k, get: get("n_shared_experts", 0.0) / (k + get("n_shared_experts", 0.0))),
+}
+
+
+@dataclasses.dataclass(repr=False)
+class Table:
+    """Columns of equal length by name, values as read; rows[i] is the row number in the file of the i-th value.
+
+    names: {"loss": "val_loss"}, what the file calls a column that is asked for by another name. arrow: the table as
+    Parquet holds it, where it came from a Parquet file.
+    """
+
+    path: str
+    columns: dict
+    rows: list
+    names: dict = dataclasses.field(default_factory=dict)
+    arrow: object = None
+
+    def __repr__(self):
+        return f"<{len(self)} runs of {self.path}: {', '.join(self.columns)}>"
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __contains__(self, name):
+        return self.names.get(name, name) in self.columns
+
+    def column(self, name):
+        theirs = self.names.get(name, name)
+        if name == theirs and name in DERIVED and name not in self.columns:
+            needs, of = DERIVED[name]
+            if all(other in self for other in needs):
+                return of(*(self.numbers(other) for other in needs), self._or).tolist()
+        if theirs not in self.columns:
+            raise UserError(
+                f"{self.path}: column {theirs} is missing; columns found: {', '.join(self.columns) or 'none'}"
+                + ("" if self.names else "; --columns=loss:val_loss,... says what the file calls them")
+                * (name in BOUNDS)
+            )
+        return self.columns[theirs]
+
+    def _or(self, name, default):
+        """Column `name` as numbers, or `default` where the table has no such column."""
+        return self.numbers(name, (0, 1e18)) if name in self else default
+
+    def numbers(self, name, bounds=None):
+        """Column `name` as float64 [n_rows]; UserError names the first value that is no finite number within bounds."""
+        low, high = bounds or BOUNDS.get(name, (-np.inf, np.inf))
+        values, integer = self.column(name), name == "n_experts"
+        numbers = np.array([_number(v) for v in values])
+        bad = ~(np.isfinite(numbers) & (numbers >= low) & (numbers <= high))
+        if integer:
+            bad |= numbers != np.floor(numbers)
+        if bad.any():
+            i = int(np.argmax(bad))
+            span = f" from {low:g} to {high:g}" if np.isfinite(high) else ""
+            raise UserError(
+                f"{self.path}, row {self.rows[i]}, column {self.names.get(name, name)}: found {shown(values[i])}, "
+                f"expected {'a whole number' if integer else 'a number'}{span}"
+            )
+        return numbers
+
+
+def _number(value):
+    """A value as read, as a float; NaN for what is no plain number (true, 1_000, digits of other scripts)."""
+    if type(value) not in (str, int, float) or (type(value) is str and ("_" in value or not value.isascii())):
+        return np.nan
+    try:
+        return float(value)
+    except (ValueError, OverflowError):
+        return np.nan
+
+
+def shown(value):
+    """A value as a sentence shows it, however long it is."""
+    text = "nothing" if value is None or (isinstance(value, str) and not value) else " ".join(repr(value).split())
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def read(path, names=None):
+    """Reads a table; UserError if it cannot be read in the format of its ending, or lacks a column that `names` asks
+    for."""
+    ending = os.path.splitext(path)[1].lower()
+    readers = {".csv": _read_csv, ".jsonl": _read_jsonl, ".parquet": _read_parquet}
+    if ending not in readers:
+        raise UserError(
+            f"{path}: the ending says which format it is, found {ending or 'none'!r}, expected .csv, .jsonl or .parquet"
+        )
+    try:
+        table = readers[ending](path)
+    except OSError as e:
+        raise UserError(f"{path}: cannot be read: {e.strerror or e}") from e
+    except UnicodeDecodeError as e:
+        raise UserError(f"{path}: is not UTF-8 text (byte {e.start})") from e
+    if not len(table):
+        raise UserError(f"{path}: has no runs")
+    table.names = dict(names or {})
+    for ours, theirs in table.names.items():
+        if theirs not in table.columns:
+            raise UserError(
+                f"--columns={ours}:{theirs}: {path} has no column {theirs}; columns found: {', '.join(table.columns)}"
+            )
+    return table
+
+
+def _read_csv(path):
+    with open(path, newline="", encoding="utf-8-sig") as f:
+        reader = csv.reader(f, strict=True)
+        try:
+            header = next(reader, None)
+            if not header:
+                raise UserError(f"{path}, row 1: expected a header of column names, found nothing")
+            header = [name.strip() for name in header]
+            for name in header:
+                if header.count(name) > 1:
+                    raise UserError(f"{path}, row 1: column {name or '(no name)'} stands there twice")
+            lines, rows = [], []
+            for line in reader:
+                if not line:
+                    continue
+                if len(line) != len(header):
+                    raise UserError(
+                        f"{path}, row {reader.line_num}: found {len(line)} values, expected {len(header)} "
+                        f"(columns {', '.join(header)})"
+                    )
+                lines.append(line)
+                rows.append(reader.line_num)
+        except csv.Error as e:
+            raise UserError(f"{path}, row {reader.line_num}: is not CSV: {e}") from e
+    return Table(path, {name: [line[i].strip() for line in lines] for i, name in enumerate(header)}, rows)
+
+
+def _unique_keys(pairs):
+    if len({k for k, _ in pairs}) < len(pairs):
+        raise ValueError("a key stands there twice")
+    return dict(pairs)
+
+
+def _read_jsonl(path):
+    records, rows = [], []
+    with open(path, encoding="utf-8-sig") as f:
+        for row, line in enumerate(f, 1):
+            if not line.strip():
+                continue
+            try:
+                record = json.loads(line, object_pairs_hook=_unique_keys)
+            except (ValueError, RecursionError) as e:
+                raise UserError(f"{path}, row {row}: is not a JSON object: {e}") from e
+            if not isinstance(record, dict):
+                raise UserError(f"{path}, row {row}: found {shown(record)}, expected a JSON object")
+            records.append(record)
+            rows.append(row)
+    names = list(dict.fromkeys(name for record in records for name in record))
+    return Table(path, {name: [record.get(name) for record in records] for name in names}, rows)
+
+
+def _read_parquet(path):
+    import pyarrow.parquet
+
+    try:
+        table = pyarrow.parquet.ParquetFile(path).read()
+    except pyarrow.ArrowException as e:
+        raise UserError(f"{path}: is not Parquet: {str(e).splitlines()[0]}") from e
+    names = table.column_names
+    for name in names:
+        if names.count(name) > 1:
+            raise UserError(f"{path}: column {name} stands there twice")
+    columns = {name: _values(column, pyarrow) for name, column in zip(names, table.columns)}
+    return Table(path, columns, list(range(1, table.num_rows + 1)), arrow=table)
+
+
+def _values(column, pyarrow):
+    """A Parquet column as Python values; times as text, for not every time that Parquet holds is one of Python's."""
+    if not pyarrow.types.is_temporal(column.type):
+        return column.to_pylist()
+    try:
+        return column.cast(pyarrow.string()).to_pylist()
+    except pyarrow.ArrowException:  # durations, or a time zone that this machine does not know
+        return [None if v is None else f"{v} {column.type}" for v in column.cast(pyarrow.int64()).to_pylist()]
+
+
+def plain(value):
+    """A value as JSON and CSV can hold it: NaN is None; bytes and all other types are text."""
+    if isinstance(value, float) and not np.isfinite(value):
+        return None
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
+    if isinstance(value, dict):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(v) for v in value]
+    return value if value is None or isinstance(value, (str, int, float, bool)) else str(value)
+
+
+def write(table, path):
+    """Writes a table in the format that the ending of `path` says; UserError if that cannot be done."""
+    ending = os.path.splitext(path)[1].lower()
+    names, length = list(table.columns), len(table)
+    if ending == ".csv":
+        with replacing(path) as temporary, open(temporary, "w", newline="", encoding="utf-8") as f:
+            writer = csv.writer(f)
+            writer.writerow(names)
+            for row in zip(*table.columns.values()):
+                writer.writerow([v if type(v) in (str, float, int) else plain(v) for v in row])
+    elif ending == ".jsonl":
+        with replacing(path) as temporary, open(temporary, "w", encoding="utf-8") as f:
+            for i in range(length):
+                f.write(json.dumps({name: plain(table.columns[name][i]) for name in names}) + "\n")
+    elif ending == ".parquet":
+        import pyarrow.parquet
+
+        read = set(table.arrow.column_names) if table.arrow is not None else ()
+        columns = {name: table.arrow[name] if name in read else _arrow(name, table, pyarrow) for name in names}
+        with replacing(path) as temporary:
+            pyarrow.parquet.write_table(pyarrow.table(columns), temporary)
+    else:
+        raise UserError(f"--out={path}: found ending {ending or 'none'!r}, expected .csv, .jsonl or .parquet")
+
+
+def _arrow(name, table, pyarrow):
+    try:
+        return pyarrow.array(table.columns[name])
+    except (pyarrow.ArrowException, OverflowError) as e:
+        kinds = sorted({type(v).__name__ for v in table.columns[name]})
+        raise UserError(
+            f"{table.path}, column {name}: Parquet cannot hold its values ({', '.join(kinds)}) in one column: write "
+            f".csv or .jsonl instead ({str(e).splitlines()[0]})"
+        ) from e
+
+
+def _temporary(path):
+    """An empty file beside `path`; UserError if none can be made."""
+    folder, name = os.path.split(os.path.abspath(path))
+    if os.path.isdir(path):
+        raise UserError(f"{path}: cannot be written: it is a folder")
+    try:
+        handle, temporary = tempfile.mkstemp(dir=folder, prefix=f".{name}.", suffix=os.path.splitext(name)[1])
+    except OSError as e:
+        raise UserError(f"{path}: cannot be written: {e.strerror}") from e
+    os.close(handle)
+    return temporary
+
+
+@contextlib.contextmanager
+def replacing(path):
+    """`with replacing(path) as temporary:` write to `temporary`; it becomes `path` only when all went well."""
+    temporary = _temporary(path)
+    try:
+        yield temporary
+    except BaseException as e:
+        os.unlink(temporary)
+        if isinstance(e, OSError):
+            raise UserError(f"{path}: cannot be written: {e.strerror or e}") from e
+        raise
+    mask = os.umask(0)
+    os.umask(mask)
+    os.chmod(temporary, 0o666 & ~mask)  # mkstemp's 0600 would hide the file from others
+    os.replace(temporary, path)
+
+
+def check_writable(path):
+    """UserError if no file can be written at `path`: better before the work than after."""
+    os.unlink(_temporary(path))
+
+
+def write_text(path, text):
+    """Writes `text` to `path`, completely or not at all; UserError if that cannot be done."""
+    with replacing(path) as temporary, open(temporary, "w", encoding="utf-8") as f:
+        f.write(text)

@@ -1,0 +1,88 @@
+"""The best peak learning rate of each model in a table of runs, and Eq. 10 fitted to them by least squares.
+
+The best rate is the lowest point of a parabola, in ln LR, through the best run and its two neighbours; the paper takes
+the best run itself. If the best run is at the end of its grid, it is taken itself and marked as such.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from fit.errors import UserError
+
+
+@dataclasses.dataclass(eq=False)
+class BestRate:
+    """One model's best rate; `curvature` is that of its loss in ln LR, half of the second derivative."""
+
+    n_active: float
+    n_experts: float
+    n_tokens: float
+    rate: float
+    loss: float
+    curvature: float
+    at_edge: bool
+
+
+def best_rates(table):
+    """The BestRate of each (n_experts, n_active, n_tokens) in the table, in that order; means over equal rates (seeds).
+
+    Raises:
+      UserError: a column is missing or bad, or a model was tried at fewer than three rates.
+    """
+    names = ("n_experts", "n_active", "n_tokens")
+    keys = np.stack([table.numbers(name) for name in names], axis=1)
+    rates, losses = table.numbers("peak_learning_rate", (1e-12, 1e3)), table.numbers("loss")
+    optima = []
+    for key in np.unique(keys, axis=0):
+        rows = (keys == key).all(axis=1)
+        tried = np.unique(rates[rows])
+        if len(tried) < 3:
+            model = ", ".join(f"{name} {value:,.0f}" for name, value in zip(names, key))
+            raise UserError(f"{table.path}: {model} was tried at {len(tried)} learning rates, expected 3 or more")
+        loss = np.array([losses[rows & (rates == rate)].mean() for rate in tried])
+        optima.append(_optimum(*key, np.log(tried), loss))
+    return optima
+
+
+def _optimum(n_experts, n_active, n_tokens, x, loss):
+    i = int(np.argmin(loss))
+    if i in (0, len(x) - 1):
+        return BestRate(n_active, n_experts, n_tokens, float(np.exp(x[i])), float(loss[i]), np.nan, True)
+    curvature, slope, _ = np.polyfit(x[i - 1 : i + 2] - x[i], loss[i - 1 : i + 2], 2)
+    if curvature <= 0:  # three equal losses
+        return BestRate(n_active, n_experts, n_tokens, float(np.exp(x[i])), float(loss[i]), np.nan, False)
+    best = x[i] - slope / (2 * curvature)
+    low = loss[i] - slope**2 / (4 * curvature)
+    return BestRate(n_active, n_experts, n_tokens, float(np.exp(best)), float(low), float(curvature), False)
+
+
+def fit(optima, where="the runs", with_tokens=False):
+    """Coefficients of Eq. 10 by name, least squares in ln LR; with_tokens adds n_tokens, the exponent of the training
+    tokens, which Eq. 10 lacks. UserError if the optima do not fix all of them."""
+    names = ("constant", "n_active", "n_experts") + ("n_tokens",) * with_tokens
+    design = np.array([[1, *(np.log(getattr(o, name)) for name in names[1:])] for o in optima])
+    if np.linalg.matrix_rank(design - np.append(0, design[:, 1:].mean(axis=0))) < len(names):
+        kinds = "size from experts from tokens" if with_tokens else "size from experts"
+        raise UserError(f"{where}: {len(optima)} models cannot tell {kinds}, expected two or more of each")
+    values = np.linalg.lstsq(design, np.log([o.rate for o in optima]), rcond=None)[0]
+    return dict(zip(names, map(float, values)))
+
+
+def predict(law, n_active, n_experts, n_tokens=1.0):
+    """The law's peak learning rate; numbers or arrays. n_tokens matters to a law that has an exponent for it."""
+    of_tokens = law.get("n_tokens", 0.0) * np.log(n_tokens)
+    return np.exp(
+        law["constant"] + law["n_active"] * np.log(n_active) + law["n_experts"] * np.log(n_experts) + of_tokens
+    )
+
+
+def loss_lost(optimum, rate):
+    """Nats per token that `rate` loses against the model's best, by its parabola; nan at the end of a grid."""
+    return optimum.curvature * np.log(rate / optimum.rate) ** 2
+
+
+def rms_error(law, optima):
+    """Root mean square of ln(law / best)."""
+    errors = [np.log(predict(law, o.n_active, o.n_experts, o.n_tokens) / o.rate) for o in optima]
+    return float(np.sqrt(np.mean(np.square(errors))))

@@ -1,0 +1,187 @@
+"""IsoFLOP surfaces of the loss over parameters and sparsity, Abnar et al. (2025, arXiv 2501.12370): at each budget
+
+  L = a_1 x + a_2 x^2 + b_1 z + b_2 z^2 + c_1 x z + c_2 (x z)^2 + d,  x = ln n_total, z = -ln(1 - sparsity)
+
+At a fixed sparsity it is a parabola in x, at a fixed size one in z, so the best x or z alone, within the range that was
+run, is the parabola's lowest point or an end. For the best of both, z is searched, with the best size at each z in
+closed form. Refits to random parts of the runs show how sure it is; each also predicts the runs that it has not seen.
+
+Axes: n runs; 7 coefficients, in the order above.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from fit.data.runs import read_runs
+from fit.equal_flops.isoflop import budgets
+from fit.errors import UserError
+from fit.shape.architecture import training_flops
+
+REFITS, KEPT = 100, 0.8  # refits, and the share of the runs in each
+LEAST = 9  # runs at a budget: the coefficients and two more
+GRID, REFINED = 257, 6  # of the search over z: points, and how often they are laid around the best one
+
+
+@dataclasses.dataclass
+class Surface:
+    """coefficients [7]; size and sparsity: (low, high) that were run."""
+
+    coefficients: np.ndarray
+    size: tuple
+    sparsity: tuple
+
+    def loss(self, n_total, sparsity):
+        """In nats per token; broadcasts."""
+        return self._at(np.log(n_total), -np.log1p(-np.asarray(sparsity, float)))
+
+    def _at(self, x, z):
+        a1, a2, b1, b2, c1, c2, d = self.coefficients
+        return (a1 + a2 * x) * x + (b1 + b2 * z) * z + (c1 + c2 * x * z) * x * z + d
+
+    def best_size(self, sparsity):
+        """(n_total, loss) of the best size at each sparsity."""
+        z, ends = -np.log1p(-np.asarray(sparsity, float)), np.log(self.size)
+        a1, a2, _, _, c1, c2, _ = self.coefficients
+        x = _lowest(a2 + c2 * z**2, a1 + c1 * z, ends, lambda x: self._at(x, z))
+        return np.exp(x), self._at(x, z)
+
+    def best_sparsity(self, n_total, within=None):
+        """(sparsity, loss) of the best sparsity at each size; within: (low, high), other than those that were run."""
+        x, ends = np.log(np.asarray(n_total, float)), -np.log1p(-np.array(within or self.sparsity))
+        _, _, b1, b2, c1, c2, _ = self.coefficients
+        z = _lowest(b2 + c2 * x**2, b1 + c1 * x, ends, lambda z: self._at(x, z))
+        return -np.expm1(-z), self._at(x, z)
+
+    def best(self):
+        """{n_total, sparsity, loss, at_edge} of the best of both; at_edge names what lies at the end of its range."""
+        low, high = first, last = -np.log1p(-np.array(self.sparsity))
+        for _ in range(REFINED):
+            z = np.linspace(low, high, GRID)
+            i = int(np.argmin(self.best_size(-np.expm1(-z))[1]))
+            low, high = z[max(i - 1, 0)], z[min(i + 1, GRID - 1)]
+        sparsity = float(np.clip(-np.expm1(-z[i]), *self.sparsity))
+        n_total, loss = map(float, self.best_size(sparsity))
+        edge = [
+            name
+            for name, value, ends in (
+                ("n_total", np.log(n_total), np.log(self.size)),
+                ("sparsity", z[i], (first, last)),
+            )
+            if min(abs(value - end) for end in ends) < 1e-6 * max(1.0, abs(value))
+        ]
+        return dict(n_total=n_total, sparsity=sparsity, loss=loss, at_edge=edge)
+
+
+def _lowest(square, slope, ends, value):
+    """Where square v^2 + slope v is least for v within ends, given its value(v): the lowest point, or an end."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        vertex = np.where(square > 0, -slope / (2 * square), ends[0])
+    tried = np.stack(np.broadcast_arrays(np.clip(vertex, *ends), ends[0], ends[1]))
+    return np.take_along_axis(tried, np.argmin(value(tried), axis=0)[None], axis=0)[0]
+
+
+def fit(n_total, sparsity, loss):
+    """The Surface by least squares. Columns are scaled, for x^2 z^2 is thousands of times x."""
+    x, z = np.log(n_total), -np.log1p(-sparsity)
+    design = np.stack([x, x**2, z, z**2, x * z, (x * z) ** 2, np.ones(len(x))], axis=1)
+    scale = np.linalg.norm(design, axis=0) + 1e-300
+    c = np.linalg.lstsq(design / scale, loss, rcond=None)[0] / scale
+    return Surface(c, (n_total.min(), n_total.max()), (sparsity.min(), sparsity.max()))
+
+
+def reach(n_total, sparsity, sizes):
+    """(low, high) of the sparsities at which runs lie on both sides of each size, NaN where none do; between the
+    sparsities of the runs (n_total, sparsity) the smallest and largest size follow a line in z."""
+    z, x = -np.log1p(-sparsity), np.log(n_total)
+    at = np.unique(z)
+    grid = np.unique(np.append(np.linspace(at[0], at[-1], GRID), at))[:, None]
+    least, most = (np.interp(grid, at, [end(x[z == one]) for one in at]) for end in (np.min, np.max))
+    inside = (np.log(sizes) >= least - 1e-9) & (np.log(sizes) <= most + 1e-9)
+    span = lambda end, other: np.where(inside.any(axis=0), end(np.where(inside, grid, other), axis=0), np.nan)
+    return -np.expm1(-span(np.min, np.inf)), -np.expm1(-span(np.max, -np.inf))
+
+
+def sizes_within(n_total, sparsity):
+    """Five sizes from the smallest to the largest that lies between the runs of 3 or more sparsities."""
+    every = np.geomspace(n_total.min(), n_total.max(), GRID)
+    ends = np.array([(n_total[sparsity == s].min(), n_total[sparsity == s].max()) for s in np.unique(sparsity)])
+    enough = ((ends[:, :1] <= every) & (every <= ends[:, 1:])).sum(axis=0) >= 3
+    return np.geomspace(*every[enough][[0, -1]], 5) if enough.any() else np.array([])
+
+
+def refits(n_total, sparsity, loss, seed=0):
+    """(Surfaces fitted to KEPT of the runs, correlation [REFITS] of predicted and measured loss on the others; NaN
+    where fewer than 3 are left)."""
+    rng, surfaces, correlation = np.random.default_rng(seed), [], []
+    for _ in range(REFITS):
+        order = rng.permutation(len(loss))
+        kept, out = np.split(order, [max(LEAST - 2, round(KEPT * len(loss)))])
+        one = fit(n_total[kept], sparsity[kept], loss[kept])
+        surfaces.append(
+            dataclasses.replace(one, size=(n_total.min(), n_total.max()), sparsity=(sparsity.min(), sparsity.max()))
+        )
+        predicted = one.loss(n_total[out], sparsity[out])
+        enough = len(out) > 2 and np.ptp(predicted) > 0 and np.ptp(loss[out]) > 0
+        correlation.append(np.corrcoef(predicted, loss[out])[0, 1] if enough else np.nan)
+    return surfaces, np.array(correlation)
+
+
+def _alike(table):
+    """bool [n_runs]: the dense models, and the mixtures whose experts are as narrow as most mixtures'. Size and
+    sparsity do not tell finer experts apart."""
+    if not {"d_expert", "d_model", "n_experts"} <= set(table.columns):
+        return np.ones(len(table), bool)
+    mixture, split = table.numbers("n_experts") > 1, np.round(table.numbers("granularity"))
+    if not mixture.any():
+        return ~mixture
+    values, counts = np.unique(split[mixture], return_counts=True)
+    return ~mixture | (split == values[np.argmax(counts)])
+
+
+def of_table(path, names=None, percentiles=(10, 90), seed=0):
+    """[{flops, runs, left_out, surface, points (n_total, sparsity), coefficients, rmse, correlation, best, intervals:
+    {n_total, sparsity}, at_sizes: [{n_total, sparsity, interval, at_edge}]}] for each budget of a table of runs with
+    n_active, n_total, n_tokens, loss and sparsity (or n_experts and top_k); left_out: how many of the budget's runs
+    have finer or coarser experts than most. UserError where no budget has LEAST runs, 3 sizes and 3 sparsities."""
+    runs = read_runs(path, ("n_total", "n_tokens", "sparsity"), names=names)
+    if "n_active" not in runs.table:
+        raise UserError(f"{path}: column n_active is missing: budgets are of 6 n_active n_tokens FLOPs")
+    n_total, sparsity, alike = runs.columns["n_total"], runs.columns["sparsity"], _alike(runs.table)
+    rows = []
+    for every in budgets(training_flops(runs.n_active, runs.n_tokens)):
+        group = every[alike[every]]
+        n, s, loss = n_total[group], sparsity[group], runs.loss[group]
+        if len(group) < LEAST or len(np.unique(n)) < 3 or len(np.unique(s)) < 3:
+            continue
+        surface = fit(n, s, loss)
+        drawn, correlation = refits(n, s, loss, seed)
+        bests = [one.best() for one in drawn]
+        sizes = sizes_within(n, s)
+        ends_of_s = reach(n, s, sizes)
+        of_sizes = np.stack([one.best_sparsity(sizes, ends_of_s)[0] for one in drawn])
+        at_sizes = surface.best_sparsity(sizes, ends_of_s)[0]
+        ends = lambda values: np.percentile(values, percentiles, axis=0).tolist()
+        rows.append(
+            dict(
+                flops=float(np.exp(np.mean(np.log(runs.flops[group])))),
+                runs=len(group),
+                left_out=len(every) - len(group),
+                surface=surface,
+                points=(n, s),
+                coefficients=surface.coefficients.tolist(),
+                rmse=float(np.sqrt(np.mean((surface.loss(n, s) - loss) ** 2))),
+                correlation=float(np.nanmean(correlation)) if np.isfinite(correlation).any() else None,
+                best=surface.best(),
+                intervals={name: ends([b[name] for b in bests]) for name in ("n_total", "sparsity")},
+                at_sizes=[
+                    dict(n_total=float(a), sparsity=float(b), interval=[float(c), float(d)], at_edge=bool(edge))
+                    for a, b, c, d, edge in zip(
+                        sizes, at_sizes, *ends(of_sizes), np.min(abs(at_sizes - np.array(ends_of_s)), axis=0) < 1e-6
+                    )
+                ],
+            )
+        )
+    if not rows:
+        raise UserError(f"{path}: no budget has {LEAST} runs with 3 values each of n_total and sparsity")
+    return rows

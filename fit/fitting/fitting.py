@@ -1,0 +1,173 @@
+"""From a file of runs to the record of a law.json: held-out runs, weights, the fit, its errors, and how sure it is."""
+
+import dataclasses
+import importlib.metadata
+import json
+import platform
+
+import numpy as np
+
+from fit.data.runs import read_runs, unlikely
+from fit.data.table import plain, write_text
+from fit.errors import UserError
+from fit.fitting import holdout, search, solvers
+from fit.fitting import noise as noise_lib
+from fit.fitting.problem import prepare
+from fit.fitting.sure import how_sure, separate_errors
+from fit.lawbook import models
+from fit.shape.architecture import EXPERTS, OF_EXPERTS
+
+# Up to FEW_RUNS runs, the default weight decay is this share of the runs' variance around the law: as if every
+# parameter, a logarithm or an exponent, were known to lie within some 10 of zero. For noise of 1% it is 1e-6.
+FEW_RUNS, DECAY_PER_VARIANCE, LARGEST_DECAY = 60, 0.01, 1e-5
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What to do beside the fit itself. holdout, weights: rules of holdout.held_out and run_weights; select:
+    objective or rmse; bootstrap: how many draws; bootstrap_form: one of lawcheck.WAYS_OF_DRAWING; bootstrap_by: what
+    shares an error, as runs.trunks_of takes it; columns: {ours: theirs}."""
+
+    holdout: str = "none"
+    weights: str = "none"
+    select: str = "objective"
+    mix_corpora: bool = False
+    bootstrap: int = 0
+    bootstrap_form: str = "errors"
+    bootstrap_by: str = "trunk"
+    percentiles: tuple = (10.0, 90.0)
+    columns: dict = dataclasses.field(default_factory=dict)
+
+
+def fit_file(path, form, settings, options=Options(), quiet=False):
+    """Fits a law of this form to the runs in `path`; returns the record that law.json holds. Raises UserError.
+
+    For a settings.weight_decay of None see fit_by_default.
+    """
+    runs = read_runs(path, form.columns, options.mix_corpora, options.columns)
+    warnings = table_warnings(form, runs)
+    train, validation, weights, labels, by = holdout.split(runs, options.holdout, options.weights, options.bootstrap_by)
+    if options.select == "rmse" and not len(validation):
+        raise UserError("--select=rmse needs held-out runs: give --holdout")
+    decay_default = settings.weight_decay is None and len(train) <= FEW_RUNS
+    fit, problem = fit_by_default(form, train, settings, weights, labels, quiet)
+    if options.select == "rmse":
+        fit = selected(fit, train, validation)
+    record = dict(
+        form=form.name,
+        coefficients=fit.coefficients,
+        objective=fit.objective,
+        settings={name: value for name, value in dataclasses.asdict(problem.settings).items() if name != "variance"}
+        | dict(fix=problem.fixed, weight_decay_default=decay_default)
+        | {name: getattr(options, name) for name in ("holdout", "weights", "select", "columns", "bootstrap_by")},
+        runs=described(runs, train, form),
+        models=models.from_table(runs.table, train.index),
+        fitted=holdout.errors(form, fit.free, train),
+        held_out=holdout.errors(form, fit.free, validation) if len(validation) else None,
+        starts=dict(
+            tried=fit.tried,
+            followed=len(fit.ends),  # to their end: how the others would have ended is not known
+            within_1_percent=int(np.sum(fit.ends <= 1.01 * fit.objective)),
+            gradient_norm=fit.gradient_norm,
+        ),
+        versions={name: importlib.metadata.version(name) for name in solvers.PACKAGES}
+        | {"python": platform.python_version()},
+    )
+    if options.holdout == holdout.ROLLING:
+        record["rolling"] = holdout.rolling(problem, quiet)
+    sure = how_sure(problem, fit, by, options, quiet)
+    for name, part in (("separate_fitted", train), ("separate_held_out", validation)):
+        if "separate" in sure:
+            record[name] = separate_errors(form, sure["separate"], part)
+    sure["warnings"] = [*warnings, *plan_warnings(fit, runs), *sure["warnings"]]
+    return record | sure
+
+
+def fit_by_default(form, runs, settings, weights, trunks=None, quiet=False):
+    """(Fit, Problem): a settings.weight_decay of None is 0 or, up to FEW_RUNS runs, DECAY_PER_VARIANCE of the
+    variance of the runs around the law. That variance, against which priors are weighed too, a first fit estimates.
+    UserError as search.fit."""
+    few = settings.weight_decay is None and len(runs) <= FEW_RUNS
+    if settings.weight_decay is None:
+        settings = dataclasses.replace(settings, weight_decay=1e-6 if few else 0.0)
+    if form.believed:
+        settings = dataclasses.replace(settings, variance=1e-4)
+    problem = prepare(form, runs, settings, weights, trunks)
+    fit = search.fit(problem, quiet)
+    for _ in range(3 if few or form.believed else 0):  # the first fits may have bent the law by more than the noise
+        variance = float(noise_lib.noise(problem, fit.free, shared=False).run ** 2)
+        if few:
+            decay = float(np.clip(DECAY_PER_VARIANCE * variance, 1e-14, LARGEST_DECAY))
+            settings = dataclasses.replace(settings, weight_decay=decay)
+        if form.believed:
+            settings = dataclasses.replace(settings, variance=variance)
+        problem = prepare(form, runs, settings, weights, trunks)
+        fit = search.again(problem, fit)
+    return fit, problem
+
+
+def selected(fit, train, validation):
+    """The start of lowest RMSE on fitted plus held-out runs, as in the paper."""
+    near = np.flatnonzero(fit.objectives < np.inf)
+    errors = lambda i, part: holdout.errors(fit.form, fit.frees[i], part)["rmse_nats"]
+    best = near[int(np.argmin([errors(i, train) + errors(i, validation) for i in near]))]
+    return dataclasses.replace(fit, free=fit.frees[best], objective=float(fit.objectives[best]))
+
+
+def described(runs, train, form):
+    """What the record says of the runs: file, fingerprint, corpora, ranges of those fitted."""
+    columns = {name: train.columns[name] for name in form.columns} | dict(loss=train.loss)
+    if "n_active" in runs.table:
+        columns["training_flops"] = train.flops
+    return dict(
+        file=runs.path,
+        fingerprint=runs.fingerprint(),
+        corpora=sorted({str(v) for v in runs.table.column("corpus_fingerprint")})
+        if "corpus_fingerprint" in runs.table
+        else [],
+        ranges={name: [float(v.min()), float(v.max())] for name, v in columns.items()},
+    )
+
+
+def table_warnings(form, runs):
+    """Sentences about runs of odd sizes, and about mixtures among those of a law that does not read the number of
+    experts."""
+    table = runs.table
+    known = {name: values for name, values in runs.columns.items() if name in table}
+    out = [f"{runs.path}: {odd}"] if (odd := unlikely(known)) else []
+    if not set(OF_EXPERTS) & set(form.columns) and "n_experts" in table:
+        experts = table.numbers("n_experts")
+        if values := [f"{e:g}" for e in np.unique(experts)]:
+            if len(values) > 1:
+                out.append(
+                    f"{int(np.sum(experts > 1))} of the {len(runs)} runs are mixtures (n_experts {', '.join(values)}): "
+                    f"the {form.name} law knows no experts and fits one loss to all of them; use --form=joint, or the "
+                    "runs of one n_experts"
+                )
+            elif values != ["1"]:
+                out.append(f"every run has n_experts = {values[0]}: the {form.name} law holds for such mixtures alone")
+    return out
+
+
+def plan_warnings(fit, runs):
+    """Sentences that say where fit plan would refuse this law."""
+    form = fit.form
+    if not form.at_experts:
+        return []
+    experts = np.unique([*runs.n_experts, *EXPERTS]) if "n_experts" in form.columns else np.ones(1)
+    reduced = form.at_experts(fit.coefficients, experts)
+    out = []
+    for name, exponent in (("n_active", reduced.mu), ("n_tokens", reduced.nu)):
+        if np.any(rising := exponent >= 0):
+            at = ", ".join(f"{e:g}" for e in experts[rising])
+            out.append(
+                f"this law's loss does not fall with {name} at n_experts = {at} (exponent up to "
+                f"{exponent.max():.3g}): fit plan will refuse it there; give more runs, or hold coefficients by --fix"
+            )
+    return out
+
+
+def save(record, path):
+    """Writes the record as JSON, completely or not at all, the same bytes each time; a number that is not finite is
+    null."""
+    write_text(path, json.dumps(plain(record), indent=1, allow_nan=False) + "\n")

@@ -1,0 +1,125 @@
+"""Runs kept out of the fit, weights of runs, and how far a law is from runs."""
+
+import numpy as np
+
+from fit.data.runs import subset, trunks_of
+from fit.errors import UserError
+
+ROLLING = "compute:rolling"
+ROLLS = 5  # steps of the rolling hold-out, each a tenth of the runs
+
+
+def held_out(runs, rule):
+    """Boolean [n_runs]: the runs that `rule` keeps out of the fit. UserError if the rule makes no sense.
+
+    none, lowest-loss:N, largest-compute:N (n_active times n_tokens), N a count or a percentage, or column:NAME.
+    Ties are broken by the order of the file. compute:rolling keeps none out of the law that is written: see rolling.
+    """
+    out = np.zeros(len(runs), bool)
+    if rule in ("none", ROLLING):
+        return out
+    kind, _, amount = rule.partition(":")
+    if kind == "column" and amount:
+        for i, value in enumerate(runs.table.column(amount)):
+            text = str(value).strip().lower()
+            if text in ("validation", "valid", "val", "test", "holdout", "held-out", "true", "1", "1.0"):
+                out[i] = True
+            elif text not in ("train", "fit", "false", "0", "0.0", ""):
+                raise UserError(
+                    f"{runs.path}, row {runs.table.rows[i]}, column {amount}: found {value!r}, expected validation "
+                    "or train, true or false, 1 or 0"
+                )
+        count = int(out.sum())
+    elif kind in ("lowest-loss", "largest-compute"):
+        try:
+            count = int(round(float(amount[:-1]) / 100 * len(runs))) if amount.endswith("%") else int(amount)
+        except (ValueError, OverflowError):
+            raise UserError(f"--holdout={rule}: found {amount!r}, expected a count or a percentage") from None
+        key = runs.loss if kind == "lowest-loss" else -runs.n_active * runs.n_tokens
+        if 0 < count < len(runs):
+            out[np.argsort(key, kind="stable")[:count]] = True
+    else:
+        raise UserError(
+            f"--holdout={rule}: expected none, lowest-loss:N, largest-compute:N, N or N%, column:NAME or {ROLLING}"
+        )
+    if not 0 < count < len(runs):
+        raise UserError(f"--holdout={rule}: holds out {count} of {len(runs)} runs, expected at least 1 and not all")
+    return out
+
+
+def run_weights(runs, rule):
+    """float64 [n_runs], of mean 1: none, inverse-loss (App. B: worse runs count less), or column:NAME."""
+    if rule == "none":
+        return np.ones(len(runs))
+    if rule == "inverse-loss":
+        weights = 1 / runs.loss
+    elif rule.startswith("column:"):
+        weights = runs.table.numbers(rule[len("column:") :], (0, 1e12))
+        if not weights.any():
+            raise UserError(f"{runs.path}, column {rule[len('column:') :]}: every weight is 0")
+    else:
+        raise UserError(f"--weights={rule}: expected none, inverse-loss or column:NAME")
+    return weights / weights.mean()
+
+
+def split(runs, rule, weights="none", by="trunk"):
+    """(runs to fit, those held out, weights and trunk labels of those to fit, labels None where each run stands for
+    itself, what trunks are called); UserError where one of the rules makes no sense."""
+    labels, called = trunks_of(runs.table, by)
+    out = held_out(runs, rule)
+    labels = None if labels is None else np.unique(labels[~out], return_inverse=True)[1]
+    return subset(runs, ~out), subset(runs, out), run_weights(runs, weights)[~out], labels, called
+
+
+def errors(form, free, runs):
+    """How far a law is from runs: count, RMSE in nats and in log loss, mean and largest relative error, and the run
+    that has it."""
+    log_loss = form.log_loss(free, runs.columns)
+    log_error = log_loss - np.log(runs.loss)
+    relative = np.abs(np.expm1(log_error))
+    worst = int(np.argmax(relative))
+    return dict(
+        runs=len(runs),
+        rmse_nats=rms(np.exp(log_loss) - runs.loss),
+        rmse_log=rms(log_error),
+        mean_relative_error=float(relative.mean()),
+        max_relative_error=float(relative[worst]),
+        worst=runs.name(worst) | dict(predicted=float(np.exp(log_loss[worst])), measured=float(runs.loss[worst])),
+    )
+
+
+def rms(x):
+    """Root mean square."""
+    return float(np.sqrt(np.mean(np.square(x))))
+
+
+def rolling(problem, quiet=False):
+    """Rolling hold-out by compute: the law fitted to the smaller half of the runs predicts the next tenth; these are
+    then fitted too, and so on up to the largest. Returns a list with a dictionary for each step: how many runs were
+    fitted, up to how many training FLOPs, and the errors on those predicted.
+
+    Runs of equal compute stay together. Raises UserError where the runs are too few for a single step.
+    """
+    from fit.fitting import search  # imports JAX, which comparing a law with runs does not need
+    from fit.fitting.problem import prepare
+
+    form, runs = problem.form, problem.runs
+    ends = np.quantile(runs.flops, np.linspace(0.5, 1, ROLLS + 1), method="higher")
+    steps = []
+    for low, high in zip(ends, ends[1:]):
+        fitted, predicted = runs.flops <= low, (runs.flops > low) & (runs.flops <= high)
+        if not predicted.any():
+            continue
+        try:
+            fit = search.fit(prepare(form, runs, problem.settings, problem.weights * fitted), quiet)
+        except UserError:  # too few runs so far, or all of one size
+            continue
+        steps.append(
+            dict(fitted=int(fitted.sum()), fitted_flops=float(low), training_flops=[float(low), float(high)])
+            | errors(form, fit.free, subset(runs, predicted))
+        )
+    if not steps:
+        raise UserError(
+            f"--holdout={ROLLING}: no smaller part of the {len(runs)} runs determines the {form.name} law by itself"
+        )
+    return steps

@@ -1,0 +1,158 @@
+"""How far runs scatter around a law: a part that the runs of a trunk share, and a part of each run's own; and the
+coefficients' errors that follow from it."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.special
+
+from fit.data.runs import Runs
+from fit.fitting.problem import place, prepare
+from fit.lawbook.lawcheck import LEVEL
+
+CLIP = 4.0  # robust standard deviations at which a residual is cut off, lest one failed run counts as everybody's noise
+
+
+@dataclasses.dataclass
+class Noise:
+    """Standard deviations in log loss: `run` of each run's own error, `trunk` of the one that a trunk's runs share.
+
+    degrees_of_freedom: how many independent errors each was estimated from (Satterthwaite), (run, trunk).
+    """
+
+    run: float
+    trunk: float
+    degrees_of_freedom: tuple
+
+    @property
+    def total(self):
+        """Standard deviation of a new run on a trunk of its own."""
+        return float(np.hypot(self.run, self.trunk))
+
+    @property
+    def freedom(self):
+        """How many independent errors the sum of both variances was estimated from (Satterthwaite)."""
+        parts = np.square([self.run, self.trunk])
+        spread = np.sum(parts**2 / self.degrees_of_freedom)
+        return float(parts.sum() ** 2 / spread) if spread > 0 else self.degrees_of_freedom[0]
+
+    def draw(self, rng, draws, labels):
+        """Errors [draws, n_runs] of runs whose trunks are `labels` [n_runs]. The standard deviations are drawn too, for
+        they were estimated from few errors: this turns the normal distribution into Student's t."""
+        n, (of_runs, of_trunks) = len(labels), self.degrees_of_freedom
+        run, trunk = (
+            size * np.sqrt(freedom / rng.chisquare(freedom, size=(draws, 1)))
+            for size, freedom in ((self.run, of_runs), (self.trunk, of_trunks))
+        )
+        return run * rng.normal(size=(draws, n)) + (trunk * rng.normal(size=(draws, labels.max() + 1)))[:, labels]
+
+
+@functools.cache
+def _sensitivity(form):
+    predicted = lambda x, data: form.log_loss(place(form, x, data), data["columns"], jnp)
+    return jax.jit(lambda x, data: (predicted(x, data), jax.jacfwd(predicted)(x, data)))
+
+
+def sensitivity(problem, free):
+    """(log loss [n_runs], its Jacobian [n_runs, n] by the solver's x) at the law's own parameters `free` [n]."""
+    log_loss, jacobian = _sensitivity(problem.form)(problem.centre(free[None])[0], problem.data)
+    n = len(problem)
+    return np.asarray(log_loss)[:n], np.asarray(jacobian)[:n] * problem.data["moving"]
+
+
+def noise(problem, free, shared=True):
+    """The Noise of the runs around the fit `free`; shared: separate the error that a trunk's runs share.
+
+    The residuals of a fit are M e, M = 1 - J (J'WJ)^-1 J'W with the fit's own weights W, so sums of their squares, run
+    by run and trunk by trunk, have expectations linear in both variances: two equations. A variance that comes out
+    negative is 0.
+    """
+    trunks, n, data = problem.trunks if shared else None, len(problem), problem.data
+    log_loss, jacobian = sensitivity(problem, free)
+    r = data["log_loss"][:n] - log_loss
+    weight = data["root_weight"][:n] ** 2 * np.minimum(1, data["delta"] / np.maximum(np.abs(r), 1e-300))
+    used = data["root_weight"][:n] > 0
+    m = np.eye(n) - projection(jacobian, weight, data["weight_decay"] + data["belief"] ** 2)
+    m, shown = m[used][:, used], r[used]
+    freedom = max(float(np.sum(m**2)), 1.0)
+    spread = 1.4826 * np.median(np.abs(shown)) * np.sqrt(len(shown) / min(freedom, len(shown)))
+    shown = np.clip(shown, -CLIP * spread, CLIP * spread) if spread > 0 else shown
+    if trunks is None:
+        return Noise(float(np.sqrt(np.sum(shown**2) / freedom)), 0.0, (freedom, 1.0))
+    z = np.eye(trunks.max() + 1)[trunks[used]]
+    mz, zm = m @ z, z.T @ m
+    of_trunks = z.T @ mz
+    equations = np.array([[freedom, np.sum(mz**2)], [np.sum(zm**2), np.sum(of_trunks**2)]])
+    sums = np.sum(shown**2), np.sum((z.T @ shown) ** 2)
+    run, trunk = np.linalg.lstsq(equations, sums, rcond=None)[0]
+    if trunk < 0:
+        run, trunk = sums[0] / freedom, 0.0
+    elif run < 0:
+        run, trunk = 0.0, sums[0] / np.sum(mz**2)
+    # the sum over trunks is a quadratic form of the errors: twice its mean squared over its variance
+    quadratic = zm @ zm.T * run + of_trunks @ of_trunks.T * trunk
+    trunk_freedom = np.trace(quadratic) ** 2 / np.sum(quadratic**2) if np.any(quadratic) else 1.0
+    return Noise(float(np.sqrt(run)), float(np.sqrt(trunk)), (max(freedom - trunk_freedom, 1.0), float(trunk_freedom)))
+
+
+def projection(jacobian, weight, decay):
+    """[n, n]: what a change of each measured log loss does to each fitted one."""
+    root = np.sqrt(weight)[:, None]
+    gram = (jacobian * root).T @ (jacobian * root) + np.diag(np.broadcast_to(decay, jacobian.shape[1]))
+    return jacobian @ np.linalg.pinv(gram, rcond=1e-13, hermitian=True) @ (jacobian.T * weight)
+
+
+def standard_errors(problem, fit, noise, more=None):
+    """Linearised standard errors of the coefficients of a Fit, {name: value}, 0 for those that are fixed.
+
+    noise: the Noise of the runs. more: {column: [k]} of further runs that one might add, each on a trunk of its own.
+    """
+    count, settings, trunks = len(problem), problem.settings, problem.trunks
+    if more is not None:
+        runs, k = problem.runs, len(next(iter(more.values())))
+        columns = {name: np.concatenate([values, more[name]]) for name, values in runs.columns.items()}
+        runs = Runs(runs.path, columns, np.append(runs.loss, np.ones(k)), None)
+        trunks = None if trunks is None else np.append(trunks, trunks.max() + 1 + np.arange(k))
+        weights = np.append(problem.weights, np.ones(k))
+        problem = prepare(problem.form, runs, settings, weights, trunks, problem.sample_of)
+    _, jacobian = sensitivity(problem, fit.free)
+    weight = problem.data["root_weight"][: len(problem)] ** 2
+    pull = settings.weight_decay + problem.data["belief"] ** 2
+    gram = (jacobian.T * weight) @ jacobian + np.diag(pull)
+    to_free = np.linalg.pinv(gram, rcond=1e-14, hermitian=True) @ (jacobian.T * weight)
+    variance = noise.run**2 * to_free @ to_free.T
+    if trunks is not None:
+        shared = to_free @ np.eye(trunks.max() + 1)[trunks]
+        variance += noise.trunk**2 * shared @ shared.T
+    inverse = np.linalg.pinv(gram, rcond=1e-14, hermitian=True)  # a prior's mean counts as one more measurement
+    belief, spread = problem.data["belief"], problem.form.belief[1]
+    variance += inverse @ np.diag(np.where(belief > 0, belief**2 * np.where(belief > 0, spread, 1), 0) ** 2) @ inverse
+    variance *= count / problem.sample_of
+    to = derivative(lambda x: problem.form.to_coefficients(problem.own(x)), problem.centre(fit.free[None]))
+    errors = np.sqrt(np.maximum(np.einsum("ij,jk,ik->i", to, variance, to), 0))
+    return dict(zip(problem.form.names, errors.tolist()))
+
+
+def inflation(problem, fit, noise, alone):
+    """{coefficient: factor on a profile's threshold for the errors that runs share}, 1 where they share none.
+
+    It is the ratio of the coefficient's variance with `noise` to that with `alone` (each run for itself), but at least
+    the median ratio of all (a linearised ratio is too low for a coefficient that the runs hardly pin down), times the
+    squared ratio of Student's t to normal, for trunks are few.
+    """
+    if problem.trunks is None:
+        return dict.fromkeys(fit.coefficients, 1.0)
+    with_trunks, naive = standard_errors(problem, fit, noise), standard_errors(problem, fit, alone)
+    ratio = {name: (with_trunks[name] / naive[name]) ** 2 for name in naive if naive[name] > 0}
+    usual = np.median(list(ratio.values())) if ratio else 1.0
+    tails = (scipy.special.stdtrit(noise.freedom, (1 + LEVEL) / 2) / scipy.special.ndtri((1 + LEVEL) / 2)) ** 2
+    return {name: float(tails * max(ratio.get(name, usual), usual)) for name in naive}
+
+
+def derivative(function, x, step=1e-6):
+    """[n_out, n] of a function of rows [k, n] -> [k, n_out] at x [1, n], by central differences."""
+    steps = step * np.eye(x.shape[1])
+    return ((function(x + steps) - function(x - steps)) / (2 * step)).T

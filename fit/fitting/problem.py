@@ -1,0 +1,173 @@
+"""A fit as a least-squares problem in float64: the runs, weighted, and the residuals that compiled code computes.
+
+  objective = reduce_i w_i Huber_delta(ln L_predicted,i - ln L_i) + weight_decay / 2 |free|^2
+              + variance / 2 sum_j ((free_j - mean_j) / sd_j)^2, over the coefficients j that have a prior
+
+`free` is the vector that stands for a law's coefficients (fit/form.py); reduce is the sum, or the mean over the runs.
+For Levenberg-Marquardt it is written as half a sum of squares, with the square root of the Huber loss. The solver moves
+x, which is `free` for centred columns: these make the normal equations well conditioned. What differs from start to
+start is data (PER_START), and tables are filled up with runs of no weight to one of a few lengths: so all searches of a
+law over tables of about the same length share one compiled program.
+
+Axes: n coefficients; r runs, filled up; k starts.
+"""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fit.data.runs import Runs, subset
+from fit.form import Form
+
+PER_START = ("log_loss", "root_weight", "held", "moving", "toward")  # what may differ from start to start
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """How to fit. huber_delta in log loss; reduction sum or mean; starts: how many random ones, scaled to the runs, or
+    0 for the law's published grid; fix: ((coefficient, value), ...) that the fit holds; variance: of a run's log loss
+    around the law, against which priors are weighed, 0 for none of them."""
+
+    huber_delta: float = 1e-2
+    reduction: str = "sum"
+    weight_decay: float = 0.0
+    starts: int = 128
+    solver: str = "lm"
+    seed: int = 0
+    fix: tuple = ()
+    variance: float = 0.0
+
+
+@dataclasses.dataclass
+class Problem:
+    """A law's form to be fitted to runs (`runs`, `settings`, weights [n_runs] of their losses).
+
+    trunks: labels int [n_runs] of the runs that share an error, or None.
+    sample_of: of how many runs these are a sample.
+    data, for compiled code:
+        columns {name and "ln name": [r]}; log_loss, root_weight [r] or [k, r]; delta; weight_decay
+        centre {column: mean of its logarithm}
+        held, moving [n] or [k, n]: coefficients at values, NaN where free; 1 where the search moves the entry of x
+        toward [n] or [k, n], belief [n]: means of the priors, and the roots of their weights
+    """
+
+    form: Form
+    runs: Runs
+    settings: Settings
+    weights: np.ndarray
+    trunks: np.ndarray | None
+    sample_of: int
+    data: dict
+
+    def __len__(self):
+        return len(self.runs)
+
+    @property
+    def fixed(self):
+        return dict(self.settings.fix)
+
+    def changed(self, **data):
+        """The same problem with other data."""
+        return dataclasses.replace(self, data=self.data | data)
+
+    def holding(self, held):
+        """The same problem with other coefficients held: [n] or [k, n], NaN where one is free."""
+        held = np.asarray(held, float)
+        return self.changed(held=held, moving=self.form.moving(held.T).T.astype(float))
+
+    def part(self, rows):
+        """The same problem with the runs `rows` (indices) alone, filled up again."""
+        more = padded_length(len(rows)) - len(rows)
+        take = lambda v: np.concatenate([v[rows], np.repeat(v[rows[:1]], more)])
+        columns = {name: take(v) for name, v in self.data["columns"].items()}
+        root_weight = np.append(self.data["root_weight"][rows], np.zeros(more))
+        part = self.changed(columns=columns, log_loss=take(self.data["log_loss"]), root_weight=root_weight)
+        return dataclasses.replace(part, runs=subset(self.runs, rows), weights=self.weights[rows])
+
+    def filled(self, rows):
+        """[..., n_runs] filled up to [..., r] with zeros."""
+        return np.pad(rows, [(0, 0)] * (np.ndim(rows) - 1) + [(0, self.data["log_loss"].shape[-1] - len(self.runs))])
+
+    def centre(self, frees):
+        """The solver's x [k, n] from which it begins at the law's own `free` [k, n]."""
+        frees = np.asarray(frees, float)
+        held = np.broadcast_to(self.data["held"], frees.shape).T
+        x = self.form.recentre(self.form.begin(frees.T, held), self.data["centre"]).T
+        return np.where(self.data["moving"] > 0, x, 0.0)
+
+    def own(self, x):
+        """The law's own `free` [k, n] of the solver's x [k, n]."""
+        held = np.broadcast_to(self.data["held"], np.shape(x)).T
+        return place(self.form, np.asarray(x).T, self.data | {"held": held}, np).T
+
+    def objective(self, free):
+        """The objective at the law's own `free` [n]."""
+        return float(0.5 * np.sum(np.square(_compiled(self.form)(self.centre(free[None])[0], self.data))))
+
+
+def prepare(form, runs, settings=Settings(), weights=None, trunks=None, sample_of=None):
+    """The Problem; the coefficients that the settings fix are held."""
+    n = len(runs)
+    weights = np.ones(n) if weights is None else np.asarray(weights, float)
+    with np.errstate(divide="ignore"):  # of a column that may be zero, such as sparsity
+        logs = {name: np.log(runs.columns[name]) for name in form.columns}
+    centre = {name: logs[name].mean() for name in form.centred}
+    # the centre is taken off and put back so that a fit gives the same last bits as it always did
+    logs |= {name: (logs[name] - centre[name]) + centre[name] for name in form.centred}
+    scale = 1.0 if settings.reduction == "sum" else 1.0 / n
+    data = dict(
+        columns={name: runs.columns[name] for name in form.columns} | {f"ln {name}": v for name, v in logs.items()},
+        log_loss=np.log(runs.loss),
+        root_weight=np.sqrt(weights * scale),
+        delta=np.float64(settings.huber_delta),
+        weight_decay=np.float64(settings.weight_decay),
+        toward=form.belief[0],
+        belief=np.sqrt(settings.variance * scale) / form.belief[1],
+        centre=centre,
+    )
+    held = [dict(settings.fix).get(name, np.nan) for name in form.names]
+    problem = Problem(form, runs, settings, weights, trunks, sample_of or n, data)
+    return problem.part(np.arange(n)).holding(held)
+
+
+def padded_length(n):
+    """The number of rows that n runs are filled up to: an eighth more at most (or a multiple of 32); n above 4,096."""
+    step = max(32, 2 ** (int(n).bit_length() - 4))
+    return n if n > 4096 else -(-n // step) * step
+
+
+def place(form, x, data, xp=jnp):
+    """The law's own `free` [n, ...] of the solver's x [n, ...]: for columns as they are, with coefficients held as
+    data["held"] [n, ...] says, within the form's bounds. Entries of x that nothing moves are 0."""
+    low, high = (b.reshape(-1, *[1] * (x.ndim - 1)) for b in form.bounds.T)
+    origin = {column: -value for column, value in data["centre"].items()}
+    free = form.recentre(form.hold(x, data["held"], xp), origin, xp)  # exponents first: scales follow
+    return xp.clip(form.hold(free, data["held"], xp), low, high)
+
+
+@functools.cache
+def residual_function(form):
+    """residuals(x [n], data) -> [r + n]; data as a Problem has it, for one start."""
+
+    def residuals(x, data):
+        free = place(form, x, data)
+        r = form.log_loss(free, data["columns"], jnp) - data["log_loss"]
+        size, delta = jnp.abs(r), data["delta"]
+        beyond = size > delta
+        tail = jnp.sqrt(jnp.where(beyond, 2 * delta * size - delta**2, 1.0))  # double where: no NaN in its gradient
+        r = jnp.where(beyond, jnp.sign(r) * tail, r)
+        decay = jnp.where(data["moving"] > 0, jnp.sqrt(data["weight_decay"]) * free, x)
+        rows = [data["root_weight"] * r, decay]
+        if form.believed:
+            rows.append((data["moving"] * data["belief"] * (free - data["toward"]))[jnp.array(form.believed)])
+        return jnp.concatenate(rows)
+
+    return residuals
+
+
+@functools.cache
+def _compiled(form):
+    return jax.jit(residual_function(form))

@@ -1,0 +1,192 @@
+"""The best fit of a law to runs: one objective (fit/fitting/problem.py), searched from many starts at once."""
+
+import concurrent.futures
+import dataclasses
+
+import jax
+import numpy as np
+import tqdm
+
+from fit.errors import UserError
+from fit.fitting import solvers
+from fit.fitting.problem import PER_START, residual_function
+from fit.form import Form
+
+BATCH = 32  # starts compiled together: their Jacobians of a few hundred runs stay in the cache
+THREADS = 2  # batches at a time
+LARGEST_JACOBIAN = 2_000_000  # runs times starts in a batch
+ROUNDS, STEPS = 5, 40  # of the search: rounds, steps in each; the better half goes on to the next
+SEARCH_RUNS = 2048  # above so many runs the search uses a sample of them and only its best starts see all
+
+
+@dataclasses.dataclass
+class Fit:
+    """free [n]: the best parameters; objective: its value; objectives [k] and frees [k, n]: of each start; tried: how
+    many starts there were; ends: the objectives of those that were followed to their end."""
+
+    form: Form
+    free: np.ndarray
+    objective: float
+    frees: np.ndarray
+    objectives: np.ndarray
+    gradient_norm: float
+    tried: int
+    ends: np.ndarray
+
+    @property
+    def coefficients(self):
+        return dict(zip(self.form.names, self.form.to_coefficients(self.free).tolist()))
+
+
+def run_batches(solve, x, data, progress=None):
+    """solve from every row of x [k, n]; returns (x, objective [k], gradient norm [k]).
+
+    Entries of data named in PER_START are shared by the starts, or have a leading axis of k. Batches have one compiled
+    size and run THREADS at a time: XLA spreads such small operations over threads poorly.
+    """
+    k, rows = len(x), data["log_loss"].shape[-1]
+    batch = max(1, min(BATCH, LARGEST_JACOBIAN // rows))
+    if rows > SEARCH_RUNS:
+        batch = min(batch, k)  # a start of so many runs costs more than compiling
+    per_start = {name: np.asarray(data[name]) for name in PER_START}
+    per_start = {name: np.broadcast_to(v, (k, v.shape[-1])) for name, v in per_start.items()}
+
+    def work(start):
+        rows = np.minimum(np.arange(start, start + batch), k - 1)  # the last batch repeats its last row
+        with jax.enable_x64(True):  # each thread has its own setting
+            out = solve(x[rows], data | {name: v[rows] for name, v in per_start.items()})
+            return [np.asarray(o) for o in out]
+
+    outs = []
+    with concurrent.futures.ThreadPoolExecutor(THREADS) as threads:
+        for out in threads.map(work, range(0, k, batch)):
+            outs.append(out)
+            if progress is not None:
+                progress.update(min(batch, k - len(outs) * batch + batch))
+    return [np.concatenate(o)[:k] for o in zip(*outs)]
+
+
+def _step(solve, x, values, data, progress=None):
+    """One round: where a start ends in something that is not finite it stays where it was. Returns (x, values,
+    gradients)."""
+    after, value, gradient = run_batches(solve, x, data, progress)
+    lost = ~(np.isfinite(value) & np.isfinite(after).all(axis=1))
+    return np.where(lost[:, None], x, after), np.where(lost, values, value), np.where(lost, np.inf, gradient)
+
+
+def polish(problem, x, rounds=40, each=False, label=None):
+    """Levenberg-Marquardt from x [k, n] until the best objective stands still, or with `each` every one of them.
+
+    Returns (x, objectives, gradient norms); an objective that was never finite is infinite. A progress bar named
+    `label`, if given, counts the starts of each round; most polishing ends before the last round.
+    """
+    solve = solvers.least_squares(residual_function(problem.form), PER_START, STEPS)
+    x, values, gradients, going = np.array(x), np.full(len(x), np.inf), np.full(len(x), np.inf), np.arange(len(x))
+    for i in range(rounds):
+        before = values.copy()
+        with tqdm.tqdm(
+            total=len(going),
+            desc=f"{label}, round {i + 1} of at most {rounds}",
+            unit="fit",
+            disable=True if label is None else None,
+            leave=False,
+        ) as progress:
+            x[going], values[going], gradients[going] = _step(
+                solve, x[going], values[going], _some(problem.data, going), progress
+            )
+        if each:
+            going = going[values[going] < before[going] * (1 - 1e-6)]
+        if not len(going) or (not each and values.min() >= before.min() * (1 - 1e-10)):
+            break
+    return x, values, gradients
+
+
+def _some(data, starts):
+    """Data of some starts, where it differs from start to start."""
+    return data | {k: data[k][starts] for k in PER_START if np.ndim(data.get(k)) > 1}
+
+
+def search(problem, starts, quiet=False):
+    """Runs all starts [k, n] (the solver's x) in rounds; after each round the better half goes on. Returns (x,
+    objectives), for every start at the point where it stopped."""
+    rounds, steps = (ROUNDS, STEPS) if problem.settings.solver == "lm" else (1, 300)
+    solve = solvers.SOLVERS[problem.settings.solver](residual_function(problem.form), PER_START, steps)
+    x, values = np.array(starts), np.full(len(starts), np.inf)
+    going = np.arange(len(starts))
+    with tqdm.tqdm(
+        total=len(starts), desc=f"fit {problem.form.name}", unit="start", disable=True if quiet else None, leave=False
+    ) as progress:
+        for i in range(rounds):
+            progress.reset(len(going))
+            progress.set_description(f"fit {problem.form.name}, round {i + 1} of {rounds}")
+            x[going], values[going], _ = _step(solve, x[going], values[going], _some(problem.data, going), progress)
+            progress.set_postfix_str(f"best objective {values.min():.6g}")
+            if len(going) <= BATCH:
+                break
+            going = going[np.argsort(values[going], kind="stable")[: max(BATCH, len(going) // 2)]]
+    return x, values
+
+
+def starts_of(problem, runs):
+    """The solver's starts [k, n] that the settings ask for, in the measure of `runs`."""
+    form, settings, data = problem.form, problem.settings, problem.data
+    if settings.starts == 0:
+        return problem.centre(form.starts())
+    starts = form.scaled_starts(np.random.default_rng(settings.seed), settings.starts, runs)
+    held = np.broadcast_to(data["held"], starts.shape).T
+    return np.where(data["moving"] > 0, form.begin(starts.T, held).T, 0.0)
+
+
+def fit(problem, quiet=False):
+    """The best Fit of a law to runs. Raises UserError when the runs cannot determine the law at all."""
+    check_enough(problem)
+    sample, label, path = problem, None if quiet else "best starts", problem.runs.path
+    if len(problem) > SEARCH_RUNS:
+        rng = np.random.default_rng([problem.settings.seed, 2])
+        sample = problem.part(np.sort(rng.choice(len(problem), SEARCH_RUNS, replace=False)))
+    starts = starts_of(problem, sample.runs)
+    x, values = search(sample, starts, quiet)
+    order = np.argsort(values, kind="stable")[: BATCH if sample is problem else 1]
+    rounds = 40 if sample is problem else 1  # from the sample's optimum one is enough
+    best, best_values, gradients = polish(problem, x[order], rounds, label=label)
+    if not np.isfinite(best_values).any():
+        raise UserError(f"{path}: no start of the {problem.form.name} law led to a finite objective")
+    if sample is problem:
+        x[order], values[order] = best, best_values
+    else:  # the others never saw all runs: nothing to compare
+        x, values = best, best_values
+    winner = int(np.argmin(best_values))
+    free = problem.own(best[winner : winner + 1])[0]
+    least, gradient = float(best_values[winner]), float(gradients[winner])
+    return Fit(problem.form, free, least, problem.own(x), values, gradient, len(starts), best_values)
+
+
+def again(problem, before):
+    """The Fit of a search that begins at the best point and starts of `before`, a Fit to other runs or settings."""
+    order = np.argsort(before.objectives, kind="stable")[: BATCH - 1]  # with the best they fill a batch
+    x, values, gradients = polish(problem, problem.centre(np.stack([before.free, *before.frees[order]])))
+    ends, best = problem.own(x), int(np.argmin(values))
+    frees, objectives = before.frees.copy(), before.objectives.copy()
+    frees[order], objectives[order] = ends[1:], values[1:]
+    least, gradient = float(values[best]), float(gradients[best])
+    return Fit(problem.form, ends[best], least, frees, objectives, gradient, before.tried, values[1:])
+
+
+def check_enough(problem):
+    """UserError when there are fewer distinct runs (of those with a weight) than coefficients to fit, or a column of
+    the law that never changes."""
+    form, fixed, path = problem.form, problem.fixed, problem.runs.path
+    to_fit = len(form.names) - len(fixed)
+    columns = np.stack([problem.runs.columns[name][problem.weights > 0] for name in form.columns])
+    distinct = len(np.unique(columns, axis=1).T)
+    if distinct < to_fit:
+        raise UserError(
+            f"{path}: found {distinct} distinct run{'s' * (distinct != 1)} to fit; the {form.name} law has "
+            f"{to_fit} coefficients{' to fit' if fixed else ''} and needs at least as many"
+        )
+    for name, column in zip(form.columns, columns):
+        if len(np.unique(column)) < 2:
+            raise UserError(
+                f"{path}, column {name}: found {column[0]:g} in every run to fit; the {form.name} law needs at "
+                "least 2 different values"
+            )

@@ -1,0 +1,138 @@
+"""A fit in lines for people: one law, or several forms side by side."""
+
+from fit.lawbook import models
+from fit.lawbook.lawcheck import LEVEL, WAYS_OF_DRAWING
+
+
+def summary(record):
+    """Lines for people: how the fit went, by what the record of a law.json holds of it."""
+    settings, starts = record.get("settings") or {}, record.get("starts") or {}
+    fixed = settings.get("fix") or {}
+    yield f"{record['form']} law: " + ", ".join(
+        f"{k} {v:.6g}{' (fixed)' if k in fixed else ''}" for k, v in record["coefficients"].items()
+    )
+    if record.get("objective") is not None:
+        yield f"objective {record['objective']:.6e}" + _ends(starts)
+    if settings.get("weight_decay_default") and settings.get("weight_decay") is not None:
+        yield (
+            f"weight decay {settings['weight_decay']:.1e}, a hundredth of the runs' variance, the default "
+            "for so few runs: it keeps finite what they leave open (--weight_decay=0 for none)"
+        )
+    yield from _errors(record)
+    yield from _intervals(record)
+    for warning in (*models.notes(record.get("models") or {}), *(record.get("warnings") or [])):
+        yield f"warning: {warning}"
+
+
+def _ends(starts):
+    """How many of the starts ended at the best point, of those that were followed to their end: the others were left
+    where they fell behind, and a record without `followed` counts those among the ones that ended elsewhere."""
+    if "followed" not in starts:
+        return ""
+    return (
+        f"; starts followed to their end: {starts['followed']} of {starts['tried']}, "
+        f"{starts['within_1_percent']} of them to within 1% of it"
+    )
+
+
+def _errors(record):
+    for name, words in (("fitted", "fitted"), ("held_out", "held-out")):
+        if errors := record.get(name):
+            yield f"mean relative error on {errors['runs']} {words} runs: {_size(errors)}"
+            if errors.get("worst"):
+                yield f"  {worst(errors['worst'])}"
+    for step in record.get("rolling") or []:
+        yield (
+            f"rolling hold-out: fitted to the {step['fitted']} runs up to {step['fitted_flops']:.3g} FLOPs, the next "
+            f"{step['runs']} (up to {step['training_flops'][1]:.3g}) predicted with mean relative error {_size(step)}"
+        )
+    for name, words in (("separate_fitted", "fitted"), ("separate_held_out", "held-out")):
+        if record.get(name):
+            yield (
+                f"a separate Chinchilla law for each number of experts: RMSE {record[name]['rmse_nats']:.4f} nats on "
+                f"{record[name]['runs']} {words} runs"
+            )
+
+
+def _size(e):
+    return f"{e['mean_relative_error']:.2%} (largest {e['max_relative_error']:.2%}, RMSE {e['rmse_nats']:.4f} nats)"
+
+
+def worst(w):
+    """The run with the largest error, in words."""
+    where = ", ".join(f"row {w['row']}" if key == "row" else w[key] for key in ("row", "run") if key in w)
+    return f"the worst{' is ' + where if where else ''}: predicted {w['predicted']:.4f}, measured {w['measured']:.4f}"
+
+
+def _intervals(record):
+    noise = record.get("noise")
+    if noise and "trunks" in noise:
+        yield f"runs scatter around the law by {noise['total']:.2%} (one standard deviation): " + (
+            f"{noise['trunk']:.2%} shared within each of {noise['trunks']} {noise['by']}, "
+            f"{noise['run']:.2%} each run's own"
+            if noise["trunks"]
+            else "each run for itself"
+        )
+    if sample := record.get("sample"):
+        yield (
+            f"intervals and warnings from a random sample of {sample['runs']:,} of the {sample['of']:,} fitted runs, "
+            "scaled to the number of all of them"
+        )
+    for name, p in (record.get("profile") or {}).items():
+        ends = f"{p['low']:.5g} to {p['high']:.5g}" if None not in (p["low"], p["high"]) else span(p)
+        yield f"{name} {p['value']:.5g}, {LEVEL:.0%} profile interval: {ends}"
+    b = record.get("bootstrap")
+    if not b or not b.get("intervals"):
+        return
+    low, high = b["percentiles"]
+    yield f"{low:g}th to {high:g}th percentile of {len(b['draws'])} bootstrap fits: " + ", ".join(
+        f"{name} {a:.4g} to {b:.4g}" for name, (a, b) in b["intervals"].items()
+    )
+    yield f"  ({drawn(b)})"
+
+
+def drawn(bootstrap):
+    """How a bootstrap drew, in words."""
+    return WAYS_OF_DRAWING[bootstrap["form"]].format(by=bootstrap.get("by", "runs"))
+
+
+def span(p):
+    """A profile's interval in words."""
+    if p["low"] is None and p["high"] is None:
+        return "unbounded both ways, any value tried fits as well"
+    if p["high"] is None:
+        return f"unbounded above, anything from {p['low']:.4g} up fits as well"
+    if p["low"] is None:
+        return f"unbounded below, anything up to {p['high']:.4g} fits as well"
+    return f"anything from {p['low']:.4g} to {p['high']:.4g} fits as well"
+
+
+def of_forms(result):
+    """Lines for people of what forms.compare found: a table, the form of least AIC first."""
+    held = any(row["held_out"] for row in result["forms"])
+    yield f"{'form':14} {'k':>3} {'RMSE':>8} {'held-out':>9} {'left-out':>9} {'AIC':>9} {'BIC':>9}"
+    for row in sorted(result["forms"], key=lambda row: row["aic"]):
+        size = lambda errors: f"{errors['rmse_nats']:.4f}" if errors else "-"
+        yield (
+            f"{row['form']:14} {len(row['coefficients']):3d} {size(row['fitted']):>8} {size(row['held_out']):>9} "
+            f"{size(row['left_out']):>9} {row['aic']:9.1f} {row['bic']:9.1f}"
+        )
+    yield (
+        f"RMSE in nats per token on the {result['runs']} fitted runs{', on the held-out ones' * held}, and on each of "
+        f"the {result['budgets']} budgets ({result['budgets_by']}) by the fit to all others; k coefficients; AIC and "
+        "BIC take the runs' errors for independent"
+    )
+    yield from of_parabolas(result["isoflop"])
+
+
+def of_parabolas(profiles):
+    """Lines for people of what isoflop.profiles found over n_active."""
+    span = lambda ends, form: f" [{form(ends[0])}, {form(ends[1])}]" if ends else ""
+    for one in profiles:
+        power, exponent = one["power"], one["exponent"]
+        points = ", ".join(
+            f"n_active = {row['best']:.3g}{span(row['interval'], '{:.3g}'.format)} at {row['flops']:.3g}"
+            for row in one["budgets"]
+        )
+        law = f"; n_active_opt = {power[0]:.3g} C^{power[1]:.3f}{span(exponent, '{:.3f}'.format)}" if power else ""
+        yield f"isoFLOP parabolas, {one['n_experts']} expert{'s' * (one['n_experts'] > 1)}: {points}{law}"

@@ -1,0 +1,180 @@
+"""How sure a law is: what a law.json says of its noise, intervals and draws, and of what the runs do not pin down; for
+very many runs, by a sample of them."""
+
+import numpy as np
+
+from fit.data.runs import subset
+from fit.fitting import intervals, search
+from fit.fitting.holdout import rms
+from fit.fitting.noise import inflation, standard_errors
+from fit.fitting.noise import noise as noise_of
+from fit.fitting.problem import prepare
+from fit.fitting.summary import span
+from fit.lawbook.lawcheck import LEVEL
+from fit.laws import FORMS
+
+MORE_RUNS = 12  # in "what it would take"
+
+
+def how_sure(problem, fit, by, options, quiet=False):
+    """{noise, profile, warnings} of the Fit; also its bootstrap, if options ask for it; separate, the laws of each
+    number of experts alone, if the law's page names such a law; and sample, the size of the sample behind all this,
+    above search.SEARCH_RUNS runs. by: what the problem's trunks are, in words; options: fitting.Options."""
+    sure, of_all = {}, fit
+    if len(problem) > search.SEARCH_RUNS:
+        problem = _sample(problem)
+        fit = search.again(problem, fit)
+        sure["sample"] = dict(runs=len(problem), of=problem.sample_of)
+    if problem.form.separate:
+        sure["separate"] = separate(problem)
+    alone, trunks = noise_of(problem, fit.free, shared=False), problem.trunks
+    noise = alone if trunks is None else noise_of(problem, fit.free)
+    sure["noise"] = dict(
+        run=noise.run,
+        trunk=noise.trunk,
+        total=noise.total,
+        trunks=0 if trunks is None else int(trunks.max()) + 1,
+        by=by,
+        degrees_of_freedom=list(noise.degrees_of_freedom),
+    )
+    errors, widened = standard_errors(problem, fit, noise), inflation(problem, fit, noise, alone)
+    sure["profile"] = profiles = intervals.profile(problem, fit, errors, widened, quiet)
+    for name, p in profiles.items():  # around what all runs gave
+        scale = of_all.coefficients[name] / p["value"]
+        profiles[name] = {end: value if value is None else value * scale for end, value in p.items()}
+    sure["warnings"] = warnings(problem, fit, profiles, noise)
+    if options.bootstrap:
+        how = options.bootstrap_form
+        draws = intervals.bootstrap(problem, of_all, options.bootstrap, how, noise, quiet)
+        ends = np.percentile(draws, options.percentiles, axis=0, method="weibull")
+        sure["bootstrap"] = dict(
+            form=how,
+            by=by,
+            percentiles=list(options.percentiles),
+            draws=draws.tolist(),
+            intervals=dict(zip(problem.form.names, ends.T.tolist())),
+        )
+    return sure
+
+
+def _sample(problem):
+    """The problem of a random sample of at most search.SEARCH_RUNS of the runs, of complete trunks where they share
+    them."""
+    rows = sample_of(len(problem), problem.trunks, problem.settings.seed)
+    trunks = None if problem.trunks is None else np.unique(problem.trunks[rows], return_inverse=True)[1]
+    runs, weights = subset(problem.runs, rows), problem.weights[rows]
+    return prepare(problem.form, runs, problem.settings, weights, trunks, len(problem))
+
+
+def sample_of(n, labels, seed):
+    """Indices of a random sample of at most search.SEARCH_RUNS of n runs, of complete trunks where they have labels."""
+    rng = np.random.default_rng([seed, 4])
+    if labels is None:
+        return np.sort(rng.choice(n, search.SEARCH_RUNS, replace=False))
+    order = rng.permutation(labels.max() + 1)
+    sizes = np.cumsum(np.bincount(labels)[order])
+    chosen = order[: max(1, int(np.searchsorted(sizes, search.SEARCH_RUNS, side="right")))]
+    return np.flatnonzero(np.isin(labels, chosen))[: search.SEARCH_RUNS]
+
+
+def warnings(problem, fit, profiles, noise):
+    """Sentences that name what the data does not pin down, and what it would take."""
+    form, now = problem.form, standard_errors(problem, fit, noise)
+    out = []
+    for name, p in profiles.items():
+        if p["low"] is not None and p["high"] is not None and p["high"] <= 2 * p["low"]:
+            continue
+        more, what = more_runs(problem.runs, form.coefficients[name].pinned_by)
+        then = standard_errors(problem, fit, noise, more)[name]
+        if then > p["value"]:
+            outlook = f"{MORE_RUNS} more runs with {what} would not be enough either"
+        else:
+            outlook = (
+                f"{MORE_RUNS} more runs with {what} would bring its standard error from {now[name] / p['value']:.0%} "
+                f"to {then / p['value']:.0%} of it"
+            )
+        out.append(f"the runs do not pin down {name}: {span(p)} ({LEVEL:.0%}), best {p['value']:.4g}; {outlook}")
+    loose = [
+        name
+        for name in form.names
+        if name not in profiles
+        and name not in problem.fixed
+        and not form.is_positive(name)
+        and now[name] > abs(fit.coefficients[name])
+    ]
+    if loose:
+        out.append(
+            f"the runs do not settle the sign of {', '.join(loose)} (standard error larger than the value); "
+            "use the law for predictions near its runs, not its coefficients"
+        )
+    return out
+
+
+def more_runs(runs, pinned_by):
+    """(MORE_RUNS runs spread over the compute of the existing ones, moved as pinned_by says; the same in words)."""
+    order = np.argsort(runs.n_active * runs.n_tokens, kind="stable")
+    rows = order[np.linspace(0, len(order) - 1, MORE_RUNS).astype(int)]
+    columns = {name: runs.columns[name][rows].astype(float) for name in runs.columns}
+    words = []
+    for name, times in pinned_by.items():
+        every = runs.columns[name]
+        value = every.max() * times if times else every.min()
+        columns[name] = np.full(MORE_RUNS, value)
+        words.append(f"{name} = {value:.3g}")
+    return columns, " and ".join(words)
+
+
+def separate(problem):
+    """The laws fitted to the runs of each number of experts alone, the lower bound on the joint law's training error
+    (Sec. 5.2): {n_experts: coefficients and how many runs}, where there are enough runs to fit one; {} where the law's
+    page names no such law.
+
+    They are laws of the problem's own form in which the number of experts changes nothing, so they share its compiled
+    search.
+    """
+    form, runs, settings = problem.form, problem.runs, problem.settings
+    if not form.separate:
+        return {}
+    law, names = FORMS[form.separate["form"]], form.separate["names"]
+    enough = []
+    for e in np.unique(runs.n_experts):
+        columns = np.stack([runs.columns[name][runs.n_experts == e] for name in law.columns])
+        if np.unique(columns, axis=1).shape[1] > len(law.names) and all(len(np.unique(v)) > 1 for v in columns):
+            enough.append(e)
+    if not enough:
+        return {}
+    ours = {mine: (theirs, sign) for theirs, (mine, sign) in names.items()}
+    fixed = {name: value for name, value in problem.fixed.items() if name in form.separate["shared"]}
+    held = [form.separate["held"].get(name, fixed.get(name, np.nan)) for name in form.names]
+    problem = problem.holding(held)
+    drawn = law.scaled_starts(np.random.default_rng([settings.seed, 3]), 8, runs)
+    starts = np.zeros((len(drawn), len(form.names)))
+    for mine, (theirs, sign) in ours.items():
+        starts[:, form.names.index(mine)] = sign * drawn[:, law.names.index(theirs)]
+    starts = starts * problem.data["moving"]
+    k, masks = len(starts), problem.filled(np.stack([runs.n_experts == e for e in enough]).astype(float))
+    trial = problem.changed(root_weight=problem.data["root_weight"] * np.repeat(masks, k, axis=0))
+    x, values, _ = search.polish(trial, np.tile(starts, (len(enough), 1)), rounds=5, each=True)
+    best = np.argmin(values.reshape(-1, k), axis=1)
+    x = x.reshape(len(enough), k, -1)[np.arange(len(enough)), best]
+    alone = {}
+    for e, row in zip(enough, form.to_coefficients(problem.own(x)).tolist()):
+        c = dict(zip(form.names, row))
+        coefficients = {theirs: sign * c[mine] for theirs, (mine, sign) in names.items()}
+        alone[f"{e:g}"] = dict(coefficients=coefficients, runs=int(np.sum(runs.n_experts == e)))
+    return alone
+
+
+def separate_errors(form, alone, runs):
+    """Errors of the laws that separate fitted, over the runs of the numbers of experts that have one; None if none
+    has."""
+    rows = np.array([f"{e:g}" in alone for e in runs.n_experts], bool)
+    if not rows.any():
+        return None
+    law, runs = FORMS[form.separate["form"]], subset(runs, rows)
+    log_loss = np.empty(len(runs))
+    for e in np.unique(runs.n_experts):
+        rows = runs.n_experts == e
+        free = law.to_free(alone[f"{e:g}"]["coefficients"])
+        log_loss[rows] = law.log_loss(free, subset(runs, rows).columns)
+    return dict(runs=len(runs), rmse_nats=rms(np.exp(log_loss) - runs.loss), rmse_log=rms(log_loss - np.log(runs.loss)))

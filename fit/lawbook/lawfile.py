@@ -1,0 +1,303 @@
+"""A law: a form with coefficients, and the models it was fitted to. It is a published preset or the law.json of a fit;
+presets/ has our own fits."""
+
+import collections
+import dataclasses
+import json
+import math
+import os
+import pathlib
+import statistics
+import warnings
+
+import numpy as np
+
+from fit.data import frames, table
+from fit.data.runs import unlikely
+from fit.errors import UserError
+from fit.form import Form
+from fit.lawbook import lawcheck, models, shapes
+from fit.laws import FORMS, PRESETS
+from fit.shape.architecture import EXPERTS, OF_EXPERTS, PAPER, Architecture, training_flops
+from fit.words import sentences
+from fit.words.units import amount, flops
+
+ROUNDING = 5e-3  # a value outside a range by less than this share counts as inside: three digits hide it
+OURS = {path.stem: path for path in pathlib.Path(__file__).parent.glob("presets/*.json")}  # fitted to runs of jmoe
+NAMES = (*PRESETS, *OURS)  # of the laws that need no file
+
+
+@dataclasses.dataclass(repr=False)
+class Law:
+    """name: preset or file; coefficients by name; record: all that stands in the file."""
+
+    name: str
+    form: Form
+    coefficients: dict
+    record: dict
+
+    def __repr__(self):
+        values = ", ".join(f"{name} {value:.4g}" for name, value in self.coefficients.items())
+        write = lambda name: flops if name == "training_flops" else amount
+        known = [f"{name} {' to '.join(map(write(name), ends))}" for name, ends in self.ranges.items()]
+        known = [f"fitted to {', '.join(known)}"] if known else []
+        known += [f"{len(self.record['bootstrap']['draws'])} bootstrap fits"] if self.draws else []
+        return f"<{self.form.name} law {self.name}: {'; '.join([values, *known])}>"
+
+    def predict(self, n_active=1.0, n_tokens=1.0, n_experts=1.0, **columns):
+        """Loss in nats per token; columns (numbers, lists or arrays) broadcast together, those that the law does not
+        use may be anything. Or one table of models, as fit.read takes it, in place of n_active: the loss of each row.
+        Raises UserError for values that no model has, such as n_active=-1; warns of few or many tokens per parameter.
+        """
+        columns = self._asked_for(n_active, n_tokens, n_experts, columns)
+        if odd := unlikely(columns, 0.5):  # not of grids, which reach far
+            warnings.warn(odd, stacklevel=2)
+        with np.errstate(all="ignore"):
+            loss = self.loss(self.coefficients, columns)
+        if not np.isfinite(loss).all():
+            i = int(np.argmax(~np.isfinite(loss)))
+            at = ", ".join(f"{name} {np.broadcast_to(v, loss.shape).flat[i]:g}" for name, v in columns.items())
+            raise UserError(f"the {self.form.name} law gives no loss at {at}")
+        return loss
+
+    def _asked_for(self, n_active, n_tokens, n_experts, more):
+        """The columns that the law reads, as float64 arrays; UserError at the first value that no model has."""
+        if frames.is_table(n_active):
+            models = frames.of(n_active)
+            return {name: models.numbers(name) for name in self.form.columns}
+        given, columns = more | dict(n_active=n_active, n_tokens=n_tokens, n_experts=n_experts), {}
+        for name in self.form.columns:
+            low, high = table.BOUNDS.get(name, (-np.inf, np.inf))
+            try:
+                values = columns[name] = np.asarray(given[name], float)
+            except KeyError:
+                raise UserError(
+                    f"{name} is missing: the {self.form.name} law reads {', '.join(self.form.columns)}"
+                ) from None
+            except (TypeError, ValueError):
+                raise UserError(f"{name}: found {table.shown(given[name])}, expected numbers") from None
+            if (bad := ~((low <= values) & (values <= high))).any():
+                found = values.flat[int(np.argmax(bad))]
+                raise UserError(f"{name}: found {found:g}, expected a number from {low:g} to {high:g}")
+        return columns
+
+    def loss(self, coefficients, columns):
+        """Loss in nats per token with these coefficients by name; all arguments broadcast together."""
+        columns = {name: np.asarray(columns[name], float) for name in self.form.columns}
+        c = np.broadcast_arrays(*(coefficients[name] for name in self.form.names))
+        return np.exp(self.form.log_loss(self.form.to_free(dict(zip(self.form.names, c))), columns))
+
+    def check_plannable(self):
+        """UserError where the law does not read n_tokens, which a plan must choose."""
+        if "n_tokens" not in self.form.columns:
+            others = " or ".join(form.name for form in FORMS.values() if "n_tokens" in form.columns)
+            raise UserError(
+                f"--law={self.name}: the {self.form.name} law knows no n_tokens, so it has no optimum of size and "
+                f"tokens; use a law of form {others}"
+            )
+
+    def at_experts(self, n_experts, coefficients=None):
+        """(m, mu, n, nu, c) at each n_experts (Eq. 5); UserError where the law has no such form."""
+        self.check_plannable()
+        if not self.form.at_experts:
+            raise UserError(
+                f"--law={self.name}: the {self.form.name} law is no Chinchilla law at each number of experts, so it "
+                "has no such table or picture"
+            )
+        return self.form.at_experts(coefficients or self.coefficients, np.asarray(n_experts, float))
+
+    @property
+    def draws(self):
+        """The bootstrap's coefficients by name, each [n_draws]; None where the law has none."""
+        bootstrap = self.record.get("bootstrap")
+        return bootstrap and dict(zip(self.form.names, np.array(bootstrap["draws"], float).T))
+
+    @property
+    def percentiles(self):
+        """The ends of the bootstrap's intervals."""
+        return self.record["bootstrap"]["percentiles"]
+
+    @property
+    def noise(self):
+        """Standard deviation of a new run's log loss around the law, on a trunk of its own; None where it is not
+        known."""
+        return (self.record.get("noise") or {}).get("total")
+
+    def predict_interval(self, n_active=1.0, n_tokens=1.0, n_experts=1.0, new_run=False, **columns):
+        """(low, high) percentiles of the loss; takes what predict takes. For the law itself: over the bootstrap's
+        draws. For a new run: over these and the run's own error, which fitting more runs does not reduce. Raises
+        UserError for a law without draws, or for a new run without noise."""
+        if not self.draws:
+            raise UserError(f"--law={self.name}: holds no draws, so it has no intervals; fit it with --bootstrap=100")
+        if new_run and self.noise is None:
+            raise UserError(f"--law={self.name}: does not say how runs scatter around it; no interval of a new run")
+        columns = self._asked_for(n_active, n_tokens, n_experts, columns)
+        arrays = dict(zip(columns, np.broadcast_arrays(*columns.values())))
+        shape = next(iter(arrays.values())).shape
+        draws = {name: values[:, None] for name, values in self.draws.items()}
+        count = len(self.record["bootstrap"]["draws"])
+        errors = np.zeros((count, 1))
+        if new_run:  # 20 quantiles of the error for each draw, different for every draw
+            at = (np.arange(20) + (np.arange(count)[:, None] + 0.5) / count) / 20
+            errors = self.noise * np.vectorize(statistics.NormalDist().inv_cdf)(at)
+        # plain percentiles of so few draws are too narrow: Weibull's positions reach as far out as they claim to
+        levels = np.clip([(p * (count + 1) - 50) / count for p in self.percentiles], 0, 100)
+        ends = np.empty((2, math.prod(shape)))
+        for part in range(0, ends.shape[1], 4096):  # draws times errors times models would not fit at once
+            some = {name: arrays[name].ravel()[part : part + 4096] for name in self.form.columns}
+            law = np.log(self.loss(draws, some))  # [draws, models]
+            runs = (law[:, None] + errors[:, :, None]).reshape(-1, law.shape[1])
+            (low, high), of_law = (np.percentile(v, levels, axis=0, method="hazen") for v in (runs, law))
+            ends[:, part : part + 4096] = np.minimum(low, of_law[0]), np.maximum(high, of_law[1])
+        return np.exp(ends).reshape(2, *shape)
+
+    @property
+    def knows_experts(self):
+        """Whether the loss depends on the number of experts."""
+        return any(name in self.form.columns for name in OF_EXPERTS)
+
+    @property
+    def reads_used(self):
+        """Whether the loss depends on how many of the experts a token uses."""
+        return bool({"sparsity", "top_k"} & set(self.form.columns))
+
+    @property
+    def fixes_experts(self):
+        """Whether all runs of a published law have one number of experts, and its formula does not read it."""
+        return "n_experts" in self.record.get("fixed", ())
+
+    @property
+    def counts_embedding(self):
+        """Whether the law's n_active and n_total are with embedding and head."""
+        return self.record.get("counts") != "without embedding"
+
+    @property
+    def published(self):
+        """Whether this is a paper's law, not one that a fit wrote."""
+        return self.name in PRESETS
+
+    @property
+    def models(self):
+        """What is known of the models that the law was fitted to, as models.py lists it; None where unknown."""
+        return collections.defaultdict(lambda: None, self.record.get("models") or {})
+
+    @property
+    def architecture(self):
+        """The Architecture that the law was fitted to; the paper's where it says nothing."""
+        return self.shaped()
+
+    def shaped(self, vocab_size=None, width_per_block=None):
+        """The Architecture asked for; None takes the law's own. UserError where its runs had several, none in a
+        majority."""
+        asked = dict(vocab_size=vocab_size, width_per_block=width_per_block)
+        for name in asked:
+            several = (self.models["differing"] or {}).get(name)
+            if asked[name] is None and self.models[name] is None and several:
+                raise UserError(
+                    f"--law={self.name}: its runs have {len(several)} values of {name} "
+                    f"({', '.join(map(str, several[:4]))}{', ...' if len(several) > 4 else ''}), "
+                    f"none of them in most: say which by --{name}"
+                )
+            asked[name] = asked[name] or self.models[name] or getattr(PAPER, name)
+        built = dict(**asked, final_norm=bool(self.models["final_norm"]))
+        own = self.models["architecture"]
+        return shapes.mixture_of(own, **built) if own else Architecture(**built)
+
+    @property
+    def experts(self):
+        """The numbers of experts that a plan compares by default: those fitted, else the paper's."""
+        return tuple(self.models["n_experts"] or EXPERTS) if self.knows_experts else (1,)
+
+    @property
+    def ranges(self):
+        """{column: (low, high)} of the runs fitted: n_active, n_tokens, n_experts, training_flops, where known."""
+        known = (self.record.get("runs") or {}).get("ranges") or {}
+        names = dict.fromkeys(("n_active", "n_tokens", "n_experts", *self.form.columns, "training_flops"))
+        return {name: tuple(known[name]) for name in names if known.get(name)}
+
+    def extrapolation(self, n_active=None, n_tokens=None, n_experts=None, flops=None, **more):
+        """Which of these (numbers; flops: of training, 6 n_active n_tokens unless given) lie outside what was fitted.
+
+        Returns a list of {column, value, low, high, factor}, empty inside; `factor` > 1 says how far outside. The
+        column unique_tokens is n_tokens against the tokens of the text that the law was fitted on (low is 0).
+        """
+        outside = []
+        for column, (value, low, high) in self._asked(n_active, n_tokens, n_experts, flops, more).items():
+            if not low * (1 - ROUNDING) <= value <= high * (1 + ROUNDING):
+                factor = value / high if value > high else low / value
+                outside.append(dict(column=column, value=float(value), low=low, high=high, factor=float(factor)))
+        return outside
+
+    def inside(self, n_active=None, n_tokens=None, n_experts=None, flops=None, **more):
+        """Whether extrapolation finds nothing, for arrays that broadcast together."""
+        given = [v for v in (n_active, n_tokens, n_experts, flops, *more.values()) if v is not None]
+        ranges = self._asked(n_active, n_tokens, n_experts, flops, more).values()
+        fine = [(low * (1 - ROUNDING) <= value) & (value <= high * (1 + ROUNDING)) for value, low, high in ranges]
+        return np.logical_and.reduce(np.broadcast_arrays(True, *fine, *given)[: 1 + len(fine)])
+
+    def _asked(self, n_active, n_tokens, n_experts, flops, more):
+        """{column: (value asked, low, high)} of what is asked and known."""
+        if flops is None and n_active is not None and n_tokens is not None:
+            flops = training_flops(n_active, n_tokens)
+        values = more | dict(n_active=n_active, n_tokens=n_tokens, n_experts=n_experts, training_flops=flops)
+        fixed = self.record.get("fixed", ()) if self.published else ()  # what all its runs share and it does not read
+        columns = [name for name in (*self.form.columns, *fixed, "training_flops")]
+        columns = [name for name in columns if name in self.ranges]
+        asked = {name: (values[name], *self.ranges[name]) for name in columns if values.get(name) is not None}
+        if "n_tokens" in self.form.columns and n_tokens is not None and self.models["unique_tokens"]:
+            asked["unique_tokens"] = n_tokens, 0, self.models["unique_tokens"]
+        return asked
+
+
+def in_words(outside):
+    """What Law.extrapolation gives, in words: "n_tokens 7 times above 1.31M, ..."; "" for nothing."""
+    words = []
+    for o in outside:
+        column, above = o["column"], o["value"] > o["high"]
+        end = o["high"] if above else o["low"]
+        end = f"{end:.3g}" if column == "training_flops" else amount(end)
+        form = sentences.ABOVE if above else sentences.BELOW
+        form = sentences.TEXT_REPEATED if column == "unique_tokens" else form
+        words.append(form.format(column=column, factor=amount(o["factor"]), end=end))
+    return ", ".join(words)
+
+
+def warning_of(outside):
+    """The sentence that every command says of an answer outside what was fitted; "" for one inside."""
+    return sentences.OUTSIDE.format(what=in_words(outside)) if outside else ""
+
+
+def load(name):
+    """The Law of a preset's name or of a law.json; UserError if it is neither, or does not hold a complete law."""
+    if not isinstance(name, (str, os.PathLike)) or len(str(name)) > frames.LONGEST_PATH:
+        raise UserError(f"law: found {table.shown(name)}, expected a published law's name or the path of a law.json")
+    name = os.fspath(name)
+    if name in PRESETS:
+        preset = PRESETS[name].presets[name]
+        return Law(name, PRESETS[name], preset["coefficients"], preset)
+    path = OURS.get(name, name)
+    if not os.path.exists(path):
+        raise UserError(f"--law={name}: no such file, nor a published law; published laws: {', '.join(NAMES)}")
+    try:
+        with open(path, encoding="utf-8") as f:
+            record = json.load(f)
+    except OSError as e:
+        raise UserError(f"--law={name}: cannot be read: {e.strerror}") from e
+    except (ValueError, RecursionError) as e:
+        raise UserError(f"--law={name}: is not JSON: {e}") from e
+    if not isinstance(record, dict) or not isinstance(record.get("form"), str) or record["form"] not in FORMS:
+        raise UserError(f"--law={name}: has no form that is one of {', '.join(FORMS)}")
+    models.check(record.get("models"), f"--law={name}")
+    form, coefficients = FORMS[record["form"]], record.get("coefficients")
+    for key in form.names:
+        value = coefficients.get(key) if isinstance(coefficients, dict) else None
+        if not isinstance(value, (int, float)) or isinstance(value, bool) or not np.isfinite(value):
+            raise UserError(f"--law={name}: coefficient {key} is {json.dumps(value)}, expected a finite number")
+    law = Law(name, form, {k: float(coefficients[k]) for k in form.names}, record)
+    with np.errstate(all="ignore"):
+        if not np.all(np.isfinite(form.to_free(law.coefficients))):
+            pairs = [f"{c.above} >= {k}" for k, c in form.coefficients.items() if c.above]
+            why = " or ".join(["a scale that is not positive", *pairs])
+            raise UserError(f"--law={name}: its coefficients make no law ({why})")
+    lawcheck.check(record, form, f"--law={name}")
+    return law

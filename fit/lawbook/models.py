@@ -1,0 +1,246 @@
+"""Which models a law was fitted to: their shape, how they were trained and on which text, as the table of runs shows.
+
+`from_table` makes the entry `models` of a law.json; a published law has its paper's. Any field may be None: not known.
+
+  vocab_size, width_per_block  as most runs have them (width_per_block = d_model / n_blocks); None where none has most
+  n_experts                    the numbers of experts that were fitted, ascending
+  base_config, overrides       the config file of the runs, and the fields that all of them override in it alike, each
+                               value as Python source
+  seq_len                      tokens in a row of training text
+  final_norm                   whether all of them have a norm before the head
+  learning_rate                constant, n_active, n_experts of Eq. 10 where it gives every run's peak_learning_rate
+  architecture                 where the models are not the paper's: how they are built, as shapes.py reads it
+  miscounted                   the share by which counts of that architecture miss the runs' n_active, where they do
+  corpus, unique_tokens        fingerprint of the text and how many training tokens it has
+  repeats                      [how many runs saw text more than once, the most epochs], where the table has epochs
+  differing                    {column: its values} of columns that should have one value and have several
+"""
+
+import ast
+import collections
+import json
+import re
+
+import numpy as np
+
+from fit.errors import UserError
+from fit.lawbook import shapes
+
+MOST_EXPERTS = 16  # numbers of experts that a plan compares by default
+# What a plan chooses anew, or what does not belong to the models: never taken over from the runs.
+CHOSEN = ("model.d_model", "model.n_blocks", "model.n_heads", "model.d_ff", "model.vocab_size", "model.n_experts")
+CHOSEN += ("n_tokens", "seed", "data.fingerprint")
+# and these where the table has a column of them
+BUILT = ("n_kv_heads", "head_dim", "tied_embeddings", "top_k", "d_expert", "n_shared_experts", "n_dense_blocks")
+
+
+def from_table(table, rows=slice(None)):
+    """The entry `models` for a law fitted to the runs in `table`; n_experts are those of `rows`, the runs fitted."""
+    differing = {}
+    config = _only(table, "config", differing)
+    sizes = {name: _most_common(table, name, differing) for name in ("vocab_size", "width_per_block")}
+    architecture, off = shapes.of_table(table, *sizes.values(), differing)
+    built = dict(architecture=architecture) if architecture else {}
+    built |= dict(miscounted=off) if off else {}
+    return dict(
+        **sizes,
+        **built,
+        seq_len=_most_common(table, "seq_len", differing),
+        final_norm={str(v).lower() for v in table.columns.get("final_norm", [])} == {"true"},
+        n_experts=_experts(table, rows),
+        base_config=config,
+        overrides=_overrides(table, differing) if config else {},
+        learning_rate=_learning_rate(table),
+        corpus=_only(table, "corpus_fingerprint", differing),
+        **_text(table),
+        differing=differing,
+    )
+
+
+def _only(table, name, differing):
+    """The one value of a column of text, None where there is no such column or it is empty."""
+    values = sorted({str(v) for v in table.columns.get(name, []) if v not in (None, "")})
+    if len(values) > 1:
+        differing[name] = values
+    return values[0] if len(values) == 1 else None
+
+
+def _numbers(table, name):
+    """A column as numbers, None where it is missing or not all positive numbers: no law needs it."""
+    try:
+        return table.numbers(name, (1e-12, 1e18)) if name in table.columns else None
+    except UserError:
+        return None
+
+
+def _most_common(table, name, differing):
+    """The whole number that more than half of the runs have."""
+    values = _numbers(table, name)
+    if values is None:
+        return None
+    (value, count), *others = collections.Counter(values.tolist()).most_common()
+    if others:
+        differing[name] = sorted({value, *(v for v, _ in others)})
+    return int(round(value)) if 2 * count > len(values) and round(value) >= 1 else None
+
+
+def _text(table):
+    """unique_tokens and repeats, from n_tokens and from epochs, the number of times that these read the text."""
+    n_tokens, epochs = _numbers(table, "n_tokens"), _numbers(table, "epochs")
+    if n_tokens is None or epochs is None:
+        return dict(unique_tokens=None, repeats=None)
+    repeated = epochs > 1 + 1e-9
+    return dict(
+        unique_tokens=max(1, int(round(np.median(n_tokens / epochs)))),
+        repeats=[int(repeated.sum()), float(epochs.max())] if repeated.any() else None,
+    )
+
+
+def _experts(table, rows):
+    values = _numbers(table, "n_experts")
+    if values is None:
+        return None
+    fitted = [int(v) for v in np.unique(values[rows])]
+    spread = np.linspace(0, len(fitted) - 1, min(len(fitted), MOST_EXPERTS)).round().astype(int)
+    return [fitted[i] for i in spread]
+
+
+def _overrides(table, differing):
+    """{field: value as Python source} that every run's overrides (field=value field=value ...) hold alike."""
+    held = [dict(re.findall(r"([\w.]+)=(.*?)(?= [\w.]+=|$)", str(text))) for text in table.columns.get("overrides", [])]
+    common = {}
+    for field in dict.fromkeys(name for overrides in held for name in overrides):
+        values = sorted({overrides.get(field, "") for overrides in held})
+        if field in CHOSEN or (field.removeprefix("model.") in BUILT and field.removeprefix("model.") in table):
+            continue
+        if len(values) > 1:
+            differing[field] = values
+        elif is_literal(values[0]):
+            common[field] = values[0]
+    return common
+
+
+def text_of(entry):
+    """{field: value as Python source} by which the trainer takes only the runs' text; {} where that is unknown."""
+    corpus = entry["corpus"] or ""
+    return {"data.fingerprint": repr(corpus)} if re.fullmatch("[0-9a-f]{16}", corpus) else {}  # as jmoe names a text
+
+
+def overrides(entry):
+    """{field: value as Python source} that a model for this law has as its runs had it."""
+    return (entry["overrides"] or {}) | text_of(entry)
+
+
+def is_literal(source):
+    """Whether `source` is a Python literal and nothing that could run."""
+    try:
+        ast.literal_eval(source)
+        return True
+    except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
+        return False
+
+
+def _learning_rate(table):
+    """Eq. 10's three numbers where they give every run's peak_learning_rate to 6 digits; else None."""
+    columns = [_numbers(table, name) for name in ("peak_learning_rate", "n_active", "n_experts")]
+    if any(values is None for values in columns):
+        return None
+    rate, n_active, n_experts = np.log(columns)
+    if np.ptp(n_active) == 0:
+        return None  # a single size has no slope
+    design = np.stack([np.ones_like(rate), n_active, n_experts], axis=1)
+    law = np.linalg.lstsq(design, rate, rcond=None)[0]
+    if np.abs(design @ law - rate).max() > 1e-6:
+        return None
+    return {name: float(f"{v:.10g}") for name, v in zip(("constant", "n_active", "n_experts"), law)}
+
+
+def check(entry, where):
+    """UserError unless `entry`, the `models` of a law.json, is what from_table makes, or None."""
+    number = lambda v: type(v) in (int, float) and np.isfinite(v)
+    count = lambda v: type(v) is int and v >= 1
+    text = lambda v: isinstance(v, str)
+    mapping = lambda v: isinstance(v, dict)
+    fields = dict(
+        vocab_size=(count, "a whole number from 1 up"),
+        width_per_block=(count, "a whole number from 1 up"),
+        seq_len=(count, "a whole number from 1 up"),
+        final_norm=(lambda v: isinstance(v, bool), "true or false"),
+        unique_tokens=(count, "a whole number from 1 up"),
+        n_experts=(lambda v: isinstance(v, list) and v and all(map(count, v)), "a list of whole numbers from 1 up"),
+        repeats=(lambda v: isinstance(v, list) and len(v) == 2 and all(map(number, v)), "a list of two numbers"),
+        base_config=(text, "the path of a config file"),
+        corpus=(text, "a fingerprint"),
+        overrides=(lambda v: mapping(v) and all(text(x) and is_literal(x) for x in v.values()), "fields and literals"),
+        architecture=(
+            _is_architecture,
+            "what shapes.py lists: split, shared, n_dense, kv_share, top_k, ...",
+        ),
+        miscounted=(number, "a number"),
+        learning_rate=(
+            lambda v: mapping(v) and all(number(v.get(name)) for name in ("constant", "n_active", "n_experts")),
+            "constant, n_active and n_experts of Eq. 10",
+        ),
+        differing=(lambda v: mapping(v) and all(isinstance(x, list) for x in v.values()), "columns and lists"),
+    )
+    check_fields([("models", entry, mapping, "an object")], where)
+    check_fields([(f"models.{name}", (entry or {}).get(name), *how) for name, how in fields.items()], where)
+
+
+def _is_architecture(value):
+    """Whether shapes.of_table could have made this value, so that a Mixture can be made of it."""
+    limits = dict(kv_share=(1e-3, 1), attention=(1e-3, 1e3), ff=(1e-3, 1e3), split=(1e-3, 1e6), top_k=(1, 1e6))
+    limits |= dict(shared=(0, 1e6), n_dense=(0, 1e6), head_dim=(0, 1e6), tied=(0, 1))
+    integers = ("top_k", "shared", "n_dense", "head_dim")
+    return (
+        isinstance(value, dict)
+        and set(value) == set(limits)
+        and all(type(value[name]) in (int, float, bool) and a <= value[name] <= b for name, (a, b) in limits.items())
+        and all(type(value[name]) is int for name in integers)
+        and type(value["tied"]) is bool
+    )
+
+
+def check_fields(fields, where):
+    """UserError at the first of fields (name, value, whether a value is fine, what is expected); None is fine."""
+    for name, value, fine, expected in fields:
+        if value is not None and not fine(value):
+            text = json.dumps(value, default=str)
+            text = text if len(text) <= 60 else text[:57] + "..."
+            raise UserError(f"{where}: {name} is {text}, expected {expected}")
+
+
+def notes(entry):
+    """Sentences on text seen twice, and on the columns that should have one value for all runs and have several."""
+    if entry.get("repeats"):
+        count, most = entry["repeats"]
+        yield (
+            f"{count} runs saw text more than once (up to {most:.3g} epochs): a law of fresh tokens does not hold for "
+            "them"
+        )
+    architecture = entry.get("architecture") or {}
+    for name, values in (entry.get("differing") or {}).items():
+        if name in architecture:
+            continue
+        taken = entry.get(name) or (entry.get("overrides") or {}).get(name)
+        yield _several(name, values) + (f"most have {taken}, which is taken" if taken else "none is taken")
+    yield from architecture_notes(entry)
+
+
+def architecture_notes(entry):
+    """Sentences on how the runs' models are built, where they differ in it or the table does not say all of it."""
+    architecture = entry.get("architecture") or {}
+    for name, values in (entry.get("differing") or {}).items():
+        if name in architecture:
+            shown = _several(shapes.NAMES.get(name, name), [f"{v:.4g}" for v in values])
+            yield shown + f"a plan's have {architecture[name]:.4g}"
+    if off := entry.get("miscounted"):
+        yield (
+            f"by the columns of the table the runs' n_active would be {off:.0%} off: they do not say all of how the "
+            "models are built, and a plan's models may be others"
+        )
+
+
+def _several(name, values):
+    shown = ", ".join(map(str, values[:4])) + ", ..." * (len(values) > 4)
+    return f"the runs have {len(values)} values of {name} ({shown}): "

@@ -1,0 +1,233 @@
+"""Which runs to train next: optimal experimental design on a fitted law.
+
+Near the fit the law is linear, so one can compute how a set of runs would change its errors before any is trained. Let
+J be the gradients of a trunk's log losses by the coefficients, a row for each run, and C the correlations of its runs'
+errors: 1 on the diagonal, s elsewhere (the share of the noise's variance that the runs of a trunk share). Then
+
+  information = sum over trunks of J' C^-1 J, + P         what the runs hold (Gauss and Newton)
+  covariance of a fit = noise^2 A^-1 B A^-1               what least squares, as in fit law, makes of them:
+  A = sum over trunks of J' J, + P                        it treats the runs of a trunk as independent
+  B = sum over trunks of J' C J, + P
+
+P is a prior that every entry of the law's `free` lies within about PRIOR of zero; it keeps finite the variance of what
+no run pins down. The search minimises the goals' variances g' information^-1 g. It adds runs greedily; then it leaves
+out one run or trunk and spends its cost anew, as long as that helps. The errors reported are those of least squares.
+
+Axes: n coefficients, c candidates, g goals. Everything is in units in which the information of the fit's runs is 1.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from fit.data.runs import Runs
+from fit.fitting import noise
+from fit.fitting.problem import Settings, prepare
+from fit.next_runs import candidates
+from fit.planning import optimum
+from fit.shape.architecture import training_flops
+
+PRIOR = 10.0  # as the default weight decay of a fit to few runs
+UNKNOWN_SHARE = 0.5  # of the noise that a trunk's runs share, where the fitted runs show no trunks
+MOST_SHARED = 0.95  # else a second run of a trunk would be known to the last digit
+GAIN = 1e-3  # a run that makes the goals' variances smaller by less than this share is not worth training
+PASSES, TRIED = 3, 2  # passes of the exchange at most; first runs tried in place of what is left out
+LEAST_NOISE = 1e-6  # of log loss: nothing is known better than this
+
+
+@dataclasses.dataclass
+class Design:
+    """The problem of choosing among Possible runs.
+
+    jacobian [c, n]: of the candidates' log losses. goals [g, n], weights [g]: what should have little variance.
+    information, normal, spread [n, n]: the information, A and B above of the fitted runs. shared: s above.
+    """
+
+    possible: candidates.Possible
+    jacobian: np.ndarray
+    goals: np.ndarray
+    weights: np.ndarray
+    information: np.ndarray
+    normal: np.ndarray
+    spread: np.ndarray
+    shared: float
+
+    def information_with(self, jacobian, model):
+        """Information of the fitted runs and of further ones with gradients jacobian [k, n] and models [k]."""
+        information = self.information + jacobian.T @ jacobian / (1 - self.shared)
+        for total, count in _trunks(jacobian, model):
+            information = information - np.outer(total, total) * self.shared / (1 - self.shared) / self._sure(count)
+        return information
+
+    def _sure(self, count):
+        """1 - s + s k for a trunk of k runs."""
+        return 1 - self.shared + self.shared * count
+
+    def variances(self, jacobian, model):
+        """[g]: the goals' variances, over the noise's variance, of a least-squares fit that has further runs too."""
+        normal, spread = self.normal + jacobian.T @ jacobian, self.spread + (1 - self.shared) * jacobian.T @ jacobian
+        for total, _ in _trunks(jacobian, model):
+            spread = spread + self.shared * np.outer(total, total)
+        v = np.linalg.solve(normal, self.goals.T)
+        return np.einsum("ng,nm,mg->g", v, spread, v)
+
+    def score(self, chosen):
+        """What the search minimises: the goals' weighted variances with the candidates `chosen` (indices) trained."""
+        chosen = np.asarray(chosen, int)
+        information = self.information_with(self.jacobian[chosen], self.possible.model[chosen])
+        return float(self.weights @ np.einsum("gn,ng->g", self.goals, np.linalg.solve(information, self.goals.T)))
+
+    def gains_of_one_more(self, chosen):
+        """[c]: by how much each candidate would lower the score of those chosen.
+
+        A candidate adds its innovation: its gradient less the part that the chosen runs of its trunk foretell.
+        """
+        chosen, model = np.asarray(chosen, int), self.possible.model
+        information = self.information_with(self.jacobian[chosen], model[chosen])
+        sums, counts = (
+            np.zeros((model.max() + 1, self.jacobian.shape[1])),
+            np.bincount(model[chosen], minlength=model.max() + 1),
+        )
+        np.add.at(sums, model[chosen], self.jacobian[chosen])
+        foretold = (self.shared / self._sure(counts))[model]
+        innovation = self.jacobian - foretold[:, None] * sums[model]
+        variance = 1 - self.shared * foretold * counts[model]
+        u = np.linalg.solve(information, innovation.T)
+        return self.weights @ (self.goals @ u) ** 2 / (variance + np.einsum("cn,nc->c", innovation, u))
+
+    def costs_of_one_more(self, chosen):
+        """[c]: FLOPs that each candidate adds to those chosen."""
+        p, longest = self.possible, np.zeros(self.possible.model.max() + 1)
+        np.maximum.at(longest, p.model[chosen], p.n_tokens[chosen])
+        further = np.maximum(p.n_tokens - longest[p.model], 0)
+        return training_flops(p.n_active, (1 - p.decay) * further + p.decay * p.n_tokens)
+
+
+def _trunks(jacobian, model):
+    """(sum of the rows, number of rows) for each model."""
+    return [(jacobian[model == m].sum(axis=0), int(np.sum(model == m))) for m in np.unique(model)]
+
+
+def fill(design, chosen, flops, by_cost):
+    """`chosen` and further candidates: each time the one that lowers the score most (per FLOP if by_cost), as long as
+    the budget lasts and one is worth it. Returns (indices, score)."""
+    chosen, score = list(chosen), design.score(chosen)
+    left = flops - design.possible.flops(chosen)
+    while True:
+        costs = design.costs_of_one_more(np.asarray(chosen, int))
+        gains = design.gains_of_one_more(chosen)
+        gains[chosen] = 0
+        gains[(costs > left * (1 + 1e-9)) | (gains < GAIN * score)] = 0
+        best = int(np.argmax(gains / costs if by_cost else gains))
+        if gains[best] <= 0:
+            return chosen, score
+        chosen.append(best)
+        score, left = design.score(chosen), left - costs[best]
+
+
+def choose(design, flops):
+    """Indices of the candidates to train, ascending, within the budget; empty where none is worth it."""
+    chosen, score = min((fill(design, [], flops, by_cost) for by_cost in (True, False)), key=lambda found: found[1])
+    for _ in range(PASSES):
+        before = score
+        for out in _leavable(design, chosen):
+            kept = [i for i in chosen if i not in out]
+            if len(kept) == len(chosen):
+                continue
+            tried = (fill(design, begun, flops, by_cost) for begun, by_cost in _begun(design, kept, out, flops))
+            other, value = min(tried, key=lambda found: found[1])
+            if value < score * (1 - GAIN) or (value <= score and len(other) < len(chosen)):
+                chosen, score = other, value
+        if score > before * (1 - 10 * GAIN):
+            break
+    return sorted(chosen)
+
+
+def _begun(design, kept, out, flops):
+    """(runs, by_cost) for fill to begin with once `out` is left out: `kept` alone, and `kept` with each of the TRIED
+    runs that gain most, or gain most for their cost."""
+    costs = design.costs_of_one_more(np.asarray(kept, int))
+    gains = design.gains_of_one_more(kept)
+    gains[[*kept, *out]] = 0
+    gains[costs > (flops - design.possible.flops(kept)) * (1 + 1e-9)] = 0
+    for by_cost in (True, False):
+        yield kept, by_cost
+        for i in np.argsort(gains / costs if by_cost else gains)[-TRIED:]:
+            if gains[i] > 0:
+                yield [*kept, int(i)], by_cost
+
+
+def _leavable(design, chosen):
+    """Sets to leave out: each whole trunk, then each run."""
+    model = design.possible.model
+    yield from ({i for i in chosen if model[i] == m} for m in np.unique(model[chosen]))
+    yield from ({i} for i in list(chosen))
+
+
+@dataclasses.dataclass
+class Around:
+    """The law linearised at its fit: gradients of log losses by the solver's coordinates x.
+
+    fitted [r, n], possible [c, n], grid [k, n], targets [t, n]: of the runs fitted, the candidates, the plain grid and
+    the models asked about. coefficients [n, n]: of the law's coefficients. prior [n, n]: P above.
+    """
+
+    fitted: np.ndarray
+    possible: np.ndarray
+    grid: np.ndarray
+    targets: np.ndarray
+    coefficients: np.ndarray
+    prior: np.ndarray
+
+
+def around(law, runs, parts, fixed=()):
+    """Around the law at the Runs it was fitted to and `parts`, three sets of columns {name: [k]}; fixed: ((coefficient,
+    value), ...) that the fit held. Needs jax in float64."""
+    sizes = np.cumsum([len(runs), *(len(next(iter(part.values()))) for part in parts)])
+    columns = {name: np.concatenate([runs.columns[name], *(part[name] for part in parts)]) for name in law.form.columns}
+    problem = prepare(law.form, Runs(runs.path, columns, np.ones(sizes[-1]), None), Settings(fix=tuple(fixed)))
+    free = law.form.to_free(law.coefficients)
+    x = problem.centre(free[None])
+    _, jacobian = noise.sensitivity(problem, free)
+    to_free = noise.derivative(problem.own, x)
+    to_coefficients = noise.derivative(lambda x: law.form.to_coefficients(problem.own(x)), x)
+    moving = problem.data["moving"]
+    held = np.diag(1.0 - moving)  # a coefficient that is held has no error: any information will do
+    return Around(
+        *np.split(jacobian, sizes[:-1]), to_coefficients * moving, to_free.T @ to_free * np.outer(moving, moving) + held
+    )
+
+
+def design_of(around, possible, goals, weights, scatter, run_weights, labels):
+    """(Design, gradients of the plain grid's runs in its units); the fitted runs count as run_weights [r] and share
+    trunks as labels [r] (None: none do). scatter: the Noise of the runs."""
+    total = max(scatter.total, LEAST_NOISE)
+    shared = UNKNOWN_SHARE if labels is None else min((scatter.trunk / total) ** 2, MOST_SHARED)
+    trunks = np.arange(len(run_weights)) if labels is None else labels
+    prior = around.prior * (total / PRIOR) ** 2
+    nothing = Design(possible, around.possible, goals, weights, prior, prior, prior, shared)
+    root = np.sqrt(run_weights)[:, None] * around.fitted
+    unit = np.linalg.inv(np.linalg.cholesky(nothing.information_with(root, trunks))).T  # x = unit @ new coordinates
+    weighted = run_weights[:, None] * around.fitted
+    spread = prior + (1 - shared) * weighted.T @ weighted
+    for of_trunk, _ in _trunks(weighted, trunks):
+        spread = spread + shared * np.outer(of_trunk, of_trunk)
+    turned = lambda matrix: unit.T @ matrix @ unit
+    known = Design(
+        possible,
+        around.possible @ unit,
+        np.asarray(goals) @ unit,
+        np.asarray(weights, float),
+        np.eye(len(unit)),
+        turned(prior + root.T @ root),
+        turned(spread),
+        shared,
+    )
+    return known, around.grid @ unit
+
+
+def optima_at(law, architecture, experts, flops):
+    """The optimum.Optima at a budget of training FLOPs, and the columns that the law reads of them, {name: [t]};
+    UserError where there are none."""
+    solved = optimum.optima(law, architecture, optimum.Constraints(flops=flops), experts)
+    return solved, candidates.columns_of(law, architecture, solved.d_model, solved.n_experts, solved.n_tokens)

@@ -1,0 +1,163 @@
+"""Which runs to train next for a fitted law: the set, what it costs, what it should do for the goal."""
+
+import dataclasses
+import statistics
+
+import numpy as np
+
+from fit.data.runs import read_runs
+from fit.errors import UserError
+from fit.fitting import holdout
+from fit.fitting.noise import Noise
+from fit.lawbook.lawcheck import LEVEL
+from fit.next_runs import candidates, design
+from fit.shape.architecture import training_flops
+
+STAGES = ("before", "after", "grid")  # with the fitted runs alone, with the chosen ones as well, with a plain grid's
+
+
+@dataclasses.dataclass(frozen=True)
+class Goal:
+    """kind: "plan", the loss and the best number of experts at target_flops, or "coefficients", those of `names`."""
+
+    kind: str
+    target_flops: float | None = None
+    names: tuple = ()
+
+
+def next_runs(law, runs, architecture, experts, flops, goal, columns=None):
+    """What to train next within `flops`, as a dictionary ready for JSON.
+
+    runs: the file (or Table) that the law was fitted to, columns: {ours: theirs} in it. The dictionary holds trunks,
+    each with its model, budgets and FLOPs; flops, what they cost together; grid, what a plain grid of the same budget
+    is; expected, how sure the goal is at each of STAGES.
+
+    Raises:
+      UserError: the law is not a fit to these runs or cannot be planned with, or no run within the budget is worth it.
+    """
+    fitted, labels, weights, seed = _fitted_runs(law, runs, columns)
+    scatter = _noise_of(law)
+    possible = candidates.candidates(law, architecture, experts, fitted, flops)
+    grid = candidates.plain_grid(law, architecture, experts, fitted, flops)
+    solved, asked = design.optima_at(law, architecture, experts, goal.target_flops or fitted.flops.max())
+    fixed = (law.record.get("settings") or {}).get("fix") or {}
+    around = design.around(law, fitted, (possible.columns, grid.columns, asked), tuple(fixed.items()))
+    goals, describe = _goals(law, around, goal, solved)
+    problem, of_grid = design.design_of(around, possible, goals, np.ones(len(goals)), scatter, weights, labels)
+    before = problem.variances(problem.jacobian[:0], possible.model[:0])
+    problem = dataclasses.replace(problem, weights=_weights(goal, before, solved, scatter))
+    chosen = design.choose(problem, flops)
+    if not chosen:
+        raise UserError(f"--flops={flops:g}: no run within this budget makes the goal surer by {design.GAIN:.1%}")
+    after = problem.variances(problem.jacobian[chosen], possible.model[chosen])
+    of_grid = problem.variances(of_grid, grid.model)
+    errors = scatter.total * np.sqrt(np.stack([before, after, of_grid], axis=1))
+    return dict(
+        law=law.name,
+        goal=goal.kind,
+        target_flops=goal.target_flops,
+        budget=flops,
+        flops=possible.flops(chosen),
+        flops_one_by_one=float(training_flops(possible.n_active[chosen], possible.n_tokens[chosen]).sum()),
+        seed=seed,
+        trunks=_trunks(possible, chosen, architecture),
+        grid=dict(flops=grid.flops(range(len(grid))), runs=len(grid), trunks=int(grid.model.max()) + 1),
+        expected=describe(errors),
+    )
+
+
+def _fitted_runs(law, runs, columns):
+    """(the Runs that the law was fitted to, labels of their trunks or None, their weights, a seed that none of them
+    had); UserError where it was not fitted to these."""
+    settings, described = law.record.get("settings") or {}, law.record.get("runs") or {}
+    if law.published or "fingerprint" not in described:
+        raise UserError(f"--law={law.name}: expected a law.json that fit law wrote: its runs are part of the question")
+    runs = read_runs(runs, law.form.columns, mix_corpora=True, names=columns or settings.get("columns"))
+    if runs.fingerprint() != described["fingerprint"]:
+        raise UserError(f"--runs={runs.path}: --law={law.name} was fitted to other runs ({described.get('file')})")
+    law.check_plannable()
+    rules = settings.get("holdout", "none"), settings.get("weights", "none"), settings.get("bootstrap_by", "trunk")
+    fitted, _, weights, labels, _ = holdout.split(runs, *rules)
+    seeds = runs.table.numbers("seed", (0, 2**31)) if "seed" in runs.table else np.zeros(1)
+    return fitted, labels, weights, int(seeds.max()) + 1
+
+
+def _noise_of(law):
+    """The Noise that fit law estimated from the residuals."""
+    noise = law.record.get("noise") or {}
+    if not {"run", "trunk", "degrees_of_freedom"} <= noise.keys():
+        raise UserError(f"--law={law.name}: does not say how its runs scatter (noise): fit it again")
+    return Noise(float(noise["run"]), float(noise["trunk"]), tuple(noise["degrees_of_freedom"]))
+
+
+def _goals(law, around, goal, solved):
+    """(gradients [g, n], a function of standard errors [g, 3] that describes them for JSON)."""
+    if goal.kind == "coefficients":
+        rows = [law.form.names.index(name) for name in goal.names]
+
+        def coefficients(errors):
+            named = zip(goal.names, errors.tolist())
+            return [dict(name=n, value=law.coefficients[n], standard_error=dict(zip(STAGES, e))) for n, e in named]
+
+        return around.coefficients[rows], lambda errors: dict(coefficients=coefficients(errors))
+    best, others = _best_and_others(solved)
+    goals = np.stack([around.targets[best], *(around.targets[i] - around.targets[best] for i in others)])
+
+    def plan(errors):
+        z = statistics.NormalDist().inv_cdf((1 + LEVEL) / 2)
+        loss = float(solved.loss[best])
+        ends = {
+            stage: [float(loss * np.exp(sign * z * error)) for sign in (-1, 1)]
+            for stage, error in zip(STAGES, errors[0])
+        }
+        return dict(
+            best=solved.row(best),
+            level=LEVEL,
+            loss=dict(zip(STAGES, ends.values())),
+            log_error=dict(zip(STAGES, errors[0].tolist())),
+            others=[
+                dict(
+                    n_experts=int(solved.n_experts[i]),
+                    log_loss_above=float(np.log(solved.loss[i] / loss)),
+                    log_error=dict(zip(STAGES, error.tolist())),
+                )
+                for i, error in zip(others, errors[1:])
+            ],
+        )
+
+    return goals, plan
+
+
+def _best_and_others(solved):
+    """(index of the best of the optima, those of all other feasible ones)."""
+    best = int(np.nanargmin(solved.loss))
+    return best, [i for i in np.flatnonzero(solved.feasible) if i != best]
+
+
+def _weights(goal, before, solved, scatter):
+    """[g]: 1 for the loss; exp(-z^2 / 2) for the gap of z standard errors between another number of experts and the
+    best, so that unsettled gaps count most. A coefficient counts by the share of its variance that is left."""
+    if goal.kind == "coefficients":
+        return 1 / np.maximum(before, 1e-300)
+    best, others = _best_and_others(solved)
+    above = np.log(solved.loss[others] / solved.loss[best])
+    error = np.maximum(scatter.total, design.LEAST_NOISE) * np.sqrt(before[1:])
+    return np.append(1.0, np.exp(-0.5 * (above / np.maximum(error, 1e-300)) ** 2))
+
+
+def _trunks(possible, chosen, architecture):
+    """A dictionary for each model to train, by experts and size."""
+    rows = {}
+    for i in chosen:
+        rows.setdefault((int(possible.n_experts[i]), int(possible.n_blocks[i])), []).append(i)
+    return [
+        dict(
+            n_experts=e,
+            d_model=n_blocks * architecture.width_per_block,
+            n_blocks=n_blocks,
+            n_active=float(possible.n_active[of[0]]),
+            n_tokens=sorted(int(possible.n_tokens[i]) for i in of),
+            flops=possible.flops(of),
+        )
+        for (e, n_blocks), of in sorted(rows.items())
+    ]

@@ -1,0 +1,36 @@
+"""One HTML file that plans in the browser: the laws as data, the scripts of this folder, and nothing from the network.
+
+data.py      what the page knows of a law, of its runs and of chips
+numbers.js   numbers as Python formats them        counts.js  parameters, bytes and tokens of a model
+law.js       the laws' formulas, draws, ranges     solve.js   the best model under limits
+cost.js      hours, dollars, a loss to reach       plan.js    what `fit plan --json` prints
+words.js, config.js  its sentences and its config
+table.js     a table of runs dropped on the page   form.js    fields, sliders and the state in the URL's hash
+chart.js     pictures in SVG                       pictures.js, map.js  the pictures of a plan
+app.js       puts a plan on the page               page.html, page.css  what it looks like
+"""
+
+import json
+import pathlib
+import re
+
+SCRIPTS = "numbers counts law words solve cost plan config table form chart pictures map answers app".split()
+
+
+def text(data):
+    """The page as text; data: as fit.planner.data.of makes it."""
+    folder = pathlib.Path(__file__).parent
+    read = lambda name: (folder / name).read_text(encoding="utf-8")
+    parts = dict(
+        STYLE=read("page.css"),
+        # "<" within a string could end the script element, so JSON's escape stands for it
+        DATA=json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c"),
+        SCRIPT="\n".join(_as_part(read(f"{name}.js")) for name in SCRIPTS),
+    )
+    return re.sub(r"\{\{(\w+)\}\}", lambda name: parts[name[1]], read("page.html"))
+
+
+def _as_part(source):
+    """A module without its imports and exports: the parts become one script, with one scope for all names."""
+    source = re.sub(r"^import [^;]*;\n", "", source, flags=re.MULTILINE)
+    return re.sub(r"^export ", "", source, flags=re.MULTILINE)

@@ -1,0 +1,133 @@
+// What a plan costs on chips, and the other way round: the least budget that reaches a loss, and the front of loss
+// against cost. As fit/planning/cost.py and fit/planning/target.py; chips: {kind, count, mfu, dollars_per_hour, devices}, or null.
+
+import { INFERENCE, TRAINING, active, cache, holding, trainingOf } from "./counts.js";
+import { reducedAt } from "./law.js";
+import { bestOf, largestIn, optima, solve } from "./solve.js";
+import { PlanError, refusal, say } from "./words.js";
+
+// FLOP/s that training reaches on all of the chips.
+export const rateOf = (data, { kind, count, mfu }) => count * data.chips[kind].flops * mfu;
+
+// {NAMEhours, NAMEdollars} of so many FLOPs; nothing without chips.
+function price(data, chips, flops, name = "") {
+  if (!chips) return {};
+  const hours = flops / rateOf(data, chips) / 3600;
+  const dollars = chips.dollars_per_hour == null ? null : hours * chips.count * chips.dollars_per_hour;
+  return { [`${name}hours`]: hours, [`${name}dollars`]: dollars };
+}
+
+// What the chips hold in training, for the limits; null without chips.
+export const chipLimits = (data, chips) =>
+  chips && { ...data.cost.bytes, kind: chips.kind, count: chips.count, memory: data.chips[chips.kind].memory };
+
+// Adds to a plan its chips, to its optima and buildable model what they cost, and a warning where the chips bound the
+// best or hold fewer tokens than a batch has.
+export function addCosts(data, plan, law, chips, shape, limits, experts) {
+  const { memory, bandwidth } = data.chips[chips.kind];
+  const costOf = (row, parameters) => {
+    const kept = limits.bytes_per_kv_element * cache(shape, row.d_model, limits.kv_tokens);
+    const read = (n) => limits.bytes_per_parameter * (n - row.d_model * shape.vocab_size) + kept;
+    const serving_chips = Math.max(chips.devices, Math.ceil((row.memory_bytes / memory) * (1 - 1e-12)));
+    const speed = (n) => (serving_chips * bandwidth) / read(n);
+    const training_chips = holding(shape, limits.chips, row.d_model, parameters);
+    return {
+      ...price(data, chips, row.training_flops, "training_"),
+      training_bytes: trainingOf(shape, limits.chips, row.d_model, parameters, training_chips),
+      training_chips,
+      serving_chips,
+      tokens_per_second: { alone: speed(row.n_active), among_many: speed(row.n_total) },
+    };
+  };
+  plan.chips = chips;
+  for (const row of plan.optima) row.cost = costOf(row, row.n_total);
+  const { best, buildable: built } = plan;
+  if (built) built.cost = { ...costOf(built, built.exact_parameters), ...stepOf(built, limits.chips) };
+  const { kind, count } = chips;
+  if (best.size_bound === "chips" && (limits.flops != null || limits.memory_bytes != null)) {
+    const free = bestOf(optima(law, shape, { ...limits, chips: null }, experts));
+    const needed = holding(shape, limits.chips, free.d_model, free.n_total);
+    const values = { e: free.n_experts, loss: best.loss - free.loss, kind, count };
+    plan.warnings.push(say("CHIPS_BIND", { ...values, needed: needed ? say("CHIPS_NEEDED", { needed }) : "" }));
+  }
+  if (built?.cost.microbatch_tokens) {
+    const gb = { need: built.cost.step_bytes / 1e9, limit: (count * memory) / 1e9 };
+    plan.warnings.push(say("STEP_TOO_LARGE", { ...gb, ...built.cost, kind, count }));
+  }
+}
+
+// What a compiled step of the buildable model's largest batch takes, and how many of its tokens the chips hold at once
+// where they do not hold all; nulls where the batch is not known.
+function stepOf({ batch_tokens, exact_parameters, n_blocks, d_model, n_heads, sequence }, chips) {
+  if (!batch_tokens?.length) return { step_tokens: null, step_bytes: null, microbatch_tokens: null };
+  const { state, saved, at_work, scores, group, count, memory } = chips;
+  const each = (saved * n_blocks + at_work) * d_model + scores * sequence * n_heads;
+  const taken = (tokens) => state * exact_parameters + each * tokens;
+  const batches = batch_tokens.map(([, tokens]) => tokens);
+  const step_tokens = Math.max(...batches);
+  let fewer = null;
+  if (taken(step_tokens) > count * memory)
+    for (fewer = Math.min(...batches); fewer > group && taken(fewer) > count * memory;) fewer /= 2;
+  return { step_tokens, step_bytes: taken(step_tokens), microbatch_tokens: fewer };
+}
+
+// FLOPs from `least` to `most` at which the best model at e experts reaches a loss; null if `most` is not enough.
+export function leastFlops(law, e, shape, limits, loss, least, most) {
+  const at = reducedAt(law, e);
+  const largest = largestIn(e, shape, limits);
+  const reaches = (log) => {
+    const best = solve(at, e, shape, { ...limits, flops: Math.exp(log) }, largest);
+    return best.feasible && best.loss <= loss;
+  };
+  let [low, high] = [Math.log(least), Math.log(most)];
+  if (reaches(low)) return least;
+  if (!reaches(high)) return null;
+  for (let x = (low + high) / 2; x > low && x < high; x = (low + high) / 2) {
+    if (reaches(x)) high = x;
+    else low = x;
+  }
+  return Math.exp(high);
+}
+
+function rowOf(data, { n_experts, n_active, n_tokens, loss }, limits, chips) {
+  const training_flops = TRAINING * n_active * n_tokens;
+  const inference_flops = INFERENCE * n_active * limits.inference_tokens;
+  const flops = training_flops + inference_flops;
+  const row = { n_experts, n_active, n_tokens, loss, flops, training_flops, inference_flops };
+  return { ...row, ...price(data, chips, flops) };
+}
+
+// [limits with the least budget that reaches `loss`, what it costs at each number of experts]; throws the command line's
+// sentence where no budget reaches it.
+export function reach(data, law, shape, limits, experts, loss, chips) {
+  const smallest = active(shape, shape.width_per_block);
+  const low = TRAINING * smallest + INFERENCE * smallest * limits.inference_tokens;
+  const rows = experts.map((e) => {
+    const flops = leastFlops(law, e, shape, limits, loss, low, data.largest);
+    if (flops == null) return { n_experts: e, flops };
+    return rowOf(data, solve(reducedAt(law, e), e, shape, { ...limits, flops }), limits, chips);
+  });
+  const reached = rows.filter(({ flops }) => flops != null);
+  if (!reached.length) {
+    const most = bestOf(optima(law, shape, { ...limits, flops: data.largest }, experts));
+    refusal("OUT_OF_REACH", { loss, least: most.loss });
+  }
+  const best = reached.reduce((least, row) => (row.flops < least.flops ? row : least));
+  return [
+    { ...limits, flops: best.flops },
+    { loss, optima: rows, best },
+  ];
+}
+
+// The best models under budgets of `shares` times that of the limits, as the rows of `reach`.
+export function front(data, law, shape, limits, experts, chips, shares = data.cost.front) {
+  return shares.flatMap((share) => {
+    try {
+      const best = bestOf(optima(law, shape, { ...limits, flops: share * limits.flops }, experts));
+      return [rowOf(data, best, limits, chips)];
+    } catch (error) {
+      if (error instanceof PlanError) return []; // too small to train and serve any model
+      throw error;
+    }
+  });
+}

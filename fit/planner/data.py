@@ -1,0 +1,122 @@
+"""What the planner page is given: laws, runs, chips, and the sentences and constants of a plan."""
+
+import ast
+import os
+
+import numpy as np
+
+from fit.errors import UserError
+from fit.fitting import summary
+from fit.lawbook import models as models_lib
+from fit.lawbook.lawfile import PRESETS, load
+from fit.lawbook.shapes import words_of
+from fit.planning import cost, plan_config, repeats, target
+from fit.planning import planning as plan_lib
+from fit.shape.architecture import BATCH_RAMP, PAPER
+from fit.words import sentences
+from fit.words.units import LARGEST
+
+FORMS = ("joint", "chinchilla", "joint_coupled", "chinchilla_coupled")  # whose formula law.js knows
+MOST_RUNS = 2000  # on the page, spread evenly over the table
+
+
+def of(laws, runs=None, out=None):
+    """Everything that the page computes with, ready for JSON.
+
+    laws: Laws; the page shows the first of them at first and adds the published ones that have optima. runs: runs of
+    the first law, with `out`, boolean [n_runs], those kept out of its fit.
+
+    Raises:
+      UserError: a law has no optimum of size and tokens, or its formula is not known to the page.
+    """
+    names = {law.name for law in laws}
+    published = [load(name) for name, form in PRESETS.items() if form.name in FORMS and name not in names]
+    return dict(
+        laws=[_law(law) for law in [*laws, *published]],
+        runs=None if runs is None else _runs(runs, out),
+        sentences=sentences.every() | dict(NO_MFU=sentences.NO_MFU.partition(", or a JSON file")[0]),
+        chips={name: vars(chip) for name, chip in cost.CHIPS.items()},
+        cost=dict(
+            bytes={
+                name: getattr(cost, name.upper()) for name in ("state", "saved", "at_work", "scores", "row", "group")
+            },
+            front=target.FRONT,
+        ),
+        repeats=repeats.SOURCE,
+        sequence=plan_lib.SEQUENCE,
+        largest=LARGEST,
+        paper=dict(
+            law=plan_lib.PAPERS_LAW,
+            shape=vars(PAPER),
+            config=plan_lib.PAPERS_CONFIG,
+            learning_rate=load(plan_lib.PAPERS_LAW).models["learning_rate"],
+            smallest_tuned=plan_lib.SMALLEST_TUNED,
+            batch_ramp=BATCH_RAMP,
+            far=plan_config.FAR,
+        ),
+    )
+
+
+def _law(law):
+    law.check_plannable()
+    if law.form.name not in FORMS:
+        raise UserError(f"--law={law.name}: the page knows laws of form {' and '.join(FORMS)}, this is {law.form.name}")
+    models, record = law.models, law.record
+    if models["architecture"]:
+        raise UserError(
+            f"--law={law.name}: the page counts models of the paper's recipe, those of this law are built otherwise "
+            f"({words_of(models['architecture'])}): use fit plan"
+        )
+    base, overrides = models["base_config"], models_lib.overrides(models)
+    bootstrap = record.get("bootstrap")
+    return dict(
+        name=law.name,
+        form=law.form.name,
+        coefficients={name: law.coefficients[name] for name in law.form.names},
+        columns=law.form.columns,
+        knows_experts=law.knows_experts,
+        published=law.published,
+        origin=f"{record['source']}. {record['note']}." if law.published else "",
+        experts=law.experts,
+        ranges=law.ranges,
+        models={name: models[name] for name in _MODELS if models[name] is not None} | {"overrides": overrides},
+        shape={name: _own(law, name) for name in ("vocab_size", "width_per_block")},
+        final_norm=bool(models["final_norm"]),
+        configs=(models["differing"] or {}).get("config"),
+        override_values={k: repr(ast.literal_eval(v)) for k, v in overrides.items()} if base else {},
+        config_path=repr(os.path.abspath(base)) if base else None,
+        bootstrap=bootstrap
+        and dict(
+            form=bootstrap["form"],
+            percentiles=bootstrap["percentiles"],
+            by=bootstrap.get("by", "runs"),
+            draws=bootstrap["draws"],
+            drawn=summary.drawn(bootstrap),
+        ),
+        holdout=(record.get("settings") or {}).get("holdout"),
+    )
+
+
+_MODELS = ("vocab_size", "width_per_block", "seq_len", "unique_tokens", "base_config", "learning_rate")
+
+
+def _own(law, name):
+    """The law's own vocab_size or width_per_block, or the sentence that asks for one where its runs had several."""
+    try:
+        other = {"vocab_size": "width_per_block", "width_per_block": "vocab_size"}[name]
+        return getattr(law.shaped(**{other: 1}), name)
+    except UserError as e:
+        return str(e)
+
+
+def _runs(runs, out):
+    """Columns of the runs; at most MOST_RUNS of them."""
+    rows = np.unique(np.linspace(0, len(runs) - 1, min(len(runs), MOST_RUNS)).round().astype(int))
+    names = [runs.name(i) for i in rows]
+    columns = {name: getattr(runs, name)[rows].tolist() for name in ("n_active", "n_tokens", "n_experts", "loss")}
+    return columns | dict(
+        file=os.path.basename(runs.path),
+        count=len(runs),
+        held_out=out[rows].tolist(),
+        name=[name.get("run") or f"row {name['row']}" if name else "" for name in names],
+    )

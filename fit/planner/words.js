@@ -1,0 +1,191 @@
+// The sentences of a plan: the command line's own templates (fit/words/sentences.py) filled in.
+
+import { INFERENCE, TRAINING, active, leastOf, memoryOf } from "./counts.js";
+import { amount, format, memoryText } from "./numbers.js";
+
+export let sentences = {};
+export const setSentences = (templates) => (sentences = templates);
+
+export const say = (name, values = {}) => format(sentences[name], values);
+
+// What cannot be planned, in the command line's sentence.
+export class PlanError extends Error {}
+export function refusal(name, values) {
+  throw new PlanError(say(name, values));
+}
+
+// What f() returns; if it throws a PlanError, null, after a call of `refused` with the error's sentence.
+export function safely(f, refused = () => {}) {
+  try {
+    return f();
+  } catch (error) {
+    if (!(error instanceof PlanError)) throw error;
+    refused(error.message);
+    return null;
+  }
+}
+
+// Why nothing is feasible at e experts: which limit cannot be met, and by how much.
+export function infeasibleWhy(shape, limits, e) {
+  const d = shape.width_per_block;
+  const smallest = say("SMALLEST", { d, e });
+  if (limits.memory_bytes != null) {
+    const need = memoryOf(shape, limits, d, e);
+    const values = { smallest, need: need / 1e9, times: need / limits.memory_bytes, limit: limits.memory_bytes / 1e9 };
+    if (need > limits.memory_bytes) return say("MEMORY_TOO_SMALL", values);
+  }
+  if (limits.chips) {
+    const { count, kind, memory } = limits.chips;
+    const need = leastOf(shape, limits, d, e);
+    const values = { smallest, need: need / 1e9, times: need / (count * memory), limit: (count * memory) / 1e9 };
+    if (need > count * memory) return say("CHIPS_TOO_FEW", { ...values, count, kind });
+  }
+  const size = active(shape, d);
+  const inference = INFERENCE * size * limits.inference_tokens;
+  const need = inference + TRAINING * size;
+  const share = inference ? say("INFERENCE_SHARE", { inference }) : "";
+  return say("FLOPS_TOO_FEW", { smallest, need, share, times: need / limits.flops, limit: limits.flops });
+}
+
+// What extrapolation() gives: "n_tokens 7 times above 1.31M, ..."; "" for nothing.
+export function inWords(outside) {
+  return outside
+    .map(({ column, value, low, high, factor }) => {
+      const above = value > high;
+      const end = above ? high : low;
+      const values = {
+        column,
+        factor: amount(factor),
+        end: column === "training_flops" ? format("{end:.3g}", { end }) : amount(end),
+      };
+      return say(column === "unique_tokens" ? "TEXT_REPEATED" : above ? "ABOVE" : "BELOW", values);
+    })
+    .join(", ");
+}
+
+export const warningOf = (outside) => (outside.length ? say("OUTSIDE", { what: inWords(outside) }) : "");
+
+// The marks of a plan in sentences; experts: those compared.
+export function warnings(data, law, shape, plan, experts) {
+  const { best } = plan;
+  const e = best.n_experts;
+  const out = [];
+  if (best.extrapolation.length) out.push(say("BEST_OUTSIDE", { outside: warningOf(best.extrapolation) }));
+  const ratio = best.n_tokens / best.n_active;
+  if (ratio < 0.1 || ratio > 1e5) out.push(say("TOKENS_PER_PARAMETER", { what: "the model has", ratio }));
+  if (plan.best_at_edge) out.push(say("AT_EDGE", { e, which: e === Math.max(...experts) ? "largest" : "smallest" }));
+  if (plan.best_undecided) {
+    const { draws, optima } = plan.bootstrap;
+    const won = optima.filter((row) => row.best_in_draws).sort((a, b) => b.best_in_draws - a.best_in_draws);
+    const wins = won.map((row) => say("WIN", { e: row.n_experts, count: row.best_in_draws })).join(", ");
+    out.push(say("UNDECIDED", { draws, wins }));
+  }
+  if (!Object.keys(law.ranges).length) out.push(say("NO_RANGE"));
+  const unknown = ["vocab_size", "width_per_block"].filter((name) => law.models[name] == null);
+  if (unknown.length && Object.entries(data.paper.shape).every(([name, value]) => shape[name] === value)) {
+    const values = unknown.map((name) => format("{v:,}", { v: shape[name] })).join(" and ");
+    out.push(say("SHAPE_UNKNOWN", { names: unknown.join(" and "), values }));
+  }
+  return out;
+}
+
+// One sentence: what to train, and how sure its loss is.
+export function answer(plan) {
+  const { n_experts: e, n_active, n_total, n_tokens, loss } = plan.best;
+  const row = plan.bootstrap?.optima.find((row) => row.n_experts === e);
+  return say("ANSWER", {
+    model: e > 1 ? say("MIXTURE", { e }) : sentences.DENSE,
+    n_active: amount(n_active),
+    total: e > 1 ? say("TOTAL", { n_total: amount(n_total) }) : "",
+    n_tokens: amount(n_tokens),
+    loss,
+    interval: row ? interval(plan.bootstrap, row.loss) : "",
+    built: builtSentence(plan.buildable, e),
+  });
+}
+
+// What building costs in loss.
+function builtSentence(built, experts) {
+  if (!built) return sentences.NOT_BUILT;
+  const { n_experts: e, n_active, n_tokens, loss, loss_of_building: cost } = built;
+  const values = { e, n_active: amount(n_active), n_tokens: amount(n_tokens), loss, cost: Math.abs(cost) };
+  return say(e === experts ? "BUILT" : "BUILT_OTHER", { ...values, which: cost >= 0 ? "more" : "less" });
+}
+
+function interval({ percentiles, draws }, [low, high]) {
+  return say("INTERVAL", { low, high, first: percentiles[0], last: percentiles[1], draws });
+}
+
+// How often the draws agree on the best number of experts.
+export function drawn(law, bootstrap) {
+  const often = bootstrap.optima.reduce((most, row) => (row.best_in_draws > most.best_in_draws ? row : most));
+  const [first, last] = bootstrap.percentiles;
+  const values = { e: often.n_experts, count: often.best_in_draws, draws: bootstrap.draws, first, last };
+  return say("BEST_IN_DRAWS", { ...values, drawn: law.bootstrap.drawn });
+}
+
+// What reading text again is worth, what the plan saves against dense, what a cap on tokens costs, and the rule of thumb: a sentence each.
+export function compared(plan) {
+  const suffix = (row) => (row.extrapolation.length ? `; ${warningOf(row.extrapolation)}` : "");
+  const out = [];
+  const { dense, repeats } = plan;
+  if (repeats) {
+    const { best, unique_tokens, loss_saved, source } = repeats;
+    const values = { epochs: best.epochs, unique: amount(unique_tokens), effective: amount(best.effective_tokens) };
+    const sizes = { n_active: amount(plan.best.n_active), effective_n_active: amount(best.effective_n_active) };
+    out.push(say("REPEATED", { ...values, ...sizes, saved: loss_saved, source }));
+  }
+  if (dense && plan.best.n_experts > 1) {
+    const saved = dense.flops_saved;
+    const values = {
+      n_active: amount(dense.n_active),
+      n_tokens: amount(dense.n_tokens),
+      loss: dense.loss,
+      saved: dense.loss_saved,
+      flops: saved == null ? sentences.NEVER_DENSE : say("FLOPS_SAVED", { saved }),
+      inference: dense.inference_flops_ratio,
+    };
+    out.push(say("AGAINST_DENSE", values) + suffix(dense));
+  }
+  if (plan.loss_of_token_cap != null) out.push(say("TOKEN_CAP", { loss: plan.loss_of_token_cap }));
+  for (const row of plan.rule_of_thumb ?? []) {
+    const values = { e: row.n_experts, loss: row.loss, dense: row.dense_loss, ratio: row.flops_ratio };
+    const { max_tokens } = plan.constraints;
+    const capped =
+      max_tokens != null && row.n_tokens > max_tokens
+        ? say("MORE_THAN_THERE_IS", { n_tokens: amount(row.n_tokens), max_tokens: amount(max_tokens) })
+        : "";
+    out.push(say("RULE_OF_THUMB", { ...values, holds: row.holds ? "holds" : "does not hold" }) + capped + suffix(row));
+  }
+  return out;
+}
+
+// The buildable model, line by line, as the command line prints it.
+export function builtInWords(built) {
+  const ramp = (built.batch_tokens ?? []).map(([start, tokens]) =>
+    say(start ? "BATCH_FROM" : "BATCH", { tokens, start: amount(start) }),
+  );
+  const rate = built.learning_rate ? format("{rate:.3e}", { rate: built.learning_rate }) : sentences.NOT_KNOWN;
+  return [
+    say("BUILT_SHAPE", { ...built, memory: memoryText(built.memory_bytes) }),
+    say("BUILT_PARAMETERS", built),
+    say("BUILT_FLOPS", built),
+    say("BUILT_RATE", {
+      rate,
+      source: built.learning_rate_from,
+      batch: ramp.length ? `; batch ${ramp.join(", ")}` : "",
+    }),
+  ];
+}
+
+// On what chips a plan is costed.
+export function costHead({ kind, count, mfu, dollars_per_hour }) {
+  const dollars = dollars_per_hour == null ? "" : say("DOLLARS_EACH", { dollars: dollars_per_hour });
+  return say("COST_HEAD", { count, kind, mfu: format("{mfu:g}", { mfu }), dollars });
+}
+
+// What the table of a loss to reach says.
+export function targetHead({ loss }, { inference_tokens }) {
+  const inference = inference_tokens ? say("AND_INFERENCE", { n_tokens: amount(inference_tokens) }) : "";
+  return say("TARGET_HEAD", { loss, inference });
+}

@@ -1,0 +1,188 @@
+"""Several laws asked about one budget: the best architecture of each, against its own best dense model.
+
+Losses on different corpora cannot be compared, so no law's loss is set against another's. The architectures are
+compared, all counted in one way (n_active and n_total with embedding and head, 6 n_active n_tokens training FLOPs); a
+law that counts otherwise is given its own counts of the same model. Also compared is how far, by each law, its best
+model lies below its best dense model under the same limits, and how many more FLOPs that dense model would need.
+"""
+
+import dataclasses
+import math
+import operator
+
+import numpy as np
+
+from fit.errors import UserError
+from fit.lawbook.lawfile import load
+from fit.planning import optimum
+from fit.planning.leverage import of_split
+from fit.planning.planning import at_edge, flops_of_dense, not_bounded
+from fit.shape.architecture import training_flops
+from fit.shape.mixture import Mixture
+
+LAWS = ("joint-moe-2025", "sparsity-2025", "fine-grained-2024", "comprehensive-2025", "chinchilla-refit-2024")
+SPLITS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 32)
+AGREE = 2.0  # answers within this factor agree
+ABOUT = (
+    "Losses are not set against each other: every law has its own text and tokenizer. Each law's best is measured "
+    "against the best dense model by the same law under the same limits. Counts are with embedding and head, training "
+    "FLOPs are 6 n_active n_tokens, for all of them."
+)
+
+
+def compare(laws, shape, constraints, experts=None, used=None):
+    """What each of the Laws answers and what they agree on, as a dictionary of plain numbers, ready for JSON.
+
+    shape: {vocab_size, width_per_block}, and n_dense and kv_share of Mixture where they are asked for. experts: numbers
+    of experts to choose from; None takes each law's own. used: numbers of whole experts' width that a token may use,
+    for laws that read it; None takes each law's own. Raises UserError where no law has a feasible model, or a law
+    cannot be planned with.
+    """
+    rows, infeasible = [], []
+    for law in laws:
+        row = answer(law, shape, constraints, experts, used)
+        (rows if "loss" in row else infeasible).append(row)
+    if not rows:
+        raise UserError(infeasible[0]["why"])
+    limits = {name: value for name, value in vars(constraints).items() if value is not None}
+    return dict(**shape, constraints=limits, about=ABOUT, laws=rows, infeasible=infeasible, agreement=agreement(rows))
+
+
+def answer(law, shape, constraints, experts=None, used=None):
+    """The law's best architecture and its best dense one; {law, why} where nothing is feasible."""
+    experts = law.experts if experts is None or law.fixes_experts or not law.knows_experts else experts
+    found, architecture, i = _best(law, shape, constraints, np.array(experts, float), used)
+    if found is None:
+        smallest = optimum.why_infeasible(architecture, constraints, min(experts))
+        return dict(law=law.name, why=smallest)
+    row = found.row(i, ("n_active", "n_total", "n_tokens", "loss", "d_model"))
+    e = row["n_experts"]
+    columns = architecture.columns(row["d_model"], e, law.counts_embedding)
+    flops = training_flops(row["n_active"], row["n_tokens"])
+    outside = law.extrapolation(
+        **{name: float(value) for name, value in columns.items()}, n_tokens=row["n_tokens"], flops=flops
+    )
+    return row | dict(
+        law=law.name,
+        form=law.form.name,
+        source=law.record.get("source"),
+        note=law.record.get("note"),
+        mixtures=law.knows_experts,
+        sparsity=float(columns["sparsity"]),
+        split=architecture.split,
+        shared=architecture.shared,
+        used=architecture.used,
+        size_bound=str(found.size_bound[i]),
+        memory_bytes=float(constraints.memory(architecture, row["d_model"], e)),
+        chose_experts=law.knows_experts and not law.fixes_experts,
+        at_edge=law.knows_experts and at_edge(experts, e),
+        not_bounded=e == max(experts) and not_bounded(law, architecture, constraints),
+        finest=bool(len(_splits(law)) > 1 and architecture.split == max(_splits(law))),
+        extrapolation=outside,
+        not_read=_not_read(law, shape, used),
+        leverage=of_split(e, architecture.split, flops, architecture.used) if e > 1 else None,
+        dense=_dense(law, shape, constraints, row["loss"]),
+    )
+
+
+def _splits(law):
+    """The SPLITS of an expert that lie within the law's data; [1] where a split makes no difference to the law."""
+    read = [name for name in ("top_k", "granularity") if name in law.form.columns]
+    return [k for k in SPLITS if all(k <= law.ranges.get(name, (1, k))[1] for name in read)] if read else [1]
+
+
+def _not_read(law, shape, used):
+    """{flag: value} of what the user asks of the models but the law has no column for."""
+    asked = dict(kv_share=(shape.get("kv_share"), 1.0), dense_blocks=(shape.get("n_dense"), 0))
+    found = {name: value for name, (value, neutral) in asked.items() if value not in (None, neutral)}
+    if used and list(used) != [1.0] and law.knows_experts and not law.reads_used:
+        found["used"] = ",".join(f"{u:g}" for u in used)
+    return found
+
+
+def _choices(law, shape, used):
+    """The Mixtures that the law can tell apart. With a law that reads neither sparsity nor top_k, a token uses one
+    expert's width; with a law whose runs were not built like the paper's, the Mixtures are built like those runs."""
+    if law.models["architecture"]:
+        own = dataclasses.replace(law.shaped(shape["vocab_size"], shape["width_per_block"]), **shape)
+        wanted = used if used and law.reads_used else [own.used]
+        narrow = [max(own.shared + 1, round(u * own.split)) for u in wanted]
+        return [dataclasses.replace(own, used=n / own.split) for n in dict.fromkeys(narrow)]
+    most = law.ranges.get("shared_share", (0, 1))[1] if "shared_share" in law.form.columns else 0
+    used = used if used and law.reads_used else (1.0,)
+    return [
+        Mixture(**shape, split=k, shared=s, used=u)
+        for u in used
+        for k in _splits(law)
+        for s in range(math.ceil(u * k))
+        if s <= most * u * k and float(u * k).is_integer()
+    ]
+
+
+def _best(law, shape, constraints, experts, used=None):
+    """(Optima, Mixture, index) of the law's least loss; (None, Mixture, None) where nothing is feasible."""
+    return best(_asked_for_loss(law), _choices(law, shape, used), constraints, experts)
+
+
+def _asked_for_loss(law):
+    """The law itself or, if it counts otherwise than the planner, the law without its closed form, which would read the
+    planner's counts."""
+    if law.counts_embedding or not law.form.at_experts:
+        return law
+    return dataclasses.replace(law, form=law.form.of_loss_alone())
+
+
+def _dense(law, shape, constraints, loss):
+    """The best dense model by the law, or by the dense law of the same paper, and what `loss` saves against it; None
+    where none is feasible. flops_ratio: the FLOPs at which a dense model reaches `loss`, over the given FLOPs; None
+    where no budget is enough."""
+    dense_law = load(law.record["dense"]) if law.published and "dense" in law.record else law
+    found, architecture, i = _best(dense_law, shape, constraints, np.array([1.0]))
+    if found is None:
+        return None
+    row = found.row(i) | dict(law=dense_law.name)
+    row |= dict(loss_saved_share=1 - loss / row["loss"])
+    if constraints.flops is not None:
+        needed = flops_of_dense(_asked_for_loss(dense_law), architecture, constraints, loss)
+        row |= dict(flops_ratio=needed and needed / constraints.flops)
+    return row
+
+
+def agreement(rows):
+    """How far the laws' answers lie apart: a list of {of, column, low, high, low_law, high_law, factor, agree, limit}.
+
+    of "best": the best models of the laws of mixtures; for n_experts, only of the laws that chose it. of "dense": every
+    law's best dense model. limit: what fixed all these answers, so that they show no agreement: "memory" for n_total,
+    "experts" (those compared) for n_experts; else None. A column is left out where fewer than two laws answer.
+    """
+    mixtures = [row for row in rows if row["mixtures"]]
+    dense = [row["dense"] | dict(law=row["law"]) for row in rows if row["dense"]]
+    free = [row for row in mixtures if row["chose_experts"]]
+    asked = [("best", name, mixtures) for name in ("n_active", "n_total", "n_tokens")]
+    asked += [("best", "n_experts", free), ("dense", "n_active", dense), ("dense", "n_tokens", dense)]
+    out = []
+    for of, name, models in asked:
+        if len(models) < 2:
+            continue
+        low, *_, high = sorted(models, key=operator.itemgetter(name))
+        by_memory = name == "n_total" and all(row["size_bound"] == "memory" for row in models)
+        by_experts = name == "n_experts" and all(row["at_edge"] for row in models)
+        out.append(
+            dict(of=of, column=name, low=low[name], high=high[name], low_law=low["law"], high_law=high["law"])
+            | dict(factor=high[name] / low[name], agree=bool(high[name] <= AGREE * low[name]))
+            | dict(limit="memory" if by_memory else "experts" if by_experts else None)
+        )
+    return out
+
+
+def best(law, architectures, constraints, experts):
+    """(Optima, architecture, index) of the law's least loss over the grid; (None, first architecture, None) where
+    nothing is feasible. Numbers of experts below what an architecture uses are left out."""
+    found, experts = None, np.asarray(experts, float)
+    for architecture in architectures:
+        solved = optimum.solve(law, experts[architecture.enough(experts)], architecture, constraints)
+        if solved.feasible.any():
+            i = int(np.nanargmin(solved.loss))
+            if found is None or solved.loss[i] < found[0].loss[found[2]]:
+                found = solved, architecture, i
+    return found or (None, architectures[0], None)

@@ -1,0 +1,264 @@
+"""The best (n_active, n_tokens, n_experts) for a law under constraints.
+
+For an architecture at a given number of experts, one unknown remains, its size: more tokens never hurt, so a model gets
+all tokens that the budget, the inference share and the cap leave. If a law is a Chinchilla law at each number of
+experts, L = m N^mu + n D^nu + c with mu, nu < 0 (Eq. 5), its best size has a closed form (App. C; the G of Eq. 9 has
+the wrong sign as printed), or with inference tokens is the root of a monotone function; the loss falls before the
+optimum and rises after it, so a constraint that excludes the optimum makes its own bound the best size. Any other law
+is only asked for losses: its best size is searched for on a grid that is refined.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from fit.errors import UserError
+from fit.planning.constraints import Constraints
+from fit.shape.architecture import INFERENCE, TRAINING, training_flops
+from fit.shape.roots import root
+from fit.words import sentences
+
+BAND = 1e-3  # near-optimal: within this share of the best loss
+NEAR = 1e-4  # as good as the best: within this share of its loss
+PLATEAU = 0.75  # where a model of this share of the best size is as good, larger ones are worth nothing
+GRID, REFINED = 129, 7  # of the search: sizes, and how often the grid is laid between the neighbours of the best one
+
+
+@dataclasses.dataclass
+class Optima:
+    """Arrays of one shape. n_active and d_model are real numbers; loss in nats per token; NaN where not feasible.
+
+    size_bound says what fixed n_active: "" (free optimum), "memory", "chips" (which hold no larger model in training),
+    "tokens" (all tokens used), "plateau" (larger ones are worth nothing more) or "smallest".
+    """
+
+    n_experts: np.ndarray
+    n_active: np.ndarray
+    n_total: np.ndarray
+    n_tokens: np.ndarray
+    loss: np.ndarray
+    d_model: np.ndarray
+    size_bound: np.ndarray
+    feasible: np.ndarray
+
+    def row(self, i=(), names=("n_active", "n_tokens", "loss")):
+        """The i-th optimum as a dictionary of plain numbers: n_experts and these."""
+        return dict(n_experts=int(self.n_experts[i])) | {name: float(getattr(self, name)[i]) for name in names}
+
+
+def compute_optimal(m, mu, n, nu, flops):
+    """(N, D) that minimise m N^mu + n D^nu with 6 N D = flops (App. C), any shape; NaN where there is no optimum."""
+    with np.errstate(all="ignore"):
+        size = (m * mu / (n * nu)) ** (-1 / (mu + nu)) * (flops / TRAINING) ** (nu / (mu + nu))
+        size = np.where((np.asarray(mu) < 0) & (np.asarray(nu) < 0), size, np.nan)
+    return size, flops / (TRAINING * size)
+
+
+def loss_of(law, architecture, n_experts, n_active, n_tokens, coefficients=None):
+    """Loss of models of an architecture, whatever the law reads of them; the numbers broadcast together."""
+    coefficients = coefficients or law.coefficients
+    if law.form.at_experts:
+        return law.form.at_experts(coefficients, np.asarray(n_experts, float)).loss(n_active, n_tokens)
+    counts = architecture.columns(architecture.d_model(n_active, n_experts), n_experts, law.counts_embedding)
+    columns = counts | dict(n_tokens=n_tokens)
+    if unknown := [name for name in law.form.columns if name not in columns]:
+        raise UserError(
+            f"--law={law.name}: the {law.form.name} law reads {', '.join(unknown)}, which a plan's models do not have"
+        )
+    return law.loss(coefficients, columns)
+
+
+def _gain_over_cost(log_n, reduced, budget, inference):
+    """Logarithm of what a larger model gains over what its lost tokens cost; falls with log_n, zero at the optimum."""
+    m, mu, n, nu = reduced[:4]
+    d = budget * np.exp(-log_n) - inference
+    return (np.log(m * -mu) + mu * log_n) - (np.log(n * -nu) + (nu - 1) * np.log(d) + np.log(budget) - log_n)
+
+
+def _closed_form(reduced, n_experts, constraints):
+    """The best n_active of a Chinchilla law under flops and inference tokens alone. UserError if it has no optimum."""
+    m, mu, n, nu = reduced[:4]
+    if not (np.all(mu < 0) and np.all(nu < 0)):
+        at = n_experts[(mu >= 0) | (nu >= 0)].ravel()[0]
+        raise UserError(sentences.NO_OPTIMUM.format(at=at, mu=np.max(mu), nu=np.max(nu)))
+    if constraints.flops is None:
+        return np.inf
+    size, _ = compute_optimal(m, mu, n, nu, constraints.flops)
+    served = np.asarray(constraints.inference_tokens)
+    if np.any(served > 0):
+        budget, inference = constraints.flops / TRAINING, INFERENCE / TRAINING * served
+        top = np.log(budget / np.maximum(inference, 1e-300))  # no token is left to train on
+        gain = lambda log_n: _gain_over_cost(log_n, reduced, budget, inference)
+        size = np.where(served > 0, np.exp(root(gain, top - 200, top - 1e-13 * abs(top))), size)
+    return size
+
+
+def _searched(loss, low, high):
+    """The n_active in [low, high] (arrays) of the least loss(n_active [GRID, ...]), by a grid that is refined."""
+    low, high = np.log(low), np.log(high)
+    share = np.linspace(0, 1, GRID).reshape(-1, *[1] * np.ndim(low))
+    for _ in range(REFINED):
+        sizes = low + share * (high - low)
+        with np.errstate(all="ignore"):
+            best = np.argmin(np.nan_to_num(loss(np.exp(sizes)), nan=np.inf), axis=0)[None]
+        low, high = (np.take_along_axis(sizes, np.clip(best + side, 0, GRID - 1), axis=0)[0] for side in (-1, 1))
+    return np.exp(np.take_along_axis(sizes, best, axis=0)[0])
+
+
+def _largest(architecture, constraints, n_experts):
+    """(n_active of the largest model that memory and chips hold, infinite without these; which of the two it is)."""
+    largest, bound = np.inf, "memory"
+    for name, used, limit in constraints.sizes(architecture):
+        excess = lambda log_d: np.log(used(np.exp(log_d), n_experts)) - np.log(limit)
+        low = np.log(architecture.smallest)
+        high = low + 1
+        while np.any(excess(high) < 0):
+            high += 1
+        size = architecture.n_active(np.exp(root(excess, low, high)), n_experts)
+        largest, bound = np.fmin(size, largest), np.where(size < largest, name, bound)
+    return largest, bound
+
+
+def _on_plateau(slack, loss, size, smallest):
+    """The least size whose loss is higher than that of `size` by no more than the share `slack`, where it is at most
+    PLATEAU of it; elsewhere NaN. loss: of n_active, an array."""
+    most, less = loss(size) * (1 + slack), np.maximum(PLATEAU * size, smallest)
+    edge = np.exp(root(lambda log_n: loss(np.exp(log_n)) - most, np.log(smallest), np.log(less)))
+    edge = np.where(loss(smallest) <= most, smallest, edge)
+    return np.where((less < size) & (loss(less) <= most), edge, np.nan)
+
+
+def solve(law, n_experts, architecture, constraints, coefficients=None):
+    """Optima at each n_experts; everything broadcasts together, coefficients too (by name; the law's unless given).
+
+    Raises UserError if the constraints leave size or tokens without a bound, or the law has no optimum.
+    """
+    law.check_plannable()
+    coefficients = coefficients or law.coefficients
+    flops, cap, sizes = constraints.flops, constraints.cap, constraints.sizes(architecture)
+    if flops is None and (not sizes or cap is None):
+        raise UserError(sentences.UNBOUNDED)
+    if flops is None and np.any(np.asarray(constraints.inference_tokens) > 0):
+        raise UserError(sentences.NO_BUDGET_TO_SHARE)
+    given = [np.asarray(v, float) for v in (flops, constraints.memory_bytes) if v is not None]
+    shape = np.broadcast_shapes(*(np.shape(v) for v in (*coefficients.values(), n_experts, *given)))
+    n_experts = np.broadcast_to(np.asarray(n_experts, float), shape)
+    smallest_d = architecture.smallest
+    smallest = np.broadcast_to(architecture.n_active(smallest_d, n_experts), shape)
+    largest, largest_by = _largest(architecture, constraints, n_experts)
+    feasible = (constraints.tokens(smallest) >= 1) & architecture.enough(n_experts)
+    for _, used, limit in sizes:
+        feasible = feasible & (used(smallest_d, n_experts) <= limit)
+    bound = np.full(shape, "", dtype=object)
+    if law.form.at_experts:
+        reduced = np.broadcast_arrays(*law.form.at_experts(coefficients, n_experts), n_experts)[:4]
+        size = np.broadcast_to(_closed_form(reduced, n_experts, constraints), shape)
+    else:
+        last = np.inf if flops is None else np.asarray(flops) / (TRAINING + INFERENCE * constraints.inference_tokens)
+        top = np.broadcast_to(np.fmax(np.fmin(largest, last), smallest), shape)  # of memory, or of one token left
+        loss = lambda n: loss_of(law, architecture, n_experts, n, np.maximum(constraints.tokens(n), 1), coefficients)
+        size = _searched(loss, smallest, top)
+        at_top = size > top * (1 - 1e-6)
+        rises = feasible & at_top & (top == last) & (top > smallest * (1 + 1e-5))  # there were sizes to choose from
+        if np.any(rises):
+            raise UserError(sentences.RISES.format(at=n_experts[rises][0]))
+        size = np.where(at_top & (top == largest), np.inf, np.where(size < smallest * (1 + 1e-6), 0, size))
+    if cap is not None and flops is not None:
+        all_tokens = flops / (TRAINING * cap + INFERENCE * constraints.inference_tokens)
+        bound[all_tokens * (1 + (0 if law.form.at_experts else 1e-6)) > size] = "tokens"
+        size = np.maximum(size, all_tokens)
+    bound = np.where(size > largest, largest_by, bound)
+    size = np.minimum(size, largest)
+    bound[size < smallest] = "smallest"
+    size = np.where(feasible, np.maximum(size, smallest), np.nan)
+    if slack := getattr(law, "slack", 0):  # of a law of repeated text
+        loss = lambda n: loss_of(law, architecture, n_experts, n, np.maximum(constraints.tokens(n), 1), coefficients)
+        enough = _on_plateau(slack, loss, size, smallest)
+        size, bound = np.where(enough > 0, enough, size), np.where(enough > 0, "plateau", bound)
+    trained = np.where(feasible, constraints.tokens(size), np.nan)
+    d_model = architecture.d_model(size, n_experts)
+    with np.errstate(invalid="ignore"):
+        loss = loss_of(law, architecture, n_experts, size, trained, coefficients)
+    return Optima(n_experts, size, architecture.n_total(d_model, n_experts), trained, loss, d_model, bound, feasible)
+
+
+def unconstrained(law, n_experts, architecture, flops, coefficients=None):
+    """(n_active, n_tokens, loss) of the compute-optimal models, however small; NaN where there is no optimum."""
+    if law.form.at_experts:
+        reduced = law.at_experts(n_experts, coefficients)
+        size, tokens = compute_optimal(*reduced[:4], flops)
+        return size, tokens, reduced.loss(size, tokens)
+    best = solve(law, n_experts, architecture, Constraints(flops=flops), coefficients)
+    return best.n_active, best.n_tokens, best.loss
+
+
+def usable_draws(law, experts):
+    """bool [n_draws]: which of the bootstrap's draws have an optimum at every one of `experts`."""
+    count = len(law.record["bootstrap"]["draws"])
+    if not law.form.at_experts:
+        return np.ones(count, bool)
+    reduced = [law.form.at_experts(law.draws, e) for e in experts]
+    return np.all([np.broadcast_to((at.mu < 0) & (at.nu < 0), count) for at in reduced], axis=0)
+
+
+def allowed_experts(law, experts):
+    """The numbers of experts a plan compares: the asked ones, or 1 alone for a law that knows dense models only."""
+    return np.array(sorted(experts), float) if law.knows_experts else np.array([1.0])
+
+
+def why_infeasible(architecture, constraints, n_experts):
+    """One sentence: which constraint cannot be met at the least demanding n_experts, and by how much."""
+    if not (enough := architecture.enough(n_experts := np.atleast_1d(n_experts))).any():
+        return sentences.TOO_FEW_EXPERTS.format(e=np.max(n_experts), used=architecture.top_k)
+    d, least = architecture.smallest, float(np.min(n_experts[enough]))
+    blocks = round(d / architecture.width_per_block)
+    smallest = (sentences.SMALLEST if blocks == 1 else sentences.SMALLEST_OF).format(d=d, e=least, blocks=blocks)
+    for name, used, limit in constraints.sizes(architecture):
+        if (need := float(used(d, least))) > limit:
+            sentence = dict(memory=sentences.MEMORY_TOO_SMALL, chips=sentences.CHIPS_TOO_FEW)[name]
+            chips = constraints.chips and dict(count=constraints.chips.count, kind=constraints.chips.kind)
+            gb = dict(need=need / 1e9, limit=limit / 1e9, times=need / limit)
+            return sentence.format(smallest=smallest, **gb, **(chips or {}))
+    size = float(architecture.n_active(d, least))
+    inference, one = INFERENCE * size * constraints.inference_tokens, training_flops(size, 1)
+    need = inference + one
+    return sentences.FLOPS_TOO_FEW.format(
+        smallest=smallest,
+        need=need,
+        share=sentences.INFERENCE_SHARE.format(inference=inference) if inference else "",
+        times=need / constraints.flops,
+        limit=constraints.flops,
+    )
+
+
+def optima(law, architecture, constraints, experts):
+    """Optima at each allowed number of experts; UserError if none is feasible, naming the constraint that binds."""
+    experts = allowed_experts(law, experts)
+    best = solve(law, experts, architecture, constraints.at(experts))
+    if not best.feasible.any():
+        raise UserError(why_infeasible(architecture, constraints.at(np.min(experts)), experts))
+    return best
+
+
+def near_optimal(law, architecture, constraints, solved):
+    """For each of the Optima `solved` the (smallest, largest) n_active whose loss is within BAND of the
+    best; NaN where none is."""
+    constraints = constraints.at(solved.n_experts)
+    target = np.nanmin(solved.loss) * (1 + BAND)
+    inside = solved.feasible & (solved.loss <= target)
+    largest, _ = _largest(architecture, constraints, solved.n_experts)
+    if constraints.flops is not None:  # one token left
+        last = constraints.flops / TRAINING / (INFERENCE / TRAINING * constraints.inference_tokens + 1.0)
+        largest = np.minimum(largest, last)
+
+    def excess(log_n):
+        n_active = np.exp(log_n)
+        return loss_of(law, architecture, solved.n_experts, n_active, constraints.tokens(n_active)) - target
+
+    at = np.log(np.where(inside, solved.n_active, 1.0))
+    ends = []
+    for end in (architecture.n_active(architecture.smallest, solved.n_experts), largest):
+        end = np.where(inside, np.log(end), 0.0)
+        edge = root(excess, at, end)
+        ends.append(np.where(inside, np.exp(np.where(np.isnan(edge), end, edge)), np.nan))  # no root: the bound itself
+    return ends

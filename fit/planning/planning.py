@@ -1,0 +1,269 @@
+"""A plan: the optima under constraints, the best model that can be built, what it saves against a dense one, and what
+to know before trusting it. plan_text.py puts it into words, plan_config.py makes a training config of it.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from fit.data.runs import unlikely
+from fit.equal_flops import learning_rate
+from fit.lawbook import models
+from fit.lawbook.lawfile import load, warning_of
+from fit.planning import building, optimum, repeats, target
+from fit.shape.architecture import BATCH_RAMP, INFERENCE, PAPER, WHOLE_EXPERTS, training_flops
+from fit.words import sentences
+
+SEQUENCE = 512  # tokens of context in training, for the exact FLOPs, where the law does not say
+DECIDED = 0.8  # share of the draws in which the best number of experts must be the best
+PAPERS_LAW, PAPERS_CONFIG = "joint-moe-2025", "configs/joint_moe.py"
+SMALLEST_TUNED = 1e7  # n_active below which Eq. 10 is far outside what it was tuned on
+
+
+def plan(law, architecture, constraints, experts):
+    """The plan as a dictionary of plain numbers, ready for JSON. Raises UserError if nothing is feasible."""
+    optima = optimum.optima(law, architecture, constraints, experts)
+    low, high = optimum.near_optimal(law, architecture, constraints, optima)
+    rows, out, fresh = [], [], repeats.fresh(law)
+    for i, e in enumerate(optima.n_experts):
+        if not optima.feasible[i]:
+            out.append(dict(n_experts=int(e), why=optimum.why_infeasible(architecture, constraints.at(e), e)))
+            continue
+        row = optima.row(i, ("n_active", "n_total", "n_tokens", "loss", "d_model")) | dict(
+            size_bound=str(optima.size_bound[i]),
+            memory_bytes=float(constraints.memory(architecture, optima.d_model[i], e)),
+            training_flops=float(training_flops(optima.n_active[i], optima.n_tokens[i])),
+            inference_flops_per_token=float(INFERENCE * optima.n_active[i]),
+            near_optimal_n_active=[float(low[i]), float(high[i])] if np.isfinite(low[i]) else None,
+        )
+        rows.append(marked(law, row, architecture))
+    best = min(rows, key=lambda row: row["loss"])
+    result = dict(
+        law=law.name,
+        form=law.form.name,
+        **dataclasses.asdict(architecture),
+        constraints=constraints.given,
+        optima=rows,
+        infeasible=out,
+        best=best,
+        buildable=buildable(law, architecture, constraints, optima),
+    )
+    if law.draws:
+        result["bootstrap"] = bootstrap(law, architecture, constraints, optima.n_experts)
+    if constraints.max_tokens is not None and constraints.flops is not None:
+        uncapped = dataclasses.replace(constraints, max_tokens=None)
+        free = optimum.optima(fresh, architecture, uncapped, experts)
+        result["loss_of_token_cap"] = best["loss"] - float(np.nanmin(free.loss))
+    if constraints.flops is not None and not law.record.get("dense"):  # else dense models follow another law
+        result["dense"] = against_dense(law, architecture, constraints, best)
+        asked, flops = optimum.allowed_experts(law, experts), constraints.at(best["n_experts"]).flops
+        result["rule_of_thumb"] = [
+            marked(law, row, architecture) for row in rule_of_thumb(fresh, architecture, flops, asked)
+        ]
+    result["base_config"], result["overrides"] = base_config(law, architecture)
+    return result | marks(law, architecture, constraints, result, experts)
+
+
+def bootstrap(law, architecture, constraints, experts):
+    """The plan solved again for each draw: intervals at each number of experts, and how often each is the best."""
+    usable = optimum.usable_draws(law, experts)
+    if not usable.any():
+        return None
+    draws = {name: values[usable] for name, values in law.draws.items()}
+    solved = [optimum.solve(law, e, architecture, constraints.at(e), draws) for e in experts]
+    losses = np.stack([np.where(s.feasible, s.loss, np.inf) for s in solved])
+    best = np.argmin(losses, axis=0)
+    rows = [
+        dict(n_experts=int(e), best_in_draws=int(np.sum(best == i)))
+        | {
+            name: np.percentile(getattr(s, name), law.percentiles, method="weibull").tolist()
+            for name in ("n_active", "n_tokens", "loss")
+        }
+        for i, (e, s) in enumerate(zip(experts, solved))
+        if s.feasible.all()
+    ]
+    return dict(
+        form=law.record["bootstrap"]["form"],
+        percentiles=law.percentiles,
+        by=law.record["bootstrap"].get("by", "runs"),
+        draws=int(usable.sum()),
+        draws_without_optimum=int((~usable).sum()),
+        optima=rows,
+    )
+
+
+def buildable(law, architecture, constraints, optima):
+    """The model of whole blocks and heads to build, with exact counts and its learning rate. None if none fits.
+    loss_of_building: by how much its loss is above the best optimum's."""
+    found = building.nearest(law, architecture, constraints, optima)
+    if found is None:
+        return None
+    loss, loss_of_building, model, n_tokens, memory = found
+    sequence, (base, _) = law.models["seq_len"] or SEQUENCE, base_config(law, architecture)
+    forward = model.exact_flops_per_token(sequence)
+    rate, rate_from = peak_learning_rate(law, base, model.n_active, model.n_experts)
+    ramp = [list(step) for step in BATCH_RAMP if step[0] < n_tokens]
+    row = dict(
+        n_experts=model.n_experts,
+        **model.shape,
+        n_active=model.n_active,
+        n_total=model.n_total,
+        exact_parameters=model.exact_parameters,
+        n_tokens=n_tokens,
+        loss=loss,
+        loss_of_building=loss_of_building,
+        memory_bytes=memory,
+        training_flops=training_flops(model.n_active, n_tokens),
+        sequence=sequence,
+        exact_forward_flops_per_token=forward,
+        exact_training_flops=3 * forward * n_tokens,
+        learning_rate=rate,
+        learning_rate_from=rate_from,
+        batch_tokens=ramp if base == PAPERS_CONFIG else None,
+    )
+    return marked(law, row, architecture)
+
+
+def against_dense(law, architecture, constraints, best):
+    """What the best plan saves against the best dense model under the same constraints (Fig. 2b), FLOPs included."""
+    constraints = constraints.at(best["n_experts"])
+    dense = optimum.solve(law, 1.0, architecture, constraints)
+    if not dense.feasible:
+        return None
+    needed = flops_of_dense(law, architecture, constraints, best["loss"])
+    return marked(law, dense.row(), architecture) | dict(
+        loss_saved=float(dense.loss) - best["loss"],
+        flops_for_the_same_loss=needed,
+        flops_saved=None if needed is None else 1 - constraints.flops / needed,
+        inference_flops_ratio=best["n_active"] / float(dense.n_active),
+    )
+
+
+def flops_of_dense(law, architecture, constraints, loss):
+    """FLOPs at which the best dense model under the same other constraints reaches `loss`; None if none ever does."""
+    return target.least_flops(law, 1.0, architecture, constraints, loss, constraints.flops, 1e12)
+
+
+def rule_of_thumb(law, architecture, flops, experts):
+    """Checks Sec. 4.5: an MoE of E <= 8 with the compute-optimal dense model's total parameters, on E times its tokens,
+    is better. Returns one dictionary for each E of `experts` from 2 to 8."""
+    dense = optimum.solve(law, 1.0, architecture, optimum.Constraints(flops=flops))
+    rows = []
+    for e in (e for e in experts if 1 < e <= 8):
+        same_size = optimum.Constraints(
+            memory_bytes=float(dense.n_total), bytes_per_parameter=1.0, max_tokens=float(e * dense.n_tokens)
+        )
+        moe = optimum.solve(law, e, architecture, same_size)
+        if moe.feasible:
+            spent = training_flops(moe.n_active, moe.n_tokens)
+            against = dict(dense_loss=float(dense.loss), holds=bool(moe.loss < dense.loss))
+            rows.append(moe.row() | against | dict(flops_ratio=float(spent / flops)))
+    return rows
+
+
+def marked(law, row, architecture):
+    """The row plus `extrapolation`: its values outside what the law was fitted to, as Law.extrapolation lists them."""
+    n_total = row.get("n_total")
+    if n_total and not law.counts_embedding:
+        n_total -= row["d_model"] * architecture.ends
+    more = architecture.structure(row["n_experts"]) | dict(n_total=n_total, n_active=row["n_active"])
+    return row | dict(extrapolation=law.extrapolation(n_tokens=row["n_tokens"], **more))
+
+
+def marks(law, architecture, constraints, plan, experts):
+    """What to know before trusting the best row: its values outside what was fitted (extrapolation), whether its number
+    of experts is the largest or smallest compared (best_at_edge) or left undecided by the draws (best_undecided, None
+    without draws); and all this in sentences (warnings)."""
+    best, warnings = plan["best"], []
+    e = best["n_experts"]
+    if best["extrapolation"]:
+        warnings.append(sentences.BEST_OUTSIDE.format(outside=warning_of(best["extrapolation"])))
+    if odd := unlikely(best):
+        warnings.append(odd)
+    edge = law.knows_experts and at_edge(experts, e)
+    if edge:
+        warnings.append(sentences.AT_EDGE.format(e=e, which="largest" if e == max(experts) else "smallest"))
+        if e == max(experts) and not_bounded(law, architecture, constraints):
+            warnings.append(sentences.NOT_BOUNDED)
+    undecided, drawn = None, plan.get("bootstrap")
+    if drawn:
+        wins = {row["n_experts"]: row["best_in_draws"] for row in drawn["optima"]}
+        undecided = wins.get(e, 0) < DECIDED * drawn["draws"]
+    if undecided:
+        won = [(n, count) for n, count in sorted(wins.items(), key=lambda item: -item[1]) if count]
+        often = ", ".join(sentences.WIN.format(e=n, count=count) for n, count in won)
+        warnings.append(sentences.UNDECIDED.format(draws=drawn["draws"], wins=often))
+    warnings += assumed(law, architecture)
+    if not law.ranges:
+        warnings.append(sentences.NO_RANGE)
+    unknown = [name for name in ("vocab_size", "width_per_block") if law.models[name] is None]
+    if unknown and architecture == PAPER:
+        values = " and ".join(f"{getattr(architecture, name):,}" for name in unknown)
+        warnings.append(sentences.SHAPE_UNKNOWN.format(names=" and ".join(unknown), values=values))
+    return dict(extrapolation=best["extrapolation"], best_at_edge=edge, best_undecided=undecided, warnings=warnings)
+
+
+def assumed(law, architecture):
+    """Sentences on what the law cannot know of these models: properties that differ from its own models' and are not in
+    its columns; and on properties in which its own runs differ."""
+    own = law.shaped(architecture.vocab_size, architecture.width_per_block)
+    neutral = dict(used=1.0, kv_share=1.0, n_dense=0)
+    of = lambda a: {name: getattr(a, name, value) for name, value in neutral.items()}
+    read = ("used",) if law.reads_used else ()
+    asked = {n: v for n, v in of(architecture).items() if v != of(own)[n] and n not in read}
+    flag = lambda name: {"n_dense": "dense_blocks"}.get(name, name)
+    if asked:
+        yield sentences.NOT_READ.format(
+            asked=", ".join(f"--{flag(n)}={v:g}" for n, v in asked.items()),
+            form=law.form.name,
+            own=", ".join(f"{flag(n)} {of(own)[n]:g}" for n in asked),
+            columns=", ".join(law.form.columns),
+        )
+    whole = {name: value for name, value in WHOLE_EXPERTS.items() if name in law.form.columns}
+    if whole and not law.models["architecture"] and max(law.experts) > 1:
+        values = ", ".join(f"{name} {architecture.structure(2)[name]:g}" for name in whole)
+        yield sentences.WHOLE_EXPERTS.format(form=law.form.name, columns=" and ".join(whole), values=values)
+    yield from models.architecture_notes(law.models)
+
+
+def at_edge(experts, e):
+    """Whether e is the largest or the smallest of several numbers of experts, and there may be others beyond it."""
+    return bool(len(experts) > 1 and (e == max(experts) or e == min(experts) > 1))
+
+
+def not_bounded(law, architecture, constraints):
+    """Whether, without a limit on memory, the loss still falls at numbers of experts far beyond any that can be built.
+
+    False for laws with a closed form: the planner page plans with these in the browser and has no such warning.
+    """
+    if law.form.at_experts or constraints.memory_bytes is not None or law.fixes_experts:
+        return False
+    many, more = optimum.solve(law, np.array([1e6, 1e7]), architecture, constraints).loss
+    return bool(more < many * (1 - optimum.BAND))
+
+
+def base_config(law, architecture):
+    """(config file, overrides) that the runs of the law were trained with; (None, {}) where that is not known.
+
+    A law that names no config has the paper's where its models have the paper's shape.
+    """
+    if law.models["base_config"]:
+        return law.models["base_config"], models.overrides(law.models)
+    several = (law.models["differing"] or {}).get("config")
+    return (None if several or architecture != PAPER else PAPERS_CONFIG), {}
+
+
+def peak_learning_rate(law, base, n_active, n_experts):
+    """(peak learning rate, its origin in words), or (None, why) where none is known. The rate is by the law of the
+    runs' own rates, else by Eq. 10 if the runs may have had the paper's recipe and the size allows."""
+    rates = law.models["learning_rate"]
+    if rates:
+        origin = sentences.RATE_EQ_10 if law.published else sentences.RATE_OF_RUNS
+        return float(learning_rate.predict(rates, n_active, n_experts)), origin
+    if base != PAPERS_CONFIG:
+        return None, sentences.RATE_UNKNOWN
+    if n_active < SMALLEST_TUNED:
+        return None, sentences.RATE_TOO_SMALL
+    return float(
+        learning_rate.predict(load(PAPERS_LAW).models["learning_rate"], n_active, n_experts)
+    ), sentences.RATE_EQ_10

@@ -1,0 +1,92 @@
+"""The other way round: the least budget that reaches a loss, and the front of loss against cost around it.
+
+The cost is that of training and of the inference tokens together (Sardana et al. 2024, arXiv 2401.00448). The best loss
+under a budget only falls as the budget grows, so the least budget is where it meets the target.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from fit.errors import UserError
+from fit.planning import optimum
+from fit.shape.architecture import INFERENCE, training_flops
+from fit.words import sentences, units
+
+FRONT = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)  # budgets of the front, as multiples of the least cost
+
+
+def least_flops(law, n_experts, architecture, constraints, loss, least, times):
+    """FLOPs, from `least` to `times` times that, at which the best model of n_experts (a number) under the other
+    constraints reaches `loss`; None if that takes more."""
+
+    def excess(log_flops):
+        with_flops = dataclasses.replace(constraints, flops=np.exp(log_flops))
+        best = optimum.solve(law, n_experts, architecture, with_flops)
+        return np.where(best.feasible, best.loss - loss, np.inf)
+
+    low = np.log(least)
+    high = low + np.log(times)
+    if excess(low) <= 0:
+        return least
+    if excess(high) > 0:
+        return None
+    for _ in range(8):  # 64 parts each time: to 1e-13
+        grid = np.linspace(low, high, 65)
+        first = int(np.argmax(excess(grid) <= 0))
+        low, high = grid[first - 1], grid[first]
+    return float(np.exp(high))
+
+
+def reach(law, architecture, constraints, experts, loss, chips=None):
+    """(constraints with the least budget that reaches `loss`, what it costs at each number of experts).
+
+    constraints: without flops. chips: Chips; where their MFU differs by number of experts, hours are the cost to make
+    least, else FLOPs. The second is a dictionary ready for JSON: loss; optima, a row for each number of experts with
+    `flops`, of training and inference together, None where no budget reaches the loss; best, the cheapest of them.
+
+    Raises:
+      UserError: no budget reaches the loss.
+    """
+    smallest = float(np.min(architecture.n_active(architecture.smallest, optimum.allowed_experts(law, experts))))
+    low = training_flops(smallest, 1) + INFERENCE * smallest * constraints.inference_tokens
+    rows, hours = [], {}
+    for e in map(int, optimum.allowed_experts(law, experts)):
+        flops = least_flops(law, float(e), architecture, constraints, loss, low, units.LARGEST / low)
+        rows.append(dict(n_experts=e, flops=flops))
+        if flops is not None:
+            found = optimum.solve(law, float(e), architecture, dataclasses.replace(constraints, flops=flops))
+            rows[-1] = _row(found, (), constraints, chips)
+            hours[e] = flops / (chips.rate(e) if chips else 1)
+    if not hours:
+        every = dataclasses.replace(constraints, flops=units.LARGEST)
+        solved = optimum.optima(law, architecture, every, experts)
+        raise UserError(sentences.OUT_OF_REACH.format(loss=loss, least=np.nanmin(solved.loss)))
+    best = next(row for row in rows if row["n_experts"] == min(hours, key=hours.get))
+    flops = best["flops"]
+    if chips and isinstance(chips.mfu, dict):
+        flops = chips.flops(best["hours"])
+    return dataclasses.replace(constraints, flops=flops), dict(loss=loss, optima=rows, best=best)
+
+
+def front(law, architecture, constraints, experts, chips=None):
+    """The best models under budgets of FRONT times that of `constraints`: rows as those of `reach`."""
+    rows = []
+    for share in FRONT:
+        flops = constraints.flops
+        flops = {e: share * f for e, f in flops.items()} if isinstance(flops, dict) else share * flops
+        try:
+            within = dataclasses.replace(constraints, flops=flops)
+            solved = optimum.optima(law, architecture, within, experts)
+        except UserError:  # too small to train and serve any model
+            continue
+        rows.append(_row(solved, int(np.nanargmin(solved.loss)), within, chips))
+    return rows
+
+
+def _row(solved, i, constraints, chips):
+    row = solved.row(i)
+    training = float(training_flops(row["n_active"], row["n_tokens"]))
+    inference = float(INFERENCE * row["n_active"] * constraints.inference_tokens)
+    row |= dict(flops=training + inference, training_flops=training, inference_flops=inference)
+    return row | (chips.price(row["flops"], row["n_experts"]) if chips else {})
