@@ -134,7 +134,7 @@ SOLVERS = {"lm": least_squares, "lbfgs": lbfgs}
 
 
 def cache_folder():
-    """compiled/ in $JMOE_CACHE, else $XDG_CACHE_HOME/jmoe, else ~/.cache/jmoe (see WORKSPACE.md)."""
+    """compiled/ in $JMOE_CACHE, else $XDG_CACHE_HOME/jmoe, else ~/.cache/jmoe (see docs/reference.md)."""
     base = os.environ.get("JMOE_CACHE")
     if not base:
         base = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "jmoe"
