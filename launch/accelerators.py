@@ -33,9 +33,6 @@ DEVICES_OF_CHIP = {"tpu7x": 2}  # devices that jax sees in a chip, if not 1; jmo
 CHIP_OF = {"H100-mega": "H100"}  # the kind's name in jmoe.cost.chips, where it differs
 GPUS_OF_MACHINE = {"GB200": 4}  # a4x-highgpu-4g; the others have 8
 ARM = ("GB200",)  # machines with an Arm CPU, which GKE taints
-# The fast network between machines of each GPU kind (GKE: "Maximize GPU network bandwidth", and AI Hypercomputer's
-# pages on A3 Ultra, A4 and A4X).
-GPUDIRECT = {"H100": "tcpx", "H100-mega": "tcpxo", "H200": "rdma", "B200": "rdma", "GB200": "rdma"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,13 +117,6 @@ def shapes(kind: str) -> str:
         return f"{', '.join(f'{kind}:{size}' for size in FLAT)}, and {kind}:2x4/4 on two machines of four chips"
     listed = ", ".join(f"{kind}:{size}" for size in ("1x1x1",) * (kind == "tpu7x") + CUBES)
     return f"{listed}, and {kind}:AxBxC of multiples of 4, A <= B <= C, up to {MOST_CHIPS[kind]:,} chips"
-
-
-def gpudirect_words() -> str:
-    names = {}
-    for kind, name in GPUDIRECT.items():
-        names.setdefault(name.upper(), []).append(kind)
-    return "; ".join(f"{name} of {', '.join(kinds)}" for name, kinds in names.items())
 
 
 def gpus_of_machine(kind: str) -> int:

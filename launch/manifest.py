@@ -11,7 +11,7 @@ import re
 from absl import flags
 
 from jmoe.errors import UNAVAILABLE, UserError
-from launch import accelerators, gpudirect, trainer
+from launch import accelerators, trainer
 
 API_GROUP, VERSION, PLURAL = "jobset.x-k8s.io", "v1alpha2", "jobsets"
 REPLICATED_JOB = "slice"
@@ -34,9 +34,7 @@ flags.DEFINE_integer("n_slices", 1, "gke: slices for each job.", 1)
 flags.DEFINE_bool("spot", True, "gke: spot machines, unless --reservation or --flex_start is given.")
 flags.DEFINE_string("reservation", None, "gke: reservation to run in: NAME, or PROJECT/NAME if it is shared.")
 flags.DEFINE_bool("flex_start", False, "gke: start once all of a job's machines can (Dynamic Workload Scheduler).")
-flags.DEFINE_bool(
-    "gpudirect", False, f"gke: use the fast network between whole GPU machines: {accelerators.gpudirect_words()}."
-)
+flags.DEFINE_bool("gpudirect", False, "gke: no longer used; give --pod_patch=examples/gpudirect_*.yaml.")
 flags.DEFINE_string("priority_class", None, "gke: PriorityClass of the pods; Kueue uses it too.")
 flags.DEFINE_float("ttl_hours", None, "gke: hours until a finished JobSet is deleted. Default: it stays.", 0, 5e5)
 flags.DEFINE_multi_string("env", [], "gke: NAME=VALUE, an environment variable of the trainer.")
@@ -72,11 +70,14 @@ def check(options: dict) -> None:
         for value in [given] if isinstance(given, str) else given:
             if not re.fullmatch(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", value, re.ASCII):
                 raise UserError(f"--{name}={value}: a name in Kubernetes has at most 253 of a-z, 0-9, '-' and '.'")
-    place = accelerators.parse(options["accelerator"], options["n_slices"])
+    accelerators.parse(options["accelerator"], options["n_slices"])
     if len(kinds := [f"--{name}" for name in ("spot", "reservation", "flex_start") if options.get(name)]) > 1:
         raise UserError(f"{' and '.join(kinds)} exclude each other: a machine is of one kind")
     if options.get("gpudirect"):
-        gpudirect.check(place, options["accelerator"])
+        raise UserError(
+            "--gpudirect is now a patch: give --pod_patch=examples/gpudirect_tcpx.yaml for H100, gpudirect_tcpxo.yaml "
+            "for H100-mega, gpudirect_rdma.yaml for H200, B200 and GB200"
+        )
 
 
 def _pairs(flag: str) -> dict[str, str]:
@@ -203,13 +204,13 @@ def _labels(sweep, job) -> dict[str, str]:
 def _pod(sweep, job, name: str, place) -> dict:
     """The template of each pod of the JobSet `name`, patched."""
     options = sweep.options
-    command = ["python", "-m", "launch.task", f"--workdir={os.fspath(sweep.workdir)}", f"--job={job.name}"]
     resource = "google.com/tpu" if place.is_tpu else "nvidia.com/gpu"
     chips = {resource: str(place.chips_per_host)}  # a quantity
     container = {
         "name": "trainer",
         "image": options["image"],
-        "command": [literal(argument) for argument in command],
+        "command": ["python", "-m", "launch.task"],  # a patch may put a program before it; args stay
+        "args": [literal(f"--workdir={os.fspath(sweep.workdir)}"), f"--job={job.name}"],
         "env": _environment(sweep, name, place),
         "resources": {"requests": chips, "limits": dict(chips)},
         "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
@@ -235,8 +236,6 @@ def _pod(sweep, job, name: str, place) -> dict:
     # the autoscaler may not move a pod to empty its machine: that would cost a restart
     annotations = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"} | options.get("annotation", {})
     pod = {"metadata": {"labels": _labels(sweep, job), "annotations": annotations}, "spec": spec}
-    if options.get("gpudirect"):
-        pod = merged(pod, gpudirect.patch(place, container["command"]))
     for patch in options.get("pod_patch", []):
         pod = merged(pod, patch)
     return pod

@@ -223,7 +223,9 @@ def test_arguments_reach_the_container_unharmed():
     (container,) = manifest(workdir=odd, **CASES["gpu"])["spec"]["replicatedJobs"][0]["template"]["spec"]["template"][
         "spec"
     ]["containers"]
-    seen = [expand(argument, {"PATH": "pwned", "HOME": "pwned"}) for argument in container["command"]]
+    seen = [
+        expand(argument, {"PATH": "pwned", "HOME": "pwned"}) for argument in container["command"] + container["args"]
+    ]
     assert seen == ["python", "-m", "launch.task", f"--workdir={odd}", "--job=d32-e4-01234567"]
     (cache,) = [v["value"] for v in container["env"] if v["name"] == "JAX_COMPILATION_CACHE_DIR"]
     assert expand(cache, {"PATH": "pwned"}) == f"{odd}/compiled"
