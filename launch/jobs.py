@@ -7,6 +7,7 @@ resolved config, so the same sweep started twice starts nothing twice. launch/va
 
 import contextlib
 import dataclasses
+import hashlib
 import itertools
 import json
 import os
@@ -20,9 +21,9 @@ from jmoe import cli
 from jmoe.config.fields import record_of
 from jmoe.cost import counts
 from jmoe.errors import Damaged, UserError
+from jmoe.run.schedule import Schedule
 from jmoe.storage.files import is_remote, names_below, read_bytes, read_sealed
-from launch.families import Families, resolve, short_hash
-from launch.varied import plain, read
+from launch.varied import plain, read, resolve
 
 MIXABLE = ("code", "corpus", "config")
 
@@ -192,28 +193,29 @@ def files_of(workdir) -> dict[str, set[str]]:
 
 
 def load(path: str, workdir: epath.Path, config_flags: list[str] = ()) -> tuple[list[Job], dict]:
-    """The jobs of a sweep file with their configs by name (families.Plain), every one resolved and checked.
+    """The jobs of a sweep file with their configs by name, every one resolved and checked.
     `config_flags` as in varied.read.
 
     Raises:
       UserError: the file, its config file or an override can't be used.
     """
     config_file, base, varied = read(path, config_flags)
-    jobs, configs, families = {}, {}, Families(base)
+    jobs, configs = {}, {}
     for overrides in varied:
         try:
-            family, config, record = families.of(overrides)
+            config = resolve(base, overrides)
+            schedule = Schedule(config)
         except (UserError, KeyError, AttributeError, TypeError, ValueError, ArithmeticError) as error:
             message = " ".join(str(error.args[0] if error.args else error).split()).partition(" Other fields present")[
                 0
             ]
             raise UserError(f"--sweep={path}: job {overrides}: {message}") from None
-        model, schedule = config.model, family.schedule(config)
+        model = config.model
         segments = {}  # the trunk's pieces share a folder
         for s in schedule.segments:
             first = segments.get(s.name, [schedule.tokens_at(s.start)])[0]
             segments[s.name] = [first, schedule.tokens_at(s.stop)]
-        name = f"d{model.d_model}-e{model.n_experts}-{digest(record)}"
+        name = f"d{model.d_model}-e{model.n_experts}-{digest(record_of(config))}"
         jobs[name] = Job(
             name,
             workdir / "jobs" / name,
@@ -221,8 +223,8 @@ def load(path: str, workdir: epath.Path, config_flags: list[str] = ()) -> tuple[
             dict(overrides),
             model.d_model,
             model.n_experts,
-            family.n_active,
-            family.n_total,
+            counts.n_active(model),
+            counts.n_total(model),
             {f"branch-{budget}": budget for budget in config.n_tokens},
             segments,
         )
@@ -252,6 +254,10 @@ def config_of(job: Job):
 def digest(config: dict) -> str:
     """Eight hex digits that tell two configs apart, from a config in JSON types."""
     return short_hash(json.dumps(config, sort_keys=True))
+
+
+def short_hash(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:8]
 
 
 def _last_line(path) -> bytes:

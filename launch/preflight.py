@@ -1,8 +1,6 @@
 """Before anything is submitted: fixes the corpus that all jobs share, and finds the jobs whose mesh, memory or tokens
 would keep them from training where they are sent."""
 
-import json
-
 from ml_collections import ConfigDict
 
 from jmoe.config.check import check_mesh, microbatch_tokens
@@ -58,7 +56,7 @@ def pin_corpus(sweep, configs, earlier) -> dict:
     Raises:
       UserError: a corpus cannot be loaded, or the sweep has two and --mix does not allow it.
     """
-    key = lambda job: json.dumps(configs[job.name].data, sort_keys=True)
+    key = lambda job: configs[job.name].data.to_json(sort_keys=True)
     pins = {key(job): earlier[job.name].corpus for job in sweep.trained if job.name in earlier}
     fingerprints, corpora = {}, {}
     for job in sweep.trained:

@@ -6,11 +6,18 @@ import os
 import re
 
 from absl import flags
-from ml_collections import config_flags
+from ml_collections import ConfigDict, config_flags
 
 from jmoe import cli
 from jmoe.errors import UserError
-from launch.families import resolve
+
+
+def resolve(base, overrides: dict) -> ConfigDict:
+    """The config of a module with get_config(), with the overrides of one job; UserError if that makes no config, and
+    what ConfigDict raises for an override."""
+    config = cli.config_of(base).lock()
+    config.update_from_flattened_dict(overrides)
+    return config
 
 
 def read(path: str, config_flags: list[str] = ()) -> tuple[str, object, list[dict]]:
