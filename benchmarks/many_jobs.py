@@ -21,7 +21,7 @@ from etils import epath
 from jmoe.config.fields import record_of
 from jmoe.storage.files import sealed
 from launch import jobs as jobs_lib
-from launch import sweepfile
+from launch.backend import Sweep
 
 N_JOBS = flags.DEFINE_integer("n_jobs", 1_000, "Jobs of the sweep; a multiple of 200.", 200)
 REPEATS = 3
@@ -82,7 +82,7 @@ def write_sweep(folder: pathlib.Path, n_jobs: int) -> pathlib.Path:
             if segment in job.budgets and i % 3 == 1:
                 (place / "result.json").write_text(json.dumps(sealed(_result(job, config, segment))))
         (folder / "jobs" / job.name / "lock").write_text("1")
-    sweepfile.Sweep(epath.Path(folder), str(file), "local", 1, [], {}, jobs).write()
+    Sweep(epath.Path(folder), str(file), "local", 1, [], {}, jobs).write()
     return file
 
 

@@ -26,14 +26,13 @@ def cancel_job(sweep, job, patience: float) -> str:
     Raises:
       UserError: it is neither running nor waiting for its turn, or the backend cannot cancel a single job.
     """
-    if not hasattr(sweep.engine, "cancel_job"):
-        raise UserError(f"--backend={sweep.backend} cannot cancel one job, only all of them")
     state = sweep.engine.states(sweep).get(job.name, "")
     owner = ownership.owner(sweep.lock)
     waits = sweep.engine.ON_THIS_MACHINE and owner and not owner.has_ended() and not job.failure().get("for_good")
     if job.done() or not (waits or state and not state.startswith("failed")):
         raise UserError(f"job {job.name} is neither running nor queued: there is nothing to stop")
-    trainer.give_up(job, "cancelled by launch.cancel", "cancelled")
+    if sweep.engine.defines("cancel_job"):
+        trainer.give_up(job, "cancelled by launch.cancel", "cancelled")
     return f"cancelled job {job.name}: {sweep.engine.cancel_job(sweep, job, patience)}"
 
 

@@ -71,7 +71,7 @@ def rows_of(sweep) -> tuple[list[dict], dict[str, str], dict[str, str]]:
         why, failure = "", {}
         if len(results) < len(job.budgets):
             failure = job.failure(files)
-            why = failure.get("cause") or sweep.reason(job) or "not finished"
+            why = failure.get("cause") or sweep.engine.reason(sweep, job) or "not finished"
         for branch in job.budgets:
             run = f"jobs/{job.name}/{branch}"
             if branch not in results:

@@ -5,6 +5,7 @@ from absl import flags
 
 from jmoe.storage import files as storage
 from launch import sweepfile
+from launch.backend import Sweep
 
 flags.disclaim_key_flags()  # --help lists them as the command's own
 
@@ -19,6 +20,6 @@ def define_flags(job: str = "", **options) -> None:
         flags.DEFINE_string("job", None, job, **options)
 
 
-def sweep() -> sweepfile.Sweep:
+def sweep() -> Sweep:
     """The sweep of --workdir; UserError if there is none."""
     return sweepfile.read(storage.absolute(flags.FLAGS.workdir))

@@ -92,7 +92,7 @@ def look(sweep, states: dict[str, str] | None, dollars_per_hour: float | None = 
     waits in a queue.
     """
     files = files_of(sweep.workdir)
-    reason = sweep.reason if states is not None else lambda job: ""
+    reason = (lambda job: sweep.engine.reason(sweep, job)) if states is not None else lambda job: ""
     of_job = lambda job: _job(job, files, (states or {}).get(job.name), reason)
     jobs = storage.of_each(of_job, sweep.jobs, sweep.workdir)
     owner = ownership.owner(sweep.lock)
@@ -182,7 +182,7 @@ def _tell_failures(looks: list[dict], told: set | None, given: dict) -> set:
 
 
 def _job(job, files: dict[str, set[str]], state: str | None, reason) -> dict:
-    """What `look` says of one job; `files` as jobs.files_of lists them, `reason` as Sweep.reason."""
+    """What `look` says of one job; `files` as jobs.files_of lists them, `reason` as Backend.reason."""
     own = files.get(job.name, set())
     written = [branch for branch in job.budgets if f"{branch}/result.json" in own]
     results = job.results(files)

@@ -24,14 +24,18 @@ from jmoe.errors import UserError
 from jmoe.storage import files as storage
 from jmoe.storage import ownership
 from launch import accelerators, collect, hooks, preflight, sweepfile, varied
+from launch import backend as backend_lib
 from launch import jobs as jobs_lib
+from launch.backend import Sweep
 
 SECONDS_TO_SUBMIT = 120.0  # how long a start for slurm or gke waits for another one that is submitting
 
 SWEEP = flags.DEFINE_string("sweep", None, "Sweep file, e.g. configs/sweeps/quickstart.py.")
 WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the sweep: jobs, logs, runs.csv; a folder or gs://...")
 BACKEND = flags.DEFINE_string(
-    "backend", "local", f"Where the jobs run: {', '.join(sweepfile.BACKENDS)}, or a Python file that defines a backend."
+    "backend",
+    "local",
+    f"Where the jobs run: {', '.join(backend_lib.BACKENDS)}, or a Python file with a backend.",
 )
 RETRIES = flags.DEFINE_integer(
     "retries", 1, "How many times a job that died is tried again; the count restarts with progress.", lower_bound=0
@@ -64,13 +68,11 @@ DOLLARS = flags.DEFINE_float(
 
 def main(config_flags: list[str]):
     workdir = storage.absolute(WORKDIR.value)
-    engine = sweepfile.backend(BACKEND.value)
+    engine = backend_lib.backend(BACKEND.value)
     jobs, configs = jobs_lib.load(SWEEP.value, workdir, config_flags)
     own = {"workers": WORKERS.value, "dollars_per_hour": DOLLARS.value}
     options = engine.options() | own | _hooks(engine)
-    sweep = sweepfile.Sweep(
-        workdir, SWEEP.value, BACKEND.value, RETRIES.value, MIX.value, options, jobs, STALL_MINUTES.value
-    )
+    sweep = Sweep(workdir, SWEEP.value, BACKEND.value, RETRIES.value, MIX.value, options, jobs, STALL_MINUTES.value)
     engine.check(sweep)
     n_devices, _ = engine.devices(sweep, ACCELERATOR.value)
     sweep.options["n_chips"] = accelerators.n_chips(ACCELERATOR.value, n_devices)  # of a job, for launch.status
@@ -79,8 +81,7 @@ def main(config_flags: list[str]):
         dry_run(sweep, impossible)
         return
     preflight.check(impossible)
-    if hasattr(engine, "ready"):
-        engine.ready(sweep)
+    engine.ready(sweep)
     storage.make_workdir(WORKDIR.value)
     wait = 0.0 if engine.ON_THIS_MACHINE else SECONDS_TO_SUBMIT
     try:
@@ -96,7 +97,7 @@ def main(config_flags: list[str]):
 def _hooks(engine) -> dict[str, list[str] | None]:
     """The commands of --on_done and --on_failure; UserError if nothing could call them."""
     given = {name: hooks.words(name, flags.FLAGS[name].value) for name in hooks.NAMES}
-    if any(given.values()) and not engine.ON_THIS_MACHINE and not getattr(engine, "CALLS_ON_DONE", False):
+    if any(given.values()) and not engine.ON_THIS_MACHINE and not engine.CALLS_ON_DONE:
         raise UserError(
             f"--{next(filter(given.get, given))}: with --backend={BACKEND.value} nothing of the sweep is left to call "
             "it; give it to launch.status --watch=60, which waits for the end"
@@ -147,8 +148,8 @@ def _submit(sweep) -> str:
 def dry_run(sweep, impossible) -> None:
     """Prints what would run and what it costs, as comments before the backend's preview where it has one."""
     lines = describe(sweep.jobs)
-    if hasattr(sweep.engine, "preview"):
-        lines = [f"# {line}" for line in lines] + [sweep.engine.preview(sweep)]
+    if manifests := sweep.engine.preview(sweep):
+        lines = [f"# {line}" for line in lines] + [manifests]
     print("\n".join(lines))
     try:
         preflight.check(impossible)
@@ -186,9 +187,9 @@ def describe(jobs) -> list[str]:
 def run():
     chosen = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     chosen.add_argument("--backend", "-backend", nargs="?")
-    for backend in (*sweepfile.BACKENDS, chosen.parse_known_args()[0].backend or "local"):
+    for backend in (*backend_lib.BACKENDS, chosen.parse_known_args()[0].backend or "local"):
         with contextlib.suppress(UserError):  # main reports it
-            flags.adopt_module_key_flags(sweepfile.backend(backend))
+            flags.adopt_module_key_flags(backend_lib.module(backend))
     flags.mark_flags_as_required(["sweep", "workdir"])
     sys.argv[1:], config_flags = varied.split(sys.argv[1:])
     cli.run(lambda _: main(config_flags))
