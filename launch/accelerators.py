@@ -128,10 +128,10 @@ def _is_tpu(kind: str) -> bool:
 
 
 def _gpus(kind: str, size: str, n_slices: int) -> Slice | None:
-    size = re.fullmatch(r"(?:([1-9]\d*)x)?([1-9]\d*)", size)
-    if not size or int(size[2]) > gpus_of_machine(kind):
+    found = re.fullmatch(r"(?:([1-9]\d*)x)?([1-9]\d*)", size)
+    if not found or int(found[2]) > gpus_of_machine(kind):
         return None
-    return Slice(kind, "", n_slices, int(size[1] or 1), int(size[2]))
+    return Slice(kind, "", n_slices, int(found[1] or 1), int(found[2]))
 
 
 def _tpus(kind: str, size: str, n_slices: int) -> Slice | None:

@@ -13,7 +13,7 @@ from jmoe.errors import UserError
 from launch import command, trainer
 
 
-def main(_):
+def main(_: object) -> None:
     sweep = command.sweep()
     job = sweep.named(flags.FLAGS.job)
     if job.done():

@@ -12,15 +12,17 @@ from jmoe import cli
 from jmoe.errors import UserError
 from jmoe.storage import ownership
 from launch import command, trainer
+from launch.backend import Sweep
+from launch.jobs import Job
 
 
-def main(_):
+def main(_: object) -> None:
     sweep = command.sweep()
     job, patience = flags.FLAGS.job, flags.FLAGS.patience_seconds
     print(sweep.engine.cancel(sweep, patience) if job is None else cancel_job(sweep, sweep.named(job), patience))
 
 
-def cancel_job(sweep, job, patience: float) -> str:
+def cancel_job(sweep: Sweep, job: Job, patience: float) -> str:
     """Stops one job; returns what that did. The job is first marked as cancelled, so that nothing starts it again.
 
     Raises:

@@ -5,25 +5,27 @@ A refusal raises a UserError that quotes the server. Expired credentials are rea
 
 import functools
 import json
+from collections.abc import Callable
+from typing import Any
 
 from jmoe.errors import UserError
 
 SECONDS_TO_ANSWER = (10, 60)  # to connect, and between two pieces of an answer: a server may hang without a word
 
 
-def custom_objects():
+def custom_objects() -> Any:
     import kubernetes
 
     return kubernetes.client.CustomObjectsApi(_client())
 
 
-def core():
+def core() -> Any:
     import kubernetes
 
     return kubernetes.client.CoreV1Api(_client())
 
 
-def ask(api, method: str, *args, unless: tuple[int, ...] = (), **kwargs):
+def ask(api: Callable[[], Any], method: str, *args: Any, unless: tuple[int, ...] = (), **kwargs: Any) -> Any:
     """Calls `method` of what `api()` returns (`api` is `core`, say); returns the answer, None for a status in `unless`.
 
     Raises:
@@ -55,7 +57,7 @@ def serves(group: str, version: str, resource: str) -> bool:
 
 
 @functools.cache
-def _client():
+def _client() -> Any:
     """One client for the process: it keeps its connection, and runs a credential program of the kubeconfig once."""
     try:
         import kubernetes
@@ -71,7 +73,7 @@ def _client():
         ) from None
 
 
-def _words(error) -> str:
+def _words(error: Any) -> str:
     """The server's message if its answer is a Kubernetes Status; else the beginning of the answer."""
     body = (error.body or "").strip()
     try:

@@ -16,14 +16,15 @@ from jmoe.config.fields import with_columns
 from jmoe.errors import UserError
 from jmoe.storage import files as storage
 from launch import command, hooks
-from launch.jobs import MIXABLE, digest, files_of
+from launch.backend import Sweep
+from launch.jobs import MIXABLE, Job, digest, files_of
 
 LAW_COLUMNS = ("n_active", "n_total", "n_tokens", "n_experts", "loss")
 TRACES = ("run", "code", "config", "overrides")
 VERSIONS = {"code": "code", "jmoe_version": "code", "jax_version": "code", "corpus_fingerprint": "corpus"}
 
 
-def write(sweep) -> tuple[str, int]:
+def write(sweep: Sweep) -> tuple[str, int]:
     """Writes runs.csv, complete or not at all. Returns, in words, what it holds and which runs are missing; and the
     number of missing runs, without those whose failure was accepted.
 
@@ -48,7 +49,7 @@ def write(sweep) -> tuple[str, int]:
     return "\n".join(lines), len(missing)
 
 
-def columns(rows) -> list[str]:
+def columns(rows: list[dict]) -> list[str]:
     """The columns of all rows: LAW_COLUMNS, then every other column that some row has, then TRACES.
 
     A row that an older version wrote lacks some columns; its cells there are empty. The order does not depend on which
@@ -59,7 +60,7 @@ def columns(rows) -> list[str]:
     return [*LAW_COLUMNS, *own, *(TRACES if rows else ())]
 
 
-def rows_of(sweep) -> tuple[list[dict], dict[str, str], dict[str, str]]:
+def rows_of(sweep: Sweep) -> tuple[list[dict], dict[str, str], dict[str, str]]:
     """(rows of the finished runs, {missing run: why}, {run of a job whose failure was accepted: why it failed}).
 
     Raises:
@@ -101,7 +102,7 @@ def rows_of(sweep) -> tuple[list[dict], dict[str, str], dict[str, str]]:
     return rows, missing, given_up
 
 
-def _is_config_of(job, config: dict) -> bool:
+def _is_config_of(job: Job, config: dict) -> bool:
     """Whether a result's config is the one that the job is named after; only the corpus may have been pinned since."""
     config = json.loads(json.dumps(config))
     config["data"]["fingerprint"] = job.overrides.get("data.fingerprint", config["data"]["fingerprint"])
@@ -109,7 +110,7 @@ def _is_config_of(job, config: dict) -> bool:
     return job.name[-8:] in (digest(config), digest(unpinned))
 
 
-def main(_):
+def main(_: object) -> None:
     sweep = command.sweep()
     sweep.mix = sorted({*sweep.mix, *flags.FLAGS.mix})
     report, n_missing = write(sweep)

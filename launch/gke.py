@@ -11,15 +11,17 @@ import signal
 import sys
 import time
 import uuid
+from collections.abc import Iterator
+from typing import Any
 
 from absl import flags
 
 from jmoe.errors import UNAVAILABLE, UserError
 from jmoe.storage.files import is_remote
 from launch import accelerators, cluster, gke_logs, gke_waits, manifest, trainer
-from launch.backend import Backend
+from launch.backend import Backend, Sweep
 from launch.gke_waits import QUEUE_VERSIONS, QUEUES
-from launch.jobs import files_of
+from launch.jobs import Job, files_of
 from launch.manifest import API_GROUP, JOBS, PLURAL, SWEEP, VERSION, jobset
 
 SECONDS_FOR_THE_FIRST = 20.0  # that other pods of a job give the first one to count a failed try
@@ -34,7 +36,7 @@ class Gke(Backend):
     def options(self) -> dict:
         return manifest.options()
 
-    def check(self, sweep) -> None:
+    def check(self, sweep: Sweep) -> None:
         """Raises UserError for options that no JobSet can be made from."""
         manifest.check(sweep.options)
         if sweep.options.get("workers"):
@@ -46,10 +48,10 @@ class Gke(Backend):
                 f"--backend=gke needs a --workdir on gs://, not {os.fspath(sweep.workdir)}: pods share no disk"
             )
 
-    def devices(self, sweep, accelerator: str) -> tuple[int | None, float | None]:
+    def devices(self, sweep: Sweep, accelerator: str | None) -> tuple[int | None, float | None]:
         return accelerators.devices(accelerator, sweep.options["n_slices"])
 
-    def ready(self, sweep) -> None:
+    def ready(self, sweep: Sweep) -> None:
         """Raises UserError if the cluster would refuse the JobSets, or lacks the queue that starts them."""
         namespace, queue = sweep.options["namespace"], sweep.options["queue"]
         if not cluster.serves(API_GROUP, VERSION, PLURAL):
@@ -74,7 +76,7 @@ class Gke(Backend):
             newer = "; JobSet 0.10 or newer has it" * ("onJobFailureMessagePatterns" in str(error))
             raise UserError(f"{error}{newer}") from None
 
-    def submit(self, sweep) -> str:
+    def submit(self, sweep: Sweep) -> str:
         """Creates a JobSet for each job that is not finished and has none at work.
 
         A failed JobSet cannot be started again. It is first deleted with all that belongs to it, so that the new JobSet
@@ -95,31 +97,31 @@ class Gke(Backend):
         where = f"in namespace {sweep.options['namespace']}"
         return f"created {len(todo)} JobSets {where}; {len(known)} were there before{done}"
 
-    def states(self, sweep) -> dict[str, str]:
+    def states(self, sweep: Sweep) -> dict[str, str]:
         """The jobs that have a JobSet, each with the JobSet's state, and why it waits or how it failed."""
         items = _list(sweep)
         why = gke_waits.reasons(sweep, items)
         return {job: _state(item, why.get(item["metadata"]["uid"])) for item in items for job in _jobs_in(item)}
 
-    def logs(self, sweep, job, rank: int | None = None, attempt: int | None = None) -> bytes:
+    def logs(self, sweep: Sweep, job: Job, rank: int | None = None, attempt: int | None = None) -> bytes:
         return gke_logs.logs(sweep, job, _jobset_of(sweep, job), rank, attempt)
 
-    def cancel(self, sweep, patience: float) -> str:
+    def cancel(self, sweep: Sweep, patience: float) -> str:
         """Deletes the sweep's JobSets; running trainers get SIGTERM and the grace period to save."""
         items = _list(sweep)
         _delete(sweep, items)
         return f"deleted {len(items)} JobSets"
 
-    def cancel_job(self, sweep, job, patience: float) -> str:
+    def cancel_job(self, sweep: Sweep, job: Job, patience: float) -> str:
         """Deletes the JobSet that trains the job."""
         items = [item for item in _list(sweep) if job.name in _jobs_in(item)]
         _delete(sweep, items)
         return f"deleted {len(items)} JobSets"
 
-    def follow(self, sweep, job, rank: int | None):
+    def follow(self, sweep: Sweep, job: Job, rank: int | None) -> Iterator[bytes]:
         return gke_logs.follow(sweep, job, lambda: _jobset_of(sweep, job), rank or 0)
 
-    def preview(self, sweep) -> str:
+    def preview(self, sweep: Sweep) -> str:
         """Every manifest of the sweep as YAML, to read or to give to kubectl.
 
         Manifests differ only in the names of their jobs. So one is written as YAML, with a unique placeholder that is
@@ -131,7 +133,7 @@ class Gke(Backend):
         text = yaml.safe_dump(jobset(sweep, dataclasses.replace(sweep.trained[0], name=name)), sort_keys=False)
         return "---\n".join(text.replace(name, job.name) for job in sweep.trained)
 
-    def run_task(self, sweep, job) -> int:
+    def run_task(self, sweep: Sweep, job: Job) -> int:
         """Runs this pod's trainer once, and copies what it prints to the pod's log; returns 0, or one of the exit codes
         by which the manifest knows what is to be done: FOR_GOOD or one of AGAIN."""
         if job.stands_still():
@@ -158,12 +160,12 @@ class Gke(Backend):
         return manifest.FOR_GOOD if failure.get("for_good") else UNAVAILABLE
 
 
-def _jobset_of(sweep, job) -> dict | None:
+def _jobset_of(sweep: Sweep, job: Job) -> dict | None:
     """The JobSet that trains the job."""
     return next((item for item in _list(sweep) if job.name in _jobs_in(item)), None)
 
 
-def _state(item, why: str | None) -> str:
+def _state(item: dict, why: str | None) -> str:
     """The state of a JobSet, in words."""
     if "deletionTimestamp" in item["metadata"]:
         return "stopping"
@@ -184,7 +186,7 @@ def _state(item, why: str | None) -> str:
     return kind + f" ({'; '.join(said)})" * bool(said)
 
 
-def _delete(sweep, items) -> None:
+def _delete(sweep: Sweep, items: list[dict]) -> None:
     """Deletes JobSets, and waits until they, their jobs and their pods are deleted (a deletion in the foreground)."""
     for item in items:
         _call(sweep, "delete", item["metadata"]["name"], propagation_policy="Foreground", unless=(404,))
@@ -199,7 +201,7 @@ def _delete(sweep, items) -> None:
         time.sleep(1)
 
 
-def _counted(job, before: dict, rank: int) -> bool:
+def _counted(job: Job, before: dict, rank: int) -> bool:
     """Whether another of the job's pods has counted this failed try; the first, which fails too as a rule, does so.
 
     The others wait for it, one longer than the other: once a pod has ended, the rest are killed, counted or not.
@@ -219,16 +221,16 @@ def _process_environment() -> dict[str, str]:
     return {"JAX_NUM_PROCESSES": str(n_hosts * n_slices), "JAX_PROCESS_ID": str(place)}
 
 
-def _jobs_in(item) -> list[str]:
+def _jobs_in(item: dict) -> list[str]:
     """The job that a JobSet trains; earlier versions gave some JobSets several."""
     return item["metadata"]["annotations"][JOBS].split(",")
 
 
-def _list(sweep) -> list[dict]:
+def _list(sweep: Sweep) -> list[dict]:
     return _call(sweep, "list", label_selector=f"{SWEEP}={sweep.id}")["items"]
 
 
-def _call(sweep, verb: str, *args, **kwargs):
+def _call(sweep: Sweep, verb: str, *args: Any, **kwargs: Any) -> Any:
     """Creates, deletes or lists JobSets in the sweep's namespace."""
     place = API_GROUP, VERSION, sweep.options["namespace"], PLURAL
     return cluster.ask(cluster.custom_objects, f"{verb}_namespaced_custom_object", *place, *args, **kwargs)

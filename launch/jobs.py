@@ -14,8 +14,11 @@ import os
 import pathlib
 import re
 import sys
+from collections.abc import Sequence
+from typing import Any
 
 from etils import epath
+from ml_collections import ConfigDict
 
 from jmoe import cli
 from jmoe.config.fields import record_of
@@ -26,6 +29,7 @@ from jmoe.storage.files import is_remote, names_below, read_bytes, read_sealed
 from launch.varied import plain, read, resolve
 
 MIXABLE = ("code", "corpus", "config")
+Files = dict[str, set[str]]  # the files in each job's folder, as files_of lists them
 
 
 @dataclasses.dataclass
@@ -67,7 +71,7 @@ class Job:
     def log(self) -> pathlib.Path:
         return self.local_folder / "log.txt"
 
-    def results(self, files=None) -> dict[str, dict]:
+    def results(self, files: Files | None = None) -> dict[str, dict]:
         """Finished branches by name; a damaged result.json counts as unfinished: its trainer writes it anew.
 
         A result that is not among the sweep's `files`, as `files_of` lists them, is not read."""
@@ -78,11 +82,11 @@ class Job:
                     results[branch] = read_sealed(self.folder / branch / "result.json")
         return {branch: result for branch, result in results.items() if result is not None}
 
-    def has(self, file: str, files=None) -> bool:
+    def has(self, file: str, files: Files | None = None) -> bool:
         """Whether `file`, a path in the job's folder, is among the sweep's `files`; True if those are not known."""
         return files is None or file in files.get(self.name, ())
 
-    def done(self, files=None) -> bool:
+    def done(self, files: Files | None = None) -> bool:
         """Whether it is finished; once found finished, it stays so. `files` as in `results`."""
         self._done = self._done or len(self.results(files)) == len(self.budgets)
         return self._done
@@ -100,7 +104,7 @@ class Job:
                 continue
         return tokens, newest[1]
 
-    def seconds(self, files=None) -> float | None:
+    def seconds(self, files: Files | None = None) -> float | None:
         """How long its trainers have run so far, loading and compiling included; None if that was not kept.
         `files` as in `results`."""
         if self.has("time.json", files):
@@ -118,7 +122,7 @@ class Job:
                 newest = max(newest, (path.stat().mtime or 0, pace))
         return newest[1] or None
 
-    def failure(self, files=None) -> dict:
+    def failure(self, files: Files | None = None) -> dict:
         """{"cause", "tries", "tokens", "for_good"} of its last failure since the sweep was started; empty if none.
         `files` as in `results`.
 
@@ -132,11 +136,11 @@ class Job:
         except (OSError, ValueError, AttributeError):
             return {}
 
-    def given_up(self, files=None) -> bool:
+    def given_up(self, files: Files | None = None) -> bool:
         """Whether a user accepted its failure: it is trained no further, and its runs no longer count as missing."""
         return bool(self.failure(files).get("accepted"))
 
-    def over(self, files=None) -> bool:
+    def over(self, files: Files | None = None) -> bool:
         """Whether nothing is left to train: it is done or given up; `files` as in `results`."""
         return self.done(files) or self.given_up(files)
 
@@ -153,15 +157,15 @@ class Job:
         }
 
     @classmethod
-    def of(cls, name: str, workdir: epath.Path, fields: dict) -> "Job":
+    def of(cls, name: str, workdir: epath.Path, fields: dict[str, Any]) -> "Job":
         """The job that `fields()` described; TypeError, KeyError, AttributeError or ValueError if it describes none, or
         one whose files would lie outside of `workdir`."""
         for folder in (name, *fields["budgets"], *fields["segments"], fields.get("corpus") or "none"):
             if not re.fullmatch(r"[A-Za-z0-9][\w.-]{0,199}", folder, re.ASCII):
                 raise ValueError(f"{folder!r} names no job, branch or corpus")
-        overrides = {field: plain(value) for field, value in fields["overrides"].items()}
-        fields = {field: value for field, value in fields.items() if field != "shape"}  # earlier versions wrote it
-        job = cls(name, workdir / "jobs" / name, **fields | {"overrides": overrides})
+        own: dict[str, Any] = {field: value for field, value in fields.items() if field != "shape"}  # of old versions
+        own["overrides"] = {field: plain(value) for field, value in fields["overrides"].items()}
+        job = cls(name, workdir / "jobs" / name, **own)
         if job.flops + sum(job.budgets.values()) < 0:  # a TypeError where these are no numbers
             raise ValueError("tokens below 0")
         return job
@@ -183,7 +187,7 @@ class Job:
         ]
 
 
-def files_of(workdir) -> dict[str, set[str]]:
+def files_of(workdir: epath.Path) -> Files:
     """The files that are now in each job's folder and in the folders of its segments, by the job's name."""
     files = {}
     for path in names_below(workdir / "jobs", depth=3):
@@ -192,7 +196,7 @@ def files_of(workdir) -> dict[str, set[str]]:
     return files
 
 
-def load(path: str, workdir: epath.Path, config_flags: list[str] = ()) -> tuple[list[Job], dict]:
+def load(path: str, workdir: epath.Path, config_flags: Sequence[str] = ()) -> tuple[list[Job], dict]:
     """The jobs of a sweep file with their configs by name, every one resolved and checked.
     `config_flags` as in varied.read.
 
@@ -234,7 +238,7 @@ def load(path: str, workdir: epath.Path, config_flags: list[str] = ()) -> tuple[
     return list(jobs.values()), configs
 
 
-def config_of(job: Job):
+def config_of(job: Job) -> ConfigDict:
     """The job's config as its command gives it to the trainer.
 
     Raises:
@@ -260,7 +264,7 @@ def short_hash(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:8]
 
 
-def _last_line(path) -> bytes:
+def _last_line(path: epath.Path) -> bytes:
     """The last whole line of a file, however long it is; b"" if there is none. On gs://, reads the whole object."""
     if is_remote(path):
         return read_bytes(path).rpartition(b"\n")[0].rpartition(b"\n")[2]
@@ -270,4 +274,5 @@ def _last_line(path) -> bytes:
             file.seek(size - length)
             lines = file.read(length).split(b"\n")
             if len(lines) > 2 or length == size:
-                return lines[-2] if len(lines) > 1 else b""
+                break
+        return lines[-2] if len(lines) > 1 else b""

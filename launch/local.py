@@ -5,14 +5,15 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
 
 from jmoe import cli
 from jmoe.errors import UNAVAILABLE, Interrupted, Unavailable, UserError
 from jmoe.storage import files as storage
 from jmoe.storage import identity, lease, ownership
 from launch import accelerators, hooks, output, trainer
-from launch.backend import Backend
-from launch.jobs import files_of
+from launch.backend import Backend, Sweep
+from launch.jobs import Job, files_of
 from launch.progress import Progress
 
 POLL_SECONDS = 0.3
@@ -23,13 +24,13 @@ class Local(Backend):
 
     ON_THIS_MACHINE = True
 
-    def devices(self, sweep, accelerator: str | None) -> tuple[int, float | None]:
+    def devices(self, sweep: Sweep, accelerator: str | None) -> tuple[int, float | None]:
         """As --accelerator says, else this machine's."""
         n_devices, memory = accelerators.devices(accelerator)
         (place,) = workers(1)
         return n_devices or place["n_devices"], memory or place["memory"]
 
-    def submit(self, sweep) -> str:
+    def submit(self, sweep: Sweep) -> str:
         """Trains every job that is not finished, largest first; the causes of failures are kept in the jobs' folders.
 
         Raises:
@@ -53,7 +54,7 @@ class Local(Backend):
             sweep.write()
         received = []
 
-        def stop(signum, _):
+        def stop(signum: int, _: object) -> None:
             received.append(signum)
             storage.wait_no_more()
 
@@ -75,16 +76,16 @@ class Local(Backend):
             raise Interrupted("stopped; what is trained is saved, and the same command goes on from there", received[0])
         return ""
 
-    def states(self, sweep) -> dict[str, str]:
+    def states(self, sweep: Sweep) -> dict[str, str]:
         """Jobs that this machine is training now."""
         return {job.name: "running" for job in sweep.jobs if trainer.running(job) is not None}
 
-    def logs(self, sweep, job, rank: int | None = None, attempt: int | None = None) -> bytes:
+    def logs(self, sweep: Sweep, job: Job, rank: int | None = None, attempt: int | None = None) -> bytes:
         if rank:
             raise UserError(f"--rank={rank}: a local job is one process, of rank 0")
         return output.log(job, attempt)
 
-    def cancel(self, sweep, patience: float) -> str:
+    def cancel(self, sweep: Sweep, patience: float) -> str:
         """Asks launch.sweep on this machine, and trainers that outlived one, to save and stop; kills those that have
         not stopped after `patience` seconds. UserError where they run elsewhere; nothing is signalled then."""
         n_asked, n_killed = 0, 0
@@ -99,7 +100,7 @@ class Local(Backend):
         killed = f"; {n_killed} did not within {patience:.0f} s and had to be killed" * bool(n_killed)
         return f"asked {n_asked} process{'es' * (n_asked != 1)} to save and stop{killed}"
 
-    def cancel_job(self, sweep, job, patience: float) -> str:
+    def cancel_job(self, sweep: Sweep, job: Job, patience: float) -> str:
         """Has the job's trainer, if it runs, save and stop."""
         if (owner := trainer.running(job)) is None or owner.has_ended():
             return "it was not running"
@@ -107,7 +108,7 @@ class Local(Backend):
             raise UserError(f"job {job.name}: {owner} trains it and can only be stopped from there")
         return "its trainer had to be killed" if identity.stop({owner}, patience) else "its trainer saved and stopped"
 
-    def follow(self, sweep, job, rank: int | None):
+    def follow(self, sweep: Sweep, job: Job, rank: int | None) -> Iterator[bytes]:
         """Yields the job's log until no trainer writes it and none will."""
 
         def over() -> bool:
@@ -160,7 +161,7 @@ def _gpu_memory() -> float | None:
 class _Pool:
     """The waiting jobs, smallest first, and the trainers of the running ones, each in its place."""
 
-    def __init__(self, sweep, todo):
+    def __init__(self, sweep: Sweep, todo: list[Job]) -> None:
         self._sweep, self._todo, self._running, self._waiting = sweep, todo, {}, []
         self._failed, self._next_look = [], 0.0  # failed jobs, which launch.retry may revive
         n_jobs = min(len(todo), sweep.options.get("workers") or len(todo))
@@ -221,7 +222,7 @@ class _Pool:
                 (self._failed if job.stands_still() else self._todo).append(job)
         self._progress.update([running.job for running, _ in self._running.values()], self._waiting)
 
-    def close(self, received) -> None:
+    def close(self, received: list[int]) -> None:
         """Ends the trainers once they have saved; a second signal ends them at once."""
         running = [started.process for started, _ in self._running.values()]
         if received and running:

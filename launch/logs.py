@@ -16,7 +16,7 @@ from jmoe.errors import UserError
 from launch import command
 
 
-def main(_):
+def main(_: object) -> None:
     sweep = command.sweep()
     asked = flags.FLAGS
     job, engine = sweep.named(asked.job), sweep.engine

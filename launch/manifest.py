@@ -7,11 +7,14 @@ sweep.json in the workdir: the manifest holds only the job's name. What most pod
 
 import os
 import re
+from typing import Any
 
 from absl import flags
 
 from jmoe.errors import UNAVAILABLE, UserError
 from launch import accelerators, trainer
+from launch.backend import Sweep
+from launch.jobs import Job
 
 API_GROUP, VERSION, PLURAL = "jobset.x-k8s.io", "v1alpha2", "jobsets"
 REPLICATED_JOB = "slice"
@@ -84,7 +87,7 @@ def _pairs(flag: str) -> dict[str, str]:
     """The NAME=VALUE pairs of a flag."""
     pairs, is_env = {}, flag == "env"
     form = r"[A-Za-z_]\w*" if is_env else r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-\w.]*[A-Za-z0-9])?"
-    for text in flags.FLAGS[flag].value:
+    for text in flags.FLAGS[flag].value or ():
         name, equals, value = text.partition("=")
         if not equals or not re.fullmatch(form, name, re.ASCII):
             raise UserError(f"--{flag}={text}: give it as NAME=VALUE, with a name that Kubernetes takes")
@@ -111,7 +114,7 @@ def _patch(path: str) -> dict:
     return patch
 
 
-def merged(base, patch):
+def merged(base: Any, patch: Any) -> Any:
     """`patch` merged over `base`, both parts of a manifest, much as `kubectl patch` does it; neither is changed.
 
     Objects are merged field by field, and null removes a field. Lists of objects are joined: an item of the patch is
@@ -135,12 +138,12 @@ def merged(base, patch):
     return patch
 
 
-def _key(item) -> tuple | None:
+def _key(item: dict) -> tuple | None:
     """The field, with its value, that tells an item of a list from the others; or None."""
     return next(((k, item[k]) for k in ("mountPath", "name") if k in item), None) if isinstance(item, dict) else None
 
 
-def jobset(sweep, job) -> dict:
+def jobset(sweep: Sweep, job: Job) -> dict:
     """The manifest for one job of the sweep."""
     options, name = sweep.options, f"{sweep.id}-{job.name}"
     place = accelerators.parse(options["accelerator"], options["n_slices"])
@@ -197,11 +200,11 @@ def jobset(sweep, job) -> dict:
     }
 
 
-def _labels(sweep, job) -> dict[str, str]:
+def _labels(sweep: Sweep, job: Job) -> dict[str, str]:
     return sweep.options.get("label", {}) | {SWEEP: sweep.id, JOB: job.name}
 
 
-def _pod(sweep, job, name: str, place) -> dict:
+def _pod(sweep: Sweep, job: Job, name: str, place: accelerators.Slice) -> dict:
     """The template of each pod of the JobSet `name`, patched."""
     options = sweep.options
     resource = "google.com/tpu" if place.is_tpu else "nvidia.com/gpu"
@@ -241,7 +244,7 @@ def _pod(sweep, job, name: str, place) -> dict:
     return pod
 
 
-def _machine(options: dict, place) -> tuple[dict[str, str], list[dict]]:
+def _machine(options: dict, place: accelerators.Slice) -> tuple[dict[str, str], list[dict]]:
     """The node selector of the machines that the options name, and the tolerations that these nodes' taints require.
 
     Labels and taints: GKE's documentation of spot VMs, of consuming reservations, of flex-start and of Arm nodes.
@@ -271,7 +274,7 @@ def literal(argument: str) -> str:
     return argument.replace("$", "$$")
 
 
-def _environment(sweep, name: str, place) -> list[dict]:
+def _environment(sweep: Sweep, name: str, place: accelerators.Slice) -> list[dict]:
     slice_index = {"fieldRef": {"fieldPath": "metadata.labels['jobset.sigs.k8s.io/job-index']"}}
     env = [
         {"name": "JAX_COMPILATION_CACHE_DIR", "value": literal(os.fspath(sweep.workdir / "compiled"))},

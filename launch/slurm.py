@@ -16,6 +16,7 @@ import pathlib
 import re
 import sys
 import time
+from collections.abc import Iterator
 
 from absl import flags
 
@@ -23,8 +24,8 @@ from jmoe.errors import UserError
 from jmoe.storage.cache import cache_dir
 from jmoe.storage.files import is_remote, write_whole
 from launch import accelerators, output, slurm_task, trainer
-from launch.backend import Backend
-from launch.jobs import files_of
+from launch.backend import Backend, Sweep
+from launch.jobs import Job, files_of
 from launch.slurm_task import call, read_list
 
 SECONDS_BETWEEN_LOOKS = 5.0
@@ -53,7 +54,7 @@ class Slurm(Backend):
     def options(self) -> dict:
         return {"sbatch": SBATCH.value}
 
-    def check(self, sweep) -> None:
+    def check(self, sweep: Sweep) -> None:
         """Raises UserError for an option of --sbatch that is malformed or that the sweep sets itself."""
         for option in sweep.options["sbatch"]:
             if not option.startswith("-"):
@@ -68,7 +69,7 @@ class Slurm(Backend):
                     f"--sbatch={option} and --workers exclude each other: arrays wait for one another by it"
                 )
 
-    def devices(self, sweep, accelerator: str | None) -> tuple[int | None, float | None]:
+    def devices(self, sweep: Sweep, accelerator: str | None) -> tuple[int | None, float | None]:
         """From --accelerator and sbatch's options."""
         n_devices, memory = accelerators.devices(accelerator)
         options = " ".join(sweep.options["sbatch"])
@@ -82,7 +83,7 @@ class Slurm(Backend):
             return n_devices or (n_tasks or n_nodes) * accelerators.host_devices(), memory
         return n_devices, memory
 
-    def submit(self, sweep) -> str:
+    def submit(self, sweep: Sweep) -> str:
         """Queues every job that is neither finished nor queued, and a launch.collect after them; returns what it did.
 
         Raises:
@@ -125,7 +126,7 @@ class Slurm(Backend):
         _sbatch(script, own + [o for o in sweep.options["sbatch"] if o.split("=")[0] in COLLECT_TOO], collect)
         return f"submitted {len(todo)} jobs as array {', '.join(arrays)}; {len(queued)} were queued or running before"
 
-    def states(self, sweep) -> dict[str, str]:
+    def states(self, sweep: Sweep) -> dict[str, str]:
         """Jobs in Slurm's queue, with their state there and, while waiting, the reason.
 
         Raises:
@@ -145,7 +146,7 @@ class Slurm(Backend):
                 ) from None
         return jobs
 
-    def logs(self, sweep, job, rank: int | None = None, attempt: int | None = None) -> bytes:
+    def logs(self, sweep: Sweep, job: Job, rank: int | None = None, attempt: int | None = None) -> bytes:
         """What the job's trainers printed, and what Slurm and launch.task printed for its newest task; with a rank or
         an attempt, only what trainers printed."""
         if rank is not None or attempt is not None:
@@ -154,7 +155,7 @@ class Slurm(Backend):
         said = f"==> {path} <==\n".encode() + pathlib.Path(path).read_bytes() if path else b""
         return said if said and not job.log.exists() else output.log(job) + said
 
-    def cancel(self, sweep, patience: float) -> str:
+    def cancel(self, sweep: Sweep, patience: float) -> str:
         """Takes the sweep's jobs off the queue; running trainers get SIGTERM first and Slurm's KillWait to save."""
         try:
             what = f"{len(self.states(sweep))} jobs"
@@ -164,7 +165,7 @@ class Slurm(Backend):
         call("scancel", f"--name={sweep.id}-collect")
         return f"cancelled {what}"
 
-    def cancel_job(self, sweep, job, patience: float) -> str:
+    def cancel_job(self, sweep: Sweep, job: Job, patience: float) -> str:
         """Takes the job's task off the queue."""
         done = []
         for line in call("squeue", "-h", "-r", "--me", f"--name={sweep.id}", "-o", "%F|%K|%k").splitlines():
@@ -174,7 +175,7 @@ class Slurm(Backend):
                 done.append(f"task {array}_{index} was cancelled")
         return "; ".join(done) or "it was not queued"
 
-    def follow(self, sweep, job, rank: int | None):
+    def follow(self, sweep: Sweep, job: Job, rank: int | None) -> Iterator[bytes]:
         """Yields what `logs` gives and what is added to it, until the job has left the queue."""
         next_look, over = 0.0, False
 
@@ -188,7 +189,7 @@ class Slurm(Backend):
         for text in output.tail(paths, has_left):
             yield _of_rank(text, rank)
 
-    def reason(self, sweep, job) -> str:
+    def reason(self, sweep: Sweep, job: Job) -> str:
         """The last error, else last line, in the output of the job's newest task; "" if none, or cancelled."""
         if path := _output(sweep, job):
             lines = [line for line in pathlib.Path(path).read_text(errors="replace").splitlines() if line.strip()]
@@ -206,7 +207,7 @@ def _is_ours(option: str) -> bool:
     return letters[:1] in tuple(OURS_SHORT)
 
 
-def _arrays(sweep) -> list[str]:
+def _arrays(sweep: Sweep) -> list[str]:
     """The arrays of the sweep that are in the queue."""
     return sorted(set(call("squeue", "-h", "--me", f"--name={sweep.id}", "-o", "%F").split()))
 
@@ -219,7 +220,7 @@ def _of_rank(text: bytes, rank: int | None) -> bytes:
     return b"".join(line[2] for line in labelled if line and int(line[1]) == rank)
 
 
-def _output(sweep, job) -> str | None:
+def _output(sweep: Sweep, job: Job) -> str | None:
     """The path of the output of the newest task that the job was given to, or None if nothing was printed."""
     folder = os.fspath(_folder(sweep))
     path = os.path.join(folder, _tasks(folder).get(job.name, "none"))
@@ -238,7 +239,7 @@ def _tasks(folder: str) -> dict[str, str]:
     return files
 
 
-def _sbatch(script, options, command) -> str:
+def _sbatch(script: pathlib.Path, options: list[str], command: list[str]) -> str:
     """Submits a batch job; returns its id."""
     exported = [v for v in os.environ if v in EXPORT or v.startswith(EXPORT_PREFIXES)]
     fixed = ["--parsable", "--open-mode=append", f"--export={','.join(exported)}"]
@@ -248,7 +249,7 @@ def _sbatch(script, options, command) -> str:
     return number
 
 
-def _folder(sweep) -> pathlib.Path:
+def _folder(sweep: Sweep) -> pathlib.Path:
     """The folder of lists, batch script and Slurm's own output: in the workdir; or in the cache if the workdir is on
     gs:// or has a backslash in its name, which Slurm would drop from the names of its output."""
     if is_remote(sweep.workdir) or "\\" in os.fspath(sweep.workdir):

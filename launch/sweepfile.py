@@ -21,7 +21,7 @@ from jmoe.errors import UserError
 from jmoe.storage.files import of_each, set_aside, write_whole
 from jmoe.version import code_version
 from launch.backend import Sweep
-from launch.jobs import Job
+from launch.jobs import Files, Job
 
 UNKNOWN = "unknown"  # the code of a run whose code was not recorded
 NUMBERS = {"dollars_per_hour": float} | dict.fromkeys(("threads", "together", "workers", "n_slices", "n_chips"), int)
@@ -47,9 +47,9 @@ def _parse(workdir: epath.Path, text: str) -> Sweep:
     jobs = fields.pop("jobs")
     if not jobs or not isinstance(fields["options"], dict):
         raise ValueError("without jobs, or without options")
-    numbers = [("retries", fields["retries"], int), ("stall_minutes", fields.get("stall_minutes"), float)]
-    numbers += [(f"options.{name}", fields["options"].get(name), kind) for name, kind in NUMBERS.items()]
-    for name, value, kind in numbers:
+    own = {f"options.{name}": (fields["options"].get(name), kind) for name, kind in NUMBERS.items()}
+    own |= {"retries": (fields["retries"], int), "stall_minutes": (fields.get("stall_minutes"), float)}
+    for name, (value, kind) in own.items():
         if value is not None and not (isinstance(value, int | kind) and 0 <= value < math.inf):
             raise ValueError(f"{name} is {value!r}")
     return Sweep(workdir, jobs=[Job.of(name, workdir, values) for name, values in jobs.items()], **fields)
@@ -99,7 +99,7 @@ def _job_in(folder: epath.Path, workdir: epath.Path) -> Job | None:
     return Job(folder.name, folder, "", {}, 0, 0, 0, 0, budgets, {}, code=[UNKNOWN]) if segments else None
 
 
-def resume(sweep, files) -> dict[str, Job]:
+def resume(sweep: Sweep, files: Files) -> dict[str, Job]:
     """The jobs of earlier starts in this workdir, by name. The sweep's jobs get the code versions of their earlier
     starts; jobs that the sweep no longer has join it as kept ones. `files` as jobs.files_of lists them.
 
@@ -133,7 +133,7 @@ def resume(sweep, files) -> dict[str, Job]:
     return earlier
 
 
-def _check_code(sweep, earlier, code: str) -> None:
+def _check_code(sweep: Sweep, earlier: dict[str, Job], code: str) -> None:
     others = sorted({version for job in earlier.values() for version in job.code} - {code})
     if others and "code" not in sweep.mix:
         raise UserError(
@@ -143,7 +143,7 @@ def _check_code(sweep, earlier, code: str) -> None:
         )
 
 
-def _check_dropped(sweep, dropped, active, files) -> None:
+def _check_dropped(sweep: Sweep, dropped: list[Job], active: dict[str, str], files: Files) -> None:
     names = ", ".join(job.name for job in dropped[:3]) + ", ..." * (len(dropped) > 3)
     if "config" not in sweep.mix:
         raise UserError(

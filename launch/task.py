@@ -14,7 +14,7 @@ from jmoe import cli
 from launch import command
 
 
-def main(_):
+def main(_: object) -> None:
     sweep = command.sweep()
     job = sweep.job(flags.FLAGS.job or sweep.engine.job_of_task(flags.FLAGS.array))
     signal.signal(signal.SIGTERM, lambda *_: None)  # the scheduler asks the trainer itself; this process waits for it
