@@ -56,11 +56,8 @@ class Slice:
 
 
 def chip(text: str) -> str:
-    """The kind of chip that --accelerator names, with a size or without; a key of CHIPS.
-
-    Raises:
-      UserError: no such accelerator, or no such size of it.
-    """
+    """The kind of chip that --accelerator names, with a size or without; a key of CHIPS. UserError where there is no
+    such accelerator, or no such size of it."""
     if ":" in text:
         text = parse(text).kind
     if text not in GKE:
@@ -95,10 +92,7 @@ def parse(text: str, n_slices: int = 1) -> Slice:
     """The slice that --accelerator names: a TPU as v5e:4x4, GPUs as H100:8 for one machine or H100:2x8 for two.
 
     A 2x4 slice of v5e or v6e exists in two forms: v5e:2x4 is one machine of eight chips, v5e:2x4/4 two of four.
-
-    Raises:
-      UserError: no such accelerator, or none of that size.
-    """
+    UserError where there is no such accelerator, or none of that size."""
     kind, _, size = text.partition(":")
     if kind not in GKE:
         raise UserError(f"--accelerator={text}: {kind!r} is none of {', '.join(GKE)}")

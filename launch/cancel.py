@@ -24,10 +24,7 @@ def main(_: object) -> None:
 
 def cancel_job(sweep: Sweep, job: Job, patience: float) -> str:
     """Stops one job; returns what that did. The job is first marked as cancelled, so that nothing starts it again.
-
-    Raises:
-      UserError: it is neither running nor waiting for its turn, or the backend cannot cancel a single job.
-    """
+    UserError where it is neither running nor waiting for its turn, or the backend cannot cancel a single job."""
     state = sweep.engine.states(sweep).get(job.name, "")
     owner = ownership.owner(sweep.lock)
     waits = sweep.engine.ON_THIS_MACHINE and owner and not owner.has_ended() and not job.failure().get("for_good")

@@ -26,11 +26,7 @@ VERSIONS = {"code": "code", "jmoe_version": "code", "jax_version": "code", "corp
 
 def write(sweep: Sweep) -> tuple[str, int]:
     """Writes runs.csv, complete or not at all. Returns, in words, what it holds and which runs are missing; and the
-    number of missing runs, without those whose failure was accepted.
-
-    Raises:
-      UserError: runs.csv would mix versions.
-    """
+    number of missing runs, without those whose failure was accepted. UserError where runs.csv would mix versions."""
     rows, missing, given_up = rows_of(sweep)
     path = sweep.workdir / "runs.csv"
     text = io.StringIO()
@@ -62,10 +58,8 @@ def columns(rows: list[dict]) -> list[str]:
 
 def rows_of(sweep: Sweep) -> tuple[list[dict], dict[str, str], dict[str, str]]:
     """(rows of the finished runs, {missing run: why}, {run of a job whose failure was accepted: why it failed}).
-
-    Raises:
-      UserError: two versions of code or corpus, or a config that is not the sweep's, and sweep.mix does not allow it.
-    """
+    UserError where there are two versions of code or corpus, or a config that is not the sweep's, and sweep.mix does
+    not allow it."""
     rows, models, missing, given_up, files = [], [], {}, {}, files_of(sweep.workdir)
     finished = storage.of_each(lambda job: job.results(files), sweep.jobs, sweep.workdir)
     for job, results in zip(sweep.jobs, finished):

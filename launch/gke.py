@@ -33,8 +33,7 @@ flags.adopt_module_key_flags(manifest)
 class Gke(Backend):
     """A JobSet for each job."""
 
-    def options(self) -> dict:
-        return manifest.options()
+    options = staticmethod(manifest.options)
 
     def check(self, sweep: Sweep) -> None:
         """Raises UserError for options that no JobSet can be made from."""
@@ -59,7 +58,7 @@ class Gke(Backend):
         version = next((version for version in QUEUE_VERSIONS if cluster.serves(QUEUES, version, "localqueues")), None)
         if not version:
             raise UserError(f"--queue={queue}: the cluster has no localqueues of {QUEUES}, which Kueue brings")
-        place = cluster.custom_objects, "list_namespaced_custom_object", QUEUES, version, namespace, "localqueues"
+        place = cluster.CUSTOM, "list_namespaced_custom_object", QUEUES, version, namespace, "localqueues"
         if (found := cluster.ask(*place, unless=(403,))) is not None:  # who may not list queues may still submit
             queues = {item["metadata"]["name"]: item for item in found["items"]}
             if queue not in queues:
@@ -233,4 +232,4 @@ def _list(sweep: Sweep) -> list[dict]:
 def _call(sweep: Sweep, verb: str, *args: Any, **kwargs: Any) -> Any:
     """Creates, deletes or lists JobSets in the sweep's namespace."""
     place = API_GROUP, VERSION, sweep.options["namespace"], PLURAL
-    return cluster.ask(cluster.custom_objects, f"{verb}_namespaced_custom_object", *place, *args, **kwargs)
+    return cluster.ask(cluster.CUSTOM, f"{verb}_namespaced_custom_object", *place, *args, **kwargs)

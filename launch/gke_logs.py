@@ -32,10 +32,7 @@ def keep(job: Job, rank: int) -> None:
 def logs(sweep: Sweep, job: Job, item: dict | None, rank: int | None, attempt: int | None) -> bytes:
     """What process `rank` (by default the first) printed in its pod of the JobSet `item`, and, if no rank is given, the
     JobSet's conditions and events. Of an `attempt`: its kept log; the newest attempt is the pod that runs, if one does.
-
-    Raises:
-      UserError: there is no JobSet, no pod or no such attempt.
-    """
+    UserError where there is no JobSet, no pod or no such attempt."""
     pod = item and _pod(sweep, item, rank or 0)
     if attempt is not None:
         kept = sorted((job.folder / "logs").glob(f"*-rank{rank or 0}.txt"))
@@ -77,7 +74,7 @@ def _stream(sweep: Sweep, pod: Any, skip: int) -> Iterator[bytes]:
     import urllib3
 
     place = "read_namespaced_pod_log", pod.metadata.name, sweep.options["namespace"]
-    log = cluster.ask(cluster.core, *place, container="trainer", follow=True, _preload_content=False)
+    log = cluster.ask(cluster.CORE, *place, container="trainer", follow=True, _preload_content=False)
     with contextlib.closing(log), contextlib.suppress(urllib3.exceptions.HTTPError):
         for text in log.stream(4096, decode_content=True):
             if text[skip:]:
@@ -89,7 +86,7 @@ def _pod(sweep: Sweep, item: dict, rank: int) -> Any:
     """The newest pod of that rank, or None."""
     selector = f"jobset.sigs.k8s.io/jobset-name={item['metadata']['name']}"
     namespace = sweep.options["namespace"]
-    pods = cluster.ask(cluster.core, "list_namespaced_pod", namespace, label_selector=selector).items
+    pods = cluster.ask(cluster.CORE, "list_namespaced_pod", namespace, label_selector=selector).items
     n_hosts = next(
         job["template"]["spec"]["parallelism"]
         for job in item["spec"]["replicatedJobs"]
@@ -110,7 +107,7 @@ def _log(sweep: Sweep, pod: Any) -> bytes:
     if _phase(pod) == "Pending":
         return b""
     place = "read_namespaced_pod_log", pod.metadata.name, sweep.options["namespace"]
-    return cluster.ask(cluster.core, *place, container="trainer").encode()
+    return cluster.ask(cluster.CORE, *place, container="trainer").encode()
 
 
 def _said(sweep: Sweep, item: dict) -> list[str]:
@@ -126,7 +123,7 @@ def _said(sweep: Sweep, item: dict) -> list[str]:
 
 def events(sweep: Sweep, name: str) -> list:
     """The events of all objects whose names contain `name`, oldest first; none if the user may not read events."""
-    found = cluster.ask(cluster.core, "list_namespaced_event", sweep.options["namespace"], unless=(403, 404))
+    found = cluster.ask(cluster.CORE, "list_namespaced_event", sweep.options["namespace"], unless=(403, 404))
     mine = [event for event in (found.items if found else []) if name in (event.involved_object.name or "")]
     return sorted(mine, key=lambda event: str(event.last_timestamp or event.event_time))
 

@@ -38,7 +38,7 @@ def _queued(sweep: Sweep, items: list[dict]) -> dict[str, str]:
     """What Kueue says of each of these JobSets, which it holds back."""
     for version in QUEUE_VERSIONS if items else ():
         place = "list_namespaced_custom_object", QUEUES, version, sweep.options["namespace"], "workloads"
-        if (found := cluster.ask(cluster.custom_objects, *place, unless=HIDDEN)) is not None:
+        if (found := cluster.ask(cluster.CUSTOM, *place, unless=HIDDEN)) is not None:
             said = {item["metadata"].get("labels", {}).get(JOB_UID): _of_workload(item) for item in found["items"]}
             uids = [item["metadata"]["uid"] for item in items]
             return {uid: said.get(uid, "Kueue has made no Workload of it; does it manage JobSets?") for uid in uids}
@@ -62,7 +62,7 @@ def _admitted(sweep: Sweep, items: list[dict]) -> dict[str, str]:
     """Why each of these JobSets has fewer pods at work than it needs, or how one of its pods failed if it has."""
     place = "list_namespaced_pod", sweep.options["namespace"]
     selector = f"{SWEEP}={sweep.id}"
-    if not items or not (found := cluster.ask(cluster.core, *place, label_selector=selector, unless=HIDDEN)):
+    if not items or not (found := cluster.ask(cluster.CORE, *place, label_selector=selector, unless=HIDDEN)):
         return {}
     pods = {}
     for pod in sorted(found.items, key=lambda pod: pod.metadata.name):

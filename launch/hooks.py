@@ -20,11 +20,8 @@ NAMES = ("on_done", "on_failure")
 
 
 def words(flag: str, text: str | None) -> list[str] | None:
-    """The argument list that a flag's value means, None for None.
-
-    Raises:
-      UserError: a quotation is not closed, or there is no such program on this machine.
-    """
+    """The argument list that a flag's value means, None for None. UserError where a quotation is not closed, or there
+    is no such program on this machine."""
     if text is None:
         return None
     try:

@@ -71,6 +71,11 @@ class Job:
     def log(self) -> pathlib.Path:
         return self.local_folder / "log.txt"
 
+    @property
+    def lock(self) -> pathlib.Path:
+        """Held while its trainer runs."""
+        return self.local_folder / "lock"
+
     def results(self, files: Files | None = None) -> dict[str, dict]:
         """Finished branches by name; a damaged result.json counts as unfinished: its trainer writes it anew.
 
@@ -197,12 +202,8 @@ def files_of(workdir: epath.Path) -> Files:
 
 
 def load(path: str, workdir: epath.Path, config_flags: Sequence[str] = ()) -> tuple[list[Job], dict]:
-    """The jobs of a sweep file with their configs by name, every one resolved and checked.
-    `config_flags` as in varied.read.
-
-    Raises:
-      UserError: the file, its config file or an override can't be used.
-    """
+    """The jobs of a sweep file with their configs by name, every one resolved and checked. `config_flags` as in
+    varied.read. UserError where the file, its config file or an override can't be used."""
     config_file, base, varied = read(path, config_flags)
     jobs, configs = {}, {}
     for overrides in varied:
@@ -239,11 +240,8 @@ def load(path: str, workdir: epath.Path, config_flags: Sequence[str] = ()) -> tu
 
 
 def config_of(job: Job) -> ConfigDict:
-    """The job's config as its command gives it to the trainer.
-
-    Raises:
-      UserError: the config file gives another config than the one the job was named after.
-    """
+    """The job's config as its command gives it to the trainer. UserError where the config file gives another config
+    than the one the job was named after."""
     config = resolve(cli.load_module(job.config_file, f"job {job.name}"), job.overrides)
     edited = digest(record_of(config))
     if edited != job.name[-8:]:

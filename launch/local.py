@@ -89,7 +89,7 @@ class Local(Backend):
         """Asks launch.sweep on this machine, and trainers that outlived one, to save and stop; kills those that have
         not stopped after `patience` seconds. UserError where they run elsewhere; nothing is signalled then."""
         n_asked, n_killed = 0, 0
-        for paths in ([sweep.lock], [trainer.lock_path(job) for job in sweep.jobs]):  # a sweep stops its own trainers
+        for paths in ([sweep.lock], [job.lock for job in sweep.jobs]):  # a sweep stops its own trainers
             owners = {owner for path in paths if (owner := ownership.owner(path)) and not owner.has_ended()}
             if away := [owner for owner in owners if not owner.lives_here()]:
                 where = f"{os.fspath(sweep.workdir)}: {away[0]} works on it and can only be stopped from there"

@@ -49,11 +49,8 @@ flags.DEFINE_multi_string("pod_patch", [], "gke: YAML file with metadata, spec o
 
 
 def options() -> dict:
-    """The values of the flags that sweep.json keeps; of --pod_patch, the contents of the files.
-
-    Raises:
-      UserError: no manifest can be made from a flag's value, or from a file.
-    """
+    """The values of the flags that sweep.json keeps; of --pod_patch, the contents of the files. UserError where no
+    manifest can be made from a flag's value, or from a file."""
     names = ("image", "queue", "namespace", "service_account", "accelerator", "n_slices", "reservation", "flex_start")
     names += ("gpudirect", "priority_class", "ttl_hours", "secret", "pull_secret")
     chosen = {name: flags.FLAGS[name].value for name in names}

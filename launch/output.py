@@ -27,10 +27,7 @@ def now() -> str:
 
 def log(job: Job, attempt: int | None = None) -> bytes:
     """What the job's trainers on this machine printed; with `attempt`, one try alone: 1 is the first, -1 the last.
-
-    Raises:
-      UserError: there is no log, or no such try.
-    """
+    UserError where there is no log, or no such try."""
     if not job.log.exists():
         raise UserError(f"job {job.name} has not started on this machine: there is no {job.log}")
     text = job.log.read_bytes()

@@ -85,10 +85,7 @@ class Slurm(Backend):
 
     def submit(self, sweep: Sweep) -> str:
         """Queues every job that is neither finished nor queued, and a launch.collect after them; returns what it did.
-
-        Raises:
-          UserError: Slurm refuses, or it is not known what is queued.
-        """
+        UserError where Slurm refuses, or it is not known what is queued."""
         queued, folder, cap = self.states(sweep), _folder(sweep), sweep.options.get("workers")
         files = files_of(sweep.workdir)  # listed after the states: includes those of a job that has just left the queue
         todo = [job for job in sweep.trained if job.name not in queued and not job.over(files)]
@@ -127,11 +124,8 @@ class Slurm(Backend):
         return f"submitted {len(todo)} jobs as array {', '.join(arrays)}; {len(queued)} were queued or running before"
 
     def states(self, sweep: Sweep) -> dict[str, str]:
-        """Jobs in Slurm's queue, with their state there and, while waiting, the reason.
-
-        Raises:
-          UserError: Slurm cannot be asked, or a list is missing or damaged that tells which jobs are queued.
-        """
+        """Jobs in Slurm's queue, with their state there and, while waiting, the reason. UserError where Slurm cannot be
+        asked, or a list is missing or damaged that tells which jobs are queued."""
         lists, jobs = {}, {}
         for line in call("squeue", "-h", "-r", "--me", f"--name={sweep.id}", "-o", "%K|%k|%T|%r").splitlines():
             index, comment, state, reason = line.split("|", 3)

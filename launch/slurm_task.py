@@ -139,11 +139,8 @@ def _asked(*command: Any) -> str:
 
 
 def call(*command: Any) -> str:
-    """What one of Slurm's commands prints.
-
-    Raises:
-      UserError: the command is not on this machine, or it failed; the message quotes what it printed.
-    """
+    """What one of Slurm's commands prints. UserError where the command is not on this machine, or it failed; the
+    message quotes what it printed."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL)
     except FileNotFoundError:

@@ -101,12 +101,9 @@ def _job_in(folder: epath.Path, workdir: epath.Path) -> Job | None:
 
 def resume(sweep: Sweep, files: Files) -> dict[str, Job]:
     """The jobs of earlier starts in this workdir, by name. The sweep's jobs get the code versions of their earlier
-    starts; jobs that the sweep no longer has join it as kept ones. `files` as jobs.files_of lists them.
-
-    Raises:
-      UserError: the code or the configs differ from those of jobs that have begun, and --mix does not allow it; or
-        another backend still has jobs.
-    """
+    starts; jobs that the sweep no longer has join it as kept ones. `files` as jobs.files_of lists them. UserError where
+    the code or the configs differ from those of jobs that have begun, and --mix does not allow it; or another backend
+    still has jobs."""
     code = code_version()
     for job in sweep.jobs:
         job.code = [code]

@@ -8,7 +8,6 @@ import contextlib
 import ctypes
 import json
 import os
-import pathlib
 import re
 import signal
 import subprocess
@@ -161,7 +160,7 @@ def start(
     if (version := code_version()) != job.code[-1]:
         raise UserError(f"job {job.name} belongs to code {job.code[-1]}, this machine has {version}")
     jobs_lib.config_of(job)
-    if (lock := ownership.lock(lock_path(job))) is None:
+    if (lock := ownership.lock(job.lock)) is None:
         return None
     with lock, open(job.log, "ab") as log:
         sweepfile.write_job(job)
@@ -211,7 +210,7 @@ def environment() -> dict:
 
 def running(job: Job) -> identity.Owner | None:
     """The job's trainer on this machine, or on another one that shares the job's folder."""
-    return ownership.owner(lock_path(job))
+    return ownership.owner(job.lock)
 
 
 def explained(code: int, cause: str) -> bool:
@@ -264,7 +263,3 @@ def forget_cause(job: Job, accepted_too: bool = False) -> None:
     """Deletes the record of the job's failure; that of an accepted failure only with `accepted_too`."""
     if accepted_too or not job.given_up():
         (job.folder / "failure.json").unlink(missing_ok=True)
-
-
-def lock_path(job: Job) -> pathlib.Path:
-    return job.local_folder / "lock"
