@@ -35,6 +35,7 @@ quick: .venv/.test
 lint: .venv/.test
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
+	$(BIN)/ty check launch
 
 # The law of results/ fitted again, with its tables and pictures, from results/runs.csv.
 results: .venv/.train
@@ -44,20 +45,20 @@ results: .venv/.train
 bench: .venv/.train
 	$(BIN)/python -m benchmarks.extrapolation
 
-# Everything that is measured on a GPU or a TPU, in 9 minutes; again, and it goes on (benchmarks/accelerator.py).
+# Everything that is measured on a GPU or a TPU, in 9 minutes; again, and it goes on (benchmarks/accelerator).
 # OUT is where results go. CPU=1 tries all of it at toy size. WHEELS=DIR, which `make wheels` fills, is for a host
 # without a network, whose own Python (WHEELS_PYTHON) has a jax (WHEELS_JAX) that sees the GPU.
 OUT ?= runs/accelerator$(if $(CPU),-cpu)
 WHEELS_PYTHON ?= 3.12
 WHEELS_JAX ?= 0.11.2
-AWAY = $(or $(PYTHON),python3) benchmarks/accelerator_python.py --kind=$(KIND) $(WHEELS:%=--wheels=%) --
+AWAY = $(or $(PYTHON),python3) benchmarks/accelerator/python.py --kind=$(KIND) $(WHEELS:%=--wheels=%) --
 gpu: KIND := $(if $(CPU),cpu,cuda)
 tpu: KIND := $(if $(CPU),cpu,tpu)
 gpu tpu: $(if $(CPU),.venv/.train)
 	$(if $(CPU),$(BIN)/python -m,$(AWAY)) benchmarks.accelerator --kind=$(KIND) --out=$(OUT)
 
 wheels:
-	$(or $(PYTHON),python3) benchmarks/accelerator_python.py --collect=$(or $(WHEELS),wheels) --python=$(WHEELS_PYTHON) --jax=$(WHEELS_JAX)
+	$(or $(PYTHON),python3) benchmarks/accelerator/python.py --collect=$(or $(WHEELS),wheels) --python=$(WHEELS_PYTHON) --jax=$(WHEELS_JAX)
 
 # Two hours at most: runs and sweeps killed at random moments, each compared with an undisturbed one (tests/soak.py).
 soak: .venv/.test

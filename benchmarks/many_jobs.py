@@ -1,6 +1,6 @@
-"""How long dry run, status and collect take on a sweep of 10,000 jobs, Python's start included.
+"""How long dry run, status and collect take on a sweep of many jobs, Python's start included.
 
-python -m benchmarks.many_jobs [--n_jobs=10000] [--json=PATH]
+python -m benchmarks.many_jobs [--n_jobs=1000] [--json=PATH]
 
 The workdir is what a sweep over models, learning rates and seeds leaves on a local disk: a third of the jobs is done, a
 third has trained half, a third waits. Times are medians of three.
@@ -18,13 +18,12 @@ import time
 from absl import app, flags
 from etils import epath
 
-from jmoe import cli
+from jmoe.config.fields import record_of
 from jmoe.storage.files import sealed
 from launch import jobs as jobs_lib
-from launch import sweepfile
-from launch.families import Families
+from launch.backend import Sweep
 
-N_JOBS = flags.DEFINE_integer("n_jobs", 10_000, "Jobs of the sweep; a multiple of 200.", 200)
+N_JOBS = flags.DEFINE_integer("n_jobs", 1_000, "Jobs of the sweep; a multiple of 200.", 200)
 REPEATS = 3
 SWEEP = """
 def get_sweep():
@@ -70,25 +69,24 @@ def write_sweep(folder: pathlib.Path, n_jobs: int) -> pathlib.Path:
     file = folder / "sweep.py"
     file.write_text(SWEEP.format(n_seeds=n_jobs // 200))
     jobs, configs = jobs_lib.load(str(file), epath.Path(folder))
-    families = Families(cli.load_module("configs/quickstart.py", "config"))
     line = json.dumps({"n_tokens": 1_024, "cross_entropy": 3.0}) + "\n"
     for i, job in enumerate(jobs):
         job.code, job.corpus = ["0" * 8], "0" * 16
         if i % 3 == 0:
             continue
-        _, config, record = families.of(job.overrides)
+        config = configs[job.name]
         for segment in job.segments:
             place = folder / "jobs" / job.name / segment
             place.mkdir(parents=True)
             (place / "metrics.jsonl").write_text(line * 100)
             if segment in job.budgets and i % 3 == 1:
-                (place / "result.json").write_text(json.dumps(sealed(_result(job, config, record, segment))))
+                (place / "result.json").write_text(json.dumps(sealed(_result(job, config, segment))))
         (folder / "jobs" / job.name / "lock").write_text("1")
-    sweepfile.Sweep(epath.Path(folder), str(file), "local", 1, [], {}, jobs).write()
+    Sweep(epath.Path(folder), str(file), "local", 1, [], {}, jobs).write()
     return file
 
 
-def _result(job, config, record, branch: str) -> dict:
+def _result(job, config, branch: str) -> dict:
     law = {
         "n_active": job.n_active,
         "n_total": job.n_total,
@@ -97,7 +95,7 @@ def _result(job, config, record, branch: str) -> dict:
     }
     more = {"d_model": job.d_model, "seed": config.seed, "train_loss": 3.1, "drop_rate": 0.01, "seconds": 60.0}
     versions = {"jmoe_version": "0", "jax_version": "0", "corpus_fingerprint": "0" * 16, "device": "cpu"}
-    return law | {"loss": 3.0} | more | versions | {"record": {"config": record}}
+    return law | {"loss": 3.0} | more | versions | {"record": {"config": record_of(config)}}
 
 
 if __name__ == "__main__":  # tests import this module, and must not get the flags of measure

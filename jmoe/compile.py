@@ -16,7 +16,7 @@ the embedding (a lookup), of the router, and of attention over the whole row; no
 FLOPs / (step time x peak FLOP/s). The step time lies between the largest of compute, memory and network time (all
 overlapped) and their sum (nothing overlapped). Each is taken at its published peak, with all links of a chip in use,
 and a float32 product of attention or the router takes the time of 6 bfloat16 ones: a bound, not a prediction. Where
-results/accelerators/ has peaks measured on such a chip (benchmarks/accelerator.py), a second roofline uses them; its
+results/accelerators/ has peaks measured on such a chip (benchmarks/accelerator), a second roofline uses them; its
 MFU is still a share of the published peak.
 
 --compare_remat instead compiles the step with each config.remat, prints memory and FLOPs side by side and names the

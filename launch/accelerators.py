@@ -33,9 +33,6 @@ DEVICES_OF_CHIP = {"tpu7x": 2}  # devices that jax sees in a chip, if not 1; jmo
 CHIP_OF = {"H100-mega": "H100"}  # the kind's name in jmoe.cost.chips, where it differs
 GPUS_OF_MACHINE = {"GB200": 4}  # a4x-highgpu-4g; the others have 8
 ARM = ("GB200",)  # machines with an Arm CPU, which GKE taints
-# The fast network between machines of each GPU kind (GKE: "Maximize GPU network bandwidth", and AI Hypercomputer's
-# pages on A3 Ultra, A4 and A4X).
-GPUDIRECT = {"H100": "tcpx", "H100-mega": "tcpxo", "H200": "rdma", "B200": "rdma", "GB200": "rdma"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,11 +56,8 @@ class Slice:
 
 
 def chip(text: str) -> str:
-    """The kind of chip that --accelerator names, with a size or without; a key of CHIPS.
-
-    Raises:
-      UserError: no such accelerator, or no such size of it.
-    """
+    """The kind of chip that --accelerator names, with a size or without; a key of CHIPS. UserError where there is no
+    such accelerator, or no such size of it."""
     if ":" in text:
         text = parse(text).kind
     if text not in GKE:
@@ -98,10 +92,7 @@ def parse(text: str, n_slices: int = 1) -> Slice:
     """The slice that --accelerator names: a TPU as v5e:4x4, GPUs as H100:8 for one machine or H100:2x8 for two.
 
     A 2x4 slice of v5e or v6e exists in two forms: v5e:2x4 is one machine of eight chips, v5e:2x4/4 two of four.
-
-    Raises:
-      UserError: no such accelerator, or none of that size.
-    """
+    UserError where there is no such accelerator, or none of that size."""
     kind, _, size = text.partition(":")
     if kind not in GKE:
         raise UserError(f"--accelerator={text}: {kind!r} is none of {', '.join(GKE)}")
@@ -122,13 +113,6 @@ def shapes(kind: str) -> str:
     return f"{listed}, and {kind}:AxBxC of multiples of 4, A <= B <= C, up to {MOST_CHIPS[kind]:,} chips"
 
 
-def gpudirect_words() -> str:
-    names = {}
-    for kind, name in GPUDIRECT.items():
-        names.setdefault(name.upper(), []).append(kind)
-    return "; ".join(f"{name} of {', '.join(kinds)}" for name, kinds in names.items())
-
-
 def gpus_of_machine(kind: str) -> int:
     return GPUS_OF_MACHINE.get(kind, 8)
 
@@ -138,10 +122,10 @@ def _is_tpu(kind: str) -> bool:
 
 
 def _gpus(kind: str, size: str, n_slices: int) -> Slice | None:
-    size = re.fullmatch(r"(?:([1-9]\d*)x)?([1-9]\d*)", size)
-    if not size or int(size[2]) > gpus_of_machine(kind):
+    found = re.fullmatch(r"(?:([1-9]\d*)x)?([1-9]\d*)", size)
+    if not found or int(found[2]) > gpus_of_machine(kind):
         return None
-    return Slice(kind, "", n_slices, int(size[1] or 1), int(size[2]))
+    return Slice(kind, "", n_slices, int(found[1] or 1), int(found[2]))
 
 
 def _tpus(kind: str, size: str, n_slices: int) -> Slice | None:

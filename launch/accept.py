@@ -13,14 +13,14 @@ from jmoe.errors import UserError
 from launch import command, trainer
 
 
-def main(_):
+def main(_: object) -> None:
     sweep = command.sweep()
     job = sweep.named(flags.FLAGS.job)
     if job.done():
         raise UserError(f"job {job.name} is done: there is no failure to accept")
     failure, state = job.failure(), sweep.engine.states(sweep).get(job.name, "")
     cause = failure.get("cause") or state.removeprefix("failed").strip(" ()") * state.startswith("failed")
-    cause = cause or sweep.reason(job)
+    cause = cause or sweep.engine.reason(sweep, job)
     if not cause or not (failure.get("for_good") or state.startswith("failed") or not state):
         raise UserError(f"job {job.name} has not failed for good: it is {state or 'waiting'}; launch.cancel stops it")
     trainer.give_up(job, cause, "accepted")

@@ -12,28 +12,26 @@ from jmoe import cli
 from jmoe.errors import UserError
 from jmoe.storage import ownership
 from launch import command, trainer
+from launch.backend import Sweep
+from launch.jobs import Job
 
 
-def main(_):
+def main(_: object) -> None:
     sweep = command.sweep()
     job, patience = flags.FLAGS.job, flags.FLAGS.patience_seconds
     print(sweep.engine.cancel(sweep, patience) if job is None else cancel_job(sweep, sweep.named(job), patience))
 
 
-def cancel_job(sweep, job, patience: float) -> str:
+def cancel_job(sweep: Sweep, job: Job, patience: float) -> str:
     """Stops one job; returns what that did. The job is first marked as cancelled, so that nothing starts it again.
-
-    Raises:
-      UserError: it is neither running nor waiting for its turn, or the backend cannot cancel a single job.
-    """
-    if not hasattr(sweep.engine, "cancel_job"):
-        raise UserError(f"--backend={sweep.backend} cannot cancel one job, only all of them")
+    UserError where it is neither running nor waiting for its turn, or the backend cannot cancel a single job."""
     state = sweep.engine.states(sweep).get(job.name, "")
     owner = ownership.owner(sweep.lock)
     waits = sweep.engine.ON_THIS_MACHINE and owner and not owner.has_ended() and not job.failure().get("for_good")
     if job.done() or not (waits or state and not state.startswith("failed")):
         raise UserError(f"job {job.name} is neither running nor queued: there is nothing to stop")
-    trainer.give_up(job, "cancelled by launch.cancel", "cancelled")
+    if sweep.engine.defines("cancel_job"):
+        trainer.give_up(job, "cancelled by launch.cancel", "cancelled")
     return f"cancelled job {job.name}: {sweep.engine.cancel_job(sweep, job, patience)}"
 
 

@@ -5,37 +5,26 @@ A refusal raises a UserError that quotes the server. Expired credentials are rea
 
 import functools
 import json
+from typing import Any
 
 from jmoe.errors import UserError
 
+CORE, CUSTOM = "CoreV1Api", "CustomObjectsApi"
 SECONDS_TO_ANSWER = (10, 60)  # to connect, and between two pieces of an answer: a server may hang without a word
 
 
-def custom_objects():
-    import kubernetes
-
-    return kubernetes.client.CustomObjectsApi(_client())
-
-
-def core():
-    import kubernetes
-
-    return kubernetes.client.CoreV1Api(_client())
-
-
-def ask(api, method: str, *args, unless: tuple[int, ...] = (), **kwargs):
-    """Calls `method` of what `api()` returns (`api` is `core`, say); returns the answer, None for a status in `unless`.
-
-    Raises:
-      UserError: no cluster is known, it cannot be reached, or it refuses.
-    """
+def ask(api: str, method: str, *args: Any, unless: tuple[int, ...] = (), **kwargs: Any) -> Any:
+    """Calls `method` of the client's class `api`, CORE or CUSTOM; returns the answer, None for a status in `unless`.
+    UserError where no cluster is known, it cannot be reached, or it refuses."""
     _client()  # raises UserError if the client library or the kubeconfig is missing
     import kubernetes
     import urllib3
 
     for credentials in ("kept", "read anew"):
         try:
-            return getattr(api(), method)(*args, _request_timeout=SECONDS_TO_ANSWER, **kwargs)
+            return getattr(getattr(kubernetes.client, api)(_client()), method)(
+                *args, _request_timeout=SECONDS_TO_ANSWER, **kwargs
+            )
         except kubernetes.client.ApiException as error:
             if error.status in unless:
                 return None
@@ -50,12 +39,12 @@ def ask(api, method: str, *args, unless: tuple[int, ...] = (), **kwargs):
 
 def serves(group: str, version: str, resource: str) -> bool:
     """Whether the server serves objects of this kind."""
-    listed = ask(custom_objects, "get_api_resources", group, version, unless=(404,))
+    listed = ask(CUSTOM, "get_api_resources", group, version, unless=(404,))
     return listed is not None and any(found.name == resource for found in listed.resources)
 
 
 @functools.cache
-def _client():
+def _client() -> Any:
     """One client for the process: it keeps its connection, and runs a credential program of the kubeconfig once."""
     try:
         import kubernetes
@@ -71,7 +60,7 @@ def _client():
         ) from None
 
 
-def _words(error) -> str:
+def _words(error: Any) -> str:
     """The server's message if its answer is a Kubernetes Status; else the beginning of the answer."""
     body = (error.body or "").strip()
     try:

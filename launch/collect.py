@@ -16,20 +16,17 @@ from jmoe.config.fields import with_columns
 from jmoe.errors import UserError
 from jmoe.storage import files as storage
 from launch import command, hooks
-from launch.jobs import MIXABLE, digest, files_of
+from launch.backend import Sweep
+from launch.jobs import MIXABLE, Job, digest, files_of
 
 LAW_COLUMNS = ("n_active", "n_total", "n_tokens", "n_experts", "loss")
 TRACES = ("run", "code", "config", "overrides")
 VERSIONS = {"code": "code", "jmoe_version": "code", "jax_version": "code", "corpus_fingerprint": "corpus"}
 
 
-def write(sweep) -> tuple[str, int]:
+def write(sweep: Sweep) -> tuple[str, int]:
     """Writes runs.csv, complete or not at all. Returns, in words, what it holds and which runs are missing; and the
-    number of missing runs, without those whose failure was accepted.
-
-    Raises:
-      UserError: runs.csv would mix versions.
-    """
+    number of missing runs, without those whose failure was accepted. UserError where runs.csv would mix versions."""
     rows, missing, given_up = rows_of(sweep)
     path = sweep.workdir / "runs.csv"
     text = io.StringIO()
@@ -48,7 +45,7 @@ def write(sweep) -> tuple[str, int]:
     return "\n".join(lines), len(missing)
 
 
-def columns(rows) -> list[str]:
+def columns(rows: list[dict]) -> list[str]:
     """The columns of all rows: LAW_COLUMNS, then every other column that some row has, then TRACES.
 
     A row that an older version wrote lacks some columns; its cells there are empty. The order does not depend on which
@@ -59,19 +56,17 @@ def columns(rows) -> list[str]:
     return [*LAW_COLUMNS, *own, *(TRACES if rows else ())]
 
 
-def rows_of(sweep) -> tuple[list[dict], dict[str, str], dict[str, str]]:
+def rows_of(sweep: Sweep) -> tuple[list[dict], dict[str, str], dict[str, str]]:
     """(rows of the finished runs, {missing run: why}, {run of a job whose failure was accepted: why it failed}).
-
-    Raises:
-      UserError: two versions of code or corpus, or a config that is not the sweep's, and sweep.mix does not allow it.
-    """
+    UserError where there are two versions of code or corpus, or a config that is not the sweep's, and sweep.mix does
+    not allow it."""
     rows, models, missing, given_up, files = [], [], {}, {}, files_of(sweep.workdir)
     finished = storage.of_each(lambda job: job.results(files), sweep.jobs, sweep.workdir)
     for job, results in zip(sweep.jobs, finished):
         why, failure = "", {}
         if len(results) < len(job.budgets):
             failure = job.failure(files)
-            why = failure.get("cause") or sweep.reason(job) or "not finished"
+            why = failure.get("cause") or sweep.engine.reason(sweep, job) or "not finished"
         for branch in job.budgets:
             run = f"jobs/{job.name}/{branch}"
             if branch not in results:
@@ -101,7 +96,7 @@ def rows_of(sweep) -> tuple[list[dict], dict[str, str], dict[str, str]]:
     return rows, missing, given_up
 
 
-def _is_config_of(job, config: dict) -> bool:
+def _is_config_of(job: Job, config: dict) -> bool:
     """Whether a result's config is the one that the job is named after; only the corpus may have been pinned since."""
     config = json.loads(json.dumps(config))
     config["data"]["fingerprint"] = job.overrides.get("data.fingerprint", config["data"]["fingerprint"])
@@ -109,7 +104,7 @@ def _is_config_of(job, config: dict) -> bool:
     return job.name[-8:] in (digest(config), digest(unpinned))
 
 
-def main(_):
+def main(_: object) -> None:
     sweep = command.sweep()
     sweep.mix = sorted({*sweep.mix, *flags.FLAGS.mix})
     report, n_missing = write(sweep)

@@ -11,116 +11,160 @@ import signal
 import sys
 import time
 import uuid
+from collections.abc import Iterator
+from typing import Any
 
 from absl import flags
 
 from jmoe.errors import UNAVAILABLE, UserError
 from jmoe.storage.files import is_remote
 from launch import accelerators, cluster, gke_logs, gke_waits, manifest, trainer
+from launch.backend import Backend, Sweep
 from launch.gke_waits import QUEUE_VERSIONS, QUEUES
-from launch.jobs import files_of
+from launch.jobs import Job, files_of
 from launch.manifest import API_GROUP, JOBS, PLURAL, SWEEP, VERSION, jobset
 
-ON_THIS_MACHINE = False
 SECONDS_FOR_THE_FIRST = 20.0  # that other pods of a job give the first one to count a failed try
 SECONDS_TO_DELETE = 120.0 + manifest.SECONDS_TO_SAVE
 
 flags.adopt_module_key_flags(manifest)
 
 
-def options() -> dict:
-    return manifest.options()
+class Gke(Backend):
+    """A JobSet for each job."""
+
+    options = staticmethod(manifest.options)
+
+    def check(self, sweep: Sweep) -> None:
+        """Raises UserError for options that no JobSet can be made from."""
+        manifest.check(sweep.options)
+        if sweep.options.get("workers"):
+            raise UserError(
+                "--workers is for local and slurm: on GKE the quota of Kueue's queue caps what runs at once"
+            )
+        if not is_remote(sweep.workdir):
+            raise UserError(
+                f"--backend=gke needs a --workdir on gs://, not {os.fspath(sweep.workdir)}: pods share no disk"
+            )
+
+    def devices(self, sweep: Sweep, accelerator: str | None) -> tuple[int | None, float | None]:
+        return accelerators.devices(accelerator, sweep.options["n_slices"])
+
+    def ready(self, sweep: Sweep) -> None:
+        """Raises UserError if the cluster would refuse the JobSets, or lacks the queue that starts them."""
+        namespace, queue = sweep.options["namespace"], sweep.options["queue"]
+        if not cluster.serves(API_GROUP, VERSION, PLURAL):
+            raise UserError(f"--backend=gke: the cluster has no {PLURAL} of {API_GROUP}/{VERSION}, which JobSet brings")
+        version = next((version for version in QUEUE_VERSIONS if cluster.serves(QUEUES, version, "localqueues")), None)
+        if not version:
+            raise UserError(f"--queue={queue}: the cluster has no localqueues of {QUEUES}, which Kueue brings")
+        place = cluster.CUSTOM, "list_namespaced_custom_object", QUEUES, version, namespace, "localqueues"
+        if (found := cluster.ask(*place, unless=(403,))) is not None:  # who may not list queues may still submit
+            queues = {item["metadata"]["name"]: item for item in found["items"]}
+            if queue not in queues:
+                names = ", ".join(sorted(queues)) or "none"
+                raise UserError(f"--queue={queue}: namespace {namespace} has no such LocalQueue; it has {names}")
+            for condition in queues[queue].get("status", {}).get("conditions", []):
+                if (condition["type"], condition["status"]) == ("Active", "False"):
+                    print(f"--queue={queue} starts nothing now: {condition['message']}", file=sys.stderr)
+        # a dry run: the server checks the first JobSet and stores nothing; 409 is fine: a JobSet of this name exists
+        first = jobset(sweep, sweep.trained[0])
+        try:
+            _call(sweep, "create", first, dry_run="All", field_validation="Strict", unless=(409,))
+        except UserError as error:
+            newer = "; JobSet 0.10 or newer has it" * ("onJobFailureMessagePatterns" in str(error))
+            raise UserError(f"{error}{newer}") from None
+
+    def submit(self, sweep: Sweep) -> str:
+        """Creates a JobSet for each job that is not finished and has none at work.
+
+        A failed JobSet cannot be started again. It is first deleted with all that belongs to it, so that the new JobSet
+        of the same name takes nothing over from it.
+        """
+        known = self.states(sweep)
+        files = files_of(sweep.workdir)  # listed after the states, so that they include what completed jobs wrote
+        # a job that completed but lacks results has lost them since: it is trained again
+        ended = lambda job: known.get(job.name, "failed").startswith(("failed", "stopping", "completed"))
+        todo = [job for job in sweep.trained if ended(job) and not job.over(files)]
+        for job in todo:
+            trainer.forget_cause(job)
+        if again := {job.name for job in todo} & known.keys():
+            _delete(sweep, [item for item in _list(sweep) if again & set(_jobs_in(item))])
+        for job in todo:
+            _call(sweep, "create", jobset(sweep, job), field_validation="Strict")
+        done = "; all runs are done" if not todo and all(job.done(files) for job in sweep.trained) else ""
+        where = f"in namespace {sweep.options['namespace']}"
+        return f"created {len(todo)} JobSets {where}; {len(known)} were there before{done}"
+
+    def states(self, sweep: Sweep) -> dict[str, str]:
+        """The jobs that have a JobSet, each with the JobSet's state, and why it waits or how it failed."""
+        items = _list(sweep)
+        why = gke_waits.reasons(sweep, items)
+        return {job: _state(item, why.get(item["metadata"]["uid"])) for item in items for job in _jobs_in(item)}
+
+    def logs(self, sweep: Sweep, job: Job, rank: int | None = None, attempt: int | None = None) -> bytes:
+        return gke_logs.logs(sweep, job, _jobset_of(sweep, job), rank, attempt)
+
+    def cancel(self, sweep: Sweep, patience: float) -> str:
+        """Deletes the sweep's JobSets; running trainers get SIGTERM and the grace period to save."""
+        items = _list(sweep)
+        _delete(sweep, items)
+        return f"deleted {len(items)} JobSets"
+
+    def cancel_job(self, sweep: Sweep, job: Job, patience: float) -> str:
+        """Deletes the JobSet that trains the job."""
+        items = [item for item in _list(sweep) if job.name in _jobs_in(item)]
+        _delete(sweep, items)
+        return f"deleted {len(items)} JobSets"
+
+    def follow(self, sweep: Sweep, job: Job, rank: int | None) -> Iterator[bytes]:
+        return gke_logs.follow(sweep, job, lambda: _jobset_of(sweep, job), rank or 0)
+
+    def preview(self, sweep: Sweep) -> str:
+        """Every manifest of the sweep as YAML, to read or to give to kubectl.
+
+        Manifests differ only in the names of their jobs. So one is written as YAML, with a unique placeholder that is
+        then replaced by each job's name: ten thousand manifests take a second.
+        """
+        import yaml
+
+        name = f"d-{uuid.uuid4().hex}-e"
+        text = yaml.safe_dump(jobset(sweep, dataclasses.replace(sweep.trained[0], name=name)), sort_keys=False)
+        return "---\n".join(text.replace(name, job.name) for job in sweep.trained)
+
+    def run_task(self, sweep: Sweep, job: Job) -> int:
+        """Runs this pod's trainer once, and copies what it prints to the pod's log; returns 0, or one of the exit codes
+        by which the manifest knows what is to be done: FOR_GOOD or one of AGAIN."""
+        if job.stands_still():
+            return 0 if job.over() else manifest.FOR_GOOD
+        place, before = _process_environment(), job.failure()
+        started, code = trainer.start_when_free(job, sweep.stall_minutes, env=place), None
+        signal.signal(signal.SIGTERM, lambda *_: started.process.terminate())
+        with open(job.log, "rb") as log:
+            while code is None:
+                time.sleep(0.5)
+                code = started.poll()
+                sys.stdout.buffer.write(log.read())
+                sys.stdout.flush()
+        if code == -signal.SIGTERM:  # asked before it could listen: it has nothing to save, and has not failed
+            code = 128 + signal.SIGTERM
+        rank = int(place.get("JAX_PROCESS_ID", "0"))
+        if code != UNAVAILABLE:
+            gke_logs.keep(job, rank)
+        if code in (0, UNAVAILABLE) or code in trainer.STOPPED and not started.stalled:
+            return code
+        if not trainer.explained(code, started.cause(code)) and _counted(job, before, rank):
+            return UNAVAILABLE
+        failure = trainer.failed(started, code, sweep.retries)
+        return manifest.FOR_GOOD if failure.get("for_good") else UNAVAILABLE
 
 
-def check(sweep) -> None:
-    """Raises UserError for options that no JobSet can be made from."""
-    manifest.check(sweep.options)
-    if sweep.options.get("workers"):
-        raise UserError("--workers is for local and slurm: on GKE the quota of Kueue's queue caps what runs at once")
-    if not is_remote(sweep.workdir):
-        raise UserError(f"--backend=gke needs a --workdir on gs://, not {os.fspath(sweep.workdir)}: pods share no disk")
-
-
-def ready(sweep) -> None:
-    """Raises UserError if the cluster would refuse the JobSets, or lacks the queue that starts them."""
-    namespace, queue = sweep.options["namespace"], sweep.options["queue"]
-    if not cluster.serves(API_GROUP, VERSION, PLURAL):
-        raise UserError(f"--backend=gke: the cluster has no {PLURAL} of {API_GROUP}/{VERSION}, which JobSet brings")
-    version = next((version for version in QUEUE_VERSIONS if cluster.serves(QUEUES, version, "localqueues")), None)
-    if not version:
-        raise UserError(f"--queue={queue}: the cluster has no localqueues of {QUEUES}, which Kueue brings")
-    place = cluster.custom_objects, "list_namespaced_custom_object", QUEUES, version, namespace, "localqueues"
-    if (found := cluster.ask(*place, unless=(403,))) is not None:  # who may not list queues may still submit
-        queues = {item["metadata"]["name"]: item for item in found["items"]}
-        if queue not in queues:
-            names = ", ".join(sorted(queues)) or "none"
-            raise UserError(f"--queue={queue}: namespace {namespace} has no such LocalQueue; it has {names}")
-        for condition in queues[queue].get("status", {}).get("conditions", []):
-            if (condition["type"], condition["status"]) == ("Active", "False"):
-                print(f"--queue={queue} starts nothing now: {condition['message']}", file=sys.stderr)
-    # a dry run: the server checks the first JobSet and stores nothing; 409 is fine: a JobSet of this name exists
-    first = jobset(sweep, sweep.trained[0])
-    try:
-        _call(sweep, "create", first, dry_run="All", field_validation="Strict", unless=(409,))
-    except UserError as error:
-        newer = "; JobSet 0.10 or newer has it" * ("onJobFailureMessagePatterns" in str(error))
-        raise UserError(f"{error}{newer}") from None
-
-
-def devices(sweep, accelerator: str) -> tuple[int | None, float | None]:
-    """The number of devices of a job, and the bytes of memory of each; None for what --accelerator does not say."""
-    return accelerators.devices(accelerator, sweep.options["n_slices"])
-
-
-def submit(sweep) -> str:
-    """Creates a JobSet for each job that is not finished and has none at work; returns what it did.
-
-    A failed JobSet cannot be started again. It is first deleted with all that belongs to it, so that the new JobSet of
-    the same name takes nothing over from it.
-
-    Raises:
-      UserError: no cluster can be reached, or it refuses.
-    """
-    known = states(sweep)
-    files = files_of(sweep.workdir)  # listed after the states, so that they include what completed jobs wrote
-    # a job that completed but lacks results has lost them since: it is trained again
-    ended = lambda job: known.get(job.name, "failed").startswith(("failed", "stopping", "completed"))
-    todo = [job for job in sweep.trained if ended(job) and not job.over(files)]
-    for job in todo:
-        trainer.forget_cause(job)
-    if again := {job.name for job in todo} & known.keys():
-        _delete(sweep, [item for item in _list(sweep) if again & set(_jobs_in(item))])
-    for job in todo:
-        _call(sweep, "create", jobset(sweep, job), field_validation="Strict")
-    done = "; all runs are done" if not todo and all(job.done(files) for job in sweep.trained) else ""
-    return (
-        f"created {len(todo)} JobSets in namespace {sweep.options['namespace']}; {len(known)} were there before{done}"
-    )
-
-
-def logs(sweep, job, rank: int | None = None, attempt: int | None = None) -> bytes:
-    """gke_logs.logs of the job."""
-    return gke_logs.logs(sweep, job, _jobset_of(sweep, job), rank, attempt)
-
-
-def follow(sweep, job, rank: int | None):
-    """gke_logs.follow of the job."""
-    return gke_logs.follow(sweep, job, lambda: _jobset_of(sweep, job), rank or 0)
-
-
-def _jobset_of(sweep, job) -> dict | None:
+def _jobset_of(sweep: Sweep, job: Job) -> dict | None:
     """The JobSet that trains the job."""
     return next((item for item in _list(sweep) if job.name in _jobs_in(item)), None)
 
 
-def states(sweep) -> dict[str, str]:
-    """The jobs that have a JobSet, each with the JobSet's state, and why it waits or how it failed."""
-    items = _list(sweep)
-    why = gke_waits.reasons(sweep, items)
-    return {job: _state(item, why.get(item["metadata"]["uid"])) for item in items for job in _jobs_in(item)}
-
-
-def _state(item, why: str | None) -> str:
+def _state(item: dict, why: str | None) -> str:
     """The state of a JobSet, in words."""
     if "deletionTimestamp" in item["metadata"]:
         return "stopping"
@@ -141,14 +185,7 @@ def _state(item, why: str | None) -> str:
     return kind + f" ({'; '.join(said)})" * bool(said)
 
 
-def cancel(sweep, patience: float) -> str:
-    """Deletes the sweep's JobSets; running trainers get SIGTERM and the grace period to save."""
-    items = _list(sweep)
-    _delete(sweep, items)
-    return f"deleted {len(items)} JobSets"
-
-
-def _delete(sweep, items) -> None:
+def _delete(sweep: Sweep, items: list[dict]) -> None:
     """Deletes JobSets, and waits until they, their jobs and their pods are deleted (a deletion in the foreground)."""
     for item in items:
         _call(sweep, "delete", item["metadata"]["name"], propagation_policy="Foreground", unless=(404,))
@@ -163,41 +200,7 @@ def _delete(sweep, items) -> None:
         time.sleep(1)
 
 
-def cancel_job(sweep, job, patience: float) -> str:
-    """Deletes the JobSet that trains the job."""
-    items = [item for item in _list(sweep) if job.name in _jobs_in(item)]
-    _delete(sweep, items)
-    return f"deleted {len(items)} JobSets"
-
-
-def run_task(sweep, job) -> int:
-    """Runs this pod's trainer once, and copies what it prints to the pod's log; returns 0, or one of the exit codes by
-    which the manifest knows what is to be done: FOR_GOOD or one of AGAIN."""
-    if job.stands_still():
-        return 0 if job.over() else manifest.FOR_GOOD
-    place, before = _process_environment(), job.failure()
-    started, code = trainer.start_when_free(job, sweep.stall_minutes, env=place), None
-    signal.signal(signal.SIGTERM, lambda *_: started.process.terminate())
-    with open(job.log, "rb") as log:
-        while code is None:
-            time.sleep(0.5)
-            code = started.poll()
-            sys.stdout.buffer.write(log.read())
-            sys.stdout.flush()
-    if code == -signal.SIGTERM:  # asked before it could listen: it has nothing to save, and has not failed
-        code = 128 + signal.SIGTERM
-    rank = int(place.get("JAX_PROCESS_ID", "0"))
-    if code != UNAVAILABLE:
-        gke_logs.keep(job, rank)
-    if code in (0, UNAVAILABLE) or code in trainer.STOPPED and not started.stalled:
-        return code
-    if not trainer.explained(code, started.cause(code)) and _counted(job, before, rank):
-        return UNAVAILABLE
-    failure = trainer.failed(started, code, sweep.retries)
-    return manifest.FOR_GOOD if failure.get("for_good") else UNAVAILABLE
-
-
-def _counted(job, before: dict, rank: int) -> bool:
+def _counted(job: Job, before: dict, rank: int) -> bool:
     """Whether another of the job's pods has counted this failed try; the first, which fails too as a rule, does so.
 
     The others wait for it, one longer than the other: once a pod has ended, the rest are killed, counted or not.
@@ -217,29 +220,16 @@ def _process_environment() -> dict[str, str]:
     return {"JAX_NUM_PROCESSES": str(n_hosts * n_slices), "JAX_PROCESS_ID": str(place)}
 
 
-def preview(sweep) -> str:
-    """Every manifest of the sweep as YAML, to read or to give to kubectl.
-
-    Manifests differ only in the names of their jobs. So one is written as YAML, with a unique placeholder that is then
-    replaced by each job's name: ten thousand manifests take a second.
-    """
-    import yaml
-
-    name = f"d-{uuid.uuid4().hex}-e"
-    text = yaml.safe_dump(jobset(sweep, dataclasses.replace(sweep.trained[0], name=name)), sort_keys=False)
-    return "---\n".join(text.replace(name, job.name) for job in sweep.trained)
-
-
-def _jobs_in(item) -> list[str]:
+def _jobs_in(item: dict) -> list[str]:
     """The job that a JobSet trains; earlier versions gave some JobSets several."""
     return item["metadata"]["annotations"][JOBS].split(",")
 
 
-def _list(sweep) -> list[dict]:
+def _list(sweep: Sweep) -> list[dict]:
     return _call(sweep, "list", label_selector=f"{SWEEP}={sweep.id}")["items"]
 
 
-def _call(sweep, verb: str, *args, **kwargs):
+def _call(sweep: Sweep, verb: str, *args: Any, **kwargs: Any) -> Any:
     """Creates, deletes or lists JobSets in the sweep's namespace."""
     place = API_GROUP, VERSION, sweep.options["namespace"], PLURAL
-    return cluster.ask(cluster.custom_objects, f"{verb}_namespaced_custom_object", *place, *args, **kwargs)
+    return cluster.ask(cluster.CUSTOM, f"{verb}_namespaced_custom_object", *place, *args, **kwargs)

@@ -6,17 +6,21 @@ trainer's log to logs/TIME-rankK.txt in the job's folder. Ranks are jax's: slice
 
 import contextlib
 import time
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from jmoe.errors import Unavailable, UserError
 from jmoe.storage.files import write_whole
 from launch import cluster, output
+from launch.backend import Sweep
+from launch.jobs import Job
 from launch.manifest import REPLICATED_JOB
 
 SECONDS_BETWEEN_LOOKS = 5.0
 INDEX_OF_SLICE, INDEX_OF_MACHINE = "jobset.sigs.k8s.io/job-index", "batch.kubernetes.io/job-completion-index"
 
 
-def keep(job, rank: int) -> None:
+def keep(job: Job, rank: int) -> None:
     """Copies the log of the try that ended on this pod to the job's folder."""
     text = output.log(job, -1).decode(errors="replace")
     path = job.folder / "logs" / f"{output.now()}-rank{rank}.txt"
@@ -25,13 +29,10 @@ def keep(job, rank: int) -> None:
         write_whole(path, text)
 
 
-def logs(sweep, job, item: dict | None, rank: int | None, attempt: int | None) -> bytes:
+def logs(sweep: Sweep, job: Job, item: dict | None, rank: int | None, attempt: int | None) -> bytes:
     """What process `rank` (by default the first) printed in its pod of the JobSet `item`, and, if no rank is given, the
     JobSet's conditions and events. Of an `attempt`: its kept log; the newest attempt is the pod that runs, if one does.
-
-    Raises:
-      UserError: there is no JobSet, no pod or no such attempt.
-    """
+    UserError where there is no JobSet, no pod or no such attempt."""
     pod = item and _pod(sweep, item, rank or 0)
     if attempt is not None:
         kept = sorted((job.folder / "logs").glob(f"*-rank{rank or 0}.txt"))
@@ -49,7 +50,7 @@ def logs(sweep, job, item: dict | None, rank: int | None, attempt: int | None) -
     return text + "".join(f"{line}\n" for line in said).encode()
 
 
-def follow(sweep, job, look, rank: int):
+def follow(sweep: Sweep, job: Job, look: Callable[[], dict | None], rank: int) -> Iterator[bytes]:
     """Yields what process `rank` prints, pod after pod, until the JobSet that look() returns has ended or is gone."""
     shown, ended = {}, set()  # bytes shown of each pod; pods that print no more
     while item := look():
@@ -68,12 +69,12 @@ def follow(sweep, job, look, rank: int):
         time.sleep(SECONDS_BETWEEN_LOOKS)
 
 
-def _stream(sweep, pod, skip: int):
+def _stream(sweep: Sweep, pod: Any, skip: int) -> Iterator[bytes]:
     """Yields what the pod prints after its first `skip` bytes until it, or the connection, ends."""
     import urllib3
 
     place = "read_namespaced_pod_log", pod.metadata.name, sweep.options["namespace"]
-    log = cluster.ask(cluster.core, *place, container="trainer", follow=True, _preload_content=False)
+    log = cluster.ask(cluster.CORE, *place, container="trainer", follow=True, _preload_content=False)
     with contextlib.closing(log), contextlib.suppress(urllib3.exceptions.HTTPError):
         for text in log.stream(4096, decode_content=True):
             if text[skip:]:
@@ -81,11 +82,11 @@ def _stream(sweep, pod, skip: int):
             skip = max(0, skip - len(text))
 
 
-def _pod(sweep, item: dict, rank: int):
+def _pod(sweep: Sweep, item: dict, rank: int) -> Any:
     """The newest pod of that rank, or None."""
     selector = f"jobset.sigs.k8s.io/jobset-name={item['metadata']['name']}"
     namespace = sweep.options["namespace"]
-    pods = cluster.ask(cluster.core, "list_namespaced_pod", namespace, label_selector=selector).items
+    pods = cluster.ask(cluster.CORE, "list_namespaced_pod", namespace, label_selector=selector).items
     n_hosts = next(
         job["template"]["spec"]["parallelism"]
         for job in item["spec"]["replicatedJobs"]
@@ -97,19 +98,19 @@ def _pod(sweep, item: dict, rank: int):
     return max(of_rank, key=lambda pod: str(pod.metadata.creation_timestamp), default=None)
 
 
-def _phase(pod) -> str:
+def _phase(pod: Any) -> str:
     return (pod.status and pod.status.phase) or "Running"
 
 
-def _log(sweep, pod) -> bytes:
+def _log(sweep: Sweep, pod: Any) -> bytes:
     """What the pod's trainer printed; b"" before it has started."""
     if _phase(pod) == "Pending":
         return b""
     place = "read_namespaced_pod_log", pod.metadata.name, sweep.options["namespace"]
-    return cluster.ask(cluster.core, *place, container="trainer").encode()
+    return cluster.ask(cluster.CORE, *place, container="trainer").encode()
 
 
-def _said(sweep, item: dict) -> list[str]:
+def _said(sweep: Sweep, item: dict) -> list[str]:
     """The JobSet's conditions, and the events of all objects whose names contain the JobSet's, oldest first."""
     name = item["metadata"]["name"]
     lines = [f"==> JobSet {name} <=="]
@@ -120,9 +121,9 @@ def _said(sweep, item: dict) -> list[str]:
     return lines if len(lines) > 1 else []
 
 
-def events(sweep, name: str) -> list:
+def events(sweep: Sweep, name: str) -> list:
     """The events of all objects whose names contain `name`, oldest first; none if the user may not read events."""
-    found = cluster.ask(cluster.core, "list_namespaced_event", sweep.options["namespace"], unless=(403, 404))
+    found = cluster.ask(cluster.CORE, "list_namespaced_event", sweep.options["namespace"], unless=(403, 404))
     mine = [event for event in (found.items if found else []) if name in (event.involved_object.name or "")]
     return sorted(mine, key=lambda event: str(event.last_timestamp or event.event_time))
 

@@ -4,8 +4,11 @@ A user who may not read Workloads, pods or events is told less.
 """
 
 import functools
+from collections.abc import Callable
+from typing import Any
 
 from launch import cluster, gke_logs
+from launch.backend import Sweep
 from launch.manifest import AGAIN, FOR_GOOD, SWEEP
 
 QUEUES, QUEUE_VERSIONS = "kueue.x-k8s.io", ("v1beta2", "v1beta1")
@@ -15,7 +18,7 @@ SAYS_NOTHING = ("ContainerCreating", "PodInitializing")
 HIDDEN = (403, 404)  # what the user may not read, or the cluster does not serve
 
 
-def reasons(sweep, items: list[dict]) -> dict[str, str]:
+def reasons(sweep: Sweep, items: list[dict]) -> dict[str, str]:
     """By the uid of a JobSet: why its pods do not run, or how one failed; nothing of a JobSet of which all pods run."""
     places = {True: [], False: []}
     for item in items:
@@ -31,11 +34,11 @@ def _is(item: dict, kind: str) -> bool:
     return any((c["type"], c["status"]) == (kind, "True") for c in conditions)
 
 
-def _queued(sweep, items: list[dict]) -> dict[str, str]:
+def _queued(sweep: Sweep, items: list[dict]) -> dict[str, str]:
     """What Kueue says of each of these JobSets, which it holds back."""
     for version in QUEUE_VERSIONS if items else ():
         place = "list_namespaced_custom_object", QUEUES, version, sweep.options["namespace"], "workloads"
-        if (found := cluster.ask(cluster.custom_objects, *place, unless=HIDDEN)) is not None:
+        if (found := cluster.ask(cluster.CUSTOM, *place, unless=HIDDEN)) is not None:
             said = {item["metadata"].get("labels", {}).get(JOB_UID): _of_workload(item) for item in found["items"]}
             uids = [item["metadata"]["uid"] for item in items]
             return {uid: said.get(uid, "Kueue has made no Workload of it; does it manage JobSets?") for uid in uids}
@@ -55,11 +58,11 @@ def _of_workload(item: dict) -> str:
     return f"Kueue: {'; '.join(said) or 'admitted, about to start'}"
 
 
-def _admitted(sweep, items: list[dict]) -> dict[str, str]:
+def _admitted(sweep: Sweep, items: list[dict]) -> dict[str, str]:
     """Why each of these JobSets has fewer pods at work than it needs, or how one of its pods failed if it has."""
     place = "list_namespaced_pod", sweep.options["namespace"]
-    found = items and cluster.ask(cluster.core, *place, label_selector=f"{SWEEP}={sweep.id}", unless=HIDDEN)
-    if not found:
+    selector = f"{SWEEP}={sweep.id}"
+    if not items or not (found := cluster.ask(cluster.CORE, *place, label_selector=selector, unless=HIDDEN)):
         return {}
     pods = {}
     for pod in sorted(found.items, key=lambda pod: pod.metadata.name):
@@ -69,7 +72,7 @@ def _admitted(sweep, items: list[dict]) -> dict[str, str]:
     return {item["metadata"]["uid"]: _of_pods(item, pods.get(item["metadata"]["name"], []), events) for item in items}
 
 
-def _of_pods(item: dict, pods: list, events) -> str:
+def _of_pods(item: dict, pods: list, events: Callable[[], list]) -> str:
     ended = [f"pod {pod.metadata.name}: {words}" for pod in pods if (words := _end(pod))][:1]
     if _is(item, "Failed"):
         return "".join(ended)
@@ -86,21 +89,21 @@ def _of_pods(item: dict, pods: list, events) -> str:
     return "; ".join([f"{len(pods) - len(waiting)} of {needed} pods run" if pods else "no pod yet", *said])
 
 
-def _containers(pod, kind: str) -> list:
+def _containers(pod: Any, kind: str) -> list:
     """The containers' states that are of this kind."""
     status = pod.status
     every = [*(status.init_container_statuses or ()), *(status.container_statuses or ())] if status else []
     return [found for container in every if container.state and (found := getattr(container.state, kind))]
 
 
-def _waits(pod) -> str:
+def _waits(pod: Any) -> str:
     """Why a pod that waits does so; "" where that is not said."""
     held = [waiting for waiting in _containers(pod, "waiting") if waiting.reason not in (None, *SAYS_NOTHING)]
     unmet = [c for c in pod.status.conditions or () if (c.type, c.status) == ("PodScheduled", "False")]
     return "".join(_both(why.reason, why.message) for why in (held + unmet)[:1])
 
 
-def _end(pod) -> str:
+def _end(pod: Any) -> str:
     """How a container ended of which launch.task has not said why; "" if none did."""
     ends = [end for end in _containers(pod, "terminated") if end.exit_code not in (0, FOR_GOOD, *AGAIN)]
     return "".join(_both(f"exit code {end.exit_code}, {end.reason or 'Error'}", end.message) for end in ends[:1])

@@ -7,19 +7,21 @@ import shlex
 import shutil
 import subprocess
 import sys
+from typing import Any
+
+from etils import epath
 
 from jmoe.errors import UserError
 from jmoe.storage import files as storage
+from launch.backend import Sweep
+from launch.jobs import Job
 
 NAMES = ("on_done", "on_failure")
 
 
 def words(flag: str, text: str | None) -> list[str] | None:
-    """The argument list that a flag's value means, None for None.
-
-    Raises:
-      UserError: a quotation is not closed, or there is no such program on this machine.
-    """
+    """The argument list that a flag's value means, None for None. UserError where a quotation is not closed, or there
+    is no such program on this machine."""
     if text is None:
         return None
     try:
@@ -31,7 +33,7 @@ def words(flag: str, text: str | None) -> list[str] | None:
     return command
 
 
-def run(flag: str, command: list[str] | None, workdir, **variables) -> None:
+def run(flag: str, command: list[str] | None, workdir: epath.Path, **variables: Any) -> None:
     """Runs a command, if there is one, with JMOE_WORKDIR and the `variables` in its environment; if it fails, that is
     printed and changes nothing else."""
     if not command:
@@ -45,12 +47,12 @@ def run(flag: str, command: list[str] | None, workdir, **variables) -> None:
         print(f"--{flag}: {command[0]} failed: {code}", file=sys.stderr)
 
 
-def done(sweep, n_missing: int) -> None:
+def done(sweep: Sweep, n_missing: int) -> None:
     """Runs the command of --on_done."""
     run("on_done", sweep.options.get("on_done"), sweep.workdir, JMOE_RUNS_MISSING=n_missing)
 
 
-def failed(sweep, jobs) -> None:
+def failed(sweep: Sweep, jobs: list[Job]) -> None:
     """Runs the command of --on_failure for each of the jobs that failed for good, once; failure.json then says so."""
     command = sweep.options.get("on_failure")
     for job in jobs if command else ():

@@ -7,24 +7,29 @@ resolved config, so the same sweep started twice starts nothing twice. launch/va
 
 import contextlib
 import dataclasses
+import hashlib
 import itertools
 import json
 import os
 import pathlib
 import re
 import sys
+from collections.abc import Sequence
+from typing import Any
 
 from etils import epath
+from ml_collections import ConfigDict
 
 from jmoe import cli
 from jmoe.config.fields import record_of
 from jmoe.cost import counts
 from jmoe.errors import Damaged, UserError
+from jmoe.run.schedule import Schedule
 from jmoe.storage.files import is_remote, names_below, read_bytes, read_sealed
-from launch.families import Families, resolve, short_hash
-from launch.varied import plain, read
+from launch.varied import plain, read, resolve
 
 MIXABLE = ("code", "corpus", "config")
+Files = dict[str, set[str]]  # the files in each job's folder, as files_of lists them
 
 
 @dataclasses.dataclass
@@ -66,7 +71,12 @@ class Job:
     def log(self) -> pathlib.Path:
         return self.local_folder / "log.txt"
 
-    def results(self, files=None) -> dict[str, dict]:
+    @property
+    def lock(self) -> pathlib.Path:
+        """Held while its trainer runs."""
+        return self.local_folder / "lock"
+
+    def results(self, files: Files | None = None) -> dict[str, dict]:
         """Finished branches by name; a damaged result.json counts as unfinished: its trainer writes it anew.
 
         A result that is not among the sweep's `files`, as `files_of` lists them, is not read."""
@@ -77,11 +87,11 @@ class Job:
                     results[branch] = read_sealed(self.folder / branch / "result.json")
         return {branch: result for branch, result in results.items() if result is not None}
 
-    def has(self, file: str, files=None) -> bool:
+    def has(self, file: str, files: Files | None = None) -> bool:
         """Whether `file`, a path in the job's folder, is among the sweep's `files`; True if those are not known."""
         return files is None or file in files.get(self.name, ())
 
-    def done(self, files=None) -> bool:
+    def done(self, files: Files | None = None) -> bool:
         """Whether it is finished; once found finished, it stays so. `files` as in `results`."""
         self._done = self._done or len(self.results(files)) == len(self.budgets)
         return self._done
@@ -99,7 +109,7 @@ class Job:
                 continue
         return tokens, newest[1]
 
-    def seconds(self, files=None) -> float | None:
+    def seconds(self, files: Files | None = None) -> float | None:
         """How long its trainers have run so far, loading and compiling included; None if that was not kept.
         `files` as in `results`."""
         if self.has("time.json", files):
@@ -117,7 +127,7 @@ class Job:
                 newest = max(newest, (path.stat().mtime or 0, pace))
         return newest[1] or None
 
-    def failure(self, files=None) -> dict:
+    def failure(self, files: Files | None = None) -> dict:
         """{"cause", "tries", "tokens", "for_good"} of its last failure since the sweep was started; empty if none.
         `files` as in `results`.
 
@@ -131,11 +141,11 @@ class Job:
         except (OSError, ValueError, AttributeError):
             return {}
 
-    def given_up(self, files=None) -> bool:
+    def given_up(self, files: Files | None = None) -> bool:
         """Whether a user accepted its failure: it is trained no further, and its runs no longer count as missing."""
         return bool(self.failure(files).get("accepted"))
 
-    def over(self, files=None) -> bool:
+    def over(self, files: Files | None = None) -> bool:
         """Whether nothing is left to train: it is done or given up; `files` as in `results`."""
         return self.done(files) or self.given_up(files)
 
@@ -152,15 +162,15 @@ class Job:
         }
 
     @classmethod
-    def of(cls, name: str, workdir: epath.Path, fields: dict) -> "Job":
+    def of(cls, name: str, workdir: epath.Path, fields: dict[str, Any]) -> "Job":
         """The job that `fields()` described; TypeError, KeyError, AttributeError or ValueError if it describes none, or
         one whose files would lie outside of `workdir`."""
         for folder in (name, *fields["budgets"], *fields["segments"], fields.get("corpus") or "none"):
             if not re.fullmatch(r"[A-Za-z0-9][\w.-]{0,199}", folder, re.ASCII):
                 raise ValueError(f"{folder!r} names no job, branch or corpus")
-        overrides = {field: plain(value) for field, value in fields["overrides"].items()}
-        fields = {field: value for field, value in fields.items() if field != "shape"}  # earlier versions wrote it
-        job = cls(name, workdir / "jobs" / name, **fields | {"overrides": overrides})
+        own: dict[str, Any] = {field: value for field, value in fields.items() if field != "shape"}  # of old versions
+        own["overrides"] = {field: plain(value) for field, value in fields["overrides"].items()}
+        job = cls(name, workdir / "jobs" / name, **own)
         if job.flops + sum(job.budgets.values()) < 0:  # a TypeError where these are no numbers
             raise ValueError("tokens below 0")
         return job
@@ -182,7 +192,7 @@ class Job:
         ]
 
 
-def files_of(workdir) -> dict[str, set[str]]:
+def files_of(workdir: epath.Path) -> Files:
     """The files that are now in each job's folder and in the folders of its segments, by the job's name."""
     files = {}
     for path in names_below(workdir / "jobs", depth=3):
@@ -191,29 +201,26 @@ def files_of(workdir) -> dict[str, set[str]]:
     return files
 
 
-def load(path: str, workdir: epath.Path, config_flags: list[str] = ()) -> tuple[list[Job], dict]:
-    """The jobs of a sweep file with their configs by name (families.Plain), every one resolved and checked.
-    `config_flags` as in varied.read.
-
-    Raises:
-      UserError: the file, its config file or an override can't be used.
-    """
+def load(path: str, workdir: epath.Path, config_flags: Sequence[str] = ()) -> tuple[list[Job], dict]:
+    """The jobs of a sweep file with their configs by name, every one resolved and checked. `config_flags` as in
+    varied.read. UserError where the file, its config file or an override can't be used."""
     config_file, base, varied = read(path, config_flags)
-    jobs, configs, families = {}, {}, Families(base)
+    jobs, configs = {}, {}
     for overrides in varied:
         try:
-            family, config, record = families.of(overrides)
+            config = resolve(base, overrides)
+            schedule = Schedule(config)
         except (UserError, KeyError, AttributeError, TypeError, ValueError, ArithmeticError) as error:
             message = " ".join(str(error.args[0] if error.args else error).split()).partition(" Other fields present")[
                 0
             ]
             raise UserError(f"--sweep={path}: job {overrides}: {message}") from None
-        model, schedule = config.model, family.schedule(config)
+        model = config.model
         segments = {}  # the trunk's pieces share a folder
         for s in schedule.segments:
             first = segments.get(s.name, [schedule.tokens_at(s.start)])[0]
             segments[s.name] = [first, schedule.tokens_at(s.stop)]
-        name = f"d{model.d_model}-e{model.n_experts}-{digest(record)}"
+        name = f"d{model.d_model}-e{model.n_experts}-{digest(record_of(config))}"
         jobs[name] = Job(
             name,
             workdir / "jobs" / name,
@@ -221,8 +228,8 @@ def load(path: str, workdir: epath.Path, config_flags: list[str] = ()) -> tuple[
             dict(overrides),
             model.d_model,
             model.n_experts,
-            family.n_active,
-            family.n_total,
+            counts.n_active(model),
+            counts.n_total(model),
             {f"branch-{budget}": budget for budget in config.n_tokens},
             segments,
         )
@@ -232,12 +239,9 @@ def load(path: str, workdir: epath.Path, config_flags: list[str] = ()) -> tuple[
     return list(jobs.values()), configs
 
 
-def config_of(job: Job):
-    """The job's config as its command gives it to the trainer.
-
-    Raises:
-      UserError: the config file gives another config than the one the job was named after.
-    """
+def config_of(job: Job) -> ConfigDict:
+    """The job's config as its command gives it to the trainer. UserError where the config file gives another config
+    than the one the job was named after."""
     config = resolve(cli.load_module(job.config_file, f"job {job.name}"), job.overrides)
     edited = digest(record_of(config))
     if edited != job.name[-8:]:
@@ -254,7 +258,11 @@ def digest(config: dict) -> str:
     return short_hash(json.dumps(config, sort_keys=True))
 
 
-def _last_line(path) -> bytes:
+def short_hash(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:8]
+
+
+def _last_line(path: epath.Path) -> bytes:
     """The last whole line of a file, however long it is; b"" if there is none. On gs://, reads the whole object."""
     if is_remote(path):
         return read_bytes(path).rpartition(b"\n")[0].rpartition(b"\n")[2]
@@ -264,4 +272,5 @@ def _last_line(path) -> bytes:
             file.seek(size - length)
             lines = file.read(length).split(b"\n")
             if len(lines) > 2 or length == size:
-                return lines[-2] if len(lines) > 1 else b""
+                break
+        return lines[-2] if len(lines) > 1 else b""

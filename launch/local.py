@@ -5,32 +5,120 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
 
 from jmoe import cli
 from jmoe.errors import UNAVAILABLE, Interrupted, Unavailable, UserError
 from jmoe.storage import files as storage
 from jmoe.storage import identity, lease, ownership
 from launch import accelerators, hooks, output, trainer
-from launch.jobs import files_of
+from launch.backend import Backend, Sweep
+from launch.jobs import Job, files_of
 from launch.progress import Progress
 
-ON_THIS_MACHINE = True
 POLL_SECONDS = 0.3
 
 
-def options() -> dict:
-    return {}
+class Local(Backend):
+    """Trains on this machine: one process for each GPU or share of the cores."""
 
+    ON_THIS_MACHINE = True
 
-def check(sweep) -> None:
-    """Nothing can be wrong with the options of this backend."""
+    def devices(self, sweep: Sweep, accelerator: str | None) -> tuple[int, float | None]:
+        """As --accelerator says, else this machine's."""
+        n_devices, memory = accelerators.devices(accelerator)
+        (place,) = workers(1)
+        return n_devices or place["n_devices"], memory or place["memory"]
 
+    def submit(self, sweep: Sweep) -> str:
+        """Trains every job that is not finished, largest first; the causes of failures are kept in the jobs' folders.
 
-def devices(sweep, accelerator: str | None) -> tuple[int, float | None]:
-    """The number of devices of a job, and the bytes of memory of each: as --accelerator says, else this machine's."""
-    n_devices, memory = accelerators.devices(accelerator)
-    (place,) = workers(1)
-    return n_devices or place["n_devices"], memory or place["memory"]
+        Raises:
+          Interrupted: on Ctrl-C or SIGTERM, once the trainers have saved and stopped. UserError: the code or a config
+            was edited meanwhile. Unavailable: the store gives no answer.
+        """
+        files = files_of(sweep.workdir)
+        todo = sorted((job for job in sweep.trained if not job.over(files)), key=lambda job: job.flops)
+        if not todo:
+            n_runs = sum(len(job.budgets) for job in sweep.trained)
+            failed = [job for job in sweep.trained if job.given_up(files)]
+            n_done = n_runs - sum(len(job.budgets) - len(job.results(files)) for job in failed)
+            accepted = f", and the failure of {len(failed)} job{'s' * (len(failed) != 1)} was accepted" * bool(failed)
+            return f"{n_done} of {n_runs} runs were done before{accepted}: this sweep is finished, nothing was trained"
+        for job in todo:
+            if job.has("failure.json", files):
+                trainer.forget_cause(job)
+        if not sweep.options.get("threads"):  # rounding depends on it, so it stays, whatever is left to train
+            n_jobs, n_cores = len(sweep.trained), len(cli.cores())
+            sweep.options["threads"] = n_cores // min(n_jobs, sweep.options.get("workers") or n_jobs, n_cores)
+            sweep.write()
+        received = []
+
+        def stop(signum: int, _: object) -> None:
+            received.append(signum)
+            storage.wait_no_more()
+
+        pool = _Pool(sweep, todo)
+        before = {signum: signal.signal(signum, stop) for signum in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            while pool.has_work() and not received:
+                pool.start()
+                time.sleep(POLL_SECONDS)
+                pool.look()
+        except Unavailable:
+            if not received:
+                raise
+        finally:
+            pool.close(received)
+            for signum, handler in before.items():
+                signal.signal(signum, handler)
+        if received:
+            raise Interrupted("stopped; what is trained is saved, and the same command goes on from there", received[0])
+        return ""
+
+    def states(self, sweep: Sweep) -> dict[str, str]:
+        """Jobs that this machine is training now."""
+        return {job.name: "running" for job in sweep.jobs if trainer.running(job) is not None}
+
+    def logs(self, sweep: Sweep, job: Job, rank: int | None = None, attempt: int | None = None) -> bytes:
+        if rank:
+            raise UserError(f"--rank={rank}: a local job is one process, of rank 0")
+        return output.log(job, attempt)
+
+    def cancel(self, sweep: Sweep, patience: float) -> str:
+        """Asks launch.sweep on this machine, and trainers that outlived one, to save and stop; kills those that have
+        not stopped after `patience` seconds. UserError where they run elsewhere; nothing is signalled then."""
+        n_asked, n_killed = 0, 0
+        for paths in ([sweep.lock], [job.lock for job in sweep.jobs]):  # a sweep stops its own trainers
+            owners = {owner for path in paths if (owner := ownership.owner(path)) and not owner.has_ended()}
+            if away := [owner for owner in owners if not owner.lives_here()]:
+                where = f"{os.fspath(sweep.workdir)}: {away[0]} works on it and can only be stopped from there"
+                expiry = f"; if it is gone, the next start finds out within {lease.EXPIRY:.0f} s"
+                raise UserError(where + expiry * storage.is_remote(sweep.workdir))
+            n_asked += len(owners)
+            n_killed += identity.stop(owners, patience)
+        killed = f"; {n_killed} did not within {patience:.0f} s and had to be killed" * bool(n_killed)
+        return f"asked {n_asked} process{'es' * (n_asked != 1)} to save and stop{killed}"
+
+    def cancel_job(self, sweep: Sweep, job: Job, patience: float) -> str:
+        """Has the job's trainer, if it runs, save and stop."""
+        if (owner := trainer.running(job)) is None or owner.has_ended():
+            return "it was not running"
+        if not owner.lives_here():
+            raise UserError(f"job {job.name}: {owner} trains it and can only be stopped from there")
+        return "its trainer had to be killed" if identity.stop({owner}, patience) else "its trainer saved and stopped"
+
+    def follow(self, sweep: Sweep, job: Job, rank: int | None) -> Iterator[bytes]:
+        """Yields the job's log until no trainer writes it and none will."""
+
+        def over() -> bool:
+            owner = ownership.owner(sweep.lock)
+            comes = owner and not owner.has_ended() and not job.stands_still()
+            return not comes and trainer.running(job) is None
+
+        if rank:
+            self.logs(sweep, job, rank)  # refuses the rank
+        yield from output.tail(lambda: [job.log], over)
 
 
 def workers(n_jobs: int, threads: int = 1) -> list[dict]:
@@ -70,57 +158,10 @@ def _gpu_memory() -> float | None:
         return None
 
 
-def submit(sweep) -> str:
-    """Trains every job that is not finished, largest first; the causes of failures are kept in the jobs' folders.
-
-    Raises:
-      Interrupted: on Ctrl-C or SIGTERM, once the trainers have saved and stopped. UserError: the code or a config was
-        edited meanwhile. Unavailable: the store gives no answer.
-    """
-    files = files_of(sweep.workdir)
-    todo = sorted((job for job in sweep.trained if not job.over(files)), key=lambda job: job.flops)
-    if not todo:
-        n_runs = sum(len(job.budgets) for job in sweep.trained)
-        failed = [job for job in sweep.trained if job.given_up(files)]
-        n_done = n_runs - sum(len(job.budgets) - len(job.results(files)) for job in failed)
-        accepted = f", and the failure of {len(failed)} job{'s' * (len(failed) != 1)} was accepted" * bool(failed)
-        return f"{n_done} of {n_runs} runs were done before{accepted}: this sweep is finished, nothing was trained"
-    for job in todo:
-        if job.has("failure.json", files):
-            trainer.forget_cause(job)
-    if not sweep.options.get("threads"):  # rounding depends on it, so it stays, whatever is left to train
-        n_jobs, n_cores = len(sweep.trained), len(cli.cores())
-        sweep.options["threads"] = n_cores // min(n_jobs, sweep.options.get("workers") or n_jobs, n_cores)
-        sweep.write()
-    received = []
-
-    def stop(signum, _):
-        received.append(signum)
-        storage.wait_no_more()
-
-    pool = _Pool(sweep, todo)
-    before = {signum: signal.signal(signum, stop) for signum in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        while pool.has_work() and not received:
-            pool.start()
-            time.sleep(POLL_SECONDS)
-            pool.look()
-    except Unavailable:
-        if not received:
-            raise
-    finally:
-        pool.close(received)
-        for signum, handler in before.items():
-            signal.signal(signum, handler)
-    if received:
-        raise Interrupted("stopped; what is trained is saved, and the same command goes on from there", received[0])
-    return ""
-
-
 class _Pool:
     """The waiting jobs, smallest first, and the trainers of the running ones, each in its place."""
 
-    def __init__(self, sweep, todo):
+    def __init__(self, sweep: Sweep, todo: list[Job]) -> None:
         self._sweep, self._todo, self._running, self._waiting = sweep, todo, {}, []
         self._failed, self._next_look = [], 0.0  # failed jobs, which launch.retry may revive
         n_jobs = min(len(todo), sweep.options.get("workers") or len(todo))
@@ -181,63 +222,10 @@ class _Pool:
                 (self._failed if job.stands_still() else self._todo).append(job)
         self._progress.update([running.job for running, _ in self._running.values()], self._waiting)
 
-    def close(self, received) -> None:
+    def close(self, received: list[int]) -> None:
         """Ends the trainers once they have saved; a second signal ends them at once."""
         running = [started.process for started, _ in self._running.values()]
         if received and running:
             self._progress.say(f"asking {len(running)} trainers to save and stop; a second Ctrl-C ends them at once")
         trainer.end(running, hurry=lambda: len(received) > 1)
         self._progress.close()
-
-
-def states(sweep) -> dict[str, str]:
-    """Jobs that this machine is training now."""
-    return {job.name: "running" for job in sweep.jobs if trainer.running(job) is not None}
-
-
-def logs(sweep, job, rank: int | None = None, attempt: int | None = None) -> bytes:
-    if rank:
-        raise UserError(f"--rank={rank}: a local job is one process, of rank 0")
-    return output.log(job, attempt)
-
-
-def follow(sweep, job, rank: int | None):
-    """Yields the job's log until no trainer writes it and none will."""
-
-    def over() -> bool:
-        owner = ownership.owner(sweep.lock)
-        comes = owner and not owner.has_ended() and not job.stands_still()
-        return not comes and trainer.running(job) is None
-
-    if rank:
-        logs(sweep, job, rank)  # refuses the rank
-    yield from output.tail(lambda: [job.log], over)
-
-
-def cancel_job(sweep, job, patience: float) -> str:
-    """Has the job's trainer, if it runs, save and stop."""
-    if (owner := trainer.running(job)) is None or owner.has_ended():
-        return "it was not running"
-    if not owner.lives_here():
-        raise UserError(f"job {job.name}: {owner} trains it and can only be stopped from there")
-    return "its trainer had to be killed" if identity.stop({owner}, patience) else "its trainer saved and stopped"
-
-
-def cancel(sweep, patience: float) -> str:
-    """Asks launch.sweep on this machine, and trainers that outlived one, to save and stop; kills those that have not
-    stopped after `patience` seconds.
-
-    Raises:
-      UserError: they run elsewhere; nothing is signalled.
-    """
-    n_asked, n_killed = 0, 0
-    for paths in ([sweep.lock], [trainer.lock_path(job) for job in sweep.jobs]):  # a sweep stops its own trainers
-        owners = {owner for path in paths if (owner := ownership.owner(path)) and not owner.has_ended()}
-        if away := [owner for owner in owners if not owner.lives_here()]:
-            where = f"{os.fspath(sweep.workdir)}: {away[0]} works on it and can only be stopped from there"
-            expiry = f"; if it is gone, the next start finds out within {lease.EXPIRY:.0f} s"
-            raise UserError(where + expiry * storage.is_remote(sweep.workdir))
-        n_asked += len(owners)
-        n_killed += identity.stop(owners, patience)
-    killed = f"; {n_killed} did not within {patience:.0f} s and had to be killed" * bool(n_killed)
-    return f"asked {n_asked} process{'es' * (n_asked != 1)} to save and stop{killed}"

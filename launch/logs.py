@@ -16,15 +16,13 @@ from jmoe.errors import UserError
 from launch import command
 
 
-def main(_):
+def main(_: object) -> None:
     sweep = command.sweep()
     asked = flags.FLAGS
     job, engine = sweep.named(asked.job), sweep.engine
     if asked.follow:
         if asked.attempt is not None:
             raise UserError("--follow and --attempt exclude each other: what is followed is the newest try")
-        if not hasattr(engine, "follow"):
-            raise UserError(f"--backend={sweep.backend} knows no --follow")
         for text in engine.follow(sweep, job, asked.rank):
             sys.stdout.buffer.write(text)
             sys.stdout.flush()

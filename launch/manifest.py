@@ -7,11 +7,14 @@ sweep.json in the workdir: the manifest holds only the job's name. What most pod
 
 import os
 import re
+from typing import Any
 
 from absl import flags
 
 from jmoe.errors import UNAVAILABLE, UserError
-from launch import accelerators, gpudirect, trainer
+from launch import accelerators, trainer
+from launch.backend import Sweep
+from launch.jobs import Job
 
 API_GROUP, VERSION, PLURAL = "jobset.x-k8s.io", "v1alpha2", "jobsets"
 REPLICATED_JOB = "slice"
@@ -34,9 +37,7 @@ flags.DEFINE_integer("n_slices", 1, "gke: slices for each job.", 1)
 flags.DEFINE_bool("spot", True, "gke: spot machines, unless --reservation or --flex_start is given.")
 flags.DEFINE_string("reservation", None, "gke: reservation to run in: NAME, or PROJECT/NAME if it is shared.")
 flags.DEFINE_bool("flex_start", False, "gke: start once all of a job's machines can (Dynamic Workload Scheduler).")
-flags.DEFINE_bool(
-    "gpudirect", False, f"gke: use the fast network between whole GPU machines: {accelerators.gpudirect_words()}."
-)
+flags.DEFINE_bool("gpudirect", False, "gke: no longer used; give --pod_patch=examples/gpudirect_*.yaml.")
 flags.DEFINE_string("priority_class", None, "gke: PriorityClass of the pods; Kueue uses it too.")
 flags.DEFINE_float("ttl_hours", None, "gke: hours until a finished JobSet is deleted. Default: it stays.", 0, 5e5)
 flags.DEFINE_multi_string("env", [], "gke: NAME=VALUE, an environment variable of the trainer.")
@@ -48,11 +49,8 @@ flags.DEFINE_multi_string("pod_patch", [], "gke: YAML file with metadata, spec o
 
 
 def options() -> dict:
-    """The values of the flags that sweep.json keeps; of --pod_patch, the contents of the files.
-
-    Raises:
-      UserError: no manifest can be made from a flag's value, or from a file.
-    """
+    """The values of the flags that sweep.json keeps; of --pod_patch, the contents of the files. UserError where no
+    manifest can be made from a flag's value, or from a file."""
     names = ("image", "queue", "namespace", "service_account", "accelerator", "n_slices", "reservation", "flex_start")
     names += ("gpudirect", "priority_class", "ttl_hours", "secret", "pull_secret")
     chosen = {name: flags.FLAGS[name].value for name in names}
@@ -72,18 +70,21 @@ def check(options: dict) -> None:
         for value in [given] if isinstance(given, str) else given:
             if not re.fullmatch(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", value, re.ASCII):
                 raise UserError(f"--{name}={value}: a name in Kubernetes has at most 253 of a-z, 0-9, '-' and '.'")
-    place = accelerators.parse(options["accelerator"], options["n_slices"])
+    accelerators.parse(options["accelerator"], options["n_slices"])
     if len(kinds := [f"--{name}" for name in ("spot", "reservation", "flex_start") if options.get(name)]) > 1:
         raise UserError(f"{' and '.join(kinds)} exclude each other: a machine is of one kind")
     if options.get("gpudirect"):
-        gpudirect.check(place, options["accelerator"])
+        raise UserError(
+            "--gpudirect is now a patch: give --pod_patch=examples/gpudirect_tcpx.yaml for H100, gpudirect_tcpxo.yaml "
+            "for H100-mega, gpudirect_rdma.yaml for H200, B200 and GB200"
+        )
 
 
 def _pairs(flag: str) -> dict[str, str]:
     """The NAME=VALUE pairs of a flag."""
     pairs, is_env = {}, flag == "env"
     form = r"[A-Za-z_]\w*" if is_env else r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-\w.]*[A-Za-z0-9])?"
-    for text in flags.FLAGS[flag].value:
+    for text in flags.FLAGS[flag].value or ():
         name, equals, value = text.partition("=")
         if not equals or not re.fullmatch(form, name, re.ASCII):
             raise UserError(f"--{flag}={text}: give it as NAME=VALUE, with a name that Kubernetes takes")
@@ -110,7 +111,7 @@ def _patch(path: str) -> dict:
     return patch
 
 
-def merged(base, patch):
+def merged(base: Any, patch: Any) -> Any:
     """`patch` merged over `base`, both parts of a manifest, much as `kubectl patch` does it; neither is changed.
 
     Objects are merged field by field, and null removes a field. Lists of objects are joined: an item of the patch is
@@ -134,12 +135,12 @@ def merged(base, patch):
     return patch
 
 
-def _key(item) -> tuple | None:
+def _key(item: dict) -> tuple | None:
     """The field, with its value, that tells an item of a list from the others; or None."""
     return next(((k, item[k]) for k in ("mountPath", "name") if k in item), None) if isinstance(item, dict) else None
 
 
-def jobset(sweep, job) -> dict:
+def jobset(sweep: Sweep, job: Job) -> dict:
     """The manifest for one job of the sweep."""
     options, name = sweep.options, f"{sweep.id}-{job.name}"
     place = accelerators.parse(options["accelerator"], options["n_slices"])
@@ -196,20 +197,20 @@ def jobset(sweep, job) -> dict:
     }
 
 
-def _labels(sweep, job) -> dict[str, str]:
+def _labels(sweep: Sweep, job: Job) -> dict[str, str]:
     return sweep.options.get("label", {}) | {SWEEP: sweep.id, JOB: job.name}
 
 
-def _pod(sweep, job, name: str, place) -> dict:
+def _pod(sweep: Sweep, job: Job, name: str, place: accelerators.Slice) -> dict:
     """The template of each pod of the JobSet `name`, patched."""
     options = sweep.options
-    command = ["python", "-m", "launch.task", f"--workdir={os.fspath(sweep.workdir)}", f"--job={job.name}"]
     resource = "google.com/tpu" if place.is_tpu else "nvidia.com/gpu"
     chips = {resource: str(place.chips_per_host)}  # a quantity
     container = {
         "name": "trainer",
         "image": options["image"],
-        "command": [literal(argument) for argument in command],
+        "command": ["python", "-m", "launch.task"],  # a patch may put a program before it; args stay
+        "args": [literal(f"--workdir={os.fspath(sweep.workdir)}"), f"--job={job.name}"],
         "env": _environment(sweep, name, place),
         "resources": {"requests": chips, "limits": dict(chips)},
         "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
@@ -235,14 +236,12 @@ def _pod(sweep, job, name: str, place) -> dict:
     # the autoscaler may not move a pod to empty its machine: that would cost a restart
     annotations = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"} | options.get("annotation", {})
     pod = {"metadata": {"labels": _labels(sweep, job), "annotations": annotations}, "spec": spec}
-    if options.get("gpudirect"):
-        pod = merged(pod, gpudirect.patch(place, container["command"]))
     for patch in options.get("pod_patch", []):
         pod = merged(pod, patch)
     return pod
 
 
-def _machine(options: dict, place) -> tuple[dict[str, str], list[dict]]:
+def _machine(options: dict, place: accelerators.Slice) -> tuple[dict[str, str], list[dict]]:
     """The node selector of the machines that the options name, and the tolerations that these nodes' taints require.
 
     Labels and taints: GKE's documentation of spot VMs, of consuming reservations, of flex-start and of Arm nodes.
@@ -272,7 +271,7 @@ def literal(argument: str) -> str:
     return argument.replace("$", "$$")
 
 
-def _environment(sweep, name: str, place) -> list[dict]:
+def _environment(sweep: Sweep, name: str, place: accelerators.Slice) -> list[dict]:
     slice_index = {"fieldRef": {"fieldPath": "metadata.labels['jobset.sigs.k8s.io/job-index']"}}
     env = [
         {"name": "JAX_COMPILATION_CACHE_DIR", "value": literal(os.fspath(sweep.workdir / "compiled"))},

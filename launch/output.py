@@ -6,8 +6,11 @@ import os
 import re
 import socket
 import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 from jmoe.errors import UserError
+from launch.jobs import Job
 
 BEGINNING = re.compile(rb"^(?===> \S+Z, a trainer on .* <==$)", re.MULTILINE)
 
@@ -22,19 +25,16 @@ def now() -> str:
     return f"{datetime.datetime.now(datetime.UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
-def log(job, attempt: int | None = None) -> bytes:
+def log(job: Job, attempt: int | None = None) -> bytes:
     """What the job's trainers on this machine printed; with `attempt`, one try alone: 1 is the first, -1 the last.
-
-    Raises:
-      UserError: there is no log, or no such try.
-    """
+    UserError where there is no log, or no such try."""
     if not job.log.exists():
         raise UserError(f"job {job.name} has not started on this machine: there is no {job.log}")
     text = job.log.read_bytes()
     return text if attempt is None else one_try([part for part in BEGINNING.split(text) if part], attempt, job)
 
 
-def one_try(tries: list, attempt: int, job):
+def one_try(tries: list, attempt: int, job: Job) -> Any:
     """The try that `attempt` names: 1 is the first, -1 the last. UserError if there is no such try."""
     if not attempt or abs(attempt) > len(tries):
         raise UserError(
@@ -43,7 +43,7 @@ def one_try(tries: list, attempt: int, job):
     return tries[attempt - (attempt > 0)]
 
 
-def tail(paths, over):
+def tail(paths: Callable[[], Iterable[str | os.PathLike[str]]], over: Callable[[], bool]) -> Iterator[bytes]:
     """Yields what files hold and what is added, in whole lines, until over(); a header marks each change of file.
 
     Args:
@@ -53,7 +53,7 @@ def tail(paths, over):
     read, shown, ended = {}, None, False
     while not ended:
         ended = over()  # asked before the files are read, so that nothing is missed
-        for path in map(os.fspath, paths()):
+        for path in (os.fspath(path) for path in paths()):
             with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
                 file.seek(read.get(path, 0))
                 text = file.read()

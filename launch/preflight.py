@@ -1,8 +1,6 @@
 """Before anything is submitted: fixes the corpus that all jobs share, and finds the jobs whose mesh, memory or tokens
 would keep them from training where they are sent."""
 
-import json
-
 from ml_collections import ConfigDict
 
 from jmoe.config.check import check_mesh, microbatch_tokens
@@ -12,11 +10,13 @@ from jmoe.errors import UserError
 from jmoe.run.schedule import Schedule
 from jmoe.storage.cache import cache_dir
 from jmoe.text import corpus, supply
+from launch.backend import Sweep
+from launch.jobs import Files, Job
 
 MOST_NAMED = 5  # jobs that one error names
 
 
-def places(sweep, configs, accelerator: str | None) -> list[str]:
+def places(sweep: Sweep, configs: dict[str, ConfigDict], accelerator: str | None) -> list[str]:
     """A sentence for each job whose mesh or memory is impossible on the devices it will get.
 
     If the number of devices is not known (a Slurm job that does not say its GPUs), only what no number could mend.
@@ -49,7 +49,7 @@ def check(reasons: list[str]) -> None:
         )
 
 
-def pin_corpus(sweep, configs, earlier) -> dict:
+def pin_corpus(sweep: Sweep, configs: dict[str, ConfigDict], earlier: dict[str, Job]) -> dict:
     """Prepares each corpus once and gives its fingerprint to all its jobs, later ones too: all see the same text.
 
     Returns:
@@ -58,7 +58,7 @@ def pin_corpus(sweep, configs, earlier) -> dict:
     Raises:
       UserError: a corpus cannot be loaded, or the sweep has two and --mix does not allow it.
     """
-    key = lambda job: json.dumps(configs[job.name].data, sort_keys=True)
+    key = lambda job: configs[job.name].data.to_json(sort_keys=True)
     pins = {key(job): earlier[job.name].corpus for job in sweep.trained if job.name in earlier}
     fingerprints, corpora = {}, {}
     for job in sweep.trained:
@@ -84,7 +84,7 @@ def _is_cached(fingerprint: str) -> bool:
     return (cache_dir() / "tokens" / fingerprint).exists()
 
 
-def tokens(sweep, configs, corpora, files) -> tuple[list[str], list[str]]:
+def tokens(sweep: Sweep, configs: dict[str, ConfigDict], corpora: dict, files: Files) -> tuple[list[str], list[str]]:
     """A sentence for each job whose corpus has too few tokens, and the warnings about held-out text; only for corpora
     that are on this machine. `files` as jobs.files_of lists them."""
     reasons, warnings = [], {}
@@ -99,7 +99,7 @@ def tokens(sweep, configs, corpora, files) -> tuple[list[str], list[str]]:
     return reasons, list(warnings)
 
 
-def least_bytes(config, sizes: tuple[int, int, int]) -> int:
+def least_bytes(config: ConfigDict, sizes: tuple[int, int, int]) -> int:
     """The least bytes that a step takes on a device of a mesh of `sizes` (data, expert, model); it will take more.
 
     Counts each parameter and its two AdamW moments in float32; its gradient in the type that it is computed in (all

@@ -1,18 +1,19 @@
 """How far a local sweep is, while it works."""
 
 import time
+from collections.abc import Sequence
 
 from tqdm import tqdm
 
 from jmoe.errors import Unavailable
 from jmoe.storage import files as storage
-from launch.jobs import files_of
+from launch.jobs import Job, files_of
 
 
 class Progress:
     """The progress of `jobs`, on a terminal or in a log: one bar over their FLOPs, and a line for each finished run."""
 
-    def __init__(self, jobs):
+    def __init__(self, jobs: list[Job]) -> None:
         self._every = 10.0 if storage.is_remote(jobs[0].folder) else 0.0  # seconds between looks: objects are slow
         files = self._files(jobs)
         self._jobs, self._known = jobs, {job.name: set(job.results(files)) for job in jobs}
@@ -31,7 +32,7 @@ class Progress:
         if n_done := self._n_done():
             self.say(f"{n_done} of {self._n_runs} runs were done before")
 
-    def update(self, running, waiting=()) -> None:
+    def update(self, running: list[Job], waiting: Sequence[Job] = ()) -> None:
         """Looks at the jobs' folders: prints which runs have ended since the last look, and shows how the `running`
         jobs stand and that the `waiting` ones wait for their earlier trainer."""
         if time.monotonic() < self._next:
@@ -58,7 +59,7 @@ class Progress:
         self._bar.n = self._flops()
         self._bar.refresh()
 
-    def _files(self, jobs) -> dict | None:
+    def _files(self, jobs: list[Job]) -> dict | None:
         """The sweep's files, listed by one request; None on a disk, where looking at each file is as cheap."""
         return files_of(jobs[0].folder.parent.parent) if self._every else None
 
@@ -73,7 +74,7 @@ class Progress:
             self.say("the store gives no answer: launch.status says later which runs have ended")
         self._bar.close()
 
-    def _stands(self, job, loss: float | None) -> str:
+    def _stands(self, job: Job, loss: float | None) -> str:
         if loss is None:
             return "loading and compiling"
         if self._last[job.name] >= job.training_tokens:
@@ -92,5 +93,5 @@ class Progress:
         return sum(self._last[name] * self._cost[name] for name in self._last)
 
 
-def _short(job) -> str:
+def _short(job: Job) -> str:
     return job.name.rsplit("-", 1)[0]

@@ -19,7 +19,7 @@ from launch import collect, command, trainer
 SECONDS_TO_SUBMIT = 120.0
 
 
-def main(_):
+def main(_: object) -> None:
     sweep = command.sweep()
     job = sweep.named(flags.FLAGS.job)
     if job.done() or job.kept:

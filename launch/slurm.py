@@ -16,6 +16,7 @@ import pathlib
 import re
 import sys
 import time
+from collections.abc import Iterator
 
 from absl import flags
 
@@ -23,12 +24,10 @@ from jmoe.errors import UserError
 from jmoe.storage.cache import cache_dir
 from jmoe.storage.files import is_remote, write_whole
 from launch import accelerators, output, slurm_task, trainer
-from launch.jobs import files_of
+from launch.backend import Backend, Sweep
+from launch.jobs import Job, files_of
 from launch.slurm_task import call, read_list
 
-ON_THIS_MACHINE = False
-CALLS_ON_DONE = True
-job_of_task, run_task = slurm_task.job_of_task, slurm_task.run_task
 SECONDS_BETWEEN_LOOKS = 5.0
 SCRIPT = '#!/bin/sh\nexec "$@"\n'
 SECONDS_TO_SAVE = 120  # SIGTERM comes this long before the time limit
@@ -46,20 +45,152 @@ SBATCH = flags.DEFINE_multi_string(
 )
 
 
-def options() -> dict:
-    return {"sbatch": SBATCH.value}
+class Slurm(Backend):
+    """One job array for a sweep."""
 
+    CALLS_ON_DONE = True
+    job_of_task, run_task = staticmethod(slurm_task.job_of_task), staticmethod(slurm_task.run_task)
 
-def check(sweep) -> None:
-    """Raises UserError for an option of --sbatch that is malformed or that the sweep sets itself."""
-    for option in sweep.options["sbatch"]:
-        if not option.startswith("-"):
-            raise UserError(f"--sbatch={option} is no option: give each with its value, as --sbatch=--partition=gpu")
-        if _is_ours(option):
-            ours = f"{', '.join(OURS)} and {', '.join('-' + letter for letter in OURS_SHORT)}"
-            raise UserError(f"--sbatch={option}: {ours} are set by the sweep itself")
-        if sweep.options.get("workers") and option.startswith(("--dep", "-d")):
-            raise UserError(f"--sbatch={option} and --workers exclude each other: arrays wait for one another by it")
+    def options(self) -> dict:
+        return {"sbatch": SBATCH.value}
+
+    def check(self, sweep: Sweep) -> None:
+        """Raises UserError for an option of --sbatch that is malformed or that the sweep sets itself."""
+        for option in sweep.options["sbatch"]:
+            if not option.startswith("-"):
+                raise UserError(
+                    f"--sbatch={option} is no option: give each with its value, as --sbatch=--partition=gpu"
+                )
+            if _is_ours(option):
+                ours = f"{', '.join(OURS)} and {', '.join('-' + letter for letter in OURS_SHORT)}"
+                raise UserError(f"--sbatch={option}: {ours} are set by the sweep itself")
+            if sweep.options.get("workers") and option.startswith(("--dep", "-d")):
+                raise UserError(
+                    f"--sbatch={option} and --workers exclude each other: arrays wait for one another by it"
+                )
+
+    def devices(self, sweep: Sweep, accelerator: str | None) -> tuple[int | None, float | None]:
+        """From --accelerator and sbatch's options."""
+        n_devices, memory = accelerators.devices(accelerator)
+        options = " ".join(sweep.options["sbatch"])
+        number = lambda names: next(
+            (int(n) for n in re.findall(rf"(?:^| )(?:{names})[= ]?(\d+)(?: |$)", options)), None
+        )
+        n_nodes, n_tasks = number("--nodes|-N") or 1, number("--ntasks|-n")
+        if of_node := number("--gpus-per-node(?:=[a-z]\\w*:)?|--gres=gpu(?::[a-z]\\w*)?:"):
+            return n_devices or of_node * n_nodes, memory
+        if os.environ.get("JAX_PLATFORMS") == "cpu":
+            return n_devices or (n_tasks or n_nodes) * accelerators.host_devices(), memory
+        return n_devices, memory
+
+    def submit(self, sweep: Sweep) -> str:
+        """Queues every job that is neither finished nor queued, and a launch.collect after them; returns what it did.
+        UserError where Slurm refuses, or it is not known what is queued."""
+        queued, folder, cap = self.states(sweep), _folder(sweep), sweep.options.get("workers")
+        files = files_of(sweep.workdir)  # listed after the states: includes those of a job that has just left the queue
+        todo = [job for job in sweep.trained if job.name not in queued and not job.over(files)]
+        if "\\" in os.fspath(folder):
+            raise UserError(f"Slurm can write no output to {folder}, because of the backslash; set JMOE_CACHE")
+        if not todo:
+            others = "the others are done; launch.collect writes runs.csv" if queued else "all runs are done"
+            return f"nothing to submit: {len(queued)} jobs are queued or running, {others}"
+        todo.sort(key=lambda job: -job.flops)
+        folder.mkdir(parents=True, exist_ok=True)
+        written = os.fspath(folder).replace("%", "%%")  # Slurm expands % in this path
+        script, arrays, before = folder / "run.sh", [], _arrays(sweep) if cap else []
+        write_whole(script, SCRIPT)
+        for start in range(0, len(todo), LARGEST_ARRAY):
+            part = todo[start : start + LARGEST_ARRAY]
+            for job in part:
+                if job.has("failure.json", files):
+                    trainer.forget_cause(job)
+            comment = f"{datetime.datetime.now():%Y%m%d-%H%M%S-%f}"
+            names = folder / f"{comment}.json"
+            write_whole(names, json.dumps([[job.name] for job in part]))
+            task = [sys.executable, "-m", "launch.task", f"--workdir={os.fspath(sweep.workdir)}", f"--array={names}"]
+            own = [f"--job-name={sweep.id}", f"--output={written}/{comment}_%a.txt", f"--comment={comment}"]
+            own += [
+                f"--array=0-{len(part) - 1}" + f"%{cap}" * bool(cap),
+                "--requeue",
+                f"--signal=TERM@{SECONDS_TO_SAVE}",
+            ]
+            if cap and (before or arrays):  # %N caps one array only, so the arrays run one after another
+                own.append(f"--dependency=afterany:{':'.join(before + arrays[-1:])}")
+            arrays.append(_sbatch(script, own + sweep.options["sbatch"], task))
+        collect = [sys.executable, "-m", "launch.collect", f"--workdir={os.fspath(sweep.workdir)}", "--on_done"]
+        own = [f"--job-name={sweep.id}-collect", f"--output={written}/%A-collect.txt", "--ntasks=1"]
+        own.append(f"--dependency=afterany:{':'.join(arrays)}")
+        _sbatch(script, own + [o for o in sweep.options["sbatch"] if o.split("=")[0] in COLLECT_TOO], collect)
+        return f"submitted {len(todo)} jobs as array {', '.join(arrays)}; {len(queued)} were queued or running before"
+
+    def states(self, sweep: Sweep) -> dict[str, str]:
+        """Jobs in Slurm's queue, with their state there and, while waiting, the reason. UserError where Slurm cannot be
+        asked, or a list is missing or damaged that tells which jobs are queued."""
+        lists, jobs = {}, {}
+        for line in call("squeue", "-h", "-r", "--me", f"--name={sweep.id}", "-o", "%K|%k|%T|%r").splitlines():
+            index, comment, state, reason = line.split("|", 3)
+            if comment not in lists:
+                lists[comment] = read_list(_folder(sweep) / f"{comment}.json")
+            waits = "" if state == "RUNNING" or reason == "None" else f" ({reason})"
+            try:
+                jobs |= dict.fromkeys(lists[comment][int(index)], state.lower() + waits)
+            except (ValueError, LookupError, TypeError):
+                raise UserError(
+                    f"{_folder(sweep)}/{comment}.json names no jobs for task {index} of that array"
+                ) from None
+        return jobs
+
+    def logs(self, sweep: Sweep, job: Job, rank: int | None = None, attempt: int | None = None) -> bytes:
+        """What the job's trainers printed, and what Slurm and launch.task printed for its newest task; with a rank or
+        an attempt, only what trainers printed."""
+        if rank is not None or attempt is not None:
+            return _of_rank(output.log(job, attempt), rank)
+        path = _output(sweep, job)
+        said = f"==> {path} <==\n".encode() + pathlib.Path(path).read_bytes() if path else b""
+        return said if said and not job.log.exists() else output.log(job) + said
+
+    def cancel(self, sweep: Sweep, patience: float) -> str:
+        """Takes the sweep's jobs off the queue; running trainers get SIGTERM first and Slurm's KillWait to save."""
+        try:
+            what = f"{len(self.states(sweep))} jobs"
+        except UserError as error:
+            what = f"the sweep's tasks ({error})"
+        call("scancel", f"--name={sweep.id}")
+        call("scancel", f"--name={sweep.id}-collect")
+        return f"cancelled {what}"
+
+    def cancel_job(self, sweep: Sweep, job: Job, patience: float) -> str:
+        """Takes the job's task off the queue."""
+        done = []
+        for line in call("squeue", "-h", "-r", "--me", f"--name={sweep.id}", "-o", "%F|%K|%k").splitlines():
+            array, index, comment = line.split("|")
+            if job.name in read_list(_folder(sweep) / f"{comment}.json")[int(index)]:
+                call("scancel", f"{array}_{index}")
+                done.append(f"task {array}_{index} was cancelled")
+        return "; ".join(done) or "it was not queued"
+
+    def follow(self, sweep: Sweep, job: Job, rank: int | None) -> Iterator[bytes]:
+        """Yields what `logs` gives and what is added to it, until the job has left the queue."""
+        next_look, over = 0.0, False
+
+        def has_left() -> bool:
+            nonlocal next_look, over
+            if time.monotonic() >= next_look:  # not too often: the controller serves all users
+                next_look, over = time.monotonic() + SECONDS_BETWEEN_LOOKS, job.name not in self.states(sweep)
+            return over
+
+        paths = lambda: [job.log, *[path for path in [_output(sweep, job)] if path and rank is None]]
+        for text in output.tail(paths, has_left):
+            yield _of_rank(text, rank)
+
+    def reason(self, sweep: Sweep, job: Job) -> str:
+        """The last error, else last line, in the output of the job's newest task; "" if none, or cancelled."""
+        if path := _output(sweep, job):
+            lines = [line for line in pathlib.Path(path).read_text(errors="replace").splitlines() if line.strip()]
+            errors = [line for line in lines if re.search(r"\berror: |Error\b", line)] or lines
+            if errors and "CANCELLED" not in errors[-1]:
+                return f"{errors[-1].strip()[:1000]} ({path})"
+        return ""
 
 
 def _is_ours(option: str) -> bool:
@@ -70,121 +201,9 @@ def _is_ours(option: str) -> bool:
     return letters[:1] in tuple(OURS_SHORT)
 
 
-def devices(sweep, accelerator: str | None) -> tuple[int | None, float | None]:
-    """The number of devices of a job, and the bytes of memory of each, from --accelerator and sbatch's options; None
-    for what they do not say."""
-    n_devices, memory = accelerators.devices(accelerator)
-    options = " ".join(sweep.options["sbatch"])
-    number = lambda names: next((int(n) for n in re.findall(rf"(?:^| )(?:{names})[= ]?(\d+)(?: |$)", options)), None)
-    n_nodes, n_tasks = number("--nodes|-N") or 1, number("--ntasks|-n")
-    if of_node := number("--gpus-per-node(?:=[a-z]\\w*:)?|--gres=gpu(?::[a-z]\\w*)?:"):
-        return n_devices or of_node * n_nodes, memory
-    if os.environ.get("JAX_PLATFORMS") == "cpu":
-        return n_devices or (n_tasks or n_nodes) * accelerators.host_devices(), memory
-    return n_devices, memory
-
-
-def submit(sweep) -> str:
-    """Queues every job that is neither finished nor queued, and a launch.collect after them; returns what it did.
-
-    Raises:
-      UserError: Slurm refuses, or it is not known what is queued.
-    """
-    queued, folder, cap = states(sweep), _folder(sweep), sweep.options.get("workers")
-    files = files_of(sweep.workdir)  # listed after the states: includes those of a job that has just left the queue
-    todo = [job for job in sweep.trained if job.name not in queued and not job.over(files)]
-    if "\\" in os.fspath(folder):
-        raise UserError(f"Slurm can write no output to {folder}, because of the backslash; set JMOE_CACHE")
-    if not todo:
-        others = "the others are done; launch.collect writes runs.csv" if queued else "all runs are done"
-        return f"nothing to submit: {len(queued)} jobs are queued or running, {others}"
-    todo.sort(key=lambda job: -job.flops)
-    folder.mkdir(parents=True, exist_ok=True)
-    written = os.fspath(folder).replace("%", "%%")  # Slurm expands % in this path
-    script, arrays, before = folder / "run.sh", [], _arrays(sweep) if cap else []
-    write_whole(script, SCRIPT)
-    for start in range(0, len(todo), LARGEST_ARRAY):
-        part = todo[start : start + LARGEST_ARRAY]
-        for job in part:
-            if job.has("failure.json", files):
-                trainer.forget_cause(job)
-        comment = f"{datetime.datetime.now():%Y%m%d-%H%M%S-%f}"
-        names = folder / f"{comment}.json"
-        write_whole(names, json.dumps([[job.name] for job in part]))
-        task = [sys.executable, "-m", "launch.task", f"--workdir={os.fspath(sweep.workdir)}", f"--array={names}"]
-        own = [f"--job-name={sweep.id}", f"--output={written}/{comment}_%a.txt", f"--comment={comment}"]
-        own += [f"--array=0-{len(part) - 1}" + f"%{cap}" * bool(cap), "--requeue", f"--signal=TERM@{SECONDS_TO_SAVE}"]
-        if cap and (before or arrays):  # %N caps one array only, so the arrays run one after another
-            own.append(f"--dependency=afterany:{':'.join(before + arrays[-1:])}")
-        arrays.append(_sbatch(script, own + sweep.options["sbatch"], task))
-    collect = [sys.executable, "-m", "launch.collect", f"--workdir={os.fspath(sweep.workdir)}", "--on_done"]
-    own = [f"--job-name={sweep.id}-collect", f"--output={written}/%A-collect.txt", "--ntasks=1"]
-    own.append(f"--dependency=afterany:{':'.join(arrays)}")
-    _sbatch(script, own + [o for o in sweep.options["sbatch"] if o.split("=")[0] in COLLECT_TOO], collect)
-    return f"submitted {len(todo)} jobs as array {', '.join(arrays)}; {len(queued)} were queued or running before"
-
-
-def _arrays(sweep) -> list[str]:
+def _arrays(sweep: Sweep) -> list[str]:
     """The arrays of the sweep that are in the queue."""
     return sorted(set(call("squeue", "-h", "--me", f"--name={sweep.id}", "-o", "%F").split()))
-
-
-def states(sweep) -> dict[str, str]:
-    """Jobs in Slurm's queue, with their state there and, while waiting, the reason.
-
-    Raises:
-      UserError: Slurm cannot be asked, or a list is missing or damaged that tells which jobs are queued.
-    """
-    lists, jobs = {}, {}
-    for line in call("squeue", "-h", "-r", "--me", f"--name={sweep.id}", "-o", "%K|%k|%T|%r").splitlines():
-        index, comment, state, reason = line.split("|", 3)
-        if comment not in lists:
-            lists[comment] = read_list(_folder(sweep) / f"{comment}.json")
-        waits = "" if state == "RUNNING" or reason == "None" else f" ({reason})"
-        try:
-            jobs |= dict.fromkeys(lists[comment][int(index)], state.lower() + waits)
-        except (ValueError, LookupError, TypeError):
-            raise UserError(f"{_folder(sweep)}/{comment}.json names no jobs for task {index} of that array") from None
-    return jobs
-
-
-def reason(sweep, job) -> str:
-    """The last error, else last line, in the output of the job's newest task; "" if none, or cancelled."""
-    if path := _output(sweep, job):
-        lines = [line for line in pathlib.Path(path).read_text(errors="replace").splitlines() if line.strip()]
-        errors = [line for line in lines if re.search(r"\berror: |Error\b", line)] or lines
-        if errors and "CANCELLED" not in errors[-1]:
-            return f"{errors[-1].strip()[:1000]} ({path})"
-    return ""
-
-
-def logs(sweep, job, rank: int | None = None, attempt: int | None = None) -> bytes:
-    """What the job's trainers printed, and what Slurm and launch.task printed for its newest task; with a rank or an
-    attempt, only what trainers printed.
-
-    Raises:
-      UserError: nothing was printed, or there was no such try.
-    """
-    if rank is not None or attempt is not None:
-        return _of_rank(output.log(job, attempt), rank)
-    path = _output(sweep, job)
-    said = f"==> {path} <==\n".encode() + pathlib.Path(path).read_bytes() if path else b""
-    return said if said and not job.log.exists() else output.log(job) + said
-
-
-def follow(sweep, job, rank: int | None):
-    """Yields what `logs` gives and what is added to it, until the job has left the queue."""
-    next_look, over = 0.0, False
-
-    def has_left() -> bool:
-        nonlocal next_look, over
-        if time.monotonic() >= next_look:  # not too often: the controller serves all users
-            next_look, over = time.monotonic() + SECONDS_BETWEEN_LOOKS, job.name not in states(sweep)
-        return over
-
-    paths = lambda: [job.log, *[path for path in [_output(sweep, job)] if path and rank is None]]
-    for text in output.tail(paths, has_left):
-        yield _of_rank(text, rank)
 
 
 def _of_rank(text: bytes, rank: int | None) -> bytes:
@@ -195,7 +214,7 @@ def _of_rank(text: bytes, rank: int | None) -> bytes:
     return b"".join(line[2] for line in labelled if line and int(line[1]) == rank)
 
 
-def _output(sweep, job) -> str | None:
+def _output(sweep: Sweep, job: Job) -> str | None:
     """The path of the output of the newest task that the job was given to, or None if nothing was printed."""
     folder = os.fspath(_folder(sweep))
     path = os.path.join(folder, _tasks(folder).get(job.name, "none"))
@@ -214,29 +233,7 @@ def _tasks(folder: str) -> dict[str, str]:
     return files
 
 
-def cancel_job(sweep, job, patience: float) -> str:
-    """Takes the job's task off the queue."""
-    done = []
-    for line in call("squeue", "-h", "-r", "--me", f"--name={sweep.id}", "-o", "%F|%K|%k").splitlines():
-        array, index, comment = line.split("|")
-        if job.name in read_list(_folder(sweep) / f"{comment}.json")[int(index)]:
-            call("scancel", f"{array}_{index}")
-            done.append(f"task {array}_{index} was cancelled")
-    return "; ".join(done) or "it was not queued"
-
-
-def cancel(sweep, patience: float) -> str:
-    """Takes the sweep's jobs off the queue; running trainers get SIGTERM first and Slurm's KillWait to save."""
-    try:
-        what = f"{len(states(sweep))} jobs"
-    except UserError as error:
-        what = f"the sweep's tasks ({error})"
-    call("scancel", f"--name={sweep.id}")
-    call("scancel", f"--name={sweep.id}-collect")
-    return f"cancelled {what}"
-
-
-def _sbatch(script, options, command) -> str:
+def _sbatch(script: pathlib.Path, options: list[str], command: list[str]) -> str:
     """Submits a batch job; returns its id."""
     exported = [v for v in os.environ if v in EXPORT or v.startswith(EXPORT_PREFIXES)]
     fixed = ["--parsable", "--open-mode=append", f"--export={','.join(exported)}"]
@@ -246,7 +243,7 @@ def _sbatch(script, options, command) -> str:
     return number
 
 
-def _folder(sweep) -> pathlib.Path:
+def _folder(sweep: Sweep) -> pathlib.Path:
     """The folder of lists, batch script and Slurm's own output: in the workdir; or in the cache if the workdir is on
     gs:// or has a backslash in its name, which Slurm would drop from the names of its output."""
     if is_remote(sweep.workdir) or "\\" in os.fspath(sweep.workdir):

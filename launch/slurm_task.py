@@ -10,9 +10,12 @@ import os
 import pathlib
 import subprocess
 import time
+from typing import Any
 
 from jmoe.errors import UNAVAILABLE, Unavailable, UserError
 from launch import hooks, trainer
+from launch.backend import Sweep
+from launch.jobs import Job
 
 SLURMS_OWN = ("srun:", "slurmstepd")  # beginnings of the lines that Slurm adds to a trainer's log
 AWAY = ("Unable to contact slurm controller", "Socket timed out on send/recv operation")  # it restarts, or is busy
@@ -30,7 +33,7 @@ def job_of_task(path: str) -> str:
         raise UserError(f"--array={path} has no job for SLURM_ARRAY_TASK_ID={index!r}") from None
 
 
-def run_task(sweep, job) -> int:
+def run_task(sweep: Sweep, job: Job) -> int:
     """Has srun start trainers on the nodes of this array task until the job is done or has failed for good, or Slurm
     takes the nodes away; queues the task again if the trainers were asked to stop or the store gives no answer.
     UserError outside of an array."""
@@ -43,7 +46,7 @@ def run_task(sweep, job) -> int:
         raise
 
 
-def _train(sweep, job) -> int:
+def _train(sweep: Sweep, job: Job) -> int:
     while not job.over():
         if job.stands_still():  # cancelled, or accepted, while it waited
             return 2
@@ -79,7 +82,7 @@ def _step() -> list[str]:
     return ["srun", "--export=ALL", "--kill-on-bad-exit=1", *["--label"] * several]
 
 
-def _is_slurms_or_the_stores(started) -> bool:
+def _is_slurms_or_the_stores(started: trainer.Trainer) -> bool:
     """Whether a trainer ended for want of the store, or did not start for want of the controller or a node. Read from
     srun's lines: its exit code is the largest of all processes' and does not tell which one ended first."""
     errors = [line for line in started.lines() if line.startswith("srun: error:")]
@@ -112,7 +115,7 @@ def _task() -> str:
     return f"{os.environ['SLURM_ARRAY_JOB_ID']}_{os.environ['SLURM_ARRAY_TASK_ID']}"
 
 
-def read_list(path) -> list:
+def read_list(path: pathlib.Path) -> list:
     try:
         return json.loads(path.read_text())
     except (OSError, ValueError) as error:
@@ -122,7 +125,7 @@ def read_list(path) -> list:
         ) from None
 
 
-def _asked(*command) -> str:
+def _asked(*command: Any) -> str:
     """What one of Slurm's commands prints. Repeats the command for as long as the controller is away: the task and its
     nodes work on without it."""
     while True:
@@ -135,12 +138,9 @@ def _asked(*command) -> str:
             time.sleep(PAUSE)
 
 
-def call(*command) -> str:
-    """What one of Slurm's commands prints.
-
-    Raises:
-      UserError: the command is not on this machine, or it failed; the message quotes what it printed.
-    """
+def call(*command: Any) -> str:
+    """What one of Slurm's commands prints. UserError where the command is not on this machine, or it failed; the
+    message quotes what it printed."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL)
     except FileNotFoundError:

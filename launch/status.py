@@ -13,8 +13,10 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable
 
 from absl import flags
+from etils import epath
 from tqdm import tqdm
 
 from jmoe import cli
@@ -22,13 +24,14 @@ from jmoe.errors import UserError
 from jmoe.storage import files as storage
 from jmoe.storage import ownership
 from launch import collect, command, hooks, sweepfile
-from launch.jobs import files_of
+from launch.backend import Sweep
+from launch.jobs import Job, files_of
 
 CLEAR = "\x1b[H\x1b[2J"  # clears a terminal
 ENDED = ("done", "failed", "cancelled", "accepted", "kept")  # states of jobs that are trained no further as things are
 
 
-def main(_):
+def main(_: object) -> None:
     asked = flags.FLAGS
     given = {name: hooks.words(name, asked[name].value) for name in hooks.NAMES}
     if any(given.values()) and asked.watch is None:
@@ -57,7 +60,7 @@ def main(_):
         hooks.run("on_done", given["on_done"], place, JMOE_RUNS_MISSING=n_missing)
 
 
-def workdirs(folder, depth: int = 2) -> list:
+def workdirs(folder: epath.Path, depth: int = 2) -> list:
     """`folder` if it holds a sweep, else the folders that do among those in it, and in these."""
     if (folder / "sweep.json").exists():
         return [folder]
@@ -67,7 +70,7 @@ def workdirs(folder, depth: int = 2) -> list:
     return []
 
 
-def see(workdir, dollars_per_hour: float | None = None) -> dict:
+def see(workdir: epath.Path, dollars_per_hour: float | None = None) -> dict:
     """What `look` says of the sweep in `workdir`, and trouble: why its backend cannot be asked, in words, or null. If
     there is no sweep, or its sweep.json cannot be read, only workdir and trouble."""
     try:
@@ -81,7 +84,7 @@ def see(workdir, dollars_per_hour: float | None = None) -> dict:
     return look(sweep, states, dollars_per_hour) | {"trouble": trouble}
 
 
-def look(sweep, states: dict[str, str] | None, dollars_per_hour: float | None = None) -> dict:
+def look(sweep: Sweep, states: dict[str, str] | None, dollars_per_hour: float | None = None) -> dict:
     """The sweep's status in JSON types; `states` is what the backend says of the jobs it has, None if it says nothing.
     `dollars_per_hour`: of a chip, by default what launch.sweep was given. Writes nothing.
 
@@ -92,7 +95,7 @@ def look(sweep, states: dict[str, str] | None, dollars_per_hour: float | None = 
     waits in a queue.
     """
     files = files_of(sweep.workdir)
-    reason = sweep.reason if states is not None else lambda job: ""
+    reason = (lambda job: sweep.engine.reason(sweep, job)) if states is not None else lambda job: ""
     of_job = lambda job: _job(job, files, (states or {}).get(job.name), reason)
     jobs = storage.of_each(of_job, sweep.jobs, sweep.workdir)
     owner = ownership.owner(sweep.lock)
@@ -115,7 +118,7 @@ def look(sweep, states: dict[str, str] | None, dollars_per_hour: float | None = 
     }
 
 
-def _hours_left(jobs, seen: list[dict]) -> float | None:
+def _hours_left(jobs: list[Job], seen: list[dict]) -> float | None:
     """Hours until all jobs are trained: those of the job that needs longest, or of all FLOPs left at the pace of the
     jobs that train now, whichever is more; None if none does."""
     left = {
@@ -158,7 +161,7 @@ def _summary(seen: dict) -> list[str]:
     return [f"{done}; {len(seen['jobs'])} jobs on {seen['backend']}: {counted}", *[", ".join(effort)] * bool(effort)]
 
 
-def _line(seen: dict, folder) -> str:
+def _line(seen: dict, folder: epath.Path) -> str:
     """One of the sweeps below `folder`, in one line."""
     summary = _summary(seen) if "jobs" in seen else []
     name = seen["workdir"].removeprefix(os.fspath(folder)).strip("/")
@@ -181,8 +184,8 @@ def _tell_failures(looks: list[dict], told: set | None, given: dict) -> set:
     return set(failed)
 
 
-def _job(job, files: dict[str, set[str]], state: str | None, reason) -> dict:
-    """What `look` says of one job; `files` as jobs.files_of lists them, `reason` as Sweep.reason."""
+def _job(job: Job, files: dict[str, set[str]], state: str | None, reason: Callable[[Job], str]) -> dict:
+    """What `look` says of one job; `files` as jobs.files_of lists them, `reason` as Backend.reason."""
     own = files.get(job.name, set())
     written = [branch for branch in job.budgets if f"{branch}/result.json" in own]
     results = job.results(files)
@@ -210,12 +213,14 @@ def _job(job, files: dict[str, set[str]], state: str | None, reason) -> dict:
     more = [f"{branch}/result.json is damaged" for branch in written if branch not in results]
     if job.training_tokens and began:
         more.append(f"{tokens / job.training_tokens:.0%} trained" + (f", loss {loss:.3f}" if loss is not None else ""))
-    more += [_left(left)] if pace else []
+    more += [] if left is None else [_left(left)]
     kind, more = _state(job, state, failure, more, reason)
     return seen | {"state": kind, "more": "; ".join(more)}
 
 
-def _state(job, state: str | None, failure: dict, more: list[str], reason) -> tuple[str, list[str]]:
+def _state(
+    job: Job, state: str | None, failure: dict, more: list[str], reason: Callable[[Job], str]
+) -> tuple[str, list[str]]:
     """One word for a job that is not done, and what else there is to say."""
     if how := next((how for how in ("accepted", "cancelled") if failure.get(how)), None):
         if not state or state.startswith("failed") or how == "accepted":

@@ -17,6 +17,7 @@ import os
 import sys
 
 from absl import flags
+from ml_collections import ConfigDict
 
 from jmoe import cli
 from jmoe.cost import counts
@@ -24,14 +25,17 @@ from jmoe.errors import UserError
 from jmoe.storage import files as storage
 from jmoe.storage import ownership
 from launch import accelerators, collect, hooks, preflight, sweepfile, varied
+from launch import backend as backend_lib
 from launch import jobs as jobs_lib
+from launch.backend import Backend, Sweep
+from launch.jobs import Job
 
 SECONDS_TO_SUBMIT = 120.0  # how long a start for slurm or gke waits for another one that is submitting
 
 SWEEP = flags.DEFINE_string("sweep", None, "Sweep file, e.g. configs/sweeps/quickstart.py.")
 WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the sweep: jobs, logs, runs.csv; a folder or gs://...")
 BACKEND = flags.DEFINE_string(
-    "backend", "local", f"Where the jobs run: {', '.join(sweepfile.BACKENDS)}, or a Python file that defines a backend."
+    "backend", "local", f"Where the jobs run: {', '.join(backend_lib.BACKENDS)}, or a Python file with a backend."
 )
 RETRIES = flags.DEFINE_integer(
     "retries", 1, "How many times a job that died is tried again; the count restarts with progress.", lower_bound=0
@@ -62,15 +66,14 @@ DOLLARS = flags.DEFINE_float(
 )
 
 
-def main(config_flags: list[str]):
-    workdir = storage.absolute(WORKDIR.value)
-    engine = sweepfile.backend(BACKEND.value)
-    jobs, configs = jobs_lib.load(SWEEP.value, workdir, config_flags)
+def main(config_flags: list[str]) -> None:
+    file, folder = SWEEP.value or "", WORKDIR.value or ""  # run() requires both
+    workdir = storage.absolute(folder)
+    engine = backend_lib.backend(BACKEND.value)
+    jobs, configs = jobs_lib.load(file, workdir, config_flags)
     own = {"workers": WORKERS.value, "dollars_per_hour": DOLLARS.value}
     options = engine.options() | own | _hooks(engine)
-    sweep = sweepfile.Sweep(
-        workdir, SWEEP.value, BACKEND.value, RETRIES.value, MIX.value, options, jobs, STALL_MINUTES.value
-    )
+    sweep = Sweep(workdir, file, BACKEND.value, RETRIES.value, MIX.value, options, jobs, STALL_MINUTES.value)
     engine.check(sweep)
     n_devices, _ = engine.devices(sweep, ACCELERATOR.value)
     sweep.options["n_chips"] = accelerators.n_chips(ACCELERATOR.value, n_devices)  # of a job, for launch.status
@@ -79,9 +82,8 @@ def main(config_flags: list[str]):
         dry_run(sweep, impossible)
         return
     preflight.check(impossible)
-    if hasattr(engine, "ready"):
-        engine.ready(sweep)
-    storage.make_workdir(WORKDIR.value)
+    engine.ready(sweep)
+    storage.make_workdir(folder)
     wait = 0.0 if engine.ON_THIS_MACHINE else SECONDS_TO_SUBMIT
     try:
         with ownership.hold(sweep.lock, f"launch.sweep --backend={sweep.backend}", wait):
@@ -93,10 +95,10 @@ def main(config_flags: list[str]):
         ) from None
 
 
-def _hooks(engine) -> dict[str, list[str] | None]:
+def _hooks(engine: Backend) -> dict[str, list[str] | None]:
     """The commands of --on_done and --on_failure; UserError if nothing could call them."""
     given = {name: hooks.words(name, flags.FLAGS[name].value) for name in hooks.NAMES}
-    if any(given.values()) and not engine.ON_THIS_MACHINE and not getattr(engine, "CALLS_ON_DONE", False):
+    if any(given.values()) and not engine.ON_THIS_MACHINE and not engine.CALLS_ON_DONE:
         raise UserError(
             f"--{next(filter(given.get, given))}: with --backend={BACKEND.value} nothing of the sweep is left to call "
             "it; give it to launch.status --watch=60, which waits for the end"
@@ -104,7 +106,7 @@ def _hooks(engine) -> dict[str, list[str] | None]:
     return given
 
 
-def start(sweep, configs) -> str:
+def start(sweep: Sweep, configs: dict[str, ConfigDict]) -> str:
     """Starts or submits what is not done, and returns a report; the caller owns the workdir.
 
     Raises:
@@ -129,7 +131,7 @@ def start(sweep, configs) -> str:
     return report
 
 
-def _submit(sweep) -> str:
+def _submit(sweep: Sweep) -> str:
     """Writes sweep.json, which submitted jobs read, and submits; undoes the writing if the backend takes no job."""
     before_states = sweep.engine.states(sweep)  # a backend that cannot be asked raises before anything is written
     path = sweep.workdir / "sweep.json"
@@ -144,11 +146,11 @@ def _submit(sweep) -> str:
         raise
 
 
-def dry_run(sweep, impossible) -> None:
+def dry_run(sweep: Sweep, impossible: list[str]) -> None:
     """Prints what would run and what it costs, as comments before the backend's preview where it has one."""
     lines = describe(sweep.jobs)
-    if hasattr(sweep.engine, "preview"):
-        lines = [f"# {line}" for line in lines] + [sweep.engine.preview(sweep)]
+    if manifests := sweep.engine.preview(sweep):
+        lines = [f"# {line}" for line in lines] + [manifests]
     print("\n".join(lines))
     try:
         preflight.check(impossible)
@@ -156,7 +158,7 @@ def dry_run(sweep, impossible) -> None:
         print(f"WARNING: this would be refused: {error}", file=sys.stderr)
 
 
-def describe(jobs) -> list[str]:
+def describe(jobs: list[Job]) -> list[str]:
     """Lines on each job and on all, in the paper's counts (6 N_active D), with hours and price where asked for."""
     cost = lambda flops: ""
     if ACCELERATOR.value:
@@ -183,12 +185,12 @@ def describe(jobs) -> list[str]:
     return lines
 
 
-def run():
+def run() -> None:
     chosen = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     chosen.add_argument("--backend", "-backend", nargs="?")
-    for backend in (*sweepfile.BACKENDS, chosen.parse_known_args()[0].backend or "local"):
+    for backend in (*backend_lib.BACKENDS, chosen.parse_known_args()[0].backend or "local"):
         with contextlib.suppress(UserError):  # main reports it
-            flags.adopt_module_key_flags(sweepfile.backend(backend))
+            flags.adopt_module_key_flags(backend_lib.module(backend))
     flags.mark_flags_as_required(["sweep", "workdir"])
     sys.argv[1:], config_flags = varied.split(sys.argv[1:])
     cli.run(lambda _: main(config_flags))

@@ -10,146 +10,22 @@ kept: its finished runs stay in runs.csv, and it is trained no further. Changed 
 because runs.csv then holds two versions.
 """
 
-import dataclasses
-import functools
-import importlib.util
 import json
 import math
 import os
 import sys
 
-from absl import flags
 from etils import epath
 
-from jmoe import cli
 from jmoe.errors import UserError
 from jmoe.storage.files import of_each, set_aside, write_whole
 from jmoe.version import code_version
-from launch import jobs as jobs_lib
-from launch.jobs import Job
+from launch.backend import Sweep
+from launch.jobs import Files, Job
 
-BACKENDS = ("local", "slurm", "gke")  # those of launch/; a user's own is the path of a Python file
 UNKNOWN = "unknown"  # the code of a run whose code was not recorded
-BACKEND = ("options", "check", "devices", "submit", "states", "logs", "cancel", "ON_THIS_MACHINE")
 NUMBERS = {"dollars_per_hour": float} | dict.fromkeys(("threads", "together", "workers", "n_slices", "n_chips"), int)
 MALFORMED = (ValueError, TypeError, KeyError, AttributeError)  # what parsing a damaged file raises
-
-
-def backend(name: str):
-    """The backend `name`, a module: launch/NAME.py, or NAME itself where that is a Python file. It defines
-
-      options() -> dict                  what sweep.json keeps of its flags; it defines the flags when it is imported
-      check(sweep)                       raises UserError where sweep.options cannot be used
-      devices(sweep, accelerator)        devices of a job, and bytes of memory of each; None where that is not known
-      submit(sweep) -> str               starts what is neither done nor started; returns what it did, in words
-      states(sweep) -> dict[str, str]    the jobs that it has by name: "running", "failed (why)" or another word
-      logs(sweep, job) -> bytes          what the trainer of a job printed; it may take rank=None and attempt=None too
-      cancel(sweep, patience) -> str     stops everything; returns what it did, in words
-      ON_THIS_MACHINE: bool              whether `submit` trains and returns when all is over; else it returns at once,
-                                         its scheduler starts `launch.task` for each of sweep.trained, and that calls
-      run_task(sweep, job) -> int        trains the job and returns the exit code
-
-    and optionally
-
-      preview(sweep) -> str              for --dry_run: what would be submitted
-      cancel_job(sweep, job, patience) -> str   stops one job for good; its failure.json has already been written
-      follow(sweep, job, rank)           yields what the job prints, from its beginning until it is over, as bytes
-      job_of_task(path) -> str           name of the job of the task that asks, which runs `launch.task --array=path`
-      CALLS_ON_DONE: bool                whether it calls hooks.failed, and launch.collect --on_done after the last job
-      ready(sweep)                       raises UserError where its scheduler would not take the jobs; asked before
-                                         anything is written
-      reason(sweep, job) -> str          why a job did not run, if its own folder does not say so; else ""
-
-    Raises:
-      UserError: there is no such module, or it lacks one of these.
-    """
-    return _backend(os.path.abspath(name) if name.endswith(".py") else name)
-
-
-@functools.cache  # the flags of a Python file can be defined once
-def _backend(name: str):
-    if name.endswith(".py"):
-        module = cli.load_module(name, "--backend")
-    elif name.isidentifier() and importlib.util.find_spec(f"launch.{name}"):
-        try:
-            module = importlib.import_module(f"launch.{name}")
-        except flags.DuplicateFlagError as error:  # another command of launch
-            raise UserError(f"--backend={name} is no backend: {error}") from None
-    else:
-        raise UserError(f"--backend={name}: choose {', '.join(BACKENDS)}, or the path of a Python file")
-    if missing := [function for function in BACKEND if not hasattr(module, function)]:
-        raise UserError(f"--backend={name} is no backend: it does not define {', '.join(missing)}")
-    return module
-
-
-@dataclasses.dataclass
-class Sweep:
-    """A sweep begun in `workdir`: what its sweep.json holds."""
-
-    workdir: epath.Path
-    file: str
-    backend: str
-    retries: int  # of a job that died for no known reason and got no further
-    mix: list[str]  # of MIXABLE, what runs.csv may hold two versions of
-    options: dict  # the backend's own, those that every sweep has (launch/sweep.py), "threads" of each local trainer
-    jobs: list[Job]
-    stall_minutes: float = 60.0  # without a sign of life, after which a trainer is stopped; 0: never
-
-    def __post_init__(self):
-        if self.backend.endswith(".py"):
-            self.backend = os.path.abspath(self.backend)
-
-    @property
-    def id(self) -> str:
-        """The sweep's name for schedulers; the same for every spelling of the workdir (storage.absolute)."""
-        return "jmoe-" + jobs_lib.short_hash(os.fspath(self.workdir))
-
-    @property
-    def engine(self):
-        """The module of its backend; UserError if it is a file, perhaps a stranger's, that --backend does not name."""
-        named = flags.FLAGS["backend"].value if "backend" in flags.FLAGS else None
-        if self.backend.endswith(".py") and os.path.abspath(named or "") != self.backend:
-            raise UserError(
-                f"the sweep's backend is a program, which runs only if you name it: --backend={self.backend}"
-            )
-        return backend(self.backend)
-
-    def reason(self, job) -> str:
-        """Why a job did not run, if only the backend knows it; else ""."""
-        return getattr(self.engine, "reason", lambda *_: "")(self, job)
-
-    @property
-    def lock(self) -> epath.Path:
-        """The lock that whoever changes sweep.json, submits jobs or trains them holds (ownership.hold)."""
-        return self.workdir / "sweep.lock"
-
-    def named(self, beginning: str) -> Job:
-        """The job whose name begins with `beginning`; UserError if there is none, or several."""
-        jobs = [job for job in self.jobs if job.name.startswith(beginning)]
-        if len(jobs) != 1 and beginning not in (job.name for job in jobs):
-            names = ", ".join(job.name for job in (jobs or self.jobs)[:10])
-            raise UserError(f"--job={beginning} names {len(jobs)} jobs; there are {names}{', ...' * (len(jobs) > 10)}")
-        return jobs[0]
-
-    @property
-    def trained(self) -> list[Job]:
-        """The jobs of the sweep as it is now, without those kept from an earlier form of it."""
-        return [job for job in self.jobs if not job.kept]
-
-    def job(self, name: str) -> Job:
-        """The job of that name; UserError if the sweep has none."""
-        for job in self.jobs:
-            if job.name == name:
-                return job
-        raise UserError(f"job {name} is not, or no longer, in {self.workdir}/sweep.json")
-
-    def text(self) -> str:
-        """What sweep.json holds."""
-        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in ("workdir", "jobs")}
-        return json.dumps(fields | {"jobs": {job.name: job.fields() for job in self.jobs}}, indent=1)
-
-    def write(self) -> None:
-        write_whole(self.workdir / "sweep.json", self.text())
 
 
 def read(workdir: epath.Path) -> Sweep:
@@ -171,9 +47,9 @@ def _parse(workdir: epath.Path, text: str) -> Sweep:
     jobs = fields.pop("jobs")
     if not jobs or not isinstance(fields["options"], dict):
         raise ValueError("without jobs, or without options")
-    numbers = [("retries", fields["retries"], int), ("stall_minutes", fields.get("stall_minutes"), float)]
-    numbers += [(f"options.{name}", fields["options"].get(name), kind) for name, kind in NUMBERS.items()]
-    for name, value, kind in numbers:
+    own = {f"options.{name}": (fields["options"].get(name), kind) for name, kind in NUMBERS.items()}
+    own |= {"retries": (fields["retries"], int), "stall_minutes": (fields.get("stall_minutes"), float)}
+    for name, (value, kind) in own.items():
         if value is not None and not (isinstance(value, int | kind) and 0 <= value < math.inf):
             raise ValueError(f"{name} is {value!r}")
     return Sweep(workdir, jobs=[Job.of(name, workdir, values) for name, values in jobs.items()], **fields)
@@ -223,14 +99,11 @@ def _job_in(folder: epath.Path, workdir: epath.Path) -> Job | None:
     return Job(folder.name, folder, "", {}, 0, 0, 0, 0, budgets, {}, code=[UNKNOWN]) if segments else None
 
 
-def resume(sweep, files) -> dict[str, Job]:
+def resume(sweep: Sweep, files: Files) -> dict[str, Job]:
     """The jobs of earlier starts in this workdir, by name. The sweep's jobs get the code versions of their earlier
-    starts; jobs that the sweep no longer has join it as kept ones. `files` as jobs.files_of lists them.
-
-    Raises:
-      UserError: the code or the configs differ from those of jobs that have begun, and --mix does not allow it; or
-        another backend still has jobs.
-    """
+    starts; jobs that the sweep no longer has join it as kept ones. `files` as jobs.files_of lists them. UserError where
+    the code or the configs differ from those of jobs that have begun, and --mix does not allow it; or another backend
+    still has jobs."""
     code = code_version()
     for job in sweep.jobs:
         job.code = [code]
@@ -257,7 +130,7 @@ def resume(sweep, files) -> dict[str, Job]:
     return earlier
 
 
-def _check_code(sweep, earlier, code: str) -> None:
+def _check_code(sweep: Sweep, earlier: dict[str, Job], code: str) -> None:
     others = sorted({version for job in earlier.values() for version in job.code} - {code})
     if others and "code" not in sweep.mix:
         raise UserError(
@@ -267,7 +140,7 @@ def _check_code(sweep, earlier, code: str) -> None:
         )
 
 
-def _check_dropped(sweep, dropped, active, files) -> None:
+def _check_dropped(sweep: Sweep, dropped: list[Job], active: dict[str, str], files: Files) -> None:
     names = ", ".join(job.name for job in dropped[:3]) + ", ..." * (len(dropped) > 3)
     if "config" not in sweep.mix:
         raise UserError(

@@ -11,15 +11,11 @@ import sys
 from absl import flags
 
 from jmoe import cli
-from jmoe.errors import UserError
 from launch import command
 
 
-def main(_):
+def main(_: object) -> None:
     sweep = command.sweep()
-    for function in ("run_task", *["job_of_task"] * (flags.FLAGS.array is not None)):
-        if not hasattr(sweep.engine, function):
-            raise UserError(f"--backend={sweep.backend} has no tasks that a scheduler starts: it defines no {function}")
     job = sweep.job(flags.FLAGS.job or sweep.engine.job_of_task(flags.FLAGS.array))
     signal.signal(signal.SIGTERM, lambda *_: None)  # the scheduler asks the trainer itself; this process waits for it
     sys.exit(sweep.engine.run_task(sweep, job))

@@ -8,12 +8,13 @@ import contextlib
 import ctypes
 import json
 import os
-import pathlib
 import re
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from jmoe.errors import Unavailable, UserError
 from jmoe.storage import identity, ownership
@@ -22,6 +23,7 @@ from jmoe.storage.files import write_whole
 from jmoe.version import code_version
 from launch import jobs as jobs_lib
 from launch import output, sweepfile
+from launch.jobs import Job
 
 STOPPED = (128 + signal.SIGINT, 128 + signal.SIGTERM)  # exit codes of a trainer that saved and stopped when asked
 SECONDS_TO_SAVE = 300.0  # that a trainer gets between SIGTERM and SIGKILL
@@ -35,7 +37,15 @@ class Trainer:
     stop, and later SIGKILL. With 0 minutes it is never stopped.
     """
 
-    def __init__(self, job, process, log_start: int, stall_minutes: float, prefix=(), not_its_own=()):
+    def __init__(
+        self,
+        job: Job,
+        process: subprocess.Popen,
+        log_start: int,
+        stall_minutes: float,
+        prefix: Sequence[str] = (),
+        not_its_own: tuple[str, ...] = (),
+    ) -> None:
         self._label = r"^ *\d+: " if "--label" in prefix else "^"  # srun's label, before each line of a process
         self.job, self.process, self._log_start, self._not_its_own = job, process, log_start, not_its_own
         self._patience, self._moved, self._next_look, self._sign = 60 * stall_minutes, time.monotonic(), 0.0, None
@@ -84,7 +94,7 @@ class Trainer:
             time.sleep(0.2)
         return code
 
-    def _sign_of_life(self):
+    def _sign_of_life(self) -> Any:
         log = self.job.log
         return log.stat().st_size if log.exists() else 0, self.job.progress()[0], len(self.job.results())
 
@@ -106,7 +116,7 @@ class Trainer:
         return f"{said[:2000]} ({how}; {self.job.log})"
 
 
-def end(processes, hurry=lambda: False) -> None:
+def end(processes: list[subprocess.Popen], hurry: Callable[[], bool] = lambda: False) -> None:
     """Asks trainers to save and stop; kills those still running after SECONDS_TO_SAVE, or once hurry() is true."""
     for process in processes:
         _ask(process)
@@ -118,18 +128,25 @@ def end(processes, hurry=lambda: False) -> None:
         time.sleep(0.1)
 
 
-def _ask(process) -> None:
+def _ask(process: subprocess.Popen) -> None:
     process.send_signal(signal.SIGTERM)
     process.send_signal(signal.SIGCONT)  # a halted trainer could not save
 
 
-def _kill(process) -> None:
+def _kill(process: subprocess.Popen) -> None:
     if process.poll() is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)  # it leads a session of its own
 
 
-def start(job, stall_minutes: float, env=None, cores=None, prefix=(), not_its_own=()) -> Trainer | None:
+def start(
+    job: Job,
+    stall_minutes: float,
+    env: dict[str, str] | None = None,
+    cores: list[int] | None = None,
+    prefix: Sequence[str] = (),
+    not_its_own: tuple[str, ...] = (),
+) -> Trainer | None:
     """Starts the trainer of `job`; None if an earlier one still runs.
 
     Args:
@@ -143,7 +160,7 @@ def start(job, stall_minutes: float, env=None, cores=None, prefix=(), not_its_ow
     if (version := code_version()) != job.code[-1]:
         raise UserError(f"job {job.name} belongs to code {job.code[-1]}, this machine has {version}")
     jobs_lib.config_of(job)
-    if (lock := ownership.lock(lock_path(job))) is None:
+    if (lock := ownership.lock(job.lock)) is None:
         return None
     with lock, open(job.log, "ab") as log:
         sweepfile.write_job(job)
@@ -151,7 +168,7 @@ def start(job, stall_minutes: float, env=None, cores=None, prefix=(), not_its_ow
         log.flush()
         parent, log_start = os.getpid(), log.tell()
 
-        def prepare():
+        def prepare() -> None:
             if _libc:
                 _libc.prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
                 if os.getppid() != parent:  # the parent died before prctl
@@ -174,7 +191,7 @@ def start(job, stall_minutes: float, env=None, cores=None, prefix=(), not_its_ow
         return started.keep_time() if (env or {}).get("JAX_PROCESS_ID", "0") == "0" else started
 
 
-def start_when_free(job, stall_minutes: float, **options) -> Trainer:
+def start_when_free(job: Job, stall_minutes: float, **options: Any) -> Trainer:
     """Waits until an earlier trainer of the job, which may be saving, has ended; then does what `start` does."""
     while not (started := start(job, stall_minutes, **options)):
         time.sleep(1)
@@ -191,9 +208,9 @@ def environment() -> dict:
     return defaults | os.environ
 
 
-def running(job) -> identity.Owner | None:
+def running(job: Job) -> identity.Owner | None:
     """The job's trainer on this machine, or on another one that shares the job's folder."""
-    return ownership.owner(lock_path(job))
+    return ownership.owner(job.lock)
 
 
 def explained(code: int, cause: str) -> bool:
@@ -216,7 +233,7 @@ def failed(trainer: Trainer, code: int, retries: int) -> dict:
     return {}
 
 
-def fail(job, cause: str, for_good: bool, retries: int) -> dict:
+def fail(job: Job, cause: str, for_good: bool, retries: int) -> dict:
     """Writes failure.json to the job's folder and returns what it holds.
 
     It says "for_good" if another try would be in vain: `for_good`, or more than `retries` tries in a row got no further
@@ -234,7 +251,7 @@ def fail(job, cause: str, for_good: bool, retries: int) -> dict:
     return failure
 
 
-def give_up(job, cause: str, how: str) -> None:
+def give_up(job: Job, cause: str, how: str) -> None:
     """Records that a user gave the job up; `how`: "cancelled" or "accepted"."""
     before = job.failure()
     job.folder.mkdir(parents=True, exist_ok=True)  # it may not have begun
@@ -242,11 +259,7 @@ def give_up(job, cause: str, how: str) -> None:
     write_whole(job.folder / "failure.json", json.dumps(failure | {how: True}, indent=1))
 
 
-def forget_cause(job, accepted_too: bool = False) -> None:
+def forget_cause(job: Job, accepted_too: bool = False) -> None:
     """Deletes the record of the job's failure; that of an accepted failure only with `accepted_too`."""
     if accepted_too or not job.given_up():
         (job.folder / "failure.json").unlink(missing_ok=True)
-
-
-def lock_path(job) -> pathlib.Path:
-    return job.local_folder / "lock"

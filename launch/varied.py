@@ -4,23 +4,31 @@ import collections.abc
 import itertools
 import os
 import re
+import types
+from collections.abc import Sequence
+from typing import Any
 
 from absl import flags
-from ml_collections import config_flags
+from ml_collections import ConfigDict, config_flags
 
 from jmoe import cli
 from jmoe.errors import UserError
-from launch.families import resolve
 
 
-def read(path: str, config_flags: list[str] = ()) -> tuple[str, object, list[dict]]:
+def resolve(base: types.ModuleType, overrides: dict) -> ConfigDict:
+    """The config of a module with get_config(), with the overrides of one job; UserError if that makes no config, and
+    what ConfigDict raises for an override."""
+    config = cli.config_of(base).lock()
+    config.update_from_flattened_dict(overrides)
+    return config
+
+
+def read(path: str, config_flags: Sequence[str] = ()) -> tuple[str, types.ModuleType, list[dict]]:
     """(config file, its module, a dict of overrides for each job) of the sweep file at `path`.
 
     `config_flags`: arguments such as --config.data.path=books/*.txt. Each counts as if the file said it in every job.
-
-    Raises:
-      UserError: the file or its config file can't be used, or a flag sets what it can't, or what the file sets too.
-    """
+    UserError where the file or its config file can't be used, or a flag sets what it can't, or what the file sets
+    too."""
     sweep = cli.load_module(path, "--sweep")
     if not hasattr(sweep, "get_sweep"):
         raise UserError(f"--sweep={path} defines no get_sweep()")
@@ -41,11 +49,11 @@ def read(path: str, config_flags: list[str] = ()) -> tuple[str, object, list[dic
     return config_file, base, [given | job for job in jobs]
 
 
-def _is_pair(said) -> bool:
+def _is_pair(said: Any) -> bool:
     return isinstance(said, (tuple, list)) and len(said) == 2 and isinstance(said[0], (str, os.PathLike))
 
 
-def _jobs(path: str, varied) -> list[dict] | None:
+def _jobs(path: str, varied: Any) -> list[dict] | None:
     """The overrides of each job of a grid or a list; None for anything else."""
     if isinstance(varied, dict):
         for field, values in varied.items():
@@ -60,14 +68,14 @@ def _jobs(path: str, varied) -> list[dict] | None:
     return [{field: plain(value) for field, value in job.items()} for job in varied]
 
 
-def plain(value):
+def plain(value: Any) -> Any:
     """A value as configs hold it: lists, which JSON makes of tuples, as tuples, and numbers and arrays of numpy as
     Python's own."""
     value = value.tolist() if hasattr(value, "tolist") else value
     return tuple(map(plain, value)) if isinstance(value, (tuple, list)) else value
 
 
-def _overrides(base, arguments: list[str]) -> dict:
+def _overrides(base: types.ModuleType, arguments: Sequence[str]) -> dict:
     """{field: value} of --config flags, parsed as jmoe.train parses them."""
     nothing = {found[1]: None for found in map(cli.NONE.fullmatch, arguments) if found}
     arguments = ["", *(argument for argument in arguments if not cli.NONE.fullmatch(argument))]
@@ -80,7 +88,7 @@ def _overrides(base, arguments: list[str]) -> dict:
     except (flags.Error, AttributeError, KeyError, TypeError, ValueError) as error:
         text = " ".join(str(error.args[0] if error.args else error).split())
         raise UserError(f"--config has no such field or value: {text}") from None
-    return nothing | values["config"].override_values
+    return nothing | values["config"].override_values  # ty: ignore[missing-attribute]  absl types flags as Flag
 
 
 def split(arguments: list[str]) -> tuple[list[str], list[str]]:

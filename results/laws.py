@@ -1,9 +1,10 @@
-"""Laws fitted to rows of results/runs.csv and asked for losses, by the command `python -m fit`."""
+"""Laws fitted to rows of results/runs.csv and asked for losses, by the commands of fit."""
 
-import os
-import subprocess
+import contextlib
+import io
 import sys
 
+from fit.__main__ import run
 from results.rows import HERE, fitted_runs, read, write
 
 PAPERS_E_MAX = 290.4521
@@ -11,13 +12,13 @@ FIXED = f"--fix=E_max={PAPERS_E_MAX}"
 
 
 def fit(command: str, *flags: str, cwd=HERE.parent) -> str:
-    """What `python -m fit COMMAND` prints, started in the folder `cwd`."""
-    environment = os.environ | {"PYTHONPATH": str(HERE.parent), "FIT_LAWS": str(HERE / "forms")}
-    command_line = [sys.executable, "-m", "fit", command, *flags]
-    done = subprocess.run(command_line, capture_output=True, text=True, cwd=cwd, env=environment)
-    if done.returncode:
-        sys.exit(f"fit {command} {' '.join(flags)}: {done.stderr}")
-    return done.stdout
+    """What `python -m fit COMMAND` prints in the folder `cwd`; exits, with its sentence on stderr, where it fails."""
+    said = io.StringIO()
+    with contextlib.chdir(cwd), contextlib.redirect_stdout(said):
+        code = run([command, *flags])
+    if code:
+        sys.exit(code)
+    return said.getvalue()
 
 
 def fit_law(folder, parts, law, *flags) -> None:

@@ -181,8 +181,8 @@ def table_of_forms(folder, fitted, tests) -> str:
         for name, form, flags in (
             ("joint, E_max free", "joint", ()),
             (f"joint, E_max {PAPERS_E_MAX:g}", "joint", (FIXED,)),
-            (f"coupled, E_max {PAPERS_E_MAX:g}", "coupled", (FIXED,)),
-            (f"coupled, E_max {PAPERS_E_MAX:g}, no floor", "coupled", (f"{FIXED},c={NO_FLOOR}",)),
+            (f"coupled, E_max {PAPERS_E_MAX:g}", "joint_coupled", (FIXED,)),
+            (f"coupled, E_max {PAPERS_E_MAX:g}, no floor", "joint_coupled", (f"{FIXED},c={NO_FLOOR}",)),
         ):
             residuals = errors_of(folder, a, (a, b), form, *flags)
             lines.append([name, counted, *(f"{math.sqrt(np.mean(np.square(r))):.4f}" for r in residuals)])

@@ -245,7 +245,7 @@ class Cluster:
         (container,) = replicated["template"]["spec"]["template"]["spec"]["containers"]
         told = {variable["name"]: variable["value"] for variable in container["env"] if "value" in variable}
         name, place = self.pod(job, {"phase": "Running"}), {"JOB_COMPLETION_INDEX": "0"}
-        program, *arguments = (argument.replace("$$", "$") for argument in container["command"])
+        program, *arguments = (argument.replace("$$", "$") for argument in container["command"] + container["args"])
         assert program == "python"
         command = [helpers.sys.executable, *arguments]
         with open(self.pods / f"{name}.log", "wb") as log:

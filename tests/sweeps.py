@@ -9,6 +9,7 @@ from jmoe.storage import files as storage
 from jmoe.version import code_version
 from launch import jobs as jobs_lib
 from launch import sweepfile
+from launch.backend import Sweep
 
 OLD, CORPUS = "0ld0c0de-jax0.9", "c" * 16
 
@@ -21,16 +22,14 @@ def write_sweep(folder, config, varied) -> str:
     return str(path)
 
 
-def begin(
-    path: str, workdir, backend: str = "local", code: str = "", corpus: str = CORPUS, **options
-) -> sweepfile.Sweep:
+def begin(path: str, workdir, backend: str = "local", code: str = "", corpus: str = CORPUS, **options) -> Sweep:
     """Writes sweep.json and each job's job.json for the sweep file at `path`; trains nothing."""
     jobs, _ = jobs_lib.load(path, epath.Path(workdir))
     code = code or code_version()
     for job in jobs:
         job.code, job.corpus = [code], corpus
         sweepfile.write_job(job)
-    sweep = sweepfile.Sweep(epath.Path(workdir), path, backend, 1, [], {"sbatch": []} | options, jobs)
+    sweep = Sweep(epath.Path(workdir), path, backend, 1, [], {"sbatch": []} | options, jobs)
     sweep.write()
     return sweep
 

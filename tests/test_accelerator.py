@@ -11,8 +11,11 @@ import helpers
 import jax
 import pytest
 
-from benchmarks import accelerator, accelerator_python, accelerator_table, profile_table
-from benchmarks.checks import Checks
+from benchmarks.accelerator import __main__ as accelerator
+from benchmarks.accelerator import kernels as profile_table
+from benchmarks.accelerator import python as accelerator_python
+from benchmarks.accelerator import table as accelerator_table
+from benchmarks.accelerator.checks import Checks
 from configs import quickstart
 from jmoe.cost import chips, memory, report
 
@@ -294,6 +297,6 @@ def test_the_packages_that_a_host_may_lack_are_those_of_setup_cfg():
 
 
 def test_a_folder_without_wheels_is_refused(tmp_path):
-    command = [sys.executable, "benchmarks/accelerator_python.py", "--kind=cuda", f"--wheels={tmp_path}"]
+    command = [sys.executable, "benchmarks/accelerator/python.py", "--kind=cuda", f"--wheels={tmp_path}"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 1 and "holds no wheels; `make wheels`" in done.stderr

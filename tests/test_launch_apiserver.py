@@ -21,6 +21,7 @@ from jmoe.errors import UserError
 from launch import cluster as cluster_lib
 from launch import gke, status
 
+GKE = gke.Gke()
 pytestmark = pytest.mark.skipif(bool(apiserver.missing()), reason=f"NO API SERVER: {apiserver.missing()}")
 OPTIONS = test_launch_gke.OPTIONS | {"queue": "team", "accelerator": "v5e:1x1"}
 READ_AT_IMPORT = "kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION"  # $KUBECONFIG
@@ -59,7 +60,7 @@ def begun(cluster, tmp_path, text_glob):
     yield begin
     cluster.be("user")
     for sweep in made:
-        gke.cancel(sweep, 0)
+        GKE.cancel(sweep, 0)
 
 
 @pytest.mark.parametrize("case", test_launch_gke.CASES)
@@ -147,37 +148,37 @@ ENDS = [
 
 def test_each_state_in_words(cluster, begun):
     sweep = begun([{"seed": seed} for seed in range(len(ENDS))])
-    gke.submit(sweep)
+    GKE.submit(sweep)
     jobs = [job.name for job in sweep.jobs]
     cluster.queue(jobs[0], [])
-    assert gke.states(sweep)[jobs[0]] == "queued (Kueue: not looked at yet)"  # with no condition yet
+    assert GKE.states(sweep)[jobs[0]] == "queued (Kueue: not looked at yet)"  # with no condition yet
     for job in jobs:
         cluster.admit(job)
         cluster.pod(job, {"phase": "Running"})
-    assert gke.states(sweep) == dict.fromkeys(jobs, "running")
+    assert GKE.states(sweep) == dict.fromkeys(jobs, "running")
     cluster.tell(jobs[0], "Suspended", "ResumeJobs", "jobset is resumed", "False", restarts=2)
-    assert gke.states(sweep)[jobs[0]] == "running (2 restarts)"
+    assert GKE.states(sweep)[jobs[0]] == "running (2 restarts)"
     name = cluster.jobsets()[jobs[0]]["metadata"]["name"]  # preempted in the queue
     cluster.api.patch_namespaced_custom_object(*apiserver.JOBSETS, name, {"spec": {"suspend": True}})
-    assert gke.states(sweep)[jobs[0]] == "queued (2 restarts; Kueue: not looked at yet)"
+    assert GKE.states(sweep)[jobs[0]] == "queued (2 restarts; Kueue: not looked at yet)"
     for job, (kind, reason, message, words) in zip(jobs, ENDS):
         cluster.tell(job, kind, reason, message)
-        assert gke.states(sweep)[job].startswith(words)
+        assert GKE.states(sweep)[job].startswith(words)
     before = {item["metadata"]["uid"] for item in cluster.jobsets().values()}
-    assert "created 4 JobSets" in gke.submit(sweep)  # the completed one too: it has no results
-    assert {state.split()[0] for state in gke.states(sweep).values()} == {"queued"}
+    assert "created 4 JobSets" in GKE.submit(sweep)  # the completed one too: it has no results
+    assert {state.split()[0] for state in GKE.states(sweep).values()} == {"queued"}
     assert not before & {item["metadata"]["uid"] for item in cluster.jobsets().values()}
 
 
 def seen(sweep) -> tuple[str, str]:
     """State of the first job and what else is said of it, as launch.status --json has them."""
-    job = status.look(sweep, gke.states(sweep))["jobs"][0]
+    job = status.look(sweep, GKE.states(sweep))["jobs"][0]
     return job["state"], job["more"]
 
 
 def test_why_kueue_holds_a_job_back(cluster, begun):
     sweep = begun([{"seed": 0}, {"seed": 1}])
-    gke.submit(sweep)
+    GKE.submit(sweep)
     job = sweep.jobs[0].name
     assert seen(sweep) == ("queued", "Kueue has made no Workload of it; does it manage JobSets?")
     no_quota = "couldn't assign flavors to pod set slice: insufficient unused quota for google.com/tpu in flavor v5e"
@@ -198,7 +199,7 @@ def test_why_kueue_holds_a_job_back(cluster, begun):
 
 def test_why_the_pods_of_an_admitted_job_do_not_run(cluster, begun):
     sweep = begun([{"seed": 0}], accelerator="H100:2x8")
-    gke.submit(sweep)
+    GKE.submit(sweep)
     job = sweep.jobs[0].name
     cluster.admit(job)
     assert seen(sweep) == ("starting", "no pod yet")
@@ -241,43 +242,43 @@ def container(name: str, **state) -> dict:
 def test_a_name_that_is_taken(cluster, begun):
     """By a JobSet that is not the sweep's any more: its label is gone."""
     sweep = begun([{"seed": 0}])
-    gke.submit(sweep)
+    GKE.submit(sweep)
     name = cluster.jobsets()[sweep.jobs[0].name]["metadata"]["name"]
     relabel = lambda label: cluster.api.patch_namespaced_custom_object(
         *apiserver.JOBSETS, name, {"metadata": {"labels": {gke.SWEEP: label}}}
     )
     relabel(None)
-    assert gke.states(sweep) == {}
-    gke.ready(sweep)
+    assert GKE.states(sweep) == {}
+    GKE.ready(sweep)
     with pytest.raises(UserError, match=f'the cluster refuses: 409 Conflict: .*"{name}" already exists'):
-        gke.submit(sweep)
+        GKE.submit(sweep)
     relabel(sweep.id)
-    assert "created 0 JobSets" in gke.submit(sweep)
+    assert "created 0 JobSets" in GKE.submit(sweep)
 
 
 def test_deleted_behind_our_back(cluster, begun):
     sweep = begun([{"seed": 0}, {"seed": 1}])
-    gke.submit(sweep)
+    GKE.submit(sweep)
     gone, left = [job.name for job in sweep.jobs]
     name = cluster.jobsets()[gone]["metadata"]["name"]
     cluster.api.delete_namespaced_custom_object(*apiserver.JOBSETS, name)
-    assert gke.states(sweep).keys() == {left}
-    assert re.search(rf"{gone} +0/2 waiting\n", status.in_words(status.look(sweep, gke.states(sweep))))
+    assert GKE.states(sweep).keys() == {left}
+    assert re.search(rf"{gone} +0/2 waiting\n", status.in_words(status.look(sweep, GKE.states(sweep))))
     with pytest.raises(UserError, match=f"job {gone} has no JobSet"):
-        gke.logs(sweep, sweep.jobs[0])
-    assert "created 1 JobSets" in gke.submit(sweep)
-    assert gke.states(sweep).keys() == {gone, left}
+        GKE.logs(sweep, sweep.jobs[0])
+    assert "created 1 JobSets" in GKE.submit(sweep)
+    assert GKE.states(sweep).keys() == {gone, left}
 
 
 def test_a_finalizer_holds_a_deletion(cluster, begun, monkeypatch):
     sweep = begun([{"seed": 0}])
-    gke.submit(sweep)
+    GKE.submit(sweep)
     job, held = sweep.jobs[0].name, cluster.jobsets()[sweep.jobs[0].name]["metadata"]["uid"]
     cluster.hold(job, ["a.test/backup"])
     monkeypatch.setattr(gke, "SECONDS_TO_DELETE", 1)
     with pytest.raises(UserError, match="1 JobSets still exist 1 s after.*is held by a.test/backup"):
-        gke.cancel(sweep, 0)
-    assert gke.states(sweep) == {job: "stopping"}
+        GKE.cancel(sweep, 0)
+    assert GKE.states(sweep) == {job: "stopping"}
     monkeypatch.undo()
     with concurrent.futures.ThreadPoolExecutor(1) as pool:  # started again it waits, and takes nothing over
         again = pool.submit(gke.submit, sweep)
@@ -285,21 +286,21 @@ def test_a_finalizer_holds_a_deletion(cluster, begun, monkeypatch):
         assert not again.done() and cluster.jobsets()[job]["metadata"]["uid"] == held
         cluster.hold(job, [])
         assert "created 1 JobSets" in again.result(60)
-    assert cluster.jobsets()[job]["metadata"]["uid"] != held and gke.states(sweep)[job].startswith("queued")
+    assert cluster.jobsets()[job]["metadata"]["uid"] != held and GKE.states(sweep)[job].startswith("queued")
 
 
 def test_a_token_that_expires(cluster, begun):
     sweep = begun([{"seed": 0}, {"seed": 1}])
-    gke.submit(sweep)
+    GKE.submit(sweep)
     cluster.be("next")
     cluster.users["user"]["expires"] = 1
     cluster.be("next")  # the client still has the other one
-    assert len(gke.states(sweep)) == 2
+    assert len(GKE.states(sweep)) == 2
     cluster.be("next", expires=1)
     with pytest.raises(UserError, match="the cluster refuses: 401 Unauthorized: Unauthorized; gcloud auth login"):
-        gke.cancel(sweep, 0)
+        GKE.cancel(sweep, 0)
     cluster.be("next")
-    assert "deleted 2 JobSets" in gke.cancel(sweep, 0)
+    assert "deleted 2 JobSets" in GKE.cancel(sweep, 0)
 
 
 def test_a_server_that_dies_while_jobs_are_submitted(cluster, begun):
@@ -311,11 +312,11 @@ def test_a_server_that_dies_while_jobs_are_submitted(cluster, begun):
         with pytest.raises(UserError, match="the cluster cannot be reached.*the same command goes on"):
             submitted.result(60)
     with pytest.raises(UserError, match="cannot be reached"):
-        gke.states(sweep)
+        GKE.states(sweep)
     cluster.start()
     before = {job: item["metadata"]["uid"] for job, item in cluster.jobsets().items()}
     assert 3 <= len(before) < 60
-    assert f"created {60 - len(before)} JobSets" in gke.submit(sweep)
+    assert f"created {60 - len(before)} JobSets" in GKE.submit(sweep)
     after = {job: item["metadata"]["uid"] for job, item in cluster.jobsets().items()}
     assert after.keys() == {job.name for job in sweep.jobs} and before.items() <= after.items()
 
@@ -334,21 +335,21 @@ def test_the_queue_and_the_versions_are_looked_up(cluster, begun, capsys):
         cluster_lib._client.cache_clear()
 
     sweep = begun([{"seed": 0}])
-    assert gke.ready(sweep) is None and not capsys.readouterr().err
+    assert GKE.ready(sweep) is None and not capsys.readouterr().err
     assert not cluster.jobsets()  # the one that was shown is not there
-    gke.submit(sweep)
-    gke.ready(sweep)  # it is now
+    GKE.submit(sweep)
+    GKE.ready(sweep)  # it is now
     be("few", forbidden=["localqueues"])
-    gke.ready(sweep)  # who may not look may submit
+    GKE.ready(sweep)  # who may not look may submit
     be("fewer", forbidden=["jobsets"])
     with pytest.raises(UserError, match="the cluster refuses: 403 Forbidden: jobsets.jobset.x-k8s.io .*forbidden"):
-        gke.ready(sweep)
+        GKE.ready(sweep)
     be("user")
     inactive = {"type": "Active", "status": "False", "reason": "ClusterQueueDoesNotExist"}
     inactive |= {"message": "no ClusterQueue gpus", "lastTransitionTime": "2026-01-01T00:00:00Z"}
     place = (*apiserver.QUEUES, "team", {"status": {"conditions": [inactive]}})
     cluster.api.patch_namespaced_custom_object_status(*place)
-    gke.ready(sweep)
+    GKE.ready(sweep)
     assert "--queue=team starts nothing now: no ClusterQueue gpus" in capsys.readouterr().err
 
 
@@ -359,8 +360,8 @@ def test_a_cluster_without_jobset_or_kueue(cluster, begun):
         (apiserver.JOBSETS, "the cluster has no jobsets of jobset.x-k8s.io/v1alpha2"),
     ):
         with cluster.without(kind), pytest.raises(UserError, match=words):
-            gke.ready(sweep)
-    gke.ready(sweep)
+            GKE.ready(sweep)
+    GKE.ready(sweep)
 
 
 def test_a_jobset_that_is_too_old(cluster, begun):
@@ -368,7 +369,7 @@ def test_a_jobset_that_is_too_old(cluster, begun):
 
     def refusal() -> str:
         try:
-            gke.ready(sweep)
+            GKE.ready(sweep)
         except UserError as error:
             return str(error)
         return ""

@@ -12,6 +12,7 @@ from test_launch_local import children, launch_of, wait_for_steps
 
 from jmoe.errors import UserError
 from launch import local, output, sweepfile
+from launch.backend import Sweep
 from launch.jobs import Job
 
 TELL = """
@@ -140,7 +141,7 @@ def test_what_cannot_be_meant_is_refused(sweep, tmp_path, command, flags, words)
     else:
         workdir.mkdir()
         job = Job("d32-e1-0", workdir / "jobs/d32-e1-0", "c.py", {}, 32, 1, 1, 1, {"branch-8": 8}, {})
-        sweepfile.Sweep(workdir, "sweep.py", "local", 1, [], {}, [job]).write()
+        Sweep(workdir, "sweep.py", "local", 1, [], {}, [job]).write()
     place = "gs://b/x" if "--backend=gke" in flags else workdir
     assert words in helpers.fails(f"launch.{command}", f"--workdir={place}", *flags)
 

@@ -16,6 +16,7 @@ from jmoe.errors import UserError
 from jmoe.storage import files as storage
 from jmoe.version import code_version
 from launch import collect, local, slurm, sweepfile, trainer
+from launch.backend import Sweep
 from launch.local import Progress
 
 
@@ -283,12 +284,12 @@ def test_an_option_of_sbatch_that_is_the_sweeps_own_leaves_no_workdir(sweep, tmp
 @pytest.mark.parametrize("option", "-Jx -HJx -J --job-n=x --comm=x --arra=0-9 --output=x -ox --wrap=x --pars x".split())
 def test_options_of_sbatch_that_are_the_sweeps_own_are_refused(option, tmp_path):
     with pytest.raises(UserError, match=f"--sbatch={option}(: | is no option)"):
-        slurm.check(sweepfile.Sweep(epath.Path(tmp_path), "", "slurm", 1, [], {"sbatch": [option]}, []))
+        slurm.Slurm().check(Sweep(epath.Path(tmp_path), "", "slurm", 1, [], {"sbatch": [option]}, []))
 
 
 @pytest.mark.parametrize("option", ["--partition=gpu", "-pgpu", "--nodes=2", "-N2", "--gres=gpu:8", "-H", "--ntasks=2"])
 def test_other_options_of_sbatch_are_passed_on(option, tmp_path):
-    slurm.check(sweepfile.Sweep(epath.Path(tmp_path), "", "slurm", 1, [], {"sbatch": [option]}, []))
+    slurm.Slurm().check(Sweep(epath.Path(tmp_path), "", "slurm", 1, [], {"sbatch": [option]}, []))
 
 
 def test_a_backend_that_cannot_submit_leaves_nothing(done, sweep, tmp_path):

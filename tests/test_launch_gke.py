@@ -12,8 +12,9 @@ from kubernetes import client
 
 from jmoe.cost.chips import CHIPS
 from jmoe.errors import UserError
-from launch import accelerators, gke, sweepfile
+from launch import accelerators, gke
 from launch import jobs as jobs_lib
+from launch.backend import Sweep
 
 GOLDEN = pathlib.Path(__file__).parent / "data" / "gke"
 # Fields by type: kubernetes-sigs/jobset, api/jobset/v1alpha2/jobset_types.go (release 0.10 to 0.12).
@@ -48,7 +49,7 @@ CASES = {
 def manifest(workdir="gs://bucket/sweep", **options) -> dict:
     folder = epath.Path(workdir)
     job = jobs_lib.Job("d32-e4-01234567", folder / "jobs/d32-e4-01234567", "c.py", {}, 32, 4, 1, 2, {}, {})
-    sweep = sweepfile.Sweep(folder, "sweep.py", "gke", 1, [], OPTIONS | options, [job])
+    sweep = Sweep(folder, "sweep.py", "gke", 1, [], OPTIONS | options, [job])
     return gke.jobset(sweep, job)
 
 
@@ -223,7 +224,9 @@ def test_arguments_reach_the_container_unharmed():
     (container,) = manifest(workdir=odd, **CASES["gpu"])["spec"]["replicatedJobs"][0]["template"]["spec"]["template"][
         "spec"
     ]["containers"]
-    seen = [expand(argument, {"PATH": "pwned", "HOME": "pwned"}) for argument in container["command"]]
+    seen = [
+        expand(argument, {"PATH": "pwned", "HOME": "pwned"}) for argument in container["command"] + container["args"]
+    ]
     assert seen == ["python", "-m", "launch.task", f"--workdir={odd}", "--job=d32-e4-01234567"]
     (cache,) = [v["value"] for v in container["env"] if v["name"] == "JAX_COMPILATION_CACHE_DIR"]
     assert expand(cache, {"PATH": "pwned"}) == f"{odd}/compiled"

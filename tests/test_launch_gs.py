@@ -17,6 +17,7 @@ from etils import epath
 from jmoe.version import code_version
 from launch import collect, gke, preflight, sweepfile, trainer
 from launch import jobs as jobs_lib
+from launch.backend import Sweep
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +98,7 @@ def test_no_job_is_asked_for_twice(proxy, bucket, tmp_path, text_glob):
 
     def start_again():
         (jobs, configs), files = jobs_lib.load(path, workdir), jobs_lib.files_of(workdir)
-        again = sweepfile.Sweep(workdir, path, "local", 1, [], {}, jobs)
+        again = Sweep(workdir, path, "local", 1, [], {}, jobs)
         sweepfile.resume(again, files)
         preflight.tokens(again, configs, {}, files)
         assert [job.done(files) for job in again.trained].count(False) == 2
@@ -231,7 +232,7 @@ def test_a_try_is_counted_though_the_first_pod_hangs(sweep, tmp_path, text_glob,
     whole, before = sweepfile.read(workdir), signal.getsignal(signal.SIGTERM)
     threading.Thread(target=kill_the_trainer, daemon=True).start()
     try:
-        assert gke.run_task(whole, whole.job(job.name)) == 75
+        assert gke.Gke().run_task(whole, whole.job(job.name)) == 75
     finally:
         signal.signal(signal.SIGTERM, before)
     assert job.failure()["tries"] == 1 and "killed by signal 9" in job.failure()["cause"]
@@ -242,5 +243,5 @@ def write_sweep(sweep, workdir, fingerprint, **changes):
     (job,), _ = jobs_lib.load(str(sweep), workdir)
     job.code, job.corpus = [code_version()], fingerprint
     job.overrides = changes.get("overrides", job.overrides)
-    sweepfile.Sweep(workdir, str(sweep), "gke", 1, [], {}, [job]).write()
+    Sweep(workdir, str(sweep), "gke", 1, [], {}, [job]).write()
     return job

@@ -17,7 +17,7 @@ import pytest
 
 from jmoe.errors import UserError
 from jmoe.storage import files as storage
-from launch import sweepfile
+from launch.backend import backend
 
 SOAK = bool(os.environ.get("JMOE_SOAK"))
 SWEEP = """
@@ -397,7 +397,8 @@ def test_a_backend_is_one_file(sweep, tmp_path):
 @pytest.mark.parametrize(
     "name, words",
     [
-        ("jobs", "--backend=jobs is no backend: it does not define options, check, devices"),
+        ("jobs", "--backend=jobs: choose local, slurm, gke, or the path of a Python file"),
+        (__file__, "is no backend: it does not define devices, submit, states, logs, cancel"),
         ("mine", "--backend=mine: choose local, slurm, gke, or the path of a Python file"),
         ("../x", "--backend=../x: choose local"),
         ("nowhere.py", "nowhere.py' is no Python file"),
@@ -405,4 +406,22 @@ def test_a_backend_is_one_file(sweep, tmp_path):
 )
 def test_what_is_no_backend_is_refused(name, words):
     with pytest.raises(UserError, match=re.escape(words)):
-        sweepfile.backend(name)
+        backend(name)
+
+
+def test_a_backends_file_may_hold_a_class(tmp_path):
+    path = tmp_path / "mine.py"
+    methods = "".join(
+        f"    def {name}(self, *_):\n        return {name!r}\n" for name in ("devices", "submit", "states", "logs")
+    )
+    head = "from launch.backend import Backend\n\nclass Mine(Backend):\n    ON_THIS_MACHINE = True\n"
+    path.write_text(head + methods + "    def cancel(self, *_):\n        return 'cancel'\n")
+    mine = backend(str(path))
+    assert mine.ON_THIS_MACHINE and mine.states(None) == "states" and mine.options() == {} and mine.preview(None) == ""
+    assert not mine.defines("cancel_job")
+    with pytest.raises(UserError, match="mine.py cannot cancel one job, only all of them"):
+        mine.cancel_job(None, None, 1.0)
+    path = tmp_path / "less.py"
+    path.write_text(head + methods)
+    with pytest.raises(UserError, match="does not define cancel$"):
+        backend(str(path))

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import pathlib
 
 import helpers
 import pytest
@@ -13,7 +14,8 @@ from launch import accelerators, gke, manifest, trainer
 
 NAMES = [flag.name for flag in flags.FLAGS.get_key_flags_for_module(manifest)]
 OPTIONS = gke_tests.OPTIONS | {"accelerator": "A100:1"}
-LIBRARIES, GIB = "/usr/local/nvidia/lib64", "/usr/local/gib/scripts/set_nccl_env.sh"
+EXAMPLES = pathlib.Path(__file__).parents[1] / "examples"
+PROFILE, GIB = "/usr/local/nvidia/lib64/nccl-env-profile.sh", "/usr/local/gib/scripts/set_nccl_env.sh"
 PATCH = """
 metadata:
   annotations: {gke-gcsfuse/volumes: "true"}
@@ -185,17 +187,21 @@ def test_a_patch_merges_and_changes_neither_side():
 
 # By machine type: its GPUs, networks and interfaces as GKE's pages list them.
 @pytest.mark.parametrize(
-    "accelerator, networks, daemon, script",
+    "accelerator, name, networks, daemon, script",
     [
-        ("H100:2x8", ["vpc1", "vpc2", "vpc3", "vpc4"], "tcpx-daemon", None),
-        ("H100-mega:2x8", [f"vpc{i}" for i in range(1, 9)], "tcpxo-daemon", f"{LIBRARIES}/nccl-env-profile.sh"),
-        ("H200:2x8", ["gvnic-1", *(f"rdma-{i}" for i in range(8))], None, GIB),
-        ("B200:1x8", ["gvnic-1", *(f"rdma-{i}" for i in range(8))], None, GIB),
-        ("GB200:2x4", ["gvnic-1", *(f"rdma-{i}" for i in range(4))], None, GIB),
+        ("H100:2x8", "tcpx", ["vpc1", "vpc2", "vpc3", "vpc4"], "tcpx-daemon", None),
+        ("H100-mega:2x8", "tcpxo", [f"vpc{i}" for i in range(1, 9)], "tcpxo-daemon", PROFILE),
+        ("H200:2x8", "rdma", ["gvnic-1", *(f"rdma-{i}" for i in range(8))], None, GIB),
     ],
 )  # fmt: skip
-def test_gpudirect_brings_networks_daemon_and_settings(accelerator, networks, daemon, script):
-    plain, fast = (gke_tests.manifest(accelerator=accelerator, gpudirect=on) for on in (False, True))
+def test_the_example_of_a_fast_network_brings_networks_daemon_and_settings(
+    parsed, accelerator, name, networks, daemon, script
+):
+    needed = "--image=i", "--queue=q", f"--accelerator={accelerator}"
+    plain, fast = (
+        gke_tests.manifest(**parsed(*needed, *patch))
+        for patch in ([], [f"--pod_patch={EXAMPLES}/gpudirect_{name}.yaml"])
+    )
     gke_tests.check(fast["spec"]["replicatedJobs"][0]["template"], "V1JobTemplateSpec")
     pod, spec = pod_of(fast), pod_of(fast)["spec"]
     annotations = pod["metadata"]["annotations"]
@@ -208,29 +214,18 @@ def test_gpudirect_brings_networks_daemon_and_settings(accelerator, networks, da
     assert [container["name"] for container in sidecars] == [daemon] * bool(daemon)
     assert all(container["restartPolicy"] == "Always" for container in sidecars)  # else the pod would never end
     assert (f"devices.gke.io/container.{daemon}" in annotations) == bool(daemon)
-    (trainer,) = spec["containers"]
-    assert {mount["name"] for mount in trainer["volumeMounts"]} <= {volume["name"] for volume in spec["volumes"]}
-    (own,) = pod_of(plain)["spec"]["containers"]
-    seen = [gke_tests.expand(argument, {}) for argument in trainer["command"]]
+    for container in spec["containers"] + sidecars:
+        assert {mount["name"] for mount in container["volumeMounts"]} <= {volume["name"] for volume in spec["volumes"]}
+    (trainer,), (own,) = spec["containers"], pod_of(plain)["spec"]["containers"]
     start = ["bash", "-c", f'. {script} && exec "$@"', "bash"] if script else []
-    assert seen == [*start, *(gke_tests.expand(argument, {}) for argument in own["command"])]
+    assert [gke_tests.expand(argument, {}) for argument in trainer["command"]] == start + own["command"]
+    assert trainer["args"] == own["args"] and trainer["resources"] == own["resources"]
     assert [v for v in own["env"] if v not in trainer["env"]] == []
-    assert trainer["resources"] == own["resources"]
 
 
-@pytest.mark.parametrize(
-    "accelerator, words",
-    [
-        ("A100:8", "A100 has none; it is for TCPX of H100; TCPXO of H100-mega; RDMA of H200, B200, GB200"),
-        ("v5e:4x4", "v5e has none"),
-        ("H100:4", "whole machines of 8 GPUs, as --accelerator=H100:2x8, not H100:4"),
-        ("GB200:2", "whole machines of 4 GPUs"),
-    ],
-)
-def test_gpudirect_elsewhere_is_refused(accelerator, words):
-    with pytest.raises(UserError) as refused:
-        manifest.check(OPTIONS | {"accelerator": accelerator, "gpudirect": True, "spot": False})
-    assert words in str(refused.value)
+def test_the_flag_that_is_now_a_patch_says_so(parsed):
+    with pytest.raises(UserError, match="--pod_patch=examples/gpudirect_tcpx.yaml for H100"):
+        manifest.check(parsed("--image=i", "--queue=q", "--accelerator=H100:2x8", "--gpudirect"))
 
 
 def test_the_newest_machines_are_in_the_table():
@@ -255,7 +250,13 @@ def test_the_newest_machines_are_in_the_table():
 def test_all_of_it_reaches_the_dry_run(tmp_path):
     (tmp_path / "pod.yaml").write_text(PATCH)
     start = ("launch.sweep", "--sweep=configs/sweeps/quickstart.py", "--backend=gke", "--dry_run")
-    flags_ = ["--workdir=gs://b/x", "--image=i", "--queue=q", "--accelerator=H100:2x8", "--gpudirect"]
+    flags_ = [
+        "--workdir=gs://b/x",
+        "--image=i",
+        "--queue=q",
+        "--accelerator=H100:2x8",
+        f"--pod_patch={EXAMPLES}/gpudirect_tcpx.yaml",
+    ]
     done = helpers.run(*start, *flags_, "--secret=hub", f"--pod_patch={tmp_path}/pod.yaml")
     assert done.returncode == 0, done.stderr
     for words in ("tcpx-daemon", "claimName: corpus", "secretRef", "gke-gcsfuse/volumes"):

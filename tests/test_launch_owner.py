@@ -21,6 +21,7 @@ from jmoe.errors import UNAVAILABLE, Unavailable
 from jmoe.storage import files as storage
 from jmoe.storage import identity, lease, ownership
 from launch import sweepfile
+from launch.backend import Sweep
 
 HOLDER = """
 import sys, time
@@ -69,7 +70,7 @@ def test_every_spelling_of_a_workdir_is_one_sweep(tmp_path, monkeypatch):
     (tmp_path / "link").symlink_to(folder)
     monkeypatch.chdir(tmp_path)
     spellings = [f"{folder}", f"{folder}/", "run", "./run", f"{tmp_path}/link/", f"{folder}/../run", f"{tmp_path}//run"]
-    ids = {sweepfile.Sweep(storage.absolute(s), "", "local", 1, [], {}, []).id for s in spellings}
+    ids = {Sweep(storage.absolute(s), "", "local", 1, [], {}, []).id for s in spellings}
     assert len(ids) == 1
     remote = ["gs://b/x", "gs://b/x/", "gs://b//x", "gs://b/./x", "gs://b/y/../x"]
     assert {os.fspath(storage.absolute(path)) for path in remote} == {"gs://b/x"}

@@ -14,20 +14,22 @@ from etils import epath
 from test_launch_gke import OPTIONS
 
 from jmoe.errors import UserError
-from launch import cluster, gke, gke_logs, manifest, sweepfile, trainer
+from launch import cluster, gke, gke_logs, manifest, trainer
 from launch import jobs as jobs_lib
+from launch.backend import Sweep
 
+GKE = gke.Gke()
 JOBS = "d32-e1-00000001", "d32-e1-00000002", "d32-e4-00000003"
 
 
-def sweep_of(folder) -> sweepfile.Sweep:
+def sweep_of(folder) -> Sweep:
     """Three jobs on two machines each."""
     workdir = epath.Path(folder)
     jobs = [
         jobs_lib.Job(name, workdir / "jobs" / name, "c.py", {}, 32, 1, 1, 2, {"branch-8": 8}, {}, code=["c"])
         for name in JOBS
     ]
-    return sweepfile.Sweep(workdir, "sweep.py", "gke", 1, [], OPTIONS | {"accelerator": "H100:2x8"}, jobs)
+    return Sweep(workdir, "sweep.py", "gke", 1, [], OPTIONS | {"accelerator": "H100:2x8"}, jobs)
 
 
 def pod(jobset: str, index: int, uid: str, created: str, phase="Running") -> dict:
@@ -110,11 +112,11 @@ def api(tmp_path, monkeypatch):
 
 def test_logs_are_of_the_newest_pod_of_a_rank_with_the_clusters_words(api, tmp_path):
     sweep = sweep_of(tmp_path)
-    gke.submit(sweep)
+    GKE.submit(sweep)
     name = f"{sweep.id}-{JOBS[0]}"
     job = sweep.jobs[0]
     with pytest.raises(UserError, match="has no pod"):
-        gke.logs(sweep, job)
+        GKE.logs(sweep, job)
     api.jobsets[name]["status"] = {
         "conditions": [{"type": "Suspended", "status": "True", "reason": "Queued", "message": "no quota"}]
     }
@@ -122,33 +124,33 @@ def test_logs_are_of_the_newest_pod_of_a_rank_with_the_clusters_words(api, tmp_p
     other = {"involvedObject": {"kind": "Pod", "name": "elsewhere"}, "lastTimestamp": "2026-01-01T00:00:00Z"}
     about = {"reason": "FailedScheduling", "metadata": {}}
     api.events += [reason | about | {"message": "0/3 nodes"}, other | about | {"message": "not ours"}]
-    said = gke.logs(sweep, job).decode()
+    said = GKE.logs(sweep, job).decode()
     assert "Suspended=True Queued: no quota" in said
     assert "FailedScheduling: 0/3 nodes" in said and "not ours" not in said
 
     days = [f"2026-01-0{day}T00:00:00Z" for day in (1, 2, 3)]
     api.pods += [pod(name, 0, "a", days[0], "Failed"), pod(name, 0, "b", days[1]), pod(name, 1, "c", days[2])]
     api.logs |= {p["metadata"]["name"]: f"printed by {p['metadata']['uid']}\n" for p in api.pods}
-    assert gke.logs(sweep, job).startswith(b"printed by b\n==> JobSet")
-    assert gke.logs(sweep, job, rank=0) == b"printed by b\n" and gke.logs(sweep, job, rank=1) == b"printed by c\n"
+    assert GKE.logs(sweep, job).startswith(b"printed by b\n==> JobSet")
+    assert GKE.logs(sweep, job, rank=0) == b"printed by b\n" and GKE.logs(sweep, job, rank=1) == b"printed by c\n"
 
     for rank, text in ((0, "first"), (1, "other")):  # what the pod of an earlier try left behind
         job.log.parent.mkdir(parents=True, exist_ok=True)
         job.log.write_text(f"==> 2026-01-01T00:00:00Z, a trainer on x <==\n{text}\n")
         gke_logs.keep(job, rank)
-    assert gke.logs(sweep, job, attempt=1).endswith(b"first\n") and gke.logs(sweep, job, attempt=2) == b"printed by b\n"
-    assert gke.logs(sweep, job, rank=1, attempt=-2).endswith(b"other\n")
+    assert GKE.logs(sweep, job, attempt=1).endswith(b"first\n") and GKE.logs(sweep, job, attempt=2) == b"printed by b\n"
+    assert GKE.logs(sweep, job, rank=1, attempt=-2).endswith(b"other\n")
     with pytest.raises(UserError, match="has 2 tries"):
-        gke.logs(sweep, job, attempt=3)
+        GKE.logs(sweep, job, attempt=3)
 
 
 def test_what_is_followed_goes_on_in_the_next_pod_until_the_jobset_is_over(api, tmp_path):
     sweep = sweep_of(tmp_path)
-    gke.submit(sweep)
+    GKE.submit(sweep)
     name, job = f"{sweep.id}-{JOBS[2]}", sweep.jobs[2]
     api.pods.append(pod(name, 0, "a", "2026-01-01T00:00:00Z"))
     api.logs |= {f"{name}-slice-0-0-a": "one\n", f"{name}-slice-0-0-b": "two\n"}
-    lines = gke.follow(sweep, job, None)
+    lines = GKE.follow(sweep, job, None)
     assert next(lines) == b"one\n"
     api.pods.append(pod(name, 0, "b", "2026-01-02T00:00:00Z"))
     assert next(lines) == f"==> {name}-slice-0-0-b <==\n".encode() and next(lines) == b"two\n"
@@ -158,23 +160,23 @@ def test_what_is_followed_goes_on_in_the_next_pod_until_the_jobset_is_over(api, 
 
 def test_one_job_is_cancelled_and_the_others_stay(api, tmp_path):
     sweep = sweep_of(tmp_path)
-    gke.submit(sweep)
+    GKE.submit(sweep)
     names = [f"{sweep.id}-{name}" for name in JOBS]
     assert sorted(api.jobsets) == names
     job = sweep.jobs[1]
     job.folder.mkdir(parents=True)
     trainer.give_up(job, "cancelled", "cancelled")
-    assert gke.cancel_job(sweep, job, 0) == "deleted 1 JobSets"
+    assert GKE.cancel_job(sweep, job, 0) == "deleted 1 JobSets"
     assert sorted(api.jobsets) == [names[0], names[2]]
-    assert "created 1 JobSets" in gke.submit(sweep)  # a cancelled job is no accepted one
+    assert "created 1 JobSets" in GKE.submit(sweep)  # a cancelled job is no accepted one
 
 
 def test_a_jobset_of_an_earlier_version_may_train_several_jobs(api, tmp_path):
     """They are not submitted a second time while it is at work."""
     sweep = sweep_of(tmp_path)
-    gke.submit(sweep)
+    GKE.submit(sweep)
     names = [f"{sweep.id}-{name}" for name in JOBS]
     del api.jobsets[names[1]]
     api.jobsets[names[0]]["metadata"]["annotations"][manifest.JOBS] = ",".join(JOBS[:2])
-    assert gke.states(sweep).keys() == set(JOBS)
-    assert "created 0 JobSets" in gke.submit(sweep)
+    assert GKE.states(sweep).keys() == set(JOBS)
+    assert "created 0 JobSets" in GKE.submit(sweep)

@@ -12,7 +12,8 @@ from jmoe.cost.memory import compile_step
 from jmoe.cost.report import report
 from jmoe.errors import UserError
 from launch import jobs as jobs_lib
-from launch import local, preflight, slurm, sweepfile
+from launch import local, preflight, slurm
+from launch.backend import Sweep
 
 GKE = {"image": "i", "queue": "q", "namespace": "default", "n_slices": 1, "service_account": None, "spot": True}
 
@@ -26,7 +27,7 @@ def planned(tmp_path, text_glob):
         path = sweeps.write_sweep(tmp_path, config, [overrides])
         jobs, configs = jobs_lib.load(path, epath.Path(tmp_path / "run"))
         options = {"sbatch": []} | options
-        return sweepfile.Sweep(epath.Path(tmp_path / "run"), path, backend, 1, [], options, jobs), configs
+        return Sweep(epath.Path(tmp_path / "run"), path, backend, 1, [], options, jobs), configs
 
     return plan
 
@@ -62,7 +63,7 @@ def test_a_mesh_that_does_not_divide(backend, options, accelerator, words, plann
 
 def test_where_the_devices_are_not_known_only_what_none_could_mend_is_refused(planned, monkeypatch):
     monkeypatch.setenv("JAX_PLATFORMS", "cuda")
-    assert slurm.devices(planned({}, "slurm")[0], None) == (None, None)
+    assert slurm.Slurm().devices(planned({}, "slurm")[0], None) == (None, None)
     assert not preflight.places(*planned(MESH, "slurm"), None)
     told = preflight.places(*planned(MESH | {"mesh.expert": 3}, "slurm"), None)
     assert "config.model.n_experts=4 does not divide over config.mesh.expert=3" in told[0]

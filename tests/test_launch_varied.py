@@ -10,6 +10,7 @@ from etils import epath
 from jmoe.errors import UserError
 from launch import jobs as jobs_lib
 from launch import sweepfile, varied
+from launch.backend import Sweep
 
 JOBS = [{"n_tokens": (65_536,)}, {"n_tokens": (131_072,), "model.n_experts": 2}]
 
@@ -84,7 +85,7 @@ def test_flags_of_the_config_count_as_if_the_sweep_file_said_them(tmp_path):
 
     workdir = epath.Path(tmp_path / "run")
     workdir.mkdir()
-    sweepfile.Sweep(workdir, path, "local", 1, [], {}, jobs).write()
+    Sweep(workdir, path, "local", 1, [], {}, jobs).write()
     read = sweepfile.read(workdir).jobs
     assert [jobs_lib.config_of(job).batch_tokens for job in read] == [((0, 1_024),)] * 2
     start = [f"--sweep={path}", flags[0], f"--workdir={workdir}", *flags[1:], "--dry_run"]

@@ -1,17 +1,13 @@
 """The law of our own: what results/README.md says is what results/runs.csv and results/law.json say."""
 
-import importlib.util
 import itertools
 import json
 import pathlib
 import re
 
-import numpy as np
 import pytest
 
-from fit.form import Form
 from fit.lawbook.lawfile import load
-from fit.laws import FORMS
 from results import laws, make, rows, tables
 
 NAME = "jmoe-bytes-2026"
@@ -87,21 +83,3 @@ def test_the_errors_by_position_are_those_of_laws_fitted_to_them(parts, tmp_path
 
 def numbers(line: str) -> list[float]:
     return [float(text) for text in re.findall(r"[+-]?\d\.\d{4}", line)]
-
-
-def test_the_coupled_law_with_an_exponent_of_one_is_the_joint_law():
-    page = pathlib.Path(rows.HERE, "forms", "coupled.py")
-    spec = importlib.util.spec_from_file_location("coupled", page)
-    coupled = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(coupled)
-    coupled, ours = Form(coupled), FORMS["joint"]
-    c = FORMS["joint"].presets["joint-moe-2025"]["coefficients"]
-    runs = {
-        "n_active": np.array([1e5, 1e8, 1e9]),
-        "n_tokens": np.array([1e6, 1e9, 1e10]),
-        "n_experts": np.array([1.0, 4.0, 32.0]),
-    }
-    expected = ours.log_loss(ours.to_free(c), runs)
-    assert coupled.log_loss(coupled.to_free(c | {"k": 1.0}), runs) == pytest.approx(expected, rel=1e-12)
-    half = coupled.log_loss(coupled.to_free(c | {"k": 0.5}), runs)
-    assert np.exp(half) == pytest.approx(np.sqrt(np.exp(expected) - c["c"]) + c["c"], rel=1e-9)

@@ -18,14 +18,12 @@ class Field:
     """One field. `allowed` is a pair: words for people, and the test of a value.
 
     free: a later start of the same run may change it: it sets where and how long to train, not what each step computes.
-    own: no compiled step depends on it: jobs that differ in nothing else are a family (launch/families.py).
     neutral: the value at which the field changes nothing; None if it has none. Fields added after the first runs have
       one, so that older records and job names stay as they are.
     """
 
     allowed: tuple[str, Callable]
     free: bool = False
-    own: bool = False
     neutral: object = None
 
 
@@ -76,10 +74,8 @@ _TEXT = "text", lambda x: isinstance(x, str)
 
 # A run's text is known by its fingerprint, so a later start may name it differently, by another path for example.
 FIELDS = {
-    "seed": Field(integer(0, 2**32 - 1), own=True),
-    "n_tokens": Field(
-        ("whole numbers of tokens, ascending, none twice, as (1_000_000,)", _is_budgets), free=True, own=True
-    ),
+    "seed": Field(integer(0, 2**32 - 1)),
+    "n_tokens": Field(("whole numbers of tokens, ascending, none twice, as (1_000_000,)", _is_budgets), free=True),
     "model.d_model": Field(integer(1)),
     "model.n_blocks": Field(integer(1)),
     "model.n_heads": Field(integer(1)),
@@ -126,11 +122,11 @@ FIELDS = {
     "data.on_bad_document": Field(one_of("fail", "skip"), free=True, neutral="fail"),
     "batch_tokens": Field(("pairs (from token, tokens of a batch), as ((0, 65_536),)", _is_ramp)),
     "microbatch_tokens": Field(integer(0), free=True, neutral=0),
-    "optimizer.lr_law.constant": Field(number(""), own=True),
-    "optimizer.lr_law.n_active": Field(number(""), own=True),
-    "optimizer.lr_law.n_experts": Field(number(""), own=True),
-    "optimizer.warmup_tokens": Field(_NOT_NEGATIVE, own=True),
-    "optimizer.decay_fraction": Field(number(" between 0 and 1", lambda x: 0 < x < 1), own=True),
+    "optimizer.lr_law.constant": Field(number("")),
+    "optimizer.lr_law.n_active": Field(number("")),
+    "optimizer.lr_law.n_experts": Field(number("")),
+    "optimizer.warmup_tokens": Field(_NOT_NEGATIVE),
+    "optimizer.decay_fraction": Field(number(" between 0 and 1", lambda x: 0 < x < 1)),
     "optimizer.b1": Field(_BETA),
     "optimizer.b2": Field(_BETA),
     "optimizer.weight_decay": Field(_NOT_NEGATIVE),

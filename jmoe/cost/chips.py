@@ -6,7 +6,7 @@ import pathlib
 import re
 
 GiB = 2**30
-MEASURED = pathlib.Path(__file__).parents[2] / "results" / "accelerators"  # what benchmarks/accelerator.py writes
+MEASURED = pathlib.Path(__file__).parents[2] / "results" / "accelerators"  # what benchmarks/accelerator writes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +77,7 @@ def file_name(kind: str) -> str:
 def measured(device, folder: pathlib.Path = MEASURED) -> dict | None:
     """The measured flops and bandwidth of this kind of device, and their file; None where none were measured.
 
-    The peaks are of a bfloat16 product of 8,192 and of a copy in memory (benchmarks/accelerator_parts.py).
+    The peaks are of a bfloat16 product of 8,192 and of a copy in memory (benchmarks/accelerator/parts.py).
     """
     path = folder / f"{file_name(device.device_kind)}.json"
     if not path.is_file():

@@ -1,7 +1,7 @@
 """Finds or makes a Python that sees the accelerator and has what the benchmarks import, then runs a module in it:
 
-    python benchmarks/accelerator_python.py --kind=cuda|tpu [--wheels=DIR] -- MODULE FLAGS...
-    python benchmarks/accelerator_python.py --collect=DIR [--python=3.12] [--jax=0.11.2]
+    python benchmarks/accelerator/python.py --kind=cuda|tpu [--wheels=DIR] -- MODULE FLAGS...
+    python benchmarks/accelerator/python.py --collect=DIR [--python=3.12] [--jax=0.11.2]
 
 If the Python that runs this file has a new enough jax that sees the device, as on many clusters, it is used unchanged:
 packages it lacks go to a separate folder, .venv-KIND/site, in the newest versions that setup.cfg and its jax allow.
@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 
-ROOT = pathlib.Path(__file__).parent.parent
+ROOT = pathlib.Path(__file__).parents[2]
 CONSTRAINTS = ROOT / "constraints.txt"
 NEEDED = ("absl-py", "etils", "flax", "grain", "ml-collections", "optax", "orbax-checkpoint", "tqdm")
 ALONE = ("tensorboard",)  # its server's packages take 27 MB, and only its writer is used

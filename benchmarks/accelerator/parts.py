@@ -1,6 +1,6 @@
-"""Parts of benchmarks/accelerator.py that no other benchmark has, one in each process:
+"""Parts of benchmarks/accelerator that no other benchmark has, one in each process:
 
-    python -m benchmarks.accelerator_parts --part=machine|peak|layer|float32|flash|run|profile --json=PATH [--toy]
+    python -m benchmarks.accelerator.parts --part=machine|peak|layer|float32|flash|run|profile --json=PATH [--toy]
 
 `layer`, `float32`, `flash` and `run` compare this device with the CPU of the same host; each row of their result has
 the relative error |a - b| / |b| and the tolerance. If a check fails, the process writes its result and exits with 1.
@@ -17,8 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 from absl import app, flags
 
-from benchmarks import measure, profile_table, resumed_run, train_step
-from benchmarks.checks import Checks
+from benchmarks import measure, train_step
+from benchmarks.accelerator import kernels, resumed_run
+from benchmarks.accelerator.checks import Checks
 from configs import joint_moe
 from jmoe.cost import chips
 from jmoe.model import dispatch, sharding
@@ -182,7 +183,7 @@ def profile() -> dict:
         begin = time.perf_counter()
         with jax.profiler.trace(str(folder)):
             jax.block_until_ready([step() for _ in range(STEPS)])
-    found = profile_table.reduced(folder, compiled.as_text(), STEPS)
+    found = kernels.reduced(folder, compiled.as_text(), STEPS)
     return {"model": name, "batch": config.batch_tokens[0][1], "wall ms": (time.perf_counter() - begin) * 1e3} | found
 
 

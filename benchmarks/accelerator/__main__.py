@@ -5,7 +5,7 @@
 Each part runs in a process of its own with a time limit, so that a failure costs one part. Parts that are done are
 skipped, failed ones tried again. DIR gets results.json, table.md and log.txt, all small; traces, caches and runs go to
 another folder. On a GPU or TPU results/accelerators/NAME.json and the table in benchmarks/README.md are written too;
-`python -m benchmarks.accelerator_table DIR` does that alone, on any machine.
+`python -m benchmarks.accelerator.table DIR` does that alone, on any machine.
 
 The most valuable parts come first: peaks, whether the results are right, the main steps, their profiles, then the rest.
 `--kind=cpu` runs every kind of part at toy size, as a test; its times mean nothing.
@@ -25,7 +25,7 @@ import sys
 import time
 
 import jmoe
-from benchmarks import accelerator_table
+from benchmarks.accelerator import table
 
 PLATFORMS = {"cuda": "cuda,cpu", "tpu": "tpu,cpu", "cpu": "cpu"}
 PLATFORM = {"cuda": "gpu", "tpu": "tpu", "cpu": "cpu"}  # as jax's devices name it
@@ -46,7 +46,7 @@ def parts(toy: bool) -> list[Part]:
     size = ("--size=toy", "--rounds=1") if toy else ("--size=gpu", "--rounds=7")
 
     def own(name, limit, *more, title=None, after=None):
-        command = ("benchmarks.accelerator_parts", f"--part={name}", *(["--toy"] if toy else []), *more)
+        command = ("benchmarks.accelerator.parts", f"--part={name}", *(["--toy"] if toy else []), *more)
         return Part(title or name, command, limit, after)
 
     def step(model, what="", *more, after=None):
@@ -111,7 +111,7 @@ def main() -> int:
 
     # a running part has a process group of its own, which would outlive this process
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    machine = run(Part("machine", ("benchmarks.accelerator_parts", "--part=machine"), 120), traces, out, kind, 120)
+    machine = run(Part("machine", ("benchmarks.accelerator.parts", "--part=machine"), 120), traces, out, kind, 120)
     seen = machine.get("result", {}).get("platform")  # jax falls back to the CPU where it has no plugin
     if seen != PLATFORM[kind]:
         reason = machine.get("error") or f"jax sees only a {seen}"
@@ -145,7 +145,7 @@ def run(part: Part, traces: pathlib.Path, out: pathlib.Path, kind: str, seconds:
     stopped before its own limit because the `seconds` left for all parts were over."""
     answer, log = traces / "answer.json", traces / "log.txt"
     answer.unlink(missing_ok=True)
-    flags_ = [f"--json={answer}"] + [f"--folder={traces}"] * (part.command[0] == "benchmarks.accelerator_parts")
+    flags_ = [f"--json={answer}"] + [f"--folder={traces}"] * (part.command[0] == "benchmarks.accelerator.parts")
     begin, limit, entry = time.monotonic(), min(part.limit, seconds), {}
     with open(log, "w") as file:
         process = subprocess.Popen(
@@ -208,9 +208,9 @@ def _wanted(state: dict, part: Part) -> bool:
 
 def _finish(state: dict, out: pathlib.Path, kind: str, todo: list[Part], not_begun: list[str]) -> int:
     """Writes the tables, says what failed and what is left; returns the exit code."""
-    _write(out / "table.md", accelerator_table.section(state))
+    _write(out / "table.md", table.section(state))
     if kind != "cpu" and _done(state, "peak"):
-        accelerator_table.publish(state)
+        table.publish(state)
     print(f"results in {out / 'results.json'}, {out / 'table.md'}")
     failed = [p.name for p in todo if "error" in state["parts"].get(p.name, {})]
     if not_begun:

@@ -1,16 +1,16 @@
-"""Tables of what benchmarks/accelerator.py measured, for benchmarks/README.md:
+"""Tables of what benchmarks/accelerator measured, for benchmarks/README.md:
 
-python -m benchmarks.accelerator_table DIR      # DIR/results.json to results/accelerators/NAME.json, and the README
-python -m benchmarks.accelerator_table          # the README alone, from results/accelerators/
+python -m benchmarks.accelerator.table DIR      # DIR/results.json to results/accelerators/NAME.json, and the README
+python -m benchmarks.accelerator.table          # the README alone, from results/accelerators/
 """
 
 import json
 import pathlib
 import sys
 
-ROOT = pathlib.Path(__file__).parent.parent
+ROOT = pathlib.Path(__file__).parents[2]
 FOLDER, README = ROOT / "results" / "accelerators", ROOT / "benchmarks" / "README.md"
-BEGIN, END = "<!-- made by benchmarks/accelerator_table.py -->", "<!-- end -->"
+BEGIN, END = "<!-- made by benchmarks/accelerator/table.py -->", "<!-- end -->"
 NONE = "None could be had yet.\n"
 
 
