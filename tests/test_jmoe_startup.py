@@ -54,6 +54,35 @@ def test_a_missing_package_is_one_sentence_that_says_what_to_install(module, tmp
     assert "`pip install .[train]`" in said
 
 
+def test_importing_a_command_as_a_library_leaves_python_as_it_was():
+    program = (
+        "import gc, os, signal, sys\n"
+        "def state(): return sys.excepthook, gc.isenabled(), signal.getsignal(signal.SIGINT), dict(os.environ)\n"
+        "before = state()\n"
+        "import jmoe, launch\n"
+        "assert state() == before\n"
+        "import jmoe.compile, jmoe.prepare, launch.status, launch.sweep\n"
+        "assert state()[:3] == before[:3] and 'JAX_PLATFORMS' not in os.environ\n"
+    )
+    environment = helpers.environment() | {"PYTHONPATH": str(ROOT)}
+    environment.pop("JAX_PLATFORMS", None)
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name, module", [("train", "jmoe.train"), ("sweep", "launch.sweep")])
+def test_an_installed_command_is_its_module(name, module, tmp_path):
+    """A missing package too is one sentence: the command begins before it imports the module."""
+    program = f"import sys; from jmoe import startup; sys.exit(startup.{name}())"
+    call = lambda **more: subprocess.run(
+        [sys.executable, "-c", program, "--help"], env=helpers.environment() | more, capture_output=True, text=True
+    )
+    assert call(PYTHONPATH=str(ROOT)).stdout == helpers.run(module, "--help").stdout
+    (tmp_path / "absl.py").write_text("raise ModuleNotFoundError(\"No module named 'absl'\", name='absl')\n")
+    done = call(PYTHONPATH=f"{tmp_path}:{ROOT}")
+    assert done.returncode == 2 and done.stderr.startswith("error: the Python package absl is missing")
+
+
 def test_a_package_that_only_some_text_needs(tmp_path):
     (tmp_path / "pyarrow.py").write_text("raise ModuleNotFoundError(\"No module named 'pyarrow'\", name='pyarrow')\n")
     (tmp_path / "text.parquet").write_bytes(b"PAR1")
@@ -204,7 +233,7 @@ def test_help_lists_the_config_fields():
     assert done.returncode == 0 and "--workdir" in done.stdout
     said = " ".join(done.stdout.split())
     assert "--config.data.seq_len=128 [a whole number, at least 1]" in said
-    assert "--config.data.path= empty: Python sources of this machine; else a glob" in said
+    assert "--config.data.path= empty: Python's standard library; else a glob" in said
     assert "folder that jmoe.prepare made, or tfds:NAME/CONFIG:SPLIT [text]" in said
     assert "--config.model.capacity_factor=1.0 training; None: nothing is dropped, which takes more time;" in said
     assert "evaluation drops nothing [a number above 0, or None: nothing is dropped]" in said
