@@ -1,7 +1,7 @@
 """Makes the configs of a sweep's jobs, ten thousand of them in seconds.
 
 Jobs are a family if they differ only in fields that the compiled step does not depend on: seed, budgets, learning rate
-(`own` in jmoe/config/fields.py). A family's config is made and counted once; a job's config is a copy of it with the
+(`OWN` in configs/joint_moe.py). A family's config is made and counted once; a job's config is a copy of it with the
 job's own fields. A field that the config file computes, or computes others from, is not own.
 """
 

@@ -13,7 +13,7 @@ import pytest
 
 from configs import joint_moe
 from jmoe import cli, packages, startup
-from jmoe.config import fields, listing
+from jmoe.config import fields
 from jmoe.config.check import check_config
 from jmoe.errors import UserError
 from jmoe.run import processes
@@ -239,7 +239,7 @@ def test_help_lists_the_config_fields():
     assert "evaluation drops nothing [a number above 0, or None: nothing is dropped]" in said
     for name in fields.FIELDS:
         assert f"--config.{name}=" in said
-    some = listing.describe("configs/joint_moe.py", joint_moe.get_config(), ("data", "mesh"))
+    some = fields.describe("configs/joint_moe.py", joint_moe.get_config(), ("data", "mesh"))
     assert "--config.data.seq_len=512" in some and "--config.mesh.model=1" in some and "optimizer" not in some
 
 
