@@ -12,8 +12,8 @@ import json
 from ml_collections import ConfigDict, FieldReference
 
 from jmoe import cli
+from jmoe.config import counts
 from jmoe.config.fields import FIELDS, record_of
-from jmoe.cost import counts
 from jmoe.run.schedule import Schedule
 
 

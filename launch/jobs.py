@@ -17,8 +17,8 @@ import sys
 from etils import epath
 
 from jmoe import cli
+from jmoe.config import counts
 from jmoe.config.fields import record_of
-from jmoe.cost import counts
 from jmoe.errors import Damaged, UserError
 from jmoe.storage.files import is_remote, names_below, read_bytes, read_sealed
 from launch.families import Families, resolve, short_hash

@@ -24,7 +24,7 @@ import sys
 from absl import flags
 
 from jmoe import cli
-from jmoe.cost import counts
+from jmoe.config import counts
 from jmoe.errors import UserError
 from jmoe.storage import files as storage
 from jmoe.storage import ownership

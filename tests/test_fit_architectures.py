@@ -17,9 +17,8 @@ from fit.architecture import PAPER, Model
 from fit.lawfile import load
 from fit.mixture import Mixture
 from fit.table import Table
-from jmoe.config import fields
+from jmoe.config import counts, fields
 from jmoe.config.check import check_config
-from jmoe.cost import counts
 
 BUILT = {  # runs of grouped queries, wide heads, tied ends, 2 of E narrow experts and a shared one after a dense block
     "model.n_kv_heads": lambda d: d // 16,

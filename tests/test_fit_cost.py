@@ -17,8 +17,9 @@ from fit.architecture import PAPER
 from fit.form import Form
 from fit.lawfile import Law, load
 from fit.laws import FORMS, joint
+from jmoe.config import counts
 from jmoe.config.check import check_config
-from jmoe.cost import counts, memory
+from jmoe.cost import memory
 from jmoe.cost.chips import CHIPS as JMOE_CHIPS
 from jmoe.cost.topologies import topology_devices
 from launch import accelerators, preflight

@@ -71,9 +71,9 @@ def test_every_field_says_what_it_may_be(config):
 
 
 def test_all_about_a_field_is_said_once():
-    """Its line in the recipe alone names its section and field, and words its meaning."""
+    """Its line in the recipe alone defines it and words its meaning."""
     root = pathlib.Path(joint_moe.__file__).parents[1]
-    sources = {path: path.read_text() for part in ("jmoe", "launch", "configs") for path in (root / part).rglob("*.py")}
+    sources = {path: path.read_text() for part in ("jmoe/config", "configs") for path in (root / part).rglob("*.py")}
     for name, field in fields.FIELDS.items():
         lines = [path.name for path, source in sources.items() for _ in range(source.count(f'"{name}": Field('))]
         assert lines == ["joint_moe.py"], name

@@ -11,9 +11,8 @@ from jax.sharding import NamedSharding
 from ml_collections import FrozenConfigDict
 
 from configs import deepseek_v3_like, joint_moe, olmoe, quickstart, qwen3_moe
-from jmoe.config import check
-from jmoe.cost import counts
-from jmoe.model import cached, decoder, loss, sharding, weights
+from jmoe.config import check, counts, weights
+from jmoe.model import cached, decoder, loss, sharding
 from jmoe.run import step
 
 

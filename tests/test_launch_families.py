@@ -12,8 +12,8 @@ from etils import epath
 from benchmarks import many_jobs
 from configs import quickstart
 from jmoe import cli
+from jmoe.config import counts
 from jmoe.config.fields import record_of
-from jmoe.cost import counts
 from jmoe.errors import UserError
 from jmoe.run.schedule import Schedule
 from launch import jobs as jobs_lib

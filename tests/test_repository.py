@@ -2,6 +2,7 @@
 
 import ast
 import configparser
+import graphlib
 import importlib.metadata
 import os
 import pathlib
@@ -71,6 +72,18 @@ def imported(folder) -> set[str]:
     brought_by = importlib.metadata.packages_distributions()
     names -= sys.stdlib_module_names | {"jmoe", "launch", "configs", "fit"}
     return {canonicalize_name(brought_by.get(name, [name])[0]) for name in names}
+
+
+def test_the_folders_of_jmoe_do_not_import_each_other_in_circles():
+    """Imports inside functions count too."""
+    folders = {path.name: set() for path in (ROOT / "jmoe").iterdir() if (path / "__init__.py").exists()}
+    for folder, others in folders.items():
+        for path in (ROOT / "jmoe" / folder).glob("*.py"):
+            nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)]
+            names = {f"{node.module}.{alias.name}".split(".")[1] for node in nodes for alias in node.names}
+            others |= names & folders.keys() - {folder}
+    order = [*graphlib.TopologicalSorter(folders).static_order()]
+    assert order.index("config") < order.index("model") < order.index("run") < order.index("cost"), order
 
 
 def required(*extras) -> set[str]:

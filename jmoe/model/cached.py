@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 import ml_collections
 
-from jmoe.model import attention, weights
+from jmoe.config import weights
+from jmoe.model import attention
 from jmoe.model.decoder import cast, feed_forward
 from jmoe.model.norms import norm, rms_norm
 

@@ -11,8 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from jmoe.config import weights
 from jmoe.config.fields import setting
-from jmoe.model import dispatch, routing, sharding, weights
+from jmoe.model import dispatch, routing, sharding
 from jmoe.model.attention import ATTENTION, attention
 from jmoe.model.norms import norm, rms_norm
 
