@@ -24,7 +24,8 @@ from absl import app, flags
 
 from benchmarks import measure
 from configs import joint_moe
-from jmoe.cost import chips, counts, memory
+from jmoe.config import counts
+from jmoe.cost import chips, memory
 from jmoe.cost.chips import GiB
 from jmoe.cost.memory import DoesNotFit
 from jmoe.model import sharding

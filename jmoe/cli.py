@@ -108,10 +108,10 @@ def _help(module, config_sections) -> None:
         flags.FLAGS.register_key_flag_for_module(name, flags.FLAGS["config"])
     print(module.__doc__, flags.FLAGS.module_help(name), sep="\n")
     if config_sections is not None:
-        from jmoe.config import listing
+        from jmoe.config import fields
 
         path = _config_path(sys.argv) or "configs/joint_moe.py"
-        print("\n" + listing.describe(path, _checked(config_in, path), config_sections))
+        print("\n" + fields.describe(path, _checked(config_in, path), config_sections))
 
 
 # --config.FIELD=None for a field that is a number or None: a number's flag cannot parse None, so read_config sets it

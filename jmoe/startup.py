@@ -1,28 +1,23 @@
 """The start of a command: Ctrl-C or a missing package while it imports its modules ends in one sentence. Garbage
 collection is off meanwhile: it would free nothing and take a sixth of the startup time.
 
-jmoe/__init__.py and launch/__init__.py call `begin` before anything else is imported; jmoe/cli.py calls `over` when the
-imports are done. This module imports only the standard library.
+A command's first lines call `begin`, before it imports anything else; jmoe/cli.py calls `over` when the imports are
+done. This module imports only the standard library.
 """
 
 import gc
 import glob
 import importlib.util
 import os
+import runpy
 import signal
 import sys
 
 from jmoe.packages import missing_package
 
-COMMANDS = ("jmoe.", "launch.")
-SCRIPTS = ("jmoe-train", "jmoe-sweep")
-
 
 def begin() -> None:
-    """Handles Ctrl-C and missing packages in our commands only; where jmoe is used as a library it changes neither."""
-    after_m = sys.orig_argv[sys.orig_argv.index("-m") + 1 :][:1] if "-m" in sys.orig_argv else []
-    if not "".join(after_m).startswith(COMMANDS) and os.path.basename(sys.argv[0]) not in SCRIPTS:
-        return
+    """Handles Ctrl-C and missing packages, and keeps libtpu silent, for the imports that follow."""
     sys.excepthook = _excepthook
     gc.disable()
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
@@ -37,6 +32,16 @@ def over() -> None:
         gc.enable()
     if signal.getsignal(signal.SIGINT) is _interrupted:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def train() -> None:
+    """The command jmoe-train, as python -m jmoe.train."""
+    runpy.run_module("jmoe.train", run_name="__main__", alter_sys=True)
+
+
+def sweep() -> None:
+    """The command jmoe-sweep, as python -m launch.sweep."""
+    runpy.run_module("launch.sweep", run_name="__main__", alter_sys=True)
 
 
 def leave_absent_tpus_alone() -> None:

@@ -4,6 +4,11 @@ Started again, it resumes from the last checkpoint and skips finished branches. 
 and `DIR/branch-N/result.json`, which becomes one row of runs.csv. Losses are in nats per token.
 """
 
+if __name__ == "__main__":
+    from jmoe import startup
+
+    startup.begin()
+
 import time
 from contextlib import closing
 
@@ -14,7 +19,7 @@ from etils import epath
 
 from jmoe import cli
 from jmoe.config.check import check_config
-from jmoe.cost import memory
+from jmoe.cost import chips, memory
 from jmoe.errors import Interrupted
 from jmoe.model import sharding
 from jmoe.run import processes, saved
@@ -74,7 +79,8 @@ def train_segment(run: Run, segment, state, checkpoints, train_step, stop_signal
     config, schedule = run.config, run.schedule
     start, params, opt_state = state
     batches = training_batches(run.corpus, config, schedule, run.mesh, segment, start)
-    with Report(run, segment, start) as report:
+    chip = chips.of_device(jax.devices()[0], config.get("chip"))
+    with Report(run, segment, start, chip.flops if chip else 0.0) as report:
         pending = None  # (step, metrics) of the step before, unless they were fetched
         for step in range(start, segment.stop):
             with report.speed.waiting():

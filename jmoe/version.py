@@ -8,7 +8,7 @@ import pathlib
 import tokenize
 
 # What a run's numbers depend on: the model, its step, the text, and the parameter counts that set the learning rate.
-SOURCES = ("train.py", "config", "cost/counts.py", "model", "run", "text")
+SOURCES = ("train.py", "config", "model", "run", "text")
 
 
 def code_version() -> str:

@@ -21,8 +21,8 @@ from etils import epath
 from ml_collections import ConfigDict
 
 from jmoe import cli
+from jmoe.config import counts
 from jmoe.config.fields import record_of
-from jmoe.cost import counts
 from jmoe.errors import Damaged, UserError
 from jmoe.run.schedule import Schedule
 from jmoe.storage.files import is_remote, names_below, read_bytes, read_sealed

@@ -3,8 +3,8 @@ would keep them from training where they are sent."""
 
 from ml_collections import ConfigDict
 
+from jmoe.config import counts
 from jmoe.config.check import check_mesh, microbatch_tokens
-from jmoe.cost import counts
 from jmoe.cost.chips import GiB
 from jmoe.errors import UserError
 from jmoe.run.schedule import Schedule

@@ -11,6 +11,11 @@ One launch.sweep at a time owns a workdir (jmoe/storage/ownership.py): it takes 
 anything there. With the local backend it keeps the lock until it ends, with slurm or gke while it submits.
 """
 
+if __name__ == "__main__":
+    from jmoe import startup
+
+    startup.begin()
+
 import argparse
 import contextlib
 import os
@@ -20,7 +25,7 @@ from absl import flags
 from ml_collections import ConfigDict
 
 from jmoe import cli
-from jmoe.cost import counts
+from jmoe.config import counts
 from jmoe.errors import UserError
 from jmoe.storage import files as storage
 from jmoe.storage import ownership

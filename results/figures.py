@@ -8,7 +8,7 @@ import numpy as np
 
 from configs import joint_moe
 from configs.sweeps import memory_matched as papers
-from jmoe.cost import counts
+from jmoe.config import counts
 
 POINTS = 40
 COLOURS = {1: "#444444", 2: "#1b7fa8", 4: "#d9822b"}

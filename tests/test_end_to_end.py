@@ -10,8 +10,8 @@ import pytest
 
 from configs import quickstart
 from jmoe import cli
+from jmoe.config import counts
 from jmoe.config.check import check_config
-from jmoe.cost import counts
 from jmoe.model import sharding
 from jmoe.run.schedule import Schedule
 

@@ -19,9 +19,8 @@ from fit.next_runs import next_text
 from fit.planning import optimum
 from fit.shape.architecture import PAPER, Model
 from fit.shape.mixture import Mixture
-from jmoe.config import fields
+from jmoe.config import counts, fields
 from jmoe.config.check import check_config
-from jmoe.cost import counts
 
 BUILT = {  # runs of grouped queries, wide heads, tied ends, 2 of E narrow experts and a shared one after a dense block
     "model.n_kv_heads": lambda d: d // 16,

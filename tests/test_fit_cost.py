@@ -19,8 +19,9 @@ from fit.laws import FORMS, joint
 from fit.planning import cost, repeats
 from fit.shape.architecture import PAPER
 from fit.words import units
+from jmoe.config import counts
 from jmoe.config.check import check_config
-from jmoe.cost import counts, memory
+from jmoe.cost import memory
 from jmoe.cost.chips import CHIPS as JMOE_CHIPS
 from jmoe.cost.topologies import topology_devices
 from launch import accelerators, preflight

@@ -15,8 +15,8 @@ from etils import epath
 from fit import __main__ as command_line
 from fit.lawbook.lawfile import load
 from jmoe import cli, train
+from jmoe.config import counts
 from jmoe.config.check import check_config
-from jmoe.cost import counts
 from jmoe.errors import UserError
 from jmoe.model import sharding
 from jmoe.run.schedule import Schedule

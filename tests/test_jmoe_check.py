@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import pathlib
 
 import helpers
 import pytest
@@ -67,6 +68,17 @@ def test_every_field_says_what_it_may_be(config):
     config = config.get_config()
     assert fields.flat(config).keys() == fields.FIELDS.keys()
     check.check_config(config)
+
+
+def test_all_about_a_field_is_said_once():
+    """Its line in the recipe alone defines it and words its meaning."""
+    root = pathlib.Path(joint_moe.__file__).parents[1]
+    sources = {path: path.read_text() for part in ("jmoe/config", "configs") for path in (root / part).rglob("*.py")}
+    for name, field in fields.FIELDS.items():
+        lines = [path.name for path, source in sources.items() for _ in range(source.count(f'"{name}": Field('))]
+        assert lines == ["joint_moe.py"], name
+        said = [path.name for path, source in sources.items() if len(field.help) > 30 and field.help[:30] in source]
+        assert said in (["joint_moe.py"], []), name  # [] where quotes are escaped, or the name says it
 
 
 def test_what_the_command_line_makes_of_it_is_one_sentence(tmp_path):

@@ -15,7 +15,7 @@ import jax
 import pytest
 
 from configs import joint_moe, mixtral, quickstart
-from jmoe.cost import counts
+from jmoe.config import counts
 from jmoe.cost.memory import compile_step
 from jmoe.cost.program import Program
 from jmoe.cost.topologies import topology_devices

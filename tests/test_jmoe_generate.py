@@ -8,7 +8,7 @@ import pytest
 from ml_collections import FrozenConfigDict
 from test_jmoe_model import GROUPED, ONE_FOR_ALL, logits_of, make_params, tiny, tokens_on
 
-from jmoe.model import cached, sharding
+from jmoe.model import cached, decoder, sharding
 from jmoe.text import tokenizer
 
 PROMPT = 67  # more than one part of cached.PROMPT_POSITIONS
@@ -38,8 +38,8 @@ def test_a_position_at_a_time_gives_the_logits_of_all_at_once(n_experts, model):
         tokens_BT = tokens_on(mesh, (1, T))
         expected_TV = jax.device_get(logits_of(params, tokens_BT, config, False, mesh))[0]
     params, tokens, model = jax.device_get(params), np.asarray(tokens_BT)[0].tolist(), FrozenConfigDict(config.model)
-    cache = cached.new_cache(model, T)
-    params = cached.cast(jax.device_put(params), model)
+    cache = cached.new_caches(model, T)
+    params = decoder.cast(jax.device_put(params), model)
     logits_V, cache = cached.read_prompt(params, cache, tokens[:PROMPT], model)
     got_TV = [logits_V]
     for t in range(PROMPT, T):

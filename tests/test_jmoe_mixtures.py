@@ -9,7 +9,7 @@ import pytest
 from test_jmoe_model import logits_of, make_params, numpy_decoder, numpy_dense, tiny, tokens_on
 from test_jmoe_moe import reference
 
-from jmoe.cost import counts
+from jmoe.config import counts
 from jmoe.model import decoder, loss, routing, sharding
 from jmoe.run import step
 

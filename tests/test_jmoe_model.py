@@ -7,13 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax import nnx
 from jax.sharding import NamedSharding
 from ml_collections import FrozenConfigDict
 
 from configs import deepseek_v3_like, joint_moe, olmoe, quickstart, qwen3_moe
-from jmoe.config import check
-from jmoe.cost import counts
-from jmoe.model import cached, decoder, loss, sharding, weights
+from jmoe.config import check, counts, weights
+from jmoe.model import cached, decoder, loss, sharding
 from jmoe.run import step
 
 
@@ -209,8 +209,36 @@ def test_parameters_of_grouped_attention_are_counted():
     )
     flops = counts.matmul_flops_per_token(model, 64)
     assert flops == dict(parameters=6 * counts.n_active(model), attention=12 * 2 * 4 * 12 * 64, router=0)
-    cache = cached.new_cache(FrozenConfigDict(model), 1_000)
-    assert sum(x.size for x in cache) == counts.kv_elements(model, cache[0].shape[1]) == 2 * 2 * 1_280 * 2 * 12
+    ((keys, values),) = cached.new_caches(FrozenConfigDict(model), 1_000).values()
+    assert keys.size + values.size == counts.kv_elements(model, keys.shape[2]) == 2 * 2 * 1_280 * 2 * 12
+
+
+@pytest.mark.parametrize("config", [quickstart, olmoe, qwen3_moe, deepseek_v3_like])
+def test_the_decoder_is_a_flax_module_that_knows_its_weights(config):
+    """Their number and how they are stored, as the table that needs no jax has them; parts merge to the same module."""
+    config = config.get_config()
+    built = nnx.eval_shape(lambda: decoder.Decoder(config.model, nnx.Rngs(params=0)))
+    graphdef, state = nnx.split(built, nnx.Param)
+    assert sum(x.size for x in jax.tree.leaves(state)) == counts.n_exact(config.model)
+    specs = nnx.to_pure_dict(nnx.get_partition_spec(state))
+    full = lambda spec, x: (*spec, *[None] * (x.ndim - len(spec)))
+    shapes = nnx.to_pure_dict(state)
+    as_stored = jax.tree.map(full, sharding.parameter_specs(config.model), shapes)
+    assert as_stored == jax.tree.map(full, specs, shapes)
+    assert jax.tree.structure(nnx.merge(graphdef, state)) == jax.tree.structure(built)
+
+
+def test_a_decoder_can_be_made_shown_and_called_by_itself():
+    config = tiny(n_experts=4)
+    model = jax.jit(lambda: decoder.Decoder(config.model, nnx.Rngs(params=jax.random.key(config.seed))))()
+    nnx.display(model)
+    assert "blocks=Block(" in str(model) and "out_sharding=(None, 'expert', 'data', 'model')" in str(model)
+    tokens_BT = jnp.arange(32)[None]
+    x_BTD, head_DV, _, _ = jax.jit(lambda model: model(tokens_BT, training=False))(model)
+    params, mesh = decoder.init_params(config), sharding.make_mesh(config, jax.devices()[:1])
+    with jax.set_mesh(mesh):
+        expected = logits_of(params, tokens_BT, config, False, mesh)
+    np.testing.assert_allclose(x_BTD @ head_DV, expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("n_experts", [1, 8])

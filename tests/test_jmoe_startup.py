@@ -13,7 +13,7 @@ import pytest
 
 from configs import joint_moe
 from jmoe import cli, packages, startup
-from jmoe.config import fields, listing
+from jmoe.config import fields
 from jmoe.config.check import check_config
 from jmoe.errors import UserError
 from jmoe.run import processes
@@ -52,6 +52,35 @@ def test_a_missing_package_is_one_sentence_that_says_what_to_install(module, tmp
     assert process.returncode == 2 and said.count("\n") == 1
     assert said.startswith("error: the Python package absl is missing: install it by `pip install absl-py`")
     assert "`pip install .[train]`" in said
+
+
+def test_importing_a_command_as_a_library_leaves_python_as_it_was():
+    program = (
+        "import gc, os, signal, sys\n"
+        "def state(): return sys.excepthook, gc.isenabled(), signal.getsignal(signal.SIGINT), dict(os.environ)\n"
+        "before = state()\n"
+        "import jmoe, launch\n"
+        "assert state() == before\n"
+        "import jmoe.compile, jmoe.prepare, launch.status, launch.sweep\n"
+        "assert state()[:3] == before[:3] and 'JAX_PLATFORMS' not in os.environ\n"
+    )
+    environment = helpers.environment() | {"PYTHONPATH": str(ROOT)}
+    environment.pop("JAX_PLATFORMS", None)
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name, module", [("train", "jmoe.train"), ("sweep", "launch.sweep")])
+def test_an_installed_command_is_its_module(name, module, tmp_path):
+    """A missing package too is one sentence: the command begins before it imports the module."""
+    program = f"import sys; from jmoe import startup; sys.exit(startup.{name}())"
+    call = lambda **more: subprocess.run(
+        [sys.executable, "-c", program, "--help"], env=helpers.environment() | more, capture_output=True, text=True
+    )
+    assert call(PYTHONPATH=str(ROOT)).stdout == helpers.run(module, "--help").stdout
+    (tmp_path / "absl.py").write_text("raise ModuleNotFoundError(\"No module named 'absl'\", name='absl')\n")
+    done = call(PYTHONPATH=f"{tmp_path}:{ROOT}")
+    assert done.returncode == 2 and done.stderr.startswith("error: the Python package absl is missing")
 
 
 def test_a_package_that_only_some_text_needs(tmp_path):
@@ -204,13 +233,13 @@ def test_help_lists_the_config_fields():
     assert done.returncode == 0 and "--workdir" in done.stdout
     said = " ".join(done.stdout.split())
     assert "--config.data.seq_len=128 [a whole number, at least 1]" in said
-    assert "--config.data.path= empty: Python sources of this machine; else a glob" in said
+    assert "--config.data.path= empty: Python's standard library; else a glob" in said
     assert "folder that jmoe.prepare made, or tfds:NAME/CONFIG:SPLIT [text]" in said
     assert "--config.model.capacity_factor=1.0 training; None: nothing is dropped, which takes more time;" in said
     assert "evaluation drops nothing [a number above 0, or None: nothing is dropped]" in said
     for name in fields.FIELDS:
         assert f"--config.{name}=" in said
-    some = listing.describe("configs/joint_moe.py", joint_moe.get_config(), ("data", "mesh"))
+    some = fields.describe("configs/joint_moe.py", joint_moe.get_config(), ("data", "mesh"))
     assert "--config.data.seq_len=512" in some and "--config.mesh.model=1" in some and "optimizer" not in some
 
 

@@ -16,7 +16,7 @@ EDITS = [
     ("model/decoder.py", '\ndef more():\n    """A docstring."""\n', False),
     ("cost/report.py", "\nX = 1\n", True),
     ("cli.py", "\nX = 1\n", True),
-    ("cost/counts.py", "\nX = 1\n", False),
+    ("config/counts.py", "\nX = 1\n", False),
     ("text/batches.py", "\nX = 1\n", False),
 ]
 

@@ -74,6 +74,18 @@ def imported(folder) -> set[str]:
     return {canonicalize_name(brought_by.get(name, [name])[0]) for name in names}
 
 
+def test_the_folders_of_jmoe_do_not_import_each_other_in_circles():
+    """Imports inside functions count too."""
+    folders = {path.name: set() for path in (ROOT / "jmoe").iterdir() if (path / "__init__.py").exists()}
+    for folder, others in folders.items():
+        for path in (ROOT / "jmoe" / folder).glob("*.py"):
+            nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)]
+            names = {f"{node.module}.{alias.name}".split(".")[1] for node in nodes for alias in node.names}
+            others |= names & folders.keys() - {folder}
+    order = [*graphlib.TopologicalSorter(folders).static_order()]
+    assert order.index("config") < order.index("model") < order.index("run") < order.index("cost"), order
+
+
 def required(*extras) -> set[str]:
     """The distributions that setup.cfg lists for every install, and for these extras."""
     setup = setup_cfg()
@@ -149,6 +161,14 @@ def test_contributing_names_targets_and_files_that_exist():
     assert set(re.findall(r"^make (\w+)", contributing, re.MULTILINE)) <= targets
     files = re.findall(r"\]\(([^)#]+)", contributing) + re.findall(r"`([\w./]+/[\w.]*)`", contributing)
     assert len(files) > 5 and all((ROOT / name).exists() for name in files), files
+
+
+def test_the_addition_that_contributing_shows_is_one_to_the_code_as_it_is():
+    """What its diff keeps and what it takes away stand in the files, line after line."""
+    (diff,) = re.findall(r"```diff\n(.*?)```", text("CONTRIBUTING.md"), re.DOTALL)
+    for file in diff.split("--- ")[1:]:
+        name, *lines = file.splitlines()
+        assert "\n".join(line[1:] for line in lines if line[0] in " -") in text(name), name
 
 
 def test_the_installed_configs_are_found_where_the_folder_has_none(tmp_path, monkeypatch):

@@ -13,8 +13,7 @@ import itertools
 import math
 
 from fit.architecture_search import holistic
-from jmoe.cost import counts
-from jmoe.model import weights
+from jmoe.config import counts, weights
 
 CONFIG = "configs/holistic.py"
 

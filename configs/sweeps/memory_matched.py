@@ -7,7 +7,7 @@ have the FLOPs of the dense ones; App. H prints them rounded. memory_matched_sma
 """
 
 from configs import joint_moe
-from jmoe.cost import counts
+from jmoe.config import counts
 
 DENSE_TOKENS = (500_000_000, 1_000_000_000, *(2_000_000_000 * k for k in range(1, 9)))
 

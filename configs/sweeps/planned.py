@@ -13,7 +13,7 @@ import runpy
 import subprocess
 import sys
 
-from jmoe.cost import counts
+from jmoe.config import counts
 
 LAW = "joint-moe-2025"
 FLAGS = ("--flops=1e20",)

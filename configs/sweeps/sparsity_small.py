@@ -10,7 +10,7 @@ of the width.
 """
 
 from configs import quickstart
-from jmoe.cost import counts
+from jmoe.config import counts
 
 BUDGETS = (2e11, 5e11)  # FLOPs, 6 n_active n_tokens
 WIDTHS, EXPERTS = (16, 24, 32), (1, 2, 4, 8, 16)

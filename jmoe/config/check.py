@@ -3,9 +3,10 @@
 The trainer, and the launcher of jobs, check all of this before they touch a device, a text or a workdir.
 """
 
-from jmoe.config.fields import NEUTRAL, check_fields, integer, setting
+from jmoe.config import weights
+from jmoe.config.field import integer
+from jmoe.config.fields import NEUTRAL, check_fields, setting
 from jmoe.errors import UserError
-from jmoe.model import weights
 
 
 def check_config(config) -> None:

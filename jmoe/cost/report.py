@@ -9,8 +9,9 @@ import sys
 import jax
 import jax.numpy as jnp
 
+from jmoe.config import counts
 from jmoe.config.check import microbatch_tokens
-from jmoe.cost import chips, counts
+from jmoe.cost import chips
 from jmoe.cost.memory import DoesNotFit, compile_step, gib, largest_microbatch, of_step
 from jmoe.cost.program import Program
 

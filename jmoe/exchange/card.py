@@ -3,8 +3,8 @@
 import subprocess
 import sys
 
+from jmoe.config import counts
 from jmoe.config.fields import columns, setting
-from jmoe.cost import counts
 from jmoe.errors import UserError
 
 CARD = """---

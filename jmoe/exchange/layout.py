@@ -8,9 +8,9 @@ the head. They drop no token.
 
 from ml_collections import ConfigDict
 
+from jmoe.config import weights
 from jmoe.config.fields import setting
 from jmoe.errors import UserError
-from jmoe.model import weights
 
 EPSILON = 1e-6  # of norms.rms_norm
 SHARED_FF = 8  # width of a shared expert that is all zeros: torch warns of 0, and a server may spread it over devices

@@ -7,10 +7,10 @@ If we have no shared expert, theirs is all zeros.
 
 import numpy as np
 
+from jmoe.config import weights
 from jmoe.config.fields import setting
 from jmoe.errors import UserError
 from jmoe.exchange.layout import SHARED, SHARED_FF
-from jmoe.model import weights
 
 
 def _places(model):

@@ -15,20 +15,27 @@ from jmoe.model.norms import rms_norm
 ATTENTION = ("qkv", "q", "kv", "q_norm", "k_norm", "out")  # names of a block's attention weights
 
 
-def attention(x_BTD, weights, model):
-    """y_ND of normed rows x_BTD, to be summed over the model axis: this device has H of the heads.
+def attention(x_BTD, weights, model, start=0, cache=None):
+    """y_ND of normed rows x_BTD, to be summed over the model axis: this device has H of the heads. And the cache.
 
     weights: this device's part of the block's ATTENTION, by name. model: config.model; its attention "float32" computes
     everything in float32, products too; "flash" is as in jmoe/model/flash.py. RoPE is float32 in both.
+    cache: (k_BUPK, v_BUPK) of positions 0, 1, ...: the rows are at positions start, start + 1, ..., their keys and
+    values are put there, and they see all up to their own, in float32.
     """
-    q_BTHK, k_BTPK, v_BTPK = queries_keys_values(x_BTD, weights, model)
+    q_BTHK, k_BTPK, v_BTPK = _queries_keys_values(x_BTD, weights, model, start)
     with jax.named_scope("attention"):  # its name in a profile
-        y_BTHK = {"float32": exact, "flash": flash.attention}[model.attention](q_BTHK, k_BTPK, v_BTPK)
+        if cache is None:
+            y_BTHK = {"float32": exact, "flash": flash.attention}[model.attention](q_BTHK, k_BTPK, v_BTPK)
+        else:
+            put = lambda kept, new: jax.lax.dynamic_update_slice(kept, new, (0, start, 0, 0))
+            cache = jax.tree.map(put, cache, (k_BTPK, v_BTPK))
+            y_BTHK = exact(q_BTHK, *cache, start)
     b, t, d = x_BTD.shape
-    return y_BTHK.astype(x_BTD.dtype).reshape(b * t, -1) @ weights["out"].reshape(-1, d)
+    return y_BTHK.astype(x_BTD.dtype).reshape(b * t, -1) @ weights["out"].reshape(-1, d), cache
 
 
-def queries_keys_values(x_BTD, weights, model, start=0):
+def _queries_keys_values(x_BTD, weights, model, start):
     """Float32 q_BTHK, k_BTPK and v_BTPK of normed rows; the first position is `start`."""
     b, t, d = x_BTD.shape
     project = lambda weight: (x_BTD.reshape(b * t, d) @ weight.reshape(d, -1)).reshape(b, t, *weight.shape[1:])

@@ -1,18 +1,23 @@
 """Decoder-only Transformer: pre-norm blocks of attention and a dense layer or a mixture of experts.
 
-Axes (jmoe/model/__init__.py): B, D, K, N, T, V.
-Modules are pytrees: vmap stacks blocks along a leading axis of layers, and a scan runs each stack with remat. Calls run
-inside sharding.per_device, on a device's own part of rows, heads, d_ff and experts. Parameters are float32 and are cast
-before the blocks run; norms, attention (but for "flash"), RoPE and router compute in float32.
+Axes (jmoe/model/__init__.py): B, D, K, N, P, T, U, V.
+Modules are made from (config.model, rngs) and are pytrees: vmap stacks blocks along a leading axis of layers, a scan
+runs each stack with remat. Steps and checkpoints hold a plain tree of the parameters, by the names of weights.table.
+Calls run inside sharding.per_device, on a device's own part of rows, heads, d_ff and experts. Parameters are float32
+and are cast before the blocks run; norms, attention (but for "flash"), RoPE and router compute in float32.
 """
+
+import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from ml_collections import FrozenConfigDict
 
+from jmoe.config import weights
 from jmoe.config.fields import setting
-from jmoe.model import dispatch, routing, sharding, weights
+from jmoe.model import dispatch, routing, sharding
 from jmoe.model.attention import ATTENTION, attention
 from jmoe.model.norms import norm, rms_norm
 
@@ -36,34 +41,121 @@ REMAT = {  # config.remat: which results are saved for the backward pass
 }
 
 
+def parameter(weight: weights.Weight, scale: float, rngs: nnx.Rngs) -> nnx.Param:
+    """A normal of variance scale / fan_in (App. A) cut at +-INIT_CUT, or the weight's constant; float32."""
+    if weight.fan_in:
+        std = (scale / weight.fan_in) ** 0.5
+        x = std * jax.random.truncated_normal(rngs.params(), -INIT_CUT / std, INIT_CUT / std, weight.shape)
+    else:
+        x = jnp.full(weight.shape, weight.constant, jnp.float32)
+    return nnx.Param(x, out_sharding=weight.axes, eager_sharding=False)  # placed by who makes the model
+
+
+def gathered(param: nnx.Param, over=("data",)):
+    """This device's part of a parameter, gathered along the mesh axes `over`."""
+    x = param[...]
+    return sharding.gathered(x, param.out_sharding[-x.ndim :], over)  # a scan took the axis of layers off
+
+
+class Block(nnx.Module):
+    """A block of the stack with that name in weights.stacks, or all of that stack, along a leading axis of layers."""
+
+    def __init__(self, model, stack: str, rngs: nnx.Rngs):
+        self.model = model
+        for name, weight in weights.table(model)[stack].items():
+            setattr(self, name, parameter(weight, model.init_scale, rngs))
+
+    def __call__(self, x_BTD, training: bool, start=0, cache=None):
+        """x_BTD after the block, this device's routing.METRICS of it, and the cache with the new keys and values.
+
+        Without `training` nothing is dropped. start, cache: as in attention.attention.
+        """
+        projections = {name: gathered(getattr(self, name)) for name in ATTENTION if hasattr(self, name)}
+        y_ND, cache = attention(self._norm("attention_norm", x_BTD), projections, self.model, start, cache)
+        x_BTD += sharding.total(y_ND, ("model",)).reshape(x_BTD.shape)
+        y_ND, metrics = self._feed_forward(self._norm("mlp_norm", x_BTD).reshape(y_ND.shape), training)
+        return x_BTD + sharding.total(y_ND, ("model",)).reshape(x_BTD.shape), metrics, cache
+
+    def _norm(self, name, x_BTD):
+        """LayerNorm with bias, or RMSNorm where the block has no bias."""
+        bias = getattr(self, f"{name}_bias", None)
+        return norm(x_BTD, getattr(self, name)[...], None if bias is None else bias[...])
+
+    def _feed_forward(self, h_ND, training):
+        """y_ND of normed rows, to be summed over the model axis, and routing.METRICS, {} for a dense layer."""
+        model = self.model
+        swiglu = lambda prefix="", over=("data",): [
+            gathered(getattr(self, prefix + name), over) for name in ("gate", "up", "down")
+        ]
+        if not hasattr(self, "router"):
+            return dispatch.swiglu(h_ND, *swiglu()), {}
+        choice = {name: setting(model, field) for name, field in routing.FIELDS.items()}
+        choice["bias_E"] = self.router_bias[...] if hasattr(self, "router_bias") else None
+        groups = dict(group_tokens=model.group_tokens) if training else {}
+        if training and model.capacity_factor is not None:
+            capacity = dict(capacity_factor=model.capacity_factor)
+            y_ND, metrics = dispatch.mixture(h_ND, self.router[...], swiglu(), **capacity, **groups, **choice)
+        else:
+            everywhere = swiglu(over=("data", "expert"))
+            y_ND, metrics = dispatch.dropless(h_ND, self.router[...], everywhere, **groups, **choice)
+        if hasattr(self, "shared_gate"):
+            y_ND += dispatch.swiglu(h_ND, *swiglu("shared_"))
+        return y_ND, metrics
+
+
+class Decoder(nnx.Module):
+    def __init__(self, model, rngs: nnx.Rngs):
+        """model: config.model. The same `rngs` give the same float32 parameters on any mesh."""
+        self.model = FrozenConfigDict(model)
+        for name, weight in weights.table(model).items():
+            if n_blocks := weights.stacks(model).get(name):
+                block = lambda key: Block(self.model, name, nnx.Rngs(params=key))
+                stacked = nnx.vmap(block, transform_metadata={nnx.PARTITION_NAME: None})
+                setattr(self, name, stacked(jax.random.split(rngs.params(), n_blocks)))
+            else:
+                setattr(self, name, parameter(weight, model.init_scale, rngs))
+
+    def __call__(self, tokens_BT, training: bool, remat: str = "full", unroll: bool = False, start=0, caches=None):
+        """x_BTD before the head, head_DV, routing.METRICS along an axis of the layers that have a mixture, and caches.
+
+        Without `training` nothing is dropped. remat, unroll: as in config. caches: (k_BUPK, v_BUPK) by stack, with a
+        leading axis of layers; the tokens are then at positions start, start + 1, ...
+        """
+
+        def run(x_BTD, layer):
+            block, cache = layer
+            x_BTD, metrics, cache = block(x_BTD, training, start, cache)
+            return x_BTD, (metrics, cache)
+
+        embed_VD = gathered(self.embed)
+        x_BTD, caches = embed_VD[tokens_BT], dict(caches or {})
+        run = jax.checkpoint(run, policy=REMAT[remat])
+        for stack in weights.stacks(self.model):
+            layers = getattr(self, stack), caches.get(stack)
+            x_BTD, (metrics, caches[stack]) = jax.lax.scan(run, x_BTD, layers, unroll=unroll)
+        if hasattr(self, "final_norm"):
+            x_BTD = rms_norm(x_BTD, self.final_norm[...])
+        return x_BTD, gathered(self.head) if hasattr(self, "head") else embed_VD.T, metrics, caches
+
+
 def init_params(config, seed=None) -> dict:
     """Float32 parameters as a plain tree with the names of weights.table; the same on any mesh.
 
     A `seed`, given as a traced uint32, replaces config.seed, so that all seeds share one compiled program.
     """
     seed = np.uint32(config.seed % 2**32) if seed is None else seed
-    stacks, scale = weights.stacks(config.model), config.model.init_scale
-
-    def drawn(table, rngs):
-        return {
-            name: stack(name, weight, rngs.params()) if name in stacks else initial(weight, rngs, scale)
-            for name, weight in table.items()
-        }
-
-    def stack(name, table, key):
-        return jax.vmap(lambda key: drawn(table, nnx.Rngs(params=key)))(jax.random.split(key, stacks[name]))
-
-    return drawn(weights.table(config.model), nnx.Rngs(params=jax.random.key(seed)))
+    decoder = Decoder(config.model, nnx.Rngs(params=jax.random.key(seed)))
+    return nnx.to_pure_dict(nnx.state(decoder, nnx.Param))
 
 
-def decode(params, tokens_BT, config, training):
-    """x_BTD before the head, head_DV, and routing.METRICS with a leading axis of the layers that have a mixture.
+def with_params(params: dict, model) -> Decoder:
+    """The Decoder of config.model with the tree `params`, cast to the types in which the model computes with them."""
+    return nnx.merge(_structure(FrozenConfigDict(model)), nnx.State(cast(params, model)))
 
-    params: this device's part of init_params' tree. Without `training` nothing is dropped.
-    """
-    # cast once, outside the blocks: else their scan would move weights in both passes, and gradients, in float32
-    decoder = Decoder(cast(params, config.model))
-    return decoder(tokens_BT, config.model, training, config.remat, config.unroll)
+
+@functools.cache
+def _structure(model: FrozenConfigDict) -> nnx.GraphDef:
+    return nnx.graphdef(nnx.eval_shape(lambda: Decoder(model, nnx.Rngs(params=0))))
 
 
 def cast(params, model):
@@ -72,80 +164,10 @@ def cast(params, model):
     return jax.tree.map(one, weights.table(model), params, is_leaf=lambda x: isinstance(x, weights.Weight))
 
 
-def initial(weight: weights.Weight, rngs: nnx.Rngs, scale: float):
-    """A normal of variance scale / fan_in (App. A) cut at +-INIT_CUT, or the weight's constant."""
-    if not weight.fan_in:
-        return jnp.full(weight.shape, weight.constant, jnp.float32)
-    std = (scale / weight.fan_in) ** 0.5
-    return std * jax.random.truncated_normal(rngs.params(), -INIT_CUT / std, INIT_CUT / std, weight.shape)
+def decode(params, tokens_BT, config, training):
+    """x_BTD before the head, head_DV, and routing.METRICS with a leading axis of the layers that have a mixture.
 
-
-def feed_forward(h_ND, names, taken, model, training):
-    """y_ND of normed rows, to be summed over the model axis, and this device's routing.METRICS, {} for a dense layer.
-
-    names: of the block's weights; the layer is a mixture if "router" is among them. taken(names, over): those weights,
-    gathered along the mesh axes `over`; for (), as they are stored. Without `training` nothing is dropped.
+    params: this device's part of init_params' tree. Without `training` nothing is dropped.
     """
-    mlp, gather_over = ["gate", "up", "down"], ("data",)
-    if "router" not in names:
-        return dispatch.swiglu(h_ND, *taken(mlp, gather_over)), {}
-    choice = {name: setting(model, field) for name, field in routing.FIELDS.items()}
-    choice["bias_E"] = taken(["router_bias"], ())[0] if "router_bias" in names else None
-    (router_DE,) = taken(["router"], ())
-    capacity_factor = model.capacity_factor if training else None
-    groups = dict(group_tokens=model.group_tokens) if training else {}
-    if capacity_factor is None:
-        y_ND, metrics = dispatch.dropless(h_ND, router_DE, taken(mlp, ("data", "expert")), **groups, **choice)
-    else:
-        y_ND, metrics = dispatch.mixture(
-            h_ND, router_DE, taken(mlp, gather_over), capacity_factor=capacity_factor, **groups, **choice
-        )
-    if "shared_gate" in names:
-        y_ND += dispatch.swiglu(h_ND, *taken([f"shared_{name}" for name in mlp], gather_over))
-    return y_ND, metrics
-
-
-class Block(nnx.Module):
-    def __init__(self, params: dict):
-        for name, x in params.items():
-            setattr(self, name, nnx.Param(x))
-
-    def norm(self, name, x_BTD):
-        """LayerNorm with bias, or RMSNorm where the block has no bias."""
-        bias = getattr(self, f"{name}_bias", None)
-        return norm(x_BTD, getattr(self, name)[...], None if bias is None else bias[...])
-
-    def __call__(self, x_BTD, table, model, training):
-        """x_BTD after the block, and this device's routing.METRICS of it. table: the block's Weights by name."""
-
-        def gathered(names, over=("data",)):
-            values = [getattr(self, name)[...] for name in names]
-            return [sharding.gathered(x, table[n].axes, over) for n, x in zip(names, values)] if over else values
-
-        names = [name for name in ATTENTION if name in table]
-        y_ND = attention(self.norm("attention_norm", x_BTD), dict(zip(names, gathered(names))), model)
-        x_BTD += sharding.total(y_ND, ("model",)).reshape(x_BTD.shape)
-
-        h_ND = self.norm("mlp_norm", x_BTD).reshape(y_ND.shape)
-        y_ND, metrics = feed_forward(h_ND, table, gathered, model, training)
-        return x_BTD + sharding.total(y_ND, ("model",)).reshape(x_BTD.shape), metrics
-
-
-class Decoder(nnx.Module):
-    def __init__(self, params: dict):
-        for name, x in params.items():
-            setattr(self, name, Block(x) if isinstance(x, dict) else nnx.Param(x))
-
-    def __call__(self, tokens_BT, model, training, remat, unroll):
-        """What `decode` returns; the parameters are already cast."""
-        table = weights.table(model)
-        gathered = lambda name: sharding.gathered(getattr(self, name)[...], table[name].axes)
-        embed_VD = gathered("embed")
-        x_BTD = embed_VD[tokens_BT]
-        for stack in weights.stacks(model):
-            run = lambda x_BTD, block, table=table[stack]: block(x_BTD, table, model, training)
-            run = jax.checkpoint(run, policy=REMAT[remat])
-            x_BTD, metrics = jax.lax.scan(run, x_BTD, getattr(self, stack), unroll=unroll)
-        if "final_norm" in table:
-            x_BTD = rms_norm(x_BTD, self.final_norm[...])
-        return x_BTD, gathered("head") if "head" in table else embed_VD.T, metrics
+    # cast once, outside the blocks: else their scan would move weights in both passes, and gradients, in float32
+    return with_params(params, config.model)(tokens_BT, training, config.remat, config.unroll)[:3]

@@ -3,8 +3,8 @@
 Mesh axes: `data` (batch; parameters and optimizer state are stored spread over it), `expert` (batch, and experts),
 `model` (attention heads and d_ff; Megatron's tensor parallelism). Tokens are spread over data and expert and are the
 same on every device of the model axis. The whole model runs per device, in one shard_map; weights are stored spread as
-jmoe/model/weights.py says and are gathered where they are used. Nothing a token sees depends on the mesh: groups belong
-to the config.
+jmoe/config/weights.py says and are gathered where they are used. Nothing a token sees depends on the mesh: groups
+belong to the config.
 """
 
 import jax
@@ -12,8 +12,8 @@ from jax.experimental import mesh_utils
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from jmoe.config import weights
 from jmoe.config.check import check_mesh
-from jmoe.model import weights
 
 AXES = ("data", "expert", "model")
 ROWS = ("data", "expert")  # the axes that tokens are spread over

@@ -26,8 +26,8 @@ from tensorboard.compat.proto import event_pb2, summary_pb2
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from tqdm import tqdm
 
+from jmoe.config import counts
 from jmoe.config.fields import record_of
-from jmoe.cost import chips, counts
 from jmoe.errors import Interrupted, UserError
 from jmoe.storage.files import ask, copy_files, is_remote, read_lines, write_whole
 
@@ -41,14 +41,14 @@ class Report:
     left as they are: the store or the disk may be what failed.
     """
 
-    def __init__(self, run, segment, start: int):
-        """`run`: the run.Run whose `segment` goes on at step `start`."""
+    def __init__(self, run, segment, start: int, peak_flops: float):
+        """`run`: the run.Run whose `segment` goes on at step `start`. peak_flops: FLOP/s of a device, 0 if unknown."""
         self._config, self._schedule, self._segment = run.config, run.schedule, segment
         folder, n_tokens = run.workdir / segment.name, run.schedule.tokens_at(start)
         self.log = Log(folder, start, segment.stop, run.config)
         self._profile = Profile(run.config, folder, segment.stop)
         self._progress = Progress(segment, start, n_tokens, run.to_go(segment, start))
-        self.speed = Speed(run.config, n_tokens)
+        self.speed = Speed(run.config, n_tokens, peak_flops)
 
     def __enter__(self):
         return self
@@ -170,9 +170,9 @@ def _wandb_run(config, folder: epath.Path, local: pathlib.Path):
 class Speed:
     """Measures one segment's loop; `measure` gives the values since its last call."""
 
-    def __init__(self, config, n_tokens: int):
+    def __init__(self, config, n_tokens: int, peak_flops: float):
         self._flops_per_token = sum(counts.matmul_flops_per_token(config.model, config.data.seq_len).values())
-        self._chip = chips.of_device(jax.devices()[0], config.get("chip"))
+        self._peak_flops = peak_flops
         self._began = self._last = time.monotonic()
         self._n_tokens, self._wait = n_tokens, 0.0
 
@@ -196,8 +196,8 @@ class Speed:
         elapsed = max(now - self._last, 1e-9)
         rate = (n_tokens - self._n_tokens) / elapsed
         speed = {"tokens_per_second": round(rate, 1)}
-        if self._chip and self._chip.flops:
-            speed["mfu"] = round(rate * self._flops_per_token / (jax.device_count() * self._chip.flops), 4)
+        if self._peak_flops:
+            speed["mfu"] = round(rate * self._flops_per_token / (jax.device_count() * self._peak_flops), 4)
         speed |= {
             "input_wait": round(self._wait / elapsed, 4),
             "memory_bytes": _memory_bytes(),

@@ -11,8 +11,8 @@ import numpy as np
 from etils import epath
 
 from jmoe import __version__
+from jmoe.config import counts
 from jmoe.config.fields import columns, setting
-from jmoe.cost import counts
 from jmoe.errors import Damaged, UserError
 from jmoe.model.decoder import init_params
 from jmoe.run import checkpoint, processes

@@ -8,8 +8,8 @@ position in the data is one integer and follows from the step.
 import dataclasses
 import math
 
+from jmoe.config import counts
 from jmoe.config.check import check_config
-from jmoe.cost import counts
 from jmoe.errors import UserError
 
 

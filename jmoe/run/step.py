@@ -14,7 +14,13 @@ from jmoe.model import sharding
 from jmoe.model.decoder import init_params
 from jmoe.model.loss import loss_fn, sums_without_drops
 from jmoe.model.routing import is_count, moved_bias
-from jmoe.model.weights import trained
+
+
+def trained(params: dict) -> dict:
+    """A tree of parameters, or of their gradients, without the routers' bias, which no gradient moves."""
+    if "router_bias" not in params.get("blocks", ()):
+        return params
+    return params | {"blocks": {name: x for name, x in params["blocks"].items() if name != "router_bias"}}
 
 
 def make_optimizer(config) -> optax.GradientTransformation:

@@ -20,7 +20,7 @@ import numpy as np
 from etils import epath
 from tqdm import tqdm
 
-from jmoe.config.fields import named_paths
+from jmoe.config.field import named_paths
 from jmoe.errors import Unavailable, UserError
 from jmoe.storage import ownership
 from jmoe.storage.cache import cache_dir, folder_of_cache

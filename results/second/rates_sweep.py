@@ -1,6 +1,6 @@
 """The second pilot of the second study, in rows of 16 bytes: learning rates, the seeds' noise, drops at E = 16.
 
-    python -m launch.sweep --sweep=results/second/rates_sweep.py --workdir=runs/second/rates --mix=config
+python -m launch.sweep --sweep=results/second/rates_sweep.py --workdir=runs/second/rates --mix=config
 """
 
 import math

@@ -68,13 +68,6 @@ def stacks(model) -> dict[str, int]:
     return ({"dense_blocks": n_dense} if n_dense else {}) | {"blocks": model.n_blocks - n_dense}
 
 
-def trained(params: dict) -> dict:
-    """A tree of parameters, or of their gradients, without the routers' bias, which no gradient moves."""
-    if "router_bias" not in params.get("blocks", ()):
-        return params
-    return params | {"blocks": {name: x for name, x in params["blocks"].items() if name != "router_bias"}}
-
-
 def _block(model, mixture: bool) -> dict[str, Weight]:
     d, e = model.d_model, model.n_experts
     f = setting(model, "d_expert") or model.d_ff if mixture else model.d_ff

@@ -1,7 +1,7 @@
 """Parameters and FLOPs of a config.model, counted as the paper counts them (Eq. 11-12, App. A.2). Plain Python."""
 
+from jmoe.config import weights
 from jmoe.config.fields import setting
-from jmoe.model import weights
 
 COUNTED = "embedding", "head", "attention", "dense", "expert"  # norms and routers are not
 ENDS = "embedding", "head"  # one matrix, of role "head", where they are tied

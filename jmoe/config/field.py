@@ -1,0 +1,100 @@
+"""What a field of a config is: its default, the values that it may have, what it means."""
+
+import enum
+import math
+import re
+from collections.abc import Callable
+
+from ml_collections import ConfigDict
+
+
+class Mark(enum.Flag):
+    """FREE: a later start of the same run may change the field: it sets where and how long to train, not what each step
+      computes.
+    COLUMN: a field of config.model that a run's result holds unless it is neutral.
+    NEUTRAL: the default changes nothing, and a record and a job's name leave it out. Fields added after the first runs
+      are so, or have another neutral value, so that older records and names stay as they are.
+    """
+
+    FREE = enum.auto()
+    COLUMN = enum.auto()
+    NEUTRAL = enum.auto()
+
+
+NONE, (FREE, COLUMN, NEUTRAL) = Mark(0), Mark
+
+
+class Field:
+    """default: a value, or a function that computes it from the fields of its section. allowed: words for people, and
+    the test of a value. help: what it means, empty where the name says it. neutral: if it is not the default."""
+
+    def __init__(self, default, allowed: tuple[str, Callable], help: str = "", marks=NONE, *, neutral=None):
+        self.default, self.allowed, self.help = default, allowed, help
+        self.free, self.column = FREE in marks, COLUMN in marks
+        self.neutral = default if NEUTRAL in marks else neutral  # None: there is none
+
+
+def default(fields: dict[str, Field]) -> ConfigDict:
+    """A config of the defaults of `fields`, by their dotted names."""
+    config = ConfigDict()
+    for name, field in fields.items():
+        *sections, last = name.split(".")
+        part = config
+        for section in sections:
+            if section not in part:
+                part[section] = ConfigDict()
+            part = part[section]
+        part[last] = field.default(part) if callable(field.default) else field.default
+    return config
+
+
+def integer(least: int, most: float = math.inf):
+    words = f"a whole number, at least {least}" if most == math.inf else f"a whole number from {least} to {most}"
+    return words, lambda x: type(x) is int and least <= x <= most
+
+
+def number(words: str, holds=lambda x: True):
+    """A finite number for which `holds`."""
+    return f"a number{words}", lambda x: type(x) in (int, float) and math.isfinite(x) and holds(x)
+
+
+def one_of(*names: str):
+    return " or ".join(map(repr, names)), lambda x: x in names
+
+
+def named_paths(text: str) -> dict[str, str] | None:
+    """{"a": "DIR/a.txt", "b": ...} of "a=DIR/a.txt;b=...", None for text of another form or a name given twice."""
+    pairs = [part.partition("=")[::2] for part in text.split(";") if part]
+    complete = all(re.fullmatch(r"\w+", name) and path for name, path in pairs)
+    return dict(pairs) if complete and len(dict(pairs)) == len(pairs) else None
+
+
+def _is_sequence(x) -> bool:
+    return isinstance(x, (tuple, list))
+
+
+def _is_budgets(x) -> bool:
+    return _is_sequence(x) and bool(x) and all(type(n) is int and n > 0 for n in x) and sorted({*x}) == [*x]
+
+
+def _is_ramp(x) -> bool:
+    return _is_sequence(x) and bool(x) and all(_is_sequence(pair) and len(pair) == 2 for pair in x)
+
+
+def _is_steps(x) -> bool:
+    if not _is_sequence(x) or not all(type(step) is int for step in x):
+        return False
+    return len(x) == 0 or len(x) == 2 and 0 <= x[0] < x[1]
+
+
+POSITIVE = number(" above 0", lambda x: x > 0)
+NOT_NEGATIVE = number(", 0 or more", lambda x: x >= 0)
+BETA = number(" from 0 to below 1", lambda x: 0 <= x < 1)
+POSITIVE_OR_INF = "a number above 0; inf clips nothing", lambda x: type(x) in (int, float) and x > 0
+CAPACITY = "a number above 0, or None: nothing is dropped", lambda x: x is None or POSITIVE[1](x)
+BOOL = "True or False", lambda x: isinstance(x, bool)
+TEXT = "text", lambda x: isinstance(x, str)
+NAMED_PATHS = "empty, or NAME=PATH;NAME=PATH with other names", lambda x: TEXT[1](x) and named_paths(x) is not None
+BUDGETS = "whole numbers of tokens, ascending, none twice, as (1_000_000,)", _is_budgets
+RAMP = "pairs (from token, tokens of a batch), as ((0, 65_536),)", _is_ramp
+STEPS = "() or (first, last), whole numbers with 0 <= first < last", _is_steps
