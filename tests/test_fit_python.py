@@ -110,7 +110,9 @@ def test_a_law_predicts_tables_and_refuses_what_no_model_has(law):
 
 
 def test_intervals_need_draws(law):
-    with pytest.raises(fit.UserError, match="holds no draws, so it has no intervals; fit it with --bootstrap"):
+    with pytest.raises(
+        fit.UserError, match="^law=.* holds no draws.*; fit it with bootstrap=100"
+    ):
         law.predict_interval(2e4, 1e6, 1)
 
 
@@ -158,7 +160,7 @@ def test_options_are_arrays_and_dictionaries():
         hours = same["cost"]["training_hours"] * 0.4 / mfu[row["n_experts"]]
         assert row["cost"]["training_hours"] == pytest.approx(hours, rel=1e-12)
     assert [row["n_experts"] for row in fit.plan("joint-moe-2025", flops=1e21, experts=range(1, 4)).optima] == [1, 2, 3]
-    with pytest.raises(fit.UserError, match="--mfu=.*found 2 at E = 8"):
+    with pytest.raises(fit.UserError, match="^mfu=.*found 2 at E = 8"):
         fit.plan("joint-moe-2025", flops=1e22, experts=[1, 8], chips="H100", mfu={1: 0.4, 8: 2})
 
 
@@ -205,9 +207,9 @@ def test_mistakes_are_named():
         fit.plan("joint-moe-2025", flops=1e22, memory=80)
     with pytest.raises(TypeError, match=r"fit.law\(\) has no option 'out'"):
         fit.law(DENSE, out="law.json")
-    with pytest.raises(fit.UserError, match="--flops"):
+    with pytest.raises(fit.UserError, match="^flops=-1: expected a positive number"):
         fit.plan("joint-moe-2025", flops=-1)
-    with pytest.raises(fit.UserError, match="--form"):
+    with pytest.raises(fit.UserError, match="^form=cubic: expected"):
         fit.law(DENSE, form="cubic")
     with pytest.raises(fit.UserError, match="no such file"):
         fit.plan("absent.json", flops=1e22)
@@ -218,7 +220,7 @@ def test_mistakes_are_named():
 def test_the_names_are_functions_whatever_was_imported_first():
     program = (
         "import sys, fit; light = not {'numpy', 'jax'} & sys.modules.keys()\n"
-        "from fit import lawfile, planning, __main__ as m\n"
+        "from fit import laws, planning, __main__ as m\n"
         "m.run(['plan', '--law=joint-moe-2025', '--flops=1e20'])\n"
         "plan = fit.plan('joint-moe-2025', flops=1e20); law = fit.load('joint-moe-2025')\n"
         "print(light, callable(fit.law), fit.plan(law, flops=1e20).best == plan.best, 'jax' in sys.modules)"
