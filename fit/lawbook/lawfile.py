@@ -16,7 +16,7 @@ from fit.data import frames, table
 from fit.data.runs import unlikely
 from fit.errors import UserError
 from fit.form import Form
-from fit.lawbook import lawcheck, models, shapes
+from fit.lawbook import lawcheck, shapes
 from fit.laws import FORMS, PRESETS
 from fit.shape.architecture import EXPERTS, OF_EXPERTS, PAPER, Architecture, training_flops
 from fit.words import sentences
@@ -288,19 +288,11 @@ def load(name: str | os.PathLike, field: str = "law") -> Law:
         raise UserError(f"--{field}={name}: cannot be read: {e.strerror}") from e
     except (ValueError, RecursionError) as e:
         raise UserError(f"--{field}={name}: is not JSON: {e}") from e
-    if not isinstance(record, dict) or not isinstance(record.get("form"), str) or record["form"] not in FORMS:
-        raise UserError(f"--{field}={name}: has no form that is one of {', '.join(FORMS)}")
-    models.check(record.get("models"), f"--{field}={name}")
-    form, coefficients = FORMS[record["form"]], record.get("coefficients")
-    for key in form.names:
-        value = coefficients.get(key) if isinstance(coefficients, dict) else None
-        if not isinstance(value, (int, float)) or isinstance(value, bool) or not np.isfinite(value):
-            raise UserError(f"--{field}={name}: coefficient {key} is {json.dumps(value)}, expected a finite number")
-    law = Law(name, form, {k: float(coefficients[k]) for k in form.names}, record)
+    form = FORMS[lawcheck.read(record, f"--{field}={name}").form]
+    law = Law(name, form, {k: float(record["coefficients"][k]) for k in form.names}, record)
     with np.errstate(all="ignore"):
         if not np.all(np.isfinite(form.to_free(law.coefficients))):
             pairs = [f"{c.above} >= {k}" for k, c in form.coefficients.items() if c.above]
             why = " or ".join(["a scale that is not positive", *pairs])
             raise UserError(f"--{field}={name}: its coefficients make no law ({why})")
-    lawcheck.check(record, form, f"--{field}={name}")
     return law
