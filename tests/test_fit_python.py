@@ -1,5 +1,6 @@
 """fit from Python: the same numbers as the command line's, from files and frames."""
 
+import html
 import json
 import math
 import os
@@ -110,9 +111,7 @@ def test_a_law_predicts_tables_and_refuses_what_no_model_has(law):
 
 
 def test_intervals_need_draws(law):
-    with pytest.raises(
-        fit.UserError, match="^law=.* holds no draws.*; fit it with bootstrap=100"
-    ):
+    with pytest.raises(fit.UserError, match="^law=.* holds no draws.*; fit it with bootstrap=100"):
         law.predict_interval(2e4, 1e6, 1)
 
 
@@ -253,3 +252,68 @@ def test_the_notebook_runs_from_top_to_bottom(tmp_path):
     program = program.replace("plt.show()", 'figure.savefig("plan.png")')
     assert "<- best" in ran(program, tmp_path / "examples")
     assert (tmp_path / "examples/plan.png").stat().st_size > 10_000
+
+
+def test_a_prediction_is_what_the_command_prints_and_writes(law, tmp_path, capsys):
+    fit.save(law, tmp_path / "law.json")
+    model = dict(n_active=2e4, n_tokens=1e6, n_experts=8)
+    one = fit.predict(law, **model)
+    flags = ["predict", f"--law={tmp_path / 'law.json'}"]
+    assert command_line.run([*flags, *(f"--{name}={value}" for name, value in model.items())]) == 0
+    assert capsys.readouterr().out == f"{one}\n" and float(str(one)) == pytest.approx(float(law.predict(**model)))
+    rows = {name: [value, 2 * value] for name, value in model.items()} | dict(loss=[5.0, 4.0])
+    many = fit.predict(law, rows)
+    models, out = tmp_path / "models.jsonl", tmp_path / "out.jsonl"
+    models.write_text("".join(json.dumps(dict(zip(rows, row))) + "\n" for row in zip(*rows.values())))
+    assert command_line.run([*flags, f"--runs={models}", f"--out={out}"]) == 0
+    written = [json.loads(line) for line in out.read_text().splitlines()]
+    for name, values in many.columns.items():
+        assert [row[name] for row in written] == values == many.table.columns[name]
+    assert str(many).startswith("2 measured losses are ")
+    with pytest.raises(fit.UserError, match="^n_tokens is missing: the joint law needs it"):
+        fit.predict(law, n_active=2e4)
+
+
+def test_a_comparison_is_what_the_command_prints(capsys):
+    laws = ["joint-moe-2025", fit.load("sparsity-2025")]
+    found = fit.compare(laws, flops=1e20, experts=[1, 8], used=1)
+    flags = ["compare", "--laws=joint-moe-2025,sparsity-2025", "--flops=1e20", "--experts=1,8", "--used=1"]
+    assert command_line.run([*flags, "--json"]) == 0
+    assert vars(found) == json.loads(capsys.readouterr().out)
+    assert command_line.run(flags) == 0
+    assert capsys.readouterr().out == f"{found}\n"
+    assert html.escape(str(found)) in found._repr_html_()
+    with pytest.raises(fit.UserError, match="^laws=nobody: no such file"):
+        fit.compare(["nobody"], flops=1e20)
+
+
+def test_an_architecture_is_what_the_command_prints(capsys):
+    found = fit.holistic(flops=1e21)
+    assert command_line.run(["holistic", "--flops=1e21", "--json"]) == 0
+    assert json.loads(json.dumps(vars(found))) == json.loads(capsys.readouterr().out)
+    assert found.architecture["model"]["n_experts"] > 1 and "feasible widths" in str(found)
+    with pytest.raises(fit.UserError, match="^nothing is asked: expected flops or runs"):
+        fit.holistic()
+
+
+def test_the_next_runs_are_what_the_command_prints(law, runs, tmp_path, capsys):
+    fit.save(law, tmp_path / "law.json")
+    found = fit.next(fit.load(tmp_path / "law.json"), runs, flops=1e12, target_flops=1e14, experts=[1, 8])
+    flags = [f"--law={tmp_path / 'law.json'}", f"--runs={runs}", "--flops=1e12", "--target_flops=1e14"]
+    assert command_line.run(["next", *flags, "--experts=1,8"]) == 0
+    assert capsys.readouterr().out == f"{found}\n" and found.trunks
+    with pytest.raises(fit.UserError, match="^target_flops is missing"):
+        fit.next(law, runs, flops=1e12)
+
+
+def test_a_page_is_written(law, runs, tmp_path):
+    assert fit.page(law, runs, tmp_path / "page.html") == str(tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert "the fitted law" in page and "joint-moe-2025" in page
+
+
+def test_a_surface_names_what_a_table_lacks(runs):
+    with pytest.raises(fit.UserError, match="no budget has 9 runs|column n_total is missing"):
+        fit.surface(runs)
+    with pytest.raises(TypeError, match=r"fit.surface\(\) has no option 'out'; options: seed"):
+        fit.surface(runs, out="x.png")
