@@ -25,8 +25,9 @@ Its rooms, each of which imports only those above it (tests/test_repository.py):
   architecture_search/  the algebra of a mixture's architecture, its laws, the architecture for a budget
   planner/      the page: the same plan computed in a browser
   paper/        the paper's tables and figures for any law; the report
+  asked/        what can be asked: dataclasses, from which functions and flags are made
+  answers.py, api.py   the functions of this package, imported when first used, and what they return
   commands/     one file per command: its flags and its output
-  api.py        read, law, load, plan and save as functions of this package, imported when first used
 """
 
 from typing import TYPE_CHECKING
@@ -34,12 +35,25 @@ from typing import TYPE_CHECKING
 from fit.errors import UserError
 
 if TYPE_CHECKING:
-    from fit.api import law, load, plan, read, save
+    from fit.api import compare, holistic, law, load, next, page, plan, predict, read, save, surface
 
-__all__ = ["UserError", "law", "load", "plan", "read", "save"]
+__all__ = [
+    "UserError",
+    "compare",
+    "holistic",
+    "law",
+    "load",
+    "next",
+    "page",
+    "plan",
+    "predict",
+    "read",
+    "save",
+    "surface",
+]
 
 
-def __getattr__(name):
+def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from fit import api

@@ -1,6 +1,5 @@
 """Command line of fit: python -m fit COMMAND --flags; see python -m fit help."""
 
-import contextlib
 import importlib
 import os
 import signal
@@ -22,7 +21,6 @@ COMMANDS = {
     "report": "one HTML page with every table and figure",
     "page": "one HTML page that plans in the browser",
 }
-COMPILED = ("law", "next")  # the commands that compute with jax
 # What pip calls a package, where that differs from what Python imports.
 PIP_NAMES = {"absl": "absl-py"}
 
@@ -69,7 +67,7 @@ def run(arguments):
             raise UserError(f"unknown command {name!r}; commands: {', '.join(COMMANDS)}")
         return _command(importlib.import_module(f"fit.commands.{name}"), name, rest)
     except UserError as e:
-        print(f"fit {name}: {e}", file=sys.stderr)
+        print(f"fit {name}: {e.sentence}", file=sys.stderr)
         return 2
     except ModuleNotFoundError as e:
         package = (e.name or "").partition(".")[0]
@@ -83,9 +81,11 @@ def run(arguments):
 def _command(module, name, arguments):
     from absl import flags
 
+    from fit.commands.flags import define, of
+
     f = flags.FlagValues()
     flags.DEFINE_bool("help", False, "Shows this text.", short_name="h", flag_values=f)
-    module.define_flags(f)
+    define(f, module.Flags)
     if any(a in ("--help", "-help", "-h") for a in arguments):
         print(f"{module.__doc__.strip()}\n\nflags:")
         for key in sorted(f.flag_values_dict()):
@@ -103,23 +103,8 @@ def _command(module, name, arguments):
     for flag in (f[key] for key in f if f[key].present):
         if isinstance(flag.value, str) and not flag.value.strip():  # as of an unset variable of the shell
             raise UserError(f"--{flag.name}= is empty; give it a value or leave it out")
-    with _float64() if name in COMPILED else contextlib.nullcontext():
-        module.run(f)
+    module.run(of(f, module.Flags))
     return 0
-
-
-def _float64():
-    """A context in which jax computes in float64; UserError where jax finds no device."""
-    import jax
-
-    try:
-        jax.devices()
-    except (RuntimeError, AssertionError) as e:  # the latter, with no message, if the plugin is missing
-        raise UserError(
-            f"JAX_PLATFORMS={os.environ['JAX_PLATFORMS']}: jax finds no such device; install the extra [cuda] or "
-            "[tpu], or leave JAX_PLATFORMS out: fit needs no accelerator"
-        ) from e
-    return jax.enable_x64(True)
 
 
 if __name__ == "__main__":

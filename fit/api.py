@@ -1,113 +1,217 @@
-"""fit from Python: the commands `law`, `predict` and `plan` as functions, with their flags as keyword arguments."""
+"""fit from Python: its commands as functions, which the commands call themselves.
 
-from __future__ import annotations
+Arguments have the flags' names, with numbers, lists, arrays and dictionaries as values; `asked` holds the same in one
+dataclass of fit.asked. A law is a Law, a law.json or the name of a published law; runs are what `read` takes. A value
+that cannot be raises UserError, which names it; an argument that there is not raises TypeError, which lists those
+there are.
+"""
 
+import contextlib
 import json
+import os
+from collections.abc import Iterator, Sequence
 
-from absl import flags
-
+from fit import answers
+from fit.architecture_search import holistic_runs
+from fit.asked import fits, plans, searches
 from fit.data import frames
-from fit.data.table import Table, plain
+from fit.data.table import Table, check_writable, plain, write_text
 from fit.errors import UserError
-from fit.lawbook.lawfile import Law, load
-from fit.laws import FORMS
+from fit.lawbook import lawfile, predictions
+from fit.lawbook.lawfile import Law
 
-__all__ = ["Plan", "law", "load", "plan", "read", "save"]
+DEFAULT_LAW = "joint-moe-2025"
 
 
-def read(runs, columns: dict[str, str] | None = None) -> Table:
+def read(runs: object, columns: dict[str, str] | None = None) -> Table:
     """A table of runs: a .csv, .jsonl or .parquet file, a pandas frame, a list of dictionaries (a run each) or a
     dictionary of columns; columns: {ours: theirs}, such as {"loss": "val_loss"}. Raises UserError for what cannot be
     read, or has no such columns."""
     return frames.of(runs, columns)
 
 
-def law(runs, form: str = "joint", **options) -> Law:
-    """Fits a law of this form to runs (what `read` takes): exactly the numbers that `python -m fit law` writes.
-
-    Options are the flags of that command: holdout="largest-compute:3", bootstrap=100, fix={"c": 1.2}, seed=1, ...
-    Losses are in nats per token. The law's `record` is what law.json holds, including errors and warnings. Raises
-    UserError for a bad value in runs or options.
-    """
-    import jax
-
-    from fit.commands import law as command
-
-    if form not in FORMS:
-        raise UserError(f"--form={form}: expected one of {', '.join(FORMS)}")
-    runs = read(runs)
-    f = _flags("law", command, ("runs", "out", "columns"), options | dict(form=form))
-    f.columns = [f"{ours}:{theirs}" for ours, theirs in runs.names.items()]  # for the record
-    with jax.enable_x64(True), jax.default_device(jax.devices("cpu")[0]):
-        record = command.fitted(f, runs, FORMS[form], quiet=True)
-    record = json.loads(json.dumps(plain(record), allow_nan=False))  # as a law.json would be read
-    coefficients = {name: float(record["coefficients"][name]) for name in FORMS[form].names}
-    return Law("the fitted law", FORMS[form], coefficients, record)
+def load(law: Law | str | os.PathLike, field: str = "law") -> Law:
+    """A law.json or a published law; field: what an error calls it. Raises UserError where it is neither, or does not
+    hold a complete law."""
+    return law if isinstance(law, Law) else lawfile.load(law, field)
 
 
-def save(law: Law, path) -> None:
-    """Writes a law from `fit.law` as a law.json, for the commands. Raises UserError if it cannot be written."""
+def save(law: Law, path: str | os.PathLike) -> None:
+    """Writes a law from `fit.law` as a law.json. Raises UserError where it cannot be written."""
     from fit.fitting import fitting
 
     fitting.save(law.record, str(path))
 
 
-class Plan:
-    """What `python -m fit plan --json` prints, each field as an attribute: `optima`, one dictionary for the optimum at
-    each number of experts; `best`, one of them; `buildable`, the model to train; `warnings`; vars(plan) has all of
-    them. str(plan) is the text that the command prints."""
+def law(
+    runs: object, form: str = "joint", *, asked: fits.Fit | None = None, quiet: bool = True, **options: object
+) -> Law:
+    """Fits a law of this form to runs: holdout="largest-compute:3", bootstrap=100, fix={"c": 1.2}, seed=1, ...
 
-    optima: list[dict]
-    best: dict
-    buildable: dict | None
-    warnings: list[str]
+    Losses are in nats per token. The law's `record` is what law.json holds, including errors and warnings. quiet: no
+    progress on stderr. Raises UserError for a bad value in runs or options.
+    """
+    asked, runs = asked or fits.Fit.of("law", options | dict(form=form)), read(runs)
+    if len(asked.forms) > 1:
+        raise UserError(f"--form={','.join(asked.form)}: expected a single form")
+    form = asked.forms[0]
+    with _float64():
+        from fit.fitting import fitting, solvers
 
-    def __init__(self, fields: dict):
-        vars(self).update(fields)
-
-    def __repr__(self):
-        from fit.planning import plan_text
-
-        return f"<plan by {self.law}: {plan_text.answer(vars(self))}>"
-
-    def __str__(self):
-        from fit.planning import plan_text
-
-        return plan_text.text(vars(self))
+        with solvers.kept():
+            record = fitting.fit_file(runs, form, asked.settings(), asked.options(runs.names), quiet)
+    record = json.loads(json.dumps(plain(record), allow_nan=False))  # as a law.json would be read
+    coefficients = {name: float(record["coefficients"][name]) for name in form.names}
+    return Law("the fitted law", form, coefficients, record)
 
 
-def plan(law: Law | str, **limits) -> Plan:
-    """The best model of a law (or of a published law's name, or a law.json) within limits, which are the flags of
-    `python -m fit plan`: flops=1e22 or chips="H100:64" and hours=240, memory_gb=80, kv_tokens=16384,
-    inference_tokens=1e12, max_tokens=2e10, experts=[1, 8], ... Raises UserError where a limit is out of range, or no
-    model is feasible."""
-    from fit.commands import plan as command
+def compare_forms(runs: object, *, asked: fits.Fit, quiet: bool = True) -> dict:
+    """How well each of several forms fits runs (forms.compare). Raises UserError as `law`."""
+    runs = read(runs)
+    with _float64():
+        from fit.fitting import forms, solvers
 
-    law = law if isinstance(law, Law) else load(law)
-    return Plan(command.planned(_flags("plan", command, ("law", "json", "emit_config", "base_config"), limits), law)[1])
+        with solvers.kept():
+            return forms.compare(runs, asked.forms, asked.settings(), asked.options(runs.names), quiet)
 
 
-def _flags(name, command, not_options, options):
-    """The command's flags with these values; TypeError for a name that is none of its options, UserError for a value
-    that it refuses."""
-    f = flags.FlagValues()
-    command.define_flags(f)
-    arguments = []
-    for option, value in options.items():
-        if option not in f or option in not_options:
-            known = ", ".join(sorted(set(f) - set(not_options)))
-            raise TypeError(f"fit.{name}() has no option {option!r}; options: {known}")
-        if hasattr(value, "tolist"):  # an array, a series, or a number of one
-            value = value.tolist()
-        if isinstance(value, dict):
-            value = json.dumps(plain(value)) if option == "mfu" else [f"{key}={v}" for key, v in value.items()]
-        if isinstance(value, (list, tuple, range, set)):
-            value = ",".join(map(str, value))
-        if value is not None:
-            arguments.append(f"--{option}={value}")
+def predict(
+    law: Law | str, runs: object = None, *, asked: searches.Model | None = None, **model: object
+) -> answers.Prediction:
+    """The loss of each model of a table, or of one: n_active=1e9, n_tokens=2e10, n_experts=8. `columns` of the answer
+    are what the command adds to a table. Raises UserError where the law reads a column that is missing."""
+    law = load(law)
+    if runs is None:
+        table = (asked or searches.Model.of("predict", model)).table(law)
+        found = predictions.predict(law, table)
+        if outside := found["columns"]["outside_fitted_range"][0]:
+            found["warnings"].append(f"outside the fitted range: {outside}")
+        text = predictions.in_lines(law, found["columns"])
+    else:
+        table, text = read(runs), ""
+        found = predictions.predict(law, table)
+        if "loss" in table:
+            try:
+                text = predictions.against_measured(law, table, found["columns"])
+            except UserError as e:  # the predictions stand all the same
+                found["not_compared"] = e.sentence
+    return answers.Prediction(
+        dict(law=law.name, table=predictions.extended(table, found["columns"]), text=text, not_compared="") | found
+    )
+
+
+def plan(law: Law | str, *, asked: plans.Plan | None = None, **limits: object) -> answers.Plan:
+    """The best model of a law within limits: flops=1e22 or chips="H100:64" and hours=240, memory_gb=80,
+    kv_tokens=16384, inference_tokens=1e12, max_tokens=2e10, experts=[1, 8], ... Raises UserError where a limit is out
+    of range, or no model is feasible."""
+    law = load(law)
+    return answers.Plan(plans.planned(law, asked or plans.Plan.of("plan", limits)))
+
+
+def next(law: Law | str, runs: object, *, asked: searches.Next | None = None, **options: object) -> answers.Next:
+    """Which runs to train next within flops=1e13, so that the law's plan at target_flops=1e15, or its
+    coefficients=["c"] with goal="coefficients", become surer; runs: those that the law was fitted to. Raises UserError
+    where it was fitted to others, or no run is worth it."""
+    law, asked = load(law), asked or searches.Next.of("next", options)
+    with _float64():
+        from fit.next_runs import next_runs
+
+        goal = next_runs.Goal(asked.goal, asked.target_flops, asked.names(law))
+        experts = plans.experts_of(law, asked.experts)
+        architecture, runs = asked.architecture(law), _runs_of(law, runs)
+        return answers.Next(next_runs.next_runs(law, runs, architecture, experts, asked.flops, goal))
+
+
+def compare(
+    laws: Sequence[Law | str] | None = None, *, asked: plans.Compare | None = None, **limits: object
+) -> answers.Comparison:
+    """What several laws answer to one budget (the limits of `plan`), each against its own best dense model. Raises
+    UserError where no law has a feasible model, or one cannot be planned with."""
+    from fit.planning import compare as comparing
+    from fit.shape.architecture import PAPER
+
+    asked = asked or plans.Compare.of("compare", limits)
+    names = ("vocab_size", "width_per_block")
+    shape = {name: getattr(asked, name) or getattr(PAPER, name) for name in names} | asked.asked
+    laws = [load(law, "laws") for law in laws or comparing.LAWS]
+    return answers.Comparison(comparing.compare(laws, shape, asked.constraints, asked.experts, asked.used))
+
+
+def surface(runs: object, *, asked: searches.Surface | None = None, **options: object) -> answers.Surface:
+    """The loss over total parameters and sparsity at each budget of runs, and the best of both; seed=0. Raises
+    UserError where no budget has enough runs."""
+    from fit.equal_flops import surface
+
+    asked = asked or searches.Surface.of("surface", options)
+    return answers.Surface(dict(budgets=surface.of_table(runs, seed=asked.seed)))
+
+
+def holistic(
+    runs: object = None,
+    width_runs: object = None,
+    rank: object = None,
+    refit: object = None,
+    *,
+    asked: searches.Holistic | None = None,
+    **options: object,
+) -> answers.Holistic:
+    """The complete architecture of a mixture for flops=1e21, by the published laws or those fitted to runs of several
+    M/N_a and N/N_a and to width_runs of several widths; whether the architectures of the runs in `rank` keep their rank
+    when the width changes; Eq. 2 fitted to the runs in `refit`. Raises UserError where nothing is asked, or no model
+    can be built."""
+    asked, result = asked or searches.Holistic.of("holistic", options), {}
+    given = dict(flops=asked.flops, runs=runs, width_runs=width_runs, rank=rank, refit=refit)
+    if all(value is None for value in given.values()):
+        raise UserError("nothing is asked: expected " + " or ".join(f"--{name}" for name in given))
+    if (of_rank := asked.given("group", "m_over_active", "total_over_active")) and rank is None:
+        raise UserError(f"--{of_rank[0]} needs --rank")
+    searched = [None if one is None else holistic_runs.read(one) for one in (runs, width_runs)]
+    if any(searched):
+        result["fit"] = holistic_runs.fit(*searched)
+    if runs is not None:
+        result["control"] = holistic_runs.control(searched[0])
+    if rank is not None:
+        result["rank"] = asked.rank(read(rank))
+    if refit is not None:
+        result["refit"] = searches.refit(holistic_runs.read(refit))
+    if asked.flops is not None:
+        result["architecture"] = asked.architecture(result["fit"]["laws"] if "fit" in result else None)
+    return answers.Holistic(result)
+
+
+def page(
+    laws: Law | str | Sequence[Law | str] = DEFAULT_LAW, runs: object = None, out: str | os.PathLike = "planner.html"
+) -> str:
+    """Writes one HTML page that plans in the browser by these laws and the published ones; runs: of the first law,
+    drawn over its curves. Returns the path. Raises UserError for a law whose formula the page does not know."""
+    from fit import planner
+    from fit.paper import figures
+    from fit.planner import data
+
+    laws = [load(law) for law in (laws if isinstance(laws, (list, tuple)) else [laws])]
+    measured = () if runs is None else figures.measured(laws[0], _runs_of(laws[0], runs))
+    check_writable(str(out))
+    write_text(str(out), planner.text(data.of(laws, *measured)))
+    return str(out)
+
+
+def _runs_of(law: Law, runs: object) -> Table:
+    """Runs of the law, by the names of columns that its fit was given."""
+    return read(runs, (law.record.get("settings") or {}).get("columns"))
+
+
+@contextlib.contextmanager
+def _float64() -> Iterator[None]:
+    """jax in float64, on the processor where jax has it: an accelerator would only slow such small problems. Raises
+    UserError where jax finds no device."""
+    import jax
+
     try:
-        f(["fit", *arguments])
-    except flags.Error as e:
-        text = " ".join(str(e).split())
-        raise UserError(text if len(text) <= 300 else f"{text[:100]} ... {text[-200:]}") from e
-    return f
+        device = jax.devices("cpu" if "cpu" in os.environ.get("JAX_PLATFORMS", "cpu") else None)[0]
+    except (RuntimeError, AssertionError) as e:  # the latter, with no message, if the plugin is missing
+        raise UserError(
+            f"JAX_PLATFORMS={os.environ.get('JAX_PLATFORMS')}: jax finds no such device; install the extra [cuda] or "
+            "[tpu], or leave JAX_PLATFORMS out: fit needs no accelerator"
+        ) from e
+    with jax.enable_x64(True), jax.default_device(device):
+        yield

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 from fit import __main__ as command_line
-from fit.commands import predict
 from fit.data.table import Table, write
 from fit.fitting import summary
 from fit.lawbook.lawfile import load
+from fit.lawbook.predictions import against_measured
 
 ENV = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
 
@@ -86,13 +86,14 @@ def test_measured_losses_are_compared_with_a_laws(tmp_path, capsys):
     )
     law = load("joint-moe-2025")
     law = dataclasses.replace(law, record=law.record | dict(models=law.record["models"] | dict(corpus="ours")))
+    predicted = dict(predicted_loss=above.tolist(), outside_fitted_range=["", "far"])
     for name, differs in (("ours", False), ("theirs", True), ("", False)):
-        columns = table | dict(corpus_fingerprint=[name] * 2, predicted_loss=above.tolist())
-        said = predict.against_measured(law, Table("models", columns, [2, 3]), np.array([True, False]))
+        models = Table("models", table | dict(corpus_fingerprint=[name] * 2), [2, 3])
+        said = against_measured(law, models, predicted)
         assert said.endswith(", and their text is not the law's") == differs
     for size, differs in ((50257, False), ("50257", False), (50257.0, False), ("", False), (257, True)):
-        columns = table | dict(vocab_size=[50257, size], predicted_loss=above.tolist())
-        said = predict.against_measured(law, Table("models", columns, [2, 3]), np.array([True, False]))
+        models = Table("models", table | dict(vocab_size=[50257, size]), [2, 3])
+        said = against_measured(law, models, predicted)
         assert (
             said.endswith(", and their vocabulary is not the law's: nats per token of both do not compare") == differs
         )

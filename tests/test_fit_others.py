@@ -101,6 +101,7 @@ def test_predict_on_columns_of_mixed_types(tmp_path, capsys):
     (dict(runs=3), "runs is 3, expected an object"),
     (dict(settings="x"), 'settings is "x"'),
     (dict(warnings="x"), "warnings"),
+    (dict(version=2), "version is 2, expected at most 1: a newer fit wrote it"),
     (dict(runs=dict(ranges=dict(n_active=7))), "runs.ranges.n_active is 7"),
     (dict(bootstrap=dict(draws=[[1, 2]], percentiles=[10, 90], form="errors")), "rows of 11 numbers"),
     (dict(bootstrap=dict(draws=[[1] * 11], percentiles=[90], form="errors")), "bootstrap.percentiles is [90]"),
@@ -112,7 +113,7 @@ def test_a_damaged_record_is_refused(tmp_path, capsys, change, words):
     path.write_text(json.dumps(dict(form="joint", coefficients=fit_runs.TABLE_3) | change))
     with pytest.raises(UserError) as e:
         load(str(path))
-    assert words in str(e.value) and str(e.value).startswith(f"--law={path}: ")
+    assert words in str(e.value) and e.value.sentence.startswith(f"--law={path}: ")
 
 
 def test_learning_rates_with_tokens(tmp_path, capsys):

@@ -1,5 +1,6 @@
 """fit from Python: the same numbers as the command line's, from files and frames."""
 
+import html
 import json
 import math
 import os
@@ -110,7 +111,7 @@ def test_a_law_predicts_tables_and_refuses_what_no_model_has(law):
 
 
 def test_intervals_need_draws(law):
-    with pytest.raises(fit.UserError, match="holds no draws, so it has no intervals; fit it with --bootstrap"):
+    with pytest.raises(fit.UserError, match="^law=.* holds no draws.*; fit it with bootstrap=100"):
         law.predict_interval(2e4, 1e6, 1)
 
 
@@ -158,7 +159,7 @@ def test_options_are_arrays_and_dictionaries():
         hours = same["cost"]["training_hours"] * 0.4 / mfu[row["n_experts"]]
         assert row["cost"]["training_hours"] == pytest.approx(hours, rel=1e-12)
     assert [row["n_experts"] for row in fit.plan("joint-moe-2025", flops=1e21, experts=range(1, 4)).optima] == [1, 2, 3]
-    with pytest.raises(fit.UserError, match="--mfu=.*found 2 at E = 8"):
+    with pytest.raises(fit.UserError, match="^mfu=.*found 2 at E = 8"):
         fit.plan("joint-moe-2025", flops=1e22, experts=[1, 8], chips="H100", mfu={1: 0.4, 8: 2})
 
 
@@ -205,9 +206,9 @@ def test_mistakes_are_named():
         fit.plan("joint-moe-2025", flops=1e22, memory=80)
     with pytest.raises(TypeError, match=r"fit.law\(\) has no option 'out'"):
         fit.law(DENSE, out="law.json")
-    with pytest.raises(fit.UserError, match="--flops"):
+    with pytest.raises(fit.UserError, match="^flops=-1: expected a positive number"):
         fit.plan("joint-moe-2025", flops=-1)
-    with pytest.raises(fit.UserError, match="--form"):
+    with pytest.raises(fit.UserError, match="^form=cubic: expected"):
         fit.law(DENSE, form="cubic")
     with pytest.raises(fit.UserError, match="no such file"):
         fit.plan("absent.json", flops=1e22)
@@ -218,7 +219,7 @@ def test_mistakes_are_named():
 def test_the_names_are_functions_whatever_was_imported_first():
     program = (
         "import sys, fit; light = not {'numpy', 'jax'} & sys.modules.keys()\n"
-        "from fit.lawbook import lawfile; from fit.planning import planning; from fit import __main__ as m\n"
+        "from fit import laws, planning, __main__ as m\n"
         "m.run(['plan', '--law=joint-moe-2025', '--flops=1e20'])\n"
         "plan = fit.plan('joint-moe-2025', flops=1e20); law = fit.load('joint-moe-2025')\n"
         "print(light, callable(fit.law), fit.plan(law, flops=1e20).best == plan.best, 'jax' in sys.modules)"
@@ -251,3 +252,68 @@ def test_the_notebook_runs_from_top_to_bottom(tmp_path):
     program = program.replace("plt.show()", 'figure.savefig("plan.png")')
     assert "<- best" in ran(program, tmp_path / "examples")
     assert (tmp_path / "examples/plan.png").stat().st_size > 10_000
+
+
+def test_a_prediction_is_what_the_command_prints_and_writes(law, tmp_path, capsys):
+    fit.save(law, tmp_path / "law.json")
+    model = dict(n_active=2e4, n_tokens=1e6, n_experts=8)
+    one = fit.predict(law, **model)
+    flags = ["predict", f"--law={tmp_path / 'law.json'}"]
+    assert command_line.run([*flags, *(f"--{name}={value}" for name, value in model.items())]) == 0
+    assert capsys.readouterr().out == f"{one}\n" and float(str(one)) == pytest.approx(float(law.predict(**model)))
+    rows = {name: [value, 2 * value] for name, value in model.items()} | dict(loss=[5.0, 4.0])
+    many = fit.predict(law, rows)
+    models, out = tmp_path / "models.jsonl", tmp_path / "out.jsonl"
+    models.write_text("".join(json.dumps(dict(zip(rows, row))) + "\n" for row in zip(*rows.values())))
+    assert command_line.run([*flags, f"--runs={models}", f"--out={out}"]) == 0
+    written = [json.loads(line) for line in out.read_text().splitlines()]
+    for name, values in many.columns.items():
+        assert [row[name] for row in written] == values == many.table.columns[name]
+    assert str(many).startswith("2 measured losses are ")
+    with pytest.raises(fit.UserError, match="^n_tokens is missing: the joint law needs it"):
+        fit.predict(law, n_active=2e4)
+
+
+def test_a_comparison_is_what_the_command_prints(capsys):
+    laws = ["joint-moe-2025", fit.load("sparsity-2025")]
+    found = fit.compare(laws, flops=1e20, experts=[1, 8], used=1)
+    flags = ["compare", "--laws=joint-moe-2025,sparsity-2025", "--flops=1e20", "--experts=1,8", "--used=1"]
+    assert command_line.run([*flags, "--json"]) == 0
+    assert vars(found) == json.loads(capsys.readouterr().out)
+    assert command_line.run(flags) == 0
+    assert capsys.readouterr().out == f"{found}\n"
+    assert html.escape(str(found)) in found._repr_html_()
+    with pytest.raises(fit.UserError, match="^laws=nobody: no such file"):
+        fit.compare(["nobody"], flops=1e20)
+
+
+def test_an_architecture_is_what_the_command_prints(capsys):
+    found = fit.holistic(flops=1e21)
+    assert command_line.run(["holistic", "--flops=1e21", "--json"]) == 0
+    assert json.loads(json.dumps(vars(found))) == json.loads(capsys.readouterr().out)
+    assert found.architecture["model"]["n_experts"] > 1 and "feasible widths" in str(found)
+    with pytest.raises(fit.UserError, match="^nothing is asked: expected flops or runs"):
+        fit.holistic()
+
+
+def test_the_next_runs_are_what_the_command_prints(law, runs, tmp_path, capsys):
+    fit.save(law, tmp_path / "law.json")
+    found = fit.next(fit.load(tmp_path / "law.json"), runs, flops=1e12, target_flops=1e14, experts=[1, 8])
+    flags = [f"--law={tmp_path / 'law.json'}", f"--runs={runs}", "--flops=1e12", "--target_flops=1e14"]
+    assert command_line.run(["next", *flags, "--experts=1,8"]) == 0
+    assert capsys.readouterr().out == f"{found}\n" and found.trunks
+    with pytest.raises(fit.UserError, match="^target_flops is missing"):
+        fit.next(law, runs, flops=1e12)
+
+
+def test_a_page_is_written(law, runs, tmp_path):
+    assert fit.page(law, runs, tmp_path / "page.html") == str(tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert "the fitted law" in page and "joint-moe-2025" in page
+
+
+def test_a_surface_names_what_a_table_lacks(runs):
+    with pytest.raises(fit.UserError, match="no budget has 9 runs|column n_total is missing"):
+        fit.surface(runs)
+    with pytest.raises(TypeError, match=r"fit.surface\(\) has no option 'out'; options: seed"):
+        fit.surface(runs, out="x.png")

@@ -150,7 +150,7 @@ def test_trunks_follow_from_the_table(columns, groups, words):
     assert trunks_of(table, "row") == (None, "runs")
     table.columns["batch"] = ["x", "y", "x", "y"]
     assert trunks_of(table, "batch")[0].tolist() == [0, 1, 0, 1]
-    with pytest.raises(UserError, match="--bootstrap_by=fold: expected trunk, row, or one of the columns"):
+    with pytest.raises(UserError, match="^bootstrap_by=fold: expected trunk, row, or one of the columns"):
         trunks_of(table, "fold")
 
 

@@ -18,7 +18,7 @@ import dataclasses
 import numpy as np
 
 from fit.architecture_search import holistic
-from fit.data import table
+from fit.data import frames
 from fit.errors import UserError
 from fit.lawbook import shapes
 
@@ -53,12 +53,15 @@ class Search:
         return Search(self.path, *(v[rows] for v in arrays), self.y_max)
 
 
-def read(path, names=None):
-    """The Search in a table of runs as launch.collect writes it: d_model, n_blocks, n_heads, n_experts, seq_len,
-    n_tokens, loss; head_dim (d_model / n_heads), n_kv_heads (n_heads), top_k (1), n_shared_experts (0), d_ff
-    (3 d_model), d_expert (d_ff), n_dense_blocks (0) where they differ from the value in brackets. Each is a column or,
-    like n_heads and d_ff in such tables, stands in the column overrides. UserError on a bad value."""
-    runs = table.read(path, names)
+def read(runs: object) -> Search:
+    """The Search in a table of runs (what frames.of takes, or a Search) as launch.collect writes it: d_model, n_blocks,
+    n_heads, n_experts, seq_len, n_tokens, loss; head_dim (d_model / n_heads), n_kv_heads (n_heads), top_k (1),
+    n_shared_experts (0), d_ff (3 d_model), d_expert (d_ff), n_dense_blocks (0) where they differ from the value in
+    brackets. Each is a column or stands in the column overrides. UserError on a bad value."""
+    if isinstance(runs, Search):
+        return runs
+    runs = frames.of(runs)
+    path = runs.path
     held = shapes.held(runs)
     d_model = runs.numbers("d_model", (1, 1e7))
 

@@ -11,45 +11,38 @@ import json
 
 import numpy as np
 
+from fit.asked import fields
 from fit.commands import flags
 from fit.data.table import read, write_text
 from fit.equal_flops import learning_rate
 from fit.errors import UserError
 
-FLAGS = (
-    (
-        "string",
-        "runs",
-        None,
-        "Table of runs with n_active, n_experts, n_tokens, loss and peak_learning_rate (.csv, .jsonl, .parquet).",
-    ),
-    ("list", "experts", [], "Numbers of experts to fit. Default: all."),
-    ("string", "out", None, "File to write the coefficients to (JSON)."),
-    (
-        "bool",
-        "with_tokens",
-        False,
-        "Also fit an exponent of n_tokens, which Eq. 10 lacks: the best rate depends on the tokens per parameter.",
-    ),
-)
+
+@dataclasses.dataclass(kw_only=True)
+class Flags(flags.Columns):
+    runs: str | None = fields.text(
+        "Table of runs with n_active, n_experts, n_tokens, loss and peak_learning_rate (.csv, .jsonl, .parquet)."
+    )
+    experts: tuple[int, ...] = fields.experts("Numbers of experts to fit. Default: all.", ())
+    out: str | None = fields.text("File to write the coefficients to (JSON).")
+    with_tokens: bool = fields.switch(
+        "Also fit an exponent of n_tokens, which Eq. 10 lacks: the best rate depends on the tokens per parameter."
+    )
 
 
-def define_flags(f):
-    flags.define(f, FLAGS)
-    flags.define_columns(f)
-
-
-def run(f):
-    if f.runs is None:
+def run(asked: Flags) -> None:
+    if asked.runs is None:
         raise UserError("--runs is missing: a table with the column peak_learning_rate, as launch.sweep writes it")
-    optima = learning_rate.best_rates(read(f.runs, flags.columns_of(f)))
+    optima = learning_rate.best_rates(read(asked.runs, asked.columns))
     trained = sorted({o.n_experts for o in optima})
-    wanted = flags.parse_experts(f) if f.experts else trained
+    wanted = asked.experts or trained
     if absent := [e for e in wanted if e not in trained]:
         others = ", ".join(f"{e:g}" for e in trained)
-        raise UserError(f"--experts={','.join(f.experts)}: {absent[0]:g} is in none of the runs, which have {others}")
+        raise UserError(
+            f"--experts={','.join(map(str, asked.experts))}: {absent[0]:g} is in none of the runs, which have {others}"
+        )
     fitted = [o for o in optima if o.n_experts in wanted]
-    law = learning_rate.fit(fitted, f.runs, f.with_tokens)
+    law = learning_rate.fit(fitted, asked.runs, asked.with_tokens)
     print(f"{'n_experts':>9} {'n_active':>13} {'n_tokens':>15} {'best LR':>10} {'law':>10} {'law/best':>8}  loss lost")
     for o in optima:
         rate = learning_rate.predict(law, o.n_active, o.n_experts, o.n_tokens)
@@ -64,7 +57,7 @@ def run(f):
             f"config.optimizer.lr_law.{name} = {value:.6f}" for name, value in law.items() if name != "n_tokens"
         )
     )
-    if f.with_tokens:
+    if asked.with_tokens:
         print(
             f"exponent of n_tokens = {law['n_tokens']:.6f}: LR goes as n_tokens^{law['n_tokens']:.3f}. "
             f"config.optimizer.lr_law has no tokens in it: to its constant add {law['n_tokens']:.6f} ln n_tokens"
@@ -72,8 +65,8 @@ def run(f):
     print(f"root mean square error of ln LR: {learning_rate.rms_error(law, fitted):.4f} on {len(fitted)} fitted models")
     if checked := [o for o in optima if o not in fitted]:
         print(f"  {learning_rate.rms_error(law, checked):.4f} on {len(checked)} not fitted")
-    if f.out:
+    if asked.out:
         record = {"lr_law": law, "experts": wanted, "optima": [dataclasses.asdict(o) for o in optima]}
-        write_text(f.out, json.dumps(record, indent=1, default=float))
+        write_text(asked.out, json.dumps(record, indent=1, default=float))
     if not np.isfinite(list(law.values())).all():
-        raise UserError(f"{f.runs}: the fit is not finite")
+        raise UserError(f"{asked.runs}: the fit is not finite")

@@ -9,8 +9,10 @@ number of experts against memory. Budgets, sizes and numbers of experts follow f
 lines are dashed where no run reaches, and bands are percentiles of the bootstrap's fits (fit law --bootstrap=100).
 """
 
+import dataclasses
 import os
 
+from fit.asked import fields, plans
 from fit.commands import flags
 from fit.data.table import replacing
 from fit.errors import UserError
@@ -19,65 +21,59 @@ from fit.paper import figures
 OF_A_FIT = {"5": "predicted_against_measured", "2a": "isoflop", "memory": "best_experts_against_memory"}
 
 
-FLAGS = (
-    ("enum", "figure", None, list(figures.FIGURES), "Figure of the paper, or memory for best E against memory."),
-    ("string", "out", None, "With --figure: file to write; its ending sets the format, unless --format does."),
-    ("string", "out_dir", None, "Without --figure: folder for the three pictures of a fit."),
-    ("list", "format", [], "png, pdf, svg, or several of them; default: png."),
-    ("string", "runs", None, "Table of runs, for figure 5 and for points on the curves of 2a."),
-    (
-        "list",
-        "flops",
-        [],
+@dataclasses.dataclass(kw_only=True)
+class Flags(plans.Shape, flags.Law, flags.Columns):
+    figure: str | None = fields.choice(
+        "Figure of the paper, or memory for best E against memory.", None, figures.FIGURES
+    )
+    out: str | None = fields.text("With --figure: file to write; its ending sets the format, unless --format does.")
+    out_dir: str | None = fields.text("Without --figure: folder for the three pictures of a fit.")
+    format: tuple[str, ...] = fields.several("png, pdf, svg, or several of them; default: png.")
+    runs: str | None = fields.text("Table of runs, for figure 5 and for points on the curves of 2a.")
+    flops: tuple[float, ...] = fields.numbers(
         "Training budgets: several for 2a, 2b and memory, one for 1a, 3 and 4. Default: the "
         "paper's for a published law, else from the range of the fitted runs.",
-    ),
-    ("list", "experts", None, "Numbers of experts to draw. Default: those fitted."),
-)
+        (),
+    )
+    experts: tuple[int, ...] | None = fields.experts("Numbers of experts to draw. Default: those fitted.")
 
 
-def define_flags(f):
-    flags.define(f, FLAGS)
-    flags.define_law(f)
-    flags.define_columns(f)
-    flags.define_shape(f)
-
-
-def run(f):
-    if (f.figure is None) == (f.out_dir is None) or (f.figure is None) != (f.out is None):
+def run(asked: Flags) -> None:
+    if (asked.figure is None) == (asked.out_dir is None) or (asked.figure is None) != (asked.out is None):
         raise UserError("expected either --figure with --out, or --out_dir")
-    todo = paths(f)
-    law = flags.law_of(f)
-    budgets = flags.positive_list(f, "flops")
-    experts, architecture = flags.experts_of(f, law), flags.shape_of(f, law)
-    if f.out_dir and f.runs is None:
+    todo = paths(asked)
+    law = asked.loaded()
+    experts, architecture = plans.experts_of(law, asked.experts), asked.architecture(law)
+    if asked.out_dir and asked.runs is None:
         raise UserError("--out_dir needs --runs, for predicted against measured")
-    runs, out = (None, None) if f.runs is None else figures.measured(law, f.runs, flags.columns_of(f))
-    if f.out_dir:
+    runs, out = (None, None) if asked.runs is None else figures.measured(law, asked.runs, asked.columns)
+    if asked.out_dir:
         try:
-            os.makedirs(f.out_dir, exist_ok=True)
+            os.makedirs(asked.out_dir, exist_ok=True)
         except OSError as e:
-            raise UserError(f"--out_dir={f.out_dir}: cannot be made: {e.strerror}") from e
+            raise UserError(f"--out_dir={asked.out_dir}: cannot be made: {e.strerror}") from e
     for which, pictures in todo.items():
-        if f.out_dir and which != "5" and "n_tokens" not in law.form.columns:
+        if asked.out_dir and which != "5" and "n_tokens" not in law.form.columns:
             continue  # a law without tokens has only one picture
-        figure, _ = figures.draw(which, law, architecture, experts, budgets, runs, out)
+        figure, _ = figures.draw(which, law, architecture, experts, asked.flops, runs, out)
         for kind, path in pictures.items():
             with replacing(path) as temporary:
                 figures.save(figure, temporary, kind)
             print(path)
 
 
-def paths(f):
+def paths(asked: Flags) -> dict[str, dict[str, str]]:
     """{figure: {format: path}} that the flags ask for; UserError where --format or an ending is none of the formats."""
     first, second, last = figures.FORMATS
-    for kind in f.format:
+    for kind in asked.format:
         if kind not in figures.FORMATS:
-            raise UserError(f"--format={','.join(f.format)}: found {kind!r}, expected {first}, {second} or {last}")
-    if f.out_dir is not None:
-        kinds = f.format or ["png"]
-        return {which: {k: os.path.join(f.out_dir, f"{name}.{k}") for k in kinds} for which, name in OF_A_FIT.items()}
-    stem, ending = os.path.splitext(f.out)
-    if ending[1:] not in (*figures.FORMATS, *([""] if f.format else [])):
-        raise UserError(f"--out={f.out}: expected the ending .{first}, .{second} or .{last}, or --format")
-    return {f.figure: {k: f.out if f".{k}" == ending else f"{stem}.{k}" for k in f.format or [ending[1:]]}}
+            raise UserError(f"--format={','.join(asked.format)}: found {kind!r}, expected {first}, {second} or {last}")
+    if asked.out_dir is not None:
+        kinds = asked.format or ["png"]
+        return {
+            which: {k: os.path.join(asked.out_dir, f"{name}.{k}") for k in kinds} for which, name in OF_A_FIT.items()
+        }
+    stem, ending = os.path.splitext(asked.out)
+    if ending[1:] not in (*figures.FORMATS, *([""] if asked.format else [])):
+        raise UserError(f"--out={asked.out}: expected the ending .{first}, .{second} or .{last}, or --format")
+    return {asked.figure: {k: asked.out if f".{k}" == ending else f"{stem}.{k}" for k in asked.format or [ending[1:]]}}

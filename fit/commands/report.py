@@ -3,28 +3,25 @@
 python -m fit report --law=law.json --runs=runs.csv --out=report.html
 """
 
+import dataclasses
+
+from fit.asked import fields, plans
 from fit.commands import flags
 from fit.data.table import check_writable, write_text
 
-FLAGS = (
-    ("string", "runs", None, "Table of runs, for predicted against measured and for points on the curves."),
-    ("string", "out", "report.html", "File to write the page to."),
-)
+
+@dataclasses.dataclass(kw_only=True)
+class Flags(plans.Shape, flags.Law, flags.Columns):
+    runs: str | None = fields.text("Table of runs, for predicted against measured and for points on the curves.")
+    out: str = fields.text("File to write the page to.", "report.html")
 
 
-def define_flags(f):
-    flags.define(f, FLAGS)
-    flags.define_law(f)
-    flags.define_columns(f)
-    flags.define_shape(f)
-
-
-def run(f):
-    law = flags.law_of(f)
+def run(asked: Flags) -> None:
+    law = asked.loaded()
     from fit.paper import figures, report
 
-    architecture = flags.shape_of(f, law)
-    runs, out = (None, None) if f.runs is None else figures.measured(law, f.runs, flags.columns_of(f))
-    check_writable(f.out)
-    write_text(f.out, report.page(law, architecture, runs, out))
-    print(f"written to {f.out}")
+    architecture = asked.architecture(law)
+    runs, out = (None, None) if asked.runs is None else figures.measured(law, asked.runs, asked.columns)
+    check_writable(asked.out)
+    write_text(asked.out, report.page(law, architecture, runs, out))
+    print(f"written to {asked.out}")

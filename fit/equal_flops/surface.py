@@ -13,6 +13,7 @@ import dataclasses
 
 import numpy as np
 
+from fit.data import frames
 from fit.data.runs import read_runs
 from fit.equal_flops.isoflop import budgets
 from fit.errors import UserError
@@ -139,12 +140,13 @@ def _alike(table):
     return ~mixture | (split == values[np.argmax(counts)])
 
 
-def of_table(path, names=None, percentiles=(10, 90), seed=0):
+def of_table(runs: object, percentiles: tuple[float, float] = (10, 90), seed: int = 0) -> list[dict]:
     """[{flops, runs, left_out, surface, points (n_total, sparsity), coefficients, rmse, correlation, best, intervals:
     {n_total, sparsity}, at_sizes: [{n_total, sparsity, interval, at_edge}]}] for each budget of a table of runs with
     n_active, n_total, n_tokens, loss and sparsity (or n_experts and top_k); left_out: how many of the budget's runs
     have finer or coarser experts than most. UserError where no budget has LEAST runs, 3 sizes and 3 sparsities."""
-    runs = read_runs(path, ("n_total", "n_tokens", "sparsity"), names=names)
+    runs = read_runs(frames.of(runs), ("n_total", "n_tokens", "sparsity"))
+    path = runs.path
     if "n_active" not in runs.table:
         raise UserError(f"{path}: column n_active is missing: budgets are of 6 n_active n_tokens FLOPs")
     n_total, sparsity, alike = runs.columns["n_total"], runs.columns["sparsity"], _alike(runs.table)

@@ -14,7 +14,7 @@ from fit.fitting import holdout, search, solvers
 from fit.fitting import noise as noise_lib
 from fit.fitting.problem import prepare
 from fit.fitting.sure import how_sure, separate_errors
-from fit.lawbook import models
+from fit.lawbook import lawcheck, models
 from fit.shape.architecture import EXPERTS, OF_EXPERTS
 
 # Up to FEW_RUNS runs, the default weight decay is this share of the runs' variance around the law: as if every
@@ -54,6 +54,7 @@ def fit_file(path, form, settings, options=Options(), quiet=False):
     if options.select == "rmse":
         fit = selected(fit, train, validation)
     record = dict(
+        version=lawcheck.VERSION,
         form=form.name,
         coefficients=fit.coefficients,
         objective=fit.objective,

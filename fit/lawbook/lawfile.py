@@ -16,7 +16,7 @@ from fit.data import frames, table
 from fit.data.runs import unlikely
 from fit.errors import UserError
 from fit.form import Form
-from fit.lawbook import lawcheck, models, shapes
+from fit.lawbook import lawcheck, shapes
 from fit.laws import FORMS, PRESETS
 from fit.shape.architecture import EXPERTS, OF_EXPERTS, PAPER, Architecture, training_flops
 from fit.words import sentences
@@ -267,37 +267,32 @@ def warning_of(outside):
     return sentences.OUTSIDE.format(what=in_words(outside)) if outside else ""
 
 
-def load(name):
-    """The Law of a preset's name or of a law.json; UserError if it is neither, or does not hold a complete law."""
+def load(name: str | os.PathLike, field: str = "law") -> Law:
+    """The Law of a preset's name or of a law.json; field: what an error calls it. Raises UserError if it is neither, or
+    does not hold a complete law."""
     if not isinstance(name, (str, os.PathLike)) or len(str(name)) > frames.LONGEST_PATH:
-        raise UserError(f"law: found {table.shown(name)}, expected a published law's name or the path of a law.json")
+        raise UserError(
+            f"{field}: found {table.shown(name)}, expected a published law's name or the path of a law.json"
+        )
     name = os.fspath(name)
     if name in PRESETS:
         preset = PRESETS[name].presets[name]
         return Law(name, PRESETS[name], preset["coefficients"], preset)
     path = OURS.get(name, name)
     if not os.path.exists(path):
-        raise UserError(f"--law={name}: no such file, nor a published law; published laws: {', '.join(NAMES)}")
+        raise UserError(f"--{field}={name}: no such file, nor a published law; published laws: {', '.join(NAMES)}")
     try:
         with open(path, encoding="utf-8") as f:
             record = json.load(f)
     except OSError as e:
-        raise UserError(f"--law={name}: cannot be read: {e.strerror}") from e
+        raise UserError(f"--{field}={name}: cannot be read: {e.strerror}") from e
     except (ValueError, RecursionError) as e:
-        raise UserError(f"--law={name}: is not JSON: {e}") from e
-    if not isinstance(record, dict) or not isinstance(record.get("form"), str) or record["form"] not in FORMS:
-        raise UserError(f"--law={name}: has no form that is one of {', '.join(FORMS)}")
-    models.check(record.get("models"), f"--law={name}")
-    form, coefficients = FORMS[record["form"]], record.get("coefficients")
-    for key in form.names:
-        value = coefficients.get(key) if isinstance(coefficients, dict) else None
-        if not isinstance(value, (int, float)) or isinstance(value, bool) or not np.isfinite(value):
-            raise UserError(f"--law={name}: coefficient {key} is {json.dumps(value)}, expected a finite number")
-    law = Law(name, form, {k: float(coefficients[k]) for k in form.names}, record)
+        raise UserError(f"--{field}={name}: is not JSON: {e}") from e
+    form = FORMS[lawcheck.read(record, f"--{field}={name}").form]
+    law = Law(name, form, {k: float(record["coefficients"][k]) for k in form.names}, record)
     with np.errstate(all="ignore"):
         if not np.all(np.isfinite(form.to_free(law.coefficients))):
             pairs = [f"{c.above} >= {k}" for k, c in form.coefficients.items() if c.above]
             why = " or ".join(["a scale that is not positive", *pairs])
-            raise UserError(f"--law={name}: its coefficients make no law ({why})")
-    lawcheck.check(record, form, f"--law={name}")
+            raise UserError(f"--{field}={name}: its coefficients make no law ({why})")
     return law

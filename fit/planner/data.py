@@ -106,7 +106,7 @@ def _own(law, name):
         other = {"vocab_size": "width_per_block", "width_per_block": "vocab_size"}[name]
         return getattr(law.shaped(**{other: 1}), name)
     except UserError as e:
-        return str(e)
+        return e.sentence
 
 
 def _runs(runs, out):

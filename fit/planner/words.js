@@ -44,7 +44,8 @@ export function infeasibleWhy(shape, limits, e) {
   const inference = INFERENCE * size * limits.inference_tokens;
   const need = inference + TRAINING * size;
   const share = inference ? say("INFERENCE_SHARE", { inference }) : "";
-  return say("FLOPS_TOO_FEW", { smallest, need, share, times: need / limits.flops, limit: limits.flops });
+  const values = { smallest, need, share, times: need / limits.flops, limit: limits.flops };
+  return say("FLOPS_TOO_FEW", { ...values, budget: "--flops" });
 }
 
 // What extrapolation() gives: "n_tokens 7 times above 1.31M, ..."; "" for nothing.

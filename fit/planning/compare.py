@@ -44,8 +44,9 @@ def compare(laws, shape, constraints, experts=None, used=None):
         (rows if "loss" in row else infeasible).append(row)
     if not rows:
         raise UserError(infeasible[0]["why"])
-    limits = {name: value for name, value in vars(constraints).items() if value is not None}
-    return dict(**shape, constraints=limits, about=ABOUT, laws=rows, infeasible=infeasible, agreement=agreement(rows))
+    return dict(
+        **shape, constraints=constraints.given, about=ABOUT, laws=rows, infeasible=infeasible, agreement=agreement(rows)
+    )
 
 
 def answer(law, shape, constraints, experts=None, used=None):

@@ -14,6 +14,7 @@ class Constraints:
     flops: training, 6 N D, plus 2 N inference_tokens; or {n_experts: FLOPs}, of which `at` takes one. memory_bytes:
     weights and key-value cache, over all devices. kv_tokens: tokens in the cache. max_tokens: the training tokens there
     are. epochs: how often each of them may be read, once where it is None. chips: those that must hold the training.
+    budget: the flags that gave the FLOPs.
     """
 
     flops: float | dict | None = None
@@ -25,6 +26,7 @@ class Constraints:
     max_tokens: float | None = None
     epochs: float | None = None
     chips: object = None  # a cost.Chips
+    budget: str = "--flops"
 
     @property
     def cap(self):
@@ -34,7 +36,9 @@ class Constraints:
     @property
     def given(self):
         """{name: value} of those that are not None, ready for JSON; the chips have their own place in a plan."""
-        return {name: value for name, value in vars(self).items() if value is not None and name != "chips"}
+        return {
+            name: value for name, value in vars(self).items() if value is not None and name not in ("chips", "budget")
+        }
 
     def sizes(self, architecture):
         """[(name, bytes, limit)] of what bounds a model's size: bytes is a function of d_model and n_experts."""

@@ -9,10 +9,10 @@ attention scores. Read off steps that jmoe.compile compiled for TPUs (widths of 
 
 import dataclasses
 import functools
-import io
 import json
 import math
 import os
+import pathlib
 
 import numpy as np
 
@@ -109,32 +109,40 @@ def parse_chips(text):
     return kind, int(count or 1)
 
 
-def parse_mfu(text, experts):
-    """The MFU of a number, or by n_experts of a JSON file, or text, {"1": 0.45, "8": 0.38} that names all `experts`."""
+def mfu_of(given: float | dict | str, experts: tuple[int, ...]) -> float | dict[int, float]:
+    """The MFU that is `given`: a number, a dictionary by n_experts that names all `experts`, or text of either: the
+    number, {"1": 0.45, "8": 0.38}, or the path of a file of these. Raises UserError where it is no such MFU."""
     try:
-        mfu = float(text)
-    except ValueError:
-        return _mfu_of_file(text, experts)
+        mfu = float(given)
+    except (TypeError, ValueError):
+        return _mfu_by_experts(given, experts)
     if not 1e-6 <= mfu <= 1:
-        raise UserError(sentences.NO_MFU.format(value=text, found=f"{mfu:g}"))
+        raise UserError(sentences.NO_MFU.format(value=given, found=f"{mfu:g}"))
     return mfu
 
 
-def _mfu_of_file(path, experts):
-    inline = path.startswith("{")
-    if not inline and not os.path.exists(path):
-        raise UserError(sentences.NO_MFU.format(value=path, found="neither a number nor a file"))
+def _mfu_by_experts(given: object, experts: tuple[int, ...]) -> dict[int, float]:
     try:
-        with io.StringIO(path) if inline else open(path, encoding="utf-8") as f:
-            table = {int(e): value for e, value in json.load(f).items()}
+        table = {int(e): value for e, value in _table(given).items()}
     except (OSError, ValueError, AttributeError, RecursionError) as error:
-        raise UserError(sentences.NO_MFU.format(value=path, found="a file that is no such table")) from error
+        raise UserError(sentences.NO_MFU.format(value=given, found="a file that is no such table")) from error
     for e, value in table.items():
         if not isinstance(value, (int, float)) or isinstance(value, bool) or not 1e-6 <= value <= 1:
-            raise UserError(sentences.NO_MFU.format(value=path, found=f"{json.dumps(value)} at E = {e}"))
+            raise UserError(sentences.NO_MFU.format(value=given, found=f"{json.dumps(value)} at E = {e}"))
     if missing := [e for e in experts if e not in table]:
-        raise UserError(sentences.MFU_MISSING.format(value=path, missing=missing[0], known=", ".join(map(str, table))))
+        raise UserError(sentences.MFU_MISSING.format(value=given, missing=missing[0], known=", ".join(map(str, table))))
     return {e: float(value) for e, value in sorted(table.items())}
+
+
+def _table(given: object) -> dict:
+    """The dictionary that is given as such, as JSON or as a file of it."""
+    if isinstance(given, dict):
+        return given
+    if isinstance(given, str) and given.startswith("{"):
+        return json.loads(given)
+    if not isinstance(given, (str, os.PathLike)) or not os.path.exists(given):
+        raise UserError(sentences.NO_MFU.format(value=given, found="neither a number nor a file"))
+    return json.loads(pathlib.Path(given).read_text(encoding="utf-8"))
 
 
 def step_bytes(n_parameters, d_model, n_blocks, n_heads, n_tokens, sequence):

@@ -223,6 +223,7 @@ def why_infeasible(architecture, constraints, n_experts):
     inference, one = INFERENCE * size * constraints.inference_tokens, training_flops(size, 1)
     need = inference + one
     return sentences.FLOPS_TOO_FEW.format(
+        budget=constraints.budget,
         smallest=smallest,
         need=need,
         share=sentences.INFERENCE_SHARE.format(inference=inference) if inference else "",

@@ -55,7 +55,7 @@ CHIPS_TOO_FEW = (
     "{kind}"
 )
 FLOPS_TOO_FEW = (
-    "--flops cannot be met: {smallest} needs {need:.4g} FLOPs to train on a single token{share}, "
+    "{budget} cannot be met: {smallest} needs {need:.4g} FLOPs to train on a single token{share}, "
     "{times:.3g} times the {limit:.4g} there are"
 )
 INFERENCE_SHARE = " ({inference:.4g} of it for --inference_tokens)"

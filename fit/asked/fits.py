@@ -1,0 +1,130 @@
+"""What is asked of a fit: the law's form, and how it is fitted."""
+
+import dataclasses
+
+from fit.asked.fields import Asked, choice, field, free, listed, number, pairs, several, switch, text, whole
+from fit.errors import UserError
+from fit.form import Form
+from fit.lawbook.lawcheck import WAYS_OF_DRAWING
+from fit.laws import FORMS
+
+ALONE = ("fix", "bootstrap", "select")  # what is for a single form
+
+
+def _percentiles(name: str, value: object) -> tuple[float, float]:
+    try:
+        low, high = map(float, listed(value))
+        if 0 <= low < high <= 100:
+            return low, high
+    except (TypeError, ValueError):
+        pass
+    given = ",".join(map(str, listed(value)))
+    raise UserError(f"--{name}={given}: expected two rising numbers from 0 to 100, such as 10,90")
+
+
+@dataclasses.dataclass(kw_only=True)
+class Fit(Asked):
+    """How a law is fitted to runs."""
+
+    form: tuple[str, ...] = several(
+        f"The law: {', '.join(FORMS)}. Several are fitted to the same runs and compared; none is written.", ("joint",)
+    )
+    holdout: str = text(
+        "Runs kept out of the fit: lowest-loss:30, largest-compute:3, "
+        "largest-compute:20%, or column:NAME (rows where it is validation, holdout, true or 1). compute:rolling fits "
+        "the smaller half of the runs, predicts the next tenth, and so on; the law that is written is fitted to all.",
+        "none",
+    )
+    fix: dict[str, float] = pairs("Coefficients held at a value: E_max=290.4521,c=1.2.", "NAME=VALUE", "=")
+    huber_delta: float = number("Residual of the log loss from which the Huber loss is linear.", 1e-2)
+    reduction: str = choice("How the Huber losses of the runs are combined.", "sum", ("sum", "mean"))
+    weights: str = text("Weight of each run: none, inverse-loss (a run counts 1 / loss), or column:NAME.", "none")
+    weight_decay: float | None = number(
+        "Adds this / 2 times the squared parameters to the objective; the paper's is 1e-5. Default: 0, but for "
+        "up to 60 runs, which may not settle all coefficients, 0.01 times their variance (1e-6 for 1% of noise).",
+        least=0,
+    )
+    starts: int | str = free(
+        "Number of random starts, scaled to the runs; or paper for the published grid (joint: 19,683).", "128"
+    )
+    solver: str = choice("Levenberg-Marquardt, or L-BFGS as in the paper.", "lm", ("lm", "lbfgs"))
+    select: str = choice(
+        "Which start wins: the lowest objective, or the lowest RMSE of fitted plus held-out runs, as in the paper.",
+        "objective",
+        ("objective", "rmse"),
+    )
+    bootstrap: int = whole("Number of fits to resampled runs, for intervals; 100 is usual.", 0)
+    bootstrap_form: str = choice(
+        "What is resampled: the errors of the runs, the runs with replacement, or as in the paper 80% of the runs "
+        "without replacement, whose intervals are about half too narrow by construction.",
+        "errors",
+        WAYS_OF_DRAWING,
+    )
+    bootstrap_by: str = text(
+        "Which runs share an error and are drawn together: trunk (those of a trunk, by the column run or by equal "
+        "model, seed and config; else each run), row (each run), or a column. Profiles use it too.",
+        "trunk",
+    )
+    percentiles: tuple[float, float] = field("list", "Ends of the bootstrap's intervals.", (10.0, 90.0), _percentiles)
+    seed: int = whole("Seed of the starts and of the bootstrap.", 0)
+    mix_corpora: bool = switch("Fit runs of several corpora together.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        given = ",".join(self.form)
+        if not self.form or not set(self.form) <= set(FORMS):
+            raise UserError(f"--form={given}: expected one or more of {', '.join(FORMS)}")
+        alone = [f"--{name}" for name in self.given(*ALONE)] + ["--holdout=compute:rolling"] * (
+            self.holdout == "compute:rolling"
+        )
+        if len(self.form) > 1 and alone:
+            raise UserError(f"--form={given}: {alone[0]} is for a single form")
+        self.fix = _held(self.forms[0], self.fix)
+        starts = str(self.starts)
+        if starts != "paper" and not (starts.isdecimal() and int(starts) > 0):
+            raise UserError(f"--starts={starts}: expected a positive whole number, or paper")
+        self.starts = starts if starts == "paper" else int(starts)
+
+    @property
+    def forms(self) -> list[Form]:
+        """The Forms of `form`."""
+        return [FORMS[name] for name in self.form]
+
+    def settings(self) -> "problem.Settings":  # noqa: F821
+        """Of the fit itself."""
+        from fit.fitting.problem import Settings
+
+        same = ("huber_delta", "reduction", "weight_decay", "solver", "seed")
+        starts, fix = 0 if self.starts == "paper" else self.starts, tuple(sorted(self.fix.items()))
+        return Settings(starts=starts, fix=fix, **{name: getattr(self, name) for name in same})
+
+    def options(self, columns: dict[str, str]) -> "fitting.Options":  # noqa: F821
+        """Of what is done beside it; columns: {ours: theirs} of the table."""
+        from fit.fitting.fitting import Options
+
+        same = ("holdout", "weights", "select", "mix_corpora", "bootstrap", "bootstrap_form", "bootstrap_by")
+        return Options(percentiles=self.percentiles, columns=columns, **{name: getattr(self, name) for name in same})
+
+
+def _held(form: Form, given: dict[str, str]) -> dict[str, float]:
+    """The coefficients held. Raises UserError unless the law can have them."""
+    held, flag = {}, f"--fix={','.join(f'{name}={value}' for name, value in given.items())}"
+    for name, value in given.items():
+        if name not in form.names:
+            raise UserError(
+                f"{flag}: found {f'{name}={value}'!r}, expected NAME=VALUE once for each NAME; the {form.name} law's "
+                f"coefficients: {', '.join(form.names)}"
+            )
+        try:
+            held[name] = float(value)
+        except ValueError:
+            held[name] = float("nan")
+        low, high = (1e-6, 1e12) if form.is_positive(name) else (-20, 20)
+        if not low <= held[name] <= high:
+            raise UserError(f"{flag}: {name} is {value or 'nothing'!r}, expected a number from {low:g} to {high:g}")
+    for name, coefficient in form.coefficients.items():
+        if held.get(coefficient.above, 0) >= held.get(name, float("inf")):
+            raise UserError(f"{flag}: {coefficient.above} must be below {name}")
+    if len(held) == len(form.names):
+        raise UserError(f"{flag}: holds every coefficient of the {form.name} law, so nothing is left to fit")
+    return held

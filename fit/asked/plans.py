@@ -1,0 +1,199 @@
+"""What is asked of a plan, and the plan that answers it."""
+
+import dataclasses
+
+from fit.asked.fields import Asked, experts, free, number, numbers, text, whole
+from fit.errors import UserError
+from fit.lawbook.lawfile import Law
+from fit.planning import cost, planning, repeats, target
+from fit.planning.constraints import Constraints
+from fit.shape.architecture import Architecture
+from fit.shape.mixture import Mixture
+from fit.words import sentences
+
+OWN = "Default: the law's own"
+
+
+@dataclasses.dataclass(kw_only=True)
+class Shape(Asked):
+    """The shape of models, where it is not the law's."""
+
+    vocab_size: int | None = whole(f"Tokens in the vocabulary; n_active includes embedding and head. {OWN}.", least=1)
+    width_per_block: int | None = whole(f"d_model / n_blocks, which is also d_model / n_heads. {OWN}.", least=1)
+
+    def architecture(self, law: Law) -> Architecture:
+        """The law's where nothing is said. Raises UserError where the law's runs had several."""
+        return law.shaped(self.vocab_size, self.width_per_block)
+
+
+@dataclasses.dataclass(kw_only=True)
+class Models(Shape):
+    """Models that are not built as the law's, or not as the paper's."""
+
+    kv_share: float | None = number(
+        f"Key-value heads per query head; below 1 saves cache and attention. {OWN}, else 1.", least=1e-3, most=1
+    )
+    dense_blocks: int | None = whole(f"Number of dense blocks before a mixture's other blocks. {OWN}, else 0.")
+    used: tuple[float, ...] | None = numbers(
+        "Expert width that a token uses, in widths of the dense layer. Laws that read sparsity or top_k choose among "
+        f"several values. {OWN}, else 1."
+    )
+
+    @property
+    def asked(self) -> dict[str, float]:
+        """{field of Mixture: value} of what is said of blocks and heads."""
+        values = dict(kv_share=self.kv_share, n_dense=self.dense_blocks)
+        return {name: value for name, value in values.items() if value is not None}
+
+    def architectures(self, law: Law) -> list[Architecture]:
+        """One for each number in `used`. Raises UserError where the law cannot choose between them, or one cannot be
+        built."""
+        own, used = self.architecture(law), self.used
+        value = ",".join(f"{u:g}" for u in used or ())
+        if used is not None and not law.knows_experts:
+            raise UserError(sentences.USED_OF_MIXTURES.format(value=value, law=law.name))
+        if used is not None and len(used) > 1 and not law.reads_used:
+            raise UserError(sentences.ONE_USED.format(value=value, form=law.form.name))
+        if used is None and not self.asked:
+            return [own]
+        mixture = own if isinstance(own, Mixture) else Mixture(**vars(own))
+        mixture = dataclasses.replace(mixture, **self.asked)
+        built = []
+        for u in used or [mixture.used]:
+            narrow = round(u * mixture.split)  # widths of experts are rounded to whole ones
+            if narrow <= mixture.shared or abs(narrow / mixture.split - u) > 0.1 * u:
+                raise UserError(
+                    sentences.NO_WHOLE_CHOICE.format(value=value, split=mixture.split, shared=mixture.shared, used=u)
+                )
+            one = dataclasses.replace(mixture, used=narrow / mixture.split)
+            built.append(own if one == Mixture(**vars(own)) else one)
+        return built
+
+
+@dataclasses.dataclass(kw_only=True)
+class Limits(Asked):
+    """What a model must respect."""
+
+    flops: float | None = number("FLOPs of training (6 n_active n_tokens) and of serving --inference_tokens.")
+    memory_gb: float | None = number("Memory of one device in GB (1e9 bytes), for weights and cache.")
+    bytes_per_parameter: float = number("Bytes of a weight; 2 is bfloat16.", 2.0)
+    kv_tokens: float = number("Tokens in the key-value cache, over all sequences.", 0.0, least=0)
+    bytes_per_kv_element: float = number("Bytes of an element of the cache; 2 is bfloat16.", 2.0)
+    inference_tokens: float = number(
+        "Tokens to serve over the model's life, at 2 n_active FLOPs each, out of --flops.", 0.0, least=0
+    )
+    max_tokens: float | None = number("Training tokens available.", least=1, below=sentences.LESS_THAN_A_TOKEN)
+    devices: int = whole("Devices that share weights and cache.", 1, least=1)
+    experts: tuple[int, ...] | None = experts("Numbers of experts allowed. Default: those fitted.")
+
+    @property
+    def constraints(self) -> Constraints:
+        """As plans are solved under."""
+        same = ("flops", "bytes_per_parameter", "kv_tokens", "bytes_per_kv_element", "inference_tokens", "max_tokens")
+        memory = None if self.memory_gb is None else self.memory_gb * 1e9 * self.devices
+        return Constraints(memory_bytes=memory, **{name: getattr(self, name) for name in same})
+
+
+@dataclasses.dataclass(kw_only=True)
+class Chips(Asked):
+    """Chips to train on, and what they cost."""
+
+    chips: str | None = text("Chips to train on, such as H100:8, for costs in hours.")
+    hours: float | None = number("Budget in hours on --chips, instead of --flops.")
+    dollars_per_hour: float | None = number("Price of one chip for an hour.", least=0)
+    mfu: float | dict[int, float] | str | None = free(
+        "Model FLOPs utilisation that training reaches: a number, or a JSON file with one for each number of experts, "
+        f'{{"1": 0.45, "8": 0.38}}. Default: {cost.MFU}.'
+    )
+
+    def bought(self, devices: int, experts: tuple[int, ...]) -> cost.Chips | None:
+        """None where no chips are named. Raises UserError for an unknown kind, and for an MFU that is none or that
+        leaves out one of `experts`."""
+        if self.chips is None:
+            if given := self.given("hours", "dollars_per_hour", "mfu"):
+                raise UserError(sentences.NEEDS_CHIPS.format(flag=given[0]))
+            return None
+        kind, count = cost.parse_chips(self.chips)
+        mfu = cost.MFU if self.mfu is None else cost.mfu_of(self.mfu, experts)
+        return cost.Chips(kind, count, mfu, self.dollars_per_hour, devices)
+
+
+@dataclasses.dataclass(kw_only=True)
+class Compare(Limits, Models):
+    """What several laws are asked about one budget."""
+
+
+@dataclasses.dataclass(kw_only=True)
+class Plan(Limits, Chips, Models):
+    """The best model of a law within limits."""
+
+    epochs: float | None = number(
+        "How many times the --max_tokens may be read. Default: once.", least=1, below=sentences.TOO_FEW_EPOCHS
+    )
+    target_loss: float | None = number("Loss to reach with the fewest FLOPs of training and --inference_tokens.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.hours is not None and self.flops is not None:
+            raise UserError(sentences.HOURS_OR_FLOPS)
+        if self.epochs is not None and self.max_tokens is None:
+            raise UserError(sentences.EPOCHS_OF)
+
+    def within(self, chips: cost.Chips | None) -> Constraints:
+        """The constraints, the hours as FLOPs of the chips."""
+        limits = dataclasses.replace(self.constraints, epochs=self.epochs, chips=chips)
+        if self.hours is None:
+            return limits
+        budget = f"--hours={self.hours:g} of --chips={self.chips}"
+        return dataclasses.replace(limits, flops=chips.flops(self.hours), budget=budget)
+
+
+def experts_of(law: Law, asked: tuple[int, ...] | None) -> tuple[int, ...]:
+    """The numbers of experts asked for, else those that the law was fitted to. Raises UserError for mixtures of a law
+    of dense models."""
+    if asked is None:
+        return law.experts
+    if not law.knows_experts and asked != (1,):
+        raise UserError(sentences.ONLY_DENSE.format(value=",".join(map(str, asked)), law=law.name))
+    return asked
+
+
+def planned(law: Law, asked: Plan) -> dict:
+    """The plan, ready for JSON; with several architectures that of the best, which lists the results of all. Raises
+    UserError where none is feasible."""
+    made, architectures = [], asked.architectures(law)
+    for architecture in architectures:
+        try:
+            made.append((architecture, _planned(law, asked, architecture)))
+        except UserError as error:  # another of the architectures may be feasible
+            refused = error
+    if not made:
+        raise refused
+    flops_or_loss = lambda plan: plan["target"]["best"]["flops"] if "target" in plan else plan["best"]["loss"]
+    plan = min((plan for _, plan in made), key=flops_or_loss)
+    if len(architectures) > 1:
+        names = ("n_experts", "n_active", "n_total", "n_tokens", "loss")
+        rows = [dict(used=getattr(a, "used", 1.0)) | {name: p["best"][name] for name in names} for a, p in made]
+        plan["architectures"] = sorted(rows, key=lambda row: row["used"])
+        plan.setdefault("used", 1.0)  # the law's own architecture does not say it
+    return plan
+
+
+def _planned(law: Law, asked: Plan, architecture: Architecture) -> dict:
+    compared = experts_of(law, asked.experts)
+    chips, reached = asked.bought(asked.devices, compared), None
+    constraints, loss = asked.within(chips), asked.target_loss
+    if asked.epochs is not None:
+        law = repeats.of_law(law, asked.max_tokens, *([0] if loss is not None else []))  # a target is met exactly
+    if loss is not None:
+        if constraints.flops is not None:
+            raise UserError(sentences.TARGET_OR_BUDGET)
+        constraints, reached = target.reach(law, architecture, constraints, compared, loss, chips)
+    plan = planning.plan(law, architecture, constraints, compared)
+    if reached is not None:
+        plan["target"] = reached | dict(front=target.front(law, architecture, constraints, compared, chips))
+    if asked.epochs is not None:
+        repeats.add_to(plan, law, architecture, constraints, compared)
+    if chips is not None:
+        cost.add_to(plan, law, architecture, constraints, compared)
+    return plan

@@ -1,0 +1,126 @@
+"""What is asked of predictions, of runs at equal FLOPs, of a search over architectures and of the next runs."""
+
+import dataclasses
+
+import numpy as np
+
+from fit.architecture_search import holistic, holistic_plan, holistic_runs
+from fit.asked.fields import Asked, choice, experts, number, numbers, several, text, whole
+from fit.asked.plans import Shape
+from fit.data.table import BOUNDS, Table
+from fit.equal_flops import isoflop
+from fit.errors import UserError
+from fit.lawbook.lawfile import Law
+
+
+@dataclasses.dataclass(kw_only=True)
+class Model(Asked):
+    """One model whose loss is predicted."""
+
+    n_active: float | None = number("Active parameters, embedding and head included.", None, *BOUNDS["n_active"])
+    n_tokens: float | None = number("Training tokens.", None, *BOUNDS["n_tokens"])
+    n_experts: int = whole("Experts in each layer, 1 for a dense model.", 1, least=1)
+
+    def table(self, law: Law) -> Table:
+        """Of one row. Raises UserError where the law reads more than is given."""
+        for name in law.form.columns:
+            if not hasattr(self, name):
+                raise UserError(
+                    f"the {law.form.name} law reads {name}, for which there is no flag: give a table by --runs"
+                )
+            if getattr(self, name) is None:
+                raise UserError(f"--{name} is missing: the {law.form.name} law needs it")
+        return Table("the model", {name: [getattr(self, name)] for name in law.form.columns}, [1])
+
+
+@dataclasses.dataclass(kw_only=True)
+class Surface(Asked):
+    """How the surface of each budget is fitted."""
+
+    seed: int = whole("Seed of the refits.", 0)
+
+
+@dataclasses.dataclass(kw_only=True)
+class Next(Shape):
+    """Which runs to train next."""
+
+    flops: float | None = number("Training FLOPs to spend; a trunk that branches share is counted once.")
+    goal: str = choice(
+        "What the runs should make surer: loss and best number of experts at --target_flops, or --coefficients.",
+        "plan",
+        ("plan", "coefficients"),
+    )
+    target_flops: float | None = number("With --goal=plan: training FLOPs of the plan to make surer.")
+    coefficients: tuple[str, ...] | None = several(
+        "Names of the law's coefficients. Default: all that the fit did not hold fixed.", None
+    )
+    experts: tuple[int, ...] | None = experts("Numbers of experts to train and to compare. Default: those fitted.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.flops is None:
+            raise UserError("--flops is missing")
+        if self.goal == "plan" and self.coefficients is not None:
+            raise UserError("--coefficients is for --goal=coefficients")
+        if self.goal == "plan" and self.target_flops is None:
+            raise UserError("--target_flops is missing: the training FLOPs of the plan that matters")
+        if self.goal != "plan" and self.target_flops is not None:
+            raise UserError("--target_flops is for --goal=plan")
+
+    def names(self, law: Law) -> tuple[str, ...]:
+        """The coefficients to make surer. Raises UserError for one that the law has not or that was held."""
+        if self.goal == "plan":
+            return ()
+        fixed = (law.record.get("settings") or {}).get("fix") or {}
+        free = tuple(name for name in law.form.names if name not in fixed)
+        names = free if self.coefficients is None else self.coefficients
+        if unknown := [name for name in names if name not in free]:
+            raise UserError(
+                f"--coefficients={','.join(names)}: found {unknown[0]!r}, expected some of {', '.join(free)}"
+            )
+        return names
+
+
+@dataclasses.dataclass(kw_only=True)
+class Holistic(Asked):
+    """A mixture's complete architecture for a budget, beside the tables that api.holistic takes."""
+
+    flops: float | None = number("Training FLOPs, M D: FLOPs per token times tokens.")
+    group: str | None = text("With --rank: column that names an architecture. Default: the nearest on the grid.")
+    m_over_active: tuple[float, ...] | None = numbers(
+        "With --rank: M/N_a of the grid. Default: phase 1's, 7,8,9,11,14,17."
+    )
+    total_over_active: tuple[float, ...] | None = numbers(
+        "With --rank: N/N_a of the grid. Default: phase 1's, 12,16,20,22,26,30."
+    )
+
+    def rank(self, runs: Table) -> dict:
+        """How ranks agree in a table with d_model, loss and a column `group`, or one that tells the runs'
+        architectures."""
+        if self.group is None:
+            runs = holistic_runs.read(runs)
+            grid = self.m_over_active or holistic.M_OVER_ACTIVE, self.total_over_active or holistic.TOTAL_OVER_ACTIVE
+            cells = holistic_runs.cells_of(runs, grid)
+            found = holistic_runs.rank(cells, runs.width, runs.loss, runs.path)
+            return found | dict(budgets=holistic_runs.rank_at_budgets(runs, cells))
+        cells = np.unique([str(v) for v in runs.column(self.group)], return_inverse=True)[1]
+        return holistic_runs.rank(cells, runs.numbers("d_model", (1, 1e7)), runs.numbers("loss"), runs.path)
+
+    def architecture(self, laws: dict | None) -> dict:
+        """Of the budget, by the published laws or those fitted."""
+        return holistic_plan.architecture(self.flops, laws)
+
+
+def refit(runs: holistic_runs.Search) -> dict:
+    """Eq. 2 fitted to runs of several M at each budget: M_opt and D_opt = C / M_opt. Raises UserError where no budget
+    has a best M."""
+    found = isoflop.profiles(runs.m, runs.flops, runs.loss)
+    if not found:
+        raise UserError(
+            f"{runs.path}: at no budget does the loss have a lowest point within {isoflop.LEAST} or more values of M"
+        )
+    profile = found[0]
+    if profile["power"]:
+        a, b = profile["power"]
+        profile["tokens_power"] = (1 / a, 1 - b)
+    return profile
