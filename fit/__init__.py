@@ -5,7 +5,7 @@ drawing needs matplotlib, Parquet needs pyarrow. Start at `python -m fit help`, 
 
     import fit
 
-    law = fit.law("runs.csv", form="joint", holdout="largest-compute:3")
+    law = fit.law("runs.csv", holdout="largest-compute:3")
     print(law.predict(n_active=1e9, n_tokens=2e10, n_experts=8))
     plan = fit.plan(law, flops=1e22, memory_gb=80)
     print(plan, plan.best["n_experts"], [row["loss"] for row in plan.optima])

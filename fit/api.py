@@ -22,8 +22,9 @@ def read(runs, columns: dict[str, str] | None = None) -> Table:
     return frames.of(runs, columns)
 
 
-def law(runs, form: str = "joint", **options) -> Law:
-    """Fits a law of this form to runs (what `read` takes): exactly the numbers that `python -m fit law` writes.
+def law(runs, form: str | None = None, **options) -> Law:
+    """Fits a law to runs (what `read` takes): exactly the numbers that `python -m fit law` writes. form: "joint", ...;
+    without one the form that predicts the larger runs better from the smaller ones.
 
     Options are the flags of that command: holdout="largest-compute:3", bootstrap=100, fix={"c": 1.2}, seed=1, ...
     Losses are in nats per token. The law's `record` is what law.json holds, including errors and warnings. Raises
@@ -33,16 +34,16 @@ def law(runs, form: str = "joint", **options) -> Law:
 
     from fit.commands import law as command
 
-    if form not in FORMS:
+    if form is not None and form not in FORMS:
         raise UserError(f"--form={form}: expected one of {', '.join(FORMS)}")
     runs = read(runs)
     f = _flags("law", command, ("runs", "out", "columns"), options | dict(form=form))
     f.columns = [f"{ours}:{theirs}" for ours, theirs in runs.names.items()]  # for the record
     with jax.enable_x64(True), jax.default_device(jax.devices("cpu")[0]):
-        record = command.fitted(f, runs, FORMS[form], quiet=True)
+        record = command.fitted(f, runs, FORMS.get(form), quiet=True)
     record = json.loads(json.dumps(plain(record), allow_nan=False))  # as a law.json would be read
-    coefficients = {name: float(record["coefficients"][name]) for name in FORMS[form].names}
-    return Law("the fitted law", FORMS[form], coefficients, record)
+    fitted = FORMS[record["form"]]
+    return Law("the fitted law", fitted, {name: float(record["coefficients"][name]) for name in fitted.names}, record)
 
 
 def save(law: Law, path) -> None:

@@ -1,6 +1,6 @@
 """Fit a law to a table of runs with the columns n_active, n_tokens, n_experts and loss (nats per token).
 
-python -m fit law --runs=runs.csv --form=joint --out=law.json --holdout=largest-compute:3
+python -m fit law --runs=runs.csv --out=law.json --holdout=largest-compute:3 --bootstrap=100
 python -m fit law --runs=runs.csv --form=joint,chinchilla,sparsity
 python -m fit law --runs=theirs.jsonl --columns=loss:val_loss,n_tokens:D --out=law.json --fix=E_max=290.4521,c=1.2
 """
@@ -16,8 +16,10 @@ FLAGS = (
     (
         "list",
         "form",
-        ["joint"],
-        f"The law: {', '.join(FORMS)}. Several are fitted to the same runs and compared; none is written.",
+        None,
+        f"The law: {', '.join(FORMS)}. Several are fitted to the same runs and compared; none is written. Default: "
+        "joint or joint_coupled (with one number of experts chinchilla or chinchilla_coupled), whichever predicts the "
+        "runs of more compute better from those of less; where the runs are too few to say, joint or chinchilla.",
     ),
     ("string", "out", None, "File to write the law to (JSON)."),
     (
@@ -26,12 +28,19 @@ FLAGS = (
         "none",
         "Runs kept out of the fit: lowest-loss:30, largest-compute:3, "
         "largest-compute:20%, or column:NAME (rows where it is validation, holdout, true or 1). compute:rolling fits "
-        "the smaller half of the runs, predicts the next tenth, and so on; the law that is written is fitted to all.",
+        "the runs of at most 1/2, 1/3 and 1/10 of the largest compute and predicts the others; the law that is written "
+        "is fitted to all.",
     ),
     ("list", "fix", [], "Coefficients held at a value: E_max=290.4521,c=1.2."),
     ("float", "huber_delta", 1e-2, "Residual of the log loss from which the Huber loss is linear."),
     ("enum", "reduction", "sum", ["sum", "mean"], "How the Huber losses of the runs are combined."),
-    ("string", "weights", "none", "Weight of each run: none, inverse-loss (a run counts 1 / loss), or column:NAME."),
+    (
+        "string",
+        "weights",
+        None,
+        "Weight of each run: none, inverse-loss (a run counts 1 / loss), compute^0.6 (that power of its FLOPs), or "
+        "column:NAME. Default: none; without --form, compute^0.6.",
+    ),
     (
         "float",
         "weight_decay",
@@ -81,7 +90,9 @@ def define_flags(f):
 
 
 def forms_of(f):
-    """The Forms of --form; UserError on an unknown name, or for several forms with a flag that is for one."""
+    """The Forms of --form, none without it; UserError on an unknown name, or for several with a flag for one."""
+    if f.form is None:
+        return []
     given, known = ",".join(f.form), f"expected one or more of {', '.join(FORMS)}"
     names = list(dict.fromkeys(f.form))
     if not names or not set(names) <= set(FORMS):
@@ -93,8 +104,8 @@ def forms_of(f):
     return [FORMS[name] for name in names]
 
 
-def settings_of(f):
-    """The Settings that the flags ask for; UserError where one is out of range."""
+def settings_of(f, form):
+    """The Settings that the flags ask for, of a law of this Form; UserError where one is out of range."""
     from fit.fitting.problem import Settings
 
     if f.starts == "paper":
@@ -107,12 +118,12 @@ def settings_of(f):
         raise UserError(f"--huber_delta={f.huber_delta}: expected a positive number")
     if f.weight_decay is not None and not 0 <= f.weight_decay < float("inf"):
         raise UserError(f"--weight_decay={f.weight_decay}: expected a number from 0 up")
-    return Settings(f.huber_delta, f.reduction, f.weight_decay, starts, f.solver, f.seed, fixed_of(f))
+    return Settings(f.huber_delta, f.reduction, f.weight_decay, starts, f.solver, f.seed, fixed_of(f, form))
 
 
-def fixed_of(f):
-    """((coefficient, value), ...) of --fix; UserError unless the law of --form can have them."""
-    form, fixed = FORMS[f.form[0]], {}
+def fixed_of(f, form):
+    """((coefficient, value), ...) of --fix; UserError unless a law of this Form can have them."""
+    fixed = {}
     for text in f.fix:
         name, equals, value = (part.strip() for part in text.partition("="))
         if not equals or name not in form.names or name in fixed:
@@ -154,8 +165,10 @@ def percentiles_of(f):
 
 def options_of(f):
     """The fitting.Options that the flags ask for."""
-    from fit.fitting import fitting
+    from fit.fitting import fitting, holdout
 
+    if f.select == "rmse" and f.holdout in ("none", holdout.ROLLING):
+        raise UserError("--select=rmse needs held-out runs: give --holdout")
     return fitting.Options(
         holdout=f.holdout,
         weights=f.weights,
@@ -169,24 +182,27 @@ def options_of(f):
     )
 
 
-def fitted(f, runs, form, quiet=False):
-    """The record of the law of this Form that the flags ask for, fitted to `runs`: a path or a Table."""
-    from fit.fitting import fitting, solvers
+def fitted(f, runs, form=None, quiet=False):
+    """The record of the law that the flags ask for, fitted to `runs`: a path or a Table. form: its Form; without one
+    the better of two is chosen."""
+    from fit.fitting import choice, fitting, solvers
 
     with solvers.kept():
-        return fitting.fit_file(runs, form, settings_of(f), options_of(f), quiet)
+        if form is None:
+            return choice.fit_best(runs, lambda form: settings_of(f, form), options_of(f), quiet)
+        return fitting.fit_file(runs, form, settings_of(f, form), options_of(f), quiet)
 
 
 def run(f):
     asked = forms_of(f)
-    for name in ("runs", "out") if len(asked) == 1 else ("runs",):
+    for name in ("runs", "out") if len(asked) <= 1 else ("runs",):
         if f[name].value is None:
             raise UserError(f"--{name} is missing")
     from fit.fitting import fitting, forms, solvers, summary
 
     if len(asked) > 1:
         with solvers.kept():
-            compared = forms.compare(f.runs, asked, settings_of(f), options_of(f))
+            compared = forms.compare(f.runs, asked, settings_of(f, asked[0]), options_of(f))
         print("\n".join(summary.of_forms(compared)))
         return
     check_writable(f.out)

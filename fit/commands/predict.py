@@ -58,6 +58,8 @@ def run(f):
         for name, new_run in kinds.items():
             low, high = law.predict_interval(**values, new_run=new_run)
             columns |= {f"{name}_low": low.tolist(), f"{name}_high": high.tolist()}
+    if law.warning and any(outside):
+        print(f"warning: outside the fitted range of this law: {law.warning}", file=sys.stderr)
     if f.runs is None:
         if outside[0]:
             print(f"warning: outside the fitted range: {outside[0]}", file=sys.stderr)
@@ -84,9 +86,17 @@ def against_measured(law, table, inside):
         differs = ", and their vocabulary is not the law's: nats per token of both do not compare"
     elif _others(table, "corpus_fingerprint", law.models["corpus"]):
         differs = ", and their text is not the law's"
+    held = ""
+    if "predicted_loss_low" in table.columns:
+        low, high = (np.array(table.columns[f"predicted_loss_{end}"]) for end in ("low", "high"))
+        loss = table.numbers("loss")
+        first, last = law.percentiles
+        held = f"; {int(np.sum((low <= loss) & (loss <= high)))} lie between the {first:g}th and {last:g}th percentile"
+        held += " predicted for a run"
     return (
         f"{len(table)} measured losses are {np.expm1(error.mean()):+.2%} off {law.name} on average and scatter by "
-        f"{error.std():.2%} around that; {int(np.sum(~inside))} of the models lie outside its fitted range{differs}"
+        f"{error.std():.2%} around that; {int(np.sum(~inside))} of the models lie outside its fitted range"
+        f"{held}{differs}"
     )
 
 

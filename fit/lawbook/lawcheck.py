@@ -11,7 +11,7 @@ WAYS_OF_DRAWING = {  # of the bootstrap, which draws runs or trunks anew
     "paper": "80% of the {by} without replacement, the paper's form: about half too narrow by construction",
 }
 SECTIONS = ("settings", "runs", "fitted", "held_out", "starts", "noise", "profile", "bootstrap", "separate", "sample")
-SECTIONS += ("versions", "separate_fitted", "separate_held_out")
+SECTIONS += ("choice", "versions", "separate_fitted", "separate_held_out")
 ERRORS = ("runs", "rmse_nats", "mean_relative_error", "max_relative_error")  # of fitted runs, of those held out
 NUMBERS = {"fitted": ERRORS, "held_out": ERRORS, "separate_fitted": ERRORS[:2], "separate_held_out": ERRORS[:2]}
 NUMBERS |= {"starts": ("tried", "within_1_percent")}  # what a section must hold, where the law.json has it
@@ -22,6 +22,7 @@ def check(record, form, where):
     mapping, rising = lambda v: isinstance(v, dict), lambda v: _numbers(v, 1) and len(v) == 2 and v[0] < v[1]
     fields = [(name, record.get(name), mapping, "an object") for name in SECTIONS]
     fields += [(name, record.get(name), lambda v: isinstance(v, list), "a list") for name in ("warnings", "rolling")]
+    fields.append(("warning", record.get("warning"), lambda v: isinstance(v, str), "a sentence"))
     models.check_fields(fields, where)
     ranges, bootstrap = (record.get("runs") or {}).get("ranges"), record.get("bootstrap") or {}
     models.check_fields([("runs.ranges", ranges, mapping, "an object")], where)
@@ -34,6 +35,9 @@ def check(record, form, where):
         fine = lambda v: rising(v) and v[0] >= 0 and v[1] <= 100
         fields.append(("bootstrap.percentiles", ends, fine, "two rising numbers from 0 to 100"))
         fields.append(("bootstrap.form", way, list(WAYS_OF_DRAWING).__contains__, "errors, replacement or paper"))
+        beyond = lambda v: mapping(v) and _numbers([v.get("training_flops")], 1) and v["training_flops"] > 0
+        fine = lambda v: beyond(v) and _numbers(v.get("drift"), 1) and len(v["drift"]) == len(draws)
+        fields.append(("bootstrap.beyond", bootstrap.get("beyond"), fine, "training_flops and a drift for each draw"))
     number = lambda v: _numbers([v], 1)
     total = (record.get("noise") or {}).get("total")
     fields.append(("noise.total", total, lambda v: number(v) and v >= 0, "a number from 0 up"))
