@@ -26,7 +26,7 @@ Its rooms, each of which imports only those above it (tests/test_repository.py):
   planner/      the page: the same plan computed in a browser
   paper/        the paper's tables and figures for any law; the report
   commands/     one file per command: its flags and its output
-  api.py        read, law, load, plan and save as functions of this package, imported when first used
+  api.py        read, law, load, plan, save and speedup as functions of this package, imported when first used
 """
 
 from typing import TYPE_CHECKING
@@ -34,9 +34,9 @@ from typing import TYPE_CHECKING
 from fit.errors import UserError
 
 if TYPE_CHECKING:
-    from fit.api import law, load, plan, read, save
+    from fit.api import law, load, plan, read, save, speedup
 
-__all__ = ["UserError", "law", "load", "plan", "read", "save"]
+__all__ = ["UserError", "law", "load", "plan", "read", "save", "speedup"]
 
 
 def __getattr__(name):

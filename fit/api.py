@@ -12,7 +12,7 @@ from fit.errors import UserError
 from fit.lawbook.lawfile import Law, load
 from fit.laws import FORMS
 
-__all__ = ["Plan", "law", "load", "plan", "read", "save"]
+__all__ = ["Plan", "law", "load", "plan", "read", "save", "speedup"]
 
 
 def read(runs, columns: dict[str, str] | None = None) -> Table:
@@ -86,6 +86,14 @@ def plan(law: Law | str, **limits) -> Plan:
 
     law = law if isinstance(law, Law) else load(law)
     return Plan(command.planned(_flags("plan", command, ("law", "json", "emit_config", "base_config"), limits), law)[1])
+
+
+def speedup(law: Law | str, runs, seed: int = 0) -> dict:
+    """How many times the compute this law's recipe needs for the losses of these runs (what `read` takes), with
+    intervals, and whether that grows with compute: what `python -m fit speedup --json` prints. Raises UserError."""
+    from fit.planning import speedup as planning
+
+    return planning.speedup(law if isinstance(law, Law) else load(law), read(runs), seed)
 
 
 def _flags(name, command, not_options, options):
