@@ -18,8 +18,8 @@ FLAGS = (
         "form",
         None,
         f"The law: {', '.join(FORMS)}. Several are fitted to the same runs and compared; none is written. Default: "
-        "joint or joint_coupled (with one number of experts chinchilla or chinchilla_coupled), whichever predicts the "
-        "runs of more compute better from those of less; where the runs are too few to say, joint or chinchilla.",
+        "joint or joint_coupled (with one number of experts chinchilla or chinchilla_coupled), by how they predict "
+        "the runs of more compute from those of less; where the runs are too few to say, joint or chinchilla.",
     ),
     ("string", "out", None, "File to write the law to (JSON)."),
     (

@@ -1,5 +1,5 @@
-"""The form that `fit law` takes unless it is told one: the additive law or the coupled one, whichever predicts the
-fitted runs of more compute better from those of less.
+"""The form that `fit law` takes unless it is told one: the additive law or the coupled one, by how well they predict
+the fitted runs of more compute from those of less.
 
 Both are fitted with the weights DEFAULT_WEIGHTS, so that a law is best where it will be asked: at the runs of most
 compute and beyond (benchmarks/README.md says what they are worth).
@@ -21,6 +21,10 @@ from fit.laws import FORMS
 from fit.laws._coupled import SUFFIX
 
 DEFAULT_WEIGHTS = "compute^0.6"
+BETTER = (
+    0.7  # of the coupled law's error the additive law's must be, to be taken: the coupled law has it in it, as k = 1,
+)
+# and over few runs the smaller of two such errors is often so by chance (benchmarks/README.md)
 
 
 def forms_for(table: Table) -> list[Form]:
@@ -50,11 +54,14 @@ def fit_best(path, settings_of: Callable[[Form], Settings], options: fitting.Opt
         )
         return record | dict(choice=dict(tried=[], why=why))
     scores = {form: rolling.score(found) for form, found in steps.items()}
-    best, other = sorted(forms, key=scores.get)
+    additive, coupled = forms
+    best, other = (additive, coupled) if scores[additive] < BETTER * scores[coupled] else (coupled, additive)
     tried = [dict(form=form.name, rmse_log=scores[form], rolling=steps[form]) for form in forms]
     why = (
         f"{best.name} predicts the fitted runs of more compute from those of less with an error of {scores[best]:.2%}, "
         f"{other.name} with {scores[other]:.2%}"
+        + f"; {additive.name} is taken only below {BETTER:.0%} of the other's"
+        * (scores[best] > scores[other])
     )
     record = fitting.fit_file(table, best, settings, weighted, quiet, steps[best])
     return record | dict(choice=dict(tried=tried, why=why))
