@@ -9,11 +9,10 @@ export JAX_PLATFORMS ?= cpu
 # The main job: sweep, law, pictures, plan. Each line is a command to copy. Started again it skips what is done.
 demo: .venv/.train
 	$(BIN)/python -m launch.sweep --sweep=configs/sweeps/quickstart.py --workdir=$(DEMO) --backend=local
-	$(BIN)/python -m fit law --runs=$(DEMO)/runs.csv --form=joint --holdout=largest-compute:3 --bootstrap=50 --out=$(DEMO)/law.json
+	$(BIN)/python -m fit law --runs=$(DEMO)/runs.csv --holdout=largest-compute:3 --bootstrap=50 --out=$(DEMO)/law.json
 	$(BIN)/python -m fit plot --law=$(DEMO)/law.json --runs=$(DEMO)/runs.csv --out_dir=$(DEMO)/plots
 	$(BIN)/python -m fit plan --law=$(DEMO)/law.json --flops=1e12
 	$(BIN)/python -m fit page --law=$(DEMO)/law.json --runs=$(DEMO)/runs.csv --out=$(DEMO)/planner.html
-	$(BIN)/python -m fit predict --law=jmoe-bytes-2026 --runs=$(DEMO)/runs.csv --out=$(DEMO)/predicted.csv
 	@echo
 	@echo "runs      $(DEMO)/runs.csv (each one traced to its folder under $(DEMO)/jobs)"
 	@echo "law       $(DEMO)/law.json"

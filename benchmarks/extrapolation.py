@@ -1,15 +1,17 @@
 """How far beyond its runs does a law hold? Every form on every table of runs, fitted to those of little compute.
 
-    python -m benchmarks.extrapolation [--forms=chinchilla,chinchilla_coupled,mine] [--tables=llama3] [--out=DIR]
+    python -m benchmarks.extrapolation [--forms=default,chinchilla,mine] [--tables=llama3] [--out=DIR]
 
 A law is fitted to the runs of at most 1/3, 1/10 or 1/30 of the largest compute, as `python -m fit law` does it, and
-predicts the others. Printed for each form, cut and table, in % of the loss:
+predicts the others. `default` is what it does without --form. Printed for each form, cut and table, in % of the loss:
 
   error     root mean square;    bias  mean, positive where the law is too high
   holds     share of the runs that lie in the nominal 80% interval of a new run
   width     median half-width of these intervals
 
-then, for each form and cut, the geometric mean of the errors, and the other figures' means. A table counts where at
+then, for each form and cut, the geometric mean of the errors, that of the ratios to the additive law's errors on the
+same tables (over), and the other figures' means. Intervals have the form's own error (fit/fitting/rolling.py) wherever
+enough runs are left to measure it. A table counts where at
 least FITTED runs are left to fit and LEFT to predict. A page in the folder that FIT_LAWS names is scored by the same
 command: this is where to come with a new law. Nothing in fit is chosen table by table.
 """
@@ -28,14 +30,17 @@ from absl import app, flags
 
 import fit
 from fit.data.table import Table
+from fit.fitting.holdout import ROLLING
 from fit.laws import FORMS
+from fit.laws._coupled import SUFFIX
 from fit.shape.architecture import OF_EXPERTS
 
 ROOT = pathlib.Path(__file__).parents[1]
-CUTS, FITTED, LEFT = (3, 10, 30), 12, 6
-BENCHED = ["chinchilla", "chinchilla_coupled", "joint", "joint_coupled"]
-COLUMNS = "form", "table", "cut", "fitted", "left", "error", "bias", "holds", "width", "k"
-FORM = flags.DEFINE_list("forms", BENCHED, f"Which of {', '.join(FORMS)}.")
+CUTS, FITTED, LEFT, DRAWS = (3, 10, 30), 12, 6, 50
+DEFAULT, ADDITIVE = "default", ("chinchilla", "joint")
+BENCHED = [DEFAULT, *(name + end for name in ADDITIVE for end in ("", SUFFIX))]
+COLUMNS = "form", "table", "cut", "fitted", "left", "error", "bias", "holds", "width", "k", "chosen"
+FORM = flags.DEFINE_list("forms", BENCHED, f"Which of {', '.join((DEFAULT, *FORMS))}.")
 TABLES = flags.DEFINE_list("tables", [], "Which tables. Default: all.")
 OUT = flags.DEFINE_string("out", None, "Folder for extrapolation.csv and extrapolation.png.")
 
@@ -58,9 +63,12 @@ def part(table, rows):
     return Table(table.path, columns, [table.rows[i] for i in kept], table.names)
 
 
-def suits(form, table) -> bool:
+def suits(name: str, table) -> bool:
     """Whether a form can be fitted to a table: it has the form's columns, which vary, and a form without experts gets
     models of one number of experts."""
+    if name == DEFAULT:
+        return True
+    form = FORMS[name]
     varies = lambda name: len(set(table.column(name))) > 1
     mixed = "n_experts" in table and varies("n_experts")
     knows = bool(set(OF_EXPERTS) & set(form.columns))
@@ -73,7 +81,7 @@ def score(form: str, name: str, table, cut: int) -> dict | None:
     fitted = flops <= flops.max() / cut
     if fitted.sum() < FITTED or (~fitted).sum() < LEFT:
         return None
-    law, rest = fit.law(part(table, fitted), form=form, bootstrap=100, mix_corpora=True), part(table, ~fitted)
+    law, rest = fitted_law(form, part(table, fitted)), part(table, ~fitted)
     columns = {name: rest.numbers(name) for name in law.form.columns}
     loss = rest.numbers("loss")
     error = np.log(law.predict(**columns) / loss)
@@ -89,26 +97,43 @@ def score(form: str, name: str, table, cut: int) -> dict | None:
         holds=float(np.mean((low <= loss) & (loss <= high))),
         width=float(np.median(np.log(high / low)) / 2),
         k=law.coefficients.get("k", 1.0),
+        chosen=law.form.name,
     )
 
 
-def means(rows: list[dict]) -> dict:
-    """Geometric mean of the errors, means of the others."""
+def fitted_law(form: str, table):
+    """The law, with rolling hold-outs where the runs are enough for them; the default form makes its own."""
+    options = dict(bootstrap=DRAWS, mix_corpora=True)
+    if form == DEFAULT:
+        return fit.law(table, **options)
+    try:
+        return fit.law(table, form=form, holdout=ROLLING, **options)
+    except fit.UserError:
+        return fit.law(table, form=form, **options)
+
+
+def means(rows: list[dict], additive: dict) -> dict:
+    """Geometric means of the errors and of their ratios to those of the additive laws, {(table, cut): error}; means of
+    the others."""
     mean = lambda name: float(np.mean([row[name] for row in rows]))
     error = float(np.exp(np.mean([np.log(row["error"]) for row in rows])))
-    return dict(tables=len(rows), error=error, **{name: mean(name) for name in ("bias", "holds", "width")})
+    beside = [
+        row["error"] / additive[row["table"], row["cut"]] for row in rows if (row["table"], row["cut"]) in additive
+    ]
+    over = float(np.exp(np.mean(np.log(beside)))) if beside else float("nan")
+    return dict(tables=len(rows), error=error, over=over, **{name: mean(name) for name in ("bias", "holds", "width")})
 
 
 def main(_):
     found = tables()
-    if unknown := {*TABLES.value} - found.keys() | {*FORM.value} - FORMS.keys():
+    if unknown := {*TABLES.value} - found.keys() | {*FORM.value} - FORMS.keys() - {DEFAULT}:
         raise app.UsageError(f"{', '.join(sorted(unknown))}: tables are {', '.join(found)}; forms {', '.join(FORMS)}")
     asked = [
         (form, name, found[name], cut)
         for cut in CUTS
         for name in TABLES.value or found
         for form in FORM.value
-        if suits(FORMS[form], found[name])
+        if suits(form, found[name])
     ]
     rows = []
     print(f"{'form':20} {'table':15} {'cut':>4} {'fitted':>6} {'left':>5} {'error':>7} {'bias':>7} holds  width    k")
@@ -118,15 +143,16 @@ def main(_):
             rows.append(row)
             print(
                 "{form:20} {table:15} {cut:4d} {fitted:6d} {left:5d} {error:7.2%} {bias:+7.2%} {holds:5.0%} "
-                "{width:6.2%} {k:4.2f}".format(**row),
+                "{width:6.2%} {k:4.2f} {chosen}".format(**row),
                 flush=True,
             )
-    print(f"\n{'form':20} {'cut':>4} {'tables':>6} {'error':>7} {'bias':>7} holds  width")
+    additive = {(row["table"], row["cut"]): row["error"] for row in rows if row["form"] in ADDITIVE}
+    print(f"\n{'form':20} {'cut':>4} {'tables':>6} {'error':>7}  over {'bias':>7} holds  width")
     for form in FORM.value:
         for cut in CUTS:
             if some := [row for row in rows if (row["form"], row["cut"]) == (form, cut)]:
-                line = "{form:20} {cut:4d} {tables:6d} {error:7.2%} {bias:+7.2%} {holds:5.0%} {width:6.2%}"
-                print(line.format(form=form, cut=cut, **means(some)))
+                line = "{form:20} {cut:4d} {tables:6d} {error:7.2%} {over:5.2f} {bias:+7.2%} {holds:5.0%} {width:6.2%}"
+                print(line.format(form=form, cut=cut, **means(some, additive)))
     if OUT.value:
         write(rows, pathlib.Path(OUT.value))
 

@@ -5,7 +5,7 @@ drawing needs matplotlib, Parquet needs pyarrow. Start at `python -m fit help`, 
 
     import fit
 
-    law = fit.law("runs.csv", form="joint", holdout="largest-compute:3")
+    law = fit.law("runs.csv", holdout="largest-compute:3")
     print(law.predict(n_active=1e9, n_tokens=2e10, n_experts=8))
     plan = fit.plan(law, flops=1e22, memory_gb=80)
     print(plan, plan.best["n_experts"], [row["loss"] for row in plan.optima])
@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING
 from fit.errors import UserError
 
 if TYPE_CHECKING:
-    from fit.api import compare, holistic, law, load, next, page, plan, predict, read, save, surface
+    from fit.api import compare, holistic, law, load, next, page, plan, predict, read, save, speedup, surface
 
 __all__ = [
     "UserError",
@@ -49,6 +49,7 @@ __all__ = [
     "predict",
     "read",
     "save",
+    "speedup",
     "surface",
 ]
 

@@ -14,6 +14,7 @@ COMMANDS = {
     "next": "which runs to train next",
     "compare": "what several laws answer to one budget",
     "holistic": "the complete architecture of a mixture for a budget, and the laws behind it fitted to runs",
+    "speedup": "how many times the compute a law needs for the losses of other runs",
     "surface": "the loss over size and sparsity at equal FLOPs",
     "table": "the paper's tables for any law",
     "plot": "the paper's figures for any law, and a fit's own",

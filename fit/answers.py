@@ -7,7 +7,7 @@ from fit.architecture_search import holistic_text
 from fit.data.table import Table
 from fit.equal_flops import surface_text
 from fit.next_runs import next_text
-from fit.planning.planning import compare_text, plan_text
+from fit.planning import compare_text, plan_text, speedup
 
 
 class Answer:
@@ -69,6 +69,18 @@ class Comparison(Answer):
 
     def __str__(self) -> str:
         return compare_text.text(vars(self))
+
+
+class Speedup(Answer):
+    """runs: each with the compute that the law's recipe needs for its loss, and how many times its own that is; answer:
+    the sentence; warnings."""
+
+    runs: list[dict]
+    answer: str
+    warnings: list[str]
+
+    def __str__(self) -> str:
+        return speedup.text(vars(self))
 
 
 class Surface(Answer):

@@ -19,6 +19,7 @@ from fit.data.table import Table, check_writable, plain, write_text
 from fit.errors import UserError
 from fit.lawbook import lawfile, predictions
 from fit.lawbook.lawfile import Law
+from fit.laws import FORMS
 
 DEFAULT_LAW = "joint-moe-2025"
 
@@ -44,9 +45,10 @@ def save(law: Law, path: str | os.PathLike) -> None:
 
 
 def law(
-    runs: object, form: str = "joint", *, asked: fits.Fit | None = None, quiet: bool = True, **options: object
+    runs: object, form: str | None = None, *, asked: fits.Fit | None = None, quiet: bool = True, **options: object
 ) -> Law:
-    """Fits a law of this form to runs: holdout="largest-compute:3", bootstrap=100, fix={"c": 1.2}, seed=1, ...
+    """Fits a law to runs, of this form or, without one, of the form that predicts the larger runs better from the
+    smaller ones: holdout="largest-compute:3", bootstrap=100, fix={"c": 1.2}, seed=1, ...
 
     Losses are in nats per token. The law's `record` is what law.json holds, including errors and warnings. quiet: no
     progress on stderr. Raises UserError for a bad value in runs or options.
@@ -54,15 +56,18 @@ def law(
     asked, runs = asked or fits.Fit.of("law", options | dict(form=form)), read(runs)
     if len(asked.forms) > 1:
         raise UserError(f"--form={','.join(asked.form)}: expected a single form")
-    form = asked.forms[0]
+    options = asked.options(runs.names)
     with _float64():
-        from fit.fitting import fitting, solvers
+        from fit.fitting import choice, fitting, solvers
 
         with solvers.kept():
-            record = fitting.fit_file(runs, form, asked.settings(), asked.options(runs.names), quiet)
+            if asked.forms:
+                record = fitting.fit_file(runs, asked.forms[0], asked.settings(asked.forms[0]), options, quiet)
+            else:
+                record = choice.fit_best(runs, asked.settings, options, quiet)
     record = json.loads(json.dumps(plain(record), allow_nan=False))  # as a law.json would be read
-    coefficients = {name: float(record["coefficients"][name]) for name in form.names}
-    return Law("the fitted law", form, coefficients, record)
+    fitted = FORMS[record["form"]]
+    return Law("the fitted law", fitted, {name: float(record["coefficients"][name]) for name in fitted.names}, record)
 
 
 def compare_forms(runs: object, *, asked: fits.Fit, quiet: bool = True) -> dict:
@@ -72,7 +77,7 @@ def compare_forms(runs: object, *, asked: fits.Fit, quiet: bool = True) -> dict:
         from fit.fitting import forms, solvers
 
         with solvers.kept():
-            return forms.compare(runs, asked.forms, asked.settings(), asked.options(runs.names), quiet)
+            return forms.compare(runs, asked.forms, asked.settings(asked.forms[0]), asked.options(runs.names), quiet)
 
 
 def predict(
@@ -135,6 +140,15 @@ def compare(
     shape = {name: getattr(asked, name) or getattr(PAPER, name) for name in names} | asked.asked
     laws = [load(law, "laws") for law in laws or comparing.LAWS]
     return answers.Comparison(comparing.compare(laws, shape, asked.constraints, asked.experts, asked.used))
+
+
+def speedup(law: Law | str, runs: object, *, seed: int = 0) -> answers.Speedup:
+    """How many times the compute this law's recipe needs for the losses of these runs, with intervals, and whether
+    that grows with compute. Raises UserError where the law cannot say."""
+    from fit.planning import speedup as speeding
+
+    law = load(law)
+    return answers.Speedup(speeding.speedup(law, _runs_of(law, runs), seed))
 
 
 def surface(runs: object, *, asked: searches.Surface | None = None, **options: object) -> answers.Surface:

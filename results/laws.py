@@ -25,7 +25,7 @@ def fit_law(folder, parts, law, *flags) -> None:
     """Fits the law to the runs of the parts `fit` and `seeds`, and writes it to the file `law`."""
     write(folder / "fit.csv", fitted_runs(parts))
     # law.json records the name fit.csv; runs up to E = 32 cannot determine E_max (the table of forms frees it)
-    fit("law", "--runs=fit.csv", "--weights=column:weight", FIXED, f"--out={law}", *flags, cwd=folder)
+    fit("law", "--runs=fit.csv", "--form=joint", "--weights=column:weight", FIXED, f"--out={law}", *flags, cwd=folder)
 
 
 def predictions(folder, law, rows) -> list[dict]:

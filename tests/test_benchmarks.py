@@ -4,6 +4,9 @@ import importlib.util
 import json
 
 import helpers
+import pytest
+
+from benchmarks import extrapolation
 
 
 def test_one_hot_dispatch_is_the_same_layer(tmp_path):
@@ -26,3 +29,23 @@ def test_one_hot_dispatch_is_the_same_layer(tmp_path):
     assert float(written["notes"].rsplit(" ", 1)[1]) < 1e-4
     for row in written["rows"]:
         assert f"{row['ms']:.3g}" in done.stdout
+
+
+def test_forms_are_compared_with_the_additive_law_on_the_same_tables():
+    row = dict(cut=3, bias=0.01, holds=0.8, width=0.02)
+    rows = [row | dict(table="a", error=0.01), row | dict(table="b", error=0.04), row | dict(table="new", error=0.02)]
+    means = extrapolation.means(rows, {("a", 3): 0.02, ("b", 3): 0.04})
+    assert means["tables"] == 3 and means["error"] == pytest.approx(0.02) and means["over"] == pytest.approx(0.5**0.5)
+
+
+def test_a_table_gets_the_forms_that_its_models_can_have():
+    tables = extrapolation.tables()
+    assert {"chinchilla", "llama3", "marin_v16", "ours"} <= tables.keys()
+    for form, name, suits in (
+        ("default", "ours", True),
+        ("joint", "ours", True),
+        ("chinchilla", "ours", False),
+        ("chinchilla", "ours_e4", True),
+        ("joint", "llama3", False),
+    ):
+        assert extrapolation.suits(form, tables[name]) == suits

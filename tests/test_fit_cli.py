@@ -39,6 +39,7 @@ def law(folder, out):
         "law",
         f"--runs={folder}/runs.csv",
         f"--out={folder}/{out}",
+        "--form=joint",
         "--holdout=largest-compute:3",
         "--starts=32",
         "--bootstrap=20",

@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import fit
+from fit import __main__ as command_line
 from fit.errors import UserError
-from fit.fitting import fitting
+from fit.fitting import choice, fitting
 from fit.fitting.problem import Settings
 from fit.form import Form
 from fit.lawbook.lawfile import Law, load
@@ -114,6 +116,63 @@ def test_k_can_be_held():
     assert np.log(coupled(1.0, held.coefficients).predict(1e9, 1e11, 8)) == pytest.approx(
         JOINT.log_loss(alone.free, dict(n_active=1e9, n_tokens=1e11, n_experts=8.0)), abs=1e-5
     )
+
+
+def dense_table(tmp_path, k, n=70):
+    """A csv of dense runs with little noise, of a law with this k."""
+    runs = fit_runs.dense_runs(n, noise=0)
+    c = fit_runs.CHINCHILLA
+    inner = c["A"] ** (1 / k) / runs.n_active ** (c["alpha"] / k) + c["B"] ** (1 / k) / runs.n_tokens ** (c["beta"] / k)
+    runs.loss = (c["E"] + inner**k) * np.exp(0.001 * np.random.default_rng(1).normal(size=n))
+    return fit_runs.write_csv(tmp_path / "runs.csv", runs)
+
+
+@pytest.mark.parametrize("k", [1.0, 0.4])
+def test_without_a_form_the_one_is_taken_that_predicts_larger_runs_well(tmp_path, capsys, k):
+    path = dense_table(tmp_path, k)
+    assert command_line.run(["law", f"--runs={path}", f"--out={tmp_path}/law.json", "--starts=16"]) == 0
+    law = load(f"{tmp_path}/law.json")
+    tried = {row["form"]: row for row in law.record["choice"]["tried"]}
+    additive, coupled = (tried[form]["rmse_log"] for form in ("chinchilla", "chinchilla_coupled"))
+    expected = "chinchilla" if additive < choice.BETTER * coupled else "chinchilla_coupled"
+    assert law.form.name == expected and (k == 1 or additive > coupled)
+    assert list(tried) == ["chinchilla", "chinchilla_coupled"] and law.record["rolling"] == tried[expected]["rolling"]
+    assert law.record["settings"]["weights"] == "compute^0.6"
+    said = capsys.readouterr().out
+    assert f"form chosen: {expected} predicts the fitted runs of more compute" in said
+    again = fit.law(path, starts=16)
+    assert json.loads(json.dumps(again.record)) == law.record
+
+
+def test_too_few_runs_to_choose_get_the_additive_law_as_if_asked_for(tmp_path, capsys):
+    path, out = fit_runs.write_demo_csv(tmp_path / "runs.csv"), tmp_path / "law.json"
+    records = []
+    for form in ([], ["--form=joint"]):
+        assert command_line.run(["law", f"--runs={path}", f"--out={out}", "--starts=8", *form]) == 0
+        records.append(json.loads(out.read_text()))
+    said = capsys.readouterr().out
+    assert "form chosen: the runs are too few to say whether joint or joint_coupled predicts larger ones better" in said
+    assert records[0].pop("choice")["tried"] == [] and records[0] == records[1]
+    assert records[0]["settings"]["weights"] == "none"
+
+
+def test_the_forms_own_error_widens_intervals_beyond_the_runs_only(tmp_path):
+    """Draws that agree differ by their drifts alone: quantiles -1, 0, 1% for each factor of e beyond 1e20 FLOPs."""
+    drift = [-0.01] * 30 + [0.0] * 40 + [0.01] * 30
+    bootstrap = dict(form="errors", percentiles=[10, 90], draws=[list(fit_runs.CHINCHILLA.values())] * 100)
+    bootstrap["beyond"] = dict(training_flops=1e20, drift=drift)
+    record = dict(form="chinchilla", coefficients=fit_runs.CHINCHILLA, bootstrap=bootstrap)
+    (tmp_path / "law.json").write_text(json.dumps(record))
+    law = load(str(tmp_path / "law.json"))
+    within, beyond = law.predict_interval(n_active=1e9, n_tokens=np.array([1e10, 1e20 / 6e9 * np.e**2])).T
+    assert within == pytest.approx([law.predict(1e9, 1e10)] * 2)
+    assert np.log(beyond / law.predict(1e9, 1e20 / 6e9 * np.e**2)) == pytest.approx([-0.02, 0.02])
+    plan = fit.plan(law, flops=1e20 * np.e)
+    assert np.log(np.array(plan.bootstrap["optima"][0]["loss"]) / plan.best["loss"]) == pytest.approx([-0.01, 0.01])
+    bootstrap["beyond"]["drift"] = drift[1:]
+    (tmp_path / "law.json").write_text(json.dumps(record))
+    with pytest.raises(UserError, match="bootstrap.beyond is .* expected training_flops and a drift for each draw"):
+        load(str(tmp_path / "law.json"))
 
 
 def test_a_k_above_1_is_refused(tmp_path):

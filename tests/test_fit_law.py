@@ -2,6 +2,7 @@
 people's columns; and what reads it again."""
 
 import os
+import re
 
 import fit_runs
 import jax
@@ -11,7 +12,8 @@ from fit_runs import dense_runs, fit_law
 
 from fit import __main__ as command_line
 from fit.data.runs import subset
-from fit.fitting import fitting, holdout, search
+from fit.errors import UserError
+from fit.fitting import fitting, holdout, rolling, search
 from fit.fitting.problem import Settings, prepare
 from fit.laws import FORMS
 
@@ -82,27 +84,74 @@ def test_a_bad_fix_is_told(tmp_path, capsys, fix, words):
 
 
 def test_rolling_holdout_predicts_larger_runs_from_smaller(tmp_path, capsys):
-    runs = dense_runs()
+    runs = dense_runs(n=90)
     path = fit_runs.write_csv(tmp_path / "runs.csv", runs)
-    record = fit_law(tmp_path, path, "--form=chinchilla", "--holdout=compute:rolling", "--starts=16")
-    steps, flops = record["rolling"], np.sort(6 * runs.n_active * runs.n_tokens)
-    assert len(steps) == holdout.ROLLS and record["held_out"] is None and record["fitted"]["runs"] == 60
-    assert capsys.readouterr().out.count("rolling hold-out: fitted to the ") == len(steps)
-    for before, after in zip(steps, steps[1:]):
-        assert before["fitted"] + before["runs"] == after["fitted"]
-    assert steps[-1]["fitted"] + steps[-1]["runs"] == 60
+    record = fit_law(tmp_path, path, "--form=chinchilla", "--holdout=compute:rolling", "--starts=16", "--bootstrap=8")
+    steps, flops = record["rolling"], 6 * runs.n_active * runs.n_tokens
+    assert [step["factor"] for step in steps] == list(rolling.FACTORS) and record["held_out"] is None
+    assert capsys.readouterr().out.count("rolling hold-out, 1/") == len(steps)
     for step in steps:
-        assert step["fitted"] == np.sum(flops <= step["fitted_flops"] * (1 + 1e-12))
+        assert step["fitted"] == np.sum(flops <= flops.max() / step["factor"]) == 90 - step["runs"]
+        assert 0.5 < step["holds"] <= 1 and 0.002 < step["scatter"] < 0.005  # the form is right, the noise 0.3%
+        assert abs(step["mean_error"]) <= step["rmse_log"] < 0.006
     # the last step again, on a table of its own
-    order = np.argsort(runs.n_active * runs.n_tokens)
-    smaller, larger = (
-        subset(runs, order[rows]) for rows in (slice(steps[-1]["fitted"]), slice(steps[-1]["fitted"], None))
-    )
+    fitted = flops <= flops.max() / 10
     settings = Settings(starts=16, weight_decay=record["settings"]["weight_decay"])
-    found = search.fit(prepare(FORMS["chinchilla"], smaller, settings), quiet=True)
-    expected = holdout.errors(FORMS["chinchilla"], found.free, larger)
-    assert steps[-1]["mean_relative_error"] == pytest.approx(expected["mean_relative_error"], rel=1e-3)
+    found = search.fit(prepare(FORMS["chinchilla"], subset(runs, fitted), settings), quiet=True)
+    expected = holdout.errors(FORMS["chinchilla"], found.free, subset(runs, ~fitted))
+    assert steps[-1]["rmse_log"] == pytest.approx(expected["rmse_log"], rel=1e-3)
     assert holdout.held_out(runs, record["settings"]["holdout"]).sum() == 0  # as the pictures ask again
+    beyond = record["bootstrap"]["beyond"]
+    assert beyond["training_flops"] == pytest.approx(flops.max()) and len(beyond["drift"]) == 8
+
+
+def test_what_rolling_holdouts_show_goes_into_the_draws():
+    """Of a drift of 1% for each factor of e in compute half is taken back, and the rest is spread."""
+    step = dict(runs=10, reach=1.5, drift=0.01, wander=0.013)
+    drift = np.array(rolling.beyond([step], 1e20, draws=1000)["drift"])
+    assert drift.mean() == pytest.approx(-0.005) and np.sqrt(np.mean(drift**2)) == pytest.approx(0.013, rel=0.01)
+    far = dict(runs=90, reach=1.5, drift=-0.01, wander=0.01)
+    drift = np.array(rolling.beyond([step, far], 1e20, draws=1000)["drift"])
+    assert drift.mean() == pytest.approx(0.5 * (0.9 - 0.1) * 0.01)
+
+
+def test_rolling_holdout_of_too_few_runs_is_refused(tmp_path, capsys):
+    path = fit_runs.write_csv(tmp_path / "runs.csv", dense_runs(n=16))
+    command = ["law", f"--runs={path}", f"--out={tmp_path}/law.json", "--form=chinchilla", "--holdout=compute:rolling"]
+    assert command_line.run(command) == 2
+    assert "the chinchilla law needs at least 15" in capsys.readouterr().err
+
+
+def test_weights_by_compute(tmp_path):
+    runs = dense_runs(n=20)
+    weights = holdout.run_weights(runs, "compute^0.5")
+    assert weights.mean() == pytest.approx(1)
+    assert weights / weights[0] == pytest.approx(np.sqrt(runs.flops / runs.flops[0]))
+    for rule in ("compute^3", "compute^-1", "compute"):
+        with pytest.raises(UserError, match=r"compute\^POWER with a power up to 2"):
+            holdout.run_weights(runs, rule)
+
+
+def test_large_runs_below_the_law_are_told_wherever_it_is_used_beyond_them(tmp_path, capsys):
+    """The largest runs' losses 2% lower: the law says so, and so do a plan and a prediction beyond its runs."""
+    runs = dense_runs(n=90)
+    path, flops = fit_runs.write_csv(tmp_path / "runs.csv", runs), runs.flops
+    assert "warning" not in fit_law(tmp_path, path, "--form=chinchilla", "--starts=16")
+    runs.loss[flops > flops.max() / 4] *= 0.98
+    path = fit_runs.write_csv(tmp_path / "runs.csv", runs)
+    said = fit_law(tmp_path, path, "--form=chinchilla", "--starts=16", "--bootstrap=8")["warning"]
+    assert re.match(r"the \d+ runs of the last two doublings of \w+ lie \d\.\d\d% below this law on average", said)
+    assert f"warning: {said}" in capsys.readouterr().out
+    law = f"--law={tmp_path}/law.json"
+    for command in ("plan --flops=1e23", "predict --n_active=1e11 --n_tokens=1e12"):
+        assert command_line.run([*command.split(), law]) == 0
+        assert said in "".join(capsys.readouterr())
+    assert command_line.run(["predict", law, "--n_active=1e9", "--n_tokens=1e10"]) == 0
+    assert said not in "".join(capsys.readouterr())
+    out = f"--out={tmp_path}/predicted.csv"
+    assert command_line.run(["predict", law, f"--runs={path}", out]) == 0
+    count = re.search(r"(\d+) lie between the 10th and 90th percentile predicted for a run", capsys.readouterr().out)
+    assert 60 <= int(count[1]) <= 88
 
 
 def test_the_worst_run_is_named(tmp_path, capsys):

@@ -28,7 +28,9 @@ def write_drawn_law(folder, name="law.json", **coupled):
     law = record["coefficients"] = fit_runs.TINY | coupled
     record["form"] += "_coupled" if coupled else ""
     rows = [[value * (1 + 0.01 * rng.gauss(0, 1)) for value in law.values()] for _ in range(40)]
-    record["bootstrap"] = dict(form="errors", by="trunks (column run)", percentiles=[10, 90], draws=rows)
+    beyond = dict(training_flops=1e11, drift=[0.01 * rng.gauss(0, 1) for _ in rows])
+    record["bootstrap"] = dict(form="errors", by="trunks (column run)", percentiles=[10, 90], draws=rows, beyond=beyond)
+    record["warning"] = "beyond its runs nobody knows"
     (folder / name).write_text(json.dumps(record))
     return path
 

@@ -31,7 +31,7 @@ def runs(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def law(runs):
-    return fit.law(runs, form="joint", starts=8, holdout="largest-compute:5", fix=dict(c=1.2))
+    return fit.law(runs, starts=8, holdout="largest-compute:5", fix=dict(c=1.2))
 
 
 def test_a_law_is_what_the_command_writes(law, runs, tmp_path):

@@ -26,19 +26,26 @@ def _percentiles(name: str, value: object) -> tuple[float, float]:
 class Fit(Asked):
     """How a law is fitted to runs."""
 
-    form: tuple[str, ...] = several(
-        f"The law: {', '.join(FORMS)}. Several are fitted to the same runs and compared; none is written.", ("joint",)
+    form: tuple[str, ...] | None = several(
+        f"The law: {', '.join(FORMS)}. Several are fitted to the same runs and compared; none is written. Default: "
+        "joint or joint_coupled (with one number of experts chinchilla or chinchilla_coupled), by how they predict "
+        "the runs of more compute from those of less; where the runs are too few to say, joint or chinchilla.",
+        None,
     )
     holdout: str = text(
         "Runs kept out of the fit: lowest-loss:30, largest-compute:3, "
         "largest-compute:20%, or column:NAME (rows where it is validation, holdout, true or 1). compute:rolling fits "
-        "the smaller half of the runs, predicts the next tenth, and so on; the law that is written is fitted to all.",
+        "the runs of at most 1/2, 1/3 and 1/10 of the largest compute and predicts the others; the law that is written "
+        "is fitted to all.",
         "none",
     )
     fix: dict[str, float] = pairs("Coefficients held at a value: E_max=290.4521,c=1.2.", "NAME=VALUE", "=")
     huber_delta: float = number("Residual of the log loss from which the Huber loss is linear.", 1e-2)
     reduction: str = choice("How the Huber losses of the runs are combined.", "sum", ("sum", "mean"))
-    weights: str = text("Weight of each run: none, inverse-loss (a run counts 1 / loss), or column:NAME.", "none")
+    weights: str | None = text(
+        "Weight of each run: none, inverse-loss (a run counts 1 / loss), compute^0.6 (that power of its FLOPs), or "
+        "column:NAME. Default: none; without --form, compute^0.6."
+    )
     weight_decay: float | None = number(
         "Adds this / 2 times the squared parameters to the objective; the paper's is 1e-5. Default: 0, but for "
         "up to 60 runs, which may not settle all coefficients, 0.01 times their variance (1e-6 for 1% of noise).",
@@ -71,15 +78,18 @@ class Fit(Asked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        given = ",".join(self.form)
-        if not self.form or not set(self.form) <= set(FORMS):
+        given = ",".join(self.form or ())
+        if self.form is not None and not (self.form and set(self.form) <= set(FORMS)):
             raise UserError(f"--form={given}: expected one or more of {', '.join(FORMS)}")
         alone = [f"--{name}" for name in self.given(*ALONE)] + ["--holdout=compute:rolling"] * (
             self.holdout == "compute:rolling"
         )
-        if len(self.form) > 1 and alone:
+        if len(self.forms) > 1 and alone:
             raise UserError(f"--form={given}: {alone[0]} is for a single form")
-        self.fix = _held(self.forms[0], self.fix)
+        if self.select == "rmse" and self.holdout in ("none", "compute:rolling"):
+            raise UserError("--select=rmse needs held-out runs: give --holdout")
+        for form in self.forms[:1]:
+            _held(form, self.fix)
         starts = str(self.starts)
         if starts != "paper" and not (starts.isdecimal() and int(starts) > 0):
             raise UserError(f"--starts={starts}: expected a positive whole number, or paper")
@@ -87,15 +97,15 @@ class Fit(Asked):
 
     @property
     def forms(self) -> list[Form]:
-        """The Forms of `form`."""
-        return [FORMS[name] for name in self.form]
+        """The Forms of `form`; none where it is left to the runs."""
+        return [FORMS[name] for name in dict.fromkeys(self.form or ())]
 
-    def settings(self) -> "problem.Settings":  # noqa: F821
-        """Of the fit itself."""
+    def settings(self, form: Form) -> "problem.Settings":  # noqa: F821
+        """Of the fit of a law of this Form. Raises UserError where it has none of the coefficients to hold."""
         from fit.fitting.problem import Settings
 
         same = ("huber_delta", "reduction", "weight_decay", "solver", "seed")
-        starts, fix = 0 if self.starts == "paper" else self.starts, tuple(sorted(self.fix.items()))
+        starts, fix = 0 if self.starts == "paper" else self.starts, tuple(sorted(_held(form, self.fix).items()))
         return Settings(starts=starts, fix=fix, **{name: getattr(self, name) for name in same})
 
     def options(self, columns: dict[str, str]) -> "fitting.Options":  # noqa: F821

@@ -1,6 +1,6 @@
 """Fit a law to a table of runs with the columns n_active, n_tokens, n_experts and loss (nats per token).
 
-python -m fit law --runs=runs.csv --form=joint --out=law.json --holdout=largest-compute:3
+python -m fit law --runs=runs.csv --out=law.json --holdout=largest-compute:3 --bootstrap=100
 python -m fit law --runs=runs.csv --form=joint,chinchilla,sparsity
 python -m fit law --runs=theirs.jsonl --columns=loss:val_loss,n_tokens:D --out=law.json --fix=E_max=290.4521,c=1.2
 """
@@ -21,7 +21,7 @@ class Flags(fits.Fit, flags.Columns):
 
 
 def run(asked: Flags) -> None:
-    alone = len(asked.form) == 1
+    alone = len(asked.forms) <= 1
     if not alone and asked.out is not None:
         raise UserError(f"--form={','.join(asked.form)}: --out is for a single form")
     for name in ("runs", "out") if alone else ("runs",):

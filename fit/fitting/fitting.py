@@ -9,11 +9,10 @@ import numpy as np
 
 from fit.data.runs import read_runs, unlikely
 from fit.data.table import plain, write_text
-from fit.errors import UserError
-from fit.fitting import holdout, search, solvers
+from fit.fitting import holdout, rolling, search, solvers
 from fit.fitting import noise as noise_lib
 from fit.fitting.problem import prepare
-from fit.fitting.sure import how_sure, separate_errors
+from fit.fitting.sure import how_sure, sampled, separate_errors
 from fit.lawbook import lawcheck, models
 from fit.shape.architecture import EXPERTS, OF_EXPERTS
 
@@ -24,12 +23,13 @@ FEW_RUNS, DECAY_PER_VARIANCE, LARGEST_DECAY = 60, 0.01, 1e-5
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """What to do beside the fit itself. holdout, weights: rules of holdout.held_out and run_weights; select:
-    objective or rmse; bootstrap: how many draws; bootstrap_form: one of lawcheck.WAYS_OF_DRAWING; bootstrap_by: what
-    shares an error, as runs.trunks_of takes it; columns: {ours: theirs}."""
+    """What to do beside the fit itself. holdout, weights: rules of holdout.held_out and run_weights, weights None where
+    none are asked for; select: objective or rmse; bootstrap: how many draws; bootstrap_form: one of
+    lawcheck.WAYS_OF_DRAWING; bootstrap_by: what shares an error, as runs.trunks_of takes it; columns: {ours: theirs}.
+    """
 
     holdout: str = "none"
-    weights: str = "none"
+    weights: str | None = None
     select: str = "objective"
     mix_corpora: bool = False
     bootstrap: int = 0
@@ -39,16 +39,14 @@ class Options:
     columns: dict = dataclasses.field(default_factory=dict)
 
 
-def fit_file(path, form, settings, options=Options(), quiet=False):
+def fit_file(path, form, settings, options=Options(), quiet=False, steps=None):
     """Fits a law of this form to the runs in `path`; returns the record that law.json holds. Raises UserError.
 
-    For a settings.weight_decay of None see fit_by_default.
+    For a settings.weight_decay of None see fit_by_default. steps: what rolling.rolling found, where it is known.
     """
     runs = read_runs(path, form.columns, options.mix_corpora, options.columns)
     warnings = table_warnings(form, runs)
     train, validation, weights, labels, by = holdout.split(runs, options.holdout, options.weights, options.bootstrap_by)
-    if options.select == "rmse" and not len(validation):
-        raise UserError("--select=rmse needs held-out runs: give --holdout")
     decay_default = settings.weight_decay is None and len(train) <= FEW_RUNS
     fit, problem = fit_by_default(form, train, settings, weights, labels, quiet)
     if options.select == "rmse":
@@ -60,7 +58,8 @@ def fit_file(path, form, settings, options=Options(), quiet=False):
         objective=fit.objective,
         settings={name: value for name, value in dataclasses.asdict(problem.settings).items() if name != "variance"}
         | dict(fix=problem.fixed, weight_decay_default=decay_default)
-        | {name: getattr(options, name) for name in ("holdout", "weights", "select", "columns", "bootstrap_by")},
+        | {name: getattr(options, name) for name in ("holdout", "select", "columns", "bootstrap_by")}
+        | dict(weights=options.weights or "none"),
         runs=described(runs, train, form),
         models=models.from_table(runs.table, train.index),
         fitted=holdout.errors(form, fit.free, train),
@@ -74,9 +73,13 @@ def fit_file(path, form, settings, options=Options(), quiet=False):
         versions={name: importlib.metadata.version(name) for name in solvers.PACKAGES}
         | {"python": platform.python_version()},
     )
-    if options.holdout == holdout.ROLLING:
-        record["rolling"] = holdout.rolling(problem, quiet)
+    if steps is None and options.holdout == holdout.ROLLING:
+        steps = rolling.rolling(sampled(problem), quiet=quiet)
     sure = how_sure(problem, fit, by, options, quiet)
+    if steps:
+        record["rolling"] = steps
+    if steps and "bootstrap" in sure and {"n_active", "n_tokens"} <= set(form.columns):  # so that compute is known
+        sure["bootstrap"]["beyond"] = rolling.beyond(steps, train.flops.max(), options.bootstrap, settings.seed)
     for name, part in (("separate_fitted", train), ("separate_held_out", validation)):
         if "separate" in sure:
             record[name] = separate_errors(form, sure["separate"], part)

@@ -1,19 +1,20 @@
 """Runs kept out of the fit, weights of runs, and how far a law is from runs."""
 
+import re
+
 import numpy as np
 
 from fit.data.runs import subset, trunks_of
 from fit.errors import UserError
 
 ROLLING = "compute:rolling"
-ROLLS = 5  # steps of the rolling hold-out, each a tenth of the runs
 
 
 def held_out(runs, rule):
     """Boolean [n_runs]: the runs that `rule` keeps out of the fit. UserError if the rule makes no sense.
 
     none, lowest-loss:N, largest-compute:N (n_active times n_tokens), N a count or a percentage, or column:NAME.
-    Ties are broken by the order of the file. compute:rolling keeps none out of the law that is written: see rolling.
+    Ties are broken by the order of the file. compute:rolling keeps none out of the law that is written: see rolling.py.
     """
     out = np.zeros(len(runs), bool)
     if rule in ("none", ROLLING):
@@ -48,21 +49,26 @@ def held_out(runs, rule):
 
 
 def run_weights(runs, rule):
-    """float64 [n_runs], of mean 1: none, inverse-loss (App. B: worse runs count less), or column:NAME."""
-    if rule == "none":
+    """float64 [n_runs], of mean 1: none (or None), inverse-loss (App. B: worse runs count less), compute^POWER (of the
+    training FLOPs: small runs count less), or column:NAME."""
+    if rule in ("none", None):
         return np.ones(len(runs))
     if rule == "inverse-loss":
         weights = 1 / runs.loss
+    elif (power := re.fullmatch(r"compute\^(\d*\.?\d+)", rule)) and float(power[1]) <= 2:
+        weights = (runs.flops / runs.flops.max()) ** float(power[1])
     elif rule.startswith("column:"):
         weights = runs.table.numbers(rule[len("column:") :], (0, 1e12))
         if not weights.any():
             raise UserError(f"{runs.path}, column {rule[len('column:') :]}: every weight is 0")
     else:
-        raise UserError(f"--weights={rule}: expected none, inverse-loss or column:NAME")
+        raise UserError(
+            f"--weights={rule}: expected none, inverse-loss, compute^POWER with a power up to 2, or column:NAME"
+        )
     return weights / weights.mean()
 
 
-def split(runs, rule, weights="none", by="trunk"):
+def split(runs, rule, weights=None, by="trunk"):
     """(runs to fit, those held out, weights and trunk labels of those to fit, labels None where each run stands for
     itself, what trunks are called); UserError where one of the rules makes no sense."""
     labels, called = trunks_of(runs.table, by)
@@ -91,35 +97,3 @@ def errors(form, free, runs):
 def rms(x):
     """Root mean square."""
     return float(np.sqrt(np.mean(np.square(x))))
-
-
-def rolling(problem, quiet=False):
-    """Rolling hold-out by compute: the law fitted to the smaller half of the runs predicts the next tenth; these are
-    then fitted too, and so on up to the largest. Returns a list with a dictionary for each step: how many runs were
-    fitted, up to how many training FLOPs, and the errors on those predicted.
-
-    Runs of equal compute stay together. Raises UserError where the runs are too few for a single step.
-    """
-    from fit.fitting import search  # imports JAX, which comparing a law with runs does not need
-    from fit.fitting.problem import prepare
-
-    form, runs = problem.form, problem.runs
-    ends = np.quantile(runs.flops, np.linspace(0.5, 1, ROLLS + 1), method="higher")
-    steps = []
-    for low, high in zip(ends, ends[1:]):
-        fitted, predicted = runs.flops <= low, (runs.flops > low) & (runs.flops <= high)
-        if not predicted.any():
-            continue
-        try:
-            fit = search.fit(prepare(form, runs, problem.settings, problem.weights * fitted), quiet)
-        except UserError:  # too few runs so far, or all of one size
-            continue
-        steps.append(
-            dict(fitted=int(fitted.sum()), fitted_flops=float(low), training_flops=[float(low), float(high)])
-            | errors(form, fit.free, subset(runs, predicted))
-        )
-    if not steps:
-        raise UserError(
-            f"--holdout={ROLLING}: no smaller part of the {len(runs)} runs determines the {form.name} law by itself"
-        )
-    return steps

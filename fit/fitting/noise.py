@@ -110,30 +110,43 @@ def standard_errors(problem, fit, noise, more=None):
 
     noise: the Noise of the runs. more: {column: [k]} of further runs that one might add, each on a trunk of its own.
     """
-    count, settings, trunks = len(problem), problem.settings, problem.trunks
+    count, trunks = len(problem), problem.trunks
     if more is not None:
         runs, k = problem.runs, len(next(iter(more.values())))
         columns = {name: np.concatenate([values, more[name]]) for name, values in runs.columns.items()}
         runs = Runs(runs.path, columns, np.append(runs.loss, np.ones(k)), None)
         trunks = None if trunks is None else np.append(trunks, trunks.max() + 1 + np.arange(k))
         weights = np.append(problem.weights, np.ones(k))
-        problem = prepare(problem.form, runs, settings, weights, trunks, problem.sample_of)
-    _, jacobian = sensitivity(problem, fit.free)
-    weight = problem.data["root_weight"][: len(problem)] ** 2
-    pull = settings.weight_decay + problem.data["belief"] ** 2
-    gram = (jacobian.T * weight) @ jacobian + np.diag(pull)
-    to_free = np.linalg.pinv(gram, rcond=1e-14, hermitian=True) @ (jacobian.T * weight)
-    variance = noise.run**2 * to_free @ to_free.T
-    if trunks is not None:
-        shared = to_free @ np.eye(trunks.max() + 1)[trunks]
-        variance += noise.trunk**2 * shared @ shared.T
-    inverse = np.linalg.pinv(gram, rcond=1e-14, hermitian=True)  # a prior's mean counts as one more measurement
-    belief, spread = problem.data["belief"], problem.form.belief[1]
-    variance += inverse @ np.diag(np.where(belief > 0, belief**2 * np.where(belief > 0, spread, 1), 0) ** 2) @ inverse
+        problem = prepare(problem.form, runs, problem.settings, weights, trunks, problem.sample_of)
+    _, variance = _spread(problem, fit, noise)
     variance *= count / problem.sample_of
     to = derivative(lambda x: problem.form.to_coefficients(problem.own(x)), problem.centre(fit.free[None]))
     errors = np.sqrt(np.maximum(np.einsum("ij,jk,ik->i", to, variance, to), 0))
     return dict(zip(problem.form.names, errors.tolist()))
+
+
+def prediction_errors(problem, fit, noise):
+    """Linearised standard errors [n_runs] of the log losses that a Fit predicts for all runs, those of no weight
+    included; noise: the Noise of the runs."""
+    jacobian, variance = _spread(problem, fit, noise)
+    return np.sqrt(np.maximum(np.einsum("ij,jk,ik->i", jacobian, variance, jacobian), 0))
+
+
+def _spread(problem, fit, noise):
+    """(Jacobian [n_runs, n] of the log losses by the solver's x, linearised covariance [n, n] of x) at a Fit."""
+    _, jacobian = sensitivity(problem, fit.free)
+    weight = problem.data["root_weight"][: len(problem)] ** 2
+    pull = problem.settings.weight_decay + problem.data["belief"] ** 2
+    gram = (jacobian.T * weight) @ jacobian + np.diag(pull)
+    to_free = np.linalg.pinv(gram, rcond=1e-14, hermitian=True) @ (jacobian.T * weight)
+    variance = noise.run**2 * to_free @ to_free.T
+    if problem.trunks is not None:
+        shared = to_free @ np.eye(problem.trunks.max() + 1)[problem.trunks]
+        variance += noise.trunk**2 * shared @ shared.T
+    inverse = np.linalg.pinv(gram, rcond=1e-14, hermitian=True)  # a prior's mean counts as one more measurement
+    belief, spread = problem.data["belief"], problem.form.belief[1]
+    variance += inverse @ np.diag(np.where(belief > 0, belief**2 * np.where(belief > 0, spread, 1), 0) ** 2) @ inverse
+    return jacobian, variance
 
 
 def inflation(problem, fit, noise, alone):

@@ -11,6 +11,8 @@ def summary(record):
     yield f"{record['form']} law: " + ", ".join(
         f"{k} {v:.6g}{' (fixed)' if k in fixed else ''}" for k, v in record["coefficients"].items()
     )
+    if choice := record.get("choice"):
+        yield f"form chosen: {choice['why']}"
     if record.get("objective") is not None:
         yield f"objective {record['objective']:.6e}" + _ends(starts)
     if settings.get("weight_decay_default") and settings.get("weight_decay") is not None:
@@ -20,7 +22,8 @@ def summary(record):
         )
     yield from _errors(record)
     yield from _intervals(record)
-    for warning in (*models.notes(record.get("models") or {}), *(record.get("warnings") or [])):
+    beyond = [record["warning"]] if record.get("warning") else []
+    for warning in (*models.notes(record.get("models") or {}), *beyond, *(record.get("warnings") or [])):
         yield f"warning: {warning}"
 
 
@@ -42,16 +45,27 @@ def _errors(record):
             if errors.get("worst"):
                 yield f"  {worst(errors['worst'])}"
     for step in record.get("rolling") or []:
-        yield (
-            f"rolling hold-out: fitted to the {step['fitted']} runs up to {step['fitted_flops']:.3g} FLOPs, the next "
-            f"{step['runs']} (up to {step['training_flops'][1]:.3g}) predicted with mean relative error {_size(step)}"
-        )
+        yield _rolled(step)
     for name, words in (("separate_fitted", "fitted"), ("separate_held_out", "held-out")):
         if record.get(name):
             yield (
                 f"a separate Chinchilla law for each number of experts: RMSE {record[name]['rmse_nats']:.4f} nats on "
                 f"{record[name]['runs']} {words} runs"
             )
+
+
+def _rolled(step):
+    if "factor" not in step:  # of a law.json from before rolling hold-outs went by factors of compute
+        return (
+            f"rolling hold-out: fitted to the {step['fitted']} runs up to {step['fitted_flops']:.3g} FLOPs, the next "
+            f"{step['runs']} (up to {step['training_flops'][1]:.3g}) predicted with mean relative error {_size(step)}"
+        )
+    return (
+        f"rolling hold-out, 1/{step['factor']} of the compute: fitted to the {step['fitted']} runs up to "
+        f"{step['fitted_flops']:.3g} FLOPs, the law predicts the other {step['runs']} with an error of "
+        f"{step['rmse_log']:.2%} (mean {step['mean_error']:+.2%}; by scatter alone it would be {step['scatter']:.2%}); "
+        f"{step['holds']:.0%} lie in their {LEVEL:.0%} intervals"
+    )
 
 
 def _size(e):

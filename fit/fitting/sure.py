@@ -10,6 +10,7 @@ from fit.fitting.noise import inflation, standard_errors
 from fit.fitting.noise import noise as noise_of
 from fit.fitting.problem import prepare
 from fit.fitting.summary import span
+from fit.fitting.trend import lack_of_fit
 from fit.lawbook.lawcheck import LEVEL
 from fit.laws import FORMS
 
@@ -17,12 +18,13 @@ MORE_RUNS = 12  # in "what it would take"
 
 
 def how_sure(problem, fit, by, options, quiet=False):
-    """{noise, profile, warnings} of the Fit; also its bootstrap, if options ask for it; separate, the laws of each
-    number of experts alone, if the law's page names such a law; and sample, the size of the sample behind all this,
-    above search.SEARCH_RUNS runs. by: what the problem's trunks are, in words; options: fitting.Options."""
+    """{noise, profile, warnings} of the Fit; also warning, for use beyond the runs, if those of most compute do not fit
+    the law; its bootstrap, if options ask for it; separate, the laws of each number of experts alone, if the law's page
+    names such a law; and sample, the size of the sample behind all this, above search.SEARCH_RUNS runs. by: what the
+    problem's trunks are, in words; options: fitting.Options."""
     sure, of_all = {}, fit
     if len(problem) > search.SEARCH_RUNS:
-        problem = _sample(problem)
+        problem = sampled(problem)
         fit = search.again(problem, fit)
         sure["sample"] = dict(runs=len(problem), of=problem.sample_of)
     if problem.form.separate:
@@ -43,6 +45,8 @@ def how_sure(problem, fit, by, options, quiet=False):
         scale = of_all.coefficients[name] / p["value"]
         profiles[name] = {end: value if value is None else value * scale for end, value in p.items()}
     sure["warnings"] = warnings(problem, fit, profiles, noise)
+    if lack := lack_of_fit(problem.form, fit.free, problem.runs, problem.trunks, noise):
+        sure["warning"] = lack
     if options.bootstrap:
         how = options.bootstrap_form
         draws = intervals.bootstrap(problem, of_all, options.bootstrap, how, noise, quiet)
@@ -57,9 +61,11 @@ def how_sure(problem, fit, by, options, quiet=False):
     return sure
 
 
-def _sample(problem):
+def sampled(problem):
     """The problem of a random sample of at most search.SEARCH_RUNS of the runs, of complete trunks where they share
-    them."""
+    them; the problem itself where it has no more."""
+    if len(problem) <= search.SEARCH_RUNS:
+        return problem
     rows = sample_of(len(problem), problem.trunks, problem.settings.seed)
     trunks = None if problem.trunks is None else np.unique(problem.trunks[rows], return_inverse=True)[1]
     runs, weights = subset(problem.runs, rows), problem.weights[rows]

@@ -47,7 +47,10 @@ class Record:
     noise: dict | None = None  # standard deviations of a run's log loss: total, run, trunk
     profile: dict | None = None
     warnings: list | None = None
-    bootstrap: dict | None = None  # draws [n_draws, n_coefficients], percentiles, form, by
+    warning: str | None = None  # what is known against this law beyond its runs
+    choice: dict | None = None  # the forms that were tried, and why this one was taken
+    # draws [n_draws, n_coefficients], percentiles, form, by; beyond: training_flops, drift [n_draws] (intervals.py)
+    bootstrap: dict | None = None
 
 
 EXPECTED = {dict: "an object", list: "a list", str: "text", int: "a whole number", float: "a number"}
@@ -94,6 +97,9 @@ def _within(record: Record, form: Form) -> Iterator[tuple]:
         fine = lambda v: pair(v) and 0 <= v[0] < v[1] <= 100
         yield "bootstrap.percentiles", ends, fine, "two rising numbers from 0 to 100"
         yield "bootstrap.form", way, list(WAYS_OF_DRAWING).__contains__, "errors, replacement or paper"
+        beyond = lambda v: isinstance(v, dict) and _numbers([v.get("training_flops")], 1) and v["training_flops"] > 0
+        fine = lambda v: beyond(v) and _numbers(v.get("drift"), 1) and len(v["drift"]) == len(draws)
+        yield "bootstrap.beyond", record.bootstrap.get("beyond"), fine, "training_flops and a drift for each draw"
     total = (record.noise or {}).get("total")
     yield "noise.total", total, lambda v: number(v) and v >= 0, "a number from 0 up"
     for section, names in NUMBERS.items():

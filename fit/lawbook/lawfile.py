@@ -4,10 +4,8 @@ presets/ has our own fits."""
 import collections
 import dataclasses
 import json
-import math
 import os
 import pathlib
-import statistics
 import warnings
 
 import numpy as np
@@ -16,7 +14,7 @@ from fit.data import frames, table
 from fit.data.runs import unlikely
 from fit.errors import UserError
 from fit.form import Form
-from fit.lawbook import lawcheck, shapes
+from fit.lawbook import intervals, lawcheck, shapes
 from fit.laws import FORMS, PRESETS
 from fit.shape.architecture import EXPERTS, OF_EXPERTS, PAPER, Architecture, training_flops
 from fit.words import sentences
@@ -107,6 +105,11 @@ class Law:
         return self.form.at_experts(coefficients or self.coefficients, np.asarray(n_experts, float))
 
     @property
+    def warning(self):
+        """A sentence on what is known against this law beyond its runs; "" for none."""
+        return self.record.get("warning") or ""
+
+    @property
     def draws(self):
         """The bootstrap's coefficients by name, each [n_draws]; None where the law has none."""
         bootstrap = self.record.get("bootstrap")
@@ -124,32 +127,11 @@ class Law:
         return (self.record.get("noise") or {}).get("total")
 
     def predict_interval(self, n_active=1.0, n_tokens=1.0, n_experts=1.0, new_run=False, **columns):
-        """(low, high) percentiles of the loss; takes what predict takes. For the law itself: over the bootstrap's
-        draws. For a new run: over these and the run's own error, which fitting more runs does not reduce. Raises
-        UserError for a law without draws, or for a new run without noise."""
-        if not self.draws:
-            raise UserError(f"--law={self.name}: holds no draws, so it has no intervals; fit it with --bootstrap=100")
-        if new_run and self.noise is None:
-            raise UserError(f"--law={self.name}: does not say how runs scatter around it; no interval of a new run")
-        columns = self._asked_for(n_active, n_tokens, n_experts, columns)
-        arrays = dict(zip(columns, np.broadcast_arrays(*columns.values())))
-        shape = next(iter(arrays.values())).shape
-        draws = {name: values[:, None] for name, values in self.draws.items()}
-        count = len(self.record["bootstrap"]["draws"])
-        errors = np.zeros((count, 1))
-        if new_run:  # 20 quantiles of the error for each draw, different for every draw
-            at = (np.arange(20) + (np.arange(count)[:, None] + 0.5) / count) / 20
-            errors = self.noise * np.vectorize(statistics.NormalDist().inv_cdf)(at)
-        # plain percentiles of so few draws are too narrow: Weibull's positions reach as far out as they claim to
-        levels = np.clip([(p * (count + 1) - 50) / count for p in self.percentiles], 0, 100)
-        ends = np.empty((2, math.prod(shape)))
-        for part in range(0, ends.shape[1], 4096):  # draws times errors times models would not fit at once
-            some = {name: arrays[name].ravel()[part : part + 4096] for name in self.form.columns}
-            law = np.log(self.loss(draws, some))  # [draws, models]
-            runs = (law[:, None] + errors[:, :, None]).reshape(-1, law.shape[1])
-            (low, high), of_law = (np.percentile(v, levels, axis=0, method="hazen") for v in (runs, law))
-            ends[:, part : part + 4096] = np.minimum(low, of_law[0]), np.maximum(high, of_law[1])
-        return np.exp(ends).reshape(2, *shape)
+        """(low, high) percentiles of the loss; takes what predict takes. For the law itself: over the bootstrap's draws
+        and, beyond the fitted runs, the form's own error where rolling hold-outs measured it. For a new run: over these
+        and the run's own error, which fitting more runs does not reduce. Raises UserError for a law without draws, or
+        for a new run without noise."""
+        return intervals.interval(self, self._asked_for(n_active, n_tokens, n_experts, columns), new_run)
 
     @property
     def knows_experts(self):

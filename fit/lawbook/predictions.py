@@ -29,7 +29,10 @@ def predict(law: Law, table: Table) -> dict:
         "" if inside[i] else in_words(law.extrapolation(**{name: v[i] for name, v in values.items()}))
         for i in range(len(table))
     ]
-    return dict(columns=columns, warnings=[odd] if (odd := unlikely(values)) else [])
+    warned = [odd] if (odd := unlikely(values)) else []
+    if law.warning and not inside.all():
+        warned.append(f"outside the fitted range of this law: {law.warning}")
+    return dict(columns=columns, warnings=warned)
 
 
 def extended(table: Table, columns: dict[str, list]) -> Table:
@@ -48,9 +51,16 @@ def against_measured(law: Law, table: Table, columns: dict[str, list]) -> str:
         differs = ", and their vocabulary is not the law's: nats per token of both do not compare"
     elif _others(table, "corpus_fingerprint", law.models["corpus"]):
         differs = ", and their text is not the law's"
+    held = ""
+    if "predicted_loss_low" in columns:
+        low, high = (np.array(columns[f"predicted_loss_{end}"]) for end in ("low", "high"))
+        loss, (first, last) = table.numbers("loss"), law.percentiles
+        held = f"; {int(np.sum((low <= loss) & (loss <= high)))} lie between the {first:g}th and {last:g}th percentile"
+        held += " predicted for a run"
     return (
         f"{len(table)} measured losses are {np.expm1(error.mean()):+.2%} off {law.name} on average and scatter by "
-        f"{error.std():.2%} around that; {outside} of the models lie outside its fitted range{differs}"
+        f"{error.std():.2%} around that; {outside} of the models lie outside its fitted range"
+        f"{held}{differs}"
     )
 
 

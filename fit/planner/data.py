@@ -91,8 +91,10 @@ def _law(law):
             percentiles=bootstrap["percentiles"],
             by=bootstrap.get("by", "runs"),
             draws=bootstrap["draws"],
+            beyond=bootstrap.get("beyond"),
             drawn=summary.drawn(bootstrap),
         ),
+        warning=law.warning,
         holdout=(record.get("settings") or {}).get("holdout"),
     )
 

@@ -58,10 +58,17 @@ export function percentile(values, percent) {
   return sorted[below] + (sorted[above] - sorted[below]) * (at - below);
 }
 
+// The factor that the form's own error beyond the fitted runs puts on the loss of the i-th draw, of a model trained with
+// these FLOPs; as fit/lawbook/intervals.py.
+export function driftOf(law, i, flops) {
+  const { beyond } = law.bootstrap;
+  return beyond ? Math.exp(beyond.drift[i] * Math.log(Math.max(flops / beyond.training_flops, 1))) : 1;
+}
+
 // [low, high] percentiles over the draws of the loss of one model; null without draws.
 export function bandOf(law, size, tokens, e) {
   const losses = drawsOf(law)
-    .map((draw) => lossOf(reducedAt(law, e, draw), size, tokens))
+    .map((draw, i) => lossOf(reducedAt(law, e, draw), size, tokens) * driftOf(law, i, 6 * size * tokens))
     .filter(Number.isFinite);
   return 2 * losses.length > drawsOf(law).length ? law.bootstrap.percentiles.map((p) => percentile(losses, p)) : null;
 }

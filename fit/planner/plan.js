@@ -1,7 +1,7 @@
 // A plan: the dictionary that `python -m fit plan --json` prints, key by key. Units as in solve.js.
 
 import { addCosts, chipLimits, front, leastFlops, reach } from "./cost.js";
-import { R_D, R_N, drawsOf, effective, extrapolation, fresh } from "./law.js";
+import { R_D, R_N, drawsOf, driftOf, effective, extrapolation, fresh } from "./law.js";
 import { lossOf, percentile, reducedAt, repeated } from "./law.js";
 import { INFERENCE, TRAINING, holding, memoryOf, tokensOf } from "./counts.js";
 import { AS_GOOD, bestOf, largestIn, nearOptimal, optima, refuseWithoutOptimum, solve } from "./solve.js";
@@ -107,15 +107,17 @@ const marked = (law, row) => ({ ...row, extrapolation: extrapolation(law, row.n_
 // The plan solved again for each draw: intervals at each number of experts, and how often each is the best.
 function bootstrap(law, shape, limits, experts) {
   const drawn = drawsOf(law).map((draw) => experts.map((e) => reducedAt(law, e, draw)));
-  const usable = law.unique ? drawn : drawn.filter((laws) => laws.every(([, mu, , nu]) => mu < 0 && nu < 0));
+  const rows = drawn.map((_, i) => i).filter((i) => law.unique || drawn[i].every(([, mu, , nu]) => mu < 0 && nu < 0));
+  const usable = rows.map((i) => drawn[i]);
   if (!usable.length) return null;
   const largest = experts.map((e) => largestIn(e, shape, limits));
   const solved = usable.map((laws) => laws.map((one, i) => solve(one, experts[i], shape, limits, largest[i])));
   const best = solved.map((one) => bestOf(one)?.n_experts ?? experts[0]);
+  const drifted = ({ loss, n_active, n_tokens }, draw) => loss * driftOf(law, draw, TRAINING * n_active * n_tokens);
   const interval = (i, name) =>
     law.bootstrap.percentiles.map((p) =>
       percentile(
-        solved.map((s) => s[i][name]),
+        solved.map((s, row) => (name === "loss" ? drifted(s[i], rows[row]) : s[i][name])),
         p,
       ),
     );

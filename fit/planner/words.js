@@ -71,7 +71,10 @@ export function warnings(data, law, shape, plan, experts) {
   const { best } = plan;
   const e = best.n_experts;
   const out = [];
-  if (best.extrapolation.length) out.push(say("BEST_OUTSIDE", { outside: warningOf(best.extrapolation) }));
+  if (best.extrapolation.length) {
+    out.push(say("BEST_OUTSIDE", { outside: warningOf(best.extrapolation) }));
+    if (law.warning) out.push(law.warning);
+  }
   const ratio = best.n_tokens / best.n_active;
   if (ratio < 0.1 || ratio > 1e5) out.push(say("TOKENS_PER_PARAMETER", { what: "the model has", ratio }));
   if (plan.best_at_edge) out.push(say("AT_EDGE", { e, which: e === Math.max(...experts) ? "largest" : "smallest" }));

@@ -9,6 +9,7 @@ import numpy as np
 from fit.data.runs import unlikely
 from fit.equal_flops import learning_rate
 from fit.lawbook import models
+from fit.lawbook.intervals import log_change
 from fit.lawbook.lawfile import load, warning_of
 from fit.planning import building, optimum, repeats, target
 from fit.shape.architecture import BATCH_RAMP, INFERENCE, PAPER, WHOLE_EXPERTS, training_flops
@@ -73,11 +74,13 @@ def bootstrap(law, architecture, constraints, experts):
     solved = [optimum.solve(law, e, architecture, constraints.at(e), draws) for e in experts]
     losses = np.stack([np.where(s.feasible, s.loss, np.inf) for s in solved])
     best = np.argmin(losses, axis=0)
+    # the form's own error is the same for all numbers of experts: it widens the losses, and changes no best one
+    drifted = lambda s: s.loss * np.exp(log_change(law, training_flops(s.n_active, s.n_tokens), usable))
     rows = [
         dict(n_experts=int(e), best_in_draws=int(np.sum(best == i)))
         | {
-            name: np.percentile(getattr(s, name), law.percentiles, method="weibull").tolist()
-            for name in ("n_active", "n_tokens", "loss")
+            name: np.percentile(values, law.percentiles, method="weibull").tolist()
+            for name, values in (("n_active", s.n_active), ("n_tokens", s.n_tokens), ("loss", drifted(s)))
         }
         for i, (e, s) in enumerate(zip(experts, solved))
         if s.feasible.all()
@@ -178,6 +181,7 @@ def marks(law, architecture, constraints, plan, experts):
     e = best["n_experts"]
     if best["extrapolation"]:
         warnings.append(sentences.BEST_OUTSIDE.format(outside=warning_of(best["extrapolation"])))
+        warnings += [law.warning] if law.warning else []
     if odd := unlikely(best):
         warnings.append(odd)
     edge = law.knows_experts and at_edge(experts, e)

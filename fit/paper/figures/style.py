@@ -11,7 +11,9 @@ import numpy as np
 from matplotlib import colors, lines, patches, ticker
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
+from fit.lawbook.intervals import log_change
 from fit.planning import optimum
+from fit.shape.architecture import training_flops
 from fit.words import units
 
 COLUMN, PAGE = 3.35, 6.75  # inches: a column of a page, and a page
@@ -124,6 +126,7 @@ def band(law, architecture, n_active, n_tokens, n_experts):
         return None
     with np.errstate(all="ignore"):
         losses = optimum.loss_of(law, architecture, n_experts, n_active, n_tokens, drawn(law))
+        losses = losses * np.exp(log_change(law, np.atleast_2d(training_flops(n_active, n_tokens))))
     return percentiles(law, losses)
 
 

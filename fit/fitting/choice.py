@@ -1,0 +1,78 @@
+"""The form that `fit law` takes unless it is told one: the additive law or the coupled one, by how well they predict
+the fitted runs of more compute from those of less.
+
+Both are fitted with the weights DEFAULT_WEIGHTS, so that a law is best where it will be asked: at the runs of most
+compute and beyond (benchmarks/README.md says what they are worth).
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+
+from fit.data.runs import read_runs
+from fit.data.table import Table, read
+from fit.errors import UserError
+from fit.fitting import fitting, holdout, rolling
+from fit.fitting.problem import Settings
+from fit.fitting.sure import sampled
+from fit.form import Form
+from fit.laws import FORMS
+from fit.laws._coupled import SUFFIX
+
+DEFAULT_WEIGHTS = "compute^0.6"
+BETTER = (
+    0.7  # of the coupled law's error the additive law's must be, to be taken: the coupled law has it in it, as k = 1,
+)
+# and over few runs the smaller of two such errors is often so by chance (benchmarks/README.md)
+
+
+def forms_for(table: Table) -> list[Form]:
+    """[additive, coupled] Forms for a table: of joint where it has several numbers of experts, else of chinchilla."""
+    mixed = "n_experts" in table and len(np.unique(table.numbers("n_experts"))) > 1
+    additive = "joint" if mixed else "chinchilla"
+    return [FORMS[additive], FORMS[additive + SUFFIX]]
+
+
+def fit_best(path, settings_of: Callable[[Form], Settings], options: fitting.Options, quiet: bool = False) -> dict:
+    """Fits the better of both forms to the runs in `path`; returns the record that law.json holds, in which `choice`
+    says which were tried, {form, rmse_log, rolling}, and why this one was taken.
+
+    settings_of: of an additive Form, the Settings. Where the runs are too few to say which is better, the additive law
+    is fitted as it is when it is asked for, without weights. Raises UserError."""
+    table = path if isinstance(path, Table) else read(path, options.columns)
+    forms = forms_for(table)
+    settings = settings_of(forms[0])
+    weighted = dataclasses.replace(options, weights=options.weights or DEFAULT_WEIGHTS)
+    try:
+        steps = {form: _steps(table, form, settings, weighted, quiet) for form in forms}
+    except UserError:  # too few runs, or something that the fit will name
+        record = fitting.fit_file(table, forms[0], settings, options, quiet)
+        why = (
+            f"the runs are too few to say whether {forms[0].name} or {forms[1].name} predicts larger ones better: at "
+            f"half of the largest compute that takes {_fewest(forms)} runs, and {rolling.FEWEST} above"
+        )
+        return record | dict(choice=dict(tried=[], why=why))
+    scores = {form: rolling.score(found) for form, found in steps.items()}
+    additive, coupled = forms
+    best, other = (additive, coupled) if scores[additive] < BETTER * scores[coupled] else (coupled, additive)
+    tried = [dict(form=form.name, rmse_log=scores[form], rolling=steps[form]) for form in forms]
+    why = (
+        f"{best.name} predicts the fitted runs of more compute from those of less with an error of {scores[best]:.2%}, "
+        f"{other.name} with {scores[other]:.2%}"
+        + f"; {additive.name} is taken only below {BETTER:.0%} of the other's"
+        * (scores[best] > scores[other])
+    )
+    record = fitting.fit_file(table, best, settings, weighted, quiet, steps[best])
+    return record | dict(choice=dict(tried=tried, why=why))
+
+
+def _steps(table: Table, form: Form, settings: Settings, options: fitting.Options, quiet: bool) -> list[dict]:
+    runs = read_runs(table, form.columns, options.mix_corpora)
+    train, _, weights, labels, _ = holdout.split(runs, options.holdout, options.weights, options.bootstrap_by)
+    _, problem = fitting.fit_by_default(form, train, settings, weights, labels, quiet)
+    return rolling.rolling(sampled(problem), _fewest(forms_for(table)), quiet)
+
+
+def _fewest(forms: list[Form]) -> int:
+    return rolling.RUNS_PER_COEFFICIENT * max(len(form.names) for form in forms)

@@ -1,0 +1,54 @@
+"""Intervals of predictions: the draws of a law's bootstrap, its form's own error beyond the runs, a new run's scatter.
+
+Beyond the largest training FLOPs C that a law was fitted to, the log loss of each draw changes by its drift times
+ln(FLOPs / C) (fit/fitting/rolling.py): the error of the form itself that rolling hold-outs showed, mean and spread. A
+law without them has none.
+"""
+
+import math
+import statistics
+
+import numpy as np
+
+from fit.errors import UserError
+from fit.shape.architecture import training_flops
+
+
+def log_change(law, flops, draws=slice(None)) -> np.ndarray:
+    """By how much the form's own error changes the log loss of some of the draws (those are the first axis) of models
+    trained with these FLOPs, numbers that broadcast with [n_draws, 1] or one for each draw, [n_draws]."""
+    beyond = law.record["bootstrap"].get("beyond")
+    if not beyond:
+        return np.zeros(np.shape(flops))
+    drift = np.array(beyond["drift"])[draws].reshape(-1, *[1] * (np.ndim(flops) - 1))
+    with np.errstate(invalid="ignore", divide="ignore"):  # of what is no model, or has no optimum
+        return drift * np.log(np.maximum(np.asarray(flops) / beyond["training_flops"], 1))
+
+
+def interval(law, columns: dict, new_run: bool) -> np.ndarray:
+    """[2, ...]: low and high percentiles of the loss of models, in nats per token; columns: arrays by name. UserError
+    for a law without draws, or for a new run without noise."""
+    if not law.draws:
+        raise UserError(f"--law={law.name}: holds no draws, so it has no intervals; fit it with --bootstrap=100")
+    if new_run and law.noise is None:
+        raise UserError(f"--law={law.name}: does not say how runs scatter around it; no interval of a new run")
+    arrays = dict(zip(columns, np.broadcast_arrays(*columns.values())))
+    shape = next(iter(arrays.values())).shape
+    draws = {name: values[:, None] for name, values in law.draws.items()}
+    count = len(law.record["bootstrap"]["draws"])
+    errors = np.zeros((count, 1))
+    if new_run:  # 20 quantiles of the error for each draw, different for every draw
+        at = (np.arange(20) + (np.arange(count)[:, None] + 0.5) / count) / 20
+        errors = law.noise * np.vectorize(statistics.NormalDist().inv_cdf)(at)
+    # plain percentiles of so few draws are too narrow: Weibull's positions reach as far out as they claim to
+    levels = np.clip([(p * (count + 1) - 50) / count for p in law.percentiles], 0, 100)
+    ends = np.empty((2, math.prod(shape)))
+    for part in range(0, ends.shape[1], 4096):  # draws times errors times models would not fit at once
+        some = {name: values.ravel()[part : part + 4096] for name, values in arrays.items()}
+        of_draws = np.log(law.loss(draws, some))  # [draws, models]
+        if {"n_active", "n_tokens"} <= some.keys():
+            of_draws = of_draws + log_change(law, training_flops(some["n_active"], some["n_tokens"])[None])
+        runs = (of_draws[:, None] + errors[:, :, None]).reshape(-1, of_draws.shape[1])
+        (low, high), of_law = (np.percentile(v, levels, axis=0, method="hazen") for v in (runs, of_draws))
+        ends[:, part : part + 4096] = np.minimum(low, of_law[0]), np.maximum(high, of_law[1])
+    return np.exp(ends).reshape(2, *shape)

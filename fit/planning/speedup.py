@@ -1,0 +1,131 @@
+"""How many times the compute a law's recipe needs for the losses that other runs reached.
+
+For a run of 6 N D = C training FLOPs and loss L the factor is C* / C, C* the least FLOPs at which the law's own best
+model (its compute-optimal size, the run's number of experts) reaches L. A run whose size is not the best for its C
+scores lower for that: compare runs of sizes that one would train.
+
+Intervals are percentiles over the draws of the law's bootstrap, the form's own error beyond its runs included, with
+each run's own error, as the law's runs scatter, drawn anew in every draw.
+"""
+
+import numpy as np
+
+from fit.data.table import Table
+from fit.errors import UserError
+from fit.lawbook.intervals import log_change
+from fit.lawbook.lawfile import Law, warning_of
+from fit.planning.optimum import compute_optimal
+from fit.shape.architecture import training_flops
+from fit.words.units import amount
+from fit.words.units import flops as written
+
+FURTHEST, POINTS = 1e6, 600  # C* is looked for within this factor of the runs' FLOPs, between so many values
+
+
+def speedup(law: Law, runs: Table, seed: int = 0) -> dict:
+    """{runs: [{n_active, n_tokens, n_experts, loss, flops, law_flops, factor, interval}], factor, interval,
+    per_tenfold, per_tenfold_interval, percentiles, answer, warnings}: of each run, then the geometric mean of their
+    factors, and by how many times the factor changes with ten times the compute (None for runs of one compute).
+    law_flops and factor are None where no compute in reach gives the loss; intervals are None without draws. Raises
+    UserError for a law with no optimum of size and tokens, or a bad value in runs."""
+    law.check_plannable()
+    if not law.form.at_experts:
+        raise UserError(
+            f"--law={law.name}: the {law.form.name} law is no Chinchilla law at each number of experts, so it does not "
+            "say what compute a loss takes"
+        )
+    size, tokens, loss = (runs.numbers(name) for name in ("n_active", "n_tokens", "loss"))
+    experts = runs.numbers("n_experts") if law.knows_experts and "n_experts" in runs else np.ones(len(loss))
+    flops = training_flops(size, tokens)
+    best = _log_factors(law, law.coefficients, experts, flops, np.log(loss)[None])[0]
+    reached, log_flops = np.isfinite(best), np.log10(flops)
+    if not reached.any():
+        raise UserError(
+            f"{runs.path}: --law={law.name} reaches none of these losses with up to {FURTHEST:g} times the compute"
+        )
+    drawn = None
+    if law.draws:
+        noise = (law.noise or 0) * np.random.default_rng([seed, 6]).normal(
+            size=(len(law.record["bootstrap"]["draws"]), len(loss))
+        )
+        draws = {name: values[:, None] for name, values in law.draws.items()}
+        drawn = _log_factors(law, draws, experts, flops, np.log(loss) + noise, drawn=True)
+        drawn = np.where(np.isfinite(drawn), drawn, np.log(FURTHEST))
+    ends = lambda values: np.exp(np.percentile(values, law.percentiles, method="weibull")).tolist()
+    slope = lambda values: np.polyfit(log_flops[reached], values[..., reached].T, 1)[0]
+    several = np.ptp(log_flops[reached]) > 0
+    rows = [
+        dict(
+            n_active=float(size[i]),
+            n_tokens=float(tokens[i]),
+            n_experts=float(experts[i]),
+            loss=float(loss[i]),
+            flops=float(flops[i]),
+            law_flops=float(flops[i] * np.exp(best[i])) if reached[i] else None,
+            factor=float(np.exp(best[i])) if reached[i] else None,
+            interval=None if drawn is None or not reached[i] else ends(drawn[:, i]),
+        )
+        for i in range(len(loss))
+    ]
+    result = dict(
+        law=law.name,
+        runs=rows,
+        factor=float(np.exp(best[reached].mean())),
+        interval=None if drawn is None else ends(drawn[:, reached].mean(axis=1)),
+        per_tenfold=float(np.exp(slope(best))) if several else None,
+        per_tenfold_interval=ends(slope(drawn)) if several and drawn is not None else None,
+        percentiles=None if drawn is None else law.percentiles,
+    )
+    outside = law.extrapolation(flops=flops[reached][-1] * np.exp(best[reached].max()))
+    result["warnings"] = [warning_of(outside)] + [law.warning] * bool(law.warning) if outside else []
+    return result | dict(answer=answer(result))
+
+
+def _log_factors(law: Law, coefficients, experts, flops, log_loss, drawn: bool = False) -> np.ndarray:
+    """ln(C* / C) [k, n_runs] of k rows of log losses, each of its own draw of the coefficients; NaN out of reach."""
+    out = np.full(log_loss.shape, np.nan)
+    grid = np.exp(np.linspace(np.log(flops.min() / FURTHEST), np.log(flops.max() * FURTHEST), POINTS))
+    for e in np.unique(experts):
+        reduced = law.form.at_experts(coefficients, e)
+        losses = np.log(np.atleast_2d(reduced.loss(*compute_optimal(*reduced[:4], grid))))
+        if drawn:
+            losses = losses + log_change(law, grid[None])
+        for i in np.flatnonzero(experts == e):
+            for row, curve in enumerate(losses):
+                if np.isfinite(curve).all() and curve[-1] <= log_loss[row, i] <= curve[0]:
+                    out[row, i] = np.interp(-log_loss[row, i], -curve, np.log(grid)) - np.log(flops[i])
+    return out
+
+
+def answer(result: dict) -> str:
+    """One sentence."""
+    span = lambda ends: f" ({ends[0]:.2f} to {ends[1]:.2f})" if ends else ""
+    count = sum(row["factor"] is not None for row in result["runs"])
+    said = f"for the losses of these {count} runs {result['law']} needs {result['factor']:.2f} times their compute"
+    said += span(result["interval"])
+    if result["per_tenfold"] is None:
+        return said + "."
+    ends, change = result["per_tenfold_interval"], result["per_tenfold"]
+    if ends and ends[0] <= 1 <= ends[1]:
+        return (
+            said
+            + f"; whether that grows or falls with compute is open (x {change:.2f}{span(ends)} for ten times as much)."
+        )
+    return (
+        said
+        + f"; it {'grows' if change > 1 else 'falls'} with compute, x {change:.2f}{span(ends)} for ten times as much."
+    )
+
+
+def text(result: dict) -> str:
+    """What `speedup` returns, as a table and its sentence."""
+    head = ("n_active", "n_tokens", "n_experts", "loss", "FLOPs", "by the law", "factor")
+    lines = ["{:>9} {:>9} {:>9} {:>8} {:>10} {:>10} {:>7}".format(*head)]
+    for row in result["runs"]:
+        law, factor = (written(row["law_flops"]), f"{row['factor']:.2f}") if row["factor"] else ("-", "-")
+        ends = " {:.2f} to {:.2f}".format(*row["interval"]) if row["interval"] else ""
+        lines.append(
+            f"{amount(row['n_active']):>9} {amount(row['n_tokens']):>9} {row['n_experts']:9g} {row['loss']:8.4f} "
+            f"{written(row['flops']):>10} {law:>10} {factor:>7}{ends}"
+        )
+    return "\n".join([*lines, result["answer"][0].upper() + result["answer"][1:]])

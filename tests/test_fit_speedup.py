@@ -1,0 +1,66 @@
+"""How many times the compute a law needs for the losses of other runs."""
+
+import json
+
+import fit_runs
+import numpy as np
+import pytest
+
+import fit
+from fit import __main__ as command_line
+from fit.planning import optimum
+
+
+def variant(law, times, grows=1.0):
+    """Runs at the law's best sizes of 1e20 to 1e22 FLOPs whose losses it needs `times` times the compute for at 1e21,
+    that times `grows` at ten times the compute."""
+    flops = np.geomspace(1e20, 1e22, 9)
+    m, mu, n, nu, *_ = reduced = law.at_experts(1.0)
+    size, tokens = optimum.compute_optimal(m, mu, n, nu, flops)
+    loss = reduced.loss(*optimum.compute_optimal(m, mu, n, nu, flops * times * grows ** np.log10(flops / 1e21)))
+    return dict(n_active=size, n_tokens=tokens, n_experts=[1] * 9, loss=loss)
+
+
+@pytest.mark.parametrize("name", ["joint-moe-2025", "chinchilla-refit-2024"])
+def test_runs_that_save_compute_are_told_by_how_much(name):
+    result = fit.speedup(name, variant(fit.load(name), 1.7, grows=1.2))
+    assert result["factor"] == pytest.approx(1.7, rel=1e-3) and result["per_tenfold"] == pytest.approx(1.2, rel=1e-3)
+    first = result["runs"][0]
+    assert first["factor"] == pytest.approx(1.7 / 1.2, rel=1e-3)
+    assert first["law_flops"] == pytest.approx(1.7e20 / 1.2, rel=1e-3) and first["interval"] is None
+    assert result["answer"] == (
+        f"for the losses of these 9 runs {name} needs 1.70 times their compute; it grows with compute, x 1.20 for ten "
+        "times as much."
+    )
+
+
+def test_intervals_have_the_draws_and_the_noise_of_runs(tmp_path, capsys):
+    law = fit.load("chinchilla-refit-2024")
+    record = dict(form="chinchilla", coefficients=law.coefficients, noise=dict(total=0.01))
+    record["bootstrap"] = dict(form="errors", percentiles=[10, 90], draws=[list(law.coefficients.values())] * 200)
+    (tmp_path / "law.json").write_text(json.dumps(record))
+    runs = variant(law, 1.5)
+    table = fit_runs.runs_of("made", runs["n_active"], runs["n_tokens"], np.ones(9), runs["loss"])
+    path = fit_runs.write_csv(tmp_path / "variant.csv", table)
+    flags = ["speedup", f"--law={tmp_path}/law.json", f"--runs={path}"]
+    assert command_line.run([*flags, "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    alone, together = (np.log(row["interval"]) for row in (result["runs"][4], result))
+    assert together[0] < np.log(1.5) < together[1]
+    # the mean of nine runs is three times as certain as one
+    assert np.ptp(alone) / np.ptp(together) == pytest.approx(3, rel=0.25)
+    assert "whether that grows or falls with compute is open" in result["answer"]
+    assert command_line.run(flags) == 0
+    assert "times their compute (1." in capsys.readouterr().out
+
+
+def test_what_has_no_speedup_is_said(tmp_path, capsys):
+    runs = variant(fit.load("chinchilla-refit-2024"), 1.0) | dict(loss=[0.5] * 9)
+    with pytest.raises(fit.UserError, match="reaches none of these losses"):
+        fit.speedup("chinchilla-refit-2024", runs)
+    with pytest.raises(fit.UserError, match="knows no n_tokens"):
+        fit.speedup("clark-2022-rl", runs)
+    with pytest.raises(fit.UserError, match="does not say what compute a loss takes"):
+        fit.speedup("sparsity-2025", runs)
+    assert command_line.run(["speedup", "--law=joint-moe-2025"]) == 2
+    assert "--runs is missing" in capsys.readouterr().err
