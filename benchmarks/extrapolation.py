@@ -81,7 +81,10 @@ def score(form: str, name: str, table, cut: int) -> dict | None:
     fitted = flops <= flops.max() / cut
     if fitted.sum() < FITTED or (~fitted).sum() < LEFT:
         return None
-    law, rest = fitted_law(form, part(table, fitted)), part(table, ~fitted)
+    try:
+        law, rest = fitted_law(form, part(table, fitted)), part(table, ~fitted)
+    except fit.UserError:  # fewer distinct runs than coefficients
+        return None
     columns = {name: rest.numbers(name) for name in law.form.columns}
     loss = rest.numbers("loss")
     error = np.log(law.predict(**columns) / loss)
