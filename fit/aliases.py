@@ -8,5 +8,6 @@ import numpy as np
 Array = np.ndarray
 Numbers = float | np.ndarray  # one or an array; several of them broadcast together
 Floats = Sequence[float] | np.ndarray  # in a row
+Opt = Numbers | None
 ByName = Mapping[str, Numbers]  # coefficients or columns
 Json = dict[str, Any]  # plain values, ready for JSON

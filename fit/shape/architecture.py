@@ -11,8 +11,9 @@ import functools
 import math
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from fit.aliases import Array, Floats, Numbers
+from fit.aliases import Array, Numbers
 
 TRAINING, INFERENCE = 6, 2  # FLOPs of one token for each active parameter
 ATTENTION, EXPERT = 4, 9  # weights of a block's attention and of one of its experts, in d^2
@@ -68,7 +69,7 @@ class Architecture:
         """Weights of a block that a token uses, in d_model^2."""
         return ATTENTION + EXPERT
 
-    def enough(self, n_experts: float | Floats) -> Array:
+    def enough(self, n_experts: ArrayLike) -> Array:
         """For each number of experts: whether there are as many as a token uses."""
         return np.ones(np.shape(n_experts), bool)
 

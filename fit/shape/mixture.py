@@ -10,8 +10,9 @@ Axes: as in architecture.py; everything broadcasts with the number of experts.
 import dataclasses
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from fit.aliases import Array, Floats, Numbers
+from fit.aliases import Array, Numbers
 from fit.shape.architecture import ATTENTION, EXPERT, WHOLE_EXPERTS, Architecture
 from fit.shape.roots import root
 
@@ -69,7 +70,7 @@ class Mixture(Architecture):
         """How many dense layers' weights of these experts a token uses; n_experts None: in any mixture."""
         return self.used if n_experts is None else np.where(np.asarray(n_experts) > 1, self.used, 1.0)
 
-    def enough(self, n_experts: float | Floats) -> Array:
+    def enough(self, n_experts: ArrayLike) -> Array:
         """Whether a token finds as many experts as it uses."""
         n_experts = np.asarray(n_experts, float)
         return (n_experts == 1) | (n_experts >= (self.top_k if self.trained else self.used))
