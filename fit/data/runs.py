@@ -55,7 +55,7 @@ class Runs:
     @property
     def flops(self) -> Array:
         """Training FLOPs."""
-        return np.asarray(training_flops(self.n_active, self.n_tokens))
+        return training_flops(self.n_active, self.n_tokens)
 
     def fingerprint(self) -> str:
         """SHA-256 of the numbers, so a law can say what it was fitted to."""

@@ -9,11 +9,12 @@ SwiGLU feed-forward layer of width 3 d (9 d^2 weights an expert), one expert act
 import dataclasses
 import functools
 import math
+import typing
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fit.aliases import Array, Numbers
+from fit.aliases import Array, Numbers, Opt
 
 TRAINING, INFERENCE = 6, 2  # FLOPs of one token for each active parameter
 ATTENTION, EXPERT = 4, 9  # weights of a block's attention and of one of its experts, in d^2
@@ -26,6 +27,10 @@ WHOLE_EXPERTS = dict(top_k=1.0, granularity=1.0, shared_share=0.0)
 BATCH_RAMP = ((0, 65_536), (500_000_000, 131_072), (1_000_000_000, 262_144))
 
 
+@typing.overload
+def training_flops(n_active: float, n_tokens: float) -> float: ...
+@typing.overload
+def training_flops(n_active: Numbers, n_tokens: Numbers) -> Array: ...
 def training_flops(n_active: Numbers, n_tokens: Numbers) -> Numbers:
     """6 N D."""
     return TRAINING * n_active * n_tokens
@@ -49,6 +54,11 @@ class Architecture:
         return 2 * self.vocab_size
 
     @property
+    def top_k(self) -> int:
+        """How many experts a token chooses."""
+        return 1
+
+    @property
     def smallest(self) -> float:
         """Width of the smallest model."""
         return float(self.width_per_block)
@@ -65,7 +75,7 @@ class Architecture:
         heads = range(math.ceil(own / (1 + ROUNDED) / step), math.floor(own * (1 + ROUNDED) / step) + 1)
         return sorted({own, *(round(n * step) for n in heads if n)})
 
-    def active_weights(self, n_experts: Numbers | None = None) -> Numbers:
+    def active_weights(self, n_experts: Opt = None) -> Numbers:
         """Weights of a block that a token uses, in d_model^2."""
         return ATTENTION + EXPERT
 
@@ -73,16 +83,16 @@ class Architecture:
         """For each number of experts: whether there are as many as a token uses."""
         return np.ones(np.shape(n_experts), bool)
 
-    def n_active(self, d_model: Numbers, n_experts: Numbers | None = None, n_blocks: Numbers | None = None) -> Numbers:
+    def n_active(self, d_model: Numbers, n_experts: Opt = None, n_blocks: Opt = None) -> Numbers:
         """Active parameters (Eq. 12): no norms, no router. The same for every number of experts, also for 1."""
         return self.n_total(d_model, 1, n_blocks)
 
-    def n_total(self, d_model: Numbers, n_experts: Numbers, n_blocks: Numbers | None = None) -> Numbers:
+    def n_total(self, d_model: Numbers, n_experts: Numbers, n_blocks: Opt = None) -> Numbers:
         """All parameters (Eq. 11)."""
         n_blocks = d_model / self.width_per_block if n_blocks is None else n_blocks
         return self.ends * d_model + (ATTENTION + EXPERT * n_experts) * n_blocks * d_model**2
 
-    def d_model(self, n_active: Numbers, n_experts: Numbers | None = None) -> Numbers:
+    def d_model(self, n_active: Numbers, n_experts: Opt = None) -> Array:
         """The (real) width whose n_active this is: the positive root of Eq. 12, by Cardano's formula, any shape."""
         # t^3 + p t = q with one real root; in hyperbolic form it loses no digits.
         weights = self.active_weights(n_experts)

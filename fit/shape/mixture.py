@@ -12,7 +12,7 @@ import dataclasses
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fit.aliases import Array, Numbers
+from fit.aliases import Array, Numbers, Opt
 from fit.shape.architecture import ATTENTION, EXPERT, WHOLE_EXPERTS, Architecture
 from fit.shape.roots import root
 
@@ -66,7 +66,7 @@ class Mixture(Architecture):
         n_experts = np.asarray(n_experts, float)
         return np.where(n_experts > 1, (n_experts + self.shared) / self.split, 1.0) if self.trained else n_experts
 
-    def used_of(self, n_experts: Numbers | None) -> Numbers:
+    def used_of(self, n_experts: Opt) -> Numbers:
         """How many dense layers' weights of these experts a token uses; n_experts None: in any mixture."""
         return self.used if n_experts is None else np.where(np.asarray(n_experts) > 1, self.used, 1.0)
 
@@ -75,15 +75,15 @@ class Mixture(Architecture):
         n_experts = np.asarray(n_experts, float)
         return (n_experts == 1) | (n_experts >= (self.top_k if self.trained else self.used))
 
-    def n_active(self, d_model: Numbers, n_experts: Numbers | None = None, n_blocks: Numbers | None = None) -> Numbers:
+    def n_active(self, d_model: Numbers, n_experts: Opt = None, n_blocks: Opt = None) -> Numbers:
         """Parameters that a token uses; n_experts None: of a mixture."""
         return self._count(d_model, self.used_of(n_experts), n_blocks)
 
-    def n_total(self, d_model: Numbers, n_experts: Numbers, n_blocks: Numbers | None = None) -> Numbers:
+    def n_total(self, d_model: Numbers, n_experts: Numbers, n_blocks: Opt = None) -> Numbers:
         """All parameters."""
         return self._count(d_model, self.whole(n_experts), n_blocks)
 
-    def _count(self, d_model: Numbers, experts: Numbers, n_blocks: Numbers | None = None) -> Numbers:
+    def _count(self, d_model: Numbers, experts: Numbers, n_blocks: Opt = None) -> Numbers:
         """Parameters, with so many dense layers' weights in each mixture."""
         n_blocks = d_model / self.width_per_block if n_blocks is None else n_blocks
         expert = 3 * self.ff
@@ -96,11 +96,11 @@ class Mixture(Architecture):
         """Weights of a block's attention, in d_model^2."""
         return ATTENTION / 2 * (1 + self.kv_share) * self.attention
 
-    def active_weights(self, n_experts: Numbers | None = None) -> Numbers:
+    def active_weights(self, n_experts: Opt = None) -> Numbers:
         """Weights of a block of the mixture that a token uses, in d_model^2."""
         return self._attention + 3 * self.ff * self.used_of(n_experts)
 
-    def d_model(self, n_active: Numbers, n_experts: Numbers | None = None) -> Numbers:
+    def d_model(self, n_active: Numbers, n_experts: Opt = None) -> Array:
         """The (real) width whose n_active this is, any shape: in closed form unless dense blocks have other weights."""
         near = super().d_model(n_active, n_experts)  # all blocks counted as the mixture's
         if self.n_dense == 0 or self.used == 1:
