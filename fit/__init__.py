@@ -12,7 +12,9 @@ drawing needs matplotlib, Parquet needs pyarrow. Start at `python -m fit help`, 
 
 Its rooms, each of which imports only those above it (tests/test_repository.py):
 
-  errors.py, form.py   UserError; what follows from a law's page: the vector that the solver moves, starts
+  errors.py     UserError
+  aliases.py    names of types
+  form.py       what follows from a law's page: the vector that the solver moves, starts
   words/        numbers as people read them; the sentences of a plan
   shape/        counts of a width and a number of experts: the paper's architecture, others
   data/         tables read strictly, and from Python; runs and their trunks

@@ -8,13 +8,19 @@ page's formula reads a dictionary `c` that holds the coefficients by name and al
 Axes: n coefficients of a law; k starts.
 """
 
+from __future__ import annotations
+
 import copy
 import dataclasses
 import itertools
 import pathlib
 import typing
+from collections.abc import Callable, Iterator, Mapping
+from types import ModuleType
 
 import numpy as np
+
+from fit.aliases import Array, ByName, Numbers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,37 +39,54 @@ class Coefficient:
     tried: the smallest and largest value of its profile.
     """
 
-    starts: tuple
+    starts: tuple[float, ...]
     positive: bool = False
     above: str | None = None
     share: bool = False
-    prior: tuple | None = None
-    bounds: tuple | None = None
-    slopes: dict = dataclasses.field(default_factory=dict)
-    pinned_by: dict | None = None
-    tried: tuple = (1e-6, 1e3)
+    prior: tuple[float, float] | None = None
+    bounds: tuple[float, float] | None = None
+    slopes: dict[str, tuple[str, float]] = dataclasses.field(default_factory=dict)
+    pinned_by: dict[str, float] | None = None
+    tried: tuple[float, float] = (1e-6, 1e3)
 
 
 class Reduced(typing.NamedTuple):
     """What a law is at a number of experts, where it is a Chinchilla law there: L = (m N^mu + n D^nu)^k + c (Eq. 5 has
     k = 1). Arrays of one shape."""
 
-    m: np.ndarray
-    mu: np.ndarray
-    n: np.ndarray
-    nu: np.ndarray
-    c: np.ndarray
-    k: np.ndarray = 1.0
+    m: Array
+    mu: Array
+    n: Array
+    nu: Array
+    c: Array
+    k: Numbers = 1.0
 
-    def loss(self, n_active, n_tokens):
+    def loss(self, n_active: Numbers, n_tokens: Numbers) -> Array:
         """Nats per token."""
         return (self.m * n_active**self.mu + self.n * n_tokens**self.nu) ** self.k + self.c
+
+
+class Page(typing.Protocol):
+    """What every page declares; laws/__init__.py lists what it may add."""
+
+    __file__: str
+    COLUMNS: tuple[str, ...]
+    COEFFICIENTS: dict[str, Coefficient]
+    PRESETS: dict[str, dict[str, typing.Any]]
+    log_loss: Callable[[ModuleType, ByName, ByName], Array]
+
+
+class Measured(typing.Protocol):
+    """Runs, as far as their columns and losses go."""
+
+    columns: dict[str, Array]
+    loss: Array
 
 
 class Form:
     """A page (a module with COLUMNS, COEFFICIENTS, log_loss and PRESETS) as fit uses it; docs/laws.md shows one."""
 
-    def __init__(self, page):
+    def __init__(self, page: Page) -> None:
         self.page = page
         self.name = getattr(page, "NAME", None) or pathlib.Path(page.__file__).stem
         self.columns, self.coefficients, self.presets = page.COLUMNS, page.COEFFICIENTS, page.PRESETS
@@ -72,30 +95,32 @@ class Form:
         self.profiled = tuple(name for name, c in self.coefficients.items() if c.pinned_by)
         self.centred = tuple(dict.fromkeys(column for c in self.coefficients.values() for column in c.slopes))
         self.separate, reduced = getattr(page, "SEPARATE", None), getattr(page, "at_experts", None)
-        self.at_experts = reduced and (lambda c, n_experts: Reduced(*reduced(c, n_experts)))
+        self.at_experts: Callable[[ByName, Numbers], Reduced] | None = reduced and (
+            lambda c, n_experts: Reduced(*reduced(c, n_experts))
+        )
         self.believed = [i for i, c in enumerate(self.coefficients.values()) if c.prior]
         self.belief = np.array([c.prior or (0.0, np.inf) for c in self.coefficients.values()], float).T
         usual = lambda c: (-14, 30) if c.above else (-300, 300) if c.positive else (-20, 20)
         self.bounds = np.array([c.bounds or usual(c) for c in self.coefficients.values()], float)
 
-    def of_loss_alone(self):
+    def of_loss_alone(self) -> Form:
         """This form without its closed form of an optimum: plans then ask it for losses only."""
         form = copy.copy(self)
         form.at_experts = None
         return form
 
-    def _entry(self, name, coefficient):
+    def _entry(self, name: str, coefficient: Coefficient) -> str:
         if coefficient.above:
             return f"ln({name} / {coefficient.above} - 1)"
         if coefficient.share:
             return f"ln(1 / {name} - 1)"
         return f"ln {name}" if coefficient.positive else name
 
-    def is_positive(self, name):
+    def is_positive(self, name: str) -> bool:
         """Whether a coefficient is positive by construction."""
         return self.coefficients[name].positive or bool(self.coefficients[name].above)
 
-    def log_loss(self, free, columns, xp=np):
+    def log_loss(self, free: Array, columns: ByName, xp: ModuleType = np) -> Array:
         """ln of the loss in nats per token; free [n, ...] and the columns (by name) broadcast together.
 
         columns may hold "ln NAME" too, where the logarithm is known. xp: numpy, or jax.numpy in compiled code.
@@ -106,7 +131,7 @@ class Form:
                 x.setdefault(f"ln {name}", xp.log(x[name]))
         return self.page.log_loss(xp, self._by_name(free, xp), x)
 
-    def _by_name(self, free, xp):
+    def _by_name(self, free: Array, xp: ModuleType) -> dict[str, Array]:
         """The coefficients of free [n, ...] by name, and the entries of `free` by theirs."""
         c = dict(zip(self.free, free))
         for name, coefficient in self.coefficients.items():
@@ -119,26 +144,26 @@ class Form:
                 c[name] = xp.exp(c[f"ln {name}"])
         return c
 
-    def to_coefficients(self, free):
+    def to_coefficients(self, free: Array) -> Array:
         """Coefficients [..., n] of free [..., n]."""
         c = self._by_name(np.moveaxis(np.asarray(free), -1, 0), np)
         return np.stack([c[name] for name in self.names], axis=-1)
 
-    def to_free(self, c):
+    def to_free(self, c: ByName) -> Array:
         """free [n, ...] of coefficients by name, numbers or arrays."""
         return np.array([self._to_free(name, c[name], c) for name in self.names])
 
-    def _to_free(self, name, value, c):
+    def _to_free(self, name: str, value: Numbers, c: ByName) -> Numbers:
         """The entry of `free` of a coefficient's value, given the others by name."""
         coefficient = self.coefficients[name]
         if coefficient.above:
             return np.log(value / c[coefficient.above] - 1)
         if coefficient.share:
             with np.errstate(divide="ignore"):
-                return np.clip(np.log(1 / np.asarray(value, float) - 1), *coefficient.bounds)
+                return np.clip(np.log(1 / np.asarray(value, float) - 1), *self.bounds[self.names.index(name)])
         return np.log(value) if coefficient.positive else value
 
-    def recentre(self, free, origin, xp=np):
+    def recentre(self, free: Array, origin: Mapping[str, float], xp: ModuleType = np) -> Array:
         """free [n, ...] of the same law with ln column measured from `origin` {column: number}."""
         rows = list(free)
         for i, coefficient in enumerate(self.coefficients.values()):
@@ -147,7 +172,7 @@ class Form:
                 rows[i] = rows[i] + (change if divisor == 1 else change / divisor)
         return xp.stack(rows)
 
-    def hold(self, free, held, xp=np):
+    def hold(self, free: Array, held: Array, xp: ModuleType = np) -> Array:
         """free [n, ...] with coefficients held at values: held [n, ...] in the order of names, NaN where one is free.
 
         If only the upper of two ordered coefficients is held, the lower follows from their ratio and so stays below.
@@ -167,7 +192,7 @@ class Form:
                 rows[i] = xp.where(given[i], entry, free[i])
         return xp.stack(rows)
 
-    def begin(self, free, held):
+    def begin(self, free: Array, held: Array) -> Array:
         """The free [n, ...] at which a search with held coefficients begins: if only the upper of two ordered
         coefficients is held, the lower begins at its value in `free`."""
         rows = list(free)
@@ -179,7 +204,7 @@ class Form:
                 rows[i] = np.where(alone, np.log(np.expm1(np.maximum(gap, 0.1))), free[i])
         return np.stack(rows)
 
-    def moving(self, held):
+    def moving(self, held: Array) -> Array:
         """bool [n, ...]: which entries of `free` the search still moves when `held` are held."""
         rows = list(np.isnan(held))
         for i, coefficient in enumerate(self.coefficients.values()):
@@ -188,21 +213,21 @@ class Form:
                 rows[i], rows[j] = rows[i] | rows[j], rows[i] & rows[j]
         return np.stack(rows)
 
-    def starts(self):
+    def starts(self) -> Array:
         """The published grid of starts, rows of `free` [k, n] for columns as they are."""
         return np.array(list(itertools.product(*self._measured_starts())))
 
-    def _measured_starts(self):
+    def _measured_starts(self) -> Iterator[Array]:
         """The published starts of each entry of `free`."""
         for name, c in self.coefficients.items():
             values = np.array(c.starts, float)
             yield np.log(1 / values - 1) if c.share else np.log(values) if self.is_positive(name) else values
 
-    def scaled_starts(self, rng, count, runs):
+    def scaled_starts(self, rng: np.random.Generator, count: int, runs: Measured) -> Array:
         """`count` random starts, rows of `free` for columns centred by the means of their logarithms: drawn by the
         page's scaled_starts to fit the runs or, without one, from the span of the published grid."""
-        if hasattr(self.page, "scaled_starts"):
-            drawn = self.page.scaled_starts(rng, count, runs)
+        if own := getattr(self.page, "scaled_starts", None):
+            drawn = own(rng, count, runs)
             return np.stack([drawn[name] for name in self.free], axis=1)
         spans = [(values.min(), values.max()) for values in self._measured_starts()]
         free = np.stack([rng.uniform(low, high, count) for low, high in spans])

@@ -1,6 +1,8 @@
 """Tables of runs from Python: files, frames, rows and columns."""
 
 import os
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -10,13 +12,13 @@ from fit.errors import UserError
 LONGEST_PATH = 4096  # a longer text is none: somebody gave what is in the file
 
 
-def is_table(value):
+def is_table(value: object) -> bool:
     """Whether `of` takes this for a table rather than for numbers."""
     rows = isinstance(value, (list, tuple)) and len(value) > 0 and isinstance(value[0], dict)
     return rows or isinstance(value, (Table, dict, str, os.PathLike)) or hasattr(value, "columns")
 
 
-def of(runs, names=None):
+def of(runs: Any, names: Mapping[str, str] | None = None) -> Table:
     """A table of runs: the path of a file, a frame of pandas or polars, a table of pyarrow, a list of dictionaries (a
     run each) or a dictionary of columns. Rows of what is no file count from 0. names: {ours: theirs}. Raises UserError
     where it is none of these, or has no such columns."""

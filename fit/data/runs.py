@@ -3,9 +3,11 @@
 import dataclasses
 import hashlib
 import re
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from fit.aliases import Array, ByName, Json
 from fit.data.table import Table, read
 from fit.errors import UserError
 from fit.shape.architecture import training_flops
@@ -22,44 +24,44 @@ SAME += ("overrides", "seed", "config")
 @dataclasses.dataclass
 class Runs:
     """What a law reads of the runs in `path`: columns {name: float64 [n_runs]} and loss [n_runs]; index [n_runs]: each
-    run's place in the table."""
+    run's place in the table, `rows` where some were left out."""
 
     path: str
-    columns: dict
-    loss: np.ndarray
+    columns: dict[str, Array]
+    loss: Array
     table: Table | None
-    index: np.ndarray = None
+    rows: dataclasses.InitVar[Array | None] = None
+    index: Array = dataclasses.field(init=False)
 
-    def __post_init__(self):
+    def __post_init__(self, rows: Array | None) -> None:
         self.columns = {name: self.columns.get(name, np.ones(len(self.loss))) for name in ALWAYS} | self.columns
-        if self.index is None:
-            self.index = np.arange(len(self.loss))
+        self.index = np.arange(len(self.loss)) if rows is None else rows
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self.loss)
 
     @property
-    def n_active(self):
+    def n_active(self) -> Array:
         return self.columns["n_active"]
 
     @property
-    def n_tokens(self):
+    def n_tokens(self) -> Array:
         return self.columns["n_tokens"]
 
     @property
-    def n_experts(self):
+    def n_experts(self) -> Array:
         return self.columns["n_experts"]
 
     @property
-    def flops(self):
+    def flops(self) -> Array:
         """Training FLOPs."""
         return training_flops(self.n_active, self.n_tokens)
 
-    def fingerprint(self):
+    def fingerprint(self) -> str:
         """SHA-256 of the numbers, so a law can say what it was fitted to."""
         return hashlib.sha256(np.stack([*self.columns.values(), self.loss]).tobytes()).hexdigest()
 
-    def name(self, i):
+    def name(self, i: int) -> Json:
         """{row, run} of the i-th run: its row in the file and, where the table has the column, what it is called."""
         if self.table is None:
             return {}
@@ -67,13 +69,15 @@ class Runs:
         return row | ({"run": str(self.table.column("run")[self.index[i]])} if "run" in self.table else {})
 
 
-def subset(runs, rows):
+def subset(runs: Runs, rows: Array) -> Runs:
     """The runs where `rows` (boolean [n_runs], or indices) says so."""
     columns = {name: values[rows] for name, values in runs.columns.items()}
     return Runs(runs.path, columns, runs.loss[rows], runs.table, runs.index[rows])
 
 
-def read_runs(path, columns, mix_corpora=False, names=None):
+def read_runs(
+    path: str | Table, columns: Sequence[str], mix_corpora: bool = False, names: Mapping[str, str] | None = None
+) -> Runs:
     """Runs for a law that reads `columns`, of a file (names: {ours: theirs}, what it calls them) or a Table. UserError
     on a bad value, or on two corpora unless mix_corpora."""
     table = path if isinstance(path, Table) else read(path, names)
@@ -96,7 +100,7 @@ def read_runs(path, columns, mix_corpora=False, names=None):
     return runs
 
 
-def unlikely(columns, share=0.0):
+def unlikely(columns: ByName, share: float = 0.0) -> str:
     """A sentence where more than a share of the models (columns by name) have so few or many tokens for each parameter,
     active ones where these are known, that a number is likely to be in other units; else ""."""
     sizes = columns.get("n_active", columns.get("n_total"))
@@ -109,7 +113,7 @@ def unlikely(columns, share=0.0):
     return sentences.TOKENS_PER_PARAMETER.format(what=what, ratio=ratio[odd][0])
 
 
-def trunks_of(table, by="trunk"):
+def trunks_of(table: Table, by: str = "trunk") -> tuple[Array | None, str]:
     """(labels int [n_runs], what they are in words) of the runs that share a trunk, and with it an error, so that
     resampling and intervals must take them together; labels are None where each run stands for itself.
 
@@ -126,7 +130,7 @@ def trunks_of(table, by="trunk"):
         return _labels([str(v) for v in table.column(by)]), f"groups of equal {by}"
     names = [BRANCH.fullmatch(str(v)) for v in (table.column("run") if "run" in table else [])]
     if names and all(names):
-        labels, words = _labels([m[1] for m in names]), "trunks (column run)"
+        labels, words = _labels([m[1] for m in names if m]), "trunks (column run)"
     elif "seed" in table and "config" in table:
         columns = [name for name in SAME if name in table]
         rows = zip(*(table.column(name) for name in columns))
@@ -136,5 +140,5 @@ def trunks_of(table, by="trunk"):
     return (None, "runs") if labels.max() + 1 == len(labels) else (labels, words)
 
 
-def _labels(names):
+def _labels(names: Sequence[str]) -> Array:
     return np.unique(names, return_inverse=True)[1]

@@ -4,16 +4,25 @@ A table is CSV, JSONL or Parquet by its ending. Each bad value is named by file,
 editor shows them (a CSV's header is row 1).
 """
 
+from __future__ import annotations
+
 import contextlib
 import csv
 import dataclasses
 import json
 import os
 import tempfile
+from collections.abc import Generator, Mapping
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fit.aliases import Array, Numbers
 from fit.errors import UserError
+
+if TYPE_CHECKING:
+    import pyarrow
 
 # What a run may be: outside these bounds a number is a slip of units, not a run.
 BOUNDS = {
@@ -42,21 +51,21 @@ class Table:
     """
 
     path: str
-    columns: dict
-    rows: list
-    names: dict = dataclasses.field(default_factory=dict)
-    arrow: object = None
+    columns: dict[str, list]
+    rows: list[int]
+    names: dict[str, str] = dataclasses.field(default_factory=dict)
+    arrow: pyarrow.Table | None = None
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"<{len(self)} runs of {self.path}: {', '.join(self.columns)}>"
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self.rows)
 
-    def __contains__(self, name):
+    def __contains__(self, name: str) -> bool:
         return self.names.get(name, name) in self.columns
 
-    def column(self, name):
+    def column(self, name: str) -> list:
         theirs = self.names.get(name, name)
         if name == theirs and name in DERIVED and name not in self.columns:
             needs, of = DERIVED[name]
@@ -70,11 +79,11 @@ class Table:
             )
         return self.columns[theirs]
 
-    def _or(self, name, default):
+    def _or(self, name: str, default: Numbers) -> Numbers:
         """Column `name` as numbers, or `default` where the table has no such column."""
         return self.numbers(name, (0, 1e18)) if name in self else default
 
-    def numbers(self, name, bounds=None):
+    def numbers(self, name: str, bounds: tuple[float, float] | None = None) -> Array:
         """Column `name` as float64 [n_rows]; UserError names the first value that is no finite number within bounds."""
         low, high = bounds or BOUNDS.get(name, (-np.inf, np.inf))
         values, integer = self.column(name), name == "n_experts"
@@ -92,7 +101,7 @@ class Table:
         return numbers
 
 
-def _number(value):
+def _number(value: Any) -> float:
     """A value as read, as a float; NaN for what is no plain number (true, 1_000, digits of other scripts)."""
     if type(value) not in (str, int, float) or (type(value) is str and ("_" in value or not value.isascii())):
         return np.nan
@@ -102,13 +111,13 @@ def _number(value):
         return np.nan
 
 
-def shown(value):
+def shown(value: object) -> str:
     """A value as a sentence shows it, however long it is."""
     text = "nothing" if value is None or (isinstance(value, str) and not value) else " ".join(repr(value).split())
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def read(path, names=None):
+def read(path: str, names: Mapping[str, str] | None = None) -> Table:
     """Reads a table; UserError if it cannot be read in the format of its ending, or lacks a column that `names` asks
     for."""
     ending = os.path.splitext(path)[1].lower()
@@ -134,7 +143,7 @@ def read(path, names=None):
     return table
 
 
-def _read_csv(path):
+def _read_csv(path: str) -> Table:
     with open(path, newline="", encoding="utf-8-sig") as f:
         reader = csv.reader(f, strict=True)
         try:
@@ -161,13 +170,13 @@ def _read_csv(path):
     return Table(path, {name: [line[i].strip() for line in lines] for i, name in enumerate(header)}, rows)
 
 
-def _unique_keys(pairs):
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len({k for k, _ in pairs}) < len(pairs):
         raise ValueError("a key stands there twice")
     return dict(pairs)
 
 
-def _read_jsonl(path):
+def _read_jsonl(path: str) -> Table:
     records, rows = [], []
     with open(path, encoding="utf-8-sig") as f:
         for row, line in enumerate(f, 1):
@@ -185,7 +194,7 @@ def _read_jsonl(path):
     return Table(path, {name: [record.get(name) for record in records] for name in names}, rows)
 
 
-def _read_parquet(path):
+def _read_parquet(path: str) -> Table:
     import pyarrow.parquet
 
     try:
@@ -200,7 +209,7 @@ def _read_parquet(path):
     return Table(path, columns, list(range(1, table.num_rows + 1)), arrow=table)
 
 
-def _values(column, pyarrow):
+def _values(column: pyarrow.ChunkedArray, pyarrow: ModuleType) -> list:
     """A Parquet column as Python values; times as text, for not every time that Parquet holds is one of Python's."""
     if not pyarrow.types.is_temporal(column.type):
         return column.to_pylist()
@@ -210,7 +219,7 @@ def _values(column, pyarrow):
         return [None if v is None else f"{v} {column.type}" for v in column.cast(pyarrow.int64()).to_pylist()]
 
 
-def plain(value):
+def plain(value: object) -> object:
     """A value as JSON and CSV can hold it: NaN is None; bytes and all other types are text."""
     if isinstance(value, float) and not np.isfinite(value):
         return None
@@ -223,7 +232,7 @@ def plain(value):
     return value if value is None or isinstance(value, (str, int, float, bool)) else str(value)
 
 
-def write(table, path):
+def write(table: Table, path: str) -> None:
     """Writes a table in the format that the ending of `path` says; UserError if that cannot be done."""
     ending = os.path.splitext(path)[1].lower()
     names, length = list(table.columns), len(table)
@@ -240,15 +249,15 @@ def write(table, path):
     elif ending == ".parquet":
         import pyarrow.parquet
 
-        read = set(table.arrow.column_names) if table.arrow is not None else ()
-        columns = {name: table.arrow[name] if name in read else _arrow(name, table, pyarrow) for name in names}
+        read = {} if table.arrow is None else dict(zip(table.arrow.column_names, table.arrow.columns))
+        columns = {name: read[name] if name in read else _arrow(name, table, pyarrow) for name in names}
         with replacing(path) as temporary:
             pyarrow.parquet.write_table(pyarrow.table(columns), temporary)
     else:
         raise UserError(f"--out={path}: found ending {ending or 'none'!r}, expected .csv, .jsonl or .parquet")
 
 
-def _arrow(name, table, pyarrow):
+def _arrow(name: str, table: Table, pyarrow: ModuleType) -> pyarrow.Array:
     try:
         return pyarrow.array(table.columns[name])
     except (pyarrow.ArrowException, OverflowError) as e:
@@ -259,7 +268,7 @@ def _arrow(name, table, pyarrow):
         ) from e
 
 
-def _temporary(path):
+def _temporary(path: str) -> str:
     """An empty file beside `path`; UserError if none can be made."""
     folder, name = os.path.split(os.path.abspath(path))
     if os.path.isdir(path):
@@ -273,7 +282,7 @@ def _temporary(path):
 
 
 @contextlib.contextmanager
-def replacing(path):
+def replacing(path: str) -> Generator[str]:
     """`with replacing(path) as temporary:` write to `temporary`; it becomes `path` only when all went well."""
     temporary = _temporary(path)
     try:
@@ -289,12 +298,12 @@ def replacing(path):
     os.replace(temporary, path)
 
 
-def check_writable(path):
+def check_writable(path: str) -> None:
     """UserError if no file can be written at `path`: better before the work than after."""
     os.unlink(_temporary(path))
 
 
-def write_text(path, text):
+def write_text(path: str, text: str) -> None:
     """Writes `text` to `path`, completely or not at all; UserError if that cannot be done."""
     with replacing(path) as temporary, open(temporary, "w", encoding="utf-8") as f:
         f.write(text)

@@ -8,7 +8,12 @@ and power laws through those.
 Axes: n runs; draws; budgets.
 """
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
+
+from fit.aliases import Array, Json
 
 SPREAD = 0.1  # runs whose FLOPs lie within this share are of one budget
 APART = 0.03  # a gap in FLOPs of this share separates two budgets
@@ -17,14 +22,14 @@ DRAWS = 1000
 KNOWN = 0.9  # share of the drawn parabolas that must have a lowest point
 
 
-def budgets(flops):
+def budgets(flops: Array) -> list[Array]:
     """Index arrays of the runs of equal FLOPs [n], ascending; a run whose FLOPs no other has is in none of them."""
     order = np.argsort(flops, kind="stable")
     groups = np.split(order, 1 + np.flatnonzero(np.diff(np.log(flops[order])) > APART))
     return [group for group in groups if len(group) > 1 and np.ptp(np.log(flops[group])) <= SPREAD]
 
 
-def parabola(size, loss, rng=None):
+def parabola(size: Array, loss: Array, rng: np.random.Generator | None = None) -> dict[str, Any] | None:
     """{best, loss, drawn} of a parabola in ln size, sizes and losses [n]: its lowest point, a size, and those of DRAWS
     parabolas around it, NaN where one opens downwards (drawn is None with no degree of freedom left or no rng).
 
@@ -51,7 +56,14 @@ def parabola(size, loss, rng=None):
     return dict(best=float(np.exp(lowest)), loss=float(c[2] - c[1] ** 2 / (4 * c[0])), drawn=drawn)
 
 
-def profiles(size, flops, loss, n_experts=None, percentiles=(10, 90), seed=0):
+def profiles(
+    size: Array,
+    flops: Array,
+    loss: Array,
+    n_experts: Array | None = None,
+    percentiles: Sequence[float] = (10, 90),
+    seed: int = 0,
+) -> list[Json]:
     """[{n_experts, budgets: [{flops, runs, best, interval, loss}], power: (a, b) or None, exponent: interval of b}] of
     runs [n]; empty where no budget has a parabola with a lowest point inside."""
     rng, out = np.random.default_rng(seed), []
@@ -73,13 +85,15 @@ def profiles(size, flops, loss, n_experts=None, percentiles=(10, 90), seed=0):
     return out
 
 
-def _ends(drawn, percentiles):
+def _ends(drawn: Array, percentiles: Sequence[float]) -> list[float] | None:
     """The percentiles of drawn lowest points or exponents; None where too many of the parabolas have none."""
     known = drawn[np.isfinite(drawn)]
     return np.percentile(known, percentiles).tolist() if len(known) > KNOWN * len(drawn) else None
 
 
-def _power(rows, bests, percentiles):
+def _power(
+    rows: list[Json], bests: Array, percentiles: Sequence[float]
+) -> tuple[tuple[float, float] | None, list[float] | None]:
     """((a, b), interval of b) of best = a C^b, and of the drawn bests [budgets, draws]; None with one budget."""
     if len(rows) < 2:
         return None, None

@@ -5,9 +5,12 @@ the best run itself. If the best run is at the end of its grid, it is taken itse
 """
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from fit.aliases import Array, Numbers
+from fit.data.table import Table
 from fit.errors import UserError
 
 
@@ -24,7 +27,7 @@ class BestRate:
     at_edge: bool
 
 
-def best_rates(table):
+def best_rates(table: Table) -> list[BestRate]:
     """The BestRate of each (n_experts, n_active, n_tokens) in the table, in that order; means over equal rates (seeds).
 
     Raises:
@@ -45,7 +48,7 @@ def best_rates(table):
     return optima
 
 
-def _optimum(n_experts, n_active, n_tokens, x, loss):
+def _optimum(n_experts: float, n_active: float, n_tokens: float, x: Array, loss: Array) -> BestRate:
     i = int(np.argmin(loss))
     if i in (0, len(x) - 1):
         return BestRate(n_active, n_experts, n_tokens, float(np.exp(x[i])), float(loss[i]), np.nan, True)
@@ -57,7 +60,7 @@ def _optimum(n_experts, n_active, n_tokens, x, loss):
     return BestRate(n_active, n_experts, n_tokens, float(np.exp(best)), float(low), float(curvature), False)
 
 
-def fit(optima, where="the runs", with_tokens=False):
+def fit(optima: Sequence[BestRate], where: str = "the runs", with_tokens: bool = False) -> dict[str, float]:
     """Coefficients of Eq. 10 by name, least squares in ln LR; with_tokens adds n_tokens, the exponent of the training
     tokens, which Eq. 10 lacks. UserError if the optima do not fix all of them."""
     names = ("constant", "n_active", "n_experts") + ("n_tokens",) * with_tokens
@@ -69,7 +72,7 @@ def fit(optima, where="the runs", with_tokens=False):
     return dict(zip(names, map(float, values)))
 
 
-def predict(law, n_active, n_experts, n_tokens=1.0):
+def predict(law: Mapping[str, float], n_active: Numbers, n_experts: Numbers, n_tokens: Numbers = 1.0) -> Numbers:
     """The law's peak learning rate; numbers or arrays. n_tokens matters to a law that has an exponent for it."""
     of_tokens = law.get("n_tokens", 0.0) * np.log(n_tokens)
     return np.exp(
@@ -77,12 +80,12 @@ def predict(law, n_active, n_experts, n_tokens=1.0):
     )
 
 
-def loss_lost(optimum, rate):
+def loss_lost(optimum: BestRate, rate: Numbers) -> Numbers:
     """Nats per token that `rate` loses against the model's best, by its parabola; nan at the end of a grid."""
     return optimum.curvature * np.log(rate / optimum.rate) ** 2
 
 
-def rms_error(law, optima):
+def rms_error(law: Mapping[str, float], optima: Sequence[BestRate]) -> float:
     """Root mean square of ln(law / best)."""
     errors = [np.log(predict(law, o.n_active, o.n_experts, o.n_tokens) / o.rate) for o in optima]
     return float(np.sqrt(np.mean(np.square(errors))))

@@ -10,14 +10,17 @@ Axes: n runs; 7 coefficients, in the order above.
 """
 
 import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
+from fit.aliases import Array, Json, Numbers
 from fit.data import frames
 from fit.data.runs import read_runs
+from fit.data.table import Table
 from fit.equal_flops.isoflop import budgets
 from fit.errors import UserError
-from fit.shape.architecture import training_flops
 
 REFITS, KEPT = 100, 0.8  # refits, and the share of the runs in each
 LEAST = 9  # runs at a budget: the coefficients and two more
@@ -32,29 +35,29 @@ class Surface:
     size: tuple
     sparsity: tuple
 
-    def loss(self, n_total, sparsity):
+    def loss(self, n_total: Numbers, sparsity: Numbers) -> Array:
         """In nats per token; broadcasts."""
         return self._at(np.log(n_total), -np.log1p(-np.asarray(sparsity, float)))
 
-    def _at(self, x, z):
+    def _at(self, x: Array, z: Array) -> Array:
         a1, a2, b1, b2, c1, c2, d = self.coefficients
         return (a1 + a2 * x) * x + (b1 + b2 * z) * z + (c1 + c2 * x * z) * x * z + d
 
-    def best_size(self, sparsity):
+    def best_size(self, sparsity: Numbers) -> tuple[Array, Array]:
         """(n_total, loss) of the best size at each sparsity."""
         z, ends = -np.log1p(-np.asarray(sparsity, float)), np.log(self.size)
         a1, a2, _, _, c1, c2, _ = self.coefficients
         x = _lowest(a2 + c2 * z**2, a1 + c1 * z, ends, lambda x: self._at(x, z))
         return np.exp(x), self._at(x, z)
 
-    def best_sparsity(self, n_total, within=None):
+    def best_sparsity(self, n_total: Numbers, within: Sequence[Numbers] | None = None) -> tuple[Array, Array]:
         """(sparsity, loss) of the best sparsity at each size; within: (low, high), other than those that were run."""
         x, ends = np.log(np.asarray(n_total, float)), -np.log1p(-np.array(within or self.sparsity))
         _, _, b1, b2, c1, c2, _ = self.coefficients
         z = _lowest(b2 + c2 * x**2, b1 + c1 * x, ends, lambda z: self._at(x, z))
         return -np.expm1(-z), self._at(x, z)
 
-    def best(self):
+    def best(self) -> Json:
         """{n_total, sparsity, loss, at_edge} of the best of both; at_edge names what lies at the end of its range."""
         low, high = first, last = -np.log1p(-np.array(self.sparsity))
         for _ in range(REFINED):
@@ -74,7 +77,7 @@ class Surface:
         return dict(n_total=n_total, sparsity=sparsity, loss=loss, at_edge=edge)
 
 
-def _lowest(square, slope, ends, value):
+def _lowest(square: Array, slope: Array, ends: Array, value: Callable[[Array], Array]) -> Array:
     """Where square v^2 + slope v is least for v within ends, given its value(v): the lowest point, or an end."""
     with np.errstate(divide="ignore", invalid="ignore"):
         vertex = np.where(square > 0, -slope / (2 * square), ends[0])
@@ -82,7 +85,7 @@ def _lowest(square, slope, ends, value):
     return np.take_along_axis(tried, np.argmin(value(tried), axis=0)[None], axis=0)[0]
 
 
-def fit(n_total, sparsity, loss):
+def fit(n_total: Array, sparsity: Array, loss: Array) -> Surface:
     """The Surface by least squares. Columns are scaled, for x^2 z^2 is thousands of times x."""
     x, z = np.log(n_total), -np.log1p(-sparsity)
     design = np.stack([x, x**2, z, z**2, x * z, (x * z) ** 2, np.ones(len(x))], axis=1)
@@ -91,19 +94,19 @@ def fit(n_total, sparsity, loss):
     return Surface(c, (n_total.min(), n_total.max()), (sparsity.min(), sparsity.max()))
 
 
-def reach(n_total, sparsity, sizes):
+def reach(n_total: Array, sparsity: Array, sizes: Array) -> tuple[Array, Array]:
     """(low, high) of the sparsities at which runs lie on both sides of each size, NaN where none do; between the
     sparsities of the runs (n_total, sparsity) the smallest and largest size follow a line in z."""
     z, x = -np.log1p(-sparsity), np.log(n_total)
     at = np.unique(z)
-    grid = np.unique(np.append(np.linspace(at[0], at[-1], GRID), at))[:, None]
+    grid = np.union1d(np.linspace(at[0], at[-1], GRID), at)[:, None]
     least, most = (np.interp(grid, at, [end(x[z == one]) for one in at]) for end in (np.min, np.max))
     inside = (np.log(sizes) >= least - 1e-9) & (np.log(sizes) <= most + 1e-9)
     span = lambda end, other: np.where(inside.any(axis=0), end(np.where(inside, grid, other), axis=0), np.nan)
     return -np.expm1(-span(np.min, np.inf)), -np.expm1(-span(np.max, -np.inf))
 
 
-def sizes_within(n_total, sparsity):
+def sizes_within(n_total: Array, sparsity: Array) -> Array:
     """Five sizes from the smallest to the largest that lies between the runs of 3 or more sparsities."""
     every = np.geomspace(n_total.min(), n_total.max(), GRID)
     ends = np.array([(n_total[sparsity == s].min(), n_total[sparsity == s].max()) for s in np.unique(sparsity)])
@@ -111,7 +114,7 @@ def sizes_within(n_total, sparsity):
     return np.geomspace(*every[enough][[0, -1]], 5) if enough.any() else np.array([])
 
 
-def refits(n_total, sparsity, loss, seed=0):
+def refits(n_total: Array, sparsity: Array, loss: Array, seed: int = 0) -> tuple[list[Surface], Array]:
     """(Surfaces fitted to KEPT of the runs, correlation [REFITS] of predicted and measured loss on the others; NaN
     where fewer than 3 are left)."""
     rng, surfaces, correlation = np.random.default_rng(seed), [], []
@@ -128,7 +131,7 @@ def refits(n_total, sparsity, loss, seed=0):
     return surfaces, np.array(correlation)
 
 
-def _alike(table):
+def _alike(table: Table) -> Array:
     """bool [n_runs]: the dense models, and the mixtures whose experts are as narrow as most mixtures'. Size and
     sparsity do not tell finer experts apart."""
     if not {"d_expert", "d_model", "n_experts"} <= set(table.columns):
@@ -140,18 +143,18 @@ def _alike(table):
     return ~mixture | (split == values[np.argmax(counts)])
 
 
-def of_table(runs: object, percentiles: tuple[float, float] = (10, 90), seed: int = 0) -> list[dict]:
+def of_table(runs: object, percentiles: Sequence[float] = (10, 90), seed: int = 0) -> list[dict[str, Any]]:
     """[{flops, runs, left_out, surface, points (n_total, sparsity), coefficients, rmse, correlation, best, intervals:
     {n_total, sparsity}, at_sizes: [{n_total, sparsity, interval, at_edge}]}] for each budget of a table of runs with
     n_active, n_total, n_tokens, loss and sparsity (or n_experts and top_k); left_out: how many of the budget's runs
     have finer or coarser experts than most. UserError where no budget has LEAST runs, 3 sizes and 3 sparsities."""
-    runs = read_runs(frames.of(runs), ("n_total", "n_tokens", "sparsity"))
-    path = runs.path
-    if "n_active" not in runs.table:
+    table = frames.of(runs)
+    runs, path = read_runs(table, ("n_total", "n_tokens", "sparsity")), table.path
+    if "n_active" not in table:
         raise UserError(f"{path}: column n_active is missing: budgets are of 6 n_active n_tokens FLOPs")
-    n_total, sparsity, alike = runs.columns["n_total"], runs.columns["sparsity"], _alike(runs.table)
+    n_total, sparsity, alike = runs.columns["n_total"], runs.columns["sparsity"], _alike(table)
     rows = []
-    for every in budgets(training_flops(runs.n_active, runs.n_tokens)):
+    for every in budgets(runs.flops):
         group = every[alike[every]]
         n, s, loss = n_total[group], sparsity[group], runs.loss[group]
         if len(group) < LEAST or len(np.unique(n)) < 3 or len(np.unique(s)) < 3:

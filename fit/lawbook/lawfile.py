@@ -7,13 +7,17 @@ import json
 import os
 import pathlib
 import warnings
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
+from fit.aliases import Array, ByName, Json, Numbers, Opt
 from fit.data import frames, table
 from fit.data.runs import unlikely
 from fit.errors import UserError
-from fit.form import Form
+from fit.form import Form, Reduced
 from fit.lawbook import intervals, lawcheck, shapes
 from fit.laws import FORMS, PRESETS
 from fit.shape.architecture import EXPERTS, OF_EXPERTS, PAPER, Architecture, training_flops
@@ -31,10 +35,10 @@ class Law:
 
     name: str
     form: Form
-    coefficients: dict
-    record: dict
+    coefficients: dict[str, float]
+    record: dict[str, Any]
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         values = ", ".join(f"{name} {value:.4g}" for name, value in self.coefficients.items())
         write = lambda name: flops if name == "training_flops" else amount
         known = [f"{name} {' to '.join(map(write(name), ends))}" for name, ends in self.ranges.items()]
@@ -42,23 +46,27 @@ class Law:
         known += [f"{len(self.record['bootstrap']['draws'])} bootstrap fits"] if self.draws else []
         return f"<{self.form.name} law {self.name}: {'; '.join([values, *known])}>"
 
-    def predict(self, n_active=1.0, n_tokens=1.0, n_experts=1.0, **columns):
+    def predict(
+        self, n_active: Any = 1.0, n_tokens: ArrayLike = 1.0, n_experts: ArrayLike = 1.0, **columns: ArrayLike
+    ) -> Array:
         """Loss in nats per token; columns (numbers, lists or arrays) broadcast together, those that the law does not
         use may be anything. Or one table of models, as fit.read takes it, in place of n_active: the loss of each row.
         Raises UserError for values that no model has, such as n_active=-1; warns of few or many tokens per parameter.
         """
-        columns = self._asked_for(n_active, n_tokens, n_experts, columns)
-        if odd := unlikely(columns, 0.5):  # not of grids, which reach far
+        read = self._asked_for(n_active, n_tokens, n_experts, columns)
+        if odd := unlikely(read, 0.5):  # not of grids, which reach far
             warnings.warn(odd, stacklevel=2)
         with np.errstate(all="ignore"):
-            loss = self.loss(self.coefficients, columns)
+            loss = self.loss(self.coefficients, read)
         if not np.isfinite(loss).all():
             i = int(np.argmax(~np.isfinite(loss)))
-            at = ", ".join(f"{name} {np.broadcast_to(v, loss.shape).flat[i]:g}" for name, v in columns.items())
+            at = ", ".join(f"{name} {np.broadcast_to(v, loss.shape).flat[i]:g}" for name, v in read.items())
             raise UserError(f"the {self.form.name} law gives no loss at {at}")
         return loss
 
-    def _asked_for(self, n_active, n_tokens, n_experts, more):
+    def _asked_for(
+        self, n_active: Any, n_tokens: ArrayLike, n_experts: ArrayLike, more: dict[str, ArrayLike]
+    ) -> dict[str, Array]:
         """The columns that the law reads, as float64 arrays; UserError at the first value that no model has."""
         if frames.is_table(n_active):
             models = frames.of(n_active)
@@ -79,13 +87,13 @@ class Law:
                 raise UserError(f"{name}: found {found:g}, expected a number from {low:g} to {high:g}")
         return columns
 
-    def loss(self, coefficients, columns):
+    def loss(self, coefficients: ByName, columns: ByName) -> Array:
         """Loss in nats per token with these coefficients by name; all arguments broadcast together."""
         columns = {name: np.asarray(columns[name], float) for name in self.form.columns}
         c = np.broadcast_arrays(*(coefficients[name] for name in self.form.names))
         return np.exp(self.form.log_loss(self.form.to_free(dict(zip(self.form.names, c))), columns))
 
-    def check_plannable(self):
+    def check_plannable(self) -> None:
         """UserError where the law does not read n_tokens, which a plan must choose."""
         if "n_tokens" not in self.form.columns:
             others = " or ".join(form.name for form in FORMS.values() if "n_tokens" in form.columns)
@@ -94,7 +102,7 @@ class Law:
                 f"tokens; use a law of form {others}"
             )
 
-    def at_experts(self, n_experts, coefficients=None):
+    def at_experts(self, n_experts: Numbers, coefficients: ByName | None = None) -> Reduced:
         """(m, mu, n, nu, c) at each n_experts (Eq. 5); UserError where the law has no such form."""
         self.check_plannable()
         if not self.form.at_experts:
@@ -105,28 +113,35 @@ class Law:
         return self.form.at_experts(coefficients or self.coefficients, np.asarray(n_experts, float))
 
     @property
-    def warning(self):
+    def warning(self) -> str:
         """A sentence on what is known against this law beyond its runs; "" for none."""
         return self.record.get("warning") or ""
 
     @property
-    def draws(self):
+    def draws(self) -> dict[str, Array] | None:
         """The bootstrap's coefficients by name, each [n_draws]; None where the law has none."""
         bootstrap = self.record.get("bootstrap")
         return bootstrap and dict(zip(self.form.names, np.array(bootstrap["draws"], float).T))
 
     @property
-    def percentiles(self):
+    def percentiles(self) -> list[float]:
         """The ends of the bootstrap's intervals."""
         return self.record["bootstrap"]["percentiles"]
 
     @property
-    def noise(self):
+    def noise(self) -> float | None:
         """Standard deviation of a new run's log loss around the law, on a trunk of its own; None where it is not
         known."""
         return (self.record.get("noise") or {}).get("total")
 
-    def predict_interval(self, n_active=1.0, n_tokens=1.0, n_experts=1.0, new_run=False, **columns):
+    def predict_interval(
+        self,
+        n_active: Any = 1.0,
+        n_tokens: ArrayLike = 1.0,
+        n_experts: ArrayLike = 1.0,
+        new_run: bool = False,
+        **columns: ArrayLike,
+    ) -> Array:
         """(low, high) percentiles of the loss; takes what predict takes. For the law itself: over the bootstrap's draws
         and, beyond the fitted runs, the form's own error where rolling hold-outs measured it. For a new run: over these
         and the run's own error, which fitting more runs does not reduce. Raises UserError for a law without draws, or
@@ -134,44 +149,44 @@ class Law:
         return intervals.interval(self, self._asked_for(n_active, n_tokens, n_experts, columns), new_run)
 
     @property
-    def knows_experts(self):
+    def knows_experts(self) -> bool:
         """Whether the loss depends on the number of experts."""
         return any(name in self.form.columns for name in OF_EXPERTS)
 
     @property
-    def reads_used(self):
+    def reads_used(self) -> bool:
         """Whether the loss depends on how many of the experts a token uses."""
         return bool({"sparsity", "top_k"} & set(self.form.columns))
 
     @property
-    def fixes_experts(self):
+    def fixes_experts(self) -> bool:
         """Whether all runs of a published law have one number of experts, and its formula does not read it."""
         return "n_experts" in self.record.get("fixed", ())
 
     @property
-    def counts_embedding(self):
+    def counts_embedding(self) -> bool:
         """Whether the law's n_active and n_total are with embedding and head."""
         return self.record.get("counts") != "without embedding"
 
     @property
-    def published(self):
+    def published(self) -> bool:
         """Whether this is a paper's law, not one that a fit wrote."""
         return self.name in PRESETS
 
     @property
-    def models(self):
+    def models(self) -> collections.defaultdict[str, Any]:
         """What is known of the models that the law was fitted to, as models.py lists it; None where unknown."""
         return collections.defaultdict(lambda: None, self.record.get("models") or {})
 
     @property
-    def architecture(self):
+    def architecture(self) -> Architecture:
         """The Architecture that the law was fitted to; the paper's where it says nothing."""
         return self.shaped()
 
-    def shaped(self, vocab_size=None, width_per_block=None):
+    def shaped(self, vocab_size: int | None = None, width_per_block: int | None = None) -> Architecture:
         """The Architecture asked for; None takes the law's own. UserError where its runs had several, none in a
         majority."""
-        asked = dict(vocab_size=vocab_size, width_per_block=width_per_block)
+        asked: dict[str, Any] = dict(vocab_size=vocab_size, width_per_block=width_per_block)
         for name in asked:
             several = (self.models["differing"] or {}).get(name)
             if asked[name] is None and self.models[name] is None and several:
@@ -186,18 +201,20 @@ class Law:
         return shapes.mixture_of(own, **built) if own else Architecture(**built)
 
     @property
-    def experts(self):
+    def experts(self) -> tuple[int, ...]:
         """The numbers of experts that a plan compares by default: those fitted, else the paper's."""
         return tuple(self.models["n_experts"] or EXPERTS) if self.knows_experts else (1,)
 
     @property
-    def ranges(self):
+    def ranges(self) -> dict[str, tuple[float, float]]:
         """{column: (low, high)} of the runs fitted: n_active, n_tokens, n_experts, training_flops, where known."""
         known = (self.record.get("runs") or {}).get("ranges") or {}
         names = dict.fromkeys(("n_active", "n_tokens", "n_experts", *self.form.columns, "training_flops"))
         return {name: tuple(known[name]) for name in names if known.get(name)}
 
-    def extrapolation(self, n_active=None, n_tokens=None, n_experts=None, flops=None, **more):
+    def extrapolation(
+        self, n_active: Opt = None, n_tokens: Opt = None, n_experts: Opt = None, flops: Opt = None, **more: Opt
+    ) -> list[Json]:
         """Which of these (numbers; flops: of training, 6 n_active n_tokens unless given) lie outside what was fitted.
 
         Returns a list of {column, value, low, high, factor}, empty inside; `factor` > 1 says how far outside. The
@@ -210,18 +227,22 @@ class Law:
                 outside.append(dict(column=column, value=float(value), low=low, high=high, factor=float(factor)))
         return outside
 
-    def inside(self, n_active=None, n_tokens=None, n_experts=None, flops=None, **more):
+    def inside(
+        self, n_active: Opt = None, n_tokens: Opt = None, n_experts: Opt = None, flops: Opt = None, **more: Opt
+    ) -> Array:
         """Whether extrapolation finds nothing, for arrays that broadcast together."""
         given = [v for v in (n_active, n_tokens, n_experts, flops, *more.values()) if v is not None]
         ranges = self._asked(n_active, n_tokens, n_experts, flops, more).values()
         fine = [(low * (1 - ROUNDING) <= value) & (value <= high * (1 + ROUNDING)) for value, low, high in ranges]
         return np.logical_and.reduce(np.broadcast_arrays(True, *fine, *given)[: 1 + len(fine)])
 
-    def _asked(self, n_active, n_tokens, n_experts, flops, more):
+    def _asked(
+        self, n_active: Opt, n_tokens: Opt, n_experts: Opt, flops: Opt, more: Mapping[str, Opt]
+    ) -> dict[str, tuple]:
         """{column: (value asked, low, high)} of what is asked and known."""
         if flops is None and n_active is not None and n_tokens is not None:
             flops = training_flops(n_active, n_tokens)
-        values = more | dict(n_active=n_active, n_tokens=n_tokens, n_experts=n_experts, training_flops=flops)
+        values = dict(more, n_active=n_active, n_tokens=n_tokens, n_experts=n_experts, training_flops=flops)
         fixed = self.record.get("fixed", ()) if self.published else ()  # what all its runs share and it does not read
         columns = [name for name in (*self.form.columns, *fixed, "training_flops")]
         columns = [name for name in columns if name in self.ranges]
@@ -231,7 +252,7 @@ class Law:
         return asked
 
 
-def in_words(outside):
+def in_words(outside: Iterable[Json]) -> str:
     """What Law.extrapolation gives, in words: "n_tokens 7 times above 1.31M, ..."; "" for nothing."""
     words = []
     for o in outside:
@@ -244,7 +265,7 @@ def in_words(outside):
     return ", ".join(words)
 
 
-def warning_of(outside):
+def warning_of(outside: list[Json]) -> str:
     """The sentence that every command says of an answer outside what was fitted; "" for one inside."""
     return sentences.OUTSIDE.format(what=in_words(outside)) if outside else ""
 

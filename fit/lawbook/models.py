@@ -20,9 +20,13 @@ import ast
 import collections
 import json
 import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
+from fit.aliases import Array, Json
+from fit.data.table import Table
 from fit.errors import UserError
 from fit.lawbook import shapes
 
@@ -34,13 +38,13 @@ CHOSEN += ("n_tokens", "seed", "data.fingerprint")
 BUILT = ("n_kv_heads", "head_dim", "tied_embeddings", "top_k", "d_expert", "n_shared_experts", "n_dense_blocks")
 
 
-def from_table(table, rows=slice(None)):
+def from_table(table: Table, rows: Array | slice = slice(None)) -> Json:
     """The entry `models` for a law fitted to the runs in `table`; n_experts are those of `rows`, the runs fitted."""
     differing = {}
     config = _only(table, "config", differing)
     sizes = {name: _most_common(table, name, differing) for name in ("vocab_size", "width_per_block")}
     architecture, off = shapes.of_table(table, *sizes.values(), differing)
-    built = dict(architecture=architecture) if architecture else {}
+    built: Json = dict(architecture=architecture) if architecture else {}
     built |= dict(miscounted=off) if off else {}
     return dict(
         **sizes,
@@ -57,7 +61,7 @@ def from_table(table, rows=slice(None)):
     )
 
 
-def _only(table, name, differing):
+def _only(table: Table, name: str, differing: dict[str, list]) -> str | None:
     """The one value of a column of text, None where there is no such column or it is empty."""
     values = sorted({str(v) for v in table.columns.get(name, []) if v not in (None, "")})
     if len(values) > 1:
@@ -65,7 +69,7 @@ def _only(table, name, differing):
     return values[0] if len(values) == 1 else None
 
 
-def _numbers(table, name):
+def _numbers(table: Table, name: str) -> Array | None:
     """A column as numbers, None where it is missing or not all positive numbers: no law needs it."""
     try:
         return table.numbers(name, (1e-12, 1e18)) if name in table.columns else None
@@ -73,7 +77,7 @@ def _numbers(table, name):
         return None
 
 
-def _most_common(table, name, differing):
+def _most_common(table: Table, name: str, differing: dict[str, list]) -> int | None:
     """The whole number that more than half of the runs have."""
     values = _numbers(table, name)
     if values is None:
@@ -84,7 +88,7 @@ def _most_common(table, name, differing):
     return int(round(value)) if 2 * count > len(values) and round(value) >= 1 else None
 
 
-def _text(table):
+def _text(table: Table) -> Json:
     """unique_tokens and repeats, from n_tokens and from epochs, the number of times that these read the text."""
     n_tokens, epochs = _numbers(table, "n_tokens"), _numbers(table, "epochs")
     if n_tokens is None or epochs is None:
@@ -96,7 +100,7 @@ def _text(table):
     )
 
 
-def _experts(table, rows):
+def _experts(table: Table, rows: Array | slice) -> list[int] | None:
     values = _numbers(table, "n_experts")
     if values is None:
         return None
@@ -105,7 +109,7 @@ def _experts(table, rows):
     return [fitted[i] for i in spread]
 
 
-def _overrides(table, differing):
+def _overrides(table: Table, differing: dict[str, list]) -> dict[str, str]:
     """{field: value as Python source} that every run's overrides (field=value field=value ...) hold alike."""
     held = [dict(re.findall(r"([\w.]+)=(.*?)(?= [\w.]+=|$)", str(text))) for text in table.columns.get("overrides", [])]
     common = {}
@@ -120,18 +124,18 @@ def _overrides(table, differing):
     return common
 
 
-def text_of(entry):
+def text_of(entry: Mapping[str, Any]) -> dict[str, str]:
     """{field: value as Python source} by which the trainer takes only the runs' text; {} where that is unknown."""
     corpus = entry["corpus"] or ""
     return {"data.fingerprint": repr(corpus)} if re.fullmatch("[0-9a-f]{16}", corpus) else {}  # as jmoe names a text
 
 
-def overrides(entry):
+def overrides(entry: Mapping[str, Any]) -> dict[str, str]:
     """{field: value as Python source} that a model for this law has as its runs had it."""
     return (entry["overrides"] or {}) | text_of(entry)
 
 
-def is_literal(source):
+def is_literal(source: str) -> bool:
     """Whether `source` is a Python literal and nothing that could run."""
     try:
         ast.literal_eval(source)
@@ -140,10 +144,10 @@ def is_literal(source):
         return False
 
 
-def _learning_rate(table):
+def _learning_rate(table: Table) -> dict[str, float] | None:
     """Eq. 10's three numbers where they give every run's peak_learning_rate to 6 digits; else None."""
-    columns = [_numbers(table, name) for name in ("peak_learning_rate", "n_active", "n_experts")]
-    if any(values is None for values in columns):
+    read = [_numbers(table, name) for name in ("peak_learning_rate", "n_active", "n_experts")]
+    if len(columns := [values for values in read if values is not None]) < len(read):
         return None
     rate, n_active, n_experts = np.log(columns)
     if np.ptp(n_active) == 0:
@@ -155,7 +159,7 @@ def _learning_rate(table):
     return {name: float(f"{v:.10g}") for name, v in zip(("constant", "n_active", "n_experts"), law)}
 
 
-def check(entry, where):
+def check(entry: Any, where: str) -> None:
     """UserError unless `entry`, the `models` of a law.json, is what from_table makes, or None."""
     number = lambda v: type(v) in (int, float) and np.isfinite(v)
     count = lambda v: type(v) is int and v >= 1
@@ -187,7 +191,7 @@ def check(entry, where):
     check_fields([(f"models.{name}", (entry or {}).get(name), *how) for name, how in fields.items()], where)
 
 
-def _is_architecture(value):
+def _is_architecture(value: Any) -> bool:
     """Whether shapes.of_table could have made this value, so that a Mixture can be made of it."""
     limits = dict(kv_share=(1e-3, 1), attention=(1e-3, 1e3), ff=(1e-3, 1e3), split=(1e-3, 1e6), top_k=(1, 1e6))
     limits |= dict(shared=(0, 1e6), n_dense=(0, 1e6), head_dim=(0, 1e6), tied=(0, 1))
@@ -201,7 +205,7 @@ def _is_architecture(value):
     )
 
 
-def check_fields(fields, where):
+def check_fields(fields: Iterable[tuple[str, object, Callable[[Any], object], str]], where: str) -> None:
     """UserError at the first of fields (name, value, whether a value is fine, what is expected); None is fine."""
     for name, value, fine, expected in fields:
         if value is not None and not fine(value):
@@ -210,7 +214,7 @@ def check_fields(fields, where):
             raise UserError(f"{where}: {name} is {text}, expected {expected}")
 
 
-def notes(entry):
+def notes(entry: Mapping[str, Any]) -> Iterator[str]:
     """Sentences on text seen twice, and on the columns that should have one value for all runs and have several."""
     if entry.get("repeats"):
         count, most = entry["repeats"]
@@ -227,7 +231,7 @@ def notes(entry):
     yield from architecture_notes(entry)
 
 
-def architecture_notes(entry):
+def architecture_notes(entry: Mapping[str, Any]) -> Iterator[str]:
     """Sentences on how the runs' models are built, where they differ in it or the table does not say all of it."""
     architecture = entry.get("architecture") or {}
     for name, values in (entry.get("differing") or {}).items():
@@ -241,6 +245,6 @@ def architecture_notes(entry):
         )
 
 
-def _several(name, values):
+def _several(name: str, values: list) -> str:
     shown = ", ".join(map(str, values[:4])) + ", ..." * (len(values) > 4)
     return f"the runs have {len(values)} values of {name} ({shown}): "

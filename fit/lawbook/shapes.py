@@ -11,6 +11,8 @@ import re
 
 import numpy as np
 
+from fit.aliases import Array, Json
+from fit.data.table import Table
 from fit.errors import UserError
 from fit.shape.architecture import ROUNDED
 from fit.shape.mixture import Mixture
@@ -34,13 +36,13 @@ FIELDS = dict(
 )
 
 
-def held(table):
+def held(table: Table) -> list[dict[str, str]]:
     """[{field: value as text}] of config.model in the column overrides of each run; {} where there is none."""
     texts = table.columns.get("overrides") or [""] * len(table)
     return [dict(re.findall(r"(?:^| )model\.(\w+)=(\S+)", str(text))) for text in texts]
 
 
-def _columns(table):
+def _columns(table: Table) -> dict[str, Array] | None:
     """{name: float64 [n]} of d_model, n_blocks, n_experts, n_active and FIELDS, and tied; None where the table lacks
     the first or a value is no number."""
     overrides, read = held(table), {}
@@ -59,7 +61,9 @@ def _columns(table):
     return read | dict(tied=np.array([str(v).lower() == "true" for v in texts], float))
 
 
-def of_table(table, vocab_size, width_per_block, differing):
+def of_table(
+    table: Table, vocab_size: int | None, width_per_block: int | None, differing: dict[str, list]
+) -> tuple[Json | None, float | None]:
     """({name: value} of a Mixture, with top_k in place of used, or None where the models are the paper's; the share by
     which it miscounts the runs' n_active, or None where it does not). Of a name in which the runs differ, the value
     that most of them have is taken, else the middle one, and its values go to `differing`."""
@@ -69,7 +73,7 @@ def of_table(table, vocab_size, width_per_block, differing):
     mixtures = c["n_experts"] > 1
     several = {}
 
-    def common(name, values):
+    def common(name: str, values: Array) -> float | None:
         values = np.round(values, 6)
         if not len(values):
             return None
@@ -97,13 +101,13 @@ def of_table(table, vocab_size, width_per_block, differing):
     return (found if several or found != NEUTRAL else None), (off if off > OFF else None)
 
 
-def words_of(found):
+def words_of(found: Json) -> str:
     """The entries that are not the paper's: "n_kv_heads / n_heads 0.5, top_k 2"."""
     other = (f"{NAMES.get(name, name)} {value:.4g}" for name, value in found.items() if value != NEUTRAL[name])
     return ", ".join(other) or "in part"
 
 
-def mixture_of(found, vocab_size, width_per_block, final_norm=False):
+def mixture_of(found: Json, vocab_size: int, width_per_block: int, final_norm: bool = False) -> Mixture:
     """The Mixture of what of_table found."""
     fields = {name: value for name, value in found.items() if name != "top_k"}
     used = (found["top_k"] + found["shared"]) / found["split"]

@@ -4,13 +4,18 @@ import math
 
 import numpy as np
 
+from fit.aliases import Json
+from fit.lawbook.lawfile import Law
 from fit.planning import optimum
-from fit.shape.architecture import ROUNDED, Model
+from fit.planning.constraints import Constraints
+from fit.shape.architecture import ROUNDED, Architecture, Model
 
 TRIED = 300  # depths around the planned one, and widths at each; beyond, steps between them are below 0.4%
 
 
-def whole(law, architecture, constraints, planned):
+def whole(
+    law: Law, architecture: Architecture, constraints: Constraints, planned: Json
+) -> list[tuple[float, Model, int, float]]:
     """[(loss, Model, n_tokens, bytes of weights and cache)] of the models of whole blocks and heads around a planned
     optimum that meet the constraints: depths and widths with a width per block within ROUNDED of the architecture's or,
     where none of those fits, the deepest that fit."""
@@ -43,7 +48,9 @@ def whole(law, architecture, constraints, planned):
     return [(float(loss), *one) for loss, one in zip(losses, kept)]
 
 
-def nearest(law, architecture, constraints, optima):
+def nearest(
+    law: Law, architecture: Architecture, constraints: Constraints, optima: optimum.Optima
+) -> tuple[float, float, Model, int, float] | None:
     """The model of whole blocks and heads to build, with as many experts as the best optimum has; where none fits, with
     any other number. Of those as good as the best (within NEAR of the lowest loss) it is the one whose ratios are the
     architecture's, and then the one nearest in size to what was planned.

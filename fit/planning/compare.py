@@ -9,12 +9,15 @@ model lies below its best dense model under the same limits, and how many more F
 import dataclasses
 import math
 import operator
+from collections.abc import Sequence
 
 import numpy as np
 
+from fit.aliases import Floats, Json
 from fit.errors import UserError
-from fit.lawbook.lawfile import load
+from fit.lawbook.lawfile import Law, load
 from fit.planning import optimum
+from fit.planning.constraints import Constraints
 from fit.planning.leverage import of_split
 from fit.planning.planning import at_edge, flops_of_dense, not_bounded
 from fit.shape.architecture import training_flops
@@ -30,7 +33,13 @@ ABOUT = (
 )
 
 
-def compare(laws, shape, constraints, experts=None, used=None):
+def compare(
+    laws: Sequence[Law],
+    shape: Json,
+    constraints: Constraints,
+    experts: Floats | None = None,
+    used: Sequence[float] | None = None,
+) -> Json:
     """What each of the Laws answers and what they agree on, as a dictionary of plain numbers, ready for JSON.
 
     shape: {vocab_size, width_per_block}, and n_dense and kv_share of Mixture where they are asked for. experts: numbers
@@ -49,7 +58,9 @@ def compare(laws, shape, constraints, experts=None, used=None):
     )
 
 
-def answer(law, shape, constraints, experts=None, used=None):
+def answer(
+    law: Law, shape: Json, constraints: Constraints, experts: Floats | None = None, used: Sequence[float] | None = None
+) -> Json:
     """The law's best architecture and its best dense one; {law, why} where nothing is feasible."""
     experts = law.experts if experts is None or law.fixes_experts or not law.knows_experts else experts
     found, architecture, i = _best(law, shape, constraints, np.array(experts, float), used)
@@ -86,13 +97,13 @@ def answer(law, shape, constraints, experts=None, used=None):
     )
 
 
-def _splits(law):
+def _splits(law: Law) -> Sequence[int]:
     """The SPLITS of an expert that lie within the law's data; [1] where a split makes no difference to the law."""
     read = [name for name in ("top_k", "granularity") if name in law.form.columns]
     return [k for k in SPLITS if all(k <= law.ranges.get(name, (1, k))[1] for name in read)] if read else [1]
 
 
-def _not_read(law, shape, used):
+def _not_read(law: Law, shape: Json, used: Sequence[float] | None) -> Json:
     """{flag: value} of what the user asks of the models but the law has no column for."""
     asked = dict(kv_share=(shape.get("kv_share"), 1.0), dense_blocks=(shape.get("n_dense"), 0))
     found = {name: value for name, (value, neutral) in asked.items() if value not in (None, neutral)}
@@ -101,11 +112,12 @@ def _not_read(law, shape, used):
     return found
 
 
-def _choices(law, shape, used):
+def _choices(law: Law, shape: Json, used: Sequence[float] | None) -> list[Mixture]:
     """The Mixtures that the law can tell apart. With a law that reads neither sparsity nor top_k, a token uses one
     expert's width; with a law whose runs were not built like the paper's, the Mixtures are built like those runs."""
-    if law.models["architecture"]:
-        own = dataclasses.replace(law.shaped(shape["vocab_size"], shape["width_per_block"]), **shape)
+    own = law.shaped(shape["vocab_size"], shape["width_per_block"])
+    if isinstance(own, Mixture):
+        own = dataclasses.replace(own, **shape)
         wanted = used if used and law.reads_used else [own.used]
         narrow = [max(own.shared + 1, round(u * own.split)) for u in wanted]
         return [dataclasses.replace(own, used=n / own.split) for n in dict.fromkeys(narrow)]
@@ -120,12 +132,14 @@ def _choices(law, shape, used):
     ]
 
 
-def _best(law, shape, constraints, experts, used=None):
-    """(Optima, Mixture, index) of the law's least loss; (None, Mixture, None) where nothing is feasible."""
+def _best(
+    law: Law, shape: Json, constraints: Constraints, experts: Floats, used: Sequence[float] | None = None
+) -> tuple[optimum.Optima | None, Mixture, int]:
+    """(Optima, Mixture, index) of the law's least loss; (None, Mixture, 0) where nothing is feasible."""
     return best(_asked_for_loss(law), _choices(law, shape, used), constraints, experts)
 
 
-def _asked_for_loss(law):
+def _asked_for_loss(law: Law) -> Law:
     """The law itself or, if it counts otherwise than the planner, the law without its closed form, which would read the
     planner's counts."""
     if law.counts_embedding or not law.form.at_experts:
@@ -133,7 +147,7 @@ def _asked_for_loss(law):
     return dataclasses.replace(law, form=law.form.of_loss_alone())
 
 
-def _dense(law, shape, constraints, loss):
+def _dense(law: Law, shape: Json, constraints: Constraints, loss: float) -> Json | None:
     """The best dense model by the law, or by the dense law of the same paper, and what `loss` saves against it; None
     where none is feasible. flops_ratio: the FLOPs at which a dense model reaches `loss`, over the given FLOPs; None
     where no budget is enough."""
@@ -141,7 +155,7 @@ def _dense(law, shape, constraints, loss):
     found, architecture, i = _best(dense_law, shape, constraints, np.array([1.0]))
     if found is None:
         return None
-    row = found.row(i) | dict(law=dense_law.name)
+    row: Json = found.row(i) | dict(law=dense_law.name)
     row |= dict(loss_saved_share=1 - loss / row["loss"])
     if constraints.flops is not None:
         needed = flops_of_dense(_asked_for_loss(dense_law), architecture, constraints, loss)
@@ -149,7 +163,7 @@ def _dense(law, shape, constraints, loss):
     return row
 
 
-def agreement(rows):
+def agreement(rows: list[Json]) -> list[Json]:
     """How far the laws' answers lie apart: a list of {of, column, low, high, low_law, high_law, factor, agree, limit}.
 
     of "best": the best models of the laws of mixtures; for n_experts, only of the laws that chose it. of "dense": every
@@ -176,8 +190,10 @@ def agreement(rows):
     return out
 
 
-def best(law, architectures, constraints, experts):
-    """(Optima, architecture, index) of the law's least loss over the grid; (None, first architecture, None) where
+def best(
+    law: Law, architectures: Sequence[Mixture], constraints: Constraints, experts: Floats
+) -> tuple[optimum.Optima | None, Mixture, int]:
+    """(Optima, architecture, index) of the law's least loss over the grid; (None, first architecture, 0) where
     nothing is feasible. Numbers of experts below what an architecture uses are left out."""
     found, experts = None, np.asarray(experts, float)
     for architecture in architectures:
@@ -186,4 +202,4 @@ def best(law, architectures, constraints, experts):
             i = int(np.nanargmin(solved.loss))
             if found is None or solved.loss[i] < found[0].loss[found[2]]:
                 found = solved, architecture, i
-    return found or (None, architectures[0], None)
+    return found or (None, architectures[0], 0)

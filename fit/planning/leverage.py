@@ -15,11 +15,13 @@ logarithms of both neither does.
 
 import numpy as np
 
+from fit.aliases import Json, Numbers
+
 COEFFICIENTS = dict(a=1.23, d=-7.61e-2, gamma=1.67e-2, beta=-1.17e-1, A_start=1.63e-2, A_max=5.28e16)  # Table 2
 RANGES = dict(activation=(0.008, 1.0), granularity=(2.0, 16.0), flops=(3e17, 6e20))  # of its runs
 
 
-def leverage(activation, granularity, flops):
+def leverage(activation: Numbers, granularity: Numbers, flops: Numbers) -> Numbers:
     """EL, numbers or arrays that broadcast."""
     c = COEFFICIENTS
     scale = 1 / (1 / (activation + 1 / (1 / c["A_start"] - 1 / c["A_max"])) + 1 / c["A_max"])
@@ -27,7 +29,7 @@ def leverage(activation, granularity, flops):
     return scale ** (c["a"] + c["d"] * np.log10(flops) + c["gamma"] * g**2 + c["beta"] * g)
 
 
-def of_split(n_experts, split, flops, used=1, d_ff=3):
+def of_split(n_experts: float, split: float, flops: float, used: float = 1, d_ff: float = 3) -> Json:
     """{leverage, outside: what lies outside the paper's runs} of a mixture of n_experts experts as wide as a dense
     layer, d_ff times d_model, each split into `split`, of which a token uses `used` times as many."""
     asked = dict(activation=used / n_experts, granularity=2 * split / d_ff, flops=flops)

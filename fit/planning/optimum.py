@@ -9,12 +9,17 @@ is only asked for losses: its best size is searched for on a grid that is refine
 """
 
 import dataclasses
+from collections.abc import Callable, Sequence
+from typing import SupportsIndex
 
 import numpy as np
+from numpy.typing import ArrayLike
 
+from fit.aliases import Array, ByName, Floats, Json, Numbers
 from fit.errors import UserError
+from fit.lawbook.lawfile import Law
 from fit.planning.constraints import Constraints
-from fit.shape.architecture import INFERENCE, TRAINING, training_flops
+from fit.shape.architecture import INFERENCE, TRAINING, Architecture, training_flops
 from fit.shape.roots import root
 from fit.words import sentences
 
@@ -41,12 +46,12 @@ class Optima:
     size_bound: np.ndarray
     feasible: np.ndarray
 
-    def row(self, i=(), names=("n_active", "n_tokens", "loss")):
+    def row(self, i: SupportsIndex | tuple[()] = (), names: Sequence[str] = ("n_active", "n_tokens", "loss")) -> Json:
         """The i-th optimum as a dictionary of plain numbers: n_experts and these."""
         return dict(n_experts=int(self.n_experts[i])) | {name: float(getattr(self, name)[i]) for name in names}
 
 
-def compute_optimal(m, mu, n, nu, flops):
+def compute_optimal(m: Numbers, mu: Numbers, n: Numbers, nu: Numbers, flops: Numbers) -> tuple[Array, Array]:
     """(N, D) that minimise m N^mu + n D^nu with 6 N D = flops (App. C), any shape; NaN where there is no optimum."""
     with np.errstate(all="ignore"):
         size = (m * mu / (n * nu)) ** (-1 / (mu + nu)) * (flops / TRAINING) ** (nu / (mu + nu))
@@ -54,7 +59,14 @@ def compute_optimal(m, mu, n, nu, flops):
     return size, flops / (TRAINING * size)
 
 
-def loss_of(law, architecture, n_experts, n_active, n_tokens, coefficients=None):
+def loss_of(
+    law: Law,
+    architecture: Architecture,
+    n_experts: Numbers,
+    n_active: Numbers,
+    n_tokens: Numbers,
+    coefficients: ByName | None = None,
+) -> Array:
     """Loss of models of an architecture, whatever the law reads of them; the numbers broadcast together."""
     coefficients = coefficients or law.coefficients
     if law.form.at_experts:
@@ -68,14 +80,14 @@ def loss_of(law, architecture, n_experts, n_active, n_tokens, coefficients=None)
     return law.loss(coefficients, columns)
 
 
-def _gain_over_cost(log_n, reduced, budget, inference):
+def _gain_over_cost(log_n: Numbers, reduced: Sequence[Numbers], budget: Numbers, inference: Numbers) -> Numbers:
     """Logarithm of what a larger model gains over what its lost tokens cost; falls with log_n, zero at the optimum."""
     m, mu, n, nu = reduced[:4]
     d = budget * np.exp(-log_n) - inference
     return (np.log(m * -mu) + mu * log_n) - (np.log(n * -nu) + (nu - 1) * np.log(d) + np.log(budget) - log_n)
 
 
-def _closed_form(reduced, n_experts, constraints):
+def _closed_form(reduced: Sequence[Numbers], n_experts: Array, constraints: Constraints) -> Numbers:
     """The best n_active of a Chinchilla law under flops and inference tokens alone. UserError if it has no optimum."""
     m, mu, n, nu = reduced[:4]
     if not (np.all(mu < 0) and np.all(nu < 0)):
@@ -93,7 +105,7 @@ def _closed_form(reduced, n_experts, constraints):
     return size
 
 
-def _searched(loss, low, high):
+def _searched(loss: Callable[[Array], Array], low: Array, high: Array) -> Array:
     """The n_active in [low, high] (arrays) of the least loss(n_active [GRID, ...]), by a grid that is refined."""
     low, high = np.log(low), np.log(high)
     share = np.linspace(0, 1, GRID).reshape(-1, *[1] * np.ndim(low))
@@ -105,7 +117,7 @@ def _searched(loss, low, high):
     return np.exp(np.take_along_axis(sizes, best, axis=0)[0])
 
 
-def _largest(architecture, constraints, n_experts):
+def _largest(architecture: Architecture, constraints: Constraints, n_experts: Array) -> tuple[Numbers, str | Array]:
     """(n_active of the largest model that memory and chips hold, infinite without these; which of the two it is)."""
     largest, bound = np.inf, "memory"
     for name, used, limit in constraints.sizes(architecture):
@@ -119,7 +131,7 @@ def _largest(architecture, constraints, n_experts):
     return largest, bound
 
 
-def _on_plateau(slack, loss, size, smallest):
+def _on_plateau(slack: float, loss: Callable[[Array], Array], size: Array, smallest: Array) -> Array:
     """The least size whose loss is higher than that of `size` by no more than the share `slack`, where it is at most
     PLATEAU of it; elsewhere NaN. loss: of n_active, an array."""
     most, less = loss(size) * (1 + slack), np.maximum(PLATEAU * size, smallest)
@@ -128,7 +140,13 @@ def _on_plateau(slack, loss, size, smallest):
     return np.where((less < size) & (loss(less) <= most), edge, np.nan)
 
 
-def solve(law, n_experts, architecture, constraints, coefficients=None):
+def solve(
+    law: Law,
+    n_experts: Numbers,
+    architecture: Architecture,
+    constraints: Constraints,
+    coefficients: ByName | None = None,
+) -> Optima:
     """Optima at each n_experts; everything broadcasts together, coefficients too (by name; the law's unless given).
 
     Raises UserError if the constraints leave size or tokens without a bound, or the law has no optimum.
@@ -179,10 +197,13 @@ def solve(law, n_experts, architecture, constraints, coefficients=None):
     d_model = architecture.d_model(size, n_experts)
     with np.errstate(invalid="ignore"):
         loss = loss_of(law, architecture, n_experts, size, trained, coefficients)
-    return Optima(n_experts, size, architecture.n_total(d_model, n_experts), trained, loss, d_model, bound, feasible)
+    n_total = np.asarray(architecture.n_total(d_model, n_experts))
+    return Optima(n_experts, size, n_total, trained, loss, d_model, bound, feasible)
 
 
-def unconstrained(law, n_experts, architecture, flops, coefficients=None):
+def unconstrained(
+    law: Law, n_experts: Numbers, architecture: Architecture, flops: Numbers, coefficients: ByName | None = None
+) -> tuple[Array, Array, Array]:
     """(n_active, n_tokens, loss) of the compute-optimal models, however small; NaN where there is no optimum."""
     if law.form.at_experts:
         reduced = law.at_experts(n_experts, coefficients)
@@ -192,21 +213,21 @@ def unconstrained(law, n_experts, architecture, flops, coefficients=None):
     return best.n_active, best.n_tokens, best.loss
 
 
-def usable_draws(law, experts):
+def usable_draws(law: Law, experts: Floats) -> Array:
     """bool [n_draws]: which of the bootstrap's draws have an optimum at every one of `experts`."""
     count = len(law.record["bootstrap"]["draws"])
     if not law.form.at_experts:
         return np.ones(count, bool)
-    reduced = [law.form.at_experts(law.draws, e) for e in experts]
+    reduced = [law.form.at_experts(law.draws or {}, e) for e in experts]
     return np.all([np.broadcast_to((at.mu < 0) & (at.nu < 0), count) for at in reduced], axis=0)
 
 
-def allowed_experts(law, experts):
+def allowed_experts(law: Law, experts: Floats) -> Array:
     """The numbers of experts a plan compares: the asked ones, or 1 alone for a law that knows dense models only."""
     return np.array(sorted(experts), float) if law.knows_experts else np.array([1.0])
 
 
-def why_infeasible(architecture, constraints, n_experts):
+def why_infeasible(architecture: Architecture, constraints: Constraints, n_experts: ArrayLike) -> str:
     """One sentence: which constraint cannot be met at the least demanding n_experts, and by how much."""
     if not (enough := architecture.enough(n_experts := np.atleast_1d(n_experts))).any():
         return sentences.TOO_FEW_EXPERTS.format(e=np.max(n_experts), used=architecture.top_k)
@@ -216,9 +237,10 @@ def why_infeasible(architecture, constraints, n_experts):
     for name, used, limit in constraints.sizes(architecture):
         if (need := float(used(d, least))) > limit:
             sentence = dict(memory=sentences.MEMORY_TOO_SMALL, chips=sentences.CHIPS_TOO_FEW)[name]
-            chips = constraints.chips and dict(count=constraints.chips.count, kind=constraints.chips.kind)
+            chips = constraints.chips
+            kind = dict(count=chips.count, kind=chips.kind) if chips else {}
             gb = dict(need=need / 1e9, limit=limit / 1e9, times=need / limit)
-            return sentence.format(smallest=smallest, **gb, **(chips or {}))
+            return sentence.format(smallest=smallest, **gb, **kind)
     size = float(architecture.n_active(d, least))
     inference, one = INFERENCE * size * constraints.inference_tokens, training_flops(size, 1)
     need = inference + one
@@ -232,7 +254,7 @@ def why_infeasible(architecture, constraints, n_experts):
     )
 
 
-def optima(law, architecture, constraints, experts):
+def optima(law: Law, architecture: Architecture, constraints: Constraints, experts: Floats) -> Optima:
     """Optima at each allowed number of experts; UserError if none is feasible, naming the constraint that binds."""
     experts = allowed_experts(law, experts)
     best = solve(law, experts, architecture, constraints.at(experts))
@@ -241,7 +263,7 @@ def optima(law, architecture, constraints, experts):
     return best
 
 
-def near_optimal(law, architecture, constraints, solved):
+def near_optimal(law: Law, architecture: Architecture, constraints: Constraints, solved: Optima) -> list[Array]:
     """For each of the Optima `solved` the (smallest, largest) n_active whose loss is within BAND of the
     best; NaN where none is."""
     constraints = constraints.at(solved.n_experts)
@@ -252,7 +274,7 @@ def near_optimal(law, architecture, constraints, solved):
         last = constraints.flops / TRAINING / (INFERENCE / TRAINING * constraints.inference_tokens + 1.0)
         largest = np.minimum(largest, last)
 
-    def excess(log_n):
+    def excess(log_n: Numbers) -> Array:
         n_active = np.exp(log_n)
         return loss_of(law, architecture, solved.n_experts, n_active, constraints.tokens(n_active)) - target
 

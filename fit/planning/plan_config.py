@@ -9,9 +9,10 @@ import os
 import pathlib
 import re
 
+from fit.aliases import Json
 from fit.errors import UserError
 from fit.lawbook import models
-from fit.lawbook.lawfile import load, warning_of
+from fit.lawbook.lawfile import Law, load, warning_of
 from fit.lawbook.models import BUILT
 from fit.planning.planning import PAPERS_LAW
 from fit.words import sentences
@@ -24,7 +25,7 @@ ROOT = pathlib.Path(__file__).parents[2]  # of this package, which configs/ lies
 WARMUP = 3  # a run warms up over a third of its tokens at most, as the shortest of the paper does
 
 
-def source(law, plan, base=None):
+def source(law: Law, plan: Json, base: str | None = None) -> str:
     """The config's source. base: a config file to use instead of the runs' own; it is not checked to serve the model.
 
     Raises:
@@ -58,7 +59,7 @@ def source(law, plan, base=None):
     )
 
 
-def _microbatch(plan, base):
+def _microbatch(plan: Json, base: str) -> str:
     """The line that says how many tokens the chips hold at once, where they do not hold the largest batch."""
     fewer = (plan["buildable"].get("cost") or {}).get("microbatch_tokens")
     if not fewer or base != plan["base_config"]:
@@ -66,7 +67,7 @@ def _microbatch(plan, base):
     return f"    config.microbatch_tokens = {fewer:_}  # {sentences.CONFIG_MICROBATCH.format(**plan['chips'])}\n"
 
 
-def _check(law, built, base):
+def _check(law: Law, built: Json, base: str | None) -> None:
     """UserError where the runs' config `base` cannot serve the model."""
     another = sentences.ANOTHER_CONFIG
     if base is None:
@@ -87,7 +88,7 @@ def _check(law, built, base):
         raise UserError(sentences.FAR_FROM_CONFIG.format(outside=warning_of(far), base=base, another=another))
 
 
-def no_config(law):
+def no_config(law: Law) -> str:
     """Why nothing says what config a law's runs had."""
     several = (law.models["differing"] or {}).get("config")
     if several:
@@ -95,7 +96,7 @@ def no_config(law):
     return sentences.NO_CONFIG
 
 
-def _start(base):
+def _start(base: str) -> tuple[str, str]:
     """(source that imports the config file `base`, source that calls it)."""
     parts = re.fullmatch(r"((?:[A-Za-z_]\w*/)+)([A-Za-z_]\w*)\.py", base)
     if parts:
@@ -103,7 +104,7 @@ def _start(base):
     return f"import runpy\n\nbase = runpy.run_path({os.path.abspath(base)!r})", 'base["get_config"]()'
 
 
-def _docstring(plan, base):
+def _docstring(plan: Json, base: str) -> str:
     built = plan["buildable"]
     given = dict(plan["constraints"])
     if isinstance(given.get("flops"), dict):

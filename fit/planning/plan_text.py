@@ -1,12 +1,15 @@
 """A plan in words: a table, and what follows from it."""
 
+from collections.abc import Iterator
+
+from fit.aliases import Json
 from fit.fitting import summary
 from fit.lawbook.lawfile import in_words, warning_of
 from fit.words import sentences
 from fit.words.units import amount, duration, memory
 
 
-def text(plan):
+def text(plan: Json) -> str:
     """The plan that planning.plan made, as text."""
     parts = [answer(plan), _optima(plan)]
     if plan.get("bootstrap"):
@@ -28,7 +31,7 @@ def text(plan):
     return "\n\n".join(parts)
 
 
-def _optima(plan):
+def _optima(plan: Json) -> str:
     """One line for each number of experts. The end of a line names what lies outside the fitted range, except for the
     FLOPs: these are those asked for, and the warning below names them."""
     outside = [in_words([o for o in row["extrapolation"] if o["column"] != "training_flops"]) for row in plan["optima"]]
@@ -49,7 +52,7 @@ def _optima(plan):
     return "\n".join(lines)
 
 
-def answer(plan):
+def answer(plan: Json) -> str:
     """What to train and how sure its loss is, in a sentence."""
     best, drawn = plan["best"], plan.get("bootstrap")
     e, interval = best["n_experts"], ""
@@ -68,7 +71,7 @@ def answer(plan):
     )
 
 
-def _built(built, n_experts):
+def _built(built: Json | None, n_experts: int) -> str:
     """What building costs in loss."""
     if built is None:
         return sentences.NOT_BUILT
@@ -84,7 +87,7 @@ def _built(built, n_experts):
     )
 
 
-def _bootstrap(b):
+def _bootstrap(b: Json) -> str:
     often = max(b["optima"], key=lambda row: row["best_in_draws"])
     first, last = b["percentiles"]
     e, count, drawn = often["n_experts"], often["best_in_draws"], summary.drawn(b)
@@ -100,7 +103,7 @@ def _bootstrap(b):
     return "\n".join(lines)
 
 
-def _buildable(built):
+def _buildable(built: Json) -> str:
     rate = built["learning_rate"]
     ramp = ", ".join(
         (sentences.BATCH_FROM if start else sentences.BATCH).format(tokens=tokens, start=amount(start))
@@ -121,7 +124,7 @@ def _buildable(built):
     )
 
 
-def _architectures(plan):
+def _architectures(plan: Json) -> str:
     """A line for each of the architectures that were compared; the rows above are of the best of them."""
     lines = [sentences.ARCHITECTURES.format(used=plan["used"])]
     lines += [
@@ -131,14 +134,14 @@ def _architectures(plan):
     return "\n".join(lines)
 
 
-def _more(built):
+def _more(built: Json) -> str:
     """The fields of the buildable model that the paper's models do not have."""
     d_expert = built["d_expert"] or built["d_ff"]
     tied = sentences.TIED if built["tied_embeddings"] else ""
     return sentences.BUILT_MORE.format(**built | dict(d_expert=d_expert, tied=tied))
 
 
-def _costs(plan):
+def _costs(plan: Json) -> str:
     """A line for each number of experts: what training costs and keeps in memory, and how fast the model answers."""
     chips, columns = plan["chips"], sentences.COST_COLUMNS
     mfu, dollars, kind = chips["mfu"], chips["dollars_per_hour"], chips["kind"]
@@ -172,7 +175,7 @@ def _costs(plan):
     return "\n".join(lines)
 
 
-def _repeated(repeats, row):
+def _repeated(repeats: Json, row: Json) -> str:
     best = repeats["best"]
     return sentences.REPEATED.format(
         epochs=best["epochs"],
@@ -185,7 +188,7 @@ def _repeated(repeats, row):
     )
 
 
-def _target(target, constraints):
+def _target(target: Json, constraints: Json) -> str:
     """A line for each number of experts: the cheapest model that reaches the loss."""
     lines, columns = [], sentences.TARGET_COLUMNS
     served = constraints["inference_tokens"]
@@ -204,7 +207,7 @@ def _target(target, constraints):
     return "\n".join(lines)
 
 
-def _front(rows):
+def _front(rows: list[Json]) -> str:
     lines = [
         sentences.FRONT_ROW.format(
             total=f"{row['flops']:.3g}",
@@ -219,7 +222,7 @@ def _front(rows):
     return "\n".join([sentences.FRONT_HEAD, *lines])
 
 
-def _price(row):
+def _price(row: Json) -> str:
     """Hours and dollars of a row, where it has them."""
     hours, dollars = (row.get(name) for name in ("hours", "dollars"))
     words = [duration(hours)] if hours is not None else []
@@ -227,7 +230,7 @@ def _price(row):
     return "".join(f", {word}" for word in words)
 
 
-def _against_dense(plan):
+def _against_dense(plan: Json) -> Iterator[str]:
     """Lines on the best dense model, none where the best is dense itself, and on the loss of a cap on tokens."""
     dense = plan.get("dense")
     if dense and plan["best"]["n_experts"] > 1:
@@ -245,7 +248,7 @@ def _against_dense(plan):
         yield sentences.TOKEN_CAP.format(loss=plan["loss_of_token_cap"])
 
 
-def _rules_of_thumb(plan):
+def _rules_of_thumb(plan: Json) -> Iterator[str]:
     cap = plan["constraints"].get("max_tokens")
     for row in plan.get("rule_of_thumb", []):
         line = sentences.RULE_OF_THUMB.format(
@@ -260,6 +263,6 @@ def _rules_of_thumb(plan):
         yield line + _suffix(row)
 
 
-def _suffix(row):
+def _suffix(row: Json) -> str:
     warning = warning_of(row["extrapolation"])
     return warning and f"; {warning}"

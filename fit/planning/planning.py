@@ -3,16 +3,19 @@ to know before trusting it. plan_text.py puts it into words, plan_config.py make
 """
 
 import dataclasses
+from collections.abc import Iterator
 
 import numpy as np
 
+from fit.aliases import Floats, Json
 from fit.data.runs import unlikely
 from fit.equal_flops import learning_rate
 from fit.lawbook import models
 from fit.lawbook.intervals import log_change
-from fit.lawbook.lawfile import load, warning_of
+from fit.lawbook.lawfile import Law, load, warning_of
 from fit.planning import building, optimum, repeats, target
-from fit.shape.architecture import BATCH_RAMP, INFERENCE, PAPER, WHOLE_EXPERTS, training_flops
+from fit.planning.constraints import Constraints
+from fit.shape.architecture import BATCH_RAMP, INFERENCE, PAPER, WHOLE_EXPERTS, Architecture, training_flops
 from fit.words import sentences
 
 SEQUENCE = 512  # tokens of context in training, for the exact FLOPs, where the law does not say
@@ -21,7 +24,7 @@ PAPERS_LAW, PAPERS_CONFIG = "joint-moe-2025", "configs/joint_moe.py"
 SMALLEST_TUNED = 1e7  # n_active below which Eq. 10 is far outside what it was tuned on
 
 
-def plan(law, architecture, constraints, experts):
+def plan(law: Law, architecture: Architecture, constraints: Constraints, experts: Floats) -> Json:
     """The plan as a dictionary of plain numbers, ready for JSON. Raises UserError if nothing is feasible."""
     optima = optimum.optima(law, architecture, constraints, experts)
     low, high = optimum.near_optimal(law, architecture, constraints, optima)
@@ -65,12 +68,12 @@ def plan(law, architecture, constraints, experts):
     return result | marks(law, architecture, constraints, result, experts)
 
 
-def bootstrap(law, architecture, constraints, experts):
+def bootstrap(law: Law, architecture: Architecture, constraints: Constraints, experts: Floats) -> Json | None:
     """The plan solved again for each draw: intervals at each number of experts, and how often each is the best."""
     usable = optimum.usable_draws(law, experts)
     if not usable.any():
         return None
-    draws = {name: values[usable] for name, values in law.draws.items()}
+    draws = {name: values[usable] for name, values in (law.draws or {}).items()}
     solved = [optimum.solve(law, e, architecture, constraints.at(e), draws) for e in experts]
     losses = np.stack([np.where(s.feasible, s.loss, np.inf) for s in solved])
     best = np.argmin(losses, axis=0)
@@ -95,7 +98,7 @@ def bootstrap(law, architecture, constraints, experts):
     )
 
 
-def buildable(law, architecture, constraints, optima):
+def buildable(law: Law, architecture: Architecture, constraints: Constraints, optima: optimum.Optima) -> Json | None:
     """The model of whole blocks and heads to build, with exact counts and its learning rate. None if none fits.
     loss_of_building: by how much its loss is above the best optimum's."""
     found = building.nearest(law, architecture, constraints, optima)
@@ -127,7 +130,7 @@ def buildable(law, architecture, constraints, optima):
     return marked(law, row, architecture)
 
 
-def against_dense(law, architecture, constraints, best):
+def against_dense(law: Law, architecture: Architecture, constraints: Constraints, best: Json) -> Json | None:
     """What the best plan saves against the best dense model under the same constraints (Fig. 2b), FLOPs included."""
     constraints = constraints.at(best["n_experts"])
     dense = optimum.solve(law, 1.0, architecture, constraints)
@@ -142,12 +145,12 @@ def against_dense(law, architecture, constraints, best):
     )
 
 
-def flops_of_dense(law, architecture, constraints, loss):
+def flops_of_dense(law: Law, architecture: Architecture, constraints: Constraints, loss: float) -> float | None:
     """FLOPs at which the best dense model under the same other constraints reaches `loss`; None if none ever does."""
     return target.least_flops(law, 1.0, architecture, constraints, loss, constraints.flops, 1e12)
 
 
-def rule_of_thumb(law, architecture, flops, experts):
+def rule_of_thumb(law: Law, architecture: Architecture, flops: float, experts: Floats) -> list[Json]:
     """Checks Sec. 4.5: an MoE of E <= 8 with the compute-optimal dense model's total parameters, on E times its tokens,
     is better. Returns one dictionary for each E of `experts` from 2 to 8."""
     dense = optimum.solve(law, 1.0, architecture, optimum.Constraints(flops=flops))
@@ -164,7 +167,7 @@ def rule_of_thumb(law, architecture, flops, experts):
     return rows
 
 
-def marked(law, row, architecture):
+def marked(law: Law, row: Json, architecture: Architecture) -> Json:
     """The row plus `extrapolation`: its values outside what the law was fitted to, as Law.extrapolation lists them."""
     n_total = row.get("n_total")
     if n_total and not law.counts_embedding:
@@ -173,7 +176,7 @@ def marked(law, row, architecture):
     return row | dict(extrapolation=law.extrapolation(n_tokens=row["n_tokens"], **more))
 
 
-def marks(law, architecture, constraints, plan, experts):
+def marks(law: Law, architecture: Architecture, constraints: Constraints, plan: Json, experts: Floats) -> Json:
     """What to know before trusting the best row: its values outside what was fitted (extrapolation), whether its number
     of experts is the largest or smallest compared (best_at_edge) or left undecided by the draws (best_undecided, None
     without draws); and all this in sentences (warnings)."""
@@ -193,10 +196,10 @@ def marks(law, architecture, constraints, plan, experts):
     if drawn:
         wins = {row["n_experts"]: row["best_in_draws"] for row in drawn["optima"]}
         undecided = wins.get(e, 0) < DECIDED * drawn["draws"]
-    if undecided:
-        won = [(n, count) for n, count in sorted(wins.items(), key=lambda item: -item[1]) if count]
-        often = ", ".join(sentences.WIN.format(e=n, count=count) for n, count in won)
-        warnings.append(sentences.UNDECIDED.format(draws=drawn["draws"], wins=often))
+        if undecided:
+            won = [(n, count) for n, count in sorted(wins.items(), key=lambda item: -item[1]) if count]
+            often = ", ".join(sentences.WIN.format(e=n, count=count) for n, count in won)
+            warnings.append(sentences.UNDECIDED.format(draws=drawn["draws"], wins=often))
     warnings += assumed(law, architecture)
     if not law.ranges:
         warnings.append(sentences.NO_RANGE)
@@ -207,7 +210,7 @@ def marks(law, architecture, constraints, plan, experts):
     return dict(extrapolation=best["extrapolation"], best_at_edge=edge, best_undecided=undecided, warnings=warnings)
 
 
-def assumed(law, architecture):
+def assumed(law: Law, architecture: Architecture) -> Iterator[str]:
     """Sentences on what the law cannot know of these models: properties that differ from its own models' and are not in
     its columns; and on properties in which its own runs differ."""
     own = law.shaped(architecture.vocab_size, architecture.width_per_block)
@@ -230,12 +233,12 @@ def assumed(law, architecture):
     yield from models.architecture_notes(law.models)
 
 
-def at_edge(experts, e):
+def at_edge(experts: Floats, e: float) -> bool:
     """Whether e is the largest or the smallest of several numbers of experts, and there may be others beyond it."""
     return bool(len(experts) > 1 and (e == max(experts) or e == min(experts) > 1))
 
 
-def not_bounded(law, architecture, constraints):
+def not_bounded(law: Law, architecture: Architecture, constraints: Constraints) -> bool:
     """Whether, without a limit on memory, the loss still falls at numbers of experts far beyond any that can be built.
 
     False for laws with a closed form: the planner page plans with these in the browser and has no such warning.
@@ -246,7 +249,7 @@ def not_bounded(law, architecture, constraints):
     return bool(more < many * (1 - optimum.BAND))
 
 
-def base_config(law, architecture):
+def base_config(law: Law, architecture: Architecture) -> tuple[str | None, dict[str, str]]:
     """(config file, overrides) that the runs of the law were trained with; (None, {}) where that is not known.
 
     A law that names no config has the paper's where its models have the paper's shape.
@@ -257,7 +260,7 @@ def base_config(law, architecture):
     return (None if several or architecture != PAPER else PAPERS_CONFIG), {}
 
 
-def peak_learning_rate(law, base, n_active, n_experts):
+def peak_learning_rate(law: Law, base: str | None, n_active: float, n_experts: float) -> tuple[float | None, str]:
     """(peak learning rate, its origin in words), or (None, why) where none is known. The rate is by the law of the
     runs' own rates, else by Eq. 10 if the runs may have had the paper's recipe and the size allows."""
     rates = law.models["learning_rate"]

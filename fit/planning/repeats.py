@@ -13,9 +13,13 @@ import dataclasses
 
 import numpy as np
 
+from fit.aliases import Array, ByName, Floats, Json, Numbers
 from fit.errors import UserError
+from fit.form import Reduced
 from fit.lawbook.lawfile import Law
 from fit.planning import optimum
+from fit.planning.constraints import Constraints
+from fit.shape.architecture import Architecture
 from fit.words import sentences
 
 R_D, R_N = 15.387756, 5.309743
@@ -31,15 +35,15 @@ class Repeated(Law):
     unique_tokens: float
     slack: float
 
-    def loss(self, coefficients, columns):
+    def loss(self, coefficients: ByName, columns: ByName) -> Array:
         """Loss in nats per token; all arguments broadcast together."""
         n_active, n_tokens, n_experts = (
             np.asarray(columns.get(name, 1.0), float) for name in ("n_active", "n_tokens", "n_experts")
         )
-        reduced = self.fresh.form.at_experts(coefficients, n_experts)
+        reduced = self.fresh.at_experts(n_experts, coefficients)
         return reduced.loss(*self.effective(reduced, n_active, n_tokens))
 
-    def effective(self, reduced, n_active, n_tokens):
+    def effective(self, reduced: Reduced, n_active: Numbers, n_tokens: Numbers) -> tuple[Array, Array]:
         """(N', D') where the law is `reduced` to form.Reduced at a number of experts; all broadcast together."""
         m, mu, n, nu = reduced[:4]
         unique = np.minimum(n_tokens, self.unique_tokens)
@@ -49,11 +53,11 @@ class Repeated(Law):
         return _worth(n_active, needed, R_N), _worth(n_tokens, unique, R_D)
 
 
-def _worth(amount, unique, decay):
+def _worth(amount: Numbers, unique: Numbers, decay: float) -> Array:
     return unique * (1 - decay * np.expm1((1 - amount / unique) / decay))
 
 
-def of_law(law, unique_tokens, slack=optimum.NEAR):
+def of_law(law: Law, unique_tokens: float, slack: float = optimum.NEAR) -> Repeated:
     """The Repeated law; UserError where `law` is no Chinchilla law at each number of experts."""
     law.check_plannable()
     if not law.form.at_experts:
@@ -61,12 +65,12 @@ def of_law(law, unique_tokens, slack=optimum.NEAR):
     return Repeated(law.name, law.form.of_loss_alone(), law.coefficients, law.record, law, unique_tokens, slack)
 
 
-def fresh(law):
+def fresh(law: Law) -> Law:
     """The law of text without end."""
     return law.fresh if isinstance(law, Repeated) else law
 
 
-def add_to(plan, law, architecture, constraints, experts):
+def add_to(plan: Json, law: Repeated, architecture: Architecture, constraints: Constraints, experts: Floats) -> None:
     """Adds to a plan `repeats`: the constants, the unique tokens, for each optimum its epochs, what its tokens and
     parameters are worth, and how much better the best is than the best on a single epoch."""
     once = optimum.optima(law, architecture, dataclasses.replace(constraints, epochs=1.0), experts)

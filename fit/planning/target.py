@@ -5,22 +5,34 @@ under a budget only falls as the budget grows, so the least budget is where it m
 """
 
 import dataclasses
+from typing import SupportsIndex
 
 import numpy as np
 
+from fit.aliases import Array, Floats, Json, Numbers
 from fit.errors import UserError
+from fit.lawbook.lawfile import Law
 from fit.planning import optimum
-from fit.shape.architecture import INFERENCE, training_flops
+from fit.planning.constraints import Chips, Constraints
+from fit.shape.architecture import INFERENCE, Architecture, training_flops
 from fit.words import sentences, units
 
 FRONT = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)  # budgets of the front, as multiples of the least cost
 
 
-def least_flops(law, n_experts, architecture, constraints, loss, least, times):
+def least_flops(
+    law: Law,
+    n_experts: float,
+    architecture: Architecture,
+    constraints: Constraints,
+    loss: float,
+    least: float,
+    times: float,
+) -> float | None:
     """FLOPs, from `least` to `times` times that, at which the best model of n_experts (a number) under the other
     constraints reaches `loss`; None if that takes more."""
 
-    def excess(log_flops):
+    def excess(log_flops: Numbers) -> Array:
         with_flops = dataclasses.replace(constraints, flops=np.exp(log_flops))
         best = optimum.solve(law, n_experts, architecture, with_flops)
         return np.where(best.feasible, best.loss - loss, np.inf)
@@ -38,7 +50,14 @@ def least_flops(law, n_experts, architecture, constraints, loss, least, times):
     return float(np.exp(high))
 
 
-def reach(law, architecture, constraints, experts, loss, chips=None):
+def reach(
+    law: Law,
+    architecture: Architecture,
+    constraints: Constraints,
+    experts: Floats,
+    loss: float,
+    chips: Chips | None = None,
+) -> tuple[Constraints, Json]:
     """(constraints with the least budget that reaches `loss`, what it costs at each number of experts).
 
     constraints: without flops. chips: Chips; where their MFU differs by number of experts, hours are the cost to make
@@ -49,7 +68,7 @@ def reach(law, architecture, constraints, experts, loss, chips=None):
       UserError: no budget reaches the loss.
     """
     smallest = float(np.min(architecture.n_active(architecture.smallest, optimum.allowed_experts(law, experts))))
-    low = training_flops(smallest, 1) + INFERENCE * smallest * constraints.inference_tokens
+    low = float(training_flops(smallest, 1) + INFERENCE * smallest * constraints.inference_tokens)
     rows, hours = [], {}
     for e in map(int, optimum.allowed_experts(law, experts)):
         flops = least_flops(law, float(e), architecture, constraints, loss, low, units.LARGEST / low)
@@ -62,14 +81,16 @@ def reach(law, architecture, constraints, experts, loss, chips=None):
         every = dataclasses.replace(constraints, flops=units.LARGEST)
         solved = optimum.optima(law, architecture, every, experts)
         raise UserError(sentences.OUT_OF_REACH.format(loss=loss, least=np.nanmin(solved.loss)))
-    best = next(row for row in rows if row["n_experts"] == min(hours, key=hours.get))
+    best = next(row for row in rows if row["n_experts"] == min(hours, key=lambda e: hours[e]))
     flops = best["flops"]
     if chips and isinstance(chips.mfu, dict):
         flops = chips.flops(best["hours"])
     return dataclasses.replace(constraints, flops=flops), dict(loss=loss, optima=rows, best=best)
 
 
-def front(law, architecture, constraints, experts, chips=None):
+def front(
+    law: Law, architecture: Architecture, constraints: Constraints, experts: Floats, chips: Chips | None = None
+) -> list[Json]:
     """The best models under budgets of FRONT times that of `constraints`: rows as those of `reach`."""
     rows = []
     for share in FRONT:
@@ -84,7 +105,7 @@ def front(law, architecture, constraints, experts, chips=None):
     return rows
 
 
-def _row(solved, i, constraints, chips):
+def _row(solved: optimum.Optima, i: SupportsIndex | tuple[()], constraints: Constraints, chips: Chips | None) -> Json:
     row = solved.row(i)
     training = float(training_flops(row["n_active"], row["n_tokens"]))
     inference = float(INFERENCE * row["n_active"] * constraints.inference_tokens)

@@ -9,8 +9,12 @@ SwiGLU feed-forward layer of width 3 d (9 d^2 weights an expert), one expert act
 import dataclasses
 import functools
 import math
+import typing
 
 import numpy as np
+from numpy.typing import ArrayLike
+
+from fit.aliases import Array, Numbers, Opt
 
 TRAINING, INFERENCE = 6, 2  # FLOPs of one token for each active parameter
 ATTENTION, EXPERT = 4, 9  # weights of a block's attention and of one of its experts, in d^2
@@ -23,7 +27,11 @@ WHOLE_EXPERTS = dict(top_k=1.0, granularity=1.0, shared_share=0.0)
 BATCH_RAMP = ((0, 65_536), (500_000_000, 131_072), (1_000_000_000, 262_144))
 
 
-def training_flops(n_active, n_tokens):
+@typing.overload
+def training_flops(n_active: float, n_tokens: float) -> float: ...
+@typing.overload
+def training_flops(n_active: Numbers, n_tokens: Numbers) -> Array: ...
+def training_flops(n_active: Numbers, n_tokens: Numbers) -> Numbers:
     """6 N D."""
     return TRAINING * n_active * n_tokens
 
@@ -41,45 +49,50 @@ class Architecture:
     final_norm: bool = False
 
     @property
-    def ends(self):
+    def ends(self) -> int:
         """Weights of embedding and head for each unit of width."""
         return 2 * self.vocab_size
 
     @property
-    def smallest(self):
+    def top_k(self) -> int:
+        """How many experts a token chooses."""
+        return 1
+
+    @property
+    def smallest(self) -> float:
         """Width of the smallest model."""
         return float(self.width_per_block)
 
     @property
-    def width_per_head(self):
+    def width_per_head(self) -> float:
         """d_model / n_heads."""
         return self.width_per_block
 
-    def widths(self, n_blocks):
+    def widths(self, n_blocks: int) -> list[int]:
         """The widths that n_blocks may have: of whole heads, with a width per block within ROUNDED of the
         architecture's; and, whole heads or not, exactly that width per block."""
         own, step = n_blocks * self.width_per_block, self.width_per_head
         heads = range(math.ceil(own / (1 + ROUNDED) / step), math.floor(own * (1 + ROUNDED) / step) + 1)
         return sorted({own, *(round(n * step) for n in heads if n)})
 
-    def active_weights(self, n_experts=None):
+    def active_weights(self, n_experts: Opt = None) -> Numbers:
         """Weights of a block that a token uses, in d_model^2."""
         return ATTENTION + EXPERT
 
-    def enough(self, n_experts):
+    def enough(self, n_experts: ArrayLike) -> Array:
         """For each number of experts: whether there are as many as a token uses."""
         return np.ones(np.shape(n_experts), bool)
 
-    def n_active(self, d_model, n_experts=None, n_blocks=None):
+    def n_active(self, d_model: Numbers, n_experts: Opt = None, n_blocks: Opt = None) -> Numbers:
         """Active parameters (Eq. 12): no norms, no router. The same for every number of experts, also for 1."""
         return self.n_total(d_model, 1, n_blocks)
 
-    def n_total(self, d_model, n_experts, n_blocks=None):
+    def n_total(self, d_model: Numbers, n_experts: Numbers, n_blocks: Opt = None) -> Numbers:
         """All parameters (Eq. 11)."""
         n_blocks = d_model / self.width_per_block if n_blocks is None else n_blocks
         return self.ends * d_model + (ATTENTION + EXPERT * n_experts) * n_blocks * d_model**2
 
-    def d_model(self, n_active, n_experts=None):
+    def d_model(self, n_active: Numbers, n_experts: Opt = None) -> Array:
         """The (real) width whose n_active this is: the positive root of Eq. 12, by Cardano's formula, any shape."""
         # t^3 + p t = q with one real root; in hyperbolic form it loses no digits.
         weights = self.active_weights(n_experts)
@@ -87,11 +100,11 @@ class Architecture:
         q = np.asarray(n_active, float) * self.width_per_block / weights
         return 2 * np.sqrt(p / 3) * np.sinh(np.arcsinh(1.5 * q / p * np.sqrt(3 / p)) / 3)
 
-    def kv_elements(self, d_model, kv_tokens):
+    def kv_elements(self, d_model: Numbers, kv_tokens: Numbers) -> Numbers:
         """Elements of the key-value cache of kv_tokens tokens: 2 T n_blocks d_model (Sec. 4.3)."""
         return 2 * kv_tokens * (d_model / self.width_per_block) * d_model
 
-    def columns(self, d_model, n_experts, embedding=True):
+    def columns(self, d_model: Numbers, n_experts: Numbers, embedding: bool = True) -> dict[str, Numbers]:
         """{column: value} of all that a law may read of a model; shapes broadcast together. embedding: whether the
         counts include embedding and head."""
         n_experts = np.asarray(n_experts, float)
@@ -99,11 +112,11 @@ class Architecture:
         active, total = self.n_active(d_model, n_experts), self.n_total(d_model, n_experts)
         return dict(n_active=active - less, n_total=total - less) | self.structure(n_experts)
 
-    def structure(self, n_experts):
+    def structure(self, n_experts: Numbers) -> dict[str, Numbers]:
         """What a law may read of a mixture of whatever size: n_experts, top_k, granularity, shared_share, sparsity."""
         return dict(n_experts=n_experts, sparsity=1 - 1 / n_experts) | WHOLE_EXPERTS
 
-    def fields(self, d_model, n_experts):
+    def fields(self, d_model: int, n_experts: int) -> dict[str, int]:
         """The trainer's fields beyond the paper's shape. None here: d_model, n_blocks, a head for each width_per_block
         and d_ff = 3 d_model say all."""
         return {}
@@ -123,11 +136,11 @@ class Model:
     width: int = 0
 
     @property
-    def d_model(self):
+    def d_model(self) -> int:
         return self.width or self.n_blocks * self.architecture.width_per_block
 
     @functools.cached_property
-    def shape(self):
+    def shape(self) -> dict[str, int]:
         """The fields of the trainer's config.model that a plan chooses; those that every model has come first."""
         d, own = self.d_model, self.architecture.fields(self.d_model, self.n_experts)
         heads = d // self.architecture.width_per_block
@@ -135,7 +148,7 @@ class Model:
         return plain | dict(vocab_size=self.architecture.vocab_size) | own
 
     @property
-    def off(self):
+    def off(self) -> float:
         """The factor by which rounding to whole blocks and heads changed the architecture's ratios, at most: width per
         block, heads of keys and values per head, width of all heads; 1 where it changed none."""
         with_keys = self.shape.get("n_kv_heads", self.shape["n_heads"]) / self.shape["n_heads"]
@@ -144,13 +157,13 @@ class Model:
         ratios += [self._attention()[2] / self.d_model / getattr(self.architecture, "attention", 1)]
         return max(max(ratio, 1 / ratio) for ratio in ratios)
 
-    def _attention(self):
+    def _attention(self) -> tuple[int, int, int]:
         """(weights of a block's attention, numbers that one token leaves in its cache, widths of all heads)."""
         heads, size = self.shape["n_heads"], self.shape.get("head_dim", self.architecture.width_per_block)
         with_keys = self.shape.get("n_kv_heads", heads)
         return 2 * self.d_model * size * (heads + with_keys), 2 * with_keys * size, heads * size
 
-    def _parameters(self, n_experts):
+    def _parameters(self, n_experts: int) -> int:
         """Parameters if each mixture has n_experts experts besides the shared ones."""
         shape, d = self.shape, self.d_model
         n_moe = self.n_blocks - shape.get("n_dense_blocks", 0) if self.n_experts > 1 else 0
@@ -160,29 +173,29 @@ class Model:
         return self.architecture.ends * d + self.n_blocks * self._attention()[0] + dense + experts
 
     @property
-    def n_active(self):
+    def n_active(self) -> int:
         return self._parameters(self.shape.get("top_k", 1))
 
     @property
-    def n_total(self):
+    def n_total(self) -> int:
         return self._parameters(self.n_experts)
 
     @property
-    def router(self):
+    def router(self) -> int:
         """Weights of the routers, one for each mixture."""
         n_moe = self.n_blocks - self.shape.get("n_dense_blocks", 0)
         return n_moe * self.d_model * self.n_experts if self.n_experts > 1 else 0
 
     @property
-    def exact_parameters(self):
+    def exact_parameters(self) -> int:
         """Every weight: n_total, two norms with bias a block, perhaps one before the head, and the routers."""
         return self.n_total + (4 * self.n_blocks + self.architecture.final_norm) * self.d_model + self.router
 
-    def kv_elements(self, kv_tokens):
+    def kv_elements(self, kv_tokens: float) -> float:
         """Elements of the key-value cache of kv_tokens tokens."""
         return self._attention()[1] * kv_tokens * self.n_blocks
 
-    def exact_flops_per_token(self, sequence):
+    def exact_flops_per_token(self, sequence: int) -> int:
         """FLOPs of one token's forward pass at `sequence` tokens of context: two a weight it is multiplied with (the
         embedding is looked up, not multiplied), scores and values of attention over the whole context, and the
         router."""

@@ -10,7 +10,9 @@ Axes: as in architecture.py; everything broadcasts with the number of experts.
 import dataclasses
 
 import numpy as np
+from numpy.typing import ArrayLike
 
+from fit.aliases import Array, Numbers, Opt
 from fit.shape.architecture import ATTENTION, EXPERT, WHOLE_EXPERTS, Architecture
 from fit.shape.roots import root
 
@@ -40,48 +42,48 @@ class Mixture(Architecture):
     trained: bool = False
 
     @property
-    def ends(self):
+    def ends(self) -> int:
         """Weights of embedding and head for each unit of width."""
         return self.vocab_size * (1 if self.tied else 2)
 
     @property
-    def smallest(self):
+    def smallest(self) -> float:
         """Width of the smallest model: one block of the mixture."""
         return float(self.width_per_block) * (1 + self.n_dense)
 
     @property
-    def width_per_head(self):
+    def width_per_head(self) -> float:
         """d_model / n_heads, any number."""
         return (self.head_dim or self.width_per_block) / self.attention
 
     @property
-    def top_k(self):
+    def top_k(self) -> int:
         """How many narrow experts a token chooses, beside the shared ones."""
         return round(self.used * self.split) - self.shared
 
-    def whole(self, n_experts):
+    def whole(self, n_experts: Numbers) -> Array:
         """How many dense layers' weights the experts of a mixture have."""
         n_experts = np.asarray(n_experts, float)
         return np.where(n_experts > 1, (n_experts + self.shared) / self.split, 1.0) if self.trained else n_experts
 
-    def used_of(self, n_experts):
+    def used_of(self, n_experts: Opt) -> Numbers:
         """How many dense layers' weights of these experts a token uses; n_experts None: in any mixture."""
         return self.used if n_experts is None else np.where(np.asarray(n_experts) > 1, self.used, 1.0)
 
-    def enough(self, n_experts):
+    def enough(self, n_experts: ArrayLike) -> Array:
         """Whether a token finds as many experts as it uses."""
         n_experts = np.asarray(n_experts, float)
         return (n_experts == 1) | (n_experts >= (self.top_k if self.trained else self.used))
 
-    def n_active(self, d_model, n_experts=None, n_blocks=None):
+    def n_active(self, d_model: Numbers, n_experts: Opt = None, n_blocks: Opt = None) -> Numbers:
         """Parameters that a token uses; n_experts None: of a mixture."""
         return self._count(d_model, self.used_of(n_experts), n_blocks)
 
-    def n_total(self, d_model, n_experts, n_blocks=None):
+    def n_total(self, d_model: Numbers, n_experts: Numbers, n_blocks: Opt = None) -> Numbers:
         """All parameters."""
         return self._count(d_model, self.whole(n_experts), n_blocks)
 
-    def _count(self, d_model, experts, n_blocks=None):
+    def _count(self, d_model: Numbers, experts: Numbers, n_blocks: Opt = None) -> Numbers:
         """Parameters, with so many dense layers' weights in each mixture."""
         n_blocks = d_model / self.width_per_block if n_blocks is None else n_blocks
         expert = 3 * self.ff
@@ -90,15 +92,15 @@ class Mixture(Architecture):
         return self.ends * d_model + mixtures - dense
 
     @property
-    def _attention(self):
+    def _attention(self) -> float:
         """Weights of a block's attention, in d_model^2."""
         return ATTENTION / 2 * (1 + self.kv_share) * self.attention
 
-    def active_weights(self, n_experts=None):
+    def active_weights(self, n_experts: Opt = None) -> Numbers:
         """Weights of a block of the mixture that a token uses, in d_model^2."""
         return self._attention + 3 * self.ff * self.used_of(n_experts)
 
-    def d_model(self, n_active, n_experts=None):
+    def d_model(self, n_active: Numbers, n_experts: Opt = None) -> Array:
         """The (real) width whose n_active this is, any shape: in closed form unless dense blocks have other weights."""
         near = super().d_model(n_active, n_experts)  # all blocks counted as the mixture's
         if self.n_dense == 0 or self.used == 1:
@@ -106,11 +108,11 @@ class Mixture(Architecture):
         excess = lambda log_d: self.n_active(np.exp(log_d), n_experts) - n_active
         return np.exp(root(excess, np.log(near) - 5, np.log(near) + 5))
 
-    def kv_elements(self, d_model, kv_tokens):
+    def kv_elements(self, d_model: Numbers, kv_tokens: Numbers) -> Numbers:
         """Elements of the cache: keys and values of the heads that have them."""
         return self.kv_share * self.attention * super().kv_elements(d_model, kv_tokens)
 
-    def structure(self, n_experts):
+    def structure(self, n_experts: Numbers) -> dict[str, Numbers]:
         """What a law may read of the mixture; if `trained`, as in a table of runs: top_k without the shared experts."""
         mixture, top_k = np.asarray(n_experts) > 1, float(self.used * self.split)
         if not self.trained:
@@ -120,7 +122,7 @@ class Mixture(Architecture):
         fine = {name: np.where(mixture, value, WHOLE_EXPERTS[name]) for name, value in fine.items()}
         return dict(n_experts=n_experts, sparsity=1 - fine["top_k"] / n_experts) | fine
 
-    def fields(self, d_model, n_experts):
+    def fields(self, d_model: int, n_experts: int) -> dict[str, int]:
         """The fields of the trainer's config.model, whole numbers: the nearest that can be built."""
         head_dim = self.head_dim or self.width_per_block
         n_heads = max(1, round(self.attention * d_model / head_dim))

@@ -1,9 +1,13 @@
 """Roots of functions of one number, many at once."""
 
+from collections.abc import Callable
+
 import numpy as np
 
+from fit.aliases import Array, Numbers
 
-def root(function, low, high):
+
+def root(function: Callable[[Numbers], Numbers], low: Numbers, high: Numbers) -> Array:
     """Where function(x) changes sign between low and high, elementwise, to the last bits of a float64, by bisection of
     all elements at once. NaN where the signs at both ends do not differ."""
     with np.errstate(all="ignore"):

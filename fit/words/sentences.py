@@ -210,6 +210,6 @@ CONFIG_RATE = "The peak learning rate is {learning_rate:.4e} ({learning_rate_fro
 ANOTHER_CONFIG = "; name a config that serves by --base_config"
 
 
-def every():
+def every() -> dict[str, str]:
     """{name: template} of all of them."""
     return {name: text for name, text in globals().items() if name.isupper()}

@@ -1,6 +1,7 @@
 """Numbers as people read them: 9.71B parameters, 24.3 GB, 2×10²² FLOPs. GB is 1e9 bytes."""
 
 import math
+from collections.abc import Sequence
 
 AMOUNTS = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "K"), (1.0, ""))
 MEMORIES = ((1e15, "PB"), (1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "KB"), (1.0, "bytes"))
@@ -8,13 +9,13 @@ LARGEST = 1e40  # of any amount that a flag gives, and of every budget
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
-def _digits(x, digits=3):
+def _digits(x: float, digits: int = 3) -> str:
     """x with so many significant digits, never with an exponent: 9.71, 24.3, 1740."""
     text = f"{float(f'{x:.{digits - 1}e}'):f}"
     return text.rstrip("0").rstrip(".") or "0"
 
 
-def _scaled(x, units):
+def _scaled(x: float, units: Sequence[tuple[float, str]]) -> tuple[str, str]:
     """(x in the largest of units that is not above it, rounded to three digits, as text; that unit's name)."""
     x = float(f"{x:.2e}")
     for size, name in units:
@@ -23,22 +24,22 @@ def _scaled(x, units):
     return _digits(x / units[-1][0]), units[-1][1]
 
 
-def amount(x):
+def amount(x: float) -> str:
     """A count: 9.71B, 1.68M, 257."""
     return "".join(_scaled(x, AMOUNTS))
 
 
-def memory(n_bytes):
+def memory(n_bytes: float) -> str:
     """Bytes: 24.3 GB, 73.1 KB."""
     return " ".join(_scaled(n_bytes, MEMORIES))
 
 
-def _mantissa(x, digits):
+def _mantissa(x: float, digits: int) -> tuple[str, int]:
     mantissa, exponent = f"{x:.{digits - 1}e}".split("e")
     return mantissa.rstrip("0").rstrip(".") if "." in mantissa else mantissa, int(exponent)
 
 
-def flops(x, digits=3):
+def flops(x: float, digits: int = 3) -> str:
     """FLOPs in plain text: 10²², 2.5×10¹²."""
     if not (x > 0 and math.isfinite(x)):
         return f"{x:g}"
@@ -47,20 +48,20 @@ def flops(x, digits=3):
     return power if mantissa == "1" else f"{mantissa}×{power}"
 
 
-def flops_math(x, digits=3):
+def flops_math(x: float, digits: int = 3) -> str:
     """FLOPs as matplotlib typesets them."""
     mantissa, exponent = _mantissa(x, digits)
     power = f"10^{{{exponent}}}"
     return f"${power}$" if mantissa == "1" else rf"${mantissa}\times{power}$"
 
 
-def rounded(x):
+def rounded(x: float) -> float:
     """x cut to two significant digits, so that it is not above x: budgets and sizes that people read."""
     unit = 10.0 ** (math.floor(math.log10(x)) - 1)
     return float(f"{math.floor(x / unit * (1 + 1e-12)) * unit:.1e}")
 
 
-def duration(hours):
+def duration(hours: float) -> str:
     """Hours as people read them: 3.2 years, 4.17 days, 7.5 h, 12 min, 3 s."""
     years = 365.25 * 24
     units = ((years, years, "years"), (48, 24, "days"), (1, 1, "h"), (1 / 60, 1 / 60, "min"))
