@@ -185,7 +185,7 @@ def holistic(
     if runs is not None:
         result["control"] = holistic_runs.control(searched[0])
     if rank is not None:
-        result["rank"] = asked.rank(read(rank))
+        result["rank"] = asked.ranked(read(rank))
     if refit is not None:
         result["refit"] = searches.refit(holistic_runs.read(refit))
     if asked.flops is not None:

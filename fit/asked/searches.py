@@ -94,7 +94,7 @@ class Holistic(Asked):
         "With --rank: N/N_a of the grid. Default: phase 1's, 12,16,20,22,26,30."
     )
 
-    def rank(self, runs: Table) -> dict:
+    def ranked(self, runs: Table) -> dict:
         """How ranks agree in a table with d_model, loss and a column `group`, or one that tells the runs'
         architectures."""
         if self.group is None:
