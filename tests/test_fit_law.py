@@ -11,7 +11,7 @@ import pytest
 from fit_runs import dense_runs, fit_law
 
 from fit import __main__ as command_line
-from fit.data.runs import subset
+from fit.data.runs import read_runs, subset
 from fit.errors import UserError
 from fit.fitting import fitting, holdout, rolling, search
 from fit.fitting.problem import Settings, prepare
@@ -260,3 +260,27 @@ def test_no_decay_can_still_be_asked_for(tmp_path, capsys):
     path = fit_runs.write_csv(tmp_path / "runs.csv", fit_runs.sweep_runs((16, 32), seed=3))
     record = fit_law(tmp_path, path, "--weight_decay=0", "--starts=32")
     assert record["settings"]["weight_decay"] == 0 and "weight decay" not in capsys.readouterr().out
+
+
+# -- runs on both sides of a transition
+# --------------------------------------------------------------------------------------------------
+
+
+def with_positions(tmp_path, gains):
+    """A table of runs whose loss at 9-16 is below that at 3-4 by `gains`."""
+    rows = [
+        dict(n_active=1e5 * (1 + i), n_tokens=1e6 * (1 + i % 4), n_experts=1, loss=2.0, run=f"jobs/{i}/branch-1")
+        | dict(loss_1_2=2.6, loss_3_4=2.2, loss_5_8=2.1, loss_9_16=2.2 - gain)
+        for i, gain in enumerate(gains)
+    ]
+    path = tmp_path / "positions.csv"
+    path.write_text("\n".join([",".join(rows[0]), *(",".join(map(str, row.values())) for row in rows)]))
+    return read_runs(str(path), FORMS["chinchilla"].columns)
+
+
+def test_runs_that_gain_far_more_from_the_text_before_are_named(tmp_path):
+    (said,) = fitting.transition(with_positions(tmp_path, [0.02, 0.03, 0.21, 0.04, 0.05]))
+    assert "1 of 5 runs" in said and "jobs/2/branch-1 (0.210) nats from loss_3_4 to loss_9_16" in said
+    assert fitting.transition(with_positions(tmp_path, [0.02, 0.03, 0.06, 0.04, 0.05])) == []
+    assert fitting.transition(with_positions(tmp_path, [0.20, 0.21, 0.25, 0.22, 0.23])) == []
+    assert fitting.transition(subset(with_positions(tmp_path, [0.02, 0.03, 0.21, 0.04]), np.array([0, 1, 3]))) == []

@@ -413,3 +413,27 @@ def test_what_is_saved_for_the_backward_pass_changes_nothing():
             grads.append(jax.jit(jax.grad(lambda p: loss.loss_fn(p, batch, config, mesh)[0]))(params))
     for other in grads[1:]:
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), grads[0], other)
+
+
+def test_the_loss_by_position_equals_numpys_on_any_mesh():
+    """Of rows of which one counts nothing, by parts of a row that hold twice as many positions each."""
+    config = tiny()
+    found = []
+    for model in (1, 2):
+        config.mesh.model = model
+        mesh = sharding.make_mesh(config, jax.devices()[: 2 * model])
+        with jax.set_mesh(mesh):
+            params = make_params(config, mesh)
+            batch = tokens_on(mesh, (4, 33))
+            weight = jax.device_put(jnp.array([1.0, 1.0, 0.0, 1.0]), NamedSharding(mesh, sharding.TOKENS))
+            found.append(step.mean_losses(step.make_eval_step(config, mesh), params, [(batch, weight)]))
+    logits_BTV = numpy_decoder(params, np.asarray(batch)[:, :-1], config.model)
+    top_BT = logits_BTV.max(-1)
+    log_sum_BT = np.log(np.exp(logits_BTV - top_BT[..., None]).sum(-1)) + top_BT
+    nats_BT = log_sum_BT - np.take_along_axis(logits_BTV, np.asarray(batch)[:, 1:, None], -1)[..., 0]
+    nats_T = nats_BT[[0, 1, 3]].mean(0)
+    ends = {"loss_1_2": nats_T[:2], "loss_3_4": nats_T[2:4], "loss_5_8": nats_T[4:8], "loss_9_16": nats_T[8:16]}
+    expected = {name: part.mean() for name, part in (ends | {"loss_17_32": nats_T[16:]}).items()}
+    for mean, by_position in found:
+        assert mean == pytest.approx(nats_T.mean(), rel=1e-5)
+        assert by_position == pytest.approx(expected, rel=1e-5)

@@ -4,10 +4,11 @@ import dataclasses
 import importlib.metadata
 import json
 import platform
+import re
 
 import numpy as np
 
-from fit.data.runs import read_runs, unlikely
+from fit.data.runs import Runs, read_runs, unlikely
 from fit.data.table import plain, write_text
 from fit.fitting import holdout, rolling, search, solvers
 from fit.fitting import noise as noise_lib
@@ -19,6 +20,8 @@ from fit.shape.architecture import EXPERTS, OF_EXPERTS
 # Up to FEW_RUNS runs, the default weight decay is this share of the runs' variance around the law: as if every
 # parameter, a logarithm or an exponent, were known to lie within some 10 of zero. For noise of 1% it is 1e-6.
 FEW_RUNS, DECAY_PER_VARIANCE, LARGEST_DECAY = 60, 0.01, 1e-5
+
+TRANSITION_NATS = 0.05  # of gain from the text before, beyond the median run's, and twice that, stand out
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,6 +142,7 @@ def table_warnings(form, runs):
     table = runs.table
     known = {name: values for name, values in runs.columns.items() if name in table}
     out = [f"{runs.path}: {odd}"] if (odd := unlikely(known)) else []
+    out += transition(runs)
     if not set(OF_EXPERTS) & set(form.columns) and "n_experts" in table:
         experts = table.numbers("n_experts")
         if values := [f"{e:g}" for e in np.unique(experts)]:
@@ -151,6 +155,29 @@ def table_warnings(form, runs):
             elif values != ["1"]:
                 out.append(f"every run has n_experts = {values[0]}: the {form.name} law holds for such mixtures alone")
     return out
+
+
+def transition(runs: Runs) -> list[str]:
+    """A sentence where some runs gain far more than the others from the text before, by the columns loss_FIRST_LAST of
+    their losses at positions of a row: from the part that ends at a quarter of the row to the last part."""
+    parts = {int(m[2]): m[0] for name in runs.table.columns if (m := re.fullmatch(r"loss_(\d+)_(\d+)", name))}
+    ends = sorted(parts)
+    if len(ends) < 3 or "" in (texts := [*runs.table.column(parts[ends[-3]]), *runs.table.column(parts[ends[-1]])]):
+        return []
+    early, late = (runs.table.numbers(parts[end])[runs.index] for end in (ends[-3], ends[-1]))
+    gain = early - late
+    usual = max(float(np.median(gain)), 0.0)
+    far = np.flatnonzero(gain > max(2 * usual, usual + TRANSITION_NATS))
+    if not len(far) or len(texts) < 2:
+        return []
+    named = runs.table.column("run") if "run" in runs.table else [f"row {i + 1}" for i in range(len(runs.table))]
+    worst = far[np.argsort(-gain[far])][:3]
+    listed = ", ".join(f"{named[runs.index[i]]} ({gain[i]:.3f})" for i in worst)
+    return [
+        f"{len(far)} of {len(runs)} runs gain far more than the others from the text before: {listed} nats from "
+        f"{parts[ends[-3]]} to {parts[ends[-1]]}, where the median run gains {usual:.3f}. No smooth law holds on both "
+        "sides of such a transition: fit the runs of one side"
+    ]
 
 
 def plan_warnings(fit, runs):

@@ -5,6 +5,7 @@ Axes (jmoe/model/__init__.py): B rows, T positions (a batch holds T + 1 tokens a
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jmoe.config.fields import setting
 from jmoe.model import sharding
@@ -43,15 +44,26 @@ def loss_fn(params, batch, config, mesh):
     return loss, {"cross_entropy": nats} | means | {"layers": layers} | chosen
 
 
+def position_parts(seq_len: int) -> list[tuple[int, int]]:
+    """(first, last) position of each part of a row, from 1 on: 1-2, 3-4, 5-8, 9-16, ... up to seq_len."""
+    ends = [0, *(2**i for i in range(1, max(seq_len - 1, 1).bit_length())), seq_len]
+    return [(before + 1, end) for before, end in zip(ends, ends[1:])]
+
+
 def sums_without_drops(params, batch, weight, config, mesh):
-    """[summed nats, tokens] of a batch [B, T + 1] whose rows count `weight` [B] times, nothing dropped."""
+    """[summed nats, tokens, summed nats of each of `position_parts`] of a batch [B, T + 1] whose rows count `weight`
+    [B] times, nothing dropped."""
+    parts = position_parts(batch.shape[1] - 1)
+    part_T = np.repeat(np.arange(len(parts), dtype=np.int32), [last - first + 1 for first, last in parts])
 
     def local(params, batch, weight_B):
         x_BTD, head_DV, _ = decode(params, batch[:, :-1], config, training=False)
         weight_BT = jnp.broadcast_to(weight_B[:, None], batch[:, 1:].shape)
-        target_N, weight_N, x_ND = _shared_out(batch[:, 1:], weight_BT, x_BTD)
-        nats_N = cross_entropy(x_ND, sharding.vary(head_DV, "model"), target_N)
-        return sharding.total(jnp.stack([jnp.sum(nats_N * weight_N), jnp.sum(weight_N)]))
+        part_BT = jnp.broadcast_to(part_T, weight_BT.shape)
+        target_N, weight_N, part_N, x_ND = _shared_out(batch[:, 1:], weight_BT, part_BT, x_BTD)
+        nats_N = cross_entropy(x_ND, sharding.vary(head_DV, "model"), target_N) * weight_N
+        nats_P = jnp.stack([jnp.sum(nats_N, where=part_N == p) for p in range(len(parts))])
+        return sharding.total(jnp.concatenate([jnp.stack([jnp.sum(nats_N), jnp.sum(weight_N)]), nats_P]))
 
     specs = sharding.parameter_specs(config.model), sharding.TOKENS, sharding.TOKENS
     return sharding.per_device(local, mesh, specs, sharding.REPLICATED)(params, batch, weight)

@@ -18,7 +18,7 @@ from jmoe.model.decoder import init_params
 from jmoe.run import checkpoint, processes
 from jmoe.run.record import check_record, cpu_threads, make_record
 from jmoe.run.schedule import Schedule
-from jmoe.run.step import abstract_state, make_eval_step, make_optimizer, mean_loss
+from jmoe.run.step import abstract_state, make_eval_step, make_optimizer, mean_losses
 from jmoe.storage.files import read_lines, read_sealed, sealed, write_whole
 from jmoe.text import corpus, supply
 from jmoe.text.batches import validation_batches
@@ -93,8 +93,9 @@ class Run:
 
     def finish(self, branch, params, began: float) -> None:
         """Evaluates the branch's last parameters and writes its result; `began`: the monotonic time of its start."""
-        losses = self.losses(params)
-        loss = losses.pop("validation_loss")
+        found = {name: self._evaluated(params, texts) for name, texts in self._validation.items()}
+        loss, by_position = found.pop("validation_loss")
+        losses = {name: mean for name, (mean, _) in found.items()}
         metrics = read_lines(self.workdir / branch.name / "metrics.jsonl")
         mean = lambda name: float(np.mean([line[name] for line in metrics if name in line] or [0.0]))
         n_tokens, model = self.schedule.tokens_at(branch.stop), self.config.model
@@ -119,6 +120,7 @@ class Run:
             "seed": self.config.seed,
             "unique_tokens": min(n_tokens, n_training_tokens),
             "epochs": n_tokens / n_training_tokens,
+            **{name: round(value, 6) for name, value in by_position.items()},
             "validation_tokens": supply.n_validation_tokens(self.corpus, self.config),
             "corpus_fingerprint": self.corpus.fingerprint,
             "jmoe_version": __version__,
@@ -135,8 +137,10 @@ class Run:
 
     def losses(self, params) -> dict[str, float]:
         """The loss on each of the validation sets, nothing dropped."""
-        batches = lambda texts: validation_batches(texts, self.config, self.mesh)
-        return {name: mean_loss(self._eval_step, params, batches(texts)) for name, texts in self._validation.items()}
+        return {name: self._evaluated(params, texts)[0] for name, texts in self._validation.items()}
+
+    def _evaluated(self, params, texts) -> tuple[float, dict[str, float]]:
+        return mean_losses(self._eval_step, params, validation_batches(texts, self.config, self.mesh))
 
     def checkpoints(self, segment) -> checkpoint.Checkpoints:
         """The segment's checkpoints; the caller closes them. The trunk's keep the steps where branches fork."""

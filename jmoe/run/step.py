@@ -12,7 +12,7 @@ from jmoe.config.fields import NEUTRAL
 from jmoe.errors import UserError
 from jmoe.model import sharding
 from jmoe.model.decoder import init_params
-from jmoe.model.loss import loss_fn, sums_without_drops
+from jmoe.model.loss import loss_fn, position_parts, sums_without_drops
 from jmoe.model.routing import is_count, moved_bias
 
 
@@ -91,21 +91,30 @@ def make_train_step(config, mesh):
 
 
 def make_eval_step(config, mesh):
-    """The compiled (params, batch [B, T + 1], weight [B]) -> (summed nats, tokens), nothing dropped."""
+    """The compiled (params, batch [B, T + 1], weight [B]) -> loss.sums_without_drops."""
     return jax.jit(functools.partial(sums_without_drops, config=config, mesh=mesh))
 
 
-def mean_loss(eval_step, params, batches) -> float:
-    """Nats per token over the (batch, weight) pairs of batches.validation_batches.
+def mean_losses(eval_step, params, batches) -> tuple[float, dict[str, float]]:
+    """Nats per token over the (batch, weight) pairs of batches.validation_batches, and the same by the position in a
+    row: {"loss_1_2": ..., "loss_3_4": ..., "loss_5_8": ...}.
 
     Raises:
       UserError: it is not finite.
     """
     sums = []
-    for batch in batches:
-        sums.append(eval_step(params, *batch))
+    for batch, weight in batches:
+        sums.append(eval_step(params, batch, weight))
         jax.block_until_ready(sums[-2:-1])  # at most two steps in flight: many can lock up XLA's CPU backend
-    nats, n_tokens = np.sum(jax.device_get(sums), axis=0, dtype=np.float64)
+    nats, n_tokens, *of_parts = np.sum(jax.device_get(sums), axis=0, dtype=np.float64).tolist()
     if not np.isfinite(nats):
         raise UserError("the validation loss is not finite")
-    return float(nats / n_tokens)
+    n_rows = n_tokens / (batch.shape[1] - 1)
+    parts = zip(position_parts(batch.shape[1] - 1), of_parts)
+    by_position = {f"loss_{first}_{last}": nats / n_rows / (last - first + 1) for (first, last), nats in parts}
+    return nats / n_tokens, by_position
+
+
+def mean_loss(eval_step, params, batches) -> float:
+    """The first of mean_losses."""
+    return mean_losses(eval_step, params, batches)[0]

@@ -92,7 +92,7 @@ def trained(case: str, jmoe) -> dict:
         found["last"] = arrays(params)
         if case in EVALUATED:
             weight = jax.device_put(jnp.ones(len(tokens), jnp.float32), rows)
-            nats, n_tokens = jmoe.make_eval_step(config, mesh)(params, batch, weight).tolist()
+            nats, n_tokens = jmoe.make_eval_step(config, mesh)(params, batch, weight).tolist()[:2]
             found["validation_loss"] = nats / n_tokens
         return found
 
