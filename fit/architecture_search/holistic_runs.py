@@ -84,19 +84,9 @@ def read(runs: object) -> Search:
     n_experts, n_blocks = column("n_experts", None), column("n_blocks", None)
     n_dense = np.where(n_experts > 1, column("n_dense_blocks", 0, 0), n_blocks)
     top_k, n_shared = column("top_k", 1), column("n_shared_experts", 0, 0)
+    widths = column("d_expert", d_ff), n_heads, column("n_kv_heads", n_heads), column("head_dim", d_model / n_heads)
     shape = holistic.Shape(
-        d_model,
-        n_dense,
-        n_blocks - n_dense,
-        column("d_expert", d_ff),
-        n_heads,
-        column("n_kv_heads", n_heads),
-        column("head_dim", d_model / n_heads),
-        n_experts,
-        top_k,
-        n_shared,
-        column("seq_len", None),
-        d_ff,
+        d_model, n_dense, n_blocks - n_dense, *widths, n_experts, top_k, n_shared, column("seq_len", None), d_ff
     )
     m, active, total = (np.asarray(v) for v in shape.triad())
     flops = m * runs.numbers("n_tokens")
