@@ -34,7 +34,7 @@ quick: .venv/.test
 lint: .venv/.test
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/ty check launch
+	$(BIN)/ty check fit launch
 
 # The law of results/ fitted again, with its tables and pictures, from results/runs.csv.
 results: .venv/.train

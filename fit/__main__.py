@@ -4,6 +4,7 @@ import importlib
 import os
 import signal
 import sys
+from types import FrameType, ModuleType
 
 from fit.errors import UserError
 
@@ -26,7 +27,7 @@ COMMANDS = {
 PIP_NAMES = {"absl": "absl-py"}
 
 
-def main():
+def main() -> None:
     """Entry point; exits with 0, with 2 and one sentence on a user's mistake, or with 130 when interrupted."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _interrupted)
@@ -40,7 +41,7 @@ def main():
         sys.exit(0)
 
 
-def _interrupted(signum, frame):
+def _interrupted(signum: int, frame: FrameType | None) -> None:
     """On Ctrl-C raises KeyboardInterrupt; during an import, where a callback can lose it, exits at once."""
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
@@ -50,7 +51,7 @@ def _interrupted(signum, frame):
     raise KeyboardInterrupt
 
 
-def run(arguments):
+def run(arguments: list[str]) -> int:
     """Runs one command; returns its exit code."""
     os.environ.setdefault("JAX_PLATFORMS", "cpu")  # small float64 problems: an accelerator would only slow them
     if not arguments or arguments[0] in ("help", "--help", "-h", "--helpfull", "--helpshort"):
@@ -79,7 +80,7 @@ def run(arguments):
         return 2
 
 
-def _command(module, name, arguments):
+def _command(module: ModuleType, name: str, arguments: list[str]) -> int:
     from absl import flags
 
     from fit.commands.flags import define, of
@@ -88,7 +89,7 @@ def _command(module, name, arguments):
     flags.DEFINE_bool("help", False, "Shows this text.", short_name="h", flag_values=f)
     define(f, module.Flags)
     if any(a in ("--help", "-help", "-h") for a in arguments):
-        print(f"{module.__doc__.strip()}\n\nflags:")
+        print(f"{(module.__doc__ or '').strip()}\n\nflags:")
         for key in sorted(f.flag_values_dict()):
             if key not in ("help", "h"):
                 flag = f[key]

@@ -13,7 +13,7 @@ from fit.planning import compare_text, plan_text, speedup
 class Answer:
     """Each field of the command's JSON is an attribute; vars() of it has all of them, str() is the command's text."""
 
-    def __init__(self, fields: dict):
+    def __init__(self, fields: dict) -> None:
         vars(self).update(fields)
 
     def __repr__(self) -> str:
@@ -93,7 +93,13 @@ class Surface(Answer):
 
 
 class Holistic(Answer):
-    """fit, control, rank, refit, architecture: those of them that were asked, dictionaries."""
+    """fit, control, rank, refit, architecture: those of them that were asked."""
+
+    fit: dict
+    control: list[dict]
+    rank: dict
+    refit: dict
+    architecture: dict
 
     def __str__(self) -> str:
         return holistic_text.text(vars(self))

@@ -9,10 +9,10 @@ there are.
 import contextlib
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 
 from fit import answers
-from fit.architecture_search import holistic_runs
+from fit.architecture_search import holistic_plan, holistic_runs
 from fit.asked import fits, plans, searches
 from fit.data import frames
 from fit.data.table import Table, check_writable, plain, write_text
@@ -55,16 +55,16 @@ def law(
     """
     asked, runs = asked or fits.Fit.of("law", options | dict(form=form)), read(runs)
     if len(asked.forms) > 1:
-        raise UserError(f"--form={','.join(asked.form)}: expected a single form")
-    options = asked.options(runs.names)
+        raise UserError(f"--form={','.join(asked.form or ())}: expected a single form")
+    how = asked.options(runs.names)
     with _float64():
         from fit.fitting import choice, fitting, solvers
 
         with solvers.kept():
             if asked.forms:
-                record = fitting.fit_file(runs, asked.forms[0], asked.settings(asked.forms[0]), options, quiet)
+                record = fitting.fit_file(runs, asked.forms[0], asked.settings(asked.forms[0]), how, quiet)
             else:
-                record = choice.fit_best(runs, asked.settings, options, quiet)
+                record = choice.fit_best(runs, asked.settings, how, quiet)
     record = json.loads(json.dumps(plain(record), allow_nan=False))  # as a law.json would be read
     fitted = FORMS[record["form"]]
     return Law("the fitted law", fitted, {name: float(record["coefficients"][name]) for name in fitted.names}, record)
@@ -179,17 +179,18 @@ def holistic(
         raise UserError("nothing is asked: expected " + " or ".join(f"--{name}" for name in given))
     if (of_rank := asked.given("group", "m_over_active", "total_over_active")) and rank is None:
         raise UserError(f"--{of_rank[0]} needs --rank")
-    searched = [None if one is None else holistic_runs.read(one) for one in (runs, width_runs)]
-    if any(searched):
-        result["fit"] = holistic_runs.fit(*searched)
-    if runs is not None:
-        result["control"] = holistic_runs.control(searched[0])
+    of_ratios, of_widths = (None if one is None else holistic_runs.read(one) for one in (runs, width_runs))
+    if of_ratios or of_widths:
+        result["fit"] = holistic_runs.fit(of_ratios, of_widths)
+    if of_ratios:
+        result["control"] = holistic_runs.control(of_ratios)
     if rank is not None:
         result["rank"] = asked.ranked(read(rank))
     if refit is not None:
         result["refit"] = searches.refit(holistic_runs.read(refit))
     if asked.flops is not None:
-        result["architecture"] = asked.architecture(result["fit"]["laws"] if "fit" in result else None)
+        fitted = result["fit"]["laws"] if "fit" in result else None
+        result["architecture"] = holistic_plan.architecture(asked.flops, fitted)
     return answers.Holistic(result)
 
 
@@ -202,10 +203,10 @@ def page(
     from fit.paper import figures
     from fit.planner import data
 
-    laws = [load(law) for law in (laws if isinstance(laws, (list, tuple)) else [laws])]
-    measured = () if runs is None else figures.measured(laws[0], _runs_of(laws[0], runs))
+    laws = [load(law) for law in ([laws] if isinstance(laws, str) or not isinstance(laws, Sequence) else laws)]
+    measured = None if runs is None else figures.measured(laws[0], _runs_of(laws[0], runs))
     check_writable(str(out))
-    write_text(str(out), planner.text(data.of(laws, *measured)))
+    write_text(str(out), planner.text(data.of(laws, measured)))
     return str(out)
 
 
@@ -215,7 +216,7 @@ def _runs_of(law: Law, runs: object) -> Table:
 
 
 @contextlib.contextmanager
-def _float64() -> Iterator[None]:
+def _float64() -> Generator[None]:
     """jax in float64, on the processor where jax has it: an accelerator would only slow such small problems. Raises
     UserError where jax finds no device."""
     import jax

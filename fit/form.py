@@ -20,7 +20,7 @@ from types import ModuleType
 
 import numpy as np
 
-from fit.aliases import Array, ByName, Numbers
+from fit.aliases import Array, ByName, Floats, Numbers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Coefficient:
     tried: the smallest and largest value of its profile.
     """
 
-    starts: tuple[float, ...]
+    starts: Floats
     positive: bool = False
     above: str | None = None
     share: bool = False

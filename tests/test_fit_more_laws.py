@@ -12,6 +12,7 @@ import scipy.optimize
 
 from fit import __main__ as command_line
 from fit.data.runs import Runs, read_runs, subset
+from fit.data.table import Table
 from fit.fitting import fitting, forms, holdout, search, summary
 from fit.fitting.problem import Settings, prepare
 from fit.lawbook.lawfile import load
@@ -69,7 +70,7 @@ def test_fits_recover_what_the_law_predicts(name):
     form, rng = FORMS[name], np.random.default_rng(1)
     law = load(next(iter(form.presets)))
     given, other = columns(form, rng, 80), columns(form, rng, 20)
-    runs = Runs("drawn", given, law.predict(**given) * np.exp(0.001 * rng.normal(size=80)), None)
+    runs = Runs("drawn", given, law.predict(**given) * np.exp(0.001 * rng.normal(size=80)), Table("drawn", {}, []))
     with jax.enable_x64(True):
         found = search.fit(prepare(form, runs, Settings(starts=32, weight_decay=0)), quiet=True)
     np.testing.assert_allclose(np.exp(form.log_loss(found.free, other)), law.predict(**other), rtol=2.5e-3)
@@ -216,7 +217,7 @@ def test_budgets():
     """By tokens, by FLOPs where sizes share those, else parts of the compute."""
     flops = np.repeat([1e18, 1e19], 4)
     size = np.tile([1e8, 2e8, 4e8, 8e8], 2)
-    of = lambda n, d: forms.budgets_of(Runs("x", dict(n_active=n, n_tokens=d), np.ones(len(n)), None))
+    of = lambda n, d: forms.budgets_of(Runs("x", dict(n_active=n, n_tokens=d), np.ones(len(n)), Table("x", {}, [])))
     labels, by = of(size, flops / (6 * size) * 1.001)
     assert labels.tolist() == [0] * 4 + [1] * 4 and by == "training FLOPs"
     assert of(size, flops)[1] == "n_tokens"

@@ -20,8 +20,11 @@ Axes: everything broadcasts together; `widths` has an axis of its own, first.
 
 import dataclasses
 import math
+from collections.abc import Collection, Sequence
 
 import numpy as np
+
+from fit.aliases import Json, Numbers, Opt
 
 BUDGETS = (1e18, 3e18, 1e19, 3e19, 1e20, 3e20)
 M_OVER_ACTIVE, TOTAL_OVER_ACTIVE = (7, 8, 9, 11, 14, 17), (12, 16, 20, 22, 26, 30)  # phase 1's grid
@@ -35,6 +38,7 @@ TOKENS, FLOPS_PER_TOKEN = (22.8929, 0.4563), (0.04368, 0.5437)  # Eq. 2: D_opt a
 # M/N_a - 6 of the paper's tables of configurations, a C^b: 2% off at most. The paper shows this law only in a figure.
 RECOVERED = (1479.0, -0.1394)
 OFF = 0.05  # how far M, N_a and N of a model may be from the triad asked for
+Triad = tuple[Numbers, Numbers, Numbers]
 ACTIVE_WIDTHS = 1, 8  # range of (top_k + n_shared) d_expert / d_model of a buildable model
 
 
@@ -42,20 +46,20 @@ ACTIVE_WIDTHS = 1, 8  # range of (top_k + n_shared) d_expert / d_model of a buil
 class Shape:
     """An architecture; numbers or arrays, whole or not. Defaults: the paper's. d_dense None: 3 d_model."""
 
-    d_model: float
-    n_dense: float
-    n_moe: float
-    d_expert: float
-    n_heads: float
-    n_kv_heads: float
-    head_dim: float
-    n_experts: float = 288
-    top_k: float = 8
-    n_shared: float = 1
-    seq_len: float = 8192
-    d_dense: float | None = None
+    d_model: Numbers
+    n_dense: Numbers
+    n_moe: Numbers
+    d_expert: Numbers
+    n_heads: Numbers
+    n_kv_heads: Numbers
+    head_dim: Numbers
+    n_experts: Numbers = 288
+    top_k: Numbers = 8
+    n_shared: Numbers = 1
+    seq_len: Numbers = 8192
+    d_dense: Opt = None
 
-    def parts(self):
+    def parts(self) -> Triad:
         """(attention, dense, experts): active parameters of each."""
         d, layers = self.d_model, self.n_dense + self.n_moe
         d_dense = 3 * d if self.d_dense is None else self.d_dense
@@ -65,7 +69,7 @@ class Shape:
             3 * d * self.d_expert * (self.top_k + self.n_shared) * self.n_moe,
         )
 
-    def triad(self):
+    def triad(self) -> Triad:
         """(M, N_a, N)."""
         active, layers = sum(self.parts()), self.n_dense + self.n_moe
         idle = 3 * self.d_model * self.d_expert * (self.n_experts - self.top_k) * self.n_moe
@@ -89,24 +93,24 @@ class Setting:
     expert_width: int = 16
     least_expert: int = 64
 
-    def shape(self, d_model, n_dense, n_moe, d_expert):
+    def shape(self, d_model: Numbers, n_dense: Numbers, n_moe: Numbers, d_expert: Numbers) -> Shape:
         names = ("n_heads", "head_dim", "n_experts", "top_k", "n_shared", "seq_len")
         fields = {name: getattr(self, name) for name in names} | dict(n_kv_heads=self.n_kv_heads or self.n_heads / 2)
         return Shape(d_model, n_dense, n_moe, d_expert, **fields)
 
 
-def setting(flops):
+def setting(flops: float) -> Setting:
     """The Setting that the paper has at the nearest of its budgets."""
     i = nearest_budget(flops)
     return Setting(N_HEADS[i], HEAD_DIM[i])
 
 
-def nearest_budget(flops):
+def nearest_budget(flops: float) -> int:
     """Index of the nearest of BUDGETS."""
     return int(np.argmin(np.abs(np.log(BUDGETS) - math.log(flops))))
 
 
-def invert(triad, d_model, held):
+def invert(triad: Triad, d_model: Numbers, held: Setting) -> tuple[Numbers, Numbers, Numbers, Numbers]:
     """(L, n_dense, n_moe, d_expert), real numbers, of the architecture of this triad (M, N_a, N), width and Setting."""
     m, active, total = triad
     one = held.shape(d_model, 1, 0, 0)
@@ -119,7 +123,7 @@ def invert(triad, d_model, held):
     return layers, n_dense, n_moe, widths / n_moe
 
 
-def buildable(triad, held):
+def buildable(triad: Triad, held: Setting) -> tuple[dict[int, tuple[Shape, float]], tuple[Shape, float] | None]:
     """{d_model: (Shape, how far its triad is from the one asked for)} of the nearest model of whole blocks at each
     width that has one within OFF; and the nearest of all, within OFF or not: (Shape, how far), or None.
 
@@ -159,18 +163,18 @@ def buildable(triad, held):
     return found, nearest
 
 
-def median(widths):
+def median(widths: Collection[int]) -> int:
     """The middle one of the feasible widths, the lower of two."""
     return sorted(widths)[(len(widths) - 1) // 2]
 
 
-def why_none(triad, held, nearest):
+def why_none(triad: Triad, held: Setting, nearest: tuple[Shape, float] | None) -> str:
     """One sentence: why no buildable model is within OFF of the triad."""
     widths = np.arange(8.0, 20_000, 8)
     _, n_dense, _, d_expert = invert(triad, widths, held)
     share = (held.top_k + held.n_shared) * d_expert / widths
     fits = (d_expert >= held.least_expert) & (share >= ACTIVE_WIDTHS[0]) & (share <= ACTIVE_WIDTHS[1])
-    most = n_dense[fits].max() if fits.any() else -math.inf
+    most = np.max(n_dense, where=fits, initial=-math.inf)
     if not math.isfinite(most):
         reason = "no width has experts of a width allowed"
     elif most < 1:
@@ -186,18 +190,18 @@ def why_none(triad, held, nearest):
     )
 
 
-def power(law, flops):
+def power(law: Sequence[float], flops: float) -> float:
     """a C^b of (a, b)."""
     return law[0] * flops ** law[1]
 
 
-def triad_of(flops, m_over_active, total_over_active):
+def triad_of(flops: float, m_over_active: float, total_over_active: float) -> Triad:
     """(M, N_a, N) at a budget by Eq. 2 and the two ratios."""
     m = power(FLOPS_PER_TOKEN, flops)
     return m, m / m_over_active, m / m_over_active * total_over_active
 
 
-def model_of(shape, flops):
+def model_of(shape: Shape, flops: float) -> Json:
     """A whole Shape as the trainer's fields, its counts, and the tokens of the budget."""
     m, active, total = shape.triad()
     return dict(

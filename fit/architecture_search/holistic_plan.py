@@ -1,16 +1,18 @@
 """The complete architecture of a budget by the holistic laws, and the origin of each number (holistic.py)."""
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
+from fit.aliases import Json
 from fit.architecture_search import holistic
 from fit.errors import UserError
 
 LARGEST = 1e27  # FLOPs: far beyond what the laws can know
 
 
-def published(flops):
+def published(flops: float) -> tuple[dict[str, tuple], dict[str, tuple]]:
     """{name: (value, origin)} of what determines a budget's architecture, and {name: (low, high, origin)} of its
     near-optimal band. origin: "published", "recovered" from tables of configurations, or "missing" (None as values).
 
@@ -20,7 +22,7 @@ def published(flops):
     log_c, grid = math.log(flops), np.log(holistic.BUDGETS)
     of_table = lambda values: float(np.interp(log_c, grid, values))
 
-    def line(values):
+    def line(values: Sequence[float]) -> float:
         slope = np.polyfit(grid, np.log(values), 1)[0]
         return math.exp(of_table(np.log(values)) + slope * (log_c - np.clip(log_c, grid[0], grid[-1])))
 
@@ -48,7 +50,7 @@ def published(flops):
     return values, band
 
 
-def architecture(flops, laws=None):
+def architecture(flops: float, laws: Json | None = None) -> Json:
     """The complete architecture for a budget: {flops, values: {name: {value, origin, low, high}}, model, off, widths,
     outside}.
 

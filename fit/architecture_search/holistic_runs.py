@@ -14,9 +14,12 @@ Axes: n runs; everything else is a number for each budget.
 """
 
 import dataclasses
+from collections.abc import Sequence
+from typing import Self
 
 import numpy as np
 
+from fit.aliases import Array, Json, Numbers
 from fit.architecture_search import holistic
 from fit.data import frames
 from fit.errors import UserError
@@ -40,17 +43,17 @@ class Search:
     y_max: float
 
     @property
-    def x(self):
+    def x(self) -> Array:
         return self.m / self.active
 
     @property
-    def y(self):
+    def y(self) -> Array:
         return self.total / self.active
 
-    def part(self, rows):
+    def part(self, rows: Array) -> Self:
         """The runs where rows says so."""
         arrays = (self.flops, self.m, self.active, self.total, self.width, self.loss)
-        return Search(self.path, *(v[rows] for v in arrays), self.y_max)
+        return type(self)(self.path, *(v[rows] for v in arrays), self.y_max)
 
 
 def read(runs: object) -> Search:
@@ -65,7 +68,7 @@ def read(runs: object) -> Search:
     held = shapes.held(runs)
     d_model = runs.numbers("d_model", (1, 1e7))
 
-    def column(name, default, low=1):
+    def column(name: str, default: Numbers | None, low: float = 1) -> Array:
         given = runs.column(name) if name in runs else [None] * len(runs)
         values = [held[i].get(name) if v in (None, "") else v for i, v in enumerate(given)]
         values = [None if low and str(v) == "0" else v for v in values]  # 0 stands for the default
@@ -81,27 +84,17 @@ def read(runs: object) -> Search:
     n_experts, n_blocks = column("n_experts", None), column("n_blocks", None)
     n_dense = np.where(n_experts > 1, column("n_dense_blocks", 0, 0), n_blocks)
     top_k, n_shared = column("top_k", 1), column("n_shared_experts", 0, 0)
+    widths = column("d_expert", d_ff), n_heads, column("n_kv_heads", n_heads), column("head_dim", d_model / n_heads)
     shape = holistic.Shape(
-        d_model,
-        n_dense,
-        n_blocks - n_dense,
-        column("d_expert", d_ff),
-        n_heads,
-        column("n_kv_heads", n_heads),
-        column("head_dim", d_model / n_heads),
-        n_experts,
-        top_k,
-        n_shared,
-        column("seq_len", None),
-        d_ff,
+        d_model, n_dense, n_blocks - n_dense, *widths, n_experts, top_k, n_shared, column("seq_len", None), d_ff
     )
-    m, active, total = shape.triad()
+    m, active, total = (np.asarray(v) for v in shape.triad())
     flops = m * runs.numbers("n_tokens")
     y_max = float(np.max((n_experts + n_shared) / (top_k + n_shared)))
     return Search(path, flops, m, active, total, d_model, runs.numbers("loss"), y_max)
 
 
-def budgets(flops):
+def budgets(flops: Array) -> Array:
     """Labels int [n] of the runs of one budget: those whose neighbours in C lie within SAME."""
     order = np.argsort(flops)
     labels = np.empty(len(flops), int)
@@ -109,7 +102,7 @@ def budgets(flops):
     return labels
 
 
-def least_squares(columns, loss):
+def least_squares(columns: Sequence[Array], loss: Array) -> tuple[Array, float]:
     """(coefficients [k], root mean square error) of loss [n] = columns [k, n] times coefficients."""
     design = np.stack(np.broadcast_arrays(*columns), axis=1)
     scale = np.linalg.norm(design, axis=0)
@@ -117,34 +110,34 @@ def least_squares(columns, loss):
     return c, float(np.sqrt(np.mean((design @ c - loss) ** 2)))
 
 
-def _roots(a, b, c):
+def _roots(a: float, b: float, c: float) -> list[float]:
     """Both roots of a u^2 + b u + c = 0, the smaller first."""
     root = np.sqrt(max(b * b - 4 * a * c, 0.0))
     return sorted(((-b - root) / (2 * a), (-b + root) / (2 * a)))
 
 
-def optimum_of_m(a, b):
+def optimum_of_m(a: float, b: float) -> float | None:
     """x* of a / (x - 6) + b x; None where it has no minimum above 6."""
     return None if a <= 0 or b <= 0 else 6 + np.sqrt(a / b)
 
 
-def band_of_m(a, b, most):
+def band_of_m(a: float, b: float, most: float) -> tuple[float, ...]:
     """The x at which a / (x - 6) + b x = most."""
     return tuple(6 + u for u in _roots(b, 6 * b - most, a))
 
 
-def optimum_of_total(a, b, y_max):
+def optimum_of_total(a: float, b: float, y_max: float) -> float | None:
     """y* of a / (y - 1) + b / (y_max - y), between 1 and y_max; None where it has no minimum there."""
     return None if a <= 0 or b <= 0 else (1 + np.sqrt(a / b) * y_max) / (1 + np.sqrt(a / b))
 
 
-def band_of_total(a, b, y_max, most):
+def band_of_total(a: float, b: float, y_max: float, most: float) -> tuple[float, ...]:
     """The y at which a / (y - 1) + b / (y_max - y) = most."""
     wide = y_max - 1
     return tuple(1 + u for u in _roots(most, b - a - most * wide, a * wide))
 
 
-def fit_ratios(runs):
+def fit_ratios(runs: Search) -> Json | None:
     """Phase 1 at one budget: {x, y: {best, band}, coefficients, rmse, runs}; x or y is None where no minimum lies
     within the ratios run; all is None where these are too few. Dense models, which have no y above 1, are left out."""
     runs = runs.part((runs.y > 1 + 1e-6) & (runs.y < runs.y_max - 1e-6))
@@ -152,7 +145,7 @@ def fit_ratios(runs):
         return None
     x, y, y_max = runs.x, runs.y, runs.y_max
     (a, b, a2, b2, c), rmse = least_squares((1 / (x - 6), x, 1 / (y - 1), 1 / (y_max - y), np.ones(len(x))), runs.loss)
-    out = dict(coefficients=[float(v) for v in (a, b, a2, b2, c)], rmse=rmse, runs=len(x), x=None, y=None)
+    out: Json = dict(coefficients=[float(v) for v in (a, b, a2, b2, c)], rmse=rmse, runs=len(x), x=None, y=None)
     of_x, of_y = optimum_of_m(a, b), optimum_of_total(a2, b2, y_max)
     of_x, of_y = (best if best and v.min() <= best <= v.max() else None for v, best in ((x, of_x), (y, of_y)))
     at = lambda v: a / (v - 6) + b * v, lambda v: a2 / (v - 1) + b2 / (y_max - v)
@@ -165,7 +158,7 @@ def fit_ratios(runs):
     return out
 
 
-def fit_width(runs):
+def fit_width(runs: Search) -> Json | None:
     """Phase 2 at one budget: {best, band, coefficients, rmse, runs} of a quadratic in d; best and band are None where
     it opens downwards or its lowest point lies outside the widths run; None with fewer than 4 widths."""
     if len(np.unique(runs.width)) < 4:
@@ -180,7 +173,7 @@ def fit_width(runs):
     return out
 
 
-def power_law(flops, values):
+def power_law(flops: Sequence[float], values: Sequence[float | None]) -> tuple[float, float] | None:
     """(a, b) of values = a C^b by least squares in logarithms; None with fewer than 2 values."""
     known = [(c, v) for c, v in zip(flops, values) if v is not None and v > 0]
     if len(known) < 2:
@@ -190,11 +183,11 @@ def power_law(flops, values):
     return float(np.exp(a - b * c.mean())), float(b)
 
 
-def fit(ratio_runs=None, width_runs=None):
+def fit(ratio_runs: Search | None = None, width_runs: Search | None = None) -> Json:
     """{budgets: [{flops, ratios, width}], laws} of the Searches of phase 1 and 2, of which one may be None. UserError
     where no budget has enough of either."""
     asked = (("ratios", ratio_runs, fit_ratios), ("width", width_runs, fit_width))
-    asked = [one for one in asked if one[1] is not None]
+    asked = [(name, runs, how) for name, runs, how in asked if runs is not None]
     labels = budgets(np.concatenate([runs.flops for _, runs, _ in asked]))
     rows = [dict(flops=None, ratios=None, width=None) for _ in range(labels.max() + 1)]
     parts = np.split(labels, np.cumsum([len(runs.loss) for _, runs, _ in asked])[:-1])
@@ -210,7 +203,7 @@ def fit(ratio_runs=None, width_runs=None):
     return dict(budgets=rows, laws=laws_of(rows))
 
 
-def laws_of(rows):
+def laws_of(rows: list[Json]) -> Json:
     """{m_over_active, total_over_active, d_model: {low, best, high, growth}} of the budgets' fits, each a power law (a,
     b) or None: of the optimum, of the ends of its band, and of the band's width (high - low) / best. Those of
     m_over_active are of M/N_a - 6."""
@@ -230,7 +223,9 @@ def laws_of(rows):
     return laws
 
 
-def cells_of(runs, grid=(holistic.M_OVER_ACTIVE, holistic.TOTAL_OVER_ACTIVE)):
+def cells_of(
+    runs: Search, grid: tuple[Sequence[float], Sequence[float]] = (holistic.M_OVER_ACTIVE, holistic.TOTAL_OVER_ACTIVE)
+) -> Array:
     """Labels [n], equal for runs whose architectures differ in width alone: each stands for a run's budget and the
     nearest point (M/N_a, N/N_a) of the search's grid."""
     near = lambda values, grid: np.argmin(np.abs(np.log(values[:, None] / np.array(grid, float))), axis=1)
@@ -238,7 +233,7 @@ def cells_of(runs, grid=(holistic.M_OVER_ACTIVE, holistic.TOTAL_OVER_ACTIVE)):
     return np.unique(np.stack([budgets(runs.flops), *ratios]), axis=1, return_inverse=True)[1].ravel()
 
 
-def rank(cells, width, loss, path="runs"):
+def rank(cells: Array, width: Array, loss: Array, path: str = "runs") -> Json:
     """Whether the median width keeps the rank of architectures: {cells, runs, pearson, spearman, kendall, r2} of each
     cell's loss at the middle one of its widths against its best loss; cells (labels), width and loss [n]. r2 is of the
     regression of one on the other. UserError with fewer than 3 cells of several widths."""
@@ -265,7 +260,7 @@ def rank(cells, width, loss, path="runs"):
     )
 
 
-def rank_at_budgets(runs, cells):
+def rank_at_budgets(runs: Search, cells: Array) -> list[Json]:
     """[rank() and flops] of each budget by itself, so that differences between budgets cannot make the ranks agree;
     budgets with too few architectures are left out."""
     rows = []
@@ -279,7 +274,7 @@ def rank_at_budgets(runs, cells):
     return rows
 
 
-def control(runs):
+def control(runs: Search) -> list[Json]:
     """What M alone, as the measure of a model, would miss: [{flops, runs, spread, explained, active, total}] for each
     budget's models that share one M but differ in N_a and N: the spread of the losses (standard deviation), the share
     of their variance that ln N_a and ln N explain, and the slopes of the loss in both; M explains none of it."""

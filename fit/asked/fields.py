@@ -56,7 +56,7 @@ def number(
 ) -> Any:
     """A number from `least` to `most`. below: the sentence for less than that, with {flag} and {value}."""
 
-    def check(name: str, value: object) -> float:
+    def check(name: str, value: Any) -> float:
         try:
             x = math.nan if isinstance(value, bool) else float(value)
         except (TypeError, ValueError):
@@ -180,7 +180,7 @@ def listed(value: object) -> list:
     return list(value) if isinstance(value, Iterable) else [value]
 
 
-def _positive(name: str, value: object) -> float:
+def _positive(name: str, value: Any) -> float:
     try:
         x = float(value)
     except (TypeError, ValueError):

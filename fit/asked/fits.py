@@ -1,12 +1,16 @@
 """What is asked of a fit: the law's form, and how it is fitted."""
 
 import dataclasses
+from typing import TYPE_CHECKING
 
 from fit.asked.fields import Asked, choice, field, free, listed, number, pairs, several, switch, text, whole
 from fit.errors import UserError
 from fit.form import Form
 from fit.lawbook.lawcheck import WAYS_OF_DRAWING
 from fit.laws import FORMS
+
+if TYPE_CHECKING:
+    from fit.fitting import problem
 
 ALONE = ("fix", "bootstrap", "select")  # what is for a single form
 
@@ -39,7 +43,7 @@ class Fit(Asked):
         "is fitted to all.",
         "none",
     )
-    fix: dict[str, float] = pairs("Coefficients held at a value: E_max=290.4521,c=1.2.", "NAME=VALUE", "=")
+    fix: dict[str, str] = pairs("Coefficients held at a value: E_max=290.4521,c=1.2.", "NAME=VALUE", "=")
     huber_delta: float = number("Residual of the log loss from which the Huber loss is linear.", 1e-2)
     reduction: str = choice("How the Huber losses of the runs are combined.", "sum", ("sum", "mean"))
     weights: str | None = text(
@@ -100,17 +104,17 @@ class Fit(Asked):
         """The Forms of `form`; none where it is left to the runs."""
         return [FORMS[name] for name in dict.fromkeys(self.form or ())]
 
-    def settings(self, form: Form) -> "problem.Settings":  # noqa: F821
+    def settings(self, form: Form) -> "problem.Settings":
         """Of the fit of a law of this Form. Raises UserError where it has none of the coefficients to hold."""
         from fit.fitting.problem import Settings
 
         same = ("huber_delta", "reduction", "weight_decay", "solver", "seed")
-        starts, fix = 0 if self.starts == "paper" else self.starts, tuple(sorted(_held(form, self.fix).items()))
+        starts, fix = 0 if self.starts == "paper" else int(self.starts), tuple(sorted(_held(form, self.fix).items()))
         return Settings(starts=starts, fix=fix, **{name: getattr(self, name) for name in same})
 
-    def options(self, columns: dict[str, str]) -> "fitting.Options":  # noqa: F821
+    def options(self, columns: dict[str, str]) -> "problem.Options":
         """Of what is done beside it; columns: {ours: theirs} of the table."""
-        from fit.fitting.fitting import Options
+        from fit.fitting.problem import Options
 
         same = ("holdout", "weights", "select", "mix_corpora", "bootstrap", "bootstrap_form", "bootstrap_by")
         return Options(percentiles=self.percentiles, columns=columns, **{name: getattr(self, name) for name in same})
@@ -133,7 +137,7 @@ def _held(form: Form, given: dict[str, str]) -> dict[str, float]:
         if not low <= held[name] <= high:
             raise UserError(f"{flag}: {name} is {value or 'nothing'!r}, expected a number from {low:g} to {high:g}")
     for name, coefficient in form.coefficients.items():
-        if held.get(coefficient.above, 0) >= held.get(name, float("inf")):
+        if held.get(coefficient.above or "", 0) >= held.get(name, float("inf")):
             raise UserError(f"{flag}: {coefficient.above} must be below {name}")
     if len(held) == len(form.names):
         raise UserError(f"{flag}: holds every coefficient of the {form.name} law, so nothing is left to fit")

@@ -142,7 +142,7 @@ class Plan(Limits, Chips, Models):
     def within(self, chips: cost.Chips | None) -> Constraints:
         """The constraints, the hours as FLOPs of the chips."""
         limits = dataclasses.replace(self.constraints, epochs=self.epochs, chips=chips)
-        if self.hours is None:
+        if self.hours is None or chips is None:
             return limits
         budget = f"--hours={self.hours:g} of --chips={self.chips}"
         return dataclasses.replace(limits, flops=chips.flops(self.hours), budget=budget)
@@ -183,7 +183,7 @@ def _planned(law: Law, asked: Plan, architecture: Architecture) -> dict:
     compared = experts_of(law, asked.experts)
     chips, reached = asked.bought(asked.devices, compared), None
     constraints, loss = asked.within(chips), asked.target_loss
-    if asked.epochs is not None:
+    if asked.epochs is not None and asked.max_tokens is not None:
         law = repeats.of_law(law, asked.max_tokens, *([0] if loss is not None else []))  # a target is met exactly
     if loss is not None:
         if constraints.flops is not None:
@@ -192,8 +192,8 @@ def _planned(law: Law, asked: Plan, architecture: Architecture) -> dict:
     plan = planning.plan(law, architecture, constraints, compared)
     if reached is not None:
         plan["target"] = reached | dict(front=target.front(law, architecture, constraints, compared, chips))
-    if asked.epochs is not None:
+    if isinstance(law, repeats.Repeated):
         repeats.add_to(plan, law, architecture, constraints, compared)
     if chips is not None:
-        cost.add_to(plan, law, architecture, constraints, compared)
+        cost.add_to(plan, law, architecture, constraints, chips, compared)
     return plan

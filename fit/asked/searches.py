@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from fit.architecture_search import holistic, holistic_plan, holistic_runs
+from fit.architecture_search import holistic, holistic_runs
 from fit.asked.fields import Asked, choice, experts, number, numbers, several, text, whole
 from fit.asked.plans import Shape
 from fit.data.table import BOUNDS, Table
@@ -44,7 +44,7 @@ class Surface(Asked):
 class Next(Shape):
     """Which runs to train next."""
 
-    flops: float | None = number("Training FLOPs to spend; a trunk that branches share is counted once.")
+    flops: float = number("Training FLOPs to spend; a trunk that branches share is counted once.")
     goal: str = choice(
         "What the runs should make surer: loss and best number of experts at --target_flops, or --coefficients.",
         "plan",
@@ -98,17 +98,13 @@ class Holistic(Asked):
         """How ranks agree in a table with d_model, loss and a column `group`, or one that tells the runs'
         architectures."""
         if self.group is None:
-            runs = holistic_runs.read(runs)
+            search = holistic_runs.read(runs)
             grid = self.m_over_active or holistic.M_OVER_ACTIVE, self.total_over_active or holistic.TOTAL_OVER_ACTIVE
-            cells = holistic_runs.cells_of(runs, grid)
-            found = holistic_runs.rank(cells, runs.width, runs.loss, runs.path)
-            return found | dict(budgets=holistic_runs.rank_at_budgets(runs, cells))
+            cells = holistic_runs.cells_of(search, grid)
+            found = holistic_runs.rank(cells, search.width, search.loss, search.path)
+            return found | dict(budgets=holistic_runs.rank_at_budgets(search, cells))
         cells = np.unique([str(v) for v in runs.column(self.group)], return_inverse=True)[1]
         return holistic_runs.rank(cells, runs.numbers("d_model", (1, 1e7)), runs.numbers("loss"), runs.path)
-
-    def architecture(self, laws: dict | None) -> dict:
-        """Of the budget, by the published laws or those fitted."""
-        return holistic_plan.architecture(self.flops, laws)
 
 
 def refit(runs: holistic_runs.Search) -> dict:

@@ -35,9 +35,9 @@ class Flags(searches.Holistic, flags.Columns, flags.Json):
 def run(asked: Flags) -> None:
     if asked.out is not None and asked.runs is None and asked.width_runs is None:
         raise UserError("--out needs --runs or --width_runs")
-    ending = asked.out and flags.picture_ending(asked.out)
+    ending = flags.picture_ending(asked.out) if asked.out else ""
     table = lambda path: path and asked.read(path)
-    searched = [path and holistic_runs.read(table(path)) for path in (asked.runs, asked.width_runs)]
+    searched = [holistic_runs.read(table(path)) if path else None for path in (asked.runs, asked.width_runs)]
     found = api.holistic(*searched, table(asked.rank), table(asked.refit), asked=asked)
     if asked.out:
         from fit.paper.figures import search

@@ -23,15 +23,16 @@ class Flags(fits.Fit, flags.Columns):
 def run(asked: Flags) -> None:
     alone = len(asked.forms) <= 1
     if not alone and asked.out is not None:
-        raise UserError(f"--form={','.join(asked.form)}: --out is for a single form")
-    for name in ("runs", "out") if alone else ("runs",):
-        if getattr(asked, name) is None:
-            raise UserError(f"--{name} is missing")
+        raise UserError(f"--form={','.join(asked.form or ())}: --out is for a single form")
+    if asked.runs is None:
+        raise UserError("--runs is missing")
     from fit.fitting import summary
 
     if not alone:
         print("\n".join(summary.of_forms(api.compare_forms(asked.read(asked.runs), asked=asked, quiet=False))))
         return
+    if asked.out is None:
+        raise UserError("--out is missing")
     check_writable(asked.out)
     law = api.law(asked.read(asked.runs), asked=asked, quiet=False)
     api.save(law, asked.out)

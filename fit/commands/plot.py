@@ -68,11 +68,9 @@ def paths(asked: Flags) -> dict[str, dict[str, str]]:
     for kind in asked.format:
         if kind not in figures.FORMATS:
             raise UserError(f"--format={','.join(asked.format)}: found {kind!r}, expected {first}, {second} or {last}")
-    if asked.out_dir is not None:
-        kinds = asked.format or ["png"]
-        return {
-            which: {k: os.path.join(asked.out_dir, f"{name}.{k}") for k in kinds} for which, name in OF_A_FIT.items()
-        }
+    if asked.figure is None or asked.out is None:
+        kinds, folder = asked.format or ["png"], asked.out_dir or "."
+        return {which: {k: os.path.join(folder, f"{name}.{k}") for k in kinds} for which, name in OF_A_FIT.items()}
     stem, ending = os.path.splitext(asked.out)
     if ending[1:] not in (*figures.FORMATS, *([""] if asked.format else [])):
         raise UserError(f"--out={asked.out}: expected the ending .{first}, .{second} or .{last}, or --format")

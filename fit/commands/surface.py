@@ -27,7 +27,7 @@ class Flags(searches.Surface, flags.Columns, flags.Json):
 def run(asked: Flags) -> None:
     if asked.runs is None:
         raise UserError("--runs is missing: a table of runs at several sizes and sparsities")
-    ending = asked.out and flags.picture_ending(asked.out)
+    ending = flags.picture_ending(asked.out) if asked.out else ""
     found = api.surface(asked.read(asked.runs), asked=asked)
     if asked.out:
         from fit.paper.figures import search

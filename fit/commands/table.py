@@ -6,6 +6,7 @@ python -m fit table --law=law.json --which=5 --out=table_5.csv
 
 import dataclasses
 import json
+from typing import Any
 
 from fit.asked import fields, plans
 from fit.commands import flags
@@ -35,7 +36,7 @@ def run(asked: Flags) -> None:
         raise UserError("--which is missing: 1, 2, 4 or 5")
     from fit.paper import tables
 
-    options = {}
+    options: dict[str, Any] = {}
     if asked.experts is not None:
         options["experts"] = plans.experts_of(law, asked.experts)
     if asked.flops and asked.which != "4":

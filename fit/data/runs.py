@@ -24,12 +24,12 @@ SAME += ("overrides", "seed", "config")
 @dataclasses.dataclass
 class Runs:
     """What a law reads of the runs in `path`: columns {name: float64 [n_runs]} and loss [n_runs]; index [n_runs]: each
-    run's place in the table, `rows` where some were left out."""
+    run's place in the table, `rows` where some were left out. table: without rows where no table holds the runs."""
 
     path: str
     columns: dict[str, Array]
     loss: Array
-    table: Table | None
+    table: Table
     rows: dataclasses.InitVar[Array | None] = None
     index: Array = dataclasses.field(init=False)
 
@@ -63,7 +63,7 @@ class Runs:
 
     def name(self, i: int) -> Json:
         """{row, run} of the i-th run: its row in the file and, where the table has the column, what it is called."""
-        if self.table is None:
+        if not self.table.rows:
             return {}
         row = dict(row=int(self.table.rows[self.index[i]]))
         return row | ({"run": str(self.table.column("run")[self.index[i]])} if "run" in self.table else {})

@@ -34,7 +34,9 @@ def forms_for(table: Table) -> list[Form]:
     return [FORMS[additive], FORMS[additive + SUFFIX]]
 
 
-def fit_best(path, settings_of: Callable[[Form], Settings], options: fitting.Options, quiet: bool = False) -> dict:
+def fit_best(
+    path: str | Table, settings_of: Callable[[Form], Settings], options: fitting.Options, quiet: bool = False
+) -> dict:
     """Fits the better of both forms to the runs in `path`; returns the record that law.json holds, in which `choice`
     says which were tried, {form, rmse_log, rolling}, and why this one was taken.
 

@@ -8,12 +8,14 @@ import re
 
 import numpy as np
 
+from fit.aliases import Array, Json
 from fit.data.runs import Runs, read_runs, unlikely
-from fit.data.table import plain, write_text
+from fit.data.table import Table, plain, write_text
 from fit.fitting import holdout, rolling, search, solvers
 from fit.fitting import noise as noise_lib
-from fit.fitting.problem import prepare
+from fit.fitting.problem import Options, Problem, Settings, prepare
 from fit.fitting.sure import how_sure, sampled, separate_errors
+from fit.form import Form
 from fit.lawbook import lawcheck, models
 from fit.shape.architecture import EXPERTS, OF_EXPERTS
 
@@ -24,29 +26,19 @@ FEW_RUNS, DECAY_PER_VARIANCE, LARGEST_DECAY = 60, 0.01, 1e-5
 TRANSITION_NATS = 0.05  # of gain from the text before, beyond the median run's, and twice that, stand out
 
 
-@dataclasses.dataclass(frozen=True)
-class Options:
-    """What to do beside the fit itself. holdout, weights: rules of holdout.held_out and run_weights, weights None where
-    none are asked for; select: objective or rmse; bootstrap: how many draws; bootstrap_form: one of
-    lawcheck.WAYS_OF_DRAWING; bootstrap_by: what shares an error, as runs.trunks_of takes it; columns: {ours: theirs}.
-    """
-
-    holdout: str = "none"
-    weights: str | None = None
-    select: str = "objective"
-    mix_corpora: bool = False
-    bootstrap: int = 0
-    bootstrap_form: str = "errors"
-    bootstrap_by: str = "trunk"
-    percentiles: tuple = (10.0, 90.0)
-    columns: dict = dataclasses.field(default_factory=dict)
-
-
-def fit_file(path, form, settings, options=Options(), quiet=False, steps=None):
+def fit_file(
+    path: str | Table,
+    form: Form,
+    settings: Settings,
+    options: Options | None = None,
+    quiet: bool = False,
+    steps: list[Json] | None = None,
+) -> Json:
     """Fits a law of this form to the runs in `path`; returns the record that law.json holds. Raises UserError.
 
     For a settings.weight_decay of None see fit_by_default. steps: what rolling.rolling found, where it is known.
     """
+    options = options or Options()
     runs = read_runs(path, form.columns, options.mix_corpora, options.columns)
     warnings = table_warnings(form, runs)
     train, validation, weights, labels, by = holdout.split(runs, options.holdout, options.weights, options.bootstrap_by)
@@ -90,7 +82,9 @@ def fit_file(path, form, settings, options=Options(), quiet=False, steps=None):
     return record | sure
 
 
-def fit_by_default(form, runs, settings, weights, trunks=None, quiet=False):
+def fit_by_default(
+    form: Form, runs: Runs, settings: Settings, weights: Array | None, trunks: Array | None = None, quiet: bool = False
+) -> tuple[search.Fit, Problem]:
     """(Fit, Problem): a settings.weight_decay of None is 0 or, up to FEW_RUNS runs, DECAY_PER_VARIANCE of the
     variance of the runs around the law. That variance, against which priors are weighed too, a first fit estimates.
     UserError as search.fit."""
@@ -113,7 +107,7 @@ def fit_by_default(form, runs, settings, weights, trunks=None, quiet=False):
     return fit, problem
 
 
-def selected(fit, train, validation):
+def selected(fit: search.Fit, train: Runs, validation: Runs) -> search.Fit:
     """The start of lowest RMSE on fitted plus held-out runs, as in the paper."""
     near = np.flatnonzero(fit.objectives < np.inf)
     errors = lambda i, part: holdout.errors(fit.form, fit.frees[i], part)["rmse_nats"]
@@ -121,7 +115,7 @@ def selected(fit, train, validation):
     return dataclasses.replace(fit, free=fit.frees[best], objective=float(fit.objectives[best]))
 
 
-def described(runs, train, form):
+def described(runs: Runs, train: Runs, form: Form) -> Json:
     """What the record says of the runs: file, fingerprint, corpora, ranges of those fitted."""
     columns = {name: train.columns[name] for name in form.columns} | dict(loss=train.loss)
     if "n_active" in runs.table:
@@ -136,7 +130,7 @@ def described(runs, train, form):
     )
 
 
-def table_warnings(form, runs):
+def table_warnings(form: Form, runs: Runs) -> list[str]:
     """Sentences about runs of odd sizes, and about mixtures among those of a law that does not read the number of
     experts."""
     table = runs.table
@@ -180,7 +174,7 @@ def transition(runs: Runs) -> list[str]:
     ]
 
 
-def plan_warnings(fit, runs):
+def plan_warnings(fit: search.Fit, runs: Runs) -> list[str]:
     """Sentences that say where fit plan would refuse this law."""
     form = fit.form
     if not form.at_experts:
@@ -198,7 +192,7 @@ def plan_warnings(fit, runs):
     return out
 
 
-def save(record, path):
+def save(record: Json, path: str) -> None:
     """Writes the record as JSON, completely or not at all, the same bytes each time; a number that is not finite is
     null."""
     write_text(path, json.dumps(plain(record), indent=1, allow_nan=False) + "\n")

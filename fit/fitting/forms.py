@@ -5,18 +5,25 @@ aic, bic   n ln(RSS / n) + 2 k or k ln n, of the n fitted runs' log losses; k co
 left_out   errors on each budget of a fit to all other budgets
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from fit.data.runs import read_runs, subset
+from fit.aliases import Array, Json
+from fit.data.runs import Runs, read_runs, subset
+from fit.data.table import Table
 from fit.equal_flops import isoflop
 from fit.errors import UserError
 from fit.fitting import fitting, holdout, search
-from fit.fitting.problem import prepare
+from fit.fitting.problem import Problem, Settings, prepare
+from fit.form import Form
 
 PARTS = 8  # equal parts of the runs by compute, where several runs share no budget
 
 
-def compare(path, forms, settings, options, quiet=False):
+def compare(
+    path: str | Table, forms: Sequence[Form], settings: Settings, options: fitting.Options, quiet: bool = False
+) -> Json:
     """How well each of the Forms fits the runs in `path`: {runs, budgets, budgets_by, forms: [{form, coefficients,
     fitted, held_out, aic, bic, left_out}], isoflop}, ready for JSON. All are fitted to the same runs. Raises UserError.
 
@@ -41,7 +48,7 @@ def compare(path, forms, settings, options, quiet=False):
     return dict(runs=len(train), budgets=int(budgets.max()) + 1, budgets_by=by, forms=rows, isoflop=profiles)
 
 
-def budgets_of(runs):
+def budgets_of(runs: Runs) -> tuple[Array, str]:
     """(int [n_runs], a label for each run's budget; what a budget is, in words): n_tokens or else the training FLOPs to
     two digits, where most values have two runs or more; else equal parts of the runs by training FLOPs."""
     rounded = np.array([float(f"{flops:.1e}") for flops in runs.flops])
@@ -53,7 +60,7 @@ def budgets_of(runs):
     return order * min(PARTS, len(runs)) // len(runs), "parts of the training FLOPs"
 
 
-def left_out(problem, fit, budgets):
+def left_out(problem: Problem, fit: search.Fit, budgets: Array) -> Json | None:
     """Errors over all runs, those of each budget predicted by a law fitted to all other budgets, begun at the best
     starts of `fit`; None where the others do not determine the form."""
     form, runs = problem.form, problem.runs

@@ -4,13 +4,15 @@ import re
 
 import numpy as np
 
-from fit.data.runs import subset, trunks_of
+from fit.aliases import Array, Floats, Json
+from fit.data.runs import Runs, subset, trunks_of
 from fit.errors import UserError
+from fit.form import Form
 
 ROLLING = "compute:rolling"
 
 
-def held_out(runs, rule):
+def held_out(runs: Runs, rule: str) -> Array:
     """Boolean [n_runs]: the runs that `rule` keeps out of the fit. UserError if the rule makes no sense.
 
     none, lowest-loss:N, largest-compute:N (n_active times n_tokens), N a count or a percentage, or column:NAME.
@@ -48,7 +50,7 @@ def held_out(runs, rule):
     return out
 
 
-def run_weights(runs, rule):
+def run_weights(runs: Runs, rule: str | None) -> Array:
     """float64 [n_runs], of mean 1: none (or None), inverse-loss (App. B: worse runs count less), compute^POWER (of the
     training FLOPs: small runs count less), or column:NAME."""
     if rule in ("none", None):
@@ -68,7 +70,9 @@ def run_weights(runs, rule):
     return weights / weights.mean()
 
 
-def split(runs, rule, weights=None, by="trunk"):
+def split(
+    runs: Runs, rule: str, weights: str | None = None, by: str = "trunk"
+) -> tuple[Runs, Runs, Array, Array | None, str]:
     """(runs to fit, those held out, weights and trunk labels of those to fit, labels None where each run stands for
     itself, what trunks are called); UserError where one of the rules makes no sense."""
     labels, called = trunks_of(runs.table, by)
@@ -77,7 +81,7 @@ def split(runs, rule, weights=None, by="trunk"):
     return subset(runs, ~out), subset(runs, out), run_weights(runs, weights)[~out], labels, called
 
 
-def errors(form, free, runs):
+def errors(form: Form, free: Array, runs: Runs) -> Json:
     """How far a law is from runs: count, RMSE in nats and in log loss, mean and largest relative error, and the run
     that has it."""
     log_loss = form.log_loss(free, runs.columns)
@@ -94,6 +98,6 @@ def errors(form, free, runs):
     )
 
 
-def rms(x):
+def rms(x: Floats) -> float:
     """Root mean square."""
     return float(np.sqrt(np.mean(np.square(x))))

@@ -10,10 +10,15 @@ found by trying values outwards, then ever closer around the crossing.
 default the runs stay as they are and their *errors* are drawn anew.
 """
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 import scipy.special
 
+from fit.aliases import Array, Json
 from fit.fitting import search
+from fit.fitting.noise import Noise
+from fit.fitting.problem import Problem
 from fit.lawbook.lawcheck import LEVEL
 
 TRIED = 5  # values for each end at a time: three coefficients' ends fill a batch
@@ -24,7 +29,7 @@ class _End:
     """The search for one end of one interval: `tried` distances (in the logarithm of the coefficient) and what they
     cost."""
 
-    def __init__(self, problem, name, best, sign, guess):
+    def __init__(self, problem: Problem, name: str, best: float, sign: int, guess: float) -> None:
         self.name, self.best, self.sign = name, best, sign
         form, fixed = problem.form, problem.fixed
         smallest, largest = form.coefficients[name].tried
@@ -38,13 +43,13 @@ class _End:
         )
         self.tried, self.roots, self.frees = np.array([0.0]), np.array([0.0]), []
 
-    def crossing(self, threshold):
+    def crossing(self, threshold: float) -> tuple[int, int | None]:
         """(inner, outer): indices of the tried distances around the first crossing; outer is None while none is
         beyond."""
         beyond = np.flatnonzero(self.roots > threshold)
         return (beyond[0] - 1, beyond[0]) if len(beyond) else (len(self.roots) - 1, None)
 
-    def next(self, threshold):
+    def next(self, threshold: float) -> Array:
         """The distances to try next; none when the end is known."""
         inner, outer = self.crossing(threshold)
         last = self.tried[inner]
@@ -59,12 +64,12 @@ class _End:
         between = np.geomspace if self.tried[outer] > 4 * last > 0 else np.linspace
         return between(last, self.tried[outer], TRIED + 2)[1:-1]
 
-    def add(self, tried, roots, frees):
+    def add(self, tried: Array, roots: Array, frees: Sequence[Array]) -> None:
         order = np.argsort(np.append(self.tried, tried), kind="stable")
         self.frees = [[*self.frees, *frees][i] for i in order]
         self.tried, self.roots = np.append(self.tried, tried)[order], np.append(self.roots, roots)[order]
 
-    def value(self, threshold):
+    def value(self, threshold: float) -> float | None:
         """Where the root of the ratio passes the threshold; None if it never does."""
         inner, outer = self.crossing(threshold)
         if outer is None:
@@ -74,7 +79,13 @@ class _End:
         return float(self.best * np.exp(self.sign * at))
 
 
-def profile(problem, fit, errors, inflation=None, quiet=True):
+def profile(
+    problem: Problem,
+    fit: search.Fit,
+    errors: Mapping[str, float],
+    inflation: Mapping[str, float] | None = None,
+    quiet: bool = True,
+) -> dict[str, Json]:
     """For each of the law's profiled coefficients that is not fixed: {value, low, high} of its LEVEL interval around
     the Fit, None where an end is open.
 
@@ -113,7 +124,7 @@ def profile(problem, fit, errors, inflation=None, quiet=True):
     }
 
 
-def distinct_optima(fit, most=3):
+def distinct_optima(fit: search.Fit, most: int = 3) -> Array:
     """Up to `most` rows of fit.frees with different objectives within 10% of the best; the best one first."""
     order = np.argsort(fit.objectives, kind="stable")[: search.BATCH]  # the others were not followed to their end
     rows = [fit.free]
@@ -127,7 +138,7 @@ def distinct_optima(fit, most=3):
     return np.stack(rows)
 
 
-def bootstrap(problem, fit, draws, how="errors", noise=None, quiet=True):
+def bootstrap(problem: Problem, fit: search.Fit, draws: int, how: str, noise: Noise, quiet: bool = True) -> Array:
     """Coefficients [draws, n] of fits to runs drawn anew, each from the best optima of the Fit.
 
     how: "errors" draws the law's own losses with new errors of the sizes in `noise`, one that each trunk shares and one
@@ -161,7 +172,7 @@ def bootstrap(problem, fit, draws, how="errors", noise=None, quiet=True):
     return form.to_coefficients(free)
 
 
-def _counts(rng, labels, draws, how, coefficients):
+def _counts(rng: np.random.Generator, labels: Array, draws: int, how: str, coefficients: int) -> Array:
     """float64 [draws, n_runs]: how often each run is drawn.
 
     When single runs are drawn, as many fewer are drawn as there are coefficients: a fit's residuals are smaller than

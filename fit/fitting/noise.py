@@ -3,14 +3,19 @@ coefficients' errors that follow from it."""
 
 import dataclasses
 import functools
+from collections.abc import Callable, Mapping
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.special
 
+from fit.aliases import Array
 from fit.data.runs import Runs
-from fit.fitting.problem import place, prepare
+from fit.data.table import Table
+from fit.fitting.problem import Data, Problem, place, prepare
+from fit.fitting.search import Fit
+from fit.form import Form
 from fit.lawbook.lawcheck import LEVEL
 
 CLIP = 4.0  # robust standard deviations at which a residual is cut off, lest one failed run counts as everybody's noise
@@ -25,21 +30,21 @@ class Noise:
 
     run: float
     trunk: float
-    degrees_of_freedom: tuple
+    degrees_of_freedom: tuple[float, float]
 
     @property
-    def total(self):
+    def total(self) -> float:
         """Standard deviation of a new run on a trunk of its own."""
         return float(np.hypot(self.run, self.trunk))
 
     @property
-    def freedom(self):
+    def freedom(self) -> float:
         """How many independent errors the sum of both variances was estimated from (Satterthwaite)."""
         parts = np.square([self.run, self.trunk])
         spread = np.sum(parts**2 / self.degrees_of_freedom)
         return float(parts.sum() ** 2 / spread) if spread > 0 else self.degrees_of_freedom[0]
 
-    def draw(self, rng, draws, labels):
+    def draw(self, rng: np.random.Generator, draws: int, labels: Array) -> Array:
         """Errors [draws, n_runs] of runs whose trunks are `labels` [n_runs]. The standard deviations are drawn too, for
         they were estimated from few errors: this turns the normal distribution into Student's t."""
         n, (of_runs, of_trunks) = len(labels), self.degrees_of_freedom
@@ -51,19 +56,19 @@ class Noise:
 
 
 @functools.cache
-def _sensitivity(form):
+def _sensitivity(form: Form) -> Callable[[Array, Data], tuple]:
     predicted = lambda x, data: form.log_loss(place(form, x, data), data["columns"], jnp)
     return jax.jit(lambda x, data: (predicted(x, data), jax.jacfwd(predicted)(x, data)))
 
 
-def sensitivity(problem, free):
+def sensitivity(problem: Problem, free: Array) -> tuple[Array, Array]:
     """(log loss [n_runs], its Jacobian [n_runs, n] by the solver's x) at the law's own parameters `free` [n]."""
     log_loss, jacobian = _sensitivity(problem.form)(problem.centre(free[None])[0], problem.data)
     n = len(problem)
     return np.asarray(log_loss)[:n], np.asarray(jacobian)[:n] * problem.data["moving"]
 
 
-def noise(problem, free, shared=True):
+def noise(problem: Problem, free: Array, shared: bool = True) -> Noise:
     """The Noise of the runs around the fit `free`; shared: separate the error that a trunk's runs share.
 
     The residuals of a fit are M e, M = 1 - J (J'WJ)^-1 J'W with the fit's own weights W, so sums of their squares, run
@@ -98,14 +103,16 @@ def noise(problem, free, shared=True):
     return Noise(float(np.sqrt(run)), float(np.sqrt(trunk)), (max(freedom - trunk_freedom, 1.0), float(trunk_freedom)))
 
 
-def projection(jacobian, weight, decay):
+def projection(jacobian: Array, weight: Array, decay: Array) -> Array:
     """[n, n]: what a change of each measured log loss does to each fitted one."""
     root = np.sqrt(weight)[:, None]
     gram = (jacobian * root).T @ (jacobian * root) + np.diag(np.broadcast_to(decay, jacobian.shape[1]))
     return jacobian @ np.linalg.pinv(gram, rcond=1e-13, hermitian=True) @ (jacobian.T * weight)
 
 
-def standard_errors(problem, fit, noise, more=None):
+def standard_errors(
+    problem: Problem, fit: Fit, noise: Noise, more: Mapping[str, Array] | None = None
+) -> dict[str, float]:
     """Linearised standard errors of the coefficients of a Fit, {name: value}, 0 for those that are fixed.
 
     noise: the Noise of the runs. more: {column: [k]} of further runs that one might add, each on a trunk of its own.
@@ -114,7 +121,7 @@ def standard_errors(problem, fit, noise, more=None):
     if more is not None:
         runs, k = problem.runs, len(next(iter(more.values())))
         columns = {name: np.concatenate([values, more[name]]) for name, values in runs.columns.items()}
-        runs = Runs(runs.path, columns, np.append(runs.loss, np.ones(k)), None)
+        runs = Runs(runs.path, columns, np.append(runs.loss, np.ones(k)), Table(runs.path, {}, []))
         trunks = None if trunks is None else np.append(trunks, trunks.max() + 1 + np.arange(k))
         weights = np.append(problem.weights, np.ones(k))
         problem = prepare(problem.form, runs, problem.settings, weights, trunks, problem.sample_of)
@@ -125,14 +132,14 @@ def standard_errors(problem, fit, noise, more=None):
     return dict(zip(problem.form.names, errors.tolist()))
 
 
-def prediction_errors(problem, fit, noise):
+def prediction_errors(problem: Problem, fit: Fit, noise: Noise) -> Array:
     """Linearised standard errors [n_runs] of the log losses that a Fit predicts for all runs, those of no weight
     included; noise: the Noise of the runs."""
     jacobian, variance = _spread(problem, fit, noise)
     return np.sqrt(np.maximum(np.einsum("ij,jk,ik->i", jacobian, variance, jacobian), 0))
 
 
-def _spread(problem, fit, noise):
+def _spread(problem: Problem, fit: Fit, noise: Noise) -> tuple[Array, Array]:
     """(Jacobian [n_runs, n] of the log losses by the solver's x, linearised covariance [n, n] of x) at a Fit."""
     _, jacobian = sensitivity(problem, fit.free)
     weight = problem.data["root_weight"][: len(problem)] ** 2
@@ -149,7 +156,7 @@ def _spread(problem, fit, noise):
     return jacobian, variance
 
 
-def inflation(problem, fit, noise, alone):
+def inflation(problem: Problem, fit: Fit, noise: Noise, alone: Noise) -> dict[str, float]:
     """{coefficient: factor on a profile's threshold for the errors that runs share}, 1 where they share none.
 
     It is the ratio of the coefficient's variance with `noise` to that with `alone` (each run for itself), but at least
@@ -165,7 +172,7 @@ def inflation(problem, fit, noise, alone):
     return {name: float(tails * max(ratio.get(name, usual), usual)) for name in naive}
 
 
-def derivative(function, x, step=1e-6):
+def derivative(function: Callable[[Array], Array], x: Array, step: float = 1e-6) -> Array:
     """[n_out, n] of a function of rows [k, n] -> [k, n_out] at x [1, n], by central differences."""
     steps = step * np.eye(x.shape[1])
     return ((function(x + steps) - function(x - steps)) / (2 * step)).T

@@ -14,14 +14,20 @@ Axes: n coefficients; r runs, filled up; k starts.
 
 import dataclasses
 import functools
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fit.aliases import Array, Floats
 from fit.data.runs import Runs, subset
 from fit.form import Form
 
+Data = dict[str, Any]  # see Problem
+Residuals = Callable[[Any, Data], jax.Array]  # of x [n], an array of numpy or jax
 PER_START = ("log_loss", "root_weight", "held", "moving", "toward")  # what may differ from start to start
 
 
@@ -37,8 +43,26 @@ class Settings:
     starts: int = 128
     solver: str = "lm"
     seed: int = 0
-    fix: tuple = ()
+    fix: tuple[tuple[str, float], ...] = ()
     variance: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What to do beside the fit itself. holdout, weights: rules of holdout.held_out and run_weights, weights None where
+    none are asked for; select: objective or rmse; bootstrap: how many draws; bootstrap_form: one of
+    lawcheck.WAYS_OF_DRAWING; bootstrap_by: what shares an error, as runs.trunks_of takes it; columns: {ours: theirs}.
+    """
+
+    holdout: str = "none"
+    weights: str | None = None
+    select: str = "objective"
+    mix_corpora: bool = False
+    bootstrap: int = 0
+    bootstrap_form: str = "errors"
+    bootstrap_by: str = "trunk"
+    percentiles: tuple[float, float] = (10.0, 90.0)
+    columns: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass
@@ -60,25 +84,25 @@ class Problem:
     weights: np.ndarray
     trunks: np.ndarray | None
     sample_of: int
-    data: dict
+    data: Data
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self.runs)
 
     @property
-    def fixed(self):
+    def fixed(self) -> dict[str, float]:
         return dict(self.settings.fix)
 
-    def changed(self, **data):
+    def changed(self, **data: Any) -> Self:
         """The same problem with other data."""
         return dataclasses.replace(self, data=self.data | data)
 
-    def holding(self, held):
+    def holding(self, held: Floats) -> Self:
         """The same problem with other coefficients held: [n] or [k, n], NaN where one is free."""
         held = np.asarray(held, float)
         return self.changed(held=held, moving=self.form.moving(held.T).T.astype(float))
 
-    def part(self, rows):
+    def part(self, rows: Array) -> Self:
         """The same problem with the runs `rows` (indices) alone, filled up again."""
         more = padded_length(len(rows)) - len(rows)
         take = lambda v: np.concatenate([v[rows], np.repeat(v[rows[:1]], more)])
@@ -87,28 +111,35 @@ class Problem:
         part = self.changed(columns=columns, log_loss=take(self.data["log_loss"]), root_weight=root_weight)
         return dataclasses.replace(part, runs=subset(self.runs, rows), weights=self.weights[rows])
 
-    def filled(self, rows):
+    def filled(self, rows: Array) -> Array:
         """[..., n_runs] filled up to [..., r] with zeros."""
         return np.pad(rows, [(0, 0)] * (np.ndim(rows) - 1) + [(0, self.data["log_loss"].shape[-1] - len(self.runs))])
 
-    def centre(self, frees):
+    def centre(self, frees: Array) -> Array:
         """The solver's x [k, n] from which it begins at the law's own `free` [k, n]."""
         frees = np.asarray(frees, float)
         held = np.broadcast_to(self.data["held"], frees.shape).T
         x = self.form.recentre(self.form.begin(frees.T, held), self.data["centre"]).T
         return np.where(self.data["moving"] > 0, x, 0.0)
 
-    def own(self, x):
+    def own(self, x: Array) -> Array:
         """The law's own `free` [k, n] of the solver's x [k, n]."""
         held = np.broadcast_to(self.data["held"], np.shape(x)).T
         return place(self.form, np.asarray(x).T, self.data | {"held": held}, np).T
 
-    def objective(self, free):
+    def objective(self, free: Array) -> float:
         """The objective at the law's own `free` [n]."""
         return float(0.5 * np.sum(np.square(_compiled(self.form)(self.centre(free[None])[0], self.data))))
 
 
-def prepare(form, runs, settings=Settings(), weights=None, trunks=None, sample_of=None):
+def prepare(
+    form: Form,
+    runs: Runs,
+    settings: Settings = Settings(),
+    weights: Floats | None = None,
+    trunks: Array | None = None,
+    sample_of: int | None = None,
+) -> Problem:
     """The Problem; the coefficients that the settings fix are held."""
     n = len(runs)
     weights = np.ones(n) if weights is None else np.asarray(weights, float)
@@ -133,13 +164,13 @@ def prepare(form, runs, settings=Settings(), weights=None, trunks=None, sample_o
     return problem.part(np.arange(n)).holding(held)
 
 
-def padded_length(n):
+def padded_length(n: int) -> int:
     """The number of rows that n runs are filled up to: an eighth more at most (or a multiple of 32); n above 4,096."""
     step = max(32, 2 ** (int(n).bit_length() - 4))
     return n if n > 4096 else -(-n // step) * step
 
 
-def place(form, x, data, xp=jnp):
+def place(form: Form, x: Any, data: Data, xp: ModuleType = jnp) -> Any:
     """The law's own `free` [n, ...] of the solver's x [n, ...]: for columns as they are, with coefficients held as
     data["held"] [n, ...] says, within the form's bounds. Entries of x that nothing moves are 0."""
     low, high = (b.reshape(-1, *[1] * (x.ndim - 1)) for b in form.bounds.T)
@@ -149,10 +180,10 @@ def place(form, x, data, xp=jnp):
 
 
 @functools.cache
-def residual_function(form):
+def residual_function(form: Form) -> Residuals:
     """residuals(x [n], data) -> [r + n]; data as a Problem has it, for one start."""
 
-    def residuals(x, data):
+    def residuals(x: Any, data: Data) -> jax.Array:
         free = place(form, x, data)
         r = form.log_loss(free, data["columns"], jnp) - data["log_loss"]
         size, delta = jnp.abs(r), data["delta"]
@@ -169,5 +200,5 @@ def residual_function(form):
 
 
 @functools.cache
-def _compiled(form):
+def _compiled(form: Form) -> Residuals:
     return jax.jit(residual_function(form))

@@ -7,9 +7,11 @@ import jax
 import numpy as np
 import tqdm
 
+from fit.aliases import Array
+from fit.data.runs import Runs
 from fit.errors import UserError
 from fit.fitting import solvers
-from fit.fitting.problem import PER_START, residual_function
+from fit.fitting.problem import PER_START, Data, Problem, residual_function
 from fit.form import Form
 
 BATCH = 32  # starts compiled together: their Jacobians of a few hundred runs stay in the cache
@@ -34,11 +36,11 @@ class Fit:
     ends: np.ndarray
 
     @property
-    def coefficients(self):
+    def coefficients(self) -> dict[str, float]:
         return dict(zip(self.form.names, self.form.to_coefficients(self.free).tolist()))
 
 
-def run_batches(solve, x, data, progress=None):
+def run_batches(solve: solvers.Solve, x: Array, data: Data, progress: tqdm.tqdm | None = None) -> list[Array]:
     """solve from every row of x [k, n]; returns (x, objective [k], gradient norm [k]).
 
     Entries of data named in PER_START are shared by the starts, or have a leading axis of k. Batches have one compiled
@@ -51,7 +53,7 @@ def run_batches(solve, x, data, progress=None):
     per_start = {name: np.asarray(data[name]) for name in PER_START}
     per_start = {name: np.broadcast_to(v, (k, v.shape[-1])) for name, v in per_start.items()}
 
-    def work(start):
+    def work(start: int) -> list[Array]:
         rows = np.minimum(np.arange(start, start + batch), k - 1)  # the last batch repeats its last row
         with jax.enable_x64(True):  # each thread has its own setting
             out = solve(x[rows], data | {name: v[rows] for name, v in per_start.items()})
@@ -66,7 +68,9 @@ def run_batches(solve, x, data, progress=None):
     return [np.concatenate(o)[:k] for o in zip(*outs)]
 
 
-def _step(solve, x, values, data, progress=None):
+def _step(
+    solve: solvers.Solve, x: Array, values: Array, data: Data, progress: tqdm.tqdm | None = None
+) -> tuple[Array, Array, Array]:
     """One round: where a start ends in something that is not finite it stays where it was. Returns (x, values,
     gradients)."""
     after, value, gradient = run_batches(solve, x, data, progress)
@@ -74,7 +78,9 @@ def _step(solve, x, values, data, progress=None):
     return np.where(lost[:, None], x, after), np.where(lost, values, value), np.where(lost, np.inf, gradient)
 
 
-def polish(problem, x, rounds=40, each=False, label=None):
+def polish(
+    problem: Problem, x: Array, rounds: int = 40, each: bool = False, label: str | None = None
+) -> tuple[Array, Array, Array]:
     """Levenberg-Marquardt from x [k, n] until the best objective stands still, or with `each` every one of them.
 
     Returns (x, objectives, gradient norms); an objective that was never finite is infinite. A progress bar named
@@ -101,12 +107,12 @@ def polish(problem, x, rounds=40, each=False, label=None):
     return x, values, gradients
 
 
-def _some(data, starts):
+def _some(data: Data, starts: Array) -> Data:
     """Data of some starts, where it differs from start to start."""
-    return data | {k: data[k][starts] for k in PER_START if np.ndim(data.get(k)) > 1}
+    return data | {k: data[k][starts] for k in PER_START if np.ndim(data.get(k, 0)) > 1}
 
 
-def search(problem, starts, quiet=False):
+def search(problem: Problem, starts: Array, quiet: bool = False) -> tuple[Array, Array]:
     """Runs all starts [k, n] (the solver's x) in rounds; after each round the better half goes on. Returns (x,
     objectives), for every start at the point where it stopped."""
     rounds, steps = (ROUNDS, STEPS) if problem.settings.solver == "lm" else (1, 300)
@@ -127,7 +133,7 @@ def search(problem, starts, quiet=False):
     return x, values
 
 
-def starts_of(problem, runs):
+def starts_of(problem: Problem, runs: Runs) -> Array:
     """The solver's starts [k, n] that the settings ask for, in the measure of `runs`."""
     form, settings, data = problem.form, problem.settings, problem.data
     if settings.starts == 0:
@@ -137,7 +143,7 @@ def starts_of(problem, runs):
     return np.where(data["moving"] > 0, form.begin(starts.T, held).T, 0.0)
 
 
-def fit(problem, quiet=False):
+def fit(problem: Problem, quiet: bool = False) -> Fit:
     """The best Fit of a law to runs. Raises UserError when the runs cannot determine the law at all."""
     check_enough(problem)
     sample, label, path = problem, None if quiet else "best starts", problem.runs.path
@@ -161,7 +167,7 @@ def fit(problem, quiet=False):
     return Fit(problem.form, free, least, problem.own(x), values, gradient, len(starts), best_values)
 
 
-def again(problem, before):
+def again(problem: Problem, before: Fit) -> Fit:
     """The Fit of a search that begins at the best point and starts of `before`, a Fit to other runs or settings."""
     order = np.argsort(before.objectives, kind="stable")[: BATCH - 1]  # with the best they fill a batch
     x, values, gradients = polish(problem, problem.centre(np.stack([before.free, *before.frees[order]])))
@@ -172,7 +178,7 @@ def again(problem, before):
     return Fit(problem.form, ends[best], least, frees, objectives, gradient, before.tried, values[1:])
 
 
-def check_enough(problem):
+def check_enough(problem: Problem) -> None:
     """UserError when there are fewer distinct runs (of those with a weight) than coefficients to fit, or a column of
     the law that never changes."""
     form, fixed, path = problem.form, problem.fixed, problem.runs.path

@@ -8,12 +8,18 @@ import functools
 import os
 import pathlib
 import warnings
+from collections.abc import Callable, Generator, Iterable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.optimize
 from jax.experimental.compilation_cache import compilation_cache
+from numpy.typing import ArrayLike
+
+from fit.aliases import Array
+from fit.fitting.problem import Data, Residuals
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # jaxopt says on import that it is no longer maintained
@@ -25,20 +31,21 @@ with warnings.catch_warnings():
 PACKAGES = ("jax", "jaxopt", "numpy") if jaxopt else ("jax", "numpy")  # whose versions law.json names
 # Halves the time to compile, and programs run as fast: XLA fuses them, so LLVM has little to add.
 COMPILER = {"xla_backend_optimization_level": 1}
+Solve = Callable[[Any, Data], Iterable[ArrayLike]]  # (x, objectives, gradient norms) from x [k, n]
 SMALL_GRADIENT, DAMPING, LARGEST_DAMPING = 1e-13, 1e-3, 2.0**32  # of Levenberg-Marquardt
 
 
-def _batched(one, batched):
+def _batched(one: Callable[[jax.Array, Data], tuple], batched: tuple[str, ...]) -> Solve:
     """one(x, data) -> (x, objective, gradient norm), compiled for a batch of starts."""
 
-    def run(x, data):
+    def run(x: jax.Array, data: Data) -> tuple:
         return jax.vmap(one, in_axes=(0, {name: 0 if name in batched else None for name in data}))(x, data)
 
     return jax.jit(run, compiler_options=COMPILER)
 
 
-def _of_jaxopt(solver):
-    def one(x, data):
+def _of_jaxopt(solver: Any) -> Callable[[jax.Array, Data], tuple]:
+    def one(x: jax.Array, data: Data) -> tuple:
         x, state = solver.run(x, data)
         return x, state.value, state.error
 
@@ -46,7 +53,7 @@ def _of_jaxopt(solver):
 
 
 @functools.cache
-def least_squares(residuals, batched, maxiter):
+def least_squares(residuals: Residuals, batched: tuple[str, ...], maxiter: int) -> Solve:
     """Levenberg-Marquardt on 0.5 sum residuals(x, data)^2 from a batch of starts.
 
     Returns run(x [batch, n], data) -> (x [batch, n], objective [batch], gradient norm [batch]), compiled. `batched`
@@ -66,22 +73,24 @@ def least_squares(residuals, batched, maxiter):
     return _batched(_of_jaxopt(solver), batched)
 
 
-def levenberg_marquardt(residuals, maxiter, x, data):
+def levenberg_marquardt(
+    residuals: Residuals, maxiter: int, x: jax.Array, data: Data
+) -> tuple[jax.Array, jax.Array, jax.Array]:
     """least_squares from one start x [n], for where there is no jaxopt: (x [n], objective, gradient norm).
 
     Algorithm 6.18 of Madsen and Nielsen, Introduction to Optimization and Data Fitting (2010), with the same damping
     and end as jaxopt's. A step to where the objective is not finite is refused like any other that leads upward.
     """
 
-    def at(x):
+    def at(x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
         jacobian, values = jax.jacfwd(lambda x: (residuals(x, data),) * 2, has_aux=True)(x)
         return x, 0.5 * jnp.sum(values**2), jacobian.T @ values, jacobian.T @ jacobian
 
-    def going(state):
+    def going(state: tuple) -> jax.Array:
         i, (_, _, gradient, _), _, _ = state
         return (i < maxiter) & (jnp.linalg.norm(gradient) > SMALL_GRADIENT)
 
-    def step(state):
+    def step(state: tuple) -> tuple:
         i, here, damping, growth = state
         x, value, gradient, normal = here
         moved = -jax.scipy.linalg.solve(normal + damping * jnp.eye(len(x)), gradient, assume_a="pos")
@@ -102,7 +111,7 @@ def levenberg_marquardt(residuals, maxiter, x, data):
 
 
 @functools.cache
-def lbfgs(residuals, batched, maxiter):
+def lbfgs(residuals: Residuals, batched: tuple[str, ...], maxiter: int) -> Solve:
     """As least_squares, by L-BFGS on the same objective: slower by far, but what the paper used."""
     objective = lambda x, data: 0.5 * jnp.sum(residuals(x, data) ** 2)
     if jaxopt is None:
@@ -113,7 +122,9 @@ def lbfgs(residuals, batched, maxiter):
     return _batched(_of_jaxopt(solver), batched)
 
 
-def _scipy_lbfgs(value_and_gradient, batched, maxiter, x, data):
+def _scipy_lbfgs(
+    value_and_gradient: Callable[[Array, Data], tuple], batched: tuple[str, ...], maxiter: int, x: Array, data: Data
+) -> tuple[Array, ...]:
     """lbfgs for where there is no jaxopt: scipy's, one start after another."""
     ends = []
     for i, start in enumerate(x):
@@ -133,7 +144,7 @@ def _scipy_lbfgs(value_and_gradient, batched, maxiter, x, data):
 SOLVERS = {"lm": least_squares, "lbfgs": lbfgs}
 
 
-def cache_folder():
+def cache_folder() -> pathlib.Path:
     """compiled/ in $JMOE_CACHE, else $XDG_CACHE_HOME/jmoe, else ~/.cache/jmoe (see docs/reference.md)."""
     base = os.environ.get("JMOE_CACHE")
     if not base:
@@ -142,7 +153,7 @@ def cache_folder():
 
 
 @contextlib.contextmanager
-def kept():
+def kept() -> Generator[None]:
     """In this context JAX keeps compiled programs in cache_folder(), or in JAX_COMPILATION_CACHE_DIR if that is set. If
     the folder cannot be written, JAX compiles each time."""
     try:

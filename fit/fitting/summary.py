@@ -1,10 +1,13 @@
 """A fit in lines for people: one law, or several forms side by side."""
 
+from collections.abc import Iterable, Iterator
+
+from fit.aliases import Json
 from fit.lawbook import models
 from fit.lawbook.lawcheck import LEVEL, WAYS_OF_DRAWING
 
 
-def summary(record):
+def summary(record: Json) -> Iterator[str]:
     """Lines for people: how the fit went, by what the record of a law.json holds of it."""
     settings, starts = record.get("settings") or {}, record.get("starts") or {}
     fixed = settings.get("fix") or {}
@@ -27,7 +30,7 @@ def summary(record):
         yield f"warning: {warning}"
 
 
-def _ends(starts):
+def _ends(starts: Json) -> str:
     """How many of the starts ended at the best point, of those that were followed to their end: the others were left
     where they fell behind, and a record without `followed` counts those among the ones that ended elsewhere."""
     if "followed" not in starts:
@@ -38,7 +41,7 @@ def _ends(starts):
     )
 
 
-def _errors(record):
+def _errors(record: Json) -> Iterator[str]:
     for name, words in (("fitted", "fitted"), ("held_out", "held-out")):
         if errors := record.get(name):
             yield f"mean relative error on {errors['runs']} {words} runs: {_size(errors)}"
@@ -54,7 +57,7 @@ def _errors(record):
             )
 
 
-def _rolled(step):
+def _rolled(step: Json) -> str:
     if "factor" not in step:  # of a law.json from before rolling hold-outs went by factors of compute
         return (
             f"rolling hold-out: fitted to the {step['fitted']} runs up to {step['fitted_flops']:.3g} FLOPs, the next "
@@ -68,17 +71,17 @@ def _rolled(step):
     )
 
 
-def _size(e):
+def _size(e: Json) -> str:
     return f"{e['mean_relative_error']:.2%} (largest {e['max_relative_error']:.2%}, RMSE {e['rmse_nats']:.4f} nats)"
 
 
-def worst(w):
+def worst(w: Json) -> str:
     """The run with the largest error, in words."""
     where = ", ".join(f"row {w['row']}" if key == "row" else w[key] for key in ("row", "run") if key in w)
     return f"the worst{' is ' + where if where else ''}: predicted {w['predicted']:.4f}, measured {w['measured']:.4f}"
 
 
-def _intervals(record):
+def _intervals(record: Json) -> Iterator[str]:
     noise = record.get("noise")
     if noise and "trunks" in noise:
         yield f"runs scatter around the law by {noise['total']:.2%} (one standard deviation): " + (
@@ -105,12 +108,12 @@ def _intervals(record):
     yield f"  ({drawn(b)})"
 
 
-def drawn(bootstrap):
+def drawn(bootstrap: Json) -> str:
     """How a bootstrap drew, in words."""
     return WAYS_OF_DRAWING[bootstrap["form"]].format(by=bootstrap.get("by", "runs"))
 
 
-def span(p):
+def span(p: Json) -> str:
     """A profile's interval in words."""
     if p["low"] is None and p["high"] is None:
         return "unbounded both ways, any value tried fits as well"
@@ -121,7 +124,7 @@ def span(p):
     return f"anything from {p['low']:.4g} to {p['high']:.4g} fits as well"
 
 
-def of_forms(result):
+def of_forms(result: Json) -> Iterator[str]:
     """Lines for people of what forms.compare found: a table, the form of least AIC first."""
     held = any(row["held_out"] for row in result["forms"])
     yield f"{'form':14} {'k':>3} {'RMSE':>8} {'held-out':>9} {'left-out':>9} {'AIC':>9} {'BIC':>9}"
@@ -139,7 +142,7 @@ def of_forms(result):
     yield from of_parabolas(result["isoflop"])
 
 
-def of_parabolas(profiles):
+def of_parabolas(profiles: Iterable[Json]) -> Iterator[str]:
     """Lines for people of what isoflop.profiles found over n_active."""
     span = lambda ends, form: f" [{form(ends[0])}, {form(ends[1])}]" if ends else ""
     for one in profiles:

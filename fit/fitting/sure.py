@@ -1,27 +1,31 @@
 """How sure a law is: what a law.json says of its noise, intervals and draws, and of what the runs do not pin down; for
 very many runs, by a sample of them."""
 
+from collections.abc import Mapping
+
 import numpy as np
 
-from fit.data.runs import subset
+from fit.aliases import Array, Json
+from fit.data.runs import Runs, subset
 from fit.fitting import intervals, search
 from fit.fitting.holdout import rms
-from fit.fitting.noise import inflation, standard_errors
+from fit.fitting.noise import Noise, inflation, standard_errors
 from fit.fitting.noise import noise as noise_of
-from fit.fitting.problem import prepare
+from fit.fitting.problem import Options, Problem, prepare
 from fit.fitting.summary import span
 from fit.fitting.trend import lack_of_fit
+from fit.form import Form
 from fit.lawbook.lawcheck import LEVEL
 from fit.laws import FORMS
 
 MORE_RUNS = 12  # in "what it would take"
 
 
-def how_sure(problem, fit, by, options, quiet=False):
+def how_sure(problem: Problem, fit: search.Fit, by: str, options: Options, quiet: bool = False) -> Json:
     """{noise, profile, warnings} of the Fit; also warning, for use beyond the runs, if those of most compute do not fit
     the law; its bootstrap, if options ask for it; separate, the laws of each number of experts alone, if the law's page
     names such a law; and sample, the size of the sample behind all this, above search.SEARCH_RUNS runs. by: what the
-    problem's trunks are, in words; options: fitting.Options."""
+    problem's trunks are, in words."""
     sure, of_all = {}, fit
     if len(problem) > search.SEARCH_RUNS:
         problem = sampled(problem)
@@ -61,7 +65,7 @@ def how_sure(problem, fit, by, options, quiet=False):
     return sure
 
 
-def sampled(problem):
+def sampled(problem: Problem) -> Problem:
     """The problem of a random sample of at most search.SEARCH_RUNS of the runs, of complete trunks where they share
     them; the problem itself where it has no more."""
     if len(problem) <= search.SEARCH_RUNS:
@@ -72,7 +76,7 @@ def sampled(problem):
     return prepare(problem.form, runs, problem.settings, weights, trunks, len(problem))
 
 
-def sample_of(n, labels, seed):
+def sample_of(n: int, labels: Array | None, seed: int) -> Array:
     """Indices of a random sample of at most search.SEARCH_RUNS of n runs, of complete trunks where they have labels."""
     rng = np.random.default_rng([seed, 4])
     if labels is None:
@@ -83,14 +87,14 @@ def sample_of(n, labels, seed):
     return np.flatnonzero(np.isin(labels, chosen))[: search.SEARCH_RUNS]
 
 
-def warnings(problem, fit, profiles, noise):
+def warnings(problem: Problem, fit: search.Fit, profiles: Mapping[str, Json], noise: Noise) -> list[str]:
     """Sentences that name what the data does not pin down, and what it would take."""
     form, now = problem.form, standard_errors(problem, fit, noise)
     out = []
     for name, p in profiles.items():
         if p["low"] is not None and p["high"] is not None and p["high"] <= 2 * p["low"]:
             continue
-        more, what = more_runs(problem.runs, form.coefficients[name].pinned_by)
+        more, what = more_runs(problem.runs, form.coefficients[name].pinned_by or {})
         then = standard_errors(problem, fit, noise, more)[name]
         if then > p["value"]:
             outlook = f"{MORE_RUNS} more runs with {what} would not be enough either"
@@ -116,7 +120,7 @@ def warnings(problem, fit, profiles, noise):
     return out
 
 
-def more_runs(runs, pinned_by):
+def more_runs(runs: Runs, pinned_by: Mapping[str, float]) -> tuple[dict[str, Array], str]:
     """(MORE_RUNS runs spread over the compute of the existing ones, moved as pinned_by says; the same in words)."""
     order = np.argsort(runs.n_active * runs.n_tokens, kind="stable")
     rows = order[np.linspace(0, len(order) - 1, MORE_RUNS).astype(int)]
@@ -130,7 +134,7 @@ def more_runs(runs, pinned_by):
     return columns, " and ".join(words)
 
 
-def separate(problem):
+def separate(problem: Problem) -> dict[str, Json]:
     """The laws fitted to the runs of each number of experts alone, the lower bound on the joint law's training error
     (Sec. 5.2): {n_experts: coefficients and how many runs}, where there are enough runs to fit one; {} where the law's
     page names no such law.
@@ -171,11 +175,11 @@ def separate(problem):
     return alone
 
 
-def separate_errors(form, alone, runs):
+def separate_errors(form: Form, alone: Mapping[str, Json], runs: Runs) -> Json | None:
     """Errors of the laws that separate fitted, over the runs of the numbers of experts that have one; None if none
     has."""
     rows = np.array([f"{e:g}" in alone for e in runs.n_experts], bool)
-    if not rows.any():
+    if not form.separate or not rows.any():
         return None
     law, runs = FORMS[form.separate["form"]], subset(runs, rows)
     log_loss = np.empty(len(runs))

@@ -2,19 +2,21 @@
 
 Beyond the largest training FLOPs C that a law was fitted to, the log loss of each draw changes by its drift times
 ln(FLOPs / C) (fit/fitting/rolling.py): the error of the form itself that rolling hold-outs showed, mean and spread. A
-law without them has none.
+law without them has none. A law is a lawfile.Law, whose module imports this one.
 """
 
 import math
 import statistics
+from typing import Any
 
 import numpy as np
 
+from fit.aliases import Array, Numbers
 from fit.errors import UserError
 from fit.shape.architecture import training_flops
 
 
-def log_change(law, flops, draws=slice(None)) -> np.ndarray:
+def log_change(law: Any, flops: Numbers, draws: slice | Array = slice(None)) -> np.ndarray:
     """By how much the form's own error changes the log loss of some of the draws (those are the first axis) of models
     trained with these FLOPs, numbers that broadcast with [n_draws, 1] or one for each draw, [n_draws]."""
     beyond = law.record["bootstrap"].get("beyond")
@@ -25,7 +27,7 @@ def log_change(law, flops, draws=slice(None)) -> np.ndarray:
         return drift * np.log(np.maximum(np.asarray(flops) / beyond["training_flops"], 1))
 
 
-def interval(law, columns: dict, new_run: bool) -> np.ndarray:
+def interval(law: Any, columns: dict, new_run: bool) -> np.ndarray:
     """[2, ...]: low and high percentiles of the loss of models, in nats per token; columns: arrays by name. UserError
     for a law without draws, or for a new run without noise."""
     if not law.draws:

@@ -24,22 +24,26 @@ import importlib
 import importlib.util
 import os
 import pathlib
+from collections.abc import Iterable, Iterator
+from types import ModuleType
+from typing import Any
 
 from fit.form import Form
 from fit.laws._coupled import coupled
 
 
-def _pages():
+def _pages() -> Iterator[ModuleType]:
     for path in pathlib.Path(__file__).parent.glob("[!_]*.py"):
         yield importlib.import_module(f"fit.laws.{path.stem}")
     for path in pathlib.Path(os.environ["FIT_LAWS"]).glob("[!_]*.py") if os.environ.get("FIT_LAWS") else ():
         spec = importlib.util.spec_from_file_location(path.stem, path)
-        page = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(page)
-        yield page
+        if spec and spec.loader:  # as every .py has
+            page = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(page)
+            yield page
 
 
-def _with_coupled(pages):
+def _with_coupled(pages: Iterable[ModuleType]) -> Iterator[Any]:
     for page in pages:
         yield page
         if hasattr(page, "FLOOR"):

@@ -12,10 +12,12 @@ high (benchmarks/README.md). Small tables leave k open: PRIOR keeps it near one 
 """
 
 import types
+from types import ModuleType
 
 import numpy as np
 
-from fit.form import Coefficient
+from fit.aliases import Array, ByName
+from fit.form import Coefficient, Measured
 
 SUFFIX = "_coupled"
 # of ln(1/k - 1), normal: k from 0.22 to 0.78 with 80%. The public tables of benchmarks/extrapolation.py have 0.24 to 1.
@@ -23,15 +25,15 @@ PRIOR = (0.0, 1.0)
 K = Coefficient((0.3, 0.6, 0.9), share=True, bounds=(-40, 4), prior=PRIOR, pinned_by={"n_active": 10, "n_tokens": 10})
 
 
-def coupled(page):
+def coupled(page: ModuleType) -> types.SimpleNamespace:
     """The page of the coupled law of an additive one, which declares log_above_floor(xp, c, x), ln of size + data, and
     FLOOR, the name of its c."""
 
-    def log_loss(xp, c, x):
+    def log_loss(xp: ModuleType, c: ByName, x: ByName) -> Array:
         """By log-sum-exp."""
         return xp.logaddexp(c["k"] * page.log_above_floor(xp, c, x), c[f"ln {page.FLOOR}"])
 
-    def scaled_starts(rng, count, runs):
+    def scaled_starts(rng: np.random.Generator, count: int, runs: Measured) -> dict[str, Array]:
         """Those of the additive law, moved such that size and data make the same loss for any k."""
         drawn, k = page.scaled_starts(rng, count, runs), rng.uniform(0.25, 1, count)
         above_floor = np.log(np.exp(np.mean(np.log(runs.loss))) - np.exp(drawn[f"ln {page.FLOOR}"]))

@@ -5,9 +5,12 @@
 L is the loss in nats per token, N = n_active, D = n_tokens. E is the irreducible loss, not a number of experts.
 """
 
+from types import ModuleType
+
 import numpy as np
 
-from fit.form import Coefficient
+from fit.aliases import Array, ByName, Numbers
+from fit.form import Coefficient, Measured
 
 COLUMNS = ("n_active", "n_tokens")
 # Starts: the paper's values (App. B), with the larger A and B that compute-optimal data calls for; 3^5 = 243.
@@ -23,24 +26,24 @@ COEFFICIENTS = dict(
 FLOOR = "E"
 
 
-def log_above_floor(xp, c, x):
+def log_above_floor(xp: ModuleType, c: ByName, x: ByName) -> Array:
     """ln of size and data, by log-sum-exp."""
     size, data = c["ln A"] - c["alpha"] * x["ln n_active"], c["ln B"] - c["beta"] * x["ln n_tokens"]
     return xp.logaddexp(size, data)
 
 
-def log_loss(xp, c, x):
+def log_loss(xp: ModuleType, c: ByName, x: ByName) -> Array:
     """By log-sum-exp."""
     return xp.logaddexp(log_above_floor(xp, c, x), c["ln E"])
 
 
-def at_experts(c, n_experts):
+def at_experts(c: ByName, n_experts: Numbers) -> tuple[Numbers, ...]:
     """(m, mu, n, nu, c) of L = m N^mu + n D^nu + c; the same for every n_experts, which only gives the shape."""
     one = np.ones_like(n_experts, dtype=float)
     return c["A"] * one, -c["alpha"] * one, c["B"] * one, -c["beta"] * one, c["E"] * one
 
 
-def scaled_starts(rng, count, runs):
+def scaled_starts(rng: np.random.Generator, count: int, runs: Measured) -> dict[str, Array]:
     """As in the joint law: size, data and the floor E share the loss."""
     loss = np.exp(np.mean(np.log(runs.loss)))
     floor = rng.uniform(0.2, 0.95, count) * runs.loss.min()

@@ -6,9 +6,12 @@ Ludziejewski et al.; no n_tokens column is needed.
 L is the loss in nats per token, N = n_active, E = n_experts. All models must have seen the same number of tokens.
 """
 
+from types import ModuleType
+
 import numpy as np
 
-from fit.form import Coefficient
+from fit.aliases import Array, ByName, Numbers
+from fit.form import Coefficient, Measured
 from fit.laws.joint import log_expert_scale
 
 _LN10 = np.log(10.0)
@@ -24,13 +27,13 @@ COEFFICIENTS = dict(
 )
 
 
-def log_loss(xp, c, x):
+def log_loss(xp: ModuleType, c: ByName, x: ByName) -> Numbers:
     """In natural logarithms."""
     e = log_expert_scale(xp, x["n_experts"], c["ln E_start"], c["ln(E_max / E_start - 1)"])
     return c["a"] * x["ln n_active"] + c["b"] * e + c["c"] * x["ln n_active"] * e / _LN10 + c["d"] * _LN10
 
 
-def scaled_starts(rng, count, runs):
+def scaled_starts(rng: np.random.Generator, count: int, runs: Measured) -> dict[str, Array]:
     """Scaled to the runs: d such that the mean loss is right."""
     a, b = rng.uniform(-0.3, -0.02, count), rng.uniform(-0.3, 0.05, count)
     c = rng.uniform(-0.03, 0.03, count)

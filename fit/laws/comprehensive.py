@@ -9,6 +9,9 @@ shared ones included, and S = shared_share, the share of those that every token 
 The best G is sqrt(f / e) and the best S is -n / (2 m), whatever the size and the tokens.
 """
 
+from types import ModuleType
+
+from fit.aliases import Array, ByName
 from fit.form import Coefficient
 
 COLUMNS = ("n_active", "n_total", "n_tokens", "top_k", "shared_share")
@@ -30,7 +33,7 @@ COEFFICIENTS = dict(
 )
 
 
-def log_loss(xp, c, x):
+def log_loss(xp: ModuleType, c: ByName, x: ByName) -> Array:
     """The logarithm of the sum, for the first factor may be negative."""
     g, s = x["top_k"], x["shared_share"]
     total, active = xp.exp(-c["alpha"] * x["ln n_total"]), xp.exp(-c["alpha"] * x["ln n_active"])

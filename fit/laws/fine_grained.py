@@ -13,9 +13,12 @@ the law gives the paper's printed losses within 0.9%, and the sizes of its runs,
 embedding, 16B to 130B tokens.
 """
 
+from types import ModuleType
+
 import numpy as np
 
-from fit.form import Coefficient
+from fit.aliases import Array, ByName
+from fit.form import Coefficient, Measured
 
 COLUMNS = ("n_total", "n_tokens", "granularity")
 # Starts: ours, 2^2 3^5 = 972.
@@ -30,13 +33,13 @@ COEFFICIENTS = dict(
 )
 
 
-def log_loss(xp, c, x):
+def log_loss(xp: ModuleType, c: ByName, x: ByName) -> Array:
     """By log-sum-exp."""
     size = xp.logaddexp(c["ln a"], c["ln g"] - c["gamma"] * x["ln granularity"]) - c["alpha"] * x["ln n_total"]
     return xp.logaddexp(xp.logaddexp(size, c["ln b"] - c["beta"] * x["ln n_tokens"]), c["ln c"])
 
 
-def scaled_starts(rng, count, runs):
+def scaled_starts(rng: np.random.Generator, count: int, runs: Measured) -> dict[str, Array]:
     """Scaled to the runs: size, granularity, data and the floor c share the loss at the mean run."""
     loss = np.exp(np.mean(np.log(runs.loss)))
     terms = np.log(np.maximum(rng.dirichlet((1, 0.3, 1, 2), count).T, 1e-3) * loss)

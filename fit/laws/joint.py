@@ -11,9 +11,12 @@ E_start is printed as 2.0732. The paper's own Table 4 follows from its Table 3 w
 `joint-moe-2025` uses 2.0832; `joint-moe-2025-as-printed` keeps 2.0732.
 """
 
+from types import ModuleType
+
 import numpy as np
 
-from fit.form import Coefficient
+from fit.aliases import Array, ByName, Numbers
+from fit.form import Coefficient, Measured
 
 COLUMNS = ("n_active", "n_tokens", "n_experts")
 _SIZES, _EXPONENTS, _SHIFTS = (30, 100, 300), (-0.05, -0.25, -0.5), (-0.5, 0, 0.5)
@@ -43,7 +46,7 @@ SEPARATE = dict(
 )
 
 
-def log_expert_scale(xp, n_experts, log_start, t):
+def log_expert_scale(xp: ModuleType, n_experts: Numbers, log_start: Numbers, t: Numbers) -> Array:
     """ln Ê of Eq. 4, any shape, with t = ln(E_max / E_start - 1); in logarithms, so that no t overflows."""
     log_inverse = log_start + xp.logaddexp(0.0, -t)  # of 1/E_start - 1/E_max
     log_max = log_start + xp.logaddexp(0.0, t)
@@ -51,7 +54,7 @@ def log_expert_scale(xp, n_experts, log_start, t):
     return -xp.logaddexp(-xp.logaddexp(xp.log(extra), log_inverse), -log_max)
 
 
-def log_above_floor(xp, c, x):
+def log_above_floor(xp: ModuleType, c: ByName, x: ByName) -> Array:
     """ln of size and data, by log-sum-exp."""
     e = log_expert_scale(xp, x["n_experts"], c["ln E_start"], c["ln(E_max / E_start - 1)"])
     size = c["ln a"] + c["delta"] * e + (c["alpha"] + c["gamma"] * e) * x["ln n_active"]
@@ -59,12 +62,12 @@ def log_above_floor(xp, c, x):
     return xp.logaddexp(size, data)
 
 
-def log_loss(xp, c, x):
+def log_loss(xp: ModuleType, c: ByName, x: ByName) -> Array:
     """By log-sum-exp."""
     return xp.logaddexp(log_above_floor(xp, c, x), c["ln c"])
 
 
-def at_experts(c, n_experts):
+def at_experts(c: ByName, n_experts: Numbers) -> tuple[Numbers, ...]:
     """(m, mu, n, nu, c) of L = m N^mu + n D^nu + c at this number of experts (Eq. 5, Table 4), any shape."""
     e = 1 / (1 / (n_experts - 1 + 1 / (1 / c["E_start"] - 1 / c["E_max"])) + 1 / c["E_max"])
     return (
@@ -76,7 +79,7 @@ def at_experts(c, n_experts):
     )
 
 
-def scaled_starts(rng, count, runs):
+def scaled_starts(rng: np.random.Generator, count: int, runs: Measured) -> dict[str, Array]:
     """Size, data and the floor c share the loss, and no exponent is far from those that have been published."""
     loss = np.exp(np.mean(np.log(runs.loss)))
     c = rng.uniform(0.2, 0.95, count) * runs.loss.min()

@@ -10,9 +10,12 @@ Over N and S together the loss has no interior minimum: at any budget it falls o
 needs a limit on the number of experts (the paper's data end at S = 0.98, 50 experts) or on memory.
 """
 
+from types import ModuleType
+
 import numpy as np
 
-from fit.form import Coefficient
+from fit.aliases import Array, ByName
+from fit.form import Coefficient, Measured
 
 COLUMNS = ("n_total", "n_tokens", "sparsity")
 # Starts: the paper's, 3^4 6^3 5^2 = 437,400.
@@ -31,7 +34,7 @@ COEFFICIENTS = dict(
 )
 
 
-def log_loss(xp, c, x):
+def log_loss(xp: ModuleType, c: ByName, x: ByName) -> Array:
     """By log-sum-exp."""
     used = xp.log1p(-x["sparsity"])
     size, data = c["ln a"] - c["alpha"] * x["ln n_total"], c["ln b"] - c["beta"] * x["ln n_tokens"]
@@ -40,7 +43,7 @@ def log_loss(xp, c, x):
     return xp.logaddexp(xp.logaddexp(size, data), xp.logaddexp(xp.logaddexp(sparse, both), c["ln e"]))
 
 
-def scaled_starts(rng, count, runs):
+def scaled_starts(rng: np.random.Generator, count: int, runs: Measured) -> dict[str, Array]:
     """Scaled to the runs: the five terms share the loss at the mean run."""
     loss, used = np.exp(np.mean(np.log(runs.loss))), np.mean(np.log1p(-runs.columns["sparsity"]))
     shares = rng.dirichlet((1, 1, 1, 1, 2), count).T

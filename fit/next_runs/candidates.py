@@ -12,8 +12,11 @@ import dataclasses
 
 import numpy as np
 
+from fit.aliases import Array, Floats, Ints
+from fit.data.runs import Runs
 from fit.errors import UserError
-from fit.shape.architecture import training_flops
+from fit.lawbook.lawfile import Law
+from fit.shape.architecture import Architecture, training_flops
 
 DECAY = 0.2  # the part of each budget that its branch trains alone, unless the runs' config says otherwise
 WIDTHS = 12  # of the candidates, evenly spaced in the logarithm
@@ -31,13 +34,13 @@ class Possible:
     n_tokens: np.ndarray
     model: np.ndarray
     n_active: np.ndarray
-    columns: dict
+    columns: dict[str, Array]
     decay: float
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self.model)
 
-    def flops(self, chosen):
+    def flops(self, chosen: Ints) -> float:
         """Training FLOPs of the runs `chosen` (indices), those of one model as branches of one trunk."""
         chosen, total = np.asarray(chosen, int), 0.0
         for m in np.unique(self.model[chosen]):
@@ -47,22 +50,27 @@ class Possible:
         return float(total)
 
 
-def decay_of(law):
+def decay_of(law: Law) -> float:
     """The share of each budget in which the learning rate decays, by the config of the law's runs."""
     text = (law.models["overrides"] or {}).get("optimizer.decay_fraction")
     return DECAY if text is None else float(ast.literal_eval(text))
 
 
-def possible(law, architecture, n_blocks, n_experts, n_tokens, decay):
+def possible(
+    law: Law, architecture: Architecture, n_blocks: Array, n_experts: Array, n_tokens: Array, decay: float
+) -> Possible:
     """The Possible runs of these numbers; UserError where the law reads a column that no architecture determines."""
     n_blocks, n_experts, n_tokens = (np.asarray(v, int) for v in (n_blocks, n_experts, n_tokens))
     d_model = n_blocks * float(architecture.width_per_block)
     columns = columns_of(law, architecture, d_model, n_experts, n_tokens)
     model = np.unique(np.stack([n_blocks, n_experts]), axis=1, return_inverse=True)[1].ravel()
-    return Possible(n_blocks, n_experts, n_tokens, model, architecture.n_active(d_model, n_experts), columns, decay)
+    n_active = np.asarray(architecture.n_active(d_model, n_experts))
+    return Possible(n_blocks, n_experts, n_tokens, model, n_active, columns, decay)
 
 
-def columns_of(law, architecture, d_model, n_experts, n_tokens):
+def columns_of(
+    law: Law, architecture: Architecture, d_model: Array, n_experts: Array, n_tokens: Array
+) -> dict[str, Array]:
     """{name: float [k]} of the columns that the law reads; UserError where no architecture determines one of them."""
     known = architecture.columns(d_model, n_experts, law.counts_embedding) | dict(n_tokens=n_tokens)
     if unknown := [name for name in law.form.columns if name not in known]:
@@ -73,13 +81,13 @@ def columns_of(law, architecture, d_model, n_experts, n_tokens):
     return {name: np.broadcast_to(known[name], n_tokens.shape).astype(float) for name in law.form.columns}
 
 
-def _blocks(architecture, n_active):
+def _blocks(architecture: Architecture, n_active: float) -> int:
     """Whole blocks of about so many active parameters, at least the smallest model's."""
     least = round(architecture.smallest / architecture.width_per_block)
     return max(least, round(float(architecture.d_model(n_active)) / architecture.width_per_block))
 
 
-def candidates(law, architecture, experts, runs, flops):
+def candidates(law: Law, architecture: Architecture, experts: Floats, runs: Runs, flops: float) -> Possible:
     """The Possible runs within a budget: widths from the narrowest of `runs` up; tokens from the fewest of `runs` up,
     doubled each time, at most as many as their text has. UserError where not even the cheapest is within the budget."""
     sizes, fewest = runs.columns["n_active"], runs.columns["n_tokens"].min()
@@ -103,14 +111,14 @@ def candidates(law, architecture, experts, runs, flops):
     return possible(law, architecture, *(a[fine] for a in grid), decay_of(law))
 
 
-def plain_grid(law, architecture, experts, runs, flops):
+def plain_grid(law: Law, architecture: Architecture, experts: Floats, runs: Runs, flops: float) -> Possible:
     """The Possible runs of a log-uniform grid that costs `flops`: GRID_WIDTHS widths from the narrowest of `runs` up,
     every number of experts, and budgets that are GRID_BUDGETS times the longest. The widest has about as many tokens a
     parameter as the median of `runs`."""
     sizes, decay = runs.columns["n_active"], decay_of(law)
     wanted = np.median(runs.columns["n_tokens"] / sizes)
     narrowest = _blocks(architecture, sizes.min())
-    best = None
+    best = np.inf, np.zeros(0), 0.0
     for widest in np.unique(np.geomspace(narrowest, 64 * narrowest, 64).round().astype(int)):
         blocks = np.unique(np.geomspace(narrowest, widest, GRID_WIDTHS).round().astype(int))
         n_active = architecture.n_active(blocks[:, None] * float(architecture.width_per_block), np.array(experts))
@@ -118,7 +126,7 @@ def plain_grid(law, architecture, experts, runs, flops):
         each = training_flops(n_active.sum() * len(experts), (1 - decay) + decay * sum(GRID_BUDGETS))
         longest = min(flops / each, law.models["unique_tokens"] or np.inf)
         off = abs(np.log(longest / n_active[-1] / wanted))
-        if best is None or off < best[0]:
+        if off < best[0]:
             best = off, blocks, longest
     _, blocks, longest = best
     tokens = np.maximum(1, np.floor(longest * np.array(GRID_BUDGETS))).astype(int)

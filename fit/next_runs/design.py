@@ -17,15 +17,19 @@ Axes: n coefficients, c candidates, g goals. Everything is in units in which the
 """
 
 import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from fit.aliases import Array, Floats, Ints, Numbers
 from fit.data.runs import Runs
+from fit.data.table import Table
 from fit.fitting import noise
 from fit.fitting.problem import Settings, prepare
+from fit.lawbook.lawfile import Law
 from fit.next_runs import candidates
 from fit.planning import optimum
-from fit.shape.architecture import training_flops
+from fit.shape.architecture import Architecture, training_flops
 
 PRIOR = 10.0  # as the default weight decay of a fit to few runs
 UNKNOWN_SHARE = 0.5  # of the noise that a trunk's runs share, where the fitted runs show no trunks
@@ -52,18 +56,18 @@ class Design:
     spread: np.ndarray
     shared: float
 
-    def information_with(self, jacobian, model):
+    def information_with(self, jacobian: Array, model: Array) -> Array:
         """Information of the fitted runs and of further ones with gradients jacobian [k, n] and models [k]."""
         information = self.information + jacobian.T @ jacobian / (1 - self.shared)
         for total, count in _trunks(jacobian, model):
             information = information - np.outer(total, total) * self.shared / (1 - self.shared) / self._sure(count)
         return information
 
-    def _sure(self, count):
+    def _sure(self, count: Numbers) -> Numbers:
         """1 - s + s k for a trunk of k runs."""
         return 1 - self.shared + self.shared * count
 
-    def variances(self, jacobian, model):
+    def variances(self, jacobian: Array, model: Array) -> Array:
         """[g]: the goals' variances, over the noise's variance, of a least-squares fit that has further runs too."""
         normal, spread = self.normal + jacobian.T @ jacobian, self.spread + (1 - self.shared) * jacobian.T @ jacobian
         for total, _ in _trunks(jacobian, model):
@@ -71,13 +75,13 @@ class Design:
         v = np.linalg.solve(normal, self.goals.T)
         return np.einsum("ng,nm,mg->g", v, spread, v)
 
-    def score(self, chosen):
+    def score(self, chosen: Ints) -> float:
         """What the search minimises: the goals' weighted variances with the candidates `chosen` (indices) trained."""
         chosen = np.asarray(chosen, int)
         information = self.information_with(self.jacobian[chosen], self.possible.model[chosen])
         return float(self.weights @ np.einsum("gn,ng->g", self.goals, np.linalg.solve(information, self.goals.T)))
 
-    def gains_of_one_more(self, chosen):
+    def gains_of_one_more(self, chosen: Ints) -> Array:
         """[c]: by how much each candidate would lower the score of those chosen.
 
         A candidate adds its innovation: its gradient less the part that the chosen runs of its trunk foretell.
@@ -89,13 +93,13 @@ class Design:
             np.bincount(model[chosen], minlength=model.max() + 1),
         )
         np.add.at(sums, model[chosen], self.jacobian[chosen])
-        foretold = (self.shared / self._sure(counts))[model]
+        foretold = np.asarray(self.shared / self._sure(counts))[model]
         innovation = self.jacobian - foretold[:, None] * sums[model]
         variance = 1 - self.shared * foretold * counts[model]
         u = np.linalg.solve(information, innovation.T)
         return self.weights @ (self.goals @ u) ** 2 / (variance + np.einsum("cn,nc->c", innovation, u))
 
-    def costs_of_one_more(self, chosen):
+    def costs_of_one_more(self, chosen: Ints) -> Array:
         """[c]: FLOPs that each candidate adds to those chosen."""
         p, longest = self.possible, np.zeros(self.possible.model.max() + 1)
         np.maximum.at(longest, p.model[chosen], p.n_tokens[chosen])
@@ -103,12 +107,12 @@ class Design:
         return training_flops(p.n_active, (1 - p.decay) * further + p.decay * p.n_tokens)
 
 
-def _trunks(jacobian, model):
+def _trunks(jacobian: Array, model: Array) -> list[tuple[Array, int]]:
     """(sum of the rows, number of rows) for each model."""
     return [(jacobian[model == m].sum(axis=0), int(np.sum(model == m))) for m in np.unique(model)]
 
 
-def fill(design, chosen, flops, by_cost):
+def fill(design: Design, chosen: Ints, flops: float, by_cost: bool) -> tuple[list[int], float]:
     """`chosen` and further candidates: each time the one that lowers the score most (per FLOP if by_cost), as long as
     the budget lasts and one is worth it. Returns (indices, score)."""
     chosen, score = list(chosen), design.score(chosen)
@@ -125,7 +129,7 @@ def fill(design, chosen, flops, by_cost):
         score, left = design.score(chosen), left - costs[best]
 
 
-def choose(design, flops):
+def choose(design: Design, flops: float) -> list[int]:
     """Indices of the candidates to train, ascending, within the budget; empty where none is worth it."""
     chosen, score = min((fill(design, [], flops, by_cost) for by_cost in (True, False)), key=lambda found: found[1])
     for _ in range(PASSES):
@@ -143,7 +147,7 @@ def choose(design, flops):
     return sorted(chosen)
 
 
-def _begun(design, kept, out, flops):
+def _begun(design: Design, kept: list[int], out: set[int], flops: float) -> Iterator[tuple[list[int], bool]]:
     """(runs, by_cost) for fill to begin with once `out` is left out: `kept` alone, and `kept` with each of the TRIED
     runs that gain most, or gain most for their cost."""
     costs = design.costs_of_one_more(np.asarray(kept, int))
@@ -157,7 +161,7 @@ def _begun(design, kept, out, flops):
                 yield [*kept, int(i)], by_cost
 
 
-def _leavable(design, chosen):
+def _leavable(design: Design, chosen: Ints) -> Iterator[set[int]]:
     """Sets to leave out: each whole trunk, then each run."""
     model = design.possible.model
     yield from ({i for i in chosen if model[i] == m} for m in np.unique(model[chosen]))
@@ -180,12 +184,15 @@ class Around:
     prior: np.ndarray
 
 
-def around(law, runs, parts, fixed=()):
+def around(
+    law: Law, runs: Runs, parts: Sequence[Mapping[str, Array]], fixed: Sequence[tuple[str, float]] = ()
+) -> Around:
     """Around the law at the Runs it was fitted to and `parts`, three sets of columns {name: [k]}; fixed: ((coefficient,
     value), ...) that the fit held. Needs jax in float64."""
     sizes = np.cumsum([len(runs), *(len(next(iter(part.values()))) for part in parts)])
     columns = {name: np.concatenate([runs.columns[name], *(part[name] for part in parts)]) for name in law.form.columns}
-    problem = prepare(law.form, Runs(runs.path, columns, np.ones(sizes[-1]), None), Settings(fix=tuple(fixed)))
+    every = Runs(runs.path, columns, np.ones(sizes[-1]), Table(runs.path, {}, []))
+    problem = prepare(law.form, every, Settings(fix=tuple(fixed)))
     free = law.form.to_free(law.coefficients)
     x = problem.centre(free[None])
     _, jacobian = noise.sensitivity(problem, free)
@@ -198,7 +205,15 @@ def around(law, runs, parts, fixed=()):
     )
 
 
-def design_of(around, possible, goals, weights, scatter, run_weights, labels):
+def design_of(
+    around: Around,
+    possible: candidates.Possible,
+    goals: Array,
+    weights: Array,
+    scatter: noise.Noise,
+    run_weights: Array,
+    labels: Array | None,
+) -> tuple[Design, Array]:
     """(Design, gradients of the plain grid's runs in its units); the fitted runs count as run_weights [r] and share
     trunks as labels [r] (None: none do). scatter: the Noise of the runs."""
     total = max(scatter.total, LEAST_NOISE)
@@ -226,7 +241,9 @@ def design_of(around, possible, goals, weights, scatter, run_weights, labels):
     return known, around.grid @ unit
 
 
-def optima_at(law, architecture, experts, flops):
+def optima_at(
+    law: Law, architecture: Architecture, experts: Floats, flops: float
+) -> tuple[optimum.Optima, dict[str, Array]]:
     """The optimum.Optima at a budget of training FLOPs, and the columns that the law reads of them, {name: [t]};
     UserError where there are none."""
     solved = optimum.optima(law, architecture, optimum.Constraints(flops=flops), experts)

@@ -2,16 +2,21 @@
 
 import dataclasses
 import statistics
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from fit.data.runs import read_runs
+from fit.aliases import Array, Floats, Json
+from fit.data.runs import Runs, read_runs
+from fit.data.table import Table
 from fit.errors import UserError
 from fit.fitting import holdout
 from fit.fitting.noise import Noise
 from fit.lawbook.lawcheck import LEVEL
+from fit.lawbook.lawfile import Law
 from fit.next_runs import candidates, design
-from fit.shape.architecture import training_flops
+from fit.planning.optimum import Optima
+from fit.shape.architecture import Architecture, training_flops
 
 STAGES = ("before", "after", "grid")  # with the fitted runs alone, with the chosen ones as well, with a plain grid's
 
@@ -25,7 +30,15 @@ class Goal:
     names: tuple = ()
 
 
-def next_runs(law, runs, architecture, experts, flops, goal, columns=None):
+def next_runs(
+    law: Law,
+    runs: str | Table,
+    architecture: Architecture,
+    experts: Floats,
+    flops: float,
+    goal: Goal,
+    columns: Mapping[str, str] | None = None,
+) -> Json:
     """What to train next within `flops`, as a dictionary ready for JSON.
 
     runs: the file (or Table) that the law was fitted to, columns: {ours: theirs} in it. The dictionary holds trunks,
@@ -66,13 +79,15 @@ def next_runs(law, runs, architecture, experts, flops, goal, columns=None):
     )
 
 
-def _fitted_runs(law, runs, columns):
+def _fitted_runs(
+    law: Law, table: str | Table, columns: Mapping[str, str] | None
+) -> tuple[Runs, Array | None, Array, int]:
     """(the Runs that the law was fitted to, labels of their trunks or None, their weights, a seed that none of them
     had); UserError where it was not fitted to these."""
     settings, described = law.record.get("settings") or {}, law.record.get("runs") or {}
     if law.published or "fingerprint" not in described:
         raise UserError(f"--law={law.name}: expected a law.json that fit law wrote: its runs are part of the question")
-    runs = read_runs(runs, law.form.columns, mix_corpora=True, names=columns or settings.get("columns"))
+    runs = read_runs(table, law.form.columns, mix_corpora=True, names=columns or settings.get("columns"))
     if runs.fingerprint() != described["fingerprint"]:
         raise UserError(f"--runs={runs.path}: --law={law.name} was fitted to other runs ({described.get('file')})")
     law.check_plannable()
@@ -82,7 +97,7 @@ def _fitted_runs(law, runs, columns):
     return fitted, labels, weights, int(seeds.max()) + 1
 
 
-def _noise_of(law):
+def _noise_of(law: Law) -> Noise:
     """The Noise that fit law estimated from the residuals."""
     noise = law.record.get("noise") or {}
     if not {"run", "trunk", "degrees_of_freedom"} <= noise.keys():
@@ -90,12 +105,12 @@ def _noise_of(law):
     return Noise(float(noise["run"]), float(noise["trunk"]), tuple(noise["degrees_of_freedom"]))
 
 
-def _goals(law, around, goal, solved):
+def _goals(law: Law, around: design.Around, goal: Goal, solved: Optima) -> tuple[Array, Callable[[Array], Json]]:
     """(gradients [g, n], a function of standard errors [g, 3] that describes them for JSON)."""
     if goal.kind == "coefficients":
         rows = [law.form.names.index(name) for name in goal.names]
 
-        def coefficients(errors):
+        def coefficients(errors: Array) -> list[Json]:
             named = zip(goal.names, errors.tolist())
             return [dict(name=n, value=law.coefficients[n], standard_error=dict(zip(STAGES, e))) for n, e in named]
 
@@ -103,7 +118,7 @@ def _goals(law, around, goal, solved):
     best, others = _best_and_others(solved)
     goals = np.stack([around.targets[best], *(around.targets[i] - around.targets[best] for i in others)])
 
-    def plan(errors):
+    def plan(errors: Array) -> Json:
         z = statistics.NormalDist().inv_cdf((1 + LEVEL) / 2)
         loss = float(solved.loss[best])
         ends = {
@@ -128,13 +143,13 @@ def _goals(law, around, goal, solved):
     return goals, plan
 
 
-def _best_and_others(solved):
+def _best_and_others(solved: Optima) -> tuple[int, list[int]]:
     """(index of the best of the optima, those of all other feasible ones)."""
     best = int(np.nanargmin(solved.loss))
-    return best, [i for i in np.flatnonzero(solved.feasible) if i != best]
+    return best, [i for i in np.flatnonzero(solved.feasible).tolist() if i != best]
 
 
-def _weights(goal, before, solved, scatter):
+def _weights(goal: Goal, before: Array, solved: Optima, scatter: Noise) -> Array:
     """[g]: 1 for the loss; exp(-z^2 / 2) for the gap of z standard errors between another number of experts and the
     best, so that unsettled gaps count most. A coefficient counts by the share of its variance that is left."""
     if goal.kind == "coefficients":
@@ -145,7 +160,7 @@ def _weights(goal, before, solved, scatter):
     return np.append(1.0, np.exp(-0.5 * (above / np.maximum(error, 1e-300)) ** 2))
 
 
-def _trunks(possible, chosen, architecture):
+def _trunks(possible: candidates.Possible, chosen: list[int], architecture: Architecture) -> list[Json]:
     """A dictionary for each model to train, by experts and size."""
     rows = {}
     for i in chosen:

@@ -1,15 +1,19 @@
 """What fit next found, in words, and as a sweep file for launch.sweep."""
 
 import ast
+from collections.abc import Iterator
 
+from fit.aliases import Json
 from fit.errors import UserError
 from fit.lawbook.lawcheck import LEVEL
+from fit.lawbook.lawfile import Law
 from fit.lawbook.models import text_of
 from fit.planning import plan_config, planning
+from fit.shape.architecture import Architecture
 from fit.words.units import amount
 
 
-def text(found):
+def text(found: Json) -> str:
     """What next_runs found, in words."""
     columns = "{:>9} {:>8} {:>7} {:>9} {:>10}  {}"
     lines = [columns.format("n_experts", "d_model", "blocks", "n_active", "FLOPs", "n_tokens")]
@@ -40,11 +44,11 @@ def text(found):
     )
 
 
-def _counted(n, what):
+def _counted(n: int, what: str) -> str:
     return f"{n} {what}{'s' * (n != 1)}"
 
 
-def _expected(found):
+def _expected(found: Json) -> Iterator[str]:
     line = lambda what, cells: f"{what:32} " + " ".join(f"{cell:>20}" for cell in cells)
     expected = found["expected"]
     if "coefficients" in expected:
@@ -59,7 +63,7 @@ def _expected(found):
         yield line(what, [f"{row['log_loss_above']:.2%} ± {error:.2%}" for error in row["log_error"].values()])
 
 
-def sweep_source(law, architecture, found, base=None):
+def sweep_source(law: Law, architecture: Architecture, found: Json, base: str | None = None) -> str:
     """A sweep file for launch.sweep with the found trunks. base: a config file to start from instead of the runs' own.
 
     Raises:

@@ -5,13 +5,19 @@ import html
 import io
 import json
 import os
+from collections.abc import Iterable
+from typing import Any
 
+from fit.aliases import Array, Json
+from fit.data.runs import Runs
 from fit.errors import UserError
 from fit.fitting import summary
 from fit.lawbook.lawcheck import LEVEL
+from fit.lawbook.lawfile import Law
 from fit.lawbook.shapes import words_of
 from fit.paper import figures, tables
 from fit.planning import optimum, plan_text, planning
+from fit.shape.architecture import Architecture
 from fit.words import units
 
 STYLE = """
@@ -66,7 +72,7 @@ NAMES = {
 }
 
 
-def page(law, architecture, runs=None, out=None):
+def page(law: Law, architecture: Architecture, runs: Runs | None = None, out: Array | None = None) -> str:
     """The page as text; runs and out as figures.measured gives them. Where the law cannot give a part, it says why."""
     title = f"{law.form.name.capitalize()} scaling law: {os.path.basename(law.name)}"
     parts = [f"<h1>{_text(title)}</h1>", *_in_words(law, architecture)]
@@ -81,7 +87,7 @@ def page(law, architecture, runs=None, out=None):
     return f'<!doctype html>\n<html lang="en"><head>{head}</head><body>\n{body}\n</body></html>\n'
 
 
-def _in_words(law, architecture):
+def _in_words(law: Law, architecture: Architecture) -> list[str]:
     """The parts before the pictures: what to train, how sure that is, and the paper's tables."""
     parts = [f"<p>{_text(_origin(law))}</p>", "<h2>What to train</h2>"]
     answer, warnings = _decision(law, architecture)
@@ -103,7 +109,7 @@ def _in_words(law, architecture):
     return parts + [_table_section(law, architecture, which) for which in tables.TABLES]
 
 
-def _decision(law, architecture):
+def _decision(law: Law, architecture: Architecture) -> tuple[str, list[str]]:
     """(what to train with the most compute that was fitted, the sentences to know before that)."""
     flops = float(law.ranges.get("training_flops", tables.TABLE_1_FLOPS)[-1])
     where = "the most that was fitted" if "training_flops" in law.ranges else "for which the law does not say its range"
@@ -114,15 +120,15 @@ def _decision(law, architecture):
     return f"With {units.flops(flops)} training FLOPs, {where}: {plan_text.answer(plan)}", plan["warnings"]
 
 
-def _text(text):
+def _text(text: object) -> str:
     return html.escape(str(text))
 
 
-def _items(sentences):
+def _items(sentences: Iterable[str]) -> str:
     return "".join(f"<li>{_text(sentence)}</li>" for sentence in sentences)
 
 
-def _origin(law):
+def _origin(law: Law) -> str:
     """One sentence: where the law comes from."""
     if law.published:
         return f"Published: {law.record['source']}. {law.record['note']}."
@@ -133,7 +139,7 @@ def _origin(law):
     return words + (f" (fingerprint of the runs {runs['fingerprint'][:12]})." if "fingerprint" in runs else ".")
 
 
-def _models(law, architecture):
+def _models(law: Law, architecture: Architecture) -> str:
     """One sentence: the models and the text of the fitted runs."""
     words = [f"Models of width {architecture.width_per_block} a block with a vocabulary of {architecture.vocab_size:,}"]
     if built := law.models["architecture"]:
@@ -145,14 +151,14 @@ def _models(law, architecture):
     return "; ".join(words) + ". What lies outside these ranges is dashed in the pictures."
 
 
-def _reach(law):
+def _reach(law: Law) -> list[Json]:
     return [
         dict(column=NAMES.get(name, name)) | {end: _cell(name, value) for end, value in zip(("from", "to"), ends)}
         for name, ends in law.ranges.items()
     ]
 
 
-def _quality(record):
+def _quality(record: Json) -> list[Json]:
     """Rows of how far the law is from its runs, and, where the fit made them, separate laws for each E."""
     words = {
         "fitted": "fitted runs",
@@ -173,16 +179,16 @@ def _quality(record):
     ]
 
 
-def _percent(x):
+def _percent(x: float | None) -> str | None:
     return None if x is None else f"{x:.2%}"
 
 
-def _coefficients(law):
+def _coefficients(law: Law) -> list[Json]:
     """Rows of coefficients, each with its interval by profile likelihood and by bootstrap where the fit made them."""
     profile, bootstrap = law.record.get("profile"), law.record.get("bootstrap")
     rows = []
     for name, value in law.coefficients.items():
-        row = dict(coefficient=name, value=value)
+        row: Json = dict(coefficient=name, value=value)
         if profile:
             ends = profile.get(name)
             row[f"profile likelihood ({LEVEL:.0%})"] = ends and _interval(ends["low"], ends["high"])
@@ -196,13 +202,13 @@ def _coefficients(law):
     return rows
 
 
-def _interval(low, high):
+def _interval(low: float | None, high: float | None) -> str:
     if low is None or high is None:
         return "unbounded" if low is high else f"{low:.4g} or more" if high is None else f"{high:.4g} or less"
     return f"{low:.4g} to {high:.4g}"
 
 
-def _table_section(law, architecture, which):
+def _table_section(law: Law, architecture: Architecture, which: str) -> str:
     parts = [f"<h2>{TITLES[which]}</h2>"]
     try:
         rows = tables.TABLES[which](law, architecture)
@@ -212,7 +218,9 @@ def _table_section(law, architecture, which):
     return "\n".join(parts)
 
 
-def _figure_section(law, architecture, which, runs, out):
+def _figure_section(law: Law, architecture: Architecture, which: str, runs: Runs | None, out: Array | None) -> str:
+    from fit.paper.figures import style
+
     caption = figures.FIGURES[which]
     try:
         figure, columns = figures.draw(which, law, architecture, law.experts, (), runs, out)
@@ -221,7 +229,7 @@ def _figure_section(law, architecture, which, runs, out):
     picture = io.BytesIO()
     figures.save(figure, picture, "png")
     data = base64.b64encode(picture.getvalue()).decode()
-    wide = figure.get_figwidth() > figures.style.COLUMN
+    wide = figure.get_figwidth() > style.COLUMN
     width, height = (round(96 * inches * 1.3) for inches in figure.get_size_inches())
     rows = [dict(zip(columns, values)) for values in zip(*columns.values())]
     counted = f"{len(rows)} rows" if len(rows) <= MOST_ROWS else f"the first {MOST_ROWS} of {len(rows)} rows"
@@ -232,7 +240,7 @@ def _figure_section(law, architecture, which, runs, out):
     )
 
 
-def _table(rows):
+def _table(rows: list[Json]) -> str:
     words = {name for row in rows for name, value in row.items() if len(str(value)) > WORDS and isinstance(value, str)}
     tag = {name: ' class="words"' if name in words else "" for name in rows[0]}
     head = (f"<th{tag[name]}>{_text(HEADS.get(name, name)).replace('_', '_<wbr>')}</th>" for name in rows[0])
@@ -243,7 +251,7 @@ def _table(rows):
     return f'<div class="scroll"><table><tr>{"".join(head)}</tr>{body}</table></div>'
 
 
-def _cell(name, value):
+def _cell(name: str, value: Any) -> str:
     """A value of a column as people read it."""
     if not isinstance(value, (int, float)) or isinstance(value, bool) or value != value:
         return "–" if value != value else tables.cell(value)

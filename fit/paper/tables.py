@@ -5,14 +5,18 @@ of each says what of the row lies outside the fitted range. Budgets and memories
 law's own where the paper's are far from what it was fitted to.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
+from fit.aliases import Floats, Json
 from fit.errors import UserError
 from fit.fitting import summary
 from fit.form import Reduced
-from fit.lawbook.lawfile import in_words
+from fit.lawbook.lawfile import Law, in_words
 from fit.laws import FORMS, PRESETS
 from fit.planning import optimum, planning
+from fit.shape.architecture import Architecture
 
 TABLE_1_EXPERTS = (1, 2, 4, 8, 16)
 TABLE_1_FLOPS = (1e20, 5e20, 1e21)
@@ -21,7 +25,7 @@ TABLE_5_FLOPS = (1e20, 1e21, 1e22)
 FAR = 100  # times the largest budget fitted: beyond, a table of the paper's budgets is of no use
 
 
-def budgets_of(law, papers):
+def budgets_of(law: Law, papers: Sequence[float]) -> Sequence[float]:
     """The training budgets `papers`; if the law's runs are far below those, three from its runs to ten times beyond."""
     low, high = law.ranges.get("training_flops", papers[:2])
     if min(papers) <= FAR * high:
@@ -29,12 +33,12 @@ def budgets_of(law, papers):
     return tuple(_rounded(v) for v in ((low * high) ** 0.5, high, 10 * high))
 
 
-def _rounded(x):
+def _rounded(x: float) -> float:
     """x to two significant digits, for budgets that people read."""
     return float(f"{x:.1e}")
 
 
-def memories_of(law, architecture, budgets):
+def memories_of(law: Law, architecture: Architecture, budgets: Sequence[float]) -> tuple[Sequence[float], float]:
     """(memories in GB, tokens in the cache) of Table 2: the paper's, or where the law has budgets of its own, once, 3
     and 10 times the weights of the best dense model of the middle budget, without a cache."""
     if budgets == TABLE_2["flops"] or budgets != budgets_of(law, TABLE_2["flops"]):
@@ -45,12 +49,14 @@ def memories_of(law, architecture, budgets):
     return tuple(_rounded(times * weights) for times in (1, 3, 10)), 0
 
 
-def _marked(law, row):
+def _marked(law: Law, row: Json) -> Json:
     outside = law.extrapolation(row["n_active"], row["n_tokens"], row["n_experts"])
     return row | dict(outside_fitted_range=in_words(outside))
 
 
-def table_1(law, architecture, experts=None, budgets=None):
+def table_1(
+    law: Law, architecture: Architecture, experts: Floats | None = None, budgets: Sequence[float] | None = None
+) -> list[Json]:
     """Compute-optimal n_active and n_tokens for each budget and number of experts."""
     experts = optimum.allowed_experts(law, experts or (TABLE_1_EXPERTS if law.published else law.experts))
     rows = []
@@ -63,7 +69,14 @@ def table_1(law, architecture, experts=None, budgets=None):
     return [_marked(law, row) for row in rows]
 
 
-def table_2(law, architecture, experts=None, budgets=None, memories_gb=None, kv_tokens=None):
+def table_2(
+    law: Law,
+    architecture: Architecture,
+    experts: Floats | None = None,
+    budgets: Sequence[float] | None = None,
+    memories_gb: Sequence[float] | None = None,
+    kv_tokens: float | None = None,
+) -> list[Json]:
     """The best number of experts for each budget and memory: bfloat16 weights and a cache of kv_tokens tokens.
 
     With the published law, its models and the paper's cells, each row also holds the printed E and how much higher its
@@ -99,22 +112,25 @@ def table_2(law, architecture, experts=None, budgets=None, memories_gb=None, kv_
     return rows
 
 
-def table_4(law, architecture, experts=None):
+def table_4(law: Law, architecture: Architecture, experts: Floats | None = None) -> list[Json]:
     """The law reduced to a Chinchilla law at each number of experts (Eq. 5), and beside it, where the fit made one, the
     law fitted to the runs of that number of experts alone."""
     separate, names = law.record.get("separate", {}), Reduced._fields if "k" in law.form.names else Reduced._fields[:5]
+    own = FORMS[law.form.separate["form"]].at_experts if law.form.separate else None
     rows = []
     for e in optimum.allowed_experts(law, experts or law.experts):
         row = dict(n_experts=int(e)) | dict(zip(names, map(float, law.at_experts(e))))
         if separate:
             alone = separate.get(str(int(e)), {}).get("coefficients")
-            values = FORMS[law.form.separate["form"]].at_experts(alone, e) if alone else names
+            values = own(alone, e) if own and alone else names
             row |= {f"separate_{name}": alone and float(value) for name, value in zip(names, values)}
         rows.append(row | dict(outside_fitted_range=in_words(law.extrapolation(n_experts=int(e)))))
     return rows
 
 
-def table_5(law, architecture, experts=None, budgets=None):
+def table_5(
+    law: Law, architecture: Architecture, experts: Floats | None = None, budgets: Sequence[float] | None = None
+) -> list[Json]:
     """Bootstrap intervals of the compute-optimal n_active and n_tokens, and how often each E was the best."""
     if not law.draws:
         raise UserError(f"--law={law.name}: holds no bootstrap draws; fit it with --bootstrap=100")
@@ -150,14 +166,14 @@ def table_5(law, architecture, experts=None, budgets=None):
 TABLES = {"1": table_1, "2": table_2, "4": table_4, "5": table_5}
 
 
-def text(rows):
+def text(rows: Sequence[Json]) -> str:
     """Rows as an aligned table for people."""
     cells = [list(rows[0])] + [[cell(v) for v in row.values()] for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells)]
     return "\n".join("  ".join(word.rjust(width) for word, width in zip(line, widths)) for line in cells)
 
 
-def cell(value):
+def cell(value: object) -> str:
     if value is None or value == "":
         return "-"
     if isinstance(value, bool):
@@ -165,7 +181,7 @@ def cell(value):
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-def note(which, law, rows):
+def note(which: str, law: Law, rows: Sequence[Json]) -> str:
     """A sentence below the table, or ""."""
     if which == "2" and "agrees" in rows[0]:
         return (
@@ -175,7 +191,7 @@ def note(which, law, rows):
     return interval_note(law) if which == "5" else ""
 
 
-def interval_note(law):
+def interval_note(law: Law) -> str:
     """One sentence: what the intervals of Table 5 are."""
     b = law.record["bootstrap"]
     low, high = b["percentiles"]

@@ -14,10 +14,12 @@ import json
 import pathlib
 import re
 
+from fit.aliases import Json
+
 SCRIPTS = "numbers counts law words solve cost plan config table form chart pictures map answers app".split()
 
 
-def text(data):
+def text(data: Json) -> str:
     """The page as text; data: as fit.planner.data.of makes it."""
     folder = pathlib.Path(__file__).parent
     read = lambda name: (folder / name).read_text(encoding="utf-8")
@@ -30,7 +32,7 @@ def text(data):
     return re.sub(r"\{\{(\w+)\}\}", lambda name: parts[name[1]], read("page.html"))
 
 
-def _as_part(source):
+def _as_part(source: str) -> str:
     """A module without its imports and exports: the parts become one script, with one scope for all names."""
     source = re.sub(r"^import [^;]*;\n", "", source, flags=re.MULTILINE)
     return re.sub(r"^export ", "", source, flags=re.MULTILINE)

@@ -2,13 +2,16 @@
 
 import ast
 import os
+from collections.abc import Sequence
 
 import numpy as np
 
+from fit.aliases import Array, Json
+from fit.data.runs import Runs
 from fit.errors import UserError
 from fit.fitting import summary
 from fit.lawbook import models as models_lib
-from fit.lawbook.lawfile import PRESETS, load
+from fit.lawbook.lawfile import PRESETS, Law, load
 from fit.lawbook.shapes import words_of
 from fit.planning import cost, plan_config, repeats, target
 from fit.planning import planning as plan_lib
@@ -20,11 +23,11 @@ FORMS = ("joint", "chinchilla", "joint_coupled", "chinchilla_coupled")  # whose 
 MOST_RUNS = 2000  # on the page, spread evenly over the table
 
 
-def of(laws, runs=None, out=None):
+def of(laws: Sequence[Law], measured: tuple[Runs, Array] | None = None) -> Json:
     """Everything that the page computes with, ready for JSON.
 
-    laws: Laws; the page shows the first of them at first and adds the published ones that have optima. runs: runs of
-    the first law, with `out`, boolean [n_runs], those kept out of its fit.
+    laws: Laws; the page shows the first of them at first and adds the published ones that have optima. measured:
+    runs of the first law, and boolean [n_runs], those kept out of its fit.
 
     Raises:
       UserError: a law has no optimum of size and tokens, or its formula is not known to the page.
@@ -33,7 +36,7 @@ def of(laws, runs=None, out=None):
     published = [load(name) for name, form in PRESETS.items() if form.name in FORMS and name not in names]
     return dict(
         laws=[_law(law) for law in [*laws, *published]],
-        runs=None if runs is None else _runs(runs, out),
+        runs=_runs(*measured) if measured else None,
         sentences=sentences.every() | dict(NO_MFU=sentences.NO_MFU.partition(", or a JSON file")[0]),
         chips={name: vars(chip) for name, chip in cost.CHIPS.items()},
         cost=dict(
@@ -57,7 +60,7 @@ def of(laws, runs=None, out=None):
     )
 
 
-def _law(law):
+def _law(law: Law) -> Json:
     law.check_plannable()
     if law.form.name not in FORMS:
         raise UserError(f"--law={law.name}: the page knows laws of form {' and '.join(FORMS)}, this is {law.form.name}")
@@ -102,7 +105,7 @@ def _law(law):
 _MODELS = ("vocab_size", "width_per_block", "seq_len", "unique_tokens", "base_config", "learning_rate")
 
 
-def _own(law, name):
+def _own(law: Law, name: str) -> int | str:
     """The law's own vocab_size or width_per_block, or the sentence that asks for one where its runs had several."""
     try:
         other = {"vocab_size": "width_per_block", "width_per_block": "vocab_size"}[name]
@@ -111,7 +114,7 @@ def _own(law, name):
         return e.sentence
 
 
-def _runs(runs, out):
+def _runs(runs: Runs, out: Array) -> Json:
     """Columns of the runs; at most MOST_RUNS of them."""
     rows = np.unique(np.linspace(0, len(runs) - 1, min(len(runs), MOST_RUNS)).round().astype(int))
     names = [runs.name(i) for i in rows]

@@ -16,8 +16,12 @@ import pathlib
 
 import numpy as np
 
+from fit.aliases import Floats, Json, Numbers
 from fit.errors import UserError
+from fit.lawbook.lawfile import Law
 from fit.planning import optimum
+from fit.planning.constraints import Constraints
+from fit.shape.architecture import Architecture
 from fit.words import sentences
 
 GiB = 2**30
@@ -63,20 +67,20 @@ class Chips:
     devices: int = 1
 
     @property
-    def chip(self):
+    def chip(self) -> Chip:
         """The Chip of this kind."""
         return CHIPS[self.kind]
 
     @property
-    def memory(self):
+    def memory(self) -> float:
         """Bytes of all of them."""
         return self.count * self.chip.memory
 
-    def least_bytes(self, architecture, d_model, n_experts):
+    def least_bytes(self, architecture: Architecture, d_model: Numbers, n_experts: Numbers) -> Numbers:
         """Bytes over all chips of the smallest step: ROW tokens on each, GROUP in all."""
         return _least_bytes(architecture, d_model, architecture.n_total(d_model, n_experts), self.count)
 
-    def holding(self, architecture, d_model, n_parameters):
+    def holding(self, architecture: Architecture, d_model: float, n_parameters: float) -> int | None:
         """The fewest chips that hold the training of so many parameters; None where no number does."""
         memory, each = self.chip.memory, _token_bytes(architecture, d_model)
         if memory <= ROW * each:
@@ -84,24 +88,24 @@ class Chips:
         least = max(STATE * n_parameters / (memory - ROW * each), (STATE * n_parameters + GROUP * each) / memory)
         return math.ceil(least * (1 - 1e-12))  # less a rounding error: a model may be as large as the chips' memory
 
-    def rate(self, n_experts):
+    def rate(self, n_experts: int | None) -> float:
         """FLOP/s that training a model of so many experts reaches on all of them."""
         mfu = self.mfu[n_experts] if isinstance(self.mfu, dict) else self.mfu
         return self.count * self.chip.flops * mfu
 
-    def flops(self, hours):
+    def flops(self, hours: float) -> float | dict[int, float]:
         """FLOPs that training does in so many hours; {n_experts: FLOPs} where mfu is by n_experts."""
         of = lambda e: 3600 * hours * self.rate(e)
         return {e: of(e) for e in self.mfu} if isinstance(self.mfu, dict) else of(None)
 
-    def price(self, flops, n_experts, name=""):
+    def price(self, flops: float, n_experts: int, name: str = "") -> dict[str, float | None]:
         """{NAMEhours, NAMEdollars} of so many FLOPs; dollars are None where no price is given."""
         hours = flops / self.rate(n_experts) / 3600
         dollars = None if self.dollars_per_hour is None else hours * self.count * self.dollars_per_hour
         return {f"{name}hours": hours, f"{name}dollars": dollars}
 
 
-def parse_chips(text):
+def parse_chips(text: str) -> tuple[str, int]:
     """(kind, count) of KIND:COUNT or KIND alone; UserError otherwise."""
     kind, colon, count = text.partition(":")
     if kind not in CHIPS or (colon and not (count.isascii() and count.isdigit() and 0 < int(count) <= 10**9)):
@@ -112,6 +116,8 @@ def parse_chips(text):
 def mfu_of(given: float | dict | str, experts: tuple[int, ...]) -> float | dict[int, float]:
     """The MFU that is `given`: a number, a dictionary by n_experts that names all `experts`, or text of either: the
     number, {"1": 0.45, "8": 0.38}, or the path of a file of these. Raises UserError where it is no such MFU."""
+    if isinstance(given, dict):
+        return _mfu_by_experts(given, experts)
     try:
         mfu = float(given)
     except (TypeError, ValueError):
@@ -145,22 +151,26 @@ def _table(given: object) -> dict:
     return json.loads(pathlib.Path(given).read_text(encoding="utf-8"))
 
 
-def step_bytes(n_parameters, d_model, n_blocks, n_heads, n_tokens, sequence):
+def step_bytes(
+    n_parameters: Numbers, d_model: Numbers, n_blocks: Numbers, n_heads: Numbers, n_tokens: float, sequence: float
+) -> Numbers:
     """Bytes that a compiled step of the paper's recipe takes over all chips, n_tokens at once in rows of `sequence`."""
     each_token = (SAVED * n_blocks + AT_WORK) * d_model + SCORES * sequence * n_heads
     return STATE * n_parameters + each_token * n_tokens
 
 
-def _token_bytes(architecture, d_model):
+def _token_bytes(architecture: Architecture, d_model: Numbers) -> Numbers:
     blocks = d_model / architecture.width_per_block
     return step_bytes(0, d_model, blocks, blocks, 1, ROW)
 
 
-def _least_bytes(architecture, d_model, n_parameters, count):
+def _least_bytes(architecture: Architecture, d_model: Numbers, n_parameters: Numbers, count: int) -> Numbers:
     return STATE * n_parameters + max(ROW * count, GROUP) * _token_bytes(architecture, d_model)
 
 
-def add_to(plan, law, architecture, constraints, experts):
+def add_to(
+    plan: Json, law: Law, architecture: Architecture, constraints: Constraints, chips: Chips, experts: Floats
+) -> None:
     """Adds to a plan `chips`, what was given, and to its optima and buildable model `cost`:
 
     training_hours, training_dollars; training_chips, the fewest that hold the smallest step, and
@@ -171,12 +181,11 @@ def add_to(plan, law, architecture, constraints, experts):
     largest batch takes, and microbatch_tokens, as many of them at once as the chips hold where they do not hold all;
     None where the batch is not known. A warning says what the chips cost where they bound the best.
     """
-    chips = constraints.chips
     plan["chips"] = dataclasses.asdict(chips)
     for row in plan["optima"]:
-        row["cost"] = _cost(row, row["n_total"], architecture, constraints)
+        row["cost"] = _cost(row, row["n_total"], architecture, constraints, chips)
     if built := plan["buildable"]:
-        built["cost"] = _cost(built, built["exact_parameters"], architecture, constraints) | _step(built, chips)
+        built["cost"] = _cost(built, built["exact_parameters"], architecture, constraints, chips) | _step(built, chips)
     best, kind = plan["best"], dict(kind=chips.kind, count=chips.count)
     if best["size_bound"] == "chips" and (constraints.flops is not None or constraints.memory_bytes is not None):
         free = optimum.optima(law, architecture, dataclasses.replace(constraints, chips=None), experts)
@@ -190,7 +199,7 @@ def add_to(plan, law, architecture, constraints, experts):
         plan["warnings"].append(sentences.STEP_TOO_LARGE.format(**gb, **built["cost"], **kind))
 
 
-def _step(built, chips):
+def _step(built: Json, chips: Chips) -> Json:
     batches = [tokens for _, tokens in built["batch_tokens"] or []]
     if not batches:
         return dict(step_tokens=None, step_bytes=None, microbatch_tokens=None)
@@ -204,16 +213,15 @@ def _step(built, chips):
     return dict(step_tokens=max(batches), step_bytes=taken(max(batches)), microbatch_tokens=fewer)
 
 
-def _cost(row, n_parameters, architecture, constraints):
+def _cost(row: Json, n_parameters: float, architecture: Architecture, constraints: Constraints, chips: Chips) -> Json:
     # a token reads only one row of an embedding that is not also the head
     looked_up = row["d_model"] * (architecture.ends - architecture.vocab_size)
     cache = constraints.bytes_per_kv_element * architecture.kv_elements(row["d_model"], constraints.kv_tokens)
-    chips = constraints.chips
     serving = max(chips.devices, math.ceil(row["memory_bytes"] / chips.chip.memory * (1 - 1e-12)))
     speed = lambda n: serving * chips.chip.bandwidth / (constraints.bytes_per_parameter * (n - looked_up) + cache)
     holding = chips.holding(architecture, row["d_model"], n_parameters)
     return chips.price(row["training_flops"], row["n_experts"], "training_") | dict(
-        training_bytes=_least_bytes(architecture, row["d_model"], n_parameters, holding),
+        training_bytes=holding and _least_bytes(architecture, row["d_model"], n_parameters, holding),
         training_chips=holding,
         serving_chips=serving,
         tokens_per_second=dict(alone=speed(row["n_active"]), among_many=speed(row["n_total"])),

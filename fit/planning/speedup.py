@@ -10,6 +10,7 @@ each run's own error, as the law's runs scatter, drawn anew in every draw.
 
 import numpy as np
 
+from fit.aliases import Array, ByName, Numbers
 from fit.data.table import Table
 from fit.errors import UserError
 from fit.lawbook.intervals import log_change
@@ -81,12 +82,14 @@ def speedup(law: Law, runs: Table, seed: int = 0) -> dict:
     return result | dict(answer=answer(result))
 
 
-def _log_factors(law: Law, coefficients, experts, flops, log_loss, drawn: bool = False) -> np.ndarray:
+def _log_factors(
+    law: Law, coefficients: ByName, experts: Numbers, flops: Array, log_loss: Array, drawn: bool = False
+) -> np.ndarray:
     """ln(C* / C) [k, n_runs] of k rows of log losses, each of its own draw of the coefficients; NaN out of reach."""
     out = np.full(log_loss.shape, np.nan)
     grid = np.exp(np.linspace(np.log(flops.min() / FURTHEST), np.log(flops.max() * FURTHEST), POINTS))
     for e in np.unique(experts):
-        reduced = law.form.at_experts(coefficients, e)
+        reduced = law.at_experts(e, coefficients)
         losses = np.log(np.atleast_2d(reduced.loss(*compute_optimal(*reduced[:4], grid))))
         if drawn:
             losses = losses + log_change(law, grid[None])

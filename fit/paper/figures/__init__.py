@@ -6,12 +6,22 @@ memory.py   loss under a memory limit (1a), models of equal memory (3), the best
 quality.py  predicted against measured (5)
 """
 
+from collections.abc import Mapping, Sequence
+from typing import IO, TYPE_CHECKING, Any
+
 import numpy as np
 
-from fit.data.runs import read_runs
+from fit.aliases import Array, Floats
+from fit.data.runs import Runs, read_runs
+from fit.data.table import Table
 from fit.errors import UserError
+from fit.lawbook.lawfile import Law
 from fit.planning import optimum
+from fit.shape.architecture import Architecture
 from fit.words import units
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 FIGURES = {  # name: caption
     "1a": "Figure 1a: loss under a memory limit",
@@ -27,14 +37,14 @@ PAPER_FLOPS = (1e20, 1e21, 1e22)  # of its figures, for a published law
 PAPER_ONE = {"1a": 1e22, "3": 5e22, "4": 5e22}
 
 
-def save(figure, path, kind, **how):
+def save(figure: "Figure", path: str | IO[bytes], kind: str, **how: Any) -> None:
     """Writes a figure of draw() to a path or an open file as one of FORMATS; the same inputs give the same bytes."""
     from fit.paper.figures import style
 
     style.save(figure, path, kind, **how)
 
 
-def measured(law, path, names=None):
+def measured(law: Law, path: str | Table, names: Mapping[str, str] | None = None) -> tuple[Runs, Array]:
     """(runs, boolean [n_runs]: those that the fit kept out) of a table of runs; UserError where it cannot be read.
     In a table other than the one that the law was fitted to, none is known to be kept out. names: what the table calls
     its columns, {ours: theirs}; those that the fit was given, by default."""
@@ -46,7 +56,15 @@ def measured(law, path, names=None):
     return runs, holdout.held_out(runs, (law.record.get("settings") or {}).get("holdout", "none") if same else "none")
 
 
-def draw(which, law, architecture, experts, budgets=(), runs=None, out=None):
+def draw(
+    which: str,
+    law: Law,
+    architecture: Architecture,
+    experts: Floats,
+    budgets: Sequence[float] = (),
+    runs: Runs | None = None,
+    out: Array | None = None,
+) -> tuple["Figure", dict[str, list]]:
     """(matplotlib figure, its numbers) of one of FIGURES; UserError where the law or the runs cannot give it.
 
     budgets: training FLOPs, none for those that suit the law; runs: a runs.Runs to draw measured points of, and `out`,
@@ -55,10 +73,10 @@ def draw(which, law, architecture, experts, budgets=(), runs=None, out=None):
     from fit.paper.figures import flops, memory, quality, style
 
     several = list(budgets) or budgets_of(law)
-    one = budgets[0] if budgets else PAPER_ONE.get(which) if law.published else several[1]
+    one = budgets[0] if budgets else PAPER_ONE.get(which, several[1]) if law.published else several[1]
     with style.in_style():
         if which == "5":
-            if runs is None:
+            if runs is None or out is None:
                 raise UserError("--figure=5 needs --runs")
             return quality.fit_quality(law, architecture, runs, out)
         if which == "2a":
@@ -77,7 +95,7 @@ def draw(which, law, architecture, experts, budgets=(), runs=None, out=None):
         return memory.best_experts(law, architecture, experts, one, sizes, *served)
 
 
-def budgets_of(law, runs=None):
+def budgets_of(law: Law, runs: Runs | None = None) -> list[float]:
     """Three training budgets that suit a law: its paper's, or spread over the upper two thirds of its runs; with
     `runs`, those there that most runs are near."""
     if law.published or "training_flops" not in law.ranges:
@@ -96,13 +114,13 @@ def budgets_of(law, runs=None):
     return budgets
 
 
-def dense_optimum(law, architecture, flops):
+def dense_optimum(law: Law, architecture: Architecture, flops: float) -> tuple[float, float]:
     """(n_active, n_tokens) of the compute-optimal dense model."""
     optima = optimum.optima(law, architecture, optimum.Constraints(flops=flops), [1])
     return float(optima.n_active[0]), float(optima.n_tokens[0])
 
 
-def _served(law, architecture, flops, paper_kv_tokens):
+def _served(law: Law, architecture: Architecture, flops: float, paper_kv_tokens: int) -> tuple[float, float]:
     """(tokens in the key-value cache, tokens served): the paper's for a published law; else a cache of a third of the
     weights of the compute-optimal dense model, about what the paper's is, and as many tokens as that trains on."""
     if law.published:

@@ -1,16 +1,25 @@
 """Pictures against training compute: isoFLOP curves, and what a mixture saves."""
 
-import numpy as np
+from collections.abc import Sequence
 
+import numpy as np
+from matplotlib.figure import Figure
+
+from fit.aliases import Array, Floats, Numbers
+from fit.data.runs import Runs
 from fit.errors import UserError
+from fit.form import Reduced
+from fit.lawbook.lawfile import Law
 from fit.paper.figures import style
 from fit.paper.figures.style import NEAR, OF_THE_BEST
 from fit.planning import optimum
-from fit.shape.architecture import TRAINING
+from fit.shape.architecture import TRAINING, Architecture
 from fit.words import units
 
 
-def isoflop(law, architecture, experts, budgets, runs=None):
+def isoflop(
+    law: Law, architecture: Architecture, experts: Floats, budgets: Sequence[float], runs: Runs | None = None
+) -> tuple[Figure, style.Columns]:
     """Fig. 2a: loss against tokens at each training budget, each curve's optimum marked; runs NEAR a budget as points,
     moved along the law to the budget's own tokens, where their distance from the curve is their error.
 
@@ -49,7 +58,7 @@ def isoflop(law, architecture, experts, budgets, runs=None):
     return figure, picture.columns
 
 
-def _near(law, runs, flops, experts):
+def _near(law: Law, runs: Runs, flops: float, experts: Floats) -> dict[float, tuple[Array, Array]]:
     """{number of experts: (tokens, losses)} of the runs whose training FLOPs are NEAR a budget: the tokens that the
     budget buys for their size, and their loss times what these change by the law."""
     near = np.abs(np.log(runs.flops / flops)) < np.log(NEAR)
@@ -60,18 +69,18 @@ def _near(law, runs, flops, experts):
     return {e: (tokens[r], loss[r]) for e, r in rows.items() if r.any()}
 
 
-def _tokens_shown(law, flops, needed):
+def _tokens_shown(law: Law, flops: float, needed: Sequence[Numbers]) -> tuple[float, float]:
     """(least, most) tokens of the curves at a budget: four times beyond what is needed, or else the fitted sizes."""
-    needed = np.concatenate([np.ravel(v) for v in needed])
-    if np.isfinite(needed).any():
-        return np.nanmin(needed) / 4, np.nanmax(needed) * 4
+    known = np.concatenate([np.ravel(v) for v in needed])
+    if np.isfinite(known).any():
+        return np.nanmin(known) / 4, np.nanmax(known) * 4
     if "n_active" not in law.ranges:
         raise UserError(f"--law={law.name}: has no optimum, nor says what sizes it was fitted to: nothing to draw")
     low, high = law.ranges["n_active"]
     return flops / (TRAINING * high) / 2, flops / (TRAINING * low) * 2
 
 
-def savings(law, experts, budgets):
+def savings(law: Law, experts: Floats, budgets: Sequence[float]) -> tuple[Figure, style.Columns]:
     """Fig. 2b: the training FLOPs a compute-optimal dense model needs for the loss of an MoE, over the MoE's."""
     experts = optimum.allowed_experts(law, experts)
     looks = style.looks(law, experts)
@@ -97,7 +106,7 @@ def savings(law, experts, budgets):
     return figure, columns
 
 
-def _dense_over_flops(reduced, dense, flops):
+def _dense_over_flops(reduced: Reduced, dense: Reduced, flops: Array) -> tuple[Array, Array, Array]:
     """(n_active, n_tokens) of the compute-optimal mixture, and the FLOPs of the compute-optimal dense model of equal
     loss over the mixture's; NaN where there is none."""
     with np.errstate(all="ignore"):

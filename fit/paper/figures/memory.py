@@ -5,22 +5,28 @@ only ratios matter, the pictures count one byte a number.
 """
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
+from fit.aliases import Array, Floats
+from fit.lawbook.lawfile import Law
 from fit.paper.figures import style
 from fit.paper.figures.style import OF_THE_BEST
 from fit.planning import optimum
+from fit.shape.architecture import Architecture
 from fit.words import units
 
 RING = dict(marker="o", color="black", markerfacecolor="none", markersize=8, linestyle="none")
 
 
-def _models(optima):
+def _models(optima: optimum.Optima) -> tuple[Array, Array, Array]:
     return optima.n_active, optima.n_tokens, optima.loss
 
 
-def memory_curves(law, architecture, experts, flops):
+def memory_curves(law: Law, architecture: Architecture, experts: Floats, flops: float) -> tuple[Figure, style.Columns]:
     """Fig. 1a: loss against total parameters at one training budget, up to the compute-optimal size of each number of
     experts, which is marked; the strip below says which number is the best."""
     picture = style.Picture(law, architecture, experts)
@@ -49,7 +55,7 @@ def memory_curves(law, architecture, experts, flops):
     return figure, picture.columns
 
 
-def _strip_of_best(axis, grid, best, looks):
+def _strip_of_best(axis: Axes, grid: Array, best: Array, looks: style.Looks) -> None:
     """A strip along the foot of an axis that names the best number of experts at each place."""
     edges = [0, *(np.flatnonzero(np.diff(best)) + 1), len(grid) - 1]
     at = axis.get_xaxis_transform()  # x in data, y as a share of the axis
@@ -63,7 +69,9 @@ def _strip_of_best(axis, grid, best, looks):
     axis.text(0, 0.08, " best E", transform=axis.transAxes, fontsize=6, va="bottom")
 
 
-def matched_memory(law, architecture, experts, flops, kv_tokens, inference_tokens):
+def matched_memory(
+    law: Law, architecture: Architecture, experts: Floats, flops: float, kv_tokens: float, inference_tokens: float
+) -> tuple[Figure, style.Columns]:
     """Fig. 3: loss against the dense model of equal memory: weights alone; with cache; with inference too."""
     picture = style.Picture(law, architecture, experts)
     experts, looks = picture.experts, picture.looks
@@ -83,7 +91,9 @@ def matched_memory(law, architecture, experts, flops, kv_tokens, inference_token
         for i, e in enumerate(experts):
             optima = optimum.solve(law, e, architecture, dataclasses.replace(base, memory_bytes=memory))
             shown = optima.feasible & (optima.size_bound == "memory")
-            how = dict(shown=shown, look=looks[e] | dict(every=(7 * i, 40)), sure=i == np.nanargmin(free.loss))
+            how: style.Look = dict(
+                shown=shown, look=looks[e] | dict(every=(7 * i, 40)), sure=i == np.nanargmin(free.loss)
+            )
             picture.curve(axis, dense, _models(optima), e, **how, panel=title, dense_parameters=dense)
         axis.set(title=title)
     style.log_axis(axes[0].xaxis, *style.extent(axes))
@@ -93,7 +103,7 @@ def matched_memory(law, architecture, experts, flops, kv_tokens, inference_token
     return figure, picture.columns
 
 
-def _scenario(flops, kv_tokens, inference_tokens):
+def _scenario(flops: float, kv_tokens: float, inference_tokens: float) -> optimum.Constraints:
     return optimum.Constraints(
         flops=flops,
         bytes_per_parameter=1.0,
@@ -103,7 +113,15 @@ def _scenario(flops, kv_tokens, inference_tokens):
     )
 
 
-def best_experts(law, architecture, experts, flops, sizes, kv_tokens, inference_tokens):
+def best_experts(
+    law: Law,
+    architecture: Architecture,
+    experts: Floats,
+    flops: float,
+    sizes: Sequence[float],
+    kv_tokens: float,
+    inference_tokens: float,
+) -> tuple[Figure, style.Columns]:
     """Fig. 4: loss against E for a few memory sizes (parameters of a dense model), in three scenarios; a ring around
     the best."""
     picture = style.Picture(law, architecture, experts)
@@ -122,7 +140,7 @@ def best_experts(law, architecture, experts, flops, sizes, kv_tokens, inference_
             optima = optimum.solve(law, experts, architecture, dataclasses.replace(base, memory_bytes=memory))
             if not optima.feasible.any():
                 continue
-            names = dict(panel=title, dense_parameters=size)
+            names: style.Look = dict(panel=title, dense_parameters=size)
             picture.curve(axis, experts, _models(optima), experts, grey, sure=size == max(sizes), **names)
             for e, loss in zip(experts, optima.loss):
                 axis.plot(e, loss, grey["marker"], color=looks[e]["color"], markersize=3.5)
@@ -139,7 +157,9 @@ def best_experts(law, architecture, experts, flops, sizes, kv_tokens, inference_
     return figure, picture.columns
 
 
-def experts_against_memory(law, architecture, experts, budgets):
+def experts_against_memory(
+    law: Law, architecture: Architecture, experts: Floats, budgets: Sequence[float]
+) -> tuple[Figure, style.Columns]:
     """The best E against memory (weights of 2 bytes, no cache) at each training budget, and how the draws spread;
     Table 2 as a picture."""
     experts = optimum.allowed_experts(law, experts)
@@ -173,7 +193,7 @@ def experts_against_memory(law, architecture, experts, budgets):
     return figure, columns
 
 
-def _spread_of_best(law, architecture, experts, limit):
+def _spread_of_best(law: Law, architecture: Architecture, experts: Array, limit: optimum.Constraints) -> Array | None:
     """(low, high) percentiles over the bootstrap draws of the best E at each memory; None without draws."""
     if not law.draws:
         return None

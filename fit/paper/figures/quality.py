@@ -2,15 +2,22 @@
 
 import matplotlib.cm
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import Colormap, LogNorm
+from matplotlib.figure import Figure
 
+from fit.aliases import Array
+from fit.data.runs import Runs
+from fit.lawbook.lawfile import Law
 from fit.paper.figures import style
 from fit.paper.figures.style import PAGE
 from fit.planning import optimum
+from fit.shape.architecture import Architecture
 
 MOST_SIZES, SOME_SIZES = 16, 6  # of n_active, each with a line; beyond so many, lines of some of them
 
 
-def fit_quality(law, architecture, runs, out):
+def fit_quality(law: Law, architecture: Architecture, runs: Runs, out: Array) -> tuple[Figure, dict[str, list]]:
     """Predicted against measured loss by E, held-out runs (`out`, boolean) hollow, with the residuals below; beside it
     loss against tokens for the least and a larger E, lines predicted, points measured."""
     predicted = law.loss(law.coefficients, runs.columns)
@@ -22,14 +29,15 @@ def fit_quality(law, architecture, runs, out):
     _predicted_against_measured(scatter, residuals, runs, predicted, out, looks)
     sizes = runs.n_active[np.isin(runs.n_experts, shown)]
     if shown:
-        norm, colours = style.sizes_norm(sizes), style.sizes_map()
+        ends, colours = style.sizes_span(sizes), style.sizes_map()
+        norm = LogNorm(*ends)
         for axis, e in zip(panels, shown):
             _loss_against_tokens(law, architecture, axis, runs, e, norm, colours)
         style.log_axis(panels[0].xaxis, *style.extent(panels, 1.1))
         panels[0].set_ylabel("loss (nats per token)")
         scale = matplotlib.cm.ScalarMappable(norm, colours)
         bar = figure.colorbar(scale, ax=panels, label="active parameters", pad=0.02)
-        style.log_axis(bar.ax.yaxis, norm.vmin, norm.vmax)
+        style.log_axis(bar.ax.yaxis, *ends)
     notes = [style.handle("held out", marker="o", markerfacecolor="white")] if out.any() else []
     if shown:
         notes += [style.handle("law", linestyle="-"), style.handle("runs", marker="o", markersize=3)]
@@ -39,7 +47,7 @@ def fit_quality(law, architecture, runs, out):
     return figure, {name: values.tolist() for name, values in columns.items()}
 
 
-def _panels(n):
+def _panels(n: int) -> tuple[Figure, tuple[Axes, Axes], list[Axes]]:
     """(figure, (predicted against measured, the residuals below it), n panels beside them)."""
     figure, axes = style.panels(1, height=3.2)
     figure.clear()
@@ -57,7 +65,9 @@ def _panels(n):
     return figure, (scatter, residuals), panels
 
 
-def _predicted_against_measured(scatter, residuals, runs, predicted, out, looks):
+def _predicted_against_measured(
+    scatter: Axes, residuals: Axes, runs: Runs, predicted: Array, out: Array, looks: style.Looks
+) -> None:
     relative = 100 * (predicted / runs.loss - 1)
     many = len(runs) > style.MANY
     for e in sorted(set(runs.n_experts)):
@@ -65,9 +75,9 @@ def _predicted_against_measured(scatter, residuals, runs, predicted, out, looks)
             ((runs.n_experts == e) & ~out, {}),
             ((runs.n_experts == e) & out, dict(markerfacecolor="white", markeredgewidth=1)),
         ):
-            how = dict(linestyle="none", markersize=3, rasterized=many) | looks[e] | how
-            scatter.plot(runs.loss[rows], predicted[rows], **how)
-            residuals.plot(runs.loss[rows], relative[rows], **how)
+            look: style.Look = dict(linestyle="none", markersize=3, rasterized=many) | looks[e] | how
+            scatter.plot(runs.loss[rows], predicted[rows], **look)
+            residuals.plot(runs.loss[rows], relative[rows], **look)
     ends = [min(runs.loss.min(), predicted.min()), max(runs.loss.max(), predicted.max())]
     scatter.plot(ends, ends, "-", color="0.5", linewidth=0.8, zorder=0)
     residuals.axhline(0, color="0.5", linewidth=0.8, zorder=0)
@@ -76,7 +86,9 @@ def _predicted_against_measured(scatter, residuals, runs, predicted, out, looks)
     scatter.set(ylabel="predicted loss", title="all runs")
 
 
-def _loss_against_tokens(law, architecture, axis, runs, e, norm, colours):
+def _loss_against_tokens(
+    law: Law, architecture: Architecture, axis: Axes, runs: Runs, e: float, norm: LogNorm, colours: Colormap
+) -> None:
     rows = runs.n_experts == e
     sizes = np.unique(runs.n_active[rows])
     if many := len(sizes) > MOST_SIZES:

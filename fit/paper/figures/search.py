@@ -1,8 +1,13 @@
 """Pictures of searches: the loss over size and sparsity at equal FLOPs; over ratios and widths of architectures."""
 
-import numpy as np
+from collections.abc import Sequence
 
-from fit.architecture_search.holistic_runs import budgets
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from fit.aliases import Array, Json, Numbers
+from fit.architecture_search.holistic_runs import Search, budgets
 from fit.data.table import replacing
 from fit.equal_flops.surface import reach
 from fit.paper.figures import style
@@ -11,14 +16,14 @@ from fit.words.units import flops as flops_text
 MOST = 4  # surfaces in a picture: the largest budgets
 
 
-def save(figure, path, kind):
+def save(figure: Figure, path: str, kind: str) -> None:
     """Writes the figure to `path`, completely or not at all."""
     with replacing(path) as temporary:
         style.save(figure, temporary, kind)
 
 
 @style.in_style()
-def surfaces(rows):
+def surfaces(rows: Sequence[Json]) -> Figure:
     """A panel for each of the largest budgets of surface.of_table: contours of the loss, the runs, the best sparsity of
     each size, and the best of both."""
     rows = rows[-MOST:]
@@ -44,12 +49,14 @@ def surfaces(rows):
 
 
 @style.in_style()
-def architectures(rows, ratio_runs=None, width_runs=None):
+def architectures(rows: Sequence[Json], ratio_runs: Search | None = None, width_runs: Search | None = None) -> Figure:
     """Loss above the budget's least over M/N_a, N/N_a and d: runs, each budget's fit, and its best."""
     figure, axes = style.panels(3)
     colours = style.EXPERTS_MAP(np.linspace(0, style.LIGHTEST, len(rows)))
     for runs, shown in ((ratio_runs, (("x", axes[0]), ("y", axes[1]))), (width_runs, (("width", axes[2]),))):
-        for label in range(budgets(runs.flops).max() + 1) if runs is not None else ():
+        if runs is None:
+            continue
+        for label in range(budgets(runs.flops).max() + 1):
             some = runs.part(budgets(runs.flops) == label)
             i = int(np.argmin([abs(np.log(row["flops"] / np.median(some.flops))) for row in rows]))
             for which, axis in shown:
@@ -66,7 +73,7 @@ def architectures(rows, ratio_runs=None, width_runs=None):
     return figure
 
 
-def _fit(axis, which, found, some, colour, label):
+def _fit(axis: Axes, which: str, found: Json | None, some: Search, colour: Array, label: str) -> None:
     """The fitted curve in one variable, the other at its best, and a mark at its own best."""
     best = found and (found if which == "width" else found[which])
     if not best or best["best"] is None:
@@ -74,7 +81,7 @@ def _fit(axis, which, found, some, colour, label):
     values = getattr(some, which)
     at = np.linspace(values.min(), values.max(), 100)
 
-    def curve(v):
+    def curve(v: Numbers) -> Numbers:
         if which == "width":
             return np.polyval(found["coefficients"], v)
         a, b, a2, b2, c = found["coefficients"]

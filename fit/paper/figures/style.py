@@ -1,8 +1,18 @@
 """How every picture looks: sized for a page of a paper, one meaning of a colour, dashes where a law is extrapolated."""
 
 import contextlib
+from collections.abc import Callable, Generator, Iterable, Sequence
+from typing import IO, Any, Literal
 
 import matplotlib
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.axis import XAxis, YAxis
+from matplotlib.figure import Figure
+
+from fit.aliases import Array, Floats, Numbers
+from fit.lawbook.lawfile import Law
+from fit.shape.architecture import Architecture
 
 matplotlib.use("Agg")  # files only: works without a display
 import matplotlib.figure
@@ -16,6 +26,8 @@ from fit.planning import optimum
 from fit.shape.architecture import training_flops
 from fit.words import units
 
+Look = dict[str, Any]  # color, marker and whatever else matplotlib takes of a line
+Looks = dict[float, Look]  # by number of experts
 COLUMN, PAGE = 3.35, 6.75  # inches: a column of a page, and a page
 OF_THE_BEST = ", of the best curve"  # alone a band is drawn: several would cover each other
 NEAR = 1.25  # a run belongs to a budget within this factor of it
@@ -59,19 +71,19 @@ METADATA = {
 
 
 @contextlib.contextmanager
-def in_style():
+def in_style() -> Generator[None]:
     """matplotlib's own defaults and RC, whatever the user's matplotlibrc says."""
     with matplotlib.style.context(["default", RC]):
         yield
 
 
 @in_style()
-def save(figure, path, kind, dpi=DPI):
+def save(figure: Figure, path: str | IO[bytes], kind: str, dpi: float = DPI) -> None:
     """Writes the figure to a path or an open file as one of figures.FORMATS; the same figure gives the same bytes."""
     figure.savefig(path, format=kind, dpi=dpi, metadata=METADATA[kind])
 
 
-def panels(n=1, height=2.6, **sharing):
+def panels(n: int = 1, height: float = 2.6, **sharing: Any) -> tuple[Figure, Array]:
     """(figure, its n axes side by side): one is a column wide, more fill the page."""
     figure = matplotlib.figure.Figure(figsize=(COLUMN if n == 1 else PAGE, height), layout="constrained")
     FigureCanvasAgg(figure)  # legend() measures with it
@@ -81,7 +93,7 @@ def panels(n=1, height=2.6, **sharing):
 class Columns(dict):
     """The numbers behind a picture: columns that grow by blocks of rows."""
 
-    def add(self, **blocks):
+    def add(self, **blocks: Any) -> None:
         for name, values in zip(blocks, np.broadcast_arrays(*blocks.values())):
             self.setdefault(name, []).extend(np.ravel(values).tolist())
 
@@ -89,12 +101,22 @@ class Columns(dict):
 class Picture:
     """A law's models of some numbers of experts drawn on axes, and the numbers behind them."""
 
-    def __init__(self, law, architecture, experts):
+    def __init__(self, law: Law, architecture: Architecture, experts: Floats) -> None:
         self.law, self.architecture = law, architecture
         self.experts = optimum.allowed_experts(law, experts)
         self.looks, self.columns = looks(law, self.experts), Columns()
 
-    def curve(self, axis, x, models, e, look=None, shown=None, sure=False, **numbers):
+    def curve(
+        self,
+        axis: Axes,
+        x: Array,
+        models: tuple[Numbers, Numbers, Numbers],
+        e: Numbers,
+        look: Look | None = None,
+        shown: Array | None = None,
+        sure: bool = False,
+        **numbers: Any,
+    ) -> None:
         """Draws the losses of models (with n_active, n_tokens, loss [k]; of e experts) over x [k] where shown, with
         their band if `sure`: for one curve of several, since bands that cover each other show none. They and further
         numbers become rows of columns. look: of style.curve, and `every`."""
@@ -103,13 +125,15 @@ class Picture:
         within = self.law.inside(size, tokens, e)
         ends = band(self.law, self.architecture, size, tokens, e) if sure else None
         ends = None if ends is None else np.where(shown, ends, np.nan)
-        look = look or self.looks[e]
+        look = look or self.looks[float(e)]
         curve(axis, x, np.where(shown, loss, np.nan), within, look, ends, look.get("every"))
-        rows = numbers | dict(n_experts=e, n_active=size, n_tokens=tokens, loss=loss, extrapolated=~within)
+        rows: dict[str, Any] = numbers | dict(
+            n_experts=e, n_active=size, n_tokens=tokens, loss=loss, extrapolated=~within
+        )
         self.columns.add(**{name: v if np.ndim(v) == 0 else v[shown] for name, v in rows.items()})
 
 
-def looks(law, experts):
+def looks(law: Law, experts: Floats) -> Looks:
     """{number of experts: its color and marker} for those drawn. The numbers that the law was fitted to count too, so
     that each keeps its colour from picture to picture."""
     numbers = sorted({float(e) for e in (*experts, *law.experts)})
@@ -120,7 +144,9 @@ def looks(law, experts):
     return {e: every[e] for e in sorted(set(map(float, experts)))}
 
 
-def band(law, architecture, n_active, n_tokens, n_experts):
+def band(
+    law: Law, architecture: Architecture, n_active: Numbers, n_tokens: Numbers, n_experts: Numbers
+) -> Array | None:
     """(low, high) percentiles over the law's bootstrap draws of the loss of these models [k]; None without draws."""
     if not law.draws:
         return None
@@ -130,12 +156,12 @@ def band(law, architecture, n_active, n_tokens, n_experts):
     return percentiles(law, losses)
 
 
-def drawn(law):
+def drawn(law: Law) -> dict[str, Array]:
     """The bootstrap's coefficients by name, [n_draws, 1] each."""
-    return {name: values[:, None] for name, values in law.draws.items()}
+    return {name: values[:, None] for name, values in (law.draws or {}).items()}
 
 
-def percentiles(law, values):
+def percentiles(law: Law, values: Array) -> Array:
     """(low, high) over the draws of values [n_draws, k], leaving out what is not finite; NaN where most are not."""
     values = np.where(np.isfinite(values), values, np.nan)
     known = np.isfinite(values).mean(axis=0) > 0.5
@@ -144,7 +170,15 @@ def percentiles(law, values):
     return ends
 
 
-def curve(axis, x, y, within, look, ends=None, every=None):
+def curve(
+    axis: Axes,
+    x: Array,
+    y: Array,
+    within: Array | bool,
+    look: Look,
+    ends: Array | None = None,
+    every: tuple[int, int] | None = None,
+) -> None:
     """Draws y over x [k]: solid where `within`, in thin dashes elsewhere, with the band between `ends` shaded and a
     marker at `every` so many points."""
     within = np.broadcast_to(within, np.shape(x))
@@ -160,16 +194,20 @@ def curve(axis, x, y, within, look, ends=None, every=None):
         axis.fill_between(x, *ends, color=colour, alpha=0.12, linewidth=0)
 
 
-def point(axis, x, y, look, **how):
+def point(axis: Axes, x: Numbers, y: Numbers, look: Look, **how: Any) -> None:
     """A single model on a curve: the marker of its number of experts, hollow."""
     axis.plot(x, y, look["marker"], color=look["color"], markerfacecolor="white", markeredgewidth=1, **how)
 
 
-def legends(figure, law, looks=None, notes=(), line="-", band=""):
+def legends(
+    figure: Figure, law: Law, looks: Looks | None = None, notes: Sequence[Artist] = (), line: str = "-", band: str = ""
+) -> None:
     """Legends outside the axes, never over data: numbers of experts above them, whatever else needs a word below;
     band: of which curve a band is."""
     if looks:
-        _legend(figure, "upper", [handle(f"E = {e:g}", linestyle=line, **look) for e, look in looks.items()])
+        _legend(
+            figure, "outside upper center", [handle(f"E = {e:g}", linestyle=line, **look) for e, look in looks.items()]
+        )
     notes = list(notes)
     dashed = [line for axis in figure.axes for line in axis.lines if line.get_linestyle() == "--"]
     if any(np.isfinite(np.asarray(line.get_ydata(), float)).any() for line in dashed):
@@ -179,82 +217,79 @@ def legends(figure, law, looks=None, notes=(), line="-", band=""):
         label = f"{low:g}–{high:g}% of {len(next(iter(law.draws.values())))} bootstrap fits{band}"
         notes.append(patches.Patch(color="0.3", alpha=0.2, linewidth=0, label=label))
     if notes:
-        _legend(figure, "lower", notes)
+        _legend(figure, "outside lower center", notes)
 
 
-def _legend(figure, where, handles):
+def _legend(
+    figure: Figure, where: Literal["outside upper center", "outside lower center"], handles: Sequence[Artist]
+) -> None:
     """A legend in as few rows as fit the figure."""
     for rows in range(1, len(handles) + 1):
         columns = -(-len(handles) // rows)
         by_rows = [h for i in range(columns) for h in handles[i::columns]]  # matplotlib fills column by column
-        drawn = figure.legend(handles=by_rows, loc=f"outside {where} center", ncols=columns)
-        if rows == len(handles) or drawn.get_window_extent(figure.canvas.get_renderer()).width < figure.bbox.width:
+        drawn = figure.legend(handles=by_rows, loc=where, ncols=columns)
+        if rows == len(handles) or drawn.get_window_extent().width < figure.bbox.width:
             return
         drawn.remove()
 
 
-def handle(label, **look):
+def handle(label: str, **look: Any) -> lines.Line2D:
     """Another legend entry, in grey by default."""
-    return lines.Line2D([], [], **dict(linestyle="none", color="0.3") | look, label=label)
+    grey: Look = dict(linestyle="none", color="0.3")
+    return lines.Line2D([], [], **grey | look, label=label)
 
 
-def ink_on(colour):
+def ink_on(colour: Any) -> str:
     """Black or white, whichever is read better on a colour."""
     return "white" if np.dot(colors.to_rgb(colour), (0.299, 0.587, 0.114)) < 0.55 else "black"
 
 
-def extent(axes, beyond=1.0):
+def extent(axes: Iterable[Axes], beyond: float = 1.0) -> tuple[float, float]:
     """(least, most) x that is drawn on any of the axes, and a factor beyond on a logarithmic scale."""
     spans = [axis.dataLim.intervalx for axis in axes]
     return min(low for low, _ in spans) / beyond, max(high for _, high in spans) * beyond
 
 
-def log_axis(axis, low, high, words=units.amount):
+def log_axis(axis: XAxis | YAxis, low: float, high: float, words: Callable[[float], str] = units.amount) -> None:
     """Makes an axis (axes.xaxis or .yaxis) logarithmic from low to high, with ticks labelled by `words`."""
     name = axis.axis_name
     axis.axes.set(**{f"{name}scale": "log", f"{name}lim": (low, high)})
-    several = name == "x" and axis.axes.get_subplotspec().get_gridspec().ncols > 1
-    axis.set_major_locator(ticker.FixedLocator(_ticks(low, high, 4 if several else 5)))
+    place = axis.axes.get_subplotspec()
+    several = name == "x" and place is not None and place.get_gridspec().ncols > 1
+    axis.set_major_locator(ticker.FixedLocator(_ticks(low, high, 4 if several else 5).tolist()))
     axis.set_major_formatter(ticker.FuncFormatter(lambda x, _: words(x)))
     axis.set_minor_locator(ticker.NullLocator())
 
 
-def _ticks(low, high, most):
+def _ticks(low: float, high: float, most: int) -> Array:
     """At most `most` round numbers from low to high, as many as may be."""
     decades = np.arange(np.floor(np.log10(low)), np.ceil(np.log10(high)) + 1)
-    for leading, step in (
-        ((1, 1.5, 2, 3, 5, 7), 1),
-        ((1, 2, 5), 1),
-        ((1, 3), 1),
-        ((1,), 1),
-        ((1,), 2),
-        ((1,), 3),
-        ((1,), 6),
-    ):
+    every_decade = (1, 1.5, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,)
+    for leading, step in [*((some, 1) for some in every_decade), ((1,), 2), ((1,), 3), ((1,), 6)]:
         ticks = np.outer(10.0 ** decades[decades % step == 0], leading).ravel()
         ticks = ticks[(ticks >= low * 0.999) & (ticks <= high * 1.001)]
         if len(ticks) <= most:
             break
     if len(ticks) < 3 and high < 5 * low:  # so narrow a range is nearly linear
-        ticks = ticker.MaxNLocator(most - 1, steps=[1, 2, 5, 10]).tick_values(low, high)
+        ticks = np.asarray(ticker.MaxNLocator(most - 1, steps=[1, 2, 5, 10]).tick_values(low, high))
     return ticks[(ticks >= low) & (ticks <= high)]
 
 
-def experts_axis(axis, experts):
+def experts_axis(axis: XAxis | YAxis, experts: Floats) -> None:
     """Makes an axis one of numbers of experts, each named."""
     set_scale = axis.axes.set_xscale if axis.axis_name == "x" else axis.axes.set_yscale
     set_scale("log", base=2)
-    axis.set_major_locator(ticker.FixedLocator(np.asarray(experts, float)))
+    axis.set_major_locator(ticker.FixedLocator(np.asarray(experts, float).tolist()))
     axis.set_major_formatter(ticker.FuncFormatter(lambda e, _: f"{e:g}"))
     axis.set_minor_locator(ticker.NullLocator())
 
 
-def sizes_norm(sizes):
-    """The logarithmic colour scale of a colour bar over these sizes."""
+def sizes_span(sizes: Array) -> tuple[float, float]:
+    """The ends of a colour bar over these sizes."""
     low, high = np.min(sizes), np.max(sizes)
-    return colors.LogNorm(low, high if high > low else 2 * low)
+    return low, high if high > low else 2 * low
 
 
-def sizes_map():
+def sizes_map() -> colors.ListedColormap:
     """The colour map of n_active."""
     return colors.ListedColormap(SIZES_MAP(np.linspace(0, LIGHTEST, 256)), "sizes")
