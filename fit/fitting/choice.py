@@ -21,10 +21,9 @@ from fit.laws import FORMS
 from fit.laws._coupled import SUFFIX
 
 DEFAULT_WEIGHTS = "compute^0.6"
-BETTER = (
-    0.7  # of the coupled law's error the additive law's must be, to be taken: the coupled law has it in it, as k = 1,
-)
-# and over few runs the smaller of two such errors is often so by chance (benchmarks/README.md)
+# Below this share of the coupled law's error the additive law's must be, to be taken: the coupled law has it in it, as
+# k = 1, and over few runs the smaller of two such errors is often so by chance (benchmarks/README.md).
+BETTER = 0.7
 
 
 def forms_for(table: Table) -> list[Form]:
