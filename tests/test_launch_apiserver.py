@@ -281,7 +281,7 @@ def test_a_finalizer_holds_a_deletion(cluster, begun, monkeypatch):
     assert GKE.states(sweep) == {job: "stopping"}
     monkeypatch.undo()
     with concurrent.futures.ThreadPoolExecutor(1) as pool:  # started again it waits, and takes nothing over
-        again = pool.submit(gke.submit, sweep)
+        again = pool.submit(GKE.submit, sweep)
         time.sleep(2)
         assert not again.done() and cluster.jobsets()[job]["metadata"]["uid"] == held
         cluster.hold(job, [])
@@ -306,7 +306,7 @@ def test_a_token_that_expires(cluster, begun):
 def test_a_server_that_dies_while_jobs_are_submitted(cluster, begun):
     sweep = begun([{"seed": seed} for seed in range(60)])
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        submitted = pool.submit(gke.submit, sweep)
+        submitted = pool.submit(GKE.submit, sweep)
         helpers.wait_until(lambda: len(cluster.jobsets()) >= 3 or submitted.done(), seconds=60)
         cluster.kill()
         with pytest.raises(UserError, match="the cluster cannot be reached.*the same command goes on"):

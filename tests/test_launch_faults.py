@@ -59,10 +59,10 @@ def test_progress_is_read_whatever_the_length_of_a_line(sweep, tmp_path, n_layer
         with open(metrics, "a") as file:
             file.write(json.dumps(line) + "\n" + '{"n_tokens": ' * (n_steps == 3))  # the last line is being written
         assert job.progress() == (256 * n_steps, 3.5)
-        assert trainer._failed(job, "died", False, 1) == {
+        assert trainer.fail(job, "died", False, 1) == {
             "cause": "died", "tries": 1, "tokens": 256 * n_steps, "for_good": False
         }  # fmt: skip
-    assert trainer._failed(job, "died", False, 1)["for_good"]
+    assert trainer.fail(job, "died", False, 1)["for_good"]
 
 
 def test_columns_are_those_of_all_rows(sweep, tmp_path):
