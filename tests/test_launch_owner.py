@@ -357,6 +357,7 @@ def test_no_process_of_a_run_outlives_its_lease(halted, bucket, monkeypatch):
             process.communicate()
 
 
+@pytest.mark.filterwarnings("ignore:os.fork")  # another test of this process may have started jax
 def test_a_failure_is_noted_only_by_who_could_train_the_job(sweep, tmp_path, held):
     """A starter that was cut off finds that another trainer works on the job: it counts no try of that one's."""
     from launch import trainer
