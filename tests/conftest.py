@@ -110,7 +110,8 @@ def pytest_collection_modifyitems(items):
 def pytest_runtest_logreport(report):
     """Names a failure at once: a run that is cut off has no summary."""
     if report.failed and "PYTEST_XDIST_WORKER" not in os.environ:
-        print(f"\nFAILED {report.nodeid} after {report.duration:.0f} s", flush=True)
+        why = getattr(getattr(report.longrepr, "reprcrash", None), "message", report.longreprtext)
+        print(f"\nFAILED {report.nodeid} after {report.duration:.0f} s: {why[:1000]}", flush=True)
 
 
 def pytest_terminal_summary(terminalreporter):
