@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import sys
 
 import helpers
 
@@ -10,6 +11,7 @@ import helpers
 signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # hundreds of processes start, and read what the first one compiled
+sys.dont_write_bytecode = True  # not of the tests' own files: some are rewritten, as long as before, within a second
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {helpers.xla_flags(8)}"
 
 import jax  # noqa: E402
