@@ -15,7 +15,8 @@ from fit import answers
 from fit.architecture_search import holistic_plan, holistic_runs
 from fit.asked import fits, plans, searches
 from fit.data import frames
-from fit.data.table import Table, check_writable, plain, write_text
+from fit.data.files import check_writable, write_text
+from fit.data.table import Table, plain
 from fit.errors import UserError
 from fit.lawbook import lawfile, predictions
 from fit.lawbook.lawfile import Law

@@ -11,6 +11,7 @@ import pytest
 from fit_runs import dense_runs, fit_law
 
 from fit import __main__ as command_line
+from fit.data import frames
 from fit.data.runs import read_runs, subset
 from fit.errors import UserError
 from fit.fitting import fitting, holdout, rolling, search
@@ -264,6 +265,12 @@ def test_no_decay_can_still_be_asked_for(tmp_path, capsys):
 
 # -- runs on both sides of a transition
 # --------------------------------------------------------------------------------------------------
+
+
+def test_runs_without_losses_by_position_are_no_reason_to_refuse_a_table():
+    rows = [dict(n_active=1e5 * i, n_tokens=1e6, loss=2.0, loss_1_2=2.6, loss_3_4=2.2, loss_5_8=2.1) for i in (1, 2, 3)]
+    rows[1]["loss_5_8"] = None
+    assert fitting.transition(read_runs(frames.of(rows), FORMS["chinchilla"].columns)) == []
 
 
 def with_positions(tmp_path, gains):

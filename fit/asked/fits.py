@@ -102,7 +102,7 @@ class Fit(Asked):
     @property
     def forms(self) -> list[Form]:
         """The Forms of `form`; none where it is left to the runs."""
-        return [FORMS[name] for name in dict.fromkeys(self.form or ())]
+        return [FORMS[name] for name in self.form or ()]
 
     def settings(self, form: Form) -> "problem.Settings":
         """Of the fit of a law of this Form. Raises UserError where it has none of the coefficients to hold."""

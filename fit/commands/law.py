@@ -10,7 +10,7 @@ import dataclasses
 from fit import api
 from fit.asked import fields, fits
 from fit.commands import flags
-from fit.data.table import check_writable
+from fit.data.files import check_writable
 from fit.errors import UserError
 
 

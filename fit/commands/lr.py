@@ -13,7 +13,8 @@ import numpy as np
 
 from fit.asked import fields
 from fit.commands import flags
-from fit.data.table import read, write_text
+from fit.data.files import write_text
+from fit.data.table import read
 from fit.equal_flops import learning_rate
 from fit.errors import UserError
 

@@ -10,7 +10,7 @@ import json
 from fit import api
 from fit.asked import fields, searches
 from fit.commands import flags
-from fit.data.table import check_writable, write_text
+from fit.data.files import check_writable, write_text
 from fit.errors import UserError
 
 

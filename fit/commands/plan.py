@@ -12,7 +12,7 @@ import json
 from fit import api
 from fit.asked import fields, plans
 from fit.commands import flags
-from fit.data.table import write_text
+from fit.data.files import write_text
 from fit.errors import UserError
 from fit.planning import plan_config
 

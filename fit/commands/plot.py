@@ -14,7 +14,7 @@ import os
 
 from fit.asked import fields, plans
 from fit.commands import flags
-from fit.data.table import replacing
+from fit.data.files import replacing
 from fit.errors import UserError
 from fit.paper import figures
 

@@ -7,7 +7,7 @@ import dataclasses
 
 from fit.asked import fields, plans
 from fit.commands import flags
-from fit.data.table import check_writable, write_text
+from fit.data.files import check_writable, write_text
 
 
 @dataclasses.dataclass(kw_only=True)

@@ -10,10 +10,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from fit.data.runs import read_runs
-from fit.data.table import Table, read
+from fit.data.table import Table
 from fit.errors import UserError
-from fit.fitting import fitting, holdout, rolling
+from fit.fitting import fitting, rolling
 from fit.fitting.problem import Settings
 from fit.fitting.sure import sampled
 from fit.form import Form
@@ -34,46 +33,35 @@ def forms_for(table: Table) -> list[Form]:
 
 
 def fit_best(
-    path: str | Table, settings_of: Callable[[Form], Settings], options: fitting.Options, quiet: bool = False
+    table: Table, settings_of: Callable[[Form], Settings], options: fitting.Options, quiet: bool = False
 ) -> dict:
-    """Fits the better of both forms to the runs in `path`; returns the record that law.json holds, in which `choice`
+    """Fits the better of both forms to the runs of a table; returns the record that law.json holds, in which `choice`
     says which were tried, {form, rmse_log, rolling}, and why this one was taken.
 
     settings_of: of an additive Form, the Settings. Where the runs are too few to say which is better, the additive law
     is fitted as it is when it is asked for, without weights. Raises UserError."""
-    table = path if isinstance(path, Table) else read(path, options.columns)
-    forms = forms_for(table)
-    settings = settings_of(forms[0])
+    additive, coupled = forms = forms_for(table)
+    settings = settings_of(additive)
     weighted = dataclasses.replace(options, weights=options.weights or DEFAULT_WEIGHTS)
+    fewest = rolling.RUNS_PER_COEFFICIENT * max(len(form.names) for form in forms)
     try:
-        steps = {form: _steps(table, form, settings, weighted, quiet) for form in forms}
+        laws = {form: fitting.fitted(table, form, settings, weighted, quiet) for form in forms}
+        steps = {form: rolling.rolling(sampled(law.problem), fewest, quiet) for form, law in laws.items()}
     except UserError:  # too few runs, or something that the fit will name
-        record = fitting.fit_file(table, forms[0], settings, options, quiet)
+        record = fitting.fit_file(table, additive, settings, options, quiet)
         why = (
-            f"the runs are too few to say whether {forms[0].name} or {forms[1].name} predicts larger ones better: at "
-            f"half of the largest compute that takes {_fewest(forms)} runs, and {rolling.FEWEST} above"
+            f"the runs are too few to say whether {additive.name} or {coupled.name} predicts larger ones better: at "
+            f"half of the largest compute that takes {fewest} runs, and {rolling.FEWEST} above"
         )
         return record | dict(choice=dict(tried=[], why=why))
     scores = {form: rolling.score(found) for form, found in steps.items()}
-    additive, coupled = forms
     best, other = (additive, coupled) if scores[additive] < BETTER * scores[coupled] else (coupled, additive)
     tried = [dict(form=form.name, rmse_log=scores[form], rolling=steps[form]) for form in forms]
     why = (
         f"{best.name} predicts the fitted runs of more compute from those of less with an error of {scores[best]:.2%}, "
         f"{other.name} with {scores[other]:.2%}"
-        + f"; {additive.name} is taken only below {BETTER:.0%} of the other's"
-        * (scores[best] > scores[other])
     )
-    record = fitting.fit_file(table, best, settings, weighted, quiet, steps[best])
+    if scores[best] > scores[other]:
+        why += f"; {additive.name} is taken only below {BETTER:.0%} of the other's"
+    record = fitting.record_of(laws[best], weighted, quiet, steps[best])
     return record | dict(choice=dict(tried=tried, why=why))
-
-
-def _steps(table: Table, form: Form, settings: Settings, options: fitting.Options, quiet: bool) -> list[dict]:
-    runs = read_runs(table, form.columns, options.mix_corpora)
-    train, _, weights, labels, _ = holdout.split(runs, options.holdout, options.weights, options.bootstrap_by)
-    _, problem = fitting.fit_by_default(form, train, settings, weights, labels, quiet)
-    return rolling.rolling(sampled(problem), _fewest(forms_for(table)), quiet)
-
-
-def _fewest(forms: list[Form]) -> int:
-    return rolling.RUNS_PER_COEFFICIENT * max(len(form.names) for form in forms)

@@ -9,8 +9,10 @@ import re
 import numpy as np
 
 from fit.aliases import Array, Json
+from fit.data.files import write_text
 from fit.data.runs import Runs, read_runs, unlikely
-from fit.data.table import Table, plain, write_text
+from fit.data.table import Table, plain
+from fit.errors import UserError
 from fit.fitting import holdout, rolling, search, solvers
 from fit.fitting import noise as noise_lib
 from fit.fitting.problem import Options, Problem, Settings, prepare
@@ -26,19 +28,34 @@ FEW_RUNS, DECAY_PER_VARIANCE, LARGEST_DECAY = 60, 0.01, 1e-5
 TRANSITION_NATS = 0.05  # of gain from the text before, beyond the median run's, and twice that, stand out
 
 
+@dataclasses.dataclass(frozen=True)
+class Fitted:
+    """A law fitted to the runs of a table: those fitted and those kept out; by: what shares an error, in words;
+    decay_default: whether the weight decay is the default of few runs; warnings: about the table."""
+
+    runs: Runs
+    train: Runs
+    validation: Runs
+    by: str
+    fit: search.Fit
+    problem: Problem
+    decay_default: bool
+    warnings: list[str]
+
+
 def fit_file(
-    path: str | Table,
-    form: Form,
-    settings: Settings,
-    options: Options | None = None,
-    quiet: bool = False,
-    steps: list[Json] | None = None,
+    path: str | Table, form: Form, settings: Settings, options: Options | None = None, quiet: bool = False
 ) -> Json:
     """Fits a law of this form to the runs in `path`; returns the record that law.json holds. Raises UserError.
 
-    For a settings.weight_decay of None see fit_by_default. steps: what rolling.rolling found, where it is known.
+    For a settings.weight_decay of None see fit_by_default.
     """
     options = options or Options()
+    return record_of(fitted(path, form, settings, options, quiet), options, quiet)
+
+
+def fitted(path: str | Table, form: Form, settings: Settings, options: Options, quiet: bool = False) -> Fitted:
+    """The law alone, without what its record says of how sure it is. Raises UserError."""
     runs = read_runs(path, form.columns, options.mix_corpora, options.columns)
     warnings = table_warnings(form, runs)
     train, validation, weights, labels, by = holdout.split(runs, options.holdout, options.weights, options.bootstrap_by)
@@ -46,13 +63,20 @@ def fit_file(
     fit, problem = fit_by_default(form, train, settings, weights, labels, quiet)
     if options.select == "rmse":
         fit = selected(fit, train, validation)
+    return Fitted(runs, train, validation, by, fit, problem, decay_default, warnings)
+
+
+def record_of(law: Fitted, options: Options, quiet: bool = False, steps: list[Json] | None = None) -> Json:
+    """What law.json holds of a fitted law. steps: what rolling.rolling found, where it is known. Raises UserError."""
+    runs, train, validation, fit, problem = law.runs, law.train, law.validation, law.fit, law.problem
+    form = fit.form
     record = dict(
         version=lawcheck.VERSION,
         form=form.name,
         coefficients=fit.coefficients,
         objective=fit.objective,
         settings={name: value for name, value in dataclasses.asdict(problem.settings).items() if name != "variance"}
-        | dict(fix=problem.fixed, weight_decay_default=decay_default)
+        | dict(fix=problem.fixed, weight_decay_default=law.decay_default)
         | {name: getattr(options, name) for name in ("holdout", "select", "columns", "bootstrap_by")}
         | dict(weights=options.weights or "none"),
         runs=described(runs, train, form),
@@ -70,15 +94,15 @@ def fit_file(
     )
     if steps is None and options.holdout == holdout.ROLLING:
         steps = rolling.rolling(sampled(problem), quiet=quiet)
-    sure = how_sure(problem, fit, by, options, quiet)
+    sure = how_sure(problem, fit, law.by, options, quiet)
     if steps:
         record["rolling"] = steps
     if steps and "bootstrap" in sure and {"n_active", "n_tokens"} <= set(form.columns):  # so that compute is known
-        sure["bootstrap"]["beyond"] = rolling.beyond(steps, train.flops.max(), options.bootstrap, settings.seed)
+        sure["bootstrap"]["beyond"] = rolling.beyond(steps, train.flops.max(), options.bootstrap, problem.settings.seed)
     for name, part in (("separate_fitted", train), ("separate_held_out", validation)):
         if "separate" in sure:
             record[name] = separate_errors(form, sure["separate"], part)
-    sure["warnings"] = [*warnings, *plan_warnings(fit, runs), *sure["warnings"]]
+    sure["warnings"] = [*law.warnings, *plan_warnings(fit, runs), *sure["warnings"]]
     return record | sure
 
 
@@ -155,21 +179,23 @@ def transition(runs: Runs) -> list[str]:
     """A sentence where some runs gain far more than the others from the text before, by the columns loss_FIRST_LAST of
     their losses at positions of a row: from the part that ends at a quarter of the row to the last part."""
     parts = {int(m[2]): m[0] for name in runs.table.columns if (m := re.fullmatch(r"loss_(\d+)_(\d+)", name))}
-    ends = sorted(parts)
-    if len(ends) < 3 or "" in (texts := [*runs.table.column(parts[ends[-3]]), *runs.table.column(parts[ends[-1]])]):
+    if len(parts) < 3:
         return []
-    early, late = (runs.table.numbers(parts[end])[runs.index] for end in (ends[-3], ends[-1]))
-    gain = early - late
+    *_, early, _, late = (parts[end] for end in sorted(parts))
+    try:
+        gain = (runs.table.numbers(early) - runs.table.numbers(late))[runs.index]
+    except UserError:  # rows of several lengths, or runs from before these columns: nothing to compare
+        return []
     usual = max(float(np.median(gain)), 0.0)
     far = np.flatnonzero(gain > max(2 * usual, usual + TRANSITION_NATS))
-    if not len(far) or len(texts) < 2:
+    if not len(far):
         return []
     named = runs.table.column("run") if "run" in runs.table else [f"row {i + 1}" for i in range(len(runs.table))]
     worst = far[np.argsort(-gain[far])][:3]
     listed = ", ".join(f"{named[runs.index[i]]} ({gain[i]:.3f})" for i in worst)
     return [
         f"{len(far)} of {len(runs)} runs gain far more than the others from the text before: {listed} nats from "
-        f"{parts[ends[-3]]} to {parts[ends[-1]]}, where the median run gains {usual:.3f}. No smooth law holds on both "
+        f"{early} to {late}, where the median run gains {usual:.3f}. No smooth law holds on both "
         "sides of such a transition: fit the runs of one side"
     ]
 

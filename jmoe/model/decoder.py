@@ -149,8 +149,8 @@ def init_params(config, seed=None) -> dict:
 
 
 def with_params(params: dict, model) -> Decoder:
-    """The Decoder of config.model with the tree `params`, cast to the types in which the model computes with them."""
-    return nnx.merge(_structure(FrozenConfigDict(model)), nnx.State(cast(params, model)))
+    """The Decoder of config.model with the tree `params`, as `cast` gives it."""
+    return nnx.merge(_structure(FrozenConfigDict(model)), nnx.State(params))
 
 
 @functools.cache
@@ -170,4 +170,5 @@ def decode(params, tokens_BT, config, training):
     params: this device's part of init_params' tree. Without `training` nothing is dropped.
     """
     # cast once, outside the blocks: else their scan would move weights in both passes, and gradients, in float32
-    return with_params(params, config.model)(tokens_BT, training, config.remat, config.unroll)[:3]
+    run = with_params(cast(params, config.model), config.model)
+    return run(tokens_BT, training, config.remat, config.unroll)[:3]

@@ -109,9 +109,11 @@ def mean_losses(eval_step, params, batches) -> tuple[float, dict[str, float]]:
     nats, n_tokens, *of_parts = np.sum(jax.device_get(sums), axis=0, dtype=np.float64).tolist()
     if not np.isfinite(nats):
         raise UserError("the validation loss is not finite")
-    n_rows = n_tokens / (batch.shape[1] - 1)
-    parts = zip(position_parts(batch.shape[1] - 1), of_parts)
-    by_position = {f"loss_{first}_{last}": nats / n_rows / (last - first + 1) for (first, last), nats in parts}
+    n_positions = batch.shape[1] - 1  # alike in all batches
+    by_position = {
+        f"loss_{first}_{last}": part / (n_tokens / n_positions) / (last - first + 1)
+        for (first, last), part in zip(position_parts(n_positions), of_parts)
+    }
     return nats / n_tokens, by_position
 
 

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from fit.aliases import Array, Json, Numbers
 from fit.architecture_search.holistic_runs import Search, budgets
-from fit.data.table import replacing
+from fit.data.files import replacing
 from fit.equal_flops.surface import reach
 from fit.paper.figures import style
 from fit.words.units import flops as flops_text

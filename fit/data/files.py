@@ -1,0 +1,49 @@
+"""Files written completely or not at all."""
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Generator
+
+from fit.errors import UserError
+
+
+def _temporary(path: str) -> str:
+    """An empty file beside `path`; UserError if none can be made."""
+    folder, name = os.path.split(os.path.abspath(path))
+    if os.path.isdir(path):
+        raise UserError(f"{path}: cannot be written: it is a folder")
+    try:
+        handle, temporary = tempfile.mkstemp(dir=folder, prefix=f".{name}.", suffix=os.path.splitext(name)[1])
+    except OSError as e:
+        raise UserError(f"{path}: cannot be written: {e.strerror}") from e
+    os.close(handle)
+    return temporary
+
+
+@contextlib.contextmanager
+def replacing(path: str) -> Generator[str]:
+    """`with replacing(path) as temporary:` write to `temporary`; it becomes `path` only when all went well."""
+    temporary = _temporary(path)
+    try:
+        yield temporary
+    except BaseException as e:
+        os.unlink(temporary)
+        if isinstance(e, OSError):
+            raise UserError(f"{path}: cannot be written: {e.strerror or e}") from e
+        raise
+    mask = os.umask(0)
+    os.umask(mask)
+    os.chmod(temporary, 0o666 & ~mask)  # mkstemp's 0600 would hide the file from others
+    os.replace(temporary, path)
+
+
+def check_writable(path: str) -> None:
+    """UserError if no file can be written at `path`: better before the work than after."""
+    os.unlink(_temporary(path))
+
+
+def write_text(path: str, text: str) -> None:
+    """Writes `text` to `path`, completely or not at all; UserError if that cannot be done."""
+    with replacing(path) as temporary, open(temporary, "w", encoding="utf-8") as f:
+        f.write(text)
