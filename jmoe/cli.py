@@ -27,6 +27,8 @@ from jmoe import startup
 from jmoe.errors import UNAVAILABLE, Failure, Interrupted, Unavailable, UserError
 from jmoe.packages import missing_package
 
+flags.disclaim_key_flags()  # --help lists those that are defined here as the command's own
+
 
 def run(main, config_sections=None) -> None:
     """Parses flags, calls `main(argv)` and exits; UserError and Interrupted end in one line on stderr.
@@ -269,6 +271,13 @@ def define_config(required: bool = True) -> None:
     config_flags.DEFINE_config_file("config", None, text, lock_config=True)
     if required:
         flags.mark_flag_as_required("config")
+
+
+def define_checkpoint() -> None:
+    """Defines --workdir, --segment and --step, which choose a checkpoint as saved.find does."""
+    flags.DEFINE_string("workdir", None, "Directory of the run, local or gs://.", required=True)
+    flags.DEFINE_string("segment", None, "trunk or branch-N. Default: the last branch that has a checkpoint.")
+    flags.DEFINE_integer("step", None, "Step of the checkpoint. Default: the newest.")
 
 
 def read_config():

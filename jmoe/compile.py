@@ -69,7 +69,7 @@ def main(_):
     return 0 if fits else 3
 
 
-def run():
+if __name__ == "__main__":
     cli.define_config()
     flags.DEFINE_string(
         "topology",
@@ -80,7 +80,3 @@ def run():
     flags.DEFINE_bool("compare_remat", False, "Compare all values of config.remat, and name the cheapest that fits.")
     flags.DEFINE_string("json", None, "Also write everything to this file, as JSON.")
     cli.run(main, config_sections=())
-
-
-if __name__ == "__main__":
-    run()

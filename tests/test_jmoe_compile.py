@@ -239,7 +239,9 @@ def test_mistakes_exit_with_2_and_one_sentence():
     done = run_compile("--config=configs/quickstart.py", "--topology=v9:2x2")
     assert done.returncode == 2 and "v5p:XxYxZ" in done.stderr and "Traceback" not in done.stderr
 
-    without_libtpu = "import sys; sys.modules['libtpu'] = None; from jmoe import compile; compile.run()"
+    without_libtpu = (
+        "import runpy, sys; sys.modules['libtpu'] = None; runpy.run_module('jmoe.compile', run_name='__main__')"
+    )
     command = [sys.executable, "-c", without_libtpu, "--config=configs/quickstart.py", "--topology=v5e:2x2"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2 and "[tpu]" in done.stderr and "Traceback" not in done.stderr
