@@ -55,8 +55,11 @@ def run(main, config_sections=None) -> None:
         except KeyboardInterrupt:
             _fail("interrupted; the same command resumes", 130)
         except Exception as error:  # noqa: BLE001  an orbax or tensorstore error may wrap the disk's or the store's
-            if isinstance(error, BrokenPipeError) and _reader_left():
-                os._exit(128 + signal.SIGPIPE)
+            if isinstance(error, BrokenPipeError):
+                try:
+                    sys.stdout.flush()
+                except BrokenPipeError:  # nobody reads our output any more, as after `| head`
+                    os._exit(128 + signal.SIGPIPE)
             if outage := unavailable(error):
                 _fail(outage, UNAVAILABLE)
             message = disk_error(error) or missing_package(error)
@@ -93,15 +96,6 @@ def check_flags(given: flags.FlagValues) -> None:
             raise UserError(f"--{flag.name} has no value: what follows it is {words[0]}")
         if re.match(r"\w+:/", words[0]) and not re.match(r"gs://\w", words[0]):
             raise UserError(f"--{flag.name}={words[0]}: expected a path on this machine, or gs://BUCKET/...")
-
-
-def _reader_left() -> bool:
-    """Whether nobody reads our output any more, as after `| head`: flushing what is still unwritten fails again."""
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        return True
-    return False
 
 
 def _help(module, config_sections) -> None:
@@ -208,8 +202,7 @@ def _parse(argv):
             _fail(f"--{missing[1]} is missing: {flags.FLAGS[missing[1]].help}\nPass --help to see the flags.", 2)
         _fail(f"{error}\nPass --help to see the flags.", 2)
     except (AttributeError, KeyError, TypeError, ValueError) as error:  # an unknown --config.field
-        text = " ".join(str(error.args[0] if error.args else error).split())
-        _fail(f"--config has no such field or value: {text}", 2)
+        _fail(f"--config has no such field or value: {one_line(error)}", 2)
     return argv
 
 
@@ -246,6 +239,11 @@ def call(function, *args, name: str):
     except (Exception, SystemExit) as error:  # noqa: BLE001  the file is the user's
         reason = missing_package(error) or " ".join(f"{type(error).__name__}: {error}".split())
         raise UserError(f"{name} fails: {reason}") from None
+
+
+def one_line(error: BaseException) -> str:
+    """What an error says, without the quotes that a KeyError puts around it."""
+    return " ".join(str(error.args[0] if error.args else error).split())
 
 
 def config_of(module, *argument) -> ConfigDict:

@@ -1,8 +1,9 @@
 """The manifest of a JobSet: what --backend=gke creates for each job.
 
-launch/jobset.yaml is the manifest; this module gives the values that differ between sweeps and jobs. A pod reads its job and the job's flags from
-sweep.json in the workdir: the manifest holds only the job's name. What most pods need has a flag here; all else
-(volumes, tolerations, an account's files) goes into a YAML file that --pod_patch merges over the pod.
+launch/jobset.yaml is the manifest; this module gives the values that differ between sweeps and jobs. A pod reads its
+job and the job's flags from sweep.json in the workdir: the manifest holds only the job's name. What most pods need has
+a flag here; all else (volumes, tolerations, an account's files) goes into a YAML file that --pod_patch merges over the
+pod.
 """
 
 import json
