@@ -35,16 +35,10 @@ MIXTURE = (
 
 
 def card(folder: str, record: dict, config, result: dict | None, law: str | None) -> str:
-    """The card's text.
+    """The card's text for the model exported to `folder`, from its checkpoint's record and config.
 
-    Args:
-      folder: where the exported model lies.
-      record: of the checkpoint; `config`: its config.
-      result: the row of a finished branch, None if the checkpoint has no result.
-      law: None, or a law.json or the name of a published law, whose prediction stands beside the loss.
-
-    Raises:
-      UserError: the law cannot be used.
+    `result` is the row of a finished branch, None if the checkpoint has none. `law`, if given, is a law.json or the
+    name of a published law, whose prediction stands beside the loss; UserError where it cannot be used.
     """
     model, n_tokens = config.model, record["n_tokens"]
     rows = {
@@ -69,7 +63,7 @@ def card(folder: str, record: dict, config, result: dict | None, law: str | None
     }
     return CARD.format(
         tag=", mixture-of-experts" if model.n_experts > 1 else "",
-        title=f"{folder.rstrip('/').rpartition('/')[2]}",
+        title=folder.rstrip("/").rpartition("/")[2],
         mixture=MIXTURE.format(setting(model, "top_k"), model.n_experts) if model.n_experts > 1 else "",
         folder=folder,
         rows="\n".join(f"| {name} | {value} |" for name, value in rows.items()),

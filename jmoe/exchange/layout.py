@@ -89,11 +89,7 @@ def said(model) -> dict:
 
 
 def config_json(model, seq_len: int) -> dict:
-    """config.json of `model` but for the dtype and the tokenizer's ids.
-
-    Raises:
-      UserError: what `check` refuses.
-    """
+    """config.json of `model` but for the dtype and the tokenizer's ids. UserError for what `check` refuses."""
     check(model)
     n_heads, n_kv_heads, head_dim = weights.heads(model)
     kind, name, also, _ = KINDS[model.n_experts > 1, setting(model, "qk_norm")]
@@ -131,11 +127,8 @@ def config_json(model, seq_len: int) -> dict:
 
 
 def model_fields(values: dict) -> dict:
-    """The fields of config.model that a config.json means, in the form of `said`.
-
-    Raises:
-      UserError: another architecture, or a value that our model does not compute, with its name.
-    """
+    """The fields of config.model that a config.json means, in the form of `said`. UserError, which names the value, for
+    another architecture or a value that our model does not compute."""
     kinds = {kind: (*which, lacking) for which, (kind, _, _, lacking) in KINDS.items()}
     if values.get("model_type") not in kinds:
         raise UserError(f"config.json: model_type={values.get('model_type')!r} must be {' or '.join(kinds)}")

@@ -31,12 +31,8 @@ class Text:
 
     def stamps(self) -> list[str]:
         """A line for each source, which changes when the source does."""
-        return [self.field] + [
-            f"{kind} {line}"
-            for kind, paths in (("train", self.train), ("held out", self.held_out))
-            for path in paths
-            for line in _stamp(path)
-        ]
+        lines = [("train", path) for path in self.train] + [("held out", path) for path in self.held_out]
+        return [self.field] + [f"{kind} {line}" for kind, path in lines for line in _stamp(path)]
 
     def units(self) -> list[tuple[str, list[Piece]]]:
         """(split, pieces) of about PIECE_BYTES each, in the order of the documents, held-out ones first."""
