@@ -36,7 +36,6 @@ class Gke(Backend):
     options = staticmethod(manifest.options)
 
     def check(self, sweep: Sweep) -> None:
-        """Raises UserError for options that no JobSet can be made from."""
         manifest.check(sweep.options)
         if sweep.options.get("workers"):
             raise UserError(
@@ -51,7 +50,6 @@ class Gke(Backend):
         return accelerators.devices(accelerator, sweep.options["n_slices"])
 
     def ready(self, sweep: Sweep) -> None:
-        """Raises UserError if the cluster would refuse the JobSets, or lacks the queue that starts them."""
         namespace, queue = sweep.options["namespace"], sweep.options["queue"]
         if not cluster.serves(API_GROUP, VERSION, PLURAL):
             raise UserError(f"--backend=gke: the cluster has no {PLURAL} of {API_GROUP}/{VERSION}, which JobSet brings")

@@ -265,17 +265,14 @@ class _Shards:
             shard["documents"] += n_ended
             tokens, ends = tokens[len(part) :], ends[n_ended:] - len(part)
             if shard["tokens"] == self._shard_tokens:
-                self._finish()
+                self.close()
 
     def close(self) -> list[dict]:
-        """Ends the last file; returns for each shard its file, documents (that end in it), tokens, sha256."""
+        """Ends the open file; returns for each shard its file, documents (that end in it), tokens, sha256."""
         if self._file:
-            self._finish()
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._file.close()
+            self._shards[-1]["sha256"] = self._sha256.hexdigest()
+            self._file = None
         return self._shards
-
-    def _finish(self) -> None:
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
-        self._shards[-1]["sha256"] = self._sha256.hexdigest()
-        self._file = None
