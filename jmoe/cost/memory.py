@@ -103,7 +103,11 @@ def _sentence(error: str, config, mesh) -> str:
     asked = re.search(r"allocat\w*:? ([\d.]+ ?[KMGT]?i?[bB]?\w*)", error)
     device = jax.local_devices()[0]
     size = lambda array: math.prod(array.sharding.shard_shape(array.shape)) * array.dtype.itemsize
-    limit, state = _limit(device), sum(map(size, jax.tree.leaves(abstract_state(config, mesh))))
+    if stats := device.memory_stats():
+        limit = stats.get("bytes_limit", 0)
+    else:  # a CPU
+        limit = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    state = sum(map(size, jax.tree.leaves(abstract_state(config, mesh))))
     what = f"out of memory allocating {asked[1] if asked else 'what the step takes'} on {device.device_kind}"
     each = f"of {gib(limit)}" if limit else "of unknown memory"
     if limit and state > limit:
@@ -125,15 +129,6 @@ def _sentence(error: str, config, mesh) -> str:
         f"{what}: by jmoe.compile the step {predicted} on each device, of which parameters and optimizer state "
         f"{gib(state)}; {', '.join(helps[:-1]) + ' or ' * (len(helps) > 1) + helps[-1]} would take less"
     )
-
-
-def _limit(device) -> int:
-    """Bytes that jax may use on a device, on a CPU those of the machine; 0 if unknown."""
-    if stats := device.memory_stats():
-        return stats.get("bytes_limit", 0)
-    with contextlib.suppress(ValueError, OSError):
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return 0
 
 
 def gib(n_bytes: float) -> str:

@@ -1,5 +1,6 @@
 """The model card of an exported checkpoint: README.md, written from the record of its run."""
 
+import pathlib
 import subprocess
 import sys
 
@@ -7,27 +8,7 @@ from jmoe.config import counts
 from jmoe.config.fields import columns, setting
 from jmoe.errors import UserError
 
-CARD = """---
-library_name: transformers
-pipeline_tag: text-generation
-tags: [jmoe{tag}]
----
-# {title}
-
-A decoder-only language model{mixture}.
-
-```python
-from transformers import AutoModelForCausalLM, AutoTokenizer
-
-tokenizer = AutoTokenizer.from_pretrained({folder!r})
-model = AutoModelForCausalLM.from_pretrained({folder!r})
-print(tokenizer.decode(model.generate(**tokenizer("The", return_tensors="pt"), max_new_tokens=100)[0]))
-```
-
-| | |
-|---|---|
-{rows}
-"""
+CARD = pathlib.Path(__file__).with_suffix(".md")
 MIXTURE = (
     ": in each layer a router sends a token to {} of {} experts, and the output of each is multiplied by the "
     "router's probability. No token is dropped"
@@ -61,7 +42,7 @@ def card(folder: str, record: dict, config, result: dict | None, law: str | None
         "checkpoint": f"step {record['step']}",
         "written by": f"jmoe {record['jmoe']}, jax {record['jax']}",
     }
-    return CARD.format(
+    return CARD.read_text(encoding="utf-8").format(
         tag=", mixture-of-experts" if model.n_experts > 1 else "",
         title=folder.rstrip("/").rpartition("/")[2],
         mixture=MIXTURE.format(setting(model, "top_k"), model.n_experts) if model.n_experts > 1 else "",
