@@ -42,9 +42,7 @@ class Gke(Backend):
                 "--workers is for local and slurm: on GKE the quota of Kueue's queue caps what runs at once"
             )
         if not is_remote(sweep.workdir):
-            raise UserError(
-                f"--backend=gke needs a --workdir on gs://, not {os.fspath(sweep.workdir)}: pods share no disk"
-            )
+            raise UserError(f"--backend=gke needs a --workdir on gs://, not {sweep.workdir}: pods share no disk")
 
     def devices(self, sweep: Sweep, accelerator: str | None) -> tuple[int | None, float | None]:
         return accelerators.devices(accelerator, sweep.options["n_slices"])

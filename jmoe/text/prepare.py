@@ -52,9 +52,8 @@ def prepare(text: sources.Text, data, tokenizer, folder: pathlib.Path, n_workers
     is too little text to hold any out, and OSError where `folder` can't be written.
     """
     if data.on_bad_document not in ON_BAD_DOCUMENT:
-        raise UserError(
-            f"config.data.on_bad_document={data.on_bad_document!r} must be one of {', '.join(ON_BAD_DOCUMENT)}"
-        )
+        choices = ", ".join(ON_BAD_DOCUMENT)
+        raise UserError(f"config.data.on_bad_document={data.on_bad_document!r} must be one of {choices}")
     work = folder / f"units-{digest(text, data, tokenizer)}"
     work.mkdir(parents=True, exist_ok=True)
     units = text.units()

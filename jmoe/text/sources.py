@@ -76,10 +76,10 @@ def _find(pattern: str, name: str) -> list[str]:
     paths = [path for path in paths if path.is_file()]
     if not paths:
         raise UserError(f"config.data.{name}={pattern!r} matches no file")
-    if wrong := [path for path in paths if path.suffix not in SUFFIXES]:
-        raise UserError(
-            f"config.data.{name}={pattern!r} matches {str(wrong[0])!r}, which is none of {', '.join(SUFFIXES)}"
-        )
+    for path in paths:
+        if path.suffix not in SUFFIXES:
+            known = ", ".join(SUFFIXES)
+            raise UserError(f"config.data.{name}={pattern!r} matches {str(path)!r}, which is none of {known}")
     return list(map(str, paths))
 
 
