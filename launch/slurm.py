@@ -150,16 +150,11 @@ class Slurm(Backend):
 
     def follow(self, sweep: Sweep, job: Job, rank: int | None) -> Iterator[bytes]:
         """Yields what `logs` gives and what is added to it, until the job has left the queue."""
-        next_look, over = 0.0, False
-
-        def has_left() -> bool:
-            nonlocal next_look, over
-            if time.monotonic() >= next_look:  # not too often: the controller serves all users
-                next_look, over = time.monotonic() + SECONDS_BETWEEN_LOOKS, job.name not in self.states(sweep)
-            return over
-
+        # not too often: the controller serves all users
+        has_left = functools.cache(lambda look: job.name not in self.states(sweep))
+        over = lambda: has_left(time.monotonic() // SECONDS_BETWEEN_LOOKS)
         paths = lambda: [job.log, *[path for path in [_output(sweep, job)] if path and rank is None]]
-        for text in output.tail(paths, has_left):
+        for text in output.tail(paths, over):
             yield _of_rank(text, rank)
 
     def reason(self, sweep: Sweep, job: Job) -> str:
