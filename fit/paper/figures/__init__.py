@@ -44,16 +44,20 @@ def save(figure: "Figure", path: str | IO[bytes], kind: str, **how: Any) -> None
     style.save(figure, path, kind, **how)
 
 
-def measured(law: Law, path: str | Table, names: Mapping[str, str] | None = None) -> tuple[Runs, Array]:
-    """(runs, boolean [n_runs]: those that the fit kept out) of a table of runs; UserError where it cannot be read.
-    In a table other than the one that the law was fitted to, none is known to be kept out. names: what the table calls
-    its columns, {ours: theirs}; those that the fit was given, by default."""
+def measured(
+    law: Law, path: str | Table | None, names: Mapping[str, str] | None = None
+) -> tuple[Runs, Array] | tuple[None, None]:
+    """(runs, boolean [n_runs]: those that the fit kept out) of a table of runs, if there is one; UserError where it
+    cannot be read. In a table other than the one that the law was fitted to, none is known to be kept out. names: what
+    the table calls its columns, {ours: theirs}; those that the fit was given, by default."""
     from fit.fitting import holdout
 
-    names = names or (law.record.get("settings") or {}).get("columns")
-    runs = read_runs(path, law.form.columns, mix_corpora=True, names=names)
+    if path is None:
+        return None, None
+    settings = law.record.get("settings") or {}
+    runs = read_runs(path, law.form.columns, mix_corpora=True, names=names or settings.get("columns"))
     same = runs.fingerprint() == (law.record.get("runs") or {}).get("fingerprint")
-    return runs, holdout.held_out(runs, (law.record.get("settings") or {}).get("holdout", "none") if same else "none")
+    return runs, holdout.held_out(runs, settings.get("holdout", "none") if same else "none")
 
 
 def draw(
