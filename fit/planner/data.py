@@ -50,7 +50,7 @@ def of(laws: Sequence[Law], runs: Runs | None = None, out: Array | None = None) 
         largest=LARGEST,
         paper=dict(
             law=plan_lib.PAPERS_LAW,
-            shape=vars(PAPER),
+            shape=PAPER.said(),
             config=plan_lib.PAPERS_CONFIG,
             learning_rate=load(plan_lib.PAPERS_LAW).models["learning_rate"],
             smallest_tuned=plan_lib.SMALLEST_TUNED,
