@@ -205,9 +205,9 @@ def page(
     from fit.planner import data
 
     laws = [load(law) for law in ([laws] if isinstance(laws, str) or not isinstance(laws, Sequence) else laws)]
-    measured = None if runs is None else figures.measured(laws[0], _runs_of(laws[0], runs))
+    measured = figures.measured(laws[0], None if runs is None else _runs_of(laws[0], runs))
     check_writable(str(out))
-    write_text(str(out), planner.text(data.of(laws, measured)))
+    write_text(str(out), planner.text(data.of(laws, *measured)))
     return str(out)
 
 
