@@ -79,7 +79,8 @@ def record_of(law: Fitted, options: Options, quiet: bool = False, steps: list[Js
         settings={name: value for name, value in dataclasses.asdict(problem.settings).items() if name != "variance"}
         | dict(fix=problem.fixed, weight_decay_default=law.decay_default)
         | {name: getattr(options, name) for name in ("holdout", "select", "columns", "bootstrap_by")}
-        | dict(weights=options.weights or "none"),
+        | dict(weights=options.weights or "none")
+        | (dict(prior=form.prior) if form.prior else {}),
         runs=described(runs, train, form),
         models=models.from_table(runs.table, train.index),
         fitted=holdout.errors(form, fit.free, train),
