@@ -9,6 +9,7 @@ from types import FrameType, ModuleType
 from fit.errors import UserError
 
 COMMANDS = {
+    "import": "make a table of runs of another tool's: Weights & Biases, TensorBoard, MaxText, ...",
     "law": "fit a law to a table of runs",
     "predict": "predict the loss of one model or of a table of them",
     "plan": "the best size, tokens and experts under constraints",
@@ -24,7 +25,7 @@ COMMANDS = {
     "page": "one HTML page that plans in the browser",
 }
 # What pip calls a package, where that differs from what Python imports.
-PIP_NAMES = {"absl": "absl-py"}
+PIP_NAMES = {"absl": "absl-py", "pyarrow": "'jmoe[parquet]'", "tensorboard": "'jmoe[train]'"}
 
 
 def main() -> None:
@@ -100,12 +101,15 @@ def _command(module: ModuleType, name: str, arguments: list[str]) -> int:
         positional = f(["fit", *arguments])[1:]
     except flags.Error as e:
         raise UserError(" ".join(str(e).split())) from e
-    if positional:
-        raise UserError(f"found {positional[0]!r}, expected only flags such as --name=value")
+    wanted = getattr(module, "POSITIONAL", None)
+    if len(positional) > bool(wanted):
+        raise UserError(f"found {positional[-1]!r}, expected only flags such as --name=value")
+    if wanted and not positional:
+        raise UserError(f"{wanted} is missing; see python -m fit {name} --help")
     for flag in (f[key] for key in f if f[key].present):
         if isinstance(flag.value, str) and not flag.value.strip():  # as of an unset variable of the shell
             raise UserError(f"--{flag.name}= is empty; give it a value or leave it out")
-    module.run(of(f, module.Flags))
+    module.run(of(f, module.Flags), *positional)
     return 0
 
 
