@@ -7,7 +7,7 @@ import pytest
 from fit import __main__ as command_line
 from fit.data.table import read
 
-FOREIGN = pathlib.Path(__file__).parent / "data" / "foreign"
+FOREIGN = pathlib.Path(__file__).parents[1] / "data" / "foreign"
 WANDB = FOREIGN / "wandb_export.csv"
 THEIRS = "--columns=n_active:n_params,n_tokens:tokens,loss:eval/loss"
 
