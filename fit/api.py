@@ -63,8 +63,8 @@ def law(
 
         with solvers.kept():
             if asked.forms:
-                form = prior.drawn_to(asked.forms[0], asked.prior) if asked.prior else asked.forms[0]
-                record = fitting.fit_file(runs, form, asked.settings(form), how, quiet)
+                asked_for = prior.drawn_to(asked.forms[0], asked.prior) if asked.prior else asked.forms[0]
+                record = fitting.fit_file(runs, asked_for, asked.settings(asked_for), how, quiet)
             else:
                 record = choice.fit_best(runs, asked.settings, how, quiet, asked.prior)
     record = json.loads(json.dumps(plain(record), allow_nan=False))  # as a law.json would be read
