@@ -9,7 +9,6 @@ import re
 import sys
 
 import jax
-import numpy as np
 import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 from orbax.checkpoint.checkpoint_managers import preservation_policy
@@ -26,7 +25,6 @@ DAMAGE = (FileNotFoundError, NotADirectoryError, IsADirectoryError, ValueError, 
 # ... and the words that TensorStore begins such an error with.
 FAULTY = ("DATA_LOSS", "FAILED_PRECONDITION", "INVALID_ARGUMENT", "NOT_FOUND", "OUT_OF_RANGE")
 ANSWERS = ("404", "416")  # HTTP codes of a store that has no such object, or fewer bytes of it
-ELSEWHERE = "another process could not read it"
 
 
 class Checkpoints:
@@ -150,13 +148,12 @@ class Checkpoints:
             value = read()
         except Damaged as error:
             reason = str(error)
-        if jax.process_count() > 1 and not np.all(multihost_utils.process_allgather(reason is None)):
-            reason = reason or ELSEWHERE
-        if reason is None:
+        if not processes.anywhere(reason is not None):
             return value
         self._damaged.append(step)
-        by_all = reason != ELSEWHERE  # each process that saw damage prints what it saw
-        processes.log(f"WARNING: the checkpoint {self.directory / str(step)} is damaged and skipped: {reason}", by_all)
+        what = f"WARNING: the checkpoint {self.directory / str(step)} is damaged and skipped: "
+        # each process that saw damage prints what it saw
+        processes.log(what + (reason or "another process could not read it"), by_all=reason is not None)
         return None
 
 
