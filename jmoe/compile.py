@@ -30,11 +30,6 @@ named. config.chip sets other peaks than the published ones, or the peaks of a c
 Exit codes: 0 fits, 2 a mistake that one sentence explains, 3 does not fit.
 """
 
-if __name__ == "__main__":
-    from jmoe import startup
-
-    startup.begin()
-
 import json
 import pathlib
 import sys
@@ -74,7 +69,7 @@ def main(_):
     return 0 if fits else 3
 
 
-def run():
+if __name__ == "__main__":
     cli.define_config()
     flags.DEFINE_string(
         "topology",
@@ -85,7 +80,3 @@ def run():
     flags.DEFINE_bool("compare_remat", False, "Compare all values of config.remat, and name the cheapest that fits.")
     flags.DEFINE_string("json", None, "Also write everything to this file, as JSON.")
     cli.run(main, config_sections=())
-
-
-if __name__ == "__main__":
-    run()

@@ -8,11 +8,6 @@ The loss is the mean over held-out text in nats per token. Bits per byte are thi
 number of bytes of text per evaluated token, so that tokenizers can be compared.
 """
 
-if __name__ == "__main__":
-    from jmoe import startup
-
-    startup.begin()
-
 import json
 import math
 
@@ -105,18 +100,12 @@ def for_text(config, overrides: dict):
     return config.lock()
 
 
-def run():
+if __name__ == "__main__":
     config_flags.DEFINE_config_dict(
         "config",
         joint_moe.get_config(),
         "Text or mesh to use instead of the training's: --config.data.path=..., --config.mesh.expert=8.",
     )
-    flags.DEFINE_string("workdir", None, "Directory of the run, local or gs://.", required=True)
-    flags.DEFINE_string("segment", None, "trunk or branch-N. Default: the last branch that has a checkpoint.")
-    flags.DEFINE_integer("step", None, "Step of the checkpoint. Default: the newest.")
+    cli.define_checkpoint()
     flags.DEFINE_string("json", None, "Also write the result to this file, local or gs://.")
     cli.run(main, config_sections=SECTIONS)
-
-
-if __name__ == "__main__":
-    run()

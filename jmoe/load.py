@@ -4,11 +4,6 @@ Writes the run's first checkpoint, of step 0; jmoe.train with the same --config 
 model (Llama) can also start a mixture: with --config.model.n_experts=8 each expert starts as a copy of the dense layer.
 """
 
-if __name__ == "__main__":
-    from jmoe import startup
-
-    startup.begin()
-
 import hashlib
 import json
 import pathlib
@@ -105,14 +100,10 @@ def _save(params: dict, config, text: corpus.Corpus, workdir: epath.Path, source
         saved.close()
 
 
-def run():
+if __name__ == "__main__":
     flags.DEFINE_string(
         "from", None, "Folder with config.json and *.safetensors, or some of its files: DIR/a*.", required=True
     )
     cli.define_config()
     flags.DEFINE_string("workdir", None, "Directory of the run, local or gs://, without checkpoints.", required=True)
     cli.run(main, config_sections=())
-
-
-if __name__ == "__main__":
-    run()

@@ -3,6 +3,7 @@
 A refusal raises a UserError that quotes the server. Expired credentials are read again, once for each call.
 """
 
+import contextlib
 import functools
 import json
 from typing import Any
@@ -32,7 +33,10 @@ def ask(api: str, method: str, *args: Any, unless: tuple[int, ...] = (), **kwarg
                 _client.cache_clear()
                 continue
             known = "; gcloud auth login, or what the kubeconfig names, makes new credentials" * (error.status == 401)
-            raise UserError(f"the cluster refuses: {error.status} {error.reason}: {_words(error)}{known}") from None
+            said = (error.body or "").strip()[:500]
+            with contextlib.suppress(ValueError, LookupError, TypeError):  # as a rule the answer is a Kubernetes Status
+                said = json.loads(error.body or "")["message"]
+            raise UserError(f"the cluster refuses: {error.status} {error.reason}: {said}{known}") from None
         except urllib3.exceptions.HTTPError as error:
             raise UserError(f"the cluster cannot be reached: {error}; the same command goes on when it can") from None
 
@@ -41,6 +45,11 @@ def serves(group: str, version: str, resource: str) -> bool:
     """Whether the server serves objects of this kind."""
     listed = ask(CUSTOM, "get_api_resources", group, version, unless=(404,))
     return listed is not None and any(found.name == resource for found in listed.resources)
+
+
+def holding(item: dict) -> dict[str, dict]:
+    """The conditions of an object that are true, by type."""
+    return {c["type"]: c for c in item.get("status", {}).get("conditions", []) if c["status"] == "True"}
 
 
 @functools.cache
@@ -58,12 +67,3 @@ def _client() -> Any:
         raise UserError(
             f"--backend=gke finds no cluster: {words}; gcloud container clusters get-credentials makes one known"
         ) from None
-
-
-def _words(error: Any) -> str:
-    """The server's message if its answer is a Kubernetes Status; else the beginning of the answer."""
-    body = (error.body or "").strip()
-    try:
-        return json.loads(body)["message"]
-    except (ValueError, LookupError, TypeError):
-        return body[:500]

@@ -37,10 +37,8 @@ def logs(sweep: Sweep, job: Job, item: dict | None, rank: int | None, attempt: i
     if attempt is not None:
         kept = sorted((job.folder / "logs").glob(f"*-rank{rank or 0}.txt"))
         running = pod and _phase(pod) in ("Pending", "Running")
-        one = output.one_try(
-            [path.read_bytes for path in kept] + [lambda: _log(sweep, pod)] * bool(running), attempt, job
-        )
-        return one()
+        tries = [path.read_bytes for path in kept] + [lambda: _log(sweep, pod)] * bool(running)
+        return output.one_try(tries, attempt, job)()
     if item is None:
         raise UserError(f"job {job.name} has no JobSet in namespace {sweep.options['namespace']}")
     text = _log(sweep, pod) if pod else b""
@@ -50,11 +48,11 @@ def logs(sweep: Sweep, job: Job, item: dict | None, rank: int | None, attempt: i
     return text + "".join(f"{line}\n" for line in said).encode()
 
 
-def follow(sweep: Sweep, job: Job, look: Callable[[], dict | None], rank: int) -> Iterator[bytes]:
+def follow(sweep: Sweep, look: Callable[[], dict | None], rank: int) -> Iterator[bytes]:
     """Yields what process `rank` prints, pod after pod, until the JobSet that look() returns has ended or is gone."""
     shown, ended = {}, set()  # bytes shown of each pod; pods that print no more
     while item := look():
-        over = any(c["type"] in ("Completed", "Failed") and c["status"] == "True" for c in _conditions(item))
+        over = {"Completed", "Failed"} & cluster.holding(item).keys()
         pod = _pod(sweep, item, rank)
         if pod and _phase(pod) != "Pending" and (uid := pod.metadata.uid) not in ended:
             if shown and uid not in shown:
@@ -87,11 +85,8 @@ def _pod(sweep: Sweep, item: dict, rank: int) -> Any:
     selector = f"jobset.sigs.k8s.io/jobset-name={item['metadata']['name']}"
     namespace = sweep.options["namespace"]
     pods = cluster.ask(cluster.CORE, "list_namespaced_pod", namespace, label_selector=selector).items
-    n_hosts = next(
-        job["template"]["spec"]["parallelism"]
-        for job in item["spec"]["replicatedJobs"]
-        if job["name"] == REPLICATED_JOB
-    )
+    jobs = {job["name"]: job["template"]["spec"] for job in item["spec"]["replicatedJobs"]}
+    n_hosts = jobs[REPLICATED_JOB]["parallelism"]
     index = lambda pod, label: int((pod.metadata.labels or {}).get(label, 0))
     rank_of = lambda pod: index(pod, INDEX_OF_SLICE) * n_hosts + index(pod, INDEX_OF_MACHINE)
     of_rank = [pod for pod in pods if rank_of(pod) == rank]
@@ -114,7 +109,8 @@ def _said(sweep: Sweep, item: dict) -> list[str]:
     """The JobSet's conditions, and the events of all objects whose names contain the JobSet's, oldest first."""
     name = item["metadata"]["name"]
     lines = [f"==> JobSet {name} <=="]
-    lines += [f"{c['type']}={c['status']} {c.get('reason', '')}: {c.get('message', '')}" for c in _conditions(item)]
+    for c in item.get("status", {}).get("conditions", []):
+        lines.append(f"{c['type']}={c['status']} {c.get('reason', '')}: {c.get('message', '')}")
     for event in events(sweep, name):
         what = f"{event.involved_object.kind} {event.involved_object.name}"
         lines.append(f"{event.last_timestamp or event.event_time} {what}: {event.reason}: {event.message}")
@@ -126,7 +122,3 @@ def events(sweep: Sweep, name: str) -> list:
     found = cluster.ask(cluster.CORE, "list_namespaced_event", sweep.options["namespace"], unless=(403, 404))
     mine = [event for event in (found.items if found else []) if name in (event.involved_object.name or "")]
     return sorted(mine, key=lambda event: str(event.last_timestamp or event.event_time))
-
-
-def _conditions(item: dict) -> list[dict]:
-    return item.get("status", {}).get("conditions", [])

@@ -20,18 +20,10 @@ HIDDEN = (403, 404)  # what the user may not read, or the cluster does not serve
 
 def reasons(sweep: Sweep, items: list[dict]) -> dict[str, str]:
     """By the uid of a JobSet: why its pods do not run, or how one failed; nothing of a JobSet of which all pods run."""
-    places = {True: [], False: []}
-    for item in items:
-        if not _is(item, "Completed"):
-            places[bool(item["spec"].get("suspend"))].append(item)
-    why = _queued(sweep, places[True]) | _admitted(sweep, places[False])
+    items = [item for item in items if "Completed" not in cluster.holding(item)]
+    queued = [item for item in items if item["spec"].get("suspend")]
+    why = _queued(sweep, queued) | _admitted(sweep, [item for item in items if item not in queued])
     return {uid: " ".join(words.split()) for uid, words in why.items() if words}
-
-
-def _is(item: dict, kind: str) -> bool:
-    """Whether a condition of this kind is true."""
-    conditions = item.get("status", {}).get("conditions", [])
-    return any((c["type"], c["status"]) == (kind, "True") for c in conditions)
 
 
 def _queued(sweep: Sweep, items: list[dict]) -> dict[str, str]:
@@ -47,12 +39,12 @@ def _queued(sweep: Sweep, items: list[dict]) -> dict[str, str]:
 
 def _of_workload(item: dict) -> str:
     """Why Kueue does not admit a Workload, or took its admission back."""
-    status = item.get("status", {})
+    status, true = item.get("status", {}), cluster.holding(item)
     message = {c["type"]: c.get("message") or c.get("reason", "") for c in status.get("conditions", [])}
-    said = [f"evicted: {message['Evicted']}"] if _is(item, "Evicted") else []
-    if not _is(item, "QuotaReserved"):
+    said = [f"evicted: {message['Evicted']}"] if "Evicted" in true else []
+    if "QuotaReserved" not in true:
         said.append(message.get("QuotaReserved", "not looked at yet"))
-    elif not _is(item, "Admitted"):
+    elif "Admitted" not in true:
         waits = [check for check in status.get("admissionChecks", []) if check["state"] != "Ready"]
         said += [_both(f"admission check {check['name']} is {check['state']}", check.get("message")) for check in waits]
     return f"Kueue: {'; '.join(said) or 'admitted, about to start'}"
@@ -74,7 +66,7 @@ def _admitted(sweep: Sweep, items: list[dict]) -> dict[str, str]:
 
 def _of_pods(item: dict, pods: list, events: Callable[[], list]) -> str:
     ended = [f"pod {pod.metadata.name}: {words}" for pod in pods if (words := _end(pod))][:1]
-    if _is(item, "Failed"):
+    if "Failed" in cluster.holding(item):
         return "".join(ended)
     replicas = lambda job: job.get("replicas", 1) * job["template"]["spec"]["parallelism"]
     needed = sum(map(replicas, item["spec"]["replicatedJobs"]))

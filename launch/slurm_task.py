@@ -69,7 +69,7 @@ def _train(sweep: Sweep, job: Job) -> int:
             continue
         if failure := trainer.failed(started, code, sweep.retries):
             print(f"{job.name}: {failure['cause']}", flush=True)
-            hooks.failed(sweep, [job])
+            hooks.failed(sweep, job)
             if failure["for_good"]:
                 return 2
     trainer.forget_cause(job)

@@ -7,11 +7,6 @@ with loading and compiling. The time left is what the jobs that train now, at th
 FLOPs that are left; saves and evaluations come on top.
 """
 
-if __name__ == "__main__":
-    from jmoe import startup
-
-    startup.begin()
-
 import collections
 import contextlib
 import json
@@ -38,9 +33,7 @@ ENDED = ("done", "failed", "cancelled", "accepted", "kept")  # states of jobs th
 
 def main(_: object) -> None:
     asked = flags.FLAGS
-    given = {name: hooks.words(name, asked[name].value) for name in hooks.NAMES}
-    if any(given.values()) and asked.watch is None:
-        raise UserError(f"--{next(filter(given.get, given))} needs --watch: nothing waits for the end otherwise")
+    given = hooks.given(" needs --watch: nothing waits for the end otherwise" if asked.watch is None else "")
     folder, told = storage.absolute(asked.workdir), None
     while True:
         places = workdirs(folder) or [folder]
@@ -157,12 +150,12 @@ def _summary(seen: dict) -> list[str]:
     done = f"{seen['runs_done']} of {seen['runs']} runs done"
     effort = [f"{seen['hours']:.2f} hours of trainers so far"] if seen["hours"] is not None else []
     if seen["dollars"] is not None:
-        effort += [
-            f"${seen['dollars']:,.2f} ({seen['n_chips']} chips a job, ${seen['dollars_per_hour']:g} each an hour)"
-        ]
+        price = f"{seen['n_chips']} chips a job, ${seen['dollars_per_hour']:g} each an hour"
+        effort.append(f"${seen['dollars']:,.2f} ({price})")
     elif effort and seen["dollars_per_hour"] is not None:
         effort += ["cost unknown, as nothing says how many chips a job has"]
-    effort += [_left(seen["hours_left"])] if seen["hours_left"] is not None else []
+    if seen["hours_left"] is not None:
+        effort.append(f"{tqdm.format_interval(3600 * seen['hours_left'])} left")
     return [f"{done}; {len(seen['jobs'])} jobs on {seen['backend']}: {counted}", *[", ".join(effort)] * bool(effort)]
 
 
@@ -171,10 +164,6 @@ def _line(seen: dict, folder: epath.Path) -> str:
     summary = _summary(seen) if "jobs" in seen else []
     name = seen["workdir"].removeprefix(os.fspath(folder)).strip("/")
     return "; ".join([name, *summary, *[seen["trouble"]] * bool(seen["trouble"])])
-
-
-def _left(hours: float) -> str:
-    return f"{tqdm.format_interval(3600 * hours)} left"
 
 
 def _tell_failures(looks: list[dict], told: set | None, given: dict) -> set:
@@ -218,7 +207,7 @@ def _job(job: Job, files: dict[str, set[str]], state: str | None, reason: Callab
     more = [f"{branch}/result.json is damaged" for branch in written if branch not in results]
     if job.training_tokens and began:
         more.append(f"{tokens / job.training_tokens:.0%} trained" + (f", loss {loss:.3f}" if loss is not None else ""))
-    more += [] if left is None else [_left(left)]
+    more += [] if left is None else [f"{tqdm.format_interval(3600 * left)} left"]
     kind, more = _state(job, state, failure, more, reason)
     return seen | {"state": kind, "more": "; ".join(more)}
 

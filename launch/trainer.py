@@ -147,15 +147,12 @@ def start(
     prefix: Sequence[str] = (),
     not_its_own: tuple[str, ...] = (),
 ) -> Trainer | None:
-    """Starts the trainer of `job`; None if an earlier one still runs.
+    """Starts the trainer of `job`; None if an earlier one still runs. UserError where the config file or the code has
+    changed since the job was made.
 
-    Args:
-      env, cores: a dict of environment variables beyond this process's, and the CPU cores that the trainer may use.
-      prefix: a command, such as srun's, that the trainer's argument list is appended to.
-      not_its_own: how the log's lines begin that the prefix printed, not the trainer.
-
-    Raises:
-      UserError: the config file or the code has changed since the job was made.
+    `env` has environment variables beyond this process's, `cores` the CPU cores that the trainer may use. `prefix` is a
+    command, such as srun's, that the trainer's argument list is appended to, and `not_its_own` how the log's lines
+    begin that the prefix printed.
     """
     if (version := code_version()) != job.code[-1]:
         raise UserError(f"job {job.name} belongs to code {job.code[-1]}, this machine has {version}")
@@ -241,12 +238,8 @@ def fail(job: Job, cause: str, for_good: bool, retries: int) -> dict:
     """
     before, tokens = job.failure(), job.progress()[0]
     tries = (before.get("tries", 0) if tokens <= before.get("tokens", -1) else 0) + 1
-    failure = {
-        "cause": cause,
-        "tries": tries,
-        "tokens": max(tokens, before.get("tokens", 0)),
-        "for_good": for_good or tries > retries,
-    }
+    tokens = max(tokens, before.get("tokens", 0))
+    failure = {"cause": cause, "tries": tries, "tokens": tokens, "for_good": for_good or tries > retries}
     write_whole(job.folder / "failure.json", json.dumps(failure, indent=1))
     return failure
 

@@ -8,18 +8,11 @@ from matplotlib.figure import Figure
 
 from fit.aliases import Array, Json, Numbers
 from fit.architecture_search.holistic_runs import Search, budgets
-from fit.data.files import replacing
 from fit.equal_flops.surface import reach
 from fit.paper.figures import style
 from fit.words.units import flops as flops_text
 
 MOST = 4  # surfaces in a picture: the largest budgets
-
-
-def save(figure: Figure, path: str, kind: str) -> None:
-    """Writes the figure to `path`, completely or not at all."""
-    with replacing(path) as temporary:
-        style.save(figure, temporary, kind)
 
 
 @style.in_style()
