@@ -28,9 +28,11 @@ ANSWERS = ("404", "416")  # HTTP codes of a store that has no such object, or fe
 
 
 class Checkpoints:
-    """The checkpoints under `directory`; keeps the newest two and the steps in `keep`, where branches fork."""
+    """The checkpoints under `directory`; keeps the newest two and the steps in `keep`, where branches fork.
 
-    _saving = None  # the Checkpoints of this process that saved last: saves of two managers must not overlap
+    Saves of two folders must not overlap: wait() before another one saves.
+    """
+
     _own = set()  # folders that this process saved: restoring one of them is not reported as a resume
 
     def __init__(self, directory, keep=()):
@@ -67,9 +69,6 @@ class Checkpoints:
         sums, finite = checksums({"params": params, "opt_state": opt_state})
         if not finite:
             raise self.diverged(f"the state after step {step - 1} is not finite")
-        if Checkpoints._saving not in (None, self):
-            Checkpoints._saving.wait()
-        Checkpoints._saving = self
         self._set_aside()
         Checkpoints._own.add(str(self.directory / str(step)))
         storage.ask()
@@ -125,8 +124,6 @@ class Checkpoints:
     def close(self) -> None:
         with storage.outage_named(self.directory):
             self._manager.close()
-        if Checkpoints._saving is self:
-            Checkpoints._saving = None
 
     def _set_aside(self) -> None:
         """Moves the damaged steps out of the folder of checkpoints into its parent folder; deletes none."""
