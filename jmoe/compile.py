@@ -8,8 +8,9 @@ for a TPU slice, the [cuda] extra's for GPUs, which picks matmul kernels without
 prints per device: memory against what the chip has, FLOPs against the model's, collectives, and a roofline. FLOPs and
 bytes come from the compiled program, each loop counted as often as it runs. XLA's own cost analysis counts a loop once;
 the report prints its FLOPs next to ours counted in the same way, which shows that both agree. A Pallas kernel counts
-as the products that it declares (jmoe/model/tpu_flash.py: none in blocks above the diagonal), and each of its arrays as
-read or written once; cuDNN's attention counts as the products of its shapes, half of them where it is causal.
+as the products that it declares (jmoe/model/tpu_flash.py: none in blocks above the diagonal), or else as those of its
+shapes, which the report says, and each of its arrays as read or written once; cuDNN's attention counts as the products
+of its shapes, half of them where it is causal.
 
 Model FLOPs count the matmuls that the mathematics needs, once forward and twice backward: of every active parameter but
 the embedding (a lookup), of the router, and of attention over the whole row; no padding, no recomputation. MFU = model

@@ -24,7 +24,7 @@ from jmoe.config.fields import section
 from jmoe.errors import UserError
 from jmoe.model import sharding
 from jmoe.run import processes, saved
-from jmoe.run.step import make_eval_step, mean_loss
+from jmoe.run.step import make_eval_step, mean_losses
 from jmoe.storage import files as storage
 from jmoe.text import supply
 from jmoe.text.batches import validation_batches, validation_bytes
@@ -72,7 +72,7 @@ def evaluate(workdir: str | epath.Path, segment: str | None = None, step: int | 
     with jax.set_mesh(mesh):
         batches = validation_batches(corpus, config, mesh)
         bar = tqdm(batches, desc="evaluating", unit=" batches", disable=None, leave=False)
-        loss = mean_loss(make_eval_step(config, mesh), params, bar)
+        loss, _ = mean_losses(make_eval_step(config, mesh), params, bar)
     n_tokens, n_bytes = supply.n_validation_tokens(corpus, config), validation_bytes(corpus, config)
     return {
         "segment": folder.parent.parent.name,

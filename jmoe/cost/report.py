@@ -72,6 +72,7 @@ def _flops(config, program: Program, compiled, n_devices: int) -> dict:
     flops = {
         "matmul": program.matmul_flops(),
         "matmul_passes": program.matmul_flops(passes=True),
+        "estimated": program.estimated_flops(),
         "elementwise": program.elementwise_flops(),
         "model": {
             part: per_token * n_tokens // n_devices
@@ -156,7 +157,8 @@ def table(r: dict, title: str) -> str:
         f"{flops['compiled_over_model']:.3f} times the model's {_si(model)}: "
         + ", ".join(f"{name} {_si(value)}" for name, value in flops["model"].items()),
         f"               with loops counted once {_si(flops['loops_once'])}, by XLA's cost analysis "
-        + (_si(flops["loops_once_by_xla"]) if flops["loops_once_by_xla"] else "unknown"),
+        + (_si(flops["loops_once_by_xla"]) if flops["loops_once_by_xla"] else "unknown")
+        + (f"; {_si(flops['estimated'])} are estimated from the shapes of kernels" if flops["estimated"] else ""),
         f"  main memory  {_si(r['main_memory_bytes'])}B read and written",
         "  collectives          number   sent",
     ]

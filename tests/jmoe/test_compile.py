@@ -12,13 +12,16 @@ import subprocess
 import sys
 
 import jax
+import jax.numpy as jnp
 import pytest
+from jax.experimental import mesh_utils
+from jax.sharding import PartitionSpec as P
 
 from configs import joint_moe, mixtral, quickstart
 from jmoe.config import counts
 from jmoe.cost.memory import compile_step
 from jmoe.cost.program import Program
-from jmoe.cost.topologies import topology_devices
+from jmoe.cost.topologies import topology_devices, wraparounds
 from jmoe.errors import UserError
 from jmoe.model import sharding
 from jmoe.model.decoder import init_params
@@ -214,6 +217,68 @@ backend_config={{"cudnn_fmha_backend_config": {{"intermediate_tensor_shape": {{"
     assert flops("__cudnn$fmhaSoftmax", "NO_MASK") == 2 * product
     assert flops("__cudnn$fmhaSoftmax", "CAUSAL") == product
     assert flops("__cudnn$fmhaSoftmaxBackward", "CAUSAL") == 5 * product // 2
+
+
+KERNEL = """
+ENTRY %main (a: bf16[8,64,16], b: bf16[8,96,16]) -> bf16[8,64,16] {{
+  %a = bf16[8,64,16]{{2,1,0}} parameter(0)
+  %b = bf16[{b}]{{2,1,0}} parameter(1)
+  %n = s32[8]{{0}} parameter(2)
+  ROOT %y = bf16[8,64,{n}]{{2,1,0}} custom-call(%n, %a, {operands}), custom_call_target="tpu_custom_call", \
+frontend_attributes={{kernel_metadata={{
+ "name": "x"
+}}}}, backend_config={{"custom_call_config": {{{declared}"serialization_format":"1"}}}}
+}}
+"""
+
+
+@pytest.mark.parametrize(
+    "operands, b, n, declared, flops, estimated",
+    [
+        ("%b, %b", "8,96,16", 16, '"cost_estimate":{"flops":"7","bytes_accessed":"1"},', 7, 0),
+        ("%b, %b", "8,96,16", 16, "", 2 * 2 * 8 * 64 * 16 * 96, 2 * 2 * 8 * 64 * 16 * 96),
+        ("%b", "4,16,24", 24, "", 2 * 8 * 64 * 16 * 24, 2 * 8 * 64 * 16 * 24),
+        ("%b", "8,96,16", 16, "", 0, 0),
+    ],
+    ids=["declared, after metadata of several lines", "attention", "rows by one of several matrices", "neither"],
+)
+def test_a_kernel_counts_as_it_declares_and_else_by_its_shapes(operands, b, n, declared, flops, estimated):  # noqa: PLR0913
+    program = Program(KERNEL.format(operands=operands, b=b, n=n, declared=declared))
+    assert (program.matmul_flops(), program.estimated_flops()) == (flops, estimated)
+
+
+def test_rows_of_a_ragged_all_to_all_leave_their_device_in_equal_parts():
+    """Text as XLA prints it, shortened: offsets and sizes are no rows, nor is the array that is filled."""
+    text = """
+ENTRY %main (x: bf16[64,8], y: bf16[128,8], o: s32[4]) -> bf16[128,8] {
+  %x = bf16[64,8]{1,0} parameter(0)
+  %y = bf16[128,8]{1,0} parameter(1)
+  %o = s32[4]{0} parameter(2)
+  ROOT %r = bf16[128,8]{1,0} ragged-all-to-all(%x, %y, %o, %o, %o, %o), replica_groups={{0,1,2,3}}
+}
+"""
+    (found,) = Program(text).collectives()
+    assert (found.kind, found.group, found.bytes) == ("ragged-all-to-all", 4, 64 * 8 * 2 * 3 // 4)
+
+
+@pytest.mark.parametrize(
+    "sizes, closed",
+    [([4, 4, 4], "xyz"), ([8, 8, 16], "xyz"), ([2, 4, 4], ""), ([4, 4], ""), ([8, 16], "y"), ([16, 16], "xy")],
+)
+def test_slices_of_whole_cubes_and_axes_of_16_wrap_around(sizes, closed):
+    assert wraparounds(sizes) == tuple(axis in closed for axis in "xyz")
+
+
+def test_weights_spread_over_a_cube_of_tpus_are_gathered_and_not_summed():
+    """Without the links that close its axes the compiler makes an all-reduce of the all-gather: twice the bytes."""
+    pytest.importorskip("libtpu", reason="SKIPPED: nothing was compiled for a TPU, libtpu (the [tpu] extra) is missing")
+    placed = mesh_utils.create_device_mesh((64,), topology_devices("v5p:4x4x4"), allow_split_physical_axes=True)
+    mesh = jax.sharding.Mesh(placed, "d")
+    spread, whole = (jax.NamedSharding(mesh, P(*axes)) for axes in (("d",), ()))
+    weight = jax.ShapeDtypeStruct((1_024, 1_024), jnp.bfloat16, sharding=spread)
+    text = jax.jit(lambda w: w, out_shardings=whole).lower(weight).compile().as_text()
+    (found,) = Program(text).collectives()
+    assert (found.kind, found.bytes) == ("all-gather", 2 * 1_024 * 1_024 * 63 // 64)
 
 
 def test_what_does_not_fit_exits_with_3(tmp_path):
