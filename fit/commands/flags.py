@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from absl import flags
 
-from fit.answers import Answer
+from fit.api import Answer
 from fit.asked.fields import Asked, columns, needed, switch, text
 from fit.data import frames
 from fit.data.table import Table, plain

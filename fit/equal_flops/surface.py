@@ -10,7 +10,7 @@ Axes: n runs; 7 coefficients, in the order above.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from fit.data.runs import read_runs
 from fit.data.table import Table
 from fit.equal_flops.isoflop import budgets
 from fit.errors import UserError
+from fit.words.units import amount
 
 REFITS, KEPT = 100, 0.8  # refits, and the share of the runs in each
 LEAST = 9  # runs at a budget: the coefficients and two more
@@ -143,7 +144,7 @@ def _alike(table: Table) -> Array:
     return ~mixture | (split == values[np.argmax(counts)])
 
 
-def of_table(runs: object, percentiles: Sequence[float] = (10, 90), seed: int = 0) -> list[dict[str, Any]]:
+def of_table(runs: object, seed: int = 0) -> list[dict[str, Any]]:
     """[{flops, runs, left_out, surface, points (n_total, sparsity), coefficients, rmse, correlation, best, intervals:
     {n_total, sparsity}, at_sizes: [{n_total, sparsity, interval, at_edge}]}] for each budget of a table of runs with
     n_active, n_total, n_tokens, loss and sparsity (or n_experts and top_k); left_out: how many of the budget's runs
@@ -166,7 +167,7 @@ def of_table(runs: object, percentiles: Sequence[float] = (10, 90), seed: int = 
         ends_of_s = reach(n, s, sizes)
         of_sizes = np.stack([one.best_sparsity(sizes, ends_of_s)[0] for one in drawn])
         at_sizes = surface.best_sparsity(sizes, ends_of_s)[0]
-        ends = lambda values: np.percentile(values, percentiles, axis=0).tolist()
+        ends = lambda values: np.percentile(values, (10, 90), axis=0).tolist()
         rows.append(
             dict(
                 flops=float(np.exp(np.mean(np.log(runs.flops[group])))),
@@ -190,3 +191,31 @@ def of_table(runs: object, percentiles: Sequence[float] = (10, 90), seed: int = 
     if not rows:
         raise UserError(f"{path}: no budget has {LEAST} runs with 3 values each of n_total and sparsity")
     return rows
+
+
+def text(found: dict) -> str:
+    """Of {budgets: what surface.of_table found}."""
+    return "\n".join(_lines(found["budgets"]))
+
+
+def _lines(rows: list[dict]) -> Iterator[str]:
+    for row in rows:
+        best, (low_n, high_n), (low_s, high_s) = row["best"], *row["intervals"].values()
+        held = "" if row["correlation"] is None else f", held-out correlation {row['correlation']:.3f}"
+        fine = f" ({row['left_out']} of finer or coarser experts left out)" if row["left_out"] else ""
+        yield f"{row['flops']:.3g} FLOPs: {row['runs']} runs{fine}, RMSE {row['rmse']:.4f}{held}"
+        ends = " and ".join(best["at_edge"])
+        edge = f"; at the end of the {ends} that were run: not an optimum" if ends else ""
+        yield (
+            f"  best: n_total {amount(best['n_total'])} [{amount(low_n)}, {amount(high_n)}], sparsity "
+            f"{best['sparsity']:.3f} [{low_s:.3f}, {high_s:.3f}], loss {best['loss']:.4f}{edge}"
+        )
+        at = ", ".join(
+            f"{one['sparsity']:.3f}{'*' * one['at_edge']} [{one['interval'][0]:.3f}, {one['interval'][1]:.3f}] at "
+            f"{amount(one['n_total'])}"
+            for one in row["at_sizes"]
+        )
+        if at:
+            yield f"  best sparsity by n_total: {at}"
+    if any(one["at_edge"] for row in rows for one in row["at_sizes"]):
+        yield "* at the end of the sparsities that were run at about that size: not an optimum"
