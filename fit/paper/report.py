@@ -166,40 +166,35 @@ def _quality(record: Json) -> list[Json]:
         "separate_fitted": "a law for each E alone, fitted runs",
         "separate_held_out": "a law for each E alone, held-out runs",
     }
+    percent = lambda x: None if x is None else f"{x:.2%}"
     return [
         {
-            "": words[name],
-            "runs": record[name]["runs"],
-            "mean relative error": _percent(record[name].get("mean_relative_error")),
-            "largest": _percent(record[name].get("max_relative_error")),
-            "RMSE (nats)": f"{record[name]['rmse_nats']:.4f}",
+            "": what,
+            "runs": found["runs"],
+            "mean relative error": percent(found.get("mean_relative_error")),
+            "largest": percent(found.get("max_relative_error")),
+            "RMSE (nats)": f"{found['rmse_nats']:.4f}",
         }
-        for name in words
-        if record.get(name)
+        for name, what in words.items()
+        if (found := record.get(name))
     ]
-
-
-def _percent(x: float | None) -> str | None:
-    return None if x is None else f"{x:.2%}"
 
 
 def _coefficients(law: Law) -> list[Json]:
     """Rows of coefficients, each with its interval by profile likelihood and by bootstrap where the fit made them."""
-    profile, bootstrap = law.record.get("profile"), law.record.get("bootstrap")
-    rows = []
-    for name, value in law.coefficients.items():
-        row: Json = dict(coefficient=name, value=value)
-        if profile:
-            ends = profile.get(name)
-            row[f"profile likelihood ({LEVEL:.0%})"] = ends and _interval(ends["low"], ends["high"])
-        if bootstrap:
-            low, high = law.percentiles
-            ends = (bootstrap.get("intervals") or {}).get(name)
-            row[f"{low:g}th to {high:g}th percentile of {len(bootstrap['draws'])} bootstrap fits"] = ends and _interval(
-                *ends
-            )
-        rows.append(row)
-    return rows
+    intervals = {}
+    if profile := law.record.get("profile"):
+        ends = {name: (found["low"], found["high"]) for name, found in profile.items()}
+        intervals[f"profile likelihood ({LEVEL:.0%})"] = ends
+    if bootstrap := law.record.get("bootstrap"):
+        low, high = law.percentiles
+        how = f"{low:g}th to {high:g}th percentile of {len(bootstrap['draws'])} bootstrap fits"
+        intervals[how] = bootstrap.get("intervals") or {}
+    return [
+        dict(coefficient=name, value=value)
+        | {how: _interval(*ends[name]) if ends.get(name) else None for how, ends in intervals.items()}
+        for name, value in law.coefficients.items()
+    ]
 
 
 def _interval(low: float | None, high: float | None) -> str:

@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Generator, Iterable, Sequence
-from typing import IO, Any, Literal
+from typing import Any, Literal
 
 import matplotlib
 from matplotlib.artist import Artist
@@ -76,12 +76,6 @@ def in_style() -> Generator[None]:
     """matplotlib's own defaults and RC, whatever the user's matplotlibrc says."""
     with matplotlib.style.context(["default", RC]):
         yield
-
-
-@in_style()
-def save(figure: Figure, path: str | IO[bytes], kind: str, dpi: float = DPI) -> None:
-    """Writes the figure to a path or an open file as one of figures.FORMATS; the same figure gives the same bytes."""
-    figure.savefig(path, format=kind, dpi=dpi, metadata=METADATA[kind])
 
 
 def panels(n: int = 1, height: float = 2.6, **sharing: Any) -> tuple[Figure, Array]:
