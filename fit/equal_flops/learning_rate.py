@@ -50,14 +50,12 @@ def best_rates(table: Table) -> list[BestRate]:
 
 def _optimum(n_experts: float, n_active: float, n_tokens: float, x: Array, loss: Array) -> BestRate:
     i = int(np.argmin(loss))
-    if i in (0, len(x) - 1):
-        return BestRate(n_active, n_experts, n_tokens, float(np.exp(x[i])), float(loss[i]), np.nan, True)
-    curvature, slope, _ = np.polyfit(x[i - 1 : i + 2] - x[i], loss[i - 1 : i + 2], 2)
-    if curvature <= 0:  # three equal losses
-        return BestRate(n_active, n_experts, n_tokens, float(np.exp(x[i])), float(loss[i]), np.nan, False)
-    best = x[i] - slope / (2 * curvature)
-    low = loss[i] - slope**2 / (4 * curvature)
-    return BestRate(n_active, n_experts, n_tokens, float(np.exp(best)), float(low), float(curvature), False)
+    best, low, curvature, at_edge = x[i], loss[i], np.nan, i in (0, len(x) - 1)
+    if not at_edge:
+        square, slope, _ = np.polyfit(x[i - 1 : i + 2] - x[i], loss[i - 1 : i + 2], 2)
+        if square > 0:  # else three equal losses
+            best, low, curvature = best - slope / (2 * square), low - slope**2 / (4 * square), square
+    return BestRate(n_active, n_experts, n_tokens, float(np.exp(best)), float(low), float(curvature), at_edge)
 
 
 def fit(optima: Sequence[BestRate], where: str = "the runs", with_tokens: bool = False) -> dict[str, float]:

@@ -67,14 +67,9 @@ class Surface:
             low, high = z[max(i - 1, 0)], z[min(i + 1, GRID - 1)]
         sparsity = float(np.clip(-np.expm1(-z[i]), *self.sparsity))
         n_total, loss = map(float, self.best_size(sparsity))
-        edge = [
-            name
-            for name, value, ends in (
-                ("n_total", np.log(n_total), np.log(self.size)),
-                ("sparsity", z[i], (first, last)),
-            )
-            if min(abs(value - end) for end in ends) < 1e-6 * max(1.0, abs(value))
-        ]
+        found = dict(n_total=(np.log(n_total), np.log(self.size)), sparsity=(z[i], (first, last)))
+        at_end = lambda value, ends: min(abs(value - end) for end in ends) < 1e-6 * max(1.0, abs(value))
+        edge = [name for name, (value, ends) in found.items() if at_end(value, ends)]
         return dict(n_total=n_total, sparsity=sparsity, loss=loss, at_edge=edge)
 
 
@@ -119,13 +114,11 @@ def refits(n_total: Array, sparsity: Array, loss: Array, seed: int = 0) -> tuple
     """(Surfaces fitted to KEPT of the runs, correlation [REFITS] of predicted and measured loss on the others; NaN
     where fewer than 3 are left)."""
     rng, surfaces, correlation = np.random.default_rng(seed), [], []
+    ends = dict(size=(n_total.min(), n_total.max()), sparsity=(sparsity.min(), sparsity.max()))
     for _ in range(REFITS):
-        order = rng.permutation(len(loss))
-        kept, out = np.split(order, [max(LEAST - 2, round(KEPT * len(loss)))])
+        kept, out = np.split(rng.permutation(len(loss)), [max(LEAST - 2, round(KEPT * len(loss)))])
         one = fit(n_total[kept], sparsity[kept], loss[kept])
-        surfaces.append(
-            dataclasses.replace(one, size=(n_total.min(), n_total.max()), sparsity=(sparsity.min(), sparsity.max()))
-        )
+        surfaces.append(dataclasses.replace(one, **ends))
         predicted = one.loss(n_total[out], sparsity[out])
         enough = len(out) > 2 and np.ptp(predicted) > 0 and np.ptp(loss[out]) > 0
         correlation.append(np.corrcoef(predicted, loss[out])[0, 1] if enough else np.nan)
@@ -164,9 +157,9 @@ def of_table(runs: object, seed: int = 0) -> list[dict[str, Any]]:
         drawn, correlation = refits(n, s, loss, seed)
         bests = [one.best() for one in drawn]
         sizes = sizes_within(n, s)
-        ends_of_s = reach(n, s, sizes)
-        of_sizes = np.stack([one.best_sparsity(sizes, ends_of_s)[0] for one in drawn])
-        at_sizes = surface.best_sparsity(sizes, ends_of_s)[0]
+        reached = reach(n, s, sizes)
+        best, *others = (one.best_sparsity(sizes, reached)[0] for one in (surface, *drawn))
+        at_edge = np.min(abs(best - np.array(reached)), axis=0) < 1e-6
         ends = lambda values: np.percentile(values, (10, 90), axis=0).tolist()
         rows.append(
             dict(
@@ -181,10 +174,8 @@ def of_table(runs: object, seed: int = 0) -> list[dict[str, Any]]:
                 best=surface.best(),
                 intervals={name: ends([b[name] for b in bests]) for name in ("n_total", "sparsity")},
                 at_sizes=[
-                    dict(n_total=float(a), sparsity=float(b), interval=[float(c), float(d)], at_edge=bool(edge))
-                    for a, b, c, d, edge in zip(
-                        sizes, at_sizes, *ends(of_sizes), np.min(abs(at_sizes - np.array(ends_of_s)), axis=0) < 1e-6
-                    )
+                    dict(n_total=float(a), sparsity=float(b), interval=[c, d], at_edge=bool(edge))
+                    for a, b, c, d, edge in zip(sizes, best, *ends(others), at_edge)
                 ],
             )
         )
