@@ -52,6 +52,10 @@ figure { margin: 1rem 0 } img { display: block; max-width: 100%; height: auto; b
 pre { font-size: .8rem; white-space: pre-wrap; overflow-wrap: anywhere }
 summary { cursor: pointer }
 """
+PAGE = (
+    '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, '
+    'initial-scale=1"><title>{title}</title><style>{style}</style></head><body>\n{body}\n</body></html>\n'
+)
 TITLES = {
     "1": "Table 1: compute-optimal models",
     "2": "Table 2: best number of experts under memory",
@@ -79,12 +83,7 @@ def page(law: Law, architecture: Architecture, runs: Runs | None = None, out: Ar
     parts += [_figure_section(law, architecture, which, runs, out) for which in figures.FIGURES]
     record = f"<pre>{_text(json.dumps(law.record, indent=1))}</pre>"
     parts.append(f"<h2>The law as JSON</h2><details><summary>all that is recorded</summary>{record}</details>")
-    head = (
-        f'<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{_text(title)}</title><style>{STYLE}</style>"
-    )
-    body = "\n".join(parts)
-    return f'<!doctype html>\n<html lang="en"><head>{head}</head><body>\n{body}\n</body></html>\n'
+    return PAGE.format(title=_text(title), style=STYLE, body="\n".join(parts))
 
 
 def _in_words(law: Law, architecture: Architecture) -> list[str]:
@@ -204,13 +203,12 @@ def _interval(low: float | None, high: float | None) -> str:
 
 
 def _table_section(law: Law, architecture: Architecture, which: str) -> str:
-    parts = [f"<h2>{TITLES[which]}</h2>"]
     try:
         rows = tables.TABLES[which](law, architecture)
-        parts += [_table(rows), f'<p class="soft">{_text(tables.note(which, law, rows))}</p>']
+        body = f'{_table(rows)}\n<p class="soft">{_text(tables.note(which, law, rows))}</p>'
     except UserError as e:
-        parts.append(f"<p>{_text(e)}</p>")
-    return "\n".join(parts)
+        body = f"<p>{_text(e)}</p>"
+    return f"<h2>{TITLES[which]}</h2>\n{body}"
 
 
 def _figure_section(law: Law, architecture: Architecture, which: str, runs: Runs | None, out: Array | None) -> str:

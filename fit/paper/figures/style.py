@@ -1,7 +1,7 @@
 """How every picture looks: sized for a page of a paper, one meaning of a colour, dashes where a law is extrapolated."""
 
-import contextlib
-from collections.abc import Callable, Generator, Iterable, Sequence
+import functools
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
 import matplotlib
@@ -71,11 +71,8 @@ METADATA = {
 }
 
 
-@contextlib.contextmanager
-def in_style() -> Generator[None]:
-    """matplotlib's own defaults and RC, whatever the user's matplotlibrc says."""
-    with matplotlib.style.context(["default", RC]):
-        yield
+# matplotlib's own defaults and RC, whatever the user's matplotlibrc says
+in_style = functools.partial(matplotlib.style.context, ["default", RC])
 
 
 def panels(n: int = 1, height: float = 2.6, **sharing: Any) -> tuple[Figure, Array]:
