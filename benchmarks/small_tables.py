@@ -56,7 +56,10 @@ def errors(name, table, prior, runs):
         rows = np.zeros(len(flops), bool)
         rows[np.random.default_rng([draw, runs]).permutation(pool)[:runs]] = True
         for way, options in ways.items():
-            law = fitted(extrapolation.part(table, rows), **options)
+            try:
+                law = fitted(extrapolation.part(table, rows), **options)
+            except fit.UserError:  # fewer distinct runs than coefficients
+                return {}
             error = np.log(law.predict(**{c: rest.numbers(c) for c in law.form.columns}) / rest.numbers("loss"))
             out.setdefault(way, []).append(np.sqrt(np.mean(error**2)))
     return out
