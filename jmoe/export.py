@@ -24,16 +24,12 @@ def main(_):
 
 
 def export(workdir, out, segment=None, step=None, dtype="float32", **options) -> None:
-    """Writes the folder `out`, config.json last, so that a folder with a config.json is complete. Both are local or
-    gs://.
+    """Writes the folder `out`, config.json last, so that a folder with a config.json is complete. Both folders are
+    local or gs://. `segment` and `step` choose a checkpoint as in saved.find; `options`: `tokenizer`, a path in place
+    of config.data.tokenizer, and `law`, as in card.card.
 
-    Args:
-      segment, step: which checkpoint, as in saved.find.
-      options: `tokenizer`, a path in place of config.data.tokenizer; `law`, as in card.card.
-
-    Raises:
-      UserError: the checkpoint does not exist or is damaged, transformers cannot compute the model, the tokenizer is
-        missing or not the run's, or `out` is not empty.
+    UserError where the checkpoint does not exist or is damaged, transformers cannot compute the model, the tokenizer is
+    missing or not the run's, or `out` is not empty.
     """
     workdir, out = storage.absolute(workdir), storage.absolute(out)
     if out.exists() and any(out.iterdir()):

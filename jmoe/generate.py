@@ -28,17 +28,11 @@ def main(_):
 
 
 def generate(workdir, prompt: str = "", n: int = 256, segment=None, step=None, tokenizer=None, **sampling):
-    """Yields the prompt and then the text after it, piece by piece: "".join(generate("runs/one", "def ")).
+    """Yields the prompt and then the text after it, at most `n` tokens, piece by piece:
+    "".join(generate("runs/one", "def ")).
 
-    Args:
-      workdir: of the run, local or gs://; segment and step choose a checkpoint as saved.find does.
-      prompt: beginning of the text; empty: the beginning of a document.
-      n: maximum number of tokens to generate.
-      tokenizer: path of the run's tokenizer, if its file has moved.
-      sampling: temperature (0.8 by default; 0 takes the likeliest token), top_p (1.0), seed (0).
-
-    Raises:
-      UserError: no such checkpoint, a damaged one, no tokenizer, or a top_p that is not above 0 and at most 1.
+    The arguments are the command's flags; those of `sampling` are temperature (0.8), top_p (1.0) and seed (0).
+    UserError for no such checkpoint, a damaged one, no tokenizer, or a top_p that is not above 0 and at most 1.
     """
     sampling = dict(temperature=0.8, top_p=1.0, seed=0) | sampling
     if not 0 < sampling["top_p"] <= 1:

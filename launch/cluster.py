@@ -23,9 +23,8 @@ def ask(api: str, method: str, *args: Any, unless: tuple[int, ...] = (), **kwarg
 
     for credentials in ("kept", "read anew"):
         try:
-            return getattr(getattr(kubernetes.client, api)(_client()), method)(
-                *args, _request_timeout=SECONDS_TO_ANSWER, **kwargs
-            )
+            call = getattr(getattr(kubernetes.client, api)(_client()), method)
+            return call(*args, _request_timeout=SECONDS_TO_ANSWER, **kwargs)
         except kubernetes.client.ApiException as error:
             if error.status in unless:
                 return None

@@ -18,9 +18,9 @@ from absl import flags
 
 from jmoe.errors import UNAVAILABLE, UserError
 from jmoe.storage.files import is_remote
-from launch import accelerators, cluster, gke_logs, gke_waits, manifest, trainer
+from launch import accelerators, cluster, gke_pods, manifest, trainer
 from launch.backend import Backend, Sweep
-from launch.gke_waits import QUEUE_VERSIONS, QUEUES
+from launch.gke_pods import QUEUE_VERSIONS, QUEUES
 from launch.jobs import Job, files_of
 from launch.manifest import API_GROUP, JOBS, PLURAL, SWEEP, VERSION, jobset
 
@@ -36,22 +36,18 @@ class Gke(Backend):
     options = staticmethod(manifest.options)
 
     def check(self, sweep: Sweep) -> None:
-        """Raises UserError for options that no JobSet can be made from."""
         manifest.check(sweep.options)
         if sweep.options.get("workers"):
             raise UserError(
                 "--workers is for local and slurm: on GKE the quota of Kueue's queue caps what runs at once"
             )
         if not is_remote(sweep.workdir):
-            raise UserError(
-                f"--backend=gke needs a --workdir on gs://, not {os.fspath(sweep.workdir)}: pods share no disk"
-            )
+            raise UserError(f"--backend=gke needs a --workdir on gs://, not {sweep.workdir}: pods share no disk")
 
     def devices(self, sweep: Sweep, accelerator: str | None) -> tuple[int | None, float | None]:
         return accelerators.devices(accelerator, sweep.options["n_slices"])
 
     def ready(self, sweep: Sweep) -> None:
-        """Raises UserError if the cluster would refuse the JobSets, or lacks the queue that starts them."""
         namespace, queue = sweep.options["namespace"], sweep.options["queue"]
         if not cluster.serves(API_GROUP, VERSION, PLURAL):
             raise UserError(f"--backend=gke: the cluster has no {PLURAL} of {API_GROUP}/{VERSION}, which JobSet brings")
@@ -99,11 +95,11 @@ class Gke(Backend):
     def states(self, sweep: Sweep) -> dict[str, str]:
         """The jobs that have a JobSet, each with the JobSet's state, and why it waits or how it failed."""
         items = _list(sweep)
-        why = gke_waits.reasons(sweep, items)
+        why = gke_pods.reasons(sweep, items)
         return {job: _state(item, why.get(item["metadata"]["uid"])) for item in items for job in _jobs_in(item)}
 
     def logs(self, sweep: Sweep, job: Job, rank: int | None = None, attempt: int | None = None) -> bytes:
-        return gke_logs.logs(sweep, job, next(iter(_list(sweep, {job.name})), None), rank, attempt)
+        return gke_pods.logs(sweep, job, next(iter(_list(sweep, {job.name})), None), rank, attempt)
 
     def cancel(self, sweep: Sweep, patience: float) -> str:
         """Deletes the sweep's JobSets; running trainers get SIGTERM and the grace period to save."""
@@ -113,7 +109,7 @@ class Gke(Backend):
         return _delete(sweep, _list(sweep, {job.name}))
 
     def follow(self, sweep: Sweep, job: Job, rank: int | None) -> Iterator[bytes]:
-        return gke_logs.follow(sweep, lambda: next(iter(_list(sweep, {job.name})), None), rank or 0)
+        return gke_pods.follow(sweep, lambda: next(iter(_list(sweep, {job.name})), None), rank or 0)
 
     def preview(self, sweep: Sweep) -> str:
         """Every manifest of the sweep as YAML, to read or to give to kubectl.
@@ -145,7 +141,7 @@ class Gke(Backend):
             code = 128 + signal.SIGTERM
         rank = int(place.get("JAX_PROCESS_ID", "0"))
         if code != UNAVAILABLE:
-            gke_logs.keep(job, rank)
+            gke_pods.keep(job, rank)
         if code in (0, UNAVAILABLE) or code in trainer.STOPPED and not started.stalled:
             return code
         if not trainer.explained(code, started.cause(code)) and _counted(job, before, rank):

@@ -25,7 +25,6 @@ class Local(Backend):
     ON_THIS_MACHINE = True
 
     def devices(self, sweep: Sweep, accelerator: str | None) -> tuple[int, float | None]:
-        """As --accelerator says, else this machine's."""
         n_devices, memory = accelerators.devices(accelerator)
         (place,) = workers(1)
         return n_devices or place["n_devices"], memory or place["memory"]
@@ -77,7 +76,6 @@ class Local(Backend):
         return ""
 
     def states(self, sweep: Sweep) -> dict[str, str]:
-        """Jobs that this machine is training now."""
         return {job.name: "running" for job in sweep.jobs if trainer.running(job) is not None}
 
     def logs(self, sweep: Sweep, job: Job, rank: int | None = None, attempt: int | None = None) -> bytes:
@@ -100,7 +98,6 @@ class Local(Backend):
         return f"asked {n_asked} process{'es' * (n_asked != 1)} to save and stop{killed}"
 
     def cancel_job(self, sweep: Sweep, job: Job, patience: float) -> str:
-        """Has the job's trainer, if it runs, save and stop."""
         if (owner := trainer.running(job)) is None or owner.has_ended():
             return "it was not running"
         if not owner.lives_here():

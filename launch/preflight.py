@@ -69,11 +69,9 @@ def pin_corpus(sweep: Sweep, configs: dict[str, ConfigDict], earlier: dict[str, 
                 corpora[text.fingerprint] = text
             fingerprints[key(job)] = data.fingerprint if elsewhere else text.fingerprint
         job.corpus = fingerprints[key(job)]
-    everywhere = sorted({job.corpus for job in sweep.trained})
-    if len(everywhere) > 1 and "corpus" not in sweep.mix:
-        raise UserError(
-            f"the sweep's jobs have {len(everywhere)} corpora: {', '.join(everywhere)}; --mix=corpus allows it"
-        )
+    found = sorted({job.corpus for job in sweep.trained})
+    if len(found) > 1 and "corpus" not in sweep.mix:
+        raise UserError(f"the sweep's jobs have {len(found)} corpora: {', '.join(found)}; --mix=corpus allows it")
     return corpora
 
 

@@ -23,9 +23,8 @@ def main(_: object) -> None:
     sweep = command.sweep()
     job = sweep.named(flags.FLAGS.job)
     if job.done() or job.kept:
-        raise UserError(
-            f"job {job.name} is {'no longer of the sweep' if job.kept else 'done'}: there is nothing to try"
-        )
+        how = "no longer of the sweep" if job.kept else "done"
+        raise UserError(f"job {job.name} is {how}: there is nothing to try")
     sweep.engine.check(sweep)  # sweep.json's options are submitted, whoever wrote them
     state = sweep.engine.states(sweep).get(job.name, "")
     if state and not state.startswith("failed"):

@@ -55,7 +55,6 @@ class Slurm(Backend):
         return {"sbatch": SBATCH.value}
 
     def check(self, sweep: Sweep) -> None:
-        """Raises UserError for an option of --sbatch that is malformed or that the sweep sets itself."""
         for option in sweep.options["sbatch"]:
             if not option.startswith("-"):
                 raise UserError(f"--sbatch={option} is no option: give it with its value, as --sbatch=--partition=gpu")
@@ -66,7 +65,6 @@ class Slurm(Backend):
                 raise UserError(f"--sbatch={option} and --workers exclude each other: arrays wait for others by it")
 
     def devices(self, sweep: Sweep, accelerator: str | None) -> tuple[int | None, float | None]:
-        """From --accelerator and sbatch's options."""
         n_devices, memory = accelerators.devices(accelerator)
         options = " ".join(sweep.options["sbatch"])
         found = lambda names: re.search(rf"(?:^| )(?:{names})[= ]?(\d+)(?: |$)", options)
@@ -145,7 +143,6 @@ class Slurm(Backend):
         return f"cancelled {what}"
 
     def cancel_job(self, sweep: Sweep, job: Job, patience: float) -> str:
-        """Takes the job's task off the queue."""
         tasks = [task for task, names, _, _ in _queue(sweep) if job.name in names]
         for task in tasks:
             call("scancel", task)
@@ -153,16 +150,11 @@ class Slurm(Backend):
 
     def follow(self, sweep: Sweep, job: Job, rank: int | None) -> Iterator[bytes]:
         """Yields what `logs` gives and what is added to it, until the job has left the queue."""
-        next_look, over = 0.0, False
-
-        def has_left() -> bool:
-            nonlocal next_look, over
-            if time.monotonic() >= next_look:  # not too often: the controller serves all users
-                next_look, over = time.monotonic() + SECONDS_BETWEEN_LOOKS, job.name not in self.states(sweep)
-            return over
-
+        # not too often: the controller serves all users
+        has_left = functools.cache(lambda look: job.name not in self.states(sweep))
+        over = lambda: has_left(time.monotonic() // SECONDS_BETWEEN_LOOKS)
         paths = lambda: [job.log, *[path for path in [_output(sweep, job)] if path and rank is None]]
-        for text in output.tail(paths, has_left):
+        for text in output.tail(paths, over):
             yield _of_rank(text, rank)
 
     def reason(self, sweep: Sweep, job: Job) -> str:

@@ -161,9 +161,9 @@ def _summary(seen: dict) -> list[str]:
 
 def _line(seen: dict, folder: epath.Path) -> str:
     """One of the sweeps below `folder`, in one line."""
-    summary = _summary(seen) if "jobs" in seen else []
     name = seen["workdir"].removeprefix(os.fspath(folder)).strip("/")
-    return "; ".join([name, *summary, *[seen["trouble"]] * bool(seen["trouble"])])
+    parts = [name, *(_summary(seen) if "jobs" in seen else ()), seen["trouble"]]
+    return "; ".join(part for part in parts if part is not None)
 
 
 def _tell_failures(looks: list[dict], told: set | None, given: dict) -> set:
@@ -180,11 +180,9 @@ def _tell_failures(looks: list[dict], told: set | None, given: dict) -> set:
 
 def _job(job: Job, files: dict[str, set[str]], state: str | None, reason: Callable[[Job], str]) -> dict:
     """What `look` says of one job; `files` as jobs.files_of lists them, `reason` as Backend.reason."""
-    own = files.get(job.name, set())
-    written = [branch for branch in job.budgets if f"{branch}/result.json" in own]
     results = job.results(files)
     done = len(results) == len(job.budgets)
-    began = any(file.endswith("metrics.jsonl") for file in own)
+    began = any(file.endswith("metrics.jsonl") for file in files.get(job.name, ()))
     tokens, loss = job.progress() if job.training_tokens and began and not done else (0, None)
     failure = job.failure(files) if not done else {}
     seconds = job.seconds(files)
@@ -204,7 +202,8 @@ def _job(job: Job, files: dict[str, set[str]], state: str | None, reason: Callab
     }
     if done:
         return seen | {"state": "done", "more": ""}
-    more = [f"{branch}/result.json is damaged" for branch in written if branch not in results]
+    damaged = [f"{branch}/result.json" for branch in job.budgets if branch not in results]
+    more = [f"{file} is damaged" for file in damaged if job.has(file, files)]
     if job.training_tokens and began:
         more.append(f"{tokens / job.training_tokens:.0%} trained" + (f", loss {loss:.3f}" if loss is not None else ""))
     more += [] if left is None else [f"{tqdm.format_interval(3600 * left)} left"]
@@ -216,26 +215,22 @@ def _state(
     job: Job, state: str | None, failure: dict, more: list[str], reason: Callable[[Job], str]
 ) -> tuple[str, list[str]]:
     """One word for a job that is not done, and what else there is to say."""
-    if how := next((how for how in ("accepted", "cancelled") if failure.get(how)), None):
-        if not state or state.startswith("failed") or how == "accepted":
-            return how, more + [failure["cause"]] * (how == "accepted")
+    state = state or ""
+    at_work = state and not state.startswith("failed")
+    kind, _, why = state.partition(" ")  # as a rule in parentheses
+    why = why[1:-1] if why.startswith("(") and why.endswith(")") else why
+    if failure.get("accepted"):
+        return "accepted", [*more, failure["cause"]]
+    if failure.get("cancelled") and not at_work:
+        return "cancelled", more
     if failure:
         more.append(f"{failure['tries']} failed tr{'y' if failure['tries'] == 1 else 'ies'}: {failure['cause']}")
-    if state and not state.startswith("failed"):
-        kind, why = _in_parentheses(state)
+    if at_work:
         return kind.strip(","), [why] * bool(why) + more
     if job.kept:
         return "kept", ["not of the sweep any more", *more]
-    if state and (why := _in_parentheses(state)[1]):
-        more.append(why)
-    why = "" if failure or state else reason(job)
+    why = why if failure or state else reason(job)
     return "failed" if state or why or failure.get("for_good") else "waiting", more + [why] * bool(why)
-
-
-def _in_parentheses(state: str) -> tuple[str, str]:
-    """The word, and the words that follow it in parentheses."""
-    kind, _, rest = state.partition(" ")
-    return kind, rest[1:-1] if rest.startswith("(") and rest.endswith(")") else rest
 
 
 if __name__ == "__main__":

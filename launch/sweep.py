@@ -165,13 +165,10 @@ def describe(jobs: list[Job]) -> list[str]:
     for job in jobs:
         budgets = ", ".join(f"{budget:,}" for budget in job.budgets.values())
         lines.append(f"{job.name:24} {job.n_active:13,} {job.n_total:14,} {job.flops:9.2e}  {budgets}{cost(job.flops)}")
-    flops = sum(job.flops for job in jobs)
-    flops_of = lambda job, branch: counts.training_flops(job.n_active, job.segments[branch][1])
-    alone = sum(flops_of(job, branch) for job in jobs for branch in job.budgets)
-    lines.append(
-        f"{sum(len(job.budgets) for job in jobs)} runs in {len(jobs)} jobs, {flops:.3e} FLOPs; "
-        f"one by one {alone:.3e}: sharing trunks saves {1 - flops / alone:.0%}"
-    )
+    flops, runs = sum(job.flops for job in jobs), [(job, branch) for job in jobs for branch in job.budgets]
+    alone = sum(counts.training_flops(job.n_active, job.segments[branch][1]) for job, branch in runs)
+    saved = f"one by one {alone:.3e}: sharing trunks saves {1 - flops / alone:.0%}"
+    lines.append(f"{len(runs)} runs in {len(jobs)} jobs, {flops:.3e} FLOPs; {saved}")
     if ACCELERATOR.value:
         lines.append(f"at {MFU.value:.0%} of {peak:.3g} FLOP/s:{cost(flops)}")
     return lines

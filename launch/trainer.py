@@ -159,6 +159,11 @@ def start(
     jobs_lib.config_of(job)
     if (lock := ownership.lock(job.lock)) is None:
         return None
+    defaults = {
+        "JAX_COMPILATION_CACHE_DIR": str(cache_dir() / "compiled"),  # kept from one job of a sweep to the next
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JMOE_OWNER_PATIENCE": str(2 * SECONDS_TO_SAVE),  # an earlier trainer, perhaps elsewhere, may be saving
+    }
     with lock, open(job.log, "ab") as log:
         sweepfile.write_job(job)
         log.write(output.header().encode())
@@ -178,7 +183,7 @@ def start(
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env=environment() | (env or {}),
+            env=defaults | os.environ | (env or {}),
             preexec_fn=prepare,
             pass_fds=[lock.fileno()],
             start_new_session=True,
@@ -193,16 +198,6 @@ def start_when_free(job: Job, stall_minutes: float, **options: Any) -> Trainer:
     while not (started := start(job, stall_minutes, **options)):
         time.sleep(1)
     return started
-
-
-def environment() -> dict:
-    """The trainers' environment: this one, with compiled steps kept from one job of a sweep to the next."""
-    defaults = {
-        "JAX_COMPILATION_CACHE_DIR": str(cache_dir() / "compiled"),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "JMOE_OWNER_PATIENCE": str(2 * SECONDS_TO_SAVE),  # an earlier trainer, perhaps elsewhere, may be saving
-    }
-    return defaults | os.environ
 
 
 def running(job: Job) -> identity.Owner | None:

@@ -43,10 +43,8 @@ def read(path: str, config_flags: Sequence[str] = ()) -> tuple[str, types.Module
     base = cli.load_module(config_file, f"the config of --sweep={path}")
     given = _overrides(base, config_flags) if config_flags else {}
     for job in jobs:
-        if both := given.keys() & job.keys():
-            raise UserError(
-                f"--config.{min(both)}: the sweep file sets it too ({min(both)}={job[min(both)]!r}); change it there"
-            )
+        for field in given.keys() & job.keys():
+            raise UserError(f"--config.{field}: the sweep file sets it too ({field}={job[field]!r}); change it there")
     return config_file, base, [given | job for job in jobs]
 
 

@@ -89,13 +89,9 @@ class Program:
         """One FLOP for each element of an arithmetic result, and for each element that a reduction takes in."""
         total = 0
         for instruction, times, _ in self.runs:
-            if instruction.opcode in _ELEMENTWISE:
-                elements = instruction.arrays[0].elements
-            elif instruction.opcode == "reduce":
-                elements = self._operand(instruction, 0).elements
-            else:
-                continue
-            total += elements * (1 if loops_once else times)
+            if instruction.opcode in _ELEMENTWISE or instruction.opcode == "reduce":
+                array = self._operand(instruction, 0) if instruction.opcode == "reduce" else instruction.arrays[0]
+                total += array.elements * (1 if loops_once else times)
         return total
 
     def main_memory_bytes(self) -> int:
@@ -195,11 +191,8 @@ class Program:
         sources = [self._source(instruction, i) for i in range(len(instruction.operands))]
         if opcode == "fusion":
             parameters, root = self._callee(instruction)
-            read = sum(
-                self._read(parameters[n])
-                for n, source in enumerate(sources)
-                if not any(a.on_chip for a in source.arrays)
-            )
+            in_memory = [n for n, source in enumerate(sources) if not any(a.on_chip for a in source.arrays)]
+            read = sum(self._read(parameters[n]) for n in in_memory)
             return read + (0 if instruction.arrays[0].on_chip else self._written(root))
         written = sum(a.main_bytes for a in instruction.arrays)
         if opcode in _SLICES:
@@ -241,9 +234,7 @@ class Program:
 def _passes(attributes: str) -> int:
     """The number of bfloat16 products that a TPU makes of one product of this precision."""
     precisions = re.search(r"operand_precision=\{(\w+),(\w+)\}", attributes)
-    if not precisions:
-        return 1
-    return max({"high": 3, "highest": 6}.get(precision, 1) for precision in precisions.groups())
+    return max({"high": 3, "highest": 6}.get(name, 1) for name in precisions.groups()) if precisions else 1
 
 
 def _group_size(attributes: str) -> int:
@@ -261,13 +252,9 @@ def _group_size(attributes: str) -> int:
 
 def _sent(kind: str, size: int, group: int) -> int:
     """Bytes that leave one device for operands of `size` bytes."""
-    if kind == "all-gather":
-        return size * (group - 1)
-    if kind == "all-reduce":
-        return 2 * size * (group - 1) // group
     if kind == "collective-permute":
         return size
-    return size * (group - 1) // group
+    return size * (group - 1) * {"all-gather": group, "all-reduce": 2}.get(kind, 1) // group
 
 
 def _convolution(instruction: Instruction, image: Array, kernel: Array) -> int:

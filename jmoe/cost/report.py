@@ -15,6 +15,8 @@ from jmoe.cost import chips
 from jmoe.cost.memory import DoesNotFit, compile_step, gib, largest_microbatch, of_step
 from jmoe.cost.program import Program
 
+REFUSED = "DOES NOT FIT; the compiler says: "
+
 
 def measure(config, devices) -> dict:
     """The report of `config` compiled for `devices`; without "flops" where the compiler found no way to fit it.
@@ -128,21 +130,17 @@ def remat_table(results: dict, title: str) -> str:
                 + ("" if r["fits"] else "  DOES NOT FIT")
             )
         else:
-            lines.append(f"  {name:5}  {_refused(r)}")
+            lines.append(f"  {name:5}  {REFUSED}{r['compiler']}")
     fitting = [name for name, r in results.items() if r["fits"]]
     cheapest = min(fitting, key=lambda name: results[name]["flops"]["compiled_over_model"], default=None)
     lines.append(f"  the cheapest that fits: --config.remat={cheapest}" if cheapest else "  NONE FITS")
     return "\n".join(lines)
 
 
-def _refused(r: dict) -> str:
-    return f"DOES NOT FIT; the compiler says: {r['compiler']}"
-
-
 def table(r: dict, title: str) -> str:
     """The report as lines to read."""
     if "flops" not in r:
-        return f"{title}: {_refused(r)}"
+        return f"{title}: {REFUSED}{r['compiler']}"
     memory, flops = r["memory_bytes"], r["flops"]
     model = sum(flops["model"].values())
     capacity = f" of {gib(r['chip']['capacity'])}" if r.get("chip", {}).get("capacity") else ""

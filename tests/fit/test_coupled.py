@@ -226,6 +226,20 @@ def test_the_forms_own_error_widens_intervals_beyond_the_runs_only(tmp_path):
         load(str(tmp_path / "law.json"))
 
 
+def test_below_the_median_of_weighted_runs_a_new_run_scatters_more(tmp_path):
+    """Runs of 0.3% of noise, those of little compute 3%, fitted with weights: the intervals hold both kinds."""
+    runs = fit_runs.dense_runs(80, noise=0)
+    small = runs.flops < np.median(runs.flops)
+    runs.loss = runs.loss * np.exp(np.where(small, 0.03, 0.003) * np.random.default_rng(2).normal(size=80))
+    path = fit_runs.write_csv(tmp_path / "runs.csv", runs)
+    law = fit.law(path, form="chinchilla", weights="compute^0.6", bootstrap=30, starts=16)
+    assert law.record["noise"]["growth"]["training_flops"] == pytest.approx(np.median(runs.flops))
+    low, high = law.predict_interval(runs.n_active, runs.n_tokens, new_run=True)
+    held = (low <= runs.loss) & (runs.loss <= high)
+    assert 0.65 < held[small].mean() and held[~small].mean() > 0.75
+    assert "growth" not in fit.law(path, form="chinchilla", starts=16).record["noise"]
+
+
 def test_a_k_above_1_is_refused(tmp_path):
     path = tmp_path / "law.json"
     path.write_text(json.dumps(dict(form="joint_coupled", coefficients=fit_runs.TABLE_3 | {"k": 1.5})))

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fit.aliases import Array, Json, Numbers
-from fit.architecture_search.holistic_runs import Search, budgets
+from fit.architecture_search.holistic_runs import Search
 from fit.equal_flops.surface import reach
 from fit.paper.figures import style
 from fit.words.units import flops as flops_text
@@ -47,10 +47,7 @@ def architectures(rows: Sequence[Json], ratio_runs: Search | None = None, width_
     figure, axes = style.panels(3)
     colours = style.EXPERTS_MAP(np.linspace(0, style.LIGHTEST, len(rows)))
     for runs, shown in ((ratio_runs, (("x", axes[0]), ("y", axes[1]))), (width_runs, (("width", axes[2]),))):
-        if runs is None:
-            continue
-        for label in range(budgets(runs.flops).max() + 1):
-            some = runs.part(budgets(runs.flops) == label)
+        for some, _ in runs.by_budget() if runs else ():
             i = int(np.argmin([abs(np.log(row["flops"] / np.median(some.flops))) for row in rows]))
             for which, axis in shown:
                 axis.plot(getattr(some, which), some.loss - some.loss.min(), "o", color=colours[i], markersize=2)
