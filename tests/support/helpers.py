@@ -96,7 +96,7 @@ def start(module: str, *flags, n_processes: int = 1, n_devices: int = 1, stderr=
 
 def begin(module: str, flags, env: dict, **places):
     """subprocess.Popen of a command, or for jmoe's what behaves as one and starts in half the time."""
-    if module.startswith("jmoe."):
+    if module.startswith("jmoe.") and sys.platform == "linux":  # elsewhere a fork is not safe after these imports
         return warm.Process(module, [*map(str, flags)], env, **places)
     return subprocess.Popen(command(module, *flags), env=env, text=True, **places)
 
