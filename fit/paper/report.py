@@ -261,6 +261,8 @@ def _figure_section(law: Law, architecture: Architecture, which: str, runs: Runs
 
 
 def _table(rows: list[Json]) -> str:
+    if not rows:
+        return '<p class="soft">none</p>'
     words = {name for row in rows for name, value in row.items() if len(str(value)) > WORDS and isinstance(value, str)}
     tag = {name: ' class="words"' if name in words else "" for name in rows[0]}
     head = (f"<th{tag[name]}>{_text(HEADS.get(name, name)).replace('_', '_<wbr>')}</th>" for name in rows[0])

@@ -83,7 +83,8 @@ def main(venv: pathlib.Path) -> None:
         demo = pathlib.Path(folder, "runs/demo")
         demo.mkdir(parents=True)
         pathlib.Path(folder, "configs/sweeps").mkdir(parents=True)
-        shutil.copytree(ROOT / "results", pathlib.Path(folder, "results"))
+        for name in ("examples", "results"):
+            shutil.copytree(ROOT / name, pathlib.Path(folder, name))
         for path in (pathlib.Path(folder), demo):
             shutil.copy(ROOT / "examples/runs.csv", path)
         pathlib.Path(folder, "rates.csv").write_text(fit_runs.learning_rate_runs())
