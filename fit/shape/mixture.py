@@ -19,9 +19,9 @@ from fit.shape.roots import root
 
 @dataclasses.dataclass(frozen=True)
 class Mixture(Architecture):
-    """Every expert as wide as the dense layer is split into `split` narrower ones, of which a token uses `used` times
-    as many (used = 1: as much width as the dense layer has); `shared` of those are the same for all tokens. Dense
-    models, of 1 expert, are not split.
+    """A mixture whose experts, each as wide as the dense layer, are split into `split` narrower ones. A token uses
+    `used` x `split` of those (used = 1: as much width as the dense layer has), of which `shared` are the same for all
+    tokens. Dense models, of 1 expert, are not split.
 
     n_dense: blocks before the mixture that are dense. kv_share: heads of keys and values over heads of queries.
     attention: n_heads head_dim / d_model. head_dim: size of a head; 0: width_per_block. ff: d_ff / d_model. tied: the
