@@ -30,7 +30,7 @@ Its rooms, each of which imports only those above it (tests/test_repository.py):
   paper/        the paper's tables and figures for any law; the report
   asked/        what can be asked: dataclasses, from which functions and flags are made
   answers.py, api.py   the functions of this package, imported when first used, and what they return
-  commands/     one file per command: its flags and its output
+  commands/     the commands: their flags and their output
 """
 
 from typing import TYPE_CHECKING

@@ -1,14 +1,15 @@
-"""Flags of the fields of what is asked, and the fields that several commands add: a law, a table, JSON."""
+"""Flags of the fields of what is asked, and the fields that several commands add: a law, names of columns, JSON."""
 
 import dataclasses
+import json
 from typing import TypeVar
 
 from absl import flags
 
-from fit.asked.fields import Asked, columns, switch, text
+from fit.answers import Answer
+from fit.asked.fields import Asked, columns, needed, switch, text
 from fit.data import frames
-from fit.data.table import Table
-from fit.errors import UserError
+from fit.data.table import Table, plain
 from fit.lawbook import lawfile
 
 A = TypeVar("A", bound=Asked)
@@ -31,13 +32,13 @@ def of(f: flags.FlagValues, asked: type[A]) -> A:
 
 
 @dataclasses.dataclass(kw_only=True)
-class Law(Asked):
-    law: str | None = text("A law.json, or the name of a published law.")
+class OfLaw(Asked):
+    law: str = needed(
+        text("A law.json, or the name of a published law."), f": a law.json, or one of {', '.join(lawfile.NAMES)}"
+    )
 
     def loaded(self) -> lawfile.Law:
-        """Raises UserError where none is given, or it cannot be read."""
-        if self.law is None:
-            raise UserError("--law is missing: a law.json, or one of " + ", ".join(lawfile.NAMES))
+        """Raises UserError where it cannot be read."""
         return lawfile.load(self.law)
 
 
@@ -54,10 +55,6 @@ class Columns(Asked):
 class Json(Asked):
     json: bool = switch("Print everything as JSON.")
 
-
-def picture_ending(path: str) -> str:
-    """png, pdf or svg of --out. Raises UserError where its ending is none of them."""
-    ending = path.rpartition(".")[2]
-    if ending not in ("pdf", "png", "svg"):
-        raise UserError(f"--out={path}: expected the ending .pdf, .png or .svg")
-    return ending
+    def show(self, found: Answer) -> None:
+        """Prints it as text or as JSON."""
+        print(json.dumps(plain(vars(found)), indent=1, allow_nan=False) if self.json else found)

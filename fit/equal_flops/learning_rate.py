@@ -5,7 +5,7 @@ the best run itself. If the best run is at the end of its grid, it is taken itse
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -89,3 +89,29 @@ def rms_error(law: Mapping[str, float], optima: Sequence[BestRate]) -> float:
     """Root mean square of ln(law / best)."""
     errors = [np.log(predict(law, o.n_active, o.n_experts, o.n_tokens) / o.rate) for o in optima]
     return float(np.sqrt(np.mean(np.square(errors))))
+
+
+def text(law: Mapping[str, float], optima: Sequence[BestRate], fitted: Sequence[BestRate]) -> str:
+    """The best rates beside the law's, its coefficients as the trainer's fields, and its errors."""
+    return "\n".join(_lines(law, optima, fitted))
+
+
+def _lines(law: Mapping[str, float], optima: Sequence[BestRate], fitted: Sequence[BestRate]) -> Iterator[str]:
+    yield f"{'n_experts':>9} {'n_active':>13} {'n_tokens':>15} {'best LR':>10} {'law':>10} {'law/best':>8}  loss lost"
+    for o in optima:
+        rate = predict(law, o.n_active, o.n_experts, o.n_tokens)
+        notes = ["not fitted"] * (o not in fitted) + ["best at the end of its grid: widen it"] * o.at_edge
+        yield (
+            f"{o.n_experts:9g} {o.n_active:13,.0f} {o.n_tokens:15,.0f} {o.rate:10.3e} {rate:10.3e} {rate / o.rate:8.2f}"
+            f"  {loss_lost(o, rate):9.5f} {'; '.join(notes)}".rstrip()
+        )
+    yield ""
+    yield from (f"config.optimizer.lr_law.{name} = {law[name]:.6f}" for name in law if name != "n_tokens")
+    if "n_tokens" in law:
+        yield (
+            f"exponent of n_tokens = {law['n_tokens']:.6f}: LR goes as n_tokens^{law['n_tokens']:.3f}. "
+            f"config.optimizer.lr_law has no tokens in it: to its constant add {law['n_tokens']:.6f} ln n_tokens"
+        )
+    yield f"root mean square error of ln LR: {rms_error(law, fitted):.4f} on {len(fitted)} fitted models"
+    if checked := [o for o in optima if o not in fitted]:
+        yield f"  {rms_error(law, checked):.4f} on {len(checked)} not fitted"

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from fit.words.units import amount
 
 
-def text(rows: list[dict]) -> str:
-    """Of what surface.of_table found."""
-    return "\n".join(_lines(rows))
+def text(found: dict) -> str:
+    """Of {budgets: what surface.of_table found}."""
+    return "\n".join(_lines(found["budgets"]))
 
 
 def _lines(rows: list[dict]) -> Iterator[str]:
@@ -16,14 +16,11 @@ def _lines(rows: list[dict]) -> Iterator[str]:
         held = "" if row["correlation"] is None else f", held-out correlation {row['correlation']:.3f}"
         fine = f" ({row['left_out']} of finer or coarser experts left out)" if row["left_out"] else ""
         yield f"{row['flops']:.3g} FLOPs: {row['runs']} runs{fine}, RMSE {row['rmse']:.4f}{held}"
+        ends = " and ".join(best["at_edge"])
+        edge = f"; at the end of the {ends} that were run: not an optimum" if ends else ""
         yield (
             f"  best: n_total {amount(best['n_total'])} [{amount(low_n)}, {amount(high_n)}], sparsity "
-            f"{best['sparsity']:.3f} [{low_s:.3f}, {high_s:.3f}], loss {best['loss']:.4f}"
-            + (
-                f"; at the end of the {' and '.join(best['at_edge'])} that were run: not an optimum"
-                if best["at_edge"]
-                else ""
-            )
+            f"{best['sparsity']:.3f} [{low_s:.3f}, {high_s:.3f}], loss {best['loss']:.4f}{edge}"
         )
         at = ", ".join(
             f"{one['sparsity']:.3f}{'*' * one['at_edge']} [{one['interval'][0]:.3f}, {one['interval'][1]:.3f}] at "

@@ -58,7 +58,7 @@ def table(
     for row in rows:
         if sizes and str(row["run"]) not in known:
             raise UserError(f"{sizes}, column run: has no {shown(row['run'])}; runs found: {', '.join(known)}")
-        row |= {name: values[known[str(row["run"])]] for name, values in more.items()} | constants
+        row |= {name: values[known[str(row["run"])]] for name, values in more.items()} | dict(constants)
         row |= {ours: row.get(theirs) for ours, theirs in columns.items()}
     names = list(dict.fromkeys(name for row in rows for name in row))
     if missing := [name for name in ("n_active", "n_tokens", "n_experts", "loss") if name not in names]:
