@@ -35,8 +35,8 @@ class Coefficient:
     slopes: {column: (other coefficient, divisor)}: its entry of `free` changes by other / divisor for each unit that
         the origin of ln column moves: in a N^alpha the slope of ln a in ln N is alpha.
     pinned_by: for one that data often leave open, so that it has a profile: {column: times}, which runs would settle
-        it: at `times` the column's largest value so far or, where times is 0, at its smallest.
-    tried: the smallest and largest value of its profile.
+                it: those at `times` its largest value so far or, where times is 0, at its smallest.
+    tried: the smallest and largest value that its profile tries.
     """
 
     starts: Floats

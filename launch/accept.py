@@ -1,9 +1,9 @@
-"""Accepts a job's failure: the job is trained no further, and its runs no longer count as missing.
+"""Marks a job's failure as known: the job is trained no further, and its runs no longer count as missing.
 
 python -m launch.accept --workdir=DIR --job=NAME
 
-A model that diverges does so on every try. Once its failure is accepted, a sweep that is otherwise done no longer ends
-with exit code 2. The job's finished runs stay in runs.csv. launch.retry withdraws the acceptance.
+A model that diverges does so on every try. Once its failure is marked, a sweep that is otherwise done no longer ends
+with exit code 2. The job's finished runs stay in runs.csv. launch.retry takes the mark back.
 """
 
 from absl import flags

@@ -1,9 +1,9 @@
-"""Tries one job again that failed for good, was cancelled, or whose failure was accepted.
+"""Tries one job again that failed for good, was cancelled, or whose failure launch.accept marked as known.
 
 python -m launch.retry --workdir=DIR --job=NAME
 
-The job goes on from its last checkpoint. If a launch.sweep is at work on this machine, it takes the job up; otherwise a
-local job is trained now, and a slurm or gke job is submitted, alone.
+The job goes on from its last checkpoint. If a launch.sweep runs on this machine, it trains the job next; otherwise
+a local job is trained now, and a slurm or gke job is submitted, alone.
 """
 
 import dataclasses

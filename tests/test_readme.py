@@ -38,6 +38,7 @@ def get_config():
     config.data.seq_len = 32
     config.data.validation_tokens = 1_024
     config.batch_tokens = ((0, 256),)
+    config.microbatch_tokens = 0
     config.optimizer.warmup_tokens = 512
     config.remat = "full"
     return config
@@ -76,7 +77,7 @@ COMMANDS = helpers.typed_commands()
 def checkout(tmp_path_factory):
     """A folder as a fresh clone after `make demo`, where everything is small."""
     folder = tmp_path_factory.mktemp("clone")
-    for name in ("jmoe", "fit", "launch", "benchmarks", "results"):
+    for name in ("jmoe", "fit", "launch", "benchmarks", "results", "examples"):
         (folder / name).symlink_to(ROOT / name)
     shutil.copytree(ROOT / "configs", folder / "configs", ignore=shutil.ignore_patterns("__pycache__"))
     for name, smaller in (("joint_moe", SMALL), ("quickstart", SMALL), ("mixtral", SMALL_FOR_A_POD)):
@@ -136,6 +137,8 @@ def test_readmes_commands_succeed(checkout, shell, demo):
         if done.returncode != 0 or "Traceback" in done.stderr:
             failed.append(f"$ {command}\n[exit {done.returncode}]\n{done.stdout[-500:]}{done.stderr[-1500:]}")
         for config in checkout.glob("*.py"):  # a plan's
-            if SMALL not in config.read_text():
+            if "n_tokens" in config.read_text() and SMALL not in config.read_text():
                 config.write_text(config.read_text() + SMALL)
+        if (table := checkout / "runs" / "text" / "runs.csv").exists():  # as a sweep of the real size leaves it
+            fit_runs.write_demo_csv(table)
     assert not failed, "\n\n".join(failed)

@@ -53,7 +53,7 @@ class Fit(Asked):
     )
     weight_decay: float | None = number(
         "Adds this / 2 times the squared parameters to the objective; the paper's is 1e-5. Default: 0, but for "
-        "up to 60 runs, which may not settle all coefficients, 0.01 times their variance (1e-6 for 1% of noise).",
+        "up to 60 runs, which may leave coefficients open, 0.01 times the variance of the runs (1e-6 for 1% of noise).",
         least=0,
     )
     prior: Law | None = field(
@@ -75,7 +75,7 @@ class Fit(Asked):
     bootstrap: int = whole("Number of fits to resampled runs, for intervals; 100 is usual.", 0)
     bootstrap_form: str = choice(
         "What is resampled: the errors of the runs, the runs with replacement, or as in the paper 80% of the runs "
-        "without replacement, whose intervals are about half too narrow by construction.",
+        "without replacement, whose intervals are about half as wide as they should be.",
         "errors",
         WAYS_OF_DRAWING,
     )

@@ -44,12 +44,7 @@ class Import(flags.Columns):
         if not kept:
             raise UserError(f"{source}: no run is left of {len(rows)}; left out: {_counted(dropped)}")
         if self.tokens_per_step is not None:
-            for row in kept:
-                if "step" not in row:
-                    raise UserError(
-                        f"--tokens_per_step: {source} does not say the steps; columns found: {', '.join(row)}"
-                    )
-                row["n_tokens"] = float(row["step"]) * self.tokens_per_step
+            importers.count_tokens(source, kept, self.tokens_per_step)
         table = importers.table(source, kept, self.columns, self.set, self.sizes)
         write(table, self.out)
         print(f"{source}: read as {tool}'s; {len(kept)} of {len(rows)} runs kept")

@@ -18,6 +18,7 @@ BATCH = 32  # starts compiled together: their Jacobians of a few hundred runs st
 THREADS = 2  # batches at a time
 LARGEST_JACOBIAN = 2_000_000  # runs times starts in a batch
 ROUNDS, STEPS = 5, 40  # of the search: rounds, steps in each; the better half goes on to the next
+GRID = 1000  # starts from which on they are a grid (solvers.py)
 SEARCH_RUNS = 2048  # above so many runs the search uses a sample of them and only its best starts see all
 
 
@@ -116,7 +117,8 @@ def search(problem: Problem, starts: Array, quiet: bool = False) -> tuple[Array,
     """Runs all starts [k, n] (the solver's x) in rounds; after each round the better half goes on. Returns (x,
     objectives), for every start at the point where it stopped."""
     rounds, steps = (ROUNDS, STEPS) if problem.settings.solver == "lm" else (1, 300)
-    solve = solvers.SOLVERS[problem.settings.solver](residual_function(problem.form), PER_START, steps)
+    solver, grid = solvers.SOLVERS[problem.settings.solver], len(starts) >= GRID
+    solve = solver(residual_function(problem.form), PER_START, steps, grid)
     x, values = np.array(starts), np.full(len(starts), np.inf)
     going = np.arange(len(starts))
     with tqdm.tqdm(

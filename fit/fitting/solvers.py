@@ -1,10 +1,17 @@
-"""Least squares and L-BFGS from many starts at once; compiled programs kept."""
+"""The only module that knows jaxopt: least squares and L-BFGS from many starts at once; compiled programs kept.
+
+jaxopt solves grids of thousands of starts, and L-BFGS. A few starts are solved by the Levenberg-Marquardt method below,
+which ends sooner; so is all of it where jaxopt does not import, as it will some day with a newer jax.
+"""
 
 import contextlib
 import functools
+import importlib.util
 import os
 import pathlib
+import warnings
 from collections.abc import Callable, Generator, Iterable
+from types import ModuleType
 from typing import Any
 
 import jax
@@ -17,7 +24,7 @@ from numpy.typing import ArrayLike
 from fit.aliases import Array
 from fit.fitting.problem import Data, Residuals
 
-PACKAGES = ("jax", "numpy", "scipy")  # whose versions law.json names
+PACKAGES = ("jax", *["jaxopt"] * (importlib.util.find_spec("jaxopt") is not None), "numpy", "scipy")  # in law.json
 # Halves the time to compile, and programs run as fast: XLA fuses them, so LLVM has little to add.
 COMPILER = {"xla_backend_optimization_level": 1}
 Solve = Callable[[Any, Data], Iterable[ArrayLike]]  # (x, objectives, gradient norms) from x [k, n]
@@ -26,18 +33,54 @@ SMALL_GAIN = 1e-14  # it ends where a step promises to lower the objective by le
 
 
 @functools.cache
-def least_squares(residuals: Residuals, batched: tuple[str, ...], maxiter: int) -> Solve:
-    """Levenberg-Marquardt on 0.5 sum residuals(x, data)^2 from a batch of starts.
+def jaxopt() -> ModuleType | None:
+    """The package, or None where it does not import."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # it says on import that it is no longer maintained
+        try:
+            import jaxopt
+        except (ImportError, AttributeError):  # what a module raises that asks for a part of jax which is gone
+            return None
+        return jaxopt
 
-    Returns run(x [batch, n], data) -> (x [batch, n], objective [batch], gradient norm [batch]), compiled. `batched`
-    names the entries of the dictionary data that have a leading axis of the batch too; all starts share the others.
-    """
-    one = functools.partial(levenberg_marquardt, residuals, maxiter)
+
+def _batched(one: Callable[[jax.Array, Data], tuple], batched: tuple[str, ...]) -> Solve:
+    """one(x, data) -> (x, objective, gradient norm), compiled for a batch of starts."""
 
     def run(x: jax.Array, data: Data) -> tuple:
         return jax.vmap(one, in_axes=(0, {name: 0 if name in batched else None for name in data}))(x, data)
 
     return jax.jit(run, compiler_options=COMPILER)
+
+
+def _of_jaxopt(solver: Any) -> Callable[[jax.Array, Data], tuple]:
+    def one(x: jax.Array, data: Data) -> tuple:
+        x, state = solver.run(x, data)
+        return x, state.value, state.error
+
+    return one
+
+
+@functools.cache
+def least_squares(residuals: Residuals, batched: tuple[str, ...], maxiter: int, grid: bool = False) -> Solve:
+    """Levenberg-Marquardt on 0.5 sum residuals(x, data)^2 from a batch of starts.
+
+    Returns run(x [batch, n], data) -> (x [batch, n], objective [batch], gradient norm [batch]), compiled. `batched`
+    names the entries of the dictionary data that have a leading axis of the batch too; all starts share the others.
+    grid: whether there are thousands of starts.
+    """
+    if not grid or (package := jaxopt()) is None:
+        return _batched(functools.partial(levenberg_marquardt, residuals, maxiter), batched)
+    solver = package.LevenbergMarquardt(
+        residuals,
+        maxiter=maxiter,
+        tol=SMALL_GRADIENT,
+        damping_parameter=DAMPING,
+        solver="cholesky",
+        materialize_jac=True,
+        implicit_diff=False,
+    )
+    return _batched(_of_jaxopt(solver), batched)
 
 
 def levenberg_marquardt(
@@ -85,24 +128,31 @@ def levenberg_marquardt(
 
 
 @functools.cache
-def lbfgs(residuals: Residuals, batched: tuple[str, ...], maxiter: int) -> Solve:
-    """As least_squares, by scipy's L-BFGS on the same objective, one start after another: slower by far, but what the
-    paper used."""
-    objective = jax.jit(jax.value_and_grad(lambda x, data: 0.5 * jnp.sum(residuals(x, data) ** 2)))
+def lbfgs(residuals: Residuals, batched: tuple[str, ...], maxiter: int, grid: bool = False) -> Solve:
+    """As least_squares, by L-BFGS on the same objective: slower by far, but what the paper used."""
+    objective = lambda x, data: 0.5 * jnp.sum(residuals(x, data) ** 2)
+    if (package := jaxopt()) is None:
+        return functools.partial(_scipy_lbfgs, jax.jit(jax.value_and_grad(objective)), batched, maxiter)
+    solver = package.LBFGS(
+        objective, maxiter=maxiter, tol=1e-10, linesearch="zoom", history_size=20, implicit_diff=False
+    )
+    return _batched(_of_jaxopt(solver), batched)
 
-    def solve(x: Array, data: Data) -> tuple[Array, ...]:
-        ends = []
-        for i, start in enumerate(x):
-            if i and np.array_equal(start, x[i - 1]):  # a row that fills the batch up
-                ends.append(ends[-1])
-                continue
-            own = data | {name: data[name][i] for name in batched if name in data}
-            both = lambda x, own=own: [np.asarray(v) for v in objective(x, own)]
-            options = dict(maxiter=maxiter, maxcor=20, ftol=0, gtol=1e-10)
-            ends.append(scipy.optimize.minimize(both, start, jac=True, method="L-BFGS-B", options=options))
-        return tuple(np.array(part) for part in zip(*((end.x, end.fun, np.linalg.norm(end.jac)) for end in ends)))
 
-    return solve
+def _scipy_lbfgs(
+    objective: Callable[[Array, Data], tuple], batched: tuple[str, ...], maxiter: int, x: Array, data: Data
+) -> tuple[Array, ...]:
+    """lbfgs where there is no jaxopt: scipy's, one start after another."""
+    ends = []
+    for i, start in enumerate(x):
+        if i and np.array_equal(start, x[i - 1]):  # a row that fills the batch up
+            ends.append(ends[-1])
+            continue
+        own = data | {name: data[name][i] for name in batched if name in data}
+        both = lambda x, own=own: [np.asarray(v) for v in objective(x, own)]
+        options = dict(maxiter=maxiter, maxcor=20, ftol=0, gtol=1e-10)
+        ends.append(scipy.optimize.minimize(both, start, jac=True, method="L-BFGS-B", options=options))
+    return tuple(np.array(part) for part in zip(*((end.x, end.fun, np.linalg.norm(end.jac)) for end in ends)))
 
 
 SOLVERS = {"lm": least_squares, "lbfgs": lbfgs}

@@ -42,7 +42,7 @@ def runs(tool: str, paths: list[str]) -> list[Json]:
     """A dictionary of each run. Raises UserError for a file that is not of this tool."""
     try:
         return importlib.import_module(f"fit.importers.{tool}").rows(paths)
-    except (KeyError, TypeError, ValueError, AttributeError) as e:
+    except (KeyError, TypeError, ValueError, AttributeError, OSError) as e:
         raise UserError(f"{paths[0]}: is not as {tool} writes it: {type(e).__name__} {e}") from e
 
 
@@ -55,10 +55,17 @@ def table(
     if sizes and "run" not in more:
         raise UserError(f"{sizes}: column run is missing; columns found: {', '.join(more)}")
     known = {str(run): i for i, run in enumerate(more.get("run", []))}
+    has = dict.fromkeys(name for row in rows for name in row)
+    for ours, theirs in columns.items():
+        if theirs not in has:
+            raise UserError(
+                f"--columns={ours}:{theirs}: {source} has no column {theirs}; columns found: {', '.join(has)}"
+            )
     for row in rows:
-        if sizes and str(row["run"]) not in known:
-            raise UserError(f"{sizes}, column run: has no {shown(row['run'])}; runs found: {', '.join(known)}")
-        row |= {name: values[known[str(row["run"])]] for name, values in more.items()} | dict(constants)
+        run = str(row.get("run"))
+        if sizes and run not in known:
+            raise UserError(f"{sizes}, column run: has no {shown(run)}; runs found: {', '.join(known)}")
+        row |= {name: values[known[run]] for name, values in more.items()} | dict(constants)
         row |= {ours: row.get(theirs) for ours, theirs in columns.items()}
     names = list(dict.fromkeys(name for row in rows for name in row))
     if missing := [name for name in ("n_active", "n_tokens", "n_experts", "loss") if name not in names]:
@@ -73,6 +80,15 @@ def table(
     for name in set(BOUNDS) & set(kept):
         made.numbers(name)
     return made
+
+
+def count_tokens(source: str, rows: list[Json], tokens_per_step: float) -> None:
+    """Adds n_tokens to rows that have steps. Raises UserError for one that has none."""
+    for row in rows:
+        try:
+            row["n_tokens"] = float(row["step"]) * tokens_per_step
+        except (KeyError, TypeError, ValueError):
+            raise UserError(f"--tokens_per_step: {source}: run {row.get('run')} has no number as its step") from None
 
 
 def where(rows: list[Json], conditions: Mapping[str, str]) -> tuple[list[Json], dict[str, int]]:

@@ -16,7 +16,7 @@ LEVEL = 0.8  # of profile intervals, like the 10th to 90th percentile of the boo
 WAYS_OF_DRAWING = {  # of the bootstrap, which draws runs or trunks anew
     "errors": "the law's own losses with new errors, drawn by {by}",
     "replacement": "{by} drawn with replacement",
-    "paper": "80% of the {by} without replacement, the paper's form: about half too narrow by construction",
+    "paper": "80% of the {by} without replacement, the paper's form: intervals half as wide as they should be",
 }
 VERSION = 1  # of law.json; one that names none is of this
 ERRORS = ("runs", "rmse_nats", "mean_relative_error", "max_relative_error")  # of fitted runs, of those held out

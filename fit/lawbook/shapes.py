@@ -63,9 +63,9 @@ def _columns(table: Table) -> dict[str, Array] | None:
 def of_table(
     table: Table, vocab_size: int | None, width_per_block: int | None, differing: dict[str, list]
 ) -> tuple[Json | None, float | None]:
-    """({name: value} of an Architecture, top_k in place of used, or None where the models are the paper's; the share by
-    which it miscounts the runs' n_active, or None where it does not). Of a name in which the runs differ, the value
-    that most of them have is taken, else the middle one, and its values go to `differing`."""
+    """(fields of an Architecture, top_k in place of used, or None where the models are the paper's; the error of its
+    count of the runs' n_active as a share, or None where there is none). Where the runs differ in a field, the value
+    that most of them have is taken, else the median, and the field's values go to `differing`."""
     c = _columns(table)
     if c is None or not vocab_size or not width_per_block:
         return None, None

@@ -63,6 +63,10 @@ TITLES = {
     "5": "Table 5: bootstrap intervals of the optima",
 }
 FIRST = "2a"  # the picture of the decision: the loss over the size of the text, at equal FLOPs
+PICTURE = (
+    "Each curve spends the same compute on models of one number of experts (E), from large ones on little text, left, "
+    "to small ones on much, right. Its lowest point is the best of them, and the lowest curve has the best E."
+)
 OTHERS = [which for which in figures.FIGURES if which != FIRST]
 WORDS = 40  # a cell of more letters is a sentence and is wrapped
 MOST_ROWS = 5000  # of the numbers behind a picture: a million would make the page unusable
@@ -96,7 +100,12 @@ def _in_words(law: Law, architecture: Architecture, runs: Runs | None, opening: 
         f"<p><b>{_text(what.capitalize())}</b>: {_text(words)}.</p>"
         for what, words in in_short(law, architecture, runs).items()
     ]
-    parts += [opening, "<h2>Where it comes from</h2>", f"<p>{_text(_origin(law))}</p>"]
+    parts += [
+        opening,
+        f'<p class="soft">{PICTURE}</p>',
+        "<h2>Where it comes from</h2>",
+        f"<p>{_text(_origin(law))}</p>",
+    ]
     lines = [] if law.published else list(summary.summary(law.record))
     warnings += [line.removeprefix("warning: ") for line in lines if line.startswith("warning: ")]
     measured = [line for line in lines if line.startswith("mean relative error")]
@@ -254,6 +263,8 @@ def _figure_section(law: Law, architecture: Architecture, which: str, runs: Runs
 
 
 def _table(rows: list[Json]) -> str:
+    if not rows:
+        return '<p class="soft">none</p>'
     words = {name for row in rows for name, value in row.items() if len(str(value)) > WORDS and isinstance(value, str)}
     tag = {name: ' class="words"' if name in words else "" for name in rows[0]}
     head = (f"<th{tag[name]}>{_text(HEADS.get(name, name)).replace('_', '_<wbr>')}</th>" for name in rows[0])

@@ -13,8 +13,7 @@ TEXT_REPEATED = "n_tokens {factor} times the {end} of the text"
 BEST_OUTSIDE = "the best is {outside}"
 AT_EDGE = "the best number of experts, {e}, is the {which} of those compared: one beyond may be better"
 NOT_BOUNDED = (
-    "this law has no interior optimum: with a size that grows with them, its loss falls with every further expert; "
-    "only --experts bounds their number, and --memory_gb would"
+    "by this law more experts are always better: only --experts bounds their number here, and --memory_gb would"
 )
 TOKENS_PER_PARAMETER = (
     "{what} {ratio:.3g} tokens per parameter, and below 0.1 or above 100,000 nobody trains: is a number meant in "
@@ -127,8 +126,8 @@ FLOPS_SAVED = "{saved:.0%} of its FLOPs saved"
 NEVER_DENSE = "which no budget brings a dense model to"
 TOKEN_CAP = "the cap on tokens costs {loss:.4f} nats"
 RULE_OF_THUMB = (
-    "rule of thumb, E = {e} of a compute-optimal dense model's size on E times its tokens: loss {loss:.4f} against "
-    "{dense:.4f}, {holds} ({ratio:.2f} of its FLOPs)"
+    "the paper's rule of thumb for E = {e} (a mixture of the best dense model's total size, on E times its tokens, is "
+    "better): loss {loss:.4f} against {dense:.4f}, {holds} here (with {ratio:.2f} times its FLOPs)"
 )
 MORE_THAN_THERE_IS = "; but it takes {n_tokens} tokens, and there are {max_tokens}"
 

@@ -151,7 +151,7 @@ def test_text(capsys):
     for words in (
         "Losses are not set against each other",
         "4 of 4 laws of mixtures prefer a mixture",
-        "sparsity-2025: this law has no interior optimum",
+        "sparsity-2025: by this law more experts are always better",
         "comprehensive-2025: outside its data: n_total 1.66 times above 3.4B",
         "fine-grained-2024: its dense models follow fine-grained-dense-2024",
         "set by the numbers compared",

@@ -63,6 +63,8 @@ def test_a_run_without_a_loss_and_a_column_that_is_not_there_are_named(refused):
     assert "wandb_export.csv, row 4, column loss: found nothing" in refused(WANDB, THEIRS)
     assert "does not say n_active: give --columns=n_active:COLUMN" in refused(WANDB, "--where=state=finished")
     assert "--where=fate=done: no such column; columns found: run, state" in refused(WANDB, "--where=fate=done")
+    assert "has no column size; columns found: run, state" in refused(WANDB, "--columns=n_active:size")
+    assert "run amber-sun-1 has no number as its step" in refused(WANDB, THEIRS, "--tokens_per_step=512")
     assert "no run is left of 5" in refused(WANDB, "--where=state=lost")
 
 

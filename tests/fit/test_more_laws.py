@@ -128,10 +128,12 @@ def test_a_plan_says_that_the_sparsity_law_has_no_optimum_of_its_own(capsys):
         assert ask(*limits) == 0
         answers.append(json.loads(capsys.readouterr().out))
     free, beyond, bounded = answers
-    assert free["best"]["n_experts"] == 50 and any("no interior optimum" in w for w in free["warnings"])
-    assert any("no interior optimum" in w for w in beyond["warnings"])
+    assert free["best"]["n_experts"] == 50 and any("more experts are always better" in w for w in free["warnings"])
+    assert any("more experts are always better" in w for w in beyond["warnings"])
     assert any(o["column"] == "sparsity" and o["high"] == 0.98 for o in beyond["extrapolation"])
-    assert bounded["best"]["n_experts"] < 50 and not any("no interior optimum" in w for w in bounded["warnings"])
+    assert bounded["best"]["n_experts"] < 50 and not any(
+        "more experts are always better" in w for w in bounded["warnings"]
+    )
 
 
 def test_best_structure_of_the_law_of_five_factors():

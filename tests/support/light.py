@@ -82,8 +82,10 @@ def main(venv: pathlib.Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         demo = pathlib.Path(folder, "runs/demo")
         demo.mkdir(parents=True)
-        pathlib.Path(folder, "configs/sweeps").mkdir(parents=True)
-        shutil.copytree(ROOT / "results", pathlib.Path(folder, "results"))
+        for name in ("configs/sweeps", "runs/text"):
+            pathlib.Path(folder, name).mkdir(parents=True)
+        for name in ("examples", "results"):
+            shutil.copytree(ROOT / name, pathlib.Path(folder, name))
         for path in (pathlib.Path(folder), demo):
             shutil.copy(ROOT / "examples/runs.csv", path)
         pathlib.Path(folder, "rates.csv").write_text(fit_runs.learning_rate_runs())
