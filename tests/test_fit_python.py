@@ -132,8 +132,8 @@ def test_tokens_in_billions_are_noticed(law, runs, tmp_path, capsys):
 
 
 def test_a_law_and_a_plan_are_shown_in_a_line(law):
-    assert "c 1.2, k 0." in repr(law) and repr(law).startswith("<joint_coupled law the fitted law: a ") and len(repr(law)) < 400
-    assert "; fitted to n_active 14.9K to " in repr(law)
+    assert repr(law).startswith("<joint_coupled law the fitted law: a ") and len(repr(law)) < 400
+    assert "c 1.2, k 0." in repr(law) and "; fitted to n_active 14.9K to " in repr(law)
     plan = fit.plan(law, flops=1e12)
     assert repr(plan).startswith("<plan by the fitted law: Train a ") and len(repr(plan)) < 300
     again = fit.plan(law, flops=1e12, max_tokens=1e7, epochs=2)
