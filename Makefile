@@ -6,29 +6,32 @@ export JAX_PLATFORMS ?= cpu
 
 .PHONY: demo test quick lint soak results bench gpu tpu wheels clean
 
-# The main job: sweep, law, pictures, plan. Each line is a command to copy. Started again it skips what is done.
+# The main job: sweep, law, plan, pictures. Each line is a command to copy; what it says at length is kept in a file, and
+# the last screen says what was found. Started again it skips what is done.
 demo: .venv/.train
 	$(BIN)/python -m launch.sweep --sweep=configs/sweeps/quickstart.py --workdir=$(DEMO) --backend=local
-	$(BIN)/python -m fit law --runs=$(DEMO)/runs.csv --holdout=largest-compute:3 --bootstrap=50 --out=$(DEMO)/law.json
-	$(BIN)/python -m fit plot --law=$(DEMO)/law.json --runs=$(DEMO)/runs.csv --out_dir=$(DEMO)/plots
-	$(BIN)/python -m fit plan --law=$(DEMO)/law.json --flops=1e12
-	$(BIN)/python -m fit page --law=$(DEMO)/law.json --runs=$(DEMO)/runs.csv --out=$(DEMO)/planner.html
+	$(BIN)/python -m fit law --runs=$(DEMO)/runs.csv --holdout=largest-compute:3 --bootstrap=50 --out=$(DEMO)/law.json > $(DEMO)/law.txt
+	$(BIN)/python -m fit plot --law=$(DEMO)/law.json --runs=$(DEMO)/runs.csv --out_dir=$(DEMO)/plots > $(DEMO)/plots.txt
+	$(BIN)/python -m fit plan --law=$(DEMO)/law.json --flops=1e12 > $(DEMO)/plan.txt
+	$(BIN)/python -m fit page --law=$(DEMO)/law.json --runs=$(DEMO)/runs.csv --out=$(DEMO)/planner.html > $(DEMO)/page.txt
 	@echo
-	@echo "runs      $(DEMO)/runs.csv (each one traced to its folder under $(DEMO)/jobs)"
-	@echo "law       $(DEMO)/law.json"
-	@echo "pictures  $(DEMO)/plots"
-	@echo "planner   $(DEMO)/planner.html (open it in a browser: this law beside the published one)"
-	@echo "next      $(BIN)/python -m fit plan --law=joint-moe-2025 --flops=1e22 --memory_gb=80 --kv_tokens=16384"
+	@$(BIN)/python -m fit report --law=$(DEMO)/law.json --runs=$(DEMO)/runs.csv --out=$(DEMO)/report.html
 	@echo
-	$(BIN)/python -m jmoe.generate --workdir=$$(echo $(DEMO)/jobs/d24-e8-*) --prompt='def ' --n=240
+	@echo "Open $(DEMO)/report.html for the decision, its picture and all figures; $(DEMO)/planner.html to ask other questions."
+	@echo "Runs: $(DEMO)/runs.csv. Law and plan in words: $(DEMO)/law.txt, plan.txt. Pictures: $(DEMO)/plots. Go on with"
+	@echo
+	@echo "  source .venv/bin/activate"
+	@echo "  python -m fit plan --law=$(DEMO)/law.json --flops=1e12 --emit_config=planned.py    # the next model, as a config"
+	@echo "  python -m jmoe.generate --workdir=$$(echo $(DEMO)/jobs/d24-e8-*) --prompt='def '   # text from a trained one"
+	@echo "  python -m fit plan --law=joint-moe-2025 --flops=1e22 --memory_gb=80    # a real budget, by the published law"
 
 test: .venv/.test
 	$(BIN)/python -m pytest
 
 # Between two edits: the tests of the mathematics, which start hardly a process.
-QUICK := jmoe_moe jmoe_model jmoe_microbatch jmoe_check jmoe_schedule jmoe_data fit_regress fit_laws fit_optimum fit_units
+QUICK := jmoe/moe jmoe/model jmoe/microbatch jmoe/check jmoe/schedule jmoe/data fit/regress fit/laws fit/optimum fit/units
 quick: .venv/.test
-	$(BIN)/python -m pytest $(QUICK:%=tests/test_%.py)
+	$(BIN)/python -m pytest $(foreach name,$(QUICK),tests/$(subst /,/test_,$(name)).py)
 	@echo "These were the quick tests; make test runs all."
 
 lint: .venv/.test
@@ -59,9 +62,9 @@ gpu tpu: $(if $(CPU),.venv/.train)
 wheels:
 	$(or $(PYTHON),python3) benchmarks/accelerator/python.py --collect=$(or $(WHEELS),wheels) --python=$(WHEELS_PYTHON) --jax=$(WHEELS_JAX)
 
-# Two hours at most: runs and sweeps killed at random moments, each compared with an undisturbed one (tests/soak.py).
+# Two hours at most: runs and sweeps killed at random moments, each compared with an undisturbed one (tests/support/soak.py).
 soak: .venv/.test
-	$(BIN)/python tests/soak.py
+	$(BIN)/python tests/support/soak.py
 
 NEWEST = $(or $(PYTHON),$(shell .ci/python),python3)
 # Where no registry answers, pip itself would end with "conflicting dependencies".

@@ -8,7 +8,6 @@ from fit.lawbook.lawfile import Law
 from fit.planning import cost, planning, repeats, target
 from fit.planning.constraints import Constraints
 from fit.shape.architecture import Architecture
-from fit.shape.mixture import Mixture
 from fit.words import sentences
 
 OWN = "Default: the law's own"
@@ -41,32 +40,29 @@ class Models(Shape):
 
     @property
     def asked(self) -> dict[str, float]:
-        """{field of Mixture: value} of what is said of blocks and heads."""
-        values = dict(kv_share=self.kv_share, n_dense=self.dense_blocks)
-        return {name: value for name, value in values.items() if value is not None}
+        """{field of Architecture: value} of what is said of blocks and heads."""
+        values = ("kv_share", self.kv_share), ("n_dense", self.dense_blocks)
+        return {name: value for name, value in values if value is not None}
 
     def architectures(self, law: Law) -> list[Architecture]:
         """One for each number in `used`. Raises UserError where the law cannot choose between them, or one cannot be
         built."""
-        own, used = self.architecture(law), self.used
+        used = self.used
         value = ",".join(f"{u:g}" for u in used or ())
         if used is not None and not law.knows_experts:
             raise UserError(sentences.USED_OF_MIXTURES.format(value=value, law=law.name))
         if used is not None and len(used) > 1 and not law.reads_used:
             raise UserError(sentences.ONE_USED.format(value=value, form=law.form.name))
+        mixture, built = dataclasses.replace(self.architecture(law), **self.asked), []
         if used is None and not self.asked:
-            return [own]
-        mixture = own if isinstance(own, Mixture) else Mixture(**vars(own))
-        mixture = dataclasses.replace(mixture, **self.asked)
-        built = []
+            return [mixture]
         for u in used or [mixture.used]:
             narrow = round(u * mixture.split)  # widths of experts are rounded to whole ones
             if narrow <= mixture.shared or abs(narrow / mixture.split - u) > 0.1 * u:
                 raise UserError(
                     sentences.NO_WHOLE_CHOICE.format(value=value, split=mixture.split, shared=mixture.shared, used=u)
                 )
-            one = dataclasses.replace(mixture, used=narrow / mixture.split)
-            built.append(own if one == Mixture(**vars(own)) else one)
+            built.append(dataclasses.replace(mixture, used=narrow / mixture.split))
         return built
 
 
@@ -173,7 +169,7 @@ def planned(law: Law, asked: Plan) -> dict:
     plan = min((plan for _, plan in made), key=flops_or_loss)
     if len(architectures) > 1:
         names = ("n_experts", "n_active", "n_total", "n_tokens", "loss")
-        rows = [dict(used=getattr(a, "used", 1.0)) | {name: p["best"][name] for name in names} for a, p in made]
+        rows = [dict(used=a.used) | {name: p["best"][name] for name in names} for a, p in made]
         plan["architectures"] = sorted(rows, key=lambda row: row["used"])
         plan.setdefault("used", 1.0)  # the law's own architecture does not say it
     return plan

@@ -23,11 +23,11 @@ FORMS = ("joint", "chinchilla", "joint_coupled", "chinchilla_coupled")  # whose 
 MOST_RUNS = 2000  # on the page, spread evenly over the table
 
 
-def of(laws: Sequence[Law], measured: tuple[Runs, Array] | None = None) -> Json:
+def of(laws: Sequence[Law], runs: Runs | None = None, out: Array | None = None) -> Json:
     """Everything that the page computes with, ready for JSON.
 
-    laws: Laws; the page shows the first of them at first and adds the published ones that have optima. measured:
-    runs of the first law, and boolean [n_runs], those kept out of its fit.
+    laws: Laws; the page shows the first of them at first and adds the published ones that have optima. runs: of
+    the first law; out: boolean [n_runs], those kept out of its fit.
 
     Raises:
       UserError: a law has no optimum of size and tokens, or its formula is not known to the page.
@@ -36,7 +36,7 @@ def of(laws: Sequence[Law], measured: tuple[Runs, Array] | None = None) -> Json:
     published = [load(name) for name, form in PRESETS.items() if form.name in FORMS and name not in names]
     return dict(
         laws=[_law(law) for law in [*laws, *published]],
-        runs=_runs(*measured) if measured else None,
+        runs=None if runs is None or out is None else _runs(runs, out),
         sentences=sentences.every() | dict(NO_MFU=sentences.NO_MFU.partition(", or a JSON file")[0]),
         chips={name: vars(chip) for name, chip in cost.CHIPS.items()},
         cost=dict(
@@ -50,7 +50,7 @@ def of(laws: Sequence[Law], measured: tuple[Runs, Array] | None = None) -> Json:
         largest=LARGEST,
         paper=dict(
             law=plan_lib.PAPERS_LAW,
-            shape=vars(PAPER),
+            shape=PAPER.said(),
             config=plan_lib.PAPERS_CONFIG,
             learning_rate=load(plan_lib.PAPERS_LAW).models["learning_rate"],
             smallest_tuned=plan_lib.SMALLEST_TUNED,

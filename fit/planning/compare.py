@@ -20,8 +20,7 @@ from fit.planning import optimum
 from fit.planning.constraints import Constraints
 from fit.planning.leverage import of_split
 from fit.planning.planning import at_edge, flops_of_dense, not_bounded
-from fit.shape.architecture import training_flops
-from fit.shape.mixture import Mixture
+from fit.shape.architecture import Architecture, training_flops
 
 LAWS = ("joint-moe-2025", "sparsity-2025", "fine-grained-2024", "comprehensive-2025", "chinchilla-refit-2024")
 SPLITS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 32)
@@ -42,8 +41,8 @@ def compare(
 ) -> Json:
     """What each of the Laws answers and what they agree on, as a dictionary of plain numbers, ready for JSON.
 
-    shape: {vocab_size, width_per_block}, and n_dense and kv_share of Mixture where they are asked for. experts: numbers
-    of experts to choose from; None takes each law's own. used: numbers of whole experts' width that a token may use,
+    shape: {vocab_size, width_per_block}, and n_dense and kv_share where they are asked for. experts: numbers of experts
+    to choose from; None takes each law's own. used: numbers of whole experts' width that a token may use,
     for laws that read it; None takes each law's own. Raises UserError where no law has a feasible model, or a law
     cannot be planned with.
     """
@@ -112,11 +111,11 @@ def _not_read(law: Law, shape: Json, used: Sequence[float] | None) -> Json:
     return found
 
 
-def _choices(law: Law, shape: Json, used: Sequence[float] | None) -> list[Mixture]:
-    """The Mixtures that the law can tell apart. With a law that reads neither sparsity nor top_k, a token uses one
-    expert's width; with a law whose runs were not built like the paper's, the Mixtures are built like those runs."""
+def _choices(law: Law, shape: Json, used: Sequence[float] | None) -> list[Architecture]:
+    """The Architectures that the law can tell apart. With a law that reads neither sparsity nor top_k, a token uses one
+    expert's width; with a law whose runs were not built like the paper's, they are built like those runs."""
     own = law.shaped(shape["vocab_size"], shape["width_per_block"])
-    if isinstance(own, Mixture):
+    if own.trained:
         own = dataclasses.replace(own, **shape)
         wanted = used if used and law.reads_used else [own.used]
         narrow = [max(own.shared + 1, round(u * own.split)) for u in wanted]
@@ -124,7 +123,7 @@ def _choices(law: Law, shape: Json, used: Sequence[float] | None) -> list[Mixtur
     most = law.ranges.get("shared_share", (0, 1))[1] if "shared_share" in law.form.columns else 0
     used = used if used and law.reads_used else (1.0,)
     return [
-        Mixture(**shape, split=k, shared=s, used=u)
+        Architecture(**shape, split=k, shared=s, used=u)
         for u in used
         for k in _splits(law)
         for s in range(math.ceil(u * k))
@@ -134,8 +133,8 @@ def _choices(law: Law, shape: Json, used: Sequence[float] | None) -> list[Mixtur
 
 def _best(
     law: Law, shape: Json, constraints: Constraints, experts: Floats, used: Sequence[float] | None = None
-) -> tuple[optimum.Optima | None, Mixture, int]:
-    """(Optima, Mixture, index) of the law's least loss; (None, Mixture, 0) where nothing is feasible."""
+) -> tuple[optimum.Optima | None, Architecture, int]:
+    """(Optima, Architecture, index) of the law's least loss; (None, Architecture, 0) where nothing is feasible."""
     return best(_asked_for_loss(law), _choices(law, shape, used), constraints, experts)
 
 
@@ -191,8 +190,8 @@ def agreement(rows: list[Json]) -> list[Json]:
 
 
 def best(
-    law: Law, architectures: Sequence[Mixture], constraints: Constraints, experts: Floats
-) -> tuple[optimum.Optima | None, Mixture, int]:
+    law: Law, architectures: Sequence[Architecture], constraints: Constraints, experts: Floats
+) -> tuple[optimum.Optima | None, Architecture, int]:
     """(Optima, architecture, index) of the law's least loss over the grid; (None, first architecture, 0) where
     nothing is feasible. Numbers of experts below what an architecture uses are left out."""
     found, experts = None, np.asarray(experts, float)

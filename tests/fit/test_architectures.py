@@ -1,0 +1,323 @@
+"""Plans of models that are not the paper's: counts against the trainer's own counter, laws that know how their runs
+were built, the flags that ask for others, and what a law cannot know."""
+
+import itertools
+import json
+import runpy
+
+import fit_runs
+import numpy as np
+import pytest
+
+import fit
+from configs import joint_moe, quickstart
+from fit import __main__ as command_line
+from fit.data.table import Table
+from fit.lawbook import models
+from fit.lawbook.lawfile import load
+from fit.next_runs import next_text
+from fit.planning import optimum
+from fit.shape.architecture import PAPER, Architecture, Model
+from jmoe.config import counts, fields
+from jmoe.config.check import check_config
+
+BUILT = {  # runs of grouped queries, wide heads, tied ends, 2 of E narrow experts and a shared one after a dense block
+    "model.n_kv_heads": lambda d: d // 16,
+    "model.head_dim": lambda d: 12,
+    "model.tied_embeddings": lambda d: True,
+    "model.top_k": lambda d: 2,
+    "model.d_expert": lambda d: d,
+    "model.n_shared_experts": lambda d: 1,
+    "model.n_dense_blocks": lambda d: 1,
+}
+
+
+def trainers(shape, n_experts, final_norm=True):
+    """A config.model of these fields."""
+    model = joint_moe.get_config().model
+    model.update(shape | dict(n_experts=n_experts, final_norm=final_norm))
+    return model
+
+
+def test_counts_are_the_trainers():
+    """Exact ones of what is built, of 300 drawn architectures; the real-valued ones meet them where all divides."""
+    rng, whole = np.random.default_rng(0), 0
+    draw = lambda *values: values[rng.integers(len(values))]
+    for _ in range(300):
+        split, shared, top_k = draw(1, 2, 4), draw(0, 1, 2), draw(1, 2, 3, 4)
+        architecture = Architecture(
+            257,
+            draw(8, 16, 64),
+            True,
+            split=split,
+            shared=shared,
+            used=(top_k + shared) / split,
+            n_dense=draw(0, 1, 2),
+            kv_share=draw(1.0, 0.5, 0.3),
+            attention=draw(1.0, 1.5),
+            head_dim=draw(0, 16),
+            ff=draw(3.0, 2.0, 8 / 3),
+            tied=draw(True, False),
+            trained=True,
+        )
+        model = Model(architecture, draw(3, 4, 6), draw(1, 8, 64))
+        config = trainers(model.shape, model.n_experts)
+        assert (model.n_active, model.n_total) == (counts.n_active(config), counts.n_total(config))
+        assert model.exact_parameters == counts.n_exact(config)
+        assert model.kv_elements(100) == counts.kv_elements(config, 100)
+        flops = counts.matmul_flops_per_token(config, 512)
+        assert 3 * model.exact_flops_per_token(512) == sum(flops.values())
+        ratio = model.shape["n_kv_heads"] / model.shape["n_heads"]
+        fits = model.shape["n_heads"] * model.shape["head_dim"] == architecture.attention * model.d_model
+        if fits and ratio == architecture.kv_share and model.d_model % 12 == 0:
+            whole += 1
+            at = model.d_model, model.n_experts
+            assert float(architecture.n_active(*at)) == pytest.approx(model.n_active, rel=1e-12)
+            assert float(architecture.n_total(*at)) == pytest.approx(model.n_total, rel=1e-12)
+            assert float(architecture.kv_elements(at[0], 100)) == pytest.approx(model.kv_elements(100), rel=1e-12)
+            size = architecture.n_active(*at)
+            assert float(architecture.d_model(size, at[1])) == pytest.approx(model.d_model, rel=1e-12)
+    assert whole > 20
+
+
+def table_of(built=BUILT, experts=(1, 8, 16), **changed):
+    """runs.csv as launch.collect makes it of models of these fields, losses by TINY."""
+    rows, configs, overrides = [], [], []
+    for d, e, n_tokens in itertools.product((32, 48, 64), experts, (1_000_000, 3_000_000)):
+        own = {"model.d_model": d, "model.n_experts": e}
+        dense = ("model.d_expert", "model.n_shared_experts", "model.n_dense_blocks", "model.top_k")
+        own |= {name: of(d) for name, of in built.items() if e > 1 or name not in dense}
+        config = quickstart.get_config()
+        config.update_from_flattened_dict(own)
+        n_active, n_total = counts.n_active(config.model), counts.n_total(config.model)
+        loss = float(fit_runs.joint_loss(n_active, n_tokens, e, fit_runs.TINY))
+        row = dict(n_active=n_active, n_total=n_total, n_tokens=n_tokens, n_experts=e, loss=loss)
+        row |= dict(d_model=d, n_blocks=d // 8, width_per_block=8, vocab_size=257, seq_len=128, final_norm=True)
+        rows.append(row | fields.columns(config.model) | changed)
+        configs.append(config.model.to_dict())
+        overrides.append(" ".join(f"{name}={value!r}" for name, value in own.items()))
+    fields.with_columns(rows, configs)
+    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    columns |= dict(config=["configs/quickstart.py"] * len(rows), overrides=overrides)
+    return Table("runs.csv", columns, list(range(2, len(rows) + 2)))
+
+
+def law_of(table, folder, form="joint", coefficients=fit_runs.TINY):
+    """The path of a law.json of these runs."""
+    record = dict(form=form, coefficients=coefficients, models=models.from_table(table))
+    (folder / "law.json").write_text(json.dumps(record))
+    return f"{folder}/law.json"
+
+
+def test_a_law_counts_models_as_its_runs_are_built(tmp_path):
+    table = table_of()
+    law = load(law_of(table, tmp_path))
+    own = law.architecture
+    assert (own.tied, own.kv_share, own.attention, own.head_dim) == (True, 0.5, 1.5, 12)
+    assert (own.split, own.top_k, own.shared, own.n_dense) == (3, 2, 1, 1)
+    read = {name: np.array(table.columns[name], float) for name in ("d_model", "n_experts", "n_active", "n_total")}
+    np.testing.assert_allclose(own.n_active(read["d_model"], read["n_experts"]), read["n_active"], rtol=1e-12)
+    np.testing.assert_allclose(own.n_total(read["d_model"], read["n_experts"]), read["n_total"], rtol=1e-12)
+    np.testing.assert_allclose(own.d_model(read["n_active"], read["n_experts"]), read["d_model"], rtol=1e-9)
+    assert law.models["miscounted"] is None and not list(models.notes(law.models))
+    config = f"{tmp_path}/planned.py"
+    flags = [f"--law={tmp_path}/law.json", "--flops=1e13", "--memory_gb=0.002", "--kv_tokens=4096"]
+    assert command_line.run(["plan", *flags, f"--emit_config={config}"]) == 0
+    for experts in (None, [1], [16]):  # dense ones too
+        plan = fit.plan(law, flops=1e13, memory_gb=0.002, kv_tokens=4096, experts=experts)
+        built = plan.buildable
+        model = trainers(
+            {name: built[name] for name in (*models.BUILT, "d_model", "n_blocks", "n_heads", "d_ff", "vocab_size")},
+            built["n_experts"],
+        )
+        assert (built["n_active"], built["n_total"]) == (counts.n_active(model), counts.n_total(model))
+        memory = 2 * counts.n_exact(model) + 2 * counts.kv_elements(model, 4096)
+        assert built["memory_bytes"] == memory <= 2e6
+        assert built["loss"] == pytest.approx(
+            fit_runs.joint_loss(built["n_active"], built["n_tokens"], built["n_experts"], fit_runs.TINY)
+        )
+    made = runpy.run_path(config)["get_config"]()
+    check_config(made)
+    assert (
+        counts.n_active(made.model) == fit.plan(law, flops=1e13, memory_gb=0.002, kv_tokens=4096).buildable["n_active"]
+    )
+
+
+def test_the_best_size_of_such_models_by_a_grid(tmp_path):
+    law = load(law_of(table_of(), tmp_path))
+    limits = optimum.Constraints(flops=1e13, memory_bytes=1e6, kv_tokens=4096)
+    solved = optimum.solve(law, np.array([1.0, 8, 16]), law.architecture, limits)
+    d = np.geomspace(16, 512, 400_001)
+    for i, e in enumerate((1, 8, 16)):
+        blocks, own = d / 8, 257 * d
+        expert, dense, attention = 3 * d**2, 9 * d**2, 1.5 * d**2 * 3
+        moe = lambda n: dense * blocks if e == 1 else dense + (blocks - 1) * n * expert
+        active, total = own + attention * blocks + moe(3), own + attention * blocks + moe(e + 1)
+        memory = 2 * total + 2 * 2 * 4096 * blocks * 1.5 * d / 2
+        loss = fit_runs.joint_loss(active, 1e13 / (6 * active), e, fit_runs.TINY)
+        loss = np.where(memory <= 1e6, loss, np.inf)
+        assert solved.loss[i] == pytest.approx(loss.min(), rel=1e-6)
+        assert solved.n_total[i] == pytest.approx(total[np.argmin(loss)], rel=1e-3)
+
+
+def test_runs_that_differ_or_do_not_say_it_all(tmp_path, capsys):
+    """What most runs have is taken, and said; a head that no column names is found by the counts."""
+    mixed = table_of()
+    mixed.columns["n_dense_blocks"] = [0 if i % 7 == 3 else n for i, n in enumerate(mixed.columns["n_dense_blocks"])]
+    law = law_of(mixed, tmp_path)
+    assert command_line.run(["plan", f"--law={law}", "--flops=1e13"]) == 0
+    assert "warning: the runs have 2 values of n_dense_blocks (0, 1): a plan's have 1" in capsys.readouterr().out
+    silent = table_of()
+    del silent.columns["n_shared_experts"]
+    silent.columns["overrides"] = [""] * len(silent)
+    law = law_of(silent, tmp_path)
+    assert command_line.run(["plan", f"--law={law}", "--flops=1e13"]) == 0
+    assert "they do not say all of how the models are built" in capsys.readouterr().out
+    assert command_line.run(["page", f"--law={law}", f"--out={tmp_path}/page.html"]) == 2
+    assert "are built otherwise (n_kv_heads / n_heads 0.5" in capsys.readouterr().err
+    record = json.loads((tmp_path / "law.json").read_text())
+    record["models"]["architecture"]["kv_share"] = 0
+    (tmp_path / "law.json").write_text(json.dumps(record))
+    assert command_line.run(["plan", f"--law={law}", "--flops=1e13"]) == 2
+    assert "models.architecture is" in capsys.readouterr().err
+
+
+def test_heads_by_their_column(tmp_path):
+    """Of models with other heads or another feed-forward layer than the recipe's, the table of runs says which."""
+    plain = table_of({}, (1, 8))
+    assert models.from_table(plain).get("architecture") is None and not {"n_heads", "d_ff"} & set(plain.columns)
+    built = {
+        "model.n_heads": lambda d: d // 16,
+        "model.d_ff": lambda d: 2 * d,
+        "model.n_kv_heads": lambda d: d // 32 or 1,
+    }
+    table = table_of(built, (1, 8))
+    assert table.columns["n_heads"][0] == 2 and table.columns["d_ff"][0] == 64
+    table.columns["overrides"] = [""] * len(table)  # as where the config itself says so
+    own = load(law_of(table, tmp_path)).architecture
+    assert (own.ff, own.head_dim, own.attention, own.split) == (2, 16, 1, 1)
+    d, e = (np.array(table.columns[name], float) for name in ("d_model", "n_experts"))
+    assert np.median(abs(own.n_active(d, e) / np.array(table.columns["n_active"]) - 1)) < 1e-12
+
+
+def test_runs_to_train_next_are_built_as_those_so_far(tmp_path):
+    law = load(law_of(table_of(), tmp_path))
+    trunk = dict(n_experts=16, d_model=40, n_blocks=5, n_tokens=[1_000_000])
+    found = dict(trunks=[trunk, trunk | dict(n_experts=1)], flops=1e12, seed=3)
+    (tmp_path / "next.py").write_text(next_text.sweep_source(law, law.architecture, found))
+    base, jobs = runpy.run_path(str(tmp_path / "next.py"))["get_sweep"]()
+    for job, e in zip(jobs, (16, 1)):
+        config = runpy.run_path(base)["get_config"]()
+        config.update_from_flattened_dict(job)
+        check_config(config)
+        assert counts.n_active(config.model) == Model(law.architecture, 5, e).n_active
+
+
+def planned(capsys, *flags):
+    assert command_line.run(["plan", *flags, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_flags_that_ask_for_nothing_change_nothing(capsys):
+    limits = ("--law=joint-moe-2025", "--flops=1e22", "--memory_gb=80", "--kv_tokens=1e6")
+    assert planned(capsys, *limits) == planned(capsys, *limits, "--used=1", "--kv_share=1", "--dense_blocks=0")
+
+
+def test_how_much_a_token_uses_is_chosen_by_a_law_that_reads_it(capsys):
+    limits = ("--law=sparsity-2025", "--flops=1e20", "--memory_gb=8", "--experts=1,4,16,50", "--vocab_size=50257")
+    plan, best = planned(capsys, *limits, "--used=1,2,4", "--kv_share=0.5"), {}
+    d = np.geomspace(64, 12_800, 200_001)
+    for e, used in itertools.product((1, 4, 16, 50), (1, 2, 4)):
+        count = lambda experts: 2 * d * 50257 + (3 + 9 * experts) * d**3 / 64
+        active, total = count(used if e > 1 else 1), count(e)
+        columns = dict(n_total=total, n_tokens=1e20 / (6 * active), sparsity=1 - used / e if e > 1 else 0)
+        loss = np.where(2 * total <= 8e9, load("sparsity-2025").predict(**columns), np.inf)
+        best[used] = min(best.get(used, (np.inf, 0)), (loss.min(), e))
+    assert [(row["used"], row["n_experts"]) for row in plan["architectures"]] == [(u, best[u][1]) for u in (1, 2, 4)]
+    for row in plan["architectures"]:
+        assert row["loss"] == pytest.approx(best[row["used"]][0], rel=1e-5)
+    assert plan["used"] == min(best, key=best.get)
+    told = [w for w in plan["warnings"] if "--kv_share=0.5: the sparsity law has no column" in w]
+    assert len(told) == 1 and "--used" not in told[0]
+
+
+@pytest.mark.parametrize("law", ["sparsity-2025", "comprehensive-2025"])
+def test_a_list_of_used_may_name_the_laws_own(law):
+    """Of the models that a law's own are, too, by FLOPs or by a loss to reach, from Python as from the command line."""
+    for limit in (dict(flops=1e21), dict(target_loss=2.3)):
+        both = fit.plan(law, memory_gb=80, experts=[1, 8], used=[1, 2], **limit)
+        alone = {used: fit.plan(law, memory_gb=80, experts=[1, 8], used=used, **limit) for used in (1, 2)}
+        assert [(row["used"], row["loss"]) for row in both.architectures] == [
+            (u, alone[u].best["loss"]) for u in (1, 2)
+        ]
+        assert both.best == alone[both.used].best and both.buildable == alone[both.used].buildable
+        assert f"above and below it is {both.used:g}:" in str(both)
+
+
+BUILT_AS_PLANNED = {
+    "--law=sparsity-2025 --flops=1e21 --memory_gb=80 --kv_tokens=1e6 --used=1,2,4 --kv_share=0.25": 50,
+    "--law=sparsity-2025 --flops=1e21 --memory_gb=80 --kv_tokens=1e6 --used=2 --experts=20 --kv_share=0.25": 20,
+    "--law=joint-moe-2025 --chips=H100:64 --hours=240 --memory_gb=80 --kv_tokens=65536": 8,
+}
+
+
+@pytest.mark.parametrize("flags", BUILT_AS_PLANNED)
+def test_what_is_built_is_what_was_planned(capsys, flags):
+    """Experts as planned, a loss within 0.1%, ratios within 15%; and the first line says what building costs."""
+    plan = planned(capsys, *flags.split())
+    best, built = plan["best"], plan["buildable"]
+    assert built["n_experts"] == best["n_experts"] == BUILT_AS_PLANNED[flags]
+    assert 0 <= built["loss_of_building"] == built["loss"] - best["loss"] <= 1e-3 * best["loss"]
+    assert built["memory_bytes"] <= 80e9 and 1 / 1.15 <= built["d_model"] / built["n_blocks"] / 64 <= 1.15
+    if "kv_share" in plan:
+        assert 1 / 1.15 <= built["n_kv_heads"] / built["n_heads"] / plan["kv_share"] <= 1.15
+    assert command_line.run(["plan", *flags.split()]) == 0
+    first = capsys.readouterr().out.splitlines()[0]
+    assert f"Train a mixture of {best['n_experts']} experts" in first
+    assert f"loss {best['loss']:.4f} nats" in first and f"({built['loss_of_building']:.4f} more)" in first
+
+
+def test_what_a_law_has_no_column_for_is_said(capsys):
+    plan = planned(capsys, "--law=joint-moe-2025", "--flops=1e21", "--used=2", "--experts=1,2,8")
+    (told,) = (w for w in plan["warnings"] if "no column" in w)
+    assert "--used=2: the joint law" in told and "with used 1 have at equal n_active, n_tokens, n_experts" in told
+    assert plan["buildable"]["top_k"] == (2 if plan["best"]["n_experts"] > 1 else 1)
+    assert command_line.run(["compare", "--flops=1e21", "--used=2", "--laws=joint-moe-2025"]) == 0
+    assert "--used=2: the joint law has no column for that" in capsys.readouterr().out
+
+
+def test_a_law_of_ones_own_is_compared_by_its_own_models(tmp_path, capsys):
+    law = law_of(table_of(), tmp_path)
+    assert (
+        command_line.run(
+            ["compare", "--flops=1e13", f"--laws={law}", "--vocab_size=257", "--width_per_block=8", "--json"]
+        )
+        == 0
+    )
+    (row,) = json.loads(capsys.readouterr().out)["laws"]
+    best = planned(capsys, f"--law={law}", "--flops=1e13")["best"]
+    for name in ("n_experts", "n_active", "n_total", "loss", "memory_bytes"):
+        assert row[name] == pytest.approx(best[name], rel=1e-12)
+
+
+@pytest.mark.parametrize("flags, words", [
+    (("--law=joint-moe-2025", "--used=1,2"), "--used=1,2: the joint law reads neither sparsity nor top_k"),
+    (("--law=chinchilla-2022", "--used=2"), "--used=2: --law=chinchilla-2022 is a law of dense models"),
+    (("--law=joint-moe-2025", "--used=1.5"), "--used=1.5: experts split in 1, 0 of them shared, cannot make up 1.5"),
+    (("--law=joint-moe-2025", "--used="), "--used: found '', expected positive numbers"),
+    (("--law=joint-moe-2025", "--used=x"), "--used: found 'x', expected positive numbers"),
+    (("--law=joint-moe-2025", "--kv_share=0"), "kv_share"),
+    (("--law=joint-moe-2025", "--dense_blocks=-1"), "dense_blocks"),
+    (("--law=joint-moe-2025", "--experts=2,4", "--used=8"), "a token uses 8 experts, and there are 4"),
+])  # fmt: skip
+def test_mistakes(capsys, flags, words):
+    assert command_line.run(["plan", "--flops=1e21", *flags]) == 2
+    said = capsys.readouterr().err
+    assert words in said and said.startswith("fit plan: ") and said.count("\n") == 1
+
+
+def test_the_papers_counts_are_its_formulas():
+    d, e = np.geomspace(64, 8192, 50)[:, None], np.array([1.0, 2, 8, 32])
+    ends, block = 2 * PAPER.vocab_size * d, d / 64 * d**2
+    np.testing.assert_allclose(PAPER.n_active(d, e), ends + 13 * block, rtol=1e-14)
+    np.testing.assert_allclose(PAPER.n_total(d, e), ends + (4 + 9 * e) * block, rtol=1e-14)

@@ -1,0 +1,324 @@
+"""The command line as a user meets it: answers, files, help, and one sentence for each mistake."""
+
+import dataclasses
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import termios
+
+import fit_runs
+import numpy as np
+import pytest
+
+from fit import __main__ as command_line
+from fit.data.table import Table, write
+from fit.fitting import summary
+from fit.lawbook.lawfile import load
+from fit.lawbook.predictions import against_measured
+
+ENV = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Runs, and the law that the command line fits to them, once for all tests here."""
+    folder = tmp_path_factory.mktemp("fit")
+    runs = fit_runs.paper_runs(noise=0.002, seed=4)
+    fit_runs.write_csv(folder / "runs.csv", runs, corpus_fingerprint=["one"] * len(runs))
+    law(folder, "law.json")
+    return folder
+
+
+def law(folder, out):
+    """In a process of its own, as a user does, and with the compiler's settings left alone."""
+    arguments = [
+        "law",
+        f"--runs={folder}/runs.csv",
+        f"--out={folder}/{out}",
+        "--form=joint",
+        "--holdout=largest-compute:3",
+        "--starts=32",
+        "--bootstrap=20",
+    ]
+    env = ENV | {"JMOE_CACHE": f"{folder}/cache"}
+    subprocess.run([sys.executable, "-m", "fit", *arguments], check=True, env=env, capture_output=True)
+
+
+def test_law_says_both_errors_and_keeps_them(folder, capsys):
+    record = json.loads((folder / "law.json").read_text())
+    assert record["fitted"]["runs"] == 267 and record["held_out"]["runs"] == 3
+    n, d, e = fit_runs.paper_grid()
+    loss = fit_runs.paper_runs(noise=0.002, seed=4).loss
+    predicted = fit_runs.joint_loss(n, d, e, record["coefficients"])
+    out = np.argsort(-n * d, kind="stable")[:3]
+    relative = np.abs(predicted / loss - 1)
+    assert record["held_out"]["mean_relative_error"] == pytest.approx(relative[out].mean(), rel=1e-6)
+    assert record["held_out"]["max_relative_error"] == pytest.approx(relative[out].max(), rel=1e-6)
+    assert record["fitted"]["mean_relative_error"] == pytest.approx(np.delete(relative, out).mean(), rel=1e-6)
+    said = "\n".join(summary.summary(record))
+    assert re.search(r"mean relative error on 267 fitted runs: 0\.\d\d%", said)
+    assert re.search(r"mean relative error on 3 held-out runs: 0\.\d\d% \(largest", said)
+
+
+def test_same_inputs_give_the_same_bytes_and_nothing_is_compiled_twice(folder):
+    compiled = sorted(p.name for p in (folder / "cache/compiled").iterdir() if not p.name.endswith("-atime"))
+    assert compiled
+    law(folder, "again.json")
+    assert (folder / "law.json").read_bytes() == (folder / "again.json").read_bytes()
+    assert compiled == sorted(p.name for p in (folder / "cache/compiled").iterdir() if not p.name.endswith("-atime"))
+
+
+def test_measured_losses_are_compared_with_a_laws(tmp_path, capsys):
+    """A table whose losses are 2% and 4% above the law, one outside its range; then of other text or other tokens."""
+    size, tokens = [1e9, 1e9], [2e10, 2e13]
+    above = [1.02, 1.04] * fit_runs.joint_loss(np.array(size), np.array(tokens), 8, fit_runs.TABLE_3)
+    table = dict(n_active=size, n_tokens=tokens, n_experts=[8, 8], loss=above.tolist())
+    write(Table("models", table, [2, 3]), str(tmp_path / "models.csv"))
+    flags = ["predict", "--law=joint-moe-2025", f"--runs={tmp_path}/models.csv", f"--out={tmp_path}/out.csv"]
+    assert command_line.run(flags) == 0
+    mean, half = np.sqrt(1.02 * 1.04) - 1, np.log(1.04 / 1.02) / 2
+    assert capsys.readouterr().out == (
+        f"2 measured losses are {mean:+.2%} off joint-moe-2025 on average and scatter by {half:.2%} around that; "
+        "1 of the models lie outside its fitted range\n"
+    )
+    law = load("joint-moe-2025")
+    law = dataclasses.replace(law, record=law.record | dict(models=law.record["models"] | dict(corpus="ours")))
+    predicted = dict(predicted_loss=above.tolist(), outside_fitted_range=["", "far"])
+    for name, differs in (("ours", False), ("theirs", True), ("", False)):
+        models = Table("models", table | dict(corpus_fingerprint=[name] * 2), [2, 3])
+        said = against_measured(law, models, predicted)
+        assert said.endswith(", and their text is not the law's") == differs
+    for size, differs in ((50257, False), ("50257", False), (50257.0, False), ("", False), (257, True)):
+        models = Table("models", table | dict(vocab_size=[50257, size]), [2, 3])
+        said = against_measured(law, models, predicted)
+        assert (
+            said.endswith(", and their vocabulary is not the law's: nats per token of both do not compare") == differs
+        )
+    write(Table("models", table | dict(loss=["", 2.0]), [2, 3]), str(tmp_path / "models.csv"))
+    assert command_line.run(flags) == 0
+    captured = capsys.readouterr()
+    assert (
+        captured.out == "" and captured.err.startswith("measured losses are not compared: ") and "loss" in captured.err
+    )
+
+
+def test_predict_one_and_many(folder, capsys):
+    assert (
+        command_line.run(["predict", "--law=joint-moe-2025", "--n_active=1e9", "--n_tokens=2e10", "--n_experts=8"]) == 0
+    )
+    assert float(capsys.readouterr().out) == pytest.approx(
+        fit_runs.joint_loss(1e9, 2e10, 8, fit_runs.TABLE_3), abs=1e-6
+    )
+    models = folder / "models.jsonl"
+    models.write_text('{"n_active": 1e9, "n_tokens": 2e10, "n_experts": 8, "note": "no loss column"}\n')
+    assert command_line.run(["predict", "--law=joint-moe-2025", f"--runs={models}", f"--out={folder}/out.jsonl"]) == 0
+    record = json.loads((folder / "out.jsonl").read_text())
+    assert record["predicted_loss"] == pytest.approx(fit_runs.joint_loss(1e9, 2e10, 8, fit_runs.TABLE_3))
+    assert record["note"] == "no loss column"
+
+
+def test_plan_json_holds_optima_and_best(folder, capsys):
+    assert (
+        command_line.run(
+            [
+                "plan",
+                f"--law={folder}/law.json",
+                "--flops=1e21",
+                "--memory_gb=10",
+                "--devices=2",
+                "--kv_tokens=16384",
+                "--inference_tokens=1e10",
+                "--json",
+            ]
+        )
+        == 0
+    )
+    plan = json.loads(capsys.readouterr().out)
+    assert [row["n_experts"] for row in plan["optima"]] == [1, 2, 4, 8, 16, 32]
+    for row in plan["optima"]:
+        assert {"n_experts", "n_active", "n_total", "n_tokens", "loss"} <= set(row)
+        assert row["memory_bytes"] <= 20e9 * (1 + 1e-9)
+    assert plan["best"] == min(plan["optima"], key=lambda row: row["loss"])
+    drawn = plan["bootstrap"]
+    assert sum(row["best_in_draws"] for row in drawn["optima"]) == drawn["draws"] == 20
+    for row, whole in zip(drawn["optima"], plan["optima"]):
+        assert row["loss"][0] <= whole["loss"] * 1.01 and row["loss"][1] >= whole["loss"] * 0.99
+    assert command_line.run(["plan", f"--law={folder}/law.json", "--flops=1e21"]) == 0
+    assert re.search(r"is the best in \d+ of 20 bootstrap fits", capsys.readouterr().out)
+
+
+def test_every_table_figure_and_the_report(folder, capsys):
+    for which in "1245":
+        assert (
+            command_line.run(["table", f"--law={folder}/law.json", f"--which={which}", f"--out={folder}/t{which}.csv"])
+            == 0
+        )
+        shown = capsys.readouterr().out.splitlines()
+        assert len((folder / f"t{which}.csv").read_text().splitlines()) <= len(shown) + 1 > 2
+    for figure in ("1a", "2a", "2b", "3", "4", "5", "memory"):
+        path = folder / f"{figure}.svg"
+        arguments = [
+            "plot",
+            f"--law={folder}/law.json",
+            f"--figure={figure}",
+            f"--out={path}",
+            f"--runs={folder}/runs.csv",
+        ]
+        assert command_line.run(arguments) == 0
+        assert path.read_text().rstrip().endswith("</svg>")
+    assert (
+        command_line.run(["plot", f"--law={folder}/law.json", f"--runs={folder}/runs.csv", f"--out_dir={folder}/plots"])
+        == 0
+    )
+    assert sorted(p.name for p in (folder / "plots").iterdir()) == [
+        "best_experts_against_memory.png",
+        "isoflop.png",
+        "predicted_against_measured.png",
+    ]
+    assert (
+        command_line.run(["report", f"--law={folder}/law.json", f"--runs={folder}/runs.csv", f"--out={folder}/r.html"])
+        == 0
+    )
+    page = (folder / "r.html").read_text()
+    assert page.count("data:image/png;base64,") == 7 and page.count("<table>") >= 11
+    assert not re.search(r'(src|href)="(?!data:)', page)  # self-contained
+
+
+def test_laws_of_tiny_models(folder, capsys):
+    """Byte models of 1e4 to 1e6 parameters have their own vocabulary and depth; no default size may get in the way."""
+    shape = ["--vocab_size=257", "--width_per_block=32"]
+    assert command_line.run(["plan", "--law=chinchilla-2022", "--flops=1e13", *shape, "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    d = plan["best"]["d_model"]
+    assert plan["best"]["n_active"] == pytest.approx(2 * d * 257 + 13 * d**3 / 32)
+    assert (
+        plan["buildable"]["d_model"] % 32 == 0 and plan["buildable"]["n_blocks"] == plan["buildable"]["d_model"] // 32
+    )
+
+
+def test_corpora_do_not_mix_unless_told(folder, capsys):
+    runs = fit_runs.paper_runs()
+    path = fit_runs.write_csv(folder / "two.csv", runs, corpus_fingerprint=["one"] * 100 + ["two"] * 170)
+    arguments = ["law", "--form=chinchilla", "--starts=8", f"--runs={path}", f"--out={folder}/two.json"]
+    assert command_line.run(arguments) == 2
+    said = capsys.readouterr().err
+    assert "corpus_fingerprint" in said and "one, two" in said and "--mix_corpora" in said
+    assert command_line.run([*arguments, "--mix_corpora"]) == 0
+
+
+MISTAKES = {
+    "law --runs={0}/none.csv --out={0}/x.json": "none.csv: cannot be read",
+    "law --runs={0}/runs.csv --out={0}/none/x.json": "cannot be written",
+    "law --runs={0}/runs.csv --out={0}": "is a folder",
+    "law --runs={0}/runs.csv --out={0}/x.json --form=linear": "linear",
+    "law --rums={0}/runs.csv": "Did you mean: runs",
+    "law --out={0}/x.json": "--runs is missing",
+    "law --runs={0}/runs.csv --out={0}/x.json --starts=none": "--starts=none",
+    "law --runs={0}/runs.csv --out={0}/x.json --huber_delta=-1": "--huber_delta=-1",
+    "law --runs={0}/runs.csv --out={0}/x.json --holdout=best:3": "--holdout=best:3",
+    "law --runs={0}/runs.csv --out={0}/x.json --weights=column:w": "column w is missing",
+    "law --runs={0}/runs.csv --out={0}/x.json --select=rmse": "--holdout",
+    "law --runs={0}/runs.csv --out={0}/x.json --percentiles=90,10": "--percentiles=90,10",
+    "plan --law=joint-moe-2026 --flops=1e20": "published laws: joint-moe-2025",
+    "plan --flops=1e20": "--law is missing",
+    "plan --law=joint-moe-2025 --flops=lots": "lots",
+    "plan --law=joint-moe-2025 --flops=-1": "--flops=-1",
+    "plan --law=joint-moe-2025 --flops=nan": "--flops=nan",
+    "plan --law=joint-moe-2025 --flops=1e300": "--flops=1e+300",
+    "plan --law=joint-moe-2025 --flops=1e20 --experts=0": "--experts",
+    "plan --law=joint-moe-2025 --flops=1e20 --experts=1.5": "--experts",
+    "plan --law=joint-moe-2025 --flops=1e20 --memory_gb=0.001": "13 times",
+    "plan --law=clark-2022-sbase --flops=1e20": "no n_tokens",
+    "plan --law={0}/runs.csv --flops=1e20": "not JSON",
+    "plan --law=joint-moe-2025 --flops=1e20 --emit_config={0}/none/c.py": "cannot be written",
+    "predict --law=joint-moe-2025 --n_active=1e9": "--n_tokens is missing",
+    "predict --law=joint-moe-2025 --n_active=-1 --n_tokens=1e9": "--n_active=-1",
+    "predict --law=joint-moe-2025 --runs={0}/runs.csv": "go together",
+    "table --law=joint-moe-2025 --which=3": "1|2|4|5",
+    "table --law=joint-moe-2025 --which=5": "--bootstrap",
+    "plot --law=joint-moe-2025 --figure=1a --out={0}/x.gif": ".png or .svg",
+    "plot --law=joint-moe-2025 --figure=5 --out={0}/x.png": "needs --runs",
+    "plot --law=joint-moe-2025": "--figure with --out",
+    "report --law=joint-moe-2025 --out={0}/none/r.html": "cannot be written",
+    "fly": "unknown command 'fly'",
+    "plan joint-moe-2025": "joint-moe-2025",
+}
+
+
+@pytest.mark.parametrize("arguments", MISTAKES)
+def test_each_mistake_gets_one_sentence(folder, capsys, arguments):
+    before = sorted(folder.iterdir())
+    assert command_line.run(arguments.format(folder).split()) == 2
+    captured = capsys.readouterr()
+    assert MISTAKES[arguments] in captured.err and captured.err.count("\n") == 1 and captured.out == ""
+    assert sorted(folder.iterdir()) == before  # nothing written, nothing left behind
+
+
+@pytest.mark.parametrize(
+    "coefficients, words",
+    [
+        ({"a": 1}, "coefficient alpha"),
+        ({}, "coefficient a"),
+        ("x", "coefficient a"),
+        (fit_runs.TABLE_3 | {"E_start": 400}, "E_start"),
+        (fit_runs.TABLE_3 | {"a": -1}, "no law"),
+    ],
+)
+def test_a_damaged_law_is_refused(tmp_path, capsys, coefficients, words):
+    (tmp_path / "law.json").write_text(json.dumps(dict(form="joint", coefficients=coefficients)))
+    assert command_line.run(["plan", f"--law={tmp_path}/law.json", "--flops=1e20"]) == 2
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", command_line.COMMANDS)
+def test_help_has_an_example_that_parses(name, capsys):
+    assert command_line.run([name, "--help"]) == 0
+    said = capsys.readouterr().out
+    assert re.search(rf"python -m fit {name} (\S+ )?--", said) and said.count("  --") >= 3
+
+
+def test_plan_loads_nothing_of_the_trainer():
+    code = (
+        "import sys; from fit import __main__ as m; m.run(['plan', '--law=joint-moe-2025', '--flops=1e20']); "
+        "print([n for n in ('jmoe', 'flax', 'ml_collections', 'matplotlib', 'pyarrow') if n in sys.modules])"
+    )
+    said = subprocess.run([sys.executable, "-c", code], env=ENV, capture_output=True, text=True, check=True)
+    assert said.stdout.splitlines()[-1] == "[]" and said.stderr == ""
+
+
+def test_interrupt_leaves_no_law(folder, tmp_path):
+    terminal, stderr = pty.openpty()  # the progress bar that shows the search has begun wants a terminal
+    termios.tcsetwinsize(stderr, (40, 150))
+    # a test run in the background inherits an ignored SIGINT, so the command sets its own handler first
+    main = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); import fit.__main__ as m; m.main()"
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            main,
+            "law",
+            f"--runs={folder}/runs.csv",
+            f"--out={tmp_path}/law.json",
+            "--starts=paper",
+        ],
+        env=ENV | {"JMOE_CACHE": f"{folder}/cache"},
+        stderr=stderr,
+    )
+    os.close(stderr)
+    said = b""
+    while b"start/s" not in said:
+        said += os.read(terminal, 4096)
+    process.send_signal(signal.SIGINT)
+    try:
+        while part := os.read(terminal, 4096):
+            said += part
+    except OSError:  # how a terminal says that its other end has closed
+        pass
+    os.close(terminal)
+    assert process.wait(timeout=60) == 130
+    assert said.rstrip().endswith(b"fit: interrupted") and b"Traceback" not in said
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,186 @@
+"""fit compare: each law's best against plain NumPy and its own plan, by its own counts; what the laws agree on."""
+
+import itertools
+import json
+
+import numpy as np
+import pytest
+
+from fit import __main__ as command_line
+from fit.lawbook.lawfile import load
+from fit.planning import optimum, planning
+from fit.planning.compare import compare
+from fit.shape.architecture import PAPER, Architecture
+
+SHAPE = dict(vocab_size=PAPER.vocab_size, width_per_block=PAPER.width_per_block)
+LIMITS = optimum.Constraints(flops=1e22, memory_bytes=8e10)
+WIDTHS = np.geomspace(64, 12_800, 200_001)
+ACTIVE = 2 * WIDTHS * 50257 + 13 * WIDTHS**3 / 64
+
+
+def total(experts):
+    return 2 * WIDTHS * 50257 + (4 + 9 * experts) * WIDTHS**3 / 64
+
+
+def answers(*laws, limits=LIMITS, experts=None):
+    result = compare([load(name) for name in laws], SHAPE, limits, experts)
+    return {row["law"]: row for row in result["laws"]}, result
+
+
+def test_the_joint_law_answers_as_its_plan():
+    row = answers("joint-moe-2025")[0]["joint-moe-2025"]
+    planned = planning.plan(load("joint-moe-2025"), PAPER, LIMITS, [1, 2, 4, 8, 16, 32])
+    for name in ("n_experts", "n_active", "n_total", "n_tokens", "loss", "size_bound", "memory_bytes"):
+        assert row[name] == planned["best"][name]
+    outside = {o["column"]: o["factor"] for o in row["extrapolation"]}
+    assert outside == pytest.approx({o["column"]: o["factor"] for o in planned["extrapolation"]}, rel=1e-12)
+    dense = planned["dense"]
+    assert row["dense"]["loss"] == dense["loss"] and row["dense"]["n_active"] == dense["n_active"]
+    assert row["dense"]["loss_saved_share"] == pytest.approx(dense["loss_saved"] / dense["loss"], rel=1e-12)
+    assert 1 / row["dense"]["flops_ratio"] == pytest.approx(1 - dense["flops_saved"], rel=1e-12)
+
+
+def test_the_fine_grained_law_is_asked_by_its_own_counts():
+    """Without embedding in the law's N, with it in memory and FLOPs; dense models by the paper's dense law."""
+    row = answers("fine-grained-2024")[0]["fine-grained-2024"]
+    tokens, embedding = 1e22 / (6 * ACTIVE), 2 * WIDTHS * 50257
+    loss = 0.47 + (2.1 / 16**0.58 + 18.1) / (total(64) - embedding) ** 0.115 + 30.8 / tokens**0.147
+    i = np.argmin(np.where(2 * total(64) <= 8e10, loss, np.inf))
+    assert row["n_experts"] == 64 and row["split"] == 16 and row["finest"]
+    assert row["loss"] == pytest.approx(loss[i], rel=1e-5) and row["n_active"] == pytest.approx(ACTIVE[i], rel=1e-3)
+    dense = 0.47 + 16.3 / (ACTIVE - embedding) ** 0.126 + 26.7 / tokens**0.127
+    assert row["dense"]["law"] == "fine-grained-dense-2024"
+    assert row["dense"]["loss"] == pytest.approx(dense.min(), rel=1e-9)
+    assert row["dense"]["n_active"] == pytest.approx(ACTIVE[np.argmin(dense)], rel=1e-3)
+
+
+def test_the_law_of_five_factors_chooses_how_experts_are_split():
+    row = answers("comprehensive-2025", experts=[1, 8])[0]["comprehensive-2025"]
+    tokens, best = 1e22 / (6 * ACTIVE), []
+    for e, g in itertools.product((1, 8), (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 20)):
+        for shared in range(g):
+            s = shared / g
+            structure = 0.1577 * g + 7.2446 / g + 5.1395 * s**2 - 3.2363 * s
+            size = total(e) ** -0.2383 + 0.0013 * ACTIVE**-0.2383 + 0.0450 * ACTIVE / total(e)
+            loss = structure * size + 38.051 * total(e) ** -0.2383 + 27129.05 * tokens**-0.4694
+            loss = np.where(2 * total(e) <= 8e10, loss + 31.096 * ACTIVE**-0.2383 + 1.8182, np.inf)
+            if s <= 0.7:
+                best.append((loss.min(), e, g, shared))
+    loss, e, g, shared = min(best)
+    assert (row["n_experts"], row["split"], row["shared"]) == (e, g, shared) == (8, 7, 2)
+    assert row["loss"] == pytest.approx(loss, rel=1e-5)
+    assert row["dense"]["loss"] == pytest.approx(min(b for b in best if b[1] == 1)[0], rel=1e-5)
+    assert not any(o["column"] in ("top_k", "shared_share") for o in row["extrapolation"])
+
+
+def test_grouped_queries_and_dense_blocks():
+    """Weights by hand, the cache by the share of heads that have keys and values; best size by a grid."""
+    architecture = Architecture(50257, 64, n_dense=2, kv_share=0.25)
+    width = 1280.0
+    blocks = width / 64
+    outside, attention = 2 * width * 50257, 2.5 * blocks * width**2
+    assert architecture.n_active(width) == pytest.approx(outside + attention + 9 * blocks * width**2)
+    assert architecture.n_total(width, 8) == pytest.approx(outside + attention + 9 * (2 + 8 * (blocks - 2)) * width**2)
+    assert architecture.kv_elements(width, 100) == pytest.approx(2 * 100 * blocks * width * 0.25)
+    assert architecture.d_model(architecture.n_active(width)) == pytest.approx(width, rel=1e-12)
+    assert architecture.n_active(width) == architecture.n_total(width, 1)
+    limits = optimum.Constraints(flops=1e21, memory_bytes=2e10, kv_tokens=1e6)
+    shape = SHAPE | dict(n_dense=2, kv_share=0.25)
+    row = compare([load("joint-moe-2025")], shape, limits)["laws"][0]
+    widths = np.geomspace(256, 8192, 200_001)
+    active = architecture.n_active(widths)
+    losses = {}
+    for e in (1, 2, 4, 8, 16, 32):
+        fits = 2 * architecture.n_total(widths, e) + 2 * architecture.kv_elements(widths, 1e6) <= 2e10
+        loss = load("joint-moe-2025").predict(active, 1e21 / (6 * active), e)
+        losses[e] = np.where(fits, loss, np.inf).min()
+    assert row["n_experts"] == min(losses, key=losses.get)
+    assert row["loss"] == pytest.approx(min(losses.values()), rel=1e-6)
+
+
+def test_how_much_a_token_uses():
+    """The sparsity law by a grid of widths, experts and experts that a token uses; the joint law is not asked."""
+    limits = optimum.Constraints(flops=1e20, memory_bytes=8e9)
+    laws = [load("sparsity-2025"), load("joint-moe-2025")]
+    row, joint = compare(laws, SHAPE, limits, experts=[1, 4, 16, 50], used=(1.0, 2.0, 4.0))["laws"]
+    best = (np.inf, None)
+    for e, used in itertools.product((1, 4, 16, 50), (1, 2, 4)):
+        if used <= e:
+            active = 2 * WIDTHS * 50257 + (4 + 9 * used) * WIDTHS**3 / 64
+            loss = laws[0].predict(n_total=total(e), n_tokens=1e20 / (6 * active), sparsity=1 - used / e)
+            best = min(best, (np.where(2 * total(e) <= 8e9, loss, np.inf).min(), (e, used)))
+    assert (row["n_experts"], row["used"]) == best[1] and row["loss"] == pytest.approx(best[0], rel=1e-6)
+    assert row["sparsity"] == 1 - row["used"] / row["n_experts"] and joint["used"] == 1
+    both = Architecture(50257, 64, split=4, used=2.0, n_dense=3)
+    assert both.columns(512.0, 8)["top_k"] == 8 and both.columns(512.0, 8)["sparsity"] == 0.75
+    assert both.n_active(512.0) == pytest.approx(2 * 512 * 50257 + (4 * 8 + 9 * (3 + 2 * 5)) * 512**2)
+    assert both.d_model(both.n_active(512.0)) == pytest.approx(512, rel=1e-12)
+
+
+def test_what_the_laws_agree_on():
+    rows, result = answers("joint-moe-2025", "sparsity-2025", "fine-grained-2024", "chinchilla-refit-2024")
+    agreed = {(a["of"], a["column"]): a for a in result["agreement"]}
+    active = agreed["best", "n_active"]
+    sizes = {name: row["n_active"] for name, row in rows.items() if name != "chinchilla-refit-2024"}
+    assert (active["low"], active["high"]) == (min(sizes.values()), max(sizes.values()))
+    assert sizes[active["low_law"]] == active["low"] and sizes[active["high_law"]] == active["high"]
+    assert active["factor"] == active["high"] / active["low"] > 2 and not active["agree"]
+    assert agreed["best", "n_total"]["limit"] == "memory"  # which is why it is one number
+    # of the number of experts the law of 64 has no say; a law of dense models has one of their size alone
+    assert {agreed["best", "n_experts"][end] for end in ("low_law", "high_law")} == {"joint-moe-2025", "sparsity-2025"}
+    assert agreed["best", "n_experts"]["agree"] and agreed["best", "n_experts"]["limit"] is None
+    dense = {name: row["dense"]["n_tokens"] for name, row in rows.items()}
+    assert agreed["dense", "n_tokens"]["high"] == max(dense.values()) and len(dense) == 4
+    assert rows["chinchilla-refit-2024"]["dense"]["loss_saved_share"] == 0
+    assert answers("joint-moe-2025")[1]["agreement"] == []
+
+
+def test_without_a_limit_of_memory_the_numbers_compared_set_the_answer():
+    rows, result = answers("joint-moe-2025", "sparsity-2025", limits=optimum.Constraints(flops=1e20))
+    assert {a["column"]: a["limit"] for a in result["agreement"]}["n_experts"] == "experts"
+    assert rows["sparsity-2025"]["not_bounded"] and not rows["joint-moe-2025"]["not_bounded"]
+
+
+def run(*arguments):
+    return command_line.run(["compare", *arguments])
+
+
+def test_text(capsys):
+    assert run("--flops=1e20") == 0
+    text = " ".join(capsys.readouterr().out.split())
+    for words in (
+        "Losses are not set against each other",
+        "4 of 4 laws of mixtures prefer a mixture",
+        "sparsity-2025: this law has no interior optimum",
+        "comprehensive-2025: outside its data: n_total 1.66 times above 3.4B",
+        "fine-grained-2024: its dense models follow fine-grained-dense-2024",
+        "set by the numbers compared",
+        "efficiency leverage of Tian et al. 2025: x ",
+    ):
+        assert words in text, words
+
+
+def test_json_with_a_law_of_ones_own(tmp_path, capsys):
+    coefficients = load("joint-moe-2025").coefficients | dict(c=1.5)
+    (tmp_path / "law.json").write_text(json.dumps(dict(form="joint", coefficients=coefficients)))
+    own = f"{tmp_path}/law.json"
+    # at 15 MB a model of 64 experts does not fit, smaller ones do
+    assert run("--flops=1e17", "--memory_gb=0.015", f"--laws={own},fine-grained-2024", "--json") == 0
+    result = json.loads(capsys.readouterr().out)
+    assert [row["law"] for row in result["laws"]] == [own] and result["laws"][0]["extrapolation"] == []
+    assert result["infeasible"][0]["law"] == "fine-grained-2024" and "n_experts = 64" in result["infeasible"][0]["why"]
+    assert result["about"].startswith("Losses are not set against each other")
+
+
+@pytest.mark.parametrize("arguments, words", [
+    (("--flops=1e20", "--laws=clark-2022-rl"), "knows no n_tokens"),
+    (("--flops=1e20", "--laws=nobody"), "--laws=nobody: no such file, nor a published law"),
+    (("--flops=1e20", "--laws="), "--laws=: expected laws"),
+    (("--laws=joint-moe-2025",), "nothing bounds the plan"),
+    (("--flops=1e20", "--memory_gb=0.001"), "--memory_gb cannot be met"),
+    (("--flops=1e20", "--experts=2.5"), "--experts=2.5: expected whole numbers"),
+])  # fmt: skip
+def test_mistakes(capsys, arguments, words):
+    assert run(*arguments) == 2
+    said = capsys.readouterr().err
+    assert words in said and said.startswith("fit compare: ") and said.count("\n") == 1

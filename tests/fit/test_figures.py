@@ -1,0 +1,377 @@
+"""Pictures and the report: what they show, where they stop being sure, and that they can be read."""
+
+import inspect
+import io
+import json
+import re
+
+import fit_runs
+import matplotlib.collections
+import matplotlib.colors
+import numpy as np
+import PIL.Image
+import pytest
+
+from fit import __main__ as command_line
+from fit.data.runs import read_runs
+from fit.fitting import summary
+from fit.lawbook.lawfile import load
+from fit.paper import figures, report
+from fit.paper.figures import style
+from fit.planning import planning
+from fit.planning.optimum import Constraints
+from fit.shape.architecture import Architecture
+from fit.words import units
+
+SMALL = dict(
+    a=19.0,
+    alpha=-0.35,
+    delta=-0.12,
+    gamma=0.004,
+    b=125.0,
+    beta=-0.4,
+    omega=-0.1,
+    zeta=0.01,
+    E_start=2.0,
+    E_max=60.0,
+    c=1.0,
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A law of models of a few ten thousand parameters with its runs, as a fit to a quick sweep leaves them, and the
+    same law without draws."""
+    folder = tmp_path_factory.mktemp("figures")
+    shape, rng = Architecture(257, 8), np.random.default_rng(0)
+    tokens = (327680, 655360, 1310720)
+    grid = [(shape.n_active(d), t, e) for d in (16.0, 24.0, 32.0) for e in (1, 2, 4, 8) for t in tokens]
+    n, d, e = (np.array(column, float) for column in zip(*grid))
+    loss = fit_runs.joint_loss(n, d, e, SMALL) * np.exp(0.006 * rng.normal(size=len(n)))
+    runs = fit_runs.runs_of("small", n, d, e, loss)
+    fit_runs.write_csv(folder / "runs.csv", runs)
+    fitted = ~np.isin(np.arange(len(n)), np.argsort(-n * d, kind="stable")[:3])
+    errors = dict(runs=33, rmse_nats=0.01, rmse_log=0.005, mean_relative_error=0.004, max_relative_error=0.01)
+    columns = dict(n_active=n, n_tokens=d, n_experts=e, loss=loss, training_flops=6 * n * d)
+    draws = [{k: v * (1 + 0.01 * rng.normal()) for k, v in SMALL.items()} for _ in range(20)]
+    record = dict(
+        form="joint",
+        coefficients=SMALL,
+        objective=1e-4,
+        settings=dict(holdout="largest-compute:3"),
+        runs=dict(
+            file="runs.csv",
+            fingerprint=runs.fingerprint(),
+            ranges={name: [float(v[fitted].min()), float(v[fitted].max())] for name, v in columns.items()},
+        ),
+        models=dict(vocab_size=257, width_per_block=8, n_experts=[1, 2, 4, 8]),
+        fitted=errors,
+        held_out=errors | dict(runs=3),
+        starts=dict(tried=1, within_1_percent=1),
+        profile=dict(
+            E_start=dict(value=2.0, low=None, high=9.5),
+            E_max=dict(value=60.0, low=11.0, high=None),
+            c=dict(value=1.0, low=0.9, high=1.1),
+        ),
+        warnings=["the runs do not pin down E_max: <anything>"],
+    )
+    (folder / "sure.json").write_text(json.dumps(record))
+    record["bootstrap"] = dict(
+        form="replacement",
+        percentiles=[10, 90],
+        draws=[list(draw.values()) for draw in draws],
+        intervals={name: [0.9 * v, 1.1 * v] for name, v in SMALL.items()},
+    )
+    (folder / "law.json").write_text(json.dumps(record))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def law(folder):
+    return load(str(folder / "law.json"))
+
+
+@pytest.fixture(scope="module")
+def runs(folder, law):
+    return figures.measured(law, str(folder / "runs.csv"))
+
+
+@pytest.fixture(scope="module")
+def drawn(law, runs):
+    """{name: (figure, columns)} of every figure, with nothing said but the law and its runs."""
+    pictures = {which: figures.draw(which, law, law.architecture, law.experts, (), *runs) for which in figures.FIGURES}
+    with style.in_style():
+        for figure, _ in pictures.values():
+            figure.canvas.draw()
+    return pictures
+
+
+def texts(figure):
+    return [t.get_text() for t in figure.findobj(matplotlib.text.Text) if t.get_text() and t.get_visible()]
+
+
+@pytest.mark.parametrize("which", figures.FIGURES)
+def test_numbers_are_written_as_people_write_them(drawn, which):
+    found = texts(drawn[which][0])
+    assert found and not [t for t in found if re.search(r"\de[+-]?\d", t)]
+
+
+@pytest.mark.parametrize("which", figures.FIGURES)
+def test_no_legend_covers_data(drawn, which):
+    figure, _ = drawn[which]
+    assert figure.legends and not any(axis.get_legend() for axis in figure.axes)
+    for legend in figure.legends:
+        box = legend.get_window_extent()
+        assert figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1
+        for axis in figure.axes:
+            assert not box.overlaps(axis.get_window_extent())
+
+
+def test_a_small_law_draws_where_its_runs_are(drawn, law):
+    low, high = law.ranges["training_flops"]
+    for which, (_, columns) in drawn.items():
+        if "flops" in columns:
+            assert min(columns["flops"]) >= low and min(columns["flops"]) <= high, which
+        if "loss" in columns:
+            assert 1 < np.nanmin(columns["loss"]) < 2.5, which  # the runs have 1.8 to 2.4
+        if "n_experts" in columns:
+            assert max(columns["n_experts"]) <= 8, which
+    assert any("KB" in t for t in texts(drawn["memory"][0]))
+
+
+def test_lines_are_solid_only_where_the_law_was_fitted(drawn, law):
+    for axis, flops in zip(drawn["2a"][0].axes, dict.fromkeys(drawn["2a"][1]["flops"])):
+        kinds = {"-": [], "--": []}
+        for line in axis.lines:
+            if line.get_linestyle() in kinds:
+                d, loss = (np.asarray(v, float) for v in line.get_data())
+                kinds[line.get_linestyle()].append(d[np.isfinite(loss)])
+        solid, dashed = (np.concatenate(kinds[kind]) for kind in ("-", "--"))
+        assert len(solid) and law.inside(flops / (6 * solid), solid, 1).all()
+        assert np.mean(law.inside(flops / (6 * dashed), dashed, 1)) < 0.03  # but for the points where dashes begin
+
+
+def test_experts_and_budgets_beyond_the_runs_are_dashed(law):
+    figure, columns = figures.draw("2a", law, law.architecture, (1, 16), (1e15,))
+    assert all(columns["extrapolated"])
+    assert {line.get_linestyle() for line in figure.axes[0].lines if np.isfinite(line.get_ydata()).sum() > 1} == {"--"}
+    inner, columns = figures.draw("2a", law, law.architecture, (1, 16), (1e11,))
+    beyond = np.array(columns["extrapolated"])[np.array(columns["n_experts"]) == 16]
+    assert beyond.all() and not all(columns["extrapolated"])
+
+
+def test_a_colour_is_a_number_of_experts(drawn):
+    """and tells no more than the marker does."""
+    seen = {}
+    for which in ("1a", "2a", "2b", "3", "5"):
+        for handle in drawn[which][0].legends[0].legend_handles:
+            look = matplotlib.colors.to_hex(handle.get_color()), handle.get_marker()
+            seen.setdefault(handle.get_label(), set()).add(look)
+    assert list(seen) == ["E = 1", "E = 2", "E = 4", "E = 8"] and all(len(looks) == 1 for looks in seen.values())
+    colours, markers = zip(*(look for looks in seen.values() for look in looks))
+    assert len(set(markers)) == 4
+    grey = [np.dot(matplotlib.colors.to_rgb(c), (0.299, 0.587, 0.114)) for c in colours]
+    assert np.all(np.diff(grey) > 0.1)  # told apart without hue
+    bar = [axis for axis in drawn["5"][0].axes if axis.get_ylabel() == "active parameters"]
+    assert len(bar) == 1
+    sizes = {matplotlib.colors.to_hex(c) for c in style.sizes_map()(np.linspace(0, 1, 50))}
+    assert not sizes & set(colours)
+
+
+def test_residuals_lie_below_the_fit(drawn, law, runs):
+    measured, out = runs
+    figure, columns = drawn["5"]
+    (panel,) = [axis for axis in figure.axes if axis.get_ylabel() == "residual (%)"]
+    above = figure.axes[0]
+    assert panel.get_shared_x_axes().joined(panel, above) and panel.get_position().y1 < above.get_position().y0
+    points = np.concatenate([line.get_xydata() for line in panel.lines if line.get_linestyle() == "None"])
+    predicted = fit_runs.joint_loss(measured.n_active, measured.n_tokens, measured.n_experts, SMALL)
+    expected = np.stack([measured.loss, 100 * (predicted / measured.loss - 1)], axis=1)
+    np.testing.assert_allclose(points[np.lexsort(points.T)], expected[np.lexsort(expected.T)], rtol=1e-9)
+    hollow = [line for line in panel.lines if line.get_markerfacecolor() == "white"]
+    assert sum(len(line.get_xdata()) for line in hollow) == out.sum() == 3 == sum(columns["held_out"])
+
+
+def test_runs_near_a_budget_lie_off_its_curves_by_their_own_error(drawn, runs):
+    """Moved to the budget's tokens, whatever budget they were trained with; runs without error lie on the curves."""
+    measured, _ = runs
+    columns = (measured.n_active, measured.n_tokens, measured.n_experts)
+    error = measured.loss / fit_runs.joint_loss(*columns, SMALL)
+    total = 0
+    for axis, flops in zip(drawn["2a"][0].axes, dict.fromkeys(drawn["2a"][1]["flops"])):
+        points = [line.get_xydata() for line in axis.lines if line.get_markeredgecolor() == "black"]
+        near = np.abs(np.log(6 * measured.n_active * measured.n_tokens / flops)) < np.log(1.25)
+        tokens = flops / (6 * measured.n_active)
+        moved = fit_runs.joint_loss(measured.n_active, tokens, measured.n_experts, SMALL) * error
+        expected, found = np.stack([tokens, moved], axis=1)[near], np.concatenate(points)
+        np.testing.assert_allclose(found[np.lexsort(found.T)], expected[np.lexsort(expected.T)], rtol=1e-9)
+        low, high = axis.get_ylim()
+        assert all(low < loss < high for _, loss in expected)
+        total += len(expected)
+    assert total >= 12
+
+
+def test_bands_where_there_are_draws(drawn, law, folder):
+    def bands(figure):
+        points = matplotlib.collections.PathCollection
+        return [c for axis in figure.axes for c in axis.collections if not isinstance(c, points)]
+
+    sure = load(str(folder / "sure.json"))
+    for which in ("1a", "2a", "2b", "3", "4"):
+        figure = drawn[which][0]
+        assert len(bands(figure)) == sum(any(line.get_xdata().size for line in axis.lines) for axis in figure.axes)
+        assert not bands(figures.draw(which, sure, sure.architecture, sure.experts)[0])
+    one = fit_runs.joint_loss(3e4, 1e6, 4, {name: law.draws[name] for name in SMALL})
+    low, high = style.band(law, law.architecture, np.array([3e4]), np.array([1e6]), 4)
+    np.testing.assert_allclose([low[0], high[0]], np.percentile(one, [10, 90], method="weibull"), rtol=1e-12)
+    assert "10–90% of 20 bootstrap fits, of the best curve" in texts(drawn["2a"][0])
+
+
+@pytest.mark.parametrize("which, x", [("2a", False), ("3", True), ("4", True), ("memory", True)])
+def test_panels_share_their_axes(drawn, which, x):
+    first, *others = drawn[which][0].axes[:3]
+    assert len(others) == 2
+    for axis in others:
+        assert axis.get_shared_y_axes().joined(first, axis) and axis.get_shared_x_axes().joined(first, axis) == x
+
+
+def test_the_savings_are_those_of_the_law(drawn, law):
+    """A dense model with the FLOPs that Fig. 2b says has the mixture's loss, at its own best size."""
+    columns = {name: np.array(values) for name, values in drawn["2b"][1].items()}
+    rows = np.flatnonzero(columns["n_experts"] == 8)[[0, -1]]
+    for flops, ratio in zip(columns["flops"][rows], columns["dense_flops_over_flops"][rows]):
+        sizes = np.geomspace(1e3, 1e7, 20001)
+        best = [
+            fit_runs.joint_loss(sizes, spent / (6 * sizes), e, SMALL).min()
+            for e, spent in ((8, flops), (1, ratio * flops))
+        ]
+        assert best[0] == pytest.approx(best[1], rel=1e-6) and ratio > 1
+
+
+def test_formats_by_flag_and_by_ending_and_the_same_bytes(folder, tmp_path, capsys):
+    arguments = ["plot", f"--law={folder}/law.json", f"--runs={folder}/runs.csv"]
+    assert command_line.run([*arguments, f"--out_dir={tmp_path}/one", "--format=png,pdf,svg"]) == 0
+    assert command_line.run([*arguments, "--figure=5", f"--out={tmp_path}/again", "--format=png,pdf,svg"]) == 0
+    written = sorted((tmp_path / "one").iterdir())
+    assert len(written) == 9
+    for path in written:
+        content = path.read_bytes()
+        assert content.startswith({".png": b"\x89PNG", ".pdf": b"%PDF", ".svg": b"<?xml"}[path.suffix])
+        if path.stem == "predicted_against_measured":
+            assert content == (tmp_path / "again").with_suffix(path.suffix).read_bytes()
+    assert command_line.run(["plot", "--law=joint-moe-2025", "--figure=2b", f"--out={tmp_path}/x.pdf"]) == 0
+    assert (tmp_path / "x.pdf").read_bytes().startswith(b"%PDF")
+    assert command_line.run(["plot", "--law=joint-moe-2025", "--figure=2b", f"--out={tmp_path}/y", "--format=svg"]) == 0
+    assert (tmp_path / "y.svg").exists()
+    assert command_line.run(["plot", "--law=joint-moe-2025", "--figure=2b", f"--out={tmp_path}/z", "--format=gif"]) == 2
+    assert "'gif', expected pdf, png or svg" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def page(folder):
+    """The report of the small law, with nothing said but the law and its runs."""
+    arguments = [f"--law={folder}/law.json", f"--runs={folder}/runs.csv", f"--out={folder}/report.html"]
+    assert command_line.run(["report", *arguments]) == 0
+    return (folder / "report.html").read_text()
+
+
+def test_the_report_says_what_law_it_is_and_how_sure(page):
+    assert re.search(r"<title>[^<]*joint[^<]*law\.json</title>", page, re.I) and page.count("<h1>") == 1
+    assert "Fitted to 33 runs of runs.csv, 3 more held out" in page
+    warnings = re.search(r'<ul class="warnings">(.*?)</ul>', page).group(1)
+    assert "<li>the runs do not pin down E_max: &lt;anything&gt;</li>" in warnings
+    rows = dict(re.findall(r"<tr><td>(\w+)</td>(.*?)</tr>", page.split("<h2>Coefficients</h2>")[1].split("<h2>")[0]))
+    assert list(rows) == list(SMALL)
+    assert "9.5 or less" in rows["E_start"] and "11 or more" in rows["E_max"] and "0.9 to 1.1" in rows["c"]
+    assert "17.1 to 20.9" in rows["a"]  # the bootstrap's
+    table_2 = page.split("Table 2")[1].split("<h2>")[0]
+    assert "KB" in table_2 and "GB" not in table_2
+    assert page.count("data:image/png;base64,") == len(figures.FIGURES) and "cannot" not in page
+
+
+def test_the_report_begins_with_what_to_train(page, law):
+    flops = law.ranges["training_flops"][1]
+    best = min(planning.plan(law, law.architecture, Constraints(flops=flops), law.experts)["optima"], key=by_loss)
+    answer = re.search(r'<p class="answer">(.*?)</p>', page).group(1)
+    assert units.flops(flops) in answer and "the most that was fitted" in answer
+    assert f"{best['n_experts']} experts" in answer and f"loss {best['loss']:.4f}" in answer
+    assert page.index('class="answer"') < page.index('class="warnings"') < page.index("<h2>Coefficients</h2>")
+
+
+def test_the_report_says_in_short_what_its_runs_and_law_found(folder, law, tmp_path, capsys):
+    arguments = [f"--law={folder}/law.json", f"--runs={folder}/runs.csv", f"--out={tmp_path}/r.html"]
+    assert command_line.run(["report", *arguments]) == 0
+    printed = capsys.readouterr().out
+    said = " ".join(printed.split())
+    assert len(printed.splitlines()) <= 14
+    runs = read_runs(f"{folder}/runs.csv", law.form.columns)
+    (most,) = np.unique(runs.flops[runs.flops == runs.flops.max()])
+    ended = {e: runs.loss[(runs.flops == most) & (runs.n_experts == e)].mean() for e in np.unique(runs.n_experts)}
+    best = min(set(ended) - {1}, key=ended.get)
+    assert f"{len(runs)} runs" in said and f"a loss of {ended[1]:.4f}" in said
+    assert f"{best:g} experts at {ended[best]:.4f} ({ended[best] / ended[1] - 1:+.1%})" in said
+    assert "below the best dense model" in said and "predicted 3 runs that it had not seen" in said
+
+
+def by_loss(row):
+    return row["loss"]
+
+
+def test_a_law_that_holds_less_than_a_fit_writes_is_reported(folder, tmp_path, capsys):
+    """Whatever is missing besides the form and its coefficients, nothing is said of it and nothing else is lost."""
+    record = json.loads((folder / "law.json").read_text())
+    said = list(summary.summary(record))
+    for name in set(record) - {"form", "coefficients"}:
+        lines = list(summary.summary({key: value for key, value in record.items() if key != name}))
+        lines = [line.replace(" (fixed)", "") for line in lines]
+        assert set(lines) <= set(said) and lines[0] == said[0]
+    bare = {name: record[name] for name in ("form", "coefficients")}
+    (tmp_path / "law.json").write_text(json.dumps(bare))
+    arguments = [f"--law={tmp_path}/law.json", f"--runs={folder}/runs.csv", f"--out={tmp_path}/r.html"]
+    assert command_line.run(["report", *arguments]) == 0, capsys.readouterr().err
+    assert "scaling law: law.json" in (tmp_path / "r.html").read_text()
+    (tmp_path / "law.json").write_text(json.dumps(bare | dict(held_out=dict(runs="three"))))
+    assert command_line.run(["report", *arguments]) == 2
+    assert 'held_out.runs is "three", expected a number' in capsys.readouterr().err
+
+
+def test_the_report_is_read_on_a_phone_and_in_the_dark(page):
+    assert '<meta name="viewport" content="width=device-width, initial-scale=1">' in page
+    assert "prefers-color-scheme: dark" in page and "max-width: 100%" in page
+    assert page.count("<table>") == page.count('<div class="scroll"><table>') >= 11
+    assert len(re.findall(r'<img alt="[^"]+" width="\d+" height="\d+"', page)) == len(figures.FIGURES)
+
+
+def test_the_reports_tables_fit_a_screen_and_show_where_a_phone_cuts_them(browser, page, folder):
+    cut = "() => [...document.querySelectorAll('.scroll')].filter((e) => e.scrollWidth > e.clientWidth).length"
+    tab = browser.new_page(viewport=dict(width=1440, height=900))
+    tab.goto(f"file://{folder}/report.html")
+    assert tab.evaluate(cut) == 0 and tab.evaluate("document.documentElement.scrollWidth") == 1440
+    tab.set_viewport_size(dict(width=390, height=844))
+    assert tab.evaluate(cut) > 0 and tab.evaluate("document.documentElement.scrollWidth") == 390
+    (table,) = [one for one in tab.locator(".scroll").all() if "best_at_edge" in one.text_content()[:200]]
+
+    def right_edge():
+        picture = np.array(PIL.Image.open(io.BytesIO(table.screenshot())).convert("L"), float)
+        return np.median(picture[:, -3:-1])  # most rows of pixels hold no letter there
+
+    cut_off = right_edge()
+    table.evaluate("(e) => e.scrollTo(e.scrollWidth, 0)")
+    assert cut_off < 200 < 250 < right_edge()
+    tab.close()
+
+
+def test_the_report_needs_no_command():
+    assert "commands" not in inspect.getsource(report)
+
+
+def test_the_report_fails_on_runs_that_are_not_there(tmp_path, capsys):
+    assert command_line.run(["report", "--law=joint-moe-2025", "--runs=/nope.csv", f"--out={tmp_path}/r.html"]) == 2
+    assert "/nope.csv: cannot be read" in capsys.readouterr().err and not list(tmp_path.iterdir())
+
+
+def test_runs_other_than_the_fitted_ones_are_not_said_to_be_held_out(folder, law, tmp_path):
+    lines = (folder / "runs.csv").read_text().splitlines()
+    (tmp_path / "two.csv").write_text("\n".join(lines[:3]))
+    runs, out = figures.measured(law, str(tmp_path / "two.csv"))
+    assert len(runs) == 2 and not out.any()

@@ -1,0 +1,390 @@
+"""Plans of a law that knows its models: defaults, marks, configs, and what cannot be planned."""
+
+import json
+import re
+import subprocess
+import sys
+
+import fit_runs
+import helpers
+import jax
+import numpy as np
+import pytest
+from etils import epath
+
+from fit import __main__ as command_line
+from fit.lawbook.lawfile import load
+from jmoe import cli, train
+from jmoe.config import counts
+from jmoe.config.check import check_config
+from jmoe.errors import UserError
+from jmoe.model import sharding
+from jmoe.run.schedule import Schedule
+from launch import jobs
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("plan")
+    fit_runs.write_demo_law(folder / "law.json")
+    return folder
+
+
+def plan(capsys, *flags, law):
+    assert command_line.run(["plan", f"--law={law}", *flags, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def refusal(capsys, *arguments):
+    assert command_line.run(list(arguments)) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err.count("\n") == 1
+    return captured.err
+
+
+def test_the_demos_law_plans_the_demos_models(folder, capsys):
+    """No flag but the budget: width, vocabulary and experts are those of the runs."""
+    found = plan(capsys, "--flops=2e12", law=f"{folder}/law.json")
+    assert [row["n_experts"] for row in found["optima"]] == [1, 2, 4, 8]
+    best, built = found["best"], found["buildable"]
+    d = best["d_model"]
+    assert best["n_active"] == pytest.approx(2 * d * 257 + 13 * d**3 / 8) and 16 < d < 32
+    assert (built["vocab_size"], built["d_model"]) == (257, 8 * built["n_blocks"])
+    assert built["n_active"] * built["n_tokens"] * 6 == pytest.approx(2e12, rel=1e-4)
+
+
+def test_each_row_says_what_of_it_was_never_fitted(folder, capsys):
+    law = f"{folder}/law.json"
+    found = plan(capsys, "--flops=2e12", "--experts=1,8,1024", law=law)
+    for row in [*found["optima"], found["buildable"], found["dense"]]:
+        factors = {o["column"]: o["factor"] for o in row["extrapolation"]}
+        assert factors["n_tokens"] == pytest.approx(row["n_tokens"] / 1_310_720)
+        assert factors["training_flops"] == pytest.approx(2e12 / (6 * 69696 * 1_310_720), rel=1e-4)
+        assert factors.get("n_experts") == (128 if row["n_experts"] == 1024 else None)
+    inside = plan(capsys, "--flops=2e11", "--max_tokens=1e6", "--experts=2,4", law=law)
+    assert [row["extrapolation"] for row in inside["optima"]] == [[], []] and inside["extrapolation"] == []
+    assert command_line.run(["plan", f"--law={law}", "--flops=2e12", "--experts=1,1024"]) == 0
+    said = capsys.readouterr().out
+    assert "n_experts 128 times above 8" in said and "training_flops 3.65 times above 5.48e+11" in said
+
+
+def test_a_best_at_the_edge_is_not_the_last_word(folder, capsys):
+    law = f"{folder}/law.json"
+    edge = plan(capsys, "--flops=2e11", law=law)
+    assert edge["best"]["n_experts"] == 8 and edge["best_at_edge"]
+    assert any("8, is the largest of those compared" in sentence for sentence in edge["warnings"])
+    assert not plan(capsys, "--flops=2e11", "--experts=8", law=law)["best_at_edge"]  # nothing is compared
+    tight = plan(capsys, "--flops=1e24", "--memory_gb=640", law="joint-moe-2025")
+    assert tight["best"]["n_experts"] == 8 and not tight["best_at_edge"]
+    assert not any("compared" in sentence for sentence in tight["warnings"])
+
+
+def test_a_best_that_the_draws_leave_open(folder, capsys):
+    record = json.loads((folder / "law.json").read_text())
+    for share, undecided in ((0.5, True), (0.9, False)):
+        draws = [list(fit_runs.TINY.values()) for _ in range(10)]
+        for row in draws[round(10 * share) :]:  # here more experts do harm
+            row[list(fit_runs.TINY).index("delta")] = 0.3
+        record["bootstrap"] = dict(form="replacement", percentiles=[10, 90], draws=draws)
+        (folder / "draws.json").write_text(json.dumps(record))
+        found = plan(capsys, "--flops=2e11", law=f"{folder}/draws.json")
+        assert found["best_undecided"] == undecided
+        assert any("undecided: of 10 bootstrap fits it is" in s for s in found["warnings"]) == undecided
+        assert command_line.run(["table", f"--law={folder}/draws.json", "--which=2", "--json"]) == 0
+        rows = json.loads(capsys.readouterr().out)
+        assert {(row["best_in_draws"], row["draws"]) for row in rows if row["n_experts"] == 8} == {(10 * share, 10)}
+    assert plan(capsys, "--flops=2e11", law=f"{folder}/law.json")["best_undecided"] is None
+
+
+def test_more_tokens_than_the_text_has_are_marked(folder, capsys):
+    fit_runs.write_demo_law(folder / "short.json", unique_tokens=2_000_000)
+    found = plan(capsys, "--flops=2e12", law=f"{folder}/short.json")
+    mark = found["best"]["extrapolation"][-1]
+    assert mark["column"] == "unique_tokens" and mark["factor"] == found["best"]["n_tokens"] / 2e6
+    assert "times the 2M of the text" in " ".join(found["warnings"])
+
+
+@pytest.mark.parametrize("which", "124")
+def test_tables_of_the_demos_law(folder, capsys, which):
+    """Budgets and memories of the law's own size, and each row marked."""
+    assert command_line.run(["table", f"--law={folder}/law.json", f"--which={which}", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert {row["n_experts"] for row in rows} <= {1, 2, 4, 8} and all("outside_fitted_range" in row for row in rows)
+    if which != "4":
+        high = 6 * 69696 * 1_310_720
+        assert sorted({row["flops"] for row in rows})[1:] == pytest.approx([high, 10 * high], rel=0.05)
+        assert all("training_flops 10" in row["outside_fitted_range"] for row in rows if row["flops"] > 2 * high)
+    if which == "2":
+        assert len({row["n_active"] for row in rows}) > 3  # some of the memories bind
+
+
+def test_a_file_named_like_the_paper_is_not_compared_with_it(folder, capsys):
+    (folder / "joint-moe-2025-mine.json").write_text((folder / "law.json").read_text())
+    for arguments, compared in (
+        ([f"--law={folder}/joint-moe-2025-mine.json", "--flops=1e21,1e22,1e23,1e24", "--memory_gb=24,80,640"], False),
+        (["--law=joint-moe-2025", "--vocab_size=32000"], False),
+        (["--law=joint-moe-2025"], True),
+    ):
+        assert command_line.run(["table", "--which=2", *arguments]) == 0
+        assert ("cells agree with the paper" in capsys.readouterr().out) == compared
+
+
+def test_table_5_marks_the_ends_of_its_intervals(folder, capsys):
+    record = json.loads((folder / "law.json").read_text())
+    draws = [[value * (1 + 0.001 * i) for value in fit_runs.TINY.values()] for i in range(5)]
+    record["bootstrap"] = dict(form="replacement", percentiles=[0, 100], draws=draws)
+    (folder / "intervals.json").write_text(json.dumps(record))
+    assert command_line.run(["table", f"--law={folder}/intervals.json", "--which=5", "--flops=1e11", "--json"]) == 0
+    for row in json.loads(capsys.readouterr().out):
+        factor = 14880 / row["n_active_low"]
+        assert factor > 1 and f"n_active {factor:.3g} times below 14.9K" in row["outside_fitted_range"]
+
+
+# The emitted config.
+
+
+def emitted(tmp_path, capsys, law, *flags):
+    """(the config, the plan's buildable model, the config's source)."""
+    path = tmp_path / "planned.py"
+    built = plan(capsys, *flags, f"--emit_config={path}", law=law)["buildable"]
+    return cli.load_module(str(path), "planned").get_config().lock(), built, path.read_text()
+
+
+@pytest.mark.parametrize(
+    "law, flags",
+    [
+        ("demo", ["--flops=2e9"]),  # fewer tokens than the runs warmed up over
+        ("demo", ["--flops=2e12"]),
+        ("demo", ["--flops=1e16"]),
+        ("joint-moe-2025", ["--flops=1e15"]),
+        ("joint-moe-2025", ["--flops=1e17"]),
+        ("joint-moe-2025", ["--flops=1e20"]),
+        ("joint-moe-2025", ["--flops=1e22", "--memory_gb=24", "--kv_tokens=16384"]),
+        ("joint-moe-2025", ["--flops=1e19", "--width_per_block=128"]),
+    ],
+)
+def test_a_plan_becomes_a_config_that_the_trainer_takes(folder, tmp_path, capsys, law, flags):
+    """At the demo's size, at the paper's, and between: tokenizer, rows and law of rates are those of the law's runs."""
+    from configs import joint_moe, quickstart
+
+    base = (quickstart if law == "demo" else joint_moe).get_config()
+    config, built, _ = emitted(tmp_path, capsys, f"{folder}/law.json" if law == "demo" else law, *flags)
+    check_config(config)
+    schedule = Schedule(config)
+    sharding.make_mesh(config, jax.devices()[:1])
+    assert counts.n_active(config.model) == built["n_active"] and counts.n_total(config.model) == built["n_total"]
+    assert counts.n_exact(config.model) == built["exact_parameters"]
+    assert schedule.peak == pytest.approx(built["learning_rate"], rel=1e-6)
+    assert config.n_tokens == (built["n_tokens"],)
+    assert 0 <= schedule.tokens_at(schedule.segments[-1].stop) - built["n_tokens"] < 262_144
+    base.data.fingerprint = fit_runs.CORPUS if law == "demo" else ""
+    for part in ("data", "loss", "batch_tokens"):
+        assert getattr(config, part) == getattr(base.lock(), part)
+    assert config.optimizer.lr_law == base.optimizer.lr_law
+    assert config.optimizer.warmup_tokens == min(base.optimizer.warmup_tokens, built["n_tokens"] // 3)
+
+
+def test_the_emitted_config_trains(folder, tmp_path, capsys, text_glob):
+    config, built, _ = emitted(tmp_path, capsys, f"{folder}/law.json", "--flops=1.5e8", "--experts=1")
+    with config.unlocked():
+        config.data.path, config.data.validation_tokens = text_glob, 1024
+    with pytest.raises(UserError, match=f"fingerprint={fit_runs.CORPUS}.* is other text.*--config.data.fingerprint= "):
+        train.train(config, epath.Path(tmp_path / "run"))
+    assert not list((tmp_path / "run").iterdir())
+    with config.unlocked():
+        config.data.fingerprint = ""
+    (result,) = train.train(config, epath.Path(tmp_path / "run"))
+    for name in ("n_active", "n_experts", "vocab_size", "width_per_block", "seq_len"):
+        wanted = dict(built, width_per_block=8, seq_len=built["sequence"])[name]
+        assert result[name] == wanted
+    assert result["peak_learning_rate"] == pytest.approx(built["learning_rate"])
+
+
+def test_a_sweep_around_the_plan_of_the_demos_law(folder, tmp_path):
+    """No flag of shape: config, width and experts are the law's; a sweep of short runs warms up over a third of
+    each."""
+    from configs import quickstart
+
+    usual = quickstart.get_config().optimizer.warmup_tokens
+    sweep = "from configs.sweeps import planned\n\ndef get_sweep():\n    return planned.get_sweep({!r}, ({!r},))\n"
+    for flops in ("2e9", "2e12"):
+        (tmp_path / "sweep.py").write_text(sweep.format(f"{folder}/law.json", f"--flops={flops}"))
+        made, configs = jobs.load(str(tmp_path / "sweep.py"), epath.Path(tmp_path / "work"))
+        assert {job.n_experts for job in made} == {1, 2, 4, 8} and made[0].config_file == "configs/quickstart.py"
+        for job in made:
+            (n_tokens,) = job.budgets.values()
+            assert 6 * job.n_active * n_tokens == pytest.approx(float(flops), rel=1e-4)
+            assert configs[job.name].optimizer.warmup_tokens == min(usual, n_tokens // 3)
+            assert configs[job.name].data.fingerprint == fit_runs.CORPUS
+
+
+def test_what_all_runs_overrode_is_in_the_config(tmp_path, capsys):
+    overrides = {"data.path": "'my text/*.txt'", "optimizer.lr_law.constant": "3.0"}
+    law = fit_runs.write_demo_law(tmp_path / "law.json", overrides=overrides)
+    config, _, source = emitted(tmp_path, capsys, law, "--flops=2e12")
+    assert config.data.path == "my text/*.txt" and config.optimizer.lr_law.constant == 3.0
+    assert source.count("# as the runs had it") == 3 and config.data.fingerprint == fit_runs.CORPUS
+
+
+def test_a_config_elsewhere_is_found_again(folder, tmp_path, capsys):
+    """Outside of the working directory no import statement reaches it."""
+    mine = tmp_path / "my config.py"
+    mine.write_text("from configs.quickstart import get_config\n")
+    config, _, _ = emitted(tmp_path, capsys, f"{folder}/law.json", "--flops=1e19", f"--base_config={mine}")
+    assert config.data.tokenizer == "bytes" and config.data.fingerprint == fit_runs.CORPUS
+
+
+def test_the_installed_config_is_found_where_the_folder_has_none(folder, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    flags = "--flops=1e19", "--base_config=configs/quickstart.py"
+    config, _, _ = emitted(tmp_path, capsys, f"{folder}/law.json", *flags)
+    assert config.data.tokenizer == "bytes"
+
+
+REFUSED = {
+    "law.json --flops=1e19": "times above 69.7K; learning rate",
+    "law.json --flops=2e12 --vocab_size=300": "vocabulary of 257, the model has 300; name a config that serves",
+    "joint-moe-2025 --flops=1e20 --vocab_size=257": "vocabulary of 50,257",
+    "joint-moe-2025 --flops=1e13": "times below 500M; learning rate",
+    "unknown.json --flops=2e12": "names no config",
+    "several.json --flops=2e12": "2 configs: a.py, b.py",
+    "law.json --flops=2e12 --base_config=none.py": "--base_config=none.py",
+}
+
+
+@pytest.mark.parametrize("arguments", REFUSED)
+def test_a_config_that_would_not_serve_is_refused(folder, tmp_path, capsys, arguments):
+    fit_runs.write_demo_law(folder / "unknown.json", base_config=None)
+    fit_runs.write_demo_law(folder / "several.json", base_config=None, differing={"config": ["a.py", "b.py"]})
+    name, *flags = arguments.split()
+    law = f"{folder}/{name}" if name.endswith(".json") else name
+    assert REFUSED[arguments] in refusal(capsys, "plan", f"--law={law}", f"--emit_config={tmp_path}/c.py", *flags)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_learning_rates_come_from_the_runs(folder, capsys):
+    """From the rates that the runs had; from Eq. 10 for a law of the paper's models that says none; else none."""
+    found = plan(capsys, "--flops=2e12", law=f"{folder}/law.json")["buildable"]
+    assert found["learning_rate_from"] == "by the law of the fitted runs' rates" and found["learning_rate"] < 0.02
+    fit_runs.write_demo_law(folder / "rates.json", learning_rate=None)
+    found = plan(capsys, "--flops=2e12", law=f"{folder}/rates.json")["buildable"]
+    assert found["learning_rate"] is None and found["batch_tokens"] is None
+    assert command_line.run(["plan", f"--law={folder}/rates.json", "--flops=2e12"]) == 0
+    assert "learning rate not known (the fitted runs followed no law" in capsys.readouterr().out
+    found = plan(capsys, "--flops=1e20", law="chinchilla-2022")["buildable"]
+    assert found["learning_rate_from"] == "Eq. 10"
+    found = plan(capsys, "--flops=1e14", law="chinchilla-2022")["buildable"]
+    assert found["learning_rate"] is None and "far larger" in found["learning_rate_from"]
+
+
+# What cannot be planned, in one sentence; and what it costs.
+
+
+def test_less_than_one_token(folder, capsys):
+    assert "--max_tokens=0.5: expected at least 1 token" in refusal(
+        capsys, "plan", "--law=joint-moe-2025", "--flops=1e20", "--max_tokens=0.5"
+    )
+
+
+@pytest.mark.parametrize("command", ["plan --flops=1e20", "table --which=1"])
+def test_experts_of_a_dense_law(command, capsys):
+    name, *flags = command.split()
+    said = refusal(capsys, name, *flags, "--law=chinchilla-2022", "--experts=1,8")
+    assert "--experts=1,8" in said and "dense" in said
+    assert command_line.run([name, *flags, "--law=chinchilla-2022", "--experts=1"]) == 0
+
+
+def test_a_law_of_several_shapes_asks_for_one(folder, capsys):
+    fit_runs.write_demo_law(folder / "shapes.json", width_per_block=None, differing={"width_per_block": [8.0, 16.0]})
+    said = refusal(capsys, "plan", f"--law={folder}/shapes.json", "--flops=2e12")
+    assert "2 values of width_per_block (8.0, 16.0)" in said and "--width_per_block" in said
+    assert plan(capsys, "--flops=2e12", "--width_per_block=8", law=f"{folder}/shapes.json")["width_per_block"] == 8
+
+
+def test_memory_in_units_of_its_size(folder, capsys):
+    for arguments, words in (
+        ([f"--law={folder}/law.json", "--flops=2e12"], r"\d+ KB"),
+        (["--law=joint-moe-2025", "--flops=1e20"], r"24\.3 GB"),
+    ):
+        assert command_line.run(["plan", *arguments]) == 0
+        assert re.search(words, capsys.readouterr().out)
+
+
+def test_buildable_memory_counts_norms_and_routers(capsys):
+    """A limit between the weights as the law counts them and all of them keeps the model out."""
+    built = plan(capsys, "--flops=1e20", "--experts=8", law="joint-moe-2025")["buildable"]
+    assert built["memory_bytes"] == 2 * built["exact_parameters"] > 2 * built["n_total"]
+    limit = (built["exact_parameters"] + built["n_total"]) / 1e9
+    smaller = plan(capsys, "--flops=1e20", "--experts=8", f"--memory_gb={limit}", law="joint-moe-2025")["buildable"]
+    assert smaller["n_blocks"] == built["n_blocks"] - 1 and smaller["memory_bytes"] <= limit * 1e9
+
+
+def test_a_missing_package_is_one_sentence(tmp_path):
+    fit_runs.write_demo_csv(tmp_path / "runs.csv")
+    (tmp_path / "runs.parquet").write_bytes(b"")
+    missing = {
+        "pyarrow": ["predict", "--law=joint-moe-2025", f"--runs={tmp_path}/runs.parquet", f"--out={tmp_path}/x.csv"],
+        "scipy": ["law", f"--runs={tmp_path}/runs.csv", f"--out={tmp_path}/law.json"],
+        "matplotlib": ["plot", "--law=joint-moe-2025", "--figure=1a", f"--out={tmp_path}/x.png"],
+    }
+    code = (
+        "import sys; from fit import __main__ as m\n"
+        f"sys.modules.update(dict.fromkeys({list(missing)}))\n"
+        f"assert [m.run(arguments) for arguments in {list(missing.values())}] == [2, 2, 2]"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    for line, package in zip(done.stderr.splitlines(), missing, strict=True):
+        name = {"pyarrow": "'jmoe[parquet]'"}.get(package, package)
+        assert f"the package {package} is missing: install it by python -m pip install {name}" in line
+
+
+def test_a_plan_imports_nothing_heavy_and_a_missing_accelerator_is_one_sentence(folder, tmp_path):
+    code = (
+        "import os, sys; os.environ['JAX_PLATFORMS'] = 'cuda'; from fit import __main__ as m; "
+        f"m.run(['plan', '--law={folder}/law.json', '--flops=2e12']); "
+        "m.run(['predict', '--law=joint-moe-2025', '--n_active=1e9', '--n_tokens=2e10']); "
+        "m.run(['table', '--law=joint-moe-2025', '--which=2']); "
+        "print([n for n in ('jax', 'scipy', 'matplotlib', 'pyarrow') if n in sys.modules])\n"
+        f"sys.exit(m.run(['law', '--runs={tmp_path}/runs.csv', '--out={tmp_path}/x.json']))"
+    )
+    fit_runs.write_demo_csv(tmp_path / "runs.csv")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == "[]" and done.returncode == 2
+    assert done.stderr.startswith("fit law: JAX_PLATFORMS=cuda") and done.stderr.count("\n") == 1
+
+
+def test_ctrl_c_while_python_imports(tmp_path):
+    """One line and 130, even where the exception would be lost in a callback of the import system."""
+    (tmp_path / "absl").mkdir()
+    (tmp_path / "absl" / "__init__.py").write_text(
+        "import os, signal, time, weakref\nclass A: pass\na = A()\n"
+        "r = weakref.ref(a, lambda _: os.kill(os.getpid(), signal.SIGINT))\ndel a\ntime.sleep(9)\n"
+    )
+    main = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); import fit.__main__ as m; m.main()"
+    done = subprocess.run(
+        [sys.executable, "-c", main, "plan", "--law=joint-moe-2025", "--flops=1e20"],
+        env=helpers.environment() | {"PYTHONPATH": f"{tmp_path}:."},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "fit: interrupted\n")
+
+
+def test_predictions_outside_are_marked(folder, tmp_path, capsys):
+    models = tmp_path / "models.csv"
+    models.write_text("n_active,n_tokens,n_experts\n40000,1e6,8\n40000,1e6,32\n")
+    law = f"--law={folder}/law.json"
+    assert command_line.run(["predict", law, f"--runs={models}", f"--out={tmp_path}/out.jsonl"]) == 0
+    rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [row["outside_fitted_range"] for row in rows] == ["", "n_experts 4 times above 8"]
+    assert command_line.run(["predict", law, "--n_active=4e4", "--n_tokens=1e6", "--n_experts=32"]) == 0
+    assert capsys.readouterr().err == "warning: outside the fitted range: n_experts 4 times above 8\n"
+
+
+def test_inside_is_what_extrapolation_leaves_unmarked(folder):
+    law = load(f"{folder}/law.json")
+    n, d, e = np.array([1e3, 2e4, 2e4, 2e4]), np.array([5e5, 5e5, 1e7, 5e5]), np.array([1, 8, 8, 16])
+    one_by_one = [not law.extrapolation(*row) for row in zip(n, d, e)]
+    assert law.inside(n, d, e).tolist() == one_by_one == [False, True, False, False]

@@ -1,0 +1,319 @@
+"""fit from Python: the same numbers as the command line's, from files and frames."""
+
+import html
+import json
+import math
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+import fit_runs
+import pytest
+
+import fit
+from fit import __main__ as command_line
+from fit.data.runs import read_runs
+from fit.fitting.fitting import table_warnings
+from fit.laws import FORMS
+from fit.words.units import amount
+
+ROOT = pathlib.Path(__file__).parents[2]
+DENSE = fit_runs.DATA / "chinchilla_svg_245.csv"
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    return fit_runs.write_demo_csv(tmp_path_factory.mktemp("runs") / "runs.csv")
+
+
+@pytest.fixture(scope="module")
+def law(runs):
+    return fit.law(runs, starts=8, holdout="largest-compute:5", fix=dict(c=1.2))
+
+
+def test_a_law_is_what_the_command_writes(law, runs, tmp_path):
+    out = tmp_path / "law.json"
+    command = ["law", f"--runs={runs}", "--starts=8", "--holdout=largest-compute:5", "--fix=c=1.2", f"--out={out}"]
+    assert command_line.run(command) == 0
+    fit.save(law, tmp_path / "saved.json")
+    assert (tmp_path / "saved.json").read_bytes() == out.read_bytes()
+    assert law.coefficients["c"] == 1.2
+    loaded = fit.load(str(out))
+    model = dict(n_active=1e5, n_tokens=[1e6, 2e6], n_experts=8)
+    assert law.predict(**model).tolist() == loaded.predict(**model).tolist()
+
+
+def test_a_frame_gives_the_law_of_its_file():
+    import pandas
+
+    frame = pandas.read_csv(DENSE)
+    names = dict(loss="val_loss", n_tokens="D")
+    theirs = fit.read(frame.rename(columns=names), columns=names)
+    laws = [fit.law(runs, form="chinchilla", starts=4) for runs in (DENSE, frame, theirs)]
+    first, *others = [law.record for law in laws]
+    for other in others:
+        assert other["coefficients"] == first["coefficients"]
+        assert other["runs"]["fingerprint"] == first["runs"]["fingerprint"]
+    assert laws[2].record["settings"]["columns"] == names
+
+
+def test_runs_are_a_frame_rows_or_columns():
+    import pandas
+    import pyarrow
+
+    frame = pandas.read_csv(DENSE)
+    rows, columns = frame.to_dict("records"), {name: frame[name].to_numpy() for name in frame}
+    tables = [fit.read(runs) for runs in (frame, rows, columns, pyarrow.Table.from_pandas(frame), str(DENSE), DENSE)]
+    for table in tables:
+        for name in ("n_active", "n_tokens", "loss"):
+            assert table.numbers(name).tolist() == frame[name].tolist()
+    assert repr(tables[1]).startswith(f"<{len(frame)} runs of the list: ") and len(repr(tables[1])) < 200
+    with pytest.raises(fit.UserError, match="the list, row 1, column loss: found nothing"):
+        fit.law([rows[0], {"n_active": 1e9, "n_tokens": 1e10}], form="chinchilla")
+    with pytest.raises(fit.UserError, match="columns differ in length: n_active 2, loss 1"):
+        fit.read(dict(n_active=[1, 2], loss=[1]))
+
+
+@pytest.mark.parametrize("what", [[1.5] * 900, {"loss": {"x": [0] * 900}}, "n_active,loss\n" * 900, 3, None])
+def test_an_error_shows_little_of_what_was_given(what):
+    for use in (fit.law, fit.load, lambda x: fit.plan(x, flops=1e21), lambda x: fit.plan("joint-moe-2025", flops=x)):
+        with pytest.raises(fit.UserError) as error:
+            use(what)
+        assert len(str(error.value)) < 400
+
+
+def test_a_law_predicts_tables_and_refuses_what_no_model_has(law):
+    import pandas
+
+    frame = pandas.DataFrame(dict(n_active=[2e4, 3e4, 4e4], n_tokens=[1e6, 2e6, 3e6], n_experts=[1, 2, 8], note="x"))
+    columns = {name: frame[name].to_numpy() for name in ("n_active", "n_tokens", "n_experts")}
+    expected = law.predict(**columns).tolist()
+    assert expected == [float(law.predict(*row)) for row in zip(*columns.values())]
+    for runs in (frame, frame.to_dict("records"), columns):
+        assert law.predict(runs).tolist() == expected
+    for bad, words in (
+        (dict(n_active=-1), "n_active: found -1, expected a number from 1 to"),
+        (dict(n_active=2e4, n_tokens=[1e6, math.nan]), "n_tokens: found nan"),
+        (dict(n_active=1, n_tokens="many"), "n_tokens: found 'many', expected numbers"),
+    ):
+        with pytest.raises(fit.UserError, match=words):
+            law.predict(**bad)
+    with pytest.raises(fit.UserError, match="row 1, column n_tokens: found -2"):
+        law.predict(frame.assign(n_tokens=[1e6, -2, 1e6]))
+    sparse = fit.load("sparsity-2025")
+    with pytest.raises(fit.UserError, match="n_total is missing: the sparsity law reads n_total, n_tokens, sparsity"):
+        sparse.predict(n_tokens=1e10, sparsity=0.5)
+    with pytest.raises(fit.UserError, match="the sparsity law gives no loss at n_total 1e.09, .* sparsity 2"):
+        sparse.predict(n_total=1e9, n_tokens=1e10, sparsity=[0.5, 2])
+
+
+def test_intervals_need_draws(law):
+    with pytest.raises(fit.UserError, match="^law=.* holds no draws.*; fit it with bootstrap=100"):
+        law.predict_interval(2e4, 1e6, 1)
+
+
+def test_tokens_in_billions_are_noticed(law, runs, tmp_path, capsys):
+    with pytest.warns(UserWarning, match="the model has 1e-07 tokens per parameter.* in billions"):
+        fit.load("joint-moe-2025").predict(n_active=2e9, n_tokens=200)
+    one = ["predict", "--law=joint-moe-2025", "--n_active=2e9", "--n_experts=1"]
+    assert command_line.run([*one, "--n_tokens=200"]) == 0 and command_line.run([*one, "--n_tokens=4e10"]) == 0
+    assert capsys.readouterr().err.count("the model has 1e-07 tokens per parameter") == 1
+    plan = fit.plan("joint-moe-2025", flops=1e21, max_tokens=20)
+    assert any("tokens per parameter" in warning for warning in plan.warnings)
+    assert not any("tokens per parameter" in warning for warning in fit.plan("joint-moe-2025", flops=1e21).warnings)
+    table = fit.read(runs)
+    billions = table.columns | dict(n_tokens=[float(tokens) / 1e5 for tokens in table.columns["n_tokens"]])
+    (told,) = table_warnings(FORMS["joint"], read_runs(fit.read(billions), FORMS["joint"].columns))
+    assert re.match(rf"the dictionary: [1-9]\d* of {len(table)} models, the first of them with 0.0", told)
+    assert not any("tokens per parameter" in warning for warning in law.record["warnings"])
+
+
+def test_a_law_and_a_plan_are_shown_in_a_line(law):
+    assert repr(law).startswith(f"<{law.form.name} law the fitted law: a ") and len(repr(law)) < 400
+    assert "c 1.2" in repr(law) and "; fitted to n_active 14.9K to " in repr(law)
+    plan = fit.plan(law, flops=1e12)
+    assert repr(plan).startswith("<plan by the fitted law: Train a ") and len(repr(plan)) < 300
+    again = fit.plan(law, flops=1e12, max_tokens=1e7, epochs=2)
+    assert len(repr(again)) < 300
+
+
+def test_a_rule_of_thumb_names_a_cap_that_it_breaks():
+    free, capped = (fit.plan("joint-moe-2025", flops=1e22, experts=[1, 4], max_tokens=cap) for cap in (1e14, 2e11))
+    (line,) = (line for line in str(capped).splitlines() if line.startswith("rule of thumb"))
+    tokens = capped.rule_of_thumb[0]["n_tokens"]
+    assert tokens > 2e11 and f"; but it takes {amount(tokens)} tokens, and there are 200B" in line
+    assert "rule of thumb" in str(free) and "but it takes" not in str(free)
+
+
+def test_options_are_arrays_and_dictionaries():
+    import numpy as np
+
+    mfu = {1: 0.45, 8: 0.38}
+    plain = fit.plan("joint-moe-2025", flops=1e22, experts=[1, 8], chips="H100:64")
+    given = fit.plan("joint-moe-2025", flops=np.float64(1e22), experts=np.array([1, 8]), chips="H100:64", mfu=mfu)
+    assert given.chips["mfu"] == mfu and given.best["loss"] == plain.best["loss"]
+    for row, same in zip(given.optima, plain.optima):
+        hours = same["cost"]["training_hours"] * 0.4 / mfu[row["n_experts"]]
+        assert row["cost"]["training_hours"] == pytest.approx(hours, rel=1e-12)
+    assert [row["n_experts"] for row in fit.plan("joint-moe-2025", flops=1e21, experts=range(1, 4)).optima] == [1, 2, 3]
+    with pytest.raises(fit.UserError, match="^mfu=.*found 2 at E = 8"):
+        fit.plan("joint-moe-2025", flops=1e22, experts=[1, 8], chips="H100", mfu={1: 0.4, 8: 2})
+
+
+def test_bad_values_of_a_frame_are_named():
+    import pandas
+
+    frame = pandas.read_csv(DENSE)
+    frame.loc[3, "loss"] = math.nan
+    with pytest.raises(fit.UserError, match="the frame, row 3, column loss: found nan"):
+        fit.law(frame)
+    with pytest.raises(fit.UserError, match="column val_loss is missing"):
+        fit.read(frame, columns=dict(loss="val_loss"))
+    with pytest.raises(fit.UserError, match="the frame has no runs"):
+        fit.read(frame[:0])
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        dict(flops=1e22, memory_gb=80),
+        dict(chips="H100:64", hours=240, dollars_per_hour=2.5, max_tokens=2e10, epochs=4),
+    ],
+)
+def test_a_plan_is_what_the_command_prints(limits, capsys):
+    plan = fit.plan("joint-moe-2025", experts=[1, 8, 16], **limits)
+    flags = ["plan", "--law=joint-moe-2025", "--experts=1,8,16", *(f"--{name}={v}" for name, v in limits.items())]
+    assert command_line.run([*flags, "--json"]) == 0
+    assert vars(plan) == json.loads(capsys.readouterr().out)
+    assert [row["n_experts"] for row in plan.optima] == [1, 8, 16]
+    assert plan.best == min(plan.optima, key=lambda row: row["loss"])
+    assert command_line.run(flags) == 0
+    assert f"{plan}\n" == capsys.readouterr().out
+
+
+def test_a_plan_takes_a_fitted_law(law):
+    plan = fit.plan(law, flops=1e12)
+    assert plan.law == law.name
+    at_best = {name: plan.best[name] for name in ("n_active", "n_tokens", "n_experts")}
+    assert plan.best["loss"] == pytest.approx(float(law.predict(**at_best)), rel=1e-9)
+
+
+def test_mistakes_are_named():
+    with pytest.raises(TypeError, match=r"fit.plan\(\) has no option 'memory'; options: .*memory_gb"):
+        fit.plan("joint-moe-2025", flops=1e22, memory=80)
+    with pytest.raises(TypeError, match=r"fit.law\(\) has no option 'out'"):
+        fit.law(DENSE, out="law.json")
+    with pytest.raises(fit.UserError, match="^flops=-1: expected a positive number"):
+        fit.plan("joint-moe-2025", flops=-1)
+    with pytest.raises(fit.UserError, match="^form=cubic: expected"):
+        fit.law(DENSE, form="cubic")
+    with pytest.raises(fit.UserError, match="no such file"):
+        fit.plan("absent.json", flops=1e22)
+    with pytest.raises(AttributeError, match="'fit' has no attribute 'plans'"):
+        fit.plans  # noqa: B018
+
+
+def test_the_names_are_functions_whatever_was_imported_first():
+    program = (
+        "import sys, fit; light = not {'numpy', 'jax'} & sys.modules.keys()\n"
+        "from fit import laws, planning, __main__ as m\n"
+        "m.run(['plan', '--law=joint-moe-2025', '--flops=1e20'])\n"
+        "plan = fit.plan('joint-moe-2025', flops=1e20); law = fit.load('joint-moe-2025')\n"
+        "print(light, callable(fit.law), fit.plan(law, flops=1e20).best == plan.best, 'jax' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.splitlines()[-1] == "True True True False"
+
+
+def ran(program, folder):
+    """What a program prints, run in this folder in a process of its own."""
+    env = os.environ | dict(MPLBACKEND="agg", PYTHONPATH=str(ROOT))
+    done = subprocess.run([sys.executable, "-"], input=program, cwd=folder, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_example_of_the_docs_runs(tmp_path):
+    shutil.copy(ROOT / "examples/runs.csv", tmp_path)
+    (program,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/fit.md").read_text(), re.DOTALL)
+    assert "<- best" in ran(program, tmp_path)
+    assert command_line.run(["plan", f"--law={tmp_path / 'law.json'}", "--flops=1e13"]) == 0
+
+
+def test_the_notebook_runs_from_top_to_bottom(tmp_path):
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    cells = json.loads((ROOT / "examples/plan.ipynb").read_text())["cells"]
+    cells = [cell for cell in cells if cell["cell_type"] == "code"]
+    assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in cells)
+    program = "\n".join("".join(cell["source"]) for cell in cells)
+    program = program.replace("plt.show()", 'figure.savefig("plan.png")')
+    assert "<- best" in ran(program, tmp_path / "examples")
+    assert (tmp_path / "examples/plan.png").stat().st_size > 10_000
+
+
+def test_a_prediction_is_what_the_command_prints_and_writes(law, tmp_path, capsys):
+    fit.save(law, tmp_path / "law.json")
+    model = dict(n_active=2e4, n_tokens=1e6, n_experts=8)
+    one = fit.predict(law, **model)
+    flags = ["predict", f"--law={tmp_path / 'law.json'}"]
+    assert command_line.run([*flags, *(f"--{name}={value}" for name, value in model.items())]) == 0
+    assert capsys.readouterr().out == f"{one}\n" and float(str(one)) == pytest.approx(float(law.predict(**model)))
+    rows = {name: [value, 2 * value] for name, value in model.items()} | dict(loss=[5.0, 4.0])
+    many = fit.predict(law, rows)
+    models, out = tmp_path / "models.jsonl", tmp_path / "out.jsonl"
+    models.write_text("".join(json.dumps(dict(zip(rows, row))) + "\n" for row in zip(*rows.values())))
+    assert command_line.run([*flags, f"--runs={models}", f"--out={out}"]) == 0
+    written = [json.loads(line) for line in out.read_text().splitlines()]
+    for name, values in many.columns.items():
+        assert [row[name] for row in written] == values == many.table.columns[name]
+    assert str(many).startswith("2 measured losses are ")
+    with pytest.raises(fit.UserError, match=f"^n_tokens is missing: the {law.form.name} law needs it"):
+        fit.predict(law, n_active=2e4)
+
+
+def test_a_comparison_is_what_the_command_prints(capsys):
+    laws = ["joint-moe-2025", fit.load("sparsity-2025")]
+    found = fit.compare(laws, flops=1e20, experts=[1, 8], used=1)
+    flags = ["compare", "--laws=joint-moe-2025,sparsity-2025", "--flops=1e20", "--experts=1,8", "--used=1"]
+    assert command_line.run([*flags, "--json"]) == 0
+    assert vars(found) == json.loads(capsys.readouterr().out)
+    assert command_line.run(flags) == 0
+    assert capsys.readouterr().out == f"{found}\n"
+    assert html.escape(str(found)) in found._repr_html_()
+    with pytest.raises(fit.UserError, match="^laws=nobody: no such file"):
+        fit.compare(["nobody"], flops=1e20)
+
+
+def test_an_architecture_is_what_the_command_prints(capsys):
+    found = fit.holistic(flops=1e21)
+    assert command_line.run(["holistic", "--flops=1e21", "--json"]) == 0
+    assert json.loads(json.dumps(vars(found))) == json.loads(capsys.readouterr().out)
+    assert found.architecture["model"]["n_experts"] > 1 and "feasible widths" in str(found)
+    with pytest.raises(fit.UserError, match="^nothing is asked: expected flops or runs"):
+        fit.holistic()
+
+
+def test_the_next_runs_are_what_the_command_prints(law, runs, tmp_path, capsys):
+    fit.save(law, tmp_path / "law.json")
+    found = fit.next(fit.load(tmp_path / "law.json"), runs, flops=1e12, target_flops=1e14, experts=[1, 8])
+    flags = [f"--law={tmp_path / 'law.json'}", f"--runs={runs}", "--flops=1e12", "--target_flops=1e14"]
+    assert command_line.run(["next", *flags, "--experts=1,8"]) == 0
+    assert capsys.readouterr().out == f"{found}\n" and found.trunks
+    with pytest.raises(fit.UserError, match="^target_flops is missing"):
+        fit.next(law, runs, flops=1e12)
+
+
+def test_a_page_is_written(law, runs, tmp_path):
+    assert fit.page(law, runs, tmp_path / "page.html") == str(tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert "the fitted law" in page and "joint-moe-2025" in page
+
+
+def test_a_surface_names_what_a_table_lacks(runs):
+    with pytest.raises(fit.UserError, match="no budget has 9 runs|column n_total is missing"):
+        fit.surface(runs)
+    with pytest.raises(TypeError, match=r"fit.surface\(\) has no option 'out'; options: seed"):
+        fit.surface(runs, out="x.png")

@@ -1,0 +1,259 @@
+"""Configs that no run can have: found before anything starts, by field, value and what is allowed."""
+
+import hashlib
+import json
+import pathlib
+
+import helpers
+import pytest
+
+from configs import deepseek_v3_like, fine_grained, joint_moe, mixtral, olmoe, quickstart, qwen3_moe
+from jmoe.config import check, fields
+from jmoe.errors import UserError
+from jmoe.exchange import layout
+from jmoe.run import record as record_lib
+from jmoe.run.schedule import Schedule
+from launch import jobs
+
+WRONG = {
+    "log_every": 0,
+    "checkpoint_every": 0,
+    "data.seq_len": 0,
+    "seed": -1,
+    "model.dtype": "float7",
+    "profile_steps": (3,),
+    "batch_tokens": ((0, 65_536, 1),),
+    "model.capacity_factor": float("nan"),
+    "optimizer.grad_clip": 0.0,
+    "model.init_scale": 0.0,
+    "optimizer.warmup_tokens": -1,
+    "model.rope_base": -1.0,
+    "optimizer.b1": 1.0,
+    "optimizer.b2": -0.1,
+    "optimizer.decay_fraction": 1.0,
+    "optimizer.weight_decay": -0.1,
+    "optimizer.lr_law.constant": float("inf"),
+    "loss.load_balance": -1.0,
+    "model.vocab_size": 0,
+    "model.attention": "flush",
+    "model.n_kv_heads": -1,
+    "model.head_dim": -2,
+    "model.qk_norm": "rms",
+    "remat": "some",
+    "mesh.expert": 0,
+    "microbatch_tokens": -1,
+    "chip.flops": -1.0,
+    "n_tokens": (2.5,),
+    "eval_every": -1,
+    "data.validation_sets": "books",
+    "model.top_k": 0,
+    "model.d_expert": -1,
+    "model.scores": "relu",
+    "model.balance": "luck",
+    "optimizer.bias_rate": -0.1,
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_value_that_no_run_can_have_is_refused_with_what_is_allowed(name):
+    config = joint_moe.get_config()
+    config.update_from_flattened_dict({name: WRONG[name]})
+    with pytest.raises(UserError) as told:
+        Schedule(config)
+    assert str(told.value) == f"config.{name}={WRONG[name]!r} must be {fields.FIELDS[name].allowed[0]}"
+
+
+@pytest.mark.parametrize("config", [joint_moe, quickstart, mixtral, fine_grained, olmoe, qwen3_moe, deepseek_v3_like])
+def test_every_field_says_what_it_may_be(config):
+    config = config.get_config()
+    assert fields.flat(config).keys() == fields.FIELDS.keys()
+    check.check_config(config)
+
+
+def test_all_about_a_field_is_said_once():
+    """Its line in the recipe alone defines it and words its meaning."""
+    root = pathlib.Path(joint_moe.__file__).parents[1]
+    sources = {path: path.read_text() for part in ("jmoe/config", "configs") for path in (root / part).rglob("*.py")}
+    for name, field in fields.FIELDS.items():
+        lines = [path.name for path, source in sources.items() for _ in range(source.count(f'"{name}": Field('))]
+        assert lines == ["joint_moe.py"], name
+        said = [path.name for path, source in sources.items() if len(field.help) > 30 and field.help[:30] in source]
+        assert said in (["joint_moe.py"], []), name  # [] where quotes are escaped, or the name says it
+
+
+def test_what_the_command_line_makes_of_it_is_one_sentence(tmp_path):
+    flags = "--config=configs/quickstart.py", f"--workdir={tmp_path / 'run'}", "--config.batch_tokens=1024"
+    said = helpers.fails("jmoe.train", *flags)
+    assert said == "error: config.batch_tokens=(1024,) must be " + fields.FIELDS["batch_tokens"].allowed[0] + "\n"
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "n_experts, qk_norm, change",
+    [
+        (1, "none", dict(qk_norm="projection")),
+        (8, "head", dict(n_shared_experts=1)),
+        (8, "none", dict(balance="bias")),
+        (8, "head", dict(scores="sigmoid")),
+        (8, "projection", dict(n_dense_blocks=1)),
+        (8, "projection", dict(head_dim=12)),
+    ],
+)
+def test_a_model_without_an_equal_in_transformers_is_not_exported(n_experts, qk_norm, change):
+    model = quickstart.get_config().model
+    model.update(dict(n_experts=n_experts, norm="rms", qk_norm=qk_norm) | change)
+    ((name, value),) = change.items()
+    with pytest.raises(UserError, match=rf"config.model.{name}={value!r} has no equal among"):
+        layout.check(model)
+
+
+@pytest.mark.parametrize(
+    "change, flag", [(dict(norm="layer"), "norm=rms"), (dict(final_norm=False), "final_norm=True")]
+)
+def test_the_refusal_names_the_flag_of_a_model_that_can_be_exported(change, flag):
+    model = quickstart.get_config().model
+    model.update(dict(n_experts=8, norm="rms") | change)
+    with pytest.raises(UserError, match=rf"has no equal among .* trained with --config.model.{flag} can be exported$"):
+        layout.check(model)
+
+
+@pytest.mark.parametrize("config", [olmoe, qwen3_moe])
+def test_a_config_of_transformers_says_the_model_again(config):
+    model = config.get_config().model
+    written = layout.config_json(model, 4_096)
+    assert layout.model_fields(json.loads(json.dumps(written))) == layout.said(model)
+    assert written["model_type"] == config.__name__.rpartition(".")[2]
+    with pytest.raises(UserError, match="num_experts is missing"):
+        layout.model_fields({name: value for name, value in written.items() if name != "num_experts"})
+
+
+def test_none_is_a_value_that_a_flag_can_give(tmp_path):
+    """To config.model.capacity_factor, which may be None, and to a field that may not."""
+    flags = "--config.model.capacity_factor=None", "--config.log_every=None"
+    said = helpers.fails("jmoe.train", "--config=configs/quickstart.py", f"--workdir={tmp_path / 'run'}", *flags)
+    assert said == "error: config.log_every=None must be a whole number, at least 1\n"
+
+
+def test_a_table_gets_the_columns_that_any_of_its_rows_has():
+    narrow, switch = joint_moe.get_config().model, joint_moe.get_config().model
+    narrow.update(n_experts=64, top_k=8, d_expert=192)
+    models = [json.loads(model.to_json()) for model in (switch, narrow)]
+    del models[0]["top_k"], models[0]["d_expert"]  # as in a record
+    rows = [dict(n_experts=8) | fields.columns(model) for model in models]
+    assert rows == [dict(n_experts=8), dict(n_experts=8, top_k=8, d_expert=192)]
+    fields.with_columns(rows, models)
+    assert rows == [dict(n_experts=8, top_k=1, d_expert=1536), dict(n_experts=8, top_k=8, d_expert=192)]
+    grouped = joint_moe.get_config().model
+    grouped.update(n_kv_heads=2, head_dim=96, tied_embeddings=True)
+    models = [models[0], json.loads(grouped.to_json())]
+    rows = [fields.columns(model) for model in models]
+    fields.with_columns(rows, models)
+    shared = [dict(n_kv_heads=8, head_dim=64), dict(n_kv_heads=2, head_dim=96)]
+    assert rows == [heads | dict(tied_embeddings=tied) for heads, tied in zip(shared, (False, True))]
+    alone = [dict(n_experts=8)]
+    fields.with_columns(alone, models[:1])
+    assert alone == [dict(n_experts=8)]
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        (dict(microbatch_tokens=1_000), "config.microbatch_tokens=1000 is no multiple of config.data.seq_len=512"),
+        (dict(microbatch_tokens=16_896), "config.microbatch_tokens=16896 is no multiple of config.model.group_tokens"),
+        (dict(microbatch_tokens=131_072), "must divide each batch of config.batch_tokens, and 65536 tokens"),
+        (dict(batch_tokens=((0, 65_536), (9, -1))), r"\(9, -1\)\) must be pairs"),
+    ],
+)
+def test_microbatches_are_whole_rows_and_groups_and_divide_every_batch(change, words):
+    config = joint_moe.get_config()
+    config.model.n_experts = 8
+    config.update(change)
+    with pytest.raises(UserError, match=words):
+        check.check_config(config)
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        (dict(n_kv_heads=3), "config.model.n_kv_heads=3 must divide config.model.n_heads=8"),
+        (dict(n_kv_heads=16), "config.model.n_kv_heads=16 must divide config.model.n_heads=8"),
+        (dict(head_dim=7), "config.model.head_dim=7 must be even"),
+        (dict(d_model=500, n_heads=8), "config.model.d_model=500 must be an even multiple of n_heads=8"),
+    ],
+)
+def test_heads_fit_together(change, words):
+    config = joint_moe.get_config()
+    config.model.update(change)
+    with pytest.raises(UserError) as told:
+        check.check_config(config)
+    assert str(told.value) == words
+    config.model.update(dict(n_heads=8, n_kv_heads=2, head_dim=6))  # which needs nothing of d_model
+    check.check_config(config)
+    config.mesh.model = 4
+    with pytest.raises(UserError, match="config.model.n_kv_heads=2 does not divide over config.mesh.model=4"):
+        check.check_mesh(config, 4)
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        (dict(top_k=9), r"config.model.top_k=9 must be at most n_experts=8"),
+        (dict(n_experts=1, top_k=2), r"config.model.top_k=2 must be at most n_experts=1"),
+        (dict(n_experts=1, n_shared_experts=1), r"config.model.n_shared_experts=1 needs a mixture"),
+        (dict(n_experts=1, balance="bias"), r"config.model.balance='bias' needs a mixture"),
+        (dict(n_dense_blocks=8), r"config.model.n_dense_blocks=8 must be below n_blocks=8"),
+        (dict(capacity_factor=0.0009, top_k=1), r"config.model.capacity_factor=0.0009 leaves no slot"),
+    ],
+)
+def test_a_mixture_that_cannot_be_is_refused_by_its_field(change, words):
+    config = joint_moe.get_config()
+    config.model.n_experts = 8
+    config.model.update(change)
+    with pytest.raises(UserError, match=words):
+        check.check_config(config)
+
+
+def test_the_model_axis_divides_the_width_that_is_used():
+    config = joint_moe.get_config()
+    config.model.n_experts, config.model.d_ff, config.model.d_expert, config.mesh.model = 8, 769, 96, 8
+    check.check_mesh(config, 8)  # no layer is as wide as d_ff
+    config.model.n_dense_blocks = 1
+    with pytest.raises(UserError, match=r"config.model.d_ff=769 does not divide over config.mesh.model=8"):
+        check.check_mesh(config, 8)
+    config.model.d_ff, config.model.d_expert = 768, 100
+    with pytest.raises(UserError, match=r"config.model.d_expert=100 does not divide over config.mesh.model=8"):
+        check.check_mesh(config, 8)
+
+
+def test_a_mesh_is_checked_without_devices():
+    config = joint_moe.get_config()
+    config.model.n_experts, config.mesh.expert, config.mesh.model = 8, 4, 2
+    assert check.check_mesh(config, 16) == (2, 4, 2)
+    config.microbatch_tokens = 32_768
+    with pytest.raises(UserError, match="config.microbatch_tokens: 32768 tokens are 4 groups of .* over 8 devices"):
+        check.check_mesh(config, 16)
+    config.mesh.expert = 3
+    with pytest.raises(UserError, match="does not divide the 16 devices"):
+        check.check_mesh(config, 16)
+
+
+def test_neutral_fields_are_in_no_record_and_no_job_name():
+    """As a config was written before they came; any other value is."""
+    config = quickstart.get_config()
+    old = json.loads(config.to_json())
+    del old["microbatch_tokens"], old["chip"], old["data"]["max_epochs"], old["data"]["on_bad_document"]
+    del old["eval_every"], old["wandb"], old["data"]["validation_sets"]
+    del old["model"]["final_norm"], old["optimizer"]["bias_rate"]
+    for name in ("n_kv_heads", "head_dim", "qk_norm", "tied_embeddings"):
+        del old["model"][name]
+    for name in ("top_k", "normalize_gates", "d_expert", "n_shared_experts", "n_dense_blocks", "scores", "balance"):
+        del old["model"][name]
+    record = record_lib.make_record(config, "0" * 16)
+    assert {name: old[name] for name in record["config"] if name in old} == record["config"]
+    before = hashlib.sha256(json.dumps(record["config"], sort_keys=True).encode()).hexdigest()[:8]
+    assert jobs.digest(fields.record_of(config)) == before
+    config.microbatch_tokens, config.chip.flops = 512, 1e12
+    assert fields.record_of(config) == record["config"] | {"microbatch_tokens": 512, "chip": {"flops": 1e12}}
+    # neither changes the mathematics, so a run may go on with it; nor does a field that chips had in an older version
+    record["config"]["chip"] = {"memory": 8e9}
+    record_lib.check_record(record, record_lib.make_record(config, "0" * 16), "somewhere")

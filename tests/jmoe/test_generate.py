@@ -1,0 +1,97 @@
+"""Text from a model: the cached decoder against the whole one, sampling, characters, the command."""
+
+import helpers
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from ml_collections import FrozenConfigDict
+
+from jmoe.model import cached, decoder, sharding
+from jmoe.text import tokenizer
+from tests.jmoe.test_model import GROUPED, ONE_FOR_ALL, logits_of, make_params, tiny, tokens_on
+
+PROMPT = 67  # more than one part of cached.PROMPT_POSITIONS
+T = 72
+
+
+FINE = dict(n_blocks=3, n_dense_blocks=1, top_k=2, d_expert=24, n_shared_experts=1, balance="bias", scores="sigmoid")
+
+
+@pytest.mark.parametrize(
+    "n_experts, model",
+    [
+        (1, dict(norm="layer", final_norm=False)),
+        (4, dict(norm="rms", final_norm=True)),
+        (4, dict(norm="layer", final_norm=True)),
+        (8, dict(norm="rms", final_norm=True) | FINE | GROUPED),
+        (1, ONE_FOR_ALL),
+    ],
+    ids=str,
+)
+def test_a_position_at_a_time_gives_the_logits_of_all_at_once(n_experts, model):
+    """The prompt in parts, then single tokens, against the decoder without a cache."""
+    config = tiny(n_experts=n_experts, **model)
+    mesh = sharding.make_mesh(config, jax.devices()[:1])
+    with jax.set_mesh(mesh):
+        params = jax.tree.map(lambda x: 3 * x, make_params(config, mesh))  # so that it is sure of something
+        tokens_BT = tokens_on(mesh, (1, T))
+        expected_TV = jax.device_get(logits_of(params, tokens_BT, config, False, mesh))[0]
+    params, tokens, model = jax.device_get(params), np.asarray(tokens_BT)[0].tolist(), FrozenConfigDict(config.model)
+    cache = cached.new_caches(model, T)
+    params = decoder.cast(jax.device_put(params), model)
+    logits_V, cache = cached.read_prompt(params, cache, tokens[:PROMPT], model)
+    got_TV = [logits_V]
+    for t in range(PROMPT, T):
+        logits_TV, cache = cached.forward(params, cache, jnp.asarray(tokens[t : t + 1]), t, model)
+        got_TV.append(logits_TV[0])
+    assert np.std(expected_TV) > 0.1
+    np.testing.assert_allclose(np.array(got_TV), expected_TV[PROMPT - 1 :], atol=1e-4 * np.std(expected_TV))
+
+
+def test_tokens_are_drawn_as_often_as_they_are_likely():
+    logits_V = jnp.log(jnp.array([0.1, 0.5, 0.15, 0.25]))
+    draw = jax.jit(jax.vmap(cached.choose, in_axes=(None, 0, None, None)))
+    keys = jax.random.split(jax.random.key(0), 20_000)
+    share = lambda *settings: np.bincount(draw(logits_V, keys, *settings), minlength=4) / len(keys)
+    five_sigma = 5 * 0.5 / len(keys) ** 0.5
+    np.testing.assert_allclose(share(1.0, 1.0), [0.1, 0.5, 0.15, 0.25], atol=five_sigma)
+    squared = np.array([0.01, 0.25, 0.0225, 0.0625])
+    np.testing.assert_allclose(share(0.5, 1.0), squared / squared.sum(), atol=five_sigma)
+    np.testing.assert_allclose(share(1.0, 0.6), [0, 2 / 3, 0, 1 / 3], atol=five_sigma)  # two hold 0.6 of it
+    assert share(1.0, 0.5)[1] == 1 and share(0.0, 1.0)[1] == 1
+
+
+def test_characters_are_shown_when_they_are_complete():
+    made = tokenizer.load("bytes")
+    ids = [*"aé漢".encode(), 0xFF, *b"b", made.end_of_text, *b"after the end"]
+    shown = list(made.decoded([ord(">")], ids))
+    assert "".join(shown) == "aé漢\ufffdb" and "é" in shown and "漢" in shown
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, text_glob):
+    """Workdir of a run of a few seconds, a mixture with LayerNorm."""
+    folder = tmp_path_factory.mktemp("generate")
+    config = helpers.write_config(folder, text_glob)
+    flags = "--config.model.n_experts=4", "--config.n_tokens=(8192,)"
+    done = helpers.run("jmoe.train", f"--config={config}", f"--workdir={folder / 'run'}", *flags)
+    assert done.returncode == 0, done.stderr
+    return folder / "run"
+
+
+def test_the_command_prints_text_that_follows_its_prompt(trained):
+    text = lambda *flags: (
+        helpers.run("jmoe.generate", f"--workdir={trained}", "--prompt=def é", "--n=40", *flags).stdout
+    )
+    first, other = text(), text("--seed=1")
+    assert first.startswith("def é") and 10 < len(first) < 60
+    assert first != other
+    greedy = text("--temperature=0")
+    assert greedy == text("--temperature=0", "--seed=1") != first
+
+
+def test_a_wrong_wish_is_refused_by_name(trained, tmp_path):
+    assert "--top_p=0.0" in helpers.fails("jmoe.generate", f"--workdir={trained}", "--top_p=0")
+    missing = tmp_path / "gone.json"
+    assert str(missing) in helpers.fails("jmoe.generate", f"--workdir={trained}", f"--tokenizer={missing}")

@@ -1,0 +1,262 @@
+"""Manifests against the published fields and golden files; tests/launch/test_apiserver.py shows them to a server."""
+
+import json
+import pathlib
+import re
+
+import helpers
+import pytest
+import yaml
+from etils import epath
+from kubernetes import client
+
+from jmoe.cost.chips import CHIPS
+from jmoe.errors import UserError
+from launch import accelerators, gke
+from launch import jobs as jobs_lib
+from launch.backend import Sweep
+
+GOLDEN = pathlib.Path(__file__).parents[1] / "data" / "gke"
+# Fields by type: kubernetes-sigs/jobset, api/jobset/v1alpha2/jobset_types.go (release 0.10 to 0.12).
+JOBSET = {
+    "JobSet": {"apiVersion", "kind", "metadata", "spec"},
+    "JobSetSpec": {
+        "replicatedJobs", "network", "successPolicy", "failurePolicy", "startupPolicy", "suspend", "coordinator",
+        "managedBy", "ttlSecondsAfterFinished",
+    },
+    "ReplicatedJob": {"name", "groupName", "template", "replicas", "dependsOn"},
+    "Network": {"enableDNSHostnames", "subdomain", "publishNotReadyAddresses"},
+    "FailurePolicy": {"maxRestarts", "restartStrategy", "rules"},
+    "FailurePolicyRule": {
+        "name", "action", "onJobFailureReasons", "onJobFailureMessagePatterns", "targetReplicatedJobs",
+    },
+}  # fmt: skip
+ACTIONS = {"FailJobSet", "RestartJobSet", "RestartJobSetAndIgnoreMaxRestarts"}
+# Labels: GKE's and Kueue's documentation.
+NODE_LABELS = {
+    "cloud.google.com/gke-tpu-accelerator", "cloud.google.com/gke-tpu-topology", "cloud.google.com/gke-accelerator",
+    "cloud.google.com/gke-spot",
+}  # fmt: skip
+OPTIONS = dict(image="registry/jmoe:1", queue="team", namespace="default", service_account=None, spot=True, n_slices=1)
+CASES = {
+    "tpu_slice": dict(accelerator="v5e:4x4"),
+    "tpu_multislice": dict(accelerator="v5p:2x2x2", n_slices=2, service_account="trainer"),
+    "gpu_machines": dict(accelerator="H100:2x8", spot=False),
+    "gpu": dict(accelerator="A100:1"),
+}
+
+
+def manifest(workdir="gs://bucket/sweep", **options) -> dict:
+    folder = epath.Path(workdir)
+    job = jobs_lib.Job("d32-e4-01234567", folder / "jobs/d32-e4-01234567", "c.py", {}, 32, 4, 1, 2, {}, {})
+    sweep = Sweep(folder, "sweep.py", "gke", 1, [], OPTIONS | options, [job])
+    return gke.jobset(sweep, job)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_manifest_is_the_golden_one(case):
+    """The files under tests/data/gke were read by people."""
+    assert manifest(**CASES[case]) == yaml.safe_load((GOLDEN / f"{case}.yaml").read_text())
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_field_is_a_published_one(case):
+    jobset = manifest(**CASES[case])
+    spec = jobset["spec"]
+    (replicated,) = spec["replicatedJobs"]
+    for part, kind in (
+        (jobset, "JobSet"), (spec, "JobSetSpec"), (replicated, "ReplicatedJob"), (spec["network"], "Network"),
+        (spec["failurePolicy"], "FailurePolicy"),
+        *((rule, "FailurePolicyRule") for rule in spec["failurePolicy"]["rules"]),
+    ):  # fmt: skip
+        assert part.keys() <= JOBSET[kind]
+    assert {rule["action"] for rule in spec["failurePolicy"]["rules"]} <= ACTIONS
+    check(jobset["metadata"], "V1ObjectMeta")
+    check(replicated["template"], "V1JobTemplateSpec")
+    pod = replicated["template"]["spec"]["template"]["spec"]
+    assert pod["nodeSelector"].keys() <= NODE_LABELS
+    for text in [jobset["metadata"]["name"], *jobset["metadata"]["labels"].values()]:
+        assert re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", text) and len(text) <= 63
+
+
+def check(value, kind: str) -> None:
+    """Every field of `value` is one of kubernetes' own model `kind`, and what it holds is of the field's type."""
+    if inner := re.fullmatch(r"(?:List\[|Dict\[str, )(.*)\]", kind):
+        for part in value.values() if isinstance(value, dict) else value:
+            check(part, inner.group(1))
+    elif kind.startswith("V1"):
+        model = getattr(client, kind)
+        names = {published: name for name, published in model.attribute_map.items()}
+        for field, part in value.items():
+            assert field in names, f"{kind} has no field {field}"
+            check(part, model.openapi_types[names[field]])
+        model(**{names[field]: part for field, part in value.items()})  # raises where a required field is missing
+    else:
+        assert isinstance(value, {"str": str, "int": int, "bool": bool}.get(kind, object)), (kind, value)
+
+
+def test_the_checker_finds_what_is_wrong():
+    job = manifest(**CASES["gpu"])["spec"]["replicatedJobs"][0]["template"]
+    check(job, "V1JobTemplateSpec")
+    for path, value in (("nodeSelectors", {}), ("containers", [{"image": "x", "cmd": []}]), ("restartPolicy", 1)):
+        broken = json.loads(json.dumps(job))
+        broken["spec"]["template"]["spec"][path] = value
+        with pytest.raises((AssertionError, ValueError)):
+            check(broken, "V1JobTemplateSpec")
+
+
+FREE, COUNTED, OVER = "restarted, as often as it occurs", "restarted, --retries times", "failed at once"
+
+
+@pytest.mark.parametrize(
+    "code, disrupted, becomes",
+    [
+        (2, False, OVER),  # launch.task: another try would end the same way
+        (75, False, FREE),  # launch.task: a failed try that it has counted, or a store that did not answer
+        (143, False, FREE),  # saved and stopped, with another pod that was preempted
+        (130, False, FREE),
+        (1, False, COUNTED),  # Python before launch.task: a package or a file is missing in the image
+        (127, False, COUNTED),  # a bad command
+        (128, False, COUNTED),
+        (137, False, COUNTED),  # out of the machine's memory
+        (139, False, COUNTED),
+        (137, True, FREE),  # preempted: no time to save
+        (143, True, FREE),
+        (1, True, FREE),
+        (2, True, OVER),
+    ],
+)
+def test_what_becomes_of_a_pod_that_ends(code, disrupted, becomes):
+    """By the rules of batch/v1 (podFailurePolicy) and of JobSet (failurePolicy), as their documentation states them."""
+    spec = manifest(**CASES["gpu"])["spec"]
+    job, policy = spec["replicatedJobs"][0]["template"]["spec"], spec["failurePolicy"]
+    reason, message = "BackoffLimitExceeded", "Job has reached the specified backoff limit"
+    assert job["backoffLimit"] == 0
+    for index, rule in enumerate(job["podFailurePolicy"]["rules"]):
+        assert rule.keys() <= {"action", "onExitCodes", "onPodConditions"} and rule["action"] == "FailJob"
+        on_codes, on_conditions = rule.get("onExitCodes"), rule.get("onPodConditions", [])
+        if on_codes and on_codes["operator"] == "In" and code in on_codes["values"]:
+            what = f"Container trainer for pod default/p failed with exit code {code}"
+        elif disrupted and {"type": "DisruptionTarget", "status": "True"} in on_conditions:
+            what = "Pod default/p has condition DisruptionTarget"
+        else:
+            continue
+        reason, message = "PodFailurePolicy", f"{what} matching FailJob rule at index {index}"
+        break
+    action = "RestartJobSet"
+    for rule in policy["rules"]:
+        patterns = rule.get("onJobFailureMessagePatterns", [""])
+        if reason in rule["onJobFailureReasons"] and any(re.search(pattern, message) for pattern in patterns):
+            action = rule["action"]
+            break
+    words = {"FailJobSet": OVER, "RestartJobSet": COUNTED, "RestartJobSetAndIgnoreMaxRestarts": FREE}
+    assert words[action] == becomes
+    assert policy["maxRestarts"] == 1  # --retries of the sweep
+
+
+@pytest.mark.parametrize(
+    "accelerator, n_slices, n_hosts, chips",
+    [
+        ("v5e:2x4", 1, 1, 8),
+        ("v5e:2x4/4", 1, 2, 4),
+        ("v5e:4x4", 1, 4, 4),
+        ("v5p:2x2x1", 1, 1, 4),
+        ("v5p:8x8x8", 1, 128, 4),
+        ("v6e:16x16", 3, 64, 4),
+        ("tpu7x:2x2x2", 1, 2, 4),
+        ("H100:8", 1, 1, 8),
+        ("H100:2x8", 1, 2, 8),
+    ],
+)
+def test_machines_of_a_slice(accelerator, n_slices, n_hosts, chips):
+    spec = manifest(accelerator=accelerator, n_slices=n_slices)["spec"]["replicatedJobs"][0]
+    job = spec["template"]["spec"]
+    assert (spec["replicas"], job["parallelism"], job["completions"]) == (n_slices, n_hosts, n_hosts)
+    (container,) = job["template"]["spec"]["containers"]
+    assert list(container["resources"]["limits"].values()) == [str(chips)]
+    names = [variable["name"] for variable in container["env"]]
+    assert ("JAX_COORDINATOR_ADDRESS" in names) == (n_slices * n_hosts > 1)
+
+
+@pytest.mark.parametrize(
+    "accelerator, alone", [("v5e:4x4", True), ("v5e:2x4", False), ("v5p:2x2x1", False), ("H100:2x8", False)]
+)
+def test_only_a_slice_of_several_machines_asks_for_a_node_pool_of_its_own(accelerator, alone):
+    """Slices of one machine share a node pool; asking for it alone would let one of them run there at a time."""
+    annotations = manifest(accelerator=accelerator)["metadata"]["annotations"]
+    assert ("alpha.jobset.sigs.k8s.io/exclusive-topology" in annotations) == alone
+
+
+@pytest.mark.parametrize(
+    "accelerator, words",
+    [
+        ("v5e:16", "v5e:4x4"),
+        ("v5e:3x5", "v5e:4x8"),
+        ("v5e:16x8", "v5e:8x16"),
+        ("v4:4x4", "v4:2x2x1"),
+        ("v4:3x3x3", "multiples of 4"),
+        ("v4:16x16x20", "4,096 chips"),
+        ("v5p", "v5p:2x2x1"),
+        ("v5p:8x4x4", "A <= B <= C"),
+        ("v5p:2x2x1/4", "v5p:2x2x1"),
+        ("v6e:4x4/8", "v6e:2x4/4"),
+        ("H100:16", "H100:2x8"),
+        ("H100:2x8x2", "H100:MACHINESxGPUS"),
+        ("H100", "H100:1"),
+        ("H100:0", "H100:1"),
+        ("v5e:4by4", "v5e:4x4"),
+    ],
+)
+def test_slices_that_do_not_exist_are_refused_with_those_that_do(accelerator, words):
+    with pytest.raises(UserError, match=f"--accelerator={accelerator}: there is no such") as refused:
+        accelerators.parse(accelerator)
+    assert words in str(refused.value)
+
+
+def test_every_kind_of_chip_can_be_priced_and_sent():
+    assert {accelerators.chip(kind) for kind in accelerators.GKE} <= CHIPS.keys()
+    assert accelerators.chip("v5e:4x4") == "v5e"
+
+
+def test_arguments_reach_the_container_unharmed():
+    """Kubernetes expands $(NAME) in a command, makes $$ one $, and leaves all else alone."""
+    odd = 'gs://bucket/it\'s $(PATH) $$(HOME) $x "here"\n; touch pwned'
+    (container,) = manifest(workdir=odd, **CASES["gpu"])["spec"]["replicatedJobs"][0]["template"]["spec"]["template"][
+        "spec"
+    ]["containers"]
+    seen = [
+        expand(argument, {"PATH": "pwned", "HOME": "pwned"}) for argument in container["command"] + container["args"]
+    ]
+    assert seen == ["python", "-m", "launch.task", f"--workdir={odd}", "--job=d32-e4-01234567"]
+    (cache,) = [v["value"] for v in container["env"] if v["name"] == "JAX_COMPILATION_CACHE_DIR"]
+    assert expand(cache, {"PATH": "pwned"}) == f"{odd}/compiled"
+
+
+def expand(text: str, environment: dict) -> str:
+    """Kubernetes' rules of expansion, as its documentation of `command` gives them."""
+    value = lambda m: "$" if m[0] == "$$" else environment.get(m[1], m[0])
+    return re.sub(r"\$\$|\$\(([A-Za-z_][\w.-]*)\)", value, text)
+
+
+@pytest.mark.parametrize(
+    "flags, words",
+    [
+        (["--workdir=gs://b/x", "--queue=q", "--accelerator=v5e:4x4"], "needs --image"),
+        (["--workdir=gs://b/x", "--image=i", "--queue=q"], "needs --accelerator"),
+        (["--workdir=x", "--image=i", "--queue=q", "--accelerator=v5e:4x4"], "needs a --workdir on gs://"),
+        (["--workdir=gs://b/x", "--image=i", "--queue=q", "--accelerator=v5e:4by4"], "v5e:4by4"),
+    ],
+)
+def test_what_no_jobset_can_be_made_from_is_refused(flags, words):
+    start = ("launch.sweep", "--sweep=configs/sweeps/quickstart.py", "--backend=gke", "--dry_run")
+    assert words in helpers.fails(*start, *flags)
+
+
+def test_dry_run_writes_manifests_that_kubectl_takes():
+    flags = ["--workdir=gs://b/x", "--image=i", "--queue=q", "--accelerator=v5e:4x4", "--dollars_per_hour=1"]
+    start = ("launch.sweep", "--sweep=configs/sweeps/quickstart.py", "--backend=gke", "--dry_run")
+    done = helpers.run(*start, *flags)
+    assert done.returncode == 0, done.stderr
+    documents = list(yaml.safe_load_all(done.stdout))
+    assert len(documents) == 12 and all(document["kind"] == "JobSet" for document in documents)
+    assert "v5e-hours" in done.stdout

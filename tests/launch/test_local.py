@@ -1,0 +1,441 @@
+"""Sweeps on the local pool: real trainers, killed as is the sweep itself; at length with JMOE_SOAK=1 (`make soak`)."""
+
+import contextlib
+import csv
+import json
+import os
+import pathlib
+import random
+import re
+import shutil
+import signal
+import subprocess
+import time
+
+import helpers
+import pytest
+
+from jmoe.errors import UserError
+from jmoe.storage import files as storage
+from launch.backend import backend
+
+SOAK = bool(os.environ.get("JMOE_SOAK"))
+SWEEP = """
+def get_sweep():
+    return {config!r}, {varied!r}
+"""
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory, text_glob):
+    folder = tmp_path_factory.mktemp("sweep")
+    path = folder / "sweep.py"
+    long = {"model.d_model": (16, 32, 48), "model.n_experts": (1, 2, 4, 8)}
+    short = {"seed": (0, 1), "model.n_experts": (1, 4)}  # of two shapes, which are compiled once each
+    config = str(helpers.write_config(folder, text_glob, checkpoint_every=10))
+    path.write_text(SWEEP.format(config=config, varied=long if SOAK else short))
+    return path
+
+
+def launch(sweep, workdir, *flags):
+    return helpers.run(
+        "launch.sweep", f"--sweep={sweep}", f"--workdir={workdir}", "--retries=1000", *flags, timeout=3600
+    )
+
+
+def rows(workdir):
+    """runs.csv without its times."""
+    with open(workdir / "runs.csv", newline="") as file:
+        return [{name: value for name, value in row.items() if name != "seconds"} for row in csv.DictReader(file)]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(sweep, tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("undisturbed")
+    done = launch(sweep, workdir)
+    assert done.returncode == 0, done.stderr
+    return workdir
+
+
+def test_runs_csv_has_the_laws_columns_first_and_traces_each_run(undisturbed):
+    table = rows(undisturbed)
+    assert list(table[0])[:5] == ["n_active", "n_total", "n_tokens", "n_experts", "loss"]
+    assert len(table) == (24 if SOAK else 8)
+    assert len({(r["d_model"], r["seed"], r["n_experts"], r["n_tokens"]) for r in table}) == len(table)
+    assert {r["n_tokens"] for r in table} == {"8192", "16384"}
+    assert len({r["corpus_fingerprint"] for r in table}) == len({r["code"] for r in table}) == 1
+    for row in table:
+        assert 2 < float(row["loss"]) < 6
+        assert (float(row["drop_rate"]) > 0) == (row["n_experts"] != "1")
+        assert (undisturbed / row["run"] / "result.json").exists()
+        assert {"seed", "jmoe_version", "jax_version", "config", "overrides"} <= row.keys()
+
+
+def test_a_second_start_starts_nothing(sweep, undisturbed):
+    before = (undisturbed / "runs.csv").read_bytes()
+    logs = {path: path.stat().st_size for path in undisturbed.rglob("log.txt")}
+    done = launch(sweep, undisturbed)
+    n_runs = len(rows(undisturbed))
+    assert done.returncode == 0 and f"{n_runs} of {n_runs} runs were done before: this sweep is finished" in done.stdout
+    assert (undisturbed / "runs.csv").read_bytes() == before
+    assert logs and {path: path.stat().st_size for path in undisturbed.rglob("log.txt")} == logs
+
+
+def test_killed_and_stopped_at_random_it_ends_with_the_same_table(sweep, undisturbed, tmp_path):
+    """Trainers die by SIGKILL, and so does the sweep; then Ctrl-C, then launch.cancel."""
+    chance = random.Random(1)
+    n_killed = sum(kill_at_random(sweep, tmp_path, chance) for _ in range(3 if SOAK else 2))
+    assert n_killed >= (20 if SOAK else 1)
+    stop_by_ctrl_c(sweep, tmp_path)
+    stop_by_cancel(sweep, tmp_path)
+    done = launch(sweep, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert rows(tmp_path) == rows(undisturbed)
+    times = re.compile(rb"(?m)^(.*?),([^,]*),(\d+,jobs/)")  # seconds stand before n_heads and the run's folder
+    same = [times.sub(rb"\1,,\3", (folder / "runs.csv").read_bytes()) for folder in (tmp_path, undisturbed)]
+    assert same[0] == same[1]
+
+
+def kill_at_random(sweep, tmp_path, chance) -> int:
+    """Starts the sweep and kills some of its trainers, then itself; returns how many trainers died."""
+    process, n_killed = begin(sweep, tmp_path), 0
+    for _ in range(8 if SOAK else 1):
+        wait_for_steps(process, tmp_path, chance.randrange(1, 12))
+        for pid in chance.sample(victims := children(process.pid), k=min(1, len(victims))):
+            kill(pid)
+            n_killed += 1
+    assert wait_for_steps(process, tmp_path, chance.randrange(1, 12)), "the sweep ended before it was killed"
+    orphans = children(process.pid)
+    process.kill()
+    process.wait()
+    if chance.random() < 0.5:  # the others save and stop by themselves while the next sweep starts
+        for pid in orphans:
+            kill(pid)
+    assert one_trainer_for_each_job(tmp_path)
+    return n_killed
+
+
+def stop_by_ctrl_c(sweep, tmp_path) -> None:
+    process = begin(sweep, tmp_path)
+    if wait_for_steps(process, tmp_path, 5):
+        refused = helpers.fails("launch.sweep", f"--sweep={sweep}", f"--workdir={tmp_path}")
+        assert "another launch.sweep" in refused and f"process {process.pid} on" in refused
+        halt(children(process.pid)[:1])  # it is woken to save
+        process.send_signal(signal.SIGINT)
+        process.wait()
+        said = (tmp_path / "stderr.txt").read_text()
+        assert process.returncode == 130 and "the same command goes on" in said and "Traceback" not in said
+        assert not children(process.pid)
+        assert not (tmp_path / "runs.csv").exists()
+
+
+def stop_by_cancel(sweep, tmp_path) -> None:
+    process = begin(sweep, tmp_path)
+    if wait_for_steps(process, tmp_path, 5):
+        status = helpers.run("launch.status", f"--workdir={tmp_path}").stdout
+        assert "/2 running" in status and f"process {process.pid} on" in status, status
+        halt(children(process.pid)[:1])
+        assert "asked 1 process" in helpers.run("launch.cancel", f"--workdir={tmp_path}").stdout
+        process.wait()
+        assert process.returncode == 143
+
+
+def test_what_remains_to_train_does_not_change_how_it_is_trained(sweep, undisturbed, tmp_path):
+    """One job of four, trained again alone: with the threads of the beginning, though all cores are free."""
+    shutil.copytree(undisturbed, tmp_path, dirs_exist_ok=True)
+    last = next(folder for folder in (tmp_path / "jobs").iterdir() if "-e4-" in folder.name)
+    shutil.rmtree(last)
+    done = launch(sweep, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert rows(tmp_path) == rows(undisturbed)
+    threads = json.loads((tmp_path / "sweep.json").read_text())["options"]["threads"]
+    records = [json.loads(path.read_text())["record"] for path in tmp_path.glob("jobs/*/*/result.json")]
+    assert {record["cpu_threads"] for record in records} == {threads}
+
+
+def begin(sweep, workdir):
+    with open(workdir / "stderr.txt", "w") as said:
+        return subprocess.Popen(
+            helpers.command("launch.sweep", f"--sweep={sweep}", f"--workdir={workdir}", "--retries=1000"),
+            env=helpers.environment(),
+            stdout=subprocess.DEVNULL,
+            stderr=said,
+        )
+
+
+def wait_for_steps(process, workdir, n: int) -> bool:
+    """Until `n` more steps are logged; False if the sweep ended before."""
+    target = steps(workdir) + n
+    while process.poll() is None and steps(workdir) < target:
+        time.sleep(0.01)
+    return process.poll() is None
+
+
+def steps(workdir) -> int:
+    """Steps logged so far, those that a kill took back included."""
+    return sum(path.read_bytes().count(b"\n") for path in workdir.glob("jobs/*/*/metrics.jsonl"))
+
+
+def children(pid: int) -> list[int]:
+    done = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True)
+    return [int(line) for line in done.stdout.split()]
+
+
+def kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
+def halt(pids) -> None:
+    """A halted process hears no signal but those that wake or kill it."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGSTOP)
+
+
+def one_trainer_for_each_job(workdir) -> bool:
+    done = subprocess.run(["pgrep", "-af", f"jmoe.train.*{workdir}"], capture_output=True, text=True)
+    folders = re.findall(r"--workdir=(\S+)", done.stdout)
+    return len(folders) == len(set(folders))
+
+
+def test_jobs_that_fail_for_good_are_told_and_stop_no_other(sweep, tmp_path):
+    config = re.search(r"return '(.*?)'", sweep.read_text()).group(1)
+    (tmp_path / "sweep.py").write_text(f"""
+def get_sweep():
+    return {config!r}, [
+        {{"optimizer.lr_law.constant": 70.0, "model.d_model": 16}},
+        {{"model.d_model": 1_024, "model.n_heads": 512, "data.seq_len": 16_384, "data.validation_tokens": 16_384,
+          "batch_tokens": ((0, 16_384),), "n_tokens": (81_920, 163_840)}},  # 0.5 TB of attention scores
+        {{"model.d_model": 16}},
+    ]
+""")
+    workdir = tmp_path / "run"
+    done = helpers.run("launch.sweep", f"--sweep={tmp_path / 'sweep.py'}", f"--workdir={workdir}")
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert "4 of 6 runs are missing" in done.stderr
+    assert len(rows(workdir)) == 2
+    status = helpers.run("launch.status", f"--workdir={workdir}").stdout.splitlines()
+    assert [line.split()[2] for line in status[:3]] == ["failed", "failed", "done"]
+    assert "non-finite loss at step" in status[0]
+    assert "out of memory" in status[1].lower() and "1 failed try:" in status[1]
+    assert "2 of 6 runs done; 3 jobs on local: 1 done, 2 failed" in status[3]
+    collected = helpers.run("launch.collect", f"--workdir={workdir}")
+    assert collected.returncode == 0
+    assert collected.stdout.count("non-finite loss") == collected.stdout.lower().count("out of memory") == 2
+    assert len(rows(workdir)) == 2
+    logs = helpers.run("launch.logs", f"--workdir={workdir}", f"--job={status[0].split()[0]}").stdout
+    assert "error: non-finite loss at step" in logs
+
+
+def launch_of(flags, workdir) -> list[str]:
+    return ["launch.sweep", *flags, f"--workdir={workdir}"]
+
+
+@pytest.fixture
+def copied(sweep, undisturbed, tmp_path):
+    """(workdir, the flags that start it): the finished sweep in a folder and with a config, edited.py, of its own."""
+    workdir = tmp_path / "run"
+    shutil.copytree(undisturbed, workdir)
+    config = re.search(r"return '(.*?)'", sweep.read_text()).group(1)
+    edited = tmp_path / "edited.py"
+    edited.write_text(pathlib.Path(config).read_text())
+    (tmp_path / "sweep.py").write_text(sweep.read_text().replace(config, str(edited)))
+    return workdir, [f"--sweep={tmp_path / 'sweep.py'}", f"--workdir={workdir}"]
+
+
+def test_two_versions_never_mix_silently(copied, undisturbed, tmp_path):
+    """Another config, other code, another corpus: refused by name, taken when named."""
+    (workdir, start), edited, n_rows = copied, tmp_path / "edited.py", len(rows(undisturbed))
+    original = edited.read_text()
+    assert f"{n_rows} of {n_rows} runs were done before" in helpers.run("launch.sweep", *start).stdout
+    edited.write_text(original.replace("    return config", "    config.loss.router_z = 0.5\n    return config"))
+    said = helpers.fails("launch.sweep", *start)
+    assert "--mix=config" in said and "was edited" in said
+
+    path = workdir / "sweep.json"
+    begun = json.loads(path.read_text())
+    name = list(begun["jobs"])[0]
+    edited.write_text(original)
+    changed = json.loads(path.read_text())
+    changed["jobs"][name]["code"] = ["0ld0c0de-jax0.9"]
+    path.write_text(json.dumps(changed))
+    said = helpers.fails("launch.sweep", *start)
+    assert "--mix=code" in said and "0ld0c0de-jax0.9" in said
+    said = helpers.fails("launch.collect", f"--workdir={workdir}")
+    assert "--mix=code" in said and "0ld0c0de-jax0.9 in 2 runs" in said and name in said
+    assert helpers.run("launch.sweep", *start, "--mix=code").returncode == 0
+    assert {row["code"] for row in rows(workdir)} == {"0ld0c0de-jax0.9", begun["jobs"][name]["code"][0]}
+
+    result = next(workdir.glob(f"jobs/{name}/*/result.json"))
+    other = json.loads(result.read_text()) | {"corpus_fingerprint": "f" * 16}
+    result.write_text(json.dumps(other))
+    said = helpers.run("launch.collect", f"--workdir={workdir}").stdout
+    assert f"{result.parent.relative_to(workdir)}: result.json is damaged; starting the sweep again" in said
+    result.write_text(json.dumps(storage.sealed(other)))
+    said = helpers.fails("launch.collect", f"--workdir={workdir}")
+    assert "--mix=corpus" in said and "f" * 16 in said
+    other["record"]["config"]["loss"]["router_z"] = 0.5
+    result.write_text(json.dumps(storage.sealed(other)))
+    said = helpers.fails("launch.collect", f"--workdir={workdir}")
+    assert "--mix=config" in said and result.parent.name in said
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("def get_sweep():\n    return 'nowhere.py', [{}]", ["nowhere.py"]),
+        ("x = 1", ["get_sweep"]),
+        ("def get_sweep(:", ["SyntaxError"]),
+        ("def get_sweep():\n    return 'configs/quickstart.py'", ["get_sweep() must return"]),
+        ("def get_sweep():\n    return 'configs/quickstart.py', []", ["no job"]),
+        ("def get_sweep():\n    return 'configs/quickstart.py', {'seed': ()}", ["no job"]),
+        ("def get_sweep():\n    return 'configs/quickstart.py', [{'model.d_modle': 3}]", ["d_modle"]),
+        ("def get_sweep():\n    return 'configs/quickstart.py', [{'n_tokens': (5, 4)}]", ["n_tokens", "ascending"]),
+    ],
+)
+def test_an_unusable_sweep_is_refused(tmp_path, text, words):
+    (tmp_path / "sweep.py").write_text(text)
+    said = helpers.fails("launch.sweep", f"--sweep={tmp_path / 'sweep.py'}", f"--workdir={tmp_path / 'run'}")
+    for word in words:
+        assert word in said
+    assert not (tmp_path / "run" / "runs.csv").exists()
+
+
+def test_commands_without_a_sweep_say_so(tmp_path):
+    for module, *flags in (["status"], ["collect"], ["cancel"], ["logs", "--job=x"]):
+        assert "holds no sweep" in helpers.fails(f"launch.{module}", f"--workdir={tmp_path}", *flags)
+
+
+def test_values_reach_the_trainer_unharmed(tmp_path, sweep, text_glob):
+    """Spaces, quotes, newlines and $(...) in a flag, in the sweep's file and in its folder: no shell reads them."""
+    config = re.search(r"return '(.*?)'", sweep.read_text()).group(1)
+    odd, fingerprint = helpers.odd_path(), helpers.fingerprint(text_glob)
+    folder = tmp_path / 'it\'s $(touch pwned) a "folder"\nhere'
+    folder.mkdir()
+    job = {"n_tokens": (8_192,), "data.path": odd, "data.fingerprint": fingerprint}
+    (folder / "sweep.py").write_text(f"def get_sweep():\n    return {config!r}, [{job!r}]")
+    environment = helpers.environment() | {"MY_API_TOKEN": "hunter2-never-in-a-log"}
+    flags = f"--sweep={folder / 'sweep.py'}", f"--workdir={folder / 'run'}"
+    done = subprocess.run(helpers.command("launch.sweep", *flags), env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (result,) = folder.rglob("result.json")
+    assert json.loads(result.read_text())["record"]["config"]["data"]["path"] == odd
+    assert not list(tmp_path.rglob("pwned")) and not os.path.exists("pwned")
+    files = [path for path in (folder / "run").rglob("*") if path.is_file()]
+    assert files and all(b"hunter2" not in path.read_bytes() for path in files)
+
+
+BACKEND = '''
+"""Runs the task of the first job, in front of the user's eyes."""
+
+import os
+import subprocess
+import sys
+
+from absl import flags
+
+from launch import output, trainer
+
+ON_THIS_MACHINE = False
+flags.DEFINE_string("greeting", "nothing", "What each task says first.")
+
+
+def options():
+    return {"greeting": flags.FLAGS.greeting}
+
+
+def check(sweep):
+    pass
+
+
+def devices(sweep, accelerator):
+    return 1, None
+
+
+def submit(sweep):
+    first, *_ = sweep.jobs
+    flags = [f"--workdir={os.fspath(sweep.workdir)}", f"--job={first.name}", f"--backend={__file__}"]
+    command = [sys.executable, "-m", "launch.task", *flags]
+    print(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    return f"that was one of {len(sweep.jobs)}"
+
+
+def states(sweep):
+    return {}
+
+
+def reason(sweep, job):
+    return "it was not its turn"
+
+
+def logs(sweep, job):
+    return b"its log: " + output.log(job)
+
+
+def cancel(sweep, patience):
+    return "too late"
+
+
+def run_task(sweep, job):
+    print(sweep.options["greeting"], job.name)
+    return trainer.start_when_free(job, sweep.stall_minutes).wait()
+'''
+
+
+def test_a_backend_is_one_file(sweep, tmp_path):
+    """Anywhere: with its flags, its part of every command, and what it runs as a job's task."""
+    config = re.search(r"return '(.*?)'", sweep.read_text()).group(1)
+    (tmp_path / "sweep.py").write_text(
+        f"def get_sweep():\n    return {config!r}, {{'n_tokens': ((8_192,), (4_096,))}}\n"
+    )
+    (tmp_path / "mine.py").write_text(BACKEND)
+    workdir = tmp_path / "run"
+    flags = [f"--sweep={tmp_path / 'sweep.py'}", f"--workdir={workdir}", "--greeting=good morning,"]
+    begun = helpers.run("launch.sweep", *flags, "--backend", tmp_path / "mine.py")
+    assert begun.returncode == 0 and "that was one of 2" in begun.stdout, begun.stderr
+    here = f"--workdir={workdir}", f"--backend={tmp_path / 'mine.py'}"
+    one, other = json.loads((workdir / "sweep.json").read_text())["jobs"]
+    assert f"good morning, {one}" in begun.stdout
+    collected = helpers.run("launch.collect", *here).stdout
+    assert f"jobs/{other}/branch-4096: it was not its turn" in collected
+    assert [row["run"] for row in rows(workdir)] == [f"jobs/{one}/branch-8192"]
+    status = helpers.run("launch.status", *here).stdout
+    assert "0/1 failed    it was not its turn" in status and "1 of 2 runs done; 2 jobs on" in status, status
+    assert helpers.run("launch.logs", *here, f"--job={one}").stdout.startswith("its log: ")
+    assert "too late" in helpers.run("launch.cancel", *here).stdout
+
+
+@pytest.mark.parametrize(
+    "name, words",
+    [
+        ("jobs", "--backend=jobs: choose local, slurm, gke, or the path of a Python file"),
+        (__file__, "is no backend: it does not define devices, submit, states, logs, cancel"),
+        ("mine", "--backend=mine: choose local, slurm, gke, or the path of a Python file"),
+        ("../x", "--backend=../x: choose local"),
+        ("nowhere.py", "nowhere.py' is no Python file"),
+    ],
+)
+def test_what_is_no_backend_is_refused(name, words):
+    with pytest.raises(UserError, match=re.escape(words)):
+        backend(name)
+
+
+def test_a_backends_file_may_hold_a_class(tmp_path):
+    path = tmp_path / "mine.py"
+    methods = "".join(
+        f"    def {name}(self, *_):\n        return {name!r}\n" for name in ("devices", "submit", "states", "logs")
+    )
+    head = "from launch.backend import Backend\n\nclass Mine(Backend):\n    ON_THIS_MACHINE = True\n"
+    path.write_text(head + methods + "    def cancel(self, *_):\n        return 'cancel'\n")
+    mine = backend(str(path))
+    assert mine.ON_THIS_MACHINE and mine.states(None) == "states" and mine.options() == {} and mine.preview(None) == ""
+    assert not mine.defines("cancel_job")
+    with pytest.raises(UserError, match="mine.py cannot cancel one job, only all of them"):
+        mine.cancel_job(None, None, 1.0)
+    path = tmp_path / "less.py"
+    path.write_text(head + methods)
+    with pytest.raises(UserError, match="does not define cancel$"):
+        backend(str(path))

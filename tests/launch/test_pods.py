@@ -1,0 +1,182 @@
+"""Logs and control of single jobs on GKE: kubernetes' own client and a server that answers for pods as its API does."""
+
+import http.server
+import json
+import re
+import threading
+import urllib.parse
+import uuid
+
+import kubernetes
+import pytest
+import yaml
+from etils import epath
+
+from jmoe.errors import UserError
+from launch import cluster, gke, gke_pods, manifest, trainer
+from launch import jobs as jobs_lib
+from launch.backend import Sweep
+from tests.launch.test_gke import OPTIONS
+
+GKE = gke.Gke()
+JOBS = "d32-e1-00000001", "d32-e1-00000002", "d32-e4-00000003"
+
+
+def sweep_of(folder) -> Sweep:
+    """Three jobs on two machines each."""
+    workdir = epath.Path(folder)
+    jobs = [
+        jobs_lib.Job(name, workdir / "jobs" / name, "c.py", {}, 32, 1, 1, 2, {"branch-8": 8}, {}, code=["c"])
+        for name in JOBS
+    ]
+    return Sweep(workdir, "sweep.py", "gke", 1, [], OPTIONS | {"accelerator": "H100:2x8"}, jobs)
+
+
+def pod(jobset: str, index: int, uid: str, created: str, phase="Running") -> dict:
+    labels = {
+        "jobset.sigs.k8s.io/jobset-name": jobset,
+        "jobset.sigs.k8s.io/job-index": "0",
+        "batch.kubernetes.io/job-completion-index": str(index),
+    }
+    name = f"{jobset}-slice-0-{index}-{uid}"
+    metadata = {"name": name, "uid": uid, "labels": labels, "creationTimestamp": created}
+    return {"metadata": metadata, "status": {"phase": phase}}
+
+
+class Server(http.server.ThreadingHTTPServer):
+    """Custom objects by name, and pods, their logs and events, which a test puts there."""
+
+    daemon_threads = True
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.jobsets, self.pods, self.logs, self.events = {}, [], {}, []
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        body["metadata"]["uid"] = uuid.uuid4().hex
+        self.server.jobsets[body["metadata"]["name"]] = body
+        self._answer(201, body)
+
+    def do_DELETE(self):
+        self._answer(200, self.server.jobsets.pop(self.path.split("?")[0].rsplit("/", 1)[1]))
+
+    def do_GET(self):
+        path, _, query = self.path.partition("?")
+        if path.endswith("/jobsets"):
+            return self._answer(200, {"items": list(self.server.jobsets.values())})
+        if path.endswith("/workloads"):
+            return self._answer(200, {"items": []})
+        if path.endswith("/events"):
+            return self._answer(200, {"items": self.server.events})
+        if path.endswith("/pods"):
+            label, name = urllib.parse.parse_qs(query)["labelSelector"][0].split("=")
+            return self._answer(200, {"items": [p for p in self.server.pods if p["metadata"]["labels"][label] == name]})
+        assert "container=trainer" in query  # a pod with a sidecar has several
+        name = re.fullmatch(r"/api/v1/namespaces/default/pods/(.*)/log", path)[1]
+        self._answer(200, self.server.logs[name], "text/plain")
+
+    def _answer(self, code, body, kind="application/json"):
+        data = (body if kind == "text/plain" else json.dumps(body)).encode()
+        self.send_response(code)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def api(tmp_path, monkeypatch):
+    server = Server()
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    config = {
+        "current-context": "c",
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{server.server_port}"}}],
+        "users": [{"name": "u", "user": {}}],
+    }
+    (tmp_path / "kubeconfig").write_text(yaml.safe_dump(config))
+    monkeypatch.setattr(kubernetes.config.kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", str(tmp_path / "kubeconfig"))
+    cluster._client.cache_clear()
+    monkeypatch.setattr(gke_pods, "SECONDS_BETWEEN_LOOKS", 0.01)
+    yield server
+    server.shutdown()
+    server.server_close()
+    cluster._client.cache_clear()
+
+
+def test_logs_are_of_the_newest_pod_of_a_rank_with_the_clusters_words(api, tmp_path):
+    sweep = sweep_of(tmp_path)
+    GKE.submit(sweep)
+    name = f"{sweep.id}-{JOBS[0]}"
+    job = sweep.jobs[0]
+    with pytest.raises(UserError, match="has no pod"):
+        GKE.logs(sweep, job)
+    api.jobsets[name]["status"] = {
+        "conditions": [{"type": "Suspended", "status": "True", "reason": "Queued", "message": "no quota"}]
+    }
+    reason = {"involvedObject": {"kind": "Pod", "name": f"{name}-slice-0-0-b"}, "lastTimestamp": "2026-01-02T00:00:00Z"}
+    other = {"involvedObject": {"kind": "Pod", "name": "elsewhere"}, "lastTimestamp": "2026-01-01T00:00:00Z"}
+    about = {"reason": "FailedScheduling", "metadata": {}}
+    api.events += [reason | about | {"message": "0/3 nodes"}, other | about | {"message": "not ours"}]
+    said = GKE.logs(sweep, job).decode()
+    assert "Suspended=True Queued: no quota" in said
+    assert "FailedScheduling: 0/3 nodes" in said and "not ours" not in said
+
+    days = [f"2026-01-0{day}T00:00:00Z" for day in (1, 2, 3)]
+    api.pods += [pod(name, 0, "a", days[0], "Failed"), pod(name, 0, "b", days[1]), pod(name, 1, "c", days[2])]
+    api.logs |= {p["metadata"]["name"]: f"printed by {p['metadata']['uid']}\n" for p in api.pods}
+    assert GKE.logs(sweep, job).startswith(b"printed by b\n==> JobSet")
+    assert GKE.logs(sweep, job, rank=0) == b"printed by b\n" and GKE.logs(sweep, job, rank=1) == b"printed by c\n"
+
+    for rank, text in ((0, "first"), (1, "other")):  # what the pod of an earlier try left behind
+        job.log.parent.mkdir(parents=True, exist_ok=True)
+        job.log.write_text(f"==> 2026-01-01T00:00:00Z, a trainer on x <==\n{text}\n")
+        gke_pods.keep(job, rank)
+    assert GKE.logs(sweep, job, attempt=1).endswith(b"first\n") and GKE.logs(sweep, job, attempt=2) == b"printed by b\n"
+    assert GKE.logs(sweep, job, rank=1, attempt=-2).endswith(b"other\n")
+    with pytest.raises(UserError, match="has 2 tries"):
+        GKE.logs(sweep, job, attempt=3)
+
+
+def test_what_is_followed_goes_on_in_the_next_pod_until_the_jobset_is_over(api, tmp_path):
+    sweep = sweep_of(tmp_path)
+    GKE.submit(sweep)
+    name, job = f"{sweep.id}-{JOBS[2]}", sweep.jobs[2]
+    api.pods.append(pod(name, 0, "a", "2026-01-01T00:00:00Z"))
+    api.logs |= {f"{name}-slice-0-0-a": "one\n", f"{name}-slice-0-0-b": "two\n"}
+    lines = GKE.follow(sweep, job, None)
+    assert next(lines) == b"one\n"
+    api.pods.append(pod(name, 0, "b", "2026-01-02T00:00:00Z"))
+    assert next(lines) == f"==> {name}-slice-0-0-b <==\n".encode() and next(lines) == b"two\n"
+    api.jobsets[name]["status"] = {"conditions": [{"type": "Completed", "status": "True"}]}
+    assert list(lines) == []
+
+
+def test_one_job_is_cancelled_and_the_others_stay(api, tmp_path):
+    sweep = sweep_of(tmp_path)
+    GKE.submit(sweep)
+    names = [f"{sweep.id}-{name}" for name in JOBS]
+    assert sorted(api.jobsets) == names
+    job = sweep.jobs[1]
+    job.folder.mkdir(parents=True)
+    trainer.give_up(job, "cancelled", "cancelled")
+    assert GKE.cancel_job(sweep, job, 0) == "deleted 1 JobSets"
+    assert sorted(api.jobsets) == [names[0], names[2]]
+    assert "created 1 JobSets" in GKE.submit(sweep)  # a cancelled job is no accepted one
+
+
+def test_a_jobset_of_an_earlier_version_may_train_several_jobs(api, tmp_path):
+    """They are not submitted a second time while it is at work."""
+    sweep = sweep_of(tmp_path)
+    GKE.submit(sweep)
+    names = [f"{sweep.id}-{name}" for name in JOBS]
+    del api.jobsets[names[1]]
+    api.jobsets[names[0]]["metadata"]["annotations"][manifest.JOBS] = ",".join(JOBS[:2])
+    assert GKE.states(sweep).keys() == set(JOBS)
+    assert "created 0 JobSets" in GKE.submit(sweep)

@@ -1,0 +1,169 @@
+"""The sweeps that ship: what they would run, against the paper; --dry_run; `fit lr`."""
+
+import csv
+import json
+import math
+import pathlib
+
+import fit_runs
+import helpers
+import numpy as np
+import pytest
+from etils import epath
+
+from configs.sweeps import joint_moe, lr_grid, memory_matched, quickstart
+from launch import jobs as jobs_lib
+
+DATA = pathlib.Path(__file__).parents[1] / "data"
+
+
+def load(name):
+    return jobs_lib.load(f"configs/sweeps/{name}.py", epath.Path("/nowhere"))
+
+
+def dry_run(name, *flags):
+    done = helpers.run("launch.sweep", f"--sweep=configs/sweeps/{name}.py", "--workdir=nowhere", "--dry_run", *flags)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_joint_moe_is_appendix_h():
+    """Every run's sizes and tokens, as --dry_run prints them; the totals, computed from the paper's list alone."""
+    with open(DATA / "joint_moe_appendix_h.csv") as file:
+        listed = [{name: float(row[name]) for name in ("E", "N_act", "N_total", "D")} for row in csv.DictReader(file)]
+    *lines, total = dry_run("joint_moe")
+    printed = set()
+    for line in lines[1:]:
+        name, n_active, n_total, _, n_tokens = line.split(maxsplit=4)
+        for budget in n_tokens.split(", "):
+            sizes = (number.replace(",", "") for number in (n_active, n_total, budget))
+            printed.add((int(name.split("-")[1][1:]), *map(int, sizes)))
+    assert printed == {(int(r["E"]), int(r["N_act"]), int(r["N_total"]), int(r["D"])) for r in listed}
+    assert total.startswith("270 runs in 51 jobs")
+
+    models = {}
+    for row in listed:
+        models.setdefault((row["E"], row["N_act"], row["N_total"]), []).append(row["D"])
+    alone = sum(6 * row["N_act"] * row["D"] for row in listed)
+    shared = sum(6 * n * (0.8 * max(d) + 0.2 * sum(d)) for (_, n, _), d in models.items())
+    words = total.replace(";", "").replace(":", "").split()
+    assert float(words[words.index("FLOPs") - 1]) == pytest.approx(shared, rel=2e-3)
+    assert float(words[words.index("one") + 3]) == pytest.approx(alone, rel=2e-3)
+    assert f"saves {1 - shared / alone:.0%}" in total
+
+
+def test_joint_moe_takes_the_listed_tokens_to_the_batch():
+    jobs, configs = load("joint_moe")
+    assert len({job.name for job in jobs}) == 51
+    for job in jobs:
+        assert configs[job.name].model.d_ff == 3 * job.d_model
+        for branch, budget in job.budgets.items():
+            first, last = job.segments[branch]
+            assert 0 <= last - budget < 262_144  # whole batches
+            assert 0 <= first - 0.8 * budget < 262_144
+    assert {row[0] for row in joint_moe.TABLE} == {job.d_model for job in jobs}
+
+
+def test_dry_run_prices_a_sweep():
+    """Hours are FLOPs over peak times MFU; the price is theirs."""
+    *_, total, assumed = dry_run("quickstart", "--accelerator=H100", "--mfu=0.5", "--dollars_per_hour=1e6")
+    _, jobs = quickstart.get_sweep()
+    assert f"{sum(len(job['n_tokens']) for job in jobs)} runs in {len(jobs)} jobs" in total
+    n_active = lambda d: 2 * d * 257 + d // 8 * 13 * d**2
+    shared = sum(
+        6 * n_active(job["model.d_model"]) * (0.8 * max(job["n_tokens"]) + 0.2 * sum(job["n_tokens"])) for job in jobs
+    )
+    price = float(assumed.split("$")[1].replace(",", ""))
+    assert price == pytest.approx(1e6 * shared / (0.5 * 989e12 * 3600), rel=0.02)
+    assert not pathlib.Path("nowhere").exists()
+    start = ("launch.sweep", "--sweep=configs/sweeps/quickstart.py", "--workdir=nowhere", "--dry_run")
+    assert "needs --accelerator" in helpers.fails(*start, "--dollars_per_hour=2")
+    assert "none of A100, H100" in helpers.fails(*start, "--accelerator=H1000")
+
+
+def test_names_are_stable_and_tell_configs_apart():
+    (first, _), (second, _) = load("lr_grid"), load("lr_grid")
+    assert [job.name for job in first] == [job.name for job in second]
+    assert len({job.name for job in first}) == 3 * 4 * 7
+    assert jobs_lib.digest({"a": 1, "b": [1, 2]}) == jobs_lib.digest({"b": [1, 2], "a": 1})
+    assert jobs_lib.digest({"a": 1}) != jobs_lib.digest({"a": 2})
+
+
+def test_lr_grid_surrounds_equation_10():
+    jobs, configs = load("lr_grid")
+    _, grid = lr_grid.get_sweep()
+    assert {job.n_experts for job in jobs} == {1, 4, 8, 32} == set(grid["model.n_experts"])
+    for job in jobs:
+        law = configs[job.name].optimizer.lr_law
+        peak = math.exp(law.constant + law.n_active * math.log(job.n_active) + law.n_experts * math.log(job.n_experts))
+        paper = math.exp(
+            8.391640956234012 - 0.8121798244457074 * math.log(job.n_active) - 0.25 * math.log(job.n_experts)
+        )
+        assert 2**-1.5 * 0.999 < peak / paper < 2**1.5 * 1.001
+
+
+@pytest.mark.parametrize("name, n_budgets", [("memory_matched", 10), ("memory_matched_small", 2)])
+def test_memory_matched_models_share_memory_and_flops(name, n_budgets):
+    jobs, _ = load(name)
+    dense, *others = jobs
+    assert dense.n_experts == 1 and [job.n_experts for job in others] == [2, 4]
+    for job in others:
+        assert 0.85 < job.n_total / dense.n_total < 1.001  # the mixtures have no more memory than the dense model
+        flops = [np.array(list(j.budgets.values())) * j.n_active for j in (job, dense)]
+        assert len(job.budgets) == n_budgets and np.allclose(*flops, rtol=1e-5)
+
+
+def test_memory_matched_has_the_papers_tokens():
+    """App. H lists these runs' tokens for E = 2 and 4, rounded to two or three digits."""
+    jobs, _ = load("memory_matched")
+    with open(DATA / "joint_moe_appendix_h.csv") as file:
+        listed = [(float(row["N_act"]), float(row["E"]), float(row["D"])) for row in csv.DictReader(file)]
+    for job in jobs:
+        paper = [d for n, e, d in listed if (n, e) == (job.n_active, job.n_experts)]
+        near = [budget for budget in job.budgets.values() if min(abs(d / budget - 1) for d in paper) < 0.02]
+        assert len(near) >= 7
+    assert len(memory_matched.DENSE_TOKENS) == 10
+
+
+def test_a_plan_becomes_a_sweep(tmp_path):
+    """The models of planned.py lie on both sides of the plan's optimum, at its FLOPs."""
+    done = helpers.run("fit", "plan", "--law=joint-moe-2025", "--flops=1e20", "--experts=1,2,4,8,16,32", "--json")
+    optima = {row["n_experts"]: row for row in json.loads(done.stdout)["optima"]}
+    jobs, _ = load("planned")
+    assert {job.n_experts for job in jobs} == optima.keys()
+    for n_experts, optimum in optima.items():
+        below, above = (job for job in jobs if job.n_experts == n_experts)
+        assert below.n_active <= optimum["n_active"] <= above.n_active
+        assert above.d_model - below.d_model == 64
+        for job in (below, above):
+            (n_tokens,) = job.budgets.values()
+            assert 6 * job.n_active * n_tokens == pytest.approx(1e20, rel=1e-6)
+
+
+def test_fit_lr_recovers_equation_10(tmp_path):
+    (tmp_path / "runs.csv").write_text(fit_runs.learning_rate_runs())
+    done = helpers.run("fit", "lr", f"--runs={tmp_path}/runs.csv", "--experts=1,8", f"--out={tmp_path}/lr.json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "lr.json").read_text())
+    assert found["lr_law"] == pytest.approx(fit_runs.RATES, rel=1e-6)
+    assert len(found["optima"]) == 12 and done.stdout.count("not fitted") == 7  # 4 and 32, and their error
+    assert "config.optimizer.lr_law.n_experts = -0.250000" in done.stdout
+
+
+def test_fit_lr_with_noise_stays_near_and_checks_what_it_left_out(tmp_path):
+    (tmp_path / "runs.csv").write_text(fit_runs.learning_rate_runs(noise=5e-4))
+    done = helpers.run("fit", "lr", f"--runs={tmp_path}/runs.csv", "--experts=1,8")
+    errors = [float(line.split()[-5 if "on 6 fitted" in line else 0]) for line in done.stdout.splitlines()[-2:]]
+    assert 0 < errors[0] < 0.15 and 0 < errors[1] < 0.3
+
+
+def test_fit_lr_says_what_is_wrong(tmp_path):
+    path = tmp_path / "runs.csv"
+    path.write_text(fit_runs.learning_rate_runs(edge=True))
+    assert "end of its grid" in helpers.run("fit", "lr", f"--runs={path}").stdout
+    assert "expected two or more" in helpers.run("fit", "lr", f"--runs={path}", "--experts=8").stderr
+    assert "64 is in none of the runs" in helpers.run("fit", "lr", f"--runs={path}", "--experts=1,64").stderr
+    path.write_text("\n".join(path.read_text().splitlines()[:3]) + "\n")
+    assert "was tried at 2 learning rates" in helpers.run("fit", "lr", f"--runs={path}").stderr
+    fit_runs.write_csv(path, fit_runs.paper_runs())
+    assert "column peak_learning_rate is missing" in helpers.run("fit", "lr", f"--runs={path}").stderr
