@@ -28,7 +28,7 @@ import jax
 import numpy as np
 from absl import app, flags
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "tests"))
+sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "tests/support"))
 import fit_runs
 
 from fit.fitting import fitting

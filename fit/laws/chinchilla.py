@@ -53,6 +53,16 @@ def scaled_starts(rng: np.random.Generator, count: int, runs: Measured) -> dict[
     return {"ln A": log_a, "ln B": log_b, "ln E": np.log(floor), "alpha": alpha, "beta": beta}
 
 
+# Eq. 1.5 of Kaplan et al. 2020, ((N_c / N)^(alpha_N / alpha_D) + D_c / D)^alpha_D, with the numbers of Eq. 1.1 and 1.2.
+_KAPLAN = dict(A=8.8e13 ** (0.076 / 0.095), B=5.4e13, E=1e-12, alpha=0.076 / 0.095, beta=1.0, k=0.095)
+COUPLED_PRESETS = {
+    "kaplan-2020": dict(
+        coefficients=_KAPLAN,
+        source="Kaplan et al. 2020, arXiv 2001.08361, Eq. 1.1, 1.2 and 1.5",
+        note="no floor; its N leaves the embedding out, its D is the text there is, read until the loss stops falling",
+        counts="without embedding",
+    )
+}
 # the runs in Hoffmann et al.'s Figure 4, as Besiroglu et al. read them off, the 5 highest losses dropped
 _RUNS = dict(
     ranges=dict(n_active=[5.733e7, 1.6183e10], n_tokens=[8.187e8, 3.1775e11], training_flops=[1.397e18, 1.2956e22])
