@@ -29,7 +29,7 @@ Its rooms, each of which imports only those above it (tests/test_repository.py):
   planner/      the page: the same plan computed in a browser
   paper/        the paper's tables and figures for any law; the report
   asked/        what can be asked: dataclasses, from which functions and flags are made
-  answers.py, api.py   the functions of this package, imported when first used, and what they return
+  api.py        the functions of this package, imported when first used, and what they return
   commands/     the commands: their flags and their output
 """
 

@@ -1,5 +1,6 @@
 """Command line of fit: python -m fit COMMAND --flags; see python -m fit help."""
 
+import dataclasses
 import importlib
 import inspect
 import os
@@ -87,11 +88,9 @@ def run(arguments: list[str]) -> int:
 def _command(command: Any, arguments: list[str]) -> int:
     from absl import flags
 
-    from fit.commands.flags import define, of
+    from fit.commands.flags import of
 
-    f = flags.FlagValues()
-    flags.DEFINE_bool("help", False, "Shows this text.", short_name="h", flag_values=f)
-    define(f, command)
+    f = of(command)
     if any(a in ("--help", "-help", "-h") for a in arguments):
         print(f"{inspect.getdoc(command)}\n\nflags:")
         for key in sorted(f.flag_values_dict()):
@@ -112,7 +111,7 @@ def _command(command: Any, arguments: list[str]) -> int:
     for flag in (f[key] for key in f if f[key].present):
         if isinstance(flag.value, str) and not flag.value.strip():  # as of an unset variable of the shell
             raise UserError(f"--{flag.name}= is empty; give it a value or leave it out")
-    of(f, command).run(*positional)
+    command(**{field.name: f[field.name].value for field in dataclasses.fields(command)}).run(*positional)
     return 0
 
 

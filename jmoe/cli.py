@@ -134,20 +134,10 @@ def cores() -> list[int]:
 
 def disk_error(error: BaseException) -> str | None:
     """One sentence for an unusable disk or a forbidden bucket in `error`'s chain of causes; None if there is none."""
-    reasons = {
-        errno.ENOSPC: "no space left",
-        errno.EROFS: "read-only file system",
-        errno.EACCES: "permission denied",
-        errno.EDQUOT: "disk quota exceeded",
-        errno.ENOTDIR: "not a directory",
-        errno.EPERM: "not permitted",
-        errno.ENAMETOOLONG: "name too long",
-        errno.EISDIR: "is a folder",
-        errno.ELOOP: "too many links",
-    }
+    kinds = "ENOSPC EROFS EACCES EDQUOT ENOTDIR EPERM ENAMETOOLONG EISDIR ELOOP".split()
     for cause in _causes(error):
-        if isinstance(cause, OSError) and cause.errno in reasons:
-            return f"cannot use {cause.filename or 'the workdir'}: {reasons[cause.errno]}"
+        if isinstance(cause, OSError) and errno.errorcode.get(cause.errno) in kinds:
+            return f"cannot use {cause.filename or 'the workdir'}: {os.strerror(cause.errno).lower()}"
         if "No space left" in str(cause) or "ENOSPC" in str(cause):
             return "cannot write the workdir: no space left"
         if isinstance(cause, OSError) and str(cause).startswith("Forbidden: "):  # gcsfs's 403

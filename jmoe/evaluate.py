@@ -55,10 +55,11 @@ def evaluate(workdir: str | epath.Path, segment: str | None = None, step: int | 
     that can't be used.
     """
     overrides = dict(overrides)
-    if wrong := [name for name in overrides if section(name) not in SECTIONS]:
-        raise UserError(
-            f"--config.{wrong[0]} is the checkpoint's own; only config.data and config.mesh can be set here"
-        )
+    for name in overrides:
+        if section(name) not in SECTIONS:
+            raise UserError(
+                f"--config.{name} is the checkpoint's own; only config.data and config.mesh can be set here"
+            )
     folder = saved.find(storage.absolute(workdir), segment, step)
     with saved.damage_named(folder):
         record, config = saved.read(folder)

@@ -100,7 +100,8 @@ def _save(params: dict, config, text: corpus.Corpus, workdir: epath.Path, source
 
 
 if __name__ == "__main__":
-    flags.DEFINE_string("from", None, "Folder of config.json and *.safetensors, or of some: DIR/a*.", required=True)
+    text = "Folder with config.json and *.safetensors, or some of its files: DIR/a*."
+    flags.DEFINE_string("from", None, text, required=True)
     cli.define_config()
     flags.DEFINE_string("workdir", None, "Directory of the run, local or gs://, without checkpoints.", required=True)
     cli.run(main, config_sections=())

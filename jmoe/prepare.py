@@ -70,7 +70,7 @@ def prepare_folder(data, folder: pathlib.Path, n_workers: int, shard_tokens: int
 
 if __name__ == "__main__":
     cli.define_config(required=False)
-    flags.DEFINE_string("out_dir", None, "Folder to write: a training's --config.data.path.", required=True)
+    flags.DEFINE_string("out_dir", None, "Folder of the shards: a training's --config.data.path.", required=True)
     flags.DEFINE_integer("workers", len(cli.cores()), "Number of processes that tokenise.", lower_bound=1)
     flags.DEFINE_integer("shard_tokens", prepare.SHARD_TOKENS, "Tokens in each shard.", lower_bound=1)
     flags.DEFINE_bool("verify", False, "Only check every shard of --out_dir: its hash, and bytes as UTF-8.")

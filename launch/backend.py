@@ -17,6 +17,7 @@ from jmoe.errors import UserError
 from jmoe.storage.files import write_whole
 from launch.jobs import Job, short_hash
 
+SECONDS_TO_SUBMIT = 120.0  # how long a command for slurm or gke waits for another one that is submitting
 BACKENDS = ("local", "slurm", "gke")  # those of launch/; a user's own is the path of a Python file
 
 

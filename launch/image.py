@@ -27,7 +27,7 @@ EXTRA = flags.DEFINE_enum("extra", "tpu", ["tpu", "cuda", "train"], "Extra to in
 PLATFORM = flags.DEFINE_string("platform", None, "linux/amd64, or linux/arm64 for GB200; by default this machine's.")
 PUSH = flags.DEFINE_bool("push", False, "Push the image to its registry.")
 DRY_RUN = flags.DEFINE_bool("dry_run", False, "Print the commands without running them.")
-EXPECT = flags.DEFINE_string("expect", None, "Only fail unless the code here has this version, as the Dockerfile does.")
+EXPECT = flags.DEFINE_string("expect", None, "Build nothing; fail unless the code here has this version.")
 
 
 def main(_: object) -> None:

@@ -31,11 +31,8 @@ class Local(Backend):
 
     def submit(self, sweep: Sweep) -> str:
         """Trains every job that is not finished, largest first; the causes of failures are kept in the jobs' folders.
-
-        Raises:
-          Interrupted: on Ctrl-C or SIGTERM, once the trainers have saved and stopped. UserError: the code or a config
-            was edited meanwhile. Unavailable: the store gives no answer.
-        """
+        Interrupted on Ctrl-C or SIGTERM, once the trainers have saved and stopped; UserError where the code or a config
+        was edited meanwhile; Unavailable where the store gives no answer."""
         files = files_of(sweep.workdir)
         todo = sorted((job for job in sweep.trained if not job.over(files)), key=lambda job: job.flops)
         if not todo:

@@ -15,8 +15,7 @@ from jmoe import cli
 from jmoe.errors import UserError
 from jmoe.storage import ownership
 from launch import collect, command, trainer
-
-SECONDS_TO_SUBMIT = 120.0
+from launch.backend import SECONDS_TO_SUBMIT
 
 
 def main(_: object) -> None:

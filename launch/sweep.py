@@ -27,10 +27,8 @@ from jmoe.storage import ownership
 from launch import accelerators, collect, hooks, preflight, sweepfile, varied
 from launch import backend as backend_lib
 from launch import jobs as jobs_lib
-from launch.backend import Sweep
+from launch.backend import SECONDS_TO_SUBMIT, Sweep
 from launch.jobs import Job
-
-SECONDS_TO_SUBMIT = 120.0  # how long a start for slurm or gke waits for another one that is submitting
 
 SWEEP = flags.DEFINE_string("sweep", None, "Sweep file, e.g. configs/sweeps/quickstart.py.")
 WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the sweep: jobs, logs, runs.csv; a folder or gs://...")
@@ -99,11 +97,8 @@ def main(config_flags: list[str]) -> None:
 
 
 def start(sweep: Sweep, configs: dict[str, ConfigDict]) -> str:
-    """Starts or submits what is not done, and returns a report; the caller owns the workdir.
-
-    Raises:
-      UserError: the sweep cannot be started, or runs are missing at its end. Interrupted: a signal stopped it.
-    """
+    """Starts or submits what is not done, and returns a report; the caller owns the workdir. UserError where the sweep
+    cannot be started, or runs are missing at its end; Interrupted where a signal stopped it."""
     files = jobs_lib.files_of(sweep.workdir)
     earlier = sweepfile.resume(sweep, files)
     corpora = preflight.pin_corpus(sweep, configs, earlier)

@@ -59,7 +59,10 @@ class Trainer:
         looks = now >= self._next_look
         if looks or code is not None:
             self._next_look = now + min(60.0, self._patience / 4 or 60.0)
-            self._keep_time(now - self._began)
+        if (looks or code is not None) and self._before is not None:
+            text = json.dumps({"seconds": round(self._before + now - self._began, 1)})  # with those of earlier trainers
+            with contextlib.suppress(OSError, Unavailable):  # only people read it: no reason for a sweep to end
+                write_whole(self.job.folder / "time.json", text)
         if code is not None:
             self._before = None  # its time is over
         if code is not None or not self._patience:
@@ -80,13 +83,6 @@ class Trainer:
         """Has it keep the time that it takes; of a job on several machines, only one of their trainers does."""
         self._before = self.job.seconds() or 0.0
         return self
-
-    def _keep_time(self, seconds: float) -> None:
-        """Adds how long this trainer has run to what earlier ones took, for launch.status."""
-        if self._before is None:
-            return
-        with contextlib.suppress(OSError, Unavailable):  # only people read it: no reason for a sweep to end
-            write_whole(self.job.folder / "time.json", json.dumps({"seconds": round(self._before + seconds, 1)}))
 
     def wait(self) -> int:
         """Its exit code, when it has ended."""

@@ -93,12 +93,11 @@ class Fit(Asked):
         given = ",".join(self.form or ())
         if self.form is not None and not (self.form and set(self.form) <= set(FORMS)):
             raise UserError(f"--form={given}: expected one or more of {', '.join(FORMS)}")
-        alone = [f"--{name}" for name in self.given(*ALONE)] + ["--holdout=compute:rolling"] * (
-            self.holdout == "compute:rolling"
-        )
+        rolling = self.holdout == "compute:rolling"
+        alone = [f"--{name}" for name in self.given(*ALONE)] + ["--holdout=compute:rolling"] * rolling
         if len(self.forms) > 1 and alone:
             raise UserError(f"--form={given}: {alone[0]} is for a single form")
-        if self.select == "rmse" and self.holdout in ("none", "compute:rolling"):
+        if self.select == "rmse" and (rolling or self.holdout == "none"):
             raise UserError("--select=rmse needs held-out runs: give --holdout")
         for form in self.forms[:1]:
             _held(form, self.fix)

@@ -41,8 +41,8 @@ class Models(Shape):
     @property
     def asked(self) -> dict[str, float]:
         """{field of Architecture: value} of what is said of blocks and heads."""
-        values = dict(kv_share=self.kv_share, n_dense=self.dense_blocks)
-        return {name: value for name, value in values.items() if value is not None}
+        values = ("kv_share", self.kv_share), ("n_dense", self.dense_blocks)
+        return {name: value for name, value in values if value is not None}
 
     def architectures(self, law: Law) -> list[Architecture]:
         """One for each number in `used`. Raises UserError where the law cannot choose between them, or one cannot be

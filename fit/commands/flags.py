@@ -2,21 +2,20 @@
 
 import dataclasses
 import json
-from typing import TypeVar
 
 from absl import flags
 
-from fit.answers import Answer
+from fit.api import Answer
 from fit.asked.fields import Asked, columns, needed, switch, text
 from fit.data import frames
 from fit.data.table import Table, plain
 from fit.lawbook import lawfile
 
-A = TypeVar("A", bound=Asked)
 
-
-def define(f: flags.FlagValues, asked: type[Asked]) -> None:
-    """Defines a flag for each field."""
+def of(asked: type[Asked]) -> flags.FlagValues:
+    """A flag for each field, and --help."""
+    f = flags.FlagValues()
+    flags.DEFINE_bool("help", False, "Shows this text.", short_name="h", flag_values=f)
     for field in dataclasses.fields(asked):
         kind, choices = field.metadata["flag"], field.metadata["choices"]
         default = field.default
@@ -24,11 +23,7 @@ def define(f: flags.FlagValues, asked: type[Asked]) -> None:
             default = [v if isinstance(v, str) else f"{v:g}" for v in default]
         more = [list(choices)] if choices else []
         getattr(flags, f"DEFINE_{kind}")(field.name, default, *more, field.metadata["help"], flag_values=f)
-
-
-def of(f: flags.FlagValues, asked: type[A]) -> A:
-    """The dataclass of these flags. Raises UserError for a value that cannot be what its field is."""
-    return asked(**{field.name: f[field.name].value for field in dataclasses.fields(asked)})
+    return f
 
 
 @dataclasses.dataclass(kw_only=True)

@@ -1,5 +1,7 @@
 """What another law knows: a form whose exponents are drawn to those of that law, for runs too few to settle them."""
 
+import functools
+
 import numpy as np
 
 from fit.errors import UserError
@@ -31,18 +33,19 @@ def drawn_to(form: Form, law: Law) -> Form:
             f"{flag}: the {has.name} law has the coefficient {has.shares[0]} and the {lacks.name} law has none, so "
             f"their exponents do not mean the same; expected a law with{'' if form.shares else 'out'} {has.shares[0]}"
         )
-    spreads = {}
+    means = {}
     for column in shared:
         (name, divisor), (other, by) = ours[column], theirs[column]
-        value = law.coefficients[other] / by * divisor
-        spreads[name] = (value, SPREAD * abs(value))
-    for name in form.shares:
-        spreads[name] = (float(np.log(1 / min(law.coefficients[name], LARGEST_SHARE) - 1)), SPREAD_OF_SHARE)
-    drawn = form.believing(spreads)
-    of_share = lambda name: [law.coefficients[name], SPREAD_OF_SHARE]
-    drawn.prior = dict(
-        law=law.name,
-        spreads={name: of_share(name) if name in form.shares else list(pair) for name, pair in spreads.items()},
-        not_taken=[ours[column][0] for column in ours if column not in theirs],
-    )
+        means[name] = law.coefficients[other] / by * divisor
+    means |= {name: law.coefficients[name] for name in form.shares}
+    return _drawn(form, law.name, tuple(means.items()), tuple(ours[c][0] for c in ours if c not in theirs))
+
+
+@functools.cache  # so that fits of one form to several tables share its compiled search
+def _drawn(form: Form, law: str, means: tuple[tuple[str, float], ...], not_taken: tuple[str, ...]) -> Form:
+    spread = lambda name, mean: SPREAD_OF_SHARE if name in form.shares else SPREAD * abs(mean)
+    entry = lambda name, mean: float(np.log(1 / min(mean, LARGEST_SHARE) - 1)) if name in form.shares else mean
+    drawn = form.believing({name: (entry(name, mean), spread(name, mean)) for name, mean in means})
+    spreads = {name: [mean, spread(name, mean)] for name, mean in means}
+    drawn.prior = dict(law=law, spreads=spreads, not_taken=list(not_taken))
     return drawn

@@ -52,8 +52,7 @@ class Possible:
 
 def decay_of(law: Law) -> float:
     """The share of each budget in which the learning rate decays, by the config of the law's runs."""
-    text = (law.models["overrides"] or {}).get("optimizer.decay_fraction")
-    return DECAY if text is None else float(ast.literal_eval(text))
+    return float(ast.literal_eval((law.models["overrides"] or {}).get("optimizer.decay_fraction", str(DECAY))))
 
 
 def possible(law: Law, architecture: Architecture, n_blocks: Array, n_experts: Array, n_tokens: Array) -> Possible:

@@ -120,15 +120,22 @@ def fill(design: Design, chosen: Ints, flops: float, by_cost: bool) -> tuple[lis
     chosen, score = list(chosen), design.score(chosen)
     left = flops - design.possible.flops(chosen)
     while True:
-        costs = design.costs_of_one_more(np.asarray(chosen, int))
-        gains = design.gains_of_one_more(chosen)
-        gains[chosen] = 0
-        gains[(costs > left * (1 + 1e-9)) | (gains < GAIN * score)] = 0
+        gains, costs = _one_more(design, chosen, left)
+        gains[gains < GAIN * score] = 0
         best = int(np.argmax(gains / costs if by_cost else gains))
         if gains[best] <= 0:
             return chosen, score
         chosen.append(best)
         score, left = design.score(chosen), left - costs[best]
+
+
+def _one_more(design: Design, chosen: list[int], left: float) -> tuple[Array, Array]:
+    """([c] by how much each candidate would lower the score, 0 for those chosen and those of more than `left` FLOPs;
+    [c] their FLOPs)."""
+    gains, costs = design.gains_of_one_more(chosen), design.costs_of_one_more(np.asarray(chosen, int))
+    gains[chosen] = 0
+    gains[costs > left * (1 + 1e-9)] = 0
+    return gains, costs
 
 
 def choose(design: Design, flops: float) -> list[int]:
@@ -154,10 +161,8 @@ def choose(design: Design, flops: float) -> list[int]:
 def _begun(design: Design, kept: list[int], out: set[int], flops: float) -> Iterator[tuple[list[int], bool]]:
     """(runs, by_cost) for fill to begin with once `out` is left out: `kept` alone, and `kept` with each of the TRIED
     runs that gain most, or gain most for their cost."""
-    costs = design.costs_of_one_more(np.asarray(kept, int))
-    gains = design.gains_of_one_more(kept)
-    gains[[*kept, *out]] = 0
-    gains[costs > (flops - design.possible.flops(kept)) * (1 + 1e-9)] = 0
+    gains, costs = _one_more(design, kept, flops - design.possible.flops(kept))
+    gains[list(out)] = 0
     for by_cost in (True, False):
         yield kept, by_cost
         for i in np.argsort(gains / costs if by_cost else gains)[-TRIED:]:

@@ -52,6 +52,10 @@ figure { margin: 1rem 0 } img { display: block; max-width: 100%; height: auto; b
 pre { font-size: .8rem; white-space: pre-wrap; overflow-wrap: anywhere }
 summary { cursor: pointer }
 """
+PAGE = (
+    '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, '
+    'initial-scale=1"><title>{title}</title><style>{style}</style></head><body>\n{body}\n</body></html>\n'
+)
 TITLES = {
     "1": "Table 1: compute-optimal models",
     "2": "Table 2: best number of experts under memory",
@@ -85,12 +89,7 @@ def page(law: Law, architecture: Architecture, runs: Runs | None = None, out: Ar
     parts = [f"<h1>{_text(title)}</h1>", *_in_words(law, architecture, runs, opening), *rest]
     record = f"<pre>{_text(json.dumps(law.record, indent=1))}</pre>"
     parts.append(f"<h2>The law as JSON</h2><details><summary>all that is recorded</summary>{record}</details>")
-    head = (
-        f'<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{_text(title)}</title><style>{STYLE}</style>"
-    )
-    body = "\n".join(parts)
-    return f'<!doctype html>\n<html lang="en"><head>{head}</head><body>\n{body}\n</body></html>\n'
+    return PAGE.format(title=_text(title), style=STYLE, body="\n".join(parts))
 
 
 def _in_words(law: Law, architecture: Architecture, runs: Runs | None, opening: str) -> list[str]:
@@ -195,40 +194,35 @@ def _quality(record: Json) -> list[Json]:
         "separate_fitted": "a law for each E alone, fitted runs",
         "separate_held_out": "a law for each E alone, held-out runs",
     }
+    percent = lambda x: None if x is None else f"{x:.2%}"
     return [
         {
-            "": words[name],
-            "runs": record[name]["runs"],
-            "mean relative error": _percent(record[name].get("mean_relative_error")),
-            "largest": _percent(record[name].get("max_relative_error")),
-            "RMSE (nats)": f"{record[name]['rmse_nats']:.4f}",
+            "": what,
+            "runs": found["runs"],
+            "mean relative error": percent(found.get("mean_relative_error")),
+            "largest": percent(found.get("max_relative_error")),
+            "RMSE (nats)": f"{found['rmse_nats']:.4f}",
         }
-        for name in words
-        if record.get(name)
+        for name, what in words.items()
+        if (found := record.get(name))
     ]
-
-
-def _percent(x: float | None) -> str | None:
-    return None if x is None else f"{x:.2%}"
 
 
 def _coefficients(law: Law) -> list[Json]:
     """Rows of coefficients, each with its interval by profile likelihood and by bootstrap where the fit made them."""
-    profile, bootstrap = law.record.get("profile"), law.record.get("bootstrap")
-    rows = []
-    for name, value in law.coefficients.items():
-        row: Json = dict(coefficient=name, value=value)
-        if profile:
-            ends = profile.get(name)
-            row[f"profile likelihood ({LEVEL:.0%})"] = ends and _interval(ends["low"], ends["high"])
-        if bootstrap:
-            low, high = law.percentiles
-            ends = (bootstrap.get("intervals") or {}).get(name)
-            row[f"{low:g}th to {high:g}th percentile of {len(bootstrap['draws'])} bootstrap fits"] = ends and _interval(
-                *ends
-            )
-        rows.append(row)
-    return rows
+    intervals = {}
+    if profile := law.record.get("profile"):
+        ends = {name: (found["low"], found["high"]) for name, found in profile.items()}
+        intervals[f"profile likelihood ({LEVEL:.0%})"] = ends
+    if bootstrap := law.record.get("bootstrap"):
+        low, high = law.percentiles
+        how = f"{low:g}th to {high:g}th percentile of {len(bootstrap['draws'])} bootstrap fits"
+        intervals[how] = bootstrap.get("intervals") or {}
+    return [
+        dict(coefficient=name, value=value)
+        | {how: _interval(*ends[name]) if ends.get(name) else None for how, ends in intervals.items()}
+        for name, value in law.coefficients.items()
+    ]
 
 
 def _interval(low: float | None, high: float | None) -> str:
@@ -238,13 +232,12 @@ def _interval(low: float | None, high: float | None) -> str:
 
 
 def _table_section(law: Law, architecture: Architecture, which: str) -> str:
-    parts = [f"<h2>{TITLES[which]}</h2>"]
     try:
         rows = tables.TABLES[which](law, architecture)
-        parts += [_table(rows), f'<p class="soft">{_text(tables.note(which, law, rows))}</p>']
+        body = f'{_table(rows)}\n<p class="soft">{_text(tables.note(which, law, rows))}</p>'
     except UserError as e:
-        parts.append(f"<p>{_text(e)}</p>")
-    return "\n".join(parts)
+        body = f"<p>{_text(e)}</p>"
+    return f"<h2>{TITLES[which]}</h2>\n{body}"
 
 
 def _figure_section(law: Law, architecture: Architecture, which: str, runs: Runs | None, out: Array | None) -> str:

@@ -71,7 +71,7 @@ def parse(text: str) -> tuple[dict[str, dict[str, Instruction]], str]:
     for line in text.split("\n"):
         if _HEADER.match(line) or _INSTRUCTION.match(line):
             lines.append(line)
-        elif lines and line != "}":  # the metadata of a kernel may have several lines
+        elif lines and lines[-1].count("{") > lines[-1].count("}"):  # a kernel's metadata may have several lines
             lines[-1] += " " + line
     for line in lines:
         if header := _HEADER.match(line):

@@ -1,7 +1,7 @@
 """Orbax checkpoints of one segment: parameters, optimizer state, and a record of the run that wrote them.
 
-Saves are asynchronous and atomic: after a kill a step's folder is complete or absent. Checksums of the arrays
-(jmoe/run/checksums.py), kept in the record (jmoe/run/record.py), reveal what a disk damages later.
+Saves are asynchronous and atomic: after a kill a step's folder is complete or absent. Checksums of the arrays, kept in
+the record (jmoe/run/record.py), reveal what a disk damages later.
 """
 
 import contextlib
@@ -15,8 +15,7 @@ from orbax.checkpoint.checkpoint_managers import preservation_policy
 
 from jmoe.errors import Damaged, UserError
 from jmoe.run import processes
-from jmoe.run.checksums import checksums
-from jmoe.run.record import check_record, version_warning
+from jmoe.run.record import check_record, checksums, version_warning
 from jmoe.storage import files as storage
 from jmoe.storage.files import sealed
 

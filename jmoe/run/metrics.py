@@ -46,7 +46,8 @@ class Report:
         """`run`: the run.Run whose `segment` goes on at step `start`. peak_flops: FLOP/s of a device, 0 if unknown."""
         config, folder = run.config, run.workdir / segment.name
         self._schedule, self._segment, self._log_every = run.schedule, segment, config.log_every
-        self.log, self._profile = Log(folder, start, segment.stop, config), Profile(config, folder, segment.stop)
+        self.log, self._folder = Log(folder, start, segment.stop, config), folder
+        self._trace, self._traced = contextlib.ExitStack(), range(*(config.profile_steps or (0, 0)))
         self._is_first = jax.process_index() == 0  # which alone shows progress: a bar on a terminal, else lines
         disable = None if self._is_first else True
         self._bar = tqdm(
@@ -64,7 +65,7 @@ class Report:
     def __exit__(self, kind, *_):
         self._bar.close()
         if kind is None or issubclass(kind, (UserError, Interrupted)):
-            self._profile.stop()
+            self._trace.close()
             self.log.close()
 
     @contextlib.contextmanager
@@ -83,11 +84,14 @@ class Report:
 
     def starting(self, step: int) -> None:
         """`step` is about to be launched."""
-        self._profile.before(step)
+        if self._traced and step == self._traced.start:
+            self._trace.enter_context(_trace(self._folder))
 
     def started(self, step: int, metrics) -> None:
         """`step` was launched; `metrics`, arrays, will be ready when it is done."""
-        self._profile.after(step, metrics)
+        if step + 1 == min(self._traced.stop, self._segment.stop):
+            jax.block_until_ready(metrics)
+            self._trace.close()
         self._bar.update()
 
     def finished(self, step: int, values: dict) -> None:
@@ -224,29 +228,10 @@ def _memory_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
-class Profile:
-    """Traces the steps [first, last) of config.profile_steps into `folder`, for TensorBoard's profiler and Perfetto."""
-
-    def __init__(self, config, folder: epath.Path, stop: int):
-        self._first, self._last = tuple(config.profile_steps) or (None, stop)
-        self._last = min(self._last, stop)
-        self._folder, self._scratch, self._running = folder, None, False
-
-    def before(self, step: int) -> None:
-        if step == self._first:
-            self._running = True
-            self._scratch = tempfile.TemporaryDirectory(prefix="jmoe-trace-") if is_remote(self._folder) else None
-            jax.profiler.start_trace(self._scratch.name if self._scratch else str(self._folder))
-
-    def after(self, step: int, metrics) -> None:
-        if self._running and step + 1 >= self._last:
-            jax.block_until_ready(metrics)
-            self.stop()
-
-    def stop(self) -> None:
-        if self._running:
-            jax.profiler.stop_trace()
-            self._running = False
-            if self._scratch:
-                copy_files(self._scratch.name, self._folder)
-                self._scratch.cleanup()
+@contextlib.contextmanager
+def _trace(folder: epath.Path):
+    """Traces what runs in the `with` block, for TensorBoard's profiler and Perfetto, into `folder`."""
+    with tempfile.TemporaryDirectory(prefix="jmoe-trace-") as scratch:
+        with jax.profiler.trace(scratch):
+            yield
+        copy_files(scratch, folder)

@@ -182,10 +182,8 @@ def _byte_pairs(name: str, vocabulary: bytes, path: str = GPT2_URL) -> Tokenizer
                 f"config.data.tokenizer={path!r}, line {number}: {line[:40]!r} is not two parts of a GPT-2 vocabulary"
             ) from None
     end = len(ranks)
-    special = {END_OF_TEXT[0]: end}
-    encoding = tiktoken.Encoding(
-        name, pat_str=openai_public.r50k_pat_str, mergeable_ranks=ranks, special_tokens=special
-    )
+    pattern, special = openai_public.r50k_pat_str, {END_OF_TEXT[0]: end}
+    encoding = tiktoken.Encoding("gpt2", pat_str=pattern, mergeable_ranks=ranks, special_tokens=special)
     encode = lambda text: encoding.encode_to_numpy(text, disallowed_special=())
     lengths = np.array([*map(len, ranks), 0], np.uint16)  # ranks are in the order of their ids
     name = "gpt2" if sha256 == GPT2_SHA256 else name

@@ -7,7 +7,7 @@ quality.py  predicted against measured (5)
 """
 
 from collections.abc import Mapping, Sequence
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
 import numpy as np
 
@@ -37,11 +37,12 @@ PAPER_FLOPS = (1e20, 1e21, 1e22)  # of its figures, for a published law
 PAPER_ONE = {"1a": 1e22, "3": 5e22, "4": 5e22}
 
 
-def save(figure: "Figure", path: str | IO[bytes], kind: str, **how: Any) -> None:
-    """Writes a figure of draw() to a path or an open file as one of FORMATS; the same inputs give the same bytes."""
+def save(figure: "Figure", path: str | IO[bytes], kind: str) -> None:
+    """Writes a figure to a path or an open file as one of FORMATS; the same figure gives the same bytes."""
     from fit.paper.figures import style
 
-    style.save(figure, path, kind, **how)
+    with style.in_style():
+        figure.savefig(path, format=kind, dpi=style.DPI, metadata=style.METADATA[kind])
 
 
 def measured(

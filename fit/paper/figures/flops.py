@@ -69,7 +69,7 @@ def _near(law: Law, runs: Runs, flops: float, experts: Floats) -> dict[float, tu
 
 def _tokens_shown(law: Law, flops: float, needed: Sequence[Numbers]) -> tuple[float, float]:
     """(least, most) tokens of the curves at a budget: four times beyond what is needed, or else the fitted sizes."""
-    known = np.concatenate([np.ravel(v) for v in needed])
+    known = np.hstack(needed)
     if np.isfinite(known).any():
         return np.nanmin(known) / 4, np.nanmax(known) * 4
     if "n_active" not in law.ranges:

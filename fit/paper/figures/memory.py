@@ -53,15 +53,14 @@ def memory_curves(law: Law, architecture: Architecture, experts: Floats, flops: 
 
 def _strip_of_best(axis: Axes, grid: Array, best: Array, looks: style.Looks) -> None:
     """A strip along the foot of an axis that names the best number of experts at each place."""
-    edges = [0, *(np.flatnonzero(np.diff(best)) + 1), len(grid) - 1]
+    edges = np.concatenate([[0], np.flatnonzero(np.diff(best)) + 1, [len(grid) - 1]])
     at = axis.get_xaxis_transform()  # x in data, y as a share of the axis
-    width = np.log(grid[-1] / grid[0])
-    for start, stop in zip(edges, edges[1:]):
-        e = best[start]
-        axis.axvspan(grid[start], grid[stop], 0, 0.07, color=looks[e]["color"], linewidth=0)
-        if np.log(grid[stop] / grid[start]) > 0.05 * width:
-            middle, light = (grid[start] * grid[stop]) ** 0.5, np.dot(looks[e]["color"][:3], (0.299, 0.587, 0.114))
-            ink = "white" if light < 0.55 else "black"
+    for e, low, high in zip(best[edges[:-1]], grid[edges[:-1]], grid[edges[1:]]):
+        colour = looks[e]["color"]
+        axis.axvspan(low, high, 0, 0.07, color=colour, linewidth=0)
+        if np.log(high / low) > 0.05 * np.log(grid[-1] / grid[0]):
+            ink = "white" if np.dot(colour[:3], (0.299, 0.587, 0.114)) < 0.55 else "black"  # which is read better
+            middle = (low * high) ** 0.5
             axis.text(middle, 0.035, f"{e:g}", transform=at, color=ink, ha="center", va="center", fontsize=6)
     axis.text(0, 0.08, " best E", transform=axis.transAxes, fontsize=6, va="bottom")
 

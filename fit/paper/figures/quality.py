@@ -57,11 +57,10 @@ def _panels(n: int) -> tuple[Figure, tuple[Axes, Axes], list[Axes]]:
     scatter = figure.add_subplot(grid[0, 0])
     residuals = figure.add_subplot(grid[1, 0], sharex=scatter)
     scatter.tick_params(labelbottom=False)
-    panels = []
-    for i in range(n):
-        first = panels[0] if panels else None
-        panels.append(figure.add_subplot(grid[:, 1 + i], sharex=first, sharey=first))
-        panels[i].tick_params(labelleft=not i)
+    panels = [figure.add_subplot(grid[:, 1])] if n else []
+    for i in range(1, n):
+        panels.append(figure.add_subplot(grid[:, 1 + i], sharex=panels[0], sharey=panels[0]))
+        panels[i].tick_params(labelleft=False)
     return figure, (scatter, residuals), panels
 
 

@@ -1,8 +1,8 @@
 """How every picture looks: sized for a page of a paper, one meaning of a colour, dashes where a law is extrapolated."""
 
-import contextlib
-from collections.abc import Callable, Generator, Iterable, Sequence
-from typing import IO, Any, Literal
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal
 
 import matplotlib
 from matplotlib.artist import Artist
@@ -71,17 +71,8 @@ METADATA = {
 }
 
 
-@contextlib.contextmanager
-def in_style() -> Generator[None]:
-    """matplotlib's own defaults and RC, whatever the user's matplotlibrc says."""
-    with matplotlib.style.context(["default", RC]):
-        yield
-
-
-@in_style()
-def save(figure: Figure, path: str | IO[bytes], kind: str, dpi: float = DPI) -> None:
-    """Writes the figure to a path or an open file as one of figures.FORMATS; the same figure gives the same bytes."""
-    figure.savefig(path, format=kind, dpi=dpi, metadata=METADATA[kind])
+# matplotlib's own defaults and RC, whatever the user's matplotlibrc says
+in_style = functools.partial(matplotlib.style.context, ["default", RC])
 
 
 def panels(n: int = 1, height: float = 2.6, **sharing: Any) -> tuple[Figure, Array]:
