@@ -26,7 +26,8 @@ def how_sure(problem: Problem, fit: search.Fit, by: str, options: Options, quiet
     the law; its bootstrap, if options ask for it; separate, the laws of each number of experts alone, if the law's page
     names such a law; and sample, the size of the sample behind all this, above search.SEARCH_RUNS runs. by: what the
     problem's trunks are, in words."""
-    sure, of_all = {}, fit
+    sure: Json = {}
+    of_all = fit
     if len(problem) > search.SEARCH_RUNS:
         problem = sampled(problem)
         fit = search.again(problem, fit)
