@@ -134,13 +134,12 @@ def compare(
     """What several laws answer to one budget (the limits of `plan`), each against its own best dense model. Raises
     UserError where no law has a feasible model, or one cannot be planned with."""
     from fit.planning import compare as comparing
-    from fit.shape.architecture import PAPER
 
     asked = asked or plans.Compare.of("compare", limits)
-    names = ("vocab_size", "width_per_block")
-    shape = {name: getattr(asked, name) or getattr(PAPER, name) for name in names} | asked.asked
     laws = [load(law, "laws") for law in laws or comparing.LAWS]
-    return answers.Comparison(comparing.compare(laws, shape, asked.constraints, asked.experts, asked.used))
+    return answers.Comparison(
+        comparing.compare(laws, asked.shape, asked.limits(), asked.experts, asked.used, asked.known)
+    )
 
 
 def speedup(law: Law | str, runs: object, *, seed: int = 0) -> answers.Speedup:

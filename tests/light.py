@@ -54,7 +54,7 @@ def typed():
 
 def should_hold():
     """The files of our packages, as `importlib.metadata` names them."""
-    kinds = "*.py", "py.typed", "presets/*.json", "planner/*.css", "planner/*.html", "planner/*.js"
+    kinds = "*.py", "py.typed", "presets/*.json", "planner/*.css", "planner/*.html", "planner/*.js", "shape/*.json"
     found = (path for name in PACKAGES for kind in kinds for path in (ROOT / name).rglob(kind))
     return {str(path.relative_to(ROOT)) for path in found} | {f"../../../bin/{name}" for name in SCRIPTS}
 

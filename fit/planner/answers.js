@@ -222,7 +222,7 @@ function put(picture, drawIt) {
 }
 
 function showCopies({ ask, plan }) {
-  $("command").textContent = command(ask.law, ask);
+  $("command").textContent = command(ask.law, ask.state, ask);
   $("json").textContent = JSON.stringify(plan, null, 1);
   let refused;
   const source = safely(

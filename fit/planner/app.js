@@ -126,7 +126,7 @@ function render() {
   const solve = () => {
     if (unknown) throw new PlanError(unknown);
     if (state.law !== law.name) throw new PlanError(`law: this page does not hold “${state.law}”`);
-    const ask = { data, law, ...asked(data, law, state) };
+    const ask = { data, law, state, ...asked(data, law, state) };
     const [read, limits, plan] = planOf(data, law, ask);
     return { ask: { ...ask, law: read, limits }, plan };
   };

@@ -1,7 +1,7 @@
 // The map of the best number of experts over FLOPs and memory. ask = {law, shape, limits, experts}.
 
 import { draw } from "./chart.js";
-import { drawsOf, reducedAt } from "./law.js";
+import { drawsOf, falls, lawAt } from "./law.js";
 import { amount, fixed, flopsText, memoryText } from "./numbers.js";
 import { inBytes, memories, spread } from "./pictures.js";
 import { DECIDED } from "./plan.js";
@@ -12,13 +12,13 @@ const CELLS = [30, 18]; // FLOPs and memories
 const MAP_DRAWS = 20; // of the bootstrap: the map shows where they disagree
 
 // The law at each of the experts by some of the draws, spread evenly; only draws that have an optimum at all of them.
-function someDraws(law, experts) {
+function someDraws(law, shape, experts) {
   const draws = drawsOf(law);
   const some = draws.filter(
     (_, i) => Math.floor((i * MAP_DRAWS) / draws.length) !== Math.floor(((i - 1) * MAP_DRAWS) / draws.length),
   );
-  const drawn = some.map((draw) => experts.map((e) => reducedAt(law, e, draw)));
-  return drawn.filter((laws) => laws.every(([, mu, , nu]) => mu < 0 && nu < 0));
+  const drawn = some.map((draw) => experts.map((e) => lawAt(law, shape, e, draw)));
+  return drawn.filter((laws) => laws.every(falls));
 }
 
 // The best E over FLOPs and memory; hatched where the draws leave it undecided.
@@ -38,8 +38,8 @@ export function map(picture, { law, shape, limits, experts }, looks, choose) {
     if (error instanceof PlanError) return "nothing is feasible at some of these budgets";
     throw error;
   }
-  const laws = experts.map((e) => reducedAt(law, e));
-  const drawn = law.unique ? [] : someDraws(law, experts); // for repeated text they would take too long
+  const laws = experts.map((e) => lawAt(law, shape, e));
+  const drawn = laws[0].searched ? [] : someDraws(law, shape, experts); // a search for each would take too long
   const [cells, stops] = [[], []];
   const bests = []; // of each stop, null where nothing fits
   for (let j = 0; j < CELLS[1]; j++) {

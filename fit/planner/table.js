@@ -9,9 +9,10 @@ export function readTable(text, file, law) {
   const rows = start === "{" || start === "[" ? fromJson(text, file) : fromCsv(text, file);
   const mixtures = law.experts.some((e) => e > 1); // a law of dense models alone needs no n_experts
   const needed = [...law.columns, "loss"].filter((name) => name !== "n_experts" || mixtures);
-  const columns = { n_active: [], n_tokens: [], n_experts: [], loss: [], name: [], held_out: [] };
+  const read = [...new Set(["n_active", "n_tokens", "n_experts", "loss", ...law.columns])];
+  const columns = { ...Object.fromEntries(read.map((name) => [name, []])), name: [], held_out: [] };
   for (const { row, values } of rows) {
-    for (const name of ["n_active", "n_tokens", "n_experts", "loss"]) {
+    for (const name of read) {
       if (!needed.includes(name) && values[name] === undefined) values[name] = 1;
       if (values[name] === undefined)
         throw new TableError(`${file}: has no column ${name}; it has ${Object.keys(values).slice(0, 12).join(", ")}`);

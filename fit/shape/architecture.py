@@ -173,18 +173,23 @@ class Model:
         return self.architecture.ends * d + self.n_blocks * self._attention()[0] + dense + experts
 
     @property
+    def routed(self) -> int:
+        """The experts that a router chooses from."""
+        return self.shape.get("routed_experts", self.n_experts)
+
+    @property
     def n_active(self) -> int:
         return self._parameters(self.shape.get("top_k", 1))
 
     @property
     def n_total(self) -> int:
-        return self._parameters(self.n_experts)
+        return self._parameters(self.routed)
 
     @property
     def router(self) -> int:
         """Weights of the routers, one for each mixture."""
         n_moe = self.n_blocks - self.shape.get("n_dense_blocks", 0)
-        return n_moe * self.d_model * self.n_experts if self.n_experts > 1 else 0
+        return n_moe * self.d_model * self.routed if self.n_experts > 1 else 0
 
     @property
     def exact_parameters(self) -> int:

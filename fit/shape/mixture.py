@@ -131,6 +131,8 @@ class Mixture(Architecture):
         d_ff = round(self.ff * d_model)
         fields = dict(n_heads=n_heads, n_kv_heads=with_keys, head_dim=head_dim, d_ff=d_ff, tied_embeddings=self.tied)
         mixture = n_experts > 1  # a dense model has none of these
+        if not self.trained and self.split != 1:  # n_experts counts experts as wide as the dense layer
+            fields |= dict(routed_experts=round(n_experts * self.split) - self.shared if mixture else 1)
         return fields | dict(
             top_k=self.top_k if mixture else 1,
             d_expert=max(1, round(self.ff * d_model / self.split)) if mixture else 0,
