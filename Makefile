@@ -26,9 +26,9 @@ test: .venv/.test
 	$(BIN)/python -m pytest
 
 # Between two edits: the tests of the mathematics, which start hardly a process.
-QUICK := jmoe_moe jmoe_model jmoe_microbatch jmoe_check jmoe_schedule jmoe_data fit_regress fit_laws fit_optimum fit_units
+QUICK := jmoe/moe jmoe/model jmoe/microbatch jmoe/check jmoe/schedule jmoe/data fit/regress fit/laws fit/optimum fit/units
 quick: .venv/.test
-	$(BIN)/python -m pytest $(QUICK:%=tests/test_%.py)
+	$(BIN)/python -m pytest $(foreach name,$(QUICK),tests/$(subst /,/test_,$(name)).py)
 	@echo "These were the quick tests; make test runs all."
 
 lint: .venv/.test
@@ -59,9 +59,9 @@ gpu tpu: $(if $(CPU),.venv/.train)
 wheels:
 	$(or $(PYTHON),python3) benchmarks/accelerator/python.py --collect=$(or $(WHEELS),wheels) --python=$(WHEELS_PYTHON) --jax=$(WHEELS_JAX)
 
-# Two hours at most: runs and sweeps killed at random moments, each compared with an undisturbed one (tests/soak.py).
+# Two hours at most: runs and sweeps killed at random moments, each compared with an undisturbed one (tests/support/soak.py).
 soak: .venv/.test
-	$(BIN)/python tests/soak.py
+	$(BIN)/python tests/support/soak.py
 
 NEWEST = $(or $(PYTHON),$(shell .ci/python),python3)
 # Where no registry answers, pip itself would end with "conflicting dependencies".

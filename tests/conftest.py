@@ -92,21 +92,21 @@ def cluster():
 
 
 LONGEST = (
-    "jmoe_train",
-    "readme",
-    "jmoe_storage",
-    "launch_gs",
-    "launch_slurm",
-    "launch_local",
-    "jmoe_compile",
-    "jmoe_model",
+    "jmoe/test_train",
+    "test_readme",
+    "jmoe/test_storage",
+    "launch/test_gs",
+    "launch/test_slurm",
+    "launch/test_local",
+    "jmoe/test_compile",
+    "jmoe/test_model",
 )
 
 
 def pytest_collection_modifyitems(items):
     """Runs the longest files first: one worker runs all tests of a file, as they share what they trained, so all would
     wait for a long file that is started last."""
-    items.sort(key=lambda item: item.path.stem.removeprefix("test_") not in LONGEST)
+    items.sort(key=lambda item: item.nodeid.partition(".py")[0].removeprefix("tests/") not in LONGEST)
 
 
 def pytest_runtest_logreport(report):

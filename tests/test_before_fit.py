@@ -11,7 +11,8 @@ import re
 
 import numpy as np
 import pytest
-from data.before import make_fit, make_plans
+
+from tests.data.before import make_fit, make_plans
 
 STORED = make_fit.pathlib.Path(make_fit.__file__).with_name("fit.jsonl")
 NUMBER = re.compile(r"-?\d[\d,]*\.?\d*(?:e[+-]?\d+)?")

@@ -7,7 +7,6 @@ themselves, letter by letter.
 
 import os
 import pathlib
-import re
 import shutil
 import subprocess
 import sys
@@ -43,7 +42,7 @@ def get_config():
     config.remat = "full"
     return config
 """
-# The model to compile for a pod: small too; test_jmoe_compile.py has it at its full size.
+# The model to compile for a pod: small too; jmoe/test_compile.py has it at its full size.
 SMALL_FOR_A_POD = """
 
 _get_config = get_config
@@ -70,17 +69,7 @@ def get_sweep():
 """
 
 
-def blocks(path) -> list[list[str]]:
-    """The commands of each ```sh block, continued lines joined."""
-    found = re.findall(r"^```sh\n(.*?)^```", path.read_text(), flags=re.MULTILINE | re.DOTALL)
-    return [
-        [line.split("  #")[0].strip() for line in block.replace("\\\n", " ").splitlines() if line.strip()]
-        for block in found
-    ]
-
-
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-COMMANDS = list(dict.fromkeys(command for page in PAGES for block in blocks(page) for command in block))
+COMMANDS = helpers.typed_commands()
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ from etils import epath
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+import fit
 import jmoe
 import launch.jobs
 
@@ -161,6 +162,19 @@ def test_contributing_names_targets_and_files_that_exist():
     assert set(re.findall(r"^make (\w+)", contributing, re.MULTILINE)) <= targets
     files = re.findall(r"\]\(([^)#]+)", contributing) + re.findall(r"`([\w./]+/[\w.]*)`", contributing)
     assert len(files) > 5 and all((ROOT / name).exists() for name in files), files
+
+
+def test_files_of_tests_that_are_named_somewhere_exist():
+    pages = [*ROOT.glob("*.md"), ROOT / "Makefile", *(ROOT / ".ci").iterdir(), *(ROOT / "tests").rglob("*.py")]
+    pages += [page for folder in ("docs", "benchmarks") for page in (ROOT / folder).rglob("*.md")]
+    words = "\n".join(page.read_text(encoding="utf-8") for page in pages)
+    names = set(re.findall(r"\btests/[\w/]+\.(?:py|go)", words))
+    assert len(names) > 15 and all((ROOT / name).exists() for name in names), names
+
+
+def test_the_folders_of_tests_do_not_hide_the_packages():
+    for package in fit, jmoe, launch:
+        assert pathlib.Path(package.__file__) == ROOT / package.__name__ / "__init__.py"
 
 
 def test_the_addition_that_contributing_shows_is_one_to_the_code_as_it_is():

@@ -5,9 +5,9 @@
         --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true \\
         --xla_cpu_use_fusion_emitters=false" python HERE/make.py
 
-(the XLA_FLAGS of tests/helpers.py). It writes before.json and workdir.tar.gz beside this file. The modules of jmoe
-have moved since: `main` names them as they were, and all else takes them as arguments, so that the test computes by
-the same lines.
+(the XLA_FLAGS of tests/support/helpers.py). It writes before.json and workdir.tar.gz beside this file. The modules of
+jmoe have moved since: `main` names them as they were, and all else takes them as arguments, so that the test computes
+by the same lines.
 """
 
 import hashlib

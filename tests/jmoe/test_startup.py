@@ -18,7 +18,7 @@ from jmoe.config.check import check_config
 from jmoe.errors import UserError
 from jmoe.run import processes
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 RECIPE = "from configs import quickstart\ndef get_config():\n    c = quickstart.get_config()\n"
 COMMANDS = ["jmoe.train", "jmoe.prepare", "jmoe.evaluate", "jmoe.compile", "launch.sweep", "launch.status"]
 

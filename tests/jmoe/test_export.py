@@ -13,13 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from etils import epath
-from test_jmoe_model import logits_of, make_params, tiny
 
 from jmoe.errors import UserError
 from jmoe.exchange import layout, tensor_files, tensors, tokenizer_files
 from jmoe.model import cached, sharding
 from jmoe.run import saved
 from jmoe.text import tokenizer
+from tests.jmoe.test_model import logits_of, make_params, tiny
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

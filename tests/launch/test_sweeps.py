@@ -14,7 +14,7 @@ from etils import epath
 from configs.sweeps import joint_moe, lr_grid, memory_matched, quickstart
 from launch import jobs as jobs_lib
 
-DATA = pathlib.Path(__file__).parent / "data"
+DATA = pathlib.Path(__file__).parents[1] / "data"
 
 
 def load(name):
@@ -140,35 +140,18 @@ def test_a_plan_becomes_a_sweep(tmp_path):
             assert 6 * job.n_active * n_tokens == pytest.approx(1e20, rel=1e-6)
 
 
-LAW = {"constant": 8.39, "n_active": -0.81, "n_experts": -0.25}
-
-
-def learning_rate_runs(noise=0.0, edge=False):
-    """Losses with a parabola around LAW's rate, on a grid that does not hit it."""
-    rng = np.random.default_rng(0)
-    lines = ["n_active,n_tokens,n_experts,loss,peak_learning_rate"]
-    for n_active in (8e7, 1.2e8, 1.7e8):
-        for n_experts in (1, 4, 8, 32):
-            best = LAW["constant"] + LAW["n_active"] * np.log(n_active) + LAW["n_experts"] * np.log(n_experts)
-            for k in range(-3, 4):
-                x = best + 0.13 + k * 0.3466 + (5 if edge and n_experts == 32 else 0)
-                loss = 3 + 0.05 * (x - best) ** 2 + noise * rng.standard_normal()
-                lines.append(f"{n_active},2e9,{n_experts},{loss},{np.exp(x)}")
-    return "\n".join(lines) + "\n"
-
-
 def test_fit_lr_recovers_equation_10(tmp_path):
-    (tmp_path / "runs.csv").write_text(learning_rate_runs())
+    (tmp_path / "runs.csv").write_text(fit_runs.learning_rate_runs())
     done = helpers.run("fit", "lr", f"--runs={tmp_path}/runs.csv", "--experts=1,8", f"--out={tmp_path}/lr.json")
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / "lr.json").read_text())
-    assert found["lr_law"] == pytest.approx(LAW, rel=1e-6)
+    assert found["lr_law"] == pytest.approx(fit_runs.RATES, rel=1e-6)
     assert len(found["optima"]) == 12 and done.stdout.count("not fitted") == 7  # 4 and 32, and their error
     assert "config.optimizer.lr_law.n_experts = -0.250000" in done.stdout
 
 
 def test_fit_lr_with_noise_stays_near_and_checks_what_it_left_out(tmp_path):
-    (tmp_path / "runs.csv").write_text(learning_rate_runs(noise=5e-4))
+    (tmp_path / "runs.csv").write_text(fit_runs.learning_rate_runs(noise=5e-4))
     done = helpers.run("fit", "lr", f"--runs={tmp_path}/runs.csv", "--experts=1,8")
     errors = [float(line.split()[-5 if "on 6 fitted" in line else 0]) for line in done.stdout.splitlines()[-2:]]
     assert 0 < errors[0] < 0.15 and 0 < errors[1] < 0.3
@@ -176,7 +159,7 @@ def test_fit_lr_with_noise_stays_near_and_checks_what_it_left_out(tmp_path):
 
 def test_fit_lr_says_what_is_wrong(tmp_path):
     path = tmp_path / "runs.csv"
-    path.write_text(learning_rate_runs(edge=True))
+    path.write_text(fit_runs.learning_rate_runs(edge=True))
     assert "end of its grid" in helpers.run("fit", "lr", f"--runs={path}").stdout
     assert "expected two or more" in helpers.run("fit", "lr", f"--runs={path}", "--experts=8").stderr
     assert "64 is in none of the runs" in helpers.run("fit", "lr", f"--runs={path}", "--experts=1,64").stderr

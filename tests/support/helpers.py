@@ -4,6 +4,7 @@ import contextlib
 import importlib.metadata
 import os
 import pathlib
+import re
 import socket
 import subprocess
 import sys
@@ -167,3 +168,19 @@ def fingerprint(text_glob) -> str:
     config = quickstart.get_config()
     config.data.path = text_glob
     return corpus.load(config.data).fingerprint
+
+
+def blocks(path) -> list[list[str]]:
+    """The commands of each ```sh block, continued lines joined."""
+    found = re.findall(r"^```sh\n(.*?)^```", path.read_text(), flags=re.MULTILINE | re.DOTALL)
+    return [
+        [line.split("  #")[0].strip() for line in block.replace("\\\n", " ").splitlines() if line.strip()]
+        for block in found
+    ]
+
+
+def typed_commands() -> list[str]:
+    """The commands of the ```sh blocks of README and docs, in their order, each once."""
+    root = pathlib.Path(__file__).parents[2]
+    pages = [root / "README.md", *sorted((root / "docs").glob("*.md"))]
+    return list(dict.fromkeys(command for page in pages for block in blocks(page) for command in block))

@@ -20,7 +20,7 @@ from fit.fitting.fitting import table_warnings
 from fit.laws import FORMS
 from fit.words.units import amount
 
-ROOT = pathlib.Path(__file__).parent.parent
+ROOT = pathlib.Path(__file__).parents[2]
 DENSE = fit_runs.DATA / "chinchilla_svg_245.csv"
 
 

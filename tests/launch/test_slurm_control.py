@@ -7,7 +7,8 @@ import sys
 import helpers
 import pytest
 import slurm
-from test_launch_slurm import queue, steps, wait, write_sweep
+
+from tests.launch.test_slurm import queue, steps, wait, write_sweep
 
 if reason := slurm.missing():
     pytest.skip(f"SKIPPED, SLURM IS NOT TESTED: {reason}", allow_module_level=True)

@@ -12,7 +12,7 @@ from fit.lawbook import models
 from fit.laws import FORMS
 from fit.shape.architecture import training_flops
 
-DATA = pathlib.Path(__file__).parent / "data"
+DATA = pathlib.Path(__file__).parents[1] / "data"
 CORPUS = "1a2b3c4d5e6f7a8b"  # of the demo's runs: no text has it
 # Table 3 with E_start as its Table 4 implies.
 TABLE_3 = dict(
@@ -209,3 +209,20 @@ def fit_law(tmp_path, path, *flags):
     out = tmp_path / "law.json"
     assert command_line.run(["law", f"--runs={path}", f"--out={out}", "--form=joint", *flags]) == 0
     return json.loads(out.read_text())
+
+
+RATES = {"constant": 8.39, "n_active": -0.81, "n_experts": -0.25}
+
+
+def learning_rate_runs(noise=0.0, edge=False):
+    """Losses with a parabola around the rate of RATES, on a grid that does not hit it."""
+    rng = np.random.default_rng(0)
+    lines = ["n_active,n_tokens,n_experts,loss,peak_learning_rate"]
+    for n_active in (8e7, 1.2e8, 1.7e8):
+        for n_experts in (1, 4, 8, 32):
+            best = RATES["constant"] + RATES["n_active"] * np.log(n_active) + RATES["n_experts"] * np.log(n_experts)
+            for k in range(-3, 4):
+                x = best + 0.13 + k * 0.3466 + (5 if edge and n_experts == 32 else 0)
+                loss = 3 + 0.05 * (x - best) ** 2 + noise * rng.standard_normal()
+                lines.append(f"{n_active},2e9,{n_experts},{loss},{np.exp(x)}")
+    return "\n".join(lines) + "\n"

@@ -1,4 +1,4 @@
-"""A Kubernetes API server for a test: etcd, and the server that tests/apiserver_build.py builds, over TLS.
+"""A Kubernetes API server for a test: etcd, and the server that tests/support/apiserver_build.py builds, over TLS.
 
 It has no controllers: a test does by hand what they would do.
 """
@@ -30,7 +30,7 @@ def missing() -> str:
     if not shutil.which("etcd"):
         return "etcd not found: apt-get install etcd-server"
     built = apiserver_build.path().exists()
-    return "" if built else "the API server is not built: python tests/apiserver_build.py does it, in some minutes"
+    return "" if built else "no API server is built: python tests/support/apiserver_build.py does it, in some minutes"
 
 
 class Cluster:

@@ -6,10 +6,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from ml_collections import FrozenConfigDict
-from test_jmoe_model import GROUPED, ONE_FOR_ALL, logits_of, make_params, tiny, tokens_on
 
 from jmoe.model import cached, decoder, sharding
 from jmoe.text import tokenizer
+from tests.jmoe.test_model import GROUPED, ONE_FOR_ALL, logits_of, make_params, tiny, tokens_on
 
 PROMPT = 67  # more than one part of cached.PROMPT_POSITIONS
 T = 72

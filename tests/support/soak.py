@@ -6,8 +6,8 @@ run, and every start must go on from the newest save that was whole when the kil
 time allows. The second part is the tests of interrupted sweeps, clusters and stores with JMOE_SOAK=1. A part that fails
 or has to be cut off does not keep the other from running; then the exit code is 1.
 
-    python tests/soak.py
-    python tests/soak.py --part=kills --kills=60
+    python tests/support/soak.py
+    python tests/support/soak.py --part=kills --kills=60
 """
 
 import argparse
@@ -29,7 +29,7 @@ import numpy as np
 from etils import epath
 
 FLAGS = ["--config.model.n_experts=4", "--config.model.group_tokens=64", "--config.eval_every=6"]
-TESTS = "launch_local launch_slurm launch_gs jmoe_outage jmoe_storage".split()
+TESTS = "launch/test_local.py launch/test_slurm.py launch/test_gs.py jmoe/test_outage.py jmoe/test_storage.py".split()
 SHARE = 0.4  # of the time, that of the kills; they use less of it, so that the last run can end
 CLOCKS = {"seconds", "sha256"}  # fields that may differ between two identical runs
 
@@ -224,14 +224,14 @@ def main():
     flags.add_argument("--kills", type=int, default=60, help="at most, over all runs, half of them on two processes")
     flags.add_argument("--seed", type=int, default=random.randrange(10**6), help="of the moments; printed")
     flags.add_argument("--part", choices=["kills"], help="the kills alone")
-    flags.add_argument("--tests", nargs="+", default=TESTS, help="names of the tests of the second part")
+    flags.add_argument("--tests", nargs="+", default=TESTS, help="files of the second part")
     flags = flags.parse_args()
     if flags.part:
         return kill(flags.kills, 45 * flags.minutes, flags.seed)
     began, total = time.monotonic(), 60 * flags.minutes - 60
     kills = ["--part=kills", f"--kills={flags.kills}", f"--seed={flags.seed}", f"--minutes={SHARE * flags.minutes}"]
     outcomes = {"kills": within(SHARE * total, [sys.executable, __file__, *kills])}
-    paths = [str(pathlib.Path(__file__).with_name(f"test_{name}.py")) for name in flags.tests]
+    paths = [str(pathlib.Path(__file__).parents[1] / name) for name in flags.tests]
     left = total - (time.monotonic() - began)
     outcomes[f"tests of {', '.join(flags.tests)}"] = within(left, [sys.executable, "-m", "pytest", *paths])
     print(f"soak, {(time.monotonic() - began) / 60:.0f} minutes:")

@@ -11,12 +11,12 @@ import kubernetes
 import pytest
 import yaml
 from etils import epath
-from test_launch_gke import OPTIONS
 
 from jmoe.errors import UserError
 from launch import cluster, gke, gke_logs, manifest, trainer
 from launch import jobs as jobs_lib
 from launch.backend import Sweep
+from tests.launch.test_gke import OPTIONS
 
 GKE = gke.Gke()
 JOBS = "d32-e1-00000001", "d32-e1-00000002", "d32-e4-00000003"

@@ -6,15 +6,15 @@ import pathlib
 
 import helpers
 import pytest
-import test_launch_gke as gke_tests
 from absl import flags
 
 from jmoe.errors import UserError
 from launch import accelerators, gke, manifest, trainer
+from tests.launch import test_gke as gke_tests
 
 NAMES = [flag.name for flag in flags.FLAGS.get_key_flags_for_module(manifest)]
 OPTIONS = gke_tests.OPTIONS | {"accelerator": "A100:1"}
-EXAMPLES = pathlib.Path(__file__).parents[1] / "examples"
+EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
 PROFILE, GIB = "/usr/local/nvidia/lib64/nccl-env-profile.sh", "/usr/local/gib/scripts/set_nccl_env.sh"
 PATCH = """
 metadata:

@@ -1,4 +1,4 @@
-"""Builds the API server of tests/apiserver.go, once: python tests/apiserver_build.py. Prints where it is.
+"""Builds the API server of apiserver.go, once: python tests/support/apiserver_build.py. Prints where it is.
 
 The sources are Debian's packages of k8s.io/apiextensions-apiserver and what it needs (80 MB), from its suite `sid`, the
 first to have them, unpacked into a folder that is removed afterwards; the mirror is the one that this machine's apt

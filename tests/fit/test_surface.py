@@ -107,7 +107,7 @@ def test_surfaces_of_a_table(tmp_path, capsys):
 
 def test_the_sweep_of_a_laptop(capsys):
     """The committed runs of configs/sweeps/sparsity_small.py: what docs/laws.md says of them."""
-    runs = pathlib.Path(__file__).parent.parent / "results" / "sparsity.csv"
+    runs = pathlib.Path(__file__).parents[2] / "results" / "sparsity.csv"
     assert command_line.run(["surface", f"--runs={runs}", "--json"]) == 0
     small, large = json.loads(capsys.readouterr().out)
     assert [row["runs"] for row in (small, large)] == [15, 15] and small["left_out"] == large["left_out"] == 2

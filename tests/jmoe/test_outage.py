@@ -1,7 +1,7 @@
 """A bucket that does not answer for a while: waited for, never taken for damage, and nothing is deleted.
 
-The outages take a second; with JMOE_SOAK=1 a hundred. Whole runs and sweeps in outages: test_jmoe_storage.py and
-test_launch_gs.py.
+The outages take a second; with JMOE_SOAK=1 a hundred. Whole runs and sweeps in outages: test_storage.py and
+tests/launch/test_gs.py.
 """
 
 import gc
@@ -16,13 +16,13 @@ import jax
 import outage
 import pytest
 from etils import epath
-from test_jmoe_checkpoint import RECORD, abstract, assert_is, mesh_of, restore, state, write
 
 from jmoe import cli
 from jmoe.errors import UNAVAILABLE, Unavailable, UserError
 from jmoe.run import checkpoint
 from jmoe.storage import files as storage
 from jmoe.storage import gcs, identity, ownership
+from tests.jmoe.test_checkpoint import RECORD, abstract, assert_is, mesh_of, restore, state, write
 
 SOAK = bool(os.environ.get("JMOE_SOAK"))
 

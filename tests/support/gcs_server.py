@@ -4,7 +4,7 @@ The header that tells an object's generation: tensorstore compares generations w
 on an object that came without one. Preconditions: ifGenerationMatch, which a lease is made of. And whoever did not hear
 that an upload is complete may send its end once more. And an object can be moved within its bucket in one request.
 
-    python tests/gcs_server.py start --port=PORT --in-memory --default-bucket=NAME
+    python tests/support/gcs_server.py start --port=PORT --in-memory --default-bucket=NAME
 """
 
 import http

@@ -1,6 +1,6 @@
 """--backend=gke against a real Kubernetes API server: what it takes, what becomes of a JobSet, and what goes wrong.
 
-The controllers (JobSet's, Kueue's, the garbage collector) are played by tests/apiserver.py; pods run as processes.
+The controllers (JobSet's, Kueue's, the garbage collector) are played by support/apiserver.py; pods run as processes.
 """
 
 import concurrent.futures
@@ -13,17 +13,17 @@ import apiserver
 import helpers
 import pytest
 import sweeps
-import test_launch_gke
 from etils import epath
 from kubernetes import client
 
 from jmoe.errors import UserError
 from launch import cluster as cluster_lib
 from launch import gke, status
+from tests.launch import test_gke
 
 GKE = gke.Gke()
 pytestmark = pytest.mark.skipif(bool(apiserver.missing()), reason=f"NO API SERVER: {apiserver.missing()}")
-OPTIONS = test_launch_gke.OPTIONS | {"queue": "team", "accelerator": "v5e:1x1"}
+OPTIONS = test_gke.OPTIONS | {"queue": "team", "accelerator": "v5e:1x1"}
 READ_AT_IMPORT = "kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION"  # $KUBECONFIG
 UNSCHEDULABLE = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes (no TPU)"}
 FLAGS = ["--backend=gke", "--image=registry/jmoe:1", "--queue=team", "--accelerator=v5e:1x1"]
@@ -63,9 +63,9 @@ def begun(cluster, tmp_path, text_glob):
         GKE.cancel(sweep, 0)
 
 
-@pytest.mark.parametrize("case", test_launch_gke.CASES)
+@pytest.mark.parametrize("case", test_gke.CASES)
 def test_every_field_is_taken_and_kept(cluster, case):
-    manifest = test_launch_gke.manifest(**test_launch_gke.CASES[case])
+    manifest = test_gke.manifest(**test_gke.CASES[case])
     create = lambda: cluster.api.create_namespaced_custom_object(
         *apiserver.JOBSETS, manifest, dry_run="All", field_validation="Strict"
     )

@@ -12,7 +12,7 @@ import pytest
 
 from jmoe.version import code_version
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")

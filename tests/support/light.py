@@ -4,7 +4,7 @@ the reader trained first, it gets that of examples/, which it may refuse. A comm
 sentence that names its extra. The environment must hold our packages whole, and nothing else of ours. Prints how large
 it is. .ci/package makes one:
 
-    python tests/light.py VENV
+    python tests/support/light.py VENV
 """
 
 import json
@@ -16,12 +16,13 @@ import subprocess
 import sys
 import tempfile
 
-from test_launch_sweeps import learning_rate_runs
-from test_readme import COMMANDS, ROOT
+import fit_runs
+import helpers
 
 from fit.__main__ import COMMANDS as FIT
 from jmoe import __version__
 
+ROOT = pathlib.Path(__file__).parents[2]
 DEMOS = (
     "python -m fit law --runs=runs/demo/runs.csv --holdout=largest-compute:3 --bootstrap=50 --out=runs/demo/law.json"
 )
@@ -46,7 +47,7 @@ FILES = "import importlib.metadata as m; print(*m.files('jmoe'), sep='\\n')"
 def typed():
     """(a fit command, the exit codes that it may end with)."""
     yield from ((DEMOS, (0,)), (RATES, (0,)))
-    for command in COMMANDS:
+    for command in helpers.typed_commands():
         if command.startswith("python -m fit "):
             ours = re.sub(r"runs=(?!runs/demo/|results/)\S+", "runs=runs.csv", command)
             yield ours, (0,) if ours == command else (0, 2)
@@ -85,7 +86,7 @@ def main(venv: pathlib.Path) -> None:
         shutil.copytree(ROOT / "results", pathlib.Path(folder, "results"))
         for path in (pathlib.Path(folder), demo):
             shutil.copy(ROOT / "examples/runs.csv", path)
-        pathlib.Path(folder, "rates.csv").write_text(learning_rate_runs())
+        pathlib.Path(folder, "rates.csv").write_text(fit_runs.learning_rate_runs())
         for command, codes in commands.items():
             code, _, errors = run(["bash", "-c", command])
             if code not in codes or "Traceback" in errors or "is missing: install" in errors:

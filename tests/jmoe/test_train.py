@@ -414,7 +414,7 @@ def test_evaluate_names_what_is_there(undisturbed, flags, words):
         assert word in said
 
 
-# as in test_jmoe_checkpoint.py: what failed reads leave behind
+# as in test_checkpoint.py: what failed reads leave behind
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize(
     "module, how", [("evaluate", "cut"), ("generate", "missing"), (None, "emptied"), (None, "flipped")]

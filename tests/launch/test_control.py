@@ -8,12 +8,12 @@ import sys
 import helpers
 import pytest
 from etils import epath
-from test_launch_local import children, launch_of, wait_for_steps
 
 from jmoe.errors import UserError
 from launch import local, output, sweepfile
 from launch.backend import Sweep
 from launch.jobs import Job
+from tests.launch.test_local import children, launch_of, wait_for_steps
 
 TELL = """
 import json, os, sys

@@ -6,14 +6,15 @@ import warnings
 
 import numpy as np
 import pytest
-from test_jmoe_model import tiny
+
+from tests.jmoe.test_model import tiny
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     why = "no torch and lm-eval (pip install -e '.[export]'): THE EVALUATION OF EXPORTED MODELS IS NOT TESTED"
     for package in ("torch", "transformers", "accelerate", "lm_eval"):
         pytest.importorskip(package, reason=why)
-    from test_jmoe_export import ours, random_params, write
+    from tests.jmoe.test_export import ours, random_params, write
 
 from jmoe.exchange import tokenizer_files
 from jmoe.text import tokenizer

@@ -6,12 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from test_jmoe_model import logits_of, make_params, numpy_decoder, numpy_dense, tiny, tokens_on
-from test_jmoe_moe import reference
 
 from jmoe.config import counts
 from jmoe.model import decoder, loss, routing, sharding
 from jmoe.run import step
+from tests.jmoe.test_model import logits_of, make_params, numpy_decoder, numpy_dense, tiny, tokens_on
+from tests.jmoe.test_moe import reference
 
 FINE = dict(n_experts=8, top_k=2, d_expert=24, n_shared_experts=1, n_dense_blocks=1, n_blocks=3)
 BALANCED = FINE | dict(balance="bias", scores="sigmoid")

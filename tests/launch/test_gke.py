@@ -1,4 +1,4 @@
-"""Manifests against the published fields and golden files; tests/test_launch_apiserver.py shows them to a server."""
+"""Manifests against the published fields and golden files; tests/launch/test_apiserver.py shows them to a server."""
 
 import json
 import pathlib
@@ -16,7 +16,7 @@ from launch import accelerators, gke
 from launch import jobs as jobs_lib
 from launch.backend import Sweep
 
-GOLDEN = pathlib.Path(__file__).parent / "data" / "gke"
+GOLDEN = pathlib.Path(__file__).parents[1] / "data" / "gke"
 # Fields by type: kubernetes-sigs/jobset, api/jobset/v1alpha2/jobset_types.go (release 0.10 to 0.12).
 JOBSET = {
     "JobSet": {"apiVersion", "kind", "metadata", "spec"},

@@ -1,0 +1,86 @@
+"""The law of the second study, what it predicts for the tests, and how far it was off.
+
+    python -m results.second.make predict    # fit.csv -> law.json, predictions.csv; before the first test starts
+    python -m results.second.make score      # predictions.csv and tests.csv -> a table
+
+Losses are in nats per byte. `predict` refuses to work once tests.csv is there: nothing is refitted afterwards.
+"""
+
+import pathlib
+import sys
+
+import numpy as np
+
+import fit
+from jmoe import cli
+from jmoe.config import counts
+from results import rows
+from results.second import tests_sweep
+
+HERE = pathlib.Path(__file__).parent
+LAW, FITTED, PREDICTED, TESTED = (HERE / name for name in ("law.json", "fit.csv", "predictions.csv", "tests.csv"))
+DRAWS = 200  # of the bootstrap
+ADDITIVE = "joint"  # the form that the first study fitted, beside the law
+
+
+def models() -> list[dict]:
+    """Of each test: what a law reads of it."""
+    from configs import bytes_2026_tuned
+
+    found = []
+    for overrides in tests_sweep.get_sweep()[1]:
+        config = bytes_2026_tuned.get_config()
+        config.update_from_flattened_dict(overrides)
+        model = config.model
+        found += [
+            dict(
+                d_model=model.d_model,
+                n_experts=model.n_experts,
+                n_active=counts.n_active(model),
+                n_total=counts.n_total(model),
+                n_tokens=n_tokens,
+            )
+            for n_tokens in config.n_tokens
+        ]
+    return found
+
+
+def predict() -> None:
+    if TESTED.exists():
+        sys.exit(f"{TESTED} is there: the tests have been seen, and {PREDICTED.name} stays as it was")
+    law = fit.law(str(FITTED), bootstrap=DRAWS, quiet=False)
+    fit.save(law, LAW)
+    additive = fit.law(str(FITTED), form=ADDITIVE, bootstrap=DRAWS)
+    predicted = fit.predict(law, models()).table
+    predicted = [dict(zip(predicted.names, values)) for values in zip(*map(predicted.column, predicted.names))]
+    other = fit.predict(additive, models()).columns["predicted_loss"]
+    rows.write(PREDICTED, [row | dict(additive_loss=loss) for row, loss in zip(predicted, other)])
+    print(PREDICTED.read_text())
+
+
+def score() -> None:
+    key = lambda row: (row["d_model"], row["n_experts"], row["n_tokens"])
+    measured = {key(row): row["loss"] for row in rows.read(TESTED)}
+    errors = {"predicted_loss": [], "additive_loss": []}
+    print("| width | experts | measured | predicted | 80% interval | error | additive |\n|---|---|---|---|---|---|---|")
+    n_within = 0
+    for row in rows.read(PREDICTED):
+        loss = measured[key(row)]
+        low, high = row["predicted_loss_low"], row["predicted_loss_high"]
+        n_within += low <= loss <= high
+        for name, of in errors.items():
+            of.append(loss - row[name])
+        print(
+            f"| {row['d_model']:.0f} | {row['n_experts']:.0f} | {loss:.4f} | {row['predicted_loss']:.4f} "
+            f"| {low:.4f} to {high:.4f} | {errors['predicted_loss'][-1]:+.4f} | {errors['additive_loss'][-1]:+.4f} |"
+        )
+    rmse = {name: np.sqrt(np.mean(np.square(of))) for name, of in errors.items()}
+    print(f"RMSE {rmse['predicted_loss']:.4f} nats, additive {rmse['additive_loss']:.4f}; {n_within} of 6 within")
+
+
+def main(argv):
+    {"predict": predict, "score": score}[argv[1] if len(argv) == 2 and argv[1] in ("predict", "score") else "score"]()
+
+
+if __name__ == "__main__":
+    cli.run(main)
