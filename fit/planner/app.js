@@ -1,9 +1,10 @@
 // Puts a plan on the page: state from the hash, fields and pictures made once, answers at every change.
 
-import { showPlan } from "./answers.js";
+import { showLaws, showPictures, showPlan } from "./answers.js";
 import { $, element } from "./chart.js";
 import { rateOf } from "./cost.js";
 import { FIELDS, asked, defaults, fromHash, fromSlider, toHash, toSlider } from "./form.js";
+import { slim } from "./like.js";
 import { amount, digits, typed } from "./numbers.js";
 import { planOf } from "./plan.js";
 import { TableError, readTable } from "./table.js";
@@ -14,6 +15,7 @@ setSentences(data.sentences);
 let [state, unknown] = fromHash(location.hash, data.laws); // unknown: a sentence on what the address has besides
 let taken = null; // [text, name] of a table that was dropped
 let dropped = null; // its runs
+let pasting = false; // whether a config.json is about to be pasted
 
 const lawOf = () => data.laws.find(({ name }) => name === state.law) ?? data.laws[0];
 const runsOf = () => dropped ?? (state.law === data.laws[0].name ? data.runs : null);
@@ -39,22 +41,38 @@ function makeFields() {
   }
   for (const { name, form } of data.laws)
     $("law").append(element("option", { value: name }, `${name.split("/").slice(-2).join("/")} (${form})`));
+  for (const name of Object.keys(data.published)) $("known").append(element("option", { value: name }, name));
+  $("known").append(element("option", { value: "{" }, "a config.json of your own"));
+  $("known").addEventListener("input", () => {
+    pasting = $("known").value === "{";
+    start(pasting ? $("config-text").value : $("known").value);
+  });
+  $("config-text").addEventListener("input", () => start(slim($("config-text").value.trim())));
   for (const name of Object.keys(data.chips)) $("chip").append(element("option", { value: name }, name));
   for (const name of ["chip", "experts", "bytes_per_parameter", "bytes_per_kv_element"])
     $(name).addEventListener("input", () => change({ [name]: $(name).value }));
   $("law").addEventListener("input", () => {
     const { chip, chips, mfu, dollars_per_hour } = state;
-    change({ ...defaults(data.laws.find(({ name }) => name === $("law").value)), chip, chips, mfu, dollars_per_hour });
+    const { hours, like, flops } = state;
+    const law = data.laws.find(({ name }) => name === $("law").value);
+    const kept = { chip, chips, mfu, dollars_per_hour, ...(hours && { hours, flops }) };
+    change({ ...defaults(law, like), ...kept });
     reread();
   });
   $("reset").addEventListener("click", () => change(defaults(lawOf())));
+}
+
+// Takes a model to start from: a published name or a config's text. What was typed stays; defaults become those of it.
+function start(like) {
+  const [before, now] = [state.like, like].map((name) => defaults(lawOf(), name));
+  change(Object.fromEntries(Object.keys(now).map((name) => [name, state[name] === before[name] ? now[name] : state[name]])));
 }
 
 // FLOPs, hours and a loss to reach are three ways to give one budget: the one typed last counts, the others follow.
 const BUDGETS = ["flops", "hours", "target_loss"];
 let flopsNow = null; // of the plan on the page
 function change(changed) {
-  const last = BUDGETS.find((name) => name in changed);
+  const last = BUDGETS.find((name) => name in changed && changed[name] !== state[name]);
   if (last === "target_loss" && changed.target_loss.trim() === "") changed = { ...changed, flops: derive(flopsNow) };
   else if (last) changed = { ...Object.fromEntries(BUDGETS.map((name) => [name, ""])), ...changed };
   [state, unknown] = [{ ...state, ...changed }, ""];
@@ -86,6 +104,10 @@ function showFields(law, ask) {
       $(name).append(element("option", { value: state[name] }, state[name]));
     $(name).value = state[name];
   }
+  const own = pasting || state.like.trim().startsWith("{") || (state.like && !(state.like in data.published));
+  if ($("known") !== document.activeElement) $("known").value = own ? "{" : state.like;
+  $("config-text").hidden = $("known").value !== "{";
+  if ($("config-text") !== document.activeElement) $("config-text").value = own ? state.like : "";
   if ($("experts") !== document.activeElement) $("experts").value = state.experts;
   $("origin").textContent = `${law.origin} ${fittedTo(law)}`.trim();
   showChoices(law);
@@ -121,6 +143,8 @@ function showChoices(law) {
 
 // The answers.
 
+// Answers first; what takes longer follows, unless something else was asked meanwhile.
+let following = 0;
 function render() {
   const law = lawOf();
   const solve = () => {
@@ -135,11 +159,22 @@ function render() {
   showFields(law, latest?.ask);
   $("refusal").hidden = latest != null;
   $("results").hidden = latest == null;
-  if (latest) showPlan(latest, runsOf(), change);
+  clearTimeout(following);
+  document.body.setAttribute("aria-busy", String(latest != null));
+  if (latest) {
+    showPlan(latest);
+    following = setTimeout(() => {
+      showLaws(latest);
+      following = setTimeout(() => {
+        showPictures(latest, runsOf(), change);
+        document.body.setAttribute("aria-busy", "false");
+      });
+    });
+  }
   showHidden();
 }
 
-for (const name of ["command", "json", "config"])
+for (const name of ["command", "compare", "laws-json", "json", "config"])
   $(`copy-${name}`).addEventListener("click", async () => {
     const button = $(`copy-${name}`);
     button.textContent = (await copied($(name).textContent)) ? "Copied" : "Select and copy by hand";
@@ -164,7 +199,9 @@ async function copied(text) {
 
 async function take(file) {
   try {
-    taken = [await file.text(), file.name];
+    const text = await file.text();
+    if (/"num_hidden_layers"/.test(text.slice(0, 1e5))) return start(slim(text));
+    taken = [text, file.name];
   } catch (error) {
     taken = null;
     $("dropped").textContent = `${file.name}: cannot be read: ${error.message}`;
@@ -200,20 +237,13 @@ addEventListener("hashchange", () => {
   reread();
   later();
 });
-// What does not fit is said: the settings below the end of their box, and columns beyond the edge of a table.
+// What does not fit is said: columns beyond the edge of a table.
 function showHidden() {
-  const form = document.forms[0];
-  const end = form.getBoundingClientRect().bottom - $("below").offsetHeight;
-  const hidden = [...form.querySelectorAll("fieldset")].filter((set) => set.getBoundingClientRect().bottom > end + 24);
-  const cut = form.scrollHeight > form.clientHeight + 1;
-  $("below").hidden = !cut || !hidden.length;
-  $("below").textContent = `More below: ${hidden.map((set) => set.querySelector("legend").textContent).join(", ")} ↓`;
   for (const box of document.querySelectorAll(".scroll"))
     box.classList.toggle("more", box.scrollLeft + box.clientWidth < box.scrollWidth - 1);
 }
 document.addEventListener("scroll", showHidden, true);
 addEventListener("resize", showHidden);
-$("below").addEventListener("click", () => document.forms[0].scrollBy({ top: 400, behavior: "smooth" }));
 
 let width = 0;
 new ResizeObserver(() => {
@@ -222,5 +252,5 @@ new ResizeObserver(() => {
 }).observe($("pictures"));
 
 makeFields();
-$("form").open = matchMedia("(min-width: 60rem)").matches;
+for (const id of ["form", "intro"]) $(id).open = matchMedia("(min-width: 60rem)").matches;
 render();

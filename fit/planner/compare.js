@@ -4,6 +4,7 @@
 import { TRAINING, endsOf, enough, memoryOf, shapeOf, structure, tokensOf } from "./counts.js";
 import { leastFlops } from "./cost.js";
 import { byLossAlone, extrapolation, lawAt, lossOfRun } from "./law.js";
+import { format } from "./numbers.js";
 import { notBounded } from "./plan.js";
 import { solve } from "./solve.js";
 import { infeasibleWhy } from "./words.js";
@@ -69,13 +70,23 @@ function denseOf(data, law, given, limits, loss) {
 // A known model under the same budget by the law, against models built like the law's best; null where none is trained.
 function beside(law, like, best, shape, limits) {
   const n_tokens = tokensOf(limits, like.counts.n_active);
-  if (limits.flops == null || n_tokens < 1) return null;
+  if (limits.flops == null || n_tokens < 1 || (like.counts.n_experts > 1 && !law.knows_experts)) return null;
   const columns = { ...like.columns(law.counts_embedding, Boolean(law.own)), n_tokens };
   const loss = lossOfRun(law, columns);
   const within = { ...limits, memory_bytes: null, max_tokens: null, epochs: null, chips: null };
   const least = leastFlops(byLossAlone(law), best.n_experts, shape, within, loss, 1e-6 * limits.flops, limits.flops);
   const outside = extrapolation(law, { ...columns, training_flops: TRAINING * like.counts.n_active * n_tokens });
   return { n_tokens, loss, extrapolation: outside, flops_share: least && least / limits.flops };
+}
+
+// {flag: value} of what is asked of the models but the law has no column for.
+function notRead(law, { kv_share = 1, n_dense = 0 }, used) {
+  const many = used && used.join() !== "1" && law.knows_experts && !law.reads_used;
+  return {
+    ...(kv_share !== 1 && { kv_share }),
+    ...(n_dense && { dense_blocks: n_dense }),
+    ...(many && { used: used.map((u) => format("{u:g}", { u })).join() }),
+  };
 }
 
 // The law's best architecture and its best dense one; {law, why} where nothing is feasible.
@@ -98,6 +109,7 @@ function answerOf(data, law, given, limits, experts, used, like) {
     not_bounded: e === largest && notBounded(law, shape, limits),
     finest: splits.length > 1 && shape.split === Math.max(...splits),
     extrapolation: extrapolation(law, { ...columns, n_tokens, training_flops: TRAINING * n_active * n_tokens }),
+    not_read: notRead(law, given, used),
     dense: denseOf(data, law, given, limits, loss),
   };
   return like ? { ...row, like: beside(law, like, best, shape, limits) } : row;
@@ -112,7 +124,7 @@ export function compare(data, laws, given, limits, experts, used, like) {
 }
 
 // How far the laws' answers lie apart, for each of several columns.
-function agreement(data, rows) {
+export function agreement(data, rows) {
   const mixtures = rows.filter((row) => row.mixtures);
   const dense = rows.filter((row) => row.dense).map((row) => ({ ...row.dense, law: row.law }));
   const free = mixtures.filter((row) => row.chose_experts);

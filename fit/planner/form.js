@@ -95,8 +95,8 @@ export function rangeOf(field, law) {
 }
 
 // What the page shows of a law before anything was typed.
-export function defaults(law) {
-  const paper = law.form === "joint" && law.published;
+export function defaults(law, like = "") {
+  const paper = law.form === "joint" && law.published && !like;
   const flops = paper ? 1e22 : +(3 * (law.ranges.training_flops?.[1] ?? 1e21)).toPrecision(1);
   return {
     law: law.name,
@@ -117,7 +117,7 @@ export function defaults(law) {
     max_tokens: "",
     epochs: "",
     experts: law.experts.join(","),
-    ...{ like: "", granularity: "", used: "", shared_experts: "", dense_blocks: "", kv_share: "" },
+    ...{ like, granularity: "", used: "", shared_experts: "", dense_blocks: "", kv_share: "" },
     ...Object.fromEntries(
       ["vocab_size", "width_per_block"].map((name) => [
         name,
@@ -143,11 +143,11 @@ export function fromHash(hash, laws) {
   const unknown = others.length
     ? `the address asks for ${others.map((name) => `“${name}”`).join(", ")}, which this page does not have; it has ${NAMES.join(", ")}`
     : "";
-  return [{ ...defaults(law), ...(given.hours || given.target_loss ? { flops: "" } : {}), ...given }, unknown];
+  return [{ ...defaults(law, given.like), ...(given.hours || given.target_loss ? { flops: "" } : {}), ...given }, unknown];
 }
 
 export function toHash(state, law) {
-  const usual = defaults(law);
+  const usual = { ...defaults(law, state.like), like: "" };
   const changed = NAMES.filter((name) => name === "law" || state[name] !== usual[name]);
   return (
     "#" +
@@ -280,7 +280,7 @@ function shapeAsked(data, law, state, like) {
 
 // The same question as a command: of one law or, with `laws`, of several.
 export function command(law, state, { given, limits, experts, loss, chips, memory, devices, hours }, laws = null) {
-  const usual = defaults(law);
+  const usual = defaults(law, state.like);
   const quoted = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`);
   const flags = [laws ? `--laws=${quoted(laws.join(","))}` : `--law=${quoted(law.name)}`];
   const add = (name, value, unless) => value != null && value !== unless && flags.push(`--${name}=${typed(value)}`);

@@ -24,6 +24,22 @@ export function readLike(data, given) {
   return known(data, config.text_config ?? config, where, name);
 }
 
+// A config's text with only what is read of it, so that it fits into an address; as it is where it is none.
+export function slim(text) {
+  try {
+    const config = JSON.parse(text);
+    const inner = config.text_config ?? config;
+    const kept = Object.entries(inner).filter(([name, v]) => READ.test(name) && v != null && v !== "");
+    if (!kept.length) return text;
+    const kinds = inner.layer_types && { layer_types: [...new Set(inner.layer_types)] };
+    return JSON.stringify({ ...Object.fromEntries(kept), ...kinds });
+  } catch {
+    return text;
+  }
+}
+const READ =
+  /^(name|_name_or_path|(hidden|intermediate|vocab)_size|num_(hidden_layers|nextn_predict_layers|(local_)?experts(_per_tok)?)|experts_per_token|n_(routed|shared)_experts|(moe|shared_expert)_intermediate_size|num_(attention|key_value)_heads|head_dim|first_k_dense_replace|mlp_only_layers|(kv|q)_lora_rank|qk_(nope|rope)_head_dim|v_head_dim|tie_word_embeddings)$/;
+
 function known(data, config, where, name) {
   const number = (names, otherwise) => {
     const found = [names].flat().find((n) => config[n] != null);

@@ -89,9 +89,9 @@ def _beside(
 ) -> Json | None:
     """A known model under the same budget by the law, against the law's best: its tokens and loss, what lies outside
     the law's data, and flops_share, the share of the FLOPs with which models built like the best reach its loss; None
-    where the budget trains no token of it."""
+    where the budget trains no token of it, or the law knows dense models only and this is none."""
     n_tokens = float(constraints.tokens(known.n_active))
-    if constraints.flops is None or n_tokens < 1:
+    if constraints.flops is None or n_tokens < 1 or (known.n_experts > 1 and not law.knows_experts):
         return None
     columns = known.columns(law.counts_embedding, bool(law.models["architecture"]))
     loss = float(law.loss(law.coefficients, columns | dict(n_tokens=n_tokens)))

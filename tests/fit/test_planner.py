@@ -13,13 +13,15 @@ import pytest
 
 from fit import __main__ as command_line
 from fit.planning.cost import CHIPS
+from fit.shape import like
 from jmoe.cost.chips import CHIPS as JMOE_CHIPS
 from launch import accelerators
 
 DENSE = ("chinchilla-2022", "chinchilla-refit-2024", "fine-grained-dense-2024")
 SEARCHED = ("sparsity-2025", "fine-grained-2024", "comprehensive-2025")  # laws without an optimum in closed form
 LAWS = ("law.json", "coupled.json", "joint-moe-2025", "joint-moe-2025-as-printed", "jmoe-bytes-2026", *DENSE, *SEARCHED)
-SETTLED = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done))))"
+SETTLED = """() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(function wait() {
+    document.body.getAttribute("aria-busy") === "true" ? setTimeout(wait) : setTimeout(done); })))"""
 
 
 def write_drawn_law(folder, name="law.json", **coupled):
@@ -65,6 +67,7 @@ class Planner:
         return self
 
     def fill(self, **fields):
+        self.tab.evaluate("document.querySelectorAll('.group').forEach((group) => (group.open = true))")
         for name, value in fields.items():
             self.tab.fill(f"#{name}", value)
         self.tab.evaluate(SETTLED)
@@ -182,6 +185,68 @@ def test_the_page_computes_what_the_command_line_does(planner, folder, tmp_path,
         printed, refused = typed(f"{command} --emit_config={tmp_path}/config.py", capsys)
         assert planner.text("config") == (refused or (tmp_path / "config.py").read_text())
     assert answered >= 7
+
+
+LIKE = [
+    dict(like="Qwen3-30B-A3B", chip="H100", chips="64", hours="240"),
+    dict(like="DeepSeek-V3", chip="H200", chips="4096", flops="3e24", max_tokens="5e12"),
+    dict(like="Llama-3.1-8B", chip="H100", chips="512", flops="1e22", memory_gb="80", experts="1,8,64"),
+    dict(chip="v5p", chips="1024", flops="3e22", kv_share="0.25", granularity="4", shared_experts="1"),
+]
+
+
+@pytest.mark.parametrize("state", LIKE, ids=lambda state: state.get("like", "none"))
+@pytest.mark.parametrize("width", [1440, 390])
+def test_laws_beside_each_other_and_a_model_to_start_from(browser, folder, capsys, width, state):
+    """The page's command of all laws, run: what each would build, what they agree on, and what the model counts."""
+    planner = Planner(browser, folder, viewport=dict(width=width, height=844)).open(law="joint-moe-2025", **state)
+    page, command = json.loads(planner.text("laws-json")), planner.text("compare")
+    assert planner.tab.evaluate("document.documentElement.scrollWidth") == width
+    if width == 390:  # the same answer, and readable
+        assert planner.tab.locator("#agreement").is_visible() and planner.errors == []
+        assert planner.tab.locator("#known-words").is_visible() == ("like" in state)
+        return planner.tab.close()
+    assert command.startswith("python -m fit compare --laws=joint-moe-2025,sparsity-2025,")
+    assert command_line.run([*shlex.split(command)[3:], "--json"]) == 0
+    line = json.loads(capsys.readouterr().out)
+    for row in line["laws"]:
+        del row["leverage"]  # is no law of the loss
+    assert_same(page, {name: line[name] for name in page}, command, searched=True)
+    if "like" in state:
+        assert command_line.run(shlex.split(planner.text("command"))[3:]) == 0
+        assert planner.text("known-words").removesuffix(".").partition(";")[0] in capsys.readouterr().out
+    assert planner.errors == []
+    planner.tab.close()
+
+
+def test_a_config_that_is_pasted(planner, tmp_path, capsys):
+    """Read like `fit plan --like=config.json`; what is no config gets one sentence, and nothing typed is lost."""
+    config = like.PUBLISHED["Qwen3-30B-A3B"] | dict(model_type="qwen3_moe", torch_dtype="bfloat16", name="mine")
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    planner.open(law="joint-moe-2025", hours="240", chips="64", chip="H100", memory_gb="640")
+    planner.tab.select_option("#known", "{")
+    for text, said in {
+        '{"hidden_size": 2048': "is not JSON",
+        '{"hidden_size": 2048}': "has no num_hidden_layers",
+        "[1]": "found no config.json",
+        json.dumps(config | dict(num_experts_per_tok=200)): "a token chooses 200 of 128 experts",
+        json.dumps(config | dict(vocab_size=None)): "has no vocab_size",
+    }.items():
+        planner.tab.fill("#config-text", text)
+        planner.tab.evaluate(SETTLED)
+        assert said in planner.text("refusal") and planner.tab.input_value("#config-text") == text
+        (tmp_path / "bad.json").write_text(text)
+        refused = typed(f"python -m fit plan --law=joint-moe-2025 --flops=1e22 --like={tmp_path}/bad.json", capsys)[1]
+        assert said.partition(" ")[2] in refused or "expected a config.json" in refused
+    planner.tab.fill("#config-text", json.dumps(config))
+    planner.tab.evaluate(SETTLED)
+    command = planner.text("command").replace("config.json", f"{tmp_path}/config.json")
+    assert "--memory_gb=640" in command and "mine: 3.34B active of 30.5B" in planner.text("known-words")
+    plan = json.loads(typed(f"{command} --json", capsys)[0])
+    assert_same(json.loads(planner.text("json")), {k: v for k, v in plan.items() if k != "like"})
+    planner.tab.reload()
+    planner.tab.evaluate(SETTLED)
+    assert "mine: 3.34B" in planner.text("known-words") and planner.tab.input_value("#memory_gb") == "640"
 
 
 INFEASIBLE = {
@@ -390,24 +455,25 @@ def test_dropped_runs_are_drawn_over_the_law(planner, folder, tmp_path):
 
 
 def test_what_does_not_fit_is_said(browser, folder):
-    """Settings below the end of their box at 1440x900, columns beyond the edge of a phone's screen."""
-    planner = Planner(browser, folder, viewport=dict(width=1440, height=900)).open(law=f"{folder}/law.json")
-    below, hint = planner.tab.locator("#below"), planner.tab.locator(".scroll:has(#table) + .hint")
-    box = below.bounding_box()
-    assert box["y"] + box["height"] <= 900 and below.text_content() == "More below: Memory, Serving, Data, Models ↓"
-    assert hint.is_hidden()
-    for _ in range(4):
-        below.click()
-        planner.tab.wait_for_timeout(400)  # it scrolls smoothly
-        if below.is_hidden():
-            break
-    assert below.is_hidden() and planner.tab.locator("#reset").bounding_box()["y"] < 900
-    planner.tab.set_viewport_size(dict(width=390, height=844))
-    planner.tab.evaluate(SETTLED)
+    """Columns beyond the edge of a phone's screen."""
+    planner = Planner(browser, folder, viewport=dict(width=390, height=844)).open(law=f"{folder}/law.json")
+    hint = planner.tab.locator(".scroll:has(#table) + .hint")
     assert hint.is_visible() and "sideways" in hint.text_content()
-    planner.tab.locator(".scroll").first.evaluate("(e) => e.scrollTo(e.scrollWidth, 0)")
+    planner.tab.locator(".scroll:has(#table)").evaluate("(e) => e.scrollTo(e.scrollWidth, 0)")
     planner.tab.evaluate(SETTLED)
     assert hint.is_hidden() and planner.errors == []
+    planner.tab.close()
+
+
+@pytest.mark.parametrize("size", [(1440, 900), (390, 844)])
+def test_one_screen_answers(browser, folder, size):
+    """The answer and its figures before anything is scrolled, also to those who start from a model."""
+    planner = Planner(browser, folder, viewport=dict(width=size[0], height=size[1]))
+    for state in ({}, dict(law="joint-moe-2025", like="Qwen3-30B-A3B", hours="240", chips="64")):
+        planner.open(**state)
+        for name in ("answer", "tiles"):
+            box = planner.tab.locator(f"#{name}").bounding_box()
+            assert 0 < box["y"] and box["y"] + box["height"] <= size[1], name
     planner.tab.close()
 
 
