@@ -8,6 +8,7 @@ compare.js   what several laws would build          like.js    published models 
 cost.js      hours, dollars, a loss to reach       plan.js    what `fit plan --json` prints
 words.js, config.js  its sentences and its config
 table.js     a table of runs dropped on the page   form.js    fields, sliders and the state in the URL's hash
+command.js   the same question as a command         beside.js  laws beside each other
 chart.js     pictures in SVG                       pictures.js, map.js  the pictures of a plan
 app.js       puts a plan on the page               page.html, page.css  what it looks like
 """
@@ -20,7 +21,8 @@ from fit.aliases import Json
 from fit.laws import FORMS
 from fit.planner import formulas
 
-SCRIPTS = "numbers counts law words solve cost plan config like compare table form chart pictures map answers app"
+SCRIPTS = "numbers counts law words solve cost plan config like compare table form chart pictures map command answers"
+SCRIPTS = f"{SCRIPTS} beside app".split()
 
 
 def text(data: Json) -> str:
@@ -34,7 +36,7 @@ def text(data: Json) -> str:
         SCRIPT="\n".join(
             [
                 formulas.script(FORMS[name] for name in dict.fromkeys(law["form"] for law in data["laws"])),
-                *(_as_part(read(f"{name}.js")) for name in SCRIPTS.split()),
+                *(_as_part(read(f"{name}.js")) for name in SCRIPTS),
             ]
         ),
     )

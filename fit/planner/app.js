@@ -1,6 +1,7 @@
 // Puts a plan on the page: state from the hash, fields and pictures made once, answers at every change.
 
-import { showLaws, showPictures, showPlan } from "./answers.js";
+import { showPictures, showPlan } from "./answers.js";
+import { showLaws } from "./beside.js";
 import { $, element } from "./chart.js";
 import { rateOf } from "./cost.js";
 import { FIELDS, asked, defaults, fromHash, fromSlider, toHash, toSlider } from "./form.js";

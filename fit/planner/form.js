@@ -71,8 +71,11 @@ export const FIELDS = [
     ["kv_share", "Heads of keys and values per head of queries", 0.01, 1],
   ].map(([name, label, ...ends]) => ({ name, label, group: "models", first: ["", "as the law's"], range: () => ends })),
 ];
-const WHOLE = ["shared_experts", "dense_blocks"];
-for (const field of FIELDS) if (WHOLE.includes(field.name)) field.integer = true;
+const LIMITS = { granularity: [1, 1e40, "plain"], kv_share: [1e-3, 1, "plain"] };
+for (const name of ["shared_experts", "dense_blocks"]) {
+  LIMITS[name] = [0, 1e40, "whole"];
+  FIELDS.find((field) => field.name === name).integer = true;
+}
 const BYTES = ["bytes_per_parameter", "bytes_per_kv_element"];
 export const NAMES = ["law", "like", "chip", "experts", ...BYTES, ...FIELDS.map(({ name }) => name)];
 
@@ -163,7 +166,7 @@ function decoded(text = "") {
   }
 }
 
-function numberOf(state, name) {
+export function numberOf(state, name) {
   const text = state[name].trim();
   const value = text === "" ? null : parsed(text);
   if (Number.isNaN(value)) throw new PlanError(`${name}: found “${text}”, expected a number such as 1e22, 80 or 1.5B`);
@@ -257,10 +260,9 @@ function shapeAsked(data, law, state, like) {
   for (const [field, name] of Object.entries(fields)) {
     const value = numberOf(state, name);
     if (value == null) continue;
-    const least = { split: 1, kv_share: 1e-3 }[field] ?? 0;
-    if (!(value >= least) || (field === "kv_share" && value > 1))
-      throw new PlanError(`--${name}=${state[name]}: expected a number from ${least} ${field === "kv_share" ? "to 1" : "up"}`);
-    if (WHOLE.includes(name) && value % 1) throw new PlanError(`--${name}=${state[name]}: expected a whole number from 0 up`);
+    const [least, most, kind] = LIMITS[name];
+    if (!(value >= least && value <= most) || (kind === "whole" && value % 1))
+      throw new PlanError(`--${name}=${state[name]}: expected a ${kind} number from ${least} ${most < 1e40 ? `to ${most}` : "up"}`);
     asked[field] = value;
   }
   const used = flagOf(data, state, "used");
@@ -276,38 +278,6 @@ function shapeAsked(data, law, state, like) {
   const built = { split, shared, n_dense, kv_share, used: narrow / split, attention, head_dim, ff, tied, trained };
   const same = Object.entries(built).every(([name, value]) => asPlain[name] === value);
   return [same ? asPlain : shapeOf({ ...plain, ...built }), { ...given, ...asked }];
-}
-
-// The same question as a command: of one law or, with `laws`, of several.
-export function command(law, state, { given, limits, experts, loss, chips, memory, devices, hours }, laws = null) {
-  const usual = defaults(law, state.like);
-  const quoted = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`);
-  const flags = [laws ? `--laws=${quoted(laws.join(","))}` : `--law=${quoted(law.name)}`];
-  const add = (name, value, unless) => value != null && value !== unless && flags.push(`--${name}=${typed(value)}`);
-  if (state.like.trim()) flags.push(`--like=${state.like.trim().startsWith("{") ? "config.json" : quoted(state.like)}`);
-  if (loss != null && !laws) add("target_loss", loss);
-  else if (hours != null) add("hours", hours);
-  else add("flops", limits.flops);
-  if (chips) {
-    flags.push(`--chips=${chips.kind}:${chips.count}`);
-    add("mfu", chips.mfu, 0.4);
-    if (!laws) add("dollars_per_hour", chips.dollars_per_hour);
-  }
-  add("memory_gb", memory);
-  add("devices", devices, 1);
-  add("bytes_per_parameter", limits.bytes_per_parameter, 2);
-  add("kv_tokens", limits.kv_tokens, 0);
-  add("bytes_per_kv_element", limits.bytes_per_kv_element, 2);
-  add("inference_tokens", limits.inference_tokens, 0);
-  add("max_tokens", limits.max_tokens);
-  if (!laws) add("epochs", limits.epochs);
-  if (experts.join() !== usual.experts) flags.push(`--experts=${experts.join()}`);
-  for (const name of ["vocab_size", "width_per_block"])
-    if (laws || !state.like.trim() || (state[name].trim() && state[name] !== usual[name]))
-      add(name, given[name], laws || state.like.trim() ? undefined : law.shape[name]);
-  for (const name of ["granularity", "used", "shared_experts", "dense_blocks", "kv_share"])
-    add(name, numberOf(state, name));
-  return `python -m fit ${laws ? "compare" : "plan"} ${flags.join(" ")}`;
 }
 
 // Where a slider of 0 to 1000 stands for a text, and the text where it stands.

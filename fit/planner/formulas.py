@@ -126,6 +126,5 @@ class _Function:
 
     def _refused(self, node: ast.AST) -> UserError:
         line = self.line + getattr(node, "lineno", 1) - 1
-        return UserError(
-            f"{self.file}, line {line}: found {ast.unparse(node)}, which the planner page cannot translate"
-        )
+        found = ast.unparse(node).partition("\n")[0]
+        return UserError(f"{self.file}, line {line}: found {found}, which the planner page cannot translate")

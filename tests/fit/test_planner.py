@@ -426,6 +426,22 @@ def test_pictures_are_read_by_keyboard(planner, folder, capsys):
     assert json.loads(planner.text("json"))["constraints"]["flops"] > after["constraints"]["flops"]
 
 
+def test_the_map_is_hatched_where_laws_disagree(planner):
+    """Of a law without draws: where another law of mixtures takes more than twice or less than half the experts."""
+    planner.open(law="joint-moe-2025", flops="1e22", memory_gb="", context="0", chips="")
+    map_ = planner.tab.locator(".drawing").nth(2)
+    map_.focus()
+    apart = []
+    for key in ["Home", "ArrowRight", *["ArrowDown"] * 17, *["ArrowRight"] * 20]:
+        planner.tab.keyboard.press(key)
+        text = planner.tab.locator(".tip").nth(2).text_content()
+        best, others = re.search(r"best E = (\d+),", text), re.search("E by other laws: (.*)", text)
+        theirs = [int(e) for e in others[1].split(", ")] if best and others else []
+        apart.append(any(max(e / int(best[1]), int(best[1]) / e) > 2 for e in theirs))
+    assert any(apart) and map_.locator(".hatch").count() >= sum(apart)
+    assert "other laws' E differs" in planner.tab.locator("figcaption").nth(2).text_content()
+
+
 def test_a_click_takes_a_memory(planner):
     planner.open(flops="2e12")
     planner.tab.locator(".drawing").nth(1).click(position=dict(x=250, y=100))
