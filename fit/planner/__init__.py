@@ -9,6 +9,7 @@ cost.js      hours, dollars, a loss to reach       plan.js    what `fit plan --j
 words.js, config.js  its sentences and its config
 table.js     a table of runs dropped on the page   form.js    fields, sliders and the state in the URL's hash
 command.js   the same question as a command         beside.js  laws beside each other
+fit.js       a law fitted in the browser            own.js     the reader's own runs
 chart.js     pictures in SVG                       pictures.js, map.js  the pictures of a plan
 app.js       puts a plan on the page               page.html, page.css  what it looks like
 """
@@ -21,8 +22,10 @@ from fit.aliases import Json
 from fit.laws import FORMS
 from fit.planner import formulas
 
-SCRIPTS = "numbers counts law words solve cost plan config like compare table form chart pictures map command answers"
-SCRIPTS = f"{SCRIPTS} beside app".split()
+SCRIPTS = (
+    "numbers counts law words solve cost plan config like compare fit table form chart pictures map command answers"
+)
+SCRIPTS = f"{SCRIPTS} beside own app".split()
 
 
 def text(data: Json) -> str:
@@ -35,7 +38,9 @@ def text(data: Json) -> str:
         DATA=json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c"),
         SCRIPT="\n".join(
             [
-                formulas.script(FORMS[name] for name in dict.fromkeys(law["form"] for law in data["laws"])),
+                formulas.script(
+                    FORMS[name] for name in dict.fromkeys([*data["forms"], *(law["form"] for law in data["laws"])])
+                ),
                 *(_as_part(read(f"{name}.js")) for name in SCRIPTS),
             ]
         ),

@@ -8,18 +8,16 @@ import { FIELDS, asked, defaults, fromHash, fromSlider, toHash, toSlider } from 
 import { slim } from "./like.js";
 import { amount, digits, typed } from "./numbers.js";
 import { planOf } from "./plan.js";
-import { TableError, readTable } from "./table.js";
+import { ownRuns } from "./own.js";
 import { PlanError, safely, setSentences } from "./words.js";
 
 const data = JSON.parse(document.getElementById("data").textContent);
 setSentences(data.sentences);
 let [state, unknown] = fromHash(location.hash, data.laws); // unknown: a sentence on what the address has besides
-let taken = null; // [text, name] of a table that was dropped
-let dropped = null; // its runs
 let pasting = false; // whether a config.json is about to be pasted
 
 const lawOf = () => data.laws.find(({ name }) => name === state.law) ?? data.laws[0];
-const runsOf = () => dropped ?? (state.law === data.laws[0].name ? data.runs : null);
+const runsOf = () => own.runs() ?? (state.law === data.laws[0].name ? data.runs : null);
 
 // The fields.
 
@@ -40,8 +38,7 @@ function makeFields() {
     slider.addEventListener("input", () => change({ [name]: fromSlider(field, lawOf(), slider.value) }));
     $(field.group).append(element("div", { class: "field" }, element("label", { for: name }, label), text, slider));
   }
-  for (const { name, form } of data.laws)
-    $("law").append(element("option", { value: name }, `${name.split("/").slice(-2).join("/")} (${form})`));
+  data.laws.forEach(addLaw);
   for (const name of Object.keys(data.published)) $("known").append(element("option", { value: name }, name));
   $("known").append(element("option", { value: "{" }, "a config.json of your own"));
   $("known").addEventListener("input", () => {
@@ -58,10 +55,24 @@ function makeFields() {
     const law = data.laws.find(({ name }) => name === $("law").value);
     const kept = { chip, chips, mfu, dollars_per_hour, ...(hours && { hours, flops }) };
     change({ ...defaults(law, like), ...kept });
-    reread();
+    own.reread();
   });
   $("reset").addEventListener("click", () => change(defaults(lawOf())));
 }
+
+const addLaw = ({ name, form }) =>
+  $("law").append(element("option", { value: name }, `${name.split("/").slice(-2).join("/")} (${form})`));
+
+// Makes a law that was fitted here the page's.
+function takeLaw(law) {
+  const at = data.laws.findIndex(({ name }) => name === law.name);
+  if (at >= 0) data.laws[at] = law;
+  else addLaw(data.laws[data.laws.push(law) - 1]);
+  const { chip, chips, mfu, like } = state;
+  change({ ...defaults(law, like), chip, chips, mfu });
+  own.reread();
+}
+const own = ownRuns({ data, lawOf, later, take: takeLaw, start: (text) => start(slim(text)) });
 
 // Takes a model to start from: a published name or a config's text. What was typed stays; defaults become those of it.
 function start(like) {
@@ -105,10 +116,10 @@ function showFields(law, ask) {
       $(name).append(element("option", { value: state[name] }, state[name]));
     $(name).value = state[name];
   }
-  const own = pasting || state.like.trim().startsWith("{") || (state.like && !(state.like in data.published));
-  if ($("known") !== document.activeElement) $("known").value = own ? "{" : state.like;
+  const written = pasting || state.like.trim().startsWith("{") || (state.like && !(state.like in data.published));
+  if ($("known") !== document.activeElement) $("known").value = written ? "{" : state.like;
   $("config-text").hidden = $("known").value !== "{";
-  if ($("config-text") !== document.activeElement) $("config-text").value = own ? state.like : "";
+  if ($("config-text") !== document.activeElement) $("config-text").value = written ? state.like : "";
   if ($("experts") !== document.activeElement) $("experts").value = state.experts;
   $("origin").textContent = `${law.origin} ${fittedTo(law)}`.trim();
   showChoices(law);
@@ -175,7 +186,7 @@ function render() {
   showHidden();
 }
 
-for (const name of ["command", "compare", "laws-json", "json", "config"])
+for (const name of ["command", "compare", "laws-json", "json", "config", "fit-command"])
   $(`copy-${name}`).addEventListener("click", async () => {
     const button = $(`copy-${name}`);
     button.textContent = (await copied($(name).textContent)) ? "Copied" : "Select and copy by hand";
@@ -196,48 +207,12 @@ async function copied(text) {
   }
 }
 
-// Runs that are dropped or chosen.
-
-async function take(file) {
-  try {
-    const text = await file.text();
-    if (/"num_hidden_layers"/.test(text.slice(0, 1e5))) return start(slim(text));
-    taken = [text, file.name];
-  } catch (error) {
-    taken = null;
-    $("dropped").textContent = `${file.name}: cannot be read: ${error.message}`;
-    $("dropped").className = "bad";
-  }
-  reread();
-  later();
-}
-
-// The runs that were taken, as the law now chosen reads them.
-function reread() {
-  dropped = null;
-  if (!taken) return;
-  try {
-    dropped = readTable(...taken, lawOf());
-    $("dropped").textContent = `${dropped.count} runs of ${dropped.file}`;
-    $("dropped").className = "";
-  } catch (error) {
-    if (!(error instanceof TableError)) throw error;
-    $("dropped").textContent = error.message;
-    $("dropped").className = "bad";
-  }
-}
-
-addEventListener("dragover", (event) => event.preventDefault());
-addEventListener("drop", (event) => {
-  event.preventDefault();
-  if (event.dataTransfer.files.length) take(event.dataTransfer.files[0]);
-});
-$("file").addEventListener("change", () => $("file").files.length && take($("file").files[0]));
 addEventListener("hashchange", () => {
   [state, unknown] = fromHash(location.hash, data.laws);
-  reread();
+  own.reread();
   later();
 });
+
 // What does not fit is said: columns beyond the edge of a table.
 function showHidden() {
   for (const box of document.querySelectorAll(".scroll"))

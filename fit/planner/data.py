@@ -11,13 +11,16 @@ from fit.aliases import Array, Json
 from fit.data.runs import Runs
 from fit.errors import UserError
 from fit.fitting import summary
+from fit.form import Form
 from fit.lawbook import models as models_lib
+from fit.lawbook.lawcheck import WAYS_OF_DRAWING
 from fit.lawbook.lawfile import OURS, PRESETS, Law, load
 from fit.lawbook.shapes import mixture_of
+from fit.laws import FORMS
 from fit.planning import compare, cost, plan_config, repeats, target
 from fit.planning import planning as plan_lib
 from fit.shape import like
-from fit.shape.architecture import BATCH_RAMP, PAPER
+from fit.shape.architecture import BATCH_RAMP, OF_EXPERTS, PAPER
 from fit.shape.like import PUBLISHED
 from fit.words import sentences
 from fit.words.units import LARGEST
@@ -45,6 +48,8 @@ def of(laws: Sequence[Law], measured: tuple[Runs, Array] | None = None) -> Json:
             },
             front=target.FRONT,
         ),
+        forms={name: _form(form) for name, form in FORMS.items() if "n_tokens" in form.columns and not form.believed},
+        drawn=WAYS_OF_DRAWING["errors"].format(by="runs"),
         repeats=repeats.SOURCE,
         compare=dict(laws=compare.LAWS, splits=compare.SPLITS, agree=compare.AGREE, about=compare.ABOUT),
         published=PUBLISHED,
@@ -73,9 +78,7 @@ def _law(law: Law) -> Json:
         name=law.name,
         form=law.form.name,
         coefficients={name: law.coefficients[name] for name in law.form.names},
-        entries=[[name, law.form.is_positive(name), c.above] for name, c in law.form.coefficients.items()],
-        closed=bool(law.form.at_experts),
-        columns=law.form.columns,
+        **_read(law.form),
         own=own and dataclasses.asdict(mixture_of(own, 1, 1)),
         dense=record.get("dense") if law.published else None,
         fixed=record.get("fixed", ()) if law.published else (),
@@ -105,6 +108,24 @@ def _law(law: Law) -> Json:
         ),
         warning=law.warning,
         holdout=(record.get("settings") or {}).get("holdout"),
+    )
+
+
+def _read(form: Form) -> Json:
+    """How a form's coefficients make the entries that its formula reads, and which columns it reads."""
+    entries = [[name, form.is_positive(name), c.above, c.share] for name, c in form.coefficients.items()]
+    return dict(entries=entries, closed=bool(form.at_experts), columns=form.columns)
+
+
+def _form(form: Form) -> Json:
+    """What a fit of the form needs."""
+    names = set(form.columns)
+    return _read(form) | dict(
+        bounds=form.bounds.tolist(),
+        spans=form.spans,
+        slopes=[c.slopes for c in form.coefficients.values()],
+        knows_experts=bool(names & set(OF_EXPERTS)),
+        reads_used=bool(names & {"sparsity", "top_k"}),
     )
 
 

@@ -16,6 +16,19 @@ function entriesOf(law, coefficients) {
   return c;
 }
 
+// The coefficients of `free`, a number for each entry, by name, with the entries by theirs; as fit/form.py.
+export function byName({ entries }, free) {
+  const c = {};
+  entries.forEach(([name, positive, above, share], i) => {
+    if (above) {
+      c[`ln(${name} / ${above} - 1)`] = free[i];
+      c[`ln ${name}`] = c[`ln ${above}`] + Math.max(free[i], 0) + Math.log1p(Math.exp(-Math.abs(free[i])));
+    } else if (positive) c[`ln ${name}`] = free[i];
+    c[name] = share ? 1 / (1 + Math.exp(free[i])) : positive ? Math.exp(c[`ln ${name}`]) : free[i];
+  });
+  return c;
+}
+
 // The loss of columns by name.
 function lossOfColumns(law, c, columns) {
   const x = {};

@@ -501,6 +501,79 @@ def dropped(planner, path, text):
     return planner.text("dropped")
 
 
+SHIPPED = [("chinchilla", "tests/data/chinchilla_svg_245.csv"), ("joint", "results/runs.csv")]
+
+
+@pytest.mark.parametrize("form, table", SHIPPED)
+@pytest.mark.parametrize("width", [1440, 390])
+def test_a_law_is_fitted_in_the_browser(browser, folder, tmp_path, capsys, width, form, table):
+    """The objective and rolling hold-out of the command that the page shows; the law fitted is the one planned with."""
+    if width == 390 and form == "joint":
+        pytest.skip("once is enough")
+    planner = Planner(browser, folder, viewport=dict(width=width, height=844)).open(law="chinchilla-2022")
+    planner.tab.evaluate("document.getElementById('form').open = true")
+    planner.tab.set_input_files("#file", fit_runs.DATA.parents[1] / table)
+    planner.tab.wait_for_selector("#dropped:has-text('runs of')")
+    assert planner.tab.input_value("#fit-form") == form
+    planner.tab.click("#fit")
+    planner.tab.wait_for_selector("#fitted", timeout=240_000)
+    planner.tab.evaluate(SETTLED)
+    said = " ".join(planner.items("fit-words"))
+    assert planner.tab.evaluate("document.documentElement.scrollWidth") == width and planner.errors == []
+    assert planner.tab.input_value("#law") == "law.json" and "--law=law.json" in planner.text("command")
+    assert len(json.loads(planner.text("json"))["bootstrap"]["optima"]) >= 1
+    if width == 1440:
+        command = planner.text("fit-command").replace("--bootstrap=100", "--bootstrap=0")
+        command = re.sub(r"--runs=\S+", f"--runs={fit_runs.DATA.parents[1] / table}", command)
+        words = shlex.split(command.replace("--out=law.json", f"--out={tmp_path}/law.json"))
+        assert words[:4] == ["python", "-m", "fit", "law"] and command_line.run(words[3:]) == 0
+        record = json.loads((tmp_path / "law.json").read_text())
+        assert float(re.search(r"objective ([\d.e-]+)\.", said)[1]) == pytest.approx(record["objective"], rel=1e-6)
+        error = re.findall(r"it is ([\d.]+)% off", said)
+        ours = [100 * step["mean_relative_error"] for step in record["rolling"]]
+        assert [float(e) for e in error] == pytest.approx(ours, rel=0.02, abs=0.02)
+    planner.tab.close()
+
+
+def test_columns_by_other_names_are_found(planner, tmp_path):
+    """FLOPs stand in for tokens; the command names the columns, and what is missing."""
+    planner.open(law="chinchilla-2022")
+    rows = [(n, 6 * n * d, 1.7 + 400 / n**0.34 + 400 / d**0.28) for n in (1e8, 1e9, 1e10) for d in (1e9, 1e10, 1e11)]
+    text = "params,train FLOPs,eval/loss\n" + "".join(f"{n:g},{c:g},{loss:.6f}\n" for n, c, loss in rows)
+    said = dropped(planner, tmp_path / "w.csv", text)
+    assert said == "9 runs of w.csv" and planner.tab.input_value("#column-loss") == "eval/loss"
+    planner.tab.click("#fit")
+    planner.tab.wait_for_selector("#fitted", timeout=240_000)
+    command = planner.text("fit-command")
+    assert command.startswith("# first add a column n_tokens") and "--columns=loss:eval/loss,n_active:params" in command
+    words = " ".join(planner.items("fit-words"))
+    assert "9 runs are few for 5 coefficients" in words and "too few, or too alike" in words
+    planner.tab.select_option("#column-loss", "params")
+    planner.tab.evaluate(SETTLED)
+    assert planner.text("dropped") == "9 runs of w.csv"
+    planner.tab.select_option("#column-loss", "")
+    planner.tab.evaluate(SETTLED)
+    assert "has no column loss; it has params, train FLOPs, eval/loss" in planner.text("dropped")
+
+
+def test_bad_tables_get_one_sentence_and_nothing_typed_is_lost(planner, tmp_path):
+    planner.open(law="chinchilla-2022", flops="3e21", max_tokens="1e12")
+    head = "n_active,n_tokens,loss\n"
+    for name, text, said in [
+        ("nan.csv", head + "1e9,2e10,nan\n", "nan.csv, row 2, column loss: found “nan”, expected a positive number"),
+        ("none.csv", "n_active,n_tokens\n1e9,2e10\n", "none.csv: has no column loss; it has n_active, n_tokens"),
+        (
+            "big.csv",
+            head + "1e9,2e10,2.5\n" * 1_000_000,
+            "big.csv: has 1000001 lines, a page takes 20000 rows; use fit law",
+        ),
+        ("empty.csv", head, "empty.csv: has no rows"),
+    ]:
+        assert dropped(planner, tmp_path / name, text) == said
+        command = planner.text("command")
+        assert "--flops=3e21" in command and "--max_tokens=1e12" in command
+
+
 def test_what_is_dropped_is_read_as_the_law_reads_it(planner, folder, tmp_path):
     dense = "n_active,n_tokens,loss\n1e9,2e10,2.5\n2e9,4e10,2.3\n"
     planner.open(law="joint-moe-2025")
