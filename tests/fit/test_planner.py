@@ -622,20 +622,23 @@ def test_a_phone_shows_it_without_overflow(browser, folder, scheme):
     for law in (f"{folder}/law.json", "joint-moe-2025"):
         planner.open(law=law)
         assert planner.tab.evaluate("document.documentElement.scrollWidth") == 390
-    planner.tab.click("summary:has-text('Law and limits')")
+    planner.tab.click("summary:has-text('law and limits')")
     assert planner.tab.evaluate("document.documentElement.scrollWidth") == 390
     channels = re.findall(r"\d+", planner.tab.evaluate("getComputedStyle(document.body).backgroundColor"))
     assert (int(channels[0]) > 128) == (scheme == "light") and planner.errors == []
     planner.tab.close()
 
 
-def test_it_prints_on_white_without_its_fields(browser, folder):
+def test_it_prints_on_one_white_page_without_its_fields(browser, folder):
     planner = Planner(browser, folder, viewport=dict(width=718, height=1047), color_scheme="dark")  # A4 less margins
     planner.open(law=f"{folder}/law.json", flops="2e11", experts="1,2,4,8,64,128", memory_gb="0.0002")
     planner.tab.emulate_media(media="print")
     assert planner.tab.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert planner.tab.locator("#form").is_hidden() and planner.tab.locator("#answer").is_visible()
     assert planner.tab.evaluate("document.documentElement.scrollWidth") <= 718
+    for state in ({}, dict(law="joint-moe-2025", like="Qwen3-30B-A3B", hours="240", chips="64")):
+        planner.open(**state)
+        assert len(re.findall(rb"/Type\s*/Page\b", planner.tab.pdf(format="A4", print_background=True))) == 1
     planner.tab.close()
 
 
