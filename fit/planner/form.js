@@ -32,14 +32,7 @@ export const FIELDS = [
     first: ["0", "no cache"],
     range: () => [128, 2e6],
   },
-  {
-    name: "sequences",
-    label: "Sequences at once",
-    group: "serving",
-    kind: "count",
-    integer: true,
-    range: () => [1, 1e4],
-  },
+  { name: "sequences", label: "Sequences at once", group: "serving", kind: "count", integer: true, range: () => [1, 1e4] },
   {
     name: "inference_tokens",
     label: "Tokens to serve, out of the FLOPs",
