@@ -143,7 +143,7 @@ def one(seed, fits, scales=(1.0,), drawn=True):
     true = draw_law(rng)
     law, table = pilot_of(true, rng)
     runs = fitting.read_runs(table, JOINT.columns)
-    pilot = candidates.possible(law, PAPER, *_shapes(runs), candidates.DECAY)
+    pilot = candidates.possible(law, PAPER, *_shapes(runs))
     flops, target = BUDGET * pilot.flops(range(len(pilot))), TARGET * runs.flops.max()
     grid = candidates.plain_grid(law, PAPER, EXPERTS, runs, flops)
     sets, expected = {"grid": (grid.n_blocks, grid.n_experts, grid.n_tokens)}, {}

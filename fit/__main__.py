@@ -1,30 +1,34 @@
 """Command line of fit: python -m fit COMMAND --flags; see python -m fit help."""
 
+import dataclasses
 import importlib
+import inspect
 import os
 import signal
 import sys
-from types import FrameType, ModuleType
+from types import FrameType
+from typing import Any
 
 from fit.errors import UserError
 
-COMMANDS = {
-    "law": "fit a law to a table of runs",
-    "predict": "predict the loss of one model or of a table of them",
-    "plan": "the best size, tokens and experts under constraints",
-    "next": "which runs to train next",
-    "compare": "what several laws answer to one budget",
-    "holistic": "the complete architecture of a mixture for a budget, and the laws behind it fitted to runs",
-    "speedup": "how many times the compute a law needs for the losses of other runs",
-    "surface": "the loss over size and sparsity at equal FLOPs",
-    "table": "the paper's tables for any law",
-    "plot": "the paper's figures for any law, and a fit's own",
-    "lr": "fit the law of peak learning rates (Eq. 10)",
-    "report": "one HTML page with every table and figure",
-    "page": "one HTML page that plans in the browser",
+COMMANDS = {  # name: (the module of fit.commands that has it, what it does)
+    "import": ("imports", "make a table of runs of another tool's: Weights & Biases, TensorBoard, MaxText, ..."),
+    "law": ("laws", "fit a law to a table of runs"),
+    "predict": ("laws", "predict the loss of one model or of a table of them"),
+    "plan": ("plans", "the best size, tokens and experts under constraints"),
+    "next": ("plans", "which runs to train next"),
+    "compare": ("plans", "what several laws answer to one budget"),
+    "holistic": ("plans", "the complete architecture of a mixture for a budget, and the laws behind it fitted to runs"),
+    "speedup": ("laws", "how many times the compute a law needs for the losses of other runs"),
+    "surface": ("plans", "the loss over size and sparsity at equal FLOPs"),
+    "table": ("pictures", "the paper's tables for any law"),
+    "plot": ("pictures", "the paper's figures for any law, and a fit's own"),
+    "lr": ("laws", "fit the law of peak learning rates (Eq. 10)"),
+    "report": ("pictures", "one HTML page with every table and figure"),
+    "page": ("pictures", "one HTML page that plans in the browser"),
 }
 # What pip calls a package, where that differs from what Python imports.
-PIP_NAMES = {"absl": "absl-py"}
+PIP_NAMES = {"absl": "absl-py", "pyarrow": "'jmoe[parquet]'", "tensorboard": "'jmoe[train]'"}
 
 
 def main() -> None:
@@ -59,7 +63,7 @@ def run(arguments: list[str]) -> int:
             "Fit scaling laws of dense and mixture-of-experts models, predict with them, plan by them.\n\n"
             "python -m fit COMMAND --flags\n"
         )
-        for name, what in COMMANDS.items():
+        for name, (_, what) in COMMANDS.items():
             print(f"  {name:8} {what}")
         print("\npython -m fit COMMAND --help lists its flags, with an example.")
         return 0
@@ -67,7 +71,8 @@ def run(arguments: list[str]) -> int:
     try:
         if name not in COMMANDS:
             raise UserError(f"unknown command {name!r}; commands: {', '.join(COMMANDS)}")
-        return _command(importlib.import_module(f"fit.commands.{name}"), name, rest)
+        module = importlib.import_module(f"fit.commands.{COMMANDS[name][0]}")
+        return _command(getattr(module, name.capitalize()), rest)
     except UserError as e:
         print(f"fit {name}: {e.sentence}", file=sys.stderr)
         return 2
@@ -80,16 +85,14 @@ def run(arguments: list[str]) -> int:
         return 2
 
 
-def _command(module: ModuleType, name: str, arguments: list[str]) -> int:
+def _command(command: Any, arguments: list[str]) -> int:
     from absl import flags
 
-    from fit.commands.flags import define, of
+    from fit.commands.flags import of
 
-    f = flags.FlagValues()
-    flags.DEFINE_bool("help", False, "Shows this text.", short_name="h", flag_values=f)
-    define(f, module.Flags)
+    f = of(command)
     if any(a in ("--help", "-help", "-h") for a in arguments):
-        print(f"{(module.__doc__ or '').strip()}\n\nflags:")
+        print(f"{inspect.getdoc(command)}\n\nflags:")
         for key in sorted(f.flag_values_dict()):
             if key not in ("help", "h"):
                 flag = f[key]
@@ -100,12 +103,15 @@ def _command(module: ModuleType, name: str, arguments: list[str]) -> int:
         positional = f(["fit", *arguments])[1:]
     except flags.Error as e:
         raise UserError(" ".join(str(e).split())) from e
-    if positional:
-        raise UserError(f"found {positional[0]!r}, expected only flags such as --name=value")
+    wanted = getattr(command, "SOURCE", None)
+    if len(positional) > bool(wanted):
+        raise UserError(f"found {positional[-1]!r}, expected only flags such as --name=value")
+    if wanted and not positional:
+        raise UserError(f"{wanted} is missing; see python -m fit {command.__name__.lower()} --help")
     for flag in (f[key] for key in f if f[key].present):
         if isinstance(flag.value, str) and not flag.value.strip():  # as of an unset variable of the shell
             raise UserError(f"--{flag.name}= is empty; give it a value or leave it out")
-    module.run(of(f, module.Flags))
+    command(**{field.name: f[field.name].value for field in dataclasses.fields(command)}).run(*positional)
     return 0
 
 

@@ -7,22 +7,52 @@ there are.
 """
 
 import contextlib
+import html
 import json
 import os
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from typing import TYPE_CHECKING, Any
 
-from fit import answers
-from fit.architecture_search import holistic_plan, holistic_runs
+from fit.architecture_search import holistic_plan, holistic_runs, holistic_text
 from fit.asked import fits, plans, searches
 from fit.data import frames
 from fit.data.files import check_writable, write_text
 from fit.data.table import Table, plain
+from fit.equal_flops import surface as surfaces
 from fit.errors import UserError
 from fit.lawbook import lawfile, predictions
 from fit.lawbook.lawfile import Law
 from fit.laws import FORMS
+from fit.next_runs import next_text
+from fit.planning import compare as comparing
+from fit.planning import compare_text, plan_text
+from fit.planning import speedup as speeding
 
 DEFAULT_LAW = "joint-moe-2025"
+
+
+class Answer:
+    """What a function returns: each field of its command's JSON is an attribute, and vars() has all of them; str() is
+    the command's text, which a notebook shows too."""
+
+    __slots__ = ("__dict__", "_name", "_text")
+
+    def __init__(self, name: str, text: Callable[[dict], str], fields: dict) -> None:
+        vars(self).update(fields)
+        self._name, self._text = name, text
+
+    def __str__(self) -> str:
+        return self._text(vars(self))
+
+    def __repr__(self) -> str:
+        return f"<{self._name}: {str(self).partition(chr(10))[0]}>"
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(str(self))}</pre>"
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
 
 
 def read(runs: object, columns: dict[str, str] | None = None) -> Table:
@@ -59,13 +89,14 @@ def law(
         raise UserError(f"--form={','.join(asked.form or ())}: expected a single form")
     how = asked.options(runs.names)
     with _float64():
-        from fit.fitting import choice, fitting, solvers
+        from fit.fitting import choice, fitting, prior, solvers
 
         with solvers.kept():
             if asked.forms:
-                record = fitting.fit_file(runs, asked.forms[0], asked.settings(asked.forms[0]), how, quiet)
+                asked_for = prior.drawn_to(asked.forms[0], asked.prior) if asked.prior else asked.forms[0]
+                record = fitting.fit_file(runs, asked_for, asked.settings(asked_for), how, quiet)
             else:
-                record = choice.fit_best(runs, asked.settings, how, quiet)
+                record = choice.fit_best(runs, asked.settings, how, quiet, asked.prior)
     record = json.loads(json.dumps(plain(record), allow_nan=False))  # as a law.json would be read
     fitted = FORMS[record["form"]]
     return Law("the fitted law", fitted, {name: float(record["coefficients"][name]) for name in fitted.names}, record)
@@ -81,11 +112,13 @@ def compare_forms(runs: object, *, asked: fits.Fit, quiet: bool = True) -> dict:
             return forms.compare(runs, asked.forms, asked.settings(asked.forms[0]), asked.options(runs.names), quiet)
 
 
-def predict(
-    law: Law | str, runs: object = None, *, asked: searches.Model | None = None, **model: object
-) -> answers.Prediction:
-    """The loss of each model of a table, or of one: n_active=1e9, n_tokens=2e10, n_experts=8. `columns` of the answer
-    are what the command adds to a table. Raises UserError where the law reads a column that is missing."""
+def predict(law: Law | str, runs: object = None, *, asked: searches.Model | None = None, **model: object) -> Answer:
+    """The loss of each model of a table, or of one: n_active=1e9, n_tokens=2e10, n_experts=8. Raises UserError where
+    the law reads a column that is missing.
+
+    columns: {name: list}, what the command adds to a table, and `table`, the one with them; warnings; text: the loss of
+    one model and its intervals, or how the measured losses of a table lie against those predicted; not_compared: why
+    they are not."""
     law = load(law)
     if runs is None:
         table = (asked or searches.Model.of("predict", model)).table(law)
@@ -101,23 +134,28 @@ def predict(
                 text = predictions.against_measured(law, table, found["columns"])
             except UserError as e:  # the predictions stand all the same
                 found["not_compared"] = e.sentence
-    return answers.Prediction(
-        dict(law=law.name, table=predictions.extended(table, found["columns"]), text=text, not_compared="") | found
-    )
+    fields = dict(law=law.name, table=predictions.extended(table, found["columns"]), text=text, not_compared="") | found
+    return Answer("prediction", lambda fields: fields["text"], fields)
 
 
-def plan(law: Law | str, *, asked: plans.Plan | None = None, **limits: object) -> answers.Plan:
+def plan(law: Law | str, *, asked: plans.Plan | None = None, **limits: object) -> Answer:
     """The best model of a law within limits: flops=1e22 or chips="H100:64" and hours=240, memory_gb=80,
     kv_tokens=16384, inference_tokens=1e12, max_tokens=2e10, experts=[1, 8], ... Raises UserError where a limit is out
-    of range, or no model is feasible."""
+    of range, or no model is feasible.
+
+    optima: a dictionary for the optimum at each number of experts; best: one of them; buildable: the model to train,
+    None where no model of whole blocks is within the limits; warnings."""
     law = load(law)
-    return answers.Plan(plans.planned(law, asked or plans.Plan.of("plan", limits)))
+    return Answer(f"plan by {law.name}", plan_text.text, plans.planned(law, asked or plans.Plan.of("plan", limits)))
 
 
-def next(law: Law | str, runs: object, *, asked: searches.Next | None = None, **options: object) -> answers.Next:
+def next(law: Law | str, runs: object, *, asked: searches.Next | None = None, **options: object) -> Answer:
     """Which runs to train next within flops=1e13, so that the law's plan at target_flops=1e15, or its
     coefficients=["c"] with goal="coefficients", become surer; runs: those that the law was fitted to. Raises UserError
-    where it was fitted to others, or no run is worth it."""
+    where it was fitted to others, or no run is worth it.
+
+    trunks: the models to train, each with its budgets in tokens; expected: how sure the goal is with the fitted runs
+    alone, with these as well, and with a plain grid's."""
     law, asked = load(law), asked or searches.Next.of("next", options)
     with _float64():
         from fit.next_runs import next_runs
@@ -125,39 +163,36 @@ def next(law: Law | str, runs: object, *, asked: searches.Next | None = None, **
         goal = next_runs.Goal(asked.goal, asked.target_flops, asked.names(law))
         experts = plans.experts_of(law, asked.experts)
         architecture, runs = asked.architecture(law), _runs_of(law, runs)
-        return answers.Next(next_runs.next_runs(law, runs, architecture, experts, asked.flops, goal))
+        found = next_runs.next_runs(law, runs, architecture, experts, asked.flops, goal)
+    return Answer("next", next_text.text, found)
 
 
-def compare(
-    laws: Sequence[Law | str] | None = None, *, asked: plans.Compare | None = None, **limits: object
-) -> answers.Comparison:
+def compare(laws: Sequence[Law | str] | None = None, *, asked: plans.Compare | None = None, **limits: object) -> Answer:
     """What several laws answer to one budget (the limits of `plan`), each against its own best dense model. Raises
-    UserError where no law has a feasible model, or one cannot be planned with."""
-    from fit.planning import compare as comparing
+    UserError where no law has a feasible model, or one cannot be planned with.
 
+    laws: the answer of each law; infeasible: laws without one; agreement: how far the answers lie apart."""
     asked = asked or plans.Compare.of("compare", limits)
     laws = [load(law, "laws") for law in laws or comparing.LAWS]
-    return answers.Comparison(
-        comparing.compare(laws, asked.shape, asked.limits(), asked.experts, asked.used, asked.known)
-    )
+    found = comparing.compare(laws, asked.shape, asked.limits(), asked.experts, asked.used, asked.known)
+    return Answer("comparison", compare_text.text, found)
 
 
-def speedup(law: Law | str, runs: object, *, seed: int = 0) -> answers.Speedup:
+def speedup(law: Law | str, runs: object, *, seed: int = 0) -> Answer:
     """How many times the compute this law's recipe needs for the losses of these runs, with intervals, and whether
-    that grows with compute. Raises UserError where the law cannot say."""
-    from fit.planning import speedup as speeding
+    that grows with compute. Raises UserError where the law cannot say.
 
+    runs: each with the compute that the law's recipe needs for its loss, and how many times its own that is; answer:
+    the sentence; warnings."""
     law = load(law)
-    return answers.Speedup(speeding.speedup(law, _runs_of(law, runs), seed))
+    return Answer("speedup", speeding.text, speeding.speedup(law, _runs_of(law, runs), seed))
 
 
-def surface(runs: object, *, asked: searches.Surface | None = None, **options: object) -> answers.Surface:
-    """The loss over total parameters and sparsity at each budget of runs, and the best of both; seed=0. Raises
-    UserError where no budget has enough runs."""
-    from fit.equal_flops import surface
-
+def surface(runs: object, *, asked: searches.Surface | None = None, **options: object) -> Answer:
+    """The loss over total parameters and sparsity at each of the `budgets` of runs, and the best of both, with
+    intervals by refits drawn with seed=0. Raises UserError where no budget has enough runs."""
     asked = asked or searches.Surface.of("surface", options)
-    return answers.Surface(dict(budgets=surface.of_table(runs, seed=asked.seed)))
+    return Answer("surface", surfaces.text, dict(budgets=surfaces.of_table(runs, asked.seed)))
 
 
 def holistic(
@@ -168,11 +203,13 @@ def holistic(
     *,
     asked: searches.Holistic | None = None,
     **options: object,
-) -> answers.Holistic:
+) -> Answer:
     """The complete architecture of a mixture for flops=1e21, by the published laws or those fitted to runs of several
     M/N_a and N/N_a and to width_runs of several widths; whether the architectures of the runs in `rank` keep their rank
     when the width changes; Eq. 2 fitted to the runs in `refit`. Raises UserError where nothing is asked, or no model
-    can be built."""
+    can be built.
+
+    architecture, fit, control, rank, refit: those of them that were asked."""
     asked, result = asked or searches.Holistic.of("holistic", options), {}
     given = dict(flops=asked.flops, runs=runs, width_runs=width_runs, rank=rank, refit=refit)
     if all(value is None for value in given.values()):
@@ -191,7 +228,7 @@ def holistic(
     if asked.flops is not None:
         fitted = result["fit"]["laws"] if "fit" in result else None
         result["architecture"] = holistic_plan.architecture(asked.flops, fitted)
-    return answers.Holistic(result)
+    return Answer("holistic", holistic_text.text, result)
 
 
 def page(
@@ -204,9 +241,9 @@ def page(
     from fit.planner import data
 
     laws = [load(law) for law in ([laws] if isinstance(laws, str) or not isinstance(laws, Sequence) else laws)]
-    measured = None if runs is None else figures.measured(laws[0], _runs_of(laws[0], runs))
+    measured = figures.measured(laws[0], None if runs is None else _runs_of(laws[0], runs))
     check_writable(str(out))
-    write_text(str(out), planner.text(data.of(laws, measured)))
+    write_text(str(out), planner.text(data.of(laws, *measured)))
     return str(out)
 
 

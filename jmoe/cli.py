@@ -27,6 +27,8 @@ from jmoe import startup
 from jmoe.errors import UNAVAILABLE, Failure, Interrupted, Unavailable, UserError
 from jmoe.packages import missing_package
 
+flags.disclaim_key_flags()  # --help lists those that are defined here as the command's own
+
 
 def run(main, config_sections=None) -> None:
     """Parses flags, calls `main(argv)` and exits; UserError and Interrupted end in one line on stderr.
@@ -53,8 +55,11 @@ def run(main, config_sections=None) -> None:
         except KeyboardInterrupt:
             _fail("interrupted; the same command resumes", 130)
         except Exception as error:  # noqa: BLE001  an orbax or tensorstore error may wrap the disk's or the store's
-            if isinstance(error, BrokenPipeError) and _reader_left():
-                os._exit(128 + signal.SIGPIPE)
+            if isinstance(error, BrokenPipeError):
+                try:
+                    sys.stdout.flush()
+                except BrokenPipeError:  # nobody reads our output any more, as after `| head`
+                    os._exit(128 + signal.SIGPIPE)
             if outage := unavailable(error):
                 _fail(outage, UNAVAILABLE)
             message = disk_error(error) or missing_package(error)
@@ -93,15 +98,6 @@ def check_flags(given: flags.FlagValues) -> None:
             raise UserError(f"--{flag.name}={words[0]}: expected a path on this machine, or gs://BUCKET/...")
 
 
-def _reader_left() -> bool:
-    """Whether nobody reads our output any more, as after `| head`: flushing what is still unwritten fails again."""
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        return True
-    return False
-
-
 def _help(module, config_sections) -> None:
     name = sys.argv[0] if module.__name__ == "__main__" else module.__name__
     if "config" in flags.FLAGS:
@@ -138,20 +134,10 @@ def cores() -> list[int]:
 
 def disk_error(error: BaseException) -> str | None:
     """One sentence for an unusable disk or a forbidden bucket in `error`'s chain of causes; None if there is none."""
-    reasons = {
-        errno.ENOSPC: "no space left",
-        errno.EROFS: "read-only file system",
-        errno.EACCES: "permission denied",
-        errno.EDQUOT: "disk quota exceeded",
-        errno.ENOTDIR: "not a directory",
-        errno.EPERM: "not permitted",
-        errno.ENAMETOOLONG: "name too long",
-        errno.EISDIR: "is a folder",
-        errno.ELOOP: "too many links",
-    }
+    kinds = "ENOSPC EROFS EACCES EDQUOT ENOTDIR EPERM ENAMETOOLONG EISDIR ELOOP".split()
     for cause in _causes(error):
-        if isinstance(cause, OSError) and cause.errno in reasons:
-            return f"cannot use {cause.filename or 'the workdir'}: {reasons[cause.errno]}"
+        if isinstance(cause, OSError) and errno.errorcode.get(cause.errno) in kinds:
+            return f"cannot use {cause.filename or 'the workdir'}: {os.strerror(cause.errno).lower()}"
         if "No space left" in str(cause) or "ENOSPC" in str(cause):
             return "cannot write the workdir: no space left"
         if isinstance(cause, OSError) and str(cause).startswith("Forbidden: "):  # gcsfs's 403
@@ -206,8 +192,7 @@ def _parse(argv):
             _fail(f"--{missing[1]} is missing: {flags.FLAGS[missing[1]].help}\nPass --help to see the flags.", 2)
         _fail(f"{error}\nPass --help to see the flags.", 2)
     except (AttributeError, KeyError, TypeError, ValueError) as error:  # an unknown --config.field
-        text = " ".join(str(error.args[0] if error.args else error).split())
-        _fail(f"--config has no such field or value: {text}", 2)
+        _fail(f"--config has no such field or value: {one_line(error)}", 2)
     return argv
 
 
@@ -246,6 +231,11 @@ def call(function, *args, name: str):
         raise UserError(f"{name} fails: {reason}") from None
 
 
+def one_line(error: BaseException) -> str:
+    """What an error says, without the quotes that a KeyError puts around it."""
+    return " ".join(str(error.args[0] if error.args else error).split())
+
+
 def config_of(module, *argument) -> ConfigDict:
     """What get_config() of a module returns; UserError where there is no such function, or it returns anything else."""
     path = module.__file__
@@ -269,6 +259,13 @@ def define_config(required: bool = True) -> None:
     config_flags.DEFINE_config_file("config", None, text, lock_config=True)
     if required:
         flags.mark_flag_as_required("config")
+
+
+def define_checkpoint() -> None:
+    """Defines --workdir, --segment and --step, which choose a checkpoint as saved.find does."""
+    flags.DEFINE_string("workdir", None, "Directory of the run, local or gs://.", required=True)
+    flags.DEFINE_string("segment", None, "trunk or branch-N. Default: the last branch that has a checkpoint.")
+    flags.DEFINE_integer("step", None, "Step of the checkpoint. Default: the newest.")
 
 
 def read_config():

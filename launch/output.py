@@ -37,19 +37,14 @@ def log(job: Job, attempt: int | None = None) -> bytes:
 def one_try(tries: list, attempt: int, job: Job) -> Any:
     """The try that `attempt` names: 1 is the first, -1 the last. UserError if there is no such try."""
     if not attempt or abs(attempt) > len(tries):
-        raise UserError(
-            f"--attempt={attempt}: job {job.name} has {len(tries)} tries, 1 to {len(tries)}, or -1 for the last"
-        )
+        n = len(tries)
+        raise UserError(f"--attempt={attempt}: job {job.name} has {n} tries, 1 to {n}, or -1 for the last")
     return tries[attempt - (attempt > 0)]
 
 
 def tail(paths: Callable[[], Iterable[str | os.PathLike[str]]], over: Callable[[], bool]) -> Iterator[bytes]:
-    """Yields what files hold and what is added, in whole lines, until over(); a header marks each change of file.
-
-    Args:
-      paths, over: functions without arguments: paths() lists the files, which need not exist yet; over() tells whether
-        nothing will be added any more.
-    """
+    """Yields what the files of paths(), which need not exist yet, hold and what is added, in whole lines, until over()
+    tells that nothing will be added any more; a header marks each change of file."""
     read, shown, ended = {}, None, False
     while not ended:
         ended = over()  # asked before the files are read, so that nothing is missed

@@ -59,7 +59,10 @@ class Trainer:
         looks = now >= self._next_look
         if looks or code is not None:
             self._next_look = now + min(60.0, self._patience / 4 or 60.0)
-            self._keep_time(now - self._began)
+        if (looks or code is not None) and self._before is not None:
+            text = json.dumps({"seconds": round(self._before + now - self._began, 1)})  # with those of earlier trainers
+            with contextlib.suppress(OSError, Unavailable):  # only people read it: no reason for a sweep to end
+                write_whole(self.job.folder / "time.json", text)
         if code is not None:
             self._before = None  # its time is over
         if code is not None or not self._patience:
@@ -80,13 +83,6 @@ class Trainer:
         """Has it keep the time that it takes; of a job on several machines, only one of their trainers does."""
         self._before = self.job.seconds() or 0.0
         return self
-
-    def _keep_time(self, seconds: float) -> None:
-        """Adds how long this trainer has run to what earlier ones took, for launch.status."""
-        if self._before is None:
-            return
-        with contextlib.suppress(OSError, Unavailable):  # only people read it: no reason for a sweep to end
-            write_whole(self.job.folder / "time.json", json.dumps({"seconds": round(self._before + seconds, 1)}))
 
     def wait(self) -> int:
         """Its exit code, when it has ended."""
@@ -147,21 +143,23 @@ def start(
     prefix: Sequence[str] = (),
     not_its_own: tuple[str, ...] = (),
 ) -> Trainer | None:
-    """Starts the trainer of `job`; None if an earlier one still runs.
+    """Starts the trainer of `job`; None if an earlier one still runs. UserError where the config file or the code has
+    changed since the job was made.
 
-    Args:
-      env, cores: a dict of environment variables beyond this process's, and the CPU cores that the trainer may use.
-      prefix: a command, such as srun's, that the trainer's argument list is appended to.
-      not_its_own: how the log's lines begin that the prefix printed, not the trainer.
-
-    Raises:
-      UserError: the config file or the code has changed since the job was made.
+    `env` has environment variables beyond this process's, `cores` the CPU cores that the trainer may use. `prefix` is a
+    command, such as srun's, that the trainer's argument list is appended to, and `not_its_own` how the log's lines
+    begin that the prefix printed.
     """
     if (version := code_version()) != job.code[-1]:
         raise UserError(f"job {job.name} belongs to code {job.code[-1]}, this machine has {version}")
     jobs_lib.config_of(job)
     if (lock := ownership.lock(job.lock)) is None:
         return None
+    defaults = {
+        "JAX_COMPILATION_CACHE_DIR": str(cache_dir() / "compiled"),  # kept from one job of a sweep to the next
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JMOE_OWNER_PATIENCE": str(2 * SECONDS_TO_SAVE),  # an earlier trainer, perhaps elsewhere, may be saving
+    }
     with lock, open(job.log, "ab") as log:
         sweepfile.write_job(job)
         log.write(output.header().encode())
@@ -181,7 +179,7 @@ def start(
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env=environment() | (env or {}),
+            env=defaults | os.environ | (env or {}),
             preexec_fn=prepare,
             pass_fds=[lock.fileno()],
             start_new_session=True,
@@ -196,16 +194,6 @@ def start_when_free(job: Job, stall_minutes: float, **options: Any) -> Trainer:
     while not (started := start(job, stall_minutes, **options)):
         time.sleep(1)
     return started
-
-
-def environment() -> dict:
-    """The trainers' environment: this one, with compiled steps kept from one job of a sweep to the next."""
-    defaults = {
-        "JAX_COMPILATION_CACHE_DIR": str(cache_dir() / "compiled"),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "JMOE_OWNER_PATIENCE": str(2 * SECONDS_TO_SAVE),  # an earlier trainer, perhaps elsewhere, may be saving
-    }
-    return defaults | os.environ
 
 
 def running(job: Job) -> identity.Owner | None:
@@ -241,12 +229,8 @@ def fail(job: Job, cause: str, for_good: bool, retries: int) -> dict:
     """
     before, tokens = job.failure(), job.progress()[0]
     tries = (before.get("tries", 0) if tokens <= before.get("tokens", -1) else 0) + 1
-    failure = {
-        "cause": cause,
-        "tries": tries,
-        "tokens": max(tokens, before.get("tokens", 0)),
-        "for_good": for_good or tries > retries,
-    }
+    tokens = max(tokens, before.get("tokens", 0))
+    failure = {"cause": cause, "tries": tries, "tokens": tokens, "for_good": for_good or tries > retries}
     write_whole(job.folder / "failure.json", json.dumps(failure, indent=1))
     return failure
 

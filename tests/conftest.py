@@ -11,7 +11,6 @@ import helpers
 signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # hundreds of processes start, and read what the first one compiled
-sys.dont_write_bytecode = True  # not of the tests' own files: some are rewritten, as long as before, within a second
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {helpers.xla_flags(8)}"
 
 import jax  # noqa: E402
@@ -91,22 +90,24 @@ def cluster():
     cluster.stop()
 
 
-LONGEST = (
-    "jmoe/test_train",
-    "test_readme",
-    "jmoe/test_storage",
-    "launch/test_gs",
-    "launch/test_slurm",
-    "launch/test_local",
-    "jmoe/test_compile",
-    "jmoe/test_model",
-)
+# of those of a minute or more, longest first; those that mostly wait stand beside those that compute
+LONGEST = """
+launch/test_slurm test_readme launch/test_gs jmoe/test_compile jmoe/test_train jmoe/test_storage jmoe/test_model
+launch/test_local launch/test_apiserver test_before jmoe/test_outage fit/test_regress fit/test_next fit/test_coupled
+jmoe/test_checkpoint jmoe/test_mixtures launch/test_owner fit/test_cli test_before_fit
+""".split()
 
 
 def pytest_collection_modifyitems(items):
     """Runs the longest files first: one worker runs all tests of a file, as they share what they trained, so all would
     wait for a long file that is started last."""
-    items.sort(key=lambda item: item.nodeid.partition(".py")[0].removeprefix("tests/") not in LONGEST)
+    turns = {f"tests/{name}.py": turn for turn, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: turns.get(item.nodeid.partition("::")[0], len(turns)))
+
+
+def pytest_collection_finish():
+    """From here on, imported files are those that tests write, some again, as long as before, within a second."""
+    sys.dont_write_bytecode = True
 
 
 def pytest_runtest_logreport(report):

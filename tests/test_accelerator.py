@@ -35,11 +35,8 @@ def test_a_failed_part_costs_no_other_and_is_all_that_is_tried_again(tmp_path):
     assert done.returncode == 1, done.stdout + done.stderr
     assert "error: part profile 8: " in done.stderr and "Traceback" not in done.stderr
     first = json.loads((out / "results.json").read_text())["parts"]
-    assert {name: "error" in part for name, part in first.items()} == {
-        "peak": False,
-        "step 8": False,
-        "profile 8": True,
-    }
+    failed = {"peak": False, "step 8": False, "profile 8": True}
+    assert {name: "error" in part for name, part in first.items()} == failed
 
     in_the_way.unlink()
     done = measure(out, *only)
@@ -55,14 +52,8 @@ def test_a_failed_part_costs_no_other_and_is_all_that_is_tried_again(tmp_path):
     )
     table = (out / "table.md").read_text()
     assert table == accelerator_table.section(state)
-    for text in (
-        "No data sheet",
-        "bfloat16 product of 256",
-        "| E=8 | 1,024 |",
-        "| unrolled |",
-        "Profile of E=8, 1,024",
-    ):
-        assert text in table, table
+    for words in "No data sheet", "bfloat16 product of 256", "| E=8 | 1,024 |", "| unrolled |", "Profile of E=8, 1,024":
+        assert words in table, table
     assert sorted(path.name for path in out.iterdir()) == ["log.txt", "results.json", "table.md"]
 
     state["machine"]["kind"] = "another chip"

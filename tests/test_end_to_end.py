@@ -42,7 +42,7 @@ def test_a_plan_becomes_a_config_that_the_trainer_takes(tmp_path, flags):
 
 
 def test_fit_imports_nothing_of_the_rest():
-    names = "import sys, fit.__main__, fit.commands.law, fit.commands.plan, fit.commands.plot, fit.commands.report; "
+    names = "import sys, fit.__main__, fit.commands.laws, fit.commands.plans, fit.commands.pictures; "
     done = subprocess.run(
         [sys.executable, "-c", names + "print(*sorted({name.split('.')[0] for name in sys.modules}))"],
         capture_output=True,

@@ -109,12 +109,14 @@ def brought(names) -> set[str]:
 
 
 def test_an_install_brings_what_its_code_imports():
-    """fit has exactly its own; the trainer's may come by another. wandb is asked for by config.wandb alone."""
-    assert imported("fit") == required()
+    """fit has exactly its own and, for Parquet and event files, two of extras; the trainer's may come by another. wandb
+    is asked for by config.wandb alone."""
+    assert imported("fit") == required() | {"pyarrow", "tensorboard"}
+    assert required("parquet") - required() == {"pyarrow"} and "tensorboard" in required("train")
     assert imported("jmoe") | imported("configs") <= brought(required("train")) | {"wandb"}
     assert imported("launch") <= brought(required("train", "gke"))
     for name, lines in setup_cfg()["options.extras_require"].items():
-        assert name == "train" or lines.split()[0].startswith("jmoe["), name
+        assert name in ("parquet", "train") or lines.split()[0].startswith("jmoe["), name
 
 
 def imports(package) -> dict[str, set[str]]:
@@ -170,6 +172,13 @@ def test_files_of_tests_that_are_named_somewhere_exist():
     words = "\n".join(page.read_text(encoding="utf-8") for page in pages)
     names = set(re.findall(r"\btests/[\w/]+\.(?:py|go)", words))
     assert len(names) > 15 and all((ROOT / name).exists() for name in names), names
+
+
+def test_no_test_is_longer_than_40_lines():
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+                assert node.end_lineno - node.lineno < 40, f"{path}: {node.name} has more than 40 lines"
 
 
 def test_the_folders_of_tests_do_not_hide_the_packages():

@@ -24,7 +24,7 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from fit.aliases import Json, Numbers, Opt
+from fit.aliases import Array, Json, Numbers, Opt
 
 BUDGETS = (1e18, 3e18, 1e19, 3e19, 1e20, 3e20)
 M_OVER_ACTIVE, TOTAL_OVER_ACTIVE = (7, 8, 9, 11, 14, 17), (12, 16, 20, 22, 26, 30)  # phase 1's grid
@@ -98,6 +98,12 @@ class Setting:
         fields = {name: getattr(self, name) for name in names} | dict(n_kv_heads=self.n_kv_heads or self.n_heads / 2)
         return Shape(d_model, n_dense, n_moe, d_expert, **fields)
 
+    def allows(self, d_expert: Numbers, d_model: Numbers) -> Array:
+        """Whether experts of this width may be built."""
+        d_expert = np.asarray(d_expert)
+        share = (self.top_k + self.n_shared) * d_expert / d_model
+        return (d_expert >= self.least_expert) & (share >= ACTIVE_WIDTHS[0]) & (share <= ACTIVE_WIDTHS[1])
+
 
 def setting(flops: float) -> Setting:
     """The Setting that the paper has at the nearest of its budgets."""
@@ -113,8 +119,7 @@ def nearest_budget(flops: float) -> int:
 def invert(triad: Triad, d_model: Numbers, held: Setting) -> tuple[Numbers, Numbers, Numbers, Numbers]:
     """(L, n_dense, n_moe, d_expert), real numbers, of the architecture of this triad (M, N_a, N), width and Setting."""
     m, active, total = triad
-    one = held.shape(d_model, 1, 0, 0)
-    attention, dense, _ = one.parts()  # of one block
+    attention, dense, _ = held.shape(d_model, 1, 0, 0).parts()  # of one block
     layers = (m - 6 * active) / (6 * held.seq_len * held.n_heads * held.head_dim)
     widths = (total - active) / (3 * d_model * (held.n_experts - held.top_k))  # d_expert n_moe
     used = 3 * d_model * (held.top_k + held.n_shared) * widths
@@ -131,7 +136,7 @@ def buildable(triad: Triad, held: Setting) -> tuple[dict[int, tuple[Shape, float
     (as `held` says), and (top_k + n_shared) d_expert / d_model within ACTIVE_WIDTHS. It tries the two whole numbers
     below and above the depths of `invert`, and the two expert widths around the one that N leaves.
     """
-    m, active, total = triad
+    _, active, total = triad
     used, experts = held.top_k + held.n_shared, (total - active) / (3 * (held.n_experts - held.top_k))
     largest = 1.5 * math.sqrt(used * experts / ACTIVE_WIDTHS[0])  # n_moe >= 1 and d_expert >= d_model / used
     widths = np.arange(held.width, largest + held.width, held.width).reshape(-1, 1, 1, 1)
@@ -142,25 +147,14 @@ def buildable(triad: Triad, held: Setting) -> tuple[dict[int, tuple[Shape, float
     fits = n_moe >= 1
     n_moe = np.where(fits, n_moe, 1)
     d_expert = held.expert_width * (np.floor(experts / widths / n_moe / held.expert_width) + np.arange(2))
-    share = used * d_expert / widths
-    fits = fits & (d_expert >= held.least_expert) & (share >= ACTIVE_WIDTHS[0]) & (share <= ACTIVE_WIDTHS[1])
     made = held.shape(widths, n_dense, n_moe, d_expert).triad()
     off = np.max(np.broadcast_arrays(*(np.abs(a / b - 1) for a, b in zip(made, triad))), axis=0)
-    off = np.where(fits, off, np.inf)
-    n_dense, n_moe, d_expert = (
-        np.broadcast_to(v, off.shape).reshape(len(widths), -1) for v in (n_dense, n_moe, d_expert)
-    )
-    off = off.reshape(len(widths), -1)
-    best = np.argmin(off, axis=1)
-    found, nearest = {}, None
-    for i, j in enumerate(best):
-        if np.isfinite(off[i, j]):
-            shape = held.shape(int(widths.flat[i]), int(n_dense[i, j]), int(n_moe[i, j]), int(d_expert[i, j]))
-            if nearest is None or off[i, j] < nearest[1]:
-                nearest = shape, float(off[i, j])
-            if off[i, j] <= OFF:
-                found[shape.d_model] = shape, float(off[i, j])
-    return found, nearest
+    off = np.where(fits & held.allows(d_expert, widths), off, np.inf)
+    tried = np.stack(np.broadcast_arrays(widths, n_dense, n_moe, d_expert, off)).reshape(5, len(widths), -1)
+    best = np.take_along_axis(tried, np.argmin(tried[4], axis=1)[None, :, None], axis=2)[:, :, 0].T
+    built = [(held.shape(*map(int, numbers)), float(off)) for *numbers, off in best if np.isfinite(off)]
+    found = {int(shape.d_model): (shape, off) for shape, off in built if off <= OFF}
+    return found, min(built, key=lambda model: model[1], default=None)
 
 
 def median(widths: Collection[int]) -> int:
@@ -172,9 +166,7 @@ def why_none(triad: Triad, held: Setting, nearest: tuple[Shape, float] | None) -
     """One sentence: why no buildable model is within OFF of the triad."""
     widths = np.arange(8.0, 20_000, 8)
     _, n_dense, _, d_expert = invert(triad, widths, held)
-    share = (held.top_k + held.n_shared) * d_expert / widths
-    fits = (d_expert >= held.least_expert) & (share >= ACTIVE_WIDTHS[0]) & (share <= ACTIVE_WIDTHS[1])
-    most = np.max(n_dense, where=fits, initial=-math.inf)
+    most = np.max(n_dense, where=held.allows(d_expert, widths), initial=-math.inf)
     if not math.isfinite(most):
         reason = "no width has experts of a width allowed"
     elif most < 1:

@@ -13,8 +13,9 @@ d*, the ends of the band of d and x* - 6 are a C^b.
 Axes: n runs; everything else is a number for each budget.
 """
 
+import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Self
 
 import numpy as np
@@ -50,10 +51,21 @@ class Search:
     def y(self) -> Array:
         return self.total / self.active
 
+    @property
+    def budget(self) -> float:
+        """FLOPs of runs of one budget."""
+        return float(np.exp(np.mean(np.log(self.flops))))
+
     def part(self, rows: Array) -> Self:
         """The runs where rows says so."""
         arrays = (self.flops, self.m, self.active, self.total, self.width, self.loss)
         return type(self)(self.path, *(v[rows] for v in arrays), self.y_max)
+
+    def by_budget(self) -> Iterator[tuple[Self, Array]]:
+        """(the runs of a budget, bool [n]: which of these they are) of each budget, ascending."""
+        labels = budgets(self.flops)
+        for label in range(labels.max() + 1):
+            yield self.part(labels == label), labels == label
 
 
 def read(runs: object) -> Search:
@@ -113,7 +125,7 @@ def least_squares(columns: Sequence[Array], loss: Array) -> tuple[Array, float]:
 def _roots(a: float, b: float, c: float) -> list[float]:
     """Both roots of a u^2 + b u + c = 0, the smaller first."""
     root = np.sqrt(max(b * b - 4 * a * c, 0.0))
-    return sorted(((-b - root) / (2 * a), (-b + root) / (2 * a)))
+    return sorted(map(float, ((-b - root) / (2 * a), (-b + root) / (2 * a))))
 
 
 def optimum_of_m(a: float, b: float) -> float | None:
@@ -121,20 +133,9 @@ def optimum_of_m(a: float, b: float) -> float | None:
     return None if a <= 0 or b <= 0 else 6 + np.sqrt(a / b)
 
 
-def band_of_m(a: float, b: float, most: float) -> tuple[float, ...]:
-    """The x at which a / (x - 6) + b x = most."""
-    return tuple(6 + u for u in _roots(b, 6 * b - most, a))
-
-
 def optimum_of_total(a: float, b: float, y_max: float) -> float | None:
     """y* of a / (y - 1) + b / (y_max - y), between 1 and y_max; None where it has no minimum there."""
     return None if a <= 0 or b <= 0 else (1 + np.sqrt(a / b) * y_max) / (1 + np.sqrt(a / b))
-
-
-def band_of_total(a: float, b: float, y_max: float, most: float) -> tuple[float, ...]:
-    """The y at which a / (y - 1) + b / (y_max - y) = most."""
-    wide = y_max - 1
-    return tuple(1 + u for u in _roots(most, b - a - most * wide, a * wide))
 
 
 def fit_ratios(runs: Search) -> Json | None:
@@ -151,10 +152,12 @@ def fit_ratios(runs: Search) -> Json | None:
     at = lambda v: a / (v - 6) + b * v, lambda v: a2 / (v - 1) + b2 / (y_max - v)
     least = [np.min(curve(v if best is None else best)) for curve, v, best in zip(at, (x, y), (of_x, of_y))]
     more = BAND * (sum(least) + c)
+    wide = y_max - 1  # a / (x - 6) + b x, and a2 / (y - 1) + b2 / (y_max - y), reach `most` at the ends of the bands
     if of_x:
-        out["x"] = dict(best=float(of_x), band=[float(v) for v in band_of_m(a, b, least[0] + more)])
+        out["x"] = dict(best=float(of_x), band=[6 + u for u in _roots(b, 6 * b - (least[0] + more), a)])
     if of_y:
-        out["y"] = dict(best=float(of_y), band=[float(v) for v in band_of_total(a2, b2, y_max, least[1] + more)])
+        most = least[1] + more
+        out["y"] = dict(best=float(of_y), band=[1 + u for u in _roots(most, b2 - a2 - most * wide, a2 * wide)])
     return out
 
 
@@ -194,7 +197,7 @@ def fit(ratio_runs: Search | None = None, width_runs: Search | None = None) -> J
     for (name, runs, how), part in zip(asked, parts):
         for label in np.unique(part):
             some = runs.part(part == label)
-            rows[label] |= {"flops": float(np.exp(np.mean(np.log(some.flops)))), name: how(some)}
+            rows[label] |= {"flops": some.budget, name: how(some)}
     if not any(row["ratios"] or row["width"] for row in rows):
         raise UserError(
             f"{asked[0][1].path}: no budget has 3 values each of M/N_a and N/N_a, or 4 widths: {len(labels)} runs at "
@@ -210,16 +213,15 @@ def laws_of(rows: list[Json]) -> Json:
     flops, laws = [row["flops"] for row in rows], {}
     of_ratio = lambda which: [row["ratios"] and row["ratios"][which] for row in rows]
     widths = [row["width"] and row["width"]["best"] and row["width"] for row in rows]
-    for name, found, less in (
-        ("m_over_active", of_ratio("x"), 6),
-        ("total_over_active", of_ratio("y"), 0),
-        ("d_model", widths, 0),
-    ):
-        ends = dict(
-            low=lambda f: f["band"][0] - less, best=lambda f: f["best"] - less, high=lambda f: f["band"][1] - less
+    found = dict(m_over_active=(of_ratio("x"), 6), total_over_active=(of_ratio("y"), 0), d_model=(widths, 0))
+    for name, (fits, less) in found.items():
+        values = dict(
+            low=lambda f: f["band"][0] - less,
+            best=lambda f: f["best"] - less,
+            high=lambda f: f["band"][1] - less,
+            growth=lambda f: (f["band"][1] - f["band"][0]) / f["best"],
         )
-        ends["growth"] = lambda f: (f["band"][1] - f["band"][0]) / f["best"]
-        laws[name] = {end: power_law(flops, [f and value(f) for f in found]) for end, value in ends.items()}
+        laws[name] = {what: power_law(flops, [f and value(f) for f in fits]) for what, value in values.items()}
     return laws
 
 
@@ -264,13 +266,9 @@ def rank_at_budgets(runs: Search, cells: Array) -> list[Json]:
     """[rank() and flops] of each budget by itself, so that differences between budgets cannot make the ranks agree;
     budgets with too few architectures are left out."""
     rows = []
-    for label in range(budgets(runs.flops).max() + 1):
-        mine = budgets(runs.flops) == label
-        try:
-            found = rank(cells[mine], runs.width[mine], runs.loss[mine], runs.path)
-        except UserError:
-            continue
-        rows.append(dict(flops=float(np.exp(np.mean(np.log(runs.flops[mine]))))) | found)
+    for some, mine in runs.by_budget():
+        with contextlib.suppress(UserError):
+            rows.append(dict(flops=some.budget) | rank(cells[mine], some.width, some.loss))
     return rows
 
 
@@ -279,17 +277,13 @@ def control(runs: Search) -> list[Json]:
     budget's models that share one M but differ in N_a and N: the spread of the losses (standard deviation), the share
     of their variance that ln N_a and ln N explain, and the slopes of the loss in both; M explains none of it."""
     rows = []
-    for label in range(budgets(runs.flops).max() + 1):
-        some = runs.part(budgets(runs.flops) == label)
+    for some, _ in runs.by_budget():
         some = some.part(np.abs(np.log(some.m / np.median(some.m))) < SAME)
         if len(some.loss) < 5 or min(np.ptp(np.log(v)) for v in (some.active, some.total)) == 0:
             continue
-        (active, total, _), rmse = least_squares(
-            (np.log(some.active), np.log(some.total), np.ones(len(some.loss))), some.loss
-        )
+        (active, total, _), rmse = least_squares((np.log(some.active), np.log(some.total), np.ones(1)), some.loss)
         spread = float(some.loss.std())
-        rows.append(
-            dict(flops=float(np.exp(np.mean(np.log(some.flops)))), runs=len(some.loss), spread=spread)
-            | dict(explained=1 - (rmse / spread) ** 2 if spread else 0.0, active=float(active), total=float(total))
-        )
+        explained = 1 - (rmse / spread) ** 2 if spread else 0.0
+        found = dict(explained=explained, active=float(active), total=float(total))
+        rows.append(dict(flops=some.budget, runs=len(some.loss), spread=spread) | found)
     return rows

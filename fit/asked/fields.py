@@ -30,6 +30,8 @@ class Asked:
             value = value.tolist() if hasattr(value, "tolist") else value
             if value is not None:
                 setattr(self, field.name, field.metadata["check"](field.name, value))
+            elif "needed" in field.metadata:
+                raise UserError(f"--{field.name} is missing{field.metadata['needed']}")
 
     @classmethod
     def of(cls, function: str, options: dict[str, object]) -> Self:
@@ -49,6 +51,11 @@ class Asked:
 def field(flag: str, help: str, default: object, check: Callable[[str, Any], object], choices: tuple = ()) -> Any:
     """flag: the kind of flag as absl calls it; check: the value that a name and what was given make, or a UserError."""
     return dataclasses.field(default=default, metadata=dict(flag=flag, help=help, check=check, choices=choices))
+
+
+def needed(of: Any, words: str = "") -> Any:
+    """A field that must be given; words: what the error says beside that it is missing."""
+    return dataclasses.field(default=None, metadata=of.metadata | dict(needed=words))
 
 
 def number(

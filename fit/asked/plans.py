@@ -9,7 +9,6 @@ from fit.planning import compare, cost, planning, repeats, target
 from fit.planning.constraints import Constraints
 from fit.shape.architecture import PAPER, Architecture
 from fit.shape.like import PUBLISHED, Known, read
-from fit.shape.mixture import Mixture
 from fit.words import sentences
 
 OWN = "Default: the law's own"
@@ -57,15 +56,15 @@ class Models(Shape):
 
     @property
     def asked(self) -> dict[str, float]:
-        """{field of Mixture: value} of what is said of blocks, heads and experts."""
+        """{field of Architecture: value} of what is said of blocks, heads and experts."""
         values = dict(kv_share=self.kv_share, n_dense=self.dense_blocks)
         values |= dict(split=self.granularity, shared=self.shared_experts)
         return {name: value for name, value in values.items() if value is not None}
 
     @property
     def shape(self) -> dict[str, float]:
-        """{field of Mixture: value} for laws that choose the rest."""
-        own = (known := self.known) and known.mixture() or PAPER
+        """{field of Architecture: value} for laws that choose the rest."""
+        own = (known := self.known) and known.architecture() or PAPER
         names = ("vocab_size", "width_per_block")
         return {name: getattr(self, name) or getattr(own, name) for name in names} | self.asked
 
@@ -74,30 +73,27 @@ class Models(Shape):
         if (known := self.known) is None:
             return super().architecture(law)
         trained = bool(law.models["architecture"])
-        return known.mixture(self.vocab_size, self.width_per_block, trained)
+        return known.architecture(self.vocab_size, self.width_per_block, trained)
 
     def architectures(self, law: Law) -> list[Architecture]:
         """One for each number in `used`. Raises UserError where the law cannot choose between them, or one cannot be
         built."""
-        own, used = self.architecture(law), self.used
+        used = self.used
         value = ",".join(f"{u:g}" for u in used or ())
         if used is not None and not law.knows_experts:
             raise UserError(sentences.USED_OF_MIXTURES.format(value=value, law=law.name))
         if used is not None and len(used) > 1 and not law.reads_used:
             raise UserError(sentences.ONE_USED.format(value=value, form=law.form.name))
+        mixture, built = dataclasses.replace(self.architecture(law), **self.asked), []
         if used is None and not self.asked:
-            return [own]
-        mixture = own if isinstance(own, Mixture) else Mixture(**vars(own))
-        mixture = dataclasses.replace(mixture, **self.asked)
-        built = []
+            return [mixture]
         for u in used or [mixture.used]:
             narrow = round(u * mixture.split)  # widths of experts are rounded to whole ones
             if narrow <= mixture.shared or abs(narrow / mixture.split - u) > 0.1 * u:
                 raise UserError(
                     sentences.NO_WHOLE_CHOICE.format(value=value, split=mixture.split, shared=mixture.shared, used=u)
                 )
-            one = dataclasses.replace(mixture, used=narrow / mixture.split)
-            built.append(own if one == Mixture(**vars(own)) else one)
+            built.append(dataclasses.replace(mixture, used=narrow / mixture.split))
         return built
 
 
@@ -223,7 +219,7 @@ def planned(law: Law, asked: Plan) -> dict:
         )
     if len(architectures) > 1:
         names = ("n_experts", "n_active", "n_total", "n_tokens", "loss")
-        rows = [dict(used=getattr(a, "used", 1.0)) | {name: p["best"][name] for name in names} for a, p in made]
+        rows = [dict(used=a.used) | {name: p["best"][name] for name in names} for a, p in made]
         plan["architectures"] = sorted(rows, key=lambda row: row["used"])
         plan.setdefault("used", 1.0)  # the law's own architecture does not say it
     return plan

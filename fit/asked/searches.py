@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 
 from fit.architecture_search import holistic, holistic_runs
-from fit.asked.fields import Asked, choice, experts, number, numbers, several, text, whole
+from fit.asked.fields import Asked, choice, experts, needed, number, numbers, several, text, whole
 from fit.asked.plans import Shape
 from fit.data.table import BOUNDS, Table
 from fit.equal_flops import isoflop
@@ -44,7 +44,7 @@ class Surface(Asked):
 class Next(Shape):
     """Which runs to train next."""
 
-    flops: float = number("Training FLOPs to spend; a trunk that branches share is counted once.")
+    flops: float = needed(number("Training FLOPs to spend; a trunk that branches share is counted once."))
     goal: str = choice(
         "What the runs should make surer: loss and best number of experts at --target_flops, or --coefficients.",
         "plan",
@@ -58,8 +58,6 @@ class Next(Shape):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.flops is None:
-            raise UserError("--flops is missing")
         if self.goal == "plan" and self.coefficients is not None:
             raise UserError("--coefficients is for --goal=coefficients")
         if self.goal == "plan" and self.target_flops is None:

@@ -1,21 +1,21 @@
-"""Flags of the fields of what is asked, and the fields that several commands add: a law, a table, JSON."""
+"""Flags of the fields of what is asked, and the fields that several commands add: a law, names of columns, JSON."""
 
 import dataclasses
-from typing import TypeVar
+import json
 
 from absl import flags
 
-from fit.asked.fields import Asked, columns, switch, text
+from fit.api import Answer
+from fit.asked.fields import Asked, columns, needed, switch, text
 from fit.data import frames
-from fit.data.table import Table
-from fit.errors import UserError
+from fit.data.table import Table, plain
 from fit.lawbook import lawfile
 
-A = TypeVar("A", bound=Asked)
 
-
-def define(f: flags.FlagValues, asked: type[Asked]) -> None:
-    """Defines a flag for each field."""
+def of(asked: type[Asked]) -> flags.FlagValues:
+    """A flag for each field, and --help."""
+    f = flags.FlagValues()
+    flags.DEFINE_bool("help", False, "Shows this text.", short_name="h", flag_values=f)
     for field in dataclasses.fields(asked):
         kind, choices = field.metadata["flag"], field.metadata["choices"]
         default = field.default
@@ -23,21 +23,17 @@ def define(f: flags.FlagValues, asked: type[Asked]) -> None:
             default = [v if isinstance(v, str) else f"{v:g}" for v in default]
         more = [list(choices)] if choices else []
         getattr(flags, f"DEFINE_{kind}")(field.name, default, *more, field.metadata["help"], flag_values=f)
-
-
-def of(f: flags.FlagValues, asked: type[A]) -> A:
-    """The dataclass of these flags. Raises UserError for a value that cannot be what its field is."""
-    return asked(**{field.name: f[field.name].value for field in dataclasses.fields(asked)})
+    return f
 
 
 @dataclasses.dataclass(kw_only=True)
-class Law(Asked):
-    law: str | None = text("A law.json, or the name of a published law.")
+class OfLaw(Asked):
+    law: str = needed(
+        text("A law.json, or the name of a published law."), f": a law.json, or one of {', '.join(lawfile.NAMES)}"
+    )
 
     def loaded(self) -> lawfile.Law:
-        """Raises UserError where none is given, or it cannot be read."""
-        if self.law is None:
-            raise UserError("--law is missing: a law.json, or one of " + ", ".join(lawfile.NAMES))
+        """Raises UserError where it cannot be read."""
         return lawfile.load(self.law)
 
 
@@ -54,10 +50,6 @@ class Columns(Asked):
 class Json(Asked):
     json: bool = switch("Print everything as JSON.")
 
-
-def picture_ending(path: str) -> str:
-    """png, pdf or svg of --out. Raises UserError where its ending is none of them."""
-    ending = path.rpartition(".")[2]
-    if ending not in ("pdf", "png", "svg"):
-        raise UserError(f"--out={path}: expected the ending .pdf, .png or .svg")
-    return ending
+    def show(self, found: Answer) -> None:
+        """Prints it as text or as JSON."""
+        print(json.dumps(plain(vars(found)), indent=1, allow_nan=False) if self.json else found)

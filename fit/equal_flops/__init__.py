@@ -1,2 +1,1 @@
-"""At equal FLOPs: isoflop.py, parabolas over size; surface.py, surface_text.py, size and
-sparsity; learning_rate.py, rates (Eq. 10)."""
+"""At equal FLOPs: isoflop.py, parabolas over size; surface.py, size and sparsity; learning_rate.py, rates (Eq. 10)."""

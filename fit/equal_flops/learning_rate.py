@@ -5,7 +5,7 @@ the best run itself. If the best run is at the end of its grid, it is taken itse
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -50,14 +50,12 @@ def best_rates(table: Table) -> list[BestRate]:
 
 def _optimum(n_experts: float, n_active: float, n_tokens: float, x: Array, loss: Array) -> BestRate:
     i = int(np.argmin(loss))
-    if i in (0, len(x) - 1):
-        return BestRate(n_active, n_experts, n_tokens, float(np.exp(x[i])), float(loss[i]), np.nan, True)
-    curvature, slope, _ = np.polyfit(x[i - 1 : i + 2] - x[i], loss[i - 1 : i + 2], 2)
-    if curvature <= 0:  # three equal losses
-        return BestRate(n_active, n_experts, n_tokens, float(np.exp(x[i])), float(loss[i]), np.nan, False)
-    best = x[i] - slope / (2 * curvature)
-    low = loss[i] - slope**2 / (4 * curvature)
-    return BestRate(n_active, n_experts, n_tokens, float(np.exp(best)), float(low), float(curvature), False)
+    best, low, curvature, at_edge = x[i], loss[i], np.nan, i in (0, len(x) - 1)
+    if not at_edge:
+        square, slope, _ = np.polyfit(x[i - 1 : i + 2] - x[i], loss[i - 1 : i + 2], 2)
+        if square > 0:  # else three equal losses
+            best, low, curvature = best - slope / (2 * square), low - slope**2 / (4 * square), square
+    return BestRate(n_active, n_experts, n_tokens, float(np.exp(best)), float(low), float(curvature), at_edge)
 
 
 def fit(optima: Sequence[BestRate], where: str = "the runs", with_tokens: bool = False) -> dict[str, float]:
@@ -80,12 +78,34 @@ def predict(law: Mapping[str, float], n_active: Numbers, n_experts: Numbers, n_t
     )
 
 
-def loss_lost(optimum: BestRate, rate: Numbers) -> Numbers:
-    """Nats per token that `rate` loses against the model's best, by its parabola; nan at the end of a grid."""
-    return optimum.curvature * np.log(rate / optimum.rate) ** 2
-
-
 def rms_error(law: Mapping[str, float], optima: Sequence[BestRate]) -> float:
     """Root mean square of ln(law / best)."""
     errors = [np.log(predict(law, o.n_active, o.n_experts, o.n_tokens) / o.rate) for o in optima]
     return float(np.sqrt(np.mean(np.square(errors))))
+
+
+def text(law: Mapping[str, float], optima: Sequence[BestRate], fitted: Sequence[BestRate]) -> str:
+    """The best rates beside the law's, its coefficients as the trainer's fields, and its errors."""
+    return "\n".join(_lines(law, optima, fitted))
+
+
+def _lines(law: Mapping[str, float], optima: Sequence[BestRate], fitted: Sequence[BestRate]) -> Iterator[str]:
+    yield f"{'n_experts':>9} {'n_active':>13} {'n_tokens':>15} {'best LR':>10} {'law':>10} {'law/best':>8}  loss lost"
+    for o in optima:
+        rate = predict(law, o.n_active, o.n_experts, o.n_tokens)
+        lost = o.curvature * np.log(rate / o.rate) ** 2  # by the parabola; nan at the end of a grid
+        notes = ["not fitted"] * (o not in fitted) + ["best at the end of its grid: widen it"] * o.at_edge
+        yield (
+            f"{o.n_experts:9g} {o.n_active:13,.0f} {o.n_tokens:15,.0f} {o.rate:10.3e} {rate:10.3e} {rate / o.rate:8.2f}"
+            f"  {lost:9.5f} {'; '.join(notes)}".rstrip()
+        )
+    yield ""
+    yield from (f"config.optimizer.lr_law.{name} = {law[name]:.6f}" for name in law if name != "n_tokens")
+    if "n_tokens" in law:
+        yield (
+            f"exponent of n_tokens = {law['n_tokens']:.6f}: LR goes as n_tokens^{law['n_tokens']:.3f}. "
+            f"config.optimizer.lr_law has no tokens in it: to its constant add {law['n_tokens']:.6f} ln n_tokens"
+        )
+    yield f"root mean square error of ln LR: {rms_error(law, fitted):.4f} on {len(fitted)} fitted models"
+    if checked := [o for o in optima if o not in fitted]:
+        yield f"  {rms_error(law, checked):.4f} on {len(checked)} not fitted"

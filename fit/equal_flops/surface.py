@@ -10,7 +10,7 @@ Axes: n runs; 7 coefficients, in the order above.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from fit.data.runs import read_runs
 from fit.data.table import Table
 from fit.equal_flops.isoflop import budgets
 from fit.errors import UserError
+from fit.words.units import amount
 
 REFITS, KEPT = 100, 0.8  # refits, and the share of the runs in each
 LEAST = 9  # runs at a budget: the coefficients and two more
@@ -66,14 +67,9 @@ class Surface:
             low, high = z[max(i - 1, 0)], z[min(i + 1, GRID - 1)]
         sparsity = float(np.clip(-np.expm1(-z[i]), *self.sparsity))
         n_total, loss = map(float, self.best_size(sparsity))
-        edge = [
-            name
-            for name, value, ends in (
-                ("n_total", np.log(n_total), np.log(self.size)),
-                ("sparsity", z[i], (first, last)),
-            )
-            if min(abs(value - end) for end in ends) < 1e-6 * max(1.0, abs(value))
-        ]
+        found = dict(n_total=(np.log(n_total), np.log(self.size)), sparsity=(z[i], (first, last)))
+        at_end = lambda value, ends: min(abs(value - end) for end in ends) < 1e-6 * max(1.0, abs(value))
+        edge = [name for name, (value, ends) in found.items() if at_end(value, ends)]
         return dict(n_total=n_total, sparsity=sparsity, loss=loss, at_edge=edge)
 
 
@@ -118,13 +114,11 @@ def refits(n_total: Array, sparsity: Array, loss: Array, seed: int = 0) -> tuple
     """(Surfaces fitted to KEPT of the runs, correlation [REFITS] of predicted and measured loss on the others; NaN
     where fewer than 3 are left)."""
     rng, surfaces, correlation = np.random.default_rng(seed), [], []
+    ends = dict(size=(n_total.min(), n_total.max()), sparsity=(sparsity.min(), sparsity.max()))
     for _ in range(REFITS):
-        order = rng.permutation(len(loss))
-        kept, out = np.split(order, [max(LEAST - 2, round(KEPT * len(loss)))])
+        kept, out = np.split(rng.permutation(len(loss)), [max(LEAST - 2, round(KEPT * len(loss)))])
         one = fit(n_total[kept], sparsity[kept], loss[kept])
-        surfaces.append(
-            dataclasses.replace(one, size=(n_total.min(), n_total.max()), sparsity=(sparsity.min(), sparsity.max()))
-        )
+        surfaces.append(dataclasses.replace(one, **ends))
         predicted = one.loss(n_total[out], sparsity[out])
         enough = len(out) > 2 and np.ptp(predicted) > 0 and np.ptp(loss[out]) > 0
         correlation.append(np.corrcoef(predicted, loss[out])[0, 1] if enough else np.nan)
@@ -143,7 +137,7 @@ def _alike(table: Table) -> Array:
     return ~mixture | (split == values[np.argmax(counts)])
 
 
-def of_table(runs: object, percentiles: Sequence[float] = (10, 90), seed: int = 0) -> list[dict[str, Any]]:
+def of_table(runs: object, seed: int = 0) -> list[dict[str, Any]]:
     """[{flops, runs, left_out, surface, points (n_total, sparsity), coefficients, rmse, correlation, best, intervals:
     {n_total, sparsity}, at_sizes: [{n_total, sparsity, interval, at_edge}]}] for each budget of a table of runs with
     n_active, n_total, n_tokens, loss and sparsity (or n_experts and top_k); left_out: how many of the budget's runs
@@ -163,10 +157,10 @@ def of_table(runs: object, percentiles: Sequence[float] = (10, 90), seed: int = 
         drawn, correlation = refits(n, s, loss, seed)
         bests = [one.best() for one in drawn]
         sizes = sizes_within(n, s)
-        ends_of_s = reach(n, s, sizes)
-        of_sizes = np.stack([one.best_sparsity(sizes, ends_of_s)[0] for one in drawn])
-        at_sizes = surface.best_sparsity(sizes, ends_of_s)[0]
-        ends = lambda values: np.percentile(values, percentiles, axis=0).tolist()
+        reached = reach(n, s, sizes)
+        best, *others = (one.best_sparsity(sizes, reached)[0] for one in (surface, *drawn))
+        at_edge = np.min(abs(best - np.array(reached)), axis=0) < 1e-6
+        ends = lambda values: np.percentile(values, (10, 90), axis=0).tolist()
         rows.append(
             dict(
                 flops=float(np.exp(np.mean(np.log(runs.flops[group])))),
@@ -180,13 +174,39 @@ def of_table(runs: object, percentiles: Sequence[float] = (10, 90), seed: int = 
                 best=surface.best(),
                 intervals={name: ends([b[name] for b in bests]) for name in ("n_total", "sparsity")},
                 at_sizes=[
-                    dict(n_total=float(a), sparsity=float(b), interval=[float(c), float(d)], at_edge=bool(edge))
-                    for a, b, c, d, edge in zip(
-                        sizes, at_sizes, *ends(of_sizes), np.min(abs(at_sizes - np.array(ends_of_s)), axis=0) < 1e-6
-                    )
+                    dict(n_total=float(a), sparsity=float(b), interval=[c, d], at_edge=bool(edge))
+                    for a, b, c, d, edge in zip(sizes, best, *ends(others), at_edge)
                 ],
             )
         )
     if not rows:
         raise UserError(f"{path}: no budget has {LEAST} runs with 3 values each of n_total and sparsity")
     return rows
+
+
+def text(found: dict) -> str:
+    """Of {budgets: what surface.of_table found}."""
+    return "\n".join(_lines(found["budgets"]))
+
+
+def _lines(rows: list[dict]) -> Iterator[str]:
+    for row in rows:
+        best, (low_n, high_n), (low_s, high_s) = row["best"], *row["intervals"].values()
+        held = "" if row["correlation"] is None else f", held-out correlation {row['correlation']:.3f}"
+        fine = f" ({row['left_out']} of finer or coarser experts left out)" if row["left_out"] else ""
+        yield f"{row['flops']:.3g} FLOPs: {row['runs']} runs{fine}, RMSE {row['rmse']:.4f}{held}"
+        ends = " and ".join(best["at_edge"])
+        edge = f"; at the end of the {ends} that were run: not an optimum" if ends else ""
+        yield (
+            f"  best: n_total {amount(best['n_total'])} [{amount(low_n)}, {amount(high_n)}], sparsity "
+            f"{best['sparsity']:.3f} [{low_s:.3f}, {high_s:.3f}], loss {best['loss']:.4f}{edge}"
+        )
+        at = ", ".join(
+            f"{one['sparsity']:.3f}{'*' * one['at_edge']} [{one['interval'][0]:.3f}, {one['interval'][1]:.3f}] at "
+            f"{amount(one['n_total'])}"
+            for one in row["at_sizes"]
+        )
+        if at:
+            yield f"  best sparsity by n_total: {at}"
+    if any(one["at_edge"] for row in rows for one in row["at_sizes"]):
+        yield "* at the end of the sparsities that were run at about that size: not an optimum"

@@ -1,13 +1,9 @@
-"""The only module that knows jaxopt: least squares and L-BFGS from many starts at once; compiled programs kept.
-
-Where jaxopt does not import, as it will some day with a newer jax, the same algorithms are taken from here and scipy.
-"""
+"""Least squares and L-BFGS from many starts at once; compiled programs kept."""
 
 import contextlib
 import functools
 import os
 import pathlib
-import warnings
 from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
@@ -21,35 +17,12 @@ from numpy.typing import ArrayLike
 from fit.aliases import Array
 from fit.fitting.problem import Data, Residuals
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore", DeprecationWarning)  # jaxopt says on import that it is no longer maintained
-    try:
-        import jaxopt
-    except (ImportError, AttributeError):  # what a module raises that asks for a part of jax which is gone
-        jaxopt = None
-
-PACKAGES = ("jax", "jaxopt", "numpy") if jaxopt else ("jax", "numpy")  # whose versions law.json names
+PACKAGES = ("jax", "numpy", "scipy")  # whose versions law.json names
 # Halves the time to compile, and programs run as fast: XLA fuses them, so LLVM has little to add.
 COMPILER = {"xla_backend_optimization_level": 1}
 Solve = Callable[[Any, Data], Iterable[ArrayLike]]  # (x, objectives, gradient norms) from x [k, n]
 SMALL_GRADIENT, DAMPING, LARGEST_DAMPING = 1e-13, 1e-3, 2.0**32  # of Levenberg-Marquardt
-
-
-def _batched(one: Callable[[jax.Array, Data], tuple], batched: tuple[str, ...]) -> Solve:
-    """one(x, data) -> (x, objective, gradient norm), compiled for a batch of starts."""
-
-    def run(x: jax.Array, data: Data) -> tuple:
-        return jax.vmap(one, in_axes=(0, {name: 0 if name in batched else None for name in data}))(x, data)
-
-    return jax.jit(run, compiler_options=COMPILER)
-
-
-def _of_jaxopt(solver: Any) -> Callable[[jax.Array, Data], tuple]:
-    def one(x: jax.Array, data: Data) -> tuple:
-        x, state = solver.run(x, data)
-        return x, state.value, state.error
-
-    return one
+SMALL_GAIN = 1e-14  # it ends where a step promises to lower the objective by less than this share
 
 
 @functools.cache
@@ -59,86 +32,77 @@ def least_squares(residuals: Residuals, batched: tuple[str, ...], maxiter: int) 
     Returns run(x [batch, n], data) -> (x [batch, n], objective [batch], gradient norm [batch]), compiled. `batched`
     names the entries of the dictionary data that have a leading axis of the batch too; all starts share the others.
     """
-    if jaxopt is None:
-        return _batched(functools.partial(levenberg_marquardt, residuals, maxiter), batched)
-    solver = jaxopt.LevenbergMarquardt(
-        residuals,
-        maxiter=maxiter,
-        tol=SMALL_GRADIENT,
-        damping_parameter=DAMPING,
-        solver="cholesky",
-        materialize_jac=True,
-        implicit_diff=False,
-    )
-    return _batched(_of_jaxopt(solver), batched)
+    one = functools.partial(levenberg_marquardt, residuals, maxiter)
+
+    def run(x: jax.Array, data: Data) -> tuple:
+        return jax.vmap(one, in_axes=(0, {name: 0 if name in batched else None for name in data}))(x, data)
+
+    return jax.jit(run, compiler_options=COMPILER)
 
 
 def levenberg_marquardt(
     residuals: Residuals, maxiter: int, x: jax.Array, data: Data
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """least_squares from one start x [n], for where there is no jaxopt: (x [n], objective, gradient norm).
+    """least_squares from one start x [n]: (x [n], objective, gradient norm).
 
-    Algorithm 6.18 of Madsen and Nielsen, Introduction to Optimization and Data Fitting (2010), with the same damping
-    and end as jaxopt's. A step to where the objective is not finite is refused like any other that leads upward.
+    Algorithm 6.18 of Madsen and Nielsen, Introduction to Optimization and Data Fitting (2010). A step to where the
+    objective is not finite is refused like any other that leads upward.
     """
 
-    def at(x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-        jacobian, values = jax.jacfwd(lambda x: (residuals(x, data),) * 2, has_aux=True)(x)
-        return x, 0.5 * jnp.sum(values**2), jacobian.T @ values, jacobian.T @ jacobian
-
     def going(state: tuple) -> jax.Array:
-        i, (_, _, gradient, _), _, _ = state
-        return (i < maxiter) & (jnp.linalg.norm(gradient) > SMALL_GRADIENT)
+        i, _, promised, (_, value, gradient, _), *_ = state
+        return (i <= maxiter) & (jnp.linalg.norm(gradient) > SMALL_GRADIENT) & ~(promised <= SMALL_GAIN * value)
 
     def step(state: tuple) -> tuple:
-        i, here, damping, growth = state
-        x, value, gradient, normal = here
-        moved = -jax.scipy.linalg.solve(normal + damping * jnp.eye(len(x)), gradient, assume_a="pos")
-        there = at(x + moved)
-        gain = (value - there[1]) / (0.5 * moved @ (damping * moved - gradient))  # over what the linear model promised
-        better = gain > 0
+        """Looks at the point that was tried, takes it or not, and says which to try next."""
+        i, tried, promised, here, damping, growth = state
+        jacobian, values = jax.jacfwd(lambda x: (residuals(x, data),) * 2, has_aux=True)(tried)
+        there = tried, 0.5 * jnp.sum(values**2), jacobian.T @ values, jacobian.T @ jacobian
+        gain = (here[1] - there[1]) / promised
+        better = (i == 0) | (gain > 0)
         here = jax.tree.map(lambda new, old: jnp.where(better, new, old), there, here)
         damping = jnp.where(
             better,
             damping * jnp.maximum(1 / 3, 1 - (2 * gain - 1) ** 3),
             jnp.minimum(damping * growth, LARGEST_DAMPING),
         )
-        return i + 1, here, damping, jnp.where(better, 2.0, jnp.minimum(2 * growth, LARGEST_DAMPING))
+        x, _, gradient, normal = here
+        damping = jnp.where(i == 0, DAMPING * normal.max(), damping)
+        moved = -jax.scipy.linalg.solve(normal + damping * jnp.eye(len(x)), gradient, assume_a="pos")
+        promised = 0.5 * moved @ (damping * moved - gradient)  # by the linear model
+        return (
+            i + 1,
+            x + moved,
+            promised,
+            here,
+            damping,
+            jnp.where(better, 2.0, jnp.minimum(2 * growth, LARGEST_DAMPING)),
+        )
 
-    start = at(x)
-    _, (x, value, gradient, _), _, _ = jax.lax.while_loop(going, step, (0, start, DAMPING * start[3].max(), 2.0))
+    nowhere = x, jnp.inf, jnp.full_like(x, jnp.inf), jnp.zeros((len(x), len(x)))
+    _, _, _, (x, value, gradient, _), *_ = jax.lax.while_loop(going, step, (0, x, jnp.nan, nowhere, 1.0, 2.0))
     return x, value, jnp.linalg.norm(gradient)
 
 
 @functools.cache
 def lbfgs(residuals: Residuals, batched: tuple[str, ...], maxiter: int) -> Solve:
-    """As least_squares, by L-BFGS on the same objective: slower by far, but what the paper used."""
-    objective = lambda x, data: 0.5 * jnp.sum(residuals(x, data) ** 2)
-    if jaxopt is None:
-        return functools.partial(_scipy_lbfgs, jax.jit(jax.value_and_grad(objective)), batched, maxiter)
-    solver = jaxopt.LBFGS(
-        objective, maxiter=maxiter, tol=1e-10, linesearch="zoom", history_size=20, implicit_diff=False
-    )
-    return _batched(_of_jaxopt(solver), batched)
+    """As least_squares, by scipy's L-BFGS on the same objective, one start after another: slower by far, but what the
+    paper used."""
+    objective = jax.jit(jax.value_and_grad(lambda x, data: 0.5 * jnp.sum(residuals(x, data) ** 2)))
 
+    def solve(x: Array, data: Data) -> tuple[Array, ...]:
+        ends = []
+        for i, start in enumerate(x):
+            if i and np.array_equal(start, x[i - 1]):  # a row that fills the batch up
+                ends.append(ends[-1])
+                continue
+            own = data | {name: data[name][i] for name in batched if name in data}
+            both = lambda x, own=own: [np.asarray(v) for v in objective(x, own)]
+            options = dict(maxiter=maxiter, maxcor=20, ftol=0, gtol=1e-10)
+            ends.append(scipy.optimize.minimize(both, start, jac=True, method="L-BFGS-B", options=options))
+        return tuple(np.array(part) for part in zip(*((end.x, end.fun, np.linalg.norm(end.jac)) for end in ends)))
 
-def _scipy_lbfgs(
-    value_and_gradient: Callable[[Array, Data], tuple], batched: tuple[str, ...], maxiter: int, x: Array, data: Data
-) -> tuple[Array, ...]:
-    """lbfgs for where there is no jaxopt: scipy's, one start after another."""
-    ends = []
-    for i, start in enumerate(x):
-        own = data | {name: data[name][i] for name in batched if name in data}
-        ends.append(
-            scipy.optimize.minimize(
-                lambda x: [np.asarray(v) for v in value_and_gradient(x, own)],
-                start,
-                jac=True,
-                method="L-BFGS-B",
-                options=dict(maxiter=maxiter, maxcor=20, ftol=0, gtol=1e-10),
-            )
-        )
-    return tuple(np.array(part) for part in zip(*((end.x, end.fun, np.linalg.norm(end.jac)) for end in ends)))
+    return solve
 
 
 SOLVERS = {"lm": least_squares, "lbfgs": lbfgs}

@@ -244,9 +244,8 @@ class Law:
             flops = training_flops(n_active, n_tokens)
         values = dict(more, n_active=n_active, n_tokens=n_tokens, n_experts=n_experts, training_flops=flops)
         fixed = self.record.get("fixed", ()) if self.published else ()  # what all its runs share and it does not read
-        columns = [name for name in (*self.form.columns, *fixed, "training_flops")]
-        columns = [name for name in columns if name in self.ranges]
-        asked = {name: (values[name], *self.ranges[name]) for name in columns if values.get(name) is not None}
+        given = [name for name in (*self.form.columns, *fixed, "training_flops") if values.get(name) is not None]
+        asked = {name: (values[name], *self.ranges[name]) for name in given if name in self.ranges}
         if "n_tokens" in self.form.columns and n_tokens is not None and self.models["unique_tokens"]:
             asked["unique_tokens"] = n_tokens, 0, self.models["unique_tokens"]
         return asked

@@ -192,7 +192,7 @@ def check(entry: Any, where: str) -> None:
 
 
 def _is_architecture(value: Any) -> bool:
-    """Whether shapes.of_table could have made this value, so that a Mixture can be made of it."""
+    """Whether shapes.of_table could have made this value, so that an Architecture can be made of it."""
     limits = dict(kv_share=(1e-3, 1), attention=(1e-3, 1e3), ff=(1e-3, 1e3), split=(1e-3, 1e6), top_k=(1, 1e6))
     limits |= dict(shared=(0, 1e6), n_dense=(0, 1e6), head_dim=(0, 1e6), tied=(0, 1))
     integers = ("top_k", "shared", "n_dense", "head_dim")

@@ -14,8 +14,7 @@ import numpy as np
 from fit.aliases import Array, Json
 from fit.data.table import Table
 from fit.errors import UserError
-from fit.shape.architecture import ROUNDED
-from fit.shape.mixture import Mixture
+from fit.shape.architecture import ROUNDED, Architecture
 
 OFF = 0.02  # counts further off than this share are reported
 # how the paper's models are built
@@ -64,7 +63,7 @@ def _columns(table: Table) -> dict[str, Array] | None:
 def of_table(
     table: Table, vocab_size: int | None, width_per_block: int | None, differing: dict[str, list]
 ) -> tuple[Json | None, float | None]:
-    """({name: value} of a Mixture, with top_k in place of used, or None where the models are the paper's; the share by
+    """({name: value} of an Architecture, top_k in place of used, or None where the models are the paper's; the share by
     which it miscounts the runs' n_active, or None where it does not). Of a name in which the runs differ, the value
     that most of them have is taken, else the middle one, and its values go to `differing`."""
     c = _columns(table)
@@ -107,8 +106,8 @@ def words_of(found: Json) -> str:
     return ", ".join(other) or "in part"
 
 
-def mixture_of(found: Json, vocab_size: int, width_per_block: int, final_norm: bool = False) -> Mixture:
-    """The Mixture of what of_table found."""
+def mixture_of(found: Json, vocab_size: int, width_per_block: int, final_norm: bool = False) -> Architecture:
+    """The Architecture of what of_table found."""
     fields = {name: value for name, value in found.items() if name != "top_k"}
     used = (found["top_k"] + found["shared"]) / found["split"]
-    return Mixture(vocab_size, width_per_block, final_norm, used=used, trained=True, **fields)
+    return Architecture(vocab_size, width_per_block, final_norm, used=used, trained=True, **fields)

@@ -52,20 +52,17 @@ class Possible:
 
 def decay_of(law: Law) -> float:
     """The share of each budget in which the learning rate decays, by the config of the law's runs."""
-    text = (law.models["overrides"] or {}).get("optimizer.decay_fraction")
-    return DECAY if text is None else float(ast.literal_eval(text))
+    return float(ast.literal_eval((law.models["overrides"] or {}).get("optimizer.decay_fraction", str(DECAY))))
 
 
-def possible(
-    law: Law, architecture: Architecture, n_blocks: Array, n_experts: Array, n_tokens: Array, decay: float
-) -> Possible:
+def possible(law: Law, architecture: Architecture, n_blocks: Array, n_experts: Array, n_tokens: Array) -> Possible:
     """The Possible runs of these numbers; UserError where the law reads a column that no architecture determines."""
     n_blocks, n_experts, n_tokens = (np.asarray(v, int) for v in (n_blocks, n_experts, n_tokens))
     d_model = n_blocks * float(architecture.width_per_block)
     columns = columns_of(law, architecture, d_model, n_experts, n_tokens)
     model = np.unique(np.stack([n_blocks, n_experts]), axis=1, return_inverse=True)[1].ravel()
     n_active = np.asarray(architecture.n_active(d_model, n_experts))
-    return Possible(n_blocks, n_experts, n_tokens, model, n_active, columns, decay)
+    return Possible(n_blocks, n_experts, n_tokens, model, n_active, columns, decay_of(law))
 
 
 def columns_of(
@@ -103,12 +100,11 @@ def candidates(law: Law, architecture: Architecture, experts: Floats, runs: Runs
     most = min(flops / cheapest * fewest, law.models["unique_tokens"] or np.inf)
     tokens = np.round(fewest * 2.0 ** np.arange(int(np.log2(max(most / fewest, 1))) + 1)).astype(int)
     grid = [a.ravel() for a in np.meshgrid(blocks, np.asarray(experts, int), tokens, indexing="ij")]
-    every = possible(law, architecture, *grid, decay_of(law))
-    ratio, had = every.n_tokens / every.n_active, runs.columns["n_tokens"] / sizes
-    fine = (training_flops(every.n_active, every.n_tokens) <= flops * (1 + 1e-9)) & (
-        (ratio >= had.min() / REACH) & (ratio <= had.max() * REACH)
-    )
-    return possible(law, architecture, *(a[fine] for a in grid), decay_of(law))
+    n_active = architecture.n_active(grid[0] * float(architecture.width_per_block), grid[1])
+    ratio, had = grid[2] / n_active, runs.columns["n_tokens"] / sizes
+    fine = (ratio >= had.min() / REACH) & (ratio <= had.max() * REACH)
+    fine &= training_flops(n_active, grid[2]) <= flops * (1 + 1e-9)
+    return possible(law, architecture, *(a[fine] for a in grid))
 
 
 def plain_grid(law: Law, architecture: Architecture, experts: Floats, runs: Runs, flops: float) -> Possible:
@@ -131,4 +127,4 @@ def plain_grid(law: Law, architecture: Architecture, experts: Floats, runs: Runs
     _, blocks, longest = best
     tokens = np.maximum(1, np.floor(longest * np.array(GRID_BUDGETS))).astype(int)
     grid = np.meshgrid(blocks, np.asarray(experts, int), np.unique(tokens), indexing="ij")
-    return possible(law, architecture, *(a.ravel() for a in grid), decay)
+    return possible(law, architecture, *(a.ravel() for a in grid))

@@ -21,15 +21,14 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from fit.aliases import Array, Floats, Ints, Numbers
+from fit.aliases import Array, Ints
 from fit.data.runs import Runs
 from fit.data.table import Table
 from fit.fitting import noise
 from fit.fitting.problem import Settings, prepare
 from fit.lawbook.lawfile import Law
 from fit.next_runs import candidates
-from fit.planning import optimum
-from fit.shape.architecture import Architecture, training_flops
+from fit.shape.architecture import training_flops
 
 PRIOR = 10.0  # as the default weight decay of a fit to few runs
 UNKNOWN_SHARE = 0.5  # of the noise that a trunk's runs share, where the fitted runs show no trunks
@@ -56,29 +55,19 @@ class Design:
     spread: np.ndarray
     shared: float
 
-    def information_with(self, jacobian: Array, model: Array) -> Array:
-        """Information of the fitted runs and of further ones with gradients jacobian [k, n] and models [k]."""
-        information = self.information + jacobian.T @ jacobian / (1 - self.shared)
-        for total, count in _trunks(jacobian, model):
-            information = information - np.outer(total, total) * self.shared / (1 - self.shared) / self._sure(count)
-        return information
-
-    def _sure(self, count: Numbers) -> Numbers:
-        """1 - s + s k for a trunk of k runs."""
-        return 1 - self.shared + self.shared * count
-
     def variances(self, jacobian: Array, model: Array) -> Array:
-        """[g]: the goals' variances, over the noise's variance, of a least-squares fit that has further runs too."""
-        normal, spread = self.normal + jacobian.T @ jacobian, self.spread + (1 - self.shared) * jacobian.T @ jacobian
-        for total, _ in _trunks(jacobian, model):
-            spread = spread + self.shared * np.outer(total, total)
-        v = np.linalg.solve(normal, self.goals.T)
-        return np.einsum("ng,nm,mg->g", v, spread, v)
+        """[g]: the goals' variances, over the noise's variance, of a least-squares fit that has further runs too, with
+        gradients jacobian [k, n] and models [k]."""
+        v = np.linalg.solve(self.normal + jacobian.T @ jacobian, self.goals.T)
+        return np.einsum("ng,nm,mg->g", v, _spread(self.spread, jacobian, model, self.shared), v)
+
+    def _information(self, chosen: Array) -> Array:
+        """[n, n]: information of the fitted runs and the chosen ones."""
+        return _informed(self.information, self.jacobian[chosen], self.possible.model[chosen], self.shared)
 
     def score(self, chosen: Ints) -> float:
         """What the search minimises: the goals' weighted variances with the candidates `chosen` (indices) trained."""
-        chosen = np.asarray(chosen, int)
-        information = self.information_with(self.jacobian[chosen], self.possible.model[chosen])
+        information = self._information(np.asarray(chosen, int))
         return float(self.weights @ np.einsum("gn,ng->g", self.goals, np.linalg.solve(information, self.goals.T)))
 
     def gains_of_one_more(self, chosen: Ints) -> Array:
@@ -87,16 +76,13 @@ class Design:
         A candidate adds its innovation: its gradient less the part that the chosen runs of its trunk foretell.
         """
         chosen, model = np.asarray(chosen, int), self.possible.model
-        information = self.information_with(self.jacobian[chosen], model[chosen])
-        sums, counts = (
-            np.zeros((model.max() + 1, self.jacobian.shape[1])),
-            np.bincount(model[chosen], minlength=model.max() + 1),
-        )
+        counts = np.bincount(model[chosen], minlength=model.max() + 1)
+        sums = np.zeros((len(counts), self.jacobian.shape[1]))
         np.add.at(sums, model[chosen], self.jacobian[chosen])
-        foretold = np.asarray(self.shared / self._sure(counts))[model]
+        foretold = (self.shared / (1 - self.shared + self.shared * counts))[model]
         innovation = self.jacobian - foretold[:, None] * sums[model]
         variance = 1 - self.shared * foretold * counts[model]
-        u = np.linalg.solve(information, innovation.T)
+        u = np.linalg.solve(self._information(chosen), innovation.T)
         return self.weights @ (self.goals @ u) ** 2 / (variance + np.einsum("cn,nc->c", innovation, u))
 
     def costs_of_one_more(self, chosen: Ints) -> Array:
@@ -105,6 +91,22 @@ class Design:
         np.maximum.at(longest, p.model[chosen], p.n_tokens[chosen])
         further = np.maximum(p.n_tokens - longest[p.model], 0)
         return training_flops(p.n_active, (1 - p.decay) * further + p.decay * p.n_tokens)
+
+
+def _informed(known: Array, jacobian: Array, model: Array, shared: float) -> Array:
+    """[n, n]: the information `known` and that of runs with gradients jacobian [k, n] and models [k]."""
+    information = known + jacobian.T @ jacobian / (1 - shared)
+    for total, count in _trunks(jacobian, model):
+        information = information - np.outer(total, total) * shared / (1 - shared) / (1 - shared + shared * count)
+    return information
+
+
+def _spread(known: Array, jacobian: Array, model: Array, shared: float) -> Array:
+    """[n, n]: the spread `known` (B above) and that of such runs."""
+    spread = known + (1 - shared) * jacobian.T @ jacobian
+    for total, _ in _trunks(jacobian, model):
+        spread = spread + shared * np.outer(total, total)
+    return spread
 
 
 def _trunks(jacobian: Array, model: Array) -> list[tuple[Array, int]]:
@@ -118,10 +120,8 @@ def fill(design: Design, chosen: Ints, flops: float, by_cost: bool) -> tuple[lis
     chosen, score = list(chosen), design.score(chosen)
     left = flops - design.possible.flops(chosen)
     while True:
-        costs = design.costs_of_one_more(np.asarray(chosen, int))
-        gains = design.gains_of_one_more(chosen)
-        gains[chosen] = 0
-        gains[(costs > left * (1 + 1e-9)) | (gains < GAIN * score)] = 0
+        gains, costs = _one_more(design, chosen, left)
+        gains[gains < GAIN * score] = 0
         best = int(np.argmax(gains / costs if by_cost else gains))
         if gains[best] <= 0:
             return chosen, score
@@ -129,12 +129,23 @@ def fill(design: Design, chosen: Ints, flops: float, by_cost: bool) -> tuple[lis
         score, left = design.score(chosen), left - costs[best]
 
 
+def _one_more(design: Design, chosen: list[int], left: float) -> tuple[Array, Array]:
+    """([c] by how much each candidate would lower the score, 0 for those chosen and those of more than `left` FLOPs;
+    [c] their FLOPs)."""
+    gains, costs = design.gains_of_one_more(chosen), design.costs_of_one_more(np.asarray(chosen, int))
+    gains[chosen] = 0
+    gains[costs > left * (1 + 1e-9)] = 0
+    return gains, costs
+
+
 def choose(design: Design, flops: float) -> list[int]:
     """Indices of the candidates to train, ascending, within the budget; empty where none is worth it."""
     chosen, score = min((fill(design, [], flops, by_cost) for by_cost in (True, False)), key=lambda found: found[1])
+    model = design.possible.model
     for _ in range(PASSES):
         before = score
-        for out in _leavable(design, chosen):
+        trunks = [{i for i in chosen if model[i] == m} for m in np.unique(model[chosen])]
+        for out in [*trunks, *({i} for i in chosen)]:
             kept = [i for i in chosen if i not in out]
             if len(kept) == len(chosen):
                 continue
@@ -150,10 +161,8 @@ def choose(design: Design, flops: float) -> list[int]:
 def _begun(design: Design, kept: list[int], out: set[int], flops: float) -> Iterator[tuple[list[int], bool]]:
     """(runs, by_cost) for fill to begin with once `out` is left out: `kept` alone, and `kept` with each of the TRIED
     runs that gain most, or gain most for their cost."""
-    costs = design.costs_of_one_more(np.asarray(kept, int))
-    gains = design.gains_of_one_more(kept)
-    gains[[*kept, *out]] = 0
-    gains[costs > (flops - design.possible.flops(kept)) * (1 + 1e-9)] = 0
+    gains, costs = _one_more(design, kept, flops - design.possible.flops(kept))
+    gains[list(out)] = 0
     for by_cost in (True, False):
         yield kept, by_cost
         for i in np.argsort(gains / costs if by_cost else gains)[-TRIED:]:
@@ -161,34 +170,12 @@ def _begun(design: Design, kept: list[int], out: set[int], flops: float) -> Iter
                 yield [*kept, int(i)], by_cost
 
 
-def _leavable(design: Design, chosen: Ints) -> Iterator[set[int]]:
-    """Sets to leave out: each whole trunk, then each run."""
-    model = design.possible.model
-    yield from ({i for i in chosen if model[i] == m} for m in np.unique(model[chosen]))
-    yield from ({i} for i in list(chosen))
-
-
-@dataclasses.dataclass
-class Around:
-    """The law linearised at its fit: gradients of log losses by the solver's coordinates x.
-
-    fitted [r, n], possible [c, n], grid [k, n], targets [t, n]: of the runs fitted, the candidates, the plain grid and
-    the models asked about. coefficients [n, n]: of the law's coefficients. prior [n, n]: P above.
-    """
-
-    fitted: np.ndarray
-    possible: np.ndarray
-    grid: np.ndarray
-    targets: np.ndarray
-    coefficients: np.ndarray
-    prior: np.ndarray
-
-
-def around(
+def gradients(
     law: Law, runs: Runs, parts: Sequence[Mapping[str, Array]], fixed: Sequence[tuple[str, float]] = ()
-) -> Around:
-    """Around the law at the Runs it was fitted to and `parts`, three sets of columns {name: [k]}; fixed: ((coefficient,
-    value), ...) that the fit held. Needs jax in float64."""
+) -> tuple[list[Array], Array, Array]:
+    """The law linearised at its fit, by the solver's coordinates: (gradients of the log losses of the Runs it was
+    fitted to and of each of `parts`, sets of columns {name: [k]}, [k, n] each; gradients of its coefficients [n, n]; P
+    above with PRIOR = 1). fixed: ((coefficient, value), ...) that the fit held. Needs jax in float64."""
     sizes = np.cumsum([len(runs), *(len(next(iter(part.values()))) for part in parts)])
     columns = {name: np.concatenate([runs.columns[name], *(part[name] for part in parts)]) for name in law.form.columns}
     every = Runs(runs.path, columns, np.ones(sizes[-1]), Table(runs.path, {}, []))
@@ -200,51 +187,29 @@ def around(
     to_coefficients = noise.derivative(lambda x: law.form.to_coefficients(problem.own(x)), x)
     moving = problem.data["moving"]
     held = np.diag(1.0 - moving)  # a coefficient that is held has no error: any information will do
-    return Around(
-        *np.split(jacobian, sizes[:-1]), to_coefficients * moving, to_free.T @ to_free * np.outer(moving, moving) + held
-    )
+    prior = to_free.T @ to_free * np.outer(moving, moving) + held
+    return np.split(jacobian, sizes[:-1]), to_coefficients * moving, prior
 
 
 def design_of(
-    around: Around,
     possible: candidates.Possible,
-    goals: Array,
-    weights: Array,
+    of_fitted: Array,
+    of_possible: Array,
+    prior: Array,
     scatter: noise.Noise,
     run_weights: Array,
     labels: Array | None,
 ) -> tuple[Design, Array]:
-    """(Design, gradients of the plain grid's runs in its units); the fitted runs count as run_weights [r] and share
-    trunks as labels [r] (None: none do). scatter: the Noise of the runs."""
+    """(Design without goals, [n, n] by which gradients are in its units), from what `gradients` gives. The fitted runs
+    count as run_weights [r] and share trunks as labels [r] (None: none do). scatter: the Noise of the runs."""
     total = max(scatter.total, LEAST_NOISE)
     shared = UNKNOWN_SHARE if labels is None else min((scatter.trunk / total) ** 2, MOST_SHARED)
     trunks = np.arange(len(run_weights)) if labels is None else labels
-    prior = around.prior * (total / PRIOR) ** 2
-    nothing = Design(possible, around.possible, goals, weights, prior, prior, prior, shared)
-    root = np.sqrt(run_weights)[:, None] * around.fitted
-    unit = np.linalg.inv(np.linalg.cholesky(nothing.information_with(root, trunks))).T  # x = unit @ new coordinates
-    weighted = run_weights[:, None] * around.fitted
-    spread = prior + (1 - shared) * weighted.T @ weighted
-    for of_trunk, _ in _trunks(weighted, trunks):
-        spread = spread + shared * np.outer(of_trunk, of_trunk)
+    prior = prior * (total / PRIOR) ** 2
+    root = np.sqrt(run_weights)[:, None] * of_fitted
+    unit = np.linalg.inv(np.linalg.cholesky(_informed(prior, root, trunks, shared))).T  # x = unit @ new coordinates
+    spread = _spread(prior, run_weights[:, None] * of_fitted, trunks, shared)
     turned = lambda matrix: unit.T @ matrix @ unit
-    known = Design(
-        possible,
-        around.possible @ unit,
-        np.asarray(goals) @ unit,
-        np.asarray(weights, float),
-        np.eye(len(unit)),
-        turned(prior + root.T @ root),
-        turned(spread),
-        shared,
-    )
-    return known, around.grid @ unit
-
-
-def optima_at(
-    law: Law, architecture: Architecture, experts: Floats, flops: float
-) -> tuple[optimum.Optima, dict[str, Array]]:
-    """The optimum.Optima at a budget of training FLOPs, and the columns that the law reads of them, {name: [t]};
-    UserError where there are none."""
-    solved = optimum.optima(law, architecture, optimum.Constraints(flops=flops), experts)
-    return solved, candidates.columns_of(law, architecture, solved.d_model, solved.n_experts, solved.n_tokens)
+    none, one = np.zeros((0, len(unit))), np.eye(len(unit))
+    normal = turned(prior + root.T @ root)
+    return Design(possible, of_possible @ unit, none, np.zeros(0), one, normal, turned(spread), shared), unit

@@ -2,7 +2,7 @@
 
 import dataclasses
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from fit.fitting.noise import Noise
 from fit.lawbook.lawcheck import LEVEL
 from fit.lawbook.lawfile import Law
 from fit.next_runs import candidates, design
+from fit.planning import optimum
 from fit.planning.optimum import Optima
 from fit.shape.architecture import Architecture, training_flops
 
@@ -31,40 +32,52 @@ class Goal:
 
 
 def next_runs(
-    law: Law,
-    runs: str | Table,
-    architecture: Architecture,
-    experts: Floats,
-    flops: float,
-    goal: Goal,
-    columns: Mapping[str, str] | None = None,
+    law: Law, runs: str | Table, architecture: Architecture, experts: Floats, flops: float, goal: Goal
 ) -> Json:
     """What to train next within `flops`, as a dictionary ready for JSON.
 
-    runs: the file (or Table) that the law was fitted to, columns: {ours: theirs} in it. The dictionary holds trunks,
-    each with its model, budgets and FLOPs; flops, what they cost together; grid, what a plain grid of the same budget
-    is; expected, how sure the goal is at each of STAGES.
+    runs: the file (or Table) that the law was fitted to. The dictionary holds trunks, each with its model, budgets and
+    FLOPs; flops, what they cost together; grid, what a plain grid of the same budget is; expected, how sure the goal is
+    at each of STAGES.
 
     Raises:
       UserError: the law is not a fit to these runs or cannot be planned with, or no run within the budget is worth it.
     """
-    fitted, labels, weights, seed = _fitted_runs(law, runs, columns)
+    fitted, labels, run_weights, seed = _fitted_runs(law, runs)
     scatter = _noise_of(law)
     possible = candidates.candidates(law, architecture, experts, fitted, flops)
     grid = candidates.plain_grid(law, architecture, experts, fitted, flops)
-    solved, asked = design.optima_at(law, architecture, experts, goal.target_flops or fitted.flops.max())
+    budget = optimum.Constraints(flops=goal.target_flops or fitted.flops.max())
+    solved = optimum.optima(law, architecture, budget, experts)
+    asked = candidates.columns_of(law, architecture, solved.d_model, solved.n_experts, solved.n_tokens)
     fixed = (law.record.get("settings") or {}).get("fix") or {}
-    around = design.around(law, fitted, (possible.columns, grid.columns, asked), tuple(fixed.items()))
-    goals, describe = _goals(law, around, goal, solved)
-    problem, of_grid = design.design_of(around, possible, goals, np.ones(len(goals)), scatter, weights, labels)
+    parts = possible.columns, grid.columns, asked
+    (of_fitted, of_possible, of_grid, of_asked), of_coefficients, prior = design.gradients(
+        law, fitted, parts, tuple(fixed.items())
+    )
+    problem, unit = design.design_of(possible, of_fitted, of_possible, prior, scatter, run_weights, labels)
+    if goal.kind == "plan":
+        best = int(np.nanargmin(solved.loss))
+        others = [i for i in np.flatnonzero(solved.feasible).tolist() if i != best]
+        goals = np.stack([of_asked[best], *(of_asked[i] - of_asked[best] for i in others)])
+    else:
+        goals = of_coefficients[[law.form.names.index(name) for name in goal.names]]
+    problem = dataclasses.replace(problem, goals=goals @ unit)
     before = problem.variances(problem.jacobian[:0], possible.model[:0])
-    problem = dataclasses.replace(problem, weights=_weights(goal, before, solved, scatter))
+    if goal.kind == "plan":
+        # 1 for the loss; exp(-z^2 / 2) for a gap of z standard errors to the best: unsettled gaps count most
+        above = np.log(solved.loss[others] / solved.loss[best])
+        error = np.maximum(scatter.total, design.LEAST_NOISE) * np.sqrt(before[1:])
+        weights = np.append(1.0, np.exp(-0.5 * (above / np.maximum(error, 1e-300)) ** 2))
+    else:  # by the share of a coefficient's variance that is left
+        weights = 1 / np.maximum(before, 1e-300)
+    problem = dataclasses.replace(problem, weights=weights)
     chosen = design.choose(problem, flops)
     if not chosen:
         raise UserError(f"--flops={flops:g}: no run within this budget makes the goal surer by {design.GAIN:.1%}")
     after = problem.variances(problem.jacobian[chosen], possible.model[chosen])
-    of_grid = problem.variances(of_grid, grid.model)
-    errors = scatter.total * np.sqrt(np.stack([before, after, of_grid], axis=1))
+    with_grid = problem.variances(of_grid @ unit, grid.model)
+    errors = scatter.total * np.sqrt(np.stack([before, after, with_grid], axis=1))
     return dict(
         law=law.name,
         goal=goal.kind,
@@ -75,19 +88,17 @@ def next_runs(
         seed=seed,
         trunks=_trunks(possible, chosen, architecture),
         grid=dict(flops=grid.flops(range(len(grid))), runs=len(grid), trunks=int(grid.model.max()) + 1),
-        expected=describe(errors),
+        expected=_plan(solved, best, others, errors) if goal.kind == "plan" else _coefficients(law, goal.names, errors),
     )
 
 
-def _fitted_runs(
-    law: Law, table: str | Table, columns: Mapping[str, str] | None
-) -> tuple[Runs, Array | None, Array, int]:
+def _fitted_runs(law: Law, table: str | Table) -> tuple[Runs, Array | None, Array, int]:
     """(the Runs that the law was fitted to, labels of their trunks or None, their weights, a seed that none of them
     had); UserError where it was not fitted to these."""
     settings, described = law.record.get("settings") or {}, law.record.get("runs") or {}
     if law.published or "fingerprint" not in described:
         raise UserError(f"--law={law.name}: expected a law.json that fit law wrote: its runs are part of the question")
-    runs = read_runs(table, law.form.columns, mix_corpora=True, names=columns or settings.get("columns"))
+    runs = read_runs(table, law.form.columns, mix_corpora=True, names=settings.get("columns"))
     if runs.fingerprint() != described["fingerprint"]:
         raise UserError(f"--runs={runs.path}: --law={law.name} was fitted to other runs ({described.get('file')})")
     law.check_plannable()
@@ -105,59 +116,35 @@ def _noise_of(law: Law) -> Noise:
     return Noise(float(noise["run"]), float(noise["trunk"]), tuple(noise["degrees_of_freedom"]))
 
 
-def _goals(law: Law, around: design.Around, goal: Goal, solved: Optima) -> tuple[Array, Callable[[Array], Json]]:
-    """(gradients [g, n], a function of standard errors [g, 3] that describes them for JSON)."""
-    if goal.kind == "coefficients":
-        rows = [law.form.names.index(name) for name in goal.names]
-
-        def coefficients(errors: Array) -> list[Json]:
-            named = zip(goal.names, errors.tolist())
-            return [dict(name=n, value=law.coefficients[n], standard_error=dict(zip(STAGES, e))) for n, e in named]
-
-        return around.coefficients[rows], lambda errors: dict(coefficients=coefficients(errors))
-    best, others = _best_and_others(solved)
-    goals = np.stack([around.targets[best], *(around.targets[i] - around.targets[best] for i in others)])
-
-    def plan(errors: Array) -> Json:
-        z = statistics.NormalDist().inv_cdf((1 + LEVEL) / 2)
-        loss = float(solved.loss[best])
-        ends = {
-            stage: [float(loss * np.exp(sign * z * error)) for sign in (-1, 1)]
-            for stage, error in zip(STAGES, errors[0])
-        }
-        return dict(
-            best=solved.row(best),
-            level=LEVEL,
-            loss=dict(zip(STAGES, ends.values())),
-            log_error=dict(zip(STAGES, errors[0].tolist())),
-            others=[
-                dict(
-                    n_experts=int(solved.n_experts[i]),
-                    log_loss_above=float(np.log(solved.loss[i] / loss)),
-                    log_error=dict(zip(STAGES, error.tolist())),
-                )
-                for i, error in zip(others, errors[1:])
-            ],
-        )
-
-    return goals, plan
+def _by_stage(errors: Array) -> Json:
+    return dict(zip(STAGES, errors.tolist()))
 
 
-def _best_and_others(solved: Optima) -> tuple[int, list[int]]:
-    """(index of the best of the optima, those of all other feasible ones)."""
-    best = int(np.nanargmin(solved.loss))
-    return best, [i for i in np.flatnonzero(solved.feasible).tolist() if i != best]
+def _coefficients(law: Law, names: Sequence[str], errors: Array) -> Json:
+    """What is expected of coefficients, from their standard errors [g, stages]."""
+    rows = zip(names, errors)
+    return dict(coefficients=[dict(name=n, value=law.coefficients[n], standard_error=_by_stage(e)) for n, e in rows])
 
 
-def _weights(goal: Goal, before: Array, solved: Optima, scatter: Noise) -> Array:
-    """[g]: 1 for the loss; exp(-z^2 / 2) for the gap of z standard errors between another number of experts and the
-    best, so that unsettled gaps count most. A coefficient counts by the share of its variance that is left."""
-    if goal.kind == "coefficients":
-        return 1 / np.maximum(before, 1e-300)
-    best, others = _best_and_others(solved)
-    above = np.log(solved.loss[others] / solved.loss[best])
-    error = np.maximum(scatter.total, design.LEAST_NOISE) * np.sqrt(before[1:])
-    return np.append(1.0, np.exp(-0.5 * (above / np.maximum(error, 1e-300)) ** 2))
+def _plan(solved: Optima, best: int, others: list[int], errors: Array) -> Json:
+    """What is expected of a plan, from the standard errors [g, stages] of the best's log loss and of the others' above
+    it."""
+    z = statistics.NormalDist().inv_cdf((1 + LEVEL) / 2)
+    loss = float(solved.loss[best])
+    return dict(
+        best=solved.row(best),
+        level=LEVEL,
+        loss=_by_stage(loss * np.exp(z * np.outer(errors[0], (-1, 1)))),
+        log_error=_by_stage(errors[0]),
+        others=[
+            dict(
+                n_experts=int(solved.n_experts[i]),
+                log_loss_above=float(np.log(solved.loss[i] / loss)),
+                log_error=_by_stage(error),
+            )
+            for i, error in zip(others, errors[1:])
+        ],
+    )
 
 
 def _trunks(possible: candidates.Possible, chosen: list[int], architecture: Architecture) -> list[Json]:

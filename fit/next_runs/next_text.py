@@ -28,20 +28,14 @@ def text(found: Json) -> str:
         f"{found['budget']:.4g} FLOPs; sharing trunks saves {saved:.0%}"
     )
     grid = found["grid"]
-    head = f"{'what is expected':32} {'fitted runs':>20} {'and these':>20} {'or a plain grid':>20}"
-    return "\n".join(
-        [
-            *lines,
-            "",
-            head,
-            *_expected(found),
-            "",
-            f"the plain grid: {_counted(grid['runs'], 'run')} on {_counted(grid['trunks'], 'trunk')}, "
-            f"{grid['flops']:.4g} FLOPs, evenly spaced "
-            "in the logarithms of size and tokens, at every number of experts",
-            f"all of it to first order around the law, by the noise of its runs; intervals hold {LEVEL:.0%}",
-        ]
+    lines += ["", f"{'what is expected':32} {'fitted runs':>20} {'and these':>20} {'or a plain grid':>20}"]
+    lines += [*_expected(found), ""]
+    lines.append(
+        f"the plain grid: {_counted(grid['runs'], 'run')} on {_counted(grid['trunks'], 'trunk')}, {grid['flops']:.4g} "
+        "FLOPs, evenly spaced in the logarithms of size and tokens, at every number of experts"
     )
+    lines.append(f"all of it to first order around the law, by the noise of its runs; intervals hold {LEVEL:.0%}")
+    return "\n".join(lines)
 
 
 def _counted(n: int, what: str) -> str:
@@ -84,9 +78,8 @@ def sweep_source(law: Law, architecture: Architecture, found: Json, base: str | 
         f"({', '.join(f'{n:_}' for n in row['n_tokens'])},){f', {own!r}' if own else ''}),\n"
         for row, own in zip(found["trunks"], built)
     )
-    more, spread = (
-        (", more", '        | {f"model.{name}": value for name, value in more.items()}\n') if any(built) else ("", "")
-    )
+    more = ", more" if any(built) else ""
+    spread = '        | {f"model.{name}": value for name, value in more.items()}\n' if more else ""
     n_runs, n_trunks = sum(len(row["n_tokens"]) for row in found["trunks"]), len(found["trunks"])
     where = law.name.replace("\\", "/").replace('"', "'")
     return (

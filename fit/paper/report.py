@@ -15,7 +15,7 @@ from fit.fitting import summary
 from fit.lawbook.lawcheck import LEVEL
 from fit.lawbook.lawfile import Law
 from fit.lawbook.shapes import words_of
-from fit.paper import figures, tables
+from fit.paper import figures, found, tables
 from fit.planning import optimum, plan_text, planning
 from fit.shape.architecture import Architecture
 from fit.words import units
@@ -52,12 +52,18 @@ figure { margin: 1rem 0 } img { display: block; max-width: 100%; height: auto; b
 pre { font-size: .8rem; white-space: pre-wrap; overflow-wrap: anywhere }
 summary { cursor: pointer }
 """
+PAGE = (
+    '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, '
+    'initial-scale=1"><title>{title}</title><style>{style}</style></head><body>\n{body}\n</body></html>\n'
+)
 TITLES = {
     "1": "Table 1: compute-optimal models",
     "2": "Table 2: best number of experts under memory",
     "4": "Table 4: the law at each number of experts",
     "5": "Table 5: bootstrap intervals of the optima",
 }
+FIRST = "2a"  # the picture of the decision: the loss over the size of the text, at equal FLOPs
+OTHERS = [which for which in figures.FIGURES if which != FIRST]
 WORDS = 40  # a cell of more letters is a sentence and is wrapped
 MOST_ROWS = 5000  # of the numbers behind a picture: a million would make the page unusable
 BYTES = {"memory_bytes": 1, "memory_gb": 1e9}  # column: bytes in its unit
@@ -75,23 +81,22 @@ NAMES = {
 def page(law: Law, architecture: Architecture, runs: Runs | None = None, out: Array | None = None) -> str:
     """The page as text; runs and out as figures.measured gives them. Where the law cannot give a part, it says why."""
     title = f"{law.form.name.capitalize()} scaling law: {os.path.basename(law.name)}"
-    parts = [f"<h1>{_text(title)}</h1>", *_in_words(law, architecture)]
-    parts += [_figure_section(law, architecture, which, runs, out) for which in figures.FIGURES]
+    opening, *rest = [_figure_section(law, architecture, which, runs, out) for which in (FIRST, *OTHERS)]
+    parts = [f"<h1>{_text(title)}</h1>", *_in_words(law, architecture, runs, opening), *rest]
     record = f"<pre>{_text(json.dumps(law.record, indent=1))}</pre>"
     parts.append(f"<h2>The law as JSON</h2><details><summary>all that is recorded</summary>{record}</details>")
-    head = (
-        f'<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{_text(title)}</title><style>{STYLE}</style>"
-    )
-    body = "\n".join(parts)
-    return f'<!doctype html>\n<html lang="en"><head>{head}</head><body>\n{body}\n</body></html>\n'
+    return PAGE.format(title=_text(title), style=STYLE, body="\n".join(parts))
 
 
-def _in_words(law: Law, architecture: Architecture) -> list[str]:
-    """The parts before the pictures: what to train, how sure that is, and the paper's tables."""
-    parts = [f"<p>{_text(_origin(law))}</p>", "<h2>What to train</h2>"]
+def _in_words(law: Law, architecture: Architecture, runs: Runs | None, opening: str) -> list[str]:
+    """The parts before the other pictures: what to train and its picture, how sure that is, and the paper's tables."""
     answer, warnings = _decision(law, architecture)
-    parts.append(f'<p class="answer">{_text(answer)}</p>')
+    parts = [f'<p class="answer">{_text(answer)}</p>']
+    parts += [
+        f"<p><b>{_text(what.capitalize())}</b>: {_text(words)}.</p>"
+        for what, words in in_short(law, architecture, runs).items()
+    ]
+    parts += [opening, "<h2>Where it comes from</h2>", f"<p>{_text(_origin(law))}</p>"]
     lines = [] if law.published else list(summary.summary(law.record))
     warnings += [line.removeprefix("warning: ") for line in lines if line.startswith("warning: ")]
     measured = [line for line in lines if line.startswith("mean relative error")]
@@ -109,15 +114,29 @@ def _in_words(law: Law, architecture: Architecture) -> list[str]:
     return parts + [_table_section(law, architecture, which) for which in tables.TABLES]
 
 
+def in_short(law: Law, architecture: Architecture, runs: Runs | None = None) -> dict[str, str]:
+    """What found.sentences says of the most compute that was fitted; nothing where the law cannot plan."""
+    try:
+        return found.sentences(law, runs, _planned(law, architecture))
+    except UserError:
+        return {}
+
+
+def _planned(law: Law, architecture: Architecture) -> Json:
+    """The plan for the most compute that was fitted. Raises UserError where the law has none."""
+    flops = float(law.ranges.get("training_flops", tables.TABLE_1_FLOPS)[-1])
+    return planning.plan(law, architecture, optimum.Constraints(flops=flops), law.experts)
+
+
 def _decision(law: Law, architecture: Architecture) -> tuple[str, list[str]]:
     """(what to train with the most compute that was fitted, the sentences to know before that)."""
-    flops = float(law.ranges.get("training_flops", tables.TABLE_1_FLOPS)[-1])
     where = "the most that was fitted" if "training_flops" in law.ranges else "for which the law does not say its range"
     try:
-        plan = planning.plan(law, architecture, optimum.Constraints(flops=flops), law.experts)
+        plan = _planned(law, architecture)
     except UserError as e:
         return f"Nothing that this law could decide: {e}", []
-    return f"With {units.flops(flops)} training FLOPs, {where}: {plan_text.answer(plan)}", plan["warnings"]
+    spent = units.flops(plan["constraints"]["flops"])
+    return f"With {spent} training FLOPs, {where}: {plan_text.answer(plan)}", plan["warnings"]
 
 
 def _text(text: object) -> str:
@@ -166,40 +185,35 @@ def _quality(record: Json) -> list[Json]:
         "separate_fitted": "a law for each E alone, fitted runs",
         "separate_held_out": "a law for each E alone, held-out runs",
     }
+    percent = lambda x: None if x is None else f"{x:.2%}"
     return [
         {
-            "": words[name],
-            "runs": record[name]["runs"],
-            "mean relative error": _percent(record[name].get("mean_relative_error")),
-            "largest": _percent(record[name].get("max_relative_error")),
-            "RMSE (nats)": f"{record[name]['rmse_nats']:.4f}",
+            "": what,
+            "runs": found["runs"],
+            "mean relative error": percent(found.get("mean_relative_error")),
+            "largest": percent(found.get("max_relative_error")),
+            "RMSE (nats)": f"{found['rmse_nats']:.4f}",
         }
-        for name in words
-        if record.get(name)
+        for name, what in words.items()
+        if (found := record.get(name))
     ]
-
-
-def _percent(x: float | None) -> str | None:
-    return None if x is None else f"{x:.2%}"
 
 
 def _coefficients(law: Law) -> list[Json]:
     """Rows of coefficients, each with its interval by profile likelihood and by bootstrap where the fit made them."""
-    profile, bootstrap = law.record.get("profile"), law.record.get("bootstrap")
-    rows = []
-    for name, value in law.coefficients.items():
-        row: Json = dict(coefficient=name, value=value)
-        if profile:
-            ends = profile.get(name)
-            row[f"profile likelihood ({LEVEL:.0%})"] = ends and _interval(ends["low"], ends["high"])
-        if bootstrap:
-            low, high = law.percentiles
-            ends = (bootstrap.get("intervals") or {}).get(name)
-            row[f"{low:g}th to {high:g}th percentile of {len(bootstrap['draws'])} bootstrap fits"] = ends and _interval(
-                *ends
-            )
-        rows.append(row)
-    return rows
+    intervals = {}
+    if profile := law.record.get("profile"):
+        ends = {name: (found["low"], found["high"]) for name, found in profile.items()}
+        intervals[f"profile likelihood ({LEVEL:.0%})"] = ends
+    if bootstrap := law.record.get("bootstrap"):
+        low, high = law.percentiles
+        how = f"{low:g}th to {high:g}th percentile of {len(bootstrap['draws'])} bootstrap fits"
+        intervals[how] = bootstrap.get("intervals") or {}
+    return [
+        dict(coefficient=name, value=value)
+        | {how: _interval(*ends[name]) if ends.get(name) else None for how, ends in intervals.items()}
+        for name, value in law.coefficients.items()
+    ]
 
 
 def _interval(low: float | None, high: float | None) -> str:
@@ -209,13 +223,12 @@ def _interval(low: float | None, high: float | None) -> str:
 
 
 def _table_section(law: Law, architecture: Architecture, which: str) -> str:
-    parts = [f"<h2>{TITLES[which]}</h2>"]
     try:
         rows = tables.TABLES[which](law, architecture)
-        parts += [_table(rows), f'<p class="soft">{_text(tables.note(which, law, rows))}</p>']
+        body = f'{_table(rows)}\n<p class="soft">{_text(tables.note(which, law, rows))}</p>'
     except UserError as e:
-        parts.append(f"<p>{_text(e)}</p>")
-    return "\n".join(parts)
+        body = f"<p>{_text(e)}</p>"
+    return f"<h2>{TITLES[which]}</h2>\n{body}"
 
 
 def _figure_section(law: Law, architecture: Architecture, which: str, runs: Runs | None, out: Array | None) -> str:

@@ -89,10 +89,8 @@ def table_2(
     kv_tokens = own_kv_tokens if kv_tokens is None else kv_tokens
     printed = law.record.get("table_2") if law.published else None
     asked = dict(flops=budgets, memory_gb=memories_gb, kv_tokens=kv_tokens)
-    if (architecture, tuple(experts)) != (law.architecture, law.experts) or any(
-        v != (printed or {}).get(k) for k, v in asked.items()
-    ):
-        printed = None
+    same = (architecture, tuple(experts)) == (law.architecture, law.experts)
+    printed = printed if printed and same and asked == {name: printed[name] for name in asked} else None
     rows = []
     for i, flops in enumerate(budgets):
         for j, memory in enumerate(memories_gb):
@@ -146,20 +144,10 @@ def table_5(
             for ends in zip(size, reversed(trained)):
                 for o in law.extrapolation(*ends, int(e), flops):
                     outside[o["column"]] = max(o, outside.get(o["column"], o), key=lambda o: o["factor"])
-            rows.append(
-                dict(
-                    flops=flops,
-                    n_experts=int(e),
-                    n_active_low=size[0],
-                    n_active_high=size[1],
-                    n_tokens_low=trained[0],
-                    n_tokens_high=trained[1],
-                    draws_without_optimum=int(np.isnan(sizes).sum()),
-                    best_in_draws=int(np.sum(best == i)),
-                    draws=len(best),
-                    outside_fitted_range=in_words(outside.values()),
-                )
-            )
+            row = dict(flops=flops, n_experts=int(e), n_active_low=size[0], n_active_high=size[1])
+            row |= dict(n_tokens_low=trained[0], n_tokens_high=trained[1])
+            row |= dict(draws_without_optimum=int(np.isnan(sizes).sum()), best_in_draws=int(np.sum(best == i)))
+            rows.append(row | dict(draws=len(best), outside_fitted_range=in_words(outside.values())))
     return rows
 
 
@@ -188,11 +176,8 @@ def note(which: str, law: Law, rows: Sequence[Json]) -> str:
             f"{sum(row['agrees'] for row in rows)} of {len(rows)} cells agree with the paper; loss_gap is how much "
             "worse its cell is by its own law"
         )
-    return interval_note(law) if which == "5" else ""
-
-
-def interval_note(law: Law) -> str:
-    """One sentence: what the intervals of Table 5 are."""
+    if which != "5":
+        return ""
     b = law.record["bootstrap"]
     low, high = b["percentiles"]
     return f"{low:g}th and {high:g}th percentiles of {len(b['draws'])} fits: {summary.drawn(b)}"

@@ -7,7 +7,12 @@ export const INFERENCE = 2;
 
 const PAPERS = { split: 1, shared: 0, n_dense: 0, kv_share: 1, used: 1 };
 const PAPERS_BLOCK = { attention: 1, head_dim: 0, ff: 3, tied: false, trained: false };
-export const shapeOf = (given) => ({ final_norm: false, ...PAPERS, ...PAPERS_BLOCK, ...given, given });
+const USUAL = { ...PAPERS, ...PAPERS_BLOCK };
+export function shapeOf({ vocab_size, width_per_block, final_norm = false, ...given }) {
+  const [ends, rest] = [{ vocab_size, width_per_block, final_norm }, { ...USUAL, ...given }];
+  const plain = Object.entries(USUAL).every(([name, value]) => rest[name] === value);
+  return { ...ends, ...rest, given: plain ? ends : { ...ends, ...rest } };
+}
 export const isMixture = ({ given }) => "split" in given;
 
 // Weights of embedding and head for each unit of width, and of a block's attention in d^2.

@@ -28,18 +28,18 @@ from fit.words.units import LARGEST
 MOST_RUNS = 2000  # on the page, spread evenly over the table
 
 
-def of(laws: Sequence[Law], measured: tuple[Runs, Array] | None = None) -> Json:
+def of(laws: Sequence[Law], runs: Runs | None = None, out: Array | None = None) -> Json:
     """Everything that the page computes with, ready for JSON.
 
-    laws: Laws; the page shows the first of them at first and adds the published ones that have optima, and ours.
-    measured: runs of the first law, and boolean [n_runs], those kept out of its fit. Raises UserError where a law has
-    no optimum of size and tokens.
+    laws: Laws; the page shows the first of them at first and adds the published ones that have optima, and ours. runs:
+    of the first law; out: boolean [n_runs], those kept out of its fit. Raises UserError where a law has no optimum of
+    size and tokens.
     """
     names = {law.name for law in laws}
     others = [name for name, form in PRESETS.items() if "n_tokens" in form.columns] + list(OURS)
     return dict(
         laws=[_law(law) for law in [*laws, *(load(name) for name in others if name not in names)]],
-        runs=_runs(*measured) if measured else None,
+        runs=None if runs is None or out is None else _runs(runs, out),
         sentences=sentences.every() | dict(NO_MFU=sentences.NO_MFU.partition(", or a JSON file")[0]),
         chips={name: vars(chip) for name, chip in cost.CHIPS.items()},
         cost=dict(
@@ -58,7 +58,7 @@ def of(laws: Sequence[Law], measured: tuple[Runs, Array] | None = None) -> Json:
         largest=LARGEST,
         paper=dict(
             law=plan_lib.PAPERS_LAW,
-            shape=vars(PAPER),
+            shape=PAPER.said(),
             config=plan_lib.PAPERS_CONFIG,
             learning_rate=load(plan_lib.PAPERS_LAW).models["learning_rate"],
             smallest_tuned=plan_lib.SMALLEST_TUNED,

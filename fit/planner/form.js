@@ -261,7 +261,7 @@ function shapeAsked(data, law, state, like) {
   const used = flagOf(data, state, "used");
   const { vocab_size, width_per_block, final_norm, ...more } = own;
   const plain = { vocab_size, width_per_block, final_norm };
-  const asPlain = shapeOf("split" in more ? { ...plain, ...more } : plain);
+  const asPlain = shapeOf({ ...plain, ...more });
   if (used == null && !Object.keys(asked).length) return [asPlain, given];
   if (used != null && !law.knows_experts) refusal("USED_OF_MIXTURES", { value: format("{used:g}", { used }), law: law.name });
   const { split, shared, n_dense, kv_share, attention, head_dim, ff, tied, trained } = { ...asPlain, ...asked };
@@ -269,8 +269,7 @@ function shapeAsked(data, law, state, like) {
   if (narrow <= shared || Math.abs(narrow / split - (used ?? asPlain.used)) > 0.1 * (used ?? asPlain.used))
     refusal("NO_WHOLE_CHOICE", { value: used == null ? "" : format("{used:g}", { used }), split, shared, used: used ?? asPlain.used });
   const built = { split, shared, n_dense, kv_share, used: narrow / split, attention, head_dim, ff, tied, trained };
-  const same = Object.entries(built).every(([name, value]) => asPlain[name] === value);
-  return [same ? asPlain : shapeOf({ ...plain, ...built }), { ...given, ...asked }];
+  return [shapeOf({ ...plain, ...built }), { ...given, ...asked }];
 }
 
 // Where a slider of 0 to 1000 stands for a text, and the text where it stands.

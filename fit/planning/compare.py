@@ -21,9 +21,8 @@ from fit.planning.constraints import Constraints
 from fit.planning.cost import STATE
 from fit.planning.leverage import of_split
 from fit.planning.planning import at_edge, flops_of_dense, not_bounded
-from fit.shape.architecture import training_flops
+from fit.shape.architecture import Architecture, training_flops
 from fit.shape.like import Known
-from fit.shape.mixture import Mixture
 
 LAWS = ("joint-moe-2025", "sparsity-2025", "fine-grained-2024", "comprehensive-2025", "chinchilla-refit-2024")
 SPLITS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 32)
@@ -45,7 +44,7 @@ def compare(
 ) -> Json:
     """What each of the Laws answers and what they agree on, as a dictionary of plain numbers, ready for JSON.
 
-    shape: {vocab_size, width_per_block}, and n_dense and kv_share of Mixture where they are asked for. experts: numbers
+    shape: {vocab_size, width_per_block}, and n_dense and kv_share where they are asked for. experts: numbers
     of experts to choose from; None takes each law's own. used: numbers of whole experts' width that a token may use,
     for laws that read it; None takes each law's own. known: a model to set beside each law's best. Raises UserError
     where no law has a feasible model, or a law cannot be planned with.
@@ -85,7 +84,7 @@ def others(law: Law) -> list[Law]:
 
 
 def _beside(
-    known: Known, law: Law, best: optimum.Optima, i: int, architecture: Mixture, constraints: Constraints
+    known: Known, law: Law, best: optimum.Optima, i: int, architecture: Architecture, constraints: Constraints
 ) -> Json | None:
     """A known model under the same budget by the law, against the law's best: its tokens and loss, what lies outside
     the law's data, and flops_share, the share of the FLOPs with which models built like the best reach its loss; None
@@ -163,11 +162,11 @@ def _not_read(law: Law, shape: Json, used: Sequence[float] | None) -> Json:
     return found
 
 
-def _choices(law: Law, shape: Json, used: Sequence[float] | None) -> list[Mixture]:
-    """The Mixtures that the law can tell apart. With a law that reads neither sparsity nor top_k, a token uses one
-    expert's width; with a law whose runs were not built like the paper's, the Mixtures are built like those runs."""
+def _choices(law: Law, shape: Json, used: Sequence[float] | None) -> list[Architecture]:
+    """The Architectures that the law can tell apart. With a law that reads neither sparsity nor top_k, a token uses one
+    expert's width; with a law whose runs were not built like the paper's, they are built like those runs."""
     own = law.shaped(shape["vocab_size"], shape["width_per_block"])
-    if isinstance(own, Mixture):
+    if own.trained:
         own = dataclasses.replace(own, **shape)
         wanted = used if used and law.reads_used else [own.used]
         narrow = [max(own.shared + 1, round(u * own.split)) for u in wanted]
@@ -176,7 +175,7 @@ def _choices(law: Law, shape: Json, used: Sequence[float] | None) -> list[Mixtur
     used = used if used and law.reads_used else (1.0,)
     splits = [shape["split"]] if "split" in shape else _splits(law)
     return [
-        Mixture(**dict(split=k, shared=s, used=u) | shape)
+        Architecture(**dict(split=k, shared=s, used=u) | shape)
         for u in used
         for k in splits
         for s in ([shape["shared"]] if "shared" in shape else range(math.ceil(u * k)))
@@ -186,8 +185,8 @@ def _choices(law: Law, shape: Json, used: Sequence[float] | None) -> list[Mixtur
 
 def _best(
     law: Law, shape: Json, constraints: Constraints, experts: Floats, used: Sequence[float] | None = None
-) -> tuple[optimum.Optima | None, Mixture, int]:
-    """(Optima, Mixture, index) of the law's least loss; (None, Mixture, 0) where nothing is feasible."""
+) -> tuple[optimum.Optima | None, Architecture, int]:
+    """(Optima, Architecture, index) of the law's least loss; (None, Architecture, 0) where nothing is feasible."""
     return best(_asked_for_loss(law), _choices(law, shape, used), constraints, experts)
 
 
@@ -243,8 +242,8 @@ def agreement(rows: list[Json]) -> list[Json]:
 
 
 def best(
-    law: Law, architectures: Sequence[Mixture], constraints: Constraints, experts: Floats
-) -> tuple[optimum.Optima | None, Mixture, int]:
+    law: Law, architectures: Sequence[Architecture], constraints: Constraints, experts: Floats
+) -> tuple[optimum.Optima | None, Architecture, int]:
     """(Optima, architecture, index) of the law's least loss over the grid; (None, first architecture, 0) where
     nothing is feasible. Numbers of experts below what an architecture uses are left out."""
     found, experts = None, np.asarray(experts, float)

@@ -45,7 +45,7 @@ def plan(law: Law, architecture: Architecture, constraints: Constraints, experts
     result = dict(
         law=law.name,
         form=law.form.name,
-        **dataclasses.asdict(architecture),
+        **architecture.said(),
         constraints=constraints.given,
         optima=rows,
         infeasible=out,
@@ -214,8 +214,7 @@ def assumed(law: Law, architecture: Architecture) -> Iterator[str]:
     """Sentences on what the law cannot know of these models: properties that differ from its own models' and are not in
     its columns; and on properties in which its own runs differ."""
     own = law.shaped(architecture.vocab_size, architecture.width_per_block)
-    neutral = dict(used=1.0, kv_share=1.0, n_dense=0)
-    of = lambda a: {name: getattr(a, name, value) for name, value in neutral.items()}
+    of = lambda a: {name: getattr(a, name) for name in ("used", "kv_share", "n_dense")}
     read = ("used",) if law.reads_used else ()
     asked = {n: v for n, v in of(architecture).items() if v != of(own)[n] and n not in read}
     flag = lambda name: {"n_dense": "dense_blocks"}.get(name, name)

@@ -1,1 +1,1 @@
-"""What a width and a number of experts make: architecture.py, the paper's decoder; mixture.py, others; roots.py."""
+"""What a width and a number of experts make: architecture.py, counts of a decoder; roots.py."""

@@ -10,7 +10,7 @@ import pathlib
 
 from fit.aliases import Array, Json, Numbers
 from fit.errors import UserError
-from fit.shape.mixture import Mixture
+from fit.shape.architecture import Architecture
 
 PUBLISHED: dict[str, Json] = json.loads((pathlib.Path(__file__).parent / "published.json").read_text(encoding="utf-8"))
 NAMES = dict(n_experts=("num_experts", "num_local_experts", "n_routed_experts"), shared=("n_shared_experts",))
@@ -69,24 +69,24 @@ class Known:
     def n_total(self) -> int:
         return self._count(self.n_experts + self.n_shared_experts)
 
-    def mixture(
+    def architecture(
         self, vocab_size: int | None = None, width_per_block: int | None = None, trained: bool = False
-    ) -> Mixture:
-        """The Mixture of its ratios."""
+    ) -> Architecture:
+        """The Architecture of its ratios."""
         grouped = self.cache / (2 * self.d_model)  # heads of keys and values by their size, over d_model
         queries = self.attention / (2 * self.d_model**2) - grouped
         built = dict(attention=queries, kv_share=grouped / queries, head_dim=self.head_dim, tied=self.tied_embeddings)
         built |= dict(split=self.split, shared=self.n_shared_experts, n_dense=self.n_dense_blocks, trained=trained)
         width = width_per_block or round(self.d_model / self.n_blocks)
         ff = self.split * self.d_expert / self.d_model
-        return Mixture(vocab_size or self.vocab_size, width, True, ff=ff, **built)
+        return Architecture(vocab_size or self.vocab_size, width, True, ff=ff, **built)
 
     def columns(self, embedding: bool = True, trained: bool = False) -> dict[str, Numbers | Array]:
         """{column: value} of what a law may read; embedding: whether its counts include embedding and head."""
-        mixture = self.mixture(trained=trained)
-        less = 0 if embedding else mixture.ends * self.d_model
+        built = self.architecture(trained=trained)
+        less = 0 if embedding else built.ends * self.d_model
         experts = self.n_experts if trained else self.whole_experts
-        return dict(n_active=self.n_active - less, n_total=self.n_total - less) | mixture.structure(experts)
+        return dict(n_active=self.n_active - less, n_total=self.n_total - less) | built.structure(experts)
 
 
 def read(given: str | os.PathLike | Json) -> Known:

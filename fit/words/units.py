@@ -9,19 +9,16 @@ LARGEST = 1e40  # of any amount that a flag gives, and of every budget
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
-def _digits(x: float, digits: int = 3) -> str:
-    """x with so many significant digits, never with an exponent: 9.71, 24.3, 1740."""
-    text = f"{float(f'{x:.{digits - 1}e}'):f}"
-    return text.rstrip("0").rstrip(".") or "0"
+def _digits(x: float) -> str:
+    """x with three significant digits, never with an exponent: 9.71, 24.3, 1740."""
+    return f"{float(f'{x:.2e}'):f}".rstrip("0").rstrip(".") or "0"
 
 
 def _scaled(x: float, units: Sequence[tuple[float, str]]) -> tuple[str, str]:
     """(x in the largest of units that is not above it, rounded to three digits, as text; that unit's name)."""
     x = float(f"{x:.2e}")
-    for size, name in units:
-        if abs(x) >= size:
-            return _digits(x / size), name
-    return _digits(x / units[-1][0]), units[-1][1]
+    size, name = next((unit for unit in units if abs(x) >= unit[0]), units[-1])
+    return _digits(x / size), name
 
 
 def amount(x: float) -> str:
@@ -34,23 +31,23 @@ def memory(n_bytes: float) -> str:
     return " ".join(_scaled(n_bytes, MEMORIES))
 
 
-def _mantissa(x: float, digits: int) -> tuple[str, int]:
-    mantissa, exponent = f"{x:.{digits - 1}e}".split("e")
-    return mantissa.rstrip("0").rstrip(".") if "." in mantissa else mantissa, int(exponent)
+def _mantissa(x: float) -> tuple[str, int]:
+    mantissa, exponent = f"{x:.2e}".split("e")
+    return mantissa.rstrip("0").rstrip("."), int(exponent)
 
 
-def flops(x: float, digits: int = 3) -> str:
+def flops(x: float) -> str:
     """FLOPs in plain text: 10²², 2.5×10¹²."""
     if not (x > 0 and math.isfinite(x)):
         return f"{x:g}"
-    mantissa, exponent = _mantissa(x, digits)
+    mantissa, exponent = _mantissa(x)
     power = "10" + str(exponent).translate(SUPERSCRIPTS)
     return power if mantissa == "1" else f"{mantissa}×{power}"
 
 
-def flops_math(x: float, digits: int = 3) -> str:
+def flops_math(x: float) -> str:
     """FLOPs as matplotlib typesets them."""
-    mantissa, exponent = _mantissa(x, digits)
+    mantissa, exponent = _mantissa(x)
     power = f"10^{{{exponent}}}"
     return f"${power}$" if mantissa == "1" else rf"${mantissa}\times{power}$"
 

@@ -31,41 +31,31 @@ def documents(piece: Piece, field: str, skip: bool = False):
     """Yields the documents of a piece as bytes: a whole file, or `field` of each line, row or record.
 
     A bad document is not text: not UTF-8 (also half of a surrogate pair), not a string, null, or a line that is no JSON
-    object. With `skip` it yields
-    None; otherwise a UserError names its file and row.
+    object. With `skip` it yields None; otherwise a UserError names its file and row.
     """
+    missing = "null and not a string"
     if piece.path.startswith("tfds:"):
-        yield from _records(piece, field, skip)
+        found = _records(piece, field)
     elif piece.path.endswith(".jsonl"):
-        yield from _lines(piece, field, skip)
+        found, missing = _lines(piece, field), f"not a JSON object with a string field {field!r}"
     elif piece.path.endswith(".parquet"):
-        yield from _rows(piece, field, skip)
+        found = _rows(piece, field)
     else:
         with _open(piece.path) as file:
-            document = file.read()
-        if piece.path.endswith(".py"):  # this machine's Python source; files that are not UTF-8 are taken as they are
-            yield document
-        else:
-            yield _checked(document, skip, lambda: piece.path)
-
-
-def _checked(document: bytes | str | None, skip: bool, place) -> bytes | None:
-    """The document as bytes, which must be UTF-8; `place()` names where it comes from."""
-    if document is None:
-        return _bad(skip, lambda: f"{place()}: null and not a string")
-    if isinstance(document, str):  # JSON can spell half of a surrogate pair, which is no character
-        document = document.encode("utf-8", "surrogatepass")
-    try:
-        document.decode()
-    except UnicodeDecodeError as error:
-        at = error.start
-        return _bad(skip, lambda: f"{place()}: not UTF-8 at byte {at} of the text")
-    return document
-
-
-def _bad(skip: bool, sentence) -> None:
-    if not skip:
-        raise UserError(f"{sentence()}; --config.data.on_bad_document=skip leaves out such documents and counts them")
+            found = [(file.read(), lambda: piece.path)]
+    for document, place in found:
+        if isinstance(document, str):  # JSON can spell half of a surrogate pair, which is no character
+            document = document.encode("utf-8", "surrogatepass")
+        bad = missing if document is None else ""
+        if document and not piece.path.endswith(".py"):  # this machine's Python source is taken as it is
+            try:
+                document.decode()
+            except UnicodeDecodeError as error:
+                bad = f"not UTF-8 at byte {error.start} of the text"
+        if bad and not skip:
+            hint = "--config.data.on_bad_document=skip leaves out such documents and counts them"
+            raise UserError(f"{place()}: {bad}; {hint}")
+        yield None if bad else document
 
 
 @contextlib.contextmanager
@@ -96,7 +86,7 @@ def parquet(path: str, field: str):
         raise UserError(f"{path}: not a Parquet file, or damaged: {' '.join(str(error).split())[:300]}") from None
 
 
-def _rows(piece: Piece, field: str, skip: bool):
+def _rows(piece: Piece, field: str):
     with parquet(piece.path, field) as table:
         before = sum(table.metadata.row_group(i).num_rows for i in range(piece.start))
         rows = itertools.count(before + 1)
@@ -106,10 +96,10 @@ def _rows(piece: Piece, field: str, skip: bool):
                 column = column.dictionary_decode()
             # as bytes: pyarrow would decode strings itself, and its errors name no row
             for row, document in zip(rows, column.cast("large_binary").to_pylist()):
-                yield _checked(document, skip, lambda: f"{piece.path}, row {row}, column {field!r}")
+                yield document, lambda: f"{piece.path}, row {row}, column {field!r}"
 
 
-def _lines(piece: Piece, field: str, skip: bool):
+def _lines(piece: Piece, field: str):
     """The lines that begin within the piece."""
     with _open(piece.path) as file:
         at = max(piece.start - 1, 0)
@@ -118,18 +108,13 @@ def _lines(piece: Piece, field: str, skip: bool):
             at += len(file.readline())
         while at < piece.stop and (line := file.readline()):
             if line.strip():
-                yield _line(line, field, skip, lambda: f"{piece.path}, line {_line_number(piece.path, at)}")
+                try:
+                    text = json.loads(line)[field]
+                except (ValueError, KeyError, TypeError, RecursionError):
+                    text = None
+                place = lambda: f"{piece.path}, line {_line_number(piece.path, at)}"
+                yield text if isinstance(text, str) else None, place
             at += len(line)
-
-
-def _line(line: bytes, field: str, skip: bool, place) -> bytes | None:
-    try:
-        text = json.loads(line)[field]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        text = None
-    if isinstance(text, str):
-        return _checked(text, skip, place)
-    return _bad(skip, lambda: f"{place()}: not a JSON object with a string field {field!r}")
 
 
 def _line_number(path: str, at: int) -> int:
@@ -166,7 +151,7 @@ def tfds(path: str):
         raise UserError(f"{path!r}: {' '.join(str(error).split())[:300]}") from None
 
 
-def _records(piece: Piece, field: str, skip: bool):
+def _records(piece: Piece, field: str):
     source, _, _ = tfds(piece.path)
     for start in range(piece.start, piece.stop, 1000):
         indices = range(start, min(start + 1000, piece.stop))
@@ -180,4 +165,4 @@ def _records(piece: Piece, field: str, skip: bool):
                 raise UserError(
                     f"config.data.text_field={field!r} of {piece.path} holds {type(document).__name__}, not text"
                 )
-            yield _checked(document, skip, lambda: f"{piece.path}, record {i}")
+            yield document, lambda: f"{piece.path}, record {i}"

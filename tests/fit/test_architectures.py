@@ -17,8 +17,7 @@ from fit.lawbook import models
 from fit.lawbook.lawfile import load
 from fit.next_runs import next_text
 from fit.planning import optimum
-from fit.shape.architecture import PAPER, Model
-from fit.shape.mixture import Mixture
+from fit.shape.architecture import PAPER, Architecture, Model
 from jmoe.config import counts, fields
 from jmoe.config.check import check_config
 
@@ -46,7 +45,7 @@ def test_counts_are_the_trainers():
     draw = lambda *values: values[rng.integers(len(values))]
     for _ in range(300):
         split, shared, top_k = draw(1, 2, 4), draw(0, 1, 2), draw(1, 2, 3, 4)
-        architecture = Mixture(
+        architecture = Architecture(
             257,
             draw(8, 16, 64),
             True,
@@ -316,9 +315,8 @@ def test_mistakes(capsys, flags, words):
     assert words in said and said.startswith("fit plan: ") and said.count("\n") == 1
 
 
-def test_plain_architectures_are_as_they_were():
-    """The paper's counts by Mixture's formulas, which the flags switch to."""
+def test_the_papers_counts_are_its_formulas():
     d, e = np.geomspace(64, 8192, 50)[:, None], np.array([1.0, 2, 8, 32])
-    same = Mixture(**vars(PAPER))
-    for name in ("n_active", "n_total"):
-        np.testing.assert_allclose(getattr(same, name)(d, e), getattr(PAPER, name)(d, e) * np.ones(4), rtol=1e-14)
+    ends, block = 2 * PAPER.vocab_size * d, d / 64 * d**2
+    np.testing.assert_allclose(PAPER.n_active(d, e), ends + 13 * block, rtol=1e-14)
+    np.testing.assert_allclose(PAPER.n_total(d, e), ends + (4 + 9 * e) * block, rtol=1e-14)

@@ -10,8 +10,7 @@ from fit import __main__ as command_line
 from fit.lawbook.lawfile import load
 from fit.planning import optimum, planning
 from fit.planning.compare import compare
-from fit.shape.architecture import PAPER
-from fit.shape.mixture import Mixture
+from fit.shape.architecture import PAPER, Architecture
 
 SHAPE = dict(vocab_size=PAPER.vocab_size, width_per_block=PAPER.width_per_block)
 LIMITS = optimum.Constraints(flops=1e22, memory_bytes=8e10)
@@ -76,7 +75,7 @@ def test_the_law_of_five_factors_chooses_how_experts_are_split():
 
 def test_grouped_queries_and_dense_blocks():
     """Weights by hand, the cache by the share of heads that have keys and values; best size by a grid."""
-    architecture = Mixture(50257, 64, n_dense=2, kv_share=0.25)
+    architecture = Architecture(50257, 64, n_dense=2, kv_share=0.25)
     width = 1280.0
     blocks = width / 64
     outside, attention = 2 * width * 50257, 2.5 * blocks * width**2
@@ -112,7 +111,7 @@ def test_how_much_a_token_uses():
             best = min(best, (np.where(2 * total(e) <= 8e9, loss, np.inf).min(), (e, used)))
     assert (row["n_experts"], row["used"]) == best[1] and row["loss"] == pytest.approx(best[0], rel=1e-6)
     assert row["sparsity"] == 1 - row["used"] / row["n_experts"] and joint["used"] == 1
-    both = Mixture(50257, 64, split=4, used=2.0, n_dense=3)
+    both = Architecture(50257, 64, split=4, used=2.0, n_dense=3)
     assert both.columns(512.0, 8)["top_k"] == 8 and both.columns(512.0, 8)["sparsity"] == 0.75
     assert both.n_active(512.0) == pytest.approx(2 * 512 * 50257 + (4 * 8 + 9 * (3 + 2 * 5)) * 512**2)
     assert both.d_model(both.n_active(512.0)) == pytest.approx(512, rel=1e-12)

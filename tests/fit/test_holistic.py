@@ -278,8 +278,8 @@ def test_a_budget_gives_a_complete_architecture(capsys):
     assert made == pytest.approx((m["flops_per_token"], m["n_active"], m["n_total"]))
     assert max(abs(a / b - 1) for a, b in zip(made, asked)) == pytest.approx(result["off"]) and result["off"] < 0.05
     assert m["n_tokens"] * m["flops_per_token"] == pytest.approx(1e21)
-    values, _ = holistic_plan.published(1e19)
-    assert values["learning_rate"][0] == pytest.approx(8.28e-4) and values["batch_rows"][0] == 128
+    values = holistic_plan.published(1e19)
+    assert values["learning_rate"]["value"] == pytest.approx(8.28e-4) and values["batch_rows"]["value"] == 128
     assert run("--flops=1e19") == 0
     text = " ".join(capsys.readouterr().out.split())
     for words in ("18 to 25 published", "d_model - missing", "288 experts", "median of feasible widths"):

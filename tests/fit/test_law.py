@@ -237,7 +237,7 @@ def test_small_sweeps_fit_with_default_flags(tmp_path, capsys, seed):
     budgets = [163_840 * 2**i for i in range(budgets)]
     path = fit_runs.write_csv(tmp_path / "runs.csv", fit_runs.sweep_runs(widths, budgets, noise=0.01, seed=seed))
     record = fit_law(tmp_path, path)
-    assert 3e-7 < record["settings"]["weight_decay"] < 3e-6
+    assert 1e-9 < record["settings"]["weight_decay"] < 3e-6  # a tenth or a hundredth where it would cost more than 1%
     out, starts = capsys.readouterr().out, record["starts"]
     assert "a hundredth of the runs' variance, the default for so few runs" in out
     # of the default 128 starts all but the best are left where they fall behind, whatever they would have found

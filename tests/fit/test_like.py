@@ -25,7 +25,7 @@ def test_a_published_model_counts_what_its_makers_say(name):
     known, (active, total) = like.read(name), PRINTED[name]
     assert known.n_total / 1e9 == pytest.approx(total, rel=5e-3)
     assert active is None or known.n_active / 1e9 == pytest.approx(active, rel=0.02)
-    mixture = known.mixture()  # its width per block is a whole number, so its counts are near
+    mixture = known.architecture()  # its width per block is a whole number, so its counts are near
     assert mixture.n_active(known.d_model, known.whole_experts) == pytest.approx(known.n_active, rel=0.02)
     assert mixture.kv_elements(known.d_model, 1) == pytest.approx(known.cache * known.n_blocks, rel=0.02)
 

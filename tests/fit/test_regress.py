@@ -1,10 +1,6 @@
 """Fitting: the objective, recovery of known laws, published optima, hold-outs, uncertainty."""
 
 import dataclasses
-import functools
-import json
-import subprocess
-import sys
 
 import fit_runs
 import jax
@@ -135,32 +131,6 @@ def test_both_solvers_reach_the_same_objective():
     assert len(converged) and converged.min() == pytest.approx(lm.objective, rel=1e-6)
 
 
-def without_jaxopt(monkeypatch):
-    monkeypatch.setattr(solvers, "jaxopt", None)
-    monkeypatch.setattr(solvers, "least_squares", functools.cache(solvers.least_squares.__wrapped__))
-    monkeypatch.setattr(solvers, "SOLVERS", {"lm": solvers.least_squares, "lbfgs": solvers.lbfgs.__wrapped__})
-
-
-@pytest.mark.parametrize("name", ["chinchilla", "joint"])
-def test_our_levenberg_marquardt_takes_the_steps_of_jaxopts(name, monkeypatch):
-    """From every start, after one step and after five."""
-    runs = fit_runs.chinchilla_runs() if name == "chinchilla" else fit_runs.paper_runs(noise=0.002, seed=1)
-    problem = prepare(FORMS[name], runs)
-    starts = search.starts_of(problem, runs)[: search.BATCH]
-
-    def after(steps):
-        solve = solvers.least_squares(residual_function(problem.form), search.PER_START, steps)
-        return search.run_batches(solve, starts, problem.data)
-
-    theirs = [after(steps) for steps in (1, 5)]
-    without_jaxopt(monkeypatch)
-    for (x, value, gradient), (our_x, our_value, our_gradient) in zip(theirs, map(after, (1, 5)), strict=True):
-        assert np.isfinite(value).all() and np.ptp(value) > 0
-        np.testing.assert_allclose(our_value, value, rtol=1e-9)
-        np.testing.assert_allclose(our_x, x, rtol=1e-7, atol=1e-9)
-        np.testing.assert_allclose(our_gradient, gradient, rtol=1e-6, atol=1e-12)
-
-
 def test_our_levenberg_marquardt_goes_on_where_a_step_leads_to_nothing_finite():
     """The first step from 4 is to 4 - 4 ln 4 = -1.5, where the logarithm is not a number; the optimum is 1."""
     residuals = lambda x, data: jnp.log(x) * data
@@ -168,28 +138,6 @@ def test_our_levenberg_marquardt_goes_on_where_a_step_leads_to_nothing_finite():
     assert float(one[0]) == 4
     x, objective, gradient = solvers.levenberg_marquardt(residuals, 100, jnp.array([4.0]), jnp.ones(1))
     assert float(x[0]) == pytest.approx(1) and objective < 1e-20 and gradient < 1e-10
-
-
-def test_both_solvers_do_without_jaxopt(monkeypatch):
-    without_jaxopt(monkeypatch)
-    test_both_solvers_reach_the_same_objective()
-
-
-def test_a_law_is_fitted_where_jaxopt_does_not_import(tmp_path):
-    """By the command, as a process: the same coefficients, and law.json names no jaxopt."""
-    fit_runs.write_demo_csv(tmp_path / "runs.csv")
-    found = []
-    for block in "", "sys.modules['jaxopt'] = None; ":
-        out = tmp_path / f"law{len(found)}.json"
-        code = f"import sys; {block}from fit import __main__ as m; sys.exit(m.run(sys.argv[1:]))"
-        command = ["law", f"--runs={tmp_path}/runs.csv", "--form=chinchilla", "--starts=8", "--bootstrap=0"]
-        done = subprocess.run([sys.executable, "-c", code, *command, f"--out={out}"], capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        found.append(json.loads(out.read_text()))
-    theirs, ours = found
-    assert "jaxopt" in theirs["versions"] and "jaxopt" not in ours["versions"]
-    assert ours["coefficients"] == pytest.approx(theirs["coefficients"], rel=1e-6)
-    assert ours["objective"] == pytest.approx(theirs["objective"], rel=1e-10)
 
 
 def test_clark_needs_no_tokens_and_is_recovered():

@@ -183,7 +183,8 @@ def test_the_verify_of_prepare_reads_the_text_of_byte_level_shards(tmp_path, mon
     """As an earlier reader prepared them: hashes and counts are right."""
     write_jsonl(tmp_path / "a.jsonl", {234: b'{"text": "half \\ud800 of a pair"}'})
     with monkeypatch.context() as patch:
-        patch.setattr(readers, "_checked", lambda document, *_: document.encode("utf-8", "surrogatepass"))
+        unchecked = lambda *piece: (text.encode("utf-8", "surrogatepass") for text, _ in readers._lines(*piece[:2]))
+        patch.setattr(readers, "documents", unchecked)
         corpus.load(settings(tmp_path / "a.jsonl"))
     (manifest,) = cache_dir().rglob("manifest.json")
     said = helpers.fails("jmoe.prepare", f"--out_dir={manifest.parent}", "--verify")

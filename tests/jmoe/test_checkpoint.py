@@ -17,8 +17,9 @@ from jax.sharding import PartitionSpec as P
 from orbax.checkpoint.experimental import v1
 
 from jmoe.errors import UserError
-from jmoe.run import checkpoint, checksums
+from jmoe.run import checkpoint
 from jmoe.run.checkpoint import Checkpoints
+from jmoe.run.record import checksums
 
 # reads that fail leave callbacks that find their event loop closed; jmoe.cli drops these echoes in the programs
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -152,7 +153,7 @@ def test_values_swapped_between_arrays_or_places_are_found():
     with jax.set_mesh(mesh):
         x = jnp.arange(12, dtype=jnp.float32).reshape(3, 4)
         sums = [
-            checksums.checksums({"x": y})[0]["x"]
+            checksums({"x": y})[0]["x"]
             for y in (x, x.at[0, 0].set(-0.0), x.at[1, 2].add(1e-6), x[::-1], x.T.reshape(3, 4), x.astype(jnp.bfloat16))
         ]
     assert len(set(sums)) == len(sums)
@@ -163,7 +164,7 @@ def test_checksums_are_the_same_on_every_mesh():
     for data, expert in ((1, 1), (2, 4), (8, 1), (2, 1)):
         mesh = mesh_of(data, expert)
         with jax.set_mesh(mesh):
-            sums.append(checksums.checksums(state(mesh, 3)))
+            sums.append(checksums(state(mesh, 3)))
     assert all(finite for _, finite in sums)
     assert all(other == sums[0] for other in sums)
 
@@ -300,7 +301,7 @@ def test_the_next_interface_of_orbax_reads_todays_checkpoints(whole):
         params, opt_state = state(mesh, 10)
         trees = {"params": abstract(params), "opt_state": abstract(opt_state), "record": None}
         found = v1.load_checkpointables(whole / "10", trees)
-        sums, _ = checksums.checksums({name: found[name] for name in ("params", "opt_state")})
+        sums, _ = checksums({name: found[name] for name in ("params", "opt_state")})
     assert_is((10, found["params"], found["opt_state"]), mesh, 10)
     assert jax.tree.all(jax.tree.map(lambda x, y: x.sharding == y.sharding, found["params"], params))
     assert found["record"]["step"] == 10 and found["record"]["checksums"] == sums

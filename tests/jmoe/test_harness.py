@@ -72,6 +72,15 @@ def rows_of(text: bytes, length: int):
         yield tokens[max(0, first + len(part) - length - 1) : first], part
 
 
+def write_tasks(folder) -> None:
+    (folder / "tasks").mkdir()
+    documents = {"choice": CHOICES, "text": [{"text": text} for text in TEXTS]}
+    for (name, lines), task in zip(documents.items(), (CHOICE_TASK, TEXT_TASK)):
+        file = folder / f"{name}.jsonl"
+        file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        (folder / f"tasks/{name}.yaml").write_text(task.format(file=file))
+
+
 def test_the_harness_gives_our_log_likelihoods(tmp_path, monkeypatch):
     for variable in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE"):
         monkeypatch.setenv(variable, "1")
@@ -81,13 +90,7 @@ def test_the_harness_gives_our_log_likelihoods(tmp_path, monkeypatch):
     write(tmp_path / "hf", params, config)
     for name, text in tokenizer_files.files(tokenizer.load("bytes"), config.data.seq_len).items():
         (tmp_path / "hf" / name).write_text(text)
-    (tmp_path / "tasks").mkdir()
-    documents = {"choice": CHOICES, "text": [{"text": text} for text in TEXTS]}
-    for (name, lines), task in zip(documents.items(), (CHOICE_TASK, TEXT_TASK)):
-        file = tmp_path / f"{name}.jsonl"
-        file.write_text("".join(json.dumps(line) + "\n" for line in lines))
-        (tmp_path / f"tasks/{name}.yaml").write_text(task.format(file=file))
-
+    write_tasks(tmp_path)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import lm_eval

@@ -22,13 +22,23 @@ def config(tmp_path_factory, text_glob):
     return helpers.write_config(tmp_path_factory.mktemp("config"), text_glob, checkpoint_every=5)
 
 
-def fetch(folder: epath.Path, target) -> None:
+def fetched(folder: epath.Path, target):
+    """`target`, a copy of the folder here."""
     target.mkdir()
     for path in folder.iterdir():
         if path.is_dir():
-            fetch(path, target / path.name)
+            fetched(path, target / path.name)
         else:
             (target / path.name).write_bytes(path.read_bytes())
+    return target
+
+
+def damage(arrays: epath.Path) -> None:
+    """Turns a bit of the largest array."""
+    array = max(arrays.iterdir(), key=lambda path: path.stat().length)
+    content = bytearray(array.read_bytes())
+    content[len(content) // 2] ^= 4
+    array.write_bytes(bytes(content))
 
 
 def test_a_run_in_a_bucket_stopped_and_resumed_is_the_local_one(config, bucket, proxy, tmp_path):
@@ -46,14 +56,9 @@ def test_a_run_in_a_bucket_stopped_and_resumed_is_the_local_one(config, bucket, 
     processes[0].send_signal(signal.SIGTERM)
     said = processes[0].communicate(timeout=200)[1]
     assert processes[0].returncode == 128 + signal.SIGTERM and "saved step" in said, said
-    newest = checkpoint.steps_in(workdir / "trunk" / "checkpoints")[-1]
-    arrays = workdir / "trunk" / "checkpoints" / str(newest) / "params" / "ocdbt.process_0" / "d"
-    array = max(arrays.iterdir(), key=lambda path: path.stat().length)
-    content = bytearray(array.read_bytes())
-    content[len(content) // 2] ^= 4
-    array.write_bytes(bytes(content))
+    before, newest = checkpoint.steps_in(workdir / "trunk" / "checkpoints")[-2:]
+    damage(workdir / "trunk" / "checkpoints" / str(newest) / "params" / "ocdbt.process_0" / "d")
     assert proxy.over() and set(proxy.failed) == set(outage.FAULTS)
-    before = checkpoint.steps_in(workdir / "trunk" / "checkpoints")[-2]
     for fault, at in (
         ("reset", "trunk/checkpoints"),
         ("401", f"trunk/checkpoints/{before}/record/metadata"),
@@ -70,9 +75,7 @@ def test_a_run_in_a_bucket_stopped_and_resumed_is_the_local_one(config, bucket, 
 
     local = tmp_path / "local"
     assert helpers.run("jmoe.train", f"--config={config}", f"--workdir={local}", *FLAGS).returncode == 0
-    fetched = tmp_path / "fetched"
-    fetch(workdir, fetched)
-    soak.assert_same_run(fetched, local, "branch-8192")
+    soak.assert_same_run(fetched(workdir, tmp_path / "fetched"), local, "branch-8192")
 
     said = helpers.run("jmoe.evaluate", f"--workdir={workdir}", f"--json={bucket}/runs/loss.json")
     assert said.returncode == 0, said.stderr

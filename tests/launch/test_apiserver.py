@@ -95,10 +95,7 @@ def test_a_sweep_from_its_submission_to_its_rows(cluster, bucket, tmp_path, text
     sweep = sweeps.write_sweep(tmp_path, config, {"n_tokens": ((8_192,),), "model.n_experts": (1, 4)})
     start = ("launch.sweep", f"--sweep={sweep}", f"--workdir={workdir}", *FLAGS)
     tell = lambda: helpers.run("launch.status", f"--workdir={workdir}").stdout
-    with concurrent.futures.ThreadPoolExecutor(2) as both:  # two starts at once: one submits, the other waits
-        started = list(both.map(lambda _: helpers.run(*start), range(2)))
-    assert [done.returncode for done in started] == [0, 0], started
-    said = sorted(done.stdout for done in started)
+    said = sweeps.started_twice_at_once(helpers.run, *start)
     assert "created 0 JobSets" in said[0] and "2 were there before" in said[0] and "created 2 JobSets" in said[1]
     unseen = "Kueue has made no Workload of it; does it manage JobSets\\?"
     assert re.search(rf"e1-\w+ +0/1 queued +{unseen}\n.*e4-\w+ +0/1 queued +{unseen}\n.*2 queued", tell())

@@ -38,66 +38,34 @@ def sweep(tmp_path, text_glob):
     return tmp_path / "sweep.py"
 
 
+def one(workdir, command, job, *flags):
+    return helpers.run(f"launch.{command}", f"--workdir={workdir}", f"--job={job}", *flags)
+
+
+def status(workdir) -> dict:
+    return json.loads(helpers.run("launch.status", f"--workdir={workdir}", "--json").stdout)
+
+
+def states(workdir) -> list[str]:
+    return [job["state"] for job in status(workdir)["jobs"]]
+
+
 def test_single_jobs_are_controlled_while_the_sweep_works_and_after(sweep, tmp_path):
     workdir, told = tmp_path / "run", tmp_path / "told.jsonl"
     on_done = f"--on_done={sys.executable} {tmp_path / 'tell.py'} {told} 'two words' $(touch pwned)"
     on_failure = f"--on_failure={sys.executable} {tmp_path / 'tell.py'} {tmp_path / 'failed.jsonl'}"
     start = launch_of([f"--sweep={sweep}", "--workers=1", "--retries=0", on_done, on_failure], workdir)
-    here = f"--workdir={workdir}"
-    one = lambda command, job, *flags: helpers.run(f"launch.{command}", here, f"--job={job}", *flags)
-    status = lambda: json.loads(helpers.run("launch.status", here, "--json").stdout)
-    workdir.mkdir()
-    with open(tmp_path / "said.txt", "w") as said:
-        process = subprocess.Popen(
-            helpers.command(*start), env=helpers.environment(), stdout=subprocess.DEVNULL, stderr=said
-        )
-    try:
-        helpers.wait_until(lambda: (workdir / "sweep.json").exists(), [process])
-        bad, slow, short, never = json.loads((workdir / "sweep.json").read_text())["jobs"]
-        helpers.wait_until(lambda: (workdir / "jobs" / slow / "trunk" / "metrics.jsonl").exists(), [process])
-        assert "it was not running" in one("cancel", never).stdout
-        assert wait_for_steps(process, workdir, 8)
-        assert len(children(process.pid)) == 1  # --workers, on a machine of two cores
-        follow = subprocess.Popen(
-            helpers.command("launch.logs", here, f"--job={slow}", "--follow"),
-            env=helpers.environment(), stdout=subprocess.PIPE,
-        )  # fmt: skip
-        whole = status()
-        seen = {job["name"]: job for job in whole["jobs"]}
-        states = [seen[name]["state"] for name in (bad, slow, short, never)]
-        assert states == ["failed", "running", "waiting", "cancelled"]
-        assert whole["n_chips"] == 1 and whole["hours"] >= seen[bad]["hours"] > 0
-        assert whole["hours_left"] > seen[slow]["hours_left"] > 0  # a short job comes after it
-        assert "non-finite loss" in seen[bad]["failure"]["cause"] and seen[bad]["failure"]["for_good"]
-        assert 0 < seen[slow]["tokens"] < seen[slow]["training_tokens"] and 2 < seen[slow]["loss"] < 8
-        refused = one("accept", short)
-        assert refused.returncode == 2 and "has not failed for good: it is waiting" in refused.stderr
-        assert "is at work on the sweep and takes job" in one("retry", bad).stderr
-        cancelled = one("cancel", slow)
-        assert "its trainer saved and stopped" in cancelled.stdout, cancelled
-        followed, _ = follow.communicate(timeout=60)  # it ends with the job
-        process.wait(timeout=240)
-    finally:
-        process.kill()
-    assert process.returncode == 2
-    assert followed == (workdir / "jobs" / slow / "log.txt").read_bytes() and b"stopped by signal 15" in followed
-    log = (workdir / "jobs" / bad / "log.txt").read_text()
-    assert log.count("error: non-finite loss") == len(re.findall("^==> .* a trainer on ", log, re.MULTILINE)) == 2
-    both = [one("logs", bad, f"--attempt={n}").stdout for n in (1, -1)]
-    assert "".join(both) == log and one("logs", bad, "--attempt=2").stdout == both[1]
-    assert [job["state"] for job in status()["jobs"]] == ["failed", "cancelled", "done", "cancelled"]
-    assert not (workdir / "jobs" / never / "log.txt").exists()
-    assert "is given up: cancelled" in one("accept", never).stdout
+    bad, slow, short, never = controlled_while_it_works(start, workdir, tmp_path / "said.txt")
     failures = [json.loads(line) for line in (tmp_path / "failed.jsonl").read_text().splitlines()]
     assert [failure[:3] for failure in failures] == [[[], str(workdir), bad]] * 2  # it was tried again meanwhile
     assert all("non-finite loss" in cause for *_, cause in failures)
-    assert "neither running nor queued" in one("cancel", slow).stderr
+    assert "neither running nor queued" in one(workdir, "cancel", slow).stderr
 
-    assert "is given up: non-finite loss" in one("accept", bad).stdout
-    went_on = one("retry", slow)
+    assert "is given up: non-finite loss" in one(workdir, "accept", bad).stdout
+    went_on = one(workdir, "retry", slow)
     assert went_on.returncode == 0, went_on.stderr
-    assert "resum" in one("logs", slow, "--attempt=2").stdout
-    assert [job["state"] for job in status()["jobs"]] == ["accepted", "done", "done", "accepted"]
+    assert "resum" in one(workdir, "logs", slow, "--attempt=2").stdout
+    assert states(workdir) == ["accepted", "done", "done", "accepted"]
     done = helpers.run(*start)
     said = "2 of 4 runs were done before, and the failure of 2 jobs was accepted: this sweep is finished"
     assert done.returncode == 0 and said in done.stdout, done
@@ -106,12 +74,63 @@ def test_single_jobs_are_controlled_while_the_sweep_works_and_after(sweep, tmp_p
     words = ["two words", "$(touch", "pwned)"]
     assert ends == [[words, str(workdir), "3"], [words, str(workdir), "0"]]
 
-    watched = helpers.run("launch.status", here, "--watch=0.1", "--json", on_done)
+    watched = helpers.run("launch.status", f"--workdir={workdir}", "--watch=0.1", "--json", on_done)
     assert watched.returncode == 0 and len(watched.stdout.splitlines()) == 1  # nothing is at work: it looks once
     assert json.loads(told.read_text().splitlines()[-1]) == ends[-1]
-    failed = one("retry", bad)  # takes back that it was accepted
+    failed = one(workdir, "retry", bad)  # takes back that it was accepted
     assert failed.returncode == 2 and "failed again: non-finite loss" in failed.stderr
-    assert helpers.run("launch.collect", here).stdout.startswith("1 of 4 runs are missing")
+    assert helpers.run("launch.collect", f"--workdir={workdir}").stdout.startswith("1 of 4 runs are missing")
+
+
+def controlled_while_it_works(start, workdir, said) -> list[str]:
+    """Starts the sweep and cancels two of its jobs; returns the names of all once it has ended."""
+    workdir.mkdir()
+    with open(said, "w") as stderr:
+        command = helpers.command(*start)
+        process = subprocess.Popen(command, env=helpers.environment(), stdout=subprocess.DEVNULL, stderr=stderr)
+    try:
+        helpers.wait_until(lambda: (workdir / "sweep.json").exists(), [process])
+        bad, slow, short, never = names = list(json.loads((workdir / "sweep.json").read_text())["jobs"])
+        helpers.wait_until(lambda: (workdir / "jobs" / slow / "trunk" / "metrics.jsonl").exists(), [process])
+        assert "it was not running" in one(workdir, "cancel", never).stdout
+        assert wait_for_steps(process, workdir, 8)
+        assert len(children(process.pid)) == 1  # --workers, on a machine of two cores
+        command = helpers.command("launch.logs", f"--workdir={workdir}", f"--job={slow}", "--follow")
+        follow = subprocess.Popen(command, env=helpers.environment(), stdout=subprocess.PIPE)
+        look_at_each(status(workdir), names)
+        refused = one(workdir, "accept", short)
+        assert refused.returncode == 2 and "has not failed for good: it is waiting" in refused.stderr
+        assert "is at work on the sweep and takes job" in one(workdir, "retry", bad).stderr
+        cancelled = one(workdir, "cancel", slow)
+        assert "its trainer saved and stopped" in cancelled.stdout, cancelled
+        followed, _ = follow.communicate(timeout=60)  # it ends with the job
+        process.wait(timeout=240)
+    finally:
+        process.kill()
+    assert process.returncode == 2
+    assert followed == (workdir / "jobs" / slow / "log.txt").read_bytes() and b"stopped by signal 15" in followed
+    assert states(workdir) == ["failed", "cancelled", "done", "cancelled"]
+    read_the_logs(workdir, bad, never)
+    return names
+
+
+def look_at_each(whole: dict, names) -> None:
+    """What launch.status says while the second job trains."""
+    bad, slow, short, never = ({job["name"]: job for job in whole["jobs"]}[name] for name in names)
+    assert [job["state"] for job in (bad, slow, short, never)] == ["failed", "running", "waiting", "cancelled"]
+    assert whole["n_chips"] == 1 and whole["hours"] >= bad["hours"] > 0
+    assert whole["hours_left"] > slow["hours_left"] > 0  # a short job comes after it
+    assert "non-finite loss" in bad["failure"]["cause"] and bad["failure"]["for_good"]
+    assert 0 < slow["tokens"] < slow["training_tokens"] and 2 < slow["loss"] < 8
+
+
+def read_the_logs(workdir, bad, never) -> None:
+    log = (workdir / "jobs" / bad / "log.txt").read_text()
+    assert log.count("error: non-finite loss") == len(re.findall("^==> .* a trainer on ", log, re.MULTILINE)) == 2
+    both = [one(workdir, "logs", bad, f"--attempt={n}").stdout for n in (1, -1)]
+    assert "".join(both) == log and one(workdir, "logs", bad, "--attempt=2").stdout == both[1]
+    assert not (workdir / "jobs" / never / "log.txt").exists()
+    assert "is given up: cancelled" in one(workdir, "accept", never).stdout
 
 
 @pytest.mark.parametrize(

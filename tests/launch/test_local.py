@@ -83,24 +83,39 @@ def test_a_second_start_starts_nothing(sweep, undisturbed):
 
 def test_killed_and_stopped_at_random_it_ends_with_the_same_table(sweep, undisturbed, tmp_path):
     """Trainers die by SIGKILL, and so does the sweep; then Ctrl-C, then launch.cancel."""
-    chance, n_killed = random.Random(1), 0
-    for _ in range(3 if SOAK else 2):
-        process = begin(sweep, tmp_path)
-        for _ in range(8 if SOAK else 1):
-            wait_for_steps(process, tmp_path, chance.randrange(1, 12))
-            for pid in chance.sample(victims := children(process.pid), k=min(1, len(victims))):
-                kill(pid)
-                n_killed += 1
-        assert wait_for_steps(process, tmp_path, chance.randrange(1, 12)), "the sweep ended before it was killed"
-        orphans = children(process.pid)
-        process.kill()
-        process.wait()
-        if chance.random() < 0.5:  # the others save and stop by themselves while the next sweep starts
-            for pid in orphans:
-                kill(pid)
-        assert one_trainer_for_each_job(tmp_path)
+    chance = random.Random(1)
+    n_killed = sum(kill_at_random(sweep, tmp_path, chance) for _ in range(3 if SOAK else 2))
     assert n_killed >= (20 if SOAK else 1)
+    stop_by_ctrl_c(sweep, tmp_path)
+    stop_by_cancel(sweep, tmp_path)
+    done = launch(sweep, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert rows(tmp_path) == rows(undisturbed)
+    times = re.compile(rb"(?m)^(.*?),([^,]*),(\d+,jobs/)")  # seconds stand before n_heads and the run's folder
+    same = [times.sub(rb"\1,,\3", (folder / "runs.csv").read_bytes()) for folder in (tmp_path, undisturbed)]
+    assert same[0] == same[1]
 
+
+def kill_at_random(sweep, tmp_path, chance) -> int:
+    """Starts the sweep and kills some of its trainers, then itself; returns how many trainers died."""
+    process, n_killed = begin(sweep, tmp_path), 0
+    for _ in range(8 if SOAK else 1):
+        wait_for_steps(process, tmp_path, chance.randrange(1, 12))
+        for pid in chance.sample(victims := children(process.pid), k=min(1, len(victims))):
+            kill(pid)
+            n_killed += 1
+    assert wait_for_steps(process, tmp_path, chance.randrange(1, 12)), "the sweep ended before it was killed"
+    orphans = children(process.pid)
+    process.kill()
+    process.wait()
+    if chance.random() < 0.5:  # the others save and stop by themselves while the next sweep starts
+        for pid in orphans:
+            kill(pid)
+    assert one_trainer_for_each_job(tmp_path)
+    return n_killed
+
+
+def stop_by_ctrl_c(sweep, tmp_path) -> None:
     process = begin(sweep, tmp_path)
     if wait_for_steps(process, tmp_path, 5):
         refused = helpers.fails("launch.sweep", f"--sweep={sweep}", f"--workdir={tmp_path}")
@@ -113,6 +128,8 @@ def test_killed_and_stopped_at_random_it_ends_with_the_same_table(sweep, undistu
         assert not children(process.pid)
         assert not (tmp_path / "runs.csv").exists()
 
+
+def stop_by_cancel(sweep, tmp_path) -> None:
     process = begin(sweep, tmp_path)
     if wait_for_steps(process, tmp_path, 5):
         status = helpers.run("launch.status", f"--workdir={tmp_path}").stdout
@@ -121,13 +138,6 @@ def test_killed_and_stopped_at_random_it_ends_with_the_same_table(sweep, undistu
         assert "asked 1 process" in helpers.run("launch.cancel", f"--workdir={tmp_path}").stdout
         process.wait()
         assert process.returncode == 143
-
-    done = launch(sweep, tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert rows(tmp_path) == rows(undisturbed)
-    times = re.compile(rb"(?m)^(.*?),([^,]*),(\d+,jobs/)")  # seconds stand before n_heads and the run's folder
-    same = [times.sub(rb"\1,,\3", (folder / "runs.csv").read_bytes()) for folder in (tmp_path, undisturbed)]
-    assert same[0] == same[1]
 
 
 def test_what_remains_to_train_does_not_change_how_it_is_trained(sweep, undisturbed, tmp_path):
@@ -224,19 +234,23 @@ def launch_of(flags, workdir) -> list[str]:
     return ["launch.sweep", *flags, f"--workdir={workdir}"]
 
 
-def test_two_versions_never_mix_silently(sweep, undisturbed, tmp_path):
-    """Another config, other code, another corpus: refused by name, taken when named."""
+@pytest.fixture
+def copied(sweep, undisturbed, tmp_path):
+    """(workdir, the flags that start it): the finished sweep in a folder and with a config, edited.py, of its own."""
     workdir = tmp_path / "run"
     shutil.copytree(undisturbed, workdir)
-    start = [f"--sweep={tmp_path / 'sweep.py'}", f"--workdir={workdir}"]
-    n_rows = len(rows(undisturbed))
     config = re.search(r"return '(.*?)'", sweep.read_text()).group(1)
     edited = tmp_path / "edited.py"
-    original = pathlib.Path(config).read_text()
-    edited.write_text(original)
+    edited.write_text(pathlib.Path(config).read_text())
     (tmp_path / "sweep.py").write_text(sweep.read_text().replace(config, str(edited)))
-    assert f"{n_rows} of {n_rows} runs were done before" in helpers.run("launch.sweep", *start).stdout
+    return workdir, [f"--sweep={tmp_path / 'sweep.py'}", f"--workdir={workdir}"]
 
+
+def test_two_versions_never_mix_silently(copied, undisturbed, tmp_path):
+    """Another config, other code, another corpus: refused by name, taken when named."""
+    (workdir, start), edited, n_rows = copied, tmp_path / "edited.py", len(rows(undisturbed))
+    original = edited.read_text()
+    assert f"{n_rows} of {n_rows} runs were done before" in helpers.run("launch.sweep", *start).stdout
     edited.write_text(original.replace("    return config", "    config.loss.router_z = 0.5\n    return config"))
     said = helpers.fails("launch.sweep", *start)
     assert "--mix=config" in said and "was edited" in said

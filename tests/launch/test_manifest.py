@@ -61,6 +61,22 @@ def pod_of(jobset) -> dict:
     return jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
 
 
+def change_containers(containers) -> None:
+    """As the flags of the test below and its patch do."""
+    (container,) = containers
+    container["env"] += [
+        {"name": "WANDB_MODE", "value": "offline"},
+        {"name": "ODD", "value": "a=$$(PATH) b"},  # which Kubernetes hands on as a=$(PATH) b
+    ]
+    container["envFrom"] = [{"secretRef": {"name": "wandb"}}, {"secretRef": {"name": "hub"}}]
+    container["resources"]["limits"]["memory"] = "64Gi"
+    container["volumeMounts"] = [
+        {"name": "fast", "mountPath": "/dev/shm"},
+        {"name": "data", "mountPath": "/data", "readOnly": True},
+    ]
+    containers.append({"name": "watcher", "image": "watch:1"})
+
+
 def test_each_flag_has_its_place(parsed, tmp_path):
     """Together with a patch: everything that differs from the manifest without them, written out by hand."""
     (tmp_path / "pod.yaml").write_text(PATCH)
@@ -96,18 +112,7 @@ def test_each_flag_has_its_place(parsed, tmp_path):
             {"name": "data", "persistentVolumeClaim": {"claimName": "corpus"}},
         ],
     }
-    (container,) = pod["spec"]["containers"]
-    container["env"] += [
-        {"name": "WANDB_MODE", "value": "offline"},
-        {"name": "ODD", "value": "a=$$(PATH) b"},  # which Kubernetes hands on as a=$(PATH) b
-    ]
-    container["envFrom"] = [{"secretRef": {"name": "wandb"}}, {"secretRef": {"name": "hub"}}]
-    container["resources"]["limits"]["memory"] = "64Gi"
-    container["volumeMounts"] = [
-        {"name": "fast", "mountPath": "/dev/shm"},
-        {"name": "data", "mountPath": "/data", "readOnly": True},
-    ]
-    pod["spec"]["containers"].append({"name": "watcher", "image": "watch:1"})
+    change_containers(pod["spec"]["containers"])
     assert found == expected
     gke_tests.check(found["spec"]["replicatedJobs"][0]["template"], "V1JobTemplateSpec")
 

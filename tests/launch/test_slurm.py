@@ -1,6 +1,5 @@
 """Sweeps on a real Slurm of two nodes; at length with JMOE_SOAK=1 (`make soak`)."""
 
-import concurrent.futures
 import csv
 import json
 import os
@@ -13,6 +12,7 @@ import time
 import helpers
 import pytest
 import slurm
+import sweeps
 
 from launch import slurm_task
 
@@ -118,18 +118,12 @@ def test_whatever_happens_to_nodes_it_ends_with_the_same_losses(cluster, run, co
     """An array over two nodes, one of which is drained, set down or lost, or given to another job."""
     varied = {"model.d_model": (16, 32, 48), "model.n_experts": (1, 2, 4, 8)} if SOAK else {"model.n_experts": (1, 4)}
     varied["n_tokens"] = ((8_192, 65_536),)  # longer than all that happens
-    sweep, workdir, chance = (
-        write_sweep(tmp_path, config, varied),
-        tmp_path / "it's $(touch pwned) back\\slash [1] 100% x",
-        random.Random(1),
-    )
+    sweep, chance = write_sweep(tmp_path, config, varied), random.Random(1)
+    workdir = tmp_path / "it's $(touch pwned) back\\slash [1] 100% x"
     start = ("launch.sweep", f"--sweep={sweep}", f"--workdir={workdir}", "--backend=slurm", "--retries=1000")
     start += ("--sbatch=--exclusive",)  # a task a node
     n_jobs = 12 if SOAK else 2
-    with concurrent.futures.ThreadPoolExecutor(2) as both:  # two starts at once: one submits, the other waits for it
-        submitted = list(both.map(lambda _: run(*start), range(2)))
-    assert [done.returncode for done in submitted] == [0, 0], submitted
-    said = sorted(done.stdout for done in submitted)
+    said = sweeps.started_twice_at_once(run, *start)
     assert f"nothing to submit: {n_jobs} jobs are queued" in said[0] and f"submitted {n_jobs} jobs" in said[1]
     assert len(queue(cluster).splitlines()) == n_jobs + 1  # and a collect
     again = run(*start)

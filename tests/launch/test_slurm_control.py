@@ -41,14 +41,8 @@ def test_one_job_of_a_capped_array(cluster, tmp_path, text_glob, monkeypatch):
     assert told.read_text() == "2" and follow.wait(60) == 0
     status = json.loads(helpers.run("launch.status", here, "--json").stdout)
     assert [job["state"] for job in status["jobs"]] == ["cancelled", "done", "cancelled"]
-
     log = (workdir / "jobs" / short / "log.txt").read_text()
-    ranks = [one("logs", short, f"--rank={rank}").stdout for rank in range(3)]
-    labelled = [line.split(": ", 1)[0] for line in log.splitlines() if line[:3] in ("0: ", "1: ")]
-    assert "0" in labelled and ranks[0] and not ranks[2]
-    assert [len(text.splitlines()) for text in ranks[:2]] == [labelled.count("0"), labelled.count("1")]
-    assert ranks[0].splitlines()[0] == next(line[3:] for line in log.splitlines() if line.startswith("0: "))
-
+    check_ranks(log, [one("logs", short, f"--rank={rank}").stdout for rank in range(3)])
     for job in (slow, never):
         assert "is given up: cancelled" in one("accept", job).stdout
     assert "2 runs are left out" in helpers.run("launch.collect", here).stdout
@@ -58,6 +52,14 @@ def test_one_job_of_a_capped_array(cluster, tmp_path, text_glob, monkeypatch):
     assert "1 jobs are queued or running" in added.stdout, added
     assert helpers.run("launch.cancel", here).returncode == 0
     wait(lambda: not queue(cluster), "the queue does not empty")
+
+
+def check_ranks(log: str, ranks: list[str]) -> None:
+    """Each rank's log holds the lines of `log` that are labelled with it."""
+    labelled = [line.split(": ", 1)[0] for line in log.splitlines() if line[:3] in ("0: ", "1: ")]
+    assert "0" in labelled and ranks[0] and not ranks[2]
+    assert [len(text.splitlines()) for text in ranks[:2]] == [labelled.count("0"), labelled.count("1")]
+    assert ranks[0].splitlines()[0] == next(line[3:] for line in log.splitlines() if line.startswith("0: "))
 
 
 def test_arrays_of_one_sweep_wait_for_each_other_where_jobs_are_capped(cluster, tmp_path, text_glob, monkeypatch):

@@ -10,6 +10,8 @@ import subprocess
 import sys
 import time
 
+import warm
+
 CONFIG = """
 from configs import quickstart
 
@@ -87,15 +89,16 @@ def start(module: str, *flags, n_processes: int = 1, n_devices: int = 1, stderr=
     joined = {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{free_port()}", "JAX_NUM_PROCESSES": str(n_processes)}
     places = [joined | {"JAX_PROCESS_ID": str(i)} for i in range(n_processes)] if n_processes > 1 else [{}]
     return [
-        subprocess.Popen(
-            command(module, *flags),
-            env=environment(n_devices) | place,
-            stdout=subprocess.DEVNULL,
-            stderr=stderr,
-            text=True,
-        )
+        begin(module, flags, environment(n_devices) | place, stdout=subprocess.DEVNULL, stderr=stderr)
         for place in places
     ]
+
+
+def begin(module: str, flags, env: dict, **places):
+    """subprocess.Popen of a command, or for jmoe's what behaves as one and starts in half the time."""
+    if module.startswith("jmoe.") and sys.platform == "linux":  # elsewhere a fork is not safe after these imports
+        return warm.Process(module, [*map(str, flags)], env, **places)
+    return subprocess.Popen(command(module, *flags), env=env, text=True, **places)
 
 
 def wait_until(condition, processes=(), seconds: float = 200.0) -> None:
@@ -106,9 +109,17 @@ def wait_until(condition, processes=(), seconds: float = 200.0) -> None:
 
 
 def run(module: str, *flags, n_devices: int = 1, timeout: float = 300, **options) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        command(module, *flags), env=environment(n_devices), capture_output=True, text=True, timeout=timeout, **options
-    )
+    if options:
+        options |= dict(env=environment(n_devices), capture_output=True, text=True, timeout=timeout)
+        return subprocess.run(command(module, *flags), **options)
+    process = begin(module, flags, environment(n_devices), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        said = process.communicate(timeout=timeout)
+    except BaseException:
+        process.kill()
+        process.wait()
+        raise
+    return subprocess.CompletedProcess(process.args, process.returncode, *said)
 
 
 def fails(module: str, *flags, n_devices: int = 1) -> str:

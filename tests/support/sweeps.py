@@ -1,5 +1,6 @@
 """Makes workdirs of sweeps as trainers leave them, but without training, to test what is read, kept and refused."""
 
+import concurrent.futures
 import json
 
 from etils import epath
@@ -58,3 +59,11 @@ def train(job, share: float = 1.0, **fields) -> None:
             "record": {"config": config},
         }
         storage.write_whole(folder / "result.json", json.dumps(storage.sealed(result)))
+
+
+def started_twice_at_once(run, *start) -> list[str]:
+    """What two starts at once print, sorted: one submits, the other waits for it."""
+    with concurrent.futures.ThreadPoolExecutor(2) as both:
+        started = list(both.map(lambda _: run(*start), range(2)))
+    assert [done.returncode for done in started] == [0, 0], started
+    return sorted(done.stdout for done in started)

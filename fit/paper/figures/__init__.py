@@ -7,7 +7,7 @@ quality.py  predicted against measured (5)
 """
 
 from collections.abc import Mapping, Sequence
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
 import numpy as np
 
@@ -37,23 +37,28 @@ PAPER_FLOPS = (1e20, 1e21, 1e22)  # of its figures, for a published law
 PAPER_ONE = {"1a": 1e22, "3": 5e22, "4": 5e22}
 
 
-def save(figure: "Figure", path: str | IO[bytes], kind: str, **how: Any) -> None:
-    """Writes a figure of draw() to a path or an open file as one of FORMATS; the same inputs give the same bytes."""
+def save(figure: "Figure", path: str | IO[bytes], kind: str) -> None:
+    """Writes a figure to a path or an open file as one of FORMATS; the same figure gives the same bytes."""
     from fit.paper.figures import style
 
-    style.save(figure, path, kind, **how)
+    with style.in_style():
+        figure.savefig(path, format=kind, dpi=style.DPI, metadata=style.METADATA[kind])
 
 
-def measured(law: Law, path: str | Table, names: Mapping[str, str] | None = None) -> tuple[Runs, Array]:
-    """(runs, boolean [n_runs]: those that the fit kept out) of a table of runs; UserError where it cannot be read.
-    In a table other than the one that the law was fitted to, none is known to be kept out. names: what the table calls
-    its columns, {ours: theirs}; those that the fit was given, by default."""
+def measured(
+    law: Law, path: str | Table | None, names: Mapping[str, str] | None = None
+) -> tuple[Runs, Array] | tuple[None, None]:
+    """(runs, boolean [n_runs]: those that the fit kept out) of a table of runs, if there is one; UserError where it
+    cannot be read. In a table other than the one that the law was fitted to, none is known to be kept out. names: what
+    the table calls its columns, {ours: theirs}; those that the fit was given, by default."""
     from fit.fitting import holdout
 
-    names = names or (law.record.get("settings") or {}).get("columns")
-    runs = read_runs(path, law.form.columns, mix_corpora=True, names=names)
+    if path is None:
+        return None, None
+    settings = law.record.get("settings") or {}
+    runs = read_runs(path, law.form.columns, mix_corpora=True, names=names or settings.get("columns"))
     same = runs.fingerprint() == (law.record.get("runs") or {}).get("fingerprint")
-    return runs, holdout.held_out(runs, (law.record.get("settings") or {}).get("holdout", "none") if same else "none")
+    return runs, holdout.held_out(runs, settings.get("holdout", "none") if same else "none")
 
 
 def draw(
@@ -72,6 +77,7 @@ def draw(
     """
     from fit.paper.figures import flops, memory, quality, style
 
+    same = law, architecture, experts
     several = list(budgets) or budgets_of(law)
     one = budgets[0] if budgets else PAPER_ONE.get(which, several[1]) if law.published else several[1]
     with style.in_style():
@@ -80,19 +86,19 @@ def draw(
                 raise UserError("--figure=5 needs --runs")
             return quality.fit_quality(law, architecture, runs, out)
         if which == "2a":
-            return flops.isoflop(law, architecture, experts, list(budgets) or budgets_of(law, runs), runs)
+            return flops.isoflop(*same, list(budgets) or budgets_of(law, runs), runs)
         if which == "2b":
-            return flops.savings(law, experts, several)
+            return flops.savings(*same, several)
         if which == "memory":
-            return memory.experts_against_memory(law, architecture, experts, several)
+            return memory.experts_against_memory(*same, several)
         if which == "1a":
-            return memory.memory_curves(law, architecture, experts, one)
+            return memory.memory_curves(*same, one)
+        served = _served(law, architecture, one, 8192 if which == "3" else 32768)
         if which == "3":
-            return memory.matched_memory(law, architecture, experts, one, *_served(law, architecture, one, 8192))
+            return memory.matched_memory(*same, one, *served)
         size = dense_optimum(law, architecture, one)[0]
         sizes = (2e9, 5e9, 10e9) if law.published else tuple(units.rounded(share * size) for share in (0.3, 0.7, 1.4))
-        served = _served(law, architecture, one, 32768)
-        return memory.best_experts(law, architecture, experts, one, sizes, *served)
+        return memory.best_experts(*same, one, sizes, *served)
 
 
 def budgets_of(law: Law, runs: Runs | None = None) -> list[float]:

@@ -11,7 +11,7 @@ from fit.errors import UserError
 from fit.form import Reduced
 from fit.lawbook.lawfile import Law
 from fit.paper.figures import style
-from fit.paper.figures.style import NEAR, OF_THE_BEST
+from fit.paper.figures.style import NEAR
 from fit.planning import optimum
 from fit.shape.architecture import TRAINING, Architecture
 from fit.words import units
@@ -25,9 +25,8 @@ def isoflop(
 
     Needs no optimum: a law whose loss does not fall with size or tokens is drawn over the sizes it was fitted to.
     """
-    picture = style.Picture(law, architecture, experts)
-    experts, looks = picture.experts, picture.looks
-    figure, axes = style.panels(len(budgets), sharey=True)
+    picture = style.Picture(law, architecture, experts, len(budgets), sharey=True)
+    experts, looks, axes = picture.experts, picture.looks, picture.axes
     seen, notes = [], [style.handle("optimum", marker="o", markerfacecolor="white")]
     for axis, flops in zip(axes, budgets):
         best = {e: float(optimum.unconstrained(law, e, architecture, flops)[1]) for e in experts}
@@ -54,8 +53,7 @@ def isoflop(
     if runs is not None:
         label = f"runs within {NEAR - 1:.0%} of the budget, moved to it along the law"
         notes.append(style.handle(label, marker="o", markeredgecolor="black", color="0.6"))
-    style.legends(figure, law, looks, notes, band=OF_THE_BEST)
-    return figure, picture.columns
+    return picture.done(*notes)
 
 
 def _near(law: Law, runs: Runs, flops: float, experts: Floats) -> dict[float, tuple[Array, Array]]:
@@ -71,7 +69,7 @@ def _near(law: Law, runs: Runs, flops: float, experts: Floats) -> dict[float, tu
 
 def _tokens_shown(law: Law, flops: float, needed: Sequence[Numbers]) -> tuple[float, float]:
     """(least, most) tokens of the curves at a budget: four times beyond what is needed, or else the fitted sizes."""
-    known = np.concatenate([np.ravel(v) for v in needed])
+    known = np.hstack(needed)
     if np.isfinite(known).any():
         return np.nanmin(known) / 4, np.nanmax(known) * 4
     if "n_active" not in law.ranges:
@@ -80,13 +78,14 @@ def _tokens_shown(law: Law, flops: float, needed: Sequence[Numbers]) -> tuple[fl
     return flops / (TRAINING * high) / 2, flops / (TRAINING * low) * 2
 
 
-def savings(law: Law, experts: Floats, budgets: Sequence[float]) -> tuple[Figure, style.Columns]:
+def savings(
+    law: Law, architecture: Architecture, experts: Floats, budgets: Sequence[float]
+) -> tuple[Figure, style.Columns]:
     """Fig. 2b: the training FLOPs a compute-optimal dense model needs for the loss of an MoE, over the MoE's."""
-    experts = optimum.allowed_experts(law, experts)
-    looks = style.looks(law, experts)
-    figure, (axis,) = style.panels()
-    columns, flops = style.Columns(), np.geomspace(min(budgets), max(budgets) * 10, 40)
-    saved = {e: _dense_over_flops(law.at_experts(e), law.at_experts(1.0), flops) for e in experts}
+    picture = style.Picture(law, architecture, experts)
+    (axis,), columns = picture.axes, picture.columns
+    flops = np.geomspace(min(budgets), max(budgets) * 10, 40)
+    saved = {e: _dense_over_flops(law.at_experts(e), law.at_experts(1.0), flops) for e in picture.experts}
     most = max(saved, key=lambda e: np.nan_to_num(saved[e][2][-1]))
     for i, (e, (size, tokens, ratio)) in enumerate(saved.items()):
         ends = None
@@ -94,7 +93,7 @@ def savings(law: Law, experts: Floats, budgets: Sequence[float]) -> tuple[Figure
             at = [law.at_experts(number, style.drawn(law)) for number in (e, 1.0)]
             ends = style.percentiles(law, _dense_over_flops(*at, flops)[2])
         within = law.inside(size, tokens, e)
-        style.curve(axis, flops, ratio, within, looks[e], ends, every=(i % 6, 6))
+        style.curve(axis, flops, ratio, within, picture.looks[e], ends, every=(i % 6, 6))
         columns.add(n_experts=e, flops=flops, dense_flops_over_flops=ratio, extrapolated=~within)
     if not np.isfinite(columns["dense_flops_over_flops"]).any():
         raise UserError(f"--law={law.name}: its loss of dense models does not fall with size and tokens: no optimum")
@@ -102,8 +101,7 @@ def savings(law: Law, experts: Floats, budgets: Sequence[float]) -> tuple[Figure
     shown = np.concatenate([np.asarray(line.get_ydata(), float) for line in axis.lines])
     style.log_axis(axis.yaxis, 0.95 * np.nanmin(shown), 1.1 * np.nanmax(shown), "{:.3g}×".format)
     axis.set(xlabel="training FLOPs of the mixture", ylabel="dense FLOPs for equal loss, ratio")
-    style.legends(figure, law, looks, band=OF_THE_BEST)
-    return figure, columns
+    return picture.done()
 
 
 def _dense_over_flops(reduced: Reduced, dense: Reduced, flops: Array) -> tuple[Array, Array, Array]:

@@ -5,7 +5,7 @@ only ratios matter, the pictures count one byte a number.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -14,12 +14,11 @@ from matplotlib.figure import Figure
 from fit.aliases import Array, Floats
 from fit.lawbook.lawfile import Law
 from fit.paper.figures import style
-from fit.paper.figures.style import OF_THE_BEST
 from fit.planning import optimum
 from fit.shape.architecture import Architecture
 from fit.words import units
 
-RING = dict(marker="o", color="black", markerfacecolor="none", markersize=8, linestyle="none")
+RING: style.Look = dict(marker="o", color="black", markerfacecolor="none", markersize=8, linestyle="none")
 
 
 def _models(optima: optimum.Optima) -> tuple[Array, Array, Array]:
@@ -30,8 +29,7 @@ def memory_curves(law: Law, architecture: Architecture, experts: Floats, flops: 
     """Fig. 1a: loss against total parameters at one training budget, up to the compute-optimal size of each number of
     experts, which is marked; the strip below says which number is the best."""
     picture = style.Picture(law, architecture, experts)
-    experts, looks = picture.experts, picture.looks
-    figure, (axis,) = style.panels()
+    experts, looks, (axis,) = picture.experts, picture.looks, picture.axes
     free = optimum.optima(law, architecture, optimum.Constraints(flops=flops), experts)
     low = architecture.n_total(float(architecture.width_per_block) * 2, 1)
     grid = np.geomspace(max(low, np.nanmin(free.n_total) / 30), 1.15 * np.nanmax(free.n_total), style.POINTS)
@@ -50,21 +48,19 @@ def memory_curves(law: Law, architecture: Architecture, experts: Floats, flops: 
     style.log_axis(axis.xaxis, grid[0], grid[-1])
     title = f"{units.flops_math(flops)} training FLOPs"
     axis.set(xlabel="total parameters", ylabel="loss (nats per token)", title=title)
-    notes = [style.handle("optimum", marker="o", markerfacecolor="white")]
-    style.legends(figure, law, looks, notes, band=OF_THE_BEST)
-    return figure, picture.columns
+    return picture.done(style.handle("optimum", marker="o", markerfacecolor="white"))
 
 
 def _strip_of_best(axis: Axes, grid: Array, best: Array, looks: style.Looks) -> None:
     """A strip along the foot of an axis that names the best number of experts at each place."""
-    edges = [0, *(np.flatnonzero(np.diff(best)) + 1), len(grid) - 1]
+    edges = np.concatenate([[0], np.flatnonzero(np.diff(best)) + 1, [len(grid) - 1]])
     at = axis.get_xaxis_transform()  # x in data, y as a share of the axis
-    width = np.log(grid[-1] / grid[0])
-    for start, stop in zip(edges, edges[1:]):
-        e = best[start]
-        axis.axvspan(grid[start], grid[stop], 0, 0.07, color=looks[e]["color"], linewidth=0)
-        if np.log(grid[stop] / grid[start]) > 0.05 * width:
-            middle, ink = (grid[start] * grid[stop]) ** 0.5, style.ink_on(looks[e]["color"])
+    for e, low, high in zip(best[edges[:-1]], grid[edges[:-1]], grid[edges[1:]]):
+        colour = looks[e]["color"]
+        axis.axvspan(low, high, 0, 0.07, color=colour, linewidth=0)
+        if np.log(high / low) > 0.05 * np.log(grid[-1] / grid[0]):
+            ink = "white" if np.dot(colour[:3], (0.299, 0.587, 0.114)) < 0.55 else "black"  # which is read better
+            middle = (low * high) ** 0.5
             axis.text(middle, 0.035, f"{e:g}", transform=at, color=ink, ha="center", va="center", fontsize=6)
     axis.text(0, 0.08, " best E", transform=axis.transAxes, fontsize=6, va="bottom")
 
@@ -73,16 +69,10 @@ def matched_memory(
     law: Law, architecture: Architecture, experts: Floats, flops: float, kv_tokens: float, inference_tokens: float
 ) -> tuple[Figure, style.Columns]:
     """Fig. 3: loss against the dense model of equal memory: weights alone; with cache; with inference too."""
-    picture = style.Picture(law, architecture, experts)
-    experts, looks = picture.experts, picture.looks
-    figure, axes = style.panels(3, sharex=True, sharey=True)
-    scenarios = (
-        ("weights only", 0.0, 0.0),
-        (f"cache of {kv_tokens:,.0f} tokens too", kv_tokens, 0.0),
-        (f"and {units.amount(inference_tokens)} tokens of inference", kv_tokens, inference_tokens),
-    )
-    for axis, (title, cache, served) in zip(axes, scenarios):
-        base = _scenario(flops, cache, served)
+    picture = style.Picture(law, architecture, experts, 3, sharex=True, sharey=True)
+    experts, axes = picture.experts, picture.axes
+    inference = f"and {units.amount(inference_tokens)} tokens of inference", kv_tokens, inference_tokens
+    for axis, title, base in _scenarios(picture, flops, kv_tokens, inference):
         free = optimum.optima(law, architecture, base, experts)
         top = np.nanmax(free.n_total)
         smallest = architecture.n_active(2.0 * architecture.width_per_block, 1)
@@ -91,26 +81,25 @@ def matched_memory(
         for i, e in enumerate(experts):
             optima = optimum.solve(law, e, architecture, dataclasses.replace(base, memory_bytes=memory))
             shown = optima.feasible & (optima.size_bound == "memory")
-            how: style.Look = dict(
-                shown=shown, look=looks[e] | dict(every=(7 * i, 40)), sure=i == np.nanargmin(free.loss)
-            )
-            picture.curve(axis, dense, _models(optima), e, **how, panel=title, dense_parameters=dense)
-        axis.set(title=title)
+            look, sure = picture.looks[e] | dict(every=(7 * i, 40)), i == np.nanargmin(free.loss)
+            numbers: style.Look = dict(panel=title, dense_parameters=dense)
+            picture.curve(axis, dense, _models(optima), e, look, shown, sure, **numbers)
     style.log_axis(axes[0].xaxis, *style.extent(axes))
-    axes[0].set_ylabel(f"loss (nats per token)\nat {units.flops_math(flops)} FLOPs")
     axes[1].set_xlabel("parameters of the dense model of equal memory")
-    style.legends(figure, law, looks, band=OF_THE_BEST)
-    return figure, picture.columns
+    return picture.done()
 
 
-def _scenario(flops: float, kv_tokens: float, inference_tokens: float) -> optimum.Constraints:
-    return optimum.Constraints(
-        flops=flops,
-        bytes_per_parameter=1.0,
-        bytes_per_kv_element=1.0,
-        kv_tokens=kv_tokens,
-        inference_tokens=inference_tokens,
-    )
+def _scenarios(
+    picture: style.Picture, flops: float, kv_tokens: float, inference: tuple[str, float, float]
+) -> Iterator[tuple[Axes, str, optimum.Constraints]]:
+    """(axis, title, Constraints) of three panels: weights only; with a cache; and `inference`, (title, tokens in the
+    cache, tokens served)."""
+    picture.axes[0].set_ylabel(f"loss (nats per token)\nat {units.flops_math(flops)} FLOPs")
+    scenarios = ("weights only", 0.0, 0.0), (f"cache of {kv_tokens:,.0f} tokens too", kv_tokens, 0.0), inference
+    for axis, (title, cache, served) in zip(picture.axes, scenarios):
+        axis.set(title=title)
+        limits = optimum.Constraints(flops=flops, kv_tokens=cache, inference_tokens=served)
+        yield axis, title, dataclasses.replace(limits, bytes_per_parameter=1.0, bytes_per_kv_element=1.0)
 
 
 def best_experts(
@@ -124,17 +113,11 @@ def best_experts(
 ) -> tuple[Figure, style.Columns]:
     """Fig. 4: loss against E for a few memory sizes (parameters of a dense model), in three scenarios; a ring around
     the best."""
-    picture = style.Picture(law, architecture, experts)
-    experts, looks = picture.experts, picture.looks
-    figure, axes = style.panels(3, sharex=True, sharey=True)
-    scenarios = (
-        ("weights only", 0.0, 0.0),
-        (f"cache of {kv_tokens:,.0f} tokens too", kv_tokens, 0.0),
-        (f"{units.amount(inference_tokens)} tokens of inference", 0.0, inference_tokens),
-    )
+    picture = style.Picture(law, architecture, experts, 3, sharex=True, sharey=True)
+    experts = picture.experts
+    inference = f"{units.amount(inference_tokens)} tokens of inference", 0.0, inference_tokens
     greys = [dict(color=str(0.65 * i / max(len(sizes) - 1, 1)), marker=m) for i, m in zip(range(len(sizes)), "os^DvP")]
-    for axis, (title, cache, served) in zip(axes, scenarios):
-        base = _scenario(flops, cache, served)
+    for axis, title, base in _scenarios(picture, flops, kv_tokens, inference):
         for size, grey in zip(sizes, greys):
             memory = base.memory(architecture, architecture.d_model(size, 1), 1)
             optima = optimum.solve(law, experts, architecture, dataclasses.replace(base, memory_bytes=memory))
@@ -143,18 +126,16 @@ def best_experts(
             names: style.Look = dict(panel=title, dense_parameters=size)
             picture.curve(axis, experts, _models(optima), experts, grey, sure=size == max(sizes), **names)
             for e, loss in zip(experts, optima.loss):
-                axis.plot(e, loss, grey["marker"], color=looks[e]["color"], markersize=3.5)
+                axis.plot(e, loss, grey["marker"], color=picture.looks[e]["color"], markersize=3.5)
             best = int(np.nanargmin(optima.loss))
             axis.plot(experts[best], optima.loss[best], **RING)
         style.experts_axis(axis.xaxis, experts)
-        axis.set(xlabel="number of experts E", title=title)
-    axes[0].set_ylabel(f"loss (nats per token)\nat {units.flops_math(flops)} FLOPs")
+        axis.set(xlabel="number of experts E")
     lines = [
         style.handle(f"memory of a {units.amount(size)} dense model", **grey | dict(linestyle="-"))
         for size, grey in zip(sizes, greys)
     ]
-    style.legends(figure, law, notes=[*lines, style.handle("best E", **RING)], band=OF_THE_BEST)
-    return figure, picture.columns
+    return picture.done(*lines, style.handle("best E", **RING), experts=False)
 
 
 def experts_against_memory(
@@ -162,9 +143,8 @@ def experts_against_memory(
 ) -> tuple[Figure, style.Columns]:
     """The best E against memory (weights of 2 bytes, no cache) at each training budget, and how the draws spread;
     Table 2 as a picture."""
-    experts = optimum.allowed_experts(law, experts)
-    looks, columns = style.looks(law, experts), style.Columns()
-    figure, axes = style.panels(len(budgets), height=2.3, sharex=True, sharey=True)
+    picture = style.Picture(law, architecture, experts, len(budgets), height=2.3, sharex=True, sharey=True)
+    experts, axes = picture.experts, picture.axes
     free = np.concatenate(
         [optimum.optima(law, architecture, optimum.Constraints(flops=f), experts).n_total for f in budgets]
     )
@@ -181,24 +161,20 @@ def experts_against_memory(
         if ends is not None:
             axis.fill_between(grid[::4], *ends, step="mid", color="0.3", alpha=0.15, linewidth=0)
         for e in np.unique(best):
-            style.curve(axis, grid, np.where(best == e, e, np.nan), within, looks[e])
+            style.curve(axis, grid, np.where(best == e, e, np.nan), within, picture.looks[e])
         steps = np.flatnonzero(np.diff(best))
         axis.vlines(grid[steps], best[steps], best[steps + 1], color="0.5", linewidth=0.5)
         axis.set(title=f"{units.flops_math(flops)} training FLOPs", xlabel="memory (2 bytes a weight)")
-        columns.add(flops=flops, memory_bytes=grid, n_experts=best, extrapolated=~within)
+        picture.columns.add(flops=flops, memory_bytes=grid, n_experts=best, extrapolated=~within)
     style.experts_axis(axes[0].yaxis, experts)
     style.log_axis(axes[0].xaxis, grid[0], grid[-1], units.memory)
     axes[0].set_ylabel("best number of experts E")
-    style.legends(figure, law)
-    return figure, columns
+    return picture.done(experts=False, band="")
 
 
 def _spread_of_best(law: Law, architecture: Architecture, experts: Array, limit: optimum.Constraints) -> Array | None:
     """(low, high) percentiles over the bootstrap draws of the best E at each memory; None without draws."""
-    if not law.draws:
-        return None
-    usable = optimum.usable_draws(law, experts)
-    if not usable.any():
+    if not law.draws or not (usable := optimum.usable_draws(law, experts)).any():
         return None
     draws = {name: values[usable] for name, values in style.drawn(law).items()}
     optima = [optimum.solve(law, e, architecture, limit, draws) for e in experts]

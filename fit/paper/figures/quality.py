@@ -29,8 +29,8 @@ def fit_quality(law: Law, architecture: Architecture, runs: Runs, out: Array) ->
     _predicted_against_measured(scatter, residuals, runs, predicted, out, looks)
     sizes = runs.n_active[np.isin(runs.n_experts, shown)]
     if shown:
-        ends, colours = style.sizes_span(sizes), style.sizes_map()
-        norm = LogNorm(*ends)
+        ends = sizes.min(), sizes.max() if np.ptp(sizes) else 2 * sizes.min()
+        norm, colours = LogNorm(*ends), style.sizes_map()
         for axis, e in zip(panels, shown):
             _loss_against_tokens(law, architecture, axis, runs, e, norm, colours)
         style.log_axis(panels[0].xaxis, *style.extent(panels, 1.1))
@@ -57,11 +57,10 @@ def _panels(n: int) -> tuple[Figure, tuple[Axes, Axes], list[Axes]]:
     scatter = figure.add_subplot(grid[0, 0])
     residuals = figure.add_subplot(grid[1, 0], sharex=scatter)
     scatter.tick_params(labelbottom=False)
-    panels = []
-    for i in range(n):
-        first = panels[0] if panels else None
-        panels.append(figure.add_subplot(grid[:, 1 + i], sharex=first, sharey=first))
-        panels[i].tick_params(labelleft=not i)
+    panels = [figure.add_subplot(grid[:, 1])] if n else []
+    for i in range(1, n):
+        panels.append(figure.add_subplot(grid[:, 1 + i], sharex=panels[0], sharey=panels[0]))
+        panels[i].tick_params(labelleft=False)
     return figure, (scatter, residuals), panels
 
 
@@ -71,10 +70,8 @@ def _predicted_against_measured(
     relative = 100 * (predicted / runs.loss - 1)
     many = len(runs) > style.MANY
     for e in sorted(set(runs.n_experts)):
-        for rows, how in (
-            ((runs.n_experts == e) & ~out, {}),
-            ((runs.n_experts == e) & out, dict(markerfacecolor="white", markeredgewidth=1)),
-        ):
+        for kept_out, how in ((False, {}), (True, dict(markerfacecolor="white", markeredgewidth=1))):
+            rows = (runs.n_experts == e) & (out == kept_out)
             look: style.Look = dict(linestyle="none", markersize=3, rasterized=many) | looks[e] | how
             scatter.plot(runs.loss[rows], predicted[rows], **look)
             residuals.plot(runs.loss[rows], relative[rows], **look)
@@ -100,16 +97,7 @@ def _loss_against_tokens(
         loss = optimum.loss_of(law, architecture, e, size, d)
         look = dict(color=colours(norm(size)), marker="")
         style.curve(axis, d, loss, law.inside(size, d, e), look, style.band(law, architecture, size, d, e))
-    axis.scatter(
-        runs.n_tokens[rows],
-        runs.loss[rows],
-        c=runs.n_active[rows],
-        norm=norm,
-        cmap=colours,
-        s=9,
-        edgecolors="white",
-        linewidths=0.3,
-        zorder=3,
-        rasterized=rows.sum() > style.MANY,
-    )
+    looks: style.Look = dict(norm=norm, cmap=colours, s=9, edgecolors="white", linewidths=0.3, zorder=3)
+    many = rows.sum() > style.MANY
+    axis.scatter(runs.n_tokens[rows], runs.loss[rows], c=runs.n_active[rows], rasterized=many, **looks)
     axis.set(xlabel="training tokens", title=f"E = {e:g}")

@@ -7,19 +7,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fit.aliases import Array, Json, Numbers
-from fit.architecture_search.holistic_runs import Search, budgets
-from fit.data.files import replacing
+from fit.architecture_search.holistic_runs import Search
 from fit.equal_flops.surface import reach
 from fit.paper.figures import style
 from fit.words.units import flops as flops_text
 
 MOST = 4  # surfaces in a picture: the largest budgets
-
-
-def save(figure: Figure, path: str, kind: str) -> None:
-    """Writes the figure to `path`, completely or not at all."""
-    with replacing(path) as temporary:
-        style.save(figure, temporary, kind)
 
 
 @style.in_style()
@@ -54,10 +47,7 @@ def architectures(rows: Sequence[Json], ratio_runs: Search | None = None, width_
     figure, axes = style.panels(3)
     colours = style.EXPERTS_MAP(np.linspace(0, style.LIGHTEST, len(rows)))
     for runs, shown in ((ratio_runs, (("x", axes[0]), ("y", axes[1]))), (width_runs, (("width", axes[2]),))):
-        if runs is None:
-            continue
-        for label in range(budgets(runs.flops).max() + 1):
-            some = runs.part(budgets(runs.flops) == label)
+        for some, _ in runs.by_budget() if runs else ():
             i = int(np.argmin([abs(np.log(row["flops"] / np.median(some.flops))) for row in rows]))
             for which, axis in shown:
                 axis.plot(getattr(some, which), some.loss - some.loss.min(), "o", color=colours[i], markersize=2)

@@ -1,8 +1,8 @@
 """How every picture looks: sized for a page of a paper, one meaning of a colour, dashes where a law is extrapolated."""
 
-import contextlib
-from collections.abc import Callable, Generator, Iterable, Sequence
-from typing import IO, Any, Literal
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal
 
 import matplotlib
 from matplotlib.artist import Artist
@@ -28,6 +28,7 @@ from fit.words import units
 
 Look = dict[str, Any]  # color, marker and whatever else matplotlib takes of a line
 Looks = dict[float, Look]  # by number of experts
+Where = Literal["outside upper center", "outside lower center"]  # of a legend
 COLUMN, PAGE = 3.35, 6.75  # inches: a column of a page, and a page
 OF_THE_BEST = ", of the best curve"  # alone a band is drawn: several would cover each other
 NEAR = 1.25  # a run belongs to a budget within this factor of it
@@ -70,17 +71,8 @@ METADATA = {
 }
 
 
-@contextlib.contextmanager
-def in_style() -> Generator[None]:
-    """matplotlib's own defaults and RC, whatever the user's matplotlibrc says."""
-    with matplotlib.style.context(["default", RC]):
-        yield
-
-
-@in_style()
-def save(figure: Figure, path: str | IO[bytes], kind: str, dpi: float = DPI) -> None:
-    """Writes the figure to a path or an open file as one of figures.FORMATS; the same figure gives the same bytes."""
-    figure.savefig(path, format=kind, dpi=dpi, metadata=METADATA[kind])
+# matplotlib's own defaults and RC, whatever the user's matplotlibrc says
+in_style = functools.partial(matplotlib.style.context, ["default", RC])
 
 
 def panels(n: int = 1, height: float = 2.6, **sharing: Any) -> tuple[Figure, Array]:
@@ -99,12 +91,15 @@ class Columns(dict):
 
 
 class Picture:
-    """A law's models of some numbers of experts drawn on axes, and the numbers behind them."""
+    """A law's models of some numbers of experts drawn on `axes`, n panels, and the numbers behind them."""
 
-    def __init__(self, law: Law, architecture: Architecture, experts: Floats) -> None:
+    def __init__(
+        self, law: Law, architecture: Architecture, experts: Floats, n: int = 1, height: float = 2.6, **sharing: Any
+    ) -> None:
         self.law, self.architecture = law, architecture
         self.experts = optimum.allowed_experts(law, experts)
         self.looks, self.columns = looks(law, self.experts), Columns()
+        self.figure, self.axes = panels(n, height, **sharing)
 
     def curve(
         self,
@@ -127,10 +122,13 @@ class Picture:
         ends = None if ends is None else np.where(shown, ends, np.nan)
         look = look or self.looks[float(e)]
         curve(axis, x, np.where(shown, loss, np.nan), within, look, ends, look.get("every"))
-        rows: dict[str, Any] = numbers | dict(
-            n_experts=e, n_active=size, n_tokens=tokens, loss=loss, extrapolated=~within
-        )
-        self.columns.add(**{name: v if np.ndim(v) == 0 else v[shown] for name, v in rows.items()})
+        numbers |= dict(n_experts=e, n_active=size, n_tokens=tokens, loss=loss, extrapolated=~within)
+        self.columns.add(**{name: v if np.ndim(v) == 0 else v[shown] for name, v in numbers.items()})
+
+    def done(self, *notes: Artist, experts: bool = True, band: str = OF_THE_BEST) -> tuple[Figure, Columns]:
+        """(figure, its numbers), once its legends are drawn."""
+        legends(self.figure, self.law, self.looks if experts else {}, notes, band=band)
+        return self.figure, self.columns
 
 
 def looks(law: Law, experts: Floats) -> Looks:
@@ -200,14 +198,11 @@ def point(axis: Axes, x: Numbers, y: Numbers, look: Look, **how: Any) -> None:
 
 
 def legends(
-    figure: Figure, law: Law, looks: Looks | None = None, notes: Sequence[Artist] = (), line: str = "-", band: str = ""
+    figure: Figure, law: Law, looks: Looks, notes: Iterable[Artist] = (), line: str = "-", band: str = ""
 ) -> None:
     """Legends outside the axes, never over data: numbers of experts above them, whatever else needs a word below;
     band: of which curve a band is."""
-    if looks:
-        _legend(
-            figure, "outside upper center", [handle(f"E = {e:g}", linestyle=line, **look) for e, look in looks.items()]
-        )
+    _legend(figure, "outside upper center", [handle(f"E = {e:g}", linestyle=line, **look) for e, look in looks.items()])
     notes = list(notes)
     dashed = [line for axis in figure.axes for line in axis.lines if line.get_linestyle() == "--"]
     if any(np.isfinite(np.asarray(line.get_ydata(), float)).any() for line in dashed):
@@ -216,14 +211,11 @@ def legends(
         low, high = law.percentiles
         label = f"{low:g}–{high:g}% of {len(next(iter(law.draws.values())))} bootstrap fits{band}"
         notes.append(patches.Patch(color="0.3", alpha=0.2, linewidth=0, label=label))
-    if notes:
-        _legend(figure, "outside lower center", notes)
+    _legend(figure, "outside lower center", notes)
 
 
-def _legend(
-    figure: Figure, where: Literal["outside upper center", "outside lower center"], handles: Sequence[Artist]
-) -> None:
-    """A legend in as few rows as fit the figure."""
+def _legend(figure: Figure, where: Where, handles: Sequence[Artist]) -> None:
+    """A legend in as few rows as fit the figure; none without handles."""
     for rows in range(1, len(handles) + 1):
         columns = -(-len(handles) // rows)
         by_rows = [h for i in range(columns) for h in handles[i::columns]]  # matplotlib fills column by column
@@ -239,15 +231,10 @@ def handle(label: str, **look: Any) -> lines.Line2D:
     return lines.Line2D([], [], **grey | look, label=label)
 
 
-def ink_on(colour: Any) -> str:
-    """Black or white, whichever is read better on a colour."""
-    return "white" if np.dot(colors.to_rgb(colour), (0.299, 0.587, 0.114)) < 0.55 else "black"
-
-
 def extent(axes: Iterable[Axes], beyond: float = 1.0) -> tuple[float, float]:
     """(least, most) x that is drawn on any of the axes, and a factor beyond on a logarithmic scale."""
-    spans = [axis.dataLim.intervalx for axis in axes]
-    return min(low for low, _ in spans) / beyond, max(high for _, high in spans) * beyond
+    lows, highs = zip(*(axis.dataLim.intervalx for axis in axes))
+    return min(lows) / beyond, max(highs) * beyond
 
 
 def log_axis(axis: XAxis | YAxis, low: float, high: float, words: Callable[[float], str] = units.amount) -> None:
@@ -256,9 +243,7 @@ def log_axis(axis: XAxis | YAxis, low: float, high: float, words: Callable[[floa
     axis.axes.set(**{f"{name}scale": "log", f"{name}lim": (low, high)})
     place = axis.axes.get_subplotspec()
     several = name == "x" and place is not None and place.get_gridspec().ncols > 1
-    axis.set_major_locator(ticker.FixedLocator(_ticks(low, high, 4 if several else 5).tolist()))
-    axis.set_major_formatter(ticker.FuncFormatter(lambda x, _: words(x)))
-    axis.set_minor_locator(ticker.NullLocator())
+    _set_ticks(axis, _ticks(low, high, 4 if several else 5), words)
 
 
 def _ticks(low: float, high: float, most: int) -> Array:
@@ -279,15 +264,13 @@ def experts_axis(axis: XAxis | YAxis, experts: Floats) -> None:
     """Makes an axis one of numbers of experts, each named."""
     set_scale = axis.axes.set_xscale if axis.axis_name == "x" else axis.axes.set_yscale
     set_scale("log", base=2)
-    axis.set_major_locator(ticker.FixedLocator(np.asarray(experts, float).tolist()))
-    axis.set_major_formatter(ticker.FuncFormatter(lambda e, _: f"{e:g}"))
+    _set_ticks(axis, np.asarray(experts, float), "{:g}".format)
+
+
+def _set_ticks(axis: XAxis | YAxis, ticks: Array, words: Callable[[float], str]) -> None:
+    axis.set_major_locator(ticker.FixedLocator(ticks.tolist()))
+    axis.set_major_formatter(ticker.FuncFormatter(lambda x, _: words(x)))
     axis.set_minor_locator(ticker.NullLocator())
-
-
-def sizes_span(sizes: Array) -> tuple[float, float]:
-    """The ends of a colour bar over these sizes."""
-    low, high = np.min(sizes), np.max(sizes)
-    return low, high if high > low else 2 * low
 
 
 def sizes_map() -> colors.ListedColormap:

@@ -1,0 +1,142 @@
+"""Laws: fitting them, predicting with them, judging other runs by them; and the law of learning rates."""
+
+import dataclasses
+import json
+import sys
+
+import numpy as np
+
+from fit import api
+from fit.asked import fields, fits, searches
+from fit.commands import flags
+from fit.data.files import check_writable, write_text
+from fit.data.table import read, write
+from fit.equal_flops import learning_rate
+from fit.errors import UserError
+
+
+@dataclasses.dataclass(kw_only=True)
+class Law(fits.Fit, flags.Columns):
+    """Fit a law to a table of runs with the columns n_active, n_tokens, n_experts and loss (nats per token).
+
+    python -m fit law --runs=runs.csv --out=law.json --holdout=largest-compute:3 --bootstrap=100
+    python -m fit law --runs=runs.csv --form=joint,chinchilla,sparsity
+    python -m fit law --runs=theirs.jsonl --columns=loss:val_loss,n_tokens:D --out=law.json --fix=E_max=290.4521,c=1.2
+    """
+
+    runs: str = fields.needed(fields.text("Table of runs: .csv, .jsonl or .parquet."))
+    out: str | None = fields.text("File to write the law to (JSON).")
+
+    def run(self) -> None:
+        from fit.fitting import summary
+
+        if len(self.forms) > 1:
+            if self.out is not None:
+                raise UserError(f"--form={','.join(self.form or ())}: --out is for a single form")
+            found = api.compare_forms(self.read(self.runs), asked=self, quiet=False)
+            print("\n".join(summary.of_forms(found)))
+            return
+        if self.out is None:
+            raise UserError("--out is missing")
+        check_writable(self.out)
+        law = api.law(self.read(self.runs), asked=self, quiet=False)
+        api.save(law, self.out)
+        for line in summary.summary(law.record):
+            print(line)
+        print(f"written to {self.out}")
+
+
+@dataclasses.dataclass(kw_only=True)
+class Predict(searches.Model, flags.OfLaw, flags.Columns):
+    """Predict the loss, in nats per token, of one model or of a table of models, and say how far measured losses are
+    off.
+
+    python -m fit predict --law=joint-moe-2025 --n_active=1e9 --n_tokens=2e10 --n_experts=8
+    python -m fit predict --law=law.json --runs=models.csv --out=predicted.csv
+    """
+
+    runs: str | None = fields.text("A table of models (.csv, .jsonl, .parquet) instead of a single one.")
+    out: str | None = fields.text(
+        "With --runs: file for the table, with added columns predicted_loss, outside_fitted_range and, if the law "
+        "holds bootstrap draws, predicted_loss_low and _high (of a new run) and law_loss_low and _high (of the law "
+        "itself)."
+    )
+
+    def run(self) -> None:
+        law = self.loaded()
+        if (self.runs is None) != (self.out is None):
+            raise UserError("--runs and --out go together")
+        found = api.predict(law, self.runs and self.read(self.runs), asked=self)
+        if self.out is not None:
+            write(found.table, self.out)
+        for warning in found.warnings:
+            print(f"warning: {warning}", file=sys.stderr)
+        if found.not_compared:
+            print(f"measured losses are not compared: {found.not_compared}", file=sys.stderr)
+        if found.text:
+            print(found)
+
+
+@dataclasses.dataclass(kw_only=True)
+class Speedup(flags.OfLaw, flags.Columns, flags.Json):
+    """How many times the compute a law's recipe needs for the losses of other runs, and whether that grows with
+    compute.
+
+    python -m fit speedup --law=law.json --runs=variant.csv
+    """
+
+    runs: str = fields.needed(
+        fields.text("Table of the runs to judge: n_active, n_tokens, n_experts, loss (.csv, .jsonl, .parquet)."),
+        ": a table with n_active, n_tokens, n_experts and loss",
+    )
+    seed: int = fields.whole("Seed of the runs' errors that intervals draw.", 0)
+
+    def run(self) -> None:
+        found = api.speedup(self.loaded(), self.read(self.runs), seed=self.seed)
+        self.show(found)
+        for warning in found.warnings if not self.json else ():
+            used = "the law is used " if warning.startswith("outside") else ""
+            print(f"warning: {used}{warning}", file=sys.stderr)
+
+
+@dataclasses.dataclass(kw_only=True)
+class Lr(flags.Columns):
+    """Fit the law of peak learning rates, Eq. 10: ln LR = constant + n_active ln(n_active) + n_experts ln(n_experts).
+
+    python -m fit lr --runs=runs.csv --experts=1,8
+
+    Takes the best learning rate of each model from runs that differ in peak_learning_rate alone, and fits by least
+    squares; numbers of experts that --experts leaves out are predicted, as a check (the paper fits 1 and 8, checks 4
+    and 32).
+    """
+
+    runs: str = fields.needed(
+        fields.text(
+            "Table of runs with n_active, n_experts, n_tokens, loss and peak_learning_rate (.csv, .jsonl, .parquet)."
+        ),
+        ": a table with the column peak_learning_rate, as launch.sweep writes it",
+    )
+    experts: tuple[int, ...] = fields.experts("Numbers of experts to fit. Default: all.", ())
+    out: str | None = fields.text("File to write the coefficients to (JSON).")
+    with_tokens: bool = fields.switch(
+        "Also fit an exponent of n_tokens, which Eq. 10 lacks: the best rate depends on the tokens per parameter."
+    )
+
+    def run(self) -> None:
+        optima = learning_rate.best_rates(read(self.runs, self.columns))
+        trained = sorted({o.n_experts for o in optima})
+        wanted = self.experts or trained
+        if absent := [e for e in wanted if e not in trained]:
+            others = ", ".join(f"{e:g}" for e in trained)
+            raise UserError(
+                f"--experts={','.join(map(str, self.experts))}: {absent[0]:g} is in none of the runs, which have "
+                f"{others}"
+            )
+        fitted = [o for o in optima if o.n_experts in wanted]
+        law = learning_rate.fit(fitted, self.runs, self.with_tokens)
+        print(learning_rate.text(law, optima, fitted))
+        if self.out:
+            record = {"lr_law": law, "experts": wanted, "optima": [dataclasses.asdict(o) for o in optima]}
+            write_text(self.out, json.dumps(record, indent=1, default=float))
+        if not np.isfinite(list(law.values())).all():
+            raise UserError(f"{self.runs}: the fit is not finite")

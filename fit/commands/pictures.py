@@ -1,0 +1,170 @@
+"""The paper's tables and figures for any law, and the pages: the report and the planner."""
+
+import dataclasses
+import json
+import os
+import textwrap
+from typing import Any
+
+from fit import api
+from fit.asked import fields, plans
+from fit.commands import flags
+from fit.data.files import check_writable, replacing, write_text
+from fit.data.table import Table as Rows
+from fit.data.table import write
+from fit.errors import UserError
+from fit.paper import figures
+
+OF_A_FIT = {"5": "predicted_against_measured", "2a": "isoflop", "memory": "best_experts_against_memory"}
+
+
+@dataclasses.dataclass(kw_only=True)
+class Table(plans.Shape, flags.OfLaw, flags.Json):
+    """Make a table of the paper for a law: 1 (compute-optimal), 2 (best E under memory), 4 (law at each E), 5
+    (bootstrap).
+
+    python -m fit table --law=joint-moe-2025 --which=2
+    python -m fit table --law=law.json --which=5 --out=table_5.csv
+    """
+
+    which: str = fields.needed(
+        fields.choice("Which table of the paper to print.", None, ("1", "2", "4", "5")), ": 1, 2, 4 or 5"
+    )
+    out: str | None = fields.text("Also write the table to this file (.csv, .jsonl, .parquet).")
+    flops: tuple[float, ...] = fields.numbers(
+        "Training budgets for tables 1, 2 and 5. Default: the paper's, or near the fitted range.", ()
+    )
+    memory_gb: tuple[float, ...] = fields.numbers(
+        "Memories for table 2. Default: 24, 80 and 640, or set by the best dense model.", ()
+    )
+    kv_tokens: float | None = fields.number(
+        "Tokens in table 2's cache. Default: 16,384; 0 if a dense model sets the memories.", least=0
+    )
+    experts: tuple[int, ...] | None = fields.experts("Numbers of experts. Default: those fitted.")
+
+    def run(self) -> None:
+        from fit.paper import tables
+
+        law = self.loaded()
+        options: dict[str, Any] = {} if self.which == "4" else dict(budgets=self.flops)
+        if self.which == "2":
+            options |= dict(memories_gb=self.memory_gb, kv_tokens=self.kv_tokens)
+        if self.experts is not None:
+            options["experts"] = plans.experts_of(law, self.experts)
+        rows = tables.TABLES[self.which](law, self.architecture(law), **options)
+        if self.json:
+            print(json.dumps([{k: None if v != v else v for k, v in row.items()} for row in rows], indent=1))
+        else:
+            print(tables.text(rows))
+            if note := tables.note(self.which, law, rows):
+                print(note)
+        if self.out is not None:
+            columns = {name: [row[name] for row in rows] for name in rows[0]}
+            write(Rows(self.out, columns, list(range(len(rows)))), self.out)
+
+
+@dataclasses.dataclass(kw_only=True)
+class Plot(plans.Shape, flags.OfLaw, flags.Columns):
+    """Draw the paper's figures for a law, as PNG, PDF or SVG.
+
+      python -m fit plot --law=joint-moe-2025 --figure=1a --out=figure_1a.pdf
+      python -m fit plot --law=law.json --figure=2a --flops=1e20,1e21 --runs=runs.csv --out=isoflop.svg
+      python -m fit plot --law=law.json --runs=runs.csv --out_dir=plots --format=png,pdf
+
+    The last form draws what a new fit needs: predicted against measured with its residuals, isoFLOP curves, and the
+    best number of experts against memory. Budgets, sizes and numbers of experts follow from the runs that the law was
+    fitted to; lines are dashed where no run reaches, and bands are percentiles of the bootstrap's fits (fit law
+    --bootstrap=100).
+    """
+
+    figure: str | None = fields.choice(
+        "Figure of the paper, or memory for best E against memory.", None, figures.FIGURES
+    )
+    out: str | None = fields.text("With --figure: file to write; its ending sets the format, unless --format does.")
+    out_dir: str | None = fields.text("Without --figure: folder for the three pictures of a fit.")
+    format: tuple[str, ...] = fields.several("png, pdf, svg, or several of them; default: png.")
+    runs: str | None = fields.text("Table of runs, for figure 5 and for points on the curves of 2a.")
+    flops: tuple[float, ...] = fields.numbers(
+        "Training budgets: several for 2a, 2b and memory, one for 1a, 3 and 4. Default: the "
+        "paper's for a published law, else from the range of the fitted runs.",
+        (),
+    )
+    experts: tuple[int, ...] | None = fields.experts("Numbers of experts to draw. Default: those fitted.")
+
+    def run(self) -> None:
+        if (self.figure is None) == (self.out_dir is None) or (self.figure is None) != (self.out is None):
+            raise UserError("expected either --figure with --out, or --out_dir")
+        todo = self.paths()
+        law = self.loaded()
+        experts, architecture = plans.experts_of(law, self.experts), self.architecture(law)
+        if self.out_dir and self.runs is None:
+            raise UserError("--out_dir needs --runs, for predicted against measured")
+        measured = figures.measured(law, self.runs, self.columns)
+        if self.out_dir:
+            try:
+                os.makedirs(self.out_dir, exist_ok=True)
+            except OSError as e:
+                raise UserError(f"--out_dir={self.out_dir}: cannot be made: {e.strerror}") from e
+        for which, pictures in todo.items():
+            if self.out_dir and which != "5" and "n_tokens" not in law.form.columns:
+                continue  # a law without tokens has only one picture
+            figure, _ = figures.draw(which, law, architecture, experts, self.flops, *measured)
+            for kind, path in pictures.items():
+                with replacing(path) as temporary:
+                    figures.save(figure, temporary, kind)
+                print(path)
+
+    def paths(self) -> dict[str, dict[str, str]]:
+        """{figure: {format: path}} to write; UserError where --format or an ending is none of the formats."""
+        for kind in self.format:
+            if kind not in figures.FORMATS:
+                raise UserError(f"--format={','.join(self.format)}: found {kind!r}, expected pdf, png or svg")
+        if self.figure is None or self.out is None:
+            kinds, folder = self.format or ["png"], self.out_dir or "."
+            return {which: {k: os.path.join(folder, f"{name}.{k}") for k in kinds} for which, name in OF_A_FIT.items()}
+        stem, ending = os.path.splitext(self.out)
+        if ending[1:] not in (*figures.FORMATS, *([""] if self.format else [])):
+            raise UserError(f"--out={self.out}: expected the ending .pdf, .png or .svg, or --format")
+        kinds = self.format or [ending[1:]]
+        return {self.figure: {k: self.out if f".{k}" == ending else f"{stem}.{k}" for k in kinds}}
+
+
+@dataclasses.dataclass(kw_only=True)
+class Report(plans.Shape, flags.OfLaw, flags.Columns):
+    """Say what runs and their law found, in short, and write one HTML page with all of it: the decision and its picture
+    first, then every table and figure of the paper for this law, and the numbers behind them.
+
+    python -m fit report --law=law.json --runs=runs.csv --out=report.html
+    """
+
+    runs: str | None = fields.text("Table of runs, for predicted against measured and for points on the curves.")
+    out: str = fields.text("File to write the page to.", "report.html")
+
+    def run(self) -> None:
+        from fit.paper import report
+
+        law = self.loaded()
+        architecture, measured = self.architecture(law), figures.measured(law, self.runs, self.columns)
+        check_writable(self.out)
+        write_text(self.out, report.page(law, architecture, *measured))
+        for what, words in report.in_short(law, architecture, measured[0]).items():
+            print(textwrap.fill(f"{what + ':':18}{words}.", 110, subsequent_indent=" " * 18))
+        print(f"written to {self.out}")
+
+
+@dataclasses.dataclass(kw_only=True)
+class Page(flags.Columns):
+    """Write one self-contained HTML page that plans with a law in the browser: limits to slide, answers and pictures.
+
+    python -m fit page --law=law.json --runs=runs.csv --out=planner.html
+    """
+
+    law: tuple[str, ...] = fields.several(
+        "A law.json, or the name of a published law. The page always includes all published laws.", repeated=True
+    )
+    runs: str | None = fields.text("Table of runs of the first law, drawn over its curves.")
+    out: str = fields.text("File to write the page to.", "planner.html")
+
+    def run(self) -> None:
+        runs = self.runs and self.read(self.runs)
+        print(f"written to {api.page(self.law or api.DEFAULT_LAW, runs, self.out)}")

@@ -1,0 +1,158 @@
+"""What to train: plans, several laws' plans, the next runs, architectures, surfaces at equal FLOPs."""
+
+import dataclasses
+import json
+
+from fit import api
+from fit.architecture_search import holistic_runs
+from fit.asked import fields, plans, searches
+from fit.commands import flags
+from fit.data.files import check_writable, replacing, write_text
+from fit.errors import UserError
+from fit.paper import figures
+from fit.planning import compare, plan_config
+
+
+def picture_ending(path: str | None) -> str:
+    """png, pdf or svg of --out, "" without one. Raises UserError where its ending is none of them."""
+    ending = (path or "").rpartition(".")[2]
+    if path and ending not in figures.FORMATS:
+        raise UserError(f"--out={path}: expected the ending .pdf, .png or .svg")
+    return ending
+
+
+@dataclasses.dataclass(kw_only=True)
+class Plan(plans.Plan, flags.OfLaw, flags.Json):
+    """The best n_active, n_tokens and n_experts for a law under constraints, and the best model that can be built.
+
+    python -m fit plan --law=joint-moe-2025 --flops=1e22 --memory_gb=80 --kv_tokens=16384
+    python -m fit plan --law=joint-moe-2025 --chips=H100:64 --hours=240 --dollars_per_hour=2.5 --max_tokens=2e10 \
+--epochs=4
+    python -m fit plan --law=joint-moe-2025 --target_loss=2.1 --inference_tokens=1e12
+    python -m fit plan --law=sparsity-2025 --flops=1e21 --memory_gb=80 --used=1,2,4 --kv_share=0.25
+    """
+
+    emit_config: str | None = fields.text("Write a training config of the best buildable model to this file (.py).")
+    base_config: str | None = fields.text("Config file that --emit_config starts from; default: the law's own.")
+
+    def run(self) -> None:
+        law = self.loaded()
+        plan = api.plan(law, asked=self)
+        if self.emit_config is not None:
+            write_text(self.emit_config, plan_config.source(law, vars(plan), self.base_config))
+        elif self.base_config is not None:
+            raise UserError("--base_config is for --emit_config")
+        self.show(plan)
+
+
+@dataclasses.dataclass(kw_only=True)
+class Compare(plans.Compare, flags.Json):
+    """What several laws answer to one budget, each against its own best dense model, and what they agree on.
+
+    python -m fit compare --flops=1e22 --memory_gb=80
+    python -m fit compare --flops=1e22 --memory_gb=80 --laws=joint-moe-2025,law.json --json
+    """
+
+    laws: tuple[str, ...] = fields.several("Laws to compare: names of published laws, or law.json files.", compare.LAWS)
+
+    def run(self) -> None:
+        if not self.laws or not all(self.laws):
+            raise UserError(f"--laws={','.join(self.laws)}: expected laws separated by commas")
+        self.show(api.compare(self.laws, asked=self))
+
+
+@dataclasses.dataclass(kw_only=True)
+class Next(searches.Next, flags.OfLaw, flags.Columns, flags.Json):
+    """Which runs to train next, so that a law's answer becomes surer: the best set within a budget of training FLOPs.
+
+    python -m fit next --law=law.json --runs=runs.csv --flops=1e13 --target_flops=1e15 \
+--emit_sweep=configs/sweeps/next.py
+    python -m fit next --law=law.json --runs=runs.csv --flops=1e13 --goal=coefficients --coefficients=E_max,c
+    """
+
+    runs: str = fields.needed(fields.text("The table of runs that the law was fitted to."))
+    emit_sweep: str | None = fields.text("Write the runs as a sweep file (.py) for launch.sweep.")
+    base_config: str | None = fields.text("Config file that --emit_sweep starts from; default: the law's own.")
+
+    def run(self) -> None:
+        if self.base_config is not None and self.emit_sweep is None:
+            raise UserError("--base_config is for --emit_sweep")
+        law = self.loaded()
+        if self.emit_sweep is not None:
+            check_writable(self.emit_sweep)
+        found = api.next(law, self.read(self.runs), asked=self)
+        if self.emit_sweep is not None:
+            from fit.next_runs import next_text
+
+            sweep = next_text.sweep_source(law, self.architecture(law), vars(found), self.base_config)
+            write_text(self.emit_sweep, sweep)
+        self.show(found)
+
+
+@dataclasses.dataclass(kw_only=True)
+class Holistic(searches.Holistic, flags.Columns, flags.Json):
+    """The complete architecture of a mixture for a budget, by the holistic laws of Wan et al. 2026; or those laws
+    fitted.
+
+    python -m fit holistic --flops=1e21
+    python -m fit holistic --runs=phase1/runs.csv --width_runs=phase2/runs.csv --flops=1e21
+    python -m fit holistic --rank=runs.csv
+    python -m fit holistic --refit=runs.csv
+
+    The first takes the published laws and says which coefficients are published, which were recovered from the paper's
+    tables and which are missing. The second fits them to runs of configs/sweeps/holistic_phase1.py and
+    holistic_phase2.py. The third tests whether architectures keep their rank when the width changes. The last fits
+    Eq. 2, the best FLOPs per token and tokens for each budget, once more: to runs of several sizes at each budget,
+    built as the search found best.
+    """
+
+    runs: str | None = fields.text("Table of runs at several M/N_a and N/N_a, to fit their laws.")
+    width_runs: str | None = fields.text("Table of runs at several widths, to fit the law of d_model.")
+    rank: str | None = fields.text(
+        "Table of runs of several architectures, each at several widths, to compute their rank correlations."
+    )
+    refit: str | None = fields.text("Table of runs of several sizes at each budget, to fit Eq. 2.")
+    out: str | None = fields.text("With --runs or --width_runs: picture to write, .png, .pdf or .svg.")
+
+    def run(self) -> None:
+        if self.out is not None and self.runs is None and self.width_runs is None:
+            raise UserError("--out needs --runs or --width_runs")
+        ending = picture_ending(self.out)
+        table = lambda path: path and self.read(path)
+        searched = [holistic_runs.read(table(path)) if path else None for path in (self.runs, self.width_runs)]
+        found = api.holistic(*searched, table(self.rank), table(self.refit), asked=self)
+        if self.out:
+            from fit.paper.figures import search
+
+            with replacing(self.out) as temporary:
+                figures.save(search.architectures(found.fit["budgets"], *searched), temporary, ending)
+        self.show(found)
+
+
+@dataclasses.dataclass(kw_only=True)
+class Surface(searches.Surface, flags.Columns, flags.Json):
+    """Fit the isoFLOP surface of each budget: the loss over total parameters and sparsity, and the best of both.
+
+    python -m fit surface --runs=runs.csv
+    python -m fit surface --runs=runs.csv --out=surface.svg
+
+    The table has n_active, n_total, n_tokens, loss, and sparsity or n_experts with top_k. Intervals come from 100
+    refits to 80% of the runs each; every refit also predicts the rest.
+    """
+
+    runs: str = fields.needed(
+        fields.text("Table of runs at several sizes and sparsities of equal FLOPs: .csv, .jsonl or .parquet."),
+        ": a table of runs at several sizes and sparsities",
+    )
+    out: str | None = fields.text("Picture of the surfaces to write: .png, .pdf or .svg.")
+
+    def run(self) -> None:
+        ending = picture_ending(self.out)
+        found = api.surface(self.read(self.runs), asked=self)
+        if self.out:
+            from fit.paper.figures import search
+
+            with replacing(self.out) as temporary:
+                figures.save(search.surfaces(found.budgets), temporary, ending)
+        rows = [{k: v for k, v in row.items() if k not in ("surface", "points")} for row in found.budgets]
+        print(json.dumps(rows, indent=1) if self.json else found)
