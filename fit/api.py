@@ -27,7 +27,6 @@ from fit.next_runs import next_text
 from fit.planning import compare as comparing
 from fit.planning import compare_text, plan_text
 from fit.planning import speedup as speeding
-from fit.shape.architecture import PAPER
 
 DEFAULT_LAW = "joint-moe-2025"
 
@@ -174,10 +173,8 @@ def compare(laws: Sequence[Law | str] | None = None, *, asked: plans.Compare | N
 
     laws: the answer of each law; infeasible: laws without one; agreement: how far the answers lie apart."""
     asked = asked or plans.Compare.of("compare", limits)
-    names = ("vocab_size", "width_per_block")
-    shape = {name: getattr(asked, name) or getattr(PAPER, name) for name in names} | asked.asked
     laws = [load(law, "laws") for law in laws or comparing.LAWS]
-    found = comparing.compare(laws, shape, asked.constraints, asked.experts, asked.used)
+    found = comparing.compare(laws, asked.shape, asked.limits(), asked.experts, asked.used, asked.known)
     return Answer("comparison", compare_text.text, found)
 
 

@@ -241,6 +241,11 @@ class Form:
         """The published grid of starts, rows of `free` [k, n] for columns as they are."""
         return np.array(list(itertools.product(*self._measured_starts())))
 
+    @property
+    def spans(self) -> list[tuple[float, float]]:
+        """The lowest and the highest published start of each entry of `free`."""
+        return [(float(values.min()), float(values.max())) for values in self._measured_starts()]
+
     def _measured_starts(self) -> Iterator[Array]:
         """The published starts of each entry of `free`."""
         for name, c in self.coefficients.items():
@@ -253,6 +258,5 @@ class Form:
         if own := getattr(self.page, "scaled_starts", None):
             drawn = own(rng, count, runs)
             return np.stack([drawn[name] for name in self.free], axis=1)
-        spans = [(values.min(), values.max()) for values in self._measured_starts()]
-        free = np.stack([rng.uniform(low, high, count) for low, high in spans])
+        free = np.stack([rng.uniform(low, high, count) for low, high in self.spans])
         return self.recentre(free, {name: np.mean(np.log(runs.columns[name])) for name in self.centred}).T

@@ -5,9 +5,10 @@ import dataclasses
 from fit.asked.fields import Asked, experts, free, number, numbers, text, whole
 from fit.errors import UserError
 from fit.lawbook.lawfile import Law
-from fit.planning import cost, planning, repeats, target
+from fit.planning import compare, cost, planning, repeats, target
 from fit.planning.constraints import Constraints
-from fit.shape.architecture import Architecture
+from fit.shape.architecture import PAPER, Architecture
+from fit.shape.like import PUBLISHED, Known, read
 from fit.words import sentences
 
 OWN = "Default: the law's own"
@@ -38,11 +39,41 @@ class Models(Shape):
         f"several values. {OWN}, else 1."
     )
 
+    granularity: float | None = number(
+        f"How many times narrower an expert is than the dense layer; a token uses as many times more. {OWN}, else 1.",
+        least=1,
+    )
+    shared_experts: int | None = whole(f"Experts that all tokens use, of those that a token uses. {OWN}, else 0.")
+    like: str | dict | None = free(
+        "config.json of a model to start from, or a published model's name: its sizes, what laws say of it, and plans "
+        f"of models built like it. Names: {', '.join(PUBLISHED)}."
+    )
+
+    @property
+    def known(self) -> Known | None:
+        """The model to start from."""
+        return None if self.like is None else read(self.like)
+
     @property
     def asked(self) -> dict[str, float]:
-        """{field of Architecture: value} of what is said of blocks and heads."""
-        values = ("kv_share", self.kv_share), ("n_dense", self.dense_blocks)
-        return {name: value for name, value in values if value is not None}
+        """{field of Architecture: value} of what is said of blocks, heads and experts."""
+        values = dict(kv_share=self.kv_share, n_dense=self.dense_blocks)
+        values |= dict(split=self.granularity, shared=self.shared_experts)
+        return {name: value for name, value in values.items() if value is not None}
+
+    @property
+    def shape(self) -> dict[str, float]:
+        """{field of Architecture: value} for laws that choose the rest."""
+        own = (known := self.known) and known.architecture() or PAPER
+        names = ("vocab_size", "width_per_block")
+        return {name: getattr(self, name) or getattr(own, name) for name in names} | self.asked
+
+    def architecture(self, law: Law) -> Architecture:
+        """That of the model to start from, else the law's. Raises UserError where the law's runs had several."""
+        if (known := self.known) is None:
+            return super().architecture(law)
+        trained = bool(law.models["architecture"])
+        return known.architecture(self.vocab_size, self.width_per_block, trained)
 
     def architectures(self, law: Law) -> list[Architecture]:
         """One for each number in `used`. Raises UserError where the law cannot choose between them, or one cannot be
@@ -115,12 +146,37 @@ class Chips(Asked):
 
 
 @dataclasses.dataclass(kw_only=True)
-class Compare(Limits, Models):
-    """What several laws are asked about one budget."""
+class Budget(Limits, Chips):
+    """Limits and chips, whose hours may be the budget."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.hours is not None and self.flops is not None:
+            raise UserError(sentences.HOURS_OR_FLOPS)
+
+    def within(self, chips: cost.Chips | None) -> Constraints:
+        """The constraints, the hours as FLOPs of the chips."""
+        limits = dataclasses.replace(self.constraints, chips=chips)
+        if self.hours is None or chips is None:
+            return limits
+        budget = f"--hours={self.hours:g} of --chips={self.chips}"
+        return dataclasses.replace(limits, flops=chips.flops(self.hours), budget=budget)
 
 
 @dataclasses.dataclass(kw_only=True)
-class Plan(Limits, Chips, Models):
+class Compare(Budget, Models):
+    """What several laws are asked about one budget."""
+
+    def limits(self) -> Constraints:
+        """The constraints, chips included. Raises UserError for an MFU by number of experts."""
+        chips = self.bought(self.devices, ())
+        if chips is not None and not isinstance(chips.mfu, float):
+            raise UserError(sentences.ONE_MFU.format(value=self.mfu))
+        return self.within(chips)
+
+
+@dataclasses.dataclass(kw_only=True)
+class Plan(Budget, Models):
     """The best model of a law within limits."""
 
     epochs: float | None = number(
@@ -130,18 +186,8 @@ class Plan(Limits, Chips, Models):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.hours is not None and self.flops is not None:
-            raise UserError(sentences.HOURS_OR_FLOPS)
         if self.epochs is not None and self.max_tokens is None:
             raise UserError(sentences.EPOCHS_OF)
-
-    def within(self, chips: cost.Chips | None) -> Constraints:
-        """The constraints, the hours as FLOPs of the chips."""
-        limits = dataclasses.replace(self.constraints, epochs=self.epochs, chips=chips)
-        if self.hours is None or chips is None:
-            return limits
-        budget = f"--hours={self.hours:g} of --chips={self.chips}"
-        return dataclasses.replace(limits, flops=chips.flops(self.hours), budget=budget)
 
 
 def experts_of(law: Law, asked: tuple[int, ...] | None) -> tuple[int, ...]:
@@ -167,6 +213,10 @@ def planned(law: Law, asked: Plan) -> dict:
         raise refused
     flops_or_loss = lambda plan: plan["target"]["best"]["flops"] if "target" in plan else plan["best"]["loss"]
     plan = min((plan for _, plan in made), key=flops_or_loss)
+    if asked.known:
+        plan["like"] = compare.of_known(
+            asked.known, [law, *compare.others(law)], asked.shape, asked.within(asked.bought(1, ()))
+        )
     if len(architectures) > 1:
         names = ("n_experts", "n_active", "n_total", "n_tokens", "loss")
         rows = [dict(used=a.used) | {name: p["best"][name] for name in names} for a, p in made]
@@ -178,7 +228,7 @@ def planned(law: Law, asked: Plan) -> dict:
 def _planned(law: Law, asked: Plan, architecture: Architecture) -> dict:
     compared = experts_of(law, asked.experts)
     chips, reached = asked.bought(asked.devices, compared), None
-    constraints, loss = asked.within(chips), asked.target_loss
+    constraints, loss = dataclasses.replace(asked.within(chips), epochs=asked.epochs), asked.target_loss
     if asked.epochs is not None and asked.max_tokens is not None:
         law = repeats.of_law(law, asked.max_tokens, *([0] if loss is not None else []))  # a target is met exactly
     if loss is not None:

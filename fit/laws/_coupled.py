@@ -16,7 +16,7 @@ from types import ModuleType
 
 import numpy as np
 
-from fit.aliases import Array, ByName
+from fit.aliases import Array, ByName, Numbers
 from fit.form import Coefficient, Measured
 
 SUFFIX = "_coupled"
@@ -32,6 +32,10 @@ def coupled(page: ModuleType) -> types.SimpleNamespace:
     def log_loss(xp: ModuleType, c: ByName, x: ByName) -> Array:
         """By log-sum-exp."""
         return xp.logaddexp(c["k"] * page.log_above_floor(xp, c, x), c[f"ln {page.FLOOR}"])
+
+    def at_experts(c: ByName, n_experts: Numbers) -> tuple[Numbers, ...]:
+        """(m, mu, n, nu, c, k) of L = (m N^mu + n D^nu)^k + c."""
+        return (*page.at_experts(c, n_experts), c["k"])
 
     def scaled_starts(rng: np.random.Generator, count: int, runs: Measured) -> dict[str, Array]:
         """Those of the additive law, moved such that size and data make the same loss for any k."""
@@ -57,6 +61,6 @@ def coupled(page: ModuleType) -> types.SimpleNamespace:
         PRESETS=getattr(page, "COUPLED_PRESETS", {}),
         SEPARATE=separate,
         log_loss=log_loss,
-        at_experts=lambda c, n_experts: (*page.at_experts(c, n_experts), c["k"]),
+        at_experts=at_experts,
         scaled_starts=scaled_starts,
     )

@@ -2,7 +2,8 @@
 
 import { $, element, makePicture, sample } from "./chart.js";
 import { config } from "./config.js";
-import { command } from "./form.js";
+import { command } from "./command.js";
+import { knownInWords } from "./like.js";
 import { amount, duration, fixed, flopsText, memoryText, typed } from "./numbers.js";
 import { map } from "./map.js";
 import { againstCost, againstMemory, isoflop, looksOf, measured } from "./pictures.js";
@@ -29,13 +30,12 @@ const pictures = {
 };
 $("pictures").prepend(...Object.values(pictures).map(({ figure }) => figure));
 
-// Shows {ask, plan}: what was asked and its plan. runs: those to draw; change: sets fields when a picture is clicked.
-export function showPlan(latest, runs, change) {
+// Shows {ask, plan}: what was asked and its plan.
+export function showPlan(latest) {
   showAnswer(latest);
   showTable(latest);
   showCosts(latest);
   showTarget(latest);
-  showPictures(latest, runs, change);
   showCopies(latest);
 }
 
@@ -47,6 +47,9 @@ function items(list, sentences) {
 function showAnswer({ ask, plan }) {
   const { best } = plan;
   $("answer").textContent = answer(plan);
+  const { like } = ask;
+  $("known-words").hidden = !like;
+  $("known-words").textContent = like ? `${[knownInWords(like.counts), ...like.counts.notes].join("; ")}.` : "";
   items($("warnings"), plan.warnings);
   const tiles = [
     [String(best.n_experts), "experts"],
@@ -118,7 +121,7 @@ function showTable({ plan }) {
 }
 
 // A table: head, and rows of cells as text, the first of each its heading; best: the row to mark.
-function fill(table, head, rows, best) {
+export function fill(table, head, rows, best) {
   const lines = rows.map(([first, ...cells], i) =>
     element(
       "tr",
@@ -179,7 +182,8 @@ function showTarget({ plan }) {
   $("target-head").textContent = targetHead(target, plan.constraints);
 }
 
-function showPictures({ ask, plan }, runs, change) {
+// Draws the pictures. runs: those to draw; change: sets fields when one is clicked.
+export function showPictures({ ask, plan }, runs, change) {
   const experts = [...new Set([...ask.law.experts, ...ask.experts, ...(runs?.n_experts ?? [])])].sort((a, b) => a - b);
   const looks = looksOf(experts);
   const legend = ask.experts.map((e) => element("li", {}, sample(looks[e].share, looks[e].kind), `E = ${e}`));
@@ -222,7 +226,7 @@ function put(picture, drawIt) {
 }
 
 function showCopies({ ask, plan }) {
-  $("command").textContent = command(ask.law, ask);
+  $("command").textContent = command(ask.law, ask.state, ask);
   $("json").textContent = JSON.stringify(plan, null, 1);
   let refused;
   const source = safely(

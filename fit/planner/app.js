@@ -1,22 +1,23 @@
 // Puts a plan on the page: state from the hash, fields and pictures made once, answers at every change.
 
-import { showPlan } from "./answers.js";
+import { showPictures, showPlan } from "./answers.js";
+import { showLaws } from "./beside.js";
 import { $, element } from "./chart.js";
 import { rateOf } from "./cost.js";
 import { FIELDS, asked, defaults, fromHash, fromSlider, toHash, toSlider } from "./form.js";
+import { slim } from "./like.js";
 import { amount, digits, typed } from "./numbers.js";
 import { planOf } from "./plan.js";
-import { TableError, readTable } from "./table.js";
+import { ownRuns } from "./own.js";
 import { PlanError, safely, setSentences } from "./words.js";
 
 const data = JSON.parse(document.getElementById("data").textContent);
 setSentences(data.sentences);
 let [state, unknown] = fromHash(location.hash, data.laws); // unknown: a sentence on what the address has besides
-let taken = null; // [text, name] of a table that was dropped
-let dropped = null; // its runs
+let pasting = false; // whether a config.json is about to be pasted
 
 const lawOf = () => data.laws.find(({ name }) => name === state.law) ?? data.laws[0];
-const runsOf = () => dropped ?? (state.law === data.laws[0].name ? data.runs : null);
+const runsOf = () => own.runs() ?? (state.law === data.laws[0].name ? data.runs : null);
 
 // The fields.
 
@@ -37,24 +38,53 @@ function makeFields() {
     slider.addEventListener("input", () => change({ [name]: fromSlider(field, lawOf(), slider.value) }));
     $(field.group).append(element("div", { class: "field" }, element("label", { for: name }, label), text, slider));
   }
-  for (const { name, form } of data.laws)
-    $("law").append(element("option", { value: name }, `${name.split("/").slice(-2).join("/")} (${form})`));
+  data.laws.forEach(addLaw);
+  for (const name of Object.keys(data.published)) $("known").append(element("option", { value: name }, name));
+  $("known").append(element("option", { value: "{" }, "a config.json of your own"));
+  $("known").addEventListener("input", () => {
+    pasting = $("known").value === "{";
+    start(pasting ? $("config-text").value : $("known").value);
+  });
+  $("config-text").addEventListener("input", () => start(slim($("config-text").value.trim())));
   for (const name of Object.keys(data.chips)) $("chip").append(element("option", { value: name }, name));
   for (const name of ["chip", "experts", "bytes_per_parameter", "bytes_per_kv_element"])
     $(name).addEventListener("input", () => change({ [name]: $(name).value }));
   $("law").addEventListener("input", () => {
     const { chip, chips, mfu, dollars_per_hour } = state;
-    change({ ...defaults(data.laws.find(({ name }) => name === $("law").value)), chip, chips, mfu, dollars_per_hour });
-    reread();
+    const { hours, like, flops } = state;
+    const law = data.laws.find(({ name }) => name === $("law").value);
+    const kept = { chip, chips, mfu, dollars_per_hour, ...(hours && { hours, flops }) };
+    change({ ...defaults(law, like), ...kept });
+    own.reread();
   });
   $("reset").addEventListener("click", () => change(defaults(lawOf())));
+}
+
+const addLaw = ({ name, form }) =>
+  $("law").append(element("option", { value: name }, `${name.split("/").slice(-2).join("/")} (${form})`));
+
+// Makes a law that was fitted here the page's.
+function takeLaw(law) {
+  const at = data.laws.findIndex(({ name }) => name === law.name);
+  if (at >= 0) data.laws[at] = law;
+  else addLaw(data.laws[data.laws.push(law) - 1]);
+  const { chip, chips, mfu, like } = state;
+  change({ ...defaults(law, like), chip, chips, mfu });
+  own.reread();
+}
+const own = ownRuns({ data, lawOf, later, take: takeLaw, start: (text) => start(slim(text)) });
+
+// Takes a model to start from: a published name or a config's text. What was typed stays; defaults become those of it.
+function start(like) {
+  const [before, now] = [state.like, like].map((name) => defaults(lawOf(), name));
+  change(Object.fromEntries(Object.keys(now).map((name) => [name, state[name] === before[name] ? now[name] : state[name]])));
 }
 
 // FLOPs, hours and a loss to reach are three ways to give one budget: the one typed last counts, the others follow.
 const BUDGETS = ["flops", "hours", "target_loss"];
 let flopsNow = null; // of the plan on the page
 function change(changed) {
-  const last = BUDGETS.find((name) => name in changed);
+  const last = BUDGETS.find((name) => name in changed && changed[name] !== state[name]);
   if (last === "target_loss" && changed.target_loss.trim() === "") changed = { ...changed, flops: derive(flopsNow) };
   else if (last) changed = { ...Object.fromEntries(BUDGETS.map((name) => [name, ""])), ...changed };
   [state, unknown] = [{ ...state, ...changed }, ""];
@@ -86,6 +116,10 @@ function showFields(law, ask) {
       $(name).append(element("option", { value: state[name] }, state[name]));
     $(name).value = state[name];
   }
+  const written = pasting || state.like.trim().startsWith("{") || (state.like && !(state.like in data.published));
+  if ($("known") !== document.activeElement) $("known").value = written ? "{" : state.like;
+  $("config-text").hidden = $("known").value !== "{";
+  if ($("config-text") !== document.activeElement) $("config-text").value = written ? state.like : "";
   if ($("experts") !== document.activeElement) $("experts").value = state.experts;
   $("origin").textContent = `${law.origin} ${fittedTo(law)}`.trim();
   showChoices(law);
@@ -121,12 +155,14 @@ function showChoices(law) {
 
 // The answers.
 
+// Answers first; what takes longer follows, unless something else was asked meanwhile.
+let following = 0;
 function render() {
   const law = lawOf();
   const solve = () => {
     if (unknown) throw new PlanError(unknown);
     if (state.law !== law.name) throw new PlanError(`law: this page does not hold “${state.law}”`);
-    const ask = { data, law, ...asked(data, law, state) };
+    const ask = { data, law, state, ...asked(data, law, state) };
     const [read, limits, plan] = planOf(data, law, ask);
     return { ask: { ...ask, law: read, limits }, plan };
   };
@@ -135,11 +171,22 @@ function render() {
   showFields(law, latest?.ask);
   $("refusal").hidden = latest != null;
   $("results").hidden = latest == null;
-  if (latest) showPlan(latest, runsOf(), change);
+  clearTimeout(following);
+  document.body.setAttribute("aria-busy", String(latest != null));
+  if (latest) {
+    showPlan(latest);
+    following = setTimeout(() => {
+      showLaws(latest);
+      following = setTimeout(() => {
+        showPictures(latest, runsOf(), change);
+        document.body.setAttribute("aria-busy", "false");
+      });
+    });
+  }
   showHidden();
 }
 
-for (const name of ["command", "json", "config"])
+for (const name of ["command", "compare", "laws-json", "json", "config", "fit-command"])
   $(`copy-${name}`).addEventListener("click", async () => {
     const button = $(`copy-${name}`);
     button.textContent = (await copied($(name).textContent)) ? "Copied" : "Select and copy by hand";
@@ -160,60 +207,19 @@ async function copied(text) {
   }
 }
 
-// Runs that are dropped or chosen.
-
-async function take(file) {
-  try {
-    taken = [await file.text(), file.name];
-  } catch (error) {
-    taken = null;
-    $("dropped").textContent = `${file.name}: cannot be read: ${error.message}`;
-    $("dropped").className = "bad";
-  }
-  reread();
-  later();
-}
-
-// The runs that were taken, as the law now chosen reads them.
-function reread() {
-  dropped = null;
-  if (!taken) return;
-  try {
-    dropped = readTable(...taken, lawOf());
-    $("dropped").textContent = `${dropped.count} runs of ${dropped.file}`;
-    $("dropped").className = "";
-  } catch (error) {
-    if (!(error instanceof TableError)) throw error;
-    $("dropped").textContent = error.message;
-    $("dropped").className = "bad";
-  }
-}
-
-addEventListener("dragover", (event) => event.preventDefault());
-addEventListener("drop", (event) => {
-  event.preventDefault();
-  if (event.dataTransfer.files.length) take(event.dataTransfer.files[0]);
-});
-$("file").addEventListener("change", () => $("file").files.length && take($("file").files[0]));
 addEventListener("hashchange", () => {
   [state, unknown] = fromHash(location.hash, data.laws);
-  reread();
+  own.reread();
   later();
 });
-// What does not fit is said: the settings below the end of their box, and columns beyond the edge of a table.
+
+// What does not fit is said: columns beyond the edge of a table.
 function showHidden() {
-  const form = document.forms[0];
-  const end = form.getBoundingClientRect().bottom - $("below").offsetHeight;
-  const hidden = [...form.querySelectorAll("fieldset")].filter((set) => set.getBoundingClientRect().bottom > end + 24);
-  const cut = form.scrollHeight > form.clientHeight + 1;
-  $("below").hidden = !cut || !hidden.length;
-  $("below").textContent = `More below: ${hidden.map((set) => set.querySelector("legend").textContent).join(", ")} ↓`;
   for (const box of document.querySelectorAll(".scroll"))
     box.classList.toggle("more", box.scrollLeft + box.clientWidth < box.scrollWidth - 1);
 }
 document.addEventListener("scroll", showHidden, true);
 addEventListener("resize", showHidden);
-$("below").addEventListener("click", () => document.forms[0].scrollBy({ top: 400, behavior: "smooth" }));
 
 let width = 0;
 new ResizeObserver(() => {
@@ -222,5 +228,5 @@ new ResizeObserver(() => {
 }).observe($("pictures"));
 
 makeFields();
-$("form").open = matchMedia("(min-width: 60rem)").matches;
+for (const id of ["form", "intro"]) $(id).open = matchMedia("(min-width: 60rem)").matches;
 render();

@@ -15,11 +15,17 @@ export function config(data, law, plan) {
     ? [`from ${parts[1].slice(0, -1).replaceAll("/", ".")} import ${parts[2]} as base`, "base.get_config()"]
     : [`import runpy\n\nbase = runpy.run_path(${law.config_path})`, 'base["get_config"]()'];
   const grouped = (n) => format("{n:,}", { n }).replaceAll(",", "_");
-  const shape = ["d_model", "n_blocks", "n_heads", "d_ff", "n_experts", "vocab_size"];
+  const paper = ["d_model", "n_blocks", "n_heads", "d_ff", "n_experts", "vocab_size"];
+  const more = ["n_kv_heads", "head_dim", "tied_embeddings", "top_k", "d_expert", "n_shared_experts", "n_dense_blocks"];
+  const shape = [...paper, ...more].filter((name) => name in built);
+  const fields = { ...built, n_experts: built.routed_experts ?? built.n_experts };
+  const literal = (value) => (typeof value === "boolean" ? (value ? "True" : "False") : value);
+  const ofMixtures = ["model.scores", "model.balance"]; // that a dense model may not have
   return (
     `"""${docstring(plan)}"""\n\n${begin}\n\n\ndef get_config():\n    config = ${start}\n` +
-    shape.map((name) => `    config.model.${name} = ${built[name]}\n`).join("") +
+    shape.map((name) => `    config.model.${name} = ${literal(fields[name])}\n`).join("") +
     Object.entries(law.override_values)
+      .filter(([field]) => built.n_experts > 1 || !ofMixtures.includes(field))
       .map(([field, value]) => `    config.${field} = ${value}  # as the runs had it\n`)
       .join("") +
     `    config.n_tokens = (${grouped(built.n_tokens)},)\n${microbatch(plan, grouped)}    # a third of the run at most\n` +
@@ -47,7 +53,7 @@ function checkConfig(data, law, plan, built) {
   const { vocab_size } = known.models;
   if (built.vocab_size !== vocab_size)
     refusal("OTHER_VOCABULARY", { base, known: vocab_size, asked: built.vocab_size, another });
-  const far = extrapolation(known, built.n_active, built.n_tokens).filter(
+  const far = extrapolation(known, { n_active: built.n_active, n_tokens: built.n_tokens }).filter(
     (o) => o.factor > data.paper.far && (o.column === "n_active" || (o.column === "n_tokens" && o.value < o.low)),
   );
   if (far.length) refusal("FAR_FROM_CONFIG", { outside: warningOf(far), base, another });

@@ -1,8 +1,8 @@
 // What a plan costs on chips, and the other way round: the least budget that reaches a loss, and the front of loss
 // against cost. As fit/planning/cost.py and fit/planning/target.py; chips: {kind, count, mfu, dollars_per_hour, devices}, or null.
 
-import { INFERENCE, TRAINING, active, cache, holding, trainingOf } from "./counts.js";
-import { reducedAt } from "./law.js";
+import { INFERENCE, TRAINING, active, cache, endsOf, holding, smallestOf, trainingOf } from "./counts.js";
+import { lawAt } from "./law.js";
 import { bestOf, largestIn, optima, solve } from "./solve.js";
 import { PlanError, refusal, say } from "./words.js";
 
@@ -27,13 +27,13 @@ export function addCosts(data, plan, law, chips, shape, limits, experts) {
   const { memory, bandwidth } = data.chips[chips.kind];
   const costOf = (row, parameters) => {
     const kept = limits.bytes_per_kv_element * cache(shape, row.d_model, limits.kv_tokens);
-    const read = (n) => limits.bytes_per_parameter * (n - row.d_model * shape.vocab_size) + kept;
+    const read = (n) => limits.bytes_per_parameter * (n - row.d_model * (endsOf(shape) - shape.vocab_size)) + kept;
     const serving_chips = Math.max(chips.devices, Math.ceil((row.memory_bytes / memory) * (1 - 1e-12)));
     const speed = (n) => (serving_chips * bandwidth) / read(n);
     const training_chips = holding(shape, limits.chips, row.d_model, parameters);
     return {
       ...price(data, chips, row.training_flops, "training_"),
-      training_bytes: trainingOf(shape, limits.chips, row.d_model, parameters, training_chips),
+      training_bytes: training_chips && trainingOf(shape, limits.chips, row.d_model, parameters, training_chips),
       training_chips,
       serving_chips,
       tokens_per_second: { alone: speed(row.n_active), among_many: speed(row.n_total) },
@@ -73,7 +73,7 @@ function stepOf({ batch_tokens, exact_parameters, n_blocks, d_model, n_heads, se
 
 // FLOPs from `least` to `most` at which the best model at e experts reaches a loss; null if `most` is not enough.
 export function leastFlops(law, e, shape, limits, loss, least, most) {
-  const at = reducedAt(law, e);
+  const at = lawAt(law, shape, e);
   const largest = largestIn(e, shape, limits);
   const reaches = (log) => {
     const best = solve(at, e, shape, { ...limits, flops: Math.exp(log) }, largest);
@@ -100,12 +100,12 @@ function rowOf(data, { n_experts, n_active, n_tokens, loss }, limits, chips) {
 // [limits with the least budget that reaches `loss`, what it costs at each number of experts]; throws the command line's
 // sentence where no budget reaches it.
 export function reach(data, law, shape, limits, experts, loss, chips) {
-  const smallest = active(shape, shape.width_per_block);
+  const smallest = Math.min(...experts.map((e) => active(shape, smallestOf(shape), e)));
   const low = TRAINING * smallest + INFERENCE * smallest * limits.inference_tokens;
   const rows = experts.map((e) => {
     const flops = leastFlops(law, e, shape, limits, loss, low, data.largest);
     if (flops == null) return { n_experts: e, flops };
-    return rowOf(data, solve(reducedAt(law, e), e, shape, { ...limits, flops }), limits, chips);
+    return rowOf(data, solve(lawAt(law, shape, e), e, shape, { ...limits, flops }), limits, chips);
   });
   const reached = rows.filter(({ flops }) => flops != null);
   if (!reached.length) {

@@ -1,6 +1,7 @@
 """What the planner page is given: laws, runs, chips, and the sentences and constants of a plan."""
 
 import ast
+import dataclasses
 import os
 from collections.abc import Sequence
 
@@ -10,32 +11,34 @@ from fit.aliases import Array, Json
 from fit.data.runs import Runs
 from fit.errors import UserError
 from fit.fitting import summary
+from fit.form import Form
 from fit.lawbook import models as models_lib
-from fit.lawbook.lawfile import PRESETS, Law, load
-from fit.lawbook.shapes import words_of
-from fit.planning import cost, plan_config, repeats, target
+from fit.lawbook.lawcheck import WAYS_OF_DRAWING
+from fit.lawbook.lawfile import OURS, PRESETS, Law, load
+from fit.lawbook.shapes import mixture_of
+from fit.laws import FORMS
+from fit.planning import compare, cost, plan_config, repeats, target
 from fit.planning import planning as plan_lib
-from fit.shape.architecture import BATCH_RAMP, PAPER
+from fit.shape import like
+from fit.shape.architecture import BATCH_RAMP, OF_EXPERTS, PAPER
+from fit.shape.like import PUBLISHED
 from fit.words import sentences
 from fit.words.units import LARGEST
 
-FORMS = ("joint", "chinchilla", "joint_coupled", "chinchilla_coupled")  # whose formula law.js knows
 MOST_RUNS = 2000  # on the page, spread evenly over the table
 
 
 def of(laws: Sequence[Law], runs: Runs | None = None, out: Array | None = None) -> Json:
     """Everything that the page computes with, ready for JSON.
 
-    laws: Laws; the page shows the first of them at first and adds the published ones that have optima. runs: of
-    the first law; out: boolean [n_runs], those kept out of its fit.
-
-    Raises:
-      UserError: a law has no optimum of size and tokens, or its formula is not known to the page.
+    laws: Laws; the page shows the first of them at first and adds the published ones that have optima, and ours. runs:
+    of the first law; out: boolean [n_runs], those kept out of its fit. Raises UserError where a law has no optimum of
+    size and tokens.
     """
     names = {law.name for law in laws}
-    published = [load(name) for name, form in PRESETS.items() if form.name in FORMS and name not in names]
+    others = [name for name, form in PRESETS.items() if "n_tokens" in form.columns] + list(OURS)
     return dict(
-        laws=[_law(law) for law in [*laws, *published]],
+        laws=[_law(law) for law in [*laws, *(load(name) for name in others if name not in names)]],
         runs=None if runs is None or out is None else _runs(runs, out),
         sentences=sentences.every() | dict(NO_MFU=sentences.NO_MFU.partition(", or a JSON file")[0]),
         chips={name: vars(chip) for name, chip in cost.CHIPS.items()},
@@ -45,7 +48,12 @@ def of(laws: Sequence[Law], runs: Runs | None = None, out: Array | None = None) 
             },
             front=target.FRONT,
         ),
+        forms={name: _form(form) for name, form in FORMS.items() if "n_tokens" in form.columns and not form.believed},
+        drawn=WAYS_OF_DRAWING["errors"].format(by="runs"),
         repeats=repeats.SOURCE,
+        compare=dict(laws=compare.LAWS, splits=compare.SPLITS, agree=compare.AGREE, about=compare.ABOUT),
+        published=PUBLISHED,
+        known_notes=dict(latent=like.LATENT, window=like.WINDOW, ahead=like.AHEAD, linear=like.LINEAR),
         sequence=plan_lib.SEQUENCE,
         largest=LARGEST,
         paper=dict(
@@ -62,21 +70,22 @@ def of(laws: Sequence[Law], runs: Runs | None = None, out: Array | None = None) 
 
 def _law(law: Law) -> Json:
     law.check_plannable()
-    if law.form.name not in FORMS:
-        raise UserError(f"--law={law.name}: the page knows laws of form {' and '.join(FORMS)}, this is {law.form.name}")
     models, record = law.models, law.record
-    if models["architecture"]:
-        raise UserError(
-            f"--law={law.name}: the page counts models of the paper's recipe, those of this law are built otherwise "
-            f"({words_of(models['architecture'])}): use fit plan"
-        )
     base, overrides = models["base_config"], models_lib.overrides(models)
+    own = models["architecture"]
     bootstrap = record.get("bootstrap")
     return dict(
         name=law.name,
         form=law.form.name,
         coefficients={name: law.coefficients[name] for name in law.form.names},
-        columns=law.form.columns,
+        **_read(law.form),
+        own=own and dataclasses.asdict(mixture_of(own, 1, 1)),
+        dense=record.get("dense") if law.published else None,
+        fixed=record.get("fixed", ()) if law.published else (),
+        notes=list(models_lib.architecture_notes(models)),
+        source=record.get("source"),
+        note=record.get("note"),
+        **{name: getattr(law, name) for name in ("counts_embedding", "reads_used", "fixes_experts")},
         knows_experts=law.knows_experts,
         published=law.published,
         origin=f"{record['source']}. {record['note']}." if law.published else "",
@@ -87,7 +96,7 @@ def _law(law: Law) -> Json:
         final_norm=bool(models["final_norm"]),
         configs=(models["differing"] or {}).get("config"),
         override_values={k: repr(ast.literal_eval(v)) for k, v in overrides.items()} if base else {},
-        config_path=repr(os.path.abspath(base)) if base else None,
+        config_path=repr(os.path.abspath(base)) if base and not base.startswith("configs/") else None,
         bootstrap=bootstrap
         and dict(
             form=bootstrap["form"],
@@ -99,6 +108,24 @@ def _law(law: Law) -> Json:
         ),
         warning=law.warning,
         holdout=(record.get("settings") or {}).get("holdout"),
+    )
+
+
+def _read(form: Form) -> Json:
+    """How a form's coefficients make the entries that its formula reads, and which columns it reads."""
+    entries = [[name, form.is_positive(name), c.above, c.share] for name, c in form.coefficients.items()]
+    return dict(entries=entries, closed=bool(form.at_experts), columns=form.columns)
+
+
+def _form(form: Form) -> Json:
+    """What a fit of the form needs."""
+    names = set(form.columns)
+    return _read(form) | dict(
+        bounds=form.bounds.tolist(),
+        spans=form.spans,
+        slopes=[c.slopes for c in form.coefficients.values()],
+        knows_experts=bool(names & set(OF_EXPERTS)),
+        reads_used=bool(names & {"sparsity", "top_k"}),
     )
 
 
@@ -118,7 +145,8 @@ def _runs(runs: Runs, out: Array) -> Json:
     """Columns of the runs; at most MOST_RUNS of them."""
     rows = np.unique(np.linspace(0, len(runs) - 1, min(len(runs), MOST_RUNS)).round().astype(int))
     names = [runs.name(i) for i in rows]
-    columns = {name: getattr(runs, name)[rows].tolist() for name in ("n_active", "n_tokens", "n_experts", "loss")}
+    columns = {name: values[rows].tolist() for name, values in runs.columns.items()}
+    columns |= {name: getattr(runs, name)[rows].tolist() for name in ("n_active", "n_tokens", "n_experts", "loss")}
     return columns | dict(
         file=os.path.basename(runs.path),
         count=len(runs),

@@ -2,10 +2,10 @@
 // `fit plan` where there is one) in the URL's hash, and what it means: shape, limits, experts, cost.
 
 import { rateOf } from "./cost.js";
-import { memoryOf } from "./counts.js";
-import { lossOf, reducedAt } from "./law.js";
+import { even, memoryOf, shapeOf } from "./counts.js";
+import { lawAt } from "./law.js";
+import { readLike } from "./like.js";
 import { amount, digits, format, parsed, typed } from "./numbers.js";
-import { computeOptimal } from "./solve.js";
 import { PlanError, refusal } from "./words.js";
 
 // kind: "count" is shown as 1.5B, else a plain number; end: what the slider's end means, [text typed, its words].
@@ -32,14 +32,7 @@ export const FIELDS = [
     first: ["0", "no cache"],
     range: () => [128, 2e6],
   },
-  {
-    name: "sequences",
-    label: "Sequences at once",
-    group: "serving",
-    kind: "count",
-    integer: true,
-    range: () => [1, 1e4],
-  },
+  { name: "sequences", label: "Sequences at once", group: "serving", kind: "count", integer: true, range: () => [1, 1e4] },
   {
     name: "inference_tokens",
     label: "Tokens to serve, out of the FLOPs",
@@ -63,15 +56,24 @@ export const FIELDS = [
     integer: true,
     range: () => [4, 512],
   },
+  ...[
+    ["granularity", "Granularity: how many times narrower an expert is than a dense layer", 1, 32],
+    ["used", "Width that a token uses, in dense layers", 0.1, 8],
+    ["shared_experts", "Shared experts, of those that a token uses", 1, 8],
+    ["dense_blocks", "Dense blocks before the mixture", 1, 8],
+    ["kv_share", "Heads of keys and values per head of queries", 0.01, 1],
+  ].map(([name, label, ...ends]) => ({ name, label, group: "models", first: ["", "as the law's"], range: () => ends })),
 ];
+const LIMITS = { granularity: [1, 1e40, "plain"], kv_share: [1e-3, 1, "plain"] };
+for (const name of ["shared_experts", "dense_blocks"]) {
+  LIMITS[name] = [0, 1e40, "whole"];
+  FIELDS.find((field) => field.name === name).integer = true;
+}
 const BYTES = ["bytes_per_parameter", "bytes_per_kv_element"];
-export const NAMES = ["law", "chip", "experts", ...BYTES, ...FIELDS.map(({ name }) => name)];
+export const NAMES = ["law", "like", "chip", "experts", ...BYTES, ...FIELDS.map(({ name }) => name)];
 
-const shapeOf = (law) => ({
-  vocab_size: +law.shape.vocab_size || 50257,
-  width_per_block: +law.shape.width_per_block || 64,
-  final_norm: law.final_norm,
-});
+const usualShape = (law) =>
+  shapeOf({ vocab_size: +law.shape.vocab_size || 50257, width_per_block: +law.shape.width_per_block || 64 });
 const BARE = { bytes_per_parameter: 2, bytes_per_kv_element: 2, kv_tokens: 0 };
 
 // [lowest, highest] of a field's slider, for this law.
@@ -80,18 +82,17 @@ export function rangeOf(field, law) {
   const [low, high] = law.ranges.training_flops ?? [1e17, 1e21];
   const [least, most] = [low / 10, high * 1e5];
   if (field.name === "flops") return [least, most];
-  const at = reducedAt(law, 1);
-  const best = (flops) => computeOptimal(at, flops);
-  if (field.name === "target_loss")
-    return [most, least].map((flops) => lossOf(at, best(flops), flops / 6 / best(flops)));
+  const shape = usualShape(law);
+  const best = (flops) => Math.sqrt(flops / 120);
+  const loss = lawAt(law, shape, law.experts[0]).loss;
+  if (field.name === "target_loss") return [most, least].map((flops) => loss(best(flops), flops / 6 / best(flops)));
   if (field.name !== "memory_gb") return [least / 6 / best(least) / 3, 30 * (most / 6 / best(most))];
-  const shape = shapeOf(law);
   return [memoryOf(shape, BARE, shape.width_per_block, 1) / 1e9, (60 * best(most)) / 1e9];
 }
 
 // What the page shows of a law before anything was typed.
-export function defaults(law) {
-  const paper = law.form === "joint" && law.published;
+export function defaults(law, like = "") {
+  const paper = law.form === "joint" && law.published && !like;
   const flops = paper ? 1e22 : +(3 * (law.ranges.training_flops?.[1] ?? 1e21)).toPrecision(1);
   return {
     law: law.name,
@@ -112,6 +113,7 @@ export function defaults(law) {
     max_tokens: "",
     epochs: "",
     experts: law.experts.join(","),
+    ...{ like, granularity: "", used: "", shared_experts: "", dense_blocks: "", kv_share: "" },
     ...Object.fromEntries(
       ["vocab_size", "width_per_block"].map((name) => [
         name,
@@ -137,11 +139,11 @@ export function fromHash(hash, laws) {
   const unknown = others.length
     ? `the address asks for ${others.map((name) => `“${name}”`).join(", ")}, which this page does not have; it has ${NAMES.join(", ")}`
     : "";
-  return [{ ...defaults(law), ...(given.hours || given.target_loss ? { flops: "" } : {}), ...given }, unknown];
+  return [{ ...defaults(law, given.like), ...(given.hours || given.target_loss ? { flops: "" } : {}), ...given }, unknown];
 }
 
 export function toHash(state, law) {
-  const usual = defaults(law);
+  const usual = { ...defaults(law, state.like), like: "" };
   const changed = NAMES.filter((name) => name === "law" || state[name] !== usual[name]);
   return (
     "#" +
@@ -157,7 +159,7 @@ function decoded(text = "") {
   }
 }
 
-function numberOf(state, name) {
+export function numberOf(state, name) {
   const text = state[name].trim();
   const value = text === "" ? null : parsed(text);
   if (Number.isNaN(value)) throw new PlanError(`${name}: found “${text}”, expected a number such as 1e22, 80 or 1.5B`);
@@ -229,41 +231,45 @@ export function asked(data, law, state) {
     epochs: most == null ? null : epochs,
   };
   const experts = expertsOf(state, law);
-  const shape = { final_norm: law.final_norm };
-  for (const name of ["vocab_size", "width_per_block"]) {
-    if (state[name].trim() === "" && typeof law.shape[name] === "string") throw new PlanError(law.shape[name]);
-    shape[name] = state[name].trim() === "" ? law.shape[name] : integerOf(state, name);
-  }
-  const { vocab_size, width_per_block, final_norm } = shape;
+  const like = state.like.trim() === "" ? null : readLike(data, state.like);
+  const [shape, given] = shapeAsked(data, law, state, like);
   const loss = flagOf(data, state, "target_loss");
-  return { shape: { vocab_size, width_per_block, final_norm }, limits, experts, loss, chips, memory, devices, hours };
+  return { shape, given, like, limits, experts, loss, chips, memory, devices, hours };
 }
 
-// The same question as a command.
-export function command(law, { shape, limits, experts, loss, chips, memory, devices, hours }) {
-  const usual = defaults(law);
-  const quoted = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`);
-  const flags = [`--law=${quoted(law.name)}`];
-  const add = (name, value, unless) => value != null && value !== unless && flags.push(`--${name}=${typed(value)}`);
-  if (loss != null) add("target_loss", loss);
-  else if (hours != null) add("hours", hours);
-  else add("flops", limits.flops);
-  if (chips) {
-    flags.push(`--chips=${chips.kind}:${chips.count}`);
-    add("mfu", chips.mfu, 0.4);
-    add("dollars_per_hour", chips.dollars_per_hour);
+// [the shape that is asked for; {field: value} of what is typed of it, or null]: that of the model to start from, else
+// the law's own.
+function shapeAsked(data, law, state, like) {
+  const [own, given] = [like?.mixture(Boolean(law.own)) ?? { ...law.own, final_norm: law.final_norm }, {}];
+  for (const name of ["vocab_size", "width_per_block"]) {
+    const usual = like ? own[name] : law.shape[name];
+    const text = state[name].trim();
+    if (text === "" && typeof usual === "string") throw new PlanError(usual);
+    own[name] = text === "" || (like && text === String(law.shape[name])) ? usual : integerOf(state, name);
+    given[name] = own[name];
   }
-  add("memory_gb", memory);
-  add("devices", devices, 1);
-  add("bytes_per_parameter", limits.bytes_per_parameter, 2);
-  add("kv_tokens", limits.kv_tokens, 0);
-  add("bytes_per_kv_element", limits.bytes_per_kv_element, 2);
-  add("inference_tokens", limits.inference_tokens, 0);
-  add("max_tokens", limits.max_tokens);
-  add("epochs", limits.epochs);
-  if (experts.join() !== usual.experts) flags.push(`--experts=${experts.join()}`);
-  for (const name of ["vocab_size", "width_per_block"]) add(name, shape[name], law.shape[name]);
-  return `python -m fit plan ${flags.join(" ")}`;
+  const asked = {};
+  const fields = { split: "granularity", shared: "shared_experts", n_dense: "dense_blocks", kv_share: "kv_share" };
+  for (const [field, name] of Object.entries(fields)) {
+    const value = numberOf(state, name);
+    if (value == null) continue;
+    const [least, most, kind] = LIMITS[name];
+    if (!(value >= least && value <= most) || (kind === "whole" && value % 1))
+      throw new PlanError(`--${name}=${state[name]}: expected a ${kind} number from ${least} ${most < 1e40 ? `to ${most}` : "up"}`);
+    asked[field] = value;
+  }
+  const used = flagOf(data, state, "used");
+  const { vocab_size, width_per_block, final_norm, ...more } = own;
+  const plain = { vocab_size, width_per_block, final_norm };
+  const asPlain = shapeOf({ ...plain, ...more });
+  if (used == null && !Object.keys(asked).length) return [asPlain, given];
+  if (used != null && !law.knows_experts) refusal("USED_OF_MIXTURES", { value: format("{used:g}", { used }), law: law.name });
+  const { split, shared, n_dense, kv_share, attention, head_dim, ff, tied, trained } = { ...asPlain, ...asked };
+  const narrow = even((used ?? asPlain.used) * split);
+  if (narrow <= shared || Math.abs(narrow / split - (used ?? asPlain.used)) > 0.1 * (used ?? asPlain.used))
+    refusal("NO_WHOLE_CHOICE", { value: used == null ? "" : format("{used:g}", { used }), split, shared, used: used ?? asPlain.used });
+  const built = { split, shared, n_dense, kv_share, used: narrow / split, attention, head_dim, ff, tied, trained };
+  return [shapeOf({ ...plain, ...built }), { ...given, ...asked }];
 }
 
 // Where a slider of 0 to 1000 stands for a text, and the text where it stands.

@@ -1,36 +1,74 @@
-// The laws: loss over active parameters N, training tokens D and experts E, in nats per token. A law is
-//   L = (m N^mu + n D^nu)^k + c at each number of experts (Eq. 5); k is 1 but for those whose size and data are coupled.
+// The laws: loss over what they read of a model, in nats per token. FORMULAS are generated from the laws' pages in
+// fit/laws/ (formulas.py). Where a law is a Chinchilla law at each number of experts, it is
+//   L = (m N^mu + n D^nu)^k + c there (Eq. 5); k is 1 but for those whose size and data are coupled.
 
-const REDUCED = {
-  // Eq. 4 and 6 of Ludziejewski et al. 2025; E scaled runs from E_start (dense) towards E_max
-  joint(c, e) {
-    const scaled = 1 / (1 / (e - 1 + 1 / (1 / c.E_start - 1 / c.E_max)) + 1 / c.E_max);
-    const log = Math.log(scaled);
-    return [c.a * scaled ** c.delta, c.alpha + c.gamma * log, c.b * scaled ** c.omega, c.beta + c.zeta * log, c.c];
-  },
-  // Hoffmann et al. 2022, the same for every E
-  chinchilla: (c) => [c.A, -c.alpha, c.B, -c.beta, c.E],
-};
+import { endsOf, structure, total, widthOf } from "./counts.js";
 
-// [m, mu, n, nu, c, unique, slack, k] of the law at e experts; coefficients: a draw's, else the law's own. unique: how many
-// tokens of text there are, if the law is one of repeated text; else undefined. slack: on a plateau the smallest model
-// is taken whose loss is within this share of the lowest; 0: the one of the lowest.
-export const reducedAt = (law, e, coefficients = law.coefficients) => [
-  ...REDUCED[law.form.replace("_coupled", "")](coefficients, e),
-  law.unique,
-  law.slack,
-  coefficients.k ?? 1,
-];
+/* global FORMULAS */
 
-export function lossOf(at, size, tokens) {
-  const [m, mu, n, nu, c, unique, , k] = at;
-  if (unique !== undefined) [size, tokens] = effective(at, size, tokens);
-  return (m * size ** mu + n * tokens ** nu) ** k + c;
+// The coefficients by name, with the entries that formulas read beside them: "ln a", "ln(E_max / E_start - 1)".
+function entriesOf(law, coefficients) {
+  const c = { ...coefficients };
+  for (const [name, positive, above] of law.entries) {
+    if (positive) c[`ln ${name}`] = Math.log(c[name]);
+    if (above) c[`ln(${name} / ${above} - 1)`] = Math.log(c[name] / c[above] - 1);
+  }
+  return c;
+}
+
+// The coefficients of `free`, a number for each entry, by name, with the entries by theirs; as fit/form.py.
+export function byName({ entries }, free) {
+  const c = {};
+  entries.forEach(([name, positive, above, share], i) => {
+    if (above) {
+      c[`ln(${name} / ${above} - 1)`] = free[i];
+      c[`ln ${name}`] = c[`ln ${above}`] + Math.max(free[i], 0) + Math.log1p(Math.exp(-Math.abs(free[i])));
+    } else if (positive) c[`ln ${name}`] = free[i];
+    c[name] = share ? 1 / (1 + Math.exp(free[i])) : positive ? Math.exp(c[`ln ${name}`]) : free[i];
+  });
+  return c;
+}
+
+// The loss of columns by name.
+function lossOfColumns(law, c, columns) {
+  const x = {};
+  for (const name of law.columns) {
+    x[name] = columns[name];
+    x[`ln ${name}`] = Math.log(columns[name]);
+  }
+  return Math.exp(FORMULAS[law.form].log_loss(c, x));
+}
+export const lossOfRun = (law, columns) => lossOfColumns(law, entriesOf(law, law.coefficients), columns);
+
+// The law at e experts of models of a shape: {closed: [m, mu, n, nu] or null, loss(size, tokens), at(size, tokens, counts),
+// unique, slack}. coefficients: a draw's, else the law's own. at: the loss of a built model, which has counts of its own.
+// unique: how many tokens of text there are, if the law is one of repeated text; slack: on a plateau the smallest model is
+// taken whose loss is within this share of the lowest; 0: the one of the lowest.
+export function lawAt(law, shape, e, coefficients = law.coefficients) {
+  const closed = law.closed && FORMULAS[law.form].at_experts(coefficients, e);
+  if (closed) {
+    const [m, mu, n, nu, c, k = 1] = closed;
+    const { unique, slack } = law;
+    const fresh = (size, tokens) => (m * size ** mu + n * tokens ** nu) ** k + c;
+    const loss = unique === undefined ? fresh : (size, tokens) => fresh(...effective(closed, unique, size, tokens));
+    return { closed, loss, at: loss, unique, slack, searched: unique !== undefined };
+  }
+  const [c, own] = [entriesOf(law, coefficients), structure(shape, e)];
+  const at = (size, tokens, n_total, d) => {
+    const less = law.counts_embedding ? 0 : endsOf(shape) * d;
+    return lossOfColumns(law, c, { ...own, n_active: size - less, n_total: n_total - less, n_tokens: tokens });
+  };
+  const reads = law.columns.includes("n_total") || !law.counts_embedding;
+  const loss = (size, tokens) => {
+    const d = reads ? widthOf(shape, size, e) : 0;
+    return at(size, tokens, reads ? total(shape, d, e) : 0, d);
+  };
+  return { closed: null, loss, at, searched: true };
 }
 
 // What a size and tokens of repeated text are worth, by Muennighoff et al. 2023; constants as in fit/planning/repeats.py.
 export const [R_D, R_N] = [15.387756, 5.309743];
-export function effective([m, mu, n, nu, , unique], size, tokens) {
+export function effective([m, mu, n, nu], unique, size, tokens) {
   const worth = (amount, of, decay) => of * (1 - decay * Math.expm1((1 - amount / of) / decay));
   const fresh = Math.min(tokens, unique);
   const best = mu < 0 && nu < 0 ? ((n * nu * fresh ** nu) / (m * mu)) ** (1 / mu) : Infinity;
@@ -41,6 +79,9 @@ export function effective([m, mu, n, nu, , unique], size, tokens) {
 export const repeated = (law, unique, slack) => (drawsOf(law), { ...law, unique, slack, fresh: law });
 export const fresh = (law) => law.fresh ?? law;
 
+// The law of models that it counts in its own way, for comparisons; its closed form would read the planner's counts.
+export const byLossAlone = (law) => (law.counts_embedding ? law : { ...law, closed: false });
+
 // The coefficients of each bootstrap draw, by name; none where the law has no draws.
 export function drawsOf(law) {
   law.byName ??= (law.bootstrap?.draws ?? []).map((row) =>
@@ -48,6 +89,9 @@ export function drawsOf(law) {
   );
   return law.byName;
 }
+
+// Whether size and data both lower the loss, as far as the form says so by itself.
+export const falls = ({ closed, searched }) => searched || (closed[1] < 0 && closed[3] < 0);
 
 // The percentile of values by Weibull's positions, p (n + 1).
 export function percentile(values, percent) {
@@ -66,26 +110,35 @@ export function driftOf(law, i, flops) {
 }
 
 // [low, high] percentiles over the draws of the loss of one model; null without draws.
-export function bandOf(law, size, tokens, e) {
+export function bandOf(law, shape, size, tokens, e) {
   const losses = drawsOf(law)
-    .map((draw, i) => lossOf(reducedAt(law, e, draw), size, tokens) * driftOf(law, i, 6 * size * tokens))
+    .map((draw, i) => lawAt(law, shape, e, draw).loss(size, tokens) * driftOf(law, i, 6 * size * tokens))
     .filter(Number.isFinite);
   return 2 * losses.length > drawsOf(law).length ? law.bootstrap.percentiles.map((p) => percentile(losses, p)) : null;
 }
 
 const ROUNDING = 5e-3; // less than this share outside a range is inside: three digits would not show it
 
-// What of a model lies outside what the law was fitted to: [{column, value, low, high, factor}].
-export function extrapolation(law, size, tokens, e, training) {
-  const asked = { n_active: size, n_tokens: tokens, n_experts: e, training_flops: training ?? 6 * size * tokens };
+// What of columns by name lies outside what the law was fitted to: [{column, value, low, high, factor}].
+export function extrapolation(law, columns) {
+  const asked = { training_flops: 6 * columns.n_active * columns.n_tokens, ...columns };
   const outside = [];
   const add = (column, value, low, high) => {
     if (value !== undefined && !(low * (1 - ROUNDING) <= value && value <= high * (1 + ROUNDING)))
       outside.push({ column, value, low, high, factor: value > high ? value / high : low / value });
   };
-  for (const column of [...law.columns, "training_flops"])
+  for (const column of [...law.columns, ...law.fixed, "training_flops"])
     if (column in law.ranges) add(column, asked[column], ...law.ranges[column]);
   if (law.columns.includes("n_tokens") && law.models.unique_tokens)
-    add("unique_tokens", tokens, 0, law.models.unique_tokens);
+    add("unique_tokens", columns.n_tokens, 0, law.models.unique_tokens);
   return outside;
 }
+
+// The same of a model of a shape, of which the law reads n_total only where it is known.
+export const outsideOf = (law, shape, size, tokens, e, n_total, d) =>
+  extrapolation(law, {
+    n_active: size,
+    n_tokens: tokens,
+    ...(n_total && { n_total: n_total - (law.counts_embedding ? 0 : endsOf(shape) * d) }),
+    ...structure(shape, e),
+  });

@@ -3,7 +3,7 @@
 import { front } from "./cost.js";
 import { memoryOf, tokensOf } from "./counts.js";
 import { draw } from "./chart.js";
-import { bandOf, extrapolation, lossOf, reducedAt } from "./law.js";
+import { bandOf, lawAt, lossOfRun, outsideOf } from "./law.js";
 import { amount, duration, fixed, flopsText, memoryText, percent, typed } from "./numbers.js";
 import { bestOf, largestIn, optima, solve } from "./solve.js";
 
@@ -29,18 +29,18 @@ function worthShowing(planned, others = []) {
 
 // The runs with about the tokens that the limits buy for their size: {i, n_active, loss}, the loss moved along the law to
 // just those tokens, where its distance from the curve is the run's own error.
-const nearBudget = (runs, law, limits) =>
+const nearBudget = (runs, law, shape, limits) =>
   runs.loss.flatMap((loss, i) => {
     const [n_active, tokens] = [runs.n_active[i], tokensOf(limits, runs.n_active[i])];
     if (!(Math.abs(Math.log(runs.n_tokens[i] / tokens)) < Math.log(NEAR))) return [];
-    const at = reducedAt(law, runs.n_experts[i]);
-    return [{ i, n_active, loss: (loss * lossOf(at, n_active, tokens)) / lossOf(at, n_active, runs.n_tokens[i]) }];
+    const at = lawAt(law, shape, runs.n_experts[i]);
+    return [{ i, n_active, loss: (loss * at.loss(n_active, tokens)) / at.loss(n_active, runs.n_tokens[i]) }];
   });
 
 // Loss against size at the plan's budget, a curve for each E; faint where memory forbids.
 export function isoflop(picture, { law, shape, limits, experts }, plan, looks, runs) {
   if (limits.flops == null) return "needs a budget of FLOPs";
-  const near = runs ? nearBudget(runs, law, limits).filter(({ i }) => experts.includes(runs.n_experts[i])) : [];
+  const near = runs ? nearBudget(runs, law, shape, limits).filter(({ i }) => experts.includes(runs.n_experts[i])) : [];
   const free = optima(law, shape, { ...limits, memory_bytes: null }, experts).filter((o) => o.feasible);
   const sizes = [...plan.optima, ...free].map((o) => o.n_active).concat(near.map((run) => run.n_active));
   const grid = spread(Math.min(...sizes) / 4, Math.max(...sizes) * 4, POINTS).filter(
@@ -48,15 +48,15 @@ export function isoflop(picture, { law, shape, limits, experts }, plan, looks, r
   );
   const tokens = grid.map((size) => tokensOf(limits, size));
   const lines = experts.map((e) => {
-    const at = reducedAt(law, e);
+    const at = lawAt(law, shape, e);
     const largest = largestIn(e, shape, limits);
     const best = e === plan.best.n_experts; // bands of all would cover each other
-    const bands = best ? grid.map((size, i) => [size, bandOf(law, size, tokens[i], e)]).filter(([, band]) => band) : [];
+    const bands = best ? grid.map((size, i) => [size, bandOf(law, shape, size, tokens[i], e)]).filter(([, band]) => band) : [];
     return {
       e,
       ...looks[e],
-      points: grid.map((size, i) => [size, lossOf(at, size, tokens[i])]),
-      dashed: grid.map((size, i) => extrapolation(law, size, tokens[i], e).length > 0),
+      points: grid.map((size, i) => [size, at.loss(size, tokens[i])]),
+      dashed: grid.map((size, i) => outsideOf(law, shape, size, tokens[i], e).length > 0),
       faint: grid.map((size) => size > largest),
       band: bands.map(([size, [low, high]]) => [size, low, high]),
     };
@@ -126,17 +126,18 @@ function stripsOf(best, grid, looks) {
 export function againstMemory(picture, { law, shape, limits, experts }, plan, looks, choose) {
   if (limits.flops == null) return "needs a budget of FLOPs";
   const grid = memories(law, shape, limits, experts, POINTS);
+  const laws = experts.map((e) => lawAt(law, shape, e));
   const rows = grid.map((bytes) =>
-    experts.map((e) => solve(reducedAt(law, e), e, shape, { ...limits, memory_bytes: bytes })),
+    experts.map((e, i) => solve(laws[i], e, shape, { ...limits, memory_bytes: bytes })),
   );
   const best = rows.map(bestOf);
   const bounded = (i) => rows.map((row, k) => [grid[k], row[i]]).filter(([, o]) => o.feasible);
   const lines = experts.map((e, i) => ({
     ...looks[e],
     points: bounded(i).map(([bytes, o]) => [bytes, o.loss]),
-    dashed: bounded(i).map(([, o]) => extrapolation(law, o.n_active, o.n_tokens, e).length > 0),
+    dashed: bounded(i).map(([, o]) => outsideOf(law, shape, o.n_active, o.n_tokens, e).length > 0),
     band: (e === plan.best.n_experts ? bounded(i) : [])
-      .map(([bytes, o]) => [bytes, bandOf(law, o.n_active, o.n_tokens, e)])
+      .map(([bytes, o]) => [bytes, bandOf(law, shape, o.n_active, o.n_tokens, e)])
       .filter(([, b]) => b)
       .map(([x, b]) => [x, ...b]),
   }));
@@ -202,7 +203,7 @@ export function againstCost(picture, { data, law, shape, limits, experts, loss, 
       {
         ...looks[plan.best.n_experts],
         points: rows.map((row) => [row.flops, row.loss]),
-        dashed: rows.map((row) => extrapolation(law, row.n_active, row.n_tokens, row.n_experts).length > 0),
+        dashed: rows.map((row) => outsideOf(law, shape, row.n_active, row.n_tokens, row.n_experts).length > 0),
       },
     ],
     strips: stripsOf(rows, grid, looks),
@@ -228,7 +229,7 @@ export function againstCost(picture, { data, law, shape, limits, experts, loss, 
 export function measured(picture, { law }, looks, runs) {
   if (!runs) return "drop a table of runs on the page";
   const predicted = runs.loss.map((_, i) =>
-    lossOf(reducedAt(law, runs.n_experts[i]), runs.n_active[i], runs.n_tokens[i]),
+    lossOfRun(law, Object.fromEntries(law.columns.map((name) => [name, runs[name][i]]))),
   );
   const all = [...runs.loss, ...predicted];
   const [low, high] = [Math.min(...all), Math.max(...all)];

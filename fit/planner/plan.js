@@ -1,11 +1,10 @@
 // A plan: the dictionary that `python -m fit plan --json` prints, key by key. Units as in solve.js.
 
 import { addCosts, chipLimits, front, leastFlops, reach } from "./cost.js";
-import { R_D, R_N, drawsOf, driftOf, effective, extrapolation, fresh } from "./law.js";
-import { lossOf, percentile, reducedAt, repeated } from "./law.js";
-import { INFERENCE, TRAINING, holding, memoryOf, tokensOf } from "./counts.js";
-import { AS_GOOD, bestOf, largestIn, nearOptimal, optima, refuseWithoutOptimum, solve } from "./solve.js";
-import { infeasibleWhy, say, sentences, warnings } from "./words.js";
+import { R_D, R_N, drawsOf, driftOf, effective, falls, fresh, lawAt, outsideOf, percentile, repeated } from "./law.js";
+import { INFERENCE, TRAINING, holding, isMixture, memoryOf, model, smallestOf, tokensOf, widths } from "./counts.js";
+import { AS_GOOD, BAND, bestOf, largestIn, nearOptimal, optima, refuseWithoutOptimum, solve } from "./solve.js";
+import { infeasibleWhy, refusal, say, sentences, warnings } from "./words.js";
 
 const ROUNDED = 0.15; // ratios within this share of each other are taken for one that was rounded to whole widths
 const TRIED = 300; // depths around the planned one, and widths at each, as fit/planning/building.py
@@ -14,6 +13,7 @@ export const DECIDED = 0.8; // share of the draws in which the best number of ex
 // [law, limits, plan] of what was asked. If epochs are given, the law is that of repeated text; if a loss is to be
 // reached, the limits have the least budget for it; if chips are given, they are a limit and the plan has costs.
 export function planOf(data, law, { shape, limits, experts, loss, chips }) {
+  if (limits.epochs != null && !law.closed) refusal("NO_REPEATS", { form: law.form });
   if (limits.epochs != null) law = repeated(law, limits.max_tokens, loss == null ? AS_GOOD : 0); // a target is met exactly
   limits = { ...limits, chips: chipLimits(data, chips) };
   let target = null;
@@ -29,7 +29,7 @@ export function planOf(data, law, { shape, limits, experts, loss, chips }) {
 function repeatsOf(data, law, shape, limits, experts, plan) {
   const once = bestOf(optima(law, shape, { ...limits, epochs: 1 }, experts));
   const rows = plan.optima.map(({ n_experts, n_active, n_tokens }) => {
-    const [effective_n_active, effective_tokens] = effective(reducedAt(law, n_experts), n_active, n_tokens);
+    const [effective_n_active, effective_tokens] = effective(lawAt(law, shape, n_experts).closed, law.unique, n_active, n_tokens);
     return { n_experts, epochs: n_tokens / law.unique, effective_n_active, effective_tokens };
   });
   if (plan.best.size_bound === "plateau") plan.warnings.push(say("PLATEAU", { near: law.slack }));
@@ -54,12 +54,12 @@ export function planFor(data, law, shape, limits, experts) {
   const out = {
     law: law.name,
     form: law.form,
-    ...shape,
+    ...shape.given,
     constraints: Object.fromEntries(Object.entries(limits).filter(([name, v]) => v != null && name !== "chips")),
     optima: rows,
     infeasible: solved
       .filter((o) => !o.feasible)
-      .map(({ n_experts }) => ({ n_experts, why: infeasibleWhy(shape, limits, n_experts) })),
+      .map(({ n_experts }) => ({ n_experts, why: infeasibleWhy(shape, limits, [n_experts]) })),
     best: rows.find((r) => r.n_experts === best.n_experts),
     buildable: buildable(data, law, shape, limits, solved),
   };
@@ -67,7 +67,7 @@ export function planFor(data, law, shape, limits, experts) {
   if (limits.max_tokens != null && limits.flops != null)
     out.loss_of_token_cap =
       best.loss - bestOf(optima(fresh(law), shape, { ...limits, max_tokens: null }, experts)).loss;
-  if (limits.flops != null) {
+  if (limits.flops != null && !law.dense) {
     out.dense = againstDense(law, shape, limits, out.best);
     out.rule_of_thumb = ruleOfThumb(fresh(law), shape, limits.flops, experts);
   }
@@ -81,13 +81,13 @@ export function planFor(data, law, shape, limits, experts) {
     const won = out.bootstrap.optima.find((r) => r.n_experts === e)?.best_in_draws ?? 0;
     out.best_undecided = won < DECIDED * out.bootstrap.draws;
   }
-  out.warnings = warnings(data, law, shape, out, experts);
+  out.warnings = warnings(data, law, shape, out, experts, () => notBounded(law, shape, limits));
   return out;
 }
 
 // One line of the plan's table.
 function row(law, { n_experts, n_active, n_total, n_tokens, loss, d_model, size_bound }, shape, limits, least) {
-  return marked(law, {
+  return marked(law, shape, {
     n_experts,
     n_active,
     n_total,
@@ -102,12 +102,22 @@ function row(law, { n_experts, n_active, n_total, n_tokens, loss, d_model, size_
   });
 }
 
-const marked = (law, row) => ({ ...row, extrapolation: extrapolation(law, row.n_active, row.n_tokens, row.n_experts) });
+const marked = (law, shape, row) => ({
+  ...row,
+  extrapolation: outsideOf(law, shape, row.n_active, row.n_tokens, row.n_experts, row.n_total, row.d_model),
+});
+
+// Whether, without a limit on memory, the loss still falls at numbers of experts far beyond any that can be built.
+export function notBounded(law, shape, limits) {
+  if ((law.closed && !law.unique) || limits.memory_bytes != null || law.fixes_experts) return false;
+  const [many, more] = [1e6, 1e7].map((e) => solve(lawAt(law, shape, e), e, shape, limits).loss);
+  return more < many * (1 - BAND);
+}
 
 // The plan solved again for each draw: intervals at each number of experts, and how often each is the best.
 function bootstrap(law, shape, limits, experts) {
-  const drawn = drawsOf(law).map((draw) => experts.map((e) => reducedAt(law, e, draw)));
-  const rows = drawn.map((_, i) => i).filter((i) => law.unique || drawn[i].every(([, mu, , nu]) => mu < 0 && nu < 0));
+  const drawn = drawsOf(law).map((draw) => experts.map((e) => lawAt(law, shape, e, draw)));
+  const rows = drawn.map((_, i) => i).filter((i) => drawn[i].every(falls));
   const usable = rows.map((i) => drawn[i]);
   if (!usable.length) return null;
   const largest = experts.map((e) => largestIn(e, shape, limits));
@@ -144,7 +154,8 @@ function baseConfig(data, law, shape) {
   return [law.configs || !isPapers(data, shape) ? null : data.paper.config, {}];
 }
 
-const isPapers = (data, shape) => Object.entries(data.paper.shape).every(([name, value]) => shape[name] === value);
+const isPapers = (data, shape) =>
+  !isMixture(shape) && Object.entries(data.paper.shape).every(([name, value]) => shape[name] === value);
 
 function learningRate(data, law, base, size, e) {
   const { learning_rate: own } = law.models;
@@ -156,50 +167,30 @@ function learningRate(data, law, base, size, e) {
   return [rate(data.paper.learning_rate), sentences.RATE_EQ_10];
 }
 
-// A decoder of whole blocks and heads, d wide, and its exact counts.
-function model(shape, blocks, d, e, sequence) {
-  const router = e > 1 ? blocks * d * e : 0;
-  const n_total = 2 * d * shape.vocab_size + (4 + 9 * e) * blocks * d ** 2;
-  return {
-    n_experts: e,
-    d_model: d,
-    n_blocks: blocks,
-    n_heads: d / shape.width_per_block,
-    d_ff: 3 * d,
-    vocab_size: shape.vocab_size,
-    n_active: 2 * d * shape.vocab_size + 13 * blocks * d ** 2,
-    n_total,
-    exact_parameters: n_total + (4 * blocks + shape.final_norm) * d + router,
-    flops: 2 * (13 * blocks * d ** 2 + d * shape.vocab_size + router) + 4 * blocks * d * sequence,
-  };
-}
-
 const apart = (a, b) => Math.max(a / b, b / a);
 
 // The models of whole blocks and heads around an optimum that meet the limits, each with the optimum's size.
 function whole(data, law, shape, limits, { n_experts, n_active: planned, d_model }) {
-  const { width_per_block: width } = shape;
-  const blocks = d_model / width;
-  const [sequence, at] = [law.models.seq_len ?? data.sequence, reducedAt(law, n_experts)];
-  const found = [];
-  for (let n = Math.max(1, Math.ceil(blocks * (1 + ROUNDED))); n >= 1; n -= Math.ceil(blocks / TRIED)) {
+  const blocks = d_model / shape.width_per_block;
+  const [sequence, at] = [law.models.seq_len ?? data.sequence, lawAt(law, shape, n_experts)];
+  const [found, least] = [[], Math.round(smallestOf(shape) / shape.width_per_block)];
+  for (let n = Math.max(least, Math.ceil(blocks * (1 + ROUNDED))); n >= least; n -= Math.ceil(blocks / TRIED)) {
     if (found.length && n < blocks / (1 + ROUNDED) - 1) break;
-    const own = n * width;
-    const [least, most] = [Math.ceil(own / (1 + ROUNDED) / width), Math.floor((own * (1 + ROUNDED)) / width)];
-    for (let heads = least; heads <= most; heads += Math.ceil((most - least + 1) / TRIED)) {
-      const d = heads * width;
-      const { flops, ...built } = model(shape, n, d, n_experts, sequence);
+    const tried = widths(shape, n, ROUNDED);
+    for (let i = 0; i < tried.length; i += Math.ceil(tried.length / TRIED)) {
+      const one = model(shape, n, tried[i], n_experts, sequence);
+      const { exact_parameters, n_active, n_total } = one.row;
       const memory_bytes =
-        limits.bytes_per_parameter * built.exact_parameters +
-        limits.bytes_per_kv_element * 2 * limits.kv_tokens * n * d;
-      const n_tokens = Math.floor(tokensOf(limits, built.n_active));
+        limits.bytes_per_parameter * exact_parameters +
+        limits.bytes_per_kv_element * one.cache_elements * limits.kv_tokens;
+      const n_tokens = Math.floor(tokensOf(limits, n_active));
       if ((limits.memory_bytes != null && memory_bytes > limits.memory_bytes) || n_tokens < 1) continue;
       if (limits.chips) {
-        const chips = holding(shape, limits.chips, d, built.exact_parameters);
+        const chips = holding(shape, limits.chips, tried[i], exact_parameters);
         if (!chips || chips > limits.chips.count) continue;
       }
-      const loss = lossOf(at, built.n_active, n_tokens);
-      found.push({ built, n_tokens, loss, memory_bytes, flops, sequence, planned, off: apart(d, own) });
+      const loss = at.at(n_active, n_tokens, n_total, tried[i]);
+      found.push({ ...one, n_tokens, loss, memory_bytes, sequence, planned });
     }
   }
   return found;
@@ -216,40 +207,40 @@ function buildable(data, law, shape, limits, solved) {
   if (allowed.length) found = allowed;
   const most = (1 + AS_GOOD) * Math.max(optimum.loss, Math.min(...found.map(({ loss }) => loss)));
   const further = (a, b) =>
-    a.off - b.off || apart(a.planned, a.built.n_active) - apart(b.planned, b.built.n_active);
+    a.off - b.off || apart(a.planned, a.row.n_active) - apart(b.planned, b.row.n_active);
   const chosen = found
     .filter(({ loss }) => loss <= most)
     .reduce((best, one) => (best && further(best, one) <= 0 ? best : one), null);
   if (!chosen) return null;
-  const { built, n_tokens, loss, memory_bytes, flops, sequence } = chosen;
+  const { row, n_tokens, loss, memory_bytes, exact_forward_flops_per_token, sequence } = chosen;
   const best = {
-    ...built,
+    ...row,
     n_tokens,
     loss,
     loss_of_building: loss - optimum.loss,
     memory_bytes,
-    training_flops: TRAINING * built.n_active * n_tokens,
+    training_flops: TRAINING * row.n_active * n_tokens,
     sequence,
-    exact_forward_flops_per_token: flops,
-    exact_training_flops: 3 * flops * n_tokens,
+    exact_forward_flops_per_token,
+    exact_training_flops: 3 * exact_forward_flops_per_token * n_tokens,
   };
   const [base] = baseConfig(data, law, shape);
   [best.learning_rate, best.learning_rate_from] = learningRate(data, law, base, best.n_active, best.n_experts);
   best.batch_tokens =
     base === data.paper.config ? data.paper.batch_ramp.filter(([from]) => from < best.n_tokens) : null;
-  return marked(law, best);
+  return marked(law, shape, best);
 }
 
 // What the best plan saves against the best dense model under the same limits; null where no dense model fits.
 function againstDense(law, shape, limits, best) {
-  const at = reducedAt(law, 1);
+  const at = lawAt(law, shape, 1);
   refuseWithoutOptimum([at], [1]);
   const dense = solve(at, 1, shape, limits);
   if (!dense.feasible) return null;
   const needed = leastFlops(law, 1, shape, limits, best.loss, limits.flops, 1e12 * limits.flops);
   const { n_active, n_tokens, loss } = dense;
   return {
-    ...marked(law, { n_experts: 1, n_active, n_tokens, loss }),
+    ...marked(law, shape, { n_experts: 1, n_active, n_tokens, loss }),
     loss_saved: loss - best.loss,
     flops_for_the_same_loss: needed,
     flops_saved: needed == null ? null : 1 - limits.flops / needed,
@@ -261,15 +252,15 @@ function againstDense(law, shape, limits, best) {
 function ruleOfThumb(law, shape, flops, experts) {
   const none = { flops: null, memory_bytes: null, max_tokens: null, inference_tokens: 0, kv_tokens: 0 };
   const usual = { ...none, bytes_per_parameter: 2, bytes_per_kv_element: 2 };
-  const dense = solve(reducedAt(law, 1), 1, shape, { ...usual, flops });
+  const dense = solve(lawAt(law, shape, 1), 1, shape, { ...usual, flops });
   const rows = [];
   for (const e of experts.filter((e) => 1 < e && e <= 8)) {
     const same = { ...usual, memory_bytes: dense.n_total, bytes_per_parameter: 1, max_tokens: e * dense.n_tokens };
-    const { feasible, n_active, n_tokens, loss } = solve(reducedAt(law, e), e, shape, same);
+    const { feasible, n_active, n_tokens, loss } = solve(lawAt(law, shape, e), e, shape, same);
     if (!feasible) continue;
     const holds = loss < dense.loss;
     const flops_ratio = (TRAINING * n_active * n_tokens) / flops;
-    rows.push(marked(law, { n_experts: e, n_active, n_tokens, loss, dense_loss: dense.loss, holds, flops_ratio }));
+    rows.push(marked(law, shape, { n_experts: e, n_active, n_tokens, loss, dense_loss: dense.loss, holds, flops_ratio }));
   }
   return rows;
 }

@@ -2,13 +2,14 @@
 // in nats per token, memory in bytes. limits: {flops, memory_bytes, bytes_per_parameter, kv_tokens,
 // bytes_per_kv_element, inference_tokens, max_tokens, epochs, chips}; flops, memory_bytes, max_tokens, epochs and chips
 // may be null: no such limit; each token is read once where epochs is null.
-// shape: {vocab_size, width_per_block, final_norm}.
+// shape: as in counts.js; law: what lawAt gives at E experts.
 
-import { INFERENCE, TRAINING, active, cache, capOf, leastOf, memoryOf, tokensOf, total, widthOf } from "./counts.js";
-import { lossOf, reducedAt } from "./law.js";
+import { INFERENCE, TRAINING, active, capOf, enough, leastOf, memoryOf, smallestOf } from "./counts.js";
+import { tokensOf, total, widthOf } from "./counts.js";
+import { falls, lawAt } from "./law.js";
 import { PlanError, infeasibleWhy, refusal } from "./words.js";
 
-const BAND = 1e-3; // near-optimal: within this share of the best loss
+export const BAND = 1e-3; // near-optimal: within this share of the best loss
 export const AS_GOOD = 1e-4; // as good as the best: within this share of its loss
 const PLATEAU = 0.75; // where a model of this share of the best size is as good, larger ones are worth nothing
 
@@ -27,12 +28,11 @@ function root(f, low, high) {
   }
 }
 
-// Throws the command line's sentence where the laws at these experts have no optimum; for laws of repeated text,
+// Throws the command line's sentence where the laws at these experts have no optimum; for those without a closed form,
 // `searched` finds that out.
 export function refuseWithoutOptimum(laws, experts) {
-  if (laws[0][5] !== undefined) return;
-  const at = laws.findIndex(([, mu, , nu]) => !(mu < 0 && nu < 0));
-  const worst = (i) => Math.max(...laws.map((law) => law[i]));
+  const at = laws.findIndex((law) => !falls(law));
+  const worst = (i) => Math.max(...laws.map(({ closed }) => closed[i]));
   if (at >= 0) refusal("NO_OPTIMUM", { at: experts[at], mu: worst(1), nu: worst(3) });
 }
 
@@ -44,7 +44,7 @@ function refuseUnbounded(limits) {
 }
 
 // N that loses least with inference tokens in the budget: what a larger model gains equals what its lost tokens cost.
-function withInference([m, mu, n, nu], limits) {
+function withInference({ closed: [m, mu, n, nu] }, limits) {
   const budget = limits.flops / TRAINING;
   const inference = (INFERENCE / TRAINING) * limits.inference_tokens;
   const top = Math.log(budget / inference); // at this ln N no token is left to train on
@@ -66,32 +66,32 @@ function heldBy(which, e, shape, limits) {
     which === "memory"
       ? [(d) => memoryOf(shape, limits, d, e), memory_bytes]
       : [(d) => leastOf(shape, limits, d, e), chips.count * chips.memory];
-  const low = Math.log(shape.width_per_block);
+  const low = Math.log(smallestOf(shape));
   const excess = (x) => Math.log(bytes(Math.exp(x))) - Math.log(most);
   let high = low + 1;
   while (excess(high) < 0) high += 1;
-  return active(shape, Math.exp(root(excess, low, high)));
+  return active(shape, Math.exp(root(excess, low, high)), e);
 }
 
 // The least size whose loss is higher than that of `size` by no more than the share `slack`, where it is at most PLATEAU
 // of it; else null.
 function onPlateau(law, slack, limits, size, smallest) {
-  const f = (n) => lossOf(law, n, Math.max(tokensOf(limits, n), 1));
+  const f = (n) => law.loss(n, Math.max(tokensOf(limits, n), 1));
   const [most, less] = [f(size) * (1 + slack), Math.max(PLATEAU * size, smallest)];
   if (!(less < size && f(less) <= most)) return null;
   return f(smallest) <= most ? smallest : Math.exp(root((x) => f(Math.exp(x)) - most, Math.log(smallest), Math.log(less)));
 }
 
 // The best size without any other limit than the budget (App. C).
-export const computeOptimal = ([m, mu, n, nu], flops) =>
+export const computeOptimal = ({ closed: [m, mu, n, nu] }, flops) =>
   ((m * mu) / (n * nu)) ** (-1 / (mu + nu)) * (flops / TRAINING) ** (nu / (mu + nu));
 
-// The size of the least loss between `smallest` and what limits allow, for a law of repeated text: by a grid, then by
-// golden section around its best point. Infinity where the memory alone limits it, 0 where it is the smallest.
+// The size of the least loss between `smallest` and what limits allow, for a law without a closed form: by a grid, then
+// by golden section around its best point. Infinity where the memory alone limits it, 0 where it is the smallest.
 function searched(law, e, limits, smallest, largest) {
   const last = limits.flops == null ? Infinity : limits.flops / (TRAINING + INFERENCE * limits.inference_tokens);
   const top = Math.max(Math.min(largest, last), smallest);
-  const f = (x) => lossOf(law, Math.exp(x), Math.max(tokensOf(limits, Math.exp(x)), 1));
+  const f = (x) => law.loss(Math.exp(x), Math.max(tokensOf(limits, Math.exp(x)), 1));
   const [from, to] = [Math.log(smallest), Math.log(top)];
   const grid = Array.from({ length: 65 }, (_, i) => from + (i / 64) * (to - from));
   const losses = grid.map(f);
@@ -115,52 +115,43 @@ function searched(law, e, limits, smallest, largest) {
   return atTop && top === largest ? Infinity : size < smallest * (1 + 1e-6) ? 0 : size;
 }
 
-// The optimum at e experts; law: what reducedAt gives there. size_bound says what fixed the size. largest: the largest
+// The optimum at e experts; law: what lawAt gives there. size_bound says what fixed the size. largest: the largest
 // size that memory holds, if known already.
 export function solve(law, e, shape, limits, largest) {
-  const d = shape.width_per_block;
-  const smallest = active(shape, d);
+  const d = smallestOf(shape);
+  const smallest = active(shape, d, e);
   const fits = limits.memory_bytes == null || memoryOf(shape, limits, d, e) <= limits.memory_bytes;
   const trains = !limits.chips || leastOf(shape, limits, d, e) <= limits.chips.count * limits.chips.memory;
-  const feasible = fits && trains && tokensOf(limits, smallest) >= 1;
+  const feasible = fits && trains && tokensOf(limits, smallest) >= 1 && enough(shape, e);
   if (!feasible) return { n_experts: e, feasible, loss: NaN, n_active: NaN, n_tokens: NaN, n_total: NaN, d_model: NaN };
   largest ??= largestIn(e, shape, limits);
-  const again = law[5] !== undefined;
   let [size, bound] = [largest, null];
-  if (again) size = searched(law, e, limits, smallest, largest);
+  if (law.searched) size = searched(law, e, limits, smallest, largest);
   else if (limits.flops != null)
     size = limits.inference_tokens > 0 ? withInference(law, limits) : computeOptimal(law, limits.flops);
-  if (again || limits.flops != null) bound = "";
+  if (law.searched || limits.flops != null) bound = "";
   if (limits.flops != null && limits.max_tokens != null) {
     const all = limits.flops / (TRAINING * capOf(limits) + INFERENCE * limits.inference_tokens);
-    if (all * (again ? 1 + 1e-6 : 1) > size) [size, bound] = [Math.max(size, all), "tokens"];
+    if (all * (law.closed && !law.unique ? 1 : 1 + 1e-6) > size) [size, bound] = [Math.max(size, all), "tokens"];
   }
   if (size > largest) [size, bound] = [largest, null];
   bound ??= heldBy("chips", e, shape, limits) === largest ? "chips" : "memory";
   if (size < smallest) [size, bound] = [smallest, "smallest"];
-  const enough = law[6] ? onPlateau(law, law[6], limits, size, smallest) : null;
-  if (enough) [size, bound] = [enough, "plateau"];
+  const near = law.slack ? onPlateau(law, law.slack, limits, size, smallest) : null;
+  if (near) [size, bound] = [near, "plateau"];
   const n_tokens = tokensOf(limits, size);
-  const d_model = widthOf(shape, size);
-  return {
-    n_experts: e,
-    feasible,
-    n_active: size,
-    n_total: total(shape, d_model, e),
-    n_tokens,
-    loss: lossOf(law, size, n_tokens),
-    d_model,
-    size_bound: bound,
-  };
+  const d_model = widthOf(shape, size, e);
+  const n_total = total(shape, d_model, e);
+  return { n_experts: e, feasible, n_active: size, n_total, n_tokens, loss: law.loss(size, n_tokens), d_model, size_bound: bound };
 }
 
 // The optimum at each number of experts; throws the command line's sentence where none is feasible.
 export function optima(law, shape, limits, experts) {
-  const laws = experts.map((e) => reducedAt(law, e));
+  const laws = experts.map((e) => lawAt(law, shape, e));
   refuseUnbounded(limits);
   refuseWithoutOptimum(laws, experts);
   const solved = experts.map((e, i) => solve(laws[i], e, shape, limits));
-  if (!solved.some((o) => o.feasible)) throw new PlanError(infeasibleWhy(shape, limits, Math.min(...experts)));
+  if (!solved.some((o) => o.feasible)) throw new PlanError(infeasibleWhy(shape, limits, experts));
   return solved;
 }
 
@@ -173,15 +164,16 @@ export function bestOf(solved) {
 export function nearOptimal(law, optimum, shape, limits, least) {
   const target = least * (1 + BAND);
   if (!(optimum.loss <= target)) return null;
-  const at = reducedAt(law, optimum.n_experts);
+  const e = optimum.n_experts;
+  const at = lawAt(law, shape, e);
   const budget = limits.flops == null ? Infinity : limits.flops / TRAINING;
   const inference = (INFERENCE / TRAINING) * limits.inference_tokens;
-  const smallest = active(shape, shape.width_per_block);
-  let largest = Math.max(smallest, largestIn(optimum.n_experts, shape, limits));
+  const smallest = active(shape, smallestOf(shape), e);
+  let largest = Math.max(smallest, largestIn(e, shape, limits));
   if (limits.flops != null) largest = Math.min(largest, budget / (inference + 1)); // one token left
   const excess = (x) => {
     const d = Math.min(budget * Math.exp(-x) - inference, capOf(limits) ?? Infinity);
-    return lossOf(at, Math.exp(x), d) - target;
+    return at.loss(Math.exp(x), d) - target;
   };
   return [smallest, largest].map((end) => {
     const edge = root(excess, Math.log(optimum.n_active), Math.log(end));

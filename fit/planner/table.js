@@ -2,30 +2,81 @@
 
 export class TableError extends Error {}
 
-// {file, count, name, held_out, n_active, n_tokens, n_experts, loss}: columns; TableError names the row and column.
-export function readTable(text, file, law) {
+// Columns under other names, as people call them; compared in small letters, other signs than letters and digits as _.
+const OTHER = {
+  n_active: "active_params active_parameters params n_params num_params parameters n model_size non_embedding_params",
+  n_total: "total_params total_parameters",
+  n_tokens: "tokens train_tokens training_tokens num_tokens d n_train_tokens",
+  n_experts: "experts num_experts e",
+  loss: "val_loss eval_loss eval_loss_mean validation_loss valid_loss test_loss final_loss train_loss",
+  flops: "training_flops train_flops total_flops compute c",
+};
+const MAY_BE_ZERO = ["sparsity", "shared_share"];
+const MOST = 20000; // rows that a page fits and draws
+
+const plain = (name) => name.trim().toLowerCase().replace(/[^a-z0-9]+/g, "_");
+
+// {ours: theirs}: the column of `names` that each of our columns most likely is.
+export function guessed(names) {
+  const found = {};
+  for (const [ours, others] of Object.entries(OTHER)) {
+    const wanted = [ours, ...others.split(" ")];
+    const rank = (name) => wanted.indexOf(plain(name));
+    const [best] = names.filter((name) => rank(name) >= 0).sort((a, b) => rank(a) - rank(b));
+    if (best !== undefined) found[ours] = best;
+  }
+  return found;
+}
+
+// {rows: [{row, values}], names} of a table's text; TableError says why it is none.
+export function parseTable(text, file) {
   if (text.startsWith("PAR1")) throw new TableError(`${file}: is Parquet; drop a table of CSV or JSON lines`);
+  let lines = 0;
+  for (let at = text.indexOf("\n"); at >= 0; at = text.indexOf("\n", at + 1)) lines++;
+  if (lines > 2 * MOST) throw new TableError(`${file}: has ${lines} lines, a page takes ${MOST} rows; use fit law`);
   const start = text.trimStart()[0];
   const rows = start === "{" || start === "[" ? fromJson(text, file) : fromCsv(text, file);
+  if (!rows.length) throw new TableError(`${file}: has no rows`);
+  if (rows.length > MOST) throw new TableError(`${file}: has ${rows.length} rows, a page takes ${MOST}; use fit law`);
+  return { rows, names: Object.keys(rows[0].values ?? {}) };
+}
+
+// {file, count, name, held_out, n_active, n_tokens, n_experts, loss, ...}: columns that a law reads; where FLOPs stand in
+// for tokens, or for parameters, these follow by 6 N D. chosen: {ours: theirs}. TableError names the row and column.
+export function readTable({ rows, names }, file, law, chosen) {
   const mixtures = law.experts.some((e) => e > 1); // a law of dense models alone needs no n_experts
   const needed = [...law.columns, "loss"].filter((name) => name !== "n_experts" || mixtures);
-  const columns = { n_active: [], n_tokens: [], n_experts: [], loss: [], name: [], held_out: [] };
+  const read = [...new Set(["n_active", "n_tokens", "n_experts", "loss", ...law.columns])];
+  const columns = { ...Object.fromEntries(read.map((name) => [name, []])), name: [], held_out: [] };
+  const from = (name) => chosen[name] ?? name;
+  const number = (values, row, name) => {
+    if (values[from(name)] === undefined)
+      throw new TableError(`${file}: has no column ${name}; it has ${names.slice(0, 12).join(", ")}`);
+    const text = String(values[from(name)]).trim();
+    const value = text === "" ? NaN : Number(text);
+    if (Number.isFinite(value) && (value > 0 || (value === 0 && MAY_BE_ZERO.includes(name)))) return value;
+    throw new TableError(`${file}, row ${row}, column ${from(name)}: found “${text}”, expected a positive number`);
+  };
+  const by = { n_tokens: "n_active", n_active: "n_tokens" };
   for (const { row, values } of rows) {
-    for (const name of ["n_active", "n_tokens", "n_experts", "loss"]) {
-      if (!needed.includes(name) && values[name] === undefined) values[name] = 1;
-      if (values[name] === undefined)
-        throw new TableError(`${file}: has no column ${name}; it has ${Object.keys(values).slice(0, 12).join(", ")}`);
-      const text = String(values[name]).trim();
-      const value = text === "" ? NaN : Number(text);
-      if (!(value > 0 && Number.isFinite(value)))
-        throw new TableError(`${file}, row ${row}, column ${name}: found “${text}”, expected a positive number`);
-      columns[name].push(value);
-    }
+    const has = (name) => values[from(name)] !== undefined;
+    for (const name of read)
+      if (!needed.includes(name) && !has(name)) columns[name].push(1);
+      else if (!has(name) && by[name] && has("flops") && has(by[name]))
+        columns[name].push(number(values, row, "flops") / 6 / number(values, row, by[name]));
+      else columns[name].push(number(values, row, name));
     columns.name.push(values.run || `row ${row}`);
     columns.held_out.push(false);
   }
-  if (!columns.loss.length) throw new TableError(`${file}: has no rows`);
-  return { ...columns, file, count: columns.loss.length };
+  return { ...columns, file, count: rows.length };
+}
+
+// At most so many of the runs, spread evenly.
+export function thinned(runs, most = 2000) {
+  if (!runs || runs.loss.length <= most) return runs;
+  const kept = Array.from({ length: most }, (_, i) => Math.round((i * (runs.loss.length - 1)) / (most - 1)));
+  const some = (v) => (Array.isArray(v) ? kept.map((i) => v[i]) : v);
+  return Object.fromEntries(Object.entries(runs).map(([name, v]) => [name, some(v)]));
 }
 
 function fromJson(text, file) {

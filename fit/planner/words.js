@@ -1,6 +1,6 @@
 // The sentences of a plan: the command line's own templates (fit/words/sentences.py) filled in.
 
-import { INFERENCE, TRAINING, active, leastOf, memoryOf } from "./counts.js";
+import { INFERENCE, TRAINING, active, enough, leastOf, memoryOf, smallestOf, structure, topK } from "./counts.js";
 import { amount, format, memoryText } from "./numbers.js";
 
 export let sentences = {};
@@ -25,10 +25,12 @@ export function safely(f, refused = () => {}) {
   }
 }
 
-// Why nothing is feasible at e experts: which limit cannot be met, and by how much.
-export function infeasibleWhy(shape, limits, e) {
-  const d = shape.width_per_block;
-  const smallest = say("SMALLEST", { d, e });
+// Why nothing is feasible at these numbers of experts: which limit cannot be met at the least of them, and by how much.
+export function infeasibleWhy(shape, limits, experts) {
+  const possible = experts.filter((e) => enough(shape, e));
+  if (!possible.length) return say("TOO_FEW_EXPERTS", { e: Math.max(...experts), used: topK(shape) });
+  const [d, e] = [smallestOf(shape), Math.min(...possible)];
+  const smallest = say(shape.n_dense ? "SMALLEST_OF" : "SMALLEST", { d, e, blocks: 1 + shape.n_dense });
   if (limits.memory_bytes != null) {
     const need = memoryOf(shape, limits, d, e);
     const values = { smallest, need: need / 1e9, times: need / limits.memory_bytes, limit: limits.memory_bytes / 1e9 };
@@ -40,7 +42,7 @@ export function infeasibleWhy(shape, limits, e) {
     const values = { smallest, need: need / 1e9, times: need / (count * memory), limit: (count * memory) / 1e9 };
     if (need > count * memory) return say("CHIPS_TOO_FEW", { ...values, count, kind });
   }
-  const size = active(shape, d);
+  const size = active(shape, d, e);
   const inference = INFERENCE * size * limits.inference_tokens;
   const need = inference + TRAINING * size;
   const share = inference ? say("INFERENCE_SHARE", { inference }) : "";
@@ -66,8 +68,8 @@ export function inWords(outside) {
 
 export const warningOf = (outside) => (outside.length ? say("OUTSIDE", { what: inWords(outside) }) : "");
 
-// The marks of a plan in sentences; experts: those compared.
-export function warnings(data, law, shape, plan, experts) {
+// The marks of a plan in sentences; experts: those compared; unbounded: whether further experts always lower the loss.
+export function warnings(data, law, shape, plan, experts, unbounded) {
   const { best } = plan;
   const e = best.n_experts;
   const out = [];
@@ -78,19 +80,45 @@ export function warnings(data, law, shape, plan, experts) {
   const ratio = best.n_tokens / best.n_active;
   if (ratio < 0.1 || ratio > 1e5) out.push(say("TOKENS_PER_PARAMETER", { what: "the model has", ratio }));
   if (plan.best_at_edge) out.push(say("AT_EDGE", { e, which: e === Math.max(...experts) ? "largest" : "smallest" }));
+  if (plan.best_at_edge && e === Math.max(...experts) && unbounded()) out.push(sentences.NOT_BOUNDED);
   if (plan.best_undecided) {
     const { draws, optima } = plan.bootstrap;
     const won = optima.filter((row) => row.best_in_draws).sort((a, b) => b.best_in_draws - a.best_in_draws);
     const wins = won.map((row) => say("WIN", { e: row.n_experts, count: row.best_in_draws })).join(", ");
     out.push(say("UNDECIDED", { draws, wins }));
   }
+  out.push(...assumed(law, shape));
   if (!Object.keys(law.ranges).length) out.push(say("NO_RANGE"));
   const unknown = ["vocab_size", "width_per_block"].filter((name) => law.models[name] == null);
-  if (unknown.length && Object.entries(data.paper.shape).every(([name, value]) => shape[name] === value)) {
+  const { given } = shape;
+  if (unknown.length && !("split" in given) && Object.entries(data.paper.shape).every(([k, v]) => given[k] === v)) {
     const values = unknown.map((name) => format("{v:,}", { v: shape[name] })).join(" and ");
     out.push(say("SHAPE_UNKNOWN", { names: unknown.join(" and "), values }));
   }
   return out;
+}
+
+// What the law cannot know of these models: what is not built as its own models and not in its columns; and in what its
+// own runs differ.
+function assumed(law, shape) {
+  const own = { used: 1, kv_share: 1, n_dense: 0, ...law.own };
+  const names = ["used", "kv_share", "n_dense"].filter(
+    (name) => shape[name] !== own[name] && !(name === "used" && law.reads_used),
+  );
+  const flag = (name) => (name === "n_dense" ? "dense_blocks" : name);
+  const columns = law.columns.join(", ");
+  const out = [];
+  if (names.length) {
+    const asked = names.map((n) => format(`--${flag(n)}={v:g}`, { v: shape[n] })).join(", ");
+    const its = names.map((n) => format(`${flag(n)} {v:g}`, { v: own[n] })).join(", ");
+    out.push(say("NOT_READ", { asked, form: law.form, own: its, columns }));
+  }
+  const whole = ["top_k", "granularity", "shared_share"].filter((name) => law.columns.includes(name));
+  if (whole.length && !law.own && Math.max(...law.experts) > 1) {
+    const values = whole.map((name) => format(`${name} {v:g}`, { v: structure(shape, 2)[name] })).join(", ");
+    out.push(say("WHOLE_EXPERTS", { form: law.form, columns: whole.join(" and "), values }));
+  }
+  return [...out, ...law.notes];
 }
 
 // One sentence: what to train, and how sure its loss is.
@@ -170,8 +198,10 @@ export function builtInWords(built) {
     say(start ? "BATCH_FROM" : "BATCH", { tokens, start: amount(start) }),
   );
   const rate = built.learning_rate ? format("{rate:.3e}", { rate: built.learning_rate }) : sentences.NOT_KNOWN;
+  const tied = built.tied_embeddings ? sentences.TIED : "";
   return [
     say("BUILT_SHAPE", { ...built, memory: memoryText(built.memory_bytes) }),
+    ...("top_k" in built ? [say("BUILT_MORE", { ...built, d_expert: built.d_expert || built.d_ff, tied })] : []),
     say("BUILT_PARAMETERS", built),
     say("BUILT_FLOPS", built),
     say("BUILT_RATE", {

@@ -16,11 +16,13 @@ import numpy as np
 from fit.aliases import Floats, Json
 from fit.errors import UserError
 from fit.lawbook.lawfile import Law, load
-from fit.planning import optimum
+from fit.planning import optimum, target
 from fit.planning.constraints import Constraints
+from fit.planning.cost import STATE
 from fit.planning.leverage import of_split
 from fit.planning.planning import at_edge, flops_of_dense, not_bounded
 from fit.shape.architecture import Architecture, training_flops
+from fit.shape.like import Known
 
 LAWS = ("joint-moe-2025", "sparsity-2025", "fine-grained-2024", "comprehensive-2025", "chinchilla-refit-2024")
 SPLITS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 32)
@@ -38,29 +40,77 @@ def compare(
     constraints: Constraints,
     experts: Floats | None = None,
     used: Sequence[float] | None = None,
+    known: Known | None = None,
 ) -> Json:
     """What each of the Laws answers and what they agree on, as a dictionary of plain numbers, ready for JSON.
 
-    shape: {vocab_size, width_per_block}, and n_dense and kv_share where they are asked for. experts: numbers of experts
-    to choose from; None takes each law's own. used: numbers of whole experts' width that a token may use,
-    for laws that read it; None takes each law's own. Raises UserError where no law has a feasible model, or a law
-    cannot be planned with.
+    shape: {vocab_size, width_per_block}, and n_dense and kv_share where they are asked for. experts: numbers
+    of experts to choose from; None takes each law's own. used: numbers of whole experts' width that a token may use,
+    for laws that read it; None takes each law's own. known: a model to set beside each law's best. Raises UserError
+    where no law has a feasible model, or a law cannot be planned with.
     """
     rows, infeasible = [], []
     for law in laws:
-        row = answer(law, shape, constraints, experts, used)
+        row = answer(law, shape, constraints, experts, used, known)
         (rows if "loss" in row else infeasible).append(row)
     if not rows:
         raise UserError(infeasible[0]["why"])
-    return dict(
-        **shape, constraints=constraints.given, about=ABOUT, laws=rows, infeasible=infeasible, agreement=agreement(rows)
+    result = dict(**shape, constraints=constraints.given, about=ABOUT, laws=rows, infeasible=infeasible)
+    return result | dict(agreement=agreement(rows)) | (dict(like=counts(known)) if known else {})
+
+
+def counts(known: Known) -> Json:
+    """What a model counts; the cache in numbers, training memory in bytes without what tokens at work take."""
+    names = ("name", "n_active", "n_total", "n_experts", "top_k", "n_shared_experts", "whole_experts", "notes")
+    return {name: getattr(known, name) for name in names} | dict(
+        cache_elements_per_token=known.cache * known.n_blocks,
+        training_bytes=STATE * known.n_total,
+        training_flops_per_token=training_flops(known.n_active, 1),
+        notes=list(known.notes),
     )
 
 
+def of_known(known: Known, laws: Sequence[Law], shape: Json, constraints: Constraints) -> Json:
+    """Its counts and, where a number of FLOPs is given, `laws`: what each of them would build instead."""
+    if not isinstance(constraints.flops, float):  # none, or FLOPs by number of experts
+        return counts(known)
+    rows = [answer(law, shape, constraints, known=known) for law in laws]
+    return counts(known) | dict(laws=[row for row in rows if "loss" in row])
+
+
+def others(law: Law) -> list[Law]:
+    """The other laws of mixtures that a comparison asks."""
+    return [other for other in map(load, LAWS) if other.name != law.name and other.knows_experts]
+
+
+def _beside(
+    known: Known, law: Law, best: optimum.Optima, i: int, architecture: Architecture, constraints: Constraints
+) -> Json | None:
+    """A known model under the same budget by the law, against the law's best: its tokens and loss, what lies outside
+    the law's data, and flops_share, the share of the FLOPs with which models built like the best reach its loss; None
+    where the budget trains no token of it, or the law knows dense models only and this is none."""
+    n_tokens = float(constraints.tokens(known.n_active))
+    if constraints.flops is None or n_tokens < 1 or (known.n_experts > 1 and not law.knows_experts):
+        return None
+    columns = known.columns(law.counts_embedding, bool(law.models["architecture"]))
+    loss = float(law.loss(law.coefficients, columns | dict(n_tokens=n_tokens)))
+    flops, e = training_flops(known.n_active, n_tokens), float(best.n_experts[i])
+    within = optimum.Constraints(flops=constraints.flops, inference_tokens=constraints.inference_tokens)
+    share = target.least_flops(_asked_for_loss(law), e, architecture, within, loss, 1e-6 * constraints.flops, 1e6)
+    outside = law.extrapolation(**{k: float(v) for k, v in columns.items()}, n_tokens=n_tokens, flops=flops)
+    return dict(n_tokens=n_tokens, loss=loss, extrapolation=outside, flops_share=share and share / constraints.flops)
+
+
 def answer(
-    law: Law, shape: Json, constraints: Constraints, experts: Floats | None = None, used: Sequence[float] | None = None
+    law: Law,
+    shape: Json,
+    constraints: Constraints,
+    experts: Floats | None = None,
+    used: Sequence[float] | None = None,
+    known: Known | None = None,
 ) -> Json:
-    """The law's best architecture and its best dense one; {law, why} where nothing is feasible."""
+    """The law's best architecture and its best dense one; {law, why} where nothing is feasible. like: what the law
+    says of a known model under the same budget (_beside)."""
     experts = law.experts if experts is None or law.fixes_experts or not law.knows_experts else experts
     found, architecture, i = _best(law, shape, constraints, np.array(experts, float), used)
     if found is None:
@@ -93,6 +143,7 @@ def answer(
         not_read=_not_read(law, shape, used),
         leverage=of_split(e, architecture.split, flops, architecture.used) if e > 1 else None,
         dense=_dense(law, shape, constraints, row["loss"]),
+        **(dict(like=_beside(known, law, found, i, architecture, constraints)) if known else {}),
     )
 
 
@@ -122,12 +173,13 @@ def _choices(law: Law, shape: Json, used: Sequence[float] | None) -> list[Archit
         return [dataclasses.replace(own, used=n / own.split) for n in dict.fromkeys(narrow)]
     most = law.ranges.get("shared_share", (0, 1))[1] if "shared_share" in law.form.columns else 0
     used = used if used and law.reads_used else (1.0,)
+    splits = [shape["split"]] if "split" in shape else _splits(law)
     return [
-        Architecture(**shape, split=k, shared=s, used=u)
+        Architecture(**dict(split=k, shared=s, used=u) | shape)
         for u in used
-        for k in _splits(law)
-        for s in range(math.ceil(u * k))
-        if s <= most * u * k and float(u * k).is_integer()
+        for k in splits
+        for s in ([shape["shared"]] if "shared" in shape else range(math.ceil(u * k)))
+        if "shared" in shape or (s <= most * u * k and float(u * k).is_integer())
     ]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from fit.lawbook.lawfile import in_words
 from fit.planning.compare import AGREE
 from fit.words import sentences
-from fit.words.units import amount
+from fit.words.units import amount, flops, memory
 
 
 def text(result: dict) -> str:
@@ -29,6 +29,7 @@ def text(result: dict) -> str:
         )
     lines += [f"{row['law']:{wide}} not feasible: {row['why']}" for row in result["infeasible"]]
     parts = [
+        "\n".join(known_in_words(result["like"], result["laws"])) if "like" in result else "",
         "\n".join(lines),
         textwrap.fill(result["about"], 120),
         "\n".join(note for row in result["laws"] for note in notes(row)),
@@ -36,6 +37,36 @@ def text(result: dict) -> str:
     agreed = [agreement_in_words(a) for a in result["agreement"]]
     together = mixtures_in_words(result["laws"]) + leverage_in_words(result["laws"]) + agreed
     return "\n\n".join(part for part in (*parts, "\n".join(together)) if part)
+
+
+def known_in_words(known: dict, rows: list[dict]) -> Iterator[str]:
+    """What a published model counts; then what each law says of it and would build instead, a line each."""
+    yield sentences.KNOWN.format(
+        name=known["name"],
+        n_active=amount(known["n_active"]),
+        n_total=amount(known["n_total"]),
+        e=known["whole_experts"],
+        cache=memory(2 * known["cache_elements_per_token"]),
+        training=memory(known["training_bytes"]),
+        flops=flops(known["training_flops_per_token"]),
+    )
+    yield from known["notes"]
+    for row in rows:
+        if (like := row["like"]) is None:
+            continue
+        share = like["flops_share"]
+        better = share is not None and share < 1
+        far = sentences.KNOWN_FAR.format(outside=in_words(like["extrapolation"])) if like["extrapolation"] else ""
+        yield sentences.KNOWN_BY_LAW.format(
+            law=row["law"],
+            n_tokens=amount(like["n_tokens"]),
+            best_active=amount(row["n_active"]),
+            best_total=amount(row["n_total"]),
+            best_tokens=amount(row["n_tokens"]),
+            e=row["n_experts"],
+            verdict=sentences.KNOWN_SAVES.format(saved=1 - share) if better else sentences.KNOWN_STANDS,
+            far=far,
+        )
 
 
 def notes(row: dict) -> Iterator[str]:

@@ -49,7 +49,7 @@ def source(law: Law, plan: Json, base: str | None = None) -> str:
     warmup = built["n_tokens"] // WARMUP
     return (
         f'"""{_docstring(plan, base)}"""\n\n{begin}\n\n\ndef get_config():\n    config = {get_config}\n'
-        + "".join(f"    config.model.{name} = {built[name]}\n" for name in (*SHAPE, *BUILT) if name in built)
+        + "".join(f"    config.model.{name} = {value}\n" for name, value in _fields(built).items())
         + "".join(as_run)
         + f"    config.n_tokens = ({built['n_tokens']:_},)\n"
         + _microbatch(plan, base)
@@ -57,6 +57,12 @@ def source(law: Law, plan: Json, base: str | None = None) -> str:
         + f"    config.optimizer.warmup_tokens = min(config.optimizer.warmup_tokens, {warmup:_})\n"
         + "    return config\n"
     )
+
+
+def _fields(built: Json) -> Json:
+    """{field of config.model: value}."""
+    routed = dict(n_experts=built.get("routed_experts", built["n_experts"]))
+    return {name: (built | routed)[name] for name in (*SHAPE, *BUILT) if name in built}
 
 
 def _microbatch(plan: Json, base: str) -> str:

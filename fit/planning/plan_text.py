@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from fit.aliases import Json
 from fit.fitting import summary
 from fit.lawbook.lawfile import in_words, warning_of
+from fit.planning.compare_text import known_in_words
 from fit.words import sentences
 from fit.words.units import amount, duration, memory
 
@@ -12,6 +13,8 @@ from fit.words.units import amount, duration, memory
 def text(plan: Json) -> str:
     """The plan that planning.plan made, as text."""
     parts = [answer(plan), _optima(plan)]
+    if known := plan.get("like"):
+        parts.insert(0, "\n".join(known_in_words(known, known.get("laws", []))))
     if plan.get("bootstrap"):
         parts.append(_bootstrap(plan["bootstrap"]))
     if "architectures" in plan:

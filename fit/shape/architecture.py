@@ -188,6 +188,8 @@ class Architecture:
         d_ff = round(self.ff * d_model)
         fields = dict(n_heads=n_heads, n_kv_heads=with_keys, head_dim=head_dim, d_ff=d_ff, tied_embeddings=self.tied)
         mixture = n_experts > 1  # a dense model has none of these
+        if not self.trained and self.split != 1:  # n_experts counts experts as wide as the dense layer
+            fields |= dict(routed_experts=round(n_experts * self.split) - self.shared if mixture else 1)
         return fields | dict(
             top_k=self.top_k if mixture else 1,
             d_expert=max(1, round(self.ff * d_model / self.split)) if mixture else 0,
@@ -247,18 +249,23 @@ class Model:
         return self.architecture.ends * d + self.n_blocks * self._attention()[0] + dense + experts
 
     @property
+    def routed(self) -> int:
+        """The experts that a router chooses from."""
+        return self.shape.get("routed_experts", self.n_experts)
+
+    @property
     def n_active(self) -> int:
         return self._parameters(self.shape.get("top_k", 1))
 
     @property
     def n_total(self) -> int:
-        return self._parameters(self.n_experts)
+        return self._parameters(self.routed)
 
     @property
     def router(self) -> int:
         """Weights of the routers, one for each mixture."""
         n_moe = self.n_blocks - self.shape.get("n_dense_blocks", 0)
-        return n_moe * self.d_model * self.n_experts if self.n_experts > 1 else 0
+        return n_moe * self.d_model * self.routed if self.n_experts > 1 else 0
 
     @property
     def exact_parameters(self) -> int:

@@ -77,6 +77,7 @@ NO_MFU = (
     '{{"1": 0.45, "8": 0.38}}'
 )
 MFU_MISSING = "--mfu={value}: has no E = {missing}, only {known}; name the numbers of experts to compare by --experts"
+ONE_MFU = "--mfu={value}: laws of several numbers of experts are compared: give one number"
 EPOCHS_OF = "--epochs needs --max_tokens, the tokens that are read again"
 NO_REPEATS = (
     "--epochs: the {form} law is no Chinchilla law at each number of experts, so nothing says what its repeated "
@@ -185,6 +186,20 @@ AND_INFERENCE = " and {n_tokens} inference tokens"
 TARGET_COLUMNS = "{n_experts:>9} {n_active:>9} {n_tokens:>9} {training:>11} {inference:>11} {total:>11}"
 FRONT_HEAD = "loss against cost:"
 FRONT_ROW = "{total:>9} FLOPs{price}: loss {loss:.4f}, E = {n_experts}, n_active {n_active} on {n_tokens} tokens"
+
+# A model that others published, and what a law would build with its budget.
+KNOWN = (
+    "{name}: {n_active} active of {n_total} parameters ({e:.3g} times the experts that a token uses), a cache of "
+    "{cache} per token in bfloat16, {training} of weights, moments and gradients in training, {flops} training FLOPs "
+    "per token; counted without norms and routers"
+)
+KNOWN_BY_LAW = (
+    "{law}: this budget trains it on {n_tokens} tokens; the law would build {best_active} active of {best_total} on "
+    "{best_tokens} tokens (E = {e}), {verdict}{far}"
+)
+KNOWN_SAVES = "which has its loss with {saved:.0%} of the FLOPs saved"
+KNOWN_STANDS = "which is no better"
+KNOWN_FAR = "; outside the law's data: {outside}"
 
 # The config of a plan.
 NOTHING_BUILT = "--emit_config: no model of whole blocks meets the constraints"

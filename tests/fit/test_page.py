@@ -15,6 +15,7 @@ from fit.errors import UserError
 from fit.form import Form
 from fit.lawbook.lawfile import Law, load
 from fit.laws import joint
+from fit.planner import formulas
 from fit.planning import optimum
 from fit.shape import architecture
 
@@ -53,7 +54,7 @@ def true_loss(n_total, n_tokens, sparsity):
     )
 
 
-def test_a_page_in_a_folder_is_a_law(tmp_path):
+def test_a_page_in_a_folder_is_a_law(tmp_path, browser):
     (tmp_path / "laws").mkdir()
     (tmp_path / "laws" / "sparse.py").write_text(PAGE)
     rng = np.random.default_rng(0)
@@ -67,6 +68,7 @@ def test_a_page_in_a_folder_is_a_law(tmp_path):
         f"predict --law={tmp_path}/law.json --runs={tmp_path}/runs.jsonl --out={tmp_path}/out.jsonl",
         f"plan --law={tmp_path}/law.json --flops=1e19 --memory_gb=4 --experts=1,2,8 --json",
         f"table --law={tmp_path}/law.json --which=1 --flops=1e19",
+        f"page --law={tmp_path}/law.json --out={tmp_path}/planner.html",
     )
     env = os.environ | {"FIT_LAWS": f"{tmp_path}/laws"}
     said = []
@@ -87,6 +89,25 @@ def test_a_page_in_a_folder_is_a_law(tmp_path):
         loss = np.where(2 * total <= 4e9, loss, np.inf)
         assert row["loss"] == pytest.approx(loss.min(), rel=1e-9)
         assert row["n_active"] == pytest.approx(active[np.argmin(loss)], rel=1e-3)
+    tab = browser.new_page()
+    tab.goto(f"file://{tmp_path}/planner.html#flops=1e19&memory_gb=4&experts=1,2,8&chips=&context=0")
+    planned = json.loads(tab.text_content("#json"))  # by the page's formula, translated
+    tab.close()
+    for row, other in zip(planned["optima"], json.loads(said[2].stdout)["optima"], strict=True):
+        assert row["loss"] == pytest.approx(other["loss"], rel=1e-9)
+
+
+def test_a_page_that_cannot_be_translated_is_named(tmp_path):
+    """A formula that loops over terms is planned with on the command line, but not in the browser."""
+    source = "def log_loss(xp, c, x):\n    for name in c:\n        pass\n    return c['a']\n"
+    (tmp_path / "odd.py").write_text(source)
+    odd = types.ModuleType("odd")
+    exec(compile(source, tmp_path / "odd.py", "exec"), vars(odd))
+    page = types.SimpleNamespace(
+        NAME="odd", COLUMNS=(), COEFFICIENTS={}, PRESETS={}, log_loss=odd.log_loss, __file__=""
+    )
+    with pytest.raises(UserError, match=r"odd\.py, line 2: found for name in c.*cannot translate"):
+        formulas.script([Form(page)])
 
 
 @pytest.mark.parametrize(

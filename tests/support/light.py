@@ -63,6 +63,7 @@ def should_hold():
         "planner/*.html",
         "planner/*.js",
         "exchange/card.md",
+        "shape/*.json",
         "jobset.yaml",
     )
     found = (path for name in PACKAGES for kind in kinds for path in (ROOT / name).rglob(kind))
