@@ -6,21 +6,24 @@ export JAX_PLATFORMS ?= cpu
 
 .PHONY: demo test quick lint soak results bench gpu tpu wheels clean
 
-# The main job: sweep, law, pictures, plan. Each line is a command to copy. Started again it skips what is done.
+# The main job: sweep, law, plan, pictures. Each line is a command to copy; what it says at length is kept in a file, and
+# the last screen says what was found. Started again it skips what is done.
 demo: .venv/.train
 	$(BIN)/python -m launch.sweep --sweep=configs/sweeps/quickstart.py --workdir=$(DEMO) --backend=local
-	$(BIN)/python -m fit law --runs=$(DEMO)/runs.csv --holdout=largest-compute:3 --bootstrap=50 --out=$(DEMO)/law.json
-	$(BIN)/python -m fit plot --law=$(DEMO)/law.json --runs=$(DEMO)/runs.csv --out_dir=$(DEMO)/plots
-	$(BIN)/python -m fit plan --law=$(DEMO)/law.json --flops=1e12
-	$(BIN)/python -m fit page --law=$(DEMO)/law.json --runs=$(DEMO)/runs.csv --out=$(DEMO)/planner.html
+	$(BIN)/python -m fit law --runs=$(DEMO)/runs.csv --holdout=largest-compute:3 --bootstrap=50 --out=$(DEMO)/law.json > $(DEMO)/law.txt
+	$(BIN)/python -m fit plot --law=$(DEMO)/law.json --runs=$(DEMO)/runs.csv --out_dir=$(DEMO)/plots > $(DEMO)/plots.txt
+	$(BIN)/python -m fit plan --law=$(DEMO)/law.json --flops=1e12 > $(DEMO)/plan.txt
+	$(BIN)/python -m fit page --law=$(DEMO)/law.json --runs=$(DEMO)/runs.csv --out=$(DEMO)/planner.html > $(DEMO)/page.txt
 	@echo
-	@echo "runs      $(DEMO)/runs.csv (each one traced to its folder under $(DEMO)/jobs)"
-	@echo "law       $(DEMO)/law.json"
-	@echo "pictures  $(DEMO)/plots"
-	@echo "planner   $(DEMO)/planner.html (open it in a browser: this law beside the published one)"
-	@echo "next      $(BIN)/python -m fit plan --law=joint-moe-2025 --flops=1e22 --memory_gb=80 --kv_tokens=16384"
+	@$(BIN)/python -m fit report --law=$(DEMO)/law.json --runs=$(DEMO)/runs.csv --out=$(DEMO)/report.html
 	@echo
-	$(BIN)/python -m jmoe.generate --workdir=$$(echo $(DEMO)/jobs/d24-e8-*) --prompt='def ' --n=240
+	@echo "Open $(DEMO)/report.html for the decision, its picture and all figures; $(DEMO)/planner.html to ask other questions."
+	@echo "Runs: $(DEMO)/runs.csv. Law and plan in words: $(DEMO)/law.txt, plan.txt. Pictures: $(DEMO)/plots. Go on with"
+	@echo
+	@echo "  source .venv/bin/activate"
+	@echo "  python -m fit plan --law=$(DEMO)/law.json --flops=1e12 --emit_config=planned.py    # the next model, as a config"
+	@echo "  python -m jmoe.generate --workdir=$$(echo $(DEMO)/jobs/d24-e8-*) --prompt='def '   # text from a trained one"
+	@echo "  python -m fit plan --law=joint-moe-2025 --flops=1e22 --memory_gb=80    # a real budget, by the published law"
 
 test: .venv/.test
 	$(BIN)/python -m pytest

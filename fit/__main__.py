@@ -12,6 +12,7 @@ from typing import Any
 from fit.errors import UserError
 
 COMMANDS = {  # name: (the module of fit.commands that has it, what it does)
+    "import": ("imports", "make a table of runs of another tool's: Weights & Biases, TensorBoard, MaxText, ..."),
     "law": ("laws", "fit a law to a table of runs"),
     "predict": ("laws", "predict the loss of one model or of a table of them"),
     "plan": ("plans", "the best size, tokens and experts under constraints"),
@@ -27,7 +28,7 @@ COMMANDS = {  # name: (the module of fit.commands that has it, what it does)
     "page": ("pictures", "one HTML page that plans in the browser"),
 }
 # What pip calls a package, where that differs from what Python imports.
-PIP_NAMES = {"absl": "absl-py"}
+PIP_NAMES = {"absl": "absl-py", "pyarrow": "'jmoe[parquet]'", "tensorboard": "'jmoe[train]'"}
 
 
 def main() -> None:
@@ -102,12 +103,15 @@ def _command(command: Any, arguments: list[str]) -> int:
         positional = f(["fit", *arguments])[1:]
     except flags.Error as e:
         raise UserError(" ".join(str(e).split())) from e
-    if positional:
-        raise UserError(f"found {positional[0]!r}, expected only flags such as --name=value")
+    wanted = getattr(command, "SOURCE", None)
+    if len(positional) > bool(wanted):
+        raise UserError(f"found {positional[-1]!r}, expected only flags such as --name=value")
+    if wanted and not positional:
+        raise UserError(f"{wanted} is missing; see python -m fit {command.__name__.lower()} --help")
     for flag in (f[key] for key in f if f[key].present):
         if isinstance(flag.value, str) and not flag.value.strip():  # as of an unset variable of the shell
             raise UserError(f"--{flag.name}= is empty; give it a value or leave it out")
-    command(**{field.name: f[field.name].value for field in dataclasses.fields(command)}).run()
+    command(**{field.name: f[field.name].value for field in dataclasses.fields(command)}).run(*positional)
     return 0
 
 

@@ -90,13 +90,14 @@ def law(
         raise UserError(f"--form={','.join(asked.form or ())}: expected a single form")
     how = asked.options(runs.names)
     with _float64():
-        from fit.fitting import choice, fitting, solvers
+        from fit.fitting import choice, fitting, prior, solvers
 
         with solvers.kept():
             if asked.forms:
-                record = fitting.fit_file(runs, asked.forms[0], asked.settings(asked.forms[0]), how, quiet)
+                asked_for = prior.drawn_to(asked.forms[0], asked.prior) if asked.prior else asked.forms[0]
+                record = fitting.fit_file(runs, asked_for, asked.settings(asked_for), how, quiet)
             else:
-                record = choice.fit_best(runs, asked.settings, how, quiet)
+                record = choice.fit_best(runs, asked.settings, how, quiet, asked.prior)
     record = json.loads(json.dumps(plain(record), allow_nan=False))  # as a law.json would be read
     fitted = FORMS[record["form"]]
     return Law("the fitted law", fitted, {name: float(record["coefficients"][name]) for name in fitted.names}, record)

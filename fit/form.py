@@ -98,10 +98,34 @@ class Form:
         self.at_experts: Callable[[ByName, Numbers], Reduced] | None = reduced and (
             lambda c, n_experts: Reduced(*reduced(c, n_experts))
         )
-        self.believed = [i for i, c in enumerate(self.coefficients.values()) if c.prior]
-        self.belief = np.array([c.prior or (0.0, np.inf) for c in self.coefficients.values()], float).T
+        self.prior: dict | None = None  # where the exponents are drawn to those of a law (fit/fitting/prior.py)
+        self._believe()
         usual = lambda c: (-14, 30) if c.above else (-300, 300) if c.positive else (-20, 20)
         self.bounds = np.array([c.bounds or usual(c) for c in self.coefficients.values()], float)
+
+    def _believe(self) -> None:
+        self.believed = [i for i, c in enumerate(self.coefficients.values()) if c.prior]
+        self.belief = np.array([c.prior or (0.0, np.inf) for c in self.coefficients.values()], float).T
+
+    def believing(self, priors: dict[str, tuple[float, float]]) -> Form:
+        """This form with priors {coefficient: (mean, standard deviation)} of entries of `free`."""
+        form = copy.copy(self)
+        replaced = {name: dataclasses.replace(self.coefficients[name], prior=prior) for name, prior in priors.items()}
+        form.coefficients = self.coefficients | replaced
+        form._believe()
+        return form
+
+    @property
+    def shares(self) -> list[str]:
+        """Its coefficients that are shares, such as k."""
+        return [name for name, c in self.coefficients.items() if c.share]
+
+    @property
+    def exponents(self) -> dict[str, tuple[str, float]]:
+        """{column: (coefficient, divisor)}: the exponent of each column's own term, such as alpha of a N^alpha; divided
+        by its divisor it has the sign of that term's a."""
+        slopes = [slope for c in self.coefficients.values() if c.positive for slope in c.slopes.items()]
+        return dict(reversed(slopes))  # of several terms the first
 
     def of_loss_alone(self) -> Form:
         """This form without its closed form of an optimum: plans then ask it for losses only."""

@@ -27,6 +27,8 @@ from jmoe import startup
 from jmoe.errors import UNAVAILABLE, Failure, Interrupted, Unavailable, UserError
 from jmoe.packages import missing_package
 
+flags.disclaim_key_flags()  # --help lists those that are defined here as the command's own
+
 
 def run(main, config_sections=None) -> None:
     """Parses flags, calls `main(argv)` and exits; UserError and Interrupted end in one line on stderr.
@@ -53,8 +55,11 @@ def run(main, config_sections=None) -> None:
         except KeyboardInterrupt:
             _fail("interrupted; the same command resumes", 130)
         except Exception as error:  # noqa: BLE001  an orbax or tensorstore error may wrap the disk's or the store's
-            if isinstance(error, BrokenPipeError) and _reader_left():
-                os._exit(128 + signal.SIGPIPE)
+            if isinstance(error, BrokenPipeError):
+                try:
+                    sys.stdout.flush()
+                except BrokenPipeError:  # nobody reads our output any more, as after `| head`
+                    os._exit(128 + signal.SIGPIPE)
             if outage := unavailable(error):
                 _fail(outage, UNAVAILABLE)
             message = disk_error(error) or missing_package(error)
@@ -91,15 +96,6 @@ def check_flags(given: flags.FlagValues) -> None:
             raise UserError(f"--{flag.name} has no value: what follows it is {words[0]}")
         if re.match(r"\w+:/", words[0]) and not re.match(r"gs://\w", words[0]):
             raise UserError(f"--{flag.name}={words[0]}: expected a path on this machine, or gs://BUCKET/...")
-
-
-def _reader_left() -> bool:
-    """Whether nobody reads our output any more, as after `| head`: flushing what is still unwritten fails again."""
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        return True
-    return False
 
 
 def _help(module, config_sections) -> None:
@@ -206,8 +202,7 @@ def _parse(argv):
             _fail(f"--{missing[1]} is missing: {flags.FLAGS[missing[1]].help}\nPass --help to see the flags.", 2)
         _fail(f"{error}\nPass --help to see the flags.", 2)
     except (AttributeError, KeyError, TypeError, ValueError) as error:  # an unknown --config.field
-        text = " ".join(str(error.args[0] if error.args else error).split())
-        _fail(f"--config has no such field or value: {text}", 2)
+        _fail(f"--config has no such field or value: {one_line(error)}", 2)
     return argv
 
 
@@ -246,6 +241,11 @@ def call(function, *args, name: str):
         raise UserError(f"{name} fails: {reason}") from None
 
 
+def one_line(error: BaseException) -> str:
+    """What an error says, without the quotes that a KeyError puts around it."""
+    return " ".join(str(error.args[0] if error.args else error).split())
+
+
 def config_of(module, *argument) -> ConfigDict:
     """What get_config() of a module returns; UserError where there is no such function, or it returns anything else."""
     path = module.__file__
@@ -269,6 +269,13 @@ def define_config(required: bool = True) -> None:
     config_flags.DEFINE_config_file("config", None, text, lock_config=True)
     if required:
         flags.mark_flag_as_required("config")
+
+
+def define_checkpoint() -> None:
+    """Defines --workdir, --segment and --step, which choose a checkpoint as saved.find does."""
+    flags.DEFINE_string("workdir", None, "Directory of the run, local or gs://.", required=True)
+    flags.DEFINE_string("segment", None, "trunk or branch-N. Default: the last branch that has a checkpoint.")
+    flags.DEFINE_integer("step", None, "Step of the checkpoint. Default: the newest.")
 
 
 def read_config():

@@ -8,8 +8,9 @@ for a TPU slice, the [cuda] extra's for GPUs, which picks matmul kernels without
 prints per device: memory against what the chip has, FLOPs against the model's, collectives, and a roofline. FLOPs and
 bytes come from the compiled program, each loop counted as often as it runs. XLA's own cost analysis counts a loop once;
 the report prints its FLOPs next to ours counted in the same way, which shows that both agree. A Pallas kernel counts
-as the products that it declares (jmoe/model/tpu_flash.py: none in blocks above the diagonal), and each of its arrays as
-read or written once; cuDNN's attention counts as the products of its shapes, half of them where it is causal.
+as the products that it declares (jmoe/model/tpu_flash.py: none in blocks above the diagonal), or else as those of its
+shapes, which the report says, and each of its arrays as read or written once; cuDNN's attention counts as the products
+of its shapes, half of them where it is causal.
 
 Model FLOPs count the matmuls that the mathematics needs, once forward and twice backward: of every active parameter but
 the embedding (a lookup), of the router, and of attention over the whole row; no padding, no recomputation. MFU = model
@@ -29,11 +30,6 @@ named. config.chip sets other peaks than the published ones, or the peaks of a c
 
 Exit codes: 0 fits, 2 a mistake that one sentence explains, 3 does not fit.
 """
-
-if __name__ == "__main__":
-    from jmoe import startup
-
-    startup.begin()
 
 import json
 import pathlib
@@ -74,7 +70,7 @@ def main(_):
     return 0 if fits else 3
 
 
-def run():
+if __name__ == "__main__":
     cli.define_config()
     flags.DEFINE_string(
         "topology",
@@ -85,7 +81,3 @@ def run():
     flags.DEFINE_bool("compare_remat", False, "Compare all values of config.remat, and name the cheapest that fits.")
     flags.DEFINE_string("json", None, "Also write everything to this file, as JSON.")
     cli.run(main, config_sections=())
-
-
-if __name__ == "__main__":
-    run()

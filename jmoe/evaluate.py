@@ -8,11 +8,6 @@ The loss is the mean over held-out text in nats per token. Bits per byte are thi
 number of bytes of text per evaluated token, so that tokenizers can be compared.
 """
 
-if __name__ == "__main__":
-    from jmoe import startup
-
-    startup.begin()
-
 import json
 import math
 
@@ -29,7 +24,7 @@ from jmoe.config.fields import section
 from jmoe.errors import UserError
 from jmoe.model import sharding
 from jmoe.run import processes, saved
-from jmoe.run.step import make_eval_step, mean_loss
+from jmoe.run.step import make_eval_step, mean_losses
 from jmoe.storage import files as storage
 from jmoe.text import supply
 from jmoe.text.batches import validation_batches, validation_bytes
@@ -76,7 +71,7 @@ def evaluate(workdir: str | epath.Path, segment: str | None = None, step: int | 
     with jax.set_mesh(mesh):
         batches = validation_batches(corpus, config, mesh)
         bar = tqdm(batches, desc="evaluating", unit=" batches", disable=None, leave=False)
-        loss = mean_loss(make_eval_step(config, mesh), params, bar)
+        loss, _ = mean_losses(make_eval_step(config, mesh), params, bar)
     n_tokens, n_bytes = supply.n_validation_tokens(corpus, config), validation_bytes(corpus, config)
     return {
         "segment": folder.parent.parent.name,
@@ -105,18 +100,12 @@ def for_text(config, overrides: dict):
     return config.lock()
 
 
-def run():
+if __name__ == "__main__":
     config_flags.DEFINE_config_dict(
         "config",
         joint_moe.get_config(),
         "Text or mesh to use instead of the training's: --config.data.path=..., --config.mesh.expert=8.",
     )
-    flags.DEFINE_string("workdir", None, "Directory of the run, local or gs://.", required=True)
-    flags.DEFINE_string("segment", None, "trunk or branch-N. Default: the last branch that has a checkpoint.")
-    flags.DEFINE_integer("step", None, "Step of the checkpoint. Default: the newest.")
+    cli.define_checkpoint()
     flags.DEFINE_string("json", None, "Also write the result to this file, local or gs://.")
     cli.run(main, config_sections=SECTIONS)
-
-
-if __name__ == "__main__":
-    run()

@@ -5,11 +5,6 @@ dense model, Qwen2-MoE, Qwen3-MoE or OLMoE for a mixture. Refused, since transfo
 LayerNorm, no norm before its head, sigmoid scores, bias balancing, or shared experts plus norms of queries and keys.
 """
 
-if __name__ == "__main__":
-    from jmoe import startup
-
-    startup.begin()
-
 import json
 
 from absl import flags
@@ -29,16 +24,12 @@ def main(_):
 
 
 def export(workdir, out, segment=None, step=None, dtype="float32", **options) -> None:
-    """Writes the folder `out`, config.json last, so that a folder with a config.json is complete. Both are local or
-    gs://.
+    """Writes the folder `out`, config.json last, so that a folder with a config.json is complete. Both folders are
+    local or gs://. `segment` and `step` choose a checkpoint as in saved.find; `options`: `tokenizer`, a path in place
+    of config.data.tokenizer, and `law`, as in card.card.
 
-    Args:
-      segment, step: which checkpoint, as in saved.find.
-      options: `tokenizer`, a path in place of config.data.tokenizer; `law`, as in card.card.
-
-    Raises:
-      UserError: the checkpoint does not exist or is damaged, transformers cannot compute the model, the tokenizer is
-        missing or not the run's, or `out` is not empty.
+    UserError where the checkpoint does not exist or is damaged, transformers cannot compute the model, the tokenizer is
+    missing or not the run's, or `out` is not empty.
     """
     workdir, out = storage.absolute(workdir), storage.absolute(out)
     if out.exists() and any(out.iterdir()):
@@ -60,16 +51,10 @@ def export(workdir, out, segment=None, step=None, dtype="float32", **options) ->
         storage.write_whole(out / name, text)
 
 
-def run():
-    flags.DEFINE_string("workdir", None, "Directory of the run, local or gs://.", required=True)
+if __name__ == "__main__":
+    cli.define_checkpoint()
     flags.DEFINE_string("out", None, "Folder to write, new or empty, local or gs://.", required=True)
-    flags.DEFINE_string("segment", None, "trunk or branch-N. Default: the last branch that has a checkpoint.")
-    flags.DEFINE_integer("step", None, "Step of the checkpoint. Default: the newest.")
     flags.DEFINE_enum("dtype", "float32", ["float32", "bfloat16"], "Type of the weights in the file.")
     flags.DEFINE_string("tokenizer", None, "Path of the run's tokenizer, if its file has moved.")
     flags.DEFINE_string("law", None, "A law.json or a published law; the model card shows its prediction.")
     cli.run(main)
-
-
-if __name__ == "__main__":
-    run()

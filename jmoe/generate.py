@@ -4,11 +4,6 @@ The model drops no token and keeps the keys and values of the tokens it has read
 where the model ends the document.
 """
 
-if __name__ == "__main__":
-    from jmoe import startup
-
-    startup.begin()
-
 import os
 import sys
 
@@ -33,17 +28,11 @@ def main(_):
 
 
 def generate(workdir, prompt: str = "", n: int = 256, segment=None, step=None, tokenizer=None, **sampling):
-    """Yields the prompt and then the text after it, piece by piece: "".join(generate("runs/one", "def ")).
+    """Yields the prompt and then the text after it, at most `n` tokens, piece by piece:
+    "".join(generate("runs/one", "def ")).
 
-    Args:
-      workdir: of the run, local or gs://; segment and step choose a checkpoint as saved.find does.
-      prompt: beginning of the text; empty: the beginning of a document.
-      n: maximum number of tokens to generate.
-      tokenizer: path of the run's tokenizer, if its file has moved.
-      sampling: temperature (0.8 by default; 0 takes the likeliest token), top_p (1.0), seed (0).
-
-    Raises:
-      UserError: no such checkpoint, a damaged one, no tokenizer, or a top_p that is not above 0 and at most 1.
+    The arguments are the command's flags; those of `sampling` are temperature (0.8), top_p (1.0) and seed (0).
+    UserError for no such checkpoint, a damaged one, no tokenizer, or a top_p that is not above 0 and at most 1.
     """
     sampling = dict(temperature=0.8, top_p=1.0, seed=0) | sampling
     if not 0 < sampling["top_p"] <= 1:
@@ -60,18 +49,12 @@ def generate(workdir, prompt: str = "", n: int = 256, segment=None, step=None, t
     yield from text.decoded(ids, cached.tokens_after(ids, params, config.model, n, **sampling))
 
 
-def run():
-    flags.DEFINE_string("workdir", None, "Directory of the run, local or gs://.", required=True)
+if __name__ == "__main__":
+    cli.define_checkpoint()
     flags.DEFINE_string("prompt", "", "Beginning of the text. Default: the beginning of a document.")
     flags.DEFINE_integer("n", 256, "Maximum number of tokens to generate.", lower_bound=1)
     flags.DEFINE_float("temperature", 0.8, "Sampling temperature; 0: the likeliest token.", lower_bound=0.0)
     flags.DEFINE_float("top_p", 1.0, "Sample only from the likeliest tokens that together hold this probability.")
     flags.DEFINE_integer("seed", 0, "Seed of the sampling.")
-    flags.DEFINE_string("segment", None, "trunk or branch-N. Default: the last branch that has a checkpoint.")
-    flags.DEFINE_integer("step", None, "Step of the checkpoint. Default: the newest.")
     flags.DEFINE_string("tokenizer", None, "Path of the run's tokenizer, if its file has moved.")
     cli.run(main)
-
-
-if __name__ == "__main__":
-    run()

@@ -4,11 +4,6 @@ Writes the run's first checkpoint, of step 0; jmoe.train with the same --config 
 model (Llama) can also start a mixture: with --config.model.n_experts=8 each expert starts as a copy of the dense layer.
 """
 
-if __name__ == "__main__":
-    from jmoe import startup
-
-    startup.begin()
-
 import hashlib
 import json
 import pathlib
@@ -42,9 +37,8 @@ def main(_):
 def load(path: str, config, workdir: str | epath.Path) -> None:
     """Writes the checkpoint of step 0 with the weights of the folder or files `path`.
 
-    Raises:
-      UserError: the files are missing, damaged, or of a model that jmoe cannot train; the config is of another model
-        (the message names the fields that differ) or pins other text; the workdir already has checkpoints.
+    UserError where the files are missing, damaged, or of a model that jmoe cannot train; the config is of another model
+    (the message names the fields that differ) or pins other text; or the workdir already has checkpoints.
     """
     check_config(config)
     workdir = storage.make_workdir(workdir)
@@ -105,14 +99,8 @@ def _save(params: dict, config, text: corpus.Corpus, workdir: epath.Path, source
         saved.close()
 
 
-def run():
-    flags.DEFINE_string(
-        "from", None, "Folder with config.json and *.safetensors, or some of its files: DIR/a*.", required=True
-    )
+if __name__ == "__main__":
+    flags.DEFINE_string("from", None, "Folder of config.json and *.safetensors, or of some: DIR/a*.", required=True)
     cli.define_config()
     flags.DEFINE_string("workdir", None, "Directory of the run, local or gs://, without checkpoints.", required=True)
     cli.run(main, config_sections=())
-
-
-if __name__ == "__main__":
-    run()

@@ -26,18 +26,13 @@ def missing_package(error: BaseException) -> str | None:
         return None
     distribution = DISTRIBUTIONS.get(name, name)
     said = f"the Python package {name} is missing: install it by `pip install {distribution}`"
-    if _is_needed(distribution):
-        said += ", or all that the trainer and the launcher need by `pip install .[train]` in the repository's folder"
-    return said
-
-
-def _is_needed(distribution: str) -> bool:
-    """Whether jmoe itself needs it; a package that the user's own file imports it does not."""
-    try:
+    try:  # a package that the user's own file imports is not needed by jmoe itself
         needs = importlib.metadata.requires("jmoe") or ()
     except importlib.metadata.PackageNotFoundError:
-        return False
-    return distribution in {re.match(r"[\w-]+", need)[0] for need in needs}
+        needs = ()
+    if distribution in {re.match(r"[\w-]+", need)[0] for need in needs}:
+        said += ", or all that the trainer and the launcher need by `pip install .[train]` in the repository's folder"
+    return said
 
 
 def needed(module: str, reader: str) -> types.ModuleType:

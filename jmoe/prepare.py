@@ -8,11 +8,6 @@ with the same bytes. --verify prepares nothing; it checks the shards of DIR agai
 UTF-8.
 """
 
-if __name__ == "__main__":
-    from jmoe import startup
-
-    startup.begin()
-
 import pathlib
 
 from absl import flags
@@ -66,25 +61,17 @@ def prepare_folder(data, folder: pathlib.Path, n_workers: int, shard_tokens: int
             if not (folder / "manifest.json").exists():
                 prepare.prepare(text, data, encoder, folder, n_workers, shard_tokens)
             elif corpus.open_folder(folder).manifest["source"]["inputs"] != prepare.digest(text, data, encoder):
-                raise UserError(
-                    f"--out_dir={folder} holds tokens of other text or of other rules; choose another folder"
-                )
+                raise UserError(f"--out_dir={folder} holds tokens of other text or other rules; choose another folder")
             else:
                 prepare.clean(folder)
     except ownership.Taken as error:
         raise UserError(f"--out_dir={folder}: another process is preparing it, {error.owner}") from None
 
 
-def run():
+if __name__ == "__main__":
     cli.define_config(required=False)
-    flags.DEFINE_string(
-        "out_dir", None, "Folder for shards and manifest.json: a training's --config.data.path.", required=True
-    )
+    flags.DEFINE_string("out_dir", None, "Folder to write: a training's --config.data.path.", required=True)
     flags.DEFINE_integer("workers", len(cli.cores()), "Number of processes that tokenise.", lower_bound=1)
     flags.DEFINE_integer("shard_tokens", prepare.SHARD_TOKENS, "Tokens in each shard.", lower_bound=1)
     flags.DEFINE_bool("verify", False, "Only check every shard of --out_dir: its hash, and bytes as UTF-8.")
     cli.run(main, config_sections=("data",))
-
-
-if __name__ == "__main__":
-    run()

@@ -4,11 +4,6 @@ Started again, it resumes from the last checkpoint and skips finished branches. 
 and `DIR/branch-N/result.json`, which becomes one row of runs.csv. Losses are in nats per token.
 """
 
-if __name__ == "__main__":
-    from jmoe import startup
-
-    startup.begin()
-
 import time
 from contextlib import closing
 
@@ -83,7 +78,7 @@ def train_segment(run: Run, segment, state, checkpoints, train_step, stop_signal
     with Report(run, segment, start, chip.flops if chip else 0.0) as report:
         pending = None  # (step, metrics) of the step before, unless they were fetched
         for step in range(start, segment.stop):
-            with report.speed.waiting():
+            with report.waiting():
                 batch = next(batches)
             learning_rate = np.float32(schedule.learning_rate(step, segment))
             report.starting(step)
@@ -96,7 +91,7 @@ def train_segment(run: Run, segment, state, checkpoints, train_step, stop_signal
             losses = {}
             if config.get("eval_every", 0) and (step + 1) % config.eval_every == 0:
                 jax.block_until_ready(params)
-                with report.speed.paused():
+                with report.paused():
                     losses = run.losses(params)
             signum, is_last = stop_signal(), step + 1 == segment.stop
             saves = signum or ((step + 1) % config.checkpoint_every == 0 and not is_last)

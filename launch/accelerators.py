@@ -58,11 +58,15 @@ class Slice:
 def chip(text: str) -> str:
     """The kind of chip that --accelerator names, with a size or without; a key of CHIPS. UserError where there is no
     such accelerator, or no such size of it."""
-    if ":" in text:
-        text = parse(text).kind
-    if text not in GKE:
-        raise UserError(f"--accelerator={text}: {text!r} is none of {', '.join(GKE)}")
-    return CHIP_OF.get(text, text)
+    kind = parse(text).kind if ":" in text else _kind(text)
+    return CHIP_OF.get(kind, kind)
+
+
+def _kind(text: str) -> str:
+    kind = text.partition(":")[0]
+    if kind not in GKE:
+        raise UserError(f"--accelerator={text}: {kind!r} is none of {', '.join(GKE)}")
+    return kind
 
 
 def peak_flops(kind: str) -> float:
@@ -93,9 +97,7 @@ def parse(text: str, n_slices: int = 1) -> Slice:
 
     A 2x4 slice of v5e or v6e exists in two forms: v5e:2x4 is one machine of eight chips, v5e:2x4/4 two of four.
     UserError where there is no such accelerator, or none of that size."""
-    kind, _, size = text.partition(":")
-    if kind not in GKE:
-        raise UserError(f"--accelerator={text}: {kind!r} is none of {', '.join(GKE)}")
+    kind, size = _kind(text), text.partition(":")[2]
     place = _tpus(kind, size, n_slices) if _is_tpu(kind) else _gpus(kind, size, n_slices)
     if place is None:
         raise UserError(f"--accelerator={text}: there is no such {kind}; there are {shapes(kind)}")
@@ -105,16 +107,12 @@ def parse(text: str, n_slices: int = 1) -> Slice:
 def shapes(kind: str) -> str:
     """The sizes in which an accelerator comes, in words."""
     if not _is_tpu(kind):
-        n = gpus_of_machine(kind)
+        n = GPUS_OF_MACHINE.get(kind, 8)
         return f"{kind}:1 to {kind}:{n} on one machine, and {kind}:MACHINESxGPUS, for example {kind}:2x{n}"
     if kind not in MOST_CHIPS:
         return f"{', '.join(f'{kind}:{size}' for size in FLAT)}, and {kind}:2x4/4 on two machines of four chips"
     listed = ", ".join(f"{kind}:{size}" for size in ("1x1x1",) * (kind == "tpu7x") + CUBES)
     return f"{listed}, and {kind}:AxBxC of multiples of 4, A <= B <= C, up to {MOST_CHIPS[kind]:,} chips"
-
-
-def gpus_of_machine(kind: str) -> int:
-    return GPUS_OF_MACHINE.get(kind, 8)
 
 
 def _is_tpu(kind: str) -> bool:
@@ -123,7 +121,7 @@ def _is_tpu(kind: str) -> bool:
 
 def _gpus(kind: str, size: str, n_slices: int) -> Slice | None:
     found = re.fullmatch(r"(?:([1-9]\d*)x)?([1-9]\d*)", size)
-    if not found or int(found[2]) > gpus_of_machine(kind):
+    if not found or int(found[2]) > GPUS_OF_MACHINE.get(kind, 8):
         return None
     return Slice(kind, "", n_slices, int(found[1] or 1), int(found[2]))
 

@@ -98,12 +98,10 @@ def backend(name: str) -> Backend:
     """The backend `name`; UserError if there is none, or it lacks a method."""
     found = module(name)
     classes = [each for each in vars(found).values() if isinstance(each, type) and issubclass(each, Backend)]
-    if own := [each for each in classes if each is not Backend]:
-        kind = own[-1]
-    else:
-        methods = {key: value for key, value in vars(found).items() if hasattr(Backend, key) and key[0] != "_"}
-        functions = {key: staticmethod(value) if callable(value) else value for key, value in methods.items()}
-        kind = type("Functions", (Backend,), functions)
+    own = [each for each in classes if each is not Backend]
+    methods = {key: value for key, value in vars(found).items() if hasattr(Backend, key) and key[0] != "_"}
+    functions = {key: staticmethod(value) if callable(value) else value for key, value in methods.items()}
+    kind = own[-1] if own else type("Functions", (Backend,), functions)
     if missing := [method for method in vars(Backend) if method in kind.__abstractmethods__]:
         raise UserError(f"--backend={name} is no backend: it does not define {', '.join(missing)}")
     engine = kind()
@@ -177,9 +175,8 @@ class Sweep:
 
     def job(self, name: str) -> Job:
         """The job of that name; UserError if the sweep has none."""
-        for job in self.jobs:
-            if job.name == name:
-                return job
+        if job := next((job for job in self.jobs if job.name == name), None):
+            return job
         raise UserError(f"job {name} is not, or no longer, in {self.workdir}/sweep.json")
 
     def write(self) -> None:

@@ -3,6 +3,7 @@
 A refusal raises a UserError that quotes the server. Expired credentials are read again, once for each call.
 """
 
+import contextlib
 import functools
 import json
 from typing import Any
@@ -22,9 +23,8 @@ def ask(api: str, method: str, *args: Any, unless: tuple[int, ...] = (), **kwarg
 
     for credentials in ("kept", "read anew"):
         try:
-            return getattr(getattr(kubernetes.client, api)(_client()), method)(
-                *args, _request_timeout=SECONDS_TO_ANSWER, **kwargs
-            )
+            call = getattr(getattr(kubernetes.client, api)(_client()), method)
+            return call(*args, _request_timeout=SECONDS_TO_ANSWER, **kwargs)
         except kubernetes.client.ApiException as error:
             if error.status in unless:
                 return None
@@ -32,7 +32,10 @@ def ask(api: str, method: str, *args: Any, unless: tuple[int, ...] = (), **kwarg
                 _client.cache_clear()
                 continue
             known = "; gcloud auth login, or what the kubeconfig names, makes new credentials" * (error.status == 401)
-            raise UserError(f"the cluster refuses: {error.status} {error.reason}: {_words(error)}{known}") from None
+            said = (error.body or "").strip()[:500]
+            with contextlib.suppress(ValueError, LookupError, TypeError):  # as a rule the answer is a Kubernetes Status
+                said = json.loads(error.body or "")["message"]
+            raise UserError(f"the cluster refuses: {error.status} {error.reason}: {said}{known}") from None
         except urllib3.exceptions.HTTPError as error:
             raise UserError(f"the cluster cannot be reached: {error}; the same command goes on when it can") from None
 
@@ -41,6 +44,11 @@ def serves(group: str, version: str, resource: str) -> bool:
     """Whether the server serves objects of this kind."""
     listed = ask(CUSTOM, "get_api_resources", group, version, unless=(404,))
     return listed is not None and any(found.name == resource for found in listed.resources)
+
+
+def holding(item: dict) -> dict[str, dict]:
+    """The conditions of an object that are true, by type."""
+    return {c["type"]: c for c in item.get("status", {}).get("conditions", []) if c["status"] == "True"}
 
 
 @functools.cache
@@ -58,12 +66,3 @@ def _client() -> Any:
         raise UserError(
             f"--backend=gke finds no cluster: {words}; gcloud container clusters get-credentials makes one known"
         ) from None
-
-
-def _words(error: Any) -> str:
-    """The server's message if its answer is a Kubernetes Status; else the beginning of the answer."""
-    body = (error.body or "").strip()
-    try:
-        return json.loads(body)["message"]
-    except (ValueError, LookupError, TypeError):
-        return body[:500]

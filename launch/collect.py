@@ -4,11 +4,6 @@ The scaling law's columns come first, those that trace a run last. Missing runs 
 two versions of the code, of two corpora, or of a config that is not the sweep's are refused, unless --mix names them.
 """
 
-if __name__ == "__main__":
-    from jmoe import startup
-
-    startup.begin()
-
 import csv
 import io
 import json
@@ -39,15 +34,13 @@ def write(sweep: Sweep) -> tuple[str, int]:
     writer.writeheader()
     writer.writerows(rows)
     storage.write_whole(path, text.getvalue())
-    lines = [f"{os.fspath(path)}: {len(rows)} runs"]
+    report, n_runs = f"{os.fspath(path)}: {len(rows)} runs", len(rows) + len(missing) + len(given_up)
+    listed = lambda runs: "".join(f"\n  {run}: {why}" for run, why in runs.items())
     if missing:
-        n_runs = len(rows) + len(missing) + len(given_up)
-        lines = [f"{len(missing)} of {n_runs} runs are missing from {os.fspath(path)}:"]
-        lines += [f"  {run}: {why}" for run, why in missing.items()]
+        report = f"{len(missing)} of {n_runs} runs are missing from {os.fspath(path)}:{listed(missing)}"
     if given_up:
-        lines += [f"{len(given_up)} runs are left out, of jobs whose failure was accepted:"]
-        lines += [f"  {run}: {why}" for run, why in given_up.items()]
-    return "\n".join(lines), len(missing)
+        report += f"\n{len(given_up)} runs are left out, of jobs whose failure was accepted:{listed(given_up)}"
+    return report, len(missing)
 
 
 def columns(rows: list[dict]) -> list[str]:
@@ -87,8 +80,7 @@ def rows_of(sweep: Sweep) -> tuple[list[dict], dict[str, str], dict[str, str]]:
             if "config" not in sweep.mix and not _is_config_of(job, record["config"]):
                 raise UserError(f"{run} was trained under another config than its job's; --mix=config takes it")
             overrides = " ".join(f"{field}={value!r}" for field, value in job.overrides.items())
-            traces = {"run": run, "code": "+".join(job.code), "config": job.config_file, "overrides": overrides}
-            rows.append(result | traces)
+            rows.append(result | dict(zip(TRACES, (run, "+".join(job.code), job.config_file, overrides))))
             models.append(record["config"]["model"])
     with_columns(rows, models)
     for column, kind in VERSIONS.items():

@@ -15,9 +15,7 @@ flags.disclaim_key_flags()  # --help lists them as the command's own
 def define_flags(job: str = "", **options: Any) -> None:
     """Defines --workdir and --backend, and --job, described by `job`, where the command takes one."""
     flags.DEFINE_string("workdir", None, "Directory of the sweep, a folder or gs://...", required=True)
-    flags.DEFINE_string(
-        "backend", None, "The sweep's backend where that is a Python file, which runs only if named here."
-    )
+    flags.DEFINE_string("backend", None, "The sweep's backend if that is a Python file, which runs only if named here.")
     if job:
         flags.DEFINE_string("job", None, job, **options)
 

@@ -18,9 +18,9 @@ from absl import flags
 
 from jmoe.errors import UNAVAILABLE, UserError
 from jmoe.storage.files import is_remote
-from launch import accelerators, cluster, gke_logs, gke_waits, manifest, trainer
+from launch import accelerators, cluster, gke_pods, manifest, trainer
 from launch.backend import Backend, Sweep
-from launch.gke_waits import QUEUE_VERSIONS, QUEUES
+from launch.gke_pods import QUEUE_VERSIONS, QUEUES
 from launch.jobs import Job, files_of
 from launch.manifest import API_GROUP, JOBS, PLURAL, SWEEP, VERSION, jobset
 
@@ -36,22 +36,18 @@ class Gke(Backend):
     options = staticmethod(manifest.options)
 
     def check(self, sweep: Sweep) -> None:
-        """Raises UserError for options that no JobSet can be made from."""
         manifest.check(sweep.options)
         if sweep.options.get("workers"):
             raise UserError(
                 "--workers is for local and slurm: on GKE the quota of Kueue's queue caps what runs at once"
             )
         if not is_remote(sweep.workdir):
-            raise UserError(
-                f"--backend=gke needs a --workdir on gs://, not {os.fspath(sweep.workdir)}: pods share no disk"
-            )
+            raise UserError(f"--backend=gke needs a --workdir on gs://, not {sweep.workdir}: pods share no disk")
 
     def devices(self, sweep: Sweep, accelerator: str | None) -> tuple[int | None, float | None]:
         return accelerators.devices(accelerator, sweep.options["n_slices"])
 
     def ready(self, sweep: Sweep) -> None:
-        """Raises UserError if the cluster would refuse the JobSets, or lacks the queue that starts them."""
         namespace, queue = sweep.options["namespace"], sweep.options["queue"]
         if not cluster.serves(API_GROUP, VERSION, PLURAL):
             raise UserError(f"--backend=gke: the cluster has no {PLURAL} of {API_GROUP}/{VERSION}, which JobSet brings")
@@ -89,7 +85,7 @@ class Gke(Backend):
         for job in todo:
             trainer.forget_cause(job)
         if again := {job.name for job in todo} & known.keys():
-            _delete(sweep, [item for item in _list(sweep) if again & set(_jobs_in(item))])
+            _delete(sweep, _list(sweep, again))
         for job in todo:
             _call(sweep, "create", jobset(sweep, job), field_validation="Strict")
         done = "; all runs are done" if not todo and all(job.done(files) for job in sweep.trained) else ""
@@ -99,26 +95,21 @@ class Gke(Backend):
     def states(self, sweep: Sweep) -> dict[str, str]:
         """The jobs that have a JobSet, each with the JobSet's state, and why it waits or how it failed."""
         items = _list(sweep)
-        why = gke_waits.reasons(sweep, items)
+        why = gke_pods.reasons(sweep, items)
         return {job: _state(item, why.get(item["metadata"]["uid"])) for item in items for job in _jobs_in(item)}
 
     def logs(self, sweep: Sweep, job: Job, rank: int | None = None, attempt: int | None = None) -> bytes:
-        return gke_logs.logs(sweep, job, _jobset_of(sweep, job), rank, attempt)
+        return gke_pods.logs(sweep, job, next(iter(_list(sweep, {job.name})), None), rank, attempt)
 
     def cancel(self, sweep: Sweep, patience: float) -> str:
         """Deletes the sweep's JobSets; running trainers get SIGTERM and the grace period to save."""
-        items = _list(sweep)
-        _delete(sweep, items)
-        return f"deleted {len(items)} JobSets"
+        return _delete(sweep, _list(sweep))
 
     def cancel_job(self, sweep: Sweep, job: Job, patience: float) -> str:
-        """Deletes the JobSet that trains the job."""
-        items = [item for item in _list(sweep) if job.name in _jobs_in(item)]
-        _delete(sweep, items)
-        return f"deleted {len(items)} JobSets"
+        return _delete(sweep, _list(sweep, {job.name}))
 
     def follow(self, sweep: Sweep, job: Job, rank: int | None) -> Iterator[bytes]:
-        return gke_logs.follow(sweep, job, lambda: _jobset_of(sweep, job), rank or 0)
+        return gke_pods.follow(sweep, lambda: next(iter(_list(sweep, {job.name})), None), rank or 0)
 
     def preview(self, sweep: Sweep) -> str:
         """Every manifest of the sweep as YAML, to read or to give to kubectl.
@@ -150,7 +141,7 @@ class Gke(Backend):
             code = 128 + signal.SIGTERM
         rank = int(place.get("JAX_PROCESS_ID", "0"))
         if code != UNAVAILABLE:
-            gke_logs.keep(job, rank)
+            gke_pods.keep(job, rank)
         if code in (0, UNAVAILABLE) or code in trainer.STOPPED and not started.stalled:
             return code
         if not trainer.explained(code, started.cause(code)) and _counted(job, before, rank):
@@ -159,18 +150,12 @@ class Gke(Backend):
         return manifest.FOR_GOOD if failure.get("for_good") else UNAVAILABLE
 
 
-def _jobset_of(sweep: Sweep, job: Job) -> dict | None:
-    """The JobSet that trains the job."""
-    return next((item for item in _list(sweep) if job.name in _jobs_in(item)), None)
-
-
 def _state(item: dict, why: str | None) -> str:
     """The state of a JobSet, in words."""
     if "deletionTimestamp" in item["metadata"]:
         return "stopping"
-    status = item.get("status", {})
-    ended = {c["type"]: c for c in status.get("conditions", []) if c["status"] == "True"}
-    said = [f"{number} restarts"] if (number := status.get("restarts", 0)) else []
+    ended = cluster.holding(item)
+    said = [f"{number} restarts"] if (number := item.get("status", {}).get("restarts", 0)) else []
     if "Completed" in ended:
         kind, why = "completed", None
     elif "Failed" in ended:
@@ -185,8 +170,9 @@ def _state(item: dict, why: str | None) -> str:
     return kind + f" ({'; '.join(said)})" * bool(said)
 
 
-def _delete(sweep: Sweep, items: list[dict]) -> None:
-    """Deletes JobSets, and waits until they, their jobs and their pods are deleted (a deletion in the foreground)."""
+def _delete(sweep: Sweep, items: list[dict]) -> str:
+    """Deletes JobSets, and waits until they, their jobs and their pods are deleted (a deletion in the foreground);
+    returns that in words."""
     for item in items:
         _call(sweep, "delete", item["metadata"]["name"], propagation_policy="Foreground", unless=(404,))
     deadline, uids = time.monotonic() + SECONDS_TO_DELETE, {item["metadata"]["uid"] for item in items}
@@ -198,6 +184,7 @@ def _delete(sweep: Sweep, items: list[dict]) -> None:
                 f"is held by {held}; kubectl describe tells more, and the same command goes on from here"
             )
         time.sleep(1)
+    return f"deleted {len(items)} JobSets"
 
 
 def _counted(job: Job, before: dict, rank: int) -> bool:
@@ -225,8 +212,10 @@ def _jobs_in(item: dict) -> list[str]:
     return item["metadata"]["annotations"][JOBS].split(",")
 
 
-def _list(sweep: Sweep) -> list[dict]:
-    return _call(sweep, "list", label_selector=f"{SWEEP}={sweep.id}")["items"]
+def _list(sweep: Sweep, names: set[str] | None = None) -> list[dict]:
+    """The sweep's JobSets, or those that train the jobs of these names."""
+    items = _call(sweep, "list", label_selector=f"{SWEEP}={sweep.id}")["items"]
+    return [item for item in items if names is None or names & set(_jobs_in(item))]
 
 
 def _call(sweep: Sweep, verb: str, *args: Any, **kwargs: Any) -> Any:

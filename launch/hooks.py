@@ -9,6 +9,7 @@ import subprocess
 import sys
 from typing import Any
 
+from absl import flags
 from etils import epath
 
 from jmoe.errors import UserError
@@ -16,21 +17,23 @@ from jmoe.storage import files as storage
 from launch.backend import Sweep
 from launch.jobs import Job
 
-NAMES = ("on_done", "on_failure")
 
-
-def words(flag: str, text: str | None) -> list[str] | None:
-    """The argument list that a flag's value means, None for None. UserError where a quotation is not closed, or there
-    is no such program on this machine."""
-    if text is None:
-        return None
-    try:
-        command = shlex.split(text)
-    except ValueError as error:
-        raise UserError(f"--{flag}={text}: {error}") from None
-    if not command or not shutil.which(command[0]):
-        raise UserError(f"--{flag}={text} names no program that is on this machine's PATH")
-    return command
+def given(refused: str) -> dict[str, list[str] | None]:
+    """The commands of --on_done and --on_failure as argument lists, None where there is none. UserError where one is
+    given although it is `refused` for this reason, a quotation is not closed, or this machine has no such program."""
+    commands = dict.fromkeys(("on_done", "on_failure"))
+    for flag in commands:
+        if (text := flags.FLAGS[flag].value) is None:
+            continue
+        if refused:
+            raise UserError(f"--{flag}{refused}")
+        try:
+            commands[flag] = words = shlex.split(text)
+        except ValueError as error:
+            raise UserError(f"--{flag}={text}: {error}") from None
+        if not words or not shutil.which(words[0]):
+            raise UserError(f"--{flag}={text} names no program that is on this machine's PATH")
+    return commands
 
 
 def run(flag: str, command: list[str] | None, workdir: epath.Path, **variables: Any) -> None:
@@ -52,11 +55,9 @@ def done(sweep: Sweep, n_missing: int) -> None:
     run("on_done", sweep.options.get("on_done"), sweep.workdir, JMOE_RUNS_MISSING=n_missing)
 
 
-def failed(sweep: Sweep, jobs: list[Job]) -> None:
-    """Runs the command of --on_failure for each of the jobs that failed for good, once; failure.json then says so."""
-    command = sweep.options.get("on_failure")
-    for job in jobs if command else ():
-        failure = job.failure()
-        if failure.get("for_good") and not {"cancelled", "accepted", "told"} & failure.keys():
-            storage.write_whole(job.folder / "failure.json", json.dumps(failure | {"told": True}, indent=1))
-            run("on_failure", command, sweep.workdir, JMOE_JOB=job.name, JMOE_CAUSE=failure["cause"])
+def failed(sweep: Sweep, job: Job) -> None:
+    """Runs the command of --on_failure if the job has failed for good, once; failure.json then says so."""
+    failure, command = job.failure(), sweep.options.get("on_failure")
+    if command and failure.get("for_good") and not {"cancelled", "accepted", "told"} & failure.keys():
+        storage.write_whole(job.folder / "failure.json", json.dumps(failure | {"told": True}, indent=1))
+        run("on_failure", command, sweep.workdir, JMOE_JOB=job.name, JMOE_CAUSE=failure["cause"])

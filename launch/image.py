@@ -7,11 +7,6 @@ it is, uncommitted edits included, and the version of jax that is installed here
 not the same as this checkout's.
 """
 
-if __name__ == "__main__":
-    from jmoe import startup
-
-    startup.begin()
-
 import importlib.metadata
 import pathlib
 import shlex
@@ -32,9 +27,7 @@ EXTRA = flags.DEFINE_enum("extra", "tpu", ["tpu", "cuda", "train"], "Extra to in
 PLATFORM = flags.DEFINE_string("platform", None, "linux/amd64, or linux/arm64 for GB200; by default this machine's.")
 PUSH = flags.DEFINE_bool("push", False, "Push the image to its registry.")
 DRY_RUN = flags.DEFINE_bool("dry_run", False, "Print the commands without running them.")
-EXPECT = flags.DEFINE_string(
-    "expect", None, "Build nothing; fail unless the code here has this version. The Dockerfile uses it."
-)
+EXPECT = flags.DEFINE_string("expect", None, "Only fail unless the code here has this version, as the Dockerfile does.")
 
 
 def main(_: object) -> None:

@@ -98,16 +98,20 @@ class Job:
 
     def progress(self) -> tuple[int, float | None]:
         """Tokens trained so far over trunk and branches, and the newest cross-entropy."""
-        tokens, newest = 0, (0.0, None)
-        for segment, (first, _) in self.segments.items():
-            path = self.folder / segment / "metrics.jsonl"
-            try:
+        lines = self._last_lines("metrics.jsonl", "n_tokens", "cross_entropy")
+        tokens = sum(n_tokens - self.segments[segment][0] for _, segment, n_tokens, _ in lines)
+        return tokens, max(lines)[3] if lines else None
+
+    def _last_lines(self, file: str, *numbers: str) -> list[tuple]:
+        """(time of the last change, segment, the `numbers` in its last line) of this file of each segment that has it,
+        without damaged ones: their trainer says which."""
+        lines = []
+        for segment in self.segments:
+            path = self.folder / segment / file
+            with contextlib.suppress(OSError, LookupError, ValueError, TypeError):
                 line = json.loads(_last_line(path))
-                tokens += line["n_tokens"] - first
-                newest = max(newest, (path.stat().mtime or 0, line["cross_entropy"]))
-            except (OSError, LookupError, ValueError, TypeError):  # not written yet, or damaged: its trainer says which
-                continue
-        return tokens, newest[1]
+                lines.append((path.stat().mtime or 0, segment, *(line[number] + 0 for number in numbers)))
+        return lines
 
     def seconds(self, files: Files | None = None) -> float | None:
         """How long its trainers have run so far, loading and compiling included; None if that was not kept.
@@ -119,13 +123,7 @@ class Job:
 
     def tokens_per_second(self) -> float | None:
         """The pace of its trainer at the last step that it logged; None before the first."""
-        newest = (0.0, None)
-        for segment in self.segments:
-            path = self.folder / segment / "speed.jsonl"
-            with contextlib.suppress(OSError, LookupError, ValueError, TypeError):
-                pace = float(json.loads(_last_line(path))["tokens_per_second"])
-                newest = max(newest, (path.stat().mtime or 0, pace))
-        return newest[1] or None
+        return max(self._last_lines("speed.jsonl", "tokens_per_second"), default=(None,))[-1] or None
 
     def failure(self, files: Files | None = None) -> dict:
         """{"cause", "tries", "tokens", "for_good"} of its last failure since the sweep was started; empty if none.
@@ -155,11 +153,8 @@ class Job:
 
     def fields(self) -> dict:
         """All that is known of it, in JSON types: its entry in sweep.json, and job.json in its folder."""
-        return {
-            field.name: getattr(self, field.name)
-            for field in dataclasses.fields(self)
-            if field.name not in ("name", "folder")
-        }
+        names = [field.name for field in dataclasses.fields(self) if field.name not in ("name", "folder")]
+        return {name: getattr(self, name) for name in names}
 
     @classmethod
     def of(cls, name: str, workdir: epath.Path, fields: dict[str, Any]) -> "Job":
@@ -177,19 +172,10 @@ class Job:
 
     def command(self) -> list[str]:
         """The argument list of its trainer; no shell ever reads it."""
-        flags = [
-            f"--config.{field}={value!r}" if not isinstance(value, str) else f"--config.{field}={value}"
-            for field, value in self.overrides.items()
-        ]
-        return [
-            sys.executable,
-            "-m",
-            "jmoe.train",
-            f"--config={self.config_file}",
-            f"--workdir={os.fspath(self.folder)}",
-            f"--config.data.fingerprint={self.corpus}",
-            *flags,
-        ]
+        text = lambda value: value if isinstance(value, str) else repr(value)
+        flags = [f"--config.{field}={text(value)}" for field, value in self.overrides.items()]
+        own = f"--config={self.config_file}", f"--workdir={os.fspath(self.folder)}"
+        return [sys.executable, "-m", "jmoe.train", *own, f"--config.data.fingerprint={self.corpus}", *flags]
 
 
 def files_of(workdir: epath.Path) -> Files:
@@ -211,9 +197,7 @@ def load(path: str, workdir: epath.Path, config_flags: Sequence[str] = ()) -> tu
             config = resolve(base, overrides)
             schedule = Schedule(config)
         except (UserError, KeyError, AttributeError, TypeError, ValueError, ArithmeticError) as error:
-            message = " ".join(str(error.args[0] if error.args else error).split()).partition(" Other fields present")[
-                0
-            ]
+            message, _, _ = cli.one_line(error).partition(" Other fields present")
             raise UserError(f"--sweep={path}: job {overrides}: {message}") from None
         model = config.model
         segments = {}  # the trunk's pieces share a folder
@@ -221,18 +205,9 @@ def load(path: str, workdir: epath.Path, config_flags: Sequence[str] = ()) -> tu
             first = segments.get(s.name, [schedule.tokens_at(s.start)])[0]
             segments[s.name] = [first, schedule.tokens_at(s.stop)]
         name = f"d{model.d_model}-e{model.n_experts}-{digest(record_of(config))}"
-        jobs[name] = Job(
-            name,
-            workdir / "jobs" / name,
-            config_file,
-            dict(overrides),
-            model.d_model,
-            model.n_experts,
-            counts.n_active(model),
-            counts.n_total(model),
-            {f"branch-{budget}": budget for budget in config.n_tokens},
-            segments,
-        )
+        sizes = model.d_model, model.n_experts, counts.n_active(model), counts.n_total(model)
+        budgets = {f"branch-{budget}": budget for budget in config.n_tokens}
+        jobs[name] = Job(name, workdir / "jobs" / name, config_file, dict(overrides), *sizes, budgets, segments)
         configs[name] = config
     if not jobs:
         raise UserError(f"--sweep={path} has no job")

@@ -25,7 +25,6 @@ class Local(Backend):
     ON_THIS_MACHINE = True
 
     def devices(self, sweep: Sweep, accelerator: str | None) -> tuple[int, float | None]:
-        """As --accelerator says, else this machine's."""
         n_devices, memory = accelerators.devices(accelerator)
         (place,) = workers(1)
         return n_devices or place["n_devices"], memory or place["memory"]
@@ -61,7 +60,7 @@ class Local(Backend):
         pool = _Pool(sweep, todo)
         before = {signum: signal.signal(signum, stop) for signum in (signal.SIGINT, signal.SIGTERM)}
         try:
-            while pool.has_work() and not received:
+            while (pool.todo or pool.running) and not received:
                 pool.start()
                 time.sleep(POLL_SECONDS)
                 pool.look()
@@ -77,7 +76,6 @@ class Local(Backend):
         return ""
 
     def states(self, sweep: Sweep) -> dict[str, str]:
-        """Jobs that this machine is training now."""
         return {job.name: "running" for job in sweep.jobs if trainer.running(job) is not None}
 
     def logs(self, sweep: Sweep, job: Job, rank: int | None = None, attempt: int | None = None) -> bytes:
@@ -95,13 +93,11 @@ class Local(Backend):
                 where = f"{os.fspath(sweep.workdir)}: {away[0]} works on it and can only be stopped from there"
                 expiry = f"; if it is gone, the next start finds out within {lease.EXPIRY:.0f} s"
                 raise UserError(where + expiry * storage.is_remote(sweep.workdir))
-            n_asked += len(owners)
-            n_killed += identity.stop(owners, patience)
+            n_asked, n_killed = n_asked + len(owners), n_killed + identity.stop(owners, patience)
         killed = f"; {n_killed} did not within {patience:.0f} s and had to be killed" * bool(n_killed)
         return f"asked {n_asked} process{'es' * (n_asked != 1)} to save and stop{killed}"
 
     def cancel_job(self, sweep: Sweep, job: Job, patience: float) -> str:
-        """Has the job's trainer, if it runs, save and stop."""
         if (owner := trainer.running(job)) is None or owner.has_ended():
             return "it was not running"
         if not owner.lives_here():
@@ -162,69 +158,61 @@ class _Pool:
     """The waiting jobs, smallest first, and the trainers of the running ones, each in its place."""
 
     def __init__(self, sweep: Sweep, todo: list[Job]) -> None:
-        self._sweep, self._todo, self._running, self._waiting = sweep, todo, {}, []
+        self._sweep, self.todo, self.running, self._waiting = sweep, todo, {}, []
         self._failed, self._next_look = [], 0.0  # failed jobs, which launch.retry may revive
         n_jobs = min(len(todo), sweep.options.get("workers") or len(todo))
         self._places = workers(n_jobs, sweep.options["threads"])
         self._progress = Progress(sweep.trained)
 
-    def has_work(self) -> bool:
-        return bool(self._todo or self._running)
-
     def start(self) -> None:
-        """Starts trainers in the free places; a job whose earlier trainer is still saving waits."""
+        """Starts trainers in the free places; a job whose earlier trainer is still saving waits. Those that had failed
+        for good and that launch.retry revived are queued again."""
+        if time.monotonic() >= self._next_look:
+            self._next_look = time.monotonic() + (10.0 if storage.is_remote(self._sweep.workdir) else 1.0)
+            self.todo += [job for job in self._failed if not job.stands_still()]
+            self._failed = [job for job in self._failed if job not in self.todo]
         self._waiting = []
-        self._retry()
-        for job in reversed(self._todo):
+        for job in reversed(self.todo):
             if not self._places:
                 break
             if job.stands_still():  # cancelled before its turn
-                self._todo.remove(job)
+                self.todo.remove(job)
                 self._failed.append(job)
                 continue
             env, cores = self._places[0]["env"], self._places[0]["cores"]
             if started := trainer.start(job, self._sweep.stall_minutes, env, cores):
-                self._running[job.name] = started, self._places.pop(0)
+                self.running[job.name] = started, self._places.pop(0)
             else:
                 self._waiting.append(job)
-        self._todo = [job for job in self._todo if job.name not in self._running]
-
-    def _retry(self) -> None:
-        """Queues the jobs again that had failed for good and that launch.retry revived."""
-        if time.monotonic() >= self._next_look:
-            self._next_look = time.monotonic() + (10.0 if storage.is_remote(self._sweep.workdir) else 1.0)
-            self._todo += [job for job in self._failed if not job.stands_still()]
-            self._failed = [job for job in self._failed if job not in self._todo]
+        self.todo = [job for job in self.todo if job.name not in self.running]
 
     def look(self) -> None:
         """Handles the trainers that have ended; polling them also stops those without a sign of life."""
-        for name, (ended, place) in list(self._running.items()):
+        for name, (ended, place) in list(self.running.items()):
             code, job = ended.poll(), ended.job
             if code is None:
                 continue
-            del self._running[name]
+            del self.running[name]
             self._places.append(place)
             if code == 0:
                 trainer.forget_cause(job)
                 continue
             if code == UNAVAILABLE:  # the store did not answer: nothing is wrong with the job
                 self._progress.say(f"{name}: {ended.cause(code)}; trying again")
-                self._todo.append(job)
+                self.todo.append(job)
                 continue
-            if code in trainer.STOPPED and not ended.stalled:  # asked to stop; if by launch.cancel, the job is marked
-                (self._failed if job.stands_still() else self._todo).append(job)
-                continue
-            if failure := trainer.failed(ended, code, self._sweep.retries):
+            asked = code in trainer.STOPPED and not ended.stalled  # to stop; if by launch.cancel, the job is marked
+            if not asked and (failure := trainer.failed(ended, code, self._sweep.retries)):
                 how = "failed" if failure["for_good"] else "died, trying again"
                 self._progress.say(f"{name} {how}: {failure['cause']}")
-                hooks.failed(self._sweep, [job])
+                hooks.failed(self._sweep, job)
             if not job.done():
-                (self._failed if job.stands_still() else self._todo).append(job)
-        self._progress.update([running.job for running, _ in self._running.values()], self._waiting)
+                (self._failed if job.stands_still() else self.todo).append(job)
+        self._progress.update([running.job for running, _ in self.running.values()], self._waiting)
 
     def close(self, received: list[int]) -> None:
         """Ends the trainers once they have saved; a second signal ends them at once."""
-        running = [started.process for started, _ in self._running.values()]
+        running = [started.process for started, _ in self.running.values()]
         if received and running:
             self._progress.say(f"asking {len(running)} trainers to save and stop; a second Ctrl-C ends them at once")
         trainer.end(running, hurry=lambda: len(received) > 1)

@@ -1,12 +1,16 @@
 """The manifest of a JobSet: what --backend=gke creates for each job.
 
-Fields are those of jobset.x-k8s.io/v1alpha2, batch/v1 and core/v1. A pod reads its job and the job's flags from
-sweep.json in the workdir: the manifest holds only the job's name. What most pods need has a flag here; all else
-(volumes, tolerations, an account's files) goes into a YAML file that --pod_patch merges over the pod.
+launch/jobset.yaml is the manifest; this module gives the values that differ between sweeps and jobs. A pod reads its
+job and the job's flags from sweep.json in the workdir: the manifest holds only the job's name. What most pods need has
+a flag here; all else (volumes, tolerations, an account's files) goes into a YAML file that --pod_patch merges over the
+pod.
 """
 
+import json
 import os
+import pathlib
 import re
+import string
 from typing import Any
 
 from absl import flags
@@ -16,6 +20,7 @@ from launch import accelerators, trainer
 from launch.backend import Sweep
 from launch.jobs import Job
 
+TEMPLATE = pathlib.Path(__file__).with_name("jobset.yaml")
 API_GROUP, VERSION, PLURAL = "jobset.x-k8s.io", "v1alpha2", "jobsets"
 REPLICATED_JOB = "slice"
 COORDINATOR_PORT = 8482  # jax's own for a coordinator on Cloud TPU
@@ -122,17 +127,17 @@ def merged(base: Any, patch: Any) -> Any:
         base = base if isinstance(base, dict) else {}
         both = base | {name: merged(base.get(name), value) for name, value in patch.items()}
         return {name: value for name, value in both.items() if value is not None}
-    if isinstance(base, list) and isinstance(patch, list) and all(isinstance(item, dict) for item in patch):
-        result = list(base)
-        for item in patch:
-            key = _key(item)
-            place = next((i for i, other in enumerate(result) if key and _key(other) == key), None)
-            if place is None:
-                result.append(item)
-            else:
-                result[place] = merged(result[place], item)
-        return result
-    return patch
+    if not isinstance(patch, list) or not all(isinstance(item, dict) for item in patch):
+        return patch
+    result = list(base) if isinstance(base, list) else []
+    for item in patch:
+        key = _key(item)
+        place = next((i for i, other in enumerate(result) if key and _key(other) == key), None)
+        if place is None:
+            result.append(merged(None, item))
+        else:
+            result[place] = merged(result[place], item)
+    return result
 
 
 def _key(item: dict) -> tuple | None:
@@ -141,104 +146,51 @@ def _key(item: dict) -> tuple | None:
 
 
 def jobset(sweep: Sweep, job: Job) -> dict:
-    """The manifest for one job of the sweep."""
+    """The manifest for one job of the sweep: launch/jobset.yaml with its values, patched."""
+    import yaml
+
     options, name = sweep.options, f"{sweep.id}-{job.name}"
     place = accelerators.parse(options["accelerator"], options["n_slices"])
-    known = {"containerName": "trainer", "operator": "In", "values": [FOR_GOOD, *AGAIN]}
-    template = {
-        "parallelism": place.n_hosts,
-        "completions": place.n_hosts,
-        "completionMode": "Indexed",
-        "backoffLimit": 0,
-        # FailJob, not Ignore: jax's processes start together, so one pod must not be replaced alone
-        "podFailurePolicy": {
-            "rules": [
-                {"action": "FailJob", "onExitCodes": known},
-                {"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
-            ]
-        },
-        "template": _pod(sweep, job, name, place),
-    }
-    annotations = options.get("annotation", {}) | {JOBS: job.name}
-    if place.is_tpu and place.n_hosts > 1:  # a slice of several hosts has a node pool of its own; the others share one
-        annotations["alpha.jobset.sigs.k8s.io/exclusive-topology"] = f"{GKE}nodepool"
-    ttl = options.get("ttl_hours")
-    return {
-        "apiVersion": f"{API_GROUP}/{VERSION}",
-        "kind": "JobSet",
-        "metadata": {
-            "name": name,
-            "namespace": options["namespace"],
-            "labels": _labels(sweep, job) | {"kueue.x-k8s.io/queue-name": options["queue"]},
-            "annotations": annotations,
-        },
-        "spec": {
-            "suspend": True,  # until Kueue admits all of its pods at once
-            "network": {"enableDNSHostnames": True},
-            "failurePolicy": {
-                "maxRestarts": sweep.retries,  # of what ends before launch.task counts: a broken image, a bad command
-                "rules": [
-                    {
-                        "name": "for_good",
-                        "action": "FailJobSet",
-                        "onJobFailureReasons": ["PodFailurePolicy"],
-                        "onJobFailureMessagePatterns": [f"exit code {FOR_GOOD} matching"],
-                    },
-                    {
-                        "name": "counted_or_preempted",
-                        "action": "RestartJobSetAndIgnoreMaxRestarts",
-                        "onJobFailureReasons": ["PodFailurePolicy"],
-                    },
-                ],
-            },
-            "replicatedJobs": [{"name": REPLICATED_JOB, "replicas": place.n_slices, "template": {"spec": template}}],
-        }
-        | ({} if ttl is None else {"ttlSecondsAfterFinished": int(ttl * 3600)}),
-    }
-
-
-def _labels(sweep: Sweep, job: Job) -> dict[str, str]:
-    return sweep.options.get("label", {}) | {SWEEP: sweep.id, JOB: job.name}
-
-
-def _pod(sweep: Sweep, job: Job, name: str, place: accelerators.Slice) -> dict:
-    """The template of each pod of the JobSet `name`, patched."""
-    options = sweep.options
     resource = "google.com/tpu" if place.is_tpu else "nvidia.com/gpu"
-    chips = {resource: str(place.chips_per_host)}  # a quantity
-    container = {
-        "name": "trainer",
+    node, tolerations = _machine(options, place)
+    labels = options.get("label", {}) | {SWEEP: sweep.id, JOB: job.name}
+    annotations = options.get("annotation", {})
+    # a slice of several hosts has a node pool of its own; the others share one
+    exclusive = {"alpha.jobset.sigs.k8s.io/exclusive-topology": f"{GKE}nodepool"}
+    ttl = options.get("ttl_hours")
+    values = {
+        "name": name,
+        "namespace": options["namespace"],
+        "labels": labels | {"kueue.x-k8s.io/queue-name": options["queue"]},
+        "annotations": annotations | {JOBS: job.name} | (exclusive if place.is_tpu and place.n_hosts > 1 else {}),
+        "ttl_seconds": None if ttl is None else int(ttl * 3600),
+        "retries": sweep.retries,
+        "for_good": FOR_GOOD,
+        "replicated_job": REPLICATED_JOB,
+        "n_slices": place.n_slices,
+        "n_hosts": place.n_hosts,
+        "known_codes": [FOR_GOOD, *AGAIN],
+        "pod_labels": labels,
+        # the autoscaler may not move a pod to empty its machine: that would cost a restart
+        "pod_annotations": {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"} | annotations,
+        "seconds_to_save": SPOT_SECONDS_TO_SAVE if options.get("spot") else SECONDS_TO_SAVE,
+        "service_account": options.get("service_account"),
+        "priority_class": options.get("priority_class"),
+        "pull_secrets": [{"name": secret} for secret in options.get("pull_secret") or ()] or None,
+        "node": node,
+        "tolerations": [{"key": resource, "operator": "Exists", "effect": "NoSchedule"}, *tolerations],
         "image": options["image"],
-        "command": ["python", "-m", "launch.task"],  # a patch may put a program before it; args stay
         "args": [literal(f"--workdir={os.fspath(sweep.workdir)}"), f"--job={job.name}"],
         "env": _environment(sweep, name, place),
-        "resources": {"requests": chips, "limits": dict(chips)},
-        "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
+        "secrets": [{"secretRef": {"name": secret}} for secret in options.get("secret") or ()] or None,
+        "chips": {resource: str(place.chips_per_host)},  # a quantity
     }
-    if secrets := options.get("secret"):
-        container["envFrom"] = [{"secretRef": {"name": secret}} for secret in secrets]
-    node, tolerations = _machine(options, place)
-    spec = {
-        "restartPolicy": "Never",
-        "terminationGracePeriodSeconds": SPOT_SECONDS_TO_SAVE if options.get("spot") else SECONDS_TO_SAVE,
-        "nodeSelector": node,
-        "tolerations": [{"key": resource, "operator": "Exists", "effect": "NoSchedule"}, *tolerations],
-        "containers": [container],
-        # without it /dev/shm has 64 MiB, and NCCL and workers that read data share memory there
-        "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory"}}],
-    }
-    if account := options.get("service_account"):
-        spec["serviceAccountName"] = account
-    if priority := options.get("priority_class"):
-        spec["priorityClassName"] = priority
-    if pull_secrets := options.get("pull_secret"):
-        spec["imagePullSecrets"] = [{"name": secret} for secret in pull_secrets]
-    # the autoscaler may not move a pod to empty its machine: that would cost a restart
-    annotations = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"} | options.get("annotation", {})
-    pod = {"metadata": {"labels": _labels(sweep, job), "annotations": annotations}, "spec": spec}
+    text = string.Template(TEMPLATE.read_text()).substitute({key: json.dumps(value) for key, value in values.items()})
+    made = merged({}, yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
+    template = made["spec"]["replicatedJobs"][0]["template"]["spec"]
     for patch in options.get("pod_patch", []):
-        pod = merged(pod, patch)
-    return pod
+        template["template"] = merged(template["template"], patch)
+    return made
 
 
 def _machine(options: dict, place: accelerators.Slice) -> tuple[dict[str, str], list[dict]]:

@@ -44,19 +44,15 @@ def check(reasons: list[str]) -> None:
     """Raises UserError with the first few of the sentences, if there are any."""
     if reasons:
         more = f"\n... and {len(reasons) - MOST_NAMED} more" * (len(reasons) > MOST_NAMED)
-        raise UserError(
-            "nothing is started, for these jobs could not train:\n" + "\n".join(reasons[:MOST_NAMED]) + more
-        )
+        named = "\n".join(reasons[:MOST_NAMED])
+        raise UserError(f"nothing is started, for these jobs could not train:\n{named}{more}")
 
 
 def pin_corpus(sweep: Sweep, configs: dict[str, ConfigDict], earlier: dict[str, Job]) -> dict:
     """Prepares each corpus once and gives its fingerprint to all its jobs, later ones too: all see the same text.
 
-    Returns:
-      the corpora that are on this machine, by fingerprint.
-
-    Raises:
-      UserError: a corpus cannot be loaded, or the sweep has two and --mix does not allow it.
+    Returns the corpora that are on this machine, by fingerprint. UserError where a corpus cannot be loaded, or the
+    sweep has two and --mix does not allow it.
     """
     key = lambda job: configs[job.name].data.to_json(sort_keys=True)
     pins = {key(job): earlier[job.name].corpus for job in sweep.trained if job.name in earlier}
@@ -66,22 +62,17 @@ def pin_corpus(sweep: Sweep, configs: dict[str, ConfigDict], earlier: dict[str, 
             data = ConfigDict(configs[job.name].data)
             data.fingerprint = pins.get(key(job)) or data.fingerprint
             # a machine that only submits does not need a text whose fingerprint is known: trainers check the text
-            elsewhere = data.fingerprint and not sweep.engine.ON_THIS_MACHINE and not _is_cached(data.fingerprint)
+            elsewhere = data.fingerprint and not sweep.engine.ON_THIS_MACHINE
+            elsewhere = elsewhere and not (cache_dir() / "tokens" / data.fingerprint).exists()
             if not elsewhere:
                 text = corpus.load(data)
                 corpora[text.fingerprint] = text
             fingerprints[key(job)] = data.fingerprint if elsewhere else text.fingerprint
         job.corpus = fingerprints[key(job)]
-    everywhere = sorted({job.corpus for job in sweep.trained})
-    if len(everywhere) > 1 and "corpus" not in sweep.mix:
-        raise UserError(
-            f"the sweep's jobs have {len(everywhere)} corpora: {', '.join(everywhere)}; --mix=corpus allows it"
-        )
+    found = sorted({job.corpus for job in sweep.trained})
+    if len(found) > 1 and "corpus" not in sweep.mix:
+        raise UserError(f"the sweep's jobs have {len(found)} corpora: {', '.join(found)}; --mix=corpus allows it")
     return corpora
-
-
-def _is_cached(fingerprint: str) -> bool:
-    return (cache_dir() / "tokens" / fingerprint).exists()
 
 
 def tokens(sweep: Sweep, configs: dict[str, ConfigDict], corpora: dict, files: Files) -> tuple[list[str], list[str]]:

@@ -15,9 +15,9 @@ class Progress:
 
     def __init__(self, jobs: list[Job]) -> None:
         self._every = 10.0 if storage.is_remote(jobs[0].folder) else 0.0  # seconds between looks: objects are slow
-        files = self._files(jobs)
-        self._jobs, self._known = jobs, {job.name: set(job.results(files)) for job in jobs}
-        self._next = 0.0
+        self._jobs, self._next = jobs, 0.0
+        files = self._files()
+        self._known = {job.name: set(job.results(files)) for job in jobs}
         self._n_runs = sum(len(job.budgets) for job in jobs)
         self._cost = {job.name: job.flops / job.training_tokens for job in jobs}
         self._last = {job.name: job.progress()[0] for job in jobs}
@@ -38,7 +38,7 @@ class Progress:
         if time.monotonic() < self._next:
             return
         self._next = time.monotonic() + self._every
-        standing, files = [], self._files(self._jobs)
+        standing, files = [], self._files()
         for job in self._jobs:
             if job not in running and self._known[job.name] == set(job.budgets):
                 continue
@@ -52,16 +52,17 @@ class Progress:
                 )
             self._last[job.name], loss = job.progress()
             if job in running:
-                standing.append(f"{_short(job)} {self._stands(job, loss)}")
+                how = "loading and compiling" if loss is None else f"loss {loss:.2f}"
+                standing.append(f"{_short(job)} {how if job.training_tokens > self._last[job.name] else 'evaluating'}")
         standing += [f"{_short(job)} waits for its earlier trainer to save" for job in waiting]
         self._bar.set_description_str(f"run {min(self._n_done() + 1, self._n_runs)} of {self._n_runs}", refresh=False)
         self._bar.set_postfix_str(", ".join(standing) or "starting", refresh=False)
         self._bar.n = self._flops()
         self._bar.refresh()
 
-    def _files(self, jobs: list[Job]) -> dict | None:
+    def _files(self) -> dict | None:
         """The sweep's files, listed by one request; None on a disk, where looking at each file is as cheap."""
-        return files_of(jobs[0].folder.parent.parent) if self._every else None
+        return files_of(self._jobs[0].folder.parent.parent) if self._every else None
 
     def say(self, text: str) -> None:
         tqdm.write(text)
@@ -74,20 +75,13 @@ class Progress:
             self.say("the store gives no answer: launch.status says later which runs have ended")
         self._bar.close()
 
-    def _stands(self, job: Job, loss: float | None) -> str:
-        if loss is None:
-            return "loading and compiling"
-        if self._last[job.name] >= job.training_tokens:
-            return "evaluating"
-        return f"loss {loss:.2f}"
-
     def _n_done(self) -> int:
         return sum(map(len, self._known.values()))
 
     def _left(self) -> str:
-        done = self._flops() - self._first
-        seconds = (time.monotonic() - self._began) * (self._total - self._first - done) / done if done else float("inf")
-        return tqdm.format_interval(seconds) if done else "unknown time"
+        if not (done := self._flops() - self._first):
+            return "unknown time"
+        return tqdm.format_interval((time.monotonic() - self._began) * ((self._total - self._first) / done - 1))
 
     def _flops(self) -> float:
         return sum(self._last[name] * self._cost[name] for name in self._last)

@@ -6,11 +6,6 @@ The job goes on from its last checkpoint. If a launch.sweep is at work on this m
 local job is trained now, and a slurm or gke job is submitted, alone.
 """
 
-if __name__ == "__main__":
-    from jmoe import startup
-
-    startup.begin()
-
 import dataclasses
 import sys
 
@@ -28,9 +23,8 @@ def main(_: object) -> None:
     sweep = command.sweep()
     job = sweep.named(flags.FLAGS.job)
     if job.done() or job.kept:
-        raise UserError(
-            f"job {job.name} is {'no longer of the sweep' if job.kept else 'done'}: there is nothing to try"
-        )
+        how = "no longer of the sweep" if job.kept else "done"
+        raise UserError(f"job {job.name} is {how}: there is nothing to try")
     sweep.engine.check(sweep)  # sweep.json's options are submitted, whoever wrote them
     state = sweep.engine.states(sweep).get(job.name, "")
     if state and not state.startswith("failed"):

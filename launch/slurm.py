@@ -55,27 +55,20 @@ class Slurm(Backend):
         return {"sbatch": SBATCH.value}
 
     def check(self, sweep: Sweep) -> None:
-        """Raises UserError for an option of --sbatch that is malformed or that the sweep sets itself."""
         for option in sweep.options["sbatch"]:
             if not option.startswith("-"):
-                raise UserError(
-                    f"--sbatch={option} is no option: give each with its value, as --sbatch=--partition=gpu"
-                )
+                raise UserError(f"--sbatch={option} is no option: give it with its value, as --sbatch=--partition=gpu")
             if _is_ours(option):
                 ours = f"{', '.join(OURS)} and {', '.join('-' + letter for letter in OURS_SHORT)}"
                 raise UserError(f"--sbatch={option}: {ours} are set by the sweep itself")
             if sweep.options.get("workers") and option.startswith(("--dep", "-d")):
-                raise UserError(
-                    f"--sbatch={option} and --workers exclude each other: arrays wait for one another by it"
-                )
+                raise UserError(f"--sbatch={option} and --workers exclude each other: arrays wait for others by it")
 
     def devices(self, sweep: Sweep, accelerator: str | None) -> tuple[int | None, float | None]:
-        """From --accelerator and sbatch's options."""
         n_devices, memory = accelerators.devices(accelerator)
         options = " ".join(sweep.options["sbatch"])
-        number = lambda names: next(
-            (int(n) for n in re.findall(rf"(?:^| )(?:{names})[= ]?(\d+)(?: |$)", options)), None
-        )
+        found = lambda names: re.search(rf"(?:^| )(?:{names})[= ]?(\d+)(?: |$)", options)
+        number = lambda names: (given := found(names)) and int(given[1])
         n_nodes, n_tasks = number("--nodes|-N") or 1, number("--ntasks|-n")
         if of_node := number("--gpus-per-node(?:=[a-z]\\w*:)?|--gres=gpu(?::[a-z]\\w*)?:"):
             return n_devices or of_node * n_nodes, memory
@@ -97,7 +90,8 @@ class Slurm(Backend):
         todo.sort(key=lambda job: -job.flops)
         folder.mkdir(parents=True, exist_ok=True)
         written = os.fspath(folder).replace("%", "%%")  # Slurm expands % in this path
-        script, arrays, before = folder / "run.sh", [], _arrays(sweep) if cap else []
+        before = sorted({task.partition("_")[0] for task, _, _, _ in _queue(sweep)}) if cap else []
+        script, arrays = folder / "run.sh", []
         write_whole(script, SCRIPT)
         for start in range(0, len(todo), LARGEST_ARRAY):
             part = todo[start : start + LARGEST_ARRAY]
@@ -109,11 +103,8 @@ class Slurm(Backend):
             write_whole(names, json.dumps([[job.name] for job in part]))
             task = [sys.executable, "-m", "launch.task", f"--workdir={os.fspath(sweep.workdir)}", f"--array={names}"]
             own = [f"--job-name={sweep.id}", f"--output={written}/{comment}_%a.txt", f"--comment={comment}"]
-            own += [
-                f"--array=0-{len(part) - 1}" + f"%{cap}" * bool(cap),
-                "--requeue",
-                f"--signal=TERM@{SECONDS_TO_SAVE}",
-            ]
+            own += ["--requeue", f"--signal=TERM@{SECONDS_TO_SAVE}"]
+            own.append(f"--array=0-{len(part) - 1}" + f"%{cap}" * bool(cap))
             if cap and (before or arrays):  # %N caps one array only, so the arrays run one after another
                 own.append(f"--dependency=afterany:{':'.join(before + arrays[-1:])}")
             arrays.append(_sbatch(script, own + sweep.options["sbatch"], task))
@@ -126,18 +117,10 @@ class Slurm(Backend):
     def states(self, sweep: Sweep) -> dict[str, str]:
         """Jobs in Slurm's queue, with their state there and, while waiting, the reason. UserError where Slurm cannot be
         asked, or a list is missing or damaged that tells which jobs are queued."""
-        lists, jobs = {}, {}
-        for line in call("squeue", "-h", "-r", "--me", f"--name={sweep.id}", "-o", "%K|%k|%T|%r").splitlines():
-            index, comment, state, reason = line.split("|", 3)
-            if comment not in lists:
-                lists[comment] = read_list(_folder(sweep) / f"{comment}.json")
+        jobs = {}
+        for _, names, state, reason in _queue(sweep):
             waits = "" if state == "RUNNING" or reason == "None" else f" ({reason})"
-            try:
-                jobs |= dict.fromkeys(lists[comment][int(index)], state.lower() + waits)
-            except (ValueError, LookupError, TypeError):
-                raise UserError(
-                    f"{_folder(sweep)}/{comment}.json names no jobs for task {index} of that array"
-                ) from None
+            jobs |= dict.fromkeys(names, state.lower() + waits)
         return jobs
 
     def logs(self, sweep: Sweep, job: Job, rank: int | None = None, attempt: int | None = None) -> bytes:
@@ -160,27 +143,18 @@ class Slurm(Backend):
         return f"cancelled {what}"
 
     def cancel_job(self, sweep: Sweep, job: Job, patience: float) -> str:
-        """Takes the job's task off the queue."""
-        done = []
-        for line in call("squeue", "-h", "-r", "--me", f"--name={sweep.id}", "-o", "%F|%K|%k").splitlines():
-            array, index, comment = line.split("|")
-            if job.name in read_list(_folder(sweep) / f"{comment}.json")[int(index)]:
-                call("scancel", f"{array}_{index}")
-                done.append(f"task {array}_{index} was cancelled")
-        return "; ".join(done) or "it was not queued"
+        tasks = [task for task, names, _, _ in _queue(sweep) if job.name in names]
+        for task in tasks:
+            call("scancel", task)
+        return "; ".join(f"task {task} was cancelled" for task in tasks) or "it was not queued"
 
     def follow(self, sweep: Sweep, job: Job, rank: int | None) -> Iterator[bytes]:
         """Yields what `logs` gives and what is added to it, until the job has left the queue."""
-        next_look, over = 0.0, False
-
-        def has_left() -> bool:
-            nonlocal next_look, over
-            if time.monotonic() >= next_look:  # not too often: the controller serves all users
-                next_look, over = time.monotonic() + SECONDS_BETWEEN_LOOKS, job.name not in self.states(sweep)
-            return over
-
+        # not too often: the controller serves all users
+        has_left = functools.cache(lambda look: job.name not in self.states(sweep))
+        over = lambda: has_left(time.monotonic() // SECONDS_BETWEEN_LOOKS)
         paths = lambda: [job.log, *[path for path in [_output(sweep, job)] if path and rank is None]]
-        for text in output.tail(paths, has_left):
+        for text in output.tail(paths, over):
             yield _of_rank(text, rank)
 
     def reason(self, sweep: Sweep, job: Job) -> str:
@@ -193,17 +167,23 @@ class Slurm(Backend):
         return ""
 
 
+def _queue(sweep: Sweep) -> Iterator[tuple[str, list[str], str, str]]:
+    """(task, names of its jobs, state, reason) of each task of the sweep in the queue. UserError as for `states`."""
+    lists = functools.cache(lambda comment: read_list(_folder(sweep) / f"{comment}.json"))
+    for line in call("squeue", "-h", "-r", "--me", f"--name={sweep.id}", "-o", "%F|%K|%k|%T|%r").splitlines():
+        array, index, comment, state, reason = line.split("|", 4)
+        try:
+            names = dict.fromkeys(lists(comment)[int(index)])
+        except (ValueError, LookupError, TypeError):
+            raise UserError(f"{_folder(sweep)}/{comment}.json names no jobs for task {index} of that array") from None
+        yield f"{array}_{index}", list(names), state, reason
+
+
 def _is_ours(option: str) -> bool:
     """Whether sbatch would take the option for one of OURS; sbatch accepts shortened names too (--comm=x)."""
     if option.startswith("--"):
         return any(name.startswith(option.split("=")[0]) for name in OURS)
-    letters = option[1:].lstrip(WITHOUT_VALUE)
-    return letters[:1] in tuple(OURS_SHORT)
-
-
-def _arrays(sweep: Sweep) -> list[str]:
-    """The arrays of the sweep that are in the queue."""
-    return sorted(set(call("squeue", "-h", "--me", f"--name={sweep.id}", "-o", "%F").split()))
+    return option[1:].lstrip(WITHOUT_VALUE)[:1] in tuple(OURS_SHORT)
 
 
 def _of_rank(text: bytes, rank: int | None) -> bytes:

@@ -69,7 +69,7 @@ def _train(sweep: Sweep, job: Job) -> int:
             continue
         if failure := trainer.failed(started, code, sweep.retries):
             print(f"{job.name}: {failure['cause']}", flush=True)
-            hooks.failed(sweep, [job])
+            hooks.failed(sweep, job)
             if failure["for_good"]:
                 return 2
     trainer.forget_cause(job)
@@ -86,8 +86,8 @@ def _is_slurms_or_the_stores(started: trainer.Trainer) -> bool:
     """Whether a trainer ended for want of the store, or did not start for want of the controller or a node. Read from
     srun's lines: its exit code is the largest of all processes' and does not tell which one ended first."""
     errors = [line for line in started.lines() if line.startswith("srun: error:")]
-    outage = f"Exited with exit code {UNAVAILABLE}"
-    return any(line.endswith(outage) or any(words in line for words in AWAY + NO_NODE) for line in errors)
+    reasons = *AWAY, *NO_NODE, f"Exited with exit code {UNAVAILABLE}"
+    return any(reason in line for line in errors for reason in reasons)
 
 
 def _requeue() -> None:

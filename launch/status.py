@@ -7,11 +7,6 @@ with loading and compiling. The time left is what the jobs that train now, at th
 FLOPs that are left; saves and evaluations come on top.
 """
 
-if __name__ == "__main__":
-    from jmoe import startup
-
-    startup.begin()
-
 import collections
 import contextlib
 import json
@@ -38,9 +33,7 @@ ENDED = ("done", "failed", "cancelled", "accepted", "kept")  # states of jobs th
 
 def main(_: object) -> None:
     asked = flags.FLAGS
-    given = {name: hooks.words(name, asked[name].value) for name in hooks.NAMES}
-    if any(given.values()) and asked.watch is None:
-        raise UserError(f"--{next(filter(given.get, given))} needs --watch: nothing waits for the end otherwise")
+    given = hooks.given(" needs --watch: nothing waits for the end otherwise" if asked.watch is None else "")
     folder, told = storage.absolute(asked.workdir), None
     while True:
         places = workdirs(folder) or [folder]
@@ -157,24 +150,20 @@ def _summary(seen: dict) -> list[str]:
     done = f"{seen['runs_done']} of {seen['runs']} runs done"
     effort = [f"{seen['hours']:.2f} hours of trainers so far"] if seen["hours"] is not None else []
     if seen["dollars"] is not None:
-        effort += [
-            f"${seen['dollars']:,.2f} ({seen['n_chips']} chips a job, ${seen['dollars_per_hour']:g} each an hour)"
-        ]
+        price = f"{seen['n_chips']} chips a job, ${seen['dollars_per_hour']:g} each an hour"
+        effort.append(f"${seen['dollars']:,.2f} ({price})")
     elif effort and seen["dollars_per_hour"] is not None:
         effort += ["cost unknown, as nothing says how many chips a job has"]
-    effort += [_left(seen["hours_left"])] if seen["hours_left"] is not None else []
+    if seen["hours_left"] is not None:
+        effort.append(f"{tqdm.format_interval(3600 * seen['hours_left'])} left")
     return [f"{done}; {len(seen['jobs'])} jobs on {seen['backend']}: {counted}", *[", ".join(effort)] * bool(effort)]
 
 
 def _line(seen: dict, folder: epath.Path) -> str:
     """One of the sweeps below `folder`, in one line."""
-    summary = _summary(seen) if "jobs" in seen else []
     name = seen["workdir"].removeprefix(os.fspath(folder)).strip("/")
-    return "; ".join([name, *summary, *[seen["trouble"]] * bool(seen["trouble"])])
-
-
-def _left(hours: float) -> str:
-    return f"{tqdm.format_interval(3600 * hours)} left"
+    parts = [name, *(_summary(seen) if "jobs" in seen else ()), seen["trouble"]]
+    return "; ".join(part for part in parts if part is not None)
 
 
 def _tell_failures(looks: list[dict], told: set | None, given: dict) -> set:
@@ -191,11 +180,9 @@ def _tell_failures(looks: list[dict], told: set | None, given: dict) -> set:
 
 def _job(job: Job, files: dict[str, set[str]], state: str | None, reason: Callable[[Job], str]) -> dict:
     """What `look` says of one job; `files` as jobs.files_of lists them, `reason` as Backend.reason."""
-    own = files.get(job.name, set())
-    written = [branch for branch in job.budgets if f"{branch}/result.json" in own]
     results = job.results(files)
     done = len(results) == len(job.budgets)
-    began = any(file.endswith("metrics.jsonl") for file in own)
+    began = any(file.endswith("metrics.jsonl") for file in files.get(job.name, ()))
     tokens, loss = job.progress() if job.training_tokens and began and not done else (0, None)
     failure = job.failure(files) if not done else {}
     seconds = job.seconds(files)
@@ -215,10 +202,11 @@ def _job(job: Job, files: dict[str, set[str]], state: str | None, reason: Callab
     }
     if done:
         return seen | {"state": "done", "more": ""}
-    more = [f"{branch}/result.json is damaged" for branch in written if branch not in results]
+    damaged = [f"{branch}/result.json" for branch in job.budgets if branch not in results]
+    more = [f"{file} is damaged" for file in damaged if job.has(file, files)]
     if job.training_tokens and began:
         more.append(f"{tokens / job.training_tokens:.0%} trained" + (f", loss {loss:.3f}" if loss is not None else ""))
-    more += [] if left is None else [_left(left)]
+    more += [] if left is None else [f"{tqdm.format_interval(3600 * left)} left"]
     kind, more = _state(job, state, failure, more, reason)
     return seen | {"state": kind, "more": "; ".join(more)}
 
@@ -227,26 +215,22 @@ def _state(
     job: Job, state: str | None, failure: dict, more: list[str], reason: Callable[[Job], str]
 ) -> tuple[str, list[str]]:
     """One word for a job that is not done, and what else there is to say."""
-    if how := next((how for how in ("accepted", "cancelled") if failure.get(how)), None):
-        if not state or state.startswith("failed") or how == "accepted":
-            return how, more + [failure["cause"]] * (how == "accepted")
+    state = state or ""
+    at_work = state and not state.startswith("failed")
+    kind, _, why = state.partition(" ")  # as a rule in parentheses
+    why = why[1:-1] if why.startswith("(") and why.endswith(")") else why
+    if failure.get("accepted"):
+        return "accepted", [*more, failure["cause"]]
+    if failure.get("cancelled") and not at_work:
+        return "cancelled", more
     if failure:
         more.append(f"{failure['tries']} failed tr{'y' if failure['tries'] == 1 else 'ies'}: {failure['cause']}")
-    if state and not state.startswith("failed"):
-        kind, why = _in_parentheses(state)
+    if at_work:
         return kind.strip(","), [why] * bool(why) + more
     if job.kept:
         return "kept", ["not of the sweep any more", *more]
-    if state and (why := _in_parentheses(state)[1]):
-        more.append(why)
-    why = "" if failure or state else reason(job)
+    why = why if failure or state else reason(job)
     return "failed" if state or why or failure.get("for_good") else "waiting", more + [why] * bool(why)
-
-
-def _in_parentheses(state: str) -> tuple[str, str]:
-    """The word, and the words that follow it in parentheses."""
-    kind, _, rest = state.partition(" ")
-    return kind, rest[1:-1] if rest.startswith("(") and rest.endswith(")") else rest
 
 
 if __name__ == "__main__":

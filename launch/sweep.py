@@ -11,11 +11,6 @@ One launch.sweep at a time owns a workdir (jmoe/storage/ownership.py): it takes 
 anything there. With the local backend it keeps the lock until it ends, with slurm or gke while it submits.
 """
 
-if __name__ == "__main__":
-    from jmoe import startup
-
-    startup.begin()
-
 import argparse
 import contextlib
 import os
@@ -32,7 +27,7 @@ from jmoe.storage import ownership
 from launch import accelerators, collect, hooks, preflight, sweepfile, varied
 from launch import backend as backend_lib
 from launch import jobs as jobs_lib
-from launch.backend import Backend, Sweep
+from launch.backend import Sweep
 from launch.jobs import Job
 
 SECONDS_TO_SUBMIT = 120.0  # how long a start for slurm or gke waits for another one that is submitting
@@ -72,12 +67,15 @@ DOLLARS = flags.DEFINE_float(
 
 
 def main(config_flags: list[str]) -> None:
-    file, folder = SWEEP.value or "", WORKDIR.value or ""  # run() requires both
+    file, folder = SWEEP.value or "", WORKDIR.value or ""  # both are required
     workdir = storage.absolute(folder)
     engine = backend_lib.backend(BACKEND.value)
     jobs, configs = jobs_lib.load(file, workdir, config_flags)
     own = {"workers": WORKERS.value, "dollars_per_hour": DOLLARS.value}
-    options = engine.options() | own | _hooks(engine)
+    called = engine.ON_THIS_MACHINE or engine.CALLS_ON_DONE
+    left = f": with --backend={BACKEND.value} nothing of the sweep is left to call it; give it to "
+    left += "launch.status --watch=60, which waits for the end"
+    options = engine.options() | own | hooks.given("" if called else left)
     sweep = Sweep(workdir, file, BACKEND.value, RETRIES.value, MIX.value, options, jobs, STALL_MINUTES.value)
     engine.check(sweep)
     n_devices, _ = engine.devices(sweep, ACCELERATOR.value)
@@ -98,17 +96,6 @@ def main(config_flags: list[str]) -> None:
             f"another launch.sweep works on {os.fspath(workdir)}: {error.owner}; launch.status shows its progress, "
             "launch.cancel stops it"
         ) from None
-
-
-def _hooks(engine: Backend) -> dict[str, list[str] | None]:
-    """The commands of --on_done and --on_failure; UserError if nothing could call them."""
-    given = {name: hooks.words(name, flags.FLAGS[name].value) for name in hooks.NAMES}
-    if any(given.values()) and not engine.ON_THIS_MACHINE and not engine.CALLS_ON_DONE:
-        raise UserError(
-            f"--{next(filter(given.get, given))}: with --backend={BACKEND.value} nothing of the sweep is left to call "
-            "it; give it to launch.status --watch=60, which waits for the end"
-        )
-    return given
 
 
 def start(sweep: Sweep, configs: dict[str, ConfigDict]) -> str:
@@ -178,13 +165,10 @@ def describe(jobs: list[Job]) -> list[str]:
     for job in jobs:
         budgets = ", ".join(f"{budget:,}" for budget in job.budgets.values())
         lines.append(f"{job.name:24} {job.n_active:13,} {job.n_total:14,} {job.flops:9.2e}  {budgets}{cost(job.flops)}")
-    flops = sum(job.flops for job in jobs)
-    flops_of = lambda job, branch: counts.training_flops(job.n_active, job.segments[branch][1])
-    alone = sum(flops_of(job, branch) for job in jobs for branch in job.budgets)
-    lines.append(
-        f"{sum(len(job.budgets) for job in jobs)} runs in {len(jobs)} jobs, {flops:.3e} FLOPs; "
-        f"one by one {alone:.3e}: sharing trunks saves {1 - flops / alone:.0%}"
-    )
+    flops, runs = sum(job.flops for job in jobs), [(job, branch) for job in jobs for branch in job.budgets]
+    alone = sum(counts.training_flops(job.n_active, job.segments[branch][1]) for job, branch in runs)
+    saved = f"one by one {alone:.3e}: sharing trunks saves {1 - flops / alone:.0%}"
+    lines.append(f"{len(runs)} runs in {len(jobs)} jobs, {flops:.3e} FLOPs; {saved}")
     if ACCELERATOR.value:
         lines.append(f"at {MFU.value:.0%} of {peak:.3g} FLOP/s:{cost(flops)}")
     return lines

@@ -24,7 +24,7 @@ from launch.backend import Sweep
 from launch.jobs import Files, Job
 
 UNKNOWN = "unknown"  # the code of a run whose code was not recorded
-NUMBERS = {"dollars_per_hour": float} | dict.fromkeys(("threads", "together", "workers", "n_slices", "n_chips"), int)
+NUMBERS = ("dollars_per_hour", "threads", "together", "workers", "n_slices", "n_chips")  # among the options
 MALFORMED = (ValueError, TypeError, KeyError, AttributeError)  # what parsing a damaged file raises
 
 
@@ -47,10 +47,11 @@ def _parse(workdir: epath.Path, text: str) -> Sweep:
     jobs = fields.pop("jobs")
     if not jobs or not isinstance(fields["options"], dict):
         raise ValueError("without jobs, or without options")
-    own = {f"options.{name}": (fields["options"].get(name), kind) for name, kind in NUMBERS.items()}
-    own |= {"retries": (fields["retries"], int), "stall_minutes": (fields.get("stall_minutes"), float)}
-    for name, (value, kind) in own.items():
-        if value is not None and not (isinstance(value, int | kind) and 0 <= value < math.inf):
+    numbers = {f"options.{name}": fields["options"].get(name) for name in NUMBERS}
+    numbers |= {"retries": fields["retries"], "stall_minutes": fields.get("stall_minutes")}
+    for name, value in numbers.items():
+        kind = int | float if name in ("options.dollars_per_hour", "stall_minutes") else int
+        if value is not None and not (isinstance(value, kind) and 0 <= value < math.inf):
             raise ValueError(f"{name} is {value!r}")
     return Sweep(workdir, jobs=[Job.of(name, workdir, values) for name, values in jobs.items()], **fields)
 
@@ -115,7 +116,13 @@ def resume(sweep: Sweep, files: Files) -> dict[str, Job]:
     if before.backend != sweep.backend and active:
         raise UserError(f"{len(active)} jobs are still with --backend={before.backend}; launch.cancel stops them")
     earlier = {job.name: job for job in before.jobs if job.name in active or job.name in files}
-    _check_code(sweep, earlier, code)
+    others = sorted({version for job in earlier.values() for version in job.code} - {code})
+    if others and "code" not in sweep.mix:
+        raise UserError(
+            f"{os.fspath(sweep.workdir)} was begun with code {', '.join(others)}, and this is {code}: its runs would "
+            "differ in more than the sweep says. Take another --workdir, that code, or --mix=code, which goes on with "
+            "this one"
+        )
     names = {job.name for job in sweep.jobs}
     if dropped := [job for name, job in earlier.items() if name not in names]:
         _check_dropped(sweep, dropped, active, files)
@@ -128,16 +135,6 @@ def resume(sweep: Sweep, files: Files) -> dict[str, Job]:
             job.code = codes if job.done(files) or codes[-1] == code else [*codes, code]
     sweep.jobs += dropped
     return earlier
-
-
-def _check_code(sweep: Sweep, earlier: dict[str, Job], code: str) -> None:
-    others = sorted({version for job in earlier.values() for version in job.code} - {code})
-    if others and "code" not in sweep.mix:
-        raise UserError(
-            f"{os.fspath(sweep.workdir)} was begun with code {', '.join(others)}, and this is {code}: its runs would "
-            "differ in more than the sweep says. Take another --workdir, that code, or --mix=code, which goes on with "
-            "this one"
-        )
 
 
 def _check_dropped(sweep: Sweep, dropped: list[Job], active: dict[str, str], files: Files) -> None:

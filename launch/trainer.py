@@ -147,21 +147,23 @@ def start(
     prefix: Sequence[str] = (),
     not_its_own: tuple[str, ...] = (),
 ) -> Trainer | None:
-    """Starts the trainer of `job`; None if an earlier one still runs.
+    """Starts the trainer of `job`; None if an earlier one still runs. UserError where the config file or the code has
+    changed since the job was made.
 
-    Args:
-      env, cores: a dict of environment variables beyond this process's, and the CPU cores that the trainer may use.
-      prefix: a command, such as srun's, that the trainer's argument list is appended to.
-      not_its_own: how the log's lines begin that the prefix printed, not the trainer.
-
-    Raises:
-      UserError: the config file or the code has changed since the job was made.
+    `env` has environment variables beyond this process's, `cores` the CPU cores that the trainer may use. `prefix` is a
+    command, such as srun's, that the trainer's argument list is appended to, and `not_its_own` how the log's lines
+    begin that the prefix printed.
     """
     if (version := code_version()) != job.code[-1]:
         raise UserError(f"job {job.name} belongs to code {job.code[-1]}, this machine has {version}")
     jobs_lib.config_of(job)
     if (lock := ownership.lock(job.lock)) is None:
         return None
+    defaults = {
+        "JAX_COMPILATION_CACHE_DIR": str(cache_dir() / "compiled"),  # kept from one job of a sweep to the next
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JMOE_OWNER_PATIENCE": str(2 * SECONDS_TO_SAVE),  # an earlier trainer, perhaps elsewhere, may be saving
+    }
     with lock, open(job.log, "ab") as log:
         sweepfile.write_job(job)
         log.write(output.header().encode())
@@ -181,7 +183,7 @@ def start(
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env=environment() | (env or {}),
+            env=defaults | os.environ | (env or {}),
             preexec_fn=prepare,
             pass_fds=[lock.fileno()],
             start_new_session=True,
@@ -196,16 +198,6 @@ def start_when_free(job: Job, stall_minutes: float, **options: Any) -> Trainer:
     while not (started := start(job, stall_minutes, **options)):
         time.sleep(1)
     return started
-
-
-def environment() -> dict:
-    """The trainers' environment: this one, with compiled steps kept from one job of a sweep to the next."""
-    defaults = {
-        "JAX_COMPILATION_CACHE_DIR": str(cache_dir() / "compiled"),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "JMOE_OWNER_PATIENCE": str(2 * SECONDS_TO_SAVE),  # an earlier trainer, perhaps elsewhere, may be saving
-    }
-    return defaults | os.environ
 
 
 def running(job: Job) -> identity.Owner | None:
@@ -241,12 +233,8 @@ def fail(job: Job, cause: str, for_good: bool, retries: int) -> dict:
     """
     before, tokens = job.failure(), job.progress()[0]
     tries = (before.get("tries", 0) if tokens <= before.get("tokens", -1) else 0) + 1
-    failure = {
-        "cause": cause,
-        "tries": tries,
-        "tokens": max(tokens, before.get("tokens", 0)),
-        "for_good": for_good or tries > retries,
-    }
+    tokens = max(tokens, before.get("tokens", 0))
+    failure = {"cause": cause, "tries": tries, "tokens": tokens, "for_good": for_good or tries > retries}
     write_whole(job.folder / "failure.json", json.dumps(failure, indent=1))
     return failure
 

@@ -33,7 +33,8 @@ def read(path: str, config_flags: Sequence[str] = ()) -> tuple[str, types.Module
     if not hasattr(sweep, "get_sweep"):
         raise UserError(f"--sweep={path} defines no get_sweep()")
     said = cli.call(sweep.get_sweep, name=f"--sweep={path}: get_sweep()")
-    jobs = cli.call(_jobs, path, said[1], name=f"--sweep={path}: get_sweep()") if _is_pair(said) else None
+    pair = isinstance(said, (tuple, list)) and len(said) == 2 and isinstance(said[0], (str, os.PathLike))
+    jobs = cli.call(_jobs, path, said[1], name=f"--sweep={path}: get_sweep()") if pair else None
     if jobs is None:
         raise UserError(
             f"--sweep={path}: get_sweep() must return (config file, grid or list of dicts), not {said!r:.200}"
@@ -42,15 +43,9 @@ def read(path: str, config_flags: Sequence[str] = ()) -> tuple[str, types.Module
     base = cli.load_module(config_file, f"the config of --sweep={path}")
     given = _overrides(base, config_flags) if config_flags else {}
     for job in jobs:
-        if both := given.keys() & job.keys():
-            raise UserError(
-                f"--config.{min(both)}: the sweep file sets it too ({min(both)}={job[min(both)]!r}); change it there"
-            )
+        for field in given.keys() & job.keys():
+            raise UserError(f"--config.{field}: the sweep file sets it too ({field}={job[field]!r}); change it there")
     return config_file, base, [given | job for job in jobs]
-
-
-def _is_pair(said: Any) -> bool:
-    return isinstance(said, (tuple, list)) and len(said) == 2 and isinstance(said[0], (str, os.PathLike))
 
 
 def _jobs(path: str, varied: Any) -> list[dict] | None:
@@ -86,8 +81,7 @@ def _overrides(base: types.ModuleType, arguments: Sequence[str]) -> dict:
         if left := values(arguments)[1:]:
             raise UserError(f"unexpected argument {left[0]!r}: every option is a flag, --name=value")
     except (flags.Error, AttributeError, KeyError, TypeError, ValueError) as error:
-        text = " ".join(str(error.args[0] if error.args else error).split())
-        raise UserError(f"--config has no such field or value: {text}") from None
+        raise UserError(f"--config has no such field or value: {cli.one_line(error)}") from None
     return nothing | values["config"].override_values  # ty: ignore[missing-attribute]  absl types flags as Flag
 
 

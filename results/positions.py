@@ -20,7 +20,7 @@ from jmoe import cli
 from jmoe.evaluate import for_text
 from jmoe.model import sharding
 from jmoe.run import saved
-from jmoe.run.step import make_eval_step, mean_loss
+from jmoe.run.step import make_eval_step, mean_losses
 from jmoe.text.batches import validation_batches
 from jmoe.text.corpus import load
 from results.gather import PARTS, WORKDIRS
@@ -69,7 +69,7 @@ def losses_of(workdir: epath.Path, segment: str) -> list[float]:
         def mean(end):
             size = config.batch_tokens[0][1] // end
             batches = (rows[first : first + size, : end + 1] for first in range(0, N_ROWS, size))
-            return mean_loss(step, params, ((batch, np.ones(len(batch), np.float32)) for batch in batches))
+            return mean_losses(step, params, ((batch, np.ones(len(batch), np.float32)) for batch in batches))[0]
 
         return [mean(end) for end in ENDS]
 

@@ -109,12 +109,14 @@ def brought(names) -> set[str]:
 
 
 def test_an_install_brings_what_its_code_imports():
-    """fit has exactly its own; the trainer's may come by another. wandb is asked for by config.wandb alone."""
-    assert imported("fit") == required()
+    """fit has exactly its own and, for Parquet and event files, two of extras; the trainer's may come by another. wandb
+    is asked for by config.wandb alone."""
+    assert imported("fit") == required() | {"pyarrow", "tensorboard"}
+    assert required("parquet") - required() == {"pyarrow"} and "tensorboard" in required("train")
     assert imported("jmoe") | imported("configs") <= brought(required("train")) | {"wandb"}
     assert imported("launch") <= brought(required("train", "gke"))
     for name, lines in setup_cfg()["options.extras_require"].items():
-        assert name == "train" or lines.split()[0].startswith("jmoe["), name
+        assert name in ("parquet", "train") or lines.split()[0].startswith("jmoe["), name
 
 
 def imports(package) -> dict[str, set[str]]:

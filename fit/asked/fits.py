@@ -7,12 +7,13 @@ from fit.asked.fields import Asked, choice, field, free, listed, number, pairs, 
 from fit.errors import UserError
 from fit.form import Form
 from fit.lawbook.lawcheck import WAYS_OF_DRAWING
+from fit.lawbook.lawfile import Law, load
 from fit.laws import FORMS
 
 if TYPE_CHECKING:
     from fit.fitting import problem
 
-ALONE = ("fix", "bootstrap", "select")  # what is for a single form
+ALONE = ("fix", "bootstrap", "select", "prior")  # what is for a single form
 
 
 def _percentiles(name: str, value: object) -> tuple[float, float]:
@@ -33,7 +34,7 @@ class Fit(Asked):
     form: tuple[str, ...] | None = several(
         f"The law: {', '.join(FORMS)}. Several are fitted to the same runs and compared; none is written. Default: "
         "joint or joint_coupled (with one number of experts chinchilla or chinchilla_coupled), by how they predict "
-        "the runs of more compute from those of less; where the runs are too few to say, joint or chinchilla.",
+        "the runs of more compute from those of less; where the runs are too few to say, the coupled one.",
         None,
     )
     holdout: str = text(
@@ -54,6 +55,13 @@ class Fit(Asked):
         "Adds this / 2 times the squared parameters to the objective; the paper's is 1e-5. Default: 0, but for "
         "up to 60 runs, which may not settle all coefficients, 0.01 times their variance (1e-6 for 1% of noise).",
         least=0,
+    )
+    prior: Law | None = field(
+        "string",
+        "A law.json or the name of a published law to whose exponents of size and data, and k, its are drawn, by a "
+        "spread as between other sweeps: for a few dozen runs. Without --form, the law has a k where that one has.",
+        None,
+        lambda name, value: value if isinstance(value, Law) else load(value, name),
     )
     starts: int | str = free(
         "Number of random starts, scaled to the runs; or paper for the published grid (joint: 19,683).", "128"

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import textwrap
 from typing import Any
 
 from fit import api
@@ -130,8 +131,8 @@ class Plot(plans.Shape, flags.OfLaw, flags.Columns):
 
 @dataclasses.dataclass(kw_only=True)
 class Report(plans.Shape, flags.OfLaw, flags.Columns):
-    """Write one self-contained HTML page with every table and figure of the paper for a law, and the numbers behind
-    them.
+    """Say what runs and their law found, in short, and write one HTML page with all of it: the decision and its picture
+    first, then every table and figure of the paper for this law, and the numbers behind them.
 
     python -m fit report --law=law.json --runs=runs.csv --out=report.html
     """
@@ -146,6 +147,8 @@ class Report(plans.Shape, flags.OfLaw, flags.Columns):
         architecture, measured = self.architecture(law), figures.measured(law, self.runs, self.columns)
         check_writable(self.out)
         write_text(self.out, report.page(law, architecture, *measured))
+        for what, words in report.in_short(law, architecture, measured[0]).items():
+            print(textwrap.fill(f"{what + ':':18}{words}.", 110, subsequent_indent=" " * 18))
         print(f"written to {self.out}")
 
 

@@ -1,8 +1,8 @@
 """The form that `fit law` takes unless it is told one: the additive law or the coupled one, by how well they predict
-the fitted runs of more compute from those of less.
+the fitted runs of more compute from those of less; where the runs are too few to say, the coupled one.
 
-Both are fitted with the weights DEFAULT_WEIGHTS, so that a law is best where it will be asked: at the runs of most
-compute and beyond (benchmarks/README.md says what they are worth).
+They are fitted with the weights DEFAULT_WEIGHTS, so that a law is best where it will be asked: at the runs of most
+compute and beyond (benchmarks/README.md says what they are worth, and what the coupled form is for few runs).
 """
 
 import dataclasses
@@ -13,9 +13,11 @@ import numpy as np
 from fit.data.table import Table
 from fit.errors import UserError
 from fit.fitting import fitting, rolling
+from fit.fitting.prior import drawn_to
 from fit.fitting.problem import Settings
 from fit.fitting.sure import sampled
 from fit.form import Form
+from fit.lawbook.lawfile import Law
 from fit.laws import FORMS
 from fit.laws._coupled import SUFFIX
 
@@ -33,27 +35,36 @@ def forms_for(table: Table) -> list[Form]:
 
 
 def fit_best(
-    table: Table, settings_of: Callable[[Form], Settings], options: fitting.Options, quiet: bool = False
+    table: Table,
+    settings_of: Callable[[Form], Settings],
+    options: fitting.Options,
+    quiet: bool = False,
+    prior: Law | None = None,
 ) -> dict:
     """Fits the better of both forms to the runs of a table; returns the record that law.json holds, in which `choice`
     says which were tried, {form, rmse_log, rolling}, and why this one was taken.
 
-    settings_of: of an additive Form, the Settings. Where the runs are too few to say which is better, the additive law
-    is fitted as it is when it is asked for, without weights. Raises UserError."""
+    settings_of: of an additive Form, the Settings. prior: a law to which exponents are drawn, and whose k, or lack of
+    one, then makes the choice. Raises UserError."""
     additive, coupled = forms = forms_for(table)
     settings = settings_of(additive)
-    weighted = dataclasses.replace(options, weights=options.weights or DEFAULT_WEIGHTS)
-    fewest = rolling.RUNS_PER_COEFFICIENT * max(len(form.names) for form in forms)
+    options = dataclasses.replace(options, weights=options.weights or DEFAULT_WEIGHTS)
+    if prior:
+        form = drawn_to(coupled if prior.form.shares else additive, prior)
+        why = f"the law {prior.name}, to which its exponents are drawn, has {'a' if form.shares else 'no'} k"
+        return fitting.fit_file(table, form, settings, options, quiet) | dict(choice=dict(tried=[], why=why))
+    fewest, laws, steps = rolling.RUNS_PER_COEFFICIENT * max(len(form.names) for form in forms), {}, {}
     try:
-        laws = {form: fitting.fitted(table, form, settings, weighted, quiet) for form in forms}
-        steps = {form: rolling.rolling(sampled(law.problem), fewest, quiet) for form, law in laws.items()}
+        for form in reversed(forms):
+            laws[form] = fitting.fitted(table, form, settings, options, quiet)
+            steps[form] = rolling.rolling(sampled(laws[form].problem), fewest, quiet)
     except UserError:  # too few runs, or something that the fit will name
-        record = fitting.fit_file(table, additive, settings, options, quiet)
+        law = laws.get(coupled) or fitting.fitted(table, additive, settings, options, quiet)
         why = (
-            f"the runs are too few to say whether {additive.name} or {coupled.name} predicts larger ones better: at "
-            f"half of the largest compute that takes {fewest} runs, and {rolling.FEWEST} above"
+            f"{law.fit.form.name}, for the runs are too few to say whether {additive.name} or {coupled.name} predicts "
+            f"larger ones better: at half of the largest compute that takes {fewest} runs, and {rolling.FEWEST} above"
         )
-        return record | dict(choice=dict(tried=[], why=why))
+        return fitting.record_of(law, options, quiet) | dict(choice=dict(tried=[], why=why))
     scores = {form: rolling.score(found) for form, found in steps.items()}
     best, other = (additive, coupled) if scores[additive] < BETTER * scores[coupled] else (coupled, additive)
     tried = [dict(form=form.name, rmse_log=scores[form], rolling=steps[form]) for form in forms]
@@ -63,5 +74,5 @@ def fit_best(
     )
     if scores[best] > scores[other]:
         why += f"; {additive.name} is taken only below {BETTER:.0%} of the other's"
-    record = fitting.record_of(laws[best], weighted, quiet, steps[best])
+    record = fitting.record_of(laws[best], options, quiet, steps[best])
     return record | dict(choice=dict(tried=tried, why=why))

@@ -23,7 +23,8 @@ from fit.shape.architecture import EXPERTS, OF_EXPERTS
 
 # Up to FEW_RUNS runs, the default weight decay is this share of the runs' variance around the law: as if every
 # parameter, a logarithm or an exponent, were known to lie within some 10 of zero. For noise of 1% it is 1e-6.
-FEW_RUNS, DECAY_PER_VARIANCE, LARGEST_DECAY = 60, 0.01, 1e-5
+FEW_RUNS, DECAY_PER_VARIANCE, LARGEST_DECAY, SMALLEST_DECAY = 60, 0.01, 1e-5, 1e-14
+COST = 1.01  # at most this times the root mean square of the residuals without decay; else ten times less is tried
 
 TRANSITION_NATS = 0.05  # of gain from the text before, beyond the median run's, and twice that, stand out
 
@@ -78,7 +79,8 @@ def record_of(law: Fitted, options: Options, quiet: bool = False, steps: list[Js
         settings={name: value for name, value in dataclasses.asdict(problem.settings).items() if name != "variance"}
         | dict(fix=problem.fixed, weight_decay_default=law.decay_default)
         | {name: getattr(options, name) for name in ("holdout", "select", "columns", "bootstrap_by")}
-        | dict(weights=options.weights or "none"),
+        | dict(weights=options.weights or "none")
+        | (dict(prior=form.prior) if form.prior else {}),
         runs=described(runs, train, form),
         models=models.from_table(runs.table, train.index),
         fitted=holdout.errors(form, fit.free, train),
@@ -110,8 +112,8 @@ def fit_by_default(
     form: Form, runs: Runs, settings: Settings, weights: Array | None, trunks: Array | None = None, quiet: bool = False
 ) -> tuple[search.Fit, Problem]:
     """(Fit, Problem): a settings.weight_decay of None is 0 or, up to FEW_RUNS runs, DECAY_PER_VARIANCE of the
-    variance of the runs around the law. That variance, against which priors are weighed too, a first fit estimates.
-    UserError as search.fit."""
+    variance of the runs around the law, less where that costs more than COST. That variance, against which priors are
+    weighed too, a first fit estimates. UserError as search.fit."""
     few = settings.weight_decay is None and len(runs) <= FEW_RUNS
     if settings.weight_decay is None:
         settings = dataclasses.replace(settings, weight_decay=1e-6 if few else 0.0)
@@ -122,12 +124,18 @@ def fit_by_default(
     for _ in range(3 if few or form.believed else 0):  # the first fits may have bent the law by more than the noise
         variance = float(noise_lib.noise(problem, fit.free, shared=False).run ** 2)
         if few:
-            decay = float(np.clip(DECAY_PER_VARIANCE * variance, 1e-14, LARGEST_DECAY))
+            decay = float(np.clip(DECAY_PER_VARIANCE * variance, SMALLEST_DECAY, LARGEST_DECAY))
             settings = dataclasses.replace(settings, weight_decay=decay)
         if form.believed:
             settings = dataclasses.replace(settings, variance=variance)
         problem = prepare(form, runs, settings, weights, trunks)
         fit = search.again(problem, fit)
+    if few:
+        off = lambda fit: np.average((form.log_loss(fit.free, runs.columns) - np.log(runs.loss)) ** 2, weights=weights)
+        affordable = COST**2 * off(search.again(problem.decaying(0.0), fit))
+        while off(fit) > affordable and problem.settings.weight_decay > SMALLEST_DECAY:
+            problem = problem.decaying(max(problem.settings.weight_decay / 10, SMALLEST_DECAY))
+            fit = search.again(problem, fit)
     return fit, problem
 
 

@@ -18,6 +18,7 @@ from fit.fitting.search import Fit
 from fit.form import Form
 from fit.lawbook.lawcheck import LEVEL
 
+MOST_GROWTH = 1.0  # of the scatter with lower compute, a power of it
 CLIP = 4.0  # robust standard deviations at which a residual is cut off, lest one failed run counts as everybody's noise
 
 
@@ -101,6 +102,23 @@ def noise(problem: Problem, free: Array, shared: bool = True) -> Noise:
     quadratic = zm @ zm.T * run + of_trunks @ of_trunks.T * trunk
     trunk_freedom = np.trace(quadratic) ** 2 / np.sum(quadratic**2) if np.any(quadratic) else 1.0
     return Noise(float(np.sqrt(run)), float(np.sqrt(trunk)), (max(freedom - trunk_freedom, 1.0), float(trunk_freedom)))
+
+
+def growth(problem: Problem, free: Array, noise: Noise) -> dict[str, float] | None:
+    """How a law fitted with weights is worse at small runs: {training_flops, power}, below these FLOPs, the median of
+    the runs, they scatter by noise.total (training_flops / FLOPs)^power, as they do on average; None where they scatter
+    no more than that, or runs count alike."""
+    runs = problem.runs
+    middle = float(np.median(runs.flops))
+    small = runs.flops < middle
+    if np.ptp(problem.weights) == 0 or not small.any():
+        return None
+    off = np.log(runs.loss) - problem.form.log_loss(free, runs.columns)
+    relative = np.clip(off[small] / max(noise.total, 1e-12), -CLIP, CLIP)
+    power = np.linspace(0, MOST_GROWTH, 201)
+    left = np.mean((relative * (runs.flops[small] / middle) ** power[:, None]) ** 2, axis=1)
+    power = float(power[min(np.sum(left > 1), 200)])
+    return dict(training_flops=middle, power=power) if power else None
 
 
 def projection(jacobian: Array, weight: Array, decay: Array) -> Array:

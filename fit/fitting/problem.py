@@ -102,6 +102,11 @@ class Problem:
         held = np.asarray(held, float)
         return self.changed(held=held, moving=self.form.moving(held.T).T.astype(float))
 
+    def decaying(self, weight_decay: float) -> Self:
+        """The same problem with another weight decay."""
+        settings = dataclasses.replace(self.settings, weight_decay=weight_decay)
+        return dataclasses.replace(self.changed(weight_decay=np.float64(weight_decay)), settings=settings)
+
     def part(self, rows: Array) -> Self:
         """The same problem with the runs `rows` (indices) alone, filled up again."""
         more = padded_length(len(rows)) - len(rows)

@@ -20,9 +20,16 @@ def summary(record: Json) -> Iterator[str]:
         yield f"objective {record['objective']:.6e}" + _ends(starts)
     if settings.get("weight_decay_default") and settings.get("weight_decay") is not None:
         yield (
-            f"weight decay {settings['weight_decay']:.1e}, a hundredth of the runs' variance, the default "
+            f"weight decay {settings['weight_decay']:.1e}, at most a hundredth of the runs' variance, the default "
             "for so few runs: it keeps finite what they leave open (--weight_decay=0 for none)"
         )
+    if prior := settings.get("prior"):
+        spreads = ", ".join(
+            f"{name} {mean:.4g} ± {sd:.2g}{' of ln(1/k - 1)' * (name == 'k')}"
+            for name, (mean, sd) in prior["spreads"].items()
+        )
+        lacks = f"; it has no value for {', '.join(prior['not_taken'])}" if prior["not_taken"] else ""
+        yield f"drawn to {prior['law']}: {spreads}{lacks}"
     yield from _errors(record)
     yield from _intervals(record)
     beyond = [record["warning"]] if record.get("warning") else []

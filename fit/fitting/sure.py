@@ -9,7 +9,7 @@ from fit.aliases import Array, Json
 from fit.data.runs import Runs, subset
 from fit.fitting import intervals, search
 from fit.fitting.holdout import rms
-from fit.fitting.noise import Noise, inflation, standard_errors
+from fit.fitting.noise import Noise, growth, inflation, standard_errors
 from fit.fitting.noise import noise as noise_of
 from fit.fitting.problem import Options, Problem, prepare
 from fit.fitting.summary import span
@@ -43,6 +43,8 @@ def how_sure(problem: Problem, fit: search.Fit, by: str, options: Options, quiet
         by=by,
         degrees_of_freedom=list(noise.degrees_of_freedom),
     )
+    if grows := growth(problem, fit.free, noise):
+        sure["noise"]["growth"] = grows
     errors, widened = standard_errors(problem, fit, noise), inflation(problem, fit, noise, alone)
     sure["profile"] = profiles = intervals.profile(problem, fit, errors, widened, quiet)
     for name, p in profiles.items():  # around what all runs gave

@@ -2,7 +2,8 @@
 
 Beyond the largest training FLOPs C that a law was fitted to, the log loss of each draw changes by its drift times
 ln(FLOPs / C) (fit/fitting/rolling.py): the error of the form itself that rolling hold-outs showed, mean and spread. A
-law without them has none. A law is a lawfile.Law, whose module imports this one.
+law without them has none. A new run scatters by the law's noise; around a law fitted with weights, small runs by more
+(fit/fitting/noise.py, growth). A law is a lawfile.Law, whose module imports this one.
 """
 
 import math
@@ -48,9 +49,13 @@ def interval(law: Any, columns: dict, new_run: bool) -> np.ndarray:
     for part in range(0, ends.shape[1], 4096):  # draws times errors times models would not fit at once
         some = {name: values.ravel()[part : part + 4096] for name, values in arrays.items()}
         of_draws = np.log(law.loss(draws, some))  # [draws, models]
+        scale = np.ones(of_draws.shape[1])
         if {"n_active", "n_tokens"} <= some.keys():
-            of_draws = of_draws + log_change(law, training_flops(some["n_active"], some["n_tokens"])[None])
-        runs = (of_draws[:, None] + errors[:, :, None]).reshape(-1, of_draws.shape[1])
+            flops = training_flops(some["n_active"], some["n_tokens"])
+            of_draws = of_draws + log_change(law, flops[None])
+            if grows := law.record["noise"].get("growth") if new_run else None:
+                scale = np.maximum(grows["training_flops"] / flops, 1) ** grows["power"]
+        runs = (of_draws[:, None] + errors[:, :, None] * scale).reshape(-1, of_draws.shape[1])
         (low, high), of_law = (np.percentile(v, levels, axis=0, method="hazen") for v in (runs, of_draws))
         ends[:, part : part + 4096] = np.minimum(low, of_law[0]), np.maximum(high, of_law[1])
     return np.exp(ends).reshape(2, *shape)

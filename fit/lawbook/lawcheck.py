@@ -44,7 +44,7 @@ class Record:
     separate_fitted: dict | None = None
     separate_held_out: dict | None = None
     sample: dict | None = None
-    noise: dict | None = None  # standard deviations of a run's log loss: total, run, trunk
+    noise: dict | None = None  # standard deviations of a run's log loss: total, run, trunk; growth (intervals.py)
     profile: dict | None = None
     warnings: list | None = None
     warning: str | None = None  # what is known against this law beyond its runs
@@ -102,6 +102,10 @@ def _within(record: Record, form: Form) -> Iterator[tuple]:
         yield "bootstrap.beyond", record.bootstrap.get("beyond"), fine, "training_flops and a drift for each draw"
     total = (record.noise or {}).get("total")
     yield "noise.total", total, lambda v: number(v) and v >= 0, "a number from 0 up"
+    fine = lambda v: (
+        isinstance(v, dict) and _numbers([v.get("training_flops"), v.get("power")], 1) and min(v.values()) > 0
+    )
+    yield "noise.growth", (record.noise or {}).get("growth"), fine, "a positive training_flops and power"
     for section, names in NUMBERS.items():
         held = getattr(record, section) or {}
         for name in names if held else ():

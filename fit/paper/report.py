@@ -15,7 +15,7 @@ from fit.fitting import summary
 from fit.lawbook.lawcheck import LEVEL
 from fit.lawbook.lawfile import Law
 from fit.lawbook.shapes import words_of
-from fit.paper import figures, tables
+from fit.paper import figures, found, tables
 from fit.planning import optimum, plan_text, planning
 from fit.shape.architecture import Architecture
 from fit.words import units
@@ -62,6 +62,8 @@ TITLES = {
     "4": "Table 4: the law at each number of experts",
     "5": "Table 5: bootstrap intervals of the optima",
 }
+FIRST = "2a"  # the picture of the decision: the loss over the size of the text, at equal FLOPs
+OTHERS = [which for which in figures.FIGURES if which != FIRST]
 WORDS = 40  # a cell of more letters is a sentence and is wrapped
 MOST_ROWS = 5000  # of the numbers behind a picture: a million would make the page unusable
 BYTES = {"memory_bytes": 1, "memory_gb": 1e9}  # column: bytes in its unit
@@ -79,18 +81,22 @@ NAMES = {
 def page(law: Law, architecture: Architecture, runs: Runs | None = None, out: Array | None = None) -> str:
     """The page as text; runs and out as figures.measured gives them. Where the law cannot give a part, it says why."""
     title = f"{law.form.name.capitalize()} scaling law: {os.path.basename(law.name)}"
-    parts = [f"<h1>{_text(title)}</h1>", *_in_words(law, architecture)]
-    parts += [_figure_section(law, architecture, which, runs, out) for which in figures.FIGURES]
+    opening, *rest = [_figure_section(law, architecture, which, runs, out) for which in (FIRST, *OTHERS)]
+    parts = [f"<h1>{_text(title)}</h1>", *_in_words(law, architecture, runs, opening), *rest]
     record = f"<pre>{_text(json.dumps(law.record, indent=1))}</pre>"
     parts.append(f"<h2>The law as JSON</h2><details><summary>all that is recorded</summary>{record}</details>")
     return PAGE.format(title=_text(title), style=STYLE, body="\n".join(parts))
 
 
-def _in_words(law: Law, architecture: Architecture) -> list[str]:
-    """The parts before the pictures: what to train, how sure that is, and the paper's tables."""
-    parts = [f"<p>{_text(_origin(law))}</p>", "<h2>What to train</h2>"]
+def _in_words(law: Law, architecture: Architecture, runs: Runs | None, opening: str) -> list[str]:
+    """The parts before the other pictures: what to train and its picture, how sure that is, and the paper's tables."""
     answer, warnings = _decision(law, architecture)
-    parts.append(f'<p class="answer">{_text(answer)}</p>')
+    parts = [f'<p class="answer">{_text(answer)}</p>']
+    parts += [
+        f"<p><b>{_text(what.capitalize())}</b>: {_text(words)}.</p>"
+        for what, words in in_short(law, architecture, runs).items()
+    ]
+    parts += [opening, "<h2>Where it comes from</h2>", f"<p>{_text(_origin(law))}</p>"]
     lines = [] if law.published else list(summary.summary(law.record))
     warnings += [line.removeprefix("warning: ") for line in lines if line.startswith("warning: ")]
     measured = [line for line in lines if line.startswith("mean relative error")]
@@ -108,15 +114,29 @@ def _in_words(law: Law, architecture: Architecture) -> list[str]:
     return parts + [_table_section(law, architecture, which) for which in tables.TABLES]
 
 
+def in_short(law: Law, architecture: Architecture, runs: Runs | None = None) -> dict[str, str]:
+    """What found.sentences says of the most compute that was fitted; nothing where the law cannot plan."""
+    try:
+        return found.sentences(law, runs, _planned(law, architecture))
+    except UserError:
+        return {}
+
+
+def _planned(law: Law, architecture: Architecture) -> Json:
+    """The plan for the most compute that was fitted. Raises UserError where the law has none."""
+    flops = float(law.ranges.get("training_flops", tables.TABLE_1_FLOPS)[-1])
+    return planning.plan(law, architecture, optimum.Constraints(flops=flops), law.experts)
+
+
 def _decision(law: Law, architecture: Architecture) -> tuple[str, list[str]]:
     """(what to train with the most compute that was fitted, the sentences to know before that)."""
-    flops = float(law.ranges.get("training_flops", tables.TABLE_1_FLOPS)[-1])
     where = "the most that was fitted" if "training_flops" in law.ranges else "for which the law does not say its range"
     try:
-        plan = planning.plan(law, architecture, optimum.Constraints(flops=flops), law.experts)
+        plan = _planned(law, architecture)
     except UserError as e:
         return f"Nothing that this law could decide: {e}", []
-    return f"With {units.flops(flops)} training FLOPs, {where}: {plan_text.answer(plan)}", plan["warnings"]
+    spent = units.flops(plan["constraints"]["flops"])
+    return f"With {spent} training FLOPs, {where}: {plan_text.answer(plan)}", plan["warnings"]
 
 
 def _text(text: object) -> str:

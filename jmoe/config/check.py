@@ -4,7 +4,6 @@ The trainer, and the launcher of jobs, check all of this before they touch a dev
 """
 
 from jmoe.config import weights
-from jmoe.config.field import integer
 from jmoe.config.fields import NEUTRAL, check_fields, setting
 from jmoe.errors import UserError
 
@@ -15,23 +14,23 @@ def check_config(config) -> None:
     model = config.model
     _check_heads(model)
     _check_mixture(model)
-    before = None
-    for from_token, batch in config.batch_tokens:
-        if not integer(0)[1](from_token) or not integer(1)[1](batch):
-            raise UserError(f"config.batch_tokens: ({from_token!r}, {batch!r}) are no whole numbers of tokens")
-        if before is None and from_token != 0:
-            raise UserError(f"config.batch_tokens must start at token 0, not {from_token}")
-        if before is not None and from_token <= before:
-            raise UserError(f"config.batch_tokens: {from_token} does not come after {before}")
-        before = from_token
-        _divides("config.batch_tokens:", batch, config)
-    if micro := microbatch_tokens(config):
-        _divides("config.microbatch_tokens=", micro, config)
-        if odd := [batch for _, batch in config.batch_tokens if batch % micro]:
+    row, group, micro = config.data.seq_len, model.group_tokens, microbatch_tokens(config)
+    for name, n_tokens in _batches(config):
+        if n_tokens % row:
+            raise UserError(f"config.{name}={n_tokens} is no multiple of config.data.seq_len={row}")
+        if model.n_experts > 1 and n_tokens % group:
+            raise UserError(f"config.{name}={n_tokens} is no multiple of config.model.group_tokens={group}")
+        if micro and n_tokens % micro:
             raise UserError(
-                f"config.microbatch_tokens={micro} must divide each batch of config.batch_tokens, and {odd[0]} tokens "
-                "are no multiple of it"
+                f"config.microbatch_tokens={micro} must divide each batch of config.batch_tokens, and {n_tokens} "
+                "tokens are no multiple of it"
             )
+
+
+def _batches(config) -> list[tuple[str, int]]:
+    """(field, tokens) of every batch, and of the microbatch if there is one."""
+    micro = microbatch_tokens(config)
+    return [("microbatch_tokens", micro)] * bool(micro) + [("batch_tokens", batch) for _, batch in config.batch_tokens]
 
 
 def _check_heads(model) -> None:
@@ -63,19 +62,6 @@ def _check_mixture(model) -> None:
         )
 
 
-def _divides(what: str, n_tokens: int, config) -> None:
-    row, group = config.data.seq_len, config.model.group_tokens
-    what = what + str(n_tokens) if what.endswith("=") else f"{what} {n_tokens}"
-    if n_tokens % row:
-        raise UserError(f"{what} is no multiple of config.data.seq_len={row}")
-    if config.model.n_experts > 1 and n_tokens % group:
-        raise UserError(f"{what} is no multiple of config.model.group_tokens={group}")
-
-
-def _uses_d_ff(model) -> bool:
-    return not setting(model, "d_expert") or setting(model, "n_dense_blocks") > 0
-
-
 def microbatch_tokens(config) -> int:
     """config.microbatch_tokens, or 0 if the config is older than the field."""
     return config.get("microbatch_tokens", 0)
@@ -93,21 +79,19 @@ def check_mesh(config, n_devices: int) -> tuple[int, int, int]:
         )
     n_rows = n_devices // tensor
     data = n_rows // expert
+    uses_d_ff = not setting(model, "d_expert") or setting(model, "n_dense_blocks") > 0
     for name, value, axis, size in (
         ("model.n_experts", model.n_experts, f"config.mesh.expert={expert}", expert if model.n_experts > 1 else 1),
         ("model.d_model", model.d_model, f"the {data} devices of the data axis", data),
         ("model.n_heads", model.n_heads, f"config.mesh.model={tensor}", tensor),
         ("model.n_kv_heads", weights.heads(model)[1], f"config.mesh.model={tensor}", tensor),
-        ("model.d_ff", model.d_ff if _uses_d_ff(model) else 0, f"config.mesh.model={tensor}", tensor),
+        ("model.d_ff", model.d_ff if uses_d_ff else 0, f"config.mesh.model={tensor}", tensor),
         ("model.d_expert", setting(model, "d_expert"), f"config.mesh.model={tensor}", tensor),
         ("data.seq_len", config.data.seq_len, f"config.mesh.model={tensor}", tensor),
     ):
         if value % size:
             raise UserError(f"config.{name}={value} does not divide over {axis}")
-    batches = [("batch_tokens", batch) for _, batch in config.batch_tokens]
-    if micro := microbatch_tokens(config):
-        batches.append(("microbatch_tokens", micro))
-    for name, batch in batches:
+    for name, batch in _batches(config):
         if batch // config.data.seq_len % n_rows:
             raise UserError(
                 f"config.{name}: {batch} tokens are {batch // config.data.seq_len} rows of "

@@ -78,7 +78,11 @@ def _is_budgets(x) -> bool:
 
 
 def _is_ramp(x) -> bool:
-    return _is_sequence(x) and bool(x) and all(_is_sequence(pair) and len(pair) == 2 for pair in x)
+    pairs = _is_sequence(x) and bool(x) and all(_is_sequence(pair) and len(pair) == 2 for pair in x)
+    if not pairs or not all(type(n) is int for pair in x for n in pair):
+        return False
+    starts = [start for start, _ in x]
+    return starts[0] == 0 and starts == sorted({*starts}) and all(batch > 0 for _, batch in x)
 
 
 def _is_steps(x) -> bool:
@@ -96,5 +100,5 @@ BOOL = "True or False", lambda x: isinstance(x, bool)
 TEXT = "text", lambda x: isinstance(x, str)
 NAMED_PATHS = "empty, or NAME=PATH;NAME=PATH with other names", lambda x: TEXT[1](x) and named_paths(x) is not None
 BUDGETS = "whole numbers of tokens, ascending, none twice, as (1_000_000,)", _is_budgets
-RAMP = "pairs (from token, tokens of a batch), as ((0, 65_536),)", _is_ramp
+RAMP = "pairs (from token, tokens of a batch), the first from 0, ascending, as ((0, 65_536),)", _is_ramp
 STEPS = "() or (first, last), whole numbers with 0 <= first < last", _is_steps

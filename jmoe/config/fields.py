@@ -4,6 +4,7 @@ The record of a run and the name of a job hold its config without the fields at 
 """
 
 import difflib
+import functools
 import json
 import textwrap
 
@@ -77,7 +78,12 @@ def check_fields(config) -> None:
 
 def record_of(config) -> dict:
     """The config in JSON types, without the fields at their neutral value."""
-    return _without(json.loads(config.to_json()), lambda name, value: name in NEUTRAL and value == NEUTRAL[name])
+    record = {}
+    for name, value in flat(json.loads(config.to_json())).items():
+        if name not in NEUTRAL or value != NEUTRAL[name]:
+            *sections, last = name.split(".")
+            functools.reduce(lambda part, section: part.setdefault(section, {}), sections, record)[last] = value
+    return record
 
 
 def neutral(config):
@@ -90,25 +96,11 @@ def differences(old: dict, new: dict) -> list[str]:
     """Where two records differ in fields that a later start must not change: the old and the new value of each."""
     old, new = flat(old), flat(new)
     names = sorted(name for name in old.keys() | new.keys() if not _is_free(name))
-    changed = (name for name in names if old.get(name) != new.get(name))
-    return [f"config.{name} was {old.get(name)}, is {new.get(name)}" for name in changed]
+    return [f"config.{n} was {old.get(n)}, is {new.get(n)}" for n in names if old.get(n) != new.get(n)]
 
 
 def _is_free(name: str) -> bool:
     return FIELDS[name].free if name in FIELDS else section(name) in FREE_SECTIONS
-
-
-def _without(tree: dict, leave_out, prefix: str = "") -> dict:
-    """`tree` without the fields for which leave_out(dotted name, value), and without sections that become empty."""
-    kept = {}
-    for key, value in tree.items():
-        if isinstance(value, dict):
-            section = _without(value, leave_out, f"{prefix}{key}.")
-            if section or not value:
-                kept[key] = section
-        elif not leave_out(prefix + key, value):
-            kept[key] = value
-    return kept
 
 
 def describe(path: str, config, sections=()) -> str:

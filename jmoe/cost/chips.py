@@ -58,7 +58,16 @@ TPU_KINDS = {
 
 def name_of(kind: str) -> str | None:
     """The name in CHIPS of a jax device_kind; None for a CPU, a part of a GPU (MIG), or a chip that is not listed."""
-    return TPU_KINDS.get(kind) or _gpu(kind)
+    if kind in TPU_KINDS:
+        return TPU_KINDS[kind]
+    # of a GPU, the longest name whose words are all in the name that its driver gives: "NVIDIA A100-SXM4-40GB"
+    words = set(kind.upper().replace("-", " ").split())
+    names = [name for name in CHIPS if words.issuperset(name.upper().split("-"))]
+    name = max(names, key=len, default=None) if "MIG" not in words else None
+    stated = re.search(r"\b(\d+)GB\b", kind.upper())
+    if name and stated and abs(int(stated[1]) * 1e9 / CHIPS[name].capacity - 1) > 0.1:
+        return None  # an A100 of 64 GB or an H100 of 96 GB is another chip
+    return name
 
 
 def of_device(device, own=None) -> Chip | None:
@@ -84,17 +93,3 @@ def measured(device, folder: pathlib.Path = MEASURED) -> dict | None:
         return None
     peak = json.loads(path.read_text(encoding="utf-8"))["parts"].get("peak", {}).get("result")
     return peak and {"flops": peak["flops"], "bandwidth": peak["bandwidth"], "file": path.name}
-
-
-def _gpu(kind: str) -> str | None:
-    """The longest name in CHIPS whose words are all in a GPU's name as its driver gives it: "NVIDIA A100-SXM4-40GB".
-
-    None where the memory that the name states is not that chip's: an A100 of 64 GB or an H100 of 96 GB is another chip.
-    """
-    words = set(kind.upper().replace("-", " ").split())
-    names = [name for name in CHIPS if words.issuperset(name.upper().split("-"))]
-    name = max(names, key=len, default=None) if "MIG" not in words else None
-    stated = re.search(r"\b(\d+)GB\b", kind.upper())
-    if name and stated and abs(int(stated[1]) * 1e9 / CHIPS[name].capacity - 1) > 0.1:
-        return None
-    return name

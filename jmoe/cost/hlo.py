@@ -67,8 +67,13 @@ class Instruction:
 
 def parse(text: str) -> tuple[dict[str, dict[str, Instruction]], str]:
     """The instructions of each computation by their names, and the name of the computation that the program enters."""
-    computations, entry = {}, ""
-    for line in text.splitlines():
+    computations, entry, lines = {}, "", []
+    for line in text.split("\n"):
+        if _HEADER.match(line) or _INSTRUCTION.match(line):
+            lines.append(line)
+        elif lines and line != "}":  # the metadata of a kernel may have several lines
+            lines[-1] += " " + line
+    for line in lines:
         if header := _HEADER.match(line):
             computations[header[2]] = {}
             name = header[2]

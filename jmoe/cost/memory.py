@@ -1,5 +1,6 @@
 """Whether a step fits into a device's memory: what the compiler reserves, and what would help where it does not."""
 
+import bisect
 import contextlib
 import math
 import os
@@ -21,10 +22,7 @@ class DoesNotFit(Exception):
 
 def compile_step(config, devices):
     """Compiles the train step of `config` at its largest batch for `devices`; returns the mesh and a
-    jax.stages.Compiled.
-
-    Raises UserError for a config that is invalid or does not divide over the devices, and DoesNotFit.
-    """
+    jax.stages.Compiled. UserError for a config that is invalid or does not divide over the devices; DoesNotFit."""
     check.check_config(config)
     mesh = sharding.make_mesh(config, devices)
     seq_len = config.data.seq_len
@@ -57,12 +55,6 @@ def of_step(compiled) -> dict[str, int]:
     return memory | {"peak": sum(memory.values())}
 
 
-def of_state(config, mesh) -> int:
-    """Bytes of parameters and optimizer state on each device."""
-    size = lambda a: math.prod(a.sharding.shard_shape(a.shape)) * a.dtype.itemsize
-    return sum(map(size, jax.tree.leaves(abstract_state(config, mesh))))
-
-
 def microbatches(config, n_devices: int) -> list[int]:
     """The smaller microbatches, in tokens, that `config` could use on `n_devices`, each half of the one before."""
     largest = max(batch for _, batch in config.batch_tokens)
@@ -92,14 +84,8 @@ def with_microbatches(config, n_tokens: int):
 def largest_microbatch(config, devices, fits) -> int | None:
     """The largest of `microbatches` for which `fits(config)` holds, by bisection; None if there is none."""
     sizes = microbatches(config, len(devices))
-    first, last = 0, len(sizes)  # those before `first` do not fit, those from `last` on do
-    while first < last:
-        middle = (first + last) // 2
-        if fits(with_microbatches(config, sizes[middle])):
-            last = middle
-        else:
-            first = middle + 1
-    return sizes[last] if last < len(sizes) else None
+    first = bisect.bisect_left(sizes, True, key=lambda size: fits(with_microbatches(config, size)))
+    return sizes[first] if first < len(sizes) else None
 
 
 @contextlib.contextmanager
@@ -116,7 +102,12 @@ def explained(config, mesh):
 def _sentence(error: str, config, mesh) -> str:
     asked = re.search(r"allocat\w*:? ([\d.]+ ?[KMGT]?i?[bB]?\w*)", error)
     device = jax.local_devices()[0]
-    limit, state = _limit(device), of_state(config, mesh)
+    size = lambda array: math.prod(array.sharding.shard_shape(array.shape)) * array.dtype.itemsize
+    if stats := device.memory_stats():
+        limit = stats.get("bytes_limit", 0)
+    else:  # a CPU
+        limit = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    state = sum(map(size, jax.tree.leaves(abstract_state(config, mesh))))
     what = f"out of memory allocating {asked[1] if asked else 'what the step takes'} on {device.device_kind}"
     each = f"of {gib(limit)}" if limit else "of unknown memory"
     if limit and state > limit:
@@ -138,15 +129,6 @@ def _sentence(error: str, config, mesh) -> str:
         f"{what}: by jmoe.compile the step {predicted} on each device, of which parameters and optimizer state "
         f"{gib(state)}; {', '.join(helps[:-1]) + ' or ' * (len(helps) > 1) + helps[-1]} would take less"
     )
-
-
-def _limit(device) -> int:
-    """Bytes that jax may use on a device, on a CPU those of the machine; 0 if unknown."""
-    if stats := device.memory_stats():
-        return stats.get("bytes_limit", 0)
-    with contextlib.suppress(ValueError, OSError):
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return 0
 
 
 def gib(n_bytes: float) -> str:

@@ -12,7 +12,7 @@ import re
 from jmoe.cost import hlo
 from jmoe.cost.hlo import Array, Instruction
 
-COLLECTIVES = ("all-to-all", "all-gather", "reduce-scatter", "all-reduce", "collective-permute")
+COLLECTIVES = ("all-to-all", "ragged-all-to-all", "all-gather", "reduce-scatter", "all-reduce", "collective-permute")
 # One FLOP an element, as XLA counts them.
 _ELEMENTWISE = frozenset(
     "add subtract multiply divide maximum minimum negate abs compare select clamp and or xor not "
@@ -81,17 +81,17 @@ class Program:
             for one, times, _ in self.runs
         )
 
+    def estimated_flops(self) -> int:
+        """Those of matmul_flops that belong to kernels which declare none, and follow from their shapes."""
+        return sum(times * self._undeclared(one) for one, times, _ in self.runs)
+
     def elementwise_flops(self, *, loops_once: bool = False) -> int:
         """One FLOP for each element of an arithmetic result, and for each element that a reduction takes in."""
         total = 0
         for instruction, times, _ in self.runs:
-            if instruction.opcode in _ELEMENTWISE:
-                elements = instruction.arrays[0].elements
-            elif instruction.opcode == "reduce":
-                elements = self._operand(instruction, 0).elements
-            else:
-                continue
-            total += elements * (1 if loops_once else times)
+            if instruction.opcode in _ELEMENTWISE or instruction.opcode == "reduce":
+                array = self._operand(instruction, 0) if instruction.opcode == "reduce" else instruction.arrays[0]
+                total += array.elements * (1 if loops_once else times)
         return total
 
     def main_memory_bytes(self) -> int:
@@ -107,7 +107,9 @@ class Program:
                 continue
             if kind == "all-reduce" and "reduce-scatter" in instruction.computation:  # on a TPU a slice of it follows
                 kind = "reduce-scatter"
-            size = sum(self._operand(instruction, i).bytes for i in range(len(instruction.operands)))
+            # a ragged one's first operand is its rows; how many leave is known when it runs: here, equally many to each
+            n_sent = 1 if kind == "ragged-all-to-all" else len(instruction.operands)
+            size = sum(self._operand(instruction, i).bytes for i in range(n_sent))
             group = _group_size(instruction.attributes)
             if group > 1 or kind == "collective-permute":
                 collectives.append(Collective(kind, instruction.source, times, group, _sent(kind, size, group)))
@@ -147,12 +149,28 @@ class Program:
             contracted = re.search(r'"lhs_contracting_dimensions":\[([^\]]*)\]', attributes)
         elif opcode == "custom-call" and (estimate := re.search(r'"cost_estimate":\{"flops":"(\d+)"', attributes)):
             return int(estimate[1])  # a Pallas kernel's own count, for its text is not HLO
+        elif opcode == "custom-call" and "tpu_custom_call" in attributes:
+            return self._undeclared(instruction)
         elif opcode == "custom-call" and "__cudnn$fmha" in attributes:
             return self._cudnn_attention(instruction)
         if contracted is None:
             return 0
         dims = self._operand(instruction, 0).dims
         return 2 * instruction.arrays[0].elements * math.prod(dims[int(i)] for i in re.findall(r"\d+", contracted[1]))
+
+    def _undeclared(self, instruction: Instruction) -> int:
+        """FLOPs of a Pallas kernel that declares none: of a product [M, K] x [..., K, N], each row by one matrix, or of
+        attention [.., T, K] over [.., U, K] and [.., U, K], two products without a mask; 0 for other shapes."""
+        if "tpu_custom_call" not in instruction.attributes or '"cost_estimate":{"flops"' in instruction.attributes:
+            return 0
+        arrays = [array for i in range(len(instruction.operands)) for array in self._source(instruction, i).arrays]
+        dims = [a.dims for a in arrays if len(a.dims) > 1 and a.dtype[0] in "bf"]
+        out = instruction.arrays[0].dims
+        if len(dims) == 3 and dims[0] == out and dims[1] == dims[2] and out[-1] == dims[1][-1]:
+            return 2 * 2 * math.prod(out) * dims[1][-2]
+        if len(dims) == 2 and dims[0][-1] == dims[1][-2] and out == (*dims[0][:-1], dims[1][-1]):
+            return 2 * math.prod(out) * dims[0][-1]
+        return 0
 
     def _cudnn_attention(self, instruction: Instruction) -> int:
         """FLOPs of 2 products forward or 5 backward, B H T T K multiply-adds each; half of that where it is causal."""
@@ -173,11 +191,8 @@ class Program:
         sources = [self._source(instruction, i) for i in range(len(instruction.operands))]
         if opcode == "fusion":
             parameters, root = self._callee(instruction)
-            read = sum(
-                self._read(parameters[n])
-                for n, source in enumerate(sources)
-                if not any(a.on_chip for a in source.arrays)
-            )
+            in_memory = [n for n, source in enumerate(sources) if not any(a.on_chip for a in source.arrays)]
+            read = sum(self._read(parameters[n]) for n in in_memory)
             return read + (0 if instruction.arrays[0].on_chip else self._written(root))
         written = sum(a.main_bytes for a in instruction.arrays)
         if opcode in _SLICES:
@@ -219,9 +234,7 @@ class Program:
 def _passes(attributes: str) -> int:
     """The number of bfloat16 products that a TPU makes of one product of this precision."""
     precisions = re.search(r"operand_precision=\{(\w+),(\w+)\}", attributes)
-    if not precisions:
-        return 1
-    return max({"high": 3, "highest": 6}.get(precision, 1) for precision in precisions.groups())
+    return max({"high": 3, "highest": 6}.get(name, 1) for name in precisions.groups()) if precisions else 1
 
 
 def _group_size(attributes: str) -> int:
@@ -239,13 +252,9 @@ def _group_size(attributes: str) -> int:
 
 def _sent(kind: str, size: int, group: int) -> int:
     """Bytes that leave one device for operands of `size` bytes."""
-    if kind == "all-gather":
-        return size * (group - 1)
-    if kind == "all-reduce":
-        return 2 * size * (group - 1) // group
     if kind == "collective-permute":
         return size
-    return size * (group - 1) // group
+    return size * (group - 1) * {"all-gather": group, "all-reduce": 2}.get(kind, 1) // group
 
 
 def _convolution(instruction: Instruction, image: Array, kernel: Array) -> int:

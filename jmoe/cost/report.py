@@ -15,6 +15,8 @@ from jmoe.cost import chips
 from jmoe.cost.memory import DoesNotFit, compile_step, gib, largest_microbatch, of_step
 from jmoe.cost.program import Program
 
+REFUSED = "DOES NOT FIT; the compiler says: "
+
 
 def measure(config, devices) -> dict:
     """The report of `config` compiled for `devices`; without "flops" where the compiler found no way to fit it.
@@ -70,6 +72,7 @@ def _flops(config, program: Program, compiled, n_devices: int) -> dict:
     flops = {
         "matmul": program.matmul_flops(),
         "matmul_passes": program.matmul_flops(passes=True),
+        "estimated": program.estimated_flops(),
         "elementwise": program.elementwise_flops(),
         "model": {
             part: per_token * n_tokens // n_devices
@@ -127,21 +130,17 @@ def remat_table(results: dict, title: str) -> str:
                 + ("" if r["fits"] else "  DOES NOT FIT")
             )
         else:
-            lines.append(f"  {name:5}  {_refused(r)}")
+            lines.append(f"  {name:5}  {REFUSED}{r['compiler']}")
     fitting = [name for name, r in results.items() if r["fits"]]
     cheapest = min(fitting, key=lambda name: results[name]["flops"]["compiled_over_model"], default=None)
     lines.append(f"  the cheapest that fits: --config.remat={cheapest}" if cheapest else "  NONE FITS")
     return "\n".join(lines)
 
 
-def _refused(r: dict) -> str:
-    return f"DOES NOT FIT; the compiler says: {r['compiler']}"
-
-
 def table(r: dict, title: str) -> str:
     """The report as lines to read."""
     if "flops" not in r:
-        return f"{title}: {_refused(r)}"
+        return f"{title}: {REFUSED}{r['compiler']}"
     memory, flops = r["memory_bytes"], r["flops"]
     model = sum(flops["model"].values())
     capacity = f" of {gib(r['chip']['capacity'])}" if r.get("chip", {}).get("capacity") else ""
@@ -158,7 +157,8 @@ def table(r: dict, title: str) -> str:
         f"{flops['compiled_over_model']:.3f} times the model's {_si(model)}: "
         + ", ".join(f"{name} {_si(value)}" for name, value in flops["model"].items()),
         f"               with loops counted once {_si(flops['loops_once'])}, by XLA's cost analysis "
-        + (_si(flops["loops_once_by_xla"]) if flops["loops_once_by_xla"] else "unknown"),
+        + (_si(flops["loops_once_by_xla"]) if flops["loops_once_by_xla"] else "unknown")
+        + (f"; {_si(flops['estimated'])} are estimated from the shapes of kernels" if flops["estimated"] else ""),
         f"  main memory  {_si(r['main_memory_bytes'])}B read and written",
         "  collectives          number   sent",
     ]

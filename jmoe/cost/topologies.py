@@ -43,7 +43,9 @@ def topology_devices(name: str):
     }.items():
         os.environ.setdefault(variable, value)
     jax.config.update("jax_platforms", "cpu")
-    options = {"chip_config_name": "megacore"} if name.startswith("v4:") else {}  # both cores of a chip as one device
+    options = {"wrap": wraparounds([int(n) for n in size.split("x")])}
+    if kind == "v4":
+        options["chip_config_name"] = "megacore"  # both cores of a chip as one device
     try:
         return topologies.get_topology_desc(platform="tpu", topology_name=name, **options).devices
     except Exception as error:  # noqa: BLE001  libtpu's own kinds of error
@@ -52,6 +54,18 @@ def topology_devices(name: str):
             f"--topology={name} is no slice that libtpu knows ({reason}); accepted are v4:XxYxZ, v5e:XxY, v5p:XxYxZ, "
             "tpu7x:XxYxZ and v6e:XxY with X and Y multiples of 2, for example v5e:4x4 or v5p:8x8x8"
         ) from None
+
+
+def wraparounds(sizes: list[int]) -> tuple[bool, ...]:
+    """Along which axes of a TPU slice of these sizes the last chip is linked to the first. Unless told, libtpu takes
+    none to be, and makes all-reduces of many all-gathers.
+
+    In three dimensions optical switches close all axes of whole cubes of 4 x 4 x 4 and none of other slices; in two
+    dimensions (v5e, v6e) an axis of 16 is closed ("How to Scale Your Model", jax-ml.github.io/scaling-book/tpus).
+    """
+    if len(sizes) == 3:
+        return (all(n % 4 == 0 for n in sizes),) * 3
+    return (*(n == 16 for n in sizes), False)
 
 
 def _gpus(name: str, kind: str, size: str):

@@ -1,5 +1,6 @@
 """The model card of an exported checkpoint: README.md, written from the record of its run."""
 
+import pathlib
 import subprocess
 import sys
 
@@ -7,27 +8,7 @@ from jmoe.config import counts
 from jmoe.config.fields import columns, setting
 from jmoe.errors import UserError
 
-CARD = """---
-library_name: transformers
-pipeline_tag: text-generation
-tags: [jmoe{tag}]
----
-# {title}
-
-A decoder-only language model{mixture}.
-
-```python
-from transformers import AutoModelForCausalLM, AutoTokenizer
-
-tokenizer = AutoTokenizer.from_pretrained({folder!r})
-model = AutoModelForCausalLM.from_pretrained({folder!r})
-print(tokenizer.decode(model.generate(**tokenizer("The", return_tensors="pt"), max_new_tokens=100)[0]))
-```
-
-| | |
-|---|---|
-{rows}
-"""
+CARD = pathlib.Path(__file__).with_suffix(".md")
 MIXTURE = (
     ": in each layer a router sends a token to {} of {} experts, and the output of each is multiplied by the "
     "router's probability. No token is dropped"
@@ -35,16 +16,10 @@ MIXTURE = (
 
 
 def card(folder: str, record: dict, config, result: dict | None, law: str | None) -> str:
-    """The card's text.
+    """The card's text for the model exported to `folder`, from its checkpoint's record and config.
 
-    Args:
-      folder: where the exported model lies.
-      record: of the checkpoint; `config`: its config.
-      result: the row of a finished branch, None if the checkpoint has no result.
-      law: None, or a law.json or the name of a published law, whose prediction stands beside the loss.
-
-    Raises:
-      UserError: the law cannot be used.
+    `result` is the row of a finished branch, None if the checkpoint has none. `law`, if given, is a law.json or the
+    name of a published law, whose prediction stands beside the loss; UserError where it cannot be used.
     """
     model, n_tokens = config.model, record["n_tokens"]
     rows = {
@@ -67,9 +42,9 @@ def card(folder: str, record: dict, config, result: dict | None, law: str | None
         "checkpoint": f"step {record['step']}",
         "written by": f"jmoe {record['jmoe']}, jax {record['jax']}",
     }
-    return CARD.format(
+    return CARD.read_text(encoding="utf-8").format(
         tag=", mixture-of-experts" if model.n_experts > 1 else "",
-        title=f"{folder.rstrip('/').rpartition('/')[2]}",
+        title=folder.rstrip("/").rpartition("/")[2],
         mixture=MIXTURE.format(setting(model, "top_k"), model.n_experts) if model.n_experts > 1 else "",
         folder=folder,
         rows="\n".join(f"| {name} | {value} |" for name, value in rows.items()),

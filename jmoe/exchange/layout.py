@@ -89,11 +89,7 @@ def said(model) -> dict:
 
 
 def config_json(model, seq_len: int) -> dict:
-    """config.json of `model` but for the dtype and the tokenizer's ids.
-
-    Raises:
-      UserError: what `check` refuses.
-    """
+    """config.json of `model` but for the dtype and the tokenizer's ids. UserError for what `check` refuses."""
     check(model)
     n_heads, n_kv_heads, head_dim = weights.heads(model)
     kind, name, also, _ = KINDS[model.n_experts > 1, setting(model, "qk_norm")]
@@ -131,11 +127,8 @@ def config_json(model, seq_len: int) -> dict:
 
 
 def model_fields(values: dict) -> dict:
-    """The fields of config.model that a config.json means, in the form of `said`.
-
-    Raises:
-      UserError: another architecture, or a value that our model does not compute, with its name.
-    """
+    """The fields of config.model that a config.json means, in the form of `said`. UserError, which names the value, for
+    another architecture or a value that our model does not compute."""
     kinds = {kind: (*which, lacking) for which, (kind, _, _, lacking) in KINDS.items()}
     if values.get("model_type") not in kinds:
         raise UserError(f"config.json: model_type={values.get('model_type')!r} must be {' or '.join(kinds)}")
@@ -149,6 +142,9 @@ def model_fields(values: dict) -> dict:
         raise UserError(f"config.json: rope_type={kind!r} must be 'default'")
     n_dense = len(values.get("mlp_only_layers", ())) if mixture else 0
     expert = "moe_intermediate_size" if mixture and qk_norm != "projection" else "intermediate_size"
+    # how many of our shared experts their single one is equal to
+    width, total = values.get("moe_intermediate_size", 0), values.get("shared_expert_intermediate_size", SHARED_FF)
+    n_shared = total // width if total != SHARED_FF and width and total % width == 0 else 0
     try:
         fields = {
             "d_model": values["hidden_size"],
@@ -164,7 +160,7 @@ def model_fields(values: dict) -> dict:
             "n_experts": values["num_experts"] if mixture else 1,
             "top_k": values.get("num_experts_per_tok", 1) if mixture else 1,
             "normalize_gates": mixture and values.get("norm_topk_prob", False),
-            "n_shared_experts": _n_shared(values) if mixture else 0,
+            "n_shared_experts": n_shared if mixture else 0,
             "n_dense_blocks": n_dense,
             "rope_base": float(rope.get("rope_theta", values.get("rope_theta", 10_000.0))),
             "norm": "rms",
@@ -179,9 +175,3 @@ def model_fields(values: dict) -> dict:
         if (value := values.get(name, ours[name])) != ours[name]:
             raise UserError(f"config.json: {name}={value!r} must be {ours[name]!r} in a model that jmoe can train")
     return said(model)
-
-
-def _n_shared(values: dict) -> int:
-    """How many of our shared experts the single one of a config.json is equal to."""
-    width, total = values.get("moe_intermediate_size", 0), values.get("shared_expert_intermediate_size", SHARED_FF)
-    return total // width if total != SHARED_FF and width and total % width == 0 else 0

@@ -40,11 +40,8 @@ def write(folder: epath.Path, tensors: dict, dtype: str) -> None:
 
 @contextlib.contextmanager
 def reader(files: list):
-    """Yields a function that returns the tensor of a name as a float32 array, or None if there is none.
-
-    Raises:
-      UserError: a file is not a safetensors file.
-    """
+    """Yields a function that returns the tensor of a name as a float32 array, or None if there is none. UserError where
+    a file is not a safetensors file."""
     from safetensors import SafetensorError, safe_open
 
     with contextlib.ExitStack() as stack:

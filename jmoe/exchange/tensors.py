@@ -88,15 +88,9 @@ def tensors(params: dict, model):
 
 
 def params(read, model) -> dict:
-    """Our tree in float32.
-
-    Args:
-      read: gives the tensor of a name in transformers, or None.
-      model: config.model, or a ConfigDict of model_fields.
-
-    Raises:
-      UserError: a tensor is missing or of another shape; a shared expert has a gate, or an output where we have none.
-    """
+    """Our tree in float32. `read` gives the tensor of a name in transformers, or None; `model` is config.model, or a
+    ConfigDict of model_fields. UserError where a tensor is missing or of another shape, or a shared expert has a gate,
+    or an output where we have none."""
     table = weights.table(model)
     empty = lambda weight, *lead: np.zeros((*lead, *weight.shape), np.float32)
     stacks = weights.stacks(model)
@@ -123,17 +117,12 @@ def params(read, model) -> dict:
 
 
 def upcycled(dense: dict, fresh: dict) -> dict:
-    """Makes a mixture from a dense model: each expert copies the dense layer, the routers are those of a new model.
+    """Makes a mixture from our tree of a dense model: each expert copies the dense layer, the routers are those of
+    `fresh`, a new mixture's tree.
 
     Sparse upcycling (Komatsuzaki et al. 2023). At first a gate near 1 / E scales the dense layer's output.
-
-    Args:
-      dense: our tree of the dense model. fresh: that of a new mixture.
     """
-    blocks = {
-        name: np.broadcast_to(weight[:, None], fresh["blocks"][name].shape)
-        if name in ("gate", "up", "down")
-        else weight
-        for name, weight in dense["blocks"].items()
-    }
-    return dense | {"blocks": blocks | {"router": fresh["blocks"]["router"]}}
+    blocks = dense["blocks"] | {"router": fresh["blocks"]["router"]}
+    for name in ("gate", "up", "down"):
+        blocks[name] = np.broadcast_to(blocks[name][:, None], fresh["blocks"][name].shape)
+    return dense | {"blocks": blocks}

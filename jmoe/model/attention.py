@@ -1,7 +1,8 @@
 """Causal attention of heads, or of groups of heads that share keys and values: projections, norms of queries and keys,
 rotary positions, and the kernel that config.model.attention names.
 
-Axes (jmoe/model/__init__.py): B, D, H, K, N, P, Q (here all queries, W of them at each position), T, U (here all keys).
+Axes (jmoe/model/__init__.py): B, D, H, K, P, Q (W queries at each position), T, U (here all keys),
+W, Z blocks of queries.
 """
 
 import functools
@@ -9,24 +10,25 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from jmoe.model import flash, sharding
+from jmoe.model import sharding
 from jmoe.model.norms import rms_norm
 
 ATTENTION = ("qkv", "q", "kv", "q_norm", "k_norm", "out")  # names of a block's attention weights
+BLOCK = 512  # queries at a time in `blocks`
 
 
 def attention(x_BTD, weights, model, start=0, cache=None):
     """y_ND of normed rows x_BTD, to be summed over the model axis: this device has H of the heads. And the cache.
 
-    weights: this device's part of the block's ATTENTION, by name. model: config.model; its attention "float32" computes
-    everything in float32, products too; "flash" is as in jmoe/model/flash.py. RoPE is float32 in both.
+    weights: this device's part of the block's ATTENTION, by name. model: config.model; its attention is "float32", for
+    `exact`, or "flash". RoPE is float32 in both.
     cache: (k_BUPK, v_BUPK) of positions 0, 1, ...: the rows are at positions start, start + 1, ..., their keys and
     values are put there, and they see all up to their own, in float32.
     """
     q_BTHK, k_BTPK, v_BTPK = _queries_keys_values(x_BTD, weights, model, start)
     with jax.named_scope("attention"):  # its name in a profile
         if cache is None:
-            y_BTHK = {"float32": exact, "flash": flash.attention}[model.attention](q_BTHK, k_BTPK, v_BTPK)
+            y_BTHK = {"float32": exact, "flash": flash}[model.attention](q_BTHK, k_BTPK, v_BTPK)
         else:
             put = lambda kept, new: jax.lax.dynamic_update_slice(kept, new, (0, start, 0, 0))
             cache = jax.tree.map(put, cache, (k_BTPK, v_BTPK))
@@ -62,13 +64,45 @@ def rope(x_BTHK, base: float, start=0):
 
 
 def exact(q_BTHK, k_BUPK, v_BUPK, start=0):
-    """softmax(q k / sqrt(K)) v over the positions up to the query's own, all at once, in float32.
+    """softmax(q k / sqrt(K)) v over the positions up to the query's own, all at once; float32 [B, T, H, K].
 
-    The queries are at positions start, start + 1, ...; the keys are at 0, 1, ...
+    The queries are at positions start, start + 1, ...; the keys are at 0, 1, ... W = H / P consecutive heads of queries
+    share a head of keys and values. Sums and softmax are float32; bfloat16 inputs round the probabilities, too.
     """
-    product = functools.partial(jnp.einsum, precision=jax.lax.Precision.HIGHEST)  # else TPUs and GPUs round the inputs
-    q_BQPK, position_Q = flash.grouped(q_BTHK, k_BUPK.shape[2])
-    score_BPQU = product("bqpk,bupk->bpqu", q_BQPK, k_BUPK) / jnp.sqrt(jnp.float32(q_BTHK.shape[-1]))
-    causal_QU = start + position_Q[:, None] >= jnp.arange(k_BUPK.shape[1])[None, :]
-    score_BPQU = jnp.where(causal_QU, score_BPQU, -jnp.inf)
-    return flash.ungrouped(product("bpqu,bupk->bqpk", jax.nn.softmax(score_BPQU), v_BUPK), q_BTHK.shape)
+    (b, t, h, k), p = q_BTHK.shape, k_BUPK.shape[2]
+    w = h // p
+    # highest: else TPUs and GPUs round float32 inputs
+    product = functools.partial(jnp.einsum, precision="highest", preferred_element_type=jnp.float32)
+    # heads that share keys are worked on as more queries of one head, W at each position
+    q_BQPK = q_BTHK.reshape(b, t, p, w, k).swapaxes(2, 3).reshape(b, t * w, p, k)
+    score_BPQU = product("bqpk,bupk->bpqu", q_BQPK, k_BUPK) / jnp.sqrt(jnp.float32(k))
+    causal_QU = start + jnp.arange(t * w)[:, None] // w >= jnp.arange(k_BUPK.shape[1])
+    probability_BPQU = jax.nn.softmax(jnp.where(causal_QU, score_BPQU, -jnp.inf)).astype(v_BUPK.dtype)
+    y_BQPK = product("bpqu,bupk->bqpk", probability_BPQU, v_BUPK)
+    return y_BQPK.reshape(b, t, w, p, k).swapaxes(2, 3).reshape(q_BTHK.shape)
+
+
+def flash(q_BTHK, k_BTPK, v_BTPK):
+    """`exact` of inputs rounded to bfloat16, with no T x T array in memory; returns bfloat16 [B, T, H, K].
+
+    A GPU runs cuDNN's kernel, a TPU that of jmoe/model/tpu_flash.py. Other devices, and shapes that the TPU's kernel
+    does not take, use `blocks`: a test needs no chip.
+    """
+    platform, kernel = jax.sharding.get_abstract_mesh().abstract_device.platform, blocks
+    if platform == "gpu":
+        kernel = functools.partial(jax.nn.dot_product_attention, is_causal=True, implementation="cudnn")
+    elif platform == "tpu":
+        from jmoe.model import tpu_flash  # imports Pallas for TPUs, a tenth of all that the trainer imports
+
+        kernel = tpu_flash.attention if tpu_flash.fits(*q_BTHK.shape[1::2]) else blocks
+    return kernel(*(x.astype(jnp.bfloat16) for x in (q_BTHK, k_BTPK, v_BTPK)))
+
+
+def blocks(q_BTHK, k_BTPK, v_BTPK):
+    """`exact`, one block of queries against all keys at a time, with remat; of the inputs' type."""
+    b, t, h, k = q_BTHK.shape
+    block = BLOCK if t % BLOCK == 0 else t
+    one = jax.checkpoint(lambda args: exact(args[1], k_BTPK, v_BTPK, args[0]).astype(q_BTHK.dtype))
+    q_ZBTHK = q_BTHK.reshape(b, t // block, block, h, k).swapaxes(0, 1)
+    y_ZBTHK = jax.lax.map(one, (jnp.arange(0, t, block), q_ZBTHK))
+    return y_ZBTHK.swapaxes(0, 1).reshape(q_BTHK.shape)

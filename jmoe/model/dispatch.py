@@ -19,11 +19,22 @@ def swiglu(x_END, gate_EDF, up_EDF, down_EFD):
     return hidden_ENF @ down_EFD
 
 
-def narrow_swiglu(x_END, gate_EDF, up_EDF, down_EFD):
-    """swiglu with one product for gate and up, which reads x once and writes its gradient once: the larger arrays where
-    experts are narrow."""
-    gate_ENF, up_ENF = jnp.split(x_END @ jnp.concatenate([gate_EDF, up_EDF], axis=-1), 2, axis=-1)
-    return (jax.nn.silu(gate_ENF) * up_ENF) @ down_EFD
+def queues(expert_GJ, n_experts: int):
+    """Each expert's queue of choices, in the order of J.
+
+    Returns:
+      order_GJ: the choices of expert 0, then those of expert 1, ...; place_GJ: of each choice in its expert's queue;
+      count_GE: the choices of each expert; first_GE: where its queue begins in order_GJ.
+    """
+    n_choices = expert_GJ.shape[1]
+    # one integer for expert and choice (below 2^31) sorts faster than a stable sort of pairs
+    order_GJ = jnp.sort(expert_GJ * n_choices + jnp.arange(n_choices), axis=-1, stable=False) % n_choices
+    # the inverse of a permutation: a scatter is quicker than a second sort
+    inverse = lambda order_J: jnp.zeros_like(order_J).at[order_J].set(jnp.arange(n_choices), unique_indices=True)
+    rank_GJ = jnp.vectorize(inverse, signature="(j)->(j)")(order_GJ)
+    count_GE = routing.count(expert_GJ, n_experts)
+    first_GE = jnp.cumsum(count_GE, axis=-1) - count_GE
+    return order_GJ, rank_GJ - jnp.take_along_axis(first_GE, expert_GJ, axis=-1), count_GE, first_GE
 
 
 def assign(expert_GJ, n_experts: int, capacity: int):
@@ -34,25 +45,14 @@ def assign(expert_GJ, n_experts: int, capacity: int):
       slot_of_choice_GJ: the slot of each choice, L where the choice is dropped.
     """
     n_choices = expert_GJ.shape[1]
-    # one integer for expert and choice (below 2^31) sorts faster than a stable sort of pairs
-    order_GJ = jnp.sort(expert_GJ * n_choices + jnp.arange(n_choices), axis=-1, stable=False) % n_choices
-    rank_GJ = jnp.vectorize(_inverse, signature="(j)->(j)")(order_GJ)
-    count_GE = routing.count(expert_GJ, n_experts)
-    first_GE = jnp.cumsum(count_GE, axis=-1) - count_GE
+    order_GJ, place_GJ, count_GE, first_GE = queues(expert_GJ, n_experts)
+    slot_of_choice_GJ = jnp.where(place_GJ < capacity, expert_GJ * capacity + place_GJ, n_experts * capacity)
 
-    position_GJ = rank_GJ - jnp.take_along_axis(first_GE, expert_GJ, axis=-1)
-    slot_of_choice_GJ = jnp.where(position_GJ < capacity, expert_GJ * capacity + position_GJ, n_experts * capacity)
-
-    position_C = jnp.arange(capacity)
-    sorted_GEC = jnp.minimum(first_GE[:, :, None] + position_C, n_choices - 1)
+    place_C = jnp.arange(capacity)
+    sorted_GEC = jnp.minimum(first_GE[:, :, None] + place_C, n_choices - 1)
     choice_GL = jnp.take_along_axis(order_GJ, sorted_GEC.reshape(len(expert_GJ), -1), axis=-1)
-    full_GL = (position_C < count_GE[:, :, None]).reshape(choice_GL.shape)
+    full_GL = (place_C < count_GE[:, :, None]).reshape(choice_GL.shape)
     return jnp.where(full_GL, choice_GL, n_choices), slot_of_choice_GJ
-
-
-def _inverse(order_J):
-    """The place of each choice in a permutation; a scatter is quicker than a second sort."""
-    return jnp.zeros_like(order_J).at[order_J].set(jnp.arange(len(order_J), dtype=order_J.dtype), unique_indices=True)
 
 
 def mixture(x_ND, router_DE, weights, *, group_tokens: int, capacity_factor: float, **choice):
@@ -75,26 +75,22 @@ def mixture(x_ND, router_DE, weights, *, group_tokens: int, capacity_factor: flo
     capacity = min(group_tokens, int(expert_GJ.shape[1] * capacity_factor / n_experts))
     choice_of_slot_GL, slot_of_choice_GJ = assign(expert_GJ, n_experts, capacity)
     metrics["drop_rate"] = jnp.mean(slot_of_choice_GJ == n_experts * capacity, axis=-1, dtype=jnp.float32)
+    slots = choice_of_slot_GL, slot_of_choice_GJ
     if expert_GJ.shape[1] > group_tokens and jax.lax.axis_size("expert") == 1:
-        y_ND = parts.mixture(x_GSD, gate_GJ, choice_of_slot_GL, slot_of_choice_GJ, tuple(weights))
-        return y_ND, _over_groups(metrics)
-
-    def served(slots_GLD):
-        layer = narrow_swiglu if expert_GJ.shape[1] > group_tokens else swiglu
-        return _served(layer, slots_GLD.reshape(-1, n_experts, capacity, d_model), weights).reshape(slots_GLD.shape)
-
-    y_GSD = _through_slots(x_GSD, gate_GJ, choice_of_slot_GL, slot_of_choice_GJ, served)
-    return y_GSD.reshape(x_ND.shape), _over_groups(metrics)
+        y_ND = parts.mixture(x_GSD, gate_GJ, *slots, tuple(weights))
+    else:
+        served = lambda slots_GLD: _served(slots_GLD.reshape(-1, n_experts, capacity, d_model), weights)
+        y_ND = _through_slots(x_GSD, gate_GJ, *slots, served).reshape(x_ND.shape)
+    return y_ND, _over_groups(metrics)
 
 
 def _through_slots(x_GSD, gate_GJ, choice_of_slot_GL, slot_of_choice_GJ, served):
     """y_GSD: moves tokens into slots, applies `served` to them, moves them back and sums over each token's choices."""
     n_tokens, n_choices = x_GSD.shape[1], gate_GJ.shape[1]
     top_k = n_choices // n_tokens
-    token_of_slot_GL = choice_of_slot_GL
-    if top_k > 1:
-        token_of_slot_GL = jnp.where(choice_of_slot_GL == n_choices, n_tokens, choice_of_slot_GL % n_tokens)
-    slots_GLD = served(rows.move(x_GSD, token_of_slot_GL, slot_of_choice_GJ, top_k))
+    token_of_slot_GL = jnp.where(choice_of_slot_GL == n_choices, n_tokens, choice_of_slot_GL % n_tokens)
+    slots_GLD = rows.move(x_GSD, token_of_slot_GL, slot_of_choice_GJ, top_k)
+    slots_GLD = served(slots_GLD).reshape(slots_GLD.shape)
     if top_k > 1:
         gate_GJ = sharding.vary(gate_GJ, "model")  # like the slots after their experts
         return rows.gathered(slots_GLD, gate_GJ, slot_of_choice_GJ, choice_of_slot_GL, token_of_slot_GL, top_k)
@@ -107,14 +103,14 @@ def _over_groups(metrics: dict) -> dict:
     return {name: m.sum(axis=0) if routing.is_count(m) else jnp.mean(m) for name, m in metrics.items()}
 
 
-def _served(layer, slots_GECD, weights):
+def _served(slots_GECD, weights):
     """Passes every slot through its expert, which may be on another device of the expert axis."""
     spread, (_, _, capacity, d_model) = jax.lax.axis_size("expert") > 1, slots_GECD.shape
     if spread:  # every expert's slots to its device: [G, E, C, D] -> [G X, E / X, C, D]
         slots_GECD = jax.lax.all_to_all(slots_GECD, "expert", split_axis=1, concat_axis=0, tiled=True)
     n_groups, n_local = slots_GECD.shape[:2]
     slots_END = slots_GECD.swapaxes(0, 1).reshape(n_local, n_groups * capacity, d_model)
-    slots_END = layer(slots_END, *weights)
+    slots_END = swiglu(slots_END, *weights)
     slots_GECD = slots_END.reshape(n_local, n_groups, capacity, d_model).swapaxes(0, 1)
     if spread:
         slots_GECD = jax.lax.all_to_all(slots_GECD, "expert", split_axis=0, concat_axis=1, tiled=True)
@@ -135,35 +131,29 @@ def dropless(x_ND, router_DE, weights, *, group_tokens: int | None = None, block
     n_experts = router_DE.shape[1]
     logits_GSE = routing.logits_of(x_ND, router_DE).reshape(-1, group_tokens or n_tokens, n_experts)
     expert_GJ, gate_GJ, metrics = routing.route(logits_GSE, **choice)
+    metrics["drop_rate"] = jnp.zeros(len(expert_GJ), jnp.float32)
     top_k = expert_GJ.size // n_tokens
     # from here on all tokens are one group: the first choices of all of them, then their second ones
-    together = lambda a_GJ: a_GJ.reshape(len(a_GJ), top_k, -1).swapaxes(0, 1).reshape(-1)
-    expert_J, gate_J = together(expert_GJ), together(gate_GJ)
-    many = min(512, len(expert_J) // (16 * n_experts)) if top_k > 1 else 0
+    together = lambda a_GJ: a_GJ.reshape(len(a_GJ), top_k, -1).swapaxes(0, 1).reshape(1, -1)
+    expert_GJ, gate_GJ = together(expert_GJ), together(gate_GJ)
+    n_choices = expert_GJ.size
+    many = min(512, n_choices // (16 * n_experts)) if top_k > 1 else 0
     block = block or max(min(256, n_tokens) // top_k, min(8, n_tokens), many)
-    expert_of_block, slot_of_choice_J = _in_blocks(expert_J, n_experts, block)
-    n_choices, n_slots = len(expert_J), len(expert_of_block) * block
-    choice_of_slot_L = jnp.full(n_slots, n_choices).at[slot_of_choice_J].set(jnp.arange(n_choices))
+    n_blocks = n_choices // block + n_experts
+    # each expert's queue begins a new block
+    _, place_GJ, count_GE, _ = queues(expert_GJ, n_experts)
+    blocks_E = -(-count_GE[0] // block)
+    end_E = jnp.cumsum(blocks_E)
+    expert_Z = jnp.minimum(jnp.searchsorted(end_E, jnp.arange(n_blocks), side="right"), n_experts - 1)
+    slot_of_choice_GJ = (end_E - blocks_E)[expert_GJ] * block + place_GJ
+    choice_of_slot_L = jnp.full(n_blocks * block, n_choices).at[slot_of_choice_GJ[0]].set(jnp.arange(n_choices))
 
     def served(slots_GLD):
-        slots = sharding.vary(slots_GLD, "model").reshape(-1, block, d_model)
-        return _served_in_blocks(slots, expert_of_block, tuple(weights)).reshape(slots_GLD.shape)
+        slots_ZCD = sharding.vary(slots_GLD, "model").reshape(n_blocks, block, d_model)
+        return _served_in_blocks(slots_ZCD, expert_Z, tuple(weights))
 
-    y_GSD = _through_slots(x_ND[None], gate_J[None], choice_of_slot_L[None], slot_of_choice_J[None], served)
-    metrics["drop_rate"] = jnp.zeros(len(expert_GJ), jnp.float32)
+    y_GSD = _through_slots(x_ND[None], gate_GJ, choice_of_slot_L[None], slot_of_choice_GJ, served)
     return y_GSD[0], _over_groups(metrics)
-
-
-def _in_blocks(expert_J, n_experts: int, block: int):
-    """The expert of each block, and the slot of each choice: each expert's choices begin a new block."""
-    n_choices, count_E = len(expert_J), routing.count(expert_J, n_experts)
-    end_E = jnp.cumsum(-(-count_E // block))  # in blocks
-    n_blocks = n_choices // block + n_experts
-    expert_of_block = jnp.minimum(jnp.searchsorted(end_E, jnp.arange(n_blocks), side="right"), n_experts - 1)
-    order_J = jnp.argsort(expert_J, stable=True)
-    first_E = jnp.cumsum(count_E) - count_E
-    rank_J = _inverse(order_J) - first_E[expert_J]  # a choice's place in the queue of its expert
-    return expert_of_block, (end_E - -(-count_E // block))[expert_J] * block + rank_J
 
 
 def _of_expert(weights, e):

@@ -4,11 +4,6 @@ import jax
 import jax.numpy as jnp
 
 
-def norm(x, scale, bias=None):
-    """LayerNorm over the last axis, or RMSNorm where there is no bias."""
-    return rms_norm(x, scale) if bias is None else layer_norm(x, scale, bias)
-
-
 def rms_norm(x, scale, axis=-1, average=lambda mean: mean):
     """x / rms(x) * scale over `axis`, in float32, back in x's dtype.
 
@@ -19,8 +14,10 @@ def rms_norm(x, scale, axis=-1, average=lambda mean: mean):
     return (x32 * scale).astype(x.dtype)
 
 
-def layer_norm(x, scale, bias):
-    """(x - mean(x)) / std(x) * scale + bias over the last axis, in float32, back in x's dtype."""
+def norm(x, scale, bias=None):
+    """(x - mean(x)) / std(x) * scale + bias over the last axis, in float32, back in x's dtype. No bias: rms_norm."""
+    if bias is None:
+        return rms_norm(x, scale)
     x32 = x.astype(jnp.float32)
     x32 -= jnp.mean(x32, axis=-1, keepdims=True)
     x32 *= jax.lax.rsqrt(jnp.mean(x32**2, axis=-1, keepdims=True) + 1e-5)

@@ -40,8 +40,6 @@ def sum_of_rows(x_GID, index_GJ, top_k: int, weight_GJ=None):
 
     The rows of all choices, `top_k` times as many as tokens, never exist as one array.
     """
-    if top_k == 1 and weight_GJ is None:
-        return taken(x_GID, index_GJ)
     found = [taken(x_GID, index_GS) for index_GS in jnp.split(index_GJ, top_k, axis=1)]
     if weight_GJ is not None:
         weights = jnp.split(weight_GJ, top_k, axis=1)

@@ -9,7 +9,6 @@ import re
 import sys
 
 import jax
-import numpy as np
 import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 from orbax.checkpoint.checkpoint_managers import preservation_policy
@@ -26,13 +25,14 @@ DAMAGE = (FileNotFoundError, NotADirectoryError, IsADirectoryError, ValueError, 
 # ... and the words that TensorStore begins such an error with.
 FAULTY = ("DATA_LOSS", "FAILED_PRECONDITION", "INVALID_ARGUMENT", "NOT_FOUND", "OUT_OF_RANGE")
 ANSWERS = ("404", "416")  # HTTP codes of a store that has no such object, or fewer bytes of it
-ELSEWHERE = "another process could not read it"
 
 
 class Checkpoints:
-    """The checkpoints under `directory`; keeps the newest two and the steps in `keep`, where branches fork."""
+    """The checkpoints under `directory`; keeps the newest two and the steps in `keep`, where branches fork.
 
-    _saving = None  # the Checkpoints of this process that saved last: saves of two managers must not overlap
+    Saves of two folders must not overlap: wait() before another one saves.
+    """
+
     _own = set()  # folders that this process saved: restoring one of them is not reported as a resume
 
     def __init__(self, directory, keep=()):
@@ -69,9 +69,6 @@ class Checkpoints:
         sums, finite = checksums({"params": params, "opt_state": opt_state})
         if not finite:
             raise self.diverged(f"the state after step {step - 1} is not finite")
-        if Checkpoints._saving not in (None, self):
-            Checkpoints._saving.wait()
-        Checkpoints._saving = self
         self._set_aside()
         Checkpoints._own.add(str(self.directory / str(step)))
         storage.ask()
@@ -127,8 +124,6 @@ class Checkpoints:
     def close(self) -> None:
         with storage.outage_named(self.directory):
             self._manager.close()
-        if Checkpoints._saving is self:
-            Checkpoints._saving = None
 
     def _set_aside(self) -> None:
         """Moves the damaged steps out of the folder of checkpoints into its parent folder; deletes none."""
@@ -150,13 +145,12 @@ class Checkpoints:
             value = read()
         except Damaged as error:
             reason = str(error)
-        if jax.process_count() > 1 and not np.all(multihost_utils.process_allgather(reason is None)):
-            reason = reason or ELSEWHERE
-        if reason is None:
+        if not processes.anywhere(reason is not None):
             return value
         self._damaged.append(step)
-        by_all = reason != ELSEWHERE  # each process that saw damage prints what it saw
-        processes.log(f"WARNING: the checkpoint {self.directory / str(step)} is damaged and skipped: {reason}", by_all)
+        what = f"WARNING: the checkpoint {self.directory / str(step)} is damaged and skipped: "
+        # each process that saw damage prints what it saw
+        processes.log(what + (reason or "another process could not read it"), by_all=reason is not None)
         return None
 
 

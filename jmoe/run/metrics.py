@@ -29,6 +29,7 @@ from tqdm import tqdm
 from jmoe.config import counts
 from jmoe.config.fields import record_of
 from jmoe.errors import Interrupted, UserError
+from jmoe.run import processes
 from jmoe.storage.files import ask, copy_files, is_remote, read_lines, write_whole
 
 LINE_SECONDS = 60.0  # from one line to the next where progress is not shown on a terminal
@@ -43,21 +44,42 @@ class Report:
 
     def __init__(self, run, segment, start: int, peak_flops: float):
         """`run`: the run.Run whose `segment` goes on at step `start`. peak_flops: FLOP/s of a device, 0 if unknown."""
-        self._config, self._schedule, self._segment = run.config, run.schedule, segment
-        folder, n_tokens = run.workdir / segment.name, run.schedule.tokens_at(start)
-        self.log = Log(folder, start, segment.stop, run.config)
-        self._profile = Profile(run.config, folder, segment.stop)
-        self._progress = Progress(segment, start, n_tokens, run.to_go(segment, start))
-        self.speed = Speed(run.config, n_tokens, peak_flops)
+        config, folder = run.config, run.workdir / segment.name
+        self._schedule, self._segment, self._log_every = run.schedule, segment, config.log_every
+        self.log, self._profile = Log(folder, start, segment.stop, config), Profile(config, folder, segment.stop)
+        self._is_first = jax.process_index() == 0  # which alone shows progress: a bar on a terminal, else lines
+        disable = None if self._is_first else True
+        self._bar = tqdm(
+            total=segment.stop, initial=start, desc=segment.name, unit=" steps", disable=disable, leave=False
+        )
+        flops = sum(counts.matmul_flops_per_token(config.model, config.data.seq_len).values())
+        self._mfu_of_rate = flops / (jax.device_count() * peak_flops) if peak_flops else 0.0
+        n_tokens, self._began, self._wait = run.schedule.tokens_at(start), time.monotonic(), 0.0
+        self._end = n_tokens + run.to_go(segment, start)
+        self._measured = self._told = self._began, n_tokens  # of the last line of speed.jsonl, and of progress
 
     def __enter__(self):
         return self
 
     def __exit__(self, kind, *_):
-        self._progress.close()
+        self._bar.close()
         if kind is None or issubclass(kind, (UserError, Interrupted)):
             self._profile.stop()
             self.log.close()
+
+    @contextlib.contextmanager
+    def waiting(self):
+        """Counts the time that the `with` block takes as waiting for input."""
+        began = time.monotonic()
+        yield
+        self._wait += time.monotonic() - began
+
+    @contextlib.contextmanager
+    def paused(self):
+        """Leaves the time that the `with` block takes out of speed.jsonl."""
+        began, (last, n_tokens) = time.monotonic(), self._measured
+        yield
+        self._measured = last + time.monotonic() - began, n_tokens
 
     def starting(self, step: int) -> None:
         """`step` is about to be launched."""
@@ -66,18 +88,45 @@ class Report:
     def started(self, step: int, metrics) -> None:
         """`step` was launched; `metrics`, arrays, will be ready when it is done."""
         self._profile.after(step, metrics)
-        self._progress.advance()
+        self._bar.update()
 
     def finished(self, step: int, values: dict) -> None:
         """`step` is done, with these metrics as Python numbers; those of every config.log_every steps are written, and
         those with a validation loss."""
-        n_tokens, measured = self._schedule.tokens_at(step + 1), None
-        is_last, is_evaluated = step == self._segment.stop - 1, "validation_loss" in values
-        if step % self._config.log_every == 0 or is_last or is_evaluated:
+        n_tokens = self._schedule.tokens_at(step + 1)
+        if step % self._log_every == 0 or step == self._segment.stop - 1 or "validation_loss" in values:
             rate = self._schedule.learning_rate(step, self._segment)
-            measured = self.speed.measure(n_tokens)
-            self.log.write(step, {"n_tokens": n_tokens, "learning_rate": rate} | values, measured)
-        self._progress.finished(step, n_tokens, values["cross_entropy"], measured)
+            speed = self._speed(n_tokens)
+            self.log.write(step, {"n_tokens": n_tokens, "learning_rate": rate} | values, speed)
+            mfu = f", MFU {speed['mfu']:.1%}" if "mfu" in speed else ""
+            shown = f"loss {values['cross_entropy']:.3f}, {speed['tokens_per_second']:,.0f} tokens/s{mfu}"
+            self._bar.set_postfix_str(shown, refresh=False)
+        now, (last, tokens_then) = time.monotonic(), self._told
+        if self._is_first and self._bar.disable and now - last >= LINE_SECONDS:
+            rate = (n_tokens - tokens_then) / max(now - last, 1e-9)
+            self._told = now, n_tokens
+            processes.log(
+                f"{self._segment.name}: step {step + 1} of {self._segment.stop}, {n_tokens:,} tokens, loss "
+                f"{values['cross_entropy']:.4f}, {rate:,.0f} tokens/s, "
+                f"{tqdm.format_interval((self._end - n_tokens) / rate)} left"
+            )
+
+    def _speed(self, n_tokens: int) -> dict:
+        """The fields of speed.jsonl after `n_tokens` of the run."""
+        now, (last, tokens_then) = time.monotonic(), self._measured
+        elapsed = max(now - last, 1e-9)
+        rate = (n_tokens - tokens_then) / elapsed
+        mfu = {"mfu": round(rate * self._mfu_of_rate, 4)} if self._mfu_of_rate else {}
+        wait, self._wait, self._measured = self._wait, 0.0, (now, n_tokens)
+        return (
+            {"tokens_per_second": round(rate, 1)}
+            | mfu
+            | {
+                "input_wait": round(wait / elapsed, 4),
+                "memory_bytes": _memory_bytes(),
+                "seconds": round(now - self._began, 3),
+            }
+        )
 
 
 class Log:
@@ -167,46 +216,6 @@ def _wandb_run(config, folder: epath.Path, local: pathlib.Path):
     )
 
 
-class Speed:
-    """Measures one segment's loop; `measure` gives the values since its last call."""
-
-    def __init__(self, config, n_tokens: int, peak_flops: float):
-        self._flops_per_token = sum(counts.matmul_flops_per_token(config.model, config.data.seq_len).values())
-        self._peak_flops = peak_flops
-        self._began = self._last = time.monotonic()
-        self._n_tokens, self._wait = n_tokens, 0.0
-
-    @contextlib.contextmanager
-    def waiting(self):
-        """Counts the time that the `with` block takes as waiting for input."""
-        began = time.monotonic()
-        yield
-        self._wait += time.monotonic() - began
-
-    @contextlib.contextmanager
-    def paused(self):
-        """Leaves the time that the `with` block takes out of the measured time."""
-        began = time.monotonic()
-        yield
-        self._last += time.monotonic() - began
-
-    def measure(self, n_tokens: int) -> dict:
-        """The fields of speed.jsonl after `n_tokens` of the run."""
-        now = time.monotonic()
-        elapsed = max(now - self._last, 1e-9)
-        rate = (n_tokens - self._n_tokens) / elapsed
-        speed = {"tokens_per_second": round(rate, 1)}
-        if self._peak_flops:
-            speed["mfu"] = round(rate * self._flops_per_token / (jax.device_count() * self._peak_flops), 4)
-        speed |= {
-            "input_wait": round(self._wait / elapsed, 4),
-            "memory_bytes": _memory_bytes(),
-            "seconds": round(now - self._began, 3),
-        }
-        self._last, self._n_tokens, self._wait = now, n_tokens, 0.0
-        return speed
-
-
 def _memory_bytes() -> int:
     stats = [device.memory_stats() for device in jax.local_devices()]
     if all(stats):
@@ -241,44 +250,3 @@ class Profile:
             if self._scratch:
                 copy_files(self._scratch.name, self._folder)
                 self._scratch.cleanup()
-
-
-class Progress:
-    """A segment's progress: a bar on a terminal, else about a line a minute; the first process prints it."""
-
-    def __init__(self, segment, start: int, n_tokens: int, to_go: int):
-        """The run trains `n_tokens` before step `start`, and `to_go` from there on, in all segments to come."""
-        self._segment, self._shown = segment, jax.process_index() == 0
-        hidden = None if self._shown else True
-        self._bar = tqdm(
-            total=segment.stop, initial=start, desc=segment.name, unit=" steps", disable=hidden, leave=False
-        )
-        self._last, self._n_tokens, self._end = time.monotonic(), n_tokens, n_tokens + to_go
-
-    def close(self) -> None:
-        self._bar.close()
-
-    def advance(self) -> None:
-        """One more step was started."""
-        self._bar.update()
-
-    def finished(self, step: int, n_tokens: int, loss: float, measured: dict | None) -> None:
-        """`step` ended with this loss, after `n_tokens`; `measured` is its line of speed.jsonl, if it has one."""
-        if not self._bar.disable:
-            if measured:
-                mfu = f", MFU {measured['mfu']:.1%}" if "mfu" in measured else ""
-                text = f"loss {loss:.3f}, {measured['tokens_per_second']:,.0f} tokens/s{mfu}"
-                self._bar.set_postfix_str(text, refresh=False)
-            return
-        now = time.monotonic()
-        if not self._shown or now - self._last < LINE_SECONDS:
-            return
-        rate = (n_tokens - self._n_tokens) / max(now - self._last, 1e-9)
-        self._last, self._n_tokens = now, n_tokens
-        left = tqdm.format_interval((self._end - n_tokens) / rate)
-        print(
-            f"{self._segment.name}: step {step + 1} of {self._segment.stop}, {n_tokens:,} tokens, loss {loss:.4f}, "
-            f"{rate:,.0f} tokens/s, {left} left",
-            file=sys.stderr,
-            flush=True,
-        )

@@ -41,14 +41,15 @@ def joined():
         _leave()
         raise
     except Exception as error:
-        if isinstance(error, Failure) and jax.process_count() > 1:
-            print(f"error: {error}", file=sys.stderr, flush=True)
-            os._exit(1)
         if jax.process_count() == 1 or disk_error(error) or unavailable(error):
             raise
-        traceback.print_exc()
-        print("this process failed, or lost another one of its run; the same command resumes", file=sys.stderr)
-        sys.stderr.flush()
+        if isinstance(error, Failure):
+            message = f"error: {error}"
+        else:
+            message = (
+                f"{traceback.format_exc()}this process failed, or lost another one of its run; the same command resumes"
+            )
+        print(message, file=sys.stderr, flush=True)
         os._exit(1)
     _leave()
 
@@ -76,6 +77,11 @@ def log(text: str, by_all: bool = False) -> None:
     """Prints a line to stderr, above any progress bar, in the first process or `by_all`."""
     if by_all or jax.process_index() == 0:
         tqdm.write(text, file=sys.stderr)
+
+
+def anywhere(holds: bool) -> bool:
+    """Whether it holds in any process; every process must ask."""
+    return bool(np.any(multihost_utils.process_allgather(np.array(holds)))) if jax.process_count() > 1 else holds
 
 
 def _join() -> None:
@@ -106,26 +112,22 @@ def owned(workdir):
     Where another trainer is at work, every process of this run raises UserError, which names that trainer. If it waited
     for that trainer first (JMOE_OWNER_PATIENCE), it raises Unavailable, since a later try may find the workdir free.
     """
+    path, refused = workdir / "train.lock", None
+    patience = float(os.environ.get("JMOE_OWNER_PATIENCE", 0))  # launch sets it: a trainer may be saving
     with contextlib.ExitStack() as held:
-        path, refused = workdir / "train.lock", None
-        patience = float(os.environ.get("JMOE_OWNER_PATIENCE", 0))  # launch sets it: a trainer may be saving
         if jax.process_index() == 0:
             try:
                 held.enter_context(ownership.hold(path, "jmoe.train", patience))
             except UserError as error:
                 refused = error
-        refusals = [refused is not None]
-        if jax.process_count() > 1:
-            refusals = multihost_utils.process_allgather(np.array(refused is not None))
-        if np.any(refusals):
+        if anywhere(refused is not None):
             refused = refused or ownership.Taken(path, ownership.owner(path))
             if not isinstance(refused, ownership.Taken):
-                raise UserError(str(refused))
-            owner = refused.owner or "which did not say who it is"
+                raise refused
             message = (
-                f"another trainer is at work in {workdir}, {owner}; two would spoil each other's files: wait until "
+                f"another trainer is at work in {workdir}, {refused.owner or 'which did not say who it is'}; two would "
+                "spoil each other's files: wait until it is done, or take another --workdir"
             )
-            message += "it is done, or take another --workdir"
             if patience:  # whoever set it is ready to wait again
                 raise Unavailable(f"{message} (waited {patience:.0f} s)")
             raise UserError(message)
@@ -141,21 +143,22 @@ def stop_signal():
     Several processes must call it in the same steps. When a signal reaches one of them, jax passes it on and chooses
     the step in which every process gets SIGTERM. A process that runs alone ends at once at its second signal.
     """
-    received, calls = [], itertools.count()
+    several, received, calls = jax.process_count() > 1, [], itertools.count()
 
     def receive(signum, _):
         if received:
             os._exit(128 + signum)
         received.append(signum)
-        if jax.process_count() > 1:
+        if several:
             signal.raise_signal(signal.SIGTERM)
 
-    if jax.process_count() > 1:  # jax has handled SIGTERM since the processes joined
-        handled = [signal.SIGINT]
-        signal_to_stop = lambda: signal.SIGTERM if multihost_utils.reached_preemption_sync_point(next(calls)) else 0
-    else:
-        handled = [signal.SIGINT, signal.SIGTERM]
-        signal_to_stop = lambda: received[0] if received else 0
+    def signal_to_stop():
+        if several:
+            return signal.SIGTERM if multihost_utils.reached_preemption_sync_point(next(calls)) else 0
+        return received[0] if received else 0
+
+    # of several processes jax has handled SIGTERM since they joined
+    handled = [signal.SIGINT] if several else [signal.SIGINT, signal.SIGTERM]
     before = {signum: signal.signal(signum, receive) for signum in handled}
     try:
         yield signal_to_stop

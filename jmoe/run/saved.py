@@ -41,19 +41,13 @@ def find(workdir: epath.Path, segment: str | None, step: int | None) -> epath.Pa
     if not steps:
         raise UserError(f"--workdir={workdir} holds no checkpoint")
     known = "; ".join(f"{name}: {', '.join(map(str, listed))}" for name, listed in sorted(steps.items()))
-    if segment is None:  # the largest budget, or the trunk where there is no branch
-        budget = lambda name: (name != "trunk", int(name.rpartition("-")[2]) if "-" in name else 0)
-        candidates = [name for name in steps if step is None or step in steps[name]]
-        segment = max(candidates, key=budget, default=None)
-        if segment is None:
-            raise UserError(f"--step={step} has no checkpoint in {workdir}; there are {known}")
-    if segment not in steps:
-        raise UserError(f"--segment={segment} has no checkpoint in {workdir}; there are {known}")
-    if step is None:
-        step = steps[segment][-1]
-    if step not in steps[segment]:
-        raise UserError(f"--step={step} has no checkpoint in {workdir / segment}; there are {known}")
-    return workdir / segment / "checkpoints" / str(step)
+    fitting = [name for name in steps if segment in (None, name) and step in (None, *steps[name])]
+    if not fitting:
+        asked = f"--segment={segment} " * (segment is not None) + f"--step={step} " * (step is not None)
+        raise UserError(f"{asked}has no checkpoint in {workdir}; there are {known}")
+    # the largest budget, or the trunk where there is no branch
+    segment = max(fitting, key=lambda name: (name != "trunk", int(name.rpartition("-")[2]) if "-" in name else 0))
+    return workdir / segment / "checkpoints" / str(steps[segment][-1] if step is None else step)
 
 
 @contextlib.contextmanager

@@ -34,11 +34,8 @@ class Schedule:
         self.warmup_tokens = optimizer.warmup_tokens
         self.decay_fraction = optimizer.decay_fraction
         law = optimizer.lr_law
-        log_peak = (
-            law.constant
-            + law.n_active * math.log(counts.n_active(config.model))
-            + law.n_experts * math.log(config.model.n_experts)
-        )  # Eq. 10, full active count
+        by_size = law.n_active * math.log(counts.n_active(config.model))  # Eq. 10, full active count
+        log_peak = law.constant + by_size + law.n_experts * math.log(config.model.n_experts)
         if not -88 < log_peak < 88:
             raise UserError(f"config.optimizer.lr_law gives a peak learning rate of e^{log_peak:g}, beyond any float32")
         self.peak = math.exp(log_peak)
@@ -92,12 +89,10 @@ class Schedule:
 
 def _phases(config) -> list[tuple[int, int, int]]:
     """(first step, first token, batch tokens) of each phase of the batch ramp; a phase starts on a whole step."""
-    phases = []
-    for from_token, batch in config.batch_tokens:
-        if not phases:
-            phases.append((0, 0, batch))
-        else:
-            step, token, previous = phases[-1]
-            steps = math.ceil((from_token - token) / previous)
-            phases.append((step + steps, token + steps * previous, batch))
+    (_, batch), *later = config.batch_tokens
+    phases = [(0, 0, batch)]
+    for from_token, batch in later:
+        step, token, previous = phases[-1]
+        steps = math.ceil((from_token - token) / previous)
+        phases.append((step + steps, token + steps * previous, batch))
     return phases

@@ -115,8 +115,3 @@ def mean_losses(eval_step, params, batches) -> tuple[float, dict[str, float]]:
         for (first, last), part in zip(position_parts(n_positions), of_parts)
     }
     return nats / n_tokens, by_position
-
-
-def mean_loss(eval_step, params, batches) -> float:
-    """The first of mean_losses."""
-    return mean_losses(eval_step, params, batches)[0]

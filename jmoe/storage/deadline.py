@@ -8,9 +8,8 @@ import time
 
 from jmoe.errors import UNAVAILABLE
 
-CLOCK = getattr(
-    time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC
-)  # it goes on while a process is halted or a machine sleeps
+# it goes on while a process is halted or a machine sleeps
+CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def now() -> float:
@@ -26,12 +25,8 @@ def end(why: str) -> None:
 
 
 class _Event(ctypes.Structure):  # struct sigevent, which SIGEV_SIGNAL, 0, makes the default
-    _fields_ = [
-        ("value", ctypes.c_void_p),
-        ("signo", ctypes.c_int),
-        ("notify", ctypes.c_int),
-        ("rest", ctypes.c_char * 48),
-    ]
+    _fields_ = [("value", ctypes.c_void_p), ("signo", ctypes.c_int), ("notify", ctypes.c_int)]
+    _fields_ += [("rest", ctypes.c_char * 48)]
 
 
 class Deadline:

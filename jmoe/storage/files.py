@@ -85,11 +85,8 @@ def wait_no_more() -> None:
 
 
 async def unless_hurried(work):
-    """Awaits `work` and returns its result.
-
-    Raises:
-      Unavailable: `work` takes longer than a second or two after wait_no_more(). Also raises what `work` raises.
-    """
+    """Awaits `work` and returns its result; Unavailable where it takes longer than a second or two after
+    wait_no_more()."""
     task, n_seconds_hurried = asyncio.ensure_future(work), 0
     try:
         while not (await asyncio.wait([task], timeout=1))[0]:
@@ -186,10 +183,8 @@ def make_workdir(path: str | os.PathLike) -> epath.Path:
         folder.mkdir(parents=True, exist_ok=True)
         probe.write_text("0" * 4096)
         probe.unlink()
-    except Unavailable:
-        raise
     except Exception as error:  # noqa: BLE001  object stores raise their clients' own errors
-        if not is_remote(path) and not isinstance(error, OSError):
+        if isinstance(error, Unavailable) or not is_remote(path) and not isinstance(error, OSError):
             raise
         reason = os.strerror(error.errno) if getattr(error, "errno", None) else " ".join(str(error).split())
         raise UserError(f"--workdir={path} cannot be written: {reason or type(error).__name__}") from None

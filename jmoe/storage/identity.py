@@ -1,5 +1,6 @@
 """A process's identity, which no other process ever has, and signals that reach that process and no other."""
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -27,7 +28,7 @@ class Owner:
     def of(cls, pid: int | None = None, what: str = "") -> "Owner":
         """The process `pid` of this machine, by default this one."""
         pid = pid or os.getpid()
-        return cls(_host(), _boot(), _namespace(), pid, _started(pid), what)
+        return cls(socket.gethostname(), _boot(), _namespace(), pid, _started(pid), what)
 
     @classmethod
     def read(cls, text: str) -> "Owner":
@@ -42,7 +43,8 @@ class Owner:
 
     def is_near(self) -> bool:
         """Whether it runs, or ran, on this machine and in this process's namespace of process ids."""
-        return (self.boot, self.namespace) == (_boot(), _namespace()) and (bool(_boot()) or self.host == _host())
+        same = (self.boot, self.namespace) == (_boot(), _namespace())
+        return same and (bool(_boot()) or self.host == socket.gethostname())
 
     def lives_here(self) -> bool:
         """Whether it runs on this machine, so that a signal to its process id reaches it."""
@@ -54,29 +56,22 @@ class Owner:
 
     def send(self, signum: int) -> bool:
         """Sends the process a signal; returns False, and sends nothing, if it does not run on this machine."""
-        try:
-            handle = os.pidfd_open(self.pid) if hasattr(os, "pidfd_open") else None
-        except OSError:
-            return False
-        try:
-            if not self.lives_here():  # checked while the handle keeps its process id from being reused
-                return False
-            if handle is None:
-                os.kill(self.pid, signum)
-            else:
-                signal.pidfd_send_signal(handle, signum)
-            return True
-        except ProcessLookupError:
-            return False
-        finally:
-            if handle is not None:
-                os.close(handle)
+        with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
+            kill = lambda: os.kill(self.pid, signum)
+            if hasattr(os, "pidfd_open"):  # while this handle is open, the process id is not reused
+                handle = os.pidfd_open(self.pid)
+                stack.callback(os.close, handle)
+                kill = lambda: signal.pidfd_send_signal(handle, signum)
+            if self.lives_here():
+                kill()
+                return True
+        return False
 
     def __str__(self) -> str:
         if not self.pid:
             return "a process that did not say who it is"
         place = f"on {self.host}"
-        if not self.is_near() and self.host == _host():
+        if not self.is_near() and self.host == socket.gethostname():
             place = f"of another container, or machine of that name, {self.host}"
         return f"{self.what or 'a process'} (process {self.pid} {place})"
 
@@ -105,10 +100,6 @@ def stop(owners, patience: float) -> int:
     while any(owner.lives_here() for owner in killed):
         time.sleep(0.05)
     return len(killed)
-
-
-def _host() -> str:
-    return socket.gethostname()
 
 
 def _boot() -> str:

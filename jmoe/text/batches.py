@@ -39,7 +39,7 @@ def training_batches(corpus, config, schedule, mesh, segment, start: int):
     steps = grain.MapDataset.range(start, segment.stop).map(read)
     options = grain.ReadOptions(num_threads=2, prefetch_buffer_size=4)
     for local, n_rows in steps.to_iter_dataset(options):
-        yield _spread(local, mesh, n_rows, seq_len)
+        yield _spread(local, mesh, n_rows)
 
 
 def validation_batches(corpus, config, mesh):
@@ -57,7 +57,7 @@ def validation_batches(corpus, config, mesh):
         weight = (np.arange(start, start + size) < n_rows).astype(np.float32)
         index = chosen[np.minimum(np.arange(start, start + size), n_rows - 1)]
         local = read_rows(corpus.validation, seq_len, index[lo:hi])
-        yield _spread(local, mesh, size, seq_len), _spread(weight[lo:hi], mesh, size)
+        yield _spread(local, mesh, size), _spread(weight[lo:hi], mesh, size)
 
 
 def validation_bytes(corpus, config) -> float:
@@ -74,18 +74,14 @@ def _validation_rows(corpus, config) -> np.ndarray:
     return np.linspace(0, n_rows - 1, supply.n_validation_tokens(corpus, config) // seq_len).astype(int)
 
 
-def _sharding(mesh):
-    return jax.sharding.NamedSharding(mesh, sharding.TOKENS)
-
-
 def _own_rows(mesh, n_rows: int, seq_len: int) -> tuple[int, int]:
     """The range of rows that this process's devices hold; devices of a process lie side by side in the mesh."""
-    slices = [
-        index[0].indices(n_rows)[:2]
-        for index in _sharding(mesh).addressable_devices_indices_map((n_rows, seq_len + 1)).values()
-    ]
-    return min(lo for lo, _ in slices), max(hi for _, hi in slices)
+    layout = jax.sharding.NamedSharding(mesh, sharding.TOKENS)
+    indices = layout.addressable_devices_indices_map((n_rows, seq_len + 1)).values()
+    slices = [rows.indices(n_rows) for rows, _ in indices]
+    return min(lo for lo, _, _ in slices), max(hi for _, hi, _ in slices)
 
 
-def _spread(local: np.ndarray, mesh, n_rows: int, *_):
-    return jax.make_array_from_process_local_data(_sharding(mesh), local, (n_rows,) + local.shape[1:])
+def _spread(local: np.ndarray, mesh, n_rows: int):
+    layout = jax.sharding.NamedSharding(mesh, sharding.TOKENS)
+    return jax.make_array_from_process_local_data(layout, local, (n_rows,) + local.shape[1:])

@@ -75,7 +75,8 @@ def load(data, vocab_size: int | None = None) -> Corpus:
     or the tokenizer has more than `vocab_size` tokens (checked before any text is prepared); Unavailable if the store
     of a prepared folder gave no answer for minutes.
     """
-    if _is_prepared(data.path):
+    prepared = bool(data.path) and os.path.exists(os.path.join(os.path.expanduser(data.path), "manifest.json"))
+    if prepared or is_remote(data.path):
         corpus = _prepared(data)
     else:
         try:
@@ -98,10 +99,7 @@ def load(data, vocab_size: int | None = None) -> Corpus:
 
 def validation_sets(data, vocab_size: int) -> dict[str, Corpus]:
     """The sets of config.data.validation_sets by name; `validation` of each is all its text but the 1% held out of it.
-
-    Raises:
-      UserError: as `load`, with the set's name.
-    """
+    UserError as `load`, with the set's name."""
     sets = {}
     for name, path in named_paths(data.get("validation_sets", "")).items():
         one = data.copy_and_resolve_references()
@@ -133,8 +131,11 @@ def open_folder(folder: pathlib.Path, verify: bool = False) -> Corpus:
             if on_disk != size:
                 what = "is missing" if on_disk is None else f"has {on_disk} bytes instead of {size}"
                 raise UserError(damaged.format(f"{shard['file']} {what}"))
-            if verify and _sha256(path) != shard["sha256"]:
-                raise UserError(damaged.format(f"{shard['file']} differs from its hash in manifest.json"))
+            if verify:
+                with open(path, "rb") as file:
+                    digest = hashlib.file_digest(file, "sha256").hexdigest()
+                if digest != shard["sha256"]:
+                    raise UserError(damaged.format(f"{shard['file']} differs from its hash in manifest.json"))
             tokens = np.memmap(path, dtype, "r").view(np.ndarray)  # slices of a memmap are slow
             if verify and (largest := int(tokens.max())) >= manifest["tokenizer"]["vocab_size"]:
                 raise UserError(damaged.format(f"{shard['file']} holds token {largest}, beyond the vocabulary"))
@@ -166,12 +167,6 @@ def check_utf8(corpus: Corpus, folder: pathlib.Path) -> None:
 def skipped_warning(n: int) -> str:
     """The sentence about `n` documents that are not text."""
     return f"WARNING: {n} bad document(s) skipped; --config.data.on_bad_document=fail names the first"
-
-
-def _is_prepared(path: str) -> bool:
-    if is_remote(path):
-        return True
-    return bool(path) and os.path.exists(os.path.join(os.path.expanduser(path), "manifest.json"))
 
 
 def _prepared(data) -> Corpus:
@@ -259,8 +254,3 @@ def _move(work: pathlib.Path, folder: pathlib.Path) -> None:
     except OSError:  # the same tokens are there already
         if not folder.exists():
             raise
-
-
-def _sha256(path: pathlib.Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

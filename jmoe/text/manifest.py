@@ -27,8 +27,21 @@ def _text(pattern: str, words: str = ""):
 OBJECT = lambda x: isinstance(x, dict), "an object"
 FILES = lambda x: isinstance(x, list) and bool(x), "a list of files"
 STRING = lambda x: isinstance(x, str), "a string"
-FINGERPRINT, SHA256 = _text("[0-9a-f]{16}"), _text("[0-9a-f]{64}")
+SHA256 = _text("[0-9a-f]{64}")
 SHARD_NAME = _text(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}\.bin", "the bare name of a .bin file")
+ENTRIES = {  # an object before what it holds
+    "fingerprint": _text("[0-9a-f]{16}"),
+    "sha256": SHA256,
+    "tokenizer": OBJECT,
+    "tokenizer.name": STRING,
+    "tokenizer.sha256": STRING,
+    "tokenizer.vocab_size": _count(2**31),
+    "source": OBJECT,
+    "source.inputs": STRING,
+}
+for _what in ("documents", "tokens", "bytes"):
+    ENTRIES |= {_what: OBJECT} | {f"{_what}.{split}": _count() for split in SPLITS}
+ENTRIES |= {"shards": OBJECT} | {f"shards.{split}": FILES for split in SPLITS}
 
 
 def sha256(manifest: dict) -> str:
@@ -44,30 +57,22 @@ def parse(text: str) -> dict:
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     _check("it", manifest, OBJECT)
-    _entry(manifest, "fingerprint", FINGERPRINT)
-    if _entry(manifest, "sha256", SHA256) != sha256(manifest):
-        raise ValueError("its content differs from its own hash")
-    described = _entry(manifest, "tokenizer", OBJECT)
-    _entry(described, "name", STRING, "tokenizer.")
-    _entry(described, "sha256", STRING, "tokenizer.")
-    _entry(described, "vocab_size", _count(2**31), "tokenizer.")
-    _entry(_entry(manifest, "source", OBJECT), "inputs", STRING, "source.")
-    counts = {what: _entry(manifest, what, OBJECT) for what in ("documents", "tokens", "bytes")}
-    shards = _entry(manifest, "shards", OBJECT)
+    for name, kind in ENTRIES.items():
+        holder, _, entry = name.rpartition(".")
+        _check(name, (manifest[holder] if holder else manifest).get(entry), kind)
+        if name == "sha256" and manifest[name] != sha256(manifest):
+            raise ValueError("its content differs from its own hash")
     names = set()
     for split in SPLITS:
-        for what in counts:
-            _entry(counts[what], split, _count(), f"{what}.")
-        total = 0
-        for i, shard in enumerate(_entry(shards, split, FILES, "shards.")):
+        for i, shard in enumerate(manifest["shards"][split]):
             where = f"shards.{split}[{i}]"
             _check(where, shard, OBJECT)
-            name = _entry(shard, "file", SHARD_NAME, f"{where}.")
-            _check(f"{where}.file", name, (lambda x: x not in names, "named once"))
-            names.add(name)
-            _entry(shard, "sha256", SHA256, f"{where}.")
-            total += _entry(shard, "tokens", _count(), f"{where}.")
-        _check(f"tokens.{split}", counts["tokens"][split], (lambda x: x == total, f"its shards' {total}"))
+            for entry, kind in (("file", SHARD_NAME), ("sha256", SHA256), ("tokens", _count())):
+                _check(f"{where}.{entry}", shard.get(entry), kind)
+            _check(f"{where}.file", shard["file"], (lambda x: x not in names, "named once"))
+            names.add(shard["file"])
+        total = sum(shard["tokens"] for shard in manifest["shards"][split])
+        _check(f"tokens.{split}", manifest["tokens"][split], (lambda x: x == total, f"its shards' {total}"))
     token_bytes(manifest)
     return manifest
 
@@ -83,7 +88,8 @@ def token_bytes(manifest: dict) -> np.ndarray:
     vocab_size = manifest["tokenizer"]["vocab_size"]
     if "token_bytes" not in manifest:
         return np.full(vocab_size, manifest["bytes"]["validation"] / manifest["tokens"]["validation"])
-    packed = _entry(manifest, "token_bytes", STRING)
+    packed = manifest["token_bytes"]
+    _check("token_bytes", packed, STRING)
     try:
         inflate = zlib.decompressobj()
         content = inflate.decompress(base64.b64decode(packed, validate=True), 4 * vocab_size + 1)
@@ -93,12 +99,6 @@ def token_bytes(manifest: dict) -> np.ndarray:
     good = len(lengths) == vocab_size and np.isfinite(lengths).all() and (lengths >= 0).all()
     _check("token_bytes", packed[:20], (lambda _: good, f"a table of {vocab_size} packed numbers"))
     return lengths
-
-
-def _entry(holder: dict, name: str, kind, where: str = ""):
-    """The entry `name` of `holder`, which must be of that `kind`; an error calls it `where` + `name`."""
-    _check(where + name, holder.get(name), kind)
-    return holder[name]
 
 
 def _check(name: str, value, kind) -> None:

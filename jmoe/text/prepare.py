@@ -45,23 +45,15 @@ def digest(text: sources.Text, data, tokenizer) -> str:
     return hashlib.sha256("\n".join(lines).encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
-def prepare(
-    text: sources.Text,
-    data,
-    tokenizer,
-    folder: pathlib.Path,
-    n_workers: int = 1,
-    shard_tokens: int = SHARD_TOKENS,
-) -> dict:
+def prepare(text: sources.Text, data, tokenizer, folder: pathlib.Path, n_workers=1, shard_tokens=SHARD_TOKENS) -> dict:
     """Tokenises `text` into `folder`; returns the manifest. While it works it takes twice the tokens' space on disk.
 
     Raises UserError where a source can't be read, a document is bad and config.data.on_bad_document is "fail", or there
     is too little text to hold any out, and OSError where `folder` can't be written.
     """
     if data.on_bad_document not in ON_BAD_DOCUMENT:
-        raise UserError(
-            f"config.data.on_bad_document={data.on_bad_document!r} must be one of {', '.join(ON_BAD_DOCUMENT)}"
-        )
+        choices = ", ".join(ON_BAD_DOCUMENT)
+        raise UserError(f"config.data.on_bad_document={data.on_bad_document!r} must be one of {choices}")
     work = folder / f"units-{digest(text, data, tokenizer)}"
     work.mkdir(parents=True, exist_ok=True)
     units = text.units()
@@ -98,12 +90,8 @@ def _tokenise(units, paths, data, tokenizer, n_workers: int) -> None:
                 _tokenise_unit(unit, path, data, tokenizer)
                 bar.update(size(unit))
             return
-        pool = concurrent.futures.ProcessPoolExecutor(
-            min(n_workers, len(todo)),
-            multiprocessing.get_context("spawn"),
-            _start_worker,
-            (data,),
-        )
+        processes = min(n_workers, len(todo)), multiprocessing.get_context("spawn")
+        pool = concurrent.futures.ProcessPoolExecutor(*processes, _start_worker, (data,))
         try:
             # workers inherit this mask, so a Ctrl-C interrupts only this process, once they have started
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -173,7 +161,8 @@ def _write(units, paths, data, tokenizer, folder, shard_tokens) -> dict:
         documents = np.concatenate(tables)
         chosen = {split: np.insert(chosen[split], cut[0] + 1, split == "validation") for split in SPLITS}
     counts = {split: int(np.sum(chosen[split])) for split in SPLITS}
-    _check_counts(counts, data)
+    if not all(counts.values()):
+        raise UserError(_too_little(counts, data))
     for stale in folder.glob("*.bin"):  # of a preparation that was killed
         stale.unlink()
     writers = {split: _Shards(folder, split, shard_tokens) for split in SPLITS}
@@ -204,18 +193,16 @@ def _write(units, paths, data, tokenizer, folder, shard_tokens) -> dict:
     }
 
 
-def _check_counts(counts: dict[str, int], data) -> None:
-    """Raises UserError where a split has no document."""
-    if all(counts.values()):
-        return
+def _too_little(counts: dict[str, int], data) -> str:
+    """Why a split has no document."""
     if not data.validation_path:
-        raise UserError(
+        return (
             f"config.data.path={data.path!r}: {sum(counts.values())} different document(s) can't be split into "
             "training and validation; give more text, or held-out files by config.data.validation_path"
         )
     if not counts["validation"]:
-        raise UserError(f"config.data.validation_path={data.validation_path!r} holds no text")
-    raise UserError(f"config.data.path={data.path!r} holds no text that config.data.validation_path does not hold out")
+        return f"config.data.validation_path={data.validation_path!r} holds no text"
+    return f"config.data.path={data.path!r} holds no text that config.data.validation_path does not hold out"
 
 
 def _cut(index: int, tail: int, units, tables, data, tokenizer):
@@ -277,17 +264,14 @@ class _Shards:
             shard["documents"] += n_ended
             tokens, ends = tokens[len(part) :], ends[n_ended:] - len(part)
             if shard["tokens"] == self._shard_tokens:
-                self._finish()
+                self.close()
 
     def close(self) -> list[dict]:
-        """Ends the last file; returns for each shard its file, documents (that end in it), tokens, sha256."""
+        """Ends the open file; returns for each shard its file, documents (that end in it), tokens, sha256."""
         if self._file:
-            self._finish()
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._file.close()
+            self._shards[-1]["sha256"] = self._sha256.hexdigest()
+            self._file = None
         return self._shards
-
-    def _finish(self) -> None:
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
-        self._shards[-1]["sha256"] = self._sha256.hexdigest()
-        self._file = None

@@ -31,8 +31,7 @@ def documents(piece: Piece, field: str, skip: bool = False):
     """Yields the documents of a piece as bytes: a whole file, or `field` of each line, row or record.
 
     A bad document is not text: not UTF-8 (also half of a surrogate pair), not a string, null, or a line that is no JSON
-    object. With `skip` it yields
-    None; otherwise a UserError names its file and row.
+    object. With `skip` it yields None; otherwise a UserError names its file and row.
     """
     if piece.path.startswith("tfds:"):
         yield from _records(piece, field, skip)
@@ -117,19 +116,17 @@ def _lines(piece: Piece, field: str, skip: bool):
         if piece.start:
             at += len(file.readline())
         while at < piece.stop and (line := file.readline()):
+            place = lambda: f"{piece.path}, line {_line_number(piece.path, at)}"
             if line.strip():
-                yield _line(line, field, skip, lambda: f"{piece.path}, line {_line_number(piece.path, at)}")
+                try:
+                    text = json.loads(line)[field]
+                except (ValueError, KeyError, TypeError, RecursionError):
+                    text = None
+                if isinstance(text, str):
+                    yield _checked(text, skip, place)
+                else:
+                    yield _bad(skip, lambda: f"{place()}: not a JSON object with a string field {field!r}")
             at += len(line)
-
-
-def _line(line: bytes, field: str, skip: bool, place) -> bytes | None:
-    try:
-        text = json.loads(line)[field]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        text = None
-    if isinstance(text, str):
-        return _checked(text, skip, place)
-    return _bad(skip, lambda: f"{place()}: not a JSON object with a string field {field!r}")
 
 
 def _line_number(path: str, at: int) -> int:

@@ -31,12 +31,8 @@ class Text:
 
     def stamps(self) -> list[str]:
         """A line for each source, which changes when the source does."""
-        return [self.field] + [
-            f"{kind} {line}"
-            for kind, paths in (("train", self.train), ("held out", self.held_out))
-            for path in paths
-            for line in _stamp(path)
-        ]
+        lines = [("train", path) for path in self.train] + [("held out", path) for path in self.held_out]
+        return [self.field] + [f"{kind} {line}" for kind, path in lines for line in _stamp(path)]
 
     def units(self) -> list[tuple[str, list[Piece]]]:
         """(split, pieces) of about PIECE_BYTES each, in the order of the documents, held-out ones first."""
@@ -80,10 +76,10 @@ def _find(pattern: str, name: str) -> list[str]:
     paths = [path for path in paths if path.is_file()]
     if not paths:
         raise UserError(f"config.data.{name}={pattern!r} matches no file")
-    if wrong := [path for path in paths if path.suffix not in SUFFIXES]:
-        raise UserError(
-            f"config.data.{name}={pattern!r} matches {str(wrong[0])!r}, which is none of {', '.join(SUFFIXES)}"
-        )
+    for path in paths:
+        if path.suffix not in SUFFIXES:
+            known = ", ".join(SUFFIXES)
+            raise UserError(f"config.data.{name}={pattern!r} matches {str(path)!r}, which is none of {known}")
     return list(map(str, paths))
 
 

@@ -130,16 +130,10 @@ def _read(name: str) -> bytes:
 def _published_gpt2() -> Tokenizer:
     """GPT-2's own tokenizer. It reads the vocabulary when it first encodes text: text prepared earlier needs none."""
     made = functools.cache(lambda: _byte_pairs("gpt2", _download_gpt2()))
-    return Tokenizer(
-        "gpt2",
-        _byte_pair_rules(GPT2_SHA256, GPT2_SIZE - 1),
-        GPT2_SIZE,
-        GPT2_SIZE - 1,
-        GPT2_SHA256,
-        lambda text: made().encode_part(text),
-        lambda: made().byte_lengths(),
-        lambda: made().json(),
-    )
+    late = lambda name: lambda *args: getattr(made(), name)(*args)
+    end = GPT2_SIZE - 1
+    rules, functions = _byte_pair_rules(GPT2_SHA256, end), ("encode_part", "byte_lengths", "json")
+    return Tokenizer("gpt2", rules, GPT2_SIZE, end, GPT2_SHA256, *map(late, functions))
 
 
 def _download_gpt2() -> bytes:
@@ -175,7 +169,6 @@ def _byte_pairs(name: str, vocabulary: bytes, path: str = GPT2_URL) -> Tokenizer
     """GPT-2's encoding over `vocabulary`: a pair of parts for each line, in the order of merging."""
     tiktoken = packages.needed("tiktoken", f"config.data.tokenizer={path!r}")
     openai_public = packages.needed("tiktoken_ext.openai_public", f"config.data.tokenizer={path!r}")
-
     merges = _merges(vocabulary)
     sha256 = hashlib.sha256(_canonical(merges)).hexdigest()
     byte_of = {character: byte for byte, character in _characters().items()}
@@ -189,13 +182,11 @@ def _byte_pairs(name: str, vocabulary: bytes, path: str = GPT2_URL) -> Tokenizer
                 f"config.data.tokenizer={path!r}, line {number}: {line[:40]!r} is not two parts of a GPT-2 vocabulary"
             ) from None
     end = len(ranks)
+    special = {END_OF_TEXT[0]: end}
     encoding = tiktoken.Encoding(
-        "gpt2", pat_str=openai_public.r50k_pat_str, mergeable_ranks=ranks, special_tokens={"<|endoftext|>": end}
+        name, pat_str=openai_public.r50k_pat_str, mergeable_ranks=ranks, special_tokens=special
     )
-
-    def encode(text):
-        return encoding.encode_to_numpy(text, disallowed_special=())
-
+    encode = lambda text: encoding.encode_to_numpy(text, disallowed_special=())
     lengths = np.array([*map(len, ranks), 0], np.uint16)  # ranks are in the order of their ids
     name = "gpt2" if sha256 == GPT2_SHA256 else name
 
@@ -250,10 +241,7 @@ def _tokenizer_json(path: str, end_of_text: str) -> Tokenizer:
     encoder.encode_special_tokens = True
     encoder.no_truncation()
     encoder.no_padding()
-
-    def encode(text):
-        return np.array(encoder.encode_batch_fast([text], add_special_tokens=False)[0].ids, np.uint32)
-
+    encode = lambda text: np.array(encoder.encode_batch_fast([text], add_special_tokens=False)[0].ids, np.uint32)
     sha256 = hashlib.sha256(content).hexdigest()
     rules = f"tokenizer.json {sha256[:16]}, end-of-text {end}, parts of {PART}"
     lengths = lambda: _byte_lengths(settings, vocabulary, vocab_size, end)

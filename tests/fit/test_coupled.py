@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import fit
 from fit import __main__ as command_line
 from fit.errors import UserError
-from fit.fitting import choice, fitting
+from fit.fitting import choice, fitting, prior
 from fit.fitting.problem import Settings
 from fit.form import Form
 from fit.lawbook.lawfile import Law, load
@@ -144,16 +144,67 @@ def test_without_a_form_the_one_is_taken_that_predicts_larger_runs_well(tmp_path
     assert json.loads(json.dumps(again.record)) == law.record
 
 
-def test_too_few_runs_to_choose_get_the_additive_law_as_if_asked_for(tmp_path, capsys):
+def test_too_few_runs_to_choose_get_the_coupled_law_with_weights(tmp_path, capsys):
     path, out = fit_runs.write_demo_csv(tmp_path / "runs.csv"), tmp_path / "law.json"
     records = []
-    for form in ([], ["--form=joint"]):
+    for form in ([], ["--form=joint_coupled", "--weights=compute^0.6"]):
         assert command_line.run(["law", f"--runs={path}", f"--out={out}", "--starts=8", *form]) == 0
         records.append(json.loads(out.read_text()))
     said = capsys.readouterr().out
-    assert "form chosen: the runs are too few to say whether joint or joint_coupled predicts larger ones better" in said
+    assert "form chosen: joint_coupled, for the runs are too few to say whether joint or joint_coupled" in said
     assert records[0].pop("choice")["tried"] == [] and records[0] == records[1]
-    assert records[0]["settings"]["weights"] == "none"
+
+
+def sixteen(tmp_path):
+    """A csv of 16 runs of a coupled law with 2% of noise, and its coefficients."""
+    runs, c = fit_runs.dense_runs(16, noise=0), dict(A=2e4, B=3e4, E=1.6, alpha=0.5, beta=0.47, k=0.55)
+    columns = dict(n_active=runs.n_active, n_tokens=runs.n_tokens)
+    true = Law("true", FORMS["chinchilla_coupled"], c, {})
+    runs.loss = true.loss(c, columns) * np.exp(0.02 * np.random.default_rng(1).normal(size=16))
+    return fit_runs.write_csv(tmp_path / "runs.csv", runs), true
+
+
+def test_a_prior_draws_the_exponents_of_few_runs_to_those_of_another_law(tmp_path, capsys):
+    path, true = sixteen(tmp_path)
+    (tmp_path / "other.json").write_text(json.dumps(dict(form=true.form.name, coefficients=true.coefficients)))
+    flags = ["law", f"--runs={path}", f"--out={tmp_path}/law.json", "--starts=16", f"--prior={tmp_path}/other.json"]
+    assert command_line.run(flags) == 0
+    said = capsys.readouterr().out
+    assert (
+        "form chosen: the law" in said and "other.json: beta 0.47 ± 0.16, alpha 0.5 ± 0.17, k 0.55 ± 0.7 of ln" in said
+    )
+    law, alone = load(f"{tmp_path}/law.json"), fit.law(path, starts=16, weights="compute^0.6", form=true.form.name)
+    assert law.form is true.form and law.record["settings"]["prior"]["spreads"]["alpha"] == pytest.approx([0.5, 1 / 6])
+    off = lambda law: sum(abs(np.log(law.coefficients[name] / true.coefficients[name])) for name in ("alpha", "beta"))
+    assert off(law) < 0.8 * off(alone)
+    same = fit.law(path, starts=16, prior=load(f"{tmp_path}/other.json"))
+    assert same.coefficients == law.coefficients
+
+
+def test_a_prior_of_270_runs_moves_the_law_of_a_joint_sweep_little():
+    """With many runs of little noise the exponents are the runs' own; with signs as the other form has them."""
+    drawn = prior.drawn_to(JOINT, load("chinchilla-2022"))
+    assert drawn.prior["spreads"] == {"beta": [-0.2849, 0.2849 / 3], "alpha": [-0.3392, 0.3392 / 3]}
+    runs = runs_of_law(fit_runs.TABLE_3 | {"k": 1.0}, noise=0.001)
+    moved, alone = fitted(drawn, runs)[0], fitted(JOINT, runs)[0]
+    assert moved.coefficients["beta"] == pytest.approx(alone.coefficients["beta"], rel=0.05)
+
+
+@pytest.mark.parametrize(
+    "form, law, why",
+    [
+        ("chinchilla", "clark-2022-sbase", "the clark law has no exponent of n_tokens or n_active"),
+        ("chinchilla_coupled", "chinchilla-2022", "has the coefficient k and the chinchilla law has none"),
+        ("chinchilla", "nowhere.json", "prior=nowhere.json: no such file"),
+    ],
+)
+def test_a_prior_that_says_nothing_of_the_exponents_is_refused(tmp_path, form, law, why):
+    with pytest.raises(UserError, match=why):
+        fit.law(sixteen(tmp_path)[0], form=form, prior=law)
+
+
+def test_a_prior_names_the_exponents_that_it_has_no_value_for():
+    assert prior.drawn_to(FORMS["chinchilla"], load("sparsity-2025")).prior["not_taken"] == ["alpha"]
 
 
 def test_the_forms_own_error_widens_intervals_beyond_the_runs_only(tmp_path):
@@ -173,6 +224,20 @@ def test_the_forms_own_error_widens_intervals_beyond_the_runs_only(tmp_path):
     (tmp_path / "law.json").write_text(json.dumps(record))
     with pytest.raises(UserError, match="bootstrap.beyond is .* expected training_flops and a drift for each draw"):
         load(str(tmp_path / "law.json"))
+
+
+def test_below_the_median_of_weighted_runs_a_new_run_scatters_more(tmp_path):
+    """Runs of 0.3% of noise, those of little compute 3%, fitted with weights: the intervals hold both kinds."""
+    runs = fit_runs.dense_runs(80, noise=0)
+    small = runs.flops < np.median(runs.flops)
+    runs.loss = runs.loss * np.exp(np.where(small, 0.03, 0.003) * np.random.default_rng(2).normal(size=80))
+    path = fit_runs.write_csv(tmp_path / "runs.csv", runs)
+    law = fit.law(path, form="chinchilla", weights="compute^0.6", bootstrap=30, starts=16)
+    assert law.record["noise"]["growth"]["training_flops"] == pytest.approx(np.median(runs.flops))
+    low, high = law.predict_interval(runs.n_active, runs.n_tokens, new_run=True)
+    held = (low <= runs.loss) & (runs.loss <= high)
+    assert 0.65 < held[small].mean() and held[~small].mean() > 0.75
+    assert "growth" not in fit.law(path, form="chinchilla", starts=16).record["noise"]
 
 
 def test_a_k_above_1_is_refused(tmp_path):

@@ -13,6 +13,7 @@ import PIL.Image
 import pytest
 
 from fit import __main__ as command_line
+from fit.data.runs import read_runs
 from fit.fitting import summary
 from fit.lawbook.lawfile import load
 from fit.paper import figures, report
@@ -295,6 +296,21 @@ def test_the_report_begins_with_what_to_train(page, law):
     assert units.flops(flops) in answer and "the most that was fitted" in answer
     assert f"{best['n_experts']} experts" in answer and f"loss {best['loss']:.4f}" in answer
     assert page.index('class="answer"') < page.index('class="warnings"') < page.index("<h2>Coefficients</h2>")
+
+
+def test_the_report_says_in_short_what_its_runs_and_law_found(folder, law, tmp_path, capsys):
+    arguments = [f"--law={folder}/law.json", f"--runs={folder}/runs.csv", f"--out={tmp_path}/r.html"]
+    assert command_line.run(["report", *arguments]) == 0
+    printed = capsys.readouterr().out
+    said = " ".join(printed.split())
+    assert len(printed.splitlines()) <= 14
+    runs = read_runs(f"{folder}/runs.csv", law.form.columns)
+    (most,) = np.unique(runs.flops[runs.flops == runs.flops.max()])
+    ended = {e: runs.loss[(runs.flops == most) & (runs.n_experts == e)].mean() for e in np.unique(runs.n_experts)}
+    best = min(set(ended) - {1}, key=ended.get)
+    assert f"{len(runs)} runs" in said and f"a loss of {ended[1]:.4f}" in said
+    assert f"{best:g} experts at {ended[best]:.4f} ({ended[best] / ended[1] - 1:+.1%})" in said
+    assert "below the best dense model" in said and "predicted 3 runs that it had not seen" in said
 
 
 def by_loss(row):

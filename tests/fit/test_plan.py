@@ -335,7 +335,8 @@ def test_a_missing_package_is_one_sentence(tmp_path):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     for line, package in zip(done.stderr.splitlines(), missing, strict=True):
-        assert f"the package {package} is missing: install it by python -m pip install {package}" in line
+        name = {"pyarrow": "'jmoe[parquet]'"}.get(package, package)
+        assert f"the package {package} is missing: install it by python -m pip install {name}" in line
 
 
 def test_a_plan_imports_nothing_heavy_and_a_missing_accelerator_is_one_sentence(folder, tmp_path):

@@ -132,8 +132,8 @@ def test_tokens_in_billions_are_noticed(law, runs, tmp_path, capsys):
 
 
 def test_a_law_and_a_plan_are_shown_in_a_line(law):
-    assert repr(law).startswith("<joint law the fitted law: a ") and len(repr(law)) < 400
-    assert "c 1.2; fitted to n_active 14.9K to " in repr(law)
+    assert repr(law).startswith(f"<{law.form.name} law the fitted law: a ") and len(repr(law)) < 400
+    assert "c 1.2" in repr(law) and "; fitted to n_active 14.9K to " in repr(law)
     plan = fit.plan(law, flops=1e12)
     assert repr(plan).startswith("<plan by the fitted law: Train a ") and len(repr(plan)) < 300
     again = fit.plan(law, flops=1e12, max_tokens=1e7, epochs=2)
@@ -270,7 +270,7 @@ def test_a_prediction_is_what_the_command_prints_and_writes(law, tmp_path, capsy
     for name, values in many.columns.items():
         assert [row[name] for row in written] == values == many.table.columns[name]
     assert str(many).startswith("2 measured losses are ")
-    with pytest.raises(fit.UserError, match="^n_tokens is missing: the joint law needs it"):
+    with pytest.raises(fit.UserError, match=f"^n_tokens is missing: the {law.form.name} law needs it"):
         fit.predict(law, n_active=2e4)
 
 

@@ -161,7 +161,7 @@ def test_a_table_gets_the_columns_that_any_of_its_rows_has():
         (dict(microbatch_tokens=1_000), "config.microbatch_tokens=1000 is no multiple of config.data.seq_len=512"),
         (dict(microbatch_tokens=16_896), "config.microbatch_tokens=16896 is no multiple of config.model.group_tokens"),
         (dict(microbatch_tokens=131_072), "must divide each batch of config.batch_tokens, and 65536 tokens"),
-        (dict(batch_tokens=((0, 65_536), (9, -1))), r"\(9, -1\) are no whole numbers"),
+        (dict(batch_tokens=((0, 65_536), (9, -1))), r"\(9, -1\)\) must be pairs"),
     ],
 )
 def test_microbatches_are_whole_rows_and_groups_and_divide_every_batch(change, words):

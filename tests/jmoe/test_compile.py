@@ -12,13 +12,16 @@ import subprocess
 import sys
 
 import jax
+import jax.numpy as jnp
 import pytest
+from jax.experimental import mesh_utils
+from jax.sharding import PartitionSpec as P
 
 from configs import joint_moe, mixtral, quickstart
 from jmoe.config import counts
 from jmoe.cost.memory import compile_step
 from jmoe.cost.program import Program
-from jmoe.cost.topologies import topology_devices
+from jmoe.cost.topologies import topology_devices, wraparounds
 from jmoe.errors import UserError
 from jmoe.model import sharding
 from jmoe.model.decoder import init_params
@@ -216,6 +219,68 @@ backend_config={{"cudnn_fmha_backend_config": {{"intermediate_tensor_shape": {{"
     assert flops("__cudnn$fmhaSoftmaxBackward", "CAUSAL") == 5 * product // 2
 
 
+KERNEL = """
+ENTRY %main (a: bf16[8,64,16], b: bf16[8,96,16]) -> bf16[8,64,16] {{
+  %a = bf16[8,64,16]{{2,1,0}} parameter(0)
+  %b = bf16[{b}]{{2,1,0}} parameter(1)
+  %n = s32[8]{{0}} parameter(2)
+  ROOT %y = bf16[8,64,{n}]{{2,1,0}} custom-call(%n, %a, {operands}), custom_call_target="tpu_custom_call", \
+frontend_attributes={{kernel_metadata={{
+ "name": "x"
+}}}}, backend_config={{"custom_call_config": {{{declared}"serialization_format":"1"}}}}
+}}
+"""
+
+
+@pytest.mark.parametrize(
+    "operands, b, n, declared, flops, estimated",
+    [
+        ("%b, %b", "8,96,16", 16, '"cost_estimate":{"flops":"7","bytes_accessed":"1"},', 7, 0),
+        ("%b, %b", "8,96,16", 16, "", 2 * 2 * 8 * 64 * 16 * 96, 2 * 2 * 8 * 64 * 16 * 96),
+        ("%b", "4,16,24", 24, "", 2 * 8 * 64 * 16 * 24, 2 * 8 * 64 * 16 * 24),
+        ("%b", "8,96,16", 16, "", 0, 0),
+    ],
+    ids=["declared, after metadata of several lines", "attention", "rows by one of several matrices", "neither"],
+)
+def test_a_kernel_counts_as_it_declares_and_else_by_its_shapes(operands, b, n, declared, flops, estimated):  # noqa: PLR0913
+    program = Program(KERNEL.format(operands=operands, b=b, n=n, declared=declared))
+    assert (program.matmul_flops(), program.estimated_flops()) == (flops, estimated)
+
+
+def test_rows_of_a_ragged_all_to_all_leave_their_device_in_equal_parts():
+    """Text as XLA prints it, shortened: offsets and sizes are no rows, nor is the array that is filled."""
+    text = """
+ENTRY %main (x: bf16[64,8], y: bf16[128,8], o: s32[4]) -> bf16[128,8] {
+  %x = bf16[64,8]{1,0} parameter(0)
+  %y = bf16[128,8]{1,0} parameter(1)
+  %o = s32[4]{0} parameter(2)
+  ROOT %r = bf16[128,8]{1,0} ragged-all-to-all(%x, %y, %o, %o, %o, %o), replica_groups={{0,1,2,3}}
+}
+"""
+    (found,) = Program(text).collectives()
+    assert (found.kind, found.group, found.bytes) == ("ragged-all-to-all", 4, 64 * 8 * 2 * 3 // 4)
+
+
+@pytest.mark.parametrize(
+    "sizes, closed",
+    [([4, 4, 4], "xyz"), ([8, 8, 16], "xyz"), ([2, 4, 4], ""), ([4, 4], ""), ([8, 16], "y"), ([16, 16], "xy")],
+)
+def test_slices_of_whole_cubes_and_axes_of_16_wrap_around(sizes, closed):
+    assert wraparounds(sizes) == tuple(axis in closed for axis in "xyz")
+
+
+def test_weights_spread_over_a_cube_of_tpus_are_gathered_and_not_summed():
+    """Without the links that close its axes the compiler makes an all-reduce of the all-gather: twice the bytes."""
+    pytest.importorskip("libtpu", reason="SKIPPED: nothing was compiled for a TPU, libtpu (the [tpu] extra) is missing")
+    placed = mesh_utils.create_device_mesh((64,), topology_devices("v5p:4x4x4"), allow_split_physical_axes=True)
+    mesh = jax.sharding.Mesh(placed, "d")
+    spread, whole = (jax.NamedSharding(mesh, P(*axes)) for axes in (("d",), ()))
+    weight = jax.ShapeDtypeStruct((1_024, 1_024), jnp.bfloat16, sharding=spread)
+    text = jax.jit(lambda w: w, out_shardings=whole).lower(weight).compile().as_text()
+    (found,) = Program(text).collectives()
+    assert (found.kind, found.bytes) == ("all-gather", 2 * 1_024 * 1_024 * 63 // 64)
+
+
 def test_what_does_not_fit_exits_with_3(tmp_path):
     pytest.importorskip("libtpu", reason="SKIPPED: nothing was compiled for a TPU, libtpu (the [tpu] extra) is missing")
     too_much = ("--config.model.d_model=256", "--config.model.n_blocks=2", "--config.batch_tokens=((0, 268433408),)")
@@ -239,7 +304,9 @@ def test_mistakes_exit_with_2_and_one_sentence():
     done = run_compile("--config=configs/quickstart.py", "--topology=v9:2x2")
     assert done.returncode == 2 and "v5p:XxYxZ" in done.stderr and "Traceback" not in done.stderr
 
-    without_libtpu = "import sys; sys.modules['libtpu'] = None; from jmoe import compile; compile.run()"
+    without_libtpu = (
+        "import runpy, sys; sys.modules['libtpu'] = None; runpy.run_module('jmoe.compile', run_name='__main__')"
+    )
     command = [sys.executable, "-c", without_libtpu, "--config=configs/quickstart.py", "--topology=v5e:2x2"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2 and "[tpu]" in done.stderr and "Traceback" not in done.stderr

@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec as P
 from configs import quickstart
 from jmoe.cost.program import Program
 from jmoe.cost.topologies import topology_devices
-from jmoe.model import attention, flash, sharding, tpu_flash
+from jmoe.model import attention, sharding, tpu_flash
 from jmoe.model.decoder import init_params
 from jmoe.model.loss import loss_fn
 
@@ -53,13 +53,13 @@ kernels_as_on_a_tpu = functools.partial(tpu_flash.attention, interpret=pltpu.Int
 @pytest.mark.parametrize(
     "function, shape",
     [
-        pytest.param(flash.blocks, (1, 2_048, 2, 128), id="blocks"),
+        pytest.param(attention.blocks, (1, 2_048, 2, 128), id="blocks"),
         pytest.param(kernels, (2, 128, 1, 16), id="kernels of 128, one block"),
         pytest.param(kernels, (2, 384, 2, 64), id="kernels of 64, three blocks"),
         pytest.param(kernels, (1, 2_048, 2, 128), id="kernels of 128, four blocks"),
         pytest.param(kernels_as_on_a_tpu, (1, 384, 2, 64), id="kernels as on a TPU"),
         pytest.param(attention.exact, (2, 96, 6, 16, 2), id="grouped, all positions at once"),
-        pytest.param(flash.blocks, (1, 1_024, 4, 64, 2), id="grouped, blocks"),
+        pytest.param(attention.blocks, (1, 1_024, 4, 64, 2), id="grouped, blocks"),
         pytest.param(kernels, (2, 384, 6, 16, 2), id="grouped, kernels"),
         pytest.param(kernels, (1, 256, 4, 64, 1), id="grouped, one for all"),
         pytest.param(kernels_as_on_a_tpu, (1, 256, 4, 16, 2), id="grouped, as on a TPU"),
@@ -73,8 +73,6 @@ def test_blocks_and_kernels_equal_attention_over_all_positions_at_once(
     found = differences(value_and_gradients(function, *(x.astype(dtype) for x in inputs)), inputs)
     names = "output", "gradient of queries", "keys", "values"
     record_property("table", ", ".join(f"{name} {one:.2g}" for name, one in zip(names, found)))
-    if dtype == jnp.bfloat16 and len(shape) == 5:  # keys get a sum over the queries that share them, in bfloat16
-        tolerance *= shape[2] // shape[4]
     assert max(found) < tolerance
     assert dtype == jnp.float32 or min(found) > 1e-4  # it was rounded, or float32 was measured against itself
 
@@ -122,7 +120,7 @@ def test_a_tpu_takes_the_kernels_where_they_fit_and_blocks_elsewhere(t, k, taken
     q, kv = of(2 * w), of(2)
     with jax.set_mesh(mesh):
         run = jax.shard_map(
-            lambda *inputs: value_and_gradients(flash.attention, *inputs), mesh=mesh, in_specs=P(), out_specs=P()
+            lambda *inputs: value_and_gradients(attention.flash, *inputs), mesh=mesh, in_specs=P(), out_specs=P()
         )
         lowered = jax.jit(run).lower(q, kv, kv, q)
         text = lowered.compile().as_text() if taken else lowered.as_text()  # the TPU's compiler takes them, too
@@ -162,10 +160,10 @@ def test_flash_is_a_small_rounding_away_from_float32_on_any_mesh(n_kv_heads):
 
 def test_flash_keeps_no_square_array():
     """The largest array of the compiled gradient is a block of scores, not all of them."""
-    q = jax.ShapeDtypeStruct((1, 4 * flash.BLOCK, 1, 8), jnp.float32)
+    q = jax.ShapeDtypeStruct((1, 4 * attention.BLOCK, 1, 8), jnp.float32)
 
     def largest(function):
         compiled = jax.jit(jax.grad(lambda q: jnp.sum(function(q, q, q)))).lower(q).compile()
         return compiled.memory_analysis().temp_size_in_bytes
 
-    assert largest(flash.blocks) < 0.6 * largest(exact)
+    assert largest(attention.blocks) < 0.6 * largest(exact)

@@ -81,8 +81,8 @@ def test_more_experts_lower_the_rate():
         (dict(n_tokens=(100_000_000,)), "warmup_tokens=130000000"),
         (dict(n_tokens=(2_000_000_000, 2_000_000_001)), "wider"),
         (dict(batch_tokens=()), "batch_tokens=() must be pairs"),
-        (dict(batch_tokens=((5, 65536),)), "token 0"),
-        (dict(batch_tokens=((0, 65536), (0, 131072))), "does not come after"),
+        (dict(batch_tokens=((5, 65536),)), "the first from 0"),
+        (dict(batch_tokens=((0, 65536), (0, 131072))), "the first from 0, ascending"),
         (dict(batch_tokens=((0, 65537),)), "65537"),
     ],
 )

@@ -96,8 +96,8 @@ def test_each_failed_job_is_told_once(tmp_path):
     _, half, new = sweep.jobs
     trainer.fail(half, "the loss is odd", True, 0)
     trainer.give_up(new, "cancelled", "cancelled")
-    for _ in range(2):
-        hooks.failed(sweep, sweep.jobs)
+    for job in sweep.jobs * 2:
+        hooks.failed(sweep, job)
     assert (tmp_path / "told").read_text() == f"{half.name} the loss is odd\n"
 
     given, looks = {"on_failure": sweep.options["on_failure"]}, lambda: [status.see(sweep.workdir)]

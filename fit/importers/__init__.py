@@ -1,0 +1,101 @@
+"""Runs of other tools as a table of runs. One file per tool, named as it; its `rows(paths)` makes of its files a
+dictionary of each run: whatever the tool says, and under our names (run, state, n_tokens, loss, ...) what is sure."""
+
+import fnmatch
+import glob
+import importlib
+import json
+import os
+from collections.abc import Mapping
+
+from fit.aliases import Json
+from fit.data.table import BOUNDS, Table, read, shown
+from fit.errors import UserError
+
+# The files of each tool; SOURCE is one of them, or a folder that holds them at any depth.
+TOOLS = {
+    "huggingface": ("trainer_state.json",),
+    "levanter": ("tracker_metrics.jsonl",),
+    "tensorboard": ("events.out.tfevents.*",),
+    "wandb": ("*.csv", "*.parquet"),
+    "maxtext": ("*.txt", "*.jsonl"),
+}
+KEPT = (*BOUNDS, "peak_learning_rate", "epochs", "corpus_fingerprint", "run", "seed")  # columns that fit reads
+
+
+def found(source: str, tool: str | None = None) -> tuple[str, list[str]]:
+    """(the tool, its files) of a file or folder. Raises UserError where it holds none."""
+    if not os.path.exists(source):
+        raise UserError(f"{source}: no such file or folder")
+    for name in [tool] if tool else TOOLS:
+        if os.path.isfile(source):
+            paths = [source] if tool or any(fnmatch.fnmatch(os.path.basename(source), p) for p in TOOLS[name]) else []
+        else:
+            paths = sorted(p for ending in TOOLS[name] for p in glob.glob(f"{source}/**/{ending}", recursive=True))
+        if paths:
+            return name, paths
+    wanted = TOOLS[tool] if tool else [f"{' or '.join(p)} ({name})" for name, p in TOOLS.items()]
+    raise UserError(f"{source}: found no file of a known tool, expected {', '.join(wanted)}")
+
+
+def runs(tool: str, paths: list[str]) -> list[Json]:
+    """A dictionary of each run. Raises UserError for a file that is not of this tool."""
+    try:
+        return importlib.import_module(f"fit.importers.{tool}").rows(paths)
+    except (KeyError, TypeError, ValueError, AttributeError) as e:
+        raise UserError(f"{paths[0]}: is not as {tool} writes it: {type(e).__name__} {e}") from e
+
+
+def table(
+    source: str, rows: list[Json], columns: Mapping[str, str], constants: Mapping[str, str], sizes: str | None
+) -> Table:
+    """The rows as a table that `fit law` reads. columns: {ours: theirs}; constants: {ours: value of every run}; sizes:
+    a table with the column run, and others for it. Raises UserError for what is missing or no number."""
+    more = read(sizes).columns if sizes else {}
+    if sizes and "run" not in more:
+        raise UserError(f"{sizes}: column run is missing; columns found: {', '.join(more)}")
+    known = {str(run): i for i, run in enumerate(more.get("run", []))}
+    for row in rows:
+        if sizes and str(row["run"]) not in known:
+            raise UserError(f"{sizes}, column run: has no {shown(row['run'])}; runs found: {', '.join(known)}")
+        row |= {name: values[known[str(row["run"])]] for name, values in more.items()} | dict(constants)
+        row |= {ours: row.get(theirs) for ours, theirs in columns.items()}
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    if missing := [name for name in ("n_active", "n_tokens", "n_experts", "loss") if name not in names]:
+        raise UserError(
+            f"{source}: does not say {missing[0]}: give --columns={missing[0]}:COLUMN for one of its columns, "
+            f"--set={missing[0]}=NUMBER for all runs, or --sizes=TABLE with the columns run and {missing[0]}; "
+            f"columns found: {', '.join(names)}"
+        )
+    kept = [name for name in names if name in KEPT or name in more or name in constants]
+    places = [row.get("row", i) for i, row in enumerate(rows, 1)]
+    made = Table(source, {name: [row.get(name) for row in rows] for name in kept}, places)
+    for name in set(BOUNDS) & set(kept):
+        made.numbers(name)
+    return made
+
+
+def where(rows: list[Json], conditions: Mapping[str, str]) -> tuple[list[Json], dict[str, int]]:
+    """(the rows that meet all conditions, {condition that failed, in words: how many}). A condition is {column: value},
+    or {column!: value} for all others; upper and lower case are one. Raises UserError for a column that no row has."""
+    kept, dropped = [], {}
+    names = {name.lower(): name for row in rows for name in row}
+    for row in rows:
+        for column, value in conditions.items():
+            key = column.removesuffix("!").lower()
+            if key not in names:
+                raise UserError(f"--where={column}={value}: no such column; columns found: {', '.join(names.values())}")
+            has = str(row.get(names[key], ""))
+            if (has.lower() == value.lower()) == column.endswith("!"):
+                words = f"{names[key]} {has or 'empty'}"
+                dropped[words] = dropped.get(words, 0) + 1
+                break
+        else:
+            kept.append(row)
+    return kept, dropped
+
+
+def json_lines(path: str) -> list[Json]:
+    """The objects of a file with one on each line."""
+    with open(path, encoding="utf-8") as f:
+        return [json.loads(line) for line in f if line.strip()]

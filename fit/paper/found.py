@@ -1,0 +1,91 @@
+"""What runs and their law found, in sentences that need no scaling law to be understood."""
+
+import numpy as np
+
+from fit.aliases import Json
+from fit.data.runs import Runs, trunks_of
+from fit.lawbook.lawfile import Law
+from fit.words.units import amount, flops
+
+
+def sentences(law: Law, runs: Runs | None, plan: Json) -> dict[str, str]:
+    """{heading: a sentence}, as far as they can be said. plan: the law's, at the compute of its largest run."""
+    said = {} if runs is None else {"what was trained": _trained(runs)}
+    said["what was found"] = _found(plan)
+    if measured := _measured(runs):
+        said["as measured"] = measured
+    if sure := _sure(law.record, plan):
+        said["how sure"] = sure
+    return said
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}{'s' * (count != 1)}"
+
+
+def _model(e: float) -> str:
+    return f"a mixture of {e:g} experts" if e > 1 else "a dense model (without experts)"
+
+
+def _span(values: np.ndarray) -> str:
+    low, high = map(amount, (values.min(), values.max()))
+    return low if low == high else f"{low} to {high}"
+
+
+def _trained(runs: Runs) -> str:
+    labels, _ = trunks_of(runs.table) if runs.table.rows else (None, "")
+    words = _many(len(runs), "run")
+    if labels is not None:
+        labels = labels[runs.index]
+        each = np.unique(np.unique(labels, return_counts=True)[1])
+        if len(each) == 1:
+            words = f"{_many(len(runs) // int(each[0]), 'model')} at {_many(int(each[0]), 'budget')} each ({words})"
+    *most, last = (f"{e:g}" for e in np.unique(runs.n_experts))
+    experts = f"{', '.join(most)} and {last}" if most else last
+    return f"{words}: {experts} experts, {_span(runs.n_active)} active parameters, {_span(runs.n_tokens)} tokens"
+
+
+def _found(plan: Json) -> str:
+    best, dense = plan["best"], plan.get("dense")
+    words = (
+        f"with {flops(plan['constraints']['flops'])} training FLOPs, {_model(best['n_experts'])} is best: "
+        f"{amount(best['n_active'])} active parameters on {amount(best['n_tokens'])} tokens, predicted loss "
+        f"{best['loss']:.4f} (lower is better)"
+    )
+    if not dense or best["n_experts"] == 1:
+        return words
+    words += f", {dense['loss_saved'] / dense['loss']:.1%} below the best dense model"
+    if needed := dense["flops_for_the_same_loss"]:
+        words += f", which needs {needed / plan['constraints']['flops']:.1f} times the compute for that loss"
+    return words
+
+
+def _measured(runs: Runs | None) -> str:
+    """The best mixture against the dense model of as many active parameters and tokens, where most was computed."""
+    if runs is None:
+        return ""
+    for spent in np.unique(runs.flops)[::-1]:
+        same = np.isclose(runs.flops, spent, rtol=1e-9)
+        loss = {e: runs.loss[same & (runs.n_experts == e)].mean() for e in np.unique(runs.n_experts[same])}
+        if 1 in loss and len(loss) > 1:
+            e = min((e for e in loss if e > 1), key=lambda e: loss[e])
+            return (
+                f"of the runs with the same {flops(spent)} FLOPs, the dense model ended at a loss of {loss[1]:.4f}, "
+                f"the one with {e:g} experts at {loss[e]:.4f} ({loss[e] / loss[1] - 1:+.1%})"
+            )
+    return ""
+
+
+def _sure(record: Json, plan: Json) -> str:
+    words, drawn, errors = [], plan.get("bootstrap"), record.get("held_out")
+    if drawn:
+        e, draws = plan["best"]["n_experts"], drawn["draws"]
+        won = next((row["best_in_draws"] for row in drawn["optima"] if row["n_experts"] == e), 0)
+        settled = "" if plan["best_undecided"] is False else ": not settled"
+        words.append(f"{_model(e)} is best in {won} of {draws} repeats of the fit with other errors{settled}")
+    if errors:
+        words.append(
+            f"the law predicted {_many(errors['runs'], 'run')} that it had not seen to within "
+            f"{errors['mean_relative_error']:.1%} on average"
+        )
+    return "; ".join(words)
