@@ -123,7 +123,8 @@ def levenberg_marquardt(
         )
 
     nowhere = x, jnp.inf, jnp.full_like(x, jnp.inf), jnp.zeros((len(x), len(x)))
-    _, _, _, (x, value, gradient, _), *_ = jax.lax.while_loop(going, step, (0, x, jnp.nan, nowhere, 1.0, 2.0))
+    end: Any = jax.lax.while_loop(going, step, (0, x, jnp.nan, nowhere, 1.0, 2.0))
+    x, value, gradient, _ = end[3]
     return x, value, jnp.linalg.norm(gradient)
 
 

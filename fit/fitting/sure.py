@@ -36,7 +36,7 @@ def how_sure(problem: Problem, fit: search.Fit, by: str, options: Options, quiet
         sure["separate"] = separate(problem)
     alone, trunks = noise_of(problem, fit.free, shared=False), problem.trunks
     noise = alone if trunks is None else noise_of(problem, fit.free)
-    sure["noise"] = dict(
+    scatter: Json = dict(
         run=noise.run,
         trunk=noise.trunk,
         total=noise.total,
@@ -45,7 +45,8 @@ def how_sure(problem: Problem, fit: search.Fit, by: str, options: Options, quiet
         degrees_of_freedom=list(noise.degrees_of_freedom),
     )
     if grows := growth(problem, fit.free, noise):
-        sure["noise"]["growth"] = grows
+        scatter["growth"] = grows
+    sure["noise"] = scatter
     errors, widened = standard_errors(problem, fit, noise), inflation(problem, fit, noise, alone)
     sure["profile"] = profiles = intervals.profile(problem, fit, errors, widened, quiet)
     for name, p in profiles.items():  # around what all runs gave

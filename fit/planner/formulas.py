@@ -8,6 +8,7 @@ import ast
 import inspect
 import textwrap
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from fit.errors import UserError
 from fit.form import Form
@@ -15,7 +16,15 @@ from fit.form import Form
 MATH = {name: f"Math.{name}" for name in ("exp", "log", "log1p", "expm1", "sqrt", "log2", "log10", "tanh")}
 MATH |= dict(maximum="Math.max", minimum="Math.min", power="Math.pow", abs="Math.abs", absolute="Math.abs")
 MATH |= dict(logaddexp="logaddexp", where="where", ones_like="one")
-OPERATORS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.Mod: "%", ast.USub: "-", ast.UAdd: "+"}
+OPERATORS: dict[type, str] = {
+    ast.Add: "+",
+    ast.Sub: "-",
+    ast.Mult: "*",
+    ast.Div: "/",
+    ast.Mod: "%",
+    ast.USub: "-",
+    ast.UAdd: "+",
+}
 OPERATORS |= {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "===", ast.NotEq: "!=="}
 PRELUDE = """const one = () => 1;
 const where = (condition, yes, no) => (condition ? yes : no);
@@ -47,7 +56,7 @@ def _function(function: Callable, made: dict[Callable, tuple[str, str]]) -> str:
 
 
 class _Function:
-    def __init__(self, function: Callable, made: dict[Callable, tuple[str, str]]) -> None:
+    def __init__(self, function: Any, made: dict[Callable, tuple[str, str]]) -> None:
         scope = inspect.getclosurevars(function)
         self.known = {**scope.builtins, **scope.globals, **scope.nonlocals}
         (self.tree,) = ast.parse(textwrap.dedent(inspect.getsource(function))).body
@@ -118,7 +127,7 @@ class _Function:
             raise self._refused(node)
         return MATH[name]
 
-    def _static(self, node: ast.expr) -> object:
+    def _static(self, node: ast.expr) -> Any:
         try:
             return eval(compile(ast.Expression(node), self.file, "eval"), dict(self.known))
         except Exception as e:

@@ -175,7 +175,7 @@ def _choices(law: Law, shape: Json, used: Sequence[float] | None) -> list[Archit
     used = used if used and law.reads_used else (1.0,)
     splits = [shape["split"]] if "split" in shape else _splits(law)
     return [
-        Architecture(**dict(split=k, shared=s, used=u) | shape)
+        dataclasses.replace(Architecture(split=k, shared=s, used=u), **shape)
         for u in used
         for k in splits
         for s in ([shape["shared"]] if "shared" in shape else range(math.ceil(u * k)))

@@ -75,7 +75,9 @@ class Known:
         """The Architecture of its ratios."""
         grouped = self.cache / (2 * self.d_model)  # heads of keys and values by their size, over d_model
         queries = self.attention / (2 * self.d_model**2) - grouped
-        built = dict(attention=queries, kv_share=grouped / queries, head_dim=self.head_dim, tied=self.tied_embeddings)
+        built: Json = dict(
+            attention=queries, kv_share=grouped / queries, head_dim=self.head_dim, tied=self.tied_embeddings
+        )
         built |= dict(split=self.split, shared=self.n_shared_experts, n_dense=self.n_dense_blocks, trained=trained)
         width = width_per_block or round(self.d_model / self.n_blocks)
         ff = self.split * self.d_expert / self.d_model
