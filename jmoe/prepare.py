@@ -8,6 +8,11 @@ with the same bytes. --verify prepares nothing; it checks the shards of DIR agai
 UTF-8.
 """
 
+if __name__ == "__main__":
+    from jmoe import startup
+
+    startup.begin()
+
 import pathlib
 
 from absl import flags
