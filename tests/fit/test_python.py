@@ -142,7 +142,7 @@ def test_a_law_and_a_plan_are_shown_in_a_line(law):
 
 def test_a_rule_of_thumb_names_a_cap_that_it_breaks():
     free, capped = (fit.plan("joint-moe-2025", flops=1e22, experts=[1, 4], max_tokens=cap) for cap in (1e14, 2e11))
-    (line,) = (line for line in str(capped).splitlines() if line.startswith("rule of thumb"))
+    (line,) = (line for line in str(capped).splitlines() if line.startswith("the paper's rule of thumb"))
     tokens = capped.rule_of_thumb[0]["n_tokens"]
     assert tokens > 2e11 and f"; but it takes {amount(tokens)} tokens, and there are 200B" in line
     assert "rule of thumb" in str(free) and "but it takes" not in str(free)
