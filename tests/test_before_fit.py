@@ -98,6 +98,6 @@ def test_fitted_laws(tmp_path):
         for answer in (mine, stored):
             starts = answer["wrote"][0].pop("starts")
             assert starts["gradient_norm"] < 1e-6 and starts["tried"] in (16, 32)
-        noise = [answer["wrote"][0].pop("noise") for answer in (mine, stored)]
-        compare(*noise, f"{mine['command']}: noise", 1e-10 if same else ELSEWHERE)
-        compare(mine, stored, mine["command"], 0 if same else ELSEWHERE)
+        if same:  # by another solver: the same optimum, as far along what the runs leave open as that solver went
+            assert mine["wrote"][0]["objective"] == pytest.approx(stored["wrote"][0]["objective"], rel=1e-10)
+        compare(mine, stored, mine["command"], ELSEWHERE)

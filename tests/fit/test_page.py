@@ -54,6 +54,16 @@ def true_loss(n_total, n_tokens, sparsity):
     )
 
 
+def best_of_a_grid(c, n_experts):
+    """(loss, n_active) of the best of many widths at 1e19 FLOPs within 4e9 bytes, by the law's coefficients."""
+    width = np.geomspace(64, 6400, 200_001)
+    active, total = (2 * width * 50257 + (4 + 9 * e) * width**3 / 64 for e in (1, n_experts))
+    tokens = 1e19 / (6 * active)
+    loss = c["a"] / total ** c["alpha"] + c["b"] / tokens ** c["beta"] + c["c"] * n_experts ** c["lam"] + c["e"]
+    loss = np.where(2 * total <= 4e9, loss, np.inf)
+    return loss.min(), active[np.argmin(loss)]
+
+
 def test_a_page_in_a_folder_is_a_law(tmp_path, browser):
     (tmp_path / "laws").mkdir()
     (tmp_path / "laws" / "sparse.py").write_text(PAGE)
@@ -81,19 +91,15 @@ def test_a_page_in_a_folder_is_a_law(tmp_path, browser):
     assert len(record["bootstrap"]["draws"]) == 4 and record["runs"]["ranges"]["sparsity"] == [0, 0.875]
     predicted = [json.loads(line)["predicted_loss"] for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     np.testing.assert_allclose(predicted, true_loss(n, d, s), rtol=2e-3)
-    for row in json.loads(said[2].stdout)["optima"]:  # the best of a fine grid of widths, by the fitted coefficients
-        c, e, width = record["coefficients"], row["n_experts"], np.geomspace(64, 6400, 200_001)
-        active, total = (2 * width * 50257 + (4 + 9 * k) * width**3 / 64 for k in (1, e))
-        tokens = 1e19 / (6 * active)
-        loss = c["a"] / total ** c["alpha"] + c["b"] / tokens ** c["beta"] + c["c"] * e ** c["lam"] + c["e"]
-        loss = np.where(2 * total <= 4e9, loss, np.inf)
-        assert row["loss"] == pytest.approx(loss.min(), rel=1e-9)
-        assert row["n_active"] == pytest.approx(active[np.argmin(loss)], rel=1e-3)
+    optima = json.loads(said[2].stdout)["optima"]
+    for row in optima:
+        loss, n_active = best_of_a_grid(record["coefficients"], row["n_experts"])
+        assert row["loss"] == pytest.approx(loss, rel=1e-9) and row["n_active"] == pytest.approx(n_active, rel=1e-3)
     tab = browser.new_page()
     tab.goto(f"file://{tmp_path}/planner.html#flops=1e19&memory_gb=4&experts=1,2,8&chips=&context=0")
     planned = json.loads(tab.text_content("#json"))  # by the page's formula, translated
     tab.close()
-    for row, other in zip(planned["optima"], json.loads(said[2].stdout)["optima"], strict=True):
+    for row, other in zip(planned["optima"], optima, strict=True):
         assert row["loss"] == pytest.approx(other["loss"], rel=1e-9)
 
 
