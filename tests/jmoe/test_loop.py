@@ -78,7 +78,7 @@ def test_a_run_that_nobody_interrupted_says_what_it_is_and_how_far(undisturbed):
     steps = [line for line in lines if re.fullmatch(
         r"(trunk|branch-\d+): step \d+ of \d+, [\d,]+ tokens, loss \d\.\d{4}, [\d,]+ tokens/s, [\d:]+ left", line
     )]  # fmt: skip
-    assert len(steps) == 52 + 6 + 12 and steps[0].startswith("trunk: step 1 of 26, 256 tokens, loss 5.5")
+    assert len(steps) == 52 + 6 + 12 and steps[0].startswith("trunk: step 1 of 26, 256 tokens, loss 5.")
     assert steps[-1].endswith(" 00:00 left")
     assert [line for line in lines[1:] if line not in steps] == [line for line in lines if "validation loss" in line]
     assert "resuming" not in said
