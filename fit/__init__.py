@@ -1,7 +1,7 @@
 """Scaling laws of dense and mixture-of-experts language models: fit them, predict with them, plan by them.
 
-Standalone: it imports nothing of the trainer. It needs numpy and absl; fitting also needs jax, scipy and tqdm,
-drawing needs matplotlib, Parquet needs the extra [parquet]. Start at `python -m fit help`, or in Python (api.py):
+Standalone: it imports nothing of the trainer. It needs numpy and absl; fitting also needs jax, jaxopt, scipy and
+tqdm, drawing needs matplotlib, Parquet needs the extra [parquet]. Start at `python -m fit help`, or in Python (api.py):
 
     import fit
 

@@ -13,8 +13,7 @@ import os
 import re
 
 from fit.aliases import Json
-
-EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
+from fit.shape.like import NAMES
 
 
 def rows(paths: list[str]) -> list[Json]:
@@ -38,7 +37,7 @@ def _row(state: Json, folder: str) -> Json:
     if os.path.exists(path := os.path.join(folder, "config.json")):
         with open(path, encoding="utf-8") as f:
             config = json.load(f)
-        row["n_experts"] = next((config[name] for name in EXPERTS if config.get(name)), 1)
+        row["n_experts"] = next((config[name] for name in NAMES["n_experts"] if config.get(name)), 1)
     if weights := sum(map(_weights, glob.glob(f"{folder}/*.safetensors"))):
         row["n_total"] = weights
         row |= {"n_active": weights} if row.get("n_experts") == 1 else {}

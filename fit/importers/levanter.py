@@ -9,8 +9,8 @@ import os
 
 from fit.aliases import Json
 from fit.importers import json_lines
+from fit.shape.like import NAMES
 
-EXPERTS = ("num_experts", "n_routed_experts", "num_local_experts")
 OURS = {"n_tokens": "throughput/total_tokens", "loss": "eval/loss", "n_total": "parameter_count"}
 
 
@@ -22,7 +22,7 @@ def rows(paths: list[str]) -> list[Json]:
         row = {"run": os.path.basename(os.path.dirname(os.path.abspath(path)))} | summary
         row |= {ours: summary[theirs] for ours, theirs in OURS.items() if theirs in summary}
         if "model" in config:
-            row["n_experts"] = next((config["model"][n] for n in EXPERTS if config["model"].get(n)), 1)
+            row["n_experts"] = next((config["model"][n] for n in NAMES["n_experts"] if config["model"].get(n)), 1)
             if row["n_experts"] == 1 and "n_total" in row:
                 row["n_active"] = row["n_total"]
         steps = config.get("trainer", {}).get("num_train_steps")

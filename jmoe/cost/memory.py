@@ -105,8 +105,10 @@ def _sentence(error: str, config, mesh) -> str:
     size = lambda array: math.prod(array.sharding.shard_shape(array.shape)) * array.dtype.itemsize
     if stats := device.memory_stats():
         limit = stats.get("bytes_limit", 0)
-    else:  # a CPU
-        limit = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    else:  # a CPU, which has the machine's, or 0 where the system does not say
+        limit = 0
+        with contextlib.suppress(ValueError, OSError):
+            limit = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     state = sum(map(size, jax.tree.leaves(abstract_state(config, mesh))))
     what = f"out of memory allocating {asked[1] if asked else 'what the step takes'} on {device.device_kind}"
     each = f"of {gib(limit)}" if limit else "of unknown memory"

@@ -12,7 +12,8 @@ import sys
 import numpy as np
 
 import fit
-from jmoe import cli
+from fit.data import table
+from fit.lawbook.predictions import extended
 from jmoe.config import counts
 from results import rows
 from results.second import tests_sweep
@@ -50,11 +51,9 @@ def predict() -> None:
         sys.exit(f"{TESTED} is there: the tests have been seen, and {PREDICTED.name} stays as it was")
     law = fit.law(str(FITTED), bootstrap=DRAWS, quiet=False)
     fit.save(law, LAW)
-    additive = fit.law(str(FITTED), form=ADDITIVE, bootstrap=DRAWS)
-    predicted = fit.predict(law, models()).table
-    predicted = [dict(zip(predicted.names, values)) for values in zip(*map(predicted.column, predicted.names))]
-    other = fit.predict(additive, models()).columns["predicted_loss"]
-    rows.write(PREDICTED, [row | dict(additive_loss=loss) for row, loss in zip(predicted, other)])
+    additive, tests = fit.law(str(FITTED), form=ADDITIVE), models()
+    other = fit.predict(additive, tests).columns["predicted_loss"]
+    table.write(extended(fit.predict(law, tests).table, dict(additive_loss=other)), str(PREDICTED))
     print(PREDICTED.read_text())
 
 
@@ -75,12 +74,11 @@ def score() -> None:
             f"| {low:.4f} to {high:.4f} | {errors['predicted_loss'][-1]:+.4f} | {errors['additive_loss'][-1]:+.4f} |"
         )
     rmse = {name: np.sqrt(np.mean(np.square(of))) for name, of in errors.items()}
-    print(f"RMSE {rmse['predicted_loss']:.4f} nats, additive {rmse['additive_loss']:.4f}; {n_within} of 6 within")
-
-
-def main(argv):
-    {"predict": predict, "score": score}[argv[1] if len(argv) == 2 and argv[1] in ("predict", "score") else "score"]()
+    print(f"RMSE {rmse['predicted_loss']:.4f} nats, additive {rmse['additive_loss']:.4f}")
+    print(f"{n_within} of {len(measured)} within their intervals")
 
 
 if __name__ == "__main__":
-    cli.run(main)
+    if sys.argv[1:] not in (["predict"], ["score"]):
+        sys.exit(f"found {' '.join(sys.argv[1:]) or 'nothing'}, expected predict or score")
+    {"predict": predict, "score": score}[sys.argv[1]]()
