@@ -57,7 +57,7 @@ class Lease:
                 yield
         finally:
             with contextlib.suppress(Exception):  # it expires by itself
-                self._store.write(self._key, None, if_equal=self._generation).result(SECONDS_TO_RELEASE)
+                self._release()
 
     @contextlib.contextmanager
     def followed(self):
@@ -120,6 +120,16 @@ class Lease:
                 printed = True
                 _print(f"{os.fspath(self._path)} is held by {holder}: waiting for a sign of life, or {EXPIRY:.0f} s")
             self._over.wait(1.0)
+
+    def _release(self) -> None:
+        """Deletes the lease in the generation that it has now: a renewal may have got through without an answer, or
+        may do so between looking and deleting."""
+        until = now() + SECONDS_TO_RELEASE
+        while (left := until - now()) > 0:
+            lease = self._store.read(self._key).result(left)
+            if lease.value != self._me.text().encode():
+                return
+            self._store.write(self._key, None, if_equal=lease.stamp.generation).result(left)
 
     def _write(self, generation):
         """Writes the lease over `generation`; (the new generation, when it was sent), or None if another was first."""

@@ -211,6 +211,17 @@ def test_an_owner_whose_renewals_do_not_get_through_ends_before_its_lease_can_be
     assert "cut-off/train.lock: the store confirmed no renewal of this lease" in process.stderr.read()
 
 
+def test_a_lease_is_given_up_though_the_answer_to_a_renewal_is_on_its_way(proxy, bucket, monkeypatch):
+    """The store holds another generation than the owner knows of."""
+    proxy.end()
+    monkeypatch.setattr(lease, "BEAT", 0.2)
+    path = epath.Path(f"{bucket}/given-up/train.lock")
+    with ownership.hold(path, "me"):
+        proxy.fail("late", 1.0, at="name=given-up/train.lock", only="train.lock")
+        helpers.wait_until(lambda: proxy.failed["late"])
+    assert ownership.owner(path) is None
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of the file that was not written
 def test_a_write_that_arrives_after_another_owners_is_refused(proxy, bucket):
     """A network holds it back: the store keeps what the new owner wrote meanwhile."""
