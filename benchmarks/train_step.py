@@ -166,7 +166,7 @@ def with_experts(base, experts: str):
 def start(config):
     """[params, opt_state] of a new model."""
     params = jax.jit(lambda: init_params(config))()
-    return [params, jax.jit(make_optimizer(config.optimizer).init)(params)]
+    return [params, jax.jit(make_optimizer(config).init)(params)]
 
 
 def stepper(config, mesh):

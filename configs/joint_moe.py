@@ -152,6 +152,12 @@ FIELDS = {
         number(" between 0 and 1", lambda x: 0 < x < 1),
         "last part of each budget, over which the rate falls linearly to zero",
     ),
+    "optimizer.name": Field(
+        "adamw",
+        one_of("adamw", "muon"),
+        '"muon": Muon for the matrices of the blocks, AdamW for the rest',
+        COLUMN | NEUTRAL,
+    ),
     "optimizer.b1": Field(0.9, BETA),
     "optimizer.b2": Field(0.999, BETA),
     "optimizer.weight_decay": Field(0.1, NOT_NEGATIVE),

@@ -94,7 +94,7 @@ def _save(params: dict, config, text: corpus.Corpus, workdir: epath.Path, source
     with jax.set_mesh(mesh), processes.owned(workdir):
         placed, _ = abstract_state(config, mesh)
         params = jax.tree.map(lambda x, like: jax.device_put(x, like.sharding), params, placed)
-        opt_state = jax.jit(make_optimizer(config.optimizer).init)(params)
+        opt_state = jax.jit(make_optimizer(config).init)(params)
         if jax.process_index() == 0:
             storage.write_whole(workdir / "began_with.json", json.dumps(storage.sealed({"began_with": source})))
         record = make_record(config, text.fingerprint) | {"n_tokens": 0}

@@ -63,7 +63,7 @@ def rows_of(sweep: Sweep) -> tuple[list[dict], dict[str, str], dict[str, str]]:
     """(rows of the finished runs, {missing run: why}, {run of a job whose failure was accepted: why it failed}).
     UserError where there are two versions of code or corpus, or a config that is not the sweep's, and sweep.mix does
     not allow it."""
-    rows, models, missing, given_up, files = [], [], {}, {}, files_of(sweep.workdir)
+    rows, configs, missing, given_up, files = [], [], {}, {}, files_of(sweep.workdir)
     finished = storage.of_each(lambda job: job.results(files), sweep.jobs, sweep.workdir)
     for job, results in zip(sweep.jobs, finished):
         why, failure = "", {}
@@ -86,8 +86,8 @@ def rows_of(sweep: Sweep) -> tuple[list[dict], dict[str, str], dict[str, str]]:
                 raise UserError(f"{run} was trained under another config than its job's; --mix=config takes it")
             overrides = " ".join(f"{field}={value!r}" for field, value in job.overrides.items())
             rows.append(result | dict(zip(TRACES, (run, "+".join(job.code), job.config_file, overrides))))
-            models.append(record["config"]["model"])
-    with_columns(rows, models)
+            configs.append(record["config"])
+    with_columns(rows, configs)
     for column, kind in VERSIONS.items():
         versions = {}
         for row in rows:

@@ -3,8 +3,9 @@ would keep them from training where they are sent."""
 
 from ml_collections import ConfigDict
 
-from jmoe.config import counts
+from jmoe.config import counts, weights
 from jmoe.config.check import check_mesh, microbatch_tokens
+from jmoe.config.fields import NEUTRAL
 from jmoe.cost.chips import GiB
 from jmoe.errors import UserError
 from jmoe.run.schedule import Schedule
@@ -93,12 +94,16 @@ def tokens(sweep: Sweep, configs: dict[str, ConfigDict], corpora: dict, files: F
 def least_bytes(config: ConfigDict, sizes: tuple[int, int, int]) -> int:
     """The least bytes that a step takes on a device of a mesh of `sizes` (data, expert, model); it will take more.
 
-    Counts each parameter and its two AdamW moments in float32; its gradient in the type that it is computed in (all
-    exist at once, because they are clipped by their common norm); and what each block keeps for the backward pass.
+    Counts each parameter and its two AdamW moments, or Muon's one, in float32; its gradient in the type that it is
+    computed in (all exist at once, because they are clipped by their common norm); and what each block keeps for the
+    backward pass.
     """
     data, expert, tensor = sizes
     model, narrow = config.model, 2 if config.model.dtype == "bfloat16" else 4
-    n_parameters = counts.n_exact(model, dict(data=data, expert=expert, model=tensor))
+    mesh = dict(data=data, expert=expert, model=tensor)
+    n_parameters, by_muon = counts.n_exact(model, mesh), 0
+    if config.optimizer.get("name", NEUTRAL["optimizer.name"]) == "muon":
+        by_muon = counts.n_exact(model, mesh, weights.MATRICES)
     n_tokens = microbatch_tokens(config) or max(batch for _, batch in config.batch_tokens)
     activations = model.n_blocks * n_tokens // (data * expert) * model.d_model * narrow
-    return n_parameters * (12 + narrow) + activations
+    return n_parameters * (12 + narrow) - 4 * by_muon + activations

@@ -18,9 +18,11 @@ def n_total(model, embedding: bool = True) -> int:
     return sum(n * w.size for n, w in _counted(model, embedding))
 
 
-def n_exact(model, mesh: dict[str, int] | None = None) -> int:
-    """All parameters, norms and routers too; given a mesh's sizes by axis, only those that each device stores."""
-    return sum(n * (w.size_on_device(mesh) if mesh else w.size) for n, w in weights.each(model))
+def n_exact(model, mesh: dict[str, int] | None = None, roles=()) -> int:
+    """All parameters, norms and routers too; given a mesh's sizes by axis, only those that each device stores; given
+    roles of weights.Weight, only theirs."""
+    each = [(n, w) for n, w in weights.each(model) if not roles or w.role in roles]
+    return sum(n * (w.size_on_device(mesh) if mesh else w.size) for n, w in each)
 
 
 def training_flops(n_active: int, n_tokens: int) -> int:

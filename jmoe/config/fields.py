@@ -12,7 +12,9 @@ from configs.joint_moe import FIELDS
 from jmoe.errors import UserError
 
 FREE_SECTIONS = ("chip", "mesh")  # their fields are free even if only another version of this table knows them
-COLUMNS = [name.removeprefix("model.") for name, field in FIELDS.items() if field.column]
+COLUMNS = {  # field: column of results
+    name: name.removeprefix("model.").removesuffix(".name") for name, field in FIELDS.items() if field.column
+}
 STANDS_FOR = {  # what 0 means for these, computed from a config.model
     "n_kv_heads": lambda model: model["n_heads"],
     "head_dim": lambda model: model["d_model"] // model["n_heads"],
@@ -30,17 +32,20 @@ def setting(model, name: str):
     return model.get(name, NEUTRAL[f"model.{name}"])
 
 
-def columns(model) -> dict:
+def columns(config) -> dict:
     """The COLUMNS of a run's result."""
-    return {name: setting(model, name) for name in COLUMNS if setting(model, name) != NEUTRAL[f"model.{name}"]}
+    values = NEUTRAL | flat(config)
+    return {column: values[name] for name, column in COLUMNS.items() if values[name] != NEUTRAL[name]}
 
 
-def with_columns(rows: list[dict], models: list) -> None:
-    """Gives every row the columns that any row has. Rows lack neutral ones, which are filled in from `models`."""
-    for name in [name for name in COLUMNS if any(name in row for row in rows)]:
-        for row, model in zip(rows, models):
-            value = setting(model, name)
-            row[name] = STANDS_FOR[name](model) if value == 0 and name in STANDS_FOR else value
+def with_columns(rows: list[dict], configs: list) -> None:
+    """Gives every row the columns that any row has. Rows lack neutral ones, which are filled in from `configs`."""
+    models, values = [config["model"] for config in configs], [NEUTRAL | flat(config) for config in configs]
+    for name, column in COLUMNS.items():
+        if any(column in row for row in rows):
+            for row, model, of_run in zip(rows, models, values):
+                value = of_run[name]
+                row[column] = STANDS_FOR[column](model) if value == 0 and column in STANDS_FOR else value
     for name, rule in BY_RULE.items():
         if any(model[name] != rule(model) for model in models):
             for row, model in zip(rows, models):

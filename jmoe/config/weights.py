@@ -5,6 +5,8 @@ from typing import NamedTuple
 
 from jmoe.config.fields import setting
 
+MATRICES = "attention", "dense", "expert"  # roles of the blocks' weights that map one vector to another
+
 
 class Weight(NamedTuple):
     """One array of the model; a weight of the blocks exists once for each block, stacked along a leading axis."""

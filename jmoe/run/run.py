@@ -60,7 +60,7 @@ class Run:
         model, schedule, config = self.config.model, self.schedule, self.config
         sizes = f"{counts.n_active(model):,} active of {counts.n_total(model):,} parameters"
         mixture = f"{model.n_experts} experts" if model.n_experts > 1 else "dense"
-        if fields := columns(model):
+        if fields := columns(config):
             mixture += f" ({', '.join(f'{name} {value}' for name, value in fields.items())})"
         mesh = ", ".join(f"{axis} {size}" for axis, size in self.mesh.shape.items())
         trunk = schedule.segments[-2].stop
@@ -114,7 +114,7 @@ class Run:
             "vocab_size": model.vocab_size,
             "seq_len": self.config.data.seq_len,
             "final_norm": bool(setting(model, "final_norm")),
-            **columns(model),
+            **columns(self.config),
             "flops": counts.training_flops(counts.n_active(model), n_tokens),
             "peak_learning_rate": self.schedule.peak,
             "seed": self.config.seed,
@@ -167,4 +167,4 @@ class Run:
         # on a CPU, compiling the optimised random numbers would take longer than training a small model
         cheap = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else {}
         params = init.compile(cheap)(seed)
-        return 0, params, jax.jit(make_optimizer(self.config.optimizer).init)(params)
+        return 0, params, jax.jit(make_optimizer(self.config).init)(params)

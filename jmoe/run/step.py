@@ -14,6 +14,7 @@ from jmoe.model import sharding
 from jmoe.model.decoder import init_params
 from jmoe.model.loss import loss_fn, position_parts, sums_without_drops
 from jmoe.model.routing import is_count, moved_bias
+from jmoe.run import muon
 
 
 def trained(params: dict) -> dict:
@@ -24,11 +25,17 @@ def trained(params: dict) -> dict:
 
 
 def make_optimizer(config) -> optax.GradientTransformation:
-    """AdamW on all parameters of `trained`, after clipping by global norm; the caller applies the learning rate."""
+    """AdamW, or Muon and AdamW, on all parameters of `trained`, after clipping by global norm; the caller applies the
+    learning rate."""
+    optimizer = config.optimizer
+    scale = {
+        "adamw": lambda: optax.scale_by_adam(optimizer.b1, optimizer.b2),
+        "muon": lambda: muon.scale_by_muon_and_adam(config),
+    }[optimizer.get("name", NEUTRAL["optimizer.name"])]
     chain = optax.chain(
-        optax.clip_by_global_norm(config.grad_clip),
-        optax.scale_by_adam(config.b1, config.b2),
-        optax.add_decayed_weights(config.weight_decay),
+        optax.clip_by_global_norm(optimizer.grad_clip),
+        scale(),
+        optax.add_decayed_weights(optimizer.weight_decay),
     )
     return optax.GradientTransformation(
         lambda params: chain.init(trained(params)),
@@ -44,7 +51,7 @@ def abstract_state(config, mesh):
         sharding.parameter_shardings(mesh, config.model),
     )
     with jax.set_mesh(mesh):
-        opt_state = jax.eval_shape(make_optimizer(config.optimizer).init, params)
+        opt_state = jax.eval_shape(make_optimizer(config).init, params)
     place = lambda a: jax.NamedSharding(mesh, a.sharding.spec if a.sharding else sharding.REPLICATED)
     return params, jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=place(a)), opt_state)
 
@@ -74,7 +81,7 @@ def gradient(params, batch, config, mesh):
 
 def make_train_step(config, mesh):
     """The compiled step (params, opt_state, batch [B, T + 1], learning rate) -> (params, opt_state, metrics)."""
-    optimizer = make_optimizer(config.optimizer)
+    optimizer = make_optimizer(config)
     rate = config.optimizer.get("bias_rate", NEUTRAL["optimizer.bias_rate"])
 
     @functools.partial(jax.jit, donate_argnums=(0, 1))

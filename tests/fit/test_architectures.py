@@ -93,8 +93,8 @@ def table_of(built=BUILT, experts=(1, 8, 16), **changed):
         loss = float(fit_runs.joint_loss(n_active, n_tokens, e, fit_runs.TINY))
         row = dict(n_active=n_active, n_total=n_total, n_tokens=n_tokens, n_experts=e, loss=loss)
         row |= dict(d_model=d, n_blocks=d // 8, width_per_block=8, vocab_size=257, seq_len=128, final_norm=True)
-        rows.append(row | fields.columns(config.model) | changed)
-        configs.append(config.model.to_dict())
+        rows.append(row | fields.columns(config) | changed)
+        configs.append(config.to_dict())
         overrides.append(" ".join(f"{name}={value!r}" for name, value in own.items()))
     fields.with_columns(rows, configs)
     columns = {name: [row[name] for row in rows] for name in rows[0]}

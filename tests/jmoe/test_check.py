@@ -135,23 +135,25 @@ def test_none_is_a_value_that_a_flag_can_give(tmp_path):
 
 
 def test_a_table_gets_the_columns_that_any_of_its_rows_has():
-    narrow, switch = joint_moe.get_config().model, joint_moe.get_config().model
-    narrow.update(n_experts=64, top_k=8, d_expert=192)
-    models = [json.loads(model.to_json()) for model in (switch, narrow)]
-    del models[0]["top_k"], models[0]["d_expert"]  # as in a record
-    rows = [dict(n_experts=8) | fields.columns(model) for model in models]
+    narrow, switch = joint_moe.get_config(), joint_moe.get_config()
+    narrow.model.update(n_experts=64, top_k=8, d_expert=192)
+    configs = [json.loads(config.to_json()) for config in (switch, narrow)]
+    del configs[0]["model"]["top_k"], configs[0]["model"]["d_expert"], configs[0]["optimizer"]  # as in a record
+    rows = [dict(n_experts=8) | fields.columns(config) for config in configs]
     assert rows == [dict(n_experts=8), dict(n_experts=8, top_k=8, d_expert=192)]
-    fields.with_columns(rows, models)
+    fields.with_columns(rows, configs)
     assert rows == [dict(n_experts=8, top_k=1, d_expert=1536), dict(n_experts=8, top_k=8, d_expert=192)]
-    grouped = joint_moe.get_config().model
-    grouped.update(n_kv_heads=2, head_dim=96, tied_embeddings=True)
-    models = [models[0], json.loads(grouped.to_json())]
-    rows = [fields.columns(model) for model in models]
-    fields.with_columns(rows, models)
-    shared = [dict(n_kv_heads=8, head_dim=64), dict(n_kv_heads=2, head_dim=96)]
-    assert rows == [heads | dict(tied_embeddings=tied) for heads, tied in zip(shared, (False, True))]
+    grouped = joint_moe.get_config()
+    grouped.model.update(n_kv_heads=2, head_dim=96, tied_embeddings=True)
+    grouped.optimizer.name = "muon"
+    configs = [configs[0], json.loads(grouped.to_json())]
+    rows = [fields.columns(config) for config in configs]
+    fields.with_columns(rows, configs)
+    shared = dict(n_kv_heads=8, head_dim=64), dict(n_kv_heads=2, head_dim=96)
+    others = dict(tied_embeddings=False, optimizer="adamw"), dict(tied_embeddings=True, optimizer="muon")
+    assert rows == [heads | other for heads, other in zip(shared, others)]
     alone = [dict(n_experts=8)]
-    fields.with_columns(alone, models[:1])
+    fields.with_columns(alone, configs[:1])
     assert alone == [dict(n_experts=8)]
 
 
@@ -243,7 +245,7 @@ def test_neutral_fields_are_in_no_record_and_no_job_name():
     old = json.loads(config.to_json())
     del old["microbatch_tokens"], old["chip"], old["data"]["max_epochs"], old["data"]["on_bad_document"]
     del old["eval_every"], old["wandb"], old["data"]["validation_sets"]
-    del old["model"]["final_norm"], old["optimizer"]["bias_rate"]
+    del old["model"]["final_norm"], old["optimizer"]["bias_rate"], old["optimizer"]["name"]
     for name in ("n_kv_heads", "head_dim", "qk_norm", "tied_embeddings"):
         del old["model"][name]
     for name in ("top_k", "normalize_gates", "d_expert", "n_shared_experts", "n_dense_blocks", "scores", "balance"):

@@ -26,7 +26,7 @@ def two_steps(config, mesh, batches):
         place = jax.NamedSharding(mesh, sharding.TOKENS)
         placed = sharding.parameter_shardings(mesh, config.model)
         params = jax.jit(lambda: init_params(config), out_shardings=placed)()
-        state, told = (params, make_optimizer(config.optimizer).init(params)), []
+        state, told = (params, make_optimizer(config).init(params)), []
         step = make_train_step(config, mesh)
         for batch in batches:
             *state, metrics = step(*state, jax.device_put(batch, place), np.float32(1e-2))

@@ -104,7 +104,7 @@ def history(names, n_devices=1, expert=1, model=1, micro=0):
     mesh = sharding.make_mesh(config, jax.devices()[:n_devices])
     with jax.set_mesh(mesh):
         params = make_params(config, mesh)
-        opt_state = jax.jit(step.make_optimizer(config.optimizer).init)(params)
+        opt_state = jax.jit(step.make_optimizer(config).init)(params)
         train_step, found = step.make_train_step(config, mesh), []
         for i in range(4):
             params, opt_state, metrics = train_step(params, opt_state, tokens_on(mesh, (16, 33), i), np.float32(1e-2))

@@ -304,7 +304,7 @@ def history(n_experts, n_devices, expert=1, model=1, **fields):
     mesh = sharding.make_mesh(config, jax.devices()[:n_devices])
     with jax.set_mesh(mesh):
         params = make_params(config, mesh)
-        opt_state = jax.jit(step.make_optimizer(config.optimizer).init)(params)
+        opt_state = jax.jit(step.make_optimizer(config).init)(params)
         train_step = step.make_train_step(config, mesh)
         found, types = [], jax.tree.map(jax.typeof, (params, opt_state))
         for i in range(5):

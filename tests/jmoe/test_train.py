@@ -442,7 +442,7 @@ import optax
 from jmoe import train
 from jmoe.run import run, step
 
-step.make_optimizer = run.make_optimizer = lambda config: optax.chain(optax.trace(config.b1), optax.identity())
+step.make_optimizer = run.make_optimizer = lambda config: optax.chain(optax.trace(0.9), optax.identity())
 train.run()
 """
 

@@ -92,11 +92,12 @@ def test_runs_csv_gives_the_triads_back(tmp_path):
     models = [configs[job.name].model for job in jobs]
     rows = []
     for job, model in zip(jobs, models):
+        config = configs[job.name]
         counted = dict(n_active=counts.n_active(model), n_total=counts.n_total(model), n_experts=model.n_experts)
-        shape = dict(d_model=model.d_model, n_blocks=model.n_blocks, seq_len=128, **columns(model))
+        shape = dict(d_model=model.d_model, n_blocks=model.n_blocks, seq_len=128, **columns(config))
         overrides = " ".join(f"{field}={value!r}" for field, value in job.overrides.items())
-        rows.append(counted | shape | dict(n_tokens=configs[job.name].n_tokens[0], loss=2.0, overrides=overrides))
-    with_columns(rows, models)
+        rows.append(counted | shape | dict(n_tokens=config.n_tokens[0], loss=2.0, overrides=overrides))
+    with_columns(rows, [configs[job.name] for job in jobs])
     triads = np.array([holistic_phase1.counted(model, 128) for model in models], float).T
     for fields in (list(rows[0]), [name for name in rows[0] if name != "n_heads"]):
         with open(tmp_path / "runs.csv", "w", newline="") as file:

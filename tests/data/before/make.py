@@ -81,7 +81,7 @@ def trained(case: str, jmoe) -> dict:
         placed = jmoe.parameter_shardings(config, mesh)
         params = jax.jit(lambda: jmoe.init_params(config), out_shardings=placed)()
         found = {"initial": arrays(params), "metrics": []}
-        opt_state = jax.jit(jmoe.make_optimizer(config.optimizer).init)(params)
+        opt_state = jax.jit(jmoe.make_optimizer(config).init)(params)
         step, rate = None, np.float32(1e-2)
         for i in range(N_STEPS):
             tokens = np.random.default_rng(i).integers(0, 257, (16, 33)).astype(np.int32)
@@ -174,7 +174,8 @@ def main():
     shardings = lambda config, mesh: sharding.parameter_shardings(
         mesh, jax.eval_shape(lambda: step.init_params(config))
     )
-    jmoe = types.SimpleNamespace(**vars(step), parameter_shardings=shardings)
+    of_optimizer = dict(make_optimizer=lambda config: step.make_optimizer(config.optimizer))
+    jmoe = types.SimpleNamespace(**vars(step) | of_optimizer, parameter_shardings=shardings)
     found = {
         "machine": machine(),
         "cases": {case: trained(case, jmoe) for case in CASES},
