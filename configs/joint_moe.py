@@ -165,6 +165,20 @@ FIELDS = {
         0.001, NOT_NEGATIVE, 'with model.balance = "bias": what a step adds to or takes from an expert\'s bias', NEUTRAL
     ),
     "optimizer.grad_clip": Field(0.1, field.POSITIVE_OR_INF),
+    "parametrization": Field(
+        "standard",
+        one_of("standard", "mup"),
+        '"mup": initial values and rates with which one rate serves models of all widths and depths',
+        COLUMN | NEUTRAL,
+    ),
+    "mup_base.d_model": Field(
+        512,
+        integer(1),
+        'mup_base is the model in which "mup" is "standard": that for which the rate was found',
+        NEUTRAL,
+    ),
+    "mup_base.n_blocks": Field(8, integer(1), marks=NEUTRAL),
+    "mup_base.head_dim": Field(64, integer(1), marks=NEUTRAL),
     "mesh.expert": Field(1, integer(1), "devices that share one copy of the experts", FREE),
     "mesh.model": Field(1, integer(1), "devices that share each head and expert; the rest are data parallel", FREE),
     "remat": Field(

@@ -14,6 +14,11 @@ def check_config(config) -> None:
     model = config.model
     _check_heads(model)
     _check_mixture(model)
+    if config.get("parametrization") == "mup" and setting(model, "tied_embeddings"):
+        raise UserError(
+            "config.parametrization='mup' needs config.model.tied_embeddings=False: an embedding and a head have "
+            "different rates"
+        )
     row, group, micro = config.data.seq_len, model.group_tokens, microbatch_tokens(config)
     for name, n_tokens in _batches(config):
         if n_tokens % row:

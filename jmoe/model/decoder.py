@@ -17,7 +17,7 @@ from ml_collections import FrozenConfigDict
 
 from jmoe.config import weights
 from jmoe.config.fields import setting
-from jmoe.model import dispatch, routing, sharding
+from jmoe.model import dispatch, mup, routing, sharding
 from jmoe.model.attention import ATTENTION, attention
 from jmoe.model.norms import norm, rms_norm
 
@@ -145,7 +145,9 @@ def init_params(config, seed=None) -> dict:
     """
     seed = np.uint32(config.seed % 2**32) if seed is None else seed
     decoder = Decoder(config.model, nnx.Rngs(params=jax.random.key(seed)))
-    return nnx.to_pure_dict(nnx.state(decoder, nnx.Param))
+    params = nnx.to_pure_dict(nnx.state(decoder, nnx.Param))
+    factors = mup.factors(config)
+    return jax.tree.map(jnp.multiply, params, factors[0]) if factors else params
 
 
 def with_params(params: dict, model) -> Decoder:

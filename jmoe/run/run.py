@@ -63,6 +63,11 @@ class Run:
         if fields := columns(config):
             mixture += f" ({', '.join(f'{name} {value}' for name, value in fields.items())})"
         mesh = ", ".join(f"{axis} {size}" for axis, size in self.mesh.shape.items())
+        if config.get("parametrization") == "mup" and (slope := config.optimizer.lr_law.n_active):
+            processes.log(
+                f"note: config.optimizer.lr_law.n_active={slope} lowers the learning rate of larger models, as "
+                "config.parametrization='mup' does by itself; 0 leaves it to that"
+            )
         trunk = schedule.segments[-2].stop
         processes.log(
             f"{self.workdir}: {sizes} ({mixture}, d_model {model.d_model}, {model.n_blocks} blocks); trunk of "

@@ -10,7 +10,7 @@ import optax
 from jmoe.config.check import microbatch_tokens
 from jmoe.config.fields import NEUTRAL
 from jmoe.errors import UserError
-from jmoe.model import sharding
+from jmoe.model import mup, sharding
 from jmoe.model.decoder import init_params
 from jmoe.model.loss import loss_fn, position_parts, sums_without_drops
 from jmoe.model.routing import is_count, moved_bias
@@ -32,9 +32,12 @@ def make_optimizer(config) -> optax.GradientTransformation:
         "adamw": lambda: optax.scale_by_adam(optimizer.b1, optimizer.b2),
         "muon": lambda: muon.scale_by_muon_and_adam(config),
     }[optimizer.get("name", NEUTRAL["optimizer.name"])]
+    factors = mup.factors(config)
+    by_weight = lambda updates, _: jax.tree.map(jnp.multiply, updates, trained(factors[1]))
     chain = optax.chain(
         optax.clip_by_global_norm(optimizer.grad_clip),
         scale(),
+        *[optax.stateless(by_weight)] * bool(factors),
         optax.add_decayed_weights(optimizer.weight_decay),
     )
     return optax.GradientTransformation(

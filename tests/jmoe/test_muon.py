@@ -105,9 +105,12 @@ def history(config, n_devices, expert=1, model=1):
     return found, jax.device_get((params, opt_state))
 
 
-def test_the_mesh_changes_nothing():
+@pytest.mark.parametrize("parametrization, fields", [("standard", {}), ("mup", dict(n_kv_heads=0))])
+def test_the_mesh_changes_nothing(parametrization, fields):
     """Two devices on each axis: experts, keys and values are exchanged, the matrices of three layers are gathered."""
-    (one, state), (eight, other) = history(muon(), 1), history(muon(), 8, 2, 2)
+    config = muon(**fields)
+    config.parametrization, config.mup_base.d_model, config.mup_base.head_dim = parametrization, 16, 4
+    (one, state), (eight, other) = history(config, 1), history(config, 8, 2, 2)
     np.testing.assert_allclose(eight, one, rtol=1e-5)
     for a, b in zip(jax.tree.leaves(state), jax.tree.leaves(other), strict=True):
         assert np.linalg.norm(b - a) <= 1e-4 * np.linalg.norm(a)

@@ -1,0 +1,82 @@
+"""config.parametrization = "mup": a coordinate check, the factors, and what stays as it is."""
+
+import jax
+import numpy as np
+import pytest
+
+from benchmarks import width_transfer
+from jmoe.config import fields
+from jmoe.config.check import check_config
+from jmoe.errors import UserError
+from jmoe.model import decoder, mup, sharding
+from jmoe.run import step
+from tests.jmoe.test_model import tiny
+
+
+@pytest.mark.parametrize("optimizer, d_model, grows", [("adamw", 512, (4, 2)), ("muon", 256, (2, 1.4))])
+def test_ten_steps_change_activations_alike_at_every_width(optimizer, d_model, grows):
+    """Beside those of d_model 64, with one rate, in the residual stream and in the logits; not so in the standard one."""
+    narrow = width_transfer.changes(64, "standard", optimizer)
+    wide, same = (width_transfer.changes(d_model, name, optimizer) for name in ("standard", "mup"))
+    for name, factor in zip(narrow, grows):
+        assert wide[name] > factor * narrow[name], (name, narrow, wide)
+        assert 0.6 < same[name] / narrow[name] < 1.6, (name, narrow, same)
+
+
+def mup_of(base=(64, 2, 16), optimizer="adamw", **model):
+    config = tiny(4, **dict(d_model=256, n_heads=4, n_blocks=8) | model)
+    config.parametrization, config.optimizer.name = "mup", optimizer
+    config.mup_base.d_model, config.mup_base.n_blocks, config.mup_base.head_dim = base
+    return config
+
+
+def test_factors_of_a_wide_and_deep_model():
+    """4 times as wide and deep as its base, heads 4 times as large: by hand from the tables of the papers."""
+    initial, rates = mup.factors(mup_of())
+    blocks = dict(gate=1, up=1, down=1 / 4, out=1 / 4, router=1 / 2, attention_norm=1, mlp_norm=1)
+    of_rate = dict(gate=1 / 4, up=1 / 4, down=1 / 16, out=1 / 16, router=1 / 4, attention_norm=1, mlp_norm=1)
+    for tree, expected, ends in ((initial, blocks, (1, 1 / 2)), (rates, of_rate, (1, 1 / 4))):
+        assert {name: tree["blocks"][name] for name in expected} == expected
+        assert (tree["embed"], tree["head"]) == ends
+    np.testing.assert_allclose(initial["blocks"]["qkv"].ravel(), [1 / 2, 1, 1])
+    np.testing.assert_allclose(rates["blocks"]["qkv"].ravel(), [1 / 8, 1 / 4, 1 / 4])
+    _, rates = mup.factors(mup_of(optimizer="muon"))
+    assert {name: rates["blocks"][name] for name in ("gate", "down", "router")} == dict(
+        gate=1 / 2, down=1 / 8, router=1 / 4
+    )
+    initial, rates = mup.factors(mup_of(qk_norm="head", n_kv_heads=2))  # norms hide the size of queries
+    assert (initial["blocks"]["q_norm"], rates["blocks"]["q_norm"], initial["blocks"]["q"]) == (1 / 2, 1 / 2, 1)
+
+
+def test_initial_values_are_the_standard_ones_times_their_factors():
+    config = mup_of(n_blocks=4)
+    scaled = jax.jit(lambda: decoder.init_params(config))()
+    config.parametrization = "standard"
+    plain = jax.jit(lambda: decoder.init_params(config))()
+    same = lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-6)
+    same(scaled["blocks"]["qkv"][:, :, 0], plain["blocks"]["qkv"][:, :, 0] / 2)
+    same(scaled["blocks"]["qkv"][:, :, 1:], plain["blocks"]["qkv"][:, :, 1:])
+    same(scaled["blocks"]["down"], plain["blocks"]["down"] / 2)
+    same(scaled["head"], plain["head"] / 2)
+
+
+def test_at_its_base_it_is_the_standard_parametrization():
+    """Initial values and a step, to the last bit; and it is in no old record."""
+    config = tiny(4)
+    assert "parametrization" not in fields.record_of(config) and "mup_base" not in fields.record_of(config)
+    config.mup_base.update(d_model=32, n_blocks=2, head_dim=16)
+    mesh, found = sharding.make_mesh(config, jax.devices()[:1]), []
+    with jax.set_mesh(mesh):
+        for config.parametrization in ("standard", "mup"):
+            params = jax.jit(lambda: decoder.init_params(config))()  # noqa: B023
+            optimizer = step.make_optimizer(config)
+            state = jax.jit(optimizer.init)(params)
+            updates, _ = jax.jit(optimizer.update)(params, state, params)
+            found.append(jax.device_get((params, updates)))
+    jax.tree.map(np.testing.assert_array_equal, *found)
+
+
+def test_a_tied_embedding_is_refused():
+    config = mup_of(tied_embeddings=True)
+    with pytest.raises(UserError, match="config.parametrization='mup' needs config.model.tied_embeddings=False"):
+        check_config(config)
