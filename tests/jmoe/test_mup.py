@@ -15,7 +15,7 @@ from tests.jmoe.test_model import tiny
 
 @pytest.mark.parametrize("optimizer, d_model, grows", [("adamw", 512, (4, 2)), ("muon", 256, (2, 1.4))])
 def test_ten_steps_change_activations_alike_at_every_width(optimizer, d_model, grows):
-    """Beside those of d_model 64, with one rate, in the residual stream and in the logits; not so in the standard one."""
+    """As those of d_model 64, with one rate, in the residual stream and the logits; not so in the standard one."""
     narrow = width_transfer.changes(64, "standard", optimizer)
     wide, same = (width_transfer.changes(d_model, name, optimizer) for name in ("standard", "mup"))
     for name, factor in zip(narrow, grows):
