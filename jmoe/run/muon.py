@@ -1,9 +1,9 @@
 """Muon for the matrices of the blocks, Adam for all else: embedding, head, routers and norms.
 
 Muon (Jordan 2024, github.com/KellerJordan/muon) as optax has it: Nesterov momentum, orthogonalised by five steps of
-Newton-Schulz. A matrix is what maps one vector to another: each expert's, the queries' of all heads, the keys', the
-values', the heads' way out. Its update has Adam's root mean square, so that Adam's rates and decay serve both (Liu et
-al. 2025, arXiv 2502.16982, Sec. 2.2).
+Newton-Schulz, whose products have the backend's default precision. A matrix is what maps one vector to another: each
+expert's, the queries' of all heads, the keys', the values', the heads' way out. Its update has Adam's root mean square,
+so that Adam's rates and decay serve both (Liu et al. 2025, arXiv 2502.16982, Sec. 2.2).
 """
 
 import math
