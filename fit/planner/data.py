@@ -17,7 +17,7 @@ from fit.lawbook.lawcheck import WAYS_OF_DRAWING
 from fit.lawbook.lawfile import OURS, PRESETS, Law, load
 from fit.lawbook.shapes import mixture_of
 from fit.laws import FORMS
-from fit.planning import compare, cost, plan_config, repeats, target
+from fit.planning import compare, cost, memory, plan_config, repeats, target
 from fit.planning import planning as plan_lib
 from fit.shape import like
 from fit.shape.architecture import BATCH_RAMP, OF_EXPERTS, PAPER
@@ -40,14 +40,9 @@ def of(laws: Sequence[Law], runs: Runs | None = None, out: Array | None = None) 
     return dict(
         laws=[_law(law) for law in [*laws, *(load(name) for name in others if name not in names)]],
         runs=None if runs is None or out is None else _runs(runs, out),
-        sentences=sentences.every() | dict(NO_MFU=sentences.NO_MFU.partition(", or a JSON file")[0]),
+        sentences=sentences.every(),
         chips={name: vars(chip) for name, chip in cost.CHIPS.items()},
-        cost=dict(
-            bytes={
-                name: getattr(cost, name.upper()) for name in ("state", "saved", "at_work", "scores", "row", "group")
-            },
-            front=target.FRONT,
-        ),
+        cost=dict(remat=memory.REMAT, row=memory.ROW, group=memory.GROUP, front=target.FRONT),
         forms={name: _form(form) for name, form in FORMS.items() if "n_tokens" in form.columns and not form.believed},
         drawn=WAYS_OF_DRAWING["errors"].format(by="runs"),
         repeats=repeats.SOURCE,
