@@ -11,6 +11,7 @@ table.js     a table of runs dropped on the page   form.js    fields, sliders an
 asked.js     what the state means                  command.js  the same question as a command
 beside.js    laws beside each other
 fit.js       a law fitted in the browser            own.js     the reader's own runs
+next.js, next_answers.py  the runs to train next  speedup.js  what compute the reader's runs save
 chart.js     pictures in SVG                       pictures.js, map.js  the pictures of a plan
 app.js       puts a plan on the page               page.html, page.css  what it looks like
 """
@@ -25,7 +26,7 @@ from fit.planner import formulas
 from fit.planning import memory
 
 SCRIPTS = "numbers counts law words solve cost plan config like compare fit table form asked chart pictures map"
-SCRIPTS = f"{SCRIPTS} command answers beside own app".split()
+SCRIPTS = f"{SCRIPTS} command answers beside next speedup own app".split()
 
 
 def text(data: Json) -> str:

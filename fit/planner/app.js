@@ -9,7 +9,9 @@ import { asked } from "./asked.js";
 import { FIELDS, defaults, fromHash, fromSlider, toHash, toSlider } from "./form.js";
 import { slim } from "./like.js";
 import { amount, digits, typed } from "./numbers.js";
+import { showNext } from "./next.js";
 import { planOf } from "./plan.js";
+import { showSpeedup } from "./speedup.js";
 import { ownRuns } from "./own.js";
 import { PlanError, safely, setSentences } from "./words.js";
 
@@ -180,6 +182,8 @@ function render() {
     showPlan(latest);
     following = setTimeout(() => {
       showLaws(latest);
+      showNext(latest.ask, change);
+      showSpeedup(latest.ask, own.all(), own.speedupCommand(law));
       following = setTimeout(() => {
         showPictures(latest, runsOf(), change);
         document.body.setAttribute("aria-busy", "false");
@@ -189,7 +193,7 @@ function render() {
   showHidden();
 }
 
-for (const name of ["command", "compare", "laws-json", "json", "config", "fit-command"])
+for (const name of ["command", "compare", "laws-json", "json", "config", "fit-command", "next-command", "speedup-command"])
   $(`copy-${name}`).addEventListener("click", async () => {
     const button = $(`copy-${name}`);
     button.textContent = (await copied($(name).textContent)) ? "Copied" : "Select and copy by hand";

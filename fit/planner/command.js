@@ -4,10 +4,12 @@ import { numberOf } from "./asked.js";
 import { defaults } from "./form.js";
 import { typed } from "./numbers.js";
 
+// A word of a command, in quotes where the shell needs them.
+export const quoted = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`);
+
 // The same question as a command: of one law or, with `laws`, of several.
 export function command(law, state, { given, limits, experts, loss, chips, memory, devices, hours }, laws = null) {
   const usual = defaults(law, state.like);
-  const quoted = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`);
   const flags = [laws ? `--laws=${quoted(laws.join(","))}` : `--law=${quoted(law.name)}`];
   const add = (name, value, unless) => value != null && value !== unless && flags.push(`--${name}=${typed(value)}`);
   if (state.like.trim()) flags.push(`--like=${state.like.trim().startsWith("{") ? "config.json" : quoted(state.like)}`);

@@ -66,7 +66,7 @@ export const FIELDS = [
   }),
 ];
 const BYTES = ["bytes_per_parameter", "bytes_per_kv_element"];
-export const NAMES = ["law", "like", "chip", "experts", "remat", ...BYTES, ...FIELDS.map(({ name }) => name)];
+export const NAMES = ["law", "like", "chip", "experts", "remat", "next_flops", "target_flops", ...BYTES, ...FIELDS.map(({ name }) => name)];
 
 const usualShape = (law) =>
   shapeOf({ vocab_size: +law.shape.vocab_size || 50257, width_per_block: +law.shape.width_per_block || 64 });
@@ -109,7 +109,7 @@ export function defaults(law, like = "") {
     max_tokens: "",
     epochs: "",
     experts: law.experts.join(","),
-    ...{ mesh_expert: "", mesh_model: "", remat: "" },
+    ...{ mesh_expert: "", mesh_model: "", remat: "", next_flops: "", target_flops: "" },
     ...{ like, granularity: "", used: "", shared_experts: "", dense_blocks: "", kv_share: "" },
     ...Object.fromEntries(
       ["vocab_size", "width_per_block"].map((name) => [

@@ -182,6 +182,16 @@ ON_MESH_CHIPS = "{chips} chips are the fewest that hold it"
 ON_MESH_NONE = "no number of such chips holds it"
 MESH_UNEVEN = "--mesh_{axis}={size} does not divide the buildable model's {count} {what}: the trainer refuses it"
 MESH_OF_CHIPS = "--mesh_expert={expert} times --mesh_model={model} does not divide the {count} chips of --chips"
+# How many times the compute a law's recipe needs for the losses of other runs.
+SPAN = " ({low:.2f} to {high:.2f})"
+SPEEDUP = "for the losses of these {count} runs {law} needs {factor:.2f} times their compute{span}{change}."
+CHANGES = "; it {how} with compute, x {change:.2f}{span} for ten times as much"
+CHANGE_OPEN = "; whether that grows or falls with compute is open (x {change:.2f}{span} for ten times as much)"
+NO_SPEEDUP = (
+    "--law={law}: the {form} law is no Chinchilla law at each number of experts, so it does not say what compute a "
+    "loss takes"
+)
+NONE_REACHED = "{file}: --law={law} reaches none of these losses with up to {furthest:g} times the compute"
 REPEATED = (
     "{epochs:.2f} epochs of {unique} tokens are worth {effective} fresh ones, and {n_active} active parameters on them "
     "{effective_n_active}: loss {saved:.4f} lower than on one epoch ({source})"
