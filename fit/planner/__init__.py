@@ -51,6 +51,6 @@ def text(data: Json) -> str:
 
 
 def _as_part(source: str) -> str:
-    """A module without its imports and exports: the parts become one script, with one scope for all names."""
-    source = re.sub(r"^import [^;]*;\n", "", source, flags=re.MULTILINE)
-    return re.sub(r"^export ", "", source, flags=re.MULTILINE)
+    """A module without its imports, exports, lines of comment and indentation, which the page need not carry: the parts
+    become one script, with one scope for all names."""
+    return re.sub(r"^(import [^;]*;\n|export | *//.*\n| +)", "", source, flags=re.MULTILINE)

@@ -25,7 +25,7 @@ from fit.shape.like import PUBLISHED
 from fit.words import sentences
 from fit.words.units import LARGEST
 
-MOST_RUNS = 2000  # on the page, spread evenly over the table
+MOST_RUNS = 1200  # on the page, spread evenly over the table
 
 
 def of(laws: Sequence[Law], runs: Runs | None = None, out: Array | None = None) -> Json:

@@ -16,7 +16,7 @@ export const FIELDS = [
     last: ["", "not asked"],
   },
   { name: "chips", label: "Chips", group: "budget", kind: "count", integer: true, range: () => [1, 1e5] },
-  { name: "mfu", label: "MFU, the share of their peak that is used", group: "budget", range: () => [0.05, 0.8] },
+  { name: "mfu", label: 'MFU, the used share of their peak; by experts: {"1": 0.45, "8": 0.38}', group: "budget", range: () => [0.05, 0.8] },
   { name: "dollars_per_hour", label: "Dollars per chip and hour", group: "budget", range: () => [0.1, 20] },
   { name: "mesh_expert", label: "Chips that share the experts", group: "mesh", integer: true, first: ["", "1"], range: () => [1, 1024] },
   { name: "mesh_model", label: "Chips that share heads and layers", group: "mesh", integer: true, first: ["", "1"], range: () => [1, 64] },

@@ -109,3 +109,11 @@ def test_what_the_page_has_no_next_runs_for_is_said(browser, folder, tmp_path):
     assert "was fitted to other runs" in planner.text("next-summary")
     assert planner.tab.locator("#next-found").is_hidden() and planner.errors == []
     planner.tab.close()
+
+
+def test_a_page_with_many_runs_stays_small(tmp_path):
+    row = "123456789,12345678901,8,2.3456789012345678,jobs/d1024-e32-d587ffef/branch-32768000\n"
+    (tmp_path / "runs.csv").write_text("n_active,n_tokens,n_experts,loss,run\n" + 5000 * row)
+    flags = ["--law=joint-moe-2025", f"--runs={tmp_path}/runs.csv", f"--out={tmp_path}/planner.html"]
+    assert command_line.run(["page", *flags]) == 0
+    assert (tmp_path / "planner.html").stat().st_size < 370_000  # what fit next answered may add 30,000
