@@ -107,6 +107,12 @@ FIELDS = {
         "jmoe.prepare made, or tfds:NAME/CONFIG:SPLIT",
         FREE,
     ),
+    "data.mixture": Field(
+        (),
+        field.MIXTURE,
+        "text by weights, instead of data.path: each path as there; weights count in thousandths of their sum",
+        FREE | NEUTRAL,
+    ),
     "data.validation_path": Field("", TEXT, "files or TFDS; empty: 1% of the text, held out by hash", FREE),
     "data.validation_sets": Field(
         "",

@@ -78,9 +78,9 @@ def check_fields(config) -> None:
 
 def record_of(config) -> dict:
     """The config in JSON types, without the fields at their neutral value."""
-    record = {}
+    record, neutral_ones = {}, json.loads(json.dumps(NEUTRAL))
     for name, value in flat(json.loads(config.to_json())).items():
-        if name not in NEUTRAL or value != NEUTRAL[name]:
+        if name not in NEUTRAL or value != neutral_ones[name]:
             *sections, last = name.split(".")
             functools.reduce(lambda part, section: part.setdefault(section, {}), sections, record)[last] = value
     return record
