@@ -22,6 +22,7 @@ BY_RULE = {  # the recipe's rules, which the law's counts assume; a table has th
     "n_heads": lambda model: model["n_blocks"],
     "d_ff": lambda model: 3 * model["d_model"],
 }
+OF_BUDGETS = "optimizer.lr_law.n_tokens", "optimizer.lr_law.batch_tokens"  # by these the rate follows from n_tokens
 NEUTRAL = {name: field.neutral for name, field in FIELDS.items() if field.neutral is not None}
 
 
@@ -95,7 +96,8 @@ def neutral(config):
 def differences(old: dict, new: dict) -> list[str]:
     """Where two records differ in fields that a later start must not change: the old and the new value of each."""
     old, new = flat(old), flat(new)
-    names = sorted(name for name in old.keys() | new.keys() if not _is_free(name))
+    free = lambda name: _is_free(name) and not (name == "n_tokens" and any(map(new.get, OF_BUDGETS)))
+    names = sorted(name for name in old.keys() | new.keys() if not free(name))
     return [f"config.{n} was {old.get(n)}, is {new.get(n)}" for n in names if old.get(n) != new.get(n)]
 
 

@@ -122,6 +122,7 @@ class Run:
             **columns(model),
             "flops": counts.training_flops(counts.n_active(model), n_tokens),
             "peak_learning_rate": self.schedule.peak,
+            "batch_tokens": self.schedule.batch_at(branch.stop - 1),
             "seed": self.config.seed,
             "unique_tokens": sum(min(asked, has) for _, asked, has in read),
             "epochs": max(asked / has for _, asked, has in read),

@@ -161,7 +161,9 @@ def test_fit_lr_says_what_is_wrong(tmp_path):
     path = tmp_path / "runs.csv"
     path.write_text(fit_runs.learning_rate_runs(edge=True))
     assert "end of its grid" in helpers.run("fit", "lr", f"--runs={path}").stdout
-    assert "expected two or more" in helpers.run("fit", "lr", f"--runs={path}", "--experts=8").stderr
+    assert (
+        "n_experts = 8: the law holds there alone" in helpers.run("fit", "lr", f"--runs={path}", "--experts=8").stdout
+    )
     assert "64 is in none of the runs" in helpers.run("fit", "lr", f"--runs={path}", "--experts=1,64").stderr
     path.write_text("\n".join(path.read_text().splitlines()[:3]) + "\n")
     assert "was tried at 2 learning rates" in helpers.run("fit", "lr", f"--runs={path}").stderr
