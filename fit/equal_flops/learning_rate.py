@@ -9,7 +9,6 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
-import scipy.special
 
 from fit.aliases import Array, Numbers
 from fit.data.table import Table
@@ -156,6 +155,8 @@ def spread(law: Mapping[str, float], optima: Sequence[BestRate]) -> Spread | Non
         return None
     errors = np.log([o.rate / _of(law, o) for o in optima])
     scatter = float(errors @ errors) / freedom
+    import scipy.special  # only here: plans use this module too, and do without scipy
+
     quantile = float(scipy.special.stdtrit(freedom, (1 + LEVEL) / 2))
     half = np.linalg.pinv(design)
     return Spread(["constant", *names], half @ half.T * scatter, scatter, quantile)
