@@ -109,8 +109,8 @@ class Lr(flags.Columns):
 
     Takes the best learning rate of each model from runs that differ in peak_learning_rate alone, and fits by least
     squares; numbers of experts that --experts leaves out are predicted, as a check (the paper fits 1 and 8, checks 4
-    and 32). Models tried at fewer than three rates are left out. Prints what other rates than the best cost, and the
-    coefficients as fields of a config.
+    and 32). Models tried at fewer than three rates, or best at the end of their grid, are not fitted. Prints what other
+    rates than the best cost, and the coefficients as fields of a config.
     """
 
     runs: str = fields.needed(
@@ -151,7 +151,9 @@ class Lr(flags.Columns):
                 f"--experts={','.join(map(str, self.experts))}: {absent[0]:g} is in none of the runs, which have "
                 f"{others}"
             )
-        fitted = [o for o in optima if o.n_experts in wanted]
+        fitted = [o for o in optima if o.n_experts in wanted and not o.at_edge]
+        if not fitted:
+            raise UserError(f"{self.runs}: the best rate of every model is at the end of its grid: widen the grids")
         law = learning_rate.fit(fitted, self.runs, self.with_tokens, self.with_batch)
         model, found = self.asked_for(law), learning_rate.spread(law, fitted)
         if left_out:

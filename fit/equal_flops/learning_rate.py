@@ -2,7 +2,8 @@
 and what another rate than the best costs.
 
 The best rate is the lowest point of a parabola, in ln LR, through the best run and its two neighbours; the paper takes
-the best run itself. If the best run is at the end of its grid, it is taken itself and marked as such.
+the best run itself. If the best run is at the end of its grid, the best rate lies beyond it: it is marked as such, and
+no law is fitted to it.
 """
 
 import dataclasses
@@ -217,7 +218,7 @@ def _coefficients(law: Mapping[str, float], optima: Sequence[BestRate], fitted: 
     if not found:
         yield f"no intervals: {len(fitted)} models are as many as the coefficients"
     yield f"root mean square error of ln LR: {rms_error(law, fitted):.4f} on {len(fitted)} fitted models"
-    if checked := [o for o in optima if o not in fitted]:
+    if checked := [o for o in optima if o not in fitted and not o.at_edge]:
         yield f"  {rms_error(law, checked):.4f} on {len(checked)} not fitted"
 
 

@@ -115,6 +115,15 @@ def test_a_wrong_rate_costs_what_the_runs_say():
     assert edge.at_edge and not edge.lost
 
 
+def test_a_best_rate_at_the_end_of_its_grid_is_shown_and_not_fitted(lr):
+    """Half of the models were tried only at rates above their best."""
+    high = rows(experts=[1], rates=[r for r in RATES if r > 0.25])
+    said = lr(high + rows(experts=[8, 64]), "--with_tokens", "--with_batch")
+    assert said.count("not fitted; best at the end of its grid") == said.count("end of its grid") == 8
+    assert f"lr_law.n_experts = {LAW['n_experts']:.6f}" in said and "on 16 fitted models" in said
+    assert "every model is at the end of its grid: widen" in lr(high, code=2)
+
+
 def test_the_rate_of_one_model_and_what_its_error_may_cost(lr):
     flags = "--with_tokens", "--with_batch", "--n_active=1e8", "--n_experts=8", "--n_tokens=1e10"
     rate = learning_rate.predict(LAW, 1e8, 8, 1e10, 1e6)
