@@ -17,6 +17,7 @@ from jmoe.model import sharding
 from jmoe.run.schedule import Schedule
 from jmoe.text import corpus, mixture, supply
 from jmoe.text.batches import training_batches, validation_batches, validation_bytes
+from launch import jobs
 from launch.varied import plain
 
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -174,3 +175,14 @@ def test_prepared_sources_make_the_same_corpus(tmp_path):
         "jmoe.prepare", "--config=configs/quickstart.py", f"--config.data.mixture={said}", f"--out_dir={out}"
     )
     assert again.returncode == 0 and again.stdout.strip() == f"config.data.mixture = {said}"
+
+
+def test_a_sweep_over_weights_keeps_each_mixture_in_its_files(tmp_path):
+    weights = [(("a/*.txt", w), ("tfds:lm1b:train", 1 - w)) for w in (0.25, 0.5)]
+    (tmp_path / "sweep.py").write_text(
+        f"get_sweep = lambda: ('configs/quickstart.py', [{{'data.mixture': mixture}} for mixture in {weights!r}])"
+    )
+    made, _ = jobs.load(str(tmp_path / "sweep.py"), epath.Path(tmp_path))
+    read = [jobs.Job.of(job.name, epath.Path(tmp_path), json.loads(json.dumps(job.fields()))) for job in made]
+    assert [jobs.config_of(job).data.mixture for job in read] == weights  # checks the name, too
+    assert len({job.name for job in read}) == 2 and f"--config.data.mixture={weights[0]!r}" in read[0].command()
