@@ -87,7 +87,7 @@ def evaluate(workdir: str | epath.Path, segment: str | None = None, step: int | 
         "bits_per_byte": loss * n_tokens / math.log(2) / n_bytes,
         "n_validation_tokens": n_tokens,
         "corpus_fingerprint": corpus.fingerprint,
-        "data_path": config.data.path,
+        "data_path": config.data.path or "; ".join(path for path, _ in config.data.get("mixture", ())),
         "checkpoint": str(folder),
     }
 
@@ -97,6 +97,10 @@ def for_text(config, overrides: dict):
     # only the run's own text must have the run's fingerprint
     other_text = {name for name in overrides if section(name) == "data"} - {"data.seq_len", "data.validation_tokens"}
     config.data.fingerprint = "" if other_text else config.data.fingerprint
+    if "data.path" in overrides and "data.mixture" not in overrides:
+        config.data.mixture = ()
+    if "data.mixture" in overrides and "data.path" not in overrides:
+        config.data.path = ""
     config.update_from_flattened_dict(overrides)
     check_config(config)
     config.microbatch_tokens = 0

@@ -88,7 +88,7 @@ def flash(q_BTHK, k_BTPK, v_BTPK):
     A GPU runs cuDNN's kernel, a TPU that of jmoe/model/tpu_flash.py. Other devices, and shapes that the TPU's kernel
     does not take, use `blocks`: a test needs no chip.
     """
-    platform, kernel = jax.sharding.get_abstract_mesh().abstract_device.platform, blocks
+    platform, kernel = sharding.platform(), blocks
     if platform == "gpu":
         kernel = functools.partial(jax.nn.dot_product_attention, is_causal=True, implementation="cudnn")
     elif platform == "tpu":

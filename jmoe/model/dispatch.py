@@ -7,6 +7,8 @@ ones, and drops those beyond its capacity: a dropped choice adds nothing to its 
 (Fedus et al. 2021).
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 
@@ -117,28 +119,51 @@ def _served(slots_GECD, weights):
     return slots_GECD
 
 
-def dropless(x_ND, router_DE, weights, *, group_tokens: int | None = None, block: int = 0, **choice):
+def dropless(x_ND, router_DE, weights, *, group_tokens: int | None = None, block: int | None = None, **choice):
     """The same layer with nothing dropped; `weights` are those of all experts.
 
-    Rows are processed in blocks of one expert each, the last block of an expert padded: J choices of this device's
-    tokens cost at most J + E `block` rows. By default a block has 256 / top_k rows, and for top_k > 1 up to 512 as long
-    as that adds at most a sixteenth to J: each block reads all of its expert's weights, however few its rows.
+    block: rows that are worked on at once; 0: all of them, sorted by expert. By default 0 on a TPU, whose compiler
+    has a kernel for such products (jax.lax.ragged_dot). Others multiply each row by each expert: there rows lie in
+    blocks of one expert, of 256 / top_k rows, and for top_k > 1 up to 512 as long as padding adds at most a sixteenth
+    to J, since each block reads all of its expert's weights, however few its rows.
 
     Returns:
       y_ND, to be summed over the model axis; routing.METRICS over groups of group_tokens, which affect nothing else.
     """
-    n_tokens, d_model = x_ND.shape
-    n_experts = router_DE.shape[1]
+    n_tokens, n_experts = len(x_ND), router_DE.shape[1]
     logits_GSE = routing.logits_of(x_ND, router_DE).reshape(-1, group_tokens or n_tokens, n_experts)
     expert_GJ, gate_GJ, metrics = routing.route(logits_GSE, **choice)
     metrics["drop_rate"] = jnp.zeros(len(expert_GJ), jnp.float32)
     top_k = expert_GJ.size // n_tokens
     # from here on all tokens are one group: the first choices of all of them, then their second ones
     together = lambda a_GJ: a_GJ.reshape(len(a_GJ), top_k, -1).swapaxes(0, 1).reshape(1, -1)
-    expert_GJ, gate_GJ = together(expert_GJ), together(gate_GJ)
-    n_choices = expert_GJ.size
-    many = min(512, n_choices // (16 * n_experts)) if top_k > 1 else 0
-    block = block or max(min(256, n_tokens) // top_k, min(8, n_tokens), many)
+    if block is None:
+        many = min(512, n_tokens * top_k // (16 * n_experts)) if top_k > 1 else 0
+        block = max(min(256, n_tokens) // top_k, min(8, n_tokens), many)
+        block *= sharding.platform() != "tpu"
+    served = functools.partial(_in_blocks, block) if block else _sorted
+    y_GSD = served(x_ND[None], together(expert_GJ), together(gate_GJ), tuple(weights))
+    return y_GSD[0], _over_groups(metrics)
+
+
+def _sorted(x_GSD, expert_GJ, gate_GJ, weights):
+    """y_GSD: passes the rows of each expert, which lie side by side, through it. The gates scale the hidden units: so
+    the backward pass needs the last product only for its own gradient."""
+    gate_EDF, up_EDF, down_EFD = weights
+    order_GJ, place_GJ, count_GE, first_GE = queues(expert_GJ, len(gate_EDF))
+    slot_GJ = jnp.take_along_axis(first_GE, expert_GJ, axis=-1) + place_GJ
+    top_k = expert_GJ.size // x_GSD.shape[1]
+    token_GJ = order_GJ % x_GSD.shape[1]
+    rows_JD = sharding.vary(rows.move(x_GSD, token_GJ, slot_GJ, top_k)[0], "model")
+    gate_J1 = sharding.vary(rows.move(gate_GJ[:, :, None], order_GJ, slot_GJ)[0], "model").astype(rows_JD.dtype)
+    product = lambda rows_JI, weight_EIO: jax.lax.ragged_dot(rows_JI, weight_EIO, count_GE[0])
+    hidden_JF = jax.nn.silu(product(rows_JD, gate_EDF)) * product(rows_JD, up_EDF) * gate_J1
+    return rows.summed(product(hidden_JF, down_EFD)[None], slot_GJ, token_GJ, top_k)
+
+
+def _in_blocks(block: int, x_GSD, expert_GJ, gate_GJ, weights):
+    """y_GSD: the last block of an expert is padded, so J choices cost at most J + E block rows."""
+    n_experts, n_choices = len(weights[0]), expert_GJ.size
     n_blocks = n_choices // block + n_experts
     # each expert's queue begins a new block
     _, place_GJ, count_GE, _ = queues(expert_GJ, n_experts)
@@ -149,11 +174,10 @@ def dropless(x_ND, router_DE, weights, *, group_tokens: int | None = None, block
     choice_of_slot_L = jnp.full(n_blocks * block, n_choices).at[slot_of_choice_GJ[0]].set(jnp.arange(n_choices))
 
     def served(slots_GLD):
-        slots_ZCD = sharding.vary(slots_GLD, "model").reshape(n_blocks, block, d_model)
-        return _served_in_blocks(slots_ZCD, expert_Z, tuple(weights))
+        slots_ZCD = sharding.vary(slots_GLD, "model").reshape(n_blocks, block, -1)
+        return _served_in_blocks(slots_ZCD, expert_Z, weights)
 
-    y_GSD = _through_slots(x_ND[None], gate_GJ, choice_of_slot_L[None], slot_of_choice_GJ, served)
-    return y_GSD[0], _over_groups(metrics)
+    return _through_slots(x_GSD, gate_GJ, choice_of_slot_L[None], slot_of_choice_GJ, served)
 
 
 def _of_expert(weights, e):

@@ -47,6 +47,23 @@ def sum_of_rows(x_GID, index_GJ, top_k: int, weight_GJ=None):
     return functools.reduce(jnp.add, found)
 
 
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
+def summed(x_GLD, slot_of_choice_GJ, token_of_slot_GL, top_k: int):
+    """sum_of_rows(x, slot_of_choice, top_k), with a custom gradient."""
+    return sum_of_rows(x_GLD, slot_of_choice_GJ, top_k)
+
+
+def _summed_forward(x_GLD, slot_of_choice_GJ, token_of_slot_GL, top_k):
+    return sum_of_rows(x_GLD, slot_of_choice_GJ, top_k), token_of_slot_GL
+
+
+def _summed_backward(top_k, token_of_slot_GL, dy_GSD):
+    return taken(dy_GSD, token_of_slot_GL), None, None
+
+
+summed.defvjp(_summed_forward, _summed_backward)
+
+
 @functools.partial(jax.custom_vjp, nondiff_argnums=(5,))
 def gathered(slots_GLD, gate_GJ, slot_of_choice_GJ, choice_of_slot_GL, token_of_slot_GL, top_k: int):
     """[G, S, D]: the sum of the slots of each token's choices, times their gates; its gradient works slot by slot."""

@@ -35,6 +35,12 @@ def make_mesh(config, devices=None) -> jax.sharding.Mesh:
     return jax.sharding.Mesh(placed, AXES, axis_types=(AxisType.Explicit,) * 3)
 
 
+def platform() -> str:
+    """What the program is made for: cpu, gpu or tpu; generation has no mesh."""
+    device = jax.sharding.get_abstract_mesh().abstract_device
+    return device.platform if device else jax.default_backend()
+
+
 def parameter_specs(model) -> dict:
     """PartitionSpecs of the parameters by name; those of the blocks have a leading axis of layers."""
 

@@ -87,8 +87,8 @@ def mixture(mesh, **options):
         if options["capacity_factor"] is None:
             gathered = lambda w, spec: sharding.vary(sharding.gathered(w, tuple(spec), ("expert",)), "data")
             weights = [gathered(w, spec) for w, spec in zip(weights, SPECS[2:])]
-            choice = {name: value for name, value in options.items() if name != "capacity_factor"}
-            y_ND, metrics = dispatch.dropless(x_ND, router_DE, weights, block=16, **choice)
+            choice = {"block": 16} | {name: value for name, value in options.items() if name != "capacity_factor"}
+            y_ND, metrics = dispatch.dropless(x_ND, router_DE, weights, **choice)
         else:
             y_ND, metrics = dispatch.mixture(x_ND, router_DE, weights, **options)
         return sharding.total(y_ND, ("model",)), jax.tree.map(lambda m: sharding.mean(m, sharding.ROWS), metrics)
@@ -116,11 +116,13 @@ def run_mixture(mesh, arrays, **options):
         (8, 1, None, 0.3, dict(scores="sigmoid")),
         (8, 1, 1.0, 0.3, dict(bias_E=np.linspace(-0.2, 0.2, 8))),
         (16, 4, None, 0.3, dict(scores="sigmoid", normalize=False, bias_E=np.linspace(-0.5, 0.5, 16))),
+        (2, 1, None, 1.0, dict(block=0)),
+        (16, 4, None, 2.0, dict(normalize=False, block=0)),
     ],
 )
 def test_equals_numpy_choice_by_choice(n_experts, top_k, capacity_factor, skew, more):
-    inputs = make_inputs(192, n_experts, skew=skew)
-    y, dropped, balance, z = reference(*inputs, 64, capacity_factor, top_k, **more)
+    inputs, choice = make_inputs(192, n_experts, skew=skew), {k: v for k, v in more.items() if k != "block"}
+    y, dropped, balance, z = reference(*inputs, 64, capacity_factor, top_k, **choice)
     mesh = make_mesh(1, 1, 1)
     options = dict(group_tokens=64, capacity_factor=capacity_factor, top_k=top_k) | more
     got, metrics = run_mixture(mesh, place(mesh, inputs), **options)
@@ -236,10 +238,10 @@ def loss(mesh, options):
 
 
 @functools.cache
-def value_and_gradient(shape, top_k, capacity_factor=1.0):
+def value_and_gradient(shape, top_k, capacity_factor=1.0, **block):
     """(outputs, metrics, loss, its gradients) of the same inputs on a mesh of this shape."""
     inputs, mesh = make_inputs(512, 8, skew=0.2), make_mesh(*shape)
-    options = dict(group_tokens=64, capacity_factor=capacity_factor, top_k=top_k)
+    options = dict(group_tokens=64, capacity_factor=capacity_factor, top_k=top_k) | block
     arrays = place(mesh, inputs)
     with jax.set_mesh(mesh):
         y, metrics = jax.jit(mixture(mesh, **options))(*arrays)
@@ -265,6 +267,14 @@ def test_eight_devices_equal_one_in_value_and_gradient(shape, top_k, capacity_fa
     assert (results[0][1]["drop_rate"] > 0) == (capacity_factor is not None) and results[0][1]["drop_rate"] < 1
     for one, eight in zip(*map(jax.tree.leaves, results)):
         np.testing.assert_allclose(eight, one, rtol=1e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("shape, top_k", [((1, 1, 1), 1), ((1, 1, 1), 2), ((2, 2, 2), 2)])
+def test_choices_sorted_by_expert_equal_choices_in_blocks(shape, top_k):
+    """In value and gradient; the first is what a TPU runs."""
+    results = value_and_gradient((1, 1, 1), top_k, None), value_and_gradient(shape, top_k, None, block=0)
+    for blocks, in_order in zip(*map(jax.tree.leaves, results)):
+        np.testing.assert_allclose(in_order, blocks, rtol=1e-5, atol=2e-6)
 
 
 @pytest.mark.parametrize(
@@ -298,13 +308,15 @@ def test_the_router_learns_from_the_outputs_alone():
     assert np.linalg.norm(grad) > 1e-3
 
 
-@pytest.mark.parametrize("top_k, capacity_factor", [(1, 1.0), (2, 1.0), (2, None)])
-def test_backward_has_no_scatter_over_tokens(top_k, capacity_factor):
+@pytest.mark.parametrize(
+    "top_k, capacity_factor, block", [(1, 1.0, {}), (2, 1.0, {}), (2, None, {}), (2, None, dict(block=0))]
+)
+def test_backward_has_no_scatter_over_tokens(top_k, capacity_factor, block):
     """The gradient of dispatch and combine is a gather: no scatter in the program touches an array of width d."""
     inputs = make_inputs(128, 4, d_model=40)
     mesh = make_mesh(1, 1, 1)
     arrays = place(mesh, inputs)
-    options = dict(group_tokens=64, capacity_factor=capacity_factor, top_k=top_k)
+    options = dict(group_tokens=64, capacity_factor=capacity_factor, top_k=top_k) | block
     with jax.set_mesh(mesh):
         text = jax.jit(jax.grad(loss(mesh, options), argnums=(0, 1, 2, 3, 4))).lower(*arrays).as_text()
     scatters = [line for line in text.splitlines() if "stablehlo.scatter" in line]
