@@ -42,7 +42,7 @@ def of(laws: Sequence[Law], runs: Runs | None = None, out: Array | None = None) 
         runs=None if runs is None or out is None else _runs(runs, out),
         sentences=sentences.every(),
         chips={name: vars(chip) for name, chip in cost.CHIPS.items()},
-        cost=dict(remat=memory.REMAT, row=memory.ROW, group=memory.GROUP, front=target.FRONT),
+        cost=dict(state=memory.STATE, remat=memory.REMAT, row=memory.ROW, group=memory.GROUP, front=target.FRONT),
         forms={name: _form(form) for name, form in FORMS.items() if "n_tokens" in form.columns and not form.believed},
         drawn=WAYS_OF_DRAWING["errors"].format(by="runs"),
         repeats=repeats.SOURCE,

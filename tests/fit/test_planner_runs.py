@@ -107,7 +107,7 @@ def test_what_the_page_has_no_next_runs_for_is_said(browser, folder, tmp_path):
     assert command_line.run(["page", *flags]) == 0
     planner = opened(browser, tmp_path, SIZES[0])
     assert "was fitted to other runs" in planner.text("next-summary")
-    assert planner.tab.locator("#next-found").is_hidden() and planner.errors == []
+    assert planner.tab.locator("#download-next").is_hidden() and planner.errors == []
     planner.tab.close()
 
 
