@@ -22,8 +22,8 @@ from etils import epath
 from ml_collections import config_flags
 from tqdm import tqdm
 
-from configs import joint_moe
 from jmoe import cli
+from jmoe.config import shipped
 from jmoe.config.check import check_config
 from jmoe.config.fields import section
 from jmoe.errors import UserError
@@ -113,7 +113,7 @@ def for_text(config, overrides: dict):
 if __name__ == "__main__":
     config_flags.DEFINE_config_dict(
         "config",
-        joint_moe.get_config(),
+        shipped.recipe().get_config(),
         "Text or mesh to use instead of the training's: --config.data.path=..., --config.mesh.expert=8.",
     )
     cli.define_checkpoint()

@@ -8,8 +8,10 @@ import functools
 import json
 import textwrap
 
-from configs.joint_moe import FIELDS
+from jmoe.config import shipped
 from jmoe.errors import UserError
+
+FIELDS = shipped.recipe().FIELDS
 
 FREE_SECTIONS = ("chip", "mesh")  # their fields are free even if only another version of this table knows them
 COLUMNS = [name.removeprefix("model.") for name, field in FIELDS.items() if field.column]
