@@ -4,7 +4,7 @@ DEMO ?= runs/demo
 BIN := .venv/bin
 export JAX_PLATFORMS ?= cpu
 
-.PHONY: demo test quick lint soak results bench gpu tpu wheels clean
+.PHONY: demo test quick lint soak results bench site gpu tpu wheels clean
 
 # The main job: sweep, law, plan, pictures. Each line is a command to copy; what it says at length is kept in a file, and
 # the last screen says what was found. Started again it skips what is done.
@@ -47,6 +47,13 @@ results: .venv/.train
 bench: .venv/.train
 	$(BIN)/python -m benchmarks.extrapolation
 
+# What may be hosted, in SITE: the planner page, and the docs with the tables of benchmarks/. Needs no network.
+SITE ?= site
+site: .venv/.docs
+	$(BIN)/sphinx-build -q -W -c docs . $(SITE)
+	cp $(SITE)/README.html $(SITE)/index.html
+	$(BIN)/python -m fit page --out=$(SITE)/planner.html
+
 # Everything that is measured on a GPU or a TPU, in 9 minutes; again, and it goes on (benchmarks/accelerator).
 # OUT is where results go. CPU=1 tries all of it at toy size. WHEELS=DIR, which `make wheels` fills, is for a host
 # without a network, whose own Python (WHEELS_PYTHON) has a jax (WHEELS_JAX) that sees the GPU.
@@ -71,13 +78,13 @@ NEWEST = $(or $(PYTHON),$(shell .ci/python),python3)
 NO_REGISTRY := error: the package registry cannot be reached: connect this machine to it, or name a mirror by PIP_INDEX_URL; \
 	pip's own words are in .venv/pip.log
 # The package with one of its extras; that of the tests has what the demo needs.
-.venv/.train .venv/.test: .venv/.%: setup.cfg pyproject.toml constraints.txt
+.venv/.docs .venv/.train .venv/.test: .venv/.%: setup.cfg pyproject.toml constraints.txt
 	$(NEWEST) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"Python 3.11 or later is needed, this is {sys.version.split()[0]}; choose another by make PYTHON=...")'
 	$(NEWEST) -m venv $$(test "$$($(BIN)/python -V 2>&1)" = "$$($(NEWEST) -V)" || echo --clear) .venv
 	@echo "pip install -e '.[$*]'"; PIP_RETRIES=$${PIP_RETRIES:-2} $(BIN)/python -m pip install --quiet --disable-pip-version-check \
 		-c constraints.txt -e '.[$*]' 2> .venv/pip.log || { \
 		grep -q "connection broken" .venv/pip.log && echo "$(NO_REGISTRY)" >&2 || cat .venv/pip.log >&2; exit 1; }
-	touch .venv/.train $@
+	touch $@ $(if $(findstring test,$@),.venv/.docs .venv/.train)
 
 clean:
-	rm -rf .venv .venv-cuda .venv-tpu runs
+	rm -rf .venv .venv-cuda .venv-tpu runs site

@@ -107,6 +107,12 @@ FIELDS = {
         "jmoe.prepare made, or tfds:NAME/CONFIG:SPLIT",
         FREE,
     ),
+    "data.mixture": Field(
+        (),
+        field.MIXTURE,
+        "text by weights, instead of data.path: each path as there; weights count in thousandths of their sum",
+        FREE | NEUTRAL,
+    ),
     "data.validation_path": Field("", TEXT, "files or TFDS; empty: 1% of the text, held out by hash", FREE),
     "data.validation_sets": Field(
         "",
@@ -146,6 +152,12 @@ FIELDS = {
     "optimizer.lr_law.constant": Field(8.391640956234012, number("")),
     "optimizer.lr_law.n_active": Field(-0.8121798244457074, number("")),
     "optimizer.lr_law.n_experts": Field(-0.25, number("")),
+    "optimizer.lr_law.n_tokens": Field(
+        0.0, number(""), "as n_experts: exponent of the largest budget in n_tokens; Eq. 10 has none", NEUTRAL
+    ),
+    "optimizer.lr_law.batch_tokens": Field(
+        0.0, number(""), "exponent of the tokens in the last batch of that budget; Eq. 10 has none", NEUTRAL
+    ),
     "optimizer.warmup_tokens": Field(130_000_000, NOT_NEGATIVE),
     "optimizer.decay_fraction": Field(
         0.2,

@@ -241,9 +241,16 @@ def page(
     from fit.planner import data
 
     laws = [load(law) for law in ([laws] if isinstance(laws, str) or not isinstance(laws, Sequence) else laws)]
-    measured = figures.measured(laws[0], None if runs is None else _runs_of(laws[0], runs))
+    table = None if runs is None else _runs_of(laws[0], runs)
+    measured, kept_out = figures.measured(laws[0], table)
     check_writable(str(out))
-    write_text(str(out), planner.text(data.of(laws, *measured)))
+    held = data.of(laws, measured, kept_out)
+    if table is not None and measured is not None and kept_out is not None:
+        with _float64():
+            from fit.planner import next_answers
+
+            held["next"] = next_answers.of(laws[0], table, measured.flops[~kept_out].tolist())
+    write_text(str(out), planner.text(held))
     return str(out)
 
 

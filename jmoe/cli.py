@@ -14,7 +14,6 @@ import hashlib
 import importlib.util
 import math
 import os
-import pathlib
 import re
 import signal
 import sys
@@ -24,6 +23,7 @@ from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
 
 from jmoe import startup
+from jmoe.config import shipped
 from jmoe.errors import UNAVAILABLE, Failure, Interrupted, Unavailable, UserError
 from jmoe.packages import missing_package
 
@@ -115,8 +115,8 @@ NONE = re.compile(r"--?config\.([\w.]+)=None")
 
 
 def installed(path: str) -> str:
-    """`path`; for configs/... that exists beside this package but not in the current folder, the path of that file."""
-    beside = pathlib.Path(__file__).parents[1] / path
+    """`path`; for configs/... that is not in the current folder, the path of the file that came with this package."""
+    beside = shipped.ROOT / path
     return str(beside) if path.startswith("configs/") and not os.path.exists(path) and beside.exists() else path
 
 
@@ -213,6 +213,7 @@ def load_module(path: str, what: str):
     path = installed(path)
     if not path.endswith(".py") or not os.path.isfile(path):
         raise UserError(f"{what}: {path!r} is no Python file")
+    shipped.importable()
     name = "file_" + hashlib.sha256(os.fsencode(path)).hexdigest()[:8]
     spec = importlib.util.spec_from_file_location(name, path)
     module = importlib.util.module_from_spec(spec)

@@ -22,8 +22,8 @@ from etils import epath
 from ml_collections import config_flags
 from tqdm import tqdm
 
-from configs import joint_moe
 from jmoe import cli
+from jmoe.config import shipped
 from jmoe.config.check import check_config
 from jmoe.config.fields import section
 from jmoe.errors import UserError
@@ -87,7 +87,7 @@ def evaluate(workdir: str | epath.Path, segment: str | None = None, step: int | 
         "bits_per_byte": loss * n_tokens / math.log(2) / n_bytes,
         "n_validation_tokens": n_tokens,
         "corpus_fingerprint": corpus.fingerprint,
-        "data_path": config.data.path,
+        "data_path": config.data.path or "; ".join(path for path, _ in config.data.get("mixture", ())),
         "checkpoint": str(folder),
     }
 
@@ -97,6 +97,10 @@ def for_text(config, overrides: dict):
     # only the run's own text must have the run's fingerprint
     other_text = {name for name in overrides if section(name) == "data"} - {"data.seq_len", "data.validation_tokens"}
     config.data.fingerprint = "" if other_text else config.data.fingerprint
+    if "data.path" in overrides and "data.mixture" not in overrides:
+        config.data.mixture = ()
+    if "data.mixture" in overrides and "data.path" not in overrides:
+        config.data.path = ""
     config.update_from_flattened_dict(overrides)
     check_config(config)
     config.microbatch_tokens = 0
@@ -109,7 +113,7 @@ def for_text(config, overrides: dict):
 if __name__ == "__main__":
     config_flags.DEFINE_config_dict(
         "config",
-        joint_moe.get_config(),
+        shipped.recipe().get_config(),
         "Text or mesh to use instead of the training's: --config.data.path=..., --config.mesh.expert=8.",
     )
     cli.define_checkpoint()

@@ -5,7 +5,8 @@
 
 config.data says which text, which tokenizer and what is held out. After a kill the same command continues and ends
 with the same bytes. --verify prepares nothing; it checks the shards of DIR against their hashes, and that bytes are
-UTF-8.
+UTF-8. Each source of config.data.mixture gets a folder of its own in DIR; the last line printed is the field that
+names them.
 """
 
 if __name__ == "__main__":
@@ -18,6 +19,7 @@ import pathlib
 from absl import flags
 
 from jmoe import cli
+from jmoe.config.check import check_text
 from jmoe.config.fields import check_fields
 from jmoe.errors import UserError
 from jmoe.storage import ownership
@@ -31,17 +33,30 @@ def main(_):
     if is_remote(asked.out_dir):
         raise UserError(f"--out_dir={asked.out_dir}: prepare into a local folder and copy it there")
     folder = pathlib.Path(asked.out_dir).expanduser().absolute()
-    data = None
-    if not asked.verify:
-        if asked.config is None:
-            raise UserError("--config must say what to prepare")
-        config = cli.read_config()
-        check_fields(config)
-        data = config.data
-        prepare_folder(data, folder, asked.workers, asked.shard_tokens)
-    made = corpus.open_folder(folder, verify=asked.verify)
     if asked.verify:
-        corpus.check_utf8(made, folder)
+        for one in sorted(folder.glob("source-*")) or [folder]:
+            made = corpus.open_folder(one, verify=True)
+            corpus.check_utf8(made, one)
+            describe(made, one)
+        return
+    if asked.config is None:
+        raise UserError("--config must say what to prepare")
+    config = cli.read_config()
+    check_fields(config)
+    check_text(config.data)
+    weights = dict(config.data.get("mixture", ()))
+    places = {path: path if corpus.is_prepared(path) else folder / f"source-{i:03}" for i, path in enumerate(weights)}
+    for path, one in (places or {config.data.path: folder}).items():
+        if one != path:
+            data = corpus.of_path(config.data, path)
+            prepare_folder(data, one, asked.workers, asked.shard_tokens)
+            describe(corpus.open_folder(one), one, data)
+    if places:
+        print(f"config.data.mixture = {tuple((str(places[path]), weight) for path, weight in weights.items())!r}")
+
+
+def describe(made: corpus.Corpus, folder: pathlib.Path, data=None) -> None:
+    """Prints what the prepared `folder` holds; `data`: the config.data that it was prepared for now."""
     manifest = made.manifest
     for split in SPLITS:
         n_documents, n_tokens, n_bytes = (manifest[what][split] for what in ("documents", "tokens", "bytes"))

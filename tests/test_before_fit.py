@@ -18,12 +18,13 @@ STORED = make_fit.pathlib.Path(make_fit.__file__).with_name("fit.jsonl")
 NUMBER = re.compile(r"-?\d[\d,]*\.?\d*(?:e[+-]?\d+)?")
 BUILT = re.compile(r"^buildable: .*\n(  .*\n)*", re.MULTILINE)
 # What came after that commit: the answer of a plan's text, a warning of odd sizes, where a rule of thumb needs more
-# tokens than there are, and how many of a fit's starts were followed to their end.
+# tokens than there are, how many of a fit's starts were followed to their end, and of rates their cost and intervals.
 ODD = r"(?:[^ ]*: )?(?:the model has|[\d,]+ of [\d,]+ models, the first of them with) [^ ]* tokens per parameter"
 SHORT = "; but it takes [^ ]* tokens, and there are [^ \n]*"
-ADDED = rf"^Train a .*\n\n|^warning: {ODD}.*|{SHORT}|(?<=; )starts followed to their end: .*"
+RATES = r"^what a wrong rate costs.*\n(?:  .*\n)*\n|  # 10% to 90%: .*"
+ADDED = rf"{RATES}|^Train a .*\n\n|^warning: {ODD}.*|{SHORT}|(?<=; )starts followed to their end: .*"
 ADDED = re.compile(ADDED, re.MULTILINE)
-STARTS = re.compile(r"(?<=; )\d+ of \d+ starts within 1% of it")  # what stood in its place
+REPLACED = re.compile(r"(?<=; )\d+ of \d+ starts within 1% of it|: LR goes as n_tokens.*")  # what stood in its place
 
 
 ELSEWHERE = 1e-4
@@ -47,7 +48,7 @@ def compare(now, before, where, tolerance):
     elif isinstance(before, float) and not isinstance(before, bool):
         assert now == (before if tolerance == 0 else pytest.approx(before, rel=tolerance, abs=1e-300)), where
     elif isinstance(before, str) and " " in before:
-        numbers = NUMBER.findall(ADDED.sub("", now)), NUMBER.findall(STARTS.sub("", before))
+        numbers = NUMBER.findall(ADDED.sub("", now)), NUMBER.findall(REPLACED.sub("", before))
         if tolerance < ELSEWHERE:
             assert numbers[0] == numbers[1], where
         else:
@@ -82,6 +83,10 @@ def test_plans_predictions_and_tables(tmp_path):
         for answer in (mine, stored):
             if isinstance(answer["printed"], str):
                 answer["printed"] = BUILT.sub("", answer["printed"])
+        if mine["command"].startswith("lr "):
+            (record,) = mine["wrote"]
+            assert record.pop("intervals").keys() == record["lr_law"].keys()
+            assert all(o.pop("batch_tokens") is None and o.pop("lost") for o in record["optima"])
         compare(mine, stored, mine["command"], 1e-12)
 
 

@@ -116,7 +116,7 @@ def test_an_install_brings_what_its_code_imports():
     assert imported("jmoe") | imported("configs") <= brought(required("train")) | {"wandb"}
     assert imported("launch") <= brought(required("train", "gke"))
     for name, lines in setup_cfg()["options.extras_require"].items():
-        assert name in ("parquet", "train") or lines.split()[0].startswith("jmoe["), name
+        assert name in ("docs", "parquet", "train") or lines.split()[0].startswith("jmoe["), name
 
 
 def imports(package) -> dict[str, set[str]]:
@@ -153,7 +153,7 @@ def test_rooms_of_fit_import_only_rooms_above_them_in_the_list():
 
 
 def test_each_target_installs_what_it_needs():
-    for target, extra in ("demo", "train"), ("lint", "test"), ("quick", "test"), ("test", "test"):
+    for target, extra in ("demo", "train"), ("site", "docs"), ("lint", "test"), ("quick", "test"), ("test", "test"):
         done = subprocess.run(["make", "-n", "-W", "setup.cfg", target], cwd=ROOT, capture_output=True, text=True)
         assert re.findall(r"-m pip install .*?-e '\.\[(\w+)\]'", done.stdout, re.DOTALL) == [extra], done
 

@@ -17,7 +17,7 @@ from fit.words.units import LARGEST
 
 SMALLEST = 1e-12  # of any positive number that is asked
 # Columns that a table may call by another name: those of runs.csv that fit reads.
-NAMES = (*BOUNDS, "peak_learning_rate", "epochs", "corpus_fingerprint", "run", "seed", "config")
+NAMES = (*BOUNDS, "peak_learning_rate", "batch_tokens", "epochs", "corpus_fingerprint", "run", "seed", "config")
 
 
 @dataclasses.dataclass(kw_only=True)

@@ -2,10 +2,10 @@
 
 import dataclasses
 
-from fit.asked.fields import Asked, experts, free, number, numbers, text, whole
+from fit.asked.fields import Asked, choice, experts, free, number, numbers, text, whole
 from fit.errors import UserError
 from fit.lawbook.lawfile import Law
-from fit.planning import compare, cost, planning, repeats, target
+from fit.planning import compare, cost, memory, planning, repeats, target
 from fit.planning.constraints import Constraints
 from fit.shape.architecture import PAPER, Architecture
 from fit.shape.like import PUBLISHED, Known, read
@@ -129,7 +129,7 @@ class Chips(Asked):
     hours: float | None = number("Budget in hours on --chips, instead of --flops.")
     dollars_per_hour: float | None = number("Price of one chip for an hour.", least=0)
     mfu: float | dict[int, float] | str | None = free(
-        "Model FLOPs utilisation that training reaches: a number, or a JSON file with one for each number of experts, "
+        "Model FLOPs utilisation that training reaches: a number, or JSON, or a file of it, by number of experts, "
         f'{{"1": 0.45, "8": 0.38}}. Default: {cost.MFU}.'
     )
 
@@ -183,11 +183,26 @@ class Plan(Budget, Models):
         "How many times the --max_tokens may be read. Default: once.", least=1, below=sentences.TOO_FEW_EPOCHS
     )
     target_loss: float | None = number("Loss to reach with the fewest FLOPs of training and --inference_tokens.")
+    mesh_expert: int | None = whole("Of --chips, those that share one copy of the experts. Default: 1.", least=1)
+    mesh_model: int | None = whole("Of --chips, those that share each head and expert. Default: 1.", least=1)
+    remat: str | None = choice("What the backward pass computes again on the mesh. Default: full.", None, memory.REMAT)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.epochs is not None and self.max_tokens is None:
             raise UserError(sentences.EPOCHS_OF)
+
+    def bought(self, devices: int, experts: tuple[int, ...]) -> cost.Chips | None:
+        """Those of Chips, with the mesh that is asked. Raises UserError where that does not divide them, too."""
+        chips, given = super().bought(devices, experts), self.given("mesh_expert", "mesh_model", "remat")
+        if given and chips is None:
+            raise UserError(sentences.NEEDS_CHIPS.format(flag=given[0]))
+        if not given or chips is None:
+            return chips
+        mesh = cost.Mesh(self.mesh_expert or 1, self.mesh_model or 1, self.remat or "full")
+        if chips.count % (mesh.expert * mesh.model):
+            raise UserError(sentences.MESH_OF_CHIPS.format(expert=mesh.expert, model=mesh.model, count=chips.count))
+        return dataclasses.replace(chips, mesh=mesh)
 
 
 def experts_of(law: Law, asked: tuple[int, ...] | None) -> tuple[int, ...]:

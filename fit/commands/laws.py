@@ -104,10 +104,13 @@ class Lr(flags.Columns):
     """Fit the law of peak learning rates, Eq. 10: ln LR = constant + n_active ln(n_active) + n_experts ln(n_experts).
 
     python -m fit lr --runs=runs.csv --experts=1,8
+    python -m fit lr --runs=theirs.csv --columns=peak_learning_rate:lr,batch_tokens:batch --with_tokens --with_batch
+    python -m fit lr --runs=runs.csv --n_active=1e9 --n_experts=8
 
     Takes the best learning rate of each model from runs that differ in peak_learning_rate alone, and fits by least
     squares; numbers of experts that --experts leaves out are predicted, as a check (the paper fits 1 and 8, checks 4
-    and 32).
+    and 32). Models tried at fewer than three rates, or best at the end of their grid, are not fitted. Prints what other
+    rates than the best cost, and the coefficients as fields of a config.
     """
 
     runs: str = fields.needed(
@@ -121,9 +124,25 @@ class Lr(flags.Columns):
     with_tokens: bool = fields.switch(
         "Also fit an exponent of n_tokens, which Eq. 10 lacks: the best rate depends on the tokens per parameter."
     )
+    with_batch: bool = fields.switch("Also fit an exponent of batch_tokens, the tokens of a batch, which Eq. 10 lacks.")
+    n_active: float | None = fields.number("Also print the rate of one model, of so many active parameters.", None, 1)
+    n_experts: int = fields.whole("Its experts.", 1, least=1)
+    n_tokens: float | None = fields.number("Its training tokens, for --with_tokens.", None, 1)
+    batch_tokens: float | None = fields.number("The tokens of its batches, for --with_batch.", None, 1)
+
+    def asked_for(self, law: dict[str, float]) -> learning_rate.BestRate | None:
+        """The model whose rate is asked for. Raises UserError where the law needs more of it than is given."""
+        model = {name: getattr(self, name) for name in learning_rate.TERMS}
+        if self.n_active is None and not self.given(*model):
+            return None
+        for name, value in model.items():
+            if value is None and name in law:
+                raise UserError(f"--{name} is missing: the law of learning rates needs it of the model")
+        model["n_tokens"] = self.n_tokens or 1.0
+        return learning_rate.BestRate(**model, rate=np.nan, loss=np.nan, curvature=np.nan, at_edge=False)
 
     def run(self) -> None:
-        optima = learning_rate.best_rates(read(self.runs, self.columns))
+        optima, left_out = learning_rate.best_rates(read(self.runs, self.columns), self.with_batch)
         trained = sorted({o.n_experts for o in optima})
         wanted = self.experts or trained
         if absent := [e for e in wanted if e not in trained]:
@@ -132,11 +151,19 @@ class Lr(flags.Columns):
                 f"--experts={','.join(map(str, self.experts))}: {absent[0]:g} is in none of the runs, which have "
                 f"{others}"
             )
-        fitted = [o for o in optima if o.n_experts in wanted]
-        law = learning_rate.fit(fitted, self.runs, self.with_tokens)
+        fitted = [o for o in optima if o.n_experts in wanted and not o.at_edge]
+        if not fitted:
+            raise UserError(f"{self.runs}: the best rate of every model is at the end of its grid: widen the grids")
+        law = learning_rate.fit(fitted, self.runs, self.with_tokens, self.with_batch)
+        model, found = self.asked_for(law), learning_rate.spread(law, fitted)
+        if left_out:
+            print(f"left out: {left_out} models that were tried at fewer than three rates")
         print(learning_rate.text(law, optima, fitted))
+        if model:
+            print(learning_rate.text_of_model(law, model, fitted))
         if self.out:
             record = {"lr_law": law, "experts": wanted, "optima": [dataclasses.asdict(o) for o in optima]}
+            record["intervals"] = found.intervals(law) if found else None
             write_text(self.out, json.dumps(record, indent=1, default=float))
         if not np.isfinite(list(law.values())).all():
             raise UserError(f"{self.runs}: the fit is not finite")

@@ -1,7 +1,9 @@
-"""The best peak learning rate of each model in a table of runs, and Eq. 10 fitted to them by least squares.
+"""The best peak learning rate of each model in a table of runs, Eq. 10 fitted to them by least squares with intervals,
+and what another rate than the best costs.
 
 The best rate is the lowest point of a parabola, in ln LR, through the best run and its two neighbours; the paper takes
-the best run itself. If the best run is at the end of its grid, it is taken itself and marked as such.
+the best run itself. If the best run is at the end of its grid, the best rate lies beyond it: it is marked as such, and
+no law is fitted to it.
 """
 
 import dataclasses
@@ -13,10 +15,16 @@ from fit.aliases import Array, Numbers
 from fit.data.table import Table
 from fit.errors import UserError
 
+TERMS = {"n_active": "size", "n_experts": "experts", "n_tokens": "tokens", "batch_tokens": "batch"}  # each in words
+FACTORS = (0.25, 0.5, 0.71, 1.41, 2.0, 4.0)  # of the best rate, whose costs are told
+LEVEL = 0.8  # of all intervals: 10th to 90th percentile
+
 
 @dataclasses.dataclass(eq=False)
 class BestRate:
-    """One model's best rate; `curvature` is that of its loss in ln LR, half of the second derivative."""
+    """One model's best rate; `curvature` is that of its loss in ln LR, half of the second derivative. batch_tokens is
+    None where the table does not say it. lost: nats above the best loss at those FACTORS of the rate that lie within
+    its grid, each by the parabola through the three nearest runs."""
 
     n_active: float
     n_experts: float
@@ -25,87 +33,201 @@ class BestRate:
     loss: float
     curvature: float
     at_edge: bool
+    batch_tokens: float | None = None
+    lost: dict[float, float] = dataclasses.field(default_factory=dict)
 
 
-def best_rates(table: Table) -> list[BestRate]:
-    """The BestRate of each (n_experts, n_active, n_tokens) in the table, in that order; means over equal rates (seeds).
+def best_rates(table: Table, with_batch: bool = False) -> tuple[list[BestRate], int]:
+    """The BestRate of each (n_experts, n_active, n_tokens, batch_tokens) in the table, in that order, and how many of
+    these are left out because they were tried at fewer than three rates; means over equal rates (seeds). Runs count as
+    of one batch where the table does not say it of all of them, unless `with_batch` demands it.
 
     Raises:
-      UserError: a column is missing or bad, or a model was tried at fewer than three rates.
+      UserError: a column is missing or bad, or no model was tried at three rates.
     """
-    names = ("n_experts", "n_active", "n_tokens")
-    keys = np.stack([table.numbers(name) for name in names], axis=1)
+    names = ["n_experts", "n_active", "n_tokens"]
+    if with_batch or ("batch_tokens" in table and all(cell not in ("", None) for cell in table.column("batch_tokens"))):
+        names.append("batch_tokens")
+    keys = np.stack([table.numbers(name, (1, 1e18)) for name in names], axis=1)
     rates, losses = table.numbers("peak_learning_rate", (1e-12, 1e3)), table.numbers("loss")
-    optima = []
-    for key in np.unique(keys, axis=0):
+    optima, models = [], np.unique(keys, axis=0)
+    for key in models:
         rows = (keys == key).all(axis=1)
         tried = np.unique(rates[rows])
-        if len(tried) < 3:
-            model = ", ".join(f"{name} {value:,.0f}" for name, value in zip(names, key))
-            raise UserError(f"{table.path}: {model} was tried at {len(tried)} learning rates, expected 3 or more")
-        loss = np.array([losses[rows & (rates == rate)].mean() for rate in tried])
-        optima.append(_optimum(*key, np.log(tried), loss))
-    return optima
+        if len(tried) >= 3:
+            loss = np.array([losses[rows & (rates == rate)].mean() for rate in tried])
+            optima.append(_optimum(dict(zip(names, map(float, key))), np.log(tried), loss))
+    if not optima:
+        model = ", ".join(f"{name} {value:,.0f}" for name, value in zip(names, key))
+        raise UserError(f"{table.path}: {model} was tried at {len(tried)} learning rates, expected 3 or more")
+    return optima, len(models) - len(optima)
 
 
-def _optimum(n_experts: float, n_active: float, n_tokens: float, x: Array, loss: Array) -> BestRate:
+def _optimum(model: dict[str, float], x: Array, loss: Array) -> BestRate:
     i = int(np.argmin(loss))
     best, low, curvature, at_edge = x[i], loss[i], np.nan, i in (0, len(x) - 1)
+    lost = {}
     if not at_edge:
         square, slope, _ = np.polyfit(x[i - 1 : i + 2] - x[i], loss[i - 1 : i + 2], 2)
         if square > 0:  # else three equal losses
             best, low, curvature = best - slope / (2 * square), low - slope**2 / (4 * square), square
-    return BestRate(n_active, n_experts, n_tokens, float(np.exp(best)), float(low), float(curvature), at_edge)
+            within = [factor for factor in FACTORS if x[0] <= best + np.log(factor) <= x[-1]]
+            lost = {factor: _at(best + np.log(factor), x, loss) - float(low) for factor in within}
+    return BestRate(
+        **model, rate=float(np.exp(best)), loss=float(low), curvature=float(curvature), at_edge=at_edge, lost=lost
+    )
 
 
-def fit(optima: Sequence[BestRate], where: str = "the runs", with_tokens: bool = False) -> dict[str, float]:
-    """Coefficients of Eq. 10 by name, least squares in ln LR; with_tokens adds n_tokens, the exponent of the training
-    tokens, which Eq. 10 lacks. UserError if the optima do not fix all of them."""
-    names = ("constant", "n_active", "n_experts") + ("n_tokens",) * with_tokens
-    design = np.array([[1, *(np.log(getattr(o, name)) for name in names[1:])] for o in optima])
-    if np.linalg.matrix_rank(design - np.append(0, design[:, 1:].mean(axis=0))) < len(names):
-        kinds = "size from experts from tokens" if with_tokens else "size from experts"
+def _at(target: float, x: Array, loss: Array) -> float:
+    """The loss at x = target, by the parabola through the three nearest points."""
+    near = np.argsort(np.abs(x - target))[:3]
+    return float(np.polyfit(x[near] - target, loss[near], 2)[-1])
+
+
+def fit(
+    optima: Sequence[BestRate], where: str = "the runs", with_tokens: bool = False, with_batch: bool = False
+) -> dict[str, float]:
+    """Coefficients of Eq. 10 by name, least squares in ln LR; with_tokens and with_batch add the exponents of n_tokens
+    and batch_tokens, which Eq. 10 lacks. Those of n_active and n_experts are 0 where all optima have the same.
+    UserError if the optima do not fix all others."""
+    asked = [name for name, added in (("n_tokens", with_tokens), ("batch_tokens", with_batch)) if added]
+    law = dict.fromkeys(["constant", "n_active", "n_experts", *asked], 0.0)
+    names = [*_varied(optima), *asked]
+    design = _design(optima, names)
+    if np.linalg.matrix_rank(design - np.append(0, design[:, 1:].mean(axis=0))) <= len(names):
+        kinds = " from ".join(TERMS[name] for name in dict.fromkeys(["n_active", *names]))
         raise UserError(f"{where}: {len(optima)} models cannot tell {kinds}, expected two or more of each")
     values = np.linalg.lstsq(design, np.log([o.rate for o in optima]), rcond=None)[0]
-    return dict(zip(names, map(float, values)))
+    return law | dict(zip(["constant", *names], map(float, values)))
 
 
-def predict(law: Mapping[str, float], n_active: Numbers, n_experts: Numbers, n_tokens: Numbers = 1.0) -> Numbers:
-    """The law's peak learning rate; numbers or arrays. n_tokens matters to a law that has an exponent for it."""
-    of_tokens = law.get("n_tokens", 0.0) * np.log(n_tokens)
-    return np.exp(
-        law["constant"] + law["n_active"] * np.log(n_active) + law["n_experts"] * np.log(n_experts) + of_tokens
-    )
+def _varied(optima: Sequence[BestRate]) -> list[str]:
+    """Those of n_active and n_experts that differ between the optima."""
+    return [name for name in ("n_active", "n_experts") if len({getattr(o, name) for o in optima}) > 1]
+
+
+def _design(models: Sequence[BestRate], names: Sequence[str]) -> Array:
+    return np.array([[1.0, *(np.log(getattr(o, name)) for name in names)] for o in models])
+
+
+def predict(
+    law: Mapping[str, float],
+    n_active: Numbers,
+    n_experts: Numbers,
+    n_tokens: Numbers = 1.0,
+    batch_tokens: Numbers = 1.0,
+) -> Numbers:
+    """The law's peak learning rate; numbers or arrays. n_tokens and batch_tokens matter to a law that has an exponent
+    for them."""
+    added = law.get("n_tokens", 0.0) * np.log(n_tokens) + law.get("batch_tokens", 0.0) * np.log(batch_tokens)
+    return np.exp(law["constant"] + law["n_active"] * np.log(n_active) + law["n_experts"] * np.log(n_experts) + added)
+
+
+def _of(law: Mapping[str, float], o: BestRate) -> float:
+    return float(predict(law, o.n_active, o.n_experts, o.n_tokens, o.batch_tokens or 1.0))
+
+
+@dataclasses.dataclass(eq=False)
+class Spread:
+    """How far a fitted law may be off, from the scatter of the optima around it: least squares' covariance of the
+    coefficients `names`, and Student's t of the degrees of freedom left."""
+
+    names: list[str]
+    covariance: Array
+    scatter: float  # variance of ln LR of a model around the law
+    quantile: float
+
+    def intervals(self, law: Mapping[str, float]) -> dict[str, list[float]]:
+        """The interval of each coefficient."""
+        widths = self.quantile * np.sqrt(np.diag(self.covariance))
+        return {name: [law[name] - width, law[name] + width] for name, width in zip(self.names, map(float, widths))}
+
+    def of_model(self, o: BestRate) -> float:
+        """Half of the interval of ln LR that holds the best rate of a model that was not fitted."""
+        (row,) = _design([o], self.names[1:])
+        return float(self.quantile * np.sqrt(row @ self.covariance @ row + self.scatter))
+
+
+def spread(law: Mapping[str, float], optima: Sequence[BestRate]) -> Spread | None:
+    """Of a law fitted to these optima; None where they are as many as its coefficients."""
+    names = [*_varied(optima), *(name for name in ("n_tokens", "batch_tokens") if name in law)]
+    design, freedom = _design(optima, names), len(optima) - len(names) - 1
+    if freedom < 1:
+        return None
+    errors = np.log([o.rate / _of(law, o) for o in optima])
+    scatter = float(errors @ errors) / freedom
+    import scipy.special  # only here: plans use this module too, and do without scipy
+
+    quantile = float(scipy.special.stdtrit(freedom, (1 + LEVEL) / 2))
+    half = np.linalg.pinv(design)
+    return Spread(["constant", *names], half @ half.T * scatter, scatter, quantile)
 
 
 def rms_error(law: Mapping[str, float], optima: Sequence[BestRate]) -> float:
     """Root mean square of ln(law / best)."""
-    errors = [np.log(predict(law, o.n_active, o.n_experts, o.n_tokens) / o.rate) for o in optima]
-    return float(np.sqrt(np.mean(np.square(errors))))
+    return float(np.sqrt(np.mean(np.square([np.log(_of(law, o) / o.rate) for o in optima]))))
+
+
+def _lost_by(law: Mapping[str, float], o: BestRate) -> float:
+    """Nats that the law's rate costs one model, by its parabola; nan at the end of a grid."""
+    return float(o.curvature * np.log(_of(law, o) / o.rate) ** 2)
 
 
 def text(law: Mapping[str, float], optima: Sequence[BestRate], fitted: Sequence[BestRate]) -> str:
-    """The best rates beside the law's, its coefficients as the trainer's fields, and its errors."""
-    return "\n".join(_lines(law, optima, fitted))
+    """The best rates beside the law's, what a wrong rate costs, the coefficients as the trainer's fields with their
+    intervals, and the law's errors."""
+    return "\n".join([*_table(law, optima, fitted), "", *_costs(law, optima), "", *_coefficients(law, optima, fitted)])
 
 
-def _lines(law: Mapping[str, float], optima: Sequence[BestRate], fitted: Sequence[BestRate]) -> Iterator[str]:
-    yield f"{'n_experts':>9} {'n_active':>13} {'n_tokens':>15} {'best LR':>10} {'law':>10} {'law/best':>8}  loss lost"
+def _table(law: Mapping[str, float], optima: Sequence[BestRate], fitted: Sequence[BestRate]) -> Iterator[str]:
+    batches = len({o.batch_tokens for o in optima}) > 1 or "batch_tokens" in law
+    batch = f" {'batch_tokens':>12}" * batches
+    counts = f"{'n_experts':>9} {'n_active':>13} {'n_tokens':>15}{batch}"
+    yield f"{counts} {'best LR':>10} {'law':>10} {'law/best':>8}  loss lost"
     for o in optima:
-        rate = predict(law, o.n_active, o.n_experts, o.n_tokens)
-        lost = o.curvature * np.log(rate / o.rate) ** 2  # by the parabola; nan at the end of a grid
+        rate = _of(law, o)
         notes = ["not fitted"] * (o not in fitted) + ["best at the end of its grid: widen it"] * o.at_edge
+        batch = f" {o.batch_tokens:12,.0f}" if batches else ""
         yield (
-            f"{o.n_experts:9g} {o.n_active:13,.0f} {o.n_tokens:15,.0f} {o.rate:10.3e} {rate:10.3e} {rate / o.rate:8.2f}"
-            f"  {lost:9.5f} {'; '.join(notes)}".rstrip()
+            f"{o.n_experts:9g} {o.n_active:13,.0f} {o.n_tokens:15,.0f}{batch} {o.rate:10.3e} {rate:10.3e} "
+            f"{rate / o.rate:8.2f}  {_lost_by(law, o):9.5f} {'; '.join(notes)}".rstrip()
         )
-    yield ""
-    yield from (f"config.optimizer.lr_law.{name} = {law[name]:.6f}" for name in law if name != "n_tokens")
-    if "n_tokens" in law:
-        yield (
-            f"exponent of n_tokens = {law['n_tokens']:.6f}: LR goes as n_tokens^{law['n_tokens']:.3f}. "
-            f"config.optimizer.lr_law has no tokens in it: to its constant add {law['n_tokens']:.6f} ln n_tokens"
-        )
+
+
+def _costs(law: Mapping[str, float], optima: Sequence[BestRate]) -> Iterator[str]:
+    yield "what a wrong rate costs, in nats per token: mean over the models whose grids reach so far, least, most"
+    costs = {f"{factor:4g} times the best": [o.lost.get(factor, np.nan) for o in optima] for factor in FACTORS}
+    costs["the law's rate"] = [_lost_by(law, o) for o in optima]
+    for name, lost in costs.items():
+        if known := [x for x in lost if np.isfinite(x)]:
+            models = f"{len(known)} model{'s' * (len(known) > 1)}"
+            yield f"  {name:>19}  {np.mean(known):8.5f}  {min(known):8.5f}  {max(known):8.5f}  of {models}"
+
+
+def _coefficients(law: Mapping[str, float], optima: Sequence[BestRate], fitted: Sequence[BestRate]) -> Iterator[str]:
+    found = spread(law, fitted)
+    intervals = found.intervals(law) if found else {}
+    same = {name for name in ("n_active", "n_experts") if name not in _varied(fitted)}
+    for name, value in law.items():
+        note = ""
+        if name in intervals:
+            note = "  # 10% to 90%: {:.4f} to {:.4f}".format(*intervals[name])
+        elif name in same:
+            note = f"  # all fitted models have {name} = {getattr(fitted[0], name):,.0f}: the law holds there alone"
+        yield f"config.optimizer.lr_law.{name} = {value:.6f}{note}"
+    if not found:
+        yield f"no intervals: {len(fitted)} models are as many as the coefficients"
     yield f"root mean square error of ln LR: {rms_error(law, fitted):.4f} on {len(fitted)} fitted models"
-    if checked := [o for o in optima if o not in fitted]:
+    if checked := [o for o in optima if o not in fitted and not o.at_edge]:
         yield f"  {rms_error(law, checked):.4f} on {len(checked)} not fitted"
+
+
+def text_of_model(law: Mapping[str, float], model: BestRate, fitted: Sequence[BestRate]) -> str:
+    """The law's rate of one model, its interval, and what the ends of that would cost."""
+    rate, found = _of(law, model), spread(law, fitted)
+    if not found:
+        return f"rate {rate:.4e}"
+    half, curvatures = found.of_model(model), [o.curvature for o in fitted if np.isfinite(o.curvature)]
+    said = f"rate {rate:.4e}, 10% to 90%: {rate * np.exp(-half):.3e} to {rate * np.exp(half):.3e}"
+    cost = np.mean(curvatures) * half**2 if curvatures else np.nan
+    return f"{said}; if the best is at an end of that, this rate costs {cost:.5f} nats per token"

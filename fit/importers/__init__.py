@@ -20,7 +20,8 @@ TOOLS = {
     "wandb": ("*.csv", "*.parquet"),
     "maxtext": ("*.txt", "*.jsonl"),
 }
-KEPT = (*BOUNDS, "peak_learning_rate", "epochs", "corpus_fingerprint", "run", "seed")  # columns that fit reads
+# columns that fit reads
+KEPT = (*BOUNDS, "peak_learning_rate", "batch_tokens", "epochs", "corpus_fingerprint", "run", "seed")
 
 
 def found(source: str, tool: str | None = None) -> tuple[str, list[str]]:

@@ -43,18 +43,52 @@ def next_runs(
     Raises:
       UserError: the law is not a fit to these runs or cannot be planned with, or no run within the budget is worth it.
     """
-    fitted, labels, run_weights, seed = _fitted_runs(law, runs)
-    scatter = _noise_of(law)
-    possible = candidates.candidates(law, architecture, experts, fitted, flops)
-    grid = candidates.plain_grid(law, architecture, experts, fitted, flops)
-    budget = optimum.Constraints(flops=goal.target_flops or fitted.flops.max())
-    solved = optimum.optima(law, architecture, budget, experts)
-    asked = candidates.columns_of(law, architecture, solved.d_model, solved.n_experts, solved.n_tokens)
+    (found,) = of_several(law, runs, architecture, experts, [(flops, goal)])
+    if isinstance(found, UserError):
+        raise found
+    return found
+
+
+def of_several(
+    law: Law, runs: str | Table, architecture: Architecture, experts: Floats, asked: Sequence[tuple[float, Goal]]
+) -> list[Json | UserError]:
+    """What next_runs gives for each of several (flops, goal), or the error that it raises for it; the law is linearised
+    once for all of them. Raises UserError where the law is not a fit to these runs or cannot be planned with."""
+    fitted = *_fitted_runs(law, runs), _noise_of(law)
+    begun = [_begun(law, architecture, experts, fitted[0], flops, goal) for flops, goal in asked]
+    parts = [part for one in begun if not isinstance(one, UserError) for part in one[-1]]
     fixed = (law.record.get("settings") or {}).get("fix") or {}
-    parts = possible.columns, grid.columns, asked
-    (of_fitted, of_possible, of_grid, of_asked), of_coefficients, prior = design.gradients(
-        law, fitted, parts, tuple(fixed.items())
-    )
+    (of_fitted, *gradients), *other = design.gradients(law, fitted[0], parts, tuple(fixed.items()))
+    left, found = iter(gradients), []
+    for one, (flops, goal) in zip(begun, asked):
+        if not isinstance(one, UserError):
+            of_parts = [next(left) for _ in one[-1]]
+            one = _chosen(law, architecture, flops, goal, fitted, one, (of_fitted, *of_parts, *other))
+        found.append(one)
+    return found
+
+
+def _begun(
+    law: Law, architecture: Architecture, experts: Floats, fitted: Runs, flops: float, goal: Goal
+) -> tuple | UserError:
+    """(candidates, plain grid, optima that are asked about, the columns of these three)."""
+    try:
+        possible = candidates.candidates(law, architecture, experts, fitted, flops)
+        grid = candidates.plain_grid(law, architecture, experts, fitted, flops)
+        budget = optimum.Constraints(flops=goal.target_flops or fitted.flops.max())
+        solved = optimum.optima(law, architecture, budget, experts)
+    except UserError as error:
+        return error
+    asked = candidates.columns_of(law, architecture, solved.d_model, solved.n_experts, solved.n_tokens)
+    return possible, grid, solved, (possible.columns, grid.columns, asked)
+
+
+def _chosen(
+    law: Law, architecture: Architecture, flops: float, goal: Goal, fitted: tuple, begun: tuple, gradients: tuple
+) -> Json | UserError:
+    """The answer to one question, by what _fitted_runs and _noise_of, _begun and design.gradients give."""
+    (_, labels, run_weights, seed, scatter), (possible, grid, solved, _) = fitted, begun
+    of_fitted, of_possible, of_grid, of_asked, of_coefficients, prior = gradients
     problem, unit = design.design_of(possible, of_fitted, of_possible, prior, scatter, run_weights, labels)
     if goal.kind == "plan":
         best = int(np.nanargmin(solved.loss))
@@ -74,7 +108,7 @@ def next_runs(
     problem = dataclasses.replace(problem, weights=weights)
     chosen = design.choose(problem, flops)
     if not chosen:
-        raise UserError(f"--flops={flops:g}: no run within this budget makes the goal surer by {design.GAIN:.1%}")
+        return UserError(f"--flops={flops:g}: no run within this budget makes the goal surer by {design.GAIN:.1%}")
     after = problem.variances(problem.jacobian[chosen], possible.model[chosen])
     with_grid = problem.variances(of_grid @ unit, grid.model)
     errors = scatter.total * np.sqrt(np.stack([before, after, with_grid], axis=1))

@@ -1,7 +1,6 @@
 """What fit next found, in words, and as a sweep file for launch.sweep."""
 
 import ast
-from collections.abc import Iterator
 
 from fit.aliases import Json
 from fit.errors import UserError
@@ -12,49 +11,67 @@ from fit.planning import plan_config, planning
 from fit.shape.architecture import Architecture
 from fit.words.units import amount
 
+STAGES = ("fitted runs", "and these", "or a plain grid")
+
 
 def text(found: Json) -> str:
     """What next_runs found, in words."""
-    columns = "{:>9} {:>8} {:>7} {:>9} {:>10}  {}"
-    lines = [columns.format("n_experts", "d_model", "blocks", "n_active", "FLOPs", "n_tokens")]
-    for row in found["trunks"]:
-        tokens = ", ".join(map(amount, row["n_tokens"]))
-        numbers = row["n_experts"], row["d_model"], row["n_blocks"], amount(row["n_active"]), f"{row['flops']:.3g}"
-        lines.append(columns.format(*numbers, tokens))
+    columns, expected = "{:>9} {:>8} {:>7} {:>9} {:>10}  {}", "{:32} {:>20} {:>20} {:>20}"
+    lines: list[str] = [columns.format("n_experts", "d_model", "blocks", "n_active", "FLOPs", "n_tokens")]
+    lines += [columns.format(*row) for row in trunks(found)]
+    lines += [summary(found), "", expected.format("what is expected", *STAGES)]
+    lines += [expected.format(*row) for row in certainty(found)]
+    return "\n".join([*lines, "", *notes(found)])
+
+
+def trunks(found: Json) -> list[list]:
+    """For each trunk: n_experts, d_model, blocks, n_active, FLOPs, n_tokens."""
+    names = "n_experts", "d_model", "n_blocks"
+    last = lambda row: [amount(row["n_active"]), f"{row['flops']:.3g}", ", ".join(map(amount, row["n_tokens"]))]
+    return [[*(row[name] for name in names), *last(row)] for row in found["trunks"]]
+
+
+def summary(found: Json) -> str:
+    """What the runs cost together, in a sentence."""
     n_runs = sum(len(row["n_tokens"]) for row in found["trunks"])
     saved = 1 - found["flops"] / found["flops_one_by_one"]
-    lines.append(
+    return (
         f"{_counted(n_runs, 'run')} on {_counted(len(found['trunks']), 'trunk')}: {found['flops']:.4g} of "
         f"{found['budget']:.4g} FLOPs; sharing trunks saves {saved:.0%}"
     )
+
+
+def notes(found: Json) -> list[str]:
+    """What the plain grid is, and what the figures hold."""
     grid = found["grid"]
-    lines += ["", f"{'what is expected':32} {'fitted runs':>20} {'and these':>20} {'or a plain grid':>20}"]
-    lines += [*_expected(found), ""]
-    lines.append(
+    return [
         f"the plain grid: {_counted(grid['runs'], 'run')} on {_counted(grid['trunks'], 'trunk')}, {grid['flops']:.4g} "
-        "FLOPs, evenly spaced in the logarithms of size and tokens, at every number of experts"
-    )
-    lines.append(f"all of it to first order around the law, by the noise of its runs; intervals hold {LEVEL:.0%}")
-    return "\n".join(lines)
+        "FLOPs, evenly spaced in the logarithms of size and tokens, at every number of experts",
+        f"all of it to first order around the law, by the noise of its runs; intervals hold {LEVEL:.0%}",
+    ]
 
 
 def _counted(n: int, what: str) -> str:
     return f"{n} {what}{'s' * (n != 1)}"
 
 
-def _expected(found: Json) -> Iterator[str]:
-    line = lambda what, cells: f"{what:32} " + " ".join(f"{cell:>20}" for cell in cells)
+def certainty(found: Json) -> list[list[str]]:
+    """[[what is expected, how sure at each of STAGES]]."""
     expected = found["expected"]
     if "coefficients" in expected:
-        for row in expected["coefficients"]:
-            errors = (f"± {error:.3g}" for error in row["standard_error"].values())
-            yield line(f"{row['name']} {row['value']:.4g}", errors)
-        return
+        return [
+            [f"{row['name']} {row['value']:.4g}", *(f"± {error:.3g}" for error in row["standard_error"].values())]
+            for row in expected["coefficients"]
+        ]
+    best = expected["best"]
     ends = [f"{low:.4f} to {high:.4f}" for low, high in expected["loss"].values()]
-    yield line(f"loss {expected['best']['loss']:.4f} at {found['target_flops']:.3g} FLOPs", ends)
-    for row in expected["others"]:
-        what = f"E = {row['n_experts']} above E = {expected['best']['n_experts']}"
-        yield line(what, [f"{row['log_loss_above']:.2%} ± {error:.2%}" for error in row["log_error"].values()])
+    return [[f"loss {best['loss']:.4f} at {found['target_flops']:.3g} FLOPs", *ends]] + [
+        [
+            f"E = {row['n_experts']} above E = {best['n_experts']}",
+            *(f"{row['log_loss_above']:.2%} ± {error:.2%}" for error in row["log_error"].values()),
+        ]
+        for row in expected["others"]
+    ]
 
 
 def sweep_source(law: Law, architecture: Architecture, found: Json, base: str | None = None) -> str:

@@ -3,6 +3,7 @@
 import { $, element, makePicture, sample } from "./chart.js";
 import { config } from "./config.js";
 import { command } from "./command.js";
+import { limitsAt, timesFlops } from "./counts.js";
 import { knownInWords } from "./like.js";
 import { amount, duration, fixed, flopsText, memoryText, typed } from "./numbers.js";
 import { map } from "./map.js";
@@ -15,6 +16,7 @@ import {
   costHead,
   drawn,
   inWords,
+  meshInWords,
   safely,
   say,
   sentences,
@@ -137,7 +139,7 @@ export function fill(table, head, rows, best) {
 }
 
 // What training costs and keeps in memory, and how fast the model answers, by number of experts.
-function showCosts({ plan }) {
+function showCosts({ ask, plan }) {
   $("costs").hidden = !plan.chips;
   if (!plan.chips) return;
   const head = ["E", "training", "price", "training takes", "chips", "served on", "tokens/s alone", "tokens/s among many"];
@@ -155,6 +157,8 @@ function showCosts({ plan }) {
   const built = plan.buildable?.cost;
   const step = built?.step_bytes ? [say("STEP_TAKES", { ...built, memory: memoryText(built.step_bytes) })] : [];
   $("cost-note").textContent = `${[sentences.COST_NOTE, ...step].join("; ")}.`;
+  $("mesh-words").hidden = !built?.mesh;
+  if (built?.mesh) $("mesh-words").textContent = `${meshInWords(built, ask.limits.chips.memory)}.`;
 }
 
 // What reaches the loss asked for, by number of experts.
@@ -195,7 +199,7 @@ export function showPictures({ ask, plan }, runs, change) {
     });
   put(pictures.isoflop, () => isoflop(pictures.isoflop, ask, plan, looks, runs));
   put(pictures.memory, () => againstMemory(pictures.memory, ask, plan, looks, choose));
-  put(pictures.map, () => map(pictures.map, ask, looks, choose));
+  put(pictures.map, () => map(pictures.map, { ...ask, limits: limitsAt(ask.limits, plan.best.n_experts) }, looks, choose));
   put(pictures.cost, () => againstCost(pictures.cost, ask, plan, looks, change));
   pictures.measured.figure.hidden = !runs;
   if (runs) put(pictures.measured, () => measured(pictures.measured, ask, looks, runs));
@@ -241,7 +245,8 @@ function showCopies({ ask, plan }) {
 function gains({ law, shape, limits, experts }, plan) {
   const twice = (name) => {
     if (limits[name] == null) return null;
-    return bestOf(optima(law, shape, { ...limits, [name]: 2 * limits[name] }, experts));
+    const twice = name === "flops" ? timesFlops(limits, 2) : { ...limits, [name]: 2 * limits[name] };
+    return bestOf(optima(law, shape, twice, experts));
   };
   return [
     ["FLOPs", "flops"],

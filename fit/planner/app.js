@@ -4,10 +4,14 @@ import { showPictures, showPlan } from "./answers.js";
 import { showLaws } from "./beside.js";
 import { $, element } from "./chart.js";
 import { rateOf } from "./cost.js";
-import { FIELDS, asked, defaults, fromHash, fromSlider, toHash, toSlider } from "./form.js";
+import { limitsAt } from "./counts.js";
+import { asked } from "./asked.js";
+import { FIELDS, defaults, fromHash, fromSlider, toHash, toSlider } from "./form.js";
 import { slim } from "./like.js";
 import { amount, digits, typed } from "./numbers.js";
+import { showNext } from "./next.js";
 import { planOf } from "./plan.js";
+import { showSpeedup } from "./speedup.js";
 import { ownRuns } from "./own.js";
 import { PlanError, safely, setSentences } from "./words.js";
 
@@ -46,8 +50,9 @@ function makeFields() {
     start(pasting ? $("config-text").value : $("known").value);
   });
   $("config-text").addEventListener("input", () => start(slim($("config-text").value.trim())));
+  for (const name of Object.keys(data.cost.remat)) $("remat").append(element("option", { value: name }, name));
   for (const name of Object.keys(data.chips)) $("chip").append(element("option", { value: name }, name));
-  for (const name of ["chip", "experts", "bytes_per_parameter", "bytes_per_kv_element"])
+  for (const name of ["chip", "experts", "bytes_per_parameter", "bytes_per_kv_element", "remat"])
     $(name).addEventListener("input", () => change({ [name]: $(name).value }));
   $("law").addEventListener("input", () => {
     const { chip, chips, mfu, dollars_per_hour } = state;
@@ -98,11 +103,11 @@ function later() {
   waiting = requestAnimationFrame(render);
 }
 
-function showFields(law, ask) {
-  const derived = { ...state };
+function showFields(law, latest) {
+  const [derived, ask] = [{ ...state }, latest?.ask];
   if (ask && state.flops === "") derived.flops = derive(flopsNow);
   if (ask?.chips && flopsNow != null && state.hours === "")
-    derived.hours = derive(flopsNow / 3600 / rateOf(data, ask.chips));
+    derived.hours = derive(flopsNow / 3600 / rateOf(data, ask.chips, latest.plan.best.n_experts));
   for (const field of FIELDS) {
     const [text, slider] = [$(field.name), $(`${field.name}-slider`)];
     if (text !== document.activeElement) text.value = derived[field.name];
@@ -111,7 +116,7 @@ function showFields(law, ask) {
     const end = +slider.value === 0 ? field.first : +slider.value === 1000 ? field.last : null;
     slider.setAttribute("aria-valuetext", end?.[1] ?? (derived[field.name] || "not given"));
   }
-  for (const name of ["law", "chip", "bytes_per_parameter", "bytes_per_kv_element"]) {
+  for (const name of ["law", "chip", "bytes_per_parameter", "bytes_per_kv_element", "remat"]) {
     if (![...$(name).options].some(({ value }) => value === state[name]))
       $(name).append(element("option", { value: state[name] }, state[name]));
     $(name).value = state[name];
@@ -167,8 +172,8 @@ function render() {
     return { ask: { ...ask, law: read, limits }, plan };
   };
   const latest = safely(solve, (sentence) => ($("refusal").textContent = sentence));
-  flopsNow = latest?.ask.limits.flops ?? null;
-  showFields(law, latest?.ask);
+  flopsNow = latest ? limitsAt(latest.ask.limits, latest.plan.best.n_experts).flops : null;
+  showFields(law, latest);
   $("refusal").hidden = latest != null;
   $("results").hidden = latest == null;
   clearTimeout(following);
@@ -177,6 +182,8 @@ function render() {
     showPlan(latest);
     following = setTimeout(() => {
       showLaws(latest);
+      showNext(latest.ask, change);
+      showSpeedup(latest.ask, own.all(), own.speedupCommand(law));
       following = setTimeout(() => {
         showPictures(latest, runsOf(), change);
         document.body.setAttribute("aria-busy", "false");
@@ -186,7 +193,7 @@ function render() {
   showHidden();
 }
 
-for (const name of ["command", "compare", "laws-json", "json", "config", "fit-command"])
+for (const name of ["command", "compare", "laws-json", "json", "config", "fit-command", "next-command", "speedup-command"])
   $(`copy-${name}`).addEventListener("click", async () => {
     const button = $(`copy-${name}`);
     button.textContent = (await copied($(name).textContent)) ? "Copied" : "Select and copy by hand";

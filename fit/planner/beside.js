@@ -6,7 +6,7 @@ import { command } from "./command.js";
 import { agreement, compare } from "./compare.js";
 import { defaults } from "./form.js";
 import { amount, fixed, parsed } from "./numbers.js";
-import { safely } from "./words.js";
+import { safely, say } from "./words.js";
 
 // The laws that are set beside each other: those of fit compare, and the one that is chosen.
 const lawsBeside = ({ data, law }) => [
@@ -17,6 +17,11 @@ const lawsBeside = ({ data, law }) => [
 // What each law would build, and how far they lie apart; where a model is given, what it has by each of them.
 export function showLaws({ ask }) {
   const { data, given, limits, like, state } = ask;
+  if (typeof ask.chips?.mfu === "object") {
+    for (const name of ["laws", "laws-about", "laws-json", "compare"]) $(name).replaceChildren();
+    $("agreement").textContent = `${say("ONE_MFU", { value: state.mfu })}.`;
+    return;
+  }
   const experts = state.experts.trim() === defaults(ask.law).experts ? null : ask.experts;
   const used = state.used.trim() ? [parsed(state.used)] : null;
   const within = { ...limits, epochs: null };

@@ -1,12 +1,15 @@
 // What is asked on the page, as a command.
 
-import { defaults, numberOf } from "./form.js";
+import { numberOf } from "./asked.js";
+import { defaults } from "./form.js";
 import { typed } from "./numbers.js";
+
+// A word of a command, in quotes where the shell needs them.
+export const quoted = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`);
 
 // The same question as a command: of one law or, with `laws`, of several.
 export function command(law, state, { given, limits, experts, loss, chips, memory, devices, hours }, laws = null) {
   const usual = defaults(law, state.like);
-  const quoted = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`);
   const flags = [laws ? `--laws=${quoted(laws.join(","))}` : `--law=${quoted(law.name)}`];
   const add = (name, value, unless) => value != null && value !== unless && flags.push(`--${name}=${typed(value)}`);
   if (state.like.trim()) flags.push(`--like=${state.like.trim().startsWith("{") ? "config.json" : quoted(state.like)}`);
@@ -15,8 +18,12 @@ export function command(law, state, { given, limits, experts, loss, chips, memor
   else add("flops", limits.flops);
   if (chips) {
     flags.push(`--chips=${chips.kind}:${chips.count}`);
-    add("mfu", chips.mfu, 0.4);
+    const by = typeof chips.mfu === "object";
+    if (by) flags.push(`--mfu=${quoted(JSON.stringify(chips.mfu))}`);
+    else add("mfu", chips.mfu, 0.4);
     if (!laws) add("dollars_per_hour", chips.dollars_per_hour);
+    for (const name of ["mesh_expert", "mesh_model"]) if (!laws) add(name, numberOf(state, name));
+    if (state.remat && !laws) flags.push(`--remat=${state.remat}`);
   }
   add("memory_gb", memory);
   add("devices", devices, 1);

@@ -1,5 +1,6 @@
 // The training config of a plan's buildable model, letter by letter as `fit plan --emit_config` writes it.
 
+import { limitsAt } from "./counts.js";
 import { extrapolation } from "./law.js";
 import { amount, format } from "./numbers.js";
 import { refusal, sentences, say, warningOf } from "./words.js";
@@ -61,7 +62,7 @@ function checkConfig(data, law, plan, built) {
 
 function docstring(plan) {
   const built = plan.buildable;
-  const given = Object.entries(plan.constraints)
+  const given = Object.entries(limitsAt(plan.constraints, built.n_experts))
     .filter(([, v]) => v)
     .map(([name, v]) => format(`${name} {v:g}`, { v }));
   const sizes = { total: amount(built.n_total), active: amount(built.n_active), tokens: amount(built.n_tokens) };

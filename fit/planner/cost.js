@@ -1,25 +1,30 @@
 // What a plan costs on chips, and the other way round: the least budget that reaches a loss, and the front of loss
-// against cost. As fit/planning/cost.py and fit/planning/target.py; chips: {kind, count, mfu, dollars_per_hour, devices}, or null.
+// against cost. As fit/planning/cost.py and fit/planning/target.py; chips: {kind, count, mfu, dollars_per_hour, devices,
+// mesh}, or null; mfu: a number, or {n_experts: number}; mesh: {expert, model, remat}, or null.
 
-import { INFERENCE, TRAINING, active, cache, endsOf, holding, smallestOf, trainingOf } from "./counts.js";
+import { INFERENCE, TRAINING, active, byExperts, cache, endsOf, holding, onMesh, smallestOf } from "./counts.js";
+import { timesFlops, trainingOf } from "./counts.js";
 import { lawAt } from "./law.js";
 import { bestOf, largestIn, optima, solve } from "./solve.js";
 import { PlanError, refusal, say } from "./words.js";
 
-// FLOP/s that training reaches on all of the chips.
-export const rateOf = (data, { kind, count, mfu }) => count * data.chips[kind].flops * mfu;
+// FLOP/s that training a model of e experts reaches on all of the chips; and FLOPs in so many hours, as limits have them.
+export const rateOf = (data, { kind, count, mfu }, e) =>
+  count * data.chips[kind].flops * (typeof mfu === "object" ? mfu[e] : mfu);
+export const flopsIn = (data, chips, hours) =>
+  byExperts(chips.mfu, (mfu) => 3600 * hours * rateOf(data, { ...chips, mfu }));
 
 // {NAMEhours, NAMEdollars} of so many FLOPs; nothing without chips.
-function price(data, chips, flops, name = "") {
+function price(data, chips, flops, e, name = "") {
   if (!chips) return {};
-  const hours = flops / rateOf(data, chips) / 3600;
+  const hours = flops / rateOf(data, chips, e) / 3600;
   const dollars = chips.dollars_per_hour == null ? null : hours * chips.count * chips.dollars_per_hour;
   return { [`${name}hours`]: hours, [`${name}dollars`]: dollars };
 }
 
 // What the chips hold in training, for the limits; null without chips.
 export const chipLimits = (data, chips) =>
-  chips && { ...data.cost.bytes, kind: chips.kind, count: chips.count, memory: data.chips[chips.kind].memory };
+  chips && { ...data.cost, kind: chips.kind, count: chips.count, memory: data.chips[chips.kind].memory };
 
 // Adds to a plan its chips, to its optima and buildable model what they cost, and a warning where the chips bound the
 // best or hold fewer tokens than a batch has.
@@ -32,14 +37,15 @@ export function addCosts(data, plan, law, chips, shape, limits, experts) {
     const speed = (n) => (serving_chips * bandwidth) / read(n);
     const training_chips = holding(shape, limits.chips, row.d_model, parameters);
     return {
-      ...price(data, chips, row.training_flops, "training_"),
+      ...price(data, chips, row.training_flops, row.n_experts, "training_"),
       training_bytes: training_chips && trainingOf(shape, limits.chips, row.d_model, parameters, training_chips),
       training_chips,
       serving_chips,
       tokens_per_second: { alone: speed(row.n_active), among_many: speed(row.n_total) },
     };
   };
-  plan.chips = chips;
+  const { mesh, ...plain } = chips;
+  plan.chips = plain;
   for (const row of plan.optima) row.cost = costOf(row, row.n_total);
   const { best, buildable: built } = plan;
   if (built) built.cost = { ...costOf(built, built.exact_parameters), ...stepOf(built, limits.chips) };
@@ -49,6 +55,10 @@ export function addCosts(data, plan, law, chips, shape, limits, experts) {
     const needed = holding(shape, limits.chips, free.d_model, free.n_total);
     const values = { e: free.n_experts, loss: best.loss - free.loss, kind, count };
     plan.warnings.push(say("CHIPS_BIND", { ...values, needed: needed ? say("CHIPS_NEEDED", { needed }) : "" }));
+  }
+  if (built && mesh) {
+    built.cost.mesh = onMesh(shape, limits.chips, built, mesh);
+    plan.warnings.push(...uneven(built, mesh));
   }
   if (built?.cost.microbatch_tokens) {
     const gb = { need: built.cost.step_bytes / 1e9, limit: (count * memory) / 1e9 };
@@ -60,15 +70,24 @@ export function addCosts(data, plan, law, chips, shape, limits, experts) {
 // where they do not hold all; nulls where the batch is not known.
 function stepOf({ batch_tokens, exact_parameters, n_blocks, d_model, n_heads, sequence }, chips) {
   if (!batch_tokens?.length) return { step_tokens: null, step_bytes: null, microbatch_tokens: null };
-  const { state, saved, at_work, scores, group, count, memory } = chips;
-  const each = (saved * n_blocks + at_work) * d_model + scores * sequence * n_heads;
-  const taken = (tokens) => state * exact_parameters + each * tokens;
+  const { remat, group, count, memory } = chips;
+  const state = FORMULAS.state_bytes(0, exact_parameters, 0, 1, 1);
+  const each = FORMULAS.token_bytes(remat.full, d_model, n_blocks, n_heads, sequence, 1);
+  const taken = (tokens) => FORMULAS.device_bytes(state, each, tokens, 1, 1);
   const batches = batch_tokens.map(([, tokens]) => tokens);
   const step_tokens = Math.max(...batches);
   let fewer = null;
   if (taken(step_tokens) > count * memory)
     for (fewer = Math.min(...batches); fewer > group && taken(fewer) > count * memory;) fewer /= 2;
   return { step_tokens, step_bytes: taken(step_tokens), microbatch_tokens: fewer };
+}
+
+// Sentences on what of the buildable model the trainer does not divide over the mesh.
+function uneven({ n_experts, routed_experts = n_experts, n_heads, n_kv_heads = n_heads }, { expert, model }) {
+  const counts = [["expert", expert, "experts", n_experts > 1 ? routed_experts : 0]];
+  counts.push(["model", model, "heads", n_heads], ["model", model, "heads of keys", n_kv_heads]);
+  const odd = counts.filter(([, size, , count]) => count % size);
+  return odd.map(([axis, size, what, count]) => say("MESH_UNEVEN", { axis, size, what, count }));
 }
 
 // FLOPs from `least` to `most` at which the best model at e experts reaches a loss; null if `most` is not enough.
@@ -94,7 +113,7 @@ function rowOf(data, { n_experts, n_active, n_tokens, loss }, limits, chips) {
   const inference_flops = INFERENCE * n_active * limits.inference_tokens;
   const flops = training_flops + inference_flops;
   const row = { n_experts, n_active, n_tokens, loss, flops, training_flops, inference_flops };
-  return { ...row, ...price(data, chips, flops) };
+  return { ...row, ...price(data, chips, flops, n_experts) };
 }
 
 // [limits with the least budget that reaches `loss`, what it costs at each number of experts]; throws the command line's
@@ -112,9 +131,10 @@ export function reach(data, law, shape, limits, experts, loss, chips) {
     const most = bestOf(optima(law, shape, { ...limits, flops: data.largest }, experts));
     refusal("OUT_OF_REACH", { loss, least: most.loss });
   }
-  const best = reached.reduce((least, row) => (row.flops < least.flops ? row : least));
+  const cost = chips && typeof chips.mfu === "object" ? "hours" : "flops";
+  const best = reached.reduce((least, row) => (row[cost] < least[cost] ? row : least));
   return [
-    { ...limits, flops: best.flops },
+    { ...limits, flops: cost === "hours" ? flopsIn(data, chips, best.hours) : best.flops },
     { loss, optima: rows, best },
   ];
 }
@@ -123,7 +143,7 @@ export function reach(data, law, shape, limits, experts, loss, chips) {
 export function front(data, law, shape, limits, experts, chips, shares = data.cost.front) {
   return shares.flatMap((share) => {
     try {
-      const best = bestOf(optima(law, shape, { ...limits, flops: share * limits.flops }, experts));
+      const best = bestOf(optima(law, shape, timesFlops(limits, share), experts));
       return [rowOf(data, best, limits, chips)];
     } catch (error) {
       if (error instanceof PlanError) return []; // too small to train and serve any model

@@ -71,25 +71,53 @@ export function structure(shape, e) {
 export const memoryOf = (shape, limits, d, e) =>
   limits.bytes_per_parameter * total(shape, d, e) + limits.bytes_per_kv_element * cache(shape, d, limits.kv_tokens);
 
-// Bytes over `count` chips of the smallest step of training so many parameters. chips: {count, memory of each, state,
-// saved, at_work, scores, row, group}, as fit/planning/cost.py has them.
-export const trainingOf = (shape, chips, d, parameters, count) =>
-  chips.state * parameters + Math.max(chips.row * count, chips.group) * tokenOf(shape, chips, d);
+// Bytes over `count` chips of the smallest step of training so many parameters; FORMULAS has those of
+// fit/planning/memory.py. chips: {count, memory of each, remat and row as there}.
+/* global FORMULAS */
+export function trainingOf(shape, chips, d, parameters, count) {
+  const state = FORMULAS.state_bytes(0, parameters, 0, 1, 1);
+  return FORMULAS.device_bytes(state, tokenOf(shape, chips, d), FORMULAS.least_tokens(count, 1), 1, 1);
+}
 export const leastOf = (shape, { chips }, d, e) => trainingOf(shape, chips, d, total(shape, d, e), chips.count);
 
 // Of these, the bytes of one token.
-function tokenOf(shape, { saved, at_work, scores, row }, d) {
-  const blocks = d / shape.width_per_block;
-  return (saved * blocks + at_work) * d + scores * row * blocks;
-}
+const tokenOf = (shape, { remat, row }, d) =>
+  FORMULAS.token_bytes(remat.full, d, d / shape.width_per_block, d / shape.width_per_block, row, 1);
 
 // The fewest chips that hold the training of so many parameters; null where no number does.
-export function holding(shape, chips, d, parameters) {
-  const { memory, row, group } = chips;
-  const [state, each] = [chips.state * parameters, tokenOf(shape, chips, d)];
-  if (memory <= row * each) return null;
-  return Math.ceil(Math.max(state / (memory - row * each), (state + group * each) / memory) * (1 - 1e-12));
+export const holding = (shape, chips, d, parameters) =>
+  finite(FORMULAS.fewest(FORMULAS.state_bytes(0, parameters, 0, 1, 1), tokenOf(shape, chips, d), chips.memory, 1));
+const finite = (x) => (Number.isFinite(x) ? x : null);
+
+// What a device of a mesh takes to train a buildable model, as fit/planning/cost.py has it.
+export function onMesh(shape, chips, built, { expert, model, remat }) {
+  const { d_model, n_blocks, n_heads, sequence, exact_parameters, cost } = built;
+  const data = chips.count / (expert * model);
+  const mixtures = built.n_experts > 1 ? n_blocks - (built.n_dense_blocks ?? 0) : 0;
+  const experts = mixtures * 3 * d_model * (built.d_expert || built.d_ff) * (built.routed_experts ?? built.n_experts);
+  const ends = endsOf(shape) * d_model;
+  const state = FORMULAS.state_bytes(experts, exact_parameters - experts - ends, ends, expert, model);
+  const token = FORMULAS.token_bytes(chips.remat[remat], d_model, n_blocks, n_heads, sequence, model);
+  const rows = finite(FORMULAS.fewest(state, token, chips.memory, expert));
+  const onEach = (n_tokens) => n_tokens && FORMULAS.device_bytes(state, token, n_tokens, data, expert);
+  return {
+    ...{ data, expert, model, remat },
+    least_bytes: onEach(FORMULAS.least_tokens(data, expert)),
+    step_bytes: onEach(cost.step_tokens),
+    chips: rows && rows * expert * model,
+  };
 }
+
+// The limits of models of e experts: with their own FLOPs, where an MFU by number of experts makes these differ.
+export const limitsAt = (limits, e) =>
+  limits.flops !== null && typeof limits.flops === "object" ? { ...limits, flops: limits.flops[e] } : limits;
+
+// The limits with `times` as many FLOPs.
+export const timesFlops = (limits, times) => ({ ...limits, flops: byExperts(limits.flops, (flops) => times * flops) });
+
+// What `of` makes of a number, or of each one of several by number of experts.
+export const byExperts = (value, of) =>
+  typeof value === "object" ? Object.fromEntries(Object.entries(value).map(([e, one]) => [e, of(one)])) : of(value);
 
 // The most tokens to train on: those that there are, as often as they may be read; null without a limit.
 export const capOf = ({ max_tokens, epochs }) => (max_tokens == null ? null : max_tokens * (epochs || 1));

@@ -17,7 +17,7 @@ from fit.lawbook.lawcheck import WAYS_OF_DRAWING
 from fit.lawbook.lawfile import OURS, PRESETS, Law, load
 from fit.lawbook.shapes import mixture_of
 from fit.laws import FORMS
-from fit.planning import compare, cost, plan_config, repeats, target
+from fit.planning import compare, cost, memory, plan_config, repeats, speedup, target
 from fit.planning import planning as plan_lib
 from fit.shape import like
 from fit.shape.architecture import BATCH_RAMP, OF_EXPERTS, PAPER
@@ -25,7 +25,7 @@ from fit.shape.like import PUBLISHED
 from fit.words import sentences
 from fit.words.units import LARGEST
 
-MOST_RUNS = 2000  # on the page, spread evenly over the table
+MOST_RUNS = 1200  # on the page, spread evenly over the table
 
 
 def of(laws: Sequence[Law], runs: Runs | None = None, out: Array | None = None) -> Json:
@@ -40,17 +40,13 @@ def of(laws: Sequence[Law], runs: Runs | None = None, out: Array | None = None) 
     return dict(
         laws=[_law(law) for law in [*laws, *(load(name) for name in others if name not in names)]],
         runs=None if runs is None or out is None else _runs(runs, out),
-        sentences=sentences.every() | dict(NO_MFU=sentences.NO_MFU.partition(", or a JSON file")[0]),
+        sentences=sentences.every(),
         chips={name: vars(chip) for name, chip in cost.CHIPS.items()},
-        cost=dict(
-            bytes={
-                name: getattr(cost, name.upper()) for name in ("state", "saved", "at_work", "scores", "row", "group")
-            },
-            front=target.FRONT,
-        ),
+        cost=dict(state=memory.STATE, remat=memory.REMAT, row=memory.ROW, group=memory.GROUP, front=target.FRONT),
         forms={name: _form(form) for name, form in FORMS.items() if "n_tokens" in form.columns and not form.believed},
         drawn=WAYS_OF_DRAWING["errors"].format(by="runs"),
         repeats=repeats.SOURCE,
+        speedup=dict(furthest=speedup.FURTHEST, points=speedup.POINTS),
         compare=dict(laws=compare.LAWS, splits=compare.SPLITS, agree=compare.AGREE, about=compare.ABOUT),
         published=PUBLISHED,
         known_notes=dict(latent=like.LATENT, window=like.WINDOW, ahead=like.AHEAD, linear=like.LINEAR),
@@ -107,6 +103,7 @@ def _law(law: Law) -> Json:
             drawn=summary.drawn(bootstrap),
         ),
         warning=law.warning,
+        noise=law.noise,
         holdout=(record.get("settings") or {}).get("holdout"),
     )
 
@@ -149,6 +146,7 @@ def _runs(runs: Runs, out: Array) -> Json:
     columns |= {name: getattr(runs, name)[rows].tolist() for name in ("n_active", "n_tokens", "n_experts", "loss")}
     return columns | dict(
         file=os.path.basename(runs.path),
+        path=runs.path,
         count=len(runs),
         held_out=out[rows].tolist(),
         name=[name.get("run") or f"row {name['row']}" if name else "" for name in names],

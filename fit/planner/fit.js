@@ -15,7 +15,7 @@ const [PER_COEFFICIENT, FEWEST] = [3, 3]; // runs fitted at least, and predicted
 const pause = () => new Promise((done) => setTimeout(done));
 
 // Numbers from 0 to 1, the same ones every time.
-function random(seed) {
+export function random(seed) {
   return () => {
     seed = (seed + 0x6d2b79f5) | 0;
     let t = Math.imul(seed ^ (seed >>> 15), 1 | seed);

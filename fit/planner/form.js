@@ -1,12 +1,9 @@
 // What a reader asks: fields with sliders on log scales, their state (texts as typed, by the names of the flags of
-// `fit plan` where there is one) in the URL's hash, and what it means: shape, limits, experts, cost.
+// `fit plan` where there is one) in the URL's hash. asked.js says what it means.
 
-import { rateOf } from "./cost.js";
-import { even, memoryOf, shapeOf } from "./counts.js";
+import { memoryOf, shapeOf } from "./counts.js";
 import { lawAt } from "./law.js";
-import { readLike } from "./like.js";
-import { amount, digits, format, parsed, typed } from "./numbers.js";
-import { PlanError, refusal } from "./words.js";
+import { amount, digits, parsed, typed } from "./numbers.js";
 
 // kind: "count" is shown as 1.5B, else a plain number; end: what the slider's end means, [text typed, its words].
 export const FIELDS = [
@@ -19,8 +16,10 @@ export const FIELDS = [
     last: ["", "not asked"],
   },
   { name: "chips", label: "Chips", group: "budget", kind: "count", integer: true, range: () => [1, 1e5] },
-  { name: "mfu", label: "MFU, the share of their peak that is used", group: "budget", range: () => [0.05, 0.8] },
+  { name: "mfu", label: 'MFU, the used share of their peak; by experts: {"1": 0.45, "8": 0.38}', group: "budget", range: () => [0.05, 0.8] },
   { name: "dollars_per_hour", label: "Dollars per chip and hour", group: "budget", range: () => [0.1, 20] },
+  { name: "mesh_expert", label: "Chips that share the experts", group: "mesh", integer: true, first: ["", "1"], range: () => [1, 1024] },
+  { name: "mesh_model", label: "Chips that share heads and layers", group: "mesh", integer: true, first: ["", "1"], range: () => [1, 64] },
   { name: "memory_gb", label: "Memory of one device, GB", group: "memory", last: ["", "no limit"] },
   { name: "devices", label: "Devices that share it", group: "memory", integer: true, range: () => [1, 1024] },
   {
@@ -59,18 +58,15 @@ export const FIELDS = [
   ...[
     ["granularity", "Granularity: how many times narrower an expert is than a dense layer", 1, 32],
     ["used", "Width that a token uses, in dense layers", 0.1, 8],
-    ["shared_experts", "Shared experts, of those that a token uses", 1, 8],
-    ["dense_blocks", "Dense blocks before the mixture", 1, 8],
+    ["shared_experts", "Shared experts, of those that a token uses", 1, 8, true],
+    ["dense_blocks", "Dense blocks before the mixture", 1, 8, true],
     ["kv_share", "Heads of keys and values per head of queries", 0.01, 1],
-  ].map(([name, label, ...ends]) => ({ name, label, group: "models", first: ["", "as the law's"], range: () => ends })),
+  ].map(([name, label, low, high, integer = false]) => {
+    return { name, label, group: "models", integer, first: ["", "as the law's"], range: () => [low, high] };
+  }),
 ];
-const LIMITS = { granularity: [1, 1e40, "plain"], kv_share: [1e-3, 1, "plain"] };
-for (const name of ["shared_experts", "dense_blocks"]) {
-  LIMITS[name] = [0, 1e40, "whole"];
-  FIELDS.find((field) => field.name === name).integer = true;
-}
 const BYTES = ["bytes_per_parameter", "bytes_per_kv_element"];
-export const NAMES = ["law", "like", "chip", "experts", ...BYTES, ...FIELDS.map(({ name }) => name)];
+export const NAMES = ["law", "like", "chip", "experts", "remat", "next_flops", "target_flops", ...BYTES, ...FIELDS.map(({ name }) => name)];
 
 const usualShape = (law) =>
   shapeOf({ vocab_size: +law.shape.vocab_size || 50257, width_per_block: +law.shape.width_per_block || 64 });
@@ -113,6 +109,7 @@ export function defaults(law, like = "") {
     max_tokens: "",
     epochs: "",
     experts: law.experts.join(","),
+    ...{ mesh_expert: "", mesh_model: "", remat: "", next_flops: "", target_flops: "" },
     ...{ like, granularity: "", used: "", shared_experts: "", dense_blocks: "", kv_share: "" },
     ...Object.fromEntries(
       ["vocab_size", "width_per_block"].map((name) => [
@@ -157,119 +154,6 @@ function decoded(text = "") {
   } catch {
     return text; // a lone %: as it was typed
   }
-}
-
-export function numberOf(state, name) {
-  const text = state[name].trim();
-  const value = text === "" ? null : parsed(text);
-  if (Number.isNaN(value)) throw new PlanError(`${name}: found “${text}”, expected a number such as 1e22, 80 or 1.5B`);
-  return value;
-}
-
-// The number of a flag, null where nothing is typed; throws the command line's sentence where it is out of range.
-function flagOf(data, state, name, zero = false) {
-  const value = numberOf(state, name);
-  if (value != null && !((value >= 1e-12 && value <= data.largest) || (zero && value === 0)))
-    refusal("NOT_POSITIVE", { flag: name, value, kind: zero ? "non-negative" : "positive", largest: data.largest });
-  return value;
-}
-
-function integerOf(state, name) {
-  const value = numberOf(state, name);
-  if (value == null || value < 1 || value !== Math.floor(value))
-    throw new PlanError(`${name}: found “${state[name]}”, expected a whole number from 1 up`);
-  return value;
-}
-
-function expertsOf(state, law) {
-  const value = state.experts.trim();
-  if (value === "") return law.experts;
-  const numbers = value.split(",").map((text) => {
-    const number = text.trim() === "" ? NaN : Number(text);
-    if (!(number >= 1e-12 && number <= 1e40)) refusal("NOT_NUMBERS", { flag: "experts", text: `'${text}'` });
-    return number;
-  });
-  if (numbers.some((e) => e !== Math.floor(e) || e > 1e6)) refusal("NOT_EXPERTS", { value });
-  const experts = [...new Set(numbers)].sort((a, b) => a - b);
-  if (!law.knows_experts && experts.join() !== "1") refusal("ONLY_DENSE", { value, law: law.name });
-  return experts;
-}
-
-// The chips to train on, as `fit plan --chips` has them; null where their kind, number or MFU is not given.
-function chipsOf(data, state, devices) {
-  const [count, mfu] = ["chips", "mfu"].map((name) => numberOf(state, name));
-  const dollars = flagOf(data, state, "dollars_per_hour", true);
-  if (count == null || mfu == null || !(state.chip in data.chips)) return null;
-  if (!(count >= 1 && count <= 1e9 && count === Math.floor(count)))
-    refusal("NO_CHIPS", { value: `${state.chip}:${state.chips}`, kinds: Object.keys(data.chips).join(", ") });
-  if (!(mfu >= 1e-6 && mfu <= 1)) refusal("NO_MFU", { value: state.mfu, found: format("{mfu:g}", { mfu }) });
-  return { kind: state.chip, count, mfu, dollars_per_hour: dollars, devices };
-}
-
-// What the state asks: {shape, limits, experts, loss, chips, memory, devices, hours}; throws PlanError with the command line's sentences.
-export function asked(data, law, state) {
-  const memory = flagOf(data, state, "memory_gb");
-  const devices = integerOf(state, "devices");
-  const most = numberOf(state, "max_tokens");
-  if (most != null && most < 1) refusal("LESS_THAN_A_TOKEN", { value: most });
-  const epochs = numberOf(state, "epochs");
-  if (epochs != null && !(epochs >= 1 && epochs <= data.largest)) refusal("TOO_FEW_EPOCHS", { value: epochs });
-  const hours = flagOf(data, state, "hours");
-  const chips = chipsOf(data, state, devices);
-  if (hours != null && chips == null)
-    throw new PlanError("hours make FLOPs only with a known kind of chip, a number of chips and MFU");
-  const [context, sequences] = ["context", "sequences"].map((name) => numberOf(state, name) ?? 0);
-  const kv = String(context * sequences);
-  const limits = {
-    flops: hours == null ? flagOf(data, state, "flops") : 3600 * hours * rateOf(data, chips),
-    memory_bytes: memory == null ? null : memory * 1e9 * devices,
-    bytes_per_parameter: flagOf(data, state, "bytes_per_parameter"),
-    kv_tokens: flagOf(data, { kv_tokens: kv }, "kv_tokens", true),
-    bytes_per_kv_element: flagOf(data, state, "bytes_per_kv_element"),
-    inference_tokens: flagOf(data, state, "inference_tokens", true) ?? 0,
-    max_tokens: flagOf(data, state, "max_tokens"),
-    epochs: most == null ? null : epochs,
-  };
-  const experts = expertsOf(state, law);
-  const like = state.like.trim() === "" ? null : readLike(data, state.like);
-  const [shape, given] = shapeAsked(data, law, state, like);
-  const loss = flagOf(data, state, "target_loss");
-  return { shape, given, like, limits, experts, loss, chips, memory, devices, hours };
-}
-
-// [the shape that is asked for; {field: value} of what is typed of it, or null]: that of the model to start from, else
-// the law's own.
-function shapeAsked(data, law, state, like) {
-  const [own, given] = [like?.mixture(Boolean(law.own)) ?? { ...law.own, final_norm: law.final_norm }, {}];
-  for (const name of ["vocab_size", "width_per_block"]) {
-    const usual = like ? own[name] : law.shape[name];
-    const text = state[name].trim();
-    if (text === "" && typeof usual === "string") throw new PlanError(usual);
-    own[name] = text === "" || (like && text === String(law.shape[name])) ? usual : integerOf(state, name);
-    given[name] = own[name];
-  }
-  const asked = {};
-  const fields = { split: "granularity", shared: "shared_experts", n_dense: "dense_blocks", kv_share: "kv_share" };
-  for (const [field, name] of Object.entries(fields)) {
-    const value = numberOf(state, name);
-    if (value == null) continue;
-    const [least, most, kind] = LIMITS[name];
-    if (!(value >= least && value <= most) || (kind === "whole" && value % 1))
-      throw new PlanError(`--${name}=${state[name]}: expected a ${kind} number from ${least} ${most < 1e40 ? `to ${most}` : "up"}`);
-    asked[field] = value;
-  }
-  const used = flagOf(data, state, "used");
-  const { vocab_size, width_per_block, final_norm, ...more } = own;
-  const plain = { vocab_size, width_per_block, final_norm };
-  const asPlain = shapeOf({ ...plain, ...more });
-  if (used == null && !Object.keys(asked).length) return [asPlain, given];
-  if (used != null && !law.knows_experts) refusal("USED_OF_MIXTURES", { value: format("{used:g}", { used }), law: law.name });
-  const { split, shared, n_dense, kv_share, attention, head_dim, ff, tied, trained } = { ...asPlain, ...asked };
-  const narrow = even((used ?? asPlain.used) * split);
-  if (narrow <= shared || Math.abs(narrow / split - (used ?? asPlain.used)) > 0.1 * (used ?? asPlain.used))
-    refusal("NO_WHOLE_CHOICE", { value: used == null ? "" : format("{used:g}", { used }), split, shared, used: used ?? asPlain.used });
-  const built = { split, shared, n_dense, kv_share, used: narrow / split, attention, head_dim, ff, tied, trained };
-  return [shapeOf({ ...plain, ...built }), { ...given, ...asked }];
 }
 
 // Where a slider of 0 to 1000 stands for a text, and the text where it stands.

@@ -1,4 +1,5 @@
-"""The formulas of the laws' pages as JavaScript, translated from their Python source: each law is written once.
+"""The formulas of the laws' pages, and of the memory of training, as JavaScript, translated from their Python source:
+each is written once.
 
 A page may use arithmetic, assignments, comparisons, `a if b else c`, functions of its own and the functions of MATH,
 of `xp` or numpy. What does not depend on the arguments is worked out here.
@@ -8,6 +9,7 @@ import ast
 import inspect
 import textwrap
 from collections.abc import Callable, Iterable
+from types import FunctionType
 from typing import Any
 
 from fit.errors import UserError
@@ -15,6 +17,7 @@ from fit.form import Form
 
 MATH = {name: f"Math.{name}" for name in ("exp", "log", "log1p", "expm1", "sqrt", "log2", "log10", "tanh")}
 MATH |= dict(maximum="Math.max", minimum="Math.min", power="Math.pow", abs="Math.abs", absolute="Math.abs")
+MATH |= dict(max="Math.max", min="Math.min", ceil="Math.ceil")
 MATH |= dict(logaddexp="logaddexp", where="where", ones_like="one")
 OPERATORS: dict[type, str] = {
     ast.Add: "+",
@@ -33,9 +36,9 @@ const logaddexp = (a, b) =>
 """
 
 
-def script(forms: Iterable[Form]) -> str:
+def script(forms: Iterable[Form], functions: Iterable[FunctionType] = ()) -> str:
     """FORMULAS = {form: {log_loss(c, x), at_experts(c, n_experts)}}, the latter null where the page has none, with the
-    functions that they call. Raises UserError at what is not known."""
+    functions that they call; and `functions` by their names. Raises UserError at what is not known."""
     made: dict[Callable, tuple[str, str]] = {}
     entries = []
     for form in forms:
@@ -44,6 +47,7 @@ def script(forms: Iterable[Form]) -> str:
             log_loss=_function(form.page.log_loss, made), at_experts=_function(reduced, made) if reduced else "null"
         )
         entries.append(f"  {form.name}: {{ {', '.join(f'{name}: {value}' for name, value in parts.items())} }},\n")
+    entries += [f"  {function.__name__}: {_function(function, made)},\n" for function in functions]
     return PRELUDE + "".join(code for _, code in made.values()) + f"const FORMULAS = {{\n{''.join(entries)}}};\n"
 
 
@@ -89,7 +93,7 @@ class _Function:
             value = self._static(node)
             if isinstance(value, str):
                 return repr(value)
-            return repr(float(value))
+            return repr(float(value)).replace("inf", "Infinity")
         match node:
             case ast.Name():
                 return f"_{node.id}"

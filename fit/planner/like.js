@@ -103,7 +103,7 @@ function known(data, config, where, name) {
       ...own,
       ...{ n_experts: Math.max(experts, 1), top_k, n_shared_experts: shared, whole_experts, notes },
       cache_elements_per_token: cache * n_blocks,
-      training_bytes: data.cost.bytes.state * own.n_total,
+      training_bytes: data.cost.state * own.n_total,
       training_flops_per_token: TRAINING * own.n_active,
     },
     mixture,

@@ -1,6 +1,7 @@
 // Runs of the reader's own: dropped or chosen, drawn over the law, and a law fitted to them.
 
 import { $, element } from "./chart.js";
+import { quoted } from "./command.js";
 import { fitInWords, fitted } from "./fit.js";
 import { TableError, guessed, parseTable, readTable, thinned } from "./table.js";
 
@@ -109,16 +110,16 @@ export function ownRuns({ data, lawOf, later, take, start }) {
     return Object.fromEntries(common.filter(([, all]) => all.length === 1 && all[0] >= 1).map(([name, [one]]) => [name, one]));
   }
 
-  // The same fit in the shell.
-  function commandOf(form, { chosen, file, names }) {
-    const { columns } = data.forms[form];
+  // The same in the shell: the fit of a form, and the speed-up by a law.
+  const commandOf = (form, of) =>
+    `${onTable("law", data.forms[form], of, ` --form=${form} --weight_decay=0`)} --holdout=compute:rolling --bootstrap=100 --out=law.json`;
+  const speedupCommand = (law) => (table ? onTable("speedup", law, table, ` --law=${quoted(law.name)}`) : "");
+  function onTable(name, { columns }, { chosen, file, names }, flags) {
     const other = ["loss", ...columns].filter((name) => chosen[name] && chosen[name] !== name);
-    const renamed = other.length ? ` --columns=${other.map((name) => `${name}:${chosen[name]}`).join(",")}` : "";
+    const renamed = other.length ? ` ${quoted(`--columns=${other.map((name) => `${name}:${chosen[name]}`).join(",")}`)}` : "";
     const missing = ["n_active", "n_tokens"].filter((name) => columns.includes(name) && !chosen[name] && !names.includes(name));
     const first = missing.map((name) => `# first add a column ${name}, by FLOPs = 6 n_active n_tokens\n`).join("");
-    const quoted = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`);
-    const flags = `--form=${form} --weight_decay=0${renamed && ` ${quoted(renamed.trim())}`}`;
-    return `${first}python -m fit law --runs=${quoted(file)} ${flags} --holdout=compute:rolling --bootstrap=100 --out=law.json`;
+    return `${first}python -m fit ${name} --runs=${quoted(file)}${flags}${renamed}`;
   }
 
   addEventListener("dragover", (event) => event.preventDefault());
@@ -128,5 +129,5 @@ export function ownRuns({ data, lawOf, later, take, start }) {
   });
   $("file").addEventListener("change", () => $("file").files.length && read($("file").files[0]));
   $("fit").addEventListener("click", fit);
-  return { runs: () => thinned(runs), reread };
+  return { runs: () => thinned(runs), all: () => runs, reread, speedupCommand };
 }

@@ -1,7 +1,7 @@
 // The pictures of a plan. ask = {data, law, shape, limits, experts}: what was asked; plan: its answer; runs: columns.
 
 import { front } from "./cost.js";
-import { memoryOf, tokensOf } from "./counts.js";
+import { limitsAt, memoryOf, tokensOf } from "./counts.js";
 import { draw } from "./chart.js";
 import { bandOf, lawAt, lossOfRun, outsideOf } from "./law.js";
 import { amount, duration, fixed, flopsText, memoryText, percent, typed } from "./numbers.js";
@@ -31,7 +31,7 @@ function worthShowing(planned, others = []) {
 // just those tokens, where its distance from the curve is the run's own error.
 const nearBudget = (runs, law, shape, limits) =>
   runs.loss.flatMap((loss, i) => {
-    const [n_active, tokens] = [runs.n_active[i], tokensOf(limits, runs.n_active[i])];
+    const [n_active, tokens] = [runs.n_active[i], tokensOf(limitsAt(limits, runs.n_experts[i]), runs.n_active[i])];
     if (!(Math.abs(Math.log(runs.n_tokens[i] / tokens)) < Math.log(NEAR))) return [];
     const at = lawAt(law, shape, runs.n_experts[i]);
     return [{ i, n_active, loss: (loss * at.loss(n_active, tokens)) / at.loss(n_active, runs.n_tokens[i]) }];
@@ -40,15 +40,16 @@ const nearBudget = (runs, law, shape, limits) =>
 // Loss against size at the plan's budget, a curve for each E; faint where memory forbids.
 export function isoflop(picture, { law, shape, limits, experts }, plan, looks, runs) {
   if (limits.flops == null) return "needs a budget of FLOPs";
+  const ofBest = limitsAt(limits, plan.best.n_experts);
   const near = runs ? nearBudget(runs, law, shape, limits).filter(({ i }) => experts.includes(runs.n_experts[i])) : [];
   const free = optima(law, shape, { ...limits, memory_bytes: null }, experts).filter((o) => o.feasible);
   const sizes = [...plan.optima, ...free].map((o) => o.n_active).concat(near.map((run) => run.n_active));
   const grid = spread(Math.min(...sizes) / 4, Math.max(...sizes) * 4, POINTS).filter(
-    (size) => tokensOf(limits, size) >= 1,
+    (size) => tokensOf(ofBest, size) >= 1,
   );
-  const tokens = grid.map((size) => tokensOf(limits, size));
   const lines = experts.map((e) => {
     const at = lawAt(law, shape, e);
+    const tokens = grid.map((size) => tokensOf(limitsAt(limits, e), size));
     const largest = largestIn(e, shape, limits);
     const best = e === plan.best.n_experts; // bands of all would cover each other
     const bands = best ? grid.map((size, i) => [size, bandOf(law, shape, size, tokens[i], e)]).filter(([, band]) => band) : [];
@@ -88,7 +89,7 @@ export function isoflop(picture, { law, shape, limits, experts }, plan, looks, r
       y: y.high,
       dots: lines.map(({ points }) => points[i]),
       text: [
-        `${amount(size)} active, ${amount(tokens[i])} tokens`,
+        `${amount(size)} active, ${amount(tokensOf(ofBest, size))} tokens`,
         ...lines.map(
           ({ e, points, faint }) =>
             `E = ${e}: ${fixed(points[i][1], 4)}${faint[i] ? ", too large for the memory" : ""}`,
@@ -97,7 +98,7 @@ export function isoflop(picture, { law, shape, limits, experts }, plan, looks, r
     })),
   });
   const moved = near.length ? "; runs of about as many, moved to it along the law" : "";
-  return `${flopsText(limits.flops)} training FLOPs${moved}`;
+  return `${flopsText(ofBest.flops)} training FLOPs${moved}`;
 }
 
 // n memories to draw: from a part of what the best dense model takes without a limit to more than any optimum takes.
@@ -176,7 +177,7 @@ export function againstMemory(picture, { law, shape, limits, experts }, plan, lo
     })),
     choose: (stop) => choose({ bytes: stop.bytes }),
   });
-  return `${flopsText(limits.flops)} training FLOPs; click to take a memory`;
+  return `${flopsText(limitsAt(limits, plan.best.n_experts).flops)} training FLOPs; click to take a memory`;
 }
 
 // The best loss that a cost of training and inference together buys; the foot says which E is the best.
@@ -188,6 +189,7 @@ export function againstCost(picture, { data, law, shape, limits, experts, loss, 
   const losses = rows.map((row) => row.loss);
   const span = losses[0] - losses.at(-1);
   const asked = loss ?? plan.best.loss;
+  const { flops: budget } = limitsAt(limits, plan.best.n_experts);
   const price = ({ hours, dollars }) =>
     hours == null ? "" : `\n${duration(hours)}${dollars == null ? "" : `, $${amount(dollars)}`}`;
   draw(picture, {
@@ -208,9 +210,9 @@ export function againstCost(picture, { data, law, shape, limits, experts, loss, 
     ],
     strips: stripsOf(rows, grid, looks),
     rules: loss == null ? [] : [{ y: loss }],
-    dots: [{ x: limits.flops, y: asked, ring: true, r: 8 }],
+    dots: [{ x: budget, y: asked, ring: true, r: 8 }],
     across: true,
-    first: grid.findIndex((flops) => flops >= limits.flops * (1 - 1e-9)),
+    first: grid.findIndex((flops) => flops >= budget * (1 - 1e-9)),
     stops: rows.map((row) => ({
       x: row.flops,
       y: row.loss,

@@ -2,7 +2,7 @@
 
 import { addCosts, chipLimits, front, leastFlops, reach } from "./cost.js";
 import { R_D, R_N, drawsOf, driftOf, effective, falls, fresh, lawAt, outsideOf, percentile, repeated } from "./law.js";
-import { INFERENCE, TRAINING, holding, isMixture, memoryOf, model, smallestOf, tokensOf, widths } from "./counts.js";
+import { INFERENCE, TRAINING, holding, isMixture, limitsAt, memoryOf, model, smallestOf, tokensOf, widths } from "./counts.js";
 import { AS_GOOD, BAND, bestOf, largestIn, nearOptimal, optima, refuseWithoutOptimum, solve } from "./solve.js";
 import { infeasibleWhy, refusal, say, sentences, warnings } from "./words.js";
 
@@ -69,7 +69,7 @@ export function planFor(data, law, shape, limits, experts) {
       best.loss - bestOf(optima(fresh(law), shape, { ...limits, max_tokens: null }, experts)).loss;
   if (limits.flops != null && !law.dense) {
     out.dense = againstDense(law, shape, limits, out.best);
-    out.rule_of_thumb = ruleOfThumb(fresh(law), shape, limits.flops, experts);
+    out.rule_of_thumb = ruleOfThumb(fresh(law), shape, limitsAt(limits, best.n_experts).flops, experts);
   }
   [out.base_config, out.overrides] = baseConfig(data, law, shape);
   const { n_experts: e, extrapolation } = out.best;
@@ -81,7 +81,7 @@ export function planFor(data, law, shape, limits, experts) {
     const won = out.bootstrap.optima.find((r) => r.n_experts === e)?.best_in_draws ?? 0;
     out.best_undecided = won < DECIDED * out.bootstrap.draws;
   }
-  out.warnings = warnings(data, law, shape, out, experts, () => notBounded(law, shape, limits));
+  out.warnings = warnings(data, law, shape, out, experts, () => notBounded(law, shape, limitsAt(limits, best.n_experts)));
   return out;
 }
 
@@ -171,6 +171,7 @@ const apart = (a, b) => Math.max(a / b, b / a);
 
 // The models of whole blocks and heads around an optimum that meet the limits, each with the optimum's size.
 function whole(data, law, shape, limits, { n_experts, n_active: planned, d_model }) {
+  limits = limitsAt(limits, n_experts);
   const blocks = d_model / shape.width_per_block;
   const [sequence, at] = [law.models.seq_len ?? data.sequence, lawAt(law, shape, n_experts)];
   const [found, least] = [[], Math.round(smallestOf(shape) / shape.width_per_block)];
@@ -233,6 +234,7 @@ function buildable(data, law, shape, limits, solved) {
 
 // What the best plan saves against the best dense model under the same limits; null where no dense model fits.
 function againstDense(law, shape, limits, best) {
+  limits = limitsAt(limits, best.n_experts);
   const at = lawAt(law, shape, 1);
   refuseWithoutOptimum([at], [1]);
   const dense = solve(at, 1, shape, limits);

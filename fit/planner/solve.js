@@ -1,10 +1,10 @@
 // The best (N active parameters, D training tokens) of a law at E experts under limits. N and D are real numbers, loss
 // in nats per token, memory in bytes. limits: {flops, memory_bytes, bytes_per_parameter, kv_tokens,
 // bytes_per_kv_element, inference_tokens, max_tokens, epochs, chips}; flops, memory_bytes, max_tokens, epochs and chips
-// may be null: no such limit; each token is read once where epochs is null.
+// may be null: no such limit; each token is read once where epochs is null; flops may be {n_experts: FLOPs}.
 // shape: as in counts.js; law: what lawAt gives at E experts.
 
-import { INFERENCE, TRAINING, active, capOf, enough, leastOf, memoryOf, smallestOf } from "./counts.js";
+import { INFERENCE, TRAINING, active, capOf, enough, leastOf, limitsAt, memoryOf, smallestOf } from "./counts.js";
 import { tokensOf, total, widthOf } from "./counts.js";
 import { falls, lawAt } from "./law.js";
 import { PlanError, infeasibleWhy, refusal } from "./words.js";
@@ -118,6 +118,7 @@ function searched(law, e, limits, smallest, largest) {
 // The optimum at e experts; law: what lawAt gives there. size_bound says what fixed the size. largest: the largest
 // size that memory holds, if known already.
 export function solve(law, e, shape, limits, largest) {
+  limits = limitsAt(limits, e);
   const d = smallestOf(shape);
   const smallest = active(shape, d, e);
   const fits = limits.memory_bytes == null || memoryOf(shape, limits, d, e) <= limits.memory_bytes;
@@ -165,6 +166,7 @@ export function nearOptimal(law, optimum, shape, limits, least) {
   const target = least * (1 + BAND);
   if (!(optimum.loss <= target)) return null;
   const e = optimum.n_experts;
+  limits = limitsAt(limits, e);
   const at = lawAt(law, shape, e);
   const budget = limits.flops == null ? Infinity : limits.flops / TRAINING;
   const inference = (INFERENCE / TRAINING) * limits.inference_tokens;

@@ -1,6 +1,6 @@
 // The sentences of a plan: the command line's own templates (fit/words/sentences.py) filled in.
 
-import { INFERENCE, TRAINING, active, enough, leastOf, memoryOf, smallestOf, structure, topK } from "./counts.js";
+import { INFERENCE, TRAINING, active, enough, leastOf, limitsAt, memoryOf, smallestOf, structure, topK } from "./counts.js";
 import { amount, format, memoryText } from "./numbers.js";
 
 export let sentences = {};
@@ -43,10 +43,11 @@ export function infeasibleWhy(shape, limits, experts) {
     if (need > count * memory) return say("CHIPS_TOO_FEW", { ...values, count, kind });
   }
   const size = active(shape, d, e);
+  const { flops } = limitsAt(limits, e);
   const inference = INFERENCE * size * limits.inference_tokens;
   const need = inference + TRAINING * size;
   const share = inference ? say("INFERENCE_SHARE", { inference }) : "";
-  const values = { smallest, need, share, times: need / limits.flops, limit: limits.flops };
+  const values = { smallest, need, share, times: need / flops, limit: flops };
   return say("FLOPS_TOO_FEW", { ...values, budget: "--flops" });
 }
 
@@ -214,8 +215,17 @@ export function builtInWords(built) {
 
 // On what chips a plan is costed.
 export function costHead({ kind, count, mfu, dollars_per_hour }) {
+  const one = (mfu) => format("{mfu:g}", { mfu });
+  const each = typeof mfu === "object" ? Object.entries(mfu).map(([e, v]) => `${one(v)} (E = ${e})`).join(", ") : one(mfu);
   const dollars = dollars_per_hour == null ? "" : say("DOLLARS_EACH", { dollars: dollars_per_hour });
-  return say("COST_HEAD", { count, kind, mfu: format("{mfu:g}", { mfu }), dollars });
+  return say("COST_HEAD", { count, kind, mfu: each, dollars });
+}
+
+// What a device of the mesh takes, of so many bytes.
+export function meshInWords({ mesh, step_tokens }, memory) {
+  const step = step_tokens ? say("ON_MESH_STEP", { step: memoryText(mesh.step_bytes), step_tokens }) : "";
+  const needed = mesh.chips ? say("ON_MESH_CHIPS", mesh) : sentences.ON_MESH_NONE;
+  return say("ON_MESH", { ...mesh, least: memoryText(mesh.least_bytes), step, limit: memoryText(memory), needed });
 }
 
 // What the table of a loss to reach says.

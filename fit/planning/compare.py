@@ -18,8 +18,8 @@ from fit.errors import UserError
 from fit.lawbook.lawfile import Law, load
 from fit.planning import optimum, target
 from fit.planning.constraints import Constraints
-from fit.planning.cost import STATE
 from fit.planning.leverage import of_split
+from fit.planning.memory import STATE
 from fit.planning.planning import at_edge, flops_of_dense, not_bounded
 from fit.shape.architecture import Architecture, training_flops
 from fit.shape.like import Known

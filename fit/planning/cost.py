@@ -1,11 +1,4 @@
-"""What a plan costs on chips: hours, dollars, the memory that training takes, and how fast the model answers.
-
-Memory by the compiled step of the paper's recipe that computes everything again in the backward pass, over all chips:
-18 bytes a parameter (weight and moments of AdamW in float32, a copy in bfloat16, gradients in float32), twice what the
-blocks leave in bfloat16, and for the block at work 29 bytes per token and unit of width and 3 float32 arrays of
-attention scores. Read off steps that jmoe.compile compiled for TPUs (widths of 512 to 2,048, 1 to 16 experts, rows of
-512); the formula meets them within 6%.
-"""
+"""What a plan costs on chips: hours, dollars, the memory that training takes, and how fast the model answers."""
 
 import dataclasses
 import functools
@@ -13,21 +6,20 @@ import json
 import math
 import os
 import pathlib
+from collections.abc import Iterator
 
 import numpy as np
 
 from fit.aliases import Floats, Json, Numbers
 from fit.errors import UserError
 from fit.lawbook.lawfile import Law
-from fit.planning import optimum
+from fit.planning import memory, optimum
 from fit.planning.constraints import Constraints
 from fit.shape.architecture import Architecture
 from fit.words import sentences
 
 GiB = 2**30
 MFU = 0.4  # share of the chips' peak that training reaches, unless one is given
-STATE, SAVED, AT_WORK, SCORES = 18, 4, 29, 12  # bytes: a parameter; an element that blocks leave, of width, of scores
-ROW, GROUP = 512, 8192  # tokens at work at least: on each chip, and on all, which the paper's recipe routes together
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,15 +48,26 @@ CHIPS = {
 
 
 @dataclasses.dataclass(frozen=True)
+class Mesh:
+    """How the chips share the training: `expert` and `model` are sizes of these axes, the data axis has the rest.
+    remat: a name in memory.REMAT."""
+
+    expert: int = 1
+    model: int = 1
+    remat: str = "full"
+
+
+@dataclasses.dataclass(frozen=True)
 class Chips:
     """`count` chips of a kind to train on. mfu: a number, or {n_experts: number}. dollars_per_hour: of one chip, or
-    None. devices: chips of the same kind that serve the trained model together."""
+    None. devices: chips of the same kind that serve the trained model together. mesh: what to cost the training on."""
 
     kind: str
     count: int
     mfu: float | dict = MFU
     dollars_per_hour: float | None = None
     devices: int = 1
+    mesh: Mesh | None = None
 
     @property
     def chip(self) -> Chip:
@@ -82,11 +85,8 @@ class Chips:
 
     def holding(self, architecture: Architecture, d_model: float, n_parameters: float) -> int | None:
         """The fewest chips that hold the training of so many parameters; None where no number does."""
-        memory, each = self.chip.memory, _token_bytes(architecture, d_model)
-        if memory <= ROW * each:
-            return None
-        least = max(STATE * n_parameters / (memory - ROW * each), (STATE * n_parameters + GROUP * each) / memory)
-        return math.ceil(least * (1 - 1e-12))  # less a rounding error: a model may be as large as the chips' memory
+        state, token = memory.state_bytes(0, n_parameters, 0, 1, 1), _token_bytes(architecture, d_model)
+        return _whole(memory.fewest(state, token, self.chip.memory, 1))
 
     def rate(self, n_experts: int | None) -> float:
         """FLOP/s that training a model of so many experts reaches on all of them."""
@@ -131,7 +131,7 @@ def _mfu_by_experts(given: object, experts: tuple[int, ...]) -> dict[int, float]
     try:
         table = {int(e): value for e, value in _table(given).items()}
     except (OSError, ValueError, AttributeError, RecursionError) as error:
-        raise UserError(sentences.NO_MFU.format(value=given, found="a file that is no such table")) from error
+        raise UserError(sentences.NO_MFU.format(value=given, found="no such table")) from error
     for e, value in table.items():
         if not isinstance(value, (int, float)) or isinstance(value, bool) or not 1e-6 <= value <= 1:
             raise UserError(sentences.NO_MFU.format(value=given, found=f"{json.dumps(value)} at E = {e}"))
@@ -155,17 +155,55 @@ def step_bytes(
     n_parameters: Numbers, d_model: Numbers, n_blocks: Numbers, n_heads: Numbers, n_tokens: float, sequence: float
 ) -> Numbers:
     """Bytes that a compiled step of the paper's recipe takes over all chips, n_tokens at once in rows of `sequence`."""
-    each_token = (SAVED * n_blocks + AT_WORK) * d_model + SCORES * sequence * n_heads
-    return STATE * n_parameters + each_token * n_tokens
+    token = memory.token_bytes(memory.REMAT["full"], d_model, n_blocks, n_heads, sequence, 1)
+    return memory.device_bytes(memory.state_bytes(0, n_parameters, 0, 1, 1), token, n_tokens, 1, 1)
 
 
 def _token_bytes(architecture: Architecture, d_model: Numbers) -> Numbers:
     blocks = d_model / architecture.width_per_block
-    return step_bytes(0, d_model, blocks, blocks, 1, ROW)
+    return memory.token_bytes(memory.REMAT["full"], d_model, blocks, blocks, memory.ROW, 1)
 
 
 def _least_bytes(architecture: Architecture, d_model: Numbers, n_parameters: Numbers, count: int) -> Numbers:
-    return STATE * n_parameters + max(ROW * count, GROUP) * _token_bytes(architecture, d_model)
+    state, n_tokens = memory.state_bytes(0, n_parameters, 0, 1, 1), memory.least_tokens(count, 1)
+    return memory.device_bytes(state, _token_bytes(architecture, d_model), n_tokens, 1, 1)
+
+
+def _whole(number: float) -> int | None:
+    return None if math.isinf(number) else int(number)
+
+
+def _on_mesh(built: Json, architecture: Architecture, chips: Chips, mesh: Mesh) -> Json:
+    """The sizes of the mesh and, for the buildable model on it: least_bytes and step_bytes of a device, for the
+    smallest step and for the largest batch at once (None where that is not known), and the fewest chips that hold the
+    smallest (None where no number does)."""
+    data, d_model = chips.count // (mesh.expert * mesh.model), built["d_model"]
+    n_mixtures = built["n_blocks"] - built.get("n_dense_blocks", 0) if built["n_experts"] > 1 else 0
+    expert = 3 * d_model * (built.get("d_expert") or built["d_ff"])
+    experts = n_mixtures * expert * built.get("routed_experts", built["n_experts"])
+    ends = architecture.ends * d_model
+    state = memory.state_bytes(experts, built["exact_parameters"] - experts - ends, ends, mesh.expert, mesh.model)
+    shape = (built[name] for name in ("d_model", "n_blocks", "n_heads", "sequence"))
+    token = memory.token_bytes(memory.REMAT[mesh.remat], *shape, mesh.model)
+    rows = _whole(memory.fewest(state, token, chips.chip.memory, mesh.expert))
+    on_each = lambda n_tokens: n_tokens and memory.device_bytes(state, token, n_tokens, data, mesh.expert)
+    return dict(
+        data=data,
+        **dataclasses.asdict(mesh),
+        least_bytes=on_each(memory.least_tokens(data, mesh.expert)),
+        step_bytes=on_each(built["cost"]["step_tokens"]),
+        chips=rows and rows * mesh.expert * mesh.model,
+    )
+
+
+def _uneven(built: Json, mesh: Mesh) -> Iterator[str]:
+    """Sentences on what of the buildable model the trainer does not divide over the mesh."""
+    over_expert = {"experts": built.get("routed_experts", built["n_experts"])} if built["n_experts"] > 1 else {}
+    over_model = {"heads": built["n_heads"], "heads of keys": built.get("n_kv_heads", built["n_heads"])}
+    for axis, size, counts in ("expert", mesh.expert, over_expert), ("model", mesh.model, over_model):
+        for what, count in counts.items():
+            if count % size:
+                yield sentences.MESH_UNEVEN.format(axis=axis, size=size, what=what, count=count)
 
 
 def add_to(
@@ -179,9 +217,11 @@ def add_to(
     token reads the weights of its own experts, and `among_many`, where the tokens of a large batch read all; both read
     the whole cache. The buildable model's `cost` also has step_tokens and step_bytes, what a compiled step of its
     largest batch takes, and microbatch_tokens, as many of them at once as the chips hold where they do not hold all;
-    None where the batch is not known. A warning says what the chips cost where they bound the best.
+    None where the batch is not known; and, where a mesh is asked, `mesh`, what a device of it takes. A warning says
+    what the chips cost where they bound the best.
     """
     plan["chips"] = dataclasses.asdict(chips)
+    del plan["chips"]["mesh"]
     for row in plan["optima"]:
         row["cost"] = _cost(row, row["n_total"], architecture, constraints, chips)
     if built := plan["buildable"]:
@@ -194,6 +234,9 @@ def add_to(
         saved = dict(e=free["n_experts"], loss=best["loss"] - free["loss"])
         needed = sentences.CHIPS_NEEDED.format(needed=needed) if needed else ""
         plan["warnings"].append(sentences.CHIPS_BIND.format(needed=needed, **saved, **kind))
+    if built and (mesh := chips.mesh):
+        built["cost"]["mesh"] = _on_mesh(built, architecture, chips, mesh)
+        plan["warnings"] += _uneven(built, mesh)
     if built and built["cost"]["microbatch_tokens"]:
         gb = dict(need=built["cost"]["step_bytes"] / 1e9, limit=chips.memory / 1e9)
         plan["warnings"].append(sentences.STEP_TOO_LARGE.format(**gb, **built["cost"], **kind))
@@ -208,7 +251,7 @@ def _step(built: Json, chips: Chips) -> Json:
     fewer = None
     if taken(max(batches)) > chips.memory:
         fewer = min(batches)
-        while fewer > GROUP and taken(fewer) > chips.memory:
+        while fewer > memory.GROUP and taken(fewer) > chips.memory:
             fewer //= 2
     return dict(step_tokens=max(batches), step_bytes=taken(max(batches)), microbatch_tokens=fewer)
 

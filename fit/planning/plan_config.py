@@ -21,7 +21,8 @@ from fit.words.units import amount
 FAR = 100  # times outside the fitted sizes and tokens: there a config tuned within them does not serve
 SHAPE = ("d_model", "n_blocks", "n_heads", "d_ff", "n_experts", "vocab_size")
 OF_MIXTURES = ("model.scores", "model.balance")  # that a dense model may not have
-ROOT = pathlib.Path(__file__).parents[2]  # of this package, which configs/ lies beside
+ROOT = pathlib.Path(__file__).parents[2]
+SHIPPED = ROOT, ROOT / "jmoe" / "shipped"  # where configs/ lies in a checkout, and in a wheel
 WARMUP = 3  # a run warms up over a third of its tokens at most, as the shortest of the paper does
 
 
@@ -38,7 +39,9 @@ def source(law: Law, plan: Json, base: str | None = None) -> str:
     if base is None:
         base, overrides = plan["base_config"], plan["overrides"]
         _check(law, built, base)
-    elif not os.path.exists(base) and not (base.startswith("configs/") and os.path.exists(os.path.join(ROOT, base))):
+    elif not os.path.exists(base) and not (
+        base.startswith("configs/") and any((root / base).exists() for root in SHIPPED)
+    ):
         raise UserError(f"--base_config={base}: no such file")
     begin, get_config = _start(base)
     as_run = [

@@ -6,6 +6,7 @@ from fit.aliases import Json
 from fit.fitting import summary
 from fit.lawbook.lawfile import in_words, warning_of
 from fit.planning.compare_text import known_in_words
+from fit.planning.cost import CHIPS
 from fit.words import sentences
 from fit.words.units import amount, duration, memory
 
@@ -175,7 +176,20 @@ def _costs(plan: Json) -> str:
     cost = (plan["buildable"] or {}).get("cost") or {}
     if cost.get("step_bytes"):
         lines.append(sentences.STEP_TAKES.format(memory=memory(cost["step_bytes"]), **cost))
+    if mesh := cost.get("mesh"):
+        lines.append(_on_mesh(mesh, cost["step_tokens"], chips["kind"]))
     return "\n".join(lines)
+
+
+def _on_mesh(mesh: Json, step_tokens: int | None, kind: str) -> str:
+    step = step_tokens and sentences.ON_MESH_STEP.format(step=memory(mesh["step_bytes"]), step_tokens=step_tokens)
+    return sentences.ON_MESH.format(
+        **mesh,
+        least=memory(mesh["least_bytes"]),
+        step=step or "",
+        limit=memory(CHIPS[kind].memory),
+        needed=sentences.ON_MESH_CHIPS.format(**mesh) if mesh["chips"] else sentences.ON_MESH_NONE,
+    )
 
 
 def _repeated(repeats: Json, row: Json) -> str:

@@ -190,7 +190,7 @@ def marks(law: Law, architecture: Architecture, constraints: Constraints, plan: 
     edge = law.knows_experts and at_edge(experts, e)
     if edge:
         warnings.append(sentences.AT_EDGE.format(e=e, which="largest" if e == max(experts) else "smallest"))
-        if e == max(experts) and not_bounded(law, architecture, constraints):
+        if e == max(experts) and not_bounded(law, architecture, constraints.at(e)):
             warnings.append(sentences.NOT_BOUNDED)
     undecided, drawn = None, plan.get("bootstrap")
     if drawn:

@@ -17,6 +17,7 @@ from fit.lawbook.intervals import log_change
 from fit.lawbook.lawfile import Law, warning_of
 from fit.planning.optimum import compute_optimal
 from fit.shape.architecture import training_flops
+from fit.words import sentences
 from fit.words.units import amount
 from fit.words.units import flops as written
 
@@ -31,24 +32,17 @@ def speedup(law: Law, runs: Table, seed: int = 0) -> dict:
     UserError for a law with no optimum of size and tokens, or a bad value in runs."""
     law.check_plannable()
     if not law.form.at_experts:
-        raise UserError(
-            f"--law={law.name}: the {law.form.name} law is no Chinchilla law at each number of experts, so it does not "
-            "say what compute a loss takes"
-        )
+        raise UserError(sentences.NO_SPEEDUP.format(law=law.name, form=law.form.name))
     size, tokens, loss = (runs.numbers(name) for name in ("n_active", "n_tokens", "loss"))
     experts = runs.numbers("n_experts") if law.knows_experts and "n_experts" in runs else np.ones(len(loss))
     flops = training_flops(size, tokens)
     best = _log_factors(law, law.coefficients, experts, flops, np.log(loss)[None])[0]
     reached, log_flops = np.isfinite(best), np.log10(flops)
     if not reached.any():
-        raise UserError(
-            f"{runs.path}: --law={law.name} reaches none of these losses with up to {FURTHEST:g} times the compute"
-        )
+        raise UserError(sentences.NONE_REACHED.format(file=runs.path, law=law.name, furthest=FURTHEST))
     drawn = None
     if law.draws:
-        noise = (law.noise or 0) * np.random.default_rng([seed, 6]).normal(
-            size=(len(law.record["bootstrap"]["draws"]), len(loss))
-        )
+        noise = (law.noise or 0) * normal(seed, len(law.record["bootstrap"]["draws"]), len(loss))
         draws = {name: values[:, None] for name, values in law.draws.items()}
         drawn = _log_factors(law, draws, experts, flops, np.log(loss) + noise, drawn=True)
         drawn = np.where(np.isfinite(drawn), drawn, np.log(FURTHEST))
@@ -82,6 +76,15 @@ def speedup(law: Law, runs: Table, seed: int = 0) -> dict:
     return result | dict(answer=answer(result))
 
 
+def normal(seed: int, n_draws: int, n_runs: int) -> np.ndarray:
+    """[n_draws, n_runs] of standard normal numbers, such as the planner page draws too: mulberry32, Box and Muller."""
+    state = (seed % 2**32 + 0x6D2B79F5 * np.arange(1, 2 * n_draws * n_runs + 1, dtype=np.uint64)).astype(np.uint32)
+    t = (state ^ state >> 15) * (state | 1)
+    t ^= t + (t ^ t >> 7) * (t | 61)
+    u, v = ((t ^ t >> 14) / 2**32).reshape(n_draws, n_runs, 2).T
+    return (np.sqrt(-2 * np.log(u + 2.0**-33)) * np.cos(2 * np.pi * v)).T
+
+
 def _log_factors(
     law: Law, coefficients: ByName, experts: Numbers, flops: Array, log_loss: Array, drawn: bool = False
 ) -> np.ndarray:
@@ -102,22 +105,17 @@ def _log_factors(
 
 def answer(result: dict) -> str:
     """One sentence."""
-    span = lambda ends: f" ({ends[0]:.2f} to {ends[1]:.2f})" if ends else ""
+    span = lambda ends: sentences.SPAN.format(low=ends[0], high=ends[1]) if ends else ""
     count = sum(row["factor"] is not None for row in result["runs"])
-    said = f"for the losses of these {count} runs {result['law']} needs {result['factor']:.2f} times their compute"
-    said += span(result["interval"])
-    if result["per_tenfold"] is None:
-        return said + "."
     ends, change = result["per_tenfold_interval"], result["per_tenfold"]
-    if ends and ends[0] <= 1 <= ends[1]:
-        return (
-            said
-            + f"; whether that grows or falls with compute is open (x {change:.2f}{span(ends)} for ten times as much)."
-        )
-    return (
-        said
-        + f"; it {'grows' if change > 1 else 'falls'} with compute, x {change:.2f}{span(ends)} for ten times as much."
-    )
+    if change is None:
+        said = ""
+    elif ends and ends[0] <= 1 <= ends[1]:
+        said = sentences.CHANGE_OPEN.format(change=change, span=span(ends))
+    else:
+        said = sentences.CHANGES.format(how="grows" if change > 1 else "falls", change=change, span=span(ends))
+    of = dict(law=result["law"], factor=result["factor"], span=span(result["interval"]), change=said)
+    return sentences.SPEEDUP.format(count=count, **of)
 
 
 def text(result: dict) -> str:

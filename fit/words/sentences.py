@@ -73,7 +73,7 @@ NO_CHIPS = "--chips={value}: expected KIND:COUNT or KIND, of {kinds}"
 NEEDS_CHIPS = "--{flag} needs --chips"
 HOURS_OR_FLOPS = "--hours and --flops are both the budget: give one of them"
 NO_MFU = (
-    "--mfu={value}: found {found}, expected a number from 1e-6 to 1, or a JSON file of such by number of experts, as "
+    "--mfu={value}: found {found}, expected a number from 1e-6 to 1, or JSON of such by number of experts, as "
     '{{"1": 0.45, "8": 0.38}}'
 )
 MFU_MISSING = "--mfu={value}: has no E = {missing}, only {known}; name the numbers of experts to compare by --experts"
@@ -173,6 +173,25 @@ STEP_TAKES = (
     "a step of the buildable model takes about {memory} over all chips with {step_tokens:,} tokens at once, by the "
     "paper's recipe"
 )
+ON_MESH = (
+    "the buildable model on a mesh of {data} x {expert} x {model} (data x expert x model) with remat {remat}: a device "
+    "takes {least} at least{step}, and has {limit}; {needed}"
+)
+ON_MESH_STEP = ", {step} with {step_tokens:,} tokens at once"
+ON_MESH_CHIPS = "{chips} chips are the fewest that hold it"
+ON_MESH_NONE = "no number of such chips holds it"
+MESH_UNEVEN = "--mesh_{axis}={size} does not divide the buildable model's {count} {what}: the trainer refuses it"
+MESH_OF_CHIPS = "--mesh_expert={expert} times --mesh_model={model} does not divide the {count} chips of --chips"
+# How many times the compute a law's recipe needs for the losses of other runs.
+SPAN = " ({low:.2f} to {high:.2f})"
+SPEEDUP = "for the losses of these {count} runs {law} needs {factor:.2f} times their compute{span}{change}."
+CHANGES = "; it {how} with compute, x {change:.2f}{span} for ten times as much"
+CHANGE_OPEN = "; whether that grows or falls with compute is open (x {change:.2f}{span} for ten times as much)"
+NO_SPEEDUP = (
+    "--law={law}: the {form} law is no Chinchilla law at each number of experts, so it does not say what compute a "
+    "loss takes"
+)
+NONE_REACHED = "{file}: --law={law} reaches none of these losses with up to {furthest:g} times the compute"
 REPEATED = (
     "{epochs:.2f} epochs of {unique} tokens are worth {effective} fresh ones, and {n_active} active parameters on them "
     "{effective_n_active}: loss {saved:.4f} lower than on one epoch ({source})"

@@ -11,6 +11,7 @@ from jmoe.errors import UserError
 def check_config(config) -> None:
     """Raises UserError for a field, or fields together, that no run can have: field, value and what is allowed."""
     check_fields(config)
+    check_text(config.data)
     model = config.model
     _check_heads(model)
     _check_mixture(model)
@@ -30,6 +31,14 @@ def check_config(config) -> None:
                 f"config.microbatch_tokens={micro} must divide each batch of config.batch_tokens, and {n_tokens} "
                 "tokens are no multiple of it"
             )
+
+
+def check_text(data) -> None:
+    """Raises UserError where config.data names its text twice."""
+    if data.path and data.get("mixture"):
+        raise UserError(
+            f"config.data.path={data.path!r} and config.data.mixture={data.mixture!r} are two texts: leave one empty"
+        )
 
 
 def _batches(config) -> list[tuple[str, int]]:

@@ -85,6 +85,14 @@ def _is_ramp(x) -> bool:
     return starts[0] == 0 and starts == sorted({*starts}) and all(batch > 0 for _, batch in x)
 
 
+def _is_mixture(x) -> bool:
+    if not _is_sequence(x) or not all(_is_sequence(pair) and len(pair) == 2 for pair in x):
+        return False
+    paths = [path for path, _ in x]
+    texts = all(isinstance(path, str) and path for path in paths)
+    return texts and len({*paths}) == len(paths) and all(POSITIVE[1](weight) for _, weight in x)
+
+
 def _is_steps(x) -> bool:
     if not _is_sequence(x) or not all(type(step) is int for step in x):
         return False
@@ -101,4 +109,8 @@ TEXT = "text", lambda x: isinstance(x, str)
 NAMED_PATHS = "empty, or NAME=PATH;NAME=PATH with other names", lambda x: TEXT[1](x) and named_paths(x) is not None
 BUDGETS = "whole numbers of tokens, ascending, none twice, as (1_000_000,)", _is_budgets
 RAMP = "pairs (from token, tokens of a batch), the first from 0, ascending, as ((0, 65_536),)", _is_ramp
+MIXTURE = (
+    "() or pairs (path, weight), each path once and each weight a number above 0, as (('a/*.txt', 0.7), ('b', 0.3))",
+    _is_mixture,
+)
 STEPS = "() or (first, last), whole numbers with 0 <= first < last", _is_steps

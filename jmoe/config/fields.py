@@ -8,8 +8,10 @@ import functools
 import json
 import textwrap
 
-from configs.joint_moe import FIELDS
+from jmoe.config import shipped
 from jmoe.errors import UserError
+
+FIELDS = shipped.recipe().FIELDS
 
 FREE_SECTIONS = ("chip", "mesh")  # their fields are free even if only another version of this table knows them
 COLUMNS = {  # field: column of results
@@ -24,6 +26,7 @@ BY_RULE = {  # the recipe's rules, which the law's counts assume; a table has th
     "n_heads": lambda model: model["n_blocks"],
     "d_ff": lambda model: 3 * model["d_model"],
 }
+OF_BUDGETS = "optimizer.lr_law.n_tokens", "optimizer.lr_law.batch_tokens"  # by these the rate follows from n_tokens
 NEUTRAL = {name: field.neutral for name, field in FIELDS.items() if field.neutral is not None}
 
 
@@ -83,9 +86,9 @@ def check_fields(config) -> None:
 
 def record_of(config) -> dict:
     """The config in JSON types, without the fields at their neutral value."""
-    record = {}
+    record, neutral_ones = {}, json.loads(json.dumps(NEUTRAL))
     for name, value in flat(json.loads(config.to_json())).items():
-        if name not in NEUTRAL or value != NEUTRAL[name]:
+        if name not in NEUTRAL or value != neutral_ones[name]:
             *sections, last = name.split(".")
             functools.reduce(lambda part, section: part.setdefault(section, {}), sections, record)[last] = value
     return record
@@ -100,7 +103,8 @@ def neutral(config):
 def differences(old: dict, new: dict) -> list[str]:
     """Where two records differ in fields that a later start must not change: the old and the new value of each."""
     old, new = flat(old), flat(new)
-    names = sorted(name for name in old.keys() | new.keys() if not _is_free(name))
+    free = lambda name: _is_free(name) and not (name == "n_tokens" and any(map(new.get, OF_BUDGETS)))
+    names = sorted(name for name in old.keys() | new.keys() if not free(name))
     return [f"config.{n} was {old.get(n)}, is {new.get(n)}" for n in names if old.get(n) != new.get(n)]
 
 

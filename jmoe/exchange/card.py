@@ -26,7 +26,7 @@ def card(folder: str, record: dict, config, result: dict | None, law: str | None
         "parameters": f"{counts.n_active(model):,} active of {counts.n_total(model):,}",
         "shape": f"{model.n_blocks} blocks, d_model {model.d_model}, {model.n_heads} heads, d_ff {model.d_ff}, "
         f"{model.n_experts} experts, vocabulary {model.vocab_size:,}"
-        + "".join(f", {name} {value}" for name, value in columns(model).items()),
+        + "".join(f", {name} {value}" for name, value in columns(config).items()),
         "trained on": f"{n_tokens:,} tokens in rows of {config.data.seq_len}",
         "text": f"corpus `{record['corpus_fingerprint']}`, tokenizer {config.data.tokenizer.rpartition('/')[2]}",
     }

@@ -22,6 +22,7 @@ from jmoe.run.step import abstract_state, make_eval_step, make_optimizer, mean_l
 from jmoe.storage.files import read_lines, read_sealed, sealed, write_whole
 from jmoe.text import corpus, supply
 from jmoe.text.batches import validation_batches
+from jmoe.text.mixture import PERIOD
 
 
 class Run:
@@ -68,12 +69,14 @@ class Run:
                 f"note: config.optimizer.lr_law.n_active={slope} lowers the learning rate of larger models, as "
                 "config.parametrization='mup' does by itself; 0 leaves it to that"
             )
-        trunk = schedule.segments[-2].stop
+        trunk, parts = schedule.segments[-2].stop, self.corpus.parts
+        shares = "".join(f", {part.share / PERIOD:.1%} {part.name}" for part in parts if part.name)
         processes.log(
             f"{self.workdir}: {sizes} ({mixture}, d_model {model.d_model}, {model.n_blocks} blocks); trunk of "
             f"{trunk:,} steps, {schedule.tokens_at(trunk):,} tokens, and {len(missing)} of {len(config.n_tokens)} "
             f"branches, to {', '.join(f'{schedule.tokens_at(branch.stop):,}' for _, branch in missing)} tokens; corpus "
-            f"{self.corpus.fingerprint} of {len(self.corpus.train):,} training tokens; {self.mesh.size} x "
+            f"{self.corpus.fingerprint} of {sum(len(part.corpus.train) for part in parts):,} training tokens{shares}; "
+            f"{self.mesh.size} x "
             f"{jax.devices()[0].device_kind} ({mesh})"
         )
 
@@ -104,7 +107,9 @@ class Run:
         metrics = read_lines(self.workdir / branch.name / "metrics.jsonl")
         mean = lambda name: float(np.mean([line[name] for line in metrics if name in line] or [0.0]))
         n_tokens, model = self.schedule.tokens_at(branch.stop), self.config.model
-        n_training_tokens = supply.n_training_tokens(self.corpus, self.config)
+        read = supply.read(self.corpus, self.config, n_tokens)
+        of_sources = [(f"share/{part.name}", asked / n_tokens) for part, asked, _ in read if part.name]
+        of_sources += [(f"epochs/{part.name}", asked / has) for part, asked, has in read if part.name]
         result = {
             "n_active": counts.n_active(model),
             "n_total": counts.n_total(model),
@@ -122,9 +127,11 @@ class Run:
             **columns(self.config),
             "flops": counts.training_flops(counts.n_active(model), n_tokens),
             "peak_learning_rate": self.schedule.peak,
+            "batch_tokens": self.schedule.batch_at(branch.stop - 1),
             "seed": self.config.seed,
-            "unique_tokens": min(n_tokens, n_training_tokens),
-            "epochs": n_tokens / n_training_tokens,
+            "unique_tokens": sum(min(asked, has) for _, asked, has in read),
+            "epochs": max(asked / has for _, asked, has in read),
+            **dict(of_sources),
             **{name: round(value, 6) for name, value in by_position.items()},
             "validation_tokens": supply.n_validation_tokens(self.corpus, self.config),
             "corpus_fingerprint": self.corpus.fingerprint,

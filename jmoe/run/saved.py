@@ -9,7 +9,7 @@ import sys
 import jax
 from etils import epath
 
-from configs import joint_moe
+from jmoe.config import shipped
 from jmoe.config.fields import neutral
 from jmoe.errors import Damaged, UserError
 from jmoe.model import sharding
@@ -70,7 +70,7 @@ def read(folder: epath.Path) -> tuple:
       Damaged: the record is missing or altered.
     """
     record = checkpoint.read_record(folder)
-    config = neutral(joint_moe.get_config())  # for fields that the record leaves out
+    config = neutral(shipped.recipe().get_config())  # for fields that the record leaves out
     config.update({name: value for name, value in record["config"].items() if name != "mesh"})
     config.data.fingerprint = record["corpus_fingerprint"]
     return record, config

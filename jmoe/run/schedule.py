@@ -33,14 +33,15 @@ class Schedule:
         optimizer = config.optimizer
         self.warmup_tokens = optimizer.warmup_tokens
         self.decay_fraction = optimizer.decay_fraction
-        law = optimizer.lr_law
+        law, budgets = optimizer.lr_law, tuple(config.n_tokens)
         by_size = law.n_active * math.log(counts.n_active(config.model))  # Eq. 10, full active count
         log_peak = law.constant + by_size + law.n_experts * math.log(config.model.n_experts)
+        log_peak += law.get("n_tokens", 0.0) * math.log(budgets[-1])
+        log_peak += law.get("batch_tokens", 0.0) * math.log(self.batch_at(self.step_at(budgets[-1]) - 1))
         if not -88 < log_peak < 88:
             raise UserError(f"config.optimizer.lr_law gives a peak learning rate of e^{log_peak:g}, beyond any float32")
         self.peak = math.exp(log_peak)
 
-        budgets = tuple(config.n_tokens)
         first = (1 - self.decay_fraction) * budgets[0]
         if self.warmup_tokens > first:
             raise UserError(

@@ -8,13 +8,13 @@ import jax
 import numpy as np
 
 from jmoe.model import sharding
-from jmoe.text import supply
+from jmoe.text import mixture, supply
 
 
-def read_rows(tokens, seq_len: int, indices) -> np.ndarray:
-    """Rows [len(indices), T + 1] of a flat token array as int32: row i holds tokens i T to i T + T."""
-    rows = np.empty((len(indices), seq_len + 1), np.int32)
-    for row, index in zip(rows, indices):
+def read_rows(places, seq_len: int) -> np.ndarray:
+    """Rows [len(places), T + 1] as int32; a place is (a flat token array, i): the row of its tokens i T to i T + T."""
+    rows = np.empty((len(places), seq_len + 1), np.int32)
+    for row, (tokens, index) in zip(rows, places):
         start = int(index) * seq_len
         row[:] = tokens[start : start + seq_len + 1]
     return rows
@@ -23,18 +23,23 @@ def read_rows(tokens, seq_len: int, indices) -> np.ndarray:
 def training_batches(corpus, config, schedule, mesh, segment, start: int):
     """Yields the batch [B, T + 1] of each step in [start, segment.stop) as arrays spread over the mesh.
 
-    Rows are shuffled anew in each epoch from config.seed. Each process reads only the rows of its own devices, a few
-    steps ahead in threads.
+    Each source's rows are shuffled anew in each of its epochs from config.seed. Each process reads only the rows of its
+    own devices, a few steps ahead in threads.
     """
     seq_len = config.data.seq_len
     # grain only shuffles row numbers, and we read each batch's rows at once: reading by grain takes three times as long
-    order = grain.MapDataset.range(supply.n_rows(corpus.train, seq_len)).shuffle(config.seed).repeat()
+    parts, texts = corpus.parts, [part.corpus.train for part in corpus.parts]
+    orders = [grain.MapDataset.range(supply.n_rows(text, seq_len)).shuffle(config.seed).repeat() for text in texts]
+
+    def place(row):
+        i, k = mixture.place(parts, row)
+        return texts[i], orders[i][k]
 
     def read(step):
         n_rows = schedule.batch_at(step) // seq_len
         first = schedule.tokens_at(step) // seq_len
         lo, hi = _own_rows(mesh, n_rows, seq_len)
-        return read_rows(corpus.train, seq_len, [order[i] for i in range(first + lo, first + hi)]), n_rows
+        return read_rows([place(row) for row in range(first + lo, first + hi)], seq_len), n_rows
 
     steps = grain.MapDataset.range(start, segment.stop).map(read)
     options = grain.ReadOptions(num_threads=2, prefetch_buffer_size=4)
@@ -45,33 +50,35 @@ def training_batches(corpus, config, schedule, mesh, segment, start: int):
 def validation_batches(corpus, config, mesh):
     """Yields (batch [B, T + 1], weight [B]) over about config.data.validation_tokens held-out tokens.
 
-    The rows are spread evenly over the held-out text and are the same for every model. B is the smallest training
-    batch; rows that fill up the last batch weigh zero.
+    The rows are spread evenly over each source's held-out text and are the same for every model. B is the smallest
+    training batch; rows that fill up the last batch weigh zero.
     """
     seq_len = config.data.seq_len
-    chosen = _validation_rows(corpus, config)
+    chosen = [(part.corpus.validation, row) for part, row in _validation_rows(corpus, config)]
     n_rows = len(chosen)
     size = config.batch_tokens[0][1] // seq_len
     lo, hi = _own_rows(mesh, size, seq_len)
     for start in range(0, n_rows, size):
         weight = (np.arange(start, start + size) < n_rows).astype(np.float32)
-        index = chosen[np.minimum(np.arange(start, start + size), n_rows - 1)]
-        local = read_rows(corpus.validation, seq_len, index[lo:hi])
+        places = [chosen[min(row, n_rows - 1)] for row in range(start + lo, start + hi)]
+        local = read_rows(places, seq_len)
         yield _spread(local, mesh, size), _spread(weight[lo:hi], mesh, size)
 
 
 def validation_bytes(corpus, config) -> float:
     """UTF-8 bytes of text that the evaluated tokens, the targets of validation_batches, stand for."""
-    of_token = corpus.token_bytes
-    targets = lambda row: read_rows(corpus.validation, config.data.seq_len, [row])[0, 1:]
-    return float(sum(of_token[targets(row)].sum() for row in _validation_rows(corpus, config)))
+    of_token = {part.name: part.corpus.token_bytes for part in corpus.held_out}
+    targets = lambda part, row: read_rows([(part.corpus.validation, row)], config.data.seq_len)[0, 1:]
+    return float(sum(of_token[part.name][targets(part, row)].sum() for part, row in _validation_rows(corpus, config)))
 
 
-def _validation_rows(corpus, config) -> np.ndarray:
-    """The rows of the held-out text that are evaluated."""
+def _validation_rows(corpus, config) -> list[tuple[mixture.Part, int]]:
+    """The rows of the held-out text that are evaluated, each with its source."""
     seq_len = config.data.seq_len
-    n_rows = supply.n_rows(corpus.validation, seq_len)
-    return np.linspace(0, n_rows - 1, supply.n_validation_tokens(corpus, config) // seq_len).astype(int)
+    chosen = mixture.given(corpus.held_out, supply.n_validation_tokens(corpus, config) // seq_len)
+    last = lambda part: supply.n_rows(part.corpus.validation, seq_len) - 1
+    rows = [np.linspace(0, last(part), n).astype(int) for part, n in zip(corpus.held_out, chosen)]
+    return [(part, row) for part, of_part in zip(corpus.held_out, rows) for row in of_part]
 
 
 def _own_rows(mesh, n_rows: int, seq_len: int) -> tuple[int, int]:

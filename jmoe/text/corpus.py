@@ -26,7 +26,7 @@ from jmoe.storage import ownership
 from jmoe.storage.cache import cache_dir, folder_of_cache
 from jmoe.storage.files import is_remote, write_whole
 from jmoe.text import manifest as manifest_lib
-from jmoe.text import prepare, sources, tokenizer
+from jmoe.text import mixture, prepare, sources, tokenizer
 from jmoe.text.manifest import SPLITS
 
 CHEAP_BYTES = 2**26  # shards up to this size in all are hashed whenever they are opened; others with --verify
@@ -63,20 +63,44 @@ class Corpus:
     manifest: dict
 
     @property
+    def parts(self) -> tuple[mixture.Part, ...]:
+        """What its rows come from: itself alone; mixture.Mixture has several."""
+        return (mixture.Part("", mixture.PERIOD, self),)
+
+    held_out = parts
+
+    @property
     def token_bytes(self) -> np.ndarray:
         """UTF-8 bytes of held-out text that each token stands for, float64 [vocab_size]; 0 for an end of text."""
         return manifest_lib.token_bytes(self.manifest)
 
 
-def load(data, vocab_size: int | None = None) -> Corpus:
-    """The corpus that `config.data` names: a prepared folder, or text, prepared into the cache unless it is there.
+def load(data, vocab_size: int | None = None) -> Corpus | mixture.Mixture:
+    """The corpus that `config.data` names: a prepared folder, or text, prepared into the cache unless it is there; or
+    several of these, mixed.
 
     Raises UserError if the text, the tokenizer or the cache can't be used, the fingerprint is not `data.fingerprint`,
     or the tokenizer has more than `vocab_size` tokens (checked before any text is prepared); Unavailable if the store
     of a prepared folder gave no answer for minutes.
     """
-    prepared = bool(data.path) and os.path.exists(os.path.join(os.path.expanduser(data.path), "manifest.json"))
-    if prepared or is_remote(data.path):
+    if weights := dict(data.get("mixture", ())):
+        found = {path: _named(data, path, f"mixture, {path}", vocab_size) for path in weights}
+        corpus, text = mixture.combine(weights, found, bool(data.validation_path)), "config.data.mixture"
+    else:
+        corpus, text = _single(data, vocab_size), data.path or "the standard library of this Python"
+    if data.fingerprint and corpus.fingerprint != data.fingerprint:
+        raise UserError(
+            f"config.data.fingerprint={data.fingerprint}, but {text} makes corpus {corpus.fingerprint}: it changed "
+            f"since, or is other text. Name the text of {data.fingerprint} by config.data.path, or the cache that "
+            "holds it by JMOE_CACHE. A new run on the text at hand needs --config.data.fingerprint= (empty); its "
+            "losses do not compare with those on the other"
+        )
+    return corpus
+
+
+def _single(data, vocab_size) -> Corpus:
+    """The corpus of data.path."""
+    if is_prepared(data.path):
         corpus = _prepared(data)
     else:
         try:
@@ -87,14 +111,28 @@ def load(data, vocab_size: int | None = None) -> Corpus:
                 "another folder"
             ) from None
     _check_vocabulary(vocab_size, corpus.manifest["tokenizer"])
-    if data.fingerprint and corpus.fingerprint != data.fingerprint:
-        raise UserError(
-            f"config.data.fingerprint={data.fingerprint}, but {data.path or 'the standard library of this Python'} "
-            f"makes corpus {corpus.fingerprint}: it changed since, or is other text. Name the text of "
-            f"{data.fingerprint} by config.data.path, or the cache that holds it by JMOE_CACHE. A new run on the text "
-            "at hand needs --config.data.fingerprint= (empty); its losses do not compare with those on the other"
-        )
     return corpus
+
+
+def is_prepared(path: str) -> bool:
+    """Whether `path` is a prepared folder; one on gs:// is taken for that unseen."""
+    return is_remote(path) or bool(path) and os.path.exists(os.path.join(os.path.expanduser(path), "manifest.json"))
+
+
+def of_path(data, path: str, **changes):
+    """`data` (config.data) with the text at `path` in place of its own."""
+    one = data.copy_and_resolve_references()
+    with one.unlocked():
+        one.update(path=path, mixture=(), fingerprint="", **changes)
+    return one
+
+
+def _named(data, path: str, called: str, vocab_size, **changes) -> Corpus:
+    """The corpus of_path(data, path), of the field and entry that `called` names in errors."""
+    try:
+        return _single(of_path(data, path, **changes), vocab_size)
+    except UserError as error:
+        raise UserError(f"config.data.{called}: {error}") from None
 
 
 def validation_sets(data, vocab_size: int) -> dict[str, Corpus]:
@@ -102,12 +140,7 @@ def validation_sets(data, vocab_size: int) -> dict[str, Corpus]:
     UserError as `load`, with the set's name."""
     sets = {}
     for name, path in named_paths(data.get("validation_sets", "")).items():
-        one = data.copy_and_resolve_references()
-        one.update(path=path, validation_path="", fingerprint="")
-        try:
-            loaded = load(one, vocab_size)
-        except UserError as error:
-            raise UserError(f"config.data.validation_sets, {name}: {error}") from None
+        loaded = _named(data, path, f"validation_sets, {name}", vocab_size, validation_path="")
         sets[name] = dataclasses.replace(loaded, validation=loaded.train)
     return sets
 

@@ -17,6 +17,7 @@ from fit.form import Form
 from fit.lawbook.lawfile import Law, load
 from fit.laws import FORMS, joint
 from fit.planning import cost, repeats
+from fit.planning import memory as memory_of
 from fit.shape.architecture import PAPER
 from fit.words import units
 from jmoe.config import counts
@@ -171,6 +172,53 @@ def test_a_step_takes_what_it_is_compiled_to(d_model, n_experts, topology, n_dev
     blocks = d_model // 64
     found = cost.step_bytes(counts.n_exact(config.model), d_model, blocks, blocks, 65_536, config.data.seq_len)
     assert found == pytest.approx(n_devices * peak, rel=0.15)
+
+
+# The same with other remat and meshes (data, expert, model): d_model, experts, mesh, remat, peak. Those of 16 devices
+# are in benchmarks/README.md (262,144 tokens), the others from jax 0.12.0.1, libtpu 0.0.52 (v5p:2x2x1, 65,536 tokens).
+COMPILED_ON_MESHES = [
+    (1024, 8, (2, 8, 1), "full", 5.2 * 2**30),
+    (1024, 8, (2, 8, 1), "dots", 12.6 * 2**30),
+    (1024, 8, (2, 8, 1), "none", 45.6 * 2**30),
+    (512, 1, (4, 1, 1), "dots", 3_910_575_264),
+    (512, 1, (4, 1, 1), "none", 12_576_405_920),
+    (512, 8, (4, 1, 1), "dots", 4_654_114_688),
+    (512, 1, (2, 1, 2), "full", 1_944_347_936),
+    (512, 1, (1, 1, 4), "full", 3_317_785_280),
+    (512, 1, (1, 1, 4), "dots", 5_631_139_968),
+    (512, 1, (1, 1, 4), "none", 20_012_209_760),
+]
+
+
+@pytest.mark.parametrize("d_model, n_experts, mesh, remat, peak", COMPILED_ON_MESHES)
+def test_a_device_of_a_mesh_takes_what_a_step_is_compiled_to(d_model, n_experts, mesh, remat, peak):
+    (data, expert, model), blocks, n_tokens = mesh, d_model // 64, 16_384 * math.prod(mesh)
+    ends, experts = 2 * 50257 * d_model, 9 * d_model**2 * blocks * n_experts * (n_experts > 1)
+    dense = 4 * d_model**2 * blocks + 9 * d_model**2 * blocks * (n_experts == 1)
+    state = memory_of.state_bytes(experts, dense, ends, expert, model)
+    token = memory_of.token_bytes(memory_of.REMAT[remat], d_model, blocks, blocks, 512, model)
+    assert memory_of.device_bytes(state, token, n_tokens, data, expert) == pytest.approx(peak, rel=0.15)
+
+
+def test_a_mesh_of_data_alone_takes_what_the_chips_do(capsys):
+    """And the chips that a mesh needs hold it, but one row fewer of the data axis do not."""
+    flags = ["--flops=1e21", "--chips=H100:64"]
+    plain, on_mesh = plan(capsys, *flags), plan(capsys, *flags, "--remat=full")
+    built, mesh = plain["buildable"], on_mesh["buildable"]["cost"].pop("mesh")
+    assert on_mesh == plain and [mesh[axis] for axis in ("data", "expert", "model")] == [64, 1, 1]
+    assert mesh["step_bytes"] == pytest.approx(built["cost"]["step_bytes"] / 64, rel=1e-12)
+    assert mesh["chips"] == built["cost"]["training_chips"]
+    needed = plan(capsys, *flags, "--remat=none")["buildable"]["cost"]["mesh"]["chips"]
+    assert needed > mesh["chips"]
+    for chips, fits in (needed, True), (needed - 1, False):
+        found = plan(capsys, "--flops=1e21", f"--chips=H100:{chips}", "--remat=none")["buildable"]
+        assert (found["cost"]["mesh"]["least_bytes"] <= 80 * 2**30) == fits and found["d_model"] == built["d_model"]
+
+
+def test_what_the_trainer_does_not_divide_over_a_mesh_is_said(capsys):
+    printed = text(capsys, "--flops=1e21", "--chips=H100:48", "--experts=8", "--mesh_expert=3")
+    assert "warning: --mesh_expert=3 does not divide the buildable model's 8 experts: the trainer refuses it" in printed
+    assert "on a mesh of 16 x 3 x 1 (data x expert x model) with remat full" in printed
 
 
 def test_a_step_of_the_buildable_model(capsys):
@@ -348,7 +396,9 @@ def test_everything_together_on_a_law_with_draws(capsys, tmp_path):
         (["--chips=H100", "--hours=1", "--mfu=nowhere.json"], "neither a number nor a file"),
         (["--chips=H100", "--hours=1", "--mfu=TABLE"], "has no E = 2, only 1, 8"),
         (["--chips=H100", "--hours=1", "--mfu=WRONG"], "found 40 at E = 1"),
-        (["--chips=H100", "--hours=1", "--mfu=LIST"], "a file that is no such table"),
+        (["--chips=H100", "--hours=1", "--mfu=LIST"], "no such table"),
+        (["--flops=1e20", "--chips=H100:12", "--mesh_expert=8"], "does not divide the 12 chips of --chips"),
+        (["--flops=1e20", "--remat=dots"], "--remat needs --chips"),
         (["--flops=1e20", "--epochs=4"], "--epochs needs --max_tokens"),
         (["--flops=1e20", "--max_tokens=1e9", "--epochs=0.5"], "--epochs=0.5: expected a number from 1 up"),
         (["--flops=1e20", "--target_loss=2"], "--target_loss asks for the budget"),

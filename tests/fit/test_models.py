@@ -27,7 +27,8 @@ def test_a_law_knows_its_models(law):
 
     assert law.architecture == Architecture(257, 8, final_norm=True) and law.experts == (1, 2, 4, 8)
     assert law.models["base_config"] == "configs/quickstart.py" and law.models["corpus"] == fit_runs.CORPUS
-    assert law.models["learning_rate"] == pytest.approx(dict(quickstart.get_config().optimizer.lr_law), rel=1e-9)
+    rates = quickstart.get_config().optimizer.lr_law
+    assert law.models["learning_rate"] == pytest.approx({name: rates[name] for name in fit_runs.RATES}, rel=1e-9)
     assert law.ranges["n_active"] == (14880, 69696) and law.ranges["training_flops"][1] == 6 * 69696 * 1_310_720
     assert law.shaped(vocab_size=300) == Architecture(300, 8, final_norm=True)  # flags go before
 

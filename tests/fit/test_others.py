@@ -1,16 +1,14 @@
-"""Other people's tables: columns by other names, values of any type; damaged records; learning rates with tokens."""
+"""Other people's tables: columns by other names, values of any type; damaged records."""
 
 import datetime
 import json
 
 import fit_runs
-import numpy as np
 import pytest
 from fit_runs import dense_runs, fit_law
 
 from fit import __main__ as command_line
-from fit.data.table import Table, read, write
-from fit.equal_flops import learning_rate
+from fit.data.table import read
 from fit.errors import UserError
 from fit.lawbook.lawfile import load
 
@@ -114,33 +112,3 @@ def test_a_damaged_record_is_refused(tmp_path, capsys, change, words):
     with pytest.raises(UserError) as e:
         load(str(path))
     assert words in str(e.value) and e.value.sentence.startswith(f"--law={path}: ")
-
-
-def test_learning_rates_with_tokens(tmp_path, capsys):
-    """Eq. 10 with an exponent of n_tokens: recovered where the best rates have one; refused where tokens never
-    change."""
-    rows, rates = [], np.geomspace(1e-3, 1, 13).tolist()
-    for n in (1e6, 1e7):
-        for e in (1, 8):
-            for d in (1e8, 1e9):
-                best = np.exp(3 - 0.5 * np.log(n) - 0.25 * np.log(e) + 0.07 * np.log(d))
-                rows += [
-                    dict(
-                        n_active=n, n_experts=e, n_tokens=d, peak_learning_rate=r, loss=float(3 + np.log(r / best) ** 2)
-                    )
-                    for r in rates
-                ]
-    table = Table("rates", {name: [row[name] for row in rows] for name in rows[0]}, list(range(len(rows))))
-    write(table, str(tmp_path / "rates.csv"))
-    assert command_line.run(["lr", f"--runs={tmp_path}/rates.csv", "--with_tokens", f"--out={tmp_path}/lr.json"]) == 0
-    found = json.loads((tmp_path / "lr.json").read_text())["lr_law"]
-    assert found == pytest.approx(dict(constant=3, n_active=-0.5, n_experts=-0.25, n_tokens=0.07), rel=1e-6)
-    assert "exponent of n_tokens = 0.070000" in capsys.readouterr().out
-    assert learning_rate.predict(found, 1e6, 8, 1e9) == pytest.approx(
-        np.exp(3 - 0.5 * np.log(1e6) - 0.25 * np.log(8) + 0.07 * np.log(1e9))
-    )
-    assert command_line.run(["lr", f"--runs={tmp_path}/rates.csv"]) == 0
-    assert "n_tokens =" not in capsys.readouterr().out
-    optima = [o for o in learning_rate.best_rates(table) if o.n_tokens == 1e8]
-    with pytest.raises(UserError, match="size from experts from tokens"):
-        learning_rate.fit(optima, with_tokens=True)

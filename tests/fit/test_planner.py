@@ -10,6 +10,7 @@ import shlex
 import fit_runs
 import numpy as np
 import pytest
+from planner_tab import SETTLED, Planner, assert_same, typed
 
 from fit import __main__ as command_line
 from fit.planning.cost import CHIPS
@@ -20,8 +21,6 @@ from launch import accelerators
 DENSE = ("chinchilla-2022", "chinchilla-refit-2024", "fine-grained-dense-2024")
 SEARCHED = ("sparsity-2025", "fine-grained-2024", "comprehensive-2025")  # laws without an optimum in closed form
 LAWS = ("law.json", "coupled.json", "joint-moe-2025", "joint-moe-2025-as-printed", "jmoe-bytes-2026", *DENSE, *SEARCHED)
-SETTLED = """() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(function wait() {
-    document.body.getAttribute("aria-busy") === "true" ? setTimeout(wait) : setTimeout(done); })))"""
 
 
 def write_drawn_law(folder, name="law.json", **coupled):
@@ -48,77 +47,12 @@ def folder(tmp_path_factory):
     return folder
 
 
-class Planner:
-    """The page, opened; `asked` holds every address that it asked for, `errors` all that it complained of."""
-
-    def __init__(self, browser, folder, **how):
-        self.tab, self.file = browser.new_page(**how), f"file://{folder}/planner.html"
-        self.asked, self.errors = [], []
-        self.tab.on("request", lambda request: self.asked.append(request.url))
-        self.tab.on("pageerror", lambda error: self.errors.append(str(error)))
-        self.tab.on(
-            "console", lambda line: self.errors.append(line.text) if line.type in ("error", "warning") else None
-        )
-
-    def open(self, **state):
-        """The page in this state of its hash, drawn."""
-        self.tab.goto(self.file + "#" + "&".join(f"{k}={v}" for k, v in state.items()))
-        self.tab.evaluate(SETTLED)
-        return self
-
-    def fill(self, **fields):
-        self.tab.evaluate("document.querySelectorAll('.group').forEach((group) => (group.open = true))")
-        for name, value in fields.items():
-            self.tab.fill(f"#{name}", value)
-        self.tab.evaluate(SETTLED)
-
-    def text(self, name):
-        return self.tab.text_content(f"#{name}")
-
-    def items(self, name):
-        return self.tab.locator(f"#{name} li").all_text_contents()
-
-
 @pytest.fixture
 def planner(browser, folder):
     made = Planner(browser, folder, viewport=dict(width=1280, height=900))
     yield made
     assert made.errors == [] and {url.split("#")[0] for url in made.asked} == {made.file}
     made.tab.close()
-
-
-def typed(command, capsys):
-    """(what the command line prints of the page's command, its one sentence where it refuses)."""
-    words = shlex.split(command)
-    assert words[:4] == ["python", "-m", "fit", "plan"]
-    code = command_line.run(words[3:])
-    out, err = capsys.readouterr()
-    assert code == (2 if err else 0)
-    return out, err.removeprefix("fit plan: ").strip()
-
-
-def assert_same(page, line, where="", searched=False):
-    """Equal key by key and word by word, numbers to 1e-9; sizes that were searched for, and losses that follow
-    from such sizes, to 1e-5: the loss hardly changes with them at its bottom."""
-    if isinstance(line, dict):
-        assert list(page) == list(line), where
-        for key in line:
-            assert_same(page[key], line[key], f"{where}.{key}", searched)
-    elif isinstance(line, list):
-        assert len(page) == len(line), where
-        for i, value in enumerate(line):
-            assert_same(page[i], value, f"{where}[{i}]", searched)
-    elif (
-        searched
-        and isinstance(line, float)
-        and ("rule_of_thumb" in where or not re.search(r"\.loss(_saved)?(\[\d\])?$", where))
-    ):
-        assert page == pytest.approx(line, rel=1e-5), where
-    elif isinstance(line, float) or isinstance(line, int) and not isinstance(line, bool):
-        least = 1e-9 if ".loss" in where.removesuffix("]") else 1e-12  # some are differences of two losses
-        assert page == pytest.approx(line, rel=1e-9, abs=least), where
-    else:
-        assert page == line, where
 
 
 def wishes(law, count, seed):
@@ -217,6 +151,50 @@ def test_laws_beside_each_other_and_a_model_to_start_from(browser, folder, capsy
         assert planner.text("known-words").removesuffix(".").partition(";")[0] in capsys.readouterr().out
     assert planner.errors == []
     planner.tab.close()
+
+
+MFU = '{"1":0.45,"2":0.4,"4":0.38,"8":0.3,"16":0.25,"32":0.2}'
+ON_MESHES = [
+    dict(law="joint-moe-2025", chips="64", hours="240", mfu=MFU, mesh_expert="8", remat="dots"),
+    dict(law="joint-moe-2025", chips="96", target_loss="2.2", mfu=MFU, mesh_model="2", memory_gb="", experts="1,8,32"),
+    dict(law="law.json", chip="v5e", chips="4", hours="0.001", mfu=MFU, mesh_expert="2", mesh_model="2", remat="none"),
+    dict(law="jmoe-bytes-2026", chips="64", flops="1e14", mesh_expert="8", mesh_model="8", inference_tokens="1e8"),
+    dict(law="sparsity-2025", chips="64", hours="100", mfu=MFU, memory_gb="", experts="1,32", remat="full"),
+]
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+def test_training_on_a_mesh_and_mfu_by_number_of_experts(browser, folder, capsys, width):
+    """What a device takes, the chips needed and each number of experts' own FLOPs are the command line's."""
+    planner = Planner(browser, folder, viewport=dict(width=width, height=844))
+    for state in ON_MESHES:
+        law = f"{folder}/law.json" if state["law"] == "law.json" else state["law"]
+        planner.open(**state | dict(law=law))
+        command, page = planner.text("command"), json.loads(planner.text("json"))
+        line = json.loads(typed(f"{command} --json", capsys)[0])
+        assert_same(page, line, json.dumps(state), searched=law == "sparsity-2025")
+        mesh = page["buildable"]["cost"]["mesh"]
+        assert mesh["data"] * mesh["expert"] * mesh["model"] == int(state["chips"]) and mesh["least_bytes"] > 0
+        printed, _ = typed(command, capsys)
+        for name in ("mesh-words", "cost-head"):
+            assert planner.text(name).removesuffix(".") in printed
+        assert [f"warning: {s}" for s in planner.items("warnings")] == re.findall("^warning: .*", printed, re.MULTILINE)
+        assert planner.tab.evaluate("document.documentElement.scrollWidth") == width and planner.errors == []
+        assert "give one number" in planner.text("agreement") or "mfu" not in state
+    planner.tab.close()
+
+
+@pytest.mark.parametrize(
+    "wish", ['mfu={"1":0.4', 'mfu={"1":0.4}', 'mfu={"1":3}', "mfu=3", "mesh_expert=7", "mesh_model=3&mesh_expert=2"]
+)
+def test_bad_meshes_and_mfus_get_the_command_lines_sentence(planner, folder, capsys, wish):
+    state = dict(law=f"{folder}/law.json", flops="2e12", chips="8") | dict(part.split("=") for part in wish.split("&"))
+    planner.open(**state)
+    flags = " ".join(f"--{name}={shlex.quote(value)}" for name, value in state.items() if name != "chips")
+    refused = typed(f"python -m fit plan {flags} --chips=H100:8", capsys)
+    assert refused == ("", planner.text("refusal")) and planner.tab.input_value("#flops") == "2e12"
+    planner.fill(mfu="0.4", mesh_expert="", mesh_model="")
+    assert planner.tab.locator("#refusal").is_hidden() and "--flops=2e12" in planner.text("command")
 
 
 def test_a_config_that_is_pasted(planner, tmp_path, capsys):
@@ -594,7 +572,7 @@ def test_settings_that_there_are_not_are_named(planner):
     planner.fill(memory_gb="80")
     assert planner.tab.locator("#refusal").is_hidden() and "memory=" not in planner.tab.url
     planner.open(mfu="3")
-    assert planner.text("refusal") == "--mfu=3: found 3, expected a number from 1e-6 to 1"
+    assert planner.text("refusal").startswith("--mfu=3: found 3, expected a number from 1e-6 to 1, or JSON of such by ")
 
 
 def test_runs_of_about_a_budget_are_moved_to_it_along_the_law(planner, folder, tmp_path):

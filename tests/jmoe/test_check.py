@@ -46,6 +46,7 @@ WRONG = {
     "n_tokens": (2.5,),
     "eval_every": -1,
     "data.validation_sets": "books",
+    "data.mixture": (("a.txt", 1.0), ("a.txt", 2.0)),
     "model.top_k": 0,
     "model.d_expert": -1,
     "model.scores": "relu",
@@ -244,8 +245,9 @@ def test_neutral_fields_are_in_no_record_and_no_job_name():
     config = quickstart.get_config()
     old = json.loads(config.to_json())
     del old["microbatch_tokens"], old["chip"], old["data"]["max_epochs"], old["data"]["on_bad_document"]
-    del old["eval_every"], old["wandb"], old["data"]["validation_sets"]
+    del old["eval_every"], old["wandb"], old["data"]["validation_sets"], old["data"]["mixture"]
     del old["model"]["final_norm"], old["optimizer"]["bias_rate"], old["optimizer"]["name"]
+    del old["optimizer"]["lr_law"]["n_tokens"], old["optimizer"]["lr_law"]["batch_tokens"]
     for name in ("n_kv_heads", "head_dim", "qk_norm", "tied_embeddings"):
         del old["model"][name]
     for name in ("top_k", "normalize_gates", "d_expert", "n_shared_experts", "n_dense_blocks", "scores", "balance"):

@@ -7,25 +7,14 @@ import jax
 import numpy as np
 import pytest
 from etils import epath
-from text_fixtures import reference, settings
+from text_fixtures import reference, settings, tiny
 
-from configs import quickstart
 from jmoe import train
 from jmoe.errors import UserError
 from jmoe.model import sharding
 from jmoe.run.schedule import Schedule
 from jmoe.text import corpus, supply
 from jmoe.text.batches import read_rows, training_batches, validation_bytes
-
-
-def tiny(**fields):
-    """A config of rows of 16 tokens whose run is 4,096 tokens long."""
-    config = quickstart.get_config()
-    config.data.seq_len, config.n_tokens, config.batch_tokens = 16, (4096,), ((0, 128), (1024, 256))
-    config.optimizer.warmup_tokens = 128
-    config.model.d_model = 16
-    config.update_from_flattened_dict(fields)
-    return config
 
 
 def text_of(n_rows: int, n_held_out: int = 5_000) -> corpus.Corpus:
@@ -57,7 +46,7 @@ def test_batches_follow_from_the_step_alone():
 def test_rows_cover_the_tokens_and_share_one_at_the_seam():
     tokens = np.arange(100, dtype=np.uint16)
     assert supply.n_rows(tokens, 10) == 9
-    np.testing.assert_array_equal(read_rows(tokens, 10, [0, 8]), [np.arange(11), np.arange(80, 91)])
+    np.testing.assert_array_equal(read_rows([(tokens, 0), (tokens, 8)], 10), [np.arange(11), np.arange(80, 91)])
 
 
 def check(config, text) -> str:

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from etils import epath
 
-from configs.sweeps import joint_moe, lr_grid, memory_matched, quickstart
+from configs.sweeps import joint_moe, lr_grid, lr_halving, memory_matched, quickstart
+from fit.data.table import Table, write
 from launch import jobs as jobs_lib
 
 DATA = pathlib.Path(__file__).parents[1] / "data"
@@ -140,6 +141,37 @@ def test_a_plan_becomes_a_sweep(tmp_path):
             assert 6 * job.n_active * n_tokens == pytest.approx(1e20, rel=1e-6)
 
 
+def test_each_start_of_lr_halving_adds_the_rates_around_the_best(tmp_path):
+    """Losses with a lowest rate for each model, at the end of the grid for one; runs of the highest rate diverge."""
+    path, best = tmp_path / "runs.csv", dict(zip(map(repr, lr_halving.MODELS), (4.1, 3.2, 9.0, 3.8)))
+    model = lambda job: {field: job[field] for field in lr_halving.MODELS[0]}
+    for n_jobs in (36, 56, 68, 68):
+        _, jobs = lr_halving.get_sweep(path)
+        assert len(jobs) == n_jobs and all(job in jobs for job in lr_halving.get_sweep("none")[1])
+        rows = [  # as launch.collect writes them
+            dict(
+                overrides="seed=1 " + " ".join(f"{field}={value!r}" for field, value in job.items()),
+                n_tokens=n_tokens,
+                loss=2 + abs(job["optimizer.lr_law.constant"] - best[repr(model(job))]) - n_tokens / 1e9,
+            )
+            for job in jobs
+            for n_tokens in job["n_tokens"]
+            if job["optimizer.lr_law.constant"] < max(lr_halving.CONSTANTS)
+        ]
+        write(Table("", {name: [row[name] for row in rows] for name in rows[0]}, []), str(path))
+    for which in lr_halving.MODELS:
+        ends = [job["optimizer.lr_law.constant"] for job in jobs if model(job) == which][-3:]
+        optimum = min(lr_halving.CONSTANTS[:-1], key=lambda c: abs(c - best[repr(which)]))
+        assert ends[1] == optimum and max(ends) - min(ends) == pytest.approx(math.log(2), abs=1e-3)
+
+
+def test_lr_halving_costs_half_of_a_grid():
+    tokens = lambda jobs: sum(0.8 * max(job["n_tokens"]) + 0.2 * sum(job["n_tokens"]) for job in jobs)
+    last = lr_halving.RUNGS[-1][1]
+    halved = [{"n_tokens": budgets} for n_rates, budgets in lr_halving.RUNGS for _ in range(n_rates)]
+    assert tokens(halved) / tokens([{"n_tokens": last}] * len(lr_halving.CONSTANTS)) == pytest.approx(0.53, abs=0.01)
+
+
 def test_fit_lr_recovers_equation_10(tmp_path):
     (tmp_path / "runs.csv").write_text(fit_runs.learning_rate_runs())
     done = helpers.run("fit", "lr", f"--runs={tmp_path}/runs.csv", "--experts=1,8", f"--out={tmp_path}/lr.json")
@@ -161,7 +193,9 @@ def test_fit_lr_says_what_is_wrong(tmp_path):
     path = tmp_path / "runs.csv"
     path.write_text(fit_runs.learning_rate_runs(edge=True))
     assert "end of its grid" in helpers.run("fit", "lr", f"--runs={path}").stdout
-    assert "expected two or more" in helpers.run("fit", "lr", f"--runs={path}", "--experts=8").stderr
+    assert (
+        "n_experts = 8: the law holds there alone" in helpers.run("fit", "lr", f"--runs={path}", "--experts=8").stdout
+    )
     assert "64 is in none of the runs" in helpers.run("fit", "lr", f"--runs={path}", "--experts=1,64").stderr
     path.write_text("\n".join(path.read_text().splitlines()[:3]) + "\n")
     assert "was tried at 2 learning rates" in helpers.run("fit", "lr", f"--runs={path}").stderr

@@ -39,7 +39,7 @@ PRINTED = {
     "jmoe": "python -m jmoe.COMMAND",
     "jmoe-fit help": "python -m fit COMMAND",
 }
-PACKAGES = ("configs", "fit", "jmoe", "launch")
+PACKAGES = ("fit", "jmoe", "launch")
 SCRIPTS = ("jmoe", "jmoe-fit", "jmoe-sweep", "jmoe-train")
 FILES = "import importlib.metadata as m; print(*m.files('jmoe'), sep='\\n')"
 
@@ -67,7 +67,8 @@ def should_hold():
         "jobset.yaml",
     )
     found = (path for name in PACKAGES for kind in kinds for path in (ROOT / name).rglob(kind))
-    return {str(path.relative_to(ROOT)) for path in found} | {f"../../../bin/{name}" for name in SCRIPTS}
+    configs = {f"jmoe/shipped/{path.relative_to(ROOT)}" for path in (ROOT / "configs").rglob("*.py")}
+    return {str(path.relative_to(ROOT)) for path in found} | configs | {f"../../../bin/{name}" for name in SCRIPTS}
 
 
 def programs():

@@ -141,6 +141,16 @@ def settings(path="", tokenizer="bytes", **more):
     return data
 
 
+def tiny(**fields):
+    """A config of rows of 16 tokens whose run is 4,096 tokens long."""
+    config = quickstart.get_config()
+    config.data.seq_len, config.n_tokens, config.batch_tokens = 16, (4096,), ((0, 128), (1024, 256))
+    config.optimizer.warmup_tokens = 128
+    config.model.d_model = 16
+    config.update_from_flattened_dict(fields)
+    return config
+
+
 def prepare_command(places, vocabularies, out_dir, *flags, source="parquet", kind="json"):
     return (
         "jmoe.prepare",

@@ -1,0 +1,188 @@
+"""Text by weights: which source each row of a run comes from, how often each is read, what is held out and refused."""
+
+import ast
+import json
+
+import helpers
+import jax
+import numpy as np
+import pytest
+from etils import epath
+from text_fixtures import settings, tiny
+
+from jmoe import evaluate, train
+from jmoe.config import check
+from jmoe.errors import UserError
+from jmoe.model import sharding
+from jmoe.run.schedule import Schedule
+from jmoe.text import corpus, mixture, supply
+from jmoe.text.batches import training_batches, validation_batches, validation_bytes
+from launch import jobs
+from launch.varied import plain
+
+pytestmark = pytest.mark.usefixtures("own_cache")
+
+
+def write(folder, **texts: str):
+    """One .jsonl for each name, of 400 documents that hold the letter of `texts` alone."""
+    for name, letter in texts.items():
+        lines = [json.dumps({"text": f"{letter * 60}{i}"}) + "\n" for i in range(400)]
+        (folder / f"{name}.jsonl").write_text("".join(lines))
+    return [str(folder / f"{name}.jsonl") for name in texts]
+
+
+def mixed(*weights, **fields):
+    return tiny(**{"data.mixture": weights, "data.max_epochs": 10.0} | fields)
+
+
+@pytest.mark.parametrize(
+    "weights", [[0.7, 0.3], [1, 1, 1], [5], [0.0111, 0.9, 0.0889], [1, 2, 3, 5, 8, 13, 0.05], [1] * 99]
+)
+def test_any_thousand_rows_hold_the_shares_to_rounding(weights):
+    parts = tuple(mixture.Part(str(i), rows, None) for i, rows in enumerate(mixture.shares(weights)))
+    places = [mixture.place(parts, row) for row in range(3_400)]
+    whose = np.array([i for i, _ in places])
+    for i, weight in enumerate(weights):
+        share = weight / sum(weights)
+        count = np.concatenate([[0], np.cumsum(whose == i)])
+        assert np.abs(count[1000:] - count[:-1000] - 1000 * share).max() < 1
+        assert np.abs(count[100:] - count[:-100] - 100 * share).max() <= 4  # spread out, not in runs
+        assert [k for j, k in places if j == i] == list(range(count[-1]))  # its own rows, in order, each once
+        assert [mixture.given(parts, n)[i] for n in range(0, 3_400, 37)] == count[:-1:37].tolist()
+
+
+def test_rows_follow_from_the_step_alone_on_any_mesh_and_each_source_keeps_its_order(tmp_path):
+    a, b = write(tmp_path, a="a", b="b")
+    config = mixed((a, 3), (b, 1))
+    text, plan = corpus.load(config.data), Schedule(config)
+    trunk = plan.segments[0]
+    batches = lambda text, start, n: [
+        np.asarray(x)
+        for x in training_batches(text, config, plan, sharding.make_mesh(config, jax.devices()[:n]), trunk, start)
+    ]
+    whole = batches(text, 0, 1)
+    for start, n_devices in ((0, 4), (5, 1), (9, 8)):
+        np.testing.assert_array_equal(np.concatenate(batches(text, start, n_devices)), np.concatenate(whole[start:]))
+    rows = np.concatenate(whole)
+    is_b = (rows == ord("b")).any(axis=1)
+    assert abs(is_b.sum() - len(rows) / 4) <= 1
+    for path, chosen in ((a, ~is_b), (b, is_b)):
+        alone = np.concatenate(batches(corpus.load(settings(path)), 0, 1))
+        np.testing.assert_array_equal(rows[chosen], alone[: chosen.sum()])
+
+
+def test_a_run_on_a_file_and_a_tfds_dataset_counts_each_source(tmp_path, places):
+    (a,) = write(tmp_path, a="a")
+    config = mixed((a, 0.75), (places["tfds"], 0.25), **{"batch_tokens": ((0, 512),)})
+    (result,) = train.train(config, epath.Path(tmp_path / "run"))
+    has = {path: (len(corpus.load(settings(path)).train) - 1) // 16 * 16 for path in (a, places["tfds"])}
+    assert result[f"share/{a}"] == 0.75 and result[f"share/{places['tfds']}"] == 0.25
+    assert result[f"epochs/{a}"] == 3072 / has[a] and result[f"epochs/{places['tfds']}"] == 1024 / has[places["tfds"]]
+    assert result["epochs"] == max(3072 / has[a], 1024 / has[places["tfds"]]) and result["unique_tokens"] == 4096
+    again = evaluate.evaluate(tmp_path / "run")
+    assert again["loss"] == result["loss"] and again["data_path"] == f"{a}; {places['tfds']}"
+    alone = evaluate.evaluate(tmp_path / "run", overrides={"data.path": a})
+    assert alone["corpus_fingerprint"] == corpus.load(settings(a)).fingerprint
+    other = mixed((a, 0.5), (places["tfds"], 0.5), **{"batch_tokens": ((0, 512),)})
+    with pytest.raises(UserError, match=f"the corpus was {result['corpus_fingerprint']}, is "):
+        train.train(other, epath.Path(tmp_path / "run"))
+    assert plain(result["record"]["config"]["data"]["mixture"]) == config.data.mixture
+
+
+def test_held_out_text_is_mixed_alike_and_a_given_one_is_taken_once(tmp_path):
+    a, b, held = write(tmp_path, a="a", b="b", held="h")
+    config = mixed((a, 3), (b, 1), **{"data.validation_tokens": 160})
+    rows = lambda text: np.concatenate(
+        [np.asarray(x)[np.asarray(w) > 0] for x, w in validation_batches(text, config, mesh)]
+    )
+    mesh = sharding.make_mesh(config, jax.devices()[:1])
+    text = corpus.load(config.data)
+    evaluated = rows(text)
+    assert len(evaluated) == 10 and (evaluated == ord("b")).any(axis=1).sum() == 2
+    assert validation_bytes(text, config) == np.sum(evaluated[:, 1:] < 256)
+    config.data.validation_tokens = 10**6
+    most = min(supply.n_rows(corpus.load(settings(p)).validation, 16) * 4 // w for p, w in ((a, 3), (b, 1)))
+    assert len(rows(text)) == most and "held-out text has" in supply.check_held_out(text, config)
+    config.data.validation_path = held
+    given = corpus.load(config.data)
+    alone = corpus.load(settings(a, validation_path=held))
+    np.testing.assert_array_equal(rows(given), rows(alone))
+    assert supply.n_validation_tokens(given, config) == supply.n_rows(alone.validation, 16) * 16
+
+
+def test_each_source_has_its_own_limit_of_epochs(tmp_path):
+    a, b = write(tmp_path, a="a", b="b")
+    config = mixed((a, 1), (b, 99), **{"data.max_epochs": 1.0, "n_tokens": (32_768,)})
+    has = supply.n_rows(corpus.load(settings(b)).train, 16) * 16
+    plan = Schedule(config)
+    with pytest.raises(
+        UserError, match=rf"asks for 32,\d\d\d training tokens of '{b}' and corpus .* has {has:,}: 1\..* weight"
+    ):
+        supply.check(corpus.load(config.data), config, plan, plan.segments[-1])
+
+
+def test_the_fingerprint_is_that_of_the_sources_and_their_shares(tmp_path):
+    a, b, c = write(tmp_path, a="a", b="b", c="a")
+    of = lambda *weights: corpus.load(mixed(*weights).data).fingerprint
+    first = of((a, 0.7), (b, 0.3))
+    assert first == of((a, 7), (b, 3)) == of((c, 7), (b, 3))  # the same rows by another name
+    assert len({first, of((a, 0.6), (b, 0.4)), of((b, 0.7), (a, 0.3)), of((a, 1.0)), of((b, 1.0))}) == 5
+    assert corpus.load(mixed((a, 7), (b, 3), **{"data.fingerprint": first}).data).fingerprint == first
+    with pytest.raises(UserError, match="config.data.mixture makes corpus"):
+        corpus.load(mixed((a, 6), (b, 4), **{"data.fingerprint": first}).data)
+
+
+@pytest.mark.parametrize("weight", [0, -1.0, float("nan"), float("inf"), "1"])
+def test_a_weight_is_a_number_above_0(weight):
+    with pytest.raises(UserError, match=r"config.data.mixture=.* must be .* each weight a number above 0"):
+        check.check_config(mixed(("a.txt", 1.0), ("b.txt", weight)))
+
+
+def test_what_cannot_be_mixed_is_named(tmp_path):
+    a, b, same = write(tmp_path, a="a", b="b", same="a")
+    with pytest.raises(UserError, match="config.data.path='x.txt' and config.data.mixture=.* are two texts"):
+        check.check_config(mixed((a, 1.0), **{"data.path": "x.txt"}))
+    for weights, words in (
+        (((a, 1.0), (b, 0.0001)), f"the weight 0.0001 of '{b}' makes less than one row in 1000"),
+        (((a, 1.0), (same, 1.0)), f"'{a}' and '{same}' are the same text"),
+        (((a, 1.0), ("none/*.txt", 1.0)), "config.data.mixture, none/.*matches no file"),
+    ):
+        with pytest.raises(UserError, match=words):
+            corpus.load(mixed(*weights).data)
+
+
+def test_sources_prepared_by_other_tokenizers_are_not_mixed(tmp_path):
+    a, b = write(tmp_path, a="a", b="b")
+    one, other = (corpus.load(settings(path)) for path in (a, b))
+    other.manifest["tokenizer"] |= {"sha256": "12" * 32}
+    with pytest.raises(UserError, match="'a' and 'b' were prepared by different tokenizers, bytes of 257 tokens"):
+        mixture.combine({"a": 1.0, "b": 1.0}, {"a": one, "b": other}, False)
+
+
+def test_prepared_sources_make_the_same_corpus(tmp_path):
+    """jmoe.prepare makes a folder of each source, names them for a config, and leaves one that is prepared as it is."""
+    a, b = write(tmp_path, a="a", b="b")
+    out, data = tmp_path / "out", f"--config.data.mixture={((a, 0.7), (b, 0.3))!r}"
+    done = helpers.run("jmoe.prepare", "--config=configs/quickstart.py", data, f"--out_dir={out}")
+    assert done.returncode == 0, done.stderr
+    said = done.stdout.splitlines()[-1].removeprefix("config.data.mixture = ")
+    assert ast.literal_eval(said) == ((str(out / "source-000"), 0.7), (str(out / "source-001"), 0.3))
+    made = corpus.load(mixed(*ast.literal_eval(said)).data)
+    assert made.fingerprint == corpus.load(mixed((a, 0.7), (b, 0.3)).data).fingerprint
+    checked = helpers.run("jmoe.prepare", f"--out_dir={out}", "--verify")
+    assert checked.returncode == 0 and checked.stdout.count("corpus ") == 2
+    again = helpers.run(
+        "jmoe.prepare", "--config=configs/quickstart.py", f"--config.data.mixture={said}", f"--out_dir={out}"
+    )
+    assert again.returncode == 0 and again.stdout.strip() == f"config.data.mixture = {said}"
+
+
+def test_a_sweep_over_weights_keeps_each_mixture_in_its_files(tmp_path):
+    weights = [(("a/*.txt", w), ("tfds:lm1b:train", 1 - w)) for w in (0.25, 0.5)]
+    (tmp_path / "sweep.py").write_text(
+        f"get_sweep = lambda: ('configs/quickstart.py', [{{'data.mixture': mixture}} for mixture in {weights!r}])"
+    )
+    made, _ = jobs.load(str(tmp_path / "sweep.py"), epath.Path(tmp_path))
+    read = [jobs.Job.of(job.name, epath.Path(tmp_path), json.loads(json.dumps(job.fields()))) for job in made]
+    assert [jobs.config_of(job).data.mixture for job in read] == weights  # checks the name, too
+    assert len({job.name for job in read}) == 2 and f"--config.data.mixture={weights[0]!r}" in read[0].command()

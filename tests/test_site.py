@@ -1,0 +1,53 @@
+"""The site that `make site` writes, opened as a reader does."""
+
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+ROOT = pathlib.Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("made") / "site"
+    bin = pathlib.Path(sys.executable).parent
+    command = ["make", "site", "-o", ".venv/.docs", f"BIN={bin}", f"SITE={folder}"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_every_link_of_the_site_leads_somewhere(site):
+    pages = [page for page in site.rglob("*.html") if page.name != "planner.html" or page.parent != site]
+    assert len(pages) > 20 and (site / "index.html").read_text() == (site / "README.html").read_text()
+    for page in pages:
+        links = re.findall(r'(?:href|src)="([^"#?:]+)[^":]*"', page.read_text(encoding="utf-8"))
+        assert [link for link in links if not (page.parent / link).exists()] == [], page
+    bench = (ROOT / "benchmarks/README.md").read_text(encoding="utf-8").partition("## Beyond the runs")[2]
+    cells = re.findall(r"\d+\.\d+%", bench.partition("\n## ")[0])
+    assert len(cells) > 9 and all(c in (site / "benchmarks/README.html").read_text(encoding="utf-8") for c in cells)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1440, 390])
+def test_the_site_asks_for_nothing_elsewhere_and_fits_the_screen(browser, site, width, scheme):
+    tab, asked = browser.new_page(viewport=dict(width=width, height=844), color_scheme=scheme), []
+    tab.on("request", lambda request: asked.append(request.url))
+    for name in ("index", "benchmarks/README", "docs/planner"):
+        tab.goto(f"file://{site}/{name}.html")
+        assert tab.evaluate("document.documentElement.scrollWidth") <= width
+    tab.click("text=Plan a model in your browser")
+    tab.wait_for_selector("#answer")
+    assert tab.url == f"file://{site}/planner.html" and all(url.startswith("file:") for url in asked)
+    tab.close()
+
+
+def test_the_workflow_publishes_what_make_site_writes():
+    (job,) = yaml.safe_load((ROOT / ".github/workflows/pages.yml").read_text())["jobs"].values()
+    assert [step["run"] for step in job["steps"] if "run" in step] == ["make site"]
+    assert [step["with"]["path"] for step in job["steps"] if "path" in step.get("with", ())] == ["site"]
+    assert "site/" in (ROOT / ".gitignore").read_text().split()
