@@ -13,6 +13,8 @@ A line says all about a field: its default, the values it may have, what it mean
 Other configs are written as their difference from this one.
 """
 
+from ml_collections import FieldReference
+
 from jmoe.config import field
 from jmoe.config.field import (
     BETA,
@@ -80,7 +82,9 @@ FIELDS = {
         COLUMN | NEUTRAL,
     ),
     "model.capacity_factor": Field(
-        1.0, field.CAPACITY, "training; None: nothing is dropped, which takes more time; evaluation drops nothing"
+        lambda model: FieldReference(1.0),  # a number stays what a flag may set where a config sets None
+        field.CAPACITY,
+        "training; None: nothing is dropped, which takes more time; evaluation drops nothing",
     ),
     "model.group_tokens": Field(
         8_192, integer(1), "tokens that share one capacity; part of the model, independent of the mesh"

@@ -135,6 +135,12 @@ def test_none_is_a_value_that_a_flag_can_give(tmp_path):
     assert said == "error: config.log_every=None must be a whole number, at least 1\n"
 
 
+def test_a_number_can_replace_the_none_of_a_config_file():
+    flags = "--config=configs/olmoe.py", "--config.model.capacity_factor=0.0009"
+    said = helpers.fails("jmoe.compile", *flags, "--topology=v5e:2x4")
+    assert "error: config.model.capacity_factor=0.0009 leaves no slot" in said
+
+
 def test_a_table_gets_the_columns_that_any_of_its_rows_has():
     narrow, switch = joint_moe.get_config(), joint_moe.get_config()
     narrow.model.update(n_experts=64, top_k=8, d_expert=192)

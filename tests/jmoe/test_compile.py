@@ -3,10 +3,12 @@
 FLOPs, bytes and shapes are predicted here from the config alone and looked for in the compiled program.
 """
 
+import importlib.metadata
 import importlib.util
 import json
 import math
 import os
+import pathlib
 import re
 import subprocess
 import sys
@@ -43,6 +45,9 @@ def model_5b():
     return config
 
 
+CEILINGS = pathlib.Path(__file__).parents[1] / "data" / "ceilings.json"  # what compiled programs cost, by libtpu
+
+
 def run_compile(*flags, xla_flags=""):
     """jmoe.compile as a process of its own, without the flags of the tests' own XLA."""
     environment = os.environ | {"JAX_EXEC_TIME_OPTIMIZATION_EFFORT": "-1", "XLA_FLAGS": xla_flags}
@@ -56,6 +61,20 @@ def compiled(folder, record, *flags):
     record("table", f"python -m jmoe.compile {' '.join(flags)}\n{done.stdout}")
     assert done.returncode == 0, done.stdout + done.stderr
     return json.loads((folder / "report.json").read_text()) | {"printed": done.stdout}
+
+
+def check_ceilings(name, report):
+    """FLOPs, bytes moved, peak memory and bytes by collective lie within 3% of those in CEILINGS."""
+    costs = {"matmul_flops": report["flops"]["matmul"], "main_memory_bytes": report["main_memory_bytes"]}
+    costs["peak_memory_bytes"] = report["memory_bytes"]["peak"]
+    costs |= {f"{kind}_bytes": total["bytes"] for kind, total in sorted(report["collectives"].items())}
+    ceilings, libtpu = json.loads(CEILINGS.read_text()), importlib.metadata.version("libtpu")
+    if ceilings["libtpu"] != libtpu:
+        pytest.skip(
+            f"SKIPPED: {CEILINGS.name} was written for libtpu {ceilings['libtpu']}, this is {libtpu}: not compared"
+        )
+    said = f"if that is meant, write into {CEILINGS.name}: {json.dumps({name: costs})}"
+    assert costs == pytest.approx(ceilings["programs"].get(name, {}), rel=0.03), said
 
 
 def expected_flops(config, n_tokens):
@@ -144,6 +163,7 @@ def test_a_5b_model_of_32_experts_on_16_chips(tmp_path, record_property):
     report = compiled(tmp_path, record_property, *FLAGS_5B, "--topology=v5e:4x4")
     assert report["n_total"] > 4.9e9 and 300e6 < report["n_active"] < 700e6
     check(report, config)
+    check_ceilings("Switch, 32 experts", report)
 
 
 def test_mixtral_on_512_chips(tmp_path, record_property):
@@ -153,6 +173,18 @@ def test_mixtral_on_512_chips(tmp_path, record_property):
     billions = [report[name] / 1e9 for name in ("n_active", "n_total")]
     assert billions == pytest.approx([12.88, 46.70], abs=0.005)  # published: 12.9 and 46.7
     check(report, config)
+    check_ceilings("Mixtral", report)
+
+
+@pytest.mark.parametrize("name, mesh", [("OLMoE, nothing dropped", 1), ("8 of 64, on 8 devices", 8)])
+def test_many_experts_cost_what_they_did(name, mesh, tmp_path, record_property):
+    """Two blocks of OLMoE: all of its experts on each of eight chips, or an eighth of them and a capacity."""
+    capacity = ("--config.model.capacity_factor=1.25",) if mesh > 1 else ()
+    sizes = f"--config.mesh.expert={mesh}", "--config.model.n_blocks=2", "--config.batch_tokens=((0, 262144),)"
+    flags = "--config=configs/olmoe.py", FLASH[0], *sizes, *capacity
+    report = compiled(tmp_path, record_property, *flags, "--topology=v5e:2x4")
+    assert report["fits"] and ("all-to-all" in report["collectives"]) == (mesh > 1)
+    check_ceilings(name, report)
 
 
 def test_the_cheapest_remat_that_fits_is_named(tmp_path, record_property):
@@ -173,6 +205,7 @@ def test_the_cheapest_remat_that_fits_is_named(tmp_path, record_property):
     again = 2 * config.model.n_blocks * layer * n_tokens / 4
     assert matmuls["full"] - matmuls["dots"] == pytest.approx(again, rel=0.005)
     assert result["full"]["memory_bytes"]["peak"] < result["dots"]["memory_bytes"]["peak"]
+    check_ceilings("dense", result["full"])
 
 
 def test_a_step_for_gpus_that_are_not_here(tmp_path, record_property):
