@@ -1,8 +1,8 @@
-"""`make results`: fits the law to results/runs.csv, tests and draws it, and fills in the tables of results/README.md.
+"""`make results`: fits the law to results/runs.csv, tests and draws it, and fills in the tables of results/first.md.
 
     python -m results.make
 
-The README's numbers are written by this program, between the marks `<!-- NAME -->` and `<!-- end -->`, from runs.csv
+Its numbers are written by this program, between the marks `<!-- NAME -->` and `<!-- end -->`, from runs.csv
 alone. Losses are in nats per byte.
 """
 
@@ -22,7 +22,7 @@ from results.tables import table_of_forms, table_of_position_laws, tables_of
 LAW, PRESET = HERE / "law.json", HERE.parent / "fit/lawbook/presets" / "jmoe-bytes-2026.json"  # the same file twice
 WARNING = (  # said wherever the law is used beyond its runs
     "beyond its runs this law failed its own tests: six models of 2.8 and 2.9 times its largest compute had losses 2% "
-    "to 8% below what it predicts (results/README.md)"
+    "to 8% below what it predicts (results/first.md)"
 )
 DRAWS = 100  # of the bootstrap
 FIGURES = {"2a": "isoflop", "3": "equal_memory"}  # of the paper, drawn from both laws; 1b is in figures.py
@@ -31,7 +31,7 @@ FIGURES = {"2a": "isoflop", "3": "equal_memory"}  # of the paper, drawn from bot
 def main(_):
     parts = parts_of(TABLE)
     if missing := [part for part in ("seeds", "fit") if part not in parts]:
-        sys.exit(f"results/runs.csv has no run of {' nor of '.join(missing)}; results/README.md has the commands")
+        sys.exit(f"results/runs.csv has no run of {' nor of '.join(missing)}; results/first.md has the commands")
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         fit_law(folder, parts, LAW, f"--bootstrap={DRAWS}")
@@ -45,7 +45,7 @@ def main(_):
             curves = lambda models, law=LAW: predictions(folder, law, models)
             figures.memory_matched(HERE / "figures" / "memory_matched.png", memory_runs(parts), curves, LAW)
         draw(folder, LAW)
-    page = HERE / "README.md"
+    page = HERE / "first.md"
     page.write_text(filled(page.read_text(), tables))
     print(f"{LAW}, {page}: {sum(map(len, parts.values()))} runs")
 
@@ -66,7 +66,7 @@ def filled(page: str, tables: dict) -> str:
         place = rf"(<!-- {name} -->\n).*?(<!-- end -->)"
         page, n = re.subn(place, lambda m, text=text: f"{m[1]}{text}\n{m[2]}", page, flags=re.DOTALL)
         if n != 1:
-            sys.exit(f"results/README.md has {n} places for {name}, expected one")
+            sys.exit(f"results/first.md has {n} places for {name}, expected one")
     return page
 
 

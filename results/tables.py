@@ -1,4 +1,4 @@
-"""The tables of results/README.md, as Markdown. Losses are in nats per byte."""
+"""The tables of results/first.md, as Markdown. Losses are in nats per byte."""
 
 import collections
 import itertools
@@ -17,7 +17,7 @@ TWO_SIGMA = 2 * 1.2816  # from the 10th to the 90th percentile, in standard devi
 
 
 def tables_of(folder, law, parts) -> dict[str, str]:
-    """{name of its place in the README: table} of those that need no fit except that of the learning rates."""
+    """{name of its place in first.md: table} of those that need no fit except that of the learning rates."""
     fitted = fitted_runs(parts)
     tables = {"runs": table_of_runs(parts), "seeds": table_of_seeds(fitted)}
     tables["law"] = table_of_law(json.loads(law.read_text()))

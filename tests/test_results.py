@@ -1,4 +1,4 @@
-"""The law of our own: what results/README.md says is what results/runs.csv and results/law.json say."""
+"""The law of our own: what results/first.md says is what results/runs.csv and results/law.json say."""
 
 import itertools
 import json
@@ -34,7 +34,7 @@ def test_the_law_follows_from_the_runs(parts, tmp_path):
 
 
 def test_the_readmes_tables_are_those_of_the_runs(parts, tmp_path):
-    page = (rows.HERE / "README.md").read_text()
+    page = (rows.HERE / "first.md").read_text()
     expected = tables.tables_of(tmp_path, make.LAW, parts)
     assert {"runs", "seeds", "law", "learning_rate"} <= expected.keys()
     for name, table in expected.items():
@@ -72,7 +72,7 @@ def test_the_errors_by_position_are_those_of_laws_fitted_to_them(parts, tmp_path
     first = [
         {k: v for k, v in row.items() if k[:5] != "loss_" or k == "loss_1_16"} for row in rows.read(rows.POSITIONS)
     ]
-    page = (rows.HERE / "README.md").read_text()
+    page = (rows.HERE / "first.md").read_text()
     (said,) = re.findall(r"<!-- position_laws -->\n(.*?)<!-- end -->", page, re.DOTALL)
     said = {line.split("|")[1]: numbers(line) for line in said.splitlines()}
     expected = tables.table_of_position_laws(tmp_path, parts, first).splitlines()

@@ -1,7 +1,7 @@
 """The law of the second study, what it predicts for the tests, and how far it was off.
 
     python -m results.second.make predict    # fit.csv -> law.json, predictions.csv; before the first test starts
-    python -m results.second.make score      # predictions.csv and tests.csv -> a table
+    python -m results.second.make score      # predictions.csv and tests.csv -> a table, tests.png
 
 Losses are in nats per byte. `predict` refuses to work once tests.csv is there: nothing is refitted afterwards.
 """
@@ -76,6 +76,32 @@ def score() -> None:
     rmse = {name: np.sqrt(np.mean(np.square(of))) for name, of in errors.items()}
     print(f"RMSE {rmse['predicted_loss']:.4f} nats, additive {rmse['additive_loss']:.4f}")
     print(f"{n_within} of {len(measured)} within their intervals")
+    draw()
+
+
+def draw() -> None:
+    """Loss against tokens at the two widths of the tests: the law with its 80% intervals, the runs, the tests."""
+    from matplotlib import pyplot as plt
+
+    law, fitted, tested = fit.load(LAW), rows.read(FITTED), rows.read(TESTED)
+    figure, axes = plt.subplots(1, 2, figsize=(9, 3.4), sharey=True)
+    for axis, d_model in zip(axes, tests_sweep.BUDGETS):
+        for row in (row for row in tested if row["d_model"] == d_model):
+            color = {1: "C0", 4: "C1", 16: "C2"}[row["n_experts"]]
+            here = lambda other, row=row: all(other[name] == row[name] for name in ("d_model", "n_experts"))
+            n_tokens = np.geomspace(1e6, row["n_tokens"], 30)
+            model = {name: row[name] for name in ("n_active", "n_total", "n_experts")}
+            columns = fit.predict(law, [model | dict(n_tokens=n) for n in n_tokens]).columns
+            axis.plot(n_tokens, columns["predicted_loss"], color=color, label=f"E = {row['n_experts']:.0f}")
+            low, high = columns["predicted_loss_low"], columns["predicted_loss_high"]
+            axis.fill_between(n_tokens, low, high, color=color, alpha=0.12, linewidth=0)
+            for table_rows, marker in ((fitted, "."), ([row], "*")):
+                points = [(r["n_tokens"], r["loss"]) for r in table_rows if here(r)]
+                axis.plot(*zip(*points), marker, color=color) if points else None
+        axis.set(xscale="log", title=f"width {d_model}", xlabel="training tokens")
+    axes[0].set_ylabel("loss (nats per byte)")
+    axes[0].legend(title=". fitted, * test")
+    figure.savefig(HERE / "tests.png", dpi=110, bbox_inches="tight")
 
 
 if __name__ == "__main__":
