@@ -5,6 +5,7 @@ the text, at the paths that README names as the reader's own and in place of the
 themselves, letter by letter.
 """
 
+import itertools
 import os
 import pathlib
 import shutil
@@ -113,11 +114,18 @@ def shell(checkout):
 
 @pytest.fixture(scope="module")
 def demo(checkout, shell):
-    """runs/demo as the demo leaves it: a table of runs of its models with a law's losses, and the law fitted to it."""
+    """runs/demo as the demo leaves it: a table of runs of its models with a law's losses, and the law fitted to it; and
+    runs/rates as a sweep of learning rates leaves it."""
     folder = checkout / "runs" / "demo"
     fit_runs.write_demo_csv(folder / "runs.csv")
     done = shell("python -m fit law --runs=runs/demo/runs.csv --out=runs/demo/law.json --bootstrap=20 --starts=32")
     assert done.returncode == 0, done.stderr
+    (checkout / "runs" / "rates").mkdir()
+    head, *lines = fit_runs.learning_rate_runs().splitlines()
+    table = [f"{head},batch_tokens"]
+    for n_tokens, batch in itertools.product((1e9, 2e9), (32_768, 65_536)):
+        table += [f"{line.replace('2e9', str(n_tokens))},{batch}" for line in lines]
+    (checkout / "runs" / "rates" / "runs.csv").write_text("\n".join(table) + "\n")
     return folder
 
 
