@@ -5,13 +5,13 @@ html_title = project
 html_theme = "furo"
 extensions = ["myst_parser"]
 root_doc = "README"
-include_patterns = ["*.md", "docs/*.md", "benchmarks/**.md", "results/*.md"]
+include_patterns = ["*.md", "docs/*.md", "benchmarks/**.md", "results/**.md"]
 exclude_patterns = [".*", "runs", "site"]
 html_copy_source = html_show_sphinx = html_show_copyright = False
 myst_heading_anchors = 4
 
 # README has no list of pages, since GitHub shows the folder.
-PAGES = "\n\n```{toctree}\n:hidden:\n:glob:\n\ndocs/tutorial\ndocs/*\nresults/*\nbenchmarks/**\n*\n```\n"
+PAGES = "\n\n```{toctree}\n:hidden:\n:glob:\n\ndocs/tutorial\ndocs/*\nresults/**\nbenchmarks/**\n*\n```\n"
 
 
 def setup(app) -> None:
