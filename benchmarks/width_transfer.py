@@ -1,6 +1,6 @@
 """A coordinate check of config.parametrization: what ten steps change in activations of models of several widths.
 
-    python -m benchmarks.width_transfer --out=docs/mup.png
+    python -m benchmarks.width_transfer --picture=docs/mup.png
 
 Two blocks of four experts learn one batch of random bytes at one rate, as in Tensor Programs V (arXiv 2203.03466),
 Fig. 5: with "standard" the change grows with the width, with "mup" it does not.
@@ -17,7 +17,7 @@ from configs import quickstart
 from jmoe.model import decoder, norms, sharding
 from jmoe.run import step
 
-OUT = flags.DEFINE_string("out", "docs/mup.png", "Picture to write.")
+PICTURE = flags.DEFINE_string("picture", "docs/mup.png", "Picture to write.")
 WIDTHS = 64, 128, 256, 512
 RATES = {"adamw": 0.005, "muon": 0.02}
 N_STEPS = 10
@@ -81,7 +81,7 @@ def main(_):
         axes[i].minorticks_off()
     axes[0].set_ylabel(f"RMS of the change in {N_STEPS} steps")
     axes[0].legend(fontsize="small")
-    figure.savefig(OUT.value, dpi=100)
+    figure.savefig(PICTURE.value, dpi=100)
 
 
 if __name__ == "__main__":
