@@ -2,15 +2,16 @@
 
     python -m benchmarks.peers --environment=DIR [--models=mixtral,olmoe,dense] [--json=PATH]
 
-Makes an environment for MaxText in DIR (2 GB, made once), compiles each model on both sides and reads both programs
-with one counter (jmoe/cost/program.py): per device and step, FLOPs of products, bytes of the main memory read and
-written, peak memory and bytes sent; then ours over theirs. On both sides: 1,048,576 tokens a step in rows of 4,096,
-bfloat16, float32 weights, everything recomputed, flash attention, nothing dropped.
+Makes an environment for MaxText in DIR (2 GB, made once; Python 3.12 or later), compiles each model on both sides and
+reads both programs with one counter (jmoe/cost/program.py): per device and step, FLOPs of products, bytes of the main
+memory read and written, peak memory and bytes sent; then ours over theirs. On both sides: 1,048,576 tokens a step in
+rows of 4,096, bfloat16, float32 weights, everything recomputed, flash attention, nothing dropped.
 
 What is estimated: MaxText's grouped products declare the FLOPs of their whole buffers, of which a balanced load fills
 N top_k rows on each device, and are counted as that share; its attention declares none, and is counted as ours, whose
 blocks above the diagonal do nothing. Mixtures of MaxText are spread over expert = 8 and fsdp = 8; ours gather each
-layer's experts (mesh.expert = 1). One to two minutes of one core for each program.
+layer's experts (mesh.expert = 1). MaxText's jax cannot read what the newest libtpu compiles, so each side has its own.
+One to five minutes of one core for each program.
 """
 
 import argparse
@@ -26,9 +27,10 @@ from jmoe.cost.program import Program
 
 TOPOLOGY, MAXTEXTS = "v5p:4x4x4", "v5p-128"  # both 64 chips
 TOKENS_PER_DEVICE, SEQ_LEN = 16_384, 4_096
-JAX = "0.10.2"  # the newest that MaxText's release works with
+JAX, LIBTPU = "0.10.2", "0.0.42.1"  # the newest that MaxText's release works with, and the newest that this jax reads
 NEEDS = (
-    f"jax=={JAX} jaxlib=={JAX} flax<0.13 optax orbax-checkpoint grain tensorflow-datasets transformers omegaconf "
+    f"jax=={JAX} jaxlib=={JAX} libtpu=={LIBTPU} flax<0.13 optax orbax-checkpoint grain "
+    "tensorflow-datasets transformers omegaconf "
     "pydantic absl-py ml-collections tensorboardX tensorboard jaxtyping aqtp qwix sentencepiece tiktoken datasets "
     "cloud-accelerator-diagnostics google-cloud-storage google-cloud-mldiagnostics ml-goodput-measurement "
     "pathwaysutils tokamax etils tabulate jinja2 drjax sympy psutil einshape pillow aiofiles"
@@ -98,9 +100,7 @@ def environment(folder: pathlib.Path) -> pathlib.Path:
         subprocess.run([sys.executable, "-m", "venv", folder], check=True)
         install = [python, "-m", "pip", "install", "-q"]
         subprocess.run([*install, *NEEDS], check=True)
-        libtpu = subprocess.run([sys.executable, "-m", "pip", "freeze"], capture_output=True, text=True).stdout
-        ours = next(line for line in libtpu.splitlines() if line.startswith("libtpu=="))
-        subprocess.run([*install, "--no-deps", MAXTEXT, ours], check=True)
+        subprocess.run([*install, "--no-deps", MAXTEXT], check=True)
         (folder / "made").touch()
     return python
 
