@@ -108,13 +108,16 @@ def environment(folder: pathlib.Path) -> pathlib.Path:
 def maxtexts(name: str, folder: pathlib.Path) -> dict:
     """What MaxText's step costs."""
     _, flags, top_k = MODELS[name]
-    path, driver = folder / f"{name}.json", folder / "driver.py"
+    path, part, driver = folder / f"{name}.json", folder / f"{name}.part", folder / "driver.py"
     if not path.exists():
         driver.write_text(DRIVER)
         base = next(folder.glob("lib/python3*/site-packages/maxtext/configs/base.yml"))
-        command = [environment(folder), driver, path, base, *COMMON, *flags.split()]
+        command = [environment(folder), driver, part, base, *COMMON, *flags.split()]
         with open(folder / f"{name}.log", "w") as log:
-            subprocess.run(command, env=os.environ | {"JAX_PLATFORMS": "cpu"}, stdout=log, stderr=log, check=True)
+            done = subprocess.run(command, env=os.environ | {"JAX_PLATFORMS": "cpu"}, stdout=log, stderr=log)
+        if done.returncode:
+            sys.exit(f"MaxText's step of {name} was not compiled: {log.name} says why")
+        part.rename(path)
     made = json.loads(path.read_text())
     program, sizes = Program(made["hlo"]), made["sizes"]
     kept = ("argument", "temp", "generated_code", "output")
@@ -133,7 +136,7 @@ def correction(program: Program, n_rows: int) -> int:
     for one, times, _ in program.runs:
         if one.opcode != "custom-call":
             continue
-        arrays = [program._source(one, i).arrays[0].dims for i in range(len(one.operands))]
+        arrays = [program._operand(one, i).dims for i in range(len(one.operands))]
         if products := next((n for name, n in SPLASH.items() if name in one.name), 0):
             queries = next(dims for dims in arrays if len(dims) == 4)  # B, H, T, K
             total += times * products * math.prod(queries) * (queries[2] + BLOCK)

@@ -23,9 +23,9 @@ from ml_collections import config_flags
 from tqdm import tqdm
 
 from jmoe import cli
-from jmoe.config import shipped
 from jmoe.config.check import check_config
-from jmoe.config.fields import section
+from jmoe.config.field import default
+from jmoe.config.fields import FIELDS, section
 from jmoe.errors import UserError
 from jmoe.model import sharding
 from jmoe.run import processes, saved
@@ -113,7 +113,7 @@ def for_text(config, overrides: dict):
 if __name__ == "__main__":
     config_flags.DEFINE_config_dict(
         "config",
-        shipped.recipe().get_config(),
+        default(FIELDS),
         "Text or mesh to use instead of the training's: --config.data.path=..., --config.mesh.expert=8.",
     )
     cli.define_checkpoint()

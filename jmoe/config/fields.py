@@ -11,7 +11,7 @@ import textwrap
 from jmoe.config import shipped
 from jmoe.errors import UserError
 
-FIELDS = shipped.recipe().FIELDS
+FIELDS = shipped.fields()
 
 FREE_SECTIONS = ("chip", "mesh")  # their fields are free even if only another version of this table knows them
 COLUMNS = {  # field: column of results
@@ -28,6 +28,7 @@ BY_RULE = {  # the recipe's rules, which the law's counts assume; a table has th
 }
 OF_BUDGETS = "optimizer.lr_law.n_tokens", "optimizer.lr_law.batch_tokens"  # by these the rate follows from n_tokens
 NEUTRAL = {name: field.neutral for name, field in FIELDS.items() if field.neutral is not None}
+NEUTRAL_IN_RECORDS = json.loads(json.dumps(NEUTRAL))  # where a tuple is a list
 
 
 def setting(model, name: str):
@@ -86,9 +87,9 @@ def check_fields(config) -> None:
 
 def record_of(config) -> dict:
     """The config in JSON types, without the fields at their neutral value."""
-    record, neutral_ones = {}, json.loads(json.dumps(NEUTRAL))
+    record = {}
     for name, value in flat(json.loads(config.to_json())).items():
-        if name not in NEUTRAL or value != neutral_ones[name]:
+        if name not in NEUTRAL or value != NEUTRAL_IN_RECORDS[name]:
             *sections, last = name.split(".")
             functools.reduce(lambda part, section: part.setdefault(section, {}), sections, record)[last] = value
     return record

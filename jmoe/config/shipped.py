@@ -8,12 +8,12 @@ PACKAGE = pathlib.Path(__file__).parents[1]
 ROOT = next(root for root in (PACKAGE.parent, PACKAGE / "shipped") if (root / "configs" / "joint_moe.py").exists())
 
 
-def recipe():
-    """The module configs/joint_moe.py, whatever the name `configs` means to the user."""
+def fields() -> dict:
+    """The FIELDS of configs/joint_moe.py, whatever the name `configs` means to the user."""
     spec = importlib.util.spec_from_file_location("jmoe_recipe", ROOT / "configs" / "joint_moe.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module
+    return module.FIELDS
 
 
 def importable() -> None:

@@ -137,10 +137,11 @@ def dropless(x_ND, router_DE, weights, *, group_tokens: int | None = None, block
     top_k = expert_GJ.size // n_tokens
     # from here on all tokens are one group: the first choices of all of them, then their second ones
     together = lambda a_GJ: a_GJ.reshape(len(a_GJ), top_k, -1).swapaxes(0, 1).reshape(1, -1)
-    if block is None:
+    if block is None and sharding.platform() == "tpu":
+        block = 0
+    elif block is None:
         many = min(512, n_tokens * top_k // (16 * n_experts)) if top_k > 1 else 0
         block = max(min(256, n_tokens) // top_k, min(8, n_tokens), many)
-        block *= sharding.platform() != "tpu"
     served = functools.partial(_in_blocks, block) if block else _sorted
     y_GSD = served(x_ND[None], together(expert_GJ), together(gate_GJ), tuple(weights))
     return y_GSD[0], _over_groups(metrics)

@@ -76,8 +76,7 @@ class Run:
             f"{trunk:,} steps, {schedule.tokens_at(trunk):,} tokens, and {len(missing)} of {len(config.n_tokens)} "
             f"branches, to {', '.join(f'{schedule.tokens_at(branch.stop):,}' for _, branch in missing)} tokens; corpus "
             f"{self.corpus.fingerprint} of {sum(len(part.corpus.train) for part in parts):,} training tokens{shares}; "
-            f"{self.mesh.size} x "
-            f"{jax.devices()[0].device_kind} ({mesh})"
+            f"{self.mesh.size} x {jax.devices()[0].device_kind} ({mesh})"
         )
 
     def to_go(self, segment, start: int) -> int:

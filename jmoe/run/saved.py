@@ -9,8 +9,8 @@ import sys
 import jax
 from etils import epath
 
-from jmoe.config import shipped
-from jmoe.config.fields import neutral
+from jmoe.config.field import default
+from jmoe.config.fields import FIELDS, neutral
 from jmoe.errors import Damaged, UserError
 from jmoe.model import sharding
 from jmoe.run import checkpoint
@@ -70,7 +70,7 @@ def read(folder: epath.Path) -> tuple:
       Damaged: the record is missing or altered.
     """
     record = checkpoint.read_record(folder)
-    config = neutral(shipped.recipe().get_config())  # for fields that the record leaves out
+    config = neutral(default(FIELDS))  # for fields that the record leaves out
     config.update({name: value for name, value in record["config"].items() if name != "mesh"})
     config.data.fingerprint = record["corpus_fingerprint"]
     return record, config
