@@ -29,6 +29,4 @@ def get_config():
 
     config.data.seq_len = 4_096
     config.batch_tokens = ((0, 4_194_304),)
-
-    config.mesh.expert = 8
     return config

@@ -59,25 +59,29 @@ class Program:
         return runs
 
     def trip_count(self, loop: Instruction) -> int:
-        """Iterations of a counted loop: XLA's own note, else the only constant that its condition compares with;
-        ValueError unless there is exactly one."""
+        """Iterations of a loop: XLA's own note, else the only constant that its condition compares with; 1 if their
+        number is known only when it runs (the trips of rows to their experts); ValueError where there are several."""
         if noted := re.search(r'"known_trip_count":\{"n":"(\d+)"', loop.attributes):
             return int(noted[1])
         instructions = self.computations[loop.attribute("condition")].values()
         constants = {i.arguments for i in instructions if i.opcode == "constant"}
         limits = {int(constant) for constant in constants if re.fullmatch(r"\d+", constant)}
-        if len(limits) != 1:
+        if len(limits) > 1:
             raise ValueError(f"loop {loop.name}: its condition compares with {sorted(limits)}, not with one constant")
-        return limits.pop()
+        return limits.pop() if limits else 1
 
-    def matmul_flops(self, *, loops_once: bool = False, passes: bool = False) -> int:
+    def matmul_flops(self, *, loops_once: bool = False, passes: bool = False, filled: float = 1.0) -> int:
         """Two FLOPs for each multiply-add of dots and convolutions (the TPU's form of a dot).
 
         loops_once: count each instruction once, as XLA's cost analysis does.
         passes: multiply by the number of bfloat16 products that a TPU makes of a float32 product of that precision.
+        filled: the part of the rows of ragged products that belong to a group; a TPU's kernel works on no others, but
+          declares them all.
         """
         return sum(
-            (1 if loops_once else times) * (_passes(one.attributes) if passes else 1) * self._matmul(one)
+            (1 if loops_once else times)
+            * (_passes(one.attributes) if passes else 1)
+            * (int(filled * self._matmul(one)) if "ragged-dot" in one.name else self._matmul(one))
             for one, times, _ in self.runs
         )
 

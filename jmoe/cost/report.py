@@ -11,9 +11,10 @@ import jax.numpy as jnp
 
 from jmoe.config import counts
 from jmoe.config.check import microbatch_tokens
-from jmoe.cost import chips
+from jmoe.cost import chips, experts
 from jmoe.cost.memory import DoesNotFit, compile_step, gib, largest_microbatch, of_step
 from jmoe.cost.program import Program
+from jmoe.model.dispatch import ROOM
 
 REFUSED = "DOES NOT FIT; the compiler says: "
 
@@ -52,6 +53,7 @@ def report(config, mesh, compiled, chip: chips.Chip | None, measured: dict | Non
         "flops": _flops(config, program, compiled, mesh.size),
         "main_memory_bytes": program.main_memory_bytes(),
         "collectives": collectives,
+        "experts": experts.choice(config, mesh.size),
         "each_collective": [dataclasses.asdict(one) for one in each],
         "largest_arrays": [{"array": str(a), "bytes": a.bytes, "source": source} for a, source in arrays[:32]],
     }
@@ -69,9 +71,10 @@ def report(config, mesh, compiled, chip: chips.Chip | None, measured: dict | Non
 def _flops(config, program: Program, compiled, n_devices: int) -> dict:
     """FLOPs of the compiled program, and each device's share of the model FLOPs."""
     by_xla, n_tokens = compiled.cost_analysis(), max(batch for _, batch in config.batch_tokens)
+    filled = 1 / ROOM if config.model.capacity_factor is None and config.mesh.expert > 1 else 1.0
     flops = {
-        "matmul": program.matmul_flops(),
-        "matmul_passes": program.matmul_flops(passes=True),
+        "matmul": program.matmul_flops(filled=filled),
+        "matmul_passes": program.matmul_flops(passes=True, filled=filled),
         "estimated": program.estimated_flops(),
         "elementwise": program.elementwise_flops(),
         "model": {
@@ -164,6 +167,13 @@ def table(r: dict, title: str) -> str:
     ]
     for kind, total in sorted(r["collectives"].items()):
         lines.append(f"    {kind:20}{total['number']:5}  {_si(total['bytes'])}B")
+    if way := r["experts"]:
+        here, least = way["here"], way["least"]
+        how = "rows travel to their experts" if here["expert"] > 1 else "experts are gathered"
+        better = f"; least with {least['expert']}: {_si(least['sent_bytes'])}B" if least != here else ", the least"
+        lines.append(
+            f"  experts      {how} (mesh.expert {here['expert']}): {_si(here['sent_bytes'])}B, estimated{better}"
+        )
     lines.append("  largest arrays")
     for one in r["largest_arrays"][:4]:
         lines.append(f"    {gib(one['bytes']):10}  {one['array']:28} {one['source']}")

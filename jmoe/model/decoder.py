@@ -51,10 +51,10 @@ def parameter(weight: weights.Weight, scale: float, rngs: nnx.Rngs) -> nnx.Param
     return nnx.Param(x, out_sharding=weight.axes, eager_sharding=False)  # placed by who makes the model
 
 
-def gathered(param: nnx.Param, over=("data",)):
-    """This device's part of a parameter, gathered along the mesh axes `over`."""
+def gathered(param: nnx.Param):
+    """This device's part of a parameter, gathered along the data axis."""
     x = param[...]
-    return sharding.gathered(x, param.out_sharding[-x.ndim :], over)  # a scan took the axis of layers off
+    return sharding.gathered(x, param.out_sharding[-x.ndim :])  # a scan took the axis of layers off
 
 
 class Block(nnx.Module):
@@ -84,9 +84,7 @@ class Block(nnx.Module):
     def _feed_forward(self, h_ND, training):
         """y_ND of normed rows, to be summed over the model axis, and routing.METRICS, {} for a dense layer."""
         model = self.model
-        swiglu = lambda prefix="", over=("data",): [
-            gathered(getattr(self, prefix + name), over) for name in ("gate", "up", "down")
-        ]
+        swiglu = lambda prefix="": [gathered(getattr(self, prefix + name)) for name in ("gate", "up", "down")]
         if not hasattr(self, "router"):
             return dispatch.swiglu(h_ND, *swiglu()), {}
         choice = {name: setting(model, field) for name, field in routing.FIELDS.items()}
@@ -96,8 +94,7 @@ class Block(nnx.Module):
             capacity = dict(capacity_factor=model.capacity_factor)
             y_ND, metrics = dispatch.mixture(h_ND, self.router[...], swiglu(), **capacity, **groups, **choice)
         else:
-            everywhere = swiglu(over=("data", "expert"))
-            y_ND, metrics = dispatch.dropless(h_ND, self.router[...], everywhere, **groups, **choice)
+            y_ND, metrics = dispatch.dropless(h_ND, self.router[...], swiglu(), **groups, **choice)
         if hasattr(self, "shared_gate"):
             y_ND += dispatch.swiglu(h_ND, *swiglu("shared_"))
         return y_ND, metrics

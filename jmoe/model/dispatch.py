@@ -8,11 +8,14 @@ ones, and drops those beyond its capacity: a dropped choice adds nothing to its 
 """
 
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
 
 from jmoe.model import parts, routing, rows, sharding
+
+ROOM = 1.5  # times a device's mean load: the rows that _travelled sends to it at once
 
 
 def swiglu(x_END, gate_EDF, up_EDF, down_EFD):
@@ -120,7 +123,7 @@ def _served(slots_GECD, weights):
 
 
 def dropless(x_ND, router_DE, weights, *, group_tokens: int | None = None, block: int | None = None, **choice):
-    """The same layer with nothing dropped; `weights` are those of all experts.
+    """The same layer with nothing dropped.
 
     block: rows that are worked on at once; 0: all of them, sorted by expert. By default 0 on a TPU, whose compiler
     has a kernel for such products (jax.lax.ragged_dot). Others multiply each row by each expert: there rows lie in
@@ -143,35 +146,97 @@ def dropless(x_ND, router_DE, weights, *, group_tokens: int | None = None, block
         many = min(512, n_tokens * top_k // (16 * n_experts)) if top_k > 1 else 0
         block = max(min(256, n_tokens) // top_k, min(8, n_tokens), many)
     served = functools.partial(_in_blocks, block) if block else _sorted
+    if len(weights[0]) < n_experts:
+        served = functools.partial(_travelled, served)
     y_GSD = served(x_ND[None], together(expert_GJ), together(gate_GJ), tuple(weights))
     return y_GSD[0], _over_groups(metrics)
 
 
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _travelled(served, x_GSD, expert_GJ, gate_GJ, weights):
+    """y_GSD as `served` gives it for the experts of each device, to which rows go and from which they come back.
+
+    In each trip a device sends up to ROOM times its mean load to each other one, so one trip takes them all unless the
+    load is far from even. The backward pass makes the trips again.
+    """
+    one = lambda i, y_GSD: y_GSD + _trip(served, i, x_GSD, expert_GJ, gate_GJ, weights)
+    return jax.lax.fori_loop(0, _n_trips(expert_GJ, weights), one, sharding.vary(jnp.zeros_like(x_GSD), "model"))
+
+
+def _room(n_choices: int) -> int:
+    """Rows that a device sends to each other one in a trip."""
+    return min(n_choices, math.ceil(ROOM * n_choices / jax.lax.axis_size("expert")))
+
+
+def _n_trips(expert_GJ, weights):
+    count_X = routing.count(expert_GJ[0] // len(weights[0]), jax.lax.axis_size("expert"))
+    return -(-sharding.largest(jnp.max(count_X)) // _room(expert_GJ.size))
+
+
+def _trip(served, i, x_GSD, expert_GJ, gate_GJ, weights):
+    """What trip i adds to y_GSD. L slots: as many for each device."""
+    n_devices, n_local, n_tokens = jax.lax.axis_size("expert"), len(weights[0]), x_GSD.shape[1]
+    n_choices, room = expert_GJ.size, _room(expert_GJ.size)
+    device_GJ, top_k = expert_GJ // n_local, n_choices // n_tokens
+    _, place_GJ, _, _ = queues(device_GJ, n_devices)
+    # choices of other trips go to a device that does not exist
+    choice_GL, slot_GJ = assign(jnp.where(place_GJ // room == i, device_GJ, n_devices), n_devices + 1, room)
+    choice_GL = choice_GL[:, : n_devices * room]
+    token_GL = jnp.where(choice_GL == n_choices, n_tokens, choice_GL % n_tokens)
+    expert_GL = jnp.take_along_axis(expert_GJ % n_local, choice_GL, axis=1, mode="fill", fill_value=n_local)
+    exchanged = lambda a_GLI: jax.lax.all_to_all(a_GLI, "expert", split_axis=1, concat_axis=1, tiled=True)
+    rows_GLD = exchanged(rows.move(x_GSD, token_GL, slot_GJ, top_k))
+    gate_GL = exchanged(rows.move(gate_GJ[:, :, None], choice_GL, slot_GJ))[:, :, 0]
+    rows_GLD = exchanged(served(rows_GLD, exchanged(expert_GL), gate_GL, weights))
+    return rows.summed(rows_GLD, slot_GJ, token_GL, top_k)
+
+
+def _travelled_forward(served, *args):
+    return _travelled(served, *args), args
+
+
+def _travelled_backward(served, residual, dy_GSD):
+    x_GSD, expert_GJ, gate_GJ, weights = residual
+
+    def one(i, total):
+        _, backward = jax.vjp(lambda *args: _trip(served, i, args[0], expert_GJ, *args[1:]), x_GSD, gate_GJ, weights)
+        return jax.tree.map(jnp.add, total, backward(dy_GSD))
+
+    start = jax.tree.map(jnp.zeros_like, (x_GSD, gate_GJ, weights))
+    dx_GSD, dgate_GJ, dweights = jax.lax.fori_loop(0, _n_trips(expert_GJ, weights), one, start)
+    return dx_GSD, None, dgate_GJ, dweights
+
+
+_travelled.defvjp(_travelled_forward, _travelled_backward)
+
+
 def _sorted(x_GSD, expert_GJ, gate_GJ, weights):
-    """y_GSD: passes the rows of each expert, which lie side by side, through it. The gates scale the hidden units: so
-    the backward pass needs the last product only for its own gradient."""
+    """y_GSD: passes the rows of each expert, which lie side by side, through it; of those of expert E, which is none,
+    nothing is asked. The gates scale the hidden units: so the backward pass needs the last product only for its own
+    gradient."""
     gate_EDF, up_EDF, down_EFD = weights
-    order_GJ, place_GJ, count_GE, first_GE = queues(expert_GJ, len(gate_EDF))
+    order_GJ, place_GJ, count_GE, first_GE = queues(expert_GJ, len(gate_EDF) + 1)
     slot_GJ = jnp.take_along_axis(first_GE, expert_GJ, axis=-1) + place_GJ
     top_k = expert_GJ.size // x_GSD.shape[1]
     token_GJ = order_GJ % x_GSD.shape[1]
     rows_JD = sharding.vary(rows.move(x_GSD, token_GJ, slot_GJ, top_k)[0], "model")
     gate_J1 = sharding.vary(rows.move(gate_GJ[:, :, None], order_GJ, slot_GJ)[0], "model").astype(rows_JD.dtype)
-    product = lambda rows_JI, weight_EIO: jax.lax.ragged_dot(rows_JI, weight_EIO, count_GE[0])
+    product = lambda rows_JI, weight_EIO: jax.lax.ragged_dot(rows_JI, weight_EIO, count_GE[0, :-1])
     hidden_JF = jax.nn.silu(product(rows_JD, gate_EDF)) * product(rows_JD, up_EDF) * gate_J1
     return rows.summed(product(hidden_JF, down_EFD)[None], slot_GJ, token_GJ, top_k)
 
 
 def _in_blocks(block: int, x_GSD, expert_GJ, gate_GJ, weights):
-    """y_GSD: the last block of an expert is padded, so J choices cost at most J + E block rows."""
+    """y_GSD as _sorted's: the last block of an expert is padded, so J choices cost at most J + E block rows."""
     n_experts, n_choices = len(weights[0]), expert_GJ.size
     n_blocks = n_choices // block + n_experts
     # each expert's queue begins a new block
-    _, place_GJ, count_GE, _ = queues(expert_GJ, n_experts)
-    blocks_E = -(-count_GE[0] // block)
+    _, place_GJ, count_GE, _ = queues(expert_GJ, n_experts + 1)
+    blocks_E = -(-count_GE[0, :-1] // block)
     end_E = jnp.cumsum(blocks_E)
     expert_Z = jnp.minimum(jnp.searchsorted(end_E, jnp.arange(n_blocks), side="right"), n_experts - 1)
-    slot_of_choice_GJ = (end_E - blocks_E)[expert_GJ] * block + place_GJ
+    first_E = jnp.append((end_E - blocks_E) * block, n_blocks * block)  # those without an expert go nowhere
+    slot_of_choice_GJ = first_E[expert_GJ] + place_GJ
     choice_of_slot_L = jnp.full(n_blocks * block, n_choices).at[slot_of_choice_GJ[0]].set(jnp.arange(n_choices))
 
     def served(slots_GLD):

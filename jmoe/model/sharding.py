@@ -88,21 +88,26 @@ def vary(x, axis):
     return jax.lax.pcast(x, axis, to="varying") if _wide((axis,)) else x
 
 
-def gathered(weight, axes, over=("data",)):
-    """A weight that is stored spread over mesh `axes` (those of its weights.Weight), gathered along those in `over`.
+def gathered(weight, axes):
+    """A weight that is stored spread over mesh `axes` (those of its weights.Weight), gathered along the data axis.
 
     Its gradient is summed over the devices that used it, and scattered back the same way.
     """
     if "expert" not in axes:  # whose devices have different tokens
         weight = vary(weight, "expert")
-    for axis in _wide([axis for axis in over if axis in axes]):
-        weight = jax.lax.all_gather(weight, axis, axis=axes.index(axis), tiled=True)
+    if "data" in axes and _wide(("data",)):
+        weight = jax.lax.all_gather(weight, "data", axis=axes.index("data"), tiled=True)
     return weight
 
 
 def total(x, axes=AXES):
     """The sum of each device's `x` over mesh axes."""
     return jax.lax.psum(x, _wide(axes)) if _wide(axes) else x
+
+
+def largest(x, axes=ROWS):
+    """The largest of each device's `x` over mesh axes."""
+    return jax.lax.pmax(x, _wide(axes)) if _wide(axes) else x
 
 
 def mean(x, axes=AXES):

@@ -176,14 +176,26 @@ def test_mixtral_on_512_chips(tmp_path, record_property):
     check_ceilings("Mixtral", report)
 
 
-@pytest.mark.parametrize("name, mesh", [("OLMoE, nothing dropped", 1), ("8 of 64, on 8 devices", 8)])
-def test_many_experts_cost_what_they_did(name, mesh, tmp_path, record_property):
-    """Two blocks of OLMoE: all of its experts on each of eight chips, or an eighth of them and a capacity."""
-    capacity = ("--config.model.capacity_factor=1.25",) if mesh > 1 else ()
-    sizes = f"--config.mesh.expert={mesh}", "--config.model.n_blocks=2", "--config.batch_tokens=((0, 262144),)"
-    flags = "--config=configs/olmoe.py", FLASH[0], *sizes, *capacity
-    report = compiled(tmp_path, record_property, *flags, "--topology=v5e:2x4")
+@pytest.mark.parametrize(
+    "name, config, mesh, capacity, topology",
+    [
+        ("OLMoE, nothing dropped", "olmoe", 1, None, "v5e:2x4"),
+        ("8 of 64, on 8 devices", "olmoe", 8, 1.25, "v5e:2x4"),
+        ("Mixtral, nothing dropped, on 8 devices", "mixtral", 8, None, "v5p:2x2x2"),
+    ],
+)
+def test_experts_cost_what_they_did(name, config, mesh, capacity, topology, tmp_path, record_property):  # noqa: PLR0913
+    """Two blocks: all experts on each of eight chips, or an eighth of them, to which rows travel."""
+    sizes = "--config.model.n_blocks=2", "--config.batch_tokens=((0, 262144),)", f"--topology={topology}"
+    spread = f"--config.mesh.expert={mesh}", f"--config.model.capacity_factor={capacity}"
+    flags = f"--config=configs/{config}.py", FLASH[0], *spread, *sizes
+    report = compiled(tmp_path, record_property, *flags)
     assert report["fits"] and ("all-to-all" in report["collectives"]) == (mesh > 1)
+    if capacity is None:
+        assert report["experts"]["here"] == report["experts"]["least"]
+    if capacity is None and mesh > 1:  # what is said to be sent for the experts is sent
+        sent = report["collectives"]["all-to-all"]["bytes"]
+        assert report["experts"]["here"]["sent_bytes"] == pytest.approx(sent, rel=0.02)
     check_ceilings(name, report)
 
 
@@ -278,6 +290,11 @@ frontend_attributes={{kernel_metadata={{
 def test_a_kernel_counts_as_it_declares_and_else_by_its_shapes(operands, b, n, declared, flops, estimated):  # noqa: PLR0913
     program = Program(KERNEL.format(operands=operands, b=b, n=n, declared=declared))
     assert (program.matmul_flops(), program.estimated_flops()) == (flops, estimated)
+
+
+def test_rows_without_an_expert_cost_no_product():
+    text = KERNEL.format(operands="%b", b="4,16,24", n=24, declared="").replace("%y =", "%ragged-dot-none.1 =")
+    assert Program(text).matmul_flops(filled=0.25) == 8 * 64 * 16 * 24 / 2
 
 
 def test_rows_of_a_ragged_all_to_all_leave_their_device_in_equal_parts():
