@@ -73,19 +73,21 @@ MODELS = {  # name: (our flags, MaxText's, choices of a token)
 SPLASH = {"splash_mha_fwd": 2, "splash_mha_dq": 3, "splash_mha_dkv": 4}  # products of MaxText's attention
 BLOCK = 512  # of ours: as many positions beyond the diagonal are worked on
 SETTINGS = {"JAX_PLATFORMS": "cpu", "LIBTPU_INIT_ARGS": "--xla_tpu_enable_async_ragged_all_to_all=false"}
-DRIVER = """
+START = """
 import json, sys
 import jax
 import jax.experimental.xla_metadata as metadata
 metadata.must_fuse_call = getattr(metadata, "must_fuse_call", lambda f, *_, **__: f)  # missing in this jax
+"""
+DRIVER = f"""{START}
 out, compile_ = sys.argv.pop(1), jax.stages.Lowered.compile
 
 def compile(self, *args, **options):
     compiled = compile_(self, *args, **options)
     memory = compiled.memory_analysis()
-    sizes = {name: getattr(memory, name) for name in dir(memory) if name.endswith("_in_bytes")}
+    sizes = {{name: getattr(memory, name) for name in dir(memory) if name.endswith("_in_bytes")}}
     with open(out, "w") as file:  # the last program compiled is the train step
-        json.dump({"hlo": compiled.as_text(), "sizes": sizes}, file)
+        json.dump({{"hlo": compiled.as_text(), "sizes": sizes}}, file)
     return compiled
 
 jax.stages.Lowered.compile = compile

@@ -18,10 +18,10 @@ from jmoe.model import parts, routing, rows, sharding
 ROOM = 1.5  # times a device's mean load: the rows that _travelled sends to it at once
 
 
-def swiglu(x_END, gate_EDF, up_EDF, down_EFD):
-    """SwiGLU of every expert on its own N rows; without the axis E, of a dense layer."""
+def swiglu(x_END, gate_EDF, up_EDF, down_EFD, scale_EN1=None):
+    """SwiGLU of every expert on its own N rows, times their scales; without the axis E, of a dense layer."""
     hidden_ENF = jax.nn.silu(x_END @ gate_EDF) * (x_END @ up_EDF)
-    return hidden_ENF @ down_EFD
+    return (hidden_ENF if scale_EN1 is None else hidden_ENF * scale_EN1) @ down_EFD
 
 
 def queues(expert_GJ, n_experts: int):
@@ -148,7 +148,8 @@ def dropless(x_ND, router_DE, weights, *, group_tokens: int | None = None, block
     served = functools.partial(_in_blocks, block) if block else _sorted
     if len(weights[0]) < n_experts:
         served = functools.partial(_travelled, served)
-    y_GSD = served(x_ND[None], together(expert_GJ), together(gate_GJ), tuple(weights))
+    x_GSD, gate_GJ = (sharding.vary(a, "model") for a in (x_ND[None], together(gate_GJ)))
+    y_GSD = served(x_GSD, together(expert_GJ), gate_GJ, tuple(weights))
     return y_GSD[0], _over_groups(metrics)
 
 
@@ -160,7 +161,7 @@ def _travelled(served, x_GSD, expert_GJ, gate_GJ, weights):
     load is far from even. The backward pass makes the trips again.
     """
     one = lambda i, y_GSD: y_GSD + _trip(served, i, x_GSD, expert_GJ, gate_GJ, weights)
-    return jax.lax.fori_loop(0, _n_trips(expert_GJ, weights), one, sharding.vary(jnp.zeros_like(x_GSD), "model"))
+    return jax.lax.fori_loop(0, _n_trips(expert_GJ, weights), one, jnp.zeros_like(x_GSD))
 
 
 def _room(n_choices: int) -> int:
@@ -175,20 +176,20 @@ def _n_trips(expert_GJ, weights):
 
 def _trip(served, i, x_GSD, expert_GJ, gate_GJ, weights):
     """What trip i adds to y_GSD. L slots: as many for each device."""
-    n_devices, n_local, n_tokens = jax.lax.axis_size("expert"), len(weights[0]), x_GSD.shape[1]
-    n_choices, room = expert_GJ.size, _room(expert_GJ.size)
-    device_GJ, top_k = expert_GJ // n_local, n_choices // n_tokens
+    n_devices, n_local, room = jax.lax.axis_size("expert"), len(weights[0]), _room(expert_GJ.size)
+    device_GJ = expert_GJ // n_local
     _, place_GJ, _, _ = queues(device_GJ, n_devices)
     # choices of other trips go to a device that does not exist
     choice_GL, slot_GJ = assign(jnp.where(place_GJ // room == i, device_GJ, n_devices), n_devices + 1, room)
     choice_GL = choice_GL[:, : n_devices * room]
-    token_GL = jnp.where(choice_GL == n_choices, n_tokens, choice_GL % n_tokens)
     expert_GL = jnp.take_along_axis(expert_GJ % n_local, choice_GL, axis=1, mode="fill", fill_value=n_local)
     exchanged = lambda a_GLI: jax.lax.all_to_all(a_GLI, "expert", split_axis=1, concat_axis=1, tiled=True)
-    rows_GLD = exchanged(rows.move(x_GSD, token_GL, slot_GJ, top_k))
-    gate_GL = exchanged(rows.move(gate_GJ[:, :, None], choice_GL, slot_GJ))[:, :, 0]
-    rows_GLD = exchanged(served(rows_GLD, exchanged(expert_GL), gate_GL, weights))
-    return rows.summed(rows_GLD, slot_GJ, token_GL, top_k)
+
+    def there(rows_GLD, gate_GL1):
+        gate_GL = exchanged(gate_GL1)[:, :, 0]
+        return exchanged(served(exchanged(rows_GLD), exchanged(expert_GL), gate_GL, weights))
+
+    return _gated(x_GSD, gate_GJ, choice_GL, slot_GJ, there)
 
 
 def _travelled_forward(served, *args):
@@ -210,20 +211,29 @@ def _travelled_backward(served, residual, dy_GSD):
 _travelled.defvjp(_travelled_forward, _travelled_backward)
 
 
+def _gated(x_GSD, gate_GJ, choice_of_slot_GL, slot_of_choice_GJ, served):
+    """y_GSD: moves rows and gates into slots, where `served` makes a row of each, and sums over each token's choices.
+    It scales hidden units by the gates, not its result, which then is not needed for a gradient."""
+    n_tokens, n_choices = x_GSD.shape[1], gate_GJ.shape[1]
+    token_GL = jnp.where(choice_of_slot_GL == n_choices, n_tokens, choice_of_slot_GL % n_tokens)
+    rows_GLD = rows.move(x_GSD, token_GL, slot_of_choice_GJ, n_choices // n_tokens)
+    gate_GL1 = rows.move(gate_GJ[:, :, None], choice_of_slot_GL, slot_of_choice_GJ).astype(x_GSD.dtype)
+    return rows.summed(served(rows_GLD, gate_GL1), slot_of_choice_GJ, token_GL, n_choices // n_tokens)
+
+
 def _sorted(x_GSD, expert_GJ, gate_GJ, weights):
-    """y_GSD: passes the rows of each expert, which lie side by side, through it; of those of expert E, which is none,
-    nothing is asked. The gates scale the hidden units: so the backward pass needs the last product only for its own
-    gradient."""
+    """y_GSD: passes the rows of each expert, which lie side by side, through it; those of expert E, which is none, are
+    not asked for."""
     gate_EDF, up_EDF, down_EFD = weights
     order_GJ, place_GJ, count_GE, first_GE = queues(expert_GJ, len(gate_EDF) + 1)
     slot_GJ = jnp.take_along_axis(first_GE, expert_GJ, axis=-1) + place_GJ
-    top_k = expert_GJ.size // x_GSD.shape[1]
-    token_GJ = order_GJ % x_GSD.shape[1]
-    rows_JD = sharding.vary(rows.move(x_GSD, token_GJ, slot_GJ, top_k)[0], "model")
-    gate_J1 = sharding.vary(rows.move(gate_GJ[:, :, None], order_GJ, slot_GJ)[0], "model").astype(rows_JD.dtype)
     product = lambda rows_JI, weight_EIO: jax.lax.ragged_dot(rows_JI, weight_EIO, count_GE[0, :-1])
-    hidden_JF = jax.nn.silu(product(rows_JD, gate_EDF)) * product(rows_JD, up_EDF) * gate_J1
-    return rows.summed(product(hidden_JF, down_EFD)[None], slot_GJ, token_GJ, top_k)
+
+    def served(rows_GJD, gate_GJ1):
+        hidden_JF = jax.nn.silu(product(rows_GJD[0], gate_EDF)) * product(rows_GJD[0], up_EDF) * gate_GJ1[0]
+        return product(hidden_JF, down_EFD)[None]
+
+    return _gated(x_GSD, gate_GJ, order_GJ, slot_GJ, served)
 
 
 def _in_blocks(block: int, x_GSD, expert_GJ, gate_GJ, weights):
@@ -239,11 +249,11 @@ def _in_blocks(block: int, x_GSD, expert_GJ, gate_GJ, weights):
     slot_of_choice_GJ = first_E[expert_GJ] + place_GJ
     choice_of_slot_L = jnp.full(n_blocks * block, n_choices).at[slot_of_choice_GJ[0]].set(jnp.arange(n_choices))
 
-    def served(slots_GLD):
-        slots_ZCD = sharding.vary(slots_GLD, "model").reshape(n_blocks, block, -1)
-        return _served_in_blocks(slots_ZCD, expert_Z, weights)
+    def served(*of_slots):
+        blocks = [a_GLI.reshape(n_blocks, block, -1) for a_GLI in of_slots]
+        return _served_in_blocks(*blocks, expert_Z, weights).reshape(1, n_blocks * block, -1)
 
-    return _through_slots(x_GSD, gate_GJ, choice_of_slot_L[None], slot_of_choice_GJ, served)
+    return _gated(x_GSD, gate_GJ, choice_of_slot_L[None], slot_of_choice_GJ, served)
 
 
 def _of_expert(weights, e):
@@ -251,31 +261,32 @@ def _of_expert(weights, e):
 
 
 @jax.custom_vjp
-def _served_in_blocks(slots_ZCD, expert_Z, weights):
+def _served_in_blocks(slots_ZCD, gate_ZC1, expert_Z, weights):
     """Passes each block [C, D] through its expert, one block after another.
 
     The weights' gradient adds up in place, in float32: a lax.map would make one as large as all experts for each block.
     """
-    return jax.lax.map(lambda args: swiglu(args[0], *_of_expert(weights, args[1])), (slots_ZCD, expert_Z))
+    one_block = lambda args: swiglu(args[0], *_of_expert(weights, args[2]), args[1])
+    return jax.lax.map(one_block, (slots_ZCD, gate_ZC1, expert_Z))
 
 
-def _served_in_blocks_forward(slots_ZCD, expert_Z, weights):
-    return _served_in_blocks(slots_ZCD, expert_Z, weights), (slots_ZCD, expert_Z, weights)
+def _served_in_blocks_forward(*args):
+    return _served_in_blocks(*args), args
 
 
 def _served_in_blocks_backward(residual, dy_ZCD):
-    slots_ZCD, expert_Z, weights = residual
+    slots_ZCD, gate_ZC1, expert_Z, weights = residual
 
     def one_block(total, args):
-        rows_CD, e, dy_CD = args
-        _, backward = jax.vjp(swiglu, rows_CD, *_of_expert(weights, e))
-        drows_CD, *grads = backward(dy_CD)
+        rows_CD, gate_C1, e, dy_CD = args
+        _, backward = jax.vjp(swiglu, rows_CD, *_of_expert(weights, e), gate_C1)
+        drows_CD, *grads, dgate_C1 = backward(dy_CD)
         add = lambda t, g: jax.lax.dynamic_update_index_in_dim(t, _of_expert([t], e)[0] + g.astype(t.dtype), e, 0)
-        return jax.tree.map(add, total, tuple(grads)), drows_CD
+        return jax.tree.map(add, total, tuple(grads)), (drows_CD, dgate_C1)
 
     empty = jax.tree.map(lambda w: jnp.zeros_like(w, jnp.promote_types(w.dtype, jnp.float32)), weights)
-    total, dslots_ZCD = jax.lax.scan(one_block, empty, (slots_ZCD, expert_Z, dy_ZCD))
-    return dslots_ZCD, None, jax.tree.map(lambda t, w: t.astype(w.dtype), total, weights)
+    total, (dslots_ZCD, dgate_ZC1) = jax.lax.scan(one_block, empty, (slots_ZCD, gate_ZC1, expert_Z, dy_ZCD))
+    return dslots_ZCD, dgate_ZC1, None, jax.tree.map(lambda t, w: t.astype(w.dtype), total, weights)
 
 
 _served_in_blocks.defvjp(_served_in_blocks_forward, _served_in_blocks_backward)

@@ -1,0 +1,139 @@
+"""Whether best rates transfer over widths, and what Muon saves: tables and a picture from rates.csv and recipes.csv.
+
+    python -m results.tuned.make gather    # runs/tuned/{rates,recipes}/runs.csv -> rates.csv, recipes.csv
+    python -m results.tuned.make           # the tables of docs/tuned.md, and docs/tuned.png
+
+Losses in nats per byte. mup is standard at width 48, so those runs count as both.
+"""
+
+import itertools
+import math
+import pathlib
+import sys
+
+import numpy as np
+
+import fit
+from fit.equal_flops import learning_rate
+from results import rows
+from results.tuned.rates_sweep import RATES
+
+HERE = pathlib.Path(__file__).parent
+RUNS = HERE.parents[1] / "runs" / "tuned"
+TABLES = "rates", "recipes"
+KEPT = "run n_active n_total n_tokens n_experts d_model n_blocks vocab_size seq_len final_norm n_heads width_per_block \
+optimizer parametrization peak_learning_rate seed loss train_loss drop_rate flops validation_tokens corpus_fingerprint \
+jax_version device seconds code".split()
+WIDTHS, EXPERTS, BASE = (48, 96, 144), (1, 8), 48
+RECIPES = tuple(itertools.product(("adamw", "muon"), ("standard", "mup")))
+DRAWS, ENDS = 1_000, (10, 90)
+
+
+def gather() -> None:
+    for name in TABLES:
+        found = rows.texts(RUNS / name / "runs.csv")
+        rows.write(HERE / f"{name}.csv", [{column: row.get(column, "") for column in KEPT} for row in found])
+        print(f"{name}.csv: {len(found)} runs")
+
+
+def of(runs, optimizer, parametrization, d_model=None, n_experts=None) -> list[dict]:
+    """The runs of a recipe, those of the base width by whatever parametrization."""
+    return [
+        row
+        for row in runs
+        if row["optimizer"] == optimizer
+        and (row["d_model"] == BASE or row["parametrization"] == parametrization)
+        and d_model in (None, row["d_model"])
+        and n_experts in (None, row["n_experts"])
+    ]
+
+
+def noise(runs) -> dict[int, float]:
+    """By width: the standard deviation of a loss from seed to seed, over all models with several."""
+    groups = {}
+    for row in runs:
+        key = [row[name] for name in ("optimizer", "parametrization", "n_experts", "n_tokens", "peak_learning_rate")]
+        groups.setdefault((row["d_model"], *key), []).append(row["loss"])
+    several = [(key[0], losses) for key, losses in groups.items() if len(losses) > 1]
+    spread = lambda width: [(np.var(losses) * len(losses), len(losses) - 1) for at, losses in several if at == width]
+    return {width: math.sqrt(np.divide(*np.sum(spread(width), axis=0))) for width in WIDTHS}
+
+
+def best(grid, sigma: float, random) -> dict:
+    """The best rate of one model's runs by the parabola through the best run and its neighbours, and its interval when
+    each loss is drawn anew by the seeds' noise; the ends of the grid where it lies at one."""
+    rate, loss = np.array(sorted((row["peak_learning_rate"], row["loss"]) for row in grid)).T
+
+    def lowest(losses):
+        (found,), _ = learning_rate.best_rates(
+            fit.read(
+                [dict(n_experts=1, n_active=1, n_tokens=1, peak_learning_rate=r, loss=x) for r, x in zip(rate, losses)]
+            )
+        )
+        return found
+
+    found = lowest(loss)
+    drawn = [lowest(loss + sigma * random.standard_normal(len(loss))).rate for _ in range(DRAWS)]
+    return dict(
+        rate=found.rate, loss=found.loss, ends=np.percentile(drawn, ENDS), edge=found.at_edge, grid=(rate, loss)
+    )
+
+
+def at(one: dict, rate: float) -> float:
+    """The loss at a rate, by the parabola through the three nearest runs."""
+    x, loss = np.log(one["grid"][0] / rate), one["grid"][1]
+    near = np.argsort(np.abs(x))[:3]
+    return float(np.polyfit(x[near], loss[near], 2)[-1])
+
+
+def main() -> None:
+    grid, recipes = rows.read(HERE / "rates.csv"), rows.read(HERE / "recipes.csv")
+    sigma, random = noise(recipes), np.random.default_rng(0)
+    print("seeds: " + ", ".join(f"{sigma[width]:.4f} at width {width}" for width in WIDTHS) + "\n")
+    print(
+        f"| experts | optimizer | parametrization | {' | '.join(f'width {w}' for w in WIDTHS)} | 144 over 48 | cost |"
+    )
+    print("|" + "---|" * (5 + len(WIDTHS)))
+    found = {}
+    for n_experts, recipe in itertools.product(EXPERTS, RECIPES):
+        own = [best(of(grid, *recipe, width, n_experts), sigma[width], random) for width in WIDTHS]
+        found[n_experts, recipe] = own
+        cells = [
+            f"{1e3 * one['rate']:.1f}{'*' * one['edge']} ({1e3 * one['ends'][0]:.1f} to {1e3 * one['ends'][1]:.1f})"
+            for one in own
+        ]
+        cost = at(own[-1], own[0]["rate"]) - own[-1]["loss"]
+        ratio = f"{own[-1]['rate'] / own[0]['rate']:.2f}"
+        print(f"| {' | '.join([f'{n_experts}', *recipe, *cells, ratio, f'{cost:+.4f}'])} |")
+    print("\nlosses at the best rates:\n")
+    for (n_experts, recipe), own in found.items():
+        print(f"| {n_experts} | {' | '.join(recipe)} | {' | '.join(f'''{one['loss']:.4f}''' for one in own)} |")
+    for n_experts in EXPERTS:
+        law = fit.law([row for row in of(recipes, "adamw", "standard", None, n_experts)], bootstrap=200)
+        print(f"\nE = {n_experts}: {fit.speedup(law, of(recipes, 'muon', 'standard', None, n_experts))}")
+    draw(found)
+
+
+def draw(found) -> None:
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(
+        len(EXPERTS), len(RECIPES), figsize=(10, 5), sharex=True, sharey=True, layout="constrained"
+    )
+    for (i, n_experts), (j, recipe) in itertools.product(enumerate(EXPERTS), enumerate(RECIPES)):
+        for k, (width, one) in enumerate(zip(WIDTHS, found[n_experts, recipe])):
+            axes[i, j].plot(*one["grid"], marker="o", markersize=3, color=f"C{k}", label=f"width {width}")
+            axes[i, j].plot(one["rate"], one["loss"], marker="*", markersize=10, color=f"C{k}")
+        axes[i, j].set(xscale="log", title=f"{', '.join(recipe)}, E = {n_experts}")
+        axes[i, j].set_xticks(RATES, [f"{1e3 * rate:g}" for rate in RATES])
+        axes[i, j].minorticks_off()
+    for ax in axes[-1]:
+        ax.set_xlabel("peak rate, thousandths")
+    for ax in axes[:, 0]:
+        ax.set_ylabel("nats per byte")
+    axes[0, 0].legend(fontsize="small")
+    figure.savefig(HERE.parents[1] / "docs" / "tuned.png", dpi=100)
+
+
+if __name__ == "__main__":
+    gather() if sys.argv[1:] == ["gather"] else main()
