@@ -38,8 +38,6 @@ def get_sweep():
         for n_experts in (1, 8)
         for optimizer in ("adamw", "muon")
         for parametrization in (("standard",) if d_model == 48 else ("standard", "mup"))
-        # a wider standard model's best rate is lower, so its highest is left out
-        for rate in (
-            RATES[:5] if d_model > 48 and parametrization == "standard" else RATES[1:] if d_model > 48 else RATES
-        )
+        # a wider standard model's best rate is lower
+        for rate in (RATES[1:] if parametrization == "mup" else RATES[:5] if d_model == 144 else RATES)
     ]
