@@ -32,7 +32,7 @@ DRAWS, ENDS = 1_000, (10, 90)
 def gather() -> None:
     for name in TABLES:
         found = rows.texts(RUNS / name / "runs.csv")
-        rows.write(HERE / f"{name}.csv", [{column: row.get(column, "") for column in KEPT} for row in found])
+        rows.write(HERE / f"{name}.csv", [{column: row.get(column, "standard") for column in KEPT} for row in found])
         print(f"{name}.csv: {len(found)} runs")
 
 
@@ -109,9 +109,36 @@ def main() -> None:
     for (n_experts, recipe), own in found.items():
         print(f"| {n_experts} | {' | '.join(recipe)} | {' | '.join(f'''{one['loss']:.4f}''' for one in own)} |")
     for n_experts in EXPERTS:
-        law = fit.law([row for row in of(recipes, "adamw", "standard", None, n_experts)], bootstrap=200)
-        print(f"\nE = {n_experts}: {fit.speedup(law, of(recipes, 'muon', 'standard', None, n_experts))}")
+        saved(recipes, n_experts)
     draw(found)
+
+
+def saved(recipes, n_experts: int) -> None:
+    """How many times Muon's compute AdamW's runs need for Muon's losses: of the same width, by the line through its two
+    nearest budgets in ln tokens, where its runs reach that far; and by the law of AdamW's runs, of the best size, for
+    both: (of Muon's runs, of AdamW's own)."""
+    runs = {name: of(recipes, name, "standard", None, n_experts) for name in ("adamw", "muon")}
+    law = fit.law(runs["adamw"], bootstrap=200)
+    factors = {name: fit.speedup(law, own).runs for name, own in runs.items()}
+    print(f"\nE = {n_experts}; law of AdamW: {law.record['form']}\n")
+    mean = lambda name, width, n_tokens, of, values: np.mean(
+        [v for row, v in zip(of[name], values) if (row["d_model"], row["n_tokens"]) == (width, n_tokens)]
+    )
+    budgets = sorted({row["n_tokens"] for row in runs["adamw"]})
+    for width in WIDTHS:
+        loss = {
+            name: [mean(name, width, n, runs, [row["loss"] for row in runs[name]]) for n in budgets] for name in runs
+        }
+        cells = []
+        for n, x in zip(budgets, loss["muon"]):
+            reached = x >= loss["adamw"][-1]
+            needed = math.exp(np.interp(-x, -np.array(loss["adamw"]), np.log(budgets)))
+            by_law = [
+                mean(name, width, n, runs, [one["factor"] for one in factors[name]]) for name in ("muon", "adamw")
+            ]
+            more = f"{needed / n:.2f}" if reached else f"over {needed / n:.2f}" if n < budgets[-1] else ""
+            cells.append(f"{x:.3f}, {loss['adamw'][budgets.index(n)]:.3f}: {more} ({by_law[0]:.2f}, {by_law[1]:.2f})")
+        print(f"| {n_experts} | {width} | {' | '.join(cells)} |")
 
 
 def draw(found) -> None:
