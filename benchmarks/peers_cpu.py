@@ -13,6 +13,7 @@ import os
 import re
 import statistics
 import subprocess
+import sys
 import tempfile
 
 import jax
@@ -91,7 +92,9 @@ def maxtexts(folder: str, sparse: bool) -> float:
             text=True,
         )
     rates = [float(rate) for rate in re.findall(r"Tokens/s/device: ([\d.]+)", done.stdout + done.stderr)]
-    return statistics.median(rates[len(rates) // 3 :])  # raises where there are none
+    if not rates:
+        sys.exit(f"MaxText's trainer in {folder} printed no speed: {(done.stderr.splitlines() or [''])[-1]}")
+    return statistics.median(rates[len(rates) // 3 :])
 
 
 def main(_):
