@@ -11,8 +11,7 @@ What is estimated: MaxText's grouped products declare the FLOPs of their whole b
 N top_k rows on each device, and are counted as that share; its attention declares none, and is counted as ours, whose
 blocks above the diagonal do nothing. Mixtures of MaxText are spread over expert = 8 and fsdp = 8; ours over what
 jmoe.compile says sends least: Mixtral's rows travel to their experts, OLMoE's experts are gathered. MaxText's jax
-cannot read what the newest libtpu compiles, so each side has its own; nor can it print asynchronous ragged exchanges,
-so MaxText's are synchronous, of as many bytes.
+cannot read what the newest libtpu compiles, so each side has its own; nor could it print MaxText's OLMoE.
 One to five minutes of one core for each program.
 """
 
@@ -72,7 +71,6 @@ MODELS = {  # name: (our flags, MaxText's, choices of a token)
 }
 SPLASH = {"splash_mha_fwd": 2, "splash_mha_dq": 3, "splash_mha_dkv": 4}  # products of MaxText's attention
 BLOCK = 512  # of ours: as many positions beyond the diagonal are worked on
-SETTINGS = {"JAX_PLATFORMS": "cpu", "LIBTPU_INIT_ARGS": "--xla_tpu_enable_async_ragged_all_to_all=false"}
 START = """
 import json, sys
 import jax
@@ -110,16 +108,20 @@ def environment(folder: pathlib.Path) -> pathlib.Path:
     return python
 
 
+def base(folder: pathlib.Path) -> pathlib.Path:
+    """MaxText's own settings in its environment."""
+    return next(folder.glob("lib/python3*/site-packages/maxtext/configs/base.yml"))
+
+
 def maxtexts(name: str, folder: pathlib.Path) -> dict:
     """What MaxText's step costs."""
     _, flags, top_k = MODELS[name]
     path, part, driver = folder / f"{name}.json", folder / f"{name}.part", folder / "driver.py"
     if not path.exists():
         driver.write_text(DRIVER)
-        base = next(folder.glob("lib/python3*/site-packages/maxtext/configs/base.yml"))
-        command = [environment(folder), driver, part, base, *COMMON, *flags.split()]
+        command = [environment(folder), driver, part, base(folder), *COMMON, *flags.split()]
         with open(folder / f"{name}.log", "w") as log:
-            done = subprocess.run(command, env=os.environ | SETTINGS, stdout=log, stderr=log)
+            done = subprocess.run(command, env=os.environ | {"JAX_PLATFORMS": "cpu"}, stdout=log, stderr=log)
         if done.returncode:
             sys.exit(f"MaxText's step of {name} was not compiled: {log.name} says why")
         part.rename(path)

@@ -10,6 +10,7 @@ experts (dense) and over each token's (sparse), both without drops, and everythi
 """
 
 import os
+import pathlib
 import re
 import statistics
 import subprocess
@@ -82,10 +83,9 @@ def theirs():
 
 def maxtexts(folder: str, sparse: bool) -> float:
     """Tokens per second of MaxText's trainer."""
-    base = next(peers.pathlib.Path(folder).glob("lib/python3*/site-packages/maxtext/configs/base.yml"))
     with tempfile.TemporaryDirectory() as out:
         done = subprocess.run(
-            [f"{folder}/bin/python", "-c", TRAINER, base, *MAXTEXT]
+            [f"{folder}/bin/python", "-c", TRAINER, peers.base(pathlib.Path(folder)), *MAXTEXT]
             + [f"sparse_matmul={sparse}", f"base_output_directory={out}"],
             env=os.environ | {"JAX_PLATFORMS": "cpu"},
             capture_output=True,

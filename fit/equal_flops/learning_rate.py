@@ -72,13 +72,13 @@ def _optimum(model: dict[str, float], x: Array, loss: Array) -> BestRate:
         if square > 0:  # else three equal losses
             best, low, curvature = best - slope / (2 * square), low - slope**2 / (4 * square), square
             within = [factor for factor in FACTORS if x[0] <= best + np.log(factor) <= x[-1]]
-            lost = {factor: _at(best + np.log(factor), x, loss) - float(low) for factor in within}
+            lost = {factor: loss_at(best + np.log(factor), x, loss) - float(low) for factor in within}
     return BestRate(
         **model, rate=float(np.exp(best)), loss=float(low), curvature=float(curvature), at_edge=at_edge, lost=lost
     )
 
 
-def _at(target: float, x: Array, loss: Array) -> float:
+def loss_at(target: float, x: Array, loss: Array) -> float:
     """The loss at x = target, by the parabola through the three nearest points."""
     near = np.argsort(np.abs(x - target))[:3]
     return float(np.polyfit(x[near] - target, loss[near], 2)[-1])

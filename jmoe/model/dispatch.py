@@ -42,8 +42,8 @@ def queues(expert_GJ, n_experts: int):
     return order_GJ, rank_GJ - jnp.take_along_axis(first_GE, expert_GJ, axis=-1), count_GE, first_GE
 
 
-def assign(expert_GJ, n_experts: int, capacity: int):
-    """Assigns slots by a sort: each expert serves its choices in their order until it is full.
+def assign(expert_GJ, n_experts: int, capacity: int, start=0):
+    """Assigns slots by a sort: each expert serves its choices in their order, from number `start` on, until it is full.
 
     Returns:
       choice_of_slot_GL: the choice in each slot, J where the slot is empty;
@@ -51,7 +51,9 @@ def assign(expert_GJ, n_experts: int, capacity: int):
     """
     n_choices = expert_GJ.shape[1]
     order_GJ, place_GJ, count_GE, first_GE = queues(expert_GJ, n_experts)
-    slot_of_choice_GJ = jnp.where(place_GJ < capacity, expert_GJ * capacity + place_GJ, n_experts * capacity)
+    place_GJ, count_GE, first_GE = place_GJ - start, count_GE - start, first_GE + start
+    served_GJ = (place_GJ >= 0) & (place_GJ < capacity)
+    slot_of_choice_GJ = jnp.where(served_GJ, expert_GJ * capacity + place_GJ, n_experts * capacity)
 
     place_C = jnp.arange(capacity)
     sorted_GEC = jnp.minimum(first_GE[:, :, None] + place_C, n_choices - 1)
@@ -177,11 +179,7 @@ def _n_trips(expert_GJ, weights):
 def _trip(served, i, x_GSD, expert_GJ, gate_GJ, weights):
     """What trip i adds to y_GSD. L slots: as many for each device."""
     n_devices, n_local, room = jax.lax.axis_size("expert"), len(weights[0]), _room(expert_GJ.size)
-    device_GJ = expert_GJ // n_local
-    _, place_GJ, _, _ = queues(device_GJ, n_devices)
-    # choices of other trips go to a device that does not exist
-    choice_GL, slot_GJ = assign(jnp.where(place_GJ // room == i, device_GJ, n_devices), n_devices + 1, room)
-    choice_GL = choice_GL[:, : n_devices * room]
+    choice_GL, slot_GJ = assign(expert_GJ // n_local, n_devices, room, i * room)
     expert_GL = jnp.take_along_axis(expert_GJ % n_local, choice_GL, axis=1, mode="fill", fill_value=n_local)
     exchanged = lambda a_GLI: jax.lax.all_to_all(a_GLI, "expert", split_axis=1, concat_axis=1, tiled=True)
 

@@ -79,13 +79,6 @@ def best(grid, sigma: float, random) -> dict:
     )
 
 
-def at(one: dict, rate: float) -> float:
-    """The loss at a rate, by the parabola through the three nearest runs."""
-    x, loss = np.log(one["grid"][0] / rate), one["grid"][1]
-    near = np.argsort(np.abs(x))[:3]
-    return float(np.polyfit(x[near], loss[near], 2)[-1])
-
-
 def main() -> None:
     grid, recipes = rows.read(HERE / "rates.csv"), rows.read(HERE / "recipes.csv")
     sigma, random = noise(recipes), np.random.default_rng(0)
@@ -102,7 +95,8 @@ def main() -> None:
             f"{1e3 * one['rate']:.1f}{'*' * one['edge']} ({1e3 * one['ends'][0]:.1f} to {1e3 * one['ends'][1]:.1f})"
             for one in own
         ]
-        cost = at(own[-1], own[0]["rate"]) - own[-1]["loss"]
+        rates, losses = own[-1]["grid"]
+        cost = learning_rate.loss_at(np.log(own[0]["rate"]), np.log(rates), losses) - own[-1]["loss"]
         ratio = f"{own[-1]['rate'] / own[0]['rate']:.2f}"
         print(f"| {' | '.join([f'{n_experts}', *recipe, *cells, ratio, f'{cost:+.4f}'])} |")
     print("\nlosses at the best rates:\n")
