@@ -13,7 +13,7 @@ import math
 import jax
 import jax.numpy as jnp
 
-from jmoe.model import parts, routing, rows, sharding
+from jmoe.model import routing, rows, sharding
 
 ROOM = 1.5  # times a device's mean load: the rows that _travelled sends to it at once
 
@@ -80,48 +80,33 @@ def mixture(x_ND, router_DE, weights, *, group_tokens: int, capacity_factor: flo
     x_GSD = x_ND.reshape(-1, group_tokens, d_model)
     expert_GJ, gate_GJ, metrics = routing.route(routing.logits_of(x_GSD, router_DE), **choice)
     capacity = min(group_tokens, int(expert_GJ.shape[1] * capacity_factor / n_experts))
-    choice_of_slot_GL, slot_of_choice_GJ = assign(expert_GJ, n_experts, capacity)
-    metrics["drop_rate"] = jnp.mean(slot_of_choice_GJ == n_experts * capacity, axis=-1, dtype=jnp.float32)
-    slots = choice_of_slot_GL, slot_of_choice_GJ
-    if expert_GJ.shape[1] > group_tokens and jax.lax.axis_size("expert") == 1:
-        y_ND = parts.mixture(x_GSD, gate_GJ, *slots, tuple(weights))
-    else:
-        served = lambda slots_GLD: _served(slots_GLD.reshape(-1, n_experts, capacity, d_model), weights)
-        y_ND = _through_slots(x_GSD, gate_GJ, *slots, served).reshape(x_ND.shape)
-    return y_ND, _over_groups(metrics)
-
-
-def _through_slots(x_GSD, gate_GJ, choice_of_slot_GL, slot_of_choice_GJ, served):
-    """y_GSD: moves tokens into slots, applies `served` to them, moves them back and sums over each token's choices."""
-    n_tokens, n_choices = x_GSD.shape[1], gate_GJ.shape[1]
-    top_k = n_choices // n_tokens
-    token_of_slot_GL = jnp.where(choice_of_slot_GL == n_choices, n_tokens, choice_of_slot_GL % n_tokens)
-    slots_GLD = rows.move(x_GSD, token_of_slot_GL, slot_of_choice_GJ, top_k)
-    slots_GLD = served(slots_GLD).reshape(slots_GLD.shape)
-    if top_k > 1:
-        gate_GJ = sharding.vary(gate_GJ, "model")  # like the slots after their experts
-        return rows.gathered(slots_GLD, gate_GJ, slot_of_choice_GJ, choice_of_slot_GL, token_of_slot_GL, top_k)
-    y_GSD = rows.move(slots_GLD, slot_of_choice_GJ, choice_of_slot_GL)
-    # an einsum, so that the gate's gradient is one too: XLA's CPU backend is slow at sums of products in one group
-    return jnp.einsum("gsd,gs->gsd", y_GSD, gate_GJ.astype(y_GSD.dtype))
+    choice_GL, slot_GJ = assign(expert_GJ, n_experts, capacity)
+    metrics["drop_rate"] = jnp.mean(slot_GJ == n_experts * capacity, axis=-1, dtype=jnp.float32)
+    x_GSD, gate_GJ = (sharding.vary(a, "model") for a in (x_GSD, gate_GJ))
+    y_GSD = _gated(x_GSD, gate_GJ, choice_GL, slot_GJ, functools.partial(_in_slots, weights))
+    return y_GSD.reshape(x_ND.shape), _over_groups(metrics)
 
 
 def _over_groups(metrics: dict) -> dict:
     return {name: m.sum(axis=0) if routing.is_count(m) else jnp.mean(m) for name, m in metrics.items()}
 
 
-def _served(slots_GECD, weights):
+def _in_slots(weights, rows_GLD, gate_GL1):
     """Passes every slot through its expert, which may be on another device of the expert axis."""
-    spread, (_, _, capacity, d_model) = jax.lax.axis_size("expert") > 1, slots_GECD.shape
-    if spread:  # every expert's slots to its device: [G, E, C, D] -> [G X, E / X, C, D]
-        slots_GECD = jax.lax.all_to_all(slots_GECD, "expert", split_axis=1, concat_axis=0, tiled=True)
-    n_groups, n_local = slots_GECD.shape[:2]
-    slots_END = slots_GECD.swapaxes(0, 1).reshape(n_local, n_groups * capacity, d_model)
-    slots_END = swiglu(slots_END, *weights)
-    slots_GECD = slots_END.reshape(n_local, n_groups, capacity, d_model).swapaxes(0, 1)
-    if spread:
-        slots_GECD = jax.lax.all_to_all(slots_GECD, "expert", split_axis=0, concat_axis=1, tiled=True)
-    return slots_GECD
+    n_local, n_devices = len(weights[0]), jax.lax.axis_size("expert")
+    shape_GXECI = (len(rows_GLD), n_devices, n_local, rows_GLD.shape[1] // (n_devices * n_local), -1)
+    by_expert = lambda a_GLI: jnp.moveaxis(_exchanged(a_GLI).reshape(shape_GXECI), 2, 0)
+    rows_EGXCD, gate_EGXC1 = by_expert(rows_GLD), by_expert(gate_GL1)
+    of_expert = lambda a: a.reshape(n_local, -1, a.shape[-1])
+    slots_END = swiglu(of_expert(rows_EGXCD), *weights, of_expert(gate_EGXC1))
+    return _exchanged(jnp.moveaxis(slots_END.reshape(rows_EGXCD.shape), 0, 2).reshape(rows_GLD.shape))
+
+
+def _exchanged(a_GLI):
+    """Rows that lie in equal parts for each device of the expert axis, to it; again, and they are back."""
+    if jax.lax.axis_size("expert") == 1:
+        return a_GLI
+    return jax.lax.all_to_all(a_GLI, "expert", split_axis=1, concat_axis=1, tiled=True)
 
 
 def dropless(x_ND, router_DE, weights, *, group_tokens: int | None = None, block: int | None = None, **choice):
@@ -181,11 +166,10 @@ def _trip(served, i, x_GSD, expert_GJ, gate_GJ, weights):
     n_devices, n_local, room = jax.lax.axis_size("expert"), len(weights[0]), _room(expert_GJ.size)
     choice_GL, slot_GJ = assign(expert_GJ // n_local, n_devices, room, i * room)
     expert_GL = jnp.take_along_axis(expert_GJ % n_local, choice_GL, axis=1, mode="fill", fill_value=n_local)
-    exchanged = lambda a_GLI: jax.lax.all_to_all(a_GLI, "expert", split_axis=1, concat_axis=1, tiled=True)
 
     def there(rows_GLD, gate_GL1):
-        gate_GL = exchanged(gate_GL1)[:, :, 0]
-        return exchanged(served(exchanged(rows_GLD), exchanged(expert_GL), gate_GL, weights))
+        gate_GL = _exchanged(gate_GL1)[:, :, 0]
+        return _exchanged(served(_exchanged(rows_GLD), _exchanged(expert_GL), gate_GL, weights))
 
     return _gated(x_GSD, gate_GJ, choice_GL, slot_GJ, there)
 

@@ -35,16 +35,12 @@ def taken(x_GID, index_GO):
     return jnp.take_along_axis(x_GID, index_GO[:, :, None], axis=1, mode="fill", fill_value=0)
 
 
-def sum_of_rows(x_GID, index_GJ, top_k: int, weight_GJ=None):
-    """[G, S, D]: the sum over each token's choices of the rows at `index`, times `weight`.
+def sum_of_rows(x_GID, index_GJ, top_k: int):
+    """[G, S, D]: the sum over each token's choices of the rows at `index`.
 
     The rows of all choices, `top_k` times as many as tokens, never exist as one array.
     """
-    found = [taken(x_GID, index_GS) for index_GS in jnp.split(index_GJ, top_k, axis=1)]
-    if weight_GJ is not None:
-        weights = jnp.split(weight_GJ, top_k, axis=1)
-        found = [rows_GSD * weight_GS[:, :, None] for rows_GSD, weight_GS in zip(found, weights)]
-    return functools.reduce(jnp.add, found)
+    return functools.reduce(jnp.add, (taken(x_GID, index_GS) for index_GS in jnp.split(index_GJ, top_k, axis=1)))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
@@ -62,25 +58,3 @@ def _summed_backward(top_k, token_of_slot_GL, dy_GSD):
 
 
 summed.defvjp(_summed_forward, _summed_backward)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(5,))
-def gathered(slots_GLD, gate_GJ, slot_of_choice_GJ, choice_of_slot_GL, token_of_slot_GL, top_k: int):
-    """[G, S, D]: the sum of the slots of each token's choices, times their gates; its gradient works slot by slot."""
-    return sum_of_rows(slots_GLD, slot_of_choice_GJ, top_k, gate_GJ.astype(slots_GLD.dtype))
-
-
-def _gathered_forward(*args):
-    return gathered(*args), args[:5]
-
-
-def _gathered_backward(top_k, residual, dy_GSD):
-    slots_GLD, gate_GJ, slot_of_choice_GJ, choice_of_slot_GL, token_of_slot_GL = residual
-    dy_GLD = taken(dy_GSD, token_of_slot_GL)
-    gate_GL = taken(gate_GJ[:, :, None], choice_of_slot_GL).astype(dy_GLD.dtype)
-    dgate_GL = jnp.einsum("gld,gld->gl", dy_GLD, slots_GLD)
-    dgate_GJ = taken(dgate_GL[:, :, None], slot_of_choice_GJ)[:, :, 0].astype(gate_GJ.dtype)
-    return dy_GLD * gate_GL, dgate_GJ, None, None, None
-
-
-gathered.defvjp(_gathered_forward, _gathered_backward)

@@ -309,8 +309,8 @@ def test_why_a_task_did_not_run_is_told(cluster, run, config, tmp_path):
     begun["jobs"][name]["code"] = ["0ld0c0de-jax0.9"]
     begun["jobs"] = {name: begun["jobs"][name]}  # and the other is gone from it
     path.write_text(json.dumps(begun))
-    for line in queue(cluster).splitlines():
-        cluster.call("scontrol", "release", line.split()[0].split("_")[0])
+    for array in {line.split()[0].split("_")[0] for line in queue(cluster).splitlines()}:  # a line for each task
+        cluster.call("scontrol", "release", array)
     wait(lambda: not queue(cluster), "the queue does not empty")
     why = f"job {name} belongs to code 0ld0c0de-jax0.9"
     status = run("launch.status", f"--workdir={workdir}").stdout
