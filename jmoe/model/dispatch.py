@@ -76,15 +76,27 @@ def mixture(x_ND, router_DE, weights, *, group_tokens: int, capacity_factor: flo
       y_ND, zero for tokens without an expert, to be summed over the model axis; routing.METRICS as float32 scalars,
       means over the local groups.
     """
-    n_experts, d_model = router_DE.shape[1], x_ND.shape[1]
-    x_GSD = x_ND.reshape(-1, group_tokens, d_model)
-    expert_GJ, gate_GJ, metrics = routing.route(routing.logits_of(x_GSD, router_DE), **choice)
+    n_experts, n_groups = router_DE.shape[1], len(x_ND) // group_tokens
+    logits_GSE = routing.logits_of(x_ND, router_DE).reshape(n_groups, group_tokens, n_experts)
+    expert_GJ, gate_GJ, metrics = routing.route(logits_GSE, **choice)
+    top_k = expert_GJ.shape[1] // group_tokens
     capacity = min(group_tokens, int(expert_GJ.shape[1] * capacity_factor / n_experts))
     choice_GL, slot_GJ = assign(expert_GJ, n_experts, capacity)
     metrics["drop_rate"] = jnp.mean(slot_GJ == n_experts * capacity, axis=-1, dtype=jnp.float32)
-    x_GSD, gate_GJ = (sharding.vary(a, "model") for a in (x_GSD, gate_GJ))
-    y_GSD = _gated(x_GSD, gate_GJ, choice_GL, slot_GJ, functools.partial(_in_slots, weights))
-    return y_GSD.reshape(x_ND.shape), _over_groups(metrics)
+    # from here on all tokens are one group, and an expert's slots of all groups lie together
+    group_G1 = jnp.arange(n_groups)[:, None]
+    turn_GL, token_GL = jnp.divmod(choice_GL, group_tokens)  # an empty slot's turn is top_k
+    choice_GEC = (turn_GL * len(x_ND) + group_G1 * group_tokens + token_GL).reshape(n_groups, n_experts, capacity)
+    owner_GJ, place_GJ = jnp.divmod(slot_GJ, capacity)  # a dropped choice's owner is expert E
+    slot_J = together((owner_GJ * n_groups + group_G1) * capacity + place_GJ, top_k)
+    x_GSD, gate_J = (sharding.vary(a, "model") for a in (x_ND[None], together(gate_GJ, top_k)))
+    served = functools.partial(_in_slots, weights)
+    return _gated(x_GSD, gate_J, choice_GEC.swapaxes(0, 1).reshape(1, -1), slot_J, served)[0], _over_groups(metrics)
+
+
+def together(a_GJ, top_k: int):
+    """The choices of all groups as those of one: the first choices of all tokens, then their second ones."""
+    return a_GJ.reshape(len(a_GJ), top_k, -1).swapaxes(0, 1).reshape(1, -1)
 
 
 def _over_groups(metrics: dict) -> dict:
@@ -94,12 +106,12 @@ def _over_groups(metrics: dict) -> dict:
 def _in_slots(weights, rows_GLD, gate_GL1):
     """Passes every slot through its expert, which may be on another device of the expert axis."""
     n_local, n_devices = len(weights[0]), jax.lax.axis_size("expert")
-    shape_GXECI = (len(rows_GLD), n_devices, n_local, rows_GLD.shape[1] // (n_devices * n_local), -1)
-    by_expert = lambda a_GLI: jnp.moveaxis(_exchanged(a_GLI).reshape(shape_GXECI), 2, 0)
-    rows_EGXCD, gate_EGXC1 = by_expert(rows_GLD), by_expert(gate_GL1)
-    of_expert = lambda a: a.reshape(n_local, -1, a.shape[-1])
-    slots_END = swiglu(of_expert(rows_EGXCD), *weights, of_expert(gate_EGXC1))
-    return _exchanged(jnp.moveaxis(slots_END.reshape(rows_EGXCD.shape), 0, 2).reshape(rows_GLD.shape))
+    # [1, X E N, I] -> [E, X N, I]
+    by_expert = lambda a_GLI: _exchanged(a_GLI).reshape(n_devices, n_local, -1, a_GLI.shape[2]).swapaxes(0, 1)
+    of_expert = lambda a_EXNI: a_EXNI.reshape(n_local, -1, a_EXNI.shape[3])
+    rows_EXND, gate_EXN1 = by_expert(rows_GLD), by_expert(gate_GL1)
+    slots_END = swiglu(of_expert(rows_EXND), *weights, of_expert(gate_EXN1))
+    return _exchanged(slots_END.reshape(rows_EXND.shape).swapaxes(0, 1).reshape(rows_GLD.shape))
 
 
 def _exchanged(a_GLI):
@@ -125,8 +137,6 @@ def dropless(x_ND, router_DE, weights, *, group_tokens: int | None = None, block
     expert_GJ, gate_GJ, metrics = routing.route(logits_GSE, **choice)
     metrics["drop_rate"] = jnp.zeros(len(expert_GJ), jnp.float32)
     top_k = expert_GJ.size // n_tokens
-    # from here on all tokens are one group: the first choices of all of them, then their second ones
-    together = lambda a_GJ: a_GJ.reshape(len(a_GJ), top_k, -1).swapaxes(0, 1).reshape(1, -1)
     if block is None and sharding.platform() == "tpu":
         block = 0
     elif block is None:
@@ -135,8 +145,8 @@ def dropless(x_ND, router_DE, weights, *, group_tokens: int | None = None, block
     served = functools.partial(_in_blocks, block) if block else _sorted
     if len(weights[0]) < n_experts:
         served = functools.partial(_travelled, served)
-    x_GSD, gate_GJ = (sharding.vary(a, "model") for a in (x_ND[None], together(gate_GJ)))
-    y_GSD = served(x_GSD, together(expert_GJ), gate_GJ, tuple(weights))
+    x_GSD, gate_GJ = (sharding.vary(a, "model") for a in (x_ND[None], together(gate_GJ, top_k)))
+    y_GSD = served(x_GSD, together(expert_GJ, top_k), gate_GJ, tuple(weights))
     return y_GSD[0], _over_groups(metrics)
 
 
@@ -197,7 +207,7 @@ def _gated(x_GSD, gate_GJ, choice_of_slot_GL, slot_of_choice_GJ, served):
     """y_GSD: moves rows and gates into slots, where `served` makes a row of each, and sums over each token's choices.
     It scales hidden units by the gates, not its result, which then is not needed for a gradient."""
     n_tokens, n_choices = x_GSD.shape[1], gate_GJ.shape[1]
-    token_GL = jnp.where(choice_of_slot_GL == n_choices, n_tokens, choice_of_slot_GL % n_tokens)
+    token_GL = jnp.where(choice_of_slot_GL >= n_choices, n_tokens, choice_of_slot_GL % n_tokens)
     rows_GLD = rows.move(x_GSD, token_GL, slot_of_choice_GJ, n_choices // n_tokens)
     gate_GL1 = rows.move(gate_GJ[:, :, None], choice_of_slot_GL, slot_of_choice_GJ).astype(x_GSD.dtype)
     return rows.summed(served(rows_GLD, gate_GL1), slot_of_choice_GJ, token_GL, n_choices // n_tokens)
