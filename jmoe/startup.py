@@ -1,8 +1,8 @@
 """The start of a command: Ctrl-C or a missing package while it imports its modules ends in one sentence. Garbage
 collection is off meanwhile: it would free nothing and take a sixth of the startup time.
 
-jmoe/__init__.py calls `begin` where a command starts, before it imports anything else; jmoe/cli.py calls `over` when
-the imports are done. This module imports only the standard library.
+A command's first lines call `begin`, before it imports anything else; jmoe/cli.py calls `over` when the imports are
+done. This module imports only the standard library.
 """
 
 import gc
@@ -17,7 +17,8 @@ from jmoe.packages import missing_package
 
 
 def begin() -> None:
-    """Handles Ctrl-C and missing packages, and keeps libtpu silent, for the imports that follow."""
+    """Handles Ctrl-C and missing packages, and keeps libtpu silent, for the imports that follow; jmoe/__init__.py calls
+    it for python -m jmoe.NAME."""
     sys.excepthook = _excepthook
     gc.disable()
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
