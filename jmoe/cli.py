@@ -9,6 +9,7 @@ Any other code is a failure that the same command may not meet again: 1 with a t
 memory ran out; 134 where jax aborts a process because another process of its run was lost.
 """
 
+import contextlib
 import errno
 import hashlib
 import importlib.util
@@ -37,45 +38,53 @@ def run(main, config_sections=None) -> None:
     is not installed. --help lists the config fields of `config_sections`: () means all sections, None means none.
     """
 
-    def guarded(argv):
+    def checked(argv):
         startup.over()
-        try:
-            if len(argv) > 1:
-                raise UserError(f"unexpected argument {argv[1]!r}: every option is a flag, --name=value")
-            check_flags(flags.FLAGS)
-            result = main(argv)
-            sys.stdout.flush()
-            return result
-        except UserError as error:
-            _fail(str(error), 2)
-        except Failure as error:
-            _fail(str(error), 1)
-        except Interrupted as error:
-            _fail(str(error), 128 + error.signum)
-        except KeyboardInterrupt:
-            _fail("interrupted; the same command resumes", 130)
-        except Exception as error:  # noqa: BLE001  an orbax or tensorstore error may wrap the disk's or the store's
-            if isinstance(error, BrokenPipeError):
-                try:
-                    sys.stdout.flush()
-                except BrokenPipeError:  # nobody reads our output any more, as after `| head`
-                    os._exit(128 + signal.SIGPIPE)
-            if outage := unavailable(error):
-                _fail(outage, UNAVAILABLE)
-            message = disk_error(error) or missing_package(error)
-            if message is None:
-                raise
-            _fail(message, 2)
+        if len(argv) > 1:
+            raise UserError(f"unexpected argument {argv[1]!r}: every option is a flag, --name=value")
+        check_flags(flags.FLAGS)
+        result = main(argv)
+        sys.stdout.flush()
+        return result
 
-    if {"--help", "-h", "-help", "--helpshort"} & set(sys.argv[1:]):
-        try:
+    with _ending():
+        if {"--help", "-h", "-help", "--helpshort"} & set(sys.argv[1:]):
             _help(sys.modules[main.__module__], config_sections)
-            sys.stdout.flush()
-        except BrokenPipeError:
-            os._exit(0)
-        return
-    _drop_echoes()
-    app.run(guarded, flags_parser=_parse)
+        else:
+            _drop_echoes()
+            app.run(checked, flags_parser=_parse)
+
+
+@contextlib.contextmanager
+def _ending():
+    """Ends the process in one line on stderr for each error that one explains."""
+    try:
+        yield
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001  orbax and tensorstore wrap the disk's or the store's
+        if isinstance(error, BrokenPipeError):
+            try:
+                sys.stdout.flush()
+            except BrokenPipeError:  # nobody reads our output any more, as after `| head`
+                os._exit(128 + signal.SIGPIPE)
+        code, message = _told(error)
+        if message is None:
+            raise
+        print(message if code > 128 else f"error: {message}", file=sys.stderr, flush=True)
+        sys.stdout.flush()
+        os._exit(code)  # background threads of a failed save must not hold the process up
+
+
+def _told(error: BaseException) -> tuple[int, str | None]:
+    """The exit code and the sentence for an error; no sentence for one that needs a traceback."""
+    if isinstance(error, KeyboardInterrupt):
+        return 130, "interrupted; the same command resumes"
+    if isinstance(error, Interrupted):
+        return 128 + error.signum, str(error)
+    if isinstance(error, UserError | Failure):
+        return 2 if isinstance(error, UserError) else 1, str(error)
+    if outage := unavailable(error):
+        return UNAVAILABLE, outage
+    return 2, disk_error(error) or missing_package(error)
 
 
 def check_flags(given: flags.FlagValues) -> None:
@@ -102,12 +111,16 @@ def _help(module, config_sections) -> None:
     name = sys.argv[0] if module.__name__ == "__main__" else module.__name__
     if "config" in flags.FLAGS:
         flags.FLAGS.register_key_flag_for_module(name, flags.FLAGS["config"])
-    print(module.__doc__, flags.FLAGS.module_help(name), sep="\n")
+    said = f"{module.__doc__}\n{flags.FLAGS.module_help(name)}"
     if config_sections is not None:
         from jmoe.config import fields
 
         path = _config_path(sys.argv) or "configs/joint_moe.py"
-        print("\n" + fields.describe(path, _checked(config_in, path), config_sections))
+        said += "\n\n" + fields.describe(path, config_in(path), config_sections)
+    try:
+        print(said, flush=True)
+    except BrokenPipeError:
+        os._exit(0)
 
 
 # --config.FIELD=None for a field that is a number or None: a number's flag cannot parse None, so read_config sets it
@@ -154,13 +167,6 @@ def _causes(error: BaseException | None):
         error = error.__cause__ or error.__context__
 
 
-def _fail(message: str, code: int) -> None:
-    print(f"error: {message}" if code in (1, 2, UNAVAILABLE) else message, file=sys.stderr, flush=True)
-    # Background threads of a failed save must not hold the process up.
-    sys.stdout.flush()
-    os._exit(code)
-
-
 def _drop_echoes() -> None:
     """Silences what a failed save or restore leaves behind, which hides the cause: callbacks that find their event loop
     closed, and reads that Python closes unfinished, which Orbax makes an error of."""
@@ -184,28 +190,20 @@ def _parse(argv):
     logging.set_verbosity(logging.FATAL)  # libraries log every step, and every error twice; --verbosity=0 shows it
     argv = [arg for arg in argv if not NONE.fullmatch(arg)]
     if path := _config_path(argv):  # ml_collections, which loads it again, tells of mistakes in many lines
-        _checked(config_in, path)
+        config_in(path)
     try:
         argv = flags.FLAGS([re.sub("(?<=^--config=).+", lambda path: installed(path[0]), arg) for arg in argv])
     except flags.Error as error:
         if missing := re.match(r"flag --(\w+)=None: Flag --\1 must have a value other than None", str(error)):
-            _fail(f"--{missing[1]} is missing: {flags.FLAGS[missing[1]].help}\nPass --help to see the flags.", 2)
-        _fail(f"{error}\nPass --help to see the flags.", 2)
+            error = f"--{missing[1]} is missing: {flags.FLAGS[missing[1]].help}"
+        raise UserError(f"{error}\nPass --help to see the flags.") from None
     except (AttributeError, KeyError, TypeError, ValueError) as error:  # an unknown --config.field
-        _fail(f"--config has no such field or value: {one_line(error)}", 2)
+        raise UserError(f"--config has no such field or value: {one_line(error)}") from None
     return argv
 
 
 def _config_path(argv) -> str | None:
     return next((arg.partition("=")[2] for arg in argv if re.match(r"--?config=", arg)), None)
-
-
-def _checked(function, *args):
-    """function(*args); a UserError ends the process."""
-    try:
-        return function(*args)
-    except UserError as error:
-        _fail(str(error), 2)
 
 
 def load_module(path: str, what: str):

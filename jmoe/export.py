@@ -5,20 +5,16 @@ dense model, Qwen2-MoE, Qwen3-MoE or OLMoE for a mixture. Refused, since transfo
 LayerNorm, no norm before its head, sigmoid scores, bias balancing, or shared experts plus norms of queries and keys.
 """
 
-if __name__ == "__main__":
-    from jmoe import startup
-
-    startup.begin()
-
 import json
 
 from absl import flags
 
 from jmoe import cli
 from jmoe.errors import UserError
-from jmoe.exchange import card, layout, tensor_files, tensors, tokenizer_files
+from jmoe.exchange import card, layout, tensor_files, tensors
 from jmoe.run import saved
 from jmoe.storage import files as storage
+from jmoe.text import tokenizer
 
 
 def main(_):
@@ -46,7 +42,7 @@ def export(workdir, out, segment=None, step=None, dtype="float32", **options) ->
     if result and result["n_tokens"] != record["n_tokens"]:
         result = None
     ids = {"bos_token_id": made.end_of_text, "eos_token_id": made.end_of_text}
-    texts = tokenizer_files.files(made, config.data.seq_len) | {
+    texts = tokenizer_files(made, config.data.seq_len) | {
         "README.md": card.card(str(out), record, config, result, options.get("law")),
         "generation_config.json": json.dumps(ids, indent=2),
         "config.json": json.dumps(values | ids | {"torch_dtype": dtype}, indent=2),
@@ -54,6 +50,24 @@ def export(workdir, out, segment=None, step=None, dtype="float32", **options) ->
     tensor_files.write(out, dict(tensors.tensors(params, config.model)), dtype)
     for name, text in texts.items():
         storage.write_whole(out / name, text)
+
+
+def tokenizer_files(made: tokenizer.Tokenizer, seq_len: int) -> dict[str, str]:
+    """A tokenizer as transformers loads it, {name of a file: its text}. It takes text that spells the end-of-text for
+    ordinary text, as training does."""
+    import tokenizers
+
+    text = made.json()
+    end = tokenizers.Tokenizer.from_str(text).id_to_token(made.end_of_text)
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": end,  # in training a document follows the end of another
+        "eos_token": end,
+        "model_max_length": seq_len,
+        "clean_up_tokenization_spaces": False,
+        "split_special_tokens": True,
+    }
+    return {"tokenizer.json": text, "tokenizer_config.json": json.dumps(config, indent=2)}
 
 
 if __name__ == "__main__":

@@ -17,7 +17,8 @@ from jmoe.packages import missing_package
 
 
 def begin() -> None:
-    """Handles Ctrl-C and missing packages, and keeps libtpu silent, for the imports that follow."""
+    """Handles Ctrl-C and missing packages, and keeps libtpu silent, for the imports that follow; jmoe/__init__.py calls
+    it for python -m jmoe.NAME."""
     sys.excepthook = _excepthook
     gc.disable()
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
@@ -36,11 +37,13 @@ def over() -> None:
 
 def train() -> None:
     """The command jmoe-train, as python -m jmoe.train."""
+    begin()
     runpy.run_module("jmoe.train", run_name="__main__", alter_sys=True)
 
 
 def sweep() -> None:
     """The command jmoe-sweep, as python -m launch.sweep."""
+    begin()
     runpy.run_module("launch.sweep", run_name="__main__", alter_sys=True)
 
 

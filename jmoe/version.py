@@ -1,6 +1,5 @@
 """The version of the code that trains: what makes two runs comparable."""
 
-import ast
 import hashlib
 import importlib.metadata
 import io
@@ -22,15 +21,13 @@ def code_version() -> str:
 def _code(source: str) -> str:
     """The source without comments, docstrings and empty lines. It stays text: each version of Python prints a syntax
     tree differently, and the hosts of a sweep may have different versions."""
-    lines = source.splitlines()
+    lines, begins = source.splitlines(), True
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        row, column = token.start
         if token.type == tokenize.COMMENT:
-            row, column = token.start
             lines[row - 1] = lines[row - 1][:column]
-    documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, documented) and ast.get_docstring(node) is not None:
-            docstring = node.body[0]
-            for row in range(docstring.lineno, docstring.end_lineno + 1):
-                lines[row - 1] = ""
+        elif token.type == tokenize.STRING and begins:  # a docstring
+            lines[row - 1 : token.end[0]] = [""] * (token.end[0] - row + 1)
+        if token.type not in (tokenize.COMMENT, tokenize.NL, tokenize.INDENT, tokenize.DEDENT):
+            begins = token.type == tokenize.NEWLINE
     return "\n".join(filter(None, map(str.rstrip, lines)))

@@ -91,7 +91,11 @@ def _instruction(computation: str, name: str, text: str, is_root: bool) -> Instr
     closing = _closing(text, opening)
     arguments, attributes = text[opening + 1 : closing - 1], text[closing:]
     operands = tuple(_NAME.findall(arguments))
-    return Instruction(computation, name, text[:opening], _arrays(kind), operands, arguments, attributes, is_root)
+    arrays = []
+    for dtype, bits, dims, layout in _ARRAY.findall(kind):
+        bits = 8 if dtype == "pred" else 16 if dtype == "bf16" else int(bits or 0)
+        arrays.append(Array(dtype, bits, tuple(int(d) for d in dims.split(",") if d), "S(1)" in layout))
+    return Instruction(computation, name, text[:opening], tuple(arrays), operands, arguments, attributes, is_root)
 
 
 def _closing(text: str, start: int) -> int:
@@ -102,11 +106,3 @@ def _closing(text: str, start: int) -> int:
         if depth == 0:
             return i + 1
     raise ValueError(f"unbalanced parentheses: {text[:80]}")
-
-
-def _arrays(text: str) -> tuple[Array, ...]:
-    arrays = []
-    for dtype, bits, dims, layout in _ARRAY.findall(text):
-        bits = 8 if dtype == "pred" else 16 if dtype == "bf16" else int(bits or 0)
-        arrays.append(Array(dtype, bits, tuple(int(d) for d in dims.split(",") if d), "S(1)" in layout))
-    return tuple(arrays)

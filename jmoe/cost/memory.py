@@ -1,6 +1,5 @@
 """Whether a step fits into a device's memory: what the compiler reserves, and what would help where it does not."""
 
-import bisect
 import contextlib
 import math
 import os
@@ -79,13 +78,6 @@ def with_microbatches(config, n_tokens: int):
     with other.unlocked():
         other.microbatch_tokens = n_tokens
     return other
-
-
-def largest_microbatch(config, devices, fits) -> int | None:
-    """The largest of `microbatches` for which `fits(config)` holds, by bisection; None if there is none."""
-    sizes = microbatches(config, len(devices))
-    first = bisect.bisect_left(sizes, True, key=lambda size: fits(with_microbatches(config, size)))
-    return sizes[first] if first < len(sizes) else None
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 Bytes, FLOPs and seconds, per device and step.
 """
 
+import bisect
 import dataclasses
 import sys
 
@@ -10,9 +11,8 @@ import jax
 import jax.numpy as jnp
 
 from jmoe.config import counts
-from jmoe.config.check import microbatch_tokens
 from jmoe.cost import chips, experts
-from jmoe.cost.memory import DoesNotFit, compile_step, gib, largest_microbatch, of_step
+from jmoe.cost.memory import DoesNotFit, compile_step, gib, microbatches, of_step, with_microbatches
 from jmoe.cost.program import Program
 from jmoe.model.dispatch import ROOM
 
@@ -104,16 +104,14 @@ def _roofline(result: dict, chip: chips.Chip, published_flops: float) -> dict:
 
 def smaller(config, devices) -> tuple[dict, str]:
     """The largest config.microbatch_tokens with which a step fits that did not: as JSON, and as a line to read."""
-    tried = {}
+    sizes, tried = microbatches(config, len(devices)), {}
 
-    def fits(other) -> bool:
-        n_tokens = microbatch_tokens(other)
+    def fits(n_tokens: int) -> bool:
         print(f"compiling with --config.microbatch_tokens={n_tokens}", file=sys.stderr)
-        tried[n_tokens] = measure(other, devices)
+        tried[n_tokens] = measure(with_microbatches(config, n_tokens), devices)
         return tried[n_tokens]["fits"]
 
-    n_tokens = largest_microbatch(config, devices, fits)
-    if n_tokens:
+    if n_tokens := next(iter(sizes[bisect.bisect_left(sizes, True, key=fits) :]), None):
         peak = tried[n_tokens]["memory_bytes"]["peak"]
         line = f"  fits by --config.microbatch_tokens={n_tokens}: peak {gib(peak)}"
         return {"microbatch_tokens": n_tokens, "peak": peak}, line
@@ -178,27 +176,23 @@ def table(r: dict, title: str) -> str:
     for one in r["largest_arrays"][:4]:
         lines.append(f"    {gib(one['bytes']):10}  {one['array']:28} {one['source']}")
     if "mfu" in r:
-        times, step = _roofline_lines(r)
-        passes = _si(flops["matmul_passes"])
-        lines += [f"  roofline     {times}; float32 products in 6 bfloat16 passes: {passes} FLOPs", step]
+        by = f"float32 products in 6 bfloat16 passes: {_si(flops['matmul_passes'])} FLOPs"
+        lines += _roofline_lines(f"  roofline     {{}}; {by}", r)
     else:
         lines.append("  roofline     unknown: the peaks of these devices are not listed here; config.chip takes them")
     if peaks := r.get("measured_peaks"):
-        times, step = _roofline_lines(peaks)
         rates = f"{_si(peaks['flops'])}FLOP/s and {_si(peaks['bandwidth'])}B/s of {peaks['file']}"
-        lines += [f"  as measured  {times}; by {rates}", step]
+        lines += _roofline_lines(f"  as measured  {{}}; by {rates}", peaks)
     return "\n".join(lines + ["  fits" if r["fits"] else "  DOES NOT FIT"])
 
 
-def _roofline_lines(r: dict) -> tuple[str, str]:
-    """The times of the parts, and the line of the step."""
-    parts, mfu = r["roofline_seconds"], r["mfu"]
-    times = ", ".join(f"{part} {1e3 * parts[part]:.1f} ms" for part in ("compute", "memory", "network"))
-    step = (
-        f"               step {1e3 * parts['overlapped']:.1f} ms (MFU {mfu['overlapped']:.1%}) if all overlaps, "
-        f"{1e3 * parts['serial']:.1f} ms (MFU {mfu['serial']:.1%}) if nothing does"
-    )
-    return times, step
+def _roofline_lines(line: str, r: dict) -> list[str]:
+    """`line` with the times of the parts in it, and the line of the step."""
+    ms, mfu = {part: f"{1e3 * seconds:.1f} ms" for part, seconds in r["roofline_seconds"].items()}, r["mfu"]
+    step = f"step {ms['overlapped']} (MFU {mfu['overlapped']:.1%}) if all overlaps, "
+    step += f"{ms['serial']} (MFU {mfu['serial']:.1%}) if nothing does"
+    times = ", ".join(f"{part} {ms[part]}" for part in ("compute", "memory", "network"))
+    return [line.format(times), f"               {step}"]
 
 
 def _si(value: float) -> str:

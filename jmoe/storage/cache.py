@@ -9,10 +9,3 @@ def cache_dir() -> pathlib.Path:
     if path := os.environ.get("JMOE_CACHE"):
         return pathlib.Path(path)
     return pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "jmoe"
-
-
-def folder_of_cache(*parts: str) -> pathlib.Path:
-    """A folder of the cache, created if it is missing."""
-    path = cache_dir().joinpath(*parts)
-    path.mkdir(parents=True, exist_ok=True)
-    return path

@@ -23,7 +23,7 @@ from tqdm import tqdm
 from jmoe.config.field import named_paths
 from jmoe.errors import Unavailable, UserError
 from jmoe.storage import ownership
-from jmoe.storage.cache import cache_dir, folder_of_cache
+from jmoe.storage.cache import cache_dir
 from jmoe.storage.files import is_remote, write_whole
 from jmoe.text import manifest as manifest_lib
 from jmoe.text import mixture, prepare, sources, tokenizer
@@ -226,10 +226,11 @@ def _fetched(path: str) -> pathlib.Path:
         text = (remote / "manifest.json").read_text()
         manifest = manifest_lib.parse(text)
         shards = [shard["file"] for split in SPLITS for shard in manifest["shards"][split]]
-        cache = folder_of_cache("tokens")
+        cache = cache_dir() / "tokens"
         folder = cache / f"{manifest['fingerprint']}-{manifest['sha256'][:16]}"
         if folder.exists():
             return folder
+        cache.mkdir(parents=True, exist_ok=True)
         work = pathlib.Path(tempfile.mkdtemp(prefix="fetching-", dir=cache))
         try:
             for name in tqdm(shards, desc=f"fetching {path}", unit=" shards", disable=None, leave=False):
@@ -249,17 +250,17 @@ def _fetched(path: str) -> pathlib.Path:
 
 def _cached(data, vocab_size) -> Corpus:
     """The text of `data`, prepared in the cache unless it is already there."""
-    cache = folder_of_cache("tokens")
+    cache = cache_dir() / "tokens"
     if data.fingerprint and (folder := cache / data.fingerprint).exists():
         return open_folder(folder)
     text, encoder = sources.find(data), tokenizer.load(data.tokenizer, data.end_of_text)
     _check_vocabulary(vocab_size, encoder.describe())
     digest = prepare.digest(text, data, encoder)
-    listing = folder_of_cache("tokens", "listings") / digest
-    with ownership.hold(folder_of_cache("tokens", "locks") / digest, "preparing this text", math.inf):
+    listing = cache / "listings" / digest
+    with ownership.hold(cache / "locks" / digest, "preparing this text", math.inf):
         if listing.exists() and (folder := cache / listing.read_text()).exists():
             return open_folder(folder)
-        work = folder_of_cache("tokens", f"preparing-{digest}")
+        work = cache / f"preparing-{digest}"
         manifest = prepare.prepare(text, data, encoder, work)
         folder = cache / manifest["fingerprint"]
         _move(work, folder)
@@ -267,6 +268,7 @@ def _cached(data, vocab_size) -> Corpus:
             if "token_bytes" not in open_folder(folder).manifest:
                 shutil.copytree(work, folder, dirs_exist_ok=True, copy_function=os.replace)
             shutil.rmtree(work, ignore_errors=True)
+        listing.parent.mkdir(exist_ok=True)
         write_whole(listing, manifest["fingerprint"])
         if manifest["skipped"]:
             tqdm.write(skipped_warning(manifest["skipped"]), file=sys.stderr)

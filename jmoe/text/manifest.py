@@ -5,12 +5,13 @@ sizes are checked: no name in it can lead out of the folder.
 """
 
 import base64
-import hashlib
 import json
 import re
 import zlib
 
 import numpy as np
+
+from jmoe.storage.files import sealed
 
 SPLITS = ("train", "validation")
 
@@ -29,25 +30,15 @@ FILES = lambda x: isinstance(x, list) and bool(x), "a list of files"
 STRING = lambda x: isinstance(x, str), "a string"
 SHA256 = _text("[0-9a-f]{64}")
 SHARD_NAME = _text(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}\.bin", "the bare name of a .bin file")
-ENTRIES = {  # an object before what it holds
+ENTRIES = {
     "fingerprint": _text("[0-9a-f]{16}"),
-    "sha256": SHA256,
-    "tokenizer": OBJECT,
     "tokenizer.name": STRING,
     "tokenizer.sha256": STRING,
     "tokenizer.vocab_size": _count(2**31),
-    "source": OBJECT,
     "source.inputs": STRING,
+    **{f"{what}.{split}": _count() for what in ("documents", "tokens", "bytes") for split in SPLITS},
+    **{f"shards.{split}": FILES for split in SPLITS},
 }
-for _what in ("documents", "tokens", "bytes"):
-    ENTRIES |= {_what: OBJECT} | {f"{_what}.{split}": _count() for split in SPLITS}
-ENTRIES |= {"shards": OBJECT} | {f"shards.{split}": FILES for split in SPLITS}
-
-
-def sha256(manifest: dict) -> str:
-    """The hash of everything in a manifest but its own hash."""
-    rest = {name: value for name, value in manifest.items() if name != "sha256"}
-    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
 def parse(text: str) -> dict:
@@ -57,11 +48,13 @@ def parse(text: str) -> dict:
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     _check("it", manifest, OBJECT)
+    if manifest != sealed(manifest):
+        raise ValueError("its content differs from its own hash")
     for name, kind in ENTRIES.items():
         holder, _, entry = name.rpartition(".")
-        _check(name, (manifest[holder] if holder else manifest).get(entry), kind)
-        if name == "sha256" and manifest[name] != sha256(manifest):
-            raise ValueError("its content differs from its own hash")
+        inside = manifest.get(holder) if holder else manifest
+        _check(holder, inside, OBJECT)
+        _check(name, inside.get(entry), kind)
     names = set()
     for split in SPLITS:
         for i, shard in enumerate(manifest["shards"][split]):

@@ -22,7 +22,7 @@ import numpy as np
 from tqdm import tqdm
 
 from jmoe.errors import UserError
-from jmoe.storage.files import write_whole
+from jmoe.storage.files import sealed, write_whole
 from jmoe.text import holdout, readers, sources
 from jmoe.text import manifest as manifest_lib
 from jmoe.text import tokenizer as tokenizer_lib
@@ -61,8 +61,7 @@ def prepare(text: sources.Text, data, tokenizer, folder: pathlib.Path, n_workers
     _tokenise(units, paths, data, tokenizer, n_workers)
     manifest = _write(units, paths, data, tokenizer, folder, shard_tokens)
     manifest["source"] = {"train": data.path, "validation": data.validation_path, "inputs": work.name[6:]}
-    manifest["sha256"] = manifest_lib.sha256(manifest)
-    write_whole(folder / "manifest.json", json.dumps(manifest, indent=1))
+    write_whole(folder / "manifest.json", json.dumps(sealed(manifest), indent=1))
     clean(folder)
     return manifest
 
@@ -121,8 +120,9 @@ def _work(unit, path) -> None:
     _tokenise_unit(unit, path, *_worker)
 
 
-def _tokenise_unit(unit, path: pathlib.Path, data, tokenizer) -> None:
-    """Writes `tokens` [t], `documents` [n] and `n_skipped` of one unit, leaving out repeated documents."""
+def _tokenise_unit(unit, path: pathlib.Path, data, tokenizer, cut=(None, 0)) -> None:
+    """Writes `tokens` [t], `documents` [n] and `n_skipped` of one unit, leaving out repeated documents. `cut`: the
+    sha256 of a document that counts as two, and about how many bytes the second has."""
     tokens, documents, seen, n_skipped = [np.empty(0, tokenizer.dtype)], [], set(), 0
     for document in _read(unit, data):
         if document is None:
@@ -131,8 +131,10 @@ def _tokenise_unit(unit, path: pathlib.Path, data, tokenizer) -> None:
         key = hashlib.sha256(document).digest()
         if document and key not in seen:
             seen.add(key)
-            tokens.append(tokenizer.encode(document))
-            documents.append((key, len(tokens[-1]), len(document)))
+            at = holdout.cut_at(document, cut[1]) if key.rstrip(b"\0") == cut[0] else 0  # numpy drops trailing zeros
+            for part in (document[:at], document[at:]) if at else (document,):
+                tokens.append(tokenizer.encode(part))
+                documents.append((hashlib.sha256(part).digest(), len(tokens[-1]), len(part)))
     temporary = path.with_suffix(f".{os.getpid()}.tmp")
     with open(temporary, "wb") as file:
         documents = np.array(documents, _DOCUMENTS)
@@ -155,9 +157,8 @@ def _write(units, paths, data, tokenizer, folder, shard_tokens) -> dict:
     given = np.repeat([split == "validation" for split, _ in units], [len(table) for table in tables]).astype(bool)
     kept, held_out, cut, fingerprint = holdout.choose(documents, given, bool(data.validation_path), rules(tokenizer))
     chosen = {"train": kept & ~held_out, "validation": kept & held_out}
-    cut_unit = None
     if cut:
-        cut_unit, place, halves = _cut(*cut, units, tables, data, tokenizer)
+        _cut(*cut, units, paths, tables, data, tokenizer)
         documents = np.concatenate(tables)
         chosen = {split: np.insert(chosen[split], cut[0] + 1, split == "validation") for split in SPLITS}
     counts = {split: int(np.sum(chosen[split])) for split in SPLITS}
@@ -169,8 +170,6 @@ def _write(units, paths, data, tokenizer, folder, shard_tokens) -> dict:
     first, of_token = 0, np.zeros(tokenizer.vocab_size, np.int64)
     for i, table in enumerate(tqdm(tables, desc="writing shards", unit=" units", disable=None, leave=False)):
         tokens = _member(paths[i], "tokens")
-        if i == cut_unit:
-            tokens = np.concatenate([tokens[: place.start], halves, tokens[place.stop :]])
         for split in SPLITS:
             some = chosen[split][first : first + len(table)]
             part = tokens[np.repeat(some, table["tokens"])]
@@ -205,27 +204,17 @@ def _too_little(counts: dict[str, int], data) -> str:
     return f"config.data.path={data.path!r} holds no text that config.data.validation_path does not hold out"
 
 
-def _cut(index: int, tail: int, units, tables, data, tokenizer):
-    """Reads document `index` again and cuts it in two; the second part, its last `tail` bytes or so, is held out.
-
-    Replaces its row in `tables` by two. Returns its unit's index, its slice of the unit's tokens, both parts' tokens.
-    """
+def _cut(index: int, tail: int, units, paths, tables, data, tokenizer) -> None:
+    """Tokenises the unit of document `index` again, now with that document as two, of which the second, its last `tail`
+    bytes or so, is held out. Puts the unit's new file and table in the place of those in `paths` and `tables`."""
     ends = np.cumsum([len(table) for table in tables])
     i = int(np.searchsorted(ends, index, "right"))
-    table, row = tables[i], index - int(ends[i] - len(tables[i]))
-    key = bytes(table["sha256"][row])  # numpy drops trailing zero bytes
-    for document in _read(units[i][1], data):
-        if document and hashlib.sha256(document).digest().rstrip(b"\0") == key:
-            break
-    else:
-        raise UserError(f"{units[i][1][0].path} changed while it was prepared; the same command starts it again")
-    at = holdout.cut_at(document, tail)
-    parts = document[:at], document[at:]
-    tokens = [tokenizer.encode(part) for part in parts]
-    rows = [(hashlib.sha256(part).digest(), len(ids), len(part)) for part, ids in zip(parts, tokens)]
-    tables[i] = np.concatenate([table[:row], np.array(rows, _DOCUMENTS), table[row + 1 :]])
-    start = int(table["tokens"][:row].sum())
-    return i, slice(start, start + int(table["tokens"][row])), np.concatenate(tokens)
+    (_, unit), before, row = units[i], tables[i], index - int(ends[i] - len(tables[i]))
+    paths[i] = paths[i].with_name("cut.npz")
+    _tokenise_unit(unit, paths[i], data, tokenizer, (before["sha256"][row], tail))
+    tables[i] = _member(paths[i], "documents")
+    if len(tables[i]) != len(before) + 1 or np.any(np.delete(tables[i], [row, row + 1]) != np.delete(before, row)):
+        raise UserError(f"{unit[0].path} changed while it was prepared; the same command starts it again")
 
 
 def _token_bytes(counts: np.ndarray, tokenizer, n_bytes: int) -> np.ndarray:

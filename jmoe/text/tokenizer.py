@@ -36,7 +36,6 @@ class Tokenizer:
     end_of_text: int
     sha256: str  # of the vocabulary; empty for bytes
     encode_part: Callable  # text -> ids
-    byte_lengths: Callable  # () -> uint16 [vocab_size]: the UTF-8 bytes that each token stands for, 0 for end-of-text
     json: Callable  # () -> the text of a tokenizer.json that encodes and decodes alike
 
     @property
@@ -68,6 +67,25 @@ class Tokenizer:
                 shown = text
         yield text_of(ids)[len(shown) :]
 
+    def byte_lengths(self) -> np.ndarray:
+        """UTF-8 bytes that each token stands for, uint16 [vocab_size], 0 for the end-of-text: exact for byte-level
+        vocabularies. Others usually write a space as U+2581, a part of a word as ## and a byte as <0x0A>."""
+        tokenizers = packages.needed("tokenizers", "tokenizer.json")
+        text = self.json()
+        settings = json.loads(text)
+        byte_level = '"ByteLevel"' in json.dumps([settings.get("pre_tokenizer"), settings.get("decoder")])
+        added = {token["content"] for token in settings.get("added_tokens") or ()}
+        lengths = np.zeros(self.vocab_size, np.uint16)
+        for token, i in tokenizers.Tokenizer.from_str(text).get_vocab(with_added_tokens=True).items():
+            if byte_level and token not in added:
+                lengths[i] = len(token)  # a character for each byte
+            elif re.fullmatch(r"<0x[0-9A-F]{2}>", token):
+                lengths[i] = 1
+            else:
+                lengths[i] = len(token.removeprefix("##").replace("\u2581", " ").encode())
+        lengths[self.end_of_text] = 0
+        return lengths
+
     def describe(self) -> dict:
         """Its entry in a manifest: name, vocab_size, end_of_text, sha256."""
         return {name: getattr(self, name) for name in ("name", "vocab_size", "end_of_text", "sha256")}
@@ -86,9 +104,8 @@ def load(name: str, end_of_text: str = "") -> Tokenizer:
     Raises UserError for an unknown name, a missing or damaged file, a vocabulary that can't be had, or no end-of-text.
     """
     if name == "bytes":
-        lengths = np.array([1] * 256 + [0], np.uint16)
         as_json = lambda: _byte_level_json({token: byte for byte, token in _characters().items()}, [])
-        made = Tokenizer("bytes", "bytes, end-of-text 256", 257, 256, "", None, lambda: lengths, as_json)
+        made = Tokenizer("bytes", "bytes, end-of-text 256", 257, 256, "", None, as_json)
     elif name == "gpt2":
         made = _published_gpt2()
     elif name.endswith(BYTE_PAIRS):
@@ -132,8 +149,8 @@ def _published_gpt2() -> Tokenizer:
     made = functools.cache(lambda: _byte_pairs("gpt2", _download_gpt2()))
     late = lambda name: lambda *args: getattr(made(), name)(*args)
     end = GPT2_SIZE - 1
-    rules, functions = _byte_pair_rules(GPT2_SHA256, end), ("encode_part", "byte_lengths", "json")
-    return Tokenizer("gpt2", rules, GPT2_SIZE, end, GPT2_SHA256, *map(late, functions))
+    rules = _byte_pair_rules(GPT2_SHA256, end)
+    return Tokenizer("gpt2", rules, GPT2_SIZE, end, GPT2_SHA256, late("encode_part"), late("json"))
 
 
 def _download_gpt2() -> bytes:
@@ -185,7 +202,6 @@ def _byte_pairs(name: str, vocabulary: bytes, path: str = GPT2_URL) -> Tokenizer
     pattern, special = openai_public.r50k_pat_str, {END_OF_TEXT[0]: end}
     encoding = tiktoken.Encoding("gpt2", pat_str=pattern, mergeable_ranks=ranks, special_tokens=special)
     encode = lambda text: encoding.encode_to_numpy(text, disallowed_special=())
-    lengths = np.array([*map(len, ranks), 0], np.uint16)  # ranks are in the order of their ids
     name = "gpt2" if sha256 == GPT2_SHA256 else name
 
     def as_json():
@@ -193,7 +209,7 @@ def _byte_pairs(name: str, vocabulary: bytes, path: str = GPT2_URL) -> Tokenizer
         ids = [*_characters().values(), *map("".join, pairs)]
         return _byte_level_json({token: i for i, token in enumerate(ids)}, pairs)
 
-    return Tokenizer(name, _byte_pair_rules(sha256, end), end + 1, end, sha256, encode, lambda: lengths, as_json)
+    return Tokenizer(name, _byte_pair_rules(sha256, end), end + 1, end, sha256, encode, as_json)
 
 
 def _characters() -> dict[int, str]:
@@ -242,26 +258,7 @@ def _tokenizer_json(path: str, end_of_text: str) -> Tokenizer:
     encode = lambda text: np.array(encoder.encode_batch_fast([text], add_special_tokens=False)[0].ids, np.uint32)
     sha256 = hashlib.sha256(content).hexdigest()
     rules = f"tokenizer.json {sha256[:16]}, end-of-text {end}, parts of {PART}"
-    lengths = lambda: _byte_lengths(settings, vocabulary, vocab_size, end)
     if '"ByteLevel"' in json.dumps(settings.get("pre_tokenizer")) and not settings.get("decoder"):
         settings["decoder"] = json.loads(tokenizers.decoders.ByteLevel().__getstate__())
     as_json = lambda: json.dumps(settings | {"truncation": None, "padding": None}, ensure_ascii=False)
-    return Tokenizer(pathlib.Path(path).name, rules, vocab_size, end, sha256, encode, lengths, as_json)
-
-
-def _byte_lengths(settings: dict, vocabulary: dict[str, int], vocab_size: int, end_of_text: int) -> np.ndarray:
-    """UTF-8 bytes [vocab_size] of each token of a tokenizer.json: exact for byte-level vocabularies. Others usually
-    write a space as U+2581, a part of a word as ## and a byte as <0x0A>."""
-    steps = json.dumps([settings.get("pre_tokenizer"), settings.get("decoder")])
-    byte_level = '"ByteLevel"' in steps
-    added = {token["content"] for token in settings.get("added_tokens") or ()}
-    lengths = np.zeros(vocab_size, np.uint16)
-    for token, i in vocabulary.items():
-        if byte_level and token not in added:
-            lengths[i] = len(token)  # a character for each byte
-        elif re.fullmatch(r"<0x[0-9A-F]{2}>", token):
-            lengths[i] = 1
-        else:
-            lengths[i] = len(token.removeprefix("##").replace("\u2581", " ").encode())
-    lengths[end_of_text] = 0
-    return lengths
+    return Tokenizer(pathlib.Path(path).name, rules, vocab_size, end, sha256, encode, as_json)

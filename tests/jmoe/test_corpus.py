@@ -13,7 +13,8 @@ from text_fixtures import settings
 
 from jmoe.errors import UserError
 from jmoe.storage.cache import cache_dir
-from jmoe.text import corpus, manifest, sources
+from jmoe.storage.files import sealed
+from jmoe.text import corpus, sources
 
 DOCUMENTS = [f"document {i}: " + "äöü and plain text " * (i % 7 + 1) for i in range(400)]
 
@@ -98,7 +99,7 @@ def test_a_cache_of_an_earlier_version_gets_what_came_later(tmp_path):
     made = corpus.load(settings(tmp_path / "a.jsonl"))
     folder = cache_dir() / "tokens" / made.fingerprint
     old = {name: value for name, value in made.manifest.items() if name not in ("token_bytes", "sha256")}
-    (folder / "manifest.json").write_text(json.dumps(old | {"sha256": manifest.sha256(old)}))
+    (folder / "manifest.json").write_text(json.dumps(sealed(old)))
     shutil.rmtree(cache_dir() / "tokens" / "listings")
     again = corpus.load(settings(tmp_path / "a.jsonl"))
     assert again.manifest == made.manifest and list(again.token_bytes) == [1] * 256 + [0]

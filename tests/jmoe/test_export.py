@@ -15,7 +15,8 @@ import pytest
 from etils import epath
 
 from jmoe.errors import UserError
-from jmoe.exchange import layout, tensor_files, tensors, tokenizer_files
+from jmoe.exchange import layout, tensor_files, tensors
+from jmoe.export import tokenizer_files
 from jmoe.model import cached, sharding
 from jmoe.run import saved
 from jmoe.text import tokenizer
@@ -273,7 +274,7 @@ def test_parts_of_files_and_bfloat16(tmp_path, monkeypatch):
 def test_tokenizers_give_the_same_ids(kind, vocabularies, documents, tmp_path):
     """Documents with all that is hard in them; and every token gives back its text."""
     made = tokenizer.load(vocabularies[kind])
-    for name, text in tokenizer_files.files(made, 128).items():
+    for name, text in tokenizer_files(made, 128).items():
         (tmp_path / name).write_text(text)
     with offline():
         theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)

@@ -16,7 +16,7 @@ with warnings.catch_warnings():
         pytest.importorskip(package, reason=why)
     from tests.jmoe.test_export import ours, random_params, write
 
-from jmoe.exchange import tokenizer_files
+from jmoe.export import tokenizer_files
 from jmoe.text import tokenizer
 
 END = 256
@@ -88,7 +88,7 @@ def test_the_harness_gives_our_log_likelihoods(tmp_path, monkeypatch):
     config = tiny(n_experts=4, norm="rms", final_norm=True)
     params = random_params(config)
     write(tmp_path / "hf", params, config)
-    for name, text in tokenizer_files.files(tokenizer.load("bytes"), config.data.seq_len).items():
+    for name, text in tokenizer_files(tokenizer.load("bytes"), config.data.seq_len).items():
         (tmp_path / "hf" / name).write_text(text)
     write_tasks(tmp_path)
     with warnings.catch_warnings():

@@ -11,6 +11,7 @@ import pytest
 from text_fixtures import settings
 
 from jmoe.errors import UserError
+from jmoe.storage.files import sealed
 from jmoe.text import corpus, manifest
 
 
@@ -62,8 +63,7 @@ def rewrite(folder, change) -> None:
     """A manifest that someone made on purpose: its own hash is right."""
     made = json.loads((folder / "manifest.json").read_text())
     change(made)
-    made["sha256"] = manifest.sha256(made)
-    (folder / "manifest.json").write_text(json.dumps(made))
+    (folder / "manifest.json").write_text(json.dumps(sealed(made)))
 
 
 def shard(**entries):
@@ -150,6 +150,7 @@ import os, pathlib, sys
 from etils import epath
 from configs import quickstart
 from jmoe.errors import UserError
+from jmoe.storage.files import sealed
 from jmoe.text import corpus
 local, remote = pathlib.Path(sys.argv[1]), epath.Path(sys.argv[2])
 data = quickstart.get_config().data
