@@ -32,10 +32,6 @@ class OfLaw(Asked):
         text("A law.json, or the name of a published law."), f": a law.json, or one of {', '.join(lawfile.NAMES)}"
     )
 
-    def loaded(self) -> lawfile.Law:
-        """Raises UserError where it cannot be read."""
-        return lawfile.load(self.law)
-
 
 @dataclasses.dataclass(kw_only=True)
 class Columns(Asked):

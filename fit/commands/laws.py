@@ -63,10 +63,9 @@ class Predict(searches.Model, flags.OfLaw, flags.Columns):
     )
 
     def run(self) -> None:
-        law = self.loaded()
         if (self.runs is None) != (self.out is None):
             raise UserError("--runs and --out go together")
-        found = api.predict(law, self.runs and self.read(self.runs), asked=self)
+        found = api.predict(self.law, self.runs and self.read(self.runs), asked=self)
         if self.out is not None:
             write(found.table, self.out)
         for warning in found.warnings:
@@ -92,7 +91,7 @@ class Speedup(flags.OfLaw, flags.Columns, flags.Json):
     seed: int = fields.whole("Seed of the runs' errors that intervals draw.", 0)
 
     def run(self) -> None:
-        found = api.speedup(self.loaded(), self.read(self.runs), seed=self.seed)
+        found = api.speedup(self.law, self.read(self.runs), seed=self.seed)
         self.show(found)
         for warning in found.warnings if not self.json else ():
             used = "the law is used " if warning.startswith("outside") else ""

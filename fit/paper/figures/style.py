@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.axis import XAxis, YAxis
 from matplotlib.figure import Figure
 
-from fit.aliases import Array, Floats, Numbers
+from fit.aliases import Array, ByName, Floats, Numbers
 from fit.lawbook.lawfile import Law
 from fit.shape.architecture import Architecture
 
@@ -90,16 +90,29 @@ class Columns(dict):
             self.setdefault(name, []).extend(np.ravel(values).tolist())
 
 
-class Picture:
-    """A law's models of some numbers of experts drawn on `axes`, n panels, and the numbers behind them."""
+Drawn = tuple[Figure, Columns]
 
-    def __init__(
-        self, law: Law, architecture: Architecture, experts: Floats, n: int = 1, height: float = 2.6, **sharing: Any
-    ) -> None:
+
+class Picture:
+    """A law's models of some numbers of experts, drawn on panels, and the numbers behind them."""
+
+    def __init__(self, law: Law, architecture: Architecture, experts: Floats) -> None:
         self.law, self.architecture = law, architecture
         self.experts = optimum.allowed_experts(law, experts)
         self.looks, self.columns = looks(law, self.experts), Columns()
-        self.figure, self.axes = panels(n, height, **sharing)
+
+    def panels(self, n: int = 1, height: float = 2.6, **sharing: Any) -> Array:
+        """The axes to draw on."""
+        self.figure, axes = panels(n, height, **sharing)
+        return axes
+
+    def optima(self, limits: optimum.Constraints) -> optimum.Optima:
+        """At each number of experts; UserError where none is feasible."""
+        return optimum.optima(self.law, self.architecture, limits, self.experts)
+
+    def solve(self, e: Numbers, limits: optimum.Constraints, draws: ByName | None = None) -> optimum.Optima:
+        """At e experts, by the law or by each of some draws of its coefficients."""
+        return optimum.solve(self.law, e, self.architecture, limits, draws)
 
     def curve(
         self,
@@ -125,7 +138,7 @@ class Picture:
         numbers |= dict(n_experts=e, n_active=size, n_tokens=tokens, loss=loss, extrapolated=~within)
         self.columns.add(**{name: v if np.ndim(v) == 0 else v[shown] for name, v in numbers.items()})
 
-    def done(self, *notes: Artist, experts: bool = True, band: str = OF_THE_BEST) -> tuple[Figure, Columns]:
+    def done(self, *notes: Artist, experts: bool = True, band: str = OF_THE_BEST) -> Drawn:
         """(figure, its numbers), once its legends are drawn."""
         legends(self.figure, self.law, self.looks if experts else {}, notes, band=band)
         return self.figure, self.columns
