@@ -18,7 +18,7 @@ TOOLS = {
     "wandb": ("*.csv", "*.parquet"),
     "maxtext": ("*.txt", "*.jsonl"),
 }
-# columns that fit reads
+# columns of a table of runs that fit reads
 KEPT = (*BOUNDS, "peak_learning_rate", "batch_tokens", "epochs", "corpus_fingerprint", "run", "seed")
 
 

@@ -227,10 +227,10 @@ class Model:
     def off(self) -> float:
         """The factor by which rounding to whole blocks and heads changed the architecture's ratios, at most: width per
         block, heads of keys and values per head, width of all heads; 1 where it changed none."""
-        with_keys = self.shape.get("n_kv_heads", self.shape["n_heads"]) / self.shape["n_heads"]
-        ratios = [self.d_model / (self.n_blocks * self.architecture.width_per_block)]
-        ratios += [with_keys / self.architecture.kv_share]
-        ratios += [self._attention()[2] / self.d_model / self.architecture.attention]
+        own, heads = self.architecture, self.shape["n_heads"]
+        with_keys = self.shape.get("n_kv_heads", heads) / heads / own.kv_share
+        per_block = self.d_model / (self.n_blocks * own.width_per_block)
+        ratios = per_block, with_keys, self._attention()[2] / self.d_model / own.attention
         return max(max(ratio, 1 / ratio) for ratio in ratios)
 
     def _attention(self) -> tuple[int, int, int]:

@@ -25,6 +25,8 @@ from fit.words import units
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from fit.paper.figures.style import Drawn
+
 FIGURES = {  # name: caption
     "1a": "Figure 1a: loss under a memory limit",
     "2a": "Figure 2a: isoFLOP profiles",
@@ -71,7 +73,7 @@ def draw(
     budgets: Sequence[float] = (),
     runs: Runs | None = None,
     out: Array | None = None,
-) -> tuple["Figure", dict[str, list]]:
+) -> "Drawn":
     """(matplotlib figure, its numbers) of one of FIGURES; UserError where the law or the runs cannot give it.
 
     budgets: training FLOPs, none for those that suit the law; runs: a runs.Runs to draw measured points of, and `out`,

@@ -77,7 +77,7 @@ def _tokens_shown(law: Law, flops: float, needed: Sequence[Numbers]) -> tuple[fl
 
 def savings(picture: style.Picture, budgets: Sequence[float]) -> style.Drawn:
     """Fig. 2b: the training FLOPs a compute-optimal dense model needs for the loss of an MoE, over the MoE's."""
-    law, columns, (axis,) = picture.law, picture.columns, picture.panels()
+    law, (axis,) = picture.law, picture.panels()
     flops = np.geomspace(min(budgets), max(budgets) * 10, 40)
     saved = {e: _dense_over_flops(law.at_experts(e), law.at_experts(1.0), flops) for e in picture.experts}
     most = max(saved, key=lambda e: np.nan_to_num(saved[e][2][-1]))
@@ -88,8 +88,8 @@ def savings(picture: style.Picture, budgets: Sequence[float]) -> style.Drawn:
             ends = style.percentiles(law, _dense_over_flops(*at, flops)[2])
         within = law.inside(size, tokens, e)
         style.curve(axis, flops, ratio, within, picture.looks[e], ends, every=(i % 6, 6))
-        columns.add(n_experts=e, flops=flops, dense_flops_over_flops=ratio, extrapolated=~within)
-    if not np.isfinite(columns["dense_flops_over_flops"]).any():
+        picture.add(n_experts=e, flops=flops, dense_flops_over_flops=ratio, extrapolated=~within)
+    if not np.isfinite(picture.columns["dense_flops_over_flops"]).any():
         raise UserError(f"--law={law.name}: its loss of dense models does not fall with size and tokens: no optimum")
     style.log_axis(axis.xaxis, flops[0], flops[-1], units.flops_math)
     shown = np.concatenate([np.asarray(line.get_ydata(), float) for line in axis.lines])

@@ -148,7 +148,7 @@ def experts_against_memory(picture: style.Picture, budgets: Sequence[float]) -> 
         steps = np.flatnonzero(np.diff(best))
         axis.vlines(grid[steps], best[steps], best[steps + 1], color="0.5", linewidth=0.5)
         axis.set(title=f"{units.flops_math(flops)} training FLOPs", xlabel="memory (2 bytes a weight)")
-        picture.columns.add(flops=flops, memory_bytes=grid, n_experts=best, extrapolated=~within)
+        picture.add(flops=flops, memory_bytes=grid, n_experts=best, extrapolated=~within)
     style.experts_axis(axes[0].yaxis, experts)
     style.log_axis(axes[0].xaxis, grid[0], grid[-1], units.memory)
     axes[0].set_ylabel("best number of experts E")

@@ -17,7 +17,7 @@ from fit.shape.architecture import Architecture
 MOST_SIZES, SOME_SIZES = 16, 6  # of n_active, each with a line; beyond so many, lines of some of them
 
 
-def fit_quality(law: Law, architecture: Architecture, runs: Runs, out: Array) -> tuple[Figure, dict[str, list]]:
+def fit_quality(law: Law, architecture: Architecture, runs: Runs, out: Array) -> style.Drawn:
     """Predicted against measured loss by E, held-out runs (`out`, boolean) hollow, with the residuals below; beside it
     loss against tokens for the least and a larger E, lines predicted, points measured."""
     predicted = law.loss(law.coefficients, runs.columns)

@@ -28,6 +28,7 @@ from fit.words import units
 
 Look = dict[str, Any]  # color, marker and whatever else matplotlib takes of a line
 Looks = dict[float, Look]  # by number of experts
+Drawn = tuple[Figure, dict[str, list]]  # a picture and its numbers
 Where = Literal["outside upper center", "outside lower center"]  # of a legend
 COLUMN, PAGE = 3.35, 6.75  # inches: a column of a page, and a page
 OF_THE_BEST = ", of the best curve"  # alone a band is drawn: several would cover each other
@@ -82,24 +83,13 @@ def panels(n: int = 1, height: float = 2.6, **sharing: Any) -> tuple[Figure, Arr
     return figure, figure.subplots(1, n, squeeze=False, **sharing)[0]
 
 
-class Columns(dict):
-    """The numbers behind a picture: columns that grow by blocks of rows."""
-
-    def add(self, **blocks: Any) -> None:
-        for name, values in zip(blocks, np.broadcast_arrays(*blocks.values())):
-            self.setdefault(name, []).extend(np.ravel(values).tolist())
-
-
-Drawn = tuple[Figure, Columns]
-
-
 class Picture:
-    """A law's models of some numbers of experts, drawn on panels, and the numbers behind them."""
+    """A law's models of some numbers of experts, drawn on panels, and the numbers behind them: columns {name: list}."""
 
     def __init__(self, law: Law, architecture: Architecture, experts: Floats) -> None:
         self.law, self.architecture = law, architecture
         self.experts = optimum.allowed_experts(law, experts)
-        self.looks, self.columns = looks(law, self.experts), Columns()
+        self.looks, self.columns = looks(law, self.experts), {}
 
     def panels(self, n: int = 1, height: float = 2.6, **sharing: Any) -> Array:
         """The axes to draw on."""
@@ -109,6 +99,11 @@ class Picture:
     def optima(self, limits: optimum.Constraints) -> optimum.Optima:
         """At each number of experts; UserError where none is feasible."""
         return optimum.optima(self.law, self.architecture, limits, self.experts)
+
+    def add(self, **blocks: Any) -> None:
+        """Rows of columns; the values broadcast together."""
+        for name, values in zip(blocks, np.broadcast_arrays(*blocks.values())):
+            self.columns.setdefault(name, []).extend(np.ravel(values).tolist())
 
     def solve(self, e: Numbers, limits: optimum.Constraints, draws: ByName | None = None) -> optimum.Optima:
         """At e experts, by the law or by each of some draws of its coefficients."""
@@ -136,7 +131,7 @@ class Picture:
         look = look or self.looks[float(e)]
         curve(axis, x, np.where(shown, loss, np.nan), within, look, ends, look.get("every"))
         numbers |= dict(n_experts=e, n_active=size, n_tokens=tokens, loss=loss, extrapolated=~within)
-        self.columns.add(**{name: v if np.ndim(v) == 0 else v[shown] for name, v in numbers.items()})
+        self.add(**{name: v if np.ndim(v) == 0 else v[shown] for name, v in numbers.items()})
 
     def done(self, *notes: Artist, experts: bool = True, band: str = OF_THE_BEST) -> Drawn:
         """(figure, its numbers), once its legends are drawn."""
@@ -205,9 +200,9 @@ def curve(
         axis.fill_between(x, *ends, color=colour, alpha=0.12, linewidth=0)
 
 
-def point(axis: Axes, x: Numbers, y: Numbers, look: Look, **how: Any) -> None:
+def point(axis: Axes, x: Numbers, y: Numbers, look: Look) -> None:
     """A single model on a curve: the marker of its number of experts, hollow."""
-    axis.plot(x, y, look["marker"], color=look["color"], markerfacecolor="white", markeredgewidth=1, **how)
+    axis.plot(x, y, look["marker"], color=look["color"], markerfacecolor="white", markeredgewidth=1)
 
 
 def legends(
