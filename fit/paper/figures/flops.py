@@ -87,7 +87,7 @@ def savings(picture: style.Picture, budgets: Sequence[float]) -> style.Drawn:
             at = [law.at_experts(number, style.drawn(law)) for number in (e, 1.0)]
             ends = style.percentiles(law, _dense_over_flops(*at, flops)[2])
         within = law.inside(size, tokens, e)
-        style.curve(axis, flops, ratio, within, picture.looks[e], ends, every=(i % 6, 6))
+        style.curve(axis, flops, ratio, within, picture.looks[e] | dict(every=(i % 6, 6)), ends)
         picture.add(n_experts=e, flops=flops, dense_flops_over_flops=ratio, extrapolated=~within)
     if not np.isfinite(picture.columns["dense_flops_over_flops"]).any():
         raise UserError(f"--law={law.name}: its loss of dense models does not fall with size and tokens: no optimum")

@@ -122,14 +122,13 @@ class Picture:
     ) -> None:
         """Draws the losses of models (with n_active, n_tokens, loss [k]; of e experts) over x [k] where shown, with
         their band if `sure`: for one curve of several, since bands that cover each other show none. They and further
-        numbers become rows of columns. look: of style.curve, and `every`."""
+        numbers become rows of columns. look: of style.curve."""
         size, tokens, loss = models
         shown = np.ones(np.shape(loss), bool) if shown is None else shown
         within = self.law.inside(size, tokens, e)
         ends = band(self.law, self.architecture, size, tokens, e) if sure else None
         ends = None if ends is None else np.where(shown, ends, np.nan)
-        look = look or self.looks[float(e)]
-        curve(axis, x, np.where(shown, loss, np.nan), within, look, ends, look.get("every"))
+        curve(axis, x, np.where(shown, loss, np.nan), within, look or self.looks[float(e)], ends)
         numbers |= dict(n_experts=e, n_active=size, n_tokens=tokens, loss=loss, extrapolated=~within)
         self.add(**{name: v if np.ndim(v) == 0 else v[shown] for name, v in numbers.items()})
 
@@ -176,17 +175,9 @@ def percentiles(law: Law, values: Array) -> Array:
     return ends
 
 
-def curve(
-    axis: Axes,
-    x: Array,
-    y: Array,
-    within: Array | bool,
-    look: Look,
-    ends: Array | None = None,
-    every: tuple[int, int] | None = None,
-) -> None:
-    """Draws y over x [k]: solid where `within`, in thin dashes elsewhere, with the band between `ends` shaded and a
-    marker at `every` so many points."""
+def curve(axis: Axes, x: Array, y: Array, within: Array | bool, look: Look, ends: Array | None = None) -> None:
+    """Draws y over x [k]: solid where `within`, in thin dashes elsewhere, with the band between `ends` shaded and, with
+    (first, step) as `every` in its look, a marker at every so many points."""
     within = np.broadcast_to(within, np.shape(x))
     touching = ~within  # dashes begin where the solid line ends
     touching[1:] |= ~within[:-1]
@@ -194,8 +185,8 @@ def curve(
     colour = look["color"]
     axis.plot(x, np.where(within, y, np.nan), "-", color=colour)
     axis.plot(x, np.where(touching, y, np.nan), "--", color=colour, linewidth=0.9)
-    if every:
-        axis.plot(x, y, look["marker"], color=colour, markersize=3, markevery=every)
+    if "every" in look:
+        axis.plot(x, y, look["marker"], color=colour, markersize=3, markevery=look["every"])
     if ends is not None:
         axis.fill_between(x, *ends, color=colour, alpha=0.12, linewidth=0)
 
