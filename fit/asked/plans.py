@@ -80,9 +80,8 @@ class Budget(Shape):
     @property
     def asked(self) -> dict[str, float]:
         """{field of Architecture: value} of what is said of blocks, heads and experts."""
-        values = dict(kv_share=self.kv_share, n_dense=self.dense_blocks)
-        values |= dict(split=self.granularity, shared=self.shared_experts)
-        return {name: value for name, value in values.items() if value is not None}
+        names = dict(kv_share="kv_share", dense_blocks="n_dense", granularity="split", shared_experts="shared")
+        return {name: getattr(self, flag) for flag, name in names.items() if getattr(self, flag) is not None}
 
     @property
     def shape(self) -> dict[str, float]:
@@ -173,10 +172,10 @@ class Plan(Budget):
     def bought(self, experts: tuple[int, ...]) -> cost.Chips | None:
         """With the mesh that is asked. Raises UserError where that does not divide the chips, too."""
         chips, given = super().bought(experts), self.given("mesh_expert", "mesh_model", "remat")
-        if given and chips is None:
-            raise UserError(sentences.NEEDS_CHIPS.format(flag=given[0]))
-        if not given or chips is None:
+        if not given:
             return chips
+        if chips is None:
+            raise UserError(sentences.NEEDS_CHIPS.format(flag=given[0]))
         mesh = cost.Mesh(self.mesh_expert or 1, self.mesh_model or 1, self.remat or "full")
         if chips.count % (mesh.expert * mesh.model):
             raise UserError(sentences.MESH_OF_CHIPS.format(expert=mesh.expert, model=mesh.model, count=chips.count))

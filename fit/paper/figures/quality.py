@@ -30,7 +30,7 @@ def fit_quality(law: Law, architecture: Architecture, runs: Runs, out: Array) ->
     sizes = runs.n_active[np.isin(runs.n_experts, shown)]
     if shown:
         ends = sizes.min(), sizes.max() if np.ptp(sizes) else 2 * sizes.min()
-        norm, colours = LogNorm(*ends), style.sizes_map()
+        norm, colours = LogNorm(*ends), style.SIZES_MAP
         for axis, e in zip(panels, shown):
             _loss_against_tokens(law, architecture, axis, runs, e, norm, colours)
         style.log_axis(panels[0].xaxis, *style.extent(panels, 1.1))

@@ -37,8 +37,9 @@ DPI = 200  # of PNG
 POINTS = 200  # of a curve
 MANY = 3000  # points from here on are stored as an image within PDF and SVG
 # Colour is the number of experts in every picture, dark for dense to light for many; only a colour bar is another map.
-EXPERTS_MAP, SIZES_MAP = matplotlib.colormaps["viridis"], matplotlib.colormaps["magma"]
 LIGHTEST = 0.88  # of both maps: beyond it a line on white cannot be seen
+EXPERTS_MAP = matplotlib.colormaps["viridis"]
+SIZES_MAP = colors.ListedColormap(matplotlib.colormaps["magma"](np.linspace(0, LIGHTEST, 256)), "sizes")  # of n_active
 MARKERS = "os^DvPX<>phd"
 RC = {
     "font.size": 8,
@@ -270,8 +271,3 @@ def _set_ticks(axis: XAxis | YAxis, ticks: Array, words: Callable[[float], str])
     axis.set_major_locator(ticker.FixedLocator(ticks.tolist()))
     axis.set_major_formatter(ticker.FuncFormatter(lambda x, _: words(x)))
     axis.set_minor_locator(ticker.NullLocator())
-
-
-def sizes_map() -> colors.ListedColormap:
-    """The colour map of n_active."""
-    return colors.ListedColormap(SIZES_MAP(np.linspace(0, LIGHTEST, 256)), "sizes")
