@@ -13,6 +13,7 @@ from fit.data.files import check_writable, write_text
 from fit.data.table import read, write
 from fit.equal_flops import learning_rate
 from fit.errors import UserError
+from fit.fitting import summary
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -28,8 +29,6 @@ class Law(fits.Fit, flags.Columns):
     out: str | None = fields.text("File to write the law to (JSON).")
 
     def run(self) -> None:
-        from fit.fitting import summary
-
         if len(self.forms) > 1:
             if self.out is not None:
                 raise UserError(f"--form={','.join(self.form or ())}: --out is for a single form")

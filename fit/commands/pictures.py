@@ -13,7 +13,7 @@ from fit.data.files import check_writable, write_text
 from fit.data.table import Table as Rows
 from fit.data.table import write
 from fit.errors import UserError
-from fit.paper import figures
+from fit.paper import figures, report, tables
 
 OF_A_FIT = {"5": "predicted_against_measured", "2a": "isoflop", "memory": "best_experts_against_memory"}
 
@@ -28,7 +28,7 @@ class Table(plans.Shape, flags.OfLaw, flags.Json):
     """
 
     which: str = fields.needed(
-        fields.choice("Which table of the paper to print.", None, ("1", "2", "4", "5")), ": 1, 2, 4 or 5"
+        fields.choice("Which table of the paper to print.", None, tables.TABLES), ": 1, 2, 4 or 5"
     )
     out: str | None = fields.text("Also write the table to this file (.csv, .jsonl, .parquet).")
     flops: tuple[float, ...] = fields.numbers(
@@ -43,8 +43,6 @@ class Table(plans.Shape, flags.OfLaw, flags.Json):
     experts: tuple[int, ...] | None = fields.experts("Numbers of experts. Default: those fitted.")
 
     def run(self) -> None:
-        from fit.paper import tables
-
         law = api.load(self.law)
         options: dict[str, Any] = {} if self.which == "4" else dict(budgets=self.flops)
         if self.which == "2":
@@ -140,8 +138,6 @@ class Report(plans.Shape, flags.OfLaw, flags.Columns):
     out: str = fields.text("File to write the page to.", "report.html")
 
     def run(self) -> None:
-        from fit.paper import report
-
         law = api.load(self.law)
         architecture, measured = self.architecture(law), figures.measured(law, self.runs, self.columns)
         check_writable(self.out)
