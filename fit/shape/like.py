@@ -74,13 +74,11 @@ class Known:
         """The Architecture of its ratios."""
         grouped = self.cache / (2 * self.d_model)  # heads of keys and values by their size, over d_model
         queries = self.attention / (2 * self.d_model**2) - grouped
-        built: Json = dict(
-            attention=queries, kv_share=grouped / queries, head_dim=self.head_dim, tied=self.tied_embeddings
-        )
-        built |= dict(split=self.split, shared=self.n_shared_experts, n_dense=self.n_dense_blocks, trained=trained)
+        built: Json = dict(attention=queries, kv_share=grouped / queries, head_dim=self.head_dim, trained=trained)
+        built |= dict(split=self.split, shared=self.n_shared_experts, n_dense=self.n_dense_blocks)
         width = width_per_block or round(self.d_model / self.n_blocks)
         ff = self.split * self.d_expert / self.d_model
-        return Architecture(vocab_size or self.vocab_size, width, True, ff=ff, **built)
+        return Architecture(vocab_size or self.vocab_size, width, True, ff=ff, tied=self.tied_embeddings, **built)
 
     def columns(self, embedding: bool = True, trained: bool = False) -> dict[str, Numbers | Array]:
         """{column: value} of what a law may read; embedding: whether its counts include embedding and head."""
