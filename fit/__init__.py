@@ -18,7 +18,7 @@ Its rooms, each of which imports only those above it (tests/test_repository.py):
   words/        numbers as people read them; the sentences of a plan
   shape/        counts of a width and a number of experts: the paper's architecture, others
   data/         tables read strictly, and from Python; runs and their trunks
-  importers/    runs of other tools as a table: one file per tool
+  importers/    runs of other tools as a table: one function per tool
   laws/         one page (module) per law: its columns, coefficients, formula, starts, published values
   lawbook/      a law: a form with coefficients (a preset, a law.json), predictions, the range fitted, its models
   equal_flops/  parabolas over size, the loss over size and sparsity, the best learning rate of each model

@@ -13,7 +13,8 @@ import os
 from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fit.architecture_search import holistic_plan, holistic_runs, holistic_text
+from fit.architecture_search import holistic as holistic_laws
+from fit.architecture_search import holistic_runs, holistic_text
 from fit.asked import fits, plans, searches
 from fit.data import frames
 from fit.data.files import check_writable, write_text
@@ -227,7 +228,7 @@ def holistic(
         result["refit"] = searches.refit(holistic_runs.read(refit))
     if asked.flops is not None:
         fitted = result["fit"]["laws"] if "fit" in result else None
-        result["architecture"] = holistic_plan.architecture(asked.flops, fitted)
+        result["architecture"] = holistic_laws.architecture(asked.flops, fitted)
     return Answer("holistic", holistic_text.text, result)
 
 

@@ -25,6 +25,7 @@ from collections.abc import Collection, Sequence
 import numpy as np
 
 from fit.aliases import Array, Json, Numbers, Opt
+from fit.errors import UserError
 
 BUDGETS = (1e18, 3e18, 1e19, 3e19, 1e20, 3e20)
 M_OVER_ACTIVE, TOTAL_OVER_ACTIVE = (7, 8, 9, 11, 14, 17), (12, 16, 20, 22, 26, 30)  # phase 1's grid
@@ -37,66 +38,27 @@ FLAT = (18, 25)  # N/N_a within which the loss is within 1% of the best, by the 
 TOKENS, FLOPS_PER_TOKEN = (22.8929, 0.4563), (0.04368, 0.5437)  # Eq. 2: D_opt and M_opt, a C^b
 # M/N_a - 6 of the paper's tables of configurations, a C^b: 2% off at most. The paper shows this law only in a figure.
 RECOVERED = (1479.0, -0.1394)
+LARGEST = 1e27  # FLOPs: far beyond what the laws can know
 OFF = 0.05  # how far M, N_a and N of a model may be from the triad asked for
 Triad = tuple[Numbers, Numbers, Numbers]
 ACTIVE_WIDTHS = 1, 8  # range of (top_k + n_shared) d_expert / d_model of a buildable model
 
 
 @dataclasses.dataclass(frozen=True)
-class Shape:
-    """An architecture; numbers or arrays, whole or not. Defaults: the paper's. d_dense None: 3 d_model."""
+class Setting:
+    """What the search holds fixed: attention heads, experts and context, numbers or arrays; and for buildable models
+    the numbers of which d_model and d_expert must be multiples, and the least d_expert. Defaults: the paper's."""
 
-    d_model: Numbers
-    n_dense: Numbers
-    n_moe: Numbers
-    d_expert: Numbers
     n_heads: Numbers
-    n_kv_heads: Numbers
     head_dim: Numbers
+    n_kv_heads: Numbers
     n_experts: Numbers = 288
     top_k: Numbers = 8
     n_shared: Numbers = 1
     seq_len: Numbers = 8192
-    d_dense: Opt = None
-
-    def parts(self) -> Triad:
-        """(attention, dense, experts): active parameters of each."""
-        d, layers = self.d_model, self.n_dense + self.n_moe
-        d_dense = 3 * d if self.d_dense is None else self.d_dense
-        return (
-            2 * d * self.head_dim * (self.n_heads + self.n_kv_heads) * layers,
-            3 * d * d_dense * self.n_dense,
-            3 * d * self.d_expert * (self.top_k + self.n_shared) * self.n_moe,
-        )
-
-    def triad(self) -> Triad:
-        """(M, N_a, N)."""
-        active, layers = sum(self.parts()), self.n_dense + self.n_moe
-        idle = 3 * self.d_model * self.d_expert * (self.n_experts - self.top_k) * self.n_moe
-        scores = 6 * self.seq_len * self.n_heads * self.head_dim * layers
-        return 6 * active + scores, active, active + idle
-
-
-@dataclasses.dataclass(frozen=True)
-class Setting:
-    """What the search holds fixed: attention heads, experts and context; and for buildable models the numbers of which
-    d_model and d_expert must be multiples, and the least d_expert."""
-
-    n_heads: int
-    head_dim: int
-    n_kv_heads: int | None = None  # None: half of n_heads
-    n_experts: int = 288
-    top_k: int = 8
-    n_shared: int = 1
-    seq_len: int = 8192
     width: int = 64
     expert_width: int = 16
     least_expert: int = 64
-
-    def shape(self, d_model: Numbers, n_dense: Numbers, n_moe: Numbers, d_expert: Numbers) -> Shape:
-        names = ("n_heads", "head_dim", "n_experts", "top_k", "n_shared", "seq_len")
-        fields = {name: getattr(self, name) for name in names} | dict(n_kv_heads=self.n_kv_heads or self.n_heads / 2)
-        return Shape(d_model, n_dense, n_moe, d_expert, **fields)
 
     def allows(self, d_expert: Numbers, d_model: Numbers) -> Array:
         """Whether experts of this width may be built."""
@@ -105,10 +67,39 @@ class Setting:
         return (d_expert >= self.least_expert) & (share >= ACTIVE_WIDTHS[0]) & (share <= ACTIVE_WIDTHS[1])
 
 
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """An architecture in a Setting; numbers or arrays, whole or not. d_dense None: 3 d_model, as the paper's."""
+
+    d_model: Numbers
+    n_dense: Numbers
+    n_moe: Numbers
+    d_expert: Numbers
+    held: Setting
+    d_dense: Opt = None
+
+    def parts(self) -> Triad:
+        """(attention, dense, experts): active parameters of each."""
+        d, layers, held = self.d_model, self.n_dense + self.n_moe, self.held
+        d_dense = 3 * d if self.d_dense is None else self.d_dense
+        return (
+            2 * d * held.head_dim * (held.n_heads + held.n_kv_heads) * layers,
+            3 * d * d_dense * self.n_dense,
+            3 * d * self.d_expert * (held.top_k + held.n_shared) * self.n_moe,
+        )
+
+    def triad(self) -> Triad:
+        """(M, N_a, N)."""
+        active, layers, held = sum(self.parts()), self.n_dense + self.n_moe, self.held
+        idle = 3 * self.d_model * self.d_expert * (held.n_experts - held.top_k) * self.n_moe
+        scores = 6 * held.seq_len * held.n_heads * held.head_dim * layers
+        return 6 * active + scores, active, active + idle
+
+
 def setting(flops: float) -> Setting:
     """The Setting that the paper has at the nearest of its budgets."""
     i = nearest_budget(flops)
-    return Setting(N_HEADS[i], HEAD_DIM[i])
+    return Setting(N_HEADS[i], HEAD_DIM[i], N_HEADS[i] // 2)
 
 
 def nearest_budget(flops: float) -> int:
@@ -119,7 +110,7 @@ def nearest_budget(flops: float) -> int:
 def invert(triad: Triad, d_model: Numbers, held: Setting) -> tuple[Numbers, Numbers, Numbers, Numbers]:
     """(L, n_dense, n_moe, d_expert), real numbers, of the architecture of this triad (M, N_a, N), width and Setting."""
     m, active, total = triad
-    attention, dense, _ = held.shape(d_model, 1, 0, 0).parts()  # of one block
+    attention, dense, _ = Shape(d_model, 1, 0, 0, held).parts()  # of one block
     layers = (m - 6 * active) / (6 * held.seq_len * held.n_heads * held.head_dim)
     widths = (total - active) / (3 * d_model * (held.n_experts - held.top_k))  # d_expert n_moe
     used = 3 * d_model * (held.top_k + held.n_shared) * widths
@@ -147,12 +138,12 @@ def buildable(triad: Triad, held: Setting) -> tuple[dict[int, tuple[Shape, float
     fits = n_moe >= 1
     n_moe = np.where(fits, n_moe, 1)
     d_expert = held.expert_width * (np.floor(experts / widths / n_moe / held.expert_width) + np.arange(2))
-    made = held.shape(widths, n_dense, n_moe, d_expert).triad()
+    made = Shape(widths, n_dense, n_moe, d_expert, held).triad()
     off = np.max(np.broadcast_arrays(*(np.abs(a / b - 1) for a, b in zip(made, triad))), axis=0)
     off = np.where(fits & held.allows(d_expert, widths), off, np.inf)
     tried = np.stack(np.broadcast_arrays(widths, n_dense, n_moe, d_expert, off)).reshape(5, len(widths), -1)
     best = np.take_along_axis(tried, np.argmin(tried[4], axis=1)[None, :, None], axis=2)[:, :, 0].T
-    built = [(held.shape(*map(int, numbers)), float(off)) for *numbers, off in best if np.isfinite(off)]
+    built = [(Shape(*map(int, numbers), held=held), float(off)) for *numbers, off in best if np.isfinite(off)]
     found = {int(shape.d_model): (shape, off) for shape, off in built if off <= OFF}
     return found, min(built, key=lambda model: model[1], default=None)
 
@@ -202,16 +193,76 @@ def model_of(shape: Shape, flops: float) -> Json:
         n_dense_blocks=shape.n_dense,
         d_ff=3 * shape.d_model,
         d_expert=shape.d_expert,
-        n_experts=shape.n_experts,
-        top_k=shape.top_k,
-        n_shared_experts=shape.n_shared,
-        n_heads=shape.n_heads,
-        n_kv_heads=int(shape.n_kv_heads),
-        head_dim=shape.head_dim,
+        n_experts=shape.held.n_experts,
+        top_k=shape.held.top_k,
+        n_shared_experts=shape.held.n_shared,
+        n_heads=shape.held.n_heads,
+        n_kv_heads=shape.held.n_kv_heads,
+        head_dim=shape.held.head_dim,
         flops_per_token=float(m),
         n_active=float(active),
         n_total=float(total),
         m_over_active=float(m / active),
         total_over_active=float(total / active),
         n_tokens=round(flops / m),
+    )
+
+
+def published(flops: float) -> dict[str, Json]:
+    """{name: {value, origin, low, high}} of what determines a budget's architecture. origin: "published", "recovered"
+    from tables of configurations, or "missing" (a value of None). low, high: the ends of the near-optimal band, None
+    where not known.
+
+    Between the six budgets, values of their table are interpolated in ln C; beyond them they keep the value at the end,
+    except for the learning rate and the batch, which continue from there along the power laws through the table.
+    """
+    log_c, grid, held = math.log(flops), np.log(BUDGETS), setting(flops)
+    of_table = lambda values: float(np.interp(log_c, grid, values))
+
+    def line(values: Sequence[float]) -> float:
+        slope = np.polyfit(grid, np.log(values), 1)[0]
+        return math.exp(of_table(np.log(values)) + slope * (log_c - np.clip(log_c, grid[0], grid[-1])))
+
+    names = ("n_heads", "n_kv_heads", "head_dim", "n_experts", "top_k", "n_shared")
+    values: Json = dict(n_tokens=power(TOKENS, flops), flops_per_token=power(FLOPS_PER_TOKEN, flops))
+    values |= dict(m_over_active=6 + power(RECOVERED, flops), total_over_active=of_table(RATIO_USED), d_model=None)
+    values |= {name: getattr(held, name) for name in names}
+    values |= dict(learning_rate=line(LEARNING_RATE), batch_rows=round(line(BATCH_ROWS)))
+    rows = {name: dict(value=value, origin="published", low=None, high=None) for name, value in values.items()}
+    rows["m_over_active"] |= dict(origin="recovered")
+    rows["total_over_active"] |= dict(low=FLAT[0], high=FLAT[1])
+    rows["d_model"] |= dict(origin="missing")
+    return rows
+
+
+def architecture(flops: float, laws: Json | None = None) -> Json:
+    """The complete architecture for a budget: {flops, values, model, off, widths, outside}.
+
+    values: those of published(), or of origin "fitted" where `laws` (of holistic_runs.fit) has a power law for them.
+    model: the nearest buildable one, its fields as the trainer names them; off: how far its triad is from the one asked
+    for; widths: the feasible ones. Where no law gives the width, it is the middle one of these, as in phase 1. outside:
+    whether the budget is outside the paper's. UserError where no model can be built.
+    """
+    if flops > LARGEST:
+        raise UserError(f"--flops={flops:g}: expected at most {LARGEST:g}: the laws are of 1e18 to 3e20")
+    values = published(flops)
+    for name, law in (laws or {}).items():
+        if law["best"]:
+            add = 6 if name == "m_over_active" else 0
+            at = lambda end: None if law[end] is None else add + power(law[end], flops)
+            values[name] = dict(value=at("best"), origin="fitted", low=at("low"), high=at("high"))
+    m, x, y, wanted = (values[n]["value"] for n in ("flops_per_token", "m_over_active", "total_over_active", "d_model"))
+    triad, held = (m, m / x, m / x * y), setting(flops)
+    found, nearest = buildable(triad, held)
+    if not found:
+        raise UserError(f"--flops={flops:g}: no model can be built: {why_none(triad, held, nearest)}")
+    width = median(found) if wanted is None else min(found, key=lambda d: abs(math.log(d / wanted)))
+    shape, off = found[width]
+    return dict(
+        flops=flops,
+        values=values,
+        model=model_of(shape, flops),
+        off=off,
+        widths=[min(found), max(found)],
+        outside=not BUDGETS[0] <= flops <= BUDGETS[-1],
     )

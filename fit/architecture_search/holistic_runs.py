@@ -3,7 +3,8 @@ the width keeps the rank of architectures, and what M alone would have missed.
 
 At one budget, with x = M/N_a, y = N/N_a and the width d (Wan et al. 2026, Sec. 4):
 
-  phase 1   L = a / (x - 6) + b x + a' / (y - 1) + b' / (y_max - y) + c     x* = 6 + sqrt(a / b)
+  phase 1   L = a / (x - 6) + b x + a' / (y - 1) + b' / (y_max - y) + c
+            x* = 6 + sqrt(a / b)     y* = (1 + r y_max) / (1 + r), r = sqrt(a' / b')
   phase 2   L = quadratic in d
 
 The paper fits x and y apart; here one least-squares fit of the grid has both, so no choice of the other ratio enters.
@@ -16,11 +17,11 @@ Axes: n runs; everything else is a number for each budget.
 import contextlib
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
-from fit.aliases import Array, Json, Numbers
+from fit.aliases import Array, Json
 from fit.architecture_search import holistic
 from fit.data import frames
 from fit.errors import UserError
@@ -76,34 +77,30 @@ def read(runs: object) -> Search:
     if isinstance(runs, Search):
         return runs
     runs = frames.of(runs)
-    path = runs.path
-    held = shapes.held(runs)
-    d_model = runs.numbers("d_model", (1, 1e7))
+    held, c = shapes.held(runs), dict(d_model=runs.numbers("d_model", (1, 1e7)))
 
-    def column(name: str, default: Numbers | None, low: float = 1) -> Array:
+    def column(name: str, default: Any, low: int) -> Array:
         given = runs.column(name) if name in runs else [None] * len(runs)
         values = [held[i].get(name) if v in (None, "") else v for i, v in enumerate(given)]
         values = [None if low and str(v) == "0" else v for v in values]  # 0 stands for the default
         if default is None and None in values:
-            raise UserError(
-                f"{path}, row {runs.rows[values.index(None)]}: {name} stands neither in a column nor in overrides"
-            )
-        default = np.broadcast_to(np.nan if default is None else default, len(values))
+            row = runs.rows[values.index(None)]
+            raise UserError(f"{runs.path}, row {row}: {name} stands neither in a column nor in overrides")
         filled = [float(default[i]) if v is None else v for i, v in enumerate(values)]
         return dataclasses.replace(runs, columns={name: filled}, names={}).numbers(name, (low, 1e9))
 
-    n_heads, d_ff = column("n_heads", None), column("d_ff", 3 * d_model)
-    n_experts, n_blocks = column("n_experts", None), column("n_blocks", None)
-    n_dense = np.where(n_experts > 1, column("n_dense_blocks", 0, 0), n_blocks)
-    top_k, n_shared = column("top_k", 1), column("n_shared_experts", 0, 0)
-    widths = column("d_expert", d_ff), n_heads, column("n_kv_heads", n_heads), column("head_dim", d_model / n_heads)
-    shape = holistic.Shape(
-        d_model, n_dense, n_blocks - n_dense, *widths, n_experts, top_k, n_shared, column("seq_len", None), d_ff
-    )
+    for name in ("n_heads", "n_experts", "n_blocks", "seq_len"):
+        c[name] = column(name, None, 1)
+    for name in ("d_ff", "n_dense_blocks", "top_k", "n_shared_experts", "d_expert", "n_kv_heads", "head_dim"):
+        default = np.broadcast_to(shapes.FIELDS[name](c), len(runs))
+        c[name] = column(name, default, 0 if name in ("n_dense_blocks", "n_shared_experts") else 1)
+    n_dense = np.where(c["n_experts"] > 1, c["n_dense_blocks"], c["n_blocks"])
+    experts = c["n_experts"], c["top_k"], c["n_shared_experts"]
+    setting = holistic.Setting(c["n_heads"], c["head_dim"], c["n_kv_heads"], *experts, c["seq_len"])
+    shape = holistic.Shape(c["d_model"], n_dense, c["n_blocks"] - n_dense, c["d_expert"], setting, c["d_ff"])
     m, active, total = (np.asarray(v) for v in shape.triad())
-    flops = m * runs.numbers("n_tokens")
-    y_max = float(np.max((n_experts + n_shared) / (top_k + n_shared)))
-    return Search(path, flops, m, active, total, d_model, runs.numbers("loss"), y_max)
+    y_max = float(np.max((setting.n_experts + setting.n_shared) / (setting.top_k + setting.n_shared)))
+    return Search(runs.path, m * runs.numbers("n_tokens"), m, active, total, c["d_model"], runs.numbers("loss"), y_max)
 
 
 def budgets(flops: Array) -> Array:
@@ -128,16 +125,6 @@ def _roots(a: float, b: float, c: float) -> list[float]:
     return sorted(map(float, ((-b - root) / (2 * a), (-b + root) / (2 * a))))
 
 
-def optimum_of_m(a: float, b: float) -> float | None:
-    """x* of a / (x - 6) + b x; None where it has no minimum above 6."""
-    return None if a <= 0 or b <= 0 else 6 + np.sqrt(a / b)
-
-
-def optimum_of_total(a: float, b: float, y_max: float) -> float | None:
-    """y* of a / (y - 1) + b / (y_max - y), between 1 and y_max; None where it has no minimum there."""
-    return None if a <= 0 or b <= 0 else (1 + np.sqrt(a / b) * y_max) / (1 + np.sqrt(a / b))
-
-
 def fit_ratios(runs: Search) -> Json | None:
     """Phase 1 at one budget: {x, y: {best, band}, coefficients, rmse, runs}; x or y is None where no minimum lies
     within the ratios run; all is None where these are too few. Dense models, which have no y above 1, are left out."""
@@ -147,8 +134,9 @@ def fit_ratios(runs: Search) -> Json | None:
     x, y, y_max = runs.x, runs.y, runs.y_max
     (a, b, a2, b2, c), rmse = least_squares((1 / (x - 6), x, 1 / (y - 1), 1 / (y_max - y), np.ones(len(x))), runs.loss)
     out: Json = dict(coefficients=[float(v) for v in (a, b, a2, b2, c)], rmse=rmse, runs=len(x), x=None, y=None)
-    of_x, of_y = optimum_of_m(a, b), optimum_of_total(a2, b2, y_max)
-    of_x, of_y = (best if best and v.min() <= best <= v.max() else None for v, best in ((x, of_x), (y, of_y)))
+    of_x = 6 + np.sqrt(a / b) if a > 0 and b > 0 else np.nan
+    of_y = (1 + np.sqrt(a2 / b2) * y_max) / (1 + np.sqrt(a2 / b2)) if a2 > 0 and b2 > 0 else np.nan
+    of_x, of_y = (best if v.min() <= best <= v.max() else None for v, best in ((x, of_x), (y, of_y)))
     at = lambda v: a / (v - 6) + b * v, lambda v: a2 / (v - 1) + b2 / (y_max - v)
     least = [np.min(curve(v if best is None else best)) for curve, v, best in zip(at, (x, y), (of_x, of_y))]
     more = BAND * (sum(least) + c)
@@ -176,12 +164,11 @@ def fit_width(runs: Search) -> Json | None:
     return out
 
 
-def power_law(flops: Sequence[float], values: Sequence[float | None]) -> tuple[float, float] | None:
-    """(a, b) of values = a C^b by least squares in logarithms; None with fewer than 2 values."""
-    known = [(c, v) for c, v in zip(flops, values) if v is not None and v > 0]
-    if len(known) < 2:
+def power_law(flops: Array, values: Array) -> tuple[float, float] | None:
+    """(a, b) of values = a C^b by least squares in logarithms; None with fewer than 2 positive values."""
+    if np.sum(values > 0) < 2:
         return None
-    c, v = np.log(np.array(known)).T
+    c, v = np.log(flops[values > 0]), np.log(values[values > 0])
     b, a = np.polyfit(c - c.mean(), v, 1)
     return float(np.exp(a - b * c.mean())), float(b)
 
@@ -192,15 +179,15 @@ def fit(ratio_runs: Search | None = None, width_runs: Search | None = None) -> J
     asked = (("ratios", ratio_runs, fit_ratios), ("width", width_runs, fit_width))
     asked = [(name, runs, how) for name, runs, how in asked if runs is not None]
     labels = budgets(np.concatenate([runs.flops for _, runs, _ in asked]))
-    rows = [dict(flops=None, ratios=None, width=None) for _ in range(labels.max() + 1)]
-    parts = np.split(labels, np.cumsum([len(runs.loss) for _, runs, _ in asked])[:-1])
-    for (name, runs, how), part in zip(asked, parts):
-        for label in np.unique(part):
-            some = runs.part(part == label)
+    rows, count = [dict(flops=None, ratios=None, width=None) for _ in range(labels.max() + 1)], len(labels)
+    for name, runs, how in asked:
+        mine, labels = np.split(labels, [len(runs.loss)])
+        for label in np.unique(mine):
+            some = runs.part(mine == label)
             rows[label] |= {"flops": some.budget, name: how(some)}
     if not any(row["ratios"] or row["width"] for row in rows):
         raise UserError(
-            f"{asked[0][1].path}: no budget has 3 values each of M/N_a and N/N_a, or 4 widths: {len(labels)} runs at "
+            f"{asked[0][1].path}: no budget has 3 values each of M/N_a and N/N_a, or 4 widths: {count} runs at "
             f"{len(rows)} budgets"
         )
     return dict(budgets=rows, laws=laws_of(rows))
@@ -210,18 +197,14 @@ def laws_of(rows: list[Json]) -> Json:
     """{m_over_active, total_over_active, d_model: {low, best, high, growth}} of the budgets' fits, each a power law (a,
     b) or None: of the optimum, of the ends of its band, and of the band's width (high - low) / best. Those of
     m_over_active are of M/N_a - 6."""
-    flops, laws = [row["flops"] for row in rows], {}
     of_ratio = lambda which: [row["ratios"] and row["ratios"][which] for row in rows]
     widths = [row["width"] and row["width"]["best"] and row["width"] for row in rows]
-    found = dict(m_over_active=(of_ratio("x"), 6), total_over_active=(of_ratio("y"), 0), d_model=(widths, 0))
+    found, laws = dict(m_over_active=(of_ratio("x"), 6), total_over_active=(of_ratio("y"), 0), d_model=(widths, 0)), {}
     for name, (fits, less) in found.items():
-        values = dict(
-            low=lambda f: f["band"][0] - less,
-            best=lambda f: f["best"] - less,
-            high=lambda f: f["band"][1] - less,
-            growth=lambda f: (f["band"][1] - f["band"][0]) / f["best"],
-        )
-        laws[name] = {what: power_law(flops, [f and value(f) for f in fits]) for what, value in values.items()}
+        known = [(row["flops"], f["band"][0], f["best"], f["band"][1]) for row, f in zip(rows, fits) if f]
+        flops, low, best, high = np.reshape(known, (-1, 4)).T
+        values = dict(low=low - less, best=best - less, high=high - less, growth=(high - low) / best)
+        laws[name] = {what: power_law(flops, value) for what, value in values.items()}
     return laws
 
 

@@ -8,28 +8,20 @@ from fit.words.units import amount
 
 def text(result: dict) -> str:
     """Of what api.holistic found: a part for each thing that was asked."""
-    return "\n\n".join("\n".join(part) for part in _parts(result))
+    parts = dict(fit=_fit, control=_control, rank=_rank, refit=_refit, architecture=_architecture)
+    return "\n\n".join("\n".join(lines(result[name])) for name, lines in parts.items() if result.get(name))
 
 
-def _parts(result: dict) -> Iterator[Iterator[str]]:
-    if "fit" in result:
-        yield fit_lines(result["fit"])
-    if result.get("control"):
+def _control(rows: list[dict]) -> Iterator[str]:
+    for row in rows:
         yield (
             f"{row['flops']:.3g} FLOPs, {row['runs']} models of one M: their losses spread by {row['spread']:.4f}, of "
             f"which M explains nothing, N_a and N {row['explained']:.0%} ({row['active']:+.4f} per ln N_a, "
             f"{row['total']:+.4f} per ln N)"
-            for row in result["control"]
         )
-    if "rank" in result:
-        yield rank_lines(result["rank"])
-    if "refit" in result:
-        yield refit_lines(result["refit"])
-    if "architecture" in result:
-        yield architecture_lines(result["architecture"])
 
 
-def rank_lines(found: dict) -> Iterator[str]:
+def _rank(found: dict) -> Iterator[str]:
     """The ranks at each budget; over all of them only if no budget has enough, for budgets set losses apart."""
     for r in found.get("budgets") or [found]:
         at = f"{r['flops']:.3g} FLOPs: " if "flops" in r else ""
@@ -39,7 +31,7 @@ def rank_lines(found: dict) -> Iterator[str]:
         )
 
 
-def fit_lines(fitted: dict) -> Iterator[str]:
+def _fit(fitted: dict) -> Iterator[str]:
     best = lambda found, digits: (
         "-"
         if not found or found["best"] is None
@@ -61,7 +53,7 @@ def fit_lines(fitted: dict) -> Iterator[str]:
             yield f"{name}{less}: {', '.join(words)}{grows}"
 
 
-def refit_lines(profile: dict) -> Iterator[str]:
+def _refit(profile: dict) -> Iterator[str]:
     for row in profile["budgets"]:
         ends = row["interval"]
         span = f" [{ends[0]:.4g}, {ends[1]:.4g}]" if ends else ""
@@ -73,7 +65,7 @@ def refit_lines(profile: dict) -> Iterator[str]:
         yield f"Eq. 2: M_opt = {a:.4g} C^{b:.4f}{span}, D_opt = {k:.4g} C^{p:.4f}"
 
 
-def architecture_lines(result: dict) -> Iterator[str]:
+def _architecture(result: dict) -> Iterator[str]:
     shown = lambda v: "-" if v is None else amount(v) if v >= 1e4 else f"{v:.4g}"
     yield f"{'':18} {'value':>10}  {'near-optimal':20} coefficients"
     for name, row in result["values"].items():

@@ -10,14 +10,12 @@ import os
 from collections.abc import Callable, Iterable
 from typing import Any, Self
 
-from fit.data.table import BOUNDS, shown
+from fit.data.table import shown
 from fit.errors import UserError
 from fit.words import sentences
 from fit.words.units import LARGEST
 
 SMALLEST = 1e-12  # of any positive number that is asked
-# Columns that a table may call by another name: those of runs.csv that fit reads.
-NAMES = (*BOUNDS, "peak_learning_rate", "batch_tokens", "epochs", "corpus_fingerprint", "run", "seed", "config")
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -172,12 +170,6 @@ def pairs(help: str, form: str, mark: str, names: tuple[str, ...] = (), hint: st
         return found
 
     return field("list", help, (), check)
-
-
-def columns() -> Any:
-    """{ours: theirs}, what a table calls the columns NAMES."""
-    what = "The table's names of columns, where they differ, as OURS:THEIRS: loss:val_loss,n_tokens:D."
-    return pairs(what, "name:column", ":", NAMES, f", such as loss:val_loss; names: {', '.join(NAMES)}")
 
 
 def listed(value: object) -> list:

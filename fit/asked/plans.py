@@ -27,8 +27,9 @@ class Shape(Asked):
 
 
 @dataclasses.dataclass(kw_only=True)
-class Models(Shape):
-    """Models that are not built as the law's, or not as the paper's."""
+class Budget(Shape):
+    """What a model must respect, the chips to train it on and what they cost; and how models are built where it is not
+    as the law's."""
 
     kv_share: float | None = number(
         f"Key-value heads per query head; below 1 saves cache and attention. {OWN}, else 1.", least=1e-3, most=1
@@ -38,7 +39,6 @@ class Models(Shape):
         "Expert width that a token uses, in widths of the dense layer. Laws that read sparsity or top_k choose among "
         f"several values. {OWN}, else 1."
     )
-
     granularity: float | None = number(
         f"How many times narrower an expert is than the dense layer; a token uses as many times more. {OWN}, else 1.",
         least=1,
@@ -48,6 +48,29 @@ class Models(Shape):
         "config.json of a model to start from, or a published model's name: its sizes, what laws say of it, and plans "
         f"of models built like it. Names: {', '.join(PUBLISHED)}."
     )
+    chips: str | None = text("Chips to train on, such as H100:8, for costs in hours.")
+    hours: float | None = number("Budget in hours on --chips, instead of --flops.")
+    dollars_per_hour: float | None = number("Price of one chip for an hour.", least=0)
+    mfu: float | dict[int, float] | str | None = free(
+        "Model FLOPs utilisation that training reaches: a number, or JSON, or a file of it, by number of experts, "
+        f'{{"1": 0.45, "8": 0.38}}. Default: {cost.MFU}.'
+    )
+    flops: float | None = number("FLOPs of training (6 n_active n_tokens) and of serving --inference_tokens.")
+    memory_gb: float | None = number("Memory of one device in GB (1e9 bytes), for weights and cache.")
+    bytes_per_parameter: float = number("Bytes of a weight; 2 is bfloat16.", 2.0)
+    kv_tokens: float = number("Tokens in the key-value cache, over all sequences.", 0.0, least=0)
+    bytes_per_kv_element: float = number("Bytes of an element of the cache; 2 is bfloat16.", 2.0)
+    inference_tokens: float = number(
+        "Tokens to serve over the model's life, at 2 n_active FLOPs each, out of --flops.", 0.0, least=0
+    )
+    max_tokens: float | None = number("Training tokens available.", least=1, below=sentences.LESS_THAN_A_TOKEN)
+    devices: int = whole("Devices that share weights and cache.", 1, least=1)
+    experts: tuple[int, ...] | None = experts("Numbers of experts allowed. Default: those fitted.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.hours is not None and self.flops is not None:
+            raise UserError(sentences.HOURS_OR_FLOPS)
 
     @property
     def known(self) -> Known | None:
@@ -57,9 +80,8 @@ class Models(Shape):
     @property
     def asked(self) -> dict[str, float]:
         """{field of Architecture: value} of what is said of blocks, heads and experts."""
-        values = dict(kv_share=self.kv_share, n_dense=self.dense_blocks)
-        values |= dict(split=self.granularity, shared=self.shared_experts)
-        return {name: value for name, value in values.items() if value is not None}
+        names = dict(kv_share="kv_share", dense_blocks="n_dense", granularity="split", shared_experts="shared")
+        return {name: getattr(self, flag) for flag, name in names.items() if getattr(self, flag) is not None}
 
     @property
     def shape(self) -> dict[str, float]:
@@ -96,44 +118,7 @@ class Models(Shape):
             built.append(dataclasses.replace(mixture, used=narrow / mixture.split))
         return built
 
-
-@dataclasses.dataclass(kw_only=True)
-class Limits(Asked):
-    """What a model must respect."""
-
-    flops: float | None = number("FLOPs of training (6 n_active n_tokens) and of serving --inference_tokens.")
-    memory_gb: float | None = number("Memory of one device in GB (1e9 bytes), for weights and cache.")
-    bytes_per_parameter: float = number("Bytes of a weight; 2 is bfloat16.", 2.0)
-    kv_tokens: float = number("Tokens in the key-value cache, over all sequences.", 0.0, least=0)
-    bytes_per_kv_element: float = number("Bytes of an element of the cache; 2 is bfloat16.", 2.0)
-    inference_tokens: float = number(
-        "Tokens to serve over the model's life, at 2 n_active FLOPs each, out of --flops.", 0.0, least=0
-    )
-    max_tokens: float | None = number("Training tokens available.", least=1, below=sentences.LESS_THAN_A_TOKEN)
-    devices: int = whole("Devices that share weights and cache.", 1, least=1)
-    experts: tuple[int, ...] | None = experts("Numbers of experts allowed. Default: those fitted.")
-
-    @property
-    def constraints(self) -> Constraints:
-        """As plans are solved under."""
-        same = ("flops", "bytes_per_parameter", "kv_tokens", "bytes_per_kv_element", "inference_tokens", "max_tokens")
-        memory = None if self.memory_gb is None else self.memory_gb * 1e9 * self.devices
-        return Constraints(memory_bytes=memory, **{name: getattr(self, name) for name in same})
-
-
-@dataclasses.dataclass(kw_only=True)
-class Chips(Asked):
-    """Chips to train on, and what they cost."""
-
-    chips: str | None = text("Chips to train on, such as H100:8, for costs in hours.")
-    hours: float | None = number("Budget in hours on --chips, instead of --flops.")
-    dollars_per_hour: float | None = number("Price of one chip for an hour.", least=0)
-    mfu: float | dict[int, float] | str | None = free(
-        "Model FLOPs utilisation that training reaches: a number, or JSON, or a file of it, by number of experts, "
-        f'{{"1": 0.45, "8": 0.38}}. Default: {cost.MFU}.'
-    )
-
-    def bought(self, devices: int, experts: tuple[int, ...]) -> cost.Chips | None:
+    def bought(self, experts: tuple[int, ...]) -> cost.Chips | None:
         """None where no chips are named. Raises UserError for an unknown kind, and for an MFU that is none or that
         leaves out one of `experts`."""
         if self.chips is None:
@@ -142,41 +127,33 @@ class Chips(Asked):
             return None
         kind, count = cost.parse_chips(self.chips)
         mfu = cost.MFU if self.mfu is None else cost.mfu_of(self.mfu, experts)
-        return cost.Chips(kind, count, mfu, self.dollars_per_hour, devices)
-
-
-@dataclasses.dataclass(kw_only=True)
-class Budget(Limits, Chips):
-    """Limits and chips, whose hours may be the budget."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.hours is not None and self.flops is not None:
-            raise UserError(sentences.HOURS_OR_FLOPS)
+        return cost.Chips(kind, count, mfu, self.dollars_per_hour, self.devices)
 
     def within(self, chips: cost.Chips | None) -> Constraints:
-        """The constraints, the hours as FLOPs of the chips."""
-        limits = dataclasses.replace(self.constraints, chips=chips)
-        if self.hours is None or chips is None:
-            return limits
-        budget = f"--hours={self.hours:g} of --chips={self.chips}"
-        return dataclasses.replace(limits, flops=chips.flops(self.hours), budget=budget)
+        """The limits as plans are solved under, the hours as FLOPs of the chips."""
+        same = ("flops", "bytes_per_parameter", "kv_tokens", "bytes_per_kv_element", "inference_tokens", "max_tokens")
+        given = {name: getattr(self, name) for name in same}
+        if self.memory_gb is not None:
+            given["memory_bytes"] = self.memory_gb * 1e9 * self.devices
+        if self.hours is not None and chips is not None:
+            given |= dict(flops=chips.flops(self.hours), budget=f"--hours={self.hours:g} of --chips={self.chips}")
+        return Constraints(chips=chips, **given)
 
 
 @dataclasses.dataclass(kw_only=True)
-class Compare(Budget, Models):
+class Compare(Budget):
     """What several laws are asked about one budget."""
 
     def limits(self) -> Constraints:
         """The constraints, chips included. Raises UserError for an MFU by number of experts."""
-        chips = self.bought(self.devices, ())
+        chips = self.bought(())
         if chips is not None and not isinstance(chips.mfu, float):
             raise UserError(sentences.ONE_MFU.format(value=self.mfu))
         return self.within(chips)
 
 
 @dataclasses.dataclass(kw_only=True)
-class Plan(Budget, Models):
+class Plan(Budget):
     """The best model of a law within limits."""
 
     epochs: float | None = number(
@@ -192,13 +169,13 @@ class Plan(Budget, Models):
         if self.epochs is not None and self.max_tokens is None:
             raise UserError(sentences.EPOCHS_OF)
 
-    def bought(self, devices: int, experts: tuple[int, ...]) -> cost.Chips | None:
-        """Those of Chips, with the mesh that is asked. Raises UserError where that does not divide them, too."""
-        chips, given = super().bought(devices, experts), self.given("mesh_expert", "mesh_model", "remat")
-        if given and chips is None:
-            raise UserError(sentences.NEEDS_CHIPS.format(flag=given[0]))
-        if not given or chips is None:
+    def bought(self, experts: tuple[int, ...]) -> cost.Chips | None:
+        """With the mesh that is asked. Raises UserError where that does not divide the chips, too."""
+        chips, given = super().bought(experts), self.given("mesh_expert", "mesh_model", "remat")
+        if not given:
             return chips
+        if chips is None:
+            raise UserError(sentences.NEEDS_CHIPS.format(flag=given[0]))
         mesh = cost.Mesh(self.mesh_expert or 1, self.mesh_model or 1, self.remat or "full")
         if chips.count % (mesh.expert * mesh.model):
             raise UserError(sentences.MESH_OF_CHIPS.format(expert=mesh.expert, model=mesh.model, count=chips.count))
@@ -228,10 +205,9 @@ def planned(law: Law, asked: Plan) -> dict:
         raise refused
     flops_or_loss = lambda plan: plan["target"]["best"]["flops"] if "target" in plan else plan["best"]["loss"]
     plan = min((plan for _, plan in made), key=flops_or_loss)
-    if asked.known:
-        plan["like"] = compare.of_known(
-            asked.known, [law, *compare.others(law)], asked.shape, asked.within(asked.bought(1, ()))
-        )
+    if known := asked.known:
+        within = asked.within(asked.bought(()))
+        plan["like"] = compare.of_known(known, [law, *compare.others(law)], asked.shape, within)
     if len(architectures) > 1:
         names = ("n_experts", "n_active", "n_total", "n_tokens", "loss")
         rows = [dict(used=a.used) | {name: p["best"][name] for name in names} for a, p in made]
@@ -242,7 +218,7 @@ def planned(law: Law, asked: Plan) -> dict:
 
 def _planned(law: Law, asked: Plan, architecture: Architecture) -> dict:
     compared = experts_of(law, asked.experts)
-    chips, reached = asked.bought(asked.devices, compared), None
+    chips, reached = asked.bought(compared), None
     constraints, loss = dataclasses.replace(asked.within(chips), epochs=asked.epochs), asked.target_loss
     if asked.epochs is not None and asked.max_tokens is not None:
         law = repeats.of_law(law, asked.max_tokens, *([0] if loss is not None else []))  # a target is met exactly

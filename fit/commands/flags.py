@@ -6,10 +6,13 @@ import json
 from absl import flags
 
 from fit.api import Answer
-from fit.asked.fields import Asked, columns, needed, switch, text
+from fit.asked.fields import Asked, needed, pairs, switch, text
 from fit.data import frames
 from fit.data.table import Table, plain
+from fit.importers import KEPT
 from fit.lawbook import lawfile
+
+NAMES = (*KEPT, "config")  # columns that a table may call by another name
 
 
 def of(asked: type[Asked]) -> flags.FlagValues:
@@ -32,14 +35,16 @@ class OfLaw(Asked):
         text("A law.json, or the name of a published law."), f": a law.json, or one of {', '.join(lawfile.NAMES)}"
     )
 
-    def loaded(self) -> lawfile.Law:
-        """Raises UserError where it cannot be read."""
-        return lawfile.load(self.law)
-
 
 @dataclasses.dataclass(kw_only=True)
 class Columns(Asked):
-    columns: dict[str, str] = columns()
+    columns: dict[str, str] = pairs(
+        "The table's names of columns, where they differ, as OURS:THEIRS: loss:val_loss,n_tokens:D.",
+        "name:column",
+        ":",
+        NAMES,
+        f", such as loss:val_loss; names: {', '.join(NAMES)}",
+    )
 
     def read(self, path: str) -> Table | str:
         """The table by these names; the path where there are none, for a law may know its own."""

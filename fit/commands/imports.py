@@ -38,8 +38,7 @@ class Import(flags.Columns):
 
     def run(self, source: str) -> None:
         check_writable(self.out)
-        tool, paths = importers.found(source, self.tool)
-        rows = importers.runs(tool, paths)
+        tool, rows = importers.runs(source, self.tool)
         kept, dropped = importers.where(rows, self.where)
         if not kept:
             raise UserError(f"{source}: no run is left of {len(rows)}; left out: {_counted(dropped)}")

@@ -13,6 +13,7 @@ from fit.data.files import check_writable, write_text
 from fit.data.table import read, write
 from fit.equal_flops import learning_rate
 from fit.errors import UserError
+from fit.fitting import summary
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -28,8 +29,6 @@ class Law(fits.Fit, flags.Columns):
     out: str | None = fields.text("File to write the law to (JSON).")
 
     def run(self) -> None:
-        from fit.fitting import summary
-
         if len(self.forms) > 1:
             if self.out is not None:
                 raise UserError(f"--form={','.join(self.form or ())}: --out is for a single form")
@@ -63,10 +62,9 @@ class Predict(searches.Model, flags.OfLaw, flags.Columns):
     )
 
     def run(self) -> None:
-        law = self.loaded()
         if (self.runs is None) != (self.out is None):
             raise UserError("--runs and --out go together")
-        found = api.predict(law, self.runs and self.read(self.runs), asked=self)
+        found = api.predict(self.law, self.runs and self.read(self.runs), asked=self)
         if self.out is not None:
             write(found.table, self.out)
         for warning in found.warnings:
@@ -92,7 +90,7 @@ class Speedup(flags.OfLaw, flags.Columns, flags.Json):
     seed: int = fields.whole("Seed of the runs' errors that intervals draw.", 0)
 
     def run(self) -> None:
-        found = api.speedup(self.loaded(), self.read(self.runs), seed=self.seed)
+        found = api.speedup(self.law, self.read(self.runs), seed=self.seed)
         self.show(found)
         for warning in found.warnings if not self.json else ():
             used = "the law is used " if warning.startswith("outside") else ""

@@ -9,11 +9,11 @@ from typing import Any
 from fit import api
 from fit.asked import fields, plans
 from fit.commands import flags
-from fit.data.files import check_writable, replacing, write_text
+from fit.data.files import check_writable, write_text
 from fit.data.table import Table as Rows
 from fit.data.table import write
 from fit.errors import UserError
-from fit.paper import figures
+from fit.paper import figures, report, tables
 
 OF_A_FIT = {"5": "predicted_against_measured", "2a": "isoflop", "memory": "best_experts_against_memory"}
 
@@ -28,7 +28,7 @@ class Table(plans.Shape, flags.OfLaw, flags.Json):
     """
 
     which: str = fields.needed(
-        fields.choice("Which table of the paper to print.", None, ("1", "2", "4", "5")), ": 1, 2, 4 or 5"
+        fields.choice("Which table of the paper to print.", None, tables.TABLES), ": 1, 2, 4 or 5"
     )
     out: str | None = fields.text("Also write the table to this file (.csv, .jsonl, .parquet).")
     flops: tuple[float, ...] = fields.numbers(
@@ -43,9 +43,7 @@ class Table(plans.Shape, flags.OfLaw, flags.Json):
     experts: tuple[int, ...] | None = fields.experts("Numbers of experts. Default: those fitted.")
 
     def run(self) -> None:
-        from fit.paper import tables
-
-        law = self.loaded()
+        law = api.load(self.law)
         options: dict[str, Any] = {} if self.which == "4" else dict(budgets=self.flops)
         if self.which == "2":
             options |= dict(memories_gb=self.memory_gb, kv_tokens=self.kv_tokens)
@@ -95,7 +93,7 @@ class Plot(plans.Shape, flags.OfLaw, flags.Columns):
         if (self.figure is None) == (self.out_dir is None) or (self.figure is None) != (self.out is None):
             raise UserError("expected either --figure with --out, or --out_dir")
         todo = self.paths()
-        law = self.loaded()
+        law = api.load(self.law)
         experts, architecture = plans.experts_of(law, self.experts), self.architecture(law)
         if self.out_dir and self.runs is None:
             raise UserError("--out_dir needs --runs, for predicted against measured")
@@ -110,8 +108,7 @@ class Plot(plans.Shape, flags.OfLaw, flags.Columns):
                 continue  # a law without tokens has only one picture
             figure, _ = figures.draw(which, law, architecture, experts, self.flops, *measured)
             for kind, path in pictures.items():
-                with replacing(path) as temporary:
-                    figures.save(figure, temporary, kind)
+                figures.save(figure, path, kind)
                 print(path)
 
     def paths(self) -> dict[str, dict[str, str]]:
@@ -141,13 +138,12 @@ class Report(plans.Shape, flags.OfLaw, flags.Columns):
     out: str = fields.text("File to write the page to.", "report.html")
 
     def run(self) -> None:
-        from fit.paper import report
-
-        law = self.loaded()
+        law = api.load(self.law)
         architecture, measured = self.architecture(law), figures.measured(law, self.runs, self.columns)
         check_writable(self.out)
-        write_text(self.out, report.page(law, architecture, *measured))
-        for what, words in report.in_short(law, architecture, measured[0]).items():
+        page, short = report.page(law, architecture, *measured)
+        write_text(self.out, page)
+        for what, words in short.items():
             print(textwrap.fill(f"{what + ':':18}{words}.", 110, subsequent_indent=" " * 18))
         print(f"written to {self.out}")
 

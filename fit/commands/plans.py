@@ -7,7 +7,7 @@ from fit import api
 from fit.architecture_search import holistic_runs
 from fit.asked import fields, plans, searches
 from fit.commands import flags
-from fit.data.files import check_writable, replacing, write_text
+from fit.data.files import check_writable, write_text
 from fit.errors import UserError
 from fit.paper import figures
 from fit.planning import compare, plan_config
@@ -36,7 +36,7 @@ class Plan(plans.Plan, flags.OfLaw, flags.Json):
     base_config: str | None = fields.text("Config file that --emit_config starts from; default: the law's own.")
 
     def run(self) -> None:
-        law = self.loaded()
+        law = api.load(self.law)
         plan = api.plan(law, asked=self)
         if self.emit_config is not None:
             write_text(self.emit_config, plan_config.source(law, vars(plan), self.base_config))
@@ -77,7 +77,7 @@ class Next(searches.Next, flags.OfLaw, flags.Columns, flags.Json):
     def run(self) -> None:
         if self.base_config is not None and self.emit_sweep is None:
             raise UserError("--base_config is for --emit_sweep")
-        law = self.loaded()
+        law = api.load(self.law)
         if self.emit_sweep is not None:
             check_writable(self.emit_sweep)
         found = api.next(law, self.read(self.runs), asked=self)
@@ -124,8 +124,7 @@ class Holistic(searches.Holistic, flags.Columns, flags.Json):
         if self.out:
             from fit.paper.figures import search
 
-            with replacing(self.out) as temporary:
-                figures.save(search.architectures(found.fit["budgets"], *searched), temporary, ending)
+            figures.save(search.architectures(found.fit["budgets"], *searched), self.out, ending)
         self.show(found)
 
 
@@ -152,7 +151,6 @@ class Surface(searches.Surface, flags.Columns, flags.Json):
         if self.out:
             from fit.paper.figures import search
 
-            with replacing(self.out) as temporary:
-                figures.save(search.surfaces(found.budgets), temporary, ending)
+            figures.save(search.surfaces(found.budgets), self.out, ending)
         rows = [{k: v for k, v in row.items() if k not in ("surface", "points")} for row in found.budgets]
         print(json.dumps(rows, indent=1) if self.json else found)

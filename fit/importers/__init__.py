@@ -1,16 +1,14 @@
-"""Runs of other tools as a table of runs. One file per tool, named as it; its `rows(paths)` makes of its files a
-dictionary of each run: whatever the tool says, and under our names (run, state, n_tokens, loss, ...) what is sure."""
+"""Runs of other tools, each read by a function of tools.py, as a table of runs."""
 
 import fnmatch
 import glob
-import importlib
-import json
 import os
 from collections.abc import Mapping
 
 from fit.aliases import Json
 from fit.data.table import BOUNDS, Table, read, shown
 from fit.errors import UserError
+from fit.importers import tools
 
 # The files of each tool; SOURCE is one of them, or a folder that holds them at any depth.
 TOOLS = {
@@ -20,12 +18,12 @@ TOOLS = {
     "wandb": ("*.csv", "*.parquet"),
     "maxtext": ("*.txt", "*.jsonl"),
 }
-# columns that fit reads
+# columns of a table of runs that fit reads
 KEPT = (*BOUNDS, "peak_learning_rate", "batch_tokens", "epochs", "corpus_fingerprint", "run", "seed")
 
 
-def found(source: str, tool: str | None = None) -> tuple[str, list[str]]:
-    """(the tool, its files) of a file or folder. Raises UserError where it holds none."""
+def runs(source: str, tool: str | None = None) -> tuple[str, list[Json]]:
+    """(the tool, a dictionary of each run) of a file or folder. Raises UserError where it holds none."""
     if not os.path.exists(source):
         raise UserError(f"{source}: no such file or folder")
     for name in [tool] if tool else TOOLS:
@@ -34,17 +32,14 @@ def found(source: str, tool: str | None = None) -> tuple[str, list[str]]:
         else:
             paths = sorted(p for ending in TOOLS[name] for p in glob.glob(f"{source}/**/{ending}", recursive=True))
         if paths:
-            return name, paths
-    wanted = TOOLS[tool] if tool else [f"{' or '.join(p)} ({name})" for name, p in TOOLS.items()]
-    raise UserError(f"{source}: found no file of a known tool, expected {', '.join(wanted)}")
-
-
-def runs(tool: str, paths: list[str]) -> list[Json]:
-    """A dictionary of each run. Raises UserError for a file that is not of this tool."""
+            break
+    else:
+        wanted = TOOLS[tool] if tool else [f"{' or '.join(p)} ({name})" for name, p in TOOLS.items()]
+        raise UserError(f"{source}: found no file of a known tool, expected {', '.join(wanted)}")
     try:
-        return importlib.import_module(f"fit.importers.{tool}").rows(paths)
+        return name, getattr(tools, name)(paths)
     except (KeyError, TypeError, ValueError, AttributeError, OSError) as e:
-        raise UserError(f"{paths[0]}: is not as {tool} writes it: {type(e).__name__} {e}") from e
+        raise UserError(f"{paths[0]}: is not as {name} writes it: {type(e).__name__} {e}") from e
 
 
 def table(
@@ -110,9 +105,3 @@ def where(rows: list[Json], conditions: Mapping[str, str]) -> tuple[list[Json], 
         else:
             kept.append(row)
     return kept, dropped
-
-
-def json_lines(path: str) -> list[Json]:
-    """The objects of a file with one on each line."""
-    with open(path, encoding="utf-8") as f:
-        return [json.loads(line) for line in f if line.strip()]

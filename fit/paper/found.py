@@ -10,13 +10,10 @@ from fit.words.units import amount, flops
 
 def sentences(law: Law, runs: Runs | None, plan: Json) -> dict[str, str]:
     """{heading: a sentence}, as far as they can be said. plan: the law's, at the compute of its largest run."""
-    said = {} if runs is None else {"what was trained": _trained(runs)}
-    said["what was found"] = _found(plan)
-    if measured := _measured(runs):
-        said["as measured"] = measured
-    if sure := _sure(law.record, plan):
-        said["how sure"] = sure
-    return said
+    trained, measured = ("", "") if runs is None else (_trained(runs), _measured(runs))
+    said = {"what was trained": trained, "what was found": _found(plan), "as measured": measured}
+    said["how sure"] = _sure(law.record, plan)
+    return {heading: sentence for heading, sentence in said.items() if sentence}
 
 
 def _many(count: int, what: str) -> str:
@@ -60,10 +57,8 @@ def _found(plan: Json) -> str:
     return words
 
 
-def _measured(runs: Runs | None) -> str:
+def _measured(runs: Runs) -> str:
     """The best mixture against the dense model of as many active parameters and tokens, where most was computed."""
-    if runs is None:
-        return ""
     for spent in np.unique(runs.flops)[::-1]:
         same = np.isclose(runs.flops, spent, rtol=1e-9)
         loss = {e: runs.loss[same & (runs.n_experts == e)].mean() for e in np.unique(runs.n_experts[same])}

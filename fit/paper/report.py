@@ -70,8 +70,7 @@ PICTURE = (
 OTHERS = [which for which in figures.FIGURES if which != FIRST]
 WORDS = 40  # a cell of more letters is a sentence and is wrapped
 MOST_ROWS = 5000  # of the numbers behind a picture: a million would make the page unusable
-BYTES = {"memory_bytes": 1, "memory_gb": 1e9}  # column: bytes in its unit
-HEADS = dict.fromkeys(BYTES, "memory")  # its cells have their own units
+BYTES = {"memory_bytes": 1, "memory_gb": 1e9}  # column: bytes in its unit; its cells have units of their own
 COUNTS = ("n_active", "n_total", "n_tokens", "dense_parameters", "unique_tokens")
 NAMES = {
     "n_active": "active parameters",
@@ -82,70 +81,56 @@ NAMES = {
 }
 
 
-def page(law: Law, architecture: Architecture, runs: Runs | None = None, out: Array | None = None) -> str:
-    """The page as text; runs and out as figures.measured gives them. Where the law cannot give a part, it says why."""
+def page(law: Law, architecture: Architecture, runs: Runs | None, out: Array | None) -> tuple[str, dict[str, str]]:
+    """(the page as text, what it says in short); runs and out as figures.measured gives them. Where the law cannot give
+    a part, it says why."""
     title = f"{law.form.name.capitalize()} scaling law: {os.path.basename(law.name)}"
     opening, *rest = [_figure_section(law, architecture, which, runs, out) for which in (FIRST, *OTHERS)]
-    parts = [f"<h1>{_text(title)}</h1>", *_in_words(law, architecture, runs, opening), *rest]
+    answer, warnings, short = _decision(law, architecture, runs)
     record = f"<pre>{_text(json.dumps(law.record, indent=1))}</pre>"
-    parts.append(f"<h2>The law as JSON</h2><details><summary>all that is recorded</summary>{record}</details>")
-    return PAGE.format(title=_text(title), style=STYLE, body="\n".join(parts))
-
-
-def _in_words(law: Law, architecture: Architecture, runs: Runs | None, opening: str) -> list[str]:
-    """The parts before the other pictures: what to train and its picture, how sure that is, and the paper's tables."""
-    answer, warnings = _decision(law, architecture)
-    parts = [f'<p class="answer">{_text(answer)}</p>']
-    parts += [
-        f"<p><b>{_text(what.capitalize())}</b>: {_text(words)}.</p>"
-        for what, words in in_short(law, architecture, runs).items()
-    ]
-    parts += [
+    parts = [
+        f"<h1>{_text(title)}</h1>",
+        f'<p class="answer">{_text(answer)}</p>',
+        *(f"<p><b>{_text(what.capitalize())}</b>: {_text(words)}.</p>" for what, words in short.items()),
         opening,
         f'<p class="soft">{PICTURE}</p>',
-        "<h2>Where it comes from</h2>",
-        f"<p>{_text(_origin(law))}</p>",
+        *_fit(law, architecture, warnings),
+        *(_table_section(law, architecture, which) for which in tables.TABLES),
+        *rest,
+        f"<h2>The law as JSON</h2><details><summary>all that is recorded</summary>{record}</details>",
     ]
+    return PAGE.format(title=_text(title), style=STYLE, body="\n".join(parts)), short
+
+
+def _decision(law: Law, architecture: Architecture, runs: Runs | None) -> tuple[str, list[str], dict[str, str]]:
+    """(what to train with the most compute that was fitted, the sentences to know before that, what was found in
+    short)."""
+    where = "the most that was fitted" if "training_flops" in law.ranges else "for which the law does not say its range"
+    flops = float(law.ranges.get("training_flops", tables.TABLE_1_FLOPS)[-1])
+    try:
+        plan = planning.plan(law, architecture, optimum.Constraints(flops=flops), law.experts)
+    except UserError as e:
+        return f"Nothing that this law could decide: {e}", [], {}
+    answer = f"With {units.flops(flops)} training FLOPs, {where}: {plan_text.answer(plan)}"
+    return answer, plan["warnings"], found.sentences(law, runs, plan)
+
+
+def _fit(law: Law, architecture: Architecture, warnings: list[str]) -> list[str]:
+    """Where the law comes from and how sure it is; warnings: those of the decision."""
     lines = [] if law.published else list(summary.summary(law.record))
-    warnings += [line.removeprefix("warning: ") for line in lines if line.startswith("warning: ")]
-    measured = [line for line in lines if line.startswith("mean relative error")]
+    said = [line for line in lines if not line.startswith("warning: ")]
+    warnings = warnings + [line.removeprefix("warning: ") for line in lines if line not in said]
+    measured = [line for line in said if line.startswith("mean relative error")]
+    parts = ["<h2>Where it comes from</h2>", f"<p>{_text(_origin(law))}</p>"]
     parts += [f"<p>By its runs: {_text('; '.join(measured))}.</p>"] if measured else []
     if warnings:
         parts.append(f'<p>Before trusting it:</p><ul class="warnings">{_items(warnings)}</ul>')
     if law.ranges:
-        parts += ["<h2>What it was fitted to</h2>", _table(_reach(law))]
-        parts.append(f"<p>{_text(_models(law, architecture))}</p>")
+        parts += ["<h2>What it was fitted to</h2>", _table(_reach(law)), f"<p>{_text(_models(law, architecture))}</p>"]
     if quality := _quality(law.record):
-        rest = [line for line in lines if not line.startswith("warning: ")]
         parts += ["<h2>Errors</h2>", _table(quality)]
-        parts.append(f"<details><summary>what the fit said</summary><ul>{_items(rest)}</ul></details>")
-    parts += ["<h2>Coefficients</h2>", _table(_coefficients(law))]
-    return parts + [_table_section(law, architecture, which) for which in tables.TABLES]
-
-
-def in_short(law: Law, architecture: Architecture, runs: Runs | None = None) -> dict[str, str]:
-    """What found.sentences says of the most compute that was fitted; nothing where the law cannot plan."""
-    try:
-        return found.sentences(law, runs, _planned(law, architecture))
-    except UserError:
-        return {}
-
-
-def _planned(law: Law, architecture: Architecture) -> Json:
-    """The plan for the most compute that was fitted. Raises UserError where the law has none."""
-    flops = float(law.ranges.get("training_flops", tables.TABLE_1_FLOPS)[-1])
-    return planning.plan(law, architecture, optimum.Constraints(flops=flops), law.experts)
-
-
-def _decision(law: Law, architecture: Architecture) -> tuple[str, list[str]]:
-    """(what to train with the most compute that was fitted, the sentences to know before that)."""
-    where = "the most that was fitted" if "training_flops" in law.ranges else "for which the law does not say its range"
-    try:
-        plan = _planned(law, architecture)
-    except UserError as e:
-        return f"Nothing that this law could decide: {e}", []
-    spent = units.flops(plan["constraints"]["flops"])
-    return f"With {spent} training FLOPs, {where}: {plan_text.answer(plan)}", plan["warnings"]
+        parts.append(f"<details><summary>what the fit said</summary><ul>{_items(said)}</ul></details>")
+    return [*parts, "<h2>Coefficients</h2>", _table(_coefficients(law))]
 
 
 def _text(text: object) -> str:
@@ -265,9 +250,10 @@ def _figure_section(law: Law, architecture: Architecture, which: str, runs: Runs
 def _table(rows: list[Json]) -> str:
     if not rows:
         return '<p class="soft">none</p>'
-    words = {name for row in rows for name, value in row.items() if len(str(value)) > WORDS and isinstance(value, str)}
-    tag = {name: ' class="words"' if name in words else "" for name in rows[0]}
-    head = (f"<th{tag[name]}>{_text(HEADS.get(name, name)).replace('_', '_<wbr>')}</th>" for name in rows[0])
+    long = {name for row in rows for name, value in row.items() if len(str(value)) > WORDS and isinstance(value, str)}
+    tag = {name: ' class="words"' if name in long else "" for name in rows[0]}
+    heads = {name: "memory" if name in BYTES else name for name in rows[0]}
+    head = (f"<th{tag[name]}>{_text(words).replace('_', '_<wbr>')}</th>" for name, words in heads.items())
     body = "".join(
         "<tr>" + "".join(f"<td{tag[name]}>{_text(_cell(name, value))}</td>" for name, value in row.items()) + "</tr>"
         for row in rows

@@ -61,12 +61,10 @@ def table_1(
     experts = optimum.allowed_experts(law, experts or (TABLE_1_EXPERTS if law.published else law.experts))
     rows = []
     for flops in budgets or budgets_of(law, TABLE_1_FLOPS):
-        size, tokens, loss = optimum.unconstrained(law, experts, architecture, flops)
-        rows += [
-            dict(flops=flops, n_experts=int(e), n_active=float(size[i]), n_tokens=float(tokens[i]), loss=float(loss[i]))
-            for i, e in enumerate(experts)
-        ]
-    return [_marked(law, row) for row in rows]
+        for e, *best in zip(experts, *optimum.unconstrained(law, experts, architecture, flops)):
+            row = dict(flops=flops, n_experts=int(e)) | dict(zip(("n_active", "n_tokens", "loss"), map(float, best)))
+            rows.append(_marked(law, row))
+    return rows
 
 
 def table_2(

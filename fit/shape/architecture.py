@@ -12,7 +12,6 @@ import dataclasses
 import functools
 import itertools
 import math
-import typing
 from typing import Any
 
 import numpy as np
@@ -32,12 +31,8 @@ WHOLE_EXPERTS = dict(top_k=1.0, granularity=1.0, shared_share=0.0)
 BATCH_RAMP = ((0, 65_536), (500_000_000, 131_072), (1_000_000_000, 262_144))
 
 
-@typing.overload
-def training_flops(n_active: float, n_tokens: float) -> float: ...
-@typing.overload
-def training_flops(n_active: Numbers, n_tokens: Numbers) -> Array: ...
-def training_flops(n_active: Numbers, n_tokens: Numbers) -> Numbers:
-    """6 N D."""
+def training_flops(n_active: Any, n_tokens: Any) -> Any:
+    """6 N D, numbers or arrays."""
     return TRAINING * n_active * n_tokens
 
 
@@ -227,10 +222,10 @@ class Model:
     def off(self) -> float:
         """The factor by which rounding to whole blocks and heads changed the architecture's ratios, at most: width per
         block, heads of keys and values per head, width of all heads; 1 where it changed none."""
-        with_keys = self.shape.get("n_kv_heads", self.shape["n_heads"]) / self.shape["n_heads"]
-        ratios = [self.d_model / (self.n_blocks * self.architecture.width_per_block)]
-        ratios += [with_keys / self.architecture.kv_share]
-        ratios += [self._attention()[2] / self.d_model / self.architecture.attention]
+        own, heads = self.architecture, self.shape["n_heads"]
+        with_keys = self.shape.get("n_kv_heads", heads) / heads / own.kv_share
+        per_block = self.d_model / (self.n_blocks * own.width_per_block)
+        ratios = per_block, with_keys, self._attention()[2] / self.d_model / own.attention
         return max(max(ratio, 1 / ratio) for ratio in ratios)
 
     def _attention(self) -> tuple[int, int, int]:

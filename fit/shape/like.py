@@ -7,14 +7,14 @@ import dataclasses
 import json
 import os
 import pathlib
+from typing import Any
 
 from fit.aliases import Array, Json, Numbers
 from fit.errors import UserError
 from fit.shape.architecture import Architecture
 
 PUBLISHED: dict[str, Json] = json.loads((pathlib.Path(__file__).parent / "published.json").read_text(encoding="utf-8"))
-NAMES = dict(n_experts=("num_experts", "num_local_experts", "n_routed_experts"), shared=("n_shared_experts",))
-NAMES |= dict(top_k=("num_experts_per_tok", "experts_per_token"), n_dense=("first_k_dense_replace",))
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")  # what configs call the number of experts
 LATENT = (
     "its latent attention is counted exactly, and planned as grouped queries of as many weights and as large a cache"
 )
@@ -31,7 +31,6 @@ class Known:
     name: str
     d_model: int
     n_blocks: int
-    n_heads: int
     head_dim: int
     attention: int
     cache: int
@@ -75,13 +74,11 @@ class Known:
         """The Architecture of its ratios."""
         grouped = self.cache / (2 * self.d_model)  # heads of keys and values by their size, over d_model
         queries = self.attention / (2 * self.d_model**2) - grouped
-        built: Json = dict(
-            attention=queries, kv_share=grouped / queries, head_dim=self.head_dim, tied=self.tied_embeddings
-        )
-        built |= dict(split=self.split, shared=self.n_shared_experts, n_dense=self.n_dense_blocks, trained=trained)
+        built: Json = dict(attention=queries, kv_share=grouped / queries, head_dim=self.head_dim, trained=trained)
+        built |= dict(split=self.split, shared=self.n_shared_experts, n_dense=self.n_dense_blocks)
         width = width_per_block or round(self.d_model / self.n_blocks)
         ff = self.split * self.d_expert / self.d_model
-        return Architecture(vocab_size or self.vocab_size, width, True, ff=ff, **built)
+        return Architecture(vocab_size or self.vocab_size, width, True, ff=ff, tied=self.tied_embeddings, **built)
 
     def columns(self, embedding: bool = True, trained: bool = False) -> dict[str, Numbers | Array]:
         """{column: value} of what a law may read; embedding: whether its counts include embedding and head."""
@@ -93,80 +90,56 @@ class Known:
 
 def read(given: str | os.PathLike | Json) -> Known:
     """The model of a published name, of a config.json's path or of its contents. Raises UserError where it is none."""
-    if not isinstance(given, dict) and str(given) in PUBLISHED:
-        return read(PUBLISHED[str(given)] | dict(name=str(given)))
-    path, config = "--like", given
+    config: Any = given
+    path = "--like"
     if not isinstance(given, dict):
         path = f"--like={given}"
         try:
-            config = json.loads(pathlib.Path(given).read_text(encoding="utf-8"))
+            published = PUBLISHED.get(str(given))
+            config = published or json.loads(pathlib.Path(given).read_text(encoding="utf-8"))
         except OSError:
             raise UserError(f"{path}: no such file, nor a published model; these are {', '.join(PUBLISHED)}") from None
         except ValueError as e:
             raise UserError(f"{path}: is not JSON: {e}") from e
     if not isinstance(config, dict):
         raise UserError(f"{path}: expected a config.json, an object of a model's sizes")
-    return _known(
-        config.get("text_config") or config, path, str(config.get("name") or config.get("_name_or_path") or given)
-    )
+    name = str(config.get("name") or config.get("_name_or_path") or given)
+    config = config.get("text_config") or config
 
-
-def _known(config: Json, path: str, name: str) -> Known:
-    def number(names: str | tuple[str, ...], default: int | None = None) -> int:
-        names = (names,) if isinstance(names, str) else names
-        value = next((config[n] for n in names if config.get(n) is not None), default)
+    def number(*names: str, default: int | None = None) -> int:
+        value, least = next((config[n] for n in names if config.get(n) is not None), default), +(default != 0)
         if value is None:
             raise UserError(f"{path}: has no {names[0]}, so it is no config.json of a language model")
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, int)
-            or not 0 <= value < 1e9
-            or (value == 0 and default != 0)
-        ):
-            raise UserError(
-                f"{path}: {names[0]} is {json.dumps(value)}, expected a whole number from {+(default != 0)} up"
-            )
+        if type(value) is not int or not least <= value < 1e9:
+            found = json.dumps(value)
+            raise UserError(f"{path}: {names[0]} is {found}, expected a whole number from {least} up")
         return value
 
     d, blocks, heads = (number(n) for n in ("hidden_size", "num_hidden_layers", "num_attention_heads"))
-    n_experts = number(NAMES["n_experts"], 0)
-    top_k = number(NAMES["top_k"]) if n_experts else 1
+    n_experts = number(*EXPERTS, default=0)
+    top_k = number("num_experts_per_tok", "experts_per_token") if n_experts else 1
     d_ff = number("intermediate_size")
-    d_expert = number("moe_intermediate_size", d_ff) if n_experts else d_ff
-    shared = number(NAMES["shared"], 0) or number("shared_expert_intermediate_size", 0) // d_expert
-    n_dense = number(NAMES["n_dense"], 0) or len(config.get("mlp_only_layers") or ())
+    d_expert = number("moe_intermediate_size", default=d_ff) if n_experts else d_ff
+    shared = number("n_shared_experts", default=0)
+    shared = shared or number("shared_expert_intermediate_size", default=0) // d_expert
+    n_dense = number("first_k_dense_replace", default=0) or len(config.get("mlp_only_layers") or ())
     notes = []
-    if latent := number("kv_lora_rank", 0):
+    if latent := number("kv_lora_rank", default=0):
         names = ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
-        (nope, rope, size), narrow = map(number, names), number("q_lora_rank", 0)
+        (nope, rope, size), narrow = map(number, names), number("q_lora_rank", default=0)
         queries = heads * (nope + rope)
         attention = (narrow * (d + queries) if narrow else d * queries) + d * (latent + rope)
         attention, cache = attention + latent * heads * (nope + size) + heads * size * d, latent + rope
         notes.append(LATENT)
     else:
-        size, with_keys = number("head_dim", d // heads), number("num_key_value_heads", heads)
+        size, with_keys = number("head_dim", default=d // heads), number("num_key_value_heads", default=heads)
         attention, cache = 2 * d * size * (heads + with_keys), 2 * with_keys * size
     kinds = set(config.get("layer_types") or ())
-    notes += [WINDOW] * ("sliding_attention" in kinds) + [LINEAR] * bool(
-        kinds - {"sliding_attention", "full_attention"}
-    )
-    notes += [AHEAD] * bool(number("num_nextn_predict_layers", 0))
+    notes += [WINDOW] * ("sliding_attention" in kinds)
+    notes += [LINEAR] * bool(kinds - {"sliding_attention", "full_attention"})
+    notes += [AHEAD] * bool(number("num_nextn_predict_layers", default=0))
     if not top_k <= max(n_experts, 1) or n_dense >= blocks:
         raise UserError(f"{path}: a token chooses {top_k} of {n_experts} experts, in {blocks - n_dense} blocks")
-    mixture = dict(n_experts=n_experts or 1, top_k=top_k, n_shared_experts=shared if n_experts else 0)
-    return Known(
-        name,
-        d,
-        blocks,
-        heads,
-        size,
-        attention,
-        cache,
-        d_ff,
-        d_expert,
-        **mixture,
-        n_dense_blocks=n_dense if n_experts else 0,
-        vocab_size=number("vocab_size"),
-        tied_embeddings=bool(config.get("tie_word_embeddings", False)),
-        notes=tuple(notes),
-    )
+    mixture = (n_experts, top_k, shared, n_dense) if n_experts else (1, 1, 0, 0)
+    ends = number("vocab_size"), bool(config.get("tie_word_embeddings", False))
+    return Known(name, d, blocks, size, attention, cache, d_ff, d_expert, *mixture, *ends, tuple(notes))

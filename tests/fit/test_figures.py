@@ -174,7 +174,7 @@ def test_a_colour_is_a_number_of_experts(drawn):
     assert np.all(np.diff(grey) > 0.1)  # told apart without hue
     bar = [axis for axis in drawn["5"][0].axes if axis.get_ylabel() == "active parameters"]
     assert len(bar) == 1
-    sizes = {matplotlib.colors.to_hex(c) for c in style.sizes_map()(np.linspace(0, 1, 50))}
+    sizes = {matplotlib.colors.to_hex(c) for c in style.SIZES_MAP(np.linspace(0, 1, 50))}
     assert not sizes & set(colours)
 
 

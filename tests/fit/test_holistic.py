@@ -11,13 +11,13 @@ import pytest
 from scipy import stats
 
 from fit import __main__ as command_line
-from fit.architecture_search import holistic, holistic_plan, holistic_runs
+from fit.architecture_search import holistic, holistic_runs
 from fit.architecture_search.holistic import Setting, Shape, buildable, invert, setting, triad_of
 from fit.data.table import Table, write
 from fit.errors import UserError
 
 # d 512, one dense block, seven of experts of width 176, 4 heads of 64, 2 of keys
-CHECK = Shape(512, 1, 7, 176, 4, 2, 64)
+CHECK = Shape(512, 1, 7, 176, Setting(4, 64, 2))
 CELLS = list(itertools.product(holistic.BUDGETS, holistic.M_OVER_ACTIVE, holistic.TOTAL_OVER_ACTIVE))
 
 
@@ -32,10 +32,11 @@ def ratios(shape):
     """(M/N_a, N/N_a) from the shares alone, Eq. 4-5: above 6, and between 1 and (n_experts + n_shared) / (top_k +
     n_shared)."""
     attention, _, experts = shares(shape)
+    held = shape.held
     # of attention's FLOPs, those of its scores: they have no parameters
-    scores = attention / (1 + 2 * shape.d_model * (1 + shape.n_kv_heads / shape.n_heads) / shape.seq_len)
+    scores = attention / (1 + 2 * shape.d_model * (1 + held.n_kv_heads / held.n_heads) / held.seq_len)
     of_active = experts / (1 - scores)
-    most = (shape.n_experts + shape.n_shared) / (shape.top_k + shape.n_shared)
+    most = (held.n_experts + held.n_shared) / (held.top_k + held.n_shared)
     return 6 / (1 - scores), 1 + of_active * (most - 1)
 
 
@@ -64,7 +65,7 @@ def test_inversion_undoes_the_triad():
         experts, used, shared, heads = rng.integers(9, 300), rng.integers(1, 9), rng.integers(0, 3), rng.integers(1, 17)
         held = Setting(int(heads), 64, int(rng.integers(1, heads + 1)), int(experts), int(used), int(shared), 2048)
         width, depths, d_expert = int(rng.integers(4, 40)) * 64, rng.integers(1, 30, 2), int(rng.integers(4, 100)) * 16
-        shape = held.shape(width, *map(int, depths), d_expert)
+        shape = Shape(width, *map(int, depths), d_expert, held)
         found = invert(shape.triad(), width, held)
         assert found == pytest.approx((depths.sum(), *depths, d_expert), rel=1e-9)
         m, active, total = shape.triad()
@@ -148,7 +149,7 @@ def row_of(shape, flops, best_width):
     m, active, total = shape.triad()
     width = shape.d_model
     loss = loss_of(m / active, total / active, width, flops, best_width or width)
-    model = dict(n_heads=shape.n_heads, head_dim=shape.head_dim, n_kv_heads=int(shape.n_kv_heads))
+    model = {name: getattr(shape.held, name) for name in ("n_heads", "head_dim", "n_kv_heads")}
     overrides = " ".join(f"model.{name}={value!r}" for name, value in model.items())
     columns = dict(d_model=width, n_blocks=shape.n_dense + shape.n_moe, n_experts=288, top_k=8, n_shared_experts=1)
     columns |= dict(n_dense_blocks=shape.n_dense, d_expert=shape.d_expert, seq_len=8192)
@@ -201,7 +202,8 @@ def test_an_optimum_beyond_the_runs_is_none(searched):
     runs = holistic_runs.read(searched[0])
     some = runs.part((holistic_runs.budgets(runs.flops) == 0) & (runs.x > 8.5))
     found = holistic_runs.fit_ratios(some)
-    assert holistic_runs.optimum_of_m(*found["coefficients"][:2]) == pytest.approx(8, rel=1e-6) and found["x"] is None
+    a, b, *_ = found["coefficients"]
+    assert 6 + np.sqrt(a / b) == pytest.approx(8, rel=1e-6) and found["x"] is None
     assert found["y"]["best"] == pytest.approx(19, rel=1e-6)
     low, high = found["y"]["band"]
     curve = lambda x, y: loss_of(x, y, 1.0, 1e18, 1.0)
@@ -273,12 +275,12 @@ def test_a_budget_gives_a_complete_architecture(capsys):
     assert origins["n_tokens"] == "published" and origins["m_over_active"] == "recovered"
     assert origins["d_model"] == "missing" and result["values"]["d_model"]["value"] is None and result["outside"]
     m = result["model"]
-    shape = Shape(m["d_model"], m["n_dense_blocks"], m["n_blocks"] - m["n_dense_blocks"], m["d_expert"], 16, 8, 128)
+    shape = Shape(m["d_model"], m["n_dense_blocks"], m["n_blocks"] - m["n_dense_blocks"], m["d_expert"], setting(1e21))
     made, asked = shape.triad(), triad_of(1e21, result["values"]["m_over_active"]["value"], 22)
     assert made == pytest.approx((m["flops_per_token"], m["n_active"], m["n_total"]))
     assert max(abs(a / b - 1) for a, b in zip(made, asked)) == pytest.approx(result["off"]) and result["off"] < 0.05
     assert m["n_tokens"] * m["flops_per_token"] == pytest.approx(1e21)
-    values = holistic_plan.published(1e19)
+    values = holistic.published(1e19)
     assert values["learning_rate"]["value"] == pytest.approx(8.28e-4) and values["batch_rows"]["value"] == 128
     assert run("--flops=1e19") == 0
     text = " ".join(capsys.readouterr().out.split())
@@ -310,7 +312,7 @@ def test_eq_2_refitted_on_optima(tmp_path, capsys):
     """Runs at five sizes of each budget with the loss least at a known M."""
     rows, best = [], []
     for flops, middle in ((1e18, 512), (1e19, 1024), (1e20, 2048)):
-        shapes = [Setting(4, 64, seq_len=1024).shape(middle * k // 8, 1, 8, 176) for k in (4, 6, 8, 11, 15)]
+        shapes = [Shape(middle * k // 8, 1, 8, 176, Setting(4, 64, 2, seq_len=1024)) for k in (4, 6, 8, 11, 15)]
         best.append(shapes[2].triad()[0])
         for shape in shapes:
             m = shape.triad()[0]

@@ -30,11 +30,9 @@ def test_models_have_the_triads_that_the_laws_count(name, count):
     for config in models:
         check_config(config)
         m = config.model
-        shape = holistic.Shape(
-            m.d_model, m.n_dense_blocks, m.n_blocks - m.n_dense_blocks, m.d_expert, m.n_heads, m.n_kv_heads, m.head_dim
-        )
-        shape = holistic.dataclasses.replace(shape, n_experts=m.n_experts, top_k=m.top_k, n_shared=m.n_shared_experts)
-        shape = holistic.dataclasses.replace(shape, seq_len=config.data.seq_len)
+        heads, experts = (m.n_heads, m.head_dim, m.n_kv_heads), (m.n_experts, m.top_k, m.n_shared_experts)
+        held = holistic.Setting(*heads, *experts, config.data.seq_len)
+        shape = holistic.Shape(m.d_model, m.n_dense_blocks, m.n_blocks - m.n_dense_blocks, m.d_expert, held)
         assert holistic_phase1.counted(m, config.data.seq_len) == shape.triad()
         assert config.batch_tokens[0][1] % config.data.seq_len == 0
 

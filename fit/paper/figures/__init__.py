@@ -6,12 +6,14 @@ memory.py   loss under a memory limit (1a), models of equal memory (3), the best
 quality.py  predicted against measured (5)
 """
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import IO, TYPE_CHECKING
 
 import numpy as np
 
 from fit.aliases import Array, Floats
+from fit.data.files import replacing
 from fit.data.runs import Runs, read_runs
 from fit.data.table import Table
 from fit.errors import UserError
@@ -22,6 +24,8 @@ from fit.words import units
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from fit.paper.figures.style import Drawn
 
 FIGURES = {  # name: caption
     "1a": "Figure 1a: loss under a memory limit",
@@ -37,12 +41,12 @@ PAPER_FLOPS = (1e20, 1e21, 1e22)  # of its figures, for a published law
 PAPER_ONE = {"1a": 1e22, "3": 5e22, "4": 5e22}
 
 
-def save(figure: "Figure", path: str | IO[bytes], kind: str) -> None:
+def save(figure: "Figure", file: str | IO[bytes], kind: str) -> None:
     """Writes a figure to a path or an open file as one of FORMATS; the same figure gives the same bytes."""
     from fit.paper.figures import style
 
-    with style.in_style():
-        figure.savefig(path, format=kind, dpi=style.DPI, metadata=style.METADATA[kind])
+    with replacing(file) if isinstance(file, str) else contextlib.nullcontext(file) as target, style.in_style():
+        figure.savefig(target, format=kind, dpi=style.DPI, metadata=style.METADATA[kind])
 
 
 def measured(
@@ -69,7 +73,7 @@ def draw(
     budgets: Sequence[float] = (),
     runs: Runs | None = None,
     out: Array | None = None,
-) -> tuple["Figure", dict[str, list]]:
+) -> "Drawn":
     """(matplotlib figure, its numbers) of one of FIGURES; UserError where the law or the runs cannot give it.
 
     budgets: training FLOPs, none for those that suit the law; runs: a runs.Runs to draw measured points of, and `out`,
@@ -77,7 +81,6 @@ def draw(
     """
     from fit.paper.figures import flops, memory, quality, style
 
-    same = law, architecture, experts
     several = list(budgets) or budgets_of(law)
     one = budgets[0] if budgets else PAPER_ONE.get(which, several[1]) if law.published else several[1]
     with style.in_style():
@@ -85,20 +88,21 @@ def draw(
             if runs is None or out is None:
                 raise UserError("--figure=5 needs --runs")
             return quality.fit_quality(law, architecture, runs, out)
+        picture = style.Picture(law, architecture, experts)
         if which == "2a":
-            return flops.isoflop(*same, list(budgets) or budgets_of(law, runs), runs)
+            return flops.isoflop(picture, list(budgets) or budgets_of(law, runs), runs)
         if which == "2b":
-            return flops.savings(*same, several)
+            return flops.savings(picture, several)
         if which == "memory":
-            return memory.experts_against_memory(*same, several)
+            return memory.experts_against_memory(picture, several)
         if which == "1a":
-            return memory.memory_curves(*same, one)
+            return memory.memory_curves(picture, one)
         served = _served(law, architecture, one, 8192 if which == "3" else 32768)
         if which == "3":
-            return memory.matched_memory(*same, one, *served)
+            return memory.matched_memory(picture, one, *served)
         size = dense_optimum(law, architecture, one)[0]
         sizes = (2e9, 5e9, 10e9) if law.published else tuple(units.rounded(share * size) for share in (0.3, 0.7, 1.4))
-        return memory.best_experts(*same, one, sizes, *served)
+        return memory.best_experts(picture, one, sizes, *served)
 
 
 def budgets_of(law: Law, runs: Runs | None = None) -> list[float]:

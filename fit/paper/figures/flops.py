@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from fit.aliases import Array, Floats, Numbers
 from fit.data.runs import Runs
@@ -13,20 +12,18 @@ from fit.lawbook.lawfile import Law
 from fit.paper.figures import style
 from fit.paper.figures.style import NEAR
 from fit.planning import optimum
-from fit.shape.architecture import TRAINING, Architecture
+from fit.shape.architecture import TRAINING
 from fit.words import units
 
 
-def isoflop(
-    law: Law, architecture: Architecture, experts: Floats, budgets: Sequence[float], runs: Runs | None = None
-) -> tuple[Figure, style.Columns]:
+def isoflop(picture: style.Picture, budgets: Sequence[float], runs: Runs | None) -> style.Drawn:
     """Fig. 2a: loss against tokens at each training budget, each curve's optimum marked; runs NEAR a budget as points,
     moved along the law to the budget's own tokens, where their distance from the curve is their error.
 
     Needs no optimum: a law whose loss does not fall with size or tokens is drawn over the sizes it was fitted to.
     """
-    picture = style.Picture(law, architecture, experts, len(budgets), sharey=True)
-    experts, looks, axes = picture.experts, picture.looks, picture.axes
+    law, architecture, experts = picture.law, picture.architecture, picture.experts
+    axes = picture.panels(len(budgets), sharey=True)
     seen, notes = [], [style.handle("optimum", marker="o", markerfacecolor="white")]
     for axis, flops in zip(axes, budgets):
         best = {e: float(optimum.unconstrained(law, e, architecture, flops)[1]) for e in experts}
@@ -40,11 +37,11 @@ def isoflop(
             picture.curve(axis, d, (size, d, loss), e, sure=e == lowest, flops=flops)
             if np.isfinite(best[e]):
                 its_loss = optimum.loss_of(law, architecture, e, flops / (TRAINING * best[e]), best[e])
-                style.point(axis, best[e], its_loss, looks[e])
+                style.point(axis, best[e], its_loss, picture.looks[e])
             seen.append(loss.min())
         for e, (d, loss) in points.items():
             edge = dict(markeredgecolor="black", markeredgewidth=0.6, rasterized=len(d) > style.MANY)
-            axis.plot(d, loss, linestyle="none", **edge, **looks[e])
+            axis.plot(d, loss, linestyle="none", **edge, **picture.looks[e])
             seen += [loss.min(), loss.max() / 1.04]
         style.log_axis(axis.xaxis, *axis.dataLim.intervalx)
         axis.set(xlabel="training tokens", title=f"{units.flops_math(flops)} training FLOPs")
@@ -78,12 +75,9 @@ def _tokens_shown(law: Law, flops: float, needed: Sequence[Numbers]) -> tuple[fl
     return flops / (TRAINING * high) / 2, flops / (TRAINING * low) * 2
 
 
-def savings(
-    law: Law, architecture: Architecture, experts: Floats, budgets: Sequence[float]
-) -> tuple[Figure, style.Columns]:
+def savings(picture: style.Picture, budgets: Sequence[float]) -> style.Drawn:
     """Fig. 2b: the training FLOPs a compute-optimal dense model needs for the loss of an MoE, over the MoE's."""
-    picture = style.Picture(law, architecture, experts)
-    (axis,), columns = picture.axes, picture.columns
+    law, (axis,) = picture.law, picture.panels()
     flops = np.geomspace(min(budgets), max(budgets) * 10, 40)
     saved = {e: _dense_over_flops(law.at_experts(e), law.at_experts(1.0), flops) for e in picture.experts}
     most = max(saved, key=lambda e: np.nan_to_num(saved[e][2][-1]))
@@ -93,9 +87,9 @@ def savings(
             at = [law.at_experts(number, style.drawn(law)) for number in (e, 1.0)]
             ends = style.percentiles(law, _dense_over_flops(*at, flops)[2])
         within = law.inside(size, tokens, e)
-        style.curve(axis, flops, ratio, within, picture.looks[e], ends, every=(i % 6, 6))
-        columns.add(n_experts=e, flops=flops, dense_flops_over_flops=ratio, extrapolated=~within)
-    if not np.isfinite(columns["dense_flops_over_flops"]).any():
+        style.curve(axis, flops, ratio, within, picture.looks[e] | dict(every=(i % 6, 6)), ends)
+        picture.add(n_experts=e, flops=flops, dense_flops_over_flops=ratio, extrapolated=~within)
+    if not np.isfinite(picture.columns["dense_flops_over_flops"]).any():
         raise UserError(f"--law={law.name}: its loss of dense models does not fall with size and tokens: no optimum")
     style.log_axis(axis.xaxis, flops[0], flops[-1], units.flops_math)
     shown = np.concatenate([np.asarray(line.get_ydata(), float) for line in axis.lines])

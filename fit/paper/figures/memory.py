@@ -9,13 +9,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
-from fit.aliases import Array, Floats
-from fit.lawbook.lawfile import Law
+from fit.aliases import Array
 from fit.paper.figures import style
 from fit.planning import optimum
-from fit.shape.architecture import Architecture
 from fit.words import units
 
 RING: style.Look = dict(marker="o", color="black", markerfacecolor="none", markersize=8, linestyle="none")
@@ -25,26 +22,25 @@ def _models(optima: optimum.Optima) -> tuple[Array, Array, Array]:
     return optima.n_active, optima.n_tokens, optima.loss
 
 
-def memory_curves(law: Law, architecture: Architecture, experts: Floats, flops: float) -> tuple[Figure, style.Columns]:
+def memory_curves(picture: style.Picture, flops: float) -> style.Drawn:
     """Fig. 1a: loss against total parameters at one training budget, up to the compute-optimal size of each number of
     experts, which is marked; the strip below says which number is the best."""
-    picture = style.Picture(law, architecture, experts)
-    experts, looks, (axis,) = picture.experts, picture.looks, picture.axes
-    free = optimum.optima(law, architecture, optimum.Constraints(flops=flops), experts)
+    architecture, experts, (axis,) = picture.architecture, picture.experts, picture.panels()
+    free = picture.optima(optimum.Constraints(flops=flops))
     low = architecture.n_total(float(architecture.width_per_block) * 2, 1)
     grid = np.geomspace(max(low, np.nanmin(free.n_total) / 30), 1.15 * np.nanmax(free.n_total), style.POINTS)
     limit = optimum.Constraints(flops=flops, memory_bytes=grid, bytes_per_parameter=1.0)
     losses = []
     for i, e in enumerate(experts):
-        optima = optimum.solve(law, e, architecture, limit)
+        optima = picture.solve(e, limit)
         losses.append(np.where(optima.feasible, optima.loss, np.inf))
         shown = optima.feasible & (optima.size_bound == "memory")
         picture.curve(axis, grid, _models(optima), e, shown=shown, sure=i == np.nanargmin(free.loss), n_total=grid)
-        style.point(axis, free.n_total[i], free.loss[i], looks[e])
+        style.point(axis, free.n_total[i], free.loss[i], picture.looks[e])
     least = np.min(losses, axis=0)
     span = least[0] - least[-1]
     axis.set_ylim(least[-1] - 0.18 * span, least[0] + 0.05 * span)
-    _strip_of_best(axis, grid, experts[np.argmin(losses, axis=0)], looks)
+    _strip_of_best(axis, grid, experts[np.argmin(losses, axis=0)], picture.looks)
     style.log_axis(axis.xaxis, grid[0], grid[-1])
     title = f"{units.flops_math(flops)} training FLOPs"
     axis.set(xlabel="total parameters", ylabel="loss (nats per token)", title=title)
@@ -65,21 +61,18 @@ def _strip_of_best(axis: Axes, grid: Array, best: Array, looks: style.Looks) -> 
     axis.text(0, 0.08, " best E", transform=axis.transAxes, fontsize=6, va="bottom")
 
 
-def matched_memory(
-    law: Law, architecture: Architecture, experts: Floats, flops: float, kv_tokens: float, inference_tokens: float
-) -> tuple[Figure, style.Columns]:
+def matched_memory(picture: style.Picture, flops: float, kv_tokens: float, inference_tokens: float) -> style.Drawn:
     """Fig. 3: loss against the dense model of equal memory: weights alone; with cache; with inference too."""
-    picture = style.Picture(law, architecture, experts, 3, sharex=True, sharey=True)
-    experts, axes = picture.experts, picture.axes
+    architecture, axes = picture.architecture, picture.panels(3, sharex=True, sharey=True)
     inference = f"and {units.amount(inference_tokens)} tokens of inference", kv_tokens, inference_tokens
-    for axis, title, base in _scenarios(picture, flops, kv_tokens, inference):
-        free = optimum.optima(law, architecture, base, experts)
+    for axis, title, base in _scenarios(axes, flops, kv_tokens, inference):
+        free = picture.optima(base)
         top = np.nanmax(free.n_total)
         smallest = architecture.n_active(2.0 * architecture.width_per_block, 1)
         dense = np.geomspace(max(smallest, top / 1e4), top, style.POINTS)
         memory = base.memory(architecture, architecture.d_model(dense, 1), 1)
-        for i, e in enumerate(experts):
-            optima = optimum.solve(law, e, architecture, dataclasses.replace(base, memory_bytes=memory))
+        for i, e in enumerate(picture.experts):
+            optima = picture.solve(e, dataclasses.replace(base, memory_bytes=memory))
             shown = optima.feasible & (optima.size_bound == "memory")
             look, sure = picture.looks[e] | dict(every=(7 * i, 40)), i == np.nanargmin(free.loss)
             numbers: style.Look = dict(panel=title, dense_parameters=dense)
@@ -90,37 +83,31 @@ def matched_memory(
 
 
 def _scenarios(
-    picture: style.Picture, flops: float, kv_tokens: float, inference: tuple[str, float, float]
+    axes: Array, flops: float, kv_tokens: float, inference: tuple[str, float, float]
 ) -> Iterator[tuple[Axes, str, optimum.Constraints]]:
     """(axis, title, Constraints) of three panels: weights only; with a cache; and `inference`, (title, tokens in the
     cache, tokens served)."""
-    picture.axes[0].set_ylabel(f"loss (nats per token)\nat {units.flops_math(flops)} FLOPs")
+    axes[0].set_ylabel(f"loss (nats per token)\nat {units.flops_math(flops)} FLOPs")
     scenarios = ("weights only", 0.0, 0.0), (f"cache of {kv_tokens:,.0f} tokens too", kv_tokens, 0.0), inference
-    for axis, (title, cache, served) in zip(picture.axes, scenarios):
+    for axis, (title, cache, served) in zip(axes, scenarios):
         axis.set(title=title)
         limits = optimum.Constraints(flops=flops, kv_tokens=cache, inference_tokens=served)
         yield axis, title, dataclasses.replace(limits, bytes_per_parameter=1.0, bytes_per_kv_element=1.0)
 
 
 def best_experts(
-    law: Law,
-    architecture: Architecture,
-    experts: Floats,
-    flops: float,
-    sizes: Sequence[float],
-    kv_tokens: float,
-    inference_tokens: float,
-) -> tuple[Figure, style.Columns]:
+    picture: style.Picture, flops: float, sizes: Sequence[float], kv_tokens: float, inference_tokens: float
+) -> style.Drawn:
     """Fig. 4: loss against E for a few memory sizes (parameters of a dense model), in three scenarios; a ring around
     the best."""
-    picture = style.Picture(law, architecture, experts, 3, sharex=True, sharey=True)
-    experts = picture.experts
+    architecture, experts = picture.architecture, picture.experts
+    axes = picture.panels(3, sharex=True, sharey=True)
     inference = f"{units.amount(inference_tokens)} tokens of inference", 0.0, inference_tokens
     greys = [dict(color=str(0.65 * i / max(len(sizes) - 1, 1)), marker=m) for i, m in zip(range(len(sizes)), "os^DvP")]
-    for axis, title, base in _scenarios(picture, flops, kv_tokens, inference):
+    for axis, title, base in _scenarios(axes, flops, kv_tokens, inference):
         for size, grey in zip(sizes, greys):
             memory = base.memory(architecture, architecture.d_model(size, 1), 1)
-            optima = optimum.solve(law, experts, architecture, dataclasses.replace(base, memory_bytes=memory))
+            optima = picture.solve(experts, dataclasses.replace(base, memory_bytes=memory))
             if not optima.feasible.any():
                 continue
             names: style.Look = dict(panel=title, dense_parameters=size)
@@ -138,26 +125,22 @@ def best_experts(
     return picture.done(*lines, style.handle("best E", **RING), experts=False)
 
 
-def experts_against_memory(
-    law: Law, architecture: Architecture, experts: Floats, budgets: Sequence[float]
-) -> tuple[Figure, style.Columns]:
+def experts_against_memory(picture: style.Picture, budgets: Sequence[float]) -> style.Drawn:
     """The best E against memory (weights of 2 bytes, no cache) at each training budget, and how the draws spread;
     Table 2 as a picture."""
-    picture = style.Picture(law, architecture, experts, len(budgets), height=2.3, sharex=True, sharey=True)
-    experts, axes = picture.experts, picture.axes
-    free = np.concatenate(
-        [optimum.optima(law, architecture, optimum.Constraints(flops=f), experts).n_total for f in budgets]
-    )
+    architecture, experts = picture.architecture, picture.experts
+    axes = picture.panels(len(budgets), height=2.3, sharex=True, sharey=True)
+    free = np.concatenate([picture.optima(optimum.Constraints(flops=f)).n_total for f in budgets])
     least = 2.0 * architecture.n_total(float(architecture.width_per_block), 1)
     grid = np.geomspace(max(least, np.nanmin(free) / 20), 3.0 * np.nanmax(free), style.POINTS)
     for axis, flops in zip(axes, budgets):
         limit = optimum.Constraints(flops=flops, memory_bytes=grid)
-        optima = [optimum.solve(law, e, architecture, limit) for e in experts]
+        optima = [picture.solve(e, limit) for e in experts]
         rows = np.argmin([np.where(f.feasible, f.loss, np.inf) for f in optima], axis=0), np.arange(len(grid))
         best = experts[rows[0]]
         size, tokens = (np.stack([getattr(f, name) for f in optima])[rows] for name in ("n_active", "n_tokens"))
-        within = law.inside(size, tokens, best)
-        ends = _spread_of_best(law, architecture, experts, dataclasses.replace(limit, memory_bytes=grid[::4]))
+        within = picture.law.inside(size, tokens, best)
+        ends = _spread_of_best(picture, dataclasses.replace(limit, memory_bytes=grid[::4]))
         if ends is not None:
             axis.fill_between(grid[::4], *ends, step="mid", color="0.3", alpha=0.15, linewidth=0)
         for e in np.unique(best):
@@ -165,18 +148,19 @@ def experts_against_memory(
         steps = np.flatnonzero(np.diff(best))
         axis.vlines(grid[steps], best[steps], best[steps + 1], color="0.5", linewidth=0.5)
         axis.set(title=f"{units.flops_math(flops)} training FLOPs", xlabel="memory (2 bytes a weight)")
-        picture.columns.add(flops=flops, memory_bytes=grid, n_experts=best, extrapolated=~within)
+        picture.add(flops=flops, memory_bytes=grid, n_experts=best, extrapolated=~within)
     style.experts_axis(axes[0].yaxis, experts)
     style.log_axis(axes[0].xaxis, grid[0], grid[-1], units.memory)
     axes[0].set_ylabel("best number of experts E")
     return picture.done(experts=False, band="")
 
 
-def _spread_of_best(law: Law, architecture: Architecture, experts: Array, limit: optimum.Constraints) -> Array | None:
+def _spread_of_best(picture: style.Picture, limit: optimum.Constraints) -> Array | None:
     """(low, high) percentiles over the bootstrap draws of the best E at each memory; None without draws."""
+    law, experts = picture.law, picture.experts
     if not law.draws or not (usable := optimum.usable_draws(law, experts)).any():
         return None
     draws = {name: values[usable] for name, values in style.drawn(law).items()}
-    optima = [optimum.solve(law, e, architecture, limit, draws) for e in experts]
+    optima = [picture.solve(e, limit, draws) for e in experts]
     best = experts[np.argmin([np.where(f.feasible, f.loss, np.inf) for f in optima], axis=0)]
     return np.percentile(best, law.percentiles, axis=0, method="nearest")

@@ -17,7 +17,7 @@ from fit.shape.architecture import Architecture
 MOST_SIZES, SOME_SIZES = 16, 6  # of n_active, each with a line; beyond so many, lines of some of them
 
 
-def fit_quality(law: Law, architecture: Architecture, runs: Runs, out: Array) -> tuple[Figure, dict[str, list]]:
+def fit_quality(law: Law, architecture: Architecture, runs: Runs, out: Array) -> style.Drawn:
     """Predicted against measured loss by E, held-out runs (`out`, boolean) hollow, with the residuals below; beside it
     loss against tokens for the least and a larger E, lines predicted, points measured."""
     predicted = law.loss(law.coefficients, runs.columns)
@@ -30,7 +30,7 @@ def fit_quality(law: Law, architecture: Architecture, runs: Runs, out: Array) ->
     sizes = runs.n_active[np.isin(runs.n_experts, shown)]
     if shown:
         ends = sizes.min(), sizes.max() if np.ptp(sizes) else 2 * sizes.min()
-        norm, colours = LogNorm(*ends), style.sizes_map()
+        norm, colours = LogNorm(*ends), style.SIZES_MAP
         for axis, e in zip(panels, shown):
             _loss_against_tokens(law, architecture, axis, runs, e, norm, colours)
         style.log_axis(panels[0].xaxis, *style.extent(panels, 1.1))

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.axis import XAxis, YAxis
 from matplotlib.figure import Figure
 
-from fit.aliases import Array, Floats, Numbers
+from fit.aliases import Array, ByName, Floats, Numbers
 from fit.lawbook.lawfile import Law
 from fit.shape.architecture import Architecture
 
@@ -28,6 +28,7 @@ from fit.words import units
 
 Look = dict[str, Any]  # color, marker and whatever else matplotlib takes of a line
 Looks = dict[float, Look]  # by number of experts
+Drawn = tuple[Figure, dict[str, list]]  # a picture and its numbers
 Where = Literal["outside upper center", "outside lower center"]  # of a legend
 COLUMN, PAGE = 3.35, 6.75  # inches: a column of a page, and a page
 OF_THE_BEST = ", of the best curve"  # alone a band is drawn: several would cover each other
@@ -36,8 +37,9 @@ DPI = 200  # of PNG
 POINTS = 200  # of a curve
 MANY = 3000  # points from here on are stored as an image within PDF and SVG
 # Colour is the number of experts in every picture, dark for dense to light for many; only a colour bar is another map.
-EXPERTS_MAP, SIZES_MAP = matplotlib.colormaps["viridis"], matplotlib.colormaps["magma"]
 LIGHTEST = 0.88  # of both maps: beyond it a line on white cannot be seen
+EXPERTS_MAP = matplotlib.colormaps["viridis"]
+SIZES_MAP = colors.ListedColormap(matplotlib.colormaps["magma"](np.linspace(0, LIGHTEST, 256)), "sizes")  # of n_active
 MARKERS = "os^DvPX<>phd"
 RC = {
     "font.size": 8,
@@ -82,24 +84,31 @@ def panels(n: int = 1, height: float = 2.6, **sharing: Any) -> tuple[Figure, Arr
     return figure, figure.subplots(1, n, squeeze=False, **sharing)[0]
 
 
-class Columns(dict):
-    """The numbers behind a picture: columns that grow by blocks of rows."""
-
-    def add(self, **blocks: Any) -> None:
-        for name, values in zip(blocks, np.broadcast_arrays(*blocks.values())):
-            self.setdefault(name, []).extend(np.ravel(values).tolist())
-
-
 class Picture:
-    """A law's models of some numbers of experts drawn on `axes`, n panels, and the numbers behind them."""
+    """A law's models of some numbers of experts, drawn on panels, and the numbers behind them: columns {name: list}."""
 
-    def __init__(
-        self, law: Law, architecture: Architecture, experts: Floats, n: int = 1, height: float = 2.6, **sharing: Any
-    ) -> None:
+    def __init__(self, law: Law, architecture: Architecture, experts: Floats) -> None:
         self.law, self.architecture = law, architecture
         self.experts = optimum.allowed_experts(law, experts)
-        self.looks, self.columns = looks(law, self.experts), Columns()
-        self.figure, self.axes = panels(n, height, **sharing)
+        self.looks, self.columns = looks(law, self.experts), {}
+
+    def panels(self, n: int = 1, height: float = 2.6, **sharing: Any) -> Array:
+        """The axes to draw on."""
+        self.figure, axes = panels(n, height, **sharing)
+        return axes
+
+    def optima(self, limits: optimum.Constraints) -> optimum.Optima:
+        """At each number of experts; UserError where none is feasible."""
+        return optimum.optima(self.law, self.architecture, limits, self.experts)
+
+    def add(self, **blocks: Any) -> None:
+        """Rows of columns; the values broadcast together."""
+        for name, values in zip(blocks, np.broadcast_arrays(*blocks.values())):
+            self.columns.setdefault(name, []).extend(np.ravel(values).tolist())
+
+    def solve(self, e: Numbers, limits: optimum.Constraints, draws: ByName | None = None) -> optimum.Optima:
+        """At e experts, by the law or by each of some draws of its coefficients."""
+        return optimum.solve(self.law, e, self.architecture, limits, draws)
 
     def curve(
         self,
@@ -114,18 +123,17 @@ class Picture:
     ) -> None:
         """Draws the losses of models (with n_active, n_tokens, loss [k]; of e experts) over x [k] where shown, with
         their band if `sure`: for one curve of several, since bands that cover each other show none. They and further
-        numbers become rows of columns. look: of style.curve, and `every`."""
+        numbers become rows of columns. look: of style.curve."""
         size, tokens, loss = models
         shown = np.ones(np.shape(loss), bool) if shown is None else shown
         within = self.law.inside(size, tokens, e)
         ends = band(self.law, self.architecture, size, tokens, e) if sure else None
         ends = None if ends is None else np.where(shown, ends, np.nan)
-        look = look or self.looks[float(e)]
-        curve(axis, x, np.where(shown, loss, np.nan), within, look, ends, look.get("every"))
+        curve(axis, x, np.where(shown, loss, np.nan), within, look or self.looks[float(e)], ends)
         numbers |= dict(n_experts=e, n_active=size, n_tokens=tokens, loss=loss, extrapolated=~within)
-        self.columns.add(**{name: v if np.ndim(v) == 0 else v[shown] for name, v in numbers.items()})
+        self.add(**{name: v if np.ndim(v) == 0 else v[shown] for name, v in numbers.items()})
 
-    def done(self, *notes: Artist, experts: bool = True, band: str = OF_THE_BEST) -> tuple[Figure, Columns]:
+    def done(self, *notes: Artist, experts: bool = True, band: str = OF_THE_BEST) -> Drawn:
         """(figure, its numbers), once its legends are drawn."""
         legends(self.figure, self.law, self.looks if experts else {}, notes, band=band)
         return self.figure, self.columns
@@ -136,10 +144,8 @@ def looks(law: Law, experts: Floats) -> Looks:
     that each keeps its colour from picture to picture."""
     numbers = sorted({float(e) for e in (*experts, *law.experts)})
     scale = LIGHTEST / max(np.log(numbers[-1]), np.log(2))
-    every = {
-        e: dict(color=EXPERTS_MAP(scale * np.log(e)), marker=MARKERS[i % len(MARKERS)]) for i, e in enumerate(numbers)
-    }
-    return {e: every[e] for e in sorted(set(map(float, experts)))}
+    look = lambda i, e: dict(color=EXPERTS_MAP(scale * np.log(e)), marker=MARKERS[i % len(MARKERS)])
+    return {e: look(i, e) for i, e in enumerate(numbers) if e in experts}
 
 
 def band(
@@ -168,17 +174,9 @@ def percentiles(law: Law, values: Array) -> Array:
     return ends
 
 
-def curve(
-    axis: Axes,
-    x: Array,
-    y: Array,
-    within: Array | bool,
-    look: Look,
-    ends: Array | None = None,
-    every: tuple[int, int] | None = None,
-) -> None:
-    """Draws y over x [k]: solid where `within`, in thin dashes elsewhere, with the band between `ends` shaded and a
-    marker at `every` so many points."""
+def curve(axis: Axes, x: Array, y: Array, within: Array | bool, look: Look, ends: Array | None = None) -> None:
+    """Draws y over x [k]: solid where `within`, in thin dashes elsewhere, with the band between `ends` shaded and, with
+    (first, step) as `every` in its look, a marker at every so many points."""
     within = np.broadcast_to(within, np.shape(x))
     touching = ~within  # dashes begin where the solid line ends
     touching[1:] |= ~within[:-1]
@@ -186,15 +184,15 @@ def curve(
     colour = look["color"]
     axis.plot(x, np.where(within, y, np.nan), "-", color=colour)
     axis.plot(x, np.where(touching, y, np.nan), "--", color=colour, linewidth=0.9)
-    if every:
-        axis.plot(x, y, look["marker"], color=colour, markersize=3, markevery=every)
+    if "every" in look:
+        axis.plot(x, y, look["marker"], color=colour, markersize=3, markevery=look["every"])
     if ends is not None:
         axis.fill_between(x, *ends, color=colour, alpha=0.12, linewidth=0)
 
 
-def point(axis: Axes, x: Numbers, y: Numbers, look: Look, **how: Any) -> None:
+def point(axis: Axes, x: Numbers, y: Numbers, look: Look) -> None:
     """A single model on a curve: the marker of its number of experts, hollow."""
-    axis.plot(x, y, look["marker"], color=look["color"], markerfacecolor="white", markeredgewidth=1, **how)
+    axis.plot(x, y, look["marker"], color=look["color"], markerfacecolor="white", markeredgewidth=1)
 
 
 def legends(
@@ -271,8 +269,3 @@ def _set_ticks(axis: XAxis | YAxis, ticks: Array, words: Callable[[float], str])
     axis.set_major_locator(ticker.FixedLocator(ticks.tolist()))
     axis.set_major_formatter(ticker.FuncFormatter(lambda x, _: words(x)))
     axis.set_minor_locator(ticker.NullLocator())
-
-
-def sizes_map() -> colors.ListedColormap:
-    """The colour map of n_active."""
-    return colors.ListedColormap(SIZES_MAP(np.linspace(0, LIGHTEST, 256)), "sizes")
