@@ -96,16 +96,15 @@ def _chosen(
         goals = np.stack([of_asked[best], *(of_asked[i] - of_asked[best] for i in others)])
     else:
         goals = of_coefficients[[law.form.names.index(name) for name in goal.names]]
-    problem = dataclasses.replace(problem, goals=goals @ unit)
+    problem.goals = goals @ unit
     before = problem.variances(problem.jacobian[:0], possible.model[:0])
     if goal.kind == "plan":
         # 1 for the loss; exp(-z^2 / 2) for a gap of z standard errors to the best: unsettled gaps count most
         above = np.log(solved.loss[others] / solved.loss[best])
         error = np.maximum(scatter.total, design.LEAST_NOISE) * np.sqrt(before[1:])
-        weights = np.append(1.0, np.exp(-0.5 * (above / np.maximum(error, 1e-300)) ** 2))
+        problem.weights = np.append(1.0, np.exp(-0.5 * (above / np.maximum(error, 1e-300)) ** 2))
     else:  # by the share of a coefficient's variance that is left
-        weights = 1 / np.maximum(before, 1e-300)
-    problem = dataclasses.replace(problem, weights=weights)
+        problem.weights = 1 / np.maximum(before, 1e-300)
     chosen = design.choose(problem, flops)
     if not chosen:
         return UserError(f"--flops={flops:g}: no run within this budget makes the goal surer by {design.GAIN:.1%}")

@@ -17,8 +17,9 @@ from fit.lawbook.lawcheck import WAYS_OF_DRAWING
 from fit.lawbook.lawfile import OURS, PRESETS, Law, load
 from fit.lawbook.shapes import mixture_of
 from fit.laws import FORMS
-from fit.planning import compare, cost, memory, plan_config, repeats, speedup, target
+from fit.planning import compare, memory, plan_config, repeats, speedup, target
 from fit.planning import planning as plan_lib
+from fit.planning.constraints import CHIPS
 from fit.shape import like
 from fit.shape.architecture import BATCH_RAMP, OF_EXPERTS, PAPER
 from fit.shape.like import PUBLISHED
@@ -41,7 +42,7 @@ def of(laws: Sequence[Law], runs: Runs | None = None, out: Array | None = None) 
         laws=[_law(law) for law in [*laws, *(load(name) for name in others if name not in names)]],
         runs=None if runs is None or out is None else _runs(runs, out),
         sentences=sentences.every(),
-        chips={name: vars(chip) for name, chip in cost.CHIPS.items()},
+        chips={name: vars(chip) for name, chip in CHIPS.items()},
         cost=dict(state=memory.STATE, remat=memory.REMAT, row=memory.ROW, group=memory.GROUP, front=target.FRONT),
         forms={name: _form(form) for name, form in FORMS.items() if "n_tokens" in form.columns and not form.believed},
         drawn=WAYS_OF_DRAWING["errors"].format(by="runs"),

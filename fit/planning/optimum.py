@@ -168,13 +168,13 @@ def solve(
     for _, used, limit in sizes:
         feasible = feasible & (used(smallest_d, n_experts) <= limit)
     bound = np.full(shape, "", dtype=object)
+    loss = lambda n: loss_of(law, architecture, n_experts, n, np.maximum(constraints.tokens(n), 1), coefficients)
     if law.form.at_experts:
         reduced = np.broadcast_arrays(*law.form.at_experts(coefficients, n_experts), n_experts)[:4]
         size = np.broadcast_to(_closed_form(reduced, n_experts, constraints), shape)
     else:
         last = np.inf if flops is None else np.asarray(flops) / (TRAINING + INFERENCE * constraints.inference_tokens)
         top = np.broadcast_to(np.fmax(np.fmin(largest, last), smallest), shape)  # of memory, or of one token left
-        loss = lambda n: loss_of(law, architecture, n_experts, n, np.maximum(constraints.tokens(n), 1), coefficients)
         size = _searched(loss, smallest, top)
         at_top = size > top * (1 - 1e-6)
         rises = feasible & at_top & (top == last) & (top > smallest * (1 + 1e-5))  # there were sizes to choose from
@@ -190,15 +190,14 @@ def solve(
     bound[size < smallest] = "smallest"
     size = np.where(feasible, np.maximum(size, smallest), np.nan)
     if slack := getattr(law, "slack", 0):  # of a law of repeated text
-        loss = lambda n: loss_of(law, architecture, n_experts, n, np.maximum(constraints.tokens(n), 1), coefficients)
         enough = _on_plateau(slack, loss, size, smallest)
         size, bound = np.where(enough > 0, enough, size), np.where(enough > 0, "plateau", bound)
     trained = np.where(feasible, constraints.tokens(size), np.nan)
     d_model = architecture.d_model(size, n_experts)
     with np.errstate(invalid="ignore"):
-        loss = loss_of(law, architecture, n_experts, size, trained, coefficients)
+        reached = loss_of(law, architecture, n_experts, size, trained, coefficients)
     n_total = np.asarray(architecture.n_total(d_model, n_experts))
-    return Optima(n_experts, size, n_total, trained, loss, d_model, bound, feasible)
+    return Optima(n_experts, size, n_total, trained, reached, d_model, bound, feasible)
 
 
 def unconstrained(

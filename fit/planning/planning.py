@@ -60,10 +60,9 @@ def plan(law: Law, architecture: Architecture, constraints: Constraints, experts
         result["loss_of_token_cap"] = best["loss"] - float(np.nanmin(free.loss))
     if constraints.flops is not None and not law.record.get("dense"):  # else dense models follow another law
         result["dense"] = against_dense(law, architecture, constraints, best)
-        asked, flops = optimum.allowed_experts(law, experts), constraints.at(best["n_experts"]).flops
-        result["rule_of_thumb"] = [
-            marked(law, row, architecture) for row in rule_of_thumb(fresh, architecture, flops, asked)
-        ]
+        flops = constraints.at(best["n_experts"]).flops
+        rows = rule_of_thumb(fresh, architecture, flops, optima.n_experts)
+        result["rule_of_thumb"] = [marked(law, row, architecture) for row in rows]
     result["base_config"], result["overrides"] = base_config(law, architecture)
     return result | marks(law, architecture, constraints, result, experts)
 
@@ -136,18 +135,13 @@ def against_dense(law: Law, architecture: Architecture, constraints: Constraints
     dense = optimum.solve(law, 1.0, architecture, constraints)
     if not dense.feasible:
         return None
-    needed = flops_of_dense(law, architecture, constraints, best["loss"])
+    needed = target.least_flops(law, 1.0, architecture, constraints, best["loss"])
     return marked(law, dense.row(), architecture) | dict(
         loss_saved=float(dense.loss) - best["loss"],
         flops_for_the_same_loss=needed,
         flops_saved=None if needed is None else 1 - constraints.flops / needed,
         inference_flops_ratio=best["n_active"] / float(dense.n_active),
     )
-
-
-def flops_of_dense(law: Law, architecture: Architecture, constraints: Constraints, loss: float) -> float | None:
-    """FLOPs at which the best dense model under the same other constraints reaches `loss`; None if none ever does."""
-    return target.least_flops(law, 1.0, architecture, constraints, loss, constraints.flops, 1e12)
 
 
 def rule_of_thumb(law: Law, architecture: Architecture, flops: float, experts: Floats) -> list[Json]:
@@ -194,12 +188,11 @@ def marks(law: Law, architecture: Architecture, constraints: Constraints, plan: 
             warnings.append(sentences.NOT_BOUNDED)
     undecided, drawn = None, plan.get("bootstrap")
     if drawn:
-        wins = {row["n_experts"]: row["best_in_draws"] for row in drawn["optima"]}
-        undecided = wins.get(e, 0) < DECIDED * drawn["draws"]
+        often = sorted(drawn["optima"], key=lambda row: -row["best_in_draws"])
+        undecided = sum(row["best_in_draws"] for row in often if row["n_experts"] == e) < DECIDED * drawn["draws"]
         if undecided:
-            won = [(n, count) for n, count in sorted(wins.items(), key=lambda item: -item[1]) if count]
-            often = ", ".join(sentences.WIN.format(e=n, count=count) for n, count in won)
-            warnings.append(sentences.UNDECIDED.format(draws=drawn["draws"], wins=often))
+            wins = ", ".join(sentences.WIN.format(**row) for row in often if row["best_in_draws"])
+            warnings.append(sentences.UNDECIDED.format(draws=drawn["draws"], wins=wins))
     warnings += assumed(law, architecture)
     if not law.ranges:
         warnings.append(sentences.NO_RANGE)
@@ -262,14 +255,14 @@ def base_config(law: Law, architecture: Architecture) -> tuple[str | None, dict[
 def peak_learning_rate(law: Law, base: str | None, n_active: float, n_experts: float) -> tuple[float | None, str]:
     """(peak learning rate, its origin in words), or (None, why) where none is known. The rate is by the law of the
     runs' own rates, else by Eq. 10 if the runs may have had the paper's recipe and the size allows."""
-    rates = law.models["learning_rate"]
-    if rates:
-        origin = sentences.RATE_EQ_10 if law.published else sentences.RATE_OF_RUNS
-        return float(learning_rate.predict(rates, n_active, n_experts)), origin
-    if base != PAPERS_CONFIG:
-        return None, sentences.RATE_UNKNOWN
-    if n_active < SMALLEST_TUNED:
-        return None, sentences.RATE_TOO_SMALL
-    return float(
-        learning_rate.predict(load(PAPERS_LAW).models["learning_rate"], n_active, n_experts)
-    ), sentences.RATE_EQ_10
+    rates, origin = law.models["learning_rate"], sentences.RATE_OF_RUNS
+    if not rates:
+        if base != PAPERS_CONFIG:
+            return None, sentences.RATE_UNKNOWN
+        if n_active < SMALLEST_TUNED:
+            return None, sentences.RATE_TOO_SMALL
+        law = load(PAPERS_LAW)
+        rates = law.models["learning_rate"]
+    if law.published:
+        origin = sentences.RATE_EQ_10
+    return float(learning_rate.predict(rates, n_active, n_experts)), origin

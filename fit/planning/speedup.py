@@ -18,10 +18,13 @@ from fit.lawbook.lawfile import Law, warning_of
 from fit.planning.optimum import compute_optimal
 from fit.shape.architecture import training_flops
 from fit.words import sentences
-from fit.words.units import amount
-from fit.words.units import flops as written
+from fit.words.units import say, table
 
 FURTHEST, POINTS = 1e6, 600  # C* is looked for within this factor of the runs' FLOPs, between so many values
+COLUMNS = (
+    "{n_active:amount:>9} {n_tokens:amount:>9} {n_experts:g:>9} {loss:.4f:>8} {flops:flops:>10} {law_flops:flops:>10} "
+    "{factor:.2f:>7}{ends}"
+)
 
 
 def speedup(law: Law, runs: Table, seed: int = 0) -> dict:
@@ -105,7 +108,7 @@ def _log_factors(
 
 def answer(result: dict) -> str:
     """One sentence."""
-    span = lambda ends: sentences.SPAN.format(low=ends[0], high=ends[1]) if ends else ""
+    span = lambda ends: say(sentences.SPAN, ends=ends) if ends else ""
     count = sum(row["factor"] is not None for row in result["runs"])
     ends, change = result["per_tenfold_interval"], result["per_tenfold"]
     if change is None:
@@ -120,13 +123,6 @@ def answer(result: dict) -> str:
 
 def text(result: dict) -> str:
     """What `speedup` returns, as a table and its sentence."""
-    head = ("n_active", "n_tokens", "n_experts", "loss", "FLOPs", "by the law", "factor")
-    lines = ["{:>9} {:>9} {:>9} {:>8} {:>10} {:>10} {:>7}".format(*head)]
-    for row in result["runs"]:
-        law, factor = (written(row["law_flops"]), f"{row['factor']:.2f}") if row["factor"] else ("-", "-")
-        ends = " {:.2f} to {:.2f}".format(*row["interval"]) if row["interval"] else ""
-        lines.append(
-            f"{amount(row['n_active']):>9} {amount(row['n_tokens']):>9} {row['n_experts']:9g} {row['loss']:8.4f} "
-            f"{written(row['flops']):>10} {law:>10} {factor:>7}{ends}"
-        )
+    rows = [row | dict(ends=say(" {interval:.2f}", **row) if row["interval"] else "") for row in result["runs"]]
+    lines = table(COLUMNS, rows, flops="FLOPs", law_flops="by the law", ends="")
     return "\n".join([*lines, result["answer"][0].upper() + result["answer"][1:]])

@@ -26,11 +26,12 @@ def least_flops(
     architecture: Architecture,
     constraints: Constraints,
     loss: float,
-    least: float,
-    times: float,
+    least: float | None = None,
+    times: float = 1e12,
 ) -> float | None:
-    """FLOPs, from `least` to `times` times that, at which the best model of n_experts (a number) under the other
-    constraints reaches `loss`; None if that takes more."""
+    """FLOPs, from `least` (by default those of the constraints) to `times` times that, at which the best model of
+    n_experts (a number) under the other constraints reaches `loss`; None if that takes more."""
+    least = constraints.flops if least is None else least
 
     def excess(log_flops: Numbers) -> Array:
         with_flops = dataclasses.replace(constraints, flops=np.exp(log_flops))

@@ -15,7 +15,8 @@ from fit.errors import UserError
 from fit.lawbook.lawfile import Law, load
 from fit.laws import FORMS
 from fit.paper import tables
-from fit.planning import cost, optimum, plan_config, plan_text, planning, repeats
+from fit.planning import cost, optimum, plan_config, plan_text, planning, repeats, target
+from fit.planning.constraints import Chip
 from fit.shape import architecture, roots
 
 PAPER = architecture.Architecture()
@@ -237,11 +238,11 @@ def test_flops_of_dense_inverts_the_optimum(law):
         optimum.Constraints(flops=1e22, memory_bytes=8e10, kv_tokens=16384.0, inference_tokens=1e11),
     ):
         best = np.nanmin(optimum.optima(law, PAPER, constraints, law.experts).loss)
-        needed = planning.flops_of_dense(law, PAPER, constraints, best)
+        needed = target.least_flops(law, 1.0, PAPER, constraints, best)
         dense = optimum.optima(law, PAPER, dataclasses.replace(constraints, flops=needed), [1])
         assert dense.loss[0] == pytest.approx(best, rel=1e-9) and needed > constraints.flops
     # 24 GB never hold a dense model as good as 32 experts without a limit.
-    assert planning.flops_of_dense(law, PAPER, optimum.Constraints(flops=1e22, memory_bytes=1e9), 2.07) is None
+    assert target.least_flops(law, 1.0, PAPER, optimum.Constraints(flops=1e22, memory_bytes=1e9), 2.07) is None
 
 
 def test_a_root_without_a_change_of_sign_is_nan():
@@ -265,7 +266,7 @@ def test_a_root_without_a_change_of_sign_is_nan():
     ],
 )
 def test_what_cannot_be_met_is_named(law, constraints, words, monkeypatch):
-    monkeypatch.setitem(cost.CHIPS, "tiny", cost.Chip(1e12, 1e7, 1e9))
+    monkeypatch.setitem(cost.CHIPS, "tiny", Chip(1e12, 1e7, 1e9))
     with pytest.raises(UserError) as e:
         optimum.optima(law, PAPER, constraints, law.experts)
     assert all(word in e.value.sentence for word in words) and "\n" not in e.value.sentence
