@@ -83,12 +83,12 @@ def _on_mesh(built: Json, architecture: Architecture, chips: Chips, mesh: Mesh) 
 
 def _uneven(built: Json, mesh: Mesh) -> Iterator[str]:
     """Sentences on what of the buildable model the trainer does not divide over the mesh."""
-    over_expert = {"experts": built.get("routed_experts", built["n_experts"])} if built["n_experts"] > 1 else {}
-    over_model = {"heads": built["n_heads"], "heads of keys": built.get("n_kv_heads", built["n_heads"])}
-    for axis, size, counts in ("expert", mesh.expert, over_expert), ("model", mesh.model, over_model):
-        for what, count in counts.items():
-            if count % size:
-                yield sentences.MESH_UNEVEN.format(axis=axis, size=size, what=what, count=count)
+    counts = [("expert", "experts", built.get("routed_experts", built["n_experts"]))] * (built["n_experts"] > 1)
+    counts += [("model", "heads", built["n_heads"])]
+    counts += [("model", "heads of keys", built.get("n_kv_heads", built["n_heads"]))]
+    for axis, what, count in counts:
+        if count % (size := getattr(mesh, axis)):
+            yield sentences.MESH_UNEVEN.format(axis=axis, size=size, what=what, count=count)
 
 
 def add_to(
@@ -105,8 +105,7 @@ def add_to(
     None where the batch is not known; and, where a mesh is asked, `mesh`, what a device of it takes. A warning says
     what the chips cost where they bound the best.
     """
-    plan["chips"] = dataclasses.asdict(chips)
-    del plan["chips"]["mesh"]
+    plan["chips"] = {name: value for name, value in vars(chips).items() if name != "mesh"}
     for row in plan["optima"]:
         row["cost"] = _cost(row, row["n_total"], architecture, constraints, chips)
     if built := plan["buildable"]:

@@ -80,13 +80,6 @@ def loss_of(
     return law.loss(coefficients, columns)
 
 
-def _gain_over_cost(log_n: Numbers, reduced: Sequence[Numbers], budget: Numbers, inference: Numbers) -> Numbers:
-    """Logarithm of what a larger model gains over what its lost tokens cost; falls with log_n, zero at the optimum."""
-    m, mu, n, nu = reduced[:4]
-    d = budget * np.exp(-log_n) - inference
-    return (np.log(m * -mu) + mu * log_n) - (np.log(n * -nu) + (nu - 1) * np.log(d) + np.log(budget) - log_n)
-
-
 def _closed_form(reduced: Sequence[Numbers], n_experts: Array, constraints: Constraints) -> Numbers:
     """The best n_active of a Chinchilla law under flops and inference tokens alone. UserError if it has no optimum."""
     m, mu, n, nu = reduced[:4]
@@ -100,8 +93,13 @@ def _closed_form(reduced: Sequence[Numbers], n_experts: Array, constraints: Cons
     if np.any(served > 0):
         budget, inference = constraints.flops / TRAINING, INFERENCE / TRAINING * served
         top = np.log(budget / np.maximum(inference, 1e-300))  # no token is left to train on
-        gain = lambda log_n: _gain_over_cost(log_n, reduced, budget, inference)
-        size = np.where(served > 0, np.exp(root(gain, top - 200, top - 1e-13 * abs(top))), size)
+
+        def gain_over_cost(log_n: Numbers) -> Numbers:
+            """Logarithm of what a larger model gains over what its lost tokens cost: falling, 0 at the optimum."""
+            d = budget * np.exp(-log_n) - inference
+            return (np.log(m * -mu) + mu * log_n) - (np.log(n * -nu) + (nu - 1) * np.log(d) + np.log(budget) - log_n)
+
+        size = np.where(served > 0, np.exp(root(gain_over_cost, top - 200, top - 1e-13 * abs(top))), size)
     return size
 
 
@@ -236,21 +234,14 @@ def why_infeasible(architecture: Architecture, constraints: Constraints, n_exper
     for name, used, limit in constraints.sizes(architecture):
         if (need := float(used(d, least))) > limit:
             sentence = dict(memory=sentences.MEMORY_TOO_SMALL, chips=sentences.CHIPS_TOO_FEW)[name]
-            chips = constraints.chips
-            kind = dict(count=chips.count, kind=chips.kind) if chips else {}
             gb = dict(need=need / 1e9, limit=limit / 1e9, times=need / limit)
-            return sentence.format(smallest=smallest, **gb, **kind)
-    size = float(architecture.n_active(d, least))
-    inference, one = INFERENCE * size * constraints.inference_tokens, training_flops(size, 1)
-    need = inference + one
-    return sentences.FLOPS_TOO_FEW.format(
-        budget=constraints.budget,
-        smallest=smallest,
-        need=need,
-        share=sentences.INFERENCE_SHARE.format(inference=inference) if inference else "",
-        times=need / constraints.flops,
-        limit=constraints.flops,
-    )
+            return sentence.format(smallest=smallest, **gb, **(vars(constraints.chips) if constraints.chips else {}))
+    size, limit = float(architecture.n_active(d, least)), constraints.flops
+    inference = INFERENCE * size * constraints.inference_tokens
+    need = inference + training_flops(size, 1)
+    share = sentences.INFERENCE_SHARE.format(inference=inference) if inference else ""
+    of = dict(need=need, limit=limit, times=need / limit, share=share)
+    return sentences.FLOPS_TOO_FEW.format(budget=constraints.budget, smallest=smallest, **of)
 
 
 def optima(law: Law, architecture: Architecture, constraints: Constraints, experts: Floats) -> Optima:

@@ -234,8 +234,3 @@ CONFIG_MICROBATCH = "what {count} x {kind} hold at once"
 CONFIG_EXACT = "Exactly {exact_parameters:,} parameters and {exact_training_flops:.4g} training FLOPs."
 CONFIG_RATE = "The peak learning rate is {learning_rate:.4e} ({learning_rate_from})."
 ANOTHER_CONFIG = "; name a config that serves by --base_config"
-
-
-def every() -> dict[str, str]:
-    """{name: template} of all of them."""
-    return {name: text for name, text in globals().items() if name.isupper()}
