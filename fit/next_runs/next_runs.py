@@ -16,7 +16,6 @@ from fit.lawbook.lawcheck import LEVEL
 from fit.lawbook.lawfile import Law
 from fit.next_runs import candidates, design
 from fit.planning import optimum
-from fit.planning.optimum import Optima
 from fit.shape.architecture import Architecture, training_flops
 
 STAGES = ("before", "after", "grid")  # with the fitted runs alone, with the chosen ones as well, with a plain grid's
@@ -111,6 +110,13 @@ def _chosen(
     after = problem.variances(problem.jacobian[chosen], possible.model[chosen])
     with_grid = problem.variances(of_grid @ unit, grid.model)
     errors = scatter.total * np.sqrt(np.stack([before, after, with_grid], axis=1))
+    if goal.kind == "plan":
+        expected = _plan(solved, best, others, errors)
+    else:
+        rows = [
+            dict(name=n, value=law.coefficients[n], standard_error=_by_stage(e)) for n, e in zip(goal.names, errors)
+        ]
+        expected = dict(coefficients=rows)
     return dict(
         law=law.name,
         goal=goal.kind,
@@ -121,7 +127,7 @@ def _chosen(
         seed=seed,
         trunks=_trunks(possible, chosen, architecture),
         grid=dict(flops=grid.flops(range(len(grid))), runs=len(grid), trunks=int(grid.model.max()) + 1),
-        expected=_plan(solved, best, others, errors) if goal.kind == "plan" else _coefficients(law, goal.names, errors),
+        expected=expected,
     )
 
 
@@ -153,30 +159,20 @@ def _by_stage(errors: Array) -> Json:
     return dict(zip(STAGES, errors.tolist()))
 
 
-def _coefficients(law: Law, names: Sequence[str], errors: Array) -> Json:
-    """What is expected of coefficients, from their standard errors [g, stages]."""
-    rows = zip(names, errors)
-    return dict(coefficients=[dict(name=n, value=law.coefficients[n], standard_error=_by_stage(e)) for n, e in rows])
-
-
-def _plan(solved: Optima, best: int, others: list[int], errors: Array) -> Json:
+def _plan(solved: optimum.Optima, best: int, others: list[int], errors: Array) -> Json:
     """What is expected of a plan, from the standard errors [g, stages] of the best's log loss and of the others' above
     it."""
     z = statistics.NormalDist().inv_cdf((1 + LEVEL) / 2)
-    loss = float(solved.loss[best])
+    loss, rows = float(solved.loss[best]), []
+    for i, error in zip(others, errors[1:]):
+        above = float(np.log(solved.loss[i] / loss))
+        rows.append(dict(n_experts=int(solved.n_experts[i]), log_loss_above=above, log_error=_by_stage(error)))
     return dict(
         best=solved.row(best),
         level=LEVEL,
         loss=_by_stage(loss * np.exp(z * np.outer(errors[0], (-1, 1)))),
         log_error=_by_stage(errors[0]),
-        others=[
-            dict(
-                n_experts=int(solved.n_experts[i]),
-                log_loss_above=float(np.log(solved.loss[i] / loss)),
-                log_error=_by_stage(error),
-            )
-            for i, error in zip(others, errors[1:])
-        ],
+        others=rows,
     )
 
 

@@ -241,9 +241,8 @@ def agreement(rows: list[Json]) -> list[Json]:
         low, *_, high = sorted(models, key=operator.itemgetter(name))
         by_memory = name == "n_total" and all(row["size_bound"] == "memory" for row in models)
         by_experts = name == "n_experts" and all(row["at_edge"] for row in models)
-        out.append(
-            dict(of=of, column=name, low=low[name], high=high[name], low_law=low["law"], high_law=high["law"])
-            | dict(factor=high[name] / low[name], agree=bool(high[name] <= AGREE * low[name]))
-            | dict(limit="memory" if by_memory else "experts" if by_experts else None)
-        )
+        ends = dict(low=low[name], high=high[name], low_law=low["law"], high_law=high["law"])
+        found = dict(factor=high[name] / low[name], agree=bool(high[name] <= AGREE * low[name]))
+        limit = "memory" if by_memory else "experts" if by_experts else None
+        out.append(dict(of=of, column=name) | ends | found | dict(limit=limit))
     return out

@@ -74,19 +74,17 @@ def bootstrap(law: Law, architecture: Architecture, constraints: Constraints, ex
         return None
     draws = {name: values[usable] for name, values in (law.draws or {}).items()}
     solved = [optimum.solve(law, e, architecture, constraints.at(e), draws) for e in experts]
-    losses = np.stack([np.where(s.feasible, s.loss, np.inf) for s in solved])
-    best = np.argmin(losses, axis=0)
-    # the form's own error is the same for all numbers of experts: it widens the losses, and changes no best one
-    drifted = lambda s: s.loss * np.exp(log_change(law, training_flops(s.n_active, s.n_tokens), usable))
-    rows = [
-        dict(n_experts=int(e), best_in_draws=int(np.sum(best == i)))
-        | {
-            name: np.percentile(values, law.percentiles, method="weibull").tolist()
-            for name, values in (("n_active", s.n_active), ("n_tokens", s.n_tokens), ("loss", drifted(s)))
-        }
-        for i, (e, s) in enumerate(zip(experts, solved))
-        if s.feasible.all()
-    ]
+    best = np.argmin([np.where(s.feasible, s.loss, np.inf) for s in solved], axis=0)
+    rows = []
+    for i, s in enumerate(solved):
+        if s.feasible.all():
+            # the form's own error is the same for all numbers of experts: it widens the losses, and changes no best one
+            drifted = s.loss * np.exp(log_change(law, training_flops(s.n_active, s.n_tokens), usable))
+            columns = dict(n_active=s.n_active, n_tokens=s.n_tokens, loss=drifted)
+            ends = np.percentile(list(columns.values()), law.percentiles, axis=1, method="weibull").T.tolist()
+            rows.append(
+                dict(n_experts=int(experts[i]), best_in_draws=int(np.sum(best == i))) | dict(zip(columns, ends))
+            )
     return dict(
         form=law.record["bootstrap"]["form"],
         percentiles=law.percentiles,
@@ -147,13 +145,10 @@ def against_dense(law: Law, architecture: Architecture, constraints: Constraints
 def rule_of_thumb(law: Law, architecture: Architecture, flops: float, experts: Floats) -> list[Json]:
     """Checks Sec. 4.5: an MoE of E <= 8 with the compute-optimal dense model's total parameters, on E times its tokens,
     is better. Returns one dictionary for each E of `experts` from 2 to 8."""
-    dense = optimum.solve(law, 1.0, architecture, optimum.Constraints(flops=flops))
-    rows = []
+    dense = optimum.solve(law, 1.0, architecture, Constraints(flops=flops))
+    rows, size = [], dict(memory_bytes=float(dense.n_total), bytes_per_parameter=1.0)
     for e in (e for e in experts if 1 < e <= 8):
-        same_size = optimum.Constraints(
-            memory_bytes=float(dense.n_total), bytes_per_parameter=1.0, max_tokens=float(e * dense.n_tokens)
-        )
-        moe = optimum.solve(law, e, architecture, same_size)
+        moe = optimum.solve(law, e, architecture, Constraints(**size, max_tokens=float(e * dense.n_tokens)))
         if moe.feasible:
             spent = training_flops(moe.n_active, moe.n_tokens)
             against = dict(dense_loss=float(dense.loss), holds=bool(moe.loss < dense.loss))
@@ -207,18 +202,18 @@ def assumed(law: Law, architecture: Architecture) -> Iterator[str]:
     """Sentences on what the law cannot know of these models: properties that differ from its own models' and are not in
     its columns; and on properties in which its own runs differ."""
     own = law.shaped(architecture.vocab_size, architecture.width_per_block)
-    of = lambda a: {name: getattr(a, name) for name in ("used", "kv_share", "n_dense")}
-    read = ("used",) if law.reads_used else ()
-    asked = {n: v for n, v in of(architecture).items() if v != of(own)[n] and n not in read}
-    flag = lambda name: {"n_dense": "dense_blocks"}.get(name, name)
-    if asked:
+    flags = dict(used="used", kv_share="kv_share", n_dense="dense_blocks")
+    if law.reads_used:
+        del flags["used"]
+    both = [(flag, getattr(architecture, name), getattr(own, name)) for name, flag in flags.items()]
+    if other := [values for values in both if values[1] != values[2]]:
         yield sentences.NOT_READ.format(
-            asked=", ".join(f"--{flag(n)}={v:g}" for n, v in asked.items()),
+            asked=", ".join(f"--{flag}={value:g}" for flag, value, _ in other),
             form=law.form.name,
-            own=", ".join(f"{flag(n)} {of(own)[n]:g}" for n in asked),
+            own=", ".join(f"{flag} {value:g}" for flag, _, value in other),
             columns=", ".join(law.form.columns),
         )
-    whole = {name: value for name, value in WHOLE_EXPERTS.items() if name in law.form.columns}
+    whole = [name for name in WHOLE_EXPERTS if name in law.form.columns]
     if whole and not law.models["architecture"] and max(law.experts) > 1:
         values = ", ".join(f"{name} {architecture.structure(2)[name]:g}" for name in whole)
         yield sentences.WHOLE_EXPERTS.format(form=law.form.name, columns=" and ".join(whole), values=values)
