@@ -13,7 +13,7 @@ from fit.equal_flops import learning_rate
 from fit.lawbook import models
 from fit.lawbook.intervals import log_change
 from fit.lawbook.lawfile import Law, load, warning_of
-from fit.planning import building, optimum, repeats, target
+from fit.planning import building, optimum, target
 from fit.planning.constraints import Constraints
 from fit.shape.architecture import BATCH_RAMP, INFERENCE, PAPER, WHOLE_EXPERTS, Architecture, training_flops
 from fit.words import sentences
@@ -28,7 +28,7 @@ def plan(law: Law, architecture: Architecture, constraints: Constraints, experts
     """The plan as a dictionary of plain numbers, ready for JSON. Raises UserError if nothing is feasible."""
     optima = optimum.optima(law, architecture, constraints, experts)
     low, high = optimum.near_optimal(law, architecture, constraints, optima)
-    rows, out, fresh = [], [], repeats.fresh(law)
+    rows, out = [], []
     for i, e in enumerate(optima.n_experts):
         if not optima.feasible[i]:
             out.append(dict(n_experts=int(e), why=optimum.why_infeasible(architecture, constraints.at(e), e)))
@@ -52,6 +52,7 @@ def plan(law: Law, architecture: Architecture, constraints: Constraints, experts
         best=best,
         buildable=buildable(law, architecture, constraints, optima),
     )
+    fresh = getattr(law, "fresh", law)  # of a law of repeated text, the same of text without end
     if law.draws:
         result["bootstrap"] = bootstrap(law, architecture, constraints, optima.n_experts)
     if constraints.max_tokens is not None and constraints.flops is not None:
@@ -146,9 +147,10 @@ def rule_of_thumb(law: Law, architecture: Architecture, flops: float, experts: F
     """Checks Sec. 4.5: an MoE of E <= 8 with the compute-optimal dense model's total parameters, on E times its tokens,
     is better. Returns one dictionary for each E of `experts` from 2 to 8."""
     dense = optimum.solve(law, 1.0, architecture, Constraints(flops=flops))
-    rows, size = [], dict(memory_bytes=float(dense.n_total), bytes_per_parameter=1.0)
+    rows, same_size = [], Constraints(memory_bytes=float(dense.n_total), bytes_per_parameter=1.0)
     for e in (e for e in experts if 1 < e <= 8):
-        moe = optimum.solve(law, e, architecture, Constraints(**size, max_tokens=float(e * dense.n_tokens)))
+        on_more = dataclasses.replace(same_size, max_tokens=float(e * dense.n_tokens))
+        moe = optimum.solve(law, e, architecture, on_more)
         if moe.feasible:
             spent = training_flops(moe.n_active, moe.n_tokens)
             against = dict(dense_loss=float(dense.loss), holds=bool(moe.loss < dense.loss))

@@ -65,11 +65,6 @@ def of_law(law: Law, unique_tokens: float, slack: float = optimum.NEAR) -> Repea
     return Repeated(law.name, law.form.of_loss_alone(), law.coefficients, law.record, law, unique_tokens, slack)
 
 
-def fresh(law: Law) -> Law:
-    """The law of text without end."""
-    return law.fresh if isinstance(law, Repeated) else law
-
-
 def add_to(plan: Json, law: Repeated, architecture: Architecture, constraints: Constraints, experts: Floats) -> None:
     """Adds to a plan `repeats`: the constants, the unique tokens, for each optimum its epochs, what its tokens and
     parameters are worth, and how much better the best is than the best on a single epoch."""

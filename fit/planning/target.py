@@ -70,7 +70,7 @@ def reach(
     """
     smallest = float(np.min(architecture.n_active(architecture.smallest, optimum.allowed_experts(law, experts))))
     low = float(training_flops(smallest, 1) + INFERENCE * smallest * constraints.inference_tokens)
-    rows = []
+    rows: list[Json] = []
     for e in optimum.allowed_experts(law, experts):
         flops = least_flops(law, e, architecture, constraints, loss, low, units.LARGEST / low)
         rows.append(dict(n_experts=int(e), flops=flops))

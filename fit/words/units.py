@@ -76,8 +76,8 @@ WRITTEN = dict(amount=amount, memory=memory, flops=flops, duration=duration, dol
 
 
 class _Formatter(string.Formatter):
-    def format_field(self, value: Any, spec: str) -> str:
-        kind, in_cell, place = spec.partition(":")
+    def format_field(self, value: Any, format_spec: str) -> str:
+        kind, in_cell, place = format_spec.partition(":")
         if isinstance(value, (list, tuple)):
             text = " to ".join(self.format_field(one, kind) for one in value)
         elif in_cell and not isinstance(value, numbers.Real):
