@@ -157,6 +157,10 @@ class Constraints:
         weights = self.bytes_per_parameter * architecture.n_total(d_model, n_experts)
         return weights + self.bytes_per_kv_element * architecture.kv_elements(d_model, self.kv_tokens)
 
+    def size(self, n_tokens: Numbers) -> Numbers:
+        """n_active of the model that the FLOPs leave so many training tokens for, infinite without FLOPs."""
+        return np.inf if self.flops is None else self.flops / (TRAINING * n_tokens + INFERENCE * self.inference_tokens)
+
     def tokens(self, n_active: Numbers) -> Array:
         """Training tokens that are left for a model of n_active parameters; may be 0 or negative."""
         left = np.inf

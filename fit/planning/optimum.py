@@ -171,7 +171,7 @@ def solve(
         reduced = np.broadcast_arrays(*law.form.at_experts(coefficients, n_experts), n_experts)[:4]
         size = np.broadcast_to(_closed_form(reduced, n_experts, constraints), shape)
     else:
-        last = np.inf if flops is None else np.asarray(flops) / (TRAINING + INFERENCE * constraints.inference_tokens)
+        last = constraints.size(1)
         top = np.broadcast_to(np.fmax(np.fmin(largest, last), smallest), shape)  # of memory, or of one token left
         size = _searched(loss, smallest, top)
         at_top = size > top * (1 - 1e-6)
@@ -180,7 +180,7 @@ def solve(
             raise UserError(sentences.RISES.format(at=n_experts[rises][0]))
         size = np.where(at_top & (top == largest), np.inf, np.where(size < smallest * (1 + 1e-6), 0, size))
     if cap is not None and flops is not None:
-        all_tokens = flops / (TRAINING * cap + INFERENCE * constraints.inference_tokens)
+        all_tokens = constraints.size(cap)
         bound[all_tokens * (1 + (0 if law.form.at_experts else 1e-6)) > size] = "tokens"
         size = np.maximum(size, all_tokens)
     bound = np.where(size > largest, largest_by, bound)
@@ -259,10 +259,7 @@ def near_optimal(law: Law, architecture: Architecture, constraints: Constraints,
     constraints = constraints.at(solved.n_experts)
     target = np.nanmin(solved.loss) * (1 + BAND)
     inside = solved.feasible & (solved.loss <= target)
-    largest, _ = _largest(architecture, constraints, solved.n_experts)
-    if constraints.flops is not None:  # one token left
-        last = constraints.flops / TRAINING / (INFERENCE / TRAINING * constraints.inference_tokens + 1.0)
-        largest = np.minimum(largest, last)
+    largest = np.minimum(_largest(architecture, constraints, solved.n_experts)[0], constraints.size(1))
 
     def excess(log_n: Numbers) -> Array:
         n_active = np.exp(log_n)
