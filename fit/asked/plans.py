@@ -6,7 +6,7 @@ from fit.asked.fields import Asked, choice, experts, free, number, numbers, text
 from fit.errors import UserError
 from fit.lawbook.lawfile import Law
 from fit.planning import compare, cost, memory, planning, repeats, target
-from fit.planning.constraints import MFU, Constraints
+from fit.planning.constraints import Constraints
 from fit.shape.architecture import PAPER, Architecture
 from fit.shape.like import PUBLISHED, Known, read
 from fit.words import sentences
@@ -130,7 +130,7 @@ class Chips(Asked):
     dollars_per_hour: float | None = number("Price of one chip for an hour.", least=0)
     mfu: float | dict[int, float] | str | None = free(
         "Model FLOPs utilisation that training reaches: a number, or JSON, or a file of it, by number of experts, "
-        f'{{"1": 0.45, "8": 0.38}}. Default: {MFU}.'
+        f'{{"1": 0.45, "8": 0.38}}. Default: {cost.MFU}.'
     )
 
     def bought(self, devices: int, experts: tuple[int, ...]) -> cost.Chips | None:
@@ -141,7 +141,7 @@ class Chips(Asked):
                 raise UserError(sentences.NEEDS_CHIPS.format(flag=given[0]))
             return None
         kind, count = cost.parse_chips(self.chips)
-        mfu = MFU if self.mfu is None else cost.mfu_of(self.mfu, experts)
+        mfu = cost.MFU if self.mfu is None else cost.mfu_of(self.mfu, experts)
         return cost.Chips(kind, count, mfu, self.dollars_per_hour, devices)
 
 

@@ -53,7 +53,7 @@ def of_several(
 ) -> list[Json | UserError]:
     """What next_runs gives for each of several (flops, goal), or the error that it raises for it; the law is linearised
     once for all of them. Raises UserError where the law is not a fit to these runs or cannot be planned with."""
-    fitted = _fitted_runs(law, runs)
+    fitted = *_fitted_runs(law, runs), _noise_of(law)
     begun = [_begun(law, architecture, experts, fitted[0], flops, goal) for flops, goal in asked]
     parts = [part for one in begun if not isinstance(one, UserError) for part in one[-1]]
     fixed = (law.record.get("settings") or {}).get("fix") or {}
@@ -85,7 +85,7 @@ def _begun(
 def _chosen(
     law: Law, architecture: Architecture, flops: float, goal: Goal, fitted: tuple, begun: tuple, gradients: tuple
 ) -> Json | UserError:
-    """The answer to one question, by what _fitted_runs, _begun and design.gradients give."""
+    """The answer to one question, by what _fitted_runs and _noise_of, _begun and design.gradients give."""
     (_, labels, run_weights, seed, scatter), (possible, grid, solved, _) = fitted, begun
     of_fitted, of_possible, of_grid, of_asked, of_coefficients, prior = gradients
     problem, unit = design.design_of(possible, of_fitted, of_possible, prior, scatter, run_weights, labels)
@@ -131,9 +131,9 @@ def _chosen(
     )
 
 
-def _fitted_runs(law: Law, table: str | Table) -> tuple[Runs, Array | None, Array, int, Noise]:
+def _fitted_runs(law: Law, table: str | Table) -> tuple[Runs, Array | None, Array, int]:
     """(the Runs that the law was fitted to, labels of their trunks or None, their weights, a seed that none of them
-    had, the Noise that fit law estimated from their residuals); UserError where it was not fitted to these."""
+    had); UserError where it was not fitted to these."""
     settings, described = law.record.get("settings") or {}, law.record.get("runs") or {}
     if law.published or "fingerprint" not in described:
         raise UserError(f"--law={law.name}: expected a law.json that fit law wrote: its runs are part of the question")
@@ -144,11 +144,15 @@ def _fitted_runs(law: Law, table: str | Table) -> tuple[Runs, Array | None, Arra
     rules = settings.get("holdout", "none"), settings.get("weights", "none"), settings.get("bootstrap_by", "trunk")
     fitted, _, weights, labels, _ = holdout.split(runs, *rules)
     seeds = runs.table.numbers("seed", (0, 2**31)) if "seed" in runs.table else np.zeros(1)
-    scatter = law.record.get("noise") or {}
-    if not {"run", "trunk", "degrees_of_freedom"} <= scatter.keys():
+    return fitted, labels, weights, int(seeds.max()) + 1
+
+
+def _noise_of(law: Law) -> Noise:
+    """The Noise that fit law estimated from the residuals."""
+    noise = law.record.get("noise") or {}
+    if not {"run", "trunk", "degrees_of_freedom"} <= noise.keys():
         raise UserError(f"--law={law.name}: does not say how its runs scatter (noise): fit it again")
-    noise = Noise(float(scatter["run"]), float(scatter["trunk"]), tuple(scatter["degrees_of_freedom"]))
-    return fitted, labels, weights, int(seeds.max()) + 1, noise
+    return Noise(float(noise["run"]), float(noise["trunk"]), tuple(noise["degrees_of_freedom"]))
 
 
 def _by_stage(errors: Array) -> Json:

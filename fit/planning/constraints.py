@@ -14,7 +14,6 @@ from fit.planning import memory
 from fit.shape.architecture import INFERENCE, TRAINING, Architecture
 
 GiB = 2**30
-MFU = 0.4  # share of the chips' peak that training reaches, unless one is given
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +58,7 @@ class Chips:
 
     kind: str
     count: int
-    mfu: float | dict = MFU
+    mfu: float | dict
     dollars_per_hour: float | None = None
     devices: int = 1
     mesh: Mesh | None = None

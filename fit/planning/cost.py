@@ -19,6 +19,8 @@ from fit.planning.constraints import CHIPS, Chips, Constraints, Mesh
 from fit.shape.architecture import Architecture
 from fit.words import sentences
 
+MFU = 0.4  # share of the chips' peak that training reaches, unless one is given
+
 
 def parse_chips(text: str) -> tuple[str, int]:
     """(kind, count) of KIND:COUNT or KIND alone; UserError otherwise."""

@@ -156,7 +156,7 @@ def test_sardana_inference_optimum():
 def test_optimum_on_chips_is_brute_force(law, kind, count):
     """18 bytes a parameter over all chips, and on each 512 tokens at work, 8,192 in all: 4 bytes a block and unit of
     width, 29 a unit of width, 12 an attention score."""
-    flops, chips = 1e23, cost.Chips(kind, count)
+    flops, chips = 1e23, cost.Chips(kind, count, 0.4)
     for e in (1, 2, 8, 64):
         found = optimum.solve(law, e, PAPER, optimum.Constraints(flops=flops, memory_bytes=1e12, chips=chips))
         d = np.exp(np.linspace(np.log(64.0), np.log(3e5), 2_000_001))
@@ -258,7 +258,7 @@ def test_a_root_without_a_change_of_sign_is_nan():
         (optimum.Constraints(flops=1e21, inference_tokens=1e15), ["--flops", "13 times", "--inference_tokens"]),
         (optimum.Constraints(flops=1e3), ["--flops", "single token"]),
         (optimum.Constraints(memory_bytes=1e9), ["nothing bounds"]),
-        (optimum.Constraints(flops=1e21, chips=cost.Chips("tiny", 2)), ["--chips", "GB of 2 x tiny"]),
+        (optimum.Constraints(flops=1e21, chips=cost.Chips("tiny", 2, 0.4)), ["--chips", "GB of 2 x tiny"]),
         (
             optimum.Constraints(memory_bytes=1e9, max_tokens=1e9, inference_tokens=1e9),
             ["--inference_tokens", "--flops"],
