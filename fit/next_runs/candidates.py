@@ -57,7 +57,6 @@ def decay_of(law: Law) -> float:
 
 def possible(law: Law, architecture: Architecture, n_blocks: Array, n_experts: Array, n_tokens: Array) -> Possible:
     """The Possible runs of these numbers; UserError where the law reads a column that no architecture determines."""
-    n_blocks, n_experts, n_tokens = (np.asarray(v, int) for v in (n_blocks, n_experts, n_tokens))
     d_model = n_blocks * float(architecture.width_per_block)
     columns = columns_of(law, architecture, d_model, n_experts, n_tokens)
     model = np.unique(np.stack([n_blocks, n_experts]), axis=1, return_inverse=True)[1].ravel()
@@ -96,10 +95,10 @@ def candidates(law: Law, architecture: Architecture, experts: Floats, runs: Runs
         )
     widest = float(architecture.d_model(flops / training_flops(1, fewest))) / architecture.width_per_block
     blocks = np.unique(np.geomspace(narrowest, max(narrowest, int(widest)), WIDTHS).round().astype(int))
-    experts = np.array(experts, int)[architecture.enough(experts)]
+    experts = np.asarray(experts, int)[architecture.enough(experts)]
     most = min(flops / cheapest * fewest, law.models["unique_tokens"] or np.inf)
     tokens = np.round(fewest * 2.0 ** np.arange(int(np.log2(max(most / fewest, 1))) + 1)).astype(int)
-    grid = [a.ravel() for a in np.meshgrid(blocks, np.asarray(experts, int), tokens, indexing="ij")]
+    grid = [a.ravel() for a in np.meshgrid(blocks, experts, tokens, indexing="ij")]
     n_active = architecture.n_active(grid[0] * float(architecture.width_per_block), grid[1])
     ratio, had = grid[2] / n_active, runs.columns["n_tokens"] / sizes
     fine = (ratio >= had.min() / REACH) & (ratio <= had.max() * REACH)

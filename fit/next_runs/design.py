@@ -59,11 +59,13 @@ class Design:
         """[g]: the goals' variances, over the noise's variance, of a least-squares fit that has further runs too, with
         gradients jacobian [k, n] and models [k]."""
         v = np.linalg.solve(self.normal + jacobian.T @ jacobian, self.goals.T)
-        return np.einsum("ng,nm,mg->g", v, _spread(self.spread, jacobian, model, self.shared), v)
+        spread = self.spread + jacobian.T @ correlation(model, self.shared) @ jacobian
+        return np.einsum("ng,nm,mg->g", v, spread, v)
 
     def _information(self, chosen: Array) -> Array:
         """[n, n]: information of the fitted runs and the chosen ones."""
-        return _informed(self.information, self.jacobian[chosen], self.possible.model[chosen], self.shared)
+        jacobian, model = self.jacobian[chosen], self.possible.model[chosen]
+        return self.information + jacobian.T @ np.linalg.solve(correlation(model, self.shared), jacobian)
 
     def score(self, chosen: Ints) -> float:
         """What the search minimises: the goals' weighted variances with the candidates `chosen` (indices) trained."""
@@ -76,12 +78,10 @@ class Design:
         A candidate adds its innovation: its gradient less the part that the chosen runs of its trunk foretell.
         """
         chosen, model = np.asarray(chosen, int), self.possible.model
-        counts = np.bincount(model[chosen], minlength=model.max() + 1)
-        sums = np.zeros((len(counts), self.jacobian.shape[1]))
-        np.add.at(sums, model[chosen], self.jacobian[chosen])
-        foretold = (self.shared / (1 - self.shared + self.shared * counts))[model]
-        innovation = self.jacobian - foretold[:, None] * sums[model]
-        variance = 1 - self.shared * foretold * counts[model]
+        related = self.shared * (model[:, None] == model[chosen])  # [c, chosen], of a candidate's error with theirs
+        foretold = np.linalg.solve(correlation(model[chosen], self.shared), related.T).T
+        innovation = self.jacobian - foretold @ self.jacobian[chosen]
+        variance = 1 - np.sum(foretold * related, axis=1)
         u = np.linalg.solve(self._information(chosen), innovation.T)
         return self.weights @ (self.goals @ u) ** 2 / (variance + np.einsum("cn,nc->c", innovation, u))
 
@@ -93,25 +93,9 @@ class Design:
         return training_flops(p.n_active, (1 - p.decay) * further + p.decay * p.n_tokens)
 
 
-def _informed(known: Array, jacobian: Array, model: Array, shared: float) -> Array:
-    """[n, n]: the information `known` and that of runs with gradients jacobian [k, n] and models [k]."""
-    information = known + jacobian.T @ jacobian / (1 - shared)
-    for total, count in _trunks(jacobian, model):
-        information = information - np.outer(total, total) * shared / (1 - shared) / (1 - shared + shared * count)
-    return information
-
-
-def _spread(known: Array, jacobian: Array, model: Array, shared: float) -> Array:
-    """[n, n]: the spread `known` (B above) and that of such runs."""
-    spread = known + (1 - shared) * jacobian.T @ jacobian
-    for total, _ in _trunks(jacobian, model):
-        spread = spread + shared * np.outer(total, total)
-    return spread
-
-
-def _trunks(jacobian: Array, model: Array) -> list[tuple[Array, int]]:
-    """(sum of the rows, number of rows) for each model."""
-    return [(jacobian[model == m].sum(axis=0), int(np.sum(model == m))) for m in np.unique(model)]
+def correlation(model: Array, shared: float) -> Array:
+    """[k, k]: C above, of the errors of runs of these models [k]."""
+    return shared * (model[:, None] == model) + (1 - shared) * np.eye(len(model))
 
 
 def fill(design: Design, chosen: Ints, flops: float, by_cost: bool) -> tuple[list[int], float]:
@@ -205,11 +189,12 @@ def design_of(
     total = max(scatter.total, LEAST_NOISE)
     shared = UNKNOWN_SHARE if labels is None else min((scatter.trunk / total) ** 2, MOST_SHARED)
     trunks = np.arange(len(run_weights)) if labels is None else labels
-    prior = prior * (total / PRIOR) ** 2
+    prior, errors = prior * (total / PRIOR) ** 2, correlation(trunks, shared)
     root = np.sqrt(run_weights)[:, None] * of_fitted
-    unit = np.linalg.inv(np.linalg.cholesky(_informed(prior, root, trunks, shared))).T  # x = unit @ new coordinates
-    spread = _spread(prior, run_weights[:, None] * of_fitted, trunks, shared)
+    information = prior + root.T @ np.linalg.solve(errors, root)
+    unit = np.linalg.inv(np.linalg.cholesky(information)).T  # x = unit @ new coordinates
+    weighted = run_weights[:, None] * of_fitted
     turned = lambda matrix: unit.T @ matrix @ unit
+    normal, spread = turned(prior + root.T @ root), turned(prior + weighted.T @ errors @ weighted)
     none, one = np.zeros((0, len(unit))), np.eye(len(unit))
-    normal = turned(prior + root.T @ root)
-    return Design(possible, of_possible @ unit, none, np.zeros(0), one, normal, turned(spread), shared), unit
+    return Design(possible, of_possible @ unit, none, np.zeros(0), one, normal, spread, shared), unit

@@ -16,7 +16,6 @@ from fit.lawbook.lawcheck import LEVEL
 from fit.lawbook.lawfile import Law
 from fit.next_runs import candidates, design
 from fit.planning import optimum
-from fit.planning.optimum import Optima
 from fit.shape.architecture import Architecture, training_flops
 
 STAGES = ("before", "after", "grid")  # with the fitted runs alone, with the chosen ones as well, with a plain grid's
@@ -96,22 +95,28 @@ def _chosen(
         goals = np.stack([of_asked[best], *(of_asked[i] - of_asked[best] for i in others)])
     else:
         goals = of_coefficients[[law.form.names.index(name) for name in goal.names]]
-    problem = dataclasses.replace(problem, goals=goals @ unit)
+    problem.goals = goals @ unit
     before = problem.variances(problem.jacobian[:0], possible.model[:0])
     if goal.kind == "plan":
         # 1 for the loss; exp(-z^2 / 2) for a gap of z standard errors to the best: unsettled gaps count most
         above = np.log(solved.loss[others] / solved.loss[best])
         error = np.maximum(scatter.total, design.LEAST_NOISE) * np.sqrt(before[1:])
-        weights = np.append(1.0, np.exp(-0.5 * (above / np.maximum(error, 1e-300)) ** 2))
+        problem.weights = np.append(1.0, np.exp(-0.5 * (above / np.maximum(error, 1e-300)) ** 2))
     else:  # by the share of a coefficient's variance that is left
-        weights = 1 / np.maximum(before, 1e-300)
-    problem = dataclasses.replace(problem, weights=weights)
+        problem.weights = 1 / np.maximum(before, 1e-300)
     chosen = design.choose(problem, flops)
     if not chosen:
         return UserError(f"--flops={flops:g}: no run within this budget makes the goal surer by {design.GAIN:.1%}")
     after = problem.variances(problem.jacobian[chosen], possible.model[chosen])
     with_grid = problem.variances(of_grid @ unit, grid.model)
     errors = scatter.total * np.sqrt(np.stack([before, after, with_grid], axis=1))
+    if goal.kind == "plan":
+        expected = _plan(solved, best, others, errors)
+    else:
+        rows = [
+            dict(name=n, value=law.coefficients[n], standard_error=_by_stage(e)) for n, e in zip(goal.names, errors)
+        ]
+        expected = dict(coefficients=rows)
     return dict(
         law=law.name,
         goal=goal.kind,
@@ -122,7 +127,7 @@ def _chosen(
         seed=seed,
         trunks=_trunks(possible, chosen, architecture),
         grid=dict(flops=grid.flops(range(len(grid))), runs=len(grid), trunks=int(grid.model.max()) + 1),
-        expected=_plan(solved, best, others, errors) if goal.kind == "plan" else _coefficients(law, goal.names, errors),
+        expected=expected,
     )
 
 
@@ -154,30 +159,20 @@ def _by_stage(errors: Array) -> Json:
     return dict(zip(STAGES, errors.tolist()))
 
 
-def _coefficients(law: Law, names: Sequence[str], errors: Array) -> Json:
-    """What is expected of coefficients, from their standard errors [g, stages]."""
-    rows = zip(names, errors)
-    return dict(coefficients=[dict(name=n, value=law.coefficients[n], standard_error=_by_stage(e)) for n, e in rows])
-
-
-def _plan(solved: Optima, best: int, others: list[int], errors: Array) -> Json:
+def _plan(solved: optimum.Optima, best: int, others: list[int], errors: Array) -> Json:
     """What is expected of a plan, from the standard errors [g, stages] of the best's log loss and of the others' above
     it."""
     z = statistics.NormalDist().inv_cdf((1 + LEVEL) / 2)
-    loss = float(solved.loss[best])
+    loss, rows = float(solved.loss[best]), []
+    for i, error in zip(others, errors[1:]):
+        above = float(np.log(solved.loss[i] / loss))
+        rows.append(dict(n_experts=int(solved.n_experts[i]), log_loss_above=above, log_error=_by_stage(error)))
     return dict(
         best=solved.row(best),
         level=LEVEL,
         loss=_by_stage(loss * np.exp(z * np.outer(errors[0], (-1, 1)))),
         log_error=_by_stage(errors[0]),
-        others=[
-            dict(
-                n_experts=int(solved.n_experts[i]),
-                log_loss_above=float(np.log(solved.loss[i] / loss)),
-                log_error=_by_stage(error),
-            )
-            for i, error in zip(others, errors[1:])
-        ],
+        others=rows,
     )
 
 

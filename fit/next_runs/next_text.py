@@ -65,13 +65,11 @@ def certainty(found: Json) -> list[list[str]]:
         ]
     best = expected["best"]
     ends = [f"{low:.4f} to {high:.4f}" for low, high in expected["loss"].values()]
-    return [[f"loss {best['loss']:.4f} at {found['target_flops']:.3g} FLOPs", *ends]] + [
-        [
-            f"E = {row['n_experts']} above E = {best['n_experts']}",
-            *(f"{row['log_loss_above']:.2%} ± {error:.2%}" for error in row["log_error"].values()),
-        ]
-        for row in expected["others"]
-    ]
+    rows = [[f"loss {best['loss']:.4f} at {found['target_flops']:.3g} FLOPs", *ends]]
+    for row in expected["others"]:
+        above = [f"{row['log_loss_above']:.2%} ± {error:.2%}" for error in row["log_error"].values()]
+        rows.append([f"E = {row['n_experts']} above E = {best['n_experts']}", *above])
+    return rows
 
 
 def sweep_source(law: Law, architecture: Architecture, found: Json, base: str | None = None) -> str:

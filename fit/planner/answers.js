@@ -155,7 +155,7 @@ function showCosts({ ask, plan }) {
   fill($("cost-table"), head, rows, plan.optima.indexOf(plan.best));
   $("cost-head").textContent = costHead(plan.chips);
   const built = plan.buildable?.cost;
-  const step = built?.step_bytes ? [say("STEP_TAKES", { ...built, memory: memoryText(built.step_bytes) })] : [];
+  const step = built?.step_bytes ? [say("STEP_TAKES", built)] : [];
   $("cost-note").textContent = `${[sentences.COST_NOTE, ...step].join("; ")}.`;
   $("mesh-words").hidden = !built?.mesh;
   if (built?.mesh) $("mesh-words").textContent = `${meshInWords(built, ask.limits.chips.memory)}.`;

@@ -2,7 +2,7 @@
 
 import { limitsAt } from "./counts.js";
 import { extrapolation } from "./law.js";
-import { amount, format } from "./numbers.js";
+import { format } from "./numbers.js";
 import { refusal, sentences, say, warningOf } from "./words.js";
 
 // The config file of the plan's model, as `--emit_config` writes it.
@@ -65,9 +65,8 @@ function docstring(plan) {
   const given = Object.entries(limitsAt(plan.constraints, built.n_experts))
     .filter(([, v]) => v)
     .map(([name, v]) => format(`${name} {v:g}`, { v }));
-  const sizes = { total: amount(built.n_total), active: amount(built.n_active), tokens: amount(built.n_tokens) };
   const lines = [
-    say("CONFIG_MODEL", { ...sizes, e: built.n_experts, loss: built.loss }) + "\n",
+    say("CONFIG_MODEL", built) + "\n",
     say("CONFIG_PLANNED", { law: plan.law, given: given.join(", ") }),
   ];
   if (built.extrapolation.length) lines.push(say("CONFIG_OUTSIDE", { outside: warningOf(built.extrapolation) }));

@@ -17,8 +17,9 @@ from fit.lawbook.lawcheck import WAYS_OF_DRAWING
 from fit.lawbook.lawfile import OURS, PRESETS, Law, load
 from fit.lawbook.shapes import mixture_of
 from fit.laws import FORMS
-from fit.planning import compare, cost, memory, plan_config, repeats, speedup, target
+from fit.planning import compare, memory, plan_config, repeats, speedup, target
 from fit.planning import planning as plan_lib
+from fit.planning.constraints import CHIPS
 from fit.shape import like
 from fit.shape.architecture import BATCH_RAMP, OF_EXPERTS, PAPER
 from fit.shape.like import PUBLISHED
@@ -40,8 +41,8 @@ def of(laws: Sequence[Law], runs: Runs | None = None, out: Array | None = None) 
     return dict(
         laws=[_law(law) for law in [*laws, *(load(name) for name in others if name not in names)]],
         runs=None if runs is None or out is None else _runs(runs, out),
-        sentences=sentences.every(),
-        chips={name: vars(chip) for name, chip in cost.CHIPS.items()},
+        sentences={name: template for name, template in vars(sentences).items() if name.isupper()},
+        chips={name: vars(chip) for name, chip in CHIPS.items()},
         cost=dict(state=memory.STATE, remat=memory.REMAT, row=memory.ROW, group=memory.GROUP, front=target.FRONT),
         forms={name: _form(form) for name, form in FORMS.items() if "n_tokens" in form.columns and not form.believed},
         drawn=WAYS_OF_DRAWING["errors"].format(by="runs"),
@@ -71,9 +72,9 @@ def _law(law: Law) -> Json:
     own = models["architecture"]
     bootstrap = record.get("bootstrap")
     return dict(
-        name=law.name,
         form=law.form.name,
         coefficients={name: law.coefficients[name] for name in law.form.names},
+        **{name: getattr(law, name) for name in _LAW},
         **_read(law.form),
         own=own and dataclasses.asdict(mixture_of(own, 1, 1)),
         dense=record.get("dense") if law.published else None,
@@ -81,29 +82,14 @@ def _law(law: Law) -> Json:
         notes=list(models_lib.architecture_notes(models)),
         source=record.get("source"),
         note=record.get("note"),
-        **{name: getattr(law, name) for name in ("counts_embedding", "reads_used", "fixes_experts")},
-        knows_experts=law.knows_experts,
-        published=law.published,
         origin=f"{record['source']}. {record['note']}." if law.published else "",
-        experts=law.experts,
-        ranges=law.ranges,
         models={name: models[name] for name in _MODELS if models[name] is not None} | {"overrides": overrides},
         shape={name: _own(law, name) for name in ("vocab_size", "width_per_block")},
         final_norm=bool(models["final_norm"]),
         configs=(models["differing"] or {}).get("config"),
         override_values={k: repr(ast.literal_eval(v)) for k, v in overrides.items()} if base else {},
         config_path=repr(os.path.abspath(base)) if base and not base.startswith("configs/") else None,
-        bootstrap=bootstrap
-        and dict(
-            form=bootstrap["form"],
-            percentiles=bootstrap["percentiles"],
-            by=bootstrap.get("by", "runs"),
-            draws=bootstrap["draws"],
-            beyond=bootstrap.get("beyond"),
-            drawn=summary.drawn(bootstrap),
-        ),
-        warning=law.warning,
-        noise=law.noise,
+        bootstrap=bootstrap and dict(by="runs") | bootstrap | dict(drawn=summary.drawn(bootstrap)),
         holdout=(record.get("settings") or {}).get("holdout"),
     )
 
@@ -126,13 +112,15 @@ def _form(form: Form) -> Json:
     )
 
 
+_LAW = ("name", "counts_embedding", "reads_used", "fixes_experts", "knows_experts", "published", "experts", "ranges")
+_LAW += ("warning", "noise")
 _MODELS = ("vocab_size", "width_per_block", "seq_len", "unique_tokens", "base_config", "learning_rate")
 
 
 def _own(law: Law, name: str) -> int | str:
     """The law's own vocab_size or width_per_block, or the sentence that asks for one where its runs had several."""
+    other = "width_per_block" if name == "vocab_size" else "vocab_size"
     try:
-        other = {"vocab_size": "width_per_block", "width_per_block": "vocab_size"}[name]
         return getattr(law.shaped(**{other: 1}), name)
     except UserError as e:
         return e.sentence

@@ -19,16 +19,9 @@ MATH = {name: f"Math.{name}" for name in ("exp", "log", "log1p", "expm1", "sqrt"
 MATH |= dict(maximum="Math.max", minimum="Math.min", power="Math.pow", abs="Math.abs", absolute="Math.abs")
 MATH |= dict(max="Math.max", min="Math.min", ceil="Math.ceil")
 MATH |= dict(logaddexp="logaddexp", where="where", ones_like="one")
-OPERATORS: dict[type, str] = {
-    ast.Add: "+",
-    ast.Sub: "-",
-    ast.Mult: "*",
-    ast.Div: "/",
-    ast.Mod: "%",
-    ast.USub: "-",
-    ast.UAdd: "+",
-}
-OPERATORS |= {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "===", ast.NotEq: "!=="}
+KNOWN = (ast.Return, ast.Assign, ast.Subscript, ast.UnaryOp, ast.BinOp, ast.Compare, ast.Load, ast.Store)
+KNOWN += (ast.Name, ast.Tuple, ast.Starred, ast.IfExp, ast.Call, ast.USub, ast.UAdd)
+KNOWN += (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Mod, ast.Pow, ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq)
 PRELUDE = """const one = () => 1;
 const where = (condition, yes, no) => (condition ? yes : no);
 const logaddexp = (a, b) =>
@@ -42,11 +35,9 @@ def script(forms: Iterable[Form], functions: Iterable[FunctionType] = ()) -> str
     made: dict[Callable, tuple[str, str]] = {}
     entries = []
     for form in forms:
-        reduced = getattr(form.page, "at_experts", None)
-        parts = dict(
-            log_loss=_function(form.page.log_loss, made), at_experts=_function(reduced, made) if reduced else "null"
-        )
-        entries.append(f"  {form.name}: {{ {', '.join(f'{name}: {value}' for name, value in parts.items())} }},\n")
+        log_loss, reduced = _function(form.page.log_loss, made), getattr(form.page, "at_experts", None)
+        at_experts = _function(reduced, made) if reduced else "null"
+        entries.append(f"  {form.name}: {{ log_loss: {log_loss}, at_experts: {at_experts} }},\n")
     entries += [f"  {function.__name__}: {_function(function, made)},\n" for function in functions]
     return PRELUDE + "".join(code for _, code in made.values()) + f"const FORMULAS = {{\n{''.join(entries)}}};\n"
 
@@ -59,7 +50,9 @@ def _function(function: Callable, made: dict[Callable, tuple[str, str]]) -> str:
     return made[function][0]
 
 
-class _Function:
+class _Function(ast.NodeTransformer):
+    """Makes of a function's tree one that, written as Python, is JavaScript."""
+
     def __init__(self, function: Any, made: dict[Callable, tuple[str, str]]) -> None:
         scope = inspect.getclosurevars(function)
         self.known = {**scope.builtins, **scope.globals, **scope.nonlocals}
@@ -69,54 +62,46 @@ class _Function:
     def translated(self) -> str:
         if not isinstance(self.tree, ast.FunctionDef):
             raise self._refused(self.tree)
-        self.locals = {a.arg for a in self.tree.args.args}
-        self.locals |= {n.id for n in ast.walk(self.tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
-        body = [line for statement in self.tree.body for line in self._statement(statement)]
-        arguments = ", ".join(f"_{a.arg}" for a in self.tree.args.args if a.arg != "xp")
-        names = sorted(self.locals - {a.arg for a in self.tree.args.args})
-        declared = [f"let {', '.join(f'_{name}' for name in names)};"] if names else []
-        return f"({arguments}) => {{ {' '.join(declared + body)} }}"
+        arguments = [a.arg for a in self.tree.args.args]
+        stored = {n.id for n in ast.walk(self.tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+        self.locals, declared = stored | set(arguments), ", ".join(f"_{n}" for n in sorted(stored - set(arguments)))
+        is_docstring = lambda node: isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        body = [ast.unparse(self.visit(node)) for node in self.tree.body if not is_docstring(node)]
+        body = [f"let {declared}"] * bool(declared) + body
+        return f"({', '.join(f'_{name}' for name in arguments if name != 'xp')}) => {{ {'; '.join(body)} }}"
 
-    def _statement(self, node: ast.stmt) -> Iterable[str]:
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            return  # the docstring
-        elif isinstance(node, ast.Return) and node.value:
-            yield f"return {self._value(node.value)};"
-        elif isinstance(node, ast.Assign) and len(node.targets) == 1:
-            yield f"{self._value(node.targets[0])} = {self._value(node.value)};"
-        else:
+    def visit(self, node: ast.AST) -> Any:
+        if isinstance(node, ast.expr) and not isinstance(node, (ast.Tuple, ast.Starred)):
+            if not self.locals & {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}:
+                value = self._static(node)
+                return ast.Constant(value if isinstance(value, str) else float(value))
+        if not isinstance(node, KNOWN) or (isinstance(node, ast.Compare) and len(node.ops) > 1):
             raise self._refused(node)
+        return super().visit(node)
 
-    def _value(self, node: ast.expr) -> str:
-        free = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
-        if not free & self.locals and not isinstance(node, (ast.Tuple, ast.Starred)):
-            value = self._static(node)
-            if isinstance(value, str):
-                return repr(value)
-            return repr(float(value)).replace("inf", "Infinity")
-        match node:
-            case ast.Name():
-                return f"_{node.id}"
-            case ast.Subscript():
-                return f"{self._value(node.value)}[{self._value(node.slice)}]"
-            case ast.Tuple():
-                return f"[{', '.join(map(self._value, node.elts))}]"
-            case ast.Starred():
-                return f"...{self._value(node.value)}"
-            case ast.UnaryOp() if type(node.op) in OPERATORS:
-                return f"({OPERATORS[type(node.op)]}{self._value(node.operand)})"
-            case ast.BinOp(op=ast.Pow()):
-                return f"Math.pow({self._value(node.left)}, {self._value(node.right)})"
-            case ast.BinOp() if type(node.op) in OPERATORS:
-                return f"({self._value(node.left)} {OPERATORS[type(node.op)]} {self._value(node.right)})"
-            case ast.Compare(ops=[op]) if type(op) in OPERATORS:
-                return f"({self._value(node.left)} {OPERATORS[type(op)]} {self._value(node.comparators[0])})"
-            case ast.IfExp():
-                return f"({self._value(node.test)} ? {self._value(node.body)} : {self._value(node.orelse)})"
-            case ast.Call():
-                passed = [a for a in node.args if not (isinstance(a, ast.Name) and a.id == "xp")]
-                return f"{self._called(node.func)}({', '.join(map(self._value, passed))})"
-        raise self._refused(node)
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return ast.Name(f"_{node.id}")
+
+    def visit_Tuple(self, node: ast.Tuple) -> ast.expr:
+        return ast.List([self.visit(one) for one in node.elts])
+
+    def visit_Starred(self, node: ast.Starred) -> ast.expr:
+        return ast.Name(f"...{ast.unparse(self.visit(node.value))}")
+
+    def visit_BinOp(self, node: ast.BinOp) -> Any:
+        if isinstance(node.op, ast.Pow):  # JavaScript's ** takes no sign before it
+            return self._call("Math.pow", node.left, node.right)
+        return self.generic_visit(node)
+
+    def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
+        return self._call("where", node.test, node.body, node.orelse)
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        passed = [a for a in node.args if not (isinstance(a, ast.Name) and a.id == "xp")]
+        return self._call(self._called(node.func), *passed)
+
+    def _call(self, name: str, *arguments: ast.expr) -> ast.expr:
+        return ast.Call(ast.Name(name), [self.visit(one) for one in arguments], [])
 
     def _called(self, node: ast.expr) -> str:
         """What JavaScript calls in place of a function of xp, of numpy or of Python."""

@@ -1,7 +1,6 @@
 // Models that others published, from their config.json (Hugging Face's names); as fit/shape/like.py.
 
 import { TRAINING, endsOf, shapeOf, structure } from "./counts.js";
-import { amount, flopsText, memoryText } from "./numbers.js";
 import { PlanError, inWords, say } from "./words.js";
 
 // The model of a published name or of a config's text: {name, n_active, n_total, ..., mixture(over, trained), columns};
@@ -118,25 +117,12 @@ function known(data, config, where, name) {
 }
 
 // What it counts, in a sentence; and what each of several laws says of it.
-export const knownInWords = (counts) =>
-  say("KNOWN", {
-    name: counts.name,
-    n_active: amount(counts.n_active),
-    n_total: amount(counts.n_total),
-    e: counts.whole_experts,
-    cache: memoryText(2 * counts.cache_elements_per_token),
-    training: memoryText(counts.training_bytes),
-    flops: flopsText(counts.training_flops_per_token),
-  });
+export const knownInWords = (counts) => say("KNOWN", { ...counts, cache: 2 * counts.cache_elements_per_token });
 
 export const byLawInWords = (row) =>
   say("KNOWN_BY_LAW", {
-    law: row.law,
-    n_tokens: amount(row.like.n_tokens),
-    best_active: amount(row.n_active),
-    best_total: amount(row.n_total),
-    best_tokens: amount(row.n_tokens),
-    e: row.n_experts,
+    ...row,
+    its_tokens: row.like.n_tokens,
     verdict: row.like.flops_share < 1 ? say("KNOWN_SAVES", { saved: 1 - row.like.flops_share }) : say("KNOWN_STANDS"),
     far: row.like.extrapolation.length ? say("KNOWN_FAR", { outside: inWords(row.like.extrapolation) }) : "",
   });

@@ -36,16 +36,20 @@ const SPECS = {
   "": String,
   ",": grouped,
   g: (x) => general(x),
+  amount: (x) => amount(x),
+  memory: (x) => memoryText(x),
+  flops: (x) => flopsText(x),
 };
 
 function formatted(value, spec) {
+  if (Array.isArray(value)) return value.map((one) => formatted(one, spec)).join(" to ");
   if (spec in SPECS) return SPECS[spec](value);
   const [, digits, kind] = spec.match(/^\.(\d+)([efg%])$/);
   if (kind === "%") return fixed(100 * value, +digits) + "%";
   return { e: exponential, f: fixed, g: general }[kind](value, +digits);
 }
 
-// The template with its {name} and {name:spec} filled in, as str.format does.
+// The template with its {name} and {name:spec} filled in, as units.say does.
 export function format(template, values) {
   return template.replace(/\{\{|\}\}|\{(\w+)(?::([^}]*))?\}/g, (found, name, spec) =>
     name ? formatted(values[name], spec ?? "") : found[0],

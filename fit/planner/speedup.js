@@ -87,7 +87,7 @@ function crossing(curve, grid, height) {
 }
 
 function inOneSentence({ law, runs, factor, interval, per_tenfold: change, per_tenfold_interval: ends }) {
-  const span = (ends) => (ends ? say("SPAN", { low: ends[0], high: ends[1] }) : "");
+  const span = (ends) => (ends ? say("SPAN", { ends }) : "");
   const open = ends && ends[0] <= 1 && 1 <= ends[1];
   const values = { change, span: span(ends), how: change > 1 ? "grows" : "falls" };
   const said = change == null ? "" : say(open ? "CHANGE_OPEN" : "CHANGES", values);

@@ -1,7 +1,7 @@
 // The sentences of a plan: the command line's own templates (fit/words/sentences.py) filled in.
 
 import { INFERENCE, TRAINING, active, enough, leastOf, limitsAt, memoryOf, smallestOf, structure, topK } from "./counts.js";
-import { amount, format, memoryText } from "./numbers.js";
+import { amount, format } from "./numbers.js";
 
 export let sentences = {};
 export const setSentences = (templates) => (sentences = templates);
@@ -85,7 +85,7 @@ export function warnings(data, law, shape, plan, experts, unbounded) {
   if (plan.best_undecided) {
     const { draws, optima } = plan.bootstrap;
     const won = optima.filter((row) => row.best_in_draws).sort((a, b) => b.best_in_draws - a.best_in_draws);
-    const wins = won.map((row) => say("WIN", { e: row.n_experts, count: row.best_in_draws })).join(", ");
+    const wins = won.map((row) => say("WIN", row)).join(", ");
     out.push(say("UNDECIDED", { draws, wins }));
   }
   out.push(...assumed(law, shape));
@@ -123,38 +123,30 @@ function assumed(law, shape) {
 }
 
 // One sentence: what to train, and how sure its loss is.
-export function answer(plan) {
-  const { n_experts: e, n_active, n_total, n_tokens, loss } = plan.best;
-  const row = plan.bootstrap?.optima.find((row) => row.n_experts === e);
+export function answer({ best, buildable, bootstrap }) {
+  const row = bootstrap?.optima.find((row) => row.n_experts === best.n_experts);
   return say("ANSWER", {
-    model: e > 1 ? say("MIXTURE", { e }) : sentences.DENSE,
-    n_active: amount(n_active),
-    total: e > 1 ? say("TOTAL", { n_total: amount(n_total) }) : "",
-    n_tokens: amount(n_tokens),
-    loss,
-    interval: row ? interval(plan.bootstrap, row.loss) : "",
-    built: builtSentence(plan.buildable, e),
+    ...best,
+    model: say(best.n_experts > 1 ? "MIXTURE" : "DENSE", best),
+    total: best.n_experts > 1 ? say("TOTAL", best) : "",
+    interval: row ? say("INTERVAL", { ...ofDraws(bootstrap), loss: row.loss }) : "",
+    built: buildable ? builtSentence(buildable, best.n_experts) : sentences.NOT_BUILT,
   });
 }
 
 // What building costs in loss.
 function builtSentence(built, experts) {
-  if (!built) return sentences.NOT_BUILT;
-  const { n_experts: e, n_active, n_tokens, loss, loss_of_building: cost } = built;
-  const values = { e, n_active: amount(n_active), n_tokens: amount(n_tokens), loss, cost: Math.abs(cost) };
-  return say(e === experts ? "BUILT" : "BUILT_OTHER", { ...values, which: cost >= 0 ? "more" : "less" });
+  const more = built.loss_of_building;
+  const values = { ...built, apart: Math.abs(more), which: more >= 0 ? "more" : "less" };
+  return say(built.n_experts === experts ? "BUILT" : "BUILT_OTHER", values);
 }
 
-function interval({ percentiles, draws }, [low, high]) {
-  return say("INTERVAL", { low, high, first: percentiles[0], last: percentiles[1], draws });
-}
+const ofDraws = ({ percentiles: [first, last], draws }) => ({ draws, first, last });
 
 // How often the draws agree on the best number of experts.
 export function drawn(law, bootstrap) {
   const often = bootstrap.optima.reduce((most, row) => (row.best_in_draws > most.best_in_draws ? row : most));
-  const [first, last] = bootstrap.percentiles;
-  const values = { e: often.n_experts, count: often.best_in_draws, draws: bootstrap.draws, first, last };
-  return say("BEST_IN_DRAWS", { ...values, drawn: law.bootstrap.drawn });
+  return say("BEST_IN_DRAWS", { ...often, ...ofDraws(bootstrap), drawn: law.bootstrap.drawn });
 }
 
 // What reading text again is worth, what the plan saves against dense, what a cap on tokens costs, and the rule of thumb: a sentence each.
@@ -162,33 +154,16 @@ export function compared(plan) {
   const suffix = (row) => (row.extrapolation.length ? `; ${warningOf(row.extrapolation)}` : "");
   const out = [];
   const { dense, repeats } = plan;
-  if (repeats) {
-    const { best, unique_tokens, loss_saved, source } = repeats;
-    const values = { epochs: best.epochs, unique: amount(unique_tokens), effective: amount(best.effective_tokens) };
-    const sizes = { n_active: amount(plan.best.n_active), effective_n_active: amount(best.effective_n_active) };
-    out.push(say("REPEATED", { ...values, ...sizes, saved: loss_saved, source }));
-  }
+  if (repeats) out.push(say("REPEATED", { ...repeats, ...repeats.best, n_active: plan.best.n_active }));
   if (dense && plan.best.n_experts > 1) {
-    const saved = dense.flops_saved;
-    const values = {
-      n_active: amount(dense.n_active),
-      n_tokens: amount(dense.n_tokens),
-      loss: dense.loss,
-      saved: dense.loss_saved,
-      flops: saved == null ? sentences.NEVER_DENSE : say("FLOPS_SAVED", { saved }),
-      inference: dense.inference_flops_ratio,
-    };
-    out.push(say("AGAINST_DENSE", values) + suffix(dense));
+    const flops = dense.flops_saved == null ? sentences.NEVER_DENSE : say("FLOPS_SAVED", dense);
+    out.push(say("AGAINST_DENSE", { ...dense, flops }) + suffix(dense));
   }
-  if (plan.loss_of_token_cap != null) out.push(say("TOKEN_CAP", { loss: plan.loss_of_token_cap }));
+  if (plan.loss_of_token_cap != null) out.push(say("TOKEN_CAP", plan));
   for (const row of plan.rule_of_thumb ?? []) {
-    const values = { e: row.n_experts, loss: row.loss, dense: row.dense_loss, ratio: row.flops_ratio };
     const { max_tokens } = plan.constraints;
-    const capped =
-      max_tokens != null && row.n_tokens > max_tokens
-        ? say("MORE_THAN_THERE_IS", { n_tokens: amount(row.n_tokens), max_tokens: amount(max_tokens) })
-        : "";
-    out.push(say("RULE_OF_THUMB", { ...values, holds: row.holds ? "holds" : "does not hold" }) + capped + suffix(row));
+    const capped = max_tokens != null && row.n_tokens > max_tokens ? say("MORE_THAN_THERE_IS", { ...row, max_tokens }) : "";
+    out.push(say("RULE_OF_THUMB", { ...row, so: row.holds ? "holds" : "does not hold" }) + capped + suffix(row));
   }
   return out;
 }
@@ -196,12 +171,12 @@ export function compared(plan) {
 // The buildable model, line by line, as the command line prints it.
 export function builtInWords(built) {
   const ramp = (built.batch_tokens ?? []).map(([start, tokens]) =>
-    say(start ? "BATCH_FROM" : "BATCH", { tokens, start: amount(start) }),
+    say(start ? "BATCH_FROM" : "BATCH", { tokens, start }),
   );
   const rate = built.learning_rate ? format("{rate:.3e}", { rate: built.learning_rate }) : sentences.NOT_KNOWN;
   const tied = built.tied_embeddings ? sentences.TIED : "";
   return [
-    say("BUILT_SHAPE", { ...built, memory: memoryText(built.memory_bytes) }),
+    say("BUILT_SHAPE", built),
     ...("top_k" in built ? [say("BUILT_MORE", { ...built, d_expert: built.d_expert || built.d_ff, tied })] : []),
     say("BUILT_PARAMETERS", built),
     say("BUILT_FLOPS", built),
@@ -214,22 +189,23 @@ export function builtInWords(built) {
 }
 
 // On what chips a plan is costed.
-export function costHead({ kind, count, mfu, dollars_per_hour }) {
+export function costHead(chips) {
+  const { mfu, dollars_per_hour } = chips;
   const one = (mfu) => format("{mfu:g}", { mfu });
   const each = typeof mfu === "object" ? Object.entries(mfu).map(([e, v]) => `${one(v)} (E = ${e})`).join(", ") : one(mfu);
-  const dollars = dollars_per_hour == null ? "" : say("DOLLARS_EACH", { dollars: dollars_per_hour });
-  return say("COST_HEAD", { count, kind, mfu: each, dollars });
+  const dollars = dollars_per_hour == null ? "" : say("DOLLARS_EACH", chips);
+  return say("COST_HEAD", { ...chips, mfu: each, dollars });
 }
 
 // What a device of the mesh takes, of so many bytes.
 export function meshInWords({ mesh, step_tokens }, memory) {
-  const step = step_tokens ? say("ON_MESH_STEP", { step: memoryText(mesh.step_bytes), step_tokens }) : "";
+  const step = step_tokens ? say("ON_MESH_STEP", { ...mesh, step_tokens }) : "";
   const needed = mesh.chips ? say("ON_MESH_CHIPS", mesh) : sentences.ON_MESH_NONE;
-  return say("ON_MESH", { ...mesh, least: memoryText(mesh.least_bytes), step, limit: memoryText(memory), needed });
+  return say("ON_MESH", { ...mesh, step, limit: memory, needed });
 }
 
 // What the table of a loss to reach says.
 export function targetHead({ loss }, { inference_tokens }) {
-  const inference = inference_tokens ? say("AND_INFERENCE", { n_tokens: amount(inference_tokens) }) : "";
+  const inference = inference_tokens ? say("AND_INFERENCE", { inference_tokens }) : "";
   return say("TARGET_HEAD", { loss, inference });
 }

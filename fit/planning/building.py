@@ -32,9 +32,10 @@ def whole(
             memory = constraints.bytes_per_parameter * model.exact_parameters
             memory += constraints.bytes_per_kv_element * model.kv_elements(constraints.kv_tokens)
             n_tokens = math.floor(constraints.tokens(model.n_active))
-            chips_needed = chips.holding(architecture, width, model.exact_parameters) if chips else 0
             fits = constraints.memory_bytes is None or memory <= constraints.memory_bytes
-            if fits and n_tokens >= 1 and (not chips or (chips_needed and chips_needed <= chips.count)):
+            if chips:
+                fits &= (chips.holding(architecture, width, model.exact_parameters) or math.inf) <= chips.count
+            if fits and n_tokens >= 1:
                 kept.append((model, n_tokens, float(memory)))
     if not kept:
         return []
@@ -59,9 +60,8 @@ def nearest(
     """
     rows = [optima.row(i, ("n_active", "loss", "d_model")) for i in np.flatnonzero(optima.feasible)]
     best = min(rows, key=lambda row: row["loss"])
-    found = [(best["n_active"], *one) for one in whole(law, architecture, constraints, best)]
-    if not found:
-        found = [(row["n_active"], *one) for row in rows for one in whole(law, architecture, constraints, row)]
+    around = lambda row: [(row["n_active"], *one) for one in whole(law, architecture, constraints, row)]
+    found = around(best) or [one for row in rows for one in around(row)]
     if not found:
         return None
     found = [one for one in found if one[2].off <= 1 + ROUNDED] or found

@@ -13,14 +13,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fit.aliases import Floats, Json
+from fit.aliases import Array, Floats, Json
 from fit.errors import UserError
 from fit.lawbook.lawfile import Law, load
 from fit.planning import optimum, target
 from fit.planning.constraints import Constraints
 from fit.planning.leverage import of_split
 from fit.planning.memory import STATE
-from fit.planning.planning import at_edge, flops_of_dense, not_bounded
+from fit.planning.planning import at_edge, not_bounded
 from fit.shape.architecture import Architecture, training_flops
 from fit.shape.like import Known
 
@@ -184,10 +184,18 @@ def _choices(law: Law, shape: Json, used: Sequence[float] | None) -> list[Archit
 
 
 def _best(
-    law: Law, shape: Json, constraints: Constraints, experts: Floats, used: Sequence[float] | None = None
+    law: Law, shape: Json, constraints: Constraints, experts: Array, used: Sequence[float] | None = None
 ) -> tuple[optimum.Optima | None, Architecture, int]:
-    """(Optima, Architecture, index) of the law's least loss; (None, Architecture, 0) where nothing is feasible."""
-    return best(_asked_for_loss(law), _choices(law, shape, used), constraints, experts)
+    """(Optima, Architecture, index) of the law's least loss; (None, Architecture, 0) where nothing is feasible. Numbers
+    of experts below what an architecture uses are left out."""
+    law, architectures, found = _asked_for_loss(law), _choices(law, shape, used), None
+    for architecture in architectures:
+        solved = optimum.solve(law, experts[architecture.enough(experts)], architecture, constraints)
+        if solved.feasible.any():
+            i = int(np.nanargmin(solved.loss))
+            if found is None or solved.loss[i] < found[0].loss[found[2]]:
+                found = solved, architecture, i
+    return found or (None, architectures[0], 0)
 
 
 def _asked_for_loss(law: Law) -> Law:
@@ -209,7 +217,7 @@ def _dense(law: Law, shape: Json, constraints: Constraints, loss: float) -> Json
     row: Json = found.row(i) | dict(law=dense_law.name)
     row |= dict(loss_saved_share=1 - loss / row["loss"])
     if constraints.flops is not None:
-        needed = flops_of_dense(_asked_for_loss(dense_law), architecture, constraints, loss)
+        needed = target.least_flops(_asked_for_loss(dense_law), 1.0, architecture, constraints, loss)
         row |= dict(flops_ratio=needed and needed / constraints.flops)
     return row
 
@@ -233,24 +241,8 @@ def agreement(rows: list[Json]) -> list[Json]:
         low, *_, high = sorted(models, key=operator.itemgetter(name))
         by_memory = name == "n_total" and all(row["size_bound"] == "memory" for row in models)
         by_experts = name == "n_experts" and all(row["at_edge"] for row in models)
-        out.append(
-            dict(of=of, column=name, low=low[name], high=high[name], low_law=low["law"], high_law=high["law"])
-            | dict(factor=high[name] / low[name], agree=bool(high[name] <= AGREE * low[name]))
-            | dict(limit="memory" if by_memory else "experts" if by_experts else None)
-        )
+        ends = dict(low=low[name], high=high[name], low_law=low["law"], high_law=high["law"])
+        found = dict(factor=high[name] / low[name], agree=bool(high[name] <= AGREE * low[name]))
+        limit = "memory" if by_memory else "experts" if by_experts else None
+        out.append(dict(of=of, column=name) | ends | found | dict(limit=limit))
     return out
-
-
-def best(
-    law: Law, architectures: Sequence[Architecture], constraints: Constraints, experts: Floats
-) -> tuple[optimum.Optima | None, Architecture, int]:
-    """(Optima, architecture, index) of the law's least loss over the grid; (None, first architecture, 0) where
-    nothing is feasible. Numbers of experts below what an architecture uses are left out."""
-    found, experts = None, np.asarray(experts, float)
-    for architecture in architectures:
-        solved = optimum.solve(law, experts[architecture.enough(experts)], architecture, constraints)
-        if solved.feasible.any():
-            i = int(np.nanargmin(solved.loss))
-            if found is None or solved.loss[i] < found[0].loss[found[2]]:
-                found = solved, architecture, i
-    return found or (None, architectures[0], 0)

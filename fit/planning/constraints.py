@@ -1,33 +1,105 @@
-"""What a plan must respect, and what it leaves a model of a size."""
+"""What a plan must respect, chips among it, and what it leaves a model of a size."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from fit.aliases import Array, Json, Numbers, Opt
+from fit.planning import memory
 from fit.shape.architecture import INFERENCE, TRAINING, Architecture
 
+GiB = 2**30
 
-class Chips(Protocol):
-    """What a plan asks of cost.Chips."""
+
+@dataclasses.dataclass(frozen=True)
+class Chip:
+    """flops: bfloat16 FLOP/s, dense. memory: bytes. bandwidth: bytes a second of that memory."""
+
+    flops: float
+    memory: float
+    bandwidth: float
+
+
+# One chip each, by the makers' data sheets: cloud.google.com/tpu/docs, NVIDIA's A100, H100, H200, DGX B200 (an eighth
+# of it) and GB200 NVL72 (a 72nd).
+CHIPS = {
+    "H100": Chip(989e12, 80 * GiB, 3350e9),
+    "H200": Chip(989e12, 141e9, 4800e9),
+    "B200": Chip(2250e12, 180e9, 8000e9),
+    "GB200": Chip(2500e12, 186e9, 8000e9),
+    "A100": Chip(312e12, 80 * GiB, 2039e9),
+    "v4": Chip(275e12, 32 * GiB, 1228e9),
+    "v5e": Chip(197e12, 16 * GiB, 819e9),
+    "v5p": Chip(459e12, 95 * GiB, 2765e9),
+    "v6e": Chip(918e12, 32 * GiB, 1638e9),
+    "tpu7x": Chip(2307e12, 192 * GiB, 7380e9),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Mesh:
+    """How the chips share the training: `expert` and `model` are sizes of these axes, the data axis has the rest.
+    remat: a name in memory.REMAT."""
+
+    expert: int = 1
+    model: int = 1
+    remat: str = "full"
+
+
+@dataclasses.dataclass(frozen=True)
+class Chips:
+    """`count` chips of a kind to train on. mfu: a number, or {n_experts: number}. dollars_per_hour: of one chip, or
+    None. devices: chips of the same kind that serve the trained model together. mesh: what to cost the training on."""
+
+    kind: str
+    count: int
+    mfu: float | dict
+    dollars_per_hour: float | None = None
+    devices: int = 1
+    mesh: Mesh | None = None
 
     @property
-    def kind(self) -> str: ...
+    def chip(self) -> Chip:
+        """The Chip of this kind."""
+        return CHIPS[self.kind]
+
     @property
-    def count(self) -> int: ...
-    @property
-    def mfu(self) -> float | Mapping[int, float]: ...
-    @property
-    def memory(self) -> float: ...
-    def least_bytes(self, architecture: Architecture, d_model: Numbers, n_experts: Numbers) -> Numbers: ...
-    def holding(self, architecture: Architecture, d_model: float, n_parameters: float) -> int | None: ...
-    def rate(self, n_experts: int) -> float: ...
-    def flops(self, hours: float) -> float | dict[int, float]: ...
-    def price(self, flops: float, n_experts: int) -> dict[str, float | None]: ...
+    def memory(self) -> float:
+        """Bytes of all of them."""
+        return self.count * self.chip.memory
+
+    def least_bytes(self, architecture: Architecture, d_model: Numbers, n_parameters: Numbers) -> Numbers:
+        """Bytes over all chips of the smallest step: ROW tokens on each, GROUP in all."""
+        blocks, n_tokens = d_model / architecture.width_per_block, memory.least_tokens(self.count, 1)
+        return memory.step_bytes(n_parameters, d_model, blocks, blocks, n_tokens, memory.ROW)
+
+    def holding(self, architecture: Architecture, d_model: float, n_parameters: float) -> int | None:
+        """The fewest chips that hold the training of so many parameters; None where no number does."""
+        blocks = d_model / architecture.width_per_block
+        token = memory.token_bytes(memory.REMAT["full"], d_model, blocks, blocks, memory.ROW, 1)
+        number = memory.fewest(memory.state_bytes(0, n_parameters, 0, 1, 1), token, self.chip.memory, 1)
+        return int(number) if math.isfinite(number) else None
+
+    def rate(self, n_experts: int | None) -> float:
+        """FLOP/s that training a model of so many experts reaches on all of them."""
+        mfu = self.mfu[n_experts] if isinstance(self.mfu, dict) else self.mfu
+        return self.count * self.chip.flops * mfu
+
+    def flops(self, hours: float) -> float | dict[int, float]:
+        """FLOPs that training does in so many hours; {n_experts: FLOPs} where mfu is by n_experts."""
+        of = lambda e: 3600 * hours * self.rate(e)
+        return {e: of(e) for e in self.mfu} if isinstance(self.mfu, dict) else of(None)
+
+    def price(self, flops: float, n_experts: int, name: str = "") -> dict[str, float | None]:
+        """{NAMEhours, NAMEdollars} of so many FLOPs; dollars are None where no price is given."""
+        hours = flops / self.rate(n_experts) / 3600
+        dollars = None if self.dollars_per_hour is None else hours * self.count * self.dollars_per_hour
+        return {f"{name}hours": hours, f"{name}dollars": dollars}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +141,8 @@ class Constraints:
         if self.memory_bytes is not None:
             found.append(("memory", lambda d, e: self.memory(architecture, d, e), self.memory_bytes))
         if chips := self.chips:
-            found.append(("chips", lambda d, e: chips.least_bytes(architecture, d, e), chips.memory))
+            of_steps = lambda d, e: chips.least_bytes(architecture, d, architecture.n_total(d, e))
+            found.append(("chips", of_steps, chips.memory))
         return found
 
     def at(self, n_experts: Numbers) -> Constraints:
@@ -82,6 +155,10 @@ class Constraints:
         """Bytes of weights and cache."""
         weights = self.bytes_per_parameter * architecture.n_total(d_model, n_experts)
         return weights + self.bytes_per_kv_element * architecture.kv_elements(d_model, self.kv_tokens)
+
+    def size(self, n_tokens: Numbers) -> Numbers:
+        """n_active of the model that the FLOPs leave so many training tokens for, infinite without FLOPs."""
+        return np.inf if self.flops is None else self.flops / (TRAINING * n_tokens + INFERENCE * self.inference_tokens)
 
     def tokens(self, n_active: Numbers) -> Array:
         """Training tokens that are left for a model of n_active parameters; may be 0 or negative."""

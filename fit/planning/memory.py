@@ -56,3 +56,11 @@ def fewest(state: Any, token: Any, memory: float, expert: int) -> float:
     # less a rounding error: a model may be as large as the chips' memory
     share = 1 - 1e-12
     return math.ceil(max(state / room, (state + GROUP * token / expert) / memory) * share) if room > 0 else math.inf
+
+
+def step_bytes(
+    n_parameters: Numbers, d_model: Numbers, n_blocks: Numbers, n_heads: Numbers, n_tokens: float, sequence: float
+) -> Numbers:
+    """Bytes that a compiled step of the paper's recipe takes over all chips, n_tokens at once in rows of `sequence`."""
+    token = token_bytes(REMAT["full"], d_model, n_blocks, n_heads, sequence, 1)
+    return device_bytes(state_bytes(0, n_parameters, 0, 1, 1), token, n_tokens, 1, 1)

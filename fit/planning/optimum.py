@@ -80,13 +80,6 @@ def loss_of(
     return law.loss(coefficients, columns)
 
 
-def _gain_over_cost(log_n: Numbers, reduced: Sequence[Numbers], budget: Numbers, inference: Numbers) -> Numbers:
-    """Logarithm of what a larger model gains over what its lost tokens cost; falls with log_n, zero at the optimum."""
-    m, mu, n, nu = reduced[:4]
-    d = budget * np.exp(-log_n) - inference
-    return (np.log(m * -mu) + mu * log_n) - (np.log(n * -nu) + (nu - 1) * np.log(d) + np.log(budget) - log_n)
-
-
 def _closed_form(reduced: Sequence[Numbers], n_experts: Array, constraints: Constraints) -> Numbers:
     """The best n_active of a Chinchilla law under flops and inference tokens alone. UserError if it has no optimum."""
     m, mu, n, nu = reduced[:4]
@@ -100,8 +93,13 @@ def _closed_form(reduced: Sequence[Numbers], n_experts: Array, constraints: Cons
     if np.any(served > 0):
         budget, inference = constraints.flops / TRAINING, INFERENCE / TRAINING * served
         top = np.log(budget / np.maximum(inference, 1e-300))  # no token is left to train on
-        gain = lambda log_n: _gain_over_cost(log_n, reduced, budget, inference)
-        size = np.where(served > 0, np.exp(root(gain, top - 200, top - 1e-13 * abs(top))), size)
+
+        def gain_over_cost(log_n: Numbers) -> Numbers:
+            """Logarithm of what a larger model gains over what its lost tokens cost: falling, 0 at the optimum."""
+            d = budget * np.exp(-log_n) - inference
+            return (np.log(m * -mu) + mu * log_n) - (np.log(n * -nu) + (nu - 1) * np.log(d) + np.log(budget) - log_n)
+
+        size = np.where(served > 0, np.exp(root(gain_over_cost, top - 200, top - 1e-13 * abs(top))), size)
     return size
 
 
@@ -168,13 +166,13 @@ def solve(
     for _, used, limit in sizes:
         feasible = feasible & (used(smallest_d, n_experts) <= limit)
     bound = np.full(shape, "", dtype=object)
+    loss = lambda n: loss_of(law, architecture, n_experts, n, np.maximum(constraints.tokens(n), 1), coefficients)
     if law.form.at_experts:
         reduced = np.broadcast_arrays(*law.form.at_experts(coefficients, n_experts), n_experts)[:4]
         size = np.broadcast_to(_closed_form(reduced, n_experts, constraints), shape)
     else:
-        last = np.inf if flops is None else np.asarray(flops) / (TRAINING + INFERENCE * constraints.inference_tokens)
+        last = constraints.size(1)
         top = np.broadcast_to(np.fmax(np.fmin(largest, last), smallest), shape)  # of memory, or of one token left
-        loss = lambda n: loss_of(law, architecture, n_experts, n, np.maximum(constraints.tokens(n), 1), coefficients)
         size = _searched(loss, smallest, top)
         at_top = size > top * (1 - 1e-6)
         rises = feasible & at_top & (top == last) & (top > smallest * (1 + 1e-5))  # there were sizes to choose from
@@ -182,7 +180,7 @@ def solve(
             raise UserError(sentences.RISES.format(at=n_experts[rises][0]))
         size = np.where(at_top & (top == largest), np.inf, np.where(size < smallest * (1 + 1e-6), 0, size))
     if cap is not None and flops is not None:
-        all_tokens = flops / (TRAINING * cap + INFERENCE * constraints.inference_tokens)
+        all_tokens = constraints.size(cap)
         bound[all_tokens * (1 + (0 if law.form.at_experts else 1e-6)) > size] = "tokens"
         size = np.maximum(size, all_tokens)
     bound = np.where(size > largest, largest_by, bound)
@@ -190,15 +188,14 @@ def solve(
     bound[size < smallest] = "smallest"
     size = np.where(feasible, np.maximum(size, smallest), np.nan)
     if slack := getattr(law, "slack", 0):  # of a law of repeated text
-        loss = lambda n: loss_of(law, architecture, n_experts, n, np.maximum(constraints.tokens(n), 1), coefficients)
         enough = _on_plateau(slack, loss, size, smallest)
         size, bound = np.where(enough > 0, enough, size), np.where(enough > 0, "plateau", bound)
     trained = np.where(feasible, constraints.tokens(size), np.nan)
     d_model = architecture.d_model(size, n_experts)
     with np.errstate(invalid="ignore"):
-        loss = loss_of(law, architecture, n_experts, size, trained, coefficients)
+        reached = loss_of(law, architecture, n_experts, size, trained, coefficients)
     n_total = np.asarray(architecture.n_total(d_model, n_experts))
-    return Optima(n_experts, size, n_total, trained, loss, d_model, bound, feasible)
+    return Optima(n_experts, size, n_total, trained, reached, d_model, bound, feasible)
 
 
 def unconstrained(
@@ -237,21 +234,14 @@ def why_infeasible(architecture: Architecture, constraints: Constraints, n_exper
     for name, used, limit in constraints.sizes(architecture):
         if (need := float(used(d, least))) > limit:
             sentence = dict(memory=sentences.MEMORY_TOO_SMALL, chips=sentences.CHIPS_TOO_FEW)[name]
-            chips = constraints.chips
-            kind = dict(count=chips.count, kind=chips.kind) if chips else {}
             gb = dict(need=need / 1e9, limit=limit / 1e9, times=need / limit)
-            return sentence.format(smallest=smallest, **gb, **kind)
-    size = float(architecture.n_active(d, least))
-    inference, one = INFERENCE * size * constraints.inference_tokens, training_flops(size, 1)
-    need = inference + one
-    return sentences.FLOPS_TOO_FEW.format(
-        budget=constraints.budget,
-        smallest=smallest,
-        need=need,
-        share=sentences.INFERENCE_SHARE.format(inference=inference) if inference else "",
-        times=need / constraints.flops,
-        limit=constraints.flops,
-    )
+            return sentence.format(smallest=smallest, **gb, **(vars(constraints.chips) if constraints.chips else {}))
+    size, limit = float(architecture.n_active(d, least)), constraints.flops
+    inference = INFERENCE * size * constraints.inference_tokens
+    need = inference + training_flops(size, 1)
+    share = sentences.INFERENCE_SHARE.format(inference=inference) if inference else ""
+    of = dict(need=need, limit=limit, times=need / limit, share=share)
+    return sentences.FLOPS_TOO_FEW.format(budget=constraints.budget, smallest=smallest, **of)
 
 
 def optima(law: Law, architecture: Architecture, constraints: Constraints, experts: Floats) -> Optima:
@@ -269,10 +259,7 @@ def near_optimal(law: Law, architecture: Architecture, constraints: Constraints,
     constraints = constraints.at(solved.n_experts)
     target = np.nanmin(solved.loss) * (1 + BAND)
     inside = solved.feasible & (solved.loss <= target)
-    largest, _ = _largest(architecture, constraints, solved.n_experts)
-    if constraints.flops is not None:  # one token left
-        last = constraints.flops / TRAINING / (INFERENCE / TRAINING * constraints.inference_tokens + 1.0)
-        largest = np.minimum(largest, last)
+    largest = np.minimum(_largest(architecture, constraints, solved.n_experts)[0], constraints.size(1))
 
     def excess(log_n: Numbers) -> Array:
         n_active = np.exp(log_n)

@@ -16,7 +16,7 @@ from fit.lawbook.lawfile import Law, load, warning_of
 from fit.lawbook.models import BUILT
 from fit.planning.planning import PAPERS_LAW
 from fit.words import sentences
-from fit.words.units import amount
+from fit.words.units import say
 
 FAR = 100  # times outside the fitted sizes and tokens: there a config tuned within them does not serve
 SHAPE = ("d_model", "n_blocks", "n_heads", "d_ff", "n_experts", "vocab_size")
@@ -44,36 +44,22 @@ def source(law: Law, plan: Json, base: str | None = None) -> str:
     ):
         raise UserError(f"--base_config={base}: no such file")
     begin, get_config = _start(base)
-    as_run = [
-        f"    config.{field} = {ast.literal_eval(value)!r}  # as the runs had it\n"
+    routed = built | dict(n_experts=built.get("routed_experts", built["n_experts"]))
+    body = [f"config = {get_config}"]
+    body += [f"config.model.{name} = {routed[name]}" for name in (*SHAPE, *BUILT) if name in built]
+    body += [
+        f"config.{field} = {ast.literal_eval(value)!r}  # as the runs had it"
         for field, value in overrides.items()
         if built["n_experts"] > 1 or field not in OF_MIXTURES
     ]
-    warmup = built["n_tokens"] // WARMUP
-    return (
-        f'"""{_docstring(plan, base)}"""\n\n{begin}\n\n\ndef get_config():\n    config = {get_config}\n'
-        + "".join(f"    config.model.{name} = {value}\n" for name, value in _fields(built).items())
-        + "".join(as_run)
-        + f"    config.n_tokens = ({built['n_tokens']:_},)\n"
-        + _microbatch(plan, base)
-        + "    # a third of the run at most\n"
-        + f"    config.optimizer.warmup_tokens = min(config.optimizer.warmup_tokens, {warmup:_})\n"
-        + "    return config\n"
-    )
-
-
-def _fields(built: Json) -> Json:
-    """{field of config.model: value}."""
-    routed = dict(n_experts=built.get("routed_experts", built["n_experts"]))
-    return {name: (built | routed)[name] for name in (*SHAPE, *BUILT) if name in built}
-
-
-def _microbatch(plan: Json, base: str) -> str:
-    """The line that says how many tokens the chips hold at once, where they do not hold the largest batch."""
-    fewer = (plan["buildable"].get("cost") or {}).get("microbatch_tokens")
-    if not fewer or base != plan["base_config"]:
-        return ""
-    return f"    config.microbatch_tokens = {fewer:_}  # {sentences.CONFIG_MICROBATCH.format(**plan['chips'])}\n"
+    body.append(f"config.n_tokens = ({built['n_tokens']:_},)")
+    fewer = built.get("cost", {}).get("microbatch_tokens")
+    if fewer and base == plan["base_config"]:  # the chips hold fewer than the largest batch
+        body.append(f"config.microbatch_tokens = {fewer:_}  # {sentences.CONFIG_MICROBATCH.format(**plan['chips'])}")
+    warmup = f"min(config.optimizer.warmup_tokens, {built['n_tokens'] // WARMUP:_})"
+    body += ["# a third of the run at most", f"config.optimizer.warmup_tokens = {warmup}", "return config"]
+    head = f'"""{_docstring(plan, base)}"""\n\n{begin}\n\n\ndef get_config():\n'
+    return head + "".join(f"    {line}\n" for line in body)
 
 
 def _check(law: Law, built: Json, base: str | None) -> None:
@@ -87,10 +73,9 @@ def _check(law: Law, built: Json, base: str | None) -> None:
         raise UserError(
             sentences.OTHER_VOCABULARY.format(base=base, known=vocabulary, asked=built["vocab_size"], another=another)
         )
-    outside = known.extrapolation(built["n_active"], built["n_tokens"])
     far = [
         o
-        for o in outside
+        for o in known.extrapolation(built["n_active"], built["n_tokens"])
         if o["factor"] > FAR and (o["column"] == "n_active" or (o["column"] == "n_tokens" and o["value"] < o["low"]))
     ]
     if far:
@@ -114,29 +99,15 @@ def _start(base: str) -> tuple[str, str]:
 
 
 def _docstring(plan: Json, base: str) -> str:
-    built = plan["buildable"]
-    given = dict(plan["constraints"])
+    built, given = plan["buildable"], dict(plan["constraints"])
     if isinstance(given.get("flops"), dict):
         given["flops"] = given["flops"][built["n_experts"]]
     given = ", ".join(f"{k} {v:g}" for k, v in given.items() if v)
-    rate = built["learning_rate"]
-    lines = [
-        sentences.CONFIG_MODEL.format(
-            e=built["n_experts"],
-            active=amount(built["n_active"]),
-            total=amount(built["n_total"]),
-            tokens=amount(built["n_tokens"]),
-            loss=built["loss"],
-        )
-        + "\n",
-        sentences.CONFIG_PLANNED.format(law=plan["law"], given=given),
-    ]
+    lines = [say(sentences.CONFIG_MODEL, **built), "", sentences.CONFIG_PLANNED.format(law=plan["law"], given=given)]
     if built["extrapolation"]:
         lines.append(sentences.CONFIG_OUTSIDE.format(outside=warning_of(built["extrapolation"])))
-    lines += [
-        "\n    python -m jmoe.train --config=THIS_FILE --workdir=DIR\n",
-        sentences.CONFIG_EXACT.format(**built),
-    ]
-    if rate and base == plan["base_config"]:
+    lines += ["", "    python -m jmoe.train --config=THIS_FILE --workdir=DIR", ""]
+    lines.append(sentences.CONFIG_EXACT.format(**built))
+    if built["learning_rate"] and base == plan["base_config"]:
         lines.append(sentences.CONFIG_RATE.format(**built))
     return "\n".join(lines).replace("\\", "/").replace('"', "'") + "\n"

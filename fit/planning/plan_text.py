@@ -6,277 +6,173 @@ from fit.aliases import Json
 from fit.fitting import summary
 from fit.lawbook.lawfile import in_words, warning_of
 from fit.planning.compare_text import known_in_words
-from fit.planning.cost import CHIPS
+from fit.planning.constraints import CHIPS
 from fit.words import sentences
-from fit.words.units import amount, duration, memory
+from fit.words.units import amount, duration, say, table
+
+OPTIMA = (
+    "{n_experts:>9} {n_active:amount:>9} {n_total:amount:>9} {n_tokens:amount:>9} {loss:.4f:>8} "
+    "{memory_bytes:memory:>9}  {near_optimal_n_active:amount:33} {size_bound::13} {end}"
+)
+DRAWN = (
+    "{n_experts:>9} n_active {n_active:amount:16} n_tokens {n_tokens:amount:16} loss {loss:.4f}, best in "
+    "{best_in_draws}"
+)
+ARCHITECTURES = "by the experts' width that a token uses, each at its best; above and below it is {used:g}:"
+ARCHITECTURE = (
+    "used {used:g}: n_experts {n_experts}, n_active {n_active:amount}, n_total {n_total:amount} on {n_tokens:amount} "
+    "tokens, loss {loss:.4f}"
+)
+COSTS = (
+    "{n_experts:>9} {training_hours:duration:>10} {training_dollars:dollars:>10} {training_bytes:memory:>15} "
+    "{training_chips:amount:>9} {serving_chips:amount:>9} {alone:amount:>12} {among_many:amount:>12}"
+)
+TARGETS = (
+    "{n_experts:>9} {n_active:amount:>9} {n_tokens:amount:>9} {training_flops:.3g:>11} {inference_flops:.3g:>11} "
+    "{flops:.3g:>11}{end}"
+)
+FRONT = (
+    "{flops:.3g:>9} FLOPs{price}: loss {loss:.4f}, E = {n_experts}, n_active {n_active:amount} on {n_tokens:amount} "
+    "tokens"
+)
 
 
 def text(plan: Json) -> str:
     """The plan that planning.plan made, as text."""
-    parts = [answer(plan), _optima(plan)]
+    parts = [[answer(plan)], _optima(plan)]
     if known := plan.get("like"):
-        parts.insert(0, "\n".join(known_in_words(known, known.get("laws", []))))
-    if plan.get("bootstrap"):
-        parts.append(_bootstrap(plan["bootstrap"]))
-    if "architectures" in plan:
-        parts.append(_architectures(plan))
+        parts.insert(0, [*known_in_words(known, known.get("laws", []))])
+    if drawn := plan.get("bootstrap"):
+        parts.append([_best_in_draws(drawn), *(say(DRAWN, **row) for row in drawn["optima"])])
+    if rows := plan.get("architectures"):
+        parts.append([say(ARCHITECTURES, **plan), *(say(ARCHITECTURE, **row) for row in rows)])
     if plan["buildable"]:
-        parts.append(_buildable(plan["buildable"]))
+        parts.append(["\n  ".join(_buildable(plan["buildable"]))])
     if "chips" in plan:
-        parts.append(_costs(plan))
-    if "repeats" in plan:
-        parts.append(_repeated(plan["repeats"], plan["best"]))
+        parts.append([*_costs(plan)])
+    if repeats := plan.get("repeats"):
+        sizes = repeats["best"] | dict(n_active=plan["best"]["n_active"])
+        parts.append([say(sentences.REPEATED, **repeats | sizes)])
     if "target" in plan:
-        parts += [_target(plan["target"], plan["constraints"]), _front(plan["target"]["front"])]
-    if compared := [*_against_dense(plan), *_rules_of_thumb(plan)]:
-        parts.append("\n".join(compared))
-    if plan["warnings"]:
-        parts.append("\n".join(f"warning: {sentence}" for sentence in plan["warnings"]))
-    return "\n\n".join(parts)
+        rows = [say(FRONT, **row, price=_price(row)) for row in plan["target"]["front"]]
+        parts += [_target(plan), ["loss against cost:", *rows]]
+    parts += [[*_compared(plan)], [f"warning: {sentence}" for sentence in plan["warnings"]]]
+    return "\n\n".join("\n".join(lines) for lines in parts if lines)
 
 
-def _optima(plan: Json) -> str:
-    """One line for each number of experts. The end of a line names what lies outside the fitted range, except for the
+def _optima(plan: Json) -> list[str]:
+    """A line for each number of experts. The end of a line names what lies outside the fitted range, except for the
     FLOPs: these are those asked for, and the warning below names them."""
-    outside = [in_words([o for o in row["extrapolation"] if o["column"] != "training_flops"]) for row in plan["optima"]]
-    lines = [
-        f"{'n_experts':>9} {'n_active':>9} {'n_total':>9} {'n_tokens':>9} {'loss':>8} {'memory':>9}  "
-        f"{'n_active within 0.1% of the best':33} {'size bound by':13}"
-        f"{' outside the fitted range' * any(outside)}".rstrip()
+    outside = [in_words(o for o in row["extrapolation"] if o["column"] != "training_flops") for row in plan["optima"]]
+    heads = dict(memory_bytes="memory", near_optimal_n_active="n_active within 0.1% of the best")
+    heads |= dict(size_bound="size bound by", end="outside the fitted range" * any(outside))
+    rows: list = [
+        row | dict(end=words + " <- best" * (row is plan["best"])) for row, words in zip(plan["optima"], outside)
     ]
-    for row, words in zip(plan["optima"], outside):
-        near = row["near_optimal_n_active"]
-        lines.append(
-            f"{row['n_experts']:9d} {amount(row['n_active']):>9} {amount(row['n_total']):>9} "
-            f"{amount(row['n_tokens']):>9} {row['loss']:8.4f} {memory(row['memory_bytes']):>9}  "
-            f"{' to '.join(map(amount, near)) if near else '-':33} {row['size_bound'] or '-':13} "
-            f"{words}{' <- best' if row is plan['best'] else ''}".rstrip()
-        )
-    lines += [f"{row['n_experts']:9d} not feasible: {row['why']}" for row in plan["infeasible"]]
-    return "\n".join(lines)
+    rows += [f"{row['n_experts']:9d} not feasible: {row['why']}" for row in plan["infeasible"]]
+    return table(OPTIMA, rows, **heads)
 
 
 def answer(plan: Json) -> str:
     """What to train and how sure its loss is, in a sentence."""
-    best, drawn = plan["best"], plan.get("bootstrap")
-    e, interval = best["n_experts"], ""
-    row = drawn and next((row for row in drawn["optima"] if row["n_experts"] == e), None)
-    if row:
-        (low, high), (first, last) = row["loss"], drawn["percentiles"]
-        interval = sentences.INTERVAL.format(low=low, high=high, first=first, last=last, draws=drawn["draws"])
-    return sentences.ANSWER.format(
-        model=sentences.MIXTURE.format(e=e) if e > 1 else sentences.DENSE,
-        n_active=amount(best["n_active"]),
-        total=sentences.TOTAL.format(n_total=amount(best["n_total"])) if e > 1 else "",
-        n_tokens=amount(best["n_tokens"]),
-        loss=best["loss"],
-        interval=interval,
-        built=_built(plan["buildable"], e),
+    best, built, drawn = plan["best"], plan["buildable"], plan.get("bootstrap")
+    mixture = best["n_experts"] > 1
+    row = drawn and next((row for row in drawn["optima"] if row["n_experts"] == best["n_experts"]), None)
+    if built:
+        more = built["loss_of_building"]
+        sentence = sentences.BUILT if built["n_experts"] == best["n_experts"] else sentences.BUILT_OTHER
+        in_blocks = say(sentence, **built, apart=abs(more), which="more" if more >= 0 else "less")
+    return say(
+        sentences.ANSWER,
+        **best,
+        model=say(sentences.MIXTURE if mixture else sentences.DENSE, **best),
+        total=say(sentences.TOTAL, **best) if mixture else "",
+        interval=say(sentences.INTERVAL, **_of_draws(drawn), loss=row["loss"]) if row else "",
+        built=in_blocks if built else sentences.NOT_BUILT,
     )
 
 
-def _built(built: Json | None, n_experts: int) -> str:
-    """What building costs in loss."""
-    if built is None:
-        return sentences.NOT_BUILT
-    cost = built["loss_of_building"]
-    sentence = sentences.BUILT if built["n_experts"] == n_experts else sentences.BUILT_OTHER
-    return sentence.format(
-        e=built["n_experts"],
-        n_active=amount(built["n_active"]),
-        n_tokens=amount(built["n_tokens"]),
-        loss=built["loss"],
-        cost=abs(cost),
-        which="more" if cost >= 0 else "less",
-    )
+def _of_draws(drawn: Json) -> Json:
+    first, last = drawn["percentiles"]
+    return dict(draws=drawn["draws"], first=first, last=last)
 
 
-def _bootstrap(b: Json) -> str:
-    often = max(b["optima"], key=lambda row: row["best_in_draws"])
-    first, last = b["percentiles"]
-    e, count, drawn = often["n_experts"], often["best_in_draws"], summary.drawn(b)
-    lines = [
-        sentences.BEST_IN_DRAWS.format(e=e, count=count, draws=b["draws"], first=first, last=last, drawn=drawn),
-    ]
-    for row in b["optima"]:
-        lines.append(
-            f"{row['n_experts']:9d} n_active {' to '.join(map(amount, row['n_active'])):16} n_tokens "
-            f"{' to '.join(map(amount, row['n_tokens'])):16} loss {row['loss'][0]:.4f} to {row['loss'][1]:.4f}, "
-            f"best in {row['best_in_draws']}"
-        )
-    return "\n".join(lines)
+def _best_in_draws(drawn: Json) -> str:
+    often = max(drawn["optima"], key=lambda row: row["best_in_draws"])
+    return say(sentences.BEST_IN_DRAWS, **often, **_of_draws(drawn), drawn=summary.drawn(drawn))
 
 
-def _buildable(built: Json) -> str:
-    rate = built["learning_rate"]
+def _buildable(built: Json) -> Iterator[str]:
+    yield "buildable: " + say(sentences.BUILT_SHAPE, **built)
+    if "top_k" in built:  # what the paper's models do not have
+        d_expert, tied = built["d_expert"] or built["d_ff"], sentences.TIED * built["tied_embeddings"]
+        yield say(sentences.BUILT_MORE, **built | dict(d_expert=d_expert, tied=tied))
+    yield say(sentences.BUILT_PARAMETERS, **built)
+    yield say(sentences.BUILT_FLOPS, **built)
     ramp = ", ".join(
-        (sentences.BATCH_FROM if start else sentences.BATCH).format(tokens=tokens, start=amount(start))
+        say(sentences.BATCH_FROM if start else sentences.BATCH, tokens=tokens, start=start)
         for start, tokens in built["batch_tokens"] or []
     )
-    return "\n  ".join(
-        [
-            "buildable: " + sentences.BUILT_SHAPE.format(**built, memory=memory(built["memory_bytes"])),
-            *([_more(built)] if "top_k" in built else []),
-            sentences.BUILT_PARAMETERS.format(**built),
-            sentences.BUILT_FLOPS.format(**built),
-            sentences.BUILT_RATE.format(
-                rate=f"{rate:.3e}" if rate else sentences.NOT_KNOWN,
-                source=built["learning_rate_from"],
-                batch=f"; batch {ramp}" if ramp else "",
-            ),
-        ]
-    )
+    rate = say("{learning_rate:.3e}", **built) if built["learning_rate"] else sentences.NOT_KNOWN
+    source, batch = built["learning_rate_from"], f"; batch {ramp}" if ramp else ""
+    yield say(sentences.BUILT_RATE, rate=rate, source=source, batch=batch)
 
 
-def _architectures(plan: Json) -> str:
-    """A line for each of the architectures that were compared; the rows above are of the best of them."""
-    lines = [sentences.ARCHITECTURES.format(used=plan["used"])]
-    lines += [
-        sentences.ARCHITECTURE.format(**row | {name: amount(row[name]) for name in ("n_active", "n_total", "n_tokens")})
-        for row in plan["architectures"]
-    ]
-    return "\n".join(lines)
-
-
-def _more(built: Json) -> str:
-    """The fields of the buildable model that the paper's models do not have."""
-    d_expert = built["d_expert"] or built["d_ff"]
-    tied = sentences.TIED if built["tied_embeddings"] else ""
-    return sentences.BUILT_MORE.format(**built | dict(d_expert=d_expert, tied=tied))
-
-
-def _costs(plan: Json) -> str:
+def _costs(plan: Json) -> Iterator[str]:
     """A line for each number of experts: what training costs and keeps in memory, and how fast the model answers."""
-    chips, columns = plan["chips"], sentences.COST_COLUMNS
-    mfu, dollars, kind = chips["mfu"], chips["dollars_per_hour"], chips["kind"]
-    names = dict(hours="training", dollars="price", memory="training takes", chips="chips", serving="served on")
-    lines = [
-        sentences.COST_HEAD.format(
-            count=chips["count"],
-            kind=kind,
-            mfu=", ".join(f"{v:g} (E = {e})" for e, v in mfu.items()) if isinstance(mfu, dict) else f"{mfu:g}",
-            dollars="" if dollars is None else sentences.DOLLARS_EACH.format(dollars=dollars),
-        ),
-        columns.format(n_experts="n_experts", alone="tokens/s", among_many="among many", **names),
-    ]
-    for row in plan["optima"]:
-        cost = row["cost"]
-        lines.append(
-            columns.format(
-                n_experts=row["n_experts"],
-                hours=duration(cost["training_hours"]),
-                dollars="-" if dollars is None else f"${amount(cost['training_dollars'])}",
-                memory=memory(cost["training_bytes"]),
-                chips=amount(cost["training_chips"]),
-                serving=amount(cost["serving_chips"]),
-                **{name: amount(speed) for name, speed in cost["tokens_per_second"].items()},
-            )
-        )
-    lines.append(sentences.COST_NOTE)
+    chips = plan["chips"]
+    mfu, dollars = chips["mfu"], chips["dollars_per_hour"]
+    mfu = ", ".join(f"{v:g} (E = {e})" for e, v in mfu.items()) if isinstance(mfu, dict) else f"{mfu:g}"
+    dollars = "" if dollars is None else say(sentences.DOLLARS_EACH, **chips)
+    yield say(sentences.COST_HEAD, **chips | dict(mfu=mfu), dollars=dollars)
+    heads = dict(training_hours="training", training_dollars="price", training_bytes="training takes")
+    heads |= dict(training_chips="chips", serving_chips="served on", alone="tokens/s", among_many="among many")
+    rows = [row["cost"] | row["cost"]["tokens_per_second"] | dict(n_experts=row["n_experts"]) for row in plan["optima"]]
+    yield from table(COSTS, rows, **heads)
+    yield sentences.COST_NOTE
     cost = (plan["buildable"] or {}).get("cost") or {}
     if cost.get("step_bytes"):
-        lines.append(sentences.STEP_TAKES.format(memory=memory(cost["step_bytes"]), **cost))
+        yield say(sentences.STEP_TAKES, **cost)
     if mesh := cost.get("mesh"):
-        lines.append(_on_mesh(mesh, cost["step_tokens"], chips["kind"]))
-    return "\n".join(lines)
+        step = say(sentences.ON_MESH_STEP, **cost | mesh) if cost["step_tokens"] else ""
+        needed = say(sentences.ON_MESH_CHIPS if mesh["chips"] else sentences.ON_MESH_NONE, **mesh)
+        yield say(sentences.ON_MESH, **mesh, step=step, limit=CHIPS[chips["kind"]].memory, needed=needed)
 
 
-def _on_mesh(mesh: Json, step_tokens: int | None, kind: str) -> str:
-    step = step_tokens and sentences.ON_MESH_STEP.format(step=memory(mesh["step_bytes"]), step_tokens=step_tokens)
-    return sentences.ON_MESH.format(
-        **mesh,
-        least=memory(mesh["least_bytes"]),
-        step=step or "",
-        limit=memory(CHIPS[kind].memory),
-        needed=sentences.ON_MESH_CHIPS.format(**mesh) if mesh["chips"] else sentences.ON_MESH_NONE,
-    )
-
-
-def _repeated(repeats: Json, row: Json) -> str:
-    best = repeats["best"]
-    return sentences.REPEATED.format(
-        epochs=best["epochs"],
-        unique=amount(repeats["unique_tokens"]),
-        effective=amount(best["effective_tokens"]),
-        n_active=amount(row["n_active"]),
-        effective_n_active=amount(best["effective_n_active"]),
-        saved=repeats["loss_saved"],
-        source=repeats["source"],
-    )
-
-
-def _target(target: Json, constraints: Json) -> str:
+def _target(plan: Json) -> list[str]:
     """A line for each number of experts: the cheapest model that reaches the loss."""
-    lines, columns = [], sentences.TARGET_COLUMNS
-    served = constraints["inference_tokens"]
-    inference = sentences.AND_INFERENCE.format(n_tokens=amount(served)) if served else ""
-    lines.append(sentences.TARGET_HEAD.format(loss=target["loss"], inference=inference))
-    names = ("n_experts", "n_active", "n_tokens")
-    lines.append(columns.format(**{n: n for n in names}, training="training", inference="inference", total="FLOPs"))
+    target, given, rows = plan["target"], plan["constraints"], []
     for row in target["optima"]:
         if row["flops"] is None:
-            lines.append(f"{row['n_experts']:9d} never reaches it")
+            rows.append(f"{row['n_experts']:9d} never reaches it")
             continue
-        values = {name: amount(row[name]) for name in names}
-        flops = dict(training="training_flops", inference="inference_flops", total="flops")
-        line = columns.format(**values, **{name: f"{row[key]:.3g}" for name, key in flops.items()})
-        lines.append(line + _price(row) + " <- cheapest" * (row["n_experts"] == target["best"]["n_experts"]))
-    return "\n".join(lines)
-
-
-def _front(rows: list[Json]) -> str:
-    lines = [
-        sentences.FRONT_ROW.format(
-            total=f"{row['flops']:.3g}",
-            price=_price(row),
-            loss=row["loss"],
-            n_experts=row["n_experts"],
-            n_active=amount(row["n_active"]),
-            n_tokens=amount(row["n_tokens"]),
-        )
-        for row in rows
-    ]
-    return "\n".join([sentences.FRONT_HEAD, *lines])
+        cheapest = row["n_experts"] == target["best"]["n_experts"]
+        rows.append(row | dict(end=_price(row) + " <- cheapest" * cheapest))
+    inference = say(sentences.AND_INFERENCE, **given) if given["inference_tokens"] else ""
+    heads = dict(training_flops="training", inference_flops="inference", flops="FLOPs", end="")
+    return [say(sentences.TARGET_HEAD, **target, inference=inference), *table(TARGETS, rows, **heads)]
 
 
 def _price(row: Json) -> str:
     """Hours and dollars of a row, where it has them."""
     hours, dollars = (row.get(name) for name in ("hours", "dollars"))
-    words = [duration(hours)] if hours is not None else []
-    words += [f"${amount(dollars)}"] if dollars is not None else []
-    return "".join(f", {word}" for word in words)
+    price = "" if hours is None else f", {duration(hours)}"
+    return price if dollars is None else f"{price}, ${amount(dollars)}"
 
 
-def _against_dense(plan: Json) -> Iterator[str]:
-    """Lines on the best dense model, none where the best is dense itself, and on the loss of a cap on tokens."""
-    dense = plan.get("dense")
+def _compared(plan: Json) -> Iterator[str]:
+    """Lines on the best dense model, none where the best is dense itself, on the loss of a cap on tokens, and on the
+    paper's rule of thumb."""
+    dense, cap = plan.get("dense"), plan["constraints"].get("max_tokens")
     if dense and plan["best"]["n_experts"] > 1:
-        saved = dense["flops_saved"]
-        line = sentences.AGAINST_DENSE.format(
-            n_active=amount(dense["n_active"]),
-            n_tokens=amount(dense["n_tokens"]),
-            loss=dense["loss"],
-            saved=dense["loss_saved"],
-            flops=sentences.NEVER_DENSE if saved is None else sentences.FLOPS_SAVED.format(saved=saved),
-            inference=dense["inference_flops_ratio"],
-        )
-        yield line + _suffix(dense)
+        flops = sentences.NEVER_DENSE if dense["flops_saved"] is None else say(sentences.FLOPS_SAVED, **dense)
+        yield say(sentences.AGAINST_DENSE, **dense, flops=flops) + _suffix(dense)
     if "loss_of_token_cap" in plan:
-        yield sentences.TOKEN_CAP.format(loss=plan["loss_of_token_cap"])
-
-
-def _rules_of_thumb(plan: Json) -> Iterator[str]:
-    cap = plan["constraints"].get("max_tokens")
+        yield say(sentences.TOKEN_CAP, **plan)
     for row in plan.get("rule_of_thumb", []):
-        line = sentences.RULE_OF_THUMB.format(
-            e=row["n_experts"],
-            loss=row["loss"],
-            dense=row["dense_loss"],
-            holds="holds" if row["holds"] else "does not hold",
-            ratio=row["flops_ratio"],
-        )
+        line = say(sentences.RULE_OF_THUMB, **row, so="holds" if row["holds"] else "does not hold")
         if cap is not None and row["n_tokens"] > cap:
-            line += sentences.MORE_THAN_THERE_IS.format(n_tokens=amount(row["n_tokens"]), max_tokens=amount(cap))
+            line += say(sentences.MORE_THAN_THERE_IS, **row, max_tokens=cap)
         yield line + _suffix(row)
 
 

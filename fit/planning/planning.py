@@ -13,7 +13,7 @@ from fit.equal_flops import learning_rate
 from fit.lawbook import models
 from fit.lawbook.intervals import log_change
 from fit.lawbook.lawfile import Law, load, warning_of
-from fit.planning import building, optimum, repeats, target
+from fit.planning import building, optimum, target
 from fit.planning.constraints import Constraints
 from fit.shape.architecture import BATCH_RAMP, INFERENCE, PAPER, WHOLE_EXPERTS, Architecture, training_flops
 from fit.words import sentences
@@ -28,7 +28,7 @@ def plan(law: Law, architecture: Architecture, constraints: Constraints, experts
     """The plan as a dictionary of plain numbers, ready for JSON. Raises UserError if nothing is feasible."""
     optima = optimum.optima(law, architecture, constraints, experts)
     low, high = optimum.near_optimal(law, architecture, constraints, optima)
-    rows, out, fresh = [], [], repeats.fresh(law)
+    rows, out = [], []
     for i, e in enumerate(optima.n_experts):
         if not optima.feasible[i]:
             out.append(dict(n_experts=int(e), why=optimum.why_infeasible(architecture, constraints.at(e), e)))
@@ -52,6 +52,7 @@ def plan(law: Law, architecture: Architecture, constraints: Constraints, experts
         best=best,
         buildable=buildable(law, architecture, constraints, optima),
     )
+    fresh = getattr(law, "fresh", law)  # of a law of repeated text, the same of text without end
     if law.draws:
         result["bootstrap"] = bootstrap(law, architecture, constraints, optima.n_experts)
     if constraints.max_tokens is not None and constraints.flops is not None:
@@ -60,10 +61,9 @@ def plan(law: Law, architecture: Architecture, constraints: Constraints, experts
         result["loss_of_token_cap"] = best["loss"] - float(np.nanmin(free.loss))
     if constraints.flops is not None and not law.record.get("dense"):  # else dense models follow another law
         result["dense"] = against_dense(law, architecture, constraints, best)
-        asked, flops = optimum.allowed_experts(law, experts), constraints.at(best["n_experts"]).flops
-        result["rule_of_thumb"] = [
-            marked(law, row, architecture) for row in rule_of_thumb(fresh, architecture, flops, asked)
-        ]
+        flops = constraints.at(best["n_experts"]).flops
+        rows = rule_of_thumb(fresh, architecture, flops, optima.n_experts)
+        result["rule_of_thumb"] = [marked(law, row, architecture) for row in rows]
     result["base_config"], result["overrides"] = base_config(law, architecture)
     return result | marks(law, architecture, constraints, result, experts)
 
@@ -75,19 +75,17 @@ def bootstrap(law: Law, architecture: Architecture, constraints: Constraints, ex
         return None
     draws = {name: values[usable] for name, values in (law.draws or {}).items()}
     solved = [optimum.solve(law, e, architecture, constraints.at(e), draws) for e in experts]
-    losses = np.stack([np.where(s.feasible, s.loss, np.inf) for s in solved])
-    best = np.argmin(losses, axis=0)
-    # the form's own error is the same for all numbers of experts: it widens the losses, and changes no best one
-    drifted = lambda s: s.loss * np.exp(log_change(law, training_flops(s.n_active, s.n_tokens), usable))
-    rows = [
-        dict(n_experts=int(e), best_in_draws=int(np.sum(best == i)))
-        | {
-            name: np.percentile(values, law.percentiles, method="weibull").tolist()
-            for name, values in (("n_active", s.n_active), ("n_tokens", s.n_tokens), ("loss", drifted(s)))
-        }
-        for i, (e, s) in enumerate(zip(experts, solved))
-        if s.feasible.all()
-    ]
+    best = np.argmin([np.where(s.feasible, s.loss, np.inf) for s in solved], axis=0)
+    rows = []
+    for i, s in enumerate(solved):
+        if s.feasible.all():
+            # the form's own error is the same for all numbers of experts: it widens the losses, and changes no best one
+            drifted = s.loss * np.exp(log_change(law, training_flops(s.n_active, s.n_tokens), usable))
+            columns = dict(n_active=s.n_active, n_tokens=s.n_tokens, loss=drifted)
+            ends = np.percentile(list(columns.values()), law.percentiles, axis=1, method="weibull").T.tolist()
+            rows.append(
+                dict(n_experts=int(experts[i]), best_in_draws=int(np.sum(best == i))) | dict(zip(columns, ends))
+            )
     return dict(
         form=law.record["bootstrap"]["form"],
         percentiles=law.percentiles,
@@ -136,7 +134,7 @@ def against_dense(law: Law, architecture: Architecture, constraints: Constraints
     dense = optimum.solve(law, 1.0, architecture, constraints)
     if not dense.feasible:
         return None
-    needed = flops_of_dense(law, architecture, constraints, best["loss"])
+    needed = target.least_flops(law, 1.0, architecture, constraints, best["loss"])
     return marked(law, dense.row(), architecture) | dict(
         loss_saved=float(dense.loss) - best["loss"],
         flops_for_the_same_loss=needed,
@@ -145,21 +143,14 @@ def against_dense(law: Law, architecture: Architecture, constraints: Constraints
     )
 
 
-def flops_of_dense(law: Law, architecture: Architecture, constraints: Constraints, loss: float) -> float | None:
-    """FLOPs at which the best dense model under the same other constraints reaches `loss`; None if none ever does."""
-    return target.least_flops(law, 1.0, architecture, constraints, loss, constraints.flops, 1e12)
-
-
 def rule_of_thumb(law: Law, architecture: Architecture, flops: float, experts: Floats) -> list[Json]:
     """Checks Sec. 4.5: an MoE of E <= 8 with the compute-optimal dense model's total parameters, on E times its tokens,
     is better. Returns one dictionary for each E of `experts` from 2 to 8."""
-    dense = optimum.solve(law, 1.0, architecture, optimum.Constraints(flops=flops))
-    rows = []
+    dense = optimum.solve(law, 1.0, architecture, Constraints(flops=flops))
+    rows, same_size = [], Constraints(memory_bytes=float(dense.n_total), bytes_per_parameter=1.0)
     for e in (e for e in experts if 1 < e <= 8):
-        same_size = optimum.Constraints(
-            memory_bytes=float(dense.n_total), bytes_per_parameter=1.0, max_tokens=float(e * dense.n_tokens)
-        )
-        moe = optimum.solve(law, e, architecture, same_size)
+        on_more = dataclasses.replace(same_size, max_tokens=float(e * dense.n_tokens))
+        moe = optimum.solve(law, e, architecture, on_more)
         if moe.feasible:
             spent = training_flops(moe.n_active, moe.n_tokens)
             against = dict(dense_loss=float(dense.loss), holds=bool(moe.loss < dense.loss))
@@ -194,12 +185,11 @@ def marks(law: Law, architecture: Architecture, constraints: Constraints, plan: 
             warnings.append(sentences.NOT_BOUNDED)
     undecided, drawn = None, plan.get("bootstrap")
     if drawn:
-        wins = {row["n_experts"]: row["best_in_draws"] for row in drawn["optima"]}
-        undecided = wins.get(e, 0) < DECIDED * drawn["draws"]
+        often = sorted(drawn["optima"], key=lambda row: -row["best_in_draws"])
+        undecided = sum(row["best_in_draws"] for row in often if row["n_experts"] == e) < DECIDED * drawn["draws"]
         if undecided:
-            won = [(n, count) for n, count in sorted(wins.items(), key=lambda item: -item[1]) if count]
-            often = ", ".join(sentences.WIN.format(e=n, count=count) for n, count in won)
-            warnings.append(sentences.UNDECIDED.format(draws=drawn["draws"], wins=often))
+            wins = ", ".join(sentences.WIN.format(**row) for row in often if row["best_in_draws"])
+            warnings.append(sentences.UNDECIDED.format(draws=drawn["draws"], wins=wins))
     warnings += assumed(law, architecture)
     if not law.ranges:
         warnings.append(sentences.NO_RANGE)
@@ -214,18 +204,18 @@ def assumed(law: Law, architecture: Architecture) -> Iterator[str]:
     """Sentences on what the law cannot know of these models: properties that differ from its own models' and are not in
     its columns; and on properties in which its own runs differ."""
     own = law.shaped(architecture.vocab_size, architecture.width_per_block)
-    of = lambda a: {name: getattr(a, name) for name in ("used", "kv_share", "n_dense")}
-    read = ("used",) if law.reads_used else ()
-    asked = {n: v for n, v in of(architecture).items() if v != of(own)[n] and n not in read}
-    flag = lambda name: {"n_dense": "dense_blocks"}.get(name, name)
-    if asked:
+    flags = dict(used="used", kv_share="kv_share", n_dense="dense_blocks")
+    if law.reads_used:
+        del flags["used"]
+    both = [(flag, getattr(architecture, name), getattr(own, name)) for name, flag in flags.items()]
+    if other := [values for values in both if values[1] != values[2]]:
         yield sentences.NOT_READ.format(
-            asked=", ".join(f"--{flag(n)}={v:g}" for n, v in asked.items()),
+            asked=", ".join(f"--{flag}={value:g}" for flag, value, _ in other),
             form=law.form.name,
-            own=", ".join(f"{flag(n)} {of(own)[n]:g}" for n in asked),
+            own=", ".join(f"{flag} {value:g}" for flag, _, value in other),
             columns=", ".join(law.form.columns),
         )
-    whole = {name: value for name, value in WHOLE_EXPERTS.items() if name in law.form.columns}
+    whole = [name for name in WHOLE_EXPERTS if name in law.form.columns]
     if whole and not law.models["architecture"] and max(law.experts) > 1:
         values = ", ".join(f"{name} {architecture.structure(2)[name]:g}" for name in whole)
         yield sentences.WHOLE_EXPERTS.format(form=law.form.name, columns=" and ".join(whole), values=values)
@@ -262,14 +252,14 @@ def base_config(law: Law, architecture: Architecture) -> tuple[str | None, dict[
 def peak_learning_rate(law: Law, base: str | None, n_active: float, n_experts: float) -> tuple[float | None, str]:
     """(peak learning rate, its origin in words), or (None, why) where none is known. The rate is by the law of the
     runs' own rates, else by Eq. 10 if the runs may have had the paper's recipe and the size allows."""
-    rates = law.models["learning_rate"]
-    if rates:
-        origin = sentences.RATE_EQ_10 if law.published else sentences.RATE_OF_RUNS
-        return float(learning_rate.predict(rates, n_active, n_experts)), origin
-    if base != PAPERS_CONFIG:
-        return None, sentences.RATE_UNKNOWN
-    if n_active < SMALLEST_TUNED:
-        return None, sentences.RATE_TOO_SMALL
-    return float(
-        learning_rate.predict(load(PAPERS_LAW).models["learning_rate"], n_active, n_experts)
-    ), sentences.RATE_EQ_10
+    rates, origin = law.models["learning_rate"], sentences.RATE_OF_RUNS
+    if not rates:
+        if base != PAPERS_CONFIG:
+            return None, sentences.RATE_UNKNOWN
+        if n_active < SMALLEST_TUNED:
+            return None, sentences.RATE_TOO_SMALL
+        law = load(PAPERS_LAW)
+        rates = law.models["learning_rate"]
+    if law.published:
+        origin = sentences.RATE_EQ_10
+    return float(learning_rate.predict(rates, n_active, n_experts)), origin

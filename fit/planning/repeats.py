@@ -65,34 +65,23 @@ def of_law(law: Law, unique_tokens: float, slack: float = optimum.NEAR) -> Repea
     return Repeated(law.name, law.form.of_loss_alone(), law.coefficients, law.record, law, unique_tokens, slack)
 
 
-def fresh(law: Law) -> Law:
-    """The law of text without end."""
-    return law.fresh if isinstance(law, Repeated) else law
-
-
 def add_to(plan: Json, law: Repeated, architecture: Architecture, constraints: Constraints, experts: Floats) -> None:
     """Adds to a plan `repeats`: the constants, the unique tokens, for each optimum its epochs, what its tokens and
     parameters are worth, and how much better the best is than the best on a single epoch."""
     once = optimum.optima(law, architecture, dataclasses.replace(constraints, epochs=1.0), experts)
-    rows = []
+    rows = {}
     for row in plan["optima"]:
-        reduced = law.fresh.at_experts(row["n_experts"])
-        size, tokens = law.effective(reduced, row["n_active"], row["n_tokens"])
-        rows.append(
-            dict(
-                n_experts=row["n_experts"],
-                epochs=row["n_tokens"] / law.unique_tokens,
-                effective_n_active=float(size),
-                effective_tokens=float(tokens),
-            )
-        )
+        reduced = law.fresh.at_experts(e := row["n_experts"])
+        size, tokens = map(float, law.effective(reduced, row["n_active"], row["n_tokens"]))
+        epochs = row["n_tokens"] / law.unique_tokens
+        rows[e] = dict(n_experts=e, epochs=epochs, effective_n_active=size, effective_tokens=tokens)
     plan["repeats"] = dict(
         source=SOURCE,
         r_d=R_D,
         r_n=R_N,
         unique_tokens=law.unique_tokens,
-        optima=rows,
-        best=next(row for row in rows if row["n_experts"] == plan["best"]["n_experts"]),
+        optima=list(rows.values()),
+        best=rows[plan["best"]["n_experts"]],
         loss_saved=float(np.nanmin(once.loss)) - plan["best"]["loss"],
     )
     if plan["best"]["size_bound"] == "plateau":

@@ -18,10 +18,13 @@ from fit.lawbook.lawfile import Law, warning_of
 from fit.planning.optimum import compute_optimal
 from fit.shape.architecture import training_flops
 from fit.words import sentences
-from fit.words.units import amount
-from fit.words.units import flops as written
+from fit.words.units import say, table
 
 FURTHEST, POINTS = 1e6, 600  # C* is looked for within this factor of the runs' FLOPs, between so many values
+COLUMNS = (
+    "{n_active:amount:>9} {n_tokens:amount:>9} {n_experts:g:>9} {loss:.4f:>8} {flops:flops:>10} {law_flops:flops:>10} "
+    "{factor:.2f:>7}{ends}"
+)
 
 
 def speedup(law: Law, runs: Table, seed: int = 0) -> dict:
@@ -49,19 +52,15 @@ def speedup(law: Law, runs: Table, seed: int = 0) -> dict:
     ends = lambda values: np.exp(np.percentile(values, law.percentiles, method="weibull")).tolist()
     slope = lambda values: np.polyfit(log_flops[reached], values[..., reached].T, 1)[0]
     several = np.ptp(log_flops[reached]) > 0
-    rows = [
-        dict(
-            n_active=float(size[i]),
-            n_tokens=float(tokens[i]),
-            n_experts=float(experts[i]),
-            loss=float(loss[i]),
-            flops=float(flops[i]),
-            law_flops=float(flops[i] * np.exp(best[i])) if reached[i] else None,
-            factor=float(np.exp(best[i])) if reached[i] else None,
-            interval=None if drawn is None or not reached[i] else ends(drawn[:, i]),
-        )
-        for i in range(len(loss))
-    ]
+    columns = dict(n_active=size, n_tokens=tokens, n_experts=experts, loss=loss, flops=flops)
+    rows = []
+    for i, factor in enumerate(np.exp(best).tolist()):
+        row = {name: float(values[i]) for name, values in columns.items()}
+        if reached[i]:
+            interval = None if drawn is None else ends(drawn[:, i])
+            rows.append(row | dict(law_flops=row["flops"] * factor, factor=factor, interval=interval))
+        else:
+            rows.append(row | dict(law_flops=None, factor=None, interval=None))
     result = dict(
         law=law.name,
         runs=rows,
@@ -96,37 +95,26 @@ def _log_factors(
         losses = np.log(np.atleast_2d(reduced.loss(*compute_optimal(*reduced[:4], grid))))
         if drawn:
             losses = losses + log_change(law, grid[None])
-        for i in np.flatnonzero(experts == e):
-            for row, curve in enumerate(losses):
-                if np.isfinite(curve).all() and curve[-1] <= log_loss[row, i] <= curve[0]:
-                    out[row, i] = np.interp(-log_loss[row, i], -curve, np.log(grid)) - np.log(flops[i])
+        for found, wanted, curve in zip(out, log_loss, losses):
+            within = (experts == e) & (curve[-1] <= wanted) & (wanted <= curve[0]) & np.isfinite(curve).all()
+            found[within] = np.interp(-wanted[within], -curve, np.log(grid)) - np.log(flops[within])
     return out
 
 
 def answer(result: dict) -> str:
     """One sentence."""
-    span = lambda ends: sentences.SPAN.format(low=ends[0], high=ends[1]) if ends else ""
+    span = lambda ends: say(sentences.SPAN, ends=ends) if ends else ""
     count = sum(row["factor"] is not None for row in result["runs"])
     ends, change = result["per_tenfold_interval"], result["per_tenfold"]
-    if change is None:
-        said = ""
-    elif ends and ends[0] <= 1 <= ends[1]:
-        said = sentences.CHANGE_OPEN.format(change=change, span=span(ends))
-    else:
-        said = sentences.CHANGES.format(how="grows" if change > 1 else "falls", change=change, span=span(ends))
-    of = dict(law=result["law"], factor=result["factor"], span=span(result["interval"]), change=said)
-    return sentences.SPEEDUP.format(count=count, **of)
+    said = ""
+    if change is not None:
+        sentence = sentences.CHANGE_OPEN if ends and ends[0] <= 1 <= ends[1] else sentences.CHANGES
+        said = sentence.format(how="grows" if change > 1 else "falls", change=change, span=span(ends))
+    return sentences.SPEEDUP.format(**result | dict(count=count, span=span(result["interval"]), change=said))
 
 
 def text(result: dict) -> str:
     """What `speedup` returns, as a table and its sentence."""
-    head = ("n_active", "n_tokens", "n_experts", "loss", "FLOPs", "by the law", "factor")
-    lines = ["{:>9} {:>9} {:>9} {:>8} {:>10} {:>10} {:>7}".format(*head)]
-    for row in result["runs"]:
-        law, factor = (written(row["law_flops"]), f"{row['factor']:.2f}") if row["factor"] else ("-", "-")
-        ends = " {:.2f} to {:.2f}".format(*row["interval"]) if row["interval"] else ""
-        lines.append(
-            f"{amount(row['n_active']):>9} {amount(row['n_tokens']):>9} {row['n_experts']:9g} {row['loss']:8.4f} "
-            f"{written(row['flops']):>10} {law:>10} {factor:>7}{ends}"
-        )
+    rows = [row | dict(ends=say(" {interval:.2f}", **row) if row["interval"] else "") for row in result["runs"]]
+    lines = table(COLUMNS, rows, flops="FLOPs", law_flops="by the law", ends="")
     return "\n".join([*lines, result["answer"][0].upper() + result["answer"][1:]])

@@ -26,11 +26,12 @@ def least_flops(
     architecture: Architecture,
     constraints: Constraints,
     loss: float,
-    least: float,
-    times: float,
+    least: float | None = None,
+    times: float = 1e12,
 ) -> float | None:
-    """FLOPs, from `least` to `times` times that, at which the best model of n_experts (a number) under the other
-    constraints reaches `loss`; None if that takes more."""
+    """FLOPs, from `least` (by default those of the constraints) to `times` times that, at which the best model of
+    n_experts (a number) under the other constraints reaches `loss`; None if that takes more."""
+    least = constraints.flops if least is None else least
 
     def excess(log_flops: Numbers) -> Array:
         with_flops = dataclasses.replace(constraints, flops=np.exp(log_flops))
@@ -69,22 +70,21 @@ def reach(
     """
     smallest = float(np.min(architecture.n_active(architecture.smallest, optimum.allowed_experts(law, experts))))
     low = float(training_flops(smallest, 1) + INFERENCE * smallest * constraints.inference_tokens)
-    rows, hours = [], {}
-    for e in map(int, optimum.allowed_experts(law, experts)):
-        flops = least_flops(law, float(e), architecture, constraints, loss, low, units.LARGEST / low)
-        rows.append(dict(n_experts=e, flops=flops))
+    rows: list[Json] = []
+    for e in optimum.allowed_experts(law, experts):
+        flops = least_flops(law, e, architecture, constraints, loss, low, units.LARGEST / low)
+        rows.append(dict(n_experts=int(e), flops=flops))
         if flops is not None:
-            found = optimum.solve(law, float(e), architecture, dataclasses.replace(constraints, flops=flops))
+            found = optimum.solve(law, e, architecture, dataclasses.replace(constraints, flops=flops))
             rows[-1] = _row(found, (), constraints, chips)
-            hours[e] = flops / (chips.rate(e) if chips else 1)
-    if not hours:
+    reached = [row for row in rows if row["flops"] is not None]
+    if not reached:
         every = dataclasses.replace(constraints, flops=units.LARGEST)
         solved = optimum.optima(law, architecture, every, experts)
         raise UserError(sentences.OUT_OF_REACH.format(loss=loss, least=np.nanmin(solved.loss)))
-    best = next(row for row in rows if row["n_experts"] == min(hours, key=lambda e: hours[e]))
-    flops = best["flops"]
-    if chips and isinstance(chips.mfu, dict):
-        flops = chips.flops(best["hours"])
+    by_experts = chips and isinstance(chips.mfu, dict)
+    best = min(reached, key=lambda row: row["hours" if by_experts else "flops"])
+    flops = chips.flops(best["hours"]) if by_experts else best["flops"]
     return dataclasses.replace(constraints, flops=flops), dict(loss=loss, optima=rows, best=best)
 
 
@@ -96,8 +96,8 @@ def front(
     for share in FRONT:
         flops = constraints.flops
         flops = {e: share * f for e, f in flops.items()} if isinstance(flops, dict) else share * flops
+        within = dataclasses.replace(constraints, flops=flops)
         try:
-            within = dataclasses.replace(constraints, flops=flops)
             solved = optimum.optima(law, architecture, within, experts)
         except UserError:  # too small to train and serve any model
             continue

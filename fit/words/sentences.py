@@ -1,7 +1,4 @@
-"""The sentences of a plan, as templates of str.format: the command line and the planner page fill in the same ones.
-
-Names in braces are numbers, formatted as written, or text that the caller made: amounts as 9.71B, memory as 24.3 GB.
-"""
+"""The sentences of a plan, as templates of units.say: the command line and the planner page fill in the same ones."""
 
 # What was never fitted; {end} is the end of the fitted range that lies nearest.
 OUTSIDE = "outside the fitted range: {what}"
@@ -30,7 +27,7 @@ STEP_TOO_LARGE = (
     "{limit:.4g} GB: config.microbatch_tokens = {microbatch_tokens} fits"
 )
 REPEATS_DENSE = "the law of repeated text was fitted on dense models only"
-WIN = "{e} in {count}"
+WIN = "{n_experts} in {best_in_draws}"
 NOT_READ = (
     "{asked}: the {form} law has no column that tells such models from others; it is taken to give them the loss that "
     "models with {own} have at equal {columns}"
@@ -103,42 +100,42 @@ RATE_TOO_SMALL = "Eq. 10 was tuned on far larger models"
 
 # The plan in words.
 ANSWER = (
-    "Train {model} with {n_active} active parameters{total} on {n_tokens} tokens: loss {loss:.4f} nats per "
-    "token{interval}; {built}."
+    "Train {model} with {n_active:amount} active parameters{total} on {n_tokens:amount} tokens: loss {loss:.4f} nats "
+    "per token{interval}; {built}."
 )
-BUILT = "built of whole blocks and heads, {n_active} active on {n_tokens} tokens, {loss:.4f} ({cost:.4f} {which})"
+BUILT = (
+    "built of whole blocks and heads, {n_active:amount} active on {n_tokens:amount} tokens, {loss:.4f} ({apart:.4f} "
+    "{which})"
+)
 BUILT_OTHER = (
-    "built of whole blocks and heads no such model meets the limits, and one with n_experts = {e} has a loss of "
-    "{loss:.4f} ({cost:.4f} {which})"
+    "built of whole blocks and heads no such model meets the limits, and one with n_experts = {n_experts} has a loss "
+    "of {loss:.4f} ({apart:.4f} {which})"
 )
 NOT_BUILT = "built of whole blocks and heads no model meets the limits"
 DENSE = "a dense model"
-MIXTURE = "a mixture of {e} experts"
-TOTAL = " ({n_total} in total)"
-INTERVAL = ", {low:.4f} to {high:.4f} between the {first:g}th and {last:g}th percentile of {draws} bootstrap fits"
+MIXTURE = "a mixture of {n_experts} experts"
+TOTAL = " ({n_total:amount} in total)"
+INTERVAL = ", {loss:.4f} between the {first:g}th and {last:g}th percentile of {draws} bootstrap fits"
 BEST_IN_DRAWS = (
-    "E = {e} is the best in {count} of {draws} bootstrap fits; {first:g}th to {last:g}th percentile ({drawn}):"
+    "E = {n_experts} is the best in {best_in_draws} of {draws} bootstrap fits; {first:g}th to {last:g}th percentile "
+    "({drawn}):"
 )
 AGAINST_DENSE = (
-    "against the best dense model (n_active {n_active}, {n_tokens} tokens, loss {loss:.4f}): loss {saved:.4f} lower, "
-    "{flops}, {inference:.0%} of its inference FLOPs per token"
+    "against the best dense model (n_active {n_active:amount}, {n_tokens:amount} tokens, loss {loss:.4f}): loss "
+    "{loss_saved:.4f} lower, {flops}, {inference_flops_ratio:.0%} of its inference FLOPs per token"
 )
-FLOPS_SAVED = "{saved:.0%} of its FLOPs saved"
+FLOPS_SAVED = "{flops_saved:.0%} of its FLOPs saved"
 NEVER_DENSE = "which no budget brings a dense model to"
-TOKEN_CAP = "the cap on tokens costs {loss:.4f} nats"
+TOKEN_CAP = "the cap on tokens costs {loss_of_token_cap:.4f} nats"
 RULE_OF_THUMB = (
-    "the paper's rule of thumb for E = {e} (a mixture of the best dense model's total size, on E times its tokens, is "
-    "better): loss {loss:.4f} against {dense:.4f}, {holds} here (with {ratio:.2f} times its FLOPs)"
+    "the paper's rule of thumb for E = {n_experts} (a mixture of the best dense model's total size, on E times its "
+    "tokens, is better): loss {loss:.4f} against {dense_loss:.4f}, {so} here (with {flops_ratio:.2f} times its FLOPs)"
 )
-MORE_THAN_THERE_IS = "; but it takes {n_tokens} tokens, and there are {max_tokens}"
+MORE_THAN_THERE_IS = "; but it takes {n_tokens:amount} tokens, and there are {max_tokens:amount}"
 
 BUILT_SHAPE = (
     "n_experts {n_experts}, d_model {d_model}, {n_blocks} blocks, {n_heads} heads, d_ff {d_ff}, vocabulary "
-    "{vocab_size:,}; {n_tokens:,} tokens, loss {loss:.4f}, {memory}"
-)
-ARCHITECTURES = "by the experts' width that a token uses, each at its best; above and below it is {used:g}:"
-ARCHITECTURE = (
-    "used {used:g}: n_experts {n_experts}, n_active {n_active}, n_total {n_total} on {n_tokens} tokens, loss {loss:.4f}"
+    "{vocab_size:,}; {n_tokens:,} tokens, loss {loss:.4f}, {memory_bytes:memory}"
 )
 BUILT_MORE = (
     "top_k {top_k}, d_expert {d_expert}, {n_shared_experts} shared experts, {n_dense_blocks} dense blocks, "
@@ -156,34 +153,31 @@ BUILT_FLOPS = (
 BUILT_RATE = "learning rate {rate} ({source}){batch}"
 NOT_KNOWN = "not known"
 BATCH = "{tokens:,} tokens"
-BATCH_FROM = "{tokens:,} tokens from {start}"
+BATCH_FROM = "{tokens:,} tokens from {start:amount}"
 
 # What it costs, what its text is worth when read again, and what reaches a loss.
 COST_HEAD = "on {count} x {kind} at MFU {mfu}{dollars}:"
-DOLLARS_EACH = " and ${dollars:g} an hour each"
-COST_COLUMNS = (
-    "{n_experts:>9} {hours:>10} {dollars:>10} {memory:>15} {chips:>9} {serving:>9} {alone:>12} {among_many:>12}"
-)
+DOLLARS_EACH = " and ${dollars_per_hour:g} an hour each"
 COST_NOTE = (
     "chips: the fewest that hold the training, with 512 tokens at work on each and 8,192 in all at least, and what it "
     "takes over these; served on: the fewest that hold weights and cache; tokens/s: of one sequence by their memory "
     "bandwidth, alone and among many"
 )
 STEP_TAKES = (
-    "a step of the buildable model takes about {memory} over all chips with {step_tokens:,} tokens at once, by the "
-    "paper's recipe"
+    "a step of the buildable model takes about {step_bytes:memory} over all chips with {step_tokens:,} tokens at once, "
+    "by the paper's recipe"
 )
 ON_MESH = (
     "the buildable model on a mesh of {data} x {expert} x {model} (data x expert x model) with remat {remat}: a device "
-    "takes {least} at least{step}, and has {limit}; {needed}"
+    "takes {least_bytes:memory} at least{step}, and has {limit:memory}; {needed}"
 )
-ON_MESH_STEP = ", {step} with {step_tokens:,} tokens at once"
+ON_MESH_STEP = ", {step_bytes:memory} with {step_tokens:,} tokens at once"
 ON_MESH_CHIPS = "{chips} chips are the fewest that hold it"
 ON_MESH_NONE = "no number of such chips holds it"
 MESH_UNEVEN = "--mesh_{axis}={size} does not divide the buildable model's {count} {what}: the trainer refuses it"
 MESH_OF_CHIPS = "--mesh_expert={expert} times --mesh_model={model} does not divide the {count} chips of --chips"
 # How many times the compute a law's recipe needs for the losses of other runs.
-SPAN = " ({low:.2f} to {high:.2f})"
+SPAN = " ({ends:.2f})"
 SPEEDUP = "for the losses of these {count} runs {law} needs {factor:.2f} times their compute{span}{change}."
 CHANGES = "; it {how} with compute, x {change:.2f}{span} for ten times as much"
 CHANGE_OPEN = "; whether that grows or falls with compute is open (x {change:.2f}{span} for ten times as much)"
@@ -193,28 +187,27 @@ NO_SPEEDUP = (
 )
 NONE_REACHED = "{file}: --law={law} reaches none of these losses with up to {furthest:g} times the compute"
 REPEATED = (
-    "{epochs:.2f} epochs of {unique} tokens are worth {effective} fresh ones, and {n_active} active parameters on them "
-    "{effective_n_active}: loss {saved:.4f} lower than on one epoch ({source})"
+    "{epochs:.2f} epochs of {unique_tokens:amount} tokens are worth {effective_tokens:amount} fresh ones, and "
+    "{n_active:amount} active parameters on them {effective_n_active:amount}: loss {loss_saved:.4f} lower than on one "
+    "epoch ({source})"
 )
 PLATEAU = (
     "larger models are worth next to nothing: of those whose loss is within {near:.2%} of the lowest, the smallest is "
     "taken"
 )
 TARGET_HEAD = "least cost of loss {loss:.4f}, of training{inference}:"
-AND_INFERENCE = " and {n_tokens} inference tokens"
-TARGET_COLUMNS = "{n_experts:>9} {n_active:>9} {n_tokens:>9} {training:>11} {inference:>11} {total:>11}"
-FRONT_HEAD = "loss against cost:"
-FRONT_ROW = "{total:>9} FLOPs{price}: loss {loss:.4f}, E = {n_experts}, n_active {n_active} on {n_tokens} tokens"
+AND_INFERENCE = " and {inference_tokens:amount} inference tokens"
 
 # A model that others published, and what a law would build with its budget.
 KNOWN = (
-    "{name}: {n_active} active of {n_total} parameters ({e:.3g} times the experts that a token uses), a cache of "
-    "{cache} per token in bfloat16, {training} of weights, moments and gradients in training, {flops} training FLOPs "
-    "per token; counted without norms and routers"
+    "{name}: {n_active:amount} active of {n_total:amount} parameters ({whole_experts:.3g} times the experts that a "
+    "token uses), a cache of {cache:memory} per token in bfloat16, {training_bytes:memory} of weights, moments and "
+    "gradients in training, {training_flops_per_token:flops} training FLOPs per token; counted without norms and "
+    "routers"
 )
 KNOWN_BY_LAW = (
-    "{law}: this budget trains it on {n_tokens} tokens; the law would build {best_active} active of {best_total} on "
-    "{best_tokens} tokens (E = {e}), {verdict}{far}"
+    "{law}: this budget trains it on {its_tokens:amount} tokens; the law would build {n_active:amount} active of "
+    "{n_total:amount} on {n_tokens:amount} tokens (E = {n_experts}), {verdict}{far}"
 )
 KNOWN_SAVES = "which has its loss with {saved:.0%} of the FLOPs saved"
 KNOWN_STANDS = "which is no better"
@@ -232,8 +225,8 @@ FAR_FROM_CONFIG = (
     "--emit_config: {outside}; learning rate, batch and warm-up of {base} were tuned nowhere near{another}"
 )
 CONFIG_MODEL = (
-    "{e} experts, {active} active and {total} total parameters, {tokens} tokens; predicted loss {loss:.4f} nats per "
-    "token."
+    "{n_experts} experts, {n_active:amount} active and {n_total:amount} total parameters, {n_tokens:amount} tokens; "
+    "predicted loss {loss:.4f} nats per token."
 )
 CONFIG_PLANNED = "Planned by the law {law} under: {given}."
 CONFIG_OUTSIDE = "It is {outside}."
@@ -241,8 +234,3 @@ CONFIG_MICROBATCH = "what {count} x {kind} hold at once"
 CONFIG_EXACT = "Exactly {exact_parameters:,} parameters and {exact_training_flops:.4g} training FLOPs."
 CONFIG_RATE = "The peak learning rate is {learning_rate:.4e} ({learning_rate_from})."
 ANOTHER_CONFIG = "; name a config that serves by --base_config"
-
-
-def every() -> dict[str, str]:
-    """{name: template} of all of them."""
-    return {name: text for name, text in globals().items() if name.isupper()}

@@ -1,7 +1,13 @@
-"""Numbers as people read them: 9.71B parameters, 24.3 GB, 2×10²² FLOPs. GB is 1e9 bytes."""
+"""Numbers as people read them, alone, in sentences and in tables: 9.71B parameters, 24.3 GB, 2×10²² FLOPs. GB is 1e9
+bytes."""
 
 import math
-from collections.abc import Sequence
+import numbers
+import string
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from fit.aliases import Json
 
 AMOUNTS = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "K"), (1.0, ""))
 MEMORIES = ((1e15, "PB"), (1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "KB"), (1.0, "bytes"))
@@ -64,3 +70,30 @@ def duration(hours: float) -> str:
     units = ((years, years, "years"), (48, 24, "days"), (1, 1, "h"), (1 / 60, 1 / 60, "min"))
     _, size, name = next((unit for unit in units if hours >= unit[0]), (0, 1 / 3600, "s"))
     return f"{_digits(hours / size)} {name}" if hours * 3600 >= 1 else "< 1 s"
+
+
+WRITTEN = dict(amount=amount, memory=memory, flops=flops, duration=duration, dollars=lambda x: f"${amount(x)}")
+
+
+class _Formatter(string.Formatter):
+    def format_field(self, value: Any, format_spec: str) -> str:
+        kind, in_cell, place = format_spec.partition(":")
+        if isinstance(value, (list, tuple)):
+            text = " to ".join(self.format_field(one, kind) for one in value)
+        elif in_cell and not isinstance(value, numbers.Real):
+            text = value or "-"
+        else:
+            text = WRITTEN[kind](value) if kind in WRITTEN else format(value, kind)
+        return format(text, place)
+
+
+# As str.format; it also knows {x:amount} and so on, by the names in WRITTEN, and writes two numbers as "9.71B to 24B".
+# In a table's cell, {x:.4f:>8}, what follows the second colon places it; words stay as they are, and None is "-".
+say = _Formatter().format
+
+
+def table(columns: str, rows: Iterable[Json | str], **heads: str) -> list[str]:
+    """The lines of a table whose `columns` are a template of `say`: the heads, by default its names, and the rows, of
+    which text stands for a line as it is."""
+    names = {name: name for _, name, _, _ in string.Formatter().parse(columns) if name}
+    return [row if isinstance(row, str) else say(columns, **row).rstrip() for row in (names | heads, *rows)]

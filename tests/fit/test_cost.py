@@ -170,7 +170,7 @@ def test_a_step_takes_what_it_is_compiled_to(d_model, n_experts, topology, n_dev
         devices = topology_devices(topology)
         peak, n_devices = memory.of_step(memory.compile_step(config, devices)[1])["peak"], len(devices)
     blocks = d_model // 64
-    found = cost.step_bytes(counts.n_exact(config.model), d_model, blocks, blocks, 65_536, config.data.seq_len)
+    found = memory_of.step_bytes(counts.n_exact(config.model), d_model, blocks, blocks, 65_536, config.data.seq_len)
     assert found == pytest.approx(n_devices * peak, rel=0.15)
 
 

@@ -17,7 +17,7 @@ from fit.fitting import fitting, forms, holdout, search, summary
 from fit.fitting.problem import Settings, prepare
 from fit.lawbook.lawfile import load
 from fit.laws import FORMS
-from fit.planning import optimum, planning
+from fit.planning import optimum, planning, target
 from fit.shape.architecture import PAPER, Architecture
 
 SPARSITY, FINE, COMPREHENSIVE = (load(name) for name in ("sparsity-2025", "fine-grained-2024", "comprehensive-2025"))
@@ -186,7 +186,7 @@ def test_inference_optimum(coefficients, served, size, tokens, plain_size, plain
     if plain_tokens is None:  # of a compute-optimal model: a slope of nothing along 6 N D = const
         plain_tokens = (c["beta"] * c["B"] / (c["alpha"] * c["A"]) * plain_size ** c["alpha"]) ** (1 / c["beta"])
     quality = float(law.predict(plain_size, plain_tokens))
-    cheapest = planning.flops_of_dense(law, PAPER, optimum.Constraints(flops=1e22, inference_tokens=served), quality)
+    cheapest = target.least_flops(law, 1.0, PAPER, optimum.Constraints(flops=1e22, inference_tokens=served), quality)
     best = optimum.solve(law, 1.0, PAPER, optimum.Constraints(flops=cheapest, inference_tokens=served))
     assert best.n_active == pytest.approx(size, rel=digits) and best.n_tokens == pytest.approx(tokens, rel=digits)
     assert cheapest < 6 * plain_size * plain_tokens + 2 * plain_size * served

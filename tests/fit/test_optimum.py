@@ -15,7 +15,8 @@ from fit.errors import UserError
 from fit.lawbook.lawfile import Law, load
 from fit.laws import FORMS
 from fit.paper import tables
-from fit.planning import cost, optimum, plan_config, plan_text, planning, repeats
+from fit.planning import cost, optimum, plan_config, plan_text, planning, repeats, target
+from fit.planning.constraints import Chip
 from fit.shape import architecture, roots
 
 PAPER = architecture.Architecture()
@@ -155,7 +156,7 @@ def test_sardana_inference_optimum():
 def test_optimum_on_chips_is_brute_force(law, kind, count):
     """18 bytes a parameter over all chips, and on each 512 tokens at work, 8,192 in all: 4 bytes a block and unit of
     width, 29 a unit of width, 12 an attention score."""
-    flops, chips = 1e23, cost.Chips(kind, count)
+    flops, chips = 1e23, cost.Chips(kind, count, 0.4)
     for e in (1, 2, 8, 64):
         found = optimum.solve(law, e, PAPER, optimum.Constraints(flops=flops, memory_bytes=1e12, chips=chips))
         d = np.exp(np.linspace(np.log(64.0), np.log(3e5), 2_000_001))
@@ -237,11 +238,11 @@ def test_flops_of_dense_inverts_the_optimum(law):
         optimum.Constraints(flops=1e22, memory_bytes=8e10, kv_tokens=16384.0, inference_tokens=1e11),
     ):
         best = np.nanmin(optimum.optima(law, PAPER, constraints, law.experts).loss)
-        needed = planning.flops_of_dense(law, PAPER, constraints, best)
+        needed = target.least_flops(law, 1.0, PAPER, constraints, best)
         dense = optimum.optima(law, PAPER, dataclasses.replace(constraints, flops=needed), [1])
         assert dense.loss[0] == pytest.approx(best, rel=1e-9) and needed > constraints.flops
     # 24 GB never hold a dense model as good as 32 experts without a limit.
-    assert planning.flops_of_dense(law, PAPER, optimum.Constraints(flops=1e22, memory_bytes=1e9), 2.07) is None
+    assert target.least_flops(law, 1.0, PAPER, optimum.Constraints(flops=1e22, memory_bytes=1e9), 2.07) is None
 
 
 def test_a_root_without_a_change_of_sign_is_nan():
@@ -257,7 +258,7 @@ def test_a_root_without_a_change_of_sign_is_nan():
         (optimum.Constraints(flops=1e21, inference_tokens=1e15), ["--flops", "13 times", "--inference_tokens"]),
         (optimum.Constraints(flops=1e3), ["--flops", "single token"]),
         (optimum.Constraints(memory_bytes=1e9), ["nothing bounds"]),
-        (optimum.Constraints(flops=1e21, chips=cost.Chips("tiny", 2)), ["--chips", "GB of 2 x tiny"]),
+        (optimum.Constraints(flops=1e21, chips=cost.Chips("tiny", 2, 0.4)), ["--chips", "GB of 2 x tiny"]),
         (
             optimum.Constraints(memory_bytes=1e9, max_tokens=1e9, inference_tokens=1e9),
             ["--inference_tokens", "--flops"],
@@ -265,7 +266,7 @@ def test_a_root_without_a_change_of_sign_is_nan():
     ],
 )
 def test_what_cannot_be_met_is_named(law, constraints, words, monkeypatch):
-    monkeypatch.setitem(cost.CHIPS, "tiny", cost.Chip(1e12, 1e7, 1e9))
+    monkeypatch.setitem(cost.CHIPS, "tiny", Chip(1e12, 1e7, 1e9))
     with pytest.raises(UserError) as e:
         optimum.optima(law, PAPER, constraints, law.experts)
     assert all(word in e.value.sentence for word in words) and "\n" not in e.value.sentence

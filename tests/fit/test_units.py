@@ -23,3 +23,22 @@ def test_ticks_of_an_axis_are_few_and_spread(low, high):
         found = style._ticks(low, high, most)
         assert 2 <= len(found) <= most and np.all((low <= found) & (found <= high))
         assert np.log(found[-1] / found[0]) > 0.25 * np.log(high / low)
+
+
+def test_templates_write_amounts_and_ends_of_intervals():
+    said = units.say("{size:amount} active, {cache:memory}, loss {loss:.2f}", size=1.72e9, cache=24.3e9, loss=[2, 2.5])
+    assert said == "1.72B active, 24.3 GB, loss 2.00 to 2.50"
+
+
+def test_a_tables_cells_stand_below_their_heads():
+    rows = [
+        dict(run="a", size=2e9, loss=3.14159, end="best"),
+        "b was not trained",
+        dict(run="", size=None, loss=3, end=""),
+    ]
+    assert units.table("{run::5} {size:amount:>6} {loss:.2f:>6} {end}", rows, size="active", end="") == [
+        "run   active   loss",
+        "a         2B   3.14 best",
+        "b was not trained",
+        "-          -   3.00",
+    ]
