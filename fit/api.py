@@ -20,8 +20,8 @@ from fit.data.files import check_writable, write_text
 from fit.data.table import Table, plain
 from fit.equal_flops import surface as surfaces
 from fit.errors import UserError
-from fit.lawbook import lawfile, predictions
-from fit.lawbook.lawfile import Law
+from fit.lawbook import predictions
+from fit.lawbook.lawfile import Law, load
 from fit.laws import FORMS
 from fit.next_runs import next_text
 from fit.planning import compare as comparing
@@ -62,17 +62,9 @@ def read(runs: object, columns: dict[str, str] | None = None) -> Table:
     return frames.of(runs, columns)
 
 
-def load(law: Law | str | os.PathLike, field: str = "law") -> Law:
-    """A law.json or a published law; field: what an error calls it. Raises UserError where it is neither, or does not
-    hold a complete law."""
-    return law if isinstance(law, Law) else lawfile.load(law, field)
-
-
 def save(law: Law, path: str | os.PathLike) -> None:
     """Writes a law from `fit.law` as a law.json. Raises UserError where it cannot be written."""
-    from fit.fitting import fitting
-
-    fitting.save(law.record, str(path))
+    write_text(str(path), json.dumps(plain(law.record), indent=1, allow_nan=False) + "\n")
 
 
 def law(
@@ -87,7 +79,7 @@ def law(
     asked, runs = asked or fits.Fit.of("law", options | dict(form=form)), read(runs)
     if len(asked.forms) > 1:
         raise UserError(f"--form={','.join(asked.form or ())}: expected a single form")
-    how = asked.options(runs.names)
+    how = asked.options()
     with _float64():
         from fit.fitting import choice, fitting, prior, solvers
 
@@ -109,7 +101,7 @@ def compare_forms(runs: object, *, asked: fits.Fit, quiet: bool = True) -> dict:
         from fit.fitting import forms, solvers
 
         with solvers.kept():
-            return forms.compare(runs, asked.forms, asked.settings(asked.forms[0]), asked.options(runs.names), quiet)
+            return forms.compare(runs, asked.forms, asked.settings(asked.forms[0]), asked.options(), quiet)
 
 
 def predict(law: Law | str, runs: object = None, *, asked: searches.Model | None = None, **model: object) -> Answer:

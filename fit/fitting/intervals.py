@@ -147,7 +147,7 @@ def bootstrap(problem: Problem, fit: search.Fit, draws: int, how: str, noise: No
     """
     form, runs, n = problem.form, problem.runs, len(problem)
     rng = np.random.default_rng([problem.settings.seed, 1])
-    labels = np.arange(n) if problem.trunks is None else problem.trunks
+    labels = np.arange(n) if runs.trunks is None else runs.trunks
     shrink = np.sqrt(n / problem.sample_of)
     starts = problem.centre(distinct_optima(fit))
     k = len(starts)

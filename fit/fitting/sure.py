@@ -13,19 +13,20 @@ from fit.fitting.noise import Noise, growth, inflation, standard_errors
 from fit.fitting.noise import noise as noise_of
 from fit.fitting.problem import Options, Problem, prepare
 from fit.fitting.summary import span
-from fit.fitting.trend import lack_of_fit
 from fit.form import Form
 from fit.lawbook.lawcheck import LEVEL
 from fit.laws import FORMS
 
 MORE_RUNS = 12  # in "what it would take"
+# Lack of fit: runs within this factor of the largest, how many of them it takes, and standard errors of their mean:
+# three quantities are looked at, so one law in 120 by chance.
+TWO_DOUBLINGS, FEWEST, BEYOND_NOISE = 4.0, 3, 3.0
 
 
-def how_sure(problem: Problem, fit: search.Fit, by: str, options: Options, quiet: bool = False) -> Json:
+def how_sure(problem: Problem, fit: search.Fit, options: Options, quiet: bool = False) -> Json:
     """{noise, profile, warnings} of the Fit; also warning, for use beyond the runs, if those of most compute do not fit
     the law; its bootstrap, if options ask for it; separate, the laws of each number of experts alone, if the law's page
-    names such a law; and sample, the size of the sample behind all this, above search.SEARCH_RUNS runs. by: what the
-    problem's trunks are, in words."""
+    names such a law; and sample, the size of the sample behind all this, above search.SEARCH_RUNS runs."""
     sure: Json = {}
     of_all = fit
     if len(problem) > search.SEARCH_RUNS:
@@ -34,7 +35,7 @@ def how_sure(problem: Problem, fit: search.Fit, by: str, options: Options, quiet
         sure["sample"] = dict(runs=len(problem), of=problem.sample_of)
     if problem.form.separate:
         sure["separate"] = separate(problem)
-    alone, trunks = noise_of(problem, fit.free, shared=False), problem.trunks
+    alone, trunks, by = noise_of(problem, fit.free, shared=False), problem.runs.trunks, problem.runs.shared_by
     noise = alone if trunks is None else noise_of(problem, fit.free)
     scatter: Json = dict(
         run=noise.run,
@@ -53,7 +54,7 @@ def how_sure(problem: Problem, fit: search.Fit, by: str, options: Options, quiet
         scale = of_all.coefficients[name] / p["value"]
         profiles[name] = {end: value if value is None else value * scale for end, value in p.items()}
     sure["warnings"] = warnings(problem, fit, profiles, noise)
-    if lack := lack_of_fit(problem.form, fit.free, problem.runs, problem.trunks, noise):
+    if lack := lack_of_fit(problem.form, fit.free, problem.runs, noise):
         sure["warning"] = lack
     if options.bootstrap:
         how = options.bootstrap_form
@@ -74,21 +75,37 @@ def sampled(problem: Problem) -> Problem:
     them; the problem itself where it has no more."""
     if len(problem) <= search.SEARCH_RUNS:
         return problem
-    rows = sample_of(len(problem), problem.trunks, problem.settings.seed)
-    trunks = None if problem.trunks is None else np.unique(problem.trunks[rows], return_inverse=True)[1]
-    runs, weights = subset(problem.runs, rows), problem.weights[rows]
-    return prepare(problem.form, runs, problem.settings, weights, trunks, len(problem))
+    rng, trunks = np.random.default_rng([problem.settings.seed, 4]), problem.runs.trunks
+    if trunks is None:
+        rows = np.sort(rng.choice(len(problem), search.SEARCH_RUNS, replace=False))
+    else:
+        order = rng.permutation(trunks.max() + 1)
+        sizes = np.cumsum(np.bincount(trunks)[order])
+        chosen = order[: max(1, int(np.searchsorted(sizes, search.SEARCH_RUNS, side="right")))]
+        rows = np.flatnonzero(np.isin(trunks, chosen))[: search.SEARCH_RUNS]
+    return prepare(problem.form, subset(problem.runs, rows), problem.settings, len(problem))
 
 
-def sample_of(n: int, labels: Array | None, seed: int) -> Array:
-    """Indices of a random sample of at most search.SEARCH_RUNS of n runs, of complete trunks where they have labels."""
-    rng = np.random.default_rng([seed, 4])
-    if labels is None:
-        return np.sort(rng.choice(n, search.SEARCH_RUNS, replace=False))
-    order = rng.permutation(labels.max() + 1)
-    sizes = np.cumsum(np.bincount(labels)[order])
-    chosen = order[: max(1, int(np.searchsorted(sizes, search.SEARCH_RUNS, side="right")))]
-    return np.flatnonzero(np.isin(labels, chosen))[: search.SEARCH_RUNS]
+def lack_of_fit(form: Form, free: Array, runs: Runs, noise: Noise) -> str:
+    """A sentence where the mean residual of the last two doublings of compute, tokens or size, of whichever it is most
+    standard errors, is BEYOND_NOISE of them; else ""."""
+    residual = np.log(runs.loss) - form.log_loss(free, runs.columns)
+    trunks, worst = np.arange(len(runs)) if runs.trunks is None else runs.trunks, (BEYOND_NOISE, "")
+    for name, values in (("compute", runs.flops), ("n_tokens", runs.n_tokens), ("n_active", runs.n_active)):
+        last = values >= values.max() / TWO_DOUBLINGS
+        if not FEWEST <= last.sum() <= len(runs) / 2:
+            continue
+        shares = np.bincount(trunks[last]) / last.sum()
+        error = np.sqrt(noise.run**2 / last.sum() + noise.trunk**2 * np.sum(shares**2))
+        mean = residual[last].mean()
+        if abs(mean) >= worst[0] * error > 0:
+            side, then = ("below", "lower") if mean < 0 else ("above", "higher")
+            worst = (
+                abs(mean) / error,
+                f"the {last.sum()} runs of the last two doublings of {name} lie {abs(mean):.2%} {side} this law on "
+                f"average, {abs(mean) / error:.1f} standard errors: what lies beyond may be {then} than it says",
+            )
+    return worst[1]
 
 
 def warnings(problem: Problem, fit: search.Fit, profiles: Mapping[str, Json], noise: Noise) -> list[str]:

@@ -269,9 +269,12 @@ def warning_of(outside: list[Json]) -> str:
     return sentences.OUTSIDE.format(what=in_words(outside)) if outside else ""
 
 
-def load(name: str | os.PathLike, field: str = "law") -> Law:
-    """The Law of a preset's name or of a law.json; field: what an error calls it. Raises UserError if it is neither, or
-    does not hold a complete law."""
+def load(law: Law | str | os.PathLike, field: str = "law") -> Law:
+    """A law.json or a published law, by its path or name; field: what an error calls it. Raises UserError where it is
+    neither, or does not hold a complete law."""
+    if isinstance(law, Law):
+        return law
+    name = law
     if not isinstance(name, (str, os.PathLike)) or len(str(name)) > frames.LONGEST_PATH:
         raise UserError(
             f"{field}: found {table.shown(name)}, expected a published law's name or the path of a law.json"
@@ -290,7 +293,7 @@ def load(name: str | os.PathLike, field: str = "law") -> Law:
         raise UserError(f"--{field}={name}: cannot be read: {e.strerror}") from e
     except (ValueError, RecursionError) as e:
         raise UserError(f"--{field}={name}: is not JSON: {e}") from e
-    form = FORMS[lawcheck.read(record, f"--{field}={name}").form]
+    form = lawcheck.read(record, f"--{field}={name}")
     law = Law(name, form, {k: float(record["coefficients"][k]) for k in form.names}, record)
     with np.errstate(all="ignore"):
         if not np.all(np.isfinite(form.to_free(law.coefficients))):

@@ -197,18 +197,17 @@ def design_of(
     of_possible: Array,
     prior: Array,
     scatter: noise.Noise,
-    run_weights: Array,
-    labels: Array | None,
+    runs: Runs,
 ) -> tuple[Design, Array]:
-    """(Design without goals, [n, n] by which gradients are in its units), from what `gradients` gives. The fitted runs
-    count as run_weights [r] and share trunks as labels [r] (None: none do). scatter: the Noise of the runs."""
+    """(Design without goals, [n, n] by which gradients are in its units), from what `gradients` gives. runs: those
+    that were fitted; scatter: their Noise."""
     total = max(scatter.total, LEAST_NOISE)
-    shared = UNKNOWN_SHARE if labels is None else min((scatter.trunk / total) ** 2, MOST_SHARED)
-    trunks = np.arange(len(run_weights)) if labels is None else labels
+    shared = UNKNOWN_SHARE if runs.trunks is None else min((scatter.trunk / total) ** 2, MOST_SHARED)
+    trunks = np.arange(len(runs)) if runs.trunks is None else runs.trunks
     prior = prior * (total / PRIOR) ** 2
-    root = np.sqrt(run_weights)[:, None] * of_fitted
+    root = np.sqrt(runs.weights)[:, None] * of_fitted
     unit = np.linalg.inv(np.linalg.cholesky(_informed(prior, root, trunks, shared))).T  # x = unit @ new coordinates
-    spread = _spread(prior, run_weights[:, None] * of_fitted, trunks, shared)
+    spread = _spread(prior, runs.weights[:, None] * of_fitted, trunks, shared)
     turned = lambda matrix: unit.T @ matrix @ unit
     none, one = np.zeros((0, len(unit))), np.eye(len(unit))
     normal = turned(prior + root.T @ root)

@@ -50,7 +50,7 @@ def test_objective_is_huber_with_weights_and_decay(reduction):
     runs, rng = fit_runs.paper_runs(noise=0.02), np.random.default_rng(0)
     settings = Settings(huber_delta=0.01, reduction=reduction, weight_decay=1e-5)
     weights = rng.uniform(0, 2, len(runs))
-    problem = prepare(JOINT, runs, settings, weights)
+    problem = prepare(JOINT, dataclasses.replace(runs, weights=weights), settings)
     for scale in (0, 0.01, 0.3):
         free = TRUE + scale * rng.normal(size=11) * [1, 0.1, 0.1, 0.01, 1, 0.1, 0.1, 0.01, 0.1, 1, 0.1]
         assert problem.objective(free) == pytest.approx(numpy_objective(free, runs, settings, weights), rel=1e-9)
@@ -207,9 +207,8 @@ def test_weight_two_is_the_run_twice():
     weights = np.where(np.arange(len(runs)) % 3 == 0, 2.0, 1.0)
     twice = subset(runs, np.repeat(np.arange(len(runs)), weights.astype(int)))
     for free in (TRUE, TRUE * 1.01):
-        assert prepare(JOINT, runs, settings, weights).objective(free) == pytest.approx(
-            prepare(JOINT, twice, settings).objective(free), rel=1e-9
-        )
+        weighted = prepare(JOINT, dataclasses.replace(runs, weights=weights), settings)
+        assert weighted.objective(free) == pytest.approx(prepare(JOINT, twice, settings).objective(free), rel=1e-9)
 
 
 def test_holdout_rules():
