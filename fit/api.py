@@ -86,12 +86,13 @@ def law(
         with solvers.kept():
             if asked.forms:
                 asked_for = prior.drawn_to(asked.forms[0], asked.prior) if asked.prior else asked.forms[0]
-                record = fitting.fit_file(runs, asked_for, asked.settings(asked_for), how, quiet)
+                fitted = fitting.fitted(runs, asked_for, asked.settings(asked_for), how, quiet)
+                record = fitting.record_of(fitted, quiet)
             else:
                 record = choice.fit_best(runs, asked.settings, how, quiet, asked.prior)
     record = json.loads(json.dumps(plain(record), allow_nan=False))  # as a law.json would be read
-    fitted = FORMS[record["form"]]
-    return Law("the fitted law", fitted, {name: float(record["coefficients"][name]) for name in fitted.names}, record)
+    chosen = FORMS[record["form"]]
+    return Law("the fitted law", chosen, {name: float(record["coefficients"][name]) for name in chosen.names}, record)
 
 
 def compare_forms(runs: object, *, asked: fits.Fit, quiet: bool = True) -> dict:

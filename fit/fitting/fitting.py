@@ -34,22 +34,16 @@ class Fitted:
 
     runs: Runs
     validation: Runs
+    options: Options
     fit: search.Fit
     problem: Problem
     decay_default: bool
     warnings: list[str]
 
 
-def fit_file(path: str | Table, form: Form, settings: Settings, options: Options, quiet: bool = False) -> Json:
-    """Fits a law of this form to the runs in `path`; returns the record that law.json holds. Raises UserError.
-
-    For a settings.weight_decay of None see fit_by_default.
-    """
-    return record_of(fitted(path, form, settings, options, quiet), options, quiet)
-
-
 def fitted(path: str | Table, form: Form, settings: Settings, options: Options, quiet: bool = False) -> Fitted:
-    """The law alone, without what its record says of how sure it is. Raises UserError."""
+    """A law of this form fitted to the runs in `path`. For a settings.weight_decay of None see fit_by_default. Raises
+    UserError."""
     runs = read_runs(path, form.columns, options.mix_corpora)
     warnings = table_warnings(form, runs)
     train, validation = holdout.split(runs, options.holdout, options.weights, options.bootstrap_by)
@@ -57,12 +51,13 @@ def fitted(path: str | Table, form: Form, settings: Settings, options: Options, 
     fit, problem = fit_by_default(form, train, settings, quiet)
     if options.select == "rmse":
         fit = selected(fit, train, validation)
-    return Fitted(runs, validation, fit, problem, decay_default, warnings)
+    return Fitted(runs, validation, options, fit, problem, decay_default, warnings)
 
 
-def record_of(law: Fitted, options: Options, quiet: bool = False, steps: list[Json] | None = None) -> Json:
-    """What law.json holds of a fitted law. steps: what rolling.rolling found, where it is known. Raises UserError."""
-    runs, validation, fit, problem = law.runs, law.validation, law.fit, law.problem
+def record_of(law: Fitted, quiet: bool = False, steps: list[Json] | None = None) -> Json:
+    """What law.json holds of a fitted law, and how sure that is. steps: what rolling.rolling found, where it is known.
+    Raises UserError."""
+    runs, validation, options, fit, problem = law.runs, law.validation, law.options, law.fit, law.problem
     form, train = fit.form, problem.runs
     record = dict(
         version=lawcheck.VERSION,

@@ -125,10 +125,6 @@ class Problem:
         held = np.broadcast_to(self.data["held"], np.shape(x)).T
         return place(self.form, np.asarray(x).T, self.data | {"held": held}, np).T
 
-    def objective(self, free: Array) -> float:
-        """The objective at the law's own `free` [n]."""
-        return float(0.5 * np.sum(np.square(_compiled(self.form)(self.centre(free[None])[0], self.data))))
-
 
 def prepare(form: Form, runs: Runs, settings: Settings = Settings(), sample_of: int | None = None) -> Problem:
     """The Problem; the coefficients that the settings fix are held."""
@@ -186,8 +182,3 @@ def residual_function(form: Form) -> Residuals:
         return jnp.concatenate(rows)
 
     return residuals
-
-
-@functools.cache
-def _compiled(form: Form) -> Residuals:
-    return jax.jit(residual_function(form))
