@@ -163,13 +163,13 @@ def _spread(problem: Problem, fit: Fit, noise: Noise) -> tuple[Array, Array]:
     weight = problem.data["root_weight"][: len(problem)] ** 2
     pull = problem.settings.weight_decay + problem.data["belief"] ** 2
     gram = (jacobian.T * weight) @ jacobian + np.diag(pull)
-    to_free = np.linalg.pinv(gram, rcond=1e-14, hermitian=True) @ (jacobian.T * weight)
+    inverse = np.linalg.pinv(gram, rcond=1e-14, hermitian=True)
+    to_free = inverse @ (jacobian.T * weight)
     variance = noise.run**2 * to_free @ to_free.T
     if (trunks := problem.runs.trunks) is not None:
         shared = to_free @ np.eye(trunks.max() + 1)[trunks]
         variance += noise.trunk**2 * shared @ shared.T
-    inverse = np.linalg.pinv(gram, rcond=1e-14, hermitian=True)  # a prior's mean counts as one more measurement
-    belief, spread = problem.data["belief"], problem.form.belief[1]
+    belief, spread = problem.data["belief"], problem.form.belief[1]  # a prior's mean counts as one more measurement
     variance += inverse @ np.diag(np.where(belief > 0, belief**2 * np.where(belief > 0, spread, 1), 0) ** 2) @ inverse
     return jacobian, variance
 

@@ -45,13 +45,13 @@ def drawn_to(form: Form, law: Law) -> Form:
 
 @functools.cache  # so that fits of one form to several tables share its compiled search
 def _drawn(form: Form, law: str, means: tuple[tuple[str, float], ...], not_taken: tuple[str, ...]) -> Form:
-    spread = lambda name, mean: SPREAD_OF_SHARE if name in form.shares else SPREAD * abs(mean)
-    entry = lambda name, mean: float(np.log(1 / min(mean, LARGEST_SHARE) - 1)) if name in form.shares else mean
-    drawn = copy.copy(form)
-    drawn.coefficients = form.coefficients | {
-        name: dataclasses.replace(form.coefficients[name], prior=(entry(name, mean), spread(name, mean)))
-        for name, mean in means
-    }
-    spreads = {name: [mean, spread(name, mean)] for name, mean in means}
+    drawn, spreads = copy.copy(form), {}
+    drawn.coefficients = dict(form.coefficients)
+    for name, mean in means:
+        entry, spread = mean, SPREAD * abs(mean)
+        if name in form.shares:
+            entry, spread = float(np.log(1 / min(mean, LARGEST_SHARE) - 1)), SPREAD_OF_SHARE
+        drawn.coefficients[name] = dataclasses.replace(form.coefficients[name], prior=(entry, spread))
+        spreads[name] = [mean, spread]
     drawn.prior = dict(law=law, spreads=spreads, not_taken=list(not_taken))
     return drawn

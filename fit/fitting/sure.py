@@ -157,15 +157,12 @@ def more_runs(runs: Runs, pinned_by: Mapping[str, float]) -> tuple[dict[str, Arr
 
 def separate(problem: Problem) -> dict[str, Json]:
     """The laws fitted to the runs of each number of experts alone, the lower bound on the joint law's training error
-    (Sec. 5.2): {n_experts: coefficients and how many runs}, where there are enough runs to fit one; {} where the law's
-    page names no such law.
+    (Sec. 5.2): {n_experts: coefficients and how many runs}, where there are enough runs to fit one.
 
     They are laws of the problem's own form in which the number of experts changes nothing, so they share its compiled
     search.
     """
-    form, runs, settings = problem.form, problem.runs, problem.settings
-    if not form.separate:
-        return {}
+    form, runs = problem.form, problem.runs
     law, names = FORMS[form.separate["form"]], form.separate["names"]
     enough = []
     for e in np.unique(runs.n_experts):
@@ -174,13 +171,12 @@ def separate(problem: Problem) -> dict[str, Json]:
             enough.append(e)
     if not enough:
         return {}
-    ours = {mine: (theirs, sign) for theirs, (mine, sign) in names.items()}
-    fixed = {name: value for name, value in problem.fixed.items() if name in form.separate["shared"]}
-    held = [form.separate["held"].get(name, fixed.get(name, np.nan)) for name in form.names]
-    problem = problem.holding(held)
-    drawn = law.scaled_starts(np.random.default_rng([settings.seed, 3]), 8, runs)
+    held = {name: value for name, value in problem.fixed.items() if name in form.separate["shared"]}
+    held |= form.separate["held"]
+    problem = problem.holding([held.get(name, np.nan) for name in form.names])
+    drawn = law.scaled_starts(np.random.default_rng([problem.settings.seed, 3]), 8, runs)
     starts = np.zeros((len(drawn), len(form.names)))
-    for mine, (theirs, sign) in ours.items():
+    for theirs, (mine, sign) in names.items():
         starts[:, form.names.index(mine)] = sign * drawn[:, law.names.index(theirs)]
     starts = starts * problem.data["moving"]
     k, masks = len(starts), problem.filled(np.stack([runs.n_experts == e for e in enough]).astype(float))
@@ -200,7 +196,7 @@ def separate_errors(form: Form, alone: Mapping[str, Json], runs: Runs) -> Json |
     """Errors of the laws that separate fitted, over the runs of the numbers of experts that have one; None if none
     has."""
     rows = np.array([f"{e:g}" in alone for e in runs.n_experts], bool)
-    if not form.separate or not rows.any():
+    if not rows.any():
         return None
     law, runs = FORMS[form.separate["form"]], subset(runs, rows)
     log_loss = np.empty(len(runs))
