@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from fit.architecture_search import holistic_plan, holistic_runs, holistic_text
 from fit.asked import fits, plans, searches
-from fit.data import frames
 from fit.data.files import check_writable, write_text
+from fit.data.frames import read
 from fit.data.table import Table, plain
 from fit.equal_flops import surface as surfaces
 from fit.errors import UserError
@@ -53,13 +53,6 @@ class Answer:
     if TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any: ...
-
-
-def read(runs: object, columns: dict[str, str] | None = None) -> Table:
-    """A table of runs: a .csv, .jsonl or .parquet file, a pandas frame, a list of dictionaries (a run each) or a
-    dictionary of columns; columns: {ours: theirs}, such as {"loss": "val_loss"}. Raises UserError for what cannot be
-    read, or has no such columns."""
-    return frames.of(runs, columns)
 
 
 def save(law: Law, path: str | os.PathLike) -> None:

@@ -88,7 +88,8 @@ class Form:
         self.ordered = [(i, self.names.index(c.above)) for i, c in enumerate(self.coefficients.values()) if c.above]
         self.profiled = tuple(name for name, c in self.coefficients.items() if c.pinned_by)
         self.centred = tuple(dict.fromkeys(column for c in self.coefficients.values() for column in c.slopes))
-        self.separate, reduced = getattr(page, "SEPARATE", None), getattr(page, "at_experts", None)
+        self.separate: typing.Any = getattr(page, "SEPARATE", None)
+        reduced = getattr(page, "at_experts", None)
         self.at_experts: Callable[[ByName, Numbers], Reduced] | None = reduced and (
             lambda c, n_experts: Reduced(*reduced(c, n_experts))
         )

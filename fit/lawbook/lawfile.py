@@ -69,7 +69,7 @@ class Law:
     ) -> dict[str, Array]:
         """The columns that the law reads, as float64 arrays; UserError at the first value that no model has."""
         if frames.is_table(n_active):
-            models = frames.of(n_active)
+            models = frames.read(n_active)
             return {name: models.numbers(name) for name in self.form.columns}
         given, columns = more | dict(n_active=n_active, n_tokens=n_tokens, n_experts=n_experts), {}
         for name in self.form.columns:

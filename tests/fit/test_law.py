@@ -270,7 +270,7 @@ def test_no_decay_can_still_be_asked_for(tmp_path, capsys):
 def test_runs_without_losses_by_position_are_no_reason_to_refuse_a_table():
     rows = [dict(n_active=1e5 * i, n_tokens=1e6, loss=2.0, loss_1_2=2.6, loss_3_4=2.2, loss_5_8=2.1) for i in (1, 2, 3)]
     rows[1]["loss_5_8"] = None
-    assert fitting.transition(read_runs(frames.of(rows), FORMS["chinchilla"].columns)) == []
+    assert fitting.transition(read_runs(frames.read(rows), FORMS["chinchilla"].columns)) == []
 
 
 def with_positions(tmp_path, gains):
