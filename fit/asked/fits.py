@@ -123,8 +123,7 @@ class Fit(Asked):
         """Of what is done beside it."""
         from fit.fitting.problem import Options
 
-        same = ("holdout", "weights", "select", "mix_corpora", "bootstrap", "bootstrap_form", "bootstrap_by")
-        return Options(percentiles=self.percentiles, **{name: getattr(self, name) for name in same})
+        return Options(**{field.name: getattr(self, field.name) for field in dataclasses.fields(Options)})
 
 
 def _held(form: Form, given: dict[str, str]) -> dict[str, float]:

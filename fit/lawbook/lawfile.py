@@ -7,7 +7,7 @@ import json
 import os
 import pathlib
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -221,23 +221,21 @@ class Law:
         column unique_tokens is n_tokens against the tokens of the text that the law was fitted on (low is 0).
         """
         outside = []
-        for column, (value, low, high) in self._asked(n_active, n_tokens, n_experts, flops, more).items():
+        for column, (value, low, high) in self._asked(n_active, n_tokens, n_experts, flops, **more).items():
             if not low * (1 - ROUNDING) <= value <= high * (1 + ROUNDING):
                 factor = value / high if value > high else low / value
                 outside.append(dict(column=column, value=float(value), low=low, high=high, factor=float(factor)))
         return outside
 
-    def inside(
-        self, n_active: Opt = None, n_tokens: Opt = None, n_experts: Opt = None, flops: Opt = None, **more: Opt
-    ) -> Array:
-        """Whether extrapolation finds nothing, for arrays that broadcast together."""
-        given = [v for v in (n_active, n_tokens, n_experts, flops, *more.values()) if v is not None]
-        ranges = self._asked(n_active, n_tokens, n_experts, flops, more).values()
+    def inside(self, *counts: Opt, **more: Opt) -> Array:
+        """Whether extrapolation, given the same, finds nothing; for arrays that broadcast together."""
+        given = [v for v in (*counts, *more.values()) if v is not None]
+        ranges = self._asked(*counts, **more).values()
         fine = [(low * (1 - ROUNDING) <= value) & (value <= high * (1 + ROUNDING)) for value, low, high in ranges]
         return np.logical_and.reduce(np.broadcast_arrays(True, *fine, *given)[: 1 + len(fine)])
 
     def _asked(
-        self, n_active: Opt, n_tokens: Opt, n_experts: Opt, flops: Opt, more: Mapping[str, Opt]
+        self, n_active: Opt = None, n_tokens: Opt = None, n_experts: Opt = None, flops: Opt = None, **more: Opt
     ) -> dict[str, tuple]:
         """{column: (value asked, low, high)} of what is asked and known."""
         if flops is None and n_active is not None and n_tokens is not None:
