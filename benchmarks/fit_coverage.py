@@ -87,8 +87,9 @@ def one(seed, form, make, truth, experts, noise):
     """Which true values the intervals of one simulation contain: {what: booleans}."""
     runs, labels = make(seed)
     form, settings = FORMS[form], Settings(weight_decay=None)
-    found, problem = fitting.fit_by_default(form, runs, settings, np.ones(len(runs)), labels, quiet=True)
-    record = how_sure(problem, found, "trunks", fitting.Options(bootstrap=100), quiet=True)
+    runs = dataclasses.replace(runs, trunks=labels)
+    found, problem = fitting.fit_by_default(form, runs, settings, quiet=True)
+    record = how_sure(problem, found, fitting.Options(bootstrap=100), quiet=True)
     law, true = Law("simulated", form, found.coefficients, record), Law("true", form, truth, {})
     held, rng = {}, np.random.default_rng([seed, 1])
     e = np.array(experts, float)

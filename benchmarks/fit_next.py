@@ -83,9 +83,8 @@ def pilot_of(true, rng):
     loss = fit_runs.joint_loss(**columns, c=true) * np.exp(errors(rng, labels))
     table = Table("the pilot", {k: v.tolist() for k, v in columns.items()} | dict(loss=loss.tolist(), run=names), [])
     table.rows = list(range(len(names)))
-    runs = fitting.read_runs(table, JOINT.columns)
-    labels = trunks_of(table)[0]
-    found, problem = fitting.fit_by_default(JOINT, runs, Settings(weight_decay=None), np.ones(len(runs)), labels, True)
+    runs = dataclasses.replace(fitting.read_runs(table, JOINT.columns), trunks=trunks_of(table)[0])
+    found, problem = fitting.fit_by_default(JOINT, runs, Settings(weight_decay=None), quiet=True)
     scatter = noise_lib.noise(problem, found.free)
     record = dict(
         form="joint",

@@ -14,10 +14,10 @@ Its rooms, each of which imports only those above it (tests/test_repository.py):
 
   errors.py     UserError
   aliases.py    names of types
-  form.py       what follows from a law's page: the vector that the solver moves, starts
   words/        numbers as people read them; the sentences of a plan
   shape/        counts of a width and a number of experts: the paper's architecture, others
   data/         tables read strictly, and from Python; runs and their trunks
+  form.py       what follows from a law's page: the vector that the solver moves, starts
   importers/    runs of other tools as a table: one function per tool
   laws/         one page (module) per law: its columns, coefficients, formula, starts, published values
   lawbook/      a law: a form with coefficients (a preset, a law.json), predictions, the range fitted, its models

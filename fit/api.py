@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 from fit.architecture_search import holistic as holistic_laws
 from fit.architecture_search import holistic_runs, holistic_text
 from fit.asked import fits, plans, searches
-from fit.data import frames
 from fit.data.files import check_writable, write_text
+from fit.data.frames import read
 from fit.data.table import Table, plain
 from fit.equal_flops import surface as surfaces
 from fit.errors import UserError
-from fit.lawbook import lawfile, predictions
-from fit.lawbook.lawfile import Law
+from fit.lawbook import predictions
+from fit.lawbook.lawfile import Law, load
 from fit.laws import FORMS
 from fit.next_runs import next_text
 from fit.planning import compare as comparing
@@ -56,24 +56,9 @@ class Answer:
         def __getattr__(self, name: str) -> Any: ...
 
 
-def read(runs: object, columns: dict[str, str] | None = None) -> Table:
-    """A table of runs: a .csv, .jsonl or .parquet file, a pandas frame, a list of dictionaries (a run each) or a
-    dictionary of columns; columns: {ours: theirs}, such as {"loss": "val_loss"}. Raises UserError for what cannot be
-    read, or has no such columns."""
-    return frames.of(runs, columns)
-
-
-def load(law: Law | str | os.PathLike, field: str = "law") -> Law:
-    """A law.json or a published law; field: what an error calls it. Raises UserError where it is neither, or does not
-    hold a complete law."""
-    return law if isinstance(law, Law) else lawfile.load(law, field)
-
-
 def save(law: Law, path: str | os.PathLike) -> None:
     """Writes a law from `fit.law` as a law.json. Raises UserError where it cannot be written."""
-    from fit.fitting import fitting
-
-    fitting.save(law.record, str(path))
+    write_text(str(path), json.dumps(plain(law.record), indent=1, allow_nan=False) + "\n")
 
 
 def law(
@@ -88,19 +73,20 @@ def law(
     asked, runs = asked or fits.Fit.of("law", options | dict(form=form)), read(runs)
     if len(asked.forms) > 1:
         raise UserError(f"--form={','.join(asked.form or ())}: expected a single form")
-    how = asked.options(runs.names)
+    how = asked.options()
     with _float64():
         from fit.fitting import choice, fitting, prior, solvers
 
         with solvers.kept():
             if asked.forms:
                 asked_for = prior.drawn_to(asked.forms[0], asked.prior) if asked.prior else asked.forms[0]
-                record = fitting.fit_file(runs, asked_for, asked.settings(asked_for), how, quiet)
+                fitted = fitting.fitted(runs, asked_for, asked.settings(asked_for), how, quiet)
+                record = fitting.record_of(fitted, quiet)
             else:
                 record = choice.fit_best(runs, asked.settings, how, quiet, asked.prior)
     record = json.loads(json.dumps(plain(record), allow_nan=False))  # as a law.json would be read
-    fitted = FORMS[record["form"]]
-    return Law("the fitted law", fitted, {name: float(record["coefficients"][name]) for name in fitted.names}, record)
+    chosen = FORMS[record["form"]]
+    return Law("the fitted law", chosen, {name: float(record["coefficients"][name]) for name in chosen.names}, record)
 
 
 def compare_forms(runs: object, *, asked: fits.Fit, quiet: bool = True) -> dict:
@@ -110,7 +96,7 @@ def compare_forms(runs: object, *, asked: fits.Fit, quiet: bool = True) -> dict:
         from fit.fitting import forms, solvers
 
         with solvers.kept():
-            return forms.compare(runs, asked.forms, asked.settings(asked.forms[0]), asked.options(runs.names), quiet)
+            return forms.compare(runs, asked.forms, asked.settings(asked.forms[0]), asked.options(), quiet)
 
 
 def predict(law: Law | str, runs: object = None, *, asked: searches.Model | None = None, **model: object) -> Answer:

@@ -21,6 +21,7 @@ from types import ModuleType
 import numpy as np
 
 from fit.aliases import Array, ByName, Floats, Numbers
+from fit.data.runs import Runs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,54 +67,45 @@ class Reduced(typing.NamedTuple):
         return (self.m * n_active**self.mu + self.n * n_tokens**self.nu) ** self.k + self.c
 
 
-class Page(typing.Protocol):
-    """What every page declares; laws/__init__.py lists what it may add."""
-
-    __file__: str
-    COLUMNS: tuple[str, ...]
-    COEFFICIENTS: dict[str, Coefficient]
-    PRESETS: dict[str, dict[str, typing.Any]]
-    log_loss: Callable[[ModuleType, ByName, ByName], Array]
-
-
-class Measured(typing.Protocol):
-    """Runs, as far as their columns and losses go."""
-
-    columns: dict[str, Array]
-    loss: Array
+def _entry(name: str, coefficient: Coefficient) -> str:
+    """What stands for a coefficient in `free`."""
+    if coefficient.above:
+        return f"ln({name} / {coefficient.above} - 1)"
+    if coefficient.share:
+        return f"ln(1 / {name} - 1)"
+    return f"ln {name}" if coefficient.positive else name
 
 
 class Form:
-    """A page (a module with COLUMNS, COEFFICIENTS, log_loss and PRESETS) as fit uses it; docs/laws.md shows one."""
+    """A page as fit uses it: a module with what laws/__init__.py lists."""
 
-    def __init__(self, page: Page) -> None:
+    def __init__(self, page: typing.Any) -> None:
         self.page = page
         self.name = getattr(page, "NAME", None) or pathlib.Path(page.__file__).stem
         self.columns, self.coefficients, self.presets = page.COLUMNS, page.COEFFICIENTS, page.PRESETS
         self.names = tuple(self.coefficients)
-        self.free = tuple(self._entry(name, c) for name, c in self.coefficients.items())
+        self.free = tuple(_entry(name, c) for name, c in self.coefficients.items())
+        self.ordered = [(i, self.names.index(c.above)) for i, c in enumerate(self.coefficients.values()) if c.above]
         self.profiled = tuple(name for name, c in self.coefficients.items() if c.pinned_by)
         self.centred = tuple(dict.fromkeys(column for c in self.coefficients.values() for column in c.slopes))
-        self.separate, reduced = getattr(page, "SEPARATE", None), getattr(page, "at_experts", None)
+        self.separate: typing.Any = getattr(page, "SEPARATE", None)
+        reduced = getattr(page, "at_experts", None)
         self.at_experts: Callable[[ByName, Numbers], Reduced] | None = reduced and (
             lambda c, n_experts: Reduced(*reduced(c, n_experts))
         )
         self.prior: dict | None = None  # where the exponents are drawn to those of a law (fit/fitting/prior.py)
-        self._believe()
         usual = lambda c: (-14, 30) if c.above else (-300, 300) if c.positive else (-20, 20)
         self.bounds = np.array([c.bounds or usual(c) for c in self.coefficients.values()], float)
 
-    def _believe(self) -> None:
-        self.believed = [i for i, c in enumerate(self.coefficients.values()) if c.prior]
-        self.belief = np.array([c.prior or (0.0, np.inf) for c in self.coefficients.values()], float).T
+    @property
+    def believed(self) -> list[int]:
+        """Places of the coefficients that have a prior."""
+        return [i for i, c in enumerate(self.coefficients.values()) if c.prior]
 
-    def believing(self, priors: dict[str, tuple[float, float]]) -> Form:
-        """This form with priors {coefficient: (mean, standard deviation)} of entries of `free`."""
-        form = copy.copy(self)
-        replaced = {name: dataclasses.replace(self.coefficients[name], prior=prior) for name, prior in priors.items()}
-        form.coefficients = self.coefficients | replaced
-        form._believe()
-        return form
+    @property
+    def belief(self) -> Array:
+        """[2, n]: means and standard deviations of the priors, 0 and infinite where there is none."""
+        return np.array([c.prior or (0.0, np.inf) for c in self.coefficients.values()], float).T
 
     @property
     def shares(self) -> list[str]:
@@ -133,13 +125,6 @@ class Form:
         form.at_experts = None
         return form
 
-    def _entry(self, name: str, coefficient: Coefficient) -> str:
-        if coefficient.above:
-            return f"ln({name} / {coefficient.above} - 1)"
-        if coefficient.share:
-            return f"ln(1 / {name} - 1)"
-        return f"ln {name}" if coefficient.positive else name
-
     def is_positive(self, name: str) -> bool:
         """Whether a coefficient is positive by construction."""
         return self.coefficients[name].positive or bool(self.coefficients[name].above)
@@ -158,12 +143,11 @@ class Form:
     def _by_name(self, free: Array, xp: ModuleType) -> dict[str, Array]:
         """The coefficients of free [n, ...] by name, and the entries of `free` by theirs."""
         c = dict(zip(self.free, free))
-        for name, coefficient in self.coefficients.items():
+        for (name, coefficient), entry in zip(self.coefficients.items(), free):
             if coefficient.above:
-                share = c[self._entry(name, coefficient)]
-                c[f"ln {name}"] = c[f"ln {coefficient.above}"] + xp.logaddexp(0.0, share)
+                c[f"ln {name}"] = c[f"ln {coefficient.above}"] + xp.logaddexp(0.0, entry)
             if coefficient.share:
-                c[name] = 1 / (1 + xp.exp(c[self._entry(name, coefficient)]))
+                c[name] = 1 / (1 + xp.exp(entry))
             elif self.is_positive(name):
                 c[name] = xp.exp(c[f"ln {name}"])
         return c
@@ -175,17 +159,16 @@ class Form:
 
     def to_free(self, c: ByName) -> Array:
         """free [n, ...] of coefficients by name, numbers or arrays."""
-        return np.array([self._to_free(name, c[name], c) for name in self.names])
-
-    def _to_free(self, name: str, value: Numbers, c: ByName) -> Numbers:
-        """The entry of `free` of a coefficient's value, given the others by name."""
-        coefficient = self.coefficients[name]
-        if coefficient.above:
-            return np.log(value / c[coefficient.above] - 1)
-        if coefficient.share:
-            with np.errstate(divide="ignore"):
-                return np.clip(np.log(1 / np.asarray(value, float) - 1), *self.bounds[self.names.index(name)])
-        return np.log(value) if coefficient.positive else value
+        free = []
+        for (name, coefficient), bounds in zip(self.coefficients.items(), self.bounds):
+            entry = np.log(c[name]) if coefficient.positive else c[name]
+            if coefficient.above:
+                entry = np.log(c[name] / c[coefficient.above] - 1)
+            if coefficient.share:
+                with np.errstate(divide="ignore"):
+                    entry = np.clip(np.log(1 / np.asarray(c[name], float) - 1), *bounds)
+            free.append(entry)
+        return np.array(free)
 
     def recentre(self, free: Array, origin: Mapping[str, float], xp: ModuleType = np) -> Array:
         """free [n, ...] of the same law with ln column measured from `origin` {column: number}."""
@@ -203,38 +186,32 @@ class Form:
         """
         rows, given = list(free), ~xp.isnan(held)
         value = xp.where(given, held, 1.0)
-        for i, (name, coefficient) in enumerate(self.coefficients.items()):
-            if coefficient.above:
-                j = self.names.index(coefficient.above)
-                low, high, both = xp.log(value[j]), xp.log(value[i]), given[i] & given[j]
-                rows[i] = xp.where(both, xp.log(xp.expm1(xp.where(both, high - low, 1.0))), free[i])
-                rows[j] = xp.where(given[j], low, xp.where(given[i], high - xp.logaddexp(0.0, rows[i]), free[j]))
-            elif not any(c.above == name for c in self.coefficients.values()):
-                entry = xp.log(value[i]) if coefficient.positive else value[i]
-                if coefficient.share:  # the bounds make of it what stands for exactly 1
-                    entry = xp.log(xp.maximum(1 / value[i] - 1, 1e-300))
-                rows[i] = xp.where(given[i], entry, free[i])
+        for i, coefficient in enumerate(self.coefficients.values()):
+            entry = xp.log(value[i]) if coefficient.positive else value[i]
+            if coefficient.share:  # the bounds make of it what stands for exactly 1
+                entry = xp.log(xp.maximum(1 / value[i] - 1, 1e-300))
+            rows[i] = xp.where(given[i], entry, free[i])
+        for i, j in self.ordered:
+            low, high, both = xp.log(value[j]), xp.log(value[i]), given[i] & given[j]
+            rows[i] = xp.where(both, xp.log(xp.expm1(xp.where(both, high - low, 1.0))), free[i])
+            rows[j] = xp.where(given[j], low, xp.where(given[i], high - xp.logaddexp(0.0, rows[i]), free[j]))
         return xp.stack(rows)
 
     def begin(self, free: Array, held: Array) -> Array:
         """The free [n, ...] at which a search with held coefficients begins: if only the upper of two ordered
         coefficients is held, the lower begins at its value in `free`."""
         rows = list(free)
-        for i, coefficient in enumerate(self.coefficients.values()):
-            if coefficient.above:
-                j = self.names.index(coefficient.above)
-                alone = np.isnan(held[j]) & ~np.isnan(held[i])
-                gap = np.log(np.where(alone, held[i], np.e)) - np.where(alone, free[j], 0)
-                rows[i] = np.where(alone, np.log(np.expm1(np.maximum(gap, 0.1))), free[i])
+        for i, j in self.ordered:
+            alone = np.isnan(held[j]) & ~np.isnan(held[i])
+            gap = np.log(np.where(alone, held[i], np.e)) - np.where(alone, free[j], 0)
+            rows[i] = np.where(alone, np.log(np.expm1(np.maximum(gap, 0.1))), free[i])
         return np.stack(rows)
 
     def moving(self, held: Array) -> Array:
         """bool [n, ...]: which entries of `free` the search still moves when `held` are held."""
         rows = list(np.isnan(held))
-        for i, coefficient in enumerate(self.coefficients.values()):
-            if coefficient.above:
-                j = self.names.index(coefficient.above)
-                rows[i], rows[j] = rows[i] | rows[j], rows[i] & rows[j]
+        for i, j in self.ordered:
+            rows[i], rows[j] = rows[i] | rows[j], rows[i] & rows[j]
         return np.stack(rows)
 
     def starts(self) -> Array:
@@ -252,7 +229,7 @@ class Form:
             values = np.array(c.starts, float)
             yield np.log(1 / values - 1) if c.share else np.log(values) if self.is_positive(name) else values
 
-    def scaled_starts(self, rng: np.random.Generator, count: int, runs: Measured) -> Array:
+    def scaled_starts(self, rng: np.random.Generator, count: int, runs: Runs) -> Array:
         """`count` random starts, rows of `free` for columns centred by the means of their logarithms: drawn by the
         page's scaled_starts to fit the runs or, without one, from the span of the published grid."""
         if own := getattr(self.page, "scaled_starts", None):

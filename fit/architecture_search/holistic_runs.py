@@ -70,13 +70,13 @@ class Search:
 
 
 def read(runs: object) -> Search:
-    """The Search in a table of runs (what frames.of takes, or a Search) as launch.collect writes it: d_model, n_blocks,
+    """The Search in a table of runs (what fit.read takes, or a Search) as launch.collect writes it: d_model, n_blocks,
     n_heads, n_experts, seq_len, n_tokens, loss; head_dim (d_model / n_heads), n_kv_heads (n_heads), top_k (1),
     n_shared_experts (0), d_ff (3 d_model), d_expert (d_ff), n_dense_blocks (0) where they differ from the value in
     brackets. Each is a column or stands in the column overrides. UserError on a bad value."""
     if isinstance(runs, Search):
         return runs
-    runs = frames.of(runs)
+    runs = frames.read(runs)
     held, c = shapes.held(runs), dict(d_model=runs.numbers("d_model", (1, 1e7)))
 
     def column(name: str, default: Any, low: int) -> Array:

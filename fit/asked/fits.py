@@ -61,7 +61,7 @@ class Fit(Asked):
         "A law.json or the name of a published law to whose exponents of size and data, and k, its are drawn, by a "
         "spread as between other sweeps: for a few dozen runs. Without --form, the law has a k where that one has.",
         None,
-        lambda name, value: value if isinstance(value, Law) else load(value, name),
+        lambda name, value: load(value, name),
     )
     starts: int | str = free(
         "Number of random starts, scaled to the runs; or paper for the published grid (joint: 19,683).", "128"
@@ -119,12 +119,11 @@ class Fit(Asked):
         starts, fix = 0 if self.starts == "paper" else int(self.starts), tuple(sorted(_held(form, self.fix).items()))
         return Settings(starts=starts, fix=fix, **{name: getattr(self, name) for name in same})
 
-    def options(self, columns: dict[str, str]) -> "problem.Options":
-        """Of what is done beside it; columns: {ours: theirs} of the table."""
+    def options(self) -> "problem.Options":
+        """Of what is done beside it."""
         from fit.fitting.problem import Options
 
-        same = ("holdout", "weights", "select", "mix_corpora", "bootstrap", "bootstrap_form", "bootstrap_by")
-        return Options(percentiles=self.percentiles, columns=columns, **{name: getattr(self, name) for name in same})
+        return Options(**{field.name: getattr(self, field.name) for field in dataclasses.fields(Options)})
 
 
 def _held(form: Form, given: dict[str, str]) -> dict[str, float]:

@@ -48,7 +48,7 @@ class Columns(Asked):
 
     def read(self, path: str) -> Table | str:
         """The table by these names; the path where there are none, for a law may know its own."""
-        return frames.of(path, self.columns) if self.columns else path
+        return frames.read(path, self.columns) if self.columns else path
 
 
 @dataclasses.dataclass(kw_only=True)

@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-import tempfile
+import secrets
 from collections.abc import Generator
 
 from fit.errors import UserError
@@ -13,11 +13,11 @@ def _temporary(path: str) -> str:
     folder, name = os.path.split(os.path.abspath(path))
     if os.path.isdir(path):
         raise UserError(f"{path}: cannot be written: it is a folder")
+    temporary = os.path.join(folder, f".{name}.{secrets.token_hex(8)}{os.path.splitext(name)[1]}")
     try:
-        handle, temporary = tempfile.mkstemp(dir=folder, prefix=f".{name}.", suffix=os.path.splitext(name)[1])
+        open(temporary, "x").close()
     except OSError as e:
         raise UserError(f"{path}: cannot be written: {e.strerror}") from e
-    os.close(handle)
     return temporary
 
 
@@ -32,9 +32,6 @@ def replacing(path: str) -> Generator[str]:
         if isinstance(e, OSError):
             raise UserError(f"{path}: cannot be written: {e.strerror or e}") from e
         raise
-    mask = os.umask(0)
-    os.umask(mask)
-    os.chmod(temporary, 0o666 & ~mask)  # mkstemp's 0600 would hide the file from others
     os.replace(temporary, path)
 
 

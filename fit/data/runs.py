@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -23,34 +24,32 @@ SAME += ("overrides", "seed", "config")
 
 @dataclasses.dataclass
 class Runs:
-    """What a law reads of the runs in `path`: columns {name: float64 [n_runs]} and loss [n_runs]; index [n_runs]: each
-    run's place in the table, `rows` where some were left out. table: without rows where no table holds the runs."""
+    """What a law reads of the runs in `path`: columns {name: float64 [n_runs]} and loss [n_runs]. table: without rows
+    where no table holds the runs; index [n_runs]: each run's place in it. weights [n_runs]: how much a run counts in a
+    fit. trunks: labels int [n_runs] of the runs that share an error, None where each stands for itself; shared_by: what
+    shares one, in words."""
 
     path: str
     columns: dict[str, Array]
     loss: Array
     table: Table
-    rows: dataclasses.InitVar[Array | None] = None
-    index: Array = dataclasses.field(init=False)
+    index: Any = None
+    weights: Any = None
+    trunks: Array | None = None
+    shared_by: str = "runs"
 
-    def __post_init__(self, rows: Array | None) -> None:
-        self.columns = {name: self.columns.get(name, np.ones(len(self.loss))) for name in ALWAYS} | self.columns
-        self.index = np.arange(len(self.loss)) if rows is None else rows
+    def __post_init__(self) -> None:
+        one = np.ones(len(self.loss))
+        self.columns = {name: self.columns.get(name, one) for name in ALWAYS} | self.columns
+        self.index = np.arange(len(self.loss)) if self.index is None else self.index
+        self.weights = one if self.weights is None else self.weights
 
     def __len__(self) -> int:
         return len(self.loss)
 
-    @property
-    def n_active(self) -> Array:
-        return self.columns["n_active"]
-
-    @property
-    def n_tokens(self) -> Array:
-        return self.columns["n_tokens"]
-
-    @property
-    def n_experts(self) -> Array:
-        return self.columns["n_experts"]
+    n_active = property(lambda self: self.columns["n_active"])
+    n_tokens = property(lambda self: self.columns["n_tokens"])
+    n_experts = property(lambda self: self.columns["n_experts"])
 
     @property
     def flops(self) -> Array:
@@ -72,7 +71,14 @@ class Runs:
 def subset(runs: Runs, rows: Array) -> Runs:
     """The runs where `rows` (boolean [n_runs], or indices) says so."""
     columns = {name: values[rows] for name, values in runs.columns.items()}
-    return Runs(runs.path, columns, runs.loss[rows], runs.table, runs.index[rows])
+    trunks = None if runs.trunks is None else np.unique(runs.trunks[rows], return_inverse=True)[1]
+    each = {name: getattr(runs, name)[rows] for name in ("loss", "index", "weights")}
+    return dataclasses.replace(runs, columns=columns, trunks=trunks, **each)
+
+
+def corpora(table: Table) -> list[str]:
+    """Fingerprints of the text that the runs of a table were trained on, where it has them."""
+    return sorted({str(v) for v in table.column("corpus_fingerprint")}) if "corpus_fingerprint" in table else []
 
 
 def read_runs(
@@ -88,14 +94,11 @@ def read_runs(
     if "n_active" not in columns and "n_active" in table:  # for the training FLOPs
         ordered.append("n_active")
     runs = Runs(path, {name: table.numbers(name) for name in ordered}, table.numbers("loss"), table)
-    corpora = (
-        sorted({str(value) for value in table.column("corpus_fingerprint")}) if "corpus_fingerprint" in table else []
-    )
-    if len(corpora) > 1 and not mix_corpora:
+    if len(found := corpora(table)) > 1 and not mix_corpora:
         raise UserError(
-            f"{path}, column corpus_fingerprint: found {len(corpora)} corpora ({', '.join(corpora[:3])}"
-            f"{', ...' if len(corpora) > 3 else ''}); losses on different text do not compare: fit one corpus, "
-            "or say --mix_corpora"
+            f"{path}, column corpus_fingerprint: found {len(found)} corpora ({', '.join(found[:3])}"
+            f"{', ...' * (len(found) > 3)}); losses on different text do not compare: fit one corpus, or say "
+            "--mix_corpora"
         )
     return runs
 

@@ -50,9 +50,8 @@ def parabola(size: Array, loss: Array, rng: np.random.Generator | None = None) -
         root = np.linalg.cholesky(np.linalg.inv(design.T @ design))
         t = rng.normal(size=(DRAWS, 3)) / np.sqrt(rng.chisquare(free, (DRAWS, 1)) / free)
         some = c + np.sqrt(variance) * t @ root.T
-        drawn = np.where(
-            some[:, 0] > 0, np.exp(middle - some[:, 1] / (2 * np.where(some[:, 0] > 0, some[:, 0], 1))), np.nan
-        )
+        some[some[:, 0] <= 0] = np.nan
+        drawn = np.exp(middle - some[:, 1] / (2 * some[:, 0]))
     return dict(best=float(np.exp(lowest)), loss=float(c[2] - c[1] ** 2 / (4 * c[0])), drawn=drawn)
 
 

@@ -2,4 +2,4 @@
 many starts; solvers.py, the steps of both solvers; prior.py, exponents drawn to another law's. holdout.py, runs kept
 out; rolling.py, how far a form is off beyond smaller runs; choice.py, the form taken unless one is asked for;
 forms.py, several forms fitted to the same runs; sure.py, how sure a law is: noise.py, the errors of runs;
-intervals.py, profiles and bootstrap; trend.py, large runs off the law; summary.py, a fit in words."""
+intervals.py, profiles and bootstrap; summary.py, a fit in words."""

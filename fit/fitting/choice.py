@@ -27,13 +27,6 @@ DEFAULT_WEIGHTS = "compute^0.6"
 BETTER = 0.7
 
 
-def forms_for(table: Table) -> list[Form]:
-    """[additive, coupled] Forms for a table: of joint where it has several numbers of experts, else of chinchilla."""
-    mixed = "n_experts" in table and len(np.unique(table.numbers("n_experts"))) > 1
-    additive = "joint" if mixed else "chinchilla"
-    return [FORMS[additive], FORMS[additive + SUFFIX]]
-
-
 def fit_best(
     table: Table,
     settings_of: Callable[[Form], Settings],
@@ -46,33 +39,37 @@ def fit_best(
 
     settings_of: of an additive Form, the Settings. prior: a law to which exponents are drawn, and whose k, or lack of
     one, then makes the choice. Raises UserError."""
-    additive, coupled = forms = forms_for(table)
-    settings = settings_of(additive)
+    mixed = "n_experts" in table and len(np.unique(table.numbers("n_experts"))) > 1
+    additive = FORMS["joint" if mixed else "chinchilla"]
+    coupled, settings = FORMS[additive.name + SUFFIX], settings_of(additive)
     options = dataclasses.replace(options, weights=options.weights or DEFAULT_WEIGHTS)
+    fitted = lambda form: fitting.fitted(table, form, settings, options, quiet)
+    record = lambda law, why, tried=(), steps=None: (
+        fitting.record_of(law, quiet, steps) | dict(choice=dict(tried=list(tried), why=why))
+    )
     if prior:
         form = drawn_to(coupled if prior.form.shares else additive, prior)
         why = f"the law {prior.name}, to which its exponents are drawn, has {'a' if form.shares else 'no'} k"
-        return fitting.fit_file(table, form, settings, options, quiet) | dict(choice=dict(tried=[], why=why))
-    fewest, laws, steps = rolling.RUNS_PER_COEFFICIENT * max(len(form.names) for form in forms), {}, {}
+        return record(fitted(form), why)
+    fewest, laws, steps = rolling.RUNS_PER_COEFFICIENT * len(coupled.names), {}, {}
     try:
-        for form in reversed(forms):
-            laws[form] = fitting.fitted(table, form, settings, options, quiet)
+        for form in (coupled, additive):
+            laws[form] = fitted(form)
             steps[form] = rolling.rolling(sampled(laws[form].problem), fewest, quiet)
     except UserError:  # too few runs, or something that the fit will name
-        law = laws.get(coupled) or fitting.fitted(table, additive, settings, options, quiet)
+        law = laws.get(coupled) or fitted(additive)
         why = (
             f"{law.fit.form.name}, for the runs are too few to say whether {additive.name} or {coupled.name} predicts "
             f"larger ones better: at half of the largest compute that takes {fewest} runs, and {rolling.FEWEST} above"
         )
-        return fitting.record_of(law, options, quiet) | dict(choice=dict(tried=[], why=why))
+        return record(law, why)
     scores = {form: rolling.score(found) for form, found in steps.items()}
     best, other = (additive, coupled) if scores[additive] < BETTER * scores[coupled] else (coupled, additive)
-    tried = [dict(form=form.name, rmse_log=scores[form], rolling=steps[form]) for form in forms]
+    tried = [dict(form=form.name, rmse_log=scores[form], rolling=steps[form]) for form in (additive, coupled)]
     why = (
         f"{best.name} predicts the fitted runs of more compute from those of less with an error of {scores[best]:.2%}, "
         f"{other.name} with {scores[other]:.2%}"
     )
     if scores[best] > scores[other]:
         why += f"; {additive.name} is taken only below {BETTER:.0%} of the other's"
-    record = fitting.record_of(laws[best], options, quiet, steps[best])
-    return record | dict(choice=dict(tried=tried, why=why))
+    return record(laws[best], why, tried, steps[best])

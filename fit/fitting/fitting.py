@@ -2,16 +2,14 @@
 
 import dataclasses
 import importlib.metadata
-import json
 import platform
 import re
 
 import numpy as np
 
-from fit.aliases import Array, Json
-from fit.data.files import write_text
-from fit.data.runs import Runs, read_runs, unlikely
-from fit.data.table import Table, plain
+from fit.aliases import Json
+from fit.data.runs import Runs, corpora, read_runs, unlikely
+from fit.data.table import Table
 from fit.errors import UserError
 from fit.fitting import holdout, rolling, search, solvers
 from fit.fitting import noise as noise_lib
@@ -31,46 +29,36 @@ TRANSITION_NATS = 0.05  # of gain from the text before, beyond the median run's,
 
 @dataclasses.dataclass(frozen=True)
 class Fitted:
-    """A law fitted to the runs of a table: those fitted and those kept out; by: what shares an error, in words;
-    decay_default: whether the weight decay is the default of few runs; warnings: about the table."""
+    """A law fitted to the runs of a table (problem.runs), and those kept out; decay_default: whether the weight decay
+    is the default of few runs; warnings: about the table."""
 
     runs: Runs
-    train: Runs
     validation: Runs
-    by: str
+    options: Options
     fit: search.Fit
     problem: Problem
     decay_default: bool
     warnings: list[str]
 
 
-def fit_file(
-    path: str | Table, form: Form, settings: Settings, options: Options | None = None, quiet: bool = False
-) -> Json:
-    """Fits a law of this form to the runs in `path`; returns the record that law.json holds. Raises UserError.
-
-    For a settings.weight_decay of None see fit_by_default.
-    """
-    options = options or Options()
-    return record_of(fitted(path, form, settings, options, quiet), options, quiet)
-
-
 def fitted(path: str | Table, form: Form, settings: Settings, options: Options, quiet: bool = False) -> Fitted:
-    """The law alone, without what its record says of how sure it is. Raises UserError."""
-    runs = read_runs(path, form.columns, options.mix_corpora, options.columns)
+    """A law of this form fitted to the runs in `path`. For a settings.weight_decay of None see fit_by_default. Raises
+    UserError."""
+    runs = read_runs(path, form.columns, options.mix_corpora)
     warnings = table_warnings(form, runs)
-    train, validation, weights, labels, by = holdout.split(runs, options.holdout, options.weights, options.bootstrap_by)
+    train, validation = holdout.split(runs, options.holdout, options.weights, options.bootstrap_by)
     decay_default = settings.weight_decay is None and len(train) <= FEW_RUNS
-    fit, problem = fit_by_default(form, train, settings, weights, labels, quiet)
+    fit, problem = fit_by_default(form, train, settings, quiet)
     if options.select == "rmse":
         fit = selected(fit, train, validation)
-    return Fitted(runs, train, validation, by, fit, problem, decay_default, warnings)
+    return Fitted(runs, validation, options, fit, problem, decay_default, warnings)
 
 
-def record_of(law: Fitted, options: Options, quiet: bool = False, steps: list[Json] | None = None) -> Json:
-    """What law.json holds of a fitted law. steps: what rolling.rolling found, where it is known. Raises UserError."""
-    runs, train, validation, fit, problem = law.runs, law.train, law.validation, law.fit, law.problem
-    form = fit.form
+def record_of(law: Fitted, quiet: bool = False, steps: list[Json] | None = None) -> Json:
+    """What law.json holds of a fitted law, and how sure that is. steps: what rolling.rolling found, where it is known.
+    Raises UserError."""
+    runs, validation, options, fit, problem = law.runs, law.validation, law.options, law.fit, law.problem
+    form, train = fit.form, problem.runs
     record = dict(
         version=lawcheck.VERSION,
         form=form.name,
@@ -78,8 +66,8 @@ def record_of(law: Fitted, options: Options, quiet: bool = False, steps: list[Js
         objective=fit.objective,
         settings={name: value for name, value in dataclasses.asdict(problem.settings).items() if name != "variance"}
         | dict(fix=problem.fixed, weight_decay_default=law.decay_default)
-        | {name: getattr(options, name) for name in ("holdout", "select", "columns", "bootstrap_by")}
-        | dict(weights=options.weights or "none")
+        | dict(holdout=options.holdout, select=options.select, columns=runs.table.names)
+        | dict(bootstrap_by=options.bootstrap_by, weights=options.weights or "none")
         | (dict(prior=form.prior) if form.prior else {}),
         runs=described(runs, train, form),
         models=models.from_table(runs.table, train.index),
@@ -96,7 +84,7 @@ def record_of(law: Fitted, options: Options, quiet: bool = False, steps: list[Js
     )
     if steps is None and options.holdout == holdout.ROLLING:
         steps = rolling.rolling(sampled(problem), quiet=quiet)
-    sure = how_sure(problem, fit, law.by, options, quiet)
+    sure = how_sure(problem, fit, options, quiet)
     if steps:
         record["rolling"] = steps
     if steps and "bootstrap" in sure and {"n_active", "n_tokens"} <= set(form.columns):  # so that compute is known
@@ -108,9 +96,7 @@ def record_of(law: Fitted, options: Options, quiet: bool = False, steps: list[Js
     return record | sure
 
 
-def fit_by_default(
-    form: Form, runs: Runs, settings: Settings, weights: Array | None, trunks: Array | None = None, quiet: bool = False
-) -> tuple[search.Fit, Problem]:
+def fit_by_default(form: Form, runs: Runs, settings: Settings, quiet: bool = False) -> tuple[search.Fit, Problem]:
     """(Fit, Problem): a settings.weight_decay of None is 0 or, up to FEW_RUNS runs, DECAY_PER_VARIANCE of the
     variance of the runs around the law, less where that costs more than COST. That variance, against which priors are
     weighed too, a first fit estimates. UserError as search.fit."""
@@ -119,7 +105,7 @@ def fit_by_default(
         settings = dataclasses.replace(settings, weight_decay=1e-6 if few else 0.0)
     if form.believed:
         settings = dataclasses.replace(settings, variance=1e-4)
-    problem = prepare(form, runs, settings, weights, trunks)
+    problem = prepare(form, runs, settings)
     fit = search.fit(problem, quiet)
     for _ in range(3 if few or form.believed else 0):  # the first fits may have bent the law by more than the noise
         variance = float(noise_lib.noise(problem, fit.free, shared=False).run ** 2)
@@ -128,10 +114,12 @@ def fit_by_default(
             settings = dataclasses.replace(settings, weight_decay=decay)
         if form.believed:
             settings = dataclasses.replace(settings, variance=variance)
-        problem = prepare(form, runs, settings, weights, trunks)
+        problem = prepare(form, runs, settings)
         fit = search.again(problem, fit)
     if few:
-        off = lambda fit: np.average((form.log_loss(fit.free, runs.columns) - np.log(runs.loss)) ** 2, weights=weights)
+        off = lambda fit: np.average(
+            (form.log_loss(fit.free, runs.columns) - np.log(runs.loss)) ** 2, weights=runs.weights
+        )
         affordable = COST**2 * off(search.again(problem.decaying(0.0), fit))
         while off(fit) > affordable and problem.settings.weight_decay > SMALLEST_DECAY:
             problem = problem.decaying(max(problem.settings.weight_decay / 10, SMALLEST_DECAY))
@@ -155,9 +143,7 @@ def described(runs: Runs, train: Runs, form: Form) -> Json:
     return dict(
         file=runs.path,
         fingerprint=runs.fingerprint(),
-        corpora=sorted({str(v) for v in runs.table.column("corpus_fingerprint")})
-        if "corpus_fingerprint" in runs.table
-        else [],
+        corpora=corpora(runs.table),
         ranges={name: [float(v.min()), float(v.max())] for name, v in columns.items()},
     )
 
@@ -224,9 +210,3 @@ def plan_warnings(fit: search.Fit, runs: Runs) -> list[str]:
                 f"{exponent.max():.3g}): fit plan will refuse it there; give more runs, or hold coefficients by --fix"
             )
     return out
-
-
-def save(record: Json, path: str) -> None:
-    """Writes the record as JSON, completely or not at all, the same bytes each time; a number that is not finite is
-    null."""
-    write_text(path, json.dumps(plain(record), indent=1, allow_nan=False) + "\n")

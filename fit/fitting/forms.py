@@ -5,6 +5,7 @@ aic, bic   n ln(RSS / n) + 2 k or k ln n, of the n fitted runs' log losses; k co
 left_out   errors on each budget of a fit to all other budgets
 """
 
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
@@ -31,12 +32,12 @@ def compare(
     as isoflop.profiles gives them, where runs of equal FLOPs allow any.
     """
     columns = tuple(dict.fromkeys(name for form in forms for name in form.columns))
-    runs = read_runs(path, columns, options.mix_corpora, options.columns)
-    train, validation, weights, labels, _ = holdout.split(runs, options.holdout, options.weights, options.bootstrap_by)
+    runs = read_runs(path, columns, options.mix_corpora)
+    train, validation = holdout.split(runs, options.holdout, options.weights, options.bootstrap_by)
     budgets, by = budgets_of(train)
     rows = []
     for form in forms:
-        fit, problem = fitting.fit_by_default(form, train, settings, weights, labels, quiet)
+        fit, problem = fitting.fit_by_default(form, train, settings, quiet)
         errors = holdout.errors(form, fit.free, train)
         n, k = len(train), len(form.names) + 1
         spread = n * np.log(max(errors["rmse_log"], 1e-15) ** 2)
@@ -67,7 +68,7 @@ def left_out(problem: Problem, fit: search.Fit, budgets: Array) -> Json | None:
     predicted = np.empty(len(runs))
     for budget in range(budgets.max() + 1):
         mine = budgets == budget
-        without = prepare(form, runs, problem.settings, problem.weights * ~mine, problem.trunks)
+        without = prepare(form, dataclasses.replace(runs, weights=runs.weights * ~mine), problem.settings)
         try:
             search.check_enough(without)
         except UserError:

@@ -1,5 +1,6 @@
 """Runs kept out of the fit, weights of runs, and how far a law is from runs."""
 
+import dataclasses
 import re
 
 import numpy as np
@@ -70,15 +71,13 @@ def run_weights(runs: Runs, rule: str | None) -> Array:
     return weights / weights.mean()
 
 
-def split(
-    runs: Runs, rule: str, weights: str | None = None, by: str = "trunk"
-) -> tuple[Runs, Runs, Array, Array | None, str]:
-    """(runs to fit, those held out, weights and trunk labels of those to fit, labels None where each run stands for
-    itself, what trunks are called); UserError where one of the rules makes no sense."""
-    labels, called = trunks_of(runs.table, by)
+def split(runs: Runs, rule: str, weights: str | None = None, by: str = "trunk") -> tuple[Runs, Runs]:
+    """(runs to fit, those held out), with weights and trunks by these rules; UserError where one of them makes no
+    sense."""
+    trunks, shared_by = trunks_of(runs.table, by)
     out = held_out(runs, rule)
-    labels = None if labels is None else np.unique(labels[~out], return_inverse=True)[1]
-    return subset(runs, ~out), subset(runs, out), run_weights(runs, weights)[~out], labels, called
+    runs = dataclasses.replace(runs, weights=run_weights(runs, weights), trunks=trunks, shared_by=shared_by)
+    return subset(runs, ~out), subset(runs, out)
 
 
 def errors(form: Form, free: Array, runs: Runs) -> Json:

@@ -10,7 +10,9 @@ found by trying values outwards, then ever closer around the crossing.
 default the runs stay as they are and their *errors* are drawn anew.
 """
 
-from collections.abc import Mapping, Sequence
+import bisect
+import itertools
+from collections.abc import Mapping
 
 import numpy as np
 import scipy.special
@@ -26,56 +28,49 @@ ROUNDS, CLOSE = 8, 0.02  # of rounds at most; ends once the crossing lies within
 
 
 class _End:
-    """The search for one end of one interval: `tried` distances (in the logarithm of the coefficient) and what they
-    cost."""
+    """The search for one end of one interval: `tried` holds (distance in the logarithm of the coefficient, root of the
+    ratio there, free), by distance; the end is where the root passes `limit`."""
 
-    def __init__(self, problem: Problem, name: str, best: float, sign: int, guess: float) -> None:
-        self.name, self.best, self.sign = name, best, sign
+    def __init__(self, problem: Problem, fit: search.Fit, name: str, sign: int, guess: float, limit: float) -> None:
+        self.name, self.best, self.sign, self.limit = name, fit.coefficients[name], sign, limit
         form, fixed = problem.form, problem.fixed
         smallest, largest = form.coefficients[name].tried
         smallest = max(smallest, 1.001 * fixed.get(form.coefficients[name].above, 0))
         for other, coefficient in form.coefficients.items():
             if coefficient.above == name:
                 largest = min(largest, 0.999 * fixed.get(other, np.inf))
-        self.farthest = max(1e-3, np.log(largest / best) if sign > 0 else np.log(best / smallest))
-        self.guess = (
-            float(np.clip(guess, 1e-4 * self.farthest, self.farthest / 8)) if np.isfinite(guess) else self.farthest / 64
-        )
-        self.tried, self.roots, self.frees = np.array([0.0]), np.array([0.0]), []
+        self.farthest = max(1e-3, np.log(largest / self.best) if sign > 0 else np.log(self.best / smallest))
+        guess = guess if np.isfinite(guess) else self.farthest / 64
+        self.guess = float(np.clip(guess, 1e-4 * self.farthest, self.farthest / 8))
+        self.tried = [(0.0, 0.0, fit.free)]
 
-    def crossing(self, threshold: float) -> tuple[int, int | None]:
-        """(inner, outer): indices of the tried distances around the first crossing; outer is None while none is
-        beyond."""
-        beyond = np.flatnonzero(self.roots > threshold)
-        return (beyond[0] - 1, beyond[0]) if len(beyond) else (len(self.roots) - 1, None)
+    def crossing(self) -> tuple[tuple, tuple | None]:
+        """What was tried on both sides of the first crossing; the latter is None while none is beyond."""
+        for inner, outer in itertools.pairwise(self.tried):
+            if outer[1] > self.limit:
+                return inner, outer
+        return self.tried[-1], None
 
-    def next(self, threshold: float) -> Array:
+    def next(self) -> Array:
         """The distances to try next; none when the end is known."""
-        inner, outer = self.crossing(threshold)
-        last = self.tried[inner]
+        (last, *_), outer = self.crossing()
         if outer is None:
             if last >= self.farthest:
                 return np.array([])
             if last == 0:
                 return np.append(self.guess * np.geomspace(0.5, 4, TRIED - 1), self.farthest)
             return np.minimum(last * np.geomspace(2, 2**TRIED, TRIED), self.farthest)
-        if self.tried[outer] - last <= CLOSE * self.tried[outer]:
+        if outer[0] - last <= CLOSE * outer[0]:
             return np.array([])
-        between = np.geomspace if self.tried[outer] > 4 * last > 0 else np.linspace
-        return between(last, self.tried[outer], TRIED + 2)[1:-1]
+        between = np.geomspace if outer[0] > 4 * last > 0 else np.linspace
+        return between(last, outer[0], TRIED + 2)[1:-1]
 
-    def add(self, tried: Array, roots: Array, frees: Sequence[Array]) -> None:
-        order = np.argsort(np.append(self.tried, tried), kind="stable")
-        self.frees = [[*self.frees, *frees][i] for i in order]
-        self.tried, self.roots = np.append(self.tried, tried)[order], np.append(self.roots, roots)[order]
-
-    def value(self, threshold: float) -> float | None:
-        """Where the root of the ratio passes the threshold; None if it never does."""
-        inner, outer = self.crossing(threshold)
+    def value(self) -> float | None:
+        """The coefficient at the end; None where it is open."""
+        (last, low, _), outer = self.crossing()
         if outer is None:
             return None
-        low, high = self.roots[inner], self.roots[outer]
-        at = self.tried[inner] + (threshold - low) / (high - low) * (self.tried[outer] - self.tried[inner])
+        at = last + (self.limit - low) / (outer[1] - low) * (outer[0] - last)
         return float(self.best * np.exp(self.sign * at))
 
 
@@ -96,43 +91,35 @@ def profile(
     size = max(fit.objective, 1e-18 * len(problem))  # noise-free losses: nothing below rounding
     names = [name for name in form.profiled if name not in problem.fixed]
     normal = scipy.special.ndtri((1 + LEVEL) / 2)  # the root of chi-squared's quantile
-    limit = {name: normal * np.sqrt((inflation or {}).get(name, 1)) for name in names}
-    ends = [_End(problem, n, best[n], sign, 1.3 * errors[n] / best[n]) for n in names for sign in (-1, 1)]
-    for end in ends:
-        end.frees = [fit.free]
+    ends = []
+    for name in names:
+        limit = normal * np.sqrt((inflation or {}).get(name, 1))
+        ends += [_End(problem, fit, name, sign, 1.3 * errors[name] / best[name], limit) for sign in (-1, 1)]
     for i in range(ROUNDS):
-        todo = [(end, at) for end in ends for at in end.next(limit[end.name])]
+        todo = [(end, at) for end in ends for at in end.next()]
         if not todo:
             break
         values = np.tile(held, (len(todo), 1))
-        starts = np.empty((len(todo), len(fit.free)))
         for row, (end, at) in enumerate(todo):
             values[row, form.names.index(end.name)] = end.best * np.exp(end.sign * at)
-            starts[row] = end.frees[int(np.argmin(np.abs(end.tried - at)))]
+        starts = np.stack([min(end.tried, key=lambda one, at=at: abs(one[0] - at))[2] for end, at in todo])
         trial = problem.holding(values)
         label = None if quiet else f"profiles, {i + 1} of at most {ROUNDS}"
         x, objectives, _ = search.polish(trial, trial.centre(starts), 8, True, label)
-        frees = trial.own(x)
         roots = np.sqrt(problem.sample_of * np.log(np.maximum(objectives, size) / size))
-        for end in ends:
-            rows = [row for row, (other, _) in enumerate(todo) if other is end]
-            if rows:
-                end.add(np.array([todo[row][1] for row in rows]), roots[rows], list(frees[rows]))
+        for (end, at), root, free in zip(todo, roots, trial.own(x)):
+            bisect.insort(end.tried, (at, root, free), key=lambda one: one[0])
     return {
-        name: dict(value=best[name], low=low.value(limit[name]), high=high.value(limit[name]))
+        name: dict(value=best[name], low=low.value(), high=high.value())
         for name, low, high in zip(names, ends[::2], ends[1::2])
     }
 
 
-def distinct_optima(fit: search.Fit, most: int = 3) -> Array:
-    """Up to `most` rows of fit.frees with different objectives within 10% of the best; the best one first."""
-    order = np.argsort(fit.objectives, kind="stable")[: search.BATCH]  # the others were not followed to their end
-    rows = [fit.free]
-    last = fit.objective
-    for i in order:
-        if len(rows) == most or fit.objectives[i] > 1.1 * fit.objective:
-            break
-        if fit.objectives[i] > last * 1.002:
+def distinct_optima(fit: search.Fit) -> Array:
+    """Up to three rows of fit.frees with different objectives within 10% of the best; the best one first."""
+    rows, last = [fit.free], fit.objective
+    for i in np.argsort(fit.objectives, kind="stable")[: search.BATCH]:  # the others were not followed to their end
+        if last * 1.002 < fit.objectives[i] <= 1.1 * fit.objective and len(rows) < 3:
             rows.append(fit.frees[i])
             last = fit.objectives[i]
     return np.stack(rows)
@@ -147,7 +134,7 @@ def bootstrap(problem: Problem, fit: search.Fit, draws: int, how: str, noise: No
     """
     form, runs, n = problem.form, problem.runs, len(problem)
     rng = np.random.default_rng([problem.settings.seed, 1])
-    labels = np.arange(n) if problem.trunks is None else problem.trunks
+    labels = np.arange(n) if runs.trunks is None else runs.trunks
     shrink = np.sqrt(n / problem.sample_of)
     starts = problem.centre(distinct_optima(fit))
     k = len(starts)

@@ -76,7 +76,7 @@ def noise(problem: Problem, free: Array, shared: bool = True) -> Noise:
     by run and trunk by trunk, have expectations linear in both variances: two equations. A variance that comes out
     negative is 0.
     """
-    trunks, n, data = problem.trunks if shared else None, len(problem), problem.data
+    trunks, n, data = problem.runs.trunks if shared else None, len(problem), problem.data
     log_loss, jacobian = sensitivity(problem, free)
     r = data["log_loss"][:n] - log_loss
     weight = data["root_weight"][:n] ** 2 * np.minimum(1, data["delta"] / np.maximum(np.abs(r), 1e-300))
@@ -111,7 +111,7 @@ def growth(problem: Problem, free: Array, noise: Noise) -> dict[str, float] | No
     runs = problem.runs
     middle = float(np.median(runs.flops))
     small = runs.flops < middle
-    if np.ptp(problem.weights) == 0 or not small.any():
+    if np.ptp(runs.weights) == 0 or not small.any():
         return None
     off = np.log(runs.loss) - problem.form.log_loss(free, runs.columns)
     relative = np.clip(off[small] / max(noise.total, 1e-12), -CLIP, CLIP)
@@ -135,14 +135,14 @@ def standard_errors(
 
     noise: the Noise of the runs. more: {column: [k]} of further runs that one might add, each on a trunk of its own.
     """
-    count, trunks = len(problem), problem.trunks
+    count = len(problem)
     if more is not None:
-        runs, k = problem.runs, len(next(iter(more.values())))
+        runs, one = problem.runs, np.ones(len(next(iter(more.values()))))
         columns = {name: np.concatenate([values, more[name]]) for name, values in runs.columns.items()}
-        runs = Runs(runs.path, columns, np.append(runs.loss, np.ones(k)), Table(runs.path, {}, []))
-        trunks = None if trunks is None else np.append(trunks, trunks.max() + 1 + np.arange(k))
-        weights = np.append(problem.weights, np.ones(k))
-        problem = prepare(problem.form, runs, problem.settings, weights, trunks, problem.sample_of)
+        loss, weights, trunks = np.append(runs.loss, one), np.append(runs.weights, one), runs.trunks
+        trunks = None if trunks is None else np.append(trunks, trunks.max() + np.cumsum(one).astype(int))
+        runs = Runs(runs.path, columns, loss, Table(runs.path, {}, []), weights=weights, trunks=trunks)
+        problem = prepare(problem.form, runs, problem.settings, problem.sample_of)
     _, variance = _spread(problem, fit, noise)
     variance *= count / problem.sample_of
     to = derivative(lambda x: problem.form.to_coefficients(problem.own(x)), problem.centre(fit.free[None]))
@@ -163,13 +163,13 @@ def _spread(problem: Problem, fit: Fit, noise: Noise) -> tuple[Array, Array]:
     weight = problem.data["root_weight"][: len(problem)] ** 2
     pull = problem.settings.weight_decay + problem.data["belief"] ** 2
     gram = (jacobian.T * weight) @ jacobian + np.diag(pull)
-    to_free = np.linalg.pinv(gram, rcond=1e-14, hermitian=True) @ (jacobian.T * weight)
+    inverse = np.linalg.pinv(gram, rcond=1e-14, hermitian=True)
+    to_free = inverse @ (jacobian.T * weight)
     variance = noise.run**2 * to_free @ to_free.T
-    if problem.trunks is not None:
-        shared = to_free @ np.eye(problem.trunks.max() + 1)[problem.trunks]
+    if (trunks := problem.runs.trunks) is not None:
+        shared = to_free @ np.eye(trunks.max() + 1)[trunks]
         variance += noise.trunk**2 * shared @ shared.T
-    inverse = np.linalg.pinv(gram, rcond=1e-14, hermitian=True)  # a prior's mean counts as one more measurement
-    belief, spread = problem.data["belief"], problem.form.belief[1]
+    belief, spread = problem.data["belief"], problem.form.belief[1]  # a prior's mean counts as one more measurement
     variance += inverse @ np.diag(np.where(belief > 0, belief**2 * np.where(belief > 0, spread, 1), 0) ** 2) @ inverse
     return jacobian, variance
 
@@ -181,7 +181,7 @@ def inflation(problem: Problem, fit: Fit, noise: Noise, alone: Noise) -> dict[st
     the median ratio of all (a linearised ratio is too low for a coefficient that the runs hardly pin down), times the
     squared ratio of Student's t to normal, for trunks are few.
     """
-    if problem.trunks is None:
+    if problem.runs.trunks is None:
         return dict.fromkeys(fit.coefficients, 1.0)
     with_trunks, naive = standard_errors(problem, fit, noise), standard_errors(problem, fit, alone)
     ratio = {name: (with_trunks[name] / naive[name]) ** 2 for name in naive if naive[name] > 0}

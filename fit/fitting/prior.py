@@ -1,5 +1,7 @@
 """What another law knows: a form whose exponents are drawn to those of that law, for runs too few to settle them."""
 
+import copy
+import dataclasses
 import functools
 
 import numpy as np
@@ -43,9 +45,13 @@ def drawn_to(form: Form, law: Law) -> Form:
 
 @functools.cache  # so that fits of one form to several tables share its compiled search
 def _drawn(form: Form, law: str, means: tuple[tuple[str, float], ...], not_taken: tuple[str, ...]) -> Form:
-    spread = lambda name, mean: SPREAD_OF_SHARE if name in form.shares else SPREAD * abs(mean)
-    entry = lambda name, mean: float(np.log(1 / min(mean, LARGEST_SHARE) - 1)) if name in form.shares else mean
-    drawn = form.believing({name: (entry(name, mean), spread(name, mean)) for name, mean in means})
-    spreads = {name: [mean, spread(name, mean)] for name, mean in means}
+    drawn, spreads = copy.copy(form), {}
+    drawn.coefficients = dict(form.coefficients)
+    for name, mean in means:
+        entry, spread = mean, SPREAD * abs(mean)
+        if name in form.shares:
+            entry, spread = float(np.log(1 / min(mean, LARGEST_SHARE) - 1)), SPREAD_OF_SHARE
+        drawn.coefficients[name] = dataclasses.replace(form.coefficients[name], prior=(entry, spread))
+        spreads[name] = [mean, spread]
     drawn.prior = dict(law=law, spreads=spreads, not_taken=list(not_taken))
     return drawn

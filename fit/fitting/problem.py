@@ -51,8 +51,7 @@ class Settings:
 class Options:
     """What to do beside the fit itself. holdout, weights: rules of holdout.held_out and run_weights, weights None where
     none are asked for; select: objective or rmse; bootstrap: how many draws; bootstrap_form: one of
-    lawcheck.WAYS_OF_DRAWING; bootstrap_by: what shares an error, as runs.trunks_of takes it; columns: {ours: theirs}.
-    """
+    lawcheck.WAYS_OF_DRAWING; bootstrap_by: what shares an error, as runs.trunks_of takes it."""
 
     holdout: str = "none"
     weights: str | None = None
@@ -62,27 +61,21 @@ class Options:
     bootstrap_form: str = "errors"
     bootstrap_by: str = "trunk"
     percentiles: tuple[float, float] = (10.0, 90.0)
-    columns: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass
 class Problem:
-    """A law's form to be fitted to runs (`runs`, `settings`, weights [n_runs] of their losses).
+    """A law's form to be fitted to runs. sample_of: of how many runs these are a sample. data, for compiled code:
 
-    trunks: labels int [n_runs] of the runs that share an error, or None.
-    sample_of: of how many runs these are a sample.
-    data, for compiled code:
-        columns {name and "ln name": [r]}; log_loss, root_weight [r] or [k, r]; delta; weight_decay
-        centre {column: mean of its logarithm}
-        held, moving [n] or [k, n]: coefficients at values, NaN where free; 1 where the search moves the entry of x
-        toward [n] or [k, n], belief [n]: means of the priors, and the roots of their weights
+    columns {name and "ln name": [r]}; log_loss, root_weight [r] or [k, r]; delta; weight_decay
+    centre {column: mean of its logarithm}
+    held, moving [n] or [k, n]: coefficients at values, NaN where free; 1 where the search moves the entry of x
+    toward [n] or [k, n], belief [n]: means of the priors, and the roots of their weights
     """
 
     form: Form
     runs: Runs
     settings: Settings
-    weights: np.ndarray
-    trunks: np.ndarray | None
     sample_of: int
     data: Data
 
@@ -114,7 +107,7 @@ class Problem:
         columns = {name: take(v) for name, v in self.data["columns"].items()}
         root_weight = np.append(self.data["root_weight"][rows], np.zeros(more))
         part = self.changed(columns=columns, log_loss=take(self.data["log_loss"]), root_weight=root_weight)
-        return dataclasses.replace(part, runs=subset(self.runs, rows), weights=self.weights[rows])
+        return dataclasses.replace(part, runs=subset(self.runs, rows))
 
     def filled(self, rows: Array) -> Array:
         """[..., n_runs] filled up to [..., r] with zeros."""
@@ -132,22 +125,10 @@ class Problem:
         held = np.broadcast_to(self.data["held"], np.shape(x)).T
         return place(self.form, np.asarray(x).T, self.data | {"held": held}, np).T
 
-    def objective(self, free: Array) -> float:
-        """The objective at the law's own `free` [n]."""
-        return float(0.5 * np.sum(np.square(_compiled(self.form)(self.centre(free[None])[0], self.data))))
 
-
-def prepare(
-    form: Form,
-    runs: Runs,
-    settings: Settings = Settings(),
-    weights: Floats | None = None,
-    trunks: Array | None = None,
-    sample_of: int | None = None,
-) -> Problem:
+def prepare(form: Form, runs: Runs, settings: Settings = Settings(), sample_of: int | None = None) -> Problem:
     """The Problem; the coefficients that the settings fix are held."""
     n = len(runs)
-    weights = np.ones(n) if weights is None else np.asarray(weights, float)
     with np.errstate(divide="ignore"):  # of a column that may be zero, such as sparsity
         logs = {name: np.log(runs.columns[name]) for name in form.columns}
     centre = {name: logs[name].mean() for name in form.centred}
@@ -157,7 +138,7 @@ def prepare(
     data = dict(
         columns={name: runs.columns[name] for name in form.columns} | {f"ln {name}": v for name, v in logs.items()},
         log_loss=np.log(runs.loss),
-        root_weight=np.sqrt(weights * scale),
+        root_weight=np.sqrt(runs.weights * scale),
         delta=np.float64(settings.huber_delta),
         weight_decay=np.float64(settings.weight_decay),
         toward=form.belief[0],
@@ -165,8 +146,7 @@ def prepare(
         centre=centre,
     )
     held = [dict(settings.fix).get(name, np.nan) for name in form.names]
-    problem = Problem(form, runs, settings, weights, trunks, sample_of or n, data)
-    return problem.part(np.arange(n)).holding(held)
+    return Problem(form, runs, settings, sample_of or n, data).part(np.arange(n)).holding(held)
 
 
 def padded_length(n: int) -> int:
@@ -202,8 +182,3 @@ def residual_function(form: Form) -> Residuals:
         return jnp.concatenate(rows)
 
     return residuals
-
-
-@functools.cache
-def _compiled(form: Form) -> Residuals:
-    return jax.jit(residual_function(form))

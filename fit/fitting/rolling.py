@@ -63,8 +63,8 @@ def rolling(problem: Problem, fewest: int = 0, quiet: bool = True) -> list[dict]
 def _roll(problem: Problem, fitted: np.ndarray, quiet: bool) -> dict:
     runs, form = problem.runs, problem.form
     settings = dataclasses.replace(problem.settings, starts=min(problem.settings.starts or STARTS, STARTS))
-    weights = problem.weights * fitted / problem.weights[fitted].mean()
-    smaller = prepare(form, runs, settings, weights, problem.trunks)
+    weights = runs.weights * fitted / runs.weights[fitted].mean()
+    smaller = prepare(form, dataclasses.replace(runs, weights=weights), settings)
     fit = search.fit(smaller, quiet)
     noise, predicted, largest = noise_of(smaller, fit.free), subset(runs, ~fitted), runs.flops[fitted].max()
     spread = np.hypot(noise.total, prediction_errors(smaller, fit, noise))[~fitted]

@@ -69,14 +69,20 @@ def run_batches(solve: solvers.Solve, x: Array, data: Data, progress: tqdm.tqdm 
     return [np.concatenate(o)[:k] for o in zip(*outs)]
 
 
-def _step(
-    solve: solvers.Solve, x: Array, values: Array, data: Data, progress: tqdm.tqdm | None = None
-) -> tuple[Array, Array, Array]:
-    """One round: where a start ends in something that is not finite it stays where it was. Returns (x, values,
-    gradients)."""
-    after, value, gradient = run_batches(solve, x, data, progress)
-    lost = ~(np.isfinite(value) & np.isfinite(after).all(axis=1))
-    return np.where(lost[:, None], x, after), np.where(lost, values, value), np.where(lost, np.inf, gradient)
+def _round(
+    solve: solvers.Solve, data: Data, going: Array, x: Array, values: Array, gradients: Array, progress: tqdm.tqdm
+) -> None:
+    """One round of the starts `going` (indices), in place: one that ends in something that is not finite stays where it
+    was."""
+    own = {name: data[name][going] for name in PER_START if np.ndim(data[name]) > 1}
+    after, value, gradient = run_batches(solve, x[going], data | own, progress)
+    fine = np.isfinite(value) & np.isfinite(after).all(axis=1)
+    x[going[fine]], values[going[fine]] = after[fine], value[fine]
+    gradients[going] = np.where(fine, gradient, np.inf)
+
+
+def _bar(what: str, unit: str, total: int, shown: bool) -> tqdm.tqdm:
+    return tqdm.tqdm(total=total, desc=what, unit=unit, disable=None if shown else True, leave=False)
 
 
 def polish(
@@ -91,26 +97,13 @@ def polish(
     x, values, gradients, going = np.array(x), np.full(len(x), np.inf), np.full(len(x), np.inf), np.arange(len(x))
     for i in range(rounds):
         before = values.copy()
-        with tqdm.tqdm(
-            total=len(going),
-            desc=f"{label}, round {i + 1} of at most {rounds}",
-            unit="fit",
-            disable=True if label is None else None,
-            leave=False,
-        ) as progress:
-            x[going], values[going], gradients[going] = _step(
-                solve, x[going], values[going], _some(problem.data, going), progress
-            )
+        with _bar(f"{label}, round {i + 1} of at most {rounds}", "fit", len(going), label is not None) as progress:
+            _round(solve, problem.data, going, x, values, gradients, progress)
         if each:
             going = going[values[going] < before[going] * (1 - 1e-6)]
         if not len(going) or (not each and values.min() >= before.min() * (1 - 1e-10)):
             break
     return x, values, gradients
-
-
-def _some(data: Data, starts: Array) -> Data:
-    """Data of some starts, where it differs from start to start."""
-    return data | {k: data[k][starts] for k in PER_START if np.ndim(data.get(k, 0)) > 1}
 
 
 def search(problem: Problem, starts: Array, quiet: bool = False) -> tuple[Array, Array]:
@@ -119,15 +112,12 @@ def search(problem: Problem, starts: Array, quiet: bool = False) -> tuple[Array,
     rounds, steps = (ROUNDS, STEPS) if problem.settings.solver == "lm" else (1, 300)
     solver, grid = solvers.SOLVERS[problem.settings.solver], len(starts) >= GRID
     solve = solver(residual_function(problem.form), PER_START, steps, grid)
-    x, values = np.array(starts), np.full(len(starts), np.inf)
-    going = np.arange(len(starts))
-    with tqdm.tqdm(
-        total=len(starts), desc=f"fit {problem.form.name}", unit="start", disable=True if quiet else None, leave=False
-    ) as progress:
+    x, values, going = np.array(starts), np.full(len(starts), np.inf), np.arange(len(starts))
+    with _bar(f"fit {problem.form.name}", "start", len(starts), not quiet) as progress:
         for i in range(rounds):
             progress.reset(len(going))
             progress.set_description(f"fit {problem.form.name}, round {i + 1} of {rounds}")
-            x[going], values[going], _ = _step(solve, x[going], values[going], _some(problem.data, going), progress)
+            _round(solve, problem.data, going, x, values, np.empty(len(x)), progress)
             progress.set_postfix_str(f"best objective {values.min():.6g}")
             if len(going) <= BATCH:
                 break
@@ -185,7 +175,7 @@ def check_enough(problem: Problem) -> None:
     the law that never changes."""
     form, fixed, path = problem.form, problem.fixed, problem.runs.path
     to_fit = len(form.names) - len(fixed)
-    columns = np.stack([problem.runs.columns[name][problem.weights > 0] for name in form.columns])
+    columns = np.stack([problem.runs.columns[name][problem.runs.weights > 0] for name in form.columns])
     distinct = len(np.unique(columns, axis=1).T)
     if distinct < to_fit:
         raise UserError(

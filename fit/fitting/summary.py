@@ -17,7 +17,9 @@ def summary(record: Json) -> Iterator[str]:
     if choice := record.get("choice"):
         yield f"form chosen: {choice['why']}"
     if record.get("objective") is not None:
-        yield f"objective {record['objective']:.6e}" + _ends(starts)
+        # the others were left where they fell behind; an older record counts them among those that ended elsewhere
+        ends = "; starts followed to their end: {followed} of {tried}, {within_1_percent} of them to within 1% of it"
+        yield f"objective {record['objective']:.6e}" + (ends.format(**starts) if "followed" in starts else "")
     if settings.get("weight_decay_default") and settings.get("weight_decay") is not None:
         yield (
             f"weight decay {settings['weight_decay']:.1e}, at most a hundredth of the runs' variance, the default "
@@ -35,17 +37,6 @@ def summary(record: Json) -> Iterator[str]:
     beyond = [record["warning"]] if record.get("warning") else []
     for warning in (*models.notes(record.get("models") or {}), *beyond, *(record.get("warnings") or [])):
         yield f"warning: {warning}"
-
-
-def _ends(starts: Json) -> str:
-    """How many of the starts ended at the best point, of those that were followed to their end: the others were left
-    where they fell behind, and a record without `followed` counts those among the ones that ended elsewhere."""
-    if "followed" not in starts:
-        return ""
-    return (
-        f"; starts followed to their end: {starts['followed']} of {starts['tried']}, "
-        f"{starts['within_1_percent']} of them to within 1% of it"
-    )
 
 
 def _errors(record: Json) -> Iterator[str]:

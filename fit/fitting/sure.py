@@ -13,19 +13,20 @@ from fit.fitting.noise import Noise, growth, inflation, standard_errors
 from fit.fitting.noise import noise as noise_of
 from fit.fitting.problem import Options, Problem, prepare
 from fit.fitting.summary import span
-from fit.fitting.trend import lack_of_fit
 from fit.form import Form
 from fit.lawbook.lawcheck import LEVEL
 from fit.laws import FORMS
 
 MORE_RUNS = 12  # in "what it would take"
+# Lack of fit: runs within this factor of the largest, how many of them it takes, and standard errors of their mean:
+# three quantities are looked at, so one law in 120 by chance.
+TWO_DOUBLINGS, FEWEST, BEYOND_NOISE = 4.0, 3, 3.0
 
 
-def how_sure(problem: Problem, fit: search.Fit, by: str, options: Options, quiet: bool = False) -> Json:
+def how_sure(problem: Problem, fit: search.Fit, options: Options, quiet: bool = False) -> Json:
     """{noise, profile, warnings} of the Fit; also warning, for use beyond the runs, if those of most compute do not fit
     the law; its bootstrap, if options ask for it; separate, the laws of each number of experts alone, if the law's page
-    names such a law; and sample, the size of the sample behind all this, above search.SEARCH_RUNS runs. by: what the
-    problem's trunks are, in words."""
+    names such a law; and sample, the size of the sample behind all this, above search.SEARCH_RUNS runs."""
     sure: Json = {}
     of_all = fit
     if len(problem) > search.SEARCH_RUNS:
@@ -34,7 +35,7 @@ def how_sure(problem: Problem, fit: search.Fit, by: str, options: Options, quiet
         sure["sample"] = dict(runs=len(problem), of=problem.sample_of)
     if problem.form.separate:
         sure["separate"] = separate(problem)
-    alone, trunks = noise_of(problem, fit.free, shared=False), problem.trunks
+    alone, trunks, by = noise_of(problem, fit.free, shared=False), problem.runs.trunks, problem.runs.shared_by
     noise = alone if trunks is None else noise_of(problem, fit.free)
     scatter: Json = dict(
         run=noise.run,
@@ -53,7 +54,7 @@ def how_sure(problem: Problem, fit: search.Fit, by: str, options: Options, quiet
         scale = of_all.coefficients[name] / p["value"]
         profiles[name] = {end: value if value is None else value * scale for end, value in p.items()}
     sure["warnings"] = warnings(problem, fit, profiles, noise)
-    if lack := lack_of_fit(problem.form, fit.free, problem.runs, problem.trunks, noise):
+    if lack := lack_of_fit(problem.form, fit.free, problem.runs, noise):
         sure["warning"] = lack
     if options.bootstrap:
         how = options.bootstrap_form
@@ -74,21 +75,37 @@ def sampled(problem: Problem) -> Problem:
     them; the problem itself where it has no more."""
     if len(problem) <= search.SEARCH_RUNS:
         return problem
-    rows = sample_of(len(problem), problem.trunks, problem.settings.seed)
-    trunks = None if problem.trunks is None else np.unique(problem.trunks[rows], return_inverse=True)[1]
-    runs, weights = subset(problem.runs, rows), problem.weights[rows]
-    return prepare(problem.form, runs, problem.settings, weights, trunks, len(problem))
+    rng, trunks = np.random.default_rng([problem.settings.seed, 4]), problem.runs.trunks
+    if trunks is None:
+        rows = np.sort(rng.choice(len(problem), search.SEARCH_RUNS, replace=False))
+    else:
+        order = rng.permutation(trunks.max() + 1)
+        sizes = np.cumsum(np.bincount(trunks)[order])
+        chosen = order[: max(1, int(np.searchsorted(sizes, search.SEARCH_RUNS, side="right")))]
+        rows = np.flatnonzero(np.isin(trunks, chosen))[: search.SEARCH_RUNS]
+    return prepare(problem.form, subset(problem.runs, rows), problem.settings, len(problem))
 
 
-def sample_of(n: int, labels: Array | None, seed: int) -> Array:
-    """Indices of a random sample of at most search.SEARCH_RUNS of n runs, of complete trunks where they have labels."""
-    rng = np.random.default_rng([seed, 4])
-    if labels is None:
-        return np.sort(rng.choice(n, search.SEARCH_RUNS, replace=False))
-    order = rng.permutation(labels.max() + 1)
-    sizes = np.cumsum(np.bincount(labels)[order])
-    chosen = order[: max(1, int(np.searchsorted(sizes, search.SEARCH_RUNS, side="right")))]
-    return np.flatnonzero(np.isin(labels, chosen))[: search.SEARCH_RUNS]
+def lack_of_fit(form: Form, free: Array, runs: Runs, noise: Noise) -> str:
+    """A sentence where the mean residual of the last two doublings of compute, tokens or size, of whichever it is most
+    standard errors, is BEYOND_NOISE of them; else ""."""
+    residual = np.log(runs.loss) - form.log_loss(free, runs.columns)
+    trunks, worst = np.arange(len(runs)) if runs.trunks is None else runs.trunks, (BEYOND_NOISE, "")
+    for name, values in (("compute", runs.flops), ("n_tokens", runs.n_tokens), ("n_active", runs.n_active)):
+        last = values >= values.max() / TWO_DOUBLINGS
+        if not FEWEST <= last.sum() <= len(runs) / 2:
+            continue
+        shares = np.bincount(trunks[last]) / last.sum()
+        error = np.sqrt(noise.run**2 / last.sum() + noise.trunk**2 * np.sum(shares**2))
+        mean = residual[last].mean()
+        if abs(mean) >= worst[0] * error > 0:
+            side, then = ("below", "lower") if mean < 0 else ("above", "higher")
+            worst = (
+                abs(mean) / error,
+                f"the {last.sum()} runs of the last two doublings of {name} lie {abs(mean):.2%} {side} this law on "
+                f"average, {abs(mean) / error:.1f} standard errors: what lies beyond may be {then} than it says",
+            )
+    return worst[1]
 
 
 def warnings(problem: Problem, fit: search.Fit, profiles: Mapping[str, Json], noise: Noise) -> list[str]:
@@ -140,15 +157,12 @@ def more_runs(runs: Runs, pinned_by: Mapping[str, float]) -> tuple[dict[str, Arr
 
 def separate(problem: Problem) -> dict[str, Json]:
     """The laws fitted to the runs of each number of experts alone, the lower bound on the joint law's training error
-    (Sec. 5.2): {n_experts: coefficients and how many runs}, where there are enough runs to fit one; {} where the law's
-    page names no such law.
+    (Sec. 5.2): {n_experts: coefficients and how many runs}, where there are enough runs to fit one.
 
     They are laws of the problem's own form in which the number of experts changes nothing, so they share its compiled
     search.
     """
-    form, runs, settings = problem.form, problem.runs, problem.settings
-    if not form.separate:
-        return {}
+    form, runs = problem.form, problem.runs
     law, names = FORMS[form.separate["form"]], form.separate["names"]
     enough = []
     for e in np.unique(runs.n_experts):
@@ -157,13 +171,12 @@ def separate(problem: Problem) -> dict[str, Json]:
             enough.append(e)
     if not enough:
         return {}
-    ours = {mine: (theirs, sign) for theirs, (mine, sign) in names.items()}
-    fixed = {name: value for name, value in problem.fixed.items() if name in form.separate["shared"]}
-    held = [form.separate["held"].get(name, fixed.get(name, np.nan)) for name in form.names]
-    problem = problem.holding(held)
-    drawn = law.scaled_starts(np.random.default_rng([settings.seed, 3]), 8, runs)
+    held = {name: value for name, value in problem.fixed.items() if name in form.separate["shared"]}
+    held |= form.separate["held"]
+    problem = problem.holding([held.get(name, np.nan) for name in form.names])
+    drawn = law.scaled_starts(np.random.default_rng([problem.settings.seed, 3]), 8, runs)
     starts = np.zeros((len(drawn), len(form.names)))
-    for mine, (theirs, sign) in ours.items():
+    for theirs, (mine, sign) in names.items():
         starts[:, form.names.index(mine)] = sign * drawn[:, law.names.index(theirs)]
     starts = starts * problem.data["moving"]
     k, masks = len(starts), problem.filled(np.stack([runs.n_experts == e for e in enough]).astype(float))
@@ -183,7 +196,7 @@ def separate_errors(form: Form, alone: Mapping[str, Json], runs: Runs) -> Json |
     """Errors of the laws that separate fitted, over the runs of the numbers of experts that have one; None if none
     has."""
     rows = np.array([f"{e:g}" in alone for e in runs.n_experts], bool)
-    if not form.separate or not rows.any():
+    if not rows.any():
         return None
     law, runs = FORMS[form.separate["form"]], subset(runs, rows)
     log_loss = np.empty(len(runs))

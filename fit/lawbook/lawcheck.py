@@ -1,15 +1,27 @@
-"""What a law.json holds, and whether one holds that."""
+"""What a law.json holds, and whether one holds that. Beside form, coefficients and version any of it may be missing, or
+null:
 
-import dataclasses
+  runs       file, fingerprint, corpora, ranges {column: [low, high]} of the runs fitted
+  models     as models.py lists it
+  noise      standard deviations of a run's log loss: total, run, trunk; growth (intervals.py)
+  warning    what is known against this law beyond its runs
+  choice     the forms that were tried, and why this one was taken
+  bootstrap  draws [n_draws, n_coefficients], percentiles, form, by; beyond: training_flops, drift [n_draws]
+             (intervals.py)
+
+and what else SECTIONS names.
+"""
+
 import json
-import typing
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import numpy as np
 
+from fit.aliases import Json
 from fit.errors import UserError
 from fit.form import Form
-from fit.lawbook import models
+from fit.lawbook.models import is_literal
 from fit.laws import FORMS
 
 LEVEL = 0.8  # of profile intervals, like the 10th to 90th percentile of the bootstrap
@@ -22,94 +34,131 @@ VERSION = 1  # of law.json; one that names none is of this
 ERRORS = ("runs", "rmse_nats", "mean_relative_error", "max_relative_error")  # of fitted runs, of those held out
 NUMBERS = {"fitted": ERRORS, "held_out": ERRORS, "separate_fitted": ERRORS[:2], "separate_held_out": ERRORS[:2]}
 NUMBERS |= {"starts": ("tried", "within_1_percent")}  # what a section must hold, where the law.json has it
+SECTIONS = {
+    dict: (
+        "settings",
+        "runs",
+        "models",
+        "versions",
+        "separate",
+        "sample",
+        "noise",
+        "profile",
+        "choice",
+        "bootstrap",
+        *NUMBERS,
+    ),
+    list: ("rolling", "warnings"),
+    str: ("warning",),
+    float: ("objective",),
+}
+EXPECTED = {dict: "an object", list: "a list", str: "text", float: "a number"}
 
 
-@dataclasses.dataclass(kw_only=True)
-class Record:
-    """What a law.json holds, as `fit law` writes it. Of all but form and coefficients any may be missing, or None."""
-
-    form: str
-    coefficients: dict
-    version: int | None = VERSION
-    objective: float | None = None
-    settings: dict | None = None
-    runs: dict | None = None  # file, fingerprint, corpora, ranges {column: [low, high]} of the runs fitted
-    models: dict | None = None  # as models.py lists it
-    fitted: dict | None = None  # errors, of ERRORS
-    held_out: dict | None = None
-    starts: dict | None = None
-    versions: dict | None = None  # of the packages
-    rolling: list | None = None
-    separate: dict | None = None
-    separate_fitted: dict | None = None
-    separate_held_out: dict | None = None
-    sample: dict | None = None
-    noise: dict | None = None  # standard deviations of a run's log loss: total, run, trunk; growth (intervals.py)
-    profile: dict | None = None
-    warnings: list | None = None
-    warning: str | None = None  # what is known against this law beyond its runs
-    choice: dict | None = None  # the forms that were tried, and why this one was taken
-    # draws [n_draws, n_coefficients], percentiles, form, by; beyond: training_flops, drift [n_draws] (intervals.py)
-    bootstrap: dict | None = None
-
-
-EXPECTED = {dict: "an object", list: "a list", str: "text", int: "a whole number", float: "a number"}
-
-
-def read(document: object, where: str) -> Record:
-    """The Record of a law.json. Raises UserError, naming the field that is not what `fit law` writes, or that a newer
-    fit wrote."""
-    if not isinstance(document, dict) or not isinstance(document.get("form"), str) or document["form"] not in FORMS:
+def read(document: Any, where: str) -> Form:
+    """The Form of a law.json. Raises UserError, naming the field that is not what `fit law` writes, or that a newer fit
+    wrote."""
+    if not isinstance(document, dict) or str(document.get("form")) not in FORMS:
         raise UserError(f"{where}: has no form that is one of {', '.join(FORMS)}")
-    form, hints = FORMS[document["form"]], typing.get_type_hints(Record)
-    models.check(document.get("models"), where)
-    given = document.get("coefficients")
+    form, given = FORMS[document["form"]], document.get("coefficients")
+    _check(_models(document.get("models")), where)
     for key in form.names:
         value = given.get(key) if isinstance(given, dict) else None
-        if not _numbers([value], 1):
+        if not _number(value):
             raise UserError(f"{where}: coefficient {key} is {json.dumps(value)}, expected a finite number")
-    record = Record(**{name: document[name] for name in hints if name in document})
-    version = record.version if record.version is not None else VERSION
-    if type(version) is not int or not 1 <= version <= VERSION:
+    version = document.get("version", VERSION)
+    if version is not None and (type(version) is not int or not 1 <= version <= VERSION):
         raise UserError(f"{where}: version is {json.dumps(version)}, expected at most {VERSION}: a newer fit wrote it")
-    fields = []
-    for name, hint in hints.items():
-        kind = next(kind for kind in EXPECTED if kind in (hint, *typing.get_args(hint)))
-        fine = (lambda v: _numbers([v], 1)) if kind is float else lambda v, kind=kind: isinstance(v, kind)
-        fields.append((name, getattr(record, name), fine, EXPECTED[kind]))
-    models.check_fields(fields, where)
-    models.check_fields(_within(record, form), where)
-    return record
+    for kind, names in SECTIONS.items():
+        fine = _number if kind is float else _is(kind)
+        _check(((name, document.get(name), fine, EXPECTED[kind]) for name in names), where)
+    _check(_within(document, form), where)
+    return form
 
 
-def _within(record: Record, form: Form) -> Iterator[tuple]:
-    """(name, value, whether a value is fine, what is expected) of what the sections hold."""
+def _check(fields: Iterable[tuple], where: str) -> None:
+    """UserError at the first of fields (name, value, whether a value is fine, what is expected); None is fine."""
+    for name, value, fine, expected in fields:
+        if value is not None and not fine(value):
+            text = json.dumps(value, default=str)
+            text = text if len(text) <= 60 else text[:57] + "..."
+            raise UserError(f"{where}: {name} is {text}, expected {expected}")
+
+
+def _is(kind: type) -> Callable[[object], bool]:
+    return lambda value: isinstance(value, kind)
+
+
+def _number(value: object) -> bool:
+    return _numbers([value], 1)
+
+
+def _models(entry: Any) -> Iterator[tuple]:
+    """Fields, as _check takes them, of the entry `models`."""
+    yield "models", entry, _is(dict), "an object"
+    count = lambda v: type(v) is int and v >= 1
+    eq_10 = lambda v: all(_number(v.get(name)) for name in ("constant", "n_active", "n_experts"))
+    fields: Json = dict.fromkeys(
+        ("vocab_size", "width_per_block", "seq_len", "unique_tokens"), (int, count, "a whole number from 1 up")
+    )
+    fields |= dict(
+        final_norm=(bool, None, "true or false"),
+        n_experts=(list, lambda v: v and all(map(count, v)), "a list of whole numbers from 1 up"),
+        repeats=(list, lambda v: len(v) == 2 and _numbers(v, 1), "a list of two numbers"),
+        base_config=(str, None, "the path of a config file"),
+        corpus=(str, None, "a fingerprint"),
+        overrides=(dict, lambda v: all(map(is_literal, v.values())), "fields and literals"),
+        architecture=(dict, _is_architecture, "what shapes.py lists: split, shared, n_dense, kv_share, top_k, ..."),
+        miscounted=(object, _number, "a number"),
+        learning_rate=(dict, eq_10, "constant, n_active and n_experts of Eq. 10"),
+        differing=(dict, lambda v: all(map(_is(list), v.values())), "columns and lists"),
+    )
+    for name, (kind, good, expected) in fields.items():
+        fine = lambda v, kind=kind, good=good: isinstance(v, kind) and (good is None or good(v))
+        yield f"models.{name}", (entry or {}).get(name), fine, expected
+
+
+def _is_architecture(value: Json) -> bool:
+    """Whether shapes.of_table could have made this value, so that an Architecture can be made of it."""
+    limits = dict(kv_share=(1e-3, 1), attention=(1e-3, 1e3), ff=(1e-3, 1e3), split=(1e-3, 1e6), top_k=(1, 1e6))
+    limits |= dict(shared=(0, 1e6), n_dense=(0, 1e6), head_dim=(0, 1e6), tied=(0, 1))
+    kinds = dict.fromkeys(("top_k", "shared", "n_dense", "head_dim"), (int,)) | dict(tied=(bool,))
+    return set(value) == set(limits) and all(
+        type(value[name]) in kinds.get(name, (int, float, bool)) and low <= value[name] <= high
+        for name, (low, high) in limits.items()
+    )
+
+
+def _within(record: Json, form: Form) -> Iterator[tuple]:
+    """Fields, as _check takes them, of what the sections hold."""
     pair = lambda v: _numbers(v, 1) and len(v) == 2 and v[0] <= v[1]
-    number = lambda v: _numbers([v], 1)
-    ranges = (record.runs or {}).get("ranges")
-    yield "runs.ranges", ranges, lambda v: isinstance(v, dict), "an object"
-    for name, ends in (ranges if isinstance(ranges, dict) else {}).items():
+    positive = lambda v: _number(v) and v > 0
+    ranges = (record.get("runs") or {}).get("ranges")
+    yield "runs.ranges", ranges, _is(dict), "an object"
+    for name, ends in (ranges or {}).items():
         yield f"runs.ranges.{name}", ends, pair, "two rising numbers"
-    if record.bootstrap:
-        draws, ends, way = (record.bootstrap.get(name) or "missing" for name in ("draws", "percentiles", "form"))
+    if bootstrap := record.get("bootstrap"):
+        draws, ends, way = (bootstrap.get(name) or "missing" for name in ("draws", "percentiles", "form"))
         fine = lambda v: _numbers(v, 2) and np.shape(v)[1] == len(form.names)
         yield "bootstrap.draws", draws, fine, f"rows of {len(form.names)} numbers"
         fine = lambda v: pair(v) and 0 <= v[0] < v[1] <= 100
         yield "bootstrap.percentiles", ends, fine, "two rising numbers from 0 to 100"
         yield "bootstrap.form", way, list(WAYS_OF_DRAWING).__contains__, "errors, replacement or paper"
-        beyond = lambda v: isinstance(v, dict) and _numbers([v.get("training_flops")], 1) and v["training_flops"] > 0
-        fine = lambda v: beyond(v) and _numbers(v.get("drift"), 1) and len(v["drift"]) == len(draws)
-        yield "bootstrap.beyond", record.bootstrap.get("beyond"), fine, "training_flops and a drift for each draw"
-    total = (record.noise or {}).get("total")
-    yield "noise.total", total, lambda v: number(v) and v >= 0, "a number from 0 up"
-    fine = lambda v: (
-        isinstance(v, dict) and _numbers([v.get("training_flops"), v.get("power")], 1) and min(v.values()) > 0
-    )
-    yield "noise.growth", (record.noise or {}).get("growth"), fine, "a positive training_flops and power"
+        fine = lambda v: (
+            isinstance(v, dict)
+            and positive(v.get("training_flops"))
+            and _numbers(v.get("drift"), 1)
+            and len(v["drift"]) == len(draws)
+        )
+        yield "bootstrap.beyond", bootstrap.get("beyond"), fine, "training_flops and a drift for each draw"
+    noise = record.get("noise") or {}
+    yield "noise.total", noise.get("total"), lambda v: _number(v) and v >= 0, "a number from 0 up"
+    fine = lambda v: isinstance(v, dict) and positive(v.get("training_flops")) and positive(v.get("power"))
+    yield "noise.growth", noise.get("growth"), fine, "a positive training_flops and power"
     for section, names in NUMBERS.items():
-        held = getattr(record, section) or {}
-        for name in names if held else ():
-            yield f"{section}.{name}", held.get(name, "missing"), number, "a number"
+        if held := record.get(section):
+            for name in names:
+                yield f"{section}.{name}", held.get(name, "missing"), _number, "a number"
 
 
 def _numbers(value: object, depth: int) -> bool:

@@ -7,7 +7,7 @@ import json
 import os
 import pathlib
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -69,7 +69,7 @@ class Law:
     ) -> dict[str, Array]:
         """The columns that the law reads, as float64 arrays; UserError at the first value that no model has."""
         if frames.is_table(n_active):
-            models = frames.of(n_active)
+            models = frames.read(n_active)
             return {name: models.numbers(name) for name in self.form.columns}
         given, columns = more | dict(n_active=n_active, n_tokens=n_tokens, n_experts=n_experts), {}
         for name in self.form.columns:
@@ -221,23 +221,21 @@ class Law:
         column unique_tokens is n_tokens against the tokens of the text that the law was fitted on (low is 0).
         """
         outside = []
-        for column, (value, low, high) in self._asked(n_active, n_tokens, n_experts, flops, more).items():
+        for column, (value, low, high) in self._asked(n_active, n_tokens, n_experts, flops, **more).items():
             if not low * (1 - ROUNDING) <= value <= high * (1 + ROUNDING):
                 factor = value / high if value > high else low / value
                 outside.append(dict(column=column, value=float(value), low=low, high=high, factor=float(factor)))
         return outside
 
-    def inside(
-        self, n_active: Opt = None, n_tokens: Opt = None, n_experts: Opt = None, flops: Opt = None, **more: Opt
-    ) -> Array:
-        """Whether extrapolation finds nothing, for arrays that broadcast together."""
-        given = [v for v in (n_active, n_tokens, n_experts, flops, *more.values()) if v is not None]
-        ranges = self._asked(n_active, n_tokens, n_experts, flops, more).values()
+    def inside(self, *counts: Opt, **more: Opt) -> Array:
+        """Whether extrapolation, given the same, finds nothing; for arrays that broadcast together."""
+        given = [v for v in (*counts, *more.values()) if v is not None]
+        ranges = self._asked(*counts, **more).values()
         fine = [(low * (1 - ROUNDING) <= value) & (value <= high * (1 + ROUNDING)) for value, low, high in ranges]
         return np.logical_and.reduce(np.broadcast_arrays(True, *fine, *given)[: 1 + len(fine)])
 
     def _asked(
-        self, n_active: Opt, n_tokens: Opt, n_experts: Opt, flops: Opt, more: Mapping[str, Opt]
+        self, n_active: Opt = None, n_tokens: Opt = None, n_experts: Opt = None, flops: Opt = None, **more: Opt
     ) -> dict[str, tuple]:
         """{column: (value asked, low, high)} of what is asked and known."""
         if flops is None and n_active is not None and n_tokens is not None:
@@ -269,9 +267,12 @@ def warning_of(outside: list[Json]) -> str:
     return sentences.OUTSIDE.format(what=in_words(outside)) if outside else ""
 
 
-def load(name: str | os.PathLike, field: str = "law") -> Law:
-    """The Law of a preset's name or of a law.json; field: what an error calls it. Raises UserError if it is neither, or
-    does not hold a complete law."""
+def load(law: Law | str | os.PathLike, field: str = "law") -> Law:
+    """A law.json or a published law, by its path or name; field: what an error calls it. Raises UserError where it is
+    neither, or does not hold a complete law."""
+    if isinstance(law, Law):
+        return law
+    name = law
     if not isinstance(name, (str, os.PathLike)) or len(str(name)) > frames.LONGEST_PATH:
         raise UserError(
             f"{field}: found {table.shown(name)}, expected a published law's name or the path of a law.json"
@@ -290,7 +291,7 @@ def load(name: str | os.PathLike, field: str = "law") -> Law:
         raise UserError(f"--{field}={name}: cannot be read: {e.strerror}") from e
     except (ValueError, RecursionError) as e:
         raise UserError(f"--{field}={name}: is not JSON: {e}") from e
-    form = FORMS[lawcheck.read(record, f"--{field}={name}").form]
+    form = lawcheck.read(record, f"--{field}={name}")
     law = Law(name, form, {k: float(record["coefficients"][k]) for k in form.names}, record)
     with np.errstate(all="ignore"):
         if not np.all(np.isfinite(form.to_free(law.coefficients))):

@@ -17,10 +17,8 @@
 """
 
 import ast
-import collections
-import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -82,10 +80,10 @@ def _most_common(table: Table, name: str, differing: dict[str, list]) -> int | N
     values = _numbers(table, name)
     if values is None:
         return None
-    (value, count), *others = collections.Counter(values.tolist()).most_common()
-    if others:
-        differing[name] = sorted({value, *(v for v, _ in others)})
-    return int(round(value)) if 2 * count > len(values) and round(value) >= 1 else None
+    if len(distinct := np.unique(values)) > 1:
+        differing[name] = distinct.tolist()
+    value = round(shapes.majority(values) or 0)
+    return value if value >= 1 else None
 
 
 def _text(table: Table) -> Json:
@@ -157,61 +155,6 @@ def _learning_rate(table: Table) -> dict[str, float] | None:
     if np.abs(design @ law - rate).max() > 1e-6:
         return None
     return {name: float(f"{v:.10g}") for name, v in zip(("constant", "n_active", "n_experts"), law)}
-
-
-def check(entry: Any, where: str) -> None:
-    """UserError unless `entry`, the `models` of a law.json, is what from_table makes, or None."""
-    number = lambda v: type(v) in (int, float) and np.isfinite(v)
-    count = lambda v: type(v) is int and v >= 1
-    text = lambda v: isinstance(v, str)
-    mapping = lambda v: isinstance(v, dict)
-    fields = dict(
-        vocab_size=(count, "a whole number from 1 up"),
-        width_per_block=(count, "a whole number from 1 up"),
-        seq_len=(count, "a whole number from 1 up"),
-        final_norm=(lambda v: isinstance(v, bool), "true or false"),
-        unique_tokens=(count, "a whole number from 1 up"),
-        n_experts=(lambda v: isinstance(v, list) and v and all(map(count, v)), "a list of whole numbers from 1 up"),
-        repeats=(lambda v: isinstance(v, list) and len(v) == 2 and all(map(number, v)), "a list of two numbers"),
-        base_config=(text, "the path of a config file"),
-        corpus=(text, "a fingerprint"),
-        overrides=(lambda v: mapping(v) and all(text(x) and is_literal(x) for x in v.values()), "fields and literals"),
-        architecture=(
-            _is_architecture,
-            "what shapes.py lists: split, shared, n_dense, kv_share, top_k, ...",
-        ),
-        miscounted=(number, "a number"),
-        learning_rate=(
-            lambda v: mapping(v) and all(number(v.get(name)) for name in ("constant", "n_active", "n_experts")),
-            "constant, n_active and n_experts of Eq. 10",
-        ),
-        differing=(lambda v: mapping(v) and all(isinstance(x, list) for x in v.values()), "columns and lists"),
-    )
-    check_fields([("models", entry, mapping, "an object")], where)
-    check_fields([(f"models.{name}", (entry or {}).get(name), *how) for name, how in fields.items()], where)
-
-
-def _is_architecture(value: Any) -> bool:
-    """Whether shapes.of_table could have made this value, so that an Architecture can be made of it."""
-    limits = dict(kv_share=(1e-3, 1), attention=(1e-3, 1e3), ff=(1e-3, 1e3), split=(1e-3, 1e6), top_k=(1, 1e6))
-    limits |= dict(shared=(0, 1e6), n_dense=(0, 1e6), head_dim=(0, 1e6), tied=(0, 1))
-    integers = ("top_k", "shared", "n_dense", "head_dim")
-    return (
-        isinstance(value, dict)
-        and set(value) == set(limits)
-        and all(type(value[name]) in (int, float, bool) and a <= value[name] <= b for name, (a, b) in limits.items())
-        and all(type(value[name]) is int for name in integers)
-        and type(value["tied"]) is bool
-    )
-
-
-def check_fields(fields: Iterable[tuple[str, object, Callable[[Any], object], str]], where: str) -> None:
-    """UserError at the first of fields (name, value, whether a value is fine, what is expected); None is fine."""
-    for name, value, fine, expected in fields:
-        if value is not None and not fine(value):
-            text = json.dumps(value, default=str)
-            text = text if len(text) <= 60 else text[:57] + "..."
-            raise UserError(f"{where}: {name} is {text}, expected {expected}")
 
 
 def notes(entry: Mapping[str, Any]) -> Iterator[str]:

@@ -73,14 +73,11 @@ def _others(table: Table, column: str, known: object) -> bool:
 def in_lines(law: Law, columns: dict[str, list]) -> str:
     """One prediction and its intervals."""
     one = {name: column[0] for name, column in columns.items()}
-    lines, ends = [f"{one['predicted_loss']:.6f}"], ""
-    if law.draws:
+    text = f"{one['predicted_loss']:.6f}"
+    words = dict(law_loss="the fit (the law itself)")
+    if law.noise is not None:
+        words = dict(predicted_loss=f"a new run (its own noise of {law.noise:.2%} included)") | words
+    for name, what in words.items() if law.draws else ():
         ends = "{:g}th to {:g}th percentile".format(*law.percentiles)
-        lines.append(f"{ends} of the fit (the law itself): {one['law_loss_low']:.6f} to {one['law_loss_high']:.6f}")
-    if "predicted_loss_low" in one:
-        lines.insert(
-            1,
-            f"{ends} of a new run (its own noise of {law.noise:.2%} included): "
-            f"{one['predicted_loss_low']:.6f} to {one['predicted_loss_high']:.6f}",
-        )
-    return "\n".join(lines)
+        text += f"\n{ends} of {what}: {one[f'{name}_low']:.6f} to {one[f'{name}_high']:.6f}"
+    return text

@@ -72,16 +72,14 @@ def of_table(
     mixtures = c["n_experts"] > 1
     several = {}
 
-    def common(name: str, values: Array) -> float | None:
-        values = np.round(values, 6)
+    def common(name: str, values: Array) -> float:
         if not len(values):
-            return None
-        (value, count), *others = collections.Counter(values.tolist()).most_common()
-        if 2 * count <= len(values):
-            value = float(np.percentile(values, 50, method="lower"))
-        if others and values.max() > (1 + ROUNDED) * values.min():
-            several[name] = sorted({value, *(v for v, _ in others)})
-        return value
+            return NEUTRAL[name]
+        values = np.round(values, 6)
+        if values.max() > (1 + ROUNDED) * values.min():
+            several[name] = np.unique(values).tolist()
+        value = majority(values)
+        return float(np.percentile(values, 50, method="lower")) if value is None else value
 
     every = dict(kv_share=c["n_kv_heads"] / c["n_heads"], attention=c["n_heads"] * c["head_dim"] / c["d_model"])
     every |= dict(ff=c["d_ff"] / c["d_model"], tied=c["tied"])
@@ -89,15 +87,20 @@ def of_table(
     own |= dict(shared=c["n_shared_experts"], n_dense=c["n_dense_blocks"])
     found = {name: common(name, values) for name, values in every.items()}
     found |= {name: common(name, values[mixtures]) for name, values in own.items()}
-    sizes = collections.Counter(c["head_dim"].tolist()).most_common(1)[0]  # used where most runs have it
-    found["head_dim"] = sizes[0] if 2 * sizes[1] > len(table) and sizes[0] != width_per_block else 0
-    found = {name: NEUTRAL[name] if value is None else value for name, value in found.items()}
+    head_dim = majority(c["head_dim"])
+    found["head_dim"] = 0 if head_dim in (None, width_per_block) else head_dim
     integers = {name: int(found[name]) for name in ("top_k", "shared", "n_dense", "head_dim")}
     found |= integers | dict(tied=bool(found["tied"]))
     differing |= several
     counted = mixture_of(found, vocab_size, width_per_block).n_active(c["d_model"], c["n_experts"], c["n_blocks"])
     off = float(np.median(np.abs(counted / c["n_active"] - 1)))
     return (found if several or found != NEUTRAL else None), (off if off > OFF else None)
+
+
+def majority(values: Array) -> float | None:
+    """The value that more than half of them are; None where there is none."""
+    value, count = collections.Counter(values.tolist()).most_common(1)[0]
+    return value if 2 * count > len(values) else None
 
 
 def words_of(found: Json) -> str:

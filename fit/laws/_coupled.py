@@ -17,7 +17,8 @@ from types import ModuleType
 import numpy as np
 
 from fit.aliases import Array, ByName, Numbers
-from fit.form import Coefficient, Measured
+from fit.data.runs import Runs
+from fit.form import Coefficient
 
 SUFFIX = "_coupled"
 # of ln(1/k - 1), normal: k from 0.22 to 0.78 with 80%. The public tables of benchmarks/extrapolation.py have 0.24 to 1.
@@ -37,7 +38,7 @@ def coupled(page: ModuleType) -> types.SimpleNamespace:
         """(m, mu, n, nu, c, k) of L = (m N^mu + n D^nu)^k + c."""
         return (*page.at_experts(c, n_experts), c["k"])
 
-    def scaled_starts(rng: np.random.Generator, count: int, runs: Measured) -> dict[str, Array]:
+    def scaled_starts(rng: np.random.Generator, count: int, runs: Runs) -> dict[str, Array]:
         """Those of the additive law, moved such that size and data make the same loss for any k."""
         drawn, k = page.scaled_starts(rng, count, runs), rng.uniform(0.25, 1, count)
         above_floor = np.log(np.exp(np.mean(np.log(runs.loss))) - np.exp(drawn[f"ln {page.FLOOR}"]))

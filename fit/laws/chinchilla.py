@@ -10,7 +10,8 @@ from types import ModuleType
 import numpy as np
 
 from fit.aliases import Array, ByName, Numbers
-from fit.form import Coefficient, Measured
+from fit.data.runs import Runs
+from fit.form import Coefficient
 
 COLUMNS = ("n_active", "n_tokens")
 # Starts: the paper's values (App. B), with the larger A and B that compute-optimal data calls for; 3^5 = 243.
@@ -21,8 +22,6 @@ COEFFICIENTS = dict(
     alpha=Coefficient((0.05, 0.25, 0.5)),
     beta=Coefficient((0.05, 0.25, 0.5)),
 )
-
-
 FLOOR = "E"
 
 
@@ -43,7 +42,7 @@ def at_experts(c: ByName, n_experts: Numbers) -> tuple[Numbers, ...]:
     return c["A"] * one, -c["alpha"] * one, c["B"] * one, -c["beta"] * one, c["E"] * one
 
 
-def scaled_starts(rng: np.random.Generator, count: int, runs: Measured) -> dict[str, Array]:
+def scaled_starts(rng: np.random.Generator, count: int, runs: Runs) -> dict[str, Array]:
     """As in the joint law: size, data and the floor E share the loss."""
     loss = np.exp(np.mean(np.log(runs.loss)))
     floor = rng.uniform(0.2, 0.95, count) * runs.loss.min()

@@ -11,7 +11,8 @@ from types import ModuleType
 import numpy as np
 
 from fit.aliases import Array, ByName, Numbers
-from fit.form import Coefficient, Measured
+from fit.data.runs import Runs
+from fit.form import Coefficient
 from fit.laws.joint import log_expert_scale
 
 _LN10 = np.log(10.0)
@@ -33,7 +34,7 @@ def log_loss(xp: ModuleType, c: ByName, x: ByName) -> Numbers:
     return c["a"] * x["ln n_active"] + c["b"] * e + c["c"] * x["ln n_active"] * e / _LN10 + c["d"] * _LN10
 
 
-def scaled_starts(rng: np.random.Generator, count: int, runs: Measured) -> dict[str, Array]:
+def scaled_starts(rng: np.random.Generator, count: int, runs: Runs) -> dict[str, Array]:
     """Scaled to the runs: d such that the mean loss is right."""
     a, b = rng.uniform(-0.3, -0.02, count), rng.uniform(-0.3, 0.05, count)
     c = rng.uniform(-0.03, 0.03, count)
@@ -43,25 +44,15 @@ def scaled_starts(rng: np.random.Generator, count: int, runs: Measured) -> dict[
     return {"a": a, "b": b, "c": c, "d": d, "ln E_start": log_start, "ln(E_max / E_start - 1)": t}
 
 
-_SOURCE = "Clark et al. 2022, arXiv 2202.01169, Table 3; every model saw 130B tokens"
-_RUNS = dict(ranges=dict(n_active=[1.5e7, 1.3e9], n_experts=[1, 512]))
+_PAPER = dict(
+    source="Clark et al. 2022, arXiv 2202.01169, Table 3; every model saw 130B tokens",
+    runs=dict(ranges=dict(n_active=[1.5e7, 1.3e9], n_experts=[1, 512])),
+)
+_S_BASE = dict(a=-0.082, b=-0.108, c=0.009, d=1.104, E_start=1.847, E_max=314.478)
+_RL_R = dict(a=-0.083, b=-0.126, c=0.012, d=1.111, E_start=1.880, E_max=469.982)
+_HASH = dict(a=-0.087, b=-0.136, c=0.012, d=1.157, E_start=4.175, E_max=477.741)
 PRESETS = {
-    "clark-2022-sbase": dict(
-        coefficients=dict(a=-0.082, b=-0.108, c=0.009, d=1.104, E_start=1.847, E_max=314.478),
-        source=_SOURCE,
-        note="S-BASE",
-        runs=_RUNS,
-    ),
-    "clark-2022-rl": dict(
-        coefficients=dict(a=-0.083, b=-0.126, c=0.012, d=1.111, E_start=1.880, E_max=469.982),
-        source=_SOURCE,
-        note="RL-R",
-        runs=_RUNS,
-    ),
-    "clark-2022-hash": dict(
-        coefficients=dict(a=-0.087, b=-0.136, c=0.012, d=1.157, E_start=4.175, E_max=477.741),
-        source=_SOURCE,
-        note="HASH",
-        runs=_RUNS,
-    ),
+    "clark-2022-sbase": _PAPER | dict(coefficients=_S_BASE, note="S-BASE"),
+    "clark-2022-rl": _PAPER | dict(coefficients=_RL_R, note="RL-R"),
+    "clark-2022-hash": _PAPER | dict(coefficients=_HASH, note="HASH"),
 }

@@ -43,32 +43,16 @@ def log_loss(xp: ModuleType, c: ByName, x: ByName) -> Array:
     return xp.log(xp.maximum(loss + c["a"] * total + data + c["c"] * active + c["epsilon"], 1e-300))
 
 
+_PRINTED = dict(e=0.1577, f=7.2446, m=5.1395, n=-3.2363, k=0.0013, h=0.0450)
+_PRINTED |= dict(a=38.051, b=27129.05, c=31.096, epsilon=1.8182, alpha=0.2383, beta=0.4694)
+_RANGES = dict(
+    n_active=[3e7, 2.2e9], n_total=[1.33e8, 3.4e9], n_tokens=[1e10, 5e10], top_k=[1, 20], shared_share=[0, 0.7]
+)
 PRESETS = {
     "comprehensive-2025": dict(
-        coefficients=dict(
-            e=0.1577,
-            f=7.2446,
-            m=5.1395,
-            n=-3.2363,
-            k=0.0013,
-            h=0.0450,
-            a=38.051,
-            b=27129.05,
-            c=31.096,
-            epsilon=1.8182,
-            alpha=0.2383,
-            beta=0.4694,
-        ),
+        coefficients=_PRINTED,
         source="Zhao et al. 2025, arXiv 2509.23678",
         note="whether its N leaves the embedding out is not known; a dense model is read off at Na = N",
-        runs=dict(
-            ranges=dict(
-                n_active=[3e7, 2.2e9],
-                n_total=[1.33e8, 3.4e9],
-                n_tokens=[1e10, 5e10],
-                top_k=[1, 20],
-                shared_share=[0, 0.7],
-            )
-        ),
+        runs=dict(ranges=_RANGES),
     )
 }

@@ -18,7 +18,8 @@ from types import ModuleType
 import numpy as np
 
 from fit.aliases import Array, ByName
-from fit.form import Coefficient, Measured
+from fit.data.runs import Runs
+from fit.form import Coefficient
 
 COLUMNS = ("n_total", "n_tokens", "granularity")
 # Starts: ours, 2^2 3^5 = 972.
@@ -39,7 +40,7 @@ def log_loss(xp: ModuleType, c: ByName, x: ByName) -> Array:
     return xp.logaddexp(xp.logaddexp(size, c["ln b"] - c["beta"] * x["ln n_tokens"]), c["ln c"])
 
 
-def scaled_starts(rng: np.random.Generator, count: int, runs: Measured) -> dict[str, Array]:
+def scaled_starts(rng: np.random.Generator, count: int, runs: Runs) -> dict[str, Array]:
     """Scaled to the runs: size, granularity, data and the floor c share the loss at the mean run."""
     loss = np.exp(np.mean(np.log(runs.loss)))
     terms = np.log(np.maximum(rng.dirichlet((1, 0.3, 1, 2), count).T, 1e-3) * loss)

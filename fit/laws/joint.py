@@ -16,7 +16,8 @@ from types import ModuleType
 import numpy as np
 
 from fit.aliases import Array, ByName, Numbers
-from fit.form import Coefficient, Measured
+from fit.data.runs import Runs
+from fit.form import Coefficient
 
 COLUMNS = ("n_active", "n_tokens", "n_experts")
 _SIZES, _EXPONENTS, _SHIFTS = (30, 100, 300), (-0.05, -0.25, -0.5), (-0.5, 0, 0.5)
@@ -79,7 +80,7 @@ def at_experts(c: ByName, n_experts: Numbers) -> tuple[Numbers, ...]:
     )
 
 
-def scaled_starts(rng: np.random.Generator, count: int, runs: Measured) -> dict[str, Array]:
+def scaled_starts(rng: np.random.Generator, count: int, runs: Runs) -> dict[str, Array]:
     """Size, data and the floor c share the loss, and no exponent is far from those that have been published."""
     loss = np.exp(np.mean(np.log(runs.loss)))
     c = rng.uniform(0.2, 0.95, count) * runs.loss.min()
@@ -89,38 +90,19 @@ def scaled_starts(rng: np.random.Generator, count: int, runs: Measured) -> dict[
     alpha, beta = -np.exp(rng.uniform(np.log(0.05), np.log(0.6), (2, count)))
     gamma, zeta = rng.uniform(-0.03, 0.03, (2, count))
     e = np.mean(log_expert_scale(np, runs.columns["n_experts"], log_start[:, None], t[:, None]), axis=1)
-    return {
-        "ln a": np.log((loss - c) * size) - delta * e,
-        "ln b": np.log((loss - c) * (1 - size)) - omega * e,
-        "ln c": np.log(c),
-        "ln E_start": log_start,
-        "ln(E_max / E_start - 1)": t,
-        **dict(alpha=alpha, delta=delta, gamma=gamma, beta=beta, omega=omega, zeta=zeta),
-    }
+    terms = {"ln a": np.log((loss - c) * size) - delta * e, "ln b": np.log((loss - c) * (1 - size)) - omega * e}
+    terms |= {"ln c": np.log(c), "ln E_start": log_start, "ln(E_max / E_start - 1)": t}
+    return terms | dict(alpha=alpha, delta=delta, gamma=gamma, beta=beta, omega=omega, zeta=zeta)
 
 
-_TABLE_3 = dict(
-    a=35.91,
-    alpha=-0.1889,
-    delta=-0.2285,
-    gamma=0.0098,
-    b=35.98,
-    beta=-0.1775,
-    omega=0.5529,
-    zeta=-0.0259,
-    E_start=2.0832,
-    E_max=290.4521,
-    c=1.3637,
-)
-_SOURCE = "Ludziejewski et al. 2025, arXiv 2502.05172, Table 3"
+_TABLE_3 = dict(a=35.91, alpha=-0.1889, delta=-0.2285, gamma=0.0098, b=35.98, beta=-0.1775, omega=0.5529, zeta=-0.0259)
+_TABLE_3 |= dict(E_start=2.0832, E_max=290.4521, c=1.3637)
 # the 270 runs of App. H; Eq. 10 with the digits of its authors' code
-_RUNS = dict(
-    ranges=dict(
-        n_active=[78726144, 2715922944],
-        n_tokens=[5e8, 8e10],
-        n_experts=[1, 32],
-        training_flops=[2.36178432e17, 5.2950822912e20],
-    )
+_RANGES = dict(
+    n_active=[78726144, 2715922944],
+    n_tokens=[5e8, 8e10],
+    n_experts=[1, 32],
+    training_flops=[2.36178432e17, 5.2950822912e20],
 )
 _MODELS = dict(
     vocab_size=50257,
@@ -137,21 +119,16 @@ _TABLE_2 = dict(
     kv_tokens=16_384,
     n_experts=((16, 32, 32), (4, 16, 32), (1, 8, 32), (1, 1, 16)),
 )
-PRESETS = {
-    "joint-moe-2025": dict(
-        coefficients=_TABLE_3,
-        source=_SOURCE,
-        note="E_start read as 2.0832: the printed 2.0732 does not give the paper's own Table 4",
-        runs=_RUNS,
-        models=_MODELS,
-        table_2=_TABLE_2,
-    ),
-    "joint-moe-2025-as-printed": dict(
-        coefficients=_TABLE_3 | {"E_start": 2.0732},
-        source=_SOURCE,
-        note="E_start as printed, 2.0732; the paper's Table 4 follows from 2.0832 instead",
-        runs=_RUNS,
-        models=_MODELS,
-        table_2=_TABLE_2,
-    ),
-}
+_PAPER = dict(
+    coefficients=_TABLE_3,
+    source="Ludziejewski et al. 2025, arXiv 2502.05172, Table 3",
+    note="E_start read as 2.0832: the printed 2.0732 does not give the paper's own Table 4",
+    runs=dict(ranges=_RANGES),
+    models=_MODELS,
+    table_2=_TABLE_2,
+)
+_AS_PRINTED = dict(
+    coefficients=_TABLE_3 | dict(E_start=2.0732),
+    note="E_start as printed, 2.0732; the paper's Table 4 follows from 2.0832 instead",
+)
+PRESETS = {"joint-moe-2025": _PAPER, "joint-moe-2025-as-printed": _PAPER | _AS_PRINTED}

@@ -15,7 +15,8 @@ from types import ModuleType
 import numpy as np
 
 from fit.aliases import Array, ByName
-from fit.form import Coefficient, Measured
+from fit.data.runs import Runs
+from fit.form import Coefficient
 
 COLUMNS = ("n_total", "n_tokens", "sparsity")
 # Starts: the paper's, 3^4 6^3 5^2 = 437,400.
@@ -43,37 +44,21 @@ def log_loss(xp: ModuleType, c: ByName, x: ByName) -> Array:
     return xp.logaddexp(xp.logaddexp(size, data), xp.logaddexp(xp.logaddexp(sparse, both), c["ln e"]))
 
 
-def scaled_starts(rng: np.random.Generator, count: int, runs: Measured) -> dict[str, Array]:
+def scaled_starts(rng: np.random.Generator, count: int, runs: Runs) -> dict[str, Array]:
     """Scaled to the runs: the five terms share the loss at the mean run."""
     loss, used = np.exp(np.mean(np.log(runs.loss))), np.mean(np.log1p(-runs.columns["sparsity"]))
-    shares = rng.dirichlet((1, 1, 1, 1, 2), count).T
-    terms = np.log(np.maximum(shares, 1e-3) * loss)
+    a, b, c, d, e = np.log(np.maximum(rng.dirichlet((1, 1, 1, 1, 2), count).T, 1e-3) * loss)
     alpha, beta, gamma = np.exp(rng.uniform(np.log(0.05), np.log(0.8), (3, count)))
     lam, delta = rng.uniform(-0.4, 0.1, count), rng.uniform(-0.3, 0.3, count)
-    return {
-        "ln a": terms[0],
-        "ln b": terms[1],
-        "ln c": terms[2] + lam * used,
-        "ln d": terms[3] + delta * used,
-        "ln e": terms[4],
-        **dict(alpha=alpha, beta=beta, lam=lam, delta=delta, gamma=gamma),
-    }
+    terms = {"ln a": a, "ln b": b, "ln c": c + lam * used, "ln d": d + delta * used, "ln e": e}
+    return terms | dict(alpha=alpha, beta=beta, lam=lam, delta=delta, gamma=gamma)
 
 
+_PRINTED = dict(a=16612.50, b=5455.67, c=0.4598, d=17.26, e=0.94)
+_PRINTED |= dict(alpha=0.5962, beta=0.3954, lam=-0.1666, delta=0.1603, gamma=0.1595)
 PRESETS = {
     "sparsity-2025": dict(
-        coefficients=dict(
-            a=16612.50,
-            b=5455.67,
-            c=0.4598,
-            d=17.26,
-            e=0.94,
-            alpha=0.5962,
-            beta=0.3954,
-            lam=-0.1666,
-            delta=0.1603,
-            gamma=0.1595,
-        ),
+        coefficients=_PRINTED,
         source="Abnar et al. 2025, arXiv 2501.12370, section 5",
         note="its N is all parameters; its training FLOPs are the paper's own count, not 6 N D",
         # the smallest and largest N are in figures only

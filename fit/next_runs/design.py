@@ -181,19 +181,18 @@ def design_of(
     of_possible: Array,
     prior: Array,
     scatter: noise.Noise,
-    run_weights: Array,
-    labels: Array | None,
+    runs: Runs,
 ) -> tuple[Design, Array]:
-    """(Design without goals, [n, n] by which gradients are in its units), from what `gradients` gives. The fitted runs
-    count as run_weights [r] and share trunks as labels [r] (None: none do). scatter: the Noise of the runs."""
+    """(Design without goals, [n, n] by which gradients are in its units), from what `gradients` gives. runs: those
+    that were fitted; scatter: their Noise."""
     total = max(scatter.total, LEAST_NOISE)
-    shared = UNKNOWN_SHARE if labels is None else min((scatter.trunk / total) ** 2, MOST_SHARED)
-    trunks = np.arange(len(run_weights)) if labels is None else labels
+    shared = UNKNOWN_SHARE if runs.trunks is None else min((scatter.trunk / total) ** 2, MOST_SHARED)
+    trunks = np.arange(len(runs)) if runs.trunks is None else runs.trunks
     prior, errors = prior * (total / PRIOR) ** 2, correlation(trunks, shared)
-    root = np.sqrt(run_weights)[:, None] * of_fitted
+    root = np.sqrt(runs.weights)[:, None] * of_fitted
     information = prior + root.T @ np.linalg.solve(errors, root)
     unit = np.linalg.inv(np.linalg.cholesky(information)).T  # x = unit @ new coordinates
-    weighted = run_weights[:, None] * of_fitted
+    weighted = runs.weights[:, None] * of_fitted
     turned = lambda matrix: unit.T @ matrix @ unit
     normal, spread = turned(prior + root.T @ root), turned(prior + weighted.T @ errors @ weighted)
     none, one = np.zeros((0, len(unit))), np.eye(len(unit))

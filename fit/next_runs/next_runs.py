@@ -86,9 +86,9 @@ def _chosen(
     law: Law, architecture: Architecture, flops: float, goal: Goal, fitted: tuple, begun: tuple, gradients: tuple
 ) -> Json | UserError:
     """The answer to one question, by what _fitted_runs and _noise_of, _begun and design.gradients give."""
-    (_, labels, run_weights, seed, scatter), (possible, grid, solved, _) = fitted, begun
+    (runs, seed, scatter), (possible, grid, solved, _) = fitted, begun
     of_fitted, of_possible, of_grid, of_asked, of_coefficients, prior = gradients
-    problem, unit = design.design_of(possible, of_fitted, of_possible, prior, scatter, run_weights, labels)
+    problem, unit = design.design_of(possible, of_fitted, of_possible, prior, scatter, runs)
     if goal.kind == "plan":
         best = int(np.nanargmin(solved.loss))
         others = [i for i in np.flatnonzero(solved.feasible).tolist() if i != best]
@@ -131,9 +131,9 @@ def _chosen(
     )
 
 
-def _fitted_runs(law: Law, table: str | Table) -> tuple[Runs, Array | None, Array, int]:
-    """(the Runs that the law was fitted to, labels of their trunks or None, their weights, a seed that none of them
-    had); UserError where it was not fitted to these."""
+def _fitted_runs(law: Law, table: str | Table) -> tuple[Runs, int]:
+    """(the Runs that the law was fitted to, a seed that none of them had); UserError where it was not fitted to
+    these."""
     settings, described = law.record.get("settings") or {}, law.record.get("runs") or {}
     if law.published or "fingerprint" not in described:
         raise UserError(f"--law={law.name}: expected a law.json that fit law wrote: its runs are part of the question")
@@ -142,9 +142,9 @@ def _fitted_runs(law: Law, table: str | Table) -> tuple[Runs, Array | None, Arra
         raise UserError(f"--runs={runs.path}: --law={law.name} was fitted to other runs ({described.get('file')})")
     law.check_plannable()
     rules = settings.get("holdout", "none"), settings.get("weights", "none"), settings.get("bootstrap_by", "trunk")
-    fitted, _, weights, labels, _ = holdout.split(runs, *rules)
+    fitted, _ = holdout.split(runs, *rules)
     seeds = runs.table.numbers("seed", (0, 2**31)) if "seed" in runs.table else np.zeros(1)
-    return fitted, labels, weights, int(seeds.max()) + 1
+    return fitted, int(seeds.max()) + 1
 
 
 def _noise_of(law: Law) -> Noise:

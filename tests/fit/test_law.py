@@ -45,11 +45,11 @@ def test_held_coefficients_stay_and_the_others_are_the_best(form, fix):
     problem, rng = prepare(law, runs, Settings(weight_decay=1e-6, starts=64)), np.random.default_rng(0)
     held = np.array([fix.get(name, np.nan) for name in law.names])
     values = [
-        problem.objective(law.hold(found.free + step * rng.normal(size=len(held)), held))
+        fit_runs.objective(problem, law.hold(found.free + step * rng.normal(size=len(held)), held))
         for step in (1e-5, 1e-4, 1e-3, 1e-2)
         for _ in range(10)
     ]
-    best = problem.objective(found.free)
+    best = fit_runs.objective(problem, found.free)
     assert min(values) >= best * (1 - 1e-9) and best >= search.fit(problem, quiet=True).objective
 
 
@@ -181,7 +181,7 @@ def test_weights_make_repeated_seeds_one_run(tmp_path):
     runs.loss = runs.loss * np.exp(means)
     path = fit_runs.write_csv(tmp_path / "runs.csv", repeated, share=np.repeat(1 / times, times))
     form, options = FORMS["chinchilla"], fitting.Options(weights="column:share")
-    record = fitting.fit_file(path, form, Settings(**settings), options, quiet=True)
+    record = fitting.record_of(fitting.fitted(path, form, Settings(**settings), options, quiet=True), quiet=True)
     once = search.fit(prepare(form, runs, Settings(**settings)), quiet=True)
     assert record["coefficients"] == pytest.approx(once.coefficients, rel=1e-4)
 
@@ -270,7 +270,7 @@ def test_no_decay_can_still_be_asked_for(tmp_path, capsys):
 def test_runs_without_losses_by_position_are_no_reason_to_refuse_a_table():
     rows = [dict(n_active=1e5 * i, n_tokens=1e6, loss=2.0, loss_1_2=2.6, loss_3_4=2.2, loss_5_8=2.1) for i in (1, 2, 3)]
     rows[1]["loss_5_8"] = None
-    assert fitting.transition(read_runs(frames.of(rows), FORMS["chinchilla"].columns)) == []
+    assert fitting.transition(read_runs(frames.read(rows), FORMS["chinchilla"].columns)) == []
 
 
 def with_positions(tmp_path, gains):

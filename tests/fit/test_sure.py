@@ -42,7 +42,8 @@ def noisy():
 def shared():
     """Runs of 12 trunks that share 1% of error, with 0.3% of each run's own; and the fit to them."""
     runs = fit_runs.sweep_runs(noise=0.003, trunk=0.01, seed=2)
-    problem = prepare(JOINT, runs, Settings(weight_decay=1e-6), trunks=trunks_of(runs.table)[0])
+    runs = dataclasses.replace(runs, trunks=trunks_of(runs.table)[0])
+    problem = prepare(JOINT, runs, Settings(weight_decay=1e-6))
     return problem, search.fit(problem, quiet=True)
 
 
@@ -113,7 +114,7 @@ def test_noise_is_told_apart():
     found."""
     runs = fit_runs.paper_runs()
     labels = np.unique(np.stack([runs.n_active, runs.n_experts]), axis=1, return_inverse=True)[1].ravel()
-    problem, true = prepare(JOINT, runs, trunks=labels), JOINT.to_free(fit_runs.TABLE_3)
+    problem, true = prepare(JOINT, dataclasses.replace(runs, trunks=labels)), JOINT.to_free(fit_runs.TABLE_3)
     found = []
     for seed in range(20):
         rng = np.random.default_rng(seed)
@@ -163,7 +164,7 @@ def test_runs_three_times_over_tell_no_more(how):
     found = search.fit(prepare(JOINT, runs, settings), quiet=True)
     spread = []
     for groups in (None, labels):
-        problem = prepare(JOINT, runs, settings, trunks=groups)
+        problem = prepare(JOINT, dataclasses.replace(runs, trunks=groups), settings)
         draws = bootstrap(problem, found, 64, how, noise.noise(problem, found.free))
         spread.append(np.std(losses(draws, np.log([5e4]), np.log([1e6]), np.array([2.0]))))
     assert 1.3 < spread[1] / spread[0] < 2.3

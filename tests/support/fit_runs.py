@@ -8,6 +8,7 @@ import numpy as np
 
 from fit.data.runs import Runs
 from fit.data.table import Table, read
+from fit.fitting.problem import residual_function
 from fit.lawbook import models
 from fit.laws import FORMS
 from fit.shape.architecture import training_flops
@@ -59,6 +60,11 @@ def runs_of(path, n_active, n_tokens, n_experts, loss, table=None):
     """Runs of these columns; of a table of nothing else unless one is given."""
     columns = dict(n_active=n_active, n_tokens=n_tokens, n_experts=n_experts)
     return Runs(path, columns, loss, Table(path, {}, list(range(len(loss)))) if table is None else table)
+
+
+def objective(problem, free):
+    """The objective of a fit at the law's own `free` [n]."""
+    return 0.5 * float(np.sum(residual_function(problem.form)(problem.centre(free[None])[0], problem.data) ** 2))
 
 
 def log_loss(form, free, ln_n, ln_d, n_experts):
