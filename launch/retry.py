@@ -19,7 +19,7 @@ from absl import flags
 from jmoe import cli
 from jmoe.errors import UserError
 from jmoe.storage import ownership
-from launch import collect, command, trainer
+from launch import collect, command
 from launch.backend import SECONDS_TO_SUBMIT
 
 
@@ -33,7 +33,7 @@ def main(_: object) -> None:
     state = sweep.engine.states(sweep).get(job.name, "")
     if state and not state.startswith("failed"):
         raise UserError(f"job {job.name} is {state} now; launch.cancel --job={job.name} would stop it first")
-    trainer.forget_cause(job, accepted_too=True)
+    (job.folder / "failure.json").unlink(missing_ok=True)  # of an accepted failure too
     try:
         with ownership.hold(sweep.lock, "launch.retry", 0.0 if sweep.engine.ON_THIS_MACHINE else SECONDS_TO_SUBMIT):
             report = sweep.engine.submit(dataclasses.replace(sweep, jobs=[job]))
