@@ -33,8 +33,7 @@ def write(sweep: Sweep) -> tuple[str, int]:
     """Writes runs.csv, complete or not at all. Returns, in words, what it holds and which runs are missing; and the
     number of missing runs, without those whose failure was accepted. UserError where runs.csv would mix versions."""
     rows, missing, given_up = rows_of(sweep)
-    path = sweep.workdir / "runs.csv"
-    text = io.StringIO()
+    path, text = sweep.workdir / "runs.csv", io.StringIO()
     writer = csv.DictWriter(text, columns(rows))
     writer.writeheader()
     writer.writerows(rows)
@@ -49,11 +48,8 @@ def write(sweep: Sweep) -> tuple[str, int]:
 
 
 def columns(rows: list[dict]) -> list[str]:
-    """The columns of all rows: LAW_COLUMNS, then every other column that some row has, then TRACES.
-
-    A row that an older version wrote lacks some columns; its cells there are empty. The order does not depend on which
-    row comes first: it is that of the row with the most columns, then the columns that only other rows have.
-    """
+    """LAW_COLUMNS, then every other column that some row has, then TRACES. A row of an older version lacks some. The
+    order is that of the row with the most columns, whichever comes first, then those that only other rows have."""
     fields = dict.fromkeys(name for row in sorted(rows, key=len, reverse=True) for name in row)
     own = [name for name in fields if name not in LAW_COLUMNS + TRACES]
     return [*LAW_COLUMNS, *own, *(TRACES if rows else ())]
