@@ -72,11 +72,8 @@ class Gke(Backend):
             raise UserError(f"{error}{newer}") from None
 
     def submit(self, sweep: Sweep) -> str:
-        """Creates a JobSet for each job that is not finished and has none at work.
-
-        A failed JobSet cannot be started again. It is first deleted with all that belongs to it, so that the new JobSet
-        of the same name takes nothing over from it.
-        """
+        """Creates a JobSet for each job that is not finished and has none at work. A failed one cannot be started
+        again: it is first deleted with all that belongs to it, so that the new one takes nothing over from it."""
         known = self.states(sweep)
         files = files_of(sweep.workdir)  # listed after the states, so that they include what completed jobs wrote
         # a job that completed but lacks results has lost them since: it is trained again
@@ -112,13 +109,10 @@ class Gke(Backend):
         return gke_pods.follow(sweep, lambda: _list(sweep).get(job.name), rank or 0)
 
     def preview(self, sweep: Sweep) -> str:
-        """Every manifest of the sweep as YAML, to read or to give to kubectl.
-
-        Manifests differ only in the names of their jobs. So one is written as YAML, with a unique placeholder that is
-        then replaced by each job's name: ten thousand manifests take a second.
-        """
+        """Every manifest of the sweep as YAML, to read or to give to kubectl."""
         import yaml
 
+        # they differ only in the names of their jobs: one that is written for all makes 10,000 in a second
         name = f"d-{uuid.uuid4().hex}-e"
         text = yaml.safe_dump(jobset(sweep, dataclasses.replace(sweep.trained[0], name=name)), sort_keys=False)
         return "---\n".join(text.replace(name, job.name) for job in sweep.trained)
@@ -187,10 +181,8 @@ def _delete(sweep: Sweep, jobs: set[str] | None = None) -> str:
 
 
 def _counted(job: Job, before: dict, rank: int) -> bool:
-    """Whether another of the job's pods has counted this failed try; the first, which fails too as a rule, does so.
-
-    The others wait for it, one longer than the other: once a pod has ended, the rest are killed, counted or not.
-    """
+    """Whether another of the job's pods has counted this failed try; the first, which fails too as a rule, does so. The
+    others wait for it, one longer than the other: once a pod has ended, the rest are killed, counted or not."""
     deadline = time.monotonic() + (SECONDS_FOR_THE_FIRST + rank if rank else 0)
     while not (counted := job.failure() != before) and time.monotonic() < deadline:
         time.sleep(1)

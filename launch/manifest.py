@@ -110,26 +110,20 @@ def _patch(path: str) -> dict:
 
 def merged(base: Any, patch: Any) -> Any:
     """`patch` merged over `base`, both parts of a manifest, much as `kubectl patch` does it; neither is changed.
-
     Objects are merged field by field, and null removes a field. Lists of objects are joined: an item of the patch is
     merged into the base's item with the same mountPath, or else the same name, and appended where there is none. Of
-    anything else, including lists of words such as a command, the patch's value is taken.
-    """
+    anything else, including lists of words such as a command, the patch's value is taken."""
     if isinstance(patch, dict):
         base = base if isinstance(base, dict) else {}
         both = base | {name: merged(base.get(name), value) for name, value in patch.items()}
         return {name: value for name, value in both.items() if value is not None}
     if not isinstance(patch, list) or not all(isinstance(item, dict) for item in patch):
         return patch
-    result = list(base) if isinstance(base, list) else []
+    by_key = {_key(item) or i: item for i, item in enumerate(base if isinstance(base, list) else ())}
     for item in patch:
-        key = _key(item)
-        place = next((i for i, other in enumerate(result) if key and _key(other) == key), None)
-        if place is None:
-            result.append(merged(None, item))
-        else:
-            result[place] = merged(result[place], item)
-    return result
+        key = _key(item) or len(by_key)
+        by_key[key] = merged(by_key.get(key), item)
+    return list(by_key.values())
 
 
 def _key(item: dict) -> tuple | None:
@@ -185,10 +179,8 @@ def jobset(sweep: Sweep, job: Job) -> dict:
 
 
 def _machine(options: dict, place: accelerators.Slice) -> tuple[dict[str, str], list[dict]]:
-    """The node selector of the machines that the options name, and the tolerations that these nodes' taints require.
-
-    Labels and taints: GKE's documentation of spot VMs, of consuming reservations, of flex-start and of Arm nodes.
-    """
+    """The node selector of the machines that the options name, and the tolerations that these nodes' taints require, by
+    GKE's documentation of spot VMs, of consuming reservations, of flex-start and of Arm nodes."""
     taint = lambda key, value: {"key": key, "operator": "Equal", "value": value, "effect": "NoSchedule"}
     node = {f"{GKE}{'tpu-' if place.is_tpu else ''}accelerator": accelerators.GKE[place.kind]}
     node |= {f"{GKE}tpu-topology": place.topology} if place.is_tpu else {}

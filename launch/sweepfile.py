@@ -57,11 +57,9 @@ def _parse(workdir: epath.Path, text: str) -> Sweep:
 
 
 def _read_or_rebuild(workdir: epath.Path, backend_name: str) -> Sweep | None:
-    """The sweep begun in `workdir`, or None; if sweep.json is lost, rebuilt from the jobs' folders, which is printed.
-
-    Only for the workdir's owner: it moves a damaged sweep.json aside. The flags of earlier starts are lost with it; the
-    backend is taken to be `backend_name`.
-    """
+    """The sweep begun in `workdir`, or None; if sweep.json is lost, rebuilt from the jobs' folders, which is printed:
+    the flags of earlier starts are lost with it, and the backend is taken to be `backend_name`. Only for the workdir's
+    owner: it moves a damaged sweep.json aside."""
     path = workdir / "sweep.json"
     try:
         return _parse(workdir, path.read_text())

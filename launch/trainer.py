@@ -206,11 +206,8 @@ def failed(trainer: Trainer, code: int, retries: int) -> dict:
 
 
 def fail(job: Job, cause: str, for_good: bool, retries: int) -> dict:
-    """Writes failure.json to the job's folder and returns what it holds.
-
-    It says "for_good" if another try would be in vain: `for_good`, or more than `retries` tries in a row got no further
-    than those before.
-    """
+    """Writes failure.json to the job's folder and returns what it holds: "for_good" if another try would be in vain,
+    by `for_good` or because more than `retries` tries in a row got no further than those before."""
     before, tokens = job.failure(), job.progress()[0]
     tries = (before.get("tries", 0) if tokens <= before.get("tokens", -1) else 0) + 1
     tokens = max(tokens, before.get("tokens", 0))

@@ -24,11 +24,9 @@ def resolve(base: types.ModuleType, overrides: dict) -> ConfigDict:
 
 
 def read(path: str, config_flags: Sequence[str] = ()) -> tuple[str, types.ModuleType, list[dict]]:
-    """(config file, its module, a dict of overrides for each job) of the sweep file at `path`.
-
-    `config_flags`: arguments such as --config.data.path=books/*.txt. Each counts as if the file said it in every job.
-    UserError where the file or its config file can't be used, or a flag sets what it can't, or what the file sets
-    too."""
+    """(config file, its module, a dict of overrides for each job) of the sweep file at `path`. `config_flags`:
+    arguments such as --config.data.path=books/*.txt. Each counts as if the file said it in every job. UserError where
+    the file or its config file can't be used, or a flag sets what it can't, or what the file sets too."""
     sweep = cli.load_module(path, "--sweep")
     if not hasattr(sweep, "get_sweep"):
         raise UserError(f"--sweep={path} defines no get_sweep()")
