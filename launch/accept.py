@@ -10,11 +10,11 @@ from absl import flags
 
 from jmoe import cli
 from jmoe.errors import UserError
-from launch import command, trainer
+from launch import sweepfile, trainer
 
 
 def main(_: object) -> None:
-    sweep = command.sweep()
+    sweep = sweepfile.chosen()
     job = sweep.named(flags.FLAGS.job)
     if job.done():
         raise UserError(f"job {job.name} is done: there is no failure to accept")
@@ -28,5 +28,5 @@ def main(_: object) -> None:
 
 
 if __name__ == "__main__":
-    command.define_flags("Name of the job; its beginning is enough.", required=True)
+    sweepfile.define_flags("Name of the job; its beginning is enough.", required=True)
     cli.run(main)

@@ -15,7 +15,7 @@ from jmoe import cli
 from jmoe.config.fields import with_columns
 from jmoe.errors import UserError
 from jmoe.storage import files as storage
-from launch import command, hooks
+from launch import hooks, sweepfile
 from launch.backend import Sweep
 from launch.jobs import MIXABLE, Job, digest, files_of
 
@@ -98,7 +98,7 @@ def _is_config_of(job: Job, config: dict) -> bool:
 
 
 def main(_: object) -> None:
-    sweep = command.sweep()
+    sweep = sweepfile.chosen()
     sweep.mix = sorted({*sweep.mix, *flags.FLAGS.mix})
     report, n_missing = write(sweep)
     print(report, flush=True)
@@ -107,7 +107,7 @@ def main(_: object) -> None:
 
 
 if __name__ == "__main__":
-    command.define_flags()
+    sweepfile.define_flags()
     flags.DEFINE_multi_enum("mix", [], MIXABLE, "Allow runs.csv to mix versions of this.")
     flags.DEFINE_bool("on_done", False, "Afterwards run the command that launch.sweep got as --on_done.")
     cli.run(main)

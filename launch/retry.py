@@ -14,12 +14,12 @@ from absl import flags
 from jmoe import cli
 from jmoe.errors import UserError
 from jmoe.storage import ownership
-from launch import collect, command
+from launch import collect, sweepfile
 from launch.backend import SECONDS_TO_SUBMIT
 
 
 def main(_: object) -> None:
-    sweep = command.sweep()
+    sweep = sweepfile.chosen()
     job = sweep.named(flags.FLAGS.job)
     if job.done() or job.kept:
         how = "no longer of the sweep" if job.kept else "done"
@@ -44,5 +44,5 @@ def main(_: object) -> None:
 
 
 if __name__ == "__main__":
-    command.define_flags("Name of the job; its beginning is enough.", required=True)
+    sweepfile.define_flags("Name of the job; its beginning is enough.", required=True)
     cli.run(main)

@@ -22,7 +22,7 @@ from jmoe import cli
 from jmoe.errors import UserError
 from jmoe.storage import files as storage
 from jmoe.storage import ownership
-from launch import collect, command, hooks, sweepfile
+from launch import collect, hooks, sweepfile
 from launch.backend import Sweep
 from launch.jobs import Files, Job, files_of
 
@@ -229,7 +229,7 @@ def _state(job: Job, state: str, failure: dict, more: list[str], reason: str) ->
 
 
 if __name__ == "__main__":
-    command.define_flags()
+    sweepfile.define_flags()
     flags.DEFINE_bool("json", False, "Print one JSON object, on a line of its own, instead of a table.")
     flags.DEFINE_float("dollars_per_hour", None, "Hourly price of one chip. Default: what launch.sweep was given.", 0)
     flags.DEFINE_float("watch", None, "Seconds between updates, which end when nothing runs or is queued.", 0.1, 1e6)
