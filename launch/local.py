@@ -190,15 +190,12 @@ class _Pool:
                 continue
             del self.running[name]
             self._places.append(place)
+            asked = code in trainer.STOPPED and not ended.stalled  # to stop; if by launch.cancel, the job is marked
             if code == 0:
                 trainer.forget_cause(job)
-                continue
-            if code == UNAVAILABLE:  # the store did not answer: nothing is wrong with the job
+            elif code == UNAVAILABLE:  # the store did not answer: nothing is wrong with the job
                 self._progress.say(f"{name}: {ended.cause(code)}; trying again")
-                self.todo.append(job)
-                continue
-            asked = code in trainer.STOPPED and not ended.stalled  # to stop; if by launch.cancel, the job is marked
-            if not asked and (failure := trainer.failed(ended, code, self._sweep.retries)):
+            elif not asked and (failure := trainer.failed(ended, code, self._sweep.retries)):
                 how = "failed" if failure["for_good"] else "died, trying again"
                 self._progress.say(f"{name} {how}: {failure['cause']}")
                 hooks.failed(self._sweep, job)

@@ -59,12 +59,11 @@ def pin_corpus(sweep: Sweep, configs: dict[str, ConfigDict], earlier: dict[str, 
             data = ConfigDict(configs[job.name].data)
             data.fingerprint = pins.get(key(job)) or data.fingerprint
             # a machine that only submits does not need a text whose fingerprint is known: trainers check the text
-            elsewhere = data.fingerprint and not sweep.engine.ON_THIS_MACHINE
-            elsewhere = elsewhere and not (cache_dir() / "tokens" / data.fingerprint).exists()
-            if not elsewhere:
+            cached = data.fingerprint and (cache_dir() / "tokens" / data.fingerprint).exists()
+            if sweep.engine.ON_THIS_MACHINE or not data.fingerprint or cached:
                 text = corpus.load(data)
-                corpora[text.fingerprint] = text
-            fingerprints[key(job)] = data.fingerprint if elsewhere else text.fingerprint
+                data.fingerprint, corpora[text.fingerprint] = text.fingerprint, text
+            fingerprints[key(job)] = data.fingerprint
         job.corpus = fingerprints[key(job)]
     found = sorted({job.corpus for job in sweep.trained})
     if len(found) > 1 and "corpus" not in sweep.mix:
