@@ -32,6 +32,7 @@ MOST_CHIPS = {"v4": 4_096, "v5p": 6_144, "tpu7x": 9_216}
 DEVICES_OF_CHIP = {"tpu7x": 2}  # devices that jax sees in a chip, if not 1; jmoe.cost.chips describes one device
 CHIP_OF = {"H100-mega": "H100"}  # the kind's name in jmoe.cost.chips, where it differs
 GPUS_OF_MACHINE = {"GB200": 4}  # a4x-highgpu-4g; the others have 8
+TPUS = ("v", "tpu")  # how their kinds begin
 ARM = ("GB200",)  # machines with an Arm CPU, which GKE taints
 
 
@@ -47,7 +48,7 @@ class Slice:
 
     @property
     def is_tpu(self) -> bool:
-        return _is_tpu(self.kind)
+        return bool(self.topology)
 
     @property
     def n_devices(self) -> int:
@@ -98,15 +99,15 @@ def parse(text: str, n_slices: int = 1) -> Slice:
     A 2x4 slice of v5e or v6e exists in two forms: v5e:2x4 is one machine of eight chips, v5e:2x4/4 two of four.
     UserError where there is no such accelerator, or none of that size."""
     kind, size = _kind(text), text.partition(":")[2]
-    place = _tpus(kind, size, n_slices) if _is_tpu(kind) else _gpus(kind, size, n_slices)
-    if place is None:
-        raise UserError(f"--accelerator={text}: there is no such {kind}; there are {shapes(kind)}")
-    return place
+    is_tpu = kind.startswith(TPUS)
+    if (machines := _tpus(kind, size) if is_tpu else _gpus(kind, size)) is None:
+        raise UserError(f"--accelerator={text}: there is no such {kind}; there are {_shapes(kind)}")
+    return Slice(kind, size.partition("/")[0] if is_tpu else "", n_slices, *machines)
 
 
-def shapes(kind: str) -> str:
+def _shapes(kind: str) -> str:
     """The sizes in which an accelerator comes, in words."""
-    if not _is_tpu(kind):
+    if not kind.startswith(TPUS):
         n = GPUS_OF_MACHINE.get(kind, 8)
         return f"{kind}:1 to {kind}:{n} on one machine, and {kind}:MACHINESxGPUS, for example {kind}:2x{n}"
     if kind not in MOST_CHIPS:
@@ -115,30 +116,23 @@ def shapes(kind: str) -> str:
     return f"{listed}, and {kind}:AxBxC of multiples of 4, A <= B <= C, up to {MOST_CHIPS[kind]:,} chips"
 
 
-def _is_tpu(kind: str) -> bool:
-    return kind.startswith(("v", "tpu"))
-
-
-def _gpus(kind: str, size: str, n_slices: int) -> Slice | None:
+def _gpus(kind: str, size: str) -> tuple[int, int] | None:
+    """(machines, GPUs of each); None if there is no such size."""
     found = re.fullmatch(r"(?:([1-9]\d*)x)?([1-9]\d*)", size)
-    if not found or int(found[2]) > GPUS_OF_MACHINE.get(kind, 8):
-        return None
-    return Slice(kind, "", n_slices, int(found[1] or 1), int(found[2]))
+    return (int(found[1] or 1), int(found[2])) if found and int(found[2]) <= GPUS_OF_MACHINE.get(kind, 8) else None
 
 
-def _tpus(kind: str, size: str, n_slices: int) -> Slice | None:
-    topology, _, of_host = size.partition("/")
-    if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*)+", topology) or of_host and size != "2x4/4":
-        return None
-    sizes = [int(part) for part in topology.split("x")]
-    n_chips = math.prod(sizes)
-    if kind in MOST_CHIPS:
-        cuboid = len(sizes) == 3 and sizes == sorted(sizes) and not any(part % 4 for part in sizes)
-        single = kind == "tpu7x" and topology == "1x1x1"
-        if of_host or not (single or topology in CUBES or cuboid and n_chips <= MOST_CHIPS[kind]):
-            return None
-    elif topology not in FLAT:
-        return None
-    # one machine, or machines of four chips
-    per_host = n_chips if n_chips <= 4 or (n_chips == 8 and kind not in MOST_CHIPS and not of_host) else 4
-    return Slice(kind, topology, n_slices, n_chips // per_host, per_host)
+def _tpus(kind: str, size: str) -> tuple[int, int] | None:
+    """(machines, chips of each): one machine, or machines of four chips; None if there is no such slice."""
+    if kind not in MOST_CHIPS:
+        sizes = {text: (1, 8) if text == "2x4" else _of_four(text) for text in FLAT} | {"2x4/4": (2, 4)}
+        return sizes.get(size)
+    sizes = [int(part) for part in size.split("x")] if re.fullmatch(r"[1-9]\d*(x[1-9]\d*){2}", size) else []
+    cuboid = sizes and sizes == sorted(sizes) and not any(part % 4 for part in sizes)
+    known = size in CUBES or (kind, size) == ("tpu7x", "1x1x1") or cuboid and math.prod(sizes) <= MOST_CHIPS[kind]
+    return _of_four(size) if known else None
+
+
+def _of_four(topology: str) -> tuple[int, int]:
+    n_chips = math.prod(map(int, topology.split("x")))
+    return (1, n_chips) if n_chips < 4 else (n_chips // 4, 4)

@@ -6,20 +6,15 @@ A model that diverges does so on every try. Once its failure is marked, a sweep 
 with exit code 2. The job's finished runs stay in runs.csv. launch.retry takes the mark back.
 """
 
-if __name__ == "__main__":
-    from jmoe import startup
-
-    startup.begin()
-
 from absl import flags
 
 from jmoe import cli
 from jmoe.errors import UserError
-from launch import command, trainer
+from launch import sweepfile, trainer
 
 
 def main(_: object) -> None:
-    sweep = command.sweep()
+    sweep = sweepfile.chosen()
     job = sweep.named(flags.FLAGS.job)
     if job.done():
         raise UserError(f"job {job.name} is done: there is no failure to accept")
@@ -33,5 +28,5 @@ def main(_: object) -> None:
 
 
 if __name__ == "__main__":
-    command.define_flags("Name of the job; its beginning is enough.", required=True)
+    sweepfile.define_flags("Name of the job; its beginning is enough.", required=True)
     cli.run(main)

@@ -98,8 +98,7 @@ class Backend(abc.ABC):
 def backend(name: str) -> Backend:
     """The backend `name`; UserError if there is none, or it lacks a method."""
     found = module(name)
-    classes = [each for each in vars(found).values() if isinstance(each, type) and issubclass(each, Backend)]
-    own = [each for each in classes if each is not Backend]
+    own = [c for c in vars(found).values() if isinstance(c, type) and issubclass(c, Backend) and c is not Backend]
     methods = {key: value for key, value in vars(found).items() if hasattr(Backend, key) and key[0] != "_"}
     functions = {key: staticmethod(value) if callable(value) else value for key, value in methods.items()}
     kind = own[-1] if own else type("Functions", (Backend,), functions)

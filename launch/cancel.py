@@ -6,23 +6,18 @@ Starting launch.sweep again goes on with the sweep, cancelled jobs too; launch.r
 launch.accept gives it up.
 """
 
-if __name__ == "__main__":
-    from jmoe import startup
-
-    startup.begin()
-
 from absl import flags
 
 from jmoe import cli
 from jmoe.errors import UserError
 from jmoe.storage import ownership
-from launch import command, trainer
+from launch import sweepfile, trainer
 from launch.backend import Sweep
 from launch.jobs import Job
 
 
 def main(_: object) -> None:
-    sweep = command.sweep()
+    sweep = sweepfile.chosen()
     job, patience = flags.FLAGS.job, flags.FLAGS.patience_seconds
     print(sweep.engine.cancel(sweep, patience) if job is None else cancel_job(sweep, sweep.named(job), patience))
 
@@ -41,7 +36,7 @@ def cancel_job(sweep: Sweep, job: Job, patience: float) -> str:
 
 
 if __name__ == "__main__":
-    command.define_flags("Name of a single job to stop; its beginning is enough.")
+    sweepfile.define_flags("Name of a single job to stop; its beginning is enough.")
     what = "Seconds that local processes have to save before they are killed."
     flags.DEFINE_float("patience_seconds", trainer.SECONDS_TO_SAVE, what, 0)
     cli.run(main)

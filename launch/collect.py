@@ -4,11 +4,6 @@ The scaling law's columns come first, those that trace a run last. Missing runs 
 two versions of the code, of two corpora, or of a config that is not the sweep's are refused, unless --mix names them.
 """
 
-if __name__ == "__main__":
-    from jmoe import startup
-
-    startup.begin()
-
 import csv
 import io
 import json
@@ -20,7 +15,7 @@ from jmoe import cli
 from jmoe.config.fields import with_columns
 from jmoe.errors import UserError
 from jmoe.storage import files as storage
-from launch import command, hooks
+from launch import hooks, sweepfile
 from launch.backend import Sweep
 from launch.jobs import MIXABLE, Job, digest, files_of
 
@@ -33,8 +28,7 @@ def write(sweep: Sweep) -> tuple[str, int]:
     """Writes runs.csv, complete or not at all. Returns, in words, what it holds and which runs are missing; and the
     number of missing runs, without those whose failure was accepted. UserError where runs.csv would mix versions."""
     rows, missing, given_up = rows_of(sweep)
-    path = sweep.workdir / "runs.csv"
-    text = io.StringIO()
+    path, text = sweep.workdir / "runs.csv", io.StringIO()
     writer = csv.DictWriter(text, columns(rows))
     writer.writeheader()
     writer.writerows(rows)
@@ -49,11 +43,8 @@ def write(sweep: Sweep) -> tuple[str, int]:
 
 
 def columns(rows: list[dict]) -> list[str]:
-    """The columns of all rows: LAW_COLUMNS, then every other column that some row has, then TRACES.
-
-    A row that an older version wrote lacks some columns; its cells there are empty. The order does not depend on which
-    row comes first: it is that of the row with the most columns, then the columns that only other rows have.
-    """
+    """LAW_COLUMNS, then every other column that some row has, then TRACES. A row of an older version lacks some. The
+    order is that of the row with the most columns, whichever comes first, then those that only other rows have."""
     fields = dict.fromkeys(name for row in sorted(rows, key=len, reverse=True) for name in row)
     own = [name for name in fields if name not in LAW_COLUMNS + TRACES]
     return [*LAW_COLUMNS, *own, *(TRACES if rows else ())]
@@ -107,7 +98,7 @@ def _is_config_of(job: Job, config: dict) -> bool:
 
 
 def main(_: object) -> None:
-    sweep = command.sweep()
+    sweep = sweepfile.chosen()
     sweep.mix = sorted({*sweep.mix, *flags.FLAGS.mix})
     report, n_missing = write(sweep)
     print(report, flush=True)
@@ -116,7 +107,7 @@ def main(_: object) -> None:
 
 
 if __name__ == "__main__":
-    command.define_flags()
+    sweepfile.define_flags()
     flags.DEFINE_multi_enum("mix", [], MIXABLE, "Allow runs.csv to mix versions of this.")
     flags.DEFINE_bool("on_done", False, "Afterwards run the command that launch.sweep got as --on_done.")
     cli.run(main)

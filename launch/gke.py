@@ -22,7 +22,7 @@ from launch import accelerators, cluster, gke_pods, manifest, trainer
 from launch.backend import Backend, Sweep
 from launch.gke_pods import QUEUE_VERSIONS, QUEUES
 from launch.jobs import Job, files_of
-from launch.manifest import API_GROUP, JOBS, PLURAL, SWEEP, VERSION, jobset
+from launch.manifest import API_GROUP, JOB, PLURAL, SWEEP, VERSION, jobset
 
 SECONDS_FOR_THE_FIRST = 20.0  # that other pods of a job give the first one to count a failed try
 SECONDS_TO_DELETE = 120.0 + manifest.SECONDS_TO_SAVE
@@ -72,20 +72,17 @@ class Gke(Backend):
             raise UserError(f"{error}{newer}") from None
 
     def submit(self, sweep: Sweep) -> str:
-        """Creates a JobSet for each job that is not finished and has none at work.
-
-        A failed JobSet cannot be started again. It is first deleted with all that belongs to it, so that the new JobSet
-        of the same name takes nothing over from it.
-        """
+        """Creates a JobSet for each job that is not finished and has none at work. A failed one cannot be started
+        again: it is first deleted with all that belongs to it, so that the new one takes nothing over from it."""
         known = self.states(sweep)
         files = files_of(sweep.workdir)  # listed after the states, so that they include what completed jobs wrote
         # a job that completed but lacks results has lost them since: it is trained again
         ended = lambda job: known.get(job.name, "failed").startswith(("failed", "stopping", "completed"))
         todo = [job for job in sweep.trained if ended(job) and not job.over(files)]
         for job in todo:
-            trainer.forget_cause(job)
+            trainer.forget_cause(job, files)
         if again := {job.name for job in todo} & known.keys():
-            _delete(sweep, _list(sweep, again))
+            _delete(sweep, again)
         for job in todo:
             _call(sweep, "create", jobset(sweep, job), field_validation="Strict")
         done = "; all runs are done" if not todo and all(job.done(files) for job in sweep.trained) else ""
@@ -95,30 +92,27 @@ class Gke(Backend):
     def states(self, sweep: Sweep) -> dict[str, str]:
         """The jobs that have a JobSet, each with the JobSet's state, and why it waits or how it failed."""
         items = _list(sweep)
-        why = gke_pods.reasons(sweep, items)
-        return {job: _state(item, why.get(item["metadata"]["uid"])) for item in items for job in _jobs_in(item)}
+        why = gke_pods.reasons(sweep, list(items.values()))
+        return {job: _state(item, why.get(item["metadata"]["uid"])) for job, item in items.items()}
 
     def logs(self, sweep: Sweep, job: Job, rank: int | None = None, attempt: int | None = None) -> bytes:
-        return gke_pods.logs(sweep, job, next(iter(_list(sweep, {job.name})), None), rank, attempt)
+        return gke_pods.logs(sweep, job, _list(sweep).get(job.name), rank, attempt)
 
     def cancel(self, sweep: Sweep, patience: float) -> str:
         """Deletes the sweep's JobSets; running trainers get SIGTERM and the grace period to save."""
-        return _delete(sweep, _list(sweep))
+        return _delete(sweep)
 
     def cancel_job(self, sweep: Sweep, job: Job, patience: float) -> str:
-        return _delete(sweep, _list(sweep, {job.name}))
+        return _delete(sweep, {job.name})
 
     def follow(self, sweep: Sweep, job: Job, rank: int | None) -> Iterator[bytes]:
-        return gke_pods.follow(sweep, lambda: next(iter(_list(sweep, {job.name})), None), rank or 0)
+        return gke_pods.follow(sweep, lambda: _list(sweep).get(job.name), rank or 0)
 
     def preview(self, sweep: Sweep) -> str:
-        """Every manifest of the sweep as YAML, to read or to give to kubectl.
-
-        Manifests differ only in the names of their jobs. So one is written as YAML, with a unique placeholder that is
-        then replaced by each job's name: ten thousand manifests take a second.
-        """
+        """Every manifest of the sweep as YAML, to read or to give to kubectl."""
         import yaml
 
+        # they differ only in the names of their jobs: one that is written for all makes 10,000 in a second
         name = f"d-{uuid.uuid4().hex}-e"
         text = yaml.safe_dump(jobset(sweep, dataclasses.replace(sweep.trained[0], name=name)), sort_keys=False)
         return "---\n".join(text.replace(name, job.name) for job in sweep.trained)
@@ -154,29 +148,28 @@ def _state(item: dict, why: str | None) -> str:
     """The state of a JobSet, in words."""
     if "deletionTimestamp" in item["metadata"]:
         return "stopping"
-    ended = cluster.holding(item)
-    said = [f"{number} restarts"] if (number := item.get("status", {}).get("restarts", 0)) else []
+    ended, restarts, message = cluster.holding(item), item.get("status", {}).get("restarts"), None
     if "Completed" in ended:
         kind, why = "completed", None
     elif "Failed" in ended:
-        kind = "failed"
-        said.append(ended["Failed"].get("message") or ended["Failed"].get("reason", ""))
+        kind, message = "failed", ended["Failed"].get("message") or ended["Failed"].get("reason")
     # not from the condition: Kueue sets and clears `suspend`, and the condition follows; a new JobSet has none yet
     elif item["spec"].get("suspend"):
         kind = "queued"
     else:
         kind = "starting" if why else "running"
-    said += [why] if why else []
-    return kind + f" ({'; '.join(said)})" * bool(said)
+    said = "; ".join(filter(None, [restarts and f"{restarts} restarts", message, why]))
+    return f"{kind} ({said})" if said else kind
 
 
-def _delete(sweep: Sweep, items: list[dict]) -> str:
-    """Deletes JobSets, and waits until they, their jobs and their pods are deleted (a deletion in the foreground);
-    returns that in words."""
+def _delete(sweep: Sweep, jobs: set[str] | None = None) -> str:
+    """Deletes the JobSets of these jobs, by default all, and waits until they and their pods are deleted (a deletion in
+    the foreground); returns that in words."""
+    items = [item["metadata"] for job, item in _list(sweep).items() if jobs is None or job in jobs]
     for item in items:
-        _call(sweep, "delete", item["metadata"]["name"], propagation_policy="Foreground", unless=(404,))
-    deadline, uids = time.monotonic() + SECONDS_TO_DELETE, {item["metadata"]["uid"] for item in items}
-    while left := [item["metadata"] for item in _list(sweep) if item["metadata"]["uid"] in uids]:
+        _call(sweep, "delete", item["name"], propagation_policy="Foreground", unless=(404,))
+    deadline, uids = time.monotonic() + SECONDS_TO_DELETE, {item["uid"] for item in items}
+    while left := [item["metadata"] for item in _list(sweep).values() if item["metadata"]["uid"] in uids]:
         if time.monotonic() > deadline:
             held = ", ".join(left[0].get("finalizers", ["nothing"]))
             raise UserError(
@@ -188,10 +181,8 @@ def _delete(sweep: Sweep, items: list[dict]) -> str:
 
 
 def _counted(job: Job, before: dict, rank: int) -> bool:
-    """Whether another of the job's pods has counted this failed try; the first, which fails too as a rule, does so.
-
-    The others wait for it, one longer than the other: once a pod has ended, the rest are killed, counted or not.
-    """
+    """Whether another of the job's pods has counted this failed try; the first, which fails too as a rule, does so. The
+    others wait for it, one longer than the other: once a pod has ended, the rest are killed, counted or not."""
     deadline = time.monotonic() + (SECONDS_FOR_THE_FIRST + rank if rank else 0)
     while not (counted := job.failure() != before) and time.monotonic() < deadline:
         time.sleep(1)
@@ -207,15 +198,10 @@ def _process_environment() -> dict[str, str]:
     return {"JAX_NUM_PROCESSES": str(n_hosts * n_slices), "JAX_PROCESS_ID": str(place)}
 
 
-def _jobs_in(item: dict) -> list[str]:
-    """The job that a JobSet trains; earlier versions gave some JobSets several."""
-    return item["metadata"]["annotations"][JOBS].split(",")
-
-
-def _list(sweep: Sweep, names: set[str] | None = None) -> list[dict]:
-    """The sweep's JobSets, or those that train the jobs of these names."""
+def _list(sweep: Sweep) -> dict[str, dict]:
+    """The sweep's JobSets by the names of their jobs."""
     items = _call(sweep, "list", label_selector=f"{SWEEP}={sweep.id}")["items"]
-    return [item for item in items if names is None or names & set(_jobs_in(item))]
+    return {item["metadata"]["labels"][JOB]: item for item in items}
 
 
 def _call(sweep: Sweep, verb: str, *args: Any, **kwargs: Any) -> Any:

@@ -16,7 +16,7 @@ from jmoe.storage.files import write_whole
 from launch import cluster, output
 from launch.backend import Sweep
 from launch.jobs import Job
-from launch.manifest import AGAIN, FOR_GOOD, REPLICATED_JOB, SWEEP
+from launch.manifest import AGAIN, FOR_GOOD, SWEEP
 
 SECONDS_BETWEEN_LOOKS = 5.0
 QUEUES, QUEUE_VERSIONS = "kueue.x-k8s.io", ("v1beta2", "v1beta1")
@@ -43,8 +43,8 @@ def logs(sweep: Sweep, job: Job, item: dict | None, rank: int | None, attempt: i
     pod = item and _pod(sweep, item, rank or 0)
     if attempt is not None:
         kept = sorted((job.folder / "logs").glob(f"*-rank{rank or 0}.txt"))
-        running = pod and _phase(pod) in ("Pending", "Running")
-        tries = [path.read_bytes for path in kept] + [lambda: _log(sweep, pod)] * bool(running)
+        runs = pod and pod.status.phase in ("Pending", "Running")
+        tries = [path.read_bytes for path in kept] + [lambda: _log(sweep, pod)] * bool(runs)
         return output.one_try(tries, attempt, job)()
     if item is None:
         raise UserError(f"job {job.name} has no JobSet in namespace {sweep.options['namespace']}")
@@ -61,14 +61,14 @@ def follow(sweep: Sweep, look: Callable[[], dict | None], rank: int) -> Iterator
     while item := look():
         over = {"Completed", "Failed"} & cluster.holding(item).keys()
         pod = _pod(sweep, item, rank)
-        if pod and _phase(pod) != "Pending" and (uid := pod.metadata.uid) not in ended:
+        if pod and pod.status.phase != "Pending" and (uid := pod.metadata.uid) not in ended:
             if shown and uid not in shown:
                 yield f"==> {pod.metadata.name} <==\n".encode()
             shown.setdefault(uid, 0)
             for text in _stream(sweep, pod, shown[uid]):
                 shown[uid] += len(text)
                 yield text
-            ended |= {uid} if _phase(pod) != "Running" else set()
+            ended |= {uid} if pod.status.phase != "Running" else set()
         if over:
             return
         time.sleep(SECONDS_BETWEEN_LOOKS)
@@ -89,24 +89,18 @@ def _stream(sweep: Sweep, pod: Any, skip: int) -> Iterator[bytes]:
 
 def _pod(sweep: Sweep, item: dict, rank: int) -> Any:
     """The newest pod of that rank, or None."""
-    selector = f"{JOBSET_NAME}={item['metadata']['name']}"
-    namespace = sweep.options["namespace"]
+    selector, namespace = f"{JOBSET_NAME}={item['metadata']['name']}", sweep.options["namespace"]
     pods = cluster.ask(cluster.CORE, "list_namespaced_pod", namespace, label_selector=selector).items
-    jobs = {job["name"]: job["template"]["spec"] for job in item["spec"]["replicatedJobs"]}
-    n_hosts = jobs[REPLICATED_JOB]["parallelism"]
-    index = lambda pod, label: int((pod.metadata.labels or {}).get(label, 0))
+    n_hosts = item["spec"]["replicatedJobs"][0]["template"]["spec"]["parallelism"]
+    index = lambda pod, label: int(pod.metadata.labels.get(label, 0))
     rank_of = lambda pod: index(pod, INDEX_OF_SLICE) * n_hosts + index(pod, INDEX_OF_MACHINE)
     of_rank = [pod for pod in pods if rank_of(pod) == rank]
     return max(of_rank, key=lambda pod: str(pod.metadata.creation_timestamp), default=None)
 
 
-def _phase(pod: Any) -> str:
-    return (pod.status and pod.status.phase) or "Running"
-
-
 def _log(sweep: Sweep, pod: Any) -> bytes:
     """What the pod's trainer printed; b"" before it has started."""
-    if _phase(pod) == "Pending":
+    if pod.status.phase == "Pending":
         return b""
     place = "read_namespaced_pod_log", pod.metadata.name, sweep.options["namespace"]
     return cluster.ask(cluster.CORE, *place, container="trainer").encode()
@@ -172,7 +166,7 @@ def _admitted(sweep: Sweep, items: list[dict]) -> dict[str, str]:
     pods = {}
     for pod in sorted(found.items, key=lambda pod: pod.metadata.name):
         if not pod.metadata.deletion_timestamp:
-            pods.setdefault((pod.metadata.labels or {}).get(JOBSET_NAME), []).append(pod)
+            pods.setdefault(pod.metadata.labels.get(JOBSET_NAME), []).append(pod)
     recent = functools.cache(lambda: events(sweep, sweep.id))  # asked for only where no pod tells
     return {item["metadata"]["uid"]: _of_pods(item, pods.get(item["metadata"]["name"], []), recent) for item in items}
 
@@ -181,9 +175,9 @@ def _of_pods(item: dict, pods: list, recent: Callable[[], list]) -> str:
     ended = [f"pod {pod.metadata.name}: {words}" for pod in pods if (words := _end(pod))][:1]
     if "Failed" in cluster.holding(item):
         return "".join(ended)
-    replicas = lambda job: job.get("replicas", 1) * job["template"]["spec"]["parallelism"]
-    needed = sum(map(replicas, item["spec"]["replicatedJobs"]))
-    waiting = [pod for pod in pods if pod.status and pod.status.phase == "Pending"]
+    (slices,) = item["spec"]["replicatedJobs"]
+    needed = slices["replicas"] * slices["template"]["spec"]["parallelism"]
+    waiting = [pod for pod in pods if pod.status.phase == "Pending"]
     if len(pods) - len(waiting) >= needed:
         return ""
     said = [f"pod {pod.metadata.name}: {words}" for pod in waiting if (words := _waits(pod))][:1] or ended
@@ -196,8 +190,7 @@ def _of_pods(item: dict, pods: list, recent: Callable[[], list]) -> str:
 
 def _containers(pod: Any, kind: str) -> list:
     """The containers' states that are of this kind."""
-    status = pod.status
-    every = [*(status.init_container_statuses or ()), *(status.container_statuses or ())] if status else []
+    every = [*(pod.status.init_container_statuses or ()), *(pod.status.container_statuses or ())]
     return [found for container in every if container.state and (found := getattr(container.state, kind))]
 
 

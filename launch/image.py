@@ -7,11 +7,6 @@ it is, uncommitted edits included, and the version of jax that is installed here
 not the same as this checkout's.
 """
 
-if __name__ == "__main__":
-    from jmoe import startup
-
-    startup.begin()
-
 import importlib.metadata
 import pathlib
 import shlex
@@ -47,19 +42,14 @@ def main(_: object) -> None:
     builder = next(filter(shutil.which, BUILDERS), BUILDERS[0] if DRY_RUN.value else None)
     if builder is None:
         raise UserError(f"an image is built by {' or '.join(BUILDERS)}, and neither is on this machine's PATH")
-    for command in commands(builder, IMAGE.value):
+    told = {"EXTRA": EXTRA.value, "JAX": importlib.metadata.version("jax"), "CODE": code_version()}
+    build = [builder, "build", f"--tag={IMAGE.value}", *(f"--build-arg={name}={value}" for name, value in told.items())]
+    build += [f"--platform={PLATFORM.value}"] * bool(PLATFORM.value)
+    for command in ([*build, str(ROOT)], *[[builder, "push", IMAGE.value]] * PUSH.value):
         print(shlex.join(command), flush=True)
         if not DRY_RUN.value and (code := subprocess.run(command, stdin=subprocess.DEVNULL).returncode):
             raise UserError(f"{builder} {command[1]} failed with exit code {code}; what it printed says why")
     print(f"{IMAGE.value} {'would hold' if DRY_RUN.value else 'holds'} code {code_version()}")
-
-
-def commands(builder: str, image: str) -> list[list[str]]:
-    """The argument lists that build the image, and push it."""
-    told = {"EXTRA": EXTRA.value, "JAX": importlib.metadata.version("jax"), "CODE": code_version()}
-    build = [builder, "build", f"--tag={image}", *(f"--build-arg={name}={value}" for name, value in told.items())]
-    build += [f"--platform={PLATFORM.value}"] * bool(PLATFORM.value)
-    return [[*build, str(ROOT)], *[[builder, "push", image]] * PUSH.value]
 
 
 if __name__ == "__main__":

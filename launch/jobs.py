@@ -25,6 +25,7 @@ from jmoe.config import counts
 from jmoe.config.fields import record_of
 from jmoe.errors import Damaged, UserError
 from jmoe.run.schedule import Schedule
+from jmoe.storage.cache import cache_dir
 from jmoe.storage.files import is_remote, names_below, read_bytes, read_sealed
 from launch.varied import plain, read, resolve
 
@@ -63,8 +64,6 @@ class Job:
         """The folder on this machine for lock and log: the job's own, or one in the cache if the job's is on gs://."""
         if not is_remote(self.folder):
             return pathlib.Path(self.folder)
-        from jmoe.storage.cache import cache_dir
-
         return cache_dir() / "sweeps" / short_hash(os.fspath(self.folder.parent)) / self.name
 
     @property
@@ -82,17 +81,18 @@ class Job:
         A result that is not among the sweep's `files`, as `files_of` lists them, is not read."""
         results = {}
         for branch in self.budgets:
-            if self.has(f"{branch}/result.json", files):
-                with contextlib.suppress(Damaged):
-                    results[branch] = read_sealed(self.folder / branch / "result.json")
-        return {branch: result for branch, result in results.items() if result is not None}
+            with contextlib.suppress(Damaged):
+                path = self.folder / branch / "result.json"
+                if self.has(f"{branch}/result.json", files) and (result := read_sealed(path)) is not None:
+                    results[branch] = result
+        return results
 
     def has(self, file: str, files: Files | None = None) -> bool:
         """Whether `file`, a path in the job's folder, is among the sweep's `files`; True if those are not known."""
         return files is None or file in files.get(self.name, ())
 
     def done(self, files: Files | None = None) -> bool:
-        """Whether it is finished; once found finished, it stays so. `files` as in `results`."""
+        """Whether it is finished; once found finished, it stays so."""
         self._done = self._done or len(self.results(files)) == len(self.budgets)
         return self._done
 
@@ -114,8 +114,7 @@ class Job:
         return lines
 
     def seconds(self, files: Files | None = None) -> float | None:
-        """How long its trainers have run so far, loading and compiling included; None if that was not kept.
-        `files` as in `results`."""
+        """How long its trainers have run so far, loading and compiling included; None if that was not kept."""
         if self.has("time.json", files):
             with contextlib.suppress(OSError, ValueError, TypeError, LookupError):
                 return float(json.loads(read_bytes(self.folder / "time.json"))["seconds"])
@@ -127,24 +126,19 @@ class Job:
 
     def failure(self, files: Files | None = None) -> dict:
         """{"cause", "tries", "tokens", "for_good"} of its last failure since the sweep was started; empty if none.
-        `files` as in `results`.
-
-        launch.cancel adds "cancelled": true for the job that it stops, and launch.accept "accepted": true.
-        """
-        if not self.has("failure.json", files):
-            return {}
-        try:
-            failure = json.loads(read_bytes(self.folder / "failure.json"))
-            return failure if {"cause", "tries", "tokens", "for_good"} <= failure.keys() else {}
-        except (OSError, ValueError, AttributeError):
-            return {}
+        launch.cancel adds "cancelled": true for the job that it stops, and launch.accept "accepted": true."""
+        if self.has("failure.json", files):
+            with contextlib.suppress(OSError, ValueError, AttributeError):
+                failure = json.loads(read_bytes(self.folder / "failure.json"))
+                return failure if {"cause", "tries", "tokens", "for_good"} <= failure.keys() else {}
+        return {}
 
     def given_up(self, files: Files | None = None) -> bool:
         """Whether a user accepted its failure: it is trained no further, and its runs no longer count as missing."""
         return bool(self.failure(files).get("accepted"))
 
     def over(self, files: Files | None = None) -> bool:
-        """Whether nothing is left to train: it is done or given up; `files` as in `results`."""
+        """Whether nothing is left to train: it is done or given up."""
         return self.done(files) or self.given_up(files)
 
     def stands_still(self) -> bool:
@@ -153,8 +147,7 @@ class Job:
 
     def fields(self) -> dict:
         """All that is known of it, in JSON types: its entry in sweep.json, and job.json in its folder."""
-        names = [field.name for field in dataclasses.fields(self) if field.name not in ("name", "folder")]
-        return {name: getattr(self, name) for name in names}
+        return {key: value for key, value in vars(self).items() if key not in ("name", "folder", "_done")}
 
     @classmethod
     def of(cls, name: str, workdir: epath.Path, fields: dict[str, Any]) -> "Job":
@@ -163,7 +156,7 @@ class Job:
         for folder in (name, *fields["budgets"], *fields["segments"], fields.get("corpus") or "none"):
             if not re.fullmatch(r"[A-Za-z0-9][\w.-]{0,199}", folder, re.ASCII):
                 raise ValueError(f"{folder!r} names no job, branch or corpus")
-        own: dict[str, Any] = {field: value for field, value in fields.items() if field != "shape"}  # of old versions
+        own = {field: value for field, value in fields.items() if field != "shape"}  # which old versions wrote
         own["overrides"] = {field: plain(value) for field, value in fields["overrides"].items()}
         job = cls(name, workdir / "jobs" / name, **own)
         if job.flops + sum(job.budgets.values()) < 0:  # a TypeError where these are no numbers
@@ -199,11 +192,9 @@ def load(path: str, workdir: epath.Path, config_flags: Sequence[str] = ()) -> tu
         except (UserError, KeyError, AttributeError, TypeError, ValueError, ArithmeticError) as error:
             message, _, _ = cli.one_line(error).partition(" Other fields present")
             raise UserError(f"--sweep={path}: job {overrides}: {message}") from None
-        model = config.model
-        segments = {}  # the trunk's pieces share a folder
-        for s in schedule.segments:
-            first = segments.get(s.name, [schedule.tokens_at(s.start)])[0]
-            segments[s.name] = [first, schedule.tokens_at(s.stop)]
+        model, segments = config.model, {}
+        for s in schedule.segments:  # the trunk's pieces share a folder
+            segments.setdefault(s.name, [schedule.tokens_at(s.start), 0])[1] = schedule.tokens_at(s.stop)
         name = f"d{model.d_model}-e{model.n_experts}-{digest(record_of(config))}"
         sizes = model.d_model, model.n_experts, counts.n_active(model), counts.n_total(model)
         budgets = {f"branch-{budget}": budget for budget in config.n_tokens}

@@ -42,8 +42,7 @@ class Local(Backend):
             accepted = f", and the failure of {len(failed)} job{'s' * (len(failed) != 1)} was accepted" * bool(failed)
             return f"{n_done} of {n_runs} runs were done before{accepted}: this sweep is finished, nothing was trained"
         for job in todo:
-            if job.has("failure.json", files):
-                trainer.forget_cause(job)
+            trainer.forget_cause(job, files)
         if not sweep.options.get("threads"):  # rounding depends on it, so it stays, whatever is left to train
             n_jobs, n_cores = len(sweep.trained), len(cli.cores())
             sweep.options["threads"] = n_cores // min(n_jobs, sweep.options.get("workers") or n_jobs, n_cores)
@@ -73,7 +72,7 @@ class Local(Backend):
         return ""
 
     def states(self, sweep: Sweep) -> dict[str, str]:
-        return {job.name: "running" for job in sweep.jobs if trainer.running(job) is not None}
+        return {job.name: "running" for job in sweep.jobs if ownership.owner(job.lock) is not None}
 
     def logs(self, sweep: Sweep, job: Job, rank: int | None = None, attempt: int | None = None) -> bytes:
         if rank:
@@ -95,7 +94,7 @@ class Local(Backend):
         return f"asked {n_asked} process{'es' * (n_asked != 1)} to save and stop{killed}"
 
     def cancel_job(self, sweep: Sweep, job: Job, patience: float) -> str:
-        if (owner := trainer.running(job)) is None or owner.has_ended():
+        if (owner := ownership.owner(job.lock)) is None or owner.has_ended():
             return "it was not running"
         if not owner.lives_here():
             raise UserError(f"job {job.name}: {owner} trains it and can only be stopped from there")
@@ -107,7 +106,7 @@ class Local(Backend):
         def over() -> bool:
             owner = ownership.owner(sweep.lock)
             comes = owner and not owner.has_ended() and not job.stands_still()
-            return not comes and trainer.running(job) is None
+            return not comes and ownership.owner(job.lock) is None
 
         if rank:
             self.logs(sweep, job, rank)  # refuses the rank
@@ -191,15 +190,12 @@ class _Pool:
                 continue
             del self.running[name]
             self._places.append(place)
+            asked = code in trainer.STOPPED and not ended.stalled  # to stop; if by launch.cancel, the job is marked
             if code == 0:
                 trainer.forget_cause(job)
-                continue
-            if code == UNAVAILABLE:  # the store did not answer: nothing is wrong with the job
+            elif code == UNAVAILABLE:  # the store did not answer: nothing is wrong with the job
                 self._progress.say(f"{name}: {ended.cause(code)}; trying again")
-                self.todo.append(job)
-                continue
-            asked = code in trainer.STOPPED and not ended.stalled  # to stop; if by launch.cancel, the job is marked
-            if not asked and (failure := trainer.failed(ended, code, self._sweep.retries)):
+            elif not asked and (failure := trainer.failed(ended, code, self._sweep.retries)):
                 how = "failed" if failure["for_good"] else "died, trying again"
                 self._progress.say(f"{name} {how}: {failure['cause']}")
                 hooks.failed(self._sweep, job)

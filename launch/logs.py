@@ -6,11 +6,6 @@ The scheduler's part is what Slurm and the job's task printed, or the events of 
 --attempt leave it out.
 """
 
-if __name__ == "__main__":
-    from jmoe import startup
-
-    startup.begin()
-
 import inspect
 import sys
 
@@ -18,11 +13,11 @@ from absl import flags
 
 from jmoe import cli
 from jmoe.errors import UserError
-from launch import command
+from launch import sweepfile
 
 
 def main(_: object) -> None:
-    sweep = command.sweep()
+    sweep = sweepfile.chosen()
     asked = flags.FLAGS
     job, engine = sweep.named(asked.job), sweep.engine
     if asked.follow:
@@ -39,7 +34,7 @@ def main(_: object) -> None:
 
 
 if __name__ == "__main__":
-    command.define_flags("Name of the job, as launch.status prints it; its beginning is enough.", required=True)
+    sweepfile.define_flags("Name of the job, as launch.status prints it; its beginning is enough.", required=True)
     flags.DEFINE_bool("follow", False, "Keep printing new lines until the job is over.")
     flags.DEFINE_integer("rank", None, "Print only what this process of the job printed; 0 is the first.", 0)
     flags.DEFINE_integer("attempt", None, "Print only this try: 1 the first, -1 the newest, -2 the one before.")

@@ -22,14 +22,12 @@ from launch.jobs import Job
 
 TEMPLATE = pathlib.Path(__file__).with_name("jobset.yaml")
 API_GROUP, VERSION, PLURAL = "jobset.x-k8s.io", "v1alpha2", "jobsets"
-REPLICATED_JOB = "slice"
 COORDINATOR_PORT = 8482  # jax's own for a coordinator on Cloud TPU
 SPOT_SECONDS_TO_SAVE = 25  # the most that GKE gives a pod of a spot machine when it is preempted
 SECONDS_TO_SAVE = int(trainer.SECONDS_TO_SAVE) + 30  # on other machines, with time to copy the log
 FOR_GOOD, AGAIN = 2, (UNAVAILABLE, *trainer.STOPPED)  # how launch.task ends when it knows what is to be done
 SWEEP, JOB = "jmoe/sweep", "jmoe/job"  # labels
-JOBS = "jmoe/jobs"  # annotation: the names of all jobs of the JobSet
-OURS = (SWEEP, JOB, JOBS, "kueue.x-k8s.io/queue-name")
+OURS = (SWEEP, JOB, "kueue.x-k8s.io/queue-name")
 OUR_VARIABLES = ("JAX_COMPILATION_CACHE_DIR", "JMOE_HOSTS", "JMOE_SLICES", "JMOE_SLICE_INDEX")
 OUR_VARIABLES += ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
 GKE = "cloud.google.com/gke-"  # how GKE's own labels and taints begin
@@ -42,7 +40,6 @@ flags.DEFINE_integer("n_slices", 1, "gke: slices for each job.", 1)
 flags.DEFINE_bool("spot", True, "gke: spot machines, unless --reservation or --flex_start is given.")
 flags.DEFINE_string("reservation", None, "gke: reservation to run in: NAME, or PROJECT/NAME if it is shared.")
 flags.DEFINE_bool("flex_start", False, "gke: start once all of a job's machines can (Dynamic Workload Scheduler).")
-flags.DEFINE_bool("gpudirect", False, "gke: no longer used; give --pod_patch=examples/gpudirect_*.yaml.")
 flags.DEFINE_string("priority_class", None, "gke: PriorityClass of the pods; Kueue uses it too.")
 flags.DEFINE_float("ttl_hours", None, "gke: hours until a finished JobSet is deleted. Default: it stays.", 0, 5e5)
 flags.DEFINE_multi_string("env", [], "gke: NAME=VALUE, an environment variable of the trainer.")
@@ -57,7 +54,7 @@ def options() -> dict:
     """The values of the flags that sweep.json keeps; of --pod_patch, the contents of the files. UserError where no
     manifest can be made from a flag's value, or from a file."""
     names = ("image", "queue", "namespace", "service_account", "accelerator", "n_slices", "reservation", "flex_start")
-    names += ("gpudirect", "priority_class", "ttl_hours", "secret", "pull_secret")
+    names += ("priority_class", "ttl_hours", "secret", "pull_secret")
     chosen = {name: flags.FLAGS[name].value for name in names}
     elsewhere = bool(chosen["reservation"] or chosen["flex_start"])
     chosen["spot"] = flags.FLAGS.spot and not (elsewhere and flags.FLAGS["spot"].using_default_value)
@@ -78,11 +75,6 @@ def check(options: dict) -> None:
     accelerators.parse(options["accelerator"], options["n_slices"])
     if len(kinds := [f"--{name}" for name in ("spot", "reservation", "flex_start") if options.get(name)]) > 1:
         raise UserError(f"{' and '.join(kinds)} exclude each other: a machine is of one kind")
-    if options.get("gpudirect"):
-        raise UserError(
-            "--gpudirect is now a patch: give --pod_patch=examples/gpudirect_tcpx.yaml for H100, gpudirect_tcpxo.yaml "
-            "for H100-mega, gpudirect_rdma.yaml for H200, B200 and GB200"
-        )
 
 
 def _pairs(flag: str) -> dict[str, str]:
@@ -118,26 +110,20 @@ def _patch(path: str) -> dict:
 
 def merged(base: Any, patch: Any) -> Any:
     """`patch` merged over `base`, both parts of a manifest, much as `kubectl patch` does it; neither is changed.
-
     Objects are merged field by field, and null removes a field. Lists of objects are joined: an item of the patch is
     merged into the base's item with the same mountPath, or else the same name, and appended where there is none. Of
-    anything else, including lists of words such as a command, the patch's value is taken.
-    """
+    anything else, including lists of words such as a command, the patch's value is taken."""
     if isinstance(patch, dict):
         base = base if isinstance(base, dict) else {}
         both = base | {name: merged(base.get(name), value) for name, value in patch.items()}
         return {name: value for name, value in both.items() if value is not None}
     if not isinstance(patch, list) or not all(isinstance(item, dict) for item in patch):
         return patch
-    result = list(base) if isinstance(base, list) else []
+    by_key = {_key(item) or i: item for i, item in enumerate(base if isinstance(base, list) else ())}
     for item in patch:
-        key = _key(item)
-        place = next((i for i, other in enumerate(result) if key and _key(other) == key), None)
-        if place is None:
-            result.append(merged(None, item))
-        else:
-            result[place] = merged(result[place], item)
-    return result
+        key = _key(item) or len(by_key)
+        by_key[key] = merged(by_key.get(key), item)
+    return list(by_key.values())
 
 
 def _key(item: dict) -> tuple | None:
@@ -162,11 +148,10 @@ def jobset(sweep: Sweep, job: Job) -> dict:
         "name": name,
         "namespace": options["namespace"],
         "labels": labels | {"kueue.x-k8s.io/queue-name": options["queue"]},
-        "annotations": annotations | {JOBS: job.name} | (exclusive if place.is_tpu and place.n_hosts > 1 else {}),
+        "annotations": annotations | (exclusive if place.is_tpu and place.n_hosts > 1 else {}) or None,
         "ttl_seconds": None if ttl is None else int(ttl * 3600),
         "retries": sweep.retries,
         "for_good": FOR_GOOD,
-        "replicated_job": REPLICATED_JOB,
         "n_slices": place.n_slices,
         "n_hosts": place.n_hosts,
         "known_codes": [FOR_GOOD, *AGAIN],
@@ -194,10 +179,8 @@ def jobset(sweep: Sweep, job: Job) -> dict:
 
 
 def _machine(options: dict, place: accelerators.Slice) -> tuple[dict[str, str], list[dict]]:
-    """The node selector of the machines that the options name, and the tolerations that these nodes' taints require.
-
-    Labels and taints: GKE's documentation of spot VMs, of consuming reservations, of flex-start and of Arm nodes.
-    """
+    """The node selector of the machines that the options name, and the tolerations that these nodes' taints require, by
+    GKE's documentation of spot VMs, of consuming reservations, of flex-start and of Arm nodes."""
     taint = lambda key, value: {"key": key, "operator": "Equal", "value": value, "effect": "NoSchedule"}
     node = {f"{GKE}{'tpu-' if place.is_tpu else ''}accelerator": accelerators.GKE[place.kind]}
     node |= {f"{GKE}tpu-topology": place.topology} if place.is_tpu else {}
@@ -232,6 +215,6 @@ def _environment(sweep: Sweep, name: str, place: accelerators.Slice) -> list[dic
         {"name": "JMOE_SLICE_INDEX", "valueFrom": slice_index},
     ]
     if place.n_hosts * place.n_slices > 1:
-        address = f"{name}-{REPLICATED_JOB}-0-0.{name}:{COORDINATOR_PORT}"
+        address = f"{name}-slice-0-0.{name}:{COORDINATOR_PORT}"
         env.append({"name": "JAX_COORDINATOR_ADDRESS", "value": address})
     return env + [{"name": key, "value": literal(value)} for key, value in sweep.options.get("env", {}).items()]

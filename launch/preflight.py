@@ -18,10 +18,8 @@ MOST_NAMED = 5  # jobs that one error names
 
 
 def places(sweep: Sweep, configs: dict[str, ConfigDict], accelerator: str | None) -> list[str]:
-    """A sentence for each job whose mesh or memory is impossible on the devices it will get.
-
-    If the number of devices is not known (a Slurm job that does not say its GPUs), only what no number could mend.
-    """
+    """A sentence for each job whose mesh or memory is impossible on the devices it will get. If their number is not
+    known (a Slurm job that does not say its GPUs), only what no number could mend."""
     n_devices, capacity = sweep.engine.devices(sweep, accelerator)
     reasons = []
     for job in sweep.trained:
@@ -51,10 +49,8 @@ def check(reasons: list[str]) -> None:
 
 def pin_corpus(sweep: Sweep, configs: dict[str, ConfigDict], earlier: dict[str, Job]) -> dict:
     """Prepares each corpus once and gives its fingerprint to all its jobs, later ones too: all see the same text.
-
     Returns the corpora that are on this machine, by fingerprint. UserError where a corpus cannot be loaded, or the
-    sweep has two and --mix does not allow it.
-    """
+    sweep has two and --mix does not allow it."""
     key = lambda job: configs[job.name].data.to_json(sort_keys=True)
     pins = {key(job): earlier[job.name].corpus for job in sweep.trained if job.name in earlier}
     fingerprints, corpora = {}, {}
@@ -63,12 +59,11 @@ def pin_corpus(sweep: Sweep, configs: dict[str, ConfigDict], earlier: dict[str, 
             data = ConfigDict(configs[job.name].data)
             data.fingerprint = pins.get(key(job)) or data.fingerprint
             # a machine that only submits does not need a text whose fingerprint is known: trainers check the text
-            elsewhere = data.fingerprint and not sweep.engine.ON_THIS_MACHINE
-            elsewhere = elsewhere and not (cache_dir() / "tokens" / data.fingerprint).exists()
-            if not elsewhere:
+            cached = data.fingerprint and (cache_dir() / "tokens" / data.fingerprint).exists()
+            if sweep.engine.ON_THIS_MACHINE or not data.fingerprint or cached:
                 text = corpus.load(data)
-                corpora[text.fingerprint] = text
-            fingerprints[key(job)] = data.fingerprint if elsewhere else text.fingerprint
+                data.fingerprint, corpora[text.fingerprint] = text.fingerprint, text
+            fingerprints[key(job)] = data.fingerprint
         job.corpus = fingerprints[key(job)]
     found = sorted({job.corpus for job in sweep.trained})
     if len(found) > 1 and "corpus" not in sweep.mix:

@@ -19,8 +19,7 @@ class Progress:
         files = self._files()
         self._known = {job.name: set(job.results(files)) for job in jobs}
         self._n_runs = sum(len(job.budgets) for job in jobs)
-        self._cost = {job.name: job.flops / job.training_tokens for job in jobs}
-        self._last = {job.name: job.progress()[0] for job in jobs}
+        self._tokens = {job.name: job.progress()[0] for job in jobs}  # at the last look
         self._total, self._first, self._began = sum(job.flops for job in jobs), self._flops(), time.monotonic()
         self._bar = tqdm(
             total=self._total,
@@ -39,6 +38,7 @@ class Progress:
             return
         self._next = time.monotonic() + self._every
         standing, files = [], self._files()
+        short = lambda job: job.name.rsplit("-", 1)[0]
         for job in self._jobs:
             if job not in running and self._known[job.name] == set(job.budgets):
                 continue
@@ -50,11 +50,11 @@ class Progress:
                     f"run {self._n_done()} of {self._n_runs}: d_model {run['d_model']}, {run['n_experts']} experts, "
                     f"{run['n_tokens']} tokens: loss {run['loss']:.4f}; {self._left()} left"
                 )
-            self._last[job.name], loss = job.progress()
+            self._tokens[job.name], loss = job.progress()
             if job in running:
                 how = "loading and compiling" if loss is None else f"loss {loss:.2f}"
-                standing.append(f"{_short(job)} {how if job.training_tokens > self._last[job.name] else 'evaluating'}")
-        standing += [f"{_short(job)} waits for its earlier trainer to save" for job in waiting]
+                standing.append(f"{short(job)} {how if job.training_tokens > self._tokens[job.name] else 'evaluating'}")
+        standing += [f"{short(job)} waits for its earlier trainer to save" for job in waiting]
         self._bar.set_description_str(f"run {min(self._n_done() + 1, self._n_runs)} of {self._n_runs}", refresh=False)
         self._bar.set_postfix_str(", ".join(standing) or "starting", refresh=False)
         self._bar.n = self._flops()
@@ -84,8 +84,4 @@ class Progress:
         return tqdm.format_interval((time.monotonic() - self._began) * ((self._total - self._first) / done - 1))
 
     def _flops(self) -> float:
-        return sum(self._last[name] * self._cost[name] for name in self._last)
-
-
-def _short(job: Job) -> str:
-    return job.name.rsplit("-", 1)[0]
+        return sum(job.flops * self._tokens[job.name] / job.training_tokens for job in self._jobs)

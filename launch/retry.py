@@ -6,11 +6,6 @@ The job goes on from its last checkpoint. If a launch.sweep runs on this machine
 a local job is trained now, and a slurm or gke job is submitted, alone.
 """
 
-if __name__ == "__main__":
-    from jmoe import startup
-
-    startup.begin()
-
 import dataclasses
 import sys
 
@@ -19,12 +14,12 @@ from absl import flags
 from jmoe import cli
 from jmoe.errors import UserError
 from jmoe.storage import ownership
-from launch import collect, command, trainer
+from launch import collect, sweepfile
 from launch.backend import SECONDS_TO_SUBMIT
 
 
 def main(_: object) -> None:
-    sweep = command.sweep()
+    sweep = sweepfile.chosen()
     job = sweep.named(flags.FLAGS.job)
     if job.done() or job.kept:
         how = "no longer of the sweep" if job.kept else "done"
@@ -33,7 +28,7 @@ def main(_: object) -> None:
     state = sweep.engine.states(sweep).get(job.name, "")
     if state and not state.startswith("failed"):
         raise UserError(f"job {job.name} is {state} now; launch.cancel --job={job.name} would stop it first")
-    trainer.forget_cause(job, accepted_too=True)
+    (job.folder / "failure.json").unlink(missing_ok=True)  # of an accepted failure too
     try:
         with ownership.hold(sweep.lock, "launch.retry", 0.0 if sweep.engine.ON_THIS_MACHINE else SECONDS_TO_SUBMIT):
             report = sweep.engine.submit(dataclasses.replace(sweep, jobs=[job]))
@@ -49,5 +44,5 @@ def main(_: object) -> None:
 
 
 if __name__ == "__main__":
-    command.define_flags("Name of the job; its beginning is enough.", required=True)
+    sweepfile.define_flags("Name of the job; its beginning is enough.", required=True)
     cli.run(main)

@@ -67,13 +67,16 @@ class Slurm(Backend):
     def devices(self, sweep: Sweep, accelerator: str | None) -> tuple[int | None, float | None]:
         n_devices, memory = accelerators.devices(accelerator)
         options = " ".join(sweep.options["sbatch"])
-        found = lambda names: re.search(rf"(?:^| )(?:{names})[= ]?(\d+)(?: |$)", options)
-        number = lambda names: (given := found(names)) and int(given[1])
-        n_nodes, n_tasks = number("--nodes|-N") or 1, number("--ntasks|-n")
+
+        def number(names: str) -> int | None:
+            found = re.search(rf"(?:^| )(?:{names})[= ]?(\d+)(?: |$)", options)
+            return found and int(found[1])
+
+        n_nodes = number("--nodes|-N") or 1
         if of_node := number("--gpus-per-node(?:=[a-z]\\w*:)?|--gres=gpu(?::[a-z]\\w*)?:"):
-            return n_devices or of_node * n_nodes, memory
-        if os.environ.get("JAX_PLATFORMS") == "cpu":
-            return n_devices or (n_tasks or n_nodes) * accelerators.host_devices(), memory
+            n_devices = n_devices or of_node * n_nodes
+        elif os.environ.get("JAX_PLATFORMS") == "cpu":
+            n_devices = n_devices or (number("--ntasks|-n") or n_nodes) * accelerators.host_devices()
         return n_devices, memory
 
     def submit(self, sweep: Sweep) -> str:
@@ -82,8 +85,6 @@ class Slurm(Backend):
         queued, folder, cap = self.states(sweep), _folder(sweep), sweep.options.get("workers")
         files = files_of(sweep.workdir)  # listed after the states: includes those of a job that has just left the queue
         todo = [job for job in sweep.trained if job.name not in queued and not job.over(files)]
-        if "\\" in os.fspath(folder):
-            raise UserError(f"Slurm can write no output to {folder}, because of the backslash; set JMOE_CACHE")
         if not todo:
             others = "the others are done; launch.collect writes runs.csv" if queued else "all runs are done"
             return f"nothing to submit: {len(queued)} jobs are queued or running, {others}"
@@ -96,8 +97,7 @@ class Slurm(Backend):
         for start in range(0, len(todo), LARGEST_ARRAY):
             part = todo[start : start + LARGEST_ARRAY]
             for job in part:
-                if job.has("failure.json", files):
-                    trainer.forget_cause(job)
+                trainer.forget_cause(job, files)
             comment = f"{datetime.datetime.now():%Y%m%d-%H%M%S-%f}"
             names = folder / f"{comment}.json"
             write_whole(names, json.dumps([[job.name] for job in part]))
@@ -117,11 +117,8 @@ class Slurm(Backend):
     def states(self, sweep: Sweep) -> dict[str, str]:
         """Jobs in Slurm's queue, with their state there and, while waiting, the reason. UserError where Slurm cannot be
         asked, or a list is missing or damaged that tells which jobs are queued."""
-        jobs = {}
-        for _, names, state, reason in _queue(sweep):
-            waits = "" if state == "RUNNING" or reason == "None" else f" ({reason})"
-            jobs |= dict.fromkeys(names, state.lower() + waits)
-        return jobs
+        waits = lambda state, reason: "" if state == "RUNNING" or reason == "None" else f" ({reason})"
+        return {name: state.lower() + waits(state, reason) for _, name, state, reason in _queue(sweep)}
 
     def logs(self, sweep: Sweep, job: Job, rank: int | None = None, attempt: int | None = None) -> bytes:
         """What the job's trainers printed, and what Slurm and launch.task printed for its newest task; with a rank or
@@ -143,7 +140,7 @@ class Slurm(Backend):
         return f"cancelled {what}"
 
     def cancel_job(self, sweep: Sweep, job: Job, patience: float) -> str:
-        tasks = [task for task, names, _, _ in _queue(sweep) if job.name in names]
+        tasks = [task for task, name, _, _ in _queue(sweep) if name == job.name]
         for task in tasks:
             call("scancel", task)
         return "; ".join(f"task {task} was cancelled" for task in tasks) or "it was not queued"
@@ -167,16 +164,16 @@ class Slurm(Backend):
         return ""
 
 
-def _queue(sweep: Sweep) -> Iterator[tuple[str, list[str], str, str]]:
-    """(task, names of its jobs, state, reason) of each task of the sweep in the queue. UserError as for `states`."""
+def _queue(sweep: Sweep) -> Iterator[tuple[str, str, str, str]]:
+    """(task, name of its job, state, reason) of each task of the sweep in the queue. UserError as for `states`."""
     lists = functools.cache(lambda comment: read_list(_folder(sweep) / f"{comment}.json"))
     for line in call("squeue", "-h", "-r", "--me", f"--name={sweep.id}", "-o", "%F|%K|%k|%T|%r").splitlines():
         array, index, comment, state, reason = line.split("|", 4)
         try:
-            names = dict.fromkeys(lists(comment)[int(index)])
+            (name,) = lists(comment)[int(index)]
         except (ValueError, LookupError, TypeError):
-            raise UserError(f"{_folder(sweep)}/{comment}.json names no jobs for task {index} of that array") from None
-        yield f"{array}_{index}", list(names), state, reason
+            raise UserError(f"{_folder(sweep)}/{comment}.json names no job for task {index} of that array") from None
+        yield f"{array}_{index}", name, state, reason
 
 
 def _is_ours(option: str) -> bool:

@@ -10,21 +10,18 @@ import os
 import pathlib
 import subprocess
 import time
-from typing import Any
 
 from jmoe.errors import UNAVAILABLE, Unavailable, UserError
 from launch import hooks, trainer
 from launch.backend import Sweep
 from launch.jobs import Job
 
-SLURMS_OWN = ("srun:", "slurmstepd")  # beginnings of the lines that Slurm adds to a trainer's log
 AWAY = ("Unable to contact slurm controller", "Socket timed out on send/recv operation")  # it restarts, or is busy
 NO_NODE = ("Task launch for", "Node failure on")  # srun's words for a node that does not answer
 PAUSE = 5.0  # seconds
 
 
 def job_of_task(path: str) -> str:
-    """The name of this array task's job, from the array's list."""
     index = os.environ.get("SLURM_ARRAY_TASK_ID", "")
     try:
         (name,) = read_list(pathlib.Path(path))[int(index)]
@@ -47,10 +44,10 @@ def run_task(sweep: Sweep, job: Job) -> int:
 
 
 def _train(sweep: Sweep, job: Job) -> int:
-    while not job.over():
-        if job.stands_still():  # cancelled, or accepted, while it waited
-            return 2
-        started = trainer.start_when_free(job, sweep.stall_minutes, prefix=_step(), not_its_own=SLURMS_OWN)
+    several = int(os.environ.get("SLURM_NTASKS") or os.environ.get("SLURM_NNODES") or 1) > 1
+    srun = ["srun", "--export=ALL", "--kill-on-bad-exit=1", *["--label"] * several]  # labels say who printed a line
+    while not job.stands_still():  # it may have been cancelled, or accepted, while it waited
+        started = trainer.start_when_free(job, sweep.stall_minutes, prefix=srun)
         code = started.wait()
         if code == 0:
             break
@@ -70,16 +67,10 @@ def _train(sweep: Sweep, job: Job) -> int:
         if failure := trainer.failed(started, code, sweep.retries):
             print(f"{job.name}: {failure['cause']}", flush=True)
             hooks.failed(sweep, job)
-            if failure["for_good"]:
-                return 2
+    if not job.over():
+        return 2
     trainer.forget_cause(job)
     return 0
-
-
-def _step() -> list[str]:
-    """The command that starts one trainer process for each task of the job; the log says which one printed a line."""
-    several = int(os.environ.get("SLURM_NTASKS") or os.environ.get("SLURM_NNODES") or 1) > 1
-    return ["srun", "--export=ALL", "--kill-on-bad-exit=1", *["--label"] * several]
 
 
 def _is_slurms_or_the_stores(started: trainer.Trainer) -> bool:
@@ -92,19 +83,19 @@ def _is_slurms_or_the_stores(started: trainer.Trainer) -> bool:
 
 def _requeue() -> None:
     if not _is_ending():
-        _asked("scontrol", "requeue", _task())
+        call("scontrol", "requeue", _task(), patient=True)
 
 
 def _is_ending() -> bool:
     """Whether Slurm is taking the nodes of this task away, or has done so unheard and started it again on others:
     cancelled, preempted, requeued, or a node lost."""
-    state = _asked("squeue", "-h", "-j", _task(), "-O", "State,RestartCnt").split()
+    state = call("squeue", "-h", "-j", _task(), "-O", "State,RestartCnt", patient=True).split()
     return state != ["RUNNING", os.environ.get("SLURM_RESTART_COUNT", "0")]
 
 
 def _end_step() -> None:
     """Ends trainers of this array task that outlived their srun, and waits until they have ended."""
-    steps = lambda: _asked("squeue", "-h", "-s", "-j", _task(), "-o", "%i").split()
+    steps = lambda: call("squeue", "-h", "-s", "-j", _task(), "-o", "%i", patient=True).split()
     while numbered := [step for step in steps() if step[-1].isdigit()]:
         subprocess.run(["scancel", *numbered], capture_output=True)
         time.sleep(1)
@@ -125,26 +116,19 @@ def read_list(path: pathlib.Path) -> list:
         ) from None
 
 
-def _asked(*command: Any) -> str:
-    """What one of Slurm's commands prints. Repeats the command for as long as the controller is away: the task and its
+def call(*command: str, patient: bool = False) -> str:
+    """What one of Slurm's commands prints. UserError where the command is not on this machine, or it failed; the
+    message quotes what it printed. A `patient` call is repeated for as long as the controller is away: the task and its
     nodes work on without it."""
     while True:
         try:
-            return call(*command)
-        except UserError as error:
-            if not any(words in str(error) for words in AWAY):
-                raise
-            print(f"{error}; trying again", flush=True)
-            time.sleep(PAUSE)
-
-
-def call(*command: Any) -> str:
-    """What one of Slurm's commands prints. UserError where the command is not on this machine, or it failed; the
-    message quotes what it printed."""
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL)
-    except FileNotFoundError:
-        raise UserError(f"--backend=slurm needs {command[0]}, which is not on this machine's PATH") from None
-    if done.returncode:
-        raise UserError(f"{command[0]}: {' '.join(done.stderr.split())}")
-    return done.stdout
+            done = subprocess.run(command, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL)
+        except FileNotFoundError:
+            raise UserError(f"--backend=slurm needs {command[0]}, which is not on this machine's PATH") from None
+        if not done.returncode:
+            return done.stdout
+        said = f"{command[0]}: {' '.join(done.stderr.split())}"
+        if not patient or not any(words in said for words in AWAY):
+            raise UserError(said)
+        print(f"{said}; trying again", flush=True)
+        time.sleep(PAUSE)

@@ -7,18 +7,12 @@ with loading and compiling. The time left is what the jobs that train now, at th
 FLOPs that are left; saves and evaluations come on top.
 """
 
-if __name__ == "__main__":
-    from jmoe import startup
-
-    startup.begin()
-
 import collections
 import contextlib
 import json
 import os
 import sys
 import time
-from collections.abc import Callable
 
 from absl import flags
 from etils import epath
@@ -28,9 +22,9 @@ from jmoe import cli
 from jmoe.errors import UserError
 from jmoe.storage import files as storage
 from jmoe.storage import ownership
-from launch import collect, command, hooks, sweepfile
+from launch import collect, hooks, sweepfile
 from launch.backend import Sweep
-from launch.jobs import Job, files_of
+from launch.jobs import Files, Job, files_of
 
 CLEAR = "\x1b[H\x1b[2J"  # clears a terminal
 ENDED = ("done", "failed", "cancelled", "accepted", "kept")  # states of jobs that are trained no further as things are
@@ -98,13 +92,11 @@ def look(sweep: Sweep, states: dict[str, str] | None, dollars_per_hour: float | 
     waits in a queue.
     """
     files = files_of(sweep.workdir)
-    reason = (lambda job: sweep.engine.reason(sweep, job)) if states is not None else lambda job: ""
-    of_job = lambda job: _job(job, files, (states or {}).get(job.name), reason)
-    jobs = storage.of_each(of_job, sweep.jobs, sweep.workdir)
+    jobs = storage.of_each(lambda job: _job(sweep, job, files, states), sweep.jobs, sweep.workdir)
     owner = ownership.owner(sweep.lock)
     hours = [job["hours"] for job in jobs if job["hours"] is not None]
-    price = dollars_per_hour if dollars_per_hour is not None else sweep.options.get("dollars_per_hour")
-    n_chips = sweep.options.get("n_chips")
+    n_chips, price = sweep.options.get("n_chips"), dollars_per_hour
+    price = sweep.options.get("dollars_per_hour") if price is None else price
     return {
         "workdir": os.fspath(sweep.workdir),
         "backend": sweep.backend,
@@ -124,14 +116,14 @@ def look(sweep: Sweep, states: dict[str, str] | None, dollars_per_hour: float | 
 def _hours_left(jobs: list[Job], seen: list[dict]) -> float | None:
     """Hours until all jobs are trained: those of the job that needs longest, or of all FLOPs left at the pace of the
     jobs that train now, whichever is more; None if none does."""
-    left = {
-        job.name: job.flops * (1 - now["tokens"] / job.training_tokens)
-        for job, now in zip(jobs, seen)
-        if now["tokens"] < job.training_tokens and now["state"] not in ENDED
-    }
-    pace = sum(left.get(now["name"], 0) / now["hours_left"] for now in seen if now["hours_left"])
+    flops_left, flops_per_hour = 0.0, 0.0
+    for job, now in zip(jobs, seen):
+        if now["tokens"] < job.training_tokens and now["state"] not in ENDED:
+            left = job.flops * (1 - now["tokens"] / job.training_tokens)
+            flops_left += left
+            flops_per_hour += left / now["hours_left"] if now["hours_left"] else 0.0
     longest = [now["hours_left"] for now in seen if now["hours_left"] is not None]
-    return max(*longest, sum(left.values()) / pace if pace else 0.0) if longest else None
+    return max(*longest, flops_left / flops_per_hour if flops_per_hour else 0.0) if longest else None
 
 
 def in_words(seen: dict) -> str:
@@ -183,15 +175,15 @@ def _tell_failures(looks: list[dict], told: set | None, given: dict) -> set:
     return set(failed)
 
 
-def _job(job: Job, files: dict[str, set[str]], state: str | None, reason: Callable[[Job], str]) -> dict:
-    """What `look` says of one job; `files` as jobs.files_of lists them, `reason` as Backend.reason."""
-    results = job.results(files)
+def _job(sweep: Sweep, job: Job, files: Files, states: dict[str, str] | None) -> dict:
+    """What `look` says of one job."""
+    results, state = job.results(files), (states or {}).get(job.name, "")
     done = len(results) == len(job.budgets)
     began = any(file.endswith("metrics.jsonl") for file in files.get(job.name, ()))
     tokens, loss = job.progress() if job.training_tokens and began and not done else (0, None)
     failure = job.failure(files) if not done else {}
     seconds = job.seconds(files)
-    pace = job.tokens_per_second() if began and not done and (state or "").startswith("running") else None
+    pace = job.tokens_per_second() if began and not done and state.startswith("running") else None
     left = max(job.training_tokens - tokens, 0) / pace / 3600 if pace else None
     seen = {
         "name": job.name,
@@ -212,15 +204,13 @@ def _job(job: Job, files: dict[str, set[str]], state: str | None, reason: Callab
     if job.training_tokens and began:
         more.append(f"{tokens / job.training_tokens:.0%} trained" + (f", loss {loss:.3f}" if loss is not None else ""))
     more += [] if left is None else [f"{tqdm.format_interval(3600 * left)} left"]
+    reason = "" if failure or state or job.kept or states is None else sweep.engine.reason(sweep, job)
     kind, more = _state(job, state, failure, more, reason)
     return seen | {"state": kind, "more": "; ".join(more)}
 
 
-def _state(
-    job: Job, state: str | None, failure: dict, more: list[str], reason: Callable[[Job], str]
-) -> tuple[str, list[str]]:
+def _state(job: Job, state: str, failure: dict, more: list[str], reason: str) -> tuple[str, list[str]]:
     """One word for a job that is not done, and what else there is to say."""
-    state = state or ""
     at_work = state and not state.startswith("failed")
     kind, _, why = state.partition(" ")  # as a rule in parentheses
     why = why[1:-1] if why.startswith("(") and why.endswith(")") else why
@@ -234,12 +224,12 @@ def _state(
         return kind.strip(","), [why] * bool(why) + more
     if job.kept:
         return "kept", ["not of the sweep any more", *more]
-    why = why if failure or state else reason(job)
+    why = why or reason
     return "failed" if state or why or failure.get("for_good") else "waiting", more + [why] * bool(why)
 
 
 if __name__ == "__main__":
-    command.define_flags()
+    sweepfile.define_flags()
     flags.DEFINE_bool("json", False, "Print one JSON object, on a line of its own, instead of a table.")
     flags.DEFINE_float("dollars_per_hour", None, "Hourly price of one chip. Default: what launch.sweep was given.", 0)
     flags.DEFINE_float("watch", None, "Seconds between updates, which end when nothing runs or is queued.", 0.1, 1e6)

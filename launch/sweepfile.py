@@ -14,11 +14,13 @@ import json
 import math
 import os
 import sys
+from typing import Any
 
+from absl import flags
 from etils import epath
 
 from jmoe.errors import UserError
-from jmoe.storage.files import of_each, set_aside, write_whole
+from jmoe.storage.files import absolute, of_each, set_aside, write_whole
 from jmoe.version import code_version
 from launch.backend import Sweep
 from launch.jobs import Files, Job
@@ -26,6 +28,22 @@ from launch.jobs import Files, Job
 UNKNOWN = "unknown"  # the code of a run whose code was not recorded
 NUMBERS = ("dollars_per_hour", "threads", "together", "workers", "n_slices", "n_chips")  # among the options
 MALFORMED = (ValueError, TypeError, KeyError, AttributeError)  # what parsing a damaged file raises
+
+flags.disclaim_key_flags()  # --help lists them as the command's own
+
+
+def define_flags(job: str = "", **options: Any) -> None:
+    """Defines the flags by which a command names a begun sweep, --workdir and --backend, and --job, described by `job`,
+    where it takes one. They are defined where a command is run, so that the commands can be imported together."""
+    flags.DEFINE_string("workdir", None, "Directory of the sweep, a folder or gs://...", required=True)
+    flags.DEFINE_string("backend", None, "The sweep's backend if that is a Python file, which runs only if named here.")
+    if job:
+        flags.DEFINE_string("job", None, job, **options)
+
+
+def chosen() -> Sweep:
+    """The sweep of --workdir; UserError if there is none."""
+    return read(absolute(flags.FLAGS.workdir))
 
 
 def read(workdir: epath.Path) -> Sweep:
@@ -57,11 +75,9 @@ def _parse(workdir: epath.Path, text: str) -> Sweep:
 
 
 def _read_or_rebuild(workdir: epath.Path, backend_name: str) -> Sweep | None:
-    """The sweep begun in `workdir`, or None; if sweep.json is lost, rebuilt from the jobs' folders, which is printed.
-
-    Only for the workdir's owner: it moves a damaged sweep.json aside. The flags of earlier starts are lost with it; the
-    backend is taken to be `backend_name`.
-    """
+    """The sweep begun in `workdir`, or None; if sweep.json is lost, rebuilt from the jobs' folders, which is printed:
+    the flags of earlier starts are lost with it, and the backend is taken to be `backend_name`. Only for the workdir's
+    owner: it moves a damaged sweep.json aside."""
     path = workdir / "sweep.json"
     try:
         return _parse(workdir, path.read_text())

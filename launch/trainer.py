@@ -27,6 +27,7 @@ from launch.jobs import Job
 
 STOPPED = (128 + signal.SIGINT, 128 + signal.SIGTERM)  # exit codes of a trainer that saved and stopped when asked
 SECONDS_TO_SAVE = 300.0  # that a trainer gets between SIGTERM and SIGKILL
+SLURMS_OWN = ("srun:", "slurmstepd")  # beginnings of the lines that Slurm adds to a trainer's log
 _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
@@ -38,39 +39,33 @@ class Trainer:
     """
 
     def __init__(
-        self,
-        job: Job,
-        process: subprocess.Popen,
-        log_start: int,
-        stall_minutes: float,
-        prefix: Sequence[str] = (),
-        not_its_own: tuple[str, ...] = (),
+        self, job: Job, process: subprocess.Popen, log_start: int, stall_minutes: float, keeps_time: bool = False
     ) -> None:
-        self._label = r"^ *\d+: " if "--label" in prefix else "^"  # srun's label, before each line of a process
-        self.job, self.process, self._log_start, self._not_its_own = job, process, log_start, not_its_own
-        self._patience, self._moved, self._next_look, self._sign = 60 * stall_minutes, time.monotonic(), 0.0, None
+        self.job, self.process, self._log_start = job, process, log_start
+        self._patience, self._began, self._next_look = 60 * stall_minutes, time.monotonic(), 0.0
+        self._sign, self._moved = None, self._began  # its last sign of life, and when that was
         self._asked = None  # when it was asked to stop
-        self._began, self._before = self._moved, None  # when it began, and the seconds of the job's earlier trainers
+        # of a job on several machines, one trainer keeps the time; None: not this one, or it has ended
+        self._before = (job.seconds() or 0.0) if keeps_time else None
         self.stalled = ""  # why it was asked to stop, if it showed no sign of life
 
     def poll(self) -> int | None:
         """Its exit code; None while it runs."""
         code, now = self.process.poll(), time.monotonic()
-        looks = now >= self._next_look
-        if looks or code is not None:
-            self._next_look = now + min(60.0, self._patience / 4 or 60.0)
-        if (looks or code is not None) and self._before is not None:
+        if code is None and now < self._next_look:
+            return None
+        self._next_look = now + min(60.0, self._patience / 4 or 60.0)
+        if self._before is not None:
             text = json.dumps({"seconds": round(self._before + now - self._began, 1)})  # with those of earlier trainers
             with contextlib.suppress(OSError, Unavailable):  # only people read it: no reason for a sweep to end
                 write_whole(self.job.folder / "time.json", text)
         if code is not None:
-            self._before = None  # its time is over
+            self._before = None
         if code is not None or not self._patience:
             return code
-        if looks:
-            with contextlib.suppress(Unavailable):  # a store that cannot be read says nothing of the trainer
-                if (sign := self._sign_of_life()) != self._sign:
-                    self._sign, self._moved = sign, now
+        with contextlib.suppress(Unavailable):  # a store that cannot be read says nothing of the trainer
+            if (sign := self._sign_of_life()) != self._sign:
+                self._sign, self._moved = sign, now
         if self._asked is None and now - self._moved > self._patience:
             self.stalled = f"stopped after {self._patience / 60:g} minutes without a sign of life"
             self._asked = now
@@ -78,11 +73,6 @@ class Trainer:
         elif self._asked is not None and now - self._asked > min(SECONDS_TO_SAVE, self._patience):
             _kill(self.process)
         return None
-
-    def keep_time(self) -> "Trainer":
-        """Has it keep the time that it takes; of a job on several machines, only one of their trainers does."""
-        self._before = self.job.seconds() or 0.0
-        return self
 
     def wait(self) -> int:
         """Its exit code, when it has ended."""
@@ -95,15 +85,15 @@ class Trainer:
         return log.stat().st_size if log.exists() else 0, self.job.progress()[0], len(self.job.results())
 
     def lines(self) -> list[str]:
-        """The lines that the trainer, and the `prefix` that started it, have printed."""
+        """The lines that the trainer, and srun if that started it, have printed, without srun's labels."""
         with open(self.job.log, "rb") as log:
             log.seek(self._log_start)
-            text = re.sub(self._label, "", log.read().decode(errors="replace"), flags=re.MULTILINE)
+            text = re.sub(r"^ *\d+: ", "", log.read().decode(errors="replace"), flags=re.MULTILINE)
             return [line.strip() for line in text.splitlines() if line.strip()]
 
     def cause(self, code: int) -> str:
         """Why it ended with `code`: its own error line, else the last thing it printed."""
-        lines = [line for line in self.lines() if not line.startswith(self._not_its_own)]
+        lines = [line for line in self.lines() if not line.startswith(SLURMS_OWN)]
         errors = [line for line in lines if re.match(r"error: |([\w.]+\.)?\w*(Error|Exception|Interrupt)\b", line)]
         how = self.stalled or (f"killed by signal {-code}" if code < 0 else f"exit code {code}")
         if code in (-signal.SIGKILL, 128 + signal.SIGKILL) and not self.stalled:
@@ -141,24 +131,24 @@ def start(
     env: dict[str, str] | None = None,
     cores: list[int] | None = None,
     prefix: Sequence[str] = (),
-    not_its_own: tuple[str, ...] = (),
 ) -> Trainer | None:
     """Starts the trainer of `job`; None if an earlier one still runs. UserError where the config file or the code has
     changed since the job was made.
 
-    `env` has environment variables beyond this process's, `cores` the CPU cores that the trainer may use. `prefix` is a
-    command, such as srun's, that the trainer's argument list is appended to, and `not_its_own` how the log's lines
-    begin that the prefix printed.
+    `env` has environment variables beyond this process's, `cores` the CPU cores that the trainer may use, and `prefix`
+    is a command, such as srun's, that the trainer's argument list is appended to.
     """
     if (version := code_version()) != job.code[-1]:
         raise UserError(f"job {job.name} belongs to code {job.code[-1]}, this machine has {version}")
     jobs_lib.config_of(job)
     if (lock := ownership.lock(job.lock)) is None:
         return None
-    defaults = {
+    env = {
         "JAX_COMPILATION_CACHE_DIR": str(cache_dir() / "compiled"),  # kept from one job of a sweep to the next
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JMOE_OWNER_PATIENCE": str(2 * SECONDS_TO_SAVE),  # an earlier trainer, perhaps elsewhere, may be saving
+        **os.environ,
+        **(env or {}),
     }
     with lock, open(job.log, "ab") as log:
         sweepfile.write_job(job)
@@ -179,14 +169,13 @@ def start(
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env=defaults | os.environ | (env or {}),
+            env=env,
             preexec_fn=prepare,
             pass_fds=[lock.fileno()],
             start_new_session=True,
         )
         ownership.sign(lock, identity.Owner.of(process.pid, f"the trainer of {job.name}"))
-        started = Trainer(job, process, log_start, stall_minutes, prefix, not_its_own)
-        return started.keep_time() if (env or {}).get("JAX_PROCESS_ID", "0") == "0" else started
+        return Trainer(job, process, log_start, stall_minutes, keeps_time=env.get("JAX_PROCESS_ID", "0") == "0")
 
 
 def start_when_free(job: Job, stall_minutes: float, **options: Any) -> Trainer:
@@ -194,11 +183,6 @@ def start_when_free(job: Job, stall_minutes: float, **options: Any) -> Trainer:
     while not (started := start(job, stall_minutes, **options)):
         time.sleep(1)
     return started
-
-
-def running(job: Job) -> identity.Owner | None:
-    """The job's trainer on this machine, or on another one that shares the job's folder."""
-    return ownership.owner(job.lock)
 
 
 def explained(code: int, cause: str) -> bool:
@@ -222,11 +206,8 @@ def failed(trainer: Trainer, code: int, retries: int) -> dict:
 
 
 def fail(job: Job, cause: str, for_good: bool, retries: int) -> dict:
-    """Writes failure.json to the job's folder and returns what it holds.
-
-    It says "for_good" if another try would be in vain: `for_good`, or more than `retries` tries in a row got no further
-    than those before.
-    """
+    """Writes failure.json to the job's folder and returns what it holds: "for_good" if another try would be in vain,
+    by `for_good` or because more than `retries` tries in a row got no further than those before."""
     before, tokens = job.failure(), job.progress()[0]
     tries = (before.get("tries", 0) if tokens <= before.get("tokens", -1) else 0) + 1
     tokens = max(tokens, before.get("tokens", 0))
@@ -243,7 +224,7 @@ def give_up(job: Job, cause: str, how: str) -> None:
     write_whole(job.folder / "failure.json", json.dumps(failure | {how: True}, indent=1))
 
 
-def forget_cause(job: Job, accepted_too: bool = False) -> None:
-    """Deletes the record of the job's failure; that of an accepted failure only with `accepted_too`."""
-    if accepted_too or not job.given_up():
+def forget_cause(job: Job, files: jobs_lib.Files | None = None) -> None:
+    """Deletes the record of the job's failure, but not that of an accepted one; `files` as in Job.results."""
+    if job.has("failure.json", files) and not job.given_up(files):
         (job.folder / "failure.json").unlink(missing_ok=True)

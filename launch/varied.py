@@ -24,21 +24,18 @@ def resolve(base: types.ModuleType, overrides: dict) -> ConfigDict:
 
 
 def read(path: str, config_flags: Sequence[str] = ()) -> tuple[str, types.ModuleType, list[dict]]:
-    """(config file, its module, a dict of overrides for each job) of the sweep file at `path`.
-
-    `config_flags`: arguments such as --config.data.path=books/*.txt. Each counts as if the file said it in every job.
-    UserError where the file or its config file can't be used, or a flag sets what it can't, or what the file sets
-    too."""
+    """(config file, its module, a dict of overrides for each job) of the sweep file at `path`. `config_flags`:
+    arguments such as --config.data.path=books/*.txt. Each counts as if the file said it in every job. UserError where
+    the file or its config file can't be used, or a flag sets what it can't, or what the file sets too."""
     sweep = cli.load_module(path, "--sweep")
     if not hasattr(sweep, "get_sweep"):
         raise UserError(f"--sweep={path} defines no get_sweep()")
-    said = cli.call(sweep.get_sweep, name=f"--sweep={path}: get_sweep()")
+    name = f"--sweep={path}: get_sweep()"
+    said = cli.call(sweep.get_sweep, name=name)
     pair = isinstance(said, (tuple, list)) and len(said) == 2 and isinstance(said[0], (str, os.PathLike))
-    jobs = cli.call(_jobs, path, said[1], name=f"--sweep={path}: get_sweep()") if pair else None
+    jobs = cli.call(_jobs, path, said[1], name=name) if pair else None
     if jobs is None:
-        raise UserError(
-            f"--sweep={path}: get_sweep() must return (config file, grid or list of dicts), not {said!r:.200}"
-        )
+        raise UserError(f"{name} must return (config file, grid or list of dicts), not {said!r:.200}")
     config_file = os.fspath(said[0])
     base = cli.load_module(config_file, f"the config of --sweep={path}")
     given = _overrides(base, config_flags) if config_flags else {}

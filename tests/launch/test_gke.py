@@ -183,7 +183,7 @@ def test_machines_of_a_slice(accelerator, n_slices, n_hosts, chips):
 )
 def test_only_a_slice_of_several_machines_asks_for_a_node_pool_of_its_own(accelerator, alone):
     """Slices of one machine share a node pool; asking for it alone would let one of them run there at a time."""
-    annotations = manifest(accelerator=accelerator)["metadata"]["annotations"]
+    annotations = manifest(accelerator=accelerator)["metadata"].get("annotations", {})
     assert ("alpha.jobset.sigs.k8s.io/exclusive-topology" in annotations) == alone
 
 

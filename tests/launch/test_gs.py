@@ -14,8 +14,9 @@ import pytest
 import sweeps
 from etils import epath
 
+from jmoe.storage import ownership
 from jmoe.version import code_version
-from launch import collect, gke, preflight, sweepfile, trainer
+from launch import collect, gke, preflight, sweepfile
 from launch import jobs as jobs_lib
 from launch.backend import Sweep
 
@@ -225,7 +226,7 @@ def test_a_try_is_counted_though_the_first_pod_hangs(sweep, tmp_path, text_glob,
     monkeypatch.setattr(gke, "SECONDS_FOR_THE_FIRST", 0)
 
     def kill_the_trainer():
-        while not (owner := trainer.running(job)) or not owner.what:  # the lock is there before it is signed
+        while not (owner := ownership.owner(job.lock)) or not owner.what:  # the lock is there before it is signed
             time.sleep(0.01)
         os.kill(owner.pid, signal.SIGKILL)
 

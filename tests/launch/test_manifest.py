@@ -91,7 +91,7 @@ def test_each_flag_has_its_place(parsed, tmp_path):
     expected = gke_tests.manifest(accelerator="A100:1", spot=False)
     annotation = {"provreq.kueue.x-k8s.io/maxRunDurationSeconds": "86400"}
     expected["metadata"]["labels"]["team"] = "moe"
-    expected["metadata"]["annotations"] |= annotation
+    expected["metadata"]["annotations"] = annotation
     expected["spec"]["ttlSecondsAfterFinished"] = 5_400
     pod = pod_of(expected)
     pod["metadata"]["labels"]["team"] = "moe"
@@ -226,11 +226,6 @@ def test_the_example_of_a_fast_network_brings_networks_daemon_and_settings(
     assert [gke_tests.expand(argument, {}) for argument in trainer["command"]] == start + own["command"]
     assert trainer["args"] == own["args"] and trainer["resources"] == own["resources"]
     assert [v for v in own["env"] if v not in trainer["env"]] == []
-
-
-def test_the_flag_that_is_now_a_patch_says_so(parsed):
-    with pytest.raises(UserError, match="--pod_patch=examples/gpudirect_tcpx.yaml for H100"):
-        manifest.check(parsed("--image=i", "--queue=q", "--accelerator=H100:2x8", "--gpudirect"))
 
 
 def test_the_newest_machines_are_in_the_table():

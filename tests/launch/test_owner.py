@@ -392,9 +392,9 @@ def test_a_trainers_owner_is_its_process(sweep, tmp_path):
     job = sweeps.begin(sweep, tmp_path, corpus="f" * 16).jobs[0]
     started = trainer.start(job, 0, env=helpers.environment())
     try:
-        owner = trainer.running(job)
+        owner = ownership.owner(job.lock)
         assert owner.pid == started.process.pid and owner.lives_here() and job.name in str(owner)
         assert trainer.start(job, 0) is None
     finally:
         trainer.end([started.process], hurry=lambda: True)
-    assert trainer.running(job) is None
+    assert ownership.owner(job.lock) is None

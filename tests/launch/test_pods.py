@@ -13,7 +13,7 @@ import yaml
 from etils import epath
 
 from jmoe.errors import UserError
-from launch import cluster, gke, gke_pods, manifest, trainer
+from launch import cluster, gke, gke_pods, trainer
 from launch import jobs as jobs_lib
 from launch.backend import Sweep
 from tests.launch.test_gke import OPTIONS
@@ -169,14 +169,3 @@ def test_one_job_is_cancelled_and_the_others_stay(api, tmp_path):
     assert GKE.cancel_job(sweep, job, 0) == "deleted 1 JobSets"
     assert sorted(api.jobsets) == [names[0], names[2]]
     assert "created 1 JobSets" in GKE.submit(sweep)  # a cancelled job is no accepted one
-
-
-def test_a_jobset_of_an_earlier_version_may_train_several_jobs(api, tmp_path):
-    """They are not submitted a second time while it is at work."""
-    sweep = sweep_of(tmp_path)
-    GKE.submit(sweep)
-    names = [f"{sweep.id}-{name}" for name in JOBS]
-    del api.jobsets[names[1]]
-    api.jobsets[names[0]]["metadata"]["annotations"][manifest.JOBS] = ",".join(JOBS[:2])
-    assert GKE.states(sweep).keys() == set(JOBS)
-    assert "created 0 JobSets" in GKE.submit(sweep)
