@@ -2,8 +2,8 @@
 
 To the last bit where processor and jaxlib are those that stored it, 0.10.2, else to 1e-5, a case in bfloat16 to 1e-2:
 XLA's bits, and where it rounds to bfloat16, depend on both. So losses of one version are bits, and losses of two
-versions agree to rounding. FUSED_ANEW are compared to rounding on every machine: a later commit finds a choice's place
-by a scatter instead of a second sort, the same integers, and XLA fuses the float operations around it in another way.
+versions agree to rounding. Mixtures are compared to rounding on every machine: gates scaled an expert's result then and
+scale its hidden units now.
 """
 
 import importlib.util
@@ -29,7 +29,7 @@ spec.loader.exec_module(before)
 
 STORED = json.loads((FOLDER / "before.json").read_text())
 SAME_MACHINE = before.machine() == STORED["machine"]
-FUSED_ANEW = "two experts", "eight experts, bfloat16, flash, microbatches", "an old workdir"
+A_CHOICE = 1.01 / 512  # of drop_rate: rounding to bfloat16 may turn one of the choices of a step
 JMOE = types.SimpleNamespace(
     sharding=sharding,
     parameter_shardings=lambda config, mesh: sharding.parameter_shardings(mesh, config.model),
@@ -52,7 +52,8 @@ def compare(now, stored, path="", rtol=1e-5, exact=SAME_MACHINE):
         assert now[0] == stored[0], path
         assert now[2] == pytest.approx(stored[2], rel=10 * rtol, abs=1e-7), path
     else:
-        np.testing.assert_allclose(now, stored, rtol=rtol, atol=1e-6, err_msg=path)
+        atol = A_CHOICE if rtol > 1e-5 and path.endswith("drop_rate") else 1e-6
+        np.testing.assert_allclose(now, stored, rtol=rtol, atol=atol, err_msg=path)
 
 
 def how(record_property, case) -> bool:
@@ -61,9 +62,9 @@ def how(record_property, case) -> bool:
     now, stored = before.machine(), STORED["machine"]
     other = "; ".join(f"{name} {now[name]}, stored with {stored[name]}" for name in stored if now[name] != stored[name])
     rough = f"to rounding, not to the last bit: {other}"
-    if SAME_MACHINE and case in FUSED_ANEW:
-        rough = "to rounding, not to the last bit: XLA fuses this otherwise since"
-    exact = SAME_MACHINE and case not in FUSED_ANEW
+    if SAME_MACHINE:
+        rough = "to rounding, not to the last bit: gates scale hidden units since"
+    exact = SAME_MACHINE and case == "dense"
     record_property("table", bits if exact else rough)
     return exact
 
