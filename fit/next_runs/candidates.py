@@ -113,17 +113,15 @@ def plain_grid(law: Law, architecture: Architecture, experts: Floats, runs: Runs
     sizes, decay = runs.columns["n_active"], decay_of(law)
     wanted = np.median(runs.columns["n_tokens"] / sizes)
     narrowest = _blocks(architecture, sizes.min())
-    best = np.inf, np.zeros(0), 0.0
+    tried = []
     for widest in np.unique(np.geomspace(narrowest, 64 * narrowest, 64).round().astype(int)):
         blocks = np.unique(np.geomspace(narrowest, widest, GRID_WIDTHS).round().astype(int))
         n_active = architecture.n_active(blocks[:, None] * float(architecture.width_per_block), np.array(experts))
         n_active = np.broadcast_to(n_active, (len(blocks), len(experts))).mean(axis=1)
         each = training_flops(n_active.sum() * len(experts), (1 - decay) + decay * sum(GRID_BUDGETS))
         longest = min(flops / each, law.models["unique_tokens"] or np.inf)
-        off = abs(np.log(longest / n_active[-1] / wanted))
-        if off < best[0]:
-            best = off, blocks, longest
-    _, blocks, longest = best
+        tried.append((abs(np.log(longest / n_active[-1] / wanted)), blocks, longest))
+    _, blocks, longest = min(tried, key=lambda one: one[0])
     tokens = np.maximum(1, np.floor(longest * np.array(GRID_BUDGETS))).astype(int)
     grid = np.meshgrid(blocks, np.asarray(experts, int), np.unique(tokens), indexing="ij")
     return possible(law, architecture, *(a.ravel() for a in grid))
