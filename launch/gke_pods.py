@@ -40,7 +40,7 @@ def logs(sweep: Sweep, job: Job, item: dict | None, rank: int | None, attempt: i
     """What process `rank` (by default the first) printed in its pod of the JobSet `item`, and, if no rank is given, the
     JobSet's conditions and events. Of an `attempt`: its kept log; the newest attempt is the pod that runs, if one does.
     UserError where there is no JobSet, no pod or no such attempt."""
-    pod = item and _pod(sweep, item, rank or 0)
+    pod = _pod(sweep, item, rank or 0) if item else None
     if attempt is not None:
         kept = sorted((job.folder / "logs").glob(f"*-rank{rank or 0}.txt"))
         runs = pod and pod.status.phase in ("Pending", "Running")

@@ -119,7 +119,7 @@ def merged(base: Any, patch: Any) -> Any:
         return {name: value for name, value in both.items() if value is not None}
     if not isinstance(patch, list) or not all(isinstance(item, dict) for item in patch):
         return patch
-    by_key = {_key(item) or i: item for i, item in enumerate(base if isinstance(base, list) else ())}
+    by_key: dict[object, Any] = {_key(item) or i: item for i, item in enumerate(base if isinstance(base, list) else ())}
     for item in patch:
         key = _key(item) or len(by_key)
         by_key[key] = merged(by_key.get(key), item)
