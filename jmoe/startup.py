@@ -1,8 +1,8 @@
 """The start of a command: Ctrl-C or a missing package while it imports its modules ends in one sentence. Garbage
 collection is off meanwhile: it would free nothing and take a sixth of the startup time.
 
-A command's first lines call `begin`, before it imports anything else, or launch/__init__.py does; jmoe/cli.py calls
-`over` when the imports are done. This module imports only the standard library.
+A command's first lines call `begin`, before it imports anything else; jmoe/cli.py calls `over` when the imports are
+done. This module imports only the standard library.
 """
 
 import gc
@@ -43,7 +43,6 @@ def train() -> None:
 
 def sweep() -> None:
     """The command jmoe-sweep, as python -m launch.sweep."""
-    begin()
     runpy.run_module("launch.sweep", run_name="__main__", alter_sys=True)
 
 
