@@ -17,8 +17,7 @@ from jmoe.packages import missing_package
 
 
 def begin() -> None:
-    """Handles Ctrl-C and missing packages, and keeps libtpu silent, for the imports that follow; jmoe/__init__.py calls
-    it for python -m jmoe.NAME."""
+    """Handles Ctrl-C and missing packages, and keeps libtpu silent, for the imports that follow."""
     sys.excepthook = _excepthook
     gc.disable()
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
@@ -37,7 +36,6 @@ def over() -> None:
 
 def train() -> None:
     """The command jmoe-train, as python -m jmoe.train."""
-    begin()
     runpy.run_module("jmoe.train", run_name="__main__", alter_sys=True)
 
 
