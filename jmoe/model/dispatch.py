@@ -115,10 +115,12 @@ def _in_slots(weights, rows_GLD, gate_GL1):
 
 
 def _exchanged(a_GLI):
-    """Rows that lie in equal parts for each device of the expert axis, to it; again, and they are back."""
-    if jax.lax.axis_size("expert") == 1:
+    """Rows of one group that lie in equal parts for each device of the expert axis, to it; again, and they are back."""
+    if (n_devices := jax.lax.axis_size("expert")) == 1:
         return a_GLI
-    return jax.lax.all_to_all(a_GLI, "expert", split_axis=1, concat_axis=1, tiled=True)
+    # parts along an axis of their own: libtpu copies rows around an exchange along L
+    parts_XLI = a_GLI.reshape(n_devices, -1, *a_GLI.shape[2:])
+    return jax.lax.all_to_all(parts_XLI, "expert", split_axis=0, concat_axis=0, tiled=True).reshape(a_GLI.shape)
 
 
 def dropless(x_ND, router_DE, weights, *, group_tokens: int | None = None, block: int | None = None, **choice):
