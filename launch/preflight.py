@@ -17,10 +17,9 @@ from launch.jobs import Files, Job
 MOST_NAMED = 5  # jobs that one error names
 
 
-def places(sweep: Sweep, configs: dict[str, ConfigDict], accelerator: str | None) -> list[str]:
-    """A sentence for each job whose mesh or memory is impossible on the devices it will get. If their number is not
-    known (a Slurm job that does not say its GPUs), only what no number could mend."""
-    n_devices, capacity = sweep.engine.devices(sweep, accelerator)
+def places(sweep: Sweep, configs: dict[str, ConfigDict], n_devices: int | None, capacity: float | None) -> list[str]:
+    """A sentence for each job whose mesh or memory is impossible on the devices it will get, of `capacity` bytes. If
+    their number is not known (a Slurm job that does not say its GPUs), only what no number could mend."""
     reasons = []
     for job in sweep.trained:
         config = configs[job.name]

@@ -82,8 +82,9 @@ class Slurm(Backend):
     def submit(self, sweep: Sweep) -> str:
         """Queues every job that is neither finished nor queued, and a launch.collect after them; returns what it did.
         UserError where Slurm refuses, or it is not known what is queued."""
-        queued, folder, cap = self.states(sweep), _folder(sweep), sweep.options.get("workers")
-        files = files_of(sweep.workdir)  # listed after the states: includes those of a job that has just left the queue
+        tasks, folder, cap = list(_queue(sweep)), _folder(sweep), sweep.options.get("workers")
+        queued = {name for _, name, _, _ in tasks}
+        files = files_of(sweep.workdir)  # listed after the queue: includes those of a job that has just left it
         todo = [job for job in sweep.trained if job.name not in queued and not job.over(files)]
         if not todo:
             others = "the others are done; launch.collect writes runs.csv" if queued else "all runs are done"
@@ -91,7 +92,7 @@ class Slurm(Backend):
         todo.sort(key=lambda job: -job.flops)
         folder.mkdir(parents=True, exist_ok=True)
         written = os.fspath(folder).replace("%", "%%")  # Slurm expands % in this path
-        before = sorted({task.partition("_")[0] for task, _, _, _ in _queue(sweep)}) if cap else []
+        before = sorted({task.partition("_")[0] for task, _, _, _ in tasks}) if cap else []
         script, arrays = folder / "run.sh", []
         write_whole(script, SCRIPT)
         for start in range(0, len(todo), LARGEST_ARRAY):

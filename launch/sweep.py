@@ -81,9 +81,9 @@ def main(config_flags: list[str]) -> None:
     options = engine.options() | own | hooks.given("" if called else left)
     sweep = Sweep(workdir, file, BACKEND.value, RETRIES.value, MIX.value, options, jobs, STALL_MINUTES.value)
     engine.check(sweep)
-    n_devices, _ = engine.devices(sweep, ACCELERATOR.value)
+    n_devices, memory = engine.devices(sweep, ACCELERATOR.value)
     sweep.options["n_chips"] = accelerators.n_chips(ACCELERATOR.value, n_devices)  # of a job, for launch.status
-    impossible = preflight.places(sweep, configs, ACCELERATOR.value)
+    impossible = preflight.places(sweep, configs, n_devices, memory)
     if DRY_RUN.value:
         dry_run(sweep, impossible)
         return

@@ -53,7 +53,7 @@ MESH = {"mesh.expert": 4, "model.n_experts": 4, "batch_tokens": ((0, 1_024),), "
 def test_a_mesh_that_does_not_divide(backend, options, accelerator, words, planned, monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "")
     sweep, configs = planned(MESH, backend, **options)
-    told = preflight.places(sweep, configs, accelerator)
+    told = preflight.places(sweep, configs, *sweep.engine.devices(sweep, accelerator))
     assert bool(told) == bool(words)
     if words:
         assert sweep.jobs[0].name in told[0] and words in told[0]
@@ -64,8 +64,8 @@ def test_a_mesh_that_does_not_divide(backend, options, accelerator, words, plann
 def test_where_the_devices_are_not_known_only_what_none_could_mend_is_refused(planned, monkeypatch):
     monkeypatch.setenv("JAX_PLATFORMS", "cuda")
     assert slurm.Slurm().devices(planned({}, "slurm")[0], None) == (None, None)
-    assert not preflight.places(*planned(MESH, "slurm"), None)
-    told = preflight.places(*planned(MESH | {"mesh.expert": 3}, "slurm"), None)
+    assert not preflight.places(*planned(MESH, "slurm"), None, None)
+    told = preflight.places(*planned(MESH | {"mesh.expert": 3}, "slurm"), None, None)
     assert "config.model.n_experts=4 does not divide over config.mesh.expert=3" in told[0]
 
 
@@ -86,7 +86,7 @@ def test_a_model_that_cannot_fit(backend, options, accelerator, fits, planned, m
     monkeypatch.setenv("XLA_FLAGS", "")
     monkeypatch.setattr(local.os, "sysconf", lambda name: {"SC_PHYS_PAGES": 2**24, "SC_PAGE_SIZE": 2**12}[name])
     sweep, configs = planned(LARGE | {"batch_tokens": ((0, 2**16),), "n_tokens": (2**20, 2**21)}, backend, **options)
-    told = preflight.places(sweep, configs, accelerator)
+    told = preflight.places(sweep, configs, *sweep.engine.devices(sweep, accelerator))
     assert bool(told) != fits, told
     if not fits:
         capacity = CHIPS[accelerator.split(":")[0]].capacity if accelerator else 2**36
