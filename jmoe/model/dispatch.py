@@ -88,13 +88,13 @@ def mixture(x_ND, router_DE, weights, *, group_tokens: int, capacity_factor: flo
     turn_GL, token_GL = jnp.divmod(choice_GL, group_tokens)  # an empty slot's turn is top_k
     choice_GEC = (turn_GL * len(x_ND) + group_G1 * group_tokens + token_GL).reshape(n_groups, n_experts, capacity)
     owner_GJ, place_GJ = jnp.divmod(slot_GJ, capacity)  # a dropped choice's owner is expert E
-    slot_J = together((owner_GJ * n_groups + group_G1) * capacity + place_GJ, top_k)
-    x_GSD, gate_J = (sharding.vary(a, "model") for a in (x_ND[None], together(gate_GJ, top_k)))
+    slot_J = _together((owner_GJ * n_groups + group_G1) * capacity + place_GJ, top_k)
+    x_GSD, gate_J = (sharding.vary(a, "model") for a in (x_ND[None], _together(gate_GJ, top_k)))
     served = functools.partial(_in_slots, weights)
     return _gated(x_GSD, gate_J, choice_GEC.swapaxes(0, 1).reshape(1, -1), slot_J, served)[0], _over_groups(metrics)
 
 
-def together(a_GJ, top_k: int):
+def _together(a_GJ, top_k: int):
     """The choices of all groups as those of one: the first choices of all tokens, then their second ones."""
     return a_GJ.reshape(len(a_GJ), top_k, -1).swapaxes(0, 1).reshape(1, -1)
 
@@ -147,8 +147,8 @@ def dropless(x_ND, router_DE, weights, *, group_tokens: int | None = None, block
     served = functools.partial(_in_blocks, block) if block else _sorted
     if len(weights[0]) < n_experts:
         served = functools.partial(_travelled, served)
-    x_GSD, gate_GJ = (sharding.vary(a, "model") for a in (x_ND[None], together(gate_GJ, top_k)))
-    y_GSD = served(x_GSD, together(expert_GJ, top_k), gate_GJ, tuple(weights))
+    x_GSD, gate_GJ = (sharding.vary(a, "model") for a in (x_ND[None], _together(gate_GJ, top_k)))
+    y_GSD = served(x_GSD, _together(expert_GJ, top_k), gate_GJ, tuple(weights))
     return y_GSD[0], _over_groups(metrics)
 
 
