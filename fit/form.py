@@ -88,6 +88,7 @@ class Form:
         self.ordered = [(i, self.names.index(c.above)) for i, c in enumerate(self.coefficients.values()) if c.above]
         self.profiled = tuple(name for name, c in self.coefficients.items() if c.pinned_by)
         self.centred = tuple(dict.fromkeys(column for c in self.coefficients.values() for column in c.slopes))
+        self.slopes = {column: self._slopes(column) for column in self.centred}
         self.separate: typing.Any = getattr(page, "SEPARATE", None)
         reduced = getattr(page, "at_experts", None)
         self.at_experts: Callable[[ByName, Numbers], Reduced] | None = reduced and (
@@ -118,6 +119,15 @@ class Form:
         by its divisor it has the sign of that term's a."""
         slopes = [slope for c in self.coefficients.values() if c.positive for slope in c.slopes.items()]
         return dict(reversed(slopes))  # of several terms the first
+
+    def _slopes(self, column: str) -> Array:
+        """[n, n]: by which entries of `free` an entry changes for each unit that the origin of ln column moves."""
+        slopes = np.zeros((len(self.names), len(self.names)))
+        for row, coefficient in zip(slopes, self.coefficients.values()):
+            if column in coefficient.slopes:
+                other, divisor = coefficient.slopes[column]
+                row[self.names.index(other)] = 1 / divisor
+        return slopes
 
     def of_loss_alone(self) -> Form:
         """This form without its closed form of an optimum: plans then ask it for losses only."""
@@ -172,30 +182,28 @@ class Form:
 
     def recentre(self, free: Array, origin: Mapping[str, float], xp: ModuleType = np) -> Array:
         """free [n, ...] of the same law with ln column measured from `origin` {column: number}."""
-        rows = list(free)
-        for i, coefficient in enumerate(self.coefficients.values()):
-            for column, (other, divisor) in coefficient.slopes.items():
-                change = free[self.names.index(other)] * origin[column]
-                rows[i] = rows[i] + (change if divisor == 1 else change / divisor)
-        return xp.stack(rows)
+        shift = sum(origin[column] * slopes for column, slopes in self.slopes.items())
+        return free + xp.tensordot(shift, free, 1) if self.slopes else free
 
     def hold(self, free: Array, held: Array, xp: ModuleType = np) -> Array:
         """free [n, ...] with coefficients held at values: held [n, ...] in the order of names, NaN where one is free.
 
         If only the upper of two ordered coefficients is held, the lower follows from their ratio and so stays below.
         """
-        rows, given = list(free), ~xp.isnan(held)
-        value = xp.where(given, held, 1.0)
-        for i, coefficient in enumerate(self.coefficients.values()):
-            entry = xp.log(value[i]) if coefficient.positive else value[i]
-            if coefficient.share:  # the bounds make of it what stands for exactly 1
-                entry = xp.log(xp.maximum(1 / value[i] - 1, 1e-300))
-            rows[i] = xp.where(given[i], entry, free[i])
+        given, column = ~xp.isnan(held), (-1, *[1] * (free.ndim - 1))
+        those = lambda kind: given & np.reshape([getattr(c, kind) for c in self.coefficients.values()], column)
+        value, positive = xp.where(given, held, 1.0), those("positive")
+        rows = xp.where(positive, xp.log(xp.where(positive, held, 1.0)), xp.where(given, held, free))
+        if self.shares:  # the bounds make of it what stands for exactly 1
+            share = those("share")
+            rows = xp.where(share, xp.log(xp.maximum(1 / xp.where(share, held, 1.0) - 1, 1e-300)), rows)
+        place = np.arange(len(self.names)).reshape(column)
         for i, j in self.ordered:
             low, high, both = xp.log(value[j]), xp.log(value[i]), given[i] & given[j]
-            rows[i] = xp.where(both, xp.log(xp.expm1(xp.where(both, high - low, 1.0))), free[i])
-            rows[j] = xp.where(given[j], low, xp.where(given[i], high - xp.logaddexp(0.0, rows[i]), free[j]))
-        return xp.stack(rows)
+            ratio = xp.where(both, xp.log(xp.expm1(xp.where(both, high - low, 1.0))), free[i])
+            lower = xp.where(given[j], low, xp.where(given[i], high - xp.logaddexp(0.0, ratio), free[j]))
+            rows = xp.where(place == i, ratio, xp.where(place == j, lower, rows))
+        return rows
 
     def begin(self, free: Array, held: Array) -> Array:
         """The free [n, ...] at which a search with held coefficients begins: if only the upper of two ordered

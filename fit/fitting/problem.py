@@ -169,7 +169,7 @@ def residual_function(form: Form) -> Residuals:
     """residuals(x [n], data) -> [r + n]; data as a Problem has it, for one start."""
 
     def residuals(x: Any, data: Data) -> jax.Array:
-        free = place(form, x, data)
+        free = jax.lax.optimization_barrier(place(form, x, data))
         r = form.log_loss(free, data["columns"], jnp) - data["log_loss"]
         size, delta = jnp.abs(r), data["delta"]
         beyond = size > delta

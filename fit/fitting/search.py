@@ -93,7 +93,7 @@ def polish(
     Returns (x, objectives, gradient norms); an objective that was never finite is infinite. A progress bar named
     `label`, if given, counts the starts of each round; most polishing ends before the last round.
     """
-    solve = solvers.least_squares(residual_function(problem.form), PER_START, STEPS)
+    solve = solvers.least_squares(residual_function(problem.form), PER_START, STEPS, False)
     x, values, gradients, going = np.array(x), np.full(len(x), np.inf), np.full(len(x), np.inf), np.arange(len(x))
     for i in range(rounds):
         before = values.copy()

@@ -17,7 +17,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.optimize
 from jax.experimental.compilation_cache import compilation_cache
 from numpy.typing import ArrayLike
 
@@ -44,25 +43,23 @@ def jaxopt() -> ModuleType | None:
         return jaxopt
 
 
-def _batched(one: Callable[[jax.Array, Data], tuple], batched: tuple[str, ...]) -> Solve:
-    """one(x, data) -> (x, objective, gradient norm), compiled for a batch of starts."""
-
-    def run(x: jax.Array, data: Data) -> tuple:
-        return jax.vmap(one, in_axes=(0, {name: 0 if name in batched else None for name in data}))(x, data)
-
-    return jax.jit(run, compiler_options=COMPILER)
+def axes(batched: tuple[str, ...], data: Data) -> dict[str, int | None]:
+    """in_axes of data, of which the entries `batched` have a leading axis of the starts."""
+    return {name: 0 if name in batched else None for name in data}
 
 
-def _of_jaxopt(solver: Any) -> Callable[[jax.Array, Data], tuple]:
+def _of_jaxopt(solver: Any, batched: tuple[str, ...]) -> Solve:
+    """A solver of jaxopt, compiled for a batch of starts."""
+
     def one(x: jax.Array, data: Data) -> tuple:
         x, state = solver.run(x, data)
         return x, state.value, state.error
 
-    return one
+    return jax.jit(lambda x, data: jax.vmap(one, (0, axes(batched, data)))(x, data), compiler_options=COMPILER)
 
 
 @functools.cache
-def least_squares(residuals: Residuals, batched: tuple[str, ...], maxiter: int, grid: bool = False) -> Solve:
+def least_squares(residuals: Residuals, batched: tuple[str, ...], maxiter: int, grid: bool) -> Solve:
     """Levenberg-Marquardt on 0.5 sum residuals(x, data)^2 from a batch of starts.
 
     Returns run(x [batch, n], data) -> (x [batch, n], objective [batch], gradient norm [batch]), compiled. `batched`
@@ -70,7 +67,7 @@ def least_squares(residuals: Residuals, batched: tuple[str, ...], maxiter: int, 
     grid: whether there are thousands of starts.
     """
     if not grid or (package := jaxopt()) is None:
-        return _batched(functools.partial(levenberg_marquardt, residuals, maxiter), batched)
+        return jax.jit(functools.partial(levenberg_marquardt, residuals, maxiter, batched), compiler_options=COMPILER)
     solver = package.LevenbergMarquardt(
         residuals,
         maxiter=maxiter,
@@ -80,56 +77,63 @@ def least_squares(residuals: Residuals, batched: tuple[str, ...], maxiter: int, 
         materialize_jac=True,
         implicit_diff=False,
     )
-    return _batched(_of_jaxopt(solver), batched)
+    return _of_jaxopt(solver, batched)
 
 
 def levenberg_marquardt(
-    residuals: Residuals, maxiter: int, x: jax.Array, data: Data
+    residuals: Residuals, maxiter: int, batched: tuple[str, ...], x: jax.Array, data: Data
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """least_squares from one start x [n]: (x [n], objective, gradient norm).
+    """least_squares from k starts x [k, n]: (x [k, n], objective [k], gradient norm [k]).
 
     Algorithm 6.18 of Madsen and Nielsen, Introduction to Optimization and Data Fitting (2010). A step to where the
-    objective is not finite is refused like any other that leads upward.
+    objective is not finite is refused like any other that leads upward. The starts are an axis of the loop's own, as
+    jax.vmap of a loop over one start takes twice as long to trace.
     """
+    slopes = jax.vmap(jax.jacfwd(lambda x, data: (residuals(x, data),) * 2, has_aux=True), (0, axes(batched, data)))
 
-    def going(state: tuple) -> jax.Array:
-        i, _, promised, (_, value, gradient, _), *_ = state
-        return (i <= maxiter) & (jnp.linalg.norm(gradient) > SMALL_GRADIENT) & ~(promised <= SMALL_GAIN * value)
+    def where(which: jax.Array, new: Any, old: Any) -> Any:
+        """new for the starts `which` [k], else old."""
+        return jax.tree.map(lambda a, b: jnp.where(jnp.expand_dims(which, range(1, jnp.ndim(a))), a, b), new, old)
 
     def step(state: tuple) -> tuple:
         """Looks at the point that was tried, takes it or not, and says which to try next."""
-        i, tried, promised, here, damping, growth = state
-        jacobian, values = jax.jacfwd(lambda x: (residuals(x, data),) * 2, has_aux=True)(tried)
-        there = tried, 0.5 * jnp.sum(values**2), jacobian.T @ values, jacobian.T @ jacobian
+        i, going, (tried, promised, here, damping, growth) = state
+        jacobian, values = slopes(tried, data)
+        there = (
+            tried,
+            0.5 * jnp.sum(values**2, axis=1),
+            jnp.einsum("krn,kr->kn", jacobian, values),
+            jnp.einsum("krn,krm->knm", jacobian, jacobian),
+        )
         gain = (here[1] - there[1]) / promised
         better = (i == 0) | (gain > 0)
-        here = jax.tree.map(lambda new, old: jnp.where(better, new, old), there, here)
-        damping = jnp.where(
+        here = where(better, there, here)
+        damping = where(
             better,
             damping * jnp.maximum(1 / 3, 1 - (2 * gain - 1) ** 3),
             jnp.minimum(damping * growth, LARGEST_DAMPING),
         )
-        x, _, gradient, normal = here
-        damping = jnp.where(i == 0, DAMPING * normal.max(), damping)
-        moved = -jax.scipy.linalg.solve(normal + damping * jnp.eye(len(x)), gradient, assume_a="pos")
-        promised = 0.5 * moved @ (damping * moved - gradient)  # by the linear model
-        return (
-            i + 1,
-            x + moved,
-            promised,
-            here,
-            damping,
-            jnp.where(better, 2.0, jnp.minimum(2 * growth, LARGEST_DAMPING)),
-        )
+        x, value, gradient, normal = here
+        damping = jnp.where(i == 0, DAMPING * normal.max(axis=(1, 2)), damping)
+        damped = normal + damping[:, None, None] * jnp.eye(x.shape[1])
+        moved = -jax.scipy.linalg.solve(damped, gradient[..., None], assume_a="pos")[..., 0]
+        promised = 0.5 * jnp.sum(moved * (damping[:, None] * moved - gradient), axis=1)  # by the linear model
+        growth = where(better, jnp.full_like(growth, 2.0), jnp.minimum(2 * growth, LARGEST_DAMPING))
+        after = where(going, (x + moved, promised, here, damping, growth), state[2])
+        far = jnp.linalg.norm(gradient, axis=1) > SMALL_GRADIENT
+        return i + 1, going & far & ~(promised <= SMALL_GAIN * value), after
 
-    nowhere = x, jnp.inf, jnp.full_like(x, jnp.inf), jnp.zeros((len(x), len(x)))
-    end: Any = jax.lax.while_loop(going, step, (0, x, jnp.nan, nowhere, 1.0, 2.0))
-    x, value, gradient, _ = end[3]
-    return x, value, jnp.linalg.norm(gradient)
+    k, n = x.shape
+    ones = jnp.ones(k)
+    nowhere = x, jnp.inf * ones, jnp.full_like(x, jnp.inf), jnp.zeros((k, n, n))
+    begin = 0, ones > 0, (x, jnp.nan * ones, nowhere, ones, 2 * ones)
+    end: Any = jax.lax.while_loop(lambda state: (state[0] <= maxiter) & state[1].any(), step, begin)
+    x, value, gradient, _ = end[2][2]
+    return x, value, jnp.linalg.norm(gradient, axis=1)
 
 
 @functools.cache
-def lbfgs(residuals: Residuals, batched: tuple[str, ...], maxiter: int, grid: bool = False) -> Solve:
+def lbfgs(residuals: Residuals, batched: tuple[str, ...], maxiter: int, grid: bool) -> Solve:
     """As least_squares, by L-BFGS on the same objective: slower by far, but what the paper used."""
     objective = lambda x, data: 0.5 * jnp.sum(residuals(x, data) ** 2)
     if (package := jaxopt()) is None:
@@ -137,13 +141,15 @@ def lbfgs(residuals: Residuals, batched: tuple[str, ...], maxiter: int, grid: bo
     solver = package.LBFGS(
         objective, maxiter=maxiter, tol=1e-10, linesearch="zoom", history_size=20, implicit_diff=False
     )
-    return _batched(_of_jaxopt(solver), batched)
+    return _of_jaxopt(solver, batched)
 
 
 def _scipy_lbfgs(
     objective: Callable[[Array, Data], tuple], batched: tuple[str, ...], maxiter: int, x: Array, data: Data
 ) -> tuple[Array, ...]:
     """lbfgs where there is no jaxopt: scipy's, one start after another."""
+    import scipy.optimize  # only here: it takes a third of a second
+
     ends = []
     for i, start in enumerate(x):
         if i and np.array_equal(start, x[i - 1]):  # a row that fills the batch up

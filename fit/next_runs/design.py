@@ -62,10 +62,19 @@ class Design:
         spread = self.spread + jacobian.T @ correlation(model, self.shared) @ jacobian
         return np.einsum("ng,nm,mg->g", v, spread, v)
 
+    def _by_model(self, chosen: Array) -> tuple[Array, Array, Array]:
+        """Of the chosen runs of each model: (number [m], sum of gradients [m, n], what share [m] of that sum foretells
+        another run's gradient). For a trunk C^-1 = (1 - share 11') / (1 - s), and C^-1 s 1 = share 1."""
+        model = self.possible.model[chosen]
+        runs = np.bincount(model, minlength=self.possible.model.max() + 1)
+        sums = np.zeros((len(runs), self.jacobian.shape[1]))
+        np.add.at(sums, model, self.jacobian[chosen])
+        return runs, sums, self.shared / (1 + (runs - 1) * self.shared)
+
     def _information(self, chosen: Array) -> Array:
         """[n, n]: information of the fitted runs and the chosen ones."""
-        jacobian, model = self.jacobian[chosen], self.possible.model[chosen]
-        return self.information + jacobian.T @ np.linalg.solve(correlation(model, self.shared), jacobian)
+        jacobian, (_, sums, share) = self.jacobian[chosen], self._by_model(chosen)
+        return self.information + (jacobian.T @ jacobian - (share * sums.T) @ sums) / (1 - self.shared)
 
     def score(self, chosen: Ints) -> float:
         """What the search minimises: the goals' weighted variances with the candidates `chosen` (indices) trained."""
@@ -78,10 +87,9 @@ class Design:
         A candidate adds its innovation: its gradient less the part that the chosen runs of its trunk foretell.
         """
         chosen, model = np.asarray(chosen, int), self.possible.model
-        related = self.shared * (model[:, None] == model[chosen])  # [c, chosen], of a candidate's error with theirs
-        foretold = np.linalg.solve(correlation(model[chosen], self.shared), related.T).T
-        innovation = self.jacobian - foretold @ self.jacobian[chosen]
-        variance = 1 - np.sum(foretold * related, axis=1)
+        runs, sums, share = self._by_model(chosen)
+        innovation = self.jacobian - (share[:, None] * sums)[model]
+        variance = (1 - self.shared * runs * share)[model]
         u = np.linalg.solve(self._information(chosen), innovation.T)
         return self.weights @ (self.goals @ u) ** 2 / (variance + np.einsum("cn,nc->c", innovation, u))
 
