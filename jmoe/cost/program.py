@@ -19,8 +19,8 @@ _ELEMENTWISE = frozenset(
     "shift-left shift-right-logical shift-right-arithmetic power remainder".split()
 )
 _FREE = frozenset(
-    "parameter constant get-tuple-element tuple bitcast while conditional call after-all partition-id iota "
-    "opt-barrier".split()
+    "parameter constant get-tuple-element tuple bitcast while conditional call call-start call-update after-all "
+    "partition-id iota opt-barrier".split()
 )
 _SLICES = ("dynamic-slice", "slice", "gather")
 
@@ -51,7 +51,7 @@ class Program:
                 opcode = instruction.opcode
                 if opcode == "while":
                     walk(instruction.attribute("body"), times * self.trip_count(instruction), fused)
-                elif opcode in ("fusion", "call", "conditional", "async-start"):
+                elif opcode in ("fusion", "call", "call-start", "conditional", "async-start"):
                     for callee in instruction.called():
                         walk(callee, times, fused or opcode == "fusion")
 

@@ -25,7 +25,8 @@ def attention(x_BTD, weights, model, start=0, cache=None):
     cache: (k_BUPK, v_BUPK) of positions 0, 1, ...: the rows are at positions start, start + 1, ..., their keys and
     values are put there, and they see all up to their own, in float32.
     """
-    q_BTHK, k_BTPK, v_BTPK = _queries_keys_values(x_BTD, weights, model, start)
+    dtype = jnp.bfloat16 if model.attention == "flash" and cache is None else jnp.float32
+    q_BTHK, k_BTPK, v_BTPK = _queries_keys_values(x_BTD, weights, model, start, dtype)
     with jax.named_scope("attention"):  # its name in a profile
         if cache is None:
             y_BTHK = {"float32": exact, "flash": flash}[model.attention](q_BTHK, k_BTPK, v_BTPK)
@@ -34,13 +35,20 @@ def attention(x_BTD, weights, model, start=0, cache=None):
             cache = jax.tree.map(put, cache, (k_BTPK, v_BTPK))
             y_BTHK = exact(q_BTHK, *cache, start)
     b, t, d = x_BTD.shape
-    return y_BTHK.astype(x_BTD.dtype).reshape(b * t, -1) @ weights["out"].reshape(-1, d), cache
+    y_BTHK = y_BTHK.astype(x_BTD.dtype)
+    return (_rows(y_BTHK.reshape(b, t, -1)) @ weights["out"].reshape(-1, d)).reshape(b * t, d), cache
 
 
-def _queries_keys_values(x_BTD, weights, model, start):
-    """Float32 q_BTHK, k_BTPK and v_BTPK of normed rows; the first position is `start`."""
+def _rows(x_BTD):
+    """x_BTD for a product with weights. A TPU sums their gradient over B and T where the array lies, and copies it to
+    make one axis of both; others copy it to sum over two."""
+    return x_BTD if sharding.platform() == "tpu" else x_BTD.reshape(-1, x_BTD.shape[-1])
+
+
+def _queries_keys_values(x_BTD, weights, model, start, dtype):
+    """q_BTHK, k_BTPK and v_BTPK of normed rows, of type `dtype`; the first position is `start`."""
     b, t, d = x_BTD.shape
-    project = lambda weight: (x_BTD.reshape(b * t, d) @ weight.reshape(d, -1)).reshape(b, t, *weight.shape[1:])
+    project = lambda weight: (_rows(x_BTD) @ weight.reshape(d, -1)).reshape(b, t, *weight.shape[1:])
     parts = [project(weights[name]) for name in ("qkv", "q", "kv") if name in weights]
     q_BTHK, k_BTPK, v_BTPK = (part[:, :, i] for part in parts for i in range(part.shape[2]))
     if "q_norm" in weights:
@@ -49,18 +57,22 @@ def _queries_keys_values(x_BTD, weights, model, start):
         options = over_all if model.qk_norm == "projection" else {}
         q_BTHK = rms_norm(q_BTHK, weights["q_norm"], **options)
         k_BTPK = rms_norm(k_BTPK, weights["k_norm"], **options)
-    turn = lambda x: rope(x, model.rope_base, start)
-    return turn(q_BTHK), turn(k_BTPK), v_BTPK.astype(jnp.float32)
+    turn = lambda x: rope(x, model.rope_base, start, dtype)
+    return turn(q_BTHK), turn(k_BTPK), v_BTPK.astype(dtype)
 
 
-def rope(x_BTHK, base: float, start=0):
-    """Rotary position embedding (Su et al. 2021) of each head's two halves, in float32; first position: `start`."""
+def rope(x_BTHK, base: float, start=0, dtype=jnp.float32):
+    """Rotary position embedding (Su et al. 2021) of each head's two halves, in float32; first position: `start`.
+
+    Halves are cut and joined in the types that come in and go out, so that no float32 array of heads is in memory.
+    """
     t, k = x_BTHK.shape[1], x_BTHK.shape[3]
     frequency_K = base ** -(jnp.arange(0, k, 2, dtype=jnp.float32) / k)
     angle_THK = ((start + jnp.arange(t, dtype=jnp.float32))[:, None] * frequency_K)[:, None, :]
-    first, second = jnp.split(x_BTHK.astype(jnp.float32), 2, axis=-1)
+    first, second = (half.astype(jnp.float32) for half in jnp.split(x_BTHK, 2, axis=-1))
     cos, sin = jnp.cos(angle_THK), jnp.sin(angle_THK)
-    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+    halves = first * cos - second * sin, second * cos + first * sin
+    return jnp.concatenate([half.astype(dtype) for half in halves], axis=-1)
 
 
 def exact(q_BTHK, k_BUPK, v_BUPK, start=0):

@@ -207,11 +207,13 @@ _travelled.defvjp(_travelled_forward, _travelled_backward)
 
 def _gated(x_GSD, gate_GJ, choice_of_slot_GL, slot_of_choice_GJ, served):
     """y_GSD: moves rows and gates into slots, where `served` makes a row of each, and sums over each token's choices.
-    It scales hidden units by the gates, not its result, which then is not needed for a gradient."""
+    It scales hidden units by the gates, not its result, which then is not needed for a gradient. An empty slot holds
+    the row of some token, with a gate of zero: so it adds nothing to the result nor to the gradients of weights."""
     n_tokens, n_choices = x_GSD.shape[1], gate_GJ.shape[1]
-    token_GL = jnp.where(choice_of_slot_GL >= n_choices, n_tokens, choice_of_slot_GL % n_tokens)
+    token_GL = choice_of_slot_GL % n_tokens
     rows_GLD = rows.move(x_GSD, token_GL, slot_of_choice_GJ, n_choices // n_tokens)
     gate_GL1 = rows.move(gate_GJ[:, :, None], choice_of_slot_GL, slot_of_choice_GJ).astype(x_GSD.dtype)
+    gate_GL1 = jnp.where(choice_of_slot_GL[:, :, None] < n_choices, gate_GL1, 0)
     return rows.summed(served(rows_GLD, gate_GL1), slot_of_choice_GJ, token_GL, n_choices // n_tokens)
 
 

@@ -11,16 +11,16 @@ import jax.numpy as jnp
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
 def move(x_GID, source_GO, target_GJ, copies: int = 1):
-    """taken(x, source), with a custom gradient.
+    """x[g, source[g, o]], with a custom gradient; some row of x where the source is out of range.
 
     target: where each row of x went, for each of its `copies` in turn (J = copies I); out of range if nowhere. The
     gradient of x gathers rows at target and sums over the copies, without a scatter-add.
     """
-    return taken(x_GID, source_GO)
+    return _taken(x_GID, source_GO, mode="clip")  # to fill rows with zeros is one more pass over them
 
 
 def _move_forward(x_GID, source_GO, target_GJ, copies):
-    return taken(x_GID, source_GO), target_GJ
+    return move(x_GID, source_GO, target_GJ, copies), target_GJ
 
 
 def _move_backward(copies, target_GJ, dy_GOD):
@@ -30,22 +30,22 @@ def _move_backward(copies, target_GJ, dy_GOD):
 move.defvjp(_move_forward, _move_backward)
 
 
-def taken(x_GID, index_GO):
-    """x[g, index[g, o]], zero where the index is out of range."""
-    return jnp.take_along_axis(x_GID, index_GO[:, :, None], axis=1, mode="fill", fill_value=0)
+def _taken(x_GID, index_GO, **options):
+    return jnp.take_along_axis(x_GID, index_GO[:, :, None], axis=1, **options)
 
 
 def sum_of_rows(x_GID, index_GJ, top_k: int):
-    """[G, S, D]: the sum over each token's choices of the rows at `index`.
+    """[G, S, D]: the sum over each token's choices of the rows at `index`, nothing where it is out of range.
 
     The rows of all choices, `top_k` times as many as tokens, never exist as one array.
     """
-    return functools.reduce(jnp.add, (taken(x_GID, index_GS) for index_GS in jnp.split(index_GJ, top_k, axis=1)))
+    taken = functools.partial(_taken, x_GID, mode="fill", fill_value=0)
+    return functools.reduce(jnp.add, map(taken, jnp.split(index_GJ, top_k, axis=1)))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
 def summed(x_GLD, slot_of_choice_GJ, token_of_slot_GL, top_k: int):
-    """sum_of_rows(x, slot_of_choice, top_k), with a custom gradient."""
+    """sum_of_rows(x, slot_of_choice, top_k), with a custom gradient: for a slot of no token, that of some token."""
     return sum_of_rows(x_GLD, slot_of_choice_GJ, top_k)
 
 
@@ -54,7 +54,7 @@ def _summed_forward(x_GLD, slot_of_choice_GJ, token_of_slot_GL, top_k):
 
 
 def _summed_backward(top_k, token_of_slot_GL, dy_GSD):
-    return taken(dy_GSD, token_of_slot_GL), None, None
+    return _taken(dy_GSD, token_of_slot_GL, mode="clip"), None, None
 
 
 summed.defvjp(_summed_forward, _summed_backward)

@@ -117,24 +117,24 @@ def _backward(interpret, residual, dy_IKY):
         grid=(rows, n, n_queries // block),
         in_specs=[query(k), key, key, query(k), query(1), query(1)],
         out_specs=[all_queries, dkey, dkey],
-        out_shape=[_like(q_IKY, q_IKY.shape, jnp.float32)] + [_like(q_IKY, (rows, k, t), dtype)] * 2,
-        scratch_shapes=[pltpu.VMEM((k, block), jnp.float32)] * 2,
-        **_options(q_IKY, k_RKT, n_products=5, per_query=4, per_key=2 * (2 + dtype.itemsize), interpret=interpret),
+        out_shape=[_like(q_IKY, q_IKY.shape, q_IKY.dtype)] + [_like(q_IKY, (rows, k, t), dtype)] * 2,
+        scratch_shapes=[pltpu.VMEM((k, length), jnp.float32) for length in (n_queries, block, block)],
+        **_options(q_IKY, k_RKT, n_products=5, per_query=2, per_key=2 * (2 + dtype.itemsize), interpret=interpret),
     )(q_IKY, k_RKT, v_RKT, dy_IKY, lse_I1Y, mean_I1Y)
     if groups > 1:
         dk_IKT, dv_IKT = (jnp.sum(x.reshape(-1, groups, k, t), axis=1).astype(k_RKT.dtype) for x in (dk_IKT, dv_IKT))
-    return dq_IKY.astype(q_IKY.dtype), dk_IKT, dv_IKT
+    return dq_IKY, dk_IKT, dv_IKT
 
 
 def _backward_kernel(  # noqa: PLR0913
-    q_KQ, k_KU, v_KU, dy_KQ, lse_1Q, mean_1Q, dq_KY, dk_KU, dv_KU, sum_dk_KU, sum_dv_KU, *, scale
+    q_KQ, k_KU, v_KU, dy_KQ, lse_1Q, mean_1Q, dq_KY, dk_KU, dv_KU, sum_dq_KY, sum_dk_KU, sum_dv_KU, *, scale
 ):
     j, block_of_queries = pl.program_id(1), pl.program_id(2)
     i, block = block_of_queries % pl.num_programs(1), q_KQ.shape[1]  # the block of positions
 
     @pl.when((block_of_queries == 0) & (j == 0))
     def _():
-        dq_KY[...] = jnp.zeros_like(dq_KY)
+        sum_dq_KY[...] = jnp.zeros_like(sum_dq_KY)
 
     @pl.when(block_of_queries == 0)
     def _():
@@ -148,7 +148,7 @@ def _backward_kernel(  # noqa: PLR0913
         sum_dv_KU[...] += _product("kq,uq->ku", dy_KQ[...], probability_UQ.astype(dy_KQ.dtype))
         sum_dk_KU[...] += _product("kq,uq->ku", q_KQ[...], dscore_UQ)
         at = pl.multiple_of(block_of_queries * block, block)
-        dq_KY[:, pl.ds(at, block)] += _product("ku,uq->kq", k_KU[...], dscore_UQ)
+        sum_dq_KY[:, pl.ds(at, block)] += _product("ku,uq->kq", k_KU[...], dscore_UQ)
 
     pl.when(i > j)(lambda: add(diagonal=False))
     pl.when(i == j)(lambda: add(diagonal=True))
@@ -157,6 +157,10 @@ def _backward_kernel(  # noqa: PLR0913
     def _():
         dk_KU[...] = sum_dk_KU[...].astype(dk_KU.dtype)
         dv_KU[...] = sum_dv_KU[...].astype(dv_KU.dtype)
+
+    @pl.when((block_of_queries == pl.num_programs(2) - 1) & (j == pl.num_programs(1) - 1))
+    def _():
+        dq_KY[...] = sum_dq_KY[...].astype(dq_KY.dtype)
 
 
 def _score(q_KQ, k_KU, scale, diagonal):
