@@ -11,6 +11,7 @@ import helpers
 signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # hundreds of processes start, and read what the first one compiled
+os.environ["OPENBLAS_NUM_THREADS"] = "1"  # more of them would wait for each other: four workers share few cores
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {helpers.xla_flags(8)}"
 
 import jax  # noqa: E402
@@ -92,9 +93,10 @@ def cluster():
 
 # of those of a minute or more, longest first; those that mostly wait stand beside those that compute
 LONGEST = """
-launch/test_slurm test_readme launch/test_gs jmoe/test_compile jmoe/test_train jmoe/test_storage jmoe/test_model
-launch/test_local launch/test_apiserver test_before jmoe/test_outage fit/test_regress fit/test_next fit/test_coupled
-jmoe/test_checkpoint jmoe/test_mixtures launch/test_owner fit/test_cli test_before_fit
+jmoe/test_train launch/test_slurm jmoe/test_ceilings jmoe/test_compile jmoe/test_storage launch/test_gs jmoe/test_model
+test_readme fit/test_planner jmoe/test_outage jmoe/test_moe jmoe/test_flash jmoe/test_muon launch/test_owner
+launch/test_local jmoe/test_generate fit/test_regress test_before launch/test_apiserver jmoe/test_mixtures
+jmoe/test_checkpoint jmoe/test_mup jmoe/test_startup jmoe/test_microbatch fit/test_law
 """.split()
 
 

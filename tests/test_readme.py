@@ -52,15 +52,15 @@ _get_config = get_config
 
 def get_config():
     config = _get_config()
-    config.model.d_model = 512
+    config.model.d_model = 128
     config.model.n_blocks = 1
     config.model.n_heads = 4
     config.model.n_kv_heads = 2
-    config.model.d_ff = 1_024
-    config.model.vocab_size = 2_048
-    config.model.group_tokens = 512
-    config.data.seq_len = 512
-    config.batch_tokens = ((0, 262_144),)
+    config.model.d_ff = 128
+    config.model.vocab_size = 257
+    config.model.group_tokens = 128
+    config.data.seq_len = 128
+    config.batch_tokens = ((0, 65_536),)
     return config
 """
 SMALL_SWEEP = """

@@ -19,9 +19,8 @@ import pytest
 from jax.experimental import mesh_utils
 from jax.sharding import PartitionSpec as P
 
-from configs import joint_moe, mixtral, quickstart
+from configs import joint_moe, mixtral
 from jmoe.config import counts
-from jmoe.cost.memory import compile_step
 from jmoe.cost.program import Program
 from jmoe.cost.topologies import topology_devices, wraparounds
 from jmoe.errors import UserError
@@ -175,50 +174,6 @@ def test_mixtral_on_512_chips(tmp_path, record_property):
     check_ceilings("Mixtral", report)
 
 
-@pytest.mark.parametrize(
-    "name, config, mesh, capacity, topology",
-    [
-        ("OLMoE, nothing dropped", "olmoe", 1, None, "v5e:2x4"),
-        ("8 of 64, on 8 devices", "olmoe", 8, 1.25, "v5e:2x4"),
-        ("Mixtral, nothing dropped, on 8 devices", "mixtral", 8, None, "v5p:2x2x2"),
-    ],
-)
-def test_experts_cost_what_they_did(name, config, mesh, capacity, topology, tmp_path, record_property):  # noqa: PLR0913
-    """Two blocks: all experts on each of eight chips, or an eighth of them, to which rows travel."""
-    sizes = "--config.model.n_blocks=2", "--config.batch_tokens=((0, 262144),)", f"--topology={topology}"
-    spread = f"--config.mesh.expert={mesh}", f"--config.model.capacity_factor={capacity}"
-    flags = f"--config=configs/{config}.py", FLASH[0], *spread, *sizes
-    report = compiled(tmp_path, record_property, *flags)
-    assert report["fits"] and ("all-to-all" in report["collectives"]) == (mesh > 1)
-    if capacity is None:
-        assert report["experts"]["here"] == report["experts"]["least"]
-    if capacity is None and mesh > 1:  # what is said to be sent for the experts is sent
-        sent = report["collectives"]["all-to-all"]["bytes"]
-        assert report["experts"]["here"]["sent_bytes"] == pytest.approx(sent, rel=0.02)
-    check_ceilings(name, report)
-
-
-def test_the_cheapest_remat_that_fits_is_named(tmp_path, record_property):
-    """A dense model whose activations outgrow a v5e's 16 GiB with nothing recomputed; dots saves every matmul's."""
-    config = joint_moe.get_config()
-    config.model.d_model, config.model.attention, config.data.seq_len = 256, "flash", 2_048
-    config.model.n_blocks, n_tokens = 8, 524_288
-    flags = "--config.model.d_model=256", "--config.model.n_blocks=8", f"--config.batch_tokens=((0, {n_tokens}),)"
-    compare = "--config=configs/joint_moe.py", *FLASH, *flags, "--topology=v5e:2x2", "--compare_remat"
-    report = compiled(tmp_path, record_property, *compare)
-    assert report["printed"].endswith("the cheapest that fits: --config.remat=dots\n")
-    result = report["remat"]
-    assert [name for name, report in result.items() if report["fits"]] == ["dots", "full"]
-    matmuls = {name: result[name]["flops"]["matmul"] for name in ("dots", "full")}
-    assert matmuls["full"] == pytest.approx(expected_flops(config, n_tokens / 4), rel=0.005)
-    # run again by "full": of each layer all but the last matmul, and the forward kernel of attention
-    layer = 4 * 256**2 + 2 * 256 * 768 + 2 * 256 * (2_048 + 512) / 2
-    again = 2 * config.model.n_blocks * layer * n_tokens / 4
-    assert matmuls["full"] - matmuls["dots"] == pytest.approx(again, rel=0.005)
-    assert result["full"]["memory_bytes"]["peak"] < result["dots"]["memory_bytes"]["peak"]
-    check_ceilings("dense", result["full"])
-
-
 def test_a_step_for_gpus_that_are_not_here(tmp_path, record_property):
     """Eight H100 with an expert each: cuDNN's attention, the model's matmuls and no other, two all-to-alls each way."""
     if not any(importlib.util.find_spec(f"jax_cuda{version}_plugin") for version in (12, 13)):
@@ -244,70 +199,6 @@ def test_gpus_without_their_compiler_or_none_are_refused():
     if importlib.util.find_spec("libtpu"):
         with pytest.raises(UserError, match="A100, H100, H200"):
             topology_devices("B7:1")
-
-
-def test_cudnn_attention_counts_its_products():
-    """Text as XLA prints it, shortened."""
-    call = """
-ENTRY %main (q: bf16[2,64,3,16]) -> bf16[2,64,3,16] {{
-  %q = bf16[2,64,3,16]{{3,2,1,0}} parameter(0)
-  ROOT %a = (bf16[2,3,64,16]{{3,1,2,0}}, f32[2,3,64]{{2,1,0}}) custom-call(%q, %q, %q), custom_call_target="{target}", \
-backend_config={{"cudnn_fmha_backend_config": {{"intermediate_tensor_shape": {{"element_type": "BF16", \
-"dimensions": ["2", "3", "64", "64"], "tuple_shapes": []}}, "mask_type": "{mask}"}}}}
-}}
-"""
-    flops = lambda target, mask: Program(call.format(target=target, mask=mask)).matmul_flops()
-    product = 2 * 2 * 3 * 64 * 64 * 16
-    assert flops("__cudnn$fmhaSoftmax", "NO_MASK") == 2 * product
-    assert flops("__cudnn$fmhaSoftmax", "CAUSAL") == product
-    assert flops("__cudnn$fmhaSoftmaxBackward", "CAUSAL") == 5 * product // 2
-
-
-KERNEL = """
-ENTRY %main (a: bf16[8,64,16], b: bf16[8,96,16]) -> bf16[8,64,16] {{
-  %a = bf16[8,64,16]{{2,1,0}} parameter(0)
-  %b = bf16[{b}]{{2,1,0}} parameter(1)
-  %n = s32[8]{{0}} parameter(2)
-  ROOT %y = bf16[8,64,{n}]{{2,1,0}} custom-call(%n, %a, {operands}), custom_call_target="tpu_custom_call", \
-frontend_attributes={{kernel_metadata={{
- "name": "x"
-}}}}, backend_config={{"custom_call_config": {{{declared}"serialization_format":"1"}}}}
-}}
-"""
-
-
-@pytest.mark.parametrize(
-    "operands, b, n, declared, flops, estimated",
-    [
-        ("%b, %b", "8,96,16", 16, '"cost_estimate":{"flops":"7","bytes_accessed":"1"},', 7, 0),
-        ("%b, %b", "8,96,16", 16, "", 2 * 2 * 8 * 64 * 16 * 96, 2 * 2 * 8 * 64 * 16 * 96),
-        ("%b", "4,16,24", 24, "", 2 * 8 * 64 * 16 * 24, 2 * 8 * 64 * 16 * 24),
-        ("%b", "8,96,16", 16, "", 0, 0),
-    ],
-    ids=["declared, after metadata of several lines", "attention", "rows by one of several matrices", "neither"],
-)
-def test_a_kernel_counts_as_it_declares_and_else_by_its_shapes(operands, b, n, declared, flops, estimated):  # noqa: PLR0913
-    program = Program(KERNEL.format(operands=operands, b=b, n=n, declared=declared))
-    assert (program.matmul_flops(), program.estimated_flops()) == (flops, estimated)
-
-
-def test_rows_without_an_expert_cost_no_product():
-    text = KERNEL.format(operands="%b", b="4,16,24", n=24, declared="").replace("%y =", "%ragged-dot-none.1 =")
-    assert Program(text).matmul_flops(filled=0.25) == 8 * 64 * 16 * 24 / 2
-
-
-def test_rows_of_a_ragged_all_to_all_leave_their_device_in_equal_parts():
-    """Text as XLA prints it, shortened: offsets and sizes are no rows, nor is the array that is filled."""
-    text = """
-ENTRY %main (x: bf16[64,8], y: bf16[128,8], o: s32[4]) -> bf16[128,8] {
-  %x = bf16[64,8]{1,0} parameter(0)
-  %y = bf16[128,8]{1,0} parameter(1)
-  %o = s32[4]{0} parameter(2)
-  ROOT %r = bf16[128,8]{1,0} ragged-all-to-all(%x, %y, %o, %o, %o, %o), replica_groups={{0,1,2,3}}
-}
-"""
-    (found,) = Program(text).collectives()
-    assert (found.kind, found.group, found.bytes) == ("ragged-all-to-all", 4, 64 * 8 * 2 * 3 // 4)
 
 
 @pytest.mark.parametrize(
@@ -359,79 +250,3 @@ def test_mistakes_exit_with_2_and_one_sentence():
     command = [sys.executable, "-c", without_libtpu, "--config=configs/quickstart.py", "--topology=v5e:2x2"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2 and "[tpu]" in done.stderr and "Traceback" not in done.stderr
-
-
-def small(n_experts, n_blocks):
-    config = quickstart.get_config()
-    model = config.model
-    model.d_model, model.n_heads, model.d_ff, model.vocab_size = 256, 4, 768, 1024
-    model.n_experts, model.n_blocks, model.group_tokens = n_experts, n_blocks, 512
-    config.data.seq_len = 64
-    config.batch_tokens = ((0, 1_024),)
-    config.remat = "full"
-    return config
-
-
-@pytest.mark.parametrize(
-    "n_experts, fields",
-    [
-        (1, {}),
-        (8, {}),
-        (1, dict(n_kv_heads=2, head_dim=96, qk_norm="head", tied_embeddings=True)),
-        (32, dict(top_k=4, d_expert=192, n_shared_experts=1, balance="bias")),
-    ],
-)
-def test_flops_per_token_agree_with_xlas_cost_analysis(n_experts, fields, record_property):
-    """One layer, so that no loop over layers hides anything: 6 n_active per token and the stated differences."""
-    config = small(n_experts, 1)
-    config.model.update(fields)
-    _, compiled = compile_step(config, jax.devices()[:1])
-    program = Program(compiled.as_text())
-    model, n_tokens = config.model, 1_024
-    part = counts.matmul_flops_per_token(model, config.data.seq_len)
-    items = {
-        "6 n_active": 6 * counts.n_active(model),
-        "embedding, looked up": -6 * model.d_model * model.vocab_size * (not model.tied_embeddings),
-        "attention over the row": part["attention"],
-        "router": part["router"],
-        "layers run again": (expected_flops(config, 1) - sum(part.values())),
-        "elementwise": program.elementwise_flops() / n_tokens,
-    }
-    counted = lambda **options: program.matmul_flops(**options) + program.elementwise_flops(**options)
-    in_loops = counted() - counted(loops_once=True)  # XLA counts a loop's body once
-    by_xla = (compiled.cost_analysis()["flops"] + in_loops) / n_tokens
-    lines = [f"{value / by_xla:8.1%} {name}" for name, value in items.items()]
-    record_property("table", f"FLOPs per token, {n_experts} experts, of XLA's {by_xla:,.0f}:\n" + "\n".join(lines))
-    assert sum(items.values()) == pytest.approx(by_xla, rel=0.01)
-    assert items["elementwise"] < 0.1 * by_xla
-
-
-@pytest.mark.parametrize(
-    "n_experts, fields", [(1, {}), (8, {}), (16, dict(top_k=2, d_expert=384, n_blocks=6, n_dense_blocks=1))]
-)
-def test_loops_count_as_often_as_they_run(n_experts, fields):
-    config = small(n_experts, 3)
-    config.model.update(fields)
-    _, compiled = compile_step(config, jax.devices()[:1])
-    program = Program(compiled.as_text())
-    assert program.matmul_flops() == pytest.approx(expected_flops(config, 1_024), rel=0.005)
-    once = program.matmul_flops(loops_once=True) + program.elementwise_flops(loops_once=True)
-    assert once == pytest.approx(compiled.cost_analysis()["flops"], rel=0.01)
-    assert once < 0.6 * program.matmul_flops()
-
-
-def test_bytes_of_all_to_all_and_reductions_hardly_grow_with_the_devices(tmp_path):
-    """The same work for each device on 8 and on 64, here of the CPU; the expert axis keeps its size."""
-    sent = {}
-    for n in (8, 64):
-        flags = (f"--config.batch_tokens=((0, {n * 4096}),)", "--config.model.n_experts=8", "--config.mesh.expert=8")
-        wide = ("--config.model.d_model=64", "--config.model.n_blocks=2", "--config.model.dtype=bfloat16")
-        cpu = f"--xla_force_host_platform_device_count={n} --xla_backend_optimization_level=0"
-        path = tmp_path / f"{n}.json"
-        done = run_compile("--config=configs/quickstart.py", *flags, *wide, f"--json={path}", xla_flags=cpu)
-        assert done.returncode == 0, done.stderr
-        sent[n] = json.loads(path.read_text())["collectives"]
-    assert sent[64]["all-to-all"] == sent[8]["all-to-all"]
-    print(sent)
-    total = {n: sum(kinds[kind]["bytes"] for kind in kinds if kind != "all-gather") for n, kinds in sent.items()}
-    assert total[64] < 1.1 * total[8]
