@@ -1,18 +1,20 @@
 """The compiled train step beside MaxText's, for 64 TPU v5p that need not be here:
 
-    python -m benchmarks.peers --environment=DIR [--models=mixtral,olmoe,dense] [--json=PATH]
+    python -m benchmarks.peers --environment=DIR [--models=dense,olmoe,mixtral,mixtral-capacity,qwen3] [--json=PATH]
 
 Makes an environment for MaxText in DIR (2 GB, made once; Python 3.12 or later), compiles each model on both sides and
 reads both programs with one counter (jmoe/cost/program.py): per device and step, FLOPs of products, bytes of the main
 memory read and written, peak memory and bytes sent; then ours over theirs. On both sides: 1,048,576 tokens a step in
-rows of 4,096, bfloat16, float32 weights, everything recomputed, flash attention, nothing dropped.
+rows of 4,096, bfloat16, float32 weights, everything recomputed, flash attention, nothing dropped but where `capacity`
+(a balanced load's) is said.
 
 What is estimated: MaxText's grouped products declare the FLOPs of their whole buffers, of which a balanced load fills
 N top_k rows on each device, and are counted as that share; its attention declares none, and is counted as ours, whose
-blocks above the diagonal do nothing. Mixtures of MaxText are spread over expert = 8 and fsdp = 8; ours over what
-jmoe.compile says sends least: Mixtral's rows travel to their experts, OLMoE's experts are gathered. MaxText's jax
-cannot read what the newest libtpu compiles, so each side has its own; nor could it print MaxText's OLMoE.
-One to five minutes of one core for each program.
+blocks above the diagonal do nothing. Mixtral is spread over expert = 8 on both sides, its rows travel to their experts;
+of OLMoE and Qwen3 MaxText gathers the experts (fsdp = 64), which costs it a seventh of the memory traffic; ours
+gathers OLMoE's and sends Qwen3's rows, as their configs say. MaxText's jax cannot read what the newest libtpu compiles,
+so each side has its own, nor calls to sparse cores that are prepared ahead of their operands, so there are none of
+those. One to five minutes of one core for each program.
 """
 
 import argparse
@@ -42,7 +44,8 @@ COMMON = (
     "dtype=bfloat16 weight_dtype=float32 remat_policy=full attention=flash enable_checkpointing=false "
     "dataset_type=synthetic allow_split_physical_axes=True base_output_directory=/tmp/maxtext run_name=peers"
 ).split()
-DROPLESS = "ici_expert_parallelism=8 ici_fsdp_parallelism=8 megablox=True sparse_matmul=True capacity_factor=-1".split()
+DROPLESS = "megablox=True sparse_matmul=True capacity_factor=-1"
+TRAVELLING, GATHERED = "ici_expert_parallelism=8 ici_fsdp_parallelism=8", "ici_fsdp_parallelism=64"  # of MaxText
 OURS = (
     "--config.model.attention=flash",
     f"--config.data.seq_len={SEQ_LEN}",
@@ -60,15 +63,26 @@ MODELS = {  # name: (our flags, MaxText's, choices of a token)
         "--config=configs/olmoe.py",
         "decoder_block=mixtral base_emb_dim=2048 base_num_decoder_layers=16 base_num_query_heads=16 "
         "base_num_kv_heads=16 head_dim=128 base_mlp_dim=1024 base_moe_mlp_dim=1024 num_experts=64 "
-        f"num_experts_per_tok=8 vocab_size=50304 {' '.join(DROPLESS)}",
+        f"num_experts_per_tok=8 vocab_size=50304 {GATHERED} {DROPLESS}",
         8,
     ),
     "mixtral": (
         "--config=configs/mixtral.py --config.model.capacity_factor=None",
-        f"model_name=mixtral-8x7b {' '.join(DROPLESS)}",
+        f"model_name=mixtral-8x7b {TRAVELLING} {DROPLESS}",
         2,
     ),
+    "mixtral-capacity": (
+        "--config=configs/mixtral.py --config.model.capacity_factor=1.0",
+        f"model_name=mixtral-8x7b {TRAVELLING} megablox=False sparse_matmul=False capacity_factor=1.0",
+        2,
+    ),
+    "qwen3": (
+        "--config=configs/qwen3_moe.py --config.model.capacity_factor=None",
+        f"model_name=qwen3-30b-a3b {GATHERED} {DROPLESS}",
+        8,
+    ),
 }
+READABLE = {"JAX_PLATFORMS": "cpu", "LIBTPU_INIT_ARGS": "--xla_tpu_sparse_core_maximum_preloaded_async_calls=0"}
 SPLASH = {"splash_mha_fwd": 2, "splash_mha_dq": 3, "splash_mha_dkv": 4}  # products of MaxText's attention
 BLOCK = 512  # of ours: as many positions beyond the diagonal are worked on
 START = """
@@ -121,7 +135,7 @@ def maxtexts(name: str, folder: pathlib.Path) -> dict:
         driver.write_text(DRIVER)
         command = [environment(folder), driver, part, base(folder), *COMMON, *flags.split()]
         with open(folder / f"{name}.log", "w") as log:
-            done = subprocess.run(command, env=os.environ | {"JAX_PLATFORMS": "cpu"}, stdout=log, stderr=log)
+            done = subprocess.run(command, env=os.environ | READABLE, stdout=log, stderr=log)
         if done.returncode:
             sys.exit(f"MaxText's step of {name} was not compiled: {log.name} says why")
         part.rename(path)
