@@ -11,10 +11,10 @@ rows of 4,096, bfloat16, float32 weights, everything recomputed, flash attention
 What is estimated: MaxText's grouped products declare the FLOPs of their whole buffers, of which a balanced load fills
 N top_k rows on each device, and are counted as that share; its attention declares none, and is counted as ours, whose
 blocks above the diagonal do nothing. Mixtral is spread over expert = 8 on both sides, its rows travel to their experts;
-of OLMoE and Qwen3 MaxText gathers the experts (fsdp = 64), which costs it a seventh of the memory traffic; ours
-gathers OLMoE's and sends Qwen3's rows, as their configs say. MaxText's jax cannot read what the newest libtpu compiles,
+the experts of OLMoE and Qwen3 are gathered on both sides: ours since jmoe.compile says that this sends least, MaxText's
+(fsdp = 64) since it costs a seventh of the memory traffic. MaxText's jax cannot read what the newest libtpu compiles,
 so each side has its own, nor calls to sparse cores that are prepared ahead of their operands, so there are none of
-those. One to five minutes of one core for each program.
+those. Half an hour of two busy cores for all.
 """
 
 import argparse
@@ -77,7 +77,7 @@ MODELS = {  # name: (our flags, MaxText's, choices of a token)
         2,
     ),
     "qwen3": (
-        "--config=configs/qwen3_moe.py --config.model.capacity_factor=None",
+        "--config=configs/qwen3_moe.py --config.model.capacity_factor=None --config.mesh.expert=1",
         f"model_name=qwen3-30b-a3b {GATHERED} {DROPLESS}",
         8,
     ),
