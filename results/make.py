@@ -9,7 +9,6 @@ alone. Losses are in nats per byte.
 import json
 import pathlib
 import re
-import shutil
 import sys
 import tempfile
 
@@ -19,7 +18,7 @@ from results.laws import fit, fit_law, predictions
 from results.rows import HERE, POSITIONS, TABLE, fitted_runs, memory_runs, parts_of, read
 from results.tables import table_of_forms, table_of_position_laws, tables_of
 
-LAW, PRESET = HERE / "law.json", HERE.parent / "fit/lawbook/presets" / "jmoe-bytes-2026.json"  # the same file twice
+LAW = HERE.parent / "fit" / "lawbook" / "presets" / "jmoe-bytes-2026.json"
 WARNING = (  # said wherever the law is used beyond its runs
     "beyond its runs this law failed its own tests: six models of 2.8 and 2.9 times its largest compute had losses 2% "
     "to 8% below what it predicts (results/first.md)"
@@ -36,7 +35,6 @@ def main(_):
         folder = pathlib.Path(folder)
         fit_law(folder, parts, LAW, f"--bootstrap={DRAWS}")
         LAW.write_text(json.dumps(json.loads(LAW.read_text()) | dict(warning=WARNING), indent=1) + "\n")
-        shutil.copyfile(LAW, PRESET)
         tables = tables_of(folder, LAW, parts)
         if parts["tests"]:
             tables["forms"] = table_of_forms(folder, fitted_runs(parts), parts["tests"])
