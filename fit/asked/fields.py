@@ -90,8 +90,6 @@ def whole(help: str, default: int | None = None, least: int = 0) -> Any:
 
 
 def text(help: str, default: str | None = None) -> Any:
-    """Text, or a path."""
-
     def check(name: str, value: object) -> str:
         if not isinstance(value, (str, os.PathLike)):
             raise UserError(f"--{name}: found {shown(value)}, expected text")
@@ -118,7 +116,6 @@ def choice(help: str, default: str | None, choices: Iterable[str]) -> Any:
 
 
 def switch(help: str) -> Any:
-    """True or False."""
     return field("bool", help, False, lambda name, value: bool(value))
 
 

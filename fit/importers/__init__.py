@@ -1,5 +1,6 @@
 """Runs of other tools, each read by a function of tools.py, as a table of runs."""
 
+import collections
 import fnmatch
 import glob
 import os
@@ -37,7 +38,7 @@ def runs(source: str, tool: str | None = None) -> tuple[str, list[Json]]:
         wanted = TOOLS[tool] if tool else [f"{' or '.join(p)} ({name})" for name, p in TOOLS.items()]
         raise UserError(f"{source}: found no file of a known tool, expected {', '.join(wanted)}")
     try:
-        return name, getattr(tools, name)(paths)
+        return name, list(getattr(tools, name)(paths))
     except (KeyError, TypeError, ValueError, AttributeError, OSError) as e:
         raise UserError(f"{paths[0]}: is not as {name} writes it: {type(e).__name__} {e}") from e
 
@@ -90,7 +91,7 @@ def count_tokens(source: str, rows: list[Json], tokens_per_step: float) -> None:
 def where(rows: list[Json], conditions: Mapping[str, str]) -> tuple[list[Json], dict[str, int]]:
     """(the rows that meet all conditions, {condition that failed, in words: how many}). A condition is {column: value},
     or {column!: value} for all others; upper and lower case are one. Raises UserError for a column that no row has."""
-    kept, dropped = [], {}
+    kept, dropped = [], collections.Counter()
     names = {name.lower(): name for row in rows for name in row}
     for row in rows:
         for column, value in conditions.items():
@@ -99,8 +100,7 @@ def where(rows: list[Json], conditions: Mapping[str, str]) -> tuple[list[Json], 
                 raise UserError(f"--where={column}={value}: no such column; columns found: {', '.join(names.values())}")
             has = str(row.get(names[key], ""))
             if (has.lower() == value.lower()) == column.endswith("!"):
-                words = f"{names[key]} {has or 'empty'}"
-                dropped[words] = dropped.get(words, 0) + 1
+                dropped[f"{names[key]} {has or 'empty'}"] += 1
                 break
         else:
             kept.append(row)

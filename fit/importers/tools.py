@@ -1,11 +1,13 @@
 """One function per tool, named as it: from paths of its files to a dictionary of each run, with whatever the tool says,
 and under our names (run, state, n_tokens, loss, ...) what is sure."""
 
+import collections
 import glob
 import json
 import math
 import os
 import re
+from collections.abc import Iterator
 
 from fit.aliases import Json
 from fit.data.table import read
@@ -51,7 +53,7 @@ def _weights(path: str) -> int:
     return sum(math.prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__")
 
 
-def levanter(paths: list[str]) -> list[Json]:
+def levanter(paths: list[str]) -> Iterator[Json]:
     """Levanter's tracker_metrics.jsonl, which its Weights & Biases tracker writes to `replicate_path` at a run's end:
     the config and the last value of each metric.
 
@@ -59,7 +61,6 @@ def levanter(paths: list[str]) -> list[Json]:
     no experts is dense. state is finished where the last step is the config's last.
     """
     names = {"n_tokens": "throughput/total_tokens", "loss": "eval/loss", "n_total": "parameter_count"}
-    found = []
     for path in paths:
         (record,) = _json_lines(path)
         config, summary = record["config"], _flat(record["summary"])
@@ -72,8 +73,7 @@ def levanter(paths: list[str]) -> list[Json]:
         steps = config.get("trainer", {}).get("num_train_steps")
         if steps and "_step" in summary:
             row["state"] = _state(summary["_step"] >= steps - 1)
-        found.append(row)
-    return found
+        yield row
 
 
 def _flat(values: Json, above: str = "") -> Json:
@@ -91,15 +91,14 @@ def maxtext(paths: list[str]) -> list[Json]:
     eval/avg_loss, measured after training. Parameters and experts are not in these files.
     """
     runs: dict[str, Json] = {}
-    tokens: dict[str, dict[float, float]] = {}  # of each step: one that was trained again counts once
+    tokens: dict[str, dict[float, float]] = collections.defaultdict(dict)  # a step that was trained again counts once
     for line in (line for path in paths for line in _json_lines(path)):
         name = line["run_name"]
-        row = runs.setdefault(name, {"run": name})
-        row |= line
+        runs[name] = runs.get(name, {"run": name}) | line
         if "learning/total_weights" in line:
-            tokens.setdefault(name, {})[line["step"]] = line["learning/total_weights"]
+            tokens[name][line["step"]] = line["learning/total_weights"]
     for name, row in runs.items():
-        steps = tokens.get(name, {})
+        steps = tokens[name]
         if steps and len(steps) == max(steps) - min(steps) + 1 and min(steps) == 0:  # a file of every step
             row["n_tokens"] = sum(steps.values())
         row["step"] = max(steps, default=-1) + 1
@@ -108,13 +107,12 @@ def maxtext(paths: list[str]) -> list[Json]:
     return list(runs.values())
 
 
-def tensorboard(paths: list[str]) -> list[Json]:
+def tensorboard(paths: list[str]) -> Iterator[Json]:
     """TensorBoard event files: each folder with some is a run, with the last value of each scalar by its tag, and
     `step`, the last one; --columns=loss:TAG says which is the loss."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     from tensorboard.util.tensor_util import make_ndarray
 
-    found = []
     folders = sorted({os.path.dirname(path) for path in paths})
     above = os.path.commonpath(folders)
     for folder in folders:
@@ -126,20 +124,19 @@ def tensorboard(paths: list[str]) -> list[Json]:
             if (value := make_ndarray(event.tensor_proto)).size == 1 and value.dtype.kind == "f":
                 last[tag] = event.step, float(value.item())
         run = os.path.relpath(folder, above) if len(folders) > 1 else os.path.basename(folder)
-        steps = {"step": max((step for step, _ in last.values()), default=0)}
-        found.append({"run": run} | steps | {tag: value for tag, (_, value) in last.items()})
-    return found
+        row = {"run": run, "step": max((step for step, _ in last.values()), default=0)}
+        yield row | {tag: value for tag, (_, value) in last.items()}
 
 
-def wandb(paths: list[str]) -> list[Json]:
+def wandb(paths: list[str]) -> Iterator[Json]:
     """A table of runs as Weights & Biases exports it (on the project's page choose the table of runs, then Export): CSV
     or Parquet, a row for each run with its config and last values. Its columns Name and State become run and state, and
     row is where a run stands in the file."""
-    found, ours = [], {"Name": "run", "State": "state"}
+    ours = {"Name": "run", "State": "state"}
     for table in map(read, paths):
         names = [ours.get(name, name) for name in table.columns]
-        found += [dict(zip(names, values)) | {"row": row} for row, *values in zip(table.rows, *table.columns.values())]
-    return found
+        for row, *values in zip(table.rows, *table.columns.values()):
+            yield dict(zip(names, values)) | {"row": row}
 
 
 def _json(path: str) -> Json:

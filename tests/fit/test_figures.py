@@ -99,7 +99,7 @@ def runs(folder, law):
 @pytest.fixture(scope="module")
 def drawn(law, runs):
     """{name: (figure, columns)} of every figure, with nothing said but the law and its runs."""
-    pictures = {which: figures.draw(which, law, law.architecture, law.experts, (), *runs) for which in figures.FIGURES}
+    pictures = {which: figures.draw(which, law, law.architecture, law.experts, (), runs) for which in figures.FIGURES}
     with style.in_style():
         for figure, _ in pictures.values():
             figure.canvas.draw()
