@@ -11,6 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from fit.aliases import Array
+from fit.errors import UserError
 from fit.paper.figures import style
 from fit.planning import optimum
 from fit.words import units
@@ -76,6 +77,8 @@ def matched_memory(picture: style.Picture, flops: float, kv_tokens: float, infer
             shown = optima.feasible & (optima.size_bound == "memory")
             look, sure = picture.looks[e] | dict(every=(7 * i, 40)), i == np.nanargmin(free.loss)
             picture.curve(axis, dense, _models(optima), e, look, shown, sure, panel=title, dense_parameters=dense)
+    if not picture.columns["loss"]:
+        raise UserError(f"--law={picture.law.name}: memory bounds none of its models: nothing to draw")
     style.log_axis(axes[0].xaxis, *style.extent(axes))
     axes[1].set_xlabel("parameters of the dense model of equal memory")
     return picture.done(figure)
