@@ -9,7 +9,7 @@ from fit.api import Answer
 from fit.asked.fields import Asked, needed, pairs, switch, text
 from fit.data import frames
 from fit.data.table import Table, plain
-from fit.importers import KEPT
+from fit.importers.tools import KEPT
 from fit.lawbook import lawfile
 
 NAMES = (*KEPT, "config")  # columns that a table may call by another name
