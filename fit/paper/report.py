@@ -29,10 +29,6 @@ TITLES = {
     "5": "Table 5: bootstrap intervals of the optima",
 }
 FIRST = "2a"  # the picture of the decision: the loss over the size of the text, at equal FLOPs
-PICTURE = (
-    "Each curve spends the same compute on models of one number of experts (E), from large ones on little text, left, "
-    "to small ones on much, right. Its lowest point is the best of them, and the lowest curve has the best E."
-)
 OTHERS = [which for which in figures.FIGURES if which != FIRST]
 WORDS = 40  # a cell of more letters is a sentence and is wrapped
 MOST_ROWS = 5000  # of the numbers behind a picture: a million would make the page unusable
@@ -47,20 +43,17 @@ def page(law: Law, architecture: Architecture, measured: figures.Measured) -> tu
     title = f"{law.form.name.capitalize()} scaling law: {os.path.basename(law.name)}"
     opening, *rest = [_figure_section(law, architecture, which, measured) for which in (FIRST, *OTHERS)]
     answer, warnings, short = _decision(law, architecture, measured and measured[0])
-    record = f"<pre>{_text(json.dumps(law.record, indent=1))}</pre>"
-    parts = [
-        f"<h1>{_text(title)}</h1>",
-        f'<p class="answer">{_text(answer)}</p>',
-        *(f"<p><b>{_text(what.capitalize())}</b>: {_text(words)}.</p>" for what, words in short.items()),
-        opening,
-        f'<p class="soft">{PICTURE}</p>',
-        *_fit(law, architecture, warnings),
-        *(_table_section(law, architecture, which) for which in tables.TABLES),
-        *rest,
-        f"<h2>The law as JSON</h2><details><summary>all that is recorded</summary>{record}</details>",
-    ]
+    told = [f"<p><b>{_text(what.capitalize())}</b>: {_text(words)}.</p>" for what, words in short.items()]
+    shown = [_table_section(law, architecture, which) for which in tables.TABLES]
     template = string.Template(pathlib.Path(__file__).with_name("report.html").read_text(encoding="utf-8"))
-    return template.substitute(title=_text(title), body="\n".join(parts)), short
+    page = template.substitute(
+        title=_text(title),
+        answer="\n".join([f'<p class="answer">{_text(answer)}</p>', *told]),
+        picture=opening,
+        parts="\n".join([*_fit(law, architecture, warnings), *shown, *rest]),
+        record=_text(json.dumps(law.record, indent=1)),
+    )
+    return page, short
 
 
 def _decision(law: Law, architecture: Architecture, runs: Runs | None) -> tuple[str, list[str], dict[str, str]]:
