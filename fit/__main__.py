@@ -93,11 +93,9 @@ def _command(command: Any, arguments: list[str]) -> int:
     f = of(command)
     if any(a in ("--help", "-help", "-h") for a in arguments):
         print(f"{inspect.getdoc(command)}\n\nflags:")
-        for key in sorted(f.flag_values_dict()):
-            if key not in ("help", "h"):
-                flag = f[key]
-                default = "" if flag.default is None else f" (default {flag.default_as_str})"
-                print(f"  --{key}: {flag.help}{default}")
+        for key in sorted(f):
+            default = "" if f[key].default is None else f" (default {f[key].default_as_str})"
+            print(f"  --{key}: {f[key].help}{default}")
         return 0
     try:
         positional = f(["fit", *arguments])[1:]

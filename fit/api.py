@@ -107,21 +107,18 @@ def predict(law: Law | str, runs: object = None, *, asked: searches.Model | None
     one model and its intervals, or how the measured losses of a table lie against those predicted; not_compared: why
     they are not."""
     law = load(law)
+    table = (asked or searches.Model.of("predict", model)).table(law) if runs is None else read(runs)
+    found: dict[str, Any] = dict(text="", not_compared="") | predictions.predict(law, table)
     if runs is None:
-        table = (asked or searches.Model.of("predict", model)).table(law)
-        found = predictions.predict(law, table)
         if outside := found["columns"]["outside_fitted_range"][0]:
             found["warnings"].append(f"outside the fitted range: {outside}")
-        text = predictions.in_lines(law, found["columns"])
-    else:
-        table, text = read(runs), ""
-        found = predictions.predict(law, table)
-        if "loss" in table:
-            try:
-                text = predictions.against_measured(law, table, found["columns"])
-            except UserError as e:  # the predictions stand all the same
-                found["not_compared"] = e.sentence
-    fields = dict(law=law.name, table=predictions.extended(table, found["columns"]), text=text, not_compared="") | found
+        found["text"] = predictions.in_lines(law, found["columns"])
+    elif "loss" in table:
+        try:
+            found["text"] = predictions.against_measured(law, table, found["columns"])
+        except UserError as e:  # the predictions stand all the same
+            found["not_compared"] = e.sentence
+    fields = dict(law=law.name, table=predictions.extended(table, found["columns"])) | found
     return Answer("prediction", lambda fields: fields["text"], fields)
 
 
@@ -154,14 +151,14 @@ def next(law: Law | str, runs: object, *, asked: searches.Next | None = None, **
     return Answer("next", next_text.text, found)
 
 
-def compare(laws: Sequence[Law | str] | None = None, *, asked: plans.Compare | None = None, **limits: object) -> Answer:
+def compare(laws: Sequence[Law | str] | None = None, *, asked: plans.Budget | None = None, **limits: object) -> Answer:
     """What several laws answer to one budget (the limits of `plan`), each against its own best dense model. Raises
     UserError where no law has a feasible model, or one cannot be planned with.
 
     laws: the answer of each law; infeasible: laws without one; agreement: how far the answers lie apart."""
-    asked = asked or plans.Compare.of("compare", limits)
+    asked = asked or plans.Budget.of("compare", limits)
     laws = [load(law, "laws") for law in laws or comparing.LAWS]
-    found = comparing.compare(laws, asked.shape, asked.limits(), asked.experts, asked.used, asked.known)
+    found = comparing.compare(laws, asked.shape, asked.of_all(), asked.experts, asked.used, asked.known)
     return Answer("comparison", compare_text.text, found)
 
 
@@ -223,20 +220,16 @@ def page(
 ) -> str:
     """Writes one HTML page that plans in the browser by these laws and the published ones; runs: of the first law,
     drawn over its curves. Returns the path. Raises UserError for a law whose formula the page does not know."""
-    from fit import planner
     from fit.paper import figures
-    from fit.planner import data
+    from fit.planner import page as planner
 
     laws = [load(law) for law in ([laws] if isinstance(laws, str) or not isinstance(laws, Sequence) else laws)]
-    table = None if runs is None else _runs_of(laws[0], runs)
-    measured, kept_out = figures.measured(laws[0], table)
+    measured = figures.measured(laws[0], runs)
     check_writable(str(out))
-    held = data.of(laws, measured, kept_out)
-    if table is not None and measured is not None and kept_out is not None:
+    held = planner.of(laws, measured)
+    if measured is not None:
         with _float64():
-            from fit.planner import next_answers
-
-            held["next"] = next_answers.of(laws[0], table, measured.flops[~kept_out].tolist())
+            held["next"] = planner.next_answers(laws[0], *measured)
     write_text(str(out), planner.text(held))
     return str(out)
 

@@ -5,6 +5,7 @@ array, a number. UserError names the field that cannot be what it is.
 """
 
 import dataclasses
+import functools
 import math
 import os
 from collections.abc import Callable, Iterable
@@ -15,6 +16,7 @@ from fit.errors import UserError
 from fit.words import sentences
 from fit.words.units import LARGEST
 
+Check = Callable[[str, Any], object]
 SMALLEST = 1e-12  # of any positive number that is asked
 
 
@@ -46,7 +48,9 @@ class Asked:
         return [name for name in names if getattr(self, name) not in (None, {}, defaults[name])]
 
 
-def field(flag: str, help: str, default: object, check: Callable[[str, Any], object], choices: tuple = ()) -> Any:
+def field(
+    flag: str, help: str, default: object = None, check: Check = lambda _, value: value, choices: tuple = ()
+) -> Any:
     """flag: the kind of flag as absl calls it; check: the value that a name and what was given make, or a UserError."""
     return dataclasses.field(default=default, metadata=dict(flag=flag, help=help, check=check, choices=choices))
 
@@ -89,20 +93,15 @@ def whole(help: str, default: int | None = None, least: int = 0) -> Any:
     return field("integer", help, default, check)
 
 
-def text(help: str, default: str | None = None) -> Any:
-    """Text, or a path."""
-
-    def check(name: str, value: object) -> str:
-        if not isinstance(value, (str, os.PathLike)):
-            raise UserError(f"--{name}: found {shown(value)}, expected text")
-        return str(value)
-
-    return field("string", help, default, check)
+def _text(name: str, value: object) -> str:
+    if not isinstance(value, (str, os.PathLike)):
+        raise UserError(f"--{name}: found {shown(value)}, expected text")
+    return str(value)
 
 
-def free(help: str, default: object = None) -> Any:
-    """Text or what it stands for, as the dataclass checks it."""
-    return field("string", help, default, lambda name, value: value)
+text = functools.partial(field, "string", check=_text)  # or a path
+free = functools.partial(field, "string")  # text or what it stands for, as the dataclass checks it
+switch = functools.partial(field, "bool", default=False, check=lambda _, value: bool(value))
 
 
 def choice(help: str, default: str | None, choices: Iterable[str]) -> Any:
@@ -115,11 +114,6 @@ def choice(help: str, default: str | None, choices: Iterable[str]) -> Any:
         return value
 
     return field("enum", help, default, check, choices)
-
-
-def switch(help: str) -> Any:
-    """True or False."""
-    return field("bool", help, False, lambda name, value: bool(value))
 
 
 def several(help: str, default: tuple[str, ...] | None = (), repeated: bool = False) -> Any:

@@ -70,7 +70,7 @@ class Budget(Shape):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.hours is not None and self.flops is not None:
-            raise UserError(sentences.HOURS_OR_FLOPS)
+            raise UserError("--hours and --flops are both the budget: give one of them")
 
     @property
     def known(self) -> Known | None:
@@ -105,7 +105,10 @@ class Budget(Shape):
         if used is not None and not law.knows_experts:
             raise UserError(sentences.USED_OF_MIXTURES.format(value=value, law=law.name))
         if used is not None and len(used) > 1 and not law.reads_used:
-            raise UserError(sentences.ONE_USED.format(value=value, form=law.form.name))
+            raise UserError(
+                f"--used={value}: the {law.form.name} law reads neither sparsity nor top_k, so it cannot choose "
+                "between them: give one number"
+            )
         mixture, built = dataclasses.replace(self.architecture(law), **self.asked), []
         if used is None and not self.asked:
             return [mixture]
@@ -139,13 +142,8 @@ class Budget(Shape):
             given |= dict(flops=chips.flops(self.hours), budget=f"--hours={self.hours:g} of --chips={self.chips}")
         return Constraints(chips=chips, **given)
 
-
-@dataclasses.dataclass(kw_only=True)
-class Compare(Budget):
-    """What several laws are asked about one budget."""
-
-    def limits(self) -> Constraints:
-        """The constraints, chips included. Raises UserError for an MFU by number of experts."""
+    def of_all(self) -> Constraints:
+        """The limits for laws of any numbers of experts. Raises UserError for an MFU by number of experts."""
         chips = self.bought(())
         if chips is not None and not isinstance(chips.mfu, float):
             raise UserError(sentences.ONE_MFU.format(value=self.mfu))
@@ -167,7 +165,7 @@ class Plan(Budget):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.epochs is not None and self.max_tokens is None:
-            raise UserError(sentences.EPOCHS_OF)
+            raise UserError("--epochs needs --max_tokens, the tokens that are read again")
 
     def bought(self, experts: tuple[int, ...]) -> cost.Chips | None:
         """With the mesh that is asked. Raises UserError where that does not divide the chips, too."""
@@ -224,7 +222,7 @@ def _planned(law: Law, asked: Plan, architecture: Architecture) -> dict:
         law = repeats.of_law(law, asked.max_tokens, *([0] if loss is not None else []))  # a target is met exactly
     if loss is not None:
         if constraints.flops is not None:
-            raise UserError(sentences.TARGET_OR_BUDGET)
+            raise UserError("--target_loss asks for the budget that --flops or --hours gives: give one of them")
         constraints, reached = target.reach(law, architecture, constraints, compared, loss, chips)
     plan = planning.plan(law, architecture, constraints, compared)
     if reached is not None:

@@ -9,16 +9,15 @@ from fit.api import Answer
 from fit.asked.fields import Asked, needed, pairs, switch, text
 from fit.data import frames
 from fit.data.table import Table, plain
-from fit.importers import KEPT
+from fit.importers.tools import KEPT
 from fit.lawbook import lawfile
 
 NAMES = (*KEPT, "config")  # columns that a table may call by another name
 
 
 def of(asked: type[Asked]) -> flags.FlagValues:
-    """A flag for each field, and --help."""
+    """A flag for each field."""
     f = flags.FlagValues()
-    flags.DEFINE_bool("help", False, "Shows this text.", short_name="h", flag_values=f)
     for field in dataclasses.fields(asked):
         kind, choices = field.metadata["flag"], field.metadata["choices"]
         default = field.default
@@ -46,9 +45,9 @@ class Columns(Asked):
         f", such as loss:val_loss; names: {', '.join(NAMES)}",
     )
 
-    def read(self, path: str) -> Table | str:
+    def read(self, path: str | None) -> Table | str | None:
         """The table by these names; the path where there are none, for a law may know its own."""
-        return frames.read(path, self.columns) if self.columns else path
+        return frames.read(path, self.columns) if path and self.columns else path
 
 
 @dataclasses.dataclass(kw_only=True)

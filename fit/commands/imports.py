@@ -3,12 +3,12 @@
 import dataclasses
 from typing import ClassVar
 
-from fit import importers
 from fit.asked import fields
 from fit.commands import flags
 from fit.data.files import check_writable
 from fit.data.table import write
 from fit.errors import UserError
+from fit.importers import tools
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -26,7 +26,7 @@ class Import(flags.Columns):
 
     SOURCE: ClassVar[str] = "SOURCE"  # what the command line wants beside flags
     out: str = fields.needed(fields.text("Table to write: .csv, .jsonl or .parquet."), ": the table to write")
-    tool: str | None = fields.choice("Whose files these are; by default their names say it.", None, importers.TOOLS)
+    tool: str | None = fields.choice("Whose files these are; by default their names say it.", None, tools.TOOLS)
     where: dict[str, str] = fields.pairs(
         "Only runs whose column has this value (state=finished), or another one (loss!=NaN); all of several.",
         "COLUMN=VALUE",
@@ -38,13 +38,13 @@ class Import(flags.Columns):
 
     def run(self, source: str) -> None:
         check_writable(self.out)
-        tool, rows = importers.runs(source, self.tool)
-        kept, dropped = importers.where(rows, self.where)
+        tool, rows = tools.runs(source, self.tool)
+        kept, dropped = tools.where(rows, self.where)
         if not kept:
             raise UserError(f"{source}: no run is left of {len(rows)}; left out: {_counted(dropped)}")
         if self.tokens_per_step is not None:
-            importers.count_tokens(source, kept, self.tokens_per_step)
-        table = importers.table(source, kept, self.columns, self.set, self.sizes)
+            tools.count_tokens(source, kept, self.tokens_per_step)
+        table = tools.table(source, kept, self.columns, self.set, self.sizes)
         write(table, self.out)
         print(f"{source}: read as {tool}'s; {len(kept)} of {len(rows)} runs kept")
         if dropped:

@@ -40,9 +40,7 @@ class Law(fits.Fit, flags.Columns):
         check_writable(self.out)
         law = api.law(self.read(self.runs), asked=self, quiet=False)
         api.save(law, self.out)
-        for line in summary.summary(law.record):
-            print(line)
-        print(f"written to {self.out}")
+        print(*summary.summary(law.record), f"written to {self.out}", sep="\n")
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -64,7 +62,7 @@ class Predict(searches.Model, flags.OfLaw, flags.Columns):
     def run(self) -> None:
         if (self.runs is None) != (self.out is None):
             raise UserError("--runs and --out go together")
-        found = api.predict(self.law, self.runs and self.read(self.runs), asked=self)
+        found = api.predict(self.law, self.read(self.runs), asked=self)
         if self.out is not None:
             write(found.table, self.out)
         for warning in found.warnings:

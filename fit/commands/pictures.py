@@ -10,8 +10,8 @@ from fit import api
 from fit.asked import fields, plans
 from fit.commands import flags
 from fit.data.files import check_writable, write_text
-from fit.data.table import Table as Rows
-from fit.data.table import write
+from fit.data.frames import read
+from fit.data.table import plain, write
 from fit.errors import UserError
 from fit.paper import figures, report, tables
 
@@ -49,16 +49,13 @@ class Table(plans.Shape, flags.OfLaw, flags.Json):
             options |= dict(memories_gb=self.memory_gb, kv_tokens=self.kv_tokens)
         if self.experts is not None:
             options["experts"] = plans.experts_of(law, self.experts)
-        rows = tables.TABLES[self.which](law, self.architecture(law), **options)
+        rows = list(tables.TABLES[self.which](law, self.architecture(law), **options))
         if self.json:
-            print(json.dumps([{k: None if v != v else v for k, v in row.items()} for row in rows], indent=1))
+            print(json.dumps(plain(rows), indent=1))
         else:
-            print(tables.text(rows))
-            if note := tables.note(self.which, law, rows):
-                print(note)
+            print(*filter(None, (tables.text(rows), tables.note(self.which, law, rows))), sep="\n")
         if self.out is not None:
-            columns = {name: [row[name] for row in rows] for name in rows[0]}
-            write(Rows(self.out, columns, list(range(len(rows)))), self.out)
+            write(read(rows), self.out)
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -97,33 +94,31 @@ class Plot(plans.Shape, flags.OfLaw, flags.Columns):
         experts, architecture = plans.experts_of(law, self.experts), self.architecture(law)
         if self.out_dir and self.runs is None:
             raise UserError("--out_dir needs --runs, for predicted against measured")
-        measured = figures.measured(law, self.runs, self.columns)
+        measured = figures.measured(law, self.read(self.runs))
         if self.out_dir:
             try:
                 os.makedirs(self.out_dir, exist_ok=True)
             except OSError as e:
                 raise UserError(f"--out_dir={self.out_dir}: cannot be made: {e.strerror}") from e
-        for which, pictures in todo.items():
+        for which, written in todo.items():
             if self.out_dir and which != "5" and "n_tokens" not in law.form.columns:
                 continue  # a law without tokens has only one picture
-            figure, _ = figures.draw(which, law, architecture, experts, self.flops, *measured)
-            for kind, path in pictures.items():
-                figures.save(figure, path, kind)
+            figure, _ = figures.draw(which, law, architecture, experts, self.flops, measured)
+            for path in written:
+                figures.save(figure, path)
                 print(path)
 
-    def paths(self) -> dict[str, dict[str, str]]:
-        """{figure: {format: path}} to write; UserError where --format or an ending is none of the formats."""
+    def paths(self) -> dict[str, list[str]]:
+        """{figure: paths} to write; UserError where --format or an ending is none of the formats."""
         for kind in self.format:
             if kind not in figures.FORMATS:
                 raise UserError(f"--format={','.join(self.format)}: found {kind!r}, expected pdf, png or svg")
-        if self.figure is None or self.out is None:
-            kinds, folder = self.format or ["png"], self.out_dir or "."
-            return {which: {k: os.path.join(folder, f"{name}.{k}") for k in kinds} for which, name in OF_A_FIT.items()}
-        stem, ending = os.path.splitext(self.out)
-        if ending[1:] not in (*figures.FORMATS, *([""] if self.format else [])):
+        stem, ending = os.path.splitext(self.out or "")
+        if self.out and ending[1:] not in (*figures.FORMATS, *([""] if self.format else [])):
             raise UserError(f"--out={self.out}: expected the ending .pdf, .png or .svg, or --format")
-        kinds = self.format or [ending[1:]]
-        return {self.figure: {k: self.out if f".{k}" == ending else f"{stem}.{k}" for k in kinds}}
+        of_a_fit = {which: os.path.join(self.out_dir or "", name) for which, name in OF_A_FIT.items()}
+        stems, kinds = {self.figure: stem} if self.figure else of_a_fit, self.format or [ending[1:] or "png"]
+        return {which: [f"{stem}.{kind}" for kind in kinds] for which, stem in stems.items()}
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -139,9 +134,9 @@ class Report(plans.Shape, flags.OfLaw, flags.Columns):
 
     def run(self) -> None:
         law = api.load(self.law)
-        architecture, measured = self.architecture(law), figures.measured(law, self.runs, self.columns)
+        architecture, measured = self.architecture(law), figures.measured(law, self.read(self.runs))
         check_writable(self.out)
-        page, short = report.page(law, architecture, *measured)
+        page, short = report.page(law, architecture, measured)
         write_text(self.out, page)
         for what, words in short.items():
             print(textwrap.fill(f"{what + ':':18}{words}.", 110, subsequent_indent=" " * 18))
@@ -162,5 +157,4 @@ class Page(flags.Columns):
     out: str = fields.text("File to write the page to.", "planner.html")
 
     def run(self) -> None:
-        runs = self.runs and self.read(self.runs)
-        print(f"written to {api.page(self.law or api.DEFAULT_LAW, runs, self.out)}")
+        print(f"written to {api.page(self.law or api.DEFAULT_LAW, self.read(self.runs), self.out)}")

@@ -9,16 +9,15 @@ from fit.asked import fields, plans, searches
 from fit.commands import flags
 from fit.data.files import check_writable, write_text
 from fit.errors import UserError
+from fit.next_runs import next_text
 from fit.paper import figures
 from fit.planning import compare, plan_config
 
 
-def picture_ending(path: str | None) -> str:
-    """png, pdf or svg of --out, "" without one. Raises UserError where its ending is none of them."""
-    ending = (path or "").rpartition(".")[2]
-    if path and ending not in figures.FORMATS:
+def check_picture(path: str | None) -> None:
+    """Raises UserError where the ending of --out is not of a picture."""
+    if path and path.rpartition(".")[2] not in figures.FORMATS:
         raise UserError(f"--out={path}: expected the ending .pdf, .png or .svg")
-    return ending
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -46,7 +45,7 @@ class Plan(plans.Plan, flags.OfLaw, flags.Json):
 
 
 @dataclasses.dataclass(kw_only=True)
-class Compare(plans.Compare, flags.Json):
+class Compare(plans.Budget, flags.Json):
     """What several laws answer to one budget, each against its own best dense model, and what they agree on.
 
     python -m fit compare --flops=1e22 --memory_gb=80
@@ -82,8 +81,6 @@ class Next(searches.Next, flags.OfLaw, flags.Columns, flags.Json):
             check_writable(self.emit_sweep)
         found = api.next(law, self.read(self.runs), asked=self)
         if self.emit_sweep is not None:
-            from fit.next_runs import next_text
-
             sweep = next_text.sweep_source(law, self.architecture(law), vars(found), self.base_config)
             write_text(self.emit_sweep, sweep)
         self.show(found)
@@ -117,14 +114,13 @@ class Holistic(searches.Holistic, flags.Columns, flags.Json):
     def run(self) -> None:
         if self.out is not None and self.runs is None and self.width_runs is None:
             raise UserError("--out needs --runs or --width_runs")
-        ending = picture_ending(self.out)
-        table = lambda path: path and self.read(path)
-        searched = [holistic_runs.read(table(path)) if path else None for path in (self.runs, self.width_runs)]
-        found = api.holistic(*searched, table(self.rank), table(self.refit), asked=self)
+        check_picture(self.out)
+        searched = [holistic_runs.read(self.read(path)) if path else None for path in (self.runs, self.width_runs)]
+        found = api.holistic(*searched, self.read(self.rank), self.read(self.refit), asked=self)
         if self.out:
             from fit.paper.figures import search
 
-            figures.save(search.architectures(found.fit["budgets"], *searched), self.out, ending)
+            figures.save(search.architectures(found.fit["budgets"], *searched), self.out)
         self.show(found)
 
 
@@ -146,11 +142,11 @@ class Surface(searches.Surface, flags.Columns, flags.Json):
     out: str | None = fields.text("Picture of the surfaces to write: .png, .pdf or .svg.")
 
     def run(self) -> None:
-        ending = picture_ending(self.out)
+        check_picture(self.out)
         found = api.surface(self.read(self.runs), asked=self)
         if self.out:
             from fit.paper.figures import search
 
-            figures.save(search.surfaces(found.budgets), self.out, ending)
+            figures.save(search.surfaces(found.budgets), self.out)
         rows = [{k: v for k, v in row.items() if k not in ("surface", "points")} for row in found.budgets]
         print(json.dumps(rows, indent=1) if self.json else found)

@@ -1,15 +1,22 @@
-"""One function per tool, named as it: from paths of its files to a dictionary of each run, with whatever the tool says,
-and under our names (run, state, n_tokens, loss, ...) what is sure."""
+"""Runs of other tools as a table. One function per tool: from paths of its files to a dictionary of each run, with
+whatever the tool says, and under our names (run, state, n_tokens, loss, ...) what is sure."""
 
+import collections
+import fnmatch
 import glob
 import json
 import math
 import os
 import re
+from collections.abc import Iterator, Mapping
 
 from fit.aliases import Json
-from fit.data.table import read
+from fit.data.table import BOUNDS, Table, read, shown
+from fit.errors import UserError
 from fit.shape.like import EXPERTS
+
+# columns of a table of runs that fit reads
+KEPT = (*BOUNDS, "peak_learning_rate", "batch_tokens", "epochs", "corpus_fingerprint", "run", "seed")
 
 
 def huggingface(paths: list[str]) -> list[Json]:
@@ -51,7 +58,7 @@ def _weights(path: str) -> int:
     return sum(math.prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__")
 
 
-def levanter(paths: list[str]) -> list[Json]:
+def levanter(paths: list[str]) -> Iterator[Json]:
     """Levanter's tracker_metrics.jsonl, which its Weights & Biases tracker writes to `replicate_path` at a run's end:
     the config and the last value of each metric.
 
@@ -59,7 +66,6 @@ def levanter(paths: list[str]) -> list[Json]:
     no experts is dense. state is finished where the last step is the config's last.
     """
     names = {"n_tokens": "throughput/total_tokens", "loss": "eval/loss", "n_total": "parameter_count"}
-    found = []
     for path in paths:
         (record,) = _json_lines(path)
         config, summary = record["config"], _flat(record["summary"])
@@ -72,8 +78,7 @@ def levanter(paths: list[str]) -> list[Json]:
         steps = config.get("trainer", {}).get("num_train_steps")
         if steps and "_step" in summary:
             row["state"] = _state(summary["_step"] >= steps - 1)
-        found.append(row)
-    return found
+        yield row
 
 
 def _flat(values: Json, above: str = "") -> Json:
@@ -91,15 +96,14 @@ def maxtext(paths: list[str]) -> list[Json]:
     eval/avg_loss, measured after training. Parameters and experts are not in these files.
     """
     runs: dict[str, Json] = {}
-    tokens: dict[str, dict[float, float]] = {}  # of each step: one that was trained again counts once
+    tokens: dict[str, dict[float, float]] = collections.defaultdict(dict)  # a step that was trained again counts once
     for line in (line for path in paths for line in _json_lines(path)):
         name = line["run_name"]
-        row = runs.setdefault(name, {"run": name})
-        row |= line
+        runs[name] = runs.get(name, {"run": name}) | line
         if "learning/total_weights" in line:
-            tokens.setdefault(name, {})[line["step"]] = line["learning/total_weights"]
+            tokens[name][line["step"]] = line["learning/total_weights"]
     for name, row in runs.items():
-        steps = tokens.get(name, {})
+        steps = tokens[name]
         if steps and len(steps) == max(steps) - min(steps) + 1 and min(steps) == 0:  # a file of every step
             row["n_tokens"] = sum(steps.values())
         row["step"] = max(steps, default=-1) + 1
@@ -108,13 +112,12 @@ def maxtext(paths: list[str]) -> list[Json]:
     return list(runs.values())
 
 
-def tensorboard(paths: list[str]) -> list[Json]:
+def tensorboard(paths: list[str]) -> Iterator[Json]:
     """TensorBoard event files: each folder with some is a run, with the last value of each scalar by its tag, and
     `step`, the last one; --columns=loss:TAG says which is the loss."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     from tensorboard.util.tensor_util import make_ndarray
 
-    found = []
     folders = sorted({os.path.dirname(path) for path in paths})
     above = os.path.commonpath(folders)
     for folder in folders:
@@ -126,20 +129,19 @@ def tensorboard(paths: list[str]) -> list[Json]:
             if (value := make_ndarray(event.tensor_proto)).size == 1 and value.dtype.kind == "f":
                 last[tag] = event.step, float(value.item())
         run = os.path.relpath(folder, above) if len(folders) > 1 else os.path.basename(folder)
-        steps = {"step": max((step for step, _ in last.values()), default=0)}
-        found.append({"run": run} | steps | {tag: value for tag, (_, value) in last.items()})
-    return found
+        row = {"run": run, "step": max((step for step, _ in last.values()), default=0)}
+        yield row | {tag: value for tag, (_, value) in last.items()}
 
 
-def wandb(paths: list[str]) -> list[Json]:
+def wandb(paths: list[str]) -> Iterator[Json]:
     """A table of runs as Weights & Biases exports it (on the project's page choose the table of runs, then Export): CSV
     or Parquet, a row for each run with its config and last values. Its columns Name and State become run and state, and
     row is where a run stands in the file."""
-    found, ours = [], {"Name": "run", "State": "state"}
+    ours = {"Name": "run", "State": "state"}
     for table in map(read, paths):
         names = [ours.get(name, name) for name in table.columns]
-        found += [dict(zip(names, values)) | {"row": row} for row, *values in zip(table.rows, *table.columns.values())]
-    return found
+        for row, *values in zip(table.rows, *table.columns.values()):
+            yield dict(zip(names, values)) | {"row": row}
 
 
 def _json(path: str) -> Json:
@@ -160,3 +162,98 @@ def _experts(config: Json) -> int:
 
 def _state(finished: bool) -> str:
     return "finished" if finished else "unfinished"
+
+
+# The function of each tool, and its files; SOURCE is one of them, or a folder that holds them at any depth.
+TOOLS = {
+    "huggingface": (huggingface, "trainer_state.json"),
+    "levanter": (levanter, "tracker_metrics.jsonl"),
+    "tensorboard": (tensorboard, "events.out.tfevents.*"),
+    "wandb": (wandb, "*.csv", "*.parquet"),
+    "maxtext": (maxtext, "*.txt", "*.jsonl"),
+}
+
+
+def runs(source: str, tool: str | None = None) -> tuple[str, list[Json]]:
+    """(the tool, a dictionary of each run) of a file or folder. Raises UserError where it holds none."""
+    if not os.path.exists(source):
+        raise UserError(f"{source}: no such file or folder")
+    for name in [tool] if tool else TOOLS:
+        of_tool, *files = TOOLS[name]
+        if os.path.isfile(source):
+            paths = [source] if tool or any(fnmatch.fnmatch(os.path.basename(source), p) for p in files) else []
+        else:
+            paths = sorted(path for p in files for path in glob.glob(f"{source}/**/{p}", recursive=True))
+        if paths:
+            break
+    else:
+        wanted = files if tool else [f"{' or '.join(p)} ({name})" for name, (_, *p) in TOOLS.items()]
+        raise UserError(f"{source}: found no file of a known tool, expected {', '.join(wanted)}")
+    try:
+        return name, list(of_tool(paths))
+    except (KeyError, TypeError, ValueError, AttributeError, OSError) as e:
+        raise UserError(f"{paths[0]}: is not as {name} writes it: {type(e).__name__} {e}") from e
+
+
+def table(
+    source: str, rows: list[Json], columns: Mapping[str, str], constants: Mapping[str, str], sizes: str | None
+) -> Table:
+    """The rows as a table that `fit law` reads. columns: {ours: theirs}; constants: {ours: value of every run}; sizes:
+    a table with the column run, and others for it. Raises UserError for what is missing or no number."""
+    more = read(sizes).columns if sizes else {}
+    if sizes and "run" not in more:
+        raise UserError(f"{sizes}: column run is missing; columns found: {', '.join(more)}")
+    known = {str(run): i for i, run in enumerate(more.get("run", []))}
+    has = dict.fromkeys(name for row in rows for name in row)
+    for ours, theirs in columns.items():
+        if theirs not in has:
+            raise UserError(
+                f"--columns={ours}:{theirs}: {source} has no column {theirs}; columns found: {', '.join(has)}"
+            )
+    for row in rows:
+        run = str(row.get("run"))
+        if sizes and run not in known:
+            raise UserError(f"{sizes}, column run: has no {shown(run)}; runs found: {', '.join(known)}")
+        row |= {name: values[known[run]] for name, values in more.items()} | dict(constants)
+        row |= {ours: row.get(theirs) for ours, theirs in columns.items()}
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    if missing := [name for name in ("n_active", "n_tokens", "n_experts", "loss") if name not in names]:
+        raise UserError(
+            f"{source}: does not say {missing[0]}: give --columns={missing[0]}:COLUMN for one of its columns, "
+            f"--set={missing[0]}=NUMBER for all runs, or --sizes=TABLE with the columns run and {missing[0]}; "
+            f"columns found: {', '.join(names)}"
+        )
+    kept = [name for name in names if name in KEPT or name in more or name in constants]
+    places = [row.get("row", i) for i, row in enumerate(rows, 1)]
+    made = Table(source, {name: [row.get(name) for row in rows] for name in kept}, places)
+    for name in set(BOUNDS) & set(kept):
+        made.numbers(name)
+    return made
+
+
+def count_tokens(source: str, rows: list[Json], tokens_per_step: float) -> None:
+    """Adds n_tokens to rows that have steps. Raises UserError for one that has none."""
+    for row in rows:
+        try:
+            row["n_tokens"] = float(row["step"]) * tokens_per_step
+        except (KeyError, TypeError, ValueError):
+            raise UserError(f"--tokens_per_step: {source}: run {row.get('run')} has no number as its step") from None
+
+
+def where(rows: list[Json], conditions: Mapping[str, str]) -> tuple[list[Json], dict[str, int]]:
+    """(the rows that meet all conditions, {condition that failed, in words: how many}). A condition is {column: value},
+    or {column!: value} for all others; upper and lower case are one. Raises UserError for a column that no row has."""
+    kept, dropped = [], collections.Counter()
+    names = {name.lower(): name for row in rows for name in row}
+    for row in rows:
+        for column, value in conditions.items():
+            key = column.removesuffix("!").lower()
+            if key not in names:
+                raise UserError(f"--where={column}={value}: no such column; columns found: {', '.join(names.values())}")
+            has = str(row.get(names[key], ""))
+            if (has.lower() == value.lower()) == column.endswith("!"):
+                dropped[f"{names[key]} {has or 'empty'}"] += 1
+                break
+        else:
+            kept.append(row)
+    return kept, dropped

@@ -5,10 +5,12 @@ import html
 import io
 import json
 import os
+import pathlib
+import string
 from collections.abc import Iterable
 from typing import Any
 
-from fit.aliases import Array, Json
+from fit.aliases import Json
 from fit.data.runs import Runs
 from fit.errors import UserError
 from fit.fitting import summary
@@ -20,42 +22,6 @@ from fit.planning import optimum, plan_text, planning
 from fit.shape.architecture import Architecture
 from fit.words import units
 
-STYLE = """
-:root { color-scheme: light dark; --ink: #1f2328; --soft: #59636e; --line: #d1d9e0; --back: #fff; --warn: #fff8c5;
-  --shade: color-mix(in srgb, var(--ink) 40%, transparent) }
-@media (prefers-color-scheme: dark) {
-  :root { --ink: #e6edf3; --soft: #9da7b3; --line: #3d444d; --back: #0d1117; --warn: #3a2f0b }
-}
-* { box-sizing: border-box }
-body { font: 16px/1.55 system-ui, sans-serif; color: var(--ink); background: var(--back);
-  max-width: 80rem; margin: 0 auto; padding: 1rem; overflow-wrap: break-word }
-h1 { font-size: 1.5rem; line-height: 1.25 } h2 { font-size: 1.15rem; margin-top: 2.2rem }
-p, li { max-width: 48rem }
-.answer { font-size: 1.2rem; font-weight: 600; line-height: 1.4 }
-figcaption, .soft { color: var(--soft); font-size: .9rem }
-ul.warnings { list-style: none; padding: 0 }
-ul.warnings li { background: var(--warn); padding: .5rem .8rem; border-radius: .3rem; margin: .4rem 0 }
-/* a shadow at each side on which there is more: covers of the page's colour scroll away with the ends of the content */
-.scroll { overflow-x: auto; background: linear-gradient(to right, var(--back) 40%, transparent) 0 0 / 3rem 100%,
-  linear-gradient(to left, var(--back) 40%, transparent) 100% 0 / 3rem 100%,
-  linear-gradient(to right, var(--shade), transparent) 0 0 / .9rem 100%,
-  linear-gradient(to left, var(--shade), transparent) 100% 0 / .9rem 100%;
-  background-repeat: no-repeat; background-attachment: local, local, scroll, scroll }
-details .scroll { max-height: 24rem; overflow-y: auto }
-table { border-collapse: collapse; font-size: .85rem; font-variant-numeric: tabular-nums }
-th, td { text-align: right; padding: .25rem .7rem; border-bottom: 1px solid var(--line); white-space: nowrap }
-th { white-space: normal; vertical-align: bottom }
-th:first-child, td:first-child { text-align: left; padding-left: 0; position: sticky; left: 0; background: var(--back) }
-.words { text-align: left; white-space: normal; min-width: 14rem }
-figure { margin: 1rem 0 } img { display: block; max-width: 100%; height: auto; background: #fff; border-radius: .3rem }
-.wide img { min-width: 40rem }
-pre { font-size: .8rem; white-space: pre-wrap; overflow-wrap: anywhere }
-summary { cursor: pointer }
-"""
-PAGE = (
-    '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, '
-    'initial-scale=1"><title>{title}</title><style>{style}</style></head><body>\n{body}\n</body></html>\n'
-)
 TITLES = {
     "1": "Table 1: compute-optimal models",
     "2": "Table 2: best number of experts under memory",
@@ -63,43 +29,31 @@ TITLES = {
     "5": "Table 5: bootstrap intervals of the optima",
 }
 FIRST = "2a"  # the picture of the decision: the loss over the size of the text, at equal FLOPs
-PICTURE = (
-    "Each curve spends the same compute on models of one number of experts (E), from large ones on little text, left, "
-    "to small ones on much, right. Its lowest point is the best of them, and the lowest curve has the best E."
-)
 OTHERS = [which for which in figures.FIGURES if which != FIRST]
 WORDS = 40  # a cell of more letters is a sentence and is wrapped
 MOST_ROWS = 5000  # of the numbers behind a picture: a million would make the page unusable
 BYTES = {"memory_bytes": 1, "memory_gb": 1e9}  # column: bytes in its unit; its cells have units of their own
 COUNTS = ("n_active", "n_total", "n_tokens", "dense_parameters", "unique_tokens")
-NAMES = {
-    "n_active": "active parameters",
-    "n_tokens": "training tokens",
-    "n_experts": "experts",
-    "loss": "loss (nats per token)",
-    "training_flops": "training FLOPs",
-}
+NAMES = dict(n_active="active parameters", n_tokens="training tokens", n_experts="experts")  # of columns
+NAMES |= dict(loss="loss (nats per token)", training_flops="training FLOPs")
 
 
-def page(law: Law, architecture: Architecture, runs: Runs | None, out: Array | None) -> tuple[str, dict[str, str]]:
-    """(the page as text, what it says in short); runs and out as figures.measured gives them. Where the law cannot give
-    a part, it says why."""
+def page(law: Law, architecture: Architecture, measured: figures.Measured) -> tuple[str, dict[str, str]]:
+    """(the page as text, what it says in short). Where the law cannot give a part, it says why."""
     title = f"{law.form.name.capitalize()} scaling law: {os.path.basename(law.name)}"
-    opening, *rest = [_figure_section(law, architecture, which, runs, out) for which in (FIRST, *OTHERS)]
-    answer, warnings, short = _decision(law, architecture, runs)
-    record = f"<pre>{_text(json.dumps(law.record, indent=1))}</pre>"
-    parts = [
-        f"<h1>{_text(title)}</h1>",
-        f'<p class="answer">{_text(answer)}</p>',
-        *(f"<p><b>{_text(what.capitalize())}</b>: {_text(words)}.</p>" for what, words in short.items()),
-        opening,
-        f'<p class="soft">{PICTURE}</p>',
-        *_fit(law, architecture, warnings),
-        *(_table_section(law, architecture, which) for which in tables.TABLES),
-        *rest,
-        f"<h2>The law as JSON</h2><details><summary>all that is recorded</summary>{record}</details>",
-    ]
-    return PAGE.format(title=_text(title), style=STYLE, body="\n".join(parts)), short
+    opening, *rest = [_figure_section(law, architecture, which, measured) for which in (FIRST, *OTHERS)]
+    answer, warnings, short = _decision(law, architecture, measured and measured[0])
+    told = [f"<p><b>{_text(what.capitalize())}</b>: {_text(words)}.</p>" for what, words in short.items()]
+    shown = [_table_section(law, architecture, which) for which in tables.TABLES]
+    template = string.Template(pathlib.Path(__file__).with_name("report.html").read_text(encoding="utf-8"))
+    page = template.substitute(
+        title=_text(title),
+        answer="\n".join([f'<p class="answer">{_text(answer)}</p>', *told]),
+        picture=opening,
+        parts="\n".join([*_fit(law, architecture, warnings), *shown, *rest]),
+        record=_text(json.dumps(law.record, indent=1)),
+    )
+    return page, short
 
 
 def _decision(law: Law, architecture: Architecture, runs: Runs | None) -> tuple[str, list[str], dict[str, str]]:
@@ -126,7 +80,9 @@ def _fit(law: Law, architecture: Architecture, warnings: list[str]) -> list[str]
     if warnings:
         parts.append(f'<p>Before trusting it:</p><ul class="warnings">{_items(warnings)}</ul>')
     if law.ranges:
-        parts += ["<h2>What it was fitted to</h2>", _table(_reach(law)), f"<p>{_text(_models(law, architecture))}</p>"]
+        ends = [(name, _cell(name, low), _cell(name, high)) for name, (low, high) in law.ranges.items()]
+        reach = [{"column": NAMES.get(name, name), "from": low, "to": high} for name, low, high in ends]
+        parts += ["<h2>What it was fitted to</h2>", _table(reach), f"<p>{_text(_models(law, architecture))}</p>"]
     if quality := _quality(law.record):
         parts += ["<h2>Errors</h2>", _table(quality)]
         parts.append(f"<details><summary>what the fit said</summary><ul>{_items(said)}</ul></details>")
@@ -164,21 +120,10 @@ def _models(law: Law, architecture: Architecture) -> str:
     return "; ".join(words) + ". What lies outside these ranges is dashed in the pictures."
 
 
-def _reach(law: Law) -> list[Json]:
-    return [
-        dict(column=NAMES.get(name, name)) | {end: _cell(name, value) for end, value in zip(("from", "to"), ends)}
-        for name, ends in law.ranges.items()
-    ]
-
-
 def _quality(record: Json) -> list[Json]:
     """Rows of how far the law is from its runs, and, where the fit made them, separate laws for each E."""
-    words = {
-        "fitted": "fitted runs",
-        "held_out": "held-out runs",
-        "separate_fitted": "a law for each E alone, fitted runs",
-        "separate_held_out": "a law for each E alone, held-out runs",
-    }
+    words = dict(fitted="fitted runs", held_out="held-out runs")
+    words |= {f"separate_{name}": f"a law for each E alone, {what}" for name, what in words.items()}
     percent = lambda x: None if x is None else f"{x:.2%}"
     return [
         {
@@ -218,23 +163,23 @@ def _interval(low: float | None, high: float | None) -> str:
 
 def _table_section(law: Law, architecture: Architecture, which: str) -> str:
     try:
-        rows = tables.TABLES[which](law, architecture)
+        rows = list(tables.TABLES[which](law, architecture))
         body = f'{_table(rows)}\n<p class="soft">{_text(tables.note(which, law, rows))}</p>'
     except UserError as e:
         body = f"<p>{_text(e)}</p>"
     return f"<h2>{TITLES[which]}</h2>\n{body}"
 
 
-def _figure_section(law: Law, architecture: Architecture, which: str, runs: Runs | None, out: Array | None) -> str:
+def _figure_section(law: Law, architecture: Architecture, which: str, measured: figures.Measured) -> str:
     from fit.paper.figures import style
 
     caption = figures.FIGURES[which]
     try:
-        figure, columns = figures.draw(which, law, architecture, law.experts, (), runs, out)
+        figure, columns = figures.draw(which, law, architecture, law.experts, (), measured)
     except UserError as e:
         return f"<h2>{_text(caption)}</h2>\n<p>{_text(e)}</p>"
     picture = io.BytesIO()
-    figures.save(figure, picture, "png")
+    figures.save(figure, picture)
     data = base64.b64encode(picture.getvalue()).decode()
     wide = figure.get_figwidth() > style.COLUMN
     width, height = (round(96 * inches * 1.3) for inches in figure.get_size_inches())

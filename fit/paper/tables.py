@@ -1,11 +1,11 @@
-"""The paper's tables for any law. Each returns a list of rows, dictionaries with the same keys, ready to print or save.
+"""The paper's tables for any law. Each gives rows, dictionaries with the same keys, ready to print or save.
 
 The published cells of the paper's law stand beside the computed ones for Table 2, where not all agree. The last column
 of each says what of the row lies outside the fitted range. Budgets and memories are the paper's unless given, or the
 law's own where the paper's are far from what it was fitted to.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -54,27 +54,23 @@ def _marked(law: Law, row: Json) -> Json:
     return row | dict(outside_fitted_range=in_words(outside))
 
 
-def table_1(
-    law: Law, architecture: Architecture, experts: Floats | None = None, budgets: Sequence[float] | None = None
-) -> list[Json]:
+def table_1(law: Law, architecture: Architecture, experts: Floats = (), budgets: Floats = ()) -> Iterator[Json]:
     """Compute-optimal n_active and n_tokens for each budget and number of experts."""
     experts = optimum.allowed_experts(law, experts or (TABLE_1_EXPERTS if law.published else law.experts))
-    rows = []
     for flops in budgets or budgets_of(law, TABLE_1_FLOPS):
         for e, *best in zip(experts, *optimum.unconstrained(law, experts, architecture, flops)):
             row = dict(flops=flops, n_experts=int(e)) | dict(zip(("n_active", "n_tokens", "loss"), map(float, best)))
-            rows.append(_marked(law, row))
-    return rows
+            yield _marked(law, row)
 
 
 def table_2(
     law: Law,
     architecture: Architecture,
-    experts: Floats | None = None,
-    budgets: Sequence[float] | None = None,
-    memories_gb: Sequence[float] | None = None,
+    experts: Floats = (),
+    budgets: Floats = (),
+    memories_gb: Floats = (),
     kv_tokens: float | None = None,
-) -> list[Json]:
+) -> Iterator[Json]:
     """The best number of experts for each budget and memory: bfloat16 weights and a cache of kv_tokens tokens.
 
     With the published law, its models and the paper's cells, each row also holds the printed E and how much higher its
@@ -89,7 +85,6 @@ def table_2(
     asked = dict(flops=budgets, memory_gb=memories_gb, kv_tokens=kv_tokens)
     same = (architecture, tuple(experts)) == (law.architecture, law.experts)
     printed = printed if printed and same and asked == {name: printed[name] for name in asked} else None
-    rows = []
     for i, flops in enumerate(budgets):
         for j, memory in enumerate(memories_gb):
             constraints = optimum.Constraints(flops=flops, memory_bytes=memory * 1e9, kv_tokens=kv_tokens)
@@ -104,34 +99,28 @@ def table_2(
                 cell = printed["n_experts"][i][j]
                 gap = float(optima.loss[list(experts).index(cell)]) - row["loss"]
                 row |= dict(printed_n_experts=cell, agrees=cell == row["n_experts"], loss_gap=gap)
-            rows.append(_marked(law, row))
-    return rows
+            yield _marked(law, row)
 
 
-def table_4(law: Law, architecture: Architecture, experts: Floats | None = None) -> list[Json]:
+def table_4(law: Law, architecture: Architecture, experts: Floats = ()) -> Iterator[Json]:
     """The law reduced to a Chinchilla law at each number of experts (Eq. 5), and beside it, where the fit made one, the
     law fitted to the runs of that number of experts alone."""
     separate, names = law.record.get("separate", {}), Reduced._fields if "k" in law.form.names else Reduced._fields[:5]
     own = FORMS[law.form.separate["form"]].at_experts if law.form.separate else None
-    rows = []
     for e in optimum.allowed_experts(law, experts or law.experts):
         row = dict(n_experts=int(e)) | dict(zip(names, map(float, law.at_experts(e))))
         if separate:
             alone = separate.get(str(int(e)), {}).get("coefficients")
             values = own(alone, e) if own and alone else names
             row |= {f"separate_{name}": alone and float(value) for name, value in zip(names, values)}
-        rows.append(row | dict(outside_fitted_range=in_words(law.extrapolation(n_experts=int(e)))))
-    return rows
+        yield row | dict(outside_fitted_range=in_words(law.extrapolation(n_experts=int(e))))
 
 
-def table_5(
-    law: Law, architecture: Architecture, experts: Floats | None = None, budgets: Sequence[float] | None = None
-) -> list[Json]:
+def table_5(law: Law, architecture: Architecture, experts: Floats = (), budgets: Floats = ()) -> Iterator[Json]:
     """Bootstrap intervals of the compute-optimal n_active and n_tokens, and how often each E was the best."""
     if not law.draws:
         raise UserError(f"--law={law.name}: holds no bootstrap draws; fit it with --bootstrap=100")
     experts = optimum.allowed_experts(law, experts or law.experts)
-    rows = []
     for flops in budgets or budgets_of(law, TABLE_5_FLOPS):
         drawn = [optimum.unconstrained(law, e, architecture, flops, law.draws) for e in experts]
         losses = np.array([loss for _, _, loss in drawn])
@@ -145,8 +134,7 @@ def table_5(
             row = dict(flops=flops, n_experts=int(e), n_active_low=size[0], n_active_high=size[1])
             row |= dict(n_tokens_low=trained[0], n_tokens_high=trained[1])
             row |= dict(draws_without_optimum=int(np.isnan(sizes).sum()), best_in_draws=int(np.sum(best == i)))
-            rows.append(row | dict(draws=len(best), outside_fitted_range=in_words(outside.values())))
-    return rows
+            yield row | dict(draws=len(best), outside_fitted_range=in_words(outside.values()))
 
 
 TABLES = {"1": table_1, "2": table_2, "4": table_4, "5": table_5}

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable
 from types import FunctionType
 from typing import Any
 
+import numpy as np
+
 from fit.errors import UserError
 from fit.form import Form
 
@@ -55,7 +57,7 @@ class _Function(ast.NodeTransformer):
 
     def __init__(self, function: Any, made: dict[Callable, tuple[str, str]]) -> None:
         scope = inspect.getclosurevars(function)
-        self.known = {**scope.builtins, **scope.globals, **scope.nonlocals}
+        self.known = {**scope.builtins, **scope.globals, **scope.nonlocals, "xp": np}
         (self.tree,) = ast.parse(textwrap.dedent(inspect.getsource(function))).body
         self.file, self.line, self.made = function.__code__.co_filename, function.__code__.co_firstlineno, made
 
@@ -65,9 +67,8 @@ class _Function(ast.NodeTransformer):
         arguments = [a.arg for a in self.tree.args.args]
         stored = {n.id for n in ast.walk(self.tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
         self.locals, declared = stored | set(arguments), ", ".join(f"_{n}" for n in sorted(stored - set(arguments)))
-        is_docstring = lambda node: isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-        body = [ast.unparse(self.visit(node)) for node in self.tree.body if not is_docstring(node)]
-        body = [f"let {declared}"] * bool(declared) + body
+        body = self.tree.body[bool(ast.get_docstring(self.tree)) :]
+        body = [f"let {declared}"] * bool(declared) + [ast.unparse(self.visit(node)) for node in body]
         return f"({', '.join(f'_{name}' for name in arguments if name != 'xp')}) => {{ {'; '.join(body)} }}"
 
     def visit(self, node: ast.AST) -> Any:
@@ -105,11 +106,8 @@ class _Function(ast.NodeTransformer):
 
     def _called(self, node: ast.expr) -> str:
         """What JavaScript calls in place of a function of xp, of numpy or of Python."""
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "xp":
-            name, function = node.attr, None
-        else:
-            function = self._static(node)
-            name = getattr(function, "__name__", "")
+        function = self._static(node)
+        name = getattr(function, "__name__", "")
         if inspect.isfunction(function) and not (function.__module__ or "").startswith("numpy"):
             return _function(function, self.made)
         if name not in MATH:

@@ -1,7 +1,7 @@
 // Models that others published, from their config.json (Hugging Face's names); as fit/shape/like.py.
 
 import { TRAINING, endsOf, shapeOf, structure } from "./counts.js";
-import { PlanError, inWords, say } from "./words.js";
+import { PlanError, say } from "./words.js";
 
 // The model of a published name or of a config's text: {name, n_active, n_total, ..., mixture(over, trained), columns};
 // throws PlanError in one sentence where it is none.
@@ -116,13 +116,5 @@ function known(data, config, where, name) {
   };
 }
 
-// What it counts, in a sentence; and what each of several laws says of it.
+// What it counts, in a sentence.
 export const knownInWords = (counts) => say("KNOWN", { ...counts, cache: 2 * counts.cache_elements_per_token });
-
-export const byLawInWords = (row) =>
-  say("KNOWN_BY_LAW", {
-    ...row,
-    its_tokens: row.like.n_tokens,
-    verdict: row.like.flops_share < 1 ? say("KNOWN_SAVES", { saved: 1 - row.like.flops_share }) : say("KNOWN_STANDS"),
-    far: row.like.extrapolation.length ? say("KNOWN_FAR", { outside: inWords(row.like.extrapolation) }) : "",
-  });

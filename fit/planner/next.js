@@ -1,4 +1,4 @@
-// Which runs to train next: the page holds what `fit next` answered to several budgets (next_answers.py).
+// Which runs to train next: the page holds what `fit next` answered to several budgets.
 
 import { fill } from "./answers.js";
 import { $, element } from "./chart.js";

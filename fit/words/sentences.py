@@ -68,25 +68,19 @@ NOT_EXPERTS = "--experts={value}: expected whole numbers from 1 to 1000000, sepa
 NOT_NUMBERS = "--{flag}: found {text}, expected positive numbers separated by commas"
 NO_CHIPS = "--chips={value}: expected KIND:COUNT or KIND, of {kinds}"
 NEEDS_CHIPS = "--{flag} needs --chips"
-HOURS_OR_FLOPS = "--hours and --flops are both the budget: give one of them"
 NO_MFU = (
     "--mfu={value}: found {found}, expected a number from 1e-6 to 1, or JSON of such by number of experts, as "
     '{{"1": 0.45, "8": 0.38}}'
 )
 MFU_MISSING = "--mfu={value}: has no E = {missing}, only {known}; name the numbers of experts to compare by --experts"
 ONE_MFU = "--mfu={value}: laws of several numbers of experts are compared: give one number"
-EPOCHS_OF = "--epochs needs --max_tokens, the tokens that are read again"
 NO_REPEATS = (
     "--epochs: the {form} law is no Chinchilla law at each number of experts, so nothing says what its repeated "
     "text is worth"
 )
 TOO_FEW_EPOCHS = "--epochs={value:g}: expected a number from 1 up"
-ONE_USED = (
-    "--used={value}: the {form} law reads neither sparsity nor top_k, so it cannot choose between them: give one number"
-)
 NO_WHOLE_CHOICE = "--used={value}: experts split in {split:g}, {shared} of them shared, cannot make up {used:g}"
 USED_OF_MIXTURES = "--used={value}: --law={law} is a law of dense models"
-TARGET_OR_BUDGET = "--target_loss asks for the budget that --flops or --hours gives: give one of them"
 OUT_OF_REACH = (
     "--target_loss={loss:g} cannot be reached: with any budget the other limits leave a loss of {least:.4f} at least"
 )

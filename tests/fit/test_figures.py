@@ -1,5 +1,6 @@
 """Pictures and the report: what they show, where they stop being sure, and that they can be read."""
 
+import dataclasses
 import inspect
 import io
 import json
@@ -14,6 +15,7 @@ import pytest
 
 from fit import __main__ as command_line
 from fit.data.runs import read_runs
+from fit.errors import UserError
 from fit.fitting import summary
 from fit.lawbook.lawfile import load
 from fit.paper import figures, report
@@ -99,7 +101,7 @@ def runs(folder, law):
 @pytest.fixture(scope="module")
 def drawn(law, runs):
     """{name: (figure, columns)} of every figure, with nothing said but the law and its runs."""
-    pictures = {which: figures.draw(which, law, law.architecture, law.experts, (), *runs) for which in figures.FIGURES}
+    pictures = {which: figures.draw(which, law, law.architecture, law.experts, (), runs) for which in figures.FIGURES}
     with style.in_style():
         for figure, _ in pictures.values():
             figure.canvas.draw()
@@ -246,6 +248,12 @@ def test_the_savings_are_those_of_the_law(drawn, law):
             for e, spent in ((8, flops), (1, ratio * flops))
         ]
         assert best[0] == pytest.approx(best[1], rel=1e-6) and ratio > 1
+
+
+def test_a_law_whose_models_no_memory_bounds_has_no_figure_3(law):
+    small = dataclasses.replace(law, coefficients=law.coefficients | dict(alpha=-3.0))  # its best model is the smallest
+    with pytest.raises(UserError, match="memory bounds none of its models"):
+        figures.draw("3", small, small.architecture, small.experts)
 
 
 def test_formats_by_flag_and_by_ending_and_the_same_bytes(folder, tmp_path, capsys):

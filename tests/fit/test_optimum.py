@@ -58,7 +58,7 @@ def test_table_1(law, flops):
 
 
 def test_table_2(law):
-    rows = tables.table_2(law, PAPER)
+    rows = list(tables.table_2(law, PAPER))
     assert sum(row["agrees"] for row in rows) == 9
     gaps = {(row["flops"], row["memory_gb"]): row["loss_gap"] for row in rows if not row["agrees"]}
     assert gaps == {

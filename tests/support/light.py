@@ -59,6 +59,8 @@ def should_hold():
         "*.py",
         "py.typed",
         "presets/*.json",
+        "paper/*.html",
+        "figures/*.mplstyle",
         "planner/*.css",
         "planner/*.html",
         "planner/*.js",

@@ -11,6 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from fit.aliases import Array
+from fit.errors import UserError
 from fit.paper.figures import style
 from fit.planning import optimum
 from fit.words import units
@@ -25,7 +26,7 @@ def _models(optima: optimum.Optima) -> tuple[Array, Array, Array]:
 def memory_curves(picture: style.Picture, flops: float) -> style.Drawn:
     """Fig. 1a: loss against total parameters at one training budget, up to the compute-optimal size of each number of
     experts, which is marked; the strip below says which number is the best."""
-    architecture, experts, (axis,) = picture.architecture, picture.experts, picture.panels()
+    architecture, experts, (figure, (axis,)) = picture.architecture, picture.experts, style.panels()
     free = picture.optima(optimum.Constraints(flops=flops))
     low = architecture.n_total(float(architecture.width_per_block) * 2, 1)
     grid = np.geomspace(max(low, np.nanmin(free.n_total) / 30), 1.15 * np.nanmax(free.n_total), style.POINTS)
@@ -44,7 +45,7 @@ def memory_curves(picture: style.Picture, flops: float) -> style.Drawn:
     style.log_axis(axis.xaxis, grid[0], grid[-1])
     title = f"{units.flops_math(flops)} training FLOPs"
     axis.set(xlabel="total parameters", ylabel="loss (nats per token)", title=title)
-    return picture.done(style.handle("optimum", marker="o", markerfacecolor="white"))
+    return picture.done(figure, style.handle("optimum", marker="o", markerfacecolor="white"))
 
 
 def _strip_of_best(axis: Axes, grid: Array, best: Array, looks: style.Looks) -> None:
@@ -63,7 +64,7 @@ def _strip_of_best(axis: Axes, grid: Array, best: Array, looks: style.Looks) -> 
 
 def matched_memory(picture: style.Picture, flops: float, kv_tokens: float, inference_tokens: float) -> style.Drawn:
     """Fig. 3: loss against the dense model of equal memory: weights alone; with cache; with inference too."""
-    architecture, axes = picture.architecture, picture.panels(3, sharex=True, sharey=True)
+    architecture, (figure, axes) = picture.architecture, style.panels(3, sharex=True, sharey=True)
     inference = f"and {units.amount(inference_tokens)} tokens of inference", kv_tokens, inference_tokens
     for axis, title, base in _scenarios(axes, flops, kv_tokens, inference):
         free = picture.optima(base)
@@ -75,11 +76,12 @@ def matched_memory(picture: style.Picture, flops: float, kv_tokens: float, infer
             optima = picture.solve(e, dataclasses.replace(base, memory_bytes=memory))
             shown = optima.feasible & (optima.size_bound == "memory")
             look, sure = picture.looks[e] | dict(every=(7 * i, 40)), i == np.nanargmin(free.loss)
-            numbers: style.Look = dict(panel=title, dense_parameters=dense)
-            picture.curve(axis, dense, _models(optima), e, look, shown, sure, **numbers)
+            picture.curve(axis, dense, _models(optima), e, look, shown, sure, panel=title, dense_parameters=dense)
+    if not picture.columns["loss"]:
+        raise UserError(f"--law={picture.law.name}: memory bounds none of its models: nothing to draw")
     style.log_axis(axes[0].xaxis, *style.extent(axes))
     axes[1].set_xlabel("parameters of the dense model of equal memory")
-    return picture.done()
+    return picture.done(figure)
 
 
 def _scenarios(
@@ -101,7 +103,7 @@ def best_experts(
     """Fig. 4: loss against E for a few memory sizes (parameters of a dense model), in three scenarios; a ring around
     the best."""
     architecture, experts = picture.architecture, picture.experts
-    axes = picture.panels(3, sharex=True, sharey=True)
+    figure, axes = style.panels(3, sharex=True, sharey=True)
     inference = f"{units.amount(inference_tokens)} tokens of inference", 0.0, inference_tokens
     greys = [dict(color=str(0.65 * i / max(len(sizes) - 1, 1)), marker=m) for i, m in zip(range(len(sizes)), "os^DvP")]
     for axis, title, base in _scenarios(axes, flops, kv_tokens, inference):
@@ -122,14 +124,14 @@ def best_experts(
         style.handle(f"memory of a {units.amount(size)} dense model", **grey | dict(linestyle="-"))
         for size, grey in zip(sizes, greys)
     ]
-    return picture.done(*lines, style.handle("best E", **RING), experts=False)
+    return picture.done(figure, *lines, style.handle("best E", **RING), experts=False)
 
 
 def experts_against_memory(picture: style.Picture, budgets: Sequence[float]) -> style.Drawn:
     """The best E against memory (weights of 2 bytes, no cache) at each training budget, and how the draws spread;
     Table 2 as a picture."""
     architecture, experts = picture.architecture, picture.experts
-    axes = picture.panels(len(budgets), height=2.3, sharex=True, sharey=True)
+    figure, axes = style.panels(len(budgets), height=2.3, sharex=True, sharey=True)
     free = np.concatenate([picture.optima(optimum.Constraints(flops=f)).n_total for f in budgets])
     least = 2.0 * architecture.n_total(float(architecture.width_per_block), 1)
     grid = np.geomspace(max(least, np.nanmin(free) / 20), 3.0 * np.nanmax(free), style.POINTS)
@@ -152,7 +154,7 @@ def experts_against_memory(picture: style.Picture, budgets: Sequence[float]) -> 
     style.experts_axis(axes[0].yaxis, experts)
     style.log_axis(axes[0].xaxis, grid[0], grid[-1], units.memory)
     axes[0].set_ylabel("best number of experts E")
-    return picture.done(experts=False, band="")
+    return picture.done(figure, experts=False, band="")
 
 
 def _spread_of_best(picture: style.Picture, limit: optimum.Constraints) -> Array | None:

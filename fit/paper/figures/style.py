@@ -1,29 +1,24 @@
 """How every picture looks: sized for a page of a paper, one meaning of a colour, dashes where a law is extrapolated."""
 
 import functools
+import pathlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
-import matplotlib
-from matplotlib.artist import Artist
-from matplotlib.axes import Axes
-from matplotlib.axis import XAxis, YAxis
-from matplotlib.figure import Figure
-
-from fit.aliases import Array, ByName, Floats, Numbers
-from fit.lawbook.lawfile import Law
-from fit.shape.architecture import Architecture
-
-matplotlib.use("Agg")  # files only: works without a display
-import matplotlib.figure
 import matplotlib.style
 import numpy as np
 from matplotlib import colors, lines, patches, ticker
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.axis import XAxis, YAxis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 
+from fit.aliases import Array, ByName, Floats, Numbers
 from fit.lawbook.intervals import log_change
+from fit.lawbook.lawfile import Law
 from fit.planning import optimum
-from fit.shape.architecture import training_flops
+from fit.shape.architecture import Architecture, training_flops
 from fit.words import units
 
 Look = dict[str, Any]  # color, marker and whatever else matplotlib takes of a line
@@ -41,45 +36,16 @@ LIGHTEST = 0.88  # of both maps: beyond it a line on white cannot be seen
 EXPERTS_MAP = matplotlib.colormaps["viridis"]
 SIZES_MAP = colors.ListedColormap(matplotlib.colormaps["magma"](np.linspace(0, LIGHTEST, 256)), "sizes")  # of n_active
 MARKERS = "os^DvPX<>phd"
-RC = {
-    "font.size": 8,
-    "axes.titlesize": 8,
-    "axes.labelsize": 8,
-    "legend.fontsize": 7,
-    "xtick.labelsize": 7,
-    "ytick.labelsize": 7,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.color": "0.92",
-    "grid.linewidth": 0.5,
-    "axes.axisbelow": True,
-    "axes.linewidth": 0.6,
-    "axes.formatter.useoffset": False,
-    "lines.linewidth": 1.2,
-    "lines.markersize": 4,
-    "lines.dashed_pattern": (3.5, 1.5),
-    "legend.frameon": False,
-    "legend.columnspacing": 1.2,
-    "legend.handletextpad": 0.5,
-    "legend.handlelength": 1.6,
-    "pdf.fonttype": 42,  # letters stay letters
-    "svg.hashsalt": "fit",  # the same picture is the same bytes
-}
-METADATA = {
-    "png": {"Software": None},
-    "pdf": {"Creator": None, "Producer": None, "CreationDate": None},
-    "svg": {"Creator": None, "Date": None},
-}
+LEFT_OUT = dict(png=["Software"], pdf=["Creator", "Producer", "CreationDate"], svg=["Creator", "Date"])  # of metadata
 
 
-# matplotlib's own defaults and RC, whatever the user's matplotlibrc says
-in_style = functools.partial(matplotlib.style.context, ["default", RC])
+# matplotlib's own defaults and paper.mplstyle, whatever the user's matplotlibrc says
+in_style = functools.partial(matplotlib.style.context, ["default", pathlib.Path(__file__).with_name("paper.mplstyle")])
 
 
 def panels(n: int = 1, height: float = 2.6, **sharing: Any) -> tuple[Figure, Array]:
     """(figure, its n axes side by side): one is a column wide, more fill the page."""
-    figure = matplotlib.figure.Figure(figsize=(COLUMN if n == 1 else PAGE, height), layout="constrained")
+    figure = Figure(figsize=(COLUMN if n == 1 else PAGE, height), layout="constrained")
     FigureCanvasAgg(figure)  # legend() measures with it
     return figure, figure.subplots(1, n, squeeze=False, **sharing)[0]
 
@@ -91,11 +57,6 @@ class Picture:
         self.law, self.architecture = law, architecture
         self.experts = optimum.allowed_experts(law, experts)
         self.looks, self.columns = looks(law, self.experts), {}
-
-    def panels(self, n: int = 1, height: float = 2.6, **sharing: Any) -> Array:
-        """The axes to draw on."""
-        self.figure, axes = panels(n, height, **sharing)
-        return axes
 
     def optima(self, limits: optimum.Constraints) -> optimum.Optima:
         """At each number of experts; UserError where none is feasible."""
@@ -133,10 +94,10 @@ class Picture:
         numbers |= dict(n_experts=e, n_active=size, n_tokens=tokens, loss=loss, extrapolated=~within)
         self.add(**{name: v if np.ndim(v) == 0 else v[shown] for name, v in numbers.items()})
 
-    def done(self, *notes: Artist, experts: bool = True, band: str = OF_THE_BEST) -> Drawn:
+    def done(self, figure: Figure, *notes: Artist, experts: bool = True, band: str = OF_THE_BEST) -> Drawn:
         """(figure, its numbers), once its legends are drawn."""
-        legends(self.figure, self.law, self.looks if experts else {}, notes, band=band)
-        return self.figure, self.columns
+        legends(figure, self.law, self.looks if experts else {}, notes, band=band)
+        return figure, self.columns
 
 
 def looks(law: Law, experts: Floats) -> Looks:

@@ -1,8 +1,11 @@
-"""What the planner page is given: laws, runs, chips, and the sentences and constants of a plan."""
+"""The planner page, and what it is given: laws, runs, chips, and the sentences and constants of a plan."""
 
 import ast
 import dataclasses
+import json
 import os
+import pathlib
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -17,6 +20,8 @@ from fit.lawbook.lawcheck import WAYS_OF_DRAWING
 from fit.lawbook.lawfile import OURS, PRESETS, Law, load
 from fit.lawbook.shapes import mixture_of
 from fit.laws import FORMS
+from fit.next_runs import next_text
+from fit.planner import formulas
 from fit.planning import compare, memory, plan_config, repeats, speedup, target
 from fit.planning import planning as plan_lib
 from fit.planning.constraints import CHIPS
@@ -27,20 +32,42 @@ from fit.words import sentences
 from fit.words.units import LARGEST
 
 MOST_RUNS = 1200  # on the page, spread evenly over the table
+BUDGETS = (0.1, 0.3, 1.0)  # of fit next, of what the fitted runs took together; larger ones take the search long
+TARGETS = (10, 100)  # times the largest run
+SCRIPTS = "numbers counts law words solve cost plan config like compare fit table form asked chart pictures map"
+SCRIPTS = f"{SCRIPTS} command answers beside next speedup own app".split()
+# Imports, exports, comments and indentation: the scripts become one, with one scope for all names.
+NOT_CARRIED = re.compile(r"^(import [^;]*;\n|export | *//.*\n| +)", re.MULTILINE)
 
 
-def of(laws: Sequence[Law], runs: Runs | None = None, out: Array | None = None) -> Json:
+def text(data: Json) -> str:
+    """The page as text; data: as `of` makes it."""
+    folder = pathlib.Path(__file__).parent
+    read = lambda name: (folder / name).read_text(encoding="utf-8")
+    forms = [FORMS[name] for name in dict.fromkeys([*data["forms"], *(law["form"] for law in data["laws"])])]
+    of_memory = [memory.token_bytes, memory.state_bytes, memory.least_tokens, memory.device_bytes, memory.fewest]
+    scripts = [NOT_CARRIED.sub("", read(f"{name}.js")) for name in SCRIPTS]
+    parts = dict(
+        STYLE=read("page.css"),
+        # "<" within a string could end the script element, so JSON's escape stands for it
+        DATA=json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c"),
+        SCRIPT="\n".join([formulas.script(forms, of_memory), *scripts]),
+    )
+    return re.sub(r"\{\{(\w+)\}\}", lambda name: parts[name[1]], read("page.html"))
+
+
+def of(laws: Sequence[Law], measured: tuple[Runs, Array] | None) -> Json:
     """Everything that the page computes with, ready for JSON.
 
-    laws: Laws; the page shows the first of them at first and adds the published ones that have optima, and ours. runs:
-    of the first law; out: boolean [n_runs], those kept out of its fit. Raises UserError where a law has no optimum of
-    size and tokens.
+    laws: Laws; the page shows the first of them at first and adds the published ones that have optima, and ours;
+    measured: runs of the first law, and boolean [n_runs]: those kept out of its fit. Raises UserError where a law has
+    no optimum of size and tokens.
     """
     names = {law.name for law in laws}
     others = [name for name, form in PRESETS.items() if "n_tokens" in form.columns] + list(OURS)
     return dict(
         laws=[_law(law) for law in [*laws, *(load(name) for name in others if name not in names)]],
-        runs=None if runs is None or out is None else _runs(runs, out),
+        runs=measured and _runs(*measured),
         sentences={name: template for name, template in vars(sentences).items() if name.isupper()},
         chips={name: vars(chip) for name, chip in CHIPS.items()},
         cost=dict(state=memory.STATE, remat=memory.REMAT, row=memory.ROW, group=memory.GROUP, front=target.FRONT),
@@ -139,3 +166,32 @@ def _runs(runs: Runs, out: Array) -> Json:
         held_out=out[rows].tolist(),
         name=[name.get("run") or f"row {name['row']}" if name else "" for name in names],
     )
+
+
+def next_answers(law: Law, runs: Runs, out: Array) -> Json:
+    """{answers: what `fit next` prints and the sweep file it writes, by budget and target}, or {why: the sentence of
+    why there are none}. out: boolean [n_runs], those that the fit kept out. Needs jax in float64."""
+    from fit.next_runs import next_runs
+
+    one_digit, flops = lambda x: float(f"{x:.0e}"), runs.flops[~out].tolist()
+    budgets, targets = [one_digit(b * sum(flops)) for b in BUDGETS], [one_digit(t * max(flops)) for t in TARGETS]
+    asked = [(budget, next_runs.Goal("plan", target)) for budget in budgets for target in targets]
+    try:
+        architecture = law.shaped()
+        found = next_runs.of_several(law, runs.table, architecture, law.experts, asked)
+    except UserError as error:
+        return dict(why=error.sentence)
+    answers = []
+    for (budget, goal), one in zip(asked, found):
+        answer: Json = dict(flops=budget, target_flops=goal.target_flops)
+        if isinstance(one, UserError):
+            answer |= dict(why=one.sentence)
+        else:
+            parts = ("trunks", "summary", "certainty", "notes")
+            answer |= {name: getattr(next_text, name)(one) for name in parts}
+            try:
+                answer |= dict(sweep=next_text.sweep_source(law, architecture, one))
+            except UserError as error:
+                answer |= dict(no_sweep=error.sentence)
+        answers.append(answer)
+    return dict(answers=answers, stages=next_text.STAGES)

@@ -1,8 +1,12 @@
-"""Pictures against training compute: isoFLOP curves, and what a mixture saves."""
+"""Pictures of the loss: isoFLOP curves, what a mixture saves, and how well a law fits its runs."""
 
 from collections.abc import Sequence
 
+import matplotlib.cm
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
 
 from fit.aliases import Array, Floats, Numbers
 from fit.data.runs import Runs
@@ -10,10 +14,11 @@ from fit.errors import UserError
 from fit.form import Reduced
 from fit.lawbook.lawfile import Law
 from fit.paper.figures import style
-from fit.paper.figures.style import NEAR
 from fit.planning import optimum
-from fit.shape.architecture import TRAINING
+from fit.shape.architecture import TRAINING, Architecture
 from fit.words import units
+
+MOST_SIZES, SOME_SIZES = 16, 6  # of n_active, each with a line; beyond so many, lines of some of them
 
 
 def isoflop(picture: style.Picture, budgets: Sequence[float], runs: Runs | None) -> style.Drawn:
@@ -23,7 +28,7 @@ def isoflop(picture: style.Picture, budgets: Sequence[float], runs: Runs | None)
     Needs no optimum: a law whose loss does not fall with size or tokens is drawn over the sizes it was fitted to.
     """
     law, architecture, experts = picture.law, picture.architecture, picture.experts
-    axes = picture.panels(len(budgets), sharey=True)
+    figure, axes = style.panels(len(budgets), sharey=True)
     seen, notes = [], [style.handle("optimum", marker="o", markerfacecolor="white")]
     for axis, flops in zip(axes, budgets):
         best = {e: float(optimum.unconstrained(law, e, architecture, flops)[1]) for e in experts}
@@ -48,15 +53,15 @@ def isoflop(picture: style.Picture, budgets: Sequence[float], runs: Runs | None)
     axes[0].set_ylim(0.985 * min(seen), 1.06 * max(seen))  # the curves' far ends would flatten what lies between them
     axes[0].set_ylabel("loss (nats per token)")
     if runs is not None:
-        label = f"runs within {NEAR - 1:.0%} of the budget, moved to it along the law"
+        label = f"runs within {style.NEAR - 1:.0%} of the budget, moved to it along the law"
         notes.append(style.handle(label, marker="o", markeredgecolor="black", color="0.6"))
-    return picture.done(*notes)
+    return picture.done(figure, *notes)
 
 
 def _near(law: Law, runs: Runs, flops: float, experts: Floats) -> dict[float, tuple[Array, Array]]:
     """{number of experts: (tokens, losses)} of the runs whose training FLOPs are NEAR a budget: the tokens that the
     budget buys for their size, and their loss times what these change by the law."""
-    near = np.abs(np.log(runs.flops / flops)) < np.log(NEAR)
+    near = np.abs(np.log(runs.flops / flops)) < np.log(style.NEAR)
     tokens = flops / (TRAINING * runs.n_active)
     moved = law.loss(law.coefficients, runs.columns | dict(n_tokens=tokens))
     loss = runs.loss * moved / law.loss(law.coefficients, runs.columns)
@@ -77,7 +82,7 @@ def _tokens_shown(law: Law, flops: float, needed: Sequence[Numbers]) -> tuple[fl
 
 def savings(picture: style.Picture, budgets: Sequence[float]) -> style.Drawn:
     """Fig. 2b: the training FLOPs a compute-optimal dense model needs for the loss of an MoE, over the MoE's."""
-    law, (axis,) = picture.law, picture.panels()
+    law, (figure, (axis,)) = picture.law, style.panels()
     flops = np.geomspace(min(budgets), max(budgets) * 10, 40)
     saved = {e: _dense_over_flops(law.at_experts(e), law.at_experts(1.0), flops) for e in picture.experts}
     most = max(saved, key=lambda e: np.nan_to_num(saved[e][2][-1]))
@@ -95,7 +100,7 @@ def savings(picture: style.Picture, budgets: Sequence[float]) -> style.Drawn:
     shown = np.concatenate([np.asarray(line.get_ydata(), float) for line in axis.lines])
     style.log_axis(axis.yaxis, 0.95 * np.nanmin(shown), 1.1 * np.nanmax(shown), "{:.3g}×".format)
     axis.set(xlabel="training FLOPs of the mixture", ylabel="dense FLOPs for equal loss, ratio")
-    return picture.done()
+    return picture.done(figure)
 
 
 def _dense_over_flops(reduced: Reduced, dense: Reduced, flops: Array) -> tuple[Array, Array, Array]:
@@ -109,3 +114,84 @@ def _dense_over_flops(reduced: Reduced, dense: Reduced, flops: Array) -> tuple[A
         fall = -mu * nu / (mu + nu)  # of dense models: (loss - c) ** (1 / k) is proportional to flops ** -fall
         ratio = ((loss - c) ** (1 / k) / (m * one**mu + n * its_tokens**nu)) ** (-1 / fall) / flops
     return size, tokens, ratio
+
+
+def fit_quality(law: Law, architecture: Architecture, runs: Runs, out: Array) -> style.Drawn:
+    """Fig. 5: predicted against measured loss by E, held-out runs (`out`, boolean) hollow, with the residuals below;
+    beside it loss against tokens for the least and a larger E, lines predicted, points measured."""
+    predicted = law.loss(law.coefficients, runs.columns)
+    experts = sorted(set(runs.n_experts))
+    looks = style.looks(law, experts)
+    shown = dict.fromkeys((experts[0], 4.0 if 4.0 in experts else experts[-1]))
+    shown = list(shown) if "n_tokens" in law.form.columns else []
+    figure, (scatter, residuals), panels = _panels(len(shown))
+    _predicted_against_measured(scatter, residuals, runs, predicted, out, looks)
+    notes = [style.handle("held out", marker="o", markerfacecolor="white")] if out.any() else []
+    if shown:
+        sizes = runs.n_active[np.isin(runs.n_experts, shown)]
+        ends = sizes.min(), sizes.max() if np.ptp(sizes) else 2 * sizes.min()
+        norm = LogNorm(*ends)
+        for axis, e in zip(panels, shown):
+            _loss_against_tokens(law, architecture, axis, runs, e, norm)
+        style.log_axis(panels[0].xaxis, *style.extent(panels, 1.1))
+        panels[0].set_ylabel("loss (nats per token)")
+        scale = matplotlib.cm.ScalarMappable(norm, style.SIZES_MAP)
+        bar = figure.colorbar(scale, ax=panels, label="active parameters", pad=0.02)
+        style.log_axis(bar.ax.yaxis, *ends)
+        notes += [style.handle("law", linestyle="-"), style.handle("runs", marker="o", markersize=3)]
+    style.legends(figure, law, looks, notes, line="none")
+    columns = dict(n_active=runs.n_active, n_tokens=runs.n_tokens, n_experts=runs.n_experts, loss=runs.loss)
+    columns |= dict(predicted_loss=predicted, held_out=out)
+    return figure, {name: values.tolist() for name, values in columns.items()}
+
+
+def _panels(n: int) -> tuple[Figure, tuple[Axes, Axes], list[Axes]]:
+    """(figure, (predicted against measured, the residuals below it), n panels beside them)."""
+    figure, _ = style.panels(1 + n, height=3.2)
+    figure.clear()
+    grid = figure.add_gridspec(2, 1 + n, height_ratios=(3, 1), width_ratios=(1.25, *[1] * n))
+    scatter = figure.add_subplot(grid[0, 0])
+    residuals = figure.add_subplot(grid[1, 0], sharex=scatter)
+    scatter.tick_params(labelbottom=False)
+    panels = [figure.add_subplot(grid[:, 1])] if n else []
+    for i in range(1, n):
+        panels.append(figure.add_subplot(grid[:, 1 + i], sharex=panels[0], sharey=panels[0]))
+        panels[i].tick_params(labelleft=False)
+    return figure, (scatter, residuals), panels
+
+
+def _predicted_against_measured(
+    scatter: Axes, residuals: Axes, runs: Runs, predicted: Array, out: Array, looks: style.Looks
+) -> None:
+    relative = 100 * (predicted / runs.loss - 1)
+    many = len(runs) > style.MANY
+    for e in sorted(set(runs.n_experts)):
+        for kept_out, how in ((False, {}), (True, dict(markerfacecolor="white", markeredgewidth=1))):
+            rows = (runs.n_experts == e) & (out == kept_out)
+            look: style.Look = dict(linestyle="none", markersize=3, rasterized=many) | looks[e] | how
+            scatter.plot(runs.loss[rows], predicted[rows], **look)
+            residuals.plot(runs.loss[rows], relative[rows], **look)
+    ends = [min(runs.loss.min(), predicted.min()), max(runs.loss.max(), predicted.max())]
+    scatter.plot(ends, ends, "-", color="0.5", linewidth=0.8, zorder=0)
+    residuals.axhline(0, color="0.5", linewidth=0.8, zorder=0)
+    largest = 1.15 * max(np.abs(relative).max(), 1e-3)
+    residuals.set(xlabel="measured loss (nats per token)", ylabel="residual (%)", ylim=(-largest, largest))
+    scatter.set(ylabel="predicted loss", title="all runs")
+
+
+def _loss_against_tokens(law: Law, architecture: Architecture, axis: Axes, runs: Runs, e: float, norm: LogNorm) -> None:
+    rows = runs.n_experts == e
+    sizes = np.unique(runs.n_active[rows])
+    if many := len(sizes) > MOST_SIZES:
+        sizes = sizes[np.linspace(0, len(sizes) - 1, SOME_SIZES).round().astype(int)]
+    ends = runs.n_tokens[rows].min(), runs.n_tokens[rows].max()
+    for size in sizes:
+        mine = runs.n_tokens[rows & (runs.n_active == size)]
+        d = np.geomspace(*(ends if many else (mine.min(), mine.max())), 50)
+        loss = optimum.loss_of(law, architecture, e, size, d)
+        look = dict(color=style.SIZES_MAP(norm(size)), marker="")
+        style.curve(axis, d, loss, law.inside(size, d, e), look, style.band(law, architecture, size, d, e))
+    looks: style.Look = dict(norm=norm, cmap=style.SIZES_MAP, s=9, edgecolors="white", linewidths=0.3, zorder=3)
+    many = rows.sum() > style.MANY
+    axis.scatter(runs.n_tokens[rows], runs.loss[rows], c=runs.n_active[rows], rasterized=many, **looks)
+    axis.set(xlabel="training tokens", title=f"E = {e:g}")
