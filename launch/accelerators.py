@@ -24,9 +24,10 @@ GKE = {
     "v6e": "tpu-v6e-slice",
     "tpu7x": "tpu7x",
 }
-# The topologies of TPU slices that GKE has (its "Plan TPUs in GKE"). Two-dimensional: FLAT. Three-dimensional: CUBES,
-# and every AxBxC of multiples of 4 with A <= B <= C, up to MOST_CHIPS chips.
-FLAT = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
+# The topologies of TPU slices that GKE has (its "Plan TPUs in GKE"). Two-dimensional: FLAT, with their machines and the
+# chips of each. Three-dimensional: CUBES, and every AxBxC of multiples of 4 with A <= B <= C, up to MOST_CHIPS chips.
+FLAT = {"1x1": (1, 1), "2x2": (1, 4), "2x4": (1, 8), "4x4": (4, 4), "4x8": (8, 4), "8x8": (16, 4), "8x16": (32, 4)}
+FLAT |= {"16x16": (64, 4), "2x4/4": (2, 4)}
 CUBES = ("2x2x1", "2x2x2", "2x2x4", "2x4x4")
 MOST_CHIPS = {"v4": 4_096, "v5p": 6_144, "tpu7x": 9_216}
 DEVICES_OF_CHIP = {"tpu7x": 2}  # devices that jax sees in a chip, if not 1; jmoe.cost.chips describes one device
@@ -47,18 +48,13 @@ class Slice:
     chips_per_host: int
 
     @property
-    def is_tpu(self) -> bool:
-        return bool(self.topology)
-
-    @property
     def n_devices(self) -> int:
         """The devices of all machines, as jax counts them."""
         return self.n_slices * self.n_hosts * self.chips_per_host * DEVICES_OF_CHIP.get(self.kind, 1)
 
 
 def chip(text: str) -> str:
-    """The kind of chip that --accelerator names, with a size or without; a key of CHIPS. UserError where there is no
-    such accelerator, or no such size of it."""
+    """The kind of chip, a key of CHIPS, that --accelerator names with a size or without. UserError as for `parse`."""
     kind = parse(text).kind if ":" in text else _kind(text)
     return CHIP_OF.get(kind, kind)
 
@@ -94,10 +90,9 @@ def host_devices() -> int:
 
 
 def parse(text: str, n_slices: int = 1) -> Slice:
-    """The slice that --accelerator names: a TPU as v5e:4x4, GPUs as H100:8 for one machine or H100:2x8 for two.
-
-    A 2x4 slice of v5e or v6e exists in two forms: v5e:2x4 is one machine of eight chips, v5e:2x4/4 two of four.
-    UserError where there is no such accelerator, or none of that size."""
+    """The slice that --accelerator names: a TPU as v5e:4x4, GPUs as H100:8 for one machine or H100:2x8 for two. A 2x4
+    slice of v5e or v6e exists in two forms: v5e:2x4 is one machine of eight chips, v5e:2x4/4 two of four. UserError
+    where there is no such accelerator, or none of that size."""
     kind, size = _kind(text), text.partition(":")[2]
     is_tpu = kind.startswith(TPUS)
     if (machines := _tpus(kind, size) if is_tpu else _gpus(kind, size)) is None:
@@ -111,7 +106,8 @@ def _shapes(kind: str) -> str:
         n = GPUS_OF_MACHINE.get(kind, 8)
         return f"{kind}:1 to {kind}:{n} on one machine, and {kind}:MACHINESxGPUS, for example {kind}:2x{n}"
     if kind not in MOST_CHIPS:
-        return f"{', '.join(f'{kind}:{size}' for size in FLAT)}, and {kind}:2x4/4 on two machines of four chips"
+        *listed, halves = [f"{kind}:{size}" for size in FLAT]
+        return f"{', '.join(listed)}, and {halves} on two machines of four chips"
     listed = ", ".join(f"{kind}:{size}" for size in ("1x1x1",) * (kind == "tpu7x") + CUBES)
     return f"{listed}, and {kind}:AxBxC of multiples of 4, A <= B <= C, up to {MOST_CHIPS[kind]:,} chips"
 
@@ -125,14 +121,10 @@ def _gpus(kind: str, size: str) -> tuple[int, int] | None:
 def _tpus(kind: str, size: str) -> tuple[int, int] | None:
     """(machines, chips of each): one machine, or machines of four chips; None if there is no such slice."""
     if kind not in MOST_CHIPS:
-        sizes = {text: (1, 8) if text == "2x4" else _of_four(text) for text in FLAT} | {"2x4/4": (2, 4)}
-        return sizes.get(size)
+        return FLAT.get(size)
+    if (kind, size) == ("tpu7x", "1x1x1"):
+        return 1, 1
     sizes = [int(part) for part in size.split("x")] if re.fullmatch(r"[1-9]\d*(x[1-9]\d*){2}", size) else []
-    cuboid = sizes and sizes == sorted(sizes) and not any(part % 4 for part in sizes)
-    known = size in CUBES or (kind, size) == ("tpu7x", "1x1x1") or cuboid and math.prod(sizes) <= MOST_CHIPS[kind]
-    return _of_four(size) if known else None
-
-
-def _of_four(topology: str) -> tuple[int, int]:
-    n_chips = math.prod(map(int, topology.split("x")))
-    return (1, n_chips) if n_chips < 4 else (n_chips // 4, 4)
+    n_chips, ascending = math.prod(sizes), sizes and sizes == sorted(sizes)
+    cuboid = ascending and not any(part % 4 for part in sizes) and n_chips <= MOST_CHIPS[kind]
+    return (n_chips // 4, 4) if size in CUBES or cuboid else None

@@ -87,10 +87,6 @@ class Backend(abc.ABC):
         """Trains the job, as the scheduler's task; returns the exit code."""
         raise self._lacks("has no tasks that a scheduler starts: it defines no run_task")
 
-    def defines(self, method: str) -> bool:
-        """Whether it has a method of its own where this class has only one that refuses."""
-        return getattr(type(self), method) is not getattr(Backend, method)
-
     def _lacks(self, what: str) -> UserError:
         return UserError(f"--backend={self.name} {what}")
 
@@ -111,16 +107,14 @@ def backend(name: str) -> Backend:
 
 def module(name: str) -> types.ModuleType:
     """The Python file of the backend `name`; its flags are defined."""
-    return _module(os.path.abspath(name) if name.endswith(".py") else name)
-
-
-@functools.cache  # the flags of a Python file can be defined once
-def _module(name: str) -> types.ModuleType:
     if name.endswith(".py"):
-        return cli.load_module(name, "--backend")
+        return _load(os.path.abspath(name), "--backend")
     if name not in BACKENDS:
         raise UserError(f"--backend={name}: choose {', '.join(BACKENDS)}, or the path of a Python file")
     return importlib.import_module(f"launch.{name}")
+
+
+_load = functools.cache(cli.load_module)  # the flags of a Python file can be defined once
 
 
 @dataclasses.dataclass

@@ -17,7 +17,7 @@ from jmoe import cli
 from jmoe.errors import UserError
 from jmoe.storage import ownership
 from launch import sweepfile, trainer
-from launch.backend import Sweep
+from launch.backend import Backend, Sweep
 from launch.jobs import Job
 
 
@@ -35,7 +35,7 @@ def cancel_job(sweep: Sweep, job: Job, patience: float) -> str:
     waits = sweep.engine.ON_THIS_MACHINE and owner and not owner.has_ended() and not job.failure().get("for_good")
     if job.done() or not (waits or state and not state.startswith("failed")):
         raise UserError(f"job {job.name} is neither running nor queued: there is nothing to stop")
-    if sweep.engine.defines("cancel_job"):
+    if type(sweep.engine).cancel_job is not Backend.cancel_job:  # which refuses
         trainer.give_up(job, "cancelled by launch.cancel", "cancelled")
     return f"cancelled job {job.name}: {sweep.engine.cancel_job(sweep, job, patience)}"
 

@@ -11,7 +11,6 @@ if __name__ == "__main__":
 
 import csv
 import io
-import json
 import os
 
 from absl import flags
@@ -34,7 +33,10 @@ def write(sweep: Sweep) -> tuple[str, int]:
     number of missing runs, without those whose failure was accepted. UserError where runs.csv would mix versions."""
     rows, missing, given_up = rows_of(sweep)
     path, text = sweep.workdir / "runs.csv", io.StringIO()
-    writer = csv.DictWriter(text, columns(rows))
+    # in the order of the row with the most columns: those of older versions lack some, and may have others
+    fields = dict.fromkeys(name for row in sorted(rows, key=len, reverse=True) for name in row)
+    own = [name for name in fields if name not in LAW_COLUMNS + TRACES]
+    writer = csv.DictWriter(text, [*LAW_COLUMNS, *own, *(TRACES if rows else ())])
     writer.writeheader()
     writer.writerows(rows)
     storage.write_whole(path, text.getvalue())
@@ -47,18 +49,9 @@ def write(sweep: Sweep) -> tuple[str, int]:
     return report, len(missing)
 
 
-def columns(rows: list[dict]) -> list[str]:
-    """LAW_COLUMNS, then every other column that some row has, then TRACES. A row of an older version lacks some. The
-    order is that of the row with the most columns, whichever comes first, then those that only other rows have."""
-    fields = dict.fromkeys(name for row in sorted(rows, key=len, reverse=True) for name in row)
-    own = [name for name in fields if name not in LAW_COLUMNS + TRACES]
-    return [*LAW_COLUMNS, *own, *(TRACES if rows else ())]
-
-
 def rows_of(sweep: Sweep) -> tuple[list[dict], dict[str, str], dict[str, str]]:
     """(rows of the finished runs, {missing run: why}, {run of a job whose failure was accepted: why it failed}).
-    UserError where there are two versions of code or corpus, or a config that is not the sweep's, and sweep.mix does
-    not allow it."""
+    UserError where sweep.mix does not allow two versions of code or corpus, or a config that is not the sweep's."""
     rows, configs, missing, given_up, files = [], [], {}, {}, files_of(sweep.workdir)
     finished = storage.of_each(lambda job: job.results(files), sweep.jobs, sweep.workdir)
     for job, results in zip(sweep.jobs, finished):
@@ -96,10 +89,9 @@ def rows_of(sweep: Sweep) -> tuple[list[dict], dict[str, str], dict[str, str]]:
 
 def _is_config_of(job: Job, config: dict) -> bool:
     """Whether a result's config is the one that the job is named after; only the corpus may have been pinned since."""
-    config = json.loads(json.dumps(config))
-    config["data"]["fingerprint"] = job.overrides.get("data.fingerprint", config["data"]["fingerprint"])
-    unpinned = config | {"data": config["data"] | {"fingerprint": ""}}
-    return job.name[-8:] in (digest(config), digest(unpinned))
+    data = config["data"]
+    fingerprints = job.overrides.get("data.fingerprint", data["fingerprint"]), ""
+    return job.name[-8:] in [digest(config | {"data": data | {"fingerprint": found}}) for found in fingerprints]
 
 
 def main(_: object) -> None:
@@ -108,7 +100,7 @@ def main(_: object) -> None:
     report, n_missing = write(sweep)
     print(report, flush=True)
     if flags.FLAGS.on_done:
-        hooks.done(sweep, n_missing)
+        hooks.run("on_done", sweep.options.get("on_done"), sweep.workdir, JMOE_RUNS_MISSING=n_missing)
 
 
 if __name__ == "__main__":

@@ -37,9 +37,8 @@ def keep(job: Job, rank: int) -> None:
 
 
 def logs(sweep: Sweep, job: Job, item: dict | None, rank: int | None, attempt: int | None) -> bytes:
-    """What process `rank` (by default the first) printed in its pod of the JobSet `item`, and, if no rank is given, the
-    JobSet's conditions and events. Of an `attempt`: its kept log; the newest attempt is the pod that runs, if one does.
-    UserError where there is no JobSet, no pod or no such attempt."""
+    """What process `rank`, or the first, printed in its pod of the JobSet `item`; and, without a rank, the JobSet's
+    conditions and events. Of an `attempt`: its kept log; the newest is that of the pod that runs, if one does."""
     pod = _pod(sweep, item, rank or 0) if item else None
     if attempt is not None:
         kept = sorted((job.folder / "logs").glob(f"*-rank{rank or 0}.txt"))

@@ -50,11 +50,6 @@ def run(flag: str, command: list[str] | None, workdir: epath.Path, **variables: 
         print(f"--{flag}: {command[0]} failed: {code}", file=sys.stderr)
 
 
-def done(sweep: Sweep, n_missing: int) -> None:
-    """Runs the command of --on_done."""
-    run("on_done", sweep.options.get("on_done"), sweep.workdir, JMOE_RUNS_MISSING=n_missing)
-
-
 def failed(sweep: Sweep, job: Job) -> None:
     """Runs the command of --on_failure if the job has failed for good, once; failure.json then says so."""
     failure, command = job.failure(), sweep.options.get("on_failure")

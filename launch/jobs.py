@@ -76,9 +76,8 @@ class Job:
         return self.local_folder / "lock"
 
     def results(self, files: Files | None = None) -> dict[str, dict]:
-        """Finished branches by name; a damaged result.json counts as unfinished: its trainer writes it anew.
-
-        A result that is not among the sweep's `files`, as `files_of` lists them, is not read."""
+        """Finished branches by name; a damaged result.json counts as unfinished: its trainer writes it anew. One
+        that is not among the sweep's `files`, as `files_of` lists them, is not read."""
         results = {}
         for branch in self.budgets:
             with contextlib.suppress(Damaged):

@@ -1,11 +1,14 @@
 """The embedded backend: a pool of trainer processes on this machine, one for each GPU or share of the cores."""
 
 import glob
+import itertools
 import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+
+from tqdm import tqdm
 
 from jmoe import cli
 from jmoe.errors import UNAVAILABLE, Interrupted, Unavailable, UserError
@@ -14,7 +17,6 @@ from jmoe.storage import identity, lease, ownership
 from launch import accelerators, hooks, output, trainer
 from launch.backend import Backend, Sweep
 from launch.jobs import Job, files_of
-from launch.progress import Progress
 
 POLL_SECONDS = 0.3
 
@@ -30,9 +32,8 @@ class Local(Backend):
         return n_devices or place["n_devices"], memory or place["memory"]
 
     def submit(self, sweep: Sweep) -> str:
-        """Trains every job that is not finished, largest first; the causes of failures are kept in the jobs' folders.
-        Interrupted on Ctrl-C or SIGTERM, once the trainers have saved and stopped; UserError where the code or a config
-        was edited meanwhile; Unavailable where the store gives no answer."""
+        """Trains every job that is not finished, largest first. Interrupted on Ctrl-C or SIGTERM, once the trainers
+        have saved and stopped; UserError where code or config was edited; Unavailable if the store is away."""
         files = files_of(sweep.workdir)
         todo = sorted((job for job in sweep.trained if not job.over(files)), key=lambda job: job.flops)
         if not todo:
@@ -115,8 +116,7 @@ class Local(Backend):
 
 def workers(n_jobs: int, threads: int = 1) -> list[dict]:
     """Places for trainers: one for each GPU, one for all TPU chips, else one for every `threads` cores; n_jobs at most.
-    Each has a trainer's "env", which fixes its CPU threads, and "cores", the "n_devices" that it will see, and each
-    device's bytes of "memory", or None."""
+    Each has a trainer's "env", with its CPU threads, and "cores", its "n_devices", and the bytes of each's "memory"."""
     cores = cli.cores()
     platform = os.environ.get("JAX_PLATFORMS", "")
     on_gpus = visible_gpus(len(glob.glob("/dev/nvidia[0-9]*"))) if platform in ("", "cuda", "gpu") else []
@@ -137,8 +137,7 @@ def visible_gpus(n: int) -> list[str]:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if n == 0 or visible is None:
         return [str(i) for i in range(n)]
-    named = [name.strip() for name in visible.split(",")]
-    return named[: next((i for i, name in enumerate(named) if name in ("", "-1")), len(named))]
+    return list(itertools.takewhile(lambda name: name not in ("", "-1"), map(str.strip, visible.split(","))))
 
 
 def _gpu_memory() -> float | None:
@@ -194,10 +193,10 @@ class _Pool:
             if code == 0:
                 trainer.forget_cause(job)
             elif code == UNAVAILABLE:  # the store did not answer: nothing is wrong with the job
-                self._progress.say(f"{name}: {ended.cause(code)}; trying again")
+                tqdm.write(f"{name}: {ended.cause(code)}; trying again")
             elif not asked and (failure := trainer.failed(ended, code, self._sweep.retries)):
                 how = "failed" if failure["for_good"] else "died, trying again"
-                self._progress.say(f"{name} {how}: {failure['cause']}")
+                tqdm.write(f"{name} {how}: {failure['cause']}")
                 hooks.failed(self._sweep, job)
             if not job.done():
                 (self._failed if job.stands_still() else self.todo).append(job)
@@ -207,6 +206,71 @@ class _Pool:
         """Ends the trainers once they have saved; a second signal ends them at once."""
         running = [started.process for started, _ in self.running.values()]
         if received and running:
-            self._progress.say(f"asking {len(running)} trainers to save and stop; a second Ctrl-C ends them at once")
+            tqdm.write(f"asking {len(running)} trainers to save and stop; a second Ctrl-C ends them at once")
         trainer.end(running, hurry=lambda: len(received) > 1)
         self._progress.close()
+
+
+class Progress:
+    """The progress of `jobs`, on a terminal or in a log: one bar over their FLOPs, and a line for each finished run."""
+
+    def __init__(self, jobs: list[Job]) -> None:
+        self._every = 10.0 if storage.is_remote(jobs[0].folder) else 0.0  # seconds between looks: objects are slow
+        self._jobs, self._next = jobs, 0.0
+        files = self._files()
+        self._known = {(job.name, branch) for job in jobs for branch in job.results(files)}
+        self._n_runs = sum(len(job.budgets) for job in jobs)
+        self._tokens = {job.name: job.progress()[0] for job in jobs}  # at the last look
+        self._total, self._first, self._began = sum(job.flops for job in jobs), self._flops(), time.monotonic()
+        line = "{desc} {percentage:3.0f}%|{bar}| {elapsed} so far, {remaining} left{postfix}"
+        self._bar = tqdm(total=self._total, initial=self._first, smoothing=0.05, disable=None, bar_format=line)
+        if self._known:
+            tqdm.write(f"{len(self._known)} of {self._n_runs} runs were done before")
+
+    def update(self, running: list[Job], waiting: Sequence[Job] = ()) -> None:
+        """Looks at the jobs' folders: prints which runs have ended since the last look, and shows how the `running`
+        jobs stand and that the `waiting` ones wait for their earlier trainer."""
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + self._every
+        standing, files = [], self._files()
+        short = lambda job: job.name.rsplit("-", 1)[0]
+        for job in self._jobs:
+            if job not in running and all((job.name, branch) in self._known for branch in job.budgets):
+                continue
+            for branch, run in job.results(files).items():
+                if (job.name, branch) in self._known:
+                    continue
+                self._known.add((job.name, branch))
+                tqdm.write(
+                    f"run {len(self._known)} of {self._n_runs}: d_model {run['d_model']}, {run['n_experts']} experts, "
+                    f"{run['n_tokens']} tokens: loss {run['loss']:.4f}; {self._left()} left"
+                )
+            self._tokens[job.name], loss = job.progress()
+            if job in running:
+                how = "loading and compiling" if loss is None else f"loss {loss:.2f}"
+                standing.append(f"{short(job)} {how if job.training_tokens > self._tokens[job.name] else 'evaluating'}")
+        standing += [f"{short(job)} waits for its earlier trainer to save" for job in waiting]
+        self._bar.set_description_str(f"run {min(len(self._known) + 1, self._n_runs)} of {self._n_runs}", refresh=False)
+        self._bar.set_postfix_str(", ".join(standing) or "starting", refresh=False)
+        self._bar.n = self._flops()
+        self._bar.refresh()
+
+    def _files(self) -> dict | None:
+        """The sweep's files, listed by one request; None on a disk, where looking at each file is as cheap."""
+        return files_of(self._jobs[0].folder.parent.parent) if self._every else None
+
+    def close(self) -> None:
+        self._next = 0.0
+        try:
+            self.update([])
+        except Unavailable:
+            tqdm.write("the store gives no answer: launch.status says later which runs have ended")
+        self._bar.close()
+
+    def _left(self) -> str:
+        done, whole = self._flops() - self._first, self._total - self._first
+        return tqdm.format_interval((time.monotonic() - self._began) * (whole / done - 1)) if done else "unknown time"
+
+    def _flops(self) -> float:
+        return sum(job.flops * self._tokens[job.name] / job.training_tokens for job in self._jobs)

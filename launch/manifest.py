@@ -137,7 +137,7 @@ def jobset(sweep: Sweep, job: Job) -> dict:
 
     options, name = sweep.options, f"{sweep.id}-{job.name}"
     place = accelerators.parse(options["accelerator"], options["n_slices"])
-    resource = "google.com/tpu" if place.is_tpu else "nvidia.com/gpu"
+    resource = "google.com/tpu" if place.topology else "nvidia.com/gpu"
     node, tolerations = _machine(options, place)
     labels = options.get("label", {}) | {SWEEP: sweep.id, JOB: job.name}
     annotations = options.get("annotation", {})
@@ -148,7 +148,7 @@ def jobset(sweep: Sweep, job: Job) -> dict:
         "name": name,
         "namespace": options["namespace"],
         "labels": labels | {"kueue.x-k8s.io/queue-name": options["queue"]},
-        "annotations": annotations | (exclusive if place.is_tpu and place.n_hosts > 1 else {}) or None,
+        "annotations": annotations | (exclusive if place.topology and place.n_hosts > 1 else {}) or None,
         "ttl_seconds": None if ttl is None else int(ttl * 3600),
         "retries": sweep.retries,
         "for_good": FOR_GOOD,
@@ -156,8 +156,6 @@ def jobset(sweep: Sweep, job: Job) -> dict:
         "n_hosts": place.n_hosts,
         "known_codes": [FOR_GOOD, *AGAIN],
         "pod_labels": labels,
-        # the autoscaler may not move a pod to empty its machine: that would cost a restart
-        "pod_annotations": {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"} | annotations,
         "seconds_to_save": SPOT_SECONDS_TO_SAVE if options.get("spot") else SECONDS_TO_SAVE,
         "service_account": options.get("service_account"),
         "priority_class": options.get("priority_class"),
@@ -166,14 +164,18 @@ def jobset(sweep: Sweep, job: Job) -> dict:
         "tolerations": [{"key": resource, "operator": "Exists", "effect": "NoSchedule"}, *tolerations],
         "image": options["image"],
         "args": [literal(f"--workdir={os.fspath(sweep.workdir)}"), f"--job={job.name}"],
-        "env": _environment(sweep, name, place),
+        "compiled": literal(os.fspath(sweep.workdir / "compiled")),
         "secrets": [{"secretRef": {"name": secret}} for secret in options.get("secret") or ()] or None,
         "chips": {resource: str(place.chips_per_host)},  # a quantity
     }
     text = string.Template(TEMPLATE.read_text()).substitute({key: json.dumps(value) for key, value in values.items()})
     made = merged({}, yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
     template = made["spec"]["replicatedJobs"][0]["template"]["spec"]
-    for patch in options.get("pod_patch", []):
+    several = place.n_hosts * place.n_slices > 1
+    env = {"JAX_COORDINATOR_ADDRESS": f"{name}-slice-0-0.{name}:{COORDINATOR_PORT}"} if several else {}
+    env = [{"name": key, "value": literal(value)} for key, value in (env | options.get("env", {})).items()]
+    own = {"metadata": {"annotations": annotations}, "spec": {"containers": [{"name": "trainer", "env": env}]}}
+    for patch in [own, *options.get("pod_patch", [])]:
         template["template"] = merged(template["template"], patch)
     return made
 
@@ -182,8 +184,8 @@ def _machine(options: dict, place: accelerators.Slice) -> tuple[dict[str, str], 
     """The node selector of the machines that the options name, and the tolerations that these nodes' taints require, by
     GKE's documentation of spot VMs, of consuming reservations, of flex-start and of Arm nodes."""
     taint = lambda key, value: {"key": key, "operator": "Equal", "value": value, "effect": "NoSchedule"}
-    node = {f"{GKE}{'tpu-' if place.is_tpu else ''}accelerator": accelerators.GKE[place.kind]}
-    node |= {f"{GKE}tpu-topology": place.topology} if place.is_tpu else {}
+    node = {f"{GKE}{'tpu-' if place.topology else ''}accelerator": accelerators.GKE[place.kind]}
+    node |= {f"{GKE}tpu-topology": place.topology} if place.topology else {}
     tolerations = []
     if options.get("spot"):
         node[f"{GKE}spot"] = "true"
@@ -204,17 +206,3 @@ def _machine(options: dict, place: accelerators.Slice) -> tuple[dict[str, str], 
 def literal(argument: str) -> str:
     """The argument, escaped: Kubernetes expands $(NAME) in commands, and $$ is how it writes $."""
     return argument.replace("$", "$$")
-
-
-def _environment(sweep: Sweep, name: str, place: accelerators.Slice) -> list[dict]:
-    slice_index = {"fieldRef": {"fieldPath": "metadata.labels['jobset.sigs.k8s.io/job-index']"}}
-    env = [
-        {"name": "JAX_COMPILATION_CACHE_DIR", "value": literal(os.fspath(sweep.workdir / "compiled"))},
-        {"name": "JMOE_HOSTS", "value": str(place.n_hosts)},
-        {"name": "JMOE_SLICES", "value": str(place.n_slices)},
-        {"name": "JMOE_SLICE_INDEX", "valueFrom": slice_index},
-    ]
-    if place.n_hosts * place.n_slices > 1:
-        address = f"{name}-slice-0-0.{name}:{COORDINATOR_PORT}"
-        env.append({"name": "JAX_COORDINATOR_ADDRESS", "value": address})
-    return env + [{"name": key, "value": literal(value)} for key, value in sweep.options.get("env", {}).items()]

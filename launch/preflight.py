@@ -1,6 +1,8 @@
 """Before anything is submitted: fixes the corpus that all jobs share, and finds the jobs whose mesh, memory or tokens
 would keep them from training where they are sent."""
 
+import sys
+
 from ml_collections import ConfigDict
 
 from jmoe.config import counts, weights
@@ -12,7 +14,7 @@ from jmoe.run.schedule import Schedule
 from jmoe.storage.cache import cache_dir
 from jmoe.text import corpus, supply
 from launch.backend import Sweep
-from launch.jobs import Files, Job
+from launch.jobs import Files
 
 MOST_NAMED = 5  # jobs that one error names
 
@@ -46,12 +48,12 @@ def check(reasons: list[str]) -> None:
         raise UserError(f"nothing is started, for these jobs could not train:\n{named}{more}")
 
 
-def pin_corpus(sweep: Sweep, configs: dict[str, ConfigDict], earlier: dict[str, Job]) -> dict:
+def pin_corpus(sweep: Sweep, configs: dict[str, ConfigDict]) -> dict:
     """Prepares each corpus once and gives its fingerprint to all its jobs, later ones too: all see the same text.
     Returns the corpora that are on this machine, by fingerprint. UserError where a corpus cannot be loaded, or the
     sweep has two and --mix does not allow it."""
     key = lambda job: configs[job.name].data.to_json(sort_keys=True)
-    pins = {key(job): earlier[job.name].corpus for job in sweep.trained if job.name in earlier}
+    pins = {key(job): job.corpus for job in sweep.trained if job.corpus}  # of earlier starts
     fingerprints, corpora = {}, {}
     for job in sweep.trained:
         if key(job) not in fingerprints:
@@ -70,9 +72,9 @@ def pin_corpus(sweep: Sweep, configs: dict[str, ConfigDict], earlier: dict[str, 
     return corpora
 
 
-def tokens(sweep: Sweep, configs: dict[str, ConfigDict], corpora: dict, files: Files) -> tuple[list[str], list[str]]:
-    """A sentence for each job whose corpus has too few tokens, and the warnings about held-out text; only for corpora
-    that are on this machine. `files` as jobs.files_of lists them."""
+def tokens(sweep: Sweep, configs: dict[str, ConfigDict], corpora: dict, files: Files) -> None:
+    """Prints the warnings about held-out text. UserError where a job's corpus has too few tokens. Looks only at corpora
+    that are on this machine; `files` as jobs.files_of lists them."""
     reasons, warnings = [], {}
     for job in sweep.trained:
         if job.corpus in corpora and not job.done(files):
@@ -82,16 +84,16 @@ def tokens(sweep: Sweep, configs: dict[str, ConfigDict], corpora: dict, files: F
                 warnings |= {warning: None} if warning else {}
             except UserError as error:
                 reasons.append(f"{job.name}: {error}")
-    return reasons, list(warnings)
+    check(reasons)
+    for warning in warnings:
+        print(warning, file=sys.stderr)
 
 
 def least_bytes(config: ConfigDict, sizes: tuple[int, int, int]) -> int:
     """The least bytes that a step takes on a device of a mesh of `sizes` (data, expert, model); it will take more.
-
     Counts each parameter and its two AdamW moments, or Muon's one, in float32; its gradient in the type that it is
-    computed in (all exist at once, because they are clipped by their common norm); and what each block keeps for the
-    backward pass.
-    """
+    computed in (all exist at once, because they are clipped by their common norm); and what blocks keep for the way
+    back."""
     data, expert, tensor = sizes
     model, narrow = config.model, 2 if config.model.dtype == "bfloat16" else 4
     mesh = dict(data=data, expert=expert, model=tensor)

@@ -40,9 +40,7 @@ EXPORT = ("PATH", "HOME", "USER", "LANG", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "TMP
 EXPORT += ("GOOGLE_APPLICATION_CREDENTIALS", "STORAGE_EMULATOR_HOST")  # where a key lies, never a key
 EXPORT_PREFIXES = ("PYTHON", "JAX_", "XLA_", "JMOE_", "XDG_", "TPU_", "CUDA_", "NCCL_", "TENSORSTORE_")
 
-SBATCH = flags.DEFINE_multi_string(
-    "sbatch", [], "slurm: an additional option for sbatch, e.g. --sbatch=--partition=gpu."
-)
+flags.DEFINE_multi_string("sbatch", [], "slurm: an additional option for sbatch, e.g. --sbatch=--partition=gpu.")
 
 
 class Slurm(Backend):
@@ -52,7 +50,7 @@ class Slurm(Backend):
     job_of_task, run_task = staticmethod(slurm_task.job_of_task), staticmethod(slurm_task.run_task)
 
     def options(self) -> dict:
-        return {"sbatch": SBATCH.value}
+        return {"sbatch": flags.FLAGS.sbatch}
 
     def check(self, sweep: Sweep) -> None:
         for option in sweep.options["sbatch"]:
@@ -89,13 +87,11 @@ class Slurm(Backend):
         if not todo:
             others = "the others are done; launch.collect writes runs.csv" if queued else "all runs are done"
             return f"nothing to submit: {len(queued)} jobs are queued or running, {others}"
-        if "\\" in os.fspath(folder):  # the cache's own name has one
-            raise UserError(f"Slurm can write no output to {folder}, because of the backslash; set JMOE_CACHE")
         todo.sort(key=lambda job: -job.flops)
         folder.mkdir(parents=True, exist_ok=True)
         written = os.fspath(folder).replace("%", "%%")  # Slurm expands % in this path
         before = sorted({task.partition("_")[0] for task, _, _, _ in tasks}) if cap else []
-        script, arrays = folder / "run.sh", []
+        script, arrays, here = folder / "run.sh", [], f"--workdir={os.fspath(sweep.workdir)}"
         write_whole(script, SCRIPT)
         for start in range(0, len(todo), LARGEST_ARRAY):
             part = todo[start : start + LARGEST_ARRAY]
@@ -104,17 +100,16 @@ class Slurm(Backend):
             comment = f"{datetime.datetime.now():%Y%m%d-%H%M%S-%f}"
             names = folder / f"{comment}.json"
             write_whole(names, json.dumps([[job.name] for job in part]))
-            task = [sys.executable, "-m", "launch.task", f"--workdir={os.fspath(sweep.workdir)}", f"--array={names}"]
             own = [f"--job-name={sweep.id}", f"--output={written}/{comment}_%a.txt", f"--comment={comment}"]
             own += ["--requeue", f"--signal=TERM@{SECONDS_TO_SAVE}"]
             own.append(f"--array=0-{len(part) - 1}" + f"%{cap}" * bool(cap))
             if cap and (before or arrays):  # %N caps one array only, so the arrays run one after another
                 own.append(f"--dependency=afterany:{':'.join(before + arrays[-1:])}")
-            arrays.append(_sbatch(script, own + sweep.options["sbatch"], task))
-        collect = [sys.executable, "-m", "launch.collect", f"--workdir={os.fspath(sweep.workdir)}", "--on_done"]
+            arrays.append(_sbatch(script, own + sweep.options["sbatch"], "launch.task", here, f"--array={names}"))
         own = [f"--job-name={sweep.id}-collect", f"--output={written}/%A-collect.txt", "--ntasks=1"]
         own.append(f"--dependency=afterany:{':'.join(arrays)}")
-        _sbatch(script, own + [o for o in sweep.options["sbatch"] if o.split("=")[0] in COLLECT_TOO], collect)
+        own += [option for option in sweep.options["sbatch"] if option.split("=")[0] in COLLECT_TOO]
+        _sbatch(script, own, "launch.collect", here, "--on_done")
         return f"submitted {len(todo)} jobs as array {', '.join(arrays)}; {len(queued)} were queued or running before"
 
     def states(self, sweep: Sweep) -> dict[str, str]:
@@ -129,7 +124,7 @@ class Slurm(Backend):
         if rank is not None or attempt is not None:
             return _of_rank(output.log(job, attempt), rank)
         path = _output(sweep, job)
-        said = f"==> {path} <==\n".encode() + pathlib.Path(path).read_bytes() if path else b""
+        said = f"==> {path} <==\n".encode() + path.read_bytes() if path else b""
         return said if said and not job.log.exists() else output.log(job) + said
 
     def cancel(self, sweep: Sweep, patience: float) -> str:
@@ -160,7 +155,7 @@ class Slurm(Backend):
     def reason(self, sweep: Sweep, job: Job) -> str:
         """The last error, else last line, in the output of the job's newest task; "" if none, or cancelled."""
         if path := _output(sweep, job):
-            lines = [line for line in pathlib.Path(path).read_text(errors="replace").splitlines() if line.strip()]
+            lines = [line for line in path.read_text(errors="replace").splitlines() if line.strip()]
             errors = [line for line in lines if re.search(r"\berror: |Error\b", line)] or lines
             if errors and "CANCELLED" not in errors[-1]:
                 return f"{errors[-1].strip()[:1000]} ({path})"
@@ -194,30 +189,28 @@ def _of_rank(text: bytes, rank: int | None) -> bytes:
     return b"".join(line[2] for line in labelled if line and int(line[1]) == rank)
 
 
-def _output(sweep: Sweep, job: Job) -> str | None:
-    """The path of the output of the newest task that the job was given to, or None if nothing was printed."""
-    folder = os.fspath(_folder(sweep))
-    path = os.path.join(folder, _tasks(folder).get(job.name, "none"))
-    return path if os.path.isfile(path) and os.path.getsize(path) else None
+def _output(sweep: Sweep, job: Job) -> pathlib.Path | None:
+    """The output of the newest task that the job was given to, or None if nothing was printed."""
+    path = _outputs(_folder(sweep)).get(job.name)
+    return path if path and path.is_file() and path.stat().st_size else None
 
 
 @functools.cache
-def _tasks(folder: str) -> dict[str, str]:
-    """The name of the output file of each job's newest task, from the lists in the folder."""
+def _outputs(folder: pathlib.Path) -> dict[str, pathlib.Path]:
+    """The output file of each job's newest task, from the lists in the folder."""
     files = {}
-    for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
-        if re.fullmatch(r"[\d-]+\.json", name):
-            with contextlib.suppress(UserError, TypeError):  # `states` reports a damaged list
-                for index, jobs in enumerate(read_list(pathlib.Path(folder, name))):
-                    files |= dict.fromkeys(jobs, f"{name.removesuffix('.json')}_{index}.txt")
+    for path in sorted(folder.glob("*.json")):
+        with contextlib.suppress(UserError, TypeError):  # `states` reports a damaged list
+            for index, jobs in enumerate(read_list(path)):
+                files |= dict.fromkeys(jobs, folder / f"{path.stem}_{index}.txt")
     return files
 
 
-def _sbatch(script: pathlib.Path, options: list[str], command: list[str]) -> str:
-    """Submits a batch job; returns its id."""
+def _sbatch(script: pathlib.Path, options: list[str], *command: str) -> str:
+    """Submits a batch job that runs python -m `command`; returns its id."""
     exported = [v for v in os.environ if v in EXPORT or v.startswith(EXPORT_PREFIXES)]
     fixed = ["--parsable", "--open-mode=append", f"--export={','.join(exported)}"]
-    answer = call("sbatch", *fixed, *options, str(script), *command)
+    answer = call("sbatch", *fixed, *options, str(script), sys.executable, "-m", *command)
     if not (number := answer.split(";")[0].strip()).isdigit():
         raise UserError(f"sbatch queued nothing; it said: {' '.join(answer.split()) or 'nothing'}")
     return number

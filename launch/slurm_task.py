@@ -31,9 +31,8 @@ def job_of_task(path: str) -> str:
 
 
 def run_task(sweep: Sweep, job: Job) -> int:
-    """Has srun start trainers on the nodes of this array task until the job is done or has failed for good, or Slurm
-    takes the nodes away; queues the task again if the trainers were asked to stop or the store gives no answer.
-    UserError outside of an array."""
+    """Trains on the nodes of this array task until the job is done or has failed for good, or Slurm takes the nodes
+    away; queues the task again if it was asked to stop or the store gives no answer. UserError outside of an array."""
     if not {"SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID"} <= os.environ.keys():
         raise UserError("Slurm starts the tasks of this sweep: there is no SLURM_ARRAY_JOB_ID here")
     try:
@@ -117,9 +116,8 @@ def read_list(path: pathlib.Path) -> list:
 
 
 def call(*command: str, patient: bool = False) -> str:
-    """What one of Slurm's commands prints. UserError where the command is not on this machine, or it failed; the
-    message quotes what it printed. A `patient` call is repeated for as long as the controller is away: the task and its
-    nodes work on without it."""
+    """What one of Slurm's commands prints. UserError where it is not on this machine, or it failed; that quotes it. A
+    `patient` call is repeated for as long as the controller is away: the task and its nodes work on without it."""
     while True:
         try:
             done = subprocess.run(command, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL)

@@ -93,9 +93,7 @@ def look(sweep: Sweep, states: dict[str, str] | None, dollars_per_hour: float | 
     Of the sweep: workdir, backend, runs_done, runs, jobs, logs (a folder, where it is not the jobs' own), and owner:
     the process at work on it, in words, or null; hours, n_chips (of a job), dollars_per_hour (of a chip), dollars and
     hours_left, each null where it is not known. Of a job: name, runs_done, runs, state, tokens and training_tokens,
-    loss (null before its first step), failure, more (in words), hours, hours_left, and active: whether it runs, or
-    waits in a queue.
-    """
+    loss (null before its first step), failure, more (in words), hours, hours_left, active (it runs, or is queued)."""
     files = files_of(sweep.workdir)
     jobs = storage.of_each(lambda job: _job(sweep, job, files, states), sweep.jobs, sweep.workdir)
     owner = ownership.owner(sweep.lock)

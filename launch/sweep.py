@@ -31,9 +31,8 @@ from jmoe.storage import files as storage
 from jmoe.storage import ownership
 from launch import accelerators, collect, hooks, preflight, sweepfile, varied
 from launch import backend as backend_lib
-from launch import jobs as jobs_lib
 from launch.backend import SECONDS_TO_SUBMIT, Sweep
-from launch.jobs import Job
+from launch.jobs import MIXABLE, Job, files_of, load
 
 SWEEP = flags.DEFINE_string("sweep", None, "Sweep file, e.g. configs/sweeps/quickstart.py.")
 WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the sweep: jobs, logs, runs.csv; a folder or gs://...")
@@ -47,18 +46,12 @@ STALL_MINUTES = flags.DEFINE_float(
     "stall_minutes", 60.0, "Minutes without a sign of life until a trainer is stopped and tried again; 0: never.", 0
 )
 WORKERS = flags.DEFINE_integer("workers", None, "Most trainers, or scheduler tasks, to run at once.", 1)
-flags.DEFINE_string(
-    "on_done",
-    None,
-    "Command to run once every job is done or has failed for good. It is split into words as in a shell, but run "
-    "without one; JMOE_WORKDIR and JMOE_RUNS_MISSING are set in its environment.",
-)
-flags.DEFINE_string(
-    "on_failure",
-    None,
-    "Command to run, likewise, for each job that failed for good; JMOE_WORKDIR, JMOE_JOB and JMOE_CAUSE are set.",
-)
-MIX = flags.DEFINE_multi_enum("mix", [], jobs_lib.MIXABLE, "Let the sweep mix versions of this; it is remembered.")
+at_the_end = "Command to run once every job is done or has failed for good. It is split into words as in a shell, but "
+at_the_end += "run without one; JMOE_WORKDIR and JMOE_RUNS_MISSING are set in its environment."
+flags.DEFINE_string("on_done", None, at_the_end)
+for_each = "Command to run, likewise, for each job that failed for good; JMOE_WORKDIR, JMOE_JOB and JMOE_CAUSE are set."
+flags.DEFINE_string("on_failure", None, for_each)
+MIX = flags.DEFINE_multi_enum("mix", [], MIXABLE, "Let the sweep mix versions of this; it is remembered.")
 DRY_RUN = flags.DEFINE_bool("dry_run", False, "Print what would run, and what it costs; start and write nothing.")
 ACCELERATOR = flags.DEFINE_string(
     "accelerator", None, f"What a job runs on, such as v5e:4x4 or H100:2x8; kinds: {', '.join(accelerators.GKE)}."
@@ -73,7 +66,7 @@ def main(config_flags: list[str]) -> None:
     file, folder = SWEEP.value or "", WORKDIR.value or ""  # both are required
     workdir = storage.absolute(folder)
     engine = backend_lib.backend(BACKEND.value)
-    jobs, configs = jobs_lib.load(file, workdir, config_flags)
+    jobs, configs = load(file, workdir, config_flags)
     own = {"workers": WORKERS.value, "dollars_per_hour": DOLLARS.value}
     called = engine.ON_THIS_MACHINE or engine.CALLS_ON_DONE
     left = f": with --backend={BACKEND.value} nothing of the sweep is left to call it; give it to "
@@ -104,20 +97,16 @@ def main(config_flags: list[str]) -> None:
 def start(sweep: Sweep, configs: dict[str, ConfigDict]) -> str:
     """Starts or submits what is not done, and returns a report; the caller owns the workdir. UserError where the sweep
     cannot be started, or runs are missing at its end; Interrupted where a signal stopped it."""
-    files = jobs_lib.files_of(sweep.workdir)
-    earlier = sweepfile.resume(sweep, files)
-    corpora = preflight.pin_corpus(sweep, configs, earlier)
-    impossible, warnings = preflight.tokens(sweep, configs, corpora, files)
-    preflight.check(impossible)
-    for warning in warnings:
-        print(warning, file=sys.stderr)
+    files = files_of(sweep.workdir)
+    sweepfile.resume(sweep, files)
+    preflight.tokens(sweep, configs, preflight.pin_corpus(sweep, configs), files)
     if not sweep.engine.ON_THIS_MACHINE:
         return f"{_submit(sweep)}\npython -m launch.status --workdir={os.fspath(sweep.workdir)}"
     sweep.write()
     if report := sweep.engine.submit(sweep):
         print(report)
     report, n_missing = collect.write(sweep)
-    hooks.done(sweep, n_missing)
+    hooks.run("on_done", sweep.options.get("on_done"), sweep.workdir, JMOE_RUNS_MISSING=n_missing)
     if n_missing:
         raise UserError(f"{report}\nThe same command tries them again.")
     return report

@@ -75,9 +75,8 @@ def _parse(workdir: epath.Path, text: str) -> Sweep:
 
 
 def _read_or_rebuild(workdir: epath.Path, backend_name: str) -> Sweep | None:
-    """The sweep begun in `workdir`, or None; if sweep.json is lost, rebuilt from the jobs' folders, which is printed:
-    the flags of earlier starts are lost with it, and the backend is taken to be `backend_name`. Only for the workdir's
-    owner: it moves a damaged sweep.json aside."""
+    """The sweep begun in `workdir`, or None. If sweep.json is lost, rebuilt from the jobs' folders, without the flags
+    of earlier starts and for this backend, and says so. Only for the workdir's owner: moves a damaged one aside."""
     path = workdir / "sweep.json"
     try:
         return _parse(workdir, path.read_text())
@@ -116,16 +115,15 @@ def _job_in(folder: epath.Path, workdir: epath.Path) -> Job | None:
     return Job(folder.name, folder, "", {}, 0, 0, 0, 0, budgets, {}, code=[UNKNOWN]) if segments else None
 
 
-def resume(sweep: Sweep, files: Files) -> dict[str, Job]:
-    """The jobs of earlier starts in this workdir, by name. The sweep's jobs get the code versions of their earlier
-    starts; jobs that the sweep no longer has join it as kept ones. `files` as jobs.files_of lists them. UserError where
-    the code or the configs differ from those of jobs that have begun, and --mix does not allow it; or another backend
-    still has jobs."""
+def resume(sweep: Sweep, files: Files) -> None:
+    """Gives the sweep's jobs the code versions and the corpus of their earlier starts in this workdir; jobs that it no
+    longer has join it as kept ones. `files` as jobs.files_of lists them. UserError where the code or the configs differ
+    from those of jobs that have begun, and --mix does not allow it; or another backend still has jobs."""
     code = code_version()
     for job in sweep.jobs:
         job.code = [code]
     if (before := _read_or_rebuild(sweep.workdir, sweep.backend)) is None:
-        return {}
+        return
     sweep.mix = sorted({*sweep.mix, *before.mix})
     sweep.options |= {name: before.options[name] for name in ("threads",) if name in before.options}
     active = before.engine.states(before)
@@ -147,10 +145,9 @@ def resume(sweep: Sweep, files: Files) -> dict[str, Job]:
     of_each(lambda job: job.done(files), sweep.jobs, sweep.workdir)
     for job in sweep.jobs:
         if job.name in earlier:
-            codes = earlier[job.name].code
+            codes, job.corpus = earlier[job.name].code, earlier[job.name].corpus
             job.code = codes if job.done(files) or codes[-1] == code else [*codes, code]
     sweep.jobs += dropped
-    return earlier
 
 
 def _check_dropped(sweep: Sweep, dropped: list[Job], active: dict[str, str], files: Files) -> None:

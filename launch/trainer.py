@@ -21,9 +21,8 @@ from jmoe.storage import identity, ownership
 from jmoe.storage.cache import cache_dir
 from jmoe.storage.files import write_whole
 from jmoe.version import code_version
-from launch import jobs as jobs_lib
 from launch import output, sweepfile
-from launch.jobs import Job
+from launch.jobs import Files, Job, config_of
 
 STOPPED = (128 + signal.SIGINT, 128 + signal.SIGTERM)  # exit codes of a trainer that saved and stopped when asked
 SECONDS_TO_SAVE = 300.0  # that a trainer gets between SIGTERM and SIGKILL
@@ -32,11 +31,8 @@ _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 class Trainer:
-    """A running trainer of `job`; start() makes it.
-
-    If it shows no sign of life (steps, results, or anything printed) for `stall_minutes`, it gets SIGTERM, to save and
-    stop, and later SIGKILL. With 0 minutes it is never stopped.
-    """
+    """A running trainer of `job`; start() makes it. If it shows no sign of life (steps, results, or anything printed)
+    for `stall_minutes`, it gets SIGTERM, to save and stop, and later SIGKILL. With 0 minutes it is never stopped."""
 
     def __init__(
         self, job: Job, process: subprocess.Popen, log_start: int, stall_minutes: float, keeps_time: bool = False
@@ -64,7 +60,9 @@ class Trainer:
         if code is not None or not self._patience:
             return code
         with contextlib.suppress(Unavailable):  # a store that cannot be read says nothing of the trainer
-            if (sign := self._sign_of_life()) != self._sign:
+            log = self.job.log
+            sign = log.stat().st_size if log.exists() else 0, self.job.progress()[0], len(self.job.results())
+            if sign != self._sign:
                 self._sign, self._moved = sign, now
         if self._asked is None and now - self._moved > self._patience:
             self.stalled = f"stopped after {self._patience / 60:g} minutes without a sign of life"
@@ -79,10 +77,6 @@ class Trainer:
         while (code := self.poll()) is None:
             time.sleep(0.2)
         return code
-
-    def _sign_of_life(self) -> Any:
-        log = self.job.log
-        return log.stat().st_size if log.exists() else 0, self.job.progress()[0], len(self.job.results())
 
     def lines(self) -> list[str]:
         """The lines that the trainer, and srun if that started it, have printed, without srun's labels."""
@@ -132,15 +126,12 @@ def start(
     cores: list[int] | None = None,
     prefix: Sequence[str] = (),
 ) -> Trainer | None:
-    """Starts the trainer of `job`; None if an earlier one still runs. UserError where the config file or the code has
-    changed since the job was made.
-
-    `env` has environment variables beyond this process's, `cores` the CPU cores that the trainer may use, and `prefix`
-    is a command, such as srun's, that the trainer's argument list is appended to.
-    """
+    """Starts the trainer of `job`, on these CPU `cores` and with `env` beyond this process's environment; its argument
+    list is appended to the command `prefix`, such as srun's. None if an earlier one still runs. UserError where the
+    config file or the code has changed since the job was made."""
     if (version := code_version()) != job.code[-1]:
         raise UserError(f"job {job.name} belongs to code {job.code[-1]}, this machine has {version}")
-    jobs_lib.config_of(job)
+    config_of(job)
     if (lock := ownership.lock(job.lock)) is None:
         return None
     env = {
@@ -199,9 +190,9 @@ def failed(trainer: Trainer, code: int, retries: int) -> dict:
         return {}
     if (before := job.failure()).get("for_good"):  # launch.cancel, say, marked it meanwhile
         return before
-    with contextlib.suppress(ownership.Taken):
-        with ownership.hold(job.folder / "train.lock", "launch, which notes a failure"):
-            return fail(job, cause, explained(code, cause), retries)
+    lock = job.folder / "train.lock"
+    with contextlib.suppress(ownership.Taken), ownership.hold(lock, "launch, which notes a failure"):
+        return fail(job, cause, explained(code, cause), retries)
     return {}
 
 
@@ -224,7 +215,7 @@ def give_up(job: Job, cause: str, how: str) -> None:
     write_whole(job.folder / "failure.json", json.dumps(failure | {how: True}, indent=1))
 
 
-def forget_cause(job: Job, files: jobs_lib.Files | None = None) -> None:
+def forget_cause(job: Job, files: Files | None = None) -> None:
     """Deletes the record of the job's failure, but not that of an accepted one; `files` as in Job.results."""
     if job.has("failure.json", files) and not job.given_up(files):
         (job.folder / "failure.json").unlink(missing_ok=True)
