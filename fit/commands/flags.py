@@ -7,8 +7,7 @@ from absl import flags
 
 from fit.api import Answer
 from fit.asked.fields import Asked, needed, pairs, switch, text
-from fit.data import frames
-from fit.data.table import Table, plain
+from fit.data.table import Table, plain, read
 from fit.importers import KEPT
 from fit.lawbook import lawfile
 
@@ -48,7 +47,7 @@ class Columns(Asked):
 
     def read(self, path: str) -> Table | str:
         """The table by these names; the path where there are none, for a law may know its own."""
-        return frames.read(path, self.columns) if self.columns else path
+        return read(path, self.columns) if self.columns else path
 
 
 @dataclasses.dataclass(kw_only=True)
