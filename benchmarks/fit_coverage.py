@@ -86,10 +86,10 @@ def design_of(name):
 def one(seed, form, make, truth, experts, noise):
     """Which true values the intervals of one simulation contain: {what: booleans}."""
     runs, labels = make(seed)
-    form, settings = FORMS[form], Settings(weight_decay=None)
+    form, settings = FORMS[form], Settings(weight_decay=None, bootstrap=100)
     runs = dataclasses.replace(runs, trunks=labels)
     found, problem = fitting.fit_by_default(form, runs, settings, quiet=True)
-    record = how_sure(problem, found, fitting.Options(bootstrap=100), quiet=True)
+    record = how_sure(problem, found, quiet=True)
     law, true = Law("simulated", form, found.coefficients, record), Law("true", form, truth, {})
     held, rng = {}, np.random.default_rng([seed, 1])
     e = np.array(experts, float)

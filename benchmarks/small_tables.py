@@ -6,7 +6,7 @@ Of every table of benchmarks/extrapolation.py, each draw (numpy's default_rng([d
 law, as what `python -m fit law` takes for so few runs, which is the coupled law with weights, and as that drawn to the
 law of another table (--prior): of Chinchilla's runs or, for these, of Llama 3's. Printed: the geometric mean of the
 root mean square errors of a table's draws, and of all tables; first, how the exponents of the tables' laws differ, from
-which come the spreads in fit/fitting/prior.py. Two minutes of one core.
+which come the spreads in fit/fitting/forms.py. Two minutes of one core.
 """
 
 import os
@@ -18,7 +18,7 @@ from absl import app, flags
 
 import fit
 from benchmarks import extrapolation
-from fit.fitting.choice import DEFAULT_WEIGHTS
+from fit.fitting.forms import DEFAULT_WEIGHTS
 from fit.laws._coupled import SUFFIX
 
 RUNS = flags.DEFINE_list("runs", ["12", "16", "24"], "How many runs.")

@@ -17,8 +17,7 @@ from fit.architecture_search import holistic as holistic_laws
 from fit.architecture_search import holistic_runs, holistic_text
 from fit.asked import fits, plans, searches
 from fit.data.files import check_writable, write_text
-from fit.data.frames import read
-from fit.data.table import Table, plain
+from fit.data.table import Table, plain, read
 from fit.equal_flops import surface as surfaces
 from fit.errors import UserError
 from fit.lawbook import predictions
@@ -73,17 +72,16 @@ def law(
     asked, runs = asked or fits.Fit.of("law", options | dict(form=form)), read(runs)
     if len(asked.forms) > 1:
         raise UserError(f"--form={','.join(asked.form or ())}: expected a single form")
-    how = asked.options()
     with _float64():
-        from fit.fitting import choice, fitting, prior, solvers
+        from fit.fitting import fitting, forms, solvers
 
         with solvers.kept():
             if asked.forms:
-                asked_for = prior.drawn_to(asked.forms[0], asked.prior) if asked.prior else asked.forms[0]
-                fitted = fitting.fitted(runs, asked_for, asked.settings(asked_for), how, quiet)
+                asked_for = forms.drawn_to(asked.forms[0], asked.prior) if asked.prior else asked.forms[0]
+                fitted = fitting.fitted(runs, asked_for, asked.settings(asked_for), quiet)
                 record = fitting.record_of(fitted, quiet)
             else:
-                record = choice.fit_best(runs, asked.settings, how, quiet, asked.prior)
+                record = forms.fit_best(runs, asked.settings, quiet, asked.prior)
     record = json.loads(json.dumps(plain(record), allow_nan=False))  # as a law.json would be read
     chosen = FORMS[record["form"]]
     return Law("the fitted law", chosen, {name: float(record["coefficients"][name]) for name in chosen.names}, record)
@@ -96,7 +94,7 @@ def compare_forms(runs: object, *, asked: fits.Fit, quiet: bool = True) -> dict:
         from fit.fitting import forms, solvers
 
         with solvers.kept():
-            return forms.compare(runs, asked.forms, asked.settings(asked.forms[0]), asked.options(), quiet)
+            return forms.compare(runs, asked.forms, asked.settings(asked.forms[0]), quiet)
 
 
 def predict(law: Law | str, runs: object = None, *, asked: searches.Model | None = None, **model: object) -> Answer:

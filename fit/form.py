@@ -15,7 +15,7 @@ import dataclasses
 import itertools
 import pathlib
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from types import ModuleType
 
 import numpy as np
@@ -80,64 +80,45 @@ class Form:
     """A page as fit uses it: a module with what laws/__init__.py lists."""
 
     def __init__(self, page: typing.Any) -> None:
-        self.page = page
+        self.page, self.columns, self.presets = page, page.COLUMNS, page.PRESETS
         self.name = getattr(page, "NAME", None) or pathlib.Path(page.__file__).stem
-        self.columns, self.coefficients, self.presets = page.COLUMNS, page.COEFFICIENTS, page.PRESETS
-        self.names = tuple(self.coefficients)
+        self.coefficients: dict[str, Coefficient] = page.COEFFICIENTS
+        self.names, each = tuple(self.coefficients), self.coefficients.values()
         self.free = tuple(_entry(name, c) for name, c in self.coefficients.items())
-        self.ordered = [(i, self.names.index(c.above)) for i, c in enumerate(self.coefficients.values()) if c.above]
-        self.profiled = tuple(name for name, c in self.coefficients.items() if c.pinned_by)
-        self.centred = tuple(dict.fromkeys(column for c in self.coefficients.values() for column in c.slopes))
-        self.slopes = {column: self._slopes(column) for column in self.centred}
+        self.ordered = [(i, self.names.index(c.above)) for i, c in enumerate(each) if c.above]
+        self.shares = [name for name, c in self.coefficients.items() if c.share]  # such as k
+        self.positive = {name for name, c in self.coefficients.items() if c.positive or c.above}
+        # {column: [n, n]}: by which entries of `free` an entry changes for each unit that the origin of ln column moves
+        self.slopes: dict[str, Array] = {}
+        for i, c in enumerate(each):
+            for column, (other, divisor) in c.slopes.items():
+                slopes = self.slopes.setdefault(column, np.zeros((len(self.names), len(self.names))))
+                slopes[i, self.names.index(other)] = 1 / divisor
+        # {column: (coefficient, divisor)}: the exponent of each column's own term (of several the first), such as alpha
+        # of a N^alpha; divided by its divisor it has the sign of that term's a
+        self.exponents = dict(reversed([slope for c in each if c.positive for slope in c.slopes.items()]))
         self.separate: typing.Any = getattr(page, "SEPARATE", None)
         reduced = getattr(page, "at_experts", None)
         self.at_experts: Callable[[ByName, Numbers], Reduced] | None = reduced and (
             lambda c, n_experts: Reduced(*reduced(c, n_experts))
         )
-        self.prior: dict | None = None  # where the exponents are drawn to those of a law (fit/fitting/prior.py)
         usual = lambda c: (-14, 30) if c.above else (-300, 300) if c.positive else (-20, 20)
-        self.bounds = np.array([c.bounds or usual(c) for c in self.coefficients.values()], float)
-
-    @property
-    def believed(self) -> list[int]:
-        """Places of the coefficients that have a prior."""
-        return [i for i, c in enumerate(self.coefficients.values()) if c.prior]
-
-    @property
-    def belief(self) -> Array:
-        """[2, n]: means and standard deviations of the priors, 0 and infinite where there is none."""
-        return np.array([c.prior or (0.0, np.inf) for c in self.coefficients.values()], float).T
-
-    @property
-    def shares(self) -> list[str]:
-        """Its coefficients that are shares, such as k."""
-        return [name for name, c in self.coefficients.items() if c.share]
-
-    @property
-    def exponents(self) -> dict[str, tuple[str, float]]:
-        """{column: (coefficient, divisor)}: the exponent of each column's own term, such as alpha of a N^alpha; divided
-        by its divisor it has the sign of that term's a."""
-        slopes = [slope for c in self.coefficients.values() if c.positive for slope in c.slopes.items()]
-        return dict(reversed(slopes))  # of several terms the first
-
-    def _slopes(self, column: str) -> Array:
-        """[n, n]: by which entries of `free` an entry changes for each unit that the origin of ln column moves."""
-        slopes = np.zeros((len(self.names), len(self.names)))
-        for row, coefficient in zip(slopes, self.coefficients.values()):
-            if column in coefficient.slopes:
-                other, divisor = coefficient.slopes[column]
-                row[self.names.index(other)] = 1 / divisor
-        return slopes
+        self.bounds = np.array([c.bounds or usual(c) for c in each], float)
+        # [2, n]: means and standard deviations of the priors, 0 and infinite where there is none
+        self.belief = np.array([c.prior or (0.0, np.inf) for c in each], float).T
+        self.believed = [i for i, c in enumerate(each) if c.prior]
+        self.prior: dict | None = None  # where the exponents are drawn to those of a law (fit/fitting/forms.py)
+        starts = [(name, np.array(c.starts, float)) for name, c in self.coefficients.items()]
+        log = lambda name, values: np.log(values) if name in self.positive else values
+        self.published = [np.log(1 / v - 1) if name in self.shares else log(name, v) for name, v in starts]
+        # the lowest and the highest published start of each entry of `free`
+        self.spans = [(float(entries.min()), float(entries.max())) for entries in self.published]
 
     def of_loss_alone(self) -> Form:
         """This form without its closed form of an optimum: plans then ask it for losses only."""
         form = copy.copy(self)
         form.at_experts = None
         return form
-
-    def is_positive(self, name: str) -> bool:
-        """Whether a coefficient is positive by construction."""
-        return self.coefficients[name].positive or bool(self.coefficients[name].above)
 
     def log_loss(self, free: Array, columns: ByName, xp: ModuleType = np) -> Array:
         """ln of the loss in nats per token; free [n, ...] and the columns (by name) broadcast together.
@@ -158,7 +139,7 @@ class Form:
                 c[f"ln {name}"] = c[f"ln {coefficient.above}"] + xp.logaddexp(0.0, entry)
             if coefficient.share:
                 c[name] = 1 / (1 + xp.exp(entry))
-            elif self.is_positive(name):
+            elif name in self.positive:
                 c[name] = xp.exp(c[f"ln {name}"])
         return c
 
@@ -224,18 +205,7 @@ class Form:
 
     def starts(self) -> Array:
         """The published grid of starts, rows of `free` [k, n] for columns as they are."""
-        return np.array(list(itertools.product(*self._measured_starts())))
-
-    @property
-    def spans(self) -> list[tuple[float, float]]:
-        """The lowest and the highest published start of each entry of `free`."""
-        return [(float(values.min()), float(values.max())) for values in self._measured_starts()]
-
-    def _measured_starts(self) -> Iterator[Array]:
-        """The published starts of each entry of `free`."""
-        for name, c in self.coefficients.items():
-            values = np.array(c.starts, float)
-            yield np.log(1 / values - 1) if c.share else np.log(values) if self.is_positive(name) else values
+        return np.array(list(itertools.product(*self.published)))
 
     def scaled_starts(self, rng: np.random.Generator, count: int, runs: Runs) -> Array:
         """`count` random starts, rows of `free` for columns centred by the means of their logarithms: drawn by the
@@ -244,4 +214,4 @@ class Form:
             drawn = own(rng, count, runs)
             return np.stack([drawn[name] for name in self.free], axis=1)
         free = np.stack([rng.uniform(low, high, count) for low, high in self.spans])
-        return self.recentre(free, {name: np.mean(np.log(runs.columns[name])) for name in self.centred}).T
+        return self.recentre(free, {name: np.mean(np.log(runs.columns[name])) for name in self.slopes}).T

@@ -23,7 +23,7 @@ import numpy as np
 
 from fit.aliases import Array, Json
 from fit.architecture_search import holistic
-from fit.data import frames
+from fit.data import table as tables
 from fit.errors import UserError
 from fit.lawbook import shapes
 
@@ -76,7 +76,7 @@ def read(runs: object) -> Search:
     brackets. Each is a column or stands in the column overrides. UserError on a bad value."""
     if isinstance(runs, Search):
         return runs
-    runs = frames.read(runs)
+    runs = tables.read(runs)
     held, c = shapes.held(runs), dict(d_model=runs.numbers("d_model", (1, 1e7)))
 
     def column(name: str, default: Any, low: int) -> Array:

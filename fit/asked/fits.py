@@ -115,15 +115,9 @@ class Fit(Asked):
         """Of the fit of a law of this Form. Raises UserError where it has none of the coefficients to hold."""
         from fit.fitting.problem import Settings
 
-        same = ("huber_delta", "reduction", "weight_decay", "solver", "seed")
+        same = {field.name for field in dataclasses.fields(Settings)} & vars(self).keys() - {"starts", "fix"}
         starts, fix = 0 if self.starts == "paper" else int(self.starts), tuple(sorted(_held(form, self.fix).items()))
         return Settings(starts=starts, fix=fix, **{name: getattr(self, name) for name in same})
-
-    def options(self) -> "problem.Options":
-        """Of what is done beside it."""
-        from fit.fitting.problem import Options
-
-        return Options(**{field.name: getattr(self, field.name) for field in dataclasses.fields(Options)})
 
 
 def _held(form: Form, given: dict[str, str]) -> dict[str, float]:
@@ -139,7 +133,7 @@ def _held(form: Form, given: dict[str, str]) -> dict[str, float]:
             held[name] = float(value)
         except ValueError:
             held[name] = float("nan")
-        low, high = (1e-6, 1e12) if form.is_positive(name) else (-20, 20)
+        low, high = (1e-6, 1e12) if name in form.positive else (-20, 20)
         if not low <= held[name] <= high:
             raise UserError(f"{flag}: {name} is {value or 'nothing'!r}, expected a number from {low:g} to {high:g}")
     for name, coefficient in form.coefficients.items():

@@ -7,8 +7,7 @@ from absl import flags
 
 from fit.api import Answer
 from fit.asked.fields import Asked, needed, pairs, switch, text
-from fit.data import frames
-from fit.data.table import Table, plain
+from fit.data.table import Table, plain, read
 from fit.importers.tools import KEPT
 from fit.lawbook import lawfile
 
@@ -47,7 +46,7 @@ class Columns(Asked):
 
     def read(self, path: str | None) -> Table | str | None:
         """The table by these names; the path where there are none, for a law may know its own."""
-        return frames.read(path, self.columns) if path and self.columns else path
+        return read(path, self.columns) if path and self.columns else path
 
 
 @dataclasses.dataclass(kw_only=True)

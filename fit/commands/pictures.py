@@ -10,8 +10,7 @@ from fit import api
 from fit.asked import fields, plans
 from fit.commands import flags
 from fit.data.files import check_writable, write_text
-from fit.data.frames import read
-from fit.data.table import plain, write
+from fit.data.table import plain, read, write
 from fit.errors import UserError
 from fit.paper import figures, report, tables
 

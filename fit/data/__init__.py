@@ -1,2 +1,2 @@
-"""Tables read strictly (table.py), and from Python (frames.py); files written whole (files.py); runs and
-their trunks (runs.py)."""
+"""Tables, from files and from Python, read strictly (table.py); files written whole (files.py); runs and their trunks
+(runs.py)."""

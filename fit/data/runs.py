@@ -86,14 +86,12 @@ def read_runs(
 ) -> Runs:
     """Runs for a law that reads `columns`, of a file (names: {ours: theirs}, what it calls them) or a Table. UserError
     on a bad value, or on two corpora unless mix_corpora."""
-    table = path if isinstance(path, Table) else read(path, names)
+    table = read(path, names)
     path = table.path
     for name in (*columns, "loss"):
         table.column(name)
-    ordered = [name for name in ALWAYS if name in columns] + [name for name in columns if name not in ALWAYS]
-    if "n_active" not in columns and "n_active" in table:  # for the training FLOPs
-        ordered.append("n_active")
-    runs = Runs(path, {name: table.numbers(name) for name in ordered}, table.numbers("loss"), table)
+    wanted = dict.fromkeys((*columns, *["n_active"] * ("n_active" in table)))  # n_active for the training FLOPs
+    runs = Runs(path, {name: table.numbers(name) for name in wanted}, table.numbers("loss"), table)
     if len(found := corpora(table)) > 1 and not mix_corpora:
         raise UserError(
             f"{path}, column corpus_fingerprint: found {len(found)} corpora ({', '.join(found[:3])}"

@@ -1,7 +1,7 @@
-"""Tables read strictly, and written.
+"""Tables read strictly, from files or from Python, and written.
 
-A table is CSV, JSONL or Parquet by its ending. Each bad value is named by file, row and column; rows are counted as an
-editor shows them (a CSV's header is row 1).
+A file is CSV, JSONL or Parquet by its ending. Each bad value is named by file, row and column; rows are counted as an
+editor shows them (a CSV's header is row 1), those of what is no file from 0.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import csv
 import dataclasses
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -23,16 +23,9 @@ from fit.errors import UserError
 if TYPE_CHECKING:
     import pyarrow
 
+LONGEST_PATH = 4096  # a longer text is none: somebody gave what is in the file
 # What a run may be: outside these bounds a number is a slip of units, not a run.
-BOUNDS = {
-    "n_active": (1, 1e16),
-    "n_total": (1, 1e18),
-    "n_tokens": (1, 1e18),
-    "n_experts": (1, 1e6),
-    "loss": (1e-6, 1e3),
-}
-
-
+BOUNDS = dict(n_active=(1, 1e16), n_total=(1, 1e18), n_tokens=(1, 1e18), n_experts=(1, 1e6), loss=(1e-6, 1e3))
 # Columns that follow from others: {name: (the columns needed, a function of their values and of Table._or)}
 DERIVED = {
     "sparsity": (("n_experts",), lambda e, get: 1 - get("top_k", 1.0) / e),
@@ -116,9 +109,52 @@ def shown(value: object) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def read(path: str, names: Mapping[str, str] | None = None) -> Table:
-    """Reads a table; UserError if it cannot be read in the format of its ending, or lacks a column that `names` asks
-    for."""
+def is_table(value: object) -> bool:
+    """Whether `read` takes this for a table rather than for numbers."""
+    rows = isinstance(value, (list, tuple)) and len(value) > 0 and isinstance(value[0], dict)
+    return rows or isinstance(value, (Table, dict, str, os.PathLike)) or hasattr(value, "columns")
+
+
+def read(runs: Any, columns: Mapping[str, str] | None = None) -> Table:
+    """A table of runs: a .csv, .jsonl or .parquet file, a frame of pandas or polars, a table of pyarrow, a list of
+    dictionaries (a run each) or a dictionary of columns; columns: {ours: theirs}, such as {"loss": "val_loss"}. Raises
+    UserError for what cannot be read, or has no such columns."""
+    if isinstance(runs, Table):
+        return runs
+    if isinstance(runs, os.PathLike) or (isinstance(runs, str) and len(runs) <= LONGEST_PATH):
+        return _read_file(str(runs), dict(columns or {}))
+    if hasattr(runs, "to_pylist"):
+        runs = runs.to_pylist()
+    if isinstance(runs, dict):
+        what, found = "the dictionary", {str(name): list(np.atleast_1d(v)) for name, v in runs.items()}
+    elif isinstance(runs, (list, tuple)) and all(isinstance(run, dict) for run in runs):
+        what, found = "the list", _columns(runs)
+    elif hasattr(runs, "columns"):
+        what, found = "the frame", {str(name): runs[name].to_list() for name in runs.columns}
+    else:
+        raise UserError(
+            f"runs: found {shown(runs)} ({type(runs).__name__}), expected the path of a table, a frame, a list of "
+            "dictionaries or a dictionary of columns"
+        )
+    found = {name: [v.item() if isinstance(v, np.generic) else v for v in values] for name, values in found.items()}
+    lengths = {name: len(values) for name, values in found.items()}
+    if len(set(lengths.values())) > 1:
+        raise UserError(f"{what}: columns differ in length: {', '.join(f'{n} {k}' for n, k in lengths.items())}")
+    table = Table(what, found, list(range(max(lengths.values(), default=0))), dict(columns or {}))
+    for ours in table.names:
+        table.column(ours)
+    if not len(table):
+        raise UserError(f"{what} has no runs")
+    return table
+
+
+def _columns(rows: Sequence[dict]) -> dict[str, list]:
+    """The columns of rows, None where a row has no such value."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {str(name): [row.get(name) for row in rows] for name in names}
+
+
+def _read_file(path: str, names: dict[str, str]) -> Table:
     ending = os.path.splitext(path)[1].lower()
     readers = {".csv": _read_csv, ".jsonl": _read_jsonl, ".parquet": _read_parquet}
     if ending not in readers:
@@ -133,30 +169,26 @@ def read(path: str, names: Mapping[str, str] | None = None) -> Table:
         raise UserError(f"{path}: is not UTF-8 text (byte {e.start})") from e
     if not len(table):
         raise UserError(f"{path}: has no runs")
-    table.names = dict(names or {})
-    for ours, theirs in table.names.items():
+    for ours, theirs in names.items():
         if theirs not in table.columns:
             raise UserError(
                 f"--columns={ours}:{theirs}: {path} has no column {theirs}; columns found: {', '.join(table.columns)}"
             )
-    return table
+    return dataclasses.replace(table, names=names)
 
 
 def _read_csv(path: str) -> Table:
+    lines, rows = [], []
     with open(path, newline="", encoding="utf-8-sig") as f:
         reader = csv.reader(f, strict=True)
         try:
-            header = next(reader, None)
+            header = [name.strip() for name in next(reader, ())]
             if not header:
                 raise UserError(f"{path}, row 1: expected a header of column names, found nothing")
-            header = [name.strip() for name in header]
             for name in header:
                 if header.count(name) > 1:
                     raise UserError(f"{path}, row 1: column {name or '(no name)'} stands there twice")
-            lines, rows = [], []
-            for line in reader:
-                if not line:
-                    continue
+            for line in filter(None, reader):
                 if len(line) != len(header):
                     raise UserError(
                         f"{path}, row {reader.line_num}: found {len(line)} values, expected {len(header)} "
@@ -189,8 +221,7 @@ def _read_jsonl(path: str) -> Table:
                 raise UserError(f"{path}, row {row}: found {shown(record)}, expected a JSON object")
             records.append(record)
             rows.append(row)
-    names = list(dict.fromkeys(name for record in records for name in record))
-    return Table(path, {name: [record.get(name) for record in records] for name in names}, rows)
+    return Table(path, _columns(records), rows)
 
 
 def _read_parquet(path: str) -> Table:
@@ -234,26 +265,24 @@ def plain(value: object) -> object:
 def write(table: Table, path: str) -> None:
     """Writes a table in the format that the ending of `path` says; UserError if that cannot be done."""
     ending = os.path.splitext(path)[1].lower()
-    names, length = list(table.columns), len(table)
-    if ending == ".csv":
-        with replacing(path) as temporary, open(temporary, "w", newline="", encoding="utf-8") as f:
-            writer = csv.writer(f)
-            writer.writerow(names)
-            for row in zip(*table.columns.values()):
-                writer.writerow([v if type(v) in (str, float, int) else plain(v) for v in row])
-    elif ending == ".jsonl":
-        with replacing(path) as temporary, open(temporary, "w", encoding="utf-8") as f:
-            for i in range(length):
-                f.write(json.dumps({name: plain(table.columns[name][i]) for name in names}) + "\n")
-    elif ending == ".parquet":
+    if ending == ".parquet":
         import pyarrow.parquet
 
         read = {} if table.arrow is None else dict(zip(table.arrow.column_names, table.arrow.columns))
-        columns = {name: read[name] if name in read else _arrow(name, table, pyarrow) for name in names}
+        columns = {name: read[name] if name in read else _arrow(name, table, pyarrow) for name in table.columns}
         with replacing(path) as temporary:
             pyarrow.parquet.write_table(pyarrow.table(columns), temporary)
-    else:
+        return
+    if ending not in (".csv", ".jsonl"):
         raise UserError(f"--out={path}: found ending {ending or 'none'!r}, expected .csv, .jsonl or .parquet")
+    rows = zip(*table.columns.values())
+    with replacing(path) as temporary, open(temporary, "w", newline="", encoding="utf-8") as f:
+        if ending == ".jsonl":
+            f.writelines(json.dumps(plain(dict(zip(table.columns, row)))) + "\n" for row in rows)
+        else:
+            writer = csv.writer(f)
+            writer.writerow(table.columns)
+            writer.writerows([v if type(v) in (str, float, int) else plain(v) for v in row] for row in rows)
 
 
 def _arrow(name: str, table: Table, pyarrow: ModuleType) -> pyarrow.Array:

@@ -16,9 +16,8 @@ from typing import Any
 import numpy as np
 
 from fit.aliases import Array, Json, Numbers
-from fit.data import frames
 from fit.data.runs import read_runs
-from fit.data.table import Table
+from fit.data.table import Table, read
 from fit.equal_flops.isoflop import budgets
 from fit.errors import UserError
 from fit.words.units import amount
@@ -142,7 +141,7 @@ def of_table(runs: object, seed: int = 0) -> list[dict[str, Any]]:
     {n_total, sparsity}, at_sizes: [{n_total, sparsity, interval, at_edge}]}] for each budget of a table of runs with
     n_active, n_total, n_tokens, loss and sparsity (or n_experts and top_k); left_out: how many of the budget's runs
     have finer or coarser experts than most. UserError where no budget has LEAST runs, 3 sizes and 3 sparsities."""
-    table = frames.read(runs)
+    table = read(runs)
     runs, path = read_runs(table, ("n_total", "n_tokens", "sparsity")), table.path
     if "n_active" not in table:
         raise UserError(f"{path}: column n_active is missing: budgets are of 6 n_active n_tokens FLOPs")

@@ -13,7 +13,7 @@ from fit.data.table import Table
 from fit.errors import UserError
 from fit.fitting import holdout, rolling, search, solvers
 from fit.fitting import noise as noise_lib
-from fit.fitting.problem import Options, Problem, Settings, prepare
+from fit.fitting.problem import Problem, Settings, prepare
 from fit.fitting.sure import how_sure, sampled, separate_errors
 from fit.form import Form
 from fit.lawbook import lawcheck, models
@@ -23,7 +23,7 @@ from fit.shape.architecture import EXPERTS, OF_EXPERTS
 # parameter, a logarithm or an exponent, were known to lie within some 10 of zero. For noise of 1% it is 1e-6.
 FEW_RUNS, DECAY_PER_VARIANCE, LARGEST_DECAY, SMALLEST_DECAY = 60, 0.01, 1e-5, 1e-14
 COST = 1.01  # at most this times the root mean square of the residuals without decay; else ten times less is tried
-
+NUMERICAL = ("huber_delta", "reduction", "weight_decay", "starts", "solver", "seed")  # settings of law.json
 TRANSITION_NATS = 0.05  # of gain from the text before, beyond the median run's, and twice that, stand out
 
 
@@ -34,40 +34,42 @@ class Fitted:
 
     runs: Runs
     validation: Runs
-    options: Options
     fit: search.Fit
     problem: Problem
     decay_default: bool
     warnings: list[str]
 
 
-def fitted(path: str | Table, form: Form, settings: Settings, options: Options, quiet: bool = False) -> Fitted:
+def fitted(path: str | Table, form: Form, settings: Settings, quiet: bool = False) -> Fitted:
     """A law of this form fitted to the runs in `path`. For a settings.weight_decay of None see fit_by_default. Raises
     UserError."""
-    runs = read_runs(path, form.columns, options.mix_corpora)
+    runs = read_runs(path, form.columns, settings.mix_corpora)
     warnings = table_warnings(form, runs)
-    train, validation = holdout.split(runs, options.holdout, options.weights, options.bootstrap_by)
+    train, validation = holdout.split(runs, settings.holdout, settings.weights, settings.bootstrap_by)
     decay_default = settings.weight_decay is None and len(train) <= FEW_RUNS
     fit, problem = fit_by_default(form, train, settings, quiet)
-    if options.select == "rmse":
-        fit = selected(fit, train, validation)
-    return Fitted(runs, validation, options, fit, problem, decay_default, warnings)
+    if settings.select == "rmse":  # the start of lowest RMSE on fitted plus held-out runs, as in the paper
+        near = np.flatnonzero(fit.objectives < np.inf)
+        off = lambda i, part: holdout.errors(form, fit.frees[i], part)["rmse_nats"]
+        best = near[int(np.argmin([off(i, train) + off(i, validation) for i in near]))]
+        fit = dataclasses.replace(fit, free=fit.frees[best], objective=float(fit.objectives[best]))
+    return Fitted(runs, validation, fit, problem, decay_default, warnings)
 
 
 def record_of(law: Fitted, quiet: bool = False, steps: list[Json] | None = None) -> Json:
     """What law.json holds of a fitted law, and how sure that is. steps: what rolling.rolling found, where it is known.
     Raises UserError."""
-    runs, validation, options, fit, problem = law.runs, law.validation, law.options, law.fit, law.problem
+    runs, validation, fit, problem, settings = law.runs, law.validation, law.fit, law.problem, law.problem.settings
     form, train = fit.form, problem.runs
     record = dict(
         version=lawcheck.VERSION,
         form=form.name,
         coefficients=fit.coefficients,
         objective=fit.objective,
-        settings={name: value for name, value in dataclasses.asdict(problem.settings).items() if name != "variance"}
+        settings={name: getattr(settings, name) for name in NUMERICAL}
         | dict(fix=problem.fixed, weight_decay_default=law.decay_default)
-        | dict(holdout=options.holdout, select=options.select, columns=runs.table.names)
-        | dict(bootstrap_by=options.bootstrap_by, weights=options.weights or "none")
+        | dict(holdout=settings.holdout, select=settings.select, columns=runs.table.names)
+        | dict(bootstrap_by=settings.bootstrap_by, weights=settings.weights or "none")
         | (dict(prior=form.prior) if form.prior else {}),
         runs=described(runs, train, form),
         models=models.from_table(runs.table, train.index),
@@ -82,13 +84,13 @@ def record_of(law: Fitted, quiet: bool = False, steps: list[Json] | None = None)
         versions={name: importlib.metadata.version(name) for name in solvers.PACKAGES}
         | {"python": platform.python_version()},
     )
-    if steps is None and options.holdout == holdout.ROLLING:
+    if steps is None and settings.holdout == holdout.ROLLING:
         steps = rolling.rolling(sampled(problem), quiet=quiet)
-    sure = how_sure(problem, fit, options, quiet)
+    sure = how_sure(problem, fit, quiet)
     if steps:
         record["rolling"] = steps
     if steps and "bootstrap" in sure and {"n_active", "n_tokens"} <= set(form.columns):  # so that compute is known
-        sure["bootstrap"]["beyond"] = rolling.beyond(steps, train.flops.max(), options.bootstrap, problem.settings.seed)
+        sure["bootstrap"]["beyond"] = rolling.beyond(steps, train.flops.max(), settings.bootstrap, settings.seed)
     for name, part in (("separate_fitted", train), ("separate_held_out", validation)):
         if "separate" in sure:
             record[name] = separate_errors(form, sure["separate"], part)
@@ -101,51 +103,35 @@ def fit_by_default(form: Form, runs: Runs, settings: Settings, quiet: bool = Fal
     variance of the runs around the law, less where that costs more than COST. That variance, against which priors are
     weighed too, a first fit estimates. UserError as search.fit."""
     few = settings.weight_decay is None and len(runs) <= FEW_RUNS
-    if settings.weight_decay is None:
-        settings = dataclasses.replace(settings, weight_decay=1e-6 if few else 0.0)
-    if form.believed:
-        settings = dataclasses.replace(settings, variance=1e-4)
+    decay = (1e-6 if few else 0.0) if settings.weight_decay is None else settings.weight_decay
+    settings = dataclasses.replace(settings, weight_decay=decay, variance=1e-4 if form.believed else 0.0)
     problem = prepare(form, runs, settings)
     fit = search.fit(problem, quiet)
+
+    def again(**changes: float) -> tuple[search.Fit, Problem]:
+        changed = prepare(form, runs, dataclasses.replace(problem.settings, **changes))
+        return search.again(changed, fit), changed
+
     for _ in range(3 if few or form.believed else 0):  # the first fits may have bent the law by more than the noise
         variance = float(noise_lib.noise(problem, fit.free, shared=False).run ** 2)
-        if few:
-            decay = float(np.clip(DECAY_PER_VARIANCE * variance, SMALLEST_DECAY, LARGEST_DECAY))
-            settings = dataclasses.replace(settings, weight_decay=decay)
-        if form.believed:
-            settings = dataclasses.replace(settings, variance=variance)
-        problem = prepare(form, runs, settings)
-        fit = search.again(problem, fit)
+        decay = float(np.clip(DECAY_PER_VARIANCE * variance, SMALLEST_DECAY, LARGEST_DECAY)) if few else decay
+        fit, problem = again(weight_decay=decay, variance=variance if form.believed else 0.0)
     if few:
         off = lambda fit: np.average(
             (form.log_loss(fit.free, runs.columns) - np.log(runs.loss)) ** 2, weights=runs.weights
         )
-        affordable = COST**2 * off(search.again(problem.decaying(0.0), fit))
+        affordable = COST**2 * off(again(weight_decay=0.0)[0])
         while off(fit) > affordable and problem.settings.weight_decay > SMALLEST_DECAY:
-            problem = problem.decaying(max(problem.settings.weight_decay / 10, SMALLEST_DECAY))
-            fit = search.again(problem, fit)
+            fit, problem = again(weight_decay=max(problem.settings.weight_decay / 10, SMALLEST_DECAY))
     return fit, problem
-
-
-def selected(fit: search.Fit, train: Runs, validation: Runs) -> search.Fit:
-    """The start of lowest RMSE on fitted plus held-out runs, as in the paper."""
-    near = np.flatnonzero(fit.objectives < np.inf)
-    errors = lambda i, part: holdout.errors(fit.form, fit.frees[i], part)["rmse_nats"]
-    best = near[int(np.argmin([errors(i, train) + errors(i, validation) for i in near]))]
-    return dataclasses.replace(fit, free=fit.frees[best], objective=float(fit.objectives[best]))
 
 
 def described(runs: Runs, train: Runs, form: Form) -> Json:
     """What the record says of the runs: file, fingerprint, corpora, ranges of those fitted."""
     columns = {name: train.columns[name] for name in form.columns} | dict(loss=train.loss)
-    if "n_active" in runs.table:
-        columns["training_flops"] = train.flops
-    return dict(
-        file=runs.path,
-        fingerprint=runs.fingerprint(),
-        corpora=corpora(runs.table),
-        ranges={name: [float(v.min()), float(v.max())] for name, v in columns.items()},
-    )
+    columns |= dict(training_flops=train.flops) if "n_active" in runs.table else {}
+    ranges = {name: [float(v.min()), float(v.max())] for name, v in columns.items()}
+    return dict(file=runs.path, fingerprint=runs.fingerprint(), corpora=corpora(runs.table), ranges=ranges)
 
 
 def table_warnings(form: Form, runs: Runs) -> list[str]:
@@ -157,15 +143,15 @@ def table_warnings(form: Form, runs: Runs) -> list[str]:
     out += transition(runs)
     if not set(OF_EXPERTS) & set(form.columns) and "n_experts" in table:
         experts = table.numbers("n_experts")
-        if values := [f"{e:g}" for e in np.unique(experts)]:
-            if len(values) > 1:
-                out.append(
-                    f"{int(np.sum(experts > 1))} of the {len(runs)} runs are mixtures (n_experts {', '.join(values)}): "
-                    f"the {form.name} law knows no experts and fits one loss to all of them; use --form=joint, or the "
-                    "runs of one n_experts"
-                )
-            elif values != ["1"]:
-                out.append(f"every run has n_experts = {values[0]}: the {form.name} law holds for such mixtures alone")
+        values = [f"{e:g}" for e in np.unique(experts)]
+        if len(values) > 1:
+            out.append(
+                f"{int(np.sum(experts > 1))} of the {len(runs)} runs are mixtures (n_experts {', '.join(values)}): "
+                f"the {form.name} law knows no experts and fits one loss to all of them; use --form=joint, or the "
+                "runs of one n_experts"
+            )
+        elif values != ["1"]:
+            out.append(f"every run has n_experts = {values[0]}: the {form.name} law holds for such mixtures alone")
     return out
 
 

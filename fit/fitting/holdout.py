@@ -81,20 +81,20 @@ def split(runs: Runs, rule: str, weights: str | None = None, by: str = "trunk") 
 
 
 def errors(form: Form, free: Array, runs: Runs) -> Json:
-    """How far a law is from runs: count, RMSE in nats and in log loss, mean and largest relative error, and the run
-    that has it."""
-    log_loss = form.log_loss(free, runs.columns)
+    """How far a law is from runs, as errors_of says it."""
+    return errors_of(form.log_loss(free, runs.columns), runs)
+
+
+def errors_of(log_loss: Array, runs: Runs) -> Json:
+    """How far these log losses are from those of runs: count, RMSE in nats and in log loss, mean and largest relative
+    error, and the run that has it."""
     log_error = log_loss - np.log(runs.loss)
     relative = np.abs(np.expm1(log_error))
     worst = int(np.argmax(relative))
-    return dict(
-        runs=len(runs),
-        rmse_nats=rms(np.exp(log_loss) - runs.loss),
-        rmse_log=rms(log_error),
-        mean_relative_error=float(relative.mean()),
-        max_relative_error=float(relative[worst]),
-        worst=runs.name(worst) | dict(predicted=float(np.exp(log_loss[worst])), measured=float(runs.loss[worst])),
-    )
+    found: Json = dict(runs=len(runs), rmse_nats=rms(np.exp(log_loss) - runs.loss), rmse_log=rms(log_error))
+    found |= dict(mean_relative_error=float(relative.mean()), max_relative_error=float(relative[worst]))
+    of_worst = dict(predicted=float(np.exp(log_loss[worst])), measured=float(runs.loss[worst]))
+    return found | dict(worst=runs.name(worst) | of_worst)
 
 
 def rms(x: Floats) -> float:

@@ -89,7 +89,7 @@ def profile(
     """
     form, best, held = problem.form, fit.coefficients, problem.data["held"]
     size = max(fit.objective, 1e-18 * len(problem))  # noise-free losses: nothing below rounding
-    names = [name for name in form.profiled if name not in problem.fixed]
+    names = [name for name, c in form.coefficients.items() if c.pinned_by and name not in problem.fixed]
     normal = scipy.special.ndtri((1 + LEVEL) / 2)  # the root of chi-squared's quantile
     ends = []
     for name in names:
@@ -136,24 +136,19 @@ def bootstrap(problem: Problem, fit: search.Fit, draws: int, how: str, noise: No
     rng = np.random.default_rng([problem.settings.seed, 1])
     labels = np.arange(n) if runs.trunks is None else runs.trunks
     shrink = np.sqrt(n / problem.sample_of)
-    starts = problem.centre(distinct_optima(fit))
-    k = len(starts)
     if how == "errors":
         drawn = form.log_loss(fit.free, runs.columns) + shrink * noise.draw(rng, draws, labels)
-        trial = problem.changed(log_loss=np.repeat(problem.filled(drawn), k, axis=0))
+        data = dict(log_loss=problem.filled(drawn))
     else:
-        counts = _counts(rng, labels, draws, how, len(form.names))
-        weight = problem.data["root_weight"] * np.sqrt(problem.filled(counts))
-        trial = problem.changed(root_weight=np.repeat(weight, k, axis=0))
+        counts = problem.filled(_counts(rng, labels, draws, how, len(form.names)))
+        data = dict(root_weight=problem.data["root_weight"] * np.sqrt(counts))
     if form.believed:  # what a prior knows is drawn as a measurement is
         toward = np.tile(form.belief[0], (draws, 1))
         spread = shrink * form.belief[1][form.believed]
         toward[:, form.believed] += spread * rng.normal(size=(draws, len(form.believed)))
-        trial = trial.changed(toward=np.repeat(toward, k, axis=0))
+        data |= dict(toward=toward)
     label = None if quiet else f"bootstrap of {draws}"
-    x, values, _ = search.polish(trial, np.tile(starts, (draws, 1)), rounds=5, each=True, label=label)
-    best = np.argmin(values.reshape(draws, k), axis=1)
-    free = problem.own(x.reshape(draws, k, -1)[np.arange(draws), best])
+    free = search.best_of_each(problem, problem.centre(distinct_optima(fit)), label, **data)
     if how != "errors" and shrink < 1:
         free = fit.free + shrink * (free - fit.free)
     return form.to_coefficients(free)

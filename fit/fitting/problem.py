@@ -33,9 +33,13 @@ PER_START = ("log_loss", "root_weight", "held", "moving", "toward")  # what may 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """How to fit. huber_delta in log loss; reduction sum or mean; starts: how many random ones, scaled to the runs, or
-    0 for the law's published grid; fix: ((coefficient, value), ...) that the fit holds; variance: of a run's log loss
-    around the law, against which priors are weighed, 0 for none of them."""
+    """How to fit, and what to do beside it. huber_delta in log loss; reduction sum or mean; starts: how many random
+    ones, scaled to the runs, or 0 for the law's published grid; fix: ((coefficient, value), ...) that the fit holds;
+    variance: of a run's log loss around the law, against which priors are weighed, 0 for none of them.
+
+    holdout, weights: rules of holdout.held_out and run_weights, weights None where none are asked for; select:
+    objective or rmse; bootstrap: how many draws; bootstrap_form: one of lawcheck.WAYS_OF_DRAWING; bootstrap_by: what
+    shares an error, as runs.trunks_of takes it."""
 
     huber_delta: float = 1e-2
     reduction: str = "sum"
@@ -45,14 +49,6 @@ class Settings:
     seed: int = 0
     fix: tuple[tuple[str, float], ...] = ()
     variance: float = 0.0
-
-
-@dataclasses.dataclass(frozen=True)
-class Options:
-    """What to do beside the fit itself. holdout, weights: rules of holdout.held_out and run_weights, weights None where
-    none are asked for; select: objective or rmse; bootstrap: how many draws; bootstrap_form: one of
-    lawcheck.WAYS_OF_DRAWING; bootstrap_by: what shares an error, as runs.trunks_of takes it."""
-
     holdout: str = "none"
     weights: str | None = None
     select: str = "objective"
@@ -95,11 +91,6 @@ class Problem:
         held = np.asarray(held, float)
         return self.changed(held=held, moving=self.form.moving(held.T).T.astype(float))
 
-    def decaying(self, weight_decay: float) -> Self:
-        """The same problem with another weight decay."""
-        settings = dataclasses.replace(self.settings, weight_decay=weight_decay)
-        return dataclasses.replace(self.changed(weight_decay=np.float64(weight_decay)), settings=settings)
-
     def part(self, rows: Array) -> Self:
         """The same problem with the runs `rows` (indices) alone, filled up again."""
         more = padded_length(len(rows)) - len(rows)
@@ -131,9 +122,9 @@ def prepare(form: Form, runs: Runs, settings: Settings = Settings(), sample_of: 
     n = len(runs)
     with np.errstate(divide="ignore"):  # of a column that may be zero, such as sparsity
         logs = {name: np.log(runs.columns[name]) for name in form.columns}
-    centre = {name: logs[name].mean() for name in form.centred}
+    centre = {name: logs[name].mean() for name in form.slopes}
     # the centre is taken off and put back so that a fit gives the same last bits as it always did
-    logs |= {name: (logs[name] - centre[name]) + centre[name] for name in form.centred}
+    logs |= {name: (logs[name] - centre[name]) + centre[name] for name in form.slopes}
     scale = 1.0 if settings.reduction == "sum" else 1.0 / n
     data = dict(
         columns={name: runs.columns[name] for name in form.columns} | {f"ln {name}": v for name, v in logs.items()},

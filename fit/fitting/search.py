@@ -51,8 +51,7 @@ def run_batches(solve: solvers.Solve, x: Array, data: Data, progress: tqdm.tqdm 
     batch = max(1, min(BATCH, LARGEST_JACOBIAN // rows))
     if rows > SEARCH_RUNS:
         batch = min(batch, k)  # a start of so many runs costs more than compiling
-    per_start = {name: np.asarray(data[name]) for name in PER_START}
-    per_start = {name: np.broadcast_to(v, (k, v.shape[-1])) for name, v in per_start.items()}
+    per_start = {name: np.broadcast_to(data[name], (k, np.shape(data[name])[-1])) for name in PER_START}
 
     def work(start: int) -> list[Array]:
         rows = np.minimum(np.arange(start, start + batch), k - 1)  # the last batch repeats its last row
@@ -104,6 +103,15 @@ def polish(
         if not len(going) or (not each and values.min() >= before.min() * (1 - 1e-10)):
             break
     return x, values, gradients
+
+
+def best_of_each(problem: Problem, starts: Array, label: str | None = None, **data: Array) -> Array:
+    """The law's own `free` [m, n] of m problems that differ in these data, each [m, ...]: the best that polishing from
+    all starts [k, n] finds."""
+    k, m = len(starts), len(next(iter(data.values())))
+    trial = problem.changed(**{name: np.repeat(values, k, axis=0) for name, values in data.items()})
+    x, values, _ = polish(trial, np.tile(starts, (m, 1)), rounds=5, each=True, label=label)
+    return problem.own(x.reshape(m, k, -1)[np.arange(m), np.argmin(values.reshape(m, k), axis=1)])
 
 
 def search(problem: Problem, starts: Array, quiet: bool = False) -> tuple[Array, Array]:

@@ -165,20 +165,14 @@ def _scipy_lbfgs(
 SOLVERS = {"lm": least_squares, "lbfgs": lbfgs}
 
 
-def cache_folder() -> pathlib.Path:
-    """compiled/ in $JMOE_CACHE, else $XDG_CACHE_HOME/jmoe, else ~/.cache/jmoe (see docs/reference.md)."""
-    base = os.environ.get("JMOE_CACHE")
-    if not base:
-        base = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "jmoe"
-    return pathlib.Path(base).expanduser() / "compiled"
-
-
 @contextlib.contextmanager
 def kept() -> Generator[None]:
-    """In this context JAX keeps compiled programs in cache_folder(), or in JAX_COMPILATION_CACHE_DIR if that is set. If
-    the folder cannot be written, JAX compiles each time."""
+    """In this context JAX keeps compiled programs in compiled/ in $JMOE_CACHE, else $XDG_CACHE_HOME/jmoe, else
+    ~/.cache/jmoe, or in JAX_COMPILATION_CACHE_DIR if that is set. If the folder cannot be written, JAX compiles each
+    time."""
+    base = os.environ.get("JMOE_CACHE") or f"{os.environ.get('XDG_CACHE_HOME') or '~/.cache'}/jmoe"
     try:
-        path = cache_folder()
+        path = pathlib.Path(base).expanduser() / "compiled"
         path.mkdir(parents=True, exist_ok=True)
         usable = os.access(path, os.W_OK)
     except (OSError, RuntimeError):  # RuntimeError: no home

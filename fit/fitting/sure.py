@@ -8,10 +8,10 @@ import numpy as np
 from fit.aliases import Array, Json
 from fit.data.runs import Runs, subset
 from fit.fitting import intervals, search
-from fit.fitting.holdout import rms
+from fit.fitting.holdout import errors_of
 from fit.fitting.noise import Noise, growth, inflation, standard_errors
 from fit.fitting.noise import noise as noise_of
-from fit.fitting.problem import Options, Problem, prepare
+from fit.fitting.problem import Problem, prepare
 from fit.fitting.summary import span
 from fit.form import Form
 from fit.lawbook.lawcheck import LEVEL
@@ -23,9 +23,9 @@ MORE_RUNS = 12  # in "what it would take"
 TWO_DOUBLINGS, FEWEST, BEYOND_NOISE = 4.0, 3, 3.0
 
 
-def how_sure(problem: Problem, fit: search.Fit, options: Options, quiet: bool = False) -> Json:
+def how_sure(problem: Problem, fit: search.Fit, quiet: bool = False) -> Json:
     """{noise, profile, warnings} of the Fit; also warning, for use beyond the runs, if those of most compute do not fit
-    the law; its bootstrap, if options ask for it; separate, the laws of each number of experts alone, if the law's page
+    the law; its bootstrap, if that is asked for; separate, the laws of each number of experts alone, if the law's page
     names such a law; and sample, the size of the sample behind all this, above search.SEARCH_RUNS runs."""
     sure: Json = {}
     of_all = fit
@@ -37,14 +37,9 @@ def how_sure(problem: Problem, fit: search.Fit, options: Options, quiet: bool = 
         sure["separate"] = separate(problem)
     alone, trunks, by = noise_of(problem, fit.free, shared=False), problem.runs.trunks, problem.runs.shared_by
     noise = alone if trunks is None else noise_of(problem, fit.free)
-    scatter: Json = dict(
-        run=noise.run,
-        trunk=noise.trunk,
-        total=noise.total,
-        trunks=0 if trunks is None else int(trunks.max()) + 1,
-        by=by,
-        degrees_of_freedom=list(noise.degrees_of_freedom),
-    )
+    count = 0 if trunks is None else int(trunks.max()) + 1
+    scatter: Json = dict(run=noise.run, trunk=noise.trunk, total=noise.total, trunks=count, by=by)
+    scatter["degrees_of_freedom"] = list(noise.degrees_of_freedom)
     if grows := growth(problem, fit.free, noise):
         scatter["growth"] = grows
     sure["noise"] = scatter
@@ -56,17 +51,12 @@ def how_sure(problem: Problem, fit: search.Fit, options: Options, quiet: bool = 
     sure["warnings"] = warnings(problem, fit, profiles, noise)
     if lack := lack_of_fit(problem.form, fit.free, problem.runs, noise):
         sure["warning"] = lack
-    if options.bootstrap:
-        how = options.bootstrap_form
-        draws = intervals.bootstrap(problem, of_all, options.bootstrap, how, noise, quiet)
-        ends = np.percentile(draws, options.percentiles, axis=0, method="weibull")
-        sure["bootstrap"] = dict(
-            form=how,
-            by=by,
-            percentiles=list(options.percentiles),
-            draws=draws.tolist(),
-            intervals=dict(zip(problem.form.names, ends.T.tolist())),
-        )
+    if (settings := problem.settings).bootstrap:
+        draws = intervals.bootstrap(problem, of_all, settings.bootstrap, settings.bootstrap_form, noise, quiet)
+        ends = np.percentile(draws, settings.percentiles, axis=0, method="weibull")
+        drawn: Json = dict(form=settings.bootstrap_form, by=by, percentiles=list(settings.percentiles))
+        between = dict(zip(problem.form.names, ends.T.tolist()))
+        sure["bootstrap"] = drawn | dict(draws=draws.tolist(), intervals=between)
     return sure
 
 
@@ -125,15 +115,8 @@ def warnings(problem: Problem, fit: search.Fit, profiles: Mapping[str, Json], no
                 f"to {then / p['value']:.0%} of it"
             )
         out.append(f"the runs do not pin down {name}: {span(p)} ({LEVEL:.0%}), best {p['value']:.4g}; {outlook}")
-    loose = [
-        name
-        for name in form.names
-        if name not in profiles
-        and name not in problem.fixed
-        and not form.is_positive(name)
-        and now[name] > abs(fit.coefficients[name])
-    ]
-    if loose:
+    known = {*profiles, *problem.fixed, *form.positive}
+    if loose := [name for name, c in fit.coefficients.items() if name not in known and now[name] > abs(c)]:
         out.append(
             f"the runs do not settle the sign of {', '.join(loose)} (standard error larger than the value); "
             "use the law for predictions near its runs, not its coefficients"
@@ -179,13 +162,10 @@ def separate(problem: Problem) -> dict[str, Json]:
     for theirs, (mine, sign) in names.items():
         starts[:, form.names.index(mine)] = sign * drawn[:, law.names.index(theirs)]
     starts = starts * problem.data["moving"]
-    k, masks = len(starts), problem.filled(np.stack([runs.n_experts == e for e in enough]).astype(float))
-    trial = problem.changed(root_weight=problem.data["root_weight"] * np.repeat(masks, k, axis=0))
-    x, values, _ = search.polish(trial, np.tile(starts, (len(enough), 1)), rounds=5, each=True)
-    best = np.argmin(values.reshape(-1, k), axis=1)
-    x = x.reshape(len(enough), k, -1)[np.arange(len(enough)), best]
+    masks = problem.filled(np.stack([runs.n_experts == e for e in enough]).astype(float))
+    free = search.best_of_each(problem, starts, root_weight=problem.data["root_weight"] * masks)
     alone = {}
-    for e, row in zip(enough, form.to_coefficients(problem.own(x)).tolist()):
+    for e, row in zip(enough, form.to_coefficients(free).tolist()):
         c = dict(zip(form.names, row))
         coefficients = {theirs: sign * c[mine] for theirs, (mine, sign) in names.items()}
         alone[f"{e:g}"] = dict(coefficients=coefficients, runs=int(np.sum(runs.n_experts == e)))
@@ -199,9 +179,6 @@ def separate_errors(form: Form, alone: Mapping[str, Json], runs: Runs) -> Json |
     if not rows.any():
         return None
     law, runs = FORMS[form.separate["form"]], subset(runs, rows)
-    log_loss = np.empty(len(runs))
-    for e in np.unique(runs.n_experts):
-        rows = runs.n_experts == e
-        free = law.to_free(alone[f"{e:g}"]["coefficients"])
-        log_loss[rows] = law.log_loss(free, subset(runs, rows).columns)
-    return dict(runs=len(runs), rmse_nats=rms(np.exp(log_loss) - runs.loss), rmse_log=rms(log_loss - np.log(runs.loss)))
+    free = np.stack([law.to_free(alone[f"{e:g}"]["coefficients"]) for e in runs.n_experts], axis=1)
+    found = errors_of(law.log_loss(free, runs.columns), runs)
+    return {name: found[name] for name in ("runs", "rmse_nats", "rmse_log")}

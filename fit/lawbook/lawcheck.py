@@ -13,7 +13,7 @@ and what else SECTIONS names.
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -34,25 +34,7 @@ VERSION = 1  # of law.json; one that names none is of this
 ERRORS = ("runs", "rmse_nats", "mean_relative_error", "max_relative_error")  # of fitted runs, of those held out
 NUMBERS = {"fitted": ERRORS, "held_out": ERRORS, "separate_fitted": ERRORS[:2], "separate_held_out": ERRORS[:2]}
 NUMBERS |= {"starts": ("tried", "within_1_percent")}  # what a section must hold, where the law.json has it
-SECTIONS = {
-    dict: (
-        "settings",
-        "runs",
-        "models",
-        "versions",
-        "separate",
-        "sample",
-        "noise",
-        "profile",
-        "choice",
-        "bootstrap",
-        *NUMBERS,
-    ),
-    list: ("rolling", "warnings"),
-    str: ("warning",),
-    float: ("objective",),
-}
-EXPECTED = {dict: "an object", list: "a list", str: "text", float: "a number"}
+OBJECTS = "settings runs models versions separate sample noise profile choice bootstrap".split() + list(NUMBERS)
 
 
 def read(document: Any, where: str) -> Form:
@@ -61,104 +43,52 @@ def read(document: Any, where: str) -> Form:
     if not isinstance(document, dict) or str(document.get("form")) not in FORMS:
         raise UserError(f"{where}: has no form that is one of {', '.join(FORMS)}")
     form, given = FORMS[document["form"]], document.get("coefficients")
-    _check(_models(document.get("models")), where)
+    for name, value, fine, expected in _fields(document, form):
+        if value is not None and not (isinstance(value, fine) if isinstance(fine, type) else fine(value)):
+            text = json.dumps(value, default=str)
+            text = text if len(text) <= 60 else text[:57] + "..."
+            raise UserError(f"{where}: {name} is {text}, expected {expected}")
     for key in form.names:
         value = given.get(key) if isinstance(given, dict) else None
         if not _number(value):
             raise UserError(f"{where}: coefficient {key} is {json.dumps(value)}, expected a finite number")
-    version = document.get("version", VERSION)
-    if version is not None and (type(version) is not int or not 1 <= version <= VERSION):
-        raise UserError(f"{where}: version is {json.dumps(version)}, expected at most {VERSION}: a newer fit wrote it")
-    for kind, names in SECTIONS.items():
-        fine = _number if kind is float else _is(kind)
-        _check(((name, document.get(name), fine, EXPECTED[kind]) for name in names), where)
-    _check(_within(document, form), where)
     return form
 
 
-def _check(fields: Iterable[tuple], where: str) -> None:
-    """UserError at the first of fields (name, value, whether a value is fine, what is expected); None is fine."""
-    for name, value, fine, expected in fields:
-        if value is not None and not fine(value):
-            text = json.dumps(value, default=str)
-            text = text if len(text) <= 60 else text[:57] + "..."
-            raise UserError(f"{where}: {name} is {text}, expected {expected}")
-
-
-def _is(kind: type) -> Callable[[object], bool]:
-    return lambda value: isinstance(value, kind)
-
-
-def _number(value: object) -> bool:
-    return _numbers([value], 1)
-
-
-def _models(entry: Any) -> Iterator[tuple]:
-    """Fields, as _check takes them, of the entry `models`."""
-    yield "models", entry, _is(dict), "an object"
-    count = lambda v: type(v) is int and v >= 1
-    eq_10 = lambda v: all(_number(v.get(name)) for name in ("constant", "n_active", "n_experts"))
-    fields: Json = dict.fromkeys(
-        ("vocab_size", "width_per_block", "seq_len", "unique_tokens"), (int, count, "a whole number from 1 up")
-    )
-    fields |= dict(
-        final_norm=(bool, None, "true or false"),
-        n_experts=(list, lambda v: v and all(map(count, v)), "a list of whole numbers from 1 up"),
-        repeats=(list, lambda v: len(v) == 2 and _numbers(v, 1), "a list of two numbers"),
-        base_config=(str, None, "the path of a config file"),
-        corpus=(str, None, "a fingerprint"),
-        overrides=(dict, lambda v: all(map(is_literal, v.values())), "fields and literals"),
-        architecture=(dict, _is_architecture, "what shapes.py lists: split, shared, n_dense, kv_share, top_k, ..."),
-        miscounted=(object, _number, "a number"),
-        learning_rate=(dict, eq_10, "constant, n_active and n_experts of Eq. 10"),
-        differing=(dict, lambda v: all(map(_is(list), v.values())), "columns and lists"),
-    )
-    for name, (kind, good, expected) in fields.items():
-        fine = lambda v, kind=kind, good=good: isinstance(v, kind) and (good is None or good(v))
-        yield f"models.{name}", (entry or {}).get(name), fine, expected
-
-
-def _is_architecture(value: Json) -> bool:
-    """Whether shapes.of_table could have made this value, so that an Architecture can be made of it."""
-    limits = dict(kv_share=(1e-3, 1), attention=(1e-3, 1e3), ff=(1e-3, 1e3), split=(1e-3, 1e6), top_k=(1, 1e6))
-    limits |= dict(shared=(0, 1e6), n_dense=(0, 1e6), head_dim=(0, 1e6), tied=(0, 1))
-    kinds = dict.fromkeys(("top_k", "shared", "n_dense", "head_dim"), (int,)) | dict(tied=(bool,))
-    return set(value) == set(limits) and all(
-        type(value[name]) in kinds.get(name, (int, float, bool)) and low <= value[name] <= high
-        for name, (low, high) in limits.items()
-    )
-
-
-def _within(record: Json, form: Form) -> Iterator[tuple]:
-    """Fields, as _check takes them, of what the sections hold."""
-    pair = lambda v: _numbers(v, 1) and len(v) == 2 and v[0] <= v[1]
-    positive = lambda v: _number(v) and v > 0
+def _fields(record: Json, form: Form) -> Iterator[tuple]:
+    """(name, value, its type or whether it is fine, what is expected) of all that a law.json may hold or leave open."""
+    of_today = lambda v: type(v) is int and 1 <= v <= VERSION
+    yield "version", record.get("version"), of_today, f"at most {VERSION}: a newer fit wrote it"
+    for name in OBJECTS:
+        yield name, record.get(name), dict, "an object"
+    for name in ("rolling", "warnings"):
+        yield name, record.get(name), list, "a list"
+    yield "warning", record.get("warning"), str, "text"
+    yield "objective", record.get("objective"), _number, "a number"
+    for name, (fine, expected) in MODELS.items():
+        yield f"models.{name}", (record.get("models") or {}).get(name), fine, expected
     ranges = (record.get("runs") or {}).get("ranges")
-    yield "runs.ranges", ranges, _is(dict), "an object"
+    yield "runs.ranges", ranges, dict, "an object"
     for name, ends in (ranges or {}).items():
-        yield f"runs.ranges.{name}", ends, pair, "two rising numbers"
+        yield f"runs.ranges.{name}", ends, _rising, "two rising numbers"
     if bootstrap := record.get("bootstrap"):
         draws, ends, way = (bootstrap.get(name) or "missing" for name in ("draws", "percentiles", "form"))
         fine = lambda v: _numbers(v, 2) and np.shape(v)[1] == len(form.names)
         yield "bootstrap.draws", draws, fine, f"rows of {len(form.names)} numbers"
-        fine = lambda v: pair(v) and 0 <= v[0] < v[1] <= 100
+        fine = lambda v: _rising(v) and 0 <= v[0] < v[1] <= 100
         yield "bootstrap.percentiles", ends, fine, "two rising numbers from 0 to 100"
         yield "bootstrap.form", way, list(WAYS_OF_DRAWING).__contains__, "errors, replacement or paper"
         fine = lambda v: (
-            isinstance(v, dict)
-            and positive(v.get("training_flops"))
-            and _numbers(v.get("drift"), 1)
-            and len(v["drift"]) == len(draws)
+            _positive(v, "training_flops") and _numbers(v.get("drift"), 1) and len(v["drift"]) == len(draws)
         )
         yield "bootstrap.beyond", bootstrap.get("beyond"), fine, "training_flops and a drift for each draw"
     noise = record.get("noise") or {}
     yield "noise.total", noise.get("total"), lambda v: _number(v) and v >= 0, "a number from 0 up"
-    fine = lambda v: isinstance(v, dict) and positive(v.get("training_flops")) and positive(v.get("power"))
+    fine = lambda v: _positive(v, "training_flops", "power")
     yield "noise.growth", noise.get("growth"), fine, "a positive training_flops and power"
     for section, names in NUMBERS.items():
-        if held := record.get(section):
-            for name in names:
-                yield f"{section}.{name}", held.get(name, "missing"), _number, "a number"
+        for name in names if record.get(section) else ():
+            yield f"{section}.{name}", record[section].get(name, "missing"), _number, "a number"
 
 
 def _numbers(value: object, depth: int) -> bool:
@@ -168,3 +98,62 @@ def _numbers(value: object, depth: int) -> bool:
     except ValueError:
         return False
     return array.ndim == depth and array.size > 0 and array.dtype.kind in "if" and bool(np.isfinite(array).all())
+
+
+def _number(value: object) -> bool:
+    return _numbers([value], 1)
+
+
+def _rising(value: Any) -> bool:
+    return _numbers(value, 1) and len(value) == 2 and value[0] <= value[1]
+
+
+def _count(value: object) -> bool:
+    return type(value) is int and value >= 1
+
+
+def _positive(value: Any, *names: str) -> bool:
+    """Whether this is an object with positive numbers of these names."""
+    return isinstance(value, dict) and all(_number(value.get(name)) and value[name] > 0 for name in names)
+
+
+def _is_architecture(value: Json) -> bool:
+    """Whether shapes.of_table could have made this value, so that an Architecture can be made of it."""
+    limits = dict(kv_share=(1e-3, 1), attention=(1e-3, 1e3), ff=(1e-3, 1e3), split=(1e-3, 1e6), top_k=(1, 1e6))
+    limits |= dict(shared=(0, 1e6), n_dense=(0, 1e6), head_dim=(0, 1e6), tied=(0, 1))
+    kinds = dict.fromkeys(("top_k", "shared", "n_dense", "head_dim"), (int,)) | dict(tied=(bool,))
+    return (
+        isinstance(value, dict)
+        and set(value) == set(limits)
+        and all(
+            type(value[name]) in kinds.get(name, (int, float, bool)) and low <= value[name] <= high
+            for name, (low, high) in limits.items()
+        )
+    )
+
+
+_EQ_10 = ("constant", "n_active", "n_experts")
+MODELS: dict[str, tuple[type | Callable[[Any], bool], str]] = {
+    **dict.fromkeys(
+        ("vocab_size", "width_per_block", "seq_len", "unique_tokens"), (_count, "a whole number from 1 up")
+    ),
+    "final_norm": (bool, "true or false"),
+    "n_experts": (
+        lambda v: isinstance(v, list) and v != [] and all(map(_count, v)),
+        "a list of whole numbers from 1 up",
+    ),
+    "repeats": (lambda v: _numbers(v, 1) and len(v) == 2, "a list of two numbers"),
+    "base_config": (str, "the path of a config file"),
+    "corpus": (str, "a fingerprint"),
+    "overrides": (lambda v: isinstance(v, dict) and all(map(is_literal, v.values())), "fields and literals"),
+    "architecture": (_is_architecture, "what shapes.py lists: split, shared, n_dense, kv_share, top_k, ..."),
+    "miscounted": (_number, "a number"),
+    "learning_rate": (
+        lambda v: isinstance(v, dict) and all(_number(v.get(name)) for name in _EQ_10),
+        "constant, n_active and n_experts of Eq. 10",
+    ),
+    "differing": (
+        lambda v: isinstance(v, dict) and all(isinstance(values, list) for values in v.values()),
+        "columns and lists",
+    ),
+}

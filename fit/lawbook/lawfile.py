@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fit.aliases import Array, ByName, Json, Numbers, Opt
-from fit.data import frames, table
+from fit.data import table
 from fit.data.runs import unlikely
 from fit.errors import UserError
 from fit.form import Form, Reduced
@@ -68,8 +68,8 @@ class Law:
         self, n_active: Any, n_tokens: ArrayLike, n_experts: ArrayLike, more: dict[str, ArrayLike]
     ) -> dict[str, Array]:
         """The columns that the law reads, as float64 arrays; UserError at the first value that no model has."""
-        if frames.is_table(n_active):
-            models = frames.read(n_active)
+        if table.is_table(n_active):
+            models = table.read(n_active)
             return {name: models.numbers(name) for name in self.form.columns}
         given, columns = more | dict(n_active=n_active, n_tokens=n_tokens, n_experts=n_experts), {}
         for name in self.form.columns:
@@ -212,16 +212,15 @@ class Law:
         names = dict.fromkeys(("n_active", "n_tokens", "n_experts", *self.form.columns, "training_flops"))
         return {name: tuple(known[name]) for name in names if known.get(name)}
 
-    def extrapolation(
-        self, n_active: Opt = None, n_tokens: Opt = None, n_experts: Opt = None, flops: Opt = None, **more: Opt
-    ) -> list[Json]:
-        """Which of these (numbers; flops: of training, 6 n_active n_tokens unless given) lie outside what was fitted.
+    def extrapolation(self, *counts: Opt, **more: Opt) -> list[Json]:
+        """Which of these (numbers: n_active, n_tokens, n_experts, and others by name; flops: of training, 6 n_active
+        n_tokens unless given) lie outside what was fitted.
 
         Returns a list of {column, value, low, high, factor}, empty inside; `factor` > 1 says how far outside. The
         column unique_tokens is n_tokens against the tokens of the text that the law was fitted on (low is 0).
         """
         outside = []
-        for column, (value, low, high) in self._asked(n_active, n_tokens, n_experts, flops, **more).items():
+        for column, (value, low, high) in self._asked(*counts, **more).items():
             if not low * (1 - ROUNDING) <= value <= high * (1 + ROUNDING):
                 factor = value / high if value > high else low / value
                 outside.append(dict(column=column, value=float(value), low=low, high=high, factor=float(factor)))
@@ -273,7 +272,7 @@ def load(law: Law | str | os.PathLike, field: str = "law") -> Law:
     if isinstance(law, Law):
         return law
     name = law
-    if not isinstance(name, (str, os.PathLike)) or len(str(name)) > frames.LONGEST_PATH:
+    if not isinstance(name, (str, os.PathLike)) or len(str(name)) > table.LONGEST_PATH:
         raise UserError(
             f"{field}: found {table.shown(name)}, expected a published law's name or the path of a law.json"
         )

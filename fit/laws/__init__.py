@@ -24,15 +24,14 @@ import importlib
 import importlib.util
 import os
 import pathlib
-from collections.abc import Iterable, Iterator
-from types import ModuleType
+from collections.abc import Iterator
 from typing import Any
 
 from fit.form import Form
 from fit.laws._coupled import coupled
 
 
-def _pages() -> Iterator[ModuleType]:
+def _pages() -> Iterator[Any]:
     for path in pathlib.Path(__file__).parent.glob("[!_]*.py"):
         yield importlib.import_module(f"fit.laws.{path.stem}")
     for path in pathlib.Path(os.environ["FIT_LAWS"]).glob("[!_]*.py") if os.environ.get("FIT_LAWS") else ():
@@ -43,13 +42,8 @@ def _pages() -> Iterator[ModuleType]:
             yield page
 
 
-def _with_coupled(pages: Iterable[ModuleType]) -> Iterator[Any]:
-    for page in pages:
-        yield page
-        if hasattr(page, "FLOOR"):
-            yield coupled(page)
-
-
+_PAGES = [*_pages()]
+_PAGES += [coupled(page) for page in _PAGES if hasattr(page, "FLOOR")]
 _ORDER = lambda form: (not form.at_experts, -len(form.columns), form.name)
-FORMS = {form.name: form for form in sorted(map(Form, _with_coupled(_pages())), key=_ORDER)}
+FORMS = {form.name: form for form in sorted(map(Form, _PAGES), key=_ORDER)}
 PRESETS = {name: form for form in FORMS.values() for name in form.presets}

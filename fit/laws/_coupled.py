@@ -31,7 +31,6 @@ def coupled(page: ModuleType) -> types.SimpleNamespace:
     FLOOR, the name of its c."""
 
     def log_loss(xp: ModuleType, c: ByName, x: ByName) -> Array:
-        """By log-sum-exp."""
         return xp.logaddexp(c["k"] * page.log_above_floor(xp, c, x), c[f"ln {page.FLOOR}"])
 
     def at_experts(c: ByName, n_experts: Numbers) -> tuple[Numbers, ...]:

@@ -26,13 +26,12 @@ FLOOR = "E"
 
 
 def log_above_floor(xp: ModuleType, c: ByName, x: ByName) -> Array:
-    """ln of size and data, by log-sum-exp."""
+    """ln of size and data."""
     size, data = c["ln A"] - c["alpha"] * x["ln n_active"], c["ln B"] - c["beta"] * x["ln n_tokens"]
     return xp.logaddexp(size, data)
 
 
 def log_loss(xp: ModuleType, c: ByName, x: ByName) -> Array:
-    """By log-sum-exp."""
     return xp.logaddexp(log_above_floor(xp, c, x), c["ln E"])
 
 

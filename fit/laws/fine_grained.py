@@ -35,7 +35,6 @@ COEFFICIENTS = dict(
 
 
 def log_loss(xp: ModuleType, c: ByName, x: ByName) -> Array:
-    """By log-sum-exp."""
     size = xp.logaddexp(c["ln a"], c["ln g"] - c["gamma"] * x["ln granularity"]) - c["alpha"] * x["ln n_total"]
     return xp.logaddexp(xp.logaddexp(size, c["ln b"] - c["beta"] * x["ln n_tokens"]), c["ln c"])
 

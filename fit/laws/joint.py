@@ -56,7 +56,7 @@ def log_expert_scale(xp: ModuleType, n_experts: Numbers, log_start: Numbers, t: 
 
 
 def log_above_floor(xp: ModuleType, c: ByName, x: ByName) -> Array:
-    """ln of size and data, by log-sum-exp."""
+    """ln of size and data."""
     e = log_expert_scale(xp, x["n_experts"], c["ln E_start"], c["ln(E_max / E_start - 1)"])
     size = c["ln a"] + c["delta"] * e + (c["alpha"] + c["gamma"] * e) * x["ln n_active"]
     data = c["ln b"] + c["omega"] * e + (c["beta"] + c["zeta"] * e) * x["ln n_tokens"]
@@ -64,7 +64,6 @@ def log_above_floor(xp: ModuleType, c: ByName, x: ByName) -> Array:
 
 
 def log_loss(xp: ModuleType, c: ByName, x: ByName) -> Array:
-    """By log-sum-exp."""
     return xp.logaddexp(log_above_floor(xp, c, x), c["ln c"])
 
 

@@ -36,7 +36,6 @@ COEFFICIENTS = dict(
 
 
 def log_loss(xp: ModuleType, c: ByName, x: ByName) -> Array:
-    """By log-sum-exp."""
     used = xp.log1p(-x["sparsity"])
     size, data = c["ln a"] - c["alpha"] * x["ln n_total"], c["ln b"] - c["beta"] * x["ln n_tokens"]
     sparse = c["ln c"] - c["lam"] * used

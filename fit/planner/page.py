@@ -123,7 +123,7 @@ def _law(law: Law) -> Json:
 
 def _read(form: Form) -> Json:
     """How a form's coefficients make the entries that its formula reads, and which columns it reads."""
-    entries = [[name, form.is_positive(name), c.above, c.share] for name, c in form.coefficients.items()]
+    entries = [[name, name in form.positive, c.above, c.share] for name, c in form.coefficients.items()]
     return dict(entries=entries, closed=bool(form.at_experts), columns=form.columns)
 
 

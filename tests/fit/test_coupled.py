@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import fit
 from fit import __main__ as command_line
 from fit.errors import UserError
-from fit.fitting import choice, fitting, prior
+from fit.fitting import fitting, forms
 from fit.fitting.problem import Settings
 from fit.form import Form
 from fit.lawbook.lawfile import Law, load
@@ -134,7 +134,7 @@ def test_without_a_form_the_one_is_taken_that_predicts_larger_runs_well(tmp_path
     law = load(f"{tmp_path}/law.json")
     tried = {row["form"]: row for row in law.record["choice"]["tried"]}
     additive, coupled = (tried[form]["rmse_log"] for form in ("chinchilla", "chinchilla_coupled"))
-    expected = "chinchilla" if additive < choice.BETTER * coupled else "chinchilla_coupled"
+    expected = "chinchilla" if additive < forms.BETTER * coupled else "chinchilla_coupled"
     assert law.form.name == expected and (k == 1 or additive > coupled)
     assert list(tried) == ["chinchilla", "chinchilla_coupled"] and law.record["rolling"] == tried[expected]["rolling"]
     assert law.record["settings"]["weights"] == "compute^0.6"
@@ -183,7 +183,7 @@ def test_a_prior_draws_the_exponents_of_few_runs_to_those_of_another_law(tmp_pat
 
 def test_a_prior_of_270_runs_moves_the_law_of_a_joint_sweep_little():
     """With many runs of little noise the exponents are the runs' own; with signs as the other form has them."""
-    drawn = prior.drawn_to(JOINT, load("chinchilla-2022"))
+    drawn = forms.drawn_to(JOINT, load("chinchilla-2022"))
     assert drawn.prior["spreads"] == {"beta": [-0.2849, 0.2849 / 3], "alpha": [-0.3392, 0.3392 / 3]}
     runs = runs_of_law(fit_runs.TABLE_3 | {"k": 1.0}, noise=0.001)
     moved, alone = fitted(drawn, runs)[0], fitted(JOINT, runs)[0]
@@ -204,7 +204,7 @@ def test_a_prior_that_says_nothing_of_the_exponents_is_refused(tmp_path, form, l
 
 
 def test_a_prior_names_the_exponents_that_it_has_no_value_for():
-    assert prior.drawn_to(FORMS["chinchilla"], load("sparsity-2025")).prior["not_taken"] == ["alpha"]
+    assert forms.drawn_to(FORMS["chinchilla"], load("sparsity-2025")).prior["not_taken"] == ["alpha"]
 
 
 def test_the_forms_own_error_widens_intervals_beyond_the_runs_only(tmp_path):

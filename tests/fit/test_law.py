@@ -11,8 +11,8 @@ import pytest
 from fit_runs import dense_runs, fit_law
 
 from fit import __main__ as command_line
-from fit.data import frames
 from fit.data.runs import read_runs, subset
+from fit.data.table import read
 from fit.errors import UserError
 from fit.fitting import fitting, holdout, rolling, search
 from fit.fitting.problem import Settings, prepare
@@ -180,8 +180,8 @@ def test_weights_make_repeated_seeds_one_run(tmp_path):
     means = np.array([e.mean() for e in np.split(error, np.cumsum(times)[:-1])])
     runs.loss = runs.loss * np.exp(means)
     path = fit_runs.write_csv(tmp_path / "runs.csv", repeated, share=np.repeat(1 / times, times))
-    form, options = FORMS["chinchilla"], fitting.Options(weights="column:share")
-    record = fitting.record_of(fitting.fitted(path, form, Settings(**settings), options, quiet=True), quiet=True)
+    form, weighted = FORMS["chinchilla"], Settings(weights="column:share", **settings)
+    record = fitting.record_of(fitting.fitted(path, form, weighted, quiet=True), quiet=True)
     once = search.fit(prepare(form, runs, Settings(**settings)), quiet=True)
     assert record["coefficients"] == pytest.approx(once.coefficients, rel=1e-4)
 
@@ -270,7 +270,7 @@ def test_no_decay_can_still_be_asked_for(tmp_path, capsys):
 def test_runs_without_losses_by_position_are_no_reason_to_refuse_a_table():
     rows = [dict(n_active=1e5 * i, n_tokens=1e6, loss=2.0, loss_1_2=2.6, loss_3_4=2.2, loss_5_8=2.1) for i in (1, 2, 3)]
     rows[1]["loss_5_8"] = None
-    assert fitting.transition(read_runs(frames.read(rows), FORMS["chinchilla"].columns)) == []
+    assert fitting.transition(read_runs(read(rows), FORMS["chinchilla"].columns)) == []
 
 
 def with_positions(tmp_path, gains):

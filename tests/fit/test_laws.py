@@ -105,7 +105,7 @@ def test_recentred_law_is_the_same_law(form):
         columns |= {f"ln {name}": rng.normal(20, 2, 5) for name in ("n_active", "n_total", "n_tokens")}
         columns |= {name[3:]: np.exp(v) for name, v in columns.items() if name.startswith("ln ")}
         origin = dict(n_active=18.5, n_tokens=21.0, n_total=20.0)
-        moved = {f"ln {name}": columns[f"ln {name}"] - origin[name] for name in law.centred}
+        moved = {f"ln {name}": columns[f"ln {name}"] - origin[name] for name in law.slopes}
         shifted, as_is = law.log_loss(law.recentre(free, origin), columns | moved), law.log_loss(free, columns)
         np.testing.assert_allclose(shifted, as_is, rtol=1e-9, atol=1e-9)
 

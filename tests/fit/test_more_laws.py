@@ -13,7 +13,7 @@ import scipy.optimize
 from fit import __main__ as command_line
 from fit.data.runs import Runs, read_runs, subset
 from fit.data.table import Table
-from fit.fitting import fitting, forms, holdout, search, summary
+from fit.fitting import forms, holdout, search, summary
 from fit.fitting.problem import Settings, prepare
 from fit.lawbook.lawfile import load
 from fit.laws import FORMS
@@ -199,7 +199,7 @@ def test_forms_side_by_side(tmp_path):
     path = fit_runs.write_csv(tmp_path / "runs.csv", made, run=made.table.column("run"))
     settings = Settings(starts=16, weight_decay=1e-7)
     with jax.enable_x64(True):
-        both = forms.compare(path, [FORMS["clark"], FORMS["chinchilla"]], settings, fitting.Options(), quiet=True)
+        both = forms.compare(path, [FORMS["clark"], FORMS["chinchilla"]], settings, quiet=True)
         runs = read_runs(path, ("n_active", "n_tokens"))
         alone = search.fit(prepare(FORMS["chinchilla"], runs, settings), quiet=True)
         mine = runs.n_tokens == runs.n_tokens.max()

@@ -12,8 +12,8 @@ import numpy as np
 
 from fit.aliases import Array, Floats
 from fit.data.files import replacing
-from fit.data.frames import read
 from fit.data.runs import Runs, read_runs
+from fit.data.table import read
 from fit.errors import UserError
 from fit.lawbook.lawfile import Law
 from fit.planning import optimum
