@@ -8,11 +8,6 @@ The loss is the mean over held-out text in nats per token. Bits per byte are thi
 number of bytes of text per evaluated token, so that tokenizers can be compared.
 """
 
-if __name__ == "__main__":
-    from jmoe import startup
-
-    startup.begin()
-
 import json
 import math
 
@@ -60,11 +55,8 @@ def evaluate(workdir: str | epath.Path, segment: str | None = None, step: int | 
     that can't be used.
     """
     overrides = dict(overrides)
-    for name in overrides:
-        if section(name) not in SECTIONS:
-            raise UserError(
-                f"--config.{name} is the checkpoint's own; only config.data and config.mesh can be set here"
-            )
+    if own := [name for name in overrides if section(name) not in SECTIONS]:
+        raise UserError(f"--config.{own[0]} is the checkpoint's own; only config.data and config.mesh can be set here")
     folder = saved.find(storage.absolute(workdir), segment, step)
     with saved.damage_named(folder):
         record, config = saved.read(folder)
@@ -97,10 +89,8 @@ def for_text(config, overrides: dict):
     # only the run's own text must have the run's fingerprint
     other_text = {name for name in overrides if section(name) == "data"} - {"data.seq_len", "data.validation_tokens"}
     config.data.fingerprint = "" if other_text else config.data.fingerprint
-    if "data.path" in overrides and "data.mixture" not in overrides:
-        config.data.mixture = ()
-    if "data.mixture" in overrides and "data.path" not in overrides:
-        config.data.path = ""
+    if {"data.path", "data.mixture"} & overrides.keys():  # either takes the place of both
+        config.data.update(path="", mixture=())
     config.update_from_flattened_dict(overrides)
     check_config(config)
     config.microbatch_tokens = 0
@@ -111,11 +101,8 @@ def for_text(config, overrides: dict):
 
 
 if __name__ == "__main__":
-    config_flags.DEFINE_config_dict(
-        "config",
-        default(FIELDS),
-        "Text or mesh to use instead of the training's: --config.data.path=..., --config.mesh.expert=8.",
-    )
+    text = "Text or mesh to use instead of the training's: --config.data.path=..., --config.mesh.expert=8."
+    config_flags.DEFINE_config_dict("config", default(FIELDS), text)
     cli.define_checkpoint()
     flags.DEFINE_string("json", None, "Also write the result to this file, local or gs://.")
     cli.run(main, config_sections=SECTIONS)

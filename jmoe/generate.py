@@ -4,11 +4,6 @@ The model drops no token and keeps the keys and values of the tokens it has read
 where the model ends the document.
 """
 
-if __name__ == "__main__":
-    from jmoe import startup
-
-    startup.begin()
-
 import os
 import sys
 
@@ -20,14 +15,12 @@ from jmoe.model import cached
 from jmoe.run import saved
 from jmoe.storage import files as storage
 
-SAMPLING = "temperature", "top_p", "seed"
+ARGUMENTS = "workdir", "prompt", "n", "segment", "step", "tokenizer", "temperature", "top_p", "seed"
 
 
 def main(_):
-    asked = flags.FLAGS.flag_values_dict()
-    which = {name: asked[name] for name in ("prompt", "n", "segment", "step", "tokenizer", *SAMPLING)}
     sys.stdout.reconfigure(errors="surrogateescape")  # a prompt of any bytes
-    for text in generate(asked["workdir"], **which):
+    for text in generate(**{name: flags.FLAGS[name].value for name in ARGUMENTS}):
         print(text, end="", flush=True)
     print()
 
@@ -46,10 +39,8 @@ def generate(workdir, prompt: str = "", n: int = 256, segment=None, step=None, t
     text = saved.tokenizer_of(config, tokenizer)
     ids = text.encode(os.fsencode(prompt))[:-1].tolist() or [text.end_of_text]
     if len(ids) + n > config.data.seq_len:
-        print(
-            f"note: the model was trained on rows of {config.data.seq_len} tokens; what comes after them is worse",
-            file=sys.stderr,
-        )
+        rows = f"rows of {config.data.seq_len} tokens"
+        print(f"note: the model was trained on {rows}; what comes after them is worse", file=sys.stderr)
     yield prompt
     yield from text.decoded(ids, cached.tokens_after(ids, params, config.model, n, **sampling))
 

@@ -4,11 +4,6 @@ Writes the run's first checkpoint, of step 0; jmoe.train with the same --config 
 model (Llama) can also start a mixture: with --config.model.n_experts=8 each expert starts as a copy of the dense layer.
 """
 
-if __name__ == "__main__":
-    from jmoe import startup
-
-    startup.begin()
-
 import hashlib
 import json
 import pathlib
@@ -21,7 +16,7 @@ from etils import epath
 from jmoe import cli
 from jmoe.config.check import check_config
 from jmoe.errors import UserError
-from jmoe.exchange import layout, tensor_files, tensors
+from jmoe.exchange import layout, tensors
 from jmoe.model import sharding
 from jmoe.model.decoder import init_params
 from jmoe.run import checkpoint, processes
@@ -54,18 +49,13 @@ def load(path: str, config, workdir: str | epath.Path) -> None:
     fields = layout.model_fields(values)
     dense = fields["n_experts"] == 1 < config.model.n_experts
     ours = layout.said(config.model)
-    wrong = {name: value for name, value in fields.items() if ours[name] != value}
-    if dense:
-        for name in ("n_experts", "top_k", "normalize_gates"):
-            wrong.pop(name, None)
-    if fields["tied_embeddings"] and not ours["tied_embeddings"]:  # an untied head may start as the embedding
-        del wrong["tied_embeddings"]
+    if not ours["tied_embeddings"]:  # an untied head may start as the embedding
         fields["tied_embeddings"] = False
-    if wrong:
+    free = ("n_experts", "top_k", "normalize_gates") if dense else ()
+    if wrong := {name: value for name, value in fields.items() if ours[name] != value and name not in free}:
         needed = " ".join(f"--config.model.{name}={value}" for name, value in sorted(wrong.items()))
         raise UserError(f"--config is of another model than --from={path}: that one needs {needed}")
-    with tensor_files.reader(files) as read:
-        params = tensors.params(read, ml_collections.ConfigDict(fields))
+    params = tensors.params(tensors.reader(files), ml_collections.ConfigDict(fields))
     if dense:
         params = tensors.upcycled(params, jax.device_get(init_params(config)))
     digest = hashlib.sha256()

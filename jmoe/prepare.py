@@ -9,11 +9,6 @@ UTF-8. Each source of config.data.mixture gets a folder of its own in DIR; the l
 names them.
 """
 
-if __name__ == "__main__":
-    from jmoe import startup
-
-    startup.begin()
-
 import pathlib
 
 from absl import flags
@@ -71,7 +66,7 @@ def describe(made: corpus.Corpus, folder: pathlib.Path, data=None) -> None:
     print(f"corpus {manifest['fingerprint']} by tokenizer {manifest['tokenizer']['name']} in {folder}")
 
 
-def prepare_folder(data, folder: pathlib.Path, n_workers: int, shard_tokens: int = prepare.SHARD_TOKENS) -> None:
+def prepare_folder(data, folder: pathlib.Path, n_workers: int, shard_tokens: int) -> None:
     """Prepares the text of `data` (config.data) in `folder` unless that is done already; UserError where `folder` holds
     other text, or a source or tokenizer can't be used."""
     text, encoder = sources.find(data), tokenizer.load(data.tokenizer, data.end_of_text)

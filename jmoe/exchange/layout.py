@@ -15,31 +15,18 @@ from jmoe.errors import UserError
 EPSILON = 1e-6  # of norms.rms_norm
 SHARED_FF = 8  # width of a shared expert that is all zeros: torch warns of 0, and a server may spread it over devices
 FREE = ("architectures", "max_position_embeddings", "rope_theta", "rope_parameters", "tie_word_embeddings")
-# (mixture, config.model.qk_norm): model_type, class, further keys with the values that compute what jmoe does, and
-# what transformers assumes for a key that config.json lacks, where that is not our value
+QWEN3 = {"attention_bias": False, "use_sliding_window": False}
+QWEN2 = {"qkv_bias": False, "use_sliding_window": False, "shared_expert_intermediate_size": SHARED_FF}
+QWEN2_LACKS = {"qkv_bias": True, "num_experts_per_tok": 4, "shared_expert_intermediate_size": 5632}
+# (mixture, config.model.qk_norm): model_type, further keys with the values that compute what jmoe does, and what
+# transformers assumes for a key that config.json lacks, where that is not our value
 KINDS = {
-    (False, "none"): ("llama", "LlamaForCausalLM", {"attention_bias": False, "mlp_bias": False}, {}),
-    (False, "head"): (
-        "qwen3",
-        "Qwen3ForCausalLM",
-        {"attention_bias": False, "use_sliding_window": False},
-        {"num_key_value_heads": 32, "head_dim": 128},
-    ),
-    (True, "none"): (
-        "qwen2_moe",
-        "Qwen2MoeForCausalLM",
-        {"qkv_bias": False, "use_sliding_window": False, "shared_expert_intermediate_size": SHARED_FF},
-        {"qkv_bias": True, "num_experts_per_tok": 4, "shared_expert_intermediate_size": 5632},
-    ),
-    (True, "head"): (
-        "qwen3_moe",
-        "Qwen3MoeForCausalLM",
-        {"attention_bias": False, "use_sliding_window": False},
-        {"num_key_value_heads": 4, "num_experts_per_tok": 8},
-    ),
+    (False, "none"): ("llama", {"attention_bias": False, "mlp_bias": False}, {}),
+    (False, "head"): ("qwen3", QWEN3, {"num_key_value_heads": 32, "head_dim": 128}),
+    (True, "none"): ("qwen2_moe", QWEN2, QWEN2_LACKS),
+    (True, "head"): ("qwen3_moe", QWEN3, {"num_key_value_heads": 4, "num_experts_per_tok": 8}),
     (True, "projection"): (
         "olmoe",
-        "OlmoeForCausalLM",
         {"attention_bias": False, "clip_qkv": None},
         {"num_experts_per_tok": 8, "rms_norm_eps": 1e-5},
     ),
@@ -50,11 +37,10 @@ NOT_SAID = {"n_shared_experts": 0, "scores": "softmax", "balance": "loss"}  # of
 
 def check(model) -> None:
     """Raises UserError for a model that no architecture of transformers computes, naming the fields and the flags."""
-    has = {"norm": setting(model, "norm"), "final_norm": model.final_norm}
-    needed = {name: value for name, value in (("norm", "rms"), ("final_norm", True)) if has[name] != value}
-    if needed:
+    ours = said(model)
+    if needed := {name: value for name, value in (("norm", "rms"), ("final_norm", True)) if ours[name] != value}:
         raise UserError(
-            " and ".join(f"config.model.{name}={has[name]!r}" for name in needed)
+            " and ".join(f"config.model.{name}={ours[name]!r}" for name in needed)
             + " has no equal among the architectures of transformers; a model trained with "
             + " ".join(f"--config.model.{name}={value}" for name, value in needed.items())
             + " can be exported"
@@ -64,11 +50,9 @@ def check(model) -> None:
         raise UserError(f"config.model.qk_norm={qk_norm!r} has no equal among the dense models of transformers")
     needed = NOT_SAID | ({"n_dense_blocks": 0, "head_dim": 0} if qk_norm == "projection" else {})
     for name, allowed in needed.items():
-        if name == "n_shared_experts" and kind == SHARED:
-            continue
-        if (value := said(model)[name]) != allowed:
+        if ours[name] != allowed and (name, kind) != ("n_shared_experts", SHARED):
             raise UserError(
-                f"config.model.{name}={value!r} has no equal among the architectures of transformers that have "
+                f"config.model.{name}={ours[name]!r} has no equal among the architectures of transformers that have "
                 f"qk_norm={qk_norm!r}: it must be {allowed!r}"
             )
 
@@ -92,9 +76,9 @@ def config_json(model, seq_len: int) -> dict:
     """config.json of `model` but for the dtype and the tokenizer's ids. UserError for what `check` refuses."""
     check(model)
     n_heads, n_kv_heads, head_dim = weights.heads(model)
-    kind, name, also, _ = KINDS[model.n_experts > 1, setting(model, "qk_norm")]
+    kind, also, _ = KINDS[model.n_experts > 1, setting(model, "qk_norm")]
     values = {
-        "architectures": [name],
+        "architectures": [f"{kind.title().replace('_', '')}ForCausalLM"],
         "model_type": kind,
         "vocab_size": model.vocab_size,
         "hidden_size": model.d_model,
@@ -129,7 +113,7 @@ def config_json(model, seq_len: int) -> dict:
 def model_fields(values: dict) -> dict:
     """The fields of config.model that a config.json means, in the form of `said`. UserError, which names the value, for
     another architecture or a value that our model does not compute."""
-    kinds = {kind: (*which, lacking) for which, (kind, _, _, lacking) in KINDS.items()}
+    kinds = {kind: (*which, lacking) for which, (kind, _, lacking) in KINDS.items()}
     if values.get("model_type") not in kinds:
         raise UserError(f"config.json: model_type={values.get('model_type')!r} must be {' or '.join(kinds)}")
     mixture, qk_norm, lacking = kinds[values["model_type"]]

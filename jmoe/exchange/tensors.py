@@ -3,14 +3,22 @@
 Matrices are [in, out] here, [out, in] in transformers. Qwen2-MoE scales its shared expert by the sigmoid of a gate: we
 write a gate of zeros, whose sigmoid is one half, and twice the down-projection of our shared experts, which is exact.
 If we have no shared expert, theirs is all zeros.
+
+They lie in safetensors files, in parts of a few GB with an index beside them.
 """
 
+import json
+
+import ml_dtypes
 import numpy as np
+from etils import epath
 
 from jmoe.config import weights
 from jmoe.config.fields import setting
 from jmoe.errors import UserError
 from jmoe.exchange.layout import SHARED, SHARED_FF
+
+PART_BYTES = 2 * 2**30
 
 
 def _places(model):
@@ -126,3 +134,45 @@ def upcycled(dense: dict, fresh: dict) -> dict:
     for name in ("gate", "up", "down"):
         blocks[name] = np.broadcast_to(blocks[name][:, None], fresh["blocks"][name].shape)
     return dense | {"blocks": blocks}
+
+
+def write(folder: epath.Path, tensors: dict, dtype: str) -> None:
+    """Writes NumPy arrays by name, as float32 or bfloat16."""
+    from safetensors import numpy as safetensors
+
+    dtype = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+    parts, room = [], 0
+    for name, array in tensors.items():
+        n_bytes = array.size * dtype.itemsize
+        if n_bytes > room:
+            parts.append([])
+            room = PART_BYTES
+        parts[-1].append(name)
+        room -= n_bytes
+    files = [f"model-{i:05}-of-{len(parts):05}.safetensors" for i in range(1, len(parts) + 1)]
+    files = files if len(parts) > 1 else ["model.safetensors"]
+    folder.mkdir(parents=True, exist_ok=True)
+    for file, names in zip(files, parts):
+        part = {name: np.ascontiguousarray(tensors[name], dtype) for name in names}
+        (folder / file).write_bytes(safetensors.save(part, {"format": "pt"}))
+    if len(parts) > 1:
+        index = {
+            "metadata": {"total_size": sum(array.size for array in tensors.values()) * dtype.itemsize},
+            "weight_map": {name: file for file, names in zip(files, parts) for name in names},
+        }
+        (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2))
+
+
+def reader(files: list):
+    """A function that returns the tensor of a name as a float32 array, or None if there is none. UserError where a file
+    is not a safetensors file."""
+    from safetensors import SafetensorError, safe_open
+
+    file_of = {}
+    for path in files:
+        try:
+            opened = safe_open(str(path), framework="flax")
+        except (SafetensorError, OSError) as error:
+            raise UserError(f"{path} cannot be read: {error}") from None
+        file_of |= dict.fromkeys(opened.keys(), opened)
+    return lambda name: np.asarray(file_of[name].get_tensor(name), np.float32) if name in file_of else None

@@ -22,7 +22,6 @@ from jmoe.run.step import abstract_state, make_eval_step, make_optimizer, mean_l
 from jmoe.storage.files import read_lines, read_sealed, sealed, write_whole
 from jmoe.text import corpus, supply
 from jmoe.text.batches import validation_batches
-from jmoe.text.mixture import PERIOD
 
 
 class Run:
@@ -70,7 +69,7 @@ class Run:
                 "config.parametrization='mup' does by itself; 0 leaves it to that"
             )
         trunk, parts = schedule.segments[-2].stop, self.corpus.parts
-        shares = "".join(f", {part.share / PERIOD:.1%} {part.name}" for part in parts if part.name)
+        shares = "".join(f", {part.share / supply.PERIOD:.1%} {part.name}" for part in parts if part.name)
         processes.log(
             f"{self.workdir}: {sizes} ({mixture}, d_model {model.d_model}, {model.n_blocks} blocks); trunk of "
             f"{trunk:,} steps, {schedule.tokens_at(trunk):,} tokens, and {len(missing)} of {len(config.n_tokens)} "

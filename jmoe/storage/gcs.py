@@ -17,8 +17,6 @@ import gcsfs
 from jmoe.errors import Unavailable
 from jmoe.storage import files as storage
 
-MOVE = "b/{}/o/{}/moveTo/o/{}"  # gcsfs's request of a move in a bucket: bucket, object, new name
-
 
 class Store(gcsfs.GCSFileSystem):
     _request_once = gcsfs.GCSFileSystem._request.__wrapped__  # gcsfs's own retries end after half a minute
@@ -35,7 +33,7 @@ class Store(gcsfs.GCSFileSystem):
                 # An earlier try may have done it and its answer got lost: ours, or a DELETE that aiohttp sent unseen.
                 if method == "DELETE":
                     return 204, {}, None, b""
-                if patience and path == MOVE:  # returns the object at its new name; not found if nothing moved
+                if patience and path == "b/{}/o/{}/moveTo/o/{}":  # the object at its new name; not found if none moved
                     return await self._request("GET", "b/{}/o/{}", args[0], args[2], **kwargs)
                 raise
             except Exception as error:  # noqa: BLE001  gcsfs, aiohttp, requests, google.auth raise their own

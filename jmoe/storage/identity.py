@@ -27,8 +27,12 @@ class Owner:
     @classmethod
     def of(cls, pid: int | None = None, what: str = "") -> "Owner":
         """The process `pid` of this machine, by default this one."""
-        pid = pid or os.getpid()
-        return cls(socket.gethostname(), _boot(), _namespace(), pid, _started(pid), what)
+        try:
+            namespace = os.readlink("/proc/self/ns/pid")
+        except OSError:
+            namespace = ""
+        boot, pid = _text("/proc/sys/kernel/random/boot_id"), pid or os.getpid()
+        return cls(socket.gethostname(), boot, namespace, pid, _started(pid), what)
 
     @classmethod
     def read(cls, text: str) -> "Owner":
@@ -43,8 +47,9 @@ class Owner:
 
     def is_near(self) -> bool:
         """Whether it runs, or ran, on this machine and in this process's namespace of process ids."""
-        same = (self.boot, self.namespace) == (_boot(), _namespace())
-        return same and (bool(_boot()) or self.host == socket.gethostname())
+        here = Owner.of()
+        same = (self.boot, self.namespace) == (here.boot, here.namespace)
+        return same and (bool(here.boot) or self.host == here.host)
 
     def lives_here(self) -> bool:
         """Whether it runs on this machine, so that a signal to its process id reaches it."""
@@ -100,17 +105,6 @@ def stop(owners, patience: float) -> int:
     while any(owner.lives_here() for owner in killed):
         time.sleep(0.05)
     return len(killed)
-
-
-def _boot() -> str:
-    return _text("/proc/sys/kernel/random/boot_id")
-
-
-def _namespace() -> str:
-    try:
-        return os.readlink("/proc/self/ns/pid")
-    except OSError:
-        return ""
 
 
 def _started(pid: int) -> str:

@@ -8,7 +8,7 @@ from when the newest renewal that the store confirmed was *sent*, by a clock tha
 machine sleeps: what a taker sees last was written no earlier, however late the owner was told.
 
   2/3 EXPIRY   the owner ends itself, with exit code 75; each write asks first whether it is still earlier (files.ask)
-  3/4 EXPIRY   the kernel kills the owner, also one that is halted between asking and writing (deadline.py, Linux)
+  3/4 EXPIRY   the kernel kills the owner, also one that is halted between asking and writing (Linux)
   EXPIRY       the lease can be taken
 
 The last quarter, 45 seconds, is for requests that were on their way when the owner ended. One that a network holds back
@@ -18,12 +18,15 @@ checkpoint is until gcs.py has written its commit.
 """
 
 import contextlib
+import ctypes
 import math
 import os
+import signal
 import sys
 import threading
+import time
 
-from jmoe.storage.deadline import Deadline, end, now
+from jmoe.errors import UNAVAILABLE
 from jmoe.storage.files import asked_by_writes, retried
 from jmoe.storage.identity import Owner, Taken
 
@@ -32,6 +35,45 @@ EXPIRY = 180.0
 ENDS, KILLED = 2 / 3, 3 / 4  # of EXPIRY, without a renewal: when the owner ends itself, and when the kernel kills it
 SECONDS_TO_RELEASE = 3.0  # for the last heartbeat, and again for the deletion: a stopping process waits no longer
 POLL = 0.02
+# it goes on while a process is halted or a machine sleeps
+CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def now() -> float:
+    """Seconds by CLOCK."""
+    return time.clock_gettime(CLOCK)
+
+
+def end(why: str) -> None:
+    """Ends this process at once."""
+    so = "this process ends and writes nothing more; the same command goes on from what is saved"
+    print(f"error: {why}: {so}", file=sys.stderr, flush=True)
+    os._exit(UNAVAILABLE)
+
+
+class _Event(ctypes.Structure):  # struct sigevent, which SIGEV_SIGNAL, 0, makes the default
+    _fields_ = [("value", ctypes.c_void_p), ("signo", ctypes.c_int), ("notify", ctypes.c_int)]
+    _fields_ += [("rest", ctypes.c_char * 48)]
+
+
+class Deadline:
+    """A time at which the kernel kills this process, also while it is halted (SIGSTOP, a frozen container): a thread
+    that watches the time would wake no earlier than the threads that write. There is none at first, and none on
+    systems without such timers (macOS)."""
+
+    def __init__(self):
+        libc, self._timer = ctypes.CDLL(None), ctypes.c_void_p()
+        event = _Event(signo=signal.SIGKILL)
+        create = getattr(libc, "timer_create", None)
+        made = create and not create(CLOCK, ctypes.byref(event), ctypes.byref(self._timer))
+        self._libc = libc if made else None
+
+    def set(self, seconds: float | None) -> None:
+        """Has the process killed that many seconds from now, and not when it was to be killed before; never if None."""
+        if self._libc:
+            seconds = 0.0 if seconds is None else max(seconds, 1e-6)
+            interval_and_value = (ctypes.c_long * 4)(0, 0, int(seconds), int(seconds % 1 * 1e9))  # seconds, nanoseconds
+            self._libc.timer_settime(self._timer, 0, interval_and_value, None)
 
 
 class Lease:
@@ -77,7 +119,7 @@ class Lease:
         finally:
             self._over.set()
             heart.join(SECONDS_TO_RELEASE)
-            self._deadline.clear()
+            self._deadline.set(None)
 
     def ask(self) -> float:
         """Ends this process if the store has not confirmed a renewal that was sent lately enough; else returns the

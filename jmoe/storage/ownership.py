@@ -21,10 +21,9 @@ import time
 from etils import epath
 
 from jmoe.errors import UserError
-from jmoe.storage.deadline import end
 from jmoe.storage.files import asked_by_writes, is_remote
 from jmoe.storage.identity import NOBODY, Owner, Taken
-from jmoe.storage.lease import Lease
+from jmoe.storage.lease import Lease, end
 
 
 @contextlib.contextmanager

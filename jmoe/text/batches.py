@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from jmoe.model import sharding
-from jmoe.text import mixture, supply
+from jmoe.text import supply
 
 
 def read_rows(places, seq_len: int) -> np.ndarray:
@@ -32,7 +32,7 @@ def training_batches(corpus, config, schedule, mesh, segment, start: int):
     orders = [grain.MapDataset.range(supply.n_rows(text, seq_len)).shuffle(config.seed).repeat() for text in texts]
 
     def place(row):
-        i, k = mixture.place(parts, row)
+        i, k = supply.place(parts, row)
         return texts[i], orders[i][k]
 
     def read(step):
@@ -54,9 +54,8 @@ def validation_batches(corpus, config, mesh):
     training batch; rows that fill up the last batch weigh zero.
     """
     seq_len = config.data.seq_len
-    chosen = [(part.corpus.validation, row) for part, row in _validation_rows(corpus, config)]
-    n_rows = len(chosen)
-    size = config.batch_tokens[0][1] // seq_len
+    chosen = [(text.validation, row) for text, row in _validation_rows(corpus, config)]
+    n_rows, size = len(chosen), config.batch_tokens[0][1] // seq_len
     lo, hi = _own_rows(mesh, size, seq_len)
     for start in range(0, n_rows, size):
         weight = (np.arange(start, start + size) < n_rows).astype(np.float32)
@@ -67,18 +66,18 @@ def validation_batches(corpus, config, mesh):
 
 def validation_bytes(corpus, config) -> float:
     """UTF-8 bytes of text that the evaluated tokens, the targets of validation_batches, stand for."""
-    of_token = {part.name: part.corpus.token_bytes for part in corpus.held_out}
-    targets = lambda part, row: read_rows([(part.corpus.validation, row)], config.data.seq_len)[0, 1:]
-    return float(sum(of_token[part.name][targets(part, row)].sum() for part, row in _validation_rows(corpus, config)))
+    targets = lambda text, row: read_rows([(text.validation, row)], config.data.seq_len)[0, 1:]
+    return float(sum(text.token_bytes[targets(text, row)].sum() for text, row in _validation_rows(corpus, config)))
 
 
-def _validation_rows(corpus, config) -> list[tuple[mixture.Part, int]]:
-    """The rows of the held-out text that are evaluated, each with its source."""
-    seq_len = config.data.seq_len
-    chosen = mixture.given(corpus.held_out, supply.n_validation_tokens(corpus, config) // seq_len)
-    last = lambda part: supply.n_rows(part.corpus.validation, seq_len) - 1
-    rows = [np.linspace(0, last(part), n).astype(int) for part, n in zip(corpus.held_out, chosen)]
-    return [(part, row) for part, of_part in zip(corpus.held_out, rows) for row in of_part]
+def _validation_rows(corpus, config) -> list:
+    """The rows of the held-out text that are evaluated, each with its corpus.Corpus."""
+    seq_len, rows = config.data.seq_len, []
+    chosen = supply.given(corpus.held_out, supply.n_validation_tokens(corpus, config) // seq_len)
+    for part, n in zip(corpus.held_out, chosen):
+        last = supply.n_rows(part.corpus.validation, seq_len) - 1
+        rows += [(part.corpus, row) for row in np.linspace(0, last, n).astype(int)]
+    return rows
 
 
 def _own_rows(mesh, n_rows: int, seq_len: int) -> tuple[int, int]:

@@ -8,6 +8,7 @@ jmoe/text/prepare.py. Its fingerprint is a hash of every document and of the rul
 import bisect
 import codecs
 import dataclasses
+import functools
 import hashlib
 import math
 import os
@@ -26,7 +27,7 @@ from jmoe.storage import ownership
 from jmoe.storage.cache import cache_dir
 from jmoe.storage.files import is_remote, write_whole
 from jmoe.text import manifest as manifest_lib
-from jmoe.text import mixture, prepare, sources, tokenizer
+from jmoe.text import prepare, sources, supply, tokenizer
 from jmoe.text.manifest import SPLITS
 
 CHEAP_BYTES = 2**26  # shards up to this size in all are hashed whenever they are opened; others with --verify
@@ -63,19 +64,19 @@ class Corpus:
     manifest: dict
 
     @property
-    def parts(self) -> tuple[mixture.Part, ...]:
-        """What its rows come from: itself alone; mixture.Mixture has several."""
-        return (mixture.Part("", mixture.PERIOD, self),)
+    def parts(self) -> tuple[supply.Part, ...]:
+        """What its rows come from: itself alone; supply.Mixture has several."""
+        return (supply.Part("", supply.PERIOD, self),)
 
     held_out = parts
 
-    @property
+    @functools.cached_property
     def token_bytes(self) -> np.ndarray:
         """UTF-8 bytes of held-out text that each token stands for, float64 [vocab_size]; 0 for an end of text."""
         return manifest_lib.token_bytes(self.manifest)
 
 
-def load(data, vocab_size: int | None = None) -> Corpus | mixture.Mixture:
+def load(data, vocab_size: int | None = None) -> Corpus | supply.Mixture:
     """The corpus that `config.data` names: a prepared folder, or text, prepared into the cache unless it is there; or
     several of these, mixed.
 
@@ -85,7 +86,7 @@ def load(data, vocab_size: int | None = None) -> Corpus | mixture.Mixture:
     """
     if weights := dict(data.get("mixture", ())):
         found = {path: _named(data, path, f"mixture, {path}", vocab_size) for path in weights}
-        corpus, text = mixture.combine(weights, found, bool(data.validation_path)), "config.data.mixture"
+        corpus, text = supply.combine(weights, found, bool(data.validation_path)), "config.data.mixture"
     else:
         corpus, text = _single(data, vocab_size), data.path or "the standard library of this Python"
     if data.fingerprint and corpus.fingerprint != data.fingerprint:
@@ -99,17 +100,14 @@ def load(data, vocab_size: int | None = None) -> Corpus | mixture.Mixture:
 
 
 def _single(data, vocab_size) -> Corpus:
-    """The corpus of data.path."""
     if is_prepared(data.path):
         corpus = _prepared(data)
     else:
         try:
             corpus = _cached(data, vocab_size)
         except OSError as error:
-            raise UserError(
-                f"the cache of prepared text, {cache_dir()}, cannot be used: {error.strerror}; set JMOE_CACHE to "
-                "another folder"
-            ) from None
+            unusable = f"the cache of prepared text, {cache_dir()}, cannot be used: {error.strerror}"
+            raise UserError(f"{unusable}; set JMOE_CACHE to another folder") from None
     _check_vocabulary(vocab_size, corpus.manifest["tokenizer"])
     return corpus
 
@@ -148,32 +146,27 @@ def validation_sets(data, vocab_size: int) -> dict[str, Corpus]:
 def open_folder(folder: pathlib.Path, verify: bool = False) -> Corpus:
     """Opens a prepared folder and checks the sizes of its shards, and their hashes if that is cheap or `verify` is set.
     A UserError names a shard or manifest that is missing or damaged."""
-    damaged = f"the prepared corpus {folder} is damaged: {{}}; delete it and prepare it again"
+    damaged = lambda what: UserError(f"the prepared corpus {folder} is damaged: {what}; delete it and prepare it again")
     try:
         manifest = manifest_lib.parse((folder / "manifest.json").read_text())
-    except (OSError, ValueError) as error:
-        raise UserError(damaged.format(f"manifest.json ({error})")) from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise damaged(f"manifest.json ({error})") from None
     dtype = tokenizer.token_dtype(manifest["tokenizer"]["vocab_size"])
     verify = verify or sum(manifest["tokens"].values()) * dtype.itemsize <= CHEAP_BYTES
-    splits = {}
-    for split in SPLITS:
-        splits[split] = []
-        for shard in manifest["shards"][split]:
-            path, size = folder / shard["file"], shard["tokens"] * dtype.itemsize
-            on_disk = path.stat().st_size if path.exists() else None
-            if on_disk != size:
-                what = "is missing" if on_disk is None else f"has {on_disk} bytes instead of {size}"
-                raise UserError(damaged.format(f"{shard['file']} {what}"))
-            if verify:
-                with open(path, "rb") as file:
-                    digest = hashlib.file_digest(file, "sha256").hexdigest()
-                if digest != shard["sha256"]:
-                    raise UserError(damaged.format(f"{shard['file']} differs from its hash in manifest.json"))
-            tokens = np.memmap(path, dtype, "r").view(np.ndarray)  # slices of a memmap are slow
-            if verify and (largest := int(tokens.max())) >= manifest["tokenizer"]["vocab_size"]:
-                raise UserError(damaged.format(f"{shard['file']} holds token {largest}, beyond the vocabulary"))
-            splits[split].append(tokens)
-    return Corpus(manifest["fingerprint"], Tokens(splits["train"]), Tokens(splits["validation"]), manifest)
+    splits = {split: [] for split in SPLITS}
+    for split, shard in manifest_lib.shards(manifest):
+        path, size = folder / shard["file"], shard["tokens"] * dtype.itemsize
+        if not path.exists():
+            raise damaged(f"{shard['file']} is missing")
+        if (on_disk := path.stat().st_size) != size:
+            raise damaged(f"{shard['file']} has {on_disk} bytes instead of {size}")
+        tokens = np.memmap(path, dtype, "r").view(np.ndarray)  # slices of a memmap are slow
+        if verify and hashlib.sha256(tokens).hexdigest() != shard["sha256"]:
+            raise damaged(f"{shard['file']} differs from its hash in manifest.json")
+        if verify and (largest := int(tokens.max())) >= manifest["tokenizer"]["vocab_size"]:
+            raise damaged(f"{shard['file']} holds token {largest}, beyond the vocabulary")
+        splits[split].append(tokens)
+    return Corpus(manifest["fingerprint"], *(Tokens(splits[split]) for split in SPLITS), manifest)
 
 
 def check_utf8(corpus: Corpus, folder: pathlib.Path) -> None:
@@ -203,7 +196,6 @@ def skipped_warning(n: int) -> str:
 
 
 def _prepared(data) -> Corpus:
-    """The prepared folder at data.path."""
     if data.validation_path:
         raise UserError(
             f"config.data.validation_path={data.validation_path!r}: the prepared folder {data.path} brings its own "
@@ -225,21 +217,19 @@ def _fetched(path: str) -> pathlib.Path:
     try:
         text = (remote / "manifest.json").read_text()
         manifest = manifest_lib.parse(text)
-        shards = [shard["file"] for split in SPLITS for shard in manifest["shards"][split]]
         cache = cache_dir() / "tokens"
         folder = cache / f"{manifest['fingerprint']}-{manifest['sha256'][:16]}"
         if folder.exists():
             return folder
         cache.mkdir(parents=True, exist_ok=True)
-        work = pathlib.Path(tempfile.mkdtemp(prefix="fetching-", dir=cache))
-        try:
-            for name in tqdm(shards, desc=f"fetching {path}", unit=" shards", disable=None, leave=False):
-                (remote / name).copy(work / name)
+        with tempfile.TemporaryDirectory(prefix="fetching-", dir=cache, ignore_cleanup_errors=True) as work:
+            work = pathlib.Path(work)
+            shards = manifest_lib.shards(manifest)
+            for _, shard in tqdm(shards, desc=f"fetching {path}", unit=" shards", disable=None, leave=False):
+                (remote / shard["file"]).copy(work / shard["file"])
             (work / "manifest.json").write_text(text)
             open_folder(work, verify=True)
             _move(work, folder)
-        finally:
-            shutil.rmtree(work, ignore_errors=True)
         return folder
     except (UserError, Unavailable):
         raise
@@ -277,10 +267,8 @@ def _cached(data, vocab_size) -> Corpus:
 
 def _check_vocabulary(vocab_size: int | None, described: dict) -> None:
     if vocab_size is not None and vocab_size < described["vocab_size"]:
-        raise UserError(
-            f"config.model.vocab_size={vocab_size} is below the {described['vocab_size']} tokens of the tokenizer "
-            f"{described['name']!r}"
-        )
+        needed = f"the {described['vocab_size']} tokens of the tokenizer {described['name']!r}"
+        raise UserError(f"config.model.vocab_size={vocab_size} is below {needed}")
 
 
 def _move(work: pathlib.Path, folder: pathlib.Path) -> None:

@@ -42,11 +42,9 @@ ENTRIES = {
 
 
 def parse(text: str) -> dict:
-    """Parses and checks a manifest; ValueError, naming the entry, its value and what it must be, if it is not valid."""
-    try:
-        manifest = json.loads(text)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+    """Parses and checks a manifest; ValueError, naming the entry, its value and what it must be, if it is not valid;
+    RecursionError if it is nested too deeply."""
+    manifest = json.loads(text)
     _check("it", manifest, OBJECT)
     if manifest != sealed(manifest):
         raise ValueError("its content differs from its own hash")
@@ -68,6 +66,11 @@ def parse(text: str) -> dict:
         _check(f"tokens.{split}", manifest["tokens"][split], (lambda x: x == total, f"its shards' {total}"))
     token_bytes(manifest)
     return manifest
+
+
+def shards(manifest: dict) -> list[tuple[str, dict]]:
+    """(split, shard) of each shard."""
+    return [(split, shard) for split in SPLITS for shard in manifest["shards"][split]]
 
 
 def pack(n_bytes: np.ndarray) -> str:

@@ -23,14 +23,12 @@ from tqdm import tqdm
 
 from jmoe.errors import UserError
 from jmoe.storage.files import sealed, write_whole
-from jmoe.text import holdout, readers, sources
+from jmoe.text import holdout, sources
 from jmoe.text import manifest as manifest_lib
 from jmoe.text import tokenizer as tokenizer_lib
 from jmoe.text.manifest import SPLITS
 
 SHARD_TOKENS = 2**28
-HOLDOUT = "hold-out v2"  # part of the digest: another way to hold out is another preparation
-ON_BAD_DOCUMENT = ("fail", "skip")
 _DOCUMENTS = np.dtype([("sha256", "S32"), ("tokens", "<i8"), ("bytes", "<i8")])
 
 
@@ -41,7 +39,8 @@ def rules(tokenizer) -> str:
 
 def digest(text: sources.Text, data, tokenizer) -> str:
     """Identifies the input of a preparation by names, sizes and times, without reading it."""
-    lines = [rules(tokenizer), HOLDOUT, f"{data.on_bad_document} bad documents", *text.stamps()]
+    # another way to hold out is another preparation
+    lines = [rules(tokenizer), "hold-out v2", f"{data.on_bad_document} bad documents", *text.stamps()]
     return hashlib.sha256("\n".join(lines).encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
@@ -51,9 +50,6 @@ def prepare(text: sources.Text, data, tokenizer, folder: pathlib.Path, n_workers
     Raises UserError where a source can't be read, a document is bad and config.data.on_bad_document is "fail", or there
     is too little text to hold any out, and OSError where `folder` can't be written.
     """
-    if data.on_bad_document not in ON_BAD_DOCUMENT:
-        choices = ", ".join(ON_BAD_DOCUMENT)
-        raise UserError(f"config.data.on_bad_document={data.on_bad_document!r} must be one of {choices}")
     work = folder / f"units-{digest(text, data, tokenizer)}"
     work.mkdir(parents=True, exist_ok=True)
     units = text.units()
@@ -78,19 +74,18 @@ def _tokenise(units, paths, data, tokenizer, n_workers: int) -> None:
     """Tokenises the units that are not done yet, with progress."""
     todo = [(unit, path) for (_, unit), path in zip(units, paths) if not path.exists()]
     size = lambda unit: sum(piece.size for piece in unit)
-    total = sum(size(unit) for _, unit in units)
-    bar = tqdm(
-        desc="tokenising", total=total, initial=total - sum(size(unit) for unit, _ in todo),
-        unit="B", unit_scale=True, disable=None, leave=False,
-    )  # fmt: skip
-    with bar:
-        if min(n_workers, len(todo)) <= 1:
+    total, n_workers = sum(size(unit) for _, unit in units), min(n_workers, len(todo))
+    done = total - sum(size(unit) for unit, _ in todo)
+    with tqdm(
+        desc="tokenising", total=total, initial=done, unit="B", unit_scale=True, disable=None, leave=False
+    ) as bar:
+        if n_workers <= 1:
             for unit, path in todo:
                 _tokenise_unit(unit, path, data, tokenizer)
                 bar.update(size(unit))
             return
-        processes = min(n_workers, len(todo)), multiprocessing.get_context("spawn")
-        pool = concurrent.futures.ProcessPoolExecutor(*processes, _start_worker, (data,))
+        spawn = multiprocessing.get_context("spawn")
+        pool = concurrent.futures.ProcessPoolExecutor(n_workers, spawn, _start_worker, (data,))
         try:
             # workers inherit this mask, so a Ctrl-C interrupts only this process, once they have started
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -124,7 +119,8 @@ def _tokenise_unit(unit, path: pathlib.Path, data, tokenizer, cut=(None, 0)) -> 
     """Writes `tokens` [t], `documents` [n] and `n_skipped` of one unit, leaving out repeated documents. `cut`: the
     sha256 of a document that counts as two, and about how many bytes the second has."""
     tokens, documents, seen, n_skipped = [np.empty(0, tokenizer.dtype)], [], set(), 0
-    for document in _read(unit, data):
+    skip = data.on_bad_document == "skip"
+    for document in (document for piece in unit for document in sources.documents(piece, data.text_field, skip)):
         if document is None:
             n_skipped += 1
             continue
@@ -144,12 +140,6 @@ def _tokenise_unit(unit, path: pathlib.Path, data, tokenizer, cut=(None, 0)) -> 
     temporary.replace(path)
 
 
-def _read(unit, data):
-    """The documents of a unit; None for each bad one that is skipped."""
-    for piece in unit:
-        yield from readers.documents(piece, data.text_field, data.on_bad_document == "skip")
-
-
 def _write(units, paths, data, tokenizer, folder, shard_tokens) -> dict:
     """Writes the shards of both splits; returns the manifest."""
     tables = [_member(path, "documents") for path in paths]
@@ -166,14 +156,16 @@ def _write(units, paths, data, tokenizer, folder, shard_tokens) -> dict:
         raise UserError(_too_little(counts, data))
     for stale in folder.glob("*.bin"):  # of a preparation that was killed
         stale.unlink()
-    writers = {split: _Shards(folder, split, shard_tokens) for split in SPLITS}
+    sizes = {split: documents["tokens"][chosen[split]] for split in SPLITS}
+    writers = {split: _Shards(folder, split, sizes[split], shard_tokens) for split in SPLITS}
     first, of_token = 0, np.zeros(tokenizer.vocab_size, np.int64)
-    for i, table in enumerate(tqdm(tables, desc="writing shards", unit=" units", disable=None, leave=False)):
-        tokens = _member(paths[i], "tokens")
+    bar = tqdm(tables, desc="writing shards", unit=" units", disable=None, leave=False)
+    for path, table in zip(paths, bar):
+        tokens = _member(path, "tokens")
         for split in SPLITS:
             some = chosen[split][first : first + len(table)]
             part = tokens[np.repeat(some, table["tokens"])]
-            writers[split].append(part, np.cumsum(table["tokens"][some]))
+            writers[split].append(part)
             if split == "validation":
                 of_token += np.bincount(part, minlength=len(of_token))
         first += len(table)
@@ -184,7 +176,7 @@ def _write(units, paths, data, tokenizer, folder, shard_tokens) -> dict:
         "tokenizer": tokenizer.describe(),
         "dtype": tokenizer.dtype.name,
         "documents": counts,
-        "tokens": {split: int(documents["tokens"][chosen[split]].sum()) for split in SPLITS},
+        "tokens": {split: int(sizes[split].sum()) for split in SPLITS},
         "bytes": n_bytes,
         "skipped": sum(int(_member(path, "n_skipped")) for path in paths),
         "token_bytes": manifest_lib.pack(_token_bytes(of_token, tokenizer, n_bytes["validation"])),
@@ -193,7 +185,6 @@ def _write(units, paths, data, tokenizer, folder, shard_tokens) -> dict:
 
 
 def _too_little(counts: dict[str, int], data) -> str:
-    """Why a split has no document."""
     if not data.validation_path:
         return (
             f"config.data.path={data.path!r}: {sum(counts.values())} different document(s) can't be split into "
@@ -231,32 +222,30 @@ def _member(path, name: str) -> np.ndarray:
 
 
 class _Shards:
-    """Writes the tokens of one split, `shard_tokens` to a file."""
+    """Writes the tokens of one split, whose documents have `sizes`, `shard_tokens` to a file."""
 
-    def __init__(self, folder: pathlib.Path, split: str, shard_tokens: int):
+    def __init__(self, folder: pathlib.Path, split: str, sizes: np.ndarray, shard_tokens: int):
         self._folder, self._split, self._shard_tokens = folder, split, shard_tokens
+        self._n_documents = np.bincount((np.cumsum(sizes) - 1) // shard_tokens).tolist()  # that end in each shard
         self._shards, self._file = [], None
 
-    def append(self, tokens: np.ndarray, ends: np.ndarray) -> None:
-        """Adds whole documents; `ends` says where in `tokens` each one ends."""
+    def append(self, tokens: np.ndarray) -> None:
         while len(tokens):
             if self._file is None:
-                name = f"{self._split}-{len(self._shards):05}.bin"
+                i, name = len(self._shards), f"{self._split}-{len(self._shards):05}.bin"
                 self._file, self._sha256 = open(self._folder / name, "wb"), hashlib.sha256()
-                self._shards.append({"file": name, "documents": 0, "tokens": 0})
+                self._shards.append({"file": name, "documents": self._n_documents[i], "tokens": 0})
             shard = self._shards[-1]
             part = tokens[: self._shard_tokens - shard["tokens"]]
             self._file.write(part.data)
             self._sha256.update(part.data)
-            n_ended = int(np.searchsorted(ends, len(part), "right"))
             shard["tokens"] += len(part)
-            shard["documents"] += n_ended
-            tokens, ends = tokens[len(part) :], ends[n_ended:] - len(part)
+            tokens = tokens[len(part) :]
             if shard["tokens"] == self._shard_tokens:
                 self.close()
 
     def close(self) -> list[dict]:
-        """Ends the open file; returns for each shard its file, documents (that end in it), tokens, sha256."""
+        """Ends the open file; returns the file, documents, tokens and sha256 of each."""
         if self._file:
             self._file.flush()
             os.fsync(self._file.fileno())

@@ -103,16 +103,9 @@ def load(name: str, end_of_text: str = "") -> Tokenizer:
     `end_of_text` names the token that ends a document, for a tokenizer.json in which that is none of END_OF_TEXT.
     Raises UserError for an unknown name, a missing or damaged file, a vocabulary that can't be had, or no end-of-text.
     """
-    if name == "bytes":
-        as_json = lambda: _byte_level_json({token: byte for byte, token in _characters().items()}, [])
-        made = Tokenizer("bytes", "bytes, end-of-text 256", 257, 256, "", None, as_json)
-    elif name == "gpt2":
-        made = _published_gpt2()
-    elif name.endswith(BYTE_PAIRS):
-        made = _byte_pairs(pathlib.Path(name).name, _read(name), name)
-    elif name.endswith(".json"):
+    if name.endswith(".json"):
         return _tokenizer_json(name, end_of_text)
-    else:
+    if name not in ("bytes", "gpt2") and not name.endswith(BYTE_PAIRS):
         raise UserError(
             f"config.data.tokenizer={name!r} is none of bytes, gpt2, the path of a tokenizer.json, or of a vocabulary "
             "as GPT-2 ships it (vocab.bpe or merges.txt)"
@@ -122,7 +115,10 @@ def load(name: str, end_of_text: str = "") -> Tokenizer:
             f"config.data.end_of_text={end_of_text!r} is for a tokenizer.json; "
             f"config.data.tokenizer={name!r} has its own end-of-text"
         )
-    return made
+    if name == "bytes":
+        as_json = lambda: _byte_level_json({token: byte for byte, token in _characters().items()}, [])
+        return Tokenizer("bytes", "bytes, end-of-text 256", 257, 256, "", None, as_json)
+    return _published_gpt2() if name == "gpt2" else _byte_pairs(pathlib.Path(name).name, _read(name), name)
 
 
 def is_of(name: str, described: dict) -> bool:

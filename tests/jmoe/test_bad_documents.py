@@ -15,7 +15,7 @@ from text_fixtures import settings
 
 from jmoe.errors import UserError
 from jmoe.storage.cache import cache_dir
-from jmoe.text import corpus, readers
+from jmoe.text import corpus, sources
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -183,8 +183,8 @@ def test_the_verify_of_prepare_reads_the_text_of_byte_level_shards(tmp_path, mon
     """As an earlier reader prepared them: hashes and counts are right."""
     write_jsonl(tmp_path / "a.jsonl", {234: b'{"text": "half \\ud800 of a pair"}'})
     with monkeypatch.context() as patch:
-        unchecked = lambda *piece: (text.encode("utf-8", "surrogatepass") for text, _ in readers._lines(*piece[:2]))
-        patch.setattr(readers, "documents", unchecked)
+        unchecked = lambda *piece: (text.encode("utf-8", "surrogatepass") for text, _ in sources._lines(*piece[:2]))
+        patch.setattr(sources, "documents", unchecked)
         corpus.load(settings(tmp_path / "a.jsonl"))
     (manifest,) = cache_dir().rglob("manifest.json")
     said = helpers.fails("jmoe.prepare", f"--out_dir={manifest.parent}", "--verify")
@@ -196,19 +196,20 @@ def test_a_bad_record_of_tfds_is_named(monkeypatch):
         def __getitems__(self, indices):
             return [{"text": {7: b"caf\xe9", 8: "half \ud800"}.get(i, b"good" if i % 2 else "good")} for i in indices]
 
-    monkeypatch.setattr(readers, "tfds", lambda path: (Source(), None, None))  # TFDS itself writes no such record
-    piece = readers.Piece("tfds:books:train", 1, 5, 10)
+    monkeypatch.setattr(sources, "tfds", lambda path: (Source(), None, None))  # TFDS itself writes no such record
+    piece = sources.Piece("tfds:books:train", 1, 5, 10)
     with pytest.raises(UserError, match="tfds:books:train, record 7: not UTF-8"):
-        list(readers.documents(piece, "text"))
-    assert list(readers.documents(piece, "text", skip=True)) == [b"good", b"good", None, None, b"good"]
+        list(sources.documents(piece, "text"))
+    assert list(sources.documents(piece, "text", skip=True)) == [b"good", b"good", None, None, b"good"]
     with pytest.raises(UserError, match="record 8: not UTF-8 at byte 5"):
-        list(readers.documents(dataclasses.replace(piece, start=8), "text"))
+        list(sources.documents(dataclasses.replace(piece, start=8), "text"))
 
 
 def test_another_word_for_bad_documents(tmp_path):
     write_jsonl(tmp_path / "a.jsonl", {})
-    with pytest.raises(UserError, match="on_bad_document='ignore' must be one of fail, skip"):
-        corpus.load(settings(tmp_path / "a.jsonl", on_bad_document="ignore"))
+    flags = "--config=configs/quickstart.py", f"--config.data.path={tmp_path}/a.jsonl", f"--out_dir={tmp_path}/out"
+    said = helpers.fails("jmoe.prepare", *flags, "--config.data.on_bad_document=ignore")
+    assert "config.data.on_bad_document='ignore' must be 'fail' or 'skip'" in said
 
 
 def test_prepare_counts_over_its_processes(tmp_path):

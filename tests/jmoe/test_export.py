@@ -15,7 +15,7 @@ import pytest
 from etils import epath
 
 from jmoe.errors import UserError
-from jmoe.exchange import layout, tensor_files, tensors
+from jmoe.exchange import layout, tensors
 from jmoe.export import tokenizer_files
 from jmoe.model import cached, sharding
 from jmoe.run import saved
@@ -66,7 +66,7 @@ def ours(params, tokens_BT, config) -> np.ndarray:
 
 def write(folder, params, config, dtype="float32") -> None:
     values = layout.config_json(config.model, config.data.seq_len) | {"torch_dtype": dtype}
-    tensor_files.write(epath.Path(folder), dict(tensors.tensors(params, config.model)), dtype)
+    tensors.write(epath.Path(folder), dict(tensors.tensors(params, config.model)), dtype)
     (folder / "config.json").write_text(json.dumps(values))
 
 
@@ -121,8 +121,8 @@ def test_transformers_computes_the_same_logits(shape, tmp_path):
     assert np.std(expected) > 0.1
     np.testing.assert_allclose(logits(read(tmp_path / "hf"), tokens_BT), expected, atol=2e-4)
     assert layout.model_fields(json.loads((tmp_path / "hf/config.json").read_text())) == layout.said(config.model)
-    with tensor_files.reader([*(tmp_path / "hf").glob("*.safetensors")]) as get:
-        jax.tree.map(np.testing.assert_array_equal, tensors.params(get, config.model), params)
+    get = tensors.reader([*(tmp_path / "hf").glob("*.safetensors")])
+    jax.tree.map(np.testing.assert_array_equal, tensors.params(get, config.model), params)
 
 
 def test_a_trained_mixture_gives_the_same_logits_and_the_same_text(trained):
@@ -198,8 +198,8 @@ def test_what_transformers_makes_is_computed_alike(kind, tmp_path):
         theirs = getattr(transformers, f"{kind}ForCausalLM")(settings)
         theirs.save_pretrained(tmp_path / "hf")
     config = tiny(**layout.model_fields(json.loads((tmp_path / "hf/config.json").read_text())))
-    with tensor_files.reader([*(tmp_path / "hf").glob("*.safetensors")]) as get:
-        params, tokens_BT = tensors.params(get, config.model), rows(2, 32)
+    get = tensors.reader([*(tmp_path / "hf").glob("*.safetensors")])
+    params, tokens_BT = tensors.params(get, config.model), rows(2, 32)
     np.testing.assert_allclose(ours(params, tokens_BT, config), logits(theirs, tokens_BT), atol=1e-4)
 
 
@@ -211,8 +211,7 @@ def test_a_dense_folder_of_another_program_becomes_a_mixture(tmp_path, text_glob
         llama = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, initializer_range=0.2))
         llama.save_pretrained(tmp_path / "hf")
     config = tiny(**layout.model_fields(json.loads((tmp_path / "hf/config.json").read_text())))
-    with tensor_files.reader([*(tmp_path / "hf").glob("*.safetensors")]) as get:
-        dense = tensors.params(get, config.model)
+    dense = tensors.params(tensors.reader([*(tmp_path / "hf").glob("*.safetensors")]), config.model)
     tokens_BT = rows(2, 32)
     expected = logits(llama, tokens_BT)
     np.testing.assert_allclose(ours(dense, tokens_BT, config), expected, atol=1e-4)
@@ -250,15 +249,15 @@ def test_what_cannot_be_said_is_refused_by_name(trained, tmp_path):
         with pytest.raises(UserError, match=next(iter(change)).replace("rope_parameters", "rope_type")):
             layout.model_fields({name: v for name, v in (theirs | change).items() if v is not None})
     assert "is not empty" in helpers.fails("jmoe.export", f"--workdir={trained[0]}", f"--out={trained[1]}")
-    tensor_files.write(epath.Path(tmp_path), {"lm_head.weight": np.zeros((3, 2))}, "float32")
-    with tensor_files.reader([tmp_path / "model.safetensors"]) as get, pytest.raises(UserError, match="is missing"):
-        tensors.params(get, tiny().model)
+    tensors.write(epath.Path(tmp_path), {"lm_head.weight": np.zeros((3, 2))}, "float32")
+    with pytest.raises(UserError, match="is missing"):
+        tensors.params(tensors.reader([tmp_path / "model.safetensors"]), tiny().model)
 
 
 def test_parts_of_files_and_bfloat16(tmp_path, monkeypatch):
     config = tiny(n_experts=4, norm="rms", final_norm=True)
     params, tokens_BT = random_params(config), rows(1, 32)
-    monkeypatch.setattr(tensor_files, "PART_BYTES", 20_000)
+    monkeypatch.setattr(tensors, "PART_BYTES", 20_000)
     write(tmp_path / "hf", params, config, "bfloat16")
     files = sorted((tmp_path / "hf").glob("*.safetensors"))
     assert len(files) > 3
@@ -266,8 +265,7 @@ def test_parts_of_files_and_bfloat16(tmp_path, monkeypatch):
     model = read(tmp_path / "hf", dtype=torch.float32)
     np.testing.assert_allclose(logits(model, tokens_BT), ours(rounded, tokens_BT, config), atol=1e-4)
     assert read(tmp_path / "hf").dtype == torch.bfloat16
-    with tensor_files.reader(files) as get:
-        jax.tree.map(np.testing.assert_array_equal, tensors.params(get, config.model), rounded)
+    jax.tree.map(np.testing.assert_array_equal, tensors.params(tensors.reader(files), config.model), rounded)
 
 
 @pytest.mark.parametrize("kind", ["bytes", "gpt2", "json"])

@@ -242,11 +242,11 @@ def made_up(monkeypatch):
             self._process, self._at = here().running.process, math.inf
 
         def set(self, seconds):
+            if seconds is None:
+                self._at = math.inf
+                return
             world, self._at = here(), here().time + max(0.0, seconds)
             world.at(max(0.0, seconds), lambda: world.time >= self._at and self._process.end())
-
-        def clear(self):
-            self._at = math.inf
 
     def end(why):
         here().running.process.end()

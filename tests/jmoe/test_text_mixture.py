@@ -15,7 +15,7 @@ from jmoe.config import check
 from jmoe.errors import UserError
 from jmoe.model import sharding
 from jmoe.run.schedule import Schedule
-from jmoe.text import corpus, mixture, supply
+from jmoe.text import corpus, supply
 from jmoe.text.batches import training_batches, validation_batches, validation_bytes
 from launch import jobs
 from launch.varied import plain
@@ -39,8 +39,8 @@ def mixed(*weights, **fields):
     "weights", [[0.7, 0.3], [1, 1, 1], [5], [0.0111, 0.9, 0.0889], [1, 2, 3, 5, 8, 13, 0.05], [1] * 99]
 )
 def test_any_thousand_rows_hold_the_shares_to_rounding(weights):
-    parts = tuple(mixture.Part(str(i), rows, None) for i, rows in enumerate(mixture.shares(weights)))
-    places = [mixture.place(parts, row) for row in range(3_400)]
+    parts = tuple(supply.Part(str(i), rows, None) for i, rows in enumerate(supply.shares(weights)))
+    places = [supply.place(parts, row) for row in range(3_400)]
     whose = np.array([i for i, _ in places])
     for i, weight in enumerate(weights):
         share = weight / sum(weights)
@@ -48,7 +48,7 @@ def test_any_thousand_rows_hold_the_shares_to_rounding(weights):
         assert np.abs(count[1000:] - count[:-1000] - 1000 * share).max() < 1
         assert np.abs(count[100:] - count[:-100] - 100 * share).max() <= 4  # spread out, not in runs
         assert [k for j, k in places if j == i] == list(range(count[-1]))  # its own rows, in order, each once
-        assert [mixture.given(parts, n)[i] for n in range(0, 3_400, 37)] == count[:-1:37].tolist()
+        assert [supply.given(parts, n)[i] for n in range(0, 3_400, 37)] == count[:-1:37].tolist()
 
 
 def test_rows_follow_from_the_step_alone_on_any_mesh_and_each_source_keeps_its_order(tmp_path):
@@ -156,7 +156,7 @@ def test_sources_prepared_by_other_tokenizers_are_not_mixed(tmp_path):
     one, other = (corpus.load(settings(path)) for path in (a, b))
     other.manifest["tokenizer"] |= {"sha256": "12" * 32}
     with pytest.raises(UserError, match="'a' and 'b' were prepared by different tokenizers, bytes of 257 tokens"):
-        mixture.combine({"a": 1.0, "b": 1.0}, {"a": one, "b": other}, False)
+        supply.combine({"a": 1.0, "b": 1.0}, {"a": one, "b": other}, False)
 
 
 def test_prepared_sources_make_the_same_corpus(tmp_path):
