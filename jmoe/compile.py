@@ -31,6 +31,11 @@ named. config.chip sets other peaks than the published ones, or the peaks of a c
 Exit codes: 0 fits, 2 a mistake that one sentence explains, 3 does not fit.
 """
 
+if __name__ == "__main__":
+    from jmoe import startup
+
+    startup.begin()
+
 import json
 import pathlib
 import sys

@@ -1,8 +1,8 @@
 """The start of a command: Ctrl-C or a missing package while it imports its modules ends in one sentence. Garbage
 collection is off meanwhile: it would free nothing and take a sixth of the startup time.
 
-jmoe/__init__.py calls `begin`, before a command's module imports anything; jmoe/cli.py calls `over` when the imports
-are done. This module imports only the standard library.
+A command's first lines call `begin`, before it imports anything else; jmoe/cli.py calls `over` when the imports are
+done. This module imports only the standard library.
 """
 
 import gc
@@ -36,13 +36,11 @@ def over() -> None:
 
 def train() -> None:
     """The command jmoe-train, as python -m jmoe.train."""
-    begin()
     runpy.run_module("jmoe.train", run_name="__main__", alter_sys=True)
 
 
 def sweep() -> None:
     """The command jmoe-sweep, as python -m launch.sweep."""
-    begin()
     runpy.run_module("launch.sweep", run_name="__main__", alter_sys=True)
 
 

@@ -4,6 +4,11 @@ Started again, it resumes from the last checkpoint and skips finished branches. 
 and `DIR/branch-N/result.json`, which becomes one row of runs.csv. Losses are in nats per token.
 """
 
+if __name__ == "__main__":
+    from jmoe import startup
+
+    startup.begin()
+
 import time
 from contextlib import closing
 

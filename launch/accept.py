@@ -6,6 +6,11 @@ A model that diverges does so on every try. Once its failure is marked, a sweep 
 with exit code 2. The job's finished runs stay in runs.csv. launch.retry takes the mark back.
 """
 
+if __name__ == "__main__":
+    from jmoe import startup
+
+    startup.begin()
+
 from absl import flags
 
 from jmoe import cli

@@ -6,6 +6,11 @@ Starting launch.sweep again goes on with the sweep, cancelled jobs too; launch.r
 launch.accept gives it up.
 """
 
+if __name__ == "__main__":
+    from jmoe import startup
+
+    startup.begin()
+
 from absl import flags
 
 from jmoe import cli

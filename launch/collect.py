@@ -4,6 +4,11 @@ The scaling law's columns come first, those that trace a run last. Missing runs 
 two versions of the code, of two corpora, or of a config that is not the sweep's are refused, unless --mix names them.
 """
 
+if __name__ == "__main__":
+    from jmoe import startup
+
+    startup.begin()
+
 import csv
 import io
 import os

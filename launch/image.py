@@ -7,6 +7,11 @@ it is, uncommitted edits included, and the version of jax that is installed here
 not the same as this checkout's.
 """
 
+if __name__ == "__main__":
+    from jmoe import startup
+
+    startup.begin()
+
 import importlib.metadata
 import pathlib
 import shlex

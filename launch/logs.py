@@ -6,6 +6,11 @@ The scheduler's part is what Slurm and the job's task printed, or the events of 
 --attempt leave it out.
 """
 
+if __name__ == "__main__":
+    from jmoe import startup
+
+    startup.begin()
+
 import inspect
 import sys
 

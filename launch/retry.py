@@ -6,6 +6,11 @@ The job goes on from its last checkpoint. If a launch.sweep runs on this machine
 a local job is trained now, and a slurm or gke job is submitted, alone.
 """
 
+if __name__ == "__main__":
+    from jmoe import startup
+
+    startup.begin()
+
 import dataclasses
 import sys
 

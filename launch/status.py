@@ -7,6 +7,11 @@ with loading and compiling. The time left is what the jobs that train now, at th
 FLOPs that are left; saves and evaluations come on top.
 """
 
+if __name__ == "__main__":
+    from jmoe import startup
+
+    startup.begin()
+
 import collections
 import contextlib
 import json

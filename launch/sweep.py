@@ -11,6 +11,11 @@ One launch.sweep at a time owns a workdir (jmoe/storage/ownership.py): it takes 
 anything there. With the local backend it keeps the lock until it ends, with slurm or gke while it submits.
 """
 
+if __name__ == "__main__":
+    from jmoe import startup
+
+    startup.begin()
+
 import argparse
 import contextlib
 import os

@@ -5,6 +5,11 @@ else is read from DIR/sweep.json, and the backend's `run_task` trains the job. E
 means that another try would not help.
 """
 
+if __name__ == "__main__":
+    from jmoe import startup
+
+    startup.begin()
+
 import signal
 import sys
 
