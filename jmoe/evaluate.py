@@ -8,6 +8,11 @@ The loss is the mean over held-out text in nats per token. Bits per byte are thi
 number of bytes of text per evaluated token, so that tokenizers can be compared.
 """
 
+if __name__ == "__main__":
+    from jmoe import startup
+
+    startup.begin()
+
 import json
 import math
 

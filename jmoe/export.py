@@ -5,6 +5,11 @@ dense model, Qwen2-MoE, Qwen3-MoE or OLMoE for a mixture. Refused, since transfo
 LayerNorm, no norm before its head, sigmoid scores, bias balancing, or shared experts plus norms of queries and keys.
 """
 
+if __name__ == "__main__":
+    from jmoe import startup
+
+    startup.begin()
+
 import json
 import pathlib
 import subprocess

@@ -4,6 +4,11 @@ The model drops no token and keeps the keys and values of the tokens it has read
 where the model ends the document.
 """
 
+if __name__ == "__main__":
+    from jmoe import startup
+
+    startup.begin()
+
 import os
 import sys
 

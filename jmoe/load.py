@@ -4,6 +4,11 @@ Writes the run's first checkpoint, of step 0; jmoe.train with the same --config 
 model (Llama) can also start a mixture: with --config.model.n_experts=8 each expert starts as a copy of the dense layer.
 """
 
+if __name__ == "__main__":
+    from jmoe import startup
+
+    startup.begin()
+
 import hashlib
 import json
 import pathlib

@@ -9,6 +9,11 @@ UTF-8. Each source of config.data.mixture gets a folder of its own in DIR; the l
 names them.
 """
 
+if __name__ == "__main__":
+    from jmoe import startup
+
+    startup.begin()
+
 import pathlib
 
 from absl import flags
