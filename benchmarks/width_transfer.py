@@ -43,7 +43,7 @@ def changes(d_model: int, parametrization: str, optimizer: str) -> dict[str, flo
     def local(params, tokens_BT):
         bare = {name: x for name, x in params.items() if name != "final_norm"}
         x_BTD, head_DV, _ = decoder.decode(bare, tokens_BT, without_norm, False)
-        return x_BTD, norms.rms_norm(x_BTD, params["final_norm"]) @ head_DV
+        return x_BTD, norms.norm(x_BTD, params["final_norm"]) @ head_DV
 
     with jax.set_mesh(mesh):
         specs = sharding.parameter_specs(config.model), sharding.TOKENS

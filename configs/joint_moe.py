@@ -16,20 +16,7 @@ Other configs are written as their difference from this one.
 from ml_collections import FieldReference
 
 from jmoe.config import field
-from jmoe.config.field import (
-    BETA,
-    BOOL,
-    COLUMN,
-    FREE,
-    NEUTRAL,
-    NOT_NEGATIVE,
-    POSITIVE,
-    TEXT,
-    Field,
-    integer,
-    number,
-    one_of,
-)
+from jmoe.config.field import BOOL, COLUMN, FREE, NEUTRAL, NOT_NEGATIVE, POSITIVE, TEXT, Field, integer, number, one_of
 
 FIELDS = {
     "seed": Field(0, integer(0, 2**32 - 1)),
@@ -174,8 +161,8 @@ FIELDS = {
         '"muon": Muon for the matrices of the blocks, AdamW for the rest',
         COLUMN | NEUTRAL,
     ),
-    "optimizer.b1": Field(0.9, BETA),
-    "optimizer.b2": Field(0.999, BETA),
+    "optimizer.b1": Field(0.9, field.BETA),
+    "optimizer.b2": Field(0.999, field.BETA),
     "optimizer.weight_decay": Field(0.1, NOT_NEGATIVE),
     "optimizer.bias_rate": Field(
         0.001, NOT_NEGATIVE, 'with model.balance = "bias": what a step adds to or takes from an expert\'s bias', NEUTRAL

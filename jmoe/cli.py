@@ -9,10 +9,8 @@ Any other code is a failure that the same command may not meet again: 1 with a t
 memory ran out; 134 where jax aborts a process because another process of its run was lost.
 """
 
-import contextlib
 import errno
 import hashlib
-import importlib.util
 import math
 import os
 import re
@@ -47,19 +45,12 @@ def run(main, config_sections=None) -> None:
         sys.stdout.flush()
         return result
 
-    with _ending():
+    try:
         if {"--help", "-h", "-help", "--helpshort"} & set(sys.argv[1:]):
             _help(sys.modules[main.__module__], config_sections)
         else:
             _drop_echoes()
             app.run(checked, flags_parser=_parse)
-
-
-@contextlib.contextmanager
-def _ending():
-    """Ends the process in one line on stderr for each error that one explains."""
-    try:
-        yield
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001  orbax and tensorstore wrap the disk's or the store's
         if isinstance(error, BrokenPipeError):
             try:
@@ -213,10 +204,7 @@ def load_module(path: str, what: str):
         raise UserError(f"{what}: {path!r} is no Python file")
     shipped.importable()
     name = "file_" + hashlib.sha256(os.fsencode(path)).hexdigest()[:8]
-    spec = importlib.util.spec_from_file_location(name, path)
-    module = importlib.util.module_from_spec(spec)
-    call(spec.loader.exec_module, module, name=f"{what}: {path}")
-    return module
+    return call(shipped.module_of, path, name, name=f"{what}: {path}")
 
 
 def call(function, *args, name: str):

@@ -27,7 +27,6 @@ from jmoe.config.check import check_config
 from jmoe.config.field import default
 from jmoe.config.fields import FIELDS, section
 from jmoe.errors import UserError
-from jmoe.model import sharding
 from jmoe.run import processes, saved
 from jmoe.run.step import make_eval_step, mean_losses
 from jmoe.storage import files as storage
@@ -63,11 +62,7 @@ def evaluate(workdir: str | epath.Path, segment: str | None = None, step: int | 
     if own := [name for name in overrides if section(name) not in SECTIONS]:
         raise UserError(f"--config.{own[0]} is the checkpoint's own; only config.data and config.mesh can be set here")
     folder = saved.find(storage.absolute(workdir), segment, step)
-    with saved.damage_named(folder):
-        record, config = saved.read(folder)
-        config = for_text(config, overrides)
-        mesh = sharding.make_mesh(config)
-        params = saved.parameters(folder, record, config, mesh)
+    record, config, mesh, params = saved.read(folder, lambda config: for_text(config, overrides))
     corpus = load_corpus(config.data, config.model.vocab_size)
     if warning := supply.check_held_out(corpus, config):
         processes.log(warning)

@@ -13,7 +13,7 @@ import itertools
 import math
 
 from fit.architecture_search import holistic
-from jmoe.config import counts, weights
+from jmoe.config import counts
 
 CONFIG = "configs/holistic.py"
 
@@ -30,14 +30,18 @@ def get_sweep():
     return CONFIG, [overrides(found[holistic.median(found)][0], cell[0]) for cell, found, _ in cells() if found]
 
 
-def overrides(shape, flops):
-    """A whole Shape as overrides, with the tokens of the budget and what the paper trains that budget with."""
+def sizes(shape, flops):
+    """A whole Shape as overrides, with the tokens of the budget."""
     model = holistic.model_of(shape, flops)
     fields = ("d_model", "n_blocks", "n_dense_blocks", "n_heads", "n_kv_heads", "head_dim", "d_expert")
     fields += ("n_experts", "top_k", "n_shared_experts")
+    return {f"model.{name}": model[name] for name in fields} | {"n_tokens": (model["n_tokens"],)}
+
+
+def overrides(shape, flops):
+    """`sizes`, and what the paper trains that budget with."""
     i = holistic.nearest_budget(flops)
-    return {f"model.{name}": model[name] for name in fields} | {
-        "n_tokens": (model["n_tokens"],),
+    return sizes(shape, flops) | {
         "optimizer.lr_law.constant": round(math.log(holistic.LEARNING_RATE[i]), 6),
         "batch_tokens": ((0, holistic.BATCH_ROWS[i] * 8_192),),
     }
@@ -45,17 +49,15 @@ def overrides(shape, flops):
 
 def counted(model, seq_len):
     """(M, N_a, N) of a config.model by the trainer's counter: no embedding, and half of each row's scores."""
-    outside = sum(n * w.size for n, w in weights.each(model) if w.role in ("embedding", "head"))
-    active = counts.n_active(model) - outside
+    active = counts.n_active(model, embedding=False)
     scores = counts.matmul_flops_per_token(model, seq_len)["attention"]
-    return 6 * active + scores / 2, active, counts.n_total(model) - outside
+    return 6 * active + scores / 2, active, counts.n_total(model, embedding=False)
 
 
 def main():
     """Prints every cell."""
     print("       C M/N_a N/N_a  model")
     for (flops, x, y), found, nearest in cells():
-        words = ""
         if found:
             shape, off = found[holistic.median(found)]
             words = (

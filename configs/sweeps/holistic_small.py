@@ -11,6 +11,7 @@ fit of the ratios takes every width, a fit of the width every ratio, which adds 
 
 import itertools
 
+from configs.sweeps.holistic_phase1 import sizes
 from fit.architecture_search import holistic
 
 SETTING = holistic.Setting(
@@ -27,13 +28,5 @@ def get_sweep():
         found, _ = holistic.buildable((m, m / x, m / x * y), SETTING)
         if found:
             middle, widths = holistic.median(found), sorted(found)
-            jobs += [overrides(found[width][0], flops) for width in sorted({widths[0], middle, widths[-1]})]
+            jobs += [sizes(found[width][0], flops) for width in sorted({widths[0], middle, widths[-1]})]
     return "configs/quickstart.py", jobs
-
-
-def overrides(shape, flops):
-    """A whole Shape as overrides of configs/quickstart.py."""
-    model = holistic.model_of(shape, flops)
-    fields = ("d_model", "n_blocks", "n_dense_blocks", "n_heads", "n_kv_heads", "head_dim", "d_expert")
-    fields += ("n_experts", "top_k", "n_shared_experts")
-    return {f"model.{name}": model[name] for name in fields} | {"n_tokens": (model["n_tokens"],)}

@@ -1,28 +1,28 @@
 """Parameters and FLOPs of a config.model, counted as the paper counts them (Eq. 11-12, App. A.2). Plain Python."""
 
+import math
+
 from jmoe.config import weights
 from jmoe.config.fields import setting
-
-COUNTED = "embedding", "head", "attention", "dense", "expert"  # norms and routers are not
-ENDS = "embedding", "head"  # one matrix, of role "head", where they are tied
 
 
 def n_active(model, embedding: bool = True) -> int:
     """Parameters that one token uses, without norms and router (Eq. 12); with embedding and head if `embedding`."""
-    chosen = lambda w: w.size // model.n_experts * setting(model, "top_k") if w.role == "expert" else w.size
-    return sum(n * chosen(w) for n, w in _counted(model, embedding))
+    experts = n_exact(model, roles=("expert",))
+    return n_total(model, embedding) - experts + experts // model.n_experts * setting(model, "top_k")
 
 
 def n_total(model, embedding: bool = True) -> int:
     """All parameters, without norms and routers (Eq. 11); with embedding and head if `embedding`."""
-    return sum(n * w.size for n, w in _counted(model, embedding))
+    ends = ("embedding", "head") if embedding else ()  # one matrix, of role "head", where they are tied
+    return n_exact(model, roles=(*ends, *weights.MATRICES))
 
 
 def n_exact(model, mesh: dict[str, int] | None = None, roles=()) -> int:
     """All parameters, norms and routers too; given a mesh's sizes by axis, only those that each device stores; given
     roles of weights.Weight, only theirs."""
-    each = [(n, w) for n, w in weights.each(model) if not roles or w.role in roles]
-    return sum(n * (w.size_on_device(mesh) if mesh else w.size) for n, w in each)
+    stored = lambda w: w.size // math.prod((mesh or {}).get(axis, 1) for axis in w.axes)
+    return sum(n * stored(w) for n, w in weights.each(model) if not roles or w.role in roles)
 
 
 def training_flops(n_active: int, n_tokens: int) -> int:
@@ -41,14 +41,9 @@ def matmul_flops_per_token(model, seq_len: int) -> dict[str, int]:
 
     `parameters` leaves out the embedding, which is looked up; `attention` is scores and values over rows of seq_len.
     """
-    of_role = lambda role: sum(n * w.size for n, w in weights.each(model) if w.role == role)
     n_heads, _, head_dim = weights.heads(model)
     return {
-        "parameters": training_flops(n_active(model) - of_role("embedding"), 1),
+        "parameters": training_flops(n_active(model) - n_exact(model, roles=("embedding",)), 1),
         "attention": 12 * model.n_blocks * n_heads * head_dim * seq_len,
-        "router": training_flops(of_role("router"), 1),
+        "router": training_flops(n_exact(model, roles=("router",)), 1),
     }
-
-
-def _counted(model, embedding):
-    return [(n, w) for n, w in weights.each(model) if w.role in COUNTED and (embedding or w.role not in ENDS)]

@@ -69,34 +69,17 @@ def named_paths(text: str) -> dict[str, str] | None:
     return dict(pairs) if complete and len(dict(pairs)) == len(pairs) else None
 
 
-def _is_sequence(x) -> bool:
-    return isinstance(x, (tuple, list))
+def _sequence(words: str, item: Callable, together: Callable):
+    """A tuple or list for each item of which `item` holds, and for all of it `together`."""
+    return words, lambda x: isinstance(x, (tuple, list)) and all(map(item, x)) and together(x)
 
 
-def _is_budgets(x) -> bool:
-    return _is_sequence(x) and bool(x) and all(type(n) is int and n > 0 for n in x) and sorted({*x}) == [*x]
+def _pair(first: Callable, second: Callable):
+    return lambda x: isinstance(x, (tuple, list)) and len(x) == 2 and first(x[0]) and second(x[1])
 
 
-def _is_ramp(x) -> bool:
-    pairs = _is_sequence(x) and bool(x) and all(_is_sequence(pair) and len(pair) == 2 for pair in x)
-    if not pairs or not all(type(n) is int for pair in x for n in pair):
-        return False
-    starts = [start for start, _ in x]
-    return starts[0] == 0 and starts == sorted({*starts}) and all(batch > 0 for _, batch in x)
-
-
-def _is_mixture(x) -> bool:
-    if not _is_sequence(x) or not all(_is_sequence(pair) and len(pair) == 2 for pair in x):
-        return False
-    paths = [path for path, _ in x]
-    texts = all(isinstance(path, str) and path for path in paths)
-    return texts and len({*paths}) == len(paths) and all(POSITIVE[1](weight) for _, weight in x)
-
-
-def _is_steps(x) -> bool:
-    if not _is_sequence(x) or not all(type(step) is int for step in x):
-        return False
-    return len(x) == 0 or len(x) == 2 and 0 <= x[0] < x[1]
+def _ascending(x) -> bool:
+    return [*x] == sorted({*x})
 
 
 POSITIVE = number(" above 0", lambda x: x > 0)
@@ -107,10 +90,21 @@ CAPACITY = "a number above 0, or None: nothing is dropped", lambda x: x is None 
 BOOL = "True or False", lambda x: isinstance(x, bool)
 TEXT = "text", lambda x: isinstance(x, str)
 NAMED_PATHS = "empty, or NAME=PATH;NAME=PATH with other names", lambda x: TEXT[1](x) and named_paths(x) is not None
-BUDGETS = "whole numbers of tokens, ascending, none twice, as (1_000_000,)", _is_budgets
-RAMP = "pairs (from token, tokens of a batch), the first from 0, ascending, as ((0, 65_536),)", _is_ramp
-MIXTURE = (
-    "() or pairs (path, weight), each path once and each weight a number above 0, as (('a/*.txt', 0.7), ('b', 0.3))",
-    _is_mixture,
+BUDGETS = _sequence(
+    "whole numbers of tokens, ascending, none twice, as (1_000_000,)", integer(1)[1], lambda x: x and _ascending(x)
 )
-STEPS = "() or (first, last), whole numbers with 0 <= first < last", _is_steps
+RAMP = _sequence(
+    "pairs (from token, tokens of a batch), the first from 0, ascending, as ((0, 65_536),)",
+    _pair(integer(0)[1], integer(1)[1]),
+    lambda x: x and x[0][0] == 0 and _ascending([start for start, _ in x]),
+)
+MIXTURE = _sequence(
+    "() or pairs (path, weight), each path once and each weight a number above 0, as (('a/*.txt', 0.7), ('b', 0.3))",
+    _pair(lambda path: TEXT[1](path) and path, POSITIVE[1]),
+    lambda x: len({path for path, _ in x}) == len(x),
+)
+STEPS = _sequence(
+    "() or (first, last), whole numbers with 0 <= first < last",
+    integer(0)[1],
+    lambda x: len(x) == 0 or len(x) == 2 and x[0] < x[1],
+)

@@ -11,8 +11,8 @@ import textwrap
 from jmoe.config import shipped
 from jmoe.errors import UserError
 
-FIELDS = shipped.fields()
-
+# of the recipe that came with this package, whatever the name `configs` means to the user
+FIELDS = shipped.module_of(shipped.ROOT / "configs" / "joint_moe.py", "jmoe_recipe").FIELDS
 FREE_SECTIONS = ("chip", "mesh")  # their fields are free even if only another version of this table knows them
 COLUMNS = {  # field: column of results
     name: name.removeprefix("model.").removesuffix(".name") for name, field in FIELDS.items() if field.column

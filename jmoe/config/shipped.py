@@ -8,12 +8,12 @@ PACKAGE = pathlib.Path(__file__).parents[1]
 ROOT = next(root for root in (PACKAGE.parent, PACKAGE / "shipped") if (root / "configs" / "joint_moe.py").exists())
 
 
-def fields() -> dict:
-    """The FIELDS of configs/joint_moe.py, whatever the name `configs` means to the user."""
-    spec = importlib.util.spec_from_file_location("jmoe_recipe", ROOT / "configs" / "joint_moe.py")
+def module_of(path, name: str):
+    """The Python file `path` as a module of that name, which no import finds."""
+    spec = importlib.util.spec_from_file_location(name, path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module.FIELDS
+    return module
 
 
 def importable() -> None:

@@ -1,14 +1,15 @@
 """The table of the decoder's weights. Initial values, sharding, casting and counting follow from it. Plain Python."""
 
+import dataclasses
 import math
-from typing import NamedTuple
 
 from jmoe.config.fields import setting
 
 MATRICES = "attention", "dense", "expert"  # roles of the blocks' weights that map one vector to another
 
 
-class Weight(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Weight:
     """One array of the model; a weight of the blocks exists once for each block, stacked along a leading axis."""
 
     shape: tuple[int, ...]
@@ -21,10 +22,6 @@ class Weight(NamedTuple):
     @property
     def size(self) -> int:
         return math.prod(self.shape)
-
-    def size_on_device(self, mesh: dict[str, int]) -> int:
-        """Elements that each device stores, on a mesh of these sizes by axis."""
-        return self.size // math.prod(mesh[axis] for axis in self.axes if axis)
 
 
 def table(model) -> dict:
@@ -58,7 +55,7 @@ def _attention(model) -> dict[str, Weight]:
     if (qk_norm := setting(model, "qk_norm")) == "head":
         weights |= {"q_norm": _norm(k), "k_norm": _norm(k)}
     elif qk_norm == "projection":
-        each = lambda heads: _norm(k)._replace(shape=(heads, k), axes=("model", None))
+        each = lambda heads: dataclasses.replace(_norm(k), shape=(heads, k), axes=("model", None))
         weights |= {"q_norm": each(h), "k_norm": each(p)}
     return weights
 

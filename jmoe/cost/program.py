@@ -153,18 +153,16 @@ class Program:
             contracted = re.search(r'"lhs_contracting_dimensions":\[([^\]]*)\]', attributes)
         elif opcode == "custom-call" and (estimate := re.search(r'"cost_estimate":\{"flops":"(\d+)"', attributes)):
             return int(estimate[1])  # a Pallas kernel's own count, for its text is not HLO
-        elif opcode == "custom-call" and "tpu_custom_call" in attributes:
-            return self._undeclared(instruction)
         elif opcode == "custom-call" and "__cudnn$fmha" in attributes:
             return self._cudnn_attention(instruction)
         if contracted is None:
-            return 0
+            return self._undeclared(instruction)
         dims = self._operand(instruction, 0).dims
         return 2 * instruction.arrays[0].elements * math.prod(dims[int(i)] for i in re.findall(r"\d+", contracted[1]))
 
     def _undeclared(self, instruction: Instruction) -> int:
         """FLOPs of a Pallas kernel that declares none: of a product [M, K] x [..., K, N], each row by one matrix, or of
-        attention [.., T, K] over [.., U, K] and [.., U, K], two products without a mask; 0 for other shapes."""
+        attention [.., T, K] over [.., U, K] and [.., U, K], two products without a mask; 0 for all else."""
         if "tpu_custom_call" not in instruction.attributes or '"cost_estimate":{"flops"' in instruction.attributes:
             return 0
         arrays = [array for i in range(len(instruction.operands)) for array in self._source(instruction, i).arrays]

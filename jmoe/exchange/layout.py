@@ -12,7 +12,7 @@ from jmoe.config import weights
 from jmoe.config.fields import setting
 from jmoe.errors import UserError
 
-EPSILON = 1e-6  # of norms.rms_norm
+EPSILON = 1e-6  # of norms.norm without a bias
 SHARED_FF = 8  # width of a shared expert that is all zeros: torch warns of 0, and a server may spread it over devices
 FREE = ("architectures", "max_position_embeddings", "rope_theta", "rope_parameters", "tie_word_embeddings")
 QWEN3 = {"attention_bias": False, "use_sliding_window": False}

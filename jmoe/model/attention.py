@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from jmoe.model import sharding
-from jmoe.model.norms import rms_norm
+from jmoe.model.norms import norm
 
 ATTENTION = ("qkv", "q", "kv", "q_norm", "k_norm", "out")  # names of a block's attention weights
 BLOCK = 512  # queries at a time in `blocks`
@@ -55,8 +55,8 @@ def _queries_keys_values(x_BTD, weights, model, start, dtype):
         # a scale [K] norms each head by itself, a scale [heads, K] all heads at once, those of other devices too
         over_all = dict(axis=(-2, -1), average=functools.partial(sharding.mean, axes=("model",)))
         options = over_all if model.qk_norm == "projection" else {}
-        q_BTHK = rms_norm(q_BTHK, weights["q_norm"], **options)
-        k_BTPK = rms_norm(k_BTPK, weights["k_norm"], **options)
+        q_BTHK = norm(q_BTHK, weights["q_norm"], **options)
+        k_BTPK = norm(k_BTPK, weights["k_norm"], **options)
     turn = lambda x: rope(x, model.rope_base, start, dtype)
     return turn(q_BTHK), turn(k_BTPK), v_BTPK.astype(dtype)
 

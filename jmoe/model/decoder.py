@@ -19,7 +19,7 @@ from jmoe.config import weights
 from jmoe.config.fields import setting
 from jmoe.model import dispatch, mup, routing, sharding
 from jmoe.model.attention import ATTENTION, attention
-from jmoe.model.norms import norm, rms_norm
+from jmoe.model.norms import norm
 
 INIT_CUT = 0.2  # initial weights lie in +-INIT_CUT whatever their standard deviation, as in the authors' code
 
@@ -131,7 +131,7 @@ class Decoder(nnx.Module):
             layers = getattr(self, stack), caches.get(stack)
             x_BTD, (metrics, caches[stack]) = jax.lax.scan(run, x_BTD, layers, unroll=unroll)
         if hasattr(self, "final_norm"):
-            x_BTD = rms_norm(x_BTD, self.final_norm[...])
+            x_BTD = norm(x_BTD, self.final_norm[...])
         return x_BTD, gathered(self.head) if hasattr(self, "head") else embed_VD.T, metrics, caches
 
 
@@ -160,7 +160,7 @@ def _structure(model: FrozenConfigDict) -> nnx.GraphDef:
 def cast(params, model):
     """Each parameter, cast to the type in which the model computes with it."""
     one = lambda weight, x: x if weight.float32 else x.astype(model.dtype)
-    return jax.tree.map(one, weights.table(model), params, is_leaf=lambda x: isinstance(x, weights.Weight))
+    return jax.tree.map(one, weights.table(model), params)
 
 
 def decode(params, tokens_BT, config, training):

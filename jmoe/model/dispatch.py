@@ -170,7 +170,7 @@ def _room(n_choices: int) -> int:
 
 def _n_trips(expert_GJ, weights):
     count_X = routing.count(expert_GJ[0] // len(weights[0]), jax.lax.axis_size("expert"))
-    return -(-sharding.largest(jnp.max(count_X)) // _room(expert_GJ.size))
+    return -(-sharding.largest(jnp.max(count_X), sharding.ROWS) // _room(expert_GJ.size))
 
 
 def _trip(served, i, x_GSD, expert_GJ, gate_GJ, weights):

@@ -48,13 +48,10 @@ def factors(config) -> tuple[dict, dict] | None:
     else:
         both |= {"q": queries, "qkv": np.reshape([queries, 1, 1], (3, 1, 1)).astype(np.float32)}
 
-    def of(path, weight):
-        rule = RULES.get(weight.role, HIDDEN)
-        by_muon = values["optimizer.name"] == "muon" and rule.muon is not None
-        power = rule.muon if by_muon else rule.adamw
-        return [both.get(path[-1].key, 1.0) * width**p for p in (rule.initial, power)]
+    def tree(power):
+        of = lambda path, weight: both.get(path[-1].key, 1.0) * width ** power(RULES.get(weight.role, HIDDEN))
+        return jax.tree_util.tree_map_with_path(of, weights.table(model))
 
-    table, is_leaf = weights.table(model), lambda node: isinstance(node, weights.Weight)
-    pairs = jax.tree_util.tree_map_with_path(of, table, is_leaf=is_leaf)
-    pick = lambda i: jax.tree.map(lambda _, pair: pair[i], table, pairs, is_leaf=is_leaf)
-    return pick(0), pick(1)
+    by_muon = values["optimizer.name"] == "muon"
+    rate = lambda rule: rule.muon if by_muon and rule.muon is not None else rule.adamw
+    return tree(lambda rule: rule.initial), tree(rate)

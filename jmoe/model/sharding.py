@@ -7,6 +7,8 @@ jmoe/config/weights.py says and are gathered where they are used. Nothing a toke
 belong to the config.
 """
 
+import functools
+
 import jax
 from jax.experimental import mesh_utils
 from jax.sharding import AxisType, NamedSharding
@@ -23,11 +25,7 @@ REPLICATED = P()
 
 
 def make_mesh(config, devices=None) -> jax.sharding.Mesh:
-    """A (data, expert, model) mesh over all devices.
-
-    Raises:
-      UserError: what check.check_mesh refuses.
-    """
+    """A (data, expert, model) mesh over all devices, or these; UserError for what check_mesh refuses."""
     devices = jax.devices() if devices is None else devices
     sizes = check_mesh(config, len(devices))
     # on a TPU's torus of 4 x 4 x 4 chips an axis of 8 takes one axis of the torus and half of another
@@ -49,8 +47,7 @@ def parameter_specs(model) -> dict:
             return P()
         return P(None, *weight.axes) if len(path) > 1 else P(*weight.axes)
 
-    leaf = lambda x: isinstance(x, weights.Weight)
-    return jax.tree_util.tree_map_with_path(spec, weights.table(model), is_leaf=leaf)
+    return jax.tree_util.tree_map_with_path(spec, weights.table(model))
 
 
 def parameter_shardings(mesh, model) -> dict:
@@ -65,8 +62,7 @@ def per_device(function, mesh, in_specs, out_specs):
 
     def call(*args):
         out = mapped(*(jax.sharding.reshard(arg, specs) for arg, specs in zip(args, used(in_specs))))
-        leaf = lambda spec: isinstance(spec, P)
-        return jax.tree.map(lambda spec, part: jax.sharding.reshard(part, spec), out_specs, out, is_leaf=leaf)
+        return jax.tree.map(lambda spec, part: jax.sharding.reshard(part, spec), out_specs, out)
 
     return call
 
@@ -100,16 +96,10 @@ def gathered(weight, axes):
     return weight
 
 
-def total(x, axes=AXES):
-    """The sum of each device's `x` over mesh axes."""
-    return jax.lax.psum(x, _wide(axes)) if _wide(axes) else x
+def total(x, axes=AXES, combine=jax.lax.psum):
+    """The sum of each device's `x` over mesh axes; `mean` and `largest` are called alike."""
+    return combine(x, _wide(axes)) if _wide(axes) else x
 
 
-def largest(x, axes=ROWS):
-    """The largest of each device's `x` over mesh axes."""
-    return jax.lax.pmax(x, _wide(axes)) if _wide(axes) else x
-
-
-def mean(x, axes=AXES):
-    """The mean of each device's `x` over mesh axes."""
-    return jax.lax.pmean(x, _wide(axes)) if _wide(axes) else x
+mean = functools.partial(total, combine=jax.lax.pmean)
+largest = functools.partial(total, combine=jax.lax.pmax)

@@ -191,14 +191,11 @@ def read_record(folder) -> dict:
 def read_arrays(folder, record: dict, **trees) -> dict:
     """The trees of arrays called `params` and `opt_state` in the checkpoint `folder`, placed like the abstract ones.
 
-    Raises:
-      UserError: the checkpoint is of other arrays than the abstract trees, which is no damage.
-      Damaged: arrays are missing or are not what was saved.
+    Damaged where arrays are missing or are not what was saved; UserError where the checkpoint is of other arrays than
+    the abstract trees, which is no damage.
     """
-
-    def read(name):
-        return ocp.StandardCheckpointHandler().restore(folder / name, args=ocp.args.StandardRestore(trees[name]))
-
+    arguments = {name: ocp.args.StandardRestore(tree) for name, tree in trees.items()}
+    read = lambda name: ocp.StandardCheckpointHandler().restore(folder / name, args=arguments[name])
     try:
         restored = {name: _read(lambda: read(name), folder) for name in trees}
         sums, _ = checksums(restored)

@@ -49,10 +49,8 @@ class Report:
         self.log, self._folder = Log(folder, start, segment.stop, config), folder
         self._trace, self._traced = contextlib.ExitStack(), range(*(config.profile_steps or (0, 0)))
         self._is_first = jax.process_index() == 0  # which alone shows progress: a bar on a terminal, else lines
-        disable = None if self._is_first else True
-        self._bar = tqdm(
-            total=segment.stop, initial=start, desc=segment.name, unit=" steps", disable=disable, leave=False
-        )
+        steps = dict(total=segment.stop, initial=start, desc=segment.name, unit=" steps")
+        self._bar = tqdm(**steps, disable=None if self._is_first else True, leave=False)
         flops = sum(counts.matmul_flops_per_token(config.model, config.data.seq_len).values())
         self._mfu_of_rate = flops / (jax.device_count() * peak_flops) if peak_flops else 0.0
         n_tokens, self._began, self._wait = run.schedule.tokens_at(start), time.monotonic(), 0.0
@@ -120,17 +118,12 @@ class Report:
         now, (last, tokens_then) = time.monotonic(), self._measured
         elapsed = max(now - last, 1e-9)
         rate = (n_tokens - tokens_then) / elapsed
-        mfu = {"mfu": round(rate * self._mfu_of_rate, 4)} if self._mfu_of_rate else {}
-        wait, self._wait, self._measured = self._wait, 0.0, (now, n_tokens)
-        return (
-            {"tokens_per_second": round(rate, 1)}
-            | mfu
-            | {
-                "input_wait": round(wait / elapsed, 4),
-                "memory_bytes": _memory_bytes(),
-                "seconds": round(now - self._began, 3),
-            }
-        )
+        speed = {"tokens_per_second": round(rate, 1)}
+        if self._mfu_of_rate:
+            speed["mfu"] = round(rate * self._mfu_of_rate, 4)
+        speed |= {"input_wait": round(self._wait / elapsed, 4), "memory_bytes": _memory_bytes()}
+        self._wait, self._measured = 0.0, (now, n_tokens)
+        return speed | {"seconds": round(now - self._began, 3)}
 
 
 class Log:

@@ -7,7 +7,6 @@ so that Adam's rates and decay serve both (Liu et al. 2025, arXiv 2502.16982, Se
 """
 
 import math
-from typing import NamedTuple
 
 import jax
 import optax
@@ -68,14 +67,9 @@ def _rms_factor(path, x) -> float:
     return RMS * math.sqrt(max(math.prod(x.shape[i] for i in axes) for axes in _dimensions(path)))
 
 
-class _Move(NamedTuple):
-    mesh_axis: str
-    axis: int  # of the array, spread over the mesh axis, which splits matrices
-    other: int | None  # the axis, of layers or the like, that is spread instead; None: every device gets all
-
-
-def _moves(path, x, mesh_axes) -> list[_Move]:
-    """What makes the matrices whole of which this device has the parts `x`.
+def _moves(path, x, mesh_axes) -> list[tuple[str, int, int | None]]:
+    """What makes the matrices whole of which this device has the parts `x`: (mesh axis, axis of x that is spread over
+    it and splits matrices, axis of layers or the like that is spread instead; None: every device gets all).
 
     An exchange leaves each device with some of the matrices; only where no axis divides do all do the same work.
     """
@@ -86,7 +80,7 @@ def _moves(path, x, mesh_axes) -> list[_Move]:
             other = next((j for j in n_left if n_left[j] % size == 0), None)
             if other is not None:
                 n_left[other] //= size
-            moves.append(_Move(axis, i, other))
+            moves.append((axis, i, other))
     return moves
 
 

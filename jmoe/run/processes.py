@@ -43,12 +43,8 @@ def joined():
     except Exception as error:
         if jax.process_count() == 1 or disk_error(error) or unavailable(error):
             raise
-        if isinstance(error, Failure):
-            message = f"error: {error}"
-        else:
-            message = (
-                f"{traceback.format_exc()}this process failed, or lost another one of its run; the same command resumes"
-            )
+        lost = "this process failed, or lost another one of its run; the same command resumes"
+        message = f"error: {error}" if isinstance(error, Failure) else traceback.format_exc() + lost
         print(message, file=sys.stderr, flush=True)
         os._exit(1)
     _leave()
@@ -68,9 +64,8 @@ def devices() -> list:
             hint = "install the [tpu] extra, pip install -e '.[tpu]'"
         else:
             hint = "JAX_PLATFORMS is cpu, cuda or tpu, and this machine must have such a device"
-        raise UserError(
-            f"JAX_PLATFORMS={platform}: jax has no such device here{': ' * bool(reason)}{reason}; {hint}"
-        ) from None
+        said = f"jax has no such device here{': ' * bool(reason)}{reason}; {hint}"
+        raise UserError(f"JAX_PLATFORMS={platform}: {said}") from None
 
 
 def log(text: str, by_all: bool = False) -> None:
@@ -89,10 +84,8 @@ def _join() -> None:
         try:
             number_and_id = int(os.environ["JAX_NUM_PROCESSES"]), int(os.environ["JAX_PROCESS_ID"])
         except (KeyError, ValueError) as error:
-            raise UserError(
-                f"JAX_COORDINATOR_ADDRESS={address} needs whole numbers in JAX_NUM_PROCESSES and "
-                f"JAX_PROCESS_ID: {error}"
-            ) from None
+            needed = "whole numbers in JAX_NUM_PROCESSES and JAX_PROCESS_ID"
+            raise UserError(f"JAX_COORDINATOR_ADDRESS={address} needs {needed}: {error}") from None
         jax.distributed.initialize(address, *number_and_id, **PATIENCE)
     elif int(os.environ.get("SLURM_STEP_NUM_TASKS", 1)) > 1:
         # srun sets it. SLURM_NTASKS will not do: Slurm sets it for a batch script too, whose processes run alone

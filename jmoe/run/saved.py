@@ -50,12 +50,23 @@ def find(workdir: epath.Path, segment: str | None, step: int | None) -> epath.Pa
     return workdir / segment / "checkpoints" / str(steps[segment][-1] if step is None else step)
 
 
-@contextlib.contextmanager
-def damage_named(folder: epath.Path):
-    """Turns Damaged into a UserError that names the checkpoint `folder` and the one before it, which is not taken
-    unasked: only the trainer comes to the same end from there."""
+def read(folder: epath.Path, change=lambda config: config, devices=None) -> tuple:
+    """(record, config, mesh, parameters) of a checkpoint. The config is the one that it was trained with but for the
+    mesh, as `change` returns it before the parameters are read; its mesh is over `devices`, by default all.
+
+    UserError where the checkpoint is of another program, or damaged: it names the one before, which is not taken
+    unasked, since only the trainer comes to the same end from there.
+    """
     try:
-        yield
+        record = checkpoint.read_record(folder)
+        config = neutral(default(FIELDS))  # for fields that the record leaves out
+        config.update({name: value for name, value in record["config"].items() if name != "mesh"})
+        config.data.fingerprint = record["corpus_fingerprint"]
+        config = change(config)
+        mesh = sharding.make_mesh(config, devices)
+        with jax.set_mesh(mesh):
+            params, _ = abstract_state(config, mesh)
+            return record, config, mesh, checkpoint.read_arrays(folder, record, params=params)["params"]
     except Damaged as error:
         before = [step for step in checkpoint.steps_in(folder.parent) if step < int(folder.name)]
         segment = folder.parent.parent.name
@@ -63,47 +74,24 @@ def damage_named(folder: epath.Path):
         raise UserError(f"the checkpoint {folder} is damaged: {error}{hint}") from None
 
 
-def read(folder: epath.Path) -> tuple:
-    """(record, config) of a checkpoint: the config that it was trained with, but for the mesh.
-
-    Raises:
-      Damaged: the record is missing or altered.
-    """
-    record = checkpoint.read_record(folder)
-    config = neutral(default(FIELDS))  # for fields that the record leaves out
-    config.update({name: value for name, value in record["config"].items() if name != "mesh"})
-    config.data.fingerprint = record["corpus_fingerprint"]
-    return record, config
-
-
-def parameters(folder: epath.Path, record: dict, config, mesh) -> dict:
-    """The checkpoint's parameters on `mesh`; Damaged or UserError as in checkpoint.read_arrays."""
-    with jax.set_mesh(mesh):
-        params, _ = abstract_state(config, mesh)
-        return checkpoint.read_arrays(folder, record, params=params)["params"]
-
-
 def on_host(workdir: epath.Path, segment: str | None, step: int | None, check=lambda model: None) -> tuple:
     """(folder, record, config, parameters as NumPy arrays) of a checkpoint, for work on one device.
 
-    Raises:
-      UserError: no such segment or step, a checkpoint that is damaged or of another program, or what `check` raises of
-        config.model, before the parameters are read.
+    UserError for no such segment or step, as `read`, or as `check` of config.model, before the parameters are read.
     """
-    folder = find(workdir, segment, step)
-    with damage_named(folder):
-        record, config = read(folder)
+
+    def checked(config):
         check(config.model)
-        params = parameters(folder, record, config, sharding.make_mesh(config, jax.devices()[:1]))
+        return config
+
+    folder = find(workdir, segment, step)
+    record, config, _, params = read(folder, checked, jax.devices()[:1])
     return folder, record, config, jax.device_get(params)
 
 
 def tokenizer_of(config, path: str | None = None) -> tokenizer.Tokenizer:
-    """The run's tokenizer; `path` names it where its file is no longer at config.data.tokenizer.
-
-    Raises:
-      UserError: its file is missing or damaged, or has more tokens than the model.
-    """
+    """The run's tokenizer; `path` names it where its file is no longer at config.data.tokenizer. UserError where it is
+    missing or damaged, or has more tokens than the model."""
     made = tokenizer.load(path or config.data.tokenizer, config.data.end_of_text)
     if made.vocab_size > config.model.vocab_size:
         raise UserError(f"the tokenizer {made.name} has {made.vocab_size} tokens, the model {config.model.vocab_size}")

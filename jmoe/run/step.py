@@ -107,11 +107,7 @@ def make_eval_step(config, mesh):
 
 def mean_losses(eval_step, params, batches) -> tuple[float, dict[str, float]]:
     """Nats per token over the (batch, weight) pairs of batches.validation_batches, and the same by the position in a
-    row: {"loss_1_2": ..., "loss_3_4": ..., "loss_5_8": ...}.
-
-    Raises:
-      UserError: it is not finite.
-    """
+    row: {"loss_1_2": ..., "loss_3_4": ..., "loss_5_8": ...}. UserError where it is not finite."""
     sums = []
     for batch, weight in batches:
         sums.append(eval_step(params, batch, weight))
