@@ -87,6 +87,8 @@ class Slurm(Backend):
         if not todo:
             others = "the others are done; launch.collect writes runs.csv" if queued else "all runs are done"
             return f"nothing to submit: {len(queued)} jobs are queued or running, {others}"
+        if "\\" in os.fspath(folder):  # the cache's own name has one
+            raise UserError(f"Slurm can write no output to {folder}, because of the backslash; set JMOE_CACHE")
         todo.sort(key=lambda job: -job.flops)
         folder.mkdir(parents=True, exist_ok=True)
         written = os.fspath(folder).replace("%", "%%")  # Slurm expands % in this path

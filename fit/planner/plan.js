@@ -239,7 +239,8 @@ function againstDense(law, shape, limits, best) {
   refuseWithoutOptimum([at], [1]);
   const dense = solve(at, 1, shape, limits);
   if (!dense.feasible) return null;
-  const needed = leastFlops(law, 1, shape, limits, best.loss, limits.flops, 1e12 * limits.flops);
+  const search = () => leastFlops(law, 1, shape, limits, best.loss, limits.flops, 1e12 * limits.flops);
+  const needed = best.n_experts > 1 ? search() : limits.flops;
   const { n_active, n_tokens, loss } = dense;
   return {
     ...marked(law, shape, { n_experts: 1, n_active, n_tokens, loss }),
