@@ -186,26 +186,15 @@ def triad_of(flops: float, m_over_active: float, total_over_active: float) -> Tr
 
 def model_of(shape: Shape, flops: float) -> Json:
     """A whole Shape as the trainer's fields, its counts, and the tokens of the budget."""
-    m, active, total = shape.triad()
-    return dict(
-        d_model=shape.d_model,
-        n_blocks=shape.n_dense + shape.n_moe,
-        n_dense_blocks=shape.n_dense,
-        d_ff=3 * shape.d_model,
-        d_expert=shape.d_expert,
-        n_experts=shape.held.n_experts,
-        top_k=shape.held.top_k,
-        n_shared_experts=shape.held.n_shared,
-        n_heads=shape.held.n_heads,
-        n_kv_heads=shape.held.n_kv_heads,
-        head_dim=shape.held.head_dim,
-        flops_per_token=float(m),
-        n_active=float(active),
-        n_total=float(total),
-        m_over_active=float(m / active),
-        total_over_active=float(total / active),
-        n_tokens=round(flops / m),
-    )
+    m, active, total = map(float, shape.triad())
+    held = shape.held
+    blocks = dict(d_model=shape.d_model, n_blocks=shape.n_dense + shape.n_moe, n_dense_blocks=shape.n_dense)
+    widths = dict(d_ff=3 * shape.d_model, d_expert=shape.d_expert)
+    experts = dict(n_experts=held.n_experts, top_k=held.top_k, n_shared_experts=held.n_shared)
+    heads = dict(n_heads=held.n_heads, n_kv_heads=held.n_kv_heads, head_dim=held.head_dim)
+    counts = dict(flops_per_token=m, n_active=active, n_total=total)
+    counts |= dict(m_over_active=m / active, total_over_active=total / active, n_tokens=round(flops / m))
+    return blocks | widths | experts | heads | counts
 
 
 def published(flops: float) -> dict[str, Json]:

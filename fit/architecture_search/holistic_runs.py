@@ -24,6 +24,7 @@ import numpy as np
 from fit.aliases import Array, Json
 from fit.architecture_search import holistic
 from fit.data import frames
+from fit.equal_flops.isoflop import least_squares, power_law
 from fit.errors import UserError
 from fit.lawbook import shapes
 
@@ -44,13 +45,8 @@ class Search:
     loss: np.ndarray
     y_max: float
 
-    @property
-    def x(self) -> Array:
-        return self.m / self.active
-
-    @property
-    def y(self) -> Array:
-        return self.total / self.active
+    def __post_init__(self) -> None:
+        self.x, self.y = self.m / self.active, self.total / self.active
 
     @property
     def budget(self) -> float:
@@ -111,14 +107,6 @@ def budgets(flops: Array) -> Array:
     return labels
 
 
-def least_squares(columns: Sequence[Array], loss: Array) -> tuple[Array, float]:
-    """(coefficients [k], root mean square error) of loss [n] = columns [k, n] times coefficients."""
-    design = np.stack(np.broadcast_arrays(*columns), axis=1)
-    scale = np.linalg.norm(design, axis=0)
-    c = np.linalg.lstsq(design / scale, loss, rcond=None)[0] / scale
-    return c, float(np.sqrt(np.mean((design @ c - loss) ** 2)))
-
-
 def _roots(a: float, b: float, c: float) -> list[float]:
     """Both roots of a u^2 + b u + c = 0, the smaller first."""
     root = np.sqrt(max(b * b - 4 * a * c, 0.0))
@@ -162,15 +150,6 @@ def fit_width(runs: Search) -> Json | None:
         half = np.sqrt(BAND * (c - q * q / (4 * p)) / p)
         out |= dict(best=float(best), band=[float(max(best - half, d.min() / 2)), float(best + half)])
     return out
-
-
-def power_law(flops: Array, values: Array) -> tuple[float, float] | None:
-    """(a, b) of values = a C^b by least squares in logarithms; None with fewer than 2 positive values."""
-    if np.sum(values > 0) < 2:
-        return None
-    c, v = np.log(flops[values > 0]), np.log(values[values > 0])
-    b, a = np.polyfit(c - c.mean(), v, 1)
-    return float(np.exp(a - b * c.mean())), float(b)
 
 
 def fit(ratio_runs: Search | None = None, width_runs: Search | None = None) -> Json:

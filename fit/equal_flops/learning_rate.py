@@ -40,11 +40,8 @@ class BestRate:
 def best_rates(table: Table, with_batch: bool = False) -> tuple[list[BestRate], int]:
     """The BestRate of each (n_experts, n_active, n_tokens, batch_tokens) in the table, in that order, and how many of
     these are left out because they were tried at fewer than three rates; means over equal rates (seeds). Runs count as
-    of one batch where the table does not say it of all of them, unless `with_batch` demands it.
-
-    Raises:
-      UserError: a column is missing or bad, or no model was tried at three rates.
-    """
+    of one batch where the table does not say it of all of them, unless `with_batch` demands it. Raises UserError where
+    a column is missing or bad, or no model was tried at three rates."""
     names = ["n_experts", "n_active", "n_tokens"]
     if with_batch or ("batch_tokens" in table and all(cell not in ("", None) for cell in table.column("batch_tokens"))):
         names.append("batch_tokens")
