@@ -95,8 +95,7 @@ def read(given: str | os.PathLike | Json) -> Known:
     if not isinstance(given, dict):
         path = f"--like={given}"
         try:
-            published = PUBLISHED.get(str(given))
-            config = published or json.loads(pathlib.Path(given).read_text(encoding="utf-8"))
+            config = PUBLISHED.get(str(given)) or json.loads(pathlib.Path(given).read_text(encoding="utf-8"))
         except OSError:
             raise UserError(f"{path}: no such file, nor a published model; these are {', '.join(PUBLISHED)}") from None
         except ValueError as e:
