@@ -206,8 +206,7 @@ def planned(law: Law, asked: Plan) -> dict:
     flops_or_loss = lambda plan: plan["target"]["best"]["flops"] if "target" in plan else plan["best"]["loss"]
     plan = min((plan for _, plan in made), key=flops_or_loss)
     if known := asked.known:
-        within = asked.within(asked.bought(()))
-        plan["like"] = compare.of_known(known, [law, *compare.others(law)], asked.shape, within)
+        plan["like"] = compare.of_known(known, law, asked.shape, asked.within(asked.bought(())))
     if len(architectures) > 1:
         names = ("n_experts", "n_active", "n_total", "n_tokens", "loss")
         rows = [dict(used=a.used) | {name: p["best"][name] for name in names} for a, p in made]

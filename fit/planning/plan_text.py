@@ -43,7 +43,9 @@ def text(plan: Json) -> str:
     if known := plan.get("like"):
         parts.insert(0, [*known_in_words(known, known.get("laws", []))])
     if drawn := plan.get("bootstrap"):
-        parts.append([_best_in_draws(drawn), *(say(DRAWN, **row) for row in drawn["optima"])])
+        often = max(drawn["optima"], key=lambda row: row["best_in_draws"])
+        head = say(sentences.BEST_IN_DRAWS, **often, **_of_draws(drawn), drawn=summary.drawn(drawn))
+        parts.append([head, *(say(DRAWN, **row) for row in drawn["optima"])])
     if rows := plan.get("architectures"):
         parts.append([say(ARCHITECTURES, **plan), *(say(ARCHITECTURE, **row) for row in rows)])
     if plan["buildable"]:
@@ -95,11 +97,6 @@ def answer(plan: Json) -> str:
 def _of_draws(drawn: Json) -> Json:
     first, last = drawn["percentiles"]
     return dict(draws=drawn["draws"], first=first, last=last)
-
-
-def _best_in_draws(drawn: Json) -> str:
-    often = max(drawn["optima"], key=lambda row: row["best_in_draws"])
-    return say(sentences.BEST_IN_DRAWS, **often, **_of_draws(drawn), drawn=summary.drawn(drawn))
 
 
 def _buildable(built: Json) -> Iterator[str]:
@@ -161,8 +158,7 @@ def _price(row: Json) -> str:
 
 
 def _compared(plan: Json) -> Iterator[str]:
-    """Lines on the best dense model, none where the best is dense itself, on the loss of a cap on tokens, and on the
-    paper's rule of thumb."""
+    """Lines on the best dense model, on the loss of a cap on tokens, and on the paper's rule of thumb."""
     dense, cap = plan.get("dense"), plan["constraints"].get("max_tokens")
     if dense and plan["best"]["n_experts"] > 1:
         flops = sentences.NEVER_DENSE if dense["flops_saved"] is None else say(sentences.FLOPS_SAVED, **dense)

@@ -64,9 +64,7 @@ def reach(
     constraints: without flops. chips: Chips; where their MFU differs by number of experts, hours are the cost to make
     least, else FLOPs. The second is a dictionary ready for JSON: loss; optima, a row for each number of experts with
     `flops`, of training and inference together, None where no budget reaches the loss; best, the cheapest of them.
-
-    Raises:
-      UserError: no budget reaches the loss.
+    Raises UserError where none reaches it.
     """
     smallest = float(np.min(architecture.n_active(architecture.smallest, optimum.allowed_experts(law, experts))))
     low = float(training_flops(smallest, 1) + INFERENCE * smallest * constraints.inference_tokens)
