@@ -147,10 +147,10 @@ def next(law: Law | str, runs: object, *, asked: searches.Next | None = None, **
     with _float64():
         from fit.next_runs import next_runs
 
-        goal = next_runs.Goal(asked.goal, asked.target_flops, asked.names(law))
+        goal = asked.target_flops, asked.names(law)
         experts = plans.experts_of(law, asked.experts)
         architecture, runs = asked.architecture(law), _runs_of(law, runs)
-        found = next_runs.next_runs(law, runs, architecture, experts, asked.flops, goal)
+        found = next_runs.next_runs(law, runs, architecture, experts, asked.flops, *goal)
     return Answer("next", next_text.text, found)
 
 

@@ -13,7 +13,10 @@ P is a prior that every entry of the law's `free` lies within about PRIOR of zer
 no run pins down. The search minimises the goals' variances g' information^-1 g. It adds runs greedily; then it leaves
 out one run or trunk and spends its cost anew, as long as that helps. The errors reported are those of least squares.
 
-Axes: n coefficients, c candidates, g goals. Everything is in units in which the information of the fit's runs is 1.
+A trunk is trained once, up to where its longest budget begins to decay; each budget also costs its own decay.
+
+Axes: n coefficients, c candidates, g goals, k runs. Everything is in units in which the information of the fit's runs
+is 1.
 """
 
 import dataclasses
@@ -27,7 +30,6 @@ from fit.data.table import Table
 from fit.fitting import noise
 from fit.fitting.problem import Settings, prepare
 from fit.lawbook.lawfile import Law
-from fit.next_runs import candidates
 from fit.shape.architecture import training_flops
 
 PRIOR = 10.0  # as the default weight decay of a fit to few runs
@@ -36,6 +38,33 @@ MOST_SHARED = 0.95  # else a second run of a trunk would be known to the last di
 GAIN = 1e-3  # a run that makes the goals' variances smaller by less than this share is not worth training
 PASSES, TRIED = 3, 2  # passes of the exchange at most; first runs tried in place of what is left out
 LEAST_NOISE = 1e-6  # of log loss: nothing is known better than this
+TOGETHER = 2048  # rows of which gradients are taken at once: of several questions by one compiled program
+
+
+@dataclasses.dataclass
+class Possible:
+    """Runs that could be trained. n_blocks, n_experts, n_tokens: int [k]; model: int [k], equal for the runs of one
+    model, which are branches of one trunk; n_active: float [k]; columns: what the law reads of them, [k] by name."""
+
+    n_blocks: np.ndarray
+    n_experts: np.ndarray
+    n_tokens: np.ndarray
+    model: np.ndarray
+    n_active: np.ndarray
+    columns: dict[str, Array]
+    decay: float
+
+    def __len__(self) -> int:
+        return len(self.model)
+
+    def flops(self, chosen: Ints) -> float:
+        """Training FLOPs of the runs `chosen` (indices), those of one model as branches of one trunk."""
+        chosen, total = np.asarray(chosen, int), 0.0
+        for m in np.unique(self.model[chosen]):
+            rows = [i for i in chosen if self.model[i] == m]
+            tokens = self.n_tokens[rows]
+            total += training_flops(self.n_active[rows[0]], (1 - self.decay) * tokens.max() + self.decay * tokens.sum())
+        return float(total)
 
 
 @dataclasses.dataclass
@@ -46,7 +75,7 @@ class Design:
     information, normal, spread [n, n]: the information, A and B above of the fitted runs. shared: s above.
     """
 
-    possible: candidates.Possible
+    possible: Possible
     jacobian: np.ndarray
     goals: np.ndarray
     weights: np.ndarray
@@ -162,16 +191,16 @@ def _begun(design: Design, kept: list[int], out: set[int], flops: float) -> Iter
                 yield [*kept, int(i)], by_cost
 
 
-def gradients(
-    law: Law, runs: Runs, parts: Sequence[Mapping[str, Array]], fixed: Sequence[tuple[str, float]] = ()
-) -> tuple[list[Array], Array, Array]:
+def gradients(law: Law, runs: Runs, parts: Sequence[Mapping[str, Array]]) -> tuple[list[Array], Array, Array]:
     """The law linearised at its fit, by the solver's coordinates: (gradients of the log losses of the Runs it was
     fitted to and of each of `parts`, sets of columns {name: [k]}, [k, n] each; gradients of its coefficients [n, n]; P
-    above with PRIOR = 1). fixed: ((coefficient, value), ...) that the fit held. Needs jax in float64."""
+    above with PRIOR = 1). Needs jax in float64."""
     sizes = np.cumsum([len(runs), *(len(next(iter(part.values()))) for part in parts)])
     columns = {name: np.concatenate([runs.columns[name], *(part[name] for part in parts)]) for name in law.form.columns}
-    every = Runs(runs.path, columns, np.ones(sizes[-1]), Table(runs.path, {}, []))
-    problem = prepare(law.form, every, Settings(fix=tuple(fixed)))
+    columns = {name: np.pad(v, (0, -len(v) % TOGETHER), "edge") for name, v in columns.items()}
+    fixed = (law.record.get("settings") or {}).get("fix") or {}
+    every = Runs(runs.path, columns, np.ones(len(next(iter(columns.values())))), Table(runs.path, {}, []))
+    problem = prepare(law.form, every, Settings(fix=tuple(fixed.items())))
     free = law.form.to_free(law.coefficients)
     x = problem.centre(free[None])
     _, jacobian = noise.sensitivity(problem, free)
@@ -180,19 +209,20 @@ def gradients(
     moving = problem.data["moving"]
     held = np.diag(1.0 - moving)  # a coefficient that is held has no error: any information will do
     prior = to_free.T @ to_free * np.outer(moving, moving) + held
-    return np.split(jacobian, sizes[:-1]), to_coefficients * moving, prior
+    return np.split(jacobian, sizes)[:-1], to_coefficients * moving, prior
 
 
 def design_of(
-    possible: candidates.Possible,
+    possible: Possible,
     of_fitted: Array,
     of_possible: Array,
+    goals: Array,
     prior: Array,
     scatter: noise.Noise,
     runs: Runs,
 ) -> tuple[Design, Array]:
-    """(Design without goals, [n, n] by which gradients are in its units), from what `gradients` gives. runs: those
-    that were fitted; scatter: their Noise."""
+    """(Design without weights, [n, n] by which gradients are in its units), from what `gradients` gives and the goals'.
+    runs: those that were fitted; scatter: their Noise."""
     total = max(scatter.total, LEAST_NOISE)
     shared = UNKNOWN_SHARE if runs.trunks is None else min((scatter.trunk / total) ** 2, MOST_SHARED)
     trunks = np.arange(len(runs)) if runs.trunks is None else runs.trunks
@@ -203,5 +233,5 @@ def design_of(
     weighted = runs.weights[:, None] * of_fitted
     turned = lambda matrix: unit.T @ matrix @ unit
     normal, spread = turned(prior + root.T @ root), turned(prior + weighted.T @ errors @ weighted)
-    none, one = np.zeros((0, len(unit))), np.eye(len(unit))
-    return Design(possible, of_possible @ unit, none, np.zeros(0), one, normal, spread, shared), unit
+    none, one = np.zeros(len(goals)), np.eye(len(unit))
+    return Design(possible, of_possible @ unit, goals @ unit, none, one, normal, spread, shared), unit
