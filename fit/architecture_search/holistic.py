@@ -20,7 +20,8 @@ Axes: everything broadcasts together; `widths` has an axis of its own, first.
 
 import dataclasses
 import math
-from collections.abc import Collection, Sequence
+import statistics
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -40,6 +41,7 @@ TOKENS, FLOPS_PER_TOKEN = (22.8929, 0.4563), (0.04368, 0.5437)  # Eq. 2: D_opt a
 RECOVERED = (1479.0, -0.1394)
 LARGEST = 1e27  # FLOPs: far beyond what the laws can know
 OFF = 0.05  # how far M, N_a and N of a model may be from the triad asked for
+median = statistics.median_low  # of feasible widths
 Triad = tuple[Numbers, Numbers, Numbers]
 ACTIVE_WIDTHS = 1, 8  # range of (top_k + n_shared) d_expert / d_model of a buildable model
 
@@ -146,11 +148,6 @@ def buildable(triad: Triad, held: Setting) -> tuple[dict[int, tuple[Shape, float
     built = [(Shape(*map(int, numbers), held=held), float(off)) for *numbers, off in best if np.isfinite(off)]
     found = {int(shape.d_model): (shape, off) for shape, off in built if off <= OFF}
     return found, min(built, key=lambda model: model[1], default=None)
-
-
-def median(widths: Collection[int]) -> int:
-    """The middle one of the feasible widths, the lower of two."""
-    return sorted(widths)[(len(widths) - 1) // 2]
 
 
 def why_none(triad: Triad, held: Setting, nearest: tuple[Shape, float] | None) -> str:

@@ -107,12 +107,6 @@ def budgets(flops: Array) -> Array:
     return labels
 
 
-def _roots(a: float, b: float, c: float) -> list[float]:
-    """Both roots of a u^2 + b u + c = 0, the smaller first."""
-    root = np.sqrt(max(b * b - 4 * a * c, 0.0))
-    return sorted(map(float, ((-b - root) / (2 * a), (-b + root) / (2 * a))))
-
-
 def fit_ratios(runs: Search) -> Json | None:
     """Phase 1 at one budget: {x, y: {best, band}, coefficients, rmse, runs}; x or y is None where no minimum lies
     within the ratios run; all is None where these are too few. Dense models, which have no y above 1, are left out."""
@@ -130,10 +124,11 @@ def fit_ratios(runs: Search) -> Json | None:
     more = BAND * (sum(least) + c)
     wide = y_max - 1  # a / (x - 6) + b x, and a2 / (y - 1) + b2 / (y_max - y), reach `most` at the ends of the bands
     if of_x:
-        out["x"] = dict(best=float(of_x), band=[6 + u for u in _roots(b, 6 * b - (least[0] + more), a)])
+        out["x"] = dict(best=float(of_x), band=(6 + np.sort(np.roots([b, 6 * b - least[0] - more, a]).real)).tolist())
     if of_y:
         most = least[1] + more
-        out["y"] = dict(best=float(of_y), band=[1 + u for u in _roots(most, b2 - a2 - most * wide, a2 * wide)])
+        ends = np.roots([most, b2 - a2 - most * wide, a2 * wide]).real
+        out["y"] = dict(best=float(of_y), band=(1 + np.sort(ends)).tolist())
     return out
 
 
@@ -213,15 +208,9 @@ def rank(cells: Array, width: Array, loss: Array, path: str = "runs") -> Json:
             used += len(mine)
     if len(best) < 3:
         raise UserError(f"{path}: {len(best)} architectures have runs at several widths; ranks need at least 3")
-    pearson = float(stats.pearsonr(middle, best).statistic)
-    return dict(
-        cells=len(best),
-        runs=used,
-        pearson=pearson,
-        spearman=float(stats.spearmanr(middle, best).statistic),
-        kendall=float(stats.kendalltau(middle, best).statistic),
-        r2=pearson**2,
-    )
+    measures = dict(pearson=stats.pearsonr, spearman=stats.spearmanr, kendall=stats.kendalltau)
+    found = {name: float(measure(middle, best).statistic) for name, measure in measures.items()}
+    return dict(cells=len(best), runs=used) | found | dict(r2=found["pearson"] ** 2)
 
 
 def rank_at_budgets(runs: Search, cells: Array) -> list[Json]:
