@@ -21,6 +21,7 @@ is 1.
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -191,47 +192,36 @@ def _begun(design: Design, kept: list[int], out: set[int], flops: float) -> Iter
                 yield [*kept, int(i)], by_cost
 
 
-def gradients(law: Law, runs: Runs, parts: Sequence[Mapping[str, Array]]) -> tuple[list[Array], Array, Array]:
-    """The law linearised at its fit, by the solver's coordinates: (gradients of the log losses of the Runs it was
-    fitted to and of each of `parts`, sets of columns {name: [k]}, [k, n] each; gradients of its coefficients [n, n]; P
-    above with PRIOR = 1). Needs jax in float64."""
-    sizes = np.cumsum([len(runs), *(len(next(iter(part.values()))) for part in parts)])
-    columns = {name: np.concatenate([runs.columns[name], *(part[name] for part in parts)]) for name in law.form.columns}
-    columns = {name: np.pad(v, (0, -len(v) % TOGETHER), "edge") for name, v in columns.items()}
+def linearised(
+    law: Law, runs: Runs, scatter: noise.Noise, parts: Sequence[Mapping[str, Array]]
+) -> tuple[list[Array], Array, dict[str, Any]]:
+    """The law near its fit, by the solver's coordinates, in units in which the information of `runs`, those that it was
+    fitted to, is 1: (gradients [k, n] of the log losses of each of `parts`, sets of columns {name: [k]}; gradients
+    [n, n] of its coefficients; information, normal, spread and shared of a Design). scatter: the runs' Noise. Needs jax
+    in float64."""
+    every = [runs.columns, *parts]
+    ends = np.cumsum([len(next(iter(part.values()))) for part in every])
+    columns = {name: np.concatenate([part[name] for part in every]) for name in law.form.columns}
+    columns = {name: np.pad(values, (0, -len(values) % TOGETHER), "edge") for name, values in columns.items()}
     fixed = (law.record.get("settings") or {}).get("fix") or {}
-    every = Runs(runs.path, columns, np.ones(len(next(iter(columns.values())))), Table(runs.path, {}, []))
-    problem = prepare(law.form, every, Settings(fix=tuple(fixed.items())))
+    padded = Runs(runs.path, columns, np.ones(ends[-1] + -ends[-1] % TOGETHER), Table(runs.path, {}, []))
+    problem = prepare(law.form, padded, Settings(fix=tuple(fixed.items())))
     free = law.form.to_free(law.coefficients)
     x = problem.centre(free[None])
-    _, jacobian = noise.sensitivity(problem, free)
+    of_fitted, *of_parts, _ = np.split(noise.sensitivity(problem, free)[1], ends)
     to_free = noise.derivative(problem.own, x)
     to_coefficients = noise.derivative(lambda x: law.form.to_coefficients(problem.own(x)), x)
     moving = problem.data["moving"]
     held = np.diag(1.0 - moving)  # a coefficient that is held has no error: any information will do
-    prior = to_free.T @ to_free * np.outer(moving, moving) + held
-    return np.split(jacobian, sizes)[:-1], to_coefficients * moving, prior
 
-
-def design_of(
-    possible: Possible,
-    of_fitted: Array,
-    of_possible: Array,
-    goals: Array,
-    prior: Array,
-    scatter: noise.Noise,
-    runs: Runs,
-) -> tuple[Design, Array]:
-    """(Design without weights, [n, n] by which gradients are in its units), from what `gradients` gives and the goals'.
-    runs: those that were fitted; scatter: their Noise."""
     total = max(scatter.total, LEAST_NOISE)
+    prior = (to_free.T @ to_free * np.outer(moving, moving) + held) * (total / PRIOR) ** 2
     shared = UNKNOWN_SHARE if runs.trunks is None else min((scatter.trunk / total) ** 2, MOST_SHARED)
-    trunks = np.arange(len(runs)) if runs.trunks is None else runs.trunks
-    prior, errors = prior * (total / PRIOR) ** 2, correlation(trunks, shared)
-    root = np.sqrt(runs.weights)[:, None] * of_fitted
+    errors = correlation(np.arange(len(runs)) if runs.trunks is None else runs.trunks, shared)
+    root, weighted = np.sqrt(runs.weights)[:, None] * of_fitted, runs.weights[:, None] * of_fitted
     information = prior + root.T @ np.linalg.solve(errors, root)
     unit = np.linalg.inv(np.linalg.cholesky(information)).T  # x = unit @ new coordinates
-    weighted = runs.weights[:, None] * of_fitted
     turned = lambda matrix: unit.T @ matrix @ unit
     normal, spread = turned(prior + root.T @ root), turned(prior + weighted.T @ errors @ weighted)
-    none, one = np.zeros(len(goals)), np.eye(len(unit))
-    return Design(possible, of_possible @ unit, goals @ unit, none, one, normal, spread, shared), unit
+    known = dict(information=np.eye(len(unit)), normal=normal, spread=spread, shared=shared)
+    return [part @ unit for part in of_parts], to_coefficients * moving @ unit, known

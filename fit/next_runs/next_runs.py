@@ -50,15 +50,15 @@ def next_runs(
     budget = optimum.Constraints(flops=target_flops or runs.flops.max())
     solved = optimum.optima(law, architecture, budget, experts)
     asked = columns_of(law, architecture, solved.d_model, solved.n_experts, solved.n_tokens)
-    parts, of_coefficients, prior = design.gradients(law, runs, (possible.columns, grid.columns, asked))
-    of_fitted, of_possible, of_grid, of_asked = parts
+    parts, of_coefficients, known = design.linearised(law, runs, scatter, (possible.columns, grid.columns, asked))
+    of_possible, of_grid, of_asked = parts
     best = int(np.nanargmin(solved.loss))
     others = [i for i in np.flatnonzero(solved.feasible).tolist() if i != best]
     if target_flops:
         goals = np.stack([of_asked[best], *(of_asked[i] - of_asked[best] for i in others)])
     else:
         goals = of_coefficients[[law.form.names.index(name) for name in names]]
-    problem, unit = design.design_of(possible, of_fitted, of_possible, goals, prior, scatter, runs)
+    problem = design.Design(possible, of_possible, goals, np.ones(len(goals)), **known)
     before = problem.variances(problem.jacobian[:0], possible.model[:0])
     if target_flops:
         # 1 for the loss; exp(-z^2 / 2) for a gap of z standard errors to the best: unsettled gaps count most
@@ -71,7 +71,7 @@ def next_runs(
     if not chosen:
         raise UserError(f"--flops={flops:g}: no run within this budget makes the goal surer by {design.GAIN:.1%}")
     after = problem.variances(problem.jacobian[chosen], possible.model[chosen])
-    with_grid = problem.variances(of_grid @ unit, grid.model)
+    with_grid = problem.variances(of_grid, grid.model)
     errors = scatter.total * np.sqrt(np.stack([before, after, with_grid], axis=1))
     if target_flops:
         expected = _plan(solved, best, others, errors)
