@@ -26,7 +26,7 @@ from fit.lawbook.lawfile import Law, load
 from fit.laws import FORMS
 from fit.next_runs import next_text
 from fit.planning import compare as comparing
-from fit.planning import compare_text, plan_text
+from fit.planning import plan_text
 from fit.planning import speedup as speeding
 
 DEFAULT_LAW = "joint-moe-2025"
@@ -162,7 +162,7 @@ def compare(laws: Sequence[Law | str] | None = None, *, asked: plans.Compare | N
     asked = asked or plans.Compare.of("compare", limits)
     laws = [load(law, "laws") for law in laws or comparing.LAWS]
     found = comparing.compare(laws, asked.shape, asked.limits(), asked.experts, asked.used, asked.known)
-    return Answer("comparison", compare_text.text, found)
+    return Answer("comparison", plan_text.comparison, found)
 
 
 def speedup(law: Law | str, runs: object, *, seed: int = 0) -> Answer:

@@ -217,19 +217,18 @@ def planned(law: Law, asked: Plan) -> dict:
 
 def _planned(law: Law, asked: Plan, architecture: Architecture) -> dict:
     compared = experts_of(law, asked.experts)
-    chips, reached = asked.bought(compared), None
-    constraints, loss = dataclasses.replace(asked.within(chips), epochs=asked.epochs), asked.target_loss
+    constraints, reached = asked.within(asked.bought(compared)), None
+    constraints, loss = dataclasses.replace(constraints, epochs=asked.epochs), asked.target_loss
     if asked.epochs is not None and asked.max_tokens is not None:
         law = repeats.of_law(law, asked.max_tokens, *([0] if loss is not None else []))  # a target is met exactly
     if loss is not None:
         if constraints.flops is not None:
             raise UserError(sentences.TARGET_OR_BUDGET)
-        constraints, reached = target.reach(law, architecture, constraints, compared, loss, chips)
+        constraints, reached = target.reach(law, architecture, constraints, compared, loss)
     plan = planning.plan(law, architecture, constraints, compared)
     if reached is not None:
-        plan["target"] = reached | dict(front=target.front(law, architecture, constraints, compared, chips))
+        plan["target"] = reached | dict(front=target.front(law, architecture, constraints, compared))
     if isinstance(law, repeats.Repeated):
         repeats.add_to(plan, law, architecture, constraints, compared)
-    if chips is not None:
-        cost.add_to(plan, law, architecture, constraints, chips, compared)
+    cost.add_to(plan, law, architecture, constraints, compared)
     return plan

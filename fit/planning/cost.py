@@ -33,15 +33,14 @@ def mfu_of(given: Any, experts: tuple[int, ...]) -> float | dict[int, float]:
     """The MFU that is `given`: a number, a dictionary by n_experts that names all `experts`, or text of either: the
     number, {"1": 0.45, "8": 0.38}, or the path of a file of these. Raises UserError where it is no such MFU."""
     refused = lambda found: UserError(sentences.NO_MFU.format(value=given, found=found))
+    table: Any = given
     try:
         mfu = float(given)
-    except (TypeError, ValueError):
-        mfu = None
-    if mfu is not None:
-        if not 1e-6 <= mfu <= 1:
-            raise refused(f"{mfu:g}")
-        return mfu
-    table: Any = given
+        if 1e-6 <= mfu <= 1:
+            return mfu
+        raise refused(f"{mfu:g}")
+    except (TypeError, ValueError):  # no number
+        pass
     try:
         if isinstance(given, (str, os.PathLike)):
             text = str(given)
@@ -91,10 +90,8 @@ def _uneven(built: Json, mesh: Mesh) -> Iterator[str]:
             yield sentences.MESH_UNEVEN.format(axis=axis, size=size, what=what, count=count)
 
 
-def add_to(
-    plan: Json, law: Law, architecture: Architecture, constraints: Constraints, chips: Chips, experts: Floats
-) -> None:
-    """Adds to a plan `chips`, what was given, and to its optima and buildable model `cost`:
+def add_to(plan: Json, law: Law, architecture: Architecture, constraints: Constraints, experts: Floats) -> None:
+    """Adds to a plan on chips `chips`, what was given, and to its optima and buildable model `cost`:
 
     training_hours, training_dollars; training_chips, the fewest that hold the smallest step, and
     training_bytes, what it then takes over all of them; serving_chips, the fewest, of at least the devices asked for,
@@ -105,6 +102,8 @@ def add_to(
     None where the batch is not known; and, where a mesh is asked, `mesh`, what a device of it takes. A warning says
     what the chips cost where they bound the best.
     """
+    if not (chips := constraints.chips):
+        return
     plan["chips"] = {name: value for name, value in vars(chips).items() if name != "mesh"}
     for row in plan["optima"]:
         row["cost"] = _cost(row, row["n_total"], architecture, constraints, chips)
