@@ -32,7 +32,7 @@ from fit.fitting import noise as noise_lib
 from fit.fitting.problem import Settings, prepare
 from fit.lawbook.lawfile import Law
 from fit.laws import FORMS
-from fit.next_runs import candidates, next_runs
+from fit.next_runs import next_runs
 from fit.planning import optimum
 from fit.shape.architecture import PAPER
 
@@ -126,7 +126,7 @@ def best_losses(coefficients, flops):
 
 def drawn_runs(rng, law, table, flops):
     """Runs drawn from the candidates until the budget is spent: log-uniform in size, tokens and experts."""
-    possible = candidates.candidates(law, PAPER, EXPERTS, fitting.read_runs(table, JOINT.columns), flops)
+    possible = next_runs.candidates(law, PAPER, EXPERTS, fitting.read_runs(table, JOINT.columns), flops)
     chosen = []
     for i in rng.permutation(len(possible)):
         if possible.flops([*chosen, i]) <= flops:
@@ -142,17 +142,17 @@ def one(seed, fits, scales=(1.0,), drawn=True):
     true = draw_law(rng)
     law, table = pilot_of(true, rng)
     runs = fitting.read_runs(table, JOINT.columns)
-    pilot = candidates.possible(law, PAPER, *_shapes(runs))
+    pilot = next_runs.possible_runs(law, PAPER, *_shapes(runs))
     flops, target = BUDGET * pilot.flops(range(len(pilot))), TARGET * runs.flops.max()
-    grid = candidates.plain_grid(law, PAPER, EXPERTS, runs, flops)
+    grid = next_runs.plain_grid(law, PAPER, EXPERTS, runs, flops)
     sets, expected = {"grid": (grid.n_blocks, grid.n_experts, grid.n_tokens)}, {}
     if drawn:
         sets["drawn"] = drawn_runs(rng, law, table, flops)
-    noise, goal = law.record["noise"], next_runs.Goal("plan", target)
+    noise = law.record["noise"]
     for scale in scales:
         believed = noise | {name: scale * noise[name] for name in ("run", "trunk")}
         noisy = dataclasses.replace(law, record=law.record | {"noise": believed})
-        found = next_runs.next_runs(noisy, table, PAPER, EXPERTS, flops, goal)
+        found = next_runs.next_runs(noisy, table, PAPER, EXPERTS, flops, target)
         chosen = [(t["n_blocks"], t["n_experts"], n) for t in found["trunks"] for n in t["n_tokens"]]
         sets[f"chosen {scale:g}"] = tuple(np.array(chosen).T)
         error = found["expected"]["log_error"]

@@ -25,7 +25,7 @@ from fit.lawbook.lawfile import Law, load
 from fit.laws import FORMS
 from fit.next_runs import next_text
 from fit.planning import compare as comparing
-from fit.planning import compare_text, plan_text
+from fit.planning import plan_text
 from fit.planning import speedup as speeding
 
 DEFAULT_LAW = "joint-moe-2025"
@@ -142,10 +142,10 @@ def next(law: Law | str, runs: object, *, asked: searches.Next | None = None, **
     with _float64():
         from fit.next_runs import next_runs
 
-        goal = next_runs.Goal(asked.goal, asked.target_flops, asked.names(law))
+        goal = asked.target_flops, asked.names(law)
         experts = plans.experts_of(law, asked.experts)
         architecture, runs = asked.architecture(law), _runs_of(law, runs)
-        found = next_runs.next_runs(law, runs, architecture, experts, asked.flops, goal)
+        found = next_runs.next_runs(law, runs, architecture, experts, asked.flops, *goal)
     return Answer("next", next_text.text, found)
 
 
@@ -157,7 +157,7 @@ def compare(laws: Sequence[Law | str] | None = None, *, asked: plans.Budget | No
     asked = asked or plans.Budget.of("compare", limits)
     laws = [load(law, "laws") for law in laws or comparing.LAWS]
     found = comparing.compare(laws, asked.shape, asked.of_all(), asked.experts, asked.used, asked.known)
-    return Answer("comparison", compare_text.text, found)
+    return Answer("comparison", plan_text.comparison, found)
 
 
 def speedup(law: Law | str, runs: object, *, seed: int = 0) -> Answer:

@@ -20,7 +20,8 @@ Axes: everything broadcasts together; `widths` has an axis of its own, first.
 
 import dataclasses
 import math
-from collections.abc import Collection, Sequence
+import statistics
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -40,6 +41,7 @@ TOKENS, FLOPS_PER_TOKEN = (22.8929, 0.4563), (0.04368, 0.5437)  # Eq. 2: D_opt a
 RECOVERED = (1479.0, -0.1394)
 LARGEST = 1e27  # FLOPs: far beyond what the laws can know
 OFF = 0.05  # how far M, N_a and N of a model may be from the triad asked for
+median = statistics.median_low  # of feasible widths
 Triad = tuple[Numbers, Numbers, Numbers]
 ACTIVE_WIDTHS = 1, 8  # range of (top_k + n_shared) d_expert / d_model of a buildable model
 
@@ -148,11 +150,6 @@ def buildable(triad: Triad, held: Setting) -> tuple[dict[int, tuple[Shape, float
     return found, min(built, key=lambda model: model[1], default=None)
 
 
-def median(widths: Collection[int]) -> int:
-    """The middle one of the feasible widths, the lower of two."""
-    return sorted(widths)[(len(widths) - 1) // 2]
-
-
 def why_none(triad: Triad, held: Setting, nearest: tuple[Shape, float] | None) -> str:
     """One sentence: why no buildable model is within OFF of the triad."""
     widths = np.arange(8.0, 20_000, 8)
@@ -186,26 +183,15 @@ def triad_of(flops: float, m_over_active: float, total_over_active: float) -> Tr
 
 def model_of(shape: Shape, flops: float) -> Json:
     """A whole Shape as the trainer's fields, its counts, and the tokens of the budget."""
-    m, active, total = shape.triad()
-    return dict(
-        d_model=shape.d_model,
-        n_blocks=shape.n_dense + shape.n_moe,
-        n_dense_blocks=shape.n_dense,
-        d_ff=3 * shape.d_model,
-        d_expert=shape.d_expert,
-        n_experts=shape.held.n_experts,
-        top_k=shape.held.top_k,
-        n_shared_experts=shape.held.n_shared,
-        n_heads=shape.held.n_heads,
-        n_kv_heads=shape.held.n_kv_heads,
-        head_dim=shape.held.head_dim,
-        flops_per_token=float(m),
-        n_active=float(active),
-        n_total=float(total),
-        m_over_active=float(m / active),
-        total_over_active=float(total / active),
-        n_tokens=round(flops / m),
-    )
+    m, active, total = map(float, shape.triad())
+    held = shape.held
+    blocks = dict(d_model=shape.d_model, n_blocks=shape.n_dense + shape.n_moe, n_dense_blocks=shape.n_dense)
+    widths = dict(d_ff=3 * shape.d_model, d_expert=shape.d_expert)
+    experts = dict(n_experts=held.n_experts, top_k=held.top_k, n_shared_experts=held.n_shared)
+    heads = dict(n_heads=held.n_heads, n_kv_heads=held.n_kv_heads, head_dim=held.head_dim)
+    counts = dict(flops_per_token=m, n_active=active, n_total=total)
+    counts |= dict(m_over_active=m / active, total_over_active=total / active, n_tokens=round(flops / m))
+    return blocks | widths | experts | heads | counts
 
 
 def published(flops: float) -> dict[str, Json]:

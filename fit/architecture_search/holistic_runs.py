@@ -24,6 +24,7 @@ import numpy as np
 from fit.aliases import Array, Json
 from fit.architecture_search import holistic
 from fit.data import table as tables
+from fit.equal_flops.isoflop import least_squares, power_law
 from fit.errors import UserError
 from fit.lawbook import shapes
 
@@ -44,13 +45,8 @@ class Search:
     loss: np.ndarray
     y_max: float
 
-    @property
-    def x(self) -> Array:
-        return self.m / self.active
-
-    @property
-    def y(self) -> Array:
-        return self.total / self.active
+    def __post_init__(self) -> None:
+        self.x, self.y = self.m / self.active, self.total / self.active
 
     @property
     def budget(self) -> float:
@@ -111,20 +107,6 @@ def budgets(flops: Array) -> Array:
     return labels
 
 
-def least_squares(columns: Sequence[Array], loss: Array) -> tuple[Array, float]:
-    """(coefficients [k], root mean square error) of loss [n] = columns [k, n] times coefficients."""
-    design = np.stack(np.broadcast_arrays(*columns), axis=1)
-    scale = np.linalg.norm(design, axis=0)
-    c = np.linalg.lstsq(design / scale, loss, rcond=None)[0] / scale
-    return c, float(np.sqrt(np.mean((design @ c - loss) ** 2)))
-
-
-def _roots(a: float, b: float, c: float) -> list[float]:
-    """Both roots of a u^2 + b u + c = 0, the smaller first."""
-    root = np.sqrt(max(b * b - 4 * a * c, 0.0))
-    return sorted(map(float, ((-b - root) / (2 * a), (-b + root) / (2 * a))))
-
-
 def fit_ratios(runs: Search) -> Json | None:
     """Phase 1 at one budget: {x, y: {best, band}, coefficients, rmse, runs}; x or y is None where no minimum lies
     within the ratios run; all is None where these are too few. Dense models, which have no y above 1, are left out."""
@@ -142,10 +124,11 @@ def fit_ratios(runs: Search) -> Json | None:
     more = BAND * (sum(least) + c)
     wide = y_max - 1  # a / (x - 6) + b x, and a2 / (y - 1) + b2 / (y_max - y), reach `most` at the ends of the bands
     if of_x:
-        out["x"] = dict(best=float(of_x), band=[6 + u for u in _roots(b, 6 * b - (least[0] + more), a)])
+        out["x"] = dict(best=float(of_x), band=(6 + np.sort(np.roots([b, 6 * b - least[0] - more, a]).real)).tolist())
     if of_y:
         most = least[1] + more
-        out["y"] = dict(best=float(of_y), band=[1 + u for u in _roots(most, b2 - a2 - most * wide, a2 * wide)])
+        ends = np.roots([most, b2 - a2 - most * wide, a2 * wide]).real
+        out["y"] = dict(best=float(of_y), band=(1 + np.sort(ends)).tolist())
     return out
 
 
@@ -162,15 +145,6 @@ def fit_width(runs: Search) -> Json | None:
         half = np.sqrt(BAND * (c - q * q / (4 * p)) / p)
         out |= dict(best=float(best), band=[float(max(best - half, d.min() / 2)), float(best + half)])
     return out
-
-
-def power_law(flops: Array, values: Array) -> tuple[float, float] | None:
-    """(a, b) of values = a C^b by least squares in logarithms; None with fewer than 2 positive values."""
-    if np.sum(values > 0) < 2:
-        return None
-    c, v = np.log(flops[values > 0]), np.log(values[values > 0])
-    b, a = np.polyfit(c - c.mean(), v, 1)
-    return float(np.exp(a - b * c.mean())), float(b)
 
 
 def fit(ratio_runs: Search | None = None, width_runs: Search | None = None) -> Json:
@@ -234,15 +208,9 @@ def rank(cells: Array, width: Array, loss: Array, path: str = "runs") -> Json:
             used += len(mine)
     if len(best) < 3:
         raise UserError(f"{path}: {len(best)} architectures have runs at several widths; ranks need at least 3")
-    pearson = float(stats.pearsonr(middle, best).statistic)
-    return dict(
-        cells=len(best),
-        runs=used,
-        pearson=pearson,
-        spearman=float(stats.spearmanr(middle, best).statistic),
-        kendall=float(stats.kendalltau(middle, best).statistic),
-        r2=pearson**2,
-    )
+    measures = dict(pearson=stats.pearsonr, spearman=stats.spearmanr, kendall=stats.kendalltau)
+    found = {name: float(measure(middle, best).statistic) for name, measure in measures.items()}
+    return dict(cells=len(best), runs=used) | found | dict(r2=found["pearson"] ** 2)
 
 
 def rank_at_budgets(runs: Search, cells: Array) -> list[Json]:

@@ -3,7 +3,26 @@
 from collections.abc import Iterator
 
 from fit.architecture_search import holistic
-from fit.words.units import amount
+from fit.words.units import amount, say
+
+CONTROL = (
+    "{flops:.3g} FLOPs, {runs} models of one M: their losses spread by {spread:.4f}, of which M explains nothing, N_a "
+    "and N {explained:.0%} ({active:+.4f} per ln N_a, {total:+.4f} per ln N)"
+)
+RANK = (
+    "{at}rank of {cells} architectures ({runs} runs), loss at the median width against the best: Pearson "
+    "{pearson:.4f}, Spearman {spearman:.4f}, Kendall {kendall:.4f}, R2 {r2:.4f}"
+)
+MODEL = (
+    "model: d_model {d_model}, {n_blocks} blocks of which the first {n_dense_blocks} are dense (d_ff {d_ff}), "
+    "{n_experts} experts of width {d_expert}, of which a token uses {top_k} and {n_shared_experts} shared, {n_heads} "
+    "heads of {head_dim}, {n_kv_heads} of keys"
+)
+COUNTS = (
+    "{n_active:amount} active and {n_total:amount} parameters in total without the embedding, {flops_per_token:amount} "
+    "FLOPs a token, {n_tokens:amount} tokens: M/N_a {m_over_active:.2f} and N/N_a {total_over_active:.2f}, within "
+    "{off:.1%} of what the laws ask for"
+)
 
 
 def text(result: dict) -> str:
@@ -12,23 +31,14 @@ def text(result: dict) -> str:
     return "\n\n".join("\n".join(lines(result[name])) for name, lines in parts.items() if result.get(name))
 
 
-def _control(rows: list[dict]) -> Iterator[str]:
-    for row in rows:
-        yield (
-            f"{row['flops']:.3g} FLOPs, {row['runs']} models of one M: their losses spread by {row['spread']:.4f}, of "
-            f"which M explains nothing, N_a and N {row['explained']:.0%} ({row['active']:+.4f} per ln N_a, "
-            f"{row['total']:+.4f} per ln N)"
-        )
+def _control(rows: list[dict]) -> list[str]:
+    return [say(CONTROL, **row) for row in rows]
 
 
-def _rank(found: dict) -> Iterator[str]:
+def _rank(found: dict) -> list[str]:
     """The ranks at each budget; over all of them only if no budget has enough, for budgets set losses apart."""
-    for r in found.get("budgets") or [found]:
-        at = f"{r['flops']:.3g} FLOPs: " if "flops" in r else ""
-        yield (
-            f"{at}rank of {r['cells']} architectures ({r['runs']} runs), loss at the median width against the best: "
-            f"Pearson {r['pearson']:.4f}, Spearman {r['spearman']:.4f}, Kendall {r['kendall']:.4f}, R2 {r['r2']:.4f}"
-        )
+    budgets = found.get("budgets") or [found]
+    return [say(RANK, **row, at=say("{flops:.3g} FLOPs: ", **row) if "flops" in row else "") for row in budgets]
 
 
 def _fit(fitted: dict) -> Iterator[str]:
@@ -78,15 +88,5 @@ def _architecture(result: dict) -> Iterator[str]:
         low, high = holistic.BUDGETS[0], holistic.BUDGETS[-1]
         yield f"outside the paper's budgets, {low:g} to {high:g} FLOPs: extrapolated; heads stay those of the nearest"
     yield ""
-    m = result["model"]
-    yield (
-        f"model: d_model {m['d_model']}, {m['n_blocks']} blocks of which the first {m['n_dense_blocks']} are dense "
-        f"(d_ff {m['d_ff']}), {m['n_experts']} experts of width {m['d_expert']}, of which a token uses {m['top_k']} "
-        f"and {m['n_shared_experts']} shared, {m['n_heads']} heads of {m['head_dim']}, {m['n_kv_heads']} of keys"
-    )
-    yield (
-        f"{amount(m['n_active'])} active and {amount(m['n_total'])} parameters in total without the embedding, "
-        f"{amount(m['flops_per_token'])} FLOPs a token, {amount(m['n_tokens'])} tokens: M/N_a "
-        f"{m['m_over_active']:.2f} and N/N_a {m['total_over_active']:.2f}, within {result['off']:.1%} of "
-        "what the laws ask for"
-    )
+    yield say(MODEL, **result["model"])
+    yield say(COUNTS, **result["model"], off=result["off"])

@@ -204,8 +204,7 @@ def planned(law: Law, asked: Plan) -> dict:
     flops_or_loss = lambda plan: plan["target"]["best"]["flops"] if "target" in plan else plan["best"]["loss"]
     plan = min((plan for _, plan in made), key=flops_or_loss)
     if known := asked.known:
-        within = asked.within(asked.bought(()))
-        plan["like"] = compare.of_known(known, [law, *compare.others(law)], asked.shape, within)
+        plan["like"] = compare.of_known(known, law, asked.shape, asked.within(asked.bought(())))
     if len(architectures) > 1:
         names = ("n_experts", "n_active", "n_total", "n_tokens", "loss")
         rows = [dict(used=a.used) | {name: p["best"][name] for name in names} for a, p in made]
@@ -216,19 +215,18 @@ def planned(law: Law, asked: Plan) -> dict:
 
 def _planned(law: Law, asked: Plan, architecture: Architecture) -> dict:
     compared = experts_of(law, asked.experts)
-    chips, reached = asked.bought(compared), None
-    constraints, loss = dataclasses.replace(asked.within(chips), epochs=asked.epochs), asked.target_loss
+    constraints, reached = asked.within(asked.bought(compared)), None
+    constraints, loss = dataclasses.replace(constraints, epochs=asked.epochs), asked.target_loss
     if asked.epochs is not None and asked.max_tokens is not None:
         law = repeats.of_law(law, asked.max_tokens, *([0] if loss is not None else []))  # a target is met exactly
     if loss is not None:
         if constraints.flops is not None:
             raise UserError("--target_loss asks for the budget that --flops or --hours gives: give one of them")
-        constraints, reached = target.reach(law, architecture, constraints, compared, loss, chips)
+        constraints, reached = target.reach(law, architecture, constraints, compared, loss)
     plan = planning.plan(law, architecture, constraints, compared)
     if reached is not None:
-        plan["target"] = reached | dict(front=target.front(law, architecture, constraints, compared, chips))
+        plan["target"] = reached | dict(front=target.front(law, architecture, constraints, compared))
     if isinstance(law, repeats.Repeated):
         repeats.add_to(plan, law, architecture, constraints, compared)
-    if chips is not None:
-        cost.add_to(plan, law, architecture, constraints, chips, compared)
+    cost.add_to(plan, law, architecture, constraints, compared)
     return plan

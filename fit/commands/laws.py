@@ -151,7 +151,7 @@ class Lr(flags.Columns):
         if not fitted:
             raise UserError(f"{self.runs}: the best rate of every model is at the end of its grid: widen the grids")
         law = learning_rate.fit(fitted, self.runs, self.with_tokens, self.with_batch)
-        model, found = self.asked_for(law), learning_rate.spread(law, fitted)
+        model, (intervals, _) = self.asked_for(law), learning_rate.spread(law, fitted)
         if left_out:
             print(f"left out: {left_out} models that were tried at fewer than three rates")
         print(learning_rate.text(law, optima, fitted))
@@ -159,7 +159,7 @@ class Lr(flags.Columns):
             print(learning_rate.text_of_model(law, model, fitted))
         if self.out:
             record = {"lr_law": law, "experts": wanted, "optima": [dataclasses.asdict(o) for o in optima]}
-            record["intervals"] = found.intervals(law) if found else None
+            record["intervals"] = intervals or None
             write_text(self.out, json.dumps(record, indent=1, default=float))
         if not np.isfinite(list(law.values())).all():
             raise UserError(f"{self.runs}: the fit is not finite")

@@ -9,7 +9,6 @@ Axes: n runs; draws; budgets.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -29,30 +28,44 @@ def budgets(flops: Array) -> list[Array]:
     return [group for group in groups if len(group) > 1 and np.ptp(np.log(flops[group])) <= SPREAD]
 
 
-def parabola(size: Array, loss: Array, rng: np.random.Generator | None = None) -> dict[str, Any] | None:
-    """{best, loss, drawn} of a parabola in ln size, sizes and losses [n]: its lowest point, a size, and those of DRAWS
-    parabolas around it, NaN where one opens downwards (drawn is None with no degree of freedom left or no rng).
+def least_squares(columns: Sequence[Array], values: Array) -> tuple[Array, float]:
+    """(coefficients [k], root mean square error) of values [n] = columns [k, n] times coefficients. Columns are scaled,
+    for one may be thousands of times another."""
+    design = np.stack(np.broadcast_arrays(*columns), axis=1)
+    scale = np.linalg.norm(design, axis=0) + 1e-300
+    c = np.linalg.lstsq(design / scale, values, rcond=None)[0] / scale
+    return c, float(np.sqrt(np.mean((design @ c - values) ** 2)))
 
-    None with fewer than LEAST sizes, where it opens downwards, or where its lowest point is outside the sizes.
-    """
+
+def power_law(flops: Array, values: Array) -> tuple[float, float] | None:
+    """(a, b) of values = a C^b by least squares in logarithms; None with fewer than 2 positive values."""
+    if np.sum(values > 0) < 2:
+        return None
+    c, v = np.log(flops[values > 0]), np.log(values[values > 0])
+    b, a = np.polyfit(c - c.mean(), v, 1)
+    return float(np.exp(a - b * c.mean())), float(b)
+
+
+def _parabola(size: Array, loss: Array, rng: np.random.Generator) -> tuple[float, float, Array] | None:
+    """(size, loss, drawn) of the lowest point of a parabola in ln size, sizes and losses [n]; drawn: sizes of those of
+    DRAWS parabolas around it, NaN where one opens downwards. None with fewer than LEAST sizes, where the parabola opens
+    downwards, or where its lowest point is outside the sizes."""
     x = np.log(size)
     if len(np.unique(np.round(x, 6))) < LEAST:
         return None
-    middle = x.mean()
+    middle, free = x.mean(), len(x) - 3
     design = np.stack([(x - middle) ** 2, x - middle, np.ones(len(x))], axis=1)
     c = np.linalg.lstsq(design, loss, rcond=None)[0]
     lowest = middle - c[1] / (2 * c[0])
     if c[0] <= 0 or not x.min() <= lowest <= x.max():
         return None
-    drawn, free = None, len(x) - 3
-    if free > 0 and rng is not None:
-        variance = np.sum((design @ c - loss) ** 2) / free
-        root = np.linalg.cholesky(np.linalg.inv(design.T @ design))
-        t = rng.normal(size=(DRAWS, 3)) / np.sqrt(rng.chisquare(free, (DRAWS, 1)) / free)
-        some = c + np.sqrt(variance) * t @ root.T
-        some[some[:, 0] <= 0] = np.nan
-        drawn = np.exp(middle - some[:, 1] / (2 * some[:, 0]))
-    return dict(best=float(np.exp(lowest)), loss=float(c[2] - c[1] ** 2 / (4 * c[0])), drawn=drawn)
+    variance = np.sum((design @ c - loss) ** 2) / free
+    root = np.linalg.cholesky(np.linalg.inv(design.T @ design))
+    t = rng.normal(size=(DRAWS, 3)) / np.sqrt(rng.chisquare(free, (DRAWS, 1)) / free)
+    some = c + np.sqrt(variance) * t @ root.T
+    some[some[:, 0] <= 0] = np.nan
+    drawn = np.exp(middle - some[:, 1] / (2 * some[:, 0]))
+    return float(np.exp(lowest)), float(c[2] - c[1] ** 2 / (4 * c[0])), drawn
 
 
 def profiles(
@@ -64,40 +77,29 @@ def profiles(
     seed: int = 0,
 ) -> list[Json]:
     """[{n_experts, budgets: [{flops, runs, best, interval, loss}], power: (a, b) or None, exponent: interval of b}] of
-    runs [n]; empty where no budget has a parabola with a lowest point inside."""
+    runs [n]; empty where no budget has a parabola with a lowest point inside. An interval is None where too many of the
+    drawn parabolas have no lowest point."""
     rng, out = np.random.default_rng(seed), []
     n_experts = np.ones(len(loss)) if n_experts is None else n_experts
+
+    def ends(drawn: Array) -> list[float] | None:
+        known = drawn[np.isfinite(drawn)]
+        return np.percentile(known, percentiles).tolist() if len(known) > KNOWN * len(drawn) else None
+
     for e in np.unique(n_experts):
         rows, bests = [], []
         mine = np.flatnonzero(n_experts == e)
         for group in budgets(flops[mine]):
             rows_of = mine[group]
-            found = parabola(size[rows_of], loss[rows_of], rng)
-            if found:
-                ends = None if found["drawn"] is None else _ends(found["drawn"], percentiles)
+            if found := _parabola(size[rows_of], loss[rows_of], rng):
+                best, lowest, drawn = found
                 mean = float(np.exp(np.mean(np.log(flops[rows_of]))))
-                rows.append(dict(flops=mean, runs=len(group), best=found["best"], interval=ends, loss=found["loss"]))
-                bests.append(np.full(DRAWS, found["best"]) if found["drawn"] is None else found["drawn"])
+                rows.append(dict(flops=mean, runs=len(group), best=best, interval=ends(drawn), loss=lowest))
+                bests.append(drawn)
         if rows:
-            power, exponent = _power(rows, np.array(bests), percentiles)
+            at, exponent = np.array([row["flops"] for row in rows]), None
+            if power := power_law(at, np.array([row["best"] for row in rows])):
+                x = np.log(at) - np.log(at).mean()
+                exponent = ends(x @ np.log(bests) / (x @ x))
             out.append(dict(n_experts=int(e), budgets=rows, power=power, exponent=exponent))
     return out
-
-
-def _ends(drawn: Array, percentiles: Sequence[float]) -> list[float] | None:
-    """The percentiles of drawn lowest points or exponents; None where too many of the parabolas have none."""
-    known = drawn[np.isfinite(drawn)]
-    return np.percentile(known, percentiles).tolist() if len(known) > KNOWN * len(drawn) else None
-
-
-def _power(
-    rows: list[Json], bests: Array, percentiles: Sequence[float]
-) -> tuple[tuple[float, float] | None, list[float] | None]:
-    """((a, b), interval of b) of best = a C^b, and of the drawn bests [budgets, draws]; None with one budget."""
-    if len(rows) < 2:
-        return None, None
-    x, y = (np.log([row[name] for row in rows]) for name in ("flops", "best"))
-    slope, at = np.polyfit(x - x.mean(), y, 1)
-    drawn = (x - x.mean()) @ np.log(bests) / np.sum((x - x.mean()) ** 2)
-    ends = _ends(drawn, percentiles) if any(row["interval"] for row in rows) else None
-    return (float(np.exp(at - slope * x.mean())), float(slope)), ends

@@ -7,16 +7,19 @@ no law is fitted to it.
 """
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
 from fit.aliases import Array, Numbers
 from fit.data.table import Table
 from fit.errors import UserError
+from fit.words import units
 
 TERMS = {"n_active": "size", "n_experts": "experts", "n_tokens": "tokens", "batch_tokens": "batch"}  # each in words
 FACTORS = (0.25, 0.5, 0.71, 1.41, 2.0, 4.0)  # of the best rate, whose costs are told
+COUNTS = "{n_experts:g:>9} {n_active:,.0f:>13} {n_tokens:,.0f:>15}"
+RATES = " {rate:.3e:>10} {law:.3e:>10} {ratio:.2f:>8}  {lost:.5f:>9} {notes}"
 LEVEL = 0.8  # of all intervals: 10th to 90th percentile
 
 
@@ -40,11 +43,8 @@ class BestRate:
 def best_rates(table: Table, with_batch: bool = False) -> tuple[list[BestRate], int]:
     """The BestRate of each (n_experts, n_active, n_tokens, batch_tokens) in the table, in that order, and how many of
     these are left out because they were tried at fewer than three rates; means over equal rates (seeds). Runs count as
-    of one batch where the table does not say it of all of them, unless `with_batch` demands it.
-
-    Raises:
-      UserError: a column is missing or bad, or no model was tried at three rates.
-    """
+    of one batch where the table does not say it of all of them, unless `with_batch` demands it. Raises UserError where
+    a column is missing or bad, or no model was tried at three rates."""
     names = ["n_experts", "n_active", "n_tokens"]
     if with_batch or ("batch_tokens" in table and all(cell not in ("", None) for cell in table.column("batch_tokens"))):
         names.append("batch_tokens")
@@ -127,40 +127,29 @@ def _of(law: Mapping[str, float], o: BestRate) -> float:
     return float(predict(law, o.n_active, o.n_experts, o.n_tokens, o.batch_tokens or 1.0))
 
 
-@dataclasses.dataclass(eq=False)
-class Spread:
-    """How far a fitted law may be off, from the scatter of the optima around it: least squares' covariance of the
-    coefficients `names`, and Student's t of the degrees of freedom left."""
-
-    names: list[str]
-    covariance: Array
-    scatter: float  # variance of ln LR of a model around the law
-    quantile: float
-
-    def intervals(self, law: Mapping[str, float]) -> dict[str, list[float]]:
-        """The interval of each coefficient."""
-        widths = self.quantile * np.sqrt(np.diag(self.covariance))
-        return {name: [law[name] - width, law[name] + width] for name, width in zip(self.names, map(float, widths))}
-
-    def of_model(self, o: BestRate) -> float:
-        """Half of the interval of ln LR that holds the best rate of a model that was not fitted."""
-        (row,) = _design([o], self.names[1:])
-        return float(self.quantile * np.sqrt(row @ self.covariance @ row + self.scatter))
-
-
-def spread(law: Mapping[str, float], optima: Sequence[BestRate]) -> Spread | None:
-    """Of a law fitted to these optima; None where they are as many as its coefficients."""
+def spread(
+    law: Mapping[str, float], optima: Sequence[BestRate]
+) -> tuple[dict[str, list[float]], Callable[[BestRate], float] | None]:
+    """({coefficient: its interval}, half of the interval of ln LR that holds the best rate of a model that was not
+    fitted), of a law fitted to these optima, from their scatter around it: by least squares' covariance and Student's t
+    of the degrees of freedom left. ({}, None) where the optima are as many as the coefficients."""
     names = [*_varied(optima), *(name for name in ("n_tokens", "batch_tokens") if name in law)]
     design, freedom = _design(optima, names), len(optima) - len(names) - 1
     if freedom < 1:
-        return None
+        return {}, None
     errors = np.log([o.rate / _of(law, o) for o in optima])
-    scatter = float(errors @ errors) / freedom
+    scatter = float(errors @ errors) / freedom  # variance of ln LR of a model around the law
     import scipy.special  # only here: plans use this module too, and do without scipy
 
-    quantile = float(scipy.special.stdtrit(freedom, (1 + LEVEL) / 2))
-    half = np.linalg.pinv(design)
-    return Spread(["constant", *names], half @ half.T * scatter, scatter, quantile)
+    quantile, half = float(scipy.special.stdtrit(freedom, (1 + LEVEL) / 2)), np.linalg.pinv(design)
+    covariance = half @ half.T * scatter
+
+    def of_model(o: BestRate) -> float:
+        (row,) = _design([o], names)
+        return float(quantile * np.sqrt(row @ covariance @ row + scatter))
+
+    widths = zip(["constant", *names], (quantile * np.sqrt(np.diag(covariance))).tolist())
+    return {name: [law[name] - width, law[name] + width] for name, width in widths}, of_model
 
 
 def rms_error(law: Mapping[str, float], optima: Sequence[BestRate]) -> float:
@@ -179,19 +168,15 @@ def text(law: Mapping[str, float], optima: Sequence[BestRate], fitted: Sequence[
     return "\n".join([*_table(law, optima, fitted), "", *_costs(law, optima), "", *_coefficients(law, optima, fitted)])
 
 
-def _table(law: Mapping[str, float], optima: Sequence[BestRate], fitted: Sequence[BestRate]) -> Iterator[str]:
-    batches = len({o.batch_tokens for o in optima}) > 1 or "batch_tokens" in law
-    batch = f" {'batch_tokens':>12}" * batches
-    counts = f"{'n_experts':>9} {'n_active':>13} {'n_tokens':>15}{batch}"
-    yield f"{counts} {'best LR':>10} {'law':>10} {'law/best':>8}  loss lost"
+def _table(law: Mapping[str, float], optima: Sequence[BestRate], fitted: Sequence[BestRate]) -> list[str]:
+    rows = []
     for o in optima:
         rate = _of(law, o)
         notes = ["not fitted"] * (o not in fitted) + ["best at the end of its grid: widen it"] * o.at_edge
-        batch = f" {o.batch_tokens:12,.0f}" if batches else ""
-        yield (
-            f"{o.n_experts:9g} {o.n_active:13,.0f} {o.n_tokens:15,.0f}{batch} {o.rate:10.3e} {rate:10.3e} "
-            f"{rate / o.rate:8.2f}  {_lost_by(law, o):9.5f} {'; '.join(notes)}".rstrip()
-        )
+        rows.append(vars(o) | dict(law=rate, ratio=rate / o.rate, lost=_lost_by(law, o), notes="; ".join(notes)))
+    batches = len({o.batch_tokens for o in optima}) > 1 or "batch_tokens" in law
+    columns = COUNTS + " {batch_tokens:,.0f:>12}" * batches + RATES
+    return units.table(columns, rows, rate="best LR", ratio="law/best", lost="loss lost", notes="")
 
 
 def _costs(law: Mapping[str, float], optima: Sequence[BestRate]) -> Iterator[str]:
@@ -205,8 +190,7 @@ def _costs(law: Mapping[str, float], optima: Sequence[BestRate]) -> Iterator[str
 
 
 def _coefficients(law: Mapping[str, float], optima: Sequence[BestRate], fitted: Sequence[BestRate]) -> Iterator[str]:
-    found = spread(law, fitted)
-    intervals = found.intervals(law) if found else {}
+    intervals, _ = spread(law, fitted)
     same = {name for name in ("n_active", "n_experts") if name not in _varied(fitted)}
     for name, value in law.items():
         note = ""
@@ -215,7 +199,7 @@ def _coefficients(law: Mapping[str, float], optima: Sequence[BestRate], fitted: 
         elif name in same:
             note = f"  # all fitted models have {name} = {getattr(fitted[0], name):,.0f}: the law holds there alone"
         yield f"config.optimizer.lr_law.{name} = {value:.6f}{note}"
-    if not found:
+    if not intervals:
         yield f"no intervals: {len(fitted)} models are as many as the coefficients"
     yield f"root mean square error of ln LR: {rms_error(law, fitted):.4f} on {len(fitted)} fitted models"
     if checked := [o for o in optima if o not in fitted and not o.at_edge]:
@@ -224,10 +208,10 @@ def _coefficients(law: Mapping[str, float], optima: Sequence[BestRate], fitted: 
 
 def text_of_model(law: Mapping[str, float], model: BestRate, fitted: Sequence[BestRate]) -> str:
     """The law's rate of one model, its interval, and what the ends of that would cost."""
-    rate, found = _of(law, model), spread(law, fitted)
-    if not found:
+    rate, (_, of_model) = _of(law, model), spread(law, fitted)
+    if not of_model:
         return f"rate {rate:.4e}"
-    half, curvatures = found.of_model(model), [o.curvature for o in fitted if np.isfinite(o.curvature)]
+    half, curvatures = of_model(model), [o.curvature for o in fitted if np.isfinite(o.curvature)]
     said = f"rate {rate:.4e}, 10% to 90%: {rate * np.exp(-half):.3e} to {rate * np.exp(half):.3e}"
     cost = np.mean(curvatures) * half**2 if curvatures else np.nan
     return f"{said}; if the best is at an end of that, this rate costs {cost:.5f} nats per token"

@@ -18,7 +18,7 @@ import numpy as np
 from fit.aliases import Array, Json, Numbers
 from fit.data.runs import read_runs
 from fit.data.table import Table, read
-from fit.equal_flops.isoflop import budgets
+from fit.equal_flops.isoflop import budgets, least_squares
 from fit.errors import UserError
 from fit.words.units import amount
 
@@ -81,11 +81,9 @@ def _lowest(square: Array, slope: Array, ends: Array, value: Callable[[Array], A
 
 
 def fit(n_total: Array, sparsity: Array, loss: Array) -> Surface:
-    """The Surface by least squares. Columns are scaled, for x^2 z^2 is thousands of times x."""
+    """The Surface by least squares."""
     x, z = np.log(n_total), -np.log1p(-sparsity)
-    design = np.stack([x, x**2, z, z**2, x * z, (x * z) ** 2, np.ones(len(x))], axis=1)
-    scale = np.linalg.norm(design, axis=0) + 1e-300
-    c = np.linalg.lstsq(design / scale, loss, rcond=None)[0] / scale
+    c, _ = least_squares((x, x**2, z, z**2, x * z, (x * z) ** 2, np.ones(1)), loss)
     return Surface(c, (n_total.min(), n_total.max()), (sparsity.min(), sparsity.max()))
 
 

@@ -1,2 +1,2 @@
-"""Which runs to train next: next_runs.py, by way of candidates.py, what could be trained and its cost; design.py, the
-best set; next_text.py, the answer in words and as a sweep file."""
+"""Which runs to train next: next_runs.py, what could be trained, and the answer; design.py, the best set and its cost;
+next_text.py, the answer in words and as a sweep file."""

@@ -13,11 +13,15 @@ P is a prior that every entry of the law's `free` lies within about PRIOR of zer
 no run pins down. The search minimises the goals' variances g' information^-1 g. It adds runs greedily; then it leaves
 out one run or trunk and spends its cost anew, as long as that helps. The errors reported are those of least squares.
 
-Axes: n coefficients, c candidates, g goals. Everything is in units in which the information of the fit's runs is 1.
+A trunk is trained once, up to where its longest budget begins to decay; each budget also costs its own decay.
+
+Axes: n coefficients, c candidates, g goals, k runs. Everything is in units in which the information of the fit's runs
+is 1.
 """
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -27,7 +31,6 @@ from fit.data.table import Table
 from fit.fitting import noise
 from fit.fitting.problem import Settings, prepare
 from fit.lawbook.lawfile import Law
-from fit.next_runs import candidates
 from fit.shape.architecture import training_flops
 
 PRIOR = 10.0  # as the default weight decay of a fit to few runs
@@ -36,6 +39,33 @@ MOST_SHARED = 0.95  # else a second run of a trunk would be known to the last di
 GAIN = 1e-3  # a run that makes the goals' variances smaller by less than this share is not worth training
 PASSES, TRIED = 3, 2  # passes of the exchange at most; first runs tried in place of what is left out
 LEAST_NOISE = 1e-6  # of log loss: nothing is known better than this
+TOGETHER = 2048  # rows of which gradients are taken at once: of several questions by one compiled program
+
+
+@dataclasses.dataclass
+class Possible:
+    """Runs that could be trained. n_blocks, n_experts, n_tokens: int [k]; model: int [k], equal for the runs of one
+    model, which are branches of one trunk; n_active: float [k]; columns: what the law reads of them, [k] by name."""
+
+    n_blocks: np.ndarray
+    n_experts: np.ndarray
+    n_tokens: np.ndarray
+    model: np.ndarray
+    n_active: np.ndarray
+    columns: dict[str, Array]
+    decay: float
+
+    def __len__(self) -> int:
+        return len(self.model)
+
+    def flops(self, chosen: Ints) -> float:
+        """Training FLOPs of the runs `chosen` (indices), those of one model as branches of one trunk."""
+        chosen, total = np.asarray(chosen, int), 0.0
+        for m in np.unique(self.model[chosen]):
+            rows = [i for i in chosen if self.model[i] == m]
+            tokens = self.n_tokens[rows]
+            total += training_flops(self.n_active[rows[0]], (1 - self.decay) * tokens.max() + self.decay * tokens.sum())
+        return float(total)
 
 
 @dataclasses.dataclass
@@ -46,7 +76,7 @@ class Design:
     information, normal, spread [n, n]: the information, A and B above of the fitted runs. shared: s above.
     """
 
-    possible: candidates.Possible
+    possible: Possible
     jacobian: np.ndarray
     goals: np.ndarray
     weights: np.ndarray
@@ -162,46 +192,36 @@ def _begun(design: Design, kept: list[int], out: set[int], flops: float) -> Iter
                 yield [*kept, int(i)], by_cost
 
 
-def gradients(
-    law: Law, runs: Runs, parts: Sequence[Mapping[str, Array]], fixed: Sequence[tuple[str, float]] = ()
-) -> tuple[list[Array], Array, Array]:
-    """The law linearised at its fit, by the solver's coordinates: (gradients of the log losses of the Runs it was
-    fitted to and of each of `parts`, sets of columns {name: [k]}, [k, n] each; gradients of its coefficients [n, n]; P
-    above with PRIOR = 1). fixed: ((coefficient, value), ...) that the fit held. Needs jax in float64."""
-    sizes = np.cumsum([len(runs), *(len(next(iter(part.values()))) for part in parts)])
-    columns = {name: np.concatenate([runs.columns[name], *(part[name] for part in parts)]) for name in law.form.columns}
-    every = Runs(runs.path, columns, np.ones(sizes[-1]), Table(runs.path, {}, []))
-    problem = prepare(law.form, every, Settings(fix=tuple(fixed)))
+def linearised(
+    law: Law, runs: Runs, scatter: noise.Noise, parts: Sequence[Mapping[str, Array]]
+) -> tuple[list[Array], Array, dict[str, Any]]:
+    """The law near its fit, by the solver's coordinates, in units in which the information of `runs`, those that it was
+    fitted to, is 1: (gradients [k, n] of the log losses of each of `parts`, sets of columns {name: [k]}; gradients
+    [n, n] of its coefficients; information, normal, spread and shared of a Design). scatter: the runs' Noise. Needs jax
+    in float64."""
+    every = [runs.columns, *parts]
+    ends = np.cumsum([len(next(iter(part.values()))) for part in every])
+    columns = {name: np.concatenate([part[name] for part in every]) for name in law.form.columns}
+    columns = {name: np.pad(values, (0, -len(values) % TOGETHER), "edge") for name, values in columns.items()}
+    fixed = (law.record.get("settings") or {}).get("fix") or {}
+    padded = Runs(runs.path, columns, np.ones(ends[-1] + -ends[-1] % TOGETHER), Table(runs.path, {}, []))
+    problem = prepare(law.form, padded, Settings(fix=tuple(fixed.items())))
     free = law.form.to_free(law.coefficients)
     x = problem.centre(free[None])
-    _, jacobian = noise.sensitivity(problem, free)
+    of_fitted, *of_parts, _ = np.split(noise.sensitivity(problem, free)[1], ends)
     to_free = noise.derivative(problem.own, x)
     to_coefficients = noise.derivative(lambda x: law.form.to_coefficients(problem.own(x)), x)
     moving = problem.data["moving"]
     held = np.diag(1.0 - moving)  # a coefficient that is held has no error: any information will do
-    prior = to_free.T @ to_free * np.outer(moving, moving) + held
-    return np.split(jacobian, sizes[:-1]), to_coefficients * moving, prior
 
-
-def design_of(
-    possible: candidates.Possible,
-    of_fitted: Array,
-    of_possible: Array,
-    prior: Array,
-    scatter: noise.Noise,
-    runs: Runs,
-) -> tuple[Design, Array]:
-    """(Design without goals, [n, n] by which gradients are in its units), from what `gradients` gives. runs: those
-    that were fitted; scatter: their Noise."""
     total = max(scatter.total, LEAST_NOISE)
+    prior = (to_free.T @ to_free * np.outer(moving, moving) + held) * (total / PRIOR) ** 2
     shared = UNKNOWN_SHARE if runs.trunks is None else min((scatter.trunk / total) ** 2, MOST_SHARED)
-    trunks = np.arange(len(runs)) if runs.trunks is None else runs.trunks
-    prior, errors = prior * (total / PRIOR) ** 2, correlation(trunks, shared)
-    root = np.sqrt(runs.weights)[:, None] * of_fitted
+    errors = correlation(np.arange(len(runs)) if runs.trunks is None else runs.trunks, shared)
+    root, weighted = np.sqrt(runs.weights)[:, None] * of_fitted, runs.weights[:, None] * of_fitted
     information = prior + root.T @ np.linalg.solve(errors, root)
     unit = np.linalg.inv(np.linalg.cholesky(information)).T  # x = unit @ new coordinates
-    weighted = runs.weights[:, None] * of_fitted
     turned = lambda matrix: unit.T @ matrix @ unit
     normal, spread = turned(prior + root.T @ root), turned(prior + weighted.T @ errors @ weighted)
-    none, one = np.zeros((0, len(unit))), np.eye(len(unit))
-    return Design(possible, of_possible @ unit, none, np.zeros(0), one, normal, spread, shared), unit
+    known = dict(information=np.eye(len(unit)), normal=normal, spread=spread, shared=shared)
+    return [part @ unit for part in of_parts], to_coefficients * moving @ unit, known

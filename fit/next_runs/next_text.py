@@ -74,10 +74,7 @@ def certainty(found: Json) -> list[list[str]]:
 
 def sweep_source(law: Law, architecture: Architecture, found: Json, base: str | None = None) -> str:
     """A sweep file for launch.sweep with the found trunks. base: a config file to start from instead of the runs' own.
-
-    Raises:
-      UserError: nothing says what config the runs had.
-    """
+    Raises UserError where nothing says what config the runs had."""
     overrides = text_of(law.models)
     if base is None:
         base, overrides = planning.base_config(law, architecture)

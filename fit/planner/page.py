@@ -12,6 +12,7 @@ import numpy as np
 
 from fit.aliases import Array, Json
 from fit.data.runs import Runs
+from fit.data.table import Table
 from fit.errors import UserError
 from fit.fitting import summary
 from fit.form import Form
@@ -171,27 +172,25 @@ def _runs(runs: Runs, out: Array) -> Json:
 def next_answers(law: Law, runs: Runs, out: Array) -> Json:
     """{answers: what `fit next` prints and the sweep file it writes, by budget and target}, or {why: the sentence of
     why there are none}. out: boolean [n_runs], those that the fit kept out. Needs jax in float64."""
-    from fit.next_runs import next_runs
-
     one_digit, flops = lambda x: float(f"{x:.0e}"), runs.flops[~out].tolist()
     budgets, targets = [one_digit(b * sum(flops)) for b in BUDGETS], [one_digit(t * max(flops)) for t in TARGETS]
-    asked = [(budget, next_runs.Goal("plan", target)) for budget in budgets for target in targets]
+    answers = [dict(flops=b, target_flops=t) | _next(law, runs.table, b, t) for b in budgets for t in targets]
+    whys = {answer.get("why") for answer in answers}
+    if len(whys) == 1 and None not in whys:
+        return dict(why=whys.pop())
+    return dict(answers=answers, stages=next_text.STAGES)
+
+
+def _next(law: Law, table: Table, flops: float, target_flops: float) -> Json:
+    from fit.next_runs import next_runs
+
     try:
         architecture = law.shaped()
-        found = next_runs.of_several(law, runs.table, architecture, law.experts, asked)
+        found = next_runs.next_runs(law, table, architecture, law.experts, flops, target_flops)
     except UserError as error:
         return dict(why=error.sentence)
-    answers = []
-    for (budget, goal), one in zip(asked, found):
-        answer: Json = dict(flops=budget, target_flops=goal.target_flops)
-        if isinstance(one, UserError):
-            answer |= dict(why=one.sentence)
-        else:
-            parts = ("trunks", "summary", "certainty", "notes")
-            answer |= {name: getattr(next_text, name)(one) for name in parts}
-            try:
-                answer |= dict(sweep=next_text.sweep_source(law, architecture, one))
-            except UserError as error:
-                answer |= dict(no_sweep=error.sentence)
-        answers.append(answer)
-    return dict(answers=answers, stages=next_text.STAGES)
+    answer: Json = {name: getattr(next_text, name)(found) for name in ("trunks", "summary", "certainty", "notes")}
+    try:
+        return answer | dict(sweep=next_text.sweep_source(law, architecture, found))
+    except UserError as error:
+        return answer | dict(no_sweep=error.sentence)

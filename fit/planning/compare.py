@@ -70,35 +70,34 @@ def counts(known: Known) -> Json:
     )
 
 
-def of_known(known: Known, laws: Sequence[Law], shape: Json, constraints: Constraints) -> Json:
-    """Its counts and, where a number of FLOPs is given, `laws`: what each of them would build instead."""
+def of_known(known: Known, law: Law, shape: Json, constraints: Constraints) -> Json:
+    """Its counts and, where a number of FLOPs is given, `laws`: what `law` and each other law of mixtures would build
+    instead."""
     if not isinstance(constraints.flops, float):  # none, or FLOPs by number of experts
         return counts(known)
+    laws = [law, *(other for other in map(load, LAWS) if other.name != law.name and other.knows_experts)]
     rows = [answer(law, shape, constraints, known=known) for law in laws]
     return counts(known) | dict(laws=[row for row in rows if "loss" in row])
 
 
-def others(law: Law) -> list[Law]:
-    """The other laws of mixtures that a comparison asks."""
-    return [other for other in map(load, LAWS) if other.name != law.name and other.knows_experts]
-
-
-def _beside(
-    known: Known, law: Law, best: optimum.Optima, i: int, architecture: Architecture, constraints: Constraints
-) -> Json | None:
-    """A known model under the same budget by the law, against the law's best: its tokens and loss, what lies outside
-    the law's data, and flops_share, the share of the FLOPs with which models built like the best reach its loss; None
-    where the budget trains no token of it, or the law knows dense models only and this is none."""
+def _beside(known: Known, law: Law, e: int, architecture: Architecture, constraints: Constraints) -> Json | None:
+    """A known model under the same budget, and flops_share: the share of the FLOPs with which models built like the
+    law's best reach its loss. None where the budget trains no token of it, or it is a mixture and the law of dense
+    models."""
     n_tokens = float(constraints.tokens(known.n_active))
     if constraints.flops is None or n_tokens < 1 or (known.n_experts > 1 and not law.knows_experts):
         return None
     columns = known.columns(law.counts_embedding, bool(law.models["architecture"]))
     loss = float(law.loss(law.coefficients, columns | dict(n_tokens=n_tokens)))
-    flops, e = training_flops(known.n_active, n_tokens), float(best.n_experts[i])
-    within = optimum.Constraints(flops=constraints.flops, inference_tokens=constraints.inference_tokens)
-    share = target.least_flops(_asked_for_loss(law), e, architecture, within, loss, 1e-6 * constraints.flops, 1e6)
-    outside = law.extrapolation(**{k: float(v) for k, v in columns.items()}, n_tokens=n_tokens, flops=flops)
+    within = Constraints(flops=constraints.flops, inference_tokens=constraints.inference_tokens)
+    asked = _asked_for_loss(law), float(e), architecture, within
+    share = target.least_flops(*asked, loss, 1e-6 * constraints.flops, 1e6)
+    outside = _outside(law, columns, n_tokens, training_flops(known.n_active, n_tokens))
     return dict(n_tokens=n_tokens, loss=loss, extrapolation=outside, flops_share=share and share / constraints.flops)
+
+
+def _outside(law: Law, columns: Json, n_tokens: float, flops: float) -> list[Json]:
+    return law.extrapolation(**{k: float(v) for k, v in columns.items()}, n_tokens=n_tokens, flops=flops)
 
 
 def answer(
@@ -109,20 +108,16 @@ def answer(
     used: Sequence[float] | None = None,
     known: Known | None = None,
 ) -> Json:
-    """The law's best architecture and its best dense one; {law, why} where nothing is feasible. like: what the law
-    says of a known model under the same budget (_beside)."""
+    """The law's best architecture, its best dense one, and `known` beside them (_beside); {law, why} where nothing is
+    feasible."""
     experts = law.experts if experts is None or law.fixes_experts or not law.knows_experts else experts
     found, architecture, i = _best(law, shape, constraints, np.array(experts, float), used)
     if found is None:
-        smallest = optimum.why_infeasible(architecture, constraints, min(experts))
-        return dict(law=law.name, why=smallest)
+        return dict(law=law.name, why=optimum.why_infeasible(architecture, constraints, min(experts)))
     row = found.row(i, ("n_active", "n_total", "n_tokens", "loss", "d_model"))
     e = row["n_experts"]
     columns = architecture.columns(row["d_model"], e, law.counts_embedding)
     flops = training_flops(row["n_active"], row["n_tokens"])
-    outside = law.extrapolation(
-        **{name: float(value) for name, value in columns.items()}, n_tokens=row["n_tokens"], flops=flops
-    )
     return row | dict(
         law=law.name,
         form=law.form.name,
@@ -139,11 +134,11 @@ def answer(
         at_edge=law.knows_experts and at_edge(experts, e),
         not_bounded=e == max(experts) and not_bounded(law, architecture, constraints),
         finest=bool(len(_splits(law)) > 1 and architecture.split == max(_splits(law))),
-        extrapolation=outside,
+        extrapolation=_outside(law, columns, row["n_tokens"], flops),
         not_read=_not_read(law, shape, used),
         leverage=of_split(e, architecture.split, flops, architecture.used) if e > 1 else None,
         dense=_dense(law, shape, constraints, row["loss"]),
-        **(dict(like=_beside(known, law, found, i, architecture, constraints)) if known else {}),
+        **(dict(like=_beside(known, law, e, architecture, constraints)) if known else {}),
     )
 
 
@@ -186,8 +181,7 @@ def _choices(law: Law, shape: Json, used: Sequence[float] | None) -> list[Archit
 def _best(
     law: Law, shape: Json, constraints: Constraints, experts: Array, used: Sequence[float] | None = None
 ) -> tuple[optimum.Optima | None, Architecture, int]:
-    """(Optima, Architecture, index) of the law's least loss; (None, Architecture, 0) where nothing is feasible. Numbers
-    of experts below what an architecture uses are left out."""
+    """(Optima, Architecture, index) of the law's least loss; (None, Architecture, 0) where nothing is feasible."""
     law, architectures, found = _asked_for_loss(law), _choices(law, shape, used), None
     for architecture in architectures:
         solved = optimum.solve(law, experts[architecture.enough(experts)], architecture, constraints)
@@ -199,17 +193,13 @@ def _best(
 
 
 def _asked_for_loss(law: Law) -> Law:
-    """The law itself or, if it counts otherwise than the planner, the law without its closed form, which would read the
-    planner's counts."""
-    if law.counts_embedding or not law.form.at_experts:
-        return law
-    return dataclasses.replace(law, form=law.form.of_loss_alone())
+    """If a law counts otherwise than the planner, without its closed form, which would read the planner's counts."""
+    return law if law.counts_embedding else dataclasses.replace(law, form=law.form.of_loss_alone())
 
 
 def _dense(law: Law, shape: Json, constraints: Constraints, loss: float) -> Json | None:
-    """The best dense model by the law, or by the dense law of the same paper, and what `loss` saves against it; None
-    where none is feasible. flops_ratio: the FLOPs at which a dense model reaches `loss`, over the given FLOPs; None
-    where no budget is enough."""
+    """The best dense model by the law, or by the dense law of the same paper; None where none is feasible. flops_ratio:
+    the FLOPs at which a dense model reaches `loss`, over the given FLOPs; None where no budget is enough."""
     dense_law = load(law.record["dense"]) if law.published and "dense" in law.record else law
     found, architecture, i = _best(dense_law, shape, constraints, np.array([1.0]))
     if found is None:

@@ -1,7 +1,6 @@
 """What a plan costs on chips: hours, dollars, the memory that training takes, and how fast the model answers."""
 
 import dataclasses
-import functools
 import json
 import math
 import os
@@ -34,15 +33,14 @@ def mfu_of(given: Any, experts: tuple[int, ...]) -> float | dict[int, float]:
     """The MFU that is `given`: a number, a dictionary by n_experts that names all `experts`, or text of either: the
     number, {"1": 0.45, "8": 0.38}, or the path of a file of these. Raises UserError where it is no such MFU."""
     refused = lambda found: UserError(sentences.NO_MFU.format(value=given, found=found))
+    table: Any = given
     try:
         mfu = float(given)
-    except (TypeError, ValueError):
-        mfu = None
-    if mfu is not None:
-        if not 1e-6 <= mfu <= 1:
-            raise refused(f"{mfu:g}")
-        return mfu
-    table: Any = given
+        if 1e-6 <= mfu <= 1:
+            return mfu
+        raise refused(f"{mfu:g}")
+    except (TypeError, ValueError):  # no number
+        pass
     try:
         if isinstance(given, (str, os.PathLike)):
             text = str(given)
@@ -61,9 +59,8 @@ def mfu_of(given: Any, experts: tuple[int, ...]) -> float | dict[int, float]:
 
 
 def _on_mesh(built: Json, architecture: Architecture, chips: Chips, mesh: Mesh) -> Json:
-    """The sizes of the mesh and, for the buildable model on it: least_bytes and step_bytes of a device, for the
-    smallest step and for the largest batch at once (None where that is not known), and the fewest chips that hold the
-    smallest (None where no number does)."""
+    """The mesh's sizes; least_bytes and step_bytes of a device of it, for the smallest step and for the largest batch
+    at once (None where that is not known); the fewest chips that hold the smallest (None where no number does)."""
     data, d_model = chips.count // (mesh.expert * mesh.model), built["d_model"]
     n_mixtures = built["n_blocks"] - built.get("n_dense_blocks", 0) if built["n_experts"] > 1 else 0
     expert = 3 * d_model * (built.get("d_expert") or built["d_ff"])
@@ -93,10 +90,8 @@ def _uneven(built: Json, mesh: Mesh) -> Iterator[str]:
             yield sentences.MESH_UNEVEN.format(axis=axis, size=size, what=what, count=count)
 
 
-def add_to(
-    plan: Json, law: Law, architecture: Architecture, constraints: Constraints, chips: Chips, experts: Floats
-) -> None:
-    """Adds to a plan `chips`, what was given, and to its optima and buildable model `cost`:
+def add_to(plan: Json, law: Law, architecture: Architecture, constraints: Constraints, experts: Floats) -> None:
+    """Adds to a plan on chips `chips`, what was given, and to its optima and buildable model `cost`:
 
     training_hours, training_dollars; training_chips, the fewest that hold the smallest step, and
     training_bytes, what it then takes over all of them; serving_chips, the fewest, of at least the devices asked for,
@@ -107,11 +102,11 @@ def add_to(
     None where the batch is not known; and, where a mesh is asked, `mesh`, what a device of it takes. A warning says
     what the chips cost where they bound the best.
     """
+    if not (chips := constraints.chips):
+        return
     plan["chips"] = {name: value for name, value in vars(chips).items() if name != "mesh"}
     for row in plan["optima"]:
         row["cost"] = _cost(row, row["n_total"], architecture, constraints, chips)
-    if built := plan["buildable"]:
-        built["cost"] = _cost(built, built["exact_parameters"], architecture, constraints, chips) | _step(built, chips)
     best, kind = plan["best"], dict(kind=chips.kind, count=chips.count)
     if best["size_bound"] == "chips" and (constraints.flops is not None or constraints.memory_bytes is not None):
         free = optimum.optima(law, architecture, dataclasses.replace(constraints, chips=None), experts)
@@ -120,26 +115,28 @@ def add_to(
         saved = dict(e=free["n_experts"], loss=best["loss"] - free["loss"])
         needed = sentences.CHIPS_NEEDED.format(needed=needed) if needed else ""
         plan["warnings"].append(sentences.CHIPS_BIND.format(needed=needed, **saved, **kind))
-    if built and (mesh := chips.mesh):
-        built["cost"]["mesh"] = _on_mesh(built, architecture, chips, mesh)
-        plan["warnings"] += _uneven(built, mesh)
-    if built and built["cost"]["microbatch_tokens"]:
-        gb = dict(need=built["cost"]["step_bytes"] / 1e9, limit=chips.memory / 1e9)
-        plan["warnings"].append(sentences.STEP_TOO_LARGE.format(**gb, **built["cost"], **kind))
+    if built := plan["buildable"]:
+        cost = _cost(built, built["exact_parameters"], architecture, constraints, chips) | _step(built, chips)
+        built["cost"] = cost
+        if mesh := chips.mesh:
+            cost["mesh"] = _on_mesh(built, architecture, chips, mesh)
+            plan["warnings"] += _uneven(built, mesh)
+        if cost["microbatch_tokens"]:
+            gb = dict(need=cost["step_bytes"] / 1e9, limit=chips.memory / 1e9)
+            plan["warnings"].append(sentences.STEP_TOO_LARGE.format(**gb, **cost, **kind))
 
 
 def _step(built: Json, chips: Chips) -> Json:
     batches = [tokens for _, tokens in built["batch_tokens"] or []]
     if not batches:
         return dict(step_tokens=None, step_bytes=None, microbatch_tokens=None)
-    shape = (built[name] for name in ("exact_parameters", "d_model", "n_blocks", "n_heads"))
-    taken = functools.partial(memory.step_bytes, *shape, sequence=built["sequence"])
-    fewer = None
-    if taken(max(batches)) > chips.memory:
-        fewer = min(batches)
-        while fewer > memory.GROUP and taken(fewer) > chips.memory:
-            fewer //= 2
-    return dict(step_tokens=max(batches), step_bytes=taken(max(batches)), microbatch_tokens=fewer)
+    shape = [built[name] for name in ("exact_parameters", "d_model", "n_blocks", "n_heads")]
+    taken = lambda n_tokens: memory.step_bytes(*shape, n_tokens, built["sequence"])
+    fewer, largest = min(batches), max(batches)
+    while fewer > memory.GROUP and taken(fewer) > chips.memory:
+        fewer //= 2
+    fits = taken(largest) <= chips.memory
+    return dict(step_tokens=largest, step_bytes=taken(largest), microbatch_tokens=None if fits else fewer)
 
 
 def _cost(row: Json, n_parameters: float, architecture: Architecture, constraints: Constraints, chips: Chips) -> Json:

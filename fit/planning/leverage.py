@@ -29,9 +29,9 @@ def leverage(activation: Numbers, granularity: Numbers, flops: Numbers) -> Numbe
     return scale ** (c["a"] + c["d"] * np.log10(flops) + c["gamma"] * g**2 + c["beta"] * g)
 
 
-def of_split(n_experts: float, split: float, flops: float, used: float = 1, d_ff: float = 3) -> Json:
+def of_split(n_experts: float, split: float, flops: float, used: float = 1) -> Json:
     """{leverage, outside: what lies outside the paper's runs} of a mixture of n_experts experts as wide as a dense
-    layer, d_ff times d_model, each split into `split`, of which a token uses `used` times as many."""
-    asked = dict(activation=used / n_experts, granularity=2 * split / d_ff, flops=flops)
+    layer of 3 d_model, each split into `split`, of which a token uses `used` times as many."""
+    asked = dict(activation=used / n_experts, granularity=2 * split / 3, flops=flops)
     outside = [name for name, value in asked.items() if not RANGES[name][0] <= value <= RANGES[name][1]]
     return dict(leverage=float(leverage(**asked)), outside=outside)

@@ -71,13 +71,20 @@ def loss_of(
     coefficients = coefficients or law.coefficients
     if law.form.at_experts:
         return law.form.at_experts(coefficients, np.asarray(n_experts, float)).loss(n_active, n_tokens)
-    counts = architecture.columns(architecture.d_model(n_active, n_experts), n_experts, law.counts_embedding)
-    columns = counts | dict(n_tokens=n_tokens)
-    if unknown := [name for name in law.form.columns if name not in columns]:
+    d_model = architecture.d_model(n_active, n_experts)
+    return law.loss(coefficients, columns_of(law, architecture, d_model, n_experts, n_tokens))
+
+
+def columns_of(
+    law: Law, architecture: Architecture, d_model: Numbers, n_experts: Numbers, n_tokens: Numbers
+) -> dict[str, Numbers]:
+    """What the law reads of such models, by column; UserError where it reads what no architecture determines."""
+    known = architecture.columns(d_model, n_experts, law.counts_embedding) | dict(n_tokens=n_tokens)
+    if unknown := [name for name in law.form.columns if name not in known]:
         raise UserError(
             f"--law={law.name}: the {law.form.name} law reads {', '.join(unknown)}, which a plan's models do not have"
         )
-    return law.loss(coefficients, columns)
+    return {name: known[name] for name in law.form.columns}
 
 
 def _closed_form(reduced: Sequence[Numbers], n_experts: Array, constraints: Constraints) -> Numbers:
@@ -108,8 +115,8 @@ def _searched(loss: Callable[[Array], Array], low: Array, high: Array) -> Array:
     low, high = np.log(low), np.log(high)
     share = np.linspace(0, 1, GRID).reshape(-1, *[1] * np.ndim(low))
     for _ in range(REFINED):
-        sizes = low + share * (high - low)
         with np.errstate(all="ignore"):
+            sizes = low + share * (high - low)
             best = np.argmin(np.nan_to_num(loss(np.exp(sizes)), nan=np.inf), axis=0)[None]
         low, high = (np.take_along_axis(sizes, np.clip(best + side, 0, GRID - 1), axis=0)[0] for side in (-1, 1))
     return np.exp(np.take_along_axis(sizes, best, axis=0)[0])

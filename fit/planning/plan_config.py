@@ -28,10 +28,7 @@ WARMUP = 3  # a run warms up over a third of its tokens at most, as the shortest
 
 def source(law: Law, plan: Json, base: str | None = None) -> str:
     """The config's source. base: a config file to use instead of the runs' own; it is not checked to serve the model.
-
-    Raises:
-      UserError: no model can be built, the law names no config, or the runs' config does not serve this model.
-    """
+    Raises UserError where no model can be built, the law names no config, or the runs' config does not serve it."""
     built = plan["buildable"]
     if built is None:
         raise UserError(sentences.NOTHING_BUILT)

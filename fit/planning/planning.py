@@ -50,7 +50,7 @@ def plan(law: Law, architecture: Architecture, constraints: Constraints, experts
         optima=rows,
         infeasible=out,
         best=best,
-        buildable=buildable(law, architecture, constraints, optima),
+        buildable=buildable(law, architecture, constraints, rows, best),
     )
     fresh = getattr(law, "fresh", law)  # of a law of repeated text, the same of text without end
     if law.draws:
@@ -96,13 +96,15 @@ def bootstrap(law: Law, architecture: Architecture, constraints: Constraints, ex
     )
 
 
-def buildable(law: Law, architecture: Architecture, constraints: Constraints, optima: optimum.Optima) -> Json | None:
+def buildable(
+    law: Law, architecture: Architecture, constraints: Constraints, optima: list[Json], best: Json
+) -> Json | None:
     """The model of whole blocks and heads to build, with exact counts and its learning rate. None if none fits.
     loss_of_building: by how much its loss is above the best optimum's."""
-    found = building.nearest(law, architecture, constraints, optima)
+    found = building.nearest(law, architecture, constraints, optima, best)
     if found is None:
         return None
-    loss, loss_of_building, model, n_tokens, memory = found
+    loss, model, n_tokens, memory = found
     sequence, (base, _) = law.models["seq_len"] or SEQUENCE, base_config(law, architecture)
     forward = model.exact_flops_per_token(sequence)
     rate, rate_from = peak_learning_rate(law, base, model.n_active, model.n_experts)
@@ -110,12 +112,10 @@ def buildable(law: Law, architecture: Architecture, constraints: Constraints, op
     row = dict(
         n_experts=model.n_experts,
         **model.shape,
-        n_active=model.n_active,
-        n_total=model.n_total,
-        exact_parameters=model.exact_parameters,
+        **{name: getattr(model, name) for name in ("n_active", "n_total", "exact_parameters")},
         n_tokens=n_tokens,
         loss=loss,
-        loss_of_building=loss_of_building,
+        loss_of_building=loss - best["loss"],
         memory_bytes=memory,
         training_flops=training_flops(model.n_active, n_tokens),
         sequence=sequence,
@@ -134,7 +134,9 @@ def against_dense(law: Law, architecture: Architecture, constraints: Constraints
     dense = optimum.solve(law, 1.0, architecture, constraints)
     if not dense.feasible:
         return None
-    needed = target.least_flops(law, 1.0, architecture, constraints, best["loss"])
+    needed = constraints.flops  # of the best itself, whose loss rounding may leave just out of reach
+    if best["n_experts"] > 1:
+        needed = target.least_flops(law, 1.0, architecture, constraints, best["loss"])
     return marked(law, dense.row(), architecture) | dict(
         loss_saved=float(dense.loss) - best["loss"],
         flops_for_the_same_loss=needed,

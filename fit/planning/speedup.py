@@ -55,12 +55,11 @@ def speedup(law: Law, runs: Table, seed: int = 0) -> dict:
     columns = dict(n_active=size, n_tokens=tokens, n_experts=experts, loss=loss, flops=flops)
     rows = []
     for i, factor in enumerate(np.exp(best).tolist()):
-        row = {name: float(values[i]) for name, values in columns.items()}
+        found = dict(law_flops=None, factor=None, interval=None)
         if reached[i]:
             interval = None if drawn is None else ends(drawn[:, i])
-            rows.append(row | dict(law_flops=row["flops"] * factor, factor=factor, interval=interval))
-        else:
-            rows.append(row | dict(law_flops=None, factor=None, interval=None))
+            found = dict(law_flops=float(flops[i]) * factor, factor=factor, interval=interval)
+        rows.append({name: float(values[i]) for name, values in columns.items()} | found)
     result = dict(
         law=law.name,
         runs=rows,

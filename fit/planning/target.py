@@ -13,7 +13,7 @@ from fit.aliases import Array, Floats, Json, Numbers
 from fit.errors import UserError
 from fit.lawbook.lawfile import Law
 from fit.planning import optimum
-from fit.planning.constraints import Chips, Constraints
+from fit.planning.constraints import Constraints
 from fit.shape.architecture import INFERENCE, Architecture, training_flops
 from fit.words import sentences, units
 
@@ -52,21 +52,14 @@ def least_flops(
 
 
 def reach(
-    law: Law,
-    architecture: Architecture,
-    constraints: Constraints,
-    experts: Floats,
-    loss: float,
-    chips: Chips | None = None,
+    law: Law, architecture: Architecture, constraints: Constraints, experts: Floats, loss: float
 ) -> tuple[Constraints, Json]:
     """(constraints with the least budget that reaches `loss`, what it costs at each number of experts).
 
-    constraints: without flops. chips: Chips; where their MFU differs by number of experts, hours are the cost to make
+    constraints: without flops; where the MFU of their chips differs by number of experts, hours are the cost to make
     least, else FLOPs. The second is a dictionary ready for JSON: loss; optima, a row for each number of experts with
     `flops`, of training and inference together, None where no budget reaches the loss; best, the cheapest of them.
-
-    Raises:
-      UserError: no budget reaches the loss.
+    Raises UserError where none reaches it.
     """
     smallest = float(np.min(architecture.n_active(architecture.smallest, optimum.allowed_experts(law, experts))))
     low = float(training_flops(smallest, 1) + INFERENCE * smallest * constraints.inference_tokens)
@@ -76,21 +69,20 @@ def reach(
         rows.append(dict(n_experts=int(e), flops=flops))
         if flops is not None:
             found = optimum.solve(law, e, architecture, dataclasses.replace(constraints, flops=flops))
-            rows[-1] = _row(found, (), constraints, chips)
+            rows[-1] = _row(found, (), constraints)
     reached = [row for row in rows if row["flops"] is not None]
     if not reached:
         every = dataclasses.replace(constraints, flops=units.LARGEST)
         solved = optimum.optima(law, architecture, every, experts)
         raise UserError(sentences.OUT_OF_REACH.format(loss=loss, least=np.nanmin(solved.loss)))
+    chips = constraints.chips
     by_experts = chips and isinstance(chips.mfu, dict)
     best = min(reached, key=lambda row: row["hours" if by_experts else "flops"])
     flops = chips.flops(best["hours"]) if by_experts else best["flops"]
     return dataclasses.replace(constraints, flops=flops), dict(loss=loss, optima=rows, best=best)
 
 
-def front(
-    law: Law, architecture: Architecture, constraints: Constraints, experts: Floats, chips: Chips | None = None
-) -> list[Json]:
+def front(law: Law, architecture: Architecture, constraints: Constraints, experts: Floats) -> list[Json]:
     """The best models under budgets of FRONT times that of `constraints`: rows as those of `reach`."""
     rows = []
     for share in FRONT:
@@ -101,13 +93,13 @@ def front(
             solved = optimum.optima(law, architecture, within, experts)
         except UserError:  # too small to train and serve any model
             continue
-        rows.append(_row(solved, int(np.nanargmin(solved.loss)), within, chips))
+        rows.append(_row(solved, int(np.nanargmin(solved.loss)), within))
     return rows
 
 
-def _row(solved: optimum.Optima, i: SupportsIndex | tuple[()], constraints: Constraints, chips: Chips | None) -> Json:
+def _row(solved: optimum.Optima, i: SupportsIndex | tuple[()], constraints: Constraints) -> Json:
     row = solved.row(i)
     training = float(training_flops(row["n_active"], row["n_tokens"]))
     inference = float(INFERENCE * row["n_active"] * constraints.inference_tokens)
     row |= dict(flops=training + inference, training_flops=training, inference_flops=inference)
-    return row | (chips.price(row["flops"], row["n_experts"]) if chips else {})
+    return row | (constraints.chips.price(row["flops"], row["n_experts"]) if constraints.chips else {})

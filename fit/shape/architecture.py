@@ -9,8 +9,6 @@ Others have narrow and shared experts, leading dense blocks, grouped queries and
 """
 
 import dataclasses
-import functools
-import itertools
 import math
 from typing import Any
 
@@ -73,7 +71,7 @@ class Architecture:
 
     def said(self) -> dict[str, Any]:
         """The fields by name; of a plain architecture those three."""
-        return dict(itertools.islice(vars(self).items(), 3 if self.plain else None))
+        return dict(list(vars(self).items())[: 3 if self.plain else None])
 
     @property
     def ends(self) -> int:
@@ -196,85 +194,45 @@ class Architecture:
 PAPER = Architecture()
 
 
-@dataclasses.dataclass(frozen=True)
 class Model:
     """A decoder that can be built: whole blocks, heads and experts. Counts are exact; heads of width_per_block and
-    whole experts, unless the architecture's fields say otherwise. width: d_model; 0: n_blocks width_per_block."""
+    whole experts, unless the architecture's fields say otherwise. width: d_model; 0: n_blocks width_per_block.
 
-    architecture: Architecture
-    n_blocks: int
-    n_experts: int
-    width: int = 0
+    shape: the fields of the trainer's config.model that a plan chooses, first those that every model has.
+    exact_parameters: every weight, so n_total, two norms with bias a block, perhaps one before the head, and the
+    routers. off: the factor by which rounding to whole blocks and heads changed the architecture's ratios, at most:
+    width per block, heads of keys and values per head, width of all heads; 1 where it changed none.
+    """
 
-    @property
-    def d_model(self) -> int:
-        return self.width or self.n_blocks * self.architecture.width_per_block
-
-    @functools.cached_property
-    def shape(self) -> dict[str, int]:
-        """The fields of the trainer's config.model that a plan chooses; those that every model has come first."""
-        d, own = self.d_model, self.architecture.fields(self.d_model, self.n_experts)
-        heads = d // self.architecture.width_per_block
-        plain = dict(d_model=d, n_blocks=self.n_blocks, n_heads=heads, d_ff=EXPERT // 3 * d)
-        return plain | dict(vocab_size=self.architecture.vocab_size) | own
-
-    @property
-    def off(self) -> float:
-        """The factor by which rounding to whole blocks and heads changed the architecture's ratios, at most: width per
-        block, heads of keys and values per head, width of all heads; 1 where it changed none."""
-        own, heads = self.architecture, self.shape["n_heads"]
-        with_keys = self.shape.get("n_kv_heads", heads) / heads / own.kv_share
-        per_block = self.d_model / (self.n_blocks * own.width_per_block)
-        ratios = per_block, with_keys, self._attention()[2] / self.d_model / own.attention
-        return max(max(ratio, 1 / ratio) for ratio in ratios)
-
-    def _attention(self) -> tuple[int, int, int]:
-        """(weights of a block's attention, numbers that one token leaves in its cache, widths of all heads)."""
-        heads, size = self.shape["n_heads"], self.shape.get("head_dim", self.architecture.width_per_block)
-        with_keys = self.shape.get("n_kv_heads", heads)
-        return 2 * self.d_model * size * (heads + with_keys), 2 * with_keys * size, heads * size
-
-    def _parameters(self, n_experts: int) -> int:
-        """Parameters if each mixture has n_experts experts besides the shared ones."""
-        shape, d = self.shape, self.d_model
-        n_moe = self.n_blocks - shape.get("n_dense_blocks", 0) if self.n_experts > 1 else 0
-        expert = 3 * d * shape.get("d_expert", shape["d_ff"])
-        dense = (self.n_blocks - n_moe) * 3 * d * shape["d_ff"]
-        experts = n_moe * expert * (n_experts + shape.get("n_shared_experts", 0))
-        return self.architecture.ends * d + self.n_blocks * self._attention()[0] + dense + experts
-
-    @property
-    def routed(self) -> int:
-        """The experts that a router chooses from."""
-        return self.shape.get("routed_experts", self.n_experts)
-
-    @property
-    def n_active(self) -> int:
-        return self._parameters(self.shape.get("top_k", 1))
-
-    @property
-    def n_total(self) -> int:
-        return self._parameters(self.routed)
-
-    @property
-    def router(self) -> int:
-        """Weights of the routers, one for each mixture."""
-        n_moe = self.n_blocks - self.shape.get("n_dense_blocks", 0)
-        return n_moe * self.d_model * self.routed if self.n_experts > 1 else 0
-
-    @property
-    def exact_parameters(self) -> int:
-        """Every weight: n_total, two norms with bias a block, perhaps one before the head, and the routers."""
-        return self.n_total + (4 * self.n_blocks + self.architecture.final_norm) * self.d_model + self.router
+    def __init__(self, architecture: Architecture, n_blocks: int, n_experts: int, width: int = 0) -> None:
+        own, self.n_blocks, self.n_experts = architecture, n_blocks, n_experts
+        d = self.d_model = width or n_blocks * own.width_per_block
+        shape = dict(d_model=d, n_blocks=n_blocks, n_heads=d // own.width_per_block, d_ff=EXPERT // 3 * d)
+        self.shape = shape | dict(vocab_size=own.vocab_size) | own.fields(d, n_experts)
+        given = self.shape.get
+        heads, size = self.shape["n_heads"], given("head_dim", own.width_per_block)
+        with_keys = given("n_kv_heads", heads)
+        n_moe = n_blocks - given("n_dense_blocks", 0) if n_experts > 1 else 0
+        routed, shared = given("routed_experts", n_experts), given("n_shared_experts", 0)
+        expert = n_moe * 3 * d * given("d_expert", self.shape["d_ff"])  # weights of one in each mixture
+        outside = (n_blocks - n_moe) * 3 * d * self.shape["d_ff"] + own.ends * d
+        outside += n_blocks * 2 * d * size * (heads + with_keys)
+        self.n_active = outside + expert * (given("top_k", 1) + shared)
+        self.n_total = outside + expert * (routed + shared)
+        router = n_moe * d * routed
+        self.exact_parameters = self.n_total + (4 * n_blocks + own.final_norm) * d + router
+        self.cache = n_blocks * 2 * with_keys * size  # numbers that a token leaves
+        looked_up = d * (own.ends - own.vocab_size)
+        self._multiplied, self._scored = self.n_active - looked_up + router, n_blocks * heads * size
+        of_keys, of_heads = with_keys / heads / own.kv_share, heads * size / d / own.attention
+        self.off = max(max(r, 1 / r) for r in (d / (n_blocks * own.width_per_block), of_keys, of_heads))
 
     def kv_elements(self, kv_tokens: float) -> float:
         """Elements of the key-value cache of kv_tokens tokens."""
-        return self._attention()[1] * kv_tokens * self.n_blocks
+        return self.cache * kv_tokens
 
     def exact_flops_per_token(self, sequence: int) -> int:
         """FLOPs of one token's forward pass at `sequence` tokens of context: two a weight it is multiplied with (the
         embedding is looked up, not multiplied), scores and values of attention over the whole context, and the
         router."""
-        looked_up = self.d_model * (self.architecture.ends - self.architecture.vocab_size)
-        weights = self.n_active - looked_up + self.router
-        return 2 * weights + 4 * self.n_blocks * self._attention()[2] * sequence
+        return 2 * self._multiplied + 4 * self._scored * sequence

@@ -23,10 +23,12 @@ AHEAD = "its layers that predict further tokens are not counted"
 LINEAR = "its blocks of linear attention are counted as those of full attention"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class Known:
     """attention: weights of a block's attention; cache: numbers that a token leaves in a block's cache; d_expert: width
-    of an expert, of a dense block where there are none; notes: sentences on what is not counted exactly."""
+    of an expert, of a dense block where there are none; notes: sentences on what is not counted exactly. split: how
+    many experts a token uses, which together are taken for one dense layer; whole_experts: how many times the experts'
+    weights are those, the laws' number of experts."""
 
     name: str
     d_model: int
@@ -44,29 +46,14 @@ class Known:
     tied_embeddings: bool
     notes: tuple[str, ...]
 
-    @property
-    def split(self) -> int:
-        """How many experts a token uses: together they are taken for one dense layer."""
-        return self.top_k + self.n_shared_experts
-
-    @property
-    def whole_experts(self) -> float:
-        """How many times the experts' weights are those that a token uses: the laws' number of experts."""
-        return (self.n_experts + self.n_shared_experts) / self.split
-
-    def _count(self, experts: int) -> int:
-        n_moe = self.n_blocks - self.n_dense_blocks
-        wide = self.n_dense_blocks * self.d_ff + n_moe * self.d_expert * experts
-        ends = self.vocab_size * (1 if self.tied_embeddings else 2)
-        return ends * self.d_model + self.n_blocks * self.attention + 3 * self.d_model * wide
-
-    @property
-    def n_active(self) -> int:
-        return self._count(self.split)
-
-    @property
-    def n_total(self) -> int:
-        return self._count(self.n_experts + self.n_shared_experts)
+    def __post_init__(self) -> None:
+        experts, ends = self.n_experts + self.n_shared_experts, self.vocab_size * (1 if self.tied_embeddings else 2)
+        self.split = self.top_k + self.n_shared_experts
+        self.whole_experts = experts / self.split
+        outside = ends * self.d_model + self.n_blocks * self.attention
+        outside += 3 * self.d_model * self.n_dense_blocks * self.d_ff
+        expert = 3 * self.d_model * (self.n_blocks - self.n_dense_blocks) * self.d_expert  # of one in each mixture
+        self.n_active, self.n_total = outside + expert * self.split, outside + expert * experts
 
     def architecture(
         self, vocab_size: int | None = None, width_per_block: int | None = None, trained: bool = False
@@ -95,8 +82,7 @@ def read(given: str | os.PathLike | Json) -> Known:
     if not isinstance(given, dict):
         path = f"--like={given}"
         try:
-            published = PUBLISHED.get(str(given))
-            config = published or json.loads(pathlib.Path(given).read_text(encoding="utf-8"))
+            config = PUBLISHED.get(str(given)) or json.loads(pathlib.Path(given).read_text(encoding="utf-8"))
         except OSError:
             raise UserError(f"{path}: no such file, nor a published model; these are {', '.join(PUBLISHED)}") from None
         except ValueError as e:

@@ -15,7 +15,7 @@ import pytest
 from benchmarks import fit_next
 from fit import __main__ as command_line
 from fit.laws import FORMS
-from fit.next_runs import candidates, design
+from fit.next_runs import design
 
 BUDGET, TARGET = 5e12, 1e14  # of the laptop's sweep: ten times its FLOPs; a hundred times its largest run's
 
@@ -26,7 +26,7 @@ def random_design(seed, c=12, n=3, trunks=4):
     model = np.sort(np.append(np.arange(trunks), rng.integers(trunks, size=c - trunks)))
     n_tokens = rng.permutation(np.arange(1, c + 1)) * 100
     sizes = rng.uniform(1, 3, trunks)[model]
-    possible = candidates.Possible(model + 1, np.ones(c, int), n_tokens, model, sizes, {}, 0.2)
+    possible = design.Possible(model + 1, np.ones(c, int), n_tokens, model, sizes, {}, 0.2)
     known = rng.normal(size=(5, n))
     normal, weights, goals = known.T @ known + 0.1 * np.eye(n), np.array([1.0, 0.3]), rng.normal(size=(2, n))
     return design.Design(possible, rng.normal(size=(c, n)), goals, weights, normal, normal, normal, 0.4), known

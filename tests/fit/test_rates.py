@@ -90,11 +90,11 @@ def test_intervals_hold_the_truth_as_often_as_they_say():
         for o, rate in zip(optima, truth):
             o.rate = rate * np.exp(0.1 * chance.standard_normal())
         law = learning_rate.fit(optima, with_tokens=True, with_batch=True)
-        found = learning_rate.spread(law, optima)
-        for name, (low, high) in found.intervals(law).items():
+        intervals, half = learning_rate.spread(law, optima)
+        for name, (low, high) in intervals.items():
             held[name] += low <= LAW[name] <= high
         best = at * np.exp(0.1 * chance.standard_normal())
-        held["rate"] += abs(np.log(best / learning_rate.predict(law, 1e9, 64, 1e11, 1e6))) <= found.of_model(outside)
+        held["rate"] += abs(np.log(best / learning_rate.predict(law, 1e9, 64, 1e11, 1e6))) <= half(outside)
     assert all(0.75 < n / 500 < 0.85 for n in held.values()), held
 
 
