@@ -80,6 +80,11 @@ def test_plans_predictions_and_tables(tmp_path):
                 assert (built is None) == (then is None)
                 if built and built["n_experts"] == then["n_experts"]:
                     assert built["loss"] <= then["loss"] * (1 + 2e-4), mine["command"]
+            if isinstance(plan, dict) and plan.get("dense") and plan["best"]["n_experts"] == 1:
+                assert plan["dense"]["flops_saved"] == 0  # then: what a search to 1e-13 left
+                then = stored["printed"][i]["dense"]
+                assert abs(then["flops_saved"]) < 1e-12
+                then["flops_saved"] = 0.0
         for answer in (mine, stored):
             if isinstance(answer["printed"], str):
                 answer["printed"] = BUILT.sub("", answer["printed"])

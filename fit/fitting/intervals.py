@@ -118,7 +118,7 @@ def profile(
 def distinct_optima(fit: search.Fit) -> Array:
     """Up to three rows of fit.frees with different objectives within 10% of the best; the best one first."""
     rows, last = [fit.free], fit.objective
-    for i in np.argsort(fit.objectives, kind="stable")[: search.BATCH]:  # the others were not followed to their end
+    for i in np.argsort(fit.objectives, kind="stable")[: search.FOLLOWED]:  # the others were not followed to their end
         if last * 1.002 < fit.objectives[i] <= 1.1 * fit.objective and len(rows) < 3:
             rows.append(fit.frees[i])
             last = fit.objectives[i]

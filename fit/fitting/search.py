@@ -14,7 +14,8 @@ from fit.fitting import solvers
 from fit.fitting.problem import PER_START, Data, Problem, residual_function
 from fit.form import Form
 
-BATCH = 32  # starts compiled together: their Jacobians of a few hundred runs stay in the cache
+BATCH = 8  # starts compiled together: so few that little waits for the slowest, and searches of thirty use all threads
+FOLLOWED = 32  # the best starts, which are followed to their end
 THREADS = 2  # batches at a time
 LARGEST_JACOBIAN = 2_000_000  # runs times starts in a batch
 ROUNDS, STEPS = 5, 40  # of the search: rounds, steps in each; the better half goes on to the next
@@ -127,9 +128,9 @@ def search(problem: Problem, starts: Array, quiet: bool = False) -> tuple[Array,
             progress.set_description(f"fit {problem.form.name}, round {i + 1} of {rounds}")
             _round(solve, problem.data, going, x, values, np.empty(len(x)), progress)
             progress.set_postfix_str(f"best objective {values.min():.6g}")
-            if len(going) <= BATCH:
+            if len(going) <= FOLLOWED:
                 break
-            going = going[np.argsort(values[going], kind="stable")[: max(BATCH, len(going) // 2)]]
+            going = going[np.argsort(values[going], kind="stable")[: max(FOLLOWED, len(going) // 2)]]
     return x, values
 
 
@@ -152,7 +153,7 @@ def fit(problem: Problem, quiet: bool = False) -> Fit:
         sample = problem.part(np.sort(rng.choice(len(problem), SEARCH_RUNS, replace=False)))
     starts = starts_of(problem, sample.runs)
     x, values = search(sample, starts, quiet)
-    order = np.argsort(values, kind="stable")[: BATCH if sample is problem else 1]
+    order = np.argsort(values, kind="stable")[: FOLLOWED if sample is problem else 1]
     rounds = 40 if sample is problem else 1  # from the sample's optimum one is enough
     best, best_values, gradients = polish(problem, x[order], rounds, label=label)
     if not np.isfinite(best_values).any():
@@ -169,7 +170,7 @@ def fit(problem: Problem, quiet: bool = False) -> Fit:
 
 def again(problem: Problem, before: Fit) -> Fit:
     """The Fit of a search that begins at the best point and starts of `before`, a Fit to other runs or settings."""
-    order = np.argsort(before.objectives, kind="stable")[: BATCH - 1]  # with the best they fill a batch
+    order = np.argsort(before.objectives, kind="stable")[: FOLLOWED - 1]
     x, values, gradients = polish(problem, problem.centre(np.stack([before.free, *before.frees[order]])))
     ends, best = problem.own(x), int(np.argmin(values))
     frees, objectives = before.frees.copy(), before.objectives.copy()

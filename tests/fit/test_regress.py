@@ -148,7 +148,7 @@ def test_our_levenberg_marquardt_ends_where_jaxopts_does(name):
     """As from every start of a grid, so from a few: the same optimum, and the same objective after five steps."""
     runs = fit_runs.chinchilla_runs() if name == "chinchilla" else fit_runs.paper_runs(noise=0.002, seed=1)
     problem = prepare(FORMS[name], runs)
-    starts = search.starts_of(problem, runs)[: search.BATCH]
+    starts = search.starts_of(problem, runs)[: search.FOLLOWED]
 
     def after(steps, grid):
         solve = solvers.least_squares(residual_function(problem.form), search.PER_START, steps, grid)
