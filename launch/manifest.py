@@ -105,6 +105,11 @@ def _patch(path: str) -> dict:
     if not isinstance(patch, dict) or not patch or not patch.keys() <= {"metadata", "spec"}:
         found = ", ".join(map(str, patch)) if isinstance(patch, dict) else type(patch).__name__
         raise UserError(f"--pod_patch={path} must hold metadata, spec or both, as a pod has them, not {found}")
+
+    def refused(value: Any) -> None:
+        raise UserError(f"--pod_patch={path}: {value} is a {type(value).__name__} in YAML: for a text put it in quotes")
+
+    json.dumps(patch, default=refused)  # sweep.json keeps it, and the cluster takes nothing else
     return patch
 
 

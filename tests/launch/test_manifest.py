@@ -179,6 +179,12 @@ def test_what_no_pod_can_have_is_refused(parsed, flag, words):
     assert words in str(refused.value) and flag.split("=")[0] in str(refused.value)
 
 
+def test_a_patch_with_what_json_cannot_hold_is_refused(parsed, tmp_path):
+    (tmp_path / "patch.yaml").write_text("metadata: {annotations: {until: 2026-01-01}}")
+    with pytest.raises(UserError, match="2026-01-01 is a date in YAML: for a text put it in quotes"):
+        parsed(f"--pod_patch={tmp_path}/patch.yaml")
+
+
 def test_a_patch_merges_and_changes_neither_side():
     base = {"a": {"x": 1, "y": [1, 2]}, "env": [{"name": "N", "value": "1"}, {"name": "M", "value": "2"}], "gone": 1}
     patch = {"a": {"y": [3]}, "env": [{"name": "M", "value": None, "valueFrom": {"f": 1}}, {"name": "O"}], "gone": None}
