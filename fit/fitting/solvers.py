@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental.compilation_cache import compilation_cache
+from jax.scipy.linalg import cho_factor, cho_solve
 from numpy.typing import ArrayLike
 
 from fit.aliases import Array
@@ -116,7 +117,7 @@ def levenberg_marquardt(
         x, value, gradient, normal = here
         damping = jnp.where(i == 0, DAMPING * normal.max(axis=(1, 2)), damping)
         damped = normal + damping[:, None, None] * jnp.eye(x.shape[1])
-        moved = -jax.scipy.linalg.solve(damped, gradient[..., None], assume_a="pos")[..., 0]
+        moved = -cho_solve(cho_factor(damped), gradient[..., None])[..., 0]
         promised = 0.5 * jnp.sum(moved * (damping[:, None] * moved - gradient), axis=1)  # by the linear model
         growth = where(better, jnp.full_like(growth, 2.0), jnp.minimum(2 * growth, LARGEST_DAMPING))
         after = where(going, (x + moved, promised, here, damping, growth), state[2])
