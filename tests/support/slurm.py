@@ -15,7 +15,13 @@ import time
 
 BINARIES = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scancel", "scontrol", "sinfo", "unshare")
 NODES = {"node1": "127.0.1.1", "node2": "127.0.1.2"}  # with two processors each
-MACHINE = """hostname "$0"; mount --bind "$1/hosts" /etc/hosts; slurmd -D -f "$1/slurm.conf" -N "$0" """
+# A job's environment begins with that of a login shell. Its files are empty on a node: what they start, pyenv say,
+# would leave locks behind where a node is lost, and later jobs would wait for those.
+MACHINE = """hostname "$0"; mount --bind "$1/hosts" /etc/hosts
+for file in ~root/.profile ~root/.bash_profile ~root/.bash_login ~root/.bashrc; do
+    if [ -f "$file" ]; then mount --bind /dev/null "$file"; fi
+done
+slurmd -D -f "$1/slurm.conf" -N "$0" """
 CONF = """
 ClusterName=test
 SlurmctldHost={host}(127.0.0.1)
