@@ -40,6 +40,7 @@ import json
 import pathlib
 import sys
 
+import jax
 from absl import flags
 
 from jmoe import cli
@@ -52,6 +53,8 @@ from jmoe.storage.files import write_whole
 
 def main(_):
     config, asked = cli.read_config(), flags.FLAGS
+    if asked.topology:  # what is made for devices that are not here cannot be read back
+        jax.config.update("jax_enable_compilation_cache", False)
     devices = topology_devices(asked.topology) if asked.topology else processes.devices()
     title = asked.topology or f"{devices[0].device_kind} x {len(devices)}"
     print(f"compiling for {title} ({len(devices)} devices); may take minutes", file=sys.stderr)

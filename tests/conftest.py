@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import sys
+import time
 
 import helpers
 
@@ -22,17 +23,24 @@ pytest_plugins = ["text_fixtures"]
 
 
 @pytest.fixture(scope="session", autouse=True)
-def cache(tmp_path_factory):
-    """Nothing that a test prepares or compiles lands in the user's cache; all processes share what is compiled."""
+def cache(tmp_path_factory, pytestconfig):
+    """Nothing that a test prepares or compiles lands in the user's cache; all processes share what is compiled, and the
+    next run of the tests does (--cache-clear forgets it)."""
     path = tmp_path_factory.mktemp("cache")
     os.environ["JMOE_CACHE"] = str(path)
-    base = tmp_path_factory.getbasetemp()
-    shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "compiled"
-    shared.mkdir(exist_ok=True)
+    shared = pytestconfig.cache.mkdir("compiled")
     (path / "compiled").symlink_to(shared)
     jax.config.update("jax_compilation_cache_dir", str(shared))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     return path
+
+
+@pytest.fixture
+def not_kept():
+    """For programs of devices that are not here: none could be read back."""
+    jax.config.update("jax_enable_compilation_cache", False)
+    yield
+    jax.config.update("jax_enable_compilation_cache", True)
 
 
 @pytest.fixture(scope="session")
@@ -98,6 +106,14 @@ test_readme fit/test_planner jmoe/test_outage jmoe/test_moe jmoe/test_flash jmoe
 launch/test_local jmoe/test_generate fit/test_regress test_before launch/test_apiserver jmoe/test_mixtures
 jmoe/test_checkpoint jmoe/test_mup jmoe/test_startup jmoe/test_microbatch fit/test_law
 """.split()
+
+
+def pytest_sessionstart(session):
+    """What was compiled two weeks ago goes: most of it is of code that has changed since."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        for program in session.config.cache.mkdir("compiled").iterdir():
+            if program.stat().st_mtime < time.time() - 14 * 86_400:
+                program.unlink()
 
 
 def pytest_collection_modifyitems(items):

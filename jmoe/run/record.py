@@ -58,18 +58,13 @@ def checksums(tree) -> tuple[dict[str, str], bool]:
     call waits until the arrays are computed.
     """
     leaves = jax.tree_util.tree_leaves_with_path(tree)
-    sums = jax.device_get(_checksums([leaf for _, leaf in leaves]))
+    # one after another: XLA's CPU backend can lock up when many programs with collectives run
+    sums = [jax.device_get(_checksum(leaf)) for _, leaf in leaves]
     named = {
         jax.tree_util.keystr(path, simple=True, separator="/"): f"{a:08x}{b:08x}"
         for (path, _), (a, b, _) in zip(leaves, sums)
     }
     return named, all(finite for _, _, finite in sums)
-
-
-@jax.jit
-def _checksums(arrays):
-    """_checksum of each, in one program: XLA's CPU backend can lock up when many programs with collectives run."""
-    return list(map(_checksum, arrays))
 
 
 @jax.jit

@@ -26,7 +26,7 @@ def test_experts_cost_what_they_did(name, config, expert, capacity, n_tokens, na
     sizes = "--config.model.n_blocks=2", f"--config.batch_tokens=((0, {n_tokens}),)", "--topology=v5e:2x4", *narrow
     spread = f"--config.mesh.expert={expert}", f"--config.model.capacity_factor={capacity}"
     flags = f"--config=configs/{config}.py", FLASH[0], *spread, *sizes
-    report = compiled(tmp_path, record_property, *flags)
+    report = compiled(config if expert == 1 else f"{config}-{expert}", tmp_path, record_property, *flags)
     assert report["fits"] and ("all-to-all" in report["collectives"]) == (expert > 1)
     if capacity is None:
         assert report["experts"]["here"] == report["experts"]["least"]
@@ -44,7 +44,7 @@ def test_the_cheapest_remat_that_fits_is_named(tmp_path, record_property):
     sizes = "--config.model.d_model=128", "--config.model.n_blocks=8", "--config.model.vocab_size=257"
     batch = f"--config.batch_tokens=((0, {n_tokens}),)"
     compare = "--config=configs/joint_moe.py", FLASH[0], *sizes, batch, "--topology=v5e:2x2", "--compare_remat"
-    report = compiled(tmp_path, record_property, *compare)
+    report = compiled("remat", tmp_path, record_property, *compare)
     assert report["printed"].endswith("the cheapest that fits: --config.remat=dots\n")
     result = report["remat"]
     assert [name for name, report in result.items() if report["fits"]] == ["dots", "full"]

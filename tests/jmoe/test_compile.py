@@ -47,16 +47,17 @@ def model_5b():
 CEILINGS = pathlib.Path(__file__).parents[1] / "data" / "ceilings.json"  # what compiled programs cost, by libtpu
 
 
-def run_compile(*flags, xla_flags=""):
+def run_compile(*flags, command=("-m", "jmoe.compile")):
     """jmoe.compile as a process of its own, without the flags of the tests' own XLA."""
-    environment = os.environ | {"JAX_EXEC_TIME_OPTIMIZATION_EFFORT": "-1", "XLA_FLAGS": xla_flags}
-    command = [sys.executable, "-m", "jmoe.compile", *flags]
+    environment = os.environ | {"JAX_EXEC_TIME_OPTIMIZATION_EFFORT": "-1", "XLA_FLAGS": ""}
+    command = [sys.executable, *command, *flags]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
 
 
-def compiled(folder, record, *flags):
+def compiled(name, folder, record, *flags):
+    """The report of jmoe.compile, whose program comes from tests/data/compiled while it is the same."""
     pytest.importorskip("libtpu", reason="SKIPPED: nothing was compiled for a TPU, libtpu (the [tpu] extra) is missing")
-    done = run_compile(*flags, f"--json={folder}/report.json")
+    done = run_compile(*flags, f"--json={folder}/report.json", command=("tests/support/compiled.py", name))
     record("table", f"python -m jmoe.compile {' '.join(flags)}\n{done.stdout}")
     assert done.returncode == 0, done.stdout + done.stderr
     return json.loads((folder / "report.json").read_text()) | {"printed": done.stdout}
@@ -158,7 +159,7 @@ def check(report, config):
 
 def test_a_5b_model_of_32_experts_on_16_chips(tmp_path, record_property):
     config = model_5b()
-    report = compiled(tmp_path, record_property, *FLAGS_5B, "--topology=v5e:4x4")
+    report = compiled("switch", tmp_path, record_property, *FLAGS_5B, "--topology=v5e:4x4")
     assert report["n_total"] > 4.9e9 and 300e6 < report["n_active"] < 700e6
     check(report, config)
     check_ceilings("Switch, 32 experts", report)
@@ -167,7 +168,9 @@ def test_a_5b_model_of_32_experts_on_16_chips(tmp_path, record_property):
 def test_mixtral_on_512_chips(tmp_path, record_property):
     config = mixtral.get_config()
     config.model.attention = "flash"
-    report = compiled(tmp_path, record_property, "--config=configs/mixtral.py", FLASH[0], "--topology=v5p:8x8x8")
+    report = compiled(
+        "mixtral", tmp_path, record_property, "--config=configs/mixtral.py", FLASH[0], "--topology=v5p:8x8x8"
+    )
     billions = [report[name] / 1e9 for name in ("n_active", "n_total")]
     assert billions == pytest.approx([12.88, 46.70], abs=0.005)  # published: 12.9 and 46.7
     check(report, config)
@@ -181,7 +184,7 @@ def test_a_step_for_gpus_that_are_not_here(tmp_path, record_property):
     sizes = "--config.model.d_model=512", "--config.model.n_blocks=4", "--config.model.n_heads=4", "--config.remat=dots"
     mesh = "--config.model.n_experts=8", "--config.mesh.expert=8", "--config.batch_tokens=((0, 65536),)"
     report = compiled(
-        tmp_path, record_property, "--config=configs/joint_moe.py", *FLASH, *sizes, *mesh, "--topology=H100:8"
+        "gpus", tmp_path, record_property, "--config=configs/joint_moe.py", *FLASH, *sizes, *mesh, "--topology=H100:8"
     )
     flops, share = report["flops"], 65_536 // 8
     attention = 7 * 2 * 4 * 512 * 2_048 / 2 * share  # 2 products forward and 5 backward of 4 layers, half of each
@@ -209,7 +212,7 @@ def test_slices_of_whole_cubes_and_axes_of_16_wrap_around(sizes, closed):
     assert wraparounds(sizes) == tuple(axis in closed for axis in "xyz")
 
 
-def test_weights_spread_over_a_cube_of_tpus_are_gathered_and_not_summed():
+def test_weights_spread_over_a_cube_of_tpus_are_gathered_and_not_summed(not_kept):
     """Without the links that close its axes the compiler makes an all-reduce of the all-gather: twice the bytes."""
     pytest.importorskip("libtpu", reason="SKIPPED: nothing was compiled for a TPU, libtpu (the [tpu] extra) is missing")
     placed = mesh_utils.create_device_mesh((64,), topology_devices("v5p:4x4x4"), allow_split_physical_axes=True)
