@@ -32,36 +32,35 @@ KINDS = {
     ),
 }
 SHARED = True, "none"  # the kind that has a shared expert
-NOT_SAID = {"n_shared_experts": 0, "scores": "softmax", "balance": "loss"}  # of architectures without these keys
+
+
+def kind_of(model) -> tuple[bool, str]:
+    """The key of KINDS for a config.model."""
+    return model.n_experts > 1, setting(model, "qk_norm")
 
 
 def check(model) -> None:
     """Raises UserError for a model that no architecture of transformers computes, naming the fields and the flags."""
-    ours = said(model)
-    if needed := {name: value for name, value in (("norm", "rms"), ("final_norm", True)) if ours[name] != value}:
-        raise UserError(
-            " and ".join(f"config.model.{name}={ours[name]!r}" for name in needed)
-            + " has no equal among the architectures of transformers; a model trained with "
-            + " ".join(f"--config.model.{name}={value}" for name, value in needed.items())
-            + " can be exported"
-        )
-    kind = model.n_experts > 1, (qk_norm := setting(model, "qk_norm"))
+    ours, kind = said(model), kind_of(model)
     if kind not in KINDS:
-        raise UserError(f"config.model.qk_norm={qk_norm!r} has no equal among the dense models of transformers")
-    needed = NOT_SAID | ({"n_dense_blocks": 0, "head_dim": 0} if qk_norm == "projection" else {})
-    for name, allowed in needed.items():
-        if ours[name] != allowed and (name, kind) != ("n_shared_experts", SHARED):
-            raise UserError(
-                f"config.model.{name}={ours[name]!r} has no equal among the architectures of transformers that have "
-                f"qk_norm={qk_norm!r}: it must be {allowed!r}"
-            )
+        raise UserError(f"config.model.qk_norm={kind[1]!r} has no equal among the dense models of transformers")
+    needed = {"norm": "rms", "final_norm": True, "scores": "softmax", "balance": "loss"}
+    needed |= {"n_shared_experts": 0} if kind != SHARED else {}
+    needed |= {"n_dense_blocks": 0, "head_dim": 0} if kind[1] == "projection" else {}
+    if wrong := {name: value for name, value in needed.items() if ours[name] != value}:
+        fields = " and ".join(f"config.model.{name}={ours[name]!r}" for name in wrong)
+        flags = " ".join(f"--config.model.{name}={value}" for name, value in wrong.items())
+        raise UserError(
+            f"{fields} has no equal among the architectures of transformers that have qk_norm={kind[1]!r}; a model "
+            f"trained with {flags} can be exported"
+        )
 
 
 def said(model) -> dict:
     """The fields of config.model that say what a model computes, equal for all that compute the same: n_kv_heads and
     head_dim are 0 if they follow from others, d_expert is 0 if d_ff is the width of all layers."""
     names = ("d_model", "n_blocks", "n_heads", "vocab_size", "n_experts", "rope_base", "final_norm")
-    others = ("qk_norm", "tied_embeddings", "norm", "top_k", "n_dense_blocks", *NOT_SAID)
+    others = ("qk_norm", "tied_embeddings", "norm", "top_k", "n_dense_blocks", "n_shared_experts", "scores", "balance")
     fields = {name: model[name] for name in names} | {name: setting(model, name) for name in others}
     n_heads, n_kv_heads, head_dim = weights.heads(model)
     fields["n_kv_heads"] = n_kv_heads if n_kv_heads != n_heads else 0
@@ -76,7 +75,7 @@ def config_json(model, seq_len: int) -> dict:
     """config.json of `model` but for the dtype and the tokenizer's ids. UserError for what `check` refuses."""
     check(model)
     n_heads, n_kv_heads, head_dim = weights.heads(model)
-    kind, also, _ = KINDS[model.n_experts > 1, setting(model, "qk_norm")]
+    kind, also, _ = KINDS[kind_of(model)]
     values = {
         "architectures": [f"{kind.title().replace('_', '')}ForCausalLM"],
         "model_type": kind,

@@ -16,110 +16,89 @@ from etils import epath
 from jmoe.config import weights
 from jmoe.config.fields import setting
 from jmoe.errors import UserError
-from jmoe.exchange.layout import SHARED, SHARED_FF
+from jmoe.exchange.layout import SHARED, SHARED_FF, kind_of
 
 PART_BYTES = 2 * 2**30
+DOUBLED = "shared_expert.down_proj.weight"
 
 
-def _places(model):
-    """(name in transformers, our weight, index into it) of every tensor; a weight of the blocks is (stack, name)."""
-    yield "model.embed_tokens.weight", "embed", ()
+def _views(params: dict, model):
+    """(name in transformers, our weight as a view of the shape that it has there) of each weight in a tree of ours."""
+    yield "model.embed_tokens.weight", params["embed"]
     layer = 0
     for stack, n_blocks in weights.stacks(model).items():
-        table = weights.table(model)[stack]
         for i in range(n_blocks):
-            prefix = f"model.layers.{layer}"
-            for name, ours, index in _places_of_block(model, table):
-                yield f"{prefix}.{name}.weight", (stack, ours), (i, *index)
+            block = {name: weight[i] for name, weight in params[stack].items()}
+            for name, view in _views_of_block(block, model):
+                yield f"model.layers.{layer}.{name}.weight", view
             layer += 1
-    yield "model.norm.weight", "final_norm", ()
-    if "head" in weights.table(model):
-        yield "lm_head.weight", "head", ()
+    yield "model.norm.weight", params["final_norm"]
+    if "head" in params:
+        yield "lm_head.weight", params["head"].T
 
 
-def _places_of_block(model, table):
-    """The same for one block whose weights are `table`, with names inside of the block."""
-    yield "input_layernorm", "attention_norm", ()
-    names = {"q": ("q",), "kv": ("k", "v"), "qkv": ("q", "k", "v")}
-    for ours in [name for name in names if name in table]:
-        for i, name in enumerate(names[ours]):
-            yield f"self_attn.{name}_proj", ours, (slice(None), i)
-    for name in [name for name in ("q_norm", "k_norm") if name in table]:
-        yield f"self_attn.{name}", name, ()
-    yield "self_attn.o_proj", "out", ()
-    yield "post_attention_layernorm", "mlp_norm", ()
-    if "router" in table:
-        yield "mlp.gate", "router", ()
+def _views_of_block(block: dict, model):
+    """The same for one block, with names inside of the block."""
+    d = model.d_model
+    yield "input_layernorm", block["attention_norm"]
+    for ours in [name for name in ("q", "kv", "qkv") if name in block]:
+        for i, name in enumerate(ours):
+            yield f"self_attn.{name}_proj", block[ours][:, i].reshape(d, -1).T
+    for name in [name for name in ("q_norm", "k_norm") if name in block]:
+        yield f"self_attn.{name}", block[name].reshape(-1)
+    yield "self_attn.o_proj", block["out"].reshape(-1, d).T
+    yield "post_attention_layernorm", block["mlp_norm"]
+    if "router" in block:
+        yield "mlp.gate", block["router"].T
     for name in ("gate", "up", "down"):
-        if f"shared_{name}" in table:
-            yield f"mlp.shared_expert.{name}_proj", f"shared_{name}", ()
-        if "router" not in table:
-            yield f"mlp.{name}_proj", name, ()
-        for expert in range(model.n_experts) if "router" in table else ():
-            yield f"mlp.experts.{expert}.{name}_proj", name, (expert,)
+        if f"shared_{name}" in block:
+            yield f"mlp.shared_expert.{name}_proj", block[f"shared_{name}"].T
+        if "router" not in block:
+            yield f"mlp.{name}_proj", block[name].T
+        for expert in range(model.n_experts) if "router" in block else ():
+            yield f"mlp.experts.{expert}.{name}_proj", block[name][expert].T
 
 
-def _ours(params: dict, place):
-    """The weight of a place in our tree."""
-    return params[place] if isinstance(place, str) else params[place[0]][place[1]]
-
-
-def _theirs(weight, place, d_model: int):
-    """One of our weights as transformers has it: a matrix [out, in], whose heads are not an axis of their own."""
-    name = place if isinstance(place, str) else place[1]
-    if name == "embed":
-        return weight
-    if name.endswith("_norm"):
-        return weight.reshape(-1)
-    weight = weight * 2 if "shared_down" in place else weight  # its gate, sigmoid(0), halves it
-    into_heads = name in ("q", "kv", "qkv")
-    return weight.reshape((-1, d_model) if name == "out" else (d_model, -1) if into_heads else weight.shape).T
-
-
-def _with_shared_expert(model):
-    """The layers in which the architecture has a shared expert."""
-    kind = model.n_experts > 1, setting(model, "qk_norm")
-    return range(setting(model, "n_dense_blocks"), model.n_blocks) if kind == SHARED else ()
+def _zeros(model):
+    """(name, shape) of the tensors of shared experts that are zeros: the gates, and all of those that we have not."""
+    shapes = {"_gate": (1, model.d_model)}
+    if not setting(model, "n_shared_experts"):
+        into = (SHARED_FF, model.d_model)
+        shapes = {".gate_proj": into, ".up_proj": into, ".down_proj": into[::-1]} | shapes
+    for layer in range(setting(model, "n_dense_blocks"), model.n_blocks) if kind_of(model) == SHARED else ():
+        for name, shape in shapes.items():
+            yield f"model.layers.{layer}.mlp.shared_expert{name}.weight", shape
 
 
 def tensors(params: dict, model):
     """(name, array) of each tensor of transformers, from our tree of NumPy arrays; one at a time."""
-    d = model.d_model
-    for name, place, index in _places(model):
-        yield name, _theirs(_ours(params, place)[index], place, d)
-    for layer in _with_shared_expert(model):
-        prefix = f"model.layers.{layer}.mlp.shared_expert"
-        none = (("gate", (SHARED_FF, d)), ("up", (SHARED_FF, d)), ("down", (d, SHARED_FF)))
-        for theirs, shape in () if setting(model, "n_shared_experts") else none:
-            yield f"{prefix}.{theirs}_proj.weight", np.zeros(shape, np.float32)
-        yield f"{prefix}_gate.weight", np.zeros((1, d), np.float32)
+    for name, ours in _views(params, model):
+        yield name, ours * 2 if name.endswith(DOUBLED) else ours
+    for name, shape in _zeros(model):
+        yield name, np.zeros(shape, np.float32)
 
 
 def params(read, model) -> dict:
     """Our tree in float32. `read` gives the tensor of a name in transformers, or None; `model` is config.model, or a
     ConfigDict of model_fields. UserError where a tensor is missing or of another shape, or a shared expert has a gate,
     or an output where we have none."""
-    table = weights.table(model)
+    table, stacks = weights.table(model), weights.stacks(model)
     empty = lambda weight, *lead: np.zeros((*lead, *weight.shape), np.float32)
-    stacks = weights.stacks(model)
     tree = {name: empty(weight) for name, weight in table.items() if name not in stacks}
     for stack, n_blocks in stacks.items():
         tree[stack] = {name: empty(weight, n_blocks) for name, weight in table[stack].items()}
-    for name, place, index in _places(model):
-        target, array = _ours(tree, place)[index], read(name)
+    for name, ours in _views(tree, model):
+        array = read(name)
         if array is None and name == "lm_head.weight":
             array = read("model.embed_tokens.weight")  # tied
         if array is None:
             raise UserError(f"the tensor {name} is missing")
-        needed = _theirs(target, place, model.d_model).shape
-        if array.shape != needed:
-            raise UserError(f"the tensor {name} has shape {array.shape}; its config.json says {needed}")
-        array = array.T if array.ndim == 2 and place != "embed" else array
-        _ours(tree, place)[index] = array.reshape(target.shape) / (2 if "shared_down" in place else 1)
-    must_be_zero = "_gate" if setting(model, "n_shared_experts") else ".down_proj"
-    for layer in _with_shared_expert(model):
-        name = f"model.layers.{layer}.mlp.shared_expert{must_be_zero}.weight"
-        if (array := read(name)) is not None and np.any(array):
+        if array.shape != ours.shape:
+            raise UserError(f"the tensor {name} has shape {array.shape}; its config.json says {ours.shape}")
+        ours[...] = array / 2 if name.endswith(DOUBLED) else array
+    for name, _ in _zeros(model):
+        matters = setting(model, "n_shared_experts") or ".down_proj" in name  # if that is zero, so is the output
+        if matters and (array := read(name)) is not None and np.any(array):
             raise UserError(f"the tensor {name} is not zero: a shared expert of jmoe's has no gate")
     return tree
 
