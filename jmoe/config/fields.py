@@ -109,12 +109,6 @@ def record_of(config) -> dict:
     return record
 
 
-def neutral(config):
-    """Sets each field that has a neutral value to that value, as a record that lacks it means; returns `config`."""
-    config.update_from_flattened_dict(NEUTRAL)
-    return config
-
-
 def differences(old: dict, new: dict) -> list[str]:
     """Where two records differ in fields that a later start must not change: the old and the new value of each."""
     old, new = flat(old), flat(new)
