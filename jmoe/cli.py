@@ -22,7 +22,7 @@ from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
 
 from jmoe import startup
-from jmoe.config import shipped
+from jmoe.config import fields
 from jmoe.errors import UNAVAILABLE, Failure, Interrupted, Unavailable, UserError
 from jmoe.packages import missing_package
 
@@ -104,8 +104,6 @@ def _help(module, config_sections) -> None:
         flags.FLAGS.register_key_flag_for_module(name, flags.FLAGS["config"])
     said = f"{module.__doc__}\n{flags.FLAGS.module_help(name)}"
     if config_sections is not None:
-        from jmoe.config import fields
-
         path = _config_path(sys.argv) or "configs/joint_moe.py"
         said += "\n\n" + fields.describe(path, config_in(path), config_sections)
     try:
@@ -120,7 +118,7 @@ NONE = re.compile(r"--?config\.([\w.]+)=None")
 
 def installed(path: str) -> str:
     """`path`; for configs/... that is not in the current folder, the path of the file that came with this package."""
-    beside = shipped.ROOT / path
+    beside = fields.ROOT / path
     return str(beside) if path.startswith("configs/") and not os.path.exists(path) and beside.exists() else path
 
 
@@ -202,9 +200,15 @@ def load_module(path: str, what: str):
     path = installed(path)
     if not path.endswith(".py") or not os.path.isfile(path):
         raise UserError(f"{what}: {path!r} is no Python file")
-    shipped.importable()
+    # its imports of configs.NAME find the user's own, else ours
+    if str(fields.ROOT) not in sys.path:
+        sys.path.append(str(fields.ROOT))
+    import configs
+
+    if str(fields.ROOT / "configs") not in configs.__path__:
+        configs.__path__.append(str(fields.ROOT / "configs"))
     name = "file_" + hashlib.sha256(os.fsencode(path)).hexdigest()[:8]
-    return call(shipped.module_of, path, name, name=f"{what}: {path}")
+    return call(fields.module_of, path, name, name=f"{what}: {path}")
 
 
 def call(function, *args, name: str):

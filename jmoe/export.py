@@ -15,22 +15,25 @@ import pathlib
 import subprocess
 import sys
 
+import ml_dtypes
+import numpy as np
 from absl import flags
+from etils import epath
 
-from jmoe import cli
+from jmoe import cli, exchange
 from jmoe.config import counts
 from jmoe.config.fields import columns, setting
 from jmoe.errors import UserError
-from jmoe.exchange import layout, tensors
 from jmoe.run import saved
 from jmoe.storage import files as storage
 from jmoe.text.tokenizer import Tokenizer
 
-CARD = pathlib.Path(layout.__file__).with_name("card.md")
+CARD = pathlib.Path(__file__).with_name("card.md")
 MIXTURE = (
     ": in each layer a router sends a token to {} of {} experts, and the output of each is multiplied by the "
     "router's probability. No token is dropped"
 )
+PART_BYTES = 2 * 2**30  # of a file of tensors
 
 
 def main(_):
@@ -50,8 +53,8 @@ def export(workdir, out, segment=None, step=None, dtype="float32", tokenizer=Non
     workdir, out = storage.absolute(workdir), storage.absolute(out)
     if out.exists() and any(out.iterdir()):
         raise UserError(f"--out={out} is not empty")
-    folder, record, config, params = saved.on_host(workdir, segment, step, layout.check)
-    values = layout.config_json(config.model, config.data.seq_len)
+    folder, record, config, params = saved.on_host(workdir, segment, step, exchange.check)
+    values = exchange.config_json(config.model, config.data.seq_len)
     made = saved.tokenizer_of(config, tokenizer)
     result = storage.read_sealed(folder.parent.parent / "result.json")
     if result and result["n_tokens"] != record["n_tokens"]:
@@ -62,9 +65,36 @@ def export(workdir, out, segment=None, step=None, dtype="float32", tokenizer=Non
         "generation_config.json": json.dumps(ids, indent=2),
         "config.json": json.dumps(values | ids | {"torch_dtype": dtype}, indent=2),
     }
-    tensors.write(out, dict(tensors.tensors(params, config.model)), dtype)
+    write(out, dict(exchange.tensors(params, config.model)), dtype)
     for name, text in texts.items():
         storage.write_whole(out / name, text)
+
+
+def write(folder: epath.Path, tensors: dict, dtype: str) -> None:
+    """Writes NumPy arrays by name, as float32 or bfloat16: one safetensors file, or parts and an index beside them."""
+    from safetensors import numpy as safetensors
+
+    dtype = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+    parts, room = [], 0
+    for name, array in tensors.items():
+        n_bytes = array.size * dtype.itemsize
+        if n_bytes > room:
+            parts.append([])
+            room = PART_BYTES
+        parts[-1].append(name)
+        room -= n_bytes
+    files = [f"model-{i:05}-of-{len(parts):05}.safetensors" for i in range(1, len(parts) + 1)]
+    files = files if len(parts) > 1 else ["model.safetensors"]
+    folder.mkdir(parents=True, exist_ok=True)
+    for file, names in zip(files, parts):
+        part = {name: np.ascontiguousarray(tensors[name], dtype) for name in names}
+        (folder / file).write_bytes(safetensors.save(part, {"format": "pt"}))
+    if len(parts) > 1:
+        index = {
+            "metadata": {"total_size": sum(array.size for array in tensors.values()) * dtype.itemsize},
+            "weight_map": {name: file for file, names in zip(files, parts) for name in names},
+        }
+        (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2))
 
 
 def tokenizer_files(made: Tokenizer, seq_len: int) -> dict[str, str]:

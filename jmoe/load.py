@@ -18,10 +18,9 @@ import ml_collections
 from absl import flags
 from etils import epath
 
-from jmoe import cli
+from jmoe import cli, exchange
 from jmoe.config.check import check_config
 from jmoe.errors import UserError
-from jmoe.exchange import layout, tensors
 from jmoe.model import sharding
 from jmoe.model.decoder import init_params
 from jmoe.run import checkpoint, processes
@@ -51,18 +50,18 @@ def load(path: str, config, workdir: str | epath.Path) -> None:
     if steps := checkpoint.steps_in(workdir / "trunk" / "checkpoints"):
         raise UserError(f"--workdir={workdir} has checkpoints already, of steps {', '.join(map(str, steps))}")
     values, files = _files(path)
-    fields = layout.model_fields(values)
+    fields = exchange.model_fields(values)
     dense = fields["n_experts"] == 1 < config.model.n_experts
-    ours = layout.said(config.model)
+    ours = exchange.said(config.model)
     if not ours["tied_embeddings"]:  # an untied head may start as the embedding
         fields["tied_embeddings"] = False
     free = ("n_experts", "top_k", "normalize_gates") if dense else ()
     if wrong := {name: value for name, value in fields.items() if ours[name] != value and name not in free}:
         needed = " ".join(f"--config.model.{name}={value}" for name, value in sorted(wrong.items()))
         raise UserError(f"--config is of another model than --from={path}: that one needs {needed}")
-    params = tensors.params(tensors.reader(files), ml_collections.ConfigDict(fields))
+    params = exchange.params(exchange.reader(files), ml_collections.ConfigDict(fields))
     if dense:
-        params = tensors.upcycled(params, jax.device_get(init_params(config)))
+        params = exchange.upcycled(params, jax.device_get(init_params(config)))
     digest = hashlib.sha256()
     for file in files:
         with open(file, "rb") as opened:

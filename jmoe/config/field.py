@@ -7,20 +7,11 @@ from collections.abc import Callable
 
 from ml_collections import ConfigDict
 
-
-class Mark(enum.Flag):
-    """FREE: a later start of the same run may change the field: it sets where and how long to train, not what each step
-      computes.
-    COLUMN: a field that a run's result holds unless it is neutral.
-    NEUTRAL: the default changes nothing, and a record and a job's name leave it out. Fields added after the first runs
-      are so, or have another neutral value, so that older records and names stay as they are.
-    """
-
-    FREE = enum.auto()
-    COLUMN = enum.auto()
-    NEUTRAL = enum.auto()
-
-
+# FREE: a later start of the same run may change the field: where and how long to train, not what each step computes.
+# COLUMN: a field that a run's result holds unless it is neutral.
+# NEUTRAL: the default changes nothing, and a record and a job's name leave it out. Fields added after the first runs
+# are so, or have another neutral value, so that older records and names stay as they are.
+Mark = enum.Flag("Mark", "FREE COLUMN NEUTRAL")
 NONE, (FREE, COLUMN, NEUTRAL) = Mark(0), Mark
 
 

@@ -5,14 +5,28 @@ The record of a run and the name of a job hold its config without the fields at 
 
 import difflib
 import functools
+import importlib.util
 import json
+import pathlib
 import textwrap
 
-from jmoe.config import shipped
 from jmoe.errors import UserError
 
+PACKAGE = pathlib.Path(__file__).parents[1]
+# where configs/ lies: beside this package in a checkout, inside of it in a wheel, where it shadows nobody's own
+ROOT = next(root for root in (PACKAGE.parent, PACKAGE / "shipped") if (root / "configs" / "joint_moe.py").exists())
+
+
+def module_of(path, name: str):
+    """The Python file `path` as a module of that name, which no import finds."""
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 # of the recipe that came with this package, whatever the name `configs` means to the user
-FIELDS = shipped.module_of(shipped.ROOT / "configs" / "joint_moe.py", "jmoe_recipe").FIELDS
+FIELDS = module_of(ROOT / "configs" / "joint_moe.py", "jmoe_recipe").FIELDS
 FREE_SECTIONS = ("chip", "mesh")  # their fields are free even if only another version of this table knows them
 COLUMNS = {  # field: column of results
     name: name.removeprefix("model.").removesuffix(".name") for name, field in FIELDS.items() if field.column
@@ -93,12 +107,6 @@ def record_of(config) -> dict:
             *sections, last = name.split(".")
             functools.reduce(lambda part, section: part.setdefault(section, {}), sections, record)[last] = value
     return record
-
-
-def neutral(config):
-    """Sets each field that has a neutral value to that value, as a record that lacks it means; returns `config`."""
-    config.update_from_flattened_dict(NEUTRAL)
-    return config
 
 
 def differences(old: dict, new: dict) -> list[str]:

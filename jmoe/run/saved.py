@@ -10,7 +10,7 @@ import jax
 from etils import epath
 
 from jmoe.config.field import default
-from jmoe.config.fields import FIELDS, neutral
+from jmoe.config.fields import FIELDS, NEUTRAL
 from jmoe.errors import Damaged, UserError
 from jmoe.model import sharding
 from jmoe.run import checkpoint
@@ -59,7 +59,8 @@ def read(folder: epath.Path, change=lambda config: config, devices=None) -> tupl
     """
     try:
         record = checkpoint.read_record(folder)
-        config = neutral(default(FIELDS))  # for fields that the record leaves out
+        config = default(FIELDS)
+        config.update_from_flattened_dict(NEUTRAL)  # what the fields are that the record leaves out
         config.update({name: value for name, value in record["config"].items() if name != "mesh"})
         config.data.fingerprint = record["corpus_fingerprint"]
         config = change(config)

@@ -11,32 +11,29 @@ import zlib
 
 import numpy as np
 
+from jmoe.config.field import TEXT, integer
 from jmoe.storage.files import sealed
 
 SPLITS = ("train", "validation")
 
 
-def _count(most: int = 2**62):
-    return lambda x: type(x) is int and 1 <= x <= most, "a whole number from 1 on"
-
-
 def _text(pattern: str, words: str = ""):
-    return lambda x: isinstance(x, str) and bool(re.fullmatch(pattern, x)), words or f"of the form {pattern}"
+    return words or f"of the form {pattern}", lambda x: isinstance(x, str) and bool(re.fullmatch(pattern, x))
 
 
-# What an entry may be: a test of its value, and words for people.
-OBJECT = lambda x: isinstance(x, dict), "an object"
-FILES = lambda x: isinstance(x, list) and bool(x), "a list of files"
-STRING = lambda x: isinstance(x, str), "a string"
+# What an entry may be: words for people, and a test of its value.
+OBJECT = "an object", lambda x: isinstance(x, dict)
+FILES = "a list of files", lambda x: isinstance(x, list) and bool(x)
+COUNT = integer(1, 2**62)
 SHA256 = _text("[0-9a-f]{64}")
 SHARD_NAME = _text(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}\.bin", "the bare name of a .bin file")
 ENTRIES = {
     "fingerprint": _text("[0-9a-f]{16}"),
-    "tokenizer.name": STRING,
-    "tokenizer.sha256": STRING,
-    "tokenizer.vocab_size": _count(2**31),
-    "source.inputs": STRING,
-    **{f"{what}.{split}": _count() for what in ("documents", "tokens", "bytes") for split in SPLITS},
+    "tokenizer.name": TEXT,
+    "tokenizer.sha256": TEXT,
+    "tokenizer.vocab_size": integer(1, 2**31),
+    "source.inputs": TEXT,
+    **{f"{what}.{split}": COUNT for what in ("documents", "tokens", "bytes") for split in SPLITS},
     **{f"shards.{split}": FILES for split in SPLITS},
 }
 
@@ -58,12 +55,12 @@ def parse(text: str) -> dict:
         for i, shard in enumerate(manifest["shards"][split]):
             where = f"shards.{split}[{i}]"
             _check(where, shard, OBJECT)
-            for entry, kind in (("file", SHARD_NAME), ("sha256", SHA256), ("tokens", _count())):
+            for entry, kind in (("file", SHARD_NAME), ("sha256", SHA256), ("tokens", COUNT)):
                 _check(f"{where}.{entry}", shard.get(entry), kind)
-            _check(f"{where}.file", shard["file"], (lambda x: x not in names, "named once"))
+            _check(f"{where}.file", shard["file"], ("named once", lambda x: x not in names))
             names.add(shard["file"])
         total = sum(shard["tokens"] for shard in manifest["shards"][split])
-        _check(f"tokens.{split}", manifest["tokens"][split], (lambda x: x == total, f"its shards' {total}"))
+        _check(f"tokens.{split}", manifest["tokens"][split], (f"its shards' {total}", lambda x: x == total))
     token_bytes(manifest)
     return manifest
 
@@ -85,7 +82,7 @@ def token_bytes(manifest: dict) -> np.ndarray:
     if "token_bytes" not in manifest:
         return np.full(vocab_size, manifest["bytes"]["validation"] / manifest["tokens"]["validation"])
     packed = manifest["token_bytes"]
-    _check("token_bytes", packed, STRING)
+    _check("token_bytes", packed, TEXT)
     try:
         inflate = zlib.decompressobj()
         content = inflate.decompress(base64.b64decode(packed, validate=True), 4 * vocab_size + 1)
@@ -93,11 +90,11 @@ def token_bytes(manifest: dict) -> np.ndarray:
     except (ValueError, zlib.error):
         lengths = np.empty(0)
     good = len(lengths) == vocab_size and np.isfinite(lengths).all() and (lengths >= 0).all()
-    _check("token_bytes", packed[:20], (lambda _: good, f"a table of {vocab_size} packed numbers"))
+    _check("token_bytes", packed[:20], (f"a table of {vocab_size} packed numbers", lambda _: good))
     return lengths
 
 
 def _check(name: str, value, kind) -> None:
-    holds, words = kind
+    words, holds = kind
     if not holds(value):
         raise ValueError(f"{name} is {repr(value)[:80]} and must be {words}")

@@ -180,7 +180,7 @@ def _write(units, paths, data, tokenizer, folder, shard_tokens) -> dict:
         "bytes": n_bytes,
         "skipped": sum(int(_member(path, "n_skipped")) for path in paths),
         "token_bytes": manifest_lib.pack(_token_bytes(of_token, tokenizer, n_bytes["validation"])),
-        "shards": {split: writers[split].close() for split in SPLITS},
+        "shards": {split: writers[split].written() for split in SPLITS},
     }
 
 
@@ -225,31 +225,26 @@ class _Shards:
     """Writes the tokens of one split, whose documents have `sizes`, `shard_tokens` to a file."""
 
     def __init__(self, folder: pathlib.Path, split: str, sizes: np.ndarray, shard_tokens: int):
-        self._folder, self._split, self._shard_tokens = folder, split, shard_tokens
-        self._n_documents = np.bincount((np.cumsum(sizes) - 1) // shard_tokens).tolist()  # that end in each shard
-        self._shards, self._file = [], None
+        n_documents = np.bincount((np.cumsum(sizes) - 1) // shard_tokens).tolist()  # that end in each shard
+        names = [f"{split}-{i:05}.bin" for i in range(len(n_documents))]
+        self._shards = [{"file": name, "documents": n, "tokens": 0} for name, n in zip(names, n_documents)]
+        self._hashes = [hashlib.sha256() for _ in names]
+        self._folder, self._shard_tokens, self._n_tokens = folder, shard_tokens, 0
 
     def append(self, tokens: np.ndarray) -> None:
         while len(tokens):
-            if self._file is None:
-                i, name = len(self._shards), f"{self._split}-{len(self._shards):05}.bin"
-                self._file, self._sha256 = open(self._folder / name, "wb"), hashlib.sha256()
-                self._shards.append({"file": name, "documents": self._n_documents[i], "tokens": 0})
-            shard = self._shards[-1]
-            part = tokens[: self._shard_tokens - shard["tokens"]]
-            self._file.write(part.data)
-            self._sha256.update(part.data)
-            shard["tokens"] += len(part)
-            tokens = tokens[len(part) :]
-            if shard["tokens"] == self._shard_tokens:
-                self.close()
+            i, n_held = divmod(self._n_tokens, self._shard_tokens)
+            part, tokens = np.split(tokens, [self._shard_tokens - n_held])
+            with open(self._folder / self._shards[i]["file"], "ab") as file:
+                file.write(part.data)
+            self._hashes[i].update(part.data)
+            self._shards[i]["tokens"] += len(part)
+            self._n_tokens += len(part)
 
-    def close(self) -> list[dict]:
-        """Ends the open file; returns the file, documents, tokens and sha256 of each."""
-        if self._file:
-            self._file.flush()
-            os.fsync(self._file.fileno())
-            self._file.close()
-            self._shards[-1]["sha256"] = self._sha256.hexdigest()
-            self._file = None
+    def written(self) -> list[dict]:
+        """The file, documents, tokens and sha256 of each shard, once all are on the disk."""
+        for shard, digest in zip(self._shards, self._hashes):
+            with open(self._folder / shard["file"], "rb") as file:
+                os.fsync(file.fileno())
+            shard["sha256"] = digest.hexdigest()
         return self._shards

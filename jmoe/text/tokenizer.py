@@ -247,14 +247,12 @@ def _tokenizer_json(path: str, end_of_text: str) -> Tokenizer:
     for token in settings.get("added_tokens") or ():
         if token["content"] == ends[0]:
             token["special"] = True  # only special tokens can be encoded as ordinary text
-    encoder = tokenizers.Tokenizer.from_str(json.dumps(settings))
+    if '"ByteLevel"' in json.dumps(settings.get("pre_tokenizer")) and not settings.get("decoder"):
+        settings["decoder"] = json.loads(tokenizers.decoders.ByteLevel().__getstate__())
+    made = json.dumps(settings | {"truncation": None, "padding": None}, ensure_ascii=False)
+    encoder = tokenizers.Tokenizer.from_str(made)
     encoder.encode_special_tokens = True
-    encoder.no_truncation()
-    encoder.no_padding()
     encode = lambda text: np.array(encoder.encode_batch_fast([text], add_special_tokens=False)[0].ids, np.uint32)
     sha256 = hashlib.sha256(content).hexdigest()
     rules = f"tokenizer.json {sha256[:16]}, end-of-text {end}, parts of {PART}"
-    if '"ByteLevel"' in json.dumps(settings.get("pre_tokenizer")) and not settings.get("decoder"):
-        settings["decoder"] = json.loads(tokenizers.decoders.ByteLevel().__getstate__())
-    as_json = lambda: json.dumps(settings | {"truncation": None, "padding": None}, ensure_ascii=False)
-    return Tokenizer(pathlib.Path(path).name, rules, vocab_size, end, sha256, encode, as_json)
+    return Tokenizer(pathlib.Path(path).name, rules, vocab_size, end, sha256, encode, lambda: made)

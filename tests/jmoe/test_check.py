@@ -8,9 +8,9 @@ import helpers
 import pytest
 
 from configs import deepseek_v3_like, fine_grained, joint_moe, mixtral, olmoe, quickstart, qwen3_moe
+from jmoe import exchange
 from jmoe.config import check, fields
 from jmoe.errors import UserError
-from jmoe.exchange import layout
 from jmoe.run import record as record_lib
 from jmoe.run.schedule import Schedule
 from launch import jobs
@@ -105,7 +105,7 @@ def test_a_model_without_an_equal_in_transformers_is_not_exported(n_experts, qk_
     model.update(dict(n_experts=n_experts, norm="rms", qk_norm=qk_norm) | change)
     ((name, value),) = change.items()
     with pytest.raises(UserError, match=rf"config.model.{name}={value!r} has no equal among"):
-        layout.check(model)
+        exchange.check(model)
 
 
 @pytest.mark.parametrize(
@@ -115,17 +115,17 @@ def test_the_refusal_names_the_flag_of_a_model_that_can_be_exported(change, flag
     model = quickstart.get_config().model
     model.update(dict(n_experts=8, norm="rms") | change)
     with pytest.raises(UserError, match=rf"has no equal among .* trained with --config.model.{flag} can be exported$"):
-        layout.check(model)
+        exchange.check(model)
 
 
 @pytest.mark.parametrize("config", [olmoe, qwen3_moe])
 def test_a_config_of_transformers_says_the_model_again(config):
     model = config.get_config().model
-    written = layout.config_json(model, 4_096)
-    assert layout.model_fields(json.loads(json.dumps(written))) == layout.said(model)
+    written = exchange.config_json(model, 4_096)
+    assert exchange.model_fields(json.loads(json.dumps(written))) == exchange.said(model)
     assert written["model_type"] == config.__name__.rpartition(".")[2]
     with pytest.raises(UserError, match="num_experts is missing"):
-        layout.model_fields({name: value for name, value in written.items() if name != "num_experts"})
+        exchange.model_fields({name: value for name, value in written.items() if name != "num_experts"})
 
 
 def test_none_is_a_value_that_a_flag_can_give(tmp_path):

@@ -64,7 +64,7 @@ def should_hold():
         "planner/*.css",
         "planner/*.html",
         "planner/*.js",
-        "exchange/card.md",
+        "card.md",
         "shape/*.json",
         "jobset.yaml",
     )
