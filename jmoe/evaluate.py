@@ -84,8 +84,8 @@ def evaluate(workdir: str | epath.Path, segment: str | None = None, step: int | 
     }
 
 
-def for_text(config, overrides: dict):
-    """The config of a checkpoint for the devices and the text of this evaluation."""
+def for_text(config, overrides: dict) -> None:
+    """Sets the config of a checkpoint for the devices and the text of this evaluation."""
     # only the run's own text must have the run's fingerprint
     other_text = {name for name in overrides if section(name) == "data"} - {"data.seq_len", "data.validation_tokens"}
     config.data.fingerprint = "" if other_text else config.data.fingerprint
@@ -97,7 +97,7 @@ def for_text(config, overrides: dict):
     # the loss does not depend on the batch size, which must only divide over the devices
     unit = math.lcm(config.data.seq_len, config.model.group_tokens) * jax.device_count()
     config.batch_tokens = ((0, -(-config.batch_tokens[0][1] // unit) * unit),)
-    return config.lock()
+    config.lock()
 
 
 if __name__ == "__main__":

@@ -50,9 +50,9 @@ def find(workdir: epath.Path, segment: str | None, step: int | None) -> epath.Pa
     return workdir / segment / "checkpoints" / str(steps[segment][-1] if step is None else step)
 
 
-def read(folder: epath.Path, change=lambda config: config, devices=None) -> tuple:
+def read(folder: epath.Path, change=lambda config: None, devices=None) -> tuple:
     """(record, config, mesh, parameters) of a checkpoint. The config is the one that it was trained with but for the
-    mesh, as `change` returns it before the parameters are read; its mesh is over `devices`, by default all.
+    mesh, as `change` leaves it before the parameters are read; its mesh is over `devices`, by default all.
 
     UserError where the checkpoint is of another program, or damaged: it names the one before, which is not taken
     unasked, since only the trainer comes to the same end from there.
@@ -62,7 +62,7 @@ def read(folder: epath.Path, change=lambda config: config, devices=None) -> tupl
         config = neutral(default(FIELDS))  # for fields that the record leaves out
         config.update({name: value for name, value in record["config"].items() if name != "mesh"})
         config.data.fingerprint = record["corpus_fingerprint"]
-        config = change(config)
+        change(config)
         mesh = sharding.make_mesh(config, devices)
         with jax.set_mesh(mesh):
             params, _ = abstract_state(config, mesh)
@@ -79,13 +79,8 @@ def on_host(workdir: epath.Path, segment: str | None, step: int | None, check=la
 
     UserError for no such segment or step, as `read`, or as `check` of config.model, before the parameters are read.
     """
-
-    def checked(config):
-        check(config.model)
-        return config
-
     folder = find(workdir, segment, step)
-    record, config, _, params = read(folder, checked, jax.devices()[:1])
+    record, config, _, params = read(folder, lambda config: check(config.model), jax.devices()[:1])
     return folder, record, config, jax.device_get(params)
 
 
