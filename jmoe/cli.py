@@ -23,8 +23,7 @@ from ml_collections import ConfigDict, config_flags
 
 from jmoe import startup
 from jmoe.config import shipped
-from jmoe.errors import UNAVAILABLE, Failure, Interrupted, Unavailable, UserError
-from jmoe.packages import missing_package
+from jmoe.errors import UNAVAILABLE, Failure, Interrupted, Unavailable, UserError, missing_package
 
 flags.disclaim_key_flags()  # --help lists those that are defined here as the command's own
 
