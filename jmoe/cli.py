@@ -248,7 +248,7 @@ def define_config(required: bool = True) -> None:
 
 
 def define_checkpoint() -> None:
-    """Defines --workdir, --segment and --step, which choose a checkpoint as saved.find does."""
+    """Defines --workdir, --segment and --step, which choose a checkpoint as checkpoint.find does."""
     flags.DEFINE_string("workdir", None, "Directory of the run, local or gs://.", required=True)
     flags.DEFINE_string("segment", None, "trunk or branch-N. Default: the last branch that has a checkpoint.")
     flags.DEFINE_integer("step", None, "Step of the checkpoint. Default: the newest.")

@@ -27,7 +27,7 @@ from jmoe.config.check import check_config
 from jmoe.config.field import default
 from jmoe.config.fields import FIELDS, section
 from jmoe.errors import UserError
-from jmoe.run import processes, saved
+from jmoe.run import checkpoint, processes
 from jmoe.run.step import make_eval_step, mean_losses
 from jmoe.storage import files as storage
 from jmoe.text import supply
@@ -61,8 +61,8 @@ def evaluate(workdir: str | epath.Path, segment: str | None = None, step: int | 
     overrides = dict(overrides)
     if own := [name for name in overrides if section(name) not in SECTIONS]:
         raise UserError(f"--config.{own[0]} is the checkpoint's own; only config.data and config.mesh can be set here")
-    folder = saved.find(storage.absolute(workdir), segment, step)
-    record, config, mesh, params = saved.read(folder, lambda config: for_text(config, overrides))
+    folder = checkpoint.find(storage.absolute(workdir), segment, step)
+    record, config, mesh, params = checkpoint.read(folder, lambda config: for_text(config, overrides))
     corpus = load_corpus(config.data, config.model.vocab_size)
     if warning := supply.check_held_out(corpus, config):
         processes.log(warning)

@@ -22,7 +22,7 @@ from jmoe.config.check import check_config
 from jmoe.cost import chips, memory
 from jmoe.errors import Interrupted
 from jmoe.model import sharding
-from jmoe.run import processes, saved
+from jmoe.run import checkpoint, processes
 from jmoe.run.metrics import Report
 from jmoe.run.run import Run
 from jmoe.storage import files as storage
@@ -32,7 +32,7 @@ from jmoe.text.batches import training_batches
 
 def main(_):
     config = cli.read_config()
-    saved.keep_threads(storage.absolute(flags.FLAGS.workdir))
+    checkpoint.keep_threads(storage.absolute(flags.FLAGS.workdir))
     with processes.joined(), processes.stop_signal() as stop_signal:
         train(config, flags.FLAGS.workdir, stop_signal)
 
@@ -125,13 +125,9 @@ def fetched(step: int, metrics, segment, checkpoints) -> dict:
     return values
 
 
-def run():
+if __name__ == "__main__":
     cli.define_config()
     flags.DEFINE_string(
         "workdir", None, "Directory of this run, local or gs://: checkpoints, metrics, results.", required=True
     )
     cli.run(main, config_sections=())
-
-
-if __name__ == "__main__":
-    run()
