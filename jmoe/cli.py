@@ -23,8 +23,7 @@ from ml_collections import ConfigDict, config_flags
 
 from jmoe import startup
 from jmoe.config import fields
-from jmoe.errors import UNAVAILABLE, Failure, Interrupted, Unavailable, UserError
-from jmoe.packages import missing_package
+from jmoe.errors import UNAVAILABLE, Failure, Interrupted, Unavailable, UserError, missing_package
 
 flags.disclaim_key_flags()  # --help lists those that are defined here as the command's own
 
@@ -253,7 +252,7 @@ def define_config(required: bool = True) -> None:
 
 
 def define_checkpoint() -> None:
-    """Defines --workdir, --segment and --step, which choose a checkpoint as saved.find does."""
+    """Defines --workdir, --segment and --step, which choose a checkpoint as checkpoint.find does."""
     flags.DEFINE_string("workdir", None, "Directory of the run, local or gs://.", required=True)
     flags.DEFINE_string("segment", None, "trunk or branch-N. Default: the last branch that has a checkpoint.")
     flags.DEFINE_integer("step", None, "Step of the checkpoint. Default: the newest.")

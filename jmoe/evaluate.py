@@ -27,7 +27,7 @@ from jmoe.config.check import check_config
 from jmoe.config.field import default
 from jmoe.config.fields import FIELDS, section
 from jmoe.errors import UserError
-from jmoe.run import processes, saved
+from jmoe.run import checkpoint, processes
 from jmoe.run.step import make_eval_step, mean_losses
 from jmoe.storage import files as storage
 from jmoe.text import supply
@@ -61,8 +61,8 @@ def evaluate(workdir: str | epath.Path, segment: str | None = None, step: int | 
     overrides = dict(overrides)
     if own := [name for name in overrides if section(name) not in SECTIONS]:
         raise UserError(f"--config.{own[0]} is the checkpoint's own; only config.data and config.mesh can be set here")
-    folder = saved.find(storage.absolute(workdir), segment, step)
-    record, config, mesh, params = saved.read(folder, lambda config: for_text(config, overrides))
+    folder = checkpoint.find(storage.absolute(workdir), segment, step)
+    record, config, mesh, params = checkpoint.read(folder, lambda config: for_text(config, overrides))
     corpus = load_corpus(config.data, config.model.vocab_size)
     if warning := supply.check_held_out(corpus, config):
         processes.log(warning)
@@ -84,8 +84,8 @@ def evaluate(workdir: str | epath.Path, segment: str | None = None, step: int | 
     }
 
 
-def for_text(config, overrides: dict):
-    """The config of a checkpoint for the devices and the text of this evaluation."""
+def for_text(config, overrides: dict) -> None:
+    """Sets the config of a checkpoint for the devices and the text of this evaluation."""
     # only the run's own text must have the run's fingerprint
     other_text = {name for name in overrides if section(name) == "data"} - {"data.seq_len", "data.validation_tokens"}
     config.data.fingerprint = "" if other_text else config.data.fingerprint
@@ -97,7 +97,7 @@ def for_text(config, overrides: dict):
     # the loss does not depend on the batch size, which must only divide over the devices
     unit = math.lcm(config.data.seq_len, config.model.group_tokens) * jax.device_count()
     config.batch_tokens = ((0, -(-config.batch_tokens[0][1] // unit) * unit),)
-    return config.lock()
+    config.lock()
 
 
 if __name__ == "__main__":

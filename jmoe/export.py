@@ -24,7 +24,7 @@ from jmoe import cli, exchange
 from jmoe.config import counts
 from jmoe.config.fields import columns, setting
 from jmoe.errors import UserError
-from jmoe.run import saved
+from jmoe.run import checkpoint
 from jmoe.storage import files as storage
 from jmoe.text.tokenizer import Tokenizer
 
@@ -44,7 +44,7 @@ def main(_):
 
 def export(workdir, out, segment=None, step=None, dtype="float32", tokenizer=None, law=None) -> None:
     """Writes the folder `out`, config.json last, so that a folder with a config.json is complete. Both folders are
-    local or gs://. `segment` and `step` choose a checkpoint as in saved.find; `tokenizer` is a path in place of
+    local or gs://. `segment` and `step` choose a checkpoint as in checkpoint.find; `tokenizer` is a path in place of
     config.data.tokenizer, `law` as in `card`.
 
     UserError where the checkpoint does not exist or is damaged, transformers cannot compute the model, the tokenizer is
@@ -53,9 +53,9 @@ def export(workdir, out, segment=None, step=None, dtype="float32", tokenizer=Non
     workdir, out = storage.absolute(workdir), storage.absolute(out)
     if out.exists() and any(out.iterdir()):
         raise UserError(f"--out={out} is not empty")
-    folder, record, config, params = saved.on_host(workdir, segment, step, exchange.check)
+    folder, record, config, params = checkpoint.on_host(workdir, segment, step, exchange.check)
     values = exchange.config_json(config.model, config.data.seq_len)
-    made = saved.tokenizer_of(config, tokenizer)
+    made = checkpoint.tokenizer_of(config, tokenizer)
     result = storage.read_sealed(folder.parent.parent / "result.json")
     if result and result["n_tokens"] != record["n_tokens"]:
         result = None

@@ -17,15 +17,14 @@ from absl import flags
 from jmoe import cli
 from jmoe.errors import UserError
 from jmoe.model import cached
-from jmoe.run import saved
+from jmoe.run import checkpoint
 from jmoe.storage import files as storage
-
-ARGUMENTS = "workdir", "prompt", "n", "segment", "step", "tokenizer", "temperature", "top_p", "seed"
 
 
 def main(_):
     sys.stdout.reconfigure(errors="surrogateescape")  # a prompt of any bytes
-    for text in generate(**{name: flags.FLAGS[name].value for name in ARGUMENTS}):
+    names = "workdir", "prompt", "n", "segment", "step", "tokenizer", "temperature", "top_p", "seed"
+    for text in generate(**{name: flags.FLAGS[name].value for name in names}):
         print(text, end="", flush=True)
     print()
 
@@ -40,8 +39,8 @@ def generate(workdir, prompt: str = "", n: int = 256, segment=None, step=None, t
     sampling = dict(temperature=0.8, top_p=1.0, seed=0) | sampling
     if not 0 < sampling["top_p"] <= 1:
         raise UserError(f"--top_p={sampling['top_p']} must be above 0 and at most 1")
-    _, _, config, params = saved.on_host(storage.absolute(workdir), segment, step)
-    text = saved.tokenizer_of(config, tokenizer)
+    _, _, config, params = checkpoint.on_host(storage.absolute(workdir), segment, step)
+    text = checkpoint.tokenizer_of(config, tokenizer)
     ids = text.encode(os.fsencode(prompt))[:-1].tolist() or [text.end_of_text]
     if len(ids) + n > config.data.seq_len:
         rows = f"rows of {config.data.seq_len} tokens"

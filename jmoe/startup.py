@@ -13,7 +13,7 @@ import runpy
 import signal
 import sys
 
-from jmoe.packages import missing_package
+from jmoe.errors import missing_package
 
 
 def begin() -> None:

@@ -22,10 +22,9 @@ from jmoe.config.check import check_config
 from jmoe.cost import chips, memory
 from jmoe.errors import Interrupted
 from jmoe.model import sharding
-from jmoe.run import processes, saved
+from jmoe.run import checkpoint, processes
 from jmoe.run.metrics import Report
 from jmoe.run.run import Run
-from jmoe.run.step import make_train_step
 from jmoe.storage import files as storage
 from jmoe.text import supply
 from jmoe.text.batches import training_batches
@@ -33,7 +32,7 @@ from jmoe.text.batches import training_batches
 
 def main(_):
     config = cli.read_config()
-    saved.keep_threads(storage.absolute(flags.FLAGS.workdir))
+    checkpoint.keep_threads(storage.absolute(flags.FLAGS.workdir))
     with processes.joined(), processes.stop_signal() as stop_signal:
         train(config, flags.FLAGS.workdir, stop_signal)
 
@@ -53,24 +52,22 @@ def train(config, workdir: str | epath.Path, stop_signal=lambda: 0) -> list[dict
             return list(run.results.values())
         if warning := supply.check(run.corpus, config, run.schedule, missing[-1][1]):
             processes.log(warning)
-        train_step = make_train_step(config, mesh)
         with processes.owned(workdir):
             missing = run.missing()  # again: another trainer may have finished some meanwhile
             run.announce(missing)
             for trunk, branch in missing:
                 began = time.monotonic()
                 with closing(run.checkpoints(branch)) as checkpoints:
-                    if (state := run.restored(checkpoints)) is None:
+                    if (state := checkpoints.restore(*run.abstract, run.record)) is None:
                         with closing(run.checkpoints(trunk)) as of_trunk:
-                            state = run.restored(of_trunk, trunk.stop) or run.initial()
-                            state = train_segment(run, trunk, state, of_trunk, train_step, stop_signal)
-                    state = train_segment(run, branch, state, checkpoints, train_step, stop_signal)
-                _, params, _ = state
+                            state = of_trunk.restore(*run.abstract, run.record, trunk.stop) or run.initial()
+                            state = train_segment(run, trunk, state, of_trunk, stop_signal)
+                    _, params, _ = train_segment(run, branch, state, checkpoints, stop_signal)
                 run.finish(branch, params, began)
     return list(run.results.values())
 
 
-def train_segment(run: Run, segment, state, checkpoints, train_step, stop_signal) -> tuple:
+def train_segment(run: Run, segment, state, checkpoints, stop_signal) -> tuple:
     """Trains `segment` from `state`, (step, params, opt_state), to its end; returns the state there, which is saved.
 
     Metrics are fetched one step late, so that the device never waits for the host. Raises UserError where the loss is
@@ -87,7 +84,7 @@ def train_segment(run: Run, segment, state, checkpoints, train_step, stop_signal
                 batch = next(batches)
             learning_rate = np.float32(schedule.learning_rate(step, segment))
             report.starting(step)
-            params, opt_state, metrics = train_step(params, opt_state, batch, learning_rate)
+            params, opt_state, metrics = run.train_step(params, opt_state, batch, learning_rate)
             report.started(step, metrics)
             if pending:
                 report.finished(pending[0], fetched(*pending, segment, checkpoints))
@@ -97,22 +94,22 @@ def train_segment(run: Run, segment, state, checkpoints, train_step, stop_signal
             if config.get("eval_every", 0) and (step + 1) % config.eval_every == 0:
                 jax.block_until_ready(params)
                 with report.paused():
-                    losses = run.losses(params)
-            signum, is_last = stop_signal(), step + 1 == segment.stop
-            saves = signum or ((step + 1) % config.checkpoint_every == 0 and not is_last)
-            if losses or saves or is_last:
+                    losses = {name: loss for name, (loss, _) in run.evaluated(params).items()}
+            signum = stop_signal()
+            saves = signum or (step + 1) % config.checkpoint_every == 0 or step + 1 == segment.stop
+            if losses or saves:
                 report.finished(step, fetched(step, metrics, segment, checkpoints) | losses)
                 pending = None
             if saves:
                 report.log.sync()
-                checkpoints.save(step + 1, params, opt_state, run.record_at(step + 1))
+                record = run.record | {"n_tokens": schedule.tokens_at(step + 1)}
+                checkpoints.save(step + 1, params, opt_state, record)
             if signum:
                 checkpoints.wait()
                 raise Interrupted(
                     f"stopped by signal {signum}; saved step {step + 1} of {segment.name}; the same command resumes",
                     signum,
                 )
-    checkpoints.save(segment.stop, params, opt_state, run.record_at(segment.stop))
     checkpoints.wait()
     return segment.stop, params, opt_state
 
@@ -128,13 +125,9 @@ def fetched(step: int, metrics, segment, checkpoints) -> dict:
     return values
 
 
-def run():
+if __name__ == "__main__":
     cli.define_config()
     flags.DEFINE_string(
         "workdir", None, "Directory of this run, local or gs://: checkpoints, metrics, results.", required=True
     )
     cli.run(main, config_sections=())
-
-
-if __name__ == "__main__":
-    run()

@@ -25,8 +25,7 @@ from jmoe.config import counts
 from jmoe.config.fields import record_of
 from jmoe.errors import Damaged, UserError
 from jmoe.run.schedule import Schedule
-from jmoe.storage.cache import cache_dir
-from jmoe.storage.files import is_remote, names_below, read_bytes, read_sealed
+from jmoe.storage.files import cache_dir, is_remote, names_below, read_bytes, read_sealed
 from launch.varied import plain, read, resolve
 
 MIXABLE = ("code", "corpus", "config")

@@ -13,7 +13,7 @@ from tqdm import tqdm
 from jmoe import cli
 from jmoe.errors import UNAVAILABLE, Interrupted, Unavailable, UserError
 from jmoe.storage import files as storage
-from jmoe.storage import identity, lease, ownership
+from jmoe.storage import lease, ownership
 from launch import accelerators, hooks, output, trainer
 from launch.backend import Backend, Sweep
 from launch.jobs import Job, files_of
@@ -90,7 +90,7 @@ class Local(Backend):
                 where = f"{os.fspath(sweep.workdir)}: {away[0]} works on it and can only be stopped from there"
                 expiry = f"; if it is gone, the next start finds out within {lease.EXPIRY:.0f} s"
                 raise UserError(where + expiry * storage.is_remote(sweep.workdir))
-            n_asked, n_killed = n_asked + len(owners), n_killed + identity.stop(owners, patience)
+            n_asked, n_killed = n_asked + len(owners), n_killed + ownership.stop(owners, patience)
         killed = f"; {n_killed} did not within {patience:.0f} s and had to be killed" * bool(n_killed)
         return f"asked {n_asked} process{'es' * (n_asked != 1)} to save and stop{killed}"
 
@@ -99,7 +99,7 @@ class Local(Backend):
             return "it was not running"
         if not owner.lives_here():
             raise UserError(f"job {job.name}: {owner} trains it and can only be stopped from there")
-        return "its trainer had to be killed" if identity.stop({owner}, patience) else "its trainer saved and stopped"
+        return "its trainer had to be killed" if ownership.stop({owner}, patience) else "its trainer saved and stopped"
 
     def follow(self, sweep: Sweep, job: Job, rank: int | None) -> Iterator[bytes]:
         """Yields the job's log until no trainer writes it and none will."""

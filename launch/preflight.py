@@ -11,7 +11,7 @@ from jmoe.config.fields import NEUTRAL
 from jmoe.cost.chips import GiB
 from jmoe.errors import UserError
 from jmoe.run.schedule import Schedule
-from jmoe.storage.cache import cache_dir
+from jmoe.storage.files import cache_dir
 from jmoe.text import corpus, supply
 from launch.backend import Sweep
 from launch.jobs import Files

@@ -21,8 +21,7 @@ from collections.abc import Iterator
 from absl import flags
 
 from jmoe.errors import UserError
-from jmoe.storage.cache import cache_dir
-from jmoe.storage.files import is_remote, write_whole
+from jmoe.storage.files import cache_dir, is_remote, write_whole
 from launch import accelerators, output, slurm_task, trainer
 from launch.backend import Backend, Sweep
 from launch.jobs import Job, files_of

@@ -17,9 +17,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from jmoe.errors import Unavailable, UserError
-from jmoe.storage import identity, ownership
-from jmoe.storage.cache import cache_dir
-from jmoe.storage.files import write_whole
+from jmoe.storage import ownership
+from jmoe.storage.files import cache_dir, write_whole
 from jmoe.version import code_version
 from launch import output, sweepfile
 from launch.jobs import Files, Job, config_of
@@ -165,7 +164,7 @@ def start(
             pass_fds=[lock.fileno()],
             start_new_session=True,
         )
-        ownership.sign(lock, identity.Owner.of(process.pid, f"the trainer of {job.name}"))
+        ownership.sign(lock, ownership.Owner.of(process.pid, f"the trainer of {job.name}"))
         return Trainer(job, process, log_start, stall_minutes, keeps_time=env.get("JAX_PROCESS_ID", "0") == "0")
 
 

@@ -18,7 +18,7 @@ from etils import epath
 
 from jmoe import cli
 from jmoe.evaluate import for_text
-from jmoe.run import saved
+from jmoe.run import checkpoint
 from jmoe.run.step import make_eval_step, mean_losses
 from jmoe.text.batches import validation_batches
 from jmoe.text.corpus import load
@@ -55,9 +55,9 @@ def row_of(part: str, run: str, folder: pathlib.Path) -> dict:
 
 def losses_of(workdir: epath.Path, segment: str) -> list[float]:
     """The mean loss of the same rows up to each of ENDS."""
-    folder = saved.find(workdir, segment, None)
+    folder = checkpoint.find(workdir, segment, None)
     overrides = {"data.validation_tokens": N_ROWS * ENDS[-1]}
-    _, config, mesh, params = saved.read(folder, lambda config: for_text(config, overrides))
+    _, config, mesh, params = checkpoint.read(folder, lambda config: for_text(config, overrides))
     corpus = load(config.data, config.model.vocab_size)
     with jax.set_mesh(mesh):
         rows = np.concatenate([batch for batch, _ in validation_batches(corpus, config, mesh)])  # [N_ROWS, T + 1]

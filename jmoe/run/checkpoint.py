@@ -1,29 +1,30 @@
-"""Orbax checkpoints of one segment: parameters, optimizer state, and a record of the run that wrote them.
+"""Orbax checkpoints of one segment: parameters, optimizer state, and a record of the run that wrote them; and which
+checkpoint of a workdir is meant, as evaluate, export and generate read it.
 
 Saves are asynchronous and atomic: after a kill a step's folder is complete or absent. Checksums of the arrays, kept in
 the record (jmoe/run/record.py), reveal what a disk damages later.
 """
 
 import contextlib
-import re
+import json
+import os
 import sys
 
 import jax
 import orbax.checkpoint as ocp
+from etils import epath
 from jax.experimental import multihost_utils
 from orbax.checkpoint.checkpoint_managers import preservation_policy
 
+from jmoe.config.field import default
+from jmoe.config.fields import FIELDS, NEUTRAL
 from jmoe.errors import Damaged, UserError
+from jmoe.model import sharding
 from jmoe.run import processes
-from jmoe.run.record import check_record, checksums, version_warning
+from jmoe.run.record import check_record, checksums, cpu_threads, read_arrays, read_record, version_warning
+from jmoe.run.step import abstract_state
 from jmoe.storage import files as storage
-from jmoe.storage.files import sealed
-
-# What a completed read raises where a file is missing or is not in its format ...
-DAMAGE = (FileNotFoundError, NotADirectoryError, IsADirectoryError, ValueError, LookupError, TypeError, AttributeError)
-# ... and the words that TensorStore begins such an error with.
-FAULTY = ("DATA_LOSS", "FAILED_PRECONDITION", "INVALID_ARGUMENT", "NOT_FOUND", "OUT_OF_RANGE")
-ANSWERS = ("404", "416")  # HTTP codes of a store that has no such object, or fewer bytes of it
+from jmoe.text import tokenizer
 
 
 class Checkpoints:
@@ -35,13 +36,11 @@ class Checkpoints:
     _own = set()  # folders that this process saved: restoring one of them is not reported as a resume
 
     def __init__(self, directory, keep=()):
-        policy = preservation_policy.AnyPreservationPolicy(
-            [preservation_policy.LatestN(2), preservation_policy.CustomSteps(list(keep))]
-        )
+        kept = [preservation_policy.LatestN(2), preservation_policy.CustomSteps(list(keep))]
         self.directory = directory
         self._damaged = []  # steps that restore() skipped; the next save sets them aside
         options = ocp.CheckpointManagerOptions(
-            preservation_policy=policy,
+            preservation_policy=preservation_policy.AnyPreservationPolicy(kept),
             cleanup_tmp_directories=True,
             save_root_metadata=False,
             lightweight_initialize=True,  # lists the other steps where one is damaged
@@ -77,7 +76,7 @@ class Checkpoints:
                 args=ocp.args.Composite(
                     params=ocp.args.StandardSave(params),
                     opt_state=ocp.args.StandardSave(opt_state),
-                    record=ocp.args.JsonSave(sealed(record | {"step": step, "checksums": sums})),
+                    record=ocp.args.JsonSave(storage.sealed(record | {"step": step, "checksums": sums})),
                 ),
                 force=True,  # also a step before the newest, where a budget was added to a longer run
             )
@@ -177,81 +176,75 @@ def steps_in(directory) -> list[int]:
         return []
 
 
-def read_record(folder) -> dict:
-    """The record of the checkpoint `folder`; Damaged where it is missing or altered."""
-    read = lambda: ocp.JsonCheckpointHandler().restore(folder / "record", args=ocp.args.JsonRestore())
-    record = _read(read, folder)
-    if not isinstance(record, dict) or record != sealed(record):
-        raise Damaged("its record is altered or was written without checksums")
-    if str(record["step"]) != folder.name:
-        raise Damaged(f"it holds step {record['step']}")
-    return record
+def keep_threads(workdir: epath.Path) -> None:
+    """Has XLA compute with as many CPU threads as the run in `workdir` did so far, unless PJRT_NPROC is set. To be
+    called before jax makes its devices."""
+    folder = workdir / "trunk" / "checkpoints"
+    for step in () if "PJRT_NPROC" in os.environ else reversed(steps_in(folder)):
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError):  # damaged: restore() names it
+            n = json.loads(storage.read_bytes(folder / str(step) / "record" / "metadata")).get("cpu_threads")
+            if n and n != cpu_threads():
+                os.environ["PJRT_NPROC"] = str(int(n))
+                print(f"{workdir}: goes on with {n} CPU threads, as before, for the same bits", file=sys.stderr)
+            return
 
 
-def read_arrays(folder, record: dict, **trees) -> dict:
-    """The trees of arrays called `params` and `opt_state` in the checkpoint `folder`, placed like the abstract ones.
+def find(workdir: epath.Path, segment: str | None, step: int | None) -> epath.Path:
+    """The folder of the checkpoint of that segment and step, by default the newest of the last branch. Where there is
+    none, UserError names the checkpoints that exist."""
+    folders = workdir.iterdir() if workdir.exists() else ()
+    steps = {folder.name: listed for folder in folders if (listed := steps_in(folder / "checkpoints"))}
+    if not steps:
+        raise UserError(f"--workdir={workdir} holds no checkpoint")
+    known = "; ".join(f"{name}: {', '.join(map(str, listed))}" for name, listed in sorted(steps.items()))
+    fitting = [name for name in steps if segment in (None, name) and step in (None, *steps[name])]
+    if not fitting:
+        asked = f"--segment={segment} " * (segment is not None) + f"--step={step} " * (step is not None)
+        raise UserError(f"{asked}has no checkpoint in {workdir}; there are {known}")
+    # the largest budget, or the trunk where there is no branch
+    segment = max(fitting, key=lambda name: (name != "trunk", int(name.rpartition("-")[2]) if "-" in name else 0))
+    return workdir / segment / "checkpoints" / str(steps[segment][-1] if step is None else step)
 
-    Damaged where arrays are missing or are not what was saved; UserError where the checkpoint is of other arrays than
-    the abstract trees, which is no damage.
+
+def read(folder: epath.Path, change=lambda config: None, devices=None) -> tuple:
+    """(record, config, mesh, parameters) of a checkpoint. The config is the one that it was trained with but for the
+    mesh, as `change` leaves it before the parameters are read; its mesh is over `devices`, by default all.
+
+    UserError where the checkpoint is of another program, or damaged: it names the one before, which is not taken
+    unasked, since only the trainer comes to the same end from there.
     """
-    arguments = {name: ocp.args.StandardRestore(tree) for name, tree in trees.items()}
-    read = lambda name: ocp.StandardCheckpointHandler().restore(folder / name, args=arguments[name])
     try:
-        restored = {name: _read(lambda: read(name), folder) for name in trees}
-        sums, _ = checksums(restored)
-        if wrong := [name for name in sums if sums[name] != record["checksums"].get(name)]:
-            raise Damaged(f"{len(wrong)} of {len(sums)} arrays are not what was saved, {wrong[0]} first")
-    except Damaged:  # what does not fit cannot be read either
-        _check_fit(folder, record, trees)
-        raise
-    return restored
+        record = read_record(folder)
+        config = default(FIELDS)
+        config.update_from_flattened_dict(NEUTRAL)  # what the fields are that the record leaves out
+        config.update({name: value for name, value in record["config"].items() if name != "mesh"})
+        config.data.fingerprint = record["corpus_fingerprint"]
+        change(config)
+        mesh = sharding.make_mesh(config, devices)
+        with jax.set_mesh(mesh):
+            params, _ = abstract_state(config, mesh)
+            return record, config, mesh, read_arrays(folder, record, params=params)["params"]
+    except Damaged as error:
+        before = [step for step in steps_in(folder.parent) if step < int(folder.name)]
+        segment = folder.parent.parent.name
+        hint = f"; --segment={segment} --step={before[-1]} is the one before" if before else ""
+        raise UserError(f"the checkpoint {folder} is damaged: {error}{hint}") from None
 
 
-def _check_fit(folder, record: dict, trees) -> None:
-    """UserError naming the first few arrays in which the checkpoint `folder` differs from the abstract trees."""
-    wrong = []
-    for name, tree in trees.items():
-        with contextlib.suppress(Damaged):  # then nothing is known of this tree
-            saved = _read(lambda: ocp.StandardCheckpointHandler().metadata(folder / name).tree, folder)
-            there, here = _kinds(saved, name), _kinds(tree, name)
-            paths = [path for path in there | here if there.get(path) != here.get(path)]
-            wrong += [
-                f"{path} is {there.get(path, 'missing')} there and {here.get(path, 'missing')} here" for path in paths
-            ]
-    if wrong:
-        more = f", and {len(wrong) - 3} more" if len(wrong) > 3 else ""
-        raise UserError(
-            f"{folder} holds other arrays than this program trains: {'; '.join(wrong[:3])}{more}. It is left as it is: "
-            f"use the program that wrote it (jmoe {record['jmoe']}), or another --workdir"
-        )
+def on_host(workdir: epath.Path, segment: str | None, step: int | None, check=lambda model: None) -> tuple:
+    """(folder, record, config, parameters as NumPy arrays) of a checkpoint, for work on one device.
+
+    UserError for no such segment or step, as `read`, or as `check` of config.model, before the parameters are read.
+    """
+    folder = find(workdir, segment, step)
+    record, config, _, params = read(folder, lambda config: check(config.model), jax.devices()[:1])
+    return folder, record, config, jax.device_get(params)
 
 
-def _kinds(tree, name: str) -> dict[str, str]:
-    """Type and shape of each array of a tree by its path, as in the checksums; "empty" for a node without arrays."""
-    leaves = jax.tree_util.tree_leaves_with_path(tree, is_leaf=lambda node: not jax.tree.leaves(node))
-    kind = lambda leaf: f"{leaf.dtype}{list(leaf.shape)}" if hasattr(leaf, "shape") else "empty"
-    return {f"{name}/{jax.tree_util.keystr(path, simple=True, separator='/')}": kind(leaf) for path, leaf in leaves}
-
-
-def _read(read, folder):
-    """`read()`. An error becomes Damaged only where it proves damage: the disk or the store answered that a file is
-    missing, or it gave bytes that are not in the file's format."""
-
-    def call():
-        try:
-            return read()
-        except Exception as error:
-            if type(error) is not Exception or error.__cause__ is None:
-                raise
-            raise error.__cause__ from None  # Orbax wraps the failed read of an array in a bare Exception
-
-    try:
-        return storage.retried(call, folder)
-    except Exception as error:  # noqa: BLE001  each layer of storage raises its own
-        text = " ".join(str(error).split())
-        word = re.match(r"([A-Z_]{5,}): ", text)  # TensorStore's
-        code = re.search(r"http_response_code='(\d+)'", text)
-        no_answer = word and word[1] not in FAULTY or code and code[1] not in ANSWERS or text.startswith("Bad Request")
-        if no_answer or not isinstance(error, DAMAGE):
-            raise
-        raise Damaged(f"{type(error).__name__}: {text[:200]}") from None
+def tokenizer_of(config, path: str | None = None) -> tokenizer.Tokenizer:
+    """The run's tokenizer; `path` names it where its file is no longer at config.data.tokenizer. UserError where it is
+    missing or damaged, or has more tokens than the model."""
+    made = tokenizer.load(path or config.data.tokenizer, config.data.end_of_text)
+    if made.vocab_size > config.model.vocab_size:
+        raise UserError(f"the tokenizer {made.name} has {made.vocab_size} tokens, the model {config.model.vocab_size}")
+    return made

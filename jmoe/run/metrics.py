@@ -134,20 +134,23 @@ class Log:
     """
 
     def __init__(self, folder: epath.Path, start: int, stop: int, config):
-        self._files, self._wandb = {}, None
+        self._files, self._wandb, self._open = {}, None, contextlib.ExitStack()
         if jax.process_index() or any(line["step"] >= stop for line in read_lines(folder / "metrics.jsonl")):
             return
         folder.mkdir(parents=True, exist_ok=True)
         # objects cannot be appended to: the files are written on this machine, and sync() copies them
-        self._scratch = tempfile.TemporaryDirectory(prefix="jmoe-log-") if is_remote(folder) else None
-        self._folder, local = folder, pathlib.Path(self._scratch.name if self._scratch else folder)
+        scratch = tempfile.TemporaryDirectory(prefix="jmoe-log-") if is_remote(folder) else None
+        self._scratch, self._folder = scratch and self._open.enter_context(scratch), folder
+        local = pathlib.Path(self._scratch or folder)
         for name in ("metrics", "speed"):
             kept = [line for line in read_lines(folder / f"{name}.jsonl") if line["step"] < start]
             write_whole(local / f"{name}.jsonl", "".join(json.dumps(line) + "\n" for line in kept))
-            self._files[name] = open(local / f"{name}.jsonl", "a", buffering=1)
+            self._files[name] = self._open.enter_context(open(local / f"{name}.jsonl", "a", buffering=1))
         if config.get("wandb"):
             self._wandb = _wandb_run(config, folder, local)
+            self._open.callback(self._wandb.finish)
         self._events = EventFileWriter(str(local), flush_secs=10)
+        self._open.callback(self._events.close)
         begun = event_pb2.SessionLog(status=event_pb2.SessionLog.START)  # TensorBoard drops older events after it
         self._events.add_event(event_pb2.Event(wall_time=time.time(), step=start, session_log=begun))
 
@@ -180,19 +183,11 @@ class Log:
             file.flush()
             os.fsync(file.fileno())
         if self._scratch:
-            copy_files(self._scratch.name, self._folder)
+            copy_files(self._scratch, self._folder)
 
     def close(self) -> None:
-        if self._files:
-            self.sync()
-            self._events.close()
-            if self._wandb:
-                self._wandb.finish()
-            for file in self._files.values():
-                file.close()
-            self._files = {}
-            if self._scratch:
-                self._scratch.cleanup()
+        self.sync()
+        self._open.close()
 
 
 def _wandb_run(config, folder: epath.Path, local: pathlib.Path):

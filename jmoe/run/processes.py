@@ -41,11 +41,10 @@ def joined():
         _leave()
         raise
     except Exception as error:
-        if jax.process_count() == 1 or disk_error(error) or unavailable(error):
+        if jax.process_count() == 1 or isinstance(error, Failure) or disk_error(error) or unavailable(error):
             raise
         lost = "this process failed, or lost another one of its run; the same command resumes"
-        message = f"error: {error}" if isinstance(error, Failure) else traceback.format_exc() + lost
-        print(message, file=sys.stderr, flush=True)
+        print(traceback.format_exc() + lost, file=sys.stderr, flush=True)
         os._exit(1)
     _leave()
 
@@ -57,13 +56,10 @@ def devices() -> list:
     except (RuntimeError, AssertionError) as error:  # jax asserts where it knows no plugin of the platform
         platform = jax.config.jax_platforms or ""
         reason = " ".join(str(error).split()).partition(" (set JAX_PLATFORMS=")[0]
-        installed = lambda *names: any(map(importlib.util.find_spec, names))
-        if "cuda" in platform and not installed("jax_cuda12_plugin", "jax_cuda13_plugin"):
-            hint = "install the [cuda] extra, pip install -e '.[cuda]'"
-        elif "tpu" in platform and not installed("libtpu"):
-            hint = "install the [tpu] extra, pip install -e '.[tpu]'"
-        else:
-            hint = "JAX_PLATFORMS is cpu, cuda or tpu, and this machine must have such a device"
+        hint = "JAX_PLATFORMS is cpu, cuda or tpu, and this machine must have such a device"
+        for extra, modules in {"cuda": ("jax_cuda12_plugin", "jax_cuda13_plugin"), "tpu": ("libtpu",)}.items():
+            if extra in platform and not any(map(importlib.util.find_spec, modules)):
+                hint = f"install the [{extra}] extra, pip install -e '.[{extra}]'"
         said = f"jax has no such device here{': ' * bool(reason)}{reason}; {hint}"
         raise UserError(f"JAX_PLATFORMS={platform}: {said}") from None
 

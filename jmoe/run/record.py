@@ -1,8 +1,9 @@
 """The record of a run, which its checkpoints and results hold: config, corpus, versions, CPU threads, and the checksums
-of a checkpoint's arrays. The check when it resumes."""
+of a checkpoint's arrays. The check when it resumes. How record and arrays are read, and what then proves damage."""
 
 import contextlib
 import os
+import re
 
 import jax
 import jax.numpy as jnp
@@ -10,9 +11,15 @@ import orbax.checkpoint as ocp
 
 from jmoe import __version__, cli
 from jmoe.config.fields import differences, record_of
-from jmoe.errors import UserError
+from jmoe.errors import Damaged, UserError
+from jmoe.storage import files as storage
 
 VERSIONS = {"jmoe": __version__, "jax": jax.__version__, "orbax": ocp.__version__}
+# What a completed read raises where a file is missing or is not in its format ...
+DAMAGE = (FileNotFoundError, NotADirectoryError, IsADirectoryError, ValueError, LookupError, TypeError, AttributeError)
+# ... and the words that TensorStore begins such an error with.
+FAULTY = ("DATA_LOSS", "FAILED_PRECONDITION", "INVALID_ARGUMENT", "NOT_FOUND", "OUT_OF_RANGE")
+ANSWERS = ("404", "416")  # HTTP codes of a store that has no such object, or fewer bytes of it
 
 
 def make_record(config, fingerprint: str) -> dict:
@@ -90,3 +97,83 @@ def _mix(x):
     x = (x ^ (x >> 16)) * jnp.uint32(0x85EBCA6B)
     x = (x ^ (x >> 13)) * jnp.uint32(0xC2B2AE35)
     return x ^ (x >> 16)
+
+
+def read_record(folder) -> dict:
+    """The record of the checkpoint `folder`; Damaged where it is missing or altered."""
+    read = lambda: ocp.JsonCheckpointHandler().restore(folder / "record", args=ocp.args.JsonRestore())
+    record = _read(read, folder)
+    if not isinstance(record, dict) or record != storage.sealed(record):
+        raise Damaged("its record is altered or was written without checksums")
+    if str(record["step"]) != folder.name:
+        raise Damaged(f"it holds step {record['step']}")
+    return record
+
+
+def read_arrays(folder, record: dict, **trees) -> dict:
+    """The trees of arrays called `params` and `opt_state` in the checkpoint `folder`, placed like the abstract ones.
+
+    Damaged where arrays are missing or are not what was saved; UserError where the checkpoint is of other arrays than
+    the abstract trees, which is no damage.
+    """
+    arguments = {name: ocp.args.StandardRestore(tree) for name, tree in trees.items()}
+    read = lambda name: ocp.StandardCheckpointHandler().restore(folder / name, args=arguments[name])
+    try:
+        restored = {name: _read(lambda: read(name), folder) for name in trees}
+        sums, _ = checksums(restored)
+        if wrong := [name for name in sums if sums[name] != record["checksums"].get(name)]:
+            raise Damaged(f"{len(wrong)} of {len(sums)} arrays are not what was saved, {wrong[0]} first")
+    except Damaged:  # what does not fit cannot be read either
+        _check_fit(folder, record, trees)
+        raise
+    return restored
+
+
+def _check_fit(folder, record: dict, trees) -> None:
+    """UserError naming the first few arrays in which the checkpoint `folder` differs from the abstract trees."""
+    wrong = []
+    for name, tree in trees.items():
+        with contextlib.suppress(Damaged):  # then nothing is known of this tree
+            saved = _read(lambda: ocp.StandardCheckpointHandler().metadata(folder / name).tree, folder)
+            there, here = _kinds(saved, name), _kinds(tree, name)
+            paths = [path for path in there | here if there.get(path) != here.get(path)]
+            wrong += [
+                f"{path} is {there.get(path, 'missing')} there and {here.get(path, 'missing')} here" for path in paths
+            ]
+    if wrong:
+        more = f", and {len(wrong) - 3} more" if len(wrong) > 3 else ""
+        raise UserError(
+            f"{folder} holds other arrays than this program trains: {'; '.join(wrong[:3])}{more}. It is left as it is: "
+            f"use the program that wrote it (jmoe {record['jmoe']}), or another --workdir"
+        )
+
+
+def _kinds(tree, name: str) -> dict[str, str]:
+    """Type and shape of each array of a tree by its path, as in the checksums; "empty" for a node without arrays."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree, is_leaf=lambda node: not jax.tree.leaves(node))
+    kind = lambda leaf: f"{leaf.dtype}{list(leaf.shape)}" if hasattr(leaf, "shape") else "empty"
+    return {f"{name}/{jax.tree_util.keystr(path, simple=True, separator='/')}": kind(leaf) for path, leaf in leaves}
+
+
+def _read(read, folder):
+    """`read()`. An error becomes Damaged only where it proves damage: the disk or the store answered that a file is
+    missing, or it gave bytes that are not in the file's format."""
+
+    def call():
+        try:
+            return read()
+        except Exception as error:
+            if type(error) is not Exception or error.__cause__ is None:
+                raise
+            raise error.__cause__ from None  # Orbax wraps the failed read of an array in a bare Exception
+
+    try:
+        return storage.retried(call, folder)
+    except Exception as error:  # noqa: BLE001  each layer of storage raises its own
+        text = " ".join(str(error).split())
+        word = re.match(r"([A-Z_]{5,}): ", text)  # TensorStore's
+        code = re.search(r"http_response_code='(\d+)'", text)
+        no_answer = word and word[1] not in FAULTY or code and code[1] not in ANSWERS or text.startswith("Bad Request")
+        if no_answer or not isinstance(error, DAMAGE):
+            raise
+        raise Damaged(f"{type(error).__name__}: {text[:200]}") from None

@@ -18,7 +18,7 @@ from jmoe.model.decoder import init_params
 from jmoe.run import checkpoint, processes
 from jmoe.run.record import check_record, cpu_threads, make_record
 from jmoe.run.schedule import Schedule
-from jmoe.run.step import abstract_state, make_eval_step, make_optimizer, mean_losses
+from jmoe.run.step import abstract_state, make_eval_step, make_optimizer, make_train_step, mean_losses
 from jmoe.storage.files import read_lines, read_sealed, sealed, write_whole
 from jmoe.text import corpus, supply
 from jmoe.text.batches import validation_batches
@@ -40,8 +40,8 @@ class Run:
         if jax.default_backend() == "cpu":
             self.record["cpu_threads"] = cpu_threads()
         self._began_with = read_sealed(workdir / "began_with.json") or {}  # jmoe.load writes it
-        self._abstract = abstract_state(config, mesh)
-        self._eval_step = make_eval_step(config, mesh)
+        self.abstract = abstract_state(config, mesh)
+        self.train_step, self._eval_step = make_train_step(config, mesh), make_eval_step(config, mesh)
         self._validation = {"validation_loss": self.corpus}
         for name, texts in corpus.validation_sets(config.data, config.model.vocab_size).items():
             self._validation[f"validation_loss/{name}"] = texts
@@ -99,7 +99,7 @@ class Run:
 
     def finish(self, branch, params, began: float) -> None:
         """Evaluates the branch's last parameters and writes its result; `began`: the monotonic time of its start."""
-        found = {name: self._evaluated(params, texts) for name, texts in self._validation.items()}
+        found = self.evaluated(params)
         loss, by_position = found.pop("validation_loss")
         losses = {name: mean for name, (mean, _) in found.items()}
         metrics = read_lines(self.workdir / branch.name / "metrics.jsonl")
@@ -145,25 +145,15 @@ class Run:
             write_whole(self.workdir / branch.name / "result.json", json.dumps(sealed(result), indent=1))
         processes.log(f"{branch.name}: validation loss {loss:.4f} nats per token after {n_tokens} tokens")
 
-    def losses(self, params) -> dict[str, float]:
-        """The loss on each of the validation sets, nothing dropped."""
-        return {name: self._evaluated(params, texts)[0] for name, texts in self._validation.items()}
-
-    def _evaluated(self, params, texts) -> tuple[float, dict[str, float]]:
-        return mean_losses(self._eval_step, params, validation_batches(texts, self.config, self.mesh))
+    def evaluated(self, params) -> dict[str, tuple[float, dict[str, float]]]:
+        """mean_losses on each of the validation sets, nothing dropped."""
+        batches = lambda texts: validation_batches(texts, self.config, self.mesh)
+        return {name: mean_losses(self._eval_step, params, batches(texts)) for name, texts in self._validation.items()}
 
     def checkpoints(self, segment) -> checkpoint.Checkpoints:
         """The segment's checkpoints; the caller closes them. The trunk's keep the steps where branches fork."""
         keep = () if segment.decays else [s.stop for s in self.schedule.segments if not s.decays]
         return checkpoint.Checkpoints(self.workdir / segment.name / "checkpoints", keep)
-
-    def restored(self, checkpoints, last: int | None = None) -> tuple | None:
-        """(step, params, opt_state) of the newest checkpoint, at or before step `last`; None if there is none."""
-        return checkpoints.restore(*self._abstract, self.record, last)
-
-    def record_at(self, step: int) -> dict:
-        """The record with the position in the data: tokens seen before `step`."""
-        return self.record | {"n_tokens": self.schedule.tokens_at(step)}
 
     def initial(self) -> tuple:
         """(0, params, opt_state) before the first step. UserError where the run began with weights from elsewhere."""
@@ -172,7 +162,7 @@ class Run:
                 f"{self.workdir} began with the weights of {self._began_with['began_with']}, and no checkpoint of "
                 "its trunk is left: load them again by jmoe.load"
             )
-        seed, placed = np.uint32(self.config.seed % 2**32), jax.tree.map(lambda a: a.sharding, self._abstract[0])
+        seed, placed = np.uint32(self.config.seed % 2**32), jax.tree.map(lambda a: a.sharding, self.abstract[0])
         init = jax.jit(lambda seed: init_params(self.config, seed), out_shardings=placed).lower(seed)
         # on a CPU, compiling the optimised random numbers would take longer than training a small model
         cheap = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else {}

@@ -29,11 +29,8 @@ class Schedule:
 
     def __init__(self, config):
         check_config(config)
-        self._phases = _phases(config)
-        optimizer = config.optimizer
-        self.warmup_tokens = optimizer.warmup_tokens
-        self.decay_fraction = optimizer.decay_fraction
-        law, budgets = optimizer.lr_law, tuple(config.n_tokens)
+        self._phases, self._warmup_tokens = _phases(config), config.optimizer.warmup_tokens
+        law, budgets, constant = config.optimizer.lr_law, tuple(config.n_tokens), 1 - config.optimizer.decay_fraction
         by_size = law.n_active * math.log(counts.n_active(config.model))  # Eq. 10, full active count
         log_peak = law.constant + by_size + law.n_experts * math.log(config.model.n_experts)
         log_peak += law.get("n_tokens", 0.0) * math.log(budgets[-1])
@@ -42,16 +39,16 @@ class Schedule:
             raise UserError(f"config.optimizer.lr_law gives a peak learning rate of e^{log_peak:g}, beyond any float32")
         self.peak = math.exp(log_peak)
 
-        first = (1 - self.decay_fraction) * budgets[0]
-        if self.warmup_tokens > first:
+        first = constant * budgets[0]
+        if self._warmup_tokens > first:
             raise UserError(
-                f"config.optimizer.warmup_tokens={self.warmup_tokens} is longer than the constant part of "
+                f"config.optimizer.warmup_tokens={self._warmup_tokens} is longer than the constant part of "
                 f"the smallest budget in config.n_tokens, {first:.0f} tokens of {budgets[0]}"
             )
         self.segments = []  # trunk up to a fork, its branch, trunk up to the next fork, ...
         trunk = 0
         for budget in budgets:
-            fork, stop = self.step_at((1 - self.decay_fraction) * budget), self.step_at(budget)
+            fork, stop = self.step_at(constant * budget), self.step_at(budget)
             if not trunk < fork < stop:
                 raise UserError(
                     f"config.n_tokens={budgets}: budget {budget} has no step of its own at "
@@ -78,7 +75,7 @@ class Schedule:
     def learning_rate(self, step: int, segment: Segment) -> float:
         """Learning rate of `step`: zero at step 0, linear warm-up, peak, and in a branch linearly to zero."""
         n_tokens = self.tokens_at(step)
-        rate = self.peak * min(1.0, n_tokens / max(self.warmup_tokens, 1))
+        rate = self.peak * min(1.0, n_tokens / max(self._warmup_tokens, 1))
         if segment.decays:
             fork, stop = self.tokens_at(segment.start), self.tokens_at(segment.stop)
             rate *= (stop - n_tokens) / (stop - fork)

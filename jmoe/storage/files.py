@@ -37,7 +37,6 @@ for scheme in ("gs", "gcs"):
 # gcsfs warns at every call if it is not allowed to ask for the bucket's type: anonymous access, or an emulator
 logging.getLogger("gcsfs").addFilter(lambda record: "Could not determine bucket type" not in record.getMessage())
 
-
 # HTTP codes worth a retry: a token about to be renewed, a timeout, too many requests, and errors of the server
 PASSING = (401, 408, 429, 500, 502, 503, 504)
 # the names that TensorStore gives to the same errors; it has one name for a 401 and a 403
@@ -172,6 +171,14 @@ def absolute(path: str | os.PathLike) -> epath.Path:
         scheme, _, rest = path.partition("://")
         return epath.Path(f"{scheme}://{posixpath.normpath(rest)}")
     return epath.Path(os.path.realpath(os.path.expanduser(path)))
+
+
+def cache_dir() -> pathlib.Path:
+    """This machine's cache, for prepared text, compiled steps, and what a gs:// sweep keeps on a local disk:
+    $JMOE_CACHE, else jmoe under $XDG_CACHE_HOME, else ~/.cache/jmoe."""
+    if path := os.environ.get("JMOE_CACHE"):
+        return pathlib.Path(path)
+    return pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "jmoe"
 
 
 def make_workdir(path: str | os.PathLike) -> epath.Path:

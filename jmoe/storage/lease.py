@@ -22,13 +22,13 @@ import ctypes
 import math
 import os
 import signal
+import struct
 import sys
 import threading
 import time
 
-from jmoe.errors import UNAVAILABLE
+from jmoe.errors import UNAVAILABLE, Taken
 from jmoe.storage.files import asked_by_writes, retried
-from jmoe.storage.identity import Owner, Taken
 
 BEAT = 10.0  # seconds
 EXPIRY = 180.0
@@ -51,11 +51,6 @@ def end(why: str) -> None:
     os._exit(UNAVAILABLE)
 
 
-class _Event(ctypes.Structure):  # struct sigevent, which SIGEV_SIGNAL, 0, makes the default
-    _fields_ = [("value", ctypes.c_void_p), ("signo", ctypes.c_int), ("notify", ctypes.c_int)]
-    _fields_ += [("rest", ctypes.c_char * 48)]
-
-
 class Deadline:
     """A time at which the kernel kills this process, also while it is halted (SIGSTOP, a frozen container): a thread
     that watches the time would wake no earlier than the threads that write. There is none at first, and none on
@@ -63,9 +58,9 @@ class Deadline:
 
     def __init__(self):
         libc, self._timer = ctypes.CDLL(None), ctypes.c_void_p()
-        event = _Event(signo=signal.SIGKILL)
+        event = struct.pack("Pii48x", 0, signal.SIGKILL, 0)  # struct sigevent; the last is SIGEV_SIGNAL
         create = getattr(libc, "timer_create", None)
-        made = create and not create(CLOCK, ctypes.byref(event), ctypes.byref(self._timer))
+        made = create and not create(CLOCK, event, ctypes.byref(self._timer))
         self._libc = libc if made else None
 
     def set(self, seconds: float | None) -> None:
@@ -77,9 +72,9 @@ class Deadline:
 
 
 class Lease:
-    """The lease that the object `path` stands for."""
+    """The lease that the object `path` stands for; `me` is this process, an ownership.Owner."""
 
-    def __init__(self, path, me: Owner, store=None):
+    def __init__(self, path, me, store=None):
         import tensorstore
 
         bucket, _, self._key = os.fspath(path).partition("://")[2].partition("/")
@@ -139,7 +134,7 @@ class Lease:
         while True:
             lease = retried(lambda: self._answer(self._store.read(self._key)), self._path)
             generation, looked = lease.stamp.generation, now()
-            holder = Owner.read(lease.value.decode(errors="replace")) if lease.state == "value" else None
+            holder = self._me.read(lease.value.decode(errors="replace")) if lease.state == "value" else None
             if generation == seen:
                 watched += min(looked - before, 2.0)  # time in which the store can't be read does not count
             elif seen is not None and holder and generation != own and looked - began > wait:
@@ -198,7 +193,7 @@ class Lease:
         sent = now()
         lease = self._answer(self._store.read(self._key))
         if lease.state == "value":  # else the owner gave it up, or was never seen
-            holder = Owner.read(lease.value.decode(errors="replace"))
+            holder = self._me.read(lease.value.decode(errors="replace"))
             if self._generation is None:
                 self._me, self._tried = holder, sent - BEAT
             if holder != self._me:

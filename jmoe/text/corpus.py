@@ -24,8 +24,7 @@ from tqdm import tqdm
 from jmoe.config.field import named_paths
 from jmoe.errors import Unavailable, UserError
 from jmoe.storage import ownership
-from jmoe.storage.cache import cache_dir
-from jmoe.storage.files import is_remote, write_whole
+from jmoe.storage.files import cache_dir, is_remote, write_whole
 from jmoe.text import manifest as manifest_lib
 from jmoe.text import prepare, sources, supply, tokenizer
 from jmoe.text.manifest import SPLITS

@@ -17,8 +17,7 @@ import sysconfig
 
 from etils import epath
 
-from jmoe import packages
-from jmoe.errors import UserError
+from jmoe.errors import UserError, needed_package
 
 SUFFIXES = (".txt", ".jsonl", ".parquet")
 INSTALLED = {"site-packages", "dist-packages"}  # folders of packages within the standard library's
@@ -174,8 +173,8 @@ def _open(path: str):
 @contextlib.contextmanager
 def parquet(path: str, field: str):
     """Yields the open ParquetFile; a UserError names it if it can't be read or has no text column `field`."""
-    pyarrow = packages.needed("pyarrow", path)
-    library = packages.needed("pyarrow.parquet", path)
+    pyarrow = needed_package("pyarrow", path)
+    library = needed_package("pyarrow.parquet", path)
     try:
         with library.ParquetFile(path) as table:
             schema = table.schema_arrow
@@ -232,7 +231,7 @@ def _line_number(path: str, at: int) -> int:
 def tfds(path: str):
     """(data source, info of the dataset, info of the split) of tfds:NAME/CONFIG:SPLIT, which must be built already, in
     $TFDS_DATA_DIR or else ~/tensorflow_datasets."""
-    library = packages.needed("tensorflow_datasets", path)
+    library = needed_package("tensorflow_datasets", path)
     parts = re.fullmatch(r"tfds:(?P<name>[^:\[\]]+(:\d+\.\d+\.\d+)?):(?P<split>[^:].*)", path)
     if not parts:
         raise UserError(f"{path!r} is not of the form tfds:NAME:SPLIT or tfds:NAME/CONFIG:SPLIT")
@@ -243,7 +242,7 @@ def tfds(path: str):
                 f"{path!r} is not prepared in {info.data_dir}; prepare it by "
                 f"`tfds build {parts['name']} --file_format=array_record`, or set TFDS_DATA_DIR"
             )
-        packages.needed("array_record", path)
+        needed_package("array_record", path)
         source = library.data_source(parts["name"], split=parts["split"], download=False)
         return source, info, info.splits[parts["split"]]
     except library.core.DatasetNotFoundError:

@@ -15,8 +15,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from jmoe import packages
-from jmoe.errors import UserError
+from jmoe.errors import UserError, needed_package
 
 GPT2_URL = "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/vocab.bpe"  # as tiktoken caches it
 GPT2_SHA256 = "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5"
@@ -53,7 +52,7 @@ class Tokenizer:
 
     def decoded(self, prompt, tokens):
         """Yields the text of `tokens`, which follow those of `prompt`, in complete characters up to an end-of-text."""
-        tokenizers = packages.needed("tokenizers", "what the model writes")
+        tokenizers = needed_package("tokenizers", "what the model writes")
         decoder = tokenizers.Tokenizer.from_str(self.json())
         text_of = lambda ids: decoder.decode(ids, skip_special_tokens=False)
         ids, shown = list(prompt), text_of(list(prompt))
@@ -70,7 +69,7 @@ class Tokenizer:
     def byte_lengths(self) -> np.ndarray:
         """UTF-8 bytes that each token stands for, uint16 [vocab_size], 0 for the end-of-text: exact for byte-level
         vocabularies. Others usually write a space as U+2581, a part of a word as ## and a byte as <0x0A>."""
-        tokenizers = packages.needed("tokenizers", "tokenizer.json")
+        tokenizers = needed_package("tokenizers", "tokenizer.json")
         text = self.json()
         settings = json.loads(text)
         byte_level = '"ByteLevel"' in json.dumps([settings.get("pre_tokenizer"), settings.get("decoder")])
@@ -151,8 +150,8 @@ def _published_gpt2() -> Tokenizer:
 
 def _download_gpt2() -> bytes:
     """GPT-2's vocab.bpe from tiktoken's cache ($TIKTOKEN_CACHE_DIR), else downloaded into it."""
-    load = packages.needed("tiktoken.load", "config.data.tokenizer=gpt2")
-    requests = packages.needed("requests", "config.data.tokenizer=gpt2")
+    load = needed_package("tiktoken.load", "config.data.tokenizer=gpt2")
+    requests = needed_package("requests", "config.data.tokenizer=gpt2")
     try:
         return load.read_file_cached(GPT2_URL, GPT2_SHA256)
     except (requests.RequestException, OSError, ValueError) as error:
@@ -180,8 +179,8 @@ def _byte_pair_rules(sha256: str, end_of_text: int) -> str:
 
 def _byte_pairs(name: str, vocabulary: bytes, path: str = GPT2_URL) -> Tokenizer:
     """GPT-2's encoding over `vocabulary`: a pair of parts for each line, in the order of merging."""
-    tiktoken = packages.needed("tiktoken", f"config.data.tokenizer={path!r}")
-    openai_public = packages.needed("tiktoken_ext.openai_public", f"config.data.tokenizer={path!r}")
+    tiktoken = needed_package("tiktoken", f"config.data.tokenizer={path!r}")
+    openai_public = needed_package("tiktoken_ext.openai_public", f"config.data.tokenizer={path!r}")
     merges = _merges(vocabulary)
     sha256 = hashlib.sha256(_canonical(merges)).hexdigest()
     byte_of = {character: byte for byte, character in _characters().items()}
@@ -219,7 +218,7 @@ def _characters() -> dict[int, str]:
 def _byte_level_json(vocabulary: dict[str, int], merges: list[tuple[str, str]]) -> str:
     """tokenizer.json of a byte-level vocabulary. If there are merges it splits text as GPT-2 does; the end-of-text has
     the id after the last one."""
-    tokenizers = packages.needed("tokenizers", "tokenizer.json")
+    tokenizers = needed_package("tokenizers", "tokenizer.json")
     made = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=vocabulary, merges=merges))
     made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=bool(merges))
     made.decoder = tokenizers.decoders.ByteLevel()
@@ -229,7 +228,7 @@ def _byte_level_json(vocabulary: dict[str, int], merges: list[tuple[str, str]]) 
 
 def _tokenizer_json(path: str, end_of_text: str) -> Tokenizer:
     content = _read(path)
-    tokenizers = packages.needed("tokenizers", f"config.data.tokenizer={path!r}")
+    tokenizers = needed_package("tokenizers", f"config.data.tokenizer={path!r}")
     try:
         settings = json.loads(content)
         vocabulary = tokenizers.Tokenizer.from_buffer(content).get_vocab(with_added_tokens=True)

@@ -14,7 +14,7 @@ import pytest
 from text_fixtures import settings
 
 from jmoe.errors import UserError
-from jmoe.storage.cache import cache_dir
+from jmoe.storage.files import cache_dir
 from jmoe.text import corpus, sources
 
 pytestmark = pytest.mark.usefixtures("own_cache")

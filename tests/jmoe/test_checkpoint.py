@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec as P
 from orbax.checkpoint.experimental import v1
 
 from jmoe.errors import UserError
-from jmoe.run import checkpoint
+from jmoe.run import checkpoint, record
 from jmoe.run.checkpoint import Checkpoints
 from jmoe.run.record import checksums
 
@@ -285,13 +285,13 @@ def test_a_permission_is_not_taken_for_damage(whole, tmp_path):
         raise PermissionError(13, "Permission denied", str(whole))
 
     with pytest.raises(PermissionError):
-        checkpoint._read(denied, whole)
+        record._read(denied, whole)
 
     def full():
         raise ValueError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate")
 
     with pytest.raises(ValueError, match="RESOURCE_EXHAUSTED"):
-        checkpoint._read(full, whole)
+        record._read(full, whole)
 
 
 def test_the_next_interface_of_orbax_reads_todays_checkpoints(whole):

@@ -12,8 +12,7 @@ import pytest
 from text_fixtures import settings
 
 from jmoe.errors import UserError
-from jmoe.storage.cache import cache_dir
-from jmoe.storage.files import sealed
+from jmoe.storage.files import cache_dir, sealed
 from jmoe.text import corpus, sources
 
 DOCUMENTS = [f"document {i}: " + "äöü and plain text " * (i % 7 + 1) for i in range(400)]

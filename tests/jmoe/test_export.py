@@ -17,7 +17,7 @@ from etils import epath
 from jmoe import exchange, export
 from jmoe.errors import UserError
 from jmoe.model import cached, sharding
-from jmoe.run import saved
+from jmoe.run import checkpoint
 from jmoe.text import tokenizer
 from tests.jmoe.test_model import logits_of, make_params, tiny
 
@@ -126,7 +126,7 @@ def test_transformers_computes_the_same_logits(shape, tmp_path):
 
 def test_a_trained_mixture_gives_the_same_logits_and_the_same_text(trained):
     workdir, folder = trained
-    _, _, config, params = saved.on_host(epath.Path(workdir), None, None)
+    _, _, config, params = checkpoint.on_host(epath.Path(workdir), None, None)
     model, tokens_BT = read(folder), rows(2, 32)
     assert type(model).__name__ == "Qwen2MoeForCausalLM" and model.dtype == torch.float32
     np.testing.assert_allclose(logits(model, tokens_BT), ours(params, tokens_BT, config), atol=1e-4)
@@ -162,8 +162,8 @@ def test_a_run_begins_with_the_weights_of_a_folder(trained, tmp_path, text_glob)
     assert "Name the text of 0123456789abcdef" in error and "--config.data.fingerprint= (empty)" in error
     done = helpers.run("jmoe.load", f"--from={folder}", *flags)
     assert done.returncode == 0, done.stderr
-    _, _, _, before = saved.on_host(epath.Path(workdir), None, None)
-    _, record, _, after = saved.on_host(epath.Path(tmp_path / "run"), "trunk", 0)
+    _, _, _, before = checkpoint.on_host(epath.Path(workdir), None, None)
+    _, record, _, after = checkpoint.on_host(epath.Path(tmp_path / "run"), "trunk", 0)
     jax.tree.map(np.testing.assert_array_equal, before, after)
     assert record["n_tokens"] == 0
     assert "has checkpoints already" in helpers.fails("jmoe.load", f"--from={folder}", *flags)

@@ -11,7 +11,7 @@ import greenlet
 import pytest
 
 from jmoe.storage import lease
-from jmoe.storage.identity import Owner
+from jmoe.storage.ownership import Owner
 
 BEAT, EXPIRY = 2.0, 12.0  # seconds of the made-up time
 LANDS = EXPIRY * (1 - lease.KILLED)  # for how long a request may live that its process has sent, even once it has ended

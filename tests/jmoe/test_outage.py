@@ -21,7 +21,7 @@ from jmoe import cli
 from jmoe.errors import UNAVAILABLE, Unavailable, UserError
 from jmoe.run import checkpoint
 from jmoe.storage import files as storage
-from jmoe.storage import gcs, identity, ownership
+from jmoe.storage import gcs, ownership
 from tests.jmoe.test_checkpoint import RECORD, abstract, assert_is, mesh_of, restore, state, write
 
 SOAK = bool(os.environ.get("JMOE_SOAK"))
@@ -215,7 +215,7 @@ def test_a_lease_of_which_the_answer_was_lost_is_held(proxy, bucket):
     path = epath.Path(f"{bucket}/lost/sweep.lock")
     proxy.fail("cut", 0.5, at="ifGenerationMatch=0", only="ifGenerationMatch=0")
     with ownership.hold(path, "me"):
-        assert proxy.failed["cut"] and ownership.owner(path) == identity.Owner.of(what="me")
+        assert proxy.failed["cut"] and ownership.owner(path) == ownership.Owner.of(what="me")
     assert ownership.owner(path) is None
 
 

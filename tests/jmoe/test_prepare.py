@@ -18,7 +18,7 @@ from text_fixtures import prepare_command, settings
 
 from jmoe.errors import UserError
 from jmoe.storage import ownership
-from jmoe.storage.cache import cache_dir
+from jmoe.storage.files import cache_dir
 from jmoe.text import corpus
 
 

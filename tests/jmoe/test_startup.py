@@ -12,10 +12,10 @@ import helpers
 import pytest
 
 from configs import joint_moe
-from jmoe import cli, packages, startup
+from jmoe import cli, startup
 from jmoe.config import fields
 from jmoe.config.check import check_config
-from jmoe.errors import UserError
+from jmoe.errors import UserError, missing_package
 from jmoe.run import processes
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -93,8 +93,8 @@ def test_a_package_that_only_some_text_needs(tmp_path):
 
 
 def test_our_own_modules_and_other_errors_are_no_missing_packages():
-    assert packages.missing_package(ModuleNotFoundError("no", name="jmoe.gone")) is None
-    assert packages.missing_package(ImportError("no", name="numpy")) is None
+    assert missing_package(ModuleNotFoundError("no", name="jmoe.gone")) is None
+    assert missing_package(ImportError("no", name="numpy")) is None
 
 
 def test_devices_that_are_not_here_are_one_sentence(tmp_path):

@@ -14,7 +14,7 @@ from tokenizers import models, pre_tokenizers
 
 from configs import joint_moe
 from jmoe.errors import UserError
-from jmoe.storage.cache import cache_dir
+from jmoe.storage.files import cache_dir
 from jmoe.text import corpus, tokenizer
 
 

@@ -21,7 +21,7 @@ from etils import epath
 
 from jmoe import train as jmoe_train
 from jmoe.errors import UserError
-from jmoe.run import saved
+from jmoe.run import checkpoint
 
 
 @pytest.fixture(scope="module")
@@ -431,19 +431,20 @@ def test_other_commands_name_a_damaged_checkpoint_and_the_one_before(undisturbed
         assert re.search(words, said), said
     else:  # as jmoe.export reads it too
         with pytest.raises(UserError, match=words):
-            saved.on_host(epath.Path(tmp_path), None, None)
+            checkpoint.on_host(epath.Path(tmp_path), None, None)
     assert [path.name for path in tmp_path.iterdir()] == ["trunk"]
-    assert saved.on_host(epath.Path(tmp_path), "trunk", 30)[0].name == "30"
+    assert checkpoint.on_host(epath.Path(tmp_path), "trunk", 30)[0].name == "30"
     gc.collect()
 
 
 ANOTHER_OPTIMIZER = """
+import runpy
+
 import optax
-from jmoe import train
 from jmoe.run import run, step
 
 step.make_optimizer = run.make_optimizer = lambda config: optax.chain(optax.trace(0.9), optax.identity())
-train.run()
+runpy.run_module("jmoe.train", run_name="__main__", alter_sys=True)
 """
 
 

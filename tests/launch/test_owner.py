@@ -19,14 +19,14 @@ from etils import epath
 
 from jmoe.errors import UNAVAILABLE, Unavailable
 from jmoe.storage import files as storage
-from jmoe.storage import identity, lease, ownership
+from jmoe.storage import lease, ownership
 from launch import sweepfile
 from launch.backend import Sweep
 
 HOLDER = """
 import sys, time
 from etils import epath
-from jmoe.storage import files, identity, lease, ownership
+from jmoe.storage import files, lease, ownership
 lease.BEAT, lease.EXPIRY = 0.2, {expiry}
 if not {timer}:  # as on a system without such timers
     lease.Deadline.set = lambda *_: None
@@ -96,7 +96,7 @@ def test_a_file_has_one_owner_by_whatever_name(tmp_path, held):
 def test_a_process_id_that_means_another_process_is_not_signalled():
     """The same number with another start, boot or namespace: nothing is sent."""
     process = subprocess.Popen(["sleep", "60"])
-    me = identity.Owner.of(process.pid)
+    me = ownership.Owner.of(process.pid)
     try:
         for other in (
             dataclasses.replace(me, started="1"),
@@ -122,8 +122,8 @@ def test_stop_wakes_asks_and_kills():
         process.stdout.readline()
         process.stdout.close()
     halted.send_signal(signal.SIGSTOP)
-    owners = [identity.Owner.of(process.pid) for process in (halted, deaf)]
-    assert identity.stop(owners, 2.0) == 1
+    owners = [ownership.Owner.of(process.pid) for process in (halted, deaf)]
+    assert ownership.stop(owners, 2.0) == 1
     assert halted.wait(10) == 7 and deaf.wait(10) == -signal.SIGKILL
 
 
@@ -251,7 +251,7 @@ def test_a_lock_that_was_lost_stops_its_holder(how, tmp_path, held):
     if how == "deleted":
         path.unlink()
     else:
-        path.with_name("new").write_text(identity.Owner.of(what="another").text())
+        path.with_name("new").write_text(ownership.Owner.of(what="another").text())
         path.with_name("new").rename(path)
     assert process.wait(20) == UNAVAILABLE
     said = process.stderr.read()
