@@ -51,12 +51,6 @@ def parameter(weight: weights.Weight, scale: float, rngs: nnx.Rngs) -> nnx.Param
     return nnx.Param(x, out_sharding=weight.axes, eager_sharding=False)  # placed by who makes the model
 
 
-def gathered(param: nnx.Param):
-    """This device's part of a parameter, gathered along the data axis."""
-    x = param[...]
-    return sharding.gathered(x, param.out_sharding[-x.ndim :])  # a scan took the axis of layers off
-
-
 class Block(nnx.Module):
     """A block of the stack with that name in weights.stacks, or all of that stack, along a leading axis of layers."""
 
@@ -70,7 +64,7 @@ class Block(nnx.Module):
 
         Without `training` nothing is dropped. start, cache: as in attention.attention.
         """
-        projections = {name: gathered(getattr(self, name)) for name in ATTENTION if hasattr(self, name)}
+        projections = {name: sharding.gathered(getattr(self, name)) for name in ATTENTION if hasattr(self, name)}
         y_ND, cache = attention(self._norm("attention_norm", x_BTD), projections, self.model, start, cache)
         x_BTD += sharding.total(y_ND, ("model",)).reshape(x_BTD.shape)
         y_ND, metrics = self._feed_forward(self._norm("mlp_norm", x_BTD).reshape(y_ND.shape), training)
@@ -84,17 +78,14 @@ class Block(nnx.Module):
     def _feed_forward(self, h_ND, training):
         """y_ND of normed rows, to be summed over the model axis, and routing.METRICS, {} for a dense layer."""
         model = self.model
-        swiglu = lambda prefix="": [gathered(getattr(self, prefix + name)) for name in ("gate", "up", "down")]
+        swiglu = lambda prefix="": [sharding.gathered(getattr(self, prefix + name)) for name in ("gate", "up", "down")]
         if not hasattr(self, "router"):
             return dispatch.swiglu(h_ND, *swiglu()), {}
         choice = {name: setting(model, field) for name, field in routing.FIELDS.items()}
         choice["bias_E"] = self.router_bias[...] if hasattr(self, "router_bias") else None
-        groups = dict(group_tokens=model.group_tokens) if training else {}
-        if training and model.capacity_factor is not None:
-            capacity = dict(capacity_factor=model.capacity_factor)
-            y_ND, metrics = dispatch.mixture(h_ND, self.router[...], swiglu(), **capacity, **groups, **choice)
-        else:
-            y_ND, metrics = dispatch.dropless(h_ND, self.router[...], swiglu(), **groups, **choice)
+        if training:
+            choice |= dict(group_tokens=model.group_tokens, capacity_factor=model.capacity_factor)
+        y_ND, metrics = dispatch.mixture(h_ND, self.router[...], swiglu(), **choice)
         if hasattr(self, "shared_gate"):
             y_ND += dispatch.swiglu(h_ND, *swiglu("shared_"))
         return y_ND, metrics
@@ -124,7 +115,7 @@ class Decoder(nnx.Module):
             x_BTD, metrics, cache = block(x_BTD, training, start, cache)
             return x_BTD, (metrics, cache)
 
-        embed_VD = gathered(self.embed)
+        embed_VD = sharding.gathered(self.embed)
         x_BTD, caches = embed_VD[tokens_BT], dict(caches or {})
         run = jax.checkpoint(run, policy=REMAT[remat])
         for stack in weights.stacks(self.model):
@@ -132,7 +123,7 @@ class Decoder(nnx.Module):
             x_BTD, (metrics, caches[stack]) = jax.lax.scan(run, x_BTD, layers, unroll=unroll)
         if hasattr(self, "final_norm"):
             x_BTD = norm(x_BTD, self.final_norm[...])
-        return x_BTD, gathered(self.head) if hasattr(self, "head") else embed_VD.T, metrics, caches
+        return x_BTD, sharding.gathered(self.head) if hasattr(self, "head") else embed_VD.T, metrics, caches
 
 
 def init_params(config, seed=None) -> dict:
