@@ -17,7 +17,7 @@ from etils import epath
 from jmoe.errors import UserError
 from jmoe.exchange import layout, tensors
 from jmoe.export import tokenizer_files
-from jmoe.model import cached, sharding
+from jmoe.model import decoder, sharding
 from jmoe.run import saved
 from jmoe.text import tokenizer
 from tests.jmoe.test_model import logits_of, make_params, tiny
@@ -136,7 +136,7 @@ def test_a_trained_mixture_gives_the_same_logits_and_the_same_text(trained):
     with offline():
         said = model.generate(torch.tensor([prompt]), do_sample=False, max_new_tokens=60, pad_token_id=256)[0].tolist()
         assert transformers.AutoTokenizer.from_pretrained(folder).decode(said).startswith("def main(")
-    greedy = list(cached.tokens_after(prompt, params, config.model, 60))
+    greedy = list(decoder.tokens_after(prompt, params, config.model, 60))
     greedy = greedy[: greedy.index(256) + 1] if 256 in greedy else greedy
     assert said == prompt + greedy
 
