@@ -157,7 +157,7 @@ def correction(program: Program, n_rows: int) -> int:
     for one, times, _ in program.runs:
         if one.opcode != "custom-call":
             continue
-        arrays = [program._operand(one, i).dims for i in range(len(one.operands))]
+        arrays = [source.arrays[0].dims for source in one.operands]
         if products := next((n for name, n in SPLASH.items() if name in one.name), 0):
             queries = next(dims for dims in arrays if len(dims) == 4)  # B, H, T, K
             total += times * products * math.prod(queries) * (queries[2] + BLOCK)

@@ -14,7 +14,7 @@ import numpy as np
 from absl import app, flags
 
 from configs import quickstart
-from jmoe.model import decoder, norms, sharding
+from jmoe.model import attention, decoder, sharding
 from jmoe.run import step
 
 PICTURE = flags.DEFINE_string("picture", "docs/mup.png", "Picture to write.")
@@ -43,7 +43,7 @@ def changes(d_model: int, parametrization: str, optimizer: str) -> dict[str, flo
     def local(params, tokens_BT):
         bare = {name: x for name, x in params.items() if name != "final_norm"}
         x_BTD, head_DV, _ = decoder.decode(bare, tokens_BT, without_norm, False)
-        return x_BTD, norms.norm(x_BTD, params["final_norm"]) @ head_DV
+        return x_BTD, attention.norm(x_BTD, params["final_norm"]) @ head_DV
 
     with jax.set_mesh(mesh):
         specs = sharding.parameter_specs(config.model), sharding.TOKENS

@@ -16,7 +16,7 @@ from absl import flags
 
 from jmoe import cli
 from jmoe.errors import UserError
-from jmoe.model import cached
+from jmoe.model import decoder
 from jmoe.run import checkpoint
 from jmoe.storage import files as storage
 
@@ -46,7 +46,7 @@ def generate(workdir, prompt: str = "", n: int = 256, segment=None, step=None, t
         rows = f"rows of {config.data.seq_len} tokens"
         print(f"note: the model was trained on {rows}; what comes after them is worse", file=sys.stderr)
     yield prompt
-    yield from text.decoded(ids, cached.tokens_after(ids, params, config.model, n, **sampling))
+    yield from text.decoded(ids, decoder.tokens_after(ids, params, config.model, n, **sampling))
 
 
 if __name__ == "__main__":

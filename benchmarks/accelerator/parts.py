@@ -84,7 +84,7 @@ def layer() -> list[dict]:
     for name, e, k, width, layer_of in (
         ("E = 8", 8, 1, f, functools.partial(dispatch.mixture, capacity_factor=1.0)),
         ("8 of 64", 64, 8, f // 8, functools.partial(dispatch.mixture, capacity_factor=1.0)),
-        ("E = 8, dropless", 8, 1, f, dispatch.dropless),
+        ("E = 8, dropless", 8, 1, f, dispatch.mixture),
     ):
         args = [normal(n, d) * n**0.5, normal(d, e), normal(e, d, width), normal(e, d, width), normal(e, width, d)]
         dy_ND = normal(n, d)

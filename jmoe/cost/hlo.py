@@ -8,8 +8,10 @@ import math
 import re
 
 _HEADER = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{$")
-_INSTRUCTION = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = (.*)$")
-_ARRAY = re.compile(r"\b(pred|bf16|token|[a-z]+(\d+)\w*)\[([\d,]*)\](\{[^{}]*\})?")
+_INSTRUCTION = re.compile(  # NAME = TYPE opcode(arguments), attributes; each may hold parentheses
+    r"^\s+(ROOT )?%?([\w.\-]+) = (.*?) ([\w\-]+)\((.*?)\)((?:, \w+=.*)?)$"
+)
+_ARRAY = re.compile(r"\b(pred|token|[a-z]+(\d+)\w*)\[([\d,]*)\](\{[^{}]*\})?")
 _NAME = re.compile(r"%([\w.\-]+)")
 
 
@@ -37,13 +39,13 @@ class Array:
         return f"{self.dtype}[{','.join(map(str, self.dims))}]"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Instruction:
     computation: str  # that it is part of
     name: str
     opcode: str
     arrays: tuple[Array, ...]  # of the result
-    operands: tuple[str, ...]
+    operands: tuple["Instruction", ...] = dataclasses.field(repr=False)
     arguments: str  # the text between the parentheses
     attributes: str  # the text after them
     is_root: bool
@@ -75,34 +77,18 @@ def parse(text: str) -> tuple[dict[str, dict[str, Instruction]], str]:
             lines[-1] += " " + line
     for line in lines:
         if header := _HEADER.match(line):
-            computations[header[2]] = {}
-            name = header[2]
-            entry = name if header[1] else entry
-        elif parts := _INSTRUCTION.match(line):
-            computations[name][parts[2]] = _instruction(name, parts[2], parts[3], bool(parts[1]))
+            computation, inside = header[2], computations.setdefault(header[2], {})
+            entry = computation if header[1] else entry
+        else:
+            root, name, kind, opcode, arguments, attributes = _INSTRUCTION.match(line).groups()
+            arrays = tuple(_array(*found) for found in _ARRAY.findall(kind))
+            operands = tuple(inside[operand] for operand in _NAME.findall(arguments))
+            inside[name] = Instruction(
+                computation, name, opcode, arrays, operands, arguments, attributes, is_root=bool(root)
+            )
     return computations, entry
 
 
-def _instruction(computation: str, name: str, text: str, is_root: bool) -> Instruction:
-    """Splits `TYPE opcode(arguments), attributes`."""
-    end = _closing(text, 0) if text.startswith("(") else text.index(" ")
-    kind, text = text[:end], text[end:].lstrip()
-    opening = text.index("(")
-    closing = _closing(text, opening)
-    arguments, attributes = text[opening + 1 : closing - 1], text[closing:]
-    operands = tuple(_NAME.findall(arguments))
-    arrays = []
-    for dtype, bits, dims, layout in _ARRAY.findall(kind):
-        bits = 8 if dtype == "pred" else 16 if dtype == "bf16" else int(bits or 0)
-        arrays.append(Array(dtype, bits, tuple(int(d) for d in dims.split(",") if d), "S(1)" in layout))
-    return Instruction(computation, name, text[:opening], tuple(arrays), operands, arguments, attributes, is_root)
-
-
-def _closing(text: str, start: int) -> int:
-    """The index after the parenthesis that closes the one at `start`."""
-    depth = 0
-    for i in range(start, len(text)):
-        depth += (text[i] == "(") - (text[i] == ")")
-        if depth == 0:
-            return i + 1
-    raise ValueError(f"unbalanced parentheses: {text[:80]}")
+def _array(dtype: str, bits: str, dims: str, layout: str) -> Array:
+    n_bits = 8 if dtype == "pred" else int(bits or 0)
+    return Array(dtype, n_bits, tuple(int(d) for d in dims.split(",") if d), "S(1)" in layout)

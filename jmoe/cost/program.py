@@ -16,7 +16,7 @@ COLLECTIVES = ("all-to-all", "ragged-all-to-all", "all-gather", "reduce-scatter"
 # One FLOP an element, as XLA counts them.
 _ELEMENTWISE = frozenset(
     "add subtract multiply divide maximum minimum negate abs compare select clamp and or xor not "
-    "shift-left shift-right-logical shift-right-arithmetic power remainder".split()
+    "shift-left shift-right-logical shift-right-arithmetic power remainder reduce".split()
 )
 _FREE = frozenset(
     "parameter constant get-tuple-element tuple bitcast while conditional call call-start call-update after-all "
@@ -92,10 +92,10 @@ class Program:
     def elementwise_flops(self, *, loops_once: bool = False) -> int:
         """One FLOP for each element of an arithmetic result, and for each element that a reduction takes in."""
         total = 0
-        for instruction, times, _ in self.runs:
-            if instruction.opcode in _ELEMENTWISE or instruction.opcode == "reduce":
-                array = self._operand(instruction, 0) if instruction.opcode == "reduce" else instruction.arrays[0]
-                total += array.elements * (1 if loops_once else times)
+        for one, times, _ in self.runs:
+            if one.opcode in _ELEMENTWISE:
+                counted = one.operands[0] if one.opcode == "reduce" else one
+                total += counted.arrays[0].elements * (1 if loops_once else times)
         return total
 
     def main_memory_bytes(self) -> int:
@@ -112,8 +112,8 @@ class Program:
             if kind == "all-reduce" and "reduce-scatter" in instruction.computation:  # on a TPU a slice of it follows
                 kind = "reduce-scatter"
             # a ragged one's first operand is its rows; how many leave is known when it runs: here, equally many to each
-            n_sent = 1 if kind == "ragged-all-to-all" else len(instruction.operands)
-            size = sum(self._operand(instruction, i).bytes for i in range(n_sent))
+            sent = instruction.operands[: 1 if kind == "ragged-all-to-all" else None]
+            size = sum(source.arrays[0].bytes for source in sent)
             group = _group_size(instruction.attributes)
             if group > 1 or kind == "collective-permute":
                 collectives.append(Collective(kind, instruction.source, times, group, _sent(kind, size, group)))
@@ -128,13 +128,6 @@ class Program:
                     sources.setdefault(array, instruction.source)
         return sources
 
-    def _source(self, instruction: Instruction, index: int) -> Instruction:
-        """The instruction that gives operand `index`."""
-        return self.computations[instruction.computation][instruction.operands[index]]
-
-    def _operand(self, instruction: Instruction, index: int) -> Array:
-        return self._source(instruction, index).arrays[0]
-
     def _callee(self, fusion: Instruction) -> tuple[dict[int, Instruction], Instruction]:
         """The parameters, by number, and the root of the computation that a fusion calls."""
         (callee,) = fusion.called()
@@ -145,7 +138,7 @@ class Program:
     def _matmul(self, instruction: Instruction) -> int:
         opcode, attributes = instruction.opcode, instruction.attributes
         if opcode == "convolution":
-            return _convolution(instruction, self._operand(instruction, 0), self._operand(instruction, 1))
+            return _convolution(instruction)
         contracted = None
         if opcode == "dot":
             contracted = re.search(r"lhs_contracting_dims=\{([\d,]*)\}", attributes)
@@ -157,7 +150,7 @@ class Program:
             return self._cudnn_attention(instruction)
         if contracted is None:
             return self._undeclared(instruction)
-        dims = self._operand(instruction, 0).dims
+        dims = instruction.operands[0].arrays[0].dims
         return 2 * instruction.arrays[0].elements * math.prod(dims[int(i)] for i in re.findall(r"\d+", contracted[1]))
 
     def _undeclared(self, instruction: Instruction) -> int:
@@ -165,7 +158,7 @@ class Program:
         attention [.., T, K] over [.., U, K] and [.., U, K], two products without a mask; 0 for all else."""
         if "tpu_custom_call" not in instruction.attributes or '"cost_estimate":{"flops"' in instruction.attributes:
             return 0
-        arrays = [array for i in range(len(instruction.operands)) for array in self._source(instruction, i).arrays]
+        arrays = [array for source in instruction.operands for array in source.arrays]
         dims = [a.dims for a in arrays if len(a.dims) > 1 and a.dtype[0] in "bf"]
         out = instruction.arrays[0].dims
         if len(dims) == 3 and dims[0] == out and dims[1] == dims[2] and out[-1] == dims[1][-1]:
@@ -180,7 +173,7 @@ class Program:
         elements = math.prod(int(n) for n in re.findall(r"\d+", scores[1]))
         products = 5 if "Backward" in instruction.attributes else 2
         half = 2 if re.search(r'"mask_type":\s*"CAUSAL"', instruction.attributes) else 1
-        return products * 2 * elements * self._operand(instruction, 0).dims[-1] // half
+        return products * 2 * elements * instruction.operands[0].arrays[0].dims[-1] // half
 
     def _traffic(self, instruction: Instruction) -> int:
         """Bytes of the main memory that one run of an instruction reads and writes."""
@@ -190,7 +183,7 @@ class Program:
         if opcode in ("copy-start", "slice-start"):  # one array moved between two places
             moved = [a for a in instruction.arrays if a.dims]
             return min(a.bytes for a in moved) * sum(not a.on_chip for a in moved)
-        sources = [self._source(instruction, i) for i in range(len(instruction.operands))]
+        sources = instruction.operands
         if opcode == "fusion":
             parameters, root = self._callee(instruction)
             in_memory = [n for n, source in enumerate(sources) if not any(a.on_chip for a in source.arrays)]
@@ -207,8 +200,8 @@ class Program:
         """Bytes of `value`, a parameter of a fused computation, that are read: slices where only slices are used."""
         everything, total = sum(a.bytes for a in value.arrays), 0
         for user in self.computations[value.computation].values():
-            for position, name in enumerate(user.operands):
-                if name != value.name:
+            for position, operand in enumerate(user.operands):
+                if operand is not value:
                     continue
                 if user.opcode in _SLICES and position == 0:
                     total += user.arrays[0].bytes
@@ -223,11 +216,11 @@ class Program:
     def _written(self, value: Instruction) -> int:
         """Bytes that the root `value` of a fused computation writes: the update where an array is updated in place."""
         if value.opcode == "dynamic-update-slice":
-            return self._operand(value, 1).bytes
+            return value.operands[1].arrays[0].bytes
         if value.opcode == "bitcast":
-            return self._written(self._source(value, 0))
+            return self._written(value.operands[0])
         if value.opcode == "tuple":
-            return sum(self._written(self._source(value, i)) for i in range(len(value.operands)))
+            return sum(map(self._written, value.operands))
         if value.opcode == "fusion":
             return self._written(self._callee(value)[1])
         return sum(a.bytes for a in value.arrays)
@@ -259,29 +252,22 @@ def _sent(kind: str, size: int, group: int) -> int:
     return size * (group - 1) * {"all-gather": group, "all-reduce": 2}.get(kind, 1) // group
 
 
-def _convolution(instruction: Instruction, image: Array, kernel: Array) -> int:
+def _convolution(instruction: Instruction) -> int:
     """FLOPs of a convolution; places where the window meets padding or the holes of a dilated image cost nothing."""
     labels = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", instruction.attributes)
-    image_labels, kernel_labels, out_labels = labels.groups()
+    shapes = (one.arrays[0].dims for one in (*instruction.operands, instruction))
+    image, kernel, out = (dict(zip(names, dims)) for names, dims in zip(labels.groups(), shapes))
     window = re.search(r"window=\{([^}]*)\}", instruction.attributes)
     fields = dict(field.split("=") for field in window[1].split()) if window else {}
-    spatial = sorted(label for label in out_labels if label.isdigit())
-
-    def field(name, default):
-        return fields[name].split("x") if name in fields else [default] * len(spatial)
-
-    strides, dilations, kernel_dilations = field("stride", "1"), field("lhs_dilate", "1"), field("rhs_dilate", "1")
-    pads = field("pad", "0_0")
-    size = lambda array, names, label: array.dims[names.index(label)]
-    out = instruction.arrays[0]
-    flops = 2 * size(out, out_labels, "b") * size(out, out_labels, "f") * size(kernel, kernel_labels, "i")
-    for i, label in enumerate(spatial):
-        stride, dilation, kernel_dilation = int(strides[i]), int(dilations[i]), int(kernel_dilations[i])
-        low = int(pads[i].split("_")[0])
-        end = (size(image, image_labels, label) - 1) * dilation + 1
+    flops = 2 * out["b"] * out["f"] * kernel["i"]
+    for i, label in enumerate(sorted(label for label in out if label.isdigit())):
+        field = lambda name, default: fields[name].split("x")[i] if name in fields else default  # noqa: B023
+        stride, dilation, kernel_dilation = (int(field(name, 1)) for name in ("stride", "lhs_dilate", "rhs_dilate"))
+        low = int(field("pad", "0_0").split("_")[0])
+        end = (image[label] - 1) * dilation + 1
         flops *= sum(
             0 <= (at := o * stride + k * kernel_dilation - low) < end and at % dilation == 0
-            for o in range(size(out, out_labels, label))
-            for k in range(size(kernel, kernel_labels, label))
+            for o in range(out[label])
+            for k in range(kernel[label])
         )
     return flops

@@ -105,31 +105,29 @@ def _roofline(result: dict, chip: chips.Chip, published_flops: float) -> dict:
     return {"roofline_seconds": parts | seconds, "mfu": mfu}
 
 
-def _sent_bytes(config, n_devices: int, expert: int) -> float:
-    """Bytes that leave a device in a step, for a mixture without a capacity: an estimate, to choose mesh.expert by.
+def _reaching_experts(config, n_devices: int) -> dict | None:
+    """By config.mesh.expert and by the value of it that sends least: "expert" and "sent_bytes", which leave a device in
+    a step: an estimate, to choose mesh.expert by. None with a capacity, or without a mixture.
 
     Rows travel to the devices of their experts and back, twice forward, three times backward (with config.remat =
     "full"). A device's experts are stored spread over the data axis: they are gathered twice, and their gradients
     scattered once.
     """
     model, n_tokens = config.model, max(batch for _, batch in config.batch_tokens)
-    data = n_devices // (expert * config.mesh.model)
-    mixtures = model.n_blocks - setting(model, "n_dense_blocks")
-    rows = 5 * mixtures * n_tokens * setting(model, "top_k") / (data * expert) * ROOM * model.d_model
-    experts = counts.n_exact(model, dict(data=1, expert=expert, model=config.mesh.model), ("expert",))
-    experts *= 3 * n_tokens // (microbatch_tokens(config) or n_tokens)
-    part = lambda n: (n - 1) / n  # of what is exchanged between n devices, leaves them
-    return (rows * part(expert) + experts * part(data)) * jnp.dtype(model.dtype).itemsize
-
-
-def _reaching_experts(config, n_devices: int) -> dict | None:
-    """By config.mesh.expert and by the value of it that sends least: "expert" and "sent_bytes"; None with a capacity,
-    or without a mixture."""
-    model = config.model
     if model.n_experts == 1 or model.capacity_factor is not None:
         return None
+    mixtures = model.n_blocks - setting(model, "n_dense_blocks")
+    part = lambda n: (n - 1) / n  # of what is exchanged between n devices, leaves them
+
+    def of(expert: int) -> dict:
+        data = n_devices // (expert * config.mesh.model)
+        rows = 5 * mixtures * n_tokens * setting(model, "top_k") / (data * expert) * ROOM * model.d_model
+        experts = counts.n_exact(model, dict(data=1, expert=expert, model=config.mesh.model), ("expert",))
+        experts *= 3 * n_tokens // (microbatch_tokens(config) or n_tokens)
+        sent = (rows * part(expert) + experts * part(data)) * jnp.dtype(model.dtype).itemsize
+        return {"expert": expert, "sent_bytes": sent}
+
     most = math.gcd(model.n_experts, n_devices // config.mesh.model)
-    of = lambda n: {"expert": n, "sent_bytes": _sent_bytes(config, n_devices, n)}
     every = [of(n) for n in range(1, most + 1) if most % n == 0]
     return {"here": of(config.mesh.expert), "least": min(every, key=lambda one: one["sent_bytes"])}
 

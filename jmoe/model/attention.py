@@ -1,5 +1,5 @@
-"""Causal attention of heads, or of groups of heads that share keys and values: projections, norms of queries and keys,
-rotary positions, and the kernel that config.model.attention names.
+"""Norms, and causal attention of heads, or of groups of heads that share keys and values: projections, rotary
+positions, and the kernel that config.model.attention names.
 
 Axes (jmoe/model/__init__.py): B, D, H, K, P, Q (W queries at each position), T, U (here all keys),
 W, Z blocks of queries.
@@ -11,10 +11,21 @@ import jax
 import jax.numpy as jnp
 
 from jmoe.model import sharding
-from jmoe.model.norms import norm
 
 ATTENTION = ("qkv", "q", "kv", "q_norm", "k_norm", "out")  # names of a block's attention weights
 BLOCK = 512  # queries at a time in `blocks`
+
+
+def norm(x, scale, bias=None, axis=-1, average=lambda mean: mean):
+    """RMSNorm, or with a bias LayerNorm, over `axis`: in float32, back in x's dtype.
+
+    average: averages the mean squares over devices, where other devices have parts of these axes; RMSNorm only.
+    """
+    x32 = x.astype(jnp.float32)
+    if bias is not None:
+        x32 -= jnp.mean(x32, axis=axis, keepdims=True)
+    x32 *= jax.lax.rsqrt(average(jnp.mean(x32**2, axis=axis, keepdims=True)) + (1e-6 if bias is None else 1e-5))
+    return (x32 * scale if bias is None else x32 * scale + bias).astype(x.dtype)
 
 
 def attention(x_BTD, weights, model, start=0, cache=None):

@@ -1,6 +1,6 @@
 """Decoder-only Transformer: pre-norm blocks of attention and a dense layer or a mixture of experts.
 
-Axes (jmoe/model/__init__.py): B, D, K, N, P, T, U, V.
+Axes (jmoe/model/__init__.py): B, D, K, N, P, T (when generating, new positions), U (positions of the cache), V.
 Modules are made from (config.model, rngs) and are pytrees: vmap stacks blocks along a leading axis of layers, a scan
 runs each stack with remat. Steps and checkpoints hold a plain tree of the parameters, by the names of weights.table.
 Calls run inside sharding.per_device, on a device's own part of rows, heads, d_ff and experts. Parameters are float32
@@ -18,9 +18,10 @@ from ml_collections import FrozenConfigDict
 from jmoe.config import weights
 from jmoe.config.fields import setting
 from jmoe.model import dispatch, mup, routing, sharding
-from jmoe.model.attention import ATTENTION, attention
-from jmoe.model.norms import norm
+from jmoe.model.attention import ATTENTION, attention, norm
 
+PROMPT_POSITIONS = 64  # of a prompt, processed at once
+CACHE_POSITIONS = 256  # a cache's length is a multiple of this, so that few lengths are compiled
 INIT_CUT = 0.2  # initial weights lie in +-INIT_CUT whatever their standard deviation, as in the authors' code
 
 
@@ -51,12 +52,6 @@ def parameter(weight: weights.Weight, scale: float, rngs: nnx.Rngs) -> nnx.Param
     return nnx.Param(x, out_sharding=weight.axes, eager_sharding=False)  # placed by who makes the model
 
 
-def gathered(param: nnx.Param):
-    """This device's part of a parameter, gathered along the data axis."""
-    x = param[...]
-    return sharding.gathered(x, param.out_sharding[-x.ndim :])  # a scan took the axis of layers off
-
-
 class Block(nnx.Module):
     """A block of the stack with that name in weights.stacks, or all of that stack, along a leading axis of layers."""
 
@@ -70,7 +65,7 @@ class Block(nnx.Module):
 
         Without `training` nothing is dropped. start, cache: as in attention.attention.
         """
-        projections = {name: gathered(getattr(self, name)) for name in ATTENTION if hasattr(self, name)}
+        projections = {name: sharding.gathered(getattr(self, name)) for name in ATTENTION if hasattr(self, name)}
         y_ND, cache = attention(self._norm("attention_norm", x_BTD), projections, self.model, start, cache)
         x_BTD += sharding.total(y_ND, ("model",)).reshape(x_BTD.shape)
         y_ND, metrics = self._feed_forward(self._norm("mlp_norm", x_BTD).reshape(y_ND.shape), training)
@@ -84,17 +79,14 @@ class Block(nnx.Module):
     def _feed_forward(self, h_ND, training):
         """y_ND of normed rows, to be summed over the model axis, and routing.METRICS, {} for a dense layer."""
         model = self.model
-        swiglu = lambda prefix="": [gathered(getattr(self, prefix + name)) for name in ("gate", "up", "down")]
+        swiglu = lambda prefix="": [sharding.gathered(getattr(self, prefix + name)) for name in ("gate", "up", "down")]
         if not hasattr(self, "router"):
             return dispatch.swiglu(h_ND, *swiglu()), {}
         choice = {name: setting(model, field) for name, field in routing.FIELDS.items()}
         choice["bias_E"] = self.router_bias[...] if hasattr(self, "router_bias") else None
-        groups = dict(group_tokens=model.group_tokens) if training else {}
-        if training and model.capacity_factor is not None:
-            capacity = dict(capacity_factor=model.capacity_factor)
-            y_ND, metrics = dispatch.mixture(h_ND, self.router[...], swiglu(), **capacity, **groups, **choice)
-        else:
-            y_ND, metrics = dispatch.dropless(h_ND, self.router[...], swiglu(), **groups, **choice)
+        if training:
+            choice |= dict(group_tokens=model.group_tokens, capacity_factor=model.capacity_factor)
+        y_ND, metrics = dispatch.mixture(h_ND, self.router[...], swiglu(), **choice)
         if hasattr(self, "shared_gate"):
             y_ND += dispatch.swiglu(h_ND, *swiglu("shared_"))
         return y_ND, metrics
@@ -124,7 +116,7 @@ class Decoder(nnx.Module):
             x_BTD, metrics, cache = block(x_BTD, training, start, cache)
             return x_BTD, (metrics, cache)
 
-        embed_VD = gathered(self.embed)
+        embed_VD = sharding.gathered(self.embed)
         x_BTD, caches = embed_VD[tokens_BT], dict(caches or {})
         run = jax.checkpoint(run, policy=REMAT[remat])
         for stack in weights.stacks(self.model):
@@ -132,7 +124,7 @@ class Decoder(nnx.Module):
             x_BTD, (metrics, caches[stack]) = jax.lax.scan(run, x_BTD, layers, unroll=unroll)
         if hasattr(self, "final_norm"):
             x_BTD = norm(x_BTD, self.final_norm[...])
-        return x_BTD, gathered(self.head) if hasattr(self, "head") else embed_VD.T, metrics, caches
+        return x_BTD, sharding.gathered(self.head) if hasattr(self, "head") else embed_VD.T, metrics, caches
 
 
 def init_params(config, seed=None) -> dict:
@@ -171,3 +163,61 @@ def decode(params, tokens_BT, config, training):
     # cast once, outside the blocks: else their scan would move weights in both passes, and gradients, in float32
     run = with_params(cast(params, config.model), config.model)
     return run(tokens_BT, training, config.remat, config.unroll)[:3]
+
+
+def new_caches(model, n_positions: int) -> dict:
+    """Empty (k_BUPK, v_BUPK) of one row by stack of weights.stacks, for at least `n_positions`."""
+    n = -(-(n_positions + PROMPT_POSITIONS) // CACHE_POSITIONS) * CACHE_POSITIONS
+    empty = lambda n_blocks: jnp.zeros((n_blocks, 1, n, *weights.heads(model)[1:]), jnp.float32)
+    return {stack: (empty(n_blocks), empty(n_blocks)) for stack, n_blocks in weights.stacks(model).items()}
+
+
+@functools.partial(jax.jit, static_argnames="model", donate_argnames="caches")
+def forward(params, caches, tokens_T, start, model):
+    """Float32 logits_TV of a row's tokens at positions start, start + 1, ..., and caches with their keys and values.
+
+    params: as `cast` gives them, on one device. model: a FrozenConfigDict of config.model. What the caches hold from
+    `start` on does not matter.
+    """
+    run = with_params(params, model)
+    x_BTD, head_DV, _, caches = run(tokens_T[None], training=False, start=start, caches=caches)
+    return jnp.matmul(x_BTD[0], head_DV, preferred_element_type=jnp.float32), caches
+
+
+def read_prompt(params, caches, tokens, model):
+    """(logits_V after the last of the tokens, caches)."""
+    for start in range(0, len(tokens), PROMPT_POSITIONS):
+        part = jnp.asarray(tokens[start : start + PROMPT_POSITIONS])
+        last = len(part) - 1
+        # the padding's keys and values lie after `last`, where later tokens overwrite them
+        part = jnp.pad(part, (0, PROMPT_POSITIONS - len(part)))
+        logits_TV, caches = forward(params, caches, part, start, model)
+    return logits_TV[last], caches
+
+
+@jax.jit
+def choose(logits_V, key, temperature, top_p):
+    """The next token: drawn from the likeliest tokens that hold `top_p` of the probability; temperature 0: the
+    likeliest one."""
+    order_V = jnp.argsort(-logits_V)
+    sorted_V = logits_V[order_V] / jnp.maximum(temperature, 1e-6)
+    probability_V = jax.nn.softmax(sorted_V)
+    before_V = jnp.cumsum(probability_V) - probability_V
+    drawn = order_V[jax.random.categorical(key, jnp.where(before_V < top_p, sorted_V, -jnp.inf))]
+    return jnp.where(temperature > 0, drawn, jnp.argmax(logits_V))
+
+
+def tokens_after(prompt, params, model, n: int, *, temperature: float = 0.0, top_p: float = 1.0, seed: int = 0):
+    """Yields n tokens that follow `prompt`, which has at least one token; the same seed yields the same tokens.
+
+    model: config.model. params: init_params' tree, on the host or one device.
+    """
+    model = FrozenConfigDict(model)
+    params, caches = cast(jax.device_put(params), model), new_caches(model, len(prompt) + n)
+    logits_V, caches = read_prompt(params, caches, prompt, model)
+    for i in range(n):
+        token = choose(logits_V, jax.random.fold_in(jax.random.key(seed), i), temperature, top_p)
+        yield int(token)
+        if i + 1 < n:
+            logits_TV, caches = forward(params, caches, token[None], len(prompt) + i, model)
+            logits_V = logits_TV[0]

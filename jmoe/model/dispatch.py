@@ -1,6 +1,7 @@
 """The mixture of experts: sorts choices into fixed slots of their experts, runs the experts, moves the results back.
 
-Axes (jmoe/model/__init__.py): C slots of an expert, D, E, F, G, J choices of a group, L = E C slots, N, S, X, Z blocks.
+Axes (jmoe/model/__init__.py): C slots of an expert, D, E, F, G, I units of any kind, J choices of a group,
+L = E C slots, N, S, X, Z blocks.
 
 Groups are part of the config. An expert serves the choices of a group in the order of J, first choices before second
 ones, and drops those beyond its capacity: a dropped choice adds nothing to its token, which the residual carries on
@@ -13,7 +14,7 @@ import math
 import jax
 import jax.numpy as jnp
 
-from jmoe.model import routing, rows, sharding
+from jmoe.model import routing, sharding
 
 ROOM = 1.5  # times a device's mean load: the rows that _travelled sends to it at once
 
@@ -24,24 +25,6 @@ def swiglu(x_END, gate_EDF, up_EDF, down_EFD, scale_EN1=None):
     return (hidden_ENF if scale_EN1 is None else hidden_ENF * scale_EN1) @ down_EFD
 
 
-def queues(expert_GJ, n_experts: int):
-    """Each expert's queue of choices, in the order of J.
-
-    Returns:
-      order_GJ: the choices of expert 0, then those of expert 1, ...; place_GJ: of each choice in its expert's queue;
-      count_GE: the choices of each expert; first_GE: where its queue begins in order_GJ.
-    """
-    n_choices = expert_GJ.shape[1]
-    # one integer for expert and choice (below 2^31) sorts faster than a stable sort of pairs
-    order_GJ = jnp.sort(expert_GJ * n_choices + jnp.arange(n_choices), axis=-1, stable=False) % n_choices
-    # the inverse of a permutation: a scatter is quicker than a second sort
-    inverse = lambda order_J: jnp.zeros_like(order_J).at[order_J].set(jnp.arange(n_choices), unique_indices=True)
-    rank_GJ = jnp.vectorize(inverse, signature="(j)->(j)")(order_GJ)
-    count_GE = routing.count(expert_GJ, n_experts)
-    first_GE = jnp.cumsum(count_GE, axis=-1) - count_GE
-    return order_GJ, rank_GJ - jnp.take_along_axis(first_GE, expert_GJ, axis=-1), count_GE, first_GE
-
-
 def assign(expert_GJ, n_experts: int, capacity: int, start=0):
     """Assigns slots by a sort: each expert serves its choices in their order, from number `start` on, until it is full.
 
@@ -50,7 +33,7 @@ def assign(expert_GJ, n_experts: int, capacity: int, start=0):
       slot_of_choice_GJ: the slot of each choice, L where the choice is dropped.
     """
     n_choices = expert_GJ.shape[1]
-    order_GJ, place_GJ, count_GE, first_GE = queues(expert_GJ, n_experts)
+    order_GJ, place_GJ, count_GE, first_GE = routing.queues(expert_GJ, n_experts)
     place_GJ, count_GE, first_GE = place_GJ - start, count_GE - start, first_GE + start
     served_GJ = (place_GJ >= 0) & (place_GJ < capacity)
     slot_of_choice_GJ = jnp.where(served_GJ, expert_GJ * capacity + place_GJ, n_experts * capacity)
@@ -62,45 +45,59 @@ def assign(expert_GJ, n_experts: int, capacity: int, start=0):
     return jnp.where(full_GL, choice_GL, n_choices), slot_of_choice_GJ
 
 
-def mixture(x_ND, router_DE, weights, *, group_tokens: int, capacity_factor: float, **choice):
+def mixture(x_ND, router_DE, weights, *, group_tokens=None, capacity_factor=None, block=None, **choice):
     """The sum of each token's chosen experts, weighted by their gates.
 
     Args:
       x_ND: whole groups of tokens.
       router_DE: float32, over all experts; the router works in float32, the experts in x's dtype.
       weights: gate_EDF, up_EDF, down_EFD of this device's E / X experts, with its share of F on the model axis.
-      capacity_factor: C = int(J capacity_factor / E), S at most.
+      group_tokens: by default all tokens are one group.
+      capacity_factor: C = int(J capacity_factor / E), S at most; None: nothing is dropped; groups affect only metrics.
+      block: without a capacity, rows that are worked on at once; 0: all of them, sorted by expert. By default 0 on a
+        TPU, whose compiler has a kernel for such products (jax.lax.ragged_dot). Others multiply each row by each
+        expert: there rows lie in blocks of one expert, of 256 / top_k rows, and for top_k > 1 up to 512 as long as
+        padding adds at most a sixteenth to J, since each block reads all of its expert's weights, however few its rows.
       choice: how routing.route chooses.
 
     Returns:
       y_ND, zero for tokens without an expert, to be summed over the model axis; routing.METRICS as float32 scalars,
       means over the local groups.
     """
-    n_experts, n_groups = router_DE.shape[1], len(x_ND) // group_tokens
-    logits_GSE = routing.logits_of(x_ND, router_DE).reshape(n_groups, group_tokens, n_experts)
+    n_tokens, n_experts = len(x_ND), router_DE.shape[1]
+    group_tokens = group_tokens or n_tokens
+    logits_GSE = routing.logits_of(x_ND, router_DE).reshape(-1, group_tokens, n_experts)
     expert_GJ, gate_GJ, metrics = routing.route(logits_GSE, **choice)
-    top_k = expert_GJ.shape[1] // group_tokens
-    capacity = min(group_tokens, int(expert_GJ.shape[1] * capacity_factor / n_experts))
-    choice_GL, slot_GJ = assign(expert_GJ, n_experts, capacity)
-    metrics["drop_rate"] = jnp.mean(slot_GJ == n_experts * capacity, axis=-1, dtype=jnp.float32)
-    # from here on all tokens are one group, and an expert's slots of all groups lie together
-    group_G1 = jnp.arange(n_groups)[:, None]
-    turn_GL, token_GL = jnp.divmod(choice_GL, group_tokens)  # an empty slot's turn is top_k
-    choice_GEC = (turn_GL * len(x_ND) + group_G1 * group_tokens + token_GL).reshape(n_groups, n_experts, capacity)
-    owner_GJ, place_GJ = jnp.divmod(slot_GJ, capacity)  # a dropped choice's owner is expert E
-    slot_J = _together((owner_GJ * n_groups + group_G1) * capacity + place_GJ, top_k)
+    n_groups, top_k = len(expert_GJ), expert_GJ.size // n_tokens
+    if capacity_factor is None:
+        metrics["drop_rate"] = jnp.zeros(n_groups, jnp.float32)
+        if block is None:
+            many = min(512, n_tokens * top_k // (16 * n_experts)) if top_k > 1 else 0
+            block = 0 if sharding.platform() == "tpu" else max(min(256, n_tokens) // top_k, min(8, n_tokens), many)
+        by_expert = functools.partial(_in_blocks, block) if block else _sorted
+        if len(weights[0]) < n_experts:
+            by_expert = functools.partial(_travelled, by_expert)
+        served = lambda x_GSD, gate_J: by_expert(x_GSD, _together(expert_GJ, top_k), gate_J, tuple(weights))
+    else:
+        capacity = min(group_tokens, int(expert_GJ.shape[1] * capacity_factor / n_experts))
+        choice_GL, slot_GJ = assign(expert_GJ, n_experts, capacity)
+        metrics["drop_rate"] = jnp.mean(slot_GJ == n_experts * capacity, axis=-1, dtype=jnp.float32)
+        # from here on all tokens are one group, and an expert's slots of all groups lie together
+        group_G1 = jnp.arange(n_groups)[:, None]
+        turn_GL, token_GL = jnp.divmod(choice_GL, group_tokens)  # an empty slot's turn is top_k
+        choice_GEC = (turn_GL * n_tokens + group_G1 * group_tokens + token_GL).reshape(n_groups, n_experts, capacity)
+        owner_GJ, place_GJ = jnp.divmod(slot_GJ, capacity)  # a dropped choice's owner is expert E
+        slot_J = _together((owner_GJ * n_groups + group_G1) * capacity + place_GJ, top_k)
+        in_slots = functools.partial(_in_slots, weights)
+        served = lambda x_GSD, gate_J: _gated(x_GSD, gate_J, choice_GEC.swapaxes(0, 1).reshape(1, -1), slot_J, in_slots)
     x_GSD, gate_J = (sharding.vary(a, "model") for a in (x_ND[None], _together(gate_GJ, top_k)))
-    served = functools.partial(_in_slots, weights)
-    return _gated(x_GSD, gate_J, choice_GEC.swapaxes(0, 1).reshape(1, -1), slot_J, served)[0], _over_groups(metrics)
+    over_groups = lambda m: m.sum(axis=0) if routing.is_count(m) else jnp.mean(m)
+    return served(x_GSD, gate_J)[0], {name: over_groups(m) for name, m in metrics.items()}
 
 
 def _together(a_GJ, top_k: int):
     """The choices of all groups as those of one: the first choices of all tokens, then their second ones."""
     return a_GJ.reshape(len(a_GJ), top_k, -1).swapaxes(0, 1).reshape(1, -1)
-
-
-def _over_groups(metrics: dict) -> dict:
-    return {name: m.sum(axis=0) if routing.is_count(m) else jnp.mean(m) for name, m in metrics.items()}
 
 
 def _in_slots(weights, rows_GLD, gate_GL1):
@@ -121,35 +118,6 @@ def _exchanged(a_GLI):
     # parts along an axis of their own: libtpu copies rows around an exchange along L
     parts_XLI = a_GLI.reshape(n_devices, -1, *a_GLI.shape[2:])
     return jax.lax.all_to_all(parts_XLI, "expert", split_axis=0, concat_axis=0, tiled=True).reshape(a_GLI.shape)
-
-
-def dropless(x_ND, router_DE, weights, *, group_tokens: int | None = None, block: int | None = None, **choice):
-    """The same layer with nothing dropped.
-
-    block: rows that are worked on at once; 0: all of them, sorted by expert. By default 0 on a TPU, whose compiler
-    has a kernel for such products (jax.lax.ragged_dot). Others multiply each row by each expert: there rows lie in
-    blocks of one expert, of 256 / top_k rows, and for top_k > 1 up to 512 as long as padding adds at most a sixteenth
-    to J, since each block reads all of its expert's weights, however few its rows.
-
-    Returns:
-      y_ND, to be summed over the model axis; routing.METRICS over groups of group_tokens, which affect nothing else.
-    """
-    n_tokens, n_experts = len(x_ND), router_DE.shape[1]
-    logits_GSE = routing.logits_of(x_ND, router_DE).reshape(-1, group_tokens or n_tokens, n_experts)
-    expert_GJ, gate_GJ, metrics = routing.route(logits_GSE, **choice)
-    metrics["drop_rate"] = jnp.zeros(len(expert_GJ), jnp.float32)
-    top_k = expert_GJ.size // n_tokens
-    if block is None and sharding.platform() == "tpu":
-        block = 0
-    elif block is None:
-        many = min(512, n_tokens * top_k // (16 * n_experts)) if top_k > 1 else 0
-        block = max(min(256, n_tokens) // top_k, min(8, n_tokens), many)
-    served = functools.partial(_in_blocks, block) if block else _sorted
-    if len(weights[0]) < n_experts:
-        served = functools.partial(_travelled, served)
-    x_GSD, gate_GJ = (sharding.vary(a, "model") for a in (x_ND[None], _together(gate_GJ, top_k)))
-    y_GSD = served(x_GSD, _together(expert_GJ, top_k), gate_GJ, tuple(weights))
-    return y_GSD[0], _over_groups(metrics)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -186,10 +154,6 @@ def _trip(served, i, x_GSD, expert_GJ, gate_GJ, weights):
     return _gated(x_GSD, gate_GJ, choice_GL, slot_GJ, there)
 
 
-def _travelled_forward(served, *args):
-    return _travelled(served, *args), args
-
-
 def _travelled_backward(served, residual, dy_GSD):
     x_GSD, expert_GJ, gate_GJ, weights = residual
 
@@ -202,7 +166,7 @@ def _travelled_backward(served, residual, dy_GSD):
     return dx_GSD, None, dgate_GJ, dweights
 
 
-_travelled.defvjp(_travelled_forward, _travelled_backward)
+_travelled.defvjp(lambda served, *args: (_travelled(served, *args), args), _travelled_backward)
 
 
 def _gated(x_GSD, gate_GJ, choice_of_slot_GL, slot_of_choice_GJ, served):
@@ -210,18 +174,55 @@ def _gated(x_GSD, gate_GJ, choice_of_slot_GL, slot_of_choice_GJ, served):
     It scales hidden units by the gates, not its result, which then is not needed for a gradient. An empty slot holds
     the row of some token, with a gate of zero: so it adds nothing to the result nor to the gradients of weights."""
     n_tokens, n_choices = x_GSD.shape[1], gate_GJ.shape[1]
-    token_GL = choice_of_slot_GL % n_tokens
-    rows_GLD = rows.move(x_GSD, token_GL, slot_of_choice_GJ, n_choices // n_tokens)
-    gate_GL1 = rows.move(gate_GJ[:, :, None], choice_of_slot_GL, slot_of_choice_GJ).astype(x_GSD.dtype)
+    token_GL, top_k = choice_of_slot_GL % n_tokens, n_choices // n_tokens
+    rows_GLD = _moved(x_GSD, token_GL, slot_of_choice_GJ, top_k)
+    gate_GL1 = _moved(gate_GJ[:, :, None], choice_of_slot_GL, slot_of_choice_GJ, 1).astype(x_GSD.dtype)
     gate_GL1 = jnp.where(choice_of_slot_GL[:, :, None] < n_choices, gate_GL1, 0)
-    return rows.summed(served(rows_GLD, gate_GL1), slot_of_choice_GJ, token_GL, n_choices // n_tokens)
+    return _summed(served(rows_GLD, gate_GL1), slot_of_choice_GJ, token_GL, top_k)
+
+
+def _taken(x_GSI, index_GL):
+    """The rows of x at `index`; some row where it is out of range."""
+    return jnp.take_along_axis(x_GSI, index_GL[:, :, None], axis=1, mode="clip")  # to fill with zeros is one more pass
+
+
+def _sums(x_GLI, index_GJ, copies: int):
+    """[G, S, I]: the sum over the `copies` of each row of those at `index`, nothing where it is out of range. The rows
+    of all choices, `copies` times as many as the sums, never exist as one array."""
+    taken = lambda index_GS: jnp.take_along_axis(x_GLI, index_GS[:, :, None], axis=1, mode="fill", fill_value=0)
+    return functools.reduce(jnp.add, map(taken, jnp.split(index_GJ, copies, axis=1)))
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
+def _moved(x_GSI, source_GL, target_GJ, copies: int):
+    """_taken at `source`. target: where each row went, for each of its `copies` in turn (J = copies S), out of range if
+    nowhere. The gradient is _sums of it: a gather too, never a scatter-add."""
+    return _taken(x_GSI, source_GL)
+
+
+_moved.defvjp(
+    lambda x_GSI, source_GL, target_GJ, copies: (_moved(x_GSI, source_GL, target_GJ, copies), target_GJ),
+    lambda copies, target_GJ, dy_GLI: (_sums(dy_GLI, target_GJ, copies), None, None),
+)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
+def _summed(x_GLD, slot_of_choice_GJ, token_of_slot_GL, top_k: int):
+    """_sums at each token's slots; the gradient is _taken at each slot's token."""
+    return _sums(x_GLD, slot_of_choice_GJ, top_k)
+
+
+_summed.defvjp(
+    lambda x_GLD, slot_GJ, token_GL, top_k: (_sums(x_GLD, slot_GJ, top_k), token_GL),
+    lambda top_k, token_GL, dy_GSD: (_taken(dy_GSD, token_GL), None, None),
+)
 
 
 def _sorted(x_GSD, expert_GJ, gate_GJ, weights):
     """y_GSD: passes the rows of each expert, which lie side by side, through it; those of expert E, which is none, are
     not asked for."""
     gate_EDF, up_EDF, down_EFD = weights
-    order_GJ, place_GJ, count_GE, first_GE = queues(expert_GJ, len(gate_EDF) + 1)
+    order_GJ, place_GJ, count_GE, first_GE = routing.queues(expert_GJ, len(gate_EDF) + 1)
     slot_GJ = jnp.take_along_axis(first_GE, expert_GJ, axis=-1) + place_GJ
     product = lambda rows_JI, weight_EIO: jax.lax.ragged_dot(rows_JI, weight_EIO, count_GE[0, :-1])
 
@@ -237,7 +238,7 @@ def _in_blocks(block: int, x_GSD, expert_GJ, gate_GJ, weights):
     n_experts, n_choices = len(weights[0]), expert_GJ.size
     n_blocks = n_choices // block + n_experts
     # each expert's queue begins a new block
-    _, place_GJ, count_GE, _ = queues(expert_GJ, n_experts + 1)
+    _, place_GJ, count_GE, _ = routing.queues(expert_GJ, n_experts + 1)
     blocks_E = -(-count_GE[0, :-1] // block)
     end_E = jnp.cumsum(blocks_E)
     expert_Z = jnp.minimum(jnp.searchsorted(end_E, jnp.arange(n_blocks), side="right"), n_experts - 1)
@@ -266,10 +267,6 @@ def _served_in_blocks(slots_ZCD, gate_ZC1, expert_Z, weights):
     return jax.lax.map(one_block, (slots_ZCD, gate_ZC1, expert_Z))
 
 
-def _served_in_blocks_forward(*args):
-    return _served_in_blocks(*args), args
-
-
 def _served_in_blocks_backward(residual, dy_ZCD):
     slots_ZCD, gate_ZC1, expert_Z, weights = residual
 
@@ -285,4 +282,4 @@ def _served_in_blocks_backward(residual, dy_ZCD):
     return dslots_ZCD, dgate_ZC1, None, jax.tree.map(lambda t, w: t.astype(w.dtype), total, weights)
 
 
-_served_in_blocks.defvjp(_served_in_blocks_forward, _served_in_blocks_backward)
+_served_in_blocks.defvjp(lambda *args: (_served_in_blocks(*args), args), _served_in_blocks_backward)

@@ -39,6 +39,24 @@ def count(expert_J, n_experts: int):
     return jnp.sum(jax.nn.one_hot(expert_J, n_experts, dtype=jnp.int32), axis=-2)
 
 
+def queues(expert_GJ, n_experts: int):
+    """Each expert's queue of choices, in the order of J.
+
+    Returns:
+      order_GJ: the choices of expert 0, then those of expert 1, ...; place_GJ: of each choice in its expert's queue;
+      count_GE: the choices of each expert; first_GE: where its queue begins in order_GJ.
+    """
+    n_choices = expert_GJ.shape[1]
+    # one integer for expert and choice (below 2^31) sorts faster than a stable sort of pairs
+    order_GJ = jnp.sort(expert_GJ * n_choices + jnp.arange(n_choices), axis=-1, stable=False) % n_choices
+    # the inverse of a permutation: a scatter is quicker than a second sort
+    inverse = lambda order_J: jnp.zeros_like(order_J).at[order_J].set(jnp.arange(n_choices), unique_indices=True)
+    rank_GJ = jnp.vectorize(inverse, signature="(j)->(j)")(order_GJ)
+    count_GE = count(expert_GJ, n_experts)
+    first_GE = jnp.cumsum(count_GE, axis=-1) - count_GE
+    return order_GJ, rank_GJ - jnp.take_along_axis(first_GE, expert_GJ, axis=-1), count_GE, first_GE
+
+
 def route(logits_GSE, bias_E=None, *, top_k: int = 1, normalize: bool = True, scores: str = "softmax"):
     """The choices of each group, in float32.
 
@@ -71,7 +89,11 @@ def route(logits_GSE, bias_E=None, *, top_k: int = 1, normalize: bool = True, sc
     if top_k == 1 and bias_E is None:
         gate_GJ = jnp.max(score_GSE, axis=-1)
     else:
-        gate_GJ = _gates(score_GSE, expert_GJ, top_k, normalize and top_k > 1)
+        expert_GSA = expert_GJ.reshape(len(expert_GJ), top_k, -1).swapaxes(1, 2)
+        gate_GSA = jnp.take_along_axis(score_GSE, expert_GSA, axis=2)
+        if normalize and top_k > 1:
+            gate_GSA /= jnp.sum(gate_GSA, axis=2, keepdims=True) + 1e-20  # all sigmoids may be nearly 0
+        gate_GJ = by_choice(gate_GSA)
 
     count_GE = count(expert_GJ, n_experts)
     share_GE = count_GE / expert_GJ.shape[1]
@@ -84,15 +106,6 @@ def route(logits_GSE, bias_E=None, *, top_k: int = 1, normalize: bool = True, sc
         "min_load": jnp.min(load_GE, axis=-1),
     }
     return expert_GJ, gate_GJ, metrics if bias_E is None else metrics | {"chosen": count_GE}
-
-
-def _gates(score_GSE, expert_GJ, top_k: int, normalize: bool):
-    """The scores of the chosen experts."""
-    expert_GSA = expert_GJ.reshape(len(expert_GJ), top_k, -1).swapaxes(1, 2)
-    gate_GSA = jnp.take_along_axis(score_GSE, expert_GSA, axis=2)
-    if normalize:
-        gate_GSA /= jnp.sum(gate_GSA, axis=2, keepdims=True) + 1e-20  # all sigmoids may be nearly 0
-    return by_choice(gate_GSA)
 
 
 def moved_bias(bias_E, chosen_E, rate: float):

@@ -84,11 +84,13 @@ def vary(x, axis):
     return jax.lax.pcast(x, axis, to="varying") if _wide((axis,)) else x
 
 
-def gathered(weight, axes):
-    """A weight that is stored spread over mesh `axes` (those of its weights.Weight), gathered along the data axis.
+def gathered(param):
+    """This device's part of an nnx.Param, gathered along the data axis.
 
     Its gradient is summed over the devices that used it, and scattered back the same way.
     """
+    weight = param[...]
+    axes = param.out_sharding[-weight.ndim :]  # a scan took the axis of layers off
     if "expert" not in axes:  # whose devices have different tokens
         weight = vary(weight, "expert")
     if "data" in axes and _wide(("data",)):

@@ -16,7 +16,7 @@ from etils import epath
 
 from jmoe import exchange, export
 from jmoe.errors import UserError
-from jmoe.model import cached, sharding
+from jmoe.model import decoder, sharding
 from jmoe.run import checkpoint
 from jmoe.text import tokenizer
 from tests.jmoe.test_model import logits_of, make_params, tiny
@@ -135,7 +135,7 @@ def test_a_trained_mixture_gives_the_same_logits_and_the_same_text(trained):
     with offline():
         said = model.generate(torch.tensor([prompt]), do_sample=False, max_new_tokens=60, pad_token_id=256)[0].tolist()
         assert transformers.AutoTokenizer.from_pretrained(folder).decode(said).startswith("def main(")
-    greedy = list(cached.tokens_after(prompt, params, config.model, 60))
+    greedy = list(decoder.tokens_after(prompt, params, config.model, 60))
     greedy = greedy[: greedy.index(256) + 1] if 256 in greedy else greedy
     assert said == prompt + greedy
 

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from ml_collections import FrozenConfigDict
 
-from jmoe.model import cached, decoder, sharding
+from jmoe.model import decoder, sharding
 from jmoe.text import tokenizer
 from tests.jmoe.test_model import GROUPED, ONE_FOR_ALL, logits_of, make_params, tiny, tokens_on
 
-PROMPT = 67  # more than one part of cached.PROMPT_POSITIONS
+PROMPT = 67  # more than one part of decoder.PROMPT_POSITIONS
 T = 72
 
 
@@ -38,12 +38,12 @@ def test_a_position_at_a_time_gives_the_logits_of_all_at_once(n_experts, model):
         tokens_BT = tokens_on(mesh, (1, T))
         expected_TV = jax.device_get(logits_of(params, tokens_BT, config, False, mesh))[0]
     params, tokens, model = jax.device_get(params), np.asarray(tokens_BT)[0].tolist(), FrozenConfigDict(config.model)
-    cache = cached.new_caches(model, T)
+    cache = decoder.new_caches(model, T)
     params = decoder.cast(jax.device_put(params), model)
-    logits_V, cache = cached.read_prompt(params, cache, tokens[:PROMPT], model)
+    logits_V, cache = decoder.read_prompt(params, cache, tokens[:PROMPT], model)
     got_TV = [logits_V]
     for t in range(PROMPT, T):
-        logits_TV, cache = cached.forward(params, cache, jnp.asarray(tokens[t : t + 1]), t, model)
+        logits_TV, cache = decoder.forward(params, cache, jnp.asarray(tokens[t : t + 1]), t, model)
         got_TV.append(logits_TV[0])
     assert np.std(expected_TV) > 0.1
     np.testing.assert_allclose(np.array(got_TV), expected_TV[PROMPT - 1 :], atol=1e-4 * np.std(expected_TV))
@@ -51,7 +51,7 @@ def test_a_position_at_a_time_gives_the_logits_of_all_at_once(n_experts, model):
 
 def test_tokens_are_drawn_as_often_as_they_are_likely():
     logits_V = jnp.log(jnp.array([0.1, 0.5, 0.15, 0.25]))
-    draw = jax.jit(jax.vmap(cached.choose, in_axes=(None, 0, None, None)))
+    draw = jax.jit(jax.vmap(decoder.choose, in_axes=(None, 0, None, None)))
     keys = jax.random.split(jax.random.key(0), 20_000)
     share = lambda *settings: np.bincount(draw(logits_V, keys, *settings), minlength=4) / len(keys)
     five_sigma = 5 * 0.5 / len(keys) ** 0.5

@@ -13,7 +13,7 @@ from ml_collections import FrozenConfigDict
 
 from configs import deepseek_v3_like, joint_moe, olmoe, quickstart, qwen3_moe
 from jmoe.config import check, counts, weights
-from jmoe.model import cached, decoder, loss, sharding
+from jmoe.model import decoder, loss, sharding
 from jmoe.run import step
 
 
@@ -209,7 +209,7 @@ def test_parameters_of_grouped_attention_are_counted():
     )
     flops = counts.matmul_flops_per_token(model, 64)
     assert flops == dict(parameters=6 * counts.n_active(model), attention=12 * 2 * 4 * 12 * 64, router=0)
-    ((keys, values),) = cached.new_caches(FrozenConfigDict(model), 1_000).values()
+    ((keys, values),) = decoder.new_caches(FrozenConfigDict(model), 1_000).values()
     assert keys.size + values.size == counts.kv_elements(model, keys.shape[2]) == 2 * 2 * 1_280 * 2 * 12
 
 

@@ -86,10 +86,7 @@ def mixture(mesh, **options):
     def local(x_ND, router_DE, *weights):
         if options["capacity_factor"] is None:
             weights = [sharding.vary(w, "data") for w in weights]
-            choice = {"block": 16} | {name: value for name, value in options.items() if name != "capacity_factor"}
-            y_ND, metrics = dispatch.dropless(x_ND, router_DE, weights, **choice)
-        else:
-            y_ND, metrics = dispatch.mixture(x_ND, router_DE, weights, **options)
+        y_ND, metrics = dispatch.mixture(x_ND, router_DE, weights, **{"block": 16} | options)
         return sharding.total(y_ND, ("model",)), jax.tree.map(lambda m: sharding.mean(m, sharding.ROWS), metrics)
 
     return sharding.per_device(local, mesh, SPECS, (sharding.TOKENS, sharding.REPLICATED))
