@@ -29,8 +29,8 @@ import numpy as np
 from absl import app, flags
 
 import fit
+from fit.data.runs import ROLLING
 from fit.data.table import Table
-from fit.fitting.holdout import ROLLING
 from fit.laws import FORMS
 from fit.laws._coupled import SUFFIX
 from fit.shape.architecture import OF_EXPERTS

@@ -8,11 +8,11 @@ import re
 import numpy as np
 
 from fit.aliases import Json
-from fit.data.runs import Runs, corpora, read_runs, unlikely
+from fit.data.runs import ROLLING, Runs, corpora, errors, read_runs, split, unlikely
 from fit.data.table import Table
 from fit.errors import UserError
-from fit.fitting import holdout, rolling, search, solvers
 from fit.fitting import noise as noise_lib
+from fit.fitting import rolling, search, solvers
 from fit.fitting.problem import Problem, Settings, prepare
 from fit.fitting.sure import how_sure, sampled, separate_errors
 from fit.form import Form
@@ -45,12 +45,12 @@ def fitted(path: str | Table, form: Form, settings: Settings, quiet: bool = Fals
     UserError."""
     runs = read_runs(path, form.columns, settings.mix_corpora)
     warnings = table_warnings(form, runs)
-    train, validation = holdout.split(runs, settings.holdout, settings.weights, settings.bootstrap_by)
+    train, validation = split(runs, settings.holdout, settings.weights, settings.bootstrap_by)
     decay_default = settings.weight_decay is None and len(train) <= FEW_RUNS
     fit, problem = fit_by_default(form, train, settings, quiet)
     if settings.select == "rmse":  # the start of lowest RMSE on fitted plus held-out runs, as in the paper
         near = np.flatnonzero(fit.objectives < np.inf)
-        off = lambda i, part: holdout.errors(form, fit.frees[i], part)["rmse_nats"]
+        off = lambda i, part: errors(form.log_loss(fit.frees[i], part.columns), part)["rmse_nats"]
         best = near[int(np.argmin([off(i, train) + off(i, validation) for i in near]))]
         fit = dataclasses.replace(fit, free=fit.frees[best], objective=float(fit.objectives[best]))
     return Fitted(runs, validation, fit, problem, decay_default, warnings)
@@ -73,8 +73,8 @@ def record_of(law: Fitted, quiet: bool = False, steps: list[Json] | None = None)
         | (dict(prior=form.prior) if form.prior else {}),
         runs=described(runs, train, form),
         models=models.from_table(runs.table, train.index),
-        fitted=holdout.errors(form, fit.free, train),
-        held_out=holdout.errors(form, fit.free, validation) if len(validation) else None,
+        fitted=errors(form.log_loss(fit.free, train.columns), train),
+        held_out=errors(form.log_loss(fit.free, validation.columns), validation) if len(validation) else None,
         starts=dict(
             tried=fit.tried,
             followed=len(fit.ends),  # to their end: how the others would have ended is not known
@@ -84,7 +84,7 @@ def record_of(law: Fitted, quiet: bool = False, steps: list[Json] | None = None)
         versions={name: importlib.metadata.version(name) for name in solvers.PACKAGES}
         | {"python": platform.python_version()},
     )
-    if steps is None and settings.holdout == holdout.ROLLING:
+    if steps is None and settings.holdout == ROLLING:
         steps = rolling.rolling(sampled(problem), quiet=quiet)
     sure = how_sure(problem, fit, quiet)
     if steps:

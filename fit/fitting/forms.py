@@ -21,11 +21,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from fit.aliases import Array, Json
-from fit.data.runs import Runs, read_runs, subset
+from fit.data.runs import Runs, errors, read_runs, rms, split, subset
 from fit.data.table import Table
 from fit.equal_flops import isoflop
 from fit.errors import UserError
-from fit.fitting import fitting, holdout, rolling, search
+from fit.fitting import fitting, rolling, search
 from fit.fitting.problem import Problem, Settings, prepare
 from fit.fitting.sure import sampled
 from fit.form import Form
@@ -92,22 +92,23 @@ def compare(path: str | Table, forms: Sequence[Form], settings: Settings, quiet:
     """How well each of the Forms fits the runs in `path`: {runs, budgets, budgets_by, forms: [{form, coefficients,
     fitted, held_out, aic, bic, left_out}], isoflop}, ready for JSON. All are fitted to the same runs. Raises UserError.
 
-    left_out: errors as holdout.errors gives; None where the other budgets do not determine the form. isoflop: parabolas
+    left_out: errors as runs.errors gives; None where the other budgets do not determine the form. isoflop: parabolas
     as isoflop.profiles gives them, where runs of equal FLOPs allow any.
     """
     columns = tuple(dict.fromkeys(name for form in forms for name in form.columns))
     runs = read_runs(path, columns, settings.mix_corpora)
-    train, validation = holdout.split(runs, settings.holdout, settings.weights, settings.bootstrap_by)
+    train, validation = split(runs, settings.holdout, settings.weights, settings.bootstrap_by)
     budgets, by = budgets_of(train)
     rows = []
     for form in forms:
         fit, problem = fitting.fit_by_default(form, train, settings, quiet)
-        errors = holdout.errors(form, fit.free, train)
+        of_fitted = errors(form.log_loss(fit.free, train.columns), train)
         n, k = len(train), len(form.names) + 1
-        spread = n * np.log(max(errors["rmse_log"], 1e-15) ** 2)
-        row = dict(form=form.name, coefficients=fit.coefficients, fitted=errors, aic=spread + 2 * k)
+        spread = n * np.log(max(of_fitted["rmse_log"], 1e-15) ** 2)
+        row = dict(form=form.name, coefficients=fit.coefficients, fitted=of_fitted, aic=spread + 2 * k)
         row |= dict(bic=float(spread + k * np.log(n)), left_out=left_out(problem, fit, budgets))
-        rows.append(row | dict(held_out=holdout.errors(form, fit.free, validation) if len(validation) else None))
+        kept_out = errors(form.log_loss(fit.free, validation.columns), validation) if len(validation) else None
+        rows.append(row | dict(held_out=kept_out))
     n_experts = train.table.numbers("n_experts")[train.index] if "n_experts" in train.table else None
     profiles = isoflop.profiles(train.n_active, train.flops, train.loss, n_experts, settings.percentiles, settings.seed)
     return dict(runs=len(train), budgets=int(budgets.max()) + 1, budgets_by=by, forms=rows, isoflop=profiles)
@@ -139,8 +140,8 @@ def left_out(problem: Problem, fit: search.Fit, budgets: Array) -> Json | None:
             return None
         predicted[mine] = form.log_loss(search.again(without, fit).free, subset(runs, mine).columns)
     error = predicted - np.log(runs.loss)
-    by_budget = [holdout.rms(error[budgets == budget]) for budget in range(budgets.max() + 1)]
-    return holdout.errors_of(predicted, runs) | dict(by_budget=by_budget)
+    by_budget = [rms(error[budgets == budget]) for budget in range(budgets.max() + 1)]
+    return errors(predicted, runs) | dict(by_budget=by_budget)
 
 
 def drawn_to(form: Form, law: Law) -> Form:

@@ -18,10 +18,9 @@ import dataclasses
 import numpy as np
 import scipy.special
 
-from fit.data.runs import subset
+from fit.data.runs import ROLLING, errors, rms, subset
 from fit.errors import UserError
 from fit.fitting import search
-from fit.fitting.holdout import ROLLING, errors, rms
 from fit.fitting.noise import noise as noise_of
 from fit.fitting.noise import prediction_errors
 from fit.fitting.problem import Problem, prepare
@@ -39,7 +38,7 @@ BELIEVED = 0.5
 def rolling(problem: Problem, fewest: int = 0, quiet: bool = True) -> list[dict]:
     """A dictionary for each factor for which at least `fewest` runs, and RUNS_PER_COEFFICIENT for each coefficient, are
     left to fit and FEWEST to predict: factor, fitted (how many runs), fitted_flops, training_flops (of those
-    predicted), errors as holdout.errors gives them, and what this module says. Factors that leave the same runs count
+    predicted), errors as runs.errors gives them, and what this module says. Factors that leave the same runs count
     once, as the largest. Raises UserError where no factor leaves enough."""
     runs, form = problem.runs, problem.form
     fewest = max(fewest, RUNS_PER_COEFFICIENT * (len(form.names) - len(problem.fixed)))
@@ -68,14 +67,15 @@ def _roll(problem: Problem, fitted: np.ndarray, quiet: bool) -> dict:
     fit = search.fit(smaller, quiet)
     noise, predicted, largest = noise_of(smaller, fit.free), subset(runs, ~fitted), runs.flops[fitted].max()
     spread = np.hypot(noise.total, prediction_errors(smaller, fit, noise))[~fitted]
-    error = form.log_loss(fit.free, predicted.columns) - np.log(predicted.loss)
+    log_loss = form.log_loss(fit.free, predicted.columns)
+    error = log_loss - np.log(predicted.loss)
     x = np.log(predicted.flops / largest)
     drift = np.sum(error * x) / np.sum(x**2)
     return dict(
         fitted=int(fitted.sum()),
         fitted_flops=float(largest),
         training_flops=[float(predicted.flops.min()), float(predicted.flops.max())],
-        **errors(form, fit.free, predicted),
+        **errors(log_loss, predicted),
         mean_error=float(error.mean()),
         scatter=rms(spread),
         holds=float(np.mean(np.abs(error) <= scipy.special.ndtri((1 + LEVEL) / 2) * spread)),

@@ -69,41 +69,43 @@ def run_batches(solve: solvers.Solve, x: Array, data: Data, progress: tqdm.tqdm 
     return [np.concatenate(o)[:k] for o in zip(*outs)]
 
 
-def _round(
-    solve: solvers.Solve, data: Data, going: Array, x: Array, values: Array, gradients: Array, progress: tqdm.tqdm
-) -> None:
-    """One round of the starts `going` (indices), in place: one that ends in something that is not finite stays where it
-    was."""
-    own = {name: data[name][going] for name in PER_START if np.ndim(data[name]) > 1}
-    after, value, gradient = run_batches(solve, x[going], data | own, progress)
-    fine = np.isfinite(value) & np.isfinite(after).all(axis=1)
-    x[going[fine]], values[going[fine]] = after[fine], value[fine]
-    gradients[going] = np.where(fine, gradient, np.inf)
-
-
-def _bar(what: str, unit: str, total: int, shown: bool) -> tqdm.tqdm:
-    return tqdm.tqdm(total=total, desc=what, unit=unit, disable=None if shown else True, leave=False)
+def _rounds(
+    problem: Problem, solve: solvers.Solve, starts: Array, rounds: int, going_on: str, label: str | None
+) -> tuple[Array, Array, Array]:
+    """(x, objectives, gradient norms) of solve from starts [k, n] in rounds. Which are going_on to the next: the better
+    "half", but no fewer than FOLLOWED; "each" that got better; "all" as long as the best one does. A start that ends in
+    something that is not finite stays where it was; an objective that was never finite is infinite. A progress bar
+    named `label`, if given, counts the starts of each round."""
+    k, disabled = len(starts), None if label else True
+    x, values, gradients, going = np.array(starts), np.full(k, np.inf), np.full(k, np.inf), np.arange(k)
+    with tqdm.tqdm(total=k, unit="start", disable=disabled, leave=False) as progress:
+        for i in range(rounds):
+            progress.reset(len(going))
+            progress.set_description(f"{label}, round {i + 1} of at most {rounds}")
+            own = {name: problem.data[name][going] for name in PER_START if np.ndim(problem.data[name]) > 1}
+            after, value, gradient = run_batches(solve, x[going], problem.data | own, progress)
+            before, fine = values.copy(), np.isfinite(value) & np.isfinite(after).all(axis=1)
+            x[going[fine]], values[going[fine]] = after[fine], value[fine]
+            gradients[going] = np.where(fine, gradient, np.inf)
+            progress.set_postfix_str(f"best objective {values.min():.6g}")
+            if going_on == "each":
+                going = going[values[going] < before[going] * (1 - 1e-6)]
+            elif going_on == "half" and len(going) > FOLLOWED:
+                going = going[np.argsort(values[going], kind="stable")[: max(FOLLOWED, len(going) // 2)]]
+            elif going_on == "half" or values.min() >= before.min() * (1 - 1e-10):
+                going = going[:0]
+            if not len(going):
+                break
+    return x, values, gradients
 
 
 def polish(
     problem: Problem, x: Array, rounds: int = 40, each: bool = False, label: str | None = None
 ) -> tuple[Array, Array, Array]:
-    """Levenberg-Marquardt from x [k, n] until the best objective stands still, or with `each` every one of them.
-
-    Returns (x, objectives, gradient norms); an objective that was never finite is infinite. A progress bar named
-    `label`, if given, counts the starts of each round; most polishing ends before the last round.
-    """
+    """(x, objectives, gradient norms) of Levenberg-Marquardt from x [k, n] until the best objective stands still, or
+    with `each` every one of them; as _rounds."""
     solve = solvers.least_squares(residual_function(problem.form), PER_START, STEPS, False)
-    x, values, gradients, going = np.array(x), np.full(len(x), np.inf), np.full(len(x), np.inf), np.arange(len(x))
-    for i in range(rounds):
-        before = values.copy()
-        with _bar(f"{label}, round {i + 1} of at most {rounds}", "fit", len(going), label is not None) as progress:
-            _round(solve, problem.data, going, x, values, gradients, progress)
-        if each:
-            going = going[values[going] < before[going] * (1 - 1e-6)]
-        if not len(going) or (not each and values.min() >= before.min() * (1 - 1e-10)):
-            break
-    return x, values, gradients
+    return _rounds(problem, solve, x, rounds, "each" if each else "all", label)
 
 
 def best_of_each(problem: Problem, starts: Array, label: str | None = None, **data: Array) -> Array:
@@ -121,17 +123,7 @@ def search(problem: Problem, starts: Array, quiet: bool = False) -> tuple[Array,
     rounds, steps = (ROUNDS, STEPS) if problem.settings.solver == "lm" else (1, 300)
     solver, grid = solvers.SOLVERS[problem.settings.solver], len(starts) >= GRID
     solve = solver(residual_function(problem.form), PER_START, steps, grid)
-    x, values, going = np.array(starts), np.full(len(starts), np.inf), np.arange(len(starts))
-    with _bar(f"fit {problem.form.name}", "start", len(starts), not quiet) as progress:
-        for i in range(rounds):
-            progress.reset(len(going))
-            progress.set_description(f"fit {problem.form.name}, round {i + 1} of {rounds}")
-            _round(solve, problem.data, going, x, values, np.empty(len(x)), progress)
-            progress.set_postfix_str(f"best objective {values.min():.6g}")
-            if len(going) <= FOLLOWED:
-                break
-            going = going[np.argsort(values[going], kind="stable")[: max(FOLLOWED, len(going) // 2)]]
-    return x, values
+    return _rounds(problem, solve, starts, rounds, "half", None if quiet else f"fit {problem.form.name}")[:2]
 
 
 def starts_of(problem: Problem, runs: Runs) -> Array:

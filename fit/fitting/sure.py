@@ -6,9 +6,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from fit.aliases import Array, Json
-from fit.data.runs import Runs, subset
+from fit.data.runs import Runs, errors, subset
 from fit.fitting import intervals, search
-from fit.fitting.holdout import errors_of
 from fit.fitting.noise import Noise, growth, inflation, standard_errors
 from fit.fitting.noise import noise as noise_of
 from fit.fitting.problem import Problem, prepare
@@ -43,8 +42,8 @@ def how_sure(problem: Problem, fit: search.Fit, quiet: bool = False) -> Json:
     if grows := growth(problem, fit.free, noise):
         scatter["growth"] = grows
     sure["noise"] = scatter
-    errors, widened = standard_errors(problem, fit, noise), inflation(problem, fit, noise, alone)
-    sure["profile"] = profiles = intervals.profile(problem, fit, errors, widened, quiet)
+    now, widened = standard_errors(problem, fit, noise), inflation(problem, fit, noise, alone)
+    sure["profile"] = profiles = intervals.profile(problem, fit, now, widened, quiet)
     for name, p in profiles.items():  # around what all runs gave
         scale = of_all.coefficients[name] / p["value"]
         profiles[name] = {end: value if value is None else value * scale for end, value in p.items()}
@@ -180,5 +179,5 @@ def separate_errors(form: Form, alone: Mapping[str, Json], runs: Runs) -> Json |
         return None
     law, runs = FORMS[form.separate["form"]], subset(runs, rows)
     free = np.stack([law.to_free(alone[f"{e:g}"]["coefficients"]) for e in runs.n_experts], axis=1)
-    found = errors_of(law.log_loss(free, runs.columns), runs)
+    found = errors(law.log_loss(free, runs.columns), runs)
     return {name: found[name] for name in ("runs", "rmse_nats", "rmse_log")}

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from fit.aliases import Array, Floats, Json
-from fit.data.runs import Runs, read_runs
+from fit.data.runs import Runs, read_runs, split
 from fit.data.table import Table
 from fit.errors import UserError
-from fit.fitting import holdout
 from fit.fitting.noise import Noise
 from fit.lawbook.lawcheck import LEVEL
 from fit.lawbook.lawfile import Law
@@ -102,7 +101,7 @@ def _fitted_runs(law: Law, table: str | Table) -> tuple[Runs, int]:
         raise UserError(f"--runs={runs.path}: --law={law.name} was fitted to other runs ({described.get('file')})")
     law.check_plannable()
     rules = settings.get("holdout", "none"), settings.get("weights", "none"), settings.get("bootstrap_by", "trunk")
-    fitted, _ = holdout.split(runs, *rules)
+    fitted, _ = split(runs, *rules)
     seeds = runs.table.numbers("seed", (0, 2**31)) if "seed" in runs.table else np.zeros(1)
     return fitted, int(seeds.max()) + 1
 

@@ -11,10 +11,10 @@ import pytest
 from fit_runs import dense_runs, fit_law
 
 from fit import __main__ as command_line
-from fit.data.runs import read_runs, subset
+from fit.data.runs import errors, held_out, read_runs, run_weights, subset
 from fit.data.table import read
 from fit.errors import UserError
-from fit.fitting import fitting, holdout, rolling, search
+from fit.fitting import fitting, rolling, search
 from fit.fitting.problem import Settings, prepare
 from fit.laws import FORMS
 
@@ -99,9 +99,10 @@ def test_rolling_holdout_predicts_larger_runs_from_smaller(tmp_path, capsys):
     fitted = flops <= flops.max() / 10
     settings = Settings(starts=16, weight_decay=record["settings"]["weight_decay"])
     found = search.fit(prepare(FORMS["chinchilla"], subset(runs, fitted), settings), quiet=True)
-    expected = holdout.errors(FORMS["chinchilla"], found.free, subset(runs, ~fitted))
+    left = subset(runs, ~fitted)
+    expected = errors(FORMS["chinchilla"].log_loss(found.free, left.columns), left)
     assert steps[-1]["rmse_log"] == pytest.approx(expected["rmse_log"], rel=1e-3)
-    assert holdout.held_out(runs, record["settings"]["holdout"]).sum() == 0  # as the pictures ask again
+    assert held_out(runs, record["settings"]["holdout"]).sum() == 0  # as the pictures ask again
     beyond = record["bootstrap"]["beyond"]
     assert beyond["training_flops"] == pytest.approx(flops.max()) and len(beyond["drift"]) == 8
 
@@ -125,12 +126,12 @@ def test_rolling_holdout_of_too_few_runs_is_refused(tmp_path, capsys):
 
 def test_weights_by_compute(tmp_path):
     runs = dense_runs(n=20)
-    weights = holdout.run_weights(runs, "compute^0.5")
+    weights = run_weights(runs, "compute^0.5")
     assert weights.mean() == pytest.approx(1)
     assert weights / weights[0] == pytest.approx(np.sqrt(runs.flops / runs.flops[0]))
     for rule in ("compute^3", "compute^-1", "compute"):
         with pytest.raises(UserError, match=r"compute\^POWER with a power up to 2"):
-            holdout.run_weights(runs, rule)
+            run_weights(runs, rule)
 
 
 def test_large_runs_below_the_law_are_told_wherever_it_is_used_beyond_them(tmp_path, capsys):

@@ -11,9 +11,9 @@ import pytest
 import scipy.optimize
 
 from fit import __main__ as command_line
-from fit.data.runs import Runs, read_runs, subset
+from fit.data.runs import Runs, read_runs, rms, subset
 from fit.data.table import Table
-from fit.fitting import forms, holdout, search, summary
+from fit.fitting import forms, search, summary
 from fit.fitting.problem import Settings, prepare
 from fit.lawbook.lawfile import load
 from fit.laws import FORMS
@@ -209,7 +209,7 @@ def test_forms_side_by_side(tmp_path):
     assert both["runs"] == 48 and both["budgets"] == 3 and both["budgets_by"] == "n_tokens"
     rmse = np.sqrt(np.mean((np.exp(FORMS["chinchilla"].log_loss(alone.free, runs.columns)) - runs.loss) ** 2))
     assert dense["fitted"]["rmse_nats"] == pytest.approx(rmse, rel=1e-6) and dense["held_out"] is None
-    assert dense["left_out"]["by_budget"][2] == pytest.approx(holdout.rms(largest), rel=1e-2)
+    assert dense["left_out"]["by_budget"][2] == pytest.approx(rms(largest), rel=1e-2)
     rss = 48 * dense["fitted"]["rmse_log"] ** 2
     assert dense["aic"] == pytest.approx(48 * np.log(rss / 48) + 2 * 6, rel=1e-12)
     assert dense["bic"] == pytest.approx(48 * np.log(rss / 48) + 6 * np.log(48), rel=1e-12)

@@ -13,9 +13,9 @@ import pytest
 import scipy.optimize
 import scipy.special
 
-from fit.data.runs import subset
+from fit.data.runs import errors, held_out, subset
 from fit.errors import UserError
-from fit.fitting import holdout, search, solvers, sure
+from fit.fitting import search, solvers, sure
 from fit.fitting.problem import Settings, prepare, residual_function
 from fit.laws import FORMS
 
@@ -91,12 +91,13 @@ def test_noisy_fit_beats_the_truth_on_its_objective(noisy):
 def test_held_out_lowest_losses_are_predicted(seed):
     """Short form of benchmarks/fit_coverage.py, which does 20 seeds."""
     runs = fit_runs.paper_runs(noise=0.002, seed=seed)
-    out = holdout.held_out(runs, "lowest-loss:30")
+    out = held_out(runs, "lowest-loss:30")
     train = subset(runs, ~out)
     problem = prepare(JOINT, train)
     found = search.fit(problem, quiet=True)
     assert found.objective <= fit_runs.objective(problem, TRUE)
-    assert holdout.errors(JOINT, found.free, subset(runs, out))["rmse_log"] <= 0.0025
+    left = subset(runs, out)
+    assert errors(JOINT.log_loss(found.free, left.columns), left)["rmse_log"] <= 0.0025
 
 
 def test_no_local_search_improves_the_fit(noisy):
@@ -219,13 +220,13 @@ def test_weight_two_is_the_run_twice():
 
 def test_holdout_rules():
     runs = fit_runs.paper_runs(noise=0.002)
-    out = holdout.held_out(runs, "lowest-loss:30")
+    out = held_out(runs, "lowest-loss:30")
     assert out.sum() == 30 and runs.loss[out].max() <= runs.loss[~out].min()
     compute = runs.n_active * runs.n_tokens
-    out = holdout.held_out(runs, "largest-compute:20%")
+    out = held_out(runs, "largest-compute:20%")
     assert out.sum() == 54 and compute[out].min() >= compute[~out].max()
     runs.table.columns["split"] = ["validation" if i < 7 else "train" for i in range(len(runs))]
-    assert holdout.held_out(runs, "column:split").nonzero()[0].tolist() == list(range(7))
+    assert held_out(runs, "column:split").nonzero()[0].tolist() == list(range(7))
     for rule, words in (
         ("lowest-loss:0", "0 of 270"),
         ("largest-compute:100%", "270 of 270"),
@@ -234,7 +235,7 @@ def test_holdout_rules():
         ("column:fold", "column fold"),
     ):
         with pytest.raises(UserError, match=words):
-            holdout.held_out(runs, rule)
+            held_out(runs, rule)
 
 
 def test_separate_laws_bound_the_joint_law(noisy):
