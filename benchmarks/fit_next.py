@@ -85,7 +85,7 @@ def pilot_of(true, rng):
     table.rows = list(range(len(names)))
     runs = dataclasses.replace(fitting.read_runs(table, JOINT.columns), trunks=trunks_of(table)[0])
     found, problem = fitting.fit_by_default(JOINT, runs, Settings(weight_decay=None), quiet=True)
-    scatter = noise_lib.noise(problem, found.free)
+    scatter = noise_lib.noise_of(problem, found.free)
     record = dict(
         form="joint",
         settings=dict(holdout="none", weights="none", bootstrap_by="trunk", fix={}),

@@ -20,7 +20,7 @@ from fit.data.files import check_writable, write_text
 from fit.data.table import Table, plain, read
 from fit.equal_flops import surface as surfaces
 from fit.errors import UserError
-from fit.lawbook import predictions
+from fit.lawbook import summary
 from fit.lawbook.lawfile import Law, load
 from fit.laws import FORMS
 from fit.next_runs import next_text
@@ -106,17 +106,17 @@ def predict(law: Law | str, runs: object = None, *, asked: searches.Model | None
     they are not."""
     law = load(law)
     table = (asked or searches.Model.of("predict", model)).table(law) if runs is None else read(runs)
-    found: dict[str, Any] = dict(text="", not_compared="") | predictions.predict(law, table)
+    found: dict[str, Any] = dict(text="", not_compared="") | summary.predict(law, table)
     if runs is None:
         if outside := found["columns"]["outside_fitted_range"][0]:
             found["warnings"].append(f"outside the fitted range: {outside}")
-        found["text"] = predictions.in_lines(law, found["columns"])
+        found["text"] = summary.in_lines(law, found["columns"])
     elif "loss" in table:
         try:
-            found["text"] = predictions.against_measured(law, table, found["columns"])
+            found["text"] = summary.against_measured(law, table, found["columns"])
         except UserError as e:  # the predictions stand all the same
             found["not_compared"] = e.sentence
-    fields = dict(law=law.name, table=predictions.extended(table, found["columns"])) | found
+    fields = dict(law=law.name, table=summary.extended(table, found["columns"])) | found
     return Answer("prediction", lambda fields: fields["text"], fields)
 
 

@@ -4,7 +4,7 @@ out of a fit, how much each counts in it; and how far log losses are from them."
 import dataclasses
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -83,12 +83,10 @@ def corpora(table: Table) -> list[str]:
     return sorted({str(v) for v in table.column("corpus_fingerprint")}) if "corpus_fingerprint" in table else []
 
 
-def read_runs(
-    path: str | Table, columns: Sequence[str], mix_corpora: bool = False, names: Mapping[str, str] | None = None
-) -> Runs:
-    """Runs for a law that reads `columns`, of a file (names: {ours: theirs}, what it calls them) or a Table. UserError
-    on a bad value, or on two corpora unless mix_corpora."""
-    table = read(path, names)
+def read_runs(path: str | Table, columns: Sequence[str], mix_corpora: bool = False) -> Runs:
+    """Runs for a law that reads `columns`, of a file or a Table. UserError on a bad value, or on two corpora unless
+    mix_corpora."""
+    table = read(path)
     path = table.path
     for name in (*columns, "loss"):
         table.column(name)
@@ -152,7 +150,7 @@ def held_out(runs: Runs, rule: str) -> Array:
 
     none, lowest-loss:N, largest-compute:N (n_active times n_tokens), N a count or a percentage, or column:NAME.
     Ties are broken by the order of the file. compute:rolling keeps none out of the law that is written
-    (fit/fitting/rolling.py).
+    (fit/fitting/sure.py).
     """
     out = np.zeros(len(runs), bool)
     if rule in ("none", ROLLING):

@@ -11,10 +11,9 @@ from fit.aliases import Json
 from fit.data.runs import ROLLING, Runs, corpora, errors, read_runs, split, unlikely
 from fit.data.table import Table
 from fit.errors import UserError
-from fit.fitting import noise as noise_lib
-from fit.fitting import rolling, search, solvers
+from fit.fitting import search, solvers, sure
+from fit.fitting.noise import noise_of
 from fit.fitting.problem import Problem, Settings, prepare
-from fit.fitting.sure import how_sure, sampled, separate_errors
 from fit.form import Form
 from fit.lawbook import lawcheck, models
 from fit.shape.architecture import EXPERTS, OF_EXPERTS
@@ -57,7 +56,7 @@ def fitted(path: str | Table, form: Form, settings: Settings, quiet: bool = Fals
 
 
 def record_of(law: Fitted, quiet: bool = False, steps: list[Json] | None = None) -> Json:
-    """What law.json holds of a fitted law, and how sure that is. steps: what rolling.rolling found, where it is known.
+    """What law.json holds of a fitted law, and how sure that is. steps: what sure.rolling found, where it is known.
     Raises UserError."""
     runs, validation, fit, problem, settings = law.runs, law.validation, law.fit, law.problem, law.problem.settings
     form, train = fit.form, problem.runs
@@ -85,17 +84,17 @@ def record_of(law: Fitted, quiet: bool = False, steps: list[Json] | None = None)
         | {"python": platform.python_version()},
     )
     if steps is None and settings.holdout == ROLLING:
-        steps = rolling.rolling(sampled(problem), quiet=quiet)
-    sure = how_sure(problem, fit, quiet)
+        steps = sure.rolling(sure.sampled(problem), quiet=quiet)
+    found = sure.how_sure(problem, fit, quiet)
     if steps:
         record["rolling"] = steps
-    if steps and "bootstrap" in sure and {"n_active", "n_tokens"} <= set(form.columns):  # so that compute is known
-        sure["bootstrap"]["beyond"] = rolling.beyond(steps, train.flops.max(), settings.bootstrap, settings.seed)
+    if steps and "bootstrap" in found and {"n_active", "n_tokens"} <= set(form.columns):  # so that compute is known
+        found["bootstrap"]["beyond"] = sure.beyond(steps, train.flops.max(), settings.bootstrap, settings.seed)
     for name, part in (("separate_fitted", train), ("separate_held_out", validation)):
-        if "separate" in sure:
-            record[name] = separate_errors(form, sure["separate"], part)
-    sure["warnings"] = [*law.warnings, *plan_warnings(fit, runs), *sure["warnings"]]
-    return record | sure
+        if "separate" in found:
+            record[name] = sure.separate_errors(form, found["separate"], part)
+    found["warnings"] = [*law.warnings, *plan_warnings(fit, runs), *found["warnings"]]
+    return record | found
 
 
 def fit_by_default(form: Form, runs: Runs, settings: Settings, quiet: bool = False) -> tuple[search.Fit, Problem]:
@@ -113,7 +112,7 @@ def fit_by_default(form: Form, runs: Runs, settings: Settings, quiet: bool = Fal
         return search.again(changed, fit), changed
 
     for _ in range(3 if few or form.believed else 0):  # the first fits may have bent the law by more than the noise
-        variance = float(noise_lib.noise(problem, fit.free, shared=False).run ** 2)
+        variance = float(noise_of(problem, fit.free, shared=False).run ** 2)
         decay = float(np.clip(DECAY_PER_VARIANCE * variance, SMALLEST_DECAY, LARGEST_DECAY)) if few else decay
         fit, problem = again(weight_decay=decay, variance=variance if form.believed else 0.0)
     if few:

@@ -25,9 +25,8 @@ from fit.data.runs import Runs, errors, read_runs, rms, split, subset
 from fit.data.table import Table
 from fit.equal_flops import isoflop
 from fit.errors import UserError
-from fit.fitting import fitting, rolling, search
+from fit.fitting import fitting, search, sure
 from fit.fitting.problem import Problem, Settings, prepare
-from fit.fitting.sure import sampled
 from fit.form import Form
 from fit.lawbook.lawfile import Law
 from fit.laws import FORMS
@@ -64,19 +63,19 @@ def fit_best(
         form = drawn_to(coupled if prior.form.shares else additive, prior)
         why = f"the law {prior.name}, to which its exponents are drawn, has {'a' if form.shares else 'no'} k"
         return record(fitted(form), why)
-    fewest, laws, steps = rolling.RUNS_PER_COEFFICIENT * len(coupled.names), {}, {}
+    fewest, laws, steps = sure.RUNS_PER_COEFFICIENT * len(coupled.names), {}, {}
     try:
         for form in (coupled, additive):
             laws[form] = fitted(form)
-            steps[form] = rolling.rolling(sampled(laws[form].problem), fewest, quiet)
+            steps[form] = sure.rolling(sure.sampled(laws[form].problem), fewest, quiet)
     except UserError:  # too few runs, or something that the fit will name
         law = laws.get(coupled) or fitted(additive)
         why = (
             f"{law.fit.form.name}, for the runs are too few to say whether {additive.name} or {coupled.name} predicts "
-            f"larger ones better: at half of the largest compute that takes {fewest} runs, and {rolling.FEWEST} above"
+            f"larger ones better: at half of the largest compute that takes {fewest} runs, and {sure.FEWEST} above"
         )
         return record(law, why)
-    scores = {form: rolling.score(found) for form, found in steps.items()}
+    scores = {form: sure.score(found) for form, found in steps.items()}
     best, other = (additive, coupled) if scores[additive] < BETTER * scores[coupled] else (coupled, additive)
     tried = [dict(form=form.name, rmse_log=scores[form], rolling=steps[form]) for form in (additive, coupled)]
     why = (

@@ -104,7 +104,7 @@ def polish(
 ) -> tuple[Array, Array, Array]:
     """(x, objectives, gradient norms) of Levenberg-Marquardt from x [k, n] until the best objective stands still, or
     with `each` every one of them; as _rounds."""
-    solve = solvers.least_squares(residual_function(problem.form), PER_START, STEPS, False)
+    solve = solvers.least_squares(residual_function(problem.form), STEPS, False)
     return _rounds(problem, solve, x, rounds, "each" if each else "all", label)
 
 
@@ -122,7 +122,7 @@ def search(problem: Problem, starts: Array, quiet: bool = False) -> tuple[Array,
     objectives), for every start at the point where it stopped."""
     rounds, steps = (ROUNDS, STEPS) if problem.settings.solver == "lm" else (1, 300)
     solver, grid = solvers.SOLVERS[problem.settings.solver], len(starts) >= GRID
-    solve = solver(residual_function(problem.form), PER_START, steps, grid)
+    solve = solver(residual_function(problem.form), steps, grid)
     return _rounds(problem, solve, starts, rounds, "half", None if quiet else f"fit {problem.form.name}")[:2]
 
 

@@ -81,7 +81,7 @@ class Law:
         use may be anything. Or one table of models, as fit.read takes it, in place of n_active: the loss of each row.
         Raises UserError for values that no model has, such as n_active=-1; warns of few or many tokens per parameter.
         """
-        read = self._asked_for(n_active, n_tokens, n_experts, columns)
+        read = self._asked_for(columns | dict(n_active=n_active, n_tokens=n_tokens, n_experts=n_experts))
         if odd := unlikely(read, 0.5):  # not of grids, which reach far
             warnings.warn(odd, stacklevel=2)
         with np.errstate(all="ignore"):
@@ -92,14 +92,12 @@ class Law:
             raise UserError(f"the {self.form.name} law gives no loss at {at}")
         return loss
 
-    def _asked_for(
-        self, n_active: Any, n_tokens: ArrayLike, n_experts: ArrayLike, more: dict[str, ArrayLike]
-    ) -> dict[str, Array]:
+    def _asked_for(self, given: dict[str, Any]) -> dict[str, Array]:
         """The columns that the law reads, as float64 arrays; UserError at the first value that no model has."""
-        if table.is_table(n_active):
-            models = table.read(n_active)
-            return {name: models.numbers(name) for name in self.form.columns}
-        given, columns = more | dict(n_active=n_active, n_tokens=n_tokens, n_experts=n_experts), {}
+        if table.is_table(given["n_active"]):
+            read = table.read(given["n_active"])
+            return {name: read.numbers(name) for name in self.form.columns}
+        columns = {}
         for name in self.form.columns:
             low, high = table.BOUNDS.get(name, (-np.inf, np.inf))
             try:
@@ -144,7 +142,7 @@ class Law:
         """By how much the form's own error changes the log loss of some of the draws (those are the first axis) of
         models trained with these FLOPs, numbers that broadcast with [n_draws, 1] or one for each draw, [n_draws]: by a
         draw's drift times ln(FLOPs / C) beyond the largest C that the law was fitted to, as rolling hold-outs showed it
-        (fit/fitting/rolling.py); by nothing for a law without them."""
+        (fit/fitting/sure.py); by nothing for a law without them."""
         beyond = self.record["bootstrap"].get("beyond")
         if not beyond:
             return np.zeros(np.shape(flops))
@@ -164,7 +162,7 @@ class Law:
         and, beyond the fitted runs, the form's own error where rolling hold-outs measured it. For a new run: over these
         and the run's own error, which fitting more runs does not reduce. Raises UserError for a law without draws, or
         for a new run without noise."""
-        asked = self._asked_for(n_active, n_tokens, n_experts, columns)
+        asked = self._asked_for(columns | dict(n_active=n_active, n_tokens=n_tokens, n_experts=n_experts))
         if not self.draws:
             raise UserError(f"--law={self.name}: holds no draws, so it has no intervals; fit it with --bootstrap=100")
         if new_run and self.noise is None:
@@ -275,12 +273,9 @@ def load(law: Law | str | os.PathLike, field: str = "law") -> Law:
     neither, or does not hold a complete law."""
     if isinstance(law, Law):
         return law
-    name = law
-    if not isinstance(name, (str, os.PathLike)) or len(str(name)) > table.LONGEST_PATH:
-        raise UserError(
-            f"{field}: found {table.shown(name)}, expected a published law's name or the path of a law.json"
-        )
-    name = os.fspath(name)
+    if not isinstance(law, (str, os.PathLike)) or len(str(law)) > table.LONGEST_PATH:
+        raise UserError(f"{field}: found {table.shown(law)}, expected a published law's name or the path of a law.json")
+    name = os.fspath(law)
     if name in PRESETS:
         preset = PRESETS[name].presets[name]
         return Law(name, PRESETS[name], preset["coefficients"], preset)

@@ -27,7 +27,7 @@ STAGES = ("before", "after", "grid")  # with the fitted runs alone, with the cho
 
 def next_runs(
     law: Law,
-    table: str | Table,
+    table: Table,
     architecture: Architecture,
     experts: Floats,
     flops: float,
@@ -91,12 +91,12 @@ def next_runs(
     )
 
 
-def _fitted_runs(law: Law, table: str | Table) -> tuple[Runs, int]:
+def _fitted_runs(law: Law, table: Table) -> tuple[Runs, int]:
     """The Runs that the law was fitted to, and a seed that none of them had."""
     settings, described = law.record.get("settings") or {}, law.record.get("runs") or {}
     if law.published or "fingerprint" not in described:
         raise UserError(f"--law={law.name}: expected a law.json that fit law wrote: its runs are part of the question")
-    runs = read_runs(table, law.form.columns, mix_corpora=True, names=settings.get("columns"))
+    runs = read_runs(table, law.form.columns, mix_corpora=True)
     if runs.fingerprint() != described["fingerprint"]:
         raise UserError(f"--runs={runs.path}: --law={law.name} was fitted to other runs ({described.get('file')})")
     law.check_plannable()

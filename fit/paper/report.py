@@ -13,7 +13,7 @@ from typing import Any
 from fit.aliases import Json
 from fit.data.runs import Runs
 from fit.errors import UserError
-from fit.fitting import summary
+from fit.lawbook import summary
 from fit.lawbook.lawcheck import LEVEL
 from fit.lawbook.lawfile import Law
 from fit.lawbook.models import words_of

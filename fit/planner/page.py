@@ -14,9 +14,9 @@ from fit.aliases import Array, Json
 from fit.data.runs import Runs
 from fit.data.table import Table
 from fit.errors import UserError
-from fit.fitting import summary
 from fit.form import Form
 from fit.lawbook import models as models_lib
+from fit.lawbook import summary
 from fit.lawbook.lawcheck import WAYS_OF_DRAWING
 from fit.lawbook.lawfile import OURS, PRESETS, Law, load
 from fit.laws import FORMS

@@ -13,8 +13,9 @@ import scipy.optimize
 from fit import __main__ as command_line
 from fit.data.runs import Runs, read_runs, rms, subset
 from fit.data.table import Table
-from fit.fitting import forms, search, summary
+from fit.fitting import forms, search
 from fit.fitting.problem import Settings, prepare
+from fit.lawbook import summary
 from fit.lawbook.lawfile import load
 from fit.laws import FORMS
 from fit.planning import optimum, planning, target

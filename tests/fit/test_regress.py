@@ -152,7 +152,7 @@ def test_our_levenberg_marquardt_ends_where_jaxopts_does(name):
     starts = search.starts_of(problem, runs)[: search.FOLLOWED]
 
     def after(steps, grid):
-        solve = solvers.least_squares(residual_function(problem.form), search.PER_START, steps, grid)
+        solve = solvers.least_squares(residual_function(problem.form), steps, grid)
         return search.run_batches(solve, starts, problem.data)
 
     (x, value, _), (our_x, our_value, _) = after(5, True), after(5, False)
@@ -166,9 +166,8 @@ def test_our_levenberg_marquardt_ends_where_jaxopts_does(name):
 def test_our_levenberg_marquardt_goes_on_where_a_step_leads_to_nothing_finite():
     """The first step from 4 is to 4 - 4 ln 4 = -1.5, where the logarithm is not a number; the optimum is 1."""
     residuals = lambda x, data: jnp.log(x) * data["weight"]
-    solve = lambda steps: solvers.levenberg_marquardt(
-        residuals, steps, (), jnp.array([[4.0], [0.5]]), {"weight": jnp.ones(1)}
-    )
+    starts, data = jnp.array([[4.0], [0.5]]), {"weight": jnp.ones(1)}
+    solve = lambda steps: solvers.levenberg_marquardt(residuals, steps, starts, data)
     assert float(solve(1)[0][0, 0]) == 4
     x, objective, gradient = map(np.asarray, solve(100))
     np.testing.assert_allclose(x, 1)
