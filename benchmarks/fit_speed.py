@@ -76,7 +76,7 @@ def timed(work):
 
 def ours(problem, starts):
     """Objectives of all starts, each polished to its end as fit does with its best ones. A first call compiles."""
-    return search.polish(problem, starts, rounds=8, each=True)[1]
+    return search.polish(problem, starts, rounds=8, keep="each")[1]
 
 
 def main(_):

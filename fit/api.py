@@ -78,10 +78,10 @@ def law(
         with solvers.kept():
             if asked.forms:
                 asked_for = forms.drawn_to(asked.forms[0], asked.prior) if asked.prior else asked.forms[0]
-                fitted = fitting.fitted(runs, asked_for, asked.settings(asked_for), quiet)
-                record = fitting.record_of(fitted, quiet)
+                fitted = fitting.fitted(runs, asked_for, asked.settings(asked_for, quiet))
+                record = fitting.record_of(fitted)
             else:
-                record = forms.fit_best(runs, asked.settings, quiet, asked.prior)
+                record = forms.fit_best(runs, lambda form: asked.settings(form, quiet), asked.prior)
     record = json.loads(json.dumps(plain(record), allow_nan=False))  # as a law.json would be read
     chosen = FORMS[record["form"]]
     return Law("the fitted law", chosen, {name: float(record["coefficients"][name]) for name in chosen.names}, record)
@@ -94,7 +94,7 @@ def compare_forms(runs: object, *, asked: fits.Fit, quiet: bool = True) -> dict:
         from fit.fitting import forms, solvers
 
         with solvers.kept():
-            return forms.compare(runs, asked.forms, asked.settings(asked.forms[0]), quiet)
+            return forms.compare(runs, asked.forms, asked.settings(asked.forms[0], quiet))
 
 
 def predict(law: Law | str, runs: object = None, *, asked: searches.Model | None = None, **model: object) -> Answer:

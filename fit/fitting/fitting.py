@@ -39,14 +39,14 @@ class Fitted:
     warnings: list[str]
 
 
-def fitted(path: str | Table, form: Form, settings: Settings, quiet: bool = False) -> Fitted:
+def fitted(path: str | Table, form: Form, settings: Settings) -> Fitted:
     """A law of this form fitted to the runs in `path`. For a settings.weight_decay of None see fit_by_default. Raises
     UserError."""
     runs = read_runs(path, form.columns, settings.mix_corpora)
     warnings = table_warnings(form, runs)
     train, validation = split(runs, settings.holdout, settings.weights, settings.bootstrap_by)
     decay_default = settings.weight_decay is None and len(train) <= FEW_RUNS
-    fit, problem = fit_by_default(form, train, settings, quiet)
+    fit, problem = fit_by_default(form, train, settings)
     if settings.select == "rmse":  # the start of lowest RMSE on fitted plus held-out runs, as in the paper
         near = np.flatnonzero(fit.objectives < np.inf)
         off = lambda i, part: errors(form.log_loss(fit.frees[i], part.columns), part)["rmse_nats"]
@@ -55,7 +55,7 @@ def fitted(path: str | Table, form: Form, settings: Settings, quiet: bool = Fals
     return Fitted(runs, validation, fit, problem, decay_default, warnings)
 
 
-def record_of(law: Fitted, quiet: bool = False, steps: list[Json] | None = None) -> Json:
+def record_of(law: Fitted, steps: list[Json] | None = None) -> Json:
     """What law.json holds of a fitted law, and how sure that is. steps: what sure.rolling found, where it is known.
     Raises UserError."""
     runs, validation, fit, problem, settings = law.runs, law.validation, law.fit, law.problem, law.problem.settings
@@ -84,8 +84,8 @@ def record_of(law: Fitted, quiet: bool = False, steps: list[Json] | None = None)
         | {"python": platform.python_version()},
     )
     if steps is None and settings.holdout == ROLLING:
-        steps = sure.rolling(sure.sampled(problem), quiet=quiet)
-    found = sure.how_sure(problem, fit, quiet)
+        steps = sure.rolling(sure.sampled(problem))
+    found = sure.how_sure(problem, fit)
     if steps:
         record["rolling"] = steps
     if steps and "bootstrap" in found and {"n_active", "n_tokens"} <= set(form.columns):  # so that compute is known
@@ -97,7 +97,7 @@ def record_of(law: Fitted, quiet: bool = False, steps: list[Json] | None = None)
     return record | found
 
 
-def fit_by_default(form: Form, runs: Runs, settings: Settings, quiet: bool = False) -> tuple[search.Fit, Problem]:
+def fit_by_default(form: Form, runs: Runs, settings: Settings) -> tuple[search.Fit, Problem]:
     """(Fit, Problem): a settings.weight_decay of None is 0 or, up to FEW_RUNS runs, DECAY_PER_VARIANCE of the
     variance of the runs around the law, less where that costs more than COST. That variance, against which priors are
     weighed too, a first fit estimates. UserError as search.fit."""
@@ -105,7 +105,7 @@ def fit_by_default(form: Form, runs: Runs, settings: Settings, quiet: bool = Fal
     decay = (1e-6 if few else 0.0) if settings.weight_decay is None else settings.weight_decay
     settings = dataclasses.replace(settings, weight_decay=decay, variance=1e-4 if form.believed else 0.0)
     problem = prepare(form, runs, settings)
-    fit = search.fit(problem, quiet)
+    fit = search.fit(problem)
 
     def again(**changes: float) -> tuple[search.Fit, Problem]:
         changed = prepare(form, runs, dataclasses.replace(problem.settings, **changes))

@@ -43,9 +43,7 @@ SPREAD, SPREAD_OF_SHARE = 1 / 3, 0.7
 LARGEST_SHARE = 0.95  # so that a law with k = 1 has a mean to draw to
 
 
-def fit_best(
-    table: Table, settings_of: Callable[[Form], Settings], quiet: bool = False, prior: Law | None = None
-) -> dict:
+def fit_best(table: Table, settings_of: Callable[[Form], Settings], prior: Law | None = None) -> dict:
     """Fits the better of both forms to the runs of a table; returns the record that law.json holds, in which `choice`
     says which were tried, {form, rmse_log, rolling}, and why this one was taken.
 
@@ -55,9 +53,9 @@ def fit_best(
     additive = FORMS["joint" if mixed else "chinchilla"]
     coupled, settings = FORMS[additive.name + SUFFIX], settings_of(additive)
     settings = dataclasses.replace(settings, weights=settings.weights or DEFAULT_WEIGHTS)
-    fitted = lambda form: fitting.fitted(table, form, settings, quiet)
+    fitted = lambda form: fitting.fitted(table, form, settings)
     record = lambda law, why, tried=(), steps=None: (
-        fitting.record_of(law, quiet, steps) | dict(choice=dict(tried=list(tried), why=why))
+        fitting.record_of(law, steps) | dict(choice=dict(tried=list(tried), why=why))
     )
     if prior:
         form = drawn_to(coupled if prior.form.shares else additive, prior)
@@ -67,7 +65,7 @@ def fit_best(
     try:
         for form in (coupled, additive):
             laws[form] = fitted(form)
-            steps[form] = sure.rolling(sure.sampled(laws[form].problem), fewest, quiet)
+            steps[form] = sure.rolling(sure.sampled(laws[form].problem), fewest)
     except UserError:  # too few runs, or something that the fit will name
         law = laws.get(coupled) or fitted(additive)
         why = (
@@ -87,7 +85,7 @@ def fit_best(
     return record(laws[best], why, tried, steps[best])
 
 
-def compare(path: str | Table, forms: Sequence[Form], settings: Settings, quiet: bool = False) -> Json:
+def compare(path: str | Table, forms: Sequence[Form], settings: Settings) -> Json:
     """How well each of the Forms fits the runs in `path`: {runs, budgets, budgets_by, forms: [{form, coefficients,
     fitted, held_out, aic, bic, left_out}], isoflop}, ready for JSON. All are fitted to the same runs. Raises UserError.
 
@@ -100,7 +98,7 @@ def compare(path: str | Table, forms: Sequence[Form], settings: Settings, quiet:
     budgets, by = budgets_of(train)
     rows = []
     for form in forms:
-        fit, problem = fitting.fit_by_default(form, train, settings, quiet)
+        fit, problem = fitting.fit_by_default(form, train, settings)
         of_fitted = errors(form.log_loss(fit.free, train.columns), train)
         n, k = len(train), len(form.names) + 1
         spread = n * np.log(max(of_fitted["rmse_log"], 1e-15) ** 2)

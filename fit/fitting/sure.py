@@ -46,7 +46,7 @@ STARTS = 32  # of each fit
 BELIEVED = 0.5
 
 
-def how_sure(problem: Problem, fit: search.Fit, quiet: bool = False) -> Json:
+def how_sure(problem: Problem, fit: search.Fit) -> Json:
     """{noise, profile, warnings} of the Fit; also warning, for use beyond the runs, if those of most compute do not fit
     the law; its bootstrap, if that is asked for; separate, the laws of each number of experts alone, if the law's page
     names such a law; and sample, the size of the sample behind all this, above search.SEARCH_RUNS runs."""
@@ -67,7 +67,7 @@ def how_sure(problem: Problem, fit: search.Fit, quiet: bool = False) -> Json:
         scatter["growth"] = grows
     sure["noise"] = scatter
     now, widened = standard_errors(problem, fit, noise), inflation(problem, fit, noise, alone)
-    sure["profile"] = profiles = intervals.profile(problem, fit, now, widened, quiet)
+    sure["profile"] = profiles = intervals.profile(problem, fit, now, widened)
     for name, p in profiles.items():  # around what all runs gave
         scale = of_all.coefficients[name] / p["value"]
         profiles[name] = {end: value if value is None else value * scale for end, value in p.items()}
@@ -75,7 +75,7 @@ def how_sure(problem: Problem, fit: search.Fit, quiet: bool = False) -> Json:
     if lack := lack_of_fit(problem.form, fit.free, problem.runs, noise):
         sure["warning"] = lack
     if (settings := problem.settings).bootstrap:
-        draws = intervals.bootstrap(problem, of_all, settings.bootstrap, settings.bootstrap_form, noise, quiet)
+        draws = intervals.bootstrap(problem, of_all, settings.bootstrap, settings.bootstrap_form, noise)
         ends = np.percentile(draws, settings.percentiles, axis=0, method="weibull")
         drawn: Json = dict(form=settings.bootstrap_form, by=by, percentiles=list(settings.percentiles))
         between = dict(zip(problem.form.names, ends.T.tolist()))
@@ -207,7 +207,7 @@ def separate_errors(form: Form, alone: Mapping[str, Json], runs: Runs) -> Json |
     return {name: found[name] for name in ("runs", "rmse_nats", "rmse_log")}
 
 
-def rolling(problem: Problem, fewest: int = 0, quiet: bool = True) -> list[dict]:
+def rolling(problem: Problem, fewest: int = 0) -> list[dict]:
     """A dictionary for each factor for which at least `fewest` runs, and RUNS_PER_COEFFICIENT for each coefficient, are
     left to fit and FEWEST to predict: factor, fitted (how many runs), fitted_flops, training_flops (of those
     predicted), errors as runs.errors gives them, and what this module says. Factors that leave the same runs count
@@ -220,7 +220,7 @@ def rolling(problem: Problem, fewest: int = 0, quiet: bool = True) -> list[dict]
         if fitted.sum() < fewest or (~fitted).sum() < FEWEST:
             continue
         try:
-            steps[int(fitted.sum())] = _roll(problem, fitted, quiet) | dict(factor=factor)
+            steps[int(fitted.sum())] = _roll(problem, fitted) | dict(factor=factor)
         except UserError:  # all of one size
             continue
     if not steps:
@@ -231,12 +231,12 @@ def rolling(problem: Problem, fewest: int = 0, quiet: bool = True) -> list[dict]
     return list(steps.values())
 
 
-def _roll(problem: Problem, fitted: np.ndarray, quiet: bool) -> dict:
+def _roll(problem: Problem, fitted: np.ndarray) -> dict:
     runs, form = problem.runs, problem.form
     settings = dataclasses.replace(problem.settings, starts=min(problem.settings.starts or STARTS, STARTS))
     weights = runs.weights * fitted / runs.weights[fitted].mean()
     smaller = prepare(form, dataclasses.replace(runs, weights=weights), settings)
-    fit = search.fit(smaller, quiet)
+    fit = search.fit(smaller)
     noise, predicted, largest = noise_of(smaller, fit.free), subset(runs, ~fitted), runs.flops[fitted].max()
     spread = np.hypot(noise.total, prediction_errors(smaller, fit, noise))[~fitted]
     log_loss = form.log_loss(fit.free, predicted.columns)

@@ -39,7 +39,7 @@ def test_held_coefficients_stay_and_the_others_are_the_best(form, fix):
     """The objective can be improved in no direction that leaves the held coefficients alone."""
     law, runs = FORMS[form], fit_runs.sweep_runs(noise=0.003)
     settings = Settings(weight_decay=1e-6, starts=64, fix=tuple(fix.items()))
-    found = search.fit(prepare(law, runs, settings), quiet=True)
+    found = search.fit(prepare(law, runs, settings))
     for name, value in fix.items():
         assert found.coefficients[name] == pytest.approx(value, rel=1e-9, abs=1e-12)
     problem, rng = prepare(law, runs, Settings(weight_decay=1e-6, starts=64)), np.random.default_rng(0)
@@ -50,7 +50,7 @@ def test_held_coefficients_stay_and_the_others_are_the_best(form, fix):
         for _ in range(10)
     ]
     best = fit_runs.objective(problem, found.free)
-    assert min(values) >= best * (1 - 1e-9) and best >= search.fit(problem, quiet=True).objective
+    assert min(values) >= best * (1 - 1e-9) and best >= search.fit(problem).objective
 
 
 def test_fix_reaches_errors_profile_and_draws(tmp_path, capsys):
@@ -98,7 +98,7 @@ def test_rolling_holdout_predicts_larger_runs_from_smaller(tmp_path, capsys):
     # the last step again, on a table of its own
     fitted = flops <= flops.max() / 10
     settings = Settings(starts=16, weight_decay=record["settings"]["weight_decay"])
-    found = search.fit(prepare(FORMS["chinchilla"], subset(runs, fitted), settings), quiet=True)
+    found = search.fit(prepare(FORMS["chinchilla"], subset(runs, fitted), settings))
     left = subset(runs, ~fitted)
     expected = errors(FORMS["chinchilla"].log_loss(found.free, left.columns), left)
     assert steps[-1]["rmse_log"] == pytest.approx(expected["rmse_log"], rel=1e-3)
@@ -182,8 +182,8 @@ def test_weights_make_repeated_seeds_one_run(tmp_path):
     runs.loss = runs.loss * np.exp(means)
     path = fit_runs.write_csv(tmp_path / "runs.csv", repeated, share=np.repeat(1 / times, times))
     form, weighted = FORMS["chinchilla"], Settings(weights="column:share", **settings)
-    record = fitting.record_of(fitting.fitted(path, form, weighted, quiet=True), quiet=True)
-    once = search.fit(prepare(form, runs, Settings(**settings)), quiet=True)
+    record = fitting.record_of(fitting.fitted(path, form, weighted))
+    once = search.fit(prepare(form, runs, Settings(**settings)))
     assert record["coefficients"] == pytest.approx(once.coefficients, rel=1e-4)
 
 

@@ -33,7 +33,7 @@ def float64():
 def noisy():
     """The paper's grid with noise, and the default fit to it."""
     runs = fit_runs.paper_runs(noise=0.002, seed=1)
-    return runs, search.fit(prepare(JOINT, runs), quiet=True)
+    return runs, search.fit(prepare(JOINT, runs))
 
 
 def numpy_objective(free, runs, settings, weights):
@@ -71,7 +71,7 @@ def test_gradient_is_exact_on_both_sides_of_delta():
 
 def test_noise_free_losses_give_the_law_back():
     runs = fit_runs.paper_runs()
-    found = search.fit(prepare(JOINT, runs), quiet=True)
+    found = search.fit(prepare(JOINT, runs))
     n = np.geomspace(runs.n_active.min(), runs.n_active.max(), 12)[:, None, None]
     d = np.geomspace(runs.n_tokens.min(), runs.n_tokens.max(), 12)[:, None]
     e = np.arange(1.0, 33.0)
@@ -94,7 +94,7 @@ def test_held_out_lowest_losses_are_predicted(seed):
     out = held_out(runs, "lowest-loss:30")
     train = subset(runs, ~out)
     problem = prepare(JOINT, train)
-    found = search.fit(problem, quiet=True)
+    found = search.fit(problem)
     assert found.objective <= fit_runs.objective(problem, TRUE)
     left = subset(runs, out)
     assert errors(JOINT.log_loss(found.free, left.columns), left)["rmse_log"] <= 0.0025
@@ -117,7 +117,7 @@ def test_chinchilla_optimum_of_the_public_points():
     """Besiroglu et al. 2024: true minimum 1.018274e-3; coefficients within a tenth of their standard errors."""
     runs = fit_runs.chinchilla_runs()
     settings = Settings(huber_delta=1e-3)
-    found = search.fit(prepare(FORMS["chinchilla"], runs, settings), quiet=True)
+    found = search.fit(prepare(FORMS["chinchilla"], runs, settings))
     assert len(runs) == 240 and found.objective <= 1.01828e-3
     optimum = dict(A=477.83, B=2143.4, E=1.81722, alpha=0.34731, beta=0.36717)
     errors = dict(A=124.52, B=1293.28, E=0.0257, alpha=0.0154, beta=0.0206)
@@ -129,10 +129,10 @@ def test_chinchilla_optimum_of_the_public_points():
 def test_both_solvers_reach_the_same_objective():
     runs = fit_runs.chinchilla_runs()
     settings = Settings(huber_delta=1e-3, starts=4)
-    lm = search.fit(prepare(FORMS["chinchilla"], runs, settings), quiet=True)
+    lm = search.fit(prepare(FORMS["chinchilla"], runs, settings))
     problem = prepare(FORMS["chinchilla"], runs, dataclasses.replace(settings, solver="lbfgs"))
     starts = problem.centre(FORMS["chinchilla"].starts()[:4])
-    _, values = search.search(problem, starts, quiet=True)
+    _, values = search.search(problem, starts)
     converged = values[values <= 1.01 * lm.objective]
     assert len(converged) and converged.min() == pytest.approx(lm.objective, rel=1e-6)
 
@@ -201,7 +201,7 @@ def test_clark_needs_no_tokens_and_is_recovered():
     c = law.presets["clark-2022-sbase"]["coefficients"]
     runs = fit_runs.paper_runs()
     runs.loss = np.exp(law.log_loss(law.to_free(c), runs.columns))
-    found = search.fit(prepare(FORMS["clark"], runs, Settings(starts=32)), quiet=True)
+    found = search.fit(prepare(FORMS["clark"], runs, Settings(starts=32)))
     fitted = np.exp(law.log_loss(found.free, runs.columns))
     np.testing.assert_allclose(fitted, runs.loss, rtol=1e-6)
 
@@ -255,7 +255,7 @@ def test_separate_laws_bound_the_joint_law(noisy):
 def test_too_few_runs_are_refused():
     runs = fit_runs.paper_runs()
     with pytest.raises(UserError, match="1 distinct run to fit"):
-        search.fit(prepare(JOINT, subset(runs, np.zeros(50, int))), quiet=True)
+        search.fit(prepare(JOINT, subset(runs, np.zeros(50, int))))
     dense = subset(runs, runs.n_experts == 1)
     with pytest.raises(UserError, match="column n_experts"):
-        search.fit(prepare(JOINT, dense), quiet=True)
+        search.fit(prepare(JOINT, dense))

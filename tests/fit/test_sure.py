@@ -33,7 +33,7 @@ def float64():
 def noisy():
     """The paper's grid with noise, the default fit to it, its noise and its standard errors."""
     problem = prepare(JOINT, fit_runs.paper_runs(noise=0.002, seed=4))
-    found = search.fit(problem, quiet=True)
+    found = search.fit(problem)
     scatter = noise.noise_of(problem, found.free)
     return problem, found, scatter, noise.standard_errors(problem, found, scatter)
 
@@ -44,7 +44,7 @@ def shared():
     runs = fit_runs.sweep_runs(noise=0.003, trunk=0.01, seed=2)
     runs = dataclasses.replace(runs, trunks=trunks_of(runs.table)[0])
     problem = prepare(JOINT, runs, Settings(weight_decay=1e-6))
-    return problem, search.fit(problem, quiet=True)
+    return problem, search.fit(problem)
 
 
 def losses(draws, ln_n, ln_d, n_experts):
@@ -56,7 +56,7 @@ def losses(draws, ln_n, ln_d, n_experts):
 def test_profile_of_the_public_points():
     """The interval of E on Hoffmann et al.'s points, as solving for both ends gives it."""
     problem = prepare(FORMS["chinchilla"], fit_runs.chinchilla_runs(), Settings(huber_delta=1e-3))
-    found = search.fit(problem, quiet=True)
+    found = search.fit(problem)
     p = profile(problem, found, {"E": 0.0257})["E"]
     assert (p["low"], p["high"]) == pytest.approx((1.7885, 1.8433), abs=1e-4)
     blind = profile(problem, found, {"E": 1e-3})["E"]  # however bad the first guess
@@ -85,7 +85,7 @@ def test_a_coefficient_that_runs_away_is_unbounded_with_its_lower_end():
     """With 1, 2 and 4 experts only, nothing keeps E_max from above."""
     runs = fit_runs.paper_runs(noise=0.002, seed=5)
     problem = prepare(JOINT, subset(runs, runs.n_experts <= 4), Settings(starts=64))
-    found = search.fit(problem, quiet=True)
+    found = search.fit(problem)
     scatter = noise.noise_of(problem, found.free)
     profiles = profile(problem, found, noise.standard_errors(problem, found, scatter))
     assert profiles["E_max"]["high"] is None and 0 < profiles["E_max"]["low"] < 290
@@ -161,7 +161,7 @@ def test_runs_three_times_over_tell_no_more(how):
     surer."""
     once, settings = fit_runs.sweep_runs(noise=0.01, seed=3), Settings(weight_decay=1e-6)
     runs, labels = subset(once, np.repeat(np.arange(len(once)), 3)), np.repeat(np.arange(len(once)), 3)
-    found = search.fit(prepare(JOINT, runs, settings), quiet=True)
+    found = search.fit(prepare(JOINT, runs, settings))
     spread = []
     for groups in (None, labels):
         problem = prepare(JOINT, dataclasses.replace(runs, trunks=groups), settings)
