@@ -79,7 +79,7 @@ def polish(
     solve = solve or solvers.least_squares(residual_function(problem.form), STEPS, False)
     k, disabled = len(x), True if problem.settings.quiet or not label else None
     x, values, gradients, going = np.array(x), np.full(k, np.inf), np.full(k, np.inf), np.arange(k)
-    with tqdm.tqdm(total=k, unit="start", disable=disabled, leave=False) as progress:
+    with tqdm.tqdm(total=k, desc=label, unit="start", disable=disabled, leave=False) as progress:
         for i in range(rounds):
             progress.reset(len(going))
             progress.set_description(f"{label}, round {i + 1} of at most {rounds}")
@@ -88,7 +88,8 @@ def polish(
             before, fine = values.copy(), np.isfinite(value) & np.isfinite(after).all(axis=1)
             x[going[fine]], values[going[fine]] = after[fine], value[fine]
             gradients[going] = np.where(fine, gradient, np.inf)
-            progress.set_postfix_str(f"best objective {values.min():.6g}")
+            if keep != "each":  # those may be of several problems
+                progress.set_postfix_str(f"best objective {values.min():.6g}")
             if keep == "each":
                 going = going[values[going] < before[going] * (1 - 1e-6)]
             elif keep == "half" and len(going) > FOLLOWED:
