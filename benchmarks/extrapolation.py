@@ -10,7 +10,7 @@ predicts the others. `default` is what it does without --form. Printed for each 
   width     median half-width of these intervals
 
 then, for each form and cut, the geometric mean of the errors, that of the ratios to the additive law's errors on the
-same tables (over), and the other figures' means. Intervals have the form's own error (fit/fitting/rolling.py) wherever
+same tables (over), and the other figures' means. Intervals have the form's own error (fit/fitting/sure.py) wherever
 enough runs are left to measure it. A table counts where at
 least FITTED runs are left to fit and LEFT to predict. A page in the folder that FIT_LAWS names is scored by the same
 command: this is where to come with a new law. Nothing in fit is chosen table by table.
@@ -29,8 +29,8 @@ import numpy as np
 from absl import app, flags
 
 import fit
+from fit.data.runs import ROLLING
 from fit.data.table import Table
-from fit.fitting.holdout import ROLLING
 from fit.laws import FORMS
 from fit.laws._coupled import SUFFIX
 from fit.shape.architecture import OF_EXPERTS

@@ -84,8 +84,8 @@ def pilot_of(true, rng):
     table = Table("the pilot", {k: v.tolist() for k, v in columns.items()} | dict(loss=loss.tolist(), run=names), [])
     table.rows = list(range(len(names)))
     runs = dataclasses.replace(fitting.read_runs(table, JOINT.columns), trunks=trunks_of(table)[0])
-    found, problem = fitting.fit_by_default(JOINT, runs, Settings(weight_decay=None), quiet=True)
-    scatter = noise_lib.noise(problem, found.free)
+    found, problem = fitting.fit_by_default(JOINT, runs, Settings(weight_decay=None))
+    scatter = noise_lib.noise_of(problem, found.free)
     record = dict(
         form="joint",
         settings=dict(holdout="none", weights="none", bootstrap_by="trunk", fix={}),
@@ -111,7 +111,7 @@ def refitted(law, table, true, extra, rng, fits):
     problem = prepare(JOINT, runs, settings)
     starts = problem.centre(np.stack([JOINT.to_free(law.coefficients), JOINT.to_free(true)]))
     trial = problem.changed(log_loss=np.repeat(problem.filled(drawn), 2, axis=0))
-    x, values, _ = search.polish(trial, np.tile(starts, (fits, 1)), rounds=8, each=True)
+    x, values, _ = search.polish(trial, np.tile(starts, (fits, 1)), rounds=8, keep="each")
     best = np.argmin(values.reshape(fits, 2), axis=1)
     return JOINT.to_coefficients(problem.own(x.reshape(fits, 2, -1)[np.arange(fits), best]))
 

@@ -31,7 +31,7 @@ from absl import app, flags
 
 from fit.fitting import search
 from fit.fitting.intervals import bootstrap
-from fit.fitting.noise import noise
+from fit.fitting.noise import noise_of
 from fit.fitting.problem import Settings, prepare, residual_function
 from fit.laws import FORMS
 
@@ -76,7 +76,7 @@ def timed(work):
 
 def ours(problem, starts):
     """Objectives of all starts, each polished to its end as fit does with its best ones. A first call compiles."""
-    return search.polish(problem, starts, rounds=8, each=True)[1]
+    return search.polish(problem, starts, rounds=8, keep="each")[1]
 
 
 def main(_):
@@ -118,7 +118,7 @@ def with_compiling(problem):
             f"{name}: {seconds:.1f} s with compiling, objective {found.objective:.6e}, "
             f"{np.mean(found.objectives <= 1.01 * found.objective):.0%} of the starts converged"
         )
-    scatter = noise(problem, found.free)
+    scatter = noise_of(problem, found.free)
     jax.clear_caches()
     _, seconds = timed(lambda: bootstrap(problem, found, 100, "errors", scatter))
     print(f"bootstrap of 100: {seconds:.1f} s with compiling")

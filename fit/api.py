@@ -20,7 +20,7 @@ from fit.data.files import check_writable, write_text
 from fit.data.table import Table, plain, read
 from fit.equal_flops import surface as surfaces
 from fit.errors import UserError
-from fit.lawbook import predictions
+from fit.lawbook import summary
 from fit.lawbook.lawfile import Law, load
 from fit.laws import FORMS
 from fit.next_runs import next_text
@@ -78,10 +78,10 @@ def law(
         with solvers.kept():
             if asked.forms:
                 asked_for = forms.drawn_to(asked.forms[0], asked.prior) if asked.prior else asked.forms[0]
-                fitted = fitting.fitted(runs, asked_for, asked.settings(asked_for), quiet)
-                record = fitting.record_of(fitted, quiet)
+                fitted = fitting.fitted(runs, asked_for, asked.settings(asked_for, quiet))
+                record = fitting.record_of(fitted)
             else:
-                record = forms.fit_best(runs, asked.settings, quiet, asked.prior)
+                record = forms.fit_best(runs, lambda form: asked.settings(form, quiet), asked.prior)
     record = json.loads(json.dumps(plain(record), allow_nan=False))  # as a law.json would be read
     chosen = FORMS[record["form"]]
     return Law("the fitted law", chosen, {name: float(record["coefficients"][name]) for name in chosen.names}, record)
@@ -94,7 +94,7 @@ def compare_forms(runs: object, *, asked: fits.Fit, quiet: bool = True) -> dict:
         from fit.fitting import forms, solvers
 
         with solvers.kept():
-            return forms.compare(runs, asked.forms, asked.settings(asked.forms[0]), quiet)
+            return forms.compare(runs, asked.forms, asked.settings(asked.forms[0], quiet))
 
 
 def predict(law: Law | str, runs: object = None, *, asked: searches.Model | None = None, **model: object) -> Answer:
@@ -106,17 +106,17 @@ def predict(law: Law | str, runs: object = None, *, asked: searches.Model | None
     they are not."""
     law = load(law)
     table = (asked or searches.Model.of("predict", model)).table(law) if runs is None else read(runs)
-    found: dict[str, Any] = dict(text="", not_compared="") | predictions.predict(law, table)
+    found: dict[str, Any] = dict(text="", not_compared="") | summary.predict(law, table)
     if runs is None:
         if outside := found["columns"]["outside_fitted_range"][0]:
             found["warnings"].append(f"outside the fitted range: {outside}")
-        found["text"] = predictions.in_lines(law, found["columns"])
+        found["text"] = summary.in_lines(law, found["columns"])
     elif "loss" in table:
         try:
-            found["text"] = predictions.against_measured(law, table, found["columns"])
+            found["text"] = summary.against_measured(law, table, found["columns"])
         except UserError as e:  # the predictions stand all the same
             found["not_compared"] = e.sentence
-    fields = dict(law=law.name, table=predictions.extended(table, found["columns"])) | found
+    fields = dict(law=law.name, table=summary.extended(table, found["columns"])) | found
     return Answer("prediction", lambda fields: fields["text"], fields)
 
 

@@ -26,7 +26,7 @@ from fit.architecture_search import holistic
 from fit.data import table as tables
 from fit.equal_flops.isoflop import least_squares, power_law
 from fit.errors import UserError
-from fit.lawbook import shapes
+from fit.lawbook import models
 
 BAND = 1e-3  # near-optimal: within this share of the least loss
 SAME = 0.15  # budgets within this share of each other are one
@@ -73,7 +73,7 @@ def read(runs: object) -> Search:
     if isinstance(runs, Search):
         return runs
     runs = tables.read(runs)
-    held, c = shapes.held(runs), dict(d_model=runs.numbers("d_model", (1, 1e7)))
+    held, c = models.held(runs), dict(d_model=runs.numbers("d_model", (1, 1e7)))
 
     def column(name: str, default: Any, low: int) -> Array:
         given = runs.column(name) if name in runs else [None] * len(runs)
@@ -88,7 +88,7 @@ def read(runs: object) -> Search:
     for name in ("n_heads", "n_experts", "n_blocks", "seq_len"):
         c[name] = column(name, None, 1)
     for name in ("d_ff", "n_dense_blocks", "top_k", "n_shared_experts", "d_expert", "n_kv_heads", "head_dim"):
-        default = np.broadcast_to(shapes.FIELDS[name](c), len(runs))
+        default = np.broadcast_to(models.FIELDS[name](c), len(runs))
         c[name] = column(name, default, 0 if name in ("n_dense_blocks", "n_shared_experts") else 1)
     n_dense = np.where(c["n_experts"] > 1, c["n_dense_blocks"], c["n_blocks"])
     experts = c["n_experts"], c["top_k"], c["n_shared_experts"]

@@ -111,13 +111,13 @@ class Fit(Asked):
         """The Forms of `form`; none where it is left to the runs."""
         return [FORMS[name] for name in self.form or ()]
 
-    def settings(self, form: Form) -> "problem.Settings":
+    def settings(self, form: Form, quiet: bool = True) -> "problem.Settings":
         """Of the fit of a law of this Form. Raises UserError where it has none of the coefficients to hold."""
         from fit.fitting.problem import Settings
 
         same = {field.name for field in dataclasses.fields(Settings)} & vars(self).keys() - {"starts", "fix"}
         starts, fix = 0 if self.starts == "paper" else int(self.starts), tuple(sorted(_held(form, self.fix).items()))
-        return Settings(starts=starts, fix=fix, **{name: getattr(self, name) for name in same})
+        return Settings(starts=starts, fix=fix, quiet=quiet, **{name: getattr(self, name) for name in same})
 
 
 def _held(form: Form, given: dict[str, str]) -> dict[str, float]:

@@ -13,7 +13,7 @@ from fit.data.files import check_writable, write_text
 from fit.data.table import read, write
 from fit.equal_flops import learning_rate
 from fit.errors import UserError
-from fit.fitting import summary
+from fit.lawbook import summary
 
 
 @dataclasses.dataclass(kw_only=True)

@@ -1,14 +1,15 @@
-"""Runs as a law reads them, from a table checked strictly: columns and losses; and which runs share a trunk."""
+"""Runs as a law reads them, from a table checked strictly: columns and losses; which runs share a trunk, which are kept
+out of a fit, how much each counts in it; and how far log losses are from them."""
 
 import dataclasses
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from fit.aliases import Array, ByName, Json
+from fit.aliases import Array, ByName, Floats, Json
 from fit.data.table import Table, read
 from fit.errors import UserError
 from fit.shape.architecture import training_flops
@@ -20,6 +21,7 @@ BRANCH = re.compile(r"(.+)/branch[-_][^/]*/?")  # the column `run` of a sweep: j
 # Without such names, runs that agree in all of these share a trunk, if the table has both of the last two.
 SAME = ("n_active", "n_total", "n_experts", "d_model", "n_blocks", "peak_learning_rate", "corpus_fingerprint")
 SAME += ("overrides", "seed", "config")
+ROLLING = "compute:rolling"  # a rule of held_out
 
 
 @dataclasses.dataclass
@@ -81,12 +83,10 @@ def corpora(table: Table) -> list[str]:
     return sorted({str(v) for v in table.column("corpus_fingerprint")}) if "corpus_fingerprint" in table else []
 
 
-def read_runs(
-    path: str | Table, columns: Sequence[str], mix_corpora: bool = False, names: Mapping[str, str] | None = None
-) -> Runs:
-    """Runs for a law that reads `columns`, of a file (names: {ours: theirs}, what it calls them) or a Table. UserError
-    on a bad value, or on two corpora unless mix_corpora."""
-    table = read(path, names)
+def read_runs(path: str | Table, columns: Sequence[str], mix_corpora: bool = False) -> Runs:
+    """Runs for a law that reads `columns`, of a file or a Table. UserError on a bad value, or on two corpora unless
+    mix_corpora."""
+    table = read(path)
     path = table.path
     for name in (*columns, "loss"):
         table.column(name)
@@ -143,3 +143,88 @@ def trunks_of(table: Table, by: str = "trunk") -> tuple[Array | None, str]:
 
 def _labels(names: Sequence[str]) -> Array:
     return np.unique(names, return_inverse=True)[1]
+
+
+def held_out(runs: Runs, rule: str) -> Array:
+    """Boolean [n_runs]: the runs that `rule` keeps out of the fit. UserError if the rule makes no sense.
+
+    none, lowest-loss:N, largest-compute:N (n_active times n_tokens), N a count or a percentage, or column:NAME.
+    Ties are broken by the order of the file. compute:rolling keeps none out of the law that is written
+    (fit/fitting/sure.py).
+    """
+    out = np.zeros(len(runs), bool)
+    if rule in ("none", ROLLING):
+        return out
+    kind, _, amount = rule.partition(":")
+    if kind == "column" and amount:
+        for i, value in enumerate(runs.table.column(amount)):
+            text = str(value).strip().lower()
+            if text in ("validation", "valid", "val", "test", "holdout", "held-out", "true", "1", "1.0"):
+                out[i] = True
+            elif text not in ("train", "fit", "false", "0", "0.0", ""):
+                raise UserError(
+                    f"{runs.path}, row {runs.table.rows[i]}, column {amount}: found {value!r}, expected validation "
+                    "or train, true or false, 1 or 0"
+                )
+        count = int(out.sum())
+    elif kind in ("lowest-loss", "largest-compute"):
+        try:
+            count = int(round(float(amount[:-1]) / 100 * len(runs))) if amount.endswith("%") else int(amount)
+        except (ValueError, OverflowError):
+            raise UserError(f"--holdout={rule}: found {amount!r}, expected a count or a percentage") from None
+        key = runs.loss if kind == "lowest-loss" else -runs.n_active * runs.n_tokens
+        if 0 < count < len(runs):
+            out[np.argsort(key, kind="stable")[:count]] = True
+    else:
+        raise UserError(
+            f"--holdout={rule}: expected none, lowest-loss:N, largest-compute:N, N or N%, column:NAME or {ROLLING}"
+        )
+    if not 0 < count < len(runs):
+        raise UserError(f"--holdout={rule}: holds out {count} of {len(runs)} runs, expected at least 1 and not all")
+    return out
+
+
+def run_weights(runs: Runs, rule: str | None) -> Array:
+    """float64 [n_runs], of mean 1: none (or None), inverse-loss (App. B: worse runs count less), compute^POWER (of the
+    training FLOPs: small runs count less), or column:NAME."""
+    if rule in ("none", None):
+        return np.ones(len(runs))
+    if rule == "inverse-loss":
+        weights = 1 / runs.loss
+    elif (power := re.fullmatch(r"compute\^(\d*\.?\d+)", rule)) and float(power[1]) <= 2:
+        weights = (runs.flops / runs.flops.max()) ** float(power[1])
+    elif rule.startswith("column:"):
+        weights = runs.table.numbers(rule[len("column:") :], (0, 1e12))
+        if not weights.any():
+            raise UserError(f"{runs.path}, column {rule[len('column:') :]}: every weight is 0")
+    else:
+        raise UserError(
+            f"--weights={rule}: expected none, inverse-loss, compute^POWER with a power up to 2, or column:NAME"
+        )
+    return weights / weights.mean()
+
+
+def split(runs: Runs, rule: str, weights: str | None = None, by: str = "trunk") -> tuple[Runs, Runs]:
+    """(runs to fit, those held out), with weights and trunks by these rules; UserError where one of them makes no
+    sense."""
+    trunks, shared_by = trunks_of(runs.table, by)
+    out = held_out(runs, rule)
+    runs = dataclasses.replace(runs, weights=run_weights(runs, weights), trunks=trunks, shared_by=shared_by)
+    return subset(runs, ~out), subset(runs, out)
+
+
+def errors(log_loss: Array, runs: Runs) -> Json:
+    """How far these log losses are from those of runs: count, RMSE in nats and in log loss, mean and largest relative
+    error, and the run that has it."""
+    log_error = log_loss - np.log(runs.loss)
+    relative = np.abs(np.expm1(log_error))
+    worst = int(np.argmax(relative))
+    found: Json = dict(runs=len(runs), rmse_nats=rms(np.exp(log_loss) - runs.loss), rmse_log=rms(log_error))
+    found |= dict(mean_relative_error=float(relative.mean()), max_relative_error=float(relative[worst]))
+    of_worst = dict(predicted=float(np.exp(log_loss[worst])), measured=float(runs.loss[worst]))
+    return found | dict(worst=runs.name(worst) | of_worst)
+
+
+def rms(x: Floats) -> float:
+    """Root mean square."""
+    return float(np.sqrt(np.mean(np.square(x))))

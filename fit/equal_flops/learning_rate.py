@@ -7,7 +7,7 @@ no law is fitted to it.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -152,44 +152,30 @@ def spread(
     return {name: [law[name] - width, law[name] + width] for name, width in widths}, of_model
 
 
-def rms_error(law: Mapping[str, float], optima: Sequence[BestRate]) -> float:
-    """Root mean square of ln(law / best)."""
-    return float(np.sqrt(np.mean(np.square([np.log(_of(law, o) / o.rate) for o in optima]))))
-
-
-def _lost_by(law: Mapping[str, float], o: BestRate) -> float:
-    """Nats that the law's rate costs one model, by its parabola; nan at the end of a grid."""
-    return float(o.curvature * np.log(_of(law, o) / o.rate) ** 2)
-
-
 def text(law: Mapping[str, float], optima: Sequence[BestRate], fitted: Sequence[BestRate]) -> str:
     """The best rates beside the law's, what a wrong rate costs, the coefficients as the trainer's fields with their
     intervals, and the law's errors."""
-    return "\n".join([*_table(law, optima, fitted), "", *_costs(law, optima), "", *_coefficients(law, optima, fitted)])
-
-
-def _table(law: Mapping[str, float], optima: Sequence[BestRate], fitted: Sequence[BestRate]) -> list[str]:
+    off = lambda o: float(np.log(_of(law, o) / o.rate))
+    lost = lambda o: float(o.curvature * off(o) ** 2)  # nats, by the model's parabola; nan at the end of a grid
     rows = []
     for o in optima:
-        rate = _of(law, o)
         notes = ["not fitted"] * (o not in fitted) + ["best at the end of its grid: widen it"] * o.at_edge
-        rows.append(vars(o) | dict(law=rate, ratio=rate / o.rate, lost=_lost_by(law, o), notes="; ".join(notes)))
+        rate = _of(law, o)
+        rows.append(vars(o) | dict(law=rate, ratio=rate / o.rate, lost=lost(o), notes="; ".join(notes)))
     batches = len({o.batch_tokens for o in optima}) > 1 or "batch_tokens" in law
     columns = COUNTS + " {batch_tokens:,.0f:>12}" * batches + RATES
-    return units.table(columns, rows, rate="best LR", ratio="law/best", lost="loss lost", notes="")
+    lines = units.table(columns, rows, rate="best LR", ratio="law/best", lost="loss lost", notes="")
 
-
-def _costs(law: Mapping[str, float], optima: Sequence[BestRate]) -> Iterator[str]:
-    yield "what a wrong rate costs, in nats per token: mean over the models whose grids reach so far, least, most"
+    means = "mean over the models whose grids reach so far, least, most"
+    lines += ["", f"what a wrong rate costs, in nats per token: {means}"]
     costs = {f"{factor:4g} times the best": [o.lost.get(factor, np.nan) for o in optima] for factor in FACTORS}
-    costs["the law's rate"] = [_lost_by(law, o) for o in optima]
-    for name, lost in costs.items():
-        if known := [x for x in lost if np.isfinite(x)]:
+    costs["the law's rate"] = [lost(o) for o in optima]
+    for name, values in costs.items():
+        if known := [x for x in values if np.isfinite(x)]:
             models = f"{len(known)} model{'s' * (len(known) > 1)}"
-            yield f"  {name:>19}  {np.mean(known):8.5f}  {min(known):8.5f}  {max(known):8.5f}  of {models}"
+            lines.append(f"  {name:>19}  {np.mean(known):8.5f}  {min(known):8.5f}  {max(known):8.5f}  of {models}")
 
-
-def _coefficients(law: Mapping[str, float], optima: Sequence[BestRate], fitted: Sequence[BestRate]) -> Iterator[str]:
+    lines.append("")
     intervals, _ = spread(law, fitted)
     same = {name for name in ("n_active", "n_experts") if name not in _varied(fitted)}
     for name, value in law.items():
@@ -198,12 +184,14 @@ def _coefficients(law: Mapping[str, float], optima: Sequence[BestRate], fitted: 
             note = "  # 10% to 90%: {:.4f} to {:.4f}".format(*intervals[name])
         elif name in same:
             note = f"  # all fitted models have {name} = {getattr(fitted[0], name):,.0f}: the law holds there alone"
-        yield f"config.optimizer.lr_law.{name} = {value:.6f}{note}"
+        lines.append(f"config.optimizer.lr_law.{name} = {value:.6f}{note}")
     if not intervals:
-        yield f"no intervals: {len(fitted)} models are as many as the coefficients"
-    yield f"root mean square error of ln LR: {rms_error(law, fitted):.4f} on {len(fitted)} fitted models"
+        lines.append(f"no intervals: {len(fitted)} models are as many as the coefficients")
+    rms = lambda models: np.sqrt(np.mean(np.square([off(o) for o in models])))
+    lines.append(f"root mean square error of ln LR: {rms(fitted):.4f} on {len(fitted)} fitted models")
     if checked := [o for o in optima if o not in fitted and not o.at_edge]:
-        yield f"  {rms_error(law, checked):.4f} on {len(checked)} not fitted"
+        lines.append(f"  {rms(checked):.4f} on {len(checked)} not fitted")
+    return "\n".join(lines)
 
 
 def text_of_model(law: Mapping[str, float], model: BestRate, fitted: Sequence[BestRate]) -> str:

@@ -8,13 +8,12 @@ import re
 import numpy as np
 
 from fit.aliases import Json
-from fit.data.runs import Runs, corpora, read_runs, unlikely
+from fit.data.runs import ROLLING, Runs, corpora, errors, read_runs, split, unlikely
 from fit.data.table import Table
 from fit.errors import UserError
-from fit.fitting import holdout, rolling, search, solvers
-from fit.fitting import noise as noise_lib
+from fit.fitting import search, solvers, sure
+from fit.fitting.noise import noise_of
 from fit.fitting.problem import Problem, Settings, prepare
-from fit.fitting.sure import how_sure, sampled, separate_errors
 from fit.form import Form
 from fit.lawbook import lawcheck, models
 from fit.shape.architecture import EXPERTS, OF_EXPERTS
@@ -40,24 +39,24 @@ class Fitted:
     warnings: list[str]
 
 
-def fitted(path: str | Table, form: Form, settings: Settings, quiet: bool = False) -> Fitted:
+def fitted(path: str | Table, form: Form, settings: Settings) -> Fitted:
     """A law of this form fitted to the runs in `path`. For a settings.weight_decay of None see fit_by_default. Raises
     UserError."""
     runs = read_runs(path, form.columns, settings.mix_corpora)
     warnings = table_warnings(form, runs)
-    train, validation = holdout.split(runs, settings.holdout, settings.weights, settings.bootstrap_by)
+    train, validation = split(runs, settings.holdout, settings.weights, settings.bootstrap_by)
     decay_default = settings.weight_decay is None and len(train) <= FEW_RUNS
-    fit, problem = fit_by_default(form, train, settings, quiet)
+    fit, problem = fit_by_default(form, train, settings)
     if settings.select == "rmse":  # the start of lowest RMSE on fitted plus held-out runs, as in the paper
         near = np.flatnonzero(fit.objectives < np.inf)
-        off = lambda i, part: holdout.errors(form, fit.frees[i], part)["rmse_nats"]
+        off = lambda i, part: errors(form.log_loss(fit.frees[i], part.columns), part)["rmse_nats"]
         best = near[int(np.argmin([off(i, train) + off(i, validation) for i in near]))]
         fit = dataclasses.replace(fit, free=fit.frees[best], objective=float(fit.objectives[best]))
     return Fitted(runs, validation, fit, problem, decay_default, warnings)
 
 
-def record_of(law: Fitted, quiet: bool = False, steps: list[Json] | None = None) -> Json:
-    """What law.json holds of a fitted law, and how sure that is. steps: what rolling.rolling found, where it is known.
+def record_of(law: Fitted, steps: list[Json] | None = None) -> Json:
+    """What law.json holds of a fitted law, and how sure that is. steps: what sure.rolling found, where it is known.
     Raises UserError."""
     runs, validation, fit, problem, settings = law.runs, law.validation, law.fit, law.problem, law.problem.settings
     form, train = fit.form, problem.runs
@@ -73,8 +72,8 @@ def record_of(law: Fitted, quiet: bool = False, steps: list[Json] | None = None)
         | (dict(prior=form.prior) if form.prior else {}),
         runs=described(runs, train, form),
         models=models.from_table(runs.table, train.index),
-        fitted=holdout.errors(form, fit.free, train),
-        held_out=holdout.errors(form, fit.free, validation) if len(validation) else None,
+        fitted=errors(form.log_loss(fit.free, train.columns), train),
+        held_out=errors(form.log_loss(fit.free, validation.columns), validation) if len(validation) else None,
         starts=dict(
             tried=fit.tried,
             followed=len(fit.ends),  # to their end: how the others would have ended is not known
@@ -84,21 +83,21 @@ def record_of(law: Fitted, quiet: bool = False, steps: list[Json] | None = None)
         versions={name: importlib.metadata.version(name) for name in solvers.PACKAGES}
         | {"python": platform.python_version()},
     )
-    if steps is None and settings.holdout == holdout.ROLLING:
-        steps = rolling.rolling(sampled(problem), quiet=quiet)
-    sure = how_sure(problem, fit, quiet)
+    if steps is None and settings.holdout == ROLLING:
+        steps = sure.rolling(sure.sampled(problem))
+    found = sure.how_sure(problem, fit)
     if steps:
         record["rolling"] = steps
-    if steps and "bootstrap" in sure and {"n_active", "n_tokens"} <= set(form.columns):  # so that compute is known
-        sure["bootstrap"]["beyond"] = rolling.beyond(steps, train.flops.max(), settings.bootstrap, settings.seed)
+    if steps and "bootstrap" in found and {"n_active", "n_tokens"} <= set(form.columns):  # so that compute is known
+        found["bootstrap"]["beyond"] = sure.beyond(steps, train.flops.max(), settings.bootstrap, settings.seed)
     for name, part in (("separate_fitted", train), ("separate_held_out", validation)):
-        if "separate" in sure:
-            record[name] = separate_errors(form, sure["separate"], part)
-    sure["warnings"] = [*law.warnings, *plan_warnings(fit, runs), *sure["warnings"]]
-    return record | sure
+        if "separate" in found:
+            record[name] = sure.separate_errors(form, found["separate"], part)
+    found["warnings"] = [*law.warnings, *plan_warnings(fit, runs), *found["warnings"]]
+    return record | found
 
 
-def fit_by_default(form: Form, runs: Runs, settings: Settings, quiet: bool = False) -> tuple[search.Fit, Problem]:
+def fit_by_default(form: Form, runs: Runs, settings: Settings) -> tuple[search.Fit, Problem]:
     """(Fit, Problem): a settings.weight_decay of None is 0 or, up to FEW_RUNS runs, DECAY_PER_VARIANCE of the
     variance of the runs around the law, less where that costs more than COST. That variance, against which priors are
     weighed too, a first fit estimates. UserError as search.fit."""
@@ -106,14 +105,14 @@ def fit_by_default(form: Form, runs: Runs, settings: Settings, quiet: bool = Fal
     decay = (1e-6 if few else 0.0) if settings.weight_decay is None else settings.weight_decay
     settings = dataclasses.replace(settings, weight_decay=decay, variance=1e-4 if form.believed else 0.0)
     problem = prepare(form, runs, settings)
-    fit = search.fit(problem, quiet)
+    fit = search.fit(problem)
 
     def again(**changes: float) -> tuple[search.Fit, Problem]:
         changed = prepare(form, runs, dataclasses.replace(problem.settings, **changes))
         return search.again(changed, fit), changed
 
     for _ in range(3 if few or form.believed else 0):  # the first fits may have bent the law by more than the noise
-        variance = float(noise_lib.noise(problem, fit.free, shared=False).run ** 2)
+        variance = float(noise_of(problem, fit.free, shared=False).run ** 2)
         decay = float(np.clip(DECAY_PER_VARIANCE * variance, SMALLEST_DECAY, LARGEST_DECAY)) if few else decay
         fit, problem = again(weight_decay=decay, variance=variance if form.believed else 0.0)
     if few:

@@ -21,13 +21,12 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from fit.aliases import Array, Json
-from fit.data.runs import Runs, read_runs, subset
+from fit.data.runs import Runs, errors, read_runs, rms, split, subset
 from fit.data.table import Table
 from fit.equal_flops import isoflop
 from fit.errors import UserError
-from fit.fitting import fitting, holdout, rolling, search
+from fit.fitting import fitting, search, sure
 from fit.fitting.problem import Problem, Settings, prepare
-from fit.fitting.sure import sampled
 from fit.form import Form
 from fit.lawbook.lawfile import Law
 from fit.laws import FORMS
@@ -44,9 +43,7 @@ SPREAD, SPREAD_OF_SHARE = 1 / 3, 0.7
 LARGEST_SHARE = 0.95  # so that a law with k = 1 has a mean to draw to
 
 
-def fit_best(
-    table: Table, settings_of: Callable[[Form], Settings], quiet: bool = False, prior: Law | None = None
-) -> dict:
+def fit_best(table: Table, settings_of: Callable[[Form], Settings], prior: Law | None = None) -> dict:
     """Fits the better of both forms to the runs of a table; returns the record that law.json holds, in which `choice`
     says which were tried, {form, rmse_log, rolling}, and why this one was taken.
 
@@ -56,27 +53,27 @@ def fit_best(
     additive = FORMS["joint" if mixed else "chinchilla"]
     coupled, settings = FORMS[additive.name + SUFFIX], settings_of(additive)
     settings = dataclasses.replace(settings, weights=settings.weights or DEFAULT_WEIGHTS)
-    fitted = lambda form: fitting.fitted(table, form, settings, quiet)
+    fitted = lambda form: fitting.fitted(table, form, settings)
     record = lambda law, why, tried=(), steps=None: (
-        fitting.record_of(law, quiet, steps) | dict(choice=dict(tried=list(tried), why=why))
+        fitting.record_of(law, steps) | dict(choice=dict(tried=list(tried), why=why))
     )
     if prior:
         form = drawn_to(coupled if prior.form.shares else additive, prior)
         why = f"the law {prior.name}, to which its exponents are drawn, has {'a' if form.shares else 'no'} k"
         return record(fitted(form), why)
-    fewest, laws, steps = rolling.RUNS_PER_COEFFICIENT * len(coupled.names), {}, {}
+    fewest, laws, steps = sure.RUNS_PER_COEFFICIENT * len(coupled.names), {}, {}
     try:
         for form in (coupled, additive):
             laws[form] = fitted(form)
-            steps[form] = rolling.rolling(sampled(laws[form].problem), fewest, quiet)
+            steps[form] = sure.rolling(sure.sampled(laws[form].problem), fewest)
     except UserError:  # too few runs, or something that the fit will name
         law = laws.get(coupled) or fitted(additive)
         why = (
             f"{law.fit.form.name}, for the runs are too few to say whether {additive.name} or {coupled.name} predicts "
-            f"larger ones better: at half of the largest compute that takes {fewest} runs, and {rolling.FEWEST} above"
+            f"larger ones better: at half of the largest compute that takes {fewest} runs, and {sure.FEWEST} above"
         )
         return record(law, why)
-    scores = {form: rolling.score(found) for form, found in steps.items()}
+    scores = {form: sure.score(found) for form, found in steps.items()}
     best, other = (additive, coupled) if scores[additive] < BETTER * scores[coupled] else (coupled, additive)
     tried = [dict(form=form.name, rmse_log=scores[form], rolling=steps[form]) for form in (additive, coupled)]
     why = (
@@ -88,26 +85,27 @@ def fit_best(
     return record(laws[best], why, tried, steps[best])
 
 
-def compare(path: str | Table, forms: Sequence[Form], settings: Settings, quiet: bool = False) -> Json:
+def compare(path: str | Table, forms: Sequence[Form], settings: Settings) -> Json:
     """How well each of the Forms fits the runs in `path`: {runs, budgets, budgets_by, forms: [{form, coefficients,
     fitted, held_out, aic, bic, left_out}], isoflop}, ready for JSON. All are fitted to the same runs. Raises UserError.
 
-    left_out: errors as holdout.errors gives; None where the other budgets do not determine the form. isoflop: parabolas
+    left_out: errors as runs.errors gives; None where the other budgets do not determine the form. isoflop: parabolas
     as isoflop.profiles gives them, where runs of equal FLOPs allow any.
     """
     columns = tuple(dict.fromkeys(name for form in forms for name in form.columns))
     runs = read_runs(path, columns, settings.mix_corpora)
-    train, validation = holdout.split(runs, settings.holdout, settings.weights, settings.bootstrap_by)
+    train, validation = split(runs, settings.holdout, settings.weights, settings.bootstrap_by)
     budgets, by = budgets_of(train)
     rows = []
     for form in forms:
-        fit, problem = fitting.fit_by_default(form, train, settings, quiet)
-        errors = holdout.errors(form, fit.free, train)
+        fit, problem = fitting.fit_by_default(form, train, settings)
+        of_fitted = errors(form.log_loss(fit.free, train.columns), train)
         n, k = len(train), len(form.names) + 1
-        spread = n * np.log(max(errors["rmse_log"], 1e-15) ** 2)
-        row = dict(form=form.name, coefficients=fit.coefficients, fitted=errors, aic=spread + 2 * k)
+        spread = n * np.log(max(of_fitted["rmse_log"], 1e-15) ** 2)
+        row = dict(form=form.name, coefficients=fit.coefficients, fitted=of_fitted, aic=spread + 2 * k)
         row |= dict(bic=float(spread + k * np.log(n)), left_out=left_out(problem, fit, budgets))
-        rows.append(row | dict(held_out=holdout.errors(form, fit.free, validation) if len(validation) else None))
+        kept_out = errors(form.log_loss(fit.free, validation.columns), validation) if len(validation) else None
+        rows.append(row | dict(held_out=kept_out))
     n_experts = train.table.numbers("n_experts")[train.index] if "n_experts" in train.table else None
     profiles = isoflop.profiles(train.n_active, train.flops, train.loss, n_experts, settings.percentiles, settings.seed)
     return dict(runs=len(train), budgets=int(budgets.max()) + 1, budgets_by=by, forms=rows, isoflop=profiles)
@@ -139,8 +137,8 @@ def left_out(problem: Problem, fit: search.Fit, budgets: Array) -> Json | None:
             return None
         predicted[mine] = form.log_loss(search.again(without, fit).free, subset(runs, mine).columns)
     error = predicted - np.log(runs.loss)
-    by_budget = [holdout.rms(error[budgets == budget]) for budget in range(budgets.max() + 1)]
-    return holdout.errors_of(predicted, runs) | dict(by_budget=by_budget)
+    by_budget = [rms(error[budgets == budget]) for budget in range(budgets.max() + 1)]
+    return errors(predicted, runs) | dict(by_budget=by_budget)
 
 
 def drawn_to(form: Form, law: Law) -> Form:

@@ -75,11 +75,7 @@ class _End:
 
 
 def profile(
-    problem: Problem,
-    fit: search.Fit,
-    errors: Mapping[str, float],
-    inflation: Mapping[str, float] | None = None,
-    quiet: bool = True,
+    problem: Problem, fit: search.Fit, errors: Mapping[str, float], inflation: Mapping[str, float] | None = None
 ) -> dict[str, Json]:
     """For each of the law's profiled coefficients that is not fixed: {value, low, high} of its LEVEL interval around
     the Fit, None where an end is open.
@@ -104,8 +100,8 @@ def profile(
             values[row, form.names.index(end.name)] = end.best * np.exp(end.sign * at)
         starts = np.stack([min(end.tried, key=lambda one, at=at: abs(one[0] - at))[2] for end, at in todo])
         trial = problem.holding(values)
-        label = None if quiet else f"profiles, {i + 1} of at most {ROUNDS}"
-        x, objectives, _ = search.polish(trial, trial.centre(starts), 8, True, label)
+        label = f"profiles, {i + 1} of at most {ROUNDS}"
+        x, objectives, _ = search.polish(trial, trial.centre(starts), 8, "each", label)
         roots = np.sqrt(problem.sample_of * np.log(np.maximum(objectives, size) / size))
         for (end, at), root, free in zip(todo, roots, trial.own(x)):
             bisect.insort(end.tried, (at, root, free), key=lambda one: one[0])
@@ -125,7 +121,7 @@ def distinct_optima(fit: search.Fit) -> Array:
     return np.stack(rows)
 
 
-def bootstrap(problem: Problem, fit: search.Fit, draws: int, how: str, noise: Noise, quiet: bool = True) -> Array:
+def bootstrap(problem: Problem, fit: search.Fit, draws: int, how: str, noise: Noise) -> Array:
     """Coefficients [draws, n] of fits to runs drawn anew, each from the best optima of the Fit.
 
     how: "errors" draws the law's own losses with new errors of the sizes in `noise`, one that each trunk shares and one
@@ -147,8 +143,7 @@ def bootstrap(problem: Problem, fit: search.Fit, draws: int, how: str, noise: No
         spread = shrink * form.belief[1][form.believed]
         toward[:, form.believed] += spread * rng.normal(size=(draws, len(form.believed)))
         data |= dict(toward=toward)
-    label = None if quiet else f"bootstrap of {draws}"
-    free = search.best_of_each(problem, problem.centre(distinct_optima(fit)), label, **data)
+    free = search.best_of_each(problem, problem.centre(distinct_optima(fit)), f"bootstrap of {draws}", **data)
     if how != "errors" and shrink < 1:
         free = fit.free + shrink * (free - fit.free)
     return form.to_coefficients(free)

@@ -11,8 +11,6 @@ import numpy as np
 import scipy.special
 
 from fit.aliases import Array
-from fit.data.runs import Runs
-from fit.data.table import Table
 from fit.fitting.problem import Data, Problem, place, prepare
 from fit.fitting.search import Fit
 from fit.form import Form
@@ -33,17 +31,12 @@ class Noise:
     trunk: float
     degrees_of_freedom: tuple[float, float]
 
-    @property
-    def total(self) -> float:
-        """Standard deviation of a new run on a trunk of its own."""
-        return float(np.hypot(self.run, self.trunk))
-
-    @property
-    def freedom(self) -> float:
-        """How many independent errors the sum of both variances was estimated from (Satterthwaite)."""
+    def __post_init__(self) -> None:
+        self.total = float(np.hypot(self.run, self.trunk))  # standard deviation of a new run on a trunk of its own
         parts = np.square([self.run, self.trunk])
         spread = np.sum(parts**2 / self.degrees_of_freedom)
-        return float(parts.sum() ** 2 / spread) if spread > 0 else self.degrees_of_freedom[0]
+        # how many independent errors the sum of both variances was estimated from (Satterthwaite)
+        self.freedom = float(parts.sum() ** 2 / spread) if spread > 0 else self.degrees_of_freedom[0]
 
     def draw(self, rng: np.random.Generator, draws: int, labels: Array) -> Array:
         """Errors [draws, n_runs] of runs whose trunks are `labels` [n_runs]. The standard deviations are drawn too, for
@@ -69,7 +62,7 @@ def sensitivity(problem: Problem, free: Array) -> tuple[Array, Array]:
     return np.asarray(log_loss)[:n], np.asarray(jacobian)[:n] * problem.data["moving"]
 
 
-def noise(problem: Problem, free: Array, shared: bool = True) -> Noise:
+def noise_of(problem: Problem, free: Array, shared: bool = True) -> Noise:
     """The Noise of the runs around the fit `free`; shared: separate the error that a trunk's runs share.
 
     The residuals of a fit are M e, M = 1 - J (J'WJ)^-1 J'W with the fit's own weights W, so sums of their squares, run
@@ -141,7 +134,7 @@ def standard_errors(
         columns = {name: np.concatenate([values, more[name]]) for name, values in runs.columns.items()}
         loss, weights, trunks = np.append(runs.loss, one), np.append(runs.weights, one), runs.trunks
         trunks = None if trunks is None else np.append(trunks, trunks.max() + np.cumsum(one).astype(int))
-        runs = Runs(runs.path, columns, loss, Table(runs.path, {}, []), weights=weights, trunks=trunks)
+        runs = dataclasses.replace(runs, columns=columns, loss=loss, index=None, weights=weights, trunks=trunks)
         problem = prepare(problem.form, runs, problem.settings, problem.sample_of)
     _, variance = _spread(problem, fit, noise)
     variance *= count / problem.sample_of

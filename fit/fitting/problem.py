@@ -37,9 +37,9 @@ class Settings:
     ones, scaled to the runs, or 0 for the law's published grid; fix: ((coefficient, value), ...) that the fit holds;
     variance: of a run's log loss around the law, against which priors are weighed, 0 for none of them.
 
-    holdout, weights: rules of holdout.held_out and run_weights, weights None where none are asked for; select:
+    holdout, weights: rules of runs.held_out and run_weights, weights None where none are asked for; select:
     objective or rmse; bootstrap: how many draws; bootstrap_form: one of lawcheck.WAYS_OF_DRAWING; bootstrap_by: what
-    shares an error, as runs.trunks_of takes it."""
+    shares an error, as runs.trunks_of takes it; quiet: no progress on stderr."""
 
     huber_delta: float = 1e-2
     reduction: str = "sum"
@@ -57,6 +57,7 @@ class Settings:
     bootstrap_form: str = "errors"
     bootstrap_by: str = "trunk"
     percentiles: tuple[float, float] = (10.0, 90.0)
+    quiet: bool = True
 
 
 @dataclasses.dataclass

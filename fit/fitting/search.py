@@ -69,69 +69,54 @@ def run_batches(solve: solvers.Solve, x: Array, data: Data, progress: tqdm.tqdm 
     return [np.concatenate(o)[:k] for o in zip(*outs)]
 
 
-def _round(
-    solve: solvers.Solve, data: Data, going: Array, x: Array, values: Array, gradients: Array, progress: tqdm.tqdm
-) -> None:
-    """One round of the starts `going` (indices), in place: one that ends in something that is not finite stays where it
-    was."""
-    own = {name: data[name][going] for name in PER_START if np.ndim(data[name]) > 1}
-    after, value, gradient = run_batches(solve, x[going], data | own, progress)
-    fine = np.isfinite(value) & np.isfinite(after).all(axis=1)
-    x[going[fine]], values[going[fine]] = after[fine], value[fine]
-    gradients[going] = np.where(fine, gradient, np.inf)
-
-
-def _bar(what: str, unit: str, total: int, shown: bool) -> tqdm.tqdm:
-    return tqdm.tqdm(total=total, desc=what, unit=unit, disable=None if shown else True, leave=False)
-
-
 def polish(
-    problem: Problem, x: Array, rounds: int = 40, each: bool = False, label: str | None = None
+    problem: Problem, x: Array, rounds: int = 40, keep: str = "all", label: str = "", solve: solvers.Solve | None = None
 ) -> tuple[Array, Array, Array]:
-    """Levenberg-Marquardt from x [k, n] until the best objective stands still, or with `each` every one of them.
-
-    Returns (x, objectives, gradient norms); an objective that was never finite is infinite. A progress bar named
-    `label`, if given, counts the starts of each round; most polishing ends before the last round.
-    """
-    solve = solvers.least_squares(residual_function(problem.form), PER_START, STEPS, False)
-    x, values, gradients, going = np.array(x), np.full(len(x), np.inf), np.full(len(x), np.inf), np.arange(len(x))
-    for i in range(rounds):
-        before = values.copy()
-        with _bar(f"{label}, round {i + 1} of at most {rounds}", "fit", len(going), label is not None) as progress:
-            _round(solve, problem.data, going, x, values, gradients, progress)
-        if each:
-            going = going[values[going] < before[going] * (1 - 1e-6)]
-        if not len(going) or (not each and values.min() >= before.min() * (1 - 1e-10)):
-            break
+    """(x, objectives, gradient norms) of Levenberg-Marquardt, or of solve, from x [k, n] in rounds. Which go on to the
+    next, keep says: "all" as long as the best one gets better; "each" that did; the better "half", but no fewer than
+    FOLLOWED. A start that ends in something that is not finite stays where it was; an objective that was never finite
+    is infinite. A progress bar named `label`, if given and the settings are not quiet, counts each round's starts."""
+    solve = solve or solvers.least_squares(residual_function(problem.form), STEPS, False)
+    k, disabled = len(x), True if problem.settings.quiet or not label else None
+    x, values, gradients, going = np.array(x), np.full(k, np.inf), np.full(k, np.inf), np.arange(k)
+    with tqdm.tqdm(total=k, desc=label, unit="start", disable=disabled, leave=False) as progress:
+        for i in range(rounds):
+            progress.reset(len(going))
+            progress.set_description(f"{label}, round {i + 1} of at most {rounds}")
+            own = {name: problem.data[name][going] for name in PER_START if np.ndim(problem.data[name]) > 1}
+            after, value, gradient = run_batches(solve, x[going], problem.data | own, progress)
+            before, fine = values.copy(), np.isfinite(value) & np.isfinite(after).all(axis=1)
+            x[going[fine]], values[going[fine]] = after[fine], value[fine]
+            gradients[going] = np.where(fine, gradient, np.inf)
+            if keep != "each":  # those may be of several problems
+                progress.set_postfix_str(f"best objective {values.min():.6g}")
+            if keep == "each":
+                going = going[values[going] < before[going] * (1 - 1e-6)]
+            elif keep == "half" and len(going) > FOLLOWED:
+                going = going[np.argsort(values[going], kind="stable")[: max(FOLLOWED, len(going) // 2)]]
+            elif keep == "half" or values.min() >= before.min() * (1 - 1e-10):
+                going = going[:0]
+            if not len(going):
+                break
     return x, values, gradients
 
 
-def best_of_each(problem: Problem, starts: Array, label: str | None = None, **data: Array) -> Array:
+def best_of_each(problem: Problem, starts: Array, label: str = "", **data: Array) -> Array:
     """The law's own `free` [m, n] of m problems that differ in these data, each [m, ...]: the best that polishing from
     all starts [k, n] finds."""
     k, m = len(starts), len(next(iter(data.values())))
     trial = problem.changed(**{name: np.repeat(values, k, axis=0) for name, values in data.items()})
-    x, values, _ = polish(trial, np.tile(starts, (m, 1)), rounds=5, each=True, label=label)
+    x, values, _ = polish(trial, np.tile(starts, (m, 1)), 5, "each", label)
     return problem.own(x.reshape(m, k, -1)[np.arange(m), np.argmin(values.reshape(m, k), axis=1)])
 
 
-def search(problem: Problem, starts: Array, quiet: bool = False) -> tuple[Array, Array]:
+def search(problem: Problem, starts: Array) -> tuple[Array, Array]:
     """Runs all starts [k, n] (the solver's x) in rounds; after each round the better half goes on. Returns (x,
     objectives), for every start at the point where it stopped."""
     rounds, steps = (ROUNDS, STEPS) if problem.settings.solver == "lm" else (1, 300)
     solver, grid = solvers.SOLVERS[problem.settings.solver], len(starts) >= GRID
-    solve = solver(residual_function(problem.form), PER_START, steps, grid)
-    x, values, going = np.array(starts), np.full(len(starts), np.inf), np.arange(len(starts))
-    with _bar(f"fit {problem.form.name}", "start", len(starts), not quiet) as progress:
-        for i in range(rounds):
-            progress.reset(len(going))
-            progress.set_description(f"fit {problem.form.name}, round {i + 1} of {rounds}")
-            _round(solve, problem.data, going, x, values, np.empty(len(x)), progress)
-            progress.set_postfix_str(f"best objective {values.min():.6g}")
-            if len(going) <= FOLLOWED:
-                break
-            going = going[np.argsort(values[going], kind="stable")[: max(FOLLOWED, len(going) // 2)]]
-    return x, values
+    solve = solver(residual_function(problem.form), steps, grid)
+    return polish(problem, starts, rounds, "half", f"fit {problem.form.name}", solve)[:2]
 
 
 def starts_of(problem: Problem, runs: Runs) -> Array:
@@ -144,18 +129,18 @@ def starts_of(problem: Problem, runs: Runs) -> Array:
     return np.where(data["moving"] > 0, form.begin(starts.T, held).T, 0.0)
 
 
-def fit(problem: Problem, quiet: bool = False) -> Fit:
+def fit(problem: Problem) -> Fit:
     """The best Fit of a law to runs. Raises UserError when the runs cannot determine the law at all."""
     check_enough(problem)
-    sample, label, path = problem, None if quiet else "best starts", problem.runs.path
+    sample, path = problem, problem.runs.path
     if len(problem) > SEARCH_RUNS:
         rng = np.random.default_rng([problem.settings.seed, 2])
         sample = problem.part(np.sort(rng.choice(len(problem), SEARCH_RUNS, replace=False)))
     starts = starts_of(problem, sample.runs)
-    x, values = search(sample, starts, quiet)
+    x, values = search(sample, starts)
     order = np.argsort(values, kind="stable")[: FOLLOWED if sample is problem else 1]
     rounds = 40 if sample is problem else 1  # from the sample's optimum one is enough
-    best, best_values, gradients = polish(problem, x[order], rounds, label=label)
+    best, best_values, gradients = polish(problem, x[order], rounds, label="best starts")
     if not np.isfinite(best_values).any():
         raise UserError(f"{path}: no start of the {problem.form.name} law led to a finite objective")
     if sample is problem:

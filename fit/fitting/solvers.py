@@ -22,7 +22,7 @@ from jax.scipy.linalg import cho_factor, cho_solve
 from numpy.typing import ArrayLike
 
 from fit.aliases import Array
-from fit.fitting.problem import Data, Residuals
+from fit.fitting.problem import PER_START, Data, Residuals
 
 PACKAGES = ("jax", *["jaxopt"] * (importlib.util.find_spec("jaxopt") is not None), "numpy", "scipy")  # in law.json
 # Halves the time to compile, and programs run as fast: XLA fuses them, so LLVM has little to add.
@@ -44,31 +44,31 @@ def jaxopt() -> ModuleType | None:
         return jaxopt
 
 
-def axes(batched: tuple[str, ...], data: Data) -> dict[str, int | None]:
-    """in_axes of data, of which the entries `batched` have a leading axis of the starts."""
-    return {name: 0 if name in batched else None for name in data}
+def axes(data: Data) -> dict[str, int | None]:
+    """in_axes of data, of which the entries PER_START have a leading axis of the starts."""
+    return {name: 0 if name in PER_START else None for name in data}
 
 
-def _of_jaxopt(solver: Any, batched: tuple[str, ...]) -> Solve:
+def _of_jaxopt(solver: Any) -> Solve:
     """A solver of jaxopt, compiled for a batch of starts."""
 
     def one(x: jax.Array, data: Data) -> tuple:
         x, state = solver.run(x, data)
         return x, state.value, state.error
 
-    return jax.jit(lambda x, data: jax.vmap(one, (0, axes(batched, data)))(x, data), compiler_options=COMPILER)
+    return jax.jit(lambda x, data: jax.vmap(one, (0, axes(data)))(x, data), compiler_options=COMPILER)
 
 
 @functools.cache
-def least_squares(residuals: Residuals, batched: tuple[str, ...], maxiter: int, grid: bool) -> Solve:
+def least_squares(residuals: Residuals, maxiter: int, grid: bool) -> Solve:
     """Levenberg-Marquardt on 0.5 sum residuals(x, data)^2 from a batch of starts.
 
-    Returns run(x [batch, n], data) -> (x [batch, n], objective [batch], gradient norm [batch]), compiled. `batched`
-    names the entries of the dictionary data that have a leading axis of the batch too; all starts share the others.
-    grid: whether there are thousands of starts.
+    Returns run(x [batch, n], data) -> (x [batch, n], objective [batch], gradient norm [batch]), compiled. The entries
+    PER_START of data have a leading axis of the batch too; all starts share the others. grid: whether there are
+    thousands of starts.
     """
     if not grid or (package := jaxopt()) is None:
-        return jax.jit(functools.partial(levenberg_marquardt, residuals, maxiter, batched), compiler_options=COMPILER)
+        return jax.jit(functools.partial(levenberg_marquardt, residuals, maxiter), compiler_options=COMPILER)
     solver = package.LevenbergMarquardt(
         residuals,
         maxiter=maxiter,
@@ -78,19 +78,17 @@ def least_squares(residuals: Residuals, batched: tuple[str, ...], maxiter: int, 
         materialize_jac=True,
         implicit_diff=False,
     )
-    return _of_jaxopt(solver, batched)
+    return _of_jaxopt(solver)
 
 
-def levenberg_marquardt(
-    residuals: Residuals, maxiter: int, batched: tuple[str, ...], x: jax.Array, data: Data
-) -> tuple[jax.Array, jax.Array, jax.Array]:
+def levenberg_marquardt(residuals: Residuals, maxiter: int, x: jax.Array, data: Data) -> tuple[jax.Array, ...]:
     """least_squares from k starts x [k, n]: (x [k, n], objective [k], gradient norm [k]).
 
     Algorithm 6.18 of Madsen and Nielsen, Introduction to Optimization and Data Fitting (2010). A step to where the
     objective is not finite is refused like any other that leads upward. The starts are an axis of the loop's own, as
     jax.vmap of a loop over one start takes twice as long to trace.
     """
-    slopes = jax.vmap(jax.jacfwd(lambda x, data: (residuals(x, data),) * 2, has_aux=True), (0, axes(batched, data)))
+    slopes = jax.vmap(jax.jacfwd(lambda x, data: (residuals(x, data),) * 2, has_aux=True), (0, axes(data)))
 
     def where(which: jax.Array, new: Any, old: Any) -> Any:
         """new for the starts `which` [k], else old."""
@@ -134,20 +132,18 @@ def levenberg_marquardt(
 
 
 @functools.cache
-def lbfgs(residuals: Residuals, batched: tuple[str, ...], maxiter: int, grid: bool) -> Solve:
+def lbfgs(residuals: Residuals, maxiter: int, grid: bool) -> Solve:
     """As least_squares, by L-BFGS on the same objective: slower by far, but what the paper used."""
     objective = lambda x, data: 0.5 * jnp.sum(residuals(x, data) ** 2)
     if (package := jaxopt()) is None:
-        return functools.partial(_scipy_lbfgs, jax.jit(jax.value_and_grad(objective)), batched, maxiter)
+        return functools.partial(_scipy_lbfgs, jax.jit(jax.value_and_grad(objective)), maxiter)
     solver = package.LBFGS(
         objective, maxiter=maxiter, tol=1e-10, linesearch="zoom", history_size=20, implicit_diff=False
     )
-    return _of_jaxopt(solver, batched)
+    return _of_jaxopt(solver)
 
 
-def _scipy_lbfgs(
-    objective: Callable[[Array, Data], tuple], batched: tuple[str, ...], maxiter: int, x: Array, data: Data
-) -> tuple[Array, ...]:
+def _scipy_lbfgs(objective: Callable[[Array, Data], tuple], maxiter: int, x: Array, data: Data) -> tuple[Array, ...]:
     """lbfgs where there is no jaxopt: scipy's, one start after another."""
     import scipy.optimize  # only here: it takes a third of a second
 
@@ -156,7 +152,7 @@ def _scipy_lbfgs(
         if i and np.array_equal(start, x[i - 1]):  # a row that fills the batch up
             ends.append(ends[-1])
             continue
-        own = data | {name: data[name][i] for name in batched if name in data}
+        own = data | {name: data[name][i] for name in PER_START}
         both = lambda x, own=own: [np.asarray(v) for v in objective(x, own)]
         options = dict(maxiter=maxiter, maxcor=20, ftol=0, gtol=1e-10)
         ends.append(scipy.optimize.minimize(both, start, jac=True, method="L-BFGS-B", options=options))

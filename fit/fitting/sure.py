@@ -1,29 +1,52 @@
 """How sure a law is: what a law.json says of its noise, intervals and draws, and of what the runs do not pin down; for
-very many runs, by a sample of them."""
+very many runs, by a sample of them.
 
+Rolling hold-out by compute, within the fitted runs, says how far a law is off beyond what it was fitted to: for each of
+FACTORS it is fitted again to the runs of at most 1 / factor of the largest compute, and predicts the others. With
+e_i = ln(predicted / measured) of a predicted run, s_i the standard error that scatter and the fit's own uncertainty
+give it, and x_i = ln(its FLOPs / the largest FLOPs fitted),
+
+  mean_error  mean e                   scatter  root mean square of s: what rmse_log would be if the form were right
+  reach       root mean square of x    holds    share with |e| <= z s, z of the 80% interval of a new run
+  drift       sum e x / sum x^2        the form's own error for each factor of e in compute, ...
+  wander      root of sum (e^2 - s^2) / sum x^2, at least |drift|: ... and its root mean square
+
+beyond makes of these what the form itself may be off beyond the fitted runs: none up to their largest compute, then
+growing with the logarithm of compute.
+"""
+
+import dataclasses
 from collections.abc import Mapping
 
 import numpy as np
+import scipy.special
 
 from fit.aliases import Array, Json
-from fit.data.runs import Runs, subset
+from fit.data.runs import ROLLING, Runs, errors, rms, subset
+from fit.errors import UserError
 from fit.fitting import intervals, search
-from fit.fitting.holdout import errors_of
-from fit.fitting.noise import Noise, growth, inflation, standard_errors
-from fit.fitting.noise import noise as noise_of
+from fit.fitting.noise import Noise, growth, inflation, noise_of, prediction_errors, standard_errors
 from fit.fitting.problem import Problem, prepare
-from fit.fitting.summary import span
 from fit.form import Form
 from fit.lawbook.lawcheck import LEVEL
+from fit.lawbook.summary import span
 from fit.laws import FORMS
 
 MORE_RUNS = 12  # in "what it would take"
 # Lack of fit: runs within this factor of the largest, how many of them it takes, and standard errors of their mean:
 # three quantities are looked at, so one law in 120 by chance.
-TWO_DOUBLINGS, FEWEST, BEYOND_NOISE = 4.0, 3, 3.0
+TWO_DOUBLINGS, FEWEST_LAST, BEYOND_NOISE = 4.0, 3, 3.0
+# Of rolling hold-outs:
+FACTORS = (2, 3, 10)
+RUNS_PER_COEFFICIENT = 3  # at least, of those fitted: with fewer, errors are those of the small fits, not of the form
+FEWEST = 3  # runs predicted
+STARTS = 32  # of each fit
+# How much of the mean drift within the runs is taken to hold on beyond them; the rest counts as spread. Of one drift,
+# measured once, half is the best guess where drifts of other tables are as large either way (benchmarks/README.md).
+BELIEVED = 0.5
 
 
-def how_sure(problem: Problem, fit: search.Fit, quiet: bool = False) -> Json:
+def how_sure(problem: Problem, fit: search.Fit) -> Json:
     """{noise, profile, warnings} of the Fit; also warning, for use beyond the runs, if those of most compute do not fit
     the law; its bootstrap, if that is asked for; separate, the laws of each number of experts alone, if the law's page
     names such a law; and sample, the size of the sample behind all this, above search.SEARCH_RUNS runs."""
@@ -43,8 +66,8 @@ def how_sure(problem: Problem, fit: search.Fit, quiet: bool = False) -> Json:
     if grows := growth(problem, fit.free, noise):
         scatter["growth"] = grows
     sure["noise"] = scatter
-    errors, widened = standard_errors(problem, fit, noise), inflation(problem, fit, noise, alone)
-    sure["profile"] = profiles = intervals.profile(problem, fit, errors, widened, quiet)
+    now, widened = standard_errors(problem, fit, noise), inflation(problem, fit, noise, alone)
+    sure["profile"] = profiles = intervals.profile(problem, fit, now, widened)
     for name, p in profiles.items():  # around what all runs gave
         scale = of_all.coefficients[name] / p["value"]
         profiles[name] = {end: value if value is None else value * scale for end, value in p.items()}
@@ -52,7 +75,7 @@ def how_sure(problem: Problem, fit: search.Fit, quiet: bool = False) -> Json:
     if lack := lack_of_fit(problem.form, fit.free, problem.runs, noise):
         sure["warning"] = lack
     if (settings := problem.settings).bootstrap:
-        draws = intervals.bootstrap(problem, of_all, settings.bootstrap, settings.bootstrap_form, noise, quiet)
+        draws = intervals.bootstrap(problem, of_all, settings.bootstrap, settings.bootstrap_form, noise)
         ends = np.percentile(draws, settings.percentiles, axis=0, method="weibull")
         drawn: Json = dict(form=settings.bootstrap_form, by=by, percentiles=list(settings.percentiles))
         between = dict(zip(problem.form.names, ends.T.tolist()))
@@ -83,7 +106,7 @@ def lack_of_fit(form: Form, free: Array, runs: Runs, noise: Noise) -> str:
     trunks, worst = np.arange(len(runs)) if runs.trunks is None else runs.trunks, (BEYOND_NOISE, "")
     for name, values in (("compute", runs.flops), ("n_tokens", runs.n_tokens), ("n_active", runs.n_active)):
         last = values >= values.max() / TWO_DOUBLINGS
-        if not FEWEST <= last.sum() <= len(runs) / 2:
+        if not FEWEST_LAST <= last.sum() <= len(runs) / 2:
             continue
         shares = np.bincount(trunks[last]) / last.sum()
         error = np.sqrt(noise.run**2 / last.sum() + noise.trunk**2 * np.sum(shares**2))
@@ -180,5 +203,73 @@ def separate_errors(form: Form, alone: Mapping[str, Json], runs: Runs) -> Json |
         return None
     law, runs = FORMS[form.separate["form"]], subset(runs, rows)
     free = np.stack([law.to_free(alone[f"{e:g}"]["coefficients"]) for e in runs.n_experts], axis=1)
-    found = errors_of(law.log_loss(free, runs.columns), runs)
+    found = errors(law.log_loss(free, runs.columns), runs)
     return {name: found[name] for name in ("runs", "rmse_nats", "rmse_log")}
+
+
+def rolling(problem: Problem, fewest: int = 0) -> list[dict]:
+    """A dictionary for each factor for which at least `fewest` runs, and RUNS_PER_COEFFICIENT for each coefficient, are
+    left to fit and FEWEST to predict: factor, fitted (how many runs), fitted_flops, training_flops (of those
+    predicted), errors as runs.errors gives them, and what this module says. Factors that leave the same runs count
+    once, as the largest. Raises UserError where no factor leaves enough."""
+    runs, form = problem.runs, problem.form
+    fewest = max(fewest, RUNS_PER_COEFFICIENT * (len(form.names) - len(problem.fixed)))
+    steps = {}
+    for factor in FACTORS:
+        fitted = runs.flops <= runs.flops.max() / factor * (1 + 1e-9)
+        if fitted.sum() < fewest or (~fitted).sum() < FEWEST:
+            continue
+        try:
+            steps[int(fitted.sum())] = _roll(problem, fitted) | dict(factor=factor)
+        except UserError:  # all of one size
+            continue
+    if not steps:
+        raise UserError(
+            f"--holdout={ROLLING}: found {len(runs)} runs to fit; at half of the largest compute the {form.name} law "
+            f"needs at least {fewest}, of different sizes, and {FEWEST} above"
+        )
+    return list(steps.values())
+
+
+def _roll(problem: Problem, fitted: np.ndarray) -> dict:
+    runs, form = problem.runs, problem.form
+    settings = dataclasses.replace(problem.settings, starts=min(problem.settings.starts or STARTS, STARTS))
+    weights = runs.weights * fitted / runs.weights[fitted].mean()
+    smaller = prepare(form, dataclasses.replace(runs, weights=weights), settings)
+    fit = search.fit(smaller)
+    noise, predicted, largest = noise_of(smaller, fit.free), subset(runs, ~fitted), runs.flops[fitted].max()
+    spread = np.hypot(noise.total, prediction_errors(smaller, fit, noise))[~fitted]
+    log_loss = form.log_loss(fit.free, predicted.columns)
+    error = log_loss - np.log(predicted.loss)
+    x = np.log(predicted.flops / largest)
+    drift = np.sum(error * x) / np.sum(x**2)
+    return dict(
+        fitted=int(fitted.sum()),
+        fitted_flops=float(largest),
+        training_flops=[float(predicted.flops.min()), float(predicted.flops.max())],
+        **errors(log_loss, predicted),
+        mean_error=float(error.mean()),
+        scatter=rms(spread),
+        holds=float(np.mean(np.abs(error) <= scipy.special.ndtri((1 + LEVEL) / 2) * spread)),
+        reach=rms(x),
+        drift=float(drift),
+        wander=float(np.sqrt(max(np.sum(error**2 - spread**2) / np.sum(x**2), drift**2))),
+    )
+
+
+def score(steps: list[dict]) -> float:
+    """Geometric mean of the steps' root mean square errors of log loss."""
+    return float(np.exp(np.mean([np.log(step["rmse_log"]) for step in steps])))
+
+
+def beyond(steps: list[dict], largest_flops: float, draws: int, seed: int = 0) -> dict:
+    """The form's own error in each of a bootstrap's draws, for law.json: {training_flops, drift [draws]}: beyond these
+    FLOPs the log loss of a draw changes by its drift for each factor of e in compute. Drifts have BELIEVED of the
+    steps' mean drift, taken back, and the root mean square of their wander; all predicted runs count alike."""
+    weight = np.array([step["runs"] * step["reach"] ** 2 for step in steps])
+    pooled = lambda values: float(np.sum(weight * values) / weight.sum())
+    mean = -BELIEVED * pooled(np.array([step["drift"] for step in steps]))  # a law that was too high is corrected down
+    spread = np.sqrt(max(pooled(np.array([step["wander"] ** 2 for step in steps])) - mean**2, 0))
+    normal = scipy.special.ndtri((np.arange(draws) + 0.5) / draws)
+    drift = mean + spread * np.random.default_rng([seed, 5]).permutation(normal)
+    return dict(training_flops=float(largest_flops), drift=drift.tolist())

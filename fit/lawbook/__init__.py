@@ -1,4 +1,3 @@
-"""A law: lawfile.py, a form with coefficients, its predictions and range; intervals.py, those of them;
-predictions.py, both for a table;
-lawcheck.py, what a law.json holds; models.py, the models behind it; shapes.py, how they are built; presets/, fits of
-our own."""
+"""A law: lawfile.py, a form with coefficients, its predictions, their intervals and its range; summary.py, these for a
+table, and how a fit went, for people; lawcheck.py, what a law.json holds; models.py, the models behind it and how they
+are built; presets/, fits of our own."""

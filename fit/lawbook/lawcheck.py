@@ -3,16 +3,17 @@ null:
 
   runs       file, fingerprint, corpora, ranges {column: [low, high]} of the runs fitted
   models     as models.py lists it
-  noise      standard deviations of a run's log loss: total, run, trunk; growth (intervals.py)
+  noise      standard deviations of a run's log loss: total, run, trunk; growth (fitting/noise.py)
   warning    what is known against this law beyond its runs
   choice     the forms that were tried, and why this one was taken
   bootstrap  draws [n_draws, n_coefficients], percentiles, form, by; beyond: training_flops, drift [n_draws]
-             (intervals.py)
+             (Law.log_change)
 
 and what else SECTIONS names.
 """
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -37,13 +38,20 @@ NUMBERS |= {"starts": ("tried", "within_1_percent")}  # what a section must hold
 OBJECTS = "settings runs models versions separate sample noise profile choice bootstrap".split() + list(NUMBERS)
 
 
-def read(document: Any, where: str) -> Form:
-    """The Form of a law.json. Raises UserError, naming the field that is not what `fit law` writes, or that a newer fit
-    wrote."""
-    if not isinstance(document, dict) or str(document.get("form")) not in FORMS:
+def read(path: str | os.PathLike, where: str) -> tuple[Form, Json]:
+    """(the Form of a law.json, all that it holds). Raises UserError, naming the field that is not what `fit law`
+    writes, or that a newer fit wrote."""
+    try:
+        with open(path, encoding="utf-8") as f:
+            record = json.load(f)
+    except OSError as e:
+        raise UserError(f"{where}: cannot be read: {e.strerror}") from e
+    except (ValueError, RecursionError) as e:
+        raise UserError(f"{where}: is not JSON: {e}") from e
+    if not isinstance(record, dict) or str(record.get("form")) not in FORMS:
         raise UserError(f"{where}: has no form that is one of {', '.join(FORMS)}")
-    form, given = FORMS[document["form"]], document.get("coefficients")
-    for name, value, fine, expected in _fields(document, form):
+    form, given = FORMS[record["form"]], record.get("coefficients")
+    for name, value, fine, expected in _fields(record, form):
         if value is not None and not (isinstance(value, fine) if isinstance(fine, type) else fine(value)):
             text = json.dumps(value, default=str)
             text = text if len(text) <= 60 else text[:57] + "..."
@@ -52,7 +60,7 @@ def read(document: Any, where: str) -> Form:
         value = given.get(key) if isinstance(given, dict) else None
         if not _number(value):
             raise UserError(f"{where}: coefficient {key} is {json.dumps(value)}, expected a finite number")
-    return form
+    return form, record
 
 
 def _fields(record: Json, form: Form) -> Iterator[tuple]:
@@ -118,7 +126,7 @@ def _positive(value: Any, *names: str) -> bool:
 
 
 def _is_architecture(value: Json) -> bool:
-    """Whether shapes.of_table could have made this value, so that an Architecture can be made of it."""
+    """Whether models.from_table could have made this value, so that an Architecture can be made of it."""
     limits = dict(kv_share=(1e-3, 1), attention=(1e-3, 1e3), ff=(1e-3, 1e3), split=(1e-3, 1e6), top_k=(1, 1e6))
     limits |= dict(shared=(0, 1e6), n_dense=(0, 1e6), head_dim=(0, 1e6), tied=(0, 1))
     kinds = dict.fromkeys(("top_k", "shared", "n_dense", "head_dim"), (int,)) | dict(tied=(bool,))
@@ -146,7 +154,7 @@ MODELS: dict[str, tuple[type | Callable[[Any], bool], str]] = {
     "base_config": (str, "the path of a config file"),
     "corpus": (str, "a fingerprint"),
     "overrides": (lambda v: isinstance(v, dict) and all(map(is_literal, v.values())), "fields and literals"),
-    "architecture": (_is_architecture, "what shapes.py lists: split, shared, n_dense, kv_share, top_k, ..."),
+    "architecture": (_is_architecture, "what models.py lists: split, shared, n_dense, kv_share, top_k, ..."),
     "miscounted": (_number, "a number"),
     "learning_rate": (
         lambda v: isinstance(v, dict) and all(_number(v.get(name)) for name in _EQ_10),

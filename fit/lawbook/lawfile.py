@@ -3,9 +3,10 @@ presets/ has our own fits."""
 
 import collections
 import dataclasses
-import json
+import math
 import os
 import pathlib
+import statistics
 import warnings
 from collections.abc import Iterable
 from typing import Any
@@ -18,7 +19,7 @@ from fit.data import table
 from fit.data.runs import unlikely
 from fit.errors import UserError
 from fit.form import Form, Reduced
-from fit.lawbook import intervals, lawcheck, shapes
+from fit.lawbook import lawcheck, models
 from fit.laws import FORMS, PRESETS
 from fit.shape.architecture import EXPERTS, OF_EXPERTS, PAPER, Architecture, training_flops
 from fit.words import sentences
@@ -38,6 +39,33 @@ class Law:
     coefficients: dict[str, float]
     record: dict[str, Any]
 
+    def __post_init__(self) -> None:
+        record, columns = self.record, set(self.form.columns)
+        bootstrap = record.get("bootstrap") or {}
+        # what is known of the models that the law was fitted to, as models.py lists it; None where unknown
+        self.models: dict[str, Any] = collections.defaultdict(lambda: None, record.get("models") or {})
+        # a sentence on what is known against this law beyond its runs; "" for none
+        self.warning: str = record.get("warning") or ""
+        # the bootstrap's coefficients by name, each [n_draws], and the ends of its intervals; None without one
+        drawn = np.array(bootstrap.get("draws", ()), float).T
+        self.draws: dict[str, Array] | None = dict(zip(self.form.names, drawn)) if bootstrap else None
+        self.percentiles: list[float] = bootstrap.get("percentiles", [])
+        # standard deviation of a new run's log loss around the law, on a trunk of its own; None where it is not known
+        self.noise: float | None = (record.get("noise") or {}).get("total")
+        # whether the loss depends on the number of experts, and on how many of them a token uses
+        self.knows_experts, self.reads_used = bool(columns & set(OF_EXPERTS)), bool(columns & {"sparsity", "top_k"})
+        # whether all runs of a published law have one number of experts, and its formula does not read it
+        self.fixes_experts = "n_experts" in record.get("fixed", ())
+        # whether n_active and n_total are with embedding and head
+        self.counts_embedding = record.get("counts") != "without embedding"
+        self.published = self.name in PRESETS  # a paper's law, not one that a fit wrote
+        # the numbers of experts that a plan compares by default: those fitted, else the paper's
+        self.experts: tuple[int, ...] = tuple(self.models["n_experts"] or EXPERTS) if self.knows_experts else (1,)
+        # {column: (low, high)} of the runs fitted: n_active, n_tokens, n_experts, training_flops, where known
+        known = (record.get("runs") or {}).get("ranges") or {}
+        names = dict.fromkeys(("n_active", "n_tokens", "n_experts", *self.form.columns, "training_flops"))
+        self.ranges: dict[str, tuple] = {name: tuple(known[name]) for name in names if known.get(name)}
+
     def __repr__(self) -> str:
         values = ", ".join(f"{name} {value:.4g}" for name, value in self.coefficients.items())
         write = lambda name: flops if name == "training_flops" else amount
@@ -53,7 +81,7 @@ class Law:
         use may be anything. Or one table of models, as fit.read takes it, in place of n_active: the loss of each row.
         Raises UserError for values that no model has, such as n_active=-1; warns of few or many tokens per parameter.
         """
-        read = self._asked_for(n_active, n_tokens, n_experts, columns)
+        read = self._asked_for(columns | dict(n_active=n_active, n_tokens=n_tokens, n_experts=n_experts))
         if odd := unlikely(read, 0.5):  # not of grids, which reach far
             warnings.warn(odd, stacklevel=2)
         with np.errstate(all="ignore"):
@@ -64,14 +92,12 @@ class Law:
             raise UserError(f"the {self.form.name} law gives no loss at {at}")
         return loss
 
-    def _asked_for(
-        self, n_active: Any, n_tokens: ArrayLike, n_experts: ArrayLike, more: dict[str, ArrayLike]
-    ) -> dict[str, Array]:
+    def _asked_for(self, given: dict[str, Any]) -> dict[str, Array]:
         """The columns that the law reads, as float64 arrays; UserError at the first value that no model has."""
-        if table.is_table(n_active):
-            models = table.read(n_active)
-            return {name: models.numbers(name) for name in self.form.columns}
-        given, columns = more | dict(n_active=n_active, n_tokens=n_tokens, n_experts=n_experts), {}
+        if table.is_table(given["n_active"]):
+            read = table.read(given["n_active"])
+            return {name: read.numbers(name) for name in self.form.columns}
+        columns = {}
         for name in self.form.columns:
             low, high = table.BOUNDS.get(name, (-np.inf, np.inf))
             try:
@@ -112,27 +138,17 @@ class Law:
             )
         return self.form.at_experts(coefficients or self.coefficients, np.asarray(n_experts, float))
 
-    @property
-    def warning(self) -> str:
-        """A sentence on what is known against this law beyond its runs; "" for none."""
-        return self.record.get("warning") or ""
-
-    @property
-    def draws(self) -> dict[str, Array] | None:
-        """The bootstrap's coefficients by name, each [n_draws]; None where the law has none."""
-        bootstrap = self.record.get("bootstrap")
-        return bootstrap and dict(zip(self.form.names, np.array(bootstrap["draws"], float).T))
-
-    @property
-    def percentiles(self) -> list[float]:
-        """The ends of the bootstrap's intervals."""
-        return self.record["bootstrap"]["percentiles"]
-
-    @property
-    def noise(self) -> float | None:
-        """Standard deviation of a new run's log loss around the law, on a trunk of its own; None where it is not
-        known."""
-        return (self.record.get("noise") or {}).get("total")
+    def log_change(self, flops: Numbers, draws: slice | Array = slice(None)) -> np.ndarray:
+        """By how much the form's own error changes the log loss of some of the draws (those are the first axis) of
+        models trained with these FLOPs, numbers that broadcast with [n_draws, 1] or one for each draw, [n_draws]: by a
+        draw's drift times ln(FLOPs / C) beyond the largest C that the law was fitted to, as rolling hold-outs showed it
+        (fit/fitting/sure.py); by nothing for a law without them."""
+        beyond = self.record["bootstrap"].get("beyond")
+        if not beyond:
+            return np.zeros(np.shape(flops))
+        drift = np.array(beyond["drift"])[draws].reshape(-1, *[1] * (np.ndim(flops) - 1))
+        with np.errstate(invalid="ignore", divide="ignore"):  # of what is no model, or has no optimum
+            return drift * np.log(np.maximum(np.asarray(flops) / beyond["training_flops"], 1))
 
     def predict_interval(
         self,
@@ -146,37 +162,35 @@ class Law:
         and, beyond the fitted runs, the form's own error where rolling hold-outs measured it. For a new run: over these
         and the run's own error, which fitting more runs does not reduce. Raises UserError for a law without draws, or
         for a new run without noise."""
-        return intervals.interval(self, self._asked_for(n_active, n_tokens, n_experts, columns), new_run)
-
-    @property
-    def knows_experts(self) -> bool:
-        """Whether the loss depends on the number of experts."""
-        return any(name in self.form.columns for name in OF_EXPERTS)
-
-    @property
-    def reads_used(self) -> bool:
-        """Whether the loss depends on how many of the experts a token uses."""
-        return bool({"sparsity", "top_k"} & set(self.form.columns))
-
-    @property
-    def fixes_experts(self) -> bool:
-        """Whether all runs of a published law have one number of experts, and its formula does not read it."""
-        return "n_experts" in self.record.get("fixed", ())
-
-    @property
-    def counts_embedding(self) -> bool:
-        """Whether the law's n_active and n_total are with embedding and head."""
-        return self.record.get("counts") != "without embedding"
-
-    @property
-    def published(self) -> bool:
-        """Whether this is a paper's law, not one that a fit wrote."""
-        return self.name in PRESETS
-
-    @property
-    def models(self) -> collections.defaultdict[str, Any]:
-        """What is known of the models that the law was fitted to, as models.py lists it; None where unknown."""
-        return collections.defaultdict(lambda: None, self.record.get("models") or {})
+        asked = self._asked_for(columns | dict(n_active=n_active, n_tokens=n_tokens, n_experts=n_experts))
+        if not self.draws:
+            raise UserError(f"--law={self.name}: holds no draws, so it has no intervals; fit it with --bootstrap=100")
+        if new_run and self.noise is None:
+            raise UserError(f"--law={self.name}: does not say how runs scatter around it; no interval of a new run")
+        arrays = dict(zip(asked, np.broadcast_arrays(*asked.values())))
+        shape = next(iter(arrays.values())).shape
+        draws = {name: values[:, None] for name, values in self.draws.items()}
+        count = len(self.record["bootstrap"]["draws"])
+        errors = np.zeros((count, 1))
+        if new_run:  # 20 quantiles of the error for each draw, different for every draw
+            at = (np.arange(20) + (np.arange(count)[:, None] + 0.5) / count) / 20
+            errors = self.noise * np.vectorize(statistics.NormalDist().inv_cdf)(at)
+        # plain percentiles of so few draws are too narrow: Weibull's positions reach as far out as they claim to
+        levels = np.clip([(p * (count + 1) - 50) / count for p in self.percentiles], 0, 100)
+        ends = np.empty((2, math.prod(shape)))
+        for part in range(0, ends.shape[1], 4096):  # draws times errors times models would not fit at once
+            some = {name: values.ravel()[part : part + 4096] for name, values in arrays.items()}
+            of_draws = np.log(self.loss(draws, some))  # [draws, models]
+            scale = np.ones(of_draws.shape[1])
+            if {"n_active", "n_tokens"} <= some.keys():
+                flops = training_flops(some["n_active"], some["n_tokens"])
+                of_draws = of_draws + self.log_change(flops[None])
+                if grows := self.record["noise"].get("growth") if new_run else None:
+                    scale = np.maximum(grows["training_flops"] / flops, 1) ** grows["power"]
+            runs = (of_draws[:, None] + errors[:, :, None] * scale).reshape(-1, of_draws.shape[1])
+            (low, high), of_law = (np.percentile(v, levels, axis=0, method="hazen") for v in (runs, of_draws))
+            ends[:, part : part + 4096] = np.minimum(low, of_law[0]), np.maximum(high, of_law[1])
+        return np.exp(ends).reshape(2, *shape)
 
     @property
     def architecture(self) -> Architecture:
@@ -198,19 +212,7 @@ class Law:
             asked[name] = asked[name] or self.models[name] or getattr(PAPER, name)
         built = dict(**asked, final_norm=bool(self.models["final_norm"]))
         own = self.models["architecture"]
-        return shapes.mixture_of(own, **built) if own else Architecture(**built)
-
-    @property
-    def experts(self) -> tuple[int, ...]:
-        """The numbers of experts that a plan compares by default: those fitted, else the paper's."""
-        return tuple(self.models["n_experts"] or EXPERTS) if self.knows_experts else (1,)
-
-    @property
-    def ranges(self) -> dict[str, tuple[float, float]]:
-        """{column: (low, high)} of the runs fitted: n_active, n_tokens, n_experts, training_flops, where known."""
-        known = (self.record.get("runs") or {}).get("ranges") or {}
-        names = dict.fromkeys(("n_active", "n_tokens", "n_experts", *self.form.columns, "training_flops"))
-        return {name: tuple(known[name]) for name in names if known.get(name)}
+        return models.mixture_of(own, **built) if own else Architecture(**built)
 
     def extrapolation(self, *counts: Opt, **more: Opt) -> list[Json]:
         """Which of these (numbers: n_active, n_tokens, n_experts, and others by name; flops: of training, 6 n_active
@@ -271,26 +273,16 @@ def load(law: Law | str | os.PathLike, field: str = "law") -> Law:
     neither, or does not hold a complete law."""
     if isinstance(law, Law):
         return law
-    name = law
-    if not isinstance(name, (str, os.PathLike)) or len(str(name)) > table.LONGEST_PATH:
-        raise UserError(
-            f"{field}: found {table.shown(name)}, expected a published law's name or the path of a law.json"
-        )
-    name = os.fspath(name)
+    if not isinstance(law, (str, os.PathLike)) or len(str(law)) > table.LONGEST_PATH:
+        raise UserError(f"{field}: found {table.shown(law)}, expected a published law's name or the path of a law.json")
+    name = os.fspath(law)
     if name in PRESETS:
         preset = PRESETS[name].presets[name]
         return Law(name, PRESETS[name], preset["coefficients"], preset)
     path = OURS.get(name, name)
     if not os.path.exists(path):
         raise UserError(f"--{field}={name}: no such file, nor a published law; published laws: {', '.join(NAMES)}")
-    try:
-        with open(path, encoding="utf-8") as f:
-            record = json.load(f)
-    except OSError as e:
-        raise UserError(f"--{field}={name}: cannot be read: {e.strerror}") from e
-    except (ValueError, RecursionError) as e:
-        raise UserError(f"--{field}={name}: is not JSON: {e}") from e
-    form = lawcheck.read(record, f"--{field}={name}")
+    form, record = lawcheck.read(path, f"--{field}={name}")
     law = Law(name, form, {k: float(record["coefficients"][k]) for k in form.names}, record)
     with np.errstate(all="ignore"):
         if not np.all(np.isfinite(form.to_free(law.coefficients))):

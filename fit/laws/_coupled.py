@@ -50,17 +50,8 @@ def coupled(page: ModuleType) -> types.SimpleNamespace:
 
     separate = getattr(page, "SEPARATE", None)
     if separate:
-        names = separate["names"] | dict(k=("k", 1))
-        separate = separate | dict(form=separate["form"] + SUFFIX, names=names)
-    return types.SimpleNamespace(
-        NAME=page.__name__.rpartition(".")[2] + SUFFIX,
-        __doc__=__doc__,
-        __file__=page.__file__,
-        COLUMNS=page.COLUMNS,
-        COEFFICIENTS=page.COEFFICIENTS | dict(k=K),
-        PRESETS=getattr(page, "COUPLED_PRESETS", {}),
-        SEPARATE=separate,
-        log_loss=log_loss,
-        at_experts=at_experts,
-        scaled_starts=scaled_starts,
-    )
+        separate = separate | dict(form=separate["form"] + SUFFIX, names=separate["names"] | dict(k=("k", 1)))
+    own = dict(COEFFICIENTS=page.COEFFICIENTS | dict(k=K), PRESETS=getattr(page, "COUPLED_PRESETS", {}))
+    own |= dict(NAME=page.__name__.rpartition(".")[2] + SUFFIX, SEPARATE=separate)
+    own |= dict(log_loss=log_loss, at_experts=at_experts, scaled_starts=scaled_starts)
+    return types.SimpleNamespace(**vars(page) | own)

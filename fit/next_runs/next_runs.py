@@ -7,10 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from fit.aliases import Array, Floats, Json
-from fit.data.runs import Runs, read_runs
+from fit.data.runs import Runs, read_runs, split
 from fit.data.table import Table
 from fit.errors import UserError
-from fit.fitting import holdout
 from fit.fitting.noise import Noise
 from fit.lawbook.lawcheck import LEVEL
 from fit.lawbook.lawfile import Law
@@ -28,7 +27,7 @@ STAGES = ("before", "after", "grid")  # with the fitted runs alone, with the cho
 
 def next_runs(
     law: Law,
-    table: str | Table,
+    table: Table,
     architecture: Architecture,
     experts: Floats,
     flops: float,
@@ -92,17 +91,17 @@ def next_runs(
     )
 
 
-def _fitted_runs(law: Law, table: str | Table) -> tuple[Runs, int]:
+def _fitted_runs(law: Law, table: Table) -> tuple[Runs, int]:
     """The Runs that the law was fitted to, and a seed that none of them had."""
     settings, described = law.record.get("settings") or {}, law.record.get("runs") or {}
     if law.published or "fingerprint" not in described:
         raise UserError(f"--law={law.name}: expected a law.json that fit law wrote: its runs are part of the question")
-    runs = read_runs(table, law.form.columns, mix_corpora=True, names=settings.get("columns"))
+    runs = read_runs(table, law.form.columns, mix_corpora=True)
     if runs.fingerprint() != described["fingerprint"]:
         raise UserError(f"--runs={runs.path}: --law={law.name} was fitted to other runs ({described.get('file')})")
     law.check_plannable()
     rules = settings.get("holdout", "none"), settings.get("weights", "none"), settings.get("bootstrap_by", "trunk")
-    fitted, _ = holdout.split(runs, *rules)
+    fitted, _ = split(runs, *rules)
     seeds = runs.table.numbers("seed", (0, 2**31)) if "seed" in runs.table else np.zeros(1)
     return fitted, int(seeds.max()) + 1
 

@@ -13,10 +13,10 @@ from typing import Any
 from fit.aliases import Json
 from fit.data.runs import Runs
 from fit.errors import UserError
-from fit.fitting import summary
+from fit.lawbook import summary
 from fit.lawbook.lawcheck import LEVEL
 from fit.lawbook.lawfile import Law
-from fit.lawbook.shapes import words_of
+from fit.lawbook.models import words_of
 from fit.paper import figures, found, tables
 from fit.planning import optimum, plan_text, planning
 from fit.shape.architecture import Architecture

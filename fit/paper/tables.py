@@ -11,8 +11,8 @@ import numpy as np
 
 from fit.aliases import Floats, Json
 from fit.errors import UserError
-from fit.fitting import summary
 from fit.form import Reduced
+from fit.lawbook import summary
 from fit.lawbook.lawfile import Law, in_words
 from fit.laws import FORMS, PRESETS
 from fit.planning import optimum, planning

@@ -9,7 +9,7 @@ const DELTA = 0.01; // of the Huber loss, in log loss
 // Starts and their steps; how many of the best go on, and how far; the steps of the best of these, and of a draw.
 const [STARTS, SEARCH, FOLLOWED, FURTHER, POLISH, AGAIN] = [48, 20, 6, 60, 400, 15];
 const DRAWS = 40; // fits to the law's own losses with the runs' errors drawn anew
-const FACTORS = [2, 3, 10]; // of compute, as fit/fitting/rolling.py
+const FACTORS = [2, 3, 10]; // of compute, as fit/fitting/sure.py
 const [PER_COEFFICIENT, FEWEST] = [3, 3]; // runs fitted at least, and predicted
 
 const pause = () => new Promise((done) => setTimeout(done));

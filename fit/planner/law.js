@@ -103,7 +103,7 @@ export function percentile(values, percent) {
 }
 
 // The factor that the form's own error beyond the fitted runs puts on the loss of the i-th draw, of a model trained with
-// these FLOPs; as fit/lawbook/intervals.py.
+// these FLOPs; as log_change in fit/lawbook/lawfile.py.
 export function driftOf(law, i, flops) {
   const { beyond } = law.bootstrap;
   return beyond ? Math.exp(beyond.drift[i] * Math.log(Math.max(flops / beyond.training_flops, 1))) : 1;

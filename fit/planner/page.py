@@ -14,12 +14,11 @@ from fit.aliases import Array, Json
 from fit.data.runs import Runs
 from fit.data.table import Table
 from fit.errors import UserError
-from fit.fitting import summary
 from fit.form import Form
 from fit.lawbook import models as models_lib
+from fit.lawbook import summary
 from fit.lawbook.lawcheck import WAYS_OF_DRAWING
 from fit.lawbook.lawfile import OURS, PRESETS, Law, load
-from fit.lawbook.shapes import mixture_of
 from fit.laws import FORMS
 from fit.next_runs import next_text
 from fit.planner import formulas
@@ -104,7 +103,7 @@ def _law(law: Law) -> Json:
         coefficients={name: law.coefficients[name] for name in law.form.names},
         **{name: getattr(law, name) for name in _LAW},
         **_read(law.form),
-        own=own and dataclasses.asdict(mixture_of(own, 1, 1)),
+        own=own and dataclasses.asdict(models_lib.mixture_of(own, 1, 1)),
         dense=record.get("dense") if law.published else None,
         fixed=record.get("fixed", ()) if law.published else (),
         notes=list(models_lib.architecture_notes(models)),

@@ -4,7 +4,7 @@ import textwrap
 from collections.abc import Iterator
 
 from fit.aliases import Json
-from fit.fitting import summary
+from fit.lawbook import summary
 from fit.lawbook.lawfile import in_words, warning_of
 from fit.planning.compare import AGREE
 from fit.planning.constraints import CHIPS

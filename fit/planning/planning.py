@@ -11,7 +11,6 @@ from fit.aliases import Floats, Json
 from fit.data.runs import unlikely
 from fit.equal_flops import learning_rate
 from fit.lawbook import models
-from fit.lawbook.intervals import log_change
 from fit.lawbook.lawfile import Law, load, warning_of
 from fit.planning import building, optimum, target
 from fit.planning.constraints import Constraints
@@ -80,7 +79,7 @@ def bootstrap(law: Law, architecture: Architecture, constraints: Constraints, ex
     for i, s in enumerate(solved):
         if s.feasible.all():
             # the form's own error is the same for all numbers of experts: it widens the losses, and changes no best one
-            drifted = s.loss * np.exp(log_change(law, training_flops(s.n_active, s.n_tokens), usable))
+            drifted = s.loss * np.exp(law.log_change(training_flops(s.n_active, s.n_tokens), usable))
             columns = dict(n_active=s.n_active, n_tokens=s.n_tokens, loss=drifted)
             ends = np.percentile(list(columns.values()), law.percentiles, axis=1, method="weibull").T.tolist()
             rows.append(

@@ -13,7 +13,6 @@ import numpy as np
 from fit.aliases import Array, ByName, Numbers
 from fit.data.table import Table
 from fit.errors import UserError
-from fit.lawbook.intervals import log_change
 from fit.lawbook.lawfile import Law, warning_of
 from fit.planning.optimum import compute_optimal
 from fit.shape.architecture import training_flops
@@ -93,7 +92,7 @@ def _log_factors(
         reduced = law.at_experts(e, coefficients)
         losses = np.log(np.atleast_2d(reduced.loss(*compute_optimal(*reduced[:4], grid))))
         if drawn:
-            losses = losses + log_change(law, grid[None])
+            losses = losses + law.log_change(grid[None])
         for found, wanted, curve in zip(out, log_loss, losses):
             within = (experts == e) & (curve[-1] <= wanted) & (wanted <= curve[0]) & np.isfinite(curve).all()
             found[within] = np.interp(-wanted[within], -curve, np.log(grid)) - np.log(flops[within])

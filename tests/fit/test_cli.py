@@ -16,9 +16,9 @@ import pytest
 
 from fit import __main__ as command_line
 from fit.data.table import Table, write
-from fit.fitting import summary
+from fit.lawbook import summary
 from fit.lawbook.lawfile import load
-from fit.lawbook.predictions import against_measured
+from fit.lawbook.summary import against_measured
 
 ENV = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
 

@@ -77,7 +77,7 @@ def test_the_best_model_under_any_limits_is_that_of_the_inner_sum(k, flops, memo
 
 
 def fitted(form: Form, runs, **options):
-    return fitting.fit_by_default(form, runs, Settings(weight_decay=None, **options), quiet=True)
+    return fitting.fit_by_default(form, runs, Settings(weight_decay=None, **options))
 
 
 def runs_of_law(c, noise=0.0, seed=0, rows=slice(None)):

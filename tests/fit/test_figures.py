@@ -16,7 +16,7 @@ import pytest
 from fit import __main__ as command_line
 from fit.data.runs import read_runs
 from fit.errors import UserError
-from fit.fitting import summary
+from fit.lawbook import summary
 from fit.lawbook.lawfile import load
 from fit.paper import figures, report
 from fit.paper.figures import style

@@ -11,10 +11,10 @@ import pytest
 from fit_runs import dense_runs, fit_law
 
 from fit import __main__ as command_line
-from fit.data.runs import read_runs, subset
+from fit.data.runs import errors, held_out, read_runs, run_weights, subset
 from fit.data.table import read
 from fit.errors import UserError
-from fit.fitting import fitting, holdout, rolling, search
+from fit.fitting import fitting, search, sure
 from fit.fitting.problem import Settings, prepare
 from fit.laws import FORMS
 
@@ -39,7 +39,7 @@ def test_held_coefficients_stay_and_the_others_are_the_best(form, fix):
     """The objective can be improved in no direction that leaves the held coefficients alone."""
     law, runs = FORMS[form], fit_runs.sweep_runs(noise=0.003)
     settings = Settings(weight_decay=1e-6, starts=64, fix=tuple(fix.items()))
-    found = search.fit(prepare(law, runs, settings), quiet=True)
+    found = search.fit(prepare(law, runs, settings))
     for name, value in fix.items():
         assert found.coefficients[name] == pytest.approx(value, rel=1e-9, abs=1e-12)
     problem, rng = prepare(law, runs, Settings(weight_decay=1e-6, starts=64)), np.random.default_rng(0)
@@ -50,7 +50,7 @@ def test_held_coefficients_stay_and_the_others_are_the_best(form, fix):
         for _ in range(10)
     ]
     best = fit_runs.objective(problem, found.free)
-    assert min(values) >= best * (1 - 1e-9) and best >= search.fit(problem, quiet=True).objective
+    assert min(values) >= best * (1 - 1e-9) and best >= search.fit(problem).objective
 
 
 def test_fix_reaches_errors_profile_and_draws(tmp_path, capsys):
@@ -89,7 +89,7 @@ def test_rolling_holdout_predicts_larger_runs_from_smaller(tmp_path, capsys):
     path = fit_runs.write_csv(tmp_path / "runs.csv", runs)
     record = fit_law(tmp_path, path, "--form=chinchilla", "--holdout=compute:rolling", "--starts=16", "--bootstrap=8")
     steps, flops = record["rolling"], 6 * runs.n_active * runs.n_tokens
-    assert [step["factor"] for step in steps] == list(rolling.FACTORS) and record["held_out"] is None
+    assert [step["factor"] for step in steps] == list(sure.FACTORS) and record["held_out"] is None
     assert capsys.readouterr().out.count("rolling hold-out, 1/") == len(steps)
     for step in steps:
         assert step["fitted"] == np.sum(flops <= flops.max() / step["factor"]) == 90 - step["runs"]
@@ -98,10 +98,11 @@ def test_rolling_holdout_predicts_larger_runs_from_smaller(tmp_path, capsys):
     # the last step again, on a table of its own
     fitted = flops <= flops.max() / 10
     settings = Settings(starts=16, weight_decay=record["settings"]["weight_decay"])
-    found = search.fit(prepare(FORMS["chinchilla"], subset(runs, fitted), settings), quiet=True)
-    expected = holdout.errors(FORMS["chinchilla"], found.free, subset(runs, ~fitted))
+    found = search.fit(prepare(FORMS["chinchilla"], subset(runs, fitted), settings))
+    left = subset(runs, ~fitted)
+    expected = errors(FORMS["chinchilla"].log_loss(found.free, left.columns), left)
     assert steps[-1]["rmse_log"] == pytest.approx(expected["rmse_log"], rel=1e-3)
-    assert holdout.held_out(runs, record["settings"]["holdout"]).sum() == 0  # as the pictures ask again
+    assert held_out(runs, record["settings"]["holdout"]).sum() == 0  # as the pictures ask again
     beyond = record["bootstrap"]["beyond"]
     assert beyond["training_flops"] == pytest.approx(flops.max()) and len(beyond["drift"]) == 8
 
@@ -109,10 +110,10 @@ def test_rolling_holdout_predicts_larger_runs_from_smaller(tmp_path, capsys):
 def test_what_rolling_holdouts_show_goes_into_the_draws():
     """Of a drift of 1% for each factor of e in compute half is taken back, and the rest is spread."""
     step = dict(runs=10, reach=1.5, drift=0.01, wander=0.013)
-    drift = np.array(rolling.beyond([step], 1e20, draws=1000)["drift"])
+    drift = np.array(sure.beyond([step], 1e20, draws=1000)["drift"])
     assert drift.mean() == pytest.approx(-0.005) and np.sqrt(np.mean(drift**2)) == pytest.approx(0.013, rel=0.01)
     far = dict(runs=90, reach=1.5, drift=-0.01, wander=0.01)
-    drift = np.array(rolling.beyond([step, far], 1e20, draws=1000)["drift"])
+    drift = np.array(sure.beyond([step, far], 1e20, draws=1000)["drift"])
     assert drift.mean() == pytest.approx(0.5 * (0.9 - 0.1) * 0.01)
 
 
@@ -125,12 +126,12 @@ def test_rolling_holdout_of_too_few_runs_is_refused(tmp_path, capsys):
 
 def test_weights_by_compute(tmp_path):
     runs = dense_runs(n=20)
-    weights = holdout.run_weights(runs, "compute^0.5")
+    weights = run_weights(runs, "compute^0.5")
     assert weights.mean() == pytest.approx(1)
     assert weights / weights[0] == pytest.approx(np.sqrt(runs.flops / runs.flops[0]))
     for rule in ("compute^3", "compute^-1", "compute"):
         with pytest.raises(UserError, match=r"compute\^POWER with a power up to 2"):
-            holdout.run_weights(runs, rule)
+            run_weights(runs, rule)
 
 
 def test_large_runs_below_the_law_are_told_wherever_it_is_used_beyond_them(tmp_path, capsys):
@@ -181,8 +182,8 @@ def test_weights_make_repeated_seeds_one_run(tmp_path):
     runs.loss = runs.loss * np.exp(means)
     path = fit_runs.write_csv(tmp_path / "runs.csv", repeated, share=np.repeat(1 / times, times))
     form, weighted = FORMS["chinchilla"], Settings(weights="column:share", **settings)
-    record = fitting.record_of(fitting.fitted(path, form, weighted, quiet=True), quiet=True)
-    once = search.fit(prepare(form, runs, Settings(**settings)), quiet=True)
+    record = fitting.record_of(fitting.fitted(path, form, weighted))
+    once = search.fit(prepare(form, runs, Settings(**settings)))
     assert record["coefficients"] == pytest.approx(once.coefficients, rel=1e-4)
 
 

@@ -11,10 +11,11 @@ import pytest
 import scipy.optimize
 
 from fit import __main__ as command_line
-from fit.data.runs import Runs, read_runs, subset
+from fit.data.runs import Runs, read_runs, rms, subset
 from fit.data.table import Table
-from fit.fitting import forms, holdout, search, summary
+from fit.fitting import forms, search
 from fit.fitting.problem import Settings, prepare
+from fit.lawbook import summary
 from fit.lawbook.lawfile import load
 from fit.laws import FORMS
 from fit.planning import optimum, planning, target
@@ -72,7 +73,7 @@ def test_fits_recover_what_the_law_predicts(name):
     given, other = columns(form, rng, 80), columns(form, rng, 20)
     runs = Runs("drawn", given, law.predict(**given) * np.exp(0.001 * rng.normal(size=80)), Table("drawn", {}, []))
     with jax.enable_x64(True):
-        found = search.fit(prepare(form, runs, Settings(starts=32, weight_decay=0)), quiet=True)
+        found = search.fit(prepare(form, runs, Settings(starts=32, weight_decay=0)))
     np.testing.assert_allclose(np.exp(form.log_loss(found.free, other)), law.predict(**other), rtol=2.5e-3)
 
 
@@ -199,17 +200,17 @@ def test_forms_side_by_side(tmp_path):
     path = fit_runs.write_csv(tmp_path / "runs.csv", made, run=made.table.column("run"))
     settings = Settings(starts=16, weight_decay=1e-7)
     with jax.enable_x64(True):
-        both = forms.compare(path, [FORMS["clark"], FORMS["chinchilla"]], settings, quiet=True)
+        both = forms.compare(path, [FORMS["clark"], FORMS["chinchilla"]], settings)
         runs = read_runs(path, ("n_active", "n_tokens"))
-        alone = search.fit(prepare(FORMS["chinchilla"], runs, settings), quiet=True)
+        alone = search.fit(prepare(FORMS["chinchilla"], runs, settings))
         mine = runs.n_tokens == runs.n_tokens.max()
-        other = search.fit(prepare(FORMS["chinchilla"], subset(runs, ~mine), settings), quiet=True)
+        other = search.fit(prepare(FORMS["chinchilla"], subset(runs, ~mine), settings))
         largest = FORMS["chinchilla"].log_loss(other.free, subset(runs, mine).columns) - np.log(runs.loss[mine])
     fixed_tokens, dense = both["forms"]
     assert both["runs"] == 48 and both["budgets"] == 3 and both["budgets_by"] == "n_tokens"
     rmse = np.sqrt(np.mean((np.exp(FORMS["chinchilla"].log_loss(alone.free, runs.columns)) - runs.loss) ** 2))
     assert dense["fitted"]["rmse_nats"] == pytest.approx(rmse, rel=1e-6) and dense["held_out"] is None
-    assert dense["left_out"]["by_budget"][2] == pytest.approx(holdout.rms(largest), rel=1e-2)
+    assert dense["left_out"]["by_budget"][2] == pytest.approx(rms(largest), rel=1e-2)
     rss = 48 * dense["fitted"]["rmse_log"] ** 2
     assert dense["aic"] == pytest.approx(48 * np.log(rss / 48) + 2 * 6, rel=1e-12)
     assert dense["bic"] == pytest.approx(48 * np.log(rss / 48) + 6 * np.log(48), rel=1e-12)

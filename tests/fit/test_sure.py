@@ -33,8 +33,8 @@ def float64():
 def noisy():
     """The paper's grid with noise, the default fit to it, its noise and its standard errors."""
     problem = prepare(JOINT, fit_runs.paper_runs(noise=0.002, seed=4))
-    found = search.fit(problem, quiet=True)
-    scatter = noise.noise(problem, found.free)
+    found = search.fit(problem)
+    scatter = noise.noise_of(problem, found.free)
     return problem, found, scatter, noise.standard_errors(problem, found, scatter)
 
 
@@ -44,7 +44,7 @@ def shared():
     runs = fit_runs.sweep_runs(noise=0.003, trunk=0.01, seed=2)
     runs = dataclasses.replace(runs, trunks=trunks_of(runs.table)[0])
     problem = prepare(JOINT, runs, Settings(weight_decay=1e-6))
-    return problem, search.fit(problem, quiet=True)
+    return problem, search.fit(problem)
 
 
 def losses(draws, ln_n, ln_d, n_experts):
@@ -56,7 +56,7 @@ def losses(draws, ln_n, ln_d, n_experts):
 def test_profile_of_the_public_points():
     """The interval of E on Hoffmann et al.'s points, as solving for both ends gives it."""
     problem = prepare(FORMS["chinchilla"], fit_runs.chinchilla_runs(), Settings(huber_delta=1e-3))
-    found = search.fit(problem, quiet=True)
+    found = search.fit(problem)
     p = profile(problem, found, {"E": 0.0257})["E"]
     assert (p["low"], p["high"]) == pytest.approx((1.7885, 1.8433), abs=1e-4)
     blind = profile(problem, found, {"E": 1e-3})["E"]  # however bad the first guess
@@ -85,8 +85,8 @@ def test_a_coefficient_that_runs_away_is_unbounded_with_its_lower_end():
     """With 1, 2 and 4 experts only, nothing keeps E_max from above."""
     runs = fit_runs.paper_runs(noise=0.002, seed=5)
     problem = prepare(JOINT, subset(runs, runs.n_experts <= 4), Settings(starts=64))
-    found = search.fit(problem, quiet=True)
-    scatter = noise.noise(problem, found.free)
+    found = search.fit(problem)
+    scatter = noise.noise_of(problem, found.free)
     profiles = profile(problem, found, noise.standard_errors(problem, found, scatter))
     assert profiles["E_max"]["high"] is None and 0 < profiles["E_max"]["low"] < 290
     (said,) = [w for w in warnings(problem, found, profiles, scatter) if "E_max" in w]
@@ -124,7 +124,7 @@ def test_noise_is_told_apart():
             _, jacobian = noise.sensitivity(problem, true)
             residual = error - jacobian @ np.linalg.lstsq(jacobian, error, rcond=None)[0]
             y = problem.filled(np.log(runs.loss) + residual)
-            n = noise.noise(problem.changed(log_loss=y, delta=1.0), true)
+            n = noise.noise_of(problem.changed(log_loss=y, delta=1.0), true)
             found.append((n.run, n.trunk))
     shared, alone = np.mean(np.square(found[::2]), axis=0), np.mean(np.square(found[1::2]), axis=0)
     assert np.sqrt(shared) == pytest.approx([0.001, 0.002], rel=0.1)
@@ -161,11 +161,11 @@ def test_runs_three_times_over_tell_no_more(how):
     surer."""
     once, settings = fit_runs.sweep_runs(noise=0.01, seed=3), Settings(weight_decay=1e-6)
     runs, labels = subset(once, np.repeat(np.arange(len(once)), 3)), np.repeat(np.arange(len(once)), 3)
-    found = search.fit(prepare(JOINT, runs, settings), quiet=True)
+    found = search.fit(prepare(JOINT, runs, settings))
     spread = []
     for groups in (None, labels):
         problem = prepare(JOINT, dataclasses.replace(runs, trunks=groups), settings)
-        draws = bootstrap(problem, found, 64, how, noise.noise(problem, found.free))
+        draws = bootstrap(problem, found, 64, how, noise.noise_of(problem, found.free))
         spread.append(np.std(losses(draws, np.log([5e4]), np.log([1e6]), np.array([2.0]))))
     assert 1.3 < spread[1] / spread[0] < 2.3
 
@@ -187,7 +187,7 @@ def test_draws_lie_around_the_fit(noisy):
 def test_draws_from_a_sample_spread_as_those_of_all_runs(shared):
     """Told that there are four times as many runs, the fits spread half as wide."""
     problem, found = shared
-    scatter, at = noise.noise(problem, found.free), (np.log([4e4]), np.log([8e5]), np.array([2.0]))
+    scatter, at = noise.noise_of(problem, found.free), (np.log([4e4]), np.log([8e5]), np.array([2.0]))
     all_runs, part = (
         losses(bootstrap(dataclasses.replace(problem, sample_of=count), found, 64, "errors", scatter), *at)
         for count in (len(problem), 4 * len(problem))

@@ -12,7 +12,7 @@ from fit import __main__ as command_line
 from fit.data.table import Table, write
 from fit.equal_flops import isoflop, surface
 from fit.errors import UserError
-from fit.fitting import summary
+from fit.lawbook import summary
 from fit.lawbook.lawfile import load
 from fit.planning import leverage
 

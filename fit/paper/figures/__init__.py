@@ -12,7 +12,7 @@ import numpy as np
 
 from fit.aliases import Array, Floats
 from fit.data.files import replacing
-from fit.data.runs import Runs, read_runs
+from fit.data.runs import Runs, held_out, read_runs
 from fit.data.table import read
 from fit.errors import UserError
 from fit.lawbook.lawfile import Law
@@ -54,14 +54,12 @@ def measured(law: Law, table: object) -> Measured:
     """Of what fit.read takes, if there is any; UserError where it cannot be read. In a table other than the one that
     the law was fitted to, none is known to be kept out. A table that is still to be read has its columns by the names
     that the fit was given."""
-    from fit.fitting import holdout
-
     if table is None:
         return None
     settings = law.record.get("settings") or {}
     runs = read_runs(read(table, settings.get("columns")), law.form.columns, mix_corpora=True)
     same = runs.fingerprint() == (law.record.get("runs") or {}).get("fingerprint")
-    return runs, holdout.held_out(runs, settings.get("holdout", "none") if same else "none")
+    return runs, held_out(runs, settings.get("holdout", "none") if same else "none")
 
 
 def draw(

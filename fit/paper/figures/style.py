@@ -15,7 +15,6 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from fit.aliases import Array, ByName, Floats, Numbers
-from fit.lawbook.intervals import log_change
 from fit.lawbook.lawfile import Law
 from fit.planning import optimum
 from fit.shape.architecture import Architecture, training_flops
@@ -117,7 +116,7 @@ def band(
         return None
     with np.errstate(all="ignore"):
         losses = optimum.loss_of(law, architecture, n_experts, n_active, n_tokens, drawn(law))
-        losses = losses * np.exp(log_change(law, np.atleast_2d(training_flops(n_active, n_tokens))))
+        losses = losses * np.exp(law.log_change(np.atleast_2d(training_flops(n_active, n_tokens))))
     return percentiles(law, losses)
 
 
