@@ -1,7 +1,7 @@
 """The paper's figures for any law, and a fit's own: draw() makes one of FIGURES.
 
 style.py    sizes, colours, units on axes, dashes where a law is extrapolated, bands, formats
-loss.py     isoFLOP curves (2a), savings (2b) against training compute, predicted against measured (5)
+loss.py     isoFLOP curves (2a), savings (2b) against training compute, predicted against measured (5); of searches
 memory.py   loss under a memory limit (1a), models of equal memory (3), the best number of experts (4, memory)
 """
 
