@@ -10,9 +10,8 @@ from fit.words.units import amount, flops
 
 def sentences(law: Law, runs: Runs | None, plan: Json) -> dict[str, str]:
     """{heading: a sentence}, as far as they can be said. plan: the law's, at the compute of its largest run."""
-    trained, measured = ("", "") if runs is None else (_trained(runs), _measured(runs))
-    said = {"what was trained": trained, "what was found": _found(plan), "as measured": measured}
-    said["how sure"] = _sure(law.record, plan)
+    said = {"what was trained": _trained(runs) if runs else "", "what was found": _found(plan)}
+    said |= {"as measured": _measured(runs) if runs else "", "how sure": _sure(law.record, plan)}
     return {heading: sentence for heading, sentence in said.items() if sentence}
 
 
