@@ -147,7 +147,6 @@ def _own(law: Law, name: str) -> int | str:
 def _runs(runs: Runs, out: Array) -> Json:
     """Columns of the runs; at most MOST_RUNS of them."""
     rows = np.unique(np.linspace(0, len(runs) - 1, min(len(runs), MOST_RUNS)).round().astype(int))
-    names = [runs.name(i) for i in rows]
     columns = {name: values[rows].tolist() for name, values in runs.columns.items()}
     return columns | dict(
         loss=runs.loss[rows].tolist(),
@@ -155,7 +154,7 @@ def _runs(runs: Runs, out: Array) -> Json:
         path=runs.path,
         count=len(runs),
         held_out=out[rows].tolist(),
-        name=[name.get("run") or f"row {name['row']}" if name else "" for name in names],
+        name=[name.get("run") or f"row {name['row']}" for name in map(runs.name, rows)],
     )
 
 
@@ -174,13 +173,11 @@ def next_answers(law: Law, runs: Runs, out: Array) -> Json:
 def _next(law: Law, table: Table, flops: float, target_flops: float) -> Json:
     from fit.next_runs import next_runs
 
+    answer: Json = {}
     try:
         architecture = law.shaped()
         found = next_runs.next_runs(law, table, architecture, law.experts, flops, target_flops)
-    except UserError as error:
-        return dict(why=error.sentence)
-    answer: Json = {name: getattr(next_text, name)(found) for name in ("trunks", "summary", "certainty", "notes")}
-    try:
+        answer |= {name: getattr(next_text, name)(found) for name in ("trunks", "summary", "certainty", "notes")}
         return answer | dict(sweep=next_text.sweep_source(law, architecture, found))
     except UserError as error:
-        return answer | dict(no_sweep=error.sentence)
+        return answer | {"no_sweep" if answer else "why": error.sentence}

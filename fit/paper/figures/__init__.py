@@ -23,8 +23,6 @@ from fit.words import units
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from fit.paper.figures.style import Drawn
-
 Measured = tuple[Runs, Array] | None  # runs, and boolean [n_runs]: those that the law's fit kept out
 FIGURES = {  # name: caption
     "1a": "Figure 1a: loss under a memory limit",
@@ -66,7 +64,7 @@ def measured(law: Law, table: object) -> Measured:
 
 def draw(
     which: str, law: Law, architecture: Architecture, experts: Floats, budgets: Floats = (), measured: Measured = None
-) -> "Drawn":
+) -> tuple["Figure", dict[str, list]]:
     """(matplotlib figure, its numbers) of one of FIGURES; UserError where the law or the runs cannot give it.
 
     budgets: training FLOPs, none for those that suit the law; measured: to draw points of. The numbers are columns:
