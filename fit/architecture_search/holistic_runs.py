@@ -17,7 +17,7 @@ Axes: n runs; everything else is a number for each budget.
 import contextlib
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
@@ -74,22 +74,17 @@ def read(runs: object) -> Search:
         return runs
     runs = tables.read(runs)
     held, c = models.held(runs), dict(d_model=runs.numbers("d_model", (1, 1e7)))
-
-    def column(name: str, default: Any, low: int) -> Array:
+    for name, default in (models.FIELDS | dict.fromkeys(("n_heads", "n_experts", "n_blocks", "seq_len"))).items():
+        low = 0 if name in ("n_dense_blocks", "n_shared_experts") else 1
         given = runs.column(name) if name in runs else [None] * len(runs)
         values = [held[i].get(name) if v in (None, "") else v for i, v in enumerate(given)]
         values = [None if low and str(v) == "0" else v for v in values]  # 0 stands for the default
         if default is None and None in values:
             row = runs.rows[values.index(None)]
             raise UserError(f"{runs.path}, row {row}: {name} stands neither in a column nor in overrides")
-        filled = [float(default[i]) if v is None else v for i, v in enumerate(values)]
-        return dataclasses.replace(runs, columns={name: filled}, names={}).numbers(name, (low, 1e9))
-
-    for name in ("n_heads", "n_experts", "n_blocks", "seq_len"):
-        c[name] = column(name, None, 1)
-    for name in ("d_ff", "n_dense_blocks", "top_k", "n_shared_experts", "d_expert", "n_kv_heads", "head_dim"):
-        default = np.broadcast_to(models.FIELDS[name](c), len(runs))
-        c[name] = column(name, default, 0 if name in ("n_dense_blocks", "n_shared_experts") else 1)
+        usual = np.broadcast_to(default(c) if default else np.nan, len(runs)).tolist()
+        filled = [usual[i] if v is None else v for i, v in enumerate(values)]
+        c[name] = dataclasses.replace(runs, columns={name: filled}, names={}).numbers(name, (low, 1e9))
     n_dense = np.where(c["n_experts"] > 1, c["n_dense_blocks"], c["n_blocks"])
     experts = c["n_experts"], c["top_k"], c["n_shared_experts"]
     setting = holistic.Setting(c["n_heads"], c["head_dim"], c["n_kv_heads"], *experts, c["seq_len"])

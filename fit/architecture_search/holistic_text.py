@@ -27,12 +27,9 @@ COUNTS = (
 
 def text(result: dict) -> str:
     """Of what api.holistic found: a part for each thing that was asked."""
-    parts = dict(fit=_fit, control=_control, rank=_rank, refit=_refit, architecture=_architecture)
+    control = lambda rows: [say(CONTROL, **row) for row in rows]
+    parts = dict(fit=_fit, control=control, rank=_rank, refit=_refit, architecture=_architecture)
     return "\n\n".join("\n".join(lines(result[name])) for name, lines in parts.items() if result.get(name))
-
-
-def _control(rows: list[dict]) -> list[str]:
-    return [say(CONTROL, **row) for row in rows]
 
 
 def _rank(found: dict) -> list[str]:
@@ -42,11 +39,8 @@ def _rank(found: dict) -> list[str]:
 
 
 def _fit(fitted: dict) -> Iterator[str]:
-    best = lambda found, digits: (
-        "-"
-        if not found or found["best"] is None
-        else f"{found['best']:.{digits}f} [{found['band'][0]:.{digits}f}, {found['band'][1]:.{digits}f}]"
-    )
+    written = lambda one, digits: "{:.{d}f} [{:.{d}f}, {:.{d}f}]".format(one["best"], *one["band"], d=digits)
+    best = lambda found, digits: written(found, digits) if found and found["best"] is not None else "-"
     yield f"{'FLOPs':>8} {'M/N_a':>22} {'N/N_a':>22} {'d_model':>20} {'RMSE':>15}"
     for row in fitted["budgets"]:
         ratios, width = row["ratios"], row["width"]

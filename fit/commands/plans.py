@@ -118,9 +118,9 @@ class Holistic(searches.Holistic, flags.Columns, flags.Json):
         searched = [holistic_runs.read(self.read(path)) if path else None for path in (self.runs, self.width_runs)]
         found = api.holistic(*searched, self.read(self.rank), self.read(self.refit), asked=self)
         if self.out:
-            from fit.paper.figures import search
+            from fit.paper.figures import loss
 
-            figures.save(search.architectures(found.fit["budgets"], *searched), self.out)
+            figures.save(loss.architectures(found.fit["budgets"], *searched), self.out)
         self.show(found)
 
 
@@ -145,8 +145,8 @@ class Surface(searches.Surface, flags.Columns, flags.Json):
         check_picture(self.out)
         found = api.surface(self.read(self.runs), asked=self)
         if self.out:
-            from fit.paper.figures import search
+            from fit.paper.figures import loss
 
-            figures.save(search.surfaces(found.budgets), self.out)
+            figures.save(loss.surfaces(found.budgets), self.out)
         rows = [{k: v for k, v in row.items() if k not in ("surface", "points")} for row in found.budgets]
         print(json.dumps(rows, indent=1) if self.json else found)

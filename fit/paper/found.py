@@ -10,9 +10,8 @@ from fit.words.units import amount, flops
 
 def sentences(law: Law, runs: Runs | None, plan: Json) -> dict[str, str]:
     """{heading: a sentence}, as far as they can be said. plan: the law's, at the compute of its largest run."""
-    trained, measured = ("", "") if runs is None else (_trained(runs), _measured(runs))
-    said = {"what was trained": trained, "what was found": _found(plan), "as measured": measured}
-    said["how sure"] = _sure(law.record, plan)
+    said = {"what was trained": _trained(runs) if runs else "", "what was found": _found(plan)}
+    said |= {"as measured": _measured(runs) if runs else "", "how sure": _sure(law.record, plan)}
     return {heading: sentence for heading, sentence in said.items() if sentence}
 
 
@@ -30,13 +29,11 @@ def _span(values: np.ndarray) -> str:
 
 
 def _trained(runs: Runs) -> str:
-    labels, _ = trunks_of(runs.table) if runs.table.rows else (None, "")
+    labels, _ = trunks_of(runs.table)
+    each = [] if labels is None else np.unique(np.bincount(labels)).tolist()  # runs of each trunk
     words = _many(len(runs), "run")
-    if labels is not None:
-        labels = labels[runs.index]
-        each = np.unique(np.unique(labels, return_counts=True)[1])
-        if len(each) == 1:
-            words = f"{_many(len(runs) // int(each[0]), 'model')} at {_many(int(each[0]), 'budget')} each ({words})"
+    if len(each) == 1:
+        words = f"{_many(len(runs) // each[0], 'model')} at {_many(each[0], 'budget')} each ({words})"
     *most, last = (f"{e:g}" for e in np.unique(runs.n_experts))
     experts = f"{', '.join(most)} and {last}" if most else last
     return f"{words}: {experts} experts, {_span(runs.n_active)} active parameters, {_span(runs.n_tokens)} tokens"

@@ -4,7 +4,6 @@ import base64
 import html
 import io
 import json
-import os
 import pathlib
 import string
 from collections.abc import Iterable
@@ -13,10 +12,8 @@ from typing import Any
 from fit.aliases import Json
 from fit.data.runs import Runs
 from fit.errors import UserError
-from fit.lawbook import summary
-from fit.lawbook.lawcheck import LEVEL
+from fit.lawbook import lawcheck, models, summary
 from fit.lawbook.lawfile import Law
-from fit.lawbook.models import words_of
 from fit.paper import figures, found, tables
 from fit.planning import optimum, plan_text, planning
 from fit.shape.architecture import Architecture
@@ -40,7 +37,7 @@ NAMES |= dict(loss="loss (nats per token)", training_flops="training FLOPs")
 
 def page(law: Law, architecture: Architecture, measured: figures.Measured) -> tuple[str, dict[str, str]]:
     """(the page as text, what it says in short). Where the law cannot give a part, it says why."""
-    title = f"{law.form.name.capitalize()} scaling law: {os.path.basename(law.name)}"
+    title = f"{law.form.name.capitalize()} scaling law: {pathlib.Path(law.name).name}"
     opening, *rest = [_figure_section(law, architecture, which, measured) for which in (FIRST, *OTHERS)]
     answer, warnings, short = _decision(law, architecture, measured and measured[0])
     told = [f"<p><b>{_text(what.capitalize())}</b>: {_text(words)}.</p>" for what, words in short.items()]
@@ -112,7 +109,7 @@ def _models(law: Law, architecture: Architecture) -> str:
     """One sentence: the models and the text of the fitted runs."""
     words = [f"Models of width {architecture.width_per_block} a block with a vocabulary of {architecture.vocab_size:,}"]
     if built := law.models["architecture"]:
-        words.append(f"built with {words_of(built)}")
+        words.append(f"built with {models.words_of(built)}")
     named = dict(base_config="config", corpus="corpus fingerprint", unique_tokens="training tokens in the text")
     for name, what in named.items():
         if value := law.models[name]:
@@ -143,7 +140,7 @@ def _coefficients(law: Law) -> list[Json]:
     intervals = {}
     if profile := law.record.get("profile"):
         ends = {name: (found["low"], found["high"]) for name, found in profile.items()}
-        intervals[f"profile likelihood ({LEVEL:.0%})"] = ends
+        intervals[f"profile likelihood ({lawcheck.LEVEL:.0%})"] = ends
     if bootstrap := law.record.get("bootstrap"):
         low, high = law.percentiles
         how = f"{low:g}th to {high:g}th percentile of {len(bootstrap['draws'])} bootstrap fits"

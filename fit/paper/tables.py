@@ -30,12 +30,7 @@ def budgets_of(law: Law, papers: Sequence[float]) -> Sequence[float]:
     low, high = law.ranges.get("training_flops", papers[:2])
     if min(papers) <= FAR * high:
         return papers
-    return tuple(_rounded(v) for v in ((low * high) ** 0.5, high, 10 * high))
-
-
-def _rounded(x: float) -> float:
-    """x to two significant digits, for budgets that people read."""
-    return float(f"{x:.1e}")
+    return tuple(float(f"{v:.1e}") for v in ((low * high) ** 0.5, high, 10 * high))  # two digits, for people
 
 
 def memories_of(law: Law, architecture: Architecture, budgets: Sequence[float]) -> tuple[Sequence[float], float]:
@@ -46,7 +41,7 @@ def memories_of(law: Law, architecture: Architecture, budgets: Sequence[float]) 
     middle = optimum.Constraints(flops=sorted(budgets)[len(budgets) // 2])
     dense = optimum.optima(law, architecture, middle, [1])
     weights = float(middle.memory(architecture, dense.d_model[0], 1)) / 1e9
-    return tuple(_rounded(times * weights) for times in (1, 3, 10)), 0
+    return tuple(float(f"{times * weights:.1e}") for times in (1, 3, 10)), 0
 
 
 def _marked(law: Law, row: Json) -> Json:

@@ -16,6 +16,7 @@ import { ownRuns } from "./own.js";
 import { PlanError, safely, setSentences } from "./words.js";
 
 const data = JSON.parse(document.getElementById("data").textContent);
+for (const law of data.laws) Object.assign(law, data.forms[law.form]);
 setSentences(data.sentences);
 let [state, unknown] = fromHash(location.hash, data.laws); // unknown: a sentence on what the address has besides
 let pasting = false; // whether a config.json is about to be pasted

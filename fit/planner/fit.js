@@ -173,9 +173,9 @@ export async function fitted(data, formName, runs, file, shape) {
   const coefficients = named(coefficientsOf(free));
   const ends = (values) => [Math.min(...values), Math.max(...values)];
   const law = {
-    ...{ name: "law.json", form: formName, coefficients, columns: form.columns, entries: form.entries },
-    ...{ closed: form.closed, knows_experts: form.knows_experts, reads_used: form.reads_used, counts_embedding: true },
-    ...{ published: false, own: null, dense: null, fixed: [], notes: [], fixes_experts: false, final_norm: false },
+    ...data.forms[formName],
+    ...{ name: "law.json", form: formName, coefficients, counts_embedding: true, published: false },
+    ...{ own: null, dense: null, fixed: [], notes: [], fixes_experts: false, final_norm: false },
     ...{ origin: `Fitted here to ${rows.length} runs of ${file}.`, models: shape, shape: { ...data.paper.shape, ...shape } },
     ...{ configs: null, override_values: {}, config_path: null, warning: "", holdout: null },
     experts: form.knows_experts ? [...new Set(runs.n_experts)].sort((a, b) => a - b) : [1],

@@ -57,7 +57,7 @@ export function ownRuns({ data, lawOf, later, take, start }) {
       return null;
     }
   };
-  const possible = () => (table ? Object.keys(data.forms).filter(readAs) : []);
+  const possible = () => (table ? Object.keys(data.forms).filter((name) => !data.forms[name].believed && readAs(name)) : []);
 
   // A choice of a column for each that laws read most, and of a form.
   function showColumns() {

@@ -15,21 +15,15 @@ from fit.data.runs import Runs
 from fit.data.table import Table
 from fit.errors import UserError
 from fit.form import Form
-from fit.lawbook import models as models_lib
-from fit.lawbook import summary
-from fit.lawbook.lawcheck import WAYS_OF_DRAWING
+from fit.lawbook import lawcheck, models, summary
 from fit.lawbook.lawfile import OURS, PRESETS, Law, load
 from fit.laws import FORMS
 from fit.next_runs import next_text
 from fit.planner import formulas
-from fit.planning import compare, memory, plan_config, repeats, speedup, target
-from fit.planning import planning as plan_lib
-from fit.planning.constraints import CHIPS
+from fit.planning import compare, constraints, memory, plan_config, planning, repeats, speedup, target
 from fit.shape import like
 from fit.shape.architecture import BATCH_RAMP, OF_EXPERTS, PAPER
-from fit.shape.like import PUBLISHED
-from fit.words import sentences
-from fit.words.units import LARGEST
+from fit.words import sentences, units
 
 MOST_RUNS = 1200  # on the page, spread evenly over the table
 BUDGETS = (0.1, 0.3, 1.0)  # of fit next, of what the fitted runs took together; larger ones take the search long
@@ -44,7 +38,7 @@ def text(data: Json) -> str:
     """The page as text; data: as `of` makes it."""
     folder = pathlib.Path(__file__).parent
     read = lambda name: (folder / name).read_text(encoding="utf-8")
-    forms = [FORMS[name] for name in dict.fromkeys([*data["forms"], *(law["form"] for law in data["laws"])])]
+    forms = [FORMS[name] for name in data["forms"]]
     of_memory = [memory.token_bytes, memory.state_bytes, memory.least_tokens, memory.device_bytes, memory.fewest]
     scripts = [NOT_CARRIED.sub("", read(f"{name}.js")) for name in SCRIPTS]
     parts = dict(
@@ -69,23 +63,23 @@ def of(laws: Sequence[Law], measured: tuple[Runs, Array] | None) -> Json:
         laws=[_law(law) for law in [*laws, *(load(name) for name in others if name not in names)]],
         runs=measured and _runs(*measured),
         sentences={name: template for name, template in vars(sentences).items() if name.isupper()},
-        chips={name: vars(chip) for name, chip in CHIPS.items()},
+        chips={name: vars(chip) for name, chip in constraints.CHIPS.items()},
         cost=dict(state=memory.STATE, remat=memory.REMAT, row=memory.ROW, group=memory.GROUP, front=target.FRONT),
-        forms={name: _form(form) for name, form in FORMS.items() if "n_tokens" in form.columns and not form.believed},
-        drawn=WAYS_OF_DRAWING["errors"].format(by="runs"),
+        forms={name: _form(form) for name, form in FORMS.items() if "n_tokens" in form.columns},
+        drawn=lawcheck.WAYS_OF_DRAWING["errors"].format(by="runs"),
         repeats=repeats.SOURCE,
         speedup=dict(furthest=speedup.FURTHEST, points=speedup.POINTS),
         compare=dict(laws=compare.LAWS, splits=compare.SPLITS, agree=compare.AGREE, about=compare.ABOUT),
-        published=PUBLISHED,
+        published=like.PUBLISHED,
         known_notes=dict(latent=like.LATENT, window=like.WINDOW, ahead=like.AHEAD, linear=like.LINEAR),
-        sequence=plan_lib.SEQUENCE,
-        largest=LARGEST,
+        sequence=planning.SEQUENCE,
+        largest=units.LARGEST,
         paper=dict(
-            law=plan_lib.PAPERS_LAW,
+            law=planning.PAPERS_LAW,
             shape=PAPER.said(),
-            config=plan_lib.PAPERS_CONFIG,
-            learning_rate=load(plan_lib.PAPERS_LAW).models["learning_rate"],
-            smallest_tuned=plan_lib.SMALLEST_TUNED,
+            config=planning.PAPERS_CONFIG,
+            learning_rate=load(planning.PAPERS_LAW).models["learning_rate"],
+            smallest_tuned=planning.SMALLEST_TUNED,
             batch_ramp=BATCH_RAMP,
             far=plan_config.FAR,
         ),
@@ -94,26 +88,24 @@ def of(laws: Sequence[Law], measured: tuple[Runs, Array] | None) -> Json:
 
 def _law(law: Law) -> Json:
     law.check_plannable()
-    models, record = law.models, law.record
-    base, overrides = models["base_config"], models_lib.overrides(models)
-    own = models["architecture"]
+    known, record = law.models, law.record
+    base, overrides, own = known["base_config"], models.overrides(known), known["architecture"]
     bootstrap = record.get("bootstrap")
     return dict(
         form=law.form.name,
         coefficients={name: law.coefficients[name] for name in law.form.names},
         **{name: getattr(law, name) for name in _LAW},
-        **_read(law.form),
-        own=own and dataclasses.asdict(models_lib.mixture_of(own, 1, 1)),
+        own=own and dataclasses.asdict(models.mixture_of(own, 1, 1)),
         dense=record.get("dense") if law.published else None,
         fixed=record.get("fixed", ()) if law.published else (),
-        notes=list(models_lib.architecture_notes(models)),
+        notes=list(models.architecture_notes(known)),
         source=record.get("source"),
         note=record.get("note"),
         origin=f"{record['source']}. {record['note']}." if law.published else "",
-        models={name: models[name] for name in _MODELS if models[name] is not None} | {"overrides": overrides},
+        models={name: known[name] for name in _MODELS if known[name] is not None} | {"overrides": overrides},
         shape={name: _own(law, name) for name in ("vocab_size", "width_per_block")},
-        final_norm=bool(models["final_norm"]),
-        configs=(models["differing"] or {}).get("config"),
+        final_norm=bool(known["final_norm"]),
+        configs=(known["differing"] or {}).get("config"),
         override_values={k: repr(ast.literal_eval(v)) for k, v in overrides.items()} if base else {},
         config_path=repr(os.path.abspath(base)) if base and not base.startswith("configs/") else None,
         bootstrap=bootstrap and dict(by="runs") | bootstrap | dict(drawn=summary.drawn(bootstrap)),
@@ -121,16 +113,15 @@ def _law(law: Law) -> Json:
     )
 
 
-def _read(form: Form) -> Json:
-    """How a form's coefficients make the entries that its formula reads, and which columns it reads."""
-    entries = [[name, name in form.positive, c.above, c.share] for name, c in form.coefficients.items()]
-    return dict(entries=entries, closed=bool(form.at_experts), columns=form.columns)
-
-
 def _form(form: Form) -> Json:
-    """What a fit of the form needs."""
+    """What its laws have in common: how coefficients make the entries that the formula reads, and of which columns; and
+    what a fit of the form needs."""
     names = set(form.columns)
-    return _read(form) | dict(
+    return dict(
+        columns=form.columns,
+        entries=[[name, name in form.positive, c.above, c.share] for name, c in form.coefficients.items()],
+        closed=bool(form.at_experts),
+        believed=bool(form.believed),
         bounds=form.bounds.tolist(),
         spans=form.spans,
         slopes=[c.slopes for c in form.coefficients.values()],
@@ -139,8 +130,7 @@ def _form(form: Form) -> Json:
     )
 
 
-_LAW = ("name", "counts_embedding", "reads_used", "fixes_experts", "knows_experts", "published", "experts", "ranges")
-_LAW += ("warning", "noise")
+_LAW = ("name", "counts_embedding", "fixes_experts", "published", "experts", "ranges", "warning", "noise")
 _MODELS = ("vocab_size", "width_per_block", "seq_len", "unique_tokens", "base_config", "learning_rate")
 
 
@@ -156,15 +146,14 @@ def _own(law: Law, name: str) -> int | str:
 def _runs(runs: Runs, out: Array) -> Json:
     """Columns of the runs; at most MOST_RUNS of them."""
     rows = np.unique(np.linspace(0, len(runs) - 1, min(len(runs), MOST_RUNS)).round().astype(int))
-    names = [runs.name(i) for i in rows]
     columns = {name: values[rows].tolist() for name, values in runs.columns.items()}
-    columns |= {name: getattr(runs, name)[rows].tolist() for name in ("n_active", "n_tokens", "n_experts", "loss")}
     return columns | dict(
+        loss=runs.loss[rows].tolist(),
         file=os.path.basename(runs.path),
         path=runs.path,
         count=len(runs),
         held_out=out[rows].tolist(),
-        name=[name.get("run") or f"row {name['row']}" if name else "" for name in names],
+        name=[name.get("run") or f"row {name['row']}" for name in map(runs.name, rows)],
     )
 
 
@@ -183,13 +172,11 @@ def next_answers(law: Law, runs: Runs, out: Array) -> Json:
 def _next(law: Law, table: Table, flops: float, target_flops: float) -> Json:
     from fit.next_runs import next_runs
 
+    answer: Json = {}
     try:
         architecture = law.shaped()
         found = next_runs.next_runs(law, table, architecture, law.experts, flops, target_flops)
-    except UserError as error:
-        return dict(why=error.sentence)
-    answer: Json = {name: getattr(next_text, name)(found) for name in ("trunks", "summary", "certainty", "notes")}
-    try:
+        answer |= {name: getattr(next_text, name)(found) for name in ("trunks", "summary", "certainty", "notes")}
         return answer | dict(sweep=next_text.sweep_source(law, architecture, found))
     except UserError as error:
-        return answer | dict(no_sweep=error.sentence)
+        return answer | {"no_sweep" if answer else "why": error.sentence}

@@ -1,7 +1,7 @@
 """The paper's figures for any law, and a fit's own: draw() makes one of FIGURES.
 
 style.py    sizes, colours, units on axes, dashes where a law is extrapolated, bands, formats
-loss.py     isoFLOP curves (2a), savings (2b) against training compute, predicted against measured (5)
+loss.py     isoFLOP curves (2a), savings (2b) against training compute, predicted against measured (5); of searches
 memory.py   loss under a memory limit (1a), models of equal memory (3), the best number of experts (4, memory)
 """
 
@@ -22,8 +22,6 @@ from fit.words import units
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from fit.paper.figures.style import Drawn
 
 Measured = tuple[Runs, Array] | None  # runs, and boolean [n_runs]: those that the law's fit kept out
 FIGURES = {  # name: caption
@@ -64,7 +62,7 @@ def measured(law: Law, table: object) -> Measured:
 
 def draw(
     which: str, law: Law, architecture: Architecture, experts: Floats, budgets: Floats = (), measured: Measured = None
-) -> "Drawn":
+) -> tuple["Figure", dict[str, list]]:
     """(matplotlib figure, its numbers) of one of FIGURES; UserError where the law or the runs cannot give it.
 
     budgets: training FLOPs, none for those that suit the law; measured: to draw points of. The numbers are columns:

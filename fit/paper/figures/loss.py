@@ -1,4 +1,5 @@
-"""Pictures of the loss: isoFLOP curves, what a mixture saves, and how well a law fits its runs."""
+"""Pictures of the loss: isoFLOP curves, what a mixture saves, how well a law fits its runs; and of searches: over size
+and sparsity at equal FLOPs, over ratios and widths of architectures."""
 
 from collections.abc import Sequence
 
@@ -8,8 +9,10 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
-from fit.aliases import Array, Floats, Numbers
+from fit.aliases import Array, Floats, Json, Numbers
+from fit.architecture_search.holistic_runs import Search
 from fit.data.runs import Runs
+from fit.equal_flops.surface import reach
 from fit.errors import UserError
 from fit.form import Reduced
 from fit.lawbook.lawfile import Law
@@ -19,6 +22,7 @@ from fit.shape.architecture import TRAINING, Architecture
 from fit.words import units
 
 MOST_SIZES, SOME_SIZES = 16, 6  # of n_active, each with a line; beyond so many, lines of some of them
+MOST = 4  # surfaces in a picture: the largest budgets
 
 
 def isoflop(picture: style.Picture, budgets: Sequence[float], runs: Runs | None) -> style.Drawn:
@@ -31,18 +35,16 @@ def isoflop(picture: style.Picture, budgets: Sequence[float], runs: Runs | None)
     figure, axes = style.panels(len(budgets), sharey=True)
     seen, notes = [], [style.handle("optimum", marker="o", markerfacecolor="white")]
     for axis, flops in zip(axes, budgets):
-        best = {e: float(optimum.unconstrained(law, e, architecture, flops)[1]) for e in experts}
+        best = {e: optimum.unconstrained(law, e, architecture, flops)[1:] for e in experts}
         points = {} if runs is None else _near(law, runs, flops, experts)
-        needed = [*best.values(), *(tokens for tokens, _ in points.values())]
+        needed = [tokens for tokens, _ in (*best.values(), *points.values())]
         d = np.geomspace(*_tokens_shown(law, flops, needed), style.POINTS)
         size = flops / (TRAINING * d)
         losses = {e: optimum.loss_of(law, architecture, e, size, d) for e in experts}
         lowest = min(losses, key=lambda e: losses[e].min())
         for e, loss in losses.items():
             picture.curve(axis, d, (size, d, loss), e, sure=e == lowest, flops=flops)
-            if np.isfinite(best[e]):
-                its_loss = optimum.loss_of(law, architecture, e, flops / (TRAINING * best[e]), best[e])
-                style.point(axis, best[e], its_loss, picture.looks[e])
+            style.point(axis, *best[e], picture.looks[e])
             seen.append(loss.min())
         for e, (d, loss) in points.items():
             edge = dict(markeredgecolor="black", markeredgewidth=0.6, rasterized=len(d) > style.MANY)
@@ -195,3 +197,68 @@ def _loss_against_tokens(law: Law, architecture: Architecture, axis: Axes, runs:
     many = rows.sum() > style.MANY
     axis.scatter(runs.n_tokens[rows], runs.loss[rows], c=runs.n_active[rows], rasterized=many, **looks)
     axis.set(xlabel="training tokens", title=f"E = {e:g}")
+
+
+@style.in_style()
+def surfaces(rows: Sequence[Json]) -> Figure:
+    """A panel for each of the largest budgets of surface.of_table: contours of the loss, the runs, the best sparsity of
+    each size, and the best of both."""
+    rows = rows[-MOST:]
+    figure, axes = style.panels(len(rows), sharey=True)
+    for axis, row in zip(axes, rows):
+        surface, (n, s) = row["surface"], row["points"]
+        sizes = np.geomspace(*surface.size, 80)
+        sparsity = -np.expm1(-np.linspace(*(-np.log1p(-np.array(surface.sparsity))), 80))
+        low, high = reach(n, s, sizes)
+        run = (sparsity[:, None] >= low - 1e-6) & (sparsity[:, None] <= high + 1e-6)  # no contours beyond the runs
+        loss = np.where(run, surface.loss(sizes[None], sparsity[:, None]), np.nan)
+        lines = axis.contour(sizes, -np.log1p(-sparsity), loss, 12, cmap="viridis", linewidths=0.8)
+        axis.clabel(lines, fontsize=5)
+        axis.plot(n, -np.log1p(-s), "o", color="0.5", markersize=2)
+        axis.plot(sizes, -np.log1p(-surface.best_sparsity(sizes, (low, high))[0]), color="black")
+        axis.plot(row["best"]["n_total"], -np.log1p(-row["best"]["sparsity"]), "*", color="black", markersize=7)
+        style.log_axis(axis.xaxis, *surface.size)
+        ticks = np.unique(s)
+        axis.set_yticks(-np.log1p(-ticks), [f"{t:.3g}" for t in ticks])
+        axis.set(xlabel="total parameters", title=f"{units.flops(row['flops'])} FLOPs")
+    axes[0].set_ylabel("sparsity")
+    return figure
+
+
+@style.in_style()
+def architectures(rows: Sequence[Json], ratio_runs: Search | None = None, width_runs: Search | None = None) -> Figure:
+    """Loss above the budget's least over M/N_a, N/N_a and d: runs, each budget's fit, and its best."""
+    figure, axes = style.panels(3)
+    colours = style.EXPERTS_MAP(np.linspace(0, style.LIGHTEST, len(rows)))
+    names = dict(x="M / active parameters", y="total / active parameters", width="width")
+    for axis, which, runs in zip(axes, names, (ratio_runs, ratio_runs, width_runs)):
+        axis.set_xlabel(names[which])
+        for some, _ in runs.by_budget() if runs else ():
+            i = int(np.argmin([abs(np.log(row["flops"] / np.median(some.flops))) for row in rows]))
+            axis.plot(getattr(some, which), some.loss - some.loss.min(), "o", color=colours[i], markersize=2)
+            _fit(axis, which, rows[i]["width" if which == "width" else "ratios"], some, colours[i])
+    axes[0].set_ylabel("loss above the least (nats per token)")
+    handles = [
+        style.handle(f"{units.flops(row['flops'])} FLOPs", color=c, linestyle="-") for row, c in zip(rows, colours)
+    ]
+    figure.legend(handles=handles, loc="outside upper center", ncols=min(6, len(handles)))
+    return figure
+
+
+def _fit(axis: Axes, which: str, found: Json | None, some: Search, colour: Array) -> None:
+    """The fitted curve in one variable, the other at its best, and a mark at its own best."""
+    best = found and (found if which == "width" else found[which])
+    if not best or best["best"] is None:
+        return
+    values = getattr(some, which)
+    at = np.append(np.linspace(values.min(), values.max(), 100), best["best"])
+    if which == "width":
+        loss = np.polyval(found["coefficients"], at)
+    else:
+        a, b, a2, b2, c = found["coefficients"]
+        ratios = {name: found[name]["best"] if found[name] else getattr(some, name).mean() for name in ("x", "y")}
+        x, y = (ratios | {which: at}).values()
+        loss = a / (x - 6) + b * x + a2 / (y - 1) + b2 / (some.y_max - y) + c
+    loss = loss - some.loss.min()
+    axis.plot(at[:-1], loss[:-1], color=colour)
+    axis.plot(at[-1], loss[-1], "*", color=colour, markersize=7)

@@ -26,14 +26,15 @@ def _models(optima: optimum.Optima) -> tuple[Array, Array, Array]:
 def memory_curves(picture: style.Picture, flops: float) -> style.Drawn:
     """Fig. 1a: loss against total parameters at one training budget, up to the compute-optimal size of each number of
     experts, which is marked; the strip below says which number is the best."""
-    architecture, experts, (figure, (axis,)) = picture.architecture, picture.experts, style.panels()
-    free = picture.optima(optimum.Constraints(flops=flops))
+    law, architecture, experts = picture.law, picture.architecture, picture.experts
+    figure, (axis,) = style.panels()
+    free = optimum.optima(law, architecture, optimum.Constraints(flops=flops), experts)
     low = architecture.n_total(float(architecture.width_per_block) * 2, 1)
     grid = np.geomspace(max(low, np.nanmin(free.n_total) / 30), 1.15 * np.nanmax(free.n_total), style.POINTS)
     limit = optimum.Constraints(flops=flops, memory_bytes=grid, bytes_per_parameter=1.0)
     losses = []
     for i, e in enumerate(experts):
-        optima = picture.solve(e, limit)
+        optima = optimum.solve(law, e, architecture, limit)
         losses.append(np.where(optima.feasible, optima.loss, np.inf))
         shown = optima.feasible & (optima.size_bound == "memory")
         picture.curve(axis, grid, _models(optima), e, shown=shown, sure=i == np.nanargmin(free.loss), n_total=grid)
@@ -64,21 +65,21 @@ def _strip_of_best(axis: Axes, grid: Array, best: Array, looks: style.Looks) -> 
 
 def matched_memory(picture: style.Picture, flops: float, kv_tokens: float, inference_tokens: float) -> style.Drawn:
     """Fig. 3: loss against the dense model of equal memory: weights alone; with cache; with inference too."""
-    architecture, (figure, axes) = picture.architecture, style.panels(3, sharex=True, sharey=True)
+    law, architecture, (figure, axes) = picture.law, picture.architecture, style.panels(3, sharex=True, sharey=True)
     inference = f"and {units.amount(inference_tokens)} tokens of inference", kv_tokens, inference_tokens
     for axis, title, base in _scenarios(axes, flops, kv_tokens, inference):
-        free = picture.optima(base)
+        free = optimum.optima(law, architecture, base, picture.experts)
         top = np.nanmax(free.n_total)
         smallest = architecture.n_active(2.0 * architecture.width_per_block, 1)
         dense = np.geomspace(max(smallest, top / 1e4), top, style.POINTS)
         memory = base.memory(architecture, architecture.d_model(dense, 1), 1)
         for i, e in enumerate(picture.experts):
-            optima = picture.solve(e, dataclasses.replace(base, memory_bytes=memory))
+            optima = optimum.solve(law, e, architecture, dataclasses.replace(base, memory_bytes=memory))
             shown = optima.feasible & (optima.size_bound == "memory")
             look, sure = picture.looks[e] | dict(every=(7 * i, 40)), i == np.nanargmin(free.loss)
             picture.curve(axis, dense, _models(optima), e, look, shown, sure, panel=title, dense_parameters=dense)
     if not picture.columns["loss"]:
-        raise UserError(f"--law={picture.law.name}: memory bounds none of its models: nothing to draw")
+        raise UserError(f"--law={law.name}: memory bounds none of its models: nothing to draw")
     style.log_axis(axes[0].xaxis, *style.extent(axes))
     axes[1].set_xlabel("parameters of the dense model of equal memory")
     return picture.done(figure)
@@ -109,7 +110,7 @@ def best_experts(
     for axis, title, base in _scenarios(axes, flops, kv_tokens, inference):
         for size, grey in zip(sizes, greys):
             memory = base.memory(architecture, architecture.d_model(size, 1), 1)
-            optima = picture.solve(experts, dataclasses.replace(base, memory_bytes=memory))
+            optima = optimum.solve(picture.law, experts, architecture, dataclasses.replace(base, memory_bytes=memory))
             if not optima.feasible.any():
                 continue
             names: style.Look = dict(panel=title, dense_parameters=size)
@@ -130,18 +131,18 @@ def best_experts(
 def experts_against_memory(picture: style.Picture, budgets: Sequence[float]) -> style.Drawn:
     """The best E against memory (weights of 2 bytes, no cache) at each training budget, and how the draws spread;
     Table 2 as a picture."""
-    architecture, experts = picture.architecture, picture.experts
+    law, architecture, experts = picture.law, picture.architecture, picture.experts
     figure, axes = style.panels(len(budgets), height=2.3, sharex=True, sharey=True)
-    free = np.concatenate([picture.optima(optimum.Constraints(flops=f)).n_total for f in budgets])
+    free = [optimum.optima(law, architecture, optimum.Constraints(flops=f), experts).n_total for f in budgets]
     least = 2.0 * architecture.n_total(float(architecture.width_per_block), 1)
     grid = np.geomspace(max(least, np.nanmin(free) / 20), 3.0 * np.nanmax(free), style.POINTS)
     for axis, flops in zip(axes, budgets):
         limit = optimum.Constraints(flops=flops, memory_bytes=grid)
-        optima = [picture.solve(e, limit) for e in experts]
+        optima = [optimum.solve(law, e, architecture, limit) for e in experts]
         rows = np.argmin([np.where(f.feasible, f.loss, np.inf) for f in optima], axis=0), np.arange(len(grid))
         best = experts[rows[0]]
         size, tokens = (np.stack([getattr(f, name) for f in optima])[rows] for name in ("n_active", "n_tokens"))
-        within = picture.law.inside(size, tokens, best)
+        within = law.inside(size, tokens, best)
         ends = _spread_of_best(picture, dataclasses.replace(limit, memory_bytes=grid[::4]))
         if ends is not None:
             axis.fill_between(grid[::4], *ends, step="mid", color="0.3", alpha=0.15, linewidth=0)
@@ -163,6 +164,6 @@ def _spread_of_best(picture: style.Picture, limit: optimum.Constraints) -> Array
     if not law.draws or not (usable := optimum.usable_draws(law, experts)).any():
         return None
     draws = {name: values[usable] for name, values in style.drawn(law).items()}
-    optima = [picture.solve(e, limit, draws) for e in experts]
+    optima = [optimum.solve(law, e, picture.architecture, limit, draws) for e in experts]
     best = experts[np.argmin([np.where(f.feasible, f.loss, np.inf) for f in optima], axis=0)]
     return np.percentile(best, law.percentiles, axis=0, method="nearest")

@@ -14,7 +14,7 @@ from matplotlib.axis import XAxis, YAxis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from fit.aliases import Array, ByName, Floats, Numbers
+from fit.aliases import Array, Floats, Numbers
 from fit.lawbook.lawfile import Law
 from fit.planning import optimum
 from fit.shape.architecture import Architecture, training_flops
@@ -57,18 +57,10 @@ class Picture:
         self.experts = optimum.allowed_experts(law, experts)
         self.looks, self.columns = looks(law, self.experts), {}
 
-    def optima(self, limits: optimum.Constraints) -> optimum.Optima:
-        """At each number of experts; UserError where none is feasible."""
-        return optimum.optima(self.law, self.architecture, limits, self.experts)
-
     def add(self, **blocks: Any) -> None:
         """Rows of columns; the values broadcast together."""
         for name, values in zip(blocks, np.broadcast_arrays(*blocks.values())):
             self.columns.setdefault(name, []).extend(np.ravel(values).tolist())
-
-    def solve(self, e: Numbers, limits: optimum.Constraints, draws: ByName | None = None) -> optimum.Optima:
-        """At e experts, by the law or by each of some draws of its coefficients."""
-        return optimum.solve(self.law, e, self.architecture, limits, draws)
 
     def curve(
         self,
