@@ -20,17 +20,16 @@ import outage  # noqa: E402
 import pytest  # noqa: E402
 
 pytest_plugins = ["text_fixtures"]
+COMPILED = helpers.ROOT / ".pytest_cache" / "compiled"  # by this run of the tests and those before
 
 
 @pytest.fixture(scope="session", autouse=True)
-def cache(tmp_path_factory, pytestconfig):
-    """Nothing that a test prepares or compiles lands in the user's cache; all processes share what is compiled, and the
-    next run of the tests does (--cache-clear forgets it)."""
+def cache(tmp_path_factory):
+    """Nothing that a test prepares or compiles lands in the user's cache; all processes share what is compiled."""
     path = tmp_path_factory.mktemp("cache")
     os.environ["JMOE_CACHE"] = str(path)
-    shared = pytestconfig.cache.mkdir("compiled")
-    (path / "compiled").symlink_to(shared)
-    jax.config.update("jax_compilation_cache_dir", str(shared))
+    (path / "compiled").symlink_to(COMPILED)
+    jax.config.update("jax_compilation_cache_dir", str(COMPILED))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     return path
 
@@ -108,12 +107,12 @@ jmoe/test_checkpoint jmoe/test_mup jmoe/test_startup jmoe/test_microbatch fit/te
 """.split()
 
 
-def pytest_sessionstart(session):
+def pytest_sessionstart():
     """What was compiled two weeks ago goes: most of it is of code that has changed since."""
-    if "PYTEST_XDIST_WORKER" not in os.environ:
-        for program in session.config.cache.mkdir("compiled").iterdir():
-            if program.stat().st_mtime < time.time() - 14 * 86_400:
-                program.unlink()
+    COMPILED.mkdir(parents=True, exist_ok=True)
+    for program in COMPILED.iterdir() if "PYTEST_XDIST_WORKER" not in os.environ else ():
+        if program.stat().st_mtime < time.time() - 14 * 86_400:
+            program.unlink()
 
 
 def pytest_collection_modifyitems(items):

@@ -12,6 +12,8 @@ import time
 
 import warm
 
+ROOT = pathlib.Path(__file__).parents[2]
+
 CONFIG = """
 from configs import quickstart
 
@@ -192,6 +194,5 @@ def blocks(path) -> list[list[str]]:
 
 def typed_commands() -> list[str]:
     """The commands of the ```sh blocks of README and docs, in their order, each once."""
-    root = pathlib.Path(__file__).parents[2]
-    pages = [root / "README.md", *sorted((root / "docs").glob("*.md"))]
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
     return list(dict.fromkeys(command for page in pages for block in blocks(page) for command in block))
