@@ -12,7 +12,7 @@ from typing import Any
 from fit.errors import UserError
 
 COMMANDS = {  # name: (the module of fit.commands that has it, what it does)
-    "import": ("imports", "make a table of runs of another tool's: Weights & Biases, TensorBoard, MaxText, ..."),
+    "import": ("laws", "make a table of runs of another tool's: Weights & Biases, TensorBoard, MaxText, ..."),
     "law": ("laws", "fit a law to a table of runs"),
     "predict": ("laws", "predict the loss of one model or of a table of them"),
     "plan": ("plans", "the best size, tokens and experts under constraints"),
@@ -86,11 +86,16 @@ def run(arguments: list[str]) -> int:
 
 
 def _command(command: Any, arguments: list[str]) -> int:
+    """Runs the command of this class with a flag for each of its fields."""
     from absl import flags
 
-    from fit.commands.flags import of
-
-    f = of(command)
+    f = flags.FlagValues()
+    for field in dataclasses.fields(command):
+        kind, choices, default = field.metadata["flag"], field.metadata["choices"], field.default
+        if isinstance(default, tuple):
+            default = [v if isinstance(v, str) else f"{v:g}" for v in default]
+        more = [list(choices)] if choices else []
+        getattr(flags, f"DEFINE_{kind}")(field.name, default, *more, field.metadata["help"], flag_values=f)
     if any(a in ("--help", "-help", "-h") for a in arguments):
         print(f"{inspect.getdoc(command)}\n\nflags:")
         for key in sorted(f):

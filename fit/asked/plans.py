@@ -6,7 +6,7 @@ from fit.asked.fields import Asked, choice, experts, free, number, numbers, text
 from fit.errors import UserError
 from fit.lawbook.lawfile import Law
 from fit.planning import compare, cost, memory, planning, repeats, target
-from fit.planning.constraints import Constraints
+from fit.planning.constraints import CHIPS, Chips, Constraints, Mesh
 from fit.shape.architecture import PAPER, Architecture
 from fit.shape.like import PUBLISHED, Known, read
 from fit.words import sentences
@@ -121,21 +121,23 @@ class Budget(Shape):
             built.append(dataclasses.replace(mixture, used=narrow / mixture.split))
         return built
 
-    def bought(self, experts: tuple[int, ...]) -> cost.Chips | None:
+    def bought(self, experts: tuple[int, ...]) -> Chips | None:
         """None where no chips are named. Raises UserError for an unknown kind, and for an MFU that is none or that
         leaves out one of `experts`."""
         if self.chips is None:
             if given := self.given("hours", "dollars_per_hour", "mfu"):
                 raise UserError(sentences.NEEDS_CHIPS.format(flag=given[0]))
             return None
-        kind, count = cost.parse_chips(self.chips)
+        kind, colon, count = self.chips.partition(":")
+        if kind not in CHIPS or (colon and not (count.isascii() and count.isdigit() and 0 < int(count) <= 10**9)):
+            raise UserError(sentences.NO_CHIPS.format(value=self.chips, kinds=", ".join(CHIPS)))
         mfu = cost.MFU if self.mfu is None else cost.mfu_of(self.mfu, experts)
-        return cost.Chips(kind, count, mfu, self.dollars_per_hour, self.devices)
+        return Chips(kind, int(count or 1), mfu, self.dollars_per_hour, self.devices)
 
-    def within(self, chips: cost.Chips | None) -> Constraints:
-        """The limits as plans are solved under, the hours as FLOPs of the chips."""
+    def limits(self, experts: tuple[int, ...] = ()) -> Constraints:
+        """The limits as plans of these numbers of experts are solved under, the hours as FLOPs of the chips."""
         same = ("flops", "bytes_per_parameter", "kv_tokens", "bytes_per_kv_element", "inference_tokens", "max_tokens")
-        given = {name: getattr(self, name) for name in same}
+        chips, given = self.bought(experts), {name: getattr(self, name) for name in same}
         if self.memory_gb is not None:
             given["memory_bytes"] = self.memory_gb * 1e9 * self.devices
         if self.hours is not None and chips is not None:
@@ -144,10 +146,10 @@ class Budget(Shape):
 
     def of_all(self) -> Constraints:
         """The limits for laws of any numbers of experts. Raises UserError for an MFU by number of experts."""
-        chips = self.bought(())
-        if chips is not None and not isinstance(chips.mfu, float):
+        limits = self.limits()
+        if limits.chips and not isinstance(limits.chips.mfu, float):
             raise UserError(sentences.ONE_MFU.format(value=self.mfu))
-        return self.within(chips)
+        return limits
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -167,14 +169,14 @@ class Plan(Budget):
         if self.epochs is not None and self.max_tokens is None:
             raise UserError("--epochs needs --max_tokens, the tokens that are read again")
 
-    def bought(self, experts: tuple[int, ...]) -> cost.Chips | None:
+    def bought(self, experts: tuple[int, ...]) -> Chips | None:
         """With the mesh that is asked. Raises UserError where that does not divide the chips, too."""
         chips, given = super().bought(experts), self.given("mesh_expert", "mesh_model", "remat")
         if not given:
             return chips
         if chips is None:
             raise UserError(sentences.NEEDS_CHIPS.format(flag=given[0]))
-        mesh = cost.Mesh(self.mesh_expert or 1, self.mesh_model or 1, self.remat or "full")
+        mesh = Mesh(self.mesh_expert or 1, self.mesh_model or 1, self.remat or "full")
         if chips.count % (mesh.expert * mesh.model):
             raise UserError(sentences.MESH_OF_CHIPS.format(expert=mesh.expert, model=mesh.model, count=chips.count))
         return dataclasses.replace(chips, mesh=mesh)
@@ -204,7 +206,7 @@ def planned(law: Law, asked: Plan) -> dict:
     flops_or_loss = lambda plan: plan["target"]["best"]["flops"] if "target" in plan else plan["best"]["loss"]
     plan = min((plan for _, plan in made), key=flops_or_loss)
     if known := asked.known:
-        plan["like"] = compare.of_known(known, law, asked.shape, asked.within(asked.bought(())))
+        plan["like"] = compare.of_known(known, law, asked.shape, asked.limits())
     if len(architectures) > 1:
         names = ("n_experts", "n_active", "n_total", "n_tokens", "loss")
         rows = [dict(used=a.used) | {name: p["best"][name] for name in names} for a, p in made]
@@ -215,7 +217,7 @@ def planned(law: Law, asked: Plan) -> dict:
 
 def _planned(law: Law, asked: Plan, architecture: Architecture) -> dict:
     compared = experts_of(law, asked.experts)
-    constraints, reached = asked.within(asked.bought(compared)), None
+    constraints, reached = asked.limits(compared), None
     constraints, loss = dataclasses.replace(constraints, epochs=asked.epochs), asked.target_loss
     if asked.epochs is not None and asked.max_tokens is not None:
         law = repeats.of_law(law, asked.max_tokens, *([0] if loss is not None else []))  # a target is met exactly

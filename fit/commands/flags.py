@@ -1,9 +1,7 @@
-"""Flags of the fields of what is asked, and the fields that several commands add: a law, names of columns, JSON."""
+"""Fields that several commands add: a law, names of columns, JSON."""
 
 import dataclasses
 import json
-
-from absl import flags
 
 from fit.api import Answer
 from fit.asked.fields import Asked, needed, pairs, switch, text
@@ -12,19 +10,6 @@ from fit.importers.tools import KEPT
 from fit.lawbook import lawfile
 
 NAMES = (*KEPT, "config")  # columns that a table may call by another name
-
-
-def of(asked: type[Asked]) -> flags.FlagValues:
-    """A flag for each field."""
-    f = flags.FlagValues()
-    for field in dataclasses.fields(asked):
-        kind, choices = field.metadata["flag"], field.metadata["choices"]
-        default = field.default
-        if isinstance(default, tuple):
-            default = [v if isinstance(v, str) else f"{v:g}" for v in default]
-        more = [list(choices)] if choices else []
-        getattr(flags, f"DEFINE_{kind}")(field.name, default, *more, field.metadata["help"], flag_values=f)
-    return f
 
 
 @dataclasses.dataclass(kw_only=True)

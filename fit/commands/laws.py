@@ -1,8 +1,10 @@
-"""Laws: fitting them, predicting with them, judging other runs by them; and the law of learning rates."""
+"""Runs of other tools; laws: fitting them, predicting with them, judging other runs by them; and the law of learning
+rates."""
 
 import dataclasses
 import json
 import sys
+from typing import ClassVar
 
 import numpy as np
 
@@ -13,7 +15,50 @@ from fit.data.files import check_writable, write_text
 from fit.data.table import read, write
 from fit.equal_flops import learning_rate
 from fit.errors import UserError
+from fit.importers import tools
 from fit.lawbook import summary
+
+
+@dataclasses.dataclass(kw_only=True)
+class Import(flags.Columns):
+    """Make a table of runs of what another tool wrote: Weights & Biases, TensorBoard, MaxText, levanter, Hugging Face.
+
+    python -m fit import export.csv --out=runs.csv --where=state=finished --columns=loss:eval/loss,n_tokens:tokens
+    python -m fit import logs --out=runs.csv --columns=loss:eval/loss --tokens_per_step=524288 --sizes=models.csv
+    python -m fit import checkpoints --out=runs.csv
+
+    SOURCE is a file or a folder: a table of runs exported by Weights & Biases (.csv, .parquet), a folder of TensorBoard
+    event files, a metrics file of MaxText, levanter's tracker_metrics.jsonl, checkpoints with a trainer_state.json.
+    What it does not say is asked for. Only finished runs belong into a law: give --where=state=finished.
+    """
+
+    SOURCE: ClassVar[str] = "SOURCE"  # what the command line wants beside flags
+    out: str = fields.needed(fields.text("Table to write: .csv, .jsonl or .parquet."), ": the table to write")
+    tool: str | None = fields.choice("Whose files these are; by default their names say it.", None, tools.TOOLS)
+    where: dict[str, str] = fields.pairs(
+        "Only runs whose column has this value (state=finished), or another one (loss!=NaN); all of several.",
+        "COLUMN=VALUE",
+        "=",
+    )
+    set: dict[str, str] = fields.pairs("Columns that are the same for all runs: n_experts=1.", "NAME=VALUE", "=")
+    sizes: str | None = fields.text("Table with the column run and others for it: n_active, n_experts, ...")
+    tokens_per_step: float | None = fields.number("Tokens of a batch, where the source counts steps only.", least=1)
+
+    def run(self, source: str) -> None:
+        check_writable(self.out)
+        tool, rows = tools.runs(source, self.tool)
+        kept, dropped = tools.where(rows, self.where)
+        left_out = ", ".join(f"{count} with {words}" for words, count in dropped.items())
+        if not kept:
+            raise UserError(f"{source}: no run is left of {len(rows)}; left out: {left_out}")
+        if self.tokens_per_step is not None:
+            tools.count_tokens(source, kept, self.tokens_per_step)
+        table = tools.table(source, kept, self.columns, self.set, self.sizes)
+        write(table, self.out)
+        print(f"{source}: read as {tool}'s; {len(kept)} of {len(rows)} runs kept")
+        if dropped:
+            print(f"left out by --where: {left_out}")
+        print(f"columns: {', '.join(table.columns)}\nwritten to {self.out}")
 
 
 @dataclasses.dataclass(kw_only=True)

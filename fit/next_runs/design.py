@@ -20,12 +20,12 @@ is 1.
 """
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from fit.aliases import Array, Ints
+from fit.aliases import Array, ByName, Ints
 from fit.data.runs import Runs
 from fit.data.table import Table
 from fit.fitting import noise
@@ -45,27 +45,35 @@ TOGETHER = 2048  # rows of which gradients are taken at once: of several questio
 @dataclasses.dataclass
 class Possible:
     """Runs that could be trained. n_blocks, n_experts, n_tokens: int [k]; model: int [k], equal for the runs of one
-    model, which are branches of one trunk; n_active: float [k]; columns: what the law reads of them, [k] by name."""
+    model, which are branches of one trunk; n_active: float [k]; columns: what the law reads of them by name, which
+    broadcasts to [k]."""
 
     n_blocks: np.ndarray
     n_experts: np.ndarray
     n_tokens: np.ndarray
     model: np.ndarray
     n_active: np.ndarray
-    columns: dict[str, Array]
+    columns: ByName
     decay: float
 
     def __len__(self) -> int:
         return len(self.model)
 
+    def _trunks(self, chosen: Ints) -> tuple[Array, Array]:
+        """([k]: training FLOPs of each run alone; [models]: those of the longest of the runs `chosen`, indices)."""
+        alone, longest = training_flops(self.n_active, self.n_tokens), np.zeros(self.model.max() + 1)
+        np.maximum.at(longest, self.model[chosen], alone[chosen])
+        return alone, longest
+
     def flops(self, chosen: Ints) -> float:
-        """Training FLOPs of the runs `chosen` (indices), those of one model as branches of one trunk."""
-        chosen, total = np.asarray(chosen, int), 0.0
-        for m in np.unique(self.model[chosen]):
-            rows = [i for i in chosen if self.model[i] == m]
-            tokens = self.n_tokens[rows]
-            total += training_flops(self.n_active[rows[0]], (1 - self.decay) * tokens.max() + self.decay * tokens.sum())
-        return float(total)
+        """Training FLOPs of the runs `chosen`, those of one model as branches of one trunk."""
+        alone, longest = self._trunks(chosen := np.asarray(chosen, int))
+        return float((1 - self.decay) * longest.sum() + self.decay * alone[chosen].sum())
+
+    def one_more(self, chosen: Ints) -> Array:
+        """[k]: FLOPs that each run adds to the runs `chosen`."""
+        alone, longest = self._trunks(chosen)
+        return (1 - self.decay) * np.maximum(alone - longest[self.model], 0) + self.decay * alone
 
 
 @dataclasses.dataclass
@@ -123,13 +131,6 @@ class Design:
         u = np.linalg.solve(self._information(chosen), innovation.T)
         return self.weights @ (self.goals @ u) ** 2 / (variance + np.einsum("cn,nc->c", innovation, u))
 
-    def costs_of_one_more(self, chosen: Ints) -> Array:
-        """[c]: FLOPs that each candidate adds to those chosen."""
-        p, longest = self.possible, np.zeros(self.possible.model.max() + 1)
-        np.maximum.at(longest, p.model[chosen], p.n_tokens[chosen])
-        further = np.maximum(p.n_tokens - longest[p.model], 0)
-        return training_flops(p.n_active, (1 - p.decay) * further + p.decay * p.n_tokens)
-
 
 def correlation(model: Array, shared: float) -> Array:
     """[k, k]: C above, of the errors of runs of these models [k]."""
@@ -154,7 +155,7 @@ def fill(design: Design, chosen: Ints, flops: float, by_cost: bool) -> tuple[lis
 def _one_more(design: Design, chosen: list[int], left: float) -> tuple[Array, Array]:
     """([c] by how much each candidate would lower the score, 0 for those chosen and those of more than `left` FLOPs;
     [c] their FLOPs)."""
-    gains, costs = design.gains_of_one_more(chosen), design.costs_of_one_more(np.asarray(chosen, int))
+    gains, costs = design.gains_of_one_more(chosen), design.possible.one_more(chosen)
     gains[chosen] = 0
     gains[costs > left * (1 + 1e-9)] = 0
     return gains, costs
@@ -193,15 +194,15 @@ def _begun(design: Design, kept: list[int], out: set[int], flops: float) -> Iter
 
 
 def linearised(
-    law: Law, runs: Runs, scatter: noise.Noise, parts: Sequence[Mapping[str, Array]]
+    law: Law, runs: Runs, scatter: noise.Noise, parts: Sequence[ByName]
 ) -> tuple[list[Array], Array, dict[str, Any]]:
     """The law near its fit, by the solver's coordinates, in units in which the information of `runs`, those that it was
-    fitted to, is 1: (gradients [k, n] of the log losses of each of `parts`, sets of columns {name: [k]}; gradients
-    [n, n] of its coefficients; information, normal, spread and shared of a Design). scatter: the runs' Noise. Needs jax
-    in float64."""
-    every = [runs.columns, *parts]
-    ends = np.cumsum([len(next(iter(part.values()))) for part in every])
-    columns = {name: np.concatenate([part[name] for part in every]) for name in law.form.columns}
+    fitted to, is 1: (gradients [k, n] of the log losses of each of `parts`, sets of columns that broadcast to [k];
+    gradients [n, n] of its coefficients; information, normal, spread and shared of a Design). scatter: the runs' Noise.
+    Needs jax in float64."""
+    every = [np.broadcast_arrays(*(part[name] for name in law.form.columns)) for part in (runs.columns, *parts)]
+    ends = np.cumsum([len(columns[0]) for columns in every])
+    columns = dict(zip(law.form.columns, np.concatenate(every, axis=1, dtype=float)))
     columns = {name: np.pad(values, (0, -len(values) % TOGETHER), "edge") for name, values in columns.items()}
     fixed = (law.record.get("settings") or {}).get("fix") or {}
     padded = Runs(runs.path, columns, np.ones(ends[-1] + -ends[-1] % TOGETHER), Table(runs.path, {}, []))

@@ -48,7 +48,7 @@ def next_runs(
     grid = plain_grid(law, architecture, experts, runs, flops)
     budget = optimum.Constraints(flops=target_flops or runs.flops.max())
     solved = optimum.optima(law, architecture, budget, experts)
-    asked = columns_of(law, architecture, solved.d_model, solved.n_experts, solved.n_tokens)
+    asked = optimum.columns_of(law, architecture, solved.d_model, solved.n_experts, solved.n_tokens)
     parts, of_coefficients, known = design.linearised(law, runs, scatter, (possible.columns, grid.columns, asked))
     of_possible, of_grid, of_asked = parts
     best = int(np.nanargmin(solved.loss))
@@ -160,18 +160,10 @@ def decay_of(law: Law) -> float:
 def possible_runs(law: Law, architecture: Architecture, n_blocks: Array, n_experts: Array, n_tokens: Array) -> Possible:
     """The Possible runs of these numbers; UserError where the law reads a column that no architecture determines."""
     d_model = n_blocks * float(architecture.width_per_block)
-    columns = columns_of(law, architecture, d_model, n_experts, n_tokens)
+    columns = optimum.columns_of(law, architecture, d_model, n_experts, n_tokens)
     model = np.unique(np.stack([n_blocks, n_experts]), axis=1, return_inverse=True)[1].ravel()
     n_active = np.asarray(architecture.n_active(d_model, n_experts))
     return Possible(n_blocks, n_experts, n_tokens, model, n_active, columns, decay_of(law))
-
-
-def columns_of(
-    law: Law, architecture: Architecture, d_model: Array, n_experts: Array, n_tokens: Array
-) -> dict[str, Array]:
-    """{name: float [k]} of the columns that the law reads; UserError where no architecture determines one of them."""
-    columns = optimum.columns_of(law, architecture, d_model, n_experts, n_tokens)
-    return {name: np.broadcast_to(values, n_tokens.shape).astype(float) for name, values in columns.items()}
 
 
 def _blocks(architecture: Architecture, n_active: float) -> int:

@@ -13,12 +13,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fit.aliases import Array, Floats, Json
+from fit.aliases import Array, Floats, Json, Numbers
 from fit.errors import UserError
 from fit.lawbook.lawfile import Law, load
 from fit.planning import optimum, target
 from fit.planning.constraints import Constraints
-from fit.planning.leverage import of_split
 from fit.planning.memory import STATE
 from fit.planning.planning import at_edge, not_bounded
 from fit.shape.architecture import Architecture, training_flops
@@ -27,6 +26,8 @@ from fit.shape.like import Known
 LAWS = ("joint-moe-2025", "sparsity-2025", "fine-grained-2024", "comprehensive-2025", "chinchilla-refit-2024")
 SPLITS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 32)
 AGREE = 2.0  # answers within this factor agree
+LEVERAGE = dict(a=1.23, d=-7.61e-2, gamma=1.67e-2, beta=-1.17e-1, A_start=1.63e-2, A_max=5.28e16)  # its Table 2
+LEVERAGE_OF = dict(activation=(0.008, 1.0), granularity=(2.0, 16.0), flops=(3e17, 6e20))  # the ranges of its runs
 ABOUT = (
     "Losses are not set against each other: every law has its own text and tokenizer. Each law's best is measured "
     "against the best dense model by the same law under the same limits. Counts are with embedding and head, training "
@@ -66,7 +67,6 @@ def counts(known: Known) -> Json:
         cache_elements_per_token=known.cache * known.n_blocks,
         training_bytes=STATE * known.n_total,
         training_flops_per_token=training_flops(known.n_active, 1),
-        notes=list(known.notes),
     )
 
 
@@ -92,12 +92,8 @@ def _beside(known: Known, law: Law, e: int, architecture: Architecture, constrai
     within = Constraints(flops=constraints.flops, inference_tokens=constraints.inference_tokens)
     asked = _asked_for_loss(law), float(e), architecture, within
     share = target.least_flops(*asked, loss, 1e-6 * constraints.flops, 1e6)
-    outside = _outside(law, columns, n_tokens, training_flops(known.n_active, n_tokens))
+    outside = law.extrapolation(**columns, n_tokens=n_tokens, flops=training_flops(known.n_active, n_tokens))
     return dict(n_tokens=n_tokens, loss=loss, extrapolation=outside, flops_share=share and share / constraints.flops)
-
-
-def _outside(law: Law, columns: Json, n_tokens: float, flops: float) -> list[Json]:
-    return law.extrapolation(**{k: float(v) for k, v in columns.items()}, n_tokens=n_tokens, flops=flops)
 
 
 def answer(
@@ -134,9 +130,9 @@ def answer(
         at_edge=law.knows_experts and at_edge(experts, e),
         not_bounded=e == max(experts) and not_bounded(law, architecture, constraints),
         finest=bool(len(_splits(law)) > 1 and architecture.split == max(_splits(law))),
-        extrapolation=_outside(law, columns, row["n_tokens"], flops),
+        extrapolation=law.extrapolation(**columns, n_tokens=row["n_tokens"], flops=flops),
         not_read=_not_read(law, shape, used),
-        leverage=of_split(e, architecture.split, flops, architecture.used) if e > 1 else None,
+        leverage=leverage_of_split(e, architecture.split, flops, architecture.used) if e > 1 else None,
         dense=_dense(law, shape, constraints, row["loss"]),
         **(dict(like=_beside(known, law, e, architecture, constraints)) if known else {}),
     )
@@ -236,3 +232,31 @@ def agreement(rows: list[Json]) -> list[Json]:
         limit = "memory" if by_memory else "experts" if by_experts else None
         out.append(dict(of=of, column=name) | ends | found | dict(limit=limit))
     return out
+
+
+def leverage(activation: Numbers, granularity: Numbers, flops: Numbers) -> Numbers:
+    """Efficiency leverage, Tian et al. (2025, arXiv 2507.17702): how many times the FLOPs of a mixture a dense model
+    needs for the mixture's loss, each of its best size. Numbers or arrays that broadcast.
+
+      EL(A, G, C) = Â^(a + d log C + gamma (log G)^2 + beta log G)    (Eq. 13)
+      1/Â = 1/(A + 1/(1/A_start - 1/A_max)) + 1/A_max
+
+    A = (top_k + n_shared) / (n_experts + n_shared) is the share of the experts that a token uses, G = 2 d_model /
+    d_expert, C the training FLOPs without the embedding. It is not a law of the loss, so it plans nothing.
+
+    The paper does not print the bases of its logarithms. With log10 C and log2 G its own check holds (more than 7 at A
+    = 3.1%, G = 12, 1e22 FLOPs: 7.2), and so does its best granularity of about 12 (2^(-beta / 2 gamma) = 11.3). With
+    natural logarithms of both neither does.
+    """
+    c = LEVERAGE
+    scale = 1 / (1 / (activation + 1 / (1 / c["A_start"] - 1 / c["A_max"])) + 1 / c["A_max"])
+    g = np.log2(granularity)
+    return scale ** (c["a"] + c["d"] * np.log10(flops) + c["gamma"] * g**2 + c["beta"] * g)
+
+
+def leverage_of_split(n_experts: float, split: float, flops: float, used: float = 1) -> Json:
+    """{leverage, outside: what lies outside the paper's runs} of a mixture of n_experts experts as wide as a dense
+    layer of 3 d_model, each split into `split`, of which a token uses `used` times as many."""
+    asked = dict(activation=used / n_experts, granularity=2 * split / 3, flops=flops)
+    outside = [name for name, value in asked.items() if not LEVERAGE_OF[name][0] <= value <= LEVERAGE_OF[name][1]]
+    return dict(leverage=float(leverage(**asked)), outside=outside)

@@ -117,7 +117,7 @@ class Constraints:
     bytes_per_parameter: float = 2.0
     kv_tokens: float = 0.0
     bytes_per_kv_element: float = 2.0
-    inference_tokens: Numbers = 0.0
+    inference_tokens: float = 0.0
     max_tokens: Opt = None
     epochs: float | None = None
     chips: Chips | None = None

@@ -14,19 +14,11 @@ from fit.aliases import Floats, Json
 from fit.errors import UserError
 from fit.lawbook.lawfile import Law
 from fit.planning import memory, optimum
-from fit.planning.constraints import CHIPS, Chips, Constraints, Mesh
+from fit.planning.constraints import Chips, Constraints, Mesh
 from fit.shape.architecture import Architecture
 from fit.words import sentences
 
 MFU = 0.4  # share of the chips' peak that training reaches, unless one is given
-
-
-def parse_chips(text: str) -> tuple[str, int]:
-    """(kind, count) of KIND:COUNT or KIND alone; UserError otherwise."""
-    kind, colon, count = text.partition(":")
-    if kind not in CHIPS or (colon and not (count.isascii() and count.isdigit() and 0 < int(count) <= 10**9)):
-        raise UserError(sentences.NO_CHIPS.format(value=text, kinds=", ".join(CHIPS)))
-    return kind, int(count or 1)
 
 
 def mfu_of(given: Any, experts: tuple[int, ...]) -> float | dict[int, float]:

@@ -19,8 +19,7 @@ from fit.aliases import Array, ByName, Floats, Json, Numbers
 from fit.errors import UserError
 from fit.lawbook.lawfile import Law
 from fit.planning.constraints import Constraints
-from fit.shape.architecture import INFERENCE, TRAINING, Architecture, training_flops
-from fit.shape.roots import root
+from fit.shape.architecture import INFERENCE, TRAINING, Architecture, root, training_flops
 from fit.words import sentences
 
 BAND = 1e-3  # near-optimal: within this share of the best loss
@@ -95,19 +94,17 @@ def _closed_form(reduced: Sequence[Numbers], n_experts: Array, constraints: Cons
         raise UserError(sentences.NO_OPTIMUM.format(at=at, mu=np.max(mu), nu=np.max(nu)))
     if constraints.flops is None:
         return np.inf
-    size, _ = compute_optimal(m, mu, n, nu, constraints.flops)
-    served = np.asarray(constraints.inference_tokens)
-    if np.any(served > 0):
-        budget, inference = constraints.flops / TRAINING, INFERENCE / TRAINING * served
-        top = np.log(budget / np.maximum(inference, 1e-300))  # no token is left to train on
+    if constraints.inference_tokens == 0:
+        return compute_optimal(m, mu, n, nu, constraints.flops)[0]
+    budget, inference = constraints.flops / TRAINING, INFERENCE / TRAINING * constraints.inference_tokens
+    top = np.log(budget / inference)  # no token is left to train on
 
-        def gain_over_cost(log_n: Numbers) -> Numbers:
-            """Logarithm of what a larger model gains over what its lost tokens cost: falling, 0 at the optimum."""
-            d = budget * np.exp(-log_n) - inference
-            return (np.log(m * -mu) + mu * log_n) - (np.log(n * -nu) + (nu - 1) * np.log(d) + np.log(budget) - log_n)
+    def gain_over_cost(log_n: Numbers) -> Numbers:
+        """Logarithm of what a larger model gains over what its lost tokens cost: falling, 0 at the optimum."""
+        d = budget * np.exp(-log_n) - inference
+        return (np.log(m * -mu) + mu * log_n) - (np.log(n * -nu) + (nu - 1) * np.log(d) + np.log(budget) - log_n)
 
-        size = np.where(served > 0, np.exp(root(gain_over_cost, top - 200, top - 1e-13 * abs(top))), size)
-    return size
+    return np.exp(root(gain_over_cost, top - 200, top - 1e-13 * abs(top)))
 
 
 def _searched(loss: Callable[[Array], Array], low: Array, high: Array) -> Array:
@@ -161,10 +158,10 @@ def solve(
     flops, cap, sizes = constraints.flops, constraints.cap, constraints.sizes(architecture)
     if flops is None and (not sizes or cap is None):
         raise UserError(sentences.UNBOUNDED)
-    if flops is None and np.any(np.asarray(constraints.inference_tokens) > 0):
+    if flops is None and constraints.inference_tokens:
         raise UserError(sentences.NO_BUDGET_TO_SHARE)
-    given = [np.asarray(v, float) for v in (flops, constraints.memory_bytes) if v is not None]
-    shape = np.broadcast_shapes(*(np.shape(v) for v in (*coefficients.values(), n_experts, *given)))
+    given = [v for v in (flops, constraints.memory_bytes) if v is not None]
+    shape = np.broadcast(*coefficients.values(), n_experts, *given).shape
     n_experts = np.broadcast_to(np.asarray(n_experts, float), shape)
     smallest_d = architecture.smallest
     smallest = np.broadcast_to(architecture.n_active(smallest_d, n_experts), shape)

@@ -1,2 +1,2 @@
 """What a width and a number of experts make: architecture.py, counts of a decoder; like.py, published
-models and config.json; roots.py."""
+models and config.json."""

@@ -10,13 +10,13 @@ Others have narrow and shared experts, leading dense blocks, grouped queries and
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from fit.aliases import Array, Numbers, Opt
-from fit.shape.roots import root
 
 TRAINING, INFERENCE = 6, 2  # FLOPs of one token for each active parameter
 ATTENTION, EXPERT = 4, 9  # weights of a block's attention and of one of its experts, in d^2
@@ -32,6 +32,22 @@ BATCH_RAMP = ((0, 65_536), (500_000_000, 131_072), (1_000_000_000, 262_144))
 def training_flops(n_active: Any, n_tokens: Any) -> Any:
     """6 N D, numbers or arrays."""
     return TRAINING * n_active * n_tokens
+
+
+def root(function: Callable[[Numbers], Numbers], low: Numbers, high: Numbers) -> Array:
+    """Where function(x) changes sign between low and high, elementwise, to the last bits of a float64, by bisection of
+    all elements at once. NaN where the signs at both ends do not differ."""
+    with np.errstate(all="ignore"):
+        low, high, at_low, at_high = map(np.array, np.broadcast_arrays(low, high, function(low), function(high)))
+        brackets = np.sign(at_low) * np.sign(at_high) <= 0
+        low, high = np.where(at_high == 0, high, low), np.where(at_low == 0, low, high)  # a root at an end is the end
+        falls = at_low > at_high
+        while True:
+            x = (low + high) / 2
+            if np.all((x == low) | (x == high) | ~brackets):
+                return np.where(brackets, x, np.nan)
+            below = (function(x) > 0) == falls
+            low, high = np.where(below, x, low), np.where(below, high, x)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,7 +3,6 @@
 Counts are as the laws count: with embedding and head, without norms, biases and routers.
 """
 
-import dataclasses
 import json
 import os
 import pathlib
@@ -23,37 +22,58 @@ AHEAD = "its layers that predict further tokens are not counted"
 LINEAR = "its blocks of linear attention are counted as those of full attention"
 
 
-@dataclasses.dataclass
 class Known:
     """attention: weights of a block's attention; cache: numbers that a token leaves in a block's cache; d_expert: width
     of an expert, of a dense block where there are none; notes: sentences on what is not counted exactly. split: how
     many experts a token uses, which together are taken for one dense layer; whole_experts: how many times the experts'
-    weights are those, the laws' number of experts."""
+    weights are those, the laws' number of experts. Other names are those of the trainer's config.model.
 
-    name: str
-    d_model: int
-    n_blocks: int
-    head_dim: int
-    attention: int
-    cache: int
-    d_ff: int
-    d_expert: int
-    n_experts: int
-    top_k: int
-    n_shared_experts: int
-    n_dense_blocks: int
-    vocab_size: int
-    tied_embeddings: bool
-    notes: tuple[str, ...]
+    config: the model's config.json. Raises UserError where it is none of a language model; path: what that calls it."""
 
-    def __post_init__(self) -> None:
-        experts, ends = self.n_experts + self.n_shared_experts, self.vocab_size * (1 if self.tied_embeddings else 2)
-        self.split = self.top_k + self.n_shared_experts
-        self.whole_experts = experts / self.split
-        outside = ends * self.d_model + self.n_blocks * self.attention
-        outside += 3 * self.d_model * self.n_dense_blocks * self.d_ff
-        expert = 3 * self.d_model * (self.n_blocks - self.n_dense_blocks) * self.d_expert  # of one in each mixture
-        self.n_active, self.n_total = outside + expert * self.split, outside + expert * experts
+    def __init__(self, name: str, config: Json, path: str) -> None:
+        def number(*names: str, default: int | None = None) -> int:
+            value, least = next((config[n] for n in names if config.get(n) is not None), default), +(default != 0)
+            if value is None:
+                raise UserError(f"{path}: has no {names[0]}, so it is no config.json of a language model")
+            if type(value) is not int or not least <= value < 1e9:
+                found = json.dumps(value)
+                raise UserError(f"{path}: {names[0]} is {found}, expected a whole number from {least} up")
+            return value
+
+        d, blocks, heads = (number(n) for n in ("hidden_size", "num_hidden_layers", "num_attention_heads"))
+        n_experts = number(*EXPERTS, default=0)
+        top_k = number("num_experts_per_tok", "experts_per_token") if n_experts else 1
+        d_ff = number("intermediate_size")
+        self.d_expert = number("moe_intermediate_size", default=d_ff) if n_experts else d_ff
+        shared = number("n_shared_experts", default=0)
+        shared = shared or number("shared_expert_intermediate_size", default=0) // self.d_expert
+        n_dense = number("first_k_dense_replace", default=0) or len(config.get("mlp_only_layers") or ())
+        self.name, self.d_model, self.n_blocks, self.notes = name, d, blocks, []
+        if latent := number("kv_lora_rank", default=0):
+            names = ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+            (nope, rope, size), narrow = map(number, names), number("q_lora_rank", default=0)
+            queries = heads * (nope + rope)
+            attention = (narrow * (d + queries) if narrow else d * queries) + d * (latent + rope)
+            attention, self.cache = attention + latent * heads * (nope + size) + heads * size * d, latent + rope
+            self.notes.append(LATENT)
+        else:
+            size, with_keys = number("head_dim", default=d // heads), number("num_key_value_heads", default=heads)
+            attention, self.cache = 2 * d * size * (heads + with_keys), 2 * with_keys * size
+        kinds = set(config.get("layer_types") or ())
+        self.notes += [WINDOW] * ("sliding_attention" in kinds)
+        self.notes += [LINEAR] * bool(kinds - {"sliding_attention", "full_attention"})
+        self.notes += [AHEAD] * bool(number("num_nextn_predict_layers", default=0))
+        if not top_k <= max(n_experts, 1) or n_dense >= blocks:
+            raise UserError(f"{path}: a token chooses {top_k} of {n_experts} experts, in {blocks - n_dense} blocks")
+        if not n_experts:
+            n_experts, shared, n_dense = 1, 0, 0
+        self.n_experts, self.top_k, self.n_shared_experts, self.n_dense_blocks = n_experts, top_k, shared, n_dense
+        self.head_dim, self.attention, self.split = size, attention, top_k + shared
+        self.vocab_size, self.tied_embeddings = number("vocab_size"), bool(config.get("tie_word_embeddings", False))
+        self.whole_experts = (n_experts + shared) / self.split
+        outside = self.vocab_size * (1 if self.tied_embeddings else 2) * d + blocks * attention + 3 * d * n_dense * d_ff
+        expert = 3 * d * (blocks - n_dense) * self.d_expert  # of one in each mixture
+        self.n_active, self.n_total = outside + expert * self.split, outside + expert * (n_experts + shared)
 
     def architecture(
         self, vocab_size: int | None = None, width_per_block: int | None = None, trained: bool = False
@@ -90,42 +110,4 @@ def read(given: str | os.PathLike | Json) -> Known:
     if not isinstance(config, dict):
         raise UserError(f"{path}: expected a config.json, an object of a model's sizes")
     name = str(config.get("name") or config.get("_name_or_path") or given)
-    config = config.get("text_config") or config
-
-    def number(*names: str, default: int | None = None) -> int:
-        value, least = next((config[n] for n in names if config.get(n) is not None), default), +(default != 0)
-        if value is None:
-            raise UserError(f"{path}: has no {names[0]}, so it is no config.json of a language model")
-        if type(value) is not int or not least <= value < 1e9:
-            found = json.dumps(value)
-            raise UserError(f"{path}: {names[0]} is {found}, expected a whole number from {least} up")
-        return value
-
-    d, blocks, heads = (number(n) for n in ("hidden_size", "num_hidden_layers", "num_attention_heads"))
-    n_experts = number(*EXPERTS, default=0)
-    top_k = number("num_experts_per_tok", "experts_per_token") if n_experts else 1
-    d_ff = number("intermediate_size")
-    d_expert = number("moe_intermediate_size", default=d_ff) if n_experts else d_ff
-    shared = number("n_shared_experts", default=0)
-    shared = shared or number("shared_expert_intermediate_size", default=0) // d_expert
-    n_dense = number("first_k_dense_replace", default=0) or len(config.get("mlp_only_layers") or ())
-    notes = []
-    if latent := number("kv_lora_rank", default=0):
-        names = ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
-        (nope, rope, size), narrow = map(number, names), number("q_lora_rank", default=0)
-        queries = heads * (nope + rope)
-        attention = (narrow * (d + queries) if narrow else d * queries) + d * (latent + rope)
-        attention, cache = attention + latent * heads * (nope + size) + heads * size * d, latent + rope
-        notes.append(LATENT)
-    else:
-        size, with_keys = number("head_dim", default=d // heads), number("num_key_value_heads", default=heads)
-        attention, cache = 2 * d * size * (heads + with_keys), 2 * with_keys * size
-    kinds = set(config.get("layer_types") or ())
-    notes += [WINDOW] * ("sliding_attention" in kinds)
-    notes += [LINEAR] * bool(kinds - {"sliding_attention", "full_attention"})
-    notes += [AHEAD] * bool(number("num_nextn_predict_layers", default=0))
-    if not top_k <= max(n_experts, 1) or n_dense >= blocks:
-        raise UserError(f"{path}: a token chooses {top_k} of {n_experts} experts, in {blocks - n_dense} blocks")
-    mixture = (n_experts, top_k, shared, n_dense) if n_experts else (1, 1, 0, 0)
-    ends = number("vocab_size"), bool(config.get("tie_word_embeddings", False))
-    return Known(name, d, blocks, size, attention, cache, d_ff, d_expert, *mixture, *ends, tuple(notes))
+    return Known(name, config.get("text_config") or config, path)

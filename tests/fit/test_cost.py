@@ -16,7 +16,7 @@ from fit.errors import UserError
 from fit.form import Form
 from fit.lawbook.lawfile import Law, load
 from fit.laws import FORMS, joint
-from fit.planning import cost, repeats
+from fit.planning import constraints, repeats
 from fit.planning import memory as memory_of
 from fit.shape.architecture import PAPER
 from fit.words import units
@@ -103,7 +103,7 @@ def test_mfu_by_number_of_experts(capsys, tmp_path):
 
 
 def test_chips_are_those_of_the_trainer():
-    for name, chip in cost.CHIPS.items():
+    for name, chip in constraints.CHIPS.items():
         devices = accelerators.DEVICES_OF_CHIP.get(name, 1)
         known = JMOE_CHIPS[name]
         expected = [devices * value for value in (known.flops, known.capacity, known.bandwidth)]

@@ -16,8 +16,8 @@ from fit.lawbook.lawfile import Law, load
 from fit.laws import FORMS
 from fit.paper import tables
 from fit.planning import cost, optimum, plan_config, plan_text, planning, repeats, target
-from fit.planning.constraints import Chip
-from fit.shape import architecture, roots
+from fit.planning.constraints import CHIPS, Chip
+from fit.shape import architecture
 
 PAPER = architecture.Architecture()
 # Printed cells of Table 1: (n_active, n_tokens).
@@ -163,7 +163,7 @@ def test_optimum_on_chips_is_brute_force(law, kind, count):
         size, total = (2 * d * 50257 + weights * d**3 / 64 for weights in (13, 4 + 9 * e))
         work = max(512 * count, 8192) * (4 * d**2 / 64 + 29 * d + 12 * 512 * d / 64)
         taken = 18 * total + work
-        fits = (taken <= count * cost.CHIPS[kind].memory) & (2 * total <= 1e12)
+        fits = (taken <= count * CHIPS[kind].memory) & (2 * total <= 1e12)
         models = dict(n_active=size, n_tokens=flops / (6 * size), n_experts=e)
         loss = np.where(fits, law.loss(law.coefficients, models), np.inf)
         assert float(found.loss) == pytest.approx(loss.min(), rel=1e-6) and float(found.loss) <= loss.min() * (
@@ -247,7 +247,7 @@ def test_flops_of_dense_inverts_the_optimum(law):
 
 def test_a_root_without_a_change_of_sign_is_nan():
     target = np.array([3.0, 100.0, 1.0])
-    found = roots.root(lambda x: np.exp(x) - target, 0.0, [2.0, 2.0, 1.0])
+    found = architecture.root(lambda x: np.exp(x) - target, 0.0, [2.0, 2.0, 1.0])
     np.testing.assert_allclose(found, [np.log(3), np.nan, 0.0], rtol=1e-14)
 
 
@@ -266,7 +266,7 @@ def test_a_root_without_a_change_of_sign_is_nan():
     ],
 )
 def test_what_cannot_be_met_is_named(law, constraints, words, monkeypatch):
-    monkeypatch.setitem(cost.CHIPS, "tiny", Chip(1e12, 1e7, 1e9))
+    monkeypatch.setitem(CHIPS, "tiny", Chip(1e12, 1e7, 1e9))
     with pytest.raises(UserError) as e:
         optimum.optima(law, PAPER, constraints, law.experts)
     assert all(word in e.value.sentence for word in words) and "\n" not in e.value.sentence

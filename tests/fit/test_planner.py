@@ -13,7 +13,7 @@ import pytest
 from planner_tab import SETTLED, Planner, assert_same, typed
 
 from fit import __main__ as command_line
-from fit.planning.cost import CHIPS
+from fit.planning.constraints import CHIPS
 from fit.shape import like
 from jmoe.cost.chips import CHIPS as JMOE_CHIPS
 from launch import accelerators
