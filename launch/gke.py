@@ -18,9 +18,9 @@ from absl import flags
 
 from jmoe.errors import UNAVAILABLE, UserError
 from jmoe.storage.files import is_remote
-from launch import accelerators, cluster, gke_pods, manifest, trainer
+from launch import accelerators, cluster, manifest, trainer
 from launch.backend import Backend, Sweep
-from launch.gke_pods import QUEUE_VERSIONS, QUEUES
+from launch.cluster import QUEUE_VERSIONS, QUEUES
 from launch.jobs import Job, files_of
 from launch.manifest import API_GROUP, JOB, PLURAL, SWEEP, VERSION, jobset
 
@@ -92,11 +92,11 @@ class Gke(Backend):
     def states(self, sweep: Sweep) -> dict[str, str]:
         """The jobs that have a JobSet, each with the JobSet's state, and why it waits or how it failed."""
         items = _list(sweep)
-        why = gke_pods.reasons(sweep, list(items.values()))
+        why = cluster.reasons(sweep, list(items.values()))
         return {job: _state(item, why.get(item["metadata"]["uid"])) for job, item in items.items()}
 
     def logs(self, sweep: Sweep, job: Job, rank: int | None = None, attempt: int | None = None) -> bytes:
-        return gke_pods.logs(sweep, job, _list(sweep).get(job.name), rank, attempt)
+        return cluster.logs(sweep, job, _list(sweep).get(job.name), rank, attempt)
 
     def cancel(self, sweep: Sweep, patience: float) -> str:
         """Deletes the sweep's JobSets; running trainers get SIGTERM and the grace period to save."""
@@ -106,7 +106,7 @@ class Gke(Backend):
         return _delete(sweep, {job.name})
 
     def follow(self, sweep: Sweep, job: Job, rank: int | None) -> Iterator[bytes]:
-        return gke_pods.follow(sweep, lambda: _list(sweep).get(job.name), rank or 0)
+        return cluster.follow(sweep, lambda: _list(sweep).get(job.name), rank or 0)
 
     def preview(self, sweep: Sweep) -> str:
         """Every manifest of the sweep as YAML, to read or to give to kubectl."""
@@ -135,7 +135,7 @@ class Gke(Backend):
             code = 128 + signal.SIGTERM
         rank = int(place.get("JAX_PROCESS_ID", "0"))
         if code != UNAVAILABLE:
-            gke_pods.keep(job, rank)
+            cluster.keep(job, rank)
         if code in (0, UNAVAILABLE) or code in trainer.STOPPED and not started.stalled:
             return code
         if not trainer.explained(code, started.cause(code)) and _counted(job, before, rank):

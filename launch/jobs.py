@@ -8,7 +8,6 @@ resolved config, so the same sweep started twice starts nothing twice. launch/va
 import contextlib
 import dataclasses
 import hashlib
-import itertools
 import json
 import os
 import pathlib
@@ -228,13 +227,10 @@ def short_hash(text: str) -> str:
 
 def _last_line(path: epath.Path) -> bytes:
     """The last whole line of a file, however long it is; b"" if there is none. On gs://, reads the whole object."""
-    if is_remote(path):
-        return read_bytes(path).rpartition(b"\n")[0].rpartition(b"\n")[2]
-    with open(path, "rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        for length in (min(size, 2**power) for power in itertools.count(12)):
-            file.seek(size - length)
-            lines = file.read(length).split(b"\n")
-            if len(lines) > 2 or length == size:
-                break
-        return lines[-2] if len(lines) > 1 else b""
+    text = b""
+    if not is_remote(path):
+        with open(path, "rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 2**13))
+            text = file.read()
+    text = text if text.count(b"\n") > 1 else read_bytes(path)  # a short file, or a long line
+    return text.rpartition(b"\n")[0].rpartition(b"\n")[2]

@@ -74,8 +74,8 @@ def _parse(workdir: epath.Path, text: str) -> Sweep:
     return Sweep(workdir, jobs=[Job.of(name, workdir, values) for name, values in jobs.items()], **fields)
 
 
-def _read_or_rebuild(workdir: epath.Path, backend_name: str) -> Sweep | None:
-    """The sweep begun in `workdir`, or None. If sweep.json is lost, rebuilt from the jobs' folders, without the flags
+def _read_or_rebuild(workdir: epath.Path, backend_name: str, files: Files) -> Sweep | None:
+    """The sweep begun in `workdir`, or None. If sweep.json is lost, rebuilt from the jobs' `files`, without the flags
     of earlier starts and for this backend, and says so. Only for the workdir's owner: moves a damaged one aside."""
     path = workdir / "sweep.json"
     try:
@@ -84,7 +84,7 @@ def _read_or_rebuild(workdir: epath.Path, backend_name: str) -> Sweep | None:
         what = "is missing"
     except MALFORMED as error:
         what = f"is damaged ({error}) and kept as {os.fspath(set_aside(path, workdir))}"
-    jobs = [job for folder in _folders(workdir / "jobs") if (job := _job_in(folder, workdir))]
+    jobs = [job for name in sorted(files) if (job := _job_in(name, workdir, files[name]))]
     if jobs:
         print(f"{os.fspath(path)} {what}: {len(jobs)} jobs are known from their folders", file=sys.stderr)
     return Sweep(workdir, "", backend_name, 1, [], {}, jobs) if jobs else None
@@ -98,21 +98,18 @@ def write_job(job: Job) -> None:
         write_whole(path, text)
 
 
-def _folders(path: epath.Path) -> list[epath.Path]:
-    return sorted(entry for entry in path.iterdir() if entry.is_dir()) if path.exists() else []
-
-
-def _job_in(folder: epath.Path, workdir: epath.Path) -> Job | None:
-    try:
-        return Job.of(folder.name, workdir, json.loads((folder / "job.json").read_text()))
-    except FileNotFoundError:
-        pass
-    except MALFORMED as error:
-        print(f"{os.fspath(folder)}/job.json is damaged ({error})", file=sys.stderr)
-    segments = [entry.name for entry in _folders(folder) if (entry / "metrics.jsonl").exists()]
-    branches = [name for name in segments if name.removeprefix("branch-").isdigit()]
-    budgets = {name: int(name.removeprefix("branch-")) for name in branches}
-    return Job(folder.name, folder, "", {}, 0, 0, 0, 0, budgets, {}, code=[UNKNOWN]) if segments else None
+def _job_in(name: str, workdir: epath.Path, files: set[str]) -> Job | None:
+    """The job whose folder has these `files`: as job.json says, else as the names of its segments do; None if none."""
+    folder = workdir / "jobs" / name
+    if "job.json" in files:
+        try:
+            return Job.of(name, workdir, json.loads((folder / "job.json").read_text()))
+        except (FileNotFoundError, *MALFORMED) as error:
+            print(f"{os.fspath(folder)}/job.json is damaged ({error})", file=sys.stderr)
+    segments = sorted(file.removesuffix("/metrics.jsonl") for file in files if file.endswith("/metrics.jsonl"))
+    branches = [segment for segment in segments if segment.removeprefix("branch-").isdigit()]
+    budgets = {branch: int(branch.removeprefix("branch-")) for branch in branches}
+    return Job(name, folder, "", {}, 0, 0, 0, 0, budgets, {}, code=[UNKNOWN]) if segments else None
 
 
 def resume(sweep: Sweep, files: Files) -> None:
@@ -122,7 +119,7 @@ def resume(sweep: Sweep, files: Files) -> None:
     code = code_version()
     for job in sweep.jobs:
         job.code = [code]
-    if (before := _read_or_rebuild(sweep.workdir, sweep.backend)) is None:
+    if (before := _read_or_rebuild(sweep.workdir, sweep.backend, files)) is None:
         return
     sweep.mix = sorted({*sweep.mix, *before.mix})
     sweep.options |= {name: before.options[name] for name in ("threads",) if name in before.options}

@@ -13,7 +13,7 @@ import yaml
 from etils import epath
 
 from jmoe.errors import UserError
-from launch import cluster, gke, gke_pods, trainer
+from launch import cluster, gke, trainer
 from launch import jobs as jobs_lib
 from launch.backend import Sweep
 from tests.launch.test_gke import OPTIONS
@@ -103,7 +103,7 @@ def api(tmp_path, monkeypatch):
     (tmp_path / "kubeconfig").write_text(yaml.safe_dump(config))
     monkeypatch.setattr(kubernetes.config.kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", str(tmp_path / "kubeconfig"))
     cluster._client.cache_clear()
-    monkeypatch.setattr(gke_pods, "SECONDS_BETWEEN_LOOKS", 0.01)
+    monkeypatch.setattr(cluster, "SECONDS_BETWEEN_LOOKS", 0.01)
     yield server
     server.shutdown()
     server.server_close()
@@ -137,7 +137,7 @@ def test_logs_are_of_the_newest_pod_of_a_rank_with_the_clusters_words(api, tmp_p
     for rank, text in ((0, "first"), (1, "other")):  # what the pod of an earlier try left behind
         job.log.parent.mkdir(parents=True, exist_ok=True)
         job.log.write_text(f"==> 2026-01-01T00:00:00Z, a trainer on x <==\n{text}\n")
-        gke_pods.keep(job, rank)
+        cluster.keep(job, rank)
     assert GKE.logs(sweep, job, attempt=1).endswith(b"first\n") and GKE.logs(sweep, job, attempt=2) == b"printed by b\n"
     assert GKE.logs(sweep, job, rank=1, attempt=-2).endswith(b"other\n")
     with pytest.raises(UserError, match="has 2 tries"):

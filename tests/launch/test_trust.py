@@ -8,7 +8,7 @@ import sweeps
 from etils import epath
 
 from jmoe.errors import UserError
-from launch import sweepfile
+from launch import jobs, sweepfile
 
 BACKEND = """
 import pathlib
@@ -108,7 +108,7 @@ def test_a_sweep_whose_jobs_were_trained_together_is_read(begun):
     entry = json.loads((sweep.trained[0].folder / "job.json").read_text())
     (sweep.trained[0].folder / "job.json").write_text(json.dumps(entry | {"shape": "0a1b2c3d"}))
     (sweep.workdir / "sweep.json").unlink()
-    assert begun.trained[0] in sweepfile._read_or_rebuild(sweep.workdir, "local").jobs
+    assert begun.trained[0] in sweepfile._read_or_rebuild(sweep.workdir, "local", jobs.files_of(sweep.workdir)).jobs
 
 
 def test_a_task_of_slurm_is_started_by_slurm(begun, monkeypatch):
