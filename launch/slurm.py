@@ -192,13 +192,14 @@ def _of_rank(text: bytes, rank: int | None) -> bytes:
 
 def _output(sweep: Sweep, job: Job) -> pathlib.Path | None:
     """The output of the newest task that the job was given to, or None if nothing was printed."""
-    path = _outputs(_folder(sweep)).get(job.name)
+    folder = _folder(sweep)
+    path = _outputs(folder, folder.stat().st_mtime_ns if folder.exists() else 0).get(job.name)
     return path if path and path.is_file() and path.stat().st_size else None
 
 
 @functools.cache
-def _outputs(folder: pathlib.Path) -> dict[str, pathlib.Path]:
-    """The output file of each job's newest task, from the lists in the folder."""
+def _outputs(folder: pathlib.Path, changed_ns: int) -> dict[str, pathlib.Path]:
+    """The output file of each job's newest task, from the lists in the folder as it was at its last change."""
     files = {}
     for path in sorted(folder.glob("*.json")):
         with contextlib.suppress(UserError, TypeError):  # `states` reports a damaged list

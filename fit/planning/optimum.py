@@ -194,7 +194,10 @@ def solve(
     if slack := getattr(law, "slack", 0):  # of a law of repeated text
         enough = _on_plateau(slack, loss, size, smallest)
         size, bound = np.where(enough > 0, enough, size), np.where(enough > 0, "plateau", bound)
-    trained = np.where(feasible, constraints.tokens(size), np.nan)
+    trained = constraints.tokens(size)
+    if cap is not None:  # exactly, where `tokens` is a difference of large numbers
+        trained = np.where(size == constraints.size(cap), cap, trained)
+    trained = np.where(feasible, trained, np.nan)
     d_model = architecture.d_model(size, n_experts)
     with np.errstate(invalid="ignore"):
         reached = loss_of(law, architecture, n_experts, size, trained, coefficients)
