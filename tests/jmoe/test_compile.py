@@ -47,9 +47,9 @@ def model_5b():
 CEILINGS = pathlib.Path(__file__).parents[1] / "data" / "ceilings.json"  # what compiled programs cost, by libtpu
 
 
-def run_compile(*flags, command=("-m", "jmoe.compile")):
+def run_compile(*flags, xla_flags="", command=("-m", "jmoe.compile")):
     """jmoe.compile as a process of its own, without the flags of the tests' own XLA."""
-    environment = os.environ | {"JAX_EXEC_TIME_OPTIMIZATION_EFFORT": "-1", "XLA_FLAGS": ""}
+    environment = os.environ | {"JAX_EXEC_TIME_OPTIMIZATION_EFFORT": "-1", "XLA_FLAGS": xla_flags}
     command = [sys.executable, *command, *flags]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
 
