@@ -18,6 +18,7 @@ os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {helpers.xla_flags
 import jax  # noqa: E402
 import outage  # noqa: E402
 import pytest  # noqa: E402
+from jax.experimental.compilation_cache import compilation_cache  # noqa: E402
 
 pytest_plugins = ["text_fixtures"]
 COMPILED = helpers.ROOT / ".pytest_cache" / "compiled"  # by this run of the tests and those before
@@ -38,8 +39,10 @@ def cache(tmp_path_factory):
 def not_kept():
     """For programs of devices that are not here: none could be read back."""
     jax.config.update("jax_enable_compilation_cache", False)
+    compilation_cache.reset_cache()  # jax asks only once whether there is one
     yield
     jax.config.update("jax_enable_compilation_cache", True)
+    compilation_cache.reset_cache()
 
 
 @pytest.fixture(scope="session")
