@@ -55,7 +55,9 @@ def main(_):
     config, asked = cli.read_config(), flags.FLAGS
     if asked.topology:  # what is made for devices that are not here cannot be read back
         jax.config.update("jax_enable_compilation_cache", False)
-    devices = topology_devices(asked.topology) if asked.topology else processes.devices()
+        devices = topology_devices(asked.topology)
+    else:
+        devices = processes.devices()
     title = asked.topology or f"{devices[0].device_kind} x {len(devices)}"
     print(f"compiling for {title} ({len(devices)} devices); may take minutes", file=sys.stderr)
     if asked.compare_remat:

@@ -261,7 +261,7 @@ def _convolution(instruction: Instruction) -> int:
     fields = dict(field.split("=") for field in window[1].split()) if window else {}
     flops = 2 * out["b"] * out["f"] * kernel["i"]
     for i, label in enumerate(sorted(label for label in out if label.isdigit())):
-        field = lambda name, default: fields[name].split("x")[i] if name in fields else default  # noqa: B023
+        field = lambda name, default: fields[name].split("x")[i] if name in fields else default
         stride, dilation, kernel_dilation = (int(field(name, 1)) for name in ("stride", "lhs_dilate", "rhs_dilate"))
         low = int(field("pad", "0_0").split("_")[0])
         end = (image[label] - 1) * dilation + 1
